@@ -1,0 +1,146 @@
+"""What a probe yielded: `Verdict`, `Measurement`, `Outcome`, and the `Record` the study keeps."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Literal
+
+from autotune.options import Objective
+from autotune.space import Candidate, Limits, Workload
+from autotune.wire import Conditions, Interval, Peaks
+
+
+class Verdict(StrEnum):
+    """How a trial ended. Only the first has a place in the result."""
+
+    OK = "ok"
+    OOM = "oom"
+    OVER_CEILING = "over_ceiling"
+    OVER_HOST_CEILING = "over_host_ceiling"
+    UNSUPPORTED = "unsupported"
+    HUNG = "hung"
+    CRASHED = "crashed"
+    PRUNED = "pruned"
+    """Fits, and was stopped early: too slow to beat the incumbent."""
+    SKIPPED = "skipped"
+    """Not measured: a smaller candidate did not fit, or the budget ended first."""
+
+    @property
+    def bounds_memory(self) -> bool:
+        """Whether anything that needs at least as much memory cannot fit either."""
+        return self in (Verdict.OOM, Verdict.OVER_CEILING, Verdict.OVER_HOST_CEILING)
+
+    @property
+    def fits(self) -> bool:
+        return self in (Verdict.OK, Verdict.PRUNED)
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """What was measured of one candidate. Rates are of the whole job, all ranks together."""
+
+    step: Interval
+    """Seconds of one optimizer step of the real schedule, the slowest rank's."""
+    tokens_per_s: float
+    samples_per_s: float
+    model_flops_per_s: float
+    peaks: Peaks
+    """The largest over ranks; `host_bytes` is the sum over the ranks of this host."""
+    disturbed_share: float
+    """Share of the timed interval's processor time that others and the hypervisor took."""
+    conditions: Conditions
+    """Rank 0's."""
+
+    def value(self, objective: Objective) -> float:
+        """What the study maximises."""
+        return {
+            "flops": self.model_flops_per_s,
+            "tokens_per_s": self.tokens_per_s,
+            "samples_per_s": self.samples_per_s,
+        }[objective]
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What came of one trial. Times are seconds; `started_s` counts from the study's start."""
+
+    verdict: Verdict
+    started_s: float = 0.0
+    probe_s: float = 0.0
+    """Wall time the trial took, a group start included."""
+    group_start_s: float = 0.0
+    """Of that, starting a group; 0 in a live one."""
+    warmup_s: float = 0.0
+    timed_s: float = 0.0
+    measurement: Measurement | None = None
+    reason: str = ""
+    witness: str = ""
+    """Key of the candidate whose failure stands for this one's."""
+    predicted_peak_bytes: int | None = None
+    attempts: int = 1
+    """Runs it took: more where the machine disturbed the timing or a warm group ran out."""
+    parameters: int | None = None
+    versions: dict[str, str] | None = None
+
+
+@dataclass(frozen=True)
+class Record:
+    """One finished trial, as the journal keeps it."""
+
+    number: int
+    kind: Literal["search", "final"]
+    candidate: Candidate
+    outcome: Outcome
+
+
+def measurement(
+    candidate: Candidate,
+    workload: Workload,
+    step: Interval,
+    peaks: Peaks,
+    disturbed_share: float,
+    conditions: Conditions,
+) -> Measurement:
+    """The rates that `step` seconds per optimizer step mean for `candidate`."""
+    samples_per_s = workload.global_batch_samples(candidate) / step.median
+    tokens_per_s = samples_per_s * candidate.seq_len
+    flops = workload.shape(candidate.depth).flops_per_token(candidate.seq_len)
+    return Measurement(
+        step, tokens_per_s, samples_per_s, tokens_per_s * flops, peaks, disturbed_share, conditions
+    )
+
+
+def step_s_for(
+    value: float, candidate: Candidate, workload: Workload, objective: Objective
+) -> float:
+    """Seconds per step at which `candidate` reaches `value` of the objective."""
+    samples = float(workload.global_batch_samples(candidate))
+    tokens = samples * candidate.seq_len
+    flops = tokens * workload.shape(candidate.depth).flops_per_token(candidate.seq_len)
+    work = {"flops": flops, "tokens_per_s": tokens, "samples_per_s": samples}[objective]
+    return work / value
+
+
+def judge(peaks: Peaks, limits: Limits) -> tuple[Verdict, str]:
+    """Whether measured `peaks` keep within `limits`, and the reason where they do not."""
+    if peaks.device_bytes > limits.limit_bytes:
+        return Verdict.OVER_CEILING, (
+            f"peak {gib(peaks.device_bytes)} is over the ceiling of {gib(limits.limit_bytes)}"
+            f" ({limits.ceiling:.0%} of {gib(limits.capacity_bytes)})"
+        )
+    if peaks.alloc_retries:
+        return Verdict.OVER_CEILING, (
+            f"the allocator had to retry {peaks.alloc_retries} times in timed steps: unstable"
+        )
+    if peaks.host_bytes > limits.host_limit_bytes:
+        return Verdict.OVER_HOST_CEILING, (
+            f"host peak {gib(peaks.host_bytes)} is over the host ceiling of"
+            f" {gib(limits.host_limit_bytes)}"
+        )
+    return Verdict.OK, ""
+
+
+def gib(size: int) -> str:
+    """`size` bytes for people: "1.25 GiB", "310 MiB"."""
+    return f"{size / 2**30:.2f} GiB" if size >= 2**30 else f"{size / 2**20:.0f} MiB"

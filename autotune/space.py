@@ -1,0 +1,276 @@
+"""The search space: axes, what is valid on them, and `Candidate`, one point of it."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import asdict, dataclass
+from functools import cached_property
+from typing import Any
+
+from autotune.device import Device
+from autotune.options import GlobalBatch, Options, UsageError
+from autotune.shapes import GptShape, gpt_shape
+
+AXES = ("depth", "seq_len", "micro_batch", "zero_stage", "offload", "checkpointing")
+RANKS_PER_CORE = 2
+
+# Chosen so that a 2-core CPU sees most of its space in two minutes and a data-centre GPU has a
+# 30-minute search in which the largest candidates do not fit. A small vocabulary on the CPU keeps
+# the head from taking the whole step of a small model.
+_DEFAULTS: dict[str, dict[str, Any]] = {
+    "cpu": {"depth": (2, 4), "seq_len": (64, 128), "micro_batch": tuple(range(1, 17)),
+            "vocab_size": 4096},
+    "cuda": {"depth": (12, 16, 20, 24), "seq_len": (1024, 2048),
+             "micro_batch": (1, 2, 4, 8, 12, 16, 24, 32, 48, 64, 96, 128), "vocab_size": 32768},
+}  # fmt: skip
+
+
+@dataclass(frozen=True, order=True)
+class Build:
+    """The part of a candidate that needs a new engine."""
+
+    depth: int
+    zero_stage: int
+    offload: str
+    checkpointing: str
+
+
+@dataclass(frozen=True, order=True)
+class Candidate:
+    """One point of the space. `micro_batch` counts samples per rank and micro-step."""
+
+    depth: int
+    seq_len: int
+    micro_batch: int
+    zero_stage: int = 0
+    offload: str = "none"
+    checkpointing: str = "none"
+
+    @property
+    def build(self) -> Build:
+        return Build(self.depth, self.zero_stage, self.offload, self.checkpointing)
+
+    @property
+    def cell(self) -> tuple[int, int]:
+        return (self.depth, self.seq_len)
+
+    @property
+    def tokens(self) -> int:
+        """Tokens per rank and micro-step: what activation memory grows with."""
+        return self.micro_batch * self.seq_len
+
+    @property
+    def key(self) -> str:
+        """Canonical name, e.g. `d4-s256-b8-z0-none-none`."""
+        return (
+            f"d{self.depth}-s{self.seq_len}-b{self.micro_batch}"
+            f"-z{self.zero_stage}-{self.offload}-{self.checkpointing}"
+        )
+
+    def covers(self, other: Candidate) -> bool:
+        """Whether this needs at least the memory of `other`: the same kind, nowhere smaller."""
+        return (
+            (self.zero_stage, self.offload, self.checkpointing)
+            == (other.zero_stage, other.offload, other.checkpointing)
+            and self.depth >= other.depth
+            and self.seq_len >= other.seq_len
+            and self.micro_batch >= other.micro_batch
+        )
+
+
+@dataclass(frozen=True)
+class Workload:
+    """What all candidates of a study share."""
+
+    model: str
+    width: int | None
+    """Channels; None means 64 x depth."""
+    vocab_size: int
+    dtype: str
+    optimizer: str
+    engine: str
+    world_size: int
+    global_batch: GlobalBatch | None
+
+    def shape(self, depth: int) -> GptShape:
+        return gpt_shape(depth, self.width, self.vocab_size)
+
+    def grad_accum(self, candidate: Candidate) -> int | None:
+        """Micro-steps per optimizer step; None where the global batch is no multiple of one."""
+        if self.global_batch is None:
+            return 1
+        accum, rest = divmod(self.global_batch.amount, self._unit(candidate))
+        return accum if accum and not rest else None
+
+    def global_batch_samples(self, candidate: Candidate) -> int:
+        accum = self.grad_accum(candidate)
+        if accum is None:
+            raise ValueError(f"{candidate.key} does not divide the global batch")
+        return candidate.micro_batch * self.world_size * accum
+
+    def nearest_global_batch(self, candidates: list[Candidate]) -> GlobalBatch:
+        """The global batch nearest to the asked one that one of `candidates` divides."""
+        if self.global_batch is None:
+            raise ValueError("no global batch was asked for")
+        asked = self.global_batch.amount
+        units = {self._unit(c) for c in candidates}
+        amounts = {max(1, asked // u + up) * u for u in units for up in (0, 1)}
+        return GlobalBatch(min(amounts, key=lambda a: (abs(a - asked), a)), self.global_batch.unit)
+
+    def _unit(self, candidate: Candidate) -> int:
+        """What one micro-step over all ranks adds to the global batch."""
+        samples = candidate.micro_batch * self.world_size
+        in_tokens = self.global_batch is not None and self.global_batch.unit == "tokens"
+        return samples * candidate.seq_len if in_tokens else samples
+
+
+@dataclass(frozen=True)
+class Fixed:
+    """Something the study does not search over, and why it has this value."""
+
+    name: str
+    value: str
+    why: str
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What a configuration may use, per device and on the host."""
+
+    capacity_bytes: int
+    ceiling: float
+    host_capacity_bytes: int
+    host_ceiling: float
+
+    @property
+    def limit_bytes(self) -> int:
+        return int(self.capacity_bytes * self.ceiling)
+
+    @property
+    def host_limit_bytes(self) -> int:
+        return int(self.host_capacity_bytes * self.host_ceiling)
+
+
+@dataclass(frozen=True)
+class Space:
+    """All valid candidates of one study, ascending, with what is fixed about them."""
+
+    workload: Workload
+    limits: Limits
+    axes: dict[str, tuple[Any, ...]]
+    candidates: tuple[Candidate, ...]
+    fixed: tuple[Fixed, ...]
+
+    @cached_property
+    def builds(self) -> tuple[Build, ...]:
+        return tuple(sorted({c.build for c in self.candidates}))
+
+    def manifest(self) -> dict[str, Any]:
+        """The space as JSON types, for the study folder."""
+        workload = asdict(self.workload)
+        batch = self.workload.global_batch
+        workload["global_batch"] = None if batch is None else str(batch)
+        return {"workload": workload, "limits": asdict(self.limits),
+                "axes": {name: list(values) for name, values in self.axes.items()},
+                "size": len(self.candidates)}  # fmt: skip
+
+
+def resolve(options: Options, device: Device, host_bytes: int, cores: int) -> Space:
+    """The space that `options` means on `device`.
+
+    Args:
+        host_bytes: memory of the host, all processes together.
+        cores: processor cores this process may use.
+
+    Raises:
+        UsageError: more ranks than devices, a capacity above the device's, or a global batch that
+            no candidate divides.
+    """
+    defaults = _DEFAULTS[device.kind]
+    world_size, world_why = _world_size(options, device, cores)
+    capacity_bytes, capacity_why = _capacity(options, device, world_size)
+    dtype, dtype_why = _dtype(options, device)
+    vocab_size = options.vocab_size or int(defaults["vocab_size"])
+    workload = Workload(
+        options.model, options.width, vocab_size, dtype, options.optimizer, "ddp", world_size,
+        options.global_batch,
+    )  # fmt: skip
+    limits = Limits(capacity_bytes, options.ceiling, host_bytes, options.host_ceiling)
+    axes: dict[str, tuple[Any, ...]] = {
+        "depth": options.depth or defaults["depth"],
+        "seq_len": options.seq_len or defaults["seq_len"],
+        "micro_batch": options.micro_batch or defaults["micro_batch"],
+        "zero_stage": options.zero,
+        "offload": ("none",),
+        "checkpointing": options.checkpointing,
+    }
+    points = [Candidate(*values) for values in itertools.product(*axes.values())]
+    candidates = [c for c in points if workload.grad_accum(c) is not None]
+    if not candidates:
+        nearest = workload.nearest_global_batch(points)
+        raise UsageError(
+            f"--global-batch {options.global_batch}: no candidate divides it"
+            f" (micro_batch x seq_len x {world_size} ranks x grad_accum); the nearest that works"
+            f" is --global-batch {nearest}"
+        )
+    width_why = "--width" if options.width else "64 x depth, the gpt family's rule"
+    fixed = [
+        Fixed("model", options.model, "--model"),
+        Fixed("width", str(options.width or "64 x depth"), width_why),
+        Fixed("vocab_size", str(vocab_size), _why(options.vocab_size, "--vocab-size", device.kind)),
+        Fixed("dtype", dtype, dtype_why),
+        Fixed("optimizer", options.optimizer, "--optimizer"),
+        Fixed("world_size", str(world_size), world_why),
+        Fixed("capacity", f"{capacity_bytes / 2**30:.2f} GiB a rank", capacity_why),
+        Fixed("ceiling", f"{options.ceiling:.0%}", "--ceiling"),
+    ]
+    if options.global_batch is not None:
+        fixed.append(Fixed("global_batch", str(options.global_batch), "--global-batch"))
+    fixed += [
+        Fixed(name, str(values[0]), "the only value")
+        for name, values in axes.items()
+        if len(values) == 1
+    ]
+    return Space(workload, limits, axes, tuple(sorted(candidates)), tuple(fixed))
+
+
+def _why(asked: object, flag: str, kind: str) -> str:
+    return flag if asked else f"default on {kind}"
+
+
+def _world_size(options: Options, device: Device, cores: int) -> tuple[int, str]:
+    available = cores * RANKS_PER_CORE if device.kind == "cpu" else len(device.infos)
+    if options.world_size is None:
+        return (1, "default on cpu") if device.kind == "cpu" else (available, "all devices")
+    if options.world_size > available:
+        what = f"{cores} cores, {RANKS_PER_CORE} ranks a core" if device.kind == "cpu" else "devices"
+        raise UsageError(
+            f"--world-size {options.world_size}: at most {available} here ({what});"
+            f" use --world-size {available}"
+        )
+    return options.world_size, "--world-size"
+
+
+def _capacity(options: Options, device: Device, world_size: int) -> tuple[int, str]:
+    """Bytes a rank may call its device's, and where they come from."""
+    on_cpu = device.kind == "cpu"
+    smallest = min(info.capacity_bytes for info in device.infos)
+    own = smallest // world_size if on_cpu else smallest
+    if options.capacity_bytes is None:
+        return own, "the host's memory over its ranks" if on_cpu else "the smallest device"
+    if options.capacity_bytes > own:
+        raise UsageError(
+            f"--capacity {options.capacity_bytes / 2**30:.2f}GiB: the device has"
+            f" {own / 2**30:.2f}GiB a rank; use --capacity {int(own / 2**20)}MiB or less"
+        )
+    return options.capacity_bytes, "--capacity"
+
+
+def _dtype(options: Options, device: Device) -> tuple[str, str]:
+    if options.dtype != "auto":
+        return options.dtype, "--dtype"
+    if device.kind == "cpu":
+        return "fp32", "auto: fastest on most CPUs"
+    if all(info.bf16 for info in device.infos):
+        return "bf16", "auto: the device has bf16"
+    return "fp16", "auto: the device has no bf16"
