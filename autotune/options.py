@@ -22,6 +22,7 @@ SamplerName = Literal["tpe", "gp", "random", "grid"]
 MODELS = ("gpt",)
 ZERO_STAGES = (0,)
 MIN_CAPACITY_BYTES = 64 * 2**20
+LONGEST_S = 365 * 24 * 3600.0
 
 _SECONDS = {"s": 1.0, "m": 60.0, "h": 3600.0}
 _BYTES = {"b": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "kib": 2**10, "mib": 2**20, "gib": 2**30}
@@ -96,22 +97,22 @@ class Options:
             )
         if self.trials is not None and self.trials < 1:
             raise UsageError(f"--trials {self.trials}: must be at least 1")
-        if self.seed < 0:
-            raise UsageError(f"--seed {self.seed}: must be 0 or more")
+        if not 0 <= self.seed < 2**32:
+            raise UsageError(f"--seed {self.seed}: must be 0 to {2**32 - 1}, e.g. 0")
 
 
 def parse_duration_s(text: str, flag: str) -> float:
     """Seconds in "90s", "30m", "1.5h" or a bare number of seconds.
 
     Raises:
-        UsageError: not a duration, or not above 0.
+        UsageError: not a duration, not above 0, or above `LONGEST_S`.
     """
     number, unit = _split(text)
     if number is None or (unit and unit not in _SECONDS):
         raise UsageError(f"{flag} {text}: not a duration; write it as 90s, 30m or 1.5h")
     seconds = number * _SECONDS[unit or "s"]
-    if not 0 < seconds < math.inf:
-        raise UsageError(f"{flag} {text}: must be more than 0, e.g. 30m")
+    if not 0 < seconds <= LONGEST_S:
+        raise UsageError(f"{flag} {text}: must be more than 0 and at most a year, e.g. 30m")
     return seconds
 
 
@@ -139,10 +140,10 @@ def parse_bytes(text: str, flag: str) -> int:
     number, unit = _split(text)
     if number is None or (unit and unit not in _BYTES):
         raise UsageError(f"{flag} {text}: not a size; write it as 24GiB or 512MiB")
-    size = int(number * _BYTES[unit or "b"])
-    if size < MIN_CAPACITY_BYTES:
+    size = number * _BYTES[unit or "b"]
+    if not MIN_CAPACITY_BYTES <= size < math.inf:
         raise UsageError(f"{flag} {text}: must be at least {MIN_CAPACITY_BYTES // 2**20}MiB")
-    return size
+    return int(size)
 
 
 def parse_ints(text: str, flag: str, *, least: int = 1) -> tuple[int, ...]:
@@ -153,7 +154,7 @@ def parse_ints(text: str, flag: str, *, least: int = 1) -> tuple[int, ...]:
     """
     values: set[int] = set()
     for part in text.split(","):
-        match = re.fullmatch(r"\s*(-?\d+)(?::(-?\d+)(?::(-?\d+))?)?\s*", part)
+        match = re.fullmatch(r"\s*(-?\d{1,9})(?::(-?\d{1,9})(?::(-?\d{1,9}))?)?\s*", part)
         if match is None:
             raise UsageError(f"{flag} {text}: not integers; write them as 1,2,4 or 1:64")
         first = int(match[1])
@@ -164,7 +165,7 @@ def parse_ints(text: str, flag: str, *, least: int = 1) -> tuple[int, ...]:
         if last < first:
             raise UsageError(f"{flag} {text}: the range is reversed; write {last}:{first}")
         if first < least:
-            raise UsageError(f"{flag} {text}: values must be at least {least}")
+            raise UsageError(f"{flag} {text}: values must be at least {least}, e.g. {least}")
         if (last - first) // step >= 100_000:
             raise UsageError(f"{flag} {text}: more than 100000 values; add a step, e.g. 1:4096:64")
         values.update(range(first, last + 1, step))
@@ -190,10 +191,12 @@ def parse_global_batch(text: str, flag: str) -> GlobalBatch:
     Raises:
         UsageError: neither, or below 1.
     """
-    match = re.fullmatch(r"\s*(\d+)\s*(tok|tokens|samples)?\s*", text)
+    match = re.fullmatch(r"\s*(\d{1,15})\s*(tok|tokens|samples)?\s*", text)
     if match is None or int(match[1]) < 1:
         raise UsageError(f"{flag} {text}: write tokens as 65536tok or samples as 256")
-    unit: Literal["samples", "tokens"] = "tokens" if (match[2] or "").startswith("tok") else "samples"
+    unit: Literal["samples", "tokens"] = (
+        "tokens" if (match[2] or "").startswith("tok") else "samples"
+    )
     return GlobalBatch(int(match[1]), unit)
 
 

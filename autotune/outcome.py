@@ -74,6 +74,8 @@ class Outcome:
     warmup_s: float = 0.0
     timed_s: float = 0.0
     measurement: Measurement | None = None
+    peaks: Peaks | None = None
+    """The most that was held, where a probe that failed could still say."""
     reason: str = ""
     witness: str = ""
     """Key of the candidate whose failure stands for this one's."""

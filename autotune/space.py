@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from typing import Any
@@ -13,6 +14,7 @@ from autotune.shapes import GptShape, gpt_shape
 
 AXES = ("depth", "seq_len", "micro_batch", "zero_stage", "offload", "checkpointing")
 RANKS_PER_CORE = 2
+MAX_POINTS = 200_000
 
 # Chosen so that a 2-core CPU sees most of its space in two minutes and a data-centre GPU has a
 # 30-minute search in which the largest candidates do not fit. A small vocabulary on the CPU keeps
@@ -204,6 +206,7 @@ def resolve(options: Options, device: Device, host_bytes: int, cores: int) -> Sp
         "offload": ("none",),
         "checkpointing": options.checkpointing,
     }
+    _check_size(axes)
     points = [Candidate(*values) for values in itertools.product(*axes.values())]
     candidates = [c for c in points if workload.grad_accum(c) is not None]
     if not candidates:
@@ -217,7 +220,9 @@ def resolve(options: Options, device: Device, host_bytes: int, cores: int) -> Sp
     fixed = [
         Fixed("model", options.model, "--model"),
         Fixed("width", str(options.width or "64 x depth"), width_why),
-        Fixed("vocab_size", str(vocab_size), _why(options.vocab_size, "--vocab-size", device.kind)),
+        Fixed(
+            "vocab_size", str(vocab_size), _why(options.vocab_size, "--vocab-size", device.kind)
+        ),
         Fixed("dtype", dtype, dtype_why),
         Fixed("optimizer", options.optimizer, "--optimizer"),
         Fixed("world_size", str(world_size), world_why),
@@ -234,6 +239,17 @@ def resolve(options: Options, device: Device, host_bytes: int, cores: int) -> Sp
     return Space(workload, limits, axes, tuple(sorted(candidates)), tuple(fixed))
 
 
+def _check_size(axes: dict[str, tuple[Any, ...]]) -> None:
+    size = math.prod(len(values) for values in axes.values())
+    if size > MAX_POINTS:
+        name, values = max(axes.items(), key=lambda axis: len(axis[1]))
+        flag = "--" + name.replace("_", "-")
+        raise UsageError(
+            f"{flag}: {len(values)} values make a space of {size} points, at most {MAX_POINTS}"
+            f" are searched; name fewer values or give a step, e.g. {flag} 1:64:8"
+        )
+
+
 def _why(asked: object, flag: str, kind: str) -> str:
     return flag if asked else f"default on {kind}"
 
@@ -243,7 +259,9 @@ def _world_size(options: Options, device: Device, cores: int) -> tuple[int, str]
     if options.world_size is None:
         return (1, "default on cpu") if device.kind == "cpu" else (available, "all devices")
     if options.world_size > available:
-        what = f"{cores} cores, {RANKS_PER_CORE} ranks a core" if device.kind == "cpu" else "devices"
+        what = (
+            f"{cores} cores, {RANKS_PER_CORE} ranks a core" if device.kind == "cpu" else "devices"
+        )
         raise UsageError(
             f"--world-size {options.world_size}: at most {available} here ({what});"
             f" use --world-size {available}"

@@ -1,14 +1,13 @@
 """Messages between the study and its ranks: frozen dataclasses to and from JSON. Stdlib only.
 
-One message is one `send_bytes` of `{"v": VERSION, "type": <class name>, "body": {...}}`. Both sides
-import this module; the ranks' side imports nothing else of `autotune`. Anything that does not decode
-to exactly the declared fields and types is a `WireError`, never a guess.
+One message is one `send_bytes` of `{"v": VERSION, "type": <class name>, "body": {...}}`. Both
+sides import this module; the ranks' side imports nothing else of `autotune`. Anything that does
+not decode to exactly the declared fields and types is a `WireError`, never a guess.
 """
 
 from __future__ import annotations
 
 import json
-import math
 import types
 from dataclasses import asdict, dataclass, fields, is_dataclass
 from enum import StrEnum
@@ -42,6 +41,8 @@ class Dial:
     port: int
     key: str
     rank: int
+    child: bool
+    """The rank is a child process of the study and shall not outlive it."""
 
 
 @dataclass(frozen=True)
@@ -258,12 +259,13 @@ def interval(step_s: list[float]) -> Interval:
 
 @cache
 def _order(n: int) -> int:
-    below, k = 0, 0  # below: ways for fewer than k + 1 of n values to lie under the median
+    k, ways, below, allowed = 0, 1, 0, 2**n // 40  # 2.5 % of the cases, on each side
     while k < (n + 1) // 2:
-        below += math.comb(n, k)
-        if 2 * below > 0.05 * 2**n:
+        below += ways  # for k or fewer of n values to lie under the median
+        if below > allowed:
             break
         k += 1
+        ways = ways * (n - k + 1) // k
     return max(1, k)
 
 
@@ -279,7 +281,8 @@ def decode(data: bytes) -> Message:
     Raises:
         WireError: no JSON, another version, an unknown type, or fields that do not match it.
     """
-    return _decode(data, _TYPES)
+    message: Message = _decode(data, _TYPES)
+    return message
 
 
 def decode_dial(data: bytes) -> Dial:
@@ -295,7 +298,7 @@ def _decode(data: bytes, known: dict[str, type[Any]]) -> Any:
         raise WireError(f"not JSON: {error}") from error
     if not isinstance(outer, dict) or outer.keys() != {"v", "type", "body"}:
         raise WireError("not an autotune message")
-    if outer["v"] != VERSION:
+    if outer["v"] != VERSION or isinstance(outer["v"], bool):
         raise WireError(f"message of version {outer['v']!r}, this side speaks {VERSION}")
     cls = known.get(outer["type"]) if isinstance(outer["type"], str) else None
     if cls is None:
@@ -303,7 +306,7 @@ def _decode(data: bytes, known: dict[str, type[Any]]) -> Any:
     return _build(cls, outer["body"])
 
 
-def _build(cls: type[Any], body: Any) -> Any:
+def _build(cls: type, body: Any) -> Any:
     if not isinstance(body, dict):
         raise WireError(f"{cls.__name__}: body is not an object")
     hints = _hints(cls)
@@ -332,13 +335,18 @@ def _value(cls: type[Any], name: str, hint: Any, value: Any) -> Any:
         return [_value(cls, name, args[0], item) for item in value]
     if origin is dict and isinstance(value, dict):
         return {key: _value(cls, name, args[1], item) for key, item in value.items()}
-    if origin is Literal and isinstance(value, str) and value in args:
-        return value
-    if isinstance(hint, type):
-        if issubclass(hint, StrEnum) and isinstance(value, str) and value in list(hint):
-            return hint(value)
-        if hint is float and isinstance(value, int | float) and not isinstance(value, bool):
-            return float(value)
-        if hint in (int, str, bool) and type(value) is hint:
+    return _scalar(cls, name, hint, value)
+
+
+def _scalar(cls: type[Any], name: str, hint: Any, value: Any) -> Any:
+    if get_origin(hint) is Literal:
+        if isinstance(value, str) and value in get_args(hint):
             return value
+    elif issubclass(hint, StrEnum):
+        if isinstance(value, str) and value in list(hint):
+            return hint(value)
+    elif hint is float and type(value) is int and abs(value) < 2**1023:  # float() cannot overflow
+        return float(value)
+    elif type(value) is hint:
+        return value
     raise WireError(f"{cls.__name__}.{name}: {value!r:.80} is not a {hint}")

@@ -1,0 +1,375 @@
+"""The command line: argv -> options -> one command. The only owner of exit codes."""
+
+from __future__ import annotations
+
+import difflib
+import importlib.util
+import inspect
+import math
+import sys
+import tempfile
+import tomllib
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from enum import IntEnum
+from itertools import count
+from pathlib import Path
+from typing import Annotated, Any
+
+from cyclopts import App, ArgumentCollection, CycloptsError, Group, Parameter, UnusedCliTokensError
+from cyclopts.config import Dict
+from rich.console import Console
+from rich.markup import escape
+from rich.padding import Padding
+from rich.table import Table
+
+from autotune import __version__
+from autotune.options import (
+    Checkpointing,
+    Dtype,
+    Objective,
+    OptimizerName,
+    Options,
+    SamplerName,
+    UsageError,
+    parse_bytes,
+    parse_duration_s,
+    parse_global_batch,
+    parse_ints,
+    parse_names,
+    parse_share,
+)
+from autotune.space import Candidate, Space, resolve
+
+
+class ExitCode(IntEnum):
+    """What the process ends with; the names are those of `study.Ending` where it has one."""
+
+    FOUND = 0
+    INTERNAL = 1
+    """An uncaught exception: Python prints the traceback and ends with this."""
+    USAGE = 2
+    NOTHING_FITS = 3
+    STOPPED = 4
+    """By the user, with a result written."""
+    NO_MEASUREMENT = 5
+
+
+@dataclass(frozen=True)
+class Request:
+    """What one command line asks for."""
+
+    options: Options
+    dry_run: bool
+
+
+def main(argv: list[str]) -> int:
+    """Runs the command line `argv` (without the program's name) and returns the exit code."""
+    try:
+        request = app(
+            argv, exit_on_error=False, print_error=False, result_action="return_value"
+        )  # None where --help or --version was all
+        return ExitCode.FOUND if request is None else _tune(request, argv)
+    except (UsageError, CycloptsError) as error:
+        print(f"autotune: {_line(error)}", file=sys.stderr)
+        return ExitCode.USAGE
+    except KeyboardInterrupt:
+        print("autotune: stopped before anything was measured", file=sys.stderr)
+        return ExitCode.NO_MEASUREMENT
+
+
+def entry() -> None:
+    """The console script."""
+    sys.exit(main(sys.argv[1:]))
+
+
+def _line(error: UsageError | CycloptsError) -> str:
+    if isinstance(error, UnusedCliTokensError):
+        return (
+            f"unexpected {' '.join(error.unused_tokens or [])}; see --help;"
+            " several values are joined by commas, e.g. --depth 2,4"
+        )
+    return " ".join(str(error).split())
+
+
+def _tune(request: Request, argv: list[str]) -> int:
+    from autotune import study
+    from autotune.device import check_idle, open_device
+    from autotune.device.cpu import cores, host_memory_bytes
+    from autotune.report.terminal import reporter_for
+
+    options = request.options
+    refuse_used_folder(options.out)
+    device = open_device(options.device)
+    space = resolve(options, device, host_memory_bytes(), cores())
+    if request.dry_run:
+        print_plan(space, study.first_candidate(options, space))
+        return ExitCode.FOUND
+    check_idle(device, options.allow_busy)
+    folder = create_folder(options.out or default_folder(options.model, device.kind))
+    reporter = reporter_for(sys.stdout)
+    ending = study.run(options, space, device, folder, reporter, argv)
+    if ending.message:
+        print(f"autotune: {ending.message}", file=sys.stderr)
+    return ExitCode[ending.code.name]
+
+
+_LIMITS = Group("Budget and limits", sort_key=1)
+_DEVICES = Group("Devices", sort_key=2)
+_SPACE = Group("Space", sort_key=3)
+_SEARCH = Group("Search", sort_key=4)
+_OUTPUT = Group("Output", sort_key=5)
+
+
+def _flag(group: Group, text: str, metavar: str | None = None) -> Parameter:
+    """A flag whose value may start with a hyphen, so that our parser judges -5m."""
+    return Parameter(group=group, help=text, metavar=metavar, allow_leading_hyphen=True)
+
+
+def tune(
+    *,
+    budget: Annotated[str, _flag(
+        _LIMITS, "Wall-clock time for everything, from start to the written best.json:"
+        " 90s, 30m or 1.5h.", "TIME")] = "30m",
+    ceiling: Annotated[str, _flag(
+        _LIMITS, "Share of a device's memory that a configuration may use at its peak.",
+        "SHARE")] = "80%",
+    host_ceiling: Annotated[str, _flag(
+        _LIMITS, "Share of the host's memory that all ranks together may use at their peak.",
+        "SHARE")] = "90%",
+    capacity: Annotated[str | None, _flag(
+        _LIMITS, "Pretend that each rank's device has only this much memory, e.g. 24GiB"
+        " (default: the smallest device's memory; on cpu the host's, divided by the ranks).",
+        "SIZE")] = None,
+    device: Annotated[str, _flag(
+        _DEVICES, "auto, cpu, cuda for all GPUs, or cuda:0,2 for some"
+        " (auto: all GPUs where there are any, else cpu).", "DEVICE")] = "auto",
+    allow_busy: Annotated[bool, Parameter(
+        group=_DEVICES, show_default=False,
+        help="Measure even though other processes use the devices.")] = False,
+    world_size: Annotated[int | None, _flag(
+        _DEVICES, "Ranks that train together (default: one per GPU; on cpu 1).", "N")] = None,
+    model: Annotated[str, _flag(
+        _SPACE, "Model family; gpt is a decoder with rotary embeddings, RMSNorm and heads of 64.",
+        "NAME")] = "gpt",
+    width: Annotated[int | None, _flag(
+        _SPACE, "Channels of the model, a multiple of 64 (default: 64 x depth).", "N")] = None,
+    vocab_size: Annotated[int | None, _flag(
+        _SPACE, "Tokens in the vocabulary (default: 32768; on cpu 4096).", "N")] = None,
+    depth: Annotated[str | None, _flag(
+        _SPACE, "Numbers of blocks, e.g. 2,4,6 or 2:6:2 (default: 12,16,20,24; on cpu 2,4).",
+        "INTS")] = None,
+    seq_len: Annotated[str | None, _flag(
+        _SPACE, "Tokens per sample, e.g. 128,256 (default: 1024,2048; on cpu 64,128).",
+        "INTS")] = None,
+    micro_batch: Annotated[str | None, _flag(
+        _SPACE, "Samples per rank and micro-step, e.g. 1:64 or 8,16"
+        " (default: 12 sizes from 1 to 128; on cpu 1:16).", "INTS")] = None,
+    zero: Annotated[str, _flag(
+        _SPACE, "ZeRO stages; this version has only stage 0.", "INTS")] = "0",
+    checkpointing: Annotated[str, _flag(
+        _SPACE, "Activation checkpointing: none, full or both.", "NAMES")] = "none,full",
+    dtype: Annotated[Dtype, _flag(
+        _SPACE, "Type of the matrix products (auto: bf16 where the GPU has it, else fp16;"
+        " on cpu fp32).")] = "auto",
+    optimizer: Annotated[OptimizerName, _flag(
+        _SPACE, "adamw, or muon for the matrices and AdamW for the rest.")] = "adamw",
+    global_batch: Annotated[str | None, _flag(
+        _SPACE, "What one optimizer step must see over all ranks, in tokens (65536tok) or in"
+        " samples (256); candidates that do not divide it are left out (default: one"
+        " micro-step per rank, whatever that is).", "BATCH")] = None,
+    objective: Annotated[Objective, _flag(
+        _SEARCH, "What to maximise; flops is model FLOP/s, which unlike the others does not"
+        " favour the shallowest model.")] = "flops",
+    sampler: Annotated[SamplerName, _flag(
+        _SEARCH, "Optuna sampler that proposes candidates (gp needs scipy).")] = "tpe",
+    seed: Annotated[int, _flag(
+        _SEARCH, "Seed of the sampler, the weights and the data.", "N")] = 0,
+    trials: Annotated[int | None, _flag(
+        _SEARCH, "End the search after this many trials (default: when the budget is spent).",
+        "N")] = None,
+    finals: Annotated[int, _flag(
+        _SEARCH, "Best candidates that are measured again in fresh processes at the end.",
+        "N")] = 3,
+    out: Annotated[Path | None, _flag(
+        _OUTPUT, "Folder for everything the study writes, new or empty"
+        " (default: results/<UTC time>-<model>-<device>).", "DIR")] = None,
+    dry_run: Annotated[bool, Parameter(
+        group=_OUTPUT, show_default=False,
+        help="Print the space and the first probe; start and write nothing.")] = False,
+    config: Annotated[Path | None, _flag(
+        _OUTPUT, "TOML file whose top-level keys are these options (default: the table"
+        " [tool.autotune] of the nearest pyproject.toml); the command line wins.",
+        "FILE")] = None,
+) -> Request:  # fmt: skip
+    """Find the fastest training configuration that fits, by running real steps."""
+    del config  # read by `_read_config`, before this runs
+    if sampler == "gp" and importlib.util.find_spec("scipy") is None:
+        raise UsageError("--sampler gp: needs scipy; pip install scipy, or use --sampler tpe")
+    options = Options(
+        budget_s=parse_duration_s(budget, "--budget"),
+        ceiling=parse_share(ceiling, "--ceiling"),
+        host_ceiling=parse_share(host_ceiling, "--host-ceiling"),
+        capacity_bytes=None if capacity is None else parse_bytes(capacity, "--capacity"),
+        device=device,
+        allow_busy=allow_busy,
+        world_size=world_size,
+        model=model,
+        width=width,
+        vocab_size=vocab_size,
+        depth=None if depth is None else parse_ints(depth, "--depth"),
+        seq_len=None if seq_len is None else parse_ints(seq_len, "--seq-len"),
+        micro_batch=None if micro_batch is None else parse_ints(micro_batch, "--micro-batch"),
+        zero=parse_ints(zero, "--zero", least=0),
+        checkpointing=parse_names(checkpointing, "--checkpointing", Checkpointing),
+        dtype=dtype,
+        optimizer=optimizer,
+        global_batch=(
+            None if global_batch is None else parse_global_batch(global_batch, "--global-batch")
+        ),
+        objective=objective,
+        sampler=sampler,
+        seed=seed,
+        out=out,
+        finals=finals,
+        trials=trials,
+    )
+    return Request(options, dry_run)
+
+
+def _read_config(app: App, commands: tuple[str, ...], arguments: ArgumentCollection) -> None:
+    """Fills options that the command line left out from the TOML file, where there is one."""
+    (config,) = [argument for argument in arguments if argument.name == "--config"]
+    named = Path(config.tokens[0].value) if config.tokens else None
+    path = named or _nearest_pyproject()
+    if path is None:
+        return
+    table = _read_table(path, () if named else ("tool", "autotune"))
+    texts = {key: _text(path, key, value) for key, value in table.items()}
+    Dict(texts, source=str(path), use_commands_as_keys=False)(app, commands, arguments)
+
+
+def _nearest_pyproject() -> Path | None:
+    here = Path.cwd()
+    paths = (folder / "pyproject.toml" for folder in (here, *here.parents))
+    return next((path for path in paths if path.is_file()), None)
+
+
+def _read_table(path: Path, keys: tuple[str, ...]) -> dict[str, Any]:
+    try:
+        table: dict[str, Any] = tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise UsageError(f"{path}: {error.strerror}; name a TOML file with --config") from error
+    except ValueError as error:
+        raise UsageError(f"{path}: not TOML: {error}") from error
+    for key in keys:
+        table = table.get(key, {})
+        if not isinstance(table, dict):
+            raise UsageError(f"{path}: {key} must be a table, written [{'.'.join(keys)}]")
+    return table
+
+
+def _text(path: Path, key: str, value: object) -> str:
+    """`value` of `key` in the file as the command line would write it."""
+    known = [name.replace("_", "-") for name in inspect.signature(tune).parameters]
+    known.remove("config")
+    if key.replace("_", "-") not in known:
+        close = difflib.get_close_matches(key, known, 1) or ["budget"]
+        raise UsageError(f"{path}: unknown key {key}; did you mean {close[0]}?")
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, list) and value:
+        return ",".join(_text(path, key, item) for item in value)
+    if isinstance(value, str | int | float):
+        return str(value)
+    raise UsageError(f"{path}: {key} must be text, a number, true, false or a list of them")
+
+
+app = App(
+    name="autotune",
+    usage="Usage: python -m autotune [OPTIONS]",
+    version=f"autotune {__version__}",
+    help_format="plaintext",
+    default_parameter=Parameter(negative=()),
+    config=_read_config,
+    default_command=tune,
+)
+app.command(tune)
+
+
+def default_folder(model: str, device_kind: str) -> Path:
+    """A new name under `results`, from the UTC time."""
+    return _unused(Path("results") / f"{datetime.now(UTC):%Y%m%dT%H%M%SZ}-{model}-{device_kind}")
+
+
+def refuse_used_folder(folder: Path | None) -> None:
+    """Checks that `--out` names nothing that exists, or an empty folder.
+
+    Raises:
+        UsageError: a file, or a folder with something in it.
+    """
+    if folder is None or not folder.exists():
+        return
+    if not folder.is_dir() or any(folder.iterdir()):
+        what = "has a study or other files in it" if folder.is_dir() else "is a file"
+        raise UsageError(
+            f"--out {folder}: {what}, and --resume, to continue a study, is not available yet;"
+            f" use a new folder, e.g. --out {_unused(folder)}"
+        )
+
+
+def create_folder(folder: Path) -> Path:
+    """Creates `folder`, its parents too, and checks that files can be written in it.
+
+    Raises:
+        UsageError: it cannot be created or written in.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or str(error)
+        other = _unused(Path(tempfile.gettempdir()) / "autotune-study")
+        raise UsageError(f"--out {folder}: {reason}; use e.g. --out {other}") from error
+    return folder
+
+
+def _unused(folder: Path) -> Path:
+    """`folder`, or the first of `folder`-2, -3, ... that does not exist."""
+    numbered = (folder.with_name(f"{folder.name}-{number}") for number in count(2))
+    return folder if not folder.exists() else next(path for path in numbered if not path.exists())
+
+
+def print_plan(space: Space, first: Candidate) -> None:
+    """Prints what a study over `space` would do."""
+    searched = {name: values for name, values in space.axes.items() if len(values) > 1}
+    total = math.prod(len(values) for values in space.axes.values())
+    builds = "1 build" if len(space.builds) == 1 else f"{len(space.builds)} builds"
+    console = Console(highlight=False)
+    console.print("[bold]Searched[/]")
+    console.print(_columns((name, _values(values)) for name, values in searched.items()))
+    console.print(f"  {len(space.candidates)} of {total} candidates are valid, in {builds}\n")
+    console.print("[bold]Fixed[/]")
+    console.print(_columns((each.name, each.value, each.why) for each in space.fixed))
+    console.print("\n[bold]First probe[/]")
+    console.print(
+        f"  {', '.join(f'{name} {getattr(first, name)}' for name in searched or space.axes)}"
+    )
+    console.print("\nDry run: nothing was started and nothing was written.")
+
+
+def _columns(rows: Iterable[tuple[str, ...]]) -> Padding:
+    """`rows` under each other and indented, from the third column on in a dimmer style."""
+    table = Table.grid(padding=(0, 2, 0, 0))
+    for row in rows:
+        table.add_row(*map(escape, row[:2]), *(f"[dim]{escape(text)}[/]" for text in row[2:]))
+    return Padding(table, (0, 0, 0, 2), expand=False)
+
+
+def _values(values: tuple[Any, ...]) -> str:
+    """The values of an axis: all of a few, else the ends and their number."""
+    if len(values) <= 12:
+        return ", ".join(map(str, values))
+    return f"{values[0]} to {values[-1]} ({len(values)} values)"

@@ -1,0 +1,162 @@
+"""The machine as one device whose memory the ranks share out, within the limits of its cgroup.
+
+Every function takes the roots of the two file systems it reads. Where there is no /proc (macOS)
+psutil and `os` say how large the machine is, and no limit is known.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import platform
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Literal
+
+import psutil
+
+from autotune.device import BusyProcess, DeviceInfo
+
+PROC = Path("/proc")
+CGROUPS = Path("/sys/fs/cgroup")
+
+_BF16_FLAGS = {"avx512_bf16", "amx_bf16", "bf16"}  # the last is Arm's
+
+
+class CpuDevice:
+    """All of this machine's memory and cores that this process may use."""
+
+    kind: Literal["cpu", "cuda"] = "cpu"
+    infos: tuple[DeviceInfo, ...]
+
+    def __init__(self, proc: Path = PROC, cgroups: Path = CGROUPS) -> None:
+        model, flags = _processor(proc)
+        self._cores = cores(proc, cgroups)
+        name = f"{model}, {self._cores} core{'s' if self._cores > 1 else ''}"
+        capacity_bytes = host_memory_bytes(proc, cgroups)
+        self.infos = (DeviceInfo(0, "cpu", name, capacity_bytes, bool(flags & _BF16_FLAGS)),)
+
+    def in_use_bytes(self) -> tuple[int, ...]:
+        """Always 0: on the CPU the device is the process, and here there is none of a rank's.
+
+        The kernel frees a process's memory before it reports the exit, so nothing of an ended rank
+        is left to wait for, and what other programs hold comes and goes through no fault of ours.
+        """
+        return (0,)
+
+    def other_processes(self) -> tuple[BusyProcess, ...]:
+        """None: every machine runs other programs; what they take shows in the timing."""
+        return ()
+
+    def rank_environment(self, world_size: int) -> dict[str, str]:
+        """An even share of the cores, and no CUDA device even where there are some."""
+        threads = max(1, self._cores // world_size)
+        return {"CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": str(threads)}
+
+    def fingerprint(self) -> dict[str, Any]:
+        """Processor, cores and memory."""
+        (info,) = self.infos
+        return {
+            "kind": self.kind,
+            "name": info.name,
+            "cores": self._cores,
+            "capacity_bytes": info.capacity_bytes,
+            "bf16": info.bf16,
+        }
+
+
+def host_memory_bytes(proc: Path = PROC, cgroups: Path = CGROUPS) -> int:
+    """Memory this process and its children may hold together: the machine's or a cgroup's limit.
+
+    A limit on any cgroup above ours holds for us as well, so the least one counts.
+    """
+    meminfo = _table(proc / "meminfo")
+    total = meminfo["MemTotal:"] * 1024 if meminfo else psutil.virtual_memory().total
+    names = ("memory.max", "memory.limit_in_bytes")  # cgroup v2, v1
+    texts = [_read(group / name) for group in _groups("memory", proc, cgroups) for name in names]
+    return min([total, *(int(text) for text in texts if text.isdigit())])
+
+
+def cores(proc: Path = PROC, cgroups: Path = CGROUPS) -> int:
+    """Cores this process may keep busy: those it may run on, within the cgroup's CPU quota.
+
+    A quota of 1.5 cores counts as 2: threads share the fraction, and one less would leave it idle.
+    """
+    usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    quotas = [
+        math.ceil(int(quota) / int(period))
+        for group in _groups("cpu", proc, cgroups)
+        for quota, period in [_quota_us(group)]
+        if quota.isdigit()
+    ]
+    return max(1, min([usable or 1, *quotas]))
+
+
+def host_oom_kills(proc: Path = PROC, cgroups: Path = CGROUPS) -> int:
+    """Processes the kernel has killed for memory: in our cgroup, or on the machine where unknown.
+
+    Only a difference means anything: a count that grew around a SIGKILL is evidence of an OOM.
+    Source: the kernel's Documentation/admin-guide/cgroup-v2.rst, memory.events.
+    """
+    for group in _groups("memory", proc, cgroups):
+        for name in ("memory.events", "memory.oom_control"):  # cgroup v2, v1
+            counts = _table(group / name)
+            if "oom_kill" in counts:
+                return counts["oom_kill"]
+    return _table(proc / "vmstat").get("oom_kill", 0)
+
+
+def _processor(proc: Path) -> tuple[str, set[str]]:
+    """Name of the first processor and the instruction sets it has."""
+    fields: dict[str, str] = {}
+    for line in _read(proc / "cpuinfo").splitlines():
+        key, _, value = line.partition(":")
+        fields.setdefault(key.strip(), value.strip())
+    model = fields.get("model name") or platform.processor() or platform.machine()
+    flags = fields.get("flags") or fields.get("Features") or ""  # x86, Arm
+    return model, set(flags.split())
+
+
+def _groups(controller: str, proc: Path, cgroups: Path) -> Iterator[Path]:
+    """Folders of our cgroup and those above it, innermost first, in the trees with `controller`.
+
+    /proc/self/cgroup has one line "number:controllers:path" for each tree; number 0 is v2's. The
+    path may be one that only the host knows: its folders are then missing here, and the mount
+    point at the end of the walk is the container's own cgroup.
+    """
+    for line in _read(proc / "self" / "cgroup").splitlines():
+        number, controllers, path = line.split(":", 2)
+        if number == "0":
+            unified = cgroups / "unified"  # where v2 is mounted beside v1
+            root = unified if unified.is_dir() else cgroups
+        elif controller in controllers.split(","):
+            root = cgroups / controller
+        else:
+            continue
+        inner = root / path.lstrip("/")
+        yield inner
+        if inner != root:
+            yield from inner.parents[: len(inner.relative_to(root).parts)]
+
+
+def _quota_us(group: Path) -> tuple[str, str]:
+    """Processor time of a cgroup in each period and that period; no number means no quota."""
+    text = _read(group / "cpu.max")  # cgroup v2: "150000 100000" or "max 100000"
+    if text:
+        quota, period = text.split()
+        return quota, period
+    return _read(group / "cpu.cfs_quota_us"), _read(group / "cpu.cfs_period_us")
+
+
+def _table(path: Path) -> dict[str, int]:
+    """Lines of "name number [unit]" as a mapping."""
+    rows = [line.split() for line in _read(path).splitlines()]
+    return {row[0]: int(row[1]) for row in rows if len(row) > 1 and row[1].isdigit()}
+
+
+def _read(path: Path) -> str:
+    """Text of a file without the space around it; empty where it is missing or not for us."""
+    try:
+        return path.read_text().strip()
+    except OSError:
+        return ""

@@ -1,0 +1,258 @@
+"""CUDA devices through NVML, which neither creates a CUDA context nor needs torch.
+
+Which devices are ours and in which order follows CUDA_VISIBLE_DEVICES. Integers in it are taken in
+PCI order, the order of NVML and nvidia-smi; CUDA itself would take them fastest first unless
+CUDA_DEVICE_ORDER=PCI_BUS_ID. Ranks get UUIDs, which mean the same device under either order.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import psutil
+import pynvml as nvml
+
+from autotune.device import BusyProcess, DeviceInfo
+from autotune.device.cpu import cores
+
+
+@dataclass(frozen=True)
+class NoCuda:
+    """Why there is no device to use, and what to write after --device instead."""
+
+    reason: str
+    instead: str = "cpu"
+
+
+@dataclass(frozen=True, eq=False)
+class Unit:
+    """What CUDA counts as one device: a GPU, or an instance of a GPU in MIG mode."""
+
+    uuid: str
+    handle: Any
+    """NVML's handle: of the instance, where it is one."""
+    gpu: Any
+    """NVML's handle of the whole GPU."""
+
+
+@dataclass(frozen=True)
+class Gpu:
+    """A GPU that NVML sees. In MIG mode its units are its instances, maybe none."""
+
+    uuid: str
+    units: tuple[Unit, ...]
+
+
+class CudaDevice:
+    """The chosen CUDA devices; local rank r gets the r-th.
+
+    Raises:
+        NVMLError: the driver fails; from every method.
+    """
+
+    kind: Literal["cpu", "cuda"] = "cuda"
+    infos: tuple[DeviceInfo, ...]
+
+    def __init__(self, units: Sequence[Unit]) -> None:
+        self._units = tuple(units)
+        self.infos = tuple(_info(index, unit) for index, unit in enumerate(units))
+
+    def in_use_bytes(self) -> tuple[int, ...]:
+        """What torch.cuda.device_memory_used reports, too: the driver's share is included."""
+        return tuple(int(nvml.nvmlDeviceGetMemoryInfo(u.handle).used) for u in self._units)
+
+    def other_processes(self) -> tuple[BusyProcess, ...]:
+        """Processes with a compute or graphics context, each once a device; 0 bytes if unknown."""
+        return tuple(
+            BusyProcess(pid, _process_name(pid), used_bytes, index)
+            for index, unit in enumerate(self._units)
+            for pid, used_bytes in _used_bytes_by_pid(unit).items()
+        )
+
+    def rank_environment(self, world_size: int) -> dict[str, str]:
+        """The devices of all ranks in rank order, and an even share of the cores.
+
+        A process can use one MIG instance only, the first that it is given: ranks beyond the first
+        need a CUDA_VISIBLE_DEVICES of their own there.
+        """
+        return {
+            "CUDA_VISIBLE_DEVICES": ",".join(unit.uuid for unit in self._units[:world_size]),
+            "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
+            "OMP_NUM_THREADS": str(max(1, cores() // world_size)),
+        }
+
+    def fingerprint(self) -> dict[str, Any]:
+        """Driver and devices. `ecc` is None where the device has none."""
+        version = _ask(nvml.nvmlSystemGetCudaDriverVersion)  # 12080 is 12.8
+        return {
+            "kind": self.kind,
+            "driver": _text(nvml.nvmlSystemGetDriverVersion()),
+            "cuda_driver": None
+            if version is None
+            else f"{version // 1000}.{version % 1000 // 10}",
+            "devices": [
+                {
+                    "name": info.name,
+                    "uuid": info.uuid,
+                    "capacity_bytes": info.capacity_bytes,
+                    "ecc": _ecc(unit),
+                    "mig": unit.handle is not unit.gpu,
+                }
+                for info, unit in zip(self.infos, self._units, strict=True)
+            ],
+        }
+
+
+def open_cuda(
+    positions: Sequence[int] | None = None, environ: Mapping[str, str] = os.environ
+) -> CudaDevice | NoCuda:
+    """The visible CUDA devices, or those at `positions` among them; `NoCuda` says why not."""
+    try:
+        nvml.nvmlInit()
+        atexit.register(nvml.nvmlShutdown)  # NVML counts its starts, so each gets its own
+        visible = _visible(_gpus(), environ.get("CUDA_VISIBLE_DEVICES"))
+        if isinstance(visible, NoCuda):
+            return visible
+        chosen = visible if positions is None else _at(positions, visible)
+        return chosen if isinstance(chosen, NoCuda) else CudaDevice(chosen)
+    except nvml.NVMLError as error:
+        return NoCuda(f"NVML is not available: {str(error).rstrip('.')}")
+
+
+def _at(positions: Sequence[int], visible: Sequence[Unit]) -> list[Unit] | NoCuda:
+    unique = list(dict.fromkeys(positions))
+    if len(unique) < len(positions):
+        return NoCuda("a device is named twice", _spec(unique))
+    beyond = [position for position in positions if position >= len(visible)]
+    if beyond:
+        return NoCuda(
+            f"there is no device {beyond[0]} among the visible ({len(visible)})",
+            _spec(range(len(visible))),
+        )
+    return [visible[position] for position in positions]
+
+
+def _spec(positions: Iterable[int]) -> str:
+    return "cuda:" + ",".join(map(str, positions))
+
+
+def _gpus() -> list[Gpu]:
+    """All GPUs that NVML sees, in PCI order."""
+    handles = [nvml.nvmlDeviceGetHandleByIndex(i) for i in range(nvml.nvmlDeviceGetCount())]
+    return [Gpu(_text(nvml.nvmlDeviceGetUUID(handle)), _units(handle)) for handle in handles]
+
+
+def _units(gpu: Any) -> tuple[Unit, ...]:
+    mode = _ask(nvml.nvmlDeviceGetMigMode, gpu)  # [current, pending]
+    if mode is None or not mode[0]:
+        return (Unit(_text(nvml.nvmlDeviceGetUUID(gpu)), gpu, gpu),)
+    slots = range(nvml.nvmlDeviceGetMaxMigDeviceCount(gpu))
+    handles = [_ask(nvml.nvmlDeviceGetMigDeviceHandleByIndex, gpu, slot) for slot in slots]
+    return tuple(
+        Unit(_text(nvml.nvmlDeviceGetUUID(handle)), handle, gpu)
+        for handle in handles
+        if handle is not None
+    )
+
+
+def _visible(gpus: list[Gpu], variable: str | None) -> list[Unit] | NoCuda:
+    """The units that a CUDA_VISIBLE_DEVICES of `variable` leaves, in its order.
+
+    CUDA's rules: the first entry decides between integers, GPU- and MIG- UUIDs (a prefix that fits
+    one device will do), the first entry that names no device ends the list, and a device named
+    twice hides all. An integer or GPU- entry for a GPU in MIG mode means all its instances here.
+    Sources: CUDA programming guide, "CUDA Environment Variables"; torch.cuda's
+    _parse_visible_devices, by which the ranks count.
+    """
+    every = [unit for gpu in gpus for unit in gpu.units]
+    if not every:
+        why = "only GPUs in MIG mode without an instance" if gpus else "no device"
+        return NoCuda(f"NVML sees {why}")
+    if variable is None:
+        return every
+    entries = [entry.strip() for entry in variable.split(",")]
+    chosen: list[Unit] = []
+    for entry in entries:
+        units = _named(entry, gpus) if _prefix(entry) == _prefix(entries[0]) else ()
+        if not units:
+            break
+        if any(unit in chosen for unit in units):
+            return NoCuda(f"CUDA_VISIBLE_DEVICES={variable!r} names {entry} twice: CUDA sees none")
+        chosen += units
+    hidden = f"CUDA_VISIBLE_DEVICES={variable!r} hides all that NVML sees ({len(every)})"
+    return chosen or NoCuda(hidden)
+
+
+def _prefix(entry: str) -> str:
+    return entry[:4] if entry[:4] in ("GPU-", "MIG-") else ""
+
+
+def _named(entry: str, gpus: list[Gpu]) -> tuple[Unit, ...]:
+    """The units that one entry of CUDA_VISIBLE_DEVICES means; none if it is not exactly one."""
+    found: list[tuple[Unit, ...]]
+    if _prefix(entry) == "MIG-":
+        found = [(u,) for gpu in gpus for u in gpu.units if u.uuid.startswith(entry)]
+    elif _prefix(entry) == "GPU-":
+        found = [gpu.units for gpu in gpus if gpu.uuid.startswith(entry)]
+    else:
+        number = re.match(r"\+?\d+", entry)  # as strtoul reads it: "1gpu" is 1
+        found = [gpu.units for gpu in gpus[int(number[0]) :][:1]] if number else []
+    return found[0] if len(found) == 1 else ()
+
+
+def _info(index: int, unit: Unit) -> DeviceInfo:
+    major, _ = nvml.nvmlDeviceGetCudaComputeCapability(unit.gpu)
+    return DeviceInfo(
+        index,
+        unit.uuid,
+        _text(nvml.nvmlDeviceGetName(unit.handle)),
+        int(nvml.nvmlDeviceGetMemoryInfo(unit.handle).total),
+        major >= 8,  # Ampere: CUDA programming guide, "Compute Capabilities"
+    )
+
+
+def _ecc(unit: Unit) -> bool | None:
+    mode = _ask(nvml.nvmlDeviceGetEccMode, unit.gpu)  # [current, pending]
+    return None if mode is None else bool(mode[0])
+
+
+def _used_bytes_by_pid(unit: Unit) -> dict[int, int]:
+    used: dict[int, int] = {}
+    for ask in (
+        nvml.nvmlDeviceGetComputeRunningProcesses,
+        nvml.nvmlDeviceGetGraphicsRunningProcesses,
+    ):
+        for process in _ask(ask, unit.handle) or ():
+            # One with contexts of both kinds is in both lists, each time with all that it holds.
+            used[process.pid] = max(used.get(process.pid, 0), process.usedGpuMemory or 0)
+    return used
+
+
+def _process_name(pid: int) -> str:
+    try:
+        return psutil.Process(pid).name()
+    except psutil.Error:
+        return "?"
+
+
+def _ask(function: Callable[..., Any], *arguments: Any) -> Any:
+    """What NVML answers, None where this driver or device has no answer for us."""
+    try:
+        return function(*arguments)
+    except (
+        nvml.NVMLError_NotSupported,
+        nvml.NVMLError_NotFound,
+        nvml.NVMLError_FunctionNotFound,
+        nvml.NVMLError_NoPermission,
+    ):
+        return None
+
+
+def _text(value: str | bytes) -> str:
+    """NVML's text: bytes in old versions of its Python package."""
+    return value.decode() if isinstance(value, bytes) else value

@@ -1,0 +1,42 @@
+"""What a study tells people while it runs and when it ends. One Protocol, `Reporter`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Protocol
+
+from autotune.outcome import Record
+from autotune.space import Candidate, Space
+from autotune.wire import Phase
+
+
+class Reporter(Protocol):
+    """Who is told of a study's events, in the order of the methods; `started` comes first."""
+
+    def started(self, space: Space, budget_s: float, folder: Path) -> None:
+        """The study begins; its clock runs from here."""
+        ...
+
+    def probing(self, kind: str, candidate: Candidate) -> None:
+        """A trial of `kind` ("search" or "final") begins."""
+        ...
+
+    def phase(self, phase: Phase, steps: int) -> None:
+        """Where the probe is, with the timed steps so far. Called often; must cost nothing."""
+        ...
+
+    def told(self, record: Record, incumbent: Record | None) -> None:
+        """A trial ended, and `incumbent` is the best one now."""
+        ...
+
+    def note(self, text: str) -> None:
+        """A remark of one line, e.g. why the search stopped."""
+        ...
+
+    def finished(self, document: dict[str, Any], path: Path) -> None:
+        """The study ended and wrote `document` to `path`, its best.json."""
+        ...
+
+    def close(self) -> None:
+        """Give the terminal back. May be called at any time, and more than once."""
+        ...

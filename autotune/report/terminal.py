@@ -1,0 +1,498 @@
+"""Reports on a terminal or in a log: `LiveReporter` redraws, `PlainReporter` only appends.
+
+Text from outside (reasons, paths) is made printable first, so that neither a terminal without
+UTF-8 nor an escape sequence in an error message can end or garble a study.
+"""
+
+from __future__ import annotations
+
+import textwrap
+import time
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import Enum
+from pathlib import Path
+from typing import Any, TextIO
+
+from rich.console import Console, Group
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
+
+from autotune.outcome import Measurement, Record, Verdict, gib
+from autotune.report import Reporter
+from autotune.space import AXES, Candidate, Space
+from autotune.wire import Phase
+
+MAX_WIDTH = 100
+DISTURBED_SHARE = 0.15
+SHOWN_TIES = 4
+
+_LABELS = dict(zip(AXES, ("depth", "seq", "micro", "zero", "offload", "ckpt"), strict=True))
+_QUIET_AXES = ("zero_stage", "offload")
+"""Shown only where they differ between candidates."""
+_INDENT = 17
+"""Characters of a trial's line before the candidate: elapsed, number, kind."""
+_VERDICT_WIDTH = 6
+_RESULT_WIDTH = 1 + _VERDICT_WIDTH + 1 + 33
+"""Characters of a trial's line after the candidate."""
+_FAILED = tuple(v for v in Verdict if not v.fits and v is not Verdict.SKIPPED)
+_STYLES = {Verdict.OK: "green", Verdict.PRUNED: "dim", Verdict.SKIPPED: "dim"}
+
+
+class Caution(Enum):
+    """What a reader of the result should know; the text says what to do about it."""
+
+    NOT_CONFIRMED = (
+        "Not confirmed: the finals did not measure this configuration again, every round ok."
+        " A longer --budget leaves them more time."
+    )
+    STOPPED_BY_USER = (
+        "Stopped by you before the search had ended: something faster may not have been tried."
+    )
+    DISTURBED = (
+        f"Other processes took more than {DISTURBED_SHARE:.0%} of the processor during the timing:"
+        " the rates may be too low. Run again on a quiet machine."
+    )
+    BROKEN_TRIALS = (
+        "Some trials crashed or hung, so what they would have shown is missing:"
+        " see trials.csv and logs/ beside best.json."
+    )
+    LARGEST_MICRO_BATCH = (
+        "The winner has the largest micro_batch that was searched: a larger one may be faster."
+        " Raise the end of --micro-batch."
+    )
+
+
+def cautions(document: dict[str, Any], space: Space) -> tuple[Caution, ...]:
+    """The cautions that apply to `document`, the content of best.json."""
+    micro_batches, trials = space.axes["micro_batch"], document["trials"]
+    applies = {
+        Caution.NOT_CONFIRMED: not document["confirmed"],
+        Caution.STOPPED_BY_USER: document["provenance"].get("stopped_by") == "user",
+        Caution.DISTURBED: document["measured"]["disturbed_share"] > DISTURBED_SHARE,
+        Caution.BROKEN_TRIALS: trials["crashed"] + trials["hung"] > 0,
+        Caution.LARGEST_MICRO_BATCH: len(micro_batches) > 1
+        and document["config"]["micro_batch"] == max(micro_batches),
+    }
+    return tuple(caution for caution, does in applies.items() if does)
+
+
+def reporter_for(stream: TextIO, clock: Callable[[], float] = time.monotonic) -> Reporter:
+    """The reporter that suits `stream`. `clock` gives seconds from any fixed point."""
+    on_terminal = stream.isatty()
+    console = _console(stream, None if on_terminal else MAX_WIDTH)
+    if on_terminal and not console.is_dumb_terminal:
+        return LiveReporter(console, clock)
+    return PlainReporter(console, clock)
+
+
+def _console(stream: TextIO, width: int | None) -> Console:
+    console = Console(file=stream, width=width, highlight=False, markup=False, emoji=False)
+    console.width = min(console.width, MAX_WIDTH)
+    return console
+
+
+@dataclass(frozen=True)
+class _Study:
+    """What `started` was told."""
+
+    space: Space
+    budget_s: float
+    started_at: float
+    """Reading of the reporter's clock."""
+
+
+class PlainReporter:
+    """Appends one line per trial, and reasons that are too long for it on a second."""
+
+    def __init__(self, console: Console, clock: Callable[[], float]) -> None:
+        self._console = console
+        self._clock = clock
+        self._study: _Study | None = None
+
+    def started(self, space: Space, budget_s: float, folder: Path) -> None:
+        self._study = _Study(space, budget_s, self._clock())
+        for label, text in _opening(space, budget_s).items():
+            self._print(*_paragraph(text, self._console.width, f"{label:<8}", "dim"))
+        folder_text = printable(str(folder), self._console)
+        self._print(Text.assemble(("folder  ", "dim"), folder_text))
+        self._print(Text(), _header(space, self._console.width))
+
+    def probing(self, kind: str, candidate: Candidate) -> None:
+        pass
+
+    def phase(self, phase: Phase, steps: int) -> None:
+        pass
+
+    def told(self, record: Record, incumbent: Record | None) -> None:
+        self._print(*self._trial(record))
+
+    def note(self, text: str) -> None:
+        self._print(*_paragraph(printable(text, self._console), self._console.width))
+
+    def finished(self, document: dict[str, Any], path: Path) -> None:
+        self.close()
+        print_result(self._console, document, path, cautions(document, self._known.space))
+
+    def close(self) -> None:
+        pass
+
+    @property
+    def _known(self) -> _Study:
+        if self._study is None:
+            raise RuntimeError("started() comes before this")
+        return self._study
+
+    @property
+    def _elapsed_s(self) -> float:
+        return self._clock() - self._known.started_at
+
+    def _trial(self, record: Record) -> list[Text]:
+        return _trial(record, self._elapsed_s, self._known.space, self._console)
+
+    def _print(self, *lines: Text) -> None:
+        _print(self._console, *lines)
+
+
+class LiveReporter(PlainReporter):
+    """Keeps a few lines up to date; incumbents and failures scroll by above them.
+
+    The lines are redrawn from rich's own thread, so every attribute that they are drawn from is
+    replaced whole, never changed in place.
+    """
+
+    def __init__(self, console: Console, clock: Callable[[], float]) -> None:
+        super().__init__(console, clock)
+        self._live = Live(
+            console=console, get_renderable=self._render, refresh_per_second=4, transient=True
+        )
+        self._counts: Counter[Verdict] = Counter()
+        self._incumbent: Record | None = None
+        self._probe: tuple[str, Candidate] | None = None
+        self._phase: tuple[Phase, int] | None = None
+        self._phase_since = 0.0
+        self._finals_at_s: float | None = None
+
+    def started(self, space: Space, budget_s: float, folder: Path) -> None:
+        super().started(space, budget_s, folder)
+        self._live.start()
+
+    def probing(self, kind: str, candidate: Candidate) -> None:
+        if kind == "final" and self._finals_at_s is None:
+            self._finals_at_s = self._elapsed_s
+        self._phase = None
+        self._phase_since = self._clock()
+        self._probe = (kind, candidate)
+
+    def phase(self, phase: Phase, steps: int) -> None:
+        if self._phase is None or self._phase[0] is not phase:
+            self._phase_since = self._clock()
+        self._phase = (phase, steps)
+
+    def told(self, record: Record, incumbent: Record | None) -> None:
+        verdict = record.outcome.verdict
+        if record.kind == "search":
+            self._counts = self._counts + Counter([verdict])
+        if _candidate(incumbent) != _candidate(self._incumbent) or verdict in _FAILED:
+            self._print(*self._trial(record))
+        self._incumbent = incumbent
+        self._probe = None
+
+    def close(self) -> None:
+        self._live.stop()
+
+    def _render(self) -> Group:
+        if self._study is None:
+            return Group()
+        rows = [("budget", [self._budget_line()]), ("best", self._best_lines())]
+        if self._probe is not None:
+            rows.append(("now", [self._probe_line(*self._probe)]))
+        rows.append(("trials", [Text(counts_text(self._counts))]))
+        grid = Table.grid(padding=(0, 2, 0, 0))
+        for label, lines in rows:
+            grid.add_row(Text(label, "dim"), Text("\n").join(lines))
+        return Group(Text(), grid)
+
+    def _budget_line(self) -> Text:
+        budget_s, elapsed_s = self._known.budget_s, self._elapsed_s
+        search_s = elapsed_s if self._finals_at_s is None else self._finals_at_s
+        text = f"{minutes(elapsed_s)} of {minutes(budget_s)}"
+        if self._finals_at_s is not None:
+            text += f"  finals {minutes(elapsed_s - search_s)}"
+        bar = _bar(search_s / budget_s, elapsed_s / budget_s, self._console)
+        return Text.assemble(bar, "  ", text)
+
+    def _best_lines(self) -> list[Text]:
+        best = self._incumbent
+        if best is None or best.outcome.measurement is None:
+            return [Text("nothing yet", "dim")]
+        space = self._known.space
+        rates = _rates(best.outcome.measurement, space, " tok/s")
+        return _fit(Text(words(best.candidate, space)), rates, self._console.width - 8, 0)
+
+    def _probe_line(self, kind: str, candidate: Candidate) -> Text:
+        phase, steps = self._phase or (None, 0)
+        doing = "starting" if phase is None else phase.value
+        steps_text = f", {steps} steps" if phase is Phase.TIMED else ""
+        seconds = self._clock() - self._phase_since
+        name = words(candidate, self._known.space)
+        return Text.assemble(name, "  ", (f"{kind}: {doing}{steps_text}, {seconds:.0f} s", "cyan"))
+
+
+def print_result(
+    console: Console, document: dict[str, Any], path: Path, warn: tuple[Caution, ...]
+) -> None:
+    """The result for people: every cell, the winner, what tied with it, what to be aware of."""
+    width = console.width
+    finals = document["trials"].get("finals", 0)
+    trials = {Verdict(name): n for name, n in document["trials"].items() if name != "finals"}
+    best = Text("\n").join(_paragraph(_config(document["config"]), width, "Best: "))
+    best.stylize("bold")
+    console.print()
+    console.print(_cells_table(document))
+    _print(console, Text(), best)
+    for text in (_speed(document), _memory(document), *_ties(document)):
+        _print(console, *_paragraph(text, width, "      "))
+    for caution in warn:
+        _print(console, *_paragraph(caution.value, width, "Warning: ", "yellow"))
+    counts = f"{counts_text(trials)}, and {finals} final rounds"
+    _print(console, Text(), *_paragraph(counts, width, "Trials: "))
+    _print(console, Text("Written: " + printable(str(path), console)))
+
+
+def _print(console: Console, *lines: Text) -> None:
+    """Prints every line as it is: fitted already, or a path, which must stay whole."""
+    console.print(Text("\n").join(lines), soft_wrap=True)
+
+
+def _paragraph(text: str, width: int, label: str = "", style: str = "") -> list[Text]:
+    """`text` wrapped beside `label`, which is in `style`."""
+    wrapped = textwrap.wrap(
+        text, width, initial_indent=label, subsequent_indent=" " * len(label),
+        break_on_hyphens=False,
+    )  # fmt: skip
+    lines = [Text(line) for line in wrapped]
+    if lines:
+        lines[0].stylize(style, 0, len(label))
+    return lines
+
+
+def _cells_table(document: dict[str, Any]) -> Table:
+    cells, best = document["cells"], document["config"]
+    axes = [a for a in AXES if a not in _QUIET_AXES or len({c["config"][a] for c in cells}) > 1]
+    table = Table(box=None, pad_edge=False, padding=(0, 1), header_style="dim")
+    table.add_column("")
+    for axis in axes:
+        table.add_column(_LABELS[axis], justify="left" if axis == "checkpointing" else "right")
+    for name in ("tokens/s", "FLOP/s", "peak"):
+        table.add_column(name, justify="right", no_wrap=True)
+    table.add_column("measured")
+    for cell in cells:
+        config, measured = cell["config"], cell["measured"]
+        table.add_row(
+            ">" if config == best else "",
+            *(str(config[axis]) for axis in axes),
+            si(measured["tokens_per_s"]),
+            si(measured["model_flops_per_s"], "FLOP/s"),
+            f"{measured['share_of_capacity']:.0%}",
+            _evidence(cell),
+            style="bold" if config == best else "",
+        )
+    return table
+
+
+def _evidence(cell: dict[str, Any]) -> str:
+    if cell["confirmed"]:
+        return "confirmed"
+    return "stopped early" if cell["verdict"] == Verdict.PRUNED else "once"
+
+
+def _config(config: dict[str, Any]) -> str:
+    """A configuration in the names of its flags; what is switched off is left out."""
+    names = ["depth", "seq_len", "micro_batch", "checkpointing"]
+    names += ["zero_stage"] if config["zero_stage"] else []
+    names += ["offload"] if config["offload"] != "none" else []
+    ranks = "1 rank" if config["world_size"] == 1 else f"{config['world_size']} ranks"
+    searched = ", ".join(f"{name} {config[name]}" for name in names)
+    return f"{searched} ({config['dtype']}, {config['optimizer']}, {config['engine']}, {ranks})"
+
+
+def _speed(document: dict[str, Any]) -> str:
+    config, measured = document["config"], document["measured"]
+    step = measured["step_s"]
+    unit, scale = ("s", 1.0) if step["median"] >= 1 else ("ms", 1e3)
+    median, low, high = (f"{step[name] * scale:.4g}" for name in ("median", "low", "high"))
+    return (
+        f"{si(measured['tokens_per_s'])} tokens/s, {si(measured['model_flops_per_s'], 'FLOP/s')}:"
+        f" {median} {unit} a step ({low} to {high} in {step['steps']} steps) of"
+        f" {config['global_batch_samples']} samples, {config['global_batch_tokens']} tokens,"
+        f" grad_accum {config['grad_accum']}."
+    )
+
+
+def _memory(document: dict[str, Any]) -> str:
+    measured, limits = document["measured"], document["limits"]
+    return (
+        f"Uses {measured['share_of_capacity']:.0%} of {gib(limits['capacity_bytes'])};"
+        f" {gib(measured['headroom_bytes'])} under the ceiling of {limits['ceiling']:.0%}."
+    )
+
+
+def _ties(document: dict[str, Any]) -> list[str]:
+    """What tied, as far as it fits in a few lines; best.json has all."""
+    ties, config = document["ties"], document["config"]
+    if not ties:
+        return []
+    lines = ["Within the noise of it, but with no less memory:"]
+    for tie in ties[:SHOWN_TIES]:
+        differs = [f"{a} {tie['config'][a]}" for a in AXES if tie["config"][a] != config[a]]
+        measured = tie["measured"]
+        rate, share = si(measured["tokens_per_s"]), measured["share_of_capacity"]
+        lines.append(f"  {', '.join(differs)}: {rate} tokens/s, {share:.0%} of capacity")
+    if len(ties) > SHOWN_TIES:
+        lines.append(f"  and {len(ties) - SHOWN_TIES} more, see best.json")
+    return lines
+
+
+def _opening(space: Space, budget_s: float) -> dict[str, str]:
+    """What is about to happen, by label."""
+    varying = {name: values for name, values in space.axes.items() if len(values) > 1}
+    searched = "; ".join(f"{name} {_values(values)}" for name, values in varying.items())
+    limits = space.limits
+    return {
+        "search": f"{len(space.candidates)} candidates: {searched or 'nothing varies'}",
+        "fixed": ", ".join(f"{each.name} {each.value}" for each in space.fixed),
+        "memory": f"at most {gib(limits.limit_bytes)} a rank"
+        f" ({limits.ceiling:.0%} of {gib(limits.capacity_bytes)})",
+        "budget": minutes(budget_s),
+    }
+
+
+def _values(values: tuple[Any, ...]) -> str:
+    few = len(values) <= 4
+    return ", ".join(map(str, values)) if few else f"{values[0]}..{values[-1]} ({len(values)})"
+
+
+def _header(space: Space, width: int) -> Text:
+    """Names of the columns of `_trial`."""
+    first = space.candidates[0]
+    if _has_room(space, width):
+        candidate = "candidate".ljust(len(words(first, space)))
+    else:
+        candidate = " ".join(f"{_LABELS[axis]:>{w}}" for axis, w in _widths(space).items())
+    rates = f"{'tok/s':>5} {'model FLOP/s':>12} {'peak':>9}"
+    return Text(f" time  no kind   {candidate} result {rates}", "dim")
+
+
+def _trial(record: Record, elapsed_s: float, space: Space, console: Console) -> list[Text]:
+    """One trial, in one line if what came of it fits there."""
+    verdict, measured = record.outcome.verdict, record.outcome.measurement
+    if _has_room(space, console.width):
+        candidate = words(record.candidate, space)
+    else:
+        candidate = " ".join(
+            f"{getattr(record.candidate, axis):>{w}}" for axis, w in _widths(space).items()
+        )
+    head = Text.assemble(
+        (f"{minutes(elapsed_s):>5} {record.number:>3} {record.kind:<6} ", "dim"),
+        candidate + " ",
+        (verdict.value, _STYLES.get(verdict, "red")),
+    )
+    if verdict.fits and measured is not None:
+        head.append(" " * (_VERDICT_WIDTH - len(verdict.value)))
+        return _fit(head, _rates(measured, space), console.width, _INDENT)
+    reason = printable(" ".join(record.outcome.reason.split()), console)
+    head.append(":" if reason else "")
+    return _fit(head, reason, console.width, _INDENT)
+
+
+def _has_room(space: Space, width: int) -> bool:
+    """Whether a trial's line fits with the name of every axis in it."""
+    return _INDENT + len(words(space.candidates[0], space)) + _RESULT_WIDTH <= width
+
+
+def _rates(measured: Measurement, space: Space, unit: str = "") -> str:
+    peak_bytes = measured.peaks.device_bytes
+    return (
+        f"{si(measured.tokens_per_s):>5}{unit} {si(measured.model_flops_per_s, 'FLOP/s'):>12}"
+        f" {gib(peak_bytes):>9} {peak_bytes / space.limits.capacity_bytes:>4.0%}"
+    )
+
+
+def _fit(head: Text, tail: str, width: int, indent: int) -> list[Text]:
+    """`head` and `tail` in one line, else `tail` wrapped and indented below."""
+    if not tail:
+        return [head]
+    if head.cell_len + 1 + len(tail) <= width:
+        return [Text.assemble(head, " ", tail)]
+    head.rstrip()
+    return [head, *_paragraph(tail.strip(), width, " " * indent)]
+
+
+def _bar(search: float, elapsed: float, console: Console) -> Text:
+    """A bar of the budget: what the search took of it, what the finals took, what is left."""
+    wide = max(10, console.width - 40)
+    searched, spent = (min(wide, round(share * wide)) for share in (search, elapsed))
+    full, finals, rest = ("=", "#", "-") if console.options.ascii_only else ("█", "▓", "░")
+    return Text.assemble(
+        (full * searched, "cyan"),
+        (finals * (spent - searched), "green"),
+        (rest * (wide - spent), "dim"),
+    )
+
+
+def words(candidate: Candidate, space: Space) -> str:
+    """`candidate` for people, its values as wide as the widest of their axes."""
+    shown = _shown(space)
+    return "  ".join(
+        f"{_LABELS[axis]} {getattr(candidate, axis):<{wide}}" for axis, wide in shown.items()
+    )
+
+
+def _shown(space: Space) -> dict[str, int]:
+    """The axes that tell candidates apart, and the characters of the widest value of each."""
+    return {
+        axis: max(len(str(value)) for value in space.axes[axis])
+        for axis in AXES
+        if axis not in _QUIET_AXES or len(space.axes[axis]) > 1
+    }
+
+
+def _widths(space: Space) -> dict[str, int]:
+    """Widths of one column per shown axis, its name above it."""
+    return {axis: max(wide, len(_LABELS[axis])) for axis, wide in _shown(space).items()}
+
+
+def _candidate(record: Record | None) -> Candidate | None:
+    return None if record is None else record.candidate
+
+
+def counts_text(counts: dict[Verdict, int]) -> str:
+    """Trials by verdict: "23 (20 ok, 3 oom)"."""
+    named = [f"{counts[verdict]} {verdict.value}" for verdict in Verdict if counts.get(verdict)]
+    return f"{sum(counts.values())} ({', '.join(named)})" if named else "none yet"
+
+
+def si(value: float, unit: str = "") -> str:
+    """`value` with three digits and a decimal prefix: "12.3k", "1.21 TFLOP/s"."""
+    prefixes = ["", "k", "M", "G", "T", "P", "E"]
+    scaled = float(f"{value:.3g}")  # before the prefix is chosen, so that 999.9 is 1.00k
+    while scaled >= 1000 and len(prefixes) > 1:
+        scaled /= 1000
+        prefixes.pop(0)
+    digits = 2 if scaled < 10 else 1 if scaled < 100 else 0
+    return f"{scaled:.{digits}f}{' ' if unit else ''}{prefixes[0]}{unit}"
+
+
+def minutes(seconds: float) -> str:
+    """Minutes and seconds, also above an hour: "0:07", "90:00"."""
+    whole = int(seconds)
+    return f"{whole // 60}:{whole % 60:02}"
+
+
+def printable(text: str, console: Console) -> str:
+    """`text` with a "?" for what `console` cannot show: control characters, or other alphabets."""
+    shown = "".join(c if c.isprintable() else "?" for c in text)
+    return shown.encode(console.encoding, "replace").decode(console.encoding)

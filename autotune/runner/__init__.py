@@ -1,0 +1,68 @@
+"""Who carries a probe out. One Protocol: live worker groups (`pool.py`), recorded grids later."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+from autotune.outcome import Verdict
+from autotune.space import Build, Candidate
+from autotune.wire import Peaks, Report, Rule
+
+
+class StopRequestedError(Exception):
+    """The user asked the study to stop while a probe ran."""
+
+
+@dataclass(frozen=True)
+class Job:
+    """One probe to run."""
+
+    candidate: Candidate
+    grad_accum: int
+    """Micro-steps of the real schedule."""
+    micro_steps: int
+    """Micro-steps to run of it."""
+    rule: Rule
+    needed_step_s: float | None
+    """Slower steps than this end the probe early."""
+    fresh: bool
+    """Run in a new group even where one is live."""
+
+
+@dataclass(frozen=True)
+class Result:
+    """What the runner saw; the study judges it against the limits."""
+
+    verdict: Verdict
+    reason: str = ""
+    report: Report | None = None
+    """Over all ranks: slowest times, largest peaks, host memory and own CPU time summed."""
+    peaks: Peaks | None = None
+    """The most any rank held, where a probe that failed could still say."""
+    group_start_s: float = 0.0
+    warm: bool = False
+    """The group had already run another probe."""
+    parameters: int | None = None
+    versions: dict[str, str] | None = None
+
+
+class Runner(Protocol):
+    """Runs one probe at a time."""
+
+    @property
+    def live_build(self) -> Build | None:
+        """What can be probed now without starting a group."""
+        ...
+
+    def run(self, job: Job, deadline: float) -> Result:
+        """Carry `job` out; `deadline` is on `time.monotonic`'s clock.
+
+        Raises:
+            StopRequestedError: the user asked to stop.
+        """
+        ...
+
+    def retire(self) -> None:
+        """End the live group, if there is one, and wait until its memory is back."""
+        ...

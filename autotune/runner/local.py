@@ -1,0 +1,73 @@
+"""Ranks as processes of this machine, each the leader of a session of its own."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import sysconfig
+from pathlib import Path
+from typing import IO
+
+from autotune.wire import Dial, encode
+
+WORKER = [sys.executable, "-m", "probes"]
+
+
+class LocalRank:
+    """One rank's process."""
+
+    def __init__(self, dial: Dial, log: Path, environment: dict[str, str]) -> None:
+        with log.open("wb") as stream:
+            self._process = _spawn(environment, stream)
+        assert self._process.stdin is not None
+        with contextlib.suppress(BrokenPipeError), self._process.stdin as stdin:
+            stdin.write(encode(dial) + b"\n")
+        self.pid = self._process.pid
+
+    def exit_code(self) -> int | None:
+        """Exit code, negative for a signal, None while it runs.
+
+        The process stays a zombie: its number must not go to another before `signal` is done.
+        """
+        if self._process.returncode is not None:
+            return self._process.returncode
+        ended = os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+        if ended is None:
+            return None
+        exited = ended.si_code == os.CLD_EXITED
+        return ended.si_status if exited else -ended.si_status
+
+    def signal(self, number: signal.Signals) -> None:
+        """Send `number` to every process of the rank's session."""
+        if self._process.returncode is None:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self.pid, number)
+
+    def reap(self) -> None:
+        """Collect the process; it has ended or been killed."""
+        self._process.wait()
+
+
+def _spawn(environment: dict[str, str], log: IO[bytes]) -> subprocess.Popen[bytes]:
+    return subprocess.Popen(
+        WORKER,
+        stdin=subprocess.PIPE,
+        stdout=log,
+        stderr=subprocess.STDOUT,
+        env=os.environ | _module_path() | environment,
+        start_new_session=True,
+    )
+
+
+def _module_path() -> dict[str, str]:
+    """PYTHONPATH by which a rank finds the probes that came with this study.
+
+    Needed in a checkout that is not installed; an installed copy is on the path already.
+    """
+    root = str(Path(__file__).parents[2])
+    if root in (sysconfig.get_path("purelib"), sysconfig.get_path("platlib")):
+        return {}
+    return {"PYTHONPATH": os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH")]))}

@@ -1,0 +1,475 @@
+"""Live worker groups: start, feed, watch, retire.
+
+A group is the ranks of one build. It is used for every candidate of that build and ended at the
+first failure; nothing is recovered inside a process. The watch is one loop in one thread: messages,
+ends of processes, deadlines and the user's wish to stop are all seen there.
+"""
+
+from __future__ import annotations
+
+import signal
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from multiprocessing.connection import wait
+from pathlib import Path
+from typing import Protocol
+
+from autotune.device import Device
+from autotune.device.cpu import host_oom_kills
+from autotune.outcome import Verdict, gib
+from autotune.runner import Job, Result, StopRequestedError
+from autotune.runner.channel import Channel, Peer
+from autotune.runner.local import LocalRank
+from autotune.space import Build, Limits, Workload
+from autotune.wire import (
+    Dial,
+    Entered,
+    Fault,
+    Hello,
+    Message,
+    ModelSpec,
+    Peaks,
+    Phase,
+    Probe,
+    Progress,
+    Ready,
+    Report,
+    Start,
+    Stop,
+    Store,
+    WireError,
+)
+
+PHASE_DEADLINE_S = {
+    Phase.IMPORT: 120.0,
+    Phase.BUILD: 180.0,
+    Phase.ENGINE: 300.0,
+    Phase.WARMUP: 180.0,
+    Phase.TIMED: 180.0,
+    Phase.DONE: 30.0,
+}
+PEER_GRACE_S = 3.0
+"""After a first failure, how long to wait for a peer's word that memory was the cause."""
+TERM_GRACE_S = 1.0
+STOP_GRACE_S = 1.0
+POLL_S = 0.1
+BASELINE_SLACK_BYTES = 64 * 2**20
+BASELINE_WAIT_S = 20.0
+
+
+class RankProcess(Protocol):
+    """A rank's process, wherever it runs."""
+
+    pid: int
+
+    def exit_code(self) -> int | None: ...
+    def signal(self, number: signal.Signals) -> None: ...
+    def reap(self) -> None: ...
+
+
+@dataclass
+class _Rank:
+    """What the group knows of one of its ranks."""
+
+    number: int
+    process: RankProcess
+    log: Path
+    device_uuid: str
+    peer: Peer | None = None
+    phase: Phase = Phase.IMPORT
+    entered: float = field(default_factory=time.monotonic)
+    ready: Ready | None = None
+    report: Report | None = None
+    fault: Fault | None = None
+    gone: str = ""
+    """Why it can send no more: its end, or garbage."""
+
+    @property
+    def failed(self) -> bool:
+        return self.fault is not None or bool(self.gone)
+
+    def enter(self, phase: Phase) -> None:
+        self.phase, self.entered = phase, time.monotonic()
+
+
+class Group:
+    """The ranks of one build and the loop that watches them."""
+
+    def __init__(
+        self, channel: Channel, ranks: list[_Rank], stop: Callable[[], bool],
+        on_phase: Callable[[Phase, int], None],
+    ) -> None:  # fmt: skip
+        self.ranks = ranks
+        self.probes = 0
+        self._channel = channel
+        self._stop = stop
+        self._on_phase = on_phase
+        self._oom_kills = host_oom_kills()
+        self._first_failure: float | None = None
+        self._start: Start | None = None
+
+    def start(self, start: Start, deadline: float) -> Result | None:
+        """Bring the engine up on every rank; a `Result` says why that failed."""
+        self._start = start
+        return self._until(lambda: all(r.ready for r in self.ranks), deadline)
+
+    def probe(self, request: Probe, deadline: float) -> Result:
+        """Run one candidate on every rank."""
+        self.probes += 1
+        for rank in self.ranks:
+            rank.report = None
+            rank.enter(Phase.WARMUP)
+            self._send(rank, request)
+        failure = self._until(lambda: all(r.report for r in self.ranks), deadline)
+        if failure is not None:
+            return failure
+        report = merge([r.report for r in self.ranks if r.report is not None])
+        verdict = Verdict.PRUNED if report.stopped_early else Verdict.OK
+        return Result(verdict, report=report)
+
+    def alive(self) -> bool:
+        """Whether every rank can still be asked; looks at what has come in since."""
+        self._pump(timeout=0)
+        return not any(rank.failed for rank in self.ranks)
+
+    def end(self, *, politely: bool) -> None:
+        """No process of the group is left when this returns."""
+        if politely:
+            for rank in self.ranks:
+                self._send(rank, Stop())
+            self._wait_for_exits(STOP_GRACE_S)
+        for rank in self.ranks:
+            rank.process.signal(signal.SIGTERM)
+        self._wait_for_exits(TERM_GRACE_S)
+        self.kill()
+        for rank in self.ranks:
+            rank.process.reap()
+            if rank.peer is not None:
+                rank.peer.close()
+
+    def kill(self) -> None:
+        """SIGKILL to every session of the group, the children of ranks that have ended included."""
+        for rank in self.ranks:
+            rank.process.signal(signal.SIGKILL)
+
+    def _wait_for_exits(self, seconds: float) -> None:
+        deadline = time.monotonic() + seconds
+        while time.monotonic() < deadline and any(
+            rank.process.exit_code() is None for rank in self.ranks
+        ):
+            time.sleep(0.01)
+
+    def _until(self, done: Callable[[], bool], deadline: float) -> Result | None:
+        while not done():
+            if self._stop():
+                raise StopRequestedError
+            self._pump(POLL_S)
+            failure = self._failure(deadline)
+            if failure is not None:
+                return failure
+        return None
+
+    def _pump(self, timeout: float) -> None:
+        """Handle what came within `timeout` seconds."""
+        peers = {rank.peer: rank for rank in self.ranks if rank.peer and not rank.gone}
+        dialling = any(rank.peer is None for rank in self.ranks)
+        sources: list[Channel | Peer] = [*peers, *([self._channel] if dialling else [])]
+        for source in wait(sources, timeout):  # type: ignore[arg-type, type-var]
+            if isinstance(source, Channel):
+                self._accept(source)
+            elif isinstance(source, Peer):
+                self._receive(peers[source])
+        for rank in self.ranks:
+            code = rank.process.exit_code()
+            if rank.peer is None and not rank.gone and code is not None:
+                rank.gone = f"{_exit(code)} before it dialled"
+
+    def _accept(self, channel: Channel) -> None:
+        peer = channel.accept()
+        if peer is None:
+            return
+        try:
+            hello = peer.receive()
+        except (EOFError, WireError):
+            peer.close()
+            return
+        expected = {r.process.pid: r for r in self.ranks if r.peer is None}
+        rank = expected.get(hello.pid) if isinstance(hello, Hello) else None
+        if rank is None or not isinstance(hello, Hello) or hello.rank != rank.number:
+            peer.close()
+            return
+        rank.peer = peer
+        if rank.number == 0 or (self._start is not None and self._start.store_port):
+            self._send_start(rank)
+
+    def _receive(self, rank: _Rank) -> None:
+        assert rank.peer is not None
+        try:
+            self._handle(rank, rank.peer.receive())
+        except EOFError:
+            rank.gone = self._end_of(rank)
+        except WireError as error:
+            rank.gone = f"sent what is no message: {error}"
+
+    def _handle(self, rank: _Rank, message: Message) -> None:
+        match message:
+            case Entered(phase):
+                rank.enter(phase)
+                if rank.number == 0:
+                    self._on_phase(phase, 0)
+            case Progress():
+                if rank.number == 0:
+                    self._on_phase(rank.phase, len(message.step_s))
+            case Store(host, port) if rank.number == 0 and self._start is not None:
+                self._start = replace(self._start, store_host=host, store_port=port)
+                for other in self.ranks[1:]:
+                    self._send_start(other)
+            case Ready():
+                rank.ready = message
+            case Report():
+                rank.report = message
+            case Fault():
+                rank.fault = message
+            case _:
+                raise WireError(f"{type(message).__name__} out of place")
+
+    def _send_start(self, rank: _Rank) -> None:
+        if self._start is not None:
+            self._send(rank, replace(self._start, device_uuid=rank.device_uuid))
+
+    def _send(self, rank: _Rank, message: Message) -> None:
+        if rank.peer is not None and not rank.gone:
+            with suppress(OSError):  # its end is seen by the next read
+                rank.peer.send(message)
+
+    def _end_of(self, rank: _Rank) -> str:
+        """How a rank that closed its connection ended; waits a moment for the kernel to say."""
+        deadline = time.monotonic() + 1.0
+        while (code := rank.process.exit_code()) is None and time.monotonic() < deadline:
+            time.sleep(0.01)
+        return "closed its connection" if code is None else _exit(code)
+
+    def _failure(self, deadline: float) -> Result | None:
+        """Why the group cannot go on, once that is certain."""
+        now = time.monotonic()
+        for rank in self.ranks:
+            if rank.fault is not None and rank.fault.kind in ("oom", "host_oom"):
+                return _out_of_memory(rank, rank.fault)
+        bad = [rank for rank in self.ranks if rank.failed]
+        if bad:
+            self._first_failure = self._first_failure or now
+            if len(bad) == len(self.ranks) or now - self._first_failure > PEER_GRACE_S:
+                return self._crash(bad)
+            return None
+        for rank in self.ranks:
+            waiting = not (rank.report if self.probes else rank.ready)
+            if waiting and now - rank.entered > PHASE_DEADLINE_S[rank.phase]:
+                return Result(
+                    Verdict.HUNG,
+                    f"rank {rank.number} gave no sign for {PHASE_DEADLINE_S[rank.phase]:.0f} s"
+                    f" in phase {rank.phase}; see {rank.log.name}",
+                )
+        if now > deadline:
+            return Result(Verdict.SKIPPED, "the budget ended during this probe")
+        return None
+
+    def _crash(self, bad: list[_Rank]) -> Result:
+        """The failure of a group in which no rank spoke of memory.
+
+        A rank that went without a word is the cause before one that could still complain: what
+        the others complain of is mostly that it went.
+        """
+        silent = [rank for rank in bad if rank.fault is None]
+        if any(rank.process.exit_code() == -signal.SIGKILL for rank in silent):
+            kills = host_oom_kills() - self._oom_kills
+            if kills > 0:
+                return Result(
+                    Verdict.OOM, f"rank {silent[0].number} was killed by the host's OOM killer"
+                )
+        rank = (silent or bad)[0]
+        if rank.fault is None:
+            return Result(
+                Verdict.CRASHED,
+                f"rank {rank.number} {rank.gone} in phase {rank.phase}; see {rank.log.name}",
+            )
+        verdict = Verdict.UNSUPPORTED if rank.fault.kind == "unsupported" else Verdict.CRASHED
+        return Result(
+            verdict,
+            f"rank {rank.number} in phase {rank.fault.phase}: {rank.fault.error};"
+            f" see {rank.log.name}",
+        )
+
+
+class Pool:
+    """The `Runner` of real devices: at most one live group, reused while the build is the same."""
+
+    def __init__(
+        self,
+        device: Device,
+        workload: Workload,
+        limits: Limits,
+        logs: Path,
+        seed: int,
+        stop: Callable[[], bool],
+        on_phase: Callable[[Phase, int], None],
+        note: Callable[[str], None],
+    ) -> None:
+        self._device = device
+        self._workload = workload
+        self._limits = limits
+        self._logs = logs
+        self._seed = seed
+        self._stop = stop
+        self._on_phase = on_phase
+        self._note = note
+        self._channel = Channel()
+        self._baseline_bytes = device.in_use_bytes()
+        self._group: Group | None = None
+        self._build: Build | None = None
+        self._groups = 0
+        self._probes = 0
+
+    @property
+    def live_build(self) -> Build | None:
+        return self._build if self._group is not None else None
+
+    def run(self, job: Job, deadline: float) -> Result:
+        group = self._group
+        began = time.monotonic()
+        if group is None or job.fresh or self._build != job.candidate.build or not group.alive():
+            self.retire()
+            group = self._launch(job.candidate.build)
+            failure = group.start(self._start_message(job.candidate.build), deadline)
+            if failure is not None:
+                self._end(politely=False)
+                return replace(failure, group_start_s=time.monotonic() - began)
+        start_s = time.monotonic() - began if not group.probes else 0.0
+        ready = group.ranks[0].ready
+        self._probes += 1
+        result = replace(
+            group.probe(self._request(job), deadline),
+            group_start_s=start_s,
+            warm=group.probes > 1,
+            parameters=ready.parameters if ready else None,
+            versions=ready.versions if ready else None,
+        )
+        if result.report is None:
+            self._end(politely=False)
+        return result
+
+    def retire(self) -> None:
+        if self._group is not None:
+            self._end(politely=True)
+
+    def kill(self) -> None:
+        """Every rank, now; for a second Ctrl-C."""
+        if self._group is not None:
+            self._group.kill()
+
+    def close(self) -> None:
+        """End the live group and the channel."""
+        if self._group is not None:
+            self._end(politely=False)
+        self._channel.close()
+
+    def _launch(self, build: Build) -> Group:
+        self._groups += 1
+        environment = self._device.rank_environment(self._workload.world_size)
+        ranks: list[_Rank] = []
+        self._build = build
+        self._group = Group(self._channel, ranks, self._stop, self._on_phase)
+        for number in range(self._workload.world_size):
+            dial: Dial = self._channel.dial(number, child=True)
+            log = self._logs / f"group{self._groups:03d}-rank{number}.log"
+            # On the CPU all ranks share the one device.
+            info = self._device.infos[number % len(self._device.infos)]
+            ranks.append(_Rank(number, LocalRank(dial, log, environment), log, info.uuid))
+        return self._group
+
+    def _end(self, *, politely: bool) -> None:
+        """End the live group; return when its device memory is back."""
+        assert self._group is not None
+        group, self._group = self._group, None
+        group.end(politely=politely)
+        deadline = time.monotonic() + BASELINE_WAIT_S
+        while (over := self._over_baseline_bytes()) > BASELINE_SLACK_BYTES:
+            if time.monotonic() > deadline:
+                self._note(f"device memory is {gib(over)} over its baseline after a group's end")
+                return
+            time.sleep(POLL_S)
+
+    def _over_baseline_bytes(self) -> int:
+        now = self._device.in_use_bytes()
+        return max(a - b for a, b in zip(now, self._baseline_bytes, strict=True))
+
+    def _start_message(self, build: Build) -> Start:
+        shape = self._workload.shape(build.depth)
+        return Start(
+            world_size=self._workload.world_size,
+            device=self._device.kind,
+            device_uuid="",
+            capacity_bytes=self._limits.capacity_bytes,
+            store_host="",
+            store_port=0,
+            model=ModelSpec(
+                self._workload.model, shape.depth, shape.width, shape.vocab_size,
+                build.checkpointing,
+            ),
+            engine=self._workload.engine,
+            zero_stage=build.zero_stage,
+            offload=build.offload,
+            dtype=self._workload.dtype,
+            optimizer=self._workload.optimizer,
+            seed=self._seed,
+        )  # fmt: skip
+
+    def _request(self, job: Job) -> Probe:
+        return Probe(
+            self._probes,
+            job.candidate.micro_batch,
+            job.candidate.seq_len,
+            job.grad_accum,
+            job.micro_steps,
+            job.rule,
+            job.needed_step_s,
+        )
+
+
+def merge(reports: list[Report]) -> Report:
+    """One report for all ranks of this host: largest peaks; host memory and CPU time summed."""
+    peaks = [report.peaks for report in reports]
+    first = reports[0]
+    return replace(
+        first,
+        peaks=Peaks(
+            device_bytes=max(p.device_bytes for p in peaks),
+            reserved_bytes=max(p.reserved_bytes for p in peaks),
+            allocated_bytes=max(p.allocated_bytes for p in peaks),
+            active_bytes=max(p.active_bytes for p in peaks),
+            host_bytes=sum(p.host_bytes for p in peaks),
+            alloc_retries=max(p.alloc_retries for p in peaks),
+        ),
+        conditions=replace(
+            first.conditions,
+            own_cpu_s=sum(r.conditions.own_cpu_s for r in reports),
+            thermally_throttled=any(r.conditions.thermally_throttled for r in reports),
+        ),
+    )
+
+
+def _out_of_memory(rank: _Rank, fault: Fault) -> Result:
+    where = "host memory" if fault.kind == "host_oom" else "memory"
+    asked = f", asking for {gib(fault.requested_bytes)} more" if fault.requested_bytes else ""
+    return Result(
+        Verdict.OOM,
+        f"rank {rank.number} ran out of {where} in phase {fault.phase}{asked}",
+        peaks=fault.peaks,
+    )
+
+
+def _exit(code: int) -> str:
+    if code < 0:
+        return f"was ended by {signal.Signals(-code).name}"
+    return f"left with exit code {code}"

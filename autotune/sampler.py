@@ -1,0 +1,149 @@
+"""Who proposes the next candidate: Optuna's samplers, kept inside the space.
+
+Optuna's samplers know ranges, not which points of them are valid or already measured, and a probe
+is too dear to repeat. `SpaceSampler` moves what one of them proposes to the nearest candidate that
+is still open, within one build where the study asks for that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from optuna.distributions import BaseDistribution, CategoricalDistribution, IntDistribution
+from optuna.samplers import BaseSampler, RandomSampler, TPESampler
+from optuna.study import Study
+from optuna.trial import FrozenTrial, TrialState
+
+from autotune.options import SamplerName
+from autotune.space import AXES, Build, Candidate, Space
+
+_NUMERIC = ("depth", "seq_len", "micro_batch")
+
+
+def distributions(space: Space) -> dict[str, BaseDistribution]:
+    """The axes as Optuna sees them: numbers on a log scale where they double, else categories.
+
+    An axis such as 1,2,4,8 enters as the range 1 to 8, so that a sampler knows its order.
+    """
+    found: dict[str, BaseDistribution] = {}
+    for name, values in space.axes.items():
+        if name in _NUMERIC:
+            found[name] = IntDistribution(min(values), max(values), log=name != "depth")
+        else:
+            found[name] = CategoricalDistribution(values)
+    return found
+
+
+class SpaceSampler(BaseSampler):
+    """A sampler whose every proposal is an open candidate of `space`.
+
+    `close` takes a candidate out; `build`, while set, restricts proposals to one build as long as
+    that has open candidates. With no `base`, candidates are proposed in their order: a grid.
+    """
+
+    def __init__(self, space: Space, base: BaseSampler | None) -> None:
+        self.build: Build | None = None
+        self._base = base
+        self._distributions = distributions(space)
+        self._candidates = space.candidates
+        self._index = {candidate: i for i, candidate in enumerate(space.candidates)}
+        self._open = np.ones(len(space.candidates), dtype=bool)
+        self._points = np.array([self._place(params(c)) for c in space.candidates])
+        self._build_of = np.array([space.builds.index(c.build) for c in space.candidates])
+        self._builds = space.builds
+
+    def close(self, candidate: Candidate) -> None:
+        """Never propose `candidate` again."""
+        self._open[self._index[candidate]] = False
+
+    def has_open(self, build: Build) -> bool:
+        """Whether a candidate of `build` may still be proposed."""
+        return bool((self._open & (self._build_of == self._builds.index(build))).any())
+
+    def open_candidates(self) -> list[Candidate]:
+        """What may still be proposed, ascending."""
+        return [self._candidates[i] for i in np.flatnonzero(self._open)]
+
+    def infer_relative_search_space(
+        self, study: Study, trial: FrozenTrial
+    ) -> dict[str, BaseDistribution]:
+        return self._distributions
+
+    def sample_relative(
+        self, study: Study, trial: FrozenTrial, search_space: dict[str, BaseDistribution]
+    ) -> dict[str, Any]:
+        allowed = self._allowed()
+        if self._base is None:
+            return params(self._candidates[allowed[0]])
+        proposal = self._proposal(self._base, study, trial)
+        distance = np.abs(self._points[allowed] - self._place(proposal)).sum(axis=1)
+        return params(self._candidates[allowed[distance.argmin()]])
+
+    def sample_independent(
+        self,
+        study: Study,
+        trial: FrozenTrial,
+        param_name: str,
+        param_distribution: BaseDistribution,
+    ) -> Any:
+        raise AssertionError(f"{param_name} is always sampled with the others")
+
+    def before_trial(self, study: Study, trial: FrozenTrial) -> None:
+        if self._base is not None:
+            self._base.before_trial(study, trial)
+
+    def after_trial(
+        self, study: Study, trial: FrozenTrial, state: TrialState, values: Sequence[float] | None
+    ) -> None:
+        if self._base is not None:
+            self._base.after_trial(study, trial, state, values)
+
+    def _allowed(self) -> np.ndarray[Any, np.dtype[np.intp]]:
+        """Indices of the candidates that may be proposed now; never empty while one is open."""
+        if self.build is not None and self.has_open(self.build):
+            return np.flatnonzero(self._open & (self._build_of == self._builds.index(self.build)))
+        return np.flatnonzero(self._open)
+
+    def _proposal(self, base: BaseSampler, study: Study, trial: FrozenTrial) -> dict[str, Any]:
+        relative = base.infer_relative_search_space(study, trial)
+        proposal = base.sample_relative(study, trial, relative)
+        for name, distribution in self._distributions.items():
+            if name not in proposal:
+                proposal[name] = base.sample_independent(study, trial, name, distribution)
+        return proposal
+
+    def _place(self, params: dict[str, Any]) -> list[float]:
+        """A point in which each numeric axis is 0 to 1 long and other categories are 1 apart."""
+        place: list[float] = []
+        for name, distribution in self._distributions.items():
+            if isinstance(distribution, IntDistribution):
+                low, high, at = map(
+                    float, (distribution.low, distribution.high, int(params[name]))
+                )
+                if distribution.log:
+                    low, high, at = np.log([low, high, at])
+                place.append((at - low) / ((high - low) or 1.0))
+            elif isinstance(distribution, CategoricalDistribution):
+                # Half on each of the two coordinates that differ: 1 in sum.
+                place += [0.5 * (params[name] == choice) for choice in distribution.choices]
+        return place
+
+
+def make(space: Space, name: SamplerName, seed: int) -> SpaceSampler:
+    """The sampler that `--sampler NAME` means."""
+    if name == "grid":
+        return SpaceSampler(space, None)
+    if name == "random":
+        return SpaceSampler(space, RandomSampler(seed=seed))
+    if name == "gp":
+        from optuna.samplers import GPSampler  # imports torch when used: only when asked for
+
+        return SpaceSampler(space, GPSampler(seed=seed, deterministic_objective=False))
+    return SpaceSampler(space, TPESampler(seed=seed))
+
+
+def params(candidate: Candidate) -> dict[str, Any]:
+    """`candidate` as Optuna's parameters."""
+    return {name: getattr(candidate, name) for name in AXES}

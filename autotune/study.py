@@ -1,0 +1,601 @@
+"""The study: ask for candidates, probe them, tell what came, and confirm the best in fresh groups.
+
+The budget is wall clock from the start of the process to the written best.json. A part of it is
+kept for the finals; the rest is the search's.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import signal
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, replace
+from enum import StrEnum
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import optuna
+import psutil
+from optuna.trial import Trial
+
+from autotune import __version__, memory, sampler
+from autotune.device import Device
+from autotune.export import best
+from autotune.journal import Journal, candidate_of
+from autotune.options import Options
+from autotune.outcome import (
+    Measurement,
+    Outcome,
+    Record,
+    Verdict,
+    gib,
+    judge,
+    measurement,
+    step_s_for,
+)
+from autotune.report import Reporter
+from autotune.runner import Job, Result, Runner, StopRequestedError
+from autotune.runner.pool import Pool
+from autotune.space import Candidate, Space
+from autotune.wire import Report, Rule, interval
+
+ROUND = 4
+"""Trials asked for at once; they run in one build, ascending in tokens."""
+PAY_BACK = 4.0
+"""A group stays up until its probes took this many times its start."""
+FINAL_ROUNDS = 2
+FINALS_SHARE = 0.4
+"""The finals' part of the budget is never more than this."""
+RANKING_MICRO_STEPS = 2
+"""Micro-steps of a longer schedule that the search runs; finals run it whole."""
+ATTEMPTS = 3
+"""Runs of one probe where the machine keeps disturbing it."""
+DISTURBED_SHARE = {"cpu": 0.15, "cuda": 0.5}
+"""Processor time that others may take before a timing counts as disturbed. On CUDA the host only
+feeds the device, so that more of it may be busy."""
+HOPELESS_STARTS = 3
+"""So many groups in a row that break before anything was measured end the study."""
+CLOSING_S = 1.0
+"""Kept to end the last group and write the result."""
+
+
+class Ending(StrEnum):
+    """How a study ended."""
+
+    FOUND = "found"
+    NOTHING_FITS = "nothing_fits"
+    STOPPED = "stopped"
+    NO_MEASUREMENT = "no_measurement"
+
+
+@dataclass(frozen=True)
+class Ended:
+    code: Ending
+    message: str = ""
+    """One line for the user; empty where a result was found."""
+
+
+def rule_for(kind: str, budget_s: float) -> Rule:
+    """The stopping rule's numbers.
+
+    15 s of steady steps know a median to 1 % on an idle GPU; in a short budget no probe may take
+    more than a fiftieth of it. A CPU shares its cores with the rest of the machine: 2 %.
+    """
+    limit_s = min(15.0, max(2.0, budget_s / 50))
+    on_cpu = kind == "cpu"
+    return Rule(
+        warmup_steps=3,
+        warmup_tolerance=0.2 if on_cpu else 0.1,
+        warmup_limit_s=limit_s,
+        timed_steps=5,
+        half_width=0.02 if on_cpu else 0.01,
+        timed_limit_s=limit_s,
+    )
+
+
+class StopFlag:
+    """Set by the first SIGINT, SIGTERM or SIGHUP; the second one kills the ranks and leaves."""
+
+    def __init__(self) -> None:
+        self.signal: signal.Signals | None = None
+        self.kill: Callable[[], None] = lambda: None
+        self._previous = {
+            number: signal.signal(number, self._receive)
+            for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+        }
+
+    def __bool__(self) -> bool:
+        return self.signal is not None
+
+    def restore(self) -> None:
+        for number, handler in self._previous.items():
+            signal.signal(number, handler)
+
+    def _receive(self, number: int, frame: FrameType | None) -> None:
+        if self.signal is not None:
+            self.kill()
+            os._exit(128 + number)
+        self.signal = signal.Signals(number)
+
+
+class Clock:
+    """The budget's clock: seconds since the process started."""
+
+    def __init__(self, budget_s: float) -> None:
+        self.budget_s = budget_s
+        self._start = time.monotonic() - (time.time() - psutil.Process().create_time())
+
+    def elapsed_s(self) -> float:
+        return time.monotonic() - self._start
+
+    def remaining_s(self) -> float:
+        return self.budget_s - self.elapsed_s()
+
+    def at(self, elapsed_s: float) -> float:
+        """That moment on `time.monotonic`'s clock."""
+        return self._start + elapsed_s
+
+
+class Study:
+    """One study over one space. `run` is the whole of it."""
+
+    def __init__(
+        self,
+        options: Options,
+        space: Space,
+        device_kind: str,
+        clock: Clock,
+        journal: Journal,
+        proposals: sampler.SpaceSampler,
+        runner: Runner,
+        reporter: Reporter,
+        stop: StopFlag,
+    ) -> None:
+        self._options = options
+        self._space = space
+        self._kind = device_kind
+        self._clock = clock
+        self._journal = journal
+        self._sampler = proposals
+        self._runner = runner
+        self._reporter = reporter
+        self._stop = stop
+        self._rule = rule_for(device_kind, options.budget_s)
+        self.objective = options.objective
+        self._probed = 0
+        self._group_start_s: list[float] = []
+        self._group_probe_s = 0.0
+        self.records: list[Record] = []
+
+    def run(self) -> None:
+        """Search, then finals; what was measured is in `records` even if the user stopped it."""
+        try:
+            self._search()
+            self._finals()
+        except StopRequestedError:
+            self._reporter.note("stopped by the user")
+
+    @property
+    def stopped_by(self) -> signal.Signals | None:
+        """The signal that ended the study early."""
+        return self._stop.signal
+
+    # The search.
+
+    def _search(self) -> None:
+        while (why := self._search_is_over()) is None:
+            for trial, candidate in self._ask_round():
+                if self._search_is_over() is None:
+                    record = self._probe_trial(trial, candidate)
+                else:
+                    outcome = Outcome(Verdict.SKIPPED, reason="the search ended before its turn")
+                    record = Record(trial.number, "search", candidate, outcome)
+                self._tell(trial, record)
+        self._reporter.note(f"search ended: {why}")
+
+    def _search_is_over(self) -> str | None:
+        """Why the search ends now; None while it goes on."""
+        if self._stop:
+            raise StopRequestedError
+        if not self._sampler.open_candidates():
+            return "every candidate of the space was tried"
+        if self._options.trials is not None and self._probed >= self._options.trials:
+            return f"--trials {self._options.trials} probes were run"
+        if self._clock.remaining_s() < self._finals_s() + self._typical_probe_s():
+            return "its part of the budget is spent"
+        broken = [r for r in self.records if r.outcome.verdict in (Verdict.CRASHED, Verdict.HUNG)]
+        if len(broken) >= HOPELESS_STARTS and len(broken) == self._probed:
+            return f"the first {len(broken)} probes all broke"
+        return None
+
+    def _ask_round(self) -> list[tuple[Trial, Candidate]]:
+        """Some open candidates of one build, ascending in tokens.
+
+        Starting a group is dear: the live one is kept until its probes have paid for it. While
+        nothing has fitted, the smallest open candidate comes next, alone.
+        """
+        started_s = self._group_start_s[-1] if self._group_start_s else 0.0
+        owed = self._group_probe_s < PAY_BACK * started_s
+        self._sampler.build = self._runner.live_build if owed else None
+        if any(r.outcome.verdict.bounds_memory for r in self.records) and not self._fitting():
+            smallest = min(self._sampler.open_candidates(), key=lambda c: (c.depth, c.tokens))
+            self._journal.study.enqueue_trial(sampler.params(smallest))
+            return [self._ask()]
+        asked = [self._ask()]
+        build = self._sampler.build = asked[0][1].build
+        while len(asked) < self._round_size() and self._sampler.has_open(build):
+            asked.append(self._ask())
+        return sorted(asked, key=lambda item: item[1].tokens)
+
+    def _round_size(self) -> int:
+        trials = self._options.trials
+        return ROUND if trials is None else min(ROUND, trials - self._probed)
+
+    def _ask(self) -> tuple[Trial, Candidate]:
+        trial = self._journal.study.ask(sampler.distributions(self._space))
+        candidate = candidate_of(trial)
+        self._sampler.close(candidate)
+        return trial, candidate
+
+    def _probe_trial(self, trial: Trial, candidate: Candidate) -> Record:
+        """Measure `candidate`, unless what is known already says how that would end."""
+        foregone = self._foregone(candidate)
+        if foregone is not None:
+            return Record(trial.number, "search", candidate, foregone)
+        self._reporter.probing("search", candidate)
+        self._probed += 1
+        grad_accum = self._grad_accum(candidate)
+        job = Job(
+            candidate,
+            grad_accum,
+            min(grad_accum, RANKING_MICRO_STEPS),
+            self._rule,
+            self._needed_step_s(candidate),
+            fresh=False,
+        )
+        outcome = self._measure(job, self._clock.budget_s - self._finals_s())
+        return Record(trial.number, "search", candidate, outcome)
+
+    def _foregone(self, candidate: Candidate) -> Outcome | None:
+        """The outcome of a candidate that need not run: it covers one that did not fit, or its
+        build is unsupported."""
+        now = self._clock.elapsed_s()
+        for record in self.records:
+            seen, verdict = record.candidate, record.outcome.verdict
+            if verdict.bounds_memory and candidate.covers(seen):
+                reason = f"needs at least the memory of {seen.key}, which was {verdict}"
+            elif verdict == Verdict.UNSUPPORTED and candidate.build == seen.build:
+                reason = f"its build is unsupported: {record.outcome.reason}"
+            else:
+                continue
+            return Outcome(Verdict.SKIPPED, started_s=now, reason=reason, witness=seen.key)
+        return None
+
+    def _needed_step_s(self, candidate: Candidate) -> float | None:
+        """Seconds per step above which `candidate` cannot reach the incumbent's interval."""
+        incumbent = self._incumbent()
+        if incumbent is None or incumbent.outcome.measurement is None:
+            return None
+        found = incumbent.outcome.measurement
+        low = found.value(self.objective) * found.step.median / found.step.high
+        return step_s_for(low, candidate, self._space.workload, self.objective)
+
+    def _tell(self, trial: Trial, record: Record) -> None:
+        before = self._incumbent()
+        self.records.append(record)
+        found = record.outcome.measurement
+        value = None if found is None else found.value(self.objective)
+        self._journal.tell(trial, record, value, self._space.limits)
+        self._reporter.told(record, self._incumbent() or before)
+
+    # One measurement.
+
+    def _measure(self, job: Job, until_s: float) -> Outcome:
+        """Run `job` until the machine leaves it in peace, or until it was tried often enough."""
+        started_s = self._clock.elapsed_s()
+        predicted = memory.predicted_peak_bytes(job.candidate, self.records)
+        outcome: Outcome | None = None
+        start_s = 0.0
+        for attempt in range(1, ATTEMPTS + 1):
+            result = self._runner.run(job, self._clock.at(until_s))
+            start_s += self._note_group(result)
+            again = self._outcome(job, result)
+            outcome = again if outcome is None else _calmer(outcome, again)
+            outcome = replace(outcome, attempts=attempt)
+            if result.verdict == Verdict.OOM and result.warm and self._expected_room(predicted):
+                job = replace(job, fresh=True)  # what the last probes left behind may be the cause
+            elif not self._disturbed(outcome) or self._clock.elapsed_s() > until_s:
+                break
+        assert outcome is not None
+        return replace(
+            outcome,
+            started_s=started_s,
+            probe_s=self._clock.elapsed_s() - started_s,
+            group_start_s=start_s,
+            predicted_peak_bytes=predicted,
+        )
+
+    def _note_group(self, result: Result) -> float:
+        if result.group_start_s:
+            self._group_start_s.append(result.group_start_s)
+            self._group_probe_s = 0.0
+        if result.report is not None:
+            self._group_probe_s += result.report.warmup_s + result.report.timed_s
+        return result.group_start_s
+
+    def _expected_room(self, predicted_bytes: int | None) -> bool:
+        return predicted_bytes is not None and predicted_bytes <= self._space.limits.limit_bytes
+
+    def _disturbed(self, outcome: Outcome) -> bool:
+        found = outcome.measurement
+        if found is None:
+            return False
+        busy = found.disturbed_share > DISTURBED_SHARE[self._kind]
+        return busy or found.conditions.thermally_throttled
+
+    def _outcome(self, job: Job, result: Result) -> Outcome:
+        """What `result` means under this study's limits."""
+        outcome = Outcome(
+            result.verdict,
+            reason=result.reason,
+            parameters=result.parameters,
+            versions=result.versions,
+            peaks=result.peaks,
+        )
+        if result.report is None:
+            return outcome
+        found = self._measurement(job.candidate, result.report)
+        verdict, reason = judge(found.peaks, self._space.limits)
+        if verdict == Verdict.OK:
+            verdict, reason = result.verdict, result.reason
+            if verdict == Verdict.PRUNED:
+                reason = "too slow to beat the incumbent; stopped early"
+        return replace(
+            outcome,
+            verdict=verdict,
+            reason=reason,
+            measurement=found,
+            peaks=found.peaks,
+            warmup_s=result.report.warmup_s,
+            timed_s=result.report.timed_s,
+        )
+
+    def _measurement(self, candidate: Candidate, report: Report) -> Measurement:
+        seen = report.conditions
+        others_s = max(0.0, seen.busy_cpu_s - seen.own_cpu_s) + seen.steal_cpu_s
+        share = min(1.0, others_s / seen.interval_cpu_s) if seen.interval_cpu_s > 0 else 0.0
+        step = interval(report.step_s)
+        return measurement(candidate, self._space.workload, step, report.peaks, share, seen)
+
+    # The finals.
+
+    def _finals(self) -> None:
+        """Measure the best candidates again, in turn, each time in a fresh group.
+
+        The order is reversed from round to round, so that a drift of the machine favours none. A
+        final that does not fit after all makes room for the next best.
+        """
+        number = 0
+        for turn in range(FINAL_ROUNDS):
+            for candidate in self._finalists()[:: -1 if turn else 1]:
+                if self._stop:
+                    raise StopRequestedError
+                if self._clock.remaining_s() < self._final_s() + CLOSING_S:
+                    self._reporter.note("the budget leaves no time for more finals")
+                    return
+                self._reporter.probing("final", candidate)
+                grad_accum = self._grad_accum(candidate)
+                job = Job(candidate, grad_accum, grad_accum, self._rule, None, fresh=True)
+                outcome = self._measure(job, self._clock.budget_s - CLOSING_S)
+                record = Record(number, "final", candidate, outcome)
+                number += 1
+                self.records.append(record)
+                self._journal.add_final(record)
+                self._reporter.told(record, self._incumbent())
+
+    def _finalists(self) -> list[Candidate]:
+        """The best candidates of the search that have not failed a final."""
+        failed = {
+            r.candidate for r in self.records if r.kind == "final" and not r.outcome.verdict.fits
+        }
+        ranked = sorted(self._fitting(), key=self._value, reverse=True)
+        return [r.candidate for r in ranked if r.candidate not in failed][: self._options.finals]
+
+    def _finals_s(self) -> float:
+        """Seconds kept for the finals."""
+        whole = FINAL_ROUNDS * self._options.finals * self._final_s() + CLOSING_S
+        return min(FINALS_SHARE * self._clock.budget_s, whole)
+
+    def _final_s(self) -> float:
+        """What one final takes, as far as the search has shown."""
+        start_s = statistics.median(self._group_start_s) if self._group_start_s else 3.0
+        return start_s + self._typical_probe_s()
+
+    def _typical_probe_s(self) -> float:
+        """Warm-up and timed steps of a candidate that was measured to the end."""
+        whole = [r.outcome.warmup_s + r.outcome.timed_s for r in self._fitting()]
+        return statistics.median(whole) if whole else self._rule.timed_limit_s
+
+    # What is known.
+
+    def _fitting(self) -> list[Record]:
+        """Search records measured to the end that fit."""
+        return [r for r in self.records if r.kind == "search" and r.outcome.verdict == Verdict.OK]
+
+    def _incumbent(self) -> Record | None:
+        return max(self._fitting(), key=self._value, default=None)
+
+    def _value(self, record: Record) -> float:
+        found = record.outcome.measurement
+        return found.value(self.objective) if found is not None else 0.0
+
+    def _grad_accum(self, candidate: Candidate) -> int:
+        accum = self._space.workload.grad_accum(candidate)
+        assert accum is not None, "the space holds only candidates that divide the global batch"
+        return accum
+
+
+def run(
+    options: Options,
+    space: Space,
+    device: Device,
+    folder: Path,
+    reporter: Reporter,
+    argv: Sequence[str],
+) -> Ended:
+    """Run one study in `folder` and write its result there.
+
+    Returns how it ended; no process of the study is left, however that was.
+    """
+    clock = Clock(options.budget_s)
+    stop = StopFlag()
+    proposals = sampler.make(space, options.sampler, options.seed)
+    fingerprint = {"devices": device.fingerprint(), "software": _software(),
+                   "host_bytes": space.limits.host_capacity_bytes}  # fmt: skip
+    manifest = {"schema_version": 1, "argv": list(argv), "options": _plain(options),
+                "space": space.manifest(), "fingerprint": fingerprint}  # fmt: skip
+    journal = Journal(folder, proposals, manifest)
+    reporter.started(space, options.budget_s, folder)
+    runner = Pool(
+        device, space.workload, space.limits, journal.logs, options.seed,
+        lambda: bool(stop), reporter.phase, reporter.note,
+    )  # fmt: skip
+    stop.kill = runner.kill
+    study = Study(options, space, device.kind, clock, journal, proposals, runner, reporter, stop)
+    try:
+        try:
+            study.run()
+        finally:
+            runner.close()
+        about = {
+            "fingerprint": fingerprint | {"ranks": _rank_versions(study.records)},
+            "environment": _environment(device, space),
+            "provenance": {"argv": list(argv), "autotune": __version__, "study": str(folder),
+                           "elapsed_s": round(clock.elapsed_s(), 3), "seed": options.seed,
+                           "budget_s": options.budget_s, "sampler": options.sampler},
+        }  # fmt: skip
+        return _conclude(study, space, journal, reporter, about)
+    finally:
+        reporter.close()
+        stop.restore()
+
+
+def first_candidate(options: Options, space: Space) -> Candidate:
+    """What a study with these options would probe first. Touches no device and no disk."""
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    proposals = sampler.make(space, options.sampler, options.seed)
+    study = optuna.create_study(sampler=proposals, direction="maximize")
+    return candidate_of(study.ask(sampler.distributions(space)))
+
+
+def _conclude(
+    study: Study, space: Space, journal: Journal, reporter: Reporter, about: dict[str, Any]
+) -> Ended:
+    """Write the result, or say why there is none."""
+    objective = study.objective
+    choice = best.winner(study.records, space.workload, objective)
+    if choice is None:
+        return _nothing(study.records, space, study.stopped_by)
+    document = best.best_json(choice, study.records, space, objective, **about)
+    best.write_best(journal.best, document)
+    reporter.finished(document, journal.best)
+    if study.stopped_by is not None:
+        return Ended(
+            Ending.STOPPED, f"stopped by {study.stopped_by.name}; the best so far is written"
+        )
+    return Ended(Ending.FOUND)
+
+
+def _nothing(records: Sequence[Record], space: Space, stopped_by: signal.Signals | None) -> Ended:
+    """Why no configuration can be named."""
+    tried = [r for r in records if r.outcome.verdict != Verdict.SKIPPED]
+    bounded = [r for r in tried if r.outcome.verdict.bounds_memory]
+    if stopped_by is not None:
+        return Ended(Ending.NO_MEASUREMENT, f"stopped by {stopped_by.name} before anything fitted")
+    if bounded:
+        return Ended(Ending.NOTHING_FITS, _least(bounded, space))
+    if tried:
+        first = tried[0]
+        cause = f"{first.candidate.key} was {first.outcome.verdict}: {first.outcome.reason}"
+        return Ended(Ending.NO_MEASUREMENT, f"nothing could be measured; first, {cause}")
+    return Ended(Ending.NO_MEASUREMENT, "the budget ended before the first probe; try --budget 2m")
+
+
+def _least(bounded: Sequence[Record], space: Space) -> str:
+    """The least peak that was seen, of candidates that did not fit."""
+    limits = space.limits
+    seen = [(r.outcome.peaks.device_bytes, r) for r in bounded if r.outcome.peaks is not None]
+    text = f"nothing fits under {gib(limits.limit_bytes)} ({limits.ceiling:.0%} of {gib(limits.capacity_bytes)})"
+    if not seen:
+        return f"{text}; no candidate lived long enough to say how much it needs"
+    peak_bytes, record = min(seen, key=lambda item: item[0])
+    ran_out = record.outcome.verdict == Verdict.OOM
+    most = "had taken" if ran_out else "peaked at"
+    return (
+        f"{text}; the least any candidate needed: {record.candidate.key} {most} {gib(peak_bytes)}"
+        + (" when it ran out" if ran_out else "")
+    )
+
+
+def _calmer(first: Outcome, second: Outcome) -> Outcome:
+    """Of two runs of one probe the one to keep: a failure, else the less disturbed one.
+
+    The larger peaks stay, whichever timing does.
+    """
+    if first.measurement is None or second.measurement is None:
+        return second
+    calm = min(first, second, key=lambda o: _disturbance(o.measurement))
+    return calm
+
+
+def _disturbance(found: Measurement | None) -> tuple[bool, float]:
+    assert found is not None
+    return found.conditions.thermally_throttled, found.disturbed_share
+
+
+def _software() -> dict[str, str]:
+    """Versions of what decides the numbers, without importing it."""
+    found = {"python": platform.python_version(), "platform": platform.platform()}
+    for package in ("torch", "deepspeed", "optuna", "numpy", "autotune"):
+        try:
+            found[package] = version(package)
+        except PackageNotFoundError:
+            continue
+    return found
+
+
+def _rank_versions(records: Sequence[Record]) -> dict[str, str]:
+    """What the ranks said of their own software."""
+    return next((r.outcome.versions for r in records if r.outcome.versions is not None), {})
+
+
+_TELLING = (
+    "PYTORCH_",
+    "TORCH_",
+    "CUDA_",
+    "NCCL_",
+    "GLOO_",
+    "OMP_",
+    "MKL_",
+    "MALLOC_",
+    "LD_PRELOAD",
+)
+"""Beginnings of the environment variables that change what a step costs."""
+
+
+def _environment(device: Device, space: Space) -> dict[str, Any]:
+    """What the ranks ran under: allocator, thread and communication settings."""
+    ranks = dict(os.environ) | device.rank_environment(space.workload.world_size)
+    return {"variables": {k: v for k, v in sorted(ranks.items()) if k.startswith(_TELLING)}}
+
+
+def _plain(options: Options) -> dict[str, Any]:
+    """`options` as JSON types."""
+    plain: dict[str, Any] = json.loads(json.dumps(asdict(options), default=str))
+    return plain

@@ -1,0 +1,145 @@
+"""One rank: dial the study, build the engine, run probes until told to stop.
+
+The study is a socket. Its end is the end of this process and of everything it started, noticed by
+a thread of its own, so that a rank inside a long step leaves no less promptly.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import queue
+import signal
+import socket
+import sys
+import threading
+import traceback
+from collections.abc import Callable
+from functools import partial
+from multiprocessing.connection import Client, Connection
+from typing import NoReturn
+
+from autotune.wire import (
+    MAX_MESSAGE_BYTES,
+    Dial,
+    Entered,
+    Fault,
+    Hello,
+    Message,
+    Phase,
+    Probe,
+    Ready,
+    Start,
+    Stop,
+    WireError,
+    decode,
+    decode_dial,
+    encode,
+)
+
+_PR_SET_PDEATHSIG = 1
+
+
+class Link:
+    """The channel to the study: messages out, messages in, and its end."""
+
+    def __init__(self, dial: Dial) -> None:
+        self._connection: Connection = Client(
+            (dial.host, dial.port), authkey=bytes.fromhex(dial.key)
+        )
+        self._received: queue.SimpleQueue[Message] = queue.SimpleQueue()
+        threading.Thread(target=self._listen, daemon=True).start()
+
+    def send(self, message: Message) -> None:
+        self._connection.send_bytes(encode(message))
+
+    def receive(self) -> Message:
+        """The next message; waits for it."""
+        return self._received.get()
+
+    def _listen(self) -> None:
+        while True:
+            try:
+                self._received.put(decode(self._connection.recv_bytes(MAX_MESSAGE_BYTES)))
+            except (EOFError, OSError, WireError) as end:
+                print(f"the study is gone: {end!r}", file=sys.stderr, flush=True)
+                end_session()
+
+
+def end_session() -> NoReturn:
+    """Leave at once, with every process this rank started."""
+    if os.getpgrp() == os.getpid():
+        os.killpg(0, signal.SIGKILL)
+    os._exit(1)
+
+
+def die_with_parent() -> None:
+    """Have the kernel kill this rank when the study dies, even stopped or inside a C call."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+class Rank:
+    """What this process is doing, so that an error can say where it happened."""
+
+    def __init__(self, link: Link, number: int) -> None:
+        self.link = link
+        self.number = number
+        self.phase = Phase.IMPORT
+        self.explain: Callable[[BaseException, Phase], Fault] = _unexplained
+
+    def send(self, message: Message) -> None:
+        if isinstance(message, Entered):
+            self.phase = message.phase
+        self.link.send(message)
+
+
+def serve(rank: Rank) -> None:
+    """Build what the study asks for, then probe until it says stop."""
+    rank.send(Entered(Phase.IMPORT))
+    from probes import worker
+
+    start = rank.link.receive()
+    if not isinstance(start, Start):
+        raise WireError(f"expected Start, got {type(start).__name__}")
+    meter = worker.meter_for(start)
+    rank.explain = partial(worker.fault, device_type=start.device, meter=meter)
+    live = worker.build(start, rank.number, meter, rank.send)
+    rank.send(Ready(live.engine.parameters, worker.versions()))
+    while not isinstance(request := rank.link.receive(), Stop):
+        if not isinstance(request, Probe):
+            raise WireError(f"expected Probe or Stop, got {type(request).__name__}")
+        report = live.probe(request, rank.send)
+        rank.send(Entered(Phase.DONE))
+        rank.send(report)
+
+
+def main() -> None:
+    """Serve the study that the first line on stdin names.
+
+    Whatever is raised on the way is reported as a `Fault` and ends the rank: a process that ran
+    out of memory is not trusted with another measurement.
+    """
+    dial = decode_dial(sys.stdin.buffer.readline())
+    if dial.child:
+        die_with_parent()
+    rank = Rank(Link(dial), dial.rank)
+    rank.send(Hello(dial.rank, os.getpid(), socket.gethostname()))
+    try:
+        serve(rank)
+    except BaseException as error:
+        rank.send(rank.explain(error, rank.phase))
+        traceback.print_exc()
+        sys.stderr.flush()
+        os._exit(1)
+    os._exit(0)  # torch's own teardown can hang on peers that are already gone
+
+
+def _unexplained(error: BaseException, phase: Phase) -> Fault:
+    """What can be said of `error` before torch is there to say more."""
+    text = f"{type(error).__name__}: {error}"
+    return Fault("crashed", phase, text, traceback.format_exc(), None, None)
+
+
+if __name__ == "__main__":
+    main()

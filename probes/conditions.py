@@ -1,0 +1,88 @@
+"""What else the machine did while steps were timed: other processes, steal, clocks, heat."""
+
+from __future__ import annotations
+
+import os
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import pynvml
+
+from autotune.wire import Conditions
+
+_BUSY = (0, 1, 2, 5, 6)  # user, nice, system, irq, softirq of a /proc/stat line
+_STEAL = 7
+# The card slowed down because it was hot; a power cap is its normal working point.
+_THERMAL = (
+    pynvml.nvmlClocksThrottleReasonSwThermalSlowdown
+    | pynvml.nvmlClocksThrottleReasonHwThermalSlowdown
+    | pynvml.nvmlClocksThrottleReasonHwSlowdown
+)
+
+
+@dataclass(frozen=True)
+class _CpuTimes:
+    wall_s: float
+    busy_s: float
+    steal_s: float
+    own_s: float
+
+
+class Watch:
+    """Counts from its making to `conditions`; `sample` reads the card between steps."""
+
+    def __init__(self, device_uuid: str | None) -> None:
+        self._cores = os.sched_getaffinity(0)
+        self._handle = pynvml.nvmlDeviceGetHandleByUUID(device_uuid) if device_uuid else None
+        self._clocks_mhz: list[int] = []
+        self._powers_w: list[float] = []
+        self._temperatures_c: list[int] = []
+        self._reasons = 0
+        self._start = self._cpu_times()
+
+    def sample(self) -> None:
+        """Read clock, power, temperature and throttle reasons; nothing on the CPU."""
+        if self._handle is None:
+            return
+        for values, read in (
+            (self._clocks_mhz, lambda h: pynvml.nvmlDeviceGetClockInfo(h, pynvml.NVML_CLOCK_SM)),
+            (self._powers_w, lambda h: pynvml.nvmlDeviceGetPowerUsage(h) / 1000),
+            (
+                self._temperatures_c,
+                lambda h: pynvml.nvmlDeviceGetTemperature(h, pynvml.NVML_TEMPERATURE_GPU),
+            ),
+        ):
+            try:
+                values.append(read(self._handle))
+            except pynvml.NVMLError:
+                continue  # MIG instances and some virtual cards have no such sensor
+        try:
+            self._reasons |= pynvml.nvmlDeviceGetCurrentClocksThrottleReasons(self._handle)
+        except pynvml.NVMLError:
+            return
+
+    def conditions(self) -> Conditions:
+        """What happened since this watch was made."""
+        now, start = self._cpu_times(), self._start
+        return Conditions(
+            interval_cpu_s=(now.wall_s - start.wall_s) * len(self._cores),
+            busy_cpu_s=now.busy_s - start.busy_s,
+            steal_cpu_s=now.steal_s - start.steal_s,
+            own_cpu_s=now.own_s - start.own_s,
+            sm_clock_mhz=min(self._clocks_mhz, default=None),
+            power_w=max(self._powers_w, default=None),
+            temperature_c=max(self._temperatures_c, default=None),
+            throttle_reasons=None if self._handle is None else self._reasons,
+            thermally_throttled=bool(self._reasons & _THERMAL),
+        )
+
+    def _cpu_times(self) -> _CpuTimes:
+        ticks = os.sysconf("SC_CLK_TCK")
+        busy = steal = 0
+        for line in Path("/proc/stat").read_text().splitlines():
+            name, *counts = line.split()
+            if name.startswith("cpu") and name[3:].isdigit() and int(name[3:]) in self._cores:
+                busy += sum(int(counts[i]) for i in _BUSY)
+                steal += int(counts[_STEAL])
+        return _CpuTimes(time.monotonic(), busy / ticks, steal / ticks, time.process_time())

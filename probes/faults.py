@@ -1,0 +1,76 @@
+"""Exception -> Fault: is it out of memory, of what, and how much was asked for.
+
+Types decide first, message patterns second. An error that matches neither is `crashed`: it is never
+taken for memory, since a candidate that is said not to fit is not tried again.
+"""
+
+from __future__ import annotations
+
+import errno
+import re
+import traceback
+from typing import Literal
+
+import torch
+
+from autotune.wire import Fault, Peaks, Phase
+
+Kind = Literal["oom", "host_oom", "unsupported", "crashed"]
+
+_UNITS = {"bytes": 1, "kib": 2**10, "mib": 2**20, "gib": 2**30, "tib": 2**40}
+
+# Texts of the libraries below torch, which reach Python as a bare RuntimeError.
+_DEVICE_MEMORY = re.compile(
+    r"CUDA error: out of memory|CUDA out of memory|cudaErrorMemoryAllocation"
+    r"|CUBLAS_STATUS_ALLOC_FAILED|CUDNN_STATUS_ALLOC_FAILED"
+    r"|(?:Cuda|CUDA) failure (?:\d+ )?'out of memory'"
+)
+_HOST_MEMORY = re.compile(
+    r"DefaultCPUAllocator: (?:can't allocate|not enough) memory|std::bad_alloc"
+    r"|[Cc]annot allocate memory|unable to mmap \d+ bytes"
+)
+_UNSUPPORTED = re.compile(r"not implemented for '\w+'")
+
+
+class UnsupportedError(Exception):
+    """A combination that a library is known not to support; the message is its reason."""
+
+
+def fault(error: BaseException, phase: Phase, device_type: str, peaks: Peaks | None) -> Fault:
+    """What `error` means for a rank on `device_type` ("cpu" or "cuda")."""
+    return Fault(
+        kind=_kind(error, device_type),
+        phase=phase,
+        error=f"{type(error).__name__}: {' '.join(str(error).split())}"[:2000],
+        traceback="".join(traceback.format_exception(error))[-20_000:],
+        requested_bytes=_requested_bytes(str(error)),
+        peaks=peaks,
+    )
+
+
+def _kind(error: BaseException, device_type: str) -> Kind:
+    # On the CPU the process is the device, so what the host cannot give is the device's OOM.
+    host: Kind = "oom" if device_type == "cpu" else "host_oom"
+    if isinstance(error, torch.OutOfMemoryError):
+        return "oom"
+    if isinstance(error, MemoryError):
+        return host
+    if isinstance(error, OSError) and error.errno == errno.ENOMEM:
+        return host
+    if isinstance(error, UnsupportedError | NotImplementedError):
+        return "unsupported"
+    if isinstance(error, RuntimeError):
+        if _DEVICE_MEMORY.search(str(error)):
+            return "oom"
+        if _HOST_MEMORY.search(str(error)):
+            return host
+        if _UNSUPPORTED.search(str(error)):
+            return "unsupported"
+    if error.__cause__ is not None:
+        return _kind(error.__cause__, device_type)
+    return "crashed"
+
+
+def _requested_bytes(text: str) -> int | None:
+    match = re.search(r"[Tt]ried to allocate ([\d.]+) (bytes|[KMGT]iB)", text)
+    return int(float(match[1]) * _UNITS[match[2].lower()]) if match else None

@@ -1,0 +1,141 @@
+"""Peaks on this rank: allocator, process, device.
+
+`CpuMeter`: the process is the device, and its peak is VmHWM, reset through /proc/self/clear_refs.
+`CudaMeter`: NVML's in-use bytes less what was in use before this process made its context (the
+context, cuBLAS workspaces and NCCL buffers are outside the allocator), never less than the
+allocator's reserved peak.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import resource
+from pathlib import Path
+from typing import Protocol
+
+import pynvml
+import torch
+
+from autotune.wire import Peaks
+
+CUDA_GUARD = 0.97
+"""Share of the capacity that the CUDA allocator may take before it raises."""
+
+
+class Meter(Protocol):
+    """Memory of this rank between `reset` and `peaks`."""
+
+    def limit(self, capacity_bytes: int) -> None:
+        """Make an allocation beyond the capacity fail as it would on such a device."""
+        ...
+
+    def lift(self) -> None:
+        """Take the limit away, so that a rank that ran out can still say so."""
+        ...
+
+    def reset(self) -> None:
+        """Give cached memory back and start the peaks anew."""
+        ...
+
+    def sample(self) -> None:
+        """Look at the device now; called between steps, outside the timed interval."""
+        ...
+
+    def peaks(self) -> Peaks: ...
+
+    def retries(self) -> int:
+        """Allocator retries since the process began."""
+        ...
+
+
+class CpuMeter:
+    """Peaks of the process."""
+
+    def limit(self, capacity_bytes: int) -> None:
+        # RLIMIT_DATA counts private writable memory; the libraries' file-backed pages are part
+        # of VmHWM but not of it.
+        soft = max(1, capacity_bytes - status_bytes("RssFile"))
+        resource.setrlimit(
+            resource.RLIMIT_DATA, (soft, resource.getrlimit(resource.RLIMIT_DATA)[1])
+        )
+
+    def lift(self) -> None:
+        hard = resource.getrlimit(resource.RLIMIT_DATA)[1]
+        resource.setrlimit(resource.RLIMIT_DATA, (hard, hard))
+
+    def reset(self) -> None:
+        trim_heap()
+        Path("/proc/self/clear_refs").write_text("5")
+
+    def sample(self) -> None:
+        pass  # VmHWM is kept by the kernel
+
+    def peaks(self) -> Peaks:
+        peak = status_bytes("VmHWM")
+        return Peaks(peak, peak, peak, peak, peak, 0)
+
+    def retries(self) -> int:
+        return 0
+
+
+class CudaMeter:
+    """Peaks of this process on one CUDA device. Make it before anything touches CUDA."""
+
+    def __init__(self, uuid: str) -> None:
+        pynvml.nvmlInit()
+        self._handle = pynvml.nvmlDeviceGetHandleByUUID(uuid)
+        self._before_bytes = self._in_use_bytes()
+        self._most_bytes = 0
+
+    def limit(self, capacity_bytes: int) -> None:
+        total = torch.cuda.get_device_properties().total_memory
+        share = min(1.0, CUDA_GUARD * capacity_bytes / total)
+        torch.cuda.set_per_process_memory_fraction(share)
+
+    def lift(self) -> None:
+        pass  # the host's memory is not limited
+
+    def reset(self) -> None:
+        trim_heap()
+        torch.cuda.synchronize()
+        torch.cuda.empty_cache()
+        torch.cuda.reset_peak_memory_stats()
+        Path("/proc/self/clear_refs").write_text("5")
+        self._most_bytes = 0
+
+    def sample(self) -> None:
+        self._most_bytes = max(self._most_bytes, self._in_use_bytes() - self._before_bytes)
+
+    def peaks(self) -> Peaks:
+        self.sample()
+        stats = torch.cuda.memory_stats()
+        reserved = torch.cuda.max_memory_reserved()
+        return Peaks(
+            device_bytes=max(self._most_bytes, reserved),
+            reserved_bytes=reserved,
+            allocated_bytes=torch.cuda.max_memory_allocated(),
+            active_bytes=stats.get("active_bytes.all.peak", 0),
+            host_bytes=status_bytes("VmHWM"),
+            alloc_retries=0,
+        )
+
+    def retries(self) -> int:
+        return int(torch.cuda.memory_stats().get("num_alloc_retries", 0))
+
+    def _in_use_bytes(self) -> int:
+        return int(pynvml.nvmlDeviceGetMemoryInfo(self._handle).used)
+
+
+def trim_heap() -> None:
+    """Give freed heap back to the system: a small candidate after a large one shows its own peak."""
+    gc.collect()
+    ctypes.CDLL(None).malloc_trim(0)
+
+
+def status_bytes(field: str) -> int:
+    """A size of /proc/self/status, in bytes."""
+    for line in Path("/proc/self/status").read_text().splitlines():
+        if line.startswith(field + ":"):
+            return int(line.split()[1]) * 1024
+    raise KeyError(field)

@@ -1,0 +1,91 @@
+"""A GPT: rotary positions, RMSNorm, SDPA, an untied head. Shape suffixes as in the names below.
+
+B: samples, T: seq_len, D: width, H: heads, K: channels of a head (64), V: vocab_size.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+
+from autotune.wire import ModelSpec
+
+HEAD_DIM = 64
+
+
+class Block(nn.Module):
+    """Attention and MLP, each behind an RMSNorm: 12·D² + 2·D parameters."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.attention_norm = nn.RMSNorm(width)
+        self.qkv = nn.Linear(width, 3 * width, bias=False)
+        self.out = nn.Linear(width, width, bias=False)
+        self.mlp_norm = nn.RMSNorm(width)
+        self.up = nn.Linear(width, 4 * width, bias=False)
+        self.down = nn.Linear(4 * width, width, bias=False)
+
+    def forward(self, x_btd: Tensor, cos_tk: Tensor, sin_tk: Tensor) -> Tensor:
+        b, t, d = x_btd.shape
+        qkv = self.qkv(self.attention_norm(x_btd)).view(b, t, 3, d // HEAD_DIM, HEAD_DIM)
+        q_bhtk, k_bhtk, v_bhtk = qkv.permute(2, 0, 3, 1, 4)
+        q_bhtk, k_bhtk = _rotate(q_bhtk, cos_tk, sin_tk), _rotate(k_bhtk, cos_tk, sin_tk)
+        y_bhtk = F.scaled_dot_product_attention(q_bhtk, k_bhtk, v_bhtk, is_causal=True)
+        x_btd = x_btd + self.out(y_bhtk.transpose(1, 2).reshape(b, t, d))
+        y_btd: Tensor = self.down(F.relu(self.up(self.mlp_norm(x_btd))).square())
+        return x_btd + y_btd
+
+
+class Gpt(nn.Module):
+    """Token ids to mean next-token loss."""
+
+    def __init__(self, spec: ModelSpec) -> None:
+        super().__init__()
+        self.checkpointing = spec.checkpointing == "full"
+        self.embedding = nn.Embedding(spec.vocab_size, spec.width)
+        self.blocks = nn.ModuleList(Block(spec.width) for _ in range(spec.depth))
+        self.norm = nn.RMSNorm(spec.width)
+        self.head = nn.Linear(spec.width, spec.vocab_size, bias=False)
+        self.apply(_init)
+
+    def forward(self, ids_bt: Tensor, targets_bt: Tensor) -> Tensor:
+        """Mean cross-entropy; `ids_bt` and `targets_bt` are int64 of shape (B, T)."""
+        x_btd = self.embedding(ids_bt)
+        cos_tk, sin_tk = _rotary(ids_bt.shape[1], x_btd.device)
+        for block in self.blocks:
+            if self.checkpointing:
+                x_btd = checkpoint(block, x_btd, cos_tk, sin_tk, use_reentrant=False)
+            else:
+                x_btd = block(x_btd, cos_tk, sin_tk)
+        logits_btv = self.head(self.norm(x_btd))
+        return F.cross_entropy(logits_btv.flatten(0, 1), targets_bt.flatten())
+
+
+def _init(module: nn.Module) -> None:
+    if isinstance(module, nn.Linear | nn.Embedding):
+        nn.init.normal_(module.weight, std=0.02)
+
+
+def _rotary(seq_len: int, device: torch.device) -> tuple[Tensor, Tensor]:
+    """Cosine and sine of the positions' angles, each (T, K/2). Source: arXiv 2104.09864."""
+    steps_k = torch.arange(0, HEAD_DIM, 2, device=device, dtype=torch.float32)
+    angles_tk = torch.outer(
+        torch.arange(seq_len, device=device, dtype=torch.float32), 10000.0 ** (-steps_k / HEAD_DIM)
+    )
+    return angles_tk.cos(), angles_tk.sin()
+
+
+def _rotate(x_bhtk: Tensor, cos_tk: Tensor, sin_tk: Tensor) -> Tensor:
+    left, right = x_bhtk.chunk(2, dim=-1)
+    turned = torch.cat((left * cos_tk - right * sin_tk, left * sin_tk + right * cos_tk), dim=-1)
+    return turned.to(x_bhtk.dtype)
+
+
+def build(spec: ModelSpec, device: Any) -> Gpt:
+    """The model with random weights, made on `device` so that the host never holds a copy."""
+    with torch.device(device):
+        return Gpt(spec)

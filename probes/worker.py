@@ -1,0 +1,74 @@
+"""What a rank does once torch is imported: join the others, build, probe."""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Callable
+from functools import partial
+from importlib.metadata import PackageNotFoundError, version
+
+import torch
+import torch._dynamo  # optimizers import it on first use: a second that belongs to this phase
+
+from autotune.wire import Entered, Fault, Phase, Probe, Progress, Report, Start, Store
+from probes import faults
+from probes.conditions import Watch
+from probes.engines import Engine
+from probes.engines import build as build_engine
+from probes.measure import measure
+from probes.memory import CpuMeter, CudaMeter, Meter
+from probes.world import World, join
+
+Send = Callable[[Entered | Progress | Store], None]
+
+
+class Live:
+    """A group's rank with its engine, ready for probes."""
+
+    def __init__(self, start: Start, world: World, engine: Engine, meter: Meter) -> None:
+        self.engine = engine
+        self._world = world
+        self._meter = meter
+        self._vocab_size = start.model.vocab_size
+        self._watch = partial(Watch, start.device_uuid if start.device == "cuda" else None)
+
+    def probe(self, request: Probe, send: Send) -> Report:
+        return measure(
+            request, self.engine, self._world, self._meter, self._vocab_size, self._watch, send
+        )
+
+
+def meter_for(start: Start) -> Meter:
+    """The memory meter of this rank's device, before anything is allocated there."""
+    return CudaMeter(start.device_uuid) if start.device == "cuda" else CpuMeter()
+
+
+def build(start: Start, rank: int, meter: Meter, send: Send) -> Live:
+    """Join the other ranks and build the engine under the memory limit."""
+    send(Entered(Phase.BUILD))
+    world = join(rank, start, send)
+    meter.limit(start.capacity_bytes)
+    torch.manual_seed(start.seed)
+    send(Entered(Phase.ENGINE))
+    return Live(start, world, build_engine(start, world.device), meter)
+
+
+def fault(error: BaseException, phase: Phase, device_type: str, meter: Meter) -> Fault:
+    """`error` as a message, with the peaks so far. Lifts the limit, or there is no room to say it."""
+    meter.lift()
+    return faults.fault(error, phase, device_type, meter.peaks())
+
+
+def versions() -> dict[str, str]:
+    """What the numbers depend on: interpreter, torch and its CUDA, and the packages beside it."""
+    found = {"python": platform.python_version(), "torch": torch.__version__}
+    if torch.version.cuda:
+        found["cuda"] = torch.version.cuda
+        found["cudnn"] = str(torch.backends.cudnn.version())
+        found["nccl"] = ".".join(map(str, torch.cuda.nccl.version()))
+    for package in ("deepspeed", "numpy"):
+        try:
+            found[package] = version(package)
+        except PackageNotFoundError:
+            continue
+    return found

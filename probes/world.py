@@ -1,0 +1,72 @@
+"""The ranks of one group: how they meet, and what they agree on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import timedelta
+
+import torch
+import torch.distributed as dist
+
+from autotune.wire import Start, Store
+
+LOOPBACK = "127.0.0.1"
+
+
+class World:
+    """This rank's place among `size` ranks."""
+
+    def __init__(self, rank: int, size: int, device: torch.device) -> None:
+        self.rank = rank
+        self.size = size
+        self.device = device
+
+    def slowest(self, seconds: float) -> float:
+        """The largest value any rank passed. All ranks get the same number, and all wait for it."""
+        if self.size == 1:
+            return seconds
+        # float32 for NCCL's sake costs 1e-7 of the value.
+        agreed = torch.tensor([seconds], dtype=torch.float32, device=self.device)
+        dist.all_reduce(agreed, op=dist.ReduceOp.MAX)
+        return float(agreed.item())
+
+    def synchronize(self) -> None:
+        """Wait for the device's queued work."""
+        if self.device.type == "cuda":
+            torch.cuda.synchronize(self.device)
+
+
+def join(rank: int, start: Start, opened: Callable[[Store], None]) -> World:
+    """Meet the other ranks. Rank 0 opens the store on a free port and tells it through `opened`.
+
+    Nobody chooses a port beforehand, so none can be taken in between.
+    """
+    if start.device == "cuda":
+        device = torch.device("cuda", rank)
+        torch.cuda.set_device(device)
+    else:
+        device = torch.device("cpu")
+    if start.world_size == 1:
+        return World(0, 1, device)
+    timeout = timedelta(
+        minutes=30
+    )  # the study's deadlines are shorter: it ends a group that hangs
+    store = dist.TCPStore(
+        start.store_host or LOOPBACK,
+        start.store_port,
+        start.world_size,
+        is_master=rank == 0,
+        wait_for_workers=False,
+        timeout=timeout,
+    )
+    if rank == 0:
+        opened(Store(LOOPBACK, store.port))
+    dist.init_process_group(
+        "nccl" if start.device == "cuda" else "gloo",
+        store=store,
+        rank=rank,
+        world_size=start.world_size,
+        timeout=timeout,
+        device_id=device if start.device == "cuda" else None,
+    )
+    return World(rank, start.world_size, device)

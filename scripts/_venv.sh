@@ -1,0 +1,44 @@
+# Sourced by the scripts beside it. Sets $repo and $venv_python and defines ensure_venv.
+# shellcheck shell=bash
+
+repo=$(dirname "$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")")
+venv_python=$repo/.venv/bin/python
+
+# ensure_venv EXTRA: .venv holds the package and, where EXTRA is "dev", what its tests need.
+# Installs only when pyproject.toml, the constraints or the place of the repository have changed.
+ensure_venv() {
+    local extra=$1 wanted
+    wanted=$(echo "$repo" | cat - "$repo/pyproject.toml" "$repo/scripts/constraints.txt" | cksum)
+    if [ -x "$venv_python" ]; then
+        if _stamped dev "$wanted" || _stamped "${extra:-base}" "$wanted"; then
+            return
+        fi
+    else
+        _create_venv
+    fi
+    echo "autotune: installing torch, DeepSpeed and the rest into $repo/.venv (minutes, once)" >&2
+    "$venv_python" -m pip install -qq -c "$repo/scripts/constraints.txt" \
+        -e "$repo${extra:+[$extra]}" || _fail "the installation failed; see above"
+    rm -f "$repo"/.venv/autotune-*.stamp
+    echo "$wanted" >"$repo/.venv/autotune-${extra:-base}.stamp"
+}
+
+_stamped() {
+    [ "$(cat "$repo/.venv/autotune-$1.stamp" 2>/dev/null)" = "$2" ]
+}
+
+_create_venv() {
+    local python=${PYTHON:-python3} version
+    version=$("$python" -c 'import sys; print("%d.%d" % sys.version_info[:2])' 2>/dev/null) ||
+        _fail "$python does not run; set PYTHON=/path/to/python3.11 or newer"
+    "$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' ||
+        _fail "$python is $version, at least 3.11 is needed; set PYTHON=/path/to/python3.11"
+    "$python" -c 'import ensurepip, venv' 2>/dev/null ||
+        _fail "$python has no venv; install python$version-venv or set PYTHON to one that has it"
+    "$python" -m venv --clear "$repo/.venv" || _fail "cannot create $repo/.venv; see above"
+}
+
+_fail() {
+    echo "autotune: $1" >&2
+    exit 1
+}

@@ -1,0 +1,113 @@
+"""NVML without a driver: the calls that `autotune.device.cuda` makes, and pynvml's errors."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from types import SimpleNamespace
+from typing import Any
+
+import pynvml
+
+GIB = 2**30
+
+
+@dataclass
+class FakeProcess:
+    """A process as NVML lists it; a size of None is one that the driver does not tell."""
+
+    pid: int
+    usedGpuMemory: int | None  # noqa: N815 - NVML's name
+
+
+@dataclass
+class FakeGpu:
+    """A GPU or a MIG instance, and NVML's handle of it.
+
+    `mig` lists the instances by slot: None where the GPU knows no MIG, empty where MIG is off.
+    """
+
+    uuid: str
+    name: str = "NVIDIA H200"
+    total: int = 140 * GIB
+    used: int = 0
+    capability: tuple[int, int] = (9, 0)
+    compute: list[FakeProcess] = field(default_factory=list)
+    graphics: list[FakeProcess] = field(default_factory=list)
+    mig: list[FakeGpu | None] | None = None
+    ecc: bool | None = True
+
+
+class FakeNvml:
+    """Stands in for the module pynvml. `error` is raised by nvmlInit."""
+
+    def __init__(self, *gpus: FakeGpu, error: int | None = None, as_bytes: bool = False) -> None:
+        self.gpus = gpus
+        self.error = error
+        self.as_bytes = as_bytes
+        self.cuda_version = 13000
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("NVMLError"):
+            return getattr(pynvml, name)
+        raise AttributeError(name)
+
+    def nvmlInit(self) -> None:  # noqa: N802
+        if self.error is not None:
+            raise pynvml.NVMLError(self.error)
+
+    def nvmlShutdown(self) -> None:  # noqa: N802
+        pass
+
+    def nvmlDeviceGetCount(self) -> int:  # noqa: N802
+        return len(self.gpus)
+
+    def nvmlDeviceGetHandleByIndex(self, index: int) -> FakeGpu:  # noqa: N802
+        return self.gpus[index]
+
+    def nvmlDeviceGetUUID(self, gpu: FakeGpu) -> str | bytes:  # noqa: N802
+        return self._text(gpu.uuid)
+
+    def nvmlDeviceGetName(self, gpu: FakeGpu) -> str | bytes:  # noqa: N802
+        return self._text(gpu.name)
+
+    def nvmlSystemGetDriverVersion(self) -> str | bytes:  # noqa: N802
+        return self._text("580.65.06")
+
+    def nvmlSystemGetCudaDriverVersion(self) -> int:  # noqa: N802
+        return self.cuda_version
+
+    def nvmlDeviceGetMemoryInfo(self, gpu: FakeGpu) -> SimpleNamespace:  # noqa: N802
+        return SimpleNamespace(total=gpu.total, used=gpu.used, free=gpu.total - gpu.used)
+
+    def nvmlDeviceGetCudaComputeCapability(self, gpu: FakeGpu) -> tuple[int, int]:  # noqa: N802
+        return gpu.capability
+
+    def nvmlDeviceGetEccMode(self, gpu: FakeGpu) -> list[int]:  # noqa: N802
+        return [int(self._supported(gpu.ecc))] * 2
+
+    def nvmlDeviceGetComputeRunningProcesses(self, gpu: FakeGpu) -> list[FakeProcess]:  # noqa: N802
+        return gpu.compute
+
+    def nvmlDeviceGetGraphicsRunningProcesses(self, gpu: FakeGpu) -> list[FakeProcess]:  # noqa: N802
+        return gpu.graphics
+
+    def nvmlDeviceGetMigMode(self, gpu: FakeGpu) -> list[int]:  # noqa: N802
+        return [int(bool(self._supported(gpu.mig)))] * 2
+
+    def nvmlDeviceGetMaxMigDeviceCount(self, gpu: FakeGpu) -> int:  # noqa: N802
+        return len(self._supported(gpu.mig))
+
+    def nvmlDeviceGetMigDeviceHandleByIndex(self, gpu: FakeGpu, index: int) -> FakeGpu:  # noqa: N802
+        instance = self._supported(gpu.mig)[index]
+        if instance is None:
+            raise pynvml.NVMLError(pynvml.NVML_ERROR_NOT_FOUND)
+        return instance  # type: ignore[no-any-return]
+
+    def _text(self, text: str) -> str | bytes:
+        return text.encode() if self.as_bytes else text
+
+    @staticmethod
+    def _supported(value: Any) -> Any:
+        if value is None:
+            raise pynvml.NVMLError(pynvml.NVML_ERROR_NOT_SUPPORTED)
+        return value

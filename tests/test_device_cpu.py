@@ -1,0 +1,235 @@
+"""The CPU as a device: what the machine and its cgroups leave us."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import psutil
+import pytest
+
+from autotune.device import check_idle, open_device
+from autotune.device.cpu import CpuDevice, cores, host_memory_bytes, host_oom_kills
+
+GIB = 2**30
+V2 = "0::/user/job\n"
+V1 = "9:memory:/user/job\n8:cpu,cpuacct:/user/job\n1:name=systemd:/\n"
+
+
+class Machine:
+    """A tree of files that stands for /proc and /sys/fs/cgroup."""
+
+    def __init__(self, root: Path) -> None:
+        self.proc = root / "proc"
+        self.cgroups = root / "cgroup"
+        self.cgroups.mkdir()
+        self.write(
+            self.proc / "meminfo", f"MemTotal:       {64 * GIB // 1024} kB\nMemFree: 1 kB\n"
+        )
+
+    @property
+    def roots(self) -> tuple[Path, Path]:
+        return self.proc, self.cgroups
+
+    def groups(self, text: str) -> None:
+        self.write(self.proc / "self" / "cgroup", text)
+
+    def cgroup(self, path: str, text: object) -> None:
+        self.write(self.cgroups / path, f"{text}\n")
+
+    def cpuinfo(self, text: str) -> None:
+        self.write(self.proc / "cpuinfo", text)
+
+    @staticmethod
+    def write(path: Path, text: str) -> None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+
+
+@pytest.fixture
+def machine(tmp_path, monkeypatch) -> Machine:
+    """A machine of 64 GiB that lets us use 16 cores, without cgroups."""
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _pid: set(range(16)), raising=False)
+    return Machine(tmp_path)
+
+
+def test_memory_without_cgroups_is_the_machine_s(machine):
+    assert host_memory_bytes(*machine.roots) == 64 * GIB
+
+
+def test_memory_without_proc_is_what_psutil_says(tmp_path):
+    assert host_memory_bytes(tmp_path, tmp_path) == psutil.virtual_memory().total
+
+
+@pytest.mark.parametrize(
+    ("groups", "name"),
+    [(V2, "user/job/memory.max"), (V1, "memory/user/job/memory.limit_in_bytes")],
+)
+def test_memory_is_limited_by_our_cgroup(machine, groups, name):
+    machine.groups(groups)
+    machine.cgroup(name, 8 * GIB)
+    assert host_memory_bytes(*machine.roots) == 8 * GIB
+
+
+@pytest.mark.parametrize(
+    ("groups", "name"),
+    [
+        (V2, "user/memory.max"),
+        (V2, "memory.max"),
+        (V1, "memory/user/memory.limit_in_bytes"),
+        (V1, "memory/memory.limit_in_bytes"),
+    ],
+)
+def test_memory_is_limited_by_every_cgroup_above_ours(machine, groups, name):
+    machine.groups(groups)
+    machine.cgroup("user/job/memory.max", 16 * GIB)
+    machine.cgroup("memory/user/job/memory.limit_in_bytes", 16 * GIB)
+    machine.cgroup(name, 8 * GIB)
+    assert host_memory_bytes(*machine.roots) == 8 * GIB
+
+
+@pytest.mark.parametrize(
+    ("groups", "name", "unlimited"),
+    [
+        (V2, "user/job/memory.max", "max"),
+        (V1, "memory/user/job/memory.limit_in_bytes", 9223372036854771712),
+    ],
+)
+def test_memory_of_a_cgroup_without_a_limit_is_the_machine_s(machine, groups, name, unlimited):
+    machine.groups(groups)
+    machine.cgroup(name, unlimited)
+    assert host_memory_bytes(*machine.roots) == 64 * GIB
+
+
+def test_memory_is_not_limited_by_a_cgroup_beside_ours(machine):
+    machine.groups(V2)
+    machine.cgroup("user/other/memory.max", GIB)
+    assert host_memory_bytes(*machine.roots) == 64 * GIB
+
+
+def test_memory_is_limited_through_the_mount_where_only_the_host_knows_our_path(machine):
+    machine.groups("9:memory:/docker/0123\n")
+    machine.cgroup("memory/memory.limit_in_bytes", 8 * GIB)
+    assert host_memory_bytes(*machine.roots) == 8 * GIB
+
+
+def test_a_v2_tree_beside_v1_lies_in_its_own_folder(machine):
+    machine.groups(V1 + V2)
+    machine.cgroup("unified/user/job/memory.max", 8 * GIB)
+    assert host_memory_bytes(*machine.roots) == 8 * GIB
+
+
+def test_cores_without_a_quota_are_those_we_may_run_on(machine):
+    assert cores(*machine.roots) == 16
+
+
+@pytest.mark.parametrize(
+    ("quota", "expected"),
+    [("max 100000", 16), ("400000 100000", 4), ("150000 100000", 2), ("1000 100000", 1)],
+)
+def test_cores_are_limited_by_a_quota_of_v2(machine, quota, expected):
+    machine.groups(V2)
+    machine.cgroup("user/job/cpu.max", quota)
+    assert cores(*machine.roots) == expected
+
+
+@pytest.mark.parametrize(("quota", "expected"), [(-1, 16), (400000, 4), (150000, 2)])
+def test_cores_are_limited_by_a_quota_of_v1(machine, quota, expected):
+    machine.groups(V1)
+    machine.cgroup("cpu/user/job/cpu.cfs_quota_us", quota)
+    machine.cgroup("cpu/user/job/cpu.cfs_period_us", 100000)
+    assert cores(*machine.roots) == expected
+
+
+def test_cores_are_limited_by_a_quota_above_our_cgroup(machine):
+    machine.groups(V2)
+    machine.cgroup("user/job/cpu.max", "800000 100000")
+    machine.cgroup("user/cpu.max", "200000 100000")
+    assert cores(*machine.roots) == 2
+
+
+def test_a_quota_above_the_cores_we_may_run_on_gives_no_more(machine):
+    machine.groups(V2)
+    machine.cgroup("user/job/cpu.max", "6400000 100000")
+    assert cores(*machine.roots) == 16
+
+
+@pytest.mark.parametrize(
+    ("groups", "name", "text"),
+    [
+        (V2, "user/job/memory.events", "low 0\noom 4\noom_kill 3\noom_group_kill 0"),
+        (V1, "memory/user/job/memory.oom_control", "oom_kill_disable 0\nunder_oom 0\noom_kill 3"),
+    ],
+)
+def test_oom_kills_are_those_of_our_cgroup(machine, groups, name, text):
+    machine.groups(groups)
+    machine.cgroup(name, text)
+    machine.write(machine.proc / "vmstat", "oom_kill 9\n")
+    assert host_oom_kills(*machine.roots) == 3
+
+
+def test_oom_kills_are_the_machine_s_where_the_cgroup_does_not_tell(machine):
+    machine.groups(V2)
+    machine.write(machine.proc / "vmstat", "nr_free_pages 5\noom_kill 9\n")
+    assert host_oom_kills(*machine.roots) == 9
+
+
+def test_oom_kills_are_none_where_nothing_tells(machine):
+    assert host_oom_kills(*machine.roots) == 0
+
+
+def test_the_device_is_the_machine_s_memory(machine):
+    machine.groups(V2)
+    machine.cgroup("user/job/memory.max", 8 * GIB)
+    (info,) = CpuDevice(*machine.roots).infos
+    assert (info.index, info.uuid, info.capacity_bytes) == (0, "cpu", 8 * GIB)
+
+
+def test_the_name_is_the_processor_s_with_its_cores(machine):
+    machine.cpuinfo("processor\t: 0\nmodel name\t: AMD EPYC\n\nprocessor\t: 1\nmodel name\t: x\n")
+    assert CpuDevice(*machine.roots).infos[0].name == "AMD EPYC, 16 cores"
+
+
+@pytest.mark.parametrize(
+    ("cpuinfo", "bf16"),
+    [
+        ("flags\t\t: fpu avx512f avx512_bf16\n", True),
+        ("flags\t\t: fpu amx_tile amx_bf16\n", True),
+        ("Features\t: fp asimd bf16\n", True),
+        ("flags\t\t: fpu avx2 avx512f\n", False),
+        ("bugs\t\t: avx512_bf16\n", False),
+    ],
+)
+def test_bf16_follows_the_instruction_sets(machine, cpuinfo, bf16):
+    machine.cpuinfo(cpuinfo)
+    assert CpuDevice(*machine.roots).infos[0].bf16 is bf16
+
+
+@pytest.mark.parametrize(("world_size", "threads"), [(1, "16"), (3, "5"), (32, "1")])
+def test_ranks_share_the_cores(machine, world_size, threads):
+    environment = CpuDevice(*machine.roots).rank_environment(world_size)
+    assert environment["OMP_NUM_THREADS"] == threads
+
+
+def test_ranks_on_the_cpu_see_no_cuda_device(machine):
+    assert CpuDevice(*machine.roots).rank_environment(1)["CUDA_VISIBLE_DEVICES"] == ""
+
+
+def test_the_fingerprint_holds_processor_cores_and_memory(machine):
+    machine.cpuinfo("model name\t: AMD EPYC\nflags\t\t: fpu\n")
+    assert CpuDevice(*machine.roots).fingerprint() == {
+        "kind": "cpu",
+        "name": "AMD EPYC, 16 cores",
+        "cores": 16,
+        "capacity_bytes": 64 * GIB,
+        "bf16": False,
+    }
+
+
+def test_the_cpu_is_never_too_busy_to_start(machine):
+    check_idle(CpuDevice(*machine.roots), allow_busy=False)
+
+
+def test_this_machine_can_be_opened():
+    (info,) = open_device("cpu").infos
+    assert 0 < info.capacity_bytes <= psutil.virtual_memory().total

@@ -1,0 +1,178 @@
+"""The parsers of flag values, and what `Options` refuses."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from autotune.options import (
+    Checkpointing,
+    GlobalBatch,
+    Options,
+    UsageError,
+    parse_bytes,
+    parse_duration_s,
+    parse_global_batch,
+    parse_ints,
+    parse_names,
+    parse_share,
+)
+
+
+def checkpointing(text: str, flag: str) -> tuple[str, ...]:
+    return parse_names(text, flag, Checkpointing)
+
+
+PARSERS: list[Callable[[str, str], Any]] = [
+    parse_duration_s, parse_share, parse_bytes, parse_ints, parse_global_batch, checkpointing,
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [("90s", 90), ("30m", 1800), ("1.5h", 5400), ("45", 45), (" 2 M ", 120), (".5s", 0.5)],
+)
+def test_a_duration_is_read_in_seconds(text: str, seconds: float) -> None:
+    assert parse_duration_s(text, "--budget") == seconds
+
+
+@pytest.mark.parametrize(
+    ("text", "share"), [("80%", 0.8), ("0.8", 0.8), ("100%", 1), ("1", 1), ("12.5 %", 0.125)]
+)
+def test_a_share_is_read_as_a_fraction(text: str, share: float) -> None:
+    assert parse_share(text, "--ceiling") == share
+
+
+@pytest.mark.parametrize(
+    ("text", "size"),
+    [("24GiB", 24 * 2**30), ("80GB", 80 * 10**9), ("512mib", 2**29), ("67108864", 2**26)],
+)
+def test_a_size_is_read_in_bytes(text: str, size: int) -> None:
+    assert parse_bytes(text, "--capacity") == size
+
+
+@pytest.mark.parametrize(
+    ("text", "values"),
+    [
+        ("4", (4,)),
+        ("1:4", (1, 2, 3, 4)),
+        ("8:32:8", (8, 16, 24, 32)),
+        ("4,2,2", (2, 4)),
+        ("1, 8:9 ", (1, 8, 9)),
+        ("1:6:4", (1, 5)),
+    ],
+)
+def test_integers_come_out_ascending_and_once(text: str, values: tuple[int, ...]) -> None:
+    assert parse_ints(text, "--depth") == values
+
+
+@pytest.mark.parametrize(
+    ("text", "batch"),
+    [
+        ("65536tok", GlobalBatch(65536, "tokens")),
+        ("65536 tokens", GlobalBatch(65536, "tokens")),
+        ("256", GlobalBatch(256, "samples")),
+        ("256samples", GlobalBatch(256, "samples")),
+    ],
+)
+def test_a_global_batch_is_in_tokens_or_samples(text: str, batch: GlobalBatch) -> None:
+    assert parse_global_batch(text, "--global-batch") == batch
+
+
+@pytest.mark.parametrize("batch", [GlobalBatch(512, "tokens"), GlobalBatch(7, "samples")], ids=str)
+def test_a_global_batch_is_written_as_it_is_read(batch: GlobalBatch) -> None:
+    assert parse_global_batch(str(batch), "--global-batch") == batch
+
+
+def test_names_keep_their_order_and_come_out_once() -> None:
+    assert checkpointing("full, none,full", "--checkpointing") == ("full", "none")
+
+
+WRONG = [
+    (parse_duration_s, "30x", "30m"),
+    (parse_duration_s, "", "30m"),
+    (parse_duration_s, "-5m", "30m"),
+    (parse_duration_s, "0", "30m"),
+    (parse_duration_s, "nan", "30m"),
+    (parse_duration_s, "9" * 400, "30m"),
+    (parse_duration_s, "99999h", "30m"),
+    (parse_share, "80GiB", "80%"),
+    (parse_share, "80", "80%"),
+    (parse_share, "0%", "80%"),
+    (parse_share, "101%", "80%"),
+    (parse_bytes, "24 apples", "24GiB"),
+    (parse_bytes, "1MiB", "64MiB"),
+    (parse_bytes, "-24GiB", "64MiB"),
+    (parse_bytes, "9" * 308 + "GiB", "64MiB"),
+    (parse_ints, "two", "1,2,4"),
+    (parse_ints, "2,", "1,2,4"),
+    (parse_ints, "2.5", "1,2,4"),
+    (parse_ints, "0", "1"),
+    (parse_ints, "-4:4", "1"),
+    (parse_ints, "8:4", "4:8"),
+    (parse_ints, "4:8:0", "4:8:1"),
+    (parse_ints, "1:999999", "1:4096:64"),
+    (parse_ints, "9" * 5000, "1,2,4"),
+    (parse_global_batch, "512 bytes", "65536tok"),
+    (parse_global_batch, "0", "65536tok"),
+    (parse_global_batch, "9" * 5000, "65536tok"),
+    (checkpointing, "some", "full"),
+    (checkpointing, "", "full"),
+]
+
+
+@pytest.mark.parametrize(
+    ("parse", "text", "valid"), WRONG, ids=[f"{p.__name__}-{text[:12]}" for p, text, _ in WRONG]
+)
+def test_a_wrong_value_is_answered_with_the_flag_and_a_valid_one(
+    parse: Callable[[str, str], Any], text: str, valid: str
+) -> None:
+    with pytest.raises(UsageError) as caught:
+        parse(text, "--flag")
+    assert str(caught.value).startswith("--flag ")
+    assert valid in str(caught.value)
+    parse(valid, "--flag")
+
+
+@given(
+    parse=st.sampled_from(PARSERS),
+    text=st.text(alphabet="0123456789.,:%-+ehmskgibto ½", max_size=12),
+)
+def test_no_text_is_anything_but_parsed_or_refused(
+    parse: Callable[[str, str], Any], text: str
+) -> None:
+    try:
+        value = parse(text, "--flag")
+    except UsageError:
+        return
+    assert value
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "flag", "valid"),
+    [
+        ("model", "bert", "--model bert", "gpt"),
+        ("zero", (0, 2), "--zero 2", "--zero 0"),
+        ("width", 100, "--width 100", "128"),
+        ("width", 0, "--width 0", "at least 1"),
+        ("vocab_size", 0, "--vocab-size 0", "at least 1"),
+        ("world_size", -1, "--world-size -1", "at least 1"),
+        ("finals", 0, "--finals 0", "at least 1"),
+        ("trials", 0, "--trials 0", "at least 1"),
+        ("seed", -1, "--seed -1", "0 to"),
+        ("seed", 2**32, "--seed 4294967296", "0 to 4294967295"),
+    ],
+)
+def test_options_refuse_what_no_study_can_do(
+    field: str, value: Any, flag: str, valid: str
+) -> None:
+    with pytest.raises(UsageError) as caught:
+        Options(**{field: value})
+    message = str(caught.value)
+    assert message.startswith(flag)
+    assert valid in message
+    assert "\n" not in message
