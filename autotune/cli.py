@@ -109,7 +109,9 @@ def _tune(request: Request, argv: list[str]) -> int:
     check_idle(device, options.allow_busy)
     folder = create_folder(options.out or default_folder(options.model, device.kind))
     reporter = reporter_for(sys.stdout)
-    ending = study.run(options, space, device, folder, reporter, argv)
+    ending = study.run(
+        options, space=space, device=device, folder=folder, reporter=reporter, argv=argv
+    )
     if ending.message:
         print(f"autotune: {ending.message}", file=sys.stderr)
     return ExitCode[ending.code.name]

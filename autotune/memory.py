@@ -13,9 +13,8 @@ from autotune.space import Candidate
 def predicted_peak_bytes(candidate: Candidate, records: Sequence[Record]) -> int | None:
     """Device bytes at the peak, from a line through the peaks of the same build.
 
-    Within a build memory is close to affine in tokens (DeepSpeed's and Megatron's activation
-    formulas agree: arXiv 2205.05198, section 4). None until two token counts were measured. It aims
-    and explains; it never rules a candidate out.
+    Within a build memory is close to affine in tokens (arXiv 2205.05198, section 4). None until
+    two token counts were measured. It explains; it never rules a candidate out.
     """
     seen = [
         (record.candidate.tokens, record.outcome.measurement.peaks.device_bytes)

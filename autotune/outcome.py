@@ -100,6 +100,7 @@ def measurement(
     candidate: Candidate,
     workload: Workload,
     step: Interval,
+    *,
     peaks: Peaks,
     disturbed_share: float,
     conditions: Conditions,

@@ -47,7 +47,7 @@ from autotune.wire import Report, Rule, interval
 
 ROUND = 4
 """Trials asked for at once; they run in one build, ascending in tokens."""
-PAY_BACK = 4.0
+PAY_BACK = 2.0
 """A group stays up until its probes took this many times its start."""
 FINAL_ROUNDS = 2
 FINALS_SHARE = 0.4
@@ -147,6 +147,7 @@ class Study:
 
     def __init__(
         self,
+        *,
         options: Options,
         space: Space,
         device_kind: str,
@@ -371,19 +372,26 @@ class Study:
         others_s = max(0.0, seen.busy_cpu_s - seen.own_cpu_s) + seen.steal_cpu_s
         share = min(1.0, others_s / seen.interval_cpu_s) if seen.interval_cpu_s > 0 else 0.0
         step = interval(report.step_s)
-        return measurement(candidate, self._space.workload, step, report.peaks, share, seen)
+        return measurement(
+            candidate,
+            self._space.workload,
+            step,
+            peaks=report.peaks,
+            disturbed_share=share,
+            conditions=seen,
+        )
 
     # The finals.
 
     def _finals(self) -> None:
         """Measure the best candidates again, in turn, each time in a fresh group.
 
-        The order is reversed from round to round, so that a drift of the machine favours none. A
-        final that does not fit after all makes room for the next best.
+        In turn, so that a drift of the machine favours none. A final that does not fit after all
+        makes room for the next best.
         """
         number = 0
-        for turn in range(FINAL_ROUNDS):
-            for candidate in self._finalists()[:: -1 if turn else 1]:
+        for _ in range(FINAL_ROUNDS):
+            for candidate in self._finalists():
                 if self._stop:
                     raise StopRequestedError
                 if self._clock.remaining_s() < self._final_s() + CLOSING_S:
@@ -443,6 +451,7 @@ class Study:
 
 def run(
     options: Options,
+    *,
     space: Space,
     device: Device,
     folder: Path,
@@ -463,11 +472,27 @@ def run(
     journal = Journal(folder, proposals, manifest)
     reporter.started(space, options.budget_s, folder)
     runner = Pool(
-        device, space.workload, space.limits, journal.logs, options.seed,
-        lambda: bool(stop), reporter.phase, reporter.note,
-    )  # fmt: skip
+        device=device,
+        workload=space.workload,
+        limits=space.limits,
+        logs=journal.logs,
+        seed=options.seed,
+        stop=lambda: bool(stop),
+        on_phase=reporter.phase,
+        note=reporter.note,
+    )
     stop.kill = runner.kill
-    study = Study(options, space, device.kind, clock, journal, proposals, runner, reporter, stop)
+    study = Study(
+        options=options,
+        space=space,
+        device_kind=device.kind,
+        clock=clock,
+        journal=journal,
+        proposals=proposals,
+        runner=runner,
+        reporter=reporter,
+        stop=stop,
+    )
     try:
         try:
             study.run()
@@ -531,7 +556,10 @@ def _least(bounded: Sequence[Record], space: Space) -> str:
     """The least peak that was seen, of candidates that did not fit."""
     limits = space.limits
     seen = [(r.outcome.peaks.device_bytes, r) for r in bounded if r.outcome.peaks is not None]
-    text = f"nothing fits under {gib(limits.limit_bytes)} ({limits.ceiling:.0%} of {gib(limits.capacity_bytes)})"
+    text = (
+        f"nothing fits under {gib(limits.limit_bytes)}"
+        f" ({limits.ceiling:.0%} of {gib(limits.capacity_bytes)})"
+    )
     if not seen:
         return f"{text}; no candidate lived long enough to say how much it needs"
     peak_bytes, record = min(seen, key=lambda item: item[0])
@@ -544,14 +572,10 @@ def _least(bounded: Sequence[Record], space: Space) -> str:
 
 
 def _calmer(first: Outcome, second: Outcome) -> Outcome:
-    """Of two runs of one probe the one to keep: a failure, else the less disturbed one.
-
-    The larger peaks stay, whichever timing does.
-    """
+    """Of two runs of one probe the one to keep: the second if either failed, else the calmer."""
     if first.measurement is None or second.measurement is None:
         return second
-    calm = min(first, second, key=lambda o: _disturbance(o.measurement))
-    return calm
+    return min(first, second, key=lambda o: _disturbance(o.measurement))
 
 
 def _disturbance(found: Measurement | None) -> tuple[bool, float]:

@@ -127,7 +127,7 @@ def main() -> None:
     rank.send(Hello(dial.rank, os.getpid(), socket.gethostname()))
     try:
         serve(rank)
-    except BaseException as error:
+    except BaseException as error:  # noqa: BLE001 - it is said, and the rank ends
         rank.send(rank.explain(error, rank.phase))
         traceback.print_exc()
         sys.stderr.flush()

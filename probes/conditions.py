@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -45,22 +46,17 @@ class Watch:
         """Read clock, power, temperature and throttle reasons; nothing on the CPU."""
         if self._handle is None:
             return
-        for values, read in (
-            (self._clocks_mhz, lambda h: pynvml.nvmlDeviceGetClockInfo(h, pynvml.NVML_CLOCK_SM)),
-            (self._powers_w, lambda h: pynvml.nvmlDeviceGetPowerUsage(h) / 1000),
-            (
-                self._temperatures_c,
-                lambda h: pynvml.nvmlDeviceGetTemperature(h, pynvml.NVML_TEMPERATURE_GPU),
-            ),
-        ):
-            try:
-                values.append(read(self._handle))
-            except pynvml.NVMLError:
-                continue  # MIG instances and some virtual cards have no such sensor
-        try:
-            self._reasons |= pynvml.nvmlDeviceGetCurrentClocksThrottleReasons(self._handle)
-        except pynvml.NVMLError:
-            return
+        card = self._handle
+        # MIG instances and some virtual cards lack a sensor or another: each is read on its own.
+        with suppress(pynvml.NVMLError):
+            self._clocks_mhz.append(pynvml.nvmlDeviceGetClockInfo(card, pynvml.NVML_CLOCK_SM))
+        with suppress(pynvml.NVMLError):
+            self._powers_w.append(pynvml.nvmlDeviceGetPowerUsage(card) / 1000)
+        with suppress(pynvml.NVMLError):
+            sensor = pynvml.NVML_TEMPERATURE_GPU
+            self._temperatures_c.append(pynvml.nvmlDeviceGetTemperature(card, sensor))
+        with suppress(pynvml.NVMLError):
+            self._reasons |= pynvml.nvmlDeviceGetCurrentClocksThrottleReasons(card)
 
     def conditions(self) -> Conditions:
         """What happened since this watch was made."""

@@ -1,6 +1,6 @@
 """Exception -> Fault: is it out of memory, of what, and how much was asked for.
 
-Types decide first, message patterns second. An error that matches neither is `crashed`: it is never
+Types decide first, message patterns second. An error that matches neither is `crashed` and never
 taken for memory, since a candidate that is said not to fit is not tried again.
 """
 

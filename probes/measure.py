@@ -21,7 +21,7 @@ from probes.memory import Meter
 from probes.world import World
 
 HOPELESS_MARGIN = 1.25
-"""Before an interval exists: the fastest step so far is this much too slow to beat the incumbent."""
+"""Before an interval exists: the fastest step so far is this much too slow for the incumbent."""
 PROGRESS_S = 0.25
 
 
@@ -33,6 +33,7 @@ class Tell(Protocol):
 
 def measure(
     probe: Probe,
+    *,
     engine: Engine,
     world: World,
     meter: Meter,
@@ -110,7 +111,7 @@ def hopeless(probe: Probe, warmup: list[float], timed: list[float]) -> bool:
 
 
 class _Steps:
-    """Optimizer steps of one candidate on synthetic tokens, each timed between synchronisations."""
+    """Optimizer steps of one candidate on synthetic tokens, timed between synchronisations."""
 
     def __init__(self, probe: Probe, engine: Engine, world: World, vocab_size: int) -> None:
         generator = torch.Generator().manual_seed(1 + world.rank)

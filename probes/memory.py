@@ -128,7 +128,7 @@ class CudaMeter:
 
 
 def trim_heap() -> None:
-    """Give freed heap back to the system: a small candidate after a large one shows its own peak."""
+    """Give freed heap back, so that a small candidate after a large one shows its own peak."""
     gc.collect()
     ctypes.CDLL(None).malloc_trim(0)
 

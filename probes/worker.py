@@ -5,7 +5,7 @@ from __future__ import annotations
 import platform
 from collections.abc import Callable
 from functools import partial
-from importlib.metadata import PackageNotFoundError, version
+from importlib import metadata
 
 import torch
 import torch._dynamo  # optimizers import it on first use: a second that belongs to this phase
@@ -34,7 +34,13 @@ class Live:
 
     def probe(self, request: Probe, send: Send) -> Report:
         return measure(
-            request, self.engine, self._world, self._meter, self._vocab_size, self._watch, send
+            request,
+            engine=self.engine,
+            world=self._world,
+            meter=self._meter,
+            vocab_size=self._vocab_size,
+            watch=self._watch,
+            tell=send,
         )
 
 
@@ -54,7 +60,7 @@ def build(start: Start, rank: int, meter: Meter, send: Send) -> Live:
 
 
 def fault(error: BaseException, phase: Phase, device_type: str, meter: Meter) -> Fault:
-    """`error` as a message, with the peaks so far. Lifts the limit, or there is no room to say it."""
+    """`error` as a message, with the peaks so far. Lifts the limit to have room to say it."""
     meter.lift()
     return faults.fault(error, phase, device_type, meter.peaks())
 
@@ -64,11 +70,11 @@ def versions() -> dict[str, str]:
     found = {"python": platform.python_version(), "torch": torch.__version__}
     if torch.version.cuda:
         found["cuda"] = torch.version.cuda
-        found["cudnn"] = str(torch.backends.cudnn.version())
-        found["nccl"] = ".".join(map(str, torch.cuda.nccl.version()))
+        found["cudnn"] = str(torch.backends.cudnn.version())  # type: ignore[no-untyped-call]
+        found["nccl"] = ".".join(map(str, torch.cuda.nccl.version()))  # type: ignore[no-untyped-call]
     for package in ("deepspeed", "numpy"):
         try:
-            found[package] = version(package)
-        except PackageNotFoundError:
+            found[package] = metadata.version(package)
+        except metadata.PackageNotFoundError:
             continue
     return found

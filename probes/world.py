@@ -22,7 +22,7 @@ class World:
         self.device = device
 
     def slowest(self, seconds: float) -> float:
-        """The largest value any rank passed. All ranks get the same number, and all wait for it."""
+        """The largest value any rank passed; all ranks wait for it and get the same number."""
         if self.size == 1:
             return seconds
         # float32 for NCCL's sake costs 1e-7 of the value.
@@ -51,7 +51,7 @@ def join(rank: int, start: Start, opened: Callable[[Store], None]) -> World:
     timeout = timedelta(
         minutes=30
     )  # the study's deadlines are shorter: it ends a group that hangs
-    store = dist.TCPStore(
+    store = dist.TCPStore(  # type: ignore[attr-defined]  # a C++ class the stubs leave out
         start.store_host or LOOPBACK,
         start.store_port,
         start.world_size,

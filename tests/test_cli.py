@@ -25,6 +25,8 @@ def empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     here = tmp_path / "here"
     here.mkdir()
     monkeypatch.chdir(here)
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.delenv("FORCE_COLOR", raising=False)
     return here
 
 
@@ -63,7 +65,12 @@ def parsed(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Options]:
 
     def parsed(*argv: str) -> Options:
         requests: list[cli.Request] = []
-        monkeypatch.setattr(cli, "_tune", lambda request, argv: requests.append(request) or 0)
+
+        def tune(request: cli.Request, argv: list[str]) -> int:
+            requests.append(request)
+            return 0
+
+        monkeypatch.setattr(cli, "_tune", tune)
         assert main(list(argv)) == 0
         return requests[0].options
 
@@ -71,14 +78,14 @@ def parsed(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Options]:
 
 
 @pytest.fixture
-def ends(monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[Any]]:
-    """Makes the study end at once as it is told; the arguments it was run with."""
+def ends(monkeypatch: pytest.MonkeyPatch) -> Callable[..., dict[str, Any]]:
+    """Makes the study end at once as it is told; the arguments it was run with by name."""
 
-    def ends(code: study.Ending, message: str = "") -> list[Any]:
-        arguments: list[Any] = []
+    def ends(code: study.Ending, message: str = "") -> dict[str, Any]:
+        arguments: dict[str, Any] = {}
 
-        def run(*given: Any) -> study.Ended:
-            arguments.extend(given)
+        def run(options: Options, **given: Any) -> study.Ended:
+            arguments.update(given)
             return study.Ended(code, message)
 
         monkeypatch.setattr(study, "run", run)
@@ -163,10 +170,7 @@ def test_tune_is_the_command_that_needs_no_name(parsed: Callable[..., Options]) 
     assert parsed("tune", "--budget", "5m") == parsed("--budget", "5m")
 
 
-def test_help_keeps_within_80_columns(
-    run: Callable[..., Run], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("COLUMNS", "80")
+def test_help_keeps_within_80_columns(run: Callable[..., Run]) -> None:
     code, help_text, _ = run("--help")
     assert code == 0
     assert max(map(len, help_text.splitlines())) <= 80
@@ -339,25 +343,27 @@ def test_a_file_is_refused_as_a_folder(refused: Callable[..., str]) -> None:
     assert refused("--out", "mine").startswith("--out mine: is a file")
 
 
-def test_an_empty_folder_is_used(run: Callable[..., Run], ends: Callable[..., list[Any]]) -> None:
+def test_an_empty_folder_is_used(
+    run: Callable[..., Run], ends: Callable[..., dict[str, Any]]
+) -> None:
     Path("mine").mkdir()
     arguments = ends(study.Ending.FOUND)
     assert run("--device", "cpu", "--out", "mine")[0] == ExitCode.FOUND
-    assert Path("mine") in arguments
+    assert arguments["folder"] == Path("mine")
 
 
 def test_a_folder_that_cannot_be_written_is_refused_with_the_reason_and_another_name(
-    run: Callable[..., Run], ends: Callable[..., list[Any]]
+    run: Callable[..., Run], ends: Callable[..., dict[str, Any]]
 ) -> None:
     Path("file").touch()
     arguments = ends(study.Ending.FOUND)
     code, out, err = run("--device", "cpu", "--out", "file/mine")
-    assert (code, out, arguments) == (ExitCode.USAGE, "", [])
+    assert (code, out, arguments) == (ExitCode.USAGE, "", {})
     assert re.fullmatch(r"autotune: --out file/mine: Not a directory; use e\.g\. --out .+\n", err)
 
 
 def test_without_out_the_folder_is_new_and_named_after_the_study(
-    run: Callable[..., Run], ends: Callable[..., list[Any]]
+    run: Callable[..., Run], ends: Callable[..., dict[str, Any]]
 ) -> None:
     ends(study.Ending.FOUND)
     run("--device", "cpu")
@@ -392,7 +398,7 @@ def test_no_folder_is_left_where_the_device_is_busy(
     [("FOUND", 0), ("NOTHING_FITS", 3), ("STOPPED", 4), ("NO_MEASUREMENT", 5)],
 )
 def test_the_ending_of_the_study_is_the_exit_code(
-    ending: str, code: int, run: Callable[..., Run], ends: Callable[..., list[Any]]
+    ending: str, code: int, run: Callable[..., Run], ends: Callable[..., dict[str, Any]]
 ) -> None:
     ends(study.Ending[ending], "what came of it")
     assert run("--device", "cpu") == (code, "", "autotune: what came of it\n")
@@ -403,7 +409,7 @@ def test_every_ending_of_a_study_has_an_exit_code() -> None:
 
 
 def test_a_study_that_found_something_says_nothing_on_stderr(
-    run: Callable[..., Run], ends: Callable[..., list[Any]]
+    run: Callable[..., Run], ends: Callable[..., dict[str, Any]]
 ) -> None:
     ends(study.Ending.FOUND)
     assert run("--device", "cpu")[2] == ""
@@ -421,7 +427,7 @@ def test_an_interrupt_before_the_study_has_nothing_measured(
 
 
 def test_an_internal_error_keeps_its_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
-    def broken(*arguments: object) -> None:
+    def broken(*arguments: object, **more: object) -> None:
         raise ZeroDivisionError
 
     monkeypatch.setattr(study, "run", broken)
@@ -433,11 +439,11 @@ def test_an_internal_error_keeps_its_traceback(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_a_dry_run_starts_nothing_and_writes_nothing(
-    run: Callable[..., Run], ends: Callable[..., list[Any]], empty_folder: Path
+    run: Callable[..., Run], ends: Callable[..., dict[str, Any]], empty_folder: Path
 ) -> None:
     arguments = ends(study.Ending.FOUND)
     assert run("--device", "cpu", "--dry-run", "--out", "mine")[0] == 0
-    assert (arguments, list(empty_folder.iterdir())) == ([], [])
+    assert (arguments, list(empty_folder.iterdir())) == ({}, [])
 
 
 def test_a_dry_run_tells_the_space_and_the_first_probe(
@@ -452,7 +458,7 @@ def test_a_dry_run_tells_the_space_and_the_first_probe(
     lines = [" ".join(line.split()) for line in out.splitlines()]
     assert "depth 2, 4" in lines
     assert "micro_batch 1 to 16 (16 values)" in lines
-    assert "40 of 128 candidates are valid, in 4 builds" in lines
+    assert "48 of 128 candidates are valid, in 4 builds" in lines
     assert "vocab_size 777 --vocab-size" in lines
     assert "depth 4, seq_len 64, micro_batch 6, checkpointing full" in lines
 
@@ -463,9 +469,6 @@ def test_the_first_probe_of_a_dry_run_is_one_of_the_space(cpu: Any) -> None:
     assert study.first_candidate(options, space) in space.candidates
 
 
-def test_the_plan_keeps_within_80_columns(
-    run: Callable[..., Run], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("COLUMNS", "80")
+def test_the_plan_keeps_within_80_columns(run: Callable[..., Run]) -> None:
     _, out, _ = run("--device", "cpu", "--dry-run", "--depth", "1:99", "--seq-len", "64")
     assert max(map(len, out.splitlines())) <= 80

@@ -181,7 +181,8 @@ def test_no_json_raises_anything_but_a_wire_error(value: object) -> None:
 
 def covered(n: int, low: int, high: int) -> float:
     """Chance that the median lies between the low-th and the high-th of n values, from 1."""
-    return sum(math.comb(n, below) for below in range(low, high)) / 2**n
+    cases = sum(math.comb(n, below) for below in range(low, high))
+    return float(cases / 2**n)
 
 
 def ranks(n: int) -> tuple[int, int]:

@@ -86,9 +86,9 @@ def pool(rounds: Sequence[Record], workload: Workload) -> Record:
             first.candidate,
             workload,
             _pooled_interval([m.step for m in measured]),
-            _pooled_peaks([m.peaks for m in measured]),
-            max(m.disturbed_share for m in measured),
-            _pooled_conditions([m.conditions for m in measured]),
+            peaks=_pooled_peaks([m.peaks for m in measured]),
+            disturbed_share=max(m.disturbed_share for m in measured),
+            conditions=_pooled_conditions([m.conditions for m in measured]),
         ),
         predicted_peak_bytes=first.outcome.predicted_peak_bytes,
         attempts=sum(o.attempts for o in outcomes),
@@ -223,9 +223,7 @@ def _cells(standing: list[Record], best: Record, objective: Objective) -> tuple[
 
 def _measured(record: Record) -> Measurement:
     if record.outcome.measurement is None:
-        raise ValueError(
-            f"{record.candidate.key} is {record.outcome.verdict} but has no measurement"
-        )
+        raise ValueError(f"{record.candidate.key} has no measurement")
     return record.outcome.measurement
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from autotune.outcome import Record
+from autotune.outcome import Measurement, Record
+from autotune.wire import Peaks
 
 COLUMNS = (
     "depth", "seq_len", "micro_batch", "zero_stage", "offload", "checkpointing",
@@ -38,16 +39,16 @@ def row(record: Record) -> dict[str, object]:
         "warmup_s": outcome.warmup_s,
         "timed_s": outcome.timed_s,
         "attempts": outcome.attempts,
-        **_measured(record),
+        **_measured(outcome.measurement),
+        **_peaks(outcome.measurement.peaks if outcome.measurement else outcome.peaks),
     }
     return {name: known.get(name) for name in COLUMNS}
 
 
-def _measured(record: Record) -> dict[str, object]:
-    measured = record.outcome.measurement
+def _measured(measured: Measurement | None) -> dict[str, object]:
     if measured is None:
         return {}
-    step, peaks, conditions = measured.step, measured.peaks, measured.conditions
+    step, conditions = measured.step, measured.conditions
     return {
         "tokens_per_s": measured.tokens_per_s,
         "samples_per_s": measured.samples_per_s,
@@ -56,14 +57,21 @@ def _measured(record: Record) -> dict[str, object]:
         "step_s_low": step.low,
         "step_s_high": step.high,
         "steps": step.steps,
-        "peak_device_bytes": peaks.device_bytes,
-        "peak_host_bytes": peaks.host_bytes,
-        "peak_reserved_bytes": peaks.reserved_bytes,
-        "peak_allocated_bytes": peaks.allocated_bytes,
-        "alloc_retries": peaks.alloc_retries,
         "disturbed_share": measured.disturbed_share,
         "sm_clock_mhz": conditions.sm_clock_mhz,
         "power_w": conditions.power_w,
         "temperature_c": conditions.temperature_c,
         "throttle_reasons": conditions.throttle_reasons,
+    }
+
+
+def _peaks(peaks: Peaks | None) -> dict[str, object]:
+    if peaks is None:
+        return {}
+    return {
+        "peak_device_bytes": peaks.device_bytes,
+        "peak_host_bytes": peaks.host_bytes,
+        "peak_reserved_bytes": peaks.reserved_bytes,
+        "peak_allocated_bytes": peaks.allocated_bytes,
+        "alloc_retries": peaks.alloc_retries,
     }

@@ -25,7 +25,7 @@ from autotune.report import Reporter
 from autotune.space import AXES, Candidate, Space
 from autotune.wire import Phase
 
-MAX_WIDTH = 100
+MIN_WIDTH, MAX_WIDTH = 40, 100
 DISTURBED_SHARE = 0.15
 SHOWN_TIES = 4
 
@@ -90,7 +90,7 @@ def reporter_for(stream: TextIO, clock: Callable[[], float] = time.monotonic) ->
 
 def _console(stream: TextIO, width: int | None) -> Console:
     console = Console(file=stream, width=width, highlight=False, markup=False, emoji=False)
-    console.width = min(console.width, MAX_WIDTH)
+    console.width = max(MIN_WIDTH, min(console.width, MAX_WIDTH))
     return console
 
 
@@ -195,10 +195,11 @@ class LiveReporter(PlainReporter):
         verdict = record.outcome.verdict
         if record.kind == "search":
             self._counts = self._counts + Counter([verdict])
-        if _candidate(incumbent) != _candidate(self._incumbent) or verdict in _FAILED:
-            self._print(*self._trial(record))
+        better = _candidate(incumbent) != _candidate(self._incumbent)
         self._incumbent = incumbent
         self._probe = None
+        if better or verdict in _FAILED:
+            self._print(*self._trial(record))
 
     def close(self) -> None:
         self._live.stop()
@@ -207,8 +208,9 @@ class LiveReporter(PlainReporter):
         if self._study is None:
             return Group()
         rows = [("budget", [self._budget_line()]), ("best", self._best_lines())]
-        if self._probe is not None:
-            rows.append(("now", [self._probe_line(*self._probe)]))
+        probe = self._probe  # read once: it may be gone by the next line
+        if probe is not None:
+            rows.append(("now", [self._probe_line(*probe)]))
         rows.append(("trials", [Text(counts_text(self._counts))]))
         grid = Table.grid(padding=(0, 2, 0, 0))
         for label, lines in rows:
@@ -257,7 +259,7 @@ def print_result(
         _print(console, *_paragraph(text, width, "      "))
     for caution in warn:
         _print(console, *_paragraph(caution.value, width, "Warning: ", "yellow"))
-    counts = f"{counts_text(trials)}, and {finals} final rounds"
+    counts = f"{counts_text(trials)}; final rounds: {finals}"
     _print(console, Text(), *_paragraph(counts, width, "Trials: "))
     _print(console, Text("Written: " + printable(str(path), console)))
 

@@ -1,8 +1,8 @@
 """Live worker groups: start, feed, watch, retire.
 
 A group is the ranks of one build. It is used for every candidate of that build and ended at the
-first failure; nothing is recovered inside a process. The watch is one loop in one thread: messages,
-ends of processes, deadlines and the user's wish to stop are all seen there.
+first failure; nothing is recovered inside a process. The watch is one loop in one thread: it sees
+messages, ends of processes, deadlines and the user's wish to stop.
 """
 
 from __future__ import annotations
@@ -150,7 +150,7 @@ class Group:
                 rank.peer.close()
 
     def kill(self) -> None:
-        """SIGKILL to every session of the group, the children of ranks that have ended included."""
+        """SIGKILL to every session of the group, also to what ranks that ended left behind."""
         for rank in self.ranks:
             rank.process.signal(signal.SIGKILL)
 
@@ -176,7 +176,7 @@ class Group:
         peers = {rank.peer: rank for rank in self.ranks if rank.peer and not rank.gone}
         dialling = any(rank.peer is None for rank in self.ranks)
         sources: list[Channel | Peer] = [*peers, *([self._channel] if dialling else [])]
-        for source in wait(sources, timeout):  # type: ignore[arg-type, type-var]
+        for source in wait(sources, timeout):  # type: ignore[arg-type]
             if isinstance(source, Channel):
                 self._accept(source)
             elif isinstance(source, Peer):
@@ -307,6 +307,7 @@ class Pool:
 
     def __init__(
         self,
+        *,
         device: Device,
         workload: Workload,
         limits: Limits,

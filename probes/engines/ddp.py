@@ -42,7 +42,7 @@ class DdpEngine:
         with self._sync(last):
             with self._autocast():
                 loss: Tensor = self._model(ids_bt, targets_bt)
-            self._scaler.scale(loss).backward()
+            self._scaler.scale(loss).backward()  # type: ignore[no-untyped-call]
         return loss.detach()
 
     def update(self) -> None:

@@ -59,7 +59,10 @@ def record(
         step = Interval(median, median * (1 - noise), median * (1 + noise), steps)
         device = peak_mib * MIB
         peaks = Peaks(device, device - 8 * MIB, device - 16 * MIB, device - 24 * MIB, device, 0)
-        measured = measurement(candidate, WORKLOAD, step, peaks, disturbed_share, conditions)
+        measured = measurement(
+            candidate, WORKLOAD, step,
+            peaks=peaks, disturbed_share=disturbed_share, conditions=conditions,
+        )  # fmt: skip
     outcome = Outcome(
         verdict, started_s=10.0 * number, probe_s=4.0, group_start_s=1.0, warmup_s=1.0,
         timed_s=2.0, measurement=measured, reason=reason, witness=witness,
