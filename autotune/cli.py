@@ -8,6 +8,7 @@ import inspect
 import math
 import sys
 import tempfile
+import time
 import tomllib
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -99,6 +100,7 @@ def _tune(request: Request, argv: list[str]) -> int:
     from autotune.device.cpu import cores, host_memory_bytes
     from autotune.report.terminal import reporter_for
 
+    started = time.monotonic()
     options = request.options
     refuse_used_folder(options.out)
     device = open_device(options.device)
@@ -110,7 +112,13 @@ def _tune(request: Request, argv: list[str]) -> int:
     folder = create_folder(options.out or default_folder(options.model, device.kind))
     reporter = reporter_for(sys.stdout)
     ending = study.run(
-        options, space=space, device=device, folder=folder, reporter=reporter, argv=argv
+        options,
+        space=space,
+        device=device,
+        folder=folder,
+        reporter=reporter,
+        argv=argv,
+        started=started,
     )
     if ending.message:
         print(f"autotune: {ending.message}", file=sys.stderr)

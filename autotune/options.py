@@ -200,6 +200,11 @@ def parse_global_batch(text: str, flag: str) -> GlobalBatch:
     return GlobalBatch(int(match[1]), unit)
 
 
+def gib(size: int) -> str:
+    """`size` bytes for people: "1.25 GiB", "310 MiB"."""
+    return f"{size / 2**30:.2f} GiB" if size >= 2**30 else f"{size / 2**20:.0f} MiB"
+
+
 def _split(text: str) -> tuple[float | None, str]:
     """Number and lower-case unit of `text`; the number is None where there is none."""
     match = re.fullmatch(r"\s*([-+]?(?:\d+\.?\d*|\.\d+))\s*([a-zA-Z%]*)\s*", text)

@@ -6,9 +6,13 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Literal
 
-from autotune.options import Objective
+from autotune.options import Objective, gib
 from autotune.space import Candidate, Limits, Workload
 from autotune.wire import Conditions, Interval, Peaks
+
+DISTURBED_SHARE = {"cpu": 0.15, "cuda": 0.5}
+"""Processor time that others may take before a timing counts as disturbed. On CUDA the host only
+feeds the device, so that more of it may be busy."""
 
 
 class Verdict(StrEnum):
@@ -142,8 +146,3 @@ def judge(peaks: Peaks, limits: Limits) -> tuple[Verdict, str]:
             f" {gib(limits.host_limit_bytes)}"
         )
     return Verdict.OK, ""
-
-
-def gib(size: int) -> str:
-    """`size` bytes for people: "1.25 GiB", "310 MiB"."""
-    return f"{size / 2**30:.2f} GiB" if size >= 2**30 else f"{size / 2**20:.0f} MiB"

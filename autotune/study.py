@@ -21,20 +21,19 @@ from types import FrameType
 from typing import Any
 
 import optuna
-import psutil
 from optuna.trial import Trial
 
 from autotune import __version__, memory, sampler
 from autotune.device import Device
 from autotune.export import best
 from autotune.journal import Journal, candidate_of
-from autotune.options import Options
+from autotune.options import Options, gib
 from autotune.outcome import (
+    DISTURBED_SHARE,
     Measurement,
     Outcome,
     Record,
     Verdict,
-    gib,
     judge,
     measurement,
     step_s_for,
@@ -56,9 +55,6 @@ RANKING_MICRO_STEPS = 2
 """Micro-steps of a longer schedule that the search runs; finals run it whole."""
 ATTEMPTS = 3
 """Runs of one probe where the machine keeps disturbing it."""
-DISTURBED_SHARE = {"cpu": 0.15, "cuda": 0.5}
-"""Processor time that others may take before a timing counts as disturbed. On CUDA the host only
-feeds the device, so that more of it may be busy."""
 HOPELESS_STARTS = 3
 """So many groups in a row that break before anything was measured end the study."""
 CLOSING_S = 1.0
@@ -125,11 +121,11 @@ class StopFlag:
 
 
 class Clock:
-    """The budget's clock: seconds since the process started."""
+    """The budget's clock. `started` is a reading of `time.monotonic`."""
 
-    def __init__(self, budget_s: float) -> None:
+    def __init__(self, budget_s: float, started: float) -> None:
         self.budget_s = budget_s
-        self._start = time.monotonic() - (time.time() - psutil.Process().create_time())
+        self._start = started
 
     def elapsed_s(self) -> float:
         return time.monotonic() - self._start
@@ -270,7 +266,7 @@ class Study:
         for record in self.records:
             seen, verdict = record.candidate, record.outcome.verdict
             if verdict.bounds_memory and candidate.covers(seen):
-                reason = f"needs at least the memory of {seen.key}, which was {verdict}"
+                reason = f"needs no less than {seen.key}, which was {verdict}"
             elif verdict == Verdict.UNSUPPORTED and candidate.build == seen.build:
                 reason = f"its build is unsupported: {record.outcome.reason}"
             else:
@@ -457,20 +453,23 @@ def run(
     folder: Path,
     reporter: Reporter,
     argv: Sequence[str],
+    started: float,
 ) -> Ended:
     """Run one study in `folder` and write its result there.
 
+    `started` is the reading of `time.monotonic` from which the budget counts.
+
     Returns how it ended; no process of the study is left, however that was.
     """
-    clock = Clock(options.budget_s)
-    stop = StopFlag()
+    clock = Clock(options.budget_s, started)
     proposals = sampler.make(space, options.sampler, options.seed)
-    fingerprint = {"devices": device.fingerprint(), "software": _software(),
+    fingerprint = {"kind": device.kind, "devices": device.fingerprint(), "software": _software(),
                    "host_bytes": space.limits.host_capacity_bytes}  # fmt: skip
     manifest = {"schema_version": 1, "argv": list(argv), "options": _plain(options),
                 "space": space.manifest(), "fingerprint": fingerprint}  # fmt: skip
     journal = Journal(folder, proposals, manifest)
     reporter.started(space, options.budget_s, folder)
+    stop = StopFlag()
     runner = Pool(
         device=device,
         workload=space.workload,
@@ -503,7 +502,8 @@ def run(
             "environment": _environment(device, space),
             "provenance": {"argv": list(argv), "autotune": __version__, "study": str(folder),
                            "elapsed_s": round(clock.elapsed_s(), 3), "seed": options.seed,
-                           "budget_s": options.budget_s, "sampler": options.sampler},
+                           "budget_s": options.budget_s, "sampler": options.sampler,
+                           "stopped_by": study.stopped_by and study.stopped_by.name},
         }  # fmt: skip
         return _conclude(study, space, journal, reporter, about)
     finally:

@@ -31,7 +31,13 @@ def document(*records: Record, objective: Objective = "tokens_per_s") -> dict[st
     choice = winner(records, WORKLOAD, objective)
     assert choice is not None
     return best_json(
-        choice, records, space(), objective, fingerprint={}, environment={}, provenance={}
+        choice,
+        records,
+        space(),
+        objective,
+        fingerprint={"kind": "cpu"},
+        environment={},
+        provenance={},
     )
 
 

@@ -10,7 +10,7 @@ import re
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
-from autotune.options import UsageError
+from autotune.options import UsageError, gib
 
 BUSY_SHARE = 0.05
 """Share of a device's capacity that others may hold before a study refuses to start on it."""
@@ -111,8 +111,6 @@ def check_idle(device: Device, allow_busy: bool) -> None:
 
 def _holders(info: DeviceInfo, theirs: list[BusyProcess], in_use_bytes: int) -> str:
     """Who holds more of a device than others may, in words; empty if nobody does."""
-    from autotune.outcome import gib  # imported late: outcome needs space, space needs this module
-
     limit_bytes = BUSY_SHARE * info.capacity_bytes
     named_bytes = sum(process.used_bytes for process in theirs)
     if named_bytes > limit_bytes:

@@ -6,6 +6,7 @@ UTF-8 nor an escape sequence in an error message can end or garble a study.
 
 from __future__ import annotations
 
+import sys
 import textwrap
 import time
 from collections import Counter
@@ -20,13 +21,13 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from autotune.outcome import Measurement, Record, Verdict, gib
+from autotune.options import gib
+from autotune.outcome import DISTURBED_SHARE, Measurement, Record, Verdict
 from autotune.report import Reporter
 from autotune.space import AXES, Candidate, Space
 from autotune.wire import Phase
 
 MIN_WIDTH, MAX_WIDTH = 40, 100
-DISTURBED_SHARE = 0.15
 SHOWN_TIES = 4
 
 _LABELS = dict(zip(AXES, ("depth", "seq", "micro", "zero", "offload", "ckpt"), strict=True))
@@ -52,8 +53,8 @@ class Caution(Enum):
         "Stopped by you before the search had ended: something faster may not have been tried."
     )
     DISTURBED = (
-        f"Other processes took more than {DISTURBED_SHARE:.0%} of the processor during the timing:"
-        " the rates may be too low. Run again on a quiet machine."
+        "Other processes took much of the processor during the timing: the rates may be too low."
+        " Run again on a quiet machine."
     )
     BROKEN_TRIALS = (
         "Some trials crashed or hung, so what they would have shown is missing:"
@@ -70,8 +71,9 @@ def cautions(document: dict[str, Any], space: Space) -> tuple[Caution, ...]:
     micro_batches, trials = space.axes["micro_batch"], document["trials"]
     applies = {
         Caution.NOT_CONFIRMED: not document["confirmed"],
-        Caution.STOPPED_BY_USER: document["provenance"].get("stopped_by") == "user",
-        Caution.DISTURBED: document["measured"]["disturbed_share"] > DISTURBED_SHARE,
+        Caution.STOPPED_BY_USER: bool(document["provenance"].get("stopped_by")),
+        Caution.DISTURBED: document["measured"]["disturbed_share"]
+        > DISTURBED_SHARE[document["fingerprint"]["kind"]],
         Caution.BROKEN_TRIALS: trials["crashed"] + trials["hung"] > 0,
         Caution.LARGEST_MICRO_BATCH: len(micro_batches) > 1
         and document["config"]["micro_batch"] == max(micro_batches),
@@ -105,7 +107,9 @@ class _Study:
 
 
 class PlainReporter:
-    """Appends one line per trial, and reasons that are too long for it on a second."""
+    """Appends one line per trial, however long its reason."""
+
+    _wraps = False
 
     def __init__(self, console: Console, clock: Callable[[], float]) -> None:
         self._console = console
@@ -150,7 +154,9 @@ class PlainReporter:
         return self._clock() - self._known.started_at
 
     def _trial(self, record: Record) -> list[Text]:
-        return _trial(record, self._elapsed_s, self._known.space, self._console)
+        head, tail = _trial(record, self._elapsed_s, self._known.space, self._console)
+        width = self._console.width if self._wraps else sys.maxsize
+        return _fit(head, tail, width, _INDENT)
 
     def _print(self, *lines: Text) -> None:
         _print(self._console, *lines)
@@ -162,6 +168,8 @@ class LiveReporter(PlainReporter):
     The lines are redrawn from rich's own thread, so every attribute that they are drawn from is
     replaced whole, never changed in place.
     """
+
+    _wraps = True
 
     def __init__(self, console: Console, clock: Callable[[], float]) -> None:
         super().__init__(console, clock)
@@ -388,8 +396,8 @@ def _header(space: Space, width: int) -> Text:
     return Text(f" time  no kind   {candidate} result {rates}", "dim")
 
 
-def _trial(record: Record, elapsed_s: float, space: Space, console: Console) -> list[Text]:
-    """One trial, in one line if what came of it fits there."""
+def _trial(record: Record, elapsed_s: float, space: Space, console: Console) -> tuple[Text, str]:
+    """One trial, and what came of it."""
     verdict, measured = record.outcome.verdict, record.outcome.measurement
     if _has_room(space, console.width):
         candidate = words(record.candidate, space)
@@ -404,10 +412,10 @@ def _trial(record: Record, elapsed_s: float, space: Space, console: Console) -> 
     )
     if verdict.fits and measured is not None:
         head.append(" " * (_VERDICT_WIDTH - len(verdict.value)))
-        return _fit(head, _rates(measured, space), console.width, _INDENT)
+        return head, _rates(measured, space)
     reason = printable(" ".join(record.outcome.reason.split()), console)
     head.append(":" if reason else "")
-    return _fit(head, reason, console.width, _INDENT)
+    return head, reason
 
 
 def _has_room(space: Space, width: int) -> bool:

@@ -13,7 +13,8 @@ from typing import IO
 
 from autotune.wire import Dial, encode
 
-WORKER = [sys.executable, "-m", "probes"]
+# -P: a folder named like a module in the user's working directory must not stand in for it.
+WORKER = [sys.executable, "-P", "-m", "probes"]
 
 
 class LocalRank:

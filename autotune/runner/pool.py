@@ -18,7 +18,8 @@ from typing import Protocol
 
 from autotune.device import Device
 from autotune.device.cpu import host_oom_kills
-from autotune.outcome import Verdict, gib
+from autotune.options import gib
+from autotune.outcome import Verdict
 from autotune.runner import Job, Result, StopRequestedError
 from autotune.runner.channel import Channel, Peer
 from autotune.runner.local import LocalRank
