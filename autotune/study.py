@@ -186,22 +186,20 @@ class Study:
     # The search.
 
     def _search(self) -> None:
-        while (why := self._search_is_over()) is None:
+        while (why := self._why_stop()) is None and self._sampler.open_candidates():
             for trial, candidate in self._ask_round():
-                if self._search_is_over() is None:
+                if self._why_stop() is None:
                     record = self._probe_trial(trial, candidate)
                 else:
                     outcome = Outcome(Verdict.SKIPPED, reason="the search ended before its turn")
                     record = Record(trial.number, "search", candidate, outcome)
                 self._tell(trial, record)
-        self._reporter.note(f"search ended: {why}")
+        self._reporter.note(f"search ended: {why or 'every candidate of the space was tried'}")
 
-    def _search_is_over(self) -> str | None:
-        """Why the search ends now; None while it goes on."""
+    def _why_stop(self) -> str | None:
+        """Why no further probe is run; None while there may be one."""
         if self._stop:
             raise StopRequestedError
-        if not self._sampler.open_candidates():
-            return "every candidate of the space was tried"
         if self._options.trials is not None and self._probed >= self._options.trials:
             return f"--trials {self._options.trials} probes were run"
         if self._clock.remaining_s() < self._finals_s() + self._typical_probe_s():
@@ -214,12 +212,14 @@ class Study:
     def _ask_round(self) -> list[tuple[Trial, Candidate]]:
         """Some open candidates of one build, ascending in tokens.
 
-        Starting a group is dear: the live one is kept until its probes have paid for it. While
-        nothing has fitted, the smallest open candidate comes next, alone.
+        Starting a group is dear: the live one is kept until its probes have paid for it, unless
+        all of its last round were too slow. While nothing has fitted, the smallest open candidate
+        comes next, alone.
         """
         started_s = self._group_start_s[-1] if self._group_start_s else 0.0
         owed = self._group_probe_s < PAY_BACK * started_s
-        self._sampler.build = self._runner.live_build if owed else None
+        promising = any(r.outcome.verdict == Verdict.OK for r in self.records[-ROUND:])
+        self._sampler.build = self._runner.live_build if owed and promising else None
         if any(r.outcome.verdict.bounds_memory for r in self.records) and not self._fitting():
             smallest = min(self._sampler.open_candidates(), key=lambda c: (c.depth, c.tokens))
             self._journal.study.enqueue_trial(sampler.params(smallest))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import platform
 from collections.abc import Callable
 from functools import partial
@@ -56,7 +57,10 @@ def build(start: Start, rank: int, meter: Meter, send: Send) -> Live:
     meter.limit(start.capacity_bytes)
     torch.manual_seed(start.seed)
     send(Entered(Phase.ENGINE))
-    return Live(start, world, build_engine(start, world.device), meter)
+    live = Live(start, world, build_engine(start, world.device), meter)
+    gc.collect()
+    gc.freeze()  # torch's own objects: collecting between probes then costs little
+    return live
 
 
 def fault(error: BaseException, phase: Phase, device_type: str, meter: Meter) -> Fault:

@@ -1,0 +1,104 @@
+"""A real rank that misbehaves once, as the variable FAULT says: `<what>@<phase>:<rank>`.
+
+Runs the product's own worker; only the moment of the fault is put into it. `what` is one of the
+functions below, `phase` one of import, build, warmup or timed.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import struct
+import time
+from collections.abc import Callable
+from typing import Any
+
+import probes.__main__ as rank_main
+from autotune.wire import Entered
+
+WHAT, _, WHERE = os.environ["FAULT"].partition("@")
+PHASE, _, RANK = WHERE.partition(":")
+
+
+def hang() -> None:
+    time.sleep(3600)
+
+
+def stop() -> None:
+    os.kill(os.getpid(), signal.SIGSTOP)
+
+
+def leave() -> None:
+    os._exit(7)
+
+
+def killed() -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def error() -> None:
+    raise ZeroDivisionError("a bug in the user's model")
+
+
+def oom() -> None:
+    import torch
+
+    torch.ones(2**36)
+
+
+def garbage() -> None:
+    send_raw(b"\x80\x04 this is no message")
+    hang()
+
+
+def old_version() -> None:
+    send_raw(b'{"v":0,"type":"Ready","body":{}}')
+    hang()
+
+
+def huge() -> None:
+    # The header alone: a message of 1 GiB is announced.
+    os.write(LINKS[0]._connection.fileno(), struct.pack("!i", 2**30))
+    hang()
+
+
+def cut_short() -> None:
+    os.write(LINKS[0]._connection.fileno(), struct.pack("!i", 100) + b"{")
+    hang()
+
+
+def child() -> None:
+    """Leaves a process of the rank's session behind."""
+    if os.fork() == 0:
+        time.sleep(3600)
+
+
+def send_raw(data: bytes) -> None:
+    LINKS[0]._connection.send_bytes(data)
+
+
+LINKS: list[Any] = []
+FAULTS: dict[str, Callable[[], None]] = {
+    f.__name__: f
+    for f in (
+        hang, stop, leave, killed, error, oom, garbage, old_version, huge, cut_short, child,
+    )
+}  # fmt: skip
+
+
+class FaultyRank(rank_main.Rank):
+    """Does what it is asked, right after it has announced the phase."""
+
+    def __init__(self, link: Any, number: int) -> None:
+        super().__init__(link, number)
+        LINKS.append(link)
+
+    def send(self, message: Any) -> None:
+        super().send(message)
+        if isinstance(message, Entered) and message.phase == PHASE and str(self.number) == RANK:
+            FAULTS[WHAT]()
+
+
+if __name__ == "__main__":
+    rank_main.Rank = FaultyRank  # type: ignore[misc]
+    rank_main.main()

@@ -1,0 +1,298 @@
+"""Worker groups with real ranks: what each way of failing becomes, and what is left behind."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import psutil
+import pytest
+
+from autotune.device import DeviceInfo
+from autotune.outcome import Verdict
+from autotune.runner import Job, Result, StopRequestedError, local, pool
+from autotune.runner.channel import Channel
+from autotune.runner.pool import Pool
+from autotune.space import Candidate, Limits, Workload
+from autotune.wire import Phase, Rule
+
+MIB = 2**20
+SMALL = Candidate(depth=1, seq_len=32, micro_batch=1)
+RULE = Rule(3, 0.5, 0.1, 5, 0.02, 0.1)
+FAULTY = [sys.executable, "-P", str(Path(__file__).parent / "support" / "faulty_rank.py")]
+
+
+class Cpu:
+    """The CPU, without what the machine's own limits would add."""
+
+    kind = "cpu"
+    infos = (DeviceInfo(0, "cpu", "a processor", 16 * 2**30, False),)
+
+    def in_use_bytes(self) -> tuple[int, ...]:
+        return (0,)
+
+    def rank_environment(self, world_size: int) -> dict[str, str]:
+        return {"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
+
+
+class Started:
+    """A pool, and what it said on the way."""
+
+    def __init__(self, logs: Path, world_size: int, capacity_bytes: int) -> None:
+        self.notes: list[str] = []
+        self.phases: list[Phase] = []
+        self.stop = False
+        self.pool = Pool(
+            device=Cpu(),  # type: ignore[arg-type]
+            workload=Workload("gpt", 64, 256, "fp32", "adamw", "ddp", world_size, None),
+            limits=Limits(capacity_bytes, 0.8, 64 * 2**30, 0.9),
+            logs=logs,
+            seed=0,
+            stop=lambda: self.stop,
+            on_phase=lambda phase, steps: self.phases.append(phase),
+            note=self.notes.append,
+        )
+
+    def run(self, candidate: Candidate = SMALL, **job: object) -> Result:
+        asked = Job(candidate, 1, 1, RULE, None, fresh=False)
+        return self.pool.run(replace(asked, **job), time.monotonic() + 120)  # type: ignore[arg-type]
+
+
+Start = Callable[..., Started]
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[Start]:
+    started: list[Started] = []
+
+    def one(world_size: int = 1, capacity_bytes: int = 4 * 2**30) -> Started:
+        started.append(Started(tmp_path, world_size, capacity_bytes))
+        return started[-1]
+
+    yield one
+    for each in started:
+        each.pool.close()
+
+
+@pytest.fixture
+def fault(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
+    def set_up(what: str) -> None:
+        monkeypatch.setattr(local, "WORKER", FAULTY)
+        monkeypatch.setenv("FAULT", what)
+
+    return set_up
+
+
+def ranks() -> list[psutil.Process]:
+    """Living processes that this test started, zombies left out."""
+    return [
+        child
+        for child in psutil.Process().children(recursive=True)
+        if child.status() != psutil.STATUS_ZOMBIE
+    ]
+
+
+# A group that works.
+
+
+def test_a_probe_reports_steps_peaks_and_what_it_ran_on(start: Start) -> None:
+    result = start().run()
+    assert result.verdict is Verdict.OK
+    assert result.report is not None
+    assert len(result.report.step_s) >= RULE.timed_steps
+    assert len(result.report.warmup_step_s) >= RULE.warmup_steps
+    assert result.report.peaks.device_bytes > 100 * MIB
+    assert result.parameters == 12 * 64**2 + 2 * 256 * 64 + 3 * 64
+    assert "torch" in (result.versions or {})
+
+
+def test_candidates_of_one_build_share_a_group(start: Start) -> None:
+    group = start()
+    first, second = group.run(), group.run(replace(SMALL, micro_batch=2, seq_len=64))
+    assert (first.warm, second.warm) == (False, True)
+    assert first.group_start_s > 0
+    assert second.group_start_s == 0
+
+
+def test_another_build_gets_another_group_and_the_old_one_is_gone(start: Start) -> None:
+    group = start()
+    group.run()
+    old = {child.pid for child in ranks()}
+    group.run(replace(SMALL, checkpointing="full"))
+    new = {child.pid for child in ranks()}
+    assert new
+    assert not old & new
+
+
+def test_two_ranks_train_as_one_group(start: Start) -> None:
+    result = start(world_size=2).run()
+    assert result.verdict is Verdict.OK
+
+
+def test_a_probe_that_cannot_reach_the_incumbent_stops_early(start: Start) -> None:
+    result = start().run(needed_step_s=1e-9)
+    assert result.verdict is Verdict.PRUNED
+    assert result.report is not None
+    assert len(result.report.warmup_step_s) == RULE.warmup_steps
+
+
+def test_every_phase_is_announced_in_order(start: Start) -> None:
+    group = start()
+    group.run()
+    assert group.phases[:5] == list(Phase)[:5]
+
+
+# Memory.
+
+
+def test_a_real_oom_is_said_to_be_one_and_the_next_probe_runs(start: Start) -> None:
+    group = start(capacity_bytes=400 * MIB)
+    large = group.run(replace(SMALL, micro_batch=512, seq_len=512))
+    assert large.verdict is Verdict.OOM
+    assert large.peaks is not None
+    assert large.peaks.device_bytes <= 400 * MIB
+    assert group.run().verdict is Verdict.OK
+
+
+def test_one_rank_out_of_memory_is_the_groups_oom_and_its_peer_is_gone(
+    start: Start, fault: Callable[[str], None]
+) -> None:
+    fault("oom@warmup:1")
+    group = start(world_size=2)
+    assert group.run().verdict is Verdict.OOM
+    assert not ranks()
+
+
+def test_a_warm_group_shows_the_peak_of_a_fresh_one(start: Start) -> None:
+    group = start()
+    fresh = group.run()
+    group.run(replace(SMALL, micro_batch=256, seq_len=128))
+    warm = group.run()
+    assert fresh.report is not None
+    assert warm.report is not None
+    assert warm.report.peaks.device_bytes == pytest.approx(
+        fresh.report.peaks.device_bytes, rel=0.03
+    )
+
+
+# Ranks that go.
+
+
+@pytest.mark.parametrize(
+    ("what", "says"),
+    [
+        ("leave@warmup:1", "rank 1 left with exit code 7 in phase warmup"),
+        ("killed@timed:0", "rank 0 was ended by SIGKILL in phase timed"),
+        ("error@warmup:0", "rank 0 in phase warmup: ZeroDivisionError: a bug"),
+        ("garbage@warmup:0", "rank 0 sent what is no message: not JSON"),
+        ("old_version@build:1", "rank 1 sent what is no message: message of version 0"),
+        ("huge@warmup:1", "rank 1 sent what is no message"),
+        ("cut_short@warmup:0", "rank 0 sent what is no message"),
+    ],
+)
+def test_a_rank_that_breaks_is_crashed_with_its_cause_and_its_peer_is_gone(
+    start: Start,
+    fault: Callable[[str], None],
+    monkeypatch: pytest.MonkeyPatch,
+    what: str,
+    says: str,
+) -> None:
+    monkeypatch.setattr("autotune.runner.channel.PEER_TIMEOUT_S", 1)
+    fault(what)
+    result = start(world_size=2).run()
+    assert result.verdict is Verdict.CRASHED
+    assert says in result.reason
+    assert not ranks()
+
+
+@pytest.mark.parametrize("what", ["hang@timed:1", "stop@timed:0"])
+def test_a_rank_that_hangs_is_ended_with_its_group_at_its_deadline(
+    start: Start, fault: Callable[[str], None], monkeypatch: pytest.MonkeyPatch, what: str
+) -> None:
+    monkeypatch.setitem(pool.PHASE_DEADLINE_S, Phase.TIMED, 1.0)
+    fault(what)
+    result = start(world_size=2).run()
+    assert result.verdict is Verdict.HUNG
+    assert "in phase timed" in result.reason
+    assert not ranks()
+
+
+def test_a_process_that_a_rank_left_behind_goes_with_its_group(
+    start: Start, fault: Callable[[str], None]
+) -> None:
+    fault("child@warmup:0")
+    group = start()
+    group.run()
+    assert len(ranks()) == 2
+    group.pool.retire()
+    assert not ranks()
+
+
+def test_a_live_group_whose_rank_died_between_probes_is_replaced(start: Start) -> None:
+    group = start()
+    group.run()
+    (rank,) = ranks()
+    rank.kill()
+    os.waitid(os.P_PID, rank.pid, os.WEXITED | os.WNOWAIT)  # the pool itself must reap it
+    again = group.run()
+    assert again.verdict is Verdict.OK
+    assert not again.warm
+
+
+def test_a_rank_that_cannot_start_is_crashed(
+    start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(local, "WORKER", [sys.executable, "-c", "raise SystemExit(3)"])
+    result = start().run()
+    assert result.verdict is Verdict.CRASHED
+    assert "exit code 3 before it dialled" in result.reason
+
+
+# The budget and the user.
+
+
+def test_a_probe_that_the_budget_cuts_short_is_skipped_not_hung(
+    start: Start, fault: Callable[[str], None]
+) -> None:
+    fault("hang@import:0")
+    asked = Job(SMALL, 1, 1, RULE, None, fresh=False)
+    result = start().pool.run(asked, time.monotonic() + 0.5)
+    assert result.verdict is Verdict.SKIPPED
+    assert not ranks()
+
+
+def test_a_wish_to_stop_ends_the_wait(start: Start, fault: Callable[[str], None]) -> None:
+    fault("hang@import:0")
+    group = start()
+    group.stop = True
+    with pytest.raises(StopRequestedError):
+        group.run()
+    group.pool.close()
+    assert not ranks()
+
+
+def test_a_peer_without_the_key_is_turned_away(start: Start) -> None:
+    from multiprocessing import AuthenticationError
+    from multiprocessing.connection import Client
+    from threading import Thread
+
+    channel = Channel()
+    dial = channel.dial(0, child=True)
+    errors: list[Exception] = []
+
+    def intrude() -> None:
+        try:
+            Client((dial.host, dial.port), authkey=b"a guess")
+        except (AuthenticationError, EOFError, OSError) as error:
+            errors.append(error)
+
+    intruder = Thread(target=intrude)
+    intruder.start()
+    assert channel.accept() is None
+    intruder.join()
+    channel.close()
+    assert errors
