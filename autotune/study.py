@@ -563,12 +563,8 @@ def _least(bounded: Sequence[Record], space: Space) -> str:
     if not seen:
         return f"{text}; no candidate lived long enough to say how much it needs"
     peak_bytes, record = min(seen, key=lambda item: item[0])
-    ran_out = record.outcome.verdict == Verdict.OOM
-    most = "had taken" if ran_out else "peaked at"
-    return (
-        f"{text}; the least any candidate needed: {record.candidate.key} {most} {gib(peak_bytes)}"
-        + (" when it ran out" if ran_out else "")
-    )
+    how = "held {} when it ran out" if record.outcome.verdict == Verdict.OOM else "peaked at {}"
+    return f"{text}; the least peak seen: {record.candidate.key} {how.format(gib(peak_bytes))}"
 
 
 def _calmer(first: Outcome, second: Outcome) -> Outcome:

@@ -27,7 +27,11 @@ class Meter(Protocol):
     """Memory of this rank between `reset` and `peaks`."""
 
     def limit(self, capacity_bytes: int) -> None:
-        """Make an allocation beyond the capacity fail as it would on such a device."""
+        """Make an allocation beyond the capacity fail as it would on such a device.
+
+        Raises:
+            MemoryError: this process holds more than that already.
+        """
         ...
 
     def lift(self) -> None:
@@ -53,9 +57,17 @@ class CpuMeter:
     """Peaks of the process."""
 
     def limit(self, capacity_bytes: int) -> None:
-        # RLIMIT_DATA counts private writable memory; the libraries' file-backed pages are part
-        # of VmHWM but not of it.
-        soft = max(1, capacity_bytes - status_bytes("RssFile"))
+        # OpenMP cannot start its threads under a tight limit, and ends the process then.
+        torch.ones(2**20).add_(1)
+        room = capacity_bytes - status_bytes("VmRSS")
+        if room < 0:
+            raise MemoryError(
+                f"the process holds {-room} bytes more than the capacity of {capacity_bytes}"
+                " before it builds anything"
+            )
+        # RLIMIT_DATA counts private writable memory, touched or not, and no file-backed pages;
+        # VmHWM counts what is resident of both. They differ by what they differ by now.
+        soft = status_bytes("VmData") + room
         resource.setrlimit(
             resource.RLIMIT_DATA, (soft, resource.getrlimit(resource.RLIMIT_DATA)[1])
         )

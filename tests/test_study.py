@@ -229,7 +229,9 @@ def test_an_oom_where_none_was_expected_to_fit_stands(run: Callable[..., Run]) -
             return Result(Verdict.OOM, "too large", warm=True)
         result = saturating(job)
         assert result.report is not None
-        peaks = replace(result.report.peaks, device_bytes=c.depth * c.tokens * MIB)
+        peaks = replace(
+            result.report.peaks, device_bytes=job.candidate.depth * job.candidate.tokens * MIB
+        )
         return replace(result, report=replace(result.report, peaks=peaks))
 
     done = run(answer, sampler="grid")

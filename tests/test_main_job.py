@@ -1,0 +1,213 @@
+"""`python -m autotune` as a user runs it: whole studies in processes of their own."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import psutil
+import pytest
+from jsonschema import Draft202012Validator
+
+from autotune.export.best import load_schema
+
+TINY = ["--device", "cpu", "--depth", "1", "--seq-len", "32", "--micro-batch", "1,2",
+        "--vocab-size", "256", "--checkpointing", "none"]  # fmt: skip
+PATIENCE_S = 60.0
+
+
+class Command:
+    """A running `python -m autotune`."""
+
+    def __init__(self, folder: Path, *arguments: str, **environment: str) -> None:
+        self.out = folder / "study"
+        self.began = time.monotonic()
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "autotune", "--out", str(self.out), *arguments],
+            cwd=folder,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env=os.environ | environment,
+        )
+
+    def end(self) -> tuple[int, str, str]:
+        """Exit code, stdout and stderr."""
+        stdout, stderr = self.process.communicate(timeout=120)
+        return self.process.returncode, stdout, stderr
+
+    def ranks(self) -> list[psutil.Process]:
+        try:
+            return psutil.Process(self.process.pid).children(recursive=True)
+        except psutil.NoSuchProcess:
+            return []
+
+    def wait_for(self, what: Callable[[], Any]) -> Any:
+        """What `what` returns as soon as it is true."""
+        deadline = time.monotonic() + PATIENCE_S
+        while time.monotonic() < deadline:
+            if found := what():
+                return found
+            assert self.process.poll() is None, self.process.communicate()
+            time.sleep(0.02)
+        raise AssertionError("waited in vain")
+
+    def wait_for_ranks(self) -> list[psutil.Process]:
+        found: list[psutil.Process] = self.wait_for(self.ranks)
+        return found
+
+    def trials(self) -> list[str]:
+        """Verdicts so far."""
+        table = self.out / "trials.csv"
+        return list(pd.read_csv(table)["verdict"]) if table.exists() else []
+
+    def best(self) -> dict[str, Any]:
+        found: dict[str, Any] = json.loads((self.out / "best.json").read_text())
+        return found
+
+
+Run = Callable[..., Command]
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Iterator[Run]:
+    commands: list[Command] = []
+
+    def one(*arguments: str, **environment: str) -> Command:
+        commands.append(Command(tmp_path, *arguments, **environment))
+        return commands[-1]
+
+    yield one
+    for command in commands:
+        command.process.kill()
+        command.process.wait()
+
+
+def gone(processes: list[psutil.Process], within_s: float) -> bool:
+    """Whether all of `processes` have ended in time."""
+    return not psutil.wait_procs(processes, timeout=within_s)[1]
+
+
+def test_the_main_job_writes_a_confirmed_best_json_that_validates(run: Run) -> None:
+    command = run("--budget", "60s", "--trials", "2", "--finals", "1", *TINY)
+    code, stdout, stderr = command.end()
+    assert (code, stderr) == (0, "")
+    best = command.best()
+    Draft202012Validator(load_schema()).validate(best)
+    assert best["confirmed"]
+    assert best["config"]["depth"] == 1
+    assert best["measured"]["peak_bytes"]["device"] < best["limits"]["limit_bytes"]
+    assert best["trials"]["ok"] + best["trials"]["pruned"] == 2
+    assert str(command.out / "best.json") in stdout
+    assert sorted(p.name for p in command.out.iterdir()) == [
+        "best.json", "logs", "manifest.json", "optuna.log", "trials.csv",
+    ]  # fmt: skip
+
+
+def test_a_study_stays_within_five_seconds_of_its_budget(run: Run) -> None:
+    command = run("--budget", "12s", "--device", "cpu")
+    code, _, stderr = command.end()
+    assert code == 0, stderr
+    assert time.monotonic() - command.began < 17
+
+
+def test_nothing_fits_is_exit_code_3_with_the_least_peak_seen(run: Run) -> None:
+    code, _, stderr = run("--budget", "60s", "--capacity", "64MiB", *TINY).end()
+    assert code == 3
+    assert stderr.count("\n") == 1
+    assert "nothing fits under 51 MiB (80% of 64 MiB)" in stderr
+    assert "the least peak seen: d1-s32-b1" in stderr
+
+
+def test_ranks_that_cannot_run_are_exit_code_5_with_the_first_cause(
+    run: Run, tmp_path: Path
+) -> None:
+    (tmp_path / "broken").mkdir()
+    (tmp_path / "broken" / "torch.py").write_text("raise ImportError('torch is broken')\n")
+    code, _, stderr = run("--budget", "60s", *TINY, PYTHONPATH=str(tmp_path / "broken")).end()
+    assert code == 5
+    assert "ImportError: torch is broken" in stderr
+    assert stderr.count("\n") == 1
+
+
+def test_a_study_that_is_killed_leaves_no_rank(run: Run) -> None:
+    command = run("--budget", "60s", "--world-size", "2", "--device", "cpu")
+    command.wait_for(command.trials)
+    ranks = command.wait_for_ranks()
+    command.process.send_signal(signal.SIGKILL)
+    assert gone(ranks, within_s=5)
+
+
+def test_a_study_that_is_killed_leaves_no_rank_that_was_stopped(run: Run) -> None:
+    command = run("--budget", "60s", "--device", "cpu")
+    command.wait_for(command.trials)
+    ranks = command.wait_for_ranks()
+    for rank in ranks:
+        rank.suspend()
+    command.process.send_signal(signal.SIGKILL)
+    assert gone(ranks, within_s=5)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_a_first_signal_writes_the_best_so_far_and_is_exit_code_4(
+    run: Run, number: signal.Signals
+) -> None:
+    command = run("--budget", "10m", "--device", "cpu")
+    command.wait_for(lambda: "ok" in command.trials())
+    ranks = command.ranks()
+    command.process.send_signal(number)
+    code, _, stderr = command.end()
+    assert code == 4
+    assert number.name in stderr
+    assert command.best()["confirmed"] is False
+    assert gone(ranks, within_s=5)
+
+
+def test_a_signal_before_anything_fitted_is_exit_code_5(run: Run) -> None:
+    command = run("--budget", "10m", "--device", "cpu")
+    ranks = command.wait_for_ranks()
+    command.process.send_signal(signal.SIGINT)
+    code, _, stderr = command.end()
+    assert code == 5
+    assert "SIGINT before anything fitted" in stderr
+    assert gone(ranks, within_s=5)
+
+
+def test_a_second_signal_ends_it_at_once_and_leaves_no_process(run: Run) -> None:
+    command = run("--budget", "10m", "--device", "cpu")
+    ranks = command.wait_for_ranks()
+    for rank in ranks:
+        rank.suspend()  # a rank that does not react, so that the first signal takes a while
+    command.process.send_signal(signal.SIGINT)
+    command.process.send_signal(signal.SIGINT)
+    command.process.wait(timeout=5)
+    assert gone(ranks, within_s=5)
+
+
+@pytest.mark.parametrize("flags", [[], ["--dtype", "fp32", "--checkpointing", "full"]])
+@pytest.mark.gpu
+def test_the_main_job_runs_on_cuda(run: Run, flags: list[str]) -> None:
+    shape = ["--depth", "2", "--seq-len", "256", "--micro-batch", "1,2,4", "--finals", "1"]
+    command = run("--budget", "90s", "--device", "cuda:0", *shape, *flags)
+    code, _, stderr = command.end()
+    assert code == 0, stderr
+    best = command.best()
+    assert best["fingerprint"]["kind"] == "cuda"
+    peaks = best["measured"]["peak_bytes"]
+    assert peaks["device"] >= peaks["reserved"] >= peaks["allocated"] > 0
+
+
+@pytest.mark.gpu
+def test_a_pretended_smaller_card_runs_out_of_memory(run: Run) -> None:
+    shape = ["--depth", "4", "--seq-len", "2048", "--micro-batch", "1,256", "--finals", "1"]
+    command = run("--budget", "2m", "--device", "cuda:0", "--capacity", "8GiB", *shape)
+    assert command.end()[0] == 0
+    assert "oom" in command.trials()

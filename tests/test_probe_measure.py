@@ -1,0 +1,170 @@
+"""The stopping rule, and the steps it stops."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+import torch
+
+from autotune.wire import Entered, Peaks, Phase, Probe, Rule
+from probes.conditions import Watch
+from probes.measure import hopeless, measure, settled, warmed
+from probes.world import World
+
+RULE = Rule(
+    warmup_steps=3, warmup_tolerance=0.1, warmup_limit_s=10, timed_steps=5, half_width=0.02,
+    timed_limit_s=10,
+)  # fmt: skip
+
+
+def probe(**fields: Any) -> Probe:
+    asked: dict[str, Any] = {
+        "number": 1, "micro_batch": 2, "seq_len": 4, "grad_accum": 1, "micro_steps": 1,
+        "rule": RULE, "needed_step_s": None,
+    }  # fmt: skip
+    return Probe(**asked | fields)
+
+
+@pytest.mark.parametrize(
+    ("steps", "over"),
+    [
+        ([1.0, 1.0], False),
+        ([9.0, 1.0, 1.0], True),
+        ([4.0, 2.0, 1.0], False),
+        ([4.0, 2.0, 1.0, 1.05], True),
+        ([5.0, 4.0, 3.0], True),
+    ],
+    ids=["too few", "steady", "still falling", "steady at last", "time is up"],
+)
+def test_warm_up_ends_when_steps_are_steady_or_time_is_up(steps: list[float], over: bool) -> None:
+    assert warmed(RULE, steps) is over
+
+
+@pytest.mark.parametrize(
+    ("steps", "over"),
+    [
+        ([1.0] * 4, False),
+        ([1.0] * 5, True),
+        ([1.0, 1.2] * 3, False),
+        ([2.0, 2.4] * 3, True),
+    ],
+    ids=["too few", "known", "not known", "time is up"],
+)
+def test_timing_ends_when_the_median_is_known_or_time_is_up(
+    steps: list[float], over: bool
+) -> None:
+    assert settled(RULE, steps) is over
+
+
+def test_nothing_is_hopeless_without_an_incumbent() -> None:
+    assert not hopeless(probe(), [9.0] * 3, [9.0] * 9)
+
+
+def test_nothing_is_hopeless_before_the_warm_up_stands() -> None:
+    assert not hopeless(probe(needed_step_s=1.0), [9.0] * 2, [])
+
+
+def test_a_warm_up_far_too_slow_is_hopeless() -> None:
+    assert hopeless(probe(needed_step_s=1.0), [9.0, 1.3, 1.3], [])
+
+
+def test_a_warm_up_a_little_too_slow_is_given_a_chance() -> None:
+    assert not hopeless(probe(needed_step_s=1.0), [9.0, 1.2, 1.2], [])
+
+
+def test_timed_steps_whose_interval_lies_beyond_the_incumbent_are_hopeless() -> None:
+    assert hopeless(probe(needed_step_s=1.0), [1.0] * 3, [1.01] * 8)
+
+
+def test_timed_steps_whose_interval_reaches_the_incumbent_go_on() -> None:
+    assert not hopeless(probe(needed_step_s=1.0), [1.0] * 3, [0.9, 0.95] + [1.1] * 6)
+
+
+class CountingEngine:
+    """Notes its calls; a micro-step is one character."""
+
+    parameters = 1
+
+    def __init__(self) -> None:
+        self.calls = ""
+        self.shapes: set[tuple[int, ...]] = set()
+        self.ids: list[int] = []
+
+    def forward_backward(
+        self, ids_bt: torch.Tensor, targets_bt: torch.Tensor, *, last: bool
+    ) -> torch.Tensor:
+        assert torch.equal(ids_bt[:, 1:], targets_bt[:, :-1])
+        self.calls += "L" if last else "m"
+        self.shapes.add(tuple(ids_bt.shape))
+        self.ids += ids_bt.flatten().tolist()
+        return torch.tensor(1.5)
+
+    def update(self) -> None:
+        self.calls += "u"
+
+    def reset(self) -> None:
+        self.calls += "r"
+
+
+class NoMeter:
+    def limit(self, capacity_bytes: int) -> None: ...
+    def lift(self) -> None: ...
+    def reset(self) -> None: ...
+    def sample(self) -> None: ...
+
+    def peaks(self) -> Peaks:
+        return Peaks(1, 1, 1, 1, 1, 0)
+
+    def retries(self) -> int:
+        return 0
+
+
+def run(asked: Probe) -> tuple[CountingEngine, Any, list[Any]]:
+    engine, told = CountingEngine(), []
+    report = measure(
+        asked,
+        engine=engine,
+        world=World(0, 1, torch.device("cpu")),
+        meter=NoMeter(),
+        vocab_size=10,
+        watch=lambda: Watch(None),
+        tell=told.append,
+    )
+    return engine, report, told
+
+
+def test_a_step_is_its_micro_steps_and_one_update() -> None:
+    engine, report, _ = run(probe(grad_accum=3, micro_steps=3))
+    steps = len(report.step_s) + len(report.warmup_step_s)
+    assert engine.calls == "r" + "mmLu" * steps
+
+
+def test_batches_have_the_candidates_shape_and_the_models_tokens() -> None:
+    engine, _, _ = run(probe(micro_batch=3, seq_len=7))
+    assert engine.shapes == {(3, 7)}
+    assert set(engine.ids) <= set(range(10))
+
+
+def test_a_schedule_run_in_part_is_scaled_to_the_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    # Each look at the clock is one second after the last: start, between, end.
+    ticks = iter(range(10_000))
+    monkeypatch.setattr("probes.measure.time.perf_counter", lambda: float(next(ticks)))
+    _, report, _ = run(probe(grad_accum=8, micro_steps=2))
+    assert set(report.step_s) == {7 * 1.0 + 1.0}
+
+
+def test_a_report_has_the_loss_and_the_floors_of_the_rule() -> None:
+    _, report, _ = run(probe())
+    assert report.loss == 1.5
+    assert len(report.warmup_step_s) >= 3
+    assert len(report.step_s) >= 5
+    assert math.isfinite(report.timed_s)
+
+
+def test_a_probe_stopped_in_warm_up_reports_those_steps_and_no_timed_phase() -> None:
+    _, report, told = run(probe(needed_step_s=1e-12))
+    assert report.stopped_early
+    assert report.step_s == report.warmup_step_s[1:]
+    assert Entered(Phase.TIMED) not in told
