@@ -46,7 +46,7 @@ class SpaceSampler(BaseSampler):
     def __init__(self, space: Space, base: BaseSampler | None) -> None:
         self.build: Build | None = None
         self._base = base
-        self._distributions = distributions(space)
+        self.distributions = distributions(space)
         self._candidates = space.candidates
         self._index = {candidate: i for i, candidate in enumerate(space.candidates)}
         self._open = np.ones(len(space.candidates), dtype=bool)
@@ -69,7 +69,7 @@ class SpaceSampler(BaseSampler):
     def infer_relative_search_space(
         self, study: Study, trial: FrozenTrial
     ) -> dict[str, BaseDistribution]:
-        return self._distributions
+        return self.distributions
 
     def sample_relative(
         self, study: Study, trial: FrozenTrial, search_space: dict[str, BaseDistribution]
@@ -109,7 +109,7 @@ class SpaceSampler(BaseSampler):
     def _proposal(self, base: BaseSampler, study: Study, trial: FrozenTrial) -> dict[str, Any]:
         relative = base.infer_relative_search_space(study, trial)
         proposal = base.sample_relative(study, trial, relative)
-        for name, distribution in self._distributions.items():
+        for name, distribution in self.distributions.items():
             if name not in proposal:
                 proposal[name] = base.sample_independent(study, trial, name, distribution)
         return proposal
@@ -117,7 +117,7 @@ class SpaceSampler(BaseSampler):
     def _place(self, params: dict[str, Any]) -> list[float]:
         """A point in which each numeric axis is 0 to 1 long and other categories are 1 apart."""
         place: list[float] = []
-        for name, distribution in self._distributions.items():
+        for name, distribution in self.distributions.items():
             if isinstance(distribution, IntDistribution):
                 low, high, at = map(
                     float, (distribution.low, distribution.high, int(params[name]))

@@ -225,6 +225,7 @@ def resolve(options: Options, device: Device, host_bytes: int, cores: int) -> Sp
         ),
         Fixed("dtype", dtype, dtype_why),
         Fixed("optimizer", options.optimizer, "--optimizer"),
+        Fixed("device", device.infos[0].name, device.why),
         Fixed("world_size", str(world_size), world_why),
         Fixed("capacity", f"{capacity_bytes / 2**30:.2f} GiB a rank", capacity_why),
         Fixed("ceiling", f"{options.ceiling:.0%}", "--ceiling"),
@@ -255,13 +256,18 @@ def _why(asked: object, flag: str, kind: str) -> str:
 
 
 def _world_size(options: Options, device: Device, cores: int) -> tuple[int, str]:
-    available = cores * RANKS_PER_CORE if device.kind == "cpu" else len(device.infos)
+    if device.kind == "cpu":
+        available, all_of_it = cores * RANKS_PER_CORE, 1
+        what = f"{cores} cores, {RANKS_PER_CORE} ranks a core"
+    elif any(info.uuid.startswith("MIG-") for info in device.infos):
+        # CUDA gives a process one MIG instance, and NCCL does not join several.
+        available, all_of_it, what = 1, 1, "a MIG instance trains alone"
+    else:
+        available = all_of_it = len(device.infos)
+        what = "devices"
     if options.world_size is None:
-        return (1, "default on cpu") if device.kind == "cpu" else (available, "all devices")
+        return all_of_it, f"default on {device.kind}"
     if options.world_size > available:
-        what = (
-            f"{cores} cores, {RANKS_PER_CORE} ranks a core" if device.kind == "cpu" else "devices"
-        )
         raise UsageError(
             f"--world-size {options.world_size}: at most {available} here ({what});"
             f" use --world-size {available}"

@@ -6,24 +6,18 @@ kept for the finals; the rest is the search's.
 
 from __future__ import annotations
 
-import json
-import os
-import platform
-import signal
 import statistics
-import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from enum import StrEnum
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 import optuna
 from optuna.trial import Trial
 
-from autotune import __version__, memory, sampler
+from autotune import memory, provenance, sampler
+from autotune.budget import Clock, StopFlag
 from autotune.device import Device
 from autotune.export import best
 from autotune.journal import Journal, candidate_of
@@ -95,49 +89,6 @@ def rule_for(kind: str, budget_s: float) -> Rule:
     )
 
 
-class StopFlag:
-    """Set by the first SIGINT, SIGTERM or SIGHUP; the second one kills the ranks and leaves."""
-
-    def __init__(self) -> None:
-        self.signal: signal.Signals | None = None
-        self.kill: Callable[[], None] = lambda: None
-        self._previous = {
-            number: signal.signal(number, self._receive)
-            for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-        }
-
-    def __bool__(self) -> bool:
-        return self.signal is not None
-
-    def restore(self) -> None:
-        for number, handler in self._previous.items():
-            signal.signal(number, handler)
-
-    def _receive(self, number: int, frame: FrameType | None) -> None:
-        if self.signal is not None:
-            self.kill()
-            os._exit(128 + number)
-        self.signal = signal.Signals(number)
-
-
-class Clock:
-    """The budget's clock. `started` is a reading of `time.monotonic`."""
-
-    def __init__(self, budget_s: float, started: float) -> None:
-        self.budget_s = budget_s
-        self._start = started
-
-    def elapsed_s(self) -> float:
-        return time.monotonic() - self._start
-
-    def remaining_s(self) -> float:
-        return self.budget_s - self.elapsed_s()
-
-    def at(self, elapsed_s: float) -> float:
-        """That moment on `time.monotonic`'s clock."""
-        return self._start + elapsed_s
-
-
 class Study:
     """One study over one space. `run` is the whole of it."""
 
@@ -153,6 +104,7 @@ class Study:
         runner: Runner,
         reporter: Reporter,
         stop: StopFlag,
+        publish: Callable[[Sequence[Record]], object],
     ) -> None:
         self._options = options
         self._space = space
@@ -163,8 +115,8 @@ class Study:
         self._runner = runner
         self._reporter = reporter
         self._stop = stop
+        self._publish = publish
         self._rule = rule_for(device_kind, options.budget_s)
-        self.objective = options.objective
         self._probed = 0
         self._group_start_s: list[float] = []
         self._group_probe_s = 0.0
@@ -177,11 +129,6 @@ class Study:
             self._finals()
         except StopRequestedError:
             self._reporter.note("stopped by the user")
-
-    @property
-    def stopped_by(self) -> signal.Signals | None:
-        """The signal that ended the study early."""
-        return self._stop.signal
 
     # The search.
 
@@ -223,22 +170,9 @@ class Study:
         if any(r.outcome.verdict.bounds_memory for r in self.records) and not self._fitting():
             smallest = min(self._sampler.open_candidates(), key=lambda c: (c.depth, c.tokens))
             self._journal.study.enqueue_trial(sampler.params(smallest))
-            return [self._ask()]
-        asked = [self._ask()]
-        build = self._sampler.build = asked[0][1].build
-        while len(asked) < self._round_size() and self._sampler.has_open(build):
-            asked.append(self._ask())
-        return sorted(asked, key=lambda item: item[1].tokens)
-
-    def _round_size(self) -> int:
-        trials = self._options.trials
-        return ROUND if trials is None else min(ROUND, trials - self._probed)
-
-    def _ask(self) -> tuple[Trial, Candidate]:
-        trial = self._journal.study.ask(sampler.distributions(self._space))
-        candidate = candidate_of(trial)
-        self._sampler.close(candidate)
-        return trial, candidate
+            return ask_round(self._journal.study, self._sampler, 1)
+        left = ROUND if self._options.trials is None else self._options.trials - self._probed
+        return ask_round(self._journal.study, self._sampler, min(ROUND, left))
 
     def _probe_trial(self, trial: Trial, candidate: Candidate) -> Record:
         """Measure `candidate`, unless what is known already says how that would end."""
@@ -280,16 +214,18 @@ class Study:
         if incumbent is None or incumbent.outcome.measurement is None:
             return None
         found = incumbent.outcome.measurement
-        low = found.value(self.objective) * found.step.median / found.step.high
-        return step_s_for(low, candidate, self._space.workload, self.objective)
+        low = found.value(self._options.objective) * found.step.median / found.step.high
+        return step_s_for(low, candidate, self._space.workload, self._options.objective)
 
     def _tell(self, trial: Trial, record: Record) -> None:
         before = self._incumbent()
         self.records.append(record)
+        if self._incumbent() is not before:
+            self._publish(self.records)
         found = record.outcome.measurement
-        value = None if found is None else found.value(self.objective)
+        value = None if found is None else found.value(self._options.objective)
         self._journal.tell(trial, record, value, self._space.limits)
-        self._reporter.told(record, self._incumbent() or before)
+        self._reporter.told(record, self._incumbent())
 
     # One measurement.
 
@@ -437,7 +373,7 @@ class Study:
 
     def _value(self, record: Record) -> float:
         found = record.outcome.measurement
-        return found.value(self.objective) if found is not None else 0.0
+        return found.value(self._options.objective) if found is not None else 0.0
 
     def _grad_accum(self, candidate: Candidate) -> int:
         accum = self._space.workload.grad_accum(candidate)
@@ -463,13 +399,36 @@ def run(
     """
     clock = Clock(options.budget_s, started)
     proposals = sampler.make(space, options.sampler, options.seed)
-    fingerprint = {"kind": device.kind, "devices": device.fingerprint(), "software": _software(),
-                   "host_bytes": space.limits.host_capacity_bytes}  # fmt: skip
-    manifest = {"schema_version": 1, "argv": list(argv), "options": _plain(options),
-                "space": space.manifest(), "fingerprint": fingerprint}  # fmt: skip
-    journal = Journal(folder, proposals, manifest)
+    fingerprint = {
+        "kind": device.kind,
+        "devices": device.fingerprint(),
+        "host_bytes": space.limits.host_capacity_bytes,
+        "software": provenance.software(),
+    }
+    origin = {"argv": list(argv), "options": provenance.plain(options), "folder": str(folder)}
+    manifest = {"schema_version": 1, "space": space.manifest(), "fingerprint": fingerprint}
+    journal = Journal(folder, proposals, manifest | origin)
     reporter.started(space, options.budget_s, folder)
     stop = StopFlag()
+
+    def publish(records: Sequence[Record]) -> dict[str, Any] | None:
+        """Write best.json as far as `records` know it; None where nothing fits."""
+        choice = best.winner(records, space.workload, options.objective)
+        if choice is None:
+            return None
+        ended = {"elapsed_s": round(clock.elapsed_s(), 3), "stopped_by": stop.name}
+        document = best.best_json(
+            choice,
+            records,
+            space,
+            options.objective,
+            fingerprint=fingerprint | {"ranks": provenance.rank_versions(records)},
+            environment=provenance.environment(device, space),
+            provenance=origin | ended,
+        )
+        best.write_best(journal.best, document)
+        return document
+
     runner = Pool(
         device=device,
         workload=space.workload,
@@ -491,21 +450,20 @@ def run(
         runner=runner,
         reporter=reporter,
         stop=stop,
+        publish=publish,
     )
     try:
         try:
             study.run()
         finally:
             runner.close()
-        about = {
-            "fingerprint": fingerprint | {"ranks": _rank_versions(study.records)},
-            "environment": _environment(device, space),
-            "provenance": {"argv": list(argv), "autotune": __version__, "study": str(folder),
-                           "elapsed_s": round(clock.elapsed_s(), 3), "seed": options.seed,
-                           "budget_s": options.budget_s, "sampler": options.sampler,
-                           "stopped_by": study.stopped_by and study.stopped_by.name},
-        }  # fmt: skip
-        return _conclude(study, space, journal, reporter, about)
+        document = publish(study.records)
+        if document is None:
+            return _nothing(study.records, space, stop.name)
+        reporter.finished(document, journal.best)
+        if stop:
+            return Ended(Ending.STOPPED, f"stopped by {stop.name}; the best so far is written")
+        return Ended(Ending.FOUND)
     finally:
         reporter.close()
         stop.restore()
@@ -516,33 +474,30 @@ def first_candidate(options: Options, space: Space) -> Candidate:
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     proposals = sampler.make(space, options.sampler, options.seed)
     study = optuna.create_study(sampler=proposals, direction="maximize")
-    return candidate_of(study.ask(sampler.distributions(space)))
+    size = ROUND if options.trials is None else min(ROUND, options.trials)
+    return ask_round(study, proposals, size)[0][1]
 
 
-def _conclude(
-    study: Study, space: Space, journal: Journal, reporter: Reporter, about: dict[str, Any]
-) -> Ended:
-    """Write the result, or say why there is none."""
-    objective = study.objective
-    choice = best.winner(study.records, space.workload, objective)
-    if choice is None:
-        return _nothing(study.records, space, study.stopped_by)
-    document = best.best_json(choice, study.records, space, objective, **about)
-    best.write_best(journal.best, document)
-    reporter.finished(document, journal.best)
-    if study.stopped_by is not None:
-        return Ended(
-            Ending.STOPPED, f"stopped by {study.stopped_by.name}; the best so far is written"
-        )
-    return Ended(Ending.FOUND)
+def ask_round(
+    study: optuna.Study, proposals: sampler.SpaceSampler, size: int
+) -> list[tuple[Trial, Candidate]]:
+    """At most `size` open candidates of one build, ascending in tokens, and their trials."""
+    asked: list[tuple[Trial, Candidate]] = []
+    while not asked or (len(asked) < size and proposals.has_open(asked[0][1].build)):
+        trial = study.ask(proposals.distributions)
+        candidate = candidate_of(trial)
+        proposals.close(candidate)
+        proposals.build = candidate.build
+        asked.append((trial, candidate))
+    return sorted(asked, key=lambda item: item[1].tokens)
 
 
-def _nothing(records: Sequence[Record], space: Space, stopped_by: signal.Signals | None) -> Ended:
+def _nothing(records: Sequence[Record], space: Space, stopped_by: str | None) -> Ended:
     """Why no configuration can be named."""
     tried = [r for r in records if r.outcome.verdict != Verdict.SKIPPED]
     bounded = [r for r in tried if r.outcome.verdict.bounds_memory]
     if stopped_by is not None:
-        return Ended(Ending.NO_MEASUREMENT, f"stopped by {stopped_by.name} before anything fitted")
+        return Ended(Ending.NO_MEASUREMENT, f"stopped by {stopped_by} before anything fitted")
     if bounded:
         return Ended(Ending.NOTHING_FITS, _least(bounded, space))
     if tried:
@@ -577,45 +532,3 @@ def _calmer(first: Outcome, second: Outcome) -> Outcome:
 def _disturbance(found: Measurement | None) -> tuple[bool, float]:
     assert found is not None
     return found.conditions.thermally_throttled, found.disturbed_share
-
-
-def _software() -> dict[str, str]:
-    """Versions of what decides the numbers, without importing it."""
-    found = {"python": platform.python_version(), "platform": platform.platform()}
-    for package in ("torch", "deepspeed", "optuna", "numpy", "autotune"):
-        try:
-            found[package] = version(package)
-        except PackageNotFoundError:
-            continue
-    return found
-
-
-def _rank_versions(records: Sequence[Record]) -> dict[str, str]:
-    """What the ranks said of their own software."""
-    return next((r.outcome.versions for r in records if r.outcome.versions is not None), {})
-
-
-_TELLING = (
-    "PYTORCH_",
-    "TORCH_",
-    "CUDA_",
-    "NCCL_",
-    "GLOO_",
-    "OMP_",
-    "MKL_",
-    "MALLOC_",
-    "LD_PRELOAD",
-)
-"""Beginnings of the environment variables that change what a step costs."""
-
-
-def _environment(device: Device, space: Space) -> dict[str, Any]:
-    """What the ranks ran under: allocator, thread and communication settings."""
-    ranks = dict(os.environ) | device.rank_environment(space.workload.world_size)
-    return {"variables": {k: v for k, v in sorted(ranks.items()) if k.startswith(_TELLING)}}
-
-
-def _plain(options: Options) -> dict[str, Any]:
-    """`options` as JSON types."""
-    plain: dict[str, Any] = json.loads(json.dumps(asdict(options), default=str))
-    return plain

@@ -149,7 +149,7 @@ class Ready:
 
 @dataclass(frozen=True)
 class Progress:
-    """Rank 0 to study, now and then: the timed steps so far, in seconds."""
+    """Rank 0 to study, now and then: the steps of this phase so far, in seconds."""
 
     number: int
     step_s: list[float]

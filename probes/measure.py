@@ -46,12 +46,14 @@ def measure(
     meter.reset()
     tell(Entered(Phase.WARMUP))
     steps = _Steps(probe, engine, world, vocab_size)
+    progress = _Progress(probe.number, world, tell)
     began = time.monotonic()
     warmup: list[float] = []
     stopped = False
     while not (stopped or warmed(probe.rule, warmup)):
         warmup.append(steps.run())
         meter.sample()
+        progress.made(warmup)
         stopped = hopeless(probe, warmup, [])
     retries = meter.retries()
     timed_began = time.monotonic()
@@ -59,15 +61,12 @@ def measure(
     timed: list[float] = []
     if not stopped:
         tell(Entered(Phase.TIMED))
-    told = timed_began
     while not (stopped or settled(probe.rule, timed)):
         timed.append(steps.run())
         meter.sample()
         looking.sample()
         stopped = hopeless(probe, warmup, timed)
-        if world.rank == 0 and time.monotonic() - told > PROGRESS_S:
-            told = time.monotonic()
-            tell(Progress(probe.number, timed))
+        progress.made(timed)
     conditions = looking.conditions()
     ended = time.monotonic()
     return Report(
@@ -108,6 +107,21 @@ def hopeless(probe: Probe, warmup: list[float], timed: list[float]) -> bool:
     if len(timed) >= probe.rule.timed_steps:
         return interval(timed).low > probe.needed_step_s
     return min(warmup[1:] + timed) > HOPELESS_MARGIN * probe.needed_step_s
+
+
+class _Progress:
+    """Tells the study of steps as they are made, for all ranks, but not of every one."""
+
+    def __init__(self, number: int, world: World, tell: Tell) -> None:
+        self._number = number
+        self._world = world
+        self._tell = tell
+        self._told = time.monotonic()
+
+    def made(self, step_s: list[float]) -> None:
+        if self._world.rank == 0 and time.monotonic() - self._told > PROGRESS_S:
+            self._told = time.monotonic()
+            self._tell(Progress(self._number, step_s))
 
 
 class _Steps:

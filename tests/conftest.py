@@ -20,6 +20,7 @@ class FakeDevice:
 
     kind: Literal["cpu", "cuda"]
     infos: tuple[DeviceInfo, ...]
+    why: str = "--device"
 
     def in_use_bytes(self) -> tuple[int, ...]:
         return (0,) * len(self.infos)

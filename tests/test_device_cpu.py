@@ -181,13 +181,13 @@ def test_oom_kills_are_none_where_nothing_tells(machine):
 def test_the_device_is_the_machine_s_memory(machine):
     machine.groups(V2)
     machine.cgroup("user/job/memory.max", 8 * GIB)
-    (info,) = CpuDevice(*machine.roots).infos
+    (info,) = CpuDevice("--device", *machine.roots).infos
     assert (info.index, info.uuid, info.capacity_bytes) == (0, "cpu", 8 * GIB)
 
 
 def test_the_name_is_the_processor_s_with_its_cores(machine):
     machine.cpuinfo("processor\t: 0\nmodel name\t: AMD EPYC\n\nprocessor\t: 1\nmodel name\t: x\n")
-    assert CpuDevice(*machine.roots).infos[0].name == "AMD EPYC, 16 cores"
+    assert CpuDevice("--device", *machine.roots).infos[0].name == "AMD EPYC, 16 cores"
 
 
 @pytest.mark.parametrize(
@@ -202,22 +202,22 @@ def test_the_name_is_the_processor_s_with_its_cores(machine):
 )
 def test_bf16_follows_the_instruction_sets(machine, cpuinfo, bf16):
     machine.cpuinfo(cpuinfo)
-    assert CpuDevice(*machine.roots).infos[0].bf16 is bf16
+    assert CpuDevice("--device", *machine.roots).infos[0].bf16 is bf16
 
 
 @pytest.mark.parametrize(("world_size", "threads"), [(1, "16"), (3, "5"), (32, "1")])
 def test_ranks_share_the_cores(machine, world_size, threads):
-    environment = CpuDevice(*machine.roots).rank_environment(world_size)
+    environment = CpuDevice("--device", *machine.roots).rank_environment(world_size)
     assert environment["OMP_NUM_THREADS"] == threads
 
 
 def test_ranks_on_the_cpu_see_no_cuda_device(machine):
-    assert CpuDevice(*machine.roots).rank_environment(1)["CUDA_VISIBLE_DEVICES"] == ""
+    assert CpuDevice("--device", *machine.roots).rank_environment(1)["CUDA_VISIBLE_DEVICES"] == ""
 
 
 def test_the_fingerprint_holds_processor_cores_and_memory(machine):
     machine.cpuinfo("model name\t: AMD EPYC\nflags\t\t: fpu\n")
-    assert CpuDevice(*machine.roots).fingerprint() == {
+    assert CpuDevice("--device", *machine.roots).fingerprint() == {
         "kind": "cpu",
         "name": "AMD EPYC, 16 cores",
         "cores": 16,
@@ -227,7 +227,7 @@ def test_the_fingerprint_holds_processor_cores_and_memory(machine):
 
 
 def test_the_cpu_is_never_too_busy_to_start(machine):
-    check_idle(CpuDevice(*machine.roots), allow_busy=False)
+    check_idle(CpuDevice("--device", *machine.roots), allow_busy=False)
 
 
 def test_this_machine_can_be_opened():

@@ -233,3 +233,15 @@ def test_the_manifest_is_json(cpu: Device) -> None:
     manifest = on(cpu, Options(global_batch=GlobalBatch(384, "tokens"))).manifest()
     assert json.loads(json.dumps(manifest)) == manifest
     assert manifest["workload"]["global_batch"] == "384tok"
+
+
+def test_mig_instances_train_alone(gpus: Device) -> None:
+    gpus.infos = tuple(replace(info, uuid=f"MIG-{info.index}") for info in gpus.infos)
+    assert on(gpus).workload.world_size == 1
+    with pytest.raises(UsageError, match="use --world-size 1"):
+        on(gpus, Options(world_size=2))
+
+
+def test_a_plan_says_why_it_runs_where_it_does(cpu: Device) -> None:
+    cpu.why = "auto: NVML is not available"
+    assert why(on(cpu), "device") == "auto: NVML is not available"

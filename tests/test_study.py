@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import optuna
 import pandas as pd
@@ -15,12 +16,13 @@ from support.records import MIB, space
 from support.scripted import QUIET, Listener, ScriptedRunner, ok
 
 from autotune import sampler
+from autotune.budget import Clock, StopFlag
 from autotune.journal import Journal
 from autotune.options import Options
 from autotune.outcome import Verdict
 from autotune.runner import Job, Result
 from autotune.space import Candidate, Space
-from autotune.study import ATTEMPTS, Clock, StopFlag, Study, first_candidate, rule_for
+from autotune.study import ATTEMPTS, Study, first_candidate, rule_for
 
 SPACE = space()
 LIMIT_BYTES = SPACE.limits.limit_bytes
@@ -43,6 +45,7 @@ class Run:
         asked = replace(Options(budget_s=PLENTY_S, **options))  # type: ignore[arg-type]
         self.runner = ScriptedRunner(answer)
         self.listener = Listener()
+        self.published: list[Any] = []
         proposals = sampler.make(among, asked.sampler, asked.seed)
         self.journal = Journal(folder, proposals, {})
         stop = StopFlag()
@@ -56,6 +59,7 @@ class Run:
             runner=self.runner,
             reporter=self.listener,
             stop=stop,
+            publish=self.published.append,
         )
         try:
             self.study.run()
@@ -104,8 +108,9 @@ def test_the_same_seed_proposes_the_same_candidates(tmp_path: Path) -> None:
     assert runs[0].runner.searched == runs[1].runner.searched
 
 
-def test_a_dry_run_names_a_candidate_of_the_first_round(run: Callable[..., Run]) -> None:
-    assert first_candidate(Options(seed=5), SPACE) in run(trials=4, seed=5).runner.searched
+def test_a_dry_run_names_what_is_probed_first(run: Callable[..., Run]) -> None:
+    first = first_candidate(Options(seed=5), SPACE)
+    assert first == run(trials=9, seed=5).runner.searched[0]
 
 
 def test_a_larger_candidate_than_one_that_ran_out_is_skipped_with_its_witness(
@@ -355,6 +360,14 @@ def stop_at(probes: int) -> Callable[[Job], Result]:
         return saturating(job)
 
     return answer
+
+
+def test_the_result_is_published_at_every_new_incumbent(run: Callable[..., Run]) -> None:
+    done = run(trials=4, finals=1)
+    values = [r.outcome.measurement.model_flops_per_s for r in done.study.records[:4]
+              if r.outcome.measurement is not None]  # fmt: skip
+    rises = sum(value > max(values[:i], default=0.0) for i, value in enumerate(values))
+    assert len(done.published) == rises >= 1
 
 
 # The rule.

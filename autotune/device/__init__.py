@@ -45,6 +45,8 @@ class Device(Protocol):
 
     kind: Literal["cpu", "cuda"]
     infos: tuple[DeviceInfo, ...]
+    why: str
+    """How it came to be chosen, for people."""
 
     def in_use_bytes(self) -> tuple[int, ...]:
         """Memory in use now on each device, whoever holds it."""
@@ -78,15 +80,15 @@ def open_device(spec: str) -> Device:
     from autotune.device.cpu import CpuDevice
 
     if spec == "cpu":
-        return CpuDevice()
+        return CpuDevice("--device")
     from autotune.device.cuda import NoCuda, open_cuda
 
     positions = None if match[1] is None else [int(part) for part in match[1].split(",")]
-    device = open_cuda(positions)
+    device = open_cuda(positions, why="--device" if spec != "auto" else "auto: NVML sees CUDA")
     if not isinstance(device, NoCuda):
         return device
     if spec == "auto":
-        return CpuDevice()
+        return CpuDevice(f"auto: {device.reason}")
     raise UsageError(f"--device {spec}: {device.reason}; use --device {device.instead}")
 
 

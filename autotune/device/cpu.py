@@ -29,7 +29,8 @@ class CpuDevice:
     kind: Literal["cpu", "cuda"] = "cpu"
     infos: tuple[DeviceInfo, ...]
 
-    def __init__(self, proc: Path = PROC, cgroups: Path = CGROUPS) -> None:
+    def __init__(self, why: str = "--device", proc: Path = PROC, cgroups: Path = CGROUPS) -> None:
+        self.why = why
         model, flags = _processor(proc)
         self._cores = cores(proc, cgroups)
         name = f"{model}, {self._cores} core{'s' if self._cores > 1 else ''}"

@@ -58,7 +58,8 @@ class CudaDevice:
     kind: Literal["cpu", "cuda"] = "cuda"
     infos: tuple[DeviceInfo, ...]
 
-    def __init__(self, units: Sequence[Unit]) -> None:
+    def __init__(self, units: Sequence[Unit], why: str = "--device") -> None:
+        self.why = why
         self._units = tuple(units)
         self.infos = tuple(_info(index, unit) for index, unit in enumerate(units))
 
@@ -109,7 +110,9 @@ class CudaDevice:
 
 
 def open_cuda(
-    positions: Sequence[int] | None = None, environ: Mapping[str, str] = os.environ
+    positions: Sequence[int] | None = None,
+    environ: Mapping[str, str] = os.environ,
+    why: str = "--device",
 ) -> CudaDevice | NoCuda:
     """The visible CUDA devices, or those at `positions` among them; `NoCuda` says why not."""
     try:
@@ -119,7 +122,7 @@ def open_cuda(
         if isinstance(visible, NoCuda):
             return visible
         chosen = visible if positions is None else _at(positions, visible)
-        return chosen if isinstance(chosen, NoCuda) else CudaDevice(chosen)
+        return chosen if isinstance(chosen, NoCuda) else CudaDevice(chosen, why)
     except nvml.NVMLError as error:
         return NoCuda(f"NVML is not available: {str(error).rstrip('.')}")
 

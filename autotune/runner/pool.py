@@ -43,6 +43,7 @@ from autotune.wire import (
     WireError,
 )
 
+# Without a sign of life; a step that is made is one.
 PHASE_DEADLINE_S = {
     Phase.IMPORT: 120.0,
     Phase.BUILD: 180.0,
@@ -81,6 +82,7 @@ class _Rank:
     peer: Peer | None = None
     phase: Phase = Phase.IMPORT
     entered: float = field(default_factory=time.monotonic)
+    """When it entered the phase, or made its last step there."""
     ready: Ready | None = None
     report: Report | None = None
     fault: Fault | None = None
@@ -220,9 +222,10 @@ class Group:
                 rank.enter(phase)
                 if rank.number == 0:
                     self._on_phase(phase, 0)
-            case Progress():
-                if rank.number == 0:
-                    self._on_phase(rank.phase, len(message.step_s))
+            case Progress() if rank.number == 0:
+                for each in self.ranks:  # they step together
+                    each.entered = time.monotonic()
+                self._on_phase(rank.phase, len(message.step_s))
             case Store(host, port) if rank.number == 0 and self._start is not None:
                 self._start = replace(self._start, store_host=host, store_port=port)
                 for other in self.ranks[1:]:
