@@ -29,7 +29,9 @@ from autotune import __version__
 from autotune.options import (
     Checkpointing,
     Dtype,
+    EngineName,
     Objective,
+    Offload,
     OptimizerName,
     Options,
     SamplerName,
@@ -176,8 +178,16 @@ def tune(
     micro_batch: Annotated[str | None, _flag(
         _SPACE, "Samples per rank and micro-step, e.g. 1:64 or 8,16"
         " (default: 12 sizes from 1 to 128; on cpu 1:16).", "INTS")] = None,
-    zero: Annotated[str, _flag(
-        _SPACE, "ZeRO stages; this version has only stage 0.", "INTS")] = "0",
+    engine: Annotated[EngineName, _flag(
+        _SPACE, "Training engine (auto: ddp for stage 0, deepspeed for the others).")] = "auto",
+    zero: Annotated[str | None, _flag(
+        _SPACE, "ZeRO stages, e.g. 0,2,3; for fsdp 3 gives parameters back after forward and 2"
+        " keeps them (default: the engine's stages on several ranks; 0 on one).",
+        "INTS")] = None,
+    offload: Annotated[str | None, _flag(
+        _SPACE, "What moves to host memory: none, optimizer, all (optimizer and parameters)"
+        " (default: none; all three where stage 0 cannot hold the deepest model).",
+        "NAMES")] = None,
     checkpointing: Annotated[str, _flag(
         _SPACE, "Activation checkpointing: none, full or both.", "NAMES")] = "none,full",
     dtype: Annotated[Dtype, _flag(
@@ -231,7 +241,9 @@ def tune(
         depth=None if depth is None else parse_ints(depth, "--depth"),
         seq_len=None if seq_len is None else parse_ints(seq_len, "--seq-len"),
         micro_batch=None if micro_batch is None else parse_ints(micro_batch, "--micro-batch"),
-        zero=parse_ints(zero, "--zero", least=0),
+        engine=engine,
+        zero=None if zero is None else parse_ints(zero, "--zero", least=0),
+        offload=None if offload is None else parse_names(offload, "--offload", Offload),
         checkpointing=parse_names(checkpointing, "--checkpointing", Checkpointing),
         dtype=dtype,
         optimizer=optimizer,

@@ -16,11 +16,13 @@ from typing import Literal, get_args
 Checkpointing = Literal["none", "full"]
 Dtype = Literal["auto", "fp32", "bf16", "fp16"]
 OptimizerName = Literal["adamw", "muon"]
+EngineName = Literal["auto", "ddp", "deepspeed", "fsdp"]
+Offload = Literal["none", "optimizer", "all"]
 Objective = Literal["flops", "tokens_per_s", "samples_per_s"]
 SamplerName = Literal["tpe", "gp", "random", "grid"]
 
 MODELS = ("gpt",)
-ZERO_STAGES = (0,)
+ZERO_STAGES = (0, 1, 2, 3)
 MIN_CAPACITY_BYTES = 64 * 2**20
 LONGEST_S = 365 * 24 * 3600.0
 
@@ -60,7 +62,9 @@ class Options:
     depth: tuple[int, ...] | None = None
     seq_len: tuple[int, ...] | None = None
     micro_batch: tuple[int, ...] | None = None
-    zero: tuple[int, ...] = (0,)
+    engine: EngineName = "auto"
+    zero: tuple[int, ...] | None = None
+    offload: tuple[str, ...] | None = None
     checkpointing: tuple[str, ...] = ("none", "full")
     dtype: Dtype = "auto"
     optimizer: OptimizerName = "adamw"
@@ -75,12 +79,7 @@ class Options:
     def __post_init__(self) -> None:
         if self.model not in MODELS:
             raise UsageError(f"--model {self.model}: unknown model; known: {', '.join(MODELS)}")
-        for stage in self.zero:
-            if stage not in ZERO_STAGES:
-                raise UsageError(
-                    f"--zero {stage}: stages 1 to 3 need the DeepSpeed engine, which this version"
-                    " does not have yet; use --zero 0"
-                )
+        self._check_stages()
         for flag, value in [("--width", self.width), ("--vocab-size", self.vocab_size)]:
             if value is not None and value < 1:
                 raise UsageError(f"{flag} {value}: must be at least 1")
@@ -99,6 +98,42 @@ class Options:
             raise UsageError(f"--trials {self.trials}: must be at least 1")
         if not 0 <= self.seed < 2**32:
             raise UsageError(f"--seed {self.seed}: must be 0 to {2**32 - 1}, e.g. 0")
+
+    def _check_stages(self) -> None:
+        """That engine, stages and offloads go together, as far as that can be told from them."""
+        stages = ENGINE_STAGES[self.engine]
+        for stage in self.zero or ():
+            if stage not in ZERO_STAGES:
+                raise UsageError(f"--zero {stage}: no such stage; known: 0, 1, 2, 3")
+            if stage not in stages:
+                raise UsageError(
+                    f"--zero {stage}: --engine {self.engine} has no such stage;"
+                    f" use --zero {','.join(map(str, stages))}"
+                )
+        moved = [offload for offload in self.offload or () if offload != "none"]
+        if not moved:
+            return
+        if self.engine in ("ddp", "fsdp"):
+            raise UsageError(
+                f"--offload {moved[0]}: --engine {self.engine} does not offload here;"
+                " use --engine deepspeed, or --offload none"
+            )
+        if self.zero is not None and not any(self.zero):
+            raise UsageError(
+                f"--offload {moved[0]}: stage 0 keeps everything on the device;"
+                " add a stage, e.g. --zero 2"
+            )
+        if "all" in moved and self.zero is not None and 3 not in self.zero:
+            raise UsageError("--offload all: only stage 3 can offload parameters; add --zero 3")
+
+
+ENGINE_STAGES: dict[str, tuple[int, ...]] = {
+    "auto": (0, 1, 2, 3),
+    "ddp": (0,),
+    "deepspeed": (0, 1, 2, 3),
+    "fsdp": (2, 3),
+}
+"""ZeRO stages that each engine has. FSDP's are its two ways: parameters kept or given back."""
 
 
 def parse_duration_s(text: str, flag: str) -> float:

@@ -20,9 +20,14 @@ class GptShape:
         return self.width // HEAD_DIM
 
     @property
+    def block_matrices(self) -> int:
+        """Parameters of the blocks' matrices: 12·d² each."""
+        return 12 * self.depth * self.width**2
+
+    @property
     def matmul_parameters(self) -> int:
-        """Parameters that multiply activations: 12·d² a block, and the untied head."""
-        return 12 * self.depth * self.width**2 + self.vocab_size * self.width
+        """Parameters that multiply activations: the blocks' matrices and the untied head."""
+        return self.block_matrices + self.vocab_size * self.width
 
     @property
     def parameters(self) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import itertools
 import math
 from dataclasses import asdict, dataclass
@@ -9,8 +10,9 @@ from functools import cached_property
 from typing import Any
 
 from autotune.device import Device
-from autotune.options import GlobalBatch, Options, UsageError
+from autotune.options import ENGINE_STAGES, GlobalBatch, Options, UsageError
 from autotune.shapes import GptShape, gpt_shape
+from autotune.state import StateBytes, state_bytes
 
 AXES = ("depth", "seq_len", "micro_batch", "zero_stage", "offload", "checkpointing")
 RANKS_PER_CORE = 2
@@ -69,6 +71,12 @@ class Candidate:
             f"-z{self.zero_stage}-{self.offload}-{self.checkpointing}"
         )
 
+    @property
+    def exists(self) -> bool:
+        """Whether stage and offload go together: stage 0 keeps all, only 3 offloads weights."""
+        least_stage = {"none": 0, "optimizer": 1, "all": 3}
+        return self.zero_stage >= least_stage[self.offload]
+
     def covers(self, other: Candidate) -> bool:
         """Whether this needs at least the memory of `other`: the same kind, nowhere smaller."""
         return (
@@ -91,8 +99,27 @@ class Workload:
     dtype: str
     optimizer: str
     engine: str
+    """As asked: "auto" is ddp for stage 0 and deepspeed for the others."""
     world_size: int
     global_batch: GlobalBatch | None
+
+    def engine_of(self, candidate: Candidate | Build) -> str:
+        """The engine that runs `candidate`: ddp, deepspeed or fsdp."""
+        if self.engine != "auto":
+            return self.engine
+        return "deepspeed" if candidate.zero_stage else "ddp"
+
+    def state_bytes(self, candidate: Candidate | Build) -> StateBytes:
+        """Model state of one rank."""
+        return state_bytes(
+            self.shape(candidate.depth),
+            engine=self.engine_of(candidate),
+            zero_stage=candidate.zero_stage,
+            offload=candidate.offload,
+            dtype=self.dtype,
+            optimizer=self.optimizer,
+            world_size=self.world_size,
+        )
 
     def shape(self, depth: int) -> GptShape:
         return gpt_shape(depth, self.width, self.vocab_size)
@@ -194,20 +221,22 @@ def resolve(options: Options, device: Device, host_bytes: int, cores: int) -> Sp
     dtype, dtype_why = _dtype(options, device)
     vocab_size = options.vocab_size or int(defaults["vocab_size"])
     workload = Workload(
-        options.model, options.width, vocab_size, dtype, options.optimizer, "ddp", world_size,
-        options.global_batch,
+        options.model, options.width, vocab_size, dtype, options.optimizer, options.engine,
+        world_size, options.global_batch,
     )  # fmt: skip
     limits = Limits(capacity_bytes, options.ceiling, host_bytes, options.host_ceiling)
+    depths = options.depth or defaults["depth"]
+    stages, offloads, stages_why = _stages(options, workload, limits, max(depths), device.kind)
     axes: dict[str, tuple[Any, ...]] = {
-        "depth": options.depth or defaults["depth"],
+        "depth": depths,
         "seq_len": options.seq_len or defaults["seq_len"],
         "micro_batch": options.micro_batch or defaults["micro_batch"],
-        "zero_stage": options.zero,
-        "offload": ("none",),
+        "zero_stage": stages,
+        "offload": offloads,
         "checkpointing": options.checkpointing,
     }
     _check_size(axes)
-    points = [Candidate(*values) for values in itertools.product(*axes.values())]
+    points = [c for c in map(_candidate, itertools.product(*axes.values())) if c.exists]
     candidates = [c for c in points if workload.grad_accum(c) is not None]
     if not candidates:
         nearest = workload.nearest_global_batch(points)
@@ -232,11 +261,11 @@ def resolve(options: Options, device: Device, host_bytes: int, cores: int) -> Sp
     ]
     if options.global_batch is not None:
         fixed.append(Fixed("global_batch", str(options.global_batch), "--global-batch"))
-    fixed += [
-        Fixed(name, str(values[0]), "the only value")
-        for name, values in axes.items()
-        if len(values) == 1
-    ]
+    fixed.append(Fixed("engine", options.engine, "--engine"))
+    for name, values in axes.items():
+        if len(values) == 1:
+            why = stages_why if name in ("zero_stage", "offload") else "the only value"
+            fixed.append(Fixed(name, str(values[0]), why))
     return Space(workload, limits, axes, tuple(sorted(candidates)), tuple(fixed))
 
 
@@ -253,6 +282,63 @@ def _check_size(axes: dict[str, tuple[Any, ...]]) -> None:
 
 def _why(asked: object, flag: str, kind: str) -> str:
     return flag if asked else f"default on {kind}"
+
+
+def _candidate(values: tuple[Any, ...]) -> Candidate:
+    return Candidate(*values)
+
+
+def _stages(
+    options: Options, workload: Workload, limits: Limits, deepest: int, kind: str
+) -> tuple[tuple[int, ...], tuple[str, ...], str]:
+    """Stages and offloads to search, and why these.
+
+    They matter where there are ranks to share with, or where stage 0 cannot hold the deepest
+    model. On the CPU the host is the device, and an offload moves nothing.
+    """
+    known = ENGINE_STAGES[options.engine]
+    without = _without_deepspeed(options)
+    offloads = options.offload or ("none",)
+    if options.zero is not None:
+        return options.zero, offloads, "--zero"
+    if options.engine in ("ddp", "fsdp"):
+        return known, offloads, "all the engine has"
+    if without:
+        return (0,), offloads, without
+    if options.offload is not None and set(offloads) != {"none"}:
+        return known, offloads, "--offload"
+    if workload.world_size > 1:
+        known_why = "several ranks can share"
+        return known, _offloads_for(workload, limits, deepest, kind), known_why
+    if _offloads_for(workload, limits, deepest, kind) != ("none",):
+        why = "stage 0 cannot hold the deepest model"
+        return (0, 2, 3), ("none", "optimizer", "all"), why
+    return (0,), ("none",), "one rank has nobody to share with"
+
+
+def _offloads_for(workload: Workload, limits: Limits, deepest: int, kind: str) -> tuple[str, ...]:
+    whole = workload.state_bytes(Build(deepest, 0, "none", "none"))
+    if kind == "cuda" and whole.device > limits.limit_bytes:
+        return ("none", "optimizer", "all")
+    return ("none",)
+
+
+def _without_deepspeed(options: Options) -> str:
+    """Why stages 1 to 3 are left out; empty where they are not.
+
+    Raises:
+        UsageError: they were asked for.
+    """
+    if importlib.util.find_spec("deepspeed") is not None:
+        return ""
+    missing = "DeepSpeed is not installed: pip install deepspeed (Linux)"
+    moved = any(offload != "none" for offload in options.offload or ())
+    if options.engine == "deepspeed" or moved:
+        raise UsageError(f"--engine deepspeed: {missing}, or use --engine ddp")
+    if options.engine == "auto" and any(options.zero or ()):
+        asked = ",".join(map(str, options.zero or ()))
+        raise UsageError(f"--zero {asked}: {missing}, or use --zero 0, or --engine fsdp")
+    return f"stages 1 to 3 are left out: {missing}"
 
 
 def _world_size(options: Options, device: Device, cores: int) -> tuple[int, str]:

@@ -73,6 +73,8 @@ class Start:
     offload: str
     dtype: str
     optimizer: str
+    deepspeed: dict[str, Any]
+    """DeepSpeed's config, from `autotune.export.deepspeed`; empty for the other engines."""
     seed: int
 
 
@@ -324,6 +326,8 @@ def _hints(cls: type[Any]) -> dict[str, Any]:
 
 def _value(cls: type[Any], name: str, hint: Any, value: Any) -> Any:
     origin, args = get_origin(hint), get_args(hint)
+    if hint is Any:
+        return value  # JSON already
     if origin in (Union, types.UnionType):
         if value is None and type(None) in args:
             return None

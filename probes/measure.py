@@ -42,7 +42,7 @@ def measure(
     tell: Tell,
 ) -> Report:
     """Run `probe` in the live `engine`. Raises whatever its steps raise."""
-    engine.reset()
+    engine.prepare(probe.micro_batch, probe.micro_steps)
     meter.reset()
     tell(Entered(Phase.WARMUP))
     steps = _Steps(probe, engine, world, vocab_size)

@@ -57,7 +57,7 @@ def build(start: Start, rank: int, meter: Meter, send: Send) -> Live:
     meter.limit(start.capacity_bytes)
     torch.manual_seed(start.seed)
     send(Entered(Phase.ENGINE))
-    live = Live(start, world, build_engine(start, world.device), meter)
+    live = Live(start, world, build_engine(start, world), meter)
     gc.collect()
     gc.freeze()  # torch's own objects: collecting between probes then costs little
     return live

@@ -46,8 +46,8 @@ def join(rank: int, start: Start, opened: Callable[[Store], None]) -> World:
         torch.cuda.set_device(device)
     else:
         device = torch.device("cpu")
-    if start.world_size == 1:
-        return World(0, 1, device)
+    if start.world_size == 1 and start.engine == "ddp":
+        return World(0, 1, device)  # the other engines want a group even of one
     timeout = timedelta(
         minutes=30
     )  # the study's deadlines are shorter: it ends a group that hangs

@@ -156,7 +156,7 @@ def test_no_text_is_anything_but_parsed_or_refused(
     ("field", "value", "flag", "valid"),
     [
         ("model", "bert", "--model bert", "gpt"),
-        ("zero", (0, 2), "--zero 2", "--zero 0"),
+        ("zero", (0, 5), "--zero 5", "0, 1, 2, 3"),
         ("width", 100, "--width 100", "128"),
         ("width", 0, "--width 0", "at least 1"),
         ("vocab_size", 0, "--vocab-size 0", "at least 1"),

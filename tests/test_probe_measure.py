@@ -104,8 +104,8 @@ class CountingEngine:
     def update(self) -> None:
         self.calls += "u"
 
-    def reset(self) -> None:
-        self.calls += "r"
+    def prepare(self, micro_batch: int, micro_steps: int) -> None:
+        self.calls += "p"
 
 
 class NoMeter:
@@ -138,7 +138,7 @@ def run(asked: Probe) -> tuple[CountingEngine, Any, list[Any]]:
 def test_a_step_is_its_micro_steps_and_one_update() -> None:
     engine, report, _ = run(probe(grad_accum=3, micro_steps=3))
     steps = len(report.step_s) + len(report.warmup_step_s)
-    assert engine.calls == "r" + "mmLu" * steps
+    assert engine.calls == "p" + "mmLu" * steps
 
 
 def test_batches_have_the_candidates_shape_and_the_models_tokens() -> None:

@@ -245,3 +245,64 @@ def test_mig_instances_train_alone(gpus: Device) -> None:
 def test_a_plan_says_why_it_runs_where_it_does(cpu: Device) -> None:
     cpu.why = "auto: NVML is not available"
     assert why(on(cpu), "device") == "auto: NVML is not available"
+
+
+# Stages and offloads.
+
+
+def stages(space: Space) -> set[tuple[int, str]]:
+    return {(c.zero_stage, c.offload) for c in space.candidates}
+
+
+def test_one_rank_that_holds_the_model_searches_stage_0_alone(cpu: Device) -> None:
+    assert stages(on(cpu)) == {(0, "none")}
+
+
+def test_several_ranks_search_every_stage(gpus: Device) -> None:
+    assert stages(on(gpus)) == {(stage, "none") for stage in range(4)}
+
+
+def test_a_model_that_stage_0_cannot_hold_brings_in_offload(gpus: Device) -> None:
+    asked = Options(world_size=1, depth=(48,))
+    assert stages(on(gpus, asked)) == {
+        (0, "none"), (2, "none"), (3, "none"), (2, "optimizer"), (3, "optimizer"), (3, "all"),
+    }  # fmt: skip
+
+
+def test_stages_and_offloads_that_do_not_go_together_are_left_out(cpu: Device) -> None:
+    asked = Options(zero=(0, 1, 3), offload=("none", "all"))
+    assert stages(on(cpu, asked)) == {(0, "none"), (1, "none"), (3, "none"), (3, "all")}
+
+
+def test_stages_that_were_asked_for_need_deepspeed(
+    cpu: Device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.raises(UsageError, match=r"--zero 2: .*pip install deepspeed .* --zero 0"):
+        on(cpu, Options(zero=(2,)))
+
+
+def test_without_deepspeed_the_default_space_leaves_its_stages_out_and_says_so(
+    gpus: Device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    space = on(gpus)
+    assert stages(space) == {(0, "none")}
+    assert "DeepSpeed is not installed" in why(space, "zero_stage")
+
+
+def test_fsdp_needs_no_deepspeed(cpu: Device, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    assert stages(on(cpu, Options(engine="fsdp"))) == {(2, "none"), (3, "none")}
+
+
+@pytest.mark.parametrize(
+    ("engine", "stage", "runs"),
+    [("auto", 0, "ddp"), ("auto", 1, "deepspeed"), ("deepspeed", 0, "deepspeed"),
+     ("fsdp", 3, "fsdp")],
+)  # fmt: skip
+def test_auto_is_ddp_for_stage_0_and_deepspeed_for_the_others(
+    engine: str, stage: int, runs: str
+) -> None:
+    among = replace(workload(None), engine=engine)
+    assert among.engine_of(Candidate(2, 64, 1, stage)) == runs

@@ -22,7 +22,8 @@ PROBE = wire.Probe(7, 4, 128, 2, 1, RULE, None)
 MESSAGES: list[wire.Message] = [
     wire.Start(
         2, "cpu", "cpu", 2**30, "127.0.0.1", 40000,
-        wire.ModelSpec("gpt", 4, 256, 4096, "full"), "ddp", 0, "none", "fp32", "adamw", 1,
+        wire.ModelSpec("gpt", 4, 256, 4096, "full"), "deepspeed", 2, "none", "fp32",
+        "adamw", {"zero_optimization": {"stage": 2}, "betas": [0.9, 0.95]}, 1,
     ),
     PROBE,
     replace(PROBE, needed_step_s=0.125),

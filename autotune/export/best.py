@@ -19,6 +19,7 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
+from autotune.export import deepspeed
 from autotune.options import Objective
 from autotune.outcome import Measurement, Outcome, Record, Verdict, measurement
 from autotune.space import Candidate, Limits, Space, Workload
@@ -126,7 +127,7 @@ def best_json(
             **{verdict.value: counts[verdict] for verdict in Verdict},
             "finals": sum(r.kind == "final" for r in records),
         },
-        "exports": {},
+        "exports": _exports(choice.record.candidate, space.workload, fingerprint["kind"]),
         "fingerprint": fingerprint,
         "environment": environment,
         "provenance": provenance,
@@ -298,7 +299,7 @@ def _config(candidate: Candidate, workload: Workload) -> dict[str, Any]:
         "checkpointing": candidate.checkpointing,
         "dtype": workload.dtype,
         "optimizer": workload.optimizer,
-        "engine": workload.engine,
+        "engine": workload.engine_of(candidate),
         "world_size": workload.world_size,
         "grad_accum": workload.grad_accum(candidate),
         "global_batch_samples": samples,
@@ -328,6 +329,13 @@ def _measured_json(measured: Measurement, limits: Limits) -> dict[str, Any]:
         "headroom_bytes": limits.limit_bytes - peaks.device_bytes,
         "disturbed_share": measured.disturbed_share,
     }
+
+
+def _exports(candidate: Candidate, workload: Workload, kind: str) -> dict[str, Any]:
+    """Configs that a training run can use as they are: only of the engine that was probed."""
+    if workload.engine_of(candidate) != "deepspeed":
+        return {}
+    return {"deepspeed": deepspeed.config(candidate, workload, kind)}
 
 
 def _limits(limits: Limits) -> dict[str, Any]:

@@ -18,12 +18,13 @@ from typing import Protocol
 
 from autotune.device import Device
 from autotune.device.cpu import host_oom_kills
+from autotune.export import deepspeed
 from autotune.options import gib
 from autotune.outcome import Verdict
 from autotune.runner import Job, Result, StopRequestedError
 from autotune.runner.channel import Channel, Peer
 from autotune.runner.local import LocalRank
-from autotune.space import Build, Limits, Workload
+from autotune.space import Build, Candidate, Limits, Workload
 from autotune.wire import (
     Dial,
     Entered,
@@ -346,7 +347,7 @@ class Pool:
         if group is None or job.fresh or self._build != job.candidate.build or not group.alive():
             self.retire()
             group = self._launch(job.candidate.build)
-            failure = group.start(self._start_message(job.candidate.build), deadline)
+            failure = group.start(self._start_message(job.candidate), deadline)
             if failure is not None:
                 self._end(politely=False)
                 return replace(failure, group_start_s=time.monotonic() - began)
@@ -409,8 +410,9 @@ class Pool:
         now = self._device.in_use_bytes()
         return max(a - b for a, b in zip(now, self._baseline_bytes, strict=True))
 
-    def _start_message(self, build: Build) -> Start:
-        shape = self._workload.shape(build.depth)
+    def _start_message(self, candidate: Candidate) -> Start:
+        shape = self._workload.shape(candidate.depth)
+        engine = self._workload.engine_of(candidate)
         return Start(
             world_size=self._workload.world_size,
             device=self._device.kind,
@@ -420,13 +422,18 @@ class Pool:
             store_port=0,
             model=ModelSpec(
                 self._workload.model, shape.depth, shape.width, shape.vocab_size,
-                build.checkpointing,
+                candidate.checkpointing,
             ),
-            engine=self._workload.engine,
-            zero_stage=build.zero_stage,
-            offload=build.offload,
+            engine=engine,
+            zero_stage=candidate.zero_stage,
+            offload=candidate.offload,
             dtype=self._workload.dtype,
             optimizer=self._workload.optimizer,
+            deepspeed=(
+                deepspeed.config(candidate, self._workload, self._device.kind)
+                if engine == "deepspeed"
+                else {}
+            ),
             seed=self._seed,
         )  # fmt: skip
 

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import math
 from typing import Protocol
 
-import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from autotune.wire import Start
 from probes.faults import UnsupportedError
+from probes.world import World
+
+CLIP_NORM = 1.0
+LEARNING_RATE = 3e-4
+MUON_LEARNING_RATE = 2e-3
 
 
 class Engine(Protocol):
@@ -17,10 +22,17 @@ class Engine(Protocol):
     parameters: int
     """Parameters of the whole model, all ranks together."""
 
+    def prepare(self, micro_batch: int, micro_steps: int) -> None:
+        """Get ready for another candidate: `micro_steps` of `micro_batch` samples a step.
+
+        Drops gradients and whatever else the last probe left behind.
+        """
+        ...
+
     def forward_backward(self, ids_bt: Tensor, targets_bt: Tensor, *, last: bool) -> Tensor:
         """One micro-step; gradients are reduced between ranks at the `last` of an optimizer step.
 
-        Returns the detached loss.
+        Returns the detached loss of this micro-batch.
         """
         ...
 
@@ -28,19 +40,37 @@ class Engine(Protocol):
         """Clip, optimizer step, gradients dropped."""
         ...
 
-    def reset(self) -> None:
-        """Drop gradients and whatever else a probe left behind."""
-        ...
 
-
-def build(start: Start, device: torch.device) -> Engine:
+def build(start: Start, world: World) -> Engine:
     """The engine that `start` asks for.
 
     Raises:
-        UnsupportedError: this version knows no such engine.
+        UnsupportedError: this version knows no such engine, or the engine does not support this.
     """
     if start.engine == "ddp":
         from probes.engines.ddp import DdpEngine
 
-        return DdpEngine(start, device)
+        return DdpEngine(start, world)
+    if start.engine == "deepspeed":
+        from probes.engines.deepspeed import DeepSpeedEngine
+
+        return DeepSpeedEngine(start, world)
+    if start.engine == "fsdp":
+        from probes.engines.fsdp import FsdpEngine
+
+        return FsdpEngine(start, world)
     raise UnsupportedError(f"engine {start.engine} is not known to this version of the probes")
+
+
+def is_muon(name: str, parameter: Tensor) -> bool:
+    """Whether Muon is for `parameter`: the blocks' matrices; embedding, head and norms are not."""
+    return len(_whole_shape(parameter)) == 2 and name.startswith("blocks.")
+
+
+def count(module: nn.Module) -> int:
+    """Parameters of a whole module, also where DeepSpeed has left this rank a shard of it."""
+    return sum(math.prod(_whole_shape(parameter)) for parameter in module.parameters())
+
+
+def _whole_shape(parameter: Tensor) -> tuple[int, ...]:
+    return tuple(getattr(parameter, "ds_shape", parameter.shape))

@@ -14,18 +14,21 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from autotune.wire import Start
+from probes.engines import CLIP_NORM, LEARNING_RATE, MUON_LEARNING_RATE, count, is_muon
 from probes.models import factory
+from probes.world import World
 
-CLIP_NORM = 1.0
 _AUTOCAST = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
 
 class DdpEngine:
     """Replicated weights; gradients averaged between ranks during the last backward."""
 
-    def __init__(self, start: Start, device: torch.device) -> None:
-        module = factory.build(start.model, device)
-        self.parameters = sum(p.numel() for p in module.parameters())
+    def __init__(self, start: Start, world: World) -> None:
+        device = world.device
+        with torch.device(device):
+            module = factory.build(start.model)
+        self.parameters = count(module)
         self._module = module
         self._model: nn.Module = module
         if start.world_size > 1:
@@ -33,16 +36,21 @@ class DdpEngine:
             self._model = DistributedDataParallel(
                 module, gradient_as_bucket_view=True, broadcast_buffers=False
             )
-        self._optimizers = list(_optimizers(module, start.optimizer))
+        self._optimizers = list(optimizers(module, start.optimizer))
+        self._scale = 1.0
         self._device_type = device.type
         self._autocast_dtype = _AUTOCAST.get(start.dtype)
         self._scaler = torch.amp.GradScaler(device.type, enabled=start.dtype == "fp16")
+
+    def prepare(self, micro_batch: int, micro_steps: int) -> None:
+        self._scale = 1 / micro_steps
+        self._drop_gradients()
 
     def forward_backward(self, ids_bt: Tensor, targets_bt: Tensor, *, last: bool) -> Tensor:
         with self._sync(last):
             with self._autocast():
                 loss: Tensor = self._model(ids_bt, targets_bt)
-            self._scaler.scale(loss).backward()  # type: ignore[no-untyped-call]
+            self._scaler.scale(loss * self._scale).backward()  # type: ignore[no-untyped-call]
         return loss.detach()
 
     def update(self) -> None:
@@ -52,9 +60,9 @@ class DdpEngine:
         for optimizer in self._optimizers:
             self._scaler.step(optimizer)
         self._scaler.update()
-        self.reset()
+        self._drop_gradients()
 
-    def reset(self) -> None:
+    def _drop_gradients(self) -> None:
         for optimizer in self._optimizers:
             optimizer.zero_grad(set_to_none=True)
 
@@ -69,15 +77,11 @@ class DdpEngine:
         return torch.autocast(self._device_type, self._autocast_dtype)
 
 
-def _optimizers(module: nn.Module, name: str) -> Iterator[torch.optim.Optimizer]:
-    """AdamW for everything, or Muon for the blocks' matrices and AdamW for the rest.
-
-    Muon is defined for hidden matrices alone; embedding, head and norms stay with AdamW.
-    """
-    matrices = [p for p in module.get_submodule("blocks").parameters() if p.ndim == 2]
-    muon = matrices if name == "muon" else []
+def optimizers(module: nn.Module, name: str) -> Iterator[torch.optim.Optimizer]:
+    """AdamW for everything, or Muon for what `is_muon` says and AdamW for the rest."""
+    muon = [p for n, p in module.named_parameters() if name == "muon" and is_muon(n, p)]
     if muon:
-        yield torch.optim.Muon(muon, lr=2e-3)
+        yield torch.optim.Muon(muon, lr=MUON_LEARNING_RATE)
     taken = {id(p) for p in muon}
     rest = [p for p in module.parameters() if id(p) not in taken]
-    yield torch.optim.AdamW(rest, lr=3e-4, fused=True)
+    yield torch.optim.AdamW(rest, lr=LEARNING_RATE, fused=True)

@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import torch
 from torch import nn
 
 from autotune.wire import ModelSpec
 from probes.faults import UnsupportedError
-from probes.models import gpt
+from probes.models.gpt import Gpt
 
 
-def build(spec: ModelSpec, device: torch.device) -> nn.Module:
-    """The module that `spec` names, on `device`, fp32, random weights.
+def build(spec: ModelSpec) -> nn.Module:
+    """The module that `spec` names, random weights, made under the caller's device and dtype.
 
     Raises:
         UnsupportedError: this version knows no such model.
     """
     if spec.name != "gpt":
         raise UnsupportedError(f"model {spec.name} is not known to this version of the probes")
-    return gpt.build(spec, device)
+    return Gpt(spec)

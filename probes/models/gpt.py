@@ -5,8 +5,6 @@ B: samples, T: seq_len, D: width, H: heads, K: channels of a head (64), V: vocab
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -17,17 +15,35 @@ from autotune.wire import ModelSpec
 HEAD_DIM = 64
 
 
+class Linear(nn.Linear):
+    """Without a bias. Its weights are drawn when it is made, or when `reset_parameters` is called
+    in the same order on a model made on the meta device: either way they are the same."""
+
+    def __init__(self, width_in: int, width_out: int) -> None:
+        super().__init__(width_in, width_out, bias=False)
+
+    def reset_parameters(self) -> None:
+        nn.init.normal_(self.weight, std=0.02)
+
+
+class Embedding(nn.Embedding):
+    """Likewise."""
+
+    def reset_parameters(self) -> None:
+        nn.init.normal_(self.weight, std=0.02)
+
+
 class Block(nn.Module):
     """Attention and MLP, each behind an RMSNorm: 12·D² + 2·D parameters."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
         self.attention_norm = nn.RMSNorm(width)
-        self.qkv = nn.Linear(width, 3 * width, bias=False)
-        self.out = nn.Linear(width, width, bias=False)
+        self.qkv = Linear(width, 3 * width)
+        self.out = Linear(width, width)
         self.mlp_norm = nn.RMSNorm(width)
-        self.up = nn.Linear(width, 4 * width, bias=False)
-        self.down = nn.Linear(4 * width, width, bias=False)
+        self.up = Linear(width, 4 * width)
+        self.down = Linear(4 * width, width)
 
     def forward(self, x_btd: Tensor, cos_tk: Tensor, sin_tk: Tensor) -> Tensor:
         b, t, d = x_btd.shape
@@ -46,11 +62,10 @@ class Gpt(nn.Module):
     def __init__(self, spec: ModelSpec) -> None:
         super().__init__()
         self.checkpointing = spec.checkpointing == "full"
-        self.embedding = nn.Embedding(spec.vocab_size, spec.width)
+        self.embedding = Embedding(spec.vocab_size, spec.width)
         self.blocks = nn.ModuleList(Block(spec.width) for _ in range(spec.depth))
         self.norm = nn.RMSNorm(spec.width)
-        self.head = nn.Linear(spec.width, spec.vocab_size, bias=False)
-        self.apply(_init)
+        self.head = Linear(spec.width, spec.vocab_size)
 
     def forward(self, ids_bt: Tensor, targets_bt: Tensor) -> Tensor:
         """Mean cross-entropy; `ids_bt` and `targets_bt` are int64 of shape (B, T)."""
@@ -62,12 +77,7 @@ class Gpt(nn.Module):
             else:
                 x_btd = block(x_btd, cos_tk, sin_tk)
         logits_btv = self.head(self.norm(x_btd))
-        return F.cross_entropy(logits_btv.flatten(0, 1), targets_bt.flatten())
-
-
-def _init(module: nn.Module) -> None:
-    if isinstance(module, nn.Linear | nn.Embedding):
-        nn.init.normal_(module.weight, std=0.02)
+        return F.cross_entropy(logits_btv.flatten(0, 1).float(), targets_bt.flatten())
 
 
 def _rotary(seq_len: int, device: torch.device) -> tuple[Tensor, Tensor]:
@@ -83,9 +93,3 @@ def _rotate(x_bhtk: Tensor, cos_tk: Tensor, sin_tk: Tensor) -> Tensor:
     left, right = x_bhtk.chunk(2, dim=-1)
     turned = torch.cat((left * cos_tk - right * sin_tk, left * sin_tk + right * cos_tk), dim=-1)
     return turned.to(x_bhtk.dtype)
-
-
-def build(spec: ModelSpec, device: Any) -> Gpt:
-    """The model with random weights, made on `device` so that the host never holds a copy."""
-    with torch.device(device):
-        return Gpt(spec)

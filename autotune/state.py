@@ -1,0 +1,58 @@
+"""Bytes of model state per rank: weights, gradients, optimizer, by engine, stage and offload.
+
+Source: ZeRO (arXiv 1910.02054), table 1 and section 3.1, in which Adam with mixed precision takes
+2 bytes a parameter for weights, 2 for gradients and 12 for the optimizer, and each stage divides
+one more of them by the number of ranks. The rest is the same count for what the engines keep.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from autotune.shapes import GptShape
+
+
+@dataclass(frozen=True)
+class StateBytes:
+    """Per rank. On the CPU host and device are the same memory: add them."""
+
+    weights: float
+    gradients: float
+    optimizer: float
+    host: float
+    """Of the three, what offload moved to the host; the others hold what is left on the device."""
+
+    @property
+    def device(self) -> float:
+        return self.weights + self.gradients + self.optimizer
+
+
+def state_bytes(
+    shape: GptShape,
+    *,
+    engine: str,
+    zero_stage: int,
+    offload: str,
+    dtype: str,
+    optimizer: str,
+    world_size: int,
+) -> StateBytes:
+    """Model state of one rank of `world_size`, buffers and activations not counted."""
+    n = shape.parameters
+    # DDP and FSDP keep fp32 weights in every dtype and compute under autocast or a cast copy.
+    half = engine == "deepspeed" and dtype != "fp32"
+    weights = gradients = n * (2.0 if half else 4.0)
+    muon = shape.block_matrices if optimizer == "muon" else 0
+    moments = 8.0 * (n - muon) + 4.0 * muon
+    # ZeRO steps on an fp32 copy of its partition; only plain fp32 training steps on the weights.
+    copies = engine == "deepspeed" and (half or zero_stage > 0)
+    state = moments + (4.0 * n if copies else 0.0)
+    weights /= world_size if zero_stage == 3 else 1
+    gradients /= world_size if zero_stage >= 2 else 1
+    state /= world_size if zero_stage >= 1 else 1
+    host = 0.0
+    if offload in ("optimizer", "all"):
+        host, state = host + state, 0.0
+    if offload == "all":
+        host, weights = host + weights, 0.0
+    return StateBytes(weights, gradients, state, host)

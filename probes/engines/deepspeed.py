@@ -1,0 +1,92 @@
+"""DeepSpeed ZeRO 0 to 3, with offload, built from the config dict that the study sent."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
+from typing import Any
+
+import deepspeed
+import torch
+from torch import Tensor
+
+from autotune.wire import Start
+from probes.engines import count, is_muon
+from probes.faults import UnsupportedError
+from probes.models import factory
+from probes.world import World
+
+_DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+
+
+class DeepSpeedEngine:
+    """A deepspeed engine whose batch sizes change in place."""
+
+    def __init__(self, start: Start, world: World) -> None:
+        # DeepSpeed takes its place among the ranks from the launcher's variables.
+        os.environ |= {
+            "RANK": str(world.rank),
+            "LOCAL_RANK": str(world.rank),
+            "WORLD_SIZE": str(world.size),
+        }
+        deepspeed.init_distributed()  # finds the process group that is there
+        with _own_reasons():
+            with _placed(start, world):
+                module = factory.build(start.model)
+            self.parameters = count(module)
+            for name, parameter in module.named_parameters():
+                parameter.use_muon = start.optimizer == "muon" and is_muon(name, parameter)  # type: ignore[attr-defined]
+            self._engine: Any = deepspeed.initialize(
+                model=module,
+                model_parameters=[p for p in module.parameters() if p.requires_grad],
+                config=start.deepspeed,
+            )[0]
+        self._world_size = world.size
+
+    def prepare(self, micro_batch: int, micro_steps: int) -> None:
+        self._engine.zero_grad()
+        self._engine.set_train_micro_batch_size(micro_batch)
+        self._engine.set_train_batch_size(micro_batch * micro_steps * self._world_size)
+
+    def forward_backward(self, ids_bt: Tensor, targets_bt: Tensor, *, last: bool) -> Tensor:
+        self._engine.set_gradient_accumulation_boundary(last)
+        loss: Tensor = self._engine(ids_bt, targets_bt)
+        self._engine.backward(loss)
+        if not last:
+            self._engine.step()  # counts the micro-step; nothing is updated before the boundary
+        return loss.detach()
+
+    def update(self) -> None:
+        self._engine.step()
+
+
+@contextmanager
+def _own_reasons() -> Iterator[None]:
+    """What DeepSpeed refuses to build is unsupported, in its own words."""
+    try:
+        yield
+    except (ValueError, AssertionError) as error:
+        raise UnsupportedError(f"DeepSpeed: {error}") from error
+
+
+def _placed(start: Start, world: World) -> AbstractContextManager[Any]:
+    """Where and how the module is made: stage 3 as shards from the first tensor on, the others
+    straight on the device in the training dtype. Neither holds more than training will."""
+    if start.zero_stage == 3:
+        context: AbstractContextManager[Any] = deepspeed.zero.Init(
+            config_dict_or_path=start.deepspeed
+        )
+        return context
+    return _on_device(world.device, _DTYPES[start.dtype])
+
+
+@contextmanager
+def _on_device(device: torch.device, dtype: torch.dtype) -> Iterator[None]:
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(dtype)
+    try:
+        with torch.device(device):
+            yield
+    finally:
+        torch.set_default_dtype(before)

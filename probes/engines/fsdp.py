@@ -1,0 +1,66 @@
+"""torch's `fully_shard` (FSDP2): stage 3 frees parameters after forward, stage 2 keeps them."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
+
+from autotune.wire import Start
+from probes.engines import CLIP_NORM, count
+from probes.engines.ddp import optimizers
+from probes.faults import UnsupportedError
+from probes.models import factory
+from probes.world import World
+
+
+class FsdpEngine:
+    """Sharded weights, gradients and optimizer state; fp32 weights, bf16 products if asked for."""
+
+    def __init__(self, start: Start, world: World) -> None:
+        if start.dtype == "fp16":
+            raise UnsupportedError("fsdp: fp16 needs a sharded loss scaler; use bf16")
+        with torch.device("meta"):
+            module = factory.build(start.model)
+        self.parameters = count(module)
+        _shard(module, start, world)
+        self._model = module
+        self._optimizers = list(optimizers(module, start.optimizer))
+        self._scale = 1.0
+
+    def prepare(self, micro_batch: int, micro_steps: int) -> None:
+        self._scale = 1 / micro_steps
+        self._drop_gradients()
+
+    def forward_backward(self, ids_bt: Tensor, targets_bt: Tensor, *, last: bool) -> Tensor:
+        assert isinstance(self._model, FSDPModule)
+        self._model.set_requires_gradient_sync(last)
+        loss: Tensor = self._model(ids_bt, targets_bt)
+        (loss * self._scale).backward()  # type: ignore[no-untyped-call]
+        return loss.detach()
+
+    def update(self) -> None:
+        nn.utils.clip_grad_norm_(self._model.parameters(), CLIP_NORM)
+        for optimizer in self._optimizers:
+            optimizer.step()
+        self._drop_gradients()
+
+    def _drop_gradients(self) -> None:
+        for optimizer in self._optimizers:
+            optimizer.zero_grad(set_to_none=True)
+
+
+def _shard(module: nn.Module, start: Start, world: World) -> None:
+    """`module` from the meta device to its shards, one block at a time: no rank ever holds it
+    whole. Weights are drawn in the order in which a module made at once draws them."""
+    policy = MixedPrecisionPolicy(
+        param_dtype=torch.bfloat16 if start.dtype == "bf16" else None, reduce_dtype=torch.float32
+    )
+    for child in module.children():
+        for unit in child if isinstance(child, nn.ModuleList) else [child]:
+            unit.to_empty(device=world.device)
+            for part in unit.modules():
+                if callable(draw := getattr(part, "reset_parameters", None)):
+                    draw()
+            fully_shard(unit, reshard_after_forward=start.zero_stage == 3, mp_policy=policy)
+    fully_shard(module, reshard_after_forward=start.zero_stage == 3, mp_policy=policy)

@@ -1,0 +1,80 @@
+"""Whole training jobs of several CPU ranks, run to their losses."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from autotune.export import deepspeed
+from autotune.space import Candidate, Workload
+
+SCRIPT = Path(__file__).parent / "train.py"
+
+
+@dataclass(frozen=True)
+class Trained:
+    """What one job came to; bytes are the largest of any rank's."""
+
+    losses: list[float]
+    parameters: int
+    building_bytes: int
+    peak_bytes: int
+
+
+def train(
+    folder: Path,
+    engine: str = "ddp",
+    *,
+    stage: int = 0,
+    offload: str = "none",
+    checkpointing: str = "none",
+    world_size: int = 2,
+    micro_batch: int = 2,
+    global_batch: int = 8,
+    steps: int = 5,
+    optimizer: str = "adamw",
+    dtype: str = "fp32",
+    depth: int = 2,
+    width: int = 128,
+    vocab_size: int = 97,
+) -> Trained:
+    """Train the same tokens from the same weights, whatever the engine."""
+    folder.mkdir(parents=True)
+    candidate = Candidate(depth, 32, micro_batch, stage, offload, checkpointing)
+    workload = Workload("gpt", width, vocab_size, dtype, optimizer, engine, world_size, None)
+    start: dict[str, Any] = {
+        "world_size": world_size, "device": "cpu", "device_uuid": "cpu", "capacity_bytes": 2**36,
+        "store_host": "", "store_port": 0,
+        "model": {"name": "gpt", "depth": depth, "width": width, "vocab_size": vocab_size,
+                  "checkpointing": checkpointing},
+        "engine": engine, "zero_stage": stage, "offload": offload, "dtype": dtype,
+        "optimizer": optimizer, "seed": 0,
+        "deepspeed": deepspeed.config(candidate, workload, "cpu") if engine == "deepspeed" else {},
+    }  # fmt: skip
+    asked = {"start": start, "steps": steps, "global_batch": global_batch,
+             "micro_batch": micro_batch, "seq_len": 32, "folder": str(folder)}  # fmt: skip
+    environment = os.environ | {
+        "DS_ACCELERATOR": "cpu", "CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1",
+        "GLOO_SOCKET_IFNAME": "lo",
+    }  # fmt: skip
+    ranks = []
+    for rank in range(world_size):
+        with (folder / f"rank{rank}.log").open("wb") as log:
+            command = [sys.executable, str(SCRIPT), str(rank), json.dumps(asked)]
+            ranks.append(
+                subprocess.Popen(command, env=environment, stdout=log, stderr=subprocess.STDOUT)
+            )
+    codes = [rank.wait() for rank in ranks]
+    assert codes == [0] * world_size, (folder / "rank0.log").read_text()[-3000:]
+    found = [json.loads((folder / f"rank{r}.json").read_text()) for r in range(world_size)]
+    return Trained(
+        losses=found[0]["losses"],
+        parameters=found[0]["parameters"],
+        building_bytes=max(each["building_bytes"] for each in found),
+        peak_bytes=max(each["peak_bytes"] for each in found),
+    )

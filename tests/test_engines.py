@@ -1,0 +1,80 @@
+"""Engines against each other, with real ranks: the same numbers, and memory where it belongs."""
+
+from __future__ import annotations
+
+from functools import cache
+from pathlib import Path
+from tempfile import mkdtemp
+from typing import Any
+
+import pytest
+from support.jobs import Trained, train
+
+DEEPSPEED = [("deepspeed", {"stage": stage}) for stage in (0, 1, 2, 3)]
+OFFLOADED = [
+    ("deepspeed", {"stage": 1, "offload": "optimizer"}),
+    ("deepspeed", {"stage": 2, "offload": "optimizer"}),
+    ("deepspeed", {"stage": 3, "offload": "optimizer"}),
+    ("deepspeed", {"stage": 3, "offload": "all"}),
+]
+FSDP = [("fsdp", {"stage": 2}), ("fsdp", {"stage": 3})]
+CHECKPOINTED: list[tuple[str, dict[str, Any]]] = [
+    ("ddp", {"checkpointing": "full"}),
+    ("deepspeed", {"stage": 3, "checkpointing": "full"}),
+    ("deepspeed", {"stage": 3, "offload": "all", "checkpointing": "full"}),
+    ("fsdp", {"stage": 3, "checkpointing": "full"}),
+]
+SPLIT: list[tuple[str, dict[str, Any]]] = [
+    ("ddp", {"micro_batch": 1}),
+    ("deepspeed", {"stage": 2, "micro_batch": 1}),
+    ("deepspeed", {"stage": 3, "micro_batch": 1}),
+    ("fsdp", {"stage": 3, "micro_batch": 1}),
+    ("ddp", {"world_size": 1, "micro_batch": 8}),
+]
+
+
+@cache
+def reference() -> Trained:
+    return train(Path(mkdtemp()) / "ddp")
+
+
+def name(case: tuple[str, dict[str, Any]]) -> str:
+    return "-".join([case[0], *(str(value) for value in case[1].values())])
+
+
+@pytest.mark.parametrize("case", [*DEEPSPEED, *OFFLOADED, *FSDP, *CHECKPOINTED, *SPLIT], ids=name)
+def test_losses_agree_with_plain_data_parallelism(
+    tmp_path: Path, case: tuple[str, dict[str, Any]]
+) -> None:
+    engine, how = case
+    trained = train(tmp_path / "job", engine, **how)
+    assert trained.losses == pytest.approx(reference().losses, rel=1e-4)
+    assert trained.parameters == reference().parameters
+
+
+def test_the_reference_learns() -> None:
+    losses = reference().losses
+    assert losses == sorted(losses, reverse=True)
+    assert losses[-1] < 0.95 * losses[0]
+
+
+@pytest.mark.parametrize("case", [("deepspeed", {"stage": 3}), FSDP[1]], ids=name)
+def test_building_stage_3_needs_less_than_building_stage_0(
+    tmp_path: Path, case: tuple[str, dict[str, Any]]
+) -> None:
+    large = {"depth": 4, "width": 768, "vocab_size": 8192, "steps": 1}
+    engine, how = case
+    whole = train(tmp_path / "whole", "deepspeed" if engine == "deepspeed" else "ddp", **large)
+    sharded = train(tmp_path / "sharded", engine, **how, **large)
+    weights_bytes = 4 * whole.parameters
+    assert sharded.building_bytes < whole.building_bytes - 0.25 * weights_bytes
+
+
+@pytest.mark.parametrize(
+    ("engine", "stage", "dtype"), [("deepspeed", 2, "bf16"), ("fsdp", 3, "bf16")]
+)
+def test_half_precision_follows_full_precision(
+    tmp_path: Path, engine: str, stage: int, dtype: str
+) -> None:
+    trained = train(tmp_path / "job", engine, stage=stage, dtype=dtype)
+    assert trained.losses == pytest.approx(reference().losses, rel=0.02)
