@@ -18,6 +18,7 @@ class StopFlag:
         self._previous = {
             number: signal.signal(number, self._receive)
             for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+            if signal.getsignal(number) is not signal.SIG_IGN  # nohup means it
         }
 
     def __bool__(self) -> bool:

@@ -10,6 +10,7 @@ best.json       the result
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -32,10 +33,10 @@ _STATES = {
     Verdict.OVER_CEILING: TrialState.PRUNED,
     Verdict.OVER_HOST_CEILING: TrialState.PRUNED,
     Verdict.PRUNED: TrialState.PRUNED,
-    Verdict.SKIPPED: TrialState.PRUNED,
     Verdict.UNSUPPORTED: TrialState.FAIL,
     Verdict.HUNG: TrialState.FAIL,
     Verdict.CRASHED: TrialState.FAIL,
+    Verdict.SKIPPED: TrialState.FAIL,
 }
 _BEYOND = 1.0
 """Constraint value of a candidate that ran out of memory: how far over is not known."""
@@ -72,17 +73,21 @@ class Journal:
         trial.set_user_attr("outcome", _jsonable(asdict(outcome)))
         state = _STATES[outcome.verdict]
         self.study.tell(trial, value if state == TrialState.COMPLETE else None, state)
-        self._append(record)
+        self._append([record])
 
     def add_final(self, record: Record) -> None:
         """Record a final: a measurement of a candidate that already has its trial."""
         outcome = _jsonable(asdict(record.outcome))
         key = f"final-{record.number:04d}-{record.candidate.key}"
         self.study.set_user_attr(key, outcome)
-        self._append(record)
+        self._append([record])
 
-    def _append(self, record: Record) -> None:
-        table = pd.DataFrame([trials.row(record)], columns=list(trials.COLUMNS))
+    def add_skipped(self, records: Sequence[Record]) -> None:
+        """Record candidates that are not even proposed; they are no trials of Optuna's."""
+        self._append(records)
+
+    def _append(self, records: Sequence[Record]) -> None:
+        table = pd.DataFrame([trials.row(r) for r in records], columns=list(trials.COLUMNS))
         new = not self._trials_csv.exists()
         table.to_csv(self._trials_csv, mode="a", header=new, index=False, encoding="utf-8")
 

@@ -94,7 +94,8 @@ class Outcome:
 class Record:
     """One finished trial, as the journal keeps it."""
 
-    number: int
+    number: int | None
+    """Optuna's, or the final's; None for a candidate that was never proposed."""
     kind: Literal["search", "final"]
     candidate: Candidate
     outcome: Outcome

@@ -51,8 +51,8 @@ class SpaceSampler(BaseSampler):
         self._index = {candidate: i for i, candidate in enumerate(space.candidates)}
         self._open = np.ones(len(space.candidates), dtype=bool)
         self._points = np.array([self._place(params(c)) for c in space.candidates])
-        self._build_of = np.array([space.builds.index(c.build) for c in space.candidates])
-        self._builds = space.builds
+        self._builds = {build: i for i, build in enumerate(space.builds)}
+        self._build_of = np.array([self._builds[c.build] for c in space.candidates])
 
     def close(self, candidate: Candidate) -> None:
         """Never propose `candidate` again."""
@@ -60,7 +60,7 @@ class SpaceSampler(BaseSampler):
 
     def has_open(self, build: Build) -> bool:
         """Whether a candidate of `build` may still be proposed."""
-        return bool((self._open & (self._build_of == self._builds.index(build))).any())
+        return bool((self._open & (self._build_of == self._builds[build])).any())
 
     def open_candidates(self) -> list[Candidate]:
         """What may still be proposed, ascending."""
@@ -103,7 +103,7 @@ class SpaceSampler(BaseSampler):
     def _allowed(self) -> np.ndarray[Any, np.dtype[np.intp]]:
         """Indices of the candidates that may be proposed now; never empty while one is open."""
         if self.build is not None and self.has_open(self.build):
-            return np.flatnonzero(self._open & (self._build_of == self._builds.index(self.build)))
+            return np.flatnonzero(self._open & (self._build_of == self._builds[self.build]))
         return np.flatnonzero(self._open)
 
     def _proposal(self, base: BaseSampler, study: Study, trial: FrozenTrial) -> dict[str, Any]:

@@ -7,7 +7,7 @@ kept for the finals; the rest is the search's.
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from pathlib import Path
@@ -49,6 +49,8 @@ RANKING_MICRO_STEPS = 2
 """Micro-steps of a longer schedule that the search runs; finals run it whole."""
 ATTEMPTS = 3
 """Runs of one probe where the machine keeps disturbing it."""
+UNKNOWN_START_S = 3.0
+"""What starting a group is taken to need before one was started."""
 HOPELESS_STARTS = 3
 """So many groups in a row that break before anything was measured end the study."""
 CLOSING_S = 1.0
@@ -120,6 +122,7 @@ class Study:
         self._probed = 0
         self._group_start_s: list[float] = []
         self._group_probe_s = 0.0
+        self._bounds: list[Record] = []
         self.records: list[Record] = []
 
     def run(self) -> None:
@@ -167,7 +170,7 @@ class Study:
         owed = self._group_probe_s < PAY_BACK * started_s
         promising = any(r.outcome.verdict == Verdict.OK for r in self.records[-ROUND:])
         self._sampler.build = self._runner.live_build if owed and promising else None
-        if any(r.outcome.verdict.bounds_memory for r in self.records) and not self._fitting():
+        if any(r.outcome.verdict.bounds_memory for r in self._bounds) and not self._fitting():
             smallest = min(self._sampler.open_candidates(), key=lambda c: (c.depth, c.tokens))
             self._journal.study.enqueue_trial(sampler.params(smallest))
             return ask_round(self._journal.study, self._sampler, 1)
@@ -194,19 +197,25 @@ class Study:
         return Record(trial.number, "search", candidate, outcome)
 
     def _foregone(self, candidate: Candidate) -> Outcome | None:
-        """The outcome of a candidate that need not run: it covers one that did not fit, or its
-        build is unsupported."""
-        now = self._clock.elapsed_s()
-        for record in self.records:
-            seen, verdict = record.candidate, record.outcome.verdict
-            if verdict.bounds_memory and candidate.covers(seen):
-                reason = f"needs no less than {seen.key}, which was {verdict}"
-            elif verdict == Verdict.UNSUPPORTED and candidate.build == seen.build:
-                reason = f"its build is unsupported: {record.outcome.reason}"
-            else:
-                continue
-            return Outcome(Verdict.SKIPPED, started_s=now, reason=reason, witness=seen.key)
+        """The outcome of a candidate that need not run after all; None if it must."""
+        for record in self._bounds:
+            if _settles(record, candidate):
+                return _skipped(record, self._clock.elapsed_s())
         return None
+
+    def _skip_settled(self, record: Record) -> None:
+        """Close every open candidate whose outcome `record` settles."""
+        self._bounds.append(record)
+        settled = [c for c in self._sampler.open_candidates() if _settles(record, c)]
+        if not settled:
+            return
+        outcome = _skipped(record, self._clock.elapsed_s())
+        skipped = [Record(None, "search", candidate, outcome) for candidate in settled]
+        for candidate in settled:
+            self._sampler.close(candidate)
+        self.records += skipped
+        self._journal.add_skipped(skipped)
+        self._reporter.note(f"skipped {len(skipped)}: {outcome.reason}")
 
     def _needed_step_s(self, candidate: Candidate) -> float | None:
         """Seconds per step above which `candidate` cannot reach the incumbent's interval."""
@@ -226,6 +235,9 @@ class Study:
         value = None if found is None else found.value(self._options.objective)
         self._journal.tell(trial, record, value, self._space.limits)
         self._reporter.told(record, self._incumbent())
+        verdict = record.outcome.verdict
+        if verdict.bounds_memory or verdict == Verdict.UNSUPPORTED:
+            self._skip_settled(record)
 
     # One measurement.
 
@@ -236,14 +248,16 @@ class Study:
         outcome: Outcome | None = None
         start_s = 0.0
         for attempt in range(1, ATTEMPTS + 1):
+            began_s = self._clock.elapsed_s()
             result = self._runner.run(job, self._clock.at(until_s))
+            took_s = self._clock.elapsed_s() - began_s
             start_s += self._note_group(result)
             again = self._outcome(job, result)
             outcome = again if outcome is None else _calmer(outcome, again)
             outcome = replace(outcome, attempts=attempt)
             if result.verdict == Verdict.OOM and result.warm and self._expected_room(predicted):
                 job = replace(job, fresh=True)  # what the last probes left behind may be the cause
-            elif not self._disturbed(outcome) or self._clock.elapsed_s() > until_s:
+            elif not self._disturbed(outcome) or self._clock.elapsed_s() + took_s > until_s:
                 break
         assert outcome is not None
         return replace(
@@ -267,7 +281,7 @@ class Study:
 
     def _disturbed(self, outcome: Outcome) -> bool:
         found = outcome.measurement
-        if found is None:
+        if found is None or outcome.verdict.bounds_memory:
             return False
         busy = found.disturbed_share > DISTURBED_SHARE[self._kind]
         return busy or found.conditions.thermally_throttled
@@ -322,40 +336,59 @@ class Study:
         makes room for the next best.
         """
         number = 0
-        for _ in range(FINAL_ROUNDS):
-            for candidate in self._finalists():
-                if self._stop:
-                    raise StopRequestedError
-                if self._clock.remaining_s() < self._final_s() + CLOSING_S:
-                    self._reporter.note("the budget leaves no time for more finals")
-                    return
-                self._reporter.probing("final", candidate)
-                grad_accum = self._grad_accum(candidate)
-                job = Job(candidate, grad_accum, grad_accum, self._rule, None, fresh=True)
-                outcome = self._measure(job, self._clock.budget_s - CLOSING_S)
-                record = Record(number, "final", candidate, outcome)
-                number += 1
-                self.records.append(record)
-                self._journal.add_final(record)
-                self._reporter.told(record, self._incumbent())
+        for number, record in enumerate(self._final_turns()):
+            if self._stop:
+                raise StopRequestedError
+            left_s = self._clock.remaining_s() - CLOSING_S
+            grad_accum = micro_steps = self._grad_accum(record.candidate)
+            if self._final_s(record, micro_steps) > left_s and micro_steps > RANKING_MICRO_STEPS:
+                micro_steps = RANKING_MICRO_STEPS
+                self._reporter.note(
+                    f"the budget has no time for {grad_accum} micro-steps: {micro_steps} run"
+                )
+            if self._final_s(record, micro_steps) > left_s:
+                self._reporter.note("the budget leaves no time for more finals")
+                return
+            self._reporter.probing("final", record.candidate)
+            job = Job(record.candidate, grad_accum, micro_steps, self._rule, None, fresh=True)
+            outcome = self._measure(job, self._clock.budget_s - CLOSING_S)
+            final = Record(number, "final", record.candidate, outcome)
+            self.records.append(final)
+            self._journal.add_final(final)
+            self._reporter.told(final, self._incumbent())
 
-    def _finalists(self) -> list[Candidate]:
-        """The best candidates of the search that have not failed a final."""
+    def _final_turns(self) -> Iterator[Record]:
+        """Search records of the candidates to measure again, in the order of their turns."""
+        for _ in range(FINAL_ROUNDS):
+            done: set[Candidate] = set()
+            while left := [r for r in self._finalists() if r.candidate not in done]:
+                done.add(left[0].candidate)
+                yield left[0]
+
+    def _finalists(self) -> list[Record]:
+        """Search records of the best candidates that have not failed a final."""
         failed = {
             r.candidate for r in self.records if r.kind == "final" and not r.outcome.verdict.fits
         }
         ranked = sorted(self._fitting(), key=self._value, reverse=True)
-        return [r.candidate for r in ranked if r.candidate not in failed][: self._options.finals]
+        return [r for r in ranked if r.candidate not in failed][: self._options.finals]
 
     def _finals_s(self) -> float:
         """Seconds kept for the finals."""
-        whole = FINAL_ROUNDS * self._options.finals * self._final_s() + CLOSING_S
-        return min(FINALS_SHARE * self._clock.budget_s, whole)
+        expected = [self._final_s(r, self._grad_accum(r.candidate)) for r in self._finalists()]
+        one_round_s = sum(expected) or self._options.finals * (
+            UNKNOWN_START_S + self._typical_probe_s()
+        )
+        return min(FINALS_SHARE * self._clock.budget_s, FINAL_ROUNDS * one_round_s + CLOSING_S)
 
-    def _final_s(self) -> float:
-        """What one final takes, as far as the search has shown."""
-        start_s = statistics.median(self._group_start_s) if self._group_start_s else 3.0
-        return start_s + self._typical_probe_s()
+    def _final_s(self, record: Record, micro_steps: int) -> float:
+        """What a final of `record` takes, as far as the search has shown."""
+        start_s = statistics.median(self._group_start_s or [UNKNOWN_START_S])
+        assert record.outcome.measurement is not None
+        part = micro_steps / self._grad_accum(record.candidate)
+        step_s = record.outcome.measurement.step.median * part
+        least_s = (self._rule.warmup_steps + self._rule.timed_steps) * step_s
+        return start_s + max(least_s, self._typical_probe_s())
 
     def _typical_probe_s(self) -> float:
         """Warm-up and timed steps of a candidate that was measured to the end."""
@@ -499,7 +532,9 @@ def _nothing(records: Sequence[Record], space: Space, stopped_by: str | None) ->
     if stopped_by is not None:
         return Ended(Ending.NO_MEASUREMENT, f"stopped by {stopped_by} before anything fitted")
     if bounded:
-        return Ended(Ending.NOTHING_FITS, _least(bounded, space))
+        untried = sum(not any(_settles(r, c) for r in bounded) for c in space.candidates)
+        rest = f"; {untried} candidates were not tried: give more --budget" if untried else ""
+        return Ended(Ending.NOTHING_FITS, _least(bounded, space) + rest)
     if tried:
         first = tried[0]
         cause = f"{first.candidate.key} was {first.outcome.verdict}: {first.outcome.reason}"
@@ -522,10 +557,33 @@ def _least(bounded: Sequence[Record], space: Space) -> str:
     return f"{text}; the least peak seen: {record.candidate.key} {how.format(gib(peak_bytes))}"
 
 
+def _settles(record: Record, candidate: Candidate) -> bool:
+    """Whether what `record` found says how `candidate` would end.
+
+    It does if `candidate` needs no less memory than one that did not fit, or if it is of a build
+    that is unsupported.
+    """
+    if record.outcome.verdict == Verdict.UNSUPPORTED:
+        return candidate.build == record.candidate.build
+    return candidate.covers(record.candidate)
+
+
+def _skipped(record: Record, now_s: float) -> Outcome:
+    """The outcome of a candidate that `record` settles."""
+    seen, verdict = record.candidate, record.outcome.verdict
+    if verdict == Verdict.UNSUPPORTED:
+        reason = f"of the build of {seen.key}, which is unsupported"
+    else:
+        reason = f"needs no less than {seen.key}, which was {verdict}"
+    return Outcome(Verdict.SKIPPED, started_s=now_s, reason=reason, witness=seen.key)
+
+
 def _calmer(first: Outcome, second: Outcome) -> Outcome:
-    """Of two runs of one probe the one to keep: the second if either failed, else the calmer."""
-    if first.measurement is None or second.measurement is None:
+    """Of two runs of one probe the one to keep: what ran out, else what measured the calmer."""
+    if first.measurement is None or second.verdict.bounds_memory:
         return second
+    if second.measurement is None:
+        return first
     return min(first, second, key=lambda o: _disturbance(o.measurement))
 
 

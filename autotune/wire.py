@@ -220,6 +220,8 @@ class Report:
     stopped_early: bool
     loss: float
     peaks: Peaks
+    state_bytes: int
+    """Device memory held between steps, over what the rank held before it built anything."""
     conditions: Conditions
 
 

@@ -61,22 +61,33 @@ class Link:
         while True:
             try:
                 self._received.put(decode(self._connection.recv_bytes(MAX_MESSAGE_BYTES)))
-            except (EOFError, OSError, WireError) as end:
+            except BaseException as end:  # noqa: BLE001 - without the study there is nothing to do
                 print(f"the study is gone: {end!r}", file=sys.stderr, flush=True)
                 end_session()
 
 
 def end_session() -> NoReturn:
-    """Leave at once, with every process this rank started."""
-    if os.getpgrp() == os.getpid():
+    """Leave at once, with every process of this rank's session."""
+    if os.getpgrp() == os.getsid(0):
         os.killpg(0, signal.SIGKILL)
     os._exit(1)
 
 
 def die_with_parent() -> None:
-    """Have the kernel kill this rank when the study dies, even stopped or inside a C call."""
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    """Have the kernel kill this rank when the study dies, even stopped or inside a C call, and
+    what the rank started with it."""
+    if sys.platform != "linux":
+        return
+    prctl = ctypes.CDLL(None).prctl
+    prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    rank = os.getpid()
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGUSR1})
+    if os.fork() == 0:
+        prctl(_PR_SET_PDEATHSIG, signal.SIGUSR1)
+        if os.getppid() == rank:
+            signal.sigwait({signal.SIGUSR1})
+        end_session()
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGUSR1})
 
 
 class Rank:

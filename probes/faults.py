@@ -21,7 +21,8 @@ _UNITS = {"bytes": 1, "kib": 2**10, "mib": 2**20, "gib": 2**30, "tib": 2**40}
 
 # Texts of the libraries below torch, which reach Python as a bare RuntimeError.
 _DEVICE_MEMORY = re.compile(
-    r"CUDA error: out of memory|CUDA out of memory|cudaErrorMemoryAllocation"
+    r"CUDA (?:driver )?error: out of memory|CUDA out of memory|cudaErrorMemoryAllocation"
+    r"|Triton Error \[CUDA\]: out of memory"
     r"|CUBLAS_STATUS_ALLOC_FAILED|CUDNN_STATUS_ALLOC_FAILED"
     r"|(?:Cuda|CUDA) failure (?:\d+ )?'out of memory'"
 )

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 import torch
@@ -23,6 +23,8 @@ from probes.world import World
 HOPELESS_MARGIN = 1.25
 """Before an interval exists: the fastest step so far is this much too slow for the incumbent."""
 PROGRESS_S = 0.25
+LIFE_SIGN_S = 5.0
+"""Within a step of many micro-steps."""
 
 
 class Tell(Protocol):
@@ -45,68 +47,92 @@ def measure(
     engine.prepare(probe.micro_batch, probe.micro_steps)
     meter.reset()
     tell(Entered(Phase.WARMUP))
-    steps = _Steps(probe, engine, world, vocab_size)
     progress = _Progress(probe.number, world, tell)
+    steps = _Steps(probe, engine, world, vocab_size, progress)
     began = time.monotonic()
-    warmup: list[float] = []
+    looking = watch()
+    warmup = Series()
     stopped = False
     while not (stopped or warmed(probe.rule, warmup)):
-        warmup.append(steps.run())
-        meter.sample()
-        progress.made(warmup)
-        stopped = hopeless(probe, warmup, [])
-    retries = meter.retries()
-    timed_began = time.monotonic()
-    looking = watch()
-    timed: list[float] = []
-    if not stopped:
-        tell(Entered(Phase.TIMED))
-    while not (stopped or settled(probe.rule, timed)):
-        timed.append(steps.run())
+        warmup.add(*steps.run())
         meter.sample()
         looking.sample()
-        stopped = hopeless(probe, warmup, timed)
+        progress.made(warmup)
+        stopped = hopeless(probe, warmup, Series())
+    retries = meter.retries()
+    timed_began = time.monotonic()
+    timed = Series()
+    if not stopped:
+        looking = watch()
+        tell(Entered(Phase.TIMED))
+    while not (stopped or settled(probe.rule, timed)):
+        timed.add(*steps.run())
+        meter.sample()
+        looking.sample()
         progress.made(timed)
+        stopped = hopeless(probe, warmup, timed)
     conditions = looking.conditions()
     ended = time.monotonic()
     return Report(
         number=probe.number,
-        step_s=timed or warmup[1:],
-        warmup_step_s=warmup,
+        step_s=timed.step_s or warmup.step_s[1:],
+        warmup_step_s=warmup.step_s,
         warmup_s=timed_began - began,
         timed_s=ended - timed_began,
         stopped_early=stopped,
         loss=steps.loss,
         peaks=replace(meter.peaks(), alloc_retries=meter.retries() - retries),
+        state_bytes=meter.held_bytes(),
         conditions=conditions,
     )
 
 
-def warmed(rule: Rule, steps: list[float]) -> bool:
+@dataclass
+class Series:
+    """Steps so far: what each takes in the real schedule, and how long they ran here in all."""
+
+    step_s: list[float] = field(default_factory=list)
+    wall_s: float = 0.0
+
+    def add(self, step_s: float, wall_s: float) -> None:
+        self.step_s.append(step_s)
+        self.wall_s += wall_s
+
+    @property
+    def due(self) -> bool:
+        """Whether to look at the interval now: after every step, later after every 20th part."""
+        return len(self.step_s) % max(1, len(self.step_s) // 20) == 0
+
+
+def warmed(rule: Rule, steps: Series) -> bool:
     """Whether warm-up may end: enough full steps, and the last two agree or time is up."""
-    if len(steps) < rule.warmup_steps:
+    if len(steps.step_s) < rule.warmup_steps:
         return False
-    settled = abs(steps[-1] - steps[-2]) <= rule.warmup_tolerance * steps[-1]
-    return settled or sum(steps) >= rule.warmup_limit_s
+    *_, before, last = steps.step_s
+    return (
+        abs(last - before) <= rule.warmup_tolerance * last or steps.wall_s >= rule.warmup_limit_s
+    )
 
 
-def settled(rule: Rule, steps: list[float]) -> bool:
+def settled(rule: Rule, steps: Series) -> bool:
     """Whether timing may end: enough steps, and the median is known well enough or time is up."""
-    if len(steps) < rule.timed_steps:
+    if len(steps.step_s) < rule.timed_steps:
         return False
-    return interval(steps).half_width <= rule.half_width or sum(steps) >= rule.timed_limit_s
+    if steps.wall_s >= rule.timed_limit_s:
+        return True
+    return steps.due and interval(steps.step_s).half_width <= rule.half_width
 
 
-def hopeless(probe: Probe, warmup: list[float], timed: list[float]) -> bool:
+def hopeless(probe: Probe, warmup: Series, timed: Series) -> bool:
     """Whether this candidate can no longer beat the incumbent.
 
     Never before the warm-up's full steps are through: the memory peak stands only then.
     """
-    if probe.needed_step_s is None or len(warmup) < probe.rule.warmup_steps:
+    if probe.needed_step_s is None or len(warmup.step_s) < probe.rule.warmup_steps:
         return False
-    if len(timed) >= probe.rule.timed_steps:
-        return interval(timed).low > probe.needed_step_s
-    return min(warmup[1:] + timed) > HOPELESS_MARGIN * probe.needed_step_s
+    if len(timed.step_s) >= probe.rule.timed_steps:
+        return timed.due and interval(timed.step_s).low > probe.needed_step_s
+    return min(warmup.step_s[1:] + timed.step_s) > HOPELESS_MARGIN * probe.needed_step_s
 
 
 class _Progress:
@@ -117,17 +143,26 @@ class _Progress:
         self._world = world
         self._tell = tell
         self._told = time.monotonic()
+        self._steps: list[float] = []
 
-    def made(self, step_s: list[float]) -> None:
-        if self._world.rank == 0 and time.monotonic() - self._told > PROGRESS_S:
+    def made(self, steps: Series) -> None:
+        """A step is done."""
+        self._steps = steps.step_s
+        self.alive(PROGRESS_S)
+
+    def alive(self, every_s: float = LIFE_SIGN_S) -> None:
+        """Something is done; said if nothing was for `every_s` seconds."""
+        if self._world.rank == 0 and time.monotonic() - self._told > every_s:
             self._told = time.monotonic()
-            self._tell(Progress(self._number, step_s))
+            self._tell(Progress(self._number, self._steps))
 
 
 class _Steps:
     """Optimizer steps of one candidate on synthetic tokens, timed between synchronisations."""
 
-    def __init__(self, probe: Probe, engine: Engine, world: World, vocab_size: int) -> None:
+    def __init__(
+        self, probe: Probe, engine: Engine, world: World, vocab_size: int, progress: _Progress
+    ) -> None:
         generator = torch.Generator().manual_seed(1 + world.rank)
         shape = (probe.micro_steps, probe.micro_batch, probe.seq_len + 1)
         tokens = torch.randint(vocab_size, shape, generator=generator).to(world.device)
@@ -135,6 +170,7 @@ class _Steps:
         self._probe = probe
         self._engine = engine
         self._world = world
+        self._progress = progress
         self._loss: Tensor | None = None
 
     @property
@@ -142,8 +178,9 @@ class _Steps:
         """This rank's loss of the last micro-step."""
         return float("nan") if self._loss is None else float(self._loss)
 
-    def run(self) -> float:
-        """Seconds of one optimizer step of the real schedule, the slowest rank's.
+    def run(self) -> list[float]:
+        """Seconds of one optimizer step of the real schedule, and of what ran of it; the slowest
+        rank's.
 
         Where fewer micro-steps run than the schedule has, those before the last are timed on
         their own and scaled: the last one also reduces gradients and is followed by the update.
@@ -153,6 +190,7 @@ class _Steps:
         began = time.perf_counter()
         for ids_bt, targets_bt in early:
             self._engine.forward_backward(ids_bt, targets_bt, last=False)
+            self._progress.alive()
         scale = 1.0
         if early and self._probe.micro_steps < self._probe.grad_accum:
             self._world.synchronize()
@@ -162,4 +200,4 @@ class _Steps:
         self._engine.update()
         self._world.synchronize()
         ended = time.perf_counter()
-        return self._world.slowest((between - began) * scale + ended - between)
+        return self._world.slowest((between - began) * scale + ended - between, ended - began)

@@ -11,6 +11,7 @@ from __future__ import annotations
 import ctypes
 import gc
 import resource
+from contextlib import suppress
 from pathlib import Path
 from typing import Protocol
 
@@ -18,6 +19,7 @@ import pynvml
 import torch
 
 from autotune.wire import Peaks
+from probes.faults import UnsupportedError
 
 CUDA_GUARD = 0.97
 """Share of the capacity that the CUDA allocator may take before it raises."""
@@ -48,6 +50,10 @@ class Meter(Protocol):
 
     def peaks(self) -> Peaks: ...
 
+    def held_bytes(self) -> int:
+        """Device memory held now, over what was held when `limit` was called."""
+        ...
+
     def retries(self) -> int:
         """Allocator retries since the process began."""
         ...
@@ -56,10 +62,13 @@ class Meter(Protocol):
 class CpuMeter:
     """Peaks of the process."""
 
+    _base_bytes = 0
+
     def limit(self, capacity_bytes: int) -> None:
         # OpenMP cannot start its threads under a tight limit, and ends the process then.
         torch.ones(2**20).add_(1)
-        room = capacity_bytes - status_bytes("VmRSS")
+        self._base_bytes = status_bytes("VmRSS")
+        room = capacity_bytes - self._base_bytes
         if room < 0:
             raise MemoryError(
                 f"the process holds {-room} bytes more than the capacity of {capacity_bytes}"
@@ -78,7 +87,12 @@ class CpuMeter:
 
     def reset(self) -> None:
         trim_heap()
-        Path("/proc/self/clear_refs").write_text("5")
+        try:
+            Path("/proc/self/clear_refs").write_text("5")
+        except OSError as error:
+            raise UnsupportedError(
+                f"this kernel keeps no peak that can be reset: {error}"
+            ) from error
 
     def sample(self) -> None:
         pass  # VmHWM is kept by the kernel
@@ -86,6 +100,10 @@ class CpuMeter:
     def peaks(self) -> Peaks:
         peak = status_bytes("VmHWM")
         return Peaks(peak, peak, peak, peak, peak, 0)
+
+    def held_bytes(self) -> int:
+        trim_heap()
+        return max(0, status_bytes("VmRSS") - self._base_bytes)
 
     def retries(self) -> int:
         return 0
@@ -113,7 +131,10 @@ class CudaMeter:
         torch.cuda.synchronize()
         torch.cuda.empty_cache()
         torch.cuda.reset_peak_memory_stats()
-        Path("/proc/self/clear_refs").write_text("5")
+        with suppress(
+            OSError
+        ):  # some sandboxes have none; the host's peak is then since the start
+            Path("/proc/self/clear_refs").write_text("5")
         self._most_bytes = 0
 
     def sample(self) -> None:
@@ -128,15 +149,25 @@ class CudaMeter:
             reserved_bytes=reserved,
             allocated_bytes=torch.cuda.max_memory_allocated(),
             active_bytes=stats.get("active_bytes.all.peak", 0),
-            host_bytes=status_bytes("VmHWM"),
+            host_bytes=_host_peak_bytes(),
             alloc_retries=0,
         )
+
+    def held_bytes(self) -> int:
+        return torch.cuda.memory_allocated()
 
     def retries(self) -> int:
         return int(torch.cuda.memory_stats().get("num_alloc_retries", 0))
 
     def _in_use_bytes(self) -> int:
         return int(pynvml.nvmlDeviceGetMemoryInfo(self._handle).used)
+
+
+def _host_peak_bytes() -> int:
+    try:
+        return status_bytes("VmHWM")
+    except KeyError:  # not every kernel tells
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 
 def trim_heap() -> None:

@@ -66,7 +66,11 @@ def build(start: Start, rank: int, meter: Meter, send: Send) -> Live:
 def fault(error: BaseException, phase: Phase, device_type: str, meter: Meter) -> Fault:
     """`error` as a message, with the peaks so far. Lifts the limit to have room to say it."""
     meter.lift()
-    return faults.fault(error, phase, device_type, meter.peaks())
+    try:
+        peaks = meter.peaks()
+    except Exception:  # noqa: BLE001 - the error that is being reported is the one that counts
+        peaks = None
+    return faults.fault(error, phase, device_type, peaks)
 
 
 def versions() -> dict[str, str]:

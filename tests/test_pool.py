@@ -228,7 +228,7 @@ def test_a_process_that_a_rank_left_behind_goes_with_its_group(
     group = start()
     group.run()
     assert len(ranks()) == 2
-    group.pool.retire()
+    group.pool.retire(time.monotonic() + 10)
     assert not ranks()
 
 

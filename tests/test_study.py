@@ -159,7 +159,7 @@ def test_a_peak_over_the_ceiling_is_over_the_ceiling_though_it_ran(
     run: Callable[..., Run],
 ) -> None:
     done = run(lambda job: ok(0.1, LIMIT_BYTES + 1), trials=1)
-    assert set(done.verdicts().values()) == {Verdict.OVER_CEILING}
+    assert done.study.records[0].outcome.verdict is Verdict.OVER_CEILING
 
 
 def test_host_memory_over_its_ceiling_has_a_verdict_of_its_own(run: Callable[..., Run]) -> None:
@@ -169,7 +169,7 @@ def test_host_memory_over_its_ceiling_has_a_verdict_of_its_own(run: Callable[...
         peaks = replace(result.report.peaks, host_bytes=SPACE.limits.host_limit_bytes + 1)
         return replace(result, report=replace(result.report, peaks=peaks))
 
-    assert set(run(answer, trials=1).verdicts().values()) == {Verdict.OVER_HOST_CEILING}
+    assert run(answer, trials=1).study.records[0].outcome.verdict is Verdict.OVER_HOST_CEILING
 
 
 def test_allocator_retries_count_as_over_the_ceiling(run: Callable[..., Run]) -> None:
@@ -179,7 +179,7 @@ def test_allocator_retries_count_as_over_the_ceiling(run: Callable[..., Run]) ->
         peaks = replace(result.report.peaks, alloc_retries=1)
         return replace(result, report=replace(result.report, peaks=peaks))
 
-    assert set(run(answer, trials=1).verdicts().values()) == {Verdict.OVER_CEILING}
+    assert run(answer, trials=1).study.records[0].outcome.verdict is Verdict.OVER_CEILING
 
 
 def test_later_probes_know_how_fast_they_must_be(run: Callable[..., Run]) -> None:
@@ -191,6 +191,20 @@ def test_later_probes_know_how_fast_they_must_be(run: Callable[..., Run]) -> Non
 def test_a_study_in_which_all_probes_break_ends_early(run: Callable[..., Run]) -> None:
     done = run(lambda job: Result(Verdict.CRASHED, "no torch"))
     assert len(done.runner.jobs) == 3
+
+
+def test_what_is_settled_is_no_trial_but_has_its_row(run: Callable[..., Run]) -> None:
+    done = run(lambda job: Result(Verdict.OOM, "ran out"))
+    table = pd.read_csv(done.journal.folder / "trials.csv")
+    assert len(table) == len(SPACE.candidates)
+    assert len(done.journal.study.get_trials()) < len(SPACE.candidates) / 2
+
+
+def test_a_failed_repeat_does_not_discard_a_disturbed_measurement(run: Callable[..., Run]) -> None:
+    busy = replace(QUIET, busy_cpu_s=9.9, own_cpu_s=1.0)
+    answers = iter([ok(0.1, 1, busy), Result(Verdict.CRASHED), Result(Verdict.CRASHED)])
+    done = run(lambda job: saturating(job) if job.fresh else next(answers), trials=1)
+    assert done.study.records[0].outcome.verdict is Verdict.OK
 
 
 # Measuring again.

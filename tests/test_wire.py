@@ -17,7 +17,7 @@ PEAKS = wire.Peaks(5, 4, 3, 2, 6, 0)
 CONDITIONS = wire.Conditions(2.0, 1.5, 0.25, 1.25, 1980, 650.5, 61, 4, False)
 ON_CPU = wire.Conditions(2.0, 1.5, 0.25, 1.25, None, None, None, None, False)
 RULE = wire.Rule(3, 0.02, 5.0, 5, 0.01, 15.0)
-REPORT = wire.Report(7, [0.25, 0.5], [1.0], 1.5, 0.75, False, 4.5, PEAKS, CONDITIONS)
+REPORT = wire.Report(7, [0.25, 0.5], [1.0], 1.5, 0.75, False, 4.5, PEAKS, 3, CONDITIONS)
 PROBE = wire.Probe(7, 4, 128, 2, 1, RULE, None)
 MESSAGES: list[wire.Message] = [
     wire.Start(

@@ -34,7 +34,7 @@ class Choice:
 
     record: Record
     confirmed: bool
-    """Whether every one of its final rounds ran, in a fresh process, and was ok."""
+    """Whether it was measured again in a fresh group, and every time found ok."""
     ties: tuple[Record, ...]
     """Others within the noise of the fastest, fastest first; they need no less memory."""
     cells: tuple[Record, ...]

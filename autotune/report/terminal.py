@@ -46,7 +46,7 @@ class Caution(Enum):
     """What a reader of the result should know; the text says what to do about it."""
 
     NOT_CONFIRMED = (
-        "Not confirmed: the finals did not measure this configuration again, every round ok."
+        "Not confirmed: no final measured this configuration again and found it ok."
         " A longer --budget leaves them more time."
     )
     STOPPED_BY_USER = (
@@ -405,8 +405,12 @@ def _trial(record: Record, elapsed_s: float, space: Space, console: Console) -> 
         candidate = " ".join(
             f"{getattr(record.candidate, axis):>{w}}" for axis, w in _widths(space).items()
         )
+    number = "" if record.number is None else record.number
     head = Text.assemble(
-        (f"{minutes(elapsed_s):>5} {record.number:>3} {record.kind:<6} ", "dim"),
+        (
+            f"{minutes(elapsed_s):>5} {number:>3} {record.kind:<6} ",
+            "dim",
+        ),
         candidate + " ",
         (verdict.value, _STYLES.get(verdict, "red")),
     )

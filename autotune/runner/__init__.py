@@ -63,6 +63,6 @@ class Runner(Protocol):
         """
         ...
 
-    def retire(self) -> None:
-        """End the live group, if there is one, and wait until its memory is back."""
+    def retire(self, until: float) -> None:
+        """End the live group, if there is one; wait for its memory, at most `until` then."""
         ...

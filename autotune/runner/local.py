@@ -14,6 +14,7 @@ from typing import IO
 from autotune.wire import Dial, encode
 
 # -P: a folder named like a module in the user's working directory must not stand in for it.
+REAP_S = 5.0
 WORKER = [sys.executable, "-P", "-m", "probes"]
 
 
@@ -49,7 +50,8 @@ class LocalRank:
 
     def reap(self) -> None:
         """Collect the process; it has ended or been killed."""
-        self._process.wait()
+        with contextlib.suppress(subprocess.TimeoutExpired):  # stuck in a driver: init gets it
+            self._process.wait(REAP_S)
 
 
 def _spawn(environment: dict[str, str], log: IO[bytes]) -> subprocess.Popen[bytes]:

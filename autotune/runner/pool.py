@@ -345,11 +345,11 @@ class Pool:
         group = self._group
         began = time.monotonic()
         if group is None or job.fresh or self._build != job.candidate.build or not group.alive():
-            self.retire()
+            self.retire(deadline)
             group = self._launch(job.candidate.build)
             failure = group.start(self._start_message(job.candidate), deadline)
             if failure is not None:
-                self._end(politely=False)
+                self._end(politely=False, until=deadline)
                 return replace(failure, group_start_s=time.monotonic() - began)
         start_s = time.monotonic() - began if not group.probes else 0.0
         ready = group.ranks[0].ready
@@ -362,12 +362,12 @@ class Pool:
             versions=ready.versions if ready else None,
         )
         if result.report is None:
-            self._end(politely=False)
+            self._end(politely=False, until=deadline)
         return result
 
-    def retire(self) -> None:
+    def retire(self, until: float) -> None:
         if self._group is not None:
-            self._end(politely=True)
+            self._end(politely=True, until=until)
 
     def kill(self) -> None:
         """Every rank, now; for a second Ctrl-C."""
@@ -375,9 +375,10 @@ class Pool:
             self._group.kill()
 
     def close(self) -> None:
-        """End the live group and the channel."""
+        """End the live group and the channel; nothing is probed after this."""
         if self._group is not None:
-            self._end(politely=False)
+            self._group.end(politely=False)
+            self._group = None
         self._channel.close()
 
     def _launch(self, build: Build) -> Group:
@@ -394,12 +395,12 @@ class Pool:
             ranks.append(_Rank(number, LocalRank(dial, log, environment), log, info.uuid))
         return self._group
 
-    def _end(self, *, politely: bool) -> None:
-        """End the live group; return when its device memory is back."""
+    def _end(self, *, politely: bool, until: float) -> None:
+        """End the live group; return when its device memory is back, or at `until`."""
         assert self._group is not None
         group, self._group = self._group, None
         group.end(politely=politely)
-        deadline = time.monotonic() + BASELINE_WAIT_S
+        deadline = min(until, time.monotonic() + BASELINE_WAIT_S)
         while (over := self._over_baseline_bytes()) > BASELINE_SLACK_BYTES:
             if time.monotonic() > deadline:
                 self._note(f"device memory is {gib(over)} over its baseline after a group's end")
@@ -463,6 +464,7 @@ def merge(reports: list[Report]) -> Report:
             host_bytes=sum(p.host_bytes for p in peaks),
             alloc_retries=max(p.alloc_retries for p in peaks),
         ),
+        state_bytes=max(report.state_bytes for report in reports),
         conditions=replace(
             first.conditions,
             own_cpu_s=sum(r.conditions.own_cpu_s for r in reports),

@@ -22,7 +22,10 @@ class Trained:
 
     losses: list[float]
     parameters: int
+    model_bytes: int
+    """While the model was made."""
     building_bytes: int
+    """While model and optimizer were made."""
     peak_bytes: int
 
 
@@ -75,6 +78,7 @@ def train(
     return Trained(
         losses=found[0]["losses"],
         parameters=found[0]["parameters"],
+        model_bytes=max(each["model_bytes"] for each in found),
         building_bytes=max(each["building_bytes"] for each in found),
         peak_bytes=max(each["peak_bytes"] for each in found),
     )

@@ -18,7 +18,7 @@ QUIET = Conditions(10.0, 9.0, 0.0, 9.0, None, None, None, None, False)
 def report(step_s: float, peak_bytes: int, conditions: Conditions = QUIET) -> Report:
     peaks = Peaks(peak_bytes, peak_bytes, peak_bytes, peak_bytes, peak_bytes, 0)
     steps = [step_s] * 6
-    return Report(0, steps, steps[:3], 3 * step_s, 6 * step_s, False, 1.0, peaks, conditions)
+    return Report(0, steps, steps[:3], 3 * step_s, 6 * step_s, False, 1.0, peaks, 0, conditions)
 
 
 def ok(step_s: float, peak_bytes: int = 2**20, conditions: Conditions = QUIET) -> Result:
@@ -42,7 +42,7 @@ class ScriptedRunner:
         self.live_build = job.candidate.build if result.report is not None else None
         return result
 
-    def retire(self) -> None:
+    def retire(self, until: float) -> None:
         self.live_build = None
 
     @property

@@ -10,6 +10,7 @@ import json
 import os
 import sys
 from pathlib import Path
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -17,7 +18,21 @@ import torch.distributed as dist
 from autotune.wire import ModelSpec, Start
 from probes import engines
 from probes.memory import CpuMeter
+from probes.models import factory
 from probes.world import join
+
+
+def watch_building(meter: CpuMeter) -> list[int]:
+    """Gets the peak at the moment the model stands, before its optimizer is made."""
+    build, peaks = factory.build, []
+
+    def watched(spec: ModelSpec) -> Any:
+        module = build(spec)
+        peaks.append(meter.peaks().device_bytes)
+        return module
+
+    factory.build = watched
+    return peaks
 
 
 def main() -> None:
@@ -38,6 +53,7 @@ def main() -> None:
     torch.manual_seed(start.seed)
     meter = CpuMeter()
     meter.reset()
+    model_bytes = watch_building(meter)
     engine = engines.build(start, world)
     building_bytes = meter.peaks().device_bytes
     meter.reset()
@@ -63,6 +79,7 @@ def main() -> None:
     found = {
         "losses": losses,
         "parameters": engine.parameters,
+        "model_bytes": model_bytes[-1],
         "building_bytes": building_bytes,
         "peak_bytes": meter.peaks().device_bytes,
     }
