@@ -36,6 +36,7 @@ _TELLING = (
     "PYTORCH_",
     "TORCH_",
     "CUDA_",
+    "DS_",
     "NCCL_",
     "GLOO_",
     "OMP_",

@@ -52,7 +52,11 @@ class CpuDevice:
     def rank_environment(self, world_size: int) -> dict[str, str]:
         """An even share of the cores, and no CUDA device even where there are some."""
         threads = max(1, self._cores // world_size)
-        return {"CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": str(threads)}
+        return {
+            "CUDA_VISIBLE_DEVICES": "",
+            "DS_ACCELERATOR": self.kind,
+            "OMP_NUM_THREADS": str(threads),
+        }
 
     def fingerprint(self) -> dict[str, Any]:
         """Processor, cores and memory."""

@@ -84,6 +84,7 @@ class CudaDevice:
         return {
             "CUDA_VISIBLE_DEVICES": ",".join(unit.uuid for unit in self._units[:world_size]),
             "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
+            "DS_ACCELERATOR": self.kind,
             "OMP_NUM_THREADS": str(max(1, cores() // world_size)),
         }
 

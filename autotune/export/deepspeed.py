@@ -35,6 +35,14 @@ def config(candidate: Candidate, workload: Workload, kind: str) -> dict[str, Any
     }
 
 
+def ops(candidate: Candidate, workload: Workload, kind: str) -> set[str]:
+    """Builders of the ops that an engine of `config` loads, by DeepSpeed's names."""
+    found = {"ShareMemCommBuilder"} if kind == "cpu" else set()
+    if not _optimizer(candidate, workload, kind)["params"]["torch_adam"]:
+        found.add("CPUAdamBuilder")
+    return found
+
+
 def _optimizer(candidate: Candidate, workload: Workload, kind: str) -> dict[str, Any]:
     """AdamW, or Muon for the blocks' matrices with AdamW for the rest.
 

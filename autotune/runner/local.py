@@ -9,24 +9,34 @@ import subprocess
 import sys
 import sysconfig
 from pathlib import Path
-from typing import IO
 
 from autotune.wire import Dial, encode
 
 # -P: a folder named like a module in the user's working directory must not stand in for it.
 REAP_S = 5.0
+# -P: a folder named like a module in the user's working directory must not stand in for it.
 WORKER = [sys.executable, "-P", "-m", "probes"]
+OPS = [sys.executable, "-P", "-m", "probes.ops"]
 
 
-class LocalRank:
-    """One rank's process."""
+class LocalProcess:
+    """A process that leads a session of its own; it reads `stdin` and writes `log`."""
 
-    def __init__(self, dial: Dial, log: Path, environment: dict[str, str]) -> None:
+    def __init__(
+        self, command: list[str], stdin: bytes, log: Path, environment: dict[str, str]
+    ) -> None:
         with log.open("wb") as stream:
-            self._process = _spawn(environment, stream)
+            self._process = subprocess.Popen(
+                command,
+                stdin=subprocess.PIPE,
+                stdout=stream,
+                stderr=subprocess.STDOUT,
+                env=os.environ | _module_path() | _LOOPBACK | environment,
+                start_new_session=True,
+            )
         assert self._process.stdin is not None
-        with contextlib.suppress(BrokenPipeError), self._process.stdin as stdin:
-            stdin.write(encode(dial) + b"\n")
+        with contextlib.suppress(BrokenPipeError), self._process.stdin as pipe:
+            pipe.write(stdin)
         self.pid = self._process.pid
 
     def exit_code(self) -> int | None:
@@ -43,7 +53,7 @@ class LocalRank:
         return ended.si_status if exited else -ended.si_status
 
     def signal(self, number: signal.Signals) -> None:
-        """Send `number` to every process of the rank's session."""
+        """Send `number` to every process of the session."""
         if self._process.returncode is None:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self.pid, number)
@@ -54,15 +64,13 @@ class LocalRank:
             self._process.wait(REAP_S)
 
 
-def _spawn(environment: dict[str, str], log: IO[bytes]) -> subprocess.Popen[bytes]:
-    return subprocess.Popen(
-        WORKER,
-        stdin=subprocess.PIPE,
-        stdout=log,
-        stderr=subprocess.STDOUT,
-        env=os.environ | _module_path() | environment,
-        start_new_session=True,
-    )
+def start_rank(dial: Dial, log: Path, environment: dict[str, str]) -> LocalProcess:
+    """A rank that will dial the study."""
+    return LocalProcess(WORKER, encode(dial) + b"\n", log, environment)
+
+
+# Ranks of one machine meet on its loopback; looking the host's name up can fail in a container.
+_LOOPBACK = {"GLOO_SOCKET_IFNAME": "lo"} if sys.platform == "linux" else {}
 
 
 def _module_path() -> dict[str, str]:

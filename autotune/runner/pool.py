@@ -23,7 +23,7 @@ from autotune.options import gib
 from autotune.outcome import Verdict
 from autotune.runner import Job, Result, StopRequestedError
 from autotune.runner.channel import Channel, Peer
-from autotune.runner.local import LocalRank
+from autotune.runner.local import OPS, LocalProcess, start_rank
 from autotune.space import Build, Candidate, Limits, Workload
 from autotune.wire import (
     Dial,
@@ -335,6 +335,8 @@ class Pool:
         self._group: Group | None = None
         self._build: Build | None = None
         self._groups = 0
+        self._ops: LocalProcess | None = None
+        self._loaded_ops: set[str] = set()
         self._probes = 0
 
     @property
@@ -343,6 +345,7 @@ class Pool:
 
     def run(self, job: Job, deadline: float) -> Result:
         group = self._group
+        self._load_ops(job.candidate, deadline)
         began = time.monotonic()
         if group is None or job.fresh or self._build != job.candidate.build or not group.alive():
             self.retire(deadline)
@@ -373,6 +376,8 @@ class Pool:
         """Every rank, now; for a second Ctrl-C."""
         if self._group is not None:
             self._group.kill()
+        if self._ops is not None:
+            self._ops.signal(signal.SIGKILL)
 
     def close(self) -> None:
         """End the live group and the channel; nothing is probed after this."""
@@ -380,6 +385,38 @@ class Pool:
             self._group.end(politely=False)
             self._group = None
         self._channel.close()
+
+    def _load_ops(self, candidate: Candidate, deadline: float) -> None:
+        """Have DeepSpeed's ops compiled before a rank needs them; once for each that is new."""
+        if self._workload.engine_of(candidate) != "deepspeed":
+            return
+        new = deepspeed.ops(candidate, self._workload, self._device.kind) - self._loaded_ops
+        if not new:
+            return
+        self.retire(deadline)
+        self._note(
+            f"loading DeepSpeed's {', '.join(sorted(new))};"
+            " on a machine that never did, this compiles for about a minute"
+        )
+        environment = self._device.rank_environment(1)
+        log = self._logs / f"ops-{len(self._loaded_ops)}.log"
+        self._ops = LocalProcess([*OPS, *sorted(new)], b"", log, environment)
+        try:
+            while self._ops.exit_code() is None and time.monotonic() < deadline:
+                if self._stop():
+                    raise StopRequestedError
+                time.sleep(POLL_S)
+            if self._ops.exit_code() not in (0, None):
+                self._note(f"DeepSpeed's ops could not be loaded; see {log.name}")
+        finally:
+            self._ops.signal(signal.SIGTERM)
+            ended = time.monotonic() + TERM_GRACE_S
+            while self._ops.exit_code() is None and time.monotonic() < ended:
+                time.sleep(POLL_S)
+            self._ops.signal(signal.SIGKILL)
+            self._ops.reap()
+            self._ops = None
+        self._loaded_ops |= new
 
     def _launch(self, build: Build) -> Group:
         self._groups += 1
@@ -392,7 +429,7 @@ class Pool:
             log = self._logs / f"group{self._groups:03d}-rank{number}.log"
             # On the CPU all ranks share the one device.
             info = self._device.infos[number % len(self._device.infos)]
-            ranks.append(_Rank(number, LocalRank(dial, log, environment), log, info.uuid))
+            ranks.append(_Rank(number, start_rank(dial, log, environment), log, info.uuid))
         return self._group
 
     def _end(self, *, politely: bool, until: float) -> None:
