@@ -130,8 +130,11 @@ def step_s_for(
     return work / value
 
 
-def judge(peaks: Peaks, limits: Limits) -> tuple[Verdict, str]:
-    """Whether measured `peaks` keep within `limits`, and the reason where they do not."""
+def judge(peaks: Peaks, limits: Limits, offloaded_bytes: int = 0) -> tuple[Verdict, str]:
+    """Whether measured `peaks` keep within `limits`, and the reason where they do not.
+
+    `offloaded_bytes` is what offload moved to the host, over all ranks.
+    """
     if peaks.device_bytes > limits.limit_bytes:
         return Verdict.OVER_CEILING, (
             f"peak {gib(peaks.device_bytes)} is over the ceiling of {gib(limits.limit_bytes)}"
@@ -144,6 +147,6 @@ def judge(peaks: Peaks, limits: Limits) -> tuple[Verdict, str]:
     if peaks.host_bytes > limits.host_limit_bytes:
         return Verdict.OVER_HOST_CEILING, (
             f"host peak {gib(peaks.host_bytes)} is over the host ceiling of"
-            f" {gib(limits.host_limit_bytes)}"
+            f" {gib(limits.host_limit_bytes)}; about {gib(offloaded_bytes)} of it is offload"
         )
     return Verdict.OK, ""

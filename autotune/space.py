@@ -194,6 +194,23 @@ class Space:
     def builds(self) -> tuple[Build, ...]:
         return tuple(sorted({c.build for c in self.candidates}))
 
+    @cached_property
+    def opening(self) -> tuple[Build, ...]:
+        """A few builds among which every depth, stage with offload, and checkpointing occurs."""
+        depths = sorted({b.depth for b in self.builds})
+        stages = sorted({(b.zero_stage, b.offload) for b in self.builds})
+        checkpointing = sorted({b.checkpointing for b in self.builds}, reverse=True)
+        longest = max(len(depths), len(stages), len(checkpointing))
+        some = (
+            Build(
+                depths[i % len(depths)],
+                *stages[i % len(stages)],
+                checkpointing[i % len(checkpointing)],
+            )
+            for i in range(longest)
+        )
+        return tuple(dict.fromkeys(build for build in some if build in self.builds))
+
     def manifest(self) -> dict[str, Any]:
         """The space as JSON types, for the study folder."""
         workload = asdict(self.workload)

@@ -163,13 +163,17 @@ class Study:
         """Some open candidates of one build, ascending in tokens.
 
         Starting a group is dear: the live one is kept until its probes have paid for it, unless
-        all of its last round were too slow. While nothing has fitted, the smallest open candidate
-        comes next, alone.
+        all of its last round were too slow. Then come builds of the opening, so that the sampler
+        has seen every value of their axes, and then the sampler chooses. While nothing has
+        fitted, the smallest open candidate comes next, alone.
         """
         started_s = self._group_start_s[-1] if self._group_start_s else 0.0
         owed = self._group_probe_s < PAY_BACK * started_s
         promising = any(r.outcome.verdict == Verdict.OK for r in self.records[-ROUND:])
-        self._sampler.build = self._runner.live_build if owed and promising else None
+        live = self._runner.live_build if owed and promising else None
+        seen = {record.candidate.build for record in self.records}
+        unseen = (b for b in self._space.opening if b not in seen and self._sampler.has_open(b))
+        self._sampler.build = live or next(unseen, None)
         if any(r.outcome.verdict.bounds_memory for r in self._bounds) and not self._fitting():
             smallest = min(self._sampler.open_candidates(), key=lambda c: (c.depth, c.tokens))
             self._journal.study.enqueue_trial(sampler.params(smallest))
@@ -298,7 +302,10 @@ class Study:
         if result.report is None:
             return outcome
         found = self._measurement(job.candidate, result.report)
-        verdict, reason = judge(found.peaks, self._space.limits)
+        moved = self._space.workload.state_bytes(job.candidate).host
+        verdict, reason = judge(
+            found.peaks, self._space.limits, int(moved * self._space.workload.world_size)
+        )
         if verdict == Verdict.OK:
             verdict, reason = result.verdict, result.reason
             if verdict == Verdict.PRUNED:
@@ -506,6 +513,7 @@ def first_candidate(options: Options, space: Space) -> Candidate:
     """What a study with these options would probe first. Touches no device and no disk."""
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     proposals = sampler.make(space, options.sampler, options.seed)
+    proposals.build = space.opening[0]
     study = optuna.create_study(sampler=proposals, direction="maximize")
     size = ROUND if options.trials is None else min(ROUND, options.trials)
     return ask_round(study, proposals, size)[0][1]

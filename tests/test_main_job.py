@@ -41,7 +41,7 @@ class Command:
 
     def end(self) -> tuple[int, str, str]:
         """Exit code, stdout and stderr."""
-        stdout, stderr = self.process.communicate(timeout=120)
+        stdout, stderr = self.process.communicate(timeout=400)
         return self.process.returncode, stdout, stderr
 
     def ranks(self) -> list[psutil.Process]:
@@ -110,6 +110,18 @@ def test_the_main_job_writes_a_confirmed_best_json_that_validates(run: Run) -> N
     assert sorted(p.name for p in command.out.iterdir()) == [
         "best.json", "logs", "manifest.json", "optuna.log", "trials.csv",
     ]  # fmt: skip
+
+
+def test_the_deepspeed_config_that_is_exported_is_the_one_that_was_probed(run: Run) -> None:
+    how = ["--world-size", "2", "--zero", "2", "--trials", "1", "--finals", "1"]
+    command = run("--budget", "3m", *TINY, *how)
+    code, _, stderr = command.end()
+    assert code == 0, stderr
+    best = command.best()
+    exported = best["exports"]["deepspeed"]
+    assert best["config"]["engine"] == "deepspeed"
+    assert exported["train_micro_batch_size_per_gpu"] == best["config"]["micro_batch"]
+    assert exported["zero_optimization"]["stage"] == 2
 
 
 def test_a_study_stays_within_five_seconds_of_its_budget(run: Run) -> None:
@@ -203,6 +215,26 @@ def test_the_main_job_runs_on_cuda(run: Run, flags: list[str]) -> None:
     assert best["fingerprint"]["kind"] == "cuda"
     peaks = best["measured"]["peak_bytes"]
     assert peaks["device"] >= peaks["reserved"] >= peaks["allocated"] > 0
+
+
+@pytest.mark.parametrize(
+    ("zero", "offload"),
+    [("0", "none"), ("1", "none"), ("2", "none"), ("3", "none"), ("1", "optimizer"),
+     ("2", "optimizer"), ("3", "optimizer"), ("3", "all")],
+)  # fmt: skip
+@pytest.mark.gpu
+def test_every_stage_and_offload_trains_on_one_cuda_device(
+    run: Run, zero: str, offload: str
+) -> None:
+    shape = ["--depth", "4", "--seq-len", "256", "--micro-batch", "2", "--checkpointing", "none"]
+    how = ["--engine", "deepspeed", "--zero", zero, "--offload", offload, "--finals", "1"]
+    command = run("--budget", "5m", "--device", "cuda:0", *shape, *how)
+    code, _, stderr = command.end()
+    assert code == 0, stderr
+    best = command.best()
+    stated = best["exports"]["deepspeed"]["zero_optimization"]
+    assert stated["stage"] == int(zero)
+    assert ("offload_optimizer" in stated) == (offload != "none")
 
 
 @pytest.mark.gpu

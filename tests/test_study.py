@@ -19,10 +19,11 @@ from autotune import sampler
 from autotune.budget import Clock, StopFlag
 from autotune.journal import Journal
 from autotune.options import Options
-from autotune.outcome import Verdict
+from autotune.outcome import Verdict, judge
 from autotune.runner import Job, Result
 from autotune.space import Candidate, Space
 from autotune.study import ATTEMPTS, Study, first_candidate, rule_for
+from autotune.wire import Peaks
 
 SPACE = space()
 LIMIT_BYTES = SPACE.limits.limit_bytes
@@ -170,6 +171,19 @@ def test_host_memory_over_its_ceiling_has_a_verdict_of_its_own(run: Callable[...
         return replace(result, report=replace(result.report, peaks=peaks))
 
     assert run(answer, trials=1).study.records[0].outcome.verdict is Verdict.OVER_HOST_CEILING
+
+
+def test_the_host_ceiling_says_how_much_of_the_peak_is_offload() -> None:
+    peaks = Peaks(1, 1, 1, 1, SPACE.limits.host_limit_bytes + 1, 0)
+    verdict, reason = judge(peaks, SPACE.limits, offloaded_bytes=3 * 2**30)
+    assert verdict is Verdict.OVER_HOST_CEILING
+    assert "about 3.00 GiB of it is offload" in reason
+
+
+def test_the_opening_sees_every_value_of_the_builds_axes(run: Callable[..., Run]) -> None:
+    tried = run(trials=8).runner.searched
+    assert {c.depth for c in tried} == {2, 4}
+    assert {c.checkpointing for c in tried} == {"none", "full"}
 
 
 def test_allocator_retries_count_as_over_the_ceiling(run: Callable[..., Run]) -> None:
