@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -43,7 +45,14 @@ class Started:
     """A pool, and what it said on the way."""
 
     def __init__(
-        self, logs: Path, world_size: int, capacity_bytes: int, engine: str, dtype: str, width: int
+        self,
+        logs: Path,
+        *,
+        world_size: int = 1,
+        capacity_bytes: int = 4 * 2**30,
+        engine: str = "auto",
+        dtype: str = "fp32",
+        width: int = 64,
     ) -> None:
         self.notes: list[str] = []
         self.phases: list[Phase] = []
@@ -71,14 +80,8 @@ Start = Callable[..., Started]
 def start(tmp_path: Path) -> Iterator[Start]:
     started: list[Started] = []
 
-    def one(
-        world_size: int = 1,
-        capacity_bytes: int = 4 * 2**30,
-        engine: str = "auto",
-        dtype: str = "fp32",
-        width: int = 64,
-    ) -> Started:
-        started.append(Started(tmp_path, world_size, capacity_bytes, engine, dtype, width))
+    def one(**how: Any) -> Started:
+        started.append(Started(tmp_path, **how))
         return started[-1]
 
     yield one
@@ -298,6 +301,28 @@ def test_a_process_that_a_rank_left_behind_goes_with_its_group(
     assert len(ranks()) == 3  # the rank, the guard of its session, and what was left behind
     group.pool.retire(time.monotonic() + 10)
     assert not ranks()
+
+
+def test_a_study_that_is_killed_leaves_nothing_that_its_ranks_started(tmp_path: Path) -> None:
+    code = (
+        "import sys, time; from pathlib import Path; from test_pool import FAULTY, Started\n"
+        "from autotune.runner import local; local.WORKER = FAULTY\n"
+        "study = Started(Path(sys.argv[1])); study.run(); print('ran', flush=True)\n"
+        "time.sleep(3600)"
+    )
+    study = subprocess.Popen(
+        [sys.executable, "-c", code, str(tmp_path)],
+        cwd=Path(__file__).parent,
+        env=os.environ | {"FAULT": "child@warmup:0"},
+        stdout=subprocess.PIPE,
+    )
+    with study:
+        assert study.stdout is not None
+        assert study.stdout.readline() == b"ran\n"
+        family = psutil.Process(study.pid).children(recursive=True)
+        assert len(family) == 3
+        study.kill()
+        assert not psutil.wait_procs(family, timeout=5)[1]
 
 
 def test_a_live_group_whose_rank_died_between_probes_is_replaced(start: Start) -> None:
