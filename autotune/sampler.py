@@ -58,8 +58,10 @@ class SpaceSampler(BaseSampler):
         """Never propose `candidate` again."""
         self._open[self._index[candidate]] = False
 
-    def has_open(self, build: Build) -> bool:
-        """Whether a candidate of `build` may still be proposed."""
+    def has_open(self, build: Build | None = None) -> bool:
+        """Whether a candidate may still be proposed, of `build` if one is given."""
+        if build is None:
+            return bool(self._open.any())
         return bool((self._open & (self._build_of == self._builds[build])).any())
 
     def open_candidates(self) -> list[Candidate]:

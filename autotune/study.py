@@ -136,7 +136,7 @@ class Study:
     # The search.
 
     def _search(self) -> None:
-        while (why := self._why_stop()) is None and self._sampler.open_candidates():
+        while (why := self._why_stop()) is None and self._sampler.has_open():
             for trial, candidate in self._ask_round():
                 if self._why_stop() is None:
                     record = self._probe_trial(trial, candidate)

@@ -21,6 +21,7 @@ import torch
 from autotune.wire import Peaks
 from probes.faults import UnsupportedError
 
+_PINNED_TRIAL_BYTES = 2**23
 CUDA_GUARD = 0.97
 """Share of the capacity that the CUDA allocator may take before it raises."""
 
@@ -117,11 +118,17 @@ class CudaMeter:
         self._handle = pynvml.nvmlDeviceGetHandleByUUID(uuid)
         self._before_bytes = self._in_use_bytes()
         self._most_bytes = 0
+        self._pinned_is_resident = True
 
     def limit(self, capacity_bytes: int) -> None:
         total = torch.cuda.get_device_properties().total_memory
         share = min(1.0, CUDA_GUARD * capacity_bytes / total)
         torch.cuda.set_per_process_memory_fraction(share)
+        # Drivers differ in whether pinned pages are resident memory of the process: look.
+        before = status_bytes("VmRSS")
+        pinned = torch.zeros(_PINNED_TRIAL_BYTES, dtype=torch.uint8, pin_memory=True)
+        self._pinned_is_resident = status_bytes("VmRSS") - before > _PINNED_TRIAL_BYTES // 2
+        del pinned
 
     def lift(self) -> None:
         pass  # the host's memory is not limited
@@ -149,7 +156,7 @@ class CudaMeter:
             reserved_bytes=reserved,
             allocated_bytes=torch.cuda.max_memory_allocated(),
             active_bytes=stats.get("active_bytes.all.peak", 0),
-            host_bytes=_host_peak_bytes(),
+            host_bytes=_host_peak_bytes() + self._pinned_peak_bytes(),
             alloc_retries=0,
         )
 
@@ -158,6 +165,12 @@ class CudaMeter:
 
     def retries(self) -> int:
         return int(torch.cuda.memory_stats().get("num_alloc_retries", 0))
+
+    def _pinned_peak_bytes(self) -> int:
+        """Pinned memory that the process's resident peak leaves out."""
+        if self._pinned_is_resident:
+            return 0
+        return int(torch.cuda.host_memory_stats().get("allocated_bytes.peak", 0))
 
     def _in_use_bytes(self) -> int:
         return int(pynvml.nvmlDeviceGetMemoryInfo(self._handle).used)
