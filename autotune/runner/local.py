@@ -31,7 +31,7 @@ class LocalProcess:
                 stdin=subprocess.PIPE,
                 stdout=stream,
                 stderr=subprocess.STDOUT,
-                env=os.environ | _module_path() | _LOOPBACK | environment,
+                env=os.environ | _paths() | _LOOPBACK | environment,
                 start_new_session=True,
             )
         assert self._process.stdin is not None
@@ -73,12 +73,15 @@ def start_rank(dial: Dial, log: Path, environment: dict[str, str]) -> LocalProce
 _LOOPBACK = {"GLOO_SOCKET_IFNAME": "lo"} if sys.platform == "linux" else {}
 
 
-def _module_path() -> dict[str, str]:
-    """PYTHONPATH by which a rank finds the probes that came with this study.
+def _paths() -> dict[str, str]:
+    """Where a rank finds its programs and modules.
 
-    Needed in a checkout that is not installed; an installed copy is on the path already.
+    PATH has ninja, which compiles DeepSpeed's ops, though nobody activated this environment.
+    PYTHONPATH has the probes that came with this study, in a checkout that is not installed.
     """
+    programs = os.pathsep.join([sysconfig.get_path("scripts"), os.environ.get("PATH", "")])
     root = str(Path(__file__).parents[2])
     if root in (sysconfig.get_path("purelib"), sysconfig.get_path("platlib")):
-        return {}
-    return {"PYTHONPATH": os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH")]))}
+        return {"PATH": programs}
+    modules = os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH")]))
+    return {"PATH": programs, "PYTHONPATH": modules}
