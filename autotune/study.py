@@ -124,6 +124,9 @@ class Study:
         self._group_probe_s = 0.0
         self._bounds: list[Record] = []
         self.records: list[Record] = []
+        """Trials and finals, as they ended."""
+        self.settled: list[Record] = []
+        """Candidates that were never proposed, since a trial's outcome says how they would end."""
 
     def run(self) -> None:
         """Search, then finals; what was measured is in `records` even if the user stopped it."""
@@ -217,7 +220,7 @@ class Study:
         skipped = [Record(None, "search", candidate, outcome) for candidate in settled]
         for candidate in settled:
             self._sampler.close(candidate)
-        self.records += skipped
+        self.settled += skipped
         self._journal.add_skipped(skipped)
         self._reporter.note(f"skipped {len(skipped)}: {outcome.reason}")
 
@@ -234,7 +237,7 @@ class Study:
         before = self._incumbent()
         self.records.append(record)
         if self._incumbent() is not before:
-            self._publish(self.records)
+            self._publish([*self.records, *self.settled])
         found = record.outcome.measurement
         value = None if found is None else found.value(self._options.objective)
         self._journal.tell(trial, record, value, self._space.limits)
@@ -497,7 +500,7 @@ def run(
             study.run()
         finally:
             runner.close()
-        document = publish(study.records)
+        document = publish([*study.records, *study.settled])
         if document is None:
             return _nothing(study.records, space, stop.name)
         reporter.finished(document, journal.best)

@@ -68,7 +68,8 @@ class Run:
             stop.restore()
 
     def verdicts(self) -> dict[Candidate, Verdict]:
-        return {r.candidate: r.outcome.verdict for r in self.study.records if r.kind == "search"}
+        records = [*self.study.records, *self.study.settled]
+        return {r.candidate: r.outcome.verdict for r in records if r.kind == "search"}
 
 
 @pytest.fixture
@@ -122,7 +123,7 @@ def test_a_larger_candidate_than_one_that_ran_out_is_skipped_with_its_witness(
         return saturating(job) if small else Result(Verdict.OOM, "ran out")
 
     done = run(answer)
-    skipped = [r for r in done.study.records if r.outcome.verdict is Verdict.SKIPPED]
+    skipped = done.study.settled
     witnesses = {c.key: c for c in SPACE.candidates}
     assert skipped
     for record in skipped:
@@ -365,7 +366,7 @@ def test_trials_csv_has_a_row_per_trial_and_final(run: Callable[..., Run]) -> No
 
     done = run(answer)
     table = pd.read_csv(done.journal.folder / "trials.csv")
-    assert len(table) == len(done.study.records)
+    assert len(table) == len(done.study.records) + len(done.study.settled)
     assert set(table["verdict"]) == {"ok", "oom", "skipped"}
     assert list(table["kind"].unique()) == ["search", "final"]
 
