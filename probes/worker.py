@@ -14,8 +14,7 @@ import torch._dynamo  # optimizers import it on first use: a second that belongs
 from autotune.wire import Entered, Fault, Phase, Probe, Progress, Report, Start, Store
 from probes import faults
 from probes.conditions import Watch
-from probes.engines import Engine
-from probes.engines import build as build_engine
+from probes.engines import Engine, load
 from probes.measure import measure
 from probes.memory import CpuMeter, CudaMeter, Meter
 from probes.world import World, join
@@ -54,10 +53,11 @@ def build(start: Start, rank: int, meter: Meter, send: Send) -> Live:
     """Join the other ranks and build the engine under the memory limit."""
     send(Entered(Phase.BUILD))
     world = join(rank, start, send)
+    engine = load(start.engine)  # before the limit: a library is no part of the model's state
     meter.limit(start.capacity_bytes)
     torch.manual_seed(start.seed)
     send(Entered(Phase.ENGINE))
-    live = Live(start, world, build_engine(start, world), meter)
+    live = Live(start, world, engine(start, world), meter)
     gc.collect()
     gc.freeze()  # torch's own objects: collecting between probes then costs little
     return live

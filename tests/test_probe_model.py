@@ -40,7 +40,7 @@ def start(model: ModelSpec, **fields: Any) -> Start:
 
 def losses(model: ModelSpec, steps: int, **fields: Any) -> list[float]:
     torch.manual_seed(0)
-    engine = engines.build(start(model, **fields), ALONE)
+    engine = engines.load("ddp")(start(model, **fields), ALONE)
     ids = torch.randint(97, (4, 33), generator=torch.Generator().manual_seed(1))
     found = []
     for _ in range(steps):
@@ -99,7 +99,7 @@ def test_the_order_of_tokens_matters() -> None:
 
 def test_accumulated_micro_steps_add_their_gradients() -> None:
     torch.manual_seed(0)
-    engine = engines.build(start(spec()), ALONE)
+    engine = engines.load("ddp")(start(spec()), ALONE)
     ids = torch.randint(97, (2, 9))
     module = engine._module  # type: ignore[attr-defined]
     engine.forward_backward(ids[:, :-1], ids[:, 1:], last=False)
@@ -113,7 +113,7 @@ def test_two_halves_of_a_batch_have_the_gradient_of_the_whole() -> None:
     gradients = []
     for parts in (1, 2):
         torch.manual_seed(0)
-        engine = engines.build(start(spec()), ALONE)
+        engine = engines.load("ddp")(start(spec()), ALONE)
         engine.prepare(4 // parts, parts)
         for i, part in enumerate(ids.chunk(parts)):
             engine.forward_backward(part[:, :-1], part[:, 1:], last=i == parts - 1)
@@ -122,7 +122,7 @@ def test_two_halves_of_a_batch_have_the_gradient_of_the_whole() -> None:
 
 
 def test_preparing_for_a_candidate_leaves_no_gradients() -> None:
-    engine = engines.build(start(spec()), ALONE)
+    engine = engines.load("ddp")(start(spec()), ALONE)
     ids = torch.randint(97, (2, 9))
     engine.forward_backward(ids[:, :-1], ids[:, 1:], last=True)
     engine.prepare(2, 1)
@@ -133,4 +133,4 @@ def test_unknown_models_and_engines_are_unsupported() -> None:
     with pytest.raises(UnsupportedError, match="model bert"):
         factory.build(spec(name="bert"))
     with pytest.raises(UnsupportedError, match="engine magic"):
-        engines.build(start(spec(), engine="magic"), ALONE)
+        engines.load("magic")

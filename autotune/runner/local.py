@@ -12,7 +12,6 @@ from pathlib import Path
 
 from autotune.wire import Dial, encode
 
-# -P: a folder named like a module in the user's working directory must not stand in for it.
 REAP_S = 5.0
 # -P: a folder named like a module in the user's working directory must not stand in for it.
 WORKER = [sys.executable, "-P", "-m", "probes"]

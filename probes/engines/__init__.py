@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Protocol
 
 from torch import Tensor, nn
@@ -41,25 +42,27 @@ class Engine(Protocol):
         ...
 
 
-def build(start: Start, world: World) -> Engine:
-    """The engine that `start` asks for.
+def load(name: str) -> Callable[[Start, World], Engine]:
+    """The class of the engine `name`; its library is imported here.
+
+    What it builds may raise `UnsupportedError`: the engine does not do this combination.
 
     Raises:
-        UnsupportedError: this version knows no such engine, or the engine does not support this.
+        UnsupportedError: this version knows no such engine.
     """
-    if start.engine == "ddp":
+    if name == "ddp":
         from probes.engines.ddp import DdpEngine
 
-        return DdpEngine(start, world)
-    if start.engine == "deepspeed":
+        return DdpEngine
+    if name == "deepspeed":
         from probes.engines.deepspeed import DeepSpeedEngine
 
-        return DeepSpeedEngine(start, world)
-    if start.engine == "fsdp":
+        return DeepSpeedEngine
+    if name == "fsdp":
         from probes.engines.fsdp import FsdpEngine
 
-        return FsdpEngine(start, world)
-    raise UnsupportedError(f"engine {start.engine} is not known to this version of the probes")
+        return FsdpEngine
+    raise UnsupportedError(f"engine {name} is not known to this version of the probes")
 
 
 def is_muon(name: str, parameter: Tensor) -> bool:

@@ -54,7 +54,7 @@ def main() -> None:
     meter = CpuMeter()
     meter.reset()
     model_bytes = watch_building(meter)
-    engine = engines.build(start, world)
+    engine = engines.load(start.engine)(start, world)
     building_bytes = meter.peaks().device_bytes
     meter.reset()
     mine = asked["global_batch"] // world.size
