@@ -77,6 +77,7 @@ class Outcome:
     """Of that, starting a group; 0 in a live one."""
     warmup_s: float = 0.0
     timed_s: float = 0.0
+    """Of that, running steps, over all attempts."""
     measurement: Measurement | None = None
     peaks: Peaks | None = None
     """The most that was held, where a probe that failed could still say."""

@@ -253,13 +253,14 @@ class Study:
         started_s = self._clock.elapsed_s()
         predicted = memory.predicted_peak_bytes(job.candidate, self.records)
         outcome: Outcome | None = None
-        start_s = 0.0
+        start_s = warmup_s = timed_s = 0.0
         for attempt in range(1, ATTEMPTS + 1):
             began_s = self._clock.elapsed_s()
             result = self._runner.run(job, self._clock.at(until_s))
             took_s = self._clock.elapsed_s() - began_s
             start_s += self._note_group(result)
             again = self._outcome(job, result)
+            warmup_s, timed_s = warmup_s + again.warmup_s, timed_s + again.timed_s
             outcome = again if outcome is None else _calmer(outcome, again)
             outcome = replace(outcome, attempts=attempt)
             if result.verdict == Verdict.OOM and result.warm and self._expected_room(predicted):
@@ -272,6 +273,8 @@ class Study:
             started_s=started_s,
             probe_s=self._clock.elapsed_s() - started_s,
             group_start_s=start_s,
+            warmup_s=warmup_s,
+            timed_s=timed_s,
             predicted_peak_bytes=predicted,
         )
 
