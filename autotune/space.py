@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib.util
 import itertools
 import math
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -196,20 +196,23 @@ class Space:
 
     @cached_property
     def opening(self) -> tuple[Build, ...]:
-        """A few builds among which every depth, stage with offload, and checkpointing occurs."""
+        """The build in the middle, and those that differ from it in one axis alone.
+
+        Every depth, stage with offload, and checkpointing occurs, and what each of them does can
+        be told from what the others do.
+        """
         depths = sorted({b.depth for b in self.builds})
         stages = sorted({(b.zero_stage, b.offload) for b in self.builds})
-        checkpointing = sorted({b.checkpointing for b in self.builds}, reverse=True)
-        longest = max(len(depths), len(stages), len(checkpointing))
-        some = (
-            Build(
-                depths[i % len(depths)],
-                *stages[i % len(stages)],
-                checkpointing[i % len(checkpointing)],
-            )
-            for i in range(longest)
+        middle = Build(
+            depths[len(depths) // 2], *stages[0], max(b.checkpointing for b in self.builds)
         )
-        return tuple(dict.fromkeys(build for build in some if build in self.builds))
+        spokes = (
+            [middle]
+            + [replace(middle, depth=depth) for depth in depths]
+            + [replace(middle, zero_stage=stage, offload=moved) for stage, moved in stages]
+            + [replace(middle, checkpointing=b.checkpointing) for b in self.builds]
+        )
+        return tuple(dict.fromkeys(build for build in spokes if build in self.builds))
 
     def manifest(self) -> dict[str, Any]:
         """The space as JSON types, for the study folder."""

@@ -54,7 +54,7 @@ class Trial:
     """Wall time from `started_s` on, a group start included."""
     group_start_s: float
     step_s: float
-    """Wall time of warm-up and timed steps; of a probe that was repeated, those of one run."""
+    """Wall time of warm-up and timed steps, of all attempts; 0 where the budget cut it short."""
     attempts: int
 
 
