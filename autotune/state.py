@@ -20,7 +20,9 @@ class StateBytes:
     gradients: float
     optimizer: float
     host: float
-    """What offload moved there, and what passes through; the others are left on the device."""
+    """Of the three, what offload moved to the host; the others hold what is left on the device."""
+    passing: float
+    """What the engine keeps on the host beside that, of what passes between it and the device."""
 
     @property
     def device(self) -> float:
@@ -50,12 +52,12 @@ def state_bytes(
     weights /= world_size if zero_stage == 3 else 1
     gradients /= world_size if zero_stage >= 2 else 1
     state /= world_size if zero_stage >= 1 else 1
-    host = 0.0
+    host = passing = 0.0
     if offload != "none":
         # DeepSpeed also keeps what passes through: stages 1 and 2 the updated weights' partition,
         # stage 3 the fp32 gradients' (stage_1_and_2.py and stage3.py of its runtime/zero).
         passing = n * (4.0 if zero_stage == 3 or not half else 2.0) / world_size
-        host, state = state + passing, 0.0
+        host, state = state, 0.0
     if offload == "all":
         host, weights = host + weights, 0.0
-    return StateBytes(weights, gradients, state, host)
+    return StateBytes(weights, gradients, state, host, passing)

@@ -308,10 +308,9 @@ class Study:
         if result.report is None:
             return outcome
         found = self._measurement(job.candidate, result.report)
-        moved = self._space.workload.state_bytes(job.candidate).host
-        verdict, reason = judge(
-            found.peaks, self._space.limits, int(moved * self._space.workload.world_size)
-        )
+        state = self._space.workload.state_bytes(job.candidate)
+        moved = (state.host + state.passing) * self._space.workload.world_size
+        verdict, reason = judge(found.peaks, self._space.limits, int(moved))
         if verdict == Verdict.OK:
             verdict, reason = result.verdict, result.reason
             if verdict == Verdict.PRUNED:
