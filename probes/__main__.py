@@ -81,13 +81,14 @@ def die_with_parent() -> None:
     prctl = ctypes.CDLL(None).prctl
     prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     rank = os.getpid()
-    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGUSR1})
+    # SIGCONT, since that one also wakes a guard that was stopped together with the rank.
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGCONT})
     if os.fork() == 0:
-        prctl(_PR_SET_PDEATHSIG, signal.SIGUSR1)
-        if os.getppid() == rank:
-            signal.sigwait({signal.SIGUSR1})
+        prctl(_PR_SET_PDEATHSIG, signal.SIGCONT)
+        while os.getppid() == rank:
+            signal.sigwait({signal.SIGCONT})
         end_session()
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGUSR1})
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGCONT})
 
 
 class Rank:
