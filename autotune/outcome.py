@@ -120,6 +120,12 @@ def measurement(
     )
 
 
+def others_share(seen: Conditions) -> float:
+    """Share of the timed interval's processor time that others and the hypervisor took."""
+    others_s = max(0.0, seen.busy_cpu_s - seen.own_cpu_s) + seen.steal_cpu_s
+    return min(1.0, others_s / seen.interval_cpu_s) if seen.interval_cpu_s > 0 else 0.0
+
+
 def step_s_for(
     value: float, candidate: Candidate, workload: Workload, objective: Objective
 ) -> float:

@@ -27,6 +27,16 @@ def software() -> dict[str, str]:
     return found
 
 
+def fingerprint(device: Device, space: Space) -> dict[str, Any]:
+    """Devices and software: what must be equal for two measurements to compare."""
+    return {
+        "kind": device.kind,
+        "devices": device.fingerprint(),
+        "host_bytes": space.limits.host_capacity_bytes,
+        "software": software(),
+    }
+
+
 def rank_versions(records: Sequence[Record]) -> dict[str, str]:
     """What the ranks said of their own software."""
     return next((r.outcome.versions for r in records if r.outcome.versions is not None), {})

@@ -30,6 +30,7 @@ from autotune.outcome import (
     Verdict,
     judge,
     measurement,
+    others_share,
     step_s_for,
 )
 from autotune.report import Reporter
@@ -326,17 +327,13 @@ class Study:
         )
 
     def _measurement(self, candidate: Candidate, report: Report) -> Measurement:
-        seen = report.conditions
-        others_s = max(0.0, seen.busy_cpu_s - seen.own_cpu_s) + seen.steal_cpu_s
-        share = min(1.0, others_s / seen.interval_cpu_s) if seen.interval_cpu_s > 0 else 0.0
-        step = interval(report.step_s)
         return measurement(
             candidate,
             self._space.workload,
-            step,
+            interval(report.step_s),
             peaks=report.peaks,
-            disturbed_share=share,
-            conditions=seen,
+            disturbed_share=others_share(report.conditions),
+            conditions=report.conditions,
         )
 
     # The finals.
@@ -444,12 +441,7 @@ def run(
     """
     clock = Clock(options.budget_s, started)
     proposals = sampler.make(space, options.sampler, options.seed)
-    fingerprint = {
-        "kind": device.kind,
-        "devices": device.fingerprint(),
-        "host_bytes": space.limits.host_capacity_bytes,
-        "software": provenance.software(),
-    }
+    fingerprint = provenance.fingerprint(device, space)
     origin = {"argv": list(argv), "options": provenance.plain(options), "folder": str(folder)}
     manifest = {"schema_version": 1, "space": space.manifest(), "fingerprint": fingerprint}
     journal = Journal(folder, proposals, manifest | origin)

@@ -1,0 +1,236 @@
+"""Recorded grids: real measurements of every candidate of a space, as one CSV file.
+
+The first line is `# ` and a JSON object: the space, the fingerprint of the machine and of its
+software, and the settings of the recording. Then come one line of column names and one row per
+measurement; every candidate has several. `scripts/record_grid.py` writes such files, and
+`runner/replay.py` reads them.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from autotune.options import UsageError
+from autotune.outcome import Verdict, others_share
+from autotune.space import Candidate
+from autotune.wire import Conditions, Peaks, Report
+
+SCHEMA_VERSION = 1
+COLUMNS = (
+    "depth", "seq_len", "micro_batch", "zero_stage", "offload", "checkpointing",
+    "repeat", "verdict", "group_start_s", "warmup_s", "timed_s",
+    "peak_device_bytes", "peak_reserved_bytes", "peak_allocated_bytes", "peak_active_bytes",
+    "peak_host_bytes", "alloc_retries", "state_bytes", "disturbed_share", "own_share",
+    "interval_cpu_s", "sm_clock_mhz", "power_w", "temperature_c", "throttle_reasons",
+    "thermally_throttled", "loss", "warmup_step_s", "step_s", "reason",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Row:
+    """One measurement of one candidate."""
+
+    candidate: Candidate
+    repeat: int
+    verdict: Verdict
+    group_start_s: float
+    """Wall time of starting the group, where this was the first probe in it; else 0."""
+    report: Report | None
+    """None where the candidate did not run to the end."""
+    reason: str = ""
+
+
+@dataclass(frozen=True)
+class Grid:
+    """A whole file."""
+
+    path: Path
+    header: dict[str, Any]
+    rows: tuple[Row, ...]
+
+
+def line(cells: list[object]) -> str:
+    """One line of the file, with its end."""
+    text = io.StringIO()
+    csv.writer(text, lineterminator="\n").writerow(cells)
+    return text.getvalue()
+
+
+def head(header: dict[str, Any]) -> str:
+    """The first two lines of a file."""
+    return f"# {json.dumps(header, separators=(',', ':'))}\n{line(list(COLUMNS))}"
+
+
+def row_line(row: Row) -> str:
+    """The line of one measurement."""
+    candidate = row.candidate
+    known: dict[str, object] = {
+        "depth": candidate.depth,
+        "seq_len": candidate.seq_len,
+        "micro_batch": candidate.micro_batch,
+        "zero_stage": candidate.zero_stage,
+        "offload": candidate.offload,
+        "checkpointing": candidate.checkpointing,
+        "repeat": row.repeat,
+        "verdict": row.verdict.value,
+        "group_start_s": f"{row.group_start_s:.4f}",
+        "reason": " ".join(row.reason.split()),
+        **({} if row.report is None else _report_cells(row.report)),
+    }
+    return line([known.get(name, "") for name in COLUMNS])
+
+
+def _report_cells(report: Report) -> dict[str, object]:
+    peaks, seen = report.peaks, report.conditions
+    known: dict[str, object] = {
+        "warmup_s": f"{report.warmup_s:.4f}",
+        "timed_s": f"{report.timed_s:.4f}",
+        "peak_device_bytes": peaks.device_bytes,
+        "peak_reserved_bytes": peaks.reserved_bytes,
+        "peak_allocated_bytes": peaks.allocated_bytes,
+        "peak_active_bytes": peaks.active_bytes,
+        "peak_host_bytes": peaks.host_bytes,
+        "alloc_retries": peaks.alloc_retries,
+        "state_bytes": report.state_bytes,
+        "disturbed_share": f"{others_share(seen):.4f}",
+        "own_share": f"{seen.own_cpu_s / max(seen.interval_cpu_s, 1e-9):.4f}",
+        "interval_cpu_s": f"{seen.interval_cpu_s:.4f}",
+        "sm_clock_mhz": seen.sm_clock_mhz,
+        "power_w": seen.power_w,
+        "temperature_c": seen.temperature_c,
+        "throttle_reasons": seen.throttle_reasons,
+        "thermally_throttled": int(seen.thermally_throttled),
+        "loss": f"{report.loss:.5g}",
+        "warmup_step_s": _numbers(report.warmup_step_s),
+        "step_s": _numbers(report.step_s),
+    }
+    return {name: "" if value is None else value for name, value in known.items()}
+
+
+def _numbers(values: list[float]) -> str:
+    return " ".join(f"{value:.5g}" for value in values)
+
+
+def whole_lines(data: bytes) -> bytes:
+    """`data` without a torn last line."""
+    return data[: data.rfind(b"\n") + 1]
+
+
+def read(path: Path) -> Grid:
+    """The grid in `path`; a torn last line is left out.
+
+    Raises:
+        UsageError: no such file, or no recorded grid; one line says what is wrong where.
+    """
+    try:
+        text = whole_lines(path.read_bytes()).decode()
+    except OSError as error:
+        raise UsageError(f"{path}: {error.strerror}; name a recorded grid") from error
+    except UnicodeDecodeError as error:
+        raise UsageError(f"{path}: not a recorded grid: {error}") from error
+    first, _, rest = text.partition("\n")
+    header = _header(path, first)
+    try:
+        return Grid(path, header, tuple(_rows(path, rest)))
+    except csv.Error as error:
+        raise UsageError(f"{path}: not a recorded grid: {error}") from error
+
+
+def _header(path: Path, first: str) -> dict[str, Any]:
+    try:
+        header = json.loads(first.removeprefix("# "))
+    except (ValueError, RecursionError) as error:
+        raise UsageError(f"{path}: not a recorded grid: its first line is no JSON") from error
+    if not isinstance(header, dict) or header.get("schema_version") != SCHEMA_VERSION:
+        raise UsageError(f"{path}: not a recorded grid of version {SCHEMA_VERSION}")
+    return header
+
+
+def _rows(path: Path, text: str) -> Iterator[Row]:
+    reader = csv.DictReader(io.StringIO(text))
+    if tuple(reader.fieldnames or ()) != COLUMNS:
+        raise UsageError(f"{path}: line 2: the columns of a recorded grid are not these")
+    for cells in reader:
+        try:
+            yield _row(cells)
+        except (TypeError, ValueError, OverflowError) as error:
+            where = f"{path}: line {reader.line_num + 1}"
+            raise UsageError(f"{where}: no measurement: {error}") from error
+
+
+def _row(cells: dict[str, str]) -> Row:
+    if None in cells or None in cells.values():
+        raise ValueError(f"not {len(COLUMNS)} cells")
+    candidate = Candidate(
+        int(cells["depth"]), int(cells["seq_len"]), int(cells["micro_batch"]),
+        int(cells["zero_stage"]), cells["offload"], cells["checkpointing"],
+    )  # fmt: skip
+    report = _report(cells) if cells["step_s"] else None
+    verdict = Verdict(cells["verdict"])
+    if verdict.fits != (report is not None):
+        raise ValueError(f"{verdict} does not go with its step times")
+    return Row(
+        candidate, int(cells["repeat"]), verdict, _seconds(cells["group_start_s"]),
+        report, cells["reason"],
+    )  # fmt: skip
+
+
+def _report(cells: dict[str, str]) -> Report:
+    interval_s = _seconds(cells["interval_cpu_s"])
+    own_s = _seconds(cells["own_share"]) * interval_s
+    others_s = _seconds(cells["disturbed_share"]) * interval_s
+    peaks = Peaks(*(_bytes(cells[name]) for name in (
+        "peak_device_bytes", "peak_reserved_bytes", "peak_allocated_bytes", "peak_active_bytes",
+        "peak_host_bytes", "alloc_retries",
+    )))  # fmt: skip
+    conditions = Conditions(
+        interval_s, own_s + others_s, 0.0, own_s,
+        _optional_int(cells["sm_clock_mhz"]),
+        float(cells["power_w"]) if cells["power_w"] else None,
+        _optional_int(cells["temperature_c"]), _optional_int(cells["throttle_reasons"]),
+        bool(int(cells["thermally_throttled"])),
+    )  # fmt: skip
+    return Report(
+        number=0,
+        step_s=[_step(part) for part in cells["step_s"].split()],
+        warmup_step_s=[_step(part) for part in cells["warmup_step_s"].split()],
+        warmup_s=_seconds(cells["warmup_s"]),
+        timed_s=_seconds(cells["timed_s"]),
+        stopped_early=False,
+        loss=float(cells["loss"]),
+        peaks=peaks,
+        state_bytes=_bytes(cells["state_bytes"]),
+        conditions=conditions,
+    )
+
+
+def _seconds(text: str) -> float:
+    value = float(text)
+    if not (math.isfinite(value) and value >= 0):
+        raise ValueError(f"{text} is no number of seconds")
+    return value
+
+
+def _step(text: str) -> float:
+    value = _seconds(text)
+    if not value:
+        raise ValueError("a step of 0 seconds")
+    return value
+
+
+def _bytes(text: str) -> int:
+    value = int(text)
+    if value < 0:
+        raise ValueError(f"{text} is no size")
+    return value
+
+
+def _optional_int(text: str) -> int | None:
+    return int(text) if text else None
