@@ -108,7 +108,7 @@ def _tune(request: Request, argv: list[str]) -> int:
     device = open_device(options.device)
     space = resolve(options, device, host_memory_bytes(), cores())
     if request.dry_run:
-        print_plan(space, study.first_candidate(options, space))
+        print_plan(space, study.first_candidate(options, space, device.kind))
         return ExitCode.FOUND
     check_idle(device, options.allow_busy)
     folder = create_folder(options.out or default_folder(options.model, device.kind))
@@ -203,7 +203,8 @@ def tune(
         _SEARCH, "What to maximise; flops is model FLOP/s, which unlike the others does not"
         " favour the shallowest model.")] = "flops",
     sampler: Annotated[SamplerName, _flag(
-        _SEARCH, "Optuna sampler that proposes candidates (gp needs scipy).")] = "tpe",
+        _SEARCH, "Who proposes candidates: frontier, by what it believes of all of them, or one of"
+        " Optuna's samplers (gp needs scipy).")] = "frontier",
     seed: Annotated[int, _flag(
         _SEARCH, "Seed of the sampler, the weights and the data.", "N")] = 0,
     trials: Annotated[int | None, _flag(
@@ -226,7 +227,7 @@ def tune(
     """Find the fastest training configuration that fits, by running real steps."""
     del config  # read by `_read_config`, before this runs
     if sampler == "gp" and importlib.util.find_spec("scipy") is None:
-        raise UsageError("--sampler gp: needs scipy; pip install scipy, or use --sampler tpe")
+        raise UsageError("--sampler gp: needs scipy; pip install scipy, or use --sampler frontier")
     options = Options(
         budget_s=parse_duration_s(budget, "--budget"),
         ceiling=parse_share(ceiling, "--ceiling"),

@@ -19,7 +19,7 @@ OptimizerName = Literal["adamw", "muon"]
 EngineName = Literal["auto", "ddp", "deepspeed", "fsdp"]
 Offload = Literal["none", "optimizer", "all"]
 Objective = Literal["flops", "tokens_per_s", "samples_per_s"]
-SamplerName = Literal["tpe", "gp", "random", "grid"]
+SamplerName = Literal["frontier", "tpe", "gp", "random", "grid"]
 
 MODELS = ("gpt",)
 ZERO_STAGES = (0, 1, 2, 3)
@@ -70,7 +70,7 @@ class Options:
     optimizer: OptimizerName = "adamw"
     global_batch: GlobalBatch | None = None
     objective: Objective = "flops"
-    sampler: SamplerName = "tpe"
+    sampler: SamplerName = "frontier"
     seed: int = 0
     out: Path | None = None
     finals: int = 3

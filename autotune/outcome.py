@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Literal
+from typing import Any, Literal
 
 from autotune.options import Objective, gib
 from autotune.space import Candidate, Limits, Workload
-from autotune.wire import Conditions, Interval, Peaks
+from autotune.wire import Conditions, Interval, Peaks, build
 
 DISTURBED_SHARE = {"cpu": 0.15, "cuda": 0.5}
 """Processor time that others may take before a timing counts as disturbed. On CUDA the host only
@@ -85,6 +85,9 @@ class Outcome:
     witness: str = ""
     """Key of the candidate whose failure stands for this one's."""
     predicted_peak_bytes: int | None = None
+    predicted_low_bytes: int | None = None
+    predicted_high_bytes: int | None = None
+    """What was predicted before it ran, with a 95 % interval."""
     attempts: int = 1
     """Runs it took: more where the machine disturbed the timing or a warm group ran out."""
     parameters: int | None = None
@@ -118,6 +121,12 @@ def measurement(
     return Measurement(
         step, tokens_per_s, samples_per_s, tokens_per_s * flops, peaks, disturbed_share, conditions
     )
+
+
+def outcome_from(body: Any) -> Outcome:
+    """The outcome that `dataclasses.asdict` made JSON of. Raises `WireError` if it is none."""
+    outcome: Outcome = build(Outcome, body)
+    return outcome
 
 
 def others_share(seen: Conditions) -> float:

@@ -2,7 +2,8 @@
 
 Optuna's samplers know ranges, not which points of them are valid or already measured, and a probe
 is too dear to repeat. `SpaceSampler` moves what one of them proposes to the nearest candidate that
-is still open, within one build where the study asks for that.
+is still open, within one build where the study asks for that. `FrontierSampler`, the default,
+needs no other: it proposes by what it believes of every candidate (frontier.py).
 """
 
 from __future__ import annotations
@@ -16,7 +17,9 @@ from optuna.samplers import BaseSampler, RandomSampler, TPESampler
 from optuna.study import Study
 from optuna.trial import FrozenTrial, TrialState
 
-from autotune.options import SamplerName
+from autotune.frontier import ENOUGH, Costs, Frontier
+from autotune.options import Objective, Options
+from autotune.outcome import outcome_from
 from autotune.space import AXES, Build, Candidate, Space
 
 _NUMERIC = ("depth", "seq_len", "micro_batch")
@@ -43,6 +46,9 @@ class SpaceSampler(BaseSampler):
     that has open candidates. With no `base`, candidates are proposed in their order: a grid.
     """
 
+    round = 4
+    """Trials that a study had best ask for at once, in one build."""
+
     def __init__(self, space: Space, base: BaseSampler | None) -> None:
         self.build: Build | None = None
         self._base = base
@@ -67,6 +73,10 @@ class SpaceSampler(BaseSampler):
     def open_candidates(self) -> list[Candidate]:
         """What may still be proposed, ascending."""
         return [self._candidates[i] for i in np.flatnonzero(self._open)]
+
+    def why_stop(self, study: Study) -> str | None:
+        """Why no further candidate is worth a probe; None where one may be."""
+        return None
 
     def infer_relative_search_space(
         self, study: Study, trial: FrozenTrial
@@ -133,8 +143,55 @@ class SpaceSampler(BaseSampler):
         return place
 
 
-def make(space: Space, name: SamplerName, seed: int) -> SpaceSampler:
-    """The sampler that `--sampler NAME` means."""
+class FrontierSampler(SpaceSampler):
+    """Proposes what promises the most gain per second; trials that still run count as pending.
+
+    It learns from what trials hold, so it goes on from a loaded study as it would have gone on.
+    """
+
+    round = 1
+
+    def __init__(self, space: Space, kind: str, objective: Objective) -> None:
+        super().__init__(space, None)
+        self.costs = Costs()
+        self.frontier = Frontier(space, kind, objective)
+        self._learned: set[int] = set()
+
+    def sample_relative(
+        self, study: Study, trial: FrozenTrial, search_space: dict[str, BaseDistribution]
+    ) -> dict[str, Any]:
+        pending = self._learn(study)
+        proposal = self.frontier.propose(self._allowed(), pending, self.costs)
+        return params(self._candidates[proposal.index])
+
+    def why_stop(self, study: Study) -> str | None:
+        proposal = self.frontier.propose(self._allowed(), self._learn(study), self.costs)
+        if proposal.gain >= ENOUGH:
+            return None
+        return f"no candidate is expected to gain {ENOUGH:.0%}"
+
+    def _learn(self, study: Study) -> list[Candidate]:
+        """Learn from trials that ended since the last call; returns those that still run."""
+        pending: list[Candidate] = []
+        for trial in study.get_trials(deepcopy=False):
+            if trial.number in self._learned or not trial.params:
+                continue
+            candidate = Candidate(**trial.params)
+            if trial.state == TrialState.RUNNING:
+                pending.append(candidate)
+            elif trial.state.is_finished():
+                self._learned.add(trial.number)
+                outcome = trial.user_attrs.get("outcome")
+                if outcome is not None and candidate in self._index:
+                    self.frontier.observe(candidate, outcome_from(outcome))
+        return pending
+
+
+def make(space: Space, options: Options, kind: str) -> SpaceSampler:
+    """The sampler that `--sampler NAME` means on a device of this kind."""
+    name, seed = options.sampler, options.seed
+    if name == "frontier":
+        return FrontierSampler(space, kind, options.objective)
     if name == "grid":
         return SpaceSampler(space, None)
     if name == "random":

@@ -16,11 +16,13 @@ from typing import Any
 import optuna
 from optuna.trial import Trial
 
-from autotune import memory, provenance, sampler
+from autotune import provenance, sampler
 from autotune.budget import Clock, StopFlag
 from autotune.device import Device
 from autotune.export import best
+from autotune.frontier import Costs
 from autotune.journal import Journal, candidate_of
+from autotune.memory import MemoryModel
 from autotune.options import Options, gib
 from autotune.outcome import (
     DISTURBED_SHARE,
@@ -36,11 +38,9 @@ from autotune.outcome import (
 from autotune.report import Reporter
 from autotune.runner import Job, Result, Runner, StopRequestedError
 from autotune.runner.pool import Pool
-from autotune.space import Candidate, Space
+from autotune.space import Build, Candidate, Space
 from autotune.wire import Report, Rule, interval
 
-ROUND = 4
-"""Trials asked for at once; they run in one build, ascending in tokens."""
 PAY_BACK = 2.0
 """A group stays up until its probes took this many times its start."""
 FINAL_ROUNDS = 2
@@ -120,6 +120,7 @@ class Study:
         self._stop = stop
         self._publish = publish
         self._rule = rule_for(device_kind, options.budget_s)
+        self._memory = MemoryModel(space, device_kind)
         self._probed = 0
         self._group_start_s: list[float] = []
         self._group_probe_s = 0.0
@@ -140,7 +141,7 @@ class Study:
     # The search.
 
     def _search(self) -> None:
-        while (why := self._why_stop()) is None and self._sampler.has_open():
+        while (why := self._why_stop() or self._why_enough()) is None:
             for trial, candidate in self._ask_round():
                 if self._why_stop() is None:
                     record = self._probe_trial(trial, candidate)
@@ -148,7 +149,18 @@ class Study:
                     outcome = Outcome(Verdict.SKIPPED, reason="the search ended before its turn")
                     record = Record(trial.number, "search", candidate, outcome)
                 self._tell(trial, record)
-        self._reporter.note(f"search ended: {why or 'every candidate of the space was tried'}")
+        self._reporter.note(f"search ended: {why}")
+
+    def _why_enough(self) -> str | None:
+        """Why no candidate is worth a probe; None while one may be."""
+        if not self._sampler.has_open():
+            return "every candidate of the space was tried"
+        if isinstance(self._sampler, sampler.FrontierSampler):
+            # Candidates of the live build are the cheaper by a group's start.
+            self._sampler.costs = Costs(
+                self._runner.live_build, self._start_s(), self._typical_probe_s()
+            )
+        return self._sampler.why_stop(self._journal.study)
 
     def _why_stop(self) -> str | None:
         """Why no further probe is run; None while there may be one."""
@@ -166,24 +178,31 @@ class Study:
     def _ask_round(self) -> list[tuple[Trial, Candidate]]:
         """Some open candidates of one build, ascending in tokens.
 
-        Starting a group is dear: the live one is kept until its probes have paid for it, unless
-        all of its last round were too slow. Then come builds of the opening, so that the sampler
-        has seen every value of their axes, and then the sampler chooses. While nothing has
-        fitted, the smallest open candidate comes next, alone.
+        A sampler that knows nothing of what a group's start costs is asked for several at once:
+        the live group is kept until its probes have paid for it, unless all of its last round
+        were too slow. Then come builds of the opening, so that the sampler has seen every value
+        of their axes, and then the sampler chooses. While nothing has fitted, the smallest open
+        candidate comes next, alone.
         """
-        started_s = self._group_start_s[-1] if self._group_start_s else 0.0
-        owed = self._group_probe_s < PAY_BACK * started_s
-        promising = any(r.outcome.verdict == Verdict.OK for r in self.records[-ROUND:])
-        live = self._runner.live_build if owed and promising else None
-        seen = {record.candidate.build for record in self.records}
-        unseen = (b for b in self._space.opening if b not in seen and self._sampler.has_open(b))
-        self._sampler.build = live or next(unseen, None)
+        size = self._sampler.round
+        self._sampler.build = self._build_of_round(size) if size > 1 else None
         if any(r.outcome.verdict.bounds_memory for r in self._bounds) and not self._fitting():
             smallest = min(self._sampler.open_candidates(), key=lambda c: (c.depth, c.tokens))
             self._journal.study.enqueue_trial(sampler.params(smallest))
             return ask_round(self._journal.study, self._sampler, 1)
-        left = ROUND if self._options.trials is None else self._options.trials - self._probed
-        return ask_round(self._journal.study, self._sampler, min(ROUND, left))
+        left = size if self._options.trials is None else self._options.trials - self._probed
+        return ask_round(self._journal.study, self._sampler, min(size, left))
+
+    def _build_of_round(self, size: int) -> Build | None:
+        """The build that the next round is to stay in; None leaves it to the sampler."""
+        started_s = self._group_start_s[-1] if self._group_start_s else 0.0
+        owed = self._group_probe_s < PAY_BACK * started_s
+        promising = any(r.outcome.verdict == Verdict.OK for r in self.records[-size:])
+        if owed and promising and self._runner.live_build is not None:
+            return self._runner.live_build
+        seen = {record.candidate.build for record in self.records}
+        unseen = (b for b in self._space.opening if b not in seen and self._sampler.has_open(b))
+        return next(unseen, None)
 
     def _probe_trial(self, trial: Trial, candidate: Candidate) -> Record:
         """Measure `candidate`, unless what is known already says how that would end."""
@@ -237,6 +256,7 @@ class Study:
     def _tell(self, trial: Trial, record: Record) -> None:
         before = self._incumbent()
         self.records.append(record)
+        self._memory.observe(record.candidate, record.outcome)
         if self._incumbent() is not before:
             self._publish([*self.records, *self.settled])
         found = record.outcome.measurement
@@ -252,7 +272,7 @@ class Study:
     def _measure(self, job: Job, until_s: float) -> Outcome:
         """Run `job` until the machine leaves it in peace, or until it was tried often enough."""
         started_s = self._clock.elapsed_s()
-        predicted = memory.predicted_peak_bytes(job.candidate, self.records)
+        predicted = self._memory.predict(job.candidate)
         outcome: Outcome | None = None
         start_s = warmup_s = timed_s = 0.0
         for attempt in range(1, ATTEMPTS + 1):
@@ -264,7 +284,8 @@ class Study:
             warmup_s, timed_s = warmup_s + again.warmup_s, timed_s + again.timed_s
             outcome = again if outcome is None else _calmer(outcome, again)
             outcome = replace(outcome, attempts=attempt)
-            if result.verdict == Verdict.OOM and result.warm and self._expected_room(predicted):
+            expected = predicted.high_bytes <= self._space.limits.capacity_bytes
+            if result.verdict == Verdict.OOM and result.warm and expected:
                 job = replace(job, fresh=True)  # what the last probes left behind may be the cause
             elif not self._disturbed(outcome) or self._clock.elapsed_s() + took_s > until_s:
                 break
@@ -276,7 +297,9 @@ class Study:
             group_start_s=start_s,
             warmup_s=warmup_s,
             timed_s=timed_s,
-            predicted_peak_bytes=predicted,
+            predicted_peak_bytes=predicted.bytes,
+            predicted_low_bytes=predicted.low_bytes,
+            predicted_high_bytes=predicted.high_bytes,
         )
 
     def _note_group(self, result: Result) -> float:
@@ -286,9 +309,6 @@ class Study:
         if result.report is not None:
             self._group_probe_s += result.report.warmup_s + result.report.timed_s
         return result.group_start_s
-
-    def _expected_room(self, predicted_bytes: int | None) -> bool:
-        return predicted_bytes is not None and predicted_bytes <= self._space.limits.limit_bytes
 
     def _disturbed(self, outcome: Outcome) -> bool:
         found = outcome.measurement
@@ -392,12 +412,16 @@ class Study:
 
     def _final_s(self, record: Record, micro_steps: int) -> float:
         """What a final of `record` takes, as far as the search has shown."""
-        start_s = statistics.median(self._group_start_s or [UNKNOWN_START_S])
+        start_s = self._start_s()
         assert record.outcome.measurement is not None
         part = micro_steps / self._grad_accum(record.candidate)
         step_s = record.outcome.measurement.step.median * part
         least_s = (self._rule.warmup_steps + self._rule.timed_steps) * step_s
         return start_s + max(least_s, self._typical_probe_s())
+
+    def _start_s(self) -> float:
+        """What starting a group takes."""
+        return statistics.median(self._group_start_s or [UNKNOWN_START_S])
 
     def _typical_probe_s(self) -> float:
         """Warm-up and timed steps of a candidate that was measured to the end."""
@@ -440,7 +464,7 @@ def run(
     Returns how it ended; no process of the study is left, however that was.
     """
     clock = Clock(options.budget_s, started)
-    proposals = sampler.make(space, options.sampler, options.seed)
+    proposals = sampler.make(space, options, device.kind)
     fingerprint = provenance.fingerprint(device, space)
     origin = {"argv": list(argv), "options": provenance.plain(options), "folder": str(folder)}
     manifest = {"schema_version": 1, "space": space.manifest(), "fingerprint": fingerprint}
@@ -506,13 +530,13 @@ def run(
         stop.restore()
 
 
-def first_candidate(options: Options, space: Space) -> Candidate:
+def first_candidate(options: Options, space: Space, kind: str) -> Candidate:
     """What a study with these options would probe first. Touches no device and no disk."""
     optuna.logging.set_verbosity(optuna.logging.WARNING)
-    proposals = sampler.make(space, options.sampler, options.seed)
-    proposals.build = space.opening[0]
+    proposals = sampler.make(space, options, kind)
+    proposals.build = space.opening[0] if proposals.round > 1 else None
     study = optuna.create_study(sampler=proposals, direction="maximize")
-    size = ROUND if options.trials is None else min(ROUND, options.trials)
+    size = proposals.round if options.trials is None else min(proposals.round, options.trials)
     return ask_round(study, proposals, size)[0][1]
 
 

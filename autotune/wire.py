@@ -307,10 +307,11 @@ def _decode(data: bytes, known: dict[str, type[Any]]) -> Any:
     cls = known.get(outer["type"]) if isinstance(outer["type"], str) else None
     if cls is None:
         raise WireError(f"unknown message type {outer['type']!r}")
-    return _build(cls, outer["body"])
+    return build(cls, outer["body"])
 
 
-def _build(cls: type, body: Any) -> Any:
+def build(cls: type, body: Any) -> Any:
+    """The dataclass that `asdict` made the JSON `body` of. Raises `WireError` if it is none."""
     if not isinstance(body, dict):
         raise WireError(f"{cls.__name__}: body is not an object")
     hints = _hints(cls)
@@ -336,7 +337,7 @@ def _value(cls: type[Any], name: str, hint: Any, value: Any) -> Any:
         (hint,) = [arg for arg in args if arg is not type(None)]
         return _value(cls, name, hint, value)
     if is_dataclass(hint) and isinstance(hint, type):
-        return _build(hint, value)
+        return build(hint, value)
     if origin is list and isinstance(value, list):
         return [_value(cls, name, args[0], item) for item in value]
     if origin is dict and isinstance(value, dict):

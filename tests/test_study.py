@@ -43,11 +43,11 @@ class Run:
     def __init__(
         self, folder: Path, answer: Callable[[Job], Result], among: Space, **options: object
     ) -> None:
-        asked = replace(Options(budget_s=PLENTY_S, **options))  # type: ignore[arg-type]
+        asked = Options(budget_s=PLENTY_S, **{"sampler": "tpe", **options})  # type: ignore[arg-type]
         self.runner = ScriptedRunner(answer)
         self.listener = Listener()
         self.published: list[Any] = []
-        proposals = sampler.make(among, asked.sampler, asked.seed)
+        proposals = sampler.make(among, asked, "cpu")
         self.journal = Journal(folder, proposals, {})
         stop = StopFlag()
         self.study = Study(
@@ -111,7 +111,7 @@ def test_the_same_seed_proposes_the_same_candidates(tmp_path: Path) -> None:
 
 
 def test_a_dry_run_names_what_is_probed_first(run: Callable[..., Run]) -> None:
-    first = first_candidate(Options(seed=5), SPACE)
+    first = first_candidate(Options(seed=5), SPACE, "cpu")
     assert first == run(trials=9, seed=5).runner.searched[0]
 
 

@@ -13,6 +13,7 @@ COLUMNS = (
     "number", "kind", "key", "group_start_s", "warmup_s", "timed_s", "step_s_low", "step_s_high",
     "steps", "samples_per_s", "peak_reserved_bytes", "peak_allocated_bytes", "alloc_retries",
     "disturbed_share", "attempts", "sm_clock_mhz", "power_w", "temperature_c", "throttle_reasons",
+    "predicted_low_bytes", "predicted_high_bytes",
 )  # fmt: skip
 
 
@@ -28,6 +29,8 @@ def row(record: Record) -> dict[str, object]:
         "checkpointing": candidate.checkpointing,
         "verdict": outcome.verdict.value,
         "predicted_peak_bytes": outcome.predicted_peak_bytes,
+        "predicted_low_bytes": outcome.predicted_low_bytes,
+        "predicted_high_bytes": outcome.predicted_high_bytes,
         "started_s": outcome.started_s,
         "probe_s": outcome.probe_s,
         "witness": outcome.witness or None,
