@@ -8,7 +8,7 @@ the update is one row of the Cholesky factor of algorithm 2.1.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -49,6 +49,8 @@ class Belief:
     def __init__(self, mean: Array, terms: Sequence[Term]) -> None:
         self.mean = mean.astype(np.float64)
         self.variance = np.sum([term.scale**2 for term in terms], axis=0)
+        self.log_evidence = 0.0
+        """Logarithm of the density that this belief gave to what was observed."""
         self._terms = tuple(terms)
         self._factor: list[Array] = []
 
@@ -59,7 +61,9 @@ class Belief:
             covariance -= row[index] * row
         spread = float(np.sqrt(covariance[index] + noise_variance))
         row = covariance / spread
-        self.mean = self.mean + row * ((value - self.mean[index]) / spread)
+        surprise = (value - self.mean[index]) / spread
+        self.log_evidence -= surprise**2 / 2 + float(np.log(spread))
+        self.mean = self.mean + row * surprise
         self.variance = np.maximum(self.variance - row**2, 0.0)
         self._factor.append(row)
 
@@ -70,6 +74,7 @@ class Belief:
         """
         supposed = Belief.__new__(Belief)
         supposed.mean, supposed.variance = self.mean, self.variance
+        supposed.log_evidence = self.log_evidence
         supposed._terms, supposed._factor = self._terms, list(self._factor)
         supposed.observe(
             index, float(self.mean[index]), 1e-4 * float(self.variance[index]) + 1e-30
@@ -81,3 +86,36 @@ class Belief:
         """Standard deviation of each candidate."""
         found: Array = np.sqrt(self.variance)
         return found
+
+
+@dataclass(frozen=True)
+class Variant:
+    """A prior that is off by this much more, and measurements that are this much noisier."""
+
+    scale: float = 1.0
+    noise: float = 1.0
+    log_prior: float = 0.0
+
+
+class Beliefs:
+    """The same belief under several variants of its prior; what is observed chooses among them.
+
+    Source: Rasmussen & Williams (2006), section 5.4.1; a grid instead of a gradient, since there
+    are few measurements and two numbers.
+    """
+
+    def __init__(self, mean: Array, terms: Sequence[Term], variants: Sequence[Variant]) -> None:
+        self._variants = [
+            (each, Belief(mean, [replace(t, scale=each.scale * t.scale) for t in terms]))
+            for each in variants
+        ]
+
+    def observe(self, index: int, value: float, noise_variance: float) -> None:
+        """Correct every variant by a measurement of candidate `index`."""
+        for variant, belief in self._variants:
+            belief.observe(index, value, variant.noise**2 * noise_variance)
+
+    @property
+    def likely(self) -> tuple[Variant, Belief]:
+        """The variant that what was observed speaks for."""
+        return max(self._variants, key=lambda each: each[0].log_prior + each[1].log_evidence)

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from autotune.belief import Array, Belief, Codes, Term
+from autotune.belief import Array, Belief, Beliefs, Codes, Term, Variant
 from autotune.outcome import Outcome, Verdict
 from autotune.shapes import GptShape
 from autotune.space import Candidate, Space
@@ -35,6 +35,7 @@ _NOISE_BYTES = 6 * 2**20
 _OOM_BEYOND = 0.04
 """An allocation that failed: the peak would have been about this much over the capacity."""
 _Z95 = 1.96
+_VARIANTS = tuple(Variant(scale, noise) for scale in (1.0, 3.0, 10.0) for noise in (1.0, 3.0))
 
 
 @dataclass(frozen=True)
@@ -52,34 +53,40 @@ class MemoryModel:
     def __init__(self, space: Space, kind: str) -> None:
         self._capacity_bytes = space.limits.capacity_bytes
         self._index = {candidate: i for i, candidate in enumerate(space.candidates)}
-        state, activations = _closed_forms(space)
+        state, blocks, head = _closed_forms(space)
+        activations = blocks + head
         base = np.full(len(space.candidates), float(_PROCESS_BYTES[kind]))
         stage = codes([(c.zero_stage, c.offload) for c in space.candidates])
         checkpointing = codes([c.checkpointing for c in space.candidates])
         build = codes([c.build for c in space.candidates])
         cell = codes([(c.build, c.seq_len) for c in space.candidates])
-        self._belief = Belief(base + state + activations, [
+        self._beliefs = Beliefs(base + state + activations, [
             Term(0.3 * base),
             Term(_STATE_OFF / 4 * state),
             Term(_STATE_OFF * state, group=stage),
             Term(_BUILD_OFF * (base + state), group=build),
-            Term(_ACTIVATIONS_OFF * activations),
-            Term(_ACTIVATIONS_OFF / 2 * activations, group=checkpointing),
+            Term(_ACTIVATIONS_OFF * head),
+            Term(_ACTIVATIONS_OFF * blocks),
+            Term(_ACTIVATIONS_OFF * blocks, group=checkpointing),
             Term(_ACTIVATIONS_OFF / 2 * activations, group=build),
             Term(_BUILD_OFF * activations, group=cell),
-        ])  # fmt: skip
+        ], _VARIANTS)  # fmt: skip
 
     def observe(self, candidate: Candidate, outcome: Outcome) -> None:
         """Learn from a measured peak, or from the fact that memory ran out."""
         i = self._index[candidate]
         if outcome.measurement is not None:
             peak = float(outcome.measurement.peaks.device_bytes)
-            self._belief.observe(i, peak, float(_noise(peak)) ** 2)
+            self._beliefs.observe(i, peak, float(_noise(peak)) ** 2)
         elif outcome.verdict == Verdict.OOM:
             # The peak is over the capacity; nobody saw how far.
             at_least = (1 + _OOM_BEYOND) * self._capacity_bytes
             if self._belief.mean[i] < at_least:
-                self._belief.observe(i, at_least, (_OOM_BEYOND * self._capacity_bytes) ** 2)
+                self._beliefs.observe(i, at_least, (_OOM_BEYOND * self._capacity_bytes) ** 2)
+
+    @property
+    def _belief(self) -> Belief:
+        return self._beliefs.likely[1]
 
     def predict(self, candidate: Candidate) -> Prediction:
         i = self._index[candidate]
@@ -99,24 +106,28 @@ def _noise(peak: Array | float) -> Array:
     return np.asarray(_NOISE * np.abs(peak) + _NOISE_BYTES)
 
 
-def _closed_forms(space: Space) -> tuple[Array, Array]:
-    """Bytes of state held between steps, and of what a step holds beside it."""
-    state, activations = [], []
+def _closed_forms(space: Space) -> tuple[Array, Array, Array]:
+    """Bytes of the state between steps, and of what blocks and head hold at the peak beside it."""
+    state, blocks, head = [], [], []
     for c in space.candidates:
         held = space.workload.state_bytes(c)
         shape = space.workload.shape(c.depth)
+        kept = c.tokens * block_bytes(shape, c.checkpointing, space.workload.dtype)
+        logits = c.tokens * float(_LOGIT_BYTES * shape.vocab_size)
+        # The hinge: gradients come as activations go.
+        more = max(1.0, held.gradients / (kept + logits))
         state.append(held.weights + held.optimizer)
-        activations.append(max(activation_bytes(shape, c, space.workload.dtype), held.gradients))
-    return np.array(state), np.array(activations)
+        blocks.append(more * kept)
+        head.append(more * logits)
+    return np.array(state), np.array(blocks), np.array(head)
 
 
-def activation_bytes(shape: GptShape, candidate: Candidate, dtype: str) -> float:
-    """What the `gpt` model keeps for its backward pass, roughly."""
-    block = _BLOCK_FLOATS * shape.width * (4 if dtype == "fp32" else 2)
-    blocks = block * shape.depth
-    if candidate.checkpointing == "full":
-        blocks = block + blocks / _BLOCK_FLOATS
-    return candidate.tokens * (blocks + _LOGIT_BYTES * shape.vocab_size)
+def block_bytes(shape: GptShape, checkpointing: str, dtype: str) -> float:
+    """What all blocks of the `gpt` model keep of a token for the backward pass, roughly."""
+    one = float(_BLOCK_FLOATS * shape.width * (4 if dtype == "fp32" else 2))
+    return (
+        one * shape.depth if checkpointing == "none" else one * (1 + shape.depth / _BLOCK_FLOATS)
+    )
 
 
 def codes(values: Sequence[object]) -> Codes:

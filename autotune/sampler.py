@@ -165,7 +165,10 @@ class FrontierSampler(SpaceSampler):
         return params(self._candidates[proposal.index])
 
     def why_stop(self, study: Study) -> str | None:
-        proposal = self.frontier.propose(self._allowed(), self._learn(study), self.costs)
+        pending = self._learn(study)
+        if not self.has_open():
+            return "every candidate was tried"
+        proposal = self.frontier.propose(self._allowed(), pending, self.costs)
         if proposal.gain >= ENOUGH:
             return None
         return f"no candidate is expected to gain {ENOUGH:.0%}"
@@ -177,12 +180,13 @@ class FrontierSampler(SpaceSampler):
             if trial.number in self._learned or not trial.params:
                 continue
             candidate = Candidate(**trial.params)
+            self.close(candidate)
             if trial.state == TrialState.RUNNING:
                 pending.append(candidate)
             elif trial.state.is_finished():
                 self._learned.add(trial.number)
                 outcome = trial.user_attrs.get("outcome")
-                if outcome is not None and candidate in self._index:
+                if outcome is not None:
                     self.frontier.observe(candidate, outcome_from(outcome))
         return pending
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from autotune.belief import Belief, Term
+from autotune.belief import Belief, Beliefs, Term, Variant
 from autotune.memory import codes
 from autotune.outcome import Measurement
 from autotune.space import Candidate, Space
@@ -48,6 +48,12 @@ DEVICES = {
 }
 
 
+_VARIANTS = tuple(
+    Variant(scale, noise, -0.5 * (scale > 1) - 0.5 * (noise > 1))
+    for scale in (1.0, 2.0) for noise in (1.0, 3.0)
+)  # fmt: skip
+
+
 class SpeedModel:
     """Seconds per optimizer step for all candidates of a space, in the logarithm."""
 
@@ -64,7 +70,7 @@ class SpeedModel:
         checkpointing = codes([c.checkpointing for c in candidates])
         build = codes([c.build for c in candidates])
         cell = codes([(c.build, c.seq_len) for c in candidates])
-        self.belief = Belief(np.log([prior_s(space, c, self._device) for c in candidates]), [
+        self._beliefs = Beliefs(np.log([prior_s(space, c, self._device) for c in candidates]), [
             Term(1.5 * ones),
             Term(0.15 * middle),
             Term(0.2 * ones, position=tokens / 1.5),
@@ -74,13 +80,18 @@ class SpeedModel:
             Term(0.3 * ones, group=stage, position=tokens / 2.5),
             Term(0.08 * ones, group=build, position=tokens / 2.0),
             Term(0.04 * ones, group=cell, position=tokens / 0.4),
-        ])  # fmt: skip
+        ], _VARIANTS)  # fmt: skip
+
+    @property
+    def belief(self) -> Belief:
+        """Logarithm of the seconds of a step."""
+        return self._beliefs.likely[1]
 
     def observe(self, candidate: Candidate, found: Measurement) -> None:
         """Step times that were measured."""
-        within = found.step.half_width / 2
+        within = found.step.half_width
         noise = self._device.noise**2 + within**2 + (found.disturbed_share / 2) ** 2
-        self.belief.observe(self._index[candidate], float(np.log(found.step.median)), noise)
+        self._beliefs.observe(self._index[candidate], float(np.log(found.step.median)), noise)
 
 
 def prior_s(space: Space, candidate: Candidate, device: Device) -> float:

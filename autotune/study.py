@@ -284,7 +284,7 @@ class Study:
             warmup_s, timed_s = warmup_s + again.warmup_s, timed_s + again.timed_s
             outcome = again if outcome is None else _calmer(outcome, again)
             outcome = replace(outcome, attempts=attempt)
-            expected = predicted.high_bytes <= self._space.limits.capacity_bytes
+            expected = predicted.bytes <= self._space.limits.limit_bytes
             if result.verdict == Verdict.OOM and result.warm and expected:
                 job = replace(job, fresh=True)  # what the last probes left behind may be the cause
             elif not self._disturbed(outcome) or self._clock.elapsed_s() + took_s > until_s:

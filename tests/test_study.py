@@ -110,9 +110,10 @@ def test_the_same_seed_proposes_the_same_candidates(tmp_path: Path) -> None:
     assert runs[0].runner.searched == runs[1].runner.searched
 
 
-def test_a_dry_run_names_what_is_probed_first(run: Callable[..., Run]) -> None:
-    first = first_candidate(Options(seed=5), SPACE, "cpu")
-    assert first == run(trials=9, seed=5).runner.searched[0]
+@pytest.mark.parametrize("name", ["frontier", "tpe"])
+def test_a_dry_run_names_what_is_probed_first(run: Callable[..., Run], name: Any) -> None:
+    first = first_candidate(Options(seed=5, sampler=name), SPACE, "cpu")
+    assert first == run(trials=9, seed=5, sampler=name).runner.searched[0]
 
 
 def test_a_larger_candidate_than_one_that_ran_out_is_skipped_with_its_witness(
