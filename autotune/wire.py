@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import types
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, fields, is_dataclass
 from enum import StrEnum
 from functools import cache
@@ -170,6 +171,11 @@ class Peaks:
     """Resident memory of this process."""
     alloc_retries: int
     """Allocator retries in timed steps: more than 0 marks the candidate unstable."""
+
+    @classmethod
+    def largest(cls, peaks: Sequence[Peaks]) -> Peaks:
+        """Each field's largest in any of `peaks`."""
+        return cls(*(max(getattr(each, field.name) for each in peaks) for field in fields(cls)))
 
 
 @dataclass(frozen=True)

@@ -13,6 +13,7 @@ from typing import Any
 
 import psutil
 import pytest
+from support.scripted import report
 
 from autotune.device import DeviceInfo
 from autotune.outcome import Verdict
@@ -142,6 +143,13 @@ def test_another_build_gets_another_group_and_the_old_one_is_gone(start: Start) 
 def test_two_ranks_train_as_one_group(start: Start) -> None:
     result = start(world_size=2).run()
     assert result.verdict is Verdict.OK
+
+
+def test_ranks_of_one_host_add_up_their_host_memory_and_nothing_else() -> None:
+    first = report(1.0, 5 * MIB)
+    second = replace(first, peaks=replace(first.peaks, device_bytes=7 * MIB, host_bytes=MIB))
+    merged = pool.merge([first, second]).peaks
+    assert merged == replace(first.peaks, device_bytes=7 * MIB, host_bytes=6 * MIB)
 
 
 def test_a_probe_that_cannot_reach_the_incumbent_stops_early(start: Start) -> None:

@@ -87,7 +87,7 @@ def pool(rounds: Sequence[Record], workload: Workload) -> Record:
             first.candidate,
             workload,
             _pooled_interval([m.step for m in measured]),
-            peaks=_pooled_peaks([m.peaks for m in measured]),
+            peaks=Peaks.largest([m.peaks for m in measured]),
             disturbed_share=max(m.disturbed_share for m in measured),
             conditions=_pooled_conditions([m.conditions for m in measured]),
         ),
@@ -234,17 +234,6 @@ def _pooled_interval(steps: list[Interval]) -> Interval:
         min(s.low for s in steps),
         max(s.high for s in steps),
         sum(s.steps for s in steps),
-    )
-
-
-def _pooled_peaks(peaks: list[Peaks]) -> Peaks:
-    return Peaks(
-        max(p.device_bytes for p in peaks),
-        max(p.reserved_bytes for p in peaks),
-        max(p.allocated_bytes for p in peaks),
-        max(p.active_bytes for p in peaks),
-        max(p.host_bytes for p in peaks),
-        max(p.alloc_retries for p in peaks),
     )
 
 

@@ -493,14 +493,7 @@ def merge(reports: list[Report]) -> Report:
     first = reports[0]
     return replace(
         first,
-        peaks=Peaks(
-            device_bytes=max(p.device_bytes for p in peaks),
-            reserved_bytes=max(p.reserved_bytes for p in peaks),
-            allocated_bytes=max(p.allocated_bytes for p in peaks),
-            active_bytes=max(p.active_bytes for p in peaks),
-            host_bytes=sum(p.host_bytes for p in peaks),
-            alloc_retries=max(p.alloc_retries for p in peaks),
-        ),
+        peaks=replace(Peaks.largest(peaks), host_bytes=sum(p.host_bytes for p in peaks)),
         state_bytes=max(report.state_bytes for report in reports),
         conditions=replace(
             first.conditions,
