@@ -18,6 +18,11 @@ from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 VERSION = 1
 MAX_MESSAGE_BYTES = 4 * 2**20
 
+# Of the step that is probed, whatever the engine; DeepSpeed reads them in the config it is sent.
+CLIP_NORM = 1.0
+LEARNING_RATE = 3e-4
+MUON_LEARNING_RATE = 2e-3
+
 
 class WireError(ValueError):
     """Bytes that are no message of this version."""
