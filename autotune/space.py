@@ -325,15 +325,14 @@ def _stages(
         return known, offloads, "all the engine has"
     if without:
         return (0,), offloads, without
-    if options.offload is not None and set(offloads) != {"none"}:
+    if set(offloads) != {"none"}:
         return known, offloads, "--offload"
+    offloads = _offloads_for(workload, limits, deepest, kind)
     if workload.world_size > 1:
-        known_why = "several ranks can share"
-        return known, _offloads_for(workload, limits, deepest, kind), known_why
-    if _offloads_for(workload, limits, deepest, kind) != ("none",):
-        why = "stage 0 cannot hold the deepest model"
-        return (0, 2, 3), ("none", "optimizer", "all"), why
-    return (0,), ("none",), "one rank has nobody to share with"
+        return known, offloads, "several ranks can share"
+    if offloads == ("none",):
+        return (0,), offloads, "one rank has nobody to share with"
+    return (0, 2, 3), offloads, "stage 0 cannot hold the deepest model"
 
 
 def _offloads_for(workload: Workload, limits: Limits, deepest: int, kind: str) -> tuple[str, ...]:
