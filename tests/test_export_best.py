@@ -57,10 +57,16 @@ def test_within_the_noise_the_one_with_less_memory_wins() -> None:
 
 
 def test_the_noise_of_a_difference_is_the_root_of_both_half_widths_squared() -> None:
-    # 3 % and 4 % make 5 %.
-    fastest = record(A, tokens_per_s=1000, noise=0.03, peak_mib=2000)
-    assert won(fastest, record(B, tokens_per_s=951, noise=0.04)) == B
-    assert won(fastest, record(B, tokens_per_s=949, noise=0.04)) == A
+    # 1.2 % and 1.6 % make 2 %.
+    fastest = record(A, tokens_per_s=1000, noise=0.012, peak_mib=2000)
+    assert won(fastest, record(B, tokens_per_s=981, noise=0.016)) == B
+    assert won(fastest, record(B, tokens_per_s=979, noise=0.016)) == A
+
+
+def test_a_tie_costs_little_speed_however_wide_the_noise() -> None:
+    fastest = record(A, tokens_per_s=1000, noise=0.2, peak_mib=2000)
+    assert won(fastest, record(B, tokens_per_s=971, noise=0.2)) == B
+    assert won(fastest, record(B, tokens_per_s=969, noise=0.2)) == A
 
 
 def test_ties_are_the_others_within_the_noise_fastest_first() -> None:

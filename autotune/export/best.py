@@ -26,6 +26,9 @@ from autotune.space import Candidate, Limits, Space, Workload
 from autotune.wire import Conditions, Interval, Peaks
 
 SCHEMA_VERSION = 1
+MAX_TIE = 0.03
+"""Candidates slower than the fastest by more than this share are not tied, however noisy it was:
+memory below the ceiling is not worth more speed than that."""
 
 
 @dataclass(frozen=True)
@@ -206,9 +209,11 @@ def _select(records: list[Record], objective: Objective) -> tuple[Record, tuple[
 
 
 def _within_noise(measured: Measurement, fastest: Measurement, objective: Objective) -> bool:
-    """Whether the difference is no more than the two intervals' half widths, as variances add."""
+    """Whether the difference is no more than the two intervals' half widths, as variances add,
+    and no more than `MAX_TIE`."""
     difference = 1 - measured.value(objective) / fastest.value(objective)
-    return difference <= math.hypot(measured.step.half_width, fastest.step.half_width)
+    noise = math.hypot(measured.step.half_width, fastest.step.half_width)
+    return difference <= min(noise, MAX_TIE)
 
 
 def _cells(standing: list[Record], best: Record, objective: Objective) -> tuple[Record, ...]:
