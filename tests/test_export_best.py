@@ -87,11 +87,22 @@ def test_the_objective_decides_what_is_fastest() -> None:
     assert won(shallow, deep) == C
 
 
-def test_a_confirmed_candidate_wins_over_a_faster_unconfirmed_one() -> None:
-    records = [record(A, tokens_per_s=2000), record(B), final(B)]
+@pytest.mark.parametrize(("tokens_per_s", "best"), [(1100, B), (1120, B), (1124, A), (10_000, A)])
+def test_a_confirmed_candidate_wins_unless_an_unconfirmed_one_is_clearly_faster(
+    tokens_per_s: float, best: Candidate
+) -> None:
+    # Intervals of 1 % to either side, and 10 % between them.
+    records = [record(A, tokens_per_s=tokens_per_s), record(B), final(B)]
     choice = winner(records, WORKLOAD, "tokens_per_s")
     assert choice is not None
-    assert (choice.record.candidate, choice.confirmed) == (B, True)
+    assert (choice.record.candidate, choice.confirmed) == (best, best == B)
+
+
+def test_an_unconfirmed_winner_ties_with_what_is_clearly_faster_too_and_nothing_else() -> None:
+    clear, less_memory = record(A, tokens_per_s=4010, peak_mib=2000), record(C, tokens_per_s=4000)
+    choice = winner([clear, less_memory, final(B)], WORKLOAD, "tokens_per_s")
+    assert choice is not None
+    assert (choice.record, choice.ties) == (less_memory, (clear,))
 
 
 def test_without_finals_the_search_decides_and_nothing_is_confirmed() -> None:

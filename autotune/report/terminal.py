@@ -46,8 +46,9 @@ class Caution(Enum):
     """What a reader of the result should know; the text says what to do about it."""
 
     NOT_CONFIRMED = (
-        "Not confirmed: no final measured this configuration again and found it ok."
-        " A longer --budget leaves them more time."
+        "Not confirmed: no final measured this configuration again and found it ok; finals of"
+        " others, if there were any, came out far slower. Run again with a longer --budget, on a"
+        " quiet machine."
     )
     STOPPED_BY_USER = (
         "Stopped by you before the search had ended: something faster may not have been tried."
