@@ -6,11 +6,13 @@ import difflib
 import importlib.util
 import inspect
 import math
+import os
 import sys
 import tempfile
 import time
 import tomllib
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from enum import IntEnum
@@ -75,16 +77,27 @@ def main(argv: list[str]) -> int:
         )  # None where --help or --version was all
         return ExitCode.FOUND if request is None else _tune(request, argv)
     except (UsageError, CycloptsError) as error:
-        print(f"autotune: {_line(error)}", file=sys.stderr)
+        _complain(_line(error))
         return ExitCode.USAGE
     except KeyboardInterrupt:
-        print("autotune: stopped before anything was measured", file=sys.stderr)
+        _complain("stopped before anything was measured")
         return ExitCode.NO_MEASUREMENT
 
 
 def entry() -> None:
     """The console script."""
-    sys.exit(main(sys.argv[1:]))
+    code = main(sys.argv[1:])
+    for stream in filter(None, (sys.stdout, sys.stderr)):
+        try:
+            stream.flush()
+        except OSError:  # Python would try again as it ends, and exit with 120
+            os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+    sys.exit(code)
+
+
+def _complain(message: str) -> None:
+    with suppress(OSError):  # nobody reads it; the exit code says it too
+        print(f"autotune: {message}", file=sys.stderr)
 
 
 def _line(error: UsageError | CycloptsError) -> str:
@@ -123,7 +136,7 @@ def _tune(request: Request, argv: list[str]) -> int:
         started=started,
     )
     if ending.message:
-        print(f"autotune: {ending.message}", file=sys.stderr)
+        _complain(ending.message)
     return ExitCode[ending.code.name]
 
 

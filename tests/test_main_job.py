@@ -114,6 +114,25 @@ def test_the_main_job_writes_a_confirmed_best_json_that_validates(run: Run) -> N
     ]  # fmt: skip
 
 
+def test_a_study_whose_output_nobody_reads_any_more_ends_as_it_would_have(run: Run) -> None:
+    command = run("--budget", "60s", "--trials", "2", "--finals", "1", *TINY)
+    assert command.process.stdout is not None
+    command.process.stdout.readline()
+    command.process.stdout.close()
+    assert command.process.stderr is not None
+    assert command.process.stderr.read() == ""
+    assert command.process.wait() == 0
+    assert command.best()["confirmed"]
+
+
+def test_an_error_that_nobody_reads_keeps_its_exit_code(tmp_path: Path) -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+    with os.fdopen(writer) as pipe:
+        command = [sys.executable, "-m", "autotune", "--budget", "soon"]
+        assert subprocess.run(command, cwd=tmp_path, stderr=pipe, check=False).returncode == 2
+
+
 def test_the_deepspeed_config_that_is_exported_is_the_one_that_was_probed(run: Run) -> None:
     how = ["--world-size", "2", "--zero", "2", "--trials", "1", "--finals", "1"]
     command = run("--budget", "3m", *TINY, *how)

@@ -355,6 +355,32 @@ class Tty(io.StringIO):
         return True
 
 
+class Gone(io.StringIO):
+    """A terminal or pipe that nobody holds any more."""
+
+    def __init__(self, *, terminal: bool) -> None:
+        super().__init__()
+        self._terminal = terminal
+
+    def isatty(self) -> bool:
+        return self._terminal
+
+    def write(self, text: str) -> int:
+        raise OSError(5, "Input/output error")
+
+    def flush(self) -> None:
+        raise OSError(5, "Input/output error")
+
+
+@pytest.mark.parametrize("terminal", [False, True])
+def test_a_study_that_nobody_can_see_is_told_to_its_end(
+    terminal: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TERM", "xterm-256color")
+    clock = Clock()
+    study(reporter_for(Gone(terminal=terminal), clock), clock)
+
+
 def test_a_terminal_gets_live_lines(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TERM", "xterm-256color")
     assert isinstance(reporter_for(Tty(), Clock()), LiveReporter)

@@ -11,10 +11,11 @@ import textwrap
 import time
 from collections import Counter
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any, TextIO, cast
 
 from rich.console import Console, Group
 from rich.live import Live
@@ -82,8 +83,30 @@ def cautions(document: dict[str, Any], space: Space) -> tuple[Caution, ...]:
     return tuple(caution for caution, does in applies.items() if does)
 
 
+class Forgiving:
+    """A stream whose reader may have gone, as in `| head -1`: what it cannot write is lost."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+
+    def write(self, text: str) -> int:
+        with suppress(OSError):
+            self._stream.write(text)
+        return len(text)
+
+    def flush(self) -> None:
+        with suppress(OSError):
+            self._stream.flush()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+
 def reporter_for(stream: TextIO, clock: Callable[[], float] = time.monotonic) -> Reporter:
-    """The reporter that suits `stream`. `clock` gives seconds from any fixed point."""
+    """The reporter that suits `stream`. `clock` gives seconds from any fixed point.
+
+    It raises nothing where it cannot print: a study goes on, whoever looks.
+    """
     on_terminal = stream.isatty()
     console = _console(stream, None if on_terminal else MAX_WIDTH)
     if on_terminal and not console.is_dumb_terminal:
@@ -92,7 +115,8 @@ def reporter_for(stream: TextIO, clock: Callable[[], float] = time.monotonic) ->
 
 
 def _console(stream: TextIO, width: int | None) -> Console:
-    console = Console(file=stream, width=width, highlight=False, markup=False, emoji=False)
+    file = cast(TextIO, Forgiving(stream))
+    console = Console(file=file, width=width, highlight=False, markup=False, emoji=False)
     console.width = max(MIN_WIDTH, min(console.width, MAX_WIDTH))
     return console
 
