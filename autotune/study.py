@@ -476,7 +476,12 @@ def run(
         on_phase=reporter.phase,
         note=reporter.note,
     )
-    stop.kill = runner.kill
+
+    def leave() -> None:
+        runner.kill()
+        reporter.abandon()
+
+    stop.kill = leave
     study = Study(
         options=options,
         space=space,

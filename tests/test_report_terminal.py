@@ -334,9 +334,12 @@ def test_close_gives_the_terminal_back(ended: bool) -> None:
     assert screen.text.rindex(SHOW_CURSOR) > screen.text.rindex(HIDE_CURSOR)
 
 
-def test_close_before_the_start_does_nothing() -> None:
+@pytest.mark.parametrize("give_back", [LiveReporter.close, LiveReporter.abandon])
+def test_a_terminal_that_was_never_taken_is_not_given_back(
+    give_back: Callable[[LiveReporter], None],
+) -> None:
     screen = Screen(terminal=True)
-    LiveReporter(screen.console, Clock()).close()
+    give_back(LiveReporter(screen.console, Clock()))
     assert screen.text == ""
 
 

@@ -6,6 +6,7 @@ UTF-8 nor an escape sequence in an error message can end or garble a study.
 
 from __future__ import annotations
 
+import os
 import sys
 import textwrap
 import time
@@ -30,6 +31,7 @@ from autotune.wire import Phase
 
 MIN_WIDTH, MAX_WIDTH = 40, 100
 SHOWN_TIES = 4
+SHOW_CURSOR = b"\x1b[?25h\n"
 
 _LABELS = dict(zip(AXES, ("depth", "seq", "micro", "zero", "offload", "ckpt"), strict=True))
 _QUIET_AXES = ("zero_stage", "offload")
@@ -168,6 +170,9 @@ class PlainReporter:
     def close(self) -> None:
         pass
 
+    def abandon(self) -> None:
+        pass
+
     @property
     def _known(self) -> _Study:
         if self._study is None:
@@ -236,6 +241,12 @@ class LiveReporter(PlainReporter):
 
     def close(self) -> None:
         self._live.stop()
+
+    def abandon(self) -> None:
+        # Not through rich: what the signal interrupted may hold its locks, or the stream's buffer.
+        if self._live.is_started:
+            with suppress(OSError):
+                os.write(self._console.file.fileno(), SHOW_CURSOR)
 
     def _render(self) -> Group:
         if self._study is None:
