@@ -69,13 +69,17 @@ class Request:
     dry_run: bool
 
 
-def main(argv: list[str]) -> int:
-    """Runs the command line `argv` (without the program's name) and returns the exit code."""
+def main(argv: list[str], started: float | None = None) -> int:
+    """Runs the command line `argv` (without the program's name) and returns the exit code.
+
+    The budget counts from `started`, a reading of `time.monotonic`; from now where it is None.
+    """
+    started = time.monotonic() if started is None else started
     try:
         request = app(
             argv, exit_on_error=False, print_error=False, result_action="return_value"
         )  # None where --help or --version was all
-        return ExitCode.FOUND if request is None else _tune(request, argv)
+        return ExitCode.FOUND if request is None else _tune(request, argv, started)
     except (UsageError, CycloptsError) as error:
         _complain(_line(error))
         return ExitCode.USAGE
@@ -84,9 +88,9 @@ def main(argv: list[str]) -> int:
         return ExitCode.NO_MEASUREMENT
 
 
-def entry() -> None:
-    """The console script."""
-    code = main(sys.argv[1:])
+def entry(started: float) -> None:
+    """Runs the process's own command line and ends it; for `started` see `main`."""
+    code = main(sys.argv[1:], started)
     for stream in filter(None, (sys.stdout, sys.stderr)):
         try:
             stream.flush()
@@ -109,13 +113,12 @@ def _line(error: UsageError | CycloptsError) -> str:
     return " ".join(str(error).split())
 
 
-def _tune(request: Request, argv: list[str]) -> int:
+def _tune(request: Request, argv: list[str], started: float) -> int:
     from autotune import study
     from autotune.device import check_idle, open_device
     from autotune.device.cpu import cores, host_memory_bytes
     from autotune.report.terminal import reporter_for
 
-    started = time.monotonic()
     options = request.options
     refuse_used_folder(options.out)
     device = open_device(options.device)
