@@ -17,7 +17,7 @@ from support.scripted import report
 
 from autotune.device import DeviceInfo
 from autotune.outcome import Verdict
-from autotune.runner import Job, Result, StopRequestedError, local, pool
+from autotune.runner import Job, Result, StopRequestedError, local, ops, pool
 from autotune.runner.channel import Channel
 from autotune.runner.pool import Pool
 from autotune.space import Candidate, Limits, Workload
@@ -242,7 +242,7 @@ def test_a_study_without_deepspeed_loads_no_ops(start: Start) -> None:
 def test_a_wish_to_stop_ends_the_loading_of_ops(
     start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pool, "OPS", [sys.executable, "-c", "import time; time.sleep(3600)"])
+    monkeypatch.setattr(ops, "OPS", [sys.executable, "-c", "import time; time.sleep(3600)"])
     group = start()
     group.stop = True
     with pytest.raises(StopRequestedError):
