@@ -15,15 +15,9 @@ from support.records import WORKLOAD, record, space
 from autotune.export.best import best_json, winner
 from autotune.outcome import Record, Verdict
 from autotune.report import Reporter
-from autotune.report.terminal import (
-    Caution,
-    LiveReporter,
-    PlainReporter,
-    cautions,
-    minutes,
-    reporter_for,
-    si,
-)
+from autotune.report.result import Caution, cautions
+from autotune.report.terminal import LiveReporter, PlainReporter, reporter_for
+from autotune.report.text import minutes, si
 from autotune.space import Candidate, Space
 from autotune.wire import Phase
 
