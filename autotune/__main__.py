@@ -1,6 +1,14 @@
-"""`python -m autotune`."""
+"""`python -m autotune`, and the console script."""
 
-from autotune.cli import entry
+import time
+
+
+def main() -> None:
+    started = time.monotonic()  # the budget pays for the imports too
+    from autotune.cli import entry
+
+    entry(started)
+
 
 if __name__ == "__main__":
-    entry()
+    main()

@@ -10,7 +10,7 @@ from types import FrameType
 
 
 class StopFlag:
-    """Set by the first SIGINT, SIGTERM or SIGHUP; the second one kills the ranks and leaves."""
+    """Set by the first SIGINT, SIGTERM or SIGHUP; the second one calls `kill` and leaves."""
 
     def __init__(self) -> None:
         self.signal: signal.Signals | None = None

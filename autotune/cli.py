@@ -6,11 +6,13 @@ import difflib
 import importlib.util
 import inspect
 import math
+import os
 import sys
 import tempfile
 import time
 import tomllib
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from enum import IntEnum
@@ -67,24 +69,39 @@ class Request:
     dry_run: bool
 
 
-def main(argv: list[str]) -> int:
-    """Runs the command line `argv` (without the program's name) and returns the exit code."""
+def main(argv: list[str], started: float | None = None) -> int:
+    """Runs the command line `argv` (without the program's name) and returns the exit code.
+
+    The budget counts from `started`, a reading of `time.monotonic`; from now where it is None.
+    """
+    started = time.monotonic() if started is None else started
     try:
         request = app(
             argv, exit_on_error=False, print_error=False, result_action="return_value"
         )  # None where --help or --version was all
-        return ExitCode.FOUND if request is None else _tune(request, argv)
+        return ExitCode.FOUND if request is None else _tune(request, argv, started)
     except (UsageError, CycloptsError) as error:
-        print(f"autotune: {_line(error)}", file=sys.stderr)
+        _complain(_line(error))
         return ExitCode.USAGE
     except KeyboardInterrupt:
-        print("autotune: stopped before anything was measured", file=sys.stderr)
+        _complain("stopped before anything was measured")
         return ExitCode.NO_MEASUREMENT
 
 
-def entry() -> None:
-    """The console script."""
-    sys.exit(main(sys.argv[1:]))
+def entry(started: float) -> None:
+    """Runs the process's own command line and ends it; for `started` see `main`."""
+    code = main(sys.argv[1:], started)
+    for stream in filter(None, (sys.stdout, sys.stderr)):
+        try:
+            stream.flush()
+        except OSError:  # Python would try again as it ends, and exit with 120
+            os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+    sys.exit(code)
+
+
+def _complain(message: str) -> None:
+    with suppress(OSError):  # nobody reads it; the exit code says it too
+        print(f"autotune: {message}", file=sys.stderr)
 
 
 def _line(error: UsageError | CycloptsError) -> str:
@@ -96,13 +113,12 @@ def _line(error: UsageError | CycloptsError) -> str:
     return " ".join(str(error).split())
 
 
-def _tune(request: Request, argv: list[str]) -> int:
+def _tune(request: Request, argv: list[str], started: float) -> int:
     from autotune import study
     from autotune.device import check_idle, open_device
     from autotune.device.cpu import cores, host_memory_bytes
     from autotune.report.terminal import reporter_for
 
-    started = time.monotonic()
     options = request.options
     refuse_used_folder(options.out)
     device = open_device(options.device)
@@ -123,7 +139,7 @@ def _tune(request: Request, argv: list[str]) -> int:
         started=started,
     )
     if ending.message:
-        print(f"autotune: {ending.message}", file=sys.stderr)
+        _complain(ending.message)
     return ExitCode[ending.code.name]
 
 

@@ -236,8 +236,12 @@ def parse_global_batch(text: str, flag: str) -> GlobalBatch:
 
 
 def gib(size: int) -> str:
-    """`size` bytes for people: "1.25 GiB", "310 MiB"."""
-    return f"{size / 2**30:.2f} GiB" if size >= 2**30 else f"{size / 2**20:.0f} MiB"
+    """`size` bytes for people: "1.25 GiB", "310 MiB", "12 KiB", "40 bytes"."""
+    if size >= 2**30:
+        return f"{size / 2**30:.2f} GiB"
+    if size >= 2**20:
+        return f"{size / 2**20:.0f} MiB"
+    return f"{size / 2**10:.0f} KiB" if size >= 2**10 else f"{size} bytes"
 
 
 def _split(text: str) -> tuple[float | None, str]:

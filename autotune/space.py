@@ -10,7 +10,7 @@ from functools import cached_property
 from typing import Any
 
 from autotune.device import Device
-from autotune.options import ENGINE_STAGES, GlobalBatch, Options, UsageError
+from autotune.options import ENGINE_STAGES, GlobalBatch, Options, UsageError, gib
 from autotune.shapes import GptShape, gpt_shape
 from autotune.state import StateBytes, state_bytes
 
@@ -276,7 +276,7 @@ def resolve(options: Options, device: Device, host_bytes: int, cores: int) -> Sp
         Fixed("optimizer", options.optimizer, "--optimizer"),
         Fixed("device", device.infos[0].name, device.why),
         Fixed("world_size", str(world_size), world_why),
-        Fixed("capacity", f"{capacity_bytes / 2**30:.2f} GiB a rank", capacity_why),
+        Fixed("capacity", f"{gib(capacity_bytes)} a rank", capacity_why),
         Fixed("ceiling", f"{options.ceiling:.0%}", "--ceiling"),
     ]
     if options.global_batch is not None:
@@ -325,15 +325,14 @@ def _stages(
         return known, offloads, "all the engine has"
     if without:
         return (0,), offloads, without
-    if options.offload is not None and set(offloads) != {"none"}:
+    if set(offloads) != {"none"}:
         return known, offloads, "--offload"
+    offloads = _offloads_for(workload, limits, deepest, kind)
     if workload.world_size > 1:
-        known_why = "several ranks can share"
-        return known, _offloads_for(workload, limits, deepest, kind), known_why
-    if _offloads_for(workload, limits, deepest, kind) != ("none",):
-        why = "stage 0 cannot hold the deepest model"
-        return (0, 2, 3), ("none", "optimizer", "all"), why
-    return (0,), ("none",), "one rank has nobody to share with"
+        return known, offloads, "several ranks can share"
+    if offloads == ("none",):
+        return (0,), offloads, "one rank has nobody to share with"
+    return (0, 2, 3), offloads, "stage 0 cannot hold the deepest model"
 
 
 def _offloads_for(workload: Workload, limits: Limits, deepest: int, kind: str) -> tuple[str, ...]:
@@ -390,8 +389,8 @@ def _capacity(options: Options, device: Device, world_size: int) -> tuple[int, s
         return own, "the host's memory over its ranks" if on_cpu else "the smallest device"
     if options.capacity_bytes > own:
         raise UsageError(
-            f"--capacity {options.capacity_bytes / 2**30:.2f}GiB: the device has"
-            f" {own / 2**30:.2f}GiB a rank; use --capacity {int(own / 2**20)}MiB or less"
+            f"--capacity {gib(options.capacity_bytes)}: the device has {gib(own)} a rank;"
+            f" use --capacity {own // 2**20}MiB or less"
         )
     return options.capacity_bytes, "--capacity"
 

@@ -1,7 +1,7 @@
 """The study: ask for candidates, probe them, tell what came, and confirm the best in fresh groups.
 
-The budget is wall clock from the start of the process to the written best.json. A part of it is
-kept for the finals; the rest is the search's.
+The budget is wall clock from the command's first statement, before its imports, to the written
+best.json. A part of it is kept for the finals; the rest is the search's.
 """
 
 from __future__ import annotations
@@ -500,7 +500,12 @@ def run(
         on_phase=reporter.phase,
         note=reporter.note,
     )
-    stop.kill = runner.kill
+
+    def leave() -> None:
+        runner.kill()
+        reporter.abandon()
+
+    stop.kill = leave
     study = Study(
         options=options,
         space=space,

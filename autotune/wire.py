@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import types
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, fields, is_dataclass
 from enum import StrEnum
 from functools import cache
@@ -16,6 +17,11 @@ from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 VERSION = 1
 MAX_MESSAGE_BYTES = 4 * 2**20
+
+# Of the step that is probed, whatever the engine; DeepSpeed reads them in the config it is sent.
+CLIP_NORM = 1.0
+LEARNING_RATE = 3e-4
+MUON_LEARNING_RATE = 2e-3
 
 
 class WireError(ValueError):
@@ -170,6 +176,11 @@ class Peaks:
     """Resident memory of this process."""
     alloc_retries: int
     """Allocator retries in timed steps: more than 0 marks the candidate unstable."""
+
+    @classmethod
+    def largest(cls, peaks: Sequence[Peaks]) -> Peaks:
+        """Each field's largest in any of `peaks`."""
+        return cls(*(max(getattr(each, field.name) for each in peaks) for field in fields(cls)))
 
 
 @dataclass(frozen=True)

@@ -22,6 +22,7 @@ from importlib.metadata import version
 from pathlib import Path
 
 from autotune.device import Device, open_device
+from autotune.outcome import others_share
 from autotune.runner import Job
 from autotune.runner.pool import Pool
 from autotune.space import Candidate, Limits, Workload
@@ -146,16 +147,9 @@ def pair(runner: Pool, candidate: Candidate, grad_accum: int, *, scaled_first: b
     return Pair(
         interval(scaled.step_s).median,
         interval(full.step_s).median,
-        max(disturbed_share(scaled), disturbed_share(full)),
+        max(others_share(report.conditions) for report in reports.values()),
         full.loss,
     )
-
-
-def disturbed_share(report: Report) -> float:
-    """Share of the timed interval's processor time that others and the hypervisor took."""
-    found = report.conditions
-    others_s = found.busy_cpu_s - found.own_cpu_s + found.steal_cpu_s
-    return max(0.0, others_s / found.interval_cpu_s) if found.interval_cpu_s else 0.0
 
 
 def run(runner: Pool, candidate: Candidate, grad_accum: int, micro_steps: int) -> Report:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import importlib.util
 import re
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -66,7 +68,7 @@ def parsed(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Options]:
     def parsed(*argv: str) -> Options:
         requests: list[cli.Request] = []
 
-        def tune(request: cli.Request, argv: list[str]) -> int:
+        def tune(request: cli.Request, argv: list[str], started: float) -> int:
             requests.append(request)
             return 0
 
@@ -423,6 +425,25 @@ def test_a_study_that_found_something_says_nothing_on_stderr(
 ) -> None:
     ends(study.Ending.FOUND)
     assert run("--device", "cpu")[2] == ""
+
+
+def test_the_budget_counts_from_before_the_imports() -> None:
+    code = """
+import sys, time
+from autotune import study
+from autotune.__main__ import main
+
+def run(options, *, started, **rest):
+    print("cli" if started else "before")
+    return study.Ended(study.Ending.FOUND)
+
+study.run = run
+time.monotonic = lambda: float("autotune.cli" in sys.modules)
+main()
+"""
+    command = [sys.executable, "-c", code, "--device", "cpu"]
+    done = subprocess.run(command, check=True, capture_output=True, text=True)
+    assert done.stdout == "before\n"
 
 
 def test_an_interrupt_before_the_study_has_nothing_measured(

@@ -57,10 +57,16 @@ def test_within_the_noise_the_one_with_less_memory_wins() -> None:
 
 
 def test_the_noise_of_a_difference_is_the_root_of_both_half_widths_squared() -> None:
-    # 3 % and 4 % make 5 %.
-    fastest = record(A, tokens_per_s=1000, noise=0.03, peak_mib=2000)
-    assert won(fastest, record(B, tokens_per_s=951, noise=0.04)) == B
-    assert won(fastest, record(B, tokens_per_s=949, noise=0.04)) == A
+    # 1.2 % and 1.6 % make 2 %.
+    fastest = record(A, tokens_per_s=1000, noise=0.012, peak_mib=2000)
+    assert won(fastest, record(B, tokens_per_s=981, noise=0.016)) == B
+    assert won(fastest, record(B, tokens_per_s=979, noise=0.016)) == A
+
+
+def test_a_tie_costs_little_speed_however_wide_the_noise() -> None:
+    fastest = record(A, tokens_per_s=1000, noise=0.2, peak_mib=2000)
+    assert won(fastest, record(B, tokens_per_s=971, noise=0.2)) == B
+    assert won(fastest, record(B, tokens_per_s=969, noise=0.2)) == A
 
 
 def test_ties_are_the_others_within_the_noise_fastest_first() -> None:
@@ -81,11 +87,22 @@ def test_the_objective_decides_what_is_fastest() -> None:
     assert won(shallow, deep) == C
 
 
-def test_a_confirmed_candidate_wins_over_a_faster_unconfirmed_one() -> None:
-    records = [record(A, tokens_per_s=2000), record(B), final(B)]
+@pytest.mark.parametrize(("tokens_per_s", "best"), [(1100, B), (1120, B), (1124, A), (10_000, A)])
+def test_a_confirmed_candidate_wins_unless_an_unconfirmed_one_is_clearly_faster(
+    tokens_per_s: float, best: Candidate
+) -> None:
+    # Intervals of 1 % to either side, and 10 % between them.
+    records = [record(A, tokens_per_s=tokens_per_s), record(B), final(B)]
     choice = winner(records, WORKLOAD, "tokens_per_s")
     assert choice is not None
-    assert (choice.record.candidate, choice.confirmed) == (B, True)
+    assert (choice.record.candidate, choice.confirmed) == (best, best == B)
+
+
+def test_an_unconfirmed_winner_ties_with_what_is_clearly_faster_too_and_nothing_else() -> None:
+    clear, less_memory = record(A, tokens_per_s=4010, peak_mib=2000), record(C, tokens_per_s=4000)
+    choice = winner([clear, less_memory, final(B)], WORKLOAD, "tokens_per_s")
+    assert choice is not None
+    assert (choice.record, choice.ties) == (less_memory, (clear,))
 
 
 def test_without_finals_the_search_decides_and_nothing_is_confirmed() -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import pty
 import signal
 import subprocess
 import sys
@@ -22,6 +24,7 @@ from autotune.export.best import load_schema
 TINY = ["--device", "cpu", "--depth", "1", "--seq-len", "32", "--micro-batch", "1,2",
         "--vocab-size", "256", "--checkpointing", "none"]  # fmt: skip
 PATIENCE_S = 120.0
+HIDE_CURSOR, SHOW_CURSOR = b"\x1b[?25l", b"\x1b[?25h"
 # One build, so that the ranks of the first trial are those of the next ones too.
 LONG = ["--device", "cpu", "--depth", "2", "--checkpointing", "none", "--budget", "10m"]
 
@@ -29,13 +32,15 @@ LONG = ["--device", "cpu", "--depth", "2", "--checkpointing", "none", "--budget"
 class Command:
     """A running `python -m autotune`."""
 
-    def __init__(self, folder: Path, *arguments: str, **environment: str) -> None:
+    def __init__(
+        self, folder: Path, *arguments: str, stdout: int = subprocess.PIPE, **environment: str
+    ) -> None:
         self.out = folder / "study"
         self.began = time.monotonic()
         self.process = subprocess.Popen(
             [sys.executable, "-m", "autotune", "--out", str(self.out), *arguments],
             cwd=folder,
-            stdout=subprocess.PIPE,
+            stdout=stdout,
             stderr=subprocess.PIPE,
             text=True,
             env=os.environ | environment,
@@ -83,8 +88,8 @@ Run = Callable[..., Command]
 def run(tmp_path: Path) -> Iterator[Run]:
     commands: list[Command] = []
 
-    def one(*arguments: str, **environment: str) -> Command:
-        commands.append(Command(tmp_path, *arguments, **environment))
+    def one(*arguments: str, **how: Any) -> Command:
+        commands.append(Command(tmp_path, *arguments, **how))
         return commands[-1]
 
     yield one
@@ -112,6 +117,25 @@ def test_the_main_job_writes_a_confirmed_best_json_that_validates(run: Run) -> N
     assert sorted(p.name for p in command.out.iterdir()) == [
         "best.json", "logs", "manifest.json", "optuna.log", "trials.csv",
     ]  # fmt: skip
+
+
+def test_a_study_whose_output_nobody_reads_any_more_ends_as_it_would_have(run: Run) -> None:
+    command = run("--budget", "60s", "--trials", "2", "--finals", "1", *TINY)
+    assert command.process.stdout is not None
+    command.process.stdout.readline()
+    command.process.stdout.close()
+    assert command.process.stderr is not None
+    assert command.process.stderr.read() == ""
+    assert command.process.wait() == 0
+    assert command.best()["confirmed"]
+
+
+def test_an_error_that_nobody_reads_keeps_its_exit_code(tmp_path: Path) -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+    with os.fdopen(writer) as pipe:
+        command = [sys.executable, "-m", "autotune", "--budget", "soon"]
+        assert subprocess.run(command, cwd=tmp_path, stderr=pipe, check=False).returncode == 2
 
 
 def test_the_deepspeed_config_that_is_exported_is_the_one_that_was_probed(run: Run) -> None:
@@ -204,6 +228,39 @@ def test_a_second_signal_ends_it_at_once_and_leaves_no_process(run: Run) -> None
     command.process.send_signal(signal.SIGINT)
     command.process.wait(timeout=5)
     assert gone(ranks, within_s=5)
+
+
+def test_a_second_ctrl_c_gives_the_terminal_back(run: Run) -> None:
+    ours, terminal = pty.openpty()
+    os.set_blocking(ours, False)
+    command = run("--budget", "10m", "--device", "cpu", stdout=terminal, TERM="xterm")
+    os.close(terminal)
+    shown = b""
+
+    def ranks() -> list[psutil.Process]:
+        nonlocal shown
+        shown += read(ours)  # so that the study never waits for us
+        return command.ranks()
+
+    for rank in command.wait_for(ranks):
+        rank.suspend()
+    while command.process.poll() is None:  # two in a row may count as one
+        command.process.send_signal(signal.SIGINT)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            command.process.wait(timeout=0.1)
+    shown += read(ours)
+    os.close(ours)
+    assert command.process.returncode == 128 + signal.SIGINT
+    assert 0 < shown.rfind(HIDE_CURSOR) < shown.rfind(SHOW_CURSOR)
+
+
+def read(terminal: int) -> bytes:
+    """What has been written to `terminal` since the last call."""
+    found = b""
+    with contextlib.suppress(OSError):  # there is no more, or nobody is there to write it
+        while part := os.read(terminal, 4096):
+            found += part
+    return found
 
 
 @pytest.mark.parametrize("flags", [[], ["--dtype", "fp32", "--checkpointing", "full"]])

@@ -14,6 +14,7 @@ from autotune.options import (
     GlobalBatch,
     Options,
     UsageError,
+    gib,
     parse_bytes,
     parse_duration_s,
     parse_global_batch,
@@ -86,6 +87,14 @@ def test_a_global_batch_is_in_tokens_or_samples(text: str, batch: GlobalBatch) -
 @pytest.mark.parametrize("batch", [GlobalBatch(512, "tokens"), GlobalBatch(7, "samples")], ids=str)
 def test_a_global_batch_is_written_as_it_is_read(batch: GlobalBatch) -> None:
     assert parse_global_batch(str(batch), "--global-batch") == batch
+
+
+@pytest.mark.parametrize(
+    ("size", "text"),
+    [(5 * 2**28, "1.25 GiB"), (310 * 2**20, "310 MiB"), (12 * 2**10, "12 KiB"), (40, "40 bytes")],
+)
+def test_a_size_is_shown_in_the_unit_that_suits_it(size: int, text: str) -> None:
+    assert gib(size) == text
 
 
 def test_names_keep_their_order_and_come_out_once() -> None:

@@ -13,10 +13,11 @@ from typing import Any
 
 import psutil
 import pytest
+from support.scripted import report
 
 from autotune.device import DeviceInfo
 from autotune.outcome import Verdict
-from autotune.runner import Job, Result, StopRequestedError, local, pool
+from autotune.runner import Job, Result, StopRequestedError, local, ops, pool
 from autotune.runner.channel import Channel
 from autotune.runner.pool import Pool
 from autotune.space import Candidate, Limits, Workload
@@ -144,6 +145,13 @@ def test_two_ranks_train_as_one_group(start: Start) -> None:
     assert result.verdict is Verdict.OK
 
 
+def test_ranks_of_one_host_add_up_their_host_memory_and_nothing_else() -> None:
+    first = report(1.0, 5 * MIB)
+    second = replace(first, peaks=replace(first.peaks, device_bytes=7 * MIB, host_bytes=MIB))
+    merged = pool.merge([first, second]).peaks
+    assert merged == replace(first.peaks, device_bytes=7 * MIB, host_bytes=6 * MIB)
+
+
 def test_a_probe_that_cannot_reach_the_incumbent_stops_early(start: Start) -> None:
     result = start().run(needed_step_s=1e-9)
     assert result.verdict is Verdict.PRUNED
@@ -234,7 +242,7 @@ def test_a_study_without_deepspeed_loads_no_ops(start: Start) -> None:
 def test_a_wish_to_stop_ends_the_loading_of_ops(
     start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pool, "OPS", [sys.executable, "-c", "import time; time.sleep(3600)"])
+    monkeypatch.setattr(ops, "OPS", [sys.executable, "-c", "import time; time.sleep(3600)"])
     group = start()
     group.stop = True
     with pytest.raises(StopRequestedError):

@@ -15,15 +15,9 @@ from support.records import WORKLOAD, record, space
 from autotune.export.best import best_json, winner
 from autotune.outcome import Record, Verdict
 from autotune.report import Reporter
-from autotune.report.terminal import (
-    Caution,
-    LiveReporter,
-    PlainReporter,
-    cautions,
-    minutes,
-    reporter_for,
-    si,
-)
+from autotune.report.result import Caution, cautions
+from autotune.report.terminal import LiveReporter, PlainReporter, reporter_for
+from autotune.report.text import minutes, si
 from autotune.space import Candidate, Space
 from autotune.wire import Phase
 
@@ -334,9 +328,12 @@ def test_close_gives_the_terminal_back(ended: bool) -> None:
     assert screen.text.rindex(SHOW_CURSOR) > screen.text.rindex(HIDE_CURSOR)
 
 
-def test_close_before_the_start_does_nothing() -> None:
+@pytest.mark.parametrize("give_back", [LiveReporter.close, LiveReporter.abandon])
+def test_a_terminal_that_was_never_taken_is_not_given_back(
+    give_back: Callable[[LiveReporter], None],
+) -> None:
     screen = Screen(terminal=True)
-    LiveReporter(screen.console, Clock()).close()
+    give_back(LiveReporter(screen.console, Clock()))
     assert screen.text == ""
 
 
@@ -353,6 +350,32 @@ def _drawn(reporter: LiveReporter, screen: Screen, label: str) -> str:
 class Tty(io.StringIO):
     def isatty(self) -> bool:
         return True
+
+
+class Gone(io.StringIO):
+    """A terminal or pipe that nobody holds any more."""
+
+    def __init__(self, *, terminal: bool) -> None:
+        super().__init__()
+        self._terminal = terminal
+
+    def isatty(self) -> bool:
+        return self._terminal
+
+    def write(self, text: str) -> int:
+        raise OSError(5, "Input/output error")
+
+    def flush(self) -> None:
+        raise OSError(5, "Input/output error")
+
+
+@pytest.mark.parametrize("terminal", [False, True])
+def test_a_study_that_nobody_can_see_is_told_to_its_end(
+    terminal: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TERM", "xterm-256color")
+    clock = Clock()
+    study(reporter_for(Gone(terminal=terminal), clock), clock)
 
 
 def test_a_terminal_gets_live_lines(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -102,8 +102,16 @@ def test_a_pretended_capacity_is_taken_as_it_is(gpus: Device) -> None:
 
 
 def test_a_capacity_above_the_device_is_refused_with_the_largest_possible(gpus: Device) -> None:
-    with pytest.raises(UsageError, match=r"^--capacity 48\.00GiB: .*--capacity 40960MiB or less$"):
+    with pytest.raises(
+        UsageError, match=r"^--capacity 48\.00 GiB: .* 40\.00 GiB .*--capacity 40960MiB or less$"
+    ):
         on(gpus, Options(capacity_bytes=48 * 2**30))
+
+
+def test_a_capacity_below_a_gib_is_shown_in_mib(gpus: Device) -> None:
+    space = on(gpus, Options(capacity_bytes=300 * 2**20))
+    (capacity,) = (each.value for each in space.fixed if each.name == "capacity")
+    assert capacity == "300 MiB a rank"
 
 
 def test_more_ranks_than_gpus_are_refused_with_the_most_possible(gpus: Device) -> None:

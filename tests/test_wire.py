@@ -223,6 +223,11 @@ def test_the_median_is_the_middle_or_the_mean_of_the_two(
     assert wire.interval(values).median == median
 
 
+def test_the_largest_of_peaks_is_that_of_each_field_alone() -> None:
+    first, second = wire.Peaks(5, 4, 3, 2, 6, 0), wire.Peaks(1, 8, 3, 9, 2, 7)
+    assert wire.Peaks.largest([first, second]) == wire.Peaks(5, 8, 3, 9, 6, 7)
+
+
 def test_the_half_width_is_a_share_of_the_median() -> None:
     assert wire.Interval(2.0, 1.75, 2.25, 9).half_width == 0.125
 

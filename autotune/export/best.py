@@ -26,6 +26,13 @@ from autotune.space import Candidate, Limits, Space, Workload
 from autotune.wire import Conditions, Interval, Peaks
 
 SCHEMA_VERSION = 1
+MAX_TIE = 0.03
+"""Candidates slower than the fastest by more than this share are not tied, however noisy it was:
+memory below the ceiling is not worth more speed than that."""
+CLEAR_MARGIN = 0.1
+"""How much faster, interval to interval, an unconfirmed candidate must be to win over a confirmed
+one. Finals come last, on a warm machine, and of what looked best once a part was luck: they come
+out slower than the search, by 1 to 12 % in results/samples. Intervals this far apart are more."""
 
 
 @dataclass(frozen=True)
@@ -44,14 +51,17 @@ class Choice:
 def winner(records: Iterable[Record], workload: Workload, objective: Objective) -> Choice | None:
     """The best of `records`; None where no candidate was measured to the end and fits.
 
-    Confirmed candidates come first: an unconfirmed one wins only if there is none of them.
+    Confirmed candidates come first. An unconfirmed one wins only if there is none of them, or if
+    it is clearly faster than the best of them: then something was wrong with the finals.
     """
     standing = _standing(records, workload)
     measured = [r for r in standing if r.outcome.verdict is Verdict.OK]
-    eligible = [r for r in measured if r.kind == "final"] or measured
-    if not eligible:
+    if not measured:
         return None
-    best, ties = _select(eligible, objective)
+    best, ties = _select([r for r in measured if r.kind == "final"] or measured, objective)
+    faster = [r for r in measured if r.kind == "search" and _clearly_faster(r, best, objective)]
+    if faster:
+        best, ties = _select(faster, objective)
     return Choice(best, best.kind == "final", ties, _cells(standing, best, objective))
 
 
@@ -87,7 +97,7 @@ def pool(rounds: Sequence[Record], workload: Workload) -> Record:
             first.candidate,
             workload,
             _pooled_interval([m.step for m in measured]),
-            peaks=_pooled_peaks([m.peaks for m in measured]),
+            peaks=Peaks.largest([m.peaks for m in measured]),
             disturbed_share=max(m.disturbed_share for m in measured),
             conditions=_pooled_conditions([m.conditions for m in measured]),
         ),
@@ -206,9 +216,19 @@ def _select(records: list[Record], objective: Objective) -> tuple[Record, tuple[
 
 
 def _within_noise(measured: Measurement, fastest: Measurement, objective: Objective) -> bool:
-    """Whether the difference is no more than the two intervals' half widths, as variances add."""
+    """Whether the difference is no more than the two intervals' half widths, as variances add,
+    and no more than `MAX_TIE`."""
     difference = 1 - measured.value(objective) / fastest.value(objective)
-    return difference <= math.hypot(measured.step.half_width, fastest.step.half_width)
+    noise = math.hypot(measured.step.half_width, fastest.step.half_width)
+    return difference <= min(noise, MAX_TIE)
+
+
+def _clearly_faster(record: Record, confirmed: Record, objective: Objective) -> bool:
+    """Whether the whole interval of `record` is above that of `confirmed` by `CLEAR_MARGIN`."""
+    one, other = _measured(record), _measured(confirmed)
+    slowest = one.value(objective) * one.step.median / one.step.high
+    fastest = other.value(objective) * other.step.median / other.step.low
+    return slowest > fastest * (1 + CLEAR_MARGIN)
 
 
 def _cells(standing: list[Record], best: Record, objective: Objective) -> tuple[Record, ...]:
@@ -234,17 +254,6 @@ def _pooled_interval(steps: list[Interval]) -> Interval:
         min(s.low for s in steps),
         max(s.high for s in steps),
         sum(s.steps for s in steps),
-    )
-
-
-def _pooled_peaks(peaks: list[Peaks]) -> Peaks:
-    return Peaks(
-        max(p.device_bytes for p in peaks),
-        max(p.reserved_bytes for p in peaks),
-        max(p.allocated_bytes for p in peaks),
-        max(p.active_bytes for p in peaks),
-        max(p.host_bytes for p in peaks),
-        max(p.alloc_retries for p in peaks),
     )
 
 

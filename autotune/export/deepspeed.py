@@ -9,10 +9,8 @@ from __future__ import annotations
 from typing import Any
 
 from autotune.space import Candidate, Workload
+from autotune.wire import CLIP_NORM, LEARNING_RATE, MUON_LEARNING_RATE
 
-CLIP_NORM = 1.0
-LEARNING_RATE = 3e-4
-MUON_LEARNING_RATE = 2e-3
 _NEVER = 2**31 - 1
 
 

@@ -40,3 +40,7 @@ class Reporter(Protocol):
     def close(self) -> None:
         """Give the terminal back. May be called at any time, and more than once."""
         ...
+
+    def abandon(self) -> None:
+        """Give the terminal back from within a signal handler; the process ends right after."""
+        ...

@@ -6,15 +6,15 @@ UTF-8 nor an escape sequence in an error message can end or garble a study.
 
 from __future__ import annotations
 
+import os
 import sys
-import textwrap
 import time
 from collections import Counter
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
-from enum import Enum
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any, TextIO, cast
 
 from rich.console import Console, Group
 from rich.live import Live
@@ -22,17 +22,25 @@ from rich.table import Table
 from rich.text import Text
 
 from autotune.options import gib
-from autotune.outcome import DISTURBED_SHARE, Measurement, Record, Verdict
+from autotune.outcome import Measurement, Record, Verdict
 from autotune.report import Reporter
+from autotune.report.result import cautions, print_result
+from autotune.report.text import (
+    LABELS,
+    QUIET_AXES,
+    counts_text,
+    minutes,
+    paragraph,
+    print_lines,
+    printable,
+    si,
+)
 from autotune.space import AXES, Candidate, Space
 from autotune.wire import Phase
 
 MIN_WIDTH, MAX_WIDTH = 40, 100
-SHOWN_TIES = 4
+SHOW_CURSOR = b"\x1b[?25h\n"
 
-_LABELS = dict(zip(AXES, ("depth", "seq", "micro", "zero", "offload", "ckpt"), strict=True))
-_QUIET_AXES = ("zero_stage", "offload")
-"""Shown only where they differ between candidates."""
 _INDENT = 17
 """Characters of a trial's line before the candidate: elapsed, number, kind."""
 _VERDICT_WIDTH = 6
@@ -42,47 +50,30 @@ _FAILED = tuple(v for v in Verdict if not v.fits and v is not Verdict.SKIPPED)
 _STYLES = {Verdict.OK: "green", Verdict.PRUNED: "dim", Verdict.SKIPPED: "dim"}
 
 
-class Caution(Enum):
-    """What a reader of the result should know; the text says what to do about it."""
+class Forgiving:
+    """A stream whose reader may have gone, as in `| head -1`: what it cannot write is lost."""
 
-    NOT_CONFIRMED = (
-        "Not confirmed: no final measured this configuration again and found it ok."
-        " A longer --budget leaves them more time."
-    )
-    STOPPED_BY_USER = (
-        "Stopped by you before the search had ended: something faster may not have been tried."
-    )
-    DISTURBED = (
-        "Other processes took much of the processor during the timing: the rates may be too low."
-        " Run again on a quiet machine."
-    )
-    BROKEN_TRIALS = (
-        "Some trials crashed or hung, so what they would have shown is missing:"
-        " see trials.csv and logs/ beside best.json."
-    )
-    LARGEST_MICRO_BATCH = (
-        "The winner has the largest micro_batch that was searched: a larger one may be faster."
-        " Raise the end of --micro-batch."
-    )
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
 
+    def write(self, text: str) -> int:
+        with suppress(OSError):
+            self._stream.write(text)
+        return len(text)
 
-def cautions(document: dict[str, Any], space: Space) -> tuple[Caution, ...]:
-    """The cautions that apply to `document`, the content of best.json."""
-    micro_batches, trials = space.axes["micro_batch"], document["trials"]
-    applies = {
-        Caution.NOT_CONFIRMED: not document["confirmed"],
-        Caution.STOPPED_BY_USER: bool(document["provenance"].get("stopped_by")),
-        Caution.DISTURBED: document["measured"]["disturbed_share"]
-        > DISTURBED_SHARE[document["fingerprint"]["kind"]],
-        Caution.BROKEN_TRIALS: trials["crashed"] + trials["hung"] > 0,
-        Caution.LARGEST_MICRO_BATCH: len(micro_batches) > 1
-        and document["config"]["micro_batch"] == max(micro_batches),
-    }
-    return tuple(caution for caution, does in applies.items() if does)
+    def flush(self) -> None:
+        with suppress(OSError):
+            self._stream.flush()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
 
 
 def reporter_for(stream: TextIO, clock: Callable[[], float] = time.monotonic) -> Reporter:
-    """The reporter that suits `stream`. `clock` gives seconds from any fixed point."""
+    """The reporter that suits `stream`. `clock` gives seconds from any fixed point.
+
+    It raises nothing where it cannot print: a study goes on, whoever looks.
+    """
     on_terminal = stream.isatty()
     console = _console(stream, None if on_terminal else MAX_WIDTH)
     if on_terminal and not console.is_dumb_terminal:
@@ -91,7 +82,8 @@ def reporter_for(stream: TextIO, clock: Callable[[], float] = time.monotonic) ->
 
 
 def _console(stream: TextIO, width: int | None) -> Console:
-    console = Console(file=stream, width=width, highlight=False, markup=False, emoji=False)
+    file = cast(TextIO, Forgiving(stream))
+    console = Console(file=file, width=width, highlight=False, markup=False, emoji=False)
     console.width = max(MIN_WIDTH, min(console.width, MAX_WIDTH))
     return console
 
@@ -119,7 +111,7 @@ class PlainReporter:
     def started(self, space: Space, budget_s: float, folder: Path) -> None:
         self._study = _Study(space, budget_s, self._clock())
         for label, text in _opening(space, budget_s).items():
-            self._print(*_paragraph(text, self._console.width, f"{label:<8}", "dim"))
+            self._print(*paragraph(text, self._console.width, f"{label:<8}", "dim"))
         folder_text = printable(str(folder), self._console)
         self._print(Text.assemble(("folder  ", "dim"), folder_text))
         self._print(Text(), _header(space, self._console.width))
@@ -134,13 +126,16 @@ class PlainReporter:
         self._print(*self._trial(record))
 
     def note(self, text: str) -> None:
-        self._print(*_paragraph(printable(text, self._console), self._console.width))
+        self._print(*paragraph(printable(text, self._console), self._console.width))
 
     def finished(self, document: dict[str, Any], path: Path) -> None:
         self.close()
         print_result(self._console, document, path, cautions(document, self._known.space))
 
     def close(self) -> None:
+        pass
+
+    def abandon(self) -> None:
         pass
 
     @property
@@ -159,7 +154,7 @@ class PlainReporter:
         return _fit(head, tail, width, _INDENT)
 
     def _print(self, *lines: Text) -> None:
-        _print(self._console, *lines)
+        print_lines(self._console, *lines)
 
 
 class LiveReporter(PlainReporter):
@@ -212,6 +207,12 @@ class LiveReporter(PlainReporter):
     def close(self) -> None:
         self._live.stop()
 
+    def abandon(self) -> None:
+        # Not through rich: what the signal interrupted may hold its locks, or the stream's buffer.
+        if self._live.is_started:
+            with suppress(OSError):
+                os.write(self._console.file.fileno(), SHOW_CURSOR)
+
     def _render(self) -> Group:
         if self._study is None:
             return Group()
@@ -251,121 +252,6 @@ class LiveReporter(PlainReporter):
         return Text.assemble(name, "  ", (f"{kind}: {doing}{steps_text}, {seconds:.0f} s", "cyan"))
 
 
-def print_result(
-    console: Console, document: dict[str, Any], path: Path, warn: tuple[Caution, ...]
-) -> None:
-    """The result for people: every cell, the winner, what tied with it, what to be aware of."""
-    width = console.width
-    finals = document["trials"].get("finals", 0)
-    trials = {Verdict(name): n for name, n in document["trials"].items() if name != "finals"}
-    best = Text("\n").join(_paragraph(_config(document["config"]), width, "Best: "))
-    best.stylize("bold")
-    console.print()
-    console.print(_cells_table(document))
-    _print(console, Text(), best)
-    for text in (_speed(document), _memory(document), *_ties(document)):
-        _print(console, *_paragraph(text, width, "      "))
-    for caution in warn:
-        _print(console, *_paragraph(caution.value, width, "Warning: ", "yellow"))
-    counts = f"{counts_text(trials)}; final rounds: {finals}"
-    _print(console, Text(), *_paragraph(counts, width, "Trials: "))
-    _print(console, Text("Written: " + printable(str(path), console)))
-
-
-def _print(console: Console, *lines: Text) -> None:
-    """Prints every line as it is: fitted already, or a path, which must stay whole."""
-    console.print(Text("\n").join(lines), soft_wrap=True)
-
-
-def _paragraph(text: str, width: int, label: str = "", style: str = "") -> list[Text]:
-    """`text` wrapped beside `label`, which is in `style`."""
-    wrapped = textwrap.wrap(
-        text, width, initial_indent=label, subsequent_indent=" " * len(label),
-        break_on_hyphens=False,
-    )  # fmt: skip
-    lines = [Text(line) for line in wrapped]
-    if lines:
-        lines[0].stylize(style, 0, len(label))
-    return lines
-
-
-def _cells_table(document: dict[str, Any]) -> Table:
-    cells, best = document["cells"], document["config"]
-    axes = [a for a in AXES if a not in _QUIET_AXES or len({c["config"][a] for c in cells}) > 1]
-    table = Table(box=None, pad_edge=False, padding=(0, 1), header_style="dim")
-    table.add_column("")
-    for axis in axes:
-        table.add_column(_LABELS[axis], justify="left" if axis == "checkpointing" else "right")
-    for name in ("tokens/s", "FLOP/s", "peak"):
-        table.add_column(name, justify="right", no_wrap=True)
-    table.add_column("measured")
-    for cell in cells:
-        config, measured = cell["config"], cell["measured"]
-        table.add_row(
-            ">" if config == best else "",
-            *(str(config[axis]) for axis in axes),
-            si(measured["tokens_per_s"]),
-            si(measured["model_flops_per_s"], "FLOP/s"),
-            f"{measured['share_of_capacity']:.0%}",
-            _evidence(cell),
-            style="bold" if config == best else "",
-        )
-    return table
-
-
-def _evidence(cell: dict[str, Any]) -> str:
-    if cell["confirmed"]:
-        return "confirmed"
-    return "stopped early" if cell["verdict"] == Verdict.PRUNED else "once"
-
-
-def _config(config: dict[str, Any]) -> str:
-    """A configuration in the names of its flags; what is switched off is left out."""
-    names = ["depth", "seq_len", "micro_batch", "checkpointing"]
-    names += ["zero_stage"] if config["zero_stage"] else []
-    names += ["offload"] if config["offload"] != "none" else []
-    ranks = "1 rank" if config["world_size"] == 1 else f"{config['world_size']} ranks"
-    searched = ", ".join(f"{name} {config[name]}" for name in names)
-    return f"{searched} ({config['dtype']}, {config['optimizer']}, {config['engine']}, {ranks})"
-
-
-def _speed(document: dict[str, Any]) -> str:
-    config, measured = document["config"], document["measured"]
-    step = measured["step_s"]
-    unit, scale = ("s", 1.0) if step["median"] >= 1 else ("ms", 1e3)
-    median, low, high = (f"{step[name] * scale:.4g}" for name in ("median", "low", "high"))
-    return (
-        f"{si(measured['tokens_per_s'])} tokens/s, {si(measured['model_flops_per_s'], 'FLOP/s')}:"
-        f" {median} {unit} a step ({low} to {high} in {step['steps']} steps) of"
-        f" {config['global_batch_samples']} samples, {config['global_batch_tokens']} tokens,"
-        f" grad_accum {config['grad_accum']}."
-    )
-
-
-def _memory(document: dict[str, Any]) -> str:
-    measured, limits = document["measured"], document["limits"]
-    return (
-        f"Uses {measured['share_of_capacity']:.0%} of {gib(limits['capacity_bytes'])};"
-        f" {gib(measured['headroom_bytes'])} under the ceiling of {limits['ceiling']:.0%}."
-    )
-
-
-def _ties(document: dict[str, Any]) -> list[str]:
-    """What tied, as far as it fits in a few lines; best.json has all."""
-    ties, config = document["ties"], document["config"]
-    if not ties:
-        return []
-    lines = ["Within the noise of it, but with no less memory:"]
-    for tie in ties[:SHOWN_TIES]:
-        differs = [f"{a} {tie['config'][a]}" for a in AXES if tie["config"][a] != config[a]]
-        measured = tie["measured"]
-        rate, share = si(measured["tokens_per_s"]), measured["share_of_capacity"]
-        lines.append(f"  {', '.join(differs)}: {rate} tokens/s, {share:.0%} of capacity")
-    if len(ties) > SHOWN_TIES:
-        lines.append(f"  and {len(ties) - SHOWN_TIES} more, see best.json")
-    return lines
-
-
 def _opening(space: Space, budget_s: float) -> dict[str, str]:
     """What is about to happen, by label."""
     varying = {name: values for name, values in space.axes.items() if len(values) > 1}
@@ -391,7 +277,7 @@ def _header(space: Space, width: int) -> Text:
     if _has_room(space, width):
         candidate = "candidate".ljust(len(words(first, space)))
     else:
-        candidate = " ".join(f"{_LABELS[axis]:>{w}}" for axis, w in _widths(space).items())
+        candidate = " ".join(f"{LABELS[axis]:>{w}}" for axis, w in _widths(space).items())
     rates = f"{'tok/s':>5} {'model FLOP/s':>12} {'peak':>9}"
     return Text(f" time  no kind   {candidate} result {rates}", "dim")
 
@@ -442,7 +328,7 @@ def _fit(head: Text, tail: str, width: int, indent: int) -> list[Text]:
     if head.cell_len + 1 + len(tail) <= width:
         return [Text.assemble(head, " ", tail)]
     head.rstrip()
-    return [head, *_paragraph(tail.strip(), width, " " * indent)]
+    return [head, *paragraph(tail.strip(), width, " " * indent)]
 
 
 def _bar(search: float, elapsed: float, console: Console) -> Text:
@@ -461,7 +347,7 @@ def words(candidate: Candidate, space: Space) -> str:
     """`candidate` for people, its values as wide as the widest of their axes."""
     shown = _shown(space)
     return "  ".join(
-        f"{_LABELS[axis]} {getattr(candidate, axis):<{wide}}" for axis, wide in shown.items()
+        f"{LABELS[axis]} {getattr(candidate, axis):<{wide}}" for axis, wide in shown.items()
     )
 
 
@@ -470,43 +356,14 @@ def _shown(space: Space) -> dict[str, int]:
     return {
         axis: max(len(str(value)) for value in space.axes[axis])
         for axis in AXES
-        if axis not in _QUIET_AXES or len(space.axes[axis]) > 1
+        if axis not in QUIET_AXES or len(space.axes[axis]) > 1
     }
 
 
 def _widths(space: Space) -> dict[str, int]:
     """Widths of one column per shown axis, its name above it."""
-    return {axis: max(wide, len(_LABELS[axis])) for axis, wide in _shown(space).items()}
+    return {axis: max(wide, len(LABELS[axis])) for axis, wide in _shown(space).items()}
 
 
 def _candidate(record: Record | None) -> Candidate | None:
     return None if record is None else record.candidate
-
-
-def counts_text(counts: dict[Verdict, int]) -> str:
-    """Trials by verdict: "23 (20 ok, 3 oom)"."""
-    named = [f"{counts[verdict]} {verdict.value}" for verdict in Verdict if counts.get(verdict)]
-    return f"{sum(counts.values())} ({', '.join(named)})" if named else "none yet"
-
-
-def si(value: float, unit: str = "") -> str:
-    """`value` with three digits and a decimal prefix: "12.3k", "1.21 TFLOP/s"."""
-    prefixes = ["", "k", "M", "G", "T", "P", "E"]
-    scaled = float(f"{value:.3g}")  # before the prefix is chosen, so that 999.9 is 1.00k
-    while scaled >= 1000 and len(prefixes) > 1:
-        scaled /= 1000
-        prefixes.pop(0)
-    digits = 2 if scaled < 10 else 1 if scaled < 100 else 0
-    return f"{scaled:.{digits}f}{' ' if unit else ''}{prefixes[0]}{unit}"
-
-
-def minutes(seconds: float) -> str:
-    """Minutes and seconds, also above an hour: "0:07", "90:00"."""
-    whole = int(seconds)
-    return f"{whole // 60}:{whole % 60:02}"
-
-
-def printable(text: str, console: Console) -> str:
-    """`text` with a "?" for what `console` cannot show: control characters, or other alphabets."""
-    shown = "".join(c if c.isprintable() else "?" for c in text)
-    return shown.encode(console.encoding, "replace").decode(console.encoding)

@@ -23,7 +23,8 @@ from autotune.options import gib
 from autotune.outcome import Verdict
 from autotune.runner import Job, Result, StopRequestedError
 from autotune.runner.channel import Channel, Peer
-from autotune.runner.local import OPS, LocalProcess, start_rank
+from autotune.runner.local import start_rank
+from autotune.runner.ops import Ops
 from autotune.space import Build, Candidate, Limits, Workload
 from autotune.wire import (
     Dial,
@@ -335,8 +336,7 @@ class Pool:
         self._group: Group | None = None
         self._build: Build | None = None
         self._groups = 0
-        self._ops: LocalProcess | None = None
-        self._loaded_ops: set[str] = set()
+        self._ops = Ops(device, workload, logs, stop, note)
         self._probes = 0
 
     @property
@@ -344,8 +344,10 @@ class Pool:
         return self._build if self._group is not None else None
 
     def run(self, job: Job, deadline: float) -> Result:
+        if new_ops := self._ops.missing(job.candidate):
+            self.retire(deadline)
+            self._ops.load(new_ops, deadline)
         group = self._group
-        self._load_ops(job.candidate, deadline)
         began = time.monotonic()
         if group is None or job.fresh or self._build != job.candidate.build or not group.alive():
             self.retire(deadline)
@@ -376,8 +378,7 @@ class Pool:
         """Every rank, now; for a second Ctrl-C."""
         if self._group is not None:
             self._group.kill()
-        if self._ops is not None:
-            self._ops.signal(signal.SIGKILL)
+        self._ops.kill()
 
     def close(self) -> None:
         """End the live group and the channel; nothing is probed after this."""
@@ -385,38 +386,6 @@ class Pool:
             self._group.end(politely=False)
             self._group = None
         self._channel.close()
-
-    def _load_ops(self, candidate: Candidate, deadline: float) -> None:
-        """Have DeepSpeed's ops compiled before a rank needs them; once for each that is new."""
-        if self._workload.engine_of(candidate) != "deepspeed":
-            return
-        new = deepspeed.ops(candidate, self._workload, self._device.kind) - self._loaded_ops
-        if not new:
-            return
-        self.retire(deadline)
-        self._note(
-            f"loading DeepSpeed's {', '.join(sorted(new))};"
-            " on a machine that never did, this compiles for about a minute"
-        )
-        environment = self._device.rank_environment(1)
-        log = self._logs / f"ops-{len(self._loaded_ops)}.log"
-        self._ops = LocalProcess([*OPS, *sorted(new)], b"", log, environment)
-        try:
-            while self._ops.exit_code() is None and time.monotonic() < deadline:
-                if self._stop():
-                    raise StopRequestedError
-                time.sleep(POLL_S)
-            if self._ops.exit_code() not in (0, None):
-                self._note(f"DeepSpeed's ops could not be loaded; see {log.name}")
-        finally:
-            self._ops.signal(signal.SIGTERM)
-            ended = time.monotonic() + TERM_GRACE_S
-            while self._ops.exit_code() is None and time.monotonic() < ended:
-                time.sleep(POLL_S)
-            self._ops.signal(signal.SIGKILL)
-            self._ops.reap()
-            self._ops = None
-        self._loaded_ops |= new
 
     def _launch(self, build: Build) -> Group:
         self._groups += 1
@@ -493,14 +462,7 @@ def merge(reports: list[Report]) -> Report:
     first = reports[0]
     return replace(
         first,
-        peaks=Peaks(
-            device_bytes=max(p.device_bytes for p in peaks),
-            reserved_bytes=max(p.reserved_bytes for p in peaks),
-            allocated_bytes=max(p.allocated_bytes for p in peaks),
-            active_bytes=max(p.active_bytes for p in peaks),
-            host_bytes=sum(p.host_bytes for p in peaks),
-            alloc_retries=max(p.alloc_retries for p in peaks),
-        ),
+        peaks=replace(Peaks.largest(peaks), host_bytes=sum(p.host_bytes for p in peaks)),
         state_bytes=max(report.state_bytes for report in reports),
         conditions=replace(
             first.conditions,

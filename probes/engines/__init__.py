@@ -12,10 +12,6 @@ from autotune.wire import Start
 from probes.faults import UnsupportedError
 from probes.world import World
 
-CLIP_NORM = 1.0
-LEARNING_RATE = 3e-4
-MUON_LEARNING_RATE = 2e-3
-
 
 class Engine(Protocol):
     """A model, its optimizer and the communication between ranks. Batches are (B, T) int64."""

@@ -13,8 +13,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from autotune.wire import Start
-from probes.engines import CLIP_NORM, LEARNING_RATE, MUON_LEARNING_RATE, count, is_muon
+from autotune.wire import CLIP_NORM, LEARNING_RATE, MUON_LEARNING_RATE, Start
+from probes.engines import count, is_muon
 from probes.models import factory
 from probes.world import World
 

@@ -6,8 +6,8 @@ import torch
 from torch import Tensor, nn
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 
-from autotune.wire import Start
-from probes.engines import CLIP_NORM, count
+from autotune.wire import CLIP_NORM, Start
+from probes.engines import count
 from probes.engines.ddp import optimizers
 from probes.faults import UnsupportedError
 from probes.models import factory

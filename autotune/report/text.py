@@ -1,0 +1,61 @@
+"""Words and numbers for people, and how they are fitted to a console."""
+
+from __future__ import annotations
+
+import textwrap
+
+from rich.console import Console
+from rich.text import Text
+
+from autotune.outcome import Verdict
+from autotune.space import AXES
+
+LABELS = dict(zip(AXES, ("depth", "seq", "micro", "zero", "offload", "ckpt"), strict=True))
+QUIET_AXES = ("zero_stage", "offload")
+"""Shown only where they differ between candidates."""
+
+
+def print_lines(console: Console, *lines: Text) -> None:
+    """Prints every line as it is: fitted already, or a path, which must stay whole."""
+    console.print(Text("\n").join(lines), soft_wrap=True)
+
+
+def paragraph(text: str, width: int, label: str = "", style: str = "") -> list[Text]:
+    """`text` wrapped beside `label`, which is in `style`."""
+    wrapped = textwrap.wrap(
+        text, width, initial_indent=label, subsequent_indent=" " * len(label),
+        break_on_hyphens=False,
+    )  # fmt: skip
+    lines = [Text(line) for line in wrapped]
+    if lines:
+        lines[0].stylize(style, 0, len(label))
+    return lines
+
+
+def counts_text(counts: dict[Verdict, int]) -> str:
+    """Trials by verdict: "23 (20 ok, 3 oom)"."""
+    named = [f"{counts[verdict]} {verdict.value}" for verdict in Verdict if counts.get(verdict)]
+    return f"{sum(counts.values())} ({', '.join(named)})" if named else "none yet"
+
+
+def si(value: float, unit: str = "") -> str:
+    """`value` with three digits and a decimal prefix: "12.3k", "1.21 TFLOP/s"."""
+    prefixes = ["", "k", "M", "G", "T", "P", "E"]
+    scaled = float(f"{value:.3g}")  # before the prefix is chosen, so that 999.9 is 1.00k
+    while scaled >= 1000 and len(prefixes) > 1:
+        scaled /= 1000
+        prefixes.pop(0)
+    digits = 2 if scaled < 10 else 1 if scaled < 100 else 0
+    return f"{scaled:.{digits}f}{' ' if unit else ''}{prefixes[0]}{unit}"
+
+
+def minutes(seconds: float) -> str:
+    """Minutes and seconds, also above an hour: "0:07", "90:00"."""
+    whole = int(seconds)
+    return f"{whole // 60}:{whole % 60:02}"
+
+
+def printable(text: str, console: Console) -> str:
+    """`text` with a "?" for what `console` cannot show: control characters, or other alphabets."""
+    shown = "".join(c if c.isprintable() else "?" for c in text)
+    return shown.encode(console.encoding, "replace").decode(console.encoding)
