@@ -327,7 +327,7 @@ def _stages(
         return (0,), offloads, without
     if set(offloads) != {"none"}:
         return known, offloads, "--offload"
-    offloads = _offloads_for(workload, limits, deepest, kind)
+    offloads = options.offload or _offloads_for(workload, limits, deepest, kind)
     if workload.world_size > 1:
         return known, offloads, "several ranks can share"
     if offloads == ("none",):

@@ -277,6 +277,11 @@ def test_a_model_that_stage_0_cannot_hold_brings_in_offload(gpus: Device) -> Non
     }  # fmt: skip
 
 
+def test_no_offload_is_brought_in_where_none_was_asked_for(gpus: Device) -> None:
+    asked = Options(world_size=1, depth=(48,), offload=("none",))
+    assert stages(on(gpus, asked)) == {(0, "none")}
+
+
 def test_stages_and_offloads_that_do_not_go_together_are_left_out(cpu: Device) -> None:
     asked = Options(zero=(0, 1, 3), offload=("none", "all"))
     assert stages(on(cpu, asked)) == {(0, "none"), (1, "none"), (3, "none"), (3, "all")}
