@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from autotune.belief import Array, Belief, Codes
-from autotune.memory import MemoryModel, normal_cdf
+from autotune.memory import device_memory, host_memory, normal_cdf
 from autotune.options import Objective
 from autotune.outcome import Outcome, Verdict, step_s_for
 from autotune.space import Build, Candidate, Space
@@ -53,7 +53,8 @@ class Frontier:
     def __init__(self, space: Space, kind: str, objective: Objective) -> None:
         self._space = space
         self._index = {candidate: i for i, candidate in enumerate(space.candidates)}
-        self.memory = MemoryModel(space, kind)
+        self.memory = device_memory(space, kind)
+        self.host_memory = host_memory(space, kind)
         self.speed = SpeedModel(space, kind)
         one_step = [step_s_for(1.0, c, space.workload, objective) for c in space.candidates]
         self._work = np.log(one_step)
@@ -64,6 +65,7 @@ class Frontier:
     def observe(self, candidate: Candidate, outcome: Outcome) -> None:
         """Learn from a finished trial."""
         self.memory.observe(candidate, outcome)
+        self.host_memory.observe(candidate, outcome)
         if outcome.measurement is not None:
             self.speed.observe(candidate, outcome.measurement)
         if outcome.verdict == Verdict.OK:
@@ -74,7 +76,7 @@ class Frontier:
         belief = self.speed.belief
         for candidate in pending:
             belief = belief.supposing(self._index[candidate])
-        chance = self.memory.chance_within(self._space.limits.limit_bytes)[allowed]
+        chance = np.minimum(self.memory.chance(), self.host_memory.chance())[allowed]
         gain = self._gain(belief)[allowed] * chance
         seconds = self._seconds(costs, belief)[allowed]
         score = np.where(chance >= min(CAUTION, chance.max()), gain / seconds, -1.0)

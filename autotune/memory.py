@@ -10,7 +10,8 @@ activations are held, or at the end of the backward pass, when all gradients are
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Literal
 
 import numpy as np
 
@@ -26,9 +27,13 @@ _BLOCK_FLOATS = 23
 _LOGIT_BYTES = 12
 """A token and vocabulary entry: logits, their log-softmax and its gradient, in fp32."""
 
-# What the closed forms may be off by, as shares, before anything was measured.
+_HOST_BYTES = 4 * 2**30
+"""Of a rank that feeds a CUDA device: libraries, the driver's and pinned buffers."""
+
+# What the parts may be off by, as shares, before anything was measured.
+_BASE_OFF = 0.3
 _STATE_OFF = 0.4
-_ACTIVATIONS_OFF = 0.3
+_OVER_OFF = 0.3
 _BUILD_OFF = 0.05
 _NOISE = 0.012
 _NOISE_BYTES = 6 * 2**20
@@ -47,67 +52,141 @@ class Prediction:
     high_bytes: int
 
 
+@dataclass(frozen=True)
+class Parts:
+    """What a peak is made of, in bytes: one value per candidate of a space, in its order."""
+
+    base: Array
+    """Beside what the model takes."""
+    state: Array
+    """Held between steps."""
+    blocks: Array
+    """Held beside that at the peak by the model's blocks, which checkpointing shrinks."""
+    head: Array
+    """And by its head, which it does not."""
+
+    def traced(self, over: Array, base_bytes: int | None) -> Parts:
+        """These parts where `over` is what a trace found at the peak beside the state; it is NaN
+        for what was not traced. `base_bytes` is the process's own, where a device holds it."""
+        more = np.where(np.isnan(over), 1.0, over / (self.blocks + self.head))
+        base = self.base if base_bytes is None else np.full_like(self.base, base_bytes)
+        return replace(self, base=base, blocks=more * self.blocks, head=more * self.head)
+
+
 class MemoryModel:
     """Peak bytes of one kind of memory for all candidates of a space."""
 
-    def __init__(self, space: Space, kind: str) -> None:
-        self._capacity_bytes = space.limits.capacity_bytes
+    def __init__(self, space: Space, parts: Parts, part: Literal["device", "host"]) -> None:
+        limits = space.limits
+        self._part = part
+        self._capacity_bytes = (
+            limits.capacity_bytes if part == "device" else limits.host_capacity_bytes
+        )
+        self._limit_bytes = limits.limit_bytes if part == "device" else limits.host_limit_bytes
         self._index = {candidate: i for i, candidate in enumerate(space.candidates)}
-        state, blocks, head = _closed_forms(space)
-        activations = blocks + head
-        base = np.full(len(space.candidates), float(_PROCESS_BYTES[kind]))
-        stage = codes([(c.zero_stage, c.offload) for c in space.candidates])
-        checkpointing = codes([c.checkpointing for c in space.candidates])
-        build = codes([c.build for c in space.candidates])
-        cell = codes([(c.build, c.seq_len) for c in space.candidates])
-        self._beliefs = Beliefs(base + state + activations, [
-            Term(0.3 * base),
-            Term(_STATE_OFF / 4 * state),
-            Term(_STATE_OFF * state, group=stage),
-            Term(_BUILD_OFF * (base + state), group=build),
-            Term(_ACTIVATIONS_OFF * head),
-            Term(_ACTIVATIONS_OFF * blocks),
-            Term(_ACTIVATIONS_OFF * blocks, group=checkpointing),
-            Term(_ACTIVATIONS_OFF / 2 * activations, group=build),
-            Term(_BUILD_OFF * activations, group=cell),
-        ], _VARIANTS)  # fmt: skip
+        self._groups = _Groups(
+            codes([(c.zero_stage, c.offload) for c in space.candidates]),
+            codes([c.checkpointing for c in space.candidates]),
+            codes([c.build for c in space.candidates]),
+            codes([(c.build, c.seq_len) for c in space.candidates]),
+        )
+        self._parts = parts
+        self._beliefs = _beliefs(parts, self._groups)
+        self._seen: list[tuple[Candidate, Outcome]] = []
+
+    def trace(self, over: Array, base_bytes: int | None) -> None:
+        """Start from what was traced instead; what was measured is kept. See `Parts.traced`."""
+        self._beliefs = _beliefs(self._parts.traced(over, base_bytes), self._groups)
+        seen, self._seen = self._seen, []
+        for candidate, outcome in seen:
+            self.observe(candidate, outcome)
 
     def observe(self, candidate: Candidate, outcome: Outcome) -> None:
         """Learn from a measured peak, or from the fact that memory ran out."""
+        self._seen.append((candidate, outcome))
         i = self._index[candidate]
         if outcome.measurement is not None:
-            peak = float(outcome.measurement.peaks.device_bytes)
+            peaks = outcome.measurement.peaks
+            peak = float(peaks.device_bytes if self._part == "device" else peaks.host_bytes)
             self._beliefs.observe(i, peak, float(_noise(peak)) ** 2)
-        elif outcome.verdict == Verdict.OOM:
+        elif outcome.verdict == Verdict.OOM and self._part == "device":
             # The peak is over the capacity; nobody saw how far.
             at_least = (1 + _OOM_BEYOND) * self._capacity_bytes
             if self._belief.mean[i] < at_least:
                 self._beliefs.observe(i, at_least, (_OOM_BEYOND * self._capacity_bytes) ** 2)
 
+    def predict(self, candidate: Candidate) -> Prediction:
+        """The peak of `candidate` as it would be measured."""
+        i, belief = self._index[candidate], self._belief
+        mean = float(belief.mean[i])
+        off = _Z95 * float(np.hypot(belief.deviation[i], _noise(mean)))
+        low, middle, high = (int(max(0.0, value)) for value in (mean - off, mean, mean + off))
+        return Prediction(middle, low, high)
+
+    def chance(self) -> Array:
+        """Probability of each candidate that its measured peak keeps within the limit."""
+        mean = self._belief.mean
+        off = np.hypot(self._belief.deviation, _noise(mean))
+        return normal_cdf((self._limit_bytes - mean) / off)
+
     @property
     def _belief(self) -> Belief:
         return self._beliefs.likely[1]
 
-    def predict(self, candidate: Candidate) -> Prediction:
-        i = self._index[candidate]
-        mean = float(self._belief.mean[i])
-        off = _Z95 * float(np.hypot(self._belief.deviation[i], _noise(mean)))
-        return Prediction(
-            int(max(0.0, mean)), int(max(0.0, mean - off)), int(max(0.0, mean + off))
-        )
 
-    def chance_within(self, limit_bytes: int) -> Array:
-        """Probability of each candidate that its measured peak is at most `limit_bytes`."""
-        mean = self._belief.mean
-        return normal_cdf((limit_bytes - mean) / np.hypot(self._belief.deviation, _noise(mean)))
+def device_memory(space: Space, kind: str) -> MemoryModel:
+    """Of a rank's device."""
+    return MemoryModel(space, closed_forms(space, kind), "device")
+
+
+def host_memory(space: Space, kind: str) -> MemoryModel:
+    """Of all ranks on the host. On the CPU it is the devices'."""
+    ranks = space.workload.world_size
+    if kind == "cpu":
+        device = closed_forms(space, kind)
+        parts = Parts(
+            ranks * device.base, ranks * device.state, ranks * device.blocks, ranks * device.head
+        )
+    else:
+        nothing = np.zeros(len(space.candidates))
+        states = [space.workload.state_bytes(c) for c in space.candidates]
+        moved = np.array([ranks * (state.host + state.passing) for state in states])
+        parts = Parts(np.full_like(nothing, ranks * _HOST_BYTES), moved, nothing, nothing)
+    return MemoryModel(space, parts, "host")
+
+
+@dataclass(frozen=True)
+class _Groups:
+    """What shares a deviation."""
+
+    stage: Codes
+    checkpointing: Codes
+    build: Codes
+    cell: Codes
+
+
+def _beliefs(parts: Parts, groups: _Groups) -> Beliefs:
+    held, over = parts.base + parts.state, parts.blocks + parts.head
+    terms = [
+        Term(_BASE_OFF * parts.base),
+        Term(_STATE_OFF / 4 * parts.state),
+        Term(_STATE_OFF * parts.state, group=groups.stage),
+        Term(_BUILD_OFF * held, group=groups.build),
+        Term(_OVER_OFF * parts.head),
+        Term(_OVER_OFF * parts.blocks),
+        Term(_OVER_OFF * parts.blocks, group=groups.checkpointing),
+        Term(_OVER_OFF / 2 * over, group=groups.build),
+        Term(_BUILD_OFF * over, group=groups.cell),
+    ]
+    return Beliefs(held + over, terms, _VARIANTS)
 
 
 def _noise(peak: Array | float) -> Array:
     return np.asarray(_NOISE * np.abs(peak) + _NOISE_BYTES)
 
 
-def _closed_forms(space: Space) -> tuple[Array, Array, Array]:
-    """Bytes of the state between steps, and of what blocks and head hold at the peak beside it."""
+def closed_forms(space: Space, kind: str) -> Parts:
+    """The parts by formula, for the `gpt` model; roughly right for any other decoder."""
     state, blocks, head = [], [], []
     for c in space.candidates:
         held = space.workload.state_bytes(c)
@@ -116,10 +195,12 @@ def _closed_forms(space: Space) -> tuple[Array, Array, Array]:
         logits = c.tokens * float(_LOGIT_BYTES * shape.vocab_size)
         # The hinge: gradients come as activations go.
         more = max(1.0, held.gradients / (kept + logits))
-        state.append(held.weights + held.optimizer)
+        on_host = held.host + held.passing if kind == "cpu" else 0.0
+        state.append(held.weights + held.optimizer + on_host)
         blocks.append(more * kept)
         head.append(more * logits)
-    return np.array(state), np.array(blocks), np.array(head)
+    base = np.full(len(space.candidates), float(_PROCESS_BYTES[kind]))
+    return Parts(base, np.array(state), np.array(blocks), np.array(head))
 
 
 def block_bytes(shape: GptShape, checkpointing: str, dtype: str) -> float:

@@ -22,7 +22,7 @@ from autotune.device import Device
 from autotune.export import best
 from autotune.frontier import Costs
 from autotune.journal import Journal, candidate_of
-from autotune.memory import MemoryModel
+from autotune.memory import device_memory
 from autotune.options import Options, gib
 from autotune.outcome import (
     DISTURBED_SHARE,
@@ -120,7 +120,7 @@ class Study:
         self._stop = stop
         self._publish = publish
         self._rule = rule_for(device_kind, options.budget_s)
-        self._memory = MemoryModel(space, device_kind)
+        self._memory = device_memory(space, device_kind)
         self._probed = 0
         self._group_start_s: list[float] = []
         self._group_probe_s = 0.0
