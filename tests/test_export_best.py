@@ -344,7 +344,7 @@ def test_a_number_that_is_not_finite_is_refused_wherever_it_stands(
 
 REQUIRED = ["", "config", "measured", "measured.step_s", "measured.peak_bytes", "limits", "trials"]
 OPTIONAL = {"width", "vocab_size", "headroom_bytes", "disturbed_share", "host_capacity_bytes",
-            "host_ceiling", "finals"}  # fmt: skip
+            "host_ceiling", "finals", "prediction"}  # fmt: skip
 
 
 @pytest.mark.parametrize("part", REQUIRED)
@@ -362,6 +362,24 @@ def _inside(found: dict[str, Any], steps: list[str]) -> dict[str, Any]:
     for step in steps:
         found = found[step]
     return found
+
+
+def test_the_median_error_of_the_predicted_peaks_is_in_the_result() -> None:
+    def predicted(number: int, share: float) -> Record:
+        found = record(A, number=number)
+        assert found.outcome.measurement is not None
+        peak = int(share * found.outcome.measurement.peaks.device_bytes)
+        return replace(found, outcome=replace(found.outcome, predicted_peak_bytes=peak))
+
+    records = [predicted(0, 0.9), predicted(1, 1.02), predicted(2, 1.5), record(B, number=3)]
+    choice = winner(records, WORKLOAD, "flops")
+    assert choice is not None
+    found = best_json(
+        choice, records, space(), "flops",
+        fingerprint={"kind": "cpu"}, environment={}, provenance={},
+    )  # fmt: skip
+    assert found["prediction"]["trials"] == 3
+    assert found["prediction"]["peak_median_error"] == pytest.approx(0.1, abs=1e-6)
 
 
 def test_more_fields_may_stand_beside_those_of_the_contract(tmp_path: Path) -> None:

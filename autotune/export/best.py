@@ -137,11 +137,25 @@ def best_json(
             **{verdict.value: counts[verdict] for verdict in Verdict},
             "finals": sum(r.kind == "final" for r in records),
         },
+        "prediction": _prediction(records),
         "exports": _exports(choice.record.candidate, space.workload, fingerprint["kind"]),
         "fingerprint": fingerprint,
         "environment": environment,
         "provenance": provenance,
     }
+
+
+def _prediction(records: Sequence[Record]) -> dict[str, Any]:
+    """How far measured peaks were from what was predicted just before, as shares of them."""
+    errors = [
+        abs(r.outcome.predicted_peak_bytes / r.outcome.measurement.peaks.device_bytes - 1)
+        for r in records
+        if r.kind == "search"
+        and r.outcome.measurement is not None
+        and r.outcome.predicted_peak_bytes is not None
+    ]
+    median = statistics.median(errors) if errors else None
+    return {"peak_median_error": median, "trials": len(errors)}
 
 
 def write_best(path: Path, document: dict[str, Any]) -> None:

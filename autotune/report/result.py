@@ -84,6 +84,10 @@ def print_result(
         print_lines(console, *paragraph(caution.value, width, "Warning: ", "yellow"))
     counts = f"{counts_text(trials)}; final rounds: {finals}"
     print_lines(console, Text(), *paragraph(counts, width, "Trials: "))
+    error = document["prediction"]["peak_median_error"]
+    if error is not None:
+        seen = f"{document['prediction']['trials']} probes"
+        print_lines(console, Text(f"Memory: peaks were predicted to {error:.1%} (median, {seen})"))
     print_lines(console, Text("Written: " + printable(str(path), console)))
 
 
