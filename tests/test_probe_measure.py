@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 import torch
 
-from autotune.wire import Entered, Peaks, Phase, Probe, Rule
+from autotune.wire import Entered, Peaks, Phase, Probe, Rule, Series
 from probes.conditions import Watch
-from probes.measure import Series, hopeless, measure, settled, warmed
+from probes.measure import measure
 from probes.world import World
 
 RULE = Rule(
@@ -44,7 +44,7 @@ def probe(**fields: Any) -> Probe:
     ids=["too few", "steady", "still falling", "steady at last", "time is up"],
 )
 def test_warm_up_ends_when_steps_are_steady_or_time_is_up(steps: list[float], over: bool) -> None:
-    assert warmed(RULE, series(steps)) is over
+    assert RULE.warmed(series(steps)) is over
 
 
 @pytest.mark.parametrize(
@@ -60,38 +60,36 @@ def test_warm_up_ends_when_steps_are_steady_or_time_is_up(steps: list[float], ov
 def test_timing_ends_when_the_median_is_known_or_time_is_up(
     steps: list[float], over: bool
 ) -> None:
-    assert settled(RULE, series(steps)) is over
+    assert RULE.settled(series(steps)) is over
 
 
 def test_the_time_limit_counts_what_ran_and_not_what_it_stands_for() -> None:
     scaled = Series([1.0, 1.2] * 6, wall_s=0.1)  # a hundredth of each step ran
-    assert not settled(RULE, scaled)
+    assert not RULE.settled(scaled)
 
 
 def test_nothing_is_hopeless_without_an_incumbent() -> None:
-    assert not hopeless(probe(), series([9.0] * 3), series([9.0] * 9))
+    assert not RULE.hopeless(None, series([9.0] * 3), series([9.0] * 9))
 
 
 def test_nothing_is_hopeless_before_the_warm_up_stands() -> None:
-    assert not hopeless(probe(needed_step_s=1.0), series([9.0] * 2), series([]))
+    assert not RULE.hopeless(1.0, series([9.0] * 2), series([]))
 
 
 def test_a_warm_up_far_too_slow_is_hopeless() -> None:
-    assert hopeless(probe(needed_step_s=1.0), series([9.0, 1.3, 1.3]), series([]))
+    assert RULE.hopeless(1.0, series([9.0, 1.3, 1.3]), series([]))
 
 
 def test_a_warm_up_a_little_too_slow_is_given_a_chance() -> None:
-    assert not hopeless(probe(needed_step_s=1.0), series([9.0, 1.2, 1.2]), series([]))
+    assert not RULE.hopeless(1.0, series([9.0, 1.2, 1.2]), series([]))
 
 
 def test_timed_steps_whose_interval_lies_beyond_the_incumbent_are_hopeless() -> None:
-    assert hopeless(probe(needed_step_s=1.0), series([1.0] * 3), series([1.01] * 8))
+    assert RULE.hopeless(1.0, series([1.0] * 3), series([1.01] * 8))
 
 
 def test_timed_steps_whose_interval_reaches_the_incumbent_go_on() -> None:
-    assert not hopeless(
-        probe(needed_step_s=1.0), series([1.0] * 3), series([0.9, 0.95] + [1.1] * 6)
-    )
+    assert not RULE.hopeless(1.0, series([1.0] * 3), series([0.9, 0.95] + [1.1] * 6))
 
 
 class CountingEngine:
