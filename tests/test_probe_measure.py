@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import itertools
 import math
+from dataclasses import replace
 from typing import Any
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
+from autotune.runner import Job
+from autotune.runner.replay import walk
+from autotune.space import Candidate
 from autotune.wire import Entered, Peaks, Phase, Probe, Rule, Series
 from probes.conditions import Watch
 from probes.measure import measure
@@ -134,12 +141,12 @@ class NoMeter:
         return 0
 
 
-def run(asked: Probe) -> tuple[CountingEngine, Any, list[Any]]:
+def run(asked: Probe, world: World | None = None) -> tuple[CountingEngine, Any, list[Any]]:
     engine, told = CountingEngine(), []
     report = measure(
         asked,
         engine=engine,
-        world=World(0, 1, torch.device("cpu")),
+        world=world or World(0, 1, torch.device("cpu")),
         meter=NoMeter(),
         vocab_size=10,
         watch=lambda: Watch(None),
@@ -181,3 +188,30 @@ def test_a_probe_stopped_in_warm_up_reports_those_steps_and_no_timed_phase() -> 
     assert report.stopped_early
     assert report.step_s == report.warmup_step_s[1:]
     assert Entered(Phase.TIMED) not in told
+
+
+class SlowWorld(World):
+    """Agrees on the steps it was told, over and over, whatever this rank took."""
+
+    def __init__(self, step_s: list[float]) -> None:
+        super().__init__(0, 1, torch.device("cpu"))
+        self._step_s = itertools.cycle(step_s)
+
+    def slowest(self, *seconds: float) -> list[float]:
+        return [next(self._step_s)] * len(seconds)
+
+
+@given(
+    step_s=st.lists(st.floats(0.1, 4.0) | st.floats(1.0, 1.1), min_size=1, max_size=12),
+    needed_step_s=st.floats(0.1, 4.0),
+)
+def test_a_replay_of_recorded_steps_stops_where_a_rank_would(
+    step_s: list[float], needed_step_s: float
+) -> None:
+    _, recorded, _ = run(probe(), SlowWorld(step_s))
+    asked = probe(needed_step_s=needed_step_s)
+    _, ranks, _ = run(asked, SlowWorld(step_s))
+    replayed = walk(recorded, Job(Candidate(1, 4, 2), 1, 1, RULE, needed_step_s, fresh=False))
+    assert replace(replayed, warmup_s=0.0, timed_s=0.0, conditions=None) == replace(
+        ranks, warmup_s=0.0, timed_s=0.0, conditions=None
+    )
