@@ -41,18 +41,34 @@ class StopFlag:
 
 
 class Clock:
-    """The budget's clock. `started` is a reading of `time.monotonic`."""
+    """The budget's clock. `started` is a reading of `now`: seconds from any fixed point."""
 
-    def __init__(self, budget_s: float, started: float) -> None:
+    def __init__(
+        self, budget_s: float, started: float, now: Callable[[], float] = time.monotonic
+    ) -> None:
         self.budget_s = budget_s
         self._start = started
+        self._now = now
 
     def elapsed_s(self) -> float:
-        return time.monotonic() - self._start
+        return self._now() - self._start
 
     def remaining_s(self) -> float:
         return self.budget_s - self.elapsed_s()
 
     def at(self, elapsed_s: float) -> float:
-        """That moment on `time.monotonic`'s clock."""
+        """That moment on the scale of `now`."""
         return self._start + elapsed_s
+
+
+class VirtualTime:
+    """Stands in for `time.monotonic`: seconds that pass by `advance` alone."""
+
+    def __init__(self) -> None:
+        self._now = 0.0
+
+    def __call__(self) -> float:
+        return self._now
+
+    def advance(self, seconds: float) -> None:
+        self._now += seconds

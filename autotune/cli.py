@@ -115,8 +115,10 @@ def _line(error: UsageError | CycloptsError) -> str:
 
 def _tune(request: Request, argv: list[str], started: float) -> int:
     from autotune import study
+    from autotune.budget import Clock
     from autotune.device import check_idle, open_device
     from autotune.device.cpu import cores, host_memory_bytes
+    from autotune.device.replay import ReplayDevice
     from autotune.report.terminal import reporter_for
 
     options = request.options
@@ -128,7 +130,10 @@ def _tune(request: Request, argv: list[str], started: float) -> int:
         return ExitCode.FOUND
     check_idle(device, options.allow_busy)
     folder = create_folder(options.out or default_folder(options.model, device.kind))
-    reporter = reporter_for(sys.stdout)
+    clock = Clock(options.budget_s, started)
+    if isinstance(device, ReplayDevice):
+        clock = Clock(options.budget_s, device.time(), device.time)
+    reporter = reporter_for(sys.stdout, clock.elapsed_s)
     ending = study.run(
         options,
         space=space,
@@ -136,7 +141,7 @@ def _tune(request: Request, argv: list[str], started: float) -> int:
         folder=folder,
         reporter=reporter,
         argv=argv,
-        started=started,
+        clock=clock,
     )
     if ending.message:
         _complain(ending.message)
@@ -171,8 +176,9 @@ def tune(
         " (default: the smallest device's memory; on cpu the host's, divided by the ranks).",
         "SIZE")] = None,
     device: Annotated[str, _flag(
-        _DEVICES, "auto, cpu, cuda for all GPUs, or cuda:0,2 for some"
-        " (auto: all GPUs where there are any, else cpu).", "DEVICE")] = "auto",
+        _DEVICES, "auto, cpu, cuda for all GPUs, cuda:0,2 for some, or replay:FILE.csv for a grid"
+        " that was recorded (auto: all GPUs where there are any, else cpu).",
+        "DEVICE")] = "auto",
     allow_busy: Annotated[bool, Parameter(
         group=_DEVICES, show_default=False,
         help="Measure even though other processes use the devices.")] = False,
@@ -204,13 +210,15 @@ def tune(
         _SPACE, "What moves to host memory: none, optimizer, all (optimizer and parameters)"
         " (default: none; all three where stage 0 cannot hold the deepest model).",
         "NAMES")] = None,
-    checkpointing: Annotated[str, _flag(
-        _SPACE, "Activation checkpointing: none, full or both.", "NAMES")] = "none,full",
+    checkpointing: Annotated[str | None, _flag(
+        _SPACE, "Activation checkpointing: none, full or none,full (default: both).",
+        "NAMES")] = None,
     dtype: Annotated[Dtype, _flag(
         _SPACE, "Type of the matrix products (auto: bf16 where the GPU has it, else fp16;"
         " on cpu fp32).")] = "auto",
-    optimizer: Annotated[OptimizerName, _flag(
-        _SPACE, "adamw, or muon for the matrices and AdamW for the rest.")] = "adamw",
+    optimizer: Annotated[OptimizerName | None, _flag(
+        _SPACE, "adamw, or muon for the matrices and AdamW for the rest (default: adamw)."
+        )] = None,
     global_batch: Annotated[str | None, _flag(
         _SPACE, "What one optimizer step must see over all ranks, in tokens (65536tok) or in"
         " samples (256); candidates that do not divide it are left out (default: one"
@@ -261,7 +269,11 @@ def tune(
         engine=engine,
         zero=None if zero is None else parse_ints(zero, "--zero", least=0),
         offload=None if offload is None else parse_names(offload, "--offload", Offload),
-        checkpointing=parse_names(checkpointing, "--checkpointing", Checkpointing),
+        checkpointing=(
+            None
+            if checkpointing is None
+            else parse_names(checkpointing, "--checkpointing", Checkpointing)
+        ),
         dtype=dtype,
         optimizer=optimizer,
         global_batch=(

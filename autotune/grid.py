@@ -11,15 +11,24 @@ from __future__ import annotations
 import csv
 import io
 import json
-import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, get_args, get_type_hints
 
-from autotune.options import UsageError
+from autotune.options import (
+    ENGINE_STAGES,
+    LONGEST_S,
+    ZERO_STAGES,
+    Checkpointing,
+    Dtype,
+    Offload,
+    OptimizerName,
+    UsageError,
+    parse_global_batch,
+)
 from autotune.outcome import Verdict, others_share
-from autotune.space import Candidate
+from autotune.space import Candidate, Limits, Workload
 from autotune.wire import Conditions, Peaks, Report
 
 SCHEMA_VERSION = 1
@@ -31,6 +40,11 @@ COLUMNS = (
     "interval_cpu_s", "sm_clock_mhz", "power_w", "temperature_c", "throttle_reasons",
     "thermally_throttled", "loss", "warmup_step_s", "step_s", "reason",
 )  # fmt: skip
+SHORTEST_STEP_S = 1e-6
+"""Nothing trains a step in less."""
+
+Setting = tuple[Literal["cpu", "cuda"], str, Workload, Limits]
+"""Kind and name of the device, and what all candidates share."""
 
 
 @dataclass(frozen=True)
@@ -53,6 +67,12 @@ class Grid:
 
     path: Path
     header: dict[str, Any]
+    """The first line; what follows is read from it."""
+    kind: Literal["cpu", "cuda"]
+    device: str
+    """Name of the device it was recorded on."""
+    workload: Workload
+    limits: Limits
     rows: tuple[Row, ...]
 
 
@@ -131,14 +151,15 @@ def read(path: Path) -> Grid:
     """
     try:
         text = whole_lines(path.read_bytes()).decode()
-    except OSError as error:
-        raise UsageError(f"{path}: {error.strerror}; name a recorded grid") from error
     except UnicodeDecodeError as error:
         raise UsageError(f"{path}: not a recorded grid: {error}") from error
+    except (OSError, ValueError) as error:  # ValueError: no name of a file
+        reason = getattr(error, "strerror", None) or str(error)
+        raise UsageError(f"{path}: {reason}; name a recorded grid") from error
     first, _, rest = text.partition("\n")
     header = _header(path, first)
     try:
-        return Grid(path, header, tuple(_rows(path, rest)))
+        return Grid(path, header, *_setting(path, header), tuple(_rows(path, rest)))
     except csv.Error as error:
         raise UsageError(f"{path}: not a recorded grid: {error}") from error
 
@@ -146,11 +167,51 @@ def read(path: Path) -> Grid:
 def _header(path: Path, first: str) -> dict[str, Any]:
     try:
         header = json.loads(first.removeprefix("# "))
+        json.dumps(header, allow_nan=False)  # best.json repeats a part of it
     except (ValueError, RecursionError) as error:
         raise UsageError(f"{path}: not a recorded grid: its first line is no JSON") from error
     if not isinstance(header, dict) or header.get("schema_version") != SCHEMA_VERSION:
         raise UsageError(f"{path}: not a recorded grid of version {SCHEMA_VERSION}")
     return header
+
+
+def _setting(path: Path, header: dict[str, Any]) -> Setting:
+    try:
+        return _parsed(header)
+    except KeyError as error:
+        raise UsageError(f"{path}: line 1: not a recorded grid: lacks {error}") from error
+    except (LookupError, TypeError, ValueError, UsageError) as error:
+        raise UsageError(f"{path}: line 1: not a recorded grid: {error!s:.200}") from error
+
+
+def _parsed(header: dict[str, Any]) -> Setting:
+    kind, devices = header["kind"], header["fingerprint"]["devices"]
+    if kind not in ("cpu", "cuda") or header["fingerprint"]["kind"] != kind:
+        raise ValueError(f"kind {kind} of device")
+    name = devices["name"] if kind == "cpu" else devices["devices"][0]["name"]
+    if not isinstance(name, str) or not name.isprintable():
+        raise ValueError(f"name {name!r} of a device")
+    batch = header["space"]["workload"]["global_batch"]
+    parsed = None if batch is None else parse_global_batch(batch, "global_batch")
+    workload = Workload(**header["space"]["workload"] | {"global_batch": parsed})
+    _check_types(workload)
+    _among(workload.dtype, Dtype)
+    _among(workload.optimizer, OptimizerName)
+    limits = Limits(**header["space"]["limits"])
+    _check_types(limits)
+    if workload.engine not in ENGINE_STAGES:
+        raise ValueError(f"engine {workload.engine}")
+    for size in (workload.vocab_size, workload.world_size, workload.width or 1):
+        _natural(size)
+    for size in (limits.capacity_bytes, limits.host_capacity_bytes):
+        _natural(size, 2**63)
+    return kind, name, workload, limits
+
+
+def _check_types(made: Workload | Limits) -> None:
+    for name, hint in get_type_hints(type(made)).items():
+        if not isinstance(getattr(made, name), hint):
+            raise TypeError(f"{name} {getattr(made, name)}")
 
 
 def _rows(path: Path, text: str) -> Iterator[Row]:
@@ -162,16 +223,22 @@ def _rows(path: Path, text: str) -> Iterator[Row]:
             yield _row(cells)
         except (TypeError, ValueError, OverflowError) as error:
             where = f"{path}: line {reader.line_num + 1}"
-            raise UsageError(f"{where}: no measurement: {error}") from error
+            raise UsageError(f"{where}: no measurement: {error!s:.200}") from error
 
 
 def _row(cells: dict[str, str]) -> Row:
     if None in cells or None in cells.values():
         raise ValueError(f"not {len(COLUMNS)} cells")
     candidate = Candidate(
-        int(cells["depth"]), int(cells["seq_len"]), int(cells["micro_batch"]),
-        int(cells["zero_stage"]), cells["offload"], cells["checkpointing"],
-    )  # fmt: skip
+        _natural(int(cells["depth"])),
+        _natural(int(cells["seq_len"])),
+        _natural(int(cells["micro_batch"])),
+        int(cells["zero_stage"]),
+        _among(cells["offload"], Offload),
+        _among(cells["checkpointing"], Checkpointing),
+    )
+    if candidate.zero_stage not in ZERO_STAGES or not candidate.exists:
+        raise ValueError(f"no stage {candidate.zero_stage} with offload {candidate.offload}")
     report = _report(cells) if cells["step_s"] else None
     verdict = Verdict(cells["verdict"])
     if verdict.fits != (report is not None):
@@ -184,8 +251,9 @@ def _row(cells: dict[str, str]) -> Row:
 
 def _report(cells: dict[str, str]) -> Report:
     interval_s = _seconds(cells["interval_cpu_s"])
-    own_s = _seconds(cells["own_share"]) * interval_s
-    others_s = _seconds(cells["disturbed_share"]) * interval_s
+    # An interval too short for the kernel's counters leaves a huge share.
+    own_s = _number(cells["own_share"], 1e15) * interval_s
+    others_s = _number(cells["disturbed_share"], 1.0) * interval_s
     peaks = Peaks(*(_bytes(cells[name]) for name in (
         "peak_device_bytes", "peak_reserved_bytes", "peak_allocated_bytes", "peak_active_bytes",
         "peak_host_bytes", "alloc_retries",
@@ -193,7 +261,7 @@ def _report(cells: dict[str, str]) -> Report:
     conditions = Conditions(
         interval_s, own_s + others_s, 0.0, own_s,
         _optional_int(cells["sm_clock_mhz"]),
-        float(cells["power_w"]) if cells["power_w"] else None,
+        _number(cells["power_w"], 1e6) if cells["power_w"] else None,
         _optional_int(cells["temperature_c"]), _optional_int(cells["throttle_reasons"]),
         bool(int(cells["thermally_throttled"])),
     )  # fmt: skip
@@ -211,25 +279,42 @@ def _report(cells: dict[str, str]) -> Report:
     )
 
 
-def _seconds(text: str) -> float:
+def _number(text: str, most: float) -> float:
     value = float(text)
-    if not (math.isfinite(value) and value >= 0):
-        raise ValueError(f"{text} is no number of seconds")
+    if not 0 <= value <= most:
+        raise ValueError(f"{text} is not from 0 to {most:.5g}")
     return value
+
+
+def _seconds(text: str) -> float:
+    return _number(text, LONGEST_S)
 
 
 def _step(text: str) -> float:
     value = _seconds(text)
-    if not value:
-        raise ValueError("a step of 0 seconds")
+    if value < SHORTEST_STEP_S:
+        raise ValueError(f"a step of {text} seconds")
     return value
 
 
 def _bytes(text: str) -> int:
     value = int(text)
-    if value < 0:
+    if not 0 <= value < 2**63:
         raise ValueError(f"{text} is no size")
     return value
+
+
+def _natural(value: int, end: int = 10**9) -> int:
+    if not 0 < value < end:
+        raise ValueError(f"{value} is not from 1 to {end - 1}")
+    return value
+
+
+def _among(text: str, known: object) -> str:
+    """`text`, one of the words of the Literal type `known`."""
+    if text not in get_args(known):
+        raise ValueError(f"{text} is none of {', '.join(get_args(known))}")
+    return text
 
 
 def _optional_int(text: str) -> int | None:

@@ -65,9 +65,9 @@ class Options:
     engine: EngineName = "auto"
     zero: tuple[int, ...] | None = None
     offload: tuple[str, ...] | None = None
-    checkpointing: tuple[str, ...] = ("none", "full")
+    checkpointing: tuple[str, ...] | None = None
     dtype: Dtype = "auto"
-    optimizer: OptimizerName = "adamw"
+    optimizer: OptimizerName | None = None
     global_batch: GlobalBatch | None = None
     objective: Objective = "flops"
     sampler: SamplerName = "frontier"

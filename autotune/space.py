@@ -233,15 +233,20 @@ def resolve(options: Options, device: Device, host_bytes: int, cores: int) -> Sp
 
     Raises:
         UsageError: more ranks than devices, a capacity above the device's, or a global batch that
-            no candidate divides.
+            no candidate divides; of a replay, what was not recorded.
     """
+    from autotune.device.replay import ReplayDevice
+
+    if isinstance(device, ReplayDevice):
+        return device.space(options)
     defaults = _DEFAULTS[device.kind]
     world_size, world_why = _world_size(options, device, cores)
     capacity_bytes, capacity_why = _capacity(options, device, world_size)
     dtype, dtype_why = _dtype(options, device)
     vocab_size = options.vocab_size or int(defaults["vocab_size"])
+    optimizer = options.optimizer or "adamw"
     workload = Workload(
-        options.model, options.width, vocab_size, dtype, options.optimizer, options.engine,
+        options.model, options.width, vocab_size, dtype, optimizer, options.engine,
         world_size, options.global_batch,
     )  # fmt: skip
     limits = Limits(capacity_bytes, options.ceiling, host_bytes, options.host_ceiling)
@@ -253,7 +258,7 @@ def resolve(options: Options, device: Device, host_bytes: int, cores: int) -> Sp
         "micro_batch": options.micro_batch or defaults["micro_batch"],
         "zero_stage": stages,
         "offload": offloads,
-        "checkpointing": options.checkpointing,
+        "checkpointing": options.checkpointing or ("none", "full"),
     }
     _check_size(axes)
     points = [c for c in map(_candidate, itertools.product(*axes.values())) if c.exists]
@@ -273,7 +278,7 @@ def resolve(options: Options, device: Device, host_bytes: int, cores: int) -> Sp
             "vocab_size", str(vocab_size), _why(options.vocab_size, "--vocab-size", device.kind)
         ),
         Fixed("dtype", dtype, dtype_why),
-        Fixed("optimizer", options.optimizer, "--optimizer"),
+        Fixed("optimizer", optimizer, "--optimizer"),
         Fixed("device", device.infos[0].name, device.why),
         Fixed("world_size", str(world_size), world_why),
         Fixed("capacity", f"{gib(capacity_bytes)} a rank", capacity_why),

@@ -19,6 +19,7 @@ from optuna.trial import Trial
 from autotune import provenance, sampler
 from autotune.budget import Clock, StopFlag
 from autotune.device import Device
+from autotune.device.replay import ReplayDevice
 from autotune.export import best
 from autotune.frontier import Costs
 from autotune.journal import Journal, candidate_of
@@ -38,6 +39,7 @@ from autotune.outcome import (
 from autotune.report import Reporter
 from autotune.runner import Job, Result, Runner, StopRequestedError
 from autotune.runner.pool import Pool
+from autotune.runner.replay import Replay
 from autotune.space import Build, Candidate, Space
 from autotune.wire import Report, Rule, interval
 
@@ -455,17 +457,17 @@ def run(
     folder: Path,
     reporter: Reporter,
     argv: Sequence[str],
-    started: float,
+    clock: Clock,
 ) -> Ended:
-    """Run one study in `folder` and write its result there.
-
-    `started` is the reading of `time.monotonic` from which the budget counts.
+    """Run one study in `folder` and write its result there; the budget is that of `clock`.
 
     Returns how it ended; no process of the study is left, however that was.
     """
-    clock = Clock(options.budget_s, started)
     proposals = sampler.make(space, options, device.kind)
-    fingerprint = provenance.fingerprint(device, space)
+    replayed = device if isinstance(device, ReplayDevice) else None
+    fingerprint = (
+        replayed.study_fingerprint() if replayed else provenance.fingerprint(device, space)
+    )
     origin = {"argv": list(argv), "options": provenance.plain(options), "folder": str(folder)}
     manifest = {"schema_version": 1, "space": space.manifest(), "fingerprint": fingerprint}
     journal = Journal(folder, proposals, manifest | origin)
@@ -490,16 +492,20 @@ def run(
         best.write_best(journal.best, document)
         return document
 
-    runner = Pool(
-        device=device,
-        workload=space.workload,
-        limits=space.limits,
-        logs=journal.logs,
-        seed=options.seed,
-        stop=lambda: bool(stop),
-        on_phase=reporter.phase,
-        note=reporter.note,
-    )
+    runner: Pool | Replay
+    if replayed:
+        runner = Replay(replayed.grid, space.limits, replayed.time, options.seed)
+    else:
+        runner = Pool(
+            device=device,
+            workload=space.workload,
+            limits=space.limits,
+            logs=journal.logs,
+            seed=options.seed,
+            stop=lambda: bool(stop),
+            on_phase=reporter.phase,
+            note=reporter.note,
+        )
 
     def leave() -> None:
         runner.kill()
@@ -526,6 +532,8 @@ def run(
         document = publish([*study.records, *study.settled])
         if document is None:
             return _nothing(study.records, space, stop.name)
+        if replayed:
+            reporter.note(f"{device.infos[0].name}: nothing was measured now, and time is virtual")
         reporter.finished(document, journal.best)
         if stop:
             return Ended(Ending.STOPPED, f"stopped by {stop.name}; the best so far is written")

@@ -3,6 +3,8 @@
 One message is one `send_bytes` of `{"v": VERSION, "type": <class name>, "body": {...}}`. Both
 sides import this module; the ranks' side imports nothing else of `autotune`. Anything that does
 not decode to exactly the declared fields and types is a `WireError`, never a guess.
+
+`Rule` also holds what its numbers mean: a replayed probe has to stop exactly as a rank would.
 """
 
 from __future__ import annotations
@@ -10,13 +12,15 @@ from __future__ import annotations
 import json
 import types
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, fields, is_dataclass
+from dataclasses import asdict, dataclass, field, fields, is_dataclass
 from enum import StrEnum
 from functools import cache
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 VERSION = 1
 MAX_MESSAGE_BYTES = 4 * 2**20
+HOPELESS_MARGIN = 1.25
+"""Before an interval exists: the fastest step so far is this much too slow for the incumbent."""
 
 # Of the step that is probed, whatever the engine; DeepSpeed reads them in the config it is sent.
 CLIP_NORM = 1.0
@@ -100,6 +104,50 @@ class Rule:
     """Timing ends when half the 95 % interval of the median is within this share of it."""
     timed_limit_s: float
     """Timing ends after the step that passes this, and at least `timed_steps`."""
+
+    def warmed(self, warmup: Series) -> bool:
+        """Whether warm-up may end: enough full steps, and the last two agree or time is up."""
+        if len(warmup.step_s) < self.warmup_steps:
+            return False
+        *_, before, last = warmup.step_s
+        agree = abs(last - before) <= self.warmup_tolerance * last
+        return agree or warmup.wall_s >= self.warmup_limit_s
+
+    def settled(self, timed: Series) -> bool:
+        """Whether timing may end: enough steps, and the median is known or time is up."""
+        if len(timed.step_s) < self.timed_steps:
+            return False
+        if timed.wall_s >= self.timed_limit_s:
+            return True
+        return timed.due and interval(timed.step_s).half_width <= self.half_width
+
+    def hopeless(self, needed_step_s: float | None, warmup: Series, timed: Series) -> bool:
+        """Whether steps of at most `needed_step_s`, the incumbent's, are out of reach.
+
+        Never before the warm-up's full steps are through: the memory peak stands only then.
+        """
+        if needed_step_s is None or len(warmup.step_s) < self.warmup_steps:
+            return False
+        if len(timed.step_s) >= self.timed_steps:
+            return timed.due and interval(timed.step_s).low > needed_step_s
+        return min(warmup.step_s[1:] + timed.step_s) > HOPELESS_MARGIN * needed_step_s
+
+
+@dataclass
+class Series:
+    """Steps so far: what each takes in the real schedule, and how long they ran here in all."""
+
+    step_s: list[float] = field(default_factory=list)
+    wall_s: float = 0.0
+
+    def add(self, step_s: float, wall_s: float) -> None:
+        self.step_s.append(step_s)
+        self.wall_s += wall_s
+
+    @property
+    def due(self) -> bool:
+        """Whether to look at the interval now: after every step, later after every 20th part."""
+        return len(self.step_s) % max(1, len(self.step_s) // 20) == 0
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""One probe: warm-up, timed steps, and the rule that stops them.
+"""One probe: warm-up and timed steps, until the rule stops them.
 
 All ranks take the same decisions without asking: after each step they agree on its time (the
 slowest rank's), and every decision is a function of those agreed times.
@@ -8,20 +8,18 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Protocol
 
 import torch
 from torch import Tensor
 
-from autotune.wire import Entered, Phase, Probe, Progress, Report, Rule, interval
+from autotune.wire import Entered, Phase, Probe, Progress, Report, Series
 from probes.conditions import Watch
 from probes.engines import Engine
 from probes.memory import Meter
 from probes.world import World
 
-HOPELESS_MARGIN = 1.25
-"""Before an interval exists: the fastest step so far is this much too slow for the incumbent."""
 PROGRESS_S = 0.25
 LIFE_SIGN_S = 5.0
 """Within a step of many micro-steps."""
@@ -53,24 +51,24 @@ def measure(
     looking = watch()
     warmup = Series()
     stopped = False
-    while not (stopped or warmed(probe.rule, warmup)):
+    while not (stopped or probe.rule.warmed(warmup)):
         warmup.add(*steps.run())
         meter.sample()
         looking.sample()
         progress.made(warmup)
-        stopped = hopeless(probe, warmup, Series())
+        stopped = probe.rule.hopeless(probe.needed_step_s, warmup, Series())
     retries = meter.retries()
     timed_began = time.monotonic()
     timed = Series()
     if not stopped:
         looking = watch()
         tell(Entered(Phase.TIMED))
-    while not (stopped or settled(probe.rule, timed)):
+    while not (stopped or probe.rule.settled(timed)):
         timed.add(*steps.run())
         meter.sample()
         looking.sample()
         progress.made(timed)
-        stopped = hopeless(probe, warmup, timed)
+        stopped = probe.rule.hopeless(probe.needed_step_s, warmup, timed)
     conditions = looking.conditions()
     ended = time.monotonic()
     return Report(
@@ -85,54 +83,6 @@ def measure(
         state_bytes=meter.held_bytes(),
         conditions=conditions,
     )
-
-
-@dataclass
-class Series:
-    """Steps so far: what each takes in the real schedule, and how long they ran here in all."""
-
-    step_s: list[float] = field(default_factory=list)
-    wall_s: float = 0.0
-
-    def add(self, step_s: float, wall_s: float) -> None:
-        self.step_s.append(step_s)
-        self.wall_s += wall_s
-
-    @property
-    def due(self) -> bool:
-        """Whether to look at the interval now: after every step, later after every 20th part."""
-        return len(self.step_s) % max(1, len(self.step_s) // 20) == 0
-
-
-def warmed(rule: Rule, steps: Series) -> bool:
-    """Whether warm-up may end: enough full steps, and the last two agree or time is up."""
-    if len(steps.step_s) < rule.warmup_steps:
-        return False
-    *_, before, last = steps.step_s
-    return (
-        abs(last - before) <= rule.warmup_tolerance * last or steps.wall_s >= rule.warmup_limit_s
-    )
-
-
-def settled(rule: Rule, steps: Series) -> bool:
-    """Whether timing may end: enough steps, and the median is known well enough or time is up."""
-    if len(steps.step_s) < rule.timed_steps:
-        return False
-    if steps.wall_s >= rule.timed_limit_s:
-        return True
-    return steps.due and interval(steps.step_s).half_width <= rule.half_width
-
-
-def hopeless(probe: Probe, warmup: Series, timed: Series) -> bool:
-    """Whether this candidate can no longer beat the incumbent.
-
-    Never before the warm-up's full steps are through: the memory peak stands only then.
-    """
-    if probe.needed_step_s is None or len(warmup.step_s) < probe.rule.warmup_steps:
-        return False
-    if len(timed.step_s) >= probe.rule.timed_steps:
-        return timed.due and interval(timed.step_s).low > probe.needed_step_s
-    return min(warmup.step_s[1:] + timed.step_s) > HOPELESS_MARGIN * probe.needed_step_s
 
 
 class _Progress:

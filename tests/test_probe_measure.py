@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import itertools
 import math
+from dataclasses import replace
 from typing import Any
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
-from autotune.wire import Entered, Peaks, Phase, Probe, Rule
+from autotune.runner import Job
+from autotune.runner.replay import walk
+from autotune.space import Candidate
+from autotune.wire import Entered, Peaks, Phase, Probe, Rule, Series
 from probes.conditions import Watch
-from probes.measure import Series, hopeless, measure, settled, warmed
+from probes.measure import measure
 from probes.world import World
 
 RULE = Rule(
@@ -44,7 +51,7 @@ def probe(**fields: Any) -> Probe:
     ids=["too few", "steady", "still falling", "steady at last", "time is up"],
 )
 def test_warm_up_ends_when_steps_are_steady_or_time_is_up(steps: list[float], over: bool) -> None:
-    assert warmed(RULE, series(steps)) is over
+    assert RULE.warmed(series(steps)) is over
 
 
 @pytest.mark.parametrize(
@@ -60,38 +67,36 @@ def test_warm_up_ends_when_steps_are_steady_or_time_is_up(steps: list[float], ov
 def test_timing_ends_when_the_median_is_known_or_time_is_up(
     steps: list[float], over: bool
 ) -> None:
-    assert settled(RULE, series(steps)) is over
+    assert RULE.settled(series(steps)) is over
 
 
 def test_the_time_limit_counts_what_ran_and_not_what_it_stands_for() -> None:
     scaled = Series([1.0, 1.2] * 6, wall_s=0.1)  # a hundredth of each step ran
-    assert not settled(RULE, scaled)
+    assert not RULE.settled(scaled)
 
 
 def test_nothing_is_hopeless_without_an_incumbent() -> None:
-    assert not hopeless(probe(), series([9.0] * 3), series([9.0] * 9))
+    assert not RULE.hopeless(None, series([9.0] * 3), series([9.0] * 9))
 
 
 def test_nothing_is_hopeless_before_the_warm_up_stands() -> None:
-    assert not hopeless(probe(needed_step_s=1.0), series([9.0] * 2), series([]))
+    assert not RULE.hopeless(1.0, series([9.0] * 2), series([]))
 
 
 def test_a_warm_up_far_too_slow_is_hopeless() -> None:
-    assert hopeless(probe(needed_step_s=1.0), series([9.0, 1.3, 1.3]), series([]))
+    assert RULE.hopeless(1.0, series([9.0, 1.3, 1.3]), series([]))
 
 
 def test_a_warm_up_a_little_too_slow_is_given_a_chance() -> None:
-    assert not hopeless(probe(needed_step_s=1.0), series([9.0, 1.2, 1.2]), series([]))
+    assert not RULE.hopeless(1.0, series([9.0, 1.2, 1.2]), series([]))
 
 
 def test_timed_steps_whose_interval_lies_beyond_the_incumbent_are_hopeless() -> None:
-    assert hopeless(probe(needed_step_s=1.0), series([1.0] * 3), series([1.01] * 8))
+    assert RULE.hopeless(1.0, series([1.0] * 3), series([1.01] * 8))
 
 
 def test_timed_steps_whose_interval_reaches_the_incumbent_go_on() -> None:
-    assert not hopeless(
-        probe(needed_step_s=1.0), series([1.0] * 3), series([0.9, 0.95] + [1.1] * 6)
-    )
+    assert not RULE.hopeless(1.0, series([1.0] * 3), series([0.9, 0.95] + [1.1] * 6))
 
 
 class CountingEngine:
@@ -136,12 +141,12 @@ class NoMeter:
         return 0
 
 
-def run(asked: Probe) -> tuple[CountingEngine, Any, list[Any]]:
+def run(asked: Probe, world: World | None = None) -> tuple[CountingEngine, Any, list[Any]]:
     engine, told = CountingEngine(), []
     report = measure(
         asked,
         engine=engine,
-        world=World(0, 1, torch.device("cpu")),
+        world=world or World(0, 1, torch.device("cpu")),
         meter=NoMeter(),
         vocab_size=10,
         watch=lambda: Watch(None),
@@ -183,3 +188,30 @@ def test_a_probe_stopped_in_warm_up_reports_those_steps_and_no_timed_phase() -> 
     assert report.stopped_early
     assert report.step_s == report.warmup_step_s[1:]
     assert Entered(Phase.TIMED) not in told
+
+
+class SlowWorld(World):
+    """Agrees on the steps it was told, over and over, whatever this rank took."""
+
+    def __init__(self, step_s: list[float]) -> None:
+        super().__init__(0, 1, torch.device("cpu"))
+        self._step_s = itertools.cycle(step_s)
+
+    def slowest(self, *seconds: float) -> list[float]:
+        return [next(self._step_s)] * len(seconds)
+
+
+@given(
+    step_s=st.lists(st.floats(0.1, 4.0) | st.floats(1.0, 1.1), min_size=1, max_size=12),
+    needed_step_s=st.floats(0.1, 4.0),
+)
+def test_a_replay_of_recorded_steps_stops_where_a_rank_would(
+    step_s: list[float], needed_step_s: float
+) -> None:
+    _, recorded, _ = run(probe(), SlowWorld(step_s))
+    asked = probe(needed_step_s=needed_step_s)
+    _, ranks, _ = run(asked, SlowWorld(step_s))
+    replayed = walk(recorded, Job(Candidate(1, 4, 2), 1, 1, RULE, needed_step_s, fresh=False))
+    assert replace(replayed, warmup_s=0.0, timed_s=0.0, conditions=None) == replace(
+        ranks, warmup_s=0.0, timed_s=0.0, conditions=None
+    )

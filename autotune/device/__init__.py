@@ -1,13 +1,15 @@
 """The devices that probes run on, as the study sees them: capacity, memory in use, other users.
 
-One Protocol, two implementations: `cuda.py` asks NVML, `cpu.py` takes the machine's memory as one
-device that the ranks share out. Neither creates a CUDA context or imports torch.
+One Protocol, three implementations: `cuda.py` asks NVML, `cpu.py` takes the machine's memory as
+one device that the ranks share out, `replay.py` reads a recorded grid. None creates a CUDA context
+or imports torch.
 """
 
 from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Literal, Protocol
 
 from autotune.options import UsageError, gib
@@ -66,17 +68,23 @@ class Device(Protocol):
 
 
 def open_device(spec: str) -> Device:
-    """The devices that `spec` names: "auto", "cpu", "cuda" or "cuda:0,2".
+    """The devices that `spec` names: "auto", "cpu", "cuda", "cuda:0,2" or "replay:FILE.csv".
 
     "cuda:0,2" are positions among the devices that CUDA_VISIBLE_DEVICES leaves, in the order
     written. "auto" is cuda where there is a visible CUDA device, and else cpu.
 
     Raises:
-        UsageError: `spec` is none of these, or names a device that is not there.
+        UsageError: `spec` is none of these, or names a device or a recording that is not there.
     """
+    if spec.startswith("replay:"):
+        from autotune.device.replay import ReplayDevice
+
+        return ReplayDevice(Path(spec.removeprefix("replay:")))
     match = re.fullmatch(r"auto|cpu|cuda(?::(\d+(?:,\d+)*))?", spec)
     if match is None:
-        raise UsageError(f"--device {spec}: unknown; write auto, cpu, cuda or cuda:0,2")
+        raise UsageError(
+            f"--device {spec}: unknown; write auto, cpu, cuda or cuda:0,2, or replay:FILE.csv"
+        )
     from autotune.device.cpu import CpuDevice
 
     if spec == "cpu":

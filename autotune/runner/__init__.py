@@ -1,4 +1,4 @@
-"""Who carries a probe out. One Protocol: live worker groups (`pool.py`), recorded grids later."""
+"""Who carries a probe out: live worker groups (`pool.py`), a recorded grid (`replay.py`)."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class Runner(Protocol):
         ...
 
     def run(self, job: Job, deadline: float) -> Result:
-        """Carry `job` out; `deadline` is on `time.monotonic`'s clock.
+        """Carry `job` out; `deadline` is on the scale of the budget's `Clock.at`.
 
         Raises:
             StopRequestedError: the user asked to stop.

@@ -1,0 +1,68 @@
+"""Recorded grids of a made-up machine, written as the recorder writes them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from autotune import grid
+from autotune.grid import Row
+from autotune.outcome import Verdict
+from autotune.space import Candidate, Workload
+from autotune.wire import Conditions, Peaks, Report
+from support.records import MIB, space
+
+START_S = 3.0
+CALM = Conditions(2.0, 1.0, 0.0, 1.0, None, None, None, None, False)
+
+
+def header(workload: Workload | None = None, **changes: Any) -> dict[str, Any]:
+    """Of a host of 4 GiB; `changes` replace its fields."""
+    made = space()
+    made = replace(made, workload=workload or made.workload)
+    devices = {"kind": "cpu", "name": "a processor", "cores": 2, "capacity_bytes": 4096 * MIB}
+    fingerprint = {"kind": "cpu", "devices": devices, "software": {"torch": "2.9.0"}}
+    fields = {"schema_version": 1, "kind": "cpu", "space": made.manifest()}
+    return fields | {"fingerprint": fingerprint, "settings": {}} | changes
+
+
+def step_s(candidate: Candidate) -> float:
+    """Faster per token the more tokens there are; deeper models are slower."""
+    slower = 1.25 if candidate.checkpointing == "full" else 1.0
+    return 0.0005 * candidate.depth**2 * (candidate.tokens + 64) * slower
+
+
+def row(
+    candidate: Candidate,
+    steps: tuple[list[float], list[float]] | None = None,
+    *,
+    start_s: float = START_S,
+    overhead: float = 1.0,
+    conditions: Conditions = CALM,
+    repeat: int = 0,
+) -> Row:
+    """Measured in `steps` of warm-up and timing, else in 3 and 6 of `step_s`; 1 MiB a token.
+
+    Each phase took `overhead` times what its steps took.
+    """
+    one_s = step_s(candidate)
+    warmup, timed = steps or ([one_s] * 3, [one_s] * 6)
+    size = candidate.tokens * MIB
+    report = Report(
+        0, timed, warmup, overhead * sum(warmup), overhead * sum(timed), False, 1.5,
+        Peaks(size, size, size, size, size, 0), 2 * MIB, conditions,
+    )  # fmt: skip
+    return Row(candidate, repeat, Verdict.OK, start_s, report)
+
+
+def failed(candidate: Candidate, verdict: Verdict, reason: str) -> Row:
+    return Row(candidate, 0, verdict, START_S, None, reason)
+
+
+def write(path: Path, rows: Iterable[Row] | None = None, **changes: Any) -> Path:
+    """A grid in `path`: of `rows`, else of every candidate of `records.space` once."""
+    rows = [row(candidate) for candidate in space().candidates] if rows is None else rows
+    path.write_text(grid.head(header(**changes)) + "".join(map(grid.row_line, rows)))
+    return path
