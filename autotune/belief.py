@@ -34,7 +34,7 @@ class Term:
 
     def covariance(self, index: int) -> Array:
         """Of candidate `index` with all of them."""
-        found = self.scale[index] * self.scale
+        found: Array = self.scale[index] * self.scale
         if self.group is not None:
             found = found * (self.group == self.group[index])
         if self.position is not None:

@@ -85,8 +85,8 @@ class Frontier:
             if beside.any():
                 first = int(beside.argmax())
                 return Proposal(int(allowed[first]), ENOUGH)
-        best = int(score.argmax())
-        return Proposal(int(allowed[best]), float(gain.max()))
+        expected = float(gain.max()) if self._fitting else 1.0
+        return Proposal(int(allowed[int(score.argmax())]), expected)
 
     def _beside_incumbent(self) -> list[int]:
         """What is next to the incumbent in micro_batch, in its build and length."""

@@ -177,8 +177,8 @@ class FrontierSampler(SpaceSampler):
         """Learn from trials that ended since the last call; returns those that still run."""
         pending: list[Candidate] = []
         for trial in study.get_trials(deepcopy=False):
-            if trial.number in self._learned or not trial.params:
-                continue
+            if trial.number in self._learned or len(trial.params) < len(AXES):
+                continue  # known, or still being asked for
             candidate = Candidate(**trial.params)
             self.close(candidate)
             if trial.state == TrialState.RUNNING:

@@ -79,7 +79,7 @@ class SpeedModel:
             Term(0.1 * ones, group=checkpointing),
             Term(0.3 * ones, group=stage, position=tokens / 2.5),
             Term(0.08 * ones, group=build, position=tokens / 2.0),
-            Term(0.04 * ones, group=cell, position=tokens / 0.4),
+            Term(0.08 * ones, group=cell, position=tokens / 0.4),
         ], _VARIANTS)  # fmt: skip
 
     @property

@@ -32,15 +32,15 @@ from typing import Any
 
 import numpy as np
 import optuna
-from autotune.device.replay import ReplayDevice
-from autotune.runner.replay import Replay
 
 from autotune import sampler
 from autotune.budget import Clock, StopFlag, VirtualTime
+from autotune.device.replay import ReplayDevice
 from autotune.journal import Journal
 from autotune.options import Options
 from autotune.outcome import Outcome, Record, Verdict, judge, measurement, others_share
 from autotune.runner import Job, Result
+from autotune.runner.replay import Replay
 from autotune.space import Candidate, Space, resolve
 from autotune.study import Study, rule_for
 from autotune.wire import Phase, interval
@@ -454,6 +454,7 @@ def ask_seconds(size: int = 10_000, told: int = 20) -> float:
 
     space = resolve(options, CpuDevice(), 2**40, 2)
     proposals = sampler.FrontierSampler(space, "cpu", "flops")
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
     study = optuna.create_study(sampler=proposals, direction="maximize")
     took: list[float] = []
     for number in range(told):

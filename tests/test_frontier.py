@@ -138,6 +138,13 @@ def test_a_space_in_which_only_micro_batch_1_fits_finds_it() -> None:
     assert any(r.outcome.verdict == Verdict.OK for r in told)
 
 
+def test_while_nothing_fits_it_goes_on_however_small_the_chance() -> None:
+    frontier = Frontier(limited(1), "cpu", "flops")
+    for index in (0, 1):
+        assert frontier.propose(np.arange(len(SPACE.candidates)), [], NO_COSTS).gain >= ENOUGH
+        frontier.observe(SPACE.candidates[index], Outcome(Verdict.OOM))
+
+
 def test_the_cumulative_normal_is_that_of_the_error_function() -> None:
     from math import erf, sqrt
 
@@ -193,6 +200,15 @@ def test_parallel_asks_are_of_different_candidates() -> None:
         trial = study.ask(sampler.distributions)
         asked.append(Candidate(**trial.params))
     assert len(set(asked)) == 4
+
+
+def test_an_axis_of_one_value_is_no_trial_of_another_candidate() -> None:
+    """Optuna sets such a parameter before it asks the sampler for the others."""
+    narrow = space(depth=(4,), micro_batch=(1, 2))
+    sampler = FrontierSampler(narrow, "cpu", "flops")
+    study = optuna.create_study(sampler=sampler, direction="maximize")
+    asked = [Candidate(**study.ask(sampler.distributions).params) for _ in range(3)]
+    assert len(set(asked)) == 3
 
 
 def test_it_says_when_nothing_is_worth_a_probe_any_more() -> None:

@@ -302,7 +302,7 @@ def test_a_study_finds_the_best_of_the_recording_without_its_time(
     tune: Callable[..., Ran], tmp_path: Path
 ) -> None:
     write(tmp_path / "g.csv")
-    code, _, err = tune("--budget", "30m", "--out", "mine")
+    code, _, err = tune("--budget", "30m", "--sampler", "tpe", "--out", "mine")
     assert (code, err) == (ExitCode.FOUND, "")
     document = best("mine")
     config = document["config"]
@@ -364,7 +364,8 @@ def test_what_is_not_asked_for_is_as_recorded(tune: Callable[..., Ran], tmp_path
 
 def test_an_axis_can_be_narrowed(tune: Callable[..., Ran], tmp_path: Path) -> None:
     write(tmp_path / "g.csv")
-    tune("--depth", "2", "--seq-len", "128", "--checkpointing", "full", "--out", "mine")
+    narrow = ("--depth", "2", "--seq-len", "128", "--checkpointing", "full")
+    tune(*narrow, "--sampler", "grid", "--out", "mine")
     trials = pd.read_csv("mine/trials.csv")
     assert set(trials.depth) == {2}
     assert set(trials.micro_batch) == {1, 2, 4, 8}
@@ -375,7 +376,7 @@ def test_a_partial_recording_is_searched_as_far_as_it_goes(
     tune: Callable[..., Ran], tmp_path: Path
 ) -> None:
     write(tmp_path / "g.csv", [row(A), row(DEEPER), row(Candidate(2, 128, 8))])
-    assert tune("--out", "mine")[0] == ExitCode.FOUND
+    assert tune("--sampler", "grid", "--out", "mine")[0] == ExitCode.FOUND
     trials = pd.read_csv("mine/trials.csv").query("kind == 'search'")
     assert sorted(trials.key) == sorted(
         c.key for c in (A, DEEPER, Candidate(2, 128, 8))
