@@ -167,6 +167,19 @@ class Probe:
 
 
 @dataclass(frozen=True)
+class Describe:
+    """Study to a helper process, once: which models to trace, at which shapes."""
+
+    models: list[ModelSpec]
+    seq_lens: list[int]
+    micro_batches: list[int]
+    dtype: str
+    optimizer: str
+    gradients_stay: bool
+    """Gradients live through all of a step, as DDP's buckets and accumulation have it."""
+
+
+@dataclass(frozen=True)
 class Stop:
     """Study to rank: leave."""
 
@@ -178,6 +191,24 @@ class Hello:
     rank: int
     pid: int
     host: str
+
+
+@dataclass(frozen=True)
+class Described:
+    """Helper process to study: bytes of plain training steps, nothing sharded or offloaded.
+
+    Lists follow `Describe.models`; a model that cannot be traced has -1 everywhere.
+    """
+
+    base_bytes: int
+    """Resident memory of a CPU rank before it builds anything."""
+    parameters: list[int]
+    held_bytes: list[int]
+    """Between steps: weights, optimizer state, and gradients that stay."""
+    update_bytes: list[int]
+    """The most while gradients are clipped and the optimizer steps: the same for all shapes."""
+    peak_bytes: list[list[list[int]]]
+    """The most in a whole step, optimizer included, by [model][seq_len][micro_batch]."""
 
 
 @dataclass(frozen=True)
@@ -299,7 +330,8 @@ class Fault:
 
 
 Message = (
-    Start | Probe | Stop | Hello | Store | Entered | Ready | Progress | Report | Fault
+    Start | Probe | Describe | Stop
+    | Hello | Described | Store | Entered | Ready | Progress | Report | Fault
 )  # fmt: skip
 _TYPES: dict[str, type[Any]] = {cls.__name__: cls for cls in get_args(Message)}
 

@@ -1,5 +1,7 @@
 """One rank: dial the study, build the engine, run probes until told to stop.
 
+Asked to `Describe`, the process is no rank but a helper: it answers once and leaves.
+
 The study is a socket. Its end is the end of this process and of everything it started, noticed by
 a thread of its own, so that a rank inside a long step leaves no less promptly.
 """
@@ -21,6 +23,7 @@ from typing import NoReturn
 
 from autotune.wire import (
     MAX_MESSAGE_BYTES,
+    Describe,
     Dial,
     Entered,
     Fault,
@@ -107,13 +110,18 @@ class Rank:
 
 
 def serve(rank: Rank) -> None:
-    """Build what the study asks for, then probe until it says stop."""
+    """Build what the study asks for, then probe until it says stop; or describe, once."""
     rank.send(Entered(Phase.IMPORT))
     from probes import worker
 
     start = rank.link.receive()
+    if isinstance(start, Describe):
+        from probes.describe import describe
+
+        rank.send(describe(start))
+        return
     if not isinstance(start, Start):
-        raise WireError(f"expected Start, got {type(start).__name__}")
+        raise WireError(f"expected Start or Describe, got {type(start).__name__}")
     meter = worker.meter_for(start)
     rank.explain = partial(worker.fault, device_type=start.device, meter=meter)
     live = worker.build(start, rank.number, meter, rank.send)

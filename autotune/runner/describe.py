@@ -1,0 +1,105 @@
+"""The helper process that traces a study's models, beside the first worker group."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from contextlib import suppress
+from multiprocessing.connection import wait
+from pathlib import Path
+
+from autotune.runner.channel import Channel, Peer
+from autotune.runner.local import start_rank
+from autotune.wire import Describe, Described, Entered, Fault, Hello, WireError
+
+LIMIT_S = 300.0
+LEAST_PRIORITY = 19
+
+
+class Describer:
+    """One process and one request. An answer or a failure ends the process."""
+
+    def __init__(self, request: Describe, logs: Path, environment: dict[str, str]) -> None:
+        """Start the helper, with the `environment` of the ranks whose memory it speaks of."""
+        self.failed = ""
+        """Why there will be no answer; empty while there may be one."""
+        self._request = request
+        self._answer: Described | None = None
+        self._open = True
+        self._deadline = time.monotonic() + LIMIT_S
+        self._channel = Channel()
+        self._peer: Peer | None = None
+        self._log = logs / "describe.log"
+        # A trace has no use for a GPU, and must not leave a context on one.
+        environment = environment | {"CUDA_VISIBLE_DEVICES": ""}
+        self._process = start_rank(self._channel.dial(0, child=True), self._log, environment)
+        # It gets what the ranks leave of the cores. Its threads inherit this.
+        os.setpriority(os.PRIO_PROCESS, self._process.pid, LEAST_PRIORITY)
+
+    def poll(self) -> Described | None:
+        """Handle what has come, without waiting for more. The answer, once it is there."""
+        while self._open and self._handled_one():
+            pass
+        return self._answer
+
+    def close(self) -> None:
+        """No process of the helper is left when this returns."""
+        if not self._open:
+            return
+        self._open = False
+        self._process.signal(signal.SIGKILL)
+        self._process.reap()
+        if self._peer is not None:
+            self._peer.close()
+        self._channel.close()
+
+    def _handled_one(self) -> bool:
+        ended = self._process.exit_code() is not None  # asked first: its last words still count
+        if self._peer is None and wait([self._channel], 0):  # type: ignore[list-item]
+            self._accept()
+            return True
+        if self._peer is not None and wait([self._peer], 0):  # type: ignore[list-item]
+            self._receive(self._peer)
+            return True
+        if ended:
+            self._fail("the helper ended without an answer")
+        elif time.monotonic() > self._deadline:
+            self._fail(f"the helper gave no answer in {LIMIT_S:.0f} s")
+        return False
+
+    def _accept(self) -> None:
+        peer = self._channel.accept()
+        if peer is None:
+            return
+        with suppress(EOFError, OSError, WireError):  # the process will be seen to end
+            hello = peer.receive()
+            if isinstance(hello, Hello) and hello.pid == self._process.pid:
+                peer.send(self._request)
+                self._peer = peer
+                return
+        peer.close()
+
+    def _receive(self, peer: Peer) -> None:
+        try:
+            message = peer.receive()
+        except EOFError:
+            self._fail("the helper ended without an answer")
+            return
+        except WireError as error:
+            self._fail(f"the helper sent what is no message: {error}")
+            return
+        match message:
+            case Described():
+                self._answer = message
+                self.close()
+            case Entered():
+                pass
+            case Fault():
+                self._fail(message.error)
+            case _:
+                self._fail(f"the helper sent a {type(message).__name__}")
+
+    def _fail(self, why: str) -> None:
+        self.failed = f"{why}; see {self._log.name}"
+        self.close()

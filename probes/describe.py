@@ -1,0 +1,183 @@
+"""What models need in a training step, traced: the engine's own code on tensors without data.
+
+Under `FakeTensorMode` a tensor has a shape and no memory, and nothing is computed. The tensors say
+that they are on the CPU, since fake CUDA tensors need a CUDA build and make a context.
+"""
+
+from __future__ import annotations
+
+import gc
+import traceback
+import weakref
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+from autotune.wire import Describe, Described, ModelSpec, Start
+from probes.engines.ddp import DdpEngine
+from probes.memory import status_bytes
+from probes.world import World
+
+
+@dataclass(frozen=True)
+class _Traced:
+    parameters: int
+    held_bytes: int
+    update_bytes: int
+    peak_bytes: list[list[int]]
+    """By [seq_len][micro_batch]."""
+
+
+def describe(request: Describe) -> Described:
+    """Trace every model of `request` at every shape.
+
+    Call it in a fresh process: `base_bytes` is what the process holds when it is called.
+    """
+    torch.ones(2**20).add_(1)  # starts OpenMP's threads, which a rank has before its model
+    base_bytes = status_bytes("VmRSS")
+    gc.freeze()  # torch's own objects: collecting between traces then costs little
+    traced = [_trace(spec, request) for spec in request.models]
+    return Described(
+        base_bytes,
+        [each.parameters for each in traced],
+        [each.held_bytes for each in traced],
+        [each.update_bytes for each in traced],
+        [each.peak_bytes for each in traced],
+    )
+
+
+class Ledger(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Bytes of the storages that were made under it and live, and every change of them.
+
+    torch's MemTracker (torch.distributed._tools.mem_tracker) counts the same bytes; it also
+    attributes them to modules, and takes four times as long.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._held_bytes = 0
+        self._changes: list[int] = []
+        self._living: dict[int, weakref.ref[torch.UntypedStorage]] = {}
+
+    def timeline(self, run: Callable[[], object]) -> NDArray[np.int64]:
+        """Bytes held before `run` and after each change within it."""
+        before, start = self._held_bytes, len(self._changes)
+        run()
+        return before + np.cumsum([0, *self._changes[start:]])
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        made = func(*args, **(kwargs or {}))
+        for leaf in tree_leaves(made):
+            if isinstance(leaf, torch.Tensor):
+                self._enter(leaf.untyped_storage())
+        return made
+
+    def _enter(self, storage: torch.UntypedStorage) -> None:
+        key, size = id(storage), storage.nbytes()
+        if key not in self._living:
+            self._living[key] = weakref.ref(storage, lambda _: self._leave(key, size))
+            self._change(size)
+
+    def _leave(self, key: int, size: int) -> None:
+        del self._living[key]
+        self._change(-size)
+
+    def _change(self, size: int) -> None:
+        self._held_bytes += size
+        self._changes.append(size)
+
+
+class _Engine(DdpEngine):
+    def hold_gradients(self) -> None:
+        """Have a gradient for every parameter, as if a backward had left them."""
+        for parameter in self._module.parameters():
+            if parameter.requires_grad:
+                parameter.grad = torch.zeros_like(parameter)
+
+
+def _trace(spec: ModelSpec, request: Describe) -> _Traced:
+    """One model at every shape; -1 everywhere if it cannot be run on tensors without data."""
+    try:
+        # A model may bring tensors that it made when it was imported.
+        with FakeTensorMode(allow_non_fake_inputs=True), Ledger() as ledger:
+            return _steps(ledger, _Engine(_start(spec, request), _ALONE), spec, request)
+    except Exception:  # noqa: BLE001 - a user's model and its ops may raise whatever they like
+        traceback.print_exc()
+        shapes = [[-1] * len(request.micro_batches) for _ in request.seq_lens]
+        return _Traced(-1, -1, -1, shapes)
+
+
+def _steps(ledger: Ledger, engine: _Engine, spec: ModelSpec, request: Describe) -> _Traced:
+    def update() -> NDArray[np.int64]:
+        engine.hold_gradients()
+        return ledger.timeline(engine.update)
+
+    def forward_backward(seq_len: int, micro_batch: int) -> NDArray[np.int64]:
+        engine.prepare(micro_batch, 1)
+        if request.gradients_stay:
+            engine.hold_gradients()
+        return ledger.timeline(lambda: _forward_backward(engine, spec, seq_len, micro_batch))
+
+    update()  # the first one makes the optimizer's state
+    updating = update()
+    update_bytes = int(updating.max())
+    peak_bytes = [
+        [max(update_bytes, peak) for peak in _peaks(seq_len, request, forward_backward)]
+        for seq_len in request.seq_lens
+    ]
+    held_bytes = int(updating[0] if request.gradients_stay else updating[-1])
+    return _Traced(engine.parameters, held_bytes, update_bytes, peak_bytes)
+
+
+def _forward_backward(engine: _Engine, spec: ModelSpec, seq_len: int, micro_batch: int) -> None:
+    shape = (micro_batch, seq_len)
+    ids_bt, targets_bt = (torch.randint(spec.vocab_size, shape) for _ in range(2))
+    engine.forward_backward(ids_bt, targets_bt, last=True)
+
+
+def _peaks(
+    seq_len: int, request: Describe, trace: Callable[[int, int], NDArray[np.int64]]
+) -> list[int]:
+    """The peak at each micro_batch, from traces of the smallest and the largest.
+
+    Every tensor's size is affine in micro_batch, so what is held at any one moment is, too. A
+    model that runs other operations at other sizes is traced at each.
+    """
+    low, high = min(request.micro_batches), max(request.micro_batches)
+    at_low, at_high = trace(seq_len, low), trace(seq_len, high)
+    if len(at_low) != len(at_high):
+        return [int(trace(seq_len, size).max()) for size in request.micro_batches]
+    slope = (at_high - at_low) / max(1, high - low)
+    return [round((at_low + slope * (size - low)).max()) for size in request.micro_batches]
+
+
+_ALONE = World(0, 1, torch.device("cpu"))
+
+
+def _start(spec: ModelSpec, request: Describe) -> Start:
+    return Start(
+        world_size=1,
+        device="cpu",
+        device_uuid="cpu",
+        capacity_bytes=0,
+        store_host="",
+        store_port=0,
+        model=spec,
+        engine="ddp",
+        zero_stage=0,
+        offload="none",
+        # The same sizes; the loss scaler of fp16 would read values, and there are none.
+        dtype="bf16" if request.dtype == "fp16" else request.dtype,
+        optimizer=request.optimizer,
+        deepspeed={},
+        seed=0,
+    )
