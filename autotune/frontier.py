@@ -52,6 +52,7 @@ class Frontier:
 
     def __init__(self, space: Space, kind: str, objective: Objective) -> None:
         self._space = space
+        self._kind = kind
         self._index = {candidate: i for i, candidate in enumerate(space.candidates)}
         self.memory = device_memory(space, kind)
         self.host_memory = host_memory(space, kind)
@@ -61,6 +62,13 @@ class Frontier:
         self._builds = {build: i for i, build in enumerate(space.builds)}
         self._build_of = np.array([self._builds[c.build] for c in space.candidates])
         self._fitting: list[int] = []
+
+    def trace(self, over: Array, base_bytes: int | None) -> None:
+        """Start from traced memory instead of closed forms; see `memory.Parts.traced`."""
+        self.memory.trace(over, base_bytes)
+        if self._kind == "cpu":  # the host holds what the devices hold
+            ranks = self._space.workload.world_size
+            self.host_memory.trace(ranks * over, base_bytes and ranks * base_bytes)
 
     def observe(self, candidate: Candidate, outcome: Outcome) -> None:
         """Learn from a finished trial."""

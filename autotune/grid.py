@@ -12,10 +12,11 @@ import csv
 import io
 import json
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal, get_args, get_type_hints
 
+from autotune.activations import Activations
 from autotune.options import (
     ENGINE_STAGES,
     LONGEST_S,
@@ -29,7 +30,7 @@ from autotune.options import (
 )
 from autotune.outcome import Verdict, others_share
 from autotune.space import Candidate, Limits, Workload
-from autotune.wire import Conditions, Peaks, Report
+from autotune.wire import Conditions, Describe, Described, Peaks, Report, build
 
 SCHEMA_VERSION = 1
 COLUMNS = (
@@ -43,7 +44,7 @@ COLUMNS = (
 SHORTEST_STEP_S = 1e-6
 """Nothing trains a step in less."""
 
-Setting = tuple[Literal["cpu", "cuda"], str, Workload, Limits]
+Setting = tuple[Literal["cpu", "cuda"], str, Workload, Limits, Activations | None]
 """Kind and name of the device, and what all candidates share."""
 
 
@@ -73,6 +74,8 @@ class Grid:
     """Name of the device it was recorded on."""
     workload: Workload
     limits: Limits
+    trace: Activations | None
+    """Of its models' memory, where the recording has one."""
     rows: tuple[Row, ...]
 
 
@@ -205,7 +208,17 @@ def _parsed(header: dict[str, Any]) -> Setting:
         _natural(size)
     for size in (limits.capacity_bytes, limits.host_capacity_bytes):
         _natural(size, 2**63)
-    return kind, name, workload, limits
+    trace = header.get("trace")
+    return kind, name, workload, limits, None if trace is None else _trace(trace)
+
+
+def trace_header(trace: Activations) -> dict[str, Any]:
+    """`trace` as the header holds it."""
+    return {"asked": asdict(trace.asked), "answer": asdict(trace.answer)}
+
+
+def _trace(header: dict[str, Any]) -> Activations:
+    return Activations(build(Describe, header["asked"]), build(Described, header["answer"]))
 
 
 def _check_types(made: Workload | Limits) -> None:

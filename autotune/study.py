@@ -16,7 +16,8 @@ from typing import Any
 import optuna
 from optuna.trial import Trial
 
-from autotune import provenance, sampler
+from autotune import activations, provenance, sampler
+from autotune.activations import Activations
 from autotune.budget import Clock, StopFlag
 from autotune.device import Device
 from autotune.device.replay import ReplayDevice
@@ -38,6 +39,7 @@ from autotune.outcome import (
 )
 from autotune.report import Reporter
 from autotune.runner import Job, Result, Runner, StopRequestedError
+from autotune.runner.describe import Describer
 from autotune.runner.pool import Pool
 from autotune.runner.replay import Replay
 from autotune.space import Build, Candidate, Space
@@ -110,6 +112,7 @@ class Study:
         reporter: Reporter,
         stop: StopFlag,
         publish: Callable[[Sequence[Record]], object],
+        traced: Callable[[], Activations | None] = lambda: None,
     ) -> None:
         self._options = options
         self._space = space
@@ -121,6 +124,7 @@ class Study:
         self._reporter = reporter
         self._stop = stop
         self._publish = publish
+        self._traced = traced
         self._rule = rule_for(device_kind, options.budget_s)
         self._memory = device_memory(space, device_kind)
         self._probed = 0
@@ -157,6 +161,7 @@ class Study:
         """Why no candidate is worth a probe; None while one may be."""
         if not self._sampler.has_open():
             return "every candidate of the space was tried"
+        self._take_trace()
         if isinstance(self._sampler, sampler.FrontierSampler):
             # Candidates of the live build are the cheaper by a group's start.
             self._sampler.costs = Costs(
@@ -176,6 +181,17 @@ class Study:
         if len(broken) >= HOPELESS_STARTS and len(broken) == self._probed:
             return f"the first {len(broken)} probes all broke"
         return None
+
+    def _take_trace(self) -> None:
+        """Predict memory from the trace once it is there."""
+        if (found := self._traced()) is None:
+            return
+        self._traced = lambda: None
+        over = found.activation_bytes(self._space)
+        base_bytes = found.answer.base_bytes if self._kind == "cpu" else None
+        self._memory.trace(over, base_bytes)
+        if isinstance(self._sampler, sampler.FrontierSampler):
+            self._sampler.frontier.trace(over, base_bytes)
 
     def _ask_round(self) -> list[tuple[Trial, Candidate]]:
         """Some open candidates of one build, ascending in tokens.
@@ -493,6 +509,7 @@ def run(
         return document
 
     runner: Pool | Replay
+    describer: Describer | None = None
     if replayed:
         runner = Replay(replayed.grid, space.limits, replayed.time, options.seed)
     else:
@@ -506,6 +523,14 @@ def run(
             on_phase=reporter.phase,
             note=reporter.note,
         )
+        describer = Describer(activations.request(space), journal.logs, device.rank_environment(1))
+
+    def traced() -> Activations | None:
+        if replayed is not None:
+            return replayed.grid.trace
+        assert describer is not None
+        answer = describer.poll()
+        return None if answer is None else Activations(describer.request, answer)
 
     def leave() -> None:
         runner.kill()
@@ -523,12 +548,15 @@ def run(
         reporter=reporter,
         stop=stop,
         publish=publish,
+        traced=traced,
     )
     try:
         try:
             study.run()
         finally:
             runner.close()
+            if describer is not None:
+                describer.close()
         document = publish([*study.records, *study.settled])
         if document is None:
             return _nothing(study.records, space, stop.name)

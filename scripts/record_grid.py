@@ -23,13 +23,16 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from autotune import cli, grid, provenance
+from autotune import activations, cli, grid, provenance
+from autotune.activations import Activations
 from autotune.budget import StopFlag
 from autotune.device import Device, check_idle, open_device
 from autotune.device.cpu import cores, host_memory_bytes
+from autotune.device.replay import ReplayDevice
 from autotune.options import UsageError, parse_duration_s, parse_share
 from autotune.outcome import others_share
 from autotune.runner import Job, Result, StopRequestedError
+from autotune.runner.describe import Describer
 from autotune.runner.pool import Pool
 from autotune.space import Candidate, Space, resolve
 from autotune.study import rule_for
@@ -124,6 +127,21 @@ def record(
                 print(f"{recording.missing:5} {candidate.key:36} {result.verdict}{again}")
 
 
+def traced(space: Space, device: Device) -> Activations | None:
+    """The trace that a study starts from, so that a replay can start from it too."""
+    with tempfile.TemporaryDirectory(prefix="autotune-grid-") as logs:
+        describer = Describer(activations.request(space), Path(logs), device.rank_environment(1))
+        try:
+            while (answer := describer.poll()) is None and not describer.failed:
+                time.sleep(0.1)
+        finally:
+            describer.close()
+    if answer is None:
+        print(f"no trace: {describer.failed}", file=sys.stderr)
+        return None
+    return Activations(describer.request, answer)
+
+
 def main(arguments: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("path", type=Path)
@@ -144,7 +162,9 @@ def _record(asked: argparse.Namespace, space_arguments: list[str]) -> int:
     request = cli.app(
         space_arguments, exit_on_error=True, print_error=True, result_action="return_value"
     )
-    device: Device = open_device(request.options.device)
+    device = open_device(request.options.device)
+    if isinstance(device, ReplayDevice):
+        raise UsageError("--device: a recording is no device to record; use cpu or cuda")
     check_idle(device, request.options.allow_busy)
     space = resolve(request.options, device, host_memory_bytes(), cores())
     limit_s = parse_duration_s(asked.limit, "--limit")
@@ -157,6 +177,9 @@ def _record(asked: argparse.Namespace, space_arguments: list[str]) -> int:
         "fingerprint": provenance.fingerprint(device, space),
         "settings": {"limit_s": limit_s, "calm": calm, "group_candidates": GROUP_CANDIDATES},
     }
+    if not asked.path.exists():
+        trace = traced(space, device)
+        header |= {} if trace is None else {"trace": grid.trace_header(trace)}
     recording = Recording(asked.path, header, space, asked.repeats)
     print(f"{len(space.candidates)} candidates, {recording.missing} measurements to make")
     stop = StopFlag()

@@ -13,7 +13,15 @@ import pytest
 from support.records import MIB, QUIET, WORKLOAD, record, space
 
 from autotune.export.best import best_json, load_schema, pool, winner, write_best
-from autotune.options import Checkpointing, Dtype, Objective, OptimizerName
+from autotune.options import (
+    ZERO_STAGES,
+    Checkpointing,
+    Dtype,
+    EngineName,
+    Objective,
+    Offload,
+    OptimizerName,
+)
 from autotune.outcome import Record, Verdict
 from autotune.space import Candidate
 
@@ -394,6 +402,9 @@ def test_the_schema_knows_the_names_that_the_options_and_verdicts_have() -> None
     schema = load_schema()
     config = schema["$defs"]["config"]["properties"]
     assert config["checkpointing"]["enum"] == list(get_args(Checkpointing))
+    assert config["offload"]["enum"] == list(get_args(Offload))
+    assert config["zero_stage"]["enum"] == list(ZERO_STAGES)
+    assert config["engine"]["enum"] == [e for e in get_args(EngineName) if e != "auto"]
     assert config["dtype"]["enum"] == [d for d in get_args(Dtype) if d != "auto"]
     assert config["optimizer"]["enum"] == list(get_args(OptimizerName))
     assert schema["properties"]["objective"]["enum"] == list(get_args(Objective))

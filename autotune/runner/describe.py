@@ -24,7 +24,7 @@ class Describer:
         """Start the helper, with the `environment` of the ranks whose memory it speaks of."""
         self.failed = ""
         """Why there will be no answer; empty while there may be one."""
-        self._request = request
+        self.request = request
         self._answer: Described | None = None
         self._open = True
         self._deadline = time.monotonic() + LIMIT_S
@@ -75,7 +75,7 @@ class Describer:
         with suppress(EOFError, OSError, WireError):  # the process will be seen to end
             hello = peer.receive()
             if isinstance(hello, Hello) and hello.pid == self._process.pid:
-                peer.send(self._request)
+                peer.send(self.request)
                 self._peer = peer
                 return
         peer.close()
