@@ -11,15 +11,14 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
-from numpy.typing import NDArray
 
+from autotune.belief import Array
 from autotune.space import Space
 from autotune.wire import Describe, Described, ModelSpec
 
 MOST_MICRO_BATCHES = 17
 """Of a longer axis so many are asked for, evenly spread; between them peaks are interpolated."""
 
-Floats = NDArray[np.float64]
 
 
 def request(space: Space) -> Describe:
@@ -53,7 +52,7 @@ class Activations:
     asked: Describe
     answer: Described
 
-    def held(self, space: Space) -> Floats:
+    def held(self, space: Space) -> Array:
         """Bytes between steps: weights, optimizer state, and gradients that stay."""
         held = np.empty(len(space.candidates))
         for (depth, _, checkpointing), where in _curves(space).items():
@@ -61,7 +60,7 @@ class Activations:
             held[where] = _deep(shallow, depth)
         return held
 
-    def peaks(self, space: Space) -> Floats:
+    def peaks(self, space: Space) -> Array:
         """Bytes at the peak of a whole step."""
         peaks = np.empty(len(space.candidates))
         sizes = np.array([c.micro_batch for c in space.candidates], dtype=float)
@@ -73,19 +72,19 @@ class Activations:
             peaks[where] = np.maximum(self._along_sizes(sizes[where], traced), update)
         return peaks
 
-    def activation_bytes(self, space: Space) -> Floats:
+    def activation_bytes(self, space: Space) -> Array:
         """Bytes at the peak over those held between steps: activations, temporaries, and
         gradients that do not stay."""
         return self.peaks(space) - self.held(space)
 
-    def _along_sizes(self, sizes: Floats, traced: Floats) -> Floats:
+    def _along_sizes(self, sizes: Array, traced: Array) -> Array:
         """`traced` has the values at the traced micro_batches; lines between and beyond them."""
         known = np.array(self.asked.micro_batches, dtype=float)
         if len(known) == 1:
             return np.full(len(sizes), traced[0])
         left = np.clip(np.searchsorted(known, sizes) - 1, 0, len(known) - 2)
         slopes = np.diff(traced) / np.diff(known)
-        along: Floats = traced[left] + slopes[left] * (sizes - known[left])
+        along: Array = traced[left] + slopes[left] * (sizes - known[left])
         return along
 
     def _models(self, space: Space, depth: int, checkpointing: str) -> list[int]:
@@ -99,15 +98,15 @@ class Activations:
         return {(m.width, m.checkpointing, m.depth): place for place, m in enumerate(models)}
 
     @cached_property
-    def _held(self) -> Floats:
+    def _held(self) -> Array:
         return _known(self.answer.held_bytes)
 
     @cached_property
-    def _updates(self) -> Floats:
+    def _updates(self) -> Array:
         return _known(self.answer.update_bytes)
 
     @cached_property
-    def _peaks(self) -> Floats:
+    def _peaks(self) -> Array:
         return _known(self.answer.peak_bytes)
 
 
@@ -119,12 +118,12 @@ def _curves(space: Space) -> dict[tuple[int, int, str], list[int]]:
     return found
 
 
-def _deep(shallow: Floats, depth: int) -> Floats:
+def _deep(shallow: Array, depth: int) -> Array:
     """The value at `depth` from those at depths 1 and 2, which are the first axis."""
-    deep: Floats = shallow[0] + (depth - 1) * (shallow[1] - shallow[0])
+    deep: Array = shallow[0] + (depth - 1) * (shallow[1] - shallow[0])
     return deep
 
 
-def _known(values: object) -> Floats:
+def _known(values: object) -> Array:
     array = np.array(values, dtype=float)
     return np.where(array < 0, np.nan, array)

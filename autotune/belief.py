@@ -1,20 +1,22 @@
 """What is believed of one quantity over all candidates of a space: a Gaussian process.
 
 The prior is a mean and a sum of covariance terms; each measurement corrects all candidates at
-once. Source: Rasmussen & Williams, Gaussian Processes for Machine Learning (2006), section 2.2;
-the update is one row of the Cholesky factor of algorithm 2.1.
+once. Source: Rasmussen & Williams, Gaussian Processes for Machine Learning (2006), algorithm 2.1.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
-Array = np.ndarray[Any, np.dtype[np.float64]]
-Codes = np.ndarray[Any, np.dtype[np.intp]]
+Array = NDArray[np.float64]
+Codes = NDArray[np.intp]
+
+_SUPPOSED_NOISE = 1e-4
+"""Variance of what is only supposed, as a share of the prior's: nearly known."""
 
 
 @dataclass(frozen=True)
@@ -43,51 +45,6 @@ class Term:
         return found
 
 
-class Belief:
-    """Mean and variance of each candidate, given what was observed."""
-
-    def __init__(self, mean: Array, terms: Sequence[Term]) -> None:
-        self.mean = mean.astype(np.float64)
-        self.variance = np.sum([term.scale**2 for term in terms], axis=0)
-        self.log_evidence = 0.0
-        """Logarithm of the density that this belief gave to what was observed."""
-        self._terms = tuple(terms)
-        self._factor: list[Array] = []
-
-    def observe(self, index: int, value: float, noise_variance: float) -> None:
-        """Correct every candidate by a measurement of one; its variance must be above 0."""
-        covariance = np.sum([term.covariance(index) for term in self._terms], axis=0)
-        for row in self._factor:
-            covariance -= row[index] * row
-        spread = float(np.sqrt(covariance[index] + noise_variance))
-        row = covariance / spread
-        surprise = (value - self.mean[index]) / spread
-        self.log_evidence -= surprise**2 / 2 + float(np.log(spread))
-        self.mean = self.mean + row * surprise
-        self.variance = np.maximum(self.variance - row**2, 0.0)
-        self._factor.append(row)
-
-    def supposing(self, index: int) -> Belief:
-        """This belief once candidate `index` were known: as it is expected, but surer.
-
-        Used for trials that still run (the "believer" of Ginsbourger et al., 2010).
-        """
-        supposed = Belief.__new__(Belief)
-        supposed.mean, supposed.variance = self.mean, self.variance
-        supposed.log_evidence = self.log_evidence
-        supposed._terms, supposed._factor = self._terms, list(self._factor)
-        supposed.observe(
-            index, float(self.mean[index]), 1e-4 * float(self.variance[index]) + 1e-30
-        )
-        return supposed
-
-    @property
-    def deviation(self) -> Array:
-        """Standard deviation of each candidate."""
-        found: Array = np.sqrt(self.variance)
-        return found
-
-
 @dataclass(frozen=True)
 class Variant:
     """A prior that is off by this much more, and measurements that are this much noisier."""
@@ -97,25 +54,91 @@ class Variant:
     log_prior: float = 0.0
 
 
-class Beliefs:
-    """The same belief under several variants of its prior; what is observed chooses among them.
+@dataclass(frozen=True)
+class Belief:
+    """Of every candidate."""
 
-    Source: Rasmussen & Williams (2006), section 5.4.1; a grid instead of a gradient, since there
-    are few measurements and two numbers.
+    mean: Array
+    deviation: Array
+    """Standard deviation of the quantity, its measurement's noise left out."""
+
+
+@dataclass(frozen=True)
+class _Seen:
+    index: int
+    value: float
+    noise_variance: float
+    covariance: Array
+    """Prior, of the measured candidate with all."""
+
+
+class Beliefs:
+    """A prior in several variants, what was observed, and what follows for all candidates.
+
+    What was observed also chooses the variant, by its likelihood. Source: Rasmussen & Williams,
+    section 5.4.1; a grid instead of a gradient, since there are few measurements and two numbers.
     """
 
     def __init__(self, mean: Array, terms: Sequence[Term], variants: Sequence[Variant]) -> None:
-        self._variants = [
-            (each, Belief(mean, [replace(t, scale=each.scale * t.scale) for t in terms]))
-            for each in variants
-        ]
+        self._mean = mean.astype(np.float64)
+        self._variance: Array = np.sum([term.scale**2 for term in terms], axis=0)
+        self._terms = tuple(terms)
+        self._variants = tuple(variants)
+        self._seen: list[_Seen] = []
+        self._known: Belief | None = None
 
     def observe(self, index: int, value: float, noise_variance: float) -> None:
-        """Correct every variant by a measurement of candidate `index`."""
-        for variant, belief in self._variants:
-            belief.observe(index, value, variant.noise**2 * noise_variance)
+        """A measurement of candidate `index`; its variance must be above 0."""
+        self._seen.append(self._row(index, value, noise_variance))
+        self._known = None
+
+    def belief(self, pending: Sequence[int] = ()) -> Belief:
+        """What follows from the observations.
+
+        `pending` candidates count as if they had come out as expected: no mean changes, and
+        their surroundings become surer (the "believer" of Ginsbourger et al., 2010).
+        """
+        if self._known is None:
+            self._known = self._posterior(self._seen)
+        if not pending:
+            return self._known
+        supposed = [
+            self._row(i, float(self._known.mean[i]), _SUPPOSED_NOISE * float(self._variance[i]))
+            for i in pending
+        ]
+        return self._posterior([*self._seen, *supposed])
 
     @property
-    def likely(self) -> tuple[Variant, Belief]:
+    def likely(self) -> Variant:
         """The variant that what was observed speaks for."""
-        return max(self._variants, key=lambda each: each[0].log_prior + each[1].log_evidence)
+        return max(self._variants, key=self._log_evidence)
+
+    def _row(self, index: int, value: float, noise_variance: float) -> _Seen:
+        covariance: Array = np.sum([term.covariance(index) for term in self._terms], axis=0)
+        return _Seen(index, value, noise_variance, covariance)
+
+    def _posterior(self, seen: Sequence[_Seen]) -> Belief:
+        if not seen:
+            return Belief(self._mean, np.sqrt(self._variance))
+        variant = self.likely
+        factor, residual = self._factor(variant, seen)
+        with_all = variant.scale**2 * np.linalg.solve(factor, [each.covariance for each in seen])
+        mean = self._mean + residual @ with_all
+        variance = variant.scale**2 * self._variance - (with_all**2).sum(axis=0)
+        return Belief(mean, np.sqrt(variance.clip(0.0)))
+
+    def _factor(self, variant: Variant, seen: Sequence[_Seen]) -> tuple[Array, Array]:
+        """Cholesky factor of the covariance of what was seen, and its whitened residual."""
+        at = [each.index for each in seen]
+        prior = variant.scale**2 * np.array([each.covariance[at] for each in seen])
+        noise = variant.noise**2 * np.array([each.noise_variance for each in seen])
+        factor = np.asarray(np.linalg.cholesky(prior + np.diag(noise)), dtype=np.float64)
+        off = np.array([each.value for each in seen]) - self._mean[at]
+        return factor, np.asarray(np.linalg.solve(factor, off), dtype=np.float64)
+
+    def _log_evidence(self, variant: Variant) -> float:
+        if not self._seen:
+            return variant.log_prior
+        factor, residual = self._factor(variant, self._seen)
+        fit = -(residual @ residual) / 2 - np.log(np.diag(factor)).sum()
+        return variant.log_prior + float(fit)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from autotune.belief import Array, Belief, Codes
-from autotune.memory import device_memory, host_memory, normal_cdf
+from autotune.memory import MemoryModel, host_memory, normal_cdf
 from autotune.options import Objective
 from autotune.outcome import Outcome, Verdict, step_s_for
 from autotune.space import Build, Candidate, Space
@@ -50,12 +50,14 @@ class Proposal:
 class Frontier:
     """Beliefs about all candidates, and the choice that follows from them."""
 
-    def __init__(self, space: Space, kind: str, objective: Objective) -> None:
+    def __init__(self, space: Space, kind: str, objective: Objective, memory: MemoryModel) -> None:
         self._space = space
         self._kind = kind
         self._index = {candidate: i for i, candidate in enumerate(space.candidates)}
-        self.memory = device_memory(space, kind)
-        self.host_memory = host_memory(space, kind)
+        self.memory = memory
+        offloads = any(c.offload != "none" for c in space.candidates)
+        # Without offload the host holds what the devices hold, or nothing of note.
+        self.host_memory = host_memory(space, kind) if offloads else None
         self.speed = SpeedModel(space, kind)
         one_step = [step_s_for(1.0, c, space.workload, objective) for c in space.candidates]
         self._work = np.log(one_step)
@@ -66,14 +68,15 @@ class Frontier:
     def trace(self, over: Array, base_bytes: int | None) -> None:
         """Start from traced memory instead of closed forms; see `memory.Parts.traced`."""
         self.memory.trace(over, base_bytes)
-        if self._kind == "cpu":  # the host holds what the devices hold
+        if self.host_memory is not None and self._kind == "cpu":  # it holds what the devices do
             ranks = self._space.workload.world_size
             self.host_memory.trace(ranks * over, base_bytes and ranks * base_bytes)
 
     def observe(self, candidate: Candidate, outcome: Outcome) -> None:
         """Learn from a finished trial."""
         self.memory.observe(candidate, outcome)
-        self.host_memory.observe(candidate, outcome)
+        if self.host_memory is not None:
+            self.host_memory.observe(candidate, outcome)
         if outcome.measurement is not None:
             self.speed.observe(candidate, outcome.measurement)
         if outcome.verdict == Verdict.OK:
@@ -81,10 +84,10 @@ class Frontier:
 
     def propose(self, allowed: Codes, pending: Sequence[Candidate], costs: Costs) -> Proposal:
         """The best of the `allowed` candidates, of which there must be one."""
-        belief = self.speed.belief
-        for candidate in pending:
-            belief = belief.supposing(self._index[candidate])
-        chance = np.minimum(self.memory.chance(), self.host_memory.chance())[allowed]
+        belief = self.speed.belief(pending)
+        chance = self.memory.chance()[allowed]
+        if self.host_memory is not None:
+            chance = np.minimum(chance, self.host_memory.chance()[allowed])
         gain = self._gain(belief)[allowed] * chance
         seconds = self._seconds(costs, belief)[allowed]
         score = np.where(chance >= min(CAUTION, chance.max()), gain / seconds, -1.0)
@@ -98,7 +101,7 @@ class Frontier:
 
     def _beside_incumbent(self) -> list[int]:
         """What is next to the incumbent in micro_batch, in its build and length."""
-        values = self._work - self.speed.belief.mean
+        values = self._work - self.speed.belief().mean
         incumbent = self._space.candidates[max(self._fitting, key=lambda i: values[i])]
         same = [
             c for c in self._space.candidates

@@ -15,7 +15,7 @@ from typing import Literal
 
 import numpy as np
 
-from autotune.belief import Array, Belief, Beliefs, Codes, Term, Variant
+from autotune.belief import Array, Beliefs, Codes, Term, Variant
 from autotune.outcome import Outcome, Verdict
 from autotune.shapes import GptShape
 from autotune.space import Candidate, Space
@@ -112,12 +112,12 @@ class MemoryModel:
         elif outcome.verdict == Verdict.OOM and self._part == "device":
             # The peak is over the capacity; nobody saw how far.
             at_least = (1 + _OOM_BEYOND) * self._capacity_bytes
-            if self._belief.mean[i] < at_least:
+            if self._beliefs.belief().mean[i] < at_least:
                 self._beliefs.observe(i, at_least, (_OOM_BEYOND * self._capacity_bytes) ** 2)
 
     def predict(self, candidate: Candidate) -> Prediction:
         """The peak of `candidate` as it would be measured."""
-        i, belief = self._index[candidate], self._belief
+        i, belief = self._index[candidate], self._beliefs.belief()
         mean = float(belief.mean[i])
         off = _Z95 * float(np.hypot(belief.deviation[i], _noise(mean)))
         low, middle, high = (int(max(0.0, value)) for value in (mean - off, mean, mean + off))
@@ -125,13 +125,9 @@ class MemoryModel:
 
     def chance(self) -> Array:
         """Probability of each candidate that its measured peak keeps within the limit."""
-        mean = self._belief.mean
-        off = np.hypot(self._belief.deviation, _noise(mean))
-        return normal_cdf((self._limit_bytes - mean) / off)
-
-    @property
-    def _belief(self) -> Belief:
-        return self._beliefs.likely[1]
+        belief = self._beliefs.belief()
+        off = np.hypot(belief.deviation, _noise(belief.mean))
+        return normal_cdf((self._limit_bytes - belief.mean) / off)
 
 
 def device_memory(space: Space, kind: str) -> MemoryModel:

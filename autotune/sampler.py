@@ -17,9 +17,11 @@ from optuna.samplers import BaseSampler, RandomSampler, TPESampler
 from optuna.study import Study
 from optuna.trial import FrozenTrial, TrialState
 
+from autotune.belief import Array
 from autotune.frontier import ENOUGH, Costs, Frontier
+from autotune.memory import device_memory
 from autotune.options import Objective, Options
-from autotune.outcome import outcome_from
+from autotune.outcome import Outcome, outcome_from
 from autotune.space import AXES, Build, Candidate, Space
 
 _NUMERIC = ("depth", "seq_len", "micro_batch")
@@ -49,8 +51,13 @@ class SpaceSampler(BaseSampler):
     round = 4
     """Trials that a study had best ask for at once, in one build."""
 
-    def __init__(self, space: Space, base: BaseSampler | None) -> None:
+    def __init__(self, space: Space, kind: str, base: BaseSampler | None) -> None:
         self.build: Build | None = None
+        self.costs = Costs()
+        """What a probe takes now; for those samplers that weigh it."""
+        self.memory = device_memory(space, kind)
+        """What trials have taught of every candidate's peak."""
+        self._learned: set[int] = set()
         self._base = base
         self.distributions = distributions(space)
         self._candidates = space.candidates
@@ -77,6 +84,30 @@ class SpaceSampler(BaseSampler):
     def why_stop(self, study: Study) -> str | None:
         """Why no further candidate is worth a probe; None where one may be."""
         return None
+
+    def trace(self, over: Array, base_bytes: int | None) -> None:
+        """Start from traced memory instead of closed forms; see `memory.Parts.traced`."""
+        self.memory.trace(over, base_bytes)
+
+    def learn(self, study: Study) -> list[Candidate]:
+        """Learn from trials that ended since the last call; returns those that still run."""
+        pending: list[Candidate] = []
+        for trial in study.get_trials(deepcopy=False):
+            if trial.number in self._learned or len(trial.params) < len(AXES):
+                continue  # known, or still being asked for
+            candidate = Candidate(**trial.params)
+            self.close(candidate)
+            if trial.state == TrialState.RUNNING:
+                pending.append(candidate)
+            elif trial.state.is_finished():
+                self._learned.add(trial.number)
+                outcome = trial.user_attrs.get("outcome")
+                if outcome is not None:
+                    self._observe(candidate, outcome_from(outcome))
+        return pending
+
+    def _observe(self, candidate: Candidate, outcome: Outcome) -> None:
+        self.memory.observe(candidate, outcome)
 
     def infer_relative_search_space(
         self, study: Study, trial: FrozenTrial
@@ -152,43 +183,30 @@ class FrontierSampler(SpaceSampler):
     round = 1
 
     def __init__(self, space: Space, kind: str, objective: Objective) -> None:
-        super().__init__(space, None)
-        self.costs = Costs()
-        self.frontier = Frontier(space, kind, objective)
-        self._learned: set[int] = set()
+        super().__init__(space, kind, None)
+        self._frontier = Frontier(space, kind, objective, self.memory)
 
     def sample_relative(
         self, study: Study, trial: FrozenTrial, search_space: dict[str, BaseDistribution]
     ) -> dict[str, Any]:
-        pending = self._learn(study)
-        proposal = self.frontier.propose(self._allowed(), pending, self.costs)
+        pending = self.learn(study)
+        proposal = self._frontier.propose(self._allowed(), pending, self.costs)
         return params(self._candidates[proposal.index])
 
     def why_stop(self, study: Study) -> str | None:
-        pending = self._learn(study)
+        pending = self.learn(study)
         if not self.has_open():
             return "every candidate was tried"
-        proposal = self.frontier.propose(self._allowed(), pending, self.costs)
+        proposal = self._frontier.propose(self._allowed(), pending, self.costs)
         if proposal.gain >= ENOUGH:
             return None
         return f"no candidate is expected to gain {ENOUGH:.0%}"
 
-    def _learn(self, study: Study) -> list[Candidate]:
-        """Learn from trials that ended since the last call; returns those that still run."""
-        pending: list[Candidate] = []
-        for trial in study.get_trials(deepcopy=False):
-            if trial.number in self._learned or len(trial.params) < len(AXES):
-                continue  # known, or still being asked for
-            candidate = Candidate(**trial.params)
-            self.close(candidate)
-            if trial.state == TrialState.RUNNING:
-                pending.append(candidate)
-            elif trial.state.is_finished():
-                self._learned.add(trial.number)
-                outcome = trial.user_attrs.get("outcome")
-                if outcome is not None:
-                    self.frontier.observe(candidate, outcome_from(outcome))
-        return pending
+    def trace(self, over: Array, base_bytes: int | None) -> None:
+        self._frontier.trace(over, base_bytes)
+
+    def _observe(self, candidate: Candidate, outcome: Outcome) -> None:
+        self._frontier.observe(candidate, outcome)
 
 
 def make(space: Space, options: Options, kind: str) -> SpaceSampler:
@@ -197,14 +215,14 @@ def make(space: Space, options: Options, kind: str) -> SpaceSampler:
     if name == "frontier":
         return FrontierSampler(space, kind, options.objective)
     if name == "grid":
-        return SpaceSampler(space, None)
+        return SpaceSampler(space, kind, None)
     if name == "random":
-        return SpaceSampler(space, RandomSampler(seed=seed))
+        return SpaceSampler(space, kind, RandomSampler(seed=seed))
     if name == "gp":
         from optuna.samplers import GPSampler  # imports torch when used: only when asked for
 
-        return SpaceSampler(space, GPSampler(seed=seed, deterministic_objective=False))
-    return SpaceSampler(space, TPESampler(seed=seed))
+        return SpaceSampler(space, kind, GPSampler(seed=seed, deterministic_objective=False))
+    return SpaceSampler(space, kind, TPESampler(seed=seed))
 
 
 def params(candidate: Candidate) -> dict[str, Any]:

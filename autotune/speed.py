@@ -8,6 +8,7 @@ traffic per stage from ZeRO (arXiv 1910.02054, section 7) and ZeRO-Offload (arXi
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -82,10 +83,9 @@ class SpeedModel:
             Term(0.08 * ones, group=cell, position=tokens / 0.4),
         ], _VARIANTS)  # fmt: skip
 
-    @property
-    def belief(self) -> Belief:
-        """Logarithm of the seconds of a step."""
-        return self._beliefs.likely[1]
+    def belief(self, pending: Sequence[Candidate] = ()) -> Belief:
+        """Logarithm of the seconds of a step, where `pending` candidates come out as expected."""
+        return self._beliefs.belief([self._index[candidate] for candidate in pending])
 
     def observe(self, candidate: Candidate, found: Measurement) -> None:
         """Step times that were measured."""

@@ -24,7 +24,6 @@ from autotune.device.replay import ReplayDevice
 from autotune.export import best
 from autotune.frontier import Costs
 from autotune.journal import Journal, candidate_of
-from autotune.memory import device_memory
 from autotune.options import Options, gib
 from autotune.outcome import (
     DISTURBED_SHARE,
@@ -126,7 +125,6 @@ class Study:
         self._publish = publish
         self._traced = traced
         self._rule = rule_for(device_kind, options.budget_s)
-        self._memory = device_memory(space, device_kind)
         self._probed = 0
         self._group_start_s: list[float] = []
         self._group_probe_s = 0.0
@@ -162,11 +160,10 @@ class Study:
         if not self._sampler.has_open():
             return "every candidate of the space was tried"
         self._take_trace()
-        if isinstance(self._sampler, sampler.FrontierSampler):
-            # Candidates of the live build are the cheaper by a group's start.
-            self._sampler.costs = Costs(
-                self._runner.live_build, self._start_s(), self._typical_probe_s()
-            )
+        # Candidates of the live build are the cheaper by a group's start.
+        self._sampler.costs = Costs(
+            self._runner.live_build, self._start_s(), self._typical_probe_s()
+        )
         return self._sampler.why_stop(self._journal.study)
 
     def _why_stop(self) -> str | None:
@@ -189,9 +186,7 @@ class Study:
         self._traced = lambda: None
         over = found.activation_bytes(self._space)
         base_bytes = found.answer.base_bytes if self._kind == "cpu" else None
-        self._memory.trace(over, base_bytes)
-        if isinstance(self._sampler, sampler.FrontierSampler):
-            self._sampler.frontier.trace(over, base_bytes)
+        self._sampler.trace(over, base_bytes)
 
     def _ask_round(self) -> list[tuple[Trial, Candidate]]:
         """Some open candidates of one build, ascending in tokens.
@@ -274,7 +269,6 @@ class Study:
     def _tell(self, trial: Trial, record: Record) -> None:
         before = self._incumbent()
         self.records.append(record)
-        self._memory.observe(record.candidate, record.outcome)
         if self._incumbent() is not before:
             self._publish([*self.records, *self.settled])
         found = record.outcome.measurement
@@ -290,7 +284,8 @@ class Study:
     def _measure(self, job: Job, until_s: float) -> Outcome:
         """Run `job` until the machine leaves it in peace, or until it was tried often enough."""
         started_s = self._clock.elapsed_s()
-        predicted = self._memory.predict(job.candidate)
+        self._sampler.learn(self._journal.study)
+        predicted = self._sampler.memory.predict(job.candidate)
         outcome: Outcome | None = None
         start_s = warmup_s = timed_s = 0.0
         for attempt in range(1, ATTEMPTS + 1):

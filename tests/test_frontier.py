@@ -13,7 +13,7 @@ from support.records import LIMITS, MIB, record, space
 from autotune.belief import Array
 from autotune.frontier import ENOUGH, Costs, Frontier
 from autotune.journal import _jsonable
-from autotune.memory import normal_cdf
+from autotune.memory import device_memory, normal_cdf
 from autotune.outcome import Outcome, Record, Verdict, judge
 from autotune.sampler import FrontierSampler
 from autotune.space import Candidate, Space
@@ -41,8 +41,12 @@ def measured(candidate: Candidate, among: Space) -> Record:
     return replace(found, outcome=replace(found.outcome, verdict=verdict, reason=reason))
 
 
+def made(among: Space) -> Frontier:
+    return Frontier(among, "cpu", "flops", device_memory(among, "cpu"))
+
+
 def search(among: Space, probes: int) -> tuple[list[Record], Frontier]:
-    frontier, told = Frontier(among, "cpu", "flops"), []
+    frontier, told = made(among), []
     is_open = np.ones(len(among.candidates), dtype=bool)
     for _ in range(min(probes, len(among.candidates))):
         index = frontier.propose(np.flatnonzero(is_open), [], NO_COSTS).index
@@ -101,7 +105,7 @@ def test_an_interval_holds_most_of_what_is_measured_later() -> None:
 
 
 def test_out_of_memory_raises_what_is_believed_of_the_candidate() -> None:
-    frontier = Frontier(SPACE, "cpu", "flops")
+    frontier = made(SPACE)
     small = SPACE.candidates[0]
     before = frontier.memory.predict(small).bytes
     frontier.observe(small, Outcome(Verdict.OOM))
@@ -139,7 +143,7 @@ def test_a_space_in_which_only_micro_batch_1_fits_finds_it() -> None:
 
 
 def test_while_nothing_fits_it_goes_on_however_small_the_chance() -> None:
-    frontier = Frontier(limited(1), "cpu", "flops")
+    frontier = made(limited(1))
     for index in (0, 1):
         assert frontier.propose(np.arange(len(SPACE.candidates)), [], NO_COSTS).gain >= ENOUGH
         frontier.observe(SPACE.candidates[index], Outcome(Verdict.OOM))
