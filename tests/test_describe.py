@@ -99,17 +99,21 @@ def test_sizes_between_the_ends_have_the_peaks_of_their_own_traces() -> None:
     assert max(grown) > 1.5 * min(grown)  # there is a hinge among them
 
 
-def test_the_growth_with_micro_batch_is_that_of_a_real_process(tmp_path: Path) -> None:
+def test_the_growth_with_micro_batch_is_that_of_a_real_process(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Otherwise the heap keeps freed pieces resident, a third of the growth and more.
+    monkeypatch.setenv("MALLOC_MMAP_THRESHOLD_", "65536")
     sizes = [16, 128]
     real = [
         train(
-            tmp_path / str(size), world_size=1, micro_batch=size, global_batch=size, steps=2,
+            tmp_path / str(size), world_size=1, micro_batch=size, global_batch=size, steps=3,
             depth=4, width=128, vocab_size=512,
         ).peak_bytes
         for size in sizes
     ]  # fmt: skip
     traced = describe.describe(ask(gpt(4), seq_lens=[32], micro_batches=sizes)).peak_bytes[0][0]
-    assert traced[1] - traced[0] == pytest.approx(real[1] - real[0], rel=0.35)
+    assert traced[1] - traced[0] == pytest.approx(real[1] - real[0], rel=0.05)
 
 
 def test_checkpointing_lowers_what_a_sample_adds() -> None:
