@@ -20,7 +20,6 @@ MOST_MICRO_BATCHES = 17
 """Of a longer axis so many are asked for, evenly spread; between them peaks are interpolated."""
 
 
-
 def request(space: Space) -> Describe:
     """What to trace for `space`: every width and checkpointing at depths 1 and 2."""
     workload = space.workload

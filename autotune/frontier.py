@@ -20,7 +20,7 @@ from autotune.speed import SpeedModel
 
 ENOUGH = 0.01
 """The search ends when no candidate is expected to gain more than this share."""
-CAUTION = 0.5
+CAUTION = 0.8
 """A candidate with less chance of fitting is measured only if there is no other."""
 
 

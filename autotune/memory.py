@@ -20,8 +20,15 @@ from autotune.outcome import Outcome, Verdict
 from autotune.shapes import GptShape
 from autotune.space import Candidate, Space
 
-_PROCESS_BYTES = {"cpu": 300 * 2**20, "cuda": 900 * 2**20}
+_PROCESS_BYTES = {"cpu": 340 * 2**20, "cuda": 900 * 2**20}
 """Beside what the model takes: interpreter and libraries, or CUDA's context and workspaces."""
+_DEEPSPEED_BYTES = {"cpu": 80 * 2**20, "cuda": 0}
+"""What DeepSpeed's own modules add to that."""
+_BUILDING_BYTES = 44 * 2**20
+"""Between the imports and the model: threads, arenas, the process group."""
+_ZERO_COPIES = 2.0
+"""Of the whole gradient in fp32: what ZeRO holds in a step beside its state, flattened or on its
+way (scripts/bench_zero.py measures two to three)."""
 _BLOCK_FLOATS = 23
 """Floats a token and channel that a block keeps for its backward pass (probes/models/gpt.py)."""
 _LOGIT_BYTES = 12
@@ -69,8 +76,12 @@ class Parts:
         """These parts where `over` is what a trace found at the peak beside the state; it is NaN
         for what was not traced. `base_bytes` is the process's own, where a device holds it."""
         more = np.where(np.isnan(over), 1.0, over / (self.blocks + self.head))
-        base = self.base if base_bytes is None else np.full_like(self.base, base_bytes)
-        return replace(self, base=base, blocks=more * self.blocks, head=more * self.head)
+        more_base = 0.0
+        if base_bytes is not None:
+            more_base = base_bytes + _BUILDING_BYTES - self.base.min()
+        return replace(
+            self, base=self.base + more_base, blocks=more * self.blocks, head=more * self.head
+        )
 
 
 class MemoryModel:
@@ -84,7 +95,9 @@ class MemoryModel:
         )
         self._limit_bytes = limits.limit_bytes if part == "device" else limits.host_limit_bytes
         self._index = {candidate: i for i, candidate in enumerate(space.candidates)}
+        engine_of = space.workload.engine_of
         self._groups = _Groups(
+            codes([engine_of(c) for c in space.candidates]),
             codes([(c.zero_stage, c.offload) for c in space.candidates]),
             codes([c.checkpointing for c in space.candidates]),
             codes([c.build for c in space.candidates]),
@@ -155,6 +168,7 @@ def host_memory(space: Space, kind: str) -> MemoryModel:
 class _Groups:
     """What shares a deviation."""
 
+    engine: Codes
     stage: Codes
     checkpointing: Codes
     build: Codes
@@ -165,6 +179,8 @@ def _beliefs(parts: Parts, groups: _Groups) -> Beliefs:
     held, over = parts.base + parts.state, parts.blocks + parts.head
     terms = [
         Term(_BASE_OFF * parts.base),
+        Term(_BASE_OFF / 2 * parts.base, group=groups.engine),
+        Term(_BUILD_OFF * parts.base, group=groups.stage),
         Term(_STATE_OFF / 4 * parts.state),
         Term(_STATE_OFF * parts.state, group=groups.stage),
         Term(_BUILD_OFF * held, group=groups.build),
@@ -183,7 +199,7 @@ def _noise(peak: Array | float) -> Array:
 
 def closed_forms(space: Space, kind: str) -> Parts:
     """The parts by formula, for the `gpt` model; roughly right for any other decoder."""
-    state, blocks, head = [], [], []
+    base, state, blocks, head = [], [], [], []
     for c in space.candidates:
         held = space.workload.state_bytes(c)
         shape = space.workload.shape(c.depth)
@@ -191,12 +207,17 @@ def closed_forms(space: Space, kind: str) -> Parts:
         logits = c.tokens * float(_LOGIT_BYTES * shape.vocab_size)
         # The hinge: gradients come as activations go.
         more = max(1.0, held.gradients / (kept + logits))
+        engine = space.workload.engine_of(c)
+        zero = engine == "deepspeed" and c.zero_stage > 0
+        copies = _ZERO_COPIES * 4.0 * shape.parameters if zero else 0.0
         on_host = held.host + held.passing if kind == "cpu" else 0.0
-        state.append(held.weights + held.optimizer + on_host)
+        base.append(
+            _PROCESS_BYTES[kind] + (_DEEPSPEED_BYTES[kind] if engine == "deepspeed" else 0)
+        )
+        state.append(held.weights + held.optimizer + on_host + copies)
         blocks.append(more * kept)
         head.append(more * logits)
-    base = np.full(len(space.candidates), float(_PROCESS_BYTES[kind]))
-    return Parts(base, np.array(state), np.array(blocks), np.array(head))
+    return Parts(np.array(base, dtype=float), np.array(state), np.array(blocks), np.array(head))
 
 
 def block_bytes(shape: GptShape, checkpointing: str, dtype: str) -> float:

@@ -75,7 +75,7 @@ class SpeedModel:
             Term(1.5 * ones),
             Term(0.15 * middle),
             Term(0.2 * ones, position=tokens / 1.5),
-            Term(0.3 * ones, position=width / 0.8),
+            Term(0.2 * ones, position=width / 0.8),
             Term(0.1 * ones, position=length / 1.0),
             Term(0.1 * ones, group=checkpointing),
             Term(0.3 * ones, group=stage, position=tokens / 2.5),
