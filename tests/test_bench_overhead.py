@@ -2,31 +2,22 @@
 
 from __future__ import annotations
 
-import importlib.util
-import sys
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import pytest
 from support.records import record
+from support.scripts import load
 
 from autotune.export import trials as table
 from autotune.outcome import Verdict
 from autotune.space import Candidate
 
-SCRIPT = Path(__file__).parents[1] / "scripts" / "bench_overhead.py"
-
 
 @pytest.fixture(scope="module")
 def bench() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("bench_overhead", SCRIPT)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module  # dataclasses look their module up
-    spec.loader.exec_module(module)
-    return module
+    return load("bench_overhead")
 
 
 def trial(bench: ModuleType, started_s: float, probe_s: float, **others: Any) -> Any:

@@ -2,28 +2,19 @@
 
 from __future__ import annotations
 
-import importlib.util
-import sys
-from pathlib import Path
 from types import ModuleType
 
 import pytest
+from support.scripts import load
 
 from autotune.space import Candidate
 
-SCRIPT = Path(__file__).parents[1] / "scripts" / "bench_zero.py"
 DEPTH, WIDTH = 2, 64
 
 
 @pytest.fixture(scope="module")
 def bench() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("bench_zero", SCRIPT)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module  # dataclasses look their module up
-    spec.loader.exec_module(module)
-    return module
+    return load("bench_zero")
 
 
 @pytest.mark.parametrize(
