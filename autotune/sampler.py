@@ -221,7 +221,8 @@ def make(space: Space, options: Options, kind: str) -> SpaceSampler:
     if name == "gp":
         from optuna.samplers import GPSampler  # imports torch when used: only when asked for
 
-        return SpaceSampler(space, kind, GPSampler(seed=seed, deterministic_objective=False))
+        base = GPSampler(seed=seed, deterministic_objective=False, warn_independent_sampling=False)
+        return SpaceSampler(space, kind, base)
     return SpaceSampler(space, kind, TPESampler(seed=seed))
 
 

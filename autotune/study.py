@@ -16,7 +16,7 @@ from typing import Any
 import optuna
 from optuna.trial import Trial
 
-from autotune import activations, provenance, sampler
+from autotune import provenance, sampler
 from autotune.activations import Activations
 from autotune.budget import Clock, StopFlag
 from autotune.device import Device
@@ -38,11 +38,11 @@ from autotune.outcome import (
 )
 from autotune.report import Reporter
 from autotune.runner import Job, Result, Runner, StopRequestedError
-from autotune.runner.describe import Describer
+from autotune.runner.describe import Trace
 from autotune.runner.pool import Pool
 from autotune.runner.replay import Replay
 from autotune.space import Build, Candidate, Space
-from autotune.wire import Report, Rule, interval
+from autotune.wire import Phase, Report, Rule, interval
 
 PAY_BACK = 2.0
 """A group stays up until its probes took this many times its start."""
@@ -503,8 +503,13 @@ def run(
         best.write_best(journal.best, document)
         return document
 
+    trace = Trace(space, device, journal.logs)
+
+    def on_phase(phase: Phase, steps: int) -> None:
+        trace.poll()  # it is to be made while the first group starts
+        reporter.phase(phase, steps)
+
     runner: Pool | Replay
-    describer: Describer | None = None
     if replayed:
         runner = Replay(replayed.grid, space.limits, replayed.time, options.seed)
     else:
@@ -515,17 +520,9 @@ def run(
             logs=journal.logs,
             seed=options.seed,
             stop=lambda: bool(stop),
-            on_phase=reporter.phase,
+            on_phase=on_phase,
             note=reporter.note,
         )
-        describer = Describer(activations.request(space), journal.logs, device.rank_environment(1))
-
-    def traced() -> Activations | None:
-        if replayed is not None:
-            return replayed.grid.trace
-        assert describer is not None
-        answer = describer.poll()
-        return None if answer is None else Activations(describer.request, answer)
 
     def leave() -> None:
         runner.kill()
@@ -543,15 +540,14 @@ def run(
         reporter=reporter,
         stop=stop,
         publish=publish,
-        traced=traced,
+        traced=trace.poll,
     )
     try:
         try:
             study.run()
         finally:
             runner.close()
-            if describer is not None:
-                describer.close()
+            trace.close()
         document = publish([*study.records, *study.settled])
         if document is None:
             return _nothing(study.records, space, stop.name)

@@ -62,6 +62,8 @@ class Point:
     """The incumbent."""
     lost: bool
     """The probe ran out of memory or over the ceiling."""
+    error: float | None = None
+    """How far off the predicted peak was, as a share, where both are known."""
 
 
 Trace = list[Point]
@@ -155,7 +157,11 @@ class _Tracer:
         verdict = record.outcome.verdict
         if record.kind == "search" and verdict != Verdict.SKIPPED:
             found = None if incumbent is None else incumbent.candidate
-            self.trace.append(Point(self._clock.elapsed_s(), found, verdict.bounds_memory))
+            outcome, error = record.outcome, None
+            if outcome.measurement is not None and outcome.predicted_peak_bytes is not None:
+                peak = outcome.measurement.peaks.device_bytes
+                error = abs(outcome.predicted_peak_bytes / peak - 1)
+            self.trace.append(Point(self._clock.elapsed_s(), found, verdict.bounds_memory, error))
 
 
 def sampler_trace(grid: Grid, name: str, seed: int, probes: int) -> Trace:
@@ -170,7 +176,7 @@ def sampler_trace(grid: Grid, name: str, seed: int, probes: int) -> Trace:
             options=asked, space=grid.space, device_kind=grid.device.kind, clock=clock,
             journal=_Journal(proposals), proposals=proposals,
             runner=Replay(grid.device.grid, grid.space.limits, now, seed), reporter=tracer,
-            stop=stop, publish=lambda records: None,
+            stop=stop, publish=lambda records: None, traced=lambda: grid.device.grid.trace,
         ).run()  # fmt: skip
     finally:
         stop.restore()
@@ -187,7 +193,7 @@ Ladder = Sequence[Candidate]
 def accelerate(ladder: Ladder) -> Rule:
     """`find_executable_batch_size`: from the largest down by a tenth, until it fits.
 
-    Source: accelerate/utils/memory.py, version 1.11.
+    Source: accelerate/utils/memory.py, version 1.15.
     """
     batch = ladder[-1].micro_batch
     while fits := [c for c in ladder if c.micro_batch <= batch]:
@@ -199,7 +205,7 @@ def accelerate(ladder: Ladder) -> Rule:
 def power(ladder: Ladder) -> Rule:
     """Lightning's `scale_batch_size(mode="power")`: from 2, doubled until it does not fit.
 
-    Source: lightning/pytorch/tuner/batch_size_scaling.py, version 2.5.
+    Source: lightning/pytorch/tuner/batch_size_scaling.py, version 2.6.
     """
     yield from _doubling(ladder)
 
@@ -336,6 +342,8 @@ class Run:
     lost: float
     """Share of its probes."""
     probes: int
+    errors: tuple[float, ...]
+    """Of predicted peaks, after the fourth probe."""
 
 
 def run(task: tuple[Path, float, str, int]) -> Run:
@@ -354,6 +362,7 @@ def run(task: tuple[Path, float, str, int]) -> Run:
     return Run(
         method, {n: after(n) for n in PROBES}, {m: within(60 * m) for m in MINUTES},
         sum(p.lost for p in trace) / max(1, len(trace)), len(trace),
+        tuple(p.error for p in trace[4:] if p.error is not None),
     )  # fmt: skip
 
 
@@ -385,6 +394,11 @@ def table(runs: Sequence[Run], floor: Sequence[float]) -> list[str]:
     searches = [str(len(of[name])) for name in methods]
     lines.append("| searches | " + " | ".join(searches) + " |")
     lines.append("")
+    errors = [error for r in of.get("frontier", []) for error in r.errors]
+    if errors:
+        lines.append(
+            f"After four probes frontier predicts peaks to {np.median(errors):.1%} (median)."
+        )
     lines.append(
         f"Noise floor (an oracle with one measurement of every candidate): {percent(floor)}."
     )

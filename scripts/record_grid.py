@@ -23,7 +23,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from autotune import activations, cli, grid, provenance
+from autotune import cli, grid, provenance
 from autotune.activations import Activations
 from autotune.budget import StopFlag
 from autotune.device import Device, check_idle, open_device
@@ -32,7 +32,7 @@ from autotune.device.replay import ReplayDevice
 from autotune.options import UsageError, parse_duration_s, parse_share
 from autotune.outcome import others_share
 from autotune.runner import Job, Result, StopRequestedError
-from autotune.runner.describe import Describer
+from autotune.runner.describe import Trace
 from autotune.runner.pool import Pool
 from autotune.space import Candidate, Space, resolve
 from autotune.study import rule_for
@@ -130,16 +130,15 @@ def record(
 def traced(space: Space, device: Device) -> Activations | None:
     """The trace that a study starts from, so that a replay can start from it too."""
     with tempfile.TemporaryDirectory(prefix="autotune-grid-") as logs:
-        describer = Describer(activations.request(space), Path(logs), device.rank_environment(1))
+        trace = Trace(space, device, Path(logs))
         try:
-            while (answer := describer.poll()) is None and not describer.failed:
+            while (found := trace.poll()) is None and not trace.failed:
                 time.sleep(0.1)
         finally:
-            describer.close()
-    if answer is None:
-        print(f"no trace: {describer.failed}", file=sys.stderr)
-        return None
-    return Activations(describer.request, answer)
+            trace.close()
+    if trace.failed:
+        print(f"no trace: {trace.failed}", file=sys.stderr)
+    return found
 
 
 def main(arguments: Sequence[str]) -> int:

@@ -116,6 +116,7 @@ def test_the_tables_say_what_was_missed(tmp_path: Path) -> None:
             dict.fromkeys(bench.MINUTES, regret),
             0.2,
             9,
+            (0.01, 0.03, 0.02),
         )
 
     runs = [made("frontier", 0.10), made("random", 0.03)]
@@ -125,3 +126,4 @@ def test_the_tables_say_what_was_missed(tmp_path: Path) -> None:
     assert "random after 4" in said
     table = "\n".join(bench.table(runs, [0.01, 0.02]))
     assert "| after 12 probes | 10.0 / 10.0 | 3.0 / 3.0 |" in table
+    assert "predicts peaks to 2.0% (median)" in table

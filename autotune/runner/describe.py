@@ -9,8 +9,12 @@ from contextlib import suppress
 from multiprocessing.connection import wait
 from pathlib import Path
 
+from autotune.activations import Activations, request
+from autotune.device import Device
+from autotune.device.replay import ReplayDevice
 from autotune.runner.channel import Channel, Peer
 from autotune.runner.local import start_rank
+from autotune.space import Space
 from autotune.wire import Describe, Described, Entered, Fault, Hello, WireError
 
 LIMIT_S = 300.0
@@ -20,11 +24,11 @@ LEAST_PRIORITY = 19
 class Describer:
     """One process and one request. An answer or a failure ends the process."""
 
-    def __init__(self, request: Describe, logs: Path, environment: dict[str, str]) -> None:
+    def __init__(self, asked: Describe, logs: Path, environment: dict[str, str]) -> None:
         """Start the helper, with the `environment` of the ranks whose memory it speaks of."""
         self.failed = ""
         """Why there will be no answer; empty while there may be one."""
-        self.request = request
+        self.request = asked
         self._answer: Described | None = None
         self._open = True
         self._deadline = time.monotonic() + LIMIT_S
@@ -103,3 +107,34 @@ class Describer:
     def _fail(self, why: str) -> None:
         self.failed = f"{why}; see {self._log.name}"
         self.close()
+
+
+class Trace:
+    """A study's trace: made by a helper process, or as it was recorded."""
+
+    def __init__(self, space: Space, device: Device, logs: Path) -> None:
+        self._found: Activations | None = None
+        self._describer: Describer | None = None
+        if isinstance(device, ReplayDevice):
+            self._found = device.grid.trace
+        else:
+            environment = device.rank_environment(space.workload.world_size)
+            self._describer = Describer(request(space), logs, environment)
+
+    @property
+    def failed(self) -> str:
+        """Why there will be none; empty while there may be one."""
+        return "" if self._describer is None else self._describer.failed
+
+    def poll(self) -> Activations | None:
+        """The trace, once it is there; never waits for it."""
+        if self._found is None and self._describer is not None:
+            answer = self._describer.poll()
+            if answer is not None:
+                self._found = Activations(self._describer.request, answer)
+        return self._found
+
+    def close(self) -> None:
+        """No process is left when this returns."""
+        if self._describer is not None:
+            self._describer.close()
