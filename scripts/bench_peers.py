@@ -1,0 +1,422 @@
+"""Other tools that look for a micro-batch, and this one, on the same GPT under the same limit.
+
+    .venv/bin/pip install -c scripts/constraints.txt -e .[bench]
+    .venv/bin/python scripts/bench_peers.py [--budget 2m] [--capacity 896MiB] [--repeats 3]
+
+Each tool searches micro_batch in processes of its own on the CPU, one after the other, under the
+memory limit that a rank of the study has. The study has a second row, in which it searches
+seq_len and checkpointing as well. Then whatever they found is measured beside every micro_batch,
+in turns, in the same worker groups. Progress goes to stderr. A tool that is not installed, fails
+or takes too long has a row that says so; the exit code is 0 whatever comes out.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import importlib.util
+import json
+import os
+import random
+import signal
+import statistics
+import subprocess
+import sys
+import sysconfig
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+from peers.task import Task
+
+from autotune.device import Device, open_device
+from autotune.export import deepspeed
+from autotune.options import UsageError, parse_bytes
+from autotune.outcome import Verdict
+from autotune.report.terminal import si
+from autotune.runner import Job, Result
+from autotune.runner.local import OPS
+from autotune.runner.pool import Pool
+from autotune.space import Candidate, Limits, Workload
+from autotune.wire import Peaks, Rule, interval
+
+SCRIPTS = Path(__file__).resolve().parent
+DEPTH, WIDTH, VOCAB_SIZE, SEQ_LEN = 4, 256, 4096, 128
+STUDIES = (
+    ("this project", ("--seq-len", str(SEQ_LEN), "--checkpointing", "none")),
+    ("this project, wider space", ("--seq-len", "64,128,256", "--checkpointing", "none,full")),
+)
+CEILING = 0.8
+WORKLOAD = Workload("gpt", WIDTH, VOCAB_SIZE, "fp32", "adamw", "ddp", 1, None)
+RULE = Rule(
+    warmup_steps=3, warmup_tolerance=0.2, warmup_limit_s=1.0,
+    timed_steps=5, half_width=0.02, timed_limit_s=1.5,
+)  # fmt: skip
+DEADLINE_S = 180.0
+REMARK_CHARACTERS = 160
+
+
+@dataclass(frozen=True)
+class Peer:
+    """A tool that is driven by one of the scripts in `peers/`."""
+
+    tool: str
+    modules: tuple[str, ...]
+    """What has to be installed for it."""
+    script: str
+    mode: str = ""
+
+    @property
+    def name(self) -> str:
+        return f"{self.tool}, {self.mode}" if self.mode else self.tool
+
+
+PEERS = (
+    Peer("accelerate, find_executable_batch_size", ("accelerate",), "with_accelerate.py"),
+    Peer("Lightning, scale_batch_size", ("lightning",), "with_lightning.py", "power"),
+    Peer("Lightning, scale_batch_size", ("lightning",), "with_lightning.py", "binsearch"),
+    Peer("DeepSpeed, --autotuning tune", ("deepspeed", "tabulate"), "with_deepspeed.py"),
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """What is measured: a candidate and the micro-steps of its optimizer step."""
+
+    candidate: Candidate
+    grad_accum: int = 1
+
+
+@dataclass(frozen=True)
+class Found:
+    """What one tool came to, and what that took."""
+
+    tool: str
+    schedule: Schedule | None = None
+    wall_s: float = 0.0
+    launches: int = 0
+    """Processes that trained."""
+    ooms: int = 0
+    remark: str = ""
+
+
+@dataclass
+class Measured:
+    """A schedule in the common harness, over all repeats."""
+
+    flops_per_s: list[float] = field(default_factory=list)
+    """Model FLOP/s of each repeat, from the median of its steps."""
+    peak_bytes: int = 0
+    """The largest of any repeat."""
+    reason: str = ""
+    """Why there is no measurement."""
+
+    @property
+    def median(self) -> float:
+        return statistics.median(self.flops_per_s)
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """All that was measured, and what it is held against."""
+
+    measured: Mapping[Schedule, Measured]
+    axis: Sequence[Schedule]
+    """What all tools could have found."""
+    limits: Limits
+
+    def objection(self, schedule: Schedule) -> str:
+        """Why a configuration may not be used; empty where it may."""
+        found = self.measured[schedule]
+        over = found.peak_bytes > self.limits.limit_bytes
+        return found.reason or ("over the ceiling" if over else "")
+
+    @property
+    def optimum(self) -> Schedule | None:
+        """The fastest of the axis that may be used; None where nothing may."""
+        fits = [each for each in self.axis if not self.objection(each)]
+        return max(fits, key=lambda each: self.measured[each].median, default=None)
+
+
+@dataclass(frozen=True)
+class Ended:
+    """A process that ended or was ended. `code` is None where its time was up."""
+
+    code: int | None
+    wall_s: float
+
+
+def main() -> None:
+    options = parse()
+    device = open_device("cpu")
+    axis = [Schedule(Candidate(DEPTH, SEQ_LEN, size)) for size in range(1, options.most + 1)]
+    limits = Limits(options.capacity, CEILING, device.infos[0].capacity_bytes, 1.0)
+    rows: list[Found] = []
+    with tempfile.TemporaryDirectory() as scratch:
+        # Compiled once a machine, for minutes: no cost of a search.
+        needed = deepspeed.ops(axis[0].candidate, replace(WORKLOAD, engine="deepspeed"), "cpu")
+        run([*OPS, *needed], Path(scratch, "ops.log"), options.limit_s)
+        for peer in PEERS:
+            asked = task(options, tempfile.mkdtemp(dir=scratch), peer.mode)
+            rows.append(searched(peer, asked, options.limit_s))
+        for name, flags in STUDIES:
+            rows.append(studied(name, flags, options, Path(tempfile.mkdtemp(dir=scratch))))
+        found = [row.schedule for row in rows if row.schedule is not None]
+        measured = measure(device, limits, [*axis, *found], options.repeats, Path(scratch))
+    compared = Comparison(measured, axis, limits)
+    print(f"{header(device, limits, options)}\n\n{table(rows, compared)}")
+    print(f"\nEvery micro_batch:\n\n{curve(compared)}")
+
+
+def parse() -> argparse.Namespace:
+    """The command line."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    add = parser.add_argument
+    add("--budget", default="2m", help="of each study, e.g. 2m (default)")
+    add("--capacity", type=capacity_bytes, default="896MiB", help="pretended, 896MiB by default")
+    add("--most", type=int, default=32, help="largest micro_batch, 32 by default")
+    add("--repeats", type=int, default=3, help="measurements of each, 3 by default")
+    add("--limit-s", type=float, default=480.0, help="seconds for a tool, 480 by default")
+    return parser.parse_args()
+
+
+def capacity_bytes(text: str) -> int:
+    """A size as the study's own flag takes it."""
+    try:
+        return parse_bytes(text, "--capacity")
+    except UsageError as error:
+        raise argparse.ArgumentTypeError(str(error)) from error
+
+
+def task(options: argparse.Namespace, folder: str, mode: str) -> Task:
+    return Task(folder, DEPTH, WIDTH, VOCAB_SIZE, SEQ_LEN, options.most, options.capacity, mode)
+
+
+def searched(peer: Peer, asked: Task, limit_s: float) -> Found:
+    """Have `peer` look for a micro-batch."""
+    missing = [name for name in peer.modules if importlib.util.find_spec(name) is None]
+    if missing:
+        return Found(peer.name, remark=f"not installed: {', '.join(missing)}")
+    log = Path(asked.folder, "log")
+    command = [sys.executable, str(SCRIPTS / "peers" / peer.script), str(asked.write())]
+    ended = run(command, log, limit_s)
+    print(f"{peer.name}: {ended.wall_s:.0f} s", file=sys.stderr)
+    row = Found(peer.name, None, ended.wall_s, asked.counted("launch"), asked.counted("oom"))
+    answer = asked.answer
+    if answer is None:
+        return replace(row, remark=failure(ended, log))
+    candidate = Candidate(DEPTH, SEQ_LEN, answer.micro_batch)
+    return replace(row, schedule=Schedule(candidate, answer.grad_accum))
+
+
+def studied(name: str, flags: Sequence[str], options: argparse.Namespace, folder: Path) -> Found:
+    """Have this project search micro_batch, and the axes in `flags`."""
+    out, log = folder / "study", folder / "log"
+    command = [
+        sys.executable, "-m", "autotune", "--device", "cpu", "--world-size", "1",
+        "--depth", str(DEPTH), "--width", str(WIDTH), "--vocab-size", str(VOCAB_SIZE),
+        "--micro-batch", f"1:{options.most}", "--capacity", str(options.capacity),
+        "--ceiling", f"{CEILING:.0%}", "--budget", options.budget, "--out", str(out), *flags,
+    ]  # fmt: skip
+    ended = run(command, log, options.limit_s)
+    print(f"{name}: {ended.wall_s:.0f} s", file=sys.stderr)
+    row = Found(name, None, ended.wall_s, *accounts(out))
+    best = out / "best.json"
+    if not best.exists():
+        return replace(row, remark=failure(ended, log))
+    config = json.loads(best.read_text())["config"]
+    candidate = Candidate(
+        DEPTH, config["seq_len"], config["micro_batch"], checkpointing=config["checkpointing"]
+    )
+    return replace(row, schedule=Schedule(candidate))
+
+
+def accounts(study: Path) -> tuple[int, int]:
+    """Ranks that a study started, and its trials that ran out of memory."""
+    launches = len(list((study / "logs").glob("group*-rank*.log")))
+    trials = study / "trials.csv"
+    if not trials.exists():
+        return launches, 0
+    with trials.open(encoding="utf-8", newline="") as file:
+        verdicts = [row["verdict"] for row in csv.DictReader(file)]
+    return launches, verdicts.count(Verdict.OOM)
+
+
+def run(command: Sequence[str], log: Path, limit_s: float) -> Ended:
+    """Run `command` as a rank is run, in a session that is ended with it or after `limit_s`."""
+    modules = os.pathsep.join([str(SCRIPTS.parent), str(SCRIPTS)])
+    programs = os.pathsep.join([sysconfig.get_path("scripts"), os.environ.get("PATH", "")])
+    environment = os.environ | open_device("cpu").rank_environment(1)
+    environment |= {"PYTHONPATH": modules, "PATH": programs}
+    began = time.monotonic()
+    with log.open("wb") as stream:
+        process = subprocess.Popen(
+            command, cwd=log.parent, env=environment, stdin=subprocess.DEVNULL,
+            stdout=stream, stderr=subprocess.STDOUT, start_new_session=True,
+        )  # fmt: skip
+    code = None
+    try:
+        with suppress(subprocess.TimeoutExpired):
+            code = process.wait(limit_s)
+    finally:
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+    return Ended(code, time.monotonic() - began)
+
+
+def failure(ended: Ended, log: Path) -> str:
+    """Why a tool found nothing: its time was up, or the last line that it wrote."""
+    if ended.code is None:
+        return f"ended after {ended.wall_s:.0f} s without a result"
+    lines = log.read_text(errors="replace").split("\n")
+    said = next((line.strip() for line in reversed(lines) if line.strip()), "it said nothing")
+    return f"exit code {ended.code}: {said}"[:REMARK_CHARACTERS]
+
+
+def measure(
+    device: Device, limits: Limits, schedules: Sequence[Schedule], repeats: int, scratch: Path
+) -> dict[Schedule, Measured]:
+    """Every schedule `repeats` times, in an order that is new each time.
+
+    Each repeat has worker groups of its own. What runs out of memory in a fresh group is not
+    measured again.
+    """
+    measured = {schedule: Measured() for schedule in schedules}
+    logs = scratch / "harness"
+    logs.mkdir()
+    rng = random.Random(0)
+    began = time.monotonic()
+    runner = Pool(
+        device=device, workload=WORKLOAD, limits=limits, logs=logs, seed=0, stop=lambda: False,
+        on_phase=lambda phase, steps: None, note=lambda text: print(text, file=sys.stderr),
+    )  # fmt: skip
+    try:
+        for repeat in range(repeats):
+            runner.retire(time.monotonic() + DEADLINE_S)
+            order = [schedule for schedule in measured if not measured[schedule].reason]
+            rng.shuffle(order)
+            order.sort(key=lambda schedule: schedule.candidate.build)
+            for schedule in order:
+                add(measured[schedule], schedule, probe(runner, schedule))
+            took_s = time.monotonic() - began
+            print(f"harness: {repeat + 1} of {repeats}, {took_s:.0f} s", file=sys.stderr)
+    finally:
+        runner.close()
+    return measured
+
+
+def probe(runner: Pool, schedule: Schedule) -> Result:
+    """One measurement; memory counts as too small only where a fresh group runs out of it."""
+    accum = schedule.grad_accum
+    job = Job(schedule.candidate, accum, accum, RULE, needed_step_s=None, fresh=False)
+    result = runner.run(job, time.monotonic() + DEADLINE_S)
+    if result.verdict is Verdict.OOM and result.warm:
+        result = runner.run(replace(job, fresh=True), time.monotonic() + DEADLINE_S)
+    return result
+
+
+def add(measured: Measured, schedule: Schedule, result: Result) -> None:
+    """Keep what `result` says of `schedule`."""
+    if result.report is None:
+        out = result.verdict is Verdict.OOM
+        measured.reason = "runs out of memory" if out else result.reason.replace("|", "/")
+        return
+    peaks: Peaks = result.report.peaks
+    measured.peak_bytes = max(measured.peak_bytes, peaks.device_bytes)
+    candidate = schedule.candidate
+    tokens = candidate.tokens * schedule.grad_accum
+    flops = WORKLOAD.shape(DEPTH).flops_per_token(candidate.seq_len) * tokens
+    measured.flops_per_s.append(flops / interval(result.report.step_s).median)
+
+
+def header(device: Device, limits: Limits, options: argparse.Namespace) -> str:
+    """What was compared, where, and with which versions."""
+    parameters = WORKLOAD.shape(DEPTH).parameters
+    tools = ", ".join(map(versioned, ("torch", "accelerate", "lightning", "deepspeed")))
+    return (
+        f"{device.infos[0].name}; {tools}; gpt of depth {DEPTH} and width {WIDTH},"
+        f" {parameters / 1e6:.1f}M parameters, vocab_size {VOCAB_SIZE}, fp32, AdamW, 1 rank,"
+        f" seq_len {SEQ_LEN}, checkpointing none, micro_batch 1 to {options.most}. Capacity"
+        f" {limits.capacity_bytes / 2**20:.0f} MiB, ceiling {CEILING:.0%}.\n"
+        "What was found is measured again beside every micro_batch, in turns: rates are medians of"
+        f" {options.repeats} probes, peaks the largest. 100 % is the fastest micro_batch under the"
+        " ceiling, also for the wider space, which has seq_len 64 and 256 and full checkpointing"
+        f" besides. A study's budget is {options.budget}. Launches are processes that trained."
+        " What a tool's libraries take is not held against it."
+    )
+
+
+def versioned(package: str) -> str:
+    try:
+        return f"{package} {version(package)}"
+    except PackageNotFoundError:
+        return f"no {package}"
+
+
+def table(rows: Sequence[Found], compared: Comparison) -> str:
+    """The markdown table; its first line is the exhaustive optimum."""
+    head = (
+        "| tool | configuration found | of the optimum | model FLOP/s | peak, of capacity"
+        " | wall time | launches | OOMs | remark |"
+    )
+    top = f"| exhaustive optimum | {cells(compared.optimum, compared)} | | | | |"
+    return "\n".join([head, "|" + "---|" * 9, top, *(line(row, compared) for row in rows)])
+
+
+def line(row: Found, compared: Comparison) -> str:
+    """One tool's line."""
+    remark = row.remark if row.schedule is None else compared.objection(row.schedule)
+    costs = f"{row.wall_s:.0f} s | {row.launches} | {row.ooms}" if row.wall_s else " | | "
+    return (
+        f"| {row.tool} | {cells(row.schedule, compared)} | {costs} | {remark.replace('|', '/')} |"
+    )
+
+
+def cells(schedule: Schedule | None, compared: Comparison) -> str:
+    """The configuration, its share of the optimum, its rate and its peak."""
+    if schedule is None:
+        return "none | | | "
+    found = compared.measured[schedule]
+    if found.reason:
+        return f"{words(schedule)} | | | "
+    best = compared.optimum
+    share = f"{found.median / compared.measured[best].median:.1%}" if best is not None else ""
+    peak = found.peak_bytes / compared.limits.capacity_bytes
+    return f"{words(schedule)} | {share} | {si(found.median, 'FLOP/s')} | {peak:.0%}"
+
+
+def words(schedule: Schedule) -> str:
+    """A configuration by what differs from the one that all tools were given."""
+    candidate = schedule.candidate
+    parts = [f"micro_batch {candidate.micro_batch}"]
+    if schedule.grad_accum > 1:
+        parts.append(f"grad_accum {schedule.grad_accum}")
+    if candidate.seq_len != SEQ_LEN:
+        parts.append(f"seq_len {candidate.seq_len}")
+    if candidate.checkpointing != "none":
+        parts.append(f"checkpointing {candidate.checkpointing}")
+    return ", ".join(parts)
+
+
+def curve(compared: Comparison) -> str:
+    """The table of the whole axis, with the range of the repeats."""
+    head = "| micro_batch | model FLOP/s | range | peak, of capacity | remark |"
+    lines = [head, "|" + "---|" * 5]
+    for schedule in compared.axis:
+        found, rates = compared.measured[schedule], " | | "
+        if not found.reason:
+            low, high = min(found.flops_per_s), max(found.flops_per_s)
+            peak = found.peak_bytes / compared.limits.capacity_bytes
+            rates = f"{si(found.median)} | {si(low)} to {si(high)} | {peak:.0%}"
+        size = schedule.candidate.micro_batch
+        lines.append(f"| {size} | {rates} | {compared.objection(schedule)} |")
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    main()

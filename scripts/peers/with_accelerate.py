@@ -1,0 +1,48 @@
+"""accelerate's `find_executable_batch_size`: `python with_accelerate.py TASK`.
+
+As its guide has it: an inner function takes the batch size and makes all that holds memory.
+"""
+
+from __future__ import annotations
+
+import sys
+from itertools import islice
+
+from peers.task import Answer, Task
+from peers.training import STEPS, build, limit, ooms_counted, tokens
+from torch.utils.data import DataLoader
+
+from probes.engines import CLIP_NORM
+from probes.engines.ddp import optimizers
+
+# The tool comes last, so that what its libraries hold can be told.
+# isort: split
+from accelerate import Accelerator
+from accelerate.utils import find_executable_batch_size
+
+
+def main() -> None:
+    task = Task.read(sys.argv[1])
+    accelerator = Accelerator(cpu=True)
+    limit(task)
+
+    @find_executable_batch_size(starting_batch_size=task.most)
+    def train(batch_size: int) -> int:
+        accelerator.free_memory()
+        with ooms_counted(task):
+            module = build(task)
+            model, optimizer, batches = accelerator.prepare(
+                module, *optimizers(module, "adamw"), DataLoader(tokens(task), batch_size)
+            )
+            for ids_bt, targets_bt in islice(batches, STEPS):
+                optimizer.zero_grad()
+                accelerator.backward(model(ids_bt, targets_bt))
+                accelerator.clip_grad_norm_(model.parameters(), CLIP_NORM)
+                optimizer.step()
+        return batch_size
+
+    task.tell(Answer(train()))
+
+
+if __name__ == "__main__":
+    main()
