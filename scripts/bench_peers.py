@@ -1,7 +1,7 @@
 """Other tools that look for a micro-batch, and this one, on the same GPT under the same limit.
 
     .venv/bin/pip install -c scripts/constraints.txt -e .[bench]
-    .venv/bin/python scripts/bench_peers.py [--budget 2m] [--capacity 1GiB] [--repeats 3]
+    .venv/bin/python scripts/bench_peers.py [--budget 2m] [--capacity 896MiB] [--repeats 3]
 
 Each tool searches micro_batch in processes of its own on the CPU, one after the other, under the
 memory limit that a rank of the study has. The study has a second row, in which it searches
@@ -177,7 +177,7 @@ def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     add = parser.add_argument
     add("--budget", default="2m", help="of each study, e.g. 2m (default)")
-    add("--capacity", type=capacity_bytes, default="1GiB", help="pretended, 1GiB by default")
+    add("--capacity", type=capacity_bytes, default="896MiB", help="pretended, 896MiB by default")
     add("--most", type=int, default=32, help="largest micro_batch, 32 by default")
     add("--repeats", type=int, default=3, help="measurements of each, 3 by default")
     add("--limit-s", type=float, default=480.0, help="seconds for a tool, 480 by default")
