@@ -157,7 +157,7 @@ def test_the_defaults_are_those_of_options(parsed: Callable[..., Options]) -> No
         optimizer=None,
         global_batch=None,
         objective="flops",
-        sampler="tpe",
+        sampler="frontier",
         seed=0,
         out=None,
         finals=3,
@@ -328,7 +328,7 @@ def test_the_gp_sampler_without_scipy_is_refused(
     refused: Callable[..., str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    assert refused("--sampler", "gp").endswith("pip install scipy, or use --sampler tpe")
+    assert refused("--sampler", "gp").endswith("pip install scipy, or use --sampler frontier")
 
 
 def test_an_unknown_device_is_wrong_input(run: Callable[..., Run]) -> None:
@@ -433,8 +433,8 @@ import sys, time
 from autotune import study
 from autotune.__main__ import main
 
-def run(options, *, started, **rest):
-    print("cli" if started else "before")
+def run(options, *, clock, **rest):
+    print("cli" if clock.at(0.0) else "before")
     return study.Ended(study.Ending.FOUND)
 
 study.run = run
@@ -481,7 +481,7 @@ def test_a_dry_run_tells_the_space_and_the_first_probe(
     run: Callable[..., Run], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first = Candidate(4, 64, 6, checkpointing="full")
-    monkeypatch.setattr(study, "first_candidate", lambda options, space: first)
+    monkeypatch.setattr(study, "first_candidate", lambda options, space, kind: first)
     _, out, _ = run(
         "--device", "cpu", "--dry-run", "--depth", "2,4", "--micro-batch", "1:16",
         "--global-batch", "12", "--vocab-size", "777",
@@ -497,7 +497,7 @@ def test_a_dry_run_tells_the_space_and_the_first_probe(
 def test_the_first_probe_of_a_dry_run_is_one_of_the_space(cpu: Any) -> None:
     options = Options(micro_batch=(3, 5))
     space: Space = resolve(options, cpu, 16 * 2**30, 2)
-    assert study.first_candidate(options, space) in space.candidates
+    assert study.first_candidate(options, space, "cpu") in space.candidates
 
 
 def test_the_plan_keeps_within_80_columns(run: Callable[..., Run]) -> None:
