@@ -387,7 +387,10 @@ def test_a_smaller_capacity_makes_the_largest_run_out(
     tune: Callable[..., Ran], tmp_path: Path
 ) -> None:
     write(tmp_path / "g.csv")
-    assert tune("--sampler", "grid", "--capacity", "600MiB", "--ceiling", "90%", "--out", "mine")[0] == ExitCode.FOUND
+    assert (
+        tune("--sampler", "grid", "--capacity", "600MiB", "--ceiling", "90%", "--out", "mine")[0]
+        == ExitCode.FOUND
+    )
     trials = pd.read_csv("mine/trials.csv")
     ran_out = trials[trials.verdict == "oom"]
     assert len(ran_out) > 0
