@@ -81,7 +81,7 @@ def main(argv: list[str], started: float | None = None) -> int:
         )  # None where --help or --version was all
         return ExitCode.FOUND if request is None else _tune(request, argv, started)
     except (UsageError, CycloptsError) as error:
-        _complain(_line(error))
+        _complain(one_line(error))
         return ExitCode.USAGE
     except KeyboardInterrupt:
         _complain("stopped before anything was measured")
@@ -104,7 +104,7 @@ def _complain(message: str) -> None:
         print(f"autotune: {message}", file=sys.stderr)
 
 
-def _line(error: UsageError | CycloptsError) -> str:
+def one_line(error: UsageError | CycloptsError) -> str:
     if isinstance(error, UnusedCliTokensError):
         return (
             f"unexpected {' '.join(error.unused_tokens or [])}; see --help;"

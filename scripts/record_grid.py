@@ -23,6 +23,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from cyclopts import CycloptsError
+
 from autotune import cli, grid, provenance
 from autotune.activations import Activations
 from autotune.budget import StopFlag
@@ -152,14 +154,14 @@ def main(arguments: Sequence[str]) -> int:
     asked = parser.parse_args(arguments[:split])
     try:
         return _record(asked, list(arguments[split + 1 :]))
-    except UsageError as error:
-        print(f"record_grid: {error}", file=sys.stderr)
+    except (UsageError, CycloptsError) as error:
+        print(f"record_grid: {cli.one_line(error)}", file=sys.stderr)
         return cli.ExitCode.USAGE
 
 
 def _record(asked: argparse.Namespace, space_arguments: list[str]) -> int:
     request = cli.app(
-        space_arguments, exit_on_error=True, print_error=True, result_action="return_value"
+        space_arguments, exit_on_error=False, print_error=False, result_action="return_value"
     )
     device = open_device(request.options.device)
     if isinstance(device, ReplayDevice):

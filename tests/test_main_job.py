@@ -52,8 +52,10 @@ class Command:
         return self.process.returncode, stdout, stderr
 
     def ranks(self) -> list[psutil.Process]:
+        """Its ranks; the standard library starts processes of its own, e.g. to ask for uname."""
         try:
-            return psutil.Process(self.process.pid).children(recursive=True)
+            children = psutil.Process(self.process.pid).children(recursive=True)
+            return [child for child in children if "probes" in child.cmdline()]
         except psutil.NoSuchProcess:
             return []
 

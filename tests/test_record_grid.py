@@ -90,8 +90,16 @@ def test_a_real_recording_can_be_continued_and_replayed(
     assert all(row.report is not None and row.report.step_s for row in found.rows)
     assert sum(row.group_start_s > 0 for row in found.rows) == 2
     capsys.readouterr()
-    assert record_grid.main([*asked, "--", *flags, "--depth", "2"]) == 2
+    assert record_grid.main([*asked, "--", *flags, "--width", "128"]) == 2
     assert len(capsys.readouterr().err.splitlines()) == 1
+
+
+def test_wrong_options_of_the_space_are_one_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for flags in (["--depth", "x"], ["--depht", "2"], ["--depth", "2", "--depth", "4"]):
+        assert record_grid.main([str(tmp_path / "g.csv"), "--", *flags]) == 2
+        assert len(capsys.readouterr().err.splitlines()) == 1
 
 
 def test_a_recording_is_no_device_to_record(
