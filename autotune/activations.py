@@ -71,10 +71,13 @@ class Activations:
             peaks[where] = np.maximum(self._along_sizes(sizes[where], traced), update)
         return peaks
 
-    def activation_bytes(self, space: Space) -> Array:
-        """Bytes at the peak over those held between steps: activations, temporaries, and
-        gradients that do not stay."""
-        return self.peaks(space) - self.held(space)
+    def over_state(self, space: Space) -> Array:
+        """Bytes at the peak over weights and optimizer state: activations, temporaries, and
+        gradients, whether they stay between steps or not."""
+        over = self.peaks(space) - self.held(space)
+        if self.asked.gradients_stay:
+            over += [4.0 * space.workload.shape(c.depth).parameters for c in space.candidates]
+        return over
 
     def _along_sizes(self, sizes: Array, traced: Array) -> Array:
         """`traced` has the values at the traced micro_batches; lines between and beyond them."""

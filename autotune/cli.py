@@ -105,6 +105,7 @@ def _complain(message: str) -> None:
 
 
 def one_line(error: UsageError | CycloptsError) -> str:
+    """What is wrong with the input, and what would be right."""
     if isinstance(error, UnusedCliTokensError):
         return (
             f"unexpected {' '.join(error.unused_tokens or [])}; see --help;"

@@ -65,12 +65,12 @@ class Frontier:
         self._build_of = np.array([self._builds[c.build] for c in space.candidates])
         self._fitting: list[int] = []
 
-    def trace(self, over: Array, base_bytes: int | None) -> None:
+    def trace(self, over: Array, more_base: float) -> None:
         """Start from traced memory instead of closed forms; see `memory.Parts.traced`."""
-        self.memory.trace(over, base_bytes)
+        self.memory.trace(over, more_base)
         if self.host_memory is not None and self._kind == "cpu":  # it holds what the devices do
             ranks = self._space.workload.world_size
-            self.host_memory.trace(ranks * over, base_bytes and ranks * base_bytes)
+            self.host_memory.trace(ranks * over, ranks * more_base)
 
     def observe(self, candidate: Candidate, outcome: Outcome) -> None:
         """Learn from a finished trial."""

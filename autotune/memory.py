@@ -72,13 +72,10 @@ class Parts:
     head: Array
     """And by its head, which it does not."""
 
-    def traced(self, over: Array, base_bytes: int | None) -> Parts:
+    def traced(self, over: Array, more_base: float) -> Parts:
         """These parts where `over` is what a trace found at the peak beside the state; it is NaN
-        for what was not traced. `base_bytes` is the process's own, where a device holds it."""
+        for what was not traced. `more_base` is what the base is more than was taken for it."""
         more = np.where(np.isnan(over), 1.0, over / (self.blocks + self.head))
-        more_base = 0.0
-        if base_bytes is not None:
-            more_base = base_bytes + _BUILDING_BYTES - self.base.min()
         return replace(
             self, base=self.base + more_base, blocks=more * self.blocks, head=more * self.head
         )
@@ -107,9 +104,9 @@ class MemoryModel:
         self._beliefs = _beliefs(parts, self._groups)
         self._seen: list[tuple[Candidate, Outcome]] = []
 
-    def trace(self, over: Array, base_bytes: int | None) -> None:
+    def trace(self, over: Array, more_base: float) -> None:
         """Start from what was traced instead; what was measured is kept. See `Parts.traced`."""
-        self._beliefs = _beliefs(self._parts.traced(over, base_bytes), self._groups)
+        self._beliefs = _beliefs(self._parts.traced(over, more_base), self._groups)
         seen, self._seen = self._seen, []
         for candidate, outcome in seen:
             self.observe(candidate, outcome)
@@ -141,6 +138,12 @@ class MemoryModel:
         belief = self._beliefs.belief()
         off = np.hypot(belief.deviation, _noise(belief.mean))
         return normal_cdf((self._limit_bytes - belief.mean) / off)
+
+
+def more_base(process_bytes: int) -> float:
+    """What a rank's base on the CPU is more than was taken for it, where a process that only
+    imports what a rank imports holds `process_bytes`."""
+    return float(process_bytes + _BUILDING_BYTES - _PROCESS_BYTES["cpu"])
 
 
 def device_memory(space: Space, kind: str) -> MemoryModel:

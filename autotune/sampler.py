@@ -85,9 +85,9 @@ class SpaceSampler(BaseSampler):
         """Why no further candidate is worth a probe; None where one may be."""
         return None
 
-    def trace(self, over: Array, base_bytes: int | None) -> None:
+    def trace(self, over: Array, more_base: float) -> None:
         """Start from traced memory instead of closed forms; see `memory.Parts.traced`."""
-        self.memory.trace(over, base_bytes)
+        self.memory.trace(over, more_base)
 
     def learn(self, study: Study) -> list[Candidate]:
         """Learn from trials that ended since the last call; returns those that still run."""
@@ -202,8 +202,8 @@ class FrontierSampler(SpaceSampler):
             return None
         return f"no candidate is expected to gain {ENOUGH:.0%}"
 
-    def trace(self, over: Array, base_bytes: int | None) -> None:
-        self._frontier.trace(over, base_bytes)
+    def trace(self, over: Array, more_base: float) -> None:
+        self._frontier.trace(over, more_base)
 
     def _observe(self, candidate: Candidate, outcome: Outcome) -> None:
         self._frontier.observe(candidate, outcome)

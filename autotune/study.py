@@ -16,7 +16,7 @@ from typing import Any
 import optuna
 from optuna.trial import Trial
 
-from autotune import provenance, sampler
+from autotune import memory, provenance, sampler
 from autotune.activations import Activations
 from autotune.budget import Clock, StopFlag
 from autotune.device import Device
@@ -184,9 +184,9 @@ class Study:
         if (found := self._traced()) is None:
             return
         self._traced = lambda: None
-        over = found.activation_bytes(self._space)
-        base_bytes = found.answer.base_bytes if self._kind == "cpu" else None
-        self._sampler.trace(over, base_bytes)
+        on_cpu = self._kind == "cpu"  # elsewhere the process is not on the device
+        more_base = memory.more_base(found.answer.base_bytes) if on_cpu else 0.0
+        self._sampler.trace(found.over_state(self._space), more_base)
 
     def _ask_round(self) -> list[tuple[Trial, Candidate]]:
         """Some open candidates of one build, ascending in tokens.

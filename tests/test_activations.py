@@ -118,13 +118,22 @@ def test_what_is_held_and_the_peak_grow_evenly_with_depth() -> None:
     assert of(whole, traced.held(whole), **ONE, micro_batch=4) == weight(FOUR_DEEP)
     peak = of(whole, traced.peaks(whole), **ONE, micro_batch=4)
     assert peak == weight(FOUR_DEEP) + 4 * 7 * 4 * 128
-    assert of(whole, traced.activation_bytes(whole), **ONE, micro_batch=4) == 4 * 7 * 4 * 128
+    assert of(whole, traced.over_state(whole), **ONE, micro_batch=4) == 4 * 7 * 4 * 128
+
+
+def test_gradients_that_stay_are_over_the_state_too() -> None:
+    whole = space()
+    asked = request(whole)
+    plain, staying = made_up(asked), made_up(replace(asked, gradients_stay=True))
+    more = staying.over_state(whole) - plain.over_state(whole)
+    shapes = [whole.workload.shape(c.depth) for c in whole.candidates]
+    assert more.tolist() == [4.0 * shape.parameters for shape in shapes]
 
 
 def test_each_candidate_has_the_value_of_its_own_kind_length_and_size() -> None:
     whole = space()
     shuffled = replace(whole, candidates=whole.candidates[::-3])
-    over = made_up(request(whole)).activation_bytes(shuffled)
+    over = made_up(request(whole)).over_state(shuffled)
     expected = [
         c.depth * c.tokens * (7 if c.checkpointing == "none" else 2) for c in shuffled.candidates
     ]
@@ -141,7 +150,7 @@ def test_stage_and_offload_do_not_matter() -> None:
 def test_between_traced_sizes_there_are_lines_and_they_go_on_beyond() -> None:
     traced = made_up(request(space()), hinge=7 * 2 * 128)  # level up to 2, then 7 * 128 each
     wider = space(micro_batch=(1, 2, 3, 6, 8, 16))
-    over = traced.activation_bytes(wider)
+    over = traced.over_state(wider)
     sizes = {size: of(wider, over, **ONE, micro_batch=size) for size in (1, 3, 6, 16)}
     assert sizes == {size: 4 * 7 * 128 * max(2, size) for size in sizes}
 
@@ -149,7 +158,7 @@ def test_between_traced_sizes_there_are_lines_and_they_go_on_beyond() -> None:
 def test_one_traced_size_stands_for_all() -> None:
     traced = made_up(request(space(micro_batch=(4,))))
     wider = space(micro_batch=(1, 4))
-    over = traced.activation_bytes(wider)
+    over = traced.over_state(wider)
     assert of(wider, over, **ONE, micro_batch=1) == of(wider, over, **ONE, micro_batch=4)
 
 

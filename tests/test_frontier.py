@@ -93,6 +93,19 @@ def test_predictions_close_in_on_what_was_measured() -> None:
     assert error(told) < min(0.03, error(untold))
 
 
+def test_a_trace_moves_the_base_of_every_engine_alike() -> None:
+    plain, traced = device_memory(SPACE, "cpu"), device_memory(SPACE, "cpu")
+    deepspeed = replace(SPACE, workload=replace(SPACE.workload, engine="deepspeed"))
+    other, other_traced = device_memory(deepspeed, "cpu"), device_memory(deepspeed, "cpu")
+    unknown = np.full(len(SPACE.candidates), np.nan)
+    for model in (traced, other_traced):
+        model.trace(unknown, 50.0 * MIB)
+    c = SPACE.candidates[0]
+    assert traced.predict(c).bytes - plain.predict(c).bytes == 50 * MIB
+    assert other_traced.predict(c).bytes - other.predict(c).bytes == 50 * MIB
+    assert other.predict(c).bytes > plain.predict(c).bytes
+
+
 def test_an_interval_holds_most_of_what_is_measured_later() -> None:
     among = limited(4000)
     _, frontier = search(among, 6)
