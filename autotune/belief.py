@@ -142,3 +142,24 @@ class Beliefs:
         factor, residual = self._factor(variant, self._seen)
         fit = -(residual @ residual) / 2 - np.log(np.diag(factor)).sum()
         return variant.log_prior + float(fit)
+
+
+def codes(values: Sequence[object]) -> Codes:
+    """A number for each distinct value, in order of appearance."""
+    numbers: dict[object, int] = {}
+    return np.array([numbers.setdefault(value, len(numbers)) for value in values], dtype=np.intp)
+
+
+def normal_cdf(z: Array) -> Array:
+    """Of the standard normal. Source: Abramowitz & Stegun (1964), 26.2.17; error under 1e-7."""
+    t = 1 / (1 + 0.2316419 * np.abs(z))
+    tail = (
+        np.exp(-(z**2) / 2)
+        / np.sqrt(2 * np.pi)
+        * t
+        * (
+            0.319381530
+            + t * (-0.356563782 + t * (1.781477937 + t * (-1.821255978 + t * 1.330274429)))
+        )
+    )
+    return np.asarray(np.where(z >= 0, 1 - tail, tail))

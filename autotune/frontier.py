@@ -11,8 +11,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from autotune.belief import Array, Belief, Codes
-from autotune.memory import MemoryModel, host_memory, normal_cdf
+from autotune.belief import Array, Belief, Codes, normal_cdf
+from autotune.memory import MemoryModel, host_memory
 from autotune.options import Objective
 from autotune.outcome import Outcome, Verdict, step_s_for
 from autotune.space import Build, Candidate, Space

@@ -93,14 +93,8 @@ def head(header: dict[str, Any]) -> str:
 
 def row_line(row: Row) -> str:
     """The line of one measurement."""
-    candidate = row.candidate
     known: dict[str, object] = {
-        "depth": candidate.depth,
-        "seq_len": candidate.seq_len,
-        "micro_batch": candidate.micro_batch,
-        "zero_stage": candidate.zero_stage,
-        "offload": candidate.offload,
-        "checkpointing": candidate.checkpointing,
+        **asdict(row.candidate),
         "repeat": row.repeat,
         "verdict": row.verdict.value,
         "group_start_s": f"{row.group_start_s:.4f}",

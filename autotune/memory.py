@@ -9,13 +9,12 @@ activations are held, or at the end of the backward pass, when all gradients are
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
 
-from autotune.belief import Array, Beliefs, Codes, Term, Variant
+from autotune.belief import Array, Beliefs, Codes, Term, Variant, codes, normal_cdf
 from autotune.outcome import Outcome, Verdict
 from autotune.shapes import GptShape
 from autotune.space import Candidate, Space
@@ -229,24 +228,3 @@ def block_bytes(shape: GptShape, checkpointing: str, dtype: str) -> float:
     return (
         one * shape.depth if checkpointing == "none" else one * (1 + shape.depth / _BLOCK_FLOATS)
     )
-
-
-def codes(values: Sequence[object]) -> Codes:
-    """A number for each distinct value, in order of appearance."""
-    numbers: dict[object, int] = {}
-    return np.array([numbers.setdefault(value, len(numbers)) for value in values], dtype=np.intp)
-
-
-def normal_cdf(z: Array) -> Array:
-    """Of the standard normal. Source: Abramowitz & Stegun (1964), 26.2.17; error under 1e-7."""
-    t = 1 / (1 + 0.2316419 * np.abs(z))
-    tail = (
-        np.exp(-(z**2) / 2)
-        / np.sqrt(2 * np.pi)
-        * t
-        * (
-            0.319381530
-            + t * (-0.356563782 + t * (1.781477937 + t * (-1.821255978 + t * 1.330274429)))
-        )
-    )
-    return np.asarray(np.where(z >= 0, 1 - tail, tail))

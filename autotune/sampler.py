@@ -17,7 +17,7 @@ from optuna.samplers import BaseSampler, RandomSampler, TPESampler
 from optuna.study import Study
 from optuna.trial import FrozenTrial, TrialState
 
-from autotune.belief import Array
+from autotune.belief import Array, Codes
 from autotune.frontier import ENOUGH, Costs, Frontier
 from autotune.memory import device_memory
 from autotune.options import Objective, Options
@@ -143,7 +143,7 @@ class SpaceSampler(BaseSampler):
         if self._base is not None:
             self._base.after_trial(study, trial, state, values)
 
-    def _allowed(self) -> np.ndarray[Any, np.dtype[np.intp]]:
+    def _allowed(self) -> Codes:
         """Indices of the candidates that may be proposed now; never empty while one is open."""
         if self.build is not None and self.has_open(self.build):
             return np.flatnonzero(self._open & (self._build_of == self._builds[self.build]))

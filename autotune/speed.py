@@ -13,8 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from autotune.belief import Belief, Beliefs, Term, Variant
-from autotune.memory import codes
+from autotune.belief import Belief, Beliefs, Term, Variant, codes
 from autotune.outcome import Measurement
 from autotune.space import Candidate, Space
 

@@ -10,10 +10,10 @@ import pytest
 from optuna.trial import TrialState
 from support.records import LIMITS, MIB, record, space
 
-from autotune.belief import Array
+from autotune.belief import Array, normal_cdf
 from autotune.frontier import ENOUGH, Costs, Frontier
 from autotune.journal import _jsonable
-from autotune.memory import device_memory, normal_cdf
+from autotune.memory import device_memory
 from autotune.outcome import Outcome, Record, Verdict, judge
 from autotune.sampler import FrontierSampler
 from autotune.space import Candidate, Space

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
+
 from autotune.outcome import Measurement, Record
 from autotune.wire import Peaks
 
@@ -21,12 +23,7 @@ def row(record: Record) -> dict[str, object]:
     """`record` under the names of `COLUMNS`, in their order; None where nothing is known."""
     candidate, outcome = record.candidate, record.outcome
     known: dict[str, object] = {
-        "depth": candidate.depth,
-        "seq_len": candidate.seq_len,
-        "micro_batch": candidate.micro_batch,
-        "zero_stage": candidate.zero_stage,
-        "offload": candidate.offload,
-        "checkpointing": candidate.checkpointing,
+        **asdict(candidate),
         "verdict": outcome.verdict.value,
         "predicted_peak_bytes": outcome.predicted_peak_bytes,
         "predicted_low_bytes": outcome.predicted_low_bytes,
