@@ -583,6 +583,7 @@ def ask_round(
         proposals.close(candidate)
         proposals.build = candidate.build
         asked.append((trial, candidate))
+    proposals.build = None
     return sorted(asked, key=lambda item: item[1].tokens)
 
 

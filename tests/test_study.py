@@ -22,7 +22,7 @@ from autotune.options import Options
 from autotune.outcome import Verdict, judge
 from autotune.runner import Job, Result
 from autotune.space import Build, Candidate, Space
-from autotune.study import ATTEMPTS, Study, first_candidate, rule_for
+from autotune.study import ATTEMPTS, Study, ask_round, first_candidate, rule_for
 from autotune.wire import Peaks
 
 SPACE = space()
@@ -416,3 +416,10 @@ def test_the_rule_keeps_its_promised_floors(kind: str) -> None:
 
 def test_a_short_budget_gives_no_probe_more_than_a_fiftieth_of_it() -> None:
     assert rule_for("cpu", 120).timed_limit_s == pytest.approx(2.4)
+
+
+def test_a_round_binds_no_later_proposal_to_its_build() -> None:
+    proposals = sampler.make(SPACE, Options(), "cpu")
+    study = optuna.create_study(sampler=proposals, direction="maximize")
+    ask_round(study, proposals, 1)
+    assert proposals.build is None
