@@ -50,6 +50,11 @@ class Clock:
         self._start = started
         self._now = now
 
+    def go_on(self, spent_s: float, budget_s: float) -> None:
+        """Count `spent_s` of earlier runs as elapsed, of `budget_s` in all."""
+        self._start -= spent_s
+        self.budget_s = budget_s
+
     def elapsed_s(self) -> float:
         return self._now() - self._start
 

@@ -11,14 +11,14 @@ import sys
 import tempfile
 import time
 import tomllib
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from enum import IntEnum
 from itertools import count
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import App, ArgumentCollection, CycloptsError, Group, Parameter, UnusedCliTokensError
 from cyclopts.config import Dict
@@ -29,6 +29,7 @@ from rich.table import Table
 
 from autotune import __version__
 from autotune.options import (
+    DEFAULT_BUDGET_S,
     Checkpointing,
     Dtype,
     EngineName,
@@ -46,6 +47,11 @@ from autotune.options import (
     parse_share,
 )
 from autotune.space import Candidate, Space, resolve
+
+if TYPE_CHECKING:
+    from autotune.device import Device
+    from autotune.manifest import Manifest
+    from autotune.session import Resumed
 
 
 class ExitCode(IntEnum):
@@ -66,7 +72,12 @@ class Request:
     """What one command line asks for."""
 
     options: Options
-    dry_run: bool
+    dry_run: bool = False
+    resume: Path | None = None
+    """The study to go on with; its manifest has the options then."""
+    budget_s: float | None = None
+    """Of a resumed study, from now on."""
+    accepted: frozenset[str] = frozenset()
 
 
 def main(argv: list[str], started: float | None = None) -> int:
@@ -115,38 +126,95 @@ def one_line(error: UsageError | CycloptsError) -> str:
 
 
 def _tune(request: Request, argv: list[str], started: float) -> int:
+    os.umask(os.umask(0o022) | 0o022)  # nobody else writes in a study's folder
+    if request.resume is not None:
+        return _resume(request, request.resume, argv, started)
     from autotune import study
-    from autotune.budget import Clock
-    from autotune.device import check_idle, open_device
-    from autotune.device.cpu import cores, host_memory_bytes
-    from autotune.device.replay import ReplayDevice
-    from autotune.report.terminal import reporter_for
+    from autotune.device import check_idle
+    from autotune.files import hold
+    from autotune.manifest import manifest_of
 
     options = request.options
     refuse_used_folder(options.out)
-    device = open_device(options.device)
-    space = resolve(options, device, host_memory_bytes(), cores())
+    device, space = _ground(options)
     if request.dry_run:
         print_plan(space, study.first_candidate(options, space, device.kind))
         return ExitCode.FOUND
     check_idle(device, options.allow_busy)
     folder = create_folder(options.out or default_folder(options.model, device.kind))
+    with hold(folder):
+        now = manifest_of(options, space, device, folder, argv)
+        return _run(options, now, space=space, device=device, started=started)
+
+
+def _resume(request: Request, folder: Path, argv: list[str], started: float) -> int:
+    from autotune import manifest
+    from autotune.device import check_idle
+    from autotune.files import hold
+    from autotune.session import Resumed
+
+    then = manifest.read(folder)
+    with hold(folder):
+        options = recorded(then)
+        device, space = _ground(options)
+        check_idle(device, options.allow_busy or request.options.allow_busy)
+        now = manifest.manifest_of(options, space, device, folder, then.argv)
+        resumed = Resumed(argv, request.budget_s, manifest.check(then, now, request.accepted))
+        return _run(options, now, space=space, device=device, started=started, resumed=resumed)
+
+
+def recorded(then: Manifest) -> Options:
+    """The options that a manifest holds, checked as those of a command line are.
+
+    Raises:
+        UsageError: there is one that this version does not know or would not take.
+    """
+    try:
+        request: Request = _make_app(config=None)(
+            then.arguments(), exit_on_error=False, print_error=False, result_action="return_value"
+        )
+    except (UsageError, CycloptsError) as error:
+        raise UsageError(f"--resume {then.folder}: its options: {one_line(error)}") from error
+    return request.options
+
+
+def _ground(options: Options) -> tuple[Device, Space]:
+    from autotune.device import open_device
+    from autotune.device.cpu import cores, host_memory_bytes
+
+    device = open_device(options.device)
+    return device, resolve(options, device, host_memory_bytes(), cores())
+
+
+def _run(
+    options: Options,
+    now: Manifest,
+    *,
+    space: Space,
+    device: Device,
+    started: float,
+    resumed: Resumed | None = None,
+) -> int:
+    from autotune import session
+    from autotune.budget import Clock
+    from autotune.device.replay import ReplayDevice
+    from autotune.report.terminal import reporter_for
+
     clock = Clock(options.budget_s, started)
     if isinstance(device, ReplayDevice):
         clock = Clock(options.budget_s, device.time(), device.time)
-    reporter = reporter_for(sys.stdout, clock.elapsed_s)
-    ending = study.run(
+    ended = session.run(
         options,
         space=space,
         device=device,
-        folder=folder,
-        reporter=reporter,
-        argv=argv,
+        manifest=now,
+        reporter=reporter_for(sys.stdout, clock.elapsed_s),
         clock=clock,
+        resumed=resumed,
     )
-    if ending.message:
-        _complain(ending.message)
-    return ExitCode[ending.code.name]
+    if ended.message:
+        _complain(ended.message)
+    return ExitCode[ended.code.name]
 
 
 _LIMITS = Group("Budget and limits", sort_key=1)
@@ -163,9 +231,10 @@ def _flag(group: Group, text: str, metavar: str | None = None) -> Parameter:
 
 def tune(
     *,
-    budget: Annotated[str, _flag(
+    budget: Annotated[str | None, _flag(
         _LIMITS, "Wall-clock time for everything, from start to the written best.json:"
-        " 90s, 30m or 1.5h.", "TIME")] = "30m",
+        " 90s, 30m or 1.5h (default: 30m; of a resumed study what is left of it).",
+        "TIME")] = None,
     ceiling: Annotated[str, _flag(
         _LIMITS, "Share of a device's memory that a configuration may use at its peak.",
         "SHARE")] = "80%",
@@ -241,6 +310,12 @@ def tune(
     out: Annotated[Path | None, _flag(
         _OUTPUT, "Folder for everything the study writes, new or empty"
         " (default: results/<UTC time>-<model>-<device>).", "DIR")] = None,
+    resume: Annotated[Path | None, _flag(
+        _OUTPUT, "Go on with the study in this folder, however it was interrupted, with the"
+        " options that it was started with.", "DIR")] = None,
+    accept_changed: Annotated[str | None, _flag(
+        _OUTPUT, "Fields that may differ from when a resumed study began, e.g. driver,torch.",
+        "NAMES")] = None,
     dry_run: Annotated[bool, Parameter(
         group=_OUTPUT, show_default=False,
         help="Print the space and the first probe; start and write nothing.")] = False,
@@ -253,8 +328,11 @@ def tune(
     del config  # read by `_read_config`, before this runs
     if sampler == "gp" and importlib.util.find_spec("scipy") is None:
         raise UsageError("--sampler gp: needs scipy; pip install scipy, or use --sampler frontier")
+    budget_s = None if budget is None else parse_duration_s(budget, "--budget")
+    if accept_changed is not None and resume is None:
+        raise UsageError("--accept-changed: only with --resume DIR")
     options = Options(
-        budget_s=parse_duration_s(budget, "--budget"),
+        budget_s=DEFAULT_BUDGET_S if budget_s is None else budget_s,
         ceiling=parse_share(ceiling, "--ceiling"),
         host_ceiling=parse_share(host_ceiling, "--host-ceiling"),
         capacity_bytes=None if capacity is None else parse_bytes(capacity, "--capacity"),
@@ -287,11 +365,16 @@ def tune(
         finals=finals,
         trials=trials,
     )
-    return Request(options, dry_run)
+    accepted = frozenset(name.strip() for name in (accept_changed or "").split(","))
+    return Request(options, dry_run, resume, budget_s, accepted)
 
 
 def _read_config(app: App, commands: tuple[str, ...], arguments: ArgumentCollection) -> None:
     """Fills options that the command line left out from the TOML file, where there is one."""
+    given = {argument.name for argument in arguments if argument.tokens}
+    if "--resume" in given:
+        _refuse_beside_resume(given)
+        return
     (config,) = [argument for argument in arguments if argument.name == "--config"]
     named = Path(config.tokens[0].value) if config.tokens else None
     path = named or _nearest_pyproject()
@@ -300,6 +383,19 @@ def _read_config(app: App, commands: tuple[str, ...], arguments: ArgumentCollect
     table = _read_table(path, () if named else ("tool", "autotune"))
     texts = {key: _text(path, key, value) for key, value in table.items()}
     Dict(texts, source=str(path), use_commands_as_keys=False)(app, commands, arguments)
+
+
+def _refuse_beside_resume(given: set[str]) -> None:
+    """A resumed study has its options already, and a configuration file is none of them.
+
+    Raises:
+        UsageError: another one is given.
+    """
+    if others := sorted(given - {"--resume", "--budget", "--accept-changed", "--allow-busy"}):
+        raise UsageError(
+            f"{others[0]}: a resumed study keeps the options that it was started with; beside"
+            " --resume only --budget, --accept-changed and --allow-busy can be given"
+        )
 
 
 def _nearest_pyproject() -> Path | None:
@@ -338,16 +434,21 @@ def _text(path: Path, key: str, value: object) -> str:
     raise UsageError(f"{path}: {key} must be text, a number, true, false or a list of them")
 
 
-app = App(
-    name="autotune",
-    usage="Usage: python -m autotune [OPTIONS]",
-    version=f"autotune {__version__}",
-    help_format="plaintext",
-    default_parameter=Parameter(negative=()),
-    config=_read_config,
-    default_command=tune,
-)
-app.command(tune)
+def _make_app(config: Callable[..., None] | None) -> App:
+    made = App(
+        name="autotune",
+        usage="Usage: python -m autotune [OPTIONS]",
+        version=f"autotune {__version__}",
+        help_format="plaintext",
+        default_parameter=Parameter(negative=()),
+        config=config,
+        default_command=tune,
+    )
+    made.command(tune)
+    return made
+
+
+app = _make_app(_read_config)
 
 
 def default_folder(model: str, device_kind: str) -> Path:
@@ -366,8 +467,8 @@ def refuse_used_folder(folder: Path | None) -> None:
     if not folder.is_dir() or any(folder.iterdir()):
         what = "has a study or other files in it" if folder.is_dir() else "is a file"
         raise UsageError(
-            f"--out {folder}: {what}, and --resume, to continue a study, is not available yet;"
-            f" use a new folder, e.g. --out {_unused(folder)}"
+            f"--out {folder}: {what}; go on with a study by --resume {folder}, or use a new"
+            f" folder, e.g. --out {_unused(folder)}"
         )
 
 
@@ -383,7 +484,7 @@ def create_folder(folder: Path) -> Path:
             pass
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or str(error)
-        other = _unused(Path(tempfile.gettempdir()) / "autotune-study")
+        other = _unused(Path("/tmp/autotune-study"))
         raise UsageError(f"--out {folder}: {reason}; use e.g. --out {other}") from error
     return folder
 

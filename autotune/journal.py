@@ -5,11 +5,17 @@ optuna.log      Optuna's journal, the record of record: each trial with its outc
 trials.csv      the same trials for people, one row as each ends
 logs/           stdout and stderr of every rank
 best.json       the result
+lock            who is writing here now
+
+Whatever interrupts a study, optuna.log holds what was told: only its last line can be torn. What
+else is written can be made from it.
 """
 
 from __future__ import annotations
 
+import io
 import json
+import os
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -18,13 +24,17 @@ from typing import Any
 import optuna
 import pandas as pd
 from optuna.storages import JournalStorage
-from optuna.storages.journal import JournalFileBackend
-from optuna.trial import Trial, TrialState
+from optuna.storages.journal import JournalFileBackend, JournalFileOpenLock
+from optuna.trial import FrozenTrial, Trial, TrialState
 
+from autotune.ending import Ended, Ending
 from autotune.export import trials
-from autotune.outcome import Outcome, Record, Verdict
+from autotune.files import write_whole
+from autotune.options import UsageError
+from autotune.outcome import Outcome, Record, Verdict, outcome_from
 from autotune.sampler import SpaceSampler
-from autotune.space import Candidate, Limits
+from autotune.space import AXES, Candidate, Limits
+from autotune.wire import build
 
 # The state each verdict has in Optuna: what was measured, what did not fit, what broke.
 _STATES = {
@@ -42,22 +52,83 @@ _BEYOND = 1.0
 """Constraint value of a candidate that ran out of memory: how far over is not known."""
 
 
+class _NoLock(JournalFileOpenLock):
+    """The whole folder is held already (files.py), and a lock file could outlive its process."""
+
+    def acquire(self) -> bool:
+        return True
+
+    def release(self) -> None:
+        pass
+
+
 class Journal:
     """Owner of one study folder."""
 
-    def __init__(self, folder: Path, sampler: SpaceSampler, manifest: dict[str, Any]) -> None:
-        """Make `folder` and open a new Optuna study in it. The folder must be new or empty."""
+    def __init__(self, folder: Path, sampler: SpaceSampler) -> None:
+        """Begin the Optuna study in `folder`, or go on with the one that is there.
+
+        Trials that were running are told as failed, or with the outcome that they had reached.
+
+        Raises:
+            UsageError: what is there cannot be read back.
+        """
         self.folder = folder
         self.logs = folder / "logs"
         self.best = folder / "best.json"
+        self.earlier: list[Record] = []
+        """What had ended before, in that order."""
         self._trials_csv = folder / "trials.csv"
-        self.logs.mkdir(parents=True)
-        (folder / "manifest.json").write_text(json.dumps(manifest, indent=2) + "\n")
+        self.logs.mkdir(parents=True, exist_ok=True)
         optuna.logging.set_verbosity(optuna.logging.WARNING)
-        storage = JournalStorage(JournalFileBackend(str(folder / "optuna.log")))
-        self.study = optuna.create_study(
-            storage=storage, sampler=sampler, study_name="autotune", direction="maximize"
-        )
+        path = folder / "optuna.log"
+        self.cut_bytes = repair(path)
+        """What was torn at the end of Optuna's journal."""
+        try:
+            storage = JournalStorage(JournalFileBackend(str(path), _NoLock(str(path))))
+            self.study = optuna.create_study(
+                storage=storage, sampler=sampler, study_name="autotune", direction="maximize",
+                load_if_exists=True,
+            )  # fmt: skip
+            self._end_running()
+            self.earlier = self._records()
+        except OSError:
+            raise
+        except Exception as error:  # whatever it is that a damaged journal makes Optuna raise
+            raise UsageError(
+                f"{path}: cannot be read back: {type(error).__name__}: {error!s:.200}"
+            ) from error
+        strangers = [r.candidate.key for r in self.earlier if not sampler.knows(r.candidate)]
+        if strangers:
+            raise UsageError(f"{path}: {strangers[0]} is no candidate of this study's space")
+
+    @property
+    def ended(self) -> Ended | None:
+        """How the study ended; None while it has not."""
+        ended = self.study.user_attrs.get("ended")
+        return None if ended is None else Ended(Ending(ended["code"]), ended["message"])
+
+    @property
+    def sessions(self) -> list[dict[str, Any]]:
+        """What every run of this study was started with, the first one included."""
+        attributes = self.study.user_attrs
+        return [attributes[key] for key in sorted(attributes) if key.startswith("session-")]
+
+    @property
+    def spent_s(self) -> float:
+        """Budget that was used when the last run ended, as far as is known."""
+        ended = self.study.user_attrs.get("ended") or {}
+        return max([*map(_ended_s, self.earlier), float(ended.get("elapsed_s", 0.0))])
+
+    def begin(self, session: dict[str, Any]) -> None:
+        """Note that a run begins."""
+        self.study.set_user_attr(f"session-{len(self.sessions):04d}", session)
+        self.study.set_user_attr("ended", None)
+
+    def end(self, ended: Ended, elapsed_s: float) -> None:
+        """Note how it ended."""
+        told = {"code": ended.code.value, "message": ended.message, "elapsed_s": elapsed_s}
+        self.study.set_user_attr("ended", told)
 
     def tell(self, trial: Trial, record: Record, value: float | None, limits: Limits) -> None:
         """Record a search trial: its outcome, its constraints, its state.
@@ -77,19 +148,94 @@ class Journal:
 
     def add_final(self, record: Record) -> None:
         """Record a final: a measurement of a candidate that already has its trial."""
-        outcome = _jsonable(asdict(record.outcome))
-        key = f"final-{record.number:04d}-{record.candidate.key}"
-        self.study.set_user_attr(key, outcome)
+        final = {"candidate": asdict(record.candidate), "outcome": asdict(record.outcome)}
+        self.study.set_user_attr(f"final-{record.number:04d}", _jsonable(final))
         self._append([record])
 
     def add_skipped(self, records: Sequence[Record]) -> None:
         """Record candidates that are not even proposed; they are no trials of Optuna's."""
         self._append(records)
 
+    def rewrite(self, records: Sequence[Record]) -> None:
+        """Make trials.csv anew, of `records`."""
+        ordered = sorted(records, key=lambda r: r.outcome.started_s)
+        write_whole(self._trials_csv, _table(ordered).to_csv(index=False))
+
     def _append(self, records: Sequence[Record]) -> None:
-        table = pd.DataFrame([trials.row(r) for r in records], columns=list(trials.COLUMNS))
         new = not self._trials_csv.exists()
-        table.to_csv(self._trials_csv, mode="a", header=new, index=False, encoding="utf-8")
+        _table(records).to_csv(
+            self._trials_csv, mode="a", header=new, index=False,
+            encoding="utf-8", errors="backslashreplace",
+        )  # fmt: skip
+
+    def _end_running(self) -> None:
+        for trial in self.study.get_trials(deepcopy=False, states=(TrialState.RUNNING,)):
+            state, value = TrialState.FAIL, None
+            if "outcome" in trial.user_attrs:  # it had ended, and all but its state was written
+                state = _STATES[outcome_from(trial.user_attrs["outcome"]).verdict]
+            if state == TrialState.COMPLETE:
+                value = trial.intermediate_values[trial.last_step or 0]
+            self.study.tell(trial.number, value, state)
+
+    def _records(self) -> list[Record]:
+        searched = [
+            Record(trial.number, "search", _candidate(trial.params), _outcome(trial))
+            for trial in self.study.get_trials(deepcopy=False)
+            if "outcome" in trial.user_attrs
+        ]
+        attributes = self.study.user_attrs
+        finals = [
+            Record(
+                int(key.removeprefix("final-")), "final",
+                build(Candidate, attributes[key]["candidate"]),
+                outcome_from(attributes[key]["outcome"]),
+            )
+            for key in attributes if key.startswith("final-")
+        ]  # fmt: skip
+        return sorted([*searched, *finals], key=_ended_s)
+
+
+def repair(path: Path) -> int:
+    """Cut a torn last line off Optuna's journal; returns the bytes that were cut.
+
+    A file that is not there has nothing torn.
+
+    Raises:
+        UsageError: a line before the last one is damaged; nothing was changed.
+    """
+    data = path.read_bytes() if path.exists() else b""
+    whole = 0
+    for number, line in enumerate(io.BytesIO(data), start=1):
+        if not (line.endswith(b"\n") and _is_entry(line)):
+            if data[whole + len(line) :].strip(b"\0\r\n\t "):
+                raise UsageError(
+                    f"{path}: line {number} is damaged, and others follow it; cut the file before"
+                    " that line to go on with what is above it"
+                )
+            break
+        whole += len(line)
+    if whole < len(data):
+        os.truncate(path, whole)
+    return len(data) - whole
+
+
+def _is_entry(line: bytes) -> bool:
+    try:
+        return isinstance(json.loads(line), dict)
+    except (ValueError, RecursionError):
+        return False
+
+
+def _table(records: Sequence[Record]) -> pd.DataFrame:
+    return pd.DataFrame([trials.row(r) for r in records], columns=list(trials.COLUMNS))
+
+
+def _ended_s(record: Record) -> float:
+    return record.outcome.started_s + record.outcome.probe_s
+
+
+def _outcome(trial: FrozenTrial) -> Outcome:
+    return outcome_from(trial.user_attrs["outcome"])
 
 
 def constraints(outcome: Outcome, limits: Limits) -> dict[str, float]:
@@ -114,7 +260,11 @@ def constraints(outcome: Outcome, limits: Limits) -> dict[str, float]:
 
 def candidate_of(trial: Trial) -> Candidate:
     """The candidate that a trial's parameters name."""
-    return Candidate(**trial.params)
+    return _candidate(trial.params)
+
+
+def _candidate(params: dict[str, Any]) -> Candidate:
+    return Candidate(**{axis: params[axis] for axis in AXES})
 
 
 def _jsonable(value: Any) -> Any:

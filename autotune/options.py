@@ -24,6 +24,7 @@ SamplerName = Literal["frontier", "tpe", "gp", "random", "grid"]
 MODELS = ("gpt",)
 ZERO_STAGES = (0, 1, 2, 3)
 MIN_CAPACITY_BYTES = 64 * 2**20
+DEFAULT_BUDGET_S = 1800.0
 LONGEST_S = 365 * 24 * 3600.0
 
 _SECONDS = {"s": 1.0, "m": 60.0, "h": 3600.0}
@@ -49,7 +50,7 @@ class GlobalBatch:
 class Options:
     """One study as the user asked for it. `None` means: choose what fits the device."""
 
-    budget_s: float = 1800.0
+    budget_s: float = DEFAULT_BUDGET_S
     ceiling: float = 0.8
     host_ceiling: float = 0.9
     capacity_bytes: int | None = None

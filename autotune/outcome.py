@@ -39,6 +39,11 @@ class Verdict(StrEnum):
     def fits(self) -> bool:
         return self in (Verdict.OK, Verdict.PRUNED)
 
+    @property
+    def broke(self) -> bool:
+        """Whether it ended for no reason that the candidate explains."""
+        return self in (Verdict.CRASHED, Verdict.HUNG)
+
 
 @dataclass(frozen=True)
 class Measurement:
@@ -93,6 +98,11 @@ class Outcome:
     parameters: int | None = None
     versions: dict[str, str] | None = None
 
+    @property
+    def put_off(self) -> bool:
+        """Whether it says nothing of its candidate, which may be tried again."""
+        return self.verdict == Verdict.SKIPPED and not self.witness
+
 
 @dataclass(frozen=True)
 class Record:
@@ -103,6 +113,31 @@ class Record:
     kind: Literal["search", "final"]
     candidate: Candidate
     outcome: Outcome
+
+    def settles(self, candidate: Candidate) -> bool:
+        """Whether what was found here says how `candidate` would end.
+
+        It does if that needs no less memory than this, which did not fit, or if it is of a build
+        that is unsupported.
+        """
+        if self.outcome.verdict == Verdict.UNSUPPORTED:
+            return candidate.build == self.candidate.build
+        return self.outcome.verdict.bounds_memory and candidate.covers(self.candidate)
+
+    def skipped(self, candidate: Candidate, number: int | None = None) -> Record:
+        """The record of a `candidate` that this one settles, which it is the witness of."""
+        seen, verdict = self.candidate, self.outcome.verdict
+        if verdict == Verdict.UNSUPPORTED:
+            reason = f"of the build of {seen.key}, which is unsupported"
+        else:
+            reason = f"needs no less than {seen.key}, which was {verdict}"
+        outcome = Outcome(
+            Verdict.SKIPPED,
+            started_s=self.outcome.started_s + self.outcome.probe_s,
+            reason=reason,
+            witness=seen.key,
+        )
+        return Record(number, "search", candidate, outcome)
 
 
 def measurement(

@@ -53,6 +53,8 @@ class SpaceSampler(BaseSampler):
 
     def __init__(self, space: Space, kind: str, base: BaseSampler | None) -> None:
         self.build: Build | None = None
+        self.forced: Candidate | None = None
+        """What to propose next, once, whatever would be proposed otherwise."""
         self.costs = Costs()
         """What a probe takes now; for those samplers that weigh it."""
         self.memory = device_memory(space, kind)
@@ -63,13 +65,31 @@ class SpaceSampler(BaseSampler):
         self._candidates = space.candidates
         self._index = {candidate: i for i, candidate in enumerate(space.candidates)}
         self._open = np.ones(len(space.candidates), dtype=bool)
+        self._avoided = np.zeros(len(space.candidates), dtype=bool)
         self._points = np.array([self._place(params(c)) for c in space.candidates])
         self._builds = {build: i for i, build in enumerate(space.builds)}
         self._build_of = np.array([self._builds[c.build] for c in space.candidates])
 
+    def knows(self, candidate: Candidate) -> bool:
+        """Whether it is one of the space's."""
+        return candidate in self._index
+
     def close(self, candidate: Candidate) -> None:
         """Never propose `candidate` again."""
         self._open[self._index[candidate]] = False
+
+    def reopen(self, candidate: Candidate) -> None:
+        """Candidates that were closed, and then not tried after all, may be proposed again."""
+        self._open[self._index[candidate]] = True
+
+    def avoid(self, build: Build) -> None:
+        """Propose candidates of `build` only when nothing else is open."""
+        self._avoided |= self._build_of == self._builds[build]
+
+    def avoids(self, build: Build) -> bool:
+        """Whether `build` is avoided, and something else is open."""
+        avoided = bool((self._avoided & (self._build_of == self._builds[build])).any())
+        return avoided and bool((self._open & ~self._avoided).any())
 
     def has_open(self, build: Build | None = None) -> bool:
         """Whether a candidate may still be proposed, of `build` if one is given."""
@@ -96,14 +116,16 @@ class SpaceSampler(BaseSampler):
             if trial.number in self._learned or len(trial.params) < len(AXES):
                 continue  # known, or still being asked for
             candidate = Candidate(**trial.params)
-            self.close(candidate)
             if trial.state == TrialState.RUNNING:
+                self.close(candidate)
                 pending.append(candidate)
             elif trial.state.is_finished():
                 self._learned.add(trial.number)
-                outcome = trial.user_attrs.get("outcome")
-                if outcome is not None:
-                    self._observe(candidate, outcome_from(outcome))
+                told = trial.user_attrs.get("outcome")
+                outcome = None if told is None else outcome_from(told)
+                if outcome is not None and not outcome.put_off:
+                    self.close(candidate)
+                    self._observe(candidate, outcome)
         return pending
 
     def _observe(self, candidate: Candidate, outcome: Outcome) -> None:
@@ -117,6 +139,8 @@ class SpaceSampler(BaseSampler):
     def sample_relative(
         self, study: Study, trial: FrozenTrial, search_space: dict[str, BaseDistribution]
     ) -> dict[str, Any]:
+        if (forced := self._take_forced()) is not None:
+            return params(forced)
         allowed = self._allowed()
         if self._base is None:
             return params(self._candidates[allowed[0]])
@@ -147,7 +171,12 @@ class SpaceSampler(BaseSampler):
         """Indices of the candidates that may be proposed now; never empty while one is open."""
         if self.build is not None and self.has_open(self.build):
             return np.flatnonzero(self._open & (self._build_of == self._builds[self.build]))
-        return np.flatnonzero(self._open)
+        others = self._open & ~self._avoided
+        return np.flatnonzero(others if others.any() else self._open)
+
+    def _take_forced(self) -> Candidate | None:
+        forced, self.forced = self.forced, None
+        return forced
 
     def _proposal(self, base: BaseSampler, study: Study, trial: FrozenTrial) -> dict[str, Any]:
         relative = base.infer_relative_search_space(study, trial)
@@ -190,6 +219,8 @@ class FrontierSampler(SpaceSampler):
         self, study: Study, trial: FrozenTrial, search_space: dict[str, BaseDistribution]
     ) -> dict[str, Any]:
         pending = self.learn(study)
+        if (forced := self._take_forced()) is not None:
+            return params(forced)
         proposal = self._frontier.propose(self._allowed(), pending, self.costs)
         return params(self._candidates[proposal.index])
 

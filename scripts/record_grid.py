@@ -132,14 +132,15 @@ def record(
 def traced(space: Space, device: Device) -> Activations | None:
     """The trace that a study starts from, so that a replay can start from it too."""
     with tempfile.TemporaryDirectory(prefix="autotune-grid-") as logs:
-        trace = Trace(space, device, Path(logs))
+        failures: list[str] = []
+        trace = Trace(space, device, Path(logs), failures.append)
         try:
-            while (found := trace.poll()) is None and not trace.failed:
+            while (found := trace.poll()) is None and not failures:
                 time.sleep(0.1)
         finally:
             trace.close()
-    if trace.failed:
-        print(f"no trace: {trace.failed}", file=sys.stderr)
+    for failure in failures:
+        print(failure, file=sys.stderr)
     return found
 
 

@@ -12,8 +12,9 @@ from typing import Any
 
 import pytest
 
-from autotune import cli, study
+from autotune import cli, session, study
 from autotune.cli import ExitCode, main
+from autotune.ending import Ended, Ending
 from autotune.options import GlobalBatch, Options, UsageError
 from autotune.space import Candidate, Space, resolve
 
@@ -83,14 +84,14 @@ def parsed(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Options]:
 def ends(monkeypatch: pytest.MonkeyPatch) -> Callable[..., dict[str, Any]]:
     """Makes the study end at once as it is told; the arguments it was run with by name."""
 
-    def ends(code: study.Ending, message: str = "") -> dict[str, Any]:
+    def ends(code: Ending, message: str = "") -> dict[str, Any]:
         arguments: dict[str, Any] = {}
 
-        def run(options: Options, **given: Any) -> study.Ended:
+        def run(options: Options, **given: Any) -> Ended:
             arguments.update(given)
-            return study.Ended(code, message)
+            return Ended(code, message)
 
-        monkeypatch.setattr(study, "run", run)
+        monkeypatch.setattr(session, "run", run)
         return arguments
 
     return ends
@@ -131,7 +132,8 @@ FLAGS = {
 def test_the_flags_are_these_and_no_others(run: Callable[..., Run]) -> None:
     _, help_text, _ = run("--help")
     listed = re.findall(r"^│ (--[a-z-]+)", help_text, re.MULTILINE)
-    assert sorted(listed) == sorted([*FLAGS, "--dry-run", "--config", "--help", "--version"])
+    others = ["--dry-run", "--config", "--resume", "--accept-changed", "--help", "--version"]
+    assert sorted(listed) == sorted([*FLAGS, *others])
 
 
 def test_the_defaults_are_those_of_options(parsed: Callable[..., Options]) -> None:
@@ -359,16 +361,16 @@ def test_an_empty_folder_is_used(
     run: Callable[..., Run], ends: Callable[..., dict[str, Any]]
 ) -> None:
     Path("mine").mkdir()
-    arguments = ends(study.Ending.FOUND)
+    arguments = ends(Ending.FOUND)
     assert run("--device", "cpu", "--out", "mine")[0] == ExitCode.FOUND
-    assert arguments["folder"] == Path("mine")
+    assert arguments["manifest"].folder == "mine"
 
 
 def test_a_folder_that_cannot_be_written_is_refused_with_the_reason_and_another_name(
     run: Callable[..., Run], ends: Callable[..., dict[str, Any]]
 ) -> None:
     Path("file").touch()
-    arguments = ends(study.Ending.FOUND)
+    arguments = ends(Ending.FOUND)
     code, out, err = run("--device", "cpu", "--out", "file/mine")
     assert (code, out, arguments) == (ExitCode.USAGE, "", {})
     assert re.fullmatch(r"autotune: --out file/mine: Not a directory; use e\.g\. --out .+\n", err)
@@ -377,7 +379,7 @@ def test_a_folder_that_cannot_be_written_is_refused_with_the_reason_and_another_
 def test_without_out_the_folder_is_new_and_named_after_the_study(
     run: Callable[..., Run], ends: Callable[..., dict[str, Any]]
 ) -> None:
-    ends(study.Ending.FOUND)
+    ends(Ending.FOUND)
     run("--device", "cpu")
     run("--device", "cpu")
     names = [path.name for path in Path("results").iterdir()]
@@ -412,32 +414,33 @@ def test_no_folder_is_left_where_the_device_is_busy(
 def test_the_ending_of_the_study_is_the_exit_code(
     ending: str, code: int, run: Callable[..., Run], ends: Callable[..., dict[str, Any]]
 ) -> None:
-    ends(study.Ending[ending], "what came of it")
+    ends(Ending[ending], "what came of it")
     assert run("--device", "cpu") == (code, "", "autotune: what came of it\n")
 
 
 def test_every_ending_of_a_study_has_an_exit_code() -> None:
-    assert {ending.name for ending in study.Ending} <= set(ExitCode.__members__)
+    assert {ending.name for ending in Ending} <= set(ExitCode.__members__)
 
 
 def test_a_study_that_found_something_says_nothing_on_stderr(
     run: Callable[..., Run], ends: Callable[..., dict[str, Any]]
 ) -> None:
-    ends(study.Ending.FOUND)
+    ends(Ending.FOUND)
     assert run("--device", "cpu")[2] == ""
 
 
 def test_the_budget_counts_from_before_the_imports() -> None:
     code = """
 import sys, time
-from autotune import study
+from autotune import session
+from autotune.ending import Ended, Ending
 from autotune.__main__ import main
 
 def run(options, *, clock, **rest):
     print("cli" if clock.at(0.0) else "before")
-    return study.Ended(study.Ending.FOUND)
+    return Ended(Ending.FOUND)
 
-study.run = run
+session.run = run
 time.monotonic = lambda: float("autotune.cli" in sys.modules)
 main()
 """
@@ -461,7 +464,7 @@ def test_an_internal_error_keeps_its_traceback(monkeypatch: pytest.MonkeyPatch) 
     def broken(*arguments: object, **more: object) -> None:
         raise ZeroDivisionError
 
-    monkeypatch.setattr(study, "run", broken)
+    monkeypatch.setattr(session, "run", broken)
     with pytest.raises(ZeroDivisionError):
         main(["--device", "cpu"])
 
@@ -472,7 +475,7 @@ def test_an_internal_error_keeps_its_traceback(monkeypatch: pytest.MonkeyPatch) 
 def test_a_dry_run_starts_nothing_and_writes_nothing(
     run: Callable[..., Run], ends: Callable[..., dict[str, Any]], empty_folder: Path
 ) -> None:
-    arguments = ends(study.Ending.FOUND)
+    arguments = ends(Ending.FOUND)
     assert run("--device", "cpu", "--dry-run", "--out", "mine")[0] == 0
     assert (arguments, list(empty_folder.iterdir())) == ({}, [])
 

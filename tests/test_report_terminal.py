@@ -34,7 +34,7 @@ class Clock:
     """A clock that stands until it is moved."""
 
     def __init__(self) -> None:
-        self.now_s = 1000.0
+        self.now_s = 0.0
 
     def __call__(self) -> float:
         return self.now_s

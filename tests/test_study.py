@@ -20,9 +20,10 @@ from autotune.budget import Clock, StopFlag
 from autotune.journal import Journal
 from autotune.options import Options
 from autotune.outcome import Verdict, judge
+from autotune.prober import ATTEMPTS
 from autotune.runner import Job, Result
 from autotune.space import Build, Candidate, Space
-from autotune.study import ATTEMPTS, Study, ask_round, first_candidate, rule_for
+from autotune.study import Study, ask_round, first_candidate, rule_for
 from autotune.wire import Peaks
 
 SPACE = space()
@@ -48,7 +49,7 @@ class Run:
         self.listener = Listener()
         self.published: list[Any] = []
         proposals = sampler.make(among, asked, "cpu")
-        self.journal = Journal(folder, proposals, {})
+        self.journal = Journal(folder, proposals)
         stop = StopFlag()
         self.study = Study(
             options=asked,

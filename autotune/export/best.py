@@ -10,7 +10,6 @@ import functools
 import json
 import math
 import operator
-import os
 import statistics
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
@@ -20,7 +19,8 @@ from pathlib import Path
 from typing import Any
 
 from autotune.export import deepspeed
-from autotune.options import Objective
+from autotune.files import write_whole
+from autotune.options import Objective, UsageError
 from autotune.outcome import Measurement, Outcome, Record, Verdict, measurement
 from autotune.space import Candidate, Limits, Space, Workload
 from autotune.wire import Conditions, Interval, Peaks
@@ -166,16 +166,23 @@ def write_best(path: Path, document: dict[str, Any]) -> None:
             the message names the path of the field.
     """
     _validate(document)
-    text = json.dumps(document, indent=2, allow_nan=False) + "\n"
-    temporary = path.with_name(f"{path.name}.tmp")
+    write_whole(path, json.dumps(document, indent=2, allow_nan=False) + "\n")
+
+
+def read_best(path: Path) -> dict[str, Any]:
+    """The document that `write_best` wrote to `path`.
+
+    Raises:
+        UsageError: it cannot be read, or does not match the schema.
+    """
     try:
-        with temporary.open("w", encoding="utf-8") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)
+        document: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        _validate(document)
+    except OSError as error:
+        raise UsageError(f"{path}: {error.strerror}") from error
+    except (ValueError, RecursionError) as error:
+        raise UsageError(f"{path}: is no best.json: {error!s:.200}") from error
+    return document
 
 
 def load_schema() -> dict[str, Any]:

@@ -70,7 +70,7 @@ class Forgiving:
 
 
 def reporter_for(stream: TextIO, clock: Callable[[], float] = time.monotonic) -> Reporter:
-    """The reporter that suits `stream`. `clock` gives seconds from any fixed point.
+    """The reporter that suits `stream`. `clock` gives the seconds of the study so far.
 
     It raises nothing where it cannot print: a study goes on, whoever looks.
     """
@@ -94,8 +94,6 @@ class _Study:
 
     space: Space
     budget_s: float
-    started_at: float
-    """Reading of the reporter's clock."""
 
 
 class PlainReporter:
@@ -109,7 +107,7 @@ class PlainReporter:
         self._study: _Study | None = None
 
     def started(self, space: Space, budget_s: float, folder: Path) -> None:
-        self._study = _Study(space, budget_s, self._clock())
+        self._study = _Study(space, budget_s)
         for label, text in _opening(space, budget_s).items():
             self._print(*paragraph(text, self._console.width, f"{label:<8}", "dim"))
         folder_text = printable(str(folder), self._console)
@@ -146,7 +144,7 @@ class PlainReporter:
 
     @property
     def _elapsed_s(self) -> float:
-        return self._clock() - self._known.started_at
+        return self._clock()
 
     def _trial(self, record: Record) -> list[Text]:
         head, tail = _trial(record, self._elapsed_s, self._known.space, self._console)

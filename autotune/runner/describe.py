@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from multiprocessing.connection import wait
 from pathlib import Path
@@ -112,7 +113,11 @@ class Describer:
 class Trace:
     """A study's trace: made by a helper process, or as it was recorded."""
 
-    def __init__(self, space: Space, device: Device, logs: Path) -> None:
+    def __init__(
+        self, space: Space, device: Device, logs: Path, note: Callable[[str], None]
+    ) -> None:
+        """`note` is told, once, if there will be none."""
+        self._note = note
         self._found: Activations | None = None
         self._describer: Describer | None = None
         if isinstance(device, ReplayDevice):
@@ -121,17 +126,15 @@ class Trace:
             environment = device.rank_environment(space.workload.world_size)
             self._describer = Describer(request(space), logs, environment)
 
-    @property
-    def failed(self) -> str:
-        """Why there will be none; empty while there may be one."""
-        return "" if self._describer is None else self._describer.failed
-
     def poll(self) -> Activations | None:
         """The trace, once it is there; never waits for it."""
         if self._found is None and self._describer is not None:
             answer = self._describer.poll()
             if answer is not None:
                 self._found = Activations(self._describer.request, answer)
+            elif self._describer.failed:
+                self._note(f"memory is predicted without a trace: {self._describer.failed}")
+                self._describer = None
         return self._found
 
     def close(self) -> None:
