@@ -365,7 +365,7 @@ def tune(
         finals=finals,
         trials=trials,
     )
-    accepted = frozenset(name.strip() for name in (accept_changed or "").split(","))
+    accepted = frozenset(filter(None, (accept_changed or "").replace(" ", "").split(",")))
     return Request(options, dry_run, resume, budget_s, accepted)
 
 

@@ -147,9 +147,9 @@ class Study:
             return f"--trials {self._options.trials} probes were run"
         if self._clock.remaining_s() < self._finals_s() + self._typical_probe_s():
             return "its part of the budget is spent"
-        now = [r for r in self.records[self._earlier :] if r.outcome.verdict != Verdict.SKIPPED]
-        if len(now) >= HOPELESS_STARTS and all(r.outcome.verdict.broke for r in now):
-            return f"the first {len(now)} probes all broke"
+        broken = [r.outcome.verdict.broke for r in self.records]
+        if sum(broken) == self._probed and sum(broken[self._earlier :]) >= HOPELESS_STARTS:
+            return f"the first {sum(broken)} probes all broke"
         return None
 
     def _take_trace(self) -> None:
