@@ -26,7 +26,7 @@ from autotune.runner import Job, Result
 from autotune.space import Candidate, Space
 from autotune.study import Study
 
-SPACE = space()
+SPACE = space(micro_batch=(1, 8))
 PLENTY_S = 1e6
 Answer = Callable[[Job], Result]
 
