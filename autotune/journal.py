@@ -16,6 +16,7 @@ from __future__ import annotations
 import io
 import json
 import os
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -78,6 +79,10 @@ class Journal:
         self.best = folder / "best.json"
         self.earlier: list[Record] = []
         """What had ended before, in that order."""
+        self.interrupted: list[Candidate] = []
+        """What had been asked for and was not told, in that order."""
+        self.round_begun = False
+        """Whether one of these was being probed; else there may have been more to ask for."""
         self._trials_csv = folder / "trials.csv"
         self.logs.mkdir(parents=True, exist_ok=True)
         optuna.logging.set_verbosity(optuna.logging.WARNING)
@@ -117,8 +122,20 @@ class Journal:
     @property
     def spent_s(self) -> float:
         """Budget that was used when the last run ended, as far as is known."""
+        trials = self.study.get_trials(deepcopy=False)
+        begun_s = [float(trial.user_attrs.get("began_s", 0.0)) for trial in trials]
         ended = self.study.user_attrs.get("ended") or {}
-        return max([*map(_ended_s, self.earlier), float(ended.get("elapsed_s", 0.0))])
+        return max([*begun_s, *map(_ended_s, self.earlier), float(ended.get("elapsed_s", 0.0))])
+
+    @property
+    def suspects(self) -> set[Candidate]:
+        """Candidates in whose probes the study was interrupted more than once."""
+        begun = Counter(
+            _candidate(trial.params)
+            for trial in self.study.get_trials(deepcopy=False, states=(TrialState.FAIL,))
+            if "began_s" in trial.user_attrs and "outcome" not in trial.user_attrs
+        )
+        return {candidate for candidate, times in begun.items() if times > 1}
 
     def begin(self, session: dict[str, Any]) -> None:
         """Note that a run begins."""
@@ -129,6 +146,10 @@ class Journal:
         """Note how it ended."""
         told = {"code": ended.code.value, "message": ended.message, "elapsed_s": elapsed_s}
         self.study.set_user_attr("ended", told)
+
+    def begin_probe(self, trial: Trial, elapsed_s: float) -> None:
+        """Note that the candidate of `trial` is being probed."""
+        trial.set_user_attr("began_s", elapsed_s)
 
     def tell(self, trial: Trial, record: Record, value: float | None, limits: Limits) -> None:
         """Record a search trial: its outcome, its constraints, its state.
@@ -170,6 +191,9 @@ class Journal:
 
     def _end_running(self) -> None:
         for trial in self.study.get_trials(deepcopy=False, states=(TrialState.RUNNING,)):
+            if "outcome" not in trial.user_attrs and trial.params.keys() >= set(AXES):
+                self.interrupted.append(_candidate(trial.params))
+                self.round_begun |= "began_s" in trial.user_attrs
             state, value = TrialState.FAIL, None
             if "outcome" in trial.user_attrs:  # it had ended, and all but its state was written
                 state = _STATES[outcome_from(trial.user_attrs["outcome"]).verdict]

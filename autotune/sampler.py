@@ -8,7 +8,7 @@ needs no other: it proposes by what it believes of every candidate (frontier.py)
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -53,8 +53,8 @@ class SpaceSampler(BaseSampler):
 
     def __init__(self, space: Space, kind: str, base: BaseSampler | None) -> None:
         self.build: Build | None = None
-        self.forced: Candidate | None = None
-        """What to propose next, once, whatever would be proposed otherwise."""
+        self.forced: list[Candidate] = []
+        """What to propose next, in this order, whatever would be proposed otherwise."""
         self.costs = Costs()
         """What a probe takes now; for those samplers that weigh it."""
         self.memory = device_memory(space, kind)
@@ -82,13 +82,13 @@ class SpaceSampler(BaseSampler):
         """Candidates that were closed, and then not tried after all, may be proposed again."""
         self._open[self._index[candidate]] = True
 
-    def avoid(self, build: Build) -> None:
-        """Propose candidates of `build` only when nothing else is open."""
-        self._avoided |= self._build_of == self._builds[build]
+    def avoid(self, candidates: Iterable[Candidate]) -> None:
+        """Propose these only when nothing else is open."""
+        self._avoided[[self._index[candidate] for candidate in candidates]] = True
 
-    def avoids(self, build: Build) -> bool:
-        """Whether `build` is avoided, and something else is open."""
-        avoided = bool((self._avoided & (self._build_of == self._builds[build])).any())
+    def avoids(self, candidate: Candidate) -> bool:
+        """Whether `candidate` is avoided, and something else is open."""
+        avoided = bool(self._avoided[self._index[candidate]])
         return avoided and bool((self._open & ~self._avoided).any())
 
     def has_open(self, build: Build | None = None) -> bool:
@@ -139,8 +139,8 @@ class SpaceSampler(BaseSampler):
     def sample_relative(
         self, study: Study, trial: FrozenTrial, search_space: dict[str, BaseDistribution]
     ) -> dict[str, Any]:
-        if (forced := self._take_forced()) is not None:
-            return params(forced)
+        if self.forced:
+            return params(self.forced.pop(0))
         allowed = self._allowed()
         if self._base is None:
             return params(self._candidates[allowed[0]])
@@ -173,10 +173,6 @@ class SpaceSampler(BaseSampler):
             return np.flatnonzero(self._open & (self._build_of == self._builds[self.build]))
         others = self._open & ~self._avoided
         return np.flatnonzero(others if others.any() else self._open)
-
-    def _take_forced(self) -> Candidate | None:
-        forced, self.forced = self.forced, None
-        return forced
 
     def _proposal(self, base: BaseSampler, study: Study, trial: FrozenTrial) -> dict[str, Any]:
         relative = base.infer_relative_search_space(study, trial)
@@ -219,8 +215,8 @@ class FrontierSampler(SpaceSampler):
         self, study: Study, trial: FrozenTrial, search_space: dict[str, BaseDistribution]
     ) -> dict[str, Any]:
         pending = self.learn(study)
-        if (forced := self._take_forced()) is not None:
-            return params(forced)
+        if self.forced:
+            return params(self.forced.pop(0))
         proposal = self._frontier.propose(self._allowed(), pending, self.costs)
         return params(self._candidates[proposal.index])
 

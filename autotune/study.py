@@ -90,6 +90,7 @@ class Study:
         self._prober = Prober(space, device_kind, clock, runner)
         self._probed = 0
         self._earlier = 0
+        self._again: list[Candidate] = []
         self._bounds: list[Record] = []
         self.records: list[Record] = []
         """Trials and finals, as they ended."""
@@ -105,6 +106,8 @@ class Study:
             self._probed += record.kind == "search" and record.outcome.verdict != Verdict.SKIPPED
             self._draw_bounds(record)
         self._earlier = len(records)
+        self._sampler.avoid(self._journal.suspects)
+        self._again = [c for c in self._journal.interrupted if not self._sampler.avoids(c)]
 
     def run(self) -> None:
         """Search, then finals; what was measured is in `records` even if the user stopped it."""
@@ -121,7 +124,7 @@ class Study:
             for trial, candidate in self._ask_round():
                 if self._why_stop() is not None:
                     record = self._put_off(trial, candidate, "the search ended before its turn")
-                elif self._sampler.avoids(candidate.build):
+                elif self._sampler.avoids(candidate):
                     record = self._put_off(trial, candidate, "the last probes of its build broke")
                 else:
                     record = self._probe_trial(trial, candidate)
@@ -168,15 +171,19 @@ class Study:
         the live group is kept until its probes have paid for it, unless all of its last round
         were too slow. Then come builds of the opening, so that the sampler has seen every value
         of their axes, and then the sampler chooses. While nothing has fitted, the smallest open
-        candidate comes next, alone.
+        candidate comes next, alone. A resumed study begins with the round that was interrupted.
         """
         size = self._sampler.round
+        if self._again:
+            self._sampler.forced, self._again = self._again, []
+            begun = self._journal.round_begun
+            return ask_round(
+                self._journal.study, self._sampler, len(self._sampler.forced) if begun else size
+            )
         self._sampler.build = self._build_of_round(size) if size > 1 else None
         if any(r.outcome.verdict.bounds_memory for r in self._bounds) and not self._fitting():
-            usable = (
-                c for c in self._sampler.open_candidates() if not self._sampler.avoids(c.build)
-            )
-            self._sampler.forced = min(usable, key=lambda c: (c.depth, c.tokens))
+            usable = (c for c in self._sampler.open_candidates() if not self._sampler.avoids(c))
+            self._sampler.forced = [min(usable, key=lambda c: (c.depth, c.tokens))]
             return ask_round(self._journal.study, self._sampler, 1)
         left = size if self._options.trials is None else self._options.trials - self._probed
         return ask_round(self._journal.study, self._sampler, min(size, left))
@@ -196,6 +203,7 @@ class Study:
         if witness is not None:
             return witness.skipped(candidate, trial.number)
         self._reporter.probing("search", candidate)
+        self._journal.begin_probe(trial, self._clock.elapsed_s())
         self._probed += 1
         grad_accum = self._grad_accum(candidate)
         job = Job(
@@ -224,7 +232,7 @@ class Study:
             build = record.candidate.build
             broken = [r for r in self.records if r.outcome.verdict.broke]
             if sum(r.candidate.build == build for r in broken) >= FRAGILE_BREAKS:
-                self._sampler.avoid(build)
+                self._sampler.avoid(c for c in self._space.candidates if c.build == build)
             return []
         self._bounds.append(record)
         settled = [c for c in self._sampler.open_candidates() if record.settles(c)]
