@@ -7,8 +7,8 @@ import os
 import socket
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from io import FileIO
 from pathlib import Path
-from typing import TextIO
 
 from autotune.options import UsageError
 
@@ -48,10 +48,9 @@ def hold(folder: Path) -> Iterator[None]:
     """
     path = folder / LOCK
     with _locked(path) as file:
-        file.truncate(0)
         with suppress(OSError):  # a full disk: it is held all the same
-            file.write(f"{os.getpid()} {socket.gethostname()}\n")
-            file.flush()
+            file.truncate(0)
+            file.write(f"{os.getpid()} {socket.gethostname()}\n".encode())
         try:
             yield
         finally:
@@ -59,14 +58,14 @@ def hold(folder: Path) -> Iterator[None]:
                 path.unlink()
 
 
-def _locked(path: Path) -> TextIO:
+def _locked(path: Path) -> FileIO:
     while True:
-        file = path.open("a+", encoding="utf-8", errors="replace")
+        file = FileIO(path, "a+")
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             file.seek(0)
-            pid, _, host = file.read(200).strip().partition(" ")
+            pid, _, host = file.read(200).decode(errors="replace").strip().partition(" ")
             file.close()
             raise UsageError(
                 f"{path.parent}: process {pid or '?'} on {host or '?'} runs a study in it;"

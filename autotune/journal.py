@@ -82,7 +82,7 @@ class Journal:
         self.interrupted: list[Candidate] = []
         """What had been asked for and was not told, in that order."""
         self.round_begun = False
-        """Whether one of these was being probed; else there may have been more to ask for."""
+        """Whether a trial of their round was probed; else there may have been more to ask for."""
         self._trials_csv = folder / "trials.csv"
         self.logs.mkdir(parents=True, exist_ok=True)
         optuna.logging.set_verbosity(optuna.logging.WARNING)
@@ -123,7 +123,8 @@ class Journal:
     def spent_s(self) -> float:
         """Budget that was used when the last run ended, as far as is known."""
         trials = self.study.get_trials(deepcopy=False)
-        begun_s = [float(trial.user_attrs.get("began_s", 0.0)) for trial in trials]
+        begun = (trial.user_attrs.get("began", {}) for trial in trials)
+        begun_s = [float(each.get("elapsed_s", 0.0)) for each in begun]
         ended = self.study.user_attrs.get("ended") or {}
         return max([*begun_s, *map(_ended_s, self.earlier), float(ended.get("elapsed_s", 0.0))])
 
@@ -133,7 +134,7 @@ class Journal:
         begun = Counter(
             _candidate(trial.params)
             for trial in self.study.get_trials(deepcopy=False, states=(TrialState.FAIL,))
-            if "began_s" in trial.user_attrs and "outcome" not in trial.user_attrs
+            if "began" in trial.user_attrs and "outcome" not in trial.user_attrs
         )
         return {candidate for candidate, times in begun.items() if times > 1}
 
@@ -147,9 +148,9 @@ class Journal:
         told = {"code": ended.code.value, "message": ended.message, "elapsed_s": elapsed_s}
         self.study.set_user_attr("ended", told)
 
-    def begin_probe(self, trial: Trial, elapsed_s: float) -> None:
-        """Note that the candidate of `trial` is being probed."""
-        trial.set_user_attr("began_s", elapsed_s)
+    def begin_probe(self, trial: Trial, elapsed_s: float, asked: Sequence[int]) -> None:
+        """Note that `trial` is being probed, one of a round whose trials are `asked`."""
+        trial.set_user_attr("began", {"elapsed_s": elapsed_s, "round": list(asked)})
 
     def tell(self, trial: Trial, record: Record, value: float | None, limits: Limits) -> None:
         """Record a search trial: its outcome, its constraints, its state.
@@ -190,10 +191,12 @@ class Journal:
         )  # fmt: skip
 
     def _end_running(self) -> None:
-        for trial in self.study.get_trials(deepcopy=False, states=(TrialState.RUNNING,)):
+        every = self.study.get_trials(deepcopy=False)
+        rounds = [trial.user_attrs.get("began", {}).get("round", []) for trial in every]
+        for trial in (trial for trial in every if trial.state == TrialState.RUNNING):
             if "outcome" not in trial.user_attrs and trial.params.keys() >= set(AXES):
                 self.interrupted.append(_candidate(trial.params))
-                self.round_begun |= "began_s" in trial.user_attrs
+                self.round_begun |= any(trial.number in asked for asked in rounds)
             state, value = TrialState.FAIL, None
             if "outcome" in trial.user_attrs:  # it had ended, and all but its state was written
                 state = _STATES[outcome_from(trial.user_attrs["outcome"]).verdict]

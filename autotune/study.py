@@ -121,13 +121,15 @@ class Study:
 
     def _search(self) -> None:
         while (why := self._why_stop() or self._why_enough()) is None:
-            for trial, candidate in self._ask_round():
+            asked = self._ask_round()
+            numbers = [trial.number for trial, _ in asked]
+            for trial, candidate in asked:
                 if self._why_stop() is not None:
                     record = self._put_off(trial, candidate, "the search ended before its turn")
                 elif self._sampler.avoids(candidate):
                     record = self._put_off(trial, candidate, "the last probes of its build broke")
                 else:
-                    record = self._probe_trial(trial, candidate)
+                    record = self._probe_trial(trial, candidate, numbers)
                 self._tell(trial, record)
         self._reporter.note(f"search ended: {why}")
 
@@ -197,13 +199,16 @@ class Study:
         unseen = (b for b in self._space.opening if b not in seen and self._sampler.has_open(b))
         return next(unseen, None)
 
-    def _probe_trial(self, trial: Trial, candidate: Candidate) -> Record:
-        """Measure `candidate`, unless what is known already says how that would end."""
+    def _probe_trial(self, trial: Trial, candidate: Candidate, asked: Sequence[int]) -> Record:
+        """Measure `candidate`, unless what is known already says how that would end.
+
+        `asked` are the numbers of its round's trials.
+        """
         witness = next((r for r in self._bounds if r.settles(candidate)), None)
         if witness is not None:
             return witness.skipped(candidate, trial.number)
         self._reporter.probing("search", candidate)
-        self._journal.begin_probe(trial, self._clock.elapsed_s())
+        self._journal.begin_probe(trial, self._clock.elapsed_s(), asked)
         self._probed += 1
         grad_accum = self._grad_accum(candidate)
         job = Job(

@@ -1,0 +1,160 @@
+"""Studies in processes of their own that bad things are done to, and what they leave behind.
+
+Everything a study starts inherits a mark in its environment, so that nothing of it can hide. Its
+home and its folder for temporary files are its own, and are empty when it begins.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+import uuid
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from autotune.export.best import read_best
+
+QUICK = str(Path(__file__).with_name("quick_study.py"))
+ROOT = Path(__file__).parents[2]
+MARK = "AUTOTUNE_TEST_MARK"
+SHARED_MEMORY = Path("/dev/shm")
+GONE_S = 10.0
+"""Within which all processes of a study that was killed have to be gone."""
+
+QUICK_SPACE = [
+    "--device", "cpu", "--depth", "1,2", "--seq-len", "64,128", "--micro-batch", "1,2,4",
+    "--vocab-size", "512", "--capacity", "2GiB", "--sampler", "grid", "--finals", "2",
+]  # fmt: skip
+"""24 candidates, of which some run out of memory or are over the ceiling."""
+
+
+class HostileStudy:
+    """A study in `folder`/study, run as often as it takes."""
+
+    def __init__(self, folder: Path, *arguments: str, **environment: str) -> None:
+        self.folder = folder
+        self.out = folder / "study"
+        self.mark = uuid.uuid4().hex
+        self._home, self._temporary = folder / "home", folder / "temporary"
+        for each in (self._home, self._temporary):
+            each.mkdir(parents=True)
+        self._arguments = arguments
+        self.environment = {
+            "HOME": str(self._home), "TMPDIR": str(self._temporary), MARK: self.mark,
+            "PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "tests")]),
+        } | environment  # fmt: skip
+        self._segments = set(SHARED_MEMORY.iterdir())
+
+    def start(
+        self, *arguments: str, prepare: Callable[[], None] | None = None
+    ) -> subprocess.Popen[str]:
+        """The process of `python -m autotune`, in which `prepare` was called first."""
+        return subprocess.Popen(
+            [sys.executable, *self._program, *arguments],
+            cwd=self.folder, env=os.environ | self.environment, preexec_fn=prepare,  # noqa: PLW1509
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+            encoding="utf-8", errors="replace",
+        )  # fmt: skip
+
+    _program: Sequence[str] = (QUICK,)
+
+    def begin(self, *arguments: str, **how: Any) -> subprocess.Popen[str]:
+        return self.start("--out", str(self.out), *self._arguments, *arguments, **how)
+
+    def resume(self, *arguments: str, **how: Any) -> subprocess.Popen[str]:
+        """Goes on, or begins where nothing was begun."""
+        if (self.out / "manifest.json").exists():
+            return self.start("--resume", str(self.out), *arguments, **how)
+        for each in self.out.glob("*"):
+            each.unlink()
+        return self.begin(*arguments, **how)
+
+    def told(self) -> dict[str, str]:
+        """Candidate to verdict, of every trial in Optuna's journal that was told with one."""
+        return {key: verdict for key, verdict in self._outcomes() if verdict != "skipped"}
+
+    def told_twice(self) -> list[str]:
+        """Candidates that were told with a verdict more than once."""
+        counts = Counter(key for key, verdict in self._outcomes() if verdict != "skipped")
+        return [key for key, times in counts.items() if times > 1]
+
+    def trials(self) -> list[tuple[str, ...]]:
+        """trials.csv in an order of its own, without its times."""
+        import pandas as pd
+
+        table = pd.read_csv(self.out / "trials.csv", dtype=str, keep_default_na=False)
+        stays = ["kind", "key", "verdict", "tokens_per_s", "peak_device_bytes", "witness"]
+        return sorted(map(tuple, table[stays].to_numpy().tolist()))
+
+    def best(self) -> dict[str, Any] | None:
+        """best.json, checked; None where there is none yet."""
+        path = self.out / "best.json"
+        return read_best(path) if path.exists() else None
+
+    def processes(self) -> list[int]:
+        """Processes of this study that are alive."""
+        return [pid for pid in _pids() if self._is_ours(pid)]
+
+    def residue(self, *, within_s: float = GONE_S) -> list[str]:
+        """What is left beside the study's folder once its process has ended."""
+        deadline = time.monotonic() + within_s
+        while self.processes() and time.monotonic() < deadline:
+            time.sleep(0.02)
+        left = [f"process {pid}" for pid in self.processes()]
+        left += [str(path) for path in set(SHARED_MEMORY.iterdir()) - self._segments]
+        return left + [str(p) for home in (self._home, self._temporary) for p in home.iterdir()]
+
+    def end(self) -> None:
+        for pid in self.processes():
+            os.kill(pid, signal.SIGKILL)
+
+    def _is_ours(self, pid: int) -> bool:
+        try:
+            environment = Path(f"/proc/{pid}/environ").read_bytes()
+            state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+        except OSError:
+            return False
+        return f"{MARK}={self.mark}".encode() in environment and state != "Z"
+
+    def _outcomes(self) -> Iterator[tuple[str, str]]:
+        """Key and verdict of the trials that were told, in their order."""
+        parameters: dict[int, dict[str, Any]] = {}
+        outcomes: dict[int, str] = {}
+        number = -1
+        for entry in self._entries():
+            match entry:
+                case {"op_code": 4}:
+                    number += 1
+                    parameters[number] = {}
+                case {"op_code": 5, "trial_id": trial, "param_name": name}:
+                    value = entry["param_value_internal"]
+                    choices = json.loads(entry["distribution"])["attributes"].get("choices")
+                    parameters[trial][name] = choices[int(value)] if choices else int(value)
+                case {"op_code": 8, "trial_id": trial, "user_attr": {"outcome": outcome}}:
+                    outcomes[trial] = outcome["verdict"]
+                case {"op_code": 6, "trial_id": trial} if trial in outcomes:
+                    yield "-".join(map(str, parameters[trial].values())), outcomes[trial]
+
+    def _entries(self) -> Iterator[dict[str, Any]]:
+        path = self.out / "optuna.log"
+        for line in path.read_bytes().split(b"\n") if path.exists() else ():
+            try:
+                yield json.loads(line)
+            except ValueError:
+                return
+
+
+class RealStudy(HostileStudy):
+    """With real ranks."""
+
+    _program = ("-m", "autotune")
+
+
+def _pids() -> list[int]:
+    return [int(path.name) for path in Path("/proc").iterdir() if path.name.isdigit()]
