@@ -112,17 +112,22 @@ def entry(started: float) -> None:
 
 def _complain(message: str) -> None:
     with suppress(OSError):  # nobody reads it; the exit code says it too
-        print(f"autotune: {message}", file=sys.stderr)
+        print(f"autotune: {_in_one_line(message)}", file=sys.stderr)
+
+
+def _in_one_line(text: str) -> str:
+    """`text` without line ends, and with what would steer a terminal written out."""
+    return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in " ".join(text.split()))
 
 
 def one_line(error: UsageError | CycloptsError) -> str:
     """What is wrong with the input, and what would be right."""
     if isinstance(error, UnusedCliTokensError):
-        return (
+        return _in_one_line(
             f"unexpected {' '.join(error.unused_tokens or [])}; see --help;"
             " several values are joined by commas, e.g. --depth 2,4"
         )
-    return " ".join(str(error).split())
+    return _in_one_line(str(error))
 
 
 def _tune(request: Request, argv: list[str], started: float) -> int:

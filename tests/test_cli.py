@@ -506,3 +506,9 @@ def test_the_first_probe_of_a_dry_run_is_one_of_the_space(cpu: Any) -> None:
 def test_the_plan_keeps_within_80_columns(run: Callable[..., Run]) -> None:
     _, out, _ = run("--device", "cpu", "--dry-run", "--depth", "1:99", "--seq-len", "64")
     assert max(map(len, out.splitlines())) <= 80
+
+
+def test_a_message_is_one_line_that_steers_no_terminal(refused: Callable[..., str]) -> None:
+    assert refused("--budget", "so\non\x1b[2J\r") == (
+        r"--budget so on\x1b[2J : not a duration; write it as 90s, 30m or 1.5h"
+    )

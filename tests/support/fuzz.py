@@ -1,0 +1,244 @@
+"""Wrong input for every parser: it is taken, or refused in one line; there is nothing else.
+
+`PARSERS` has for each parser what to try: a function that takes hypothesis' `data`, and raises
+only where the parser did what it may not.
+"""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from cyclopts import CycloptsError
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from autotune import cli, grid, manifest, wire
+from autotune.export.best import best_json, read_best, winner
+from autotune.journal import repair
+from autotune.options import (
+    UsageError,
+    parse_bytes,
+    parse_duration_s,
+    parse_global_batch,
+    parse_ints,
+    parse_share,
+)
+from autotune.wire import Entered, Fault, Message, Phase, Probe, Rule, WireError
+from support import recorded
+from support.records import record, space
+
+Case = Callable[[st.DataObject], None]
+
+_VALUES = (
+    "30m", "-5m", "1e9h", "80%", "0", "24GiB", "1:64", "64:1", "1,2,,3", "1:9:0", "none", "full",
+    "auto", "cpu", "fsdp", "all,none", "65536tok", "-1", "99999999999999999999", "nan", "inf", "",
+    " ", "ä", "\u0000", "--", "=", "gpt", "frontier", "tokens_per_s", "no/such/folder",
+)  # fmt: skip
+_FLAGS = (
+    "--budget", "--ceiling", "--host-ceiling", "--capacity", "--device", "--world-size", "--model",
+    "--width", "--vocab-size", "--depth", "--seq-len", "--micro-batch", "--engine", "--zero",
+    "--offload", "--checkpointing", "--dtype", "--optimizer", "--global-batch", "--objective",
+    "--sampler", "--seed", "--trials", "--finals", "--out", "--dry-run", "--allow-busy",
+    "--resume", "--accept-changed", "--no-such-flag", "-x",
+)  # fmt: skip
+_TEXT = st.text(max_size=12) | st.sampled_from(_VALUES)
+_LINE = st.lists(
+    st.sampled_from(_FLAGS) | _TEXT | st.builds("{}={}".format, st.sampled_from(_FLAGS), _TEXT),
+    max_size=6,
+)
+
+
+def refused_in_one_line(parse: Callable[[], object], *errors: type[Exception]) -> str:
+    """What `parse` refuses its input with; empty where it takes it. Raises anything else."""
+    try:
+        parse()
+    except errors as error:
+        shown = isinstance(error, UsageError | CycloptsError)
+        message = cli.one_line(error) if shown else str(error)
+        assert message, "refused without a word"
+        assert len(message.splitlines()) == 1, message
+        return message
+    return ""
+
+
+def options(data: st.DataObject) -> None:
+    """One flag's text."""
+    parsers: tuple[Callable[[str, str], object], ...] = (
+        parse_duration_s, parse_share, parse_bytes, parse_ints, parse_global_batch,
+    )  # fmt: skip
+    parse, text = data.draw(st.sampled_from(parsers)), data.draw(_TEXT | st.text())
+    refused_in_one_line(lambda: parse(text, "--flag"), UsageError)
+
+
+def command_line(data: st.DataObject) -> None:
+    argv = data.draw(_LINE)
+
+    def parse() -> None:
+        cli.app(argv, exit_on_error=False, print_error=False, result_action="return_value")
+
+    refused_in_one_line(parse, UsageError, CycloptsError)
+
+
+def messages(data: st.DataObject) -> None:
+    """One message of the channel."""
+    sent = wire.encode(data.draw(st.sampled_from(_MESSAGES)))
+    received = data.draw(st.binary(max_size=80) | _changed_json(sent) | _changed(sent))
+    refused_in_one_line(lambda: wire.decode(received), WireError)
+
+
+def best_files(data: st.DataObject) -> None:
+    whole = _best()
+    path = _write("best.json", data.draw(_changed_json(whole) | _changed(whole)))
+    refused_in_one_line(lambda: read_best(path), UsageError)
+
+
+def manifests(data: st.DataObject) -> None:
+    whole = _manifest()
+    path = _write(manifest.NAME, data.draw(_changed_json(whole) | _changed(whole)))
+    refused_in_one_line(lambda: cli.recorded(manifest.read(path.parent)), UsageError)
+
+
+def journals(data: st.DataObject) -> None:
+    whole = _journal()
+    path = _write("optuna.log", data.draw(_changed(whole) | st.binary(max_size=100)))
+    before = path.read_bytes()
+    if refused_in_one_line(lambda: repair(path), UsageError):
+        assert path.read_bytes() == before
+    else:
+        assert before.startswith(path.read_bytes())
+        assert repair(path) == 0
+
+
+def grids(data: st.DataObject) -> None:
+    path = _write("grid.csv", data.draw(_changed(_grid()) | st.binary(max_size=100)))
+    refused_in_one_line(lambda: grid.read(path), UsageError)
+
+
+PARSERS: dict[str, Case] = {
+    "options": options, "command line": command_line, "wire": messages, "best.json": best_files,
+    "manifest.json": manifests, "journal repair": journals, "grid CSV": grids,
+}  # fmt: skip
+
+
+def fuzz(name: str, cases: int) -> int:
+    """Try so many cases; returns how many were tried. Raises what a parser raised."""
+    tried = 0
+
+    @settings(max_examples=cases, deadline=None, database=None)
+    @given(st.data())
+    def run(data: st.DataObject) -> None:
+        nonlocal tried
+        tried += 1
+        PARSERS[name](data)
+
+    run()
+    return tried
+
+
+_RULE = Rule(3, 0.1, 15.0, 5, 0.01, 15.0)
+_MESSAGES: tuple[Message, ...] = (
+    Probe(1, 2, 64, 1, 1, _RULE, None),
+    Entered(Phase.WARMUP),
+    Fault("oom", Phase.TIMED, "an error", "its traceback", 2**30, None),
+)
+
+
+@cache
+def _best() -> bytes:
+    made = space()
+    records = [record(candidate, number=i) for i, candidate in enumerate(made.candidates)]
+    choice = winner(records, made.workload, "flops")
+    assert choice is not None
+    document = best_json(
+        choice, records, made, "flops",
+        fingerprint={"kind": "cpu"}, environment={}, provenance={},
+    )  # fmt: skip
+    return json.dumps(document).encode()
+
+
+@cache
+def _manifest() -> bytes:
+    body = {
+        "schema_version": 1, "argv": ["--budget", "30m"], "folder": "study",
+        "options": {"budget_s": 90.0, "depth": [1, 2], "zero": None, "seed": 0,
+                    "global_batch": {"amount": 256, "unit": "samples"}, "allow_busy": False},
+        "space": space().manifest(), "fingerprint": {"kind": "cpu"},
+    }  # fmt: skip
+    return json.dumps(body).encode()
+
+
+@cache
+def _journal() -> bytes:
+    entries = [{"op_code": code, "worker_id": "w", "trial_id": code} for code in range(10)]
+    return b"".join(json.dumps(entry).encode() + b"\n" for entry in entries)
+
+
+@cache
+def _grid() -> bytes:
+    rows = [recorded.row(candidate) for candidate in space().candidates[:3]]
+    return recorded.write(_folder() / "whole.csv", rows).read_bytes()
+
+
+@cache
+def _folder() -> Path:
+    folder = tempfile.TemporaryDirectory(prefix="autotune-fuzz-")
+    _KEPT.append(folder)
+    return Path(folder.name)
+
+
+_KEPT: list[tempfile.TemporaryDirectory[str]] = []
+
+
+def _write(name: str, data: bytes) -> Path:
+    path = _folder() / name
+    path.write_bytes(data)
+    return path
+
+
+def _changed(whole: bytes) -> st.SearchStrategy[bytes]:
+    """`whole` with some of its bytes replaced, or parts of it left out or said twice."""
+    place = st.integers(0, len(whole))
+    edit = st.tuples(place, place, st.binary(max_size=4))
+
+    def apply(edits: list[tuple[int, int, bytes]]) -> bytes:
+        data = whole
+        for start, end, new in edits:
+            first, last = sorted((start, min(end, start + 40)))
+            data = data[:first] + new + data[last:]
+        return data
+
+    return st.lists(edit, min_size=1, max_size=4).map(apply) | place.map(lambda end: whole[:end])
+
+
+def _changed_json(whole: bytes) -> st.SearchStrategy[bytes]:
+    """`whole` with one of its values replaced by another JSON value, or left out."""
+    paths = list(_paths(json.loads(whole), ()))
+    values = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5)
+    other = values | st.lists(values, max_size=2) | st.dictionaries(st.text(max_size=3), values)
+
+    def apply(change: tuple[tuple[Any, ...], Any, bool]) -> bytes:
+        path, value, drop = change
+        document = json.loads(whole)
+        inner = document
+        for key in path[:-1]:
+            inner = inner[key]
+        if drop:
+            del inner[path[-1]]
+        else:
+            inner[path[-1]] = value
+        return json.dumps(document).encode()
+
+    return st.tuples(st.sampled_from(paths), other, st.booleans()).map(apply)
+
+
+def _paths(value: Any, path: tuple[Any, ...]) -> Any:
+    items = value.items() if isinstance(value, dict) else ()
+    items = enumerate(value) if isinstance(value, list) else items
+    for key, inner in items:
+        yield (*path, key)
+        yield from _paths(inner, (*path, key))
