@@ -408,7 +408,7 @@ def build(cls: type, body: Any) -> Any:
     hints = _hints(cls)
     if body.keys() != hints.keys():
         odd = sorted(body.keys() ^ hints.keys())
-        raise WireError(f"{cls.__name__}: missing or unknown fields {', '.join(odd)}")
+        raise WireError(f"{cls.__name__}: missing or unknown fields {', '.join(map(ascii, odd)):.200}")
     return cls(**{name: _value(cls, name, hints[name], body[name]) for name in hints})
 
 
