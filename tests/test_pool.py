@@ -353,6 +353,28 @@ def test_a_rank_that_cannot_start_is_crashed(
     assert "exit code 3 before it dialled" in result.reason
 
 
+# Logs.
+
+
+def test_a_log_that_grows_without_end_keeps_its_start_and_its_latest_lines(
+    start: Start, fault: Callable[[str], None], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(local, "MAX_LOG_BYTES", MIB)
+    fault("chatter@warmup:0")
+    group = start()
+    assert group.run().verdict is Verdict.OK
+    group.pool.close()
+    log = tmp_path / "group001-rank0.log"
+    head, cut, latest = log.read_text().partition("[this log passed 1 MiB;")
+    assert log.stat().st_size <= MIB
+    assert "line 0 of" in head
+    assert cut
+    assert "[this log" not in latest
+    assert "line 131072 of" not in head
+    assert int(latest.rpartition("\nline ")[2].split()[0]) >= 131072
+    assert group.notes == ["group001-rank0.log passed 1 MiB; its middle is cut"]
+
+
 # The budget and the user.
 
 

@@ -46,6 +46,7 @@ class Describer:
         """Handle what has come, without waiting for more. The answer, once it is there."""
         while self._open and self._handled_one():
             pass
+        self._process.limit_log()
         return self._answer
 
     def close(self) -> None:

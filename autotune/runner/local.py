@@ -13,18 +13,21 @@ from pathlib import Path
 from autotune.wire import Dial, encode
 
 REAP_S = 5.0
+MAX_LOG_BYTES = 16 * 2**20
 # -P: a folder named like a module in the user's working directory must not stand in for it.
 WORKER = [sys.executable, "-P", "-m", "probes"]
 OPS = [sys.executable, "-P", "-m", "probes.ops"]
 
 
 class LocalProcess:
-    """A process that leads a session of its own; it reads `stdin` and writes `log`."""
+    """A process that leads a session of its own; it reads `stdin` and appends to `log`."""
 
     def __init__(
         self, command: list[str], stdin: bytes, log: Path, environment: dict[str, str]
     ) -> None:
-        with log.open("wb") as stream:
+        self._log = log
+        self._log_was_cut = False
+        with log.open("ab") as stream:
             self._process = subprocess.Popen(
                 command,
                 stdin=subprocess.PIPE,
@@ -51,6 +54,19 @@ class LocalProcess:
         exited = ended.si_code == os.CLD_EXITED
         return ended.si_status if exited else -ended.si_status
 
+    def limit_log(self) -> str:
+        """Cut the middle out of a log above `MAX_LOG_BYTES`; what to tell of it, the first time.
+
+        The process goes on appending: to write at an offset of its own would leave a hole.
+        """
+        with contextlib.suppress(OSError):  # deleted meanwhile, or the disk is full
+            if self._log.stat().st_size > MAX_LOG_BYTES:
+                _cut_middle(self._log)
+                first, self._log_was_cut = not self._log_was_cut, True
+                if first:
+                    return f"{self._log.name} passed {_limit()}; its middle is cut"
+        return ""
+
     def signal(self, number: signal.Signals) -> None:
         """Send `number` to every process of the session."""
         if self._process.returncode is None:
@@ -66,6 +82,21 @@ class LocalProcess:
 def start_rank(dial: Dial, log: Path, environment: dict[str, str]) -> LocalProcess:
     """A rank that will dial the study."""
     return LocalProcess(WORKER, encode(dial) + b"\n", log, environment)
+
+
+def _limit() -> str:
+    return f"{MAX_LOG_BYTES / 2**20:.0f} MiB"
+
+
+def _cut_middle(log: Path) -> None:
+    """Keep the first half of `MAX_LOG_BYTES` and the last quarter."""
+    with log.open("rb+") as stream:
+        stream.seek(-(MAX_LOG_BYTES // 4), os.SEEK_END)
+        latest = stream.read(MAX_LOG_BYTES // 4)
+        stream.truncate(MAX_LOG_BYTES // 2)
+    mark = f"\n[this log passed {_limit()}; its middle was cut out here]\n"
+    with log.open("ab") as stream:
+        stream.write(mark.encode() + latest)
 
 
 # Ranks of one machine meet on its loopback; looking the host's name up can fail in a container.

@@ -59,6 +59,8 @@ class Ops:
             while process.exit_code() is None and time.monotonic() < deadline:
                 if self._stop():
                     raise StopRequestedError
+                if said := process.limit_log():
+                    self._note(said)
                 time.sleep(POLL_S)
             if process.exit_code() not in (0, None):
                 self._note(f"DeepSpeed's ops could not be loaded; see {log.name}")

@@ -69,6 +69,7 @@ class RankProcess(Protocol):
     pid: int
 
     def exit_code(self) -> int | None: ...
+    def limit_log(self) -> str: ...
     def signal(self, number: signal.Signals) -> None: ...
     def reap(self) -> None: ...
 
@@ -104,13 +105,14 @@ class Group:
 
     def __init__(
         self, channel: Channel, ranks: list[_Rank], stop: Callable[[], bool],
-        on_phase: Callable[[Phase, int], None],
+        on_phase: Callable[[Phase, int], None], note: Callable[[str], None],
     ) -> None:  # fmt: skip
         self.ranks = ranks
         self.probes = 0
         self._channel = channel
         self._stop = stop
         self._on_phase = on_phase
+        self._note = note
         self._oom_kills = host_oom_kills()
         self._first_failure: float | None = None
         self._start: Start | None = None
@@ -153,6 +155,7 @@ class Group:
             rank.process.reap()
             if rank.peer is not None:
                 rank.peer.close()
+        self._limit_logs()
 
     def kill(self) -> None:
         """SIGKILL to every session of the group, also to what ranks that ended left behind."""
@@ -190,6 +193,12 @@ class Group:
             code = rank.process.exit_code()
             if rank.peer is None and not rank.gone and code is not None:
                 rank.gone = f"{_exit(code)} before it dialled"
+        self._limit_logs()
+
+    def _limit_logs(self) -> None:
+        for rank in self.ranks:
+            if said := rank.process.limit_log():
+                self._note(said)
 
     def _accept(self, channel: Channel) -> None:
         peer = channel.accept()
@@ -392,7 +401,7 @@ class Pool:
         environment = self._device.rank_environment(self._workload.world_size)
         ranks: list[_Rank] = []
         self._build = build
-        self._group = Group(self._channel, ranks, self._stop, self._on_phase)
+        self._group = Group(self._channel, ranks, self._stop, self._on_phase, self._note)
         for number in range(self._workload.world_size):
             dial: Dial = self._channel.dial(number, child=True)
             log = self._logs / f"group{self._groups:03d}-rank{number}.log"

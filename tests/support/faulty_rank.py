@@ -6,9 +6,11 @@ functions below, `phase` one of import, build, warmup or timed.
 
 from __future__ import annotations
 
+import itertools
 import os
 import signal
 import struct
+import threading
 import time
 from collections.abc import Callable
 from typing import Any
@@ -73,6 +75,20 @@ def child() -> None:
         time.sleep(3600)
 
 
+def chatter() -> None:
+    """Fills the log without end, and works on once there are 4 MiB."""
+    much = threading.Event()
+
+    def print_on() -> None:
+        for line in itertools.count():
+            print(f"line {line} of what a rank says")
+            if line == 2**17:
+                much.set()
+
+    threading.Thread(target=print_on, daemon=True).start()
+    much.wait()
+
+
 def send_raw(data: bytes) -> None:
     LINKS[0]._connection.send_bytes(data)
 
@@ -82,6 +98,7 @@ FAULTS: dict[str, Callable[[], None]] = {
     f.__name__: f
     for f in (
         hang, stop, leave, killed, error, oom, garbage, old_version, huge, cut_short, child,
+        chatter,
     )
 }  # fmt: skip
 
