@@ -375,6 +375,21 @@ def test_a_log_that_grows_without_end_keeps_its_start_and_its_latest_lines(
     assert group.notes == ["group001-rank0.log passed 1 MiB; its middle is cut"]
 
 
+def test_groups_are_numbered_on_from_the_logs_that_are_there(start: Start, tmp_path: Path) -> None:
+    for number in (2, 1000):
+        (tmp_path / f"group{number:03d}-rank0.log").write_text("of an earlier run")
+    start().run()
+    assert (tmp_path / "group1001-rank0.log").exists()
+
+
+def test_a_log_is_added_to_and_never_overwritten(tmp_path: Path) -> None:
+    log = tmp_path / "describe.log"
+    for word in ("first", "second"):
+        process = local.LocalProcess(["echo", word], b"", log, {})
+        process.reap()
+    assert log.read_text() == "first\nsecond\n"
+
+
 # The budget and the user.
 
 

@@ -344,7 +344,7 @@ class Pool:
         self._baseline_bytes = device.in_use_bytes()
         self._group: Group | None = None
         self._build: Build | None = None
-        self._groups = 0
+        self._groups = _last_group(logs)
         self._ops = Ops(device, workload, logs, stop, note)
         self._probes = 0
 
@@ -479,6 +479,12 @@ def merge(reports: list[Report]) -> Report:
             thermally_throttled=any(r.conditions.thermally_throttled for r in reports),
         ),
     )
+
+
+def _last_group(logs: Path) -> int:
+    """The largest number of a group that left its log in `logs`; 0 if none did."""
+    names = (path.name for path in logs.glob("group*-rank*.log"))
+    return max((int(name[5:].partition("-")[0]) for name in names), default=0)
 
 
 def _out_of_memory(rank: _Rank, fault: Fault) -> Result:
