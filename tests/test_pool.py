@@ -390,6 +390,29 @@ def test_a_log_is_added_to_and_never_overwritten(tmp_path: Path) -> None:
     assert log.read_text() == "first\nsecond\n"
 
 
+# Files.
+
+
+def test_what_ranks_leave_in_their_temporary_folders_goes_with_them(
+    start: Start,
+    fault: Callable[[str], None],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+) -> None:
+    monkeypatch.setenv("TMPDIR", "/proc/nowhere")
+    monkeypatch.setenv("HOME", "/proc/nowhere")
+    fault("litter@warmup:0")
+    group = start(world_size=2)
+    assert group.run().verdict is Verdict.OK
+    (left,) = tmp_path.glob("*/left*")
+    assert left.parent == tmp_path / "group001-rank0.tmp"
+    assert left.parent.stat().st_mode & 0o777 == 0o700
+    for rank in psutil.Process().children():
+        rank.kill()
+    group.pool.close()
+    assert {path.suffix for path in tmp_path.iterdir()} == {".log"}
+
+
 # The budget and the user.
 
 

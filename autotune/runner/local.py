@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -20,20 +21,29 @@ OPS = [sys.executable, "-P", "-m", "probes.ops"]
 
 
 class LocalProcess:
-    """A process that leads a session of its own; it reads `stdin` and appends to `log`."""
+    """A process that leads a session of its own; it reads `stdin` and appends to `log`.
+
+    Its temporary files are in a folder beside the log, which goes with the process.
+    """
 
     def __init__(
         self, command: list[str], stdin: bytes, log: Path, environment: dict[str, str]
     ) -> None:
         self._log = log
         self._log_was_cut = False
+        self._temporary = log.with_suffix(".tmp").absolute()
+        self._temporary.mkdir(mode=0o700, exist_ok=True)
         with log.open("ab") as stream:
             self._process = subprocess.Popen(
                 command,
                 stdin=subprocess.PIPE,
                 stdout=stream,
                 stderr=subprocess.STDOUT,
-                env=os.environ | _paths() | _LOOPBACK | environment,
+                env=os.environ
+                | _paths()
+                | _LOOPBACK
+                | {"TMPDIR": str(self._temporary)}
+                | environment,
                 start_new_session=True,
             )
         assert self._process.stdin is not None
@@ -74,9 +84,10 @@ class LocalProcess:
                 os.killpg(self.pid, number)
 
     def reap(self) -> None:
-        """Collect the process; it has ended or been killed."""
+        """Collect the process, which has ended or been killed, and its temporary files."""
         with contextlib.suppress(subprocess.TimeoutExpired):  # stuck in a driver: init gets it
             self._process.wait(REAP_S)
+        shutil.rmtree(self._temporary, ignore_errors=True)
 
 
 def start_rank(dial: Dial, log: Path, environment: dict[str, str]) -> LocalProcess:

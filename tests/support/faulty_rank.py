@@ -10,6 +10,7 @@ import itertools
 import os
 import signal
 import struct
+import tempfile
 import threading
 import time
 from collections.abc import Callable
@@ -89,6 +90,10 @@ def chatter() -> None:
     much.wait()
 
 
+def litter() -> None:
+    tempfile.mkstemp(prefix="left")
+
+
 def send_raw(data: bytes) -> None:
     LINKS[0]._connection.send_bytes(data)
 
@@ -98,7 +103,7 @@ FAULTS: dict[str, Callable[[], None]] = {
     f.__name__: f
     for f in (
         hang, stop, leave, killed, error, oom, garbage, old_version, huge, cut_short, child,
-        chatter,
+        chatter, litter,
     )
 }  # fmt: skip
 
