@@ -413,6 +413,22 @@ def test_what_ranks_leave_in_their_temporary_folders_goes_with_them(
     assert {path.suffix for path in tmp_path.iterdir()} == {".log"}
 
 
+@pytest.mark.parametrize("home", ["/proc/nowhere", "home"])
+def test_ops_are_compiled_in_the_study_where_the_users_cache_cannot_be_written(
+    start: Start, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, home: str
+) -> None:
+    for name in ("XDG_CACHE_HOME", "TORCH_EXTENSIONS_DIR"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("HOME", str(tmp_path / home))
+    ask = "import os; print(os.environ.get('TORCH_EXTENSIONS_DIR', 'as usual'))"
+    monkeypatch.setattr(ops, "OPS", [sys.executable, "-c", ask])
+    monkeypatch.setattr(local, "WORKER", [sys.executable, "-c", ask])
+    start().run(replace(SMALL, zero_stage=1))
+    where = "as usual" if home == "home" else str(tmp_path / "torch_extensions")
+    logs = [path.read_text() for path in tmp_path.glob("*.log")]
+    assert logs == [f"{where}\n"] * 2
+
+
 # The budget and the user.
 
 

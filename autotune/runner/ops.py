@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import signal
+import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -35,6 +37,8 @@ class Ops:
         self._note = note
         self._loaded: set[str] = set()
         self._process: LocalProcess | None = None
+        self.environment: dict[str, str] = {}
+        """What ranks need to find the loaded ops."""
 
     def missing(self, candidate: Candidate) -> set[str]:
         """Ops that `candidate` needs and that were not loaded yet."""
@@ -52,8 +56,9 @@ class Ops:
             f"loading DeepSpeed's {', '.join(sorted(names))};"
             " on a machine that never did, this compiles for about a minute"
         )
+        self.environment = _extensions(self._logs)
         log = self._logs / f"ops-{len(self._loaded)}.log"
-        environment = self._device.rank_environment(1)
+        environment = self._device.rank_environment(1) | self.environment
         self._process = process = LocalProcess([*OPS, *sorted(names)], b"", log, environment)
         try:
             while process.exit_code() is None and time.monotonic() < deadline:
@@ -73,6 +78,18 @@ class Ops:
         """SIGKILL to what loads; for a second Ctrl-C."""
         if self._process is not None:
             self._process.signal(signal.SIGKILL)
+
+
+def _extensions(logs: Path) -> dict[str, str]:
+    """Has torch keep what it compiles in `logs` where it cannot write to its own cache."""
+    cache = os.environ.get("XDG_CACHE_HOME") or Path("~/.cache").expanduser()
+    usual = os.environ.get("TORCH_EXTENSIONS_DIR") or Path(cache) / "torch_extensions"
+    try:
+        Path(usual).mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=usual):
+            return {}
+    except OSError:
+        return {"TORCH_EXTENSIONS_DIR": str(logs.absolute() / "torch_extensions")}
 
 
 def _end(process: LocalProcess) -> None:

@@ -398,11 +398,12 @@ class Pool:
 
     def _launch(self, build: Build) -> Group:
         self._groups += 1
-        environment = self._device.rank_environment(self._workload.world_size)
+        world_size = self._workload.world_size
+        environment = self._device.rank_environment(world_size) | self._ops.environment
         ranks: list[_Rank] = []
         self._build = build
         self._group = Group(self._channel, ranks, self._stop, self._on_phase, self._note)
-        for number in range(self._workload.world_size):
+        for number in range(world_size):
             dial: Dial = self._channel.dial(number, child=True)
             log = self._logs / f"group{self._groups:03d}-rank{number}.log"
             # On the CPU all ranks share the one device.
