@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Callable
 from datetime import timedelta
 
@@ -50,16 +51,22 @@ def join(rank: int, start: Start, opened: Callable[[Store], None]) -> World:
     timeout = timedelta(
         minutes=30
     )  # the study's deadlines are shorter: it ends a group that hangs
+    host, port, listening = start.store_host, start.store_port, None
+    if rank == 0:  # on its own, the store would listen on every interface, to anyone
+        server = socket.create_server((LOOPBACK, 0))
+        host, port = server.getsockname()
+        listening = server.detach()  # the store closes it
     store = dist.TCPStore(  # type: ignore[attr-defined]  # a C++ class the stubs leave out
-        start.store_host or LOOPBACK,
-        start.store_port,
+        host,
+        port,
         start.world_size,
         is_master=rank == 0,
         wait_for_workers=False,
         timeout=timeout,
+        master_listen_fd=listening,
     )
     if rank == 0:
-        opened(Store(LOOPBACK, store.port))
+        opened(Store(host, port))
     dist.init_process_group(
         "nccl" if start.device == "cuda" else "gloo",
         store=store,

@@ -145,6 +145,20 @@ def test_two_ranks_train_as_one_group(start: Start) -> None:
     assert result.verdict is Verdict.OK
 
 
+@pytest.mark.parametrize("stage", [0, 2])
+def test_ranks_listen_on_loopback_alone(start: Start, stage: int) -> None:
+    group = start(world_size=2)
+    assert group.run(replace(SMALL, zero_stage=stage)).verdict is Verdict.OK
+    listening = [
+        connection.laddr.ip
+        for rank in ranks()
+        for connection in rank.net_connections()
+        if connection.status == psutil.CONN_LISTEN
+    ]
+    assert len(listening) >= 2  # rank 0's store, and gloo's of each rank
+    assert set(listening) == {"127.0.0.1"}
+
+
 def test_ranks_of_one_host_add_up_their_host_memory_and_nothing_else() -> None:
     first = report(1.0, 5 * MIB)
     second = replace(first, peaks=replace(first.peaks, device_bytes=7 * MIB, host_bytes=MIB))
