@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 import subprocess
 import sys
 import time
@@ -157,6 +158,25 @@ def test_ranks_listen_on_loopback_alone(start: Start, stage: int) -> None:
     ]
     assert len(listening) >= 2  # rank 0's store, and gloo's of each rank
     assert set(listening) == {"127.0.0.1"}
+
+
+@pytest.mark.parametrize("stage", [0, 2])
+def test_what_launchers_leave_in_the_shell_disturbs_no_group(
+    start: Start, monkeypatch: pytest.MonkeyPatch, stage: int
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        for name, value in (
+            {"MASTER_ADDR": "192.0.2.1", "MASTER_PORT": str(port), "RANK": "7", "WORLD_SIZE": "9"}
+            | {"LOCAL_RANK": "5", "LOCAL_SIZE": "2", "LOCAL_WORLD_SIZE": "9", "GROUP_RANK": "3"}
+            | {"TORCHELASTIC_USE_AGENT_STORE": "True", "TORCHELASTIC_RUN_ID": "none"}
+            | {"SLURM_PROCID": "7", "SLURM_LOCALID": "5", "SLURM_NTASKS": "9"}
+            | {"OMPI_COMM_WORLD_RANK": "7", "OMPI_COMM_WORLD_SIZE": "9", "PMI_RANK": "7"}
+        ).items():
+            monkeypatch.setenv(name, value)
+        result = start(world_size=2).run(replace(SMALL, zero_stage=stage))
+    assert (result.verdict, result.reason) == (Verdict.OK, "")
+    assert not list(Path("/dev/shm").glob(f"*_{port}_*"))
 
 
 def test_ranks_of_one_host_add_up_their_host_memory_and_nothing_else() -> None:

@@ -30,6 +30,8 @@ class DeepSpeedEngine:
             "LOCAL_RANK": str(world.rank),
             "WORLD_SIZE": str(world.size),
         }
+        # With it, DeepSpeed makes buffers in /dev/shm that nobody removes, for inference alone.
+        os.environ.pop("LOCAL_SIZE", None)
         deepspeed.init_distributed()  # finds the process group that is there
         with _own_reasons():
             with _placed(start, world):
