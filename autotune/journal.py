@@ -16,6 +16,7 @@ from __future__ import annotations
 import io
 import json
 import os
+import shutil
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -85,6 +86,8 @@ class Journal:
         """Whether a trial of their round was probed; else there may have been more to ask for."""
         self._trials_csv = folder / "trials.csv"
         self.logs.mkdir(parents=True, exist_ok=True)
+        for left in self.logs.glob("*.tmp"):  # of ranks whose study was killed
+            shutil.rmtree(left, ignore_errors=True)
         optuna.logging.set_verbosity(optuna.logging.WARNING)
         path = folder / "optuna.log"
         self.cut_bytes = repair(path)

@@ -407,8 +407,8 @@ def build(cls: type, body: Any) -> Any:
         raise WireError(f"{cls.__name__}: body is not an object")
     hints = _hints(cls)
     if body.keys() != hints.keys():
-        odd = sorted(body.keys() ^ hints.keys())
-        raise WireError(f"{cls.__name__}: missing or unknown fields {', '.join(map(ascii, odd)):.200}")
+        odd = ", ".join(map(ascii, sorted(body.keys() ^ hints.keys())))
+        raise WireError(f"{cls.__name__}: missing or unknown fields {odd:.200}")
     return cls(**{name: _value(cls, name, hints[name], body[name]) for name in hints})
 
 
