@@ -55,6 +55,7 @@ class Started:
         engine: str = "auto",
         dtype: str = "fp32",
         width: int = 64,
+        **options: Any,
     ) -> None:
         self.notes: list[str] = []
         self.phases: list[Phase] = []
@@ -68,6 +69,7 @@ class Started:
             stop=lambda: self.stop,
             on_phase=lambda phase, steps: self.phases.append(phase),
             note=self.notes.append,
+            **options,
         )
 
     def run(self, candidate: Candidate = SMALL, **job: object) -> Result:
@@ -332,6 +334,23 @@ def test_a_rank_that_hangs_is_ended_with_its_group_at_its_deadline(
     assert result.verdict is Verdict.HUNG
     assert "in phase timed" in result.reason
     assert not ranks()
+
+
+@pytest.mark.parametrize(("budget_s", "step_s"), [(120, 30), (1200, 120), (86400, 180)])
+def test_steps_may_be_silent_for_a_tenth_of_the_budget(budget_s: float, step_s: float) -> None:
+    deadline_s = pool.phase_deadlines(budget_s)
+    stepping = {Phase.WARMUP: step_s, Phase.TIMED: step_s}
+    assert deadline_s == pool.PHASE_DEADLINE_S | stepping
+
+
+def test_a_hang_in_a_small_budget_is_ended_by_the_budgets_deadline(
+    start: Start, fault: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pool, "STEP_DEADLINE_S", 1.0)
+    fault("hang@warmup:0")
+    result = start(budget_s=20).run()
+    assert result.verdict is Verdict.HUNG
+    assert "rank 0 gave no sign for 2 s in phase warmup" in result.reason
 
 
 def test_a_process_that_a_rank_left_behind_goes_with_its_group(

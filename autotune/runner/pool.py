@@ -7,9 +7,10 @@ messages, ends of processes, deadlines and the user's wish to stop.
 
 from __future__ import annotations
 
+import math
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from multiprocessing.connection import wait
@@ -54,6 +55,9 @@ PHASE_DEADLINE_S = {
     Phase.TIMED: 180.0,
     Phase.DONE: 30.0,
 }
+STEP_DEADLINE_S = 30.0
+STEP_DEADLINE_SHARE = 0.1
+"""What steps may take of the budget: in a small one, they have at least `STEP_DEADLINE_S`."""
 PEER_GRACE_S = 3.0
 """After a first failure, how long to wait for a peer's word that memory was the cause."""
 TERM_GRACE_S = 1.0
@@ -104,15 +108,22 @@ class Group:
     """The ranks of one build and the loop that watches them."""
 
     def __init__(
-        self, channel: Channel, ranks: list[_Rank], stop: Callable[[], bool],
-        on_phase: Callable[[Phase, int], None], note: Callable[[str], None],
-    ) -> None:  # fmt: skip
+        self,
+        channel: Channel,
+        ranks: list[_Rank],
+        *,
+        stop: Callable[[], bool],
+        on_phase: Callable[[Phase, int], None],
+        note: Callable[[str], None],
+        deadline_s: Mapping[Phase, float],
+    ) -> None:
         self.ranks = ranks
         self.probes = 0
         self._channel = channel
         self._stop = stop
         self._on_phase = on_phase
         self._note = note
+        self._deadline_s = deadline_s
         self._oom_kills = host_oom_kills()
         self._first_failure: float | None = None
         self._start: Start | None = None
@@ -280,10 +291,11 @@ class Group:
             return None
         for rank in self.ranks:
             waiting = not (rank.report if self.probes else rank.ready)
-            if waiting and now - rank.entered > PHASE_DEADLINE_S[rank.phase]:
+            limit_s = self._deadline_s[rank.phase]
+            if waiting and now - rank.entered > limit_s:
                 return Result(
                     Verdict.HUNG,
-                    f"rank {rank.number} gave no sign for {PHASE_DEADLINE_S[rank.phase]:.0f} s"
+                    f"rank {rank.number} gave no sign for {limit_s:.0f} s"
                     f" in phase {rank.phase}; see {rank.log.name}",
                 )
         if now > deadline:
@@ -331,6 +343,7 @@ class Pool:
         stop: Callable[[], bool],
         on_phase: Callable[[Phase, int], None],
         note: Callable[[str], None],
+        budget_s: float = math.inf,
     ) -> None:
         self._device = device
         self._workload = workload
@@ -340,6 +353,7 @@ class Pool:
         self._stop = stop
         self._on_phase = on_phase
         self._note = note
+        self._deadline_s = phase_deadlines(budget_s)
         self._channel = Channel()
         self._baseline_bytes = device.in_use_bytes()
         self._group: Group | None = None
@@ -402,7 +416,14 @@ class Pool:
         environment = self._device.rank_environment(world_size) | self._ops.environment
         ranks: list[_Rank] = []
         self._build = build
-        self._group = Group(self._channel, ranks, self._stop, self._on_phase, self._note)
+        self._group = Group(
+            self._channel,
+            ranks,
+            stop=self._stop,
+            on_phase=self._on_phase,
+            note=self._note,
+            deadline_s=self._deadline_s,
+        )
         for number in range(world_size):
             dial: Dial = self._channel.dial(number, child=True)
             log = self._logs / f"group{self._groups:03d}-rank{number}.log"
@@ -464,6 +485,16 @@ class Pool:
             job.rule,
             job.needed_step_s,
         )
+
+
+def phase_deadlines(budget_s: float) -> dict[Phase, float]:
+    """Seconds without a sign of life that each phase may have in a budget of `budget_s`.
+
+    A step that takes a tenth of the budget could not be measured in it.
+    """
+    step_s = max(STEP_DEADLINE_S, STEP_DEADLINE_SHARE * budget_s)
+    steps = (Phase.WARMUP, Phase.TIMED, Phase.DONE)
+    return {p: min(s, step_s) if p in steps else s for p, s in PHASE_DEADLINE_S.items()}
 
 
 def merge(reports: list[Report]) -> Report:
