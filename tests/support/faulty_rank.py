@@ -19,7 +19,7 @@ from typing import Any
 import probes.__main__ as rank_main
 from autotune.wire import Entered
 
-WHAT, _, WHERE = os.environ["FAULT"].partition("@")
+WHAT, _, WHERE = os.environ.get("FAULT", "").partition("@")
 PHASE, _, RANK = WHERE.partition(":")
 
 

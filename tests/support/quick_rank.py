@@ -1,0 +1,159 @@
+"""A rank without torch: speaks like a real one, and answers from formulas within milliseconds.
+
+QUICK_PACE       wall seconds per second of the formula; 1 if unset
+QUICK_FAULTS     how often a probe goes wrong and how: `hang:0.1,killed:0.05`, of `FAULTS`
+QUICK_SEED       chooses which; the same probe of the same candidate goes wrong in the same way
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import sys
+import time
+import traceback
+from collections.abc import Iterator
+from pathlib import Path
+
+sys.path.append(str(Path(__file__).parents[1]))
+
+import probes.__main__ as rank_main
+from autotune.wire import (
+    Conditions,
+    Describe,
+    Described,
+    Entered,
+    Fault,
+    Peaks,
+    Phase,
+    Probe,
+    Progress,
+    Ready,
+    Report,
+    Series,
+    Start,
+    Stop,
+    Store,
+)
+from support import faulty_rank
+
+BASE_BYTES = 200 * 2**20
+BYTES_PER_TOKEN_AND_BLOCK = 2**16
+LAUNCH_S = 0.001
+S_PER_TOKEN_AND_BLOCK = 1e-7
+FAULTS = ("hang", "stop", "leave", "killed", "error", "garbage", "huge", "cut_short")
+PACE = float(os.environ.get("QUICK_PACE", "1"))
+QUIET = Conditions(10.0, 9.0, 0.0, 9.0, None, None, None, None, False)
+
+
+def micro_step_s(depth: int, tokens: int, checkpointing: str) -> float:
+    """Seconds of one micro-step: less a token the more tokens there are."""
+    again = 4 / 3 if checkpointing == "full" else 1.0
+    return LAUNCH_S + S_PER_TOKEN_AND_BLOCK * depth * tokens * again
+
+
+def peak_bytes(depth: int, tokens: int, checkpointing: str) -> int:
+    """Affine in depth times tokens; a quarter of the activations with checkpointing."""
+    kept = 4 if checkpointing == "full" else 1
+    return BASE_BYTES + BYTES_PER_TOKEN_AND_BLOCK * depth * tokens // kept
+
+
+def peaks(size: int) -> Peaks:
+    return Peaks(size, size, size, size, size, 0)
+
+
+def serve(rank: rank_main.Rank) -> None:
+    """In the place of the function of this name in `probes.__main__`."""
+    faulty_rank.LINKS.append(rank.link)
+    rank.send(Entered(Phase.IMPORT))
+    start = rank.link.receive()
+    if isinstance(start, Describe):
+        rank.send(nothing(start))
+        return
+    assert isinstance(start, Start)
+    rank.explain = lambda error, phase: explain(error, phase, start)
+    rank.send(Entered(Phase.BUILD))
+    if rank.number == 0 and start.world_size > 1:
+        rank.send(Store("127.0.0.1", 1))
+    rank.send(Entered(Phase.ENGINE))
+    rank.send(Ready(start.model.depth * start.model.width**2, {"python": "3", "torch": "none"}))
+    while not isinstance(probe := rank.link.receive(), Stop):
+        assert isinstance(probe, Probe)
+        report = run(rank, start, probe)
+        rank.send(Entered(Phase.DONE))
+        rank.send(report)
+
+
+def run(rank: rank_main.Rank, start: Start, probe: Probe) -> Report:
+    """Raises MemoryError where the candidate's peak is above the capacity."""
+    shape = (start.model.depth, probe.micro_batch * probe.seq_len, start.model.checkpointing)
+    fault, where = misfortune(rank.number, start, probe)
+    rank.send(Entered(Phase.WARMUP))
+    if where == Phase.WARMUP:
+        faulty_rank.FAULTS[fault]()
+    if peak_bytes(*shape) > start.capacity_bytes:
+        raise MemoryError(f"{peak_bytes(*shape)} bytes do not fit")
+    warmup, timed, stopped = Series(), Series(), False
+    while not (stopped or probe.rule.warmed(warmup)):
+        step(rank, probe, shape, warmup)
+        stopped = probe.rule.hopeless(probe.needed_step_s, warmup, Series())
+    if not stopped:
+        rank.send(Entered(Phase.TIMED))
+    if where == Phase.TIMED:
+        faulty_rank.FAULTS[fault]()
+    while not (stopped or probe.rule.settled(timed)):
+        step(rank, probe, shape, timed)
+        stopped = probe.rule.hopeless(probe.needed_step_s, warmup, timed)
+    return Report(
+        probe.number, timed.step_s or warmup.step_s[1:], warmup.step_s, warmup.wall_s,
+        timed.wall_s, stopped, 1.0, peaks(peak_bytes(*shape)), 0, QUIET,
+    )  # fmt: skip
+
+
+def step(rank: rank_main.Rank, probe: Probe, shape: tuple[int, int, str], series: Series) -> None:
+    one_s = micro_step_s(*shape)
+    time.sleep(PACE * one_s * probe.micro_steps)
+    series.add(one_s * probe.grad_accum, one_s * probe.micro_steps)
+    if rank.number == 0:
+        rank.send(Progress(probe.number, series.step_s))
+
+
+def misfortune(number: int, start: Start, probe: Probe) -> tuple[str, Phase | None]:
+    """What goes wrong on this rank, and in which phase; all ranks draw alike."""
+    seed = os.environ.get("QUICK_SEED", "0")
+    key = (seed, start.model, start.zero_stage, probe.number, probe.micro_batch, probe.seq_len)
+    draw = random.Random(repr(key))
+    chance, unlucky = draw.random(), draw.randrange(start.world_size)
+    phase = draw.choice([Phase.WARMUP, Phase.TIMED])
+    for name, share in shares():
+        chance -= share
+        if chance < 0:
+            return name, phase if number == unlucky else None
+    return "", None
+
+
+def shares() -> Iterator[tuple[str, float]]:
+    for each in filter(None, os.environ.get("QUICK_FAULTS", "").split(",")):
+        name, _, share = each.partition(":")
+        assert name in FAULTS, each
+        yield name, float(share)
+
+
+def explain(error: BaseException, phase: Phase, start: Start) -> Fault:
+    memory = isinstance(error, MemoryError)
+    return Fault(
+        "oom" if memory else "crashed", phase, f"{type(error).__name__}: {error}",
+        traceback.format_exc(), None, peaks(start.capacity_bytes) if memory else None,
+    )  # fmt: skip
+
+
+def nothing(asked: Describe) -> Described:
+    """A trace of models that cannot be traced."""
+    none = [-1] * len(asked.models)
+    shapes = [[-1] * len(asked.micro_batches) for _ in asked.seq_lens]
+    return Described(BASE_BYTES, none, none, none, [shapes for _ in asked.models])
+
+
+if __name__ == "__main__":
+    rank_main.serve = serve
+    rank_main.main()
