@@ -257,7 +257,9 @@ def _is_entry(line: bytes) -> bool:
 
 
 def _table(records: Sequence[Record]) -> pd.DataFrame:
-    return pd.DataFrame([trials.row(r) for r in records], columns=list(trials.COLUMNS))
+    # As objects: beside an unknown value, pandas would write every number of bytes as a float.
+    rows = [trials.row(r) for r in records]
+    return pd.DataFrame(rows, columns=list(trials.COLUMNS), dtype=object)
 
 
 def _ended_s(record: Record) -> float:

@@ -45,7 +45,7 @@ class SpaceSampler(BaseSampler):
     """A sampler whose every proposal is an open candidate of `space`.
 
     `close` takes a candidate out; `build`, while set, restricts proposals to one build as long as
-    that has open candidates. With no `base`, candidates are proposed in their order: a grid.
+    that has open candidates. With no `base` they come build by build: a grid.
     """
 
     round = 4
@@ -61,6 +61,12 @@ class SpaceSampler(BaseSampler):
         """What trials have taught of every candidate's peak."""
         self._learned: set[int] = set()
         self._base = base
+        if base is None:
+            self.round = 1
+        ordered = sorted(
+            enumerate(space.candidates), key=lambda item: (item[1].build, item[1].tokens)
+        )
+        self._place_in_grid = np.argsort([index for index, _ in ordered])
         self.distributions = distributions(space)
         self._candidates = space.candidates
         self._index = {candidate: i for i, candidate in enumerate(space.candidates)}
@@ -143,7 +149,7 @@ class SpaceSampler(BaseSampler):
             return params(self.forced.pop(0))
         allowed = self._allowed()
         if self._base is None:
-            return params(self._candidates[allowed[0]])
+            return params(self._candidates[allowed[self._place_in_grid[allowed].argmin()]])
         proposal = self._proposal(self._base, study, trial)
         distance = np.abs(self._points[allowed] - self._place(proposal)).sum(axis=1)
         return params(self._candidates[allowed[distance.argmin()]])

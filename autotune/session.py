@@ -197,6 +197,7 @@ class _Session:
             stop=lambda: bool(stop),
             on_phase=on_phase,
             note=self.reporter.note,
+            budget_s=self.options.budget_s,
         )
 
     def _result(self, records: Sequence[Record]) -> Ended:

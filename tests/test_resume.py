@@ -123,7 +123,9 @@ def test_trials_csv_is_the_same_after_a_resume(tmp_path: Path) -> None:
             with (tmp_path / name / "trials.csv").open("a") as table:
                 table.write("2,64,torn")
         Run(tmp_path / name)
-    tables = [pd.read_csv(tmp_path / name / "trials.csv") for name in ("whole", "resumed")]
+    tables = [
+        pd.read_csv(tmp_path / name / "trials.csv", dtype=str) for name in ("whole", "resumed")
+    ]
     stays = ["kind", "key", "verdict", "witness", "reason", "tokens_per_s", "peak_device_bytes"]
     first, second = (t[stays].sort_values(stays[:3]).reset_index(drop=True) for t in tables)
     pd.testing.assert_frame_equal(first, second)

@@ -15,10 +15,13 @@ import time
 import uuid
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from autotune.export.best import read_best
+from autotune.options import UsageError
 
 QUICK = str(Path(__file__).with_name("quick_study.py"))
 ROOT = Path(__file__).parents[2]
@@ -28,10 +31,11 @@ GONE_S = 10.0
 """Within which all processes of a study that was killed have to be gone."""
 
 QUICK_SPACE = [
-    "--device", "cpu", "--depth", "1,2", "--seq-len", "64,128", "--micro-batch", "1,2,4",
-    "--vocab-size", "512", "--capacity", "2GiB", "--sampler", "grid", "--finals", "2",
+    "--device", "cpu", "--depth", "1,2", "--seq-len", "64,96,256", "--micro-batch", "1,2,4",
+    "--vocab-size", "512", "--capacity", "230MiB", "--ceiling", "95%", "--sampler", "grid",
+    "--finals", "2",
 ]  # fmt: skip
-"""24 candidates, of which some run out of memory or are over the ceiling."""
+"""36 candidates for quick ranks, of which some run out of memory or are over the ceiling."""
 
 
 class HostileStudy:
@@ -158,3 +162,68 @@ class RealStudy(HostileStudy):
 
 def _pids() -> list[int]:
     return [int(path.name) for path in Path("/proc").iterdir() if path.name.isdigit()]
+
+
+@dataclass(frozen=True)
+class Findings:
+    """What came of a study that was killed and resumed."""
+
+    when: str
+    """Where it was when it was killed."""
+    told: int
+    """Trials that had been told by then."""
+    lost: int
+    twice: int
+    torn_best: bool
+    differs: bool
+    """The trials of the end are not those of an uninterrupted study."""
+    residue: int
+    error: str
+    """Of the study that was to go on."""
+
+    @property
+    def sound(self) -> bool:
+        return not (
+            self.lost or self.twice or self.torn_best or self.differs or self.residue or self.error
+        )
+
+
+def kill_and_resume(
+    study: HostileStudy, after_s: float, whole: Sequence[tuple[str, ...]]
+) -> Findings:
+    """Kill `study` so many seconds after its start, and go on with it to its end."""
+    process = study.begin()
+    with suppress(subprocess.TimeoutExpired):
+        process.wait(after_s)
+    process.kill()
+    process.communicate()
+    residue = study.residue()
+    told = study.told()
+    try:
+        study.best()
+        torn = False
+    except UsageError:
+        torn = True
+    when = _place(study, len(told))
+    resumed = study.resume()
+    _, stderr = resumed.communicate()
+    error = stderr.strip() if resumed.returncode else ""
+    residue += study.residue()
+    lost = told.items() - study.told().items()
+    differs = not error and study.trials() != list(whole)
+    return Findings(
+        when, len(told), len(lost), len(study.told_twice()), torn, differs, len(residue), error
+    )
+
+
+def _place(study: HostileStudy, told: int) -> str:
+    """In words where the study in the folder stopped."""
+    journal = study.out / "optuna.log"
+    text = journal.read_text(errors="replace") if journal.exists() else ""
+    if not text:
+        return "before the first trial"
+    if '"ended":{' in text:
+        return "after the end"
+    if '"final-' in text:
+        return "finals"
+    return "search" if told else "first trial"

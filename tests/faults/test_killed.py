@@ -1,0 +1,120 @@
+"""SIGKILL of the study at many moments: what was told stays told, and the end is the same.
+
+scripts/fault_campaign.py does it at some hundred random moments.
+"""
+
+from __future__ import annotations
+
+import random
+import signal
+import subprocess
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from support.hostile import QUICK_SPACE, HostileStudy, kill_and_resume
+
+Make = Callable[..., HostileStudy]
+MOMENTS = 5
+
+
+def test_a_study_that_is_killed_at_any_moment_ends_as_if_it_had_not_been(
+    make: Make, tmp_path: Path
+) -> None:
+    whole = make(HostileStudy, *QUICK_SPACE)
+    began = time.monotonic()
+    assert whole.begin().wait() == 0
+    length_s = time.monotonic() - began
+    assert {row[2] for row in whole.trials()} >= {"ok", "oom", "over_ceiling", "skipped"}
+    found = []
+    for moment in range(MOMENTS):
+        study = make(HostileStudy, *QUICK_SPACE)
+        after_s = length_s * (moment + random.random()) / MOMENTS
+        found.append(kill_and_resume(study, after_s, whole.trials()))
+    assert [each for each in found if not each.sound] == []
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_a_study_that_was_asked_to_stop_goes_on_too(make: Make, number: signal.Signals) -> None:
+    study = make(HostileStudy, *QUICK_SPACE)
+    process = study.begin()
+    while process.poll() is None and not study.told():
+        time.sleep(0.02)
+    process.send_signal(number)
+    _, stderr = process.communicate()
+    assert process.returncode == 4
+    assert f"--resume {study.out}" in stderr
+    told = study.told()
+    resumed = study.resume()
+    stdout, _ = resumed.communicate()
+    assert resumed.returncode == 0
+    assert "resumed after" in stdout
+    assert told.items() <= study.told().items()
+    assert study.told_twice() == []
+
+
+def test_a_second_study_is_kept_out_of_the_folder(make: Make) -> None:
+    study = make(HostileStudy, *QUICK_SPACE, QUICK_PACE="100")
+    first = study.begin()
+    while first.poll() is None and not study.told():
+        time.sleep(0.02)
+    second = study.resume()
+    _, stderr = second.communicate()
+    assert second.returncode == 2
+    assert f"process {first.pid} on " in stderr
+    assert first.poll() is None
+    first.kill()
+    first.wait()
+    third = study.resume("--budget", "1s")
+    assert third.wait() in (0, 5)
+
+
+def test_a_study_that_is_done_shows_its_result_again(make: Make) -> None:
+    study = make(HostileStudy, *QUICK_SPACE)
+    first = study.begin()
+    shown, _ = first.communicate()
+    written = (study.out / "best.json").read_bytes()
+    again = study.resume()
+    repeated, _ = again.communicate()
+    assert (first.returncode, again.returncode) == (0, 0)
+    result = shown[shown.index("Best:") :]
+    assert result in repeated
+    assert (study.out / "best.json").read_bytes() == written
+    (study.out / "best.json").write_text("{}")
+    assert study.resume().wait() == 0
+    assert study.best() is not None
+    more = study.resume("--budget", "20s")
+    stdout, _ = more.communicate()
+    assert "resumed after" in stdout
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [["--depth", "2"], ["--out", "elsewhere"], ["--dry-run"], ["--config", "x.toml"]],
+)
+def test_a_resumed_study_takes_no_other_options(make: Make, flags: list[str]) -> None:
+    study = make(HostileStudy, *QUICK_SPACE)
+    assert study.begin().wait() == 0
+    process = study.resume(*flags)
+    _, stderr = process.communicate()
+    assert process.returncode == 2
+    assert stderr.count("\n") == 1
+    assert flags[0] in stderr
+
+
+def test_what_changed_is_refused_by_name(make: Make) -> None:
+    study = make(HostileStudy, *QUICK_SPACE)
+    assert study.begin().wait() == 0
+    path = study.out / "manifest.json"
+    text = path.read_text()
+    path.write_text(text.replace('"numpy": "', '"numpy": "0.'))
+    process = study.resume()
+    _, stderr = process.communicate()
+    assert process.returncode == 2
+    assert "fingerprint.software.numpy was 0." in stderr
+    assert stderr.endswith("--accept-changed numpy\n")
+    assert study.resume("--accept-changed", "numpy").wait() == 0
+    path.write_text(text.replace('"schema_version": 1', '"schema_version": 2'))
+    refused = subprocess.Popen.communicate(study.resume())[1]
+    assert "manifest.json is not of version 1" in refused
