@@ -2,6 +2,7 @@
 
 QUICK_PACE       wall seconds per second of the formula; 1 if unset
 QUICK_FAULTS     how often a probe goes wrong and how: `hang:0.1,killed:0.05`, of `FAULTS`
+FAULT            what happens once, and when: see faulty_rank.py
 QUICK_SEED       chooses which; the same probe of the same candidate goes wrong in the same way
 """
 
@@ -64,7 +65,6 @@ def peaks(size: int) -> Peaks:
 
 def serve(rank: rank_main.Rank) -> None:
     """In the place of the function of this name in `probes.__main__`."""
-    faulty_rank.LINKS.append(rank.link)
     rank.send(Entered(Phase.IMPORT))
     start = rank.link.receive()
     if isinstance(start, Describe):
@@ -156,4 +156,5 @@ def nothing(asked: Describe) -> Described:
 
 if __name__ == "__main__":
     rank_main.serve = serve
+    rank_main.Rank = faulty_rank.FaultyRank  # type: ignore[misc]
     rank_main.main()

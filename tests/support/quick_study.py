@@ -7,9 +7,10 @@ from pathlib import Path
 
 from autotune.runner import local
 
-local.WORKER = [sys.executable, "-P", str(Path(__file__).with_name("quick_rank.py"))]
+WORKER = [sys.executable, "-P", str(Path(__file__).with_name("quick_rank.py"))]
 
 if __name__ == "__main__":
     from autotune.__main__ import main
 
+    local.WORKER = WORKER
     main()
