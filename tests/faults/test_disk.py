@@ -3,27 +3,16 @@
 from __future__ import annotations
 
 import os
-import resource
 import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 from support import recorded
-from support.hostile import HostileStudy, RealStudy
+from support.hostile import HostileStudy, RealStudy, limited
 
 Make = Callable[..., HostileStudy]
-
-
-def limited(size: int) -> Callable[[], None]:
-    """Has the kernel refuse to let any file grow beyond `size` bytes."""
-
-    def limit() -> None:
-        resource.setrlimit(
-            resource.RLIMIT_FSIZE, (size, resource.getrlimit(resource.RLIMIT_FSIZE)[1])
-        )
-
-    return limit
 
 
 @pytest.fixture
@@ -94,7 +83,7 @@ def test_a_full_file_system_is_the_same(
 def test_output_on_a_full_disk_does_not_end_the_study(make: Make, replay: list[str]) -> None:
     study = make(RealStudy, *replay)
     command = ["sh", "-c", 'exec "$@" >/dev/full 2>&1', "sh"]
-    arguments = ["python", "-m", "autotune", "--out", str(study.out), *replay]
+    arguments = [sys.executable, "-m", "autotune", "--out", str(study.out), *replay]
     environment = os.environ | study.environment
     done = subprocess.run([*command, *arguments], cwd=study.folder, env=environment, check=False)
     assert done.returncode == 0

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -16,7 +17,7 @@ import uuid
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,8 @@ MARK = "AUTOTUNE_TEST_MARK"
 SHARED_MEMORY = Path("/dev/shm")
 GONE_S = 10.0
 """Within which all processes of a study that was killed have to be gone."""
+
+Trials = list[tuple[str, ...]]
 
 QUICK_SPACE = [
     "--device", "cpu", "--depth", "1,2", "--seq-len", "64,96,256", "--micro-batch", "1,2,4",
@@ -88,7 +91,7 @@ class HostileStudy:
         counts = Counter(key for key, verdict in self._outcomes() if verdict != "skipped")
         return [key for key, times in counts.items() if times > 1]
 
-    def trials(self) -> list[tuple[str, ...]]:
+    def trials(self) -> Trials:
         """trials.csv in an order of its own, without its times."""
         import pandas as pd
 
@@ -188,15 +191,37 @@ class Findings:
         )
 
 
-def kill_and_resume(
-    study: HostileStudy, after_s: float, whole: Sequence[tuple[str, ...]]
-) -> Findings:
+def kill_and_resume(study: HostileStudy, after_s: float, whole: Trials) -> Findings:
     """Kill `study` so many seconds after its start, and go on with it to its end."""
     process = study.begin()
     with suppress(subprocess.TimeoutExpired):
         process.wait(after_s)
     process.kill()
     process.communicate()
+    return _gone_on_with(study, whole)
+
+
+def run_out_and_resume(study: HostileStudy, size: int, whole: Trials) -> Findings:
+    """Let no file of `study` grow beyond `size` bytes; then lift that, and go on with it."""
+    process = study.begin(prepare=limited(size))
+    _, stderr = process.communicate()
+    found = _gone_on_with(study, whole)
+    known = process.returncode == 0 or stderr.count("\n") == 1
+    return found if known else replace(found, error=stderr)
+
+
+def limited(size: int) -> Callable[[], None]:
+    """Has the kernel refuse to let any file grow beyond `size` bytes."""
+
+    def limit() -> None:
+        _, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
+
+    return limit
+
+
+def _gone_on_with(study: HostileStudy, whole: Trials) -> Findings:
+    """What is there of `study`, which has ended, and what comes of it once it is resumed."""
     residue = study.residue()
     told = study.told()
     try:
@@ -210,7 +235,7 @@ def kill_and_resume(
     error = stderr.strip() if resumed.returncode else ""
     residue += study.residue()
     lost = told.items() - study.told().items()
-    differs = not error and study.trials() != list(whole)
+    differs = not error and study.trials() != whole
     return Findings(
         when, len(told), len(lost), len(study.told_twice()), torn, differs, len(residue), error
     )
