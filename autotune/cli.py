@@ -5,29 +5,22 @@ from __future__ import annotations
 import difflib
 import importlib.util
 import inspect
-import math
 import os
 import sys
-import tempfile
 import time
 import tomllib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from enum import IntEnum
-from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import App, ArgumentCollection, CycloptsError, Group, Parameter, UnusedCliTokensError
 from cyclopts.config import Dict
-from rich.console import Console
-from rich.markup import escape
-from rich.padding import Padding
-from rich.table import Table
 
 from autotune import __version__
+from autotune.files import create_folder, default_folder, hold, refuse_used_folder
 from autotune.options import (
     DEFAULT_BUDGET_S,
     Checkpointing,
@@ -46,7 +39,7 @@ from autotune.options import (
     parse_names,
     parse_share,
 )
-from autotune.space import Candidate, Space, resolve
+from autotune.space import Space, resolve
 
 if TYPE_CHECKING:
     from autotune.device import Device
@@ -55,11 +48,11 @@ if TYPE_CHECKING:
 
 
 class ExitCode(IntEnum):
-    """What the process ends with; the names are those of `study.Ending` where it has one."""
+    """What the process ends with; the names are those of `ending.Ending` where it has one."""
 
     FOUND = 0
     INTERNAL = 1
-    """An uncaught exception: Python prints the traceback and ends with this."""
+    """A folder that cannot be written any more; or an uncaught exception, with its traceback."""
     USAGE = 2
     NOTHING_FITS = 3
     STOPPED = 4
@@ -136,8 +129,8 @@ def _tune(request: Request, argv: list[str], started: float) -> int:
         return _resume(request, request.resume, argv, started)
     from autotune import study
     from autotune.device import check_idle
-    from autotune.files import hold
     from autotune.manifest import manifest_of
+    from autotune.report.plan import print_plan
 
     options = request.options
     refuse_used_folder(options.out)
@@ -155,7 +148,6 @@ def _tune(request: Request, argv: list[str], started: float) -> int:
 def _resume(request: Request, folder: Path, argv: list[str], started: float) -> int:
     from autotune import manifest
     from autotune.device import check_idle
-    from autotune.files import hold
     from autotune.session import Resumed
 
     then = manifest.read(folder)
@@ -454,80 +446,3 @@ def _make_app(config: Callable[..., None] | None) -> App:
 
 
 app = _make_app(_read_config)
-
-
-def default_folder(model: str, device_kind: str) -> Path:
-    """A new name under `results`, from the UTC time."""
-    return _unused(Path("results") / f"{datetime.now(UTC):%Y%m%dT%H%M%SZ}-{model}-{device_kind}")
-
-
-def refuse_used_folder(folder: Path | None) -> None:
-    """Checks that `--out` names nothing that exists, or an empty folder.
-
-    Raises:
-        UsageError: a file, or a folder with something in it.
-    """
-    if folder is None or not folder.exists():
-        return
-    if not folder.is_dir() or any(folder.iterdir()):
-        what = "has a study or other files in it" if folder.is_dir() else "is a file"
-        raise UsageError(
-            f"--out {folder}: {what}; go on with a study by --resume {folder}, or use a new"
-            f" folder, e.g. --out {_unused(folder)}"
-        )
-
-
-def create_folder(folder: Path) -> Path:
-    """Creates `folder`, its parents too, and checks that files can be written in it.
-
-    Raises:
-        UsageError: it cannot be created or written in.
-    """
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryFile(dir=folder):
-            pass
-    except (OSError, ValueError) as error:
-        reason = getattr(error, "strerror", None) or str(error)
-        other = _unused(Path("/tmp/autotune-study"))
-        raise UsageError(f"--out {folder}: {reason}; use e.g. --out {other}") from error
-    return folder
-
-
-def _unused(folder: Path) -> Path:
-    """`folder`, or the first of `folder`-2, -3, ... that does not exist."""
-    numbered = (folder.with_name(f"{folder.name}-{number}") for number in count(2))
-    return folder if not folder.exists() else next(path for path in numbered if not path.exists())
-
-
-def print_plan(space: Space, first: Candidate) -> None:
-    """Prints what a study over `space` would do."""
-    searched = {name: values for name, values in space.axes.items() if len(values) > 1}
-    total = math.prod(len(values) for values in space.axes.values())
-    builds = "1 build" if len(space.builds) == 1 else f"{len(space.builds)} builds"
-    console = Console(highlight=False)
-    console.print("[bold]Searched[/]")
-    console.print(_columns((name, _values(values)) for name, values in searched.items()))
-    console.print(f"  {len(space.candidates)} of {total} candidates are valid, in {builds}\n")
-    console.print("[bold]Fixed[/]")
-    console.print(_columns((each.name, each.value, each.why) for each in space.fixed))
-    console.print("\n[bold]First probe[/]")
-    console.print(
-        f"  {', '.join(f'{name} {getattr(first, name)}' for name in searched or space.axes)}"
-    )
-    console.print("\nDry run: nothing was started and nothing was written.")
-
-
-def _columns(rows: Iterable[tuple[str, ...]]) -> Padding:
-    """`rows` under each other and indented, from the third column on in a dimmer style."""
-    table = Table.grid(padding=(0, 2, 0, 0))
-    for row in rows:
-        table.add_row(*map(escape, row[:2]), *(f"[dim]{escape(text)}[/]" for text in row[2:]))
-    return Padding(table, (0, 0, 0, 2), expand=False)
-
-
-def _values(values: tuple[Any, ...]) -> str:
-    """The values of an axis: all of a few, else the ends and their number."""
-    if len(values) <= 12:
-        return ", ".join(map(str, values))
-    return f"{values[0]} to {values[-1]} ({len(values)} values)"

@@ -1,13 +1,16 @@
-"""Files of a study folder: written whole or not at all, by one process at a time."""
+"""A study's folder: made, held by one process at a time, its files written whole or not at all."""
 
 from __future__ import annotations
 
 import fcntl
 import os
 import socket
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from datetime import UTC, datetime
 from io import FileIO
+from itertools import count
 from pathlib import Path
 
 from autotune.options import UsageError
@@ -77,3 +80,47 @@ def _locked(path: Path) -> FileIO:
             if os.path.samestat(os.fstat(file.fileno()), path.stat()):
                 return file
         file.close()  # its last holder removed it just now
+
+
+def default_folder(model: str, device_kind: str) -> Path:
+    """A new name under `results`, from the UTC time."""
+    return _unused(Path("results") / f"{datetime.now(UTC):%Y%m%dT%H%M%SZ}-{model}-{device_kind}")
+
+
+def refuse_used_folder(folder: Path | None) -> None:
+    """Checks that `--out` names nothing that exists, or an empty folder.
+
+    Raises:
+        UsageError: a file, or a folder with something in it.
+    """
+    if folder is None or not folder.exists():
+        return
+    if not folder.is_dir() or any(folder.iterdir()):
+        what = "has a study or other files in it" if folder.is_dir() else "is a file"
+        raise UsageError(
+            f"--out {folder}: {what}; go on with a study by --resume {folder}, or use a new"
+            f" folder, e.g. --out {_unused(folder)}"
+        )
+
+
+def create_folder(folder: Path) -> Path:
+    """Creates `folder`, its parents too, and checks that files can be written in it.
+
+    Raises:
+        UsageError: it cannot be created or written in.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or str(error)
+        other = _unused(Path("/tmp/autotune-study"))
+        raise UsageError(f"--out {folder}: {reason}; use e.g. --out {other}") from error
+    return folder
+
+
+def _unused(folder: Path) -> Path:
+    """`folder`, or the first of `folder`-2, -3, ... that does not exist."""
+    numbered = (folder.with_name(f"{folder.name}-{number}") for number in count(2))
+    return folder if not folder.exists() else next(path for path in numbered if not path.exists())

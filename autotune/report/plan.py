@@ -1,0 +1,47 @@
+"""What a study would do, for `--dry-run`."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from typing import Any
+
+from rich.console import Console
+from rich.markup import escape
+from rich.padding import Padding
+from rich.table import Table
+
+from autotune.space import Candidate, Space
+
+
+def print_plan(space: Space, first: Candidate) -> None:
+    """Prints what a study over `space` would do."""
+    searched = {name: values for name, values in space.axes.items() if len(values) > 1}
+    total = math.prod(len(values) for values in space.axes.values())
+    builds = "1 build" if len(space.builds) == 1 else f"{len(space.builds)} builds"
+    console = Console(highlight=False)
+    console.print("[bold]Searched[/]")
+    console.print(_columns((name, _values(values)) for name, values in searched.items()))
+    console.print(f"  {len(space.candidates)} of {total} candidates are valid, in {builds}\n")
+    console.print("[bold]Fixed[/]")
+    console.print(_columns((each.name, each.value, each.why) for each in space.fixed))
+    console.print("\n[bold]First probe[/]")
+    console.print(
+        f"  {', '.join(f'{name} {getattr(first, name)}' for name in searched or space.axes)}"
+    )
+    console.print("\nDry run: nothing was started and nothing was written.")
+
+
+def _columns(rows: Iterable[tuple[str, ...]]) -> Padding:
+    """`rows` under each other and indented, from the third column on in a dimmer style."""
+    table = Table.grid(padding=(0, 2, 0, 0))
+    for row in rows:
+        table.add_row(*map(escape, row[:2]), *(f"[dim]{escape(text)}[/]" for text in row[2:]))
+    return Padding(table, (0, 0, 0, 2), expand=False)
+
+
+def _values(values: tuple[Any, ...]) -> str:
+    """The values of an axis: all of a few, else the ends and their number."""
+    if len(values) <= 12:
+        return ", ".join(map(str, values))
+    return f"{values[0]} to {values[-1]} ({len(values)} values)"
