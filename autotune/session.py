@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
+from shlex import quote
 from typing import Any
 
 from autotune import provenance, sampler
@@ -77,7 +78,7 @@ def run(
         return Ended(
             Ending.INTERNAL,
             f"{folder}: {error.strerror}; what was measured before is kept: make room, and go on"
-            f" with --resume {folder}",
+            f" with --resume {quote(str(folder))}",
         )
     finally:
         reporter.close()
@@ -137,10 +138,11 @@ class _Session:
 
     def _tell_of_earlier(self) -> None:
         journal = self.journal
+        finals = sum(record.kind == "final" for record in journal.earlier)
+        trials = len(journal.earlier) - finals
         torn = f"; {journal.cut_bytes} torn bytes were cut off" if journal.cut_bytes else ""
         self.reporter.note(
-            f"resumed after {minutes(journal.spent_s)}, with {len(journal.earlier)} trials and"
-            f" finals{torn}"
+            f"resumed after {minutes(journal.spent_s)}: trials {trials}, finals {finals}{torn}"
         )
 
     def _study(self, proposals: sampler.SpaceSampler) -> Ended:
@@ -212,7 +214,7 @@ class _Session:
             return Ended(
                 Ending.STOPPED,
                 f"stopped by {self.stopped_by}; the best so far is written; go on with"
-                f" --resume {self.journal.folder}",
+                f" --resume {quote(str(self.journal.folder))}",
             )
         return Ended(Ending.FOUND)
 

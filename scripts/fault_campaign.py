@@ -37,6 +37,7 @@ from support.hostile import (  # noqa: E402
     kill_and_resume,
     run_out_and_resume,
 )
+from support.many import descend  # noqa: E402
 from support.quick_study import WORKER  # noqa: E402
 from test_pool import SMALL, Started  # noqa: E402
 
@@ -201,6 +202,15 @@ class Campaign:
         return Row("probes that hang or crash, 3 of 10", broken, residue=residue, failed=failed,
                    note=note)  # fmt: skip
 
+    def trials(self, side: int = 8) -> Row:
+        """Trials in a row that run out of memory, with a machine of formulas."""
+        began = time.monotonic()
+        verdicts = descend(self._folder / "many", side)
+        note = f"{(time.monotonic() - began) / side**3:.2f} s each of the study's own"
+        failed = verdicts["oom"] != side**3 - 1
+        return Row("trials in a row that run out of memory", verdicts["oom"], failed=failed,
+                   note=note)  # fmt: skip
+
     def groups(self, count: int) -> Row:
         """Worker groups in a row that all run out of memory."""
         local.WORKER = WORKER
@@ -280,6 +290,8 @@ def main(arguments: Sequence[str]) -> int:
                 print(rows[-1], file=sys.stderr)
         if asked.kills:
             rows.append(campaign.cuts())
+        if asked.groups >= 500:
+            rows.append(campaign.trials())
         rows += campaign.fuzz(asked.fuzz) if asked.fuzz else []
     print(f"{platform.system()}, {os.cpu_count()} cores; seed {asked.seed}.\n")
     print(table(rows))

@@ -1,0 +1,11 @@
+"""Many failures in a row; scripts/fault_campaign.py has five hundred."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from support.many import descend
+
+
+def test_trials_in_a_row_that_all_run_out_end_with_what_fits(tmp_path: Path) -> None:
+    assert descend(tmp_path, side=5)["oom"] == 5**3 - 1
