@@ -11,7 +11,7 @@ import time
 import tomllib
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import IntEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -87,7 +87,7 @@ def main(argv: list[str], started: float | None = None) -> int:
     except (UsageError, CycloptsError) as error:
         _complain(one_line(error))
         return ExitCode.USAGE
-    except KeyboardInterrupt:
+    except KeyboardInterrupt:  # before the study, which takes signals itself
         _complain("stopped before anything was measured")
         return ExitCode.NO_MEASUREMENT
 
@@ -126,7 +126,12 @@ def one_line(error: UsageError | CycloptsError) -> str:
 def _tune(request: Request, argv: list[str], started: float) -> int:
     os.umask(os.umask(0o022) | 0o022)  # nobody else writes in a study's folder
     if request.resume is not None:
-        return _resume(request, request.resume, argv, started)
+        try:
+            return _resume(request, request.resume, argv, started)
+        except KeyboardInterrupt:  # before the study, which takes signals itself
+            _complain("stopped; what was measured before is kept")
+            known = (request.resume / "best.json").exists()
+            return ExitCode.STOPPED if known else ExitCode.NO_MEASUREMENT
     from autotune import study
     from autotune.device import check_idle
     from autotune.manifest import manifest_of
@@ -141,6 +146,7 @@ def _tune(request: Request, argv: list[str], started: float) -> int:
     check_idle(device, options.allow_busy)
     folder = create_folder(options.out or default_folder(options.model, device.kind))
     with hold(folder):
+        refuse_used_folder(folder)  # another study may have come before
         now = manifest_of(options, space, device, folder, argv)
         return _run(options, now, space=space, device=device, started=started)
 
@@ -154,6 +160,7 @@ def _resume(request: Request, folder: Path, argv: list[str], started: float) -> 
     with hold(folder):
         options = recorded(then)
         device, space = _ground(options)
+        space = replace(space, limits=then.limits())
         check_idle(device, options.allow_busy or request.options.allow_busy)
         now = manifest.manifest_of(options, space, device, folder, then.argv)
         resumed = Resumed(argv, request.budget_s, manifest.check(then, now, request.accepted))
@@ -167,11 +174,13 @@ def recorded(then: Manifest) -> Options:
         UsageError: there is one that this version does not know or would not take.
     """
     try:
-        request: Request = _make_app(config=None)(
+        request: Request | None = _make_app(config=None)(
             then.arguments(), exit_on_error=False, print_error=False, result_action="return_value"
         )
     except (UsageError, CycloptsError) as error:
         raise UsageError(f"--resume {then.folder}: its options: {one_line(error)}") from error
+    if request is None:  # --help is no option of a study
+        raise UsageError(f"--resume {then.folder}: its options ask for help")
     return request.options
 
 
@@ -307,7 +316,7 @@ def tune(
     out: Annotated[Path | None, _flag(
         _OUTPUT, "Folder for everything the study writes, new or empty"
         " (default: results/<UTC time>-<model>-<device>).", "DIR")] = None,
-    resume: Annotated[Path | None, _flag(
+    resume: Annotated[str | None, _flag(
         _OUTPUT, "Go on with the study in this folder, however it was interrupted, with the"
         " options that it was started with.", "DIR")] = None,
     accept_changed: Annotated[str | None, _flag(
@@ -326,6 +335,8 @@ def tune(
     if sampler == "gp" and importlib.util.find_spec("scipy") is None:
         raise UsageError("--sampler gp: needs scipy; pip install scipy, or use --sampler frontier")
     budget_s = None if budget is None else parse_duration_s(budget, "--budget")
+    if resume is not None and not resume.strip():
+        raise UsageError("--resume: names no folder; write --resume DIR")
     if accept_changed is not None and resume is None:
         raise UsageError("--accept-changed: only with --resume DIR")
     options = Options(
@@ -363,7 +374,8 @@ def tune(
         trials=trials,
     )
     accepted = frozenset(filter(None, (accept_changed or "").replace(" ", "").split(",")))
-    return Request(options, dry_run, resume, budget_s, accepted)
+    study = None if resume is None else Path(resume)
+    return Request(options, dry_run, study, budget_s, accepted)
 
 
 def _read_config(app: App, commands: tuple[str, ...], arguments: ArgumentCollection) -> None:
@@ -418,7 +430,7 @@ def _read_table(path: Path, keys: tuple[str, ...]) -> dict[str, Any]:
 def _text(path: Path, key: str, value: object) -> str:
     """`value` of `key` in the file as the command line would write it."""
     known = [name.replace("_", "-") for name in inspect.signature(tune).parameters]
-    known.remove("config")
+    known = [name for name in known if name not in ("config", "resume", "accept-changed")]
     if key.replace("_", "-") not in known:
         close = difflib.get_close_matches(key, known, 1) or ["budget"]
         raise UsageError(f"{path}: unknown key {key}; did you mean {close[0]}?")

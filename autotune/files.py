@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 import socket
@@ -16,6 +17,9 @@ from pathlib import Path
 from autotune.options import UsageError
 
 LOCK = "lock"
+MANIFEST = "manifest.json"
+_BEFORE_MANIFEST = {LOCK, f"{MANIFEST}.tmp"}
+"""What a study leaves that was killed before it began."""
 
 
 def write_whole(path: Path, text: str) -> None:
@@ -50,7 +54,11 @@ def hold(folder: Path) -> Iterator[None]:
         UsageError: a process holds it already.
     """
     path = folder / LOCK
-    with _locked(path) as file:
+    held = _locked(path)
+    if held is None:
+        yield
+        return
+    with held as file:
         with suppress(OSError):  # a full disk: it is held all the same
             file.truncate(0)
             file.write(f"{os.getpid()} {socket.gethostname()}\n".encode())
@@ -61,9 +69,15 @@ def hold(folder: Path) -> Iterator[None]:
                 path.unlink()
 
 
-def _locked(path: Path) -> FileIO:
+def _locked(path: Path) -> FileIO | None:
+    """The locked file; None where it cannot be written: then nothing else can be either."""
     while True:
-        file = FileIO(path, "a+")
+        try:
+            file = FileIO(path, "a+")
+        except OSError as error:
+            if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
+                return None
+            raise UsageError(f"{path}: {error.strerror}") from error
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -95,7 +109,7 @@ def refuse_used_folder(folder: Path | None) -> None:
     """
     if folder is None or not folder.exists():
         return
-    if not folder.is_dir() or any(folder.iterdir()):
+    if not folder.is_dir() or {path.name for path in folder.iterdir()} - _BEFORE_MANIFEST:
         what = "has a study or other files in it" if folder.is_dir() else "is a file"
         raise UsageError(
             f"--out {folder}: {what}; go on with a study by --resume {folder}, or use a new"

@@ -18,8 +18,8 @@ import json
 import os
 import shutil
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import asdict
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +32,7 @@ from optuna.trial import FrozenTrial, Trial, TrialState
 from autotune.ending import Ended, Ending
 from autotune.export import trials
 from autotune.files import write_whole
+from autotune.manifest import Changes
 from autotune.options import UsageError
 from autotune.outcome import Outcome, Record, Verdict, outcome_from
 from autotune.sampler import SpaceSampler
@@ -50,6 +51,7 @@ _STATES = {
     Verdict.CRASHED: TrialState.FAIL,
     Verdict.SKIPPED: TrialState.FAIL,
 }
+_NAME = "autotune"
 _BEYOND = 1.0
 """Constraint value of a candidate that ran out of memory: how far over is not known."""
 
@@ -78,73 +80,52 @@ class Journal:
         self.folder = folder
         self.logs = folder / "logs"
         self.best = folder / "best.json"
-        self.earlier: list[Record] = []
-        """What had ended before, in that order."""
-        self.interrupted: list[Candidate] = []
-        """What had been asked for and was not told, in that order."""
-        self.round_begun = False
-        """Whether a trial of their round was probed; else there may have been more to ask for."""
         self._trials_csv = folder / "trials.csv"
         self.logs.mkdir(parents=True, exist_ok=True)
         for left in self.logs.glob("*.tmp"):  # of ranks whose study was killed
             shutil.rmtree(left, ignore_errors=True)
         optuna.logging.set_verbosity(optuna.logging.WARNING)
         path = folder / "optuna.log"
+        if not path.exists() and (self.best.exists() or self._trials_csv.exists()):
+            raise UsageError(f"{path}: is missing, and with it what was measured; start anew")
         self.cut_bytes = repair(path)
         """What was torn at the end of Optuna's journal."""
         try:
             storage = JournalStorage(JournalFileBackend(str(path), _NoLock(str(path))))
-            self.study = optuna.create_study(
-                storage=storage, sampler=sampler, study_name="autotune", direction="maximize",
-                load_if_exists=True,
-            )  # fmt: skip
+            there = _NAME in optuna.get_all_study_names(storage)
+            self.study = (
+                optuna.load_study(storage=storage, sampler=sampler, study_name=_NAME)
+                if there
+                else optuna.create_study(
+                    storage=storage, sampler=sampler, study_name=_NAME, direction="maximize"
+                )
+            )
             self._end_running()
-            self.earlier = self._records()
+            self.past = _past(self.study)
         except OSError:
             raise
         except Exception as error:  # whatever it is that a damaged journal makes Optuna raise
             raise UsageError(
                 f"{path}: cannot be read back: {type(error).__name__}: {error!s:.200}"
             ) from error
-        strangers = [r.candidate.key for r in self.earlier if not sampler.knows(r.candidate)]
+        known = [*(r.candidate for r in self.past.records), *self.past.interrupted]
+        strangers = [candidate.key for candidate in known if not sampler.knows(candidate)]
         if strangers:
             raise UsageError(f"{path}: {strangers[0]} is no candidate of this study's space")
 
-    @property
-    def ended(self) -> Ended | None:
-        """How the study ended; None while it has not."""
-        ended = self.study.user_attrs.get("ended")
-        return None if ended is None else Ended(Ending(ended["code"]), ended["message"])
+    def begin(self, argv: Sequence[str], budget_s: float, accepted: Changes) -> None:
+        """Note that a run begins, of which the study has `budget_s` in all."""
+        session = {
+            "argv": list(argv), "spent_s": self.past.spent_s, "budget_s": budget_s,
+            "accepted_changes": accepted,
+        }  # fmt: skip
+        self.study.set_user_attr(f"session-{len(self.sessions):04d}", session)
+        self.study.set_user_attr("ended", None)
 
     @property
     def sessions(self) -> list[dict[str, Any]]:
         """What every run of this study was started with, the first one included."""
-        attributes = self.study.user_attrs
-        return [attributes[key] for key in sorted(attributes) if key.startswith("session-")]
-
-    @property
-    def spent_s(self) -> float:
-        """Budget that was used when the last run ended, as far as is known."""
-        trials = self.study.get_trials(deepcopy=False)
-        begun = (trial.user_attrs.get("began", {}) for trial in trials)
-        begun_s = [float(each.get("elapsed_s", 0.0)) for each in begun]
-        ended = self.study.user_attrs.get("ended") or {}
-        return max([*begun_s, *map(_ended_s, self.earlier), float(ended.get("elapsed_s", 0.0))])
-
-    @property
-    def suspects(self) -> set[Candidate]:
-        """Candidates in whose probes the study was interrupted more than once."""
-        begun = Counter(
-            _candidate(trial.params)
-            for trial in self.study.get_trials(deepcopy=False, states=(TrialState.FAIL,))
-            if "began" in trial.user_attrs and "outcome" not in trial.user_attrs
-        )
-        return {candidate for candidate, times in begun.items() if times > 1}
-
-    def begin(self, session: dict[str, Any]) -> None:
-        """Note that a run begins."""
-        self.study.set_user_attr(f"session-{len(self.sessions):04d}", session)
-        self.study.set_user_attr("ended", None)
+        return _sessions(self.study)
 
     def end(self, ended: Ended, elapsed_s: float) -> None:
         """Note how it ended."""
@@ -154,6 +135,10 @@ class Journal:
     def begin_probe(self, trial: Trial, elapsed_s: float, asked: Sequence[int]) -> None:
         """Note that `trial` is being probed, one of a round whose trials are `asked`."""
         trial.set_user_attr("began", {"elapsed_s": elapsed_s, "round": list(asked)})
+
+    def excuse(self, trial: Trial) -> None:
+        """Note that it was the user who stopped the study in the probe of `trial`."""
+        trial.set_user_attr("excused", True)
 
     def tell(self, trial: Trial, record: Record, value: float | None, limits: Limits) -> None:
         """Record a search trial: its outcome, its constraints, its state.
@@ -194,35 +179,88 @@ class Journal:
         )  # fmt: skip
 
     def _end_running(self) -> None:
-        every = self.study.get_trials(deepcopy=False)
-        rounds = [trial.user_attrs.get("began", {}).get("round", []) for trial in every]
-        for trial in (trial for trial in every if trial.state == TrialState.RUNNING):
-            if "outcome" not in trial.user_attrs and trial.params.keys() >= set(AXES):
-                self.interrupted.append(_candidate(trial.params))
-                self.round_begun |= any(trial.number in asked for asked in rounds)
+        for trial in self.study.get_trials(deepcopy=False, states=(TrialState.RUNNING,)):
             state, value = TrialState.FAIL, None
             if "outcome" in trial.user_attrs:  # it had ended, and all but its state was written
-                state = _STATES[outcome_from(trial.user_attrs["outcome"]).verdict]
+                state = _STATES[_outcome(trial).verdict]
             if state == TrialState.COMPLETE:
                 value = trial.intermediate_values[trial.last_step or 0]
             self.study.tell(trial.number, value, state)
 
-    def _records(self) -> list[Record]:
-        searched = [
-            Record(trial.number, "search", _candidate(trial.params), _outcome(trial))
-            for trial in self.study.get_trials(deepcopy=False)
-            if "outcome" in trial.user_attrs
-        ]
-        attributes = self.study.user_attrs
-        finals = [
-            Record(
-                int(key.removeprefix("final-")), "final",
-                build(Candidate, attributes[key]["candidate"]),
-                outcome_from(attributes[key]["outcome"]),
-            )
-            for key in attributes if key.startswith("final-")
-        ]  # fmt: skip
-        return sorted([*searched, *finals], key=_ended_s)
+
+@dataclass(frozen=True)
+class Past:
+    """What the earlier runs of a study came to."""
+
+    trials: int
+    """That were asked for."""
+    records: list[Record]
+    """Trials and finals, in the order in which they ended."""
+    interrupted: list[Candidate]
+    """What was asked for and never told, in that order."""
+    round_begun: bool
+    """Whether a trial of their round was probed; else there may have been more to ask for."""
+    suspects: set[Candidate]
+    """In whose probes the study died more than once."""
+    spent_s: float
+    """Budget that was used, as far as is known."""
+    budget_s: float | None
+    """In all, as the last run had it; None before the first."""
+    ended: Ended | None
+    """How the last run ended; None where it did not get to say so."""
+
+
+def _past(study: optuna.Study) -> Past:
+    """Read `study` back. Raises all kinds of errors where its journal is damaged."""
+    trials = study.get_trials(deepcopy=False)
+    told = [trial for trial in trials if "outcome" in trial.user_attrs]
+    known = {_candidate(trial.params) for trial in told}
+    untold = [
+        trial
+        for trial in trials
+        if "outcome" not in trial.user_attrs and trial.params.keys() >= set(AXES)
+    ]
+    lost = [trial for trial in untold if _candidate(trial.params) not in known]
+    begun = [trial.user_attrs["began"] for trial in trials if "began" in trial.user_attrs]
+    deaths = Counter(
+        _candidate(trial.params)
+        for trial in untold
+        if "began" in trial.user_attrs and "excused" not in trial.user_attrs
+    )
+    records = [
+        *(Record(t.number, "search", _candidate(t.params), _outcome(t)) for t in told),
+        *_finals(study),
+    ]
+    sessions, ended = _sessions(study), study.user_attrs.get("ended")
+    marks_s = [
+        0.0,
+        *map(_ended_s, records),
+        *(float(each["elapsed_s"]) for each in [*begun, *([ended] if ended else [])]),
+        *(float(session["spent_s"]) for session in sessions),
+    ]
+    return Past(
+        trials=len(trials),
+        records=sorted(records, key=_ended_s),
+        interrupted=list(dict.fromkeys(_candidate(trial.params) for trial in lost)),
+        round_begun=any(trial.number in each["round"] for trial in lost for each in begun),
+        suspects={candidate for candidate, times in deaths.items() if times > 1},
+        spent_s=max(marks_s),
+        budget_s=float(sessions[-1]["budget_s"]) if sessions else None,
+        ended=Ended(Ending(ended["code"]), ended["message"]) if ended else None,
+    )
+
+
+def _sessions(study: optuna.Study) -> list[dict[str, Any]]:
+    attributes = study.user_attrs
+    return [attributes[key] for key in sorted(attributes) if key.startswith("session-")]
+
+
+def _finals(study: optuna.Study) -> Iterator[Record]:
+    for key, final in study.user_attrs.items():
+        if key.startswith("final-"):
+            candidate = build(Candidate, final["candidate"])
+            number = int(key.removeprefix("final-"))
+            yield Record(number, "final", candidate, outcome_from(final["outcome"]))
 
 
 def repair(path: Path) -> int:

@@ -8,20 +8,19 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence, Set
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from autotune import provenance
 from autotune.device import Device
 from autotune.device.replay import ReplayDevice
-from autotune.files import write_whole
+from autotune.files import MANIFEST, write_whole
 from autotune.options import Options, UsageError
-from autotune.space import Space
+from autotune.space import Limits, Space
 from autotune.wire import WireError, build
 
 SCHEMA_VERSION = 1
-NAME = "manifest.json"
 _FLAGS = {"budget_s": "budget", "capacity_bytes": "capacity"}
 """Options whose flags are not their names."""
 _NOT_KEPT = ("out",)
@@ -45,11 +44,23 @@ class Manifest:
 
     def write(self, folder: Path) -> None:
         """Raises OSError."""
-        write_whole(folder / NAME, json.dumps(asdict(self), indent=2) + "\n")
+        write_whole(folder / MANIFEST, json.dumps(asdict(self), indent=2) + "\n")
 
     def arguments(self) -> list[str]:
         """The options as a command line would have them."""
         return [flag for name, value in self.options.items() for flag in _flag(name, value)]
+
+    def limits(self) -> Limits:
+        """What a configuration may use: a resumed study keeps it, as its verdicts stand on it.
+
+        Raises:
+            UsageError: the manifest has none.
+        """
+        try:
+            limits: Limits = build(Limits, self.space.get("limits"))
+        except WireError as error:
+            raise UsageError(f"--resume {self.folder}: {MANIFEST}: {error}") from error
+        return limits
 
     def changes(self, now: Manifest) -> Changes:
         """What of space and fingerprint is not as it was."""
@@ -64,11 +75,11 @@ def manifest_of(
     options: Options, space: Space, device: Device, folder: Path, argv: Sequence[str]
 ) -> Manifest:
     """What a study with these `options` stands on now."""
-    fingerprint = (
-        device.study_fingerprint()
-        if isinstance(device, ReplayDevice)
-        else provenance.fingerprint(device, space)
-    )
+    if isinstance(device, ReplayDevice):
+        fingerprint = device.study_fingerprint()
+        options = replace(options, device=f"replay:{device.grid.path.absolute()}")
+    else:
+        fingerprint = provenance.fingerprint(device, space)
     made = Manifest(
         SCHEMA_VERSION, list(argv), provenance.plain(options), str(folder), space.manifest(),
         fingerprint,
@@ -82,19 +93,19 @@ def read(folder: Path) -> Manifest:
     Raises:
         UsageError: there is no study, or none that this version can go on with.
     """
-    path = folder / NAME
+    path = folder / MANIFEST
     try:
         text = path.read_text(encoding="utf-8")
     except (FileNotFoundError, NotADirectoryError):
-        raise UsageError(f"--resume {folder}: no study, there is no {NAME} in it") from None
+        raise UsageError(f"--resume {folder}: no study, there is no {MANIFEST} in it") from None
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or "it is no text"
-        raise UsageError(f"--resume {folder}: {NAME}: {reason}") from error
+        raise UsageError(f"--resume {folder}: {MANIFEST}: {reason}") from error
     try:
         return _parsed(text)
     except (ValueError, RecursionError) as error:
         raise UsageError(
-            f"--resume {folder}: {NAME} is not of version {SCHEMA_VERSION}: {error!s:.200}"
+            f"--resume {folder}: {MANIFEST} is not of version {SCHEMA_VERSION}: {error!s:.200}"
         ) from error
 
 
@@ -115,12 +126,18 @@ def check(then: Manifest, now: Manifest, accepted: Set[str]) -> Changes:
     if left:
         path, (before, after) = next(iter(left.items()))
         others = f", and {len(left) - 1} more differ" if len(left) > 1 else ""
-        names = dict.fromkeys([*sorted(accepted), *(path.rpartition(".")[2] for path in left)])
+        passed = sorted(_named(accepted, changes))
+        names = dict.fromkeys([*passed, *(path.rpartition(".")[2] for path in left)])
         raise UsageError(
             f"--resume: {path} was {_short(before)} and is {_short(after)}{others}; measurements"
             f" may not compare: {anew}, or pass --accept-changed {','.join(names)}"
         )
     return changes
+
+
+def _named(accepted: Set[str], changes: Changes) -> Set[str]:
+    """Those of `accepted` that something that changed is called, or is in."""
+    return accepted & {part for path in changes for part in path.split(".")}
 
 
 def _parsed(text: str) -> Manifest:
@@ -154,8 +171,14 @@ def _differences(path: str, then: Any, now: Any) -> Iterator[tuple[str, Any, Any
     elif isinstance(then, list) and isinstance(now, list) and len(then) == len(now):
         for index, pair in enumerate(zip(then, now, strict=True)):
             yield from _differences(f"{path}.{index}", *pair)
-    elif then != now:
+    elif then != now and not (path.endswith("_bytes") and _about_equal(then, now)):
         yield path, then, now
+
+
+def _about_equal(then: Any, now: Any) -> bool:
+    """Sizes to 1 %: what a kernel keeps for itself differs from boot to boot."""
+    known = isinstance(then, int | float) and isinstance(now, int | float)
+    return known and abs(then - now) <= 0.01 * abs(then)
 
 
 def _short(value: Any) -> str:

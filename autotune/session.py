@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 from collections.abc import Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from shlex import quote
 from typing import Any
@@ -16,7 +16,7 @@ from autotune.device import Device
 from autotune.device.replay import ReplayDevice
 from autotune.ending import Ended, Ending, nothing
 from autotune.export import best
-from autotune.journal import Journal
+from autotune.journal import Journal, Past
 from autotune.manifest import Changes, Manifest
 from autotune.options import Options, UsageError
 from autotune.outcome import Record
@@ -29,10 +29,8 @@ from autotune.space import Space
 from autotune.study import Study
 from autotune.wire import Phase
 
-_FOLDER_ERRORS = (
-    errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO, errno.ESTALE, errno.ENOENT,
-    errno.EACCES, errno.EPERM,
-)  # fmt: skip
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+_LOST = (errno.EROFS, errno.EIO, errno.ESTALE)
 
 
 @dataclass(frozen=True)
@@ -65,23 +63,37 @@ def run(
         UsageError: what is to be resumed cannot be read back.
     """
     folder = Path(manifest.folder)
+    stop = StopFlag()
     try:
         if resumed is None:
             manifest.write(folder)
         proposals = sampler.make(space, options, device.kind)
         journal = Journal(folder, proposals)
-        session = _Session(options, space, device, manifest, journal, reporter, clock)
-        return session.run(proposals, resumed)
-    except OSError as error:
-        if error.errno not in _FOLDER_ERRORS:
-            raise
-        return Ended(
-            Ending.INTERNAL,
-            f"{folder}: {error.strerror}; what was measured before is kept: make room, and go on"
-            f" with --resume {quote(str(folder))}",
+        session = _Session(
+            options, space, device, manifest, journal, proposals, reporter, clock, stop
         )
+        return session.run(resumed)
+    except OSError as error:
+        if not _is_of(folder, error):
+            raise
+        return Ended(Ending.INTERNAL, _why_unwritable(folder, error))
     finally:
         reporter.close()
+        stop.restore()
+
+
+def _is_of(folder: Path, error: OSError) -> bool:
+    """Whether `error` is about files of the study, and not about anything else."""
+    named = error.filename is not None and str(error.filename).startswith(str(folder))
+    return named or error.errno in (*_FULL, *_LOST)
+
+
+def _why_unwritable(folder: Path, error: OSError) -> str:
+    what = f"{error.filename or folder}: {error.strerror}"
+    if not folder.exists():
+        return f"{what}; the study's folder is gone"
+    before = "make room, and go on" if error.errno in _FULL else "repair that, and go on"
+    return f"{what}; what was told before is kept: {before} with --resume {quote(str(folder))}"
 
 
 @dataclass
@@ -93,95 +105,96 @@ class _Session:
     device: Device
     manifest: Manifest
     journal: Journal
+    proposals: sampler.SpaceSampler
     reporter: Reporter
     clock: Clock
-    stopped_by: str | None = None
+    stop: StopFlag
 
-    def run(self, proposals: sampler.SpaceSampler, resumed: Resumed | None) -> Ended:
-        if resumed is not None and resumed.budget_s is None and self.journal.ended is not None:
-            again = self._again(self.journal.ended)
-            if again is not None:
-                return again
-        argv = self.manifest.argv if resumed is None else resumed.argv
-        accepted = {} if resumed is None else resumed.accepted
-        if resumed is not None:
-            self._go_on(resumed.budget_s)
-        self.journal.begin(
-            {"argv": argv, "budget_s": self.clock.budget_s, "accepted_changes": accepted}
-        )
+    def run(self, resumed: Resumed | None) -> Ended:
+        past = self.journal.past
+        if resumed is None:
+            argv, accepted = self.manifest.argv, {}
+        else:
+            argv, accepted = resumed.argv, resumed.accepted
+            budget_s = past.budget_s or self.clock.budget_s
+            if resumed.budget_s is not None:
+                budget_s = past.spent_s + resumed.budget_s
+            self.clock.go_on(past.spent_s, budget_s)
+            if past.ended is not None and past.ended.code.is_final and resumed.budget_s is None:
+                again = self._again(past.ended)
+                if again is not None:
+                    return again
+        self.journal.begin(argv, self.clock.budget_s, accepted)
         self.reporter.started(self.space, self.clock.budget_s, self.journal.folder)
         if resumed is not None:
-            self._tell_of_earlier()
-        ended = self._study(proposals)
+            self._tell_of(past)
+        ended = self._study()
         self.journal.end(ended, self.clock.elapsed_s())
         return ended
 
     def _again(self, ended: Ended) -> Ended | None:
-        """Show the result of a study that did all it could; None where there is more to do."""
-        if not ended.code.is_final:
-            return None
-        self.reporter.started(self.space, self.clock.budget_s, self.journal.folder)
+        """Show the result of a study that did all it could; None where it has to be made again."""
+        document = None
         if ended.code == Ending.FOUND:
             try:
                 document = best.read_best(self.journal.best)
             except UsageError as error:
                 self.reporter.note(f"{error}; it is written again")
                 return None
+        self.reporter.started(self.space, self.clock.budget_s, self.journal.folder)
+        if document is not None:
             self.reporter.finished(document, self.journal.best)
         return ended
 
-    def _go_on(self, more_s: float | None) -> None:
-        """Set the clock to where it stood; the budget is what was left of it, or `more_s`."""
-        spent_s, sessions = self.journal.spent_s, self.journal.sessions
-        left_of_s = sessions[-1]["budget_s"] if sessions else self.clock.budget_s
-        self.clock.go_on(spent_s, left_of_s if more_s is None else spent_s + more_s)
-
-    def _tell_of_earlier(self) -> None:
-        journal = self.journal
-        finals = sum(record.kind == "final" for record in journal.earlier)
-        trials = len(journal.earlier) - finals
-        torn = f"; {journal.cut_bytes} torn bytes were cut off" if journal.cut_bytes else ""
+    def _tell_of(self, past: Past) -> None:
+        finals = sum(record.kind == "final" for record in past.records)
+        cut = self.journal.cut_bytes
+        torn = f"; {cut} torn bytes were cut off" if cut else ""
         self.reporter.note(
-            f"resumed after {minutes(journal.spent_s)}: trials {trials}, finals {finals}{torn}"
+            f"resumed after {minutes(past.spent_s)}: trials {len(past.records) - finals},"
+            f" finals {finals}{torn}"
         )
 
-    def _study(self, proposals: sampler.SpaceSampler) -> Ended:
+    def _study(self) -> Ended:
+        past, journal = self.journal.past, self.journal
+        if past.trials:  # with another seed, or it would draw again what it drew at first
+            seed = (self.options.seed + past.trials) % 2**32
+            asked = replace(self.options, seed=seed)
+            self.proposals = sampler.make(self.space, asked, self.device.kind)
+            journal.study.sampler = self.proposals
         with ExitStack() as stack:
-            stop = StopFlag()
-            stack.callback(stop.restore)
-            trace = Trace(self.space, self.device, self.journal.logs, self.reporter.note)
+            trace = Trace(self.space, self.device, journal.logs, self.reporter.note)
             stack.callback(trace.close)
-            runner = self._runner(stop, trace)
+            runner = self._runner(trace)
             stack.callback(runner.close)
 
             def leave() -> None:
                 runner.kill()
                 self.reporter.abandon()
 
-            stop.kill = leave
+            self.stop.kill = leave
             study = Study(
                 options=self.options,
                 space=self.space,
                 device_kind=self.device.kind,
                 clock=self.clock,
-                journal=self.journal,
-                proposals=proposals,
+                journal=journal,
+                proposals=self.proposals,
                 runner=runner,
                 reporter=self.reporter,
-                stop=stop,
+                stop=self.stop,
                 publish=self._publish,
                 traced=trace.poll,
             )
-            study.restore(self.journal.earlier)
-            if self.journal.earlier:
-                self.journal.rewrite([*study.records, *study.settled])
+            if past.trials:
+                study.restore(past.records)
+                journal.rewrite([*study.records, *study.settled])
             study.run()
             runner.close()  # before the result is written: the budget counts to there
             trace.close()
-            self.stopped_by = stop.name
             return self._result([*study.records, *study.settled])
 
-    def _runner(self, stop: StopFlag, trace: Trace) -> Pool | Replay:
+    def _runner(self, trace: Trace) -> Pool | Replay:
         if isinstance(self.device, ReplayDevice):
             device = self.device
             return Replay(device.grid, self.space.limits, device.time, self.options.seed)
@@ -196,24 +209,24 @@ class _Session:
             limits=self.space.limits,
             logs=self.journal.logs,
             seed=self.options.seed,
-            stop=lambda: bool(stop),
+            stop=lambda: bool(self.stop),
             on_phase=on_phase,
             note=self.reporter.note,
-            budget_s=self.options.budget_s,
+            budget_s=self.clock.budget_s,
         )
 
     def _result(self, records: Sequence[Record]) -> Ended:
         document = self._publish(records)
         if document is None:
-            return nothing(records, self.space, self.stopped_by)
+            return nothing(records, self.space, self.stop.name)
         if isinstance(self.device, ReplayDevice):
             name = self.device.infos[0].name
             self.reporter.note(f"{name}: nothing was measured now, and time is virtual")
         self.reporter.finished(document, self.journal.best)
-        if self.stopped_by:
+        if self.stop.name:
             return Ended(
                 Ending.STOPPED,
-                f"stopped by {self.stopped_by}; the best so far is written; go on with"
+                f"stopped by {self.stop.name}; the best so far is written; go on with"
                 f" --resume {quote(str(self.journal.folder))}",
             )
         return Ended(Ending.FOUND)
@@ -237,7 +250,7 @@ class _Session:
                 "folder": manifest.folder,
                 "sessions": self.journal.sessions,
                 "elapsed_s": round(self.clock.elapsed_s(), 3),
-                "stopped_by": self.stopped_by,
+                "stopped_by": self.stop.name,
             },
         )
         best.write_best(self.journal.best, document)

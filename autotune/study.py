@@ -7,7 +7,6 @@ best.json. A part of it is kept for the finals; the rest is the search's.
 from __future__ import annotations
 
 import statistics
-from collections import Counter
 from collections.abc import Callable, Sequence
 
 import optuna
@@ -106,8 +105,10 @@ class Study:
             self._probed += record.kind == "search" and record.outcome.verdict != Verdict.SKIPPED
             self._draw_bounds(record)
         self._earlier = len(records)
-        self._sampler.avoid(self._journal.suspects)
-        self._again = [c for c in self._journal.interrupted if not self._sampler.avoids(c)]
+        past = self._journal.past
+        self._sampler.avoid(past.suspects)
+        self._again = [c for c in past.interrupted if not self._sampler.avoids(c)]
+        self._reporter.restored(self.records, self._incumbent())
 
     def run(self) -> None:
         """Search, then finals; what was measured is in `records` even if the user stopped it."""
@@ -178,7 +179,7 @@ class Study:
         size = self._sampler.round
         if self._again:
             self._sampler.forced, self._again = self._again, []
-            begun = self._journal.round_begun
+            begun = self._journal.past.round_begun
             return ask_round(
                 self._journal.study, self._sampler, len(self._sampler.forced) if begun else size
             )
@@ -219,7 +220,11 @@ class Study:
             self._needed_step_s(candidate),
             fresh=False,
         )
-        outcome = self._measure(job, self._clock.budget_s - self._finals_s())
+        try:
+            outcome = self._measure(job, self._clock.budget_s - self._finals_s())
+        except StopRequestedError:
+            self._journal.excuse(trial)
+            raise
         return Record(trial.number, "search", candidate, outcome)
 
     def _put_off(self, trial: Trial, candidate: Candidate, why: str) -> Record:
@@ -307,13 +312,15 @@ class Study:
 
     def _next_finalist(self) -> Record | None:
         """The search record of the candidate to measure again next; None after all rounds."""
-        rounds = Counter(
-            r.candidate
+        left = [r for r in self._finalists() if self._rounds_left(r.candidate)]
+        return max(left, key=lambda r: self._rounds_left(r.candidate), default=None)
+
+    def _rounds_left(self, candidate: Candidate) -> int:
+        made = sum(
+            r.kind == "final" and r.candidate == candidate and r.outcome.verdict != Verdict.SKIPPED
             for r in self.records
-            if r.kind == "final" and r.outcome.verdict != Verdict.SKIPPED
         )
-        left = [r for r in self._finalists() if rounds[r.candidate] < FINAL_ROUNDS]
-        return min(left, key=lambda r: rounds[r.candidate], default=None)
+        return max(0, FINAL_ROUNDS - made)
 
     def _finalists(self) -> list[Record]:
         """Search records of the best candidates that have not failed a final."""
@@ -328,12 +335,16 @@ class Study:
         return [r for r in ranked if r.candidate not in failed][: self._options.finals]
 
     def _finals_s(self) -> float:
-        """Seconds kept for the finals."""
-        expected = [self._final_s(r, self._grad_accum(r.candidate)) for r in self._finalists()]
-        one_round_s = sum(expected) or self._options.finals * (
-            self._prober.start_s + self._typical_probe_s()
+        """Seconds kept for the finals that are left to make."""
+        finalists = self._finalists()
+        left_s = sum(
+            self._rounds_left(r.candidate) * self._final_s(r, self._grad_accum(r.candidate))
+            for r in finalists
         )
-        return min(FINALS_SHARE * self._clock.budget_s, FINAL_ROUNDS * one_round_s + CLOSING_S)
+        if not finalists:
+            one_s = self._prober.start_s + self._typical_probe_s()
+            left_s = FINAL_ROUNDS * self._options.finals * one_s
+        return min(FINALS_SHARE * self._clock.budget_s, left_s + CLOSING_S)
 
     def _final_s(self, record: Record, micro_steps: int) -> float:
         """What a final of `record` takes, as far as the search has shown."""

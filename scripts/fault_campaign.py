@@ -162,7 +162,7 @@ class Campaign:
         space = _space()
 
         def told() -> int:
-            return len(Journal(study.out, sampler.make(space, Options(), "cpu")).earlier)
+            return len(Journal(study.out, sampler.make(space, Options(), "cpu")).past.records)
 
         whole = told()
         data = journal.read_bytes()

@@ -15,7 +15,8 @@ from support.records import space
 
 from autotune.cli import recorded
 from autotune.device import Device
-from autotune.manifest import NAME, Manifest, check, manifest_of, read
+from autotune.files import MANIFEST
+from autotune.manifest import Manifest, check, manifest_of, read
 from autotune.options import GlobalBatch, Options, UsageError
 
 Edit = Callable[[dict[str, Any]], None]
@@ -131,7 +132,7 @@ def test_another_space_is_never_accepted(manifest: Manifest, edit: Edit) -> None
 )
 def test_what_is_no_manifest_is_refused(tmp_path: Path, text: str | None, why: str) -> None:
     if text is not None:
-        (tmp_path / NAME).write_text(text)
+        (tmp_path / MANIFEST).write_text(text)
     with pytest.raises(UsageError, match=why):
         read(tmp_path)
 
@@ -141,6 +142,6 @@ def test_any_bytes_are_a_manifest_or_refused(
     tmp_path_factory: pytest.TempPathFactory, data: bytes
 ) -> None:
     folder = tmp_path_factory.mktemp("study")
-    (folder / NAME).write_bytes(data)
+    (folder / MANIFEST).write_bytes(data)
     with pytest.raises(UsageError):
         read(folder)

@@ -55,14 +55,14 @@ class Run:
         self.journal = Journal(folder, proposals)
         self.stop = StopFlag()
         clock = Clock(asked.budget_s, time.monotonic())
-        clock.go_on(self.journal.spent_s, asked.budget_s)
+        clock.go_on(self.journal.past.spent_s, asked.budget_s)
         self.study = Study(
             options=asked, space=among, device_kind="cpu", clock=clock, journal=self.journal,
             proposals=proposals, runner=self.runner, reporter=self.listener, stop=self.stop,
             publish=lambda records: None,
         )  # fmt: skip
         try:
-            self.study.restore(self.journal.earlier)
+            self.study.restore(self.journal.past.records)
             self.journal.rewrite([*self.study.records, *self.study.settled])
             self.study.run()
         finally:
@@ -92,7 +92,7 @@ def killed(folder: Path, after: int, **options: Any) -> None:
         Run(folder, killing(after), **options)
 
 
-@pytest.mark.parametrize("name", ["grid", "random", "tpe"])
+@pytest.mark.parametrize("name", ["grid", "frontier", "random", "tpe"])
 def test_wherever_it_was_interrupted_the_same_is_tried_in_the_end(
     tmp_path: Path, name: str
 ) -> None:
@@ -102,11 +102,12 @@ def test_wherever_it_was_interrupted_the_same_is_tried_in_the_end(
         folder = tmp_path / f"{after}"
         killed(folder, after, sampler=name)
         resumed = Run(folder, sampler=name)
-        searched = [c for kind, c, _ in resumed.ended if kind == "search"]
-        assert searched == sorted(SPACE.candidates), after
-        if name == "grid":
+        if name in ("grid", "frontier"):
             assert len(resumed.runner.jobs) == probes - after
             assert resumed.ended == whole.ended, after
+        else:
+            searched = [c for kind, c, _ in resumed.ended if kind == "search"]
+            assert searched == sorted(SPACE.candidates), after
 
 
 def test_a_study_that_is_interrupted_in_every_probe_ends_the_same(tmp_path: Path) -> None:
@@ -137,7 +138,7 @@ def test_what_was_running_is_told_as_failed_and_tried_again(tmp_path: Path) -> N
     states = [trial.state for trial in before.study.get_trials(deepcopy=False)]
     assert states.count(TrialState.FAIL) > 0
     assert TrialState.RUNNING not in states
-    assert len(before.earlier) == 5
+    assert len(before.past.records) == 5
     resumed = Run(tmp_path)
     interrupted = [
         Candidate(**trial.params)
@@ -155,7 +156,7 @@ def test_a_candidate_in_which_the_study_died_twice_comes_last(tmp_path: Path) ->
     for after in (3, 0):
         with pytest.raises(Killed):
             Run(tmp_path, killing(after, roomy))
-    suspects = Journal(tmp_path, sampler.make(SPACE, Options(sampler="grid"), "cpu")).suspects
+    suspects = Journal(tmp_path, sampler.make(SPACE, Options(sampler="grid"), "cpu")).past.suspects
     searched = Run(tmp_path, roomy).runner.searched
     assert len(suspects) == 1
     assert {searched[-1]} == suspects
@@ -178,10 +179,12 @@ def test_a_resumed_study_goes_on_with_what_is_left_of_the_budget(tmp_path: Path)
     with pytest.raises(Killed):
         Run(tmp_path, killing(5, slow))
     journal = Journal(tmp_path, sampler.make(SPACE, Options(sampler="grid"), "cpu"))
-    spent_s = journal.spent_s
+    spent_s = journal.past.spent_s
     assert 0.1 <= spent_s < 10
     resumed = Run(tmp_path)
-    new = [r for r in resumed.study.records if r not in journal.earlier and not r.outcome.witness]
+    new = [
+        r for r in resumed.study.records if r not in journal.past.records and not r.outcome.witness
+    ]
     assert min(r.outcome.started_s for r in new) >= spent_s
 
 
@@ -189,11 +192,13 @@ def test_the_end_is_kept_until_a_new_run_begins(tmp_path: Path) -> None:
     proposals = sampler.make(SPACE, Options(), "cpu")
     Journal(tmp_path, proposals).end(Ended(Ending.NOTHING_FITS, "nothing fits"), 12.5)
     again = Journal(tmp_path, proposals)
-    assert again.ended == Ended(Ending.NOTHING_FITS, "nothing fits")
-    assert again.spent_s == 12.5
-    again.begin({"argv": ["--resume"]})
-    assert Journal(tmp_path, proposals).ended is None
-    assert Journal(tmp_path, proposals).sessions == [{"argv": ["--resume"]}]
+    assert again.past.ended == Ended(Ending.NOTHING_FITS, "nothing fits")
+    assert again.past.spent_s == 12.5
+    again.begin(["--resume"], 90.0, {})
+    assert Journal(tmp_path, proposals).past.ended is None
+    (session,) = Journal(tmp_path, proposals).sessions
+    assert (session["argv"], session["spent_s"], session["budget_s"]) == (["--resume"], 12.5, 90.0)
+    assert Journal(tmp_path, proposals).past.spent_s == 12.5
 
 
 # Builds that break.
@@ -229,7 +234,7 @@ def test_a_build_that_broke_is_avoided_after_a_resume_too(tmp_path: Path) -> Non
 
 
 def told(folder: Path) -> list[Record]:
-    return Journal(folder, sampler.make(SPACE, Options(), "cpu")).earlier
+    return Journal(folder, sampler.make(SPACE, Options(), "cpu")).past.records
 
 
 @pytest.fixture(scope="module")

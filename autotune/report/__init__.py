@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -15,6 +16,10 @@ class Reporter(Protocol):
 
     def started(self, space: Space, budget_s: float, folder: Path) -> None:
         """The study begins; its clock runs from here."""
+        ...
+
+    def restored(self, records: Sequence[Record], incumbent: Record | None) -> None:
+        """An earlier run of the study had come to these trials and finals."""
         ...
 
     def probing(self, kind: str, candidate: Candidate) -> None:

@@ -10,7 +10,7 @@ import os
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -114,6 +114,9 @@ class PlainReporter:
         self._print(Text.assemble(("folder  ", "dim"), folder_text))
         self._print(Text(), _header(space, self._console.width))
 
+    def restored(self, records: Sequence[Record], incumbent: Record | None) -> None:
+        pass
+
     def probing(self, kind: str, candidate: Candidate) -> None:
         pass
 
@@ -179,6 +182,11 @@ class LiveReporter(PlainReporter):
     def started(self, space: Space, budget_s: float, folder: Path) -> None:
         super().started(space, budget_s, folder)
         self._live.start()
+
+    def restored(self, records: Sequence[Record], incumbent: Record | None) -> None:
+        searched = (record for record in records if record.kind == "search")
+        self._counts = Counter(record.outcome.verdict for record in searched)
+        self._incumbent = incumbent
 
     def probing(self, kind: str, candidate: Candidate) -> None:
         if kind == "final" and self._finals_at_s is None:

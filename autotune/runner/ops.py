@@ -82,8 +82,8 @@ class Ops:
 
 def _extensions(logs: Path) -> dict[str, str]:
     """Has torch keep what it compiles in `logs` where it cannot write to its own cache."""
-    cache = os.environ.get("XDG_CACHE_HOME") or Path("~/.cache").expanduser()
-    usual = os.environ.get("TORCH_EXTENSIONS_DIR") or Path(cache) / "torch_extensions"
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"))  # noqa: PTH111
+    usual = os.environ.get("TORCH_EXTENSIONS_DIR") or cache / "torch_extensions"
     try:
         Path(usual).mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=usual):

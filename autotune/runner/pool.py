@@ -8,6 +8,7 @@ messages, ends of processes, deadlines and the user's wish to stop.
 from __future__ import annotations
 
 import math
+import re
 import signal
 import time
 from collections.abc import Callable, Mapping
@@ -515,8 +516,8 @@ def merge(reports: list[Report]) -> Report:
 
 def _last_group(logs: Path) -> int:
     """The largest number of a group that left its log in `logs`; 0 if none did."""
-    names = (path.name for path in logs.glob("group*-rank*.log"))
-    return max((int(name[5:].partition("-")[0]) for name in names), default=0)
+    names = (re.fullmatch(r"group(\d+)-rank\d+\.log", path.name) for path in logs.iterdir())
+    return max((int(name[1]) for name in names if name), default=0)
 
 
 def _out_of_memory(rank: _Rank, fault: Fault) -> Result:

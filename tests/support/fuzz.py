@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 
 from autotune import cli, grid, manifest, wire
 from autotune.export.best import best_json, read_best, winner
+from autotune.files import MANIFEST
 from autotune.journal import repair
 from autotune.options import (
     UsageError,
@@ -99,7 +100,7 @@ def best_files(data: st.DataObject) -> None:
 
 def manifests(data: st.DataObject) -> None:
     whole = _manifest()
-    path = _write(manifest.NAME, data.draw(_changed_json(whole) | _changed(whole)))
+    path = _write(MANIFEST, data.draw(_changed_json(whole) | _changed(whole)))
     refused_in_one_line(lambda: cli.recorded(manifest.read(path.parent)), UsageError)
 
 

@@ -78,8 +78,6 @@ class HostileStudy:
         """Goes on, or begins where nothing was begun."""
         if (self.out / "manifest.json").exists():
             return self.start("--resume", str(self.out), *arguments, **how)
-        for each in self.out.glob("*"):
-            each.unlink()
         return self.begin(*arguments, **how)
 
     def told(self) -> dict[str, str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -58,6 +58,7 @@ class Listener:
     notes: list[str] = field(default_factory=list)
 
     def started(self, space: Space, budget_s: float, folder: Path) -> None: ...
+    def restored(self, records: Sequence[Record], incumbent: Record | None) -> None: ...
     def probing(self, kind: str, candidate: Candidate) -> None: ...
     def phase(self, phase: Phase, steps: int) -> None: ...
 
