@@ -19,7 +19,6 @@ from support.scripted import report
 from autotune.device import DeviceInfo
 from autotune.outcome import Verdict
 from autotune.runner import Job, Result, StopRequestedError, local, ops, pool
-from autotune.runner.channel import Channel
 from autotune.runner.pool import Pool
 from autotune.space import Candidate, Limits, Workload
 from autotune.wire import Phase, Rule
@@ -503,26 +502,3 @@ def test_a_wish_to_stop_ends_the_wait(start: Start, fault: Callable[[str], None]
         group.run()
     group.pool.close()
     assert not ranks()
-
-
-def test_a_peer_without_the_key_is_turned_away(start: Start) -> None:
-    from multiprocessing import AuthenticationError
-    from multiprocessing.connection import Client
-    from threading import Thread
-
-    channel = Channel()
-    dial = channel.dial(0, child=True)
-    errors: list[Exception] = []
-
-    def intrude() -> None:
-        try:
-            Client((dial.host, dial.port), authkey=b"a guess")
-        except (AuthenticationError, EOFError, OSError) as error:
-            errors.append(error)
-
-    intruder = Thread(target=intrude)
-    intruder.start()
-    assert channel.accept() is None
-    intruder.join()
-    channel.close()
-    assert errors

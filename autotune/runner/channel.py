@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import secrets
 import socket
 import struct
+import threading
+from contextlib import suppress
 from multiprocessing import AuthenticationError
 from multiprocessing.connection import Connection, answer_challenge, deliver_challenge
 
@@ -36,17 +39,28 @@ class Channel:
         timeout = struct.pack("ll", PEER_TIMEOUT_S, 0)
         peer.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, timeout)
         peer.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, timeout)
-        connection = Connection(peer.detach())
+        connection = Connection(os.dup(peer.fileno()))
+        # They are of one read: a peer that sends byte after byte would pass them for ever.
+        late = threading.Timer(PEER_TIMEOUT_S, _shut, [peer])
+        late.start()
         try:
             deliver_challenge(connection, self._key)
             answer_challenge(connection, self._key)
         except (AuthenticationError, OSError, EOFError, ValueError, AssertionError):
             connection.close()
             return None
+        finally:
+            late.cancel()
+            peer.close()
         return Peer(connection)
 
     def close(self) -> None:
         self._socket.close()
+
+
+def _shut(peer: socket.socket) -> None:
+    with suppress(OSError):  # gone already
+        peer.shutdown(socket.SHUT_RDWR)
 
 
 class Peer:
