@@ -23,8 +23,10 @@ ENGINES = {
 }
 
 
-@pytest.mark.parametrize("number", [None, signal.SIGTERM, signal.SIGKILL])
-@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize(
+    ("engine", "number"),
+    [("deepspeed", None), ("ddp", signal.SIGTERM), *((e, signal.SIGKILL) for e in ENGINES)],
+)
 def test_no_process_shared_memory_or_temporary_file_is_left(
     make: Make, engine: str, number: signal.Signals | None
 ) -> None:
