@@ -19,7 +19,7 @@ from autotune.wire import ModelSpec, Start
 from probes import engines
 from probes.memory import CpuMeter
 from probes.models import factory
-from probes.world import join
+from probes.world import LOOPBACK, join
 
 
 def watch_building(meter: CpuMeter) -> list[int]:
@@ -42,7 +42,7 @@ def main() -> None:
     if rank and asked["start"]["world_size"] > 1:
         while not ready.exists():
             os.sched_yield()
-        fields["store_port"] = int(ready.read_text())
+        fields |= {"store_host": LOOPBACK, "store_port": int(ready.read_text())}
     start = Start(**fields)
 
     def opened(store: object) -> None:
