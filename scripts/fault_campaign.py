@@ -207,7 +207,7 @@ class Campaign:
         began = time.monotonic()
         verdicts = descend(self._folder / "many", side)
         note = f"{(time.monotonic() - began) / side**3:.2f} s each of the study's own"
-        failed = verdicts["oom"] != side**3 - 1
+        failed = int(verdicts["oom"] != side**3 - 1)
         return Row("trials in a row that run out of memory", verdicts["oom"], failed=failed,
                    note=note)  # fmt: skip
 
