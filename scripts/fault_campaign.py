@@ -213,7 +213,7 @@ class Campaign:
 
     def groups(self, count: int) -> Row:
         """Worker groups in a row that all run out of memory."""
-        local.WORKER = WORKER
+        real, local.WORKER = local.WORKER, WORKER
         logs = self._folder / "logs"
         logs.mkdir()
         started = Started(logs)
@@ -226,6 +226,7 @@ class Campaign:
             after, grown = (me.num_fds(), len(me.children())), me.memory_info().rss - before_bytes
         finally:
             started.pool.close()
+            local.WORKER = real
         left = sum(b - a for a, b in zip(before, after, strict=True))
         failed = sum(verdict != Verdict.OOM for verdict in verdicts)
         return Row("groups in a row that run out of memory", count, residue=left, failed=failed,
