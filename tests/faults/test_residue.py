@@ -25,7 +25,7 @@ ENGINES = {
 
 @pytest.mark.parametrize(
     ("engine", "number"),
-    [("deepspeed", None), ("ddp", signal.SIGTERM), *((e, signal.SIGKILL) for e in ENGINES)],
+    [("ddp", None), ("ddp", signal.SIGTERM), *((e, signal.SIGKILL) for e in ENGINES)],
 )
 def test_no_process_shared_memory_or_temporary_file_is_left(
     make: Make, engine: str, number: signal.Signals | None
