@@ -164,9 +164,10 @@ class Campaign:
         def told() -> int:
             return len(Journal(study.out, sampler.make(space, Options(), "cpu")).past.records)
 
-        whole = told()
         data = journal.read_bytes()
         start = data.rfind(b"\n", 0, data.rstrip(b"\n").rfind(b"\n")) + 1
+        journal.write_bytes(data[:start])
+        whole = told()
         lost = failed = 0
         for size in range(start, len(data) + 1):
             journal.write_bytes(data[:size])
