@@ -161,9 +161,13 @@ def _resume(request: Request, folder: Path, argv: list[str], started: float) -> 
         options = recorded(then)
         device, space = _ground(options)
         space = replace(space, limits=then.limits())
-        check_idle(device, options.allow_busy or request.options.allow_busy)
         now = manifest.manifest_of(options, space, device, folder, then.argv)
-        resumed = Resumed(argv, request.budget_s, manifest.check(then, now, request.accepted))
+        resumed = Resumed(
+            argv,
+            request.budget_s,
+            manifest.check(then, now, request.accepted),
+            lambda: check_idle(device, options.allow_busy or request.options.allow_busy),
+        )
         return _run(options, now, space=space, device=device, started=started, resumed=resumed)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import errno
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -42,6 +42,8 @@ class Resumed:
     """From now on; None for what is left of the last one."""
     accepted: Changes
     """What is not as it was when the study began."""
+    check_idle: Callable[[], None]
+    """Raises `UsageError` where others use the devices; a result is shown again all the same."""
 
 
 def run(
@@ -124,6 +126,7 @@ class _Session:
                 again = self._again(past.ended)
                 if again is not None:
                     return again
+            resumed.check_idle()
         self.journal.begin(argv, self.clock.budget_s, accepted)
         self.reporter.started(self.space, self.clock.budget_s, self.journal.folder)
         if resumed is not None:

@@ -20,6 +20,7 @@ from autotune import cli, session
 from autotune.cli import ExitCode, main
 from autotune.ending import Ending
 from autotune.files import MANIFEST, hold
+from autotune.options import UsageError
 from autotune.runner import Job, Result
 from autotune.runner.replay import Replay
 from autotune.study import Study
@@ -345,3 +346,16 @@ def test_a_study_in_which_nothing_fits_says_so_again(tune: Tune) -> None:
 
 def test_only_the_endings_of_a_study_that_could_do_no_more_are_final() -> None:
     assert [code for code in Ending if code.is_final] == [Ending.FOUND, Ending.NOTHING_FITS]
+
+
+def test_a_result_is_shown_again_though_others_use_the_device(
+    tune: Tune, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tune(*NEW)
+
+    def busy(device: object, allow_busy: bool) -> None:
+        raise UsageError("busy")
+
+    monkeypatch.setattr("autotune.device.check_idle", busy)
+    assert tune("--resume", "study")[0] == ExitCode.FOUND
+    assert tune("--resume", "study", "--budget", "1m")[0] == ExitCode.USAGE

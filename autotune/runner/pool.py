@@ -494,7 +494,7 @@ def phase_deadlines(budget_s: float) -> dict[Phase, float]:
     A step that takes a tenth of the budget could not be measured in it.
     """
     step_s = max(STEP_DEADLINE_S, STEP_DEADLINE_SHARE * budget_s)
-    steps = (Phase.WARMUP, Phase.TIMED, Phase.DONE)
+    steps = (Phase.WARMUP, Phase.TIMED)
     return {p: min(s, step_s) if p in steps else s for p, s in PHASE_DEADLINE_S.items()}
 
 
