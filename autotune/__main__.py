@@ -5,7 +5,7 @@ import time
 
 def main() -> None:
     started = time.monotonic()  # the budget pays for the imports too
-    from autotune.cli import entry
+    from autotune.commands.app import entry
 
     entry(started)
 

@@ -7,8 +7,8 @@ from enum import StrEnum
 from typing import Any, Literal
 
 from autotune.options import Objective, gib
-from autotune.space import Candidate, Limits, Workload
-from autotune.wire import Conditions, Interval, Peaks, build
+from autotune.space.space import Candidate, Limits, Workload
+from autotune.wire.messages import Conditions, Interval, Peaks, build
 
 DISTURBED_SHARE = {"cpu": 0.15, "cuda": 0.5}
 """Processor time that others may take before a timing counts as disturbed. On CUDA the host only

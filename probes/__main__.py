@@ -21,7 +21,7 @@ from functools import partial
 from multiprocessing.connection import Client, Connection
 from typing import NoReturn
 
-from autotune.wire import (
+from autotune.wire.messages import (
     MAX_MESSAGE_BYTES,
     Describe,
     Dial,

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pynvml
 
-from autotune.wire import Conditions
+from autotune.wire.messages import Conditions
 
 _BUSY = (0, 1, 2, 5, 6)  # user, nice, system, irq, softirq of a /proc/stat line
 _STEAL = 7

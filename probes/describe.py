@@ -20,7 +20,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from autotune.wire import Describe, Described, ModelSpec, Start
+from autotune.wire.messages import Describe, Described, ModelSpec, Start
 from probes.engines.ddp import DdpEngine
 from probes.memory import status_bytes
 from probes.world import World

@@ -13,7 +13,7 @@ from typing import Literal
 
 import torch
 
-from autotune.wire import Fault, Peaks, Phase
+from autotune.wire.messages import Fault, Peaks, Phase
 
 Kind = Literal["oom", "host_oom", "unsupported", "crashed"]
 

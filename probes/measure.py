@@ -14,7 +14,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from autotune.wire import Entered, Phase, Probe, Progress, Report, Series
+from autotune.wire.messages import Entered, Phase, Probe, Progress, Report, Series
 from probes.conditions import Watch
 from probes.engines import Engine
 from probes.memory import Meter

@@ -18,7 +18,7 @@ from typing import Protocol
 import pynvml
 import torch
 
-from autotune.wire import Peaks
+from autotune.wire.messages import Peaks
 from probes.faults import UnsupportedError
 
 _PINNED_TRIAL_BYTES = 2**23

@@ -11,7 +11,7 @@ from importlib import metadata
 import torch
 import torch._dynamo  # optimizers import it on first use: a second that belongs to this phase
 
-from autotune.wire import Entered, Fault, Phase, Probe, Progress, Report, Start, Store
+from autotune.wire.messages import Entered, Fault, Phase, Probe, Progress, Report, Start, Store
 from probes import faults
 from probes.conditions import Watch
 from probes.engines import Engine, load

@@ -9,7 +9,7 @@ from datetime import timedelta
 import torch
 import torch.distributed as dist
 
-from autotune.wire import Start, Store
+from autotune.wire.messages import Start, Store
 
 LOOPBACK = "127.0.0.1"
 

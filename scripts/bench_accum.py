@@ -25,8 +25,8 @@ from autotune.device import Device, open_device
 from autotune.outcome import others_share
 from autotune.runner import Job
 from autotune.runner.pool import Pool
-from autotune.space import Candidate, Limits, Workload
-from autotune.wire import Report, Rule, interval
+from autotune.space.space import Candidate, Limits, Workload
+from autotune.wire.messages import Report, Rule, interval
 
 PROMISED = 0.03
 SEARCH_MICRO_STEPS = 2

@@ -34,15 +34,15 @@ from pathlib import Path
 from peers.task import Task
 
 from autotune.device import Device, open_device
-from autotune.export import deepspeed
+from autotune.engines import deepspeed
 from autotune.options import UsageError, parse_bytes
 from autotune.outcome import Verdict
 from autotune.report.terminal import si
 from autotune.runner import Job, Result
 from autotune.runner.local import OPS
 from autotune.runner.pool import Pool
-from autotune.space import Candidate, Limits, Workload
-from autotune.wire import Peaks, Rule, interval
+from autotune.space.space import Candidate, Limits, Workload
+from autotune.wire.messages import Peaks, Rule, interval
 
 SCRIPTS = Path(__file__).resolve().parent
 DEPTH, WIDTH, VOCAB_SIZE, SEQ_LEN = 4, 256, 4096, 128

@@ -33,18 +33,18 @@ from typing import Any
 import numpy as np
 import optuna
 
-from autotune import sampler
-from autotune.activations import Activations
 from autotune.budget import Clock, StopFlag, VirtualTime
-from autotune.device.replay import ReplayDevice
-from autotune.journal import Journal
+from autotune.folder.journal import Journal
 from autotune.options import Options
 from autotune.outcome import Outcome, Record, Verdict, judge, measurement, others_share
+from autotune.predict.trace import Activations
+from autotune.replay.device import ReplayDevice
+from autotune.replay.runner import Replay
 from autotune.runner import Job, Result
-from autotune.runner.replay import Replay
-from autotune.space import Candidate, Space, resolve
-from autotune.study import Study, rule_for
-from autotune.wire import Phase, interval
+from autotune.samplers import adapter as sampler
+from autotune.space.space import Candidate, Space, resolve
+from autotune.study.study import Study, rule_for
+from autotune.wire.messages import Phase, interval
 
 CEILINGS = (0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95)
 PROBES = (4, 6, 8, 12, 20)
@@ -493,7 +493,7 @@ def ask_seconds(size: int = 10_000, told: int = 20) -> float:
 def _made_up(space: Space, candidate: Candidate) -> Any:
     from dataclasses import asdict
 
-    from autotune.wire import Conditions, Interval, Peaks
+    from autotune.wire.messages import Conditions, Interval, Peaks
 
     step_s = 1e-3 * (candidate.tokens + 200)
     peaks = Peaks(*[2**20 * candidate.tokens] * 5, 0)

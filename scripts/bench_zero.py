@@ -25,8 +25,8 @@ from pathlib import Path
 from autotune.device import Device, open_device
 from autotune.runner import Job, Result
 from autotune.runner.pool import Pool
-from autotune.space import Candidate, Limits, Workload
-from autotune.wire import Report, Rule
+from autotune.space.space import Candidate, Limits, Workload
+from autotune.wire.messages import Report, Rule
 
 VOCAB_SIZE = 256
 SEQ_LEN = 16

@@ -38,15 +38,15 @@ from support.hostile import (  # noqa: E402
     run_out_and_resume,
 )
 from support.many import descend  # noqa: E402
-from support.quick_study import WORKER  # noqa: E402
-from test_pool import SMALL, Started  # noqa: E402
+from support.pools import SMALL, Started  # noqa: E402
+from support.programs import QUICK_RANK  # noqa: E402
 
-from autotune import sampler  # noqa: E402
-from autotune.journal import Journal  # noqa: E402
+from autotune.folder.journal import Journal  # noqa: E402
 from autotune.options import Options, UsageError  # noqa: E402
 from autotune.outcome import Verdict  # noqa: E402
 from autotune.runner import local  # noqa: E402
-from autotune.space import Space  # noqa: E402
+from autotune.samplers import adapter as sampler  # noqa: E402
+from autotune.space.space import Space  # noqa: E402
 
 WIDE = ["--device", "cpu", "--depth", "1,2,3,4", "--seq-len", "64,128", "--micro-batch", "1:8"]
 FAULTS = "hang:0.02,stop:0.01,killed:0.09,leave:0.09,garbage:0.09"
@@ -214,7 +214,7 @@ class Campaign:
 
     def groups(self, count: int) -> Row:
         """Worker groups in a row that all run out of memory."""
-        real, local.WORKER = local.WORKER, WORKER
+        real, local.WORKER = local.WORKER, QUICK_RANK
         logs = self._folder / "logs"
         logs.mkdir()
         started = Started(logs)
@@ -249,10 +249,10 @@ class Campaign:
 
 
 def _space() -> Space:
-    from autotune.cli import app
+    from autotune.commands.app import app
     from autotune.device import open_device
     from autotune.device.cpu import cores, host_memory_bytes
-    from autotune.space import resolve
+    from autotune.space.space import resolve
 
     request = app(QUICK_SPACE, exit_on_error=False, result_action="return_value")
     return resolve(request.options, open_device("cpu"), host_memory_bytes(), cores())

@@ -25,20 +25,22 @@ from typing import Any
 
 from cyclopts import CycloptsError
 
-from autotune import cli, grid, provenance
-from autotune.activations import Activations
 from autotune.budget import StopFlag
+from autotune.commands import app as cli
 from autotune.device import Device, check_idle, open_device
 from autotune.device.cpu import cores, host_memory_bytes
-from autotune.device.replay import ReplayDevice
+from autotune.folder import provenance
 from autotune.options import UsageError, parse_duration_s, parse_share
 from autotune.outcome import others_share
+from autotune.predict.trace import Activations
+from autotune.replay import grid
+from autotune.replay.device import ReplayDevice
 from autotune.runner import Job, Result, StopRequestedError
 from autotune.runner.describe import Trace
 from autotune.runner.pool import Pool
-from autotune.space import Candidate, Space, resolve
-from autotune.study import rule_for
-from autotune.wire import Rule
+from autotune.space.space import Candidate, Space, resolve
+from autotune.study.study import rule_for
+from autotune.wire.messages import Rule
 
 GROUP_CANDIDATES = 16
 """A group is ended after so many, so that what favours one group is shared out."""

@@ -51,10 +51,13 @@ def importers(*packages: str, among: tuple[str, ...]) -> set[str]:
 
 
 def test_the_walk_sees_both_packages() -> None:
-    assert {"autotune.cli", "autotune.wire", "autotune.device.cpu", "probes.faults"} <= set(
-        IMPORTS
-    )
-    assert "autotune.options" in IMPORTS["autotune.space"]
+    assert {
+        "autotune.commands.app",
+        "autotune.wire",
+        "autotune.device.cpu",
+        "probes.faults",
+    } <= set(IMPORTS)
+    assert "autotune.options" in IMPORTS["autotune.space.space"]
 
 
 def test_probes_import_only_the_wire_of_autotune() -> None:
@@ -68,24 +71,24 @@ def test_autotune_never_imports_probes_or_torch() -> None:
 
 
 def test_only_study_sampler_and_journal_import_optuna() -> None:
-    allowed = {"autotune.study", "autotune.sampler", "autotune.journal"}
+    allowed = {"autotune.study.study", "autotune.samplers.adapter", "autotune.folder.journal"}
     assert importers("optuna", among=("autotune", "probes")) <= allowed
 
 
 def test_export_and_report_read_records_and_never_the_live_study() -> None:
-    live = ("autotune.study", "autotune.sampler", "autotune.journal", "autotune.runner")
+    live = ("autotune.study", "autotune.samplers", "autotune.folder", "autotune.runner")
     assert importers(*live, among=("autotune.export", "autotune.report")) == set()
 
 
 def test_the_wire_needs_the_standard_library_alone() -> None:
-    roots = {name.split(".")[0] for name in IMPORTS["autotune.wire"]}
+    roots = {name.split(".")[0] for name in IMPORTS["autotune.wire.messages"]}
     assert roots <= sys.stdlib_module_names
 
 
 @pytest.mark.parametrize("flag", ["--help", "--version"])
 def test_help_and_version_load_nothing_heavy(flag: str) -> None:
     code = (
-        "import sys; from autotune.cli import main; code = main(sys.argv[1:]);"
+        "import sys; from autotune.commands.app import main; code = main(sys.argv[1:]);"
         "print('loaded', *sorted({'torch', 'optuna', 'pandas', 'numpy'} & sys.modules.keys()));"
         "sys.exit(code)"
     )

@@ -19,7 +19,7 @@ import psutil
 import pytest
 from jsonschema import Draft202012Validator
 
-from autotune.export.best import load_schema
+from autotune.result.best import load_schema
 
 TINY = ["--device", "cpu", "--depth", "1", "--seq-len", "32", "--micro-batch", "1,2",
         "--vocab-size", "256", "--checkpointing", "none"]  # fmt: skip

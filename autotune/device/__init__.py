@@ -77,7 +77,7 @@ def open_device(spec: str) -> Device:
         UsageError: `spec` is none of these, or names a device or a recording that is not there.
     """
     if spec.startswith("replay:"):
-        from autotune.device.replay import ReplayDevice
+        from autotune.replay.device import ReplayDevice
 
         return ReplayDevice(Path(spec.removeprefix("replay:")))
     match = re.fullmatch(r"auto|cpu|cuda(?::(\d+(?:,\d+)*))?", spec)

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from autotune.outcome import Record
-from autotune.space import Candidate, Space
-from autotune.wire import Phase
+from autotune.space.space import Candidate, Space
+from autotune.wire.messages import Phase
 
 
 class Reporter(Protocol):

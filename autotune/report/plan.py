@@ -11,7 +11,7 @@ from rich.markup import escape
 from rich.padding import Padding
 from rich.table import Table
 
-from autotune.space import Candidate, Space
+from autotune.space.space import Candidate, Space
 
 
 def print_plan(space: Space, first: Candidate) -> None:

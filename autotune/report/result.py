@@ -21,7 +21,7 @@ from autotune.report.text import (
     printable,
     si,
 )
-from autotune.space import AXES, Space
+from autotune.space.space import AXES, Space
 
 SHOWN_TIES = 4
 

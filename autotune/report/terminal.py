@@ -35,8 +35,8 @@ from autotune.report.text import (
     printable,
     si,
 )
-from autotune.space import AXES, Candidate, Space
-from autotune.wire import Phase
+from autotune.space.space import AXES, Candidate, Space
+from autotune.wire.messages import Phase
 
 MIN_WIDTH, MAX_WIDTH = 40, 100
 SHOW_CURSOR = b"\x1b[?25h\n"

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from autotune.outcome import Verdict
-from autotune.space import Build, Candidate
-from autotune.wire import Peaks, Report, Rule
+from autotune.space.space import Build, Candidate
+from autotune.wire.messages import Peaks, Report, Rule
 
 
 class StopRequestedError(Exception):

@@ -11,7 +11,7 @@ from contextlib import suppress
 from multiprocessing import AuthenticationError
 from multiprocessing.connection import Connection, answer_challenge, deliver_challenge
 
-from autotune.wire import MAX_MESSAGE_BYTES, Dial, Message, WireError, decode, encode
+from autotune.wire.messages import MAX_MESSAGE_BYTES, Dial, Message, WireError, decode, encode
 
 PEER_TIMEOUT_S = 5
 """A peer that began a handshake or a message and does not go on is dropped after this."""

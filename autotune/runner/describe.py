@@ -10,13 +10,13 @@ from contextlib import suppress
 from multiprocessing.connection import wait
 from pathlib import Path
 
-from autotune.activations import Activations, request
 from autotune.device import Device
-from autotune.device.replay import ReplayDevice
+from autotune.predict.trace import Activations, request
+from autotune.replay.device import ReplayDevice
 from autotune.runner.channel import Channel, Peer
 from autotune.runner.local import start_rank
-from autotune.space import Space
-from autotune.wire import Describe, Described, Entered, Fault, Hello, WireError
+from autotune.space.space import Space
+from autotune.wire.messages import Describe, Described, Entered, Fault, Hello, WireError
 
 LIMIT_S = 300.0
 LEAST_PRIORITY = 19

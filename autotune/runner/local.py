@@ -11,7 +11,7 @@ import sys
 import sysconfig
 from pathlib import Path
 
-from autotune.wire import Dial, encode
+from autotune.wire.messages import Dial, encode
 
 REAP_S = 5.0
 MAX_LOG_BYTES = 16 * 2**20

@@ -10,10 +10,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 from autotune.device import Device
-from autotune.export import deepspeed
+from autotune.engines import deepspeed
 from autotune.runner import StopRequestedError
 from autotune.runner.local import OPS, LocalProcess
-from autotune.space import Candidate, Workload
+from autotune.space.space import Candidate, Workload
 
 POLL_S = 0.1
 TERM_GRACE_S = 1.0

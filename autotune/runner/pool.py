@@ -20,15 +20,15 @@ from typing import Protocol
 
 from autotune.device import Device
 from autotune.device.cpu import host_oom_kills
-from autotune.export import deepspeed
+from autotune.engines import deepspeed
 from autotune.options import gib
 from autotune.outcome import Verdict
 from autotune.runner import Job, Result, StopRequestedError
 from autotune.runner.channel import Channel, Peer
 from autotune.runner.local import start_rank
 from autotune.runner.ops import Ops
-from autotune.space import Build, Candidate, Limits, Workload
-from autotune.wire import (
+from autotune.space.space import Build, Candidate, Limits, Workload
+from autotune.wire.messages import (
     Dial,
     Entered,
     Fault,

@@ -8,7 +8,7 @@ from typing import Protocol
 
 from torch import Tensor, nn
 
-from autotune.wire import Start
+from autotune.wire.messages import Start
 from probes.faults import UnsupportedError
 from probes.world import World
 

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from autotune.wire import CLIP_NORM, LEARNING_RATE, MUON_LEARNING_RATE, Start
+from autotune.wire.messages import CLIP_NORM, LEARNING_RATE, MUON_LEARNING_RATE, Start
 from probes.engines import count, is_muon
 from probes.models import factory
 from probes.world import World

@@ -11,7 +11,7 @@ import deepspeed
 import torch
 from torch import Tensor
 
-from autotune.wire import Start
+from autotune.wire.messages import Start
 from probes.engines import count, is_muon
 from probes.faults import UnsupportedError
 from probes.models import factory

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 
-from autotune.wire import CLIP_NORM, Start
+from autotune.wire.messages import CLIP_NORM, Start
 from probes.engines import count
 from probes.engines.ddp import optimizers
 from probes.faults import UnsupportedError

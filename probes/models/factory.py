@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch import nn
 
-from autotune.wire import ModelSpec
+from autotune.wire.messages import ModelSpec
 from probes.faults import UnsupportedError
 from probes.models.gpt import Gpt
 

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from autotune.wire import ModelSpec
+from autotune.wire.messages import ModelSpec
 
 HEAD_DIM = 64
 

@@ -10,7 +10,7 @@ from peers.task import Task
 from torch import nn
 from torch.utils.data import TensorDataset
 
-from autotune.wire import ModelSpec, Phase
+from autotune.wire.messages import ModelSpec, Phase
 from probes import worker  # noqa: F401 - so that this process holds what a rank holds
 from probes.faults import fault
 from probes.memory import CpuMeter, status_bytes

@@ -12,7 +12,7 @@ from peers.task import Answer, Task
 from peers.training import STEPS, build, limit, ooms_counted, tokens
 from torch.utils.data import DataLoader
 
-from autotune.wire import CLIP_NORM
+from autotune.wire.messages import CLIP_NORM
 from probes.engines.ddp import optimizers
 
 # The tool comes last, so that what its libraries hold can be told.

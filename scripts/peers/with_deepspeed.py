@@ -17,8 +17,8 @@ from pathlib import Path
 
 from peers.task import Answer, Task
 
-from autotune.export import deepspeed
-from autotune.space import Candidate, Workload
+from autotune.engines import deepspeed
+from autotune.space.space import Candidate, Workload
 
 RANK = Path(__file__).with_name("deepspeed_rank.py")
 

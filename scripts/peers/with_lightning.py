@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 from torch.utils.data import DataLoader
 
-from autotune.wire import CLIP_NORM
+from autotune.wire.messages import CLIP_NORM
 from probes.engines.ddp import optimizers
 
 # The tool comes last, so that what its libraries hold can be told.

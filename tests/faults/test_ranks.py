@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
-from support import quick_study
 from support.hostile import QUICK_SPACE, HostileStudy
-from test_pool import Started, ranks
+from support.pools import Started, ranks
+from support.programs import QUICK_RANK
 
 from autotune.outcome import Verdict
 from autotune.runner import channel, local, pool
-from autotune.wire import Phase
+from autotune.wire.messages import Phase
 
 Make = Callable[..., HostileStudy]
 FAULTS = ("killed", "stop", "leave", "garbage", "cut_short", "huge")
@@ -27,7 +27,7 @@ LATE_S = 5.0
 def test_a_rank_that_goes_wrong_in_any_phase_is_a_verdict_and_leaves_nothing(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, fault: str, phase: Phase
 ) -> None:
-    monkeypatch.setattr(local, "WORKER", quick_study.WORKER)
+    monkeypatch.setattr(local, "WORKER", QUICK_RANK)
     monkeypatch.setattr(channel, "PEER_TIMEOUT_S", 1)
     for each in Phase:
         monkeypatch.setitem(pool.PHASE_DEADLINE_S, each, 1.0)

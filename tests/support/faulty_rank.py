@@ -17,7 +17,7 @@ from collections.abc import Callable
 from typing import Any
 
 import probes.__main__ as rank_main
-from autotune.wire import Entered
+from autotune.wire.messages import Entered
 
 WHAT, _, WHERE = os.environ.get("FAULT", "").partition("@")
 PHASE, _, RANK = WHERE.partition(":")

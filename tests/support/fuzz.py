@@ -17,10 +17,10 @@ from cyclopts import CycloptsError
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from autotune import cli, grid, manifest, wire
-from autotune.export.best import best_json, read_best, winner
+from autotune.commands import app as cli
 from autotune.files import MANIFEST
-from autotune.journal import repair
+from autotune.folder import manifest
+from autotune.folder.journal import repair
 from autotune.options import (
     UsageError,
     parse_bytes,
@@ -29,7 +29,10 @@ from autotune.options import (
     parse_ints,
     parse_share,
 )
-from autotune.wire import Entered, Fault, Message, Phase, Probe, Rule, WireError
+from autotune.replay import grid
+from autotune.result.best import best_json, read_best, winner
+from autotune.wire import messages as wire
+from autotune.wire.messages import Entered, Fault, Message, Phase, Probe, Rule, WireError
 from support import recorded
 from support.records import record, space
 

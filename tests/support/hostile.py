@@ -21,11 +21,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from autotune.export.best import read_best
 from autotune.options import UsageError
+from autotune.result.best import read_best
+from support.programs import ROOT, TESTS
 
-QUICK = str(Path(__file__).with_name("quick_study.py"))
-ROOT = Path(__file__).parents[2]
+QUICK = str(TESTS / "support" / "quick_study.py")
 MARK = "AUTOTUNE_TEST_MARK"
 SHARED_MEMORY = Path("/dev/shm")
 GONE_S = 10.0
@@ -54,7 +54,7 @@ class HostileStudy:
         self._arguments = arguments
         self.environment = {
             "HOME": str(self._home), "TMPDIR": str(self._temporary), MARK: self.mark,
-            "PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "tests")]),
+            "PYTHONPATH": os.pathsep.join([str(ROOT), str(TESTS)]),
         } | environment  # fmt: skip
         self._segments = set(SHARED_MEMORY.iterdir())
 

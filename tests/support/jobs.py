@@ -10,10 +10,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from autotune.export import deepspeed
-from autotune.space import Candidate, Workload
+from autotune.engines import deepspeed
+from autotune.space.space import Candidate, Workload
+from support.programs import TESTS
 
-SCRIPT = Path(__file__).parent / "train.py"
+SCRIPT = TESTS / "support" / "train.py"
 
 
 @dataclass(frozen=True)

@@ -6,11 +6,11 @@ from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 
-from autotune import sampler
 from autotune.outcome import Verdict
 from autotune.runner import Job, Result
-from autotune.sampler import SpaceSampler
-from autotune.space import Candidate, Space
+from autotune.samplers import adapter as sampler
+from autotune.samplers.adapter import SpaceSampler
+from autotune.space.space import Candidate, Space
 from support.records import space
 from support.scripted import ok
 

@@ -19,7 +19,7 @@ from pathlib import Path
 sys.path.append(str(Path(__file__).parents[1]))
 
 import probes.__main__ as rank_main
-from autotune.wire import (
+from autotune.wire.messages import (
     Conditions,
     Describe,
     Described,

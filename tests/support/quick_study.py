@@ -5,12 +5,13 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from autotune.runner import local
+sys.path.append(str(Path(__file__).parents[1]))
 
-WORKER = [sys.executable, "-P", str(Path(__file__).with_name("quick_rank.py"))]
+from autotune.runner import local
+from support.programs import QUICK_RANK
 
 if __name__ == "__main__":
     from autotune.__main__ import main
 
-    local.WORKER = WORKER
+    local.WORKER = QUICK_RANK
     main()

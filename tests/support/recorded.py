@@ -7,11 +7,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from autotune import grid
-from autotune.grid import Row
 from autotune.outcome import Verdict
-from autotune.space import Candidate, Workload
-from autotune.wire import Conditions, Peaks, Report
+from autotune.replay import grid
+from autotune.replay.grid import Row
+from autotune.space.space import Candidate, Workload
+from autotune.wire.messages import Conditions, Peaks, Report
 from support.records import MIB, space
 
 START_S = 3.0

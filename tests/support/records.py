@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Literal
 
 from autotune.outcome import Outcome, Record, Verdict, measurement
-from autotune.space import Candidate, Fixed, Limits, Space, Workload
-from autotune.wire import Conditions, Interval, Peaks
+from autotune.space.space import Candidate, Fixed, Limits, Space, Workload
+from autotune.wire.messages import Conditions, Interval, Peaks
 
 MIB = 2**20
 WORKLOAD = Workload("gpt", None, 4096, "fp32", "adamw", "ddp", 1, None)

@@ -9,8 +9,8 @@ from typing import Any
 
 from autotune.outcome import Record, Verdict
 from autotune.runner import Job, Result, StopRequestedError
-from autotune.space import Build, Candidate, Space
-from autotune.wire import Conditions, Peaks, Phase, Report
+from autotune.space.space import Build, Candidate, Space
+from autotune.wire.messages import Conditions, Peaks, Phase, Report
 
 QUIET = Conditions(10.0, 9.0, 0.0, 9.0, None, None, None, None, False)
 

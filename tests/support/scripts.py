@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import importlib
 import sys
-from pathlib import Path
 from types import ModuleType
 
-SCRIPTS = Path(__file__).parents[2] / "scripts"
+from support.programs import SCRIPTS
 
 
 def load(name: str) -> ModuleType:

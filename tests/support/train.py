@@ -15,7 +15,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from autotune.wire import ModelSpec, Start
+from autotune.wire.messages import ModelSpec, Start
 from probes import engines
 from probes.memory import CpuMeter
 from probes.models import factory

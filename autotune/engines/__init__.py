@@ -1,0 +1,1 @@
+"""What the study knows of each training engine."""

@@ -1,0 +1,99 @@
+"""Candidate -> DeepSpeed config: probes build their engine from this very dict, export writes it.
+
+Buffers are sized to the model. DeepSpeed's defaults (5e8 elements a bucket, 1e9 live parameters)
+are made for models of many billions and would be most of the memory of a small one.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from autotune.space.space import Candidate, Workload
+from autotune.wire.messages import CLIP_NORM, LEARNING_RATE, MUON_LEARNING_RATE
+
+_NEVER = 2**31 - 1
+
+
+def config(candidate: Candidate, workload: Workload, kind: str) -> dict[str, Any]:
+    """The DeepSpeed config of `candidate` on devices of `kind` ("cpu" or "cuda")."""
+    accum = workload.grad_accum(candidate)
+    return {
+        "train_micro_batch_size_per_gpu": candidate.micro_batch,
+        "gradient_accumulation_steps": accum,
+        "train_batch_size": workload.global_batch_samples(candidate),
+        "gradient_clipping": CLIP_NORM,
+        "bf16": {"enabled": workload.dtype == "bf16"},
+        "fp16": {"enabled": workload.dtype == "fp16"},
+        "optimizer": _optimizer(candidate, workload, kind),
+        # Off a real CPU Adam the offloaded optimizer is torch's own.
+        "zero_force_ds_cpu_optimizer": kind == "cuda",
+        "zero_optimization": _zero(candidate, workload, kind),
+        "steps_per_print": _NEVER,
+        "wall_clock_breakdown": False,
+    }
+
+
+def ops(candidate: Candidate, workload: Workload, kind: str) -> set[str]:
+    """Builders of the ops that an engine of `config` loads, by DeepSpeed's names."""
+    found = {"ShareMemCommBuilder"} if kind == "cpu" else set()
+    if not _optimizer(candidate, workload, kind)["params"]["torch_adam"]:
+        found.add("CPUAdamBuilder")
+    return found
+
+
+def _optimizer(candidate: Candidate, workload: Workload, kind: str) -> dict[str, Any]:
+    """AdamW, or Muon for the blocks' matrices with AdamW for the rest.
+
+    torch's AdamW needs no compiler. An optimizer that is offloaded beside a GPU is DeepSpeed's CPU
+    Adam, which is several times faster than torch's on a host (arXiv 2101.06840, section 5.1).
+    """
+    adam = {
+        "betas": [0.9, 0.999],
+        "eps": 1e-8,
+        "weight_decay": 0.01,
+        "torch_adam": kind == "cpu" or candidate.offload == "none",
+    }
+    if workload.optimizer == "muon":
+        return {
+            "type": "Muon",
+            "params": adam | {"muon_lr": MUON_LEARNING_RATE, "adam_lr": LEARNING_RATE},
+        }
+    return {"type": "AdamW", "params": adam | {"lr": LEARNING_RATE}}
+
+
+def _zero(candidate: Candidate, workload: Workload, kind: str) -> dict[str, Any]:
+    shape = workload.shape(candidate.depth)
+    # One block's gradients are reduced while the block before it is in backward. The embedding
+    # and the head are larger than that and get buckets of their own.
+    block = 12 * shape.width**2
+    on_gpu = kind == "cuda"
+    zero: dict[str, Any] = {
+        "stage": candidate.zero_stage,
+        "reduce_bucket_size": block,
+        "allgather_bucket_size": block,
+        # Gradients in one buffer instead of a fragment each: what is freed can be used again.
+        "contiguous_gradients": True,
+        # Communication beside backward needs a second stream, which a CPU does not have.
+        "overlap_comm": on_gpu and workload.world_size > 1,
+        # Muon orthogonalises whole matrices, so stage 3 must not scatter their gradients.
+        "reduce_scatter": workload.optimizer != "muon",
+    }
+    if candidate.zero_stage == 3:
+        zero |= {
+            # The next block is gathered while this one runs.
+            "stage3_prefetch_bucket_size": block,
+            # Norms stay where they are: gathering a vector costs more than holding it.
+            "stage3_param_persistence_threshold": 10 * shape.width,
+            # This block, the next one, and the head or the embedding.
+            "stage3_max_live_parameters": 2 * block + shape.vocab_size * shape.width,
+            # A parameter that is used again within a block is not given back in between.
+            "stage3_max_reuse_distance": block,
+            # Parameters that the optimizer steps through at a time: its peak beside the state.
+            "sub_group_size": 100_000_000,
+        }
+    if candidate.offload in ("optimizer", "all"):
+        # Pinned, or the copies to and from the GPU are synchronous and slow.
+        zero["offload_optimizer"] = {"device": "cpu", "pin_memory": on_gpu}
+    if candidate.offload == "all":
+        zero["offload_param"] = {"device": "cpu", "pin_memory": on_gpu}
+    return zero

@@ -1,1 +1,0 @@
-"""What a study hands on: best.json, rows of trials.csv, and one pure module per format."""

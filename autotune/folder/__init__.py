@@ -1,0 +1,1 @@
+"""What a study writes, and how it is read back."""

@@ -1,0 +1,186 @@
+"""manifest.json: what a study was asked, and on what; and whether that is still so.
+
+A study is resumed only where its measurements compare with new ones: the same space, devices and
+software. What differs is named, and may be accepted by its name.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence, Set
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from autotune.device import Device
+from autotune.files import MANIFEST, write_whole
+from autotune.folder import provenance
+from autotune.options import Options, UsageError
+from autotune.replay.device import ReplayDevice
+from autotune.space.space import Limits, Space
+from autotune.wire.messages import WireError, build
+
+SCHEMA_VERSION = 1
+_FLAGS = {"budget_s": "budget", "capacity_bytes": "capacity"}
+"""Options whose flags are not their names."""
+_NOT_KEPT = ("out",)
+_FOR_GOOD = ("space.workload", "space.axes", "space.size")
+"""Paths of what no `--accept-changed` can bridge: the candidates are others."""
+
+Changes = dict[str, tuple[Any, Any]]
+"""Path of a field to what it was and what it is."""
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """Its fields are JSON types."""
+
+    schema_version: int
+    argv: list[str]
+    options: dict[str, Any]
+    folder: str
+    space: dict[str, Any]
+    fingerprint: dict[str, Any]
+
+    def write(self, folder: Path) -> None:
+        """Raises OSError."""
+        write_whole(folder / MANIFEST, json.dumps(asdict(self), indent=2) + "\n")
+
+    def arguments(self) -> list[str]:
+        """The options as a command line would have them."""
+        return [flag for name, value in self.options.items() for flag in _flag(name, value)]
+
+    def limits(self) -> Limits:
+        """What a configuration may use: a resumed study keeps it, as its verdicts stand on it.
+
+        Raises:
+            UsageError: the manifest has none.
+        """
+        try:
+            limits: Limits = build(Limits, self.space.get("limits"))
+        except WireError as error:
+            raise UsageError(f"--resume {self.folder}: {MANIFEST}: {error}") from error
+        return limits
+
+    def changes(self, now: Manifest) -> Changes:
+        """What of space and fingerprint is not as it was."""
+        return {
+            path: (before, after)
+            for name in ("space", "fingerprint")
+            for path, before, after in _differences(name, getattr(self, name), getattr(now, name))
+        }
+
+
+def manifest_of(
+    options: Options, space: Space, device: Device, folder: Path, argv: Sequence[str]
+) -> Manifest:
+    """What a study with these `options` stands on now."""
+    if isinstance(device, ReplayDevice):
+        fingerprint = device.study_fingerprint()
+        options = replace(options, device=f"replay:{device.grid.path.absolute()}")
+    else:
+        fingerprint = provenance.fingerprint(device, space)
+    made = Manifest(
+        SCHEMA_VERSION, list(argv), provenance.plain(options), str(folder), space.manifest(),
+        fingerprint,
+    )  # fmt: skip
+    return _parsed(json.dumps(asdict(made)))  # as it will be read back
+
+
+def read(folder: Path) -> Manifest:
+    """The manifest of the study in `folder`.
+
+    Raises:
+        UsageError: there is no study, or none that this version can go on with.
+    """
+    path = folder / MANIFEST
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (FileNotFoundError, NotADirectoryError):
+        raise UsageError(f"--resume {folder}: no study, there is no {MANIFEST} in it") from None
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or "it is no text"
+        raise UsageError(f"--resume {folder}: {MANIFEST}: {reason}") from error
+    try:
+        return _parsed(text)
+    except (ValueError, RecursionError) as error:
+        raise UsageError(
+            f"--resume {folder}: {MANIFEST} is not of version {SCHEMA_VERSION}: {error!s:.200}"
+        ) from error
+
+
+def check(then: Manifest, now: Manifest, accepted: Set[str]) -> Changes:
+    """What is not as it was, all of it `accepted`: by the name of the field, or of what holds it.
+
+    Raises:
+        UsageError: something else differs.
+    """
+    changes = then.changes(now)
+    anew = f"start a new study in another folder than {now.folder}"
+    for path, (before, after) in changes.items():
+        if path.startswith(_FOR_GOOD):
+            raise UsageError(
+                f"--resume: {path} was {_short(before)} and is {_short(after)}; {anew}"
+            )
+    left = {path: pair for path, pair in changes.items() if accepted.isdisjoint(path.split("."))}
+    if left:
+        path, (before, after) = next(iter(left.items()))
+        others = f", and {len(left) - 1} more differ" if len(left) > 1 else ""
+        passed = sorted(_named(accepted, changes))
+        names = dict.fromkeys([*passed, *(path.rpartition(".")[2] for path in left)])
+        raise UsageError(
+            f"--resume: {path} was {_short(before)} and is {_short(after)}{others}; measurements"
+            f" may not compare: {anew}, or pass --accept-changed {','.join(names)}"
+        )
+    return changes
+
+
+def _named(accepted: Set[str], changes: Changes) -> Set[str]:
+    """Those of `accepted` that something that changed is called, or is in."""
+    return accepted & {part for path in changes for part in path.split(".")}
+
+
+def _parsed(text: str) -> Manifest:
+    """Raises ValueError."""
+    body = json.loads(text)
+    version = body.get("schema_version") if isinstance(body, dict) else None
+    if version != SCHEMA_VERSION:
+        raise WireError(f"schema_version is {version!r}")
+    manifest: Manifest = build(Manifest, body)
+    return manifest
+
+
+def _flag(name: str, value: Any) -> Iterator[str]:
+    flag = "--" + _FLAGS.get(name, name.replace("_", "-"))
+    if name in _NOT_KEPT or value is None or value is False:
+        return
+    if value is True:
+        yield flag
+    elif isinstance(value, dict):  # a global batch
+        yield f"{flag}={value.get('amount')}{'tok' if value.get('unit') == 'tokens' else ''}"
+    elif isinstance(value, list):
+        yield f"{flag}={','.join(map(str, value))}"
+    else:
+        yield f"{flag}={value}"
+
+
+def _differences(path: str, then: Any, now: Any) -> Iterator[tuple[str, Any, Any]]:
+    if isinstance(then, dict) and isinstance(now, dict):
+        for name in dict.fromkeys([*then, *now]):
+            yield from _differences(f"{path}.{name}", then.get(name), now.get(name))
+    elif isinstance(then, list) and isinstance(now, list) and len(then) == len(now):
+        for index, pair in enumerate(zip(then, now, strict=True)):
+            yield from _differences(f"{path}.{index}", *pair)
+    elif then != now and not (path.endswith("_bytes") and _about_equal(then, now)):
+        yield path, then, now
+
+
+def _about_equal(then: Any, now: Any) -> bool:
+    """Sizes to 1 %: what a kernel keeps for itself differs from boot to boot."""
+    known = isinstance(then, int | float) and isinstance(now, int | float)
+    return known and abs(then - now) <= 0.01 * abs(then)
+
+
+def _short(value: Any) -> str:
+    text = value if isinstance(value, str) else json.dumps(value)
+    return text if len(text) <= 60 else text[:57] + "..."

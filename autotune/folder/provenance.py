@@ -1,0 +1,69 @@
+"""Where numbers come from: software, environment and options, as JSON types."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+from collections.abc import Sequence
+from dataclasses import asdict
+from importlib.metadata import PackageNotFoundError, version
+from typing import Any
+
+from autotune.device import Device
+from autotune.options import Options
+from autotune.outcome import Record
+from autotune.space.space import Space
+
+
+def software() -> dict[str, str]:
+    """Versions of what decides the numbers, without importing it."""
+    found = {"python": platform.python_version(), "platform": platform.platform()}
+    for package in ("torch", "deepspeed", "optuna", "numpy", "autotune"):
+        try:
+            found[package] = version(package)
+        except PackageNotFoundError:
+            continue
+    return found
+
+
+def fingerprint(device: Device, space: Space) -> dict[str, Any]:
+    """Devices and software: what must be equal for two measurements to compare."""
+    return {
+        "kind": device.kind,
+        "devices": device.fingerprint(),
+        "host_bytes": space.limits.host_capacity_bytes,
+        "software": software(),
+    }
+
+
+def rank_versions(records: Sequence[Record]) -> dict[str, str]:
+    """What the ranks said of their own software."""
+    return next((r.outcome.versions for r in records if r.outcome.versions is not None), {})
+
+
+_TELLING = (
+    "PYTORCH_",
+    "TORCH_",
+    "CUDA_",
+    "DS_",
+    "NCCL_",
+    "GLOO_",
+    "OMP_",
+    "MKL_",
+    "MALLOC_",
+    "LD_PRELOAD",
+)
+"""Beginnings of the environment variables that change what a step costs."""
+
+
+def environment(device: Device, space: Space) -> dict[str, Any]:
+    """What the ranks ran under: allocator, thread and communication settings."""
+    ranks = dict(os.environ) | device.rank_environment(space.workload.world_size)
+    return {"variables": {k: v for k, v in sorted(ranks.items()) if k.startswith(_TELLING)}}
+
+
+def plain(options: Options) -> dict[str, Any]:
+    """`options` as JSON types."""
+    plain: dict[str, Any] = json.loads(json.dumps(asdict(options), default=str))
+    return plain

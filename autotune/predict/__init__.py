@@ -1,0 +1,1 @@
+"""What is expected of candidates that were not measured."""

@@ -1,0 +1,125 @@
+"""Predicted step time of every candidate: a roofline shape, corrected by measured steps.
+
+The prior knows shapes, not the device: fixed costs, work over a rate that saturates in tokens,
+traffic of each ZeRO stage and of offload. What it is off by is learned in the logarithm, along
+tokens, depth, length, stage and checkpointing. Sources: Williams et al., Roofline (CACM 2009);
+traffic per stage from ZeRO (arXiv 1910.02054, section 7) and ZeRO-Offload (arXiv 2101.06840).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from autotune.outcome import Measurement
+from autotune.predict.belief import Belief, Beliefs, Term, Variant, codes
+from autotune.space.space import Candidate, Space
+
+
+@dataclass(frozen=True)
+class Device:
+    """Orders of magnitude of one kind of device; measurements decide."""
+
+    flops_per_s: float
+    memory_bytes_per_s: float
+    link_bytes_per_s: float
+    """Between ranks."""
+    host_bytes_per_s: float
+    """Between device and host."""
+    host_adam_bytes_per_s: float
+    """Optimizer state that the host updates."""
+    fixed_s: float
+    """A micro-step of no work."""
+    block_s: float
+    """A block of no work, forward and backward."""
+    half_rate_tokens: float
+    """Tokens of a micro-step at which half the rate is reached."""
+    half_rate_width: float
+    """Channels of the model at which half of that is reached."""
+    noise: float
+    """Between two measurements in different groups, in the logarithm."""
+
+
+DEVICES = {
+    "cpu": Device(2e11, 1e10, 1e9, 1e10, 1e10, 2e-3, 5e-4, 60.0, 100.0, 0.03),
+    "cuda": Device(3e14, 2e12, 1e11, 2e10, 2e10, 3e-3, 6e-4, 1500.0, 800.0, 0.008),
+}
+
+
+_VARIANTS = tuple(
+    Variant(scale, noise, -0.5 * (scale > 1) - 0.5 * (noise > 1))
+    for scale in (1.0, 2.0) for noise in (1.0, 3.0)
+)  # fmt: skip
+
+
+class SpeedModel:
+    """Seconds per optimizer step for all candidates of a space, in the logarithm."""
+
+    def __init__(self, space: Space, kind: str) -> None:
+        self._device = DEVICES[kind]
+        self._index = {candidate: i for i, candidate in enumerate(space.candidates)}
+        candidates = space.candidates
+        ones = np.ones(len(candidates))
+        tokens = np.log([c.tokens for c in candidates])
+        width = np.log([space.workload.shape(c.depth).width * c.depth for c in candidates])
+        length = np.log([c.seq_len for c in candidates])
+        middle = tokens - tokens.mean()
+        stage = codes([(c.zero_stage, c.offload) for c in candidates])
+        checkpointing = codes([c.checkpointing for c in candidates])
+        build = codes([c.build for c in candidates])
+        cell = codes([(c.build, c.seq_len) for c in candidates])
+        self._beliefs = Beliefs(np.log([prior_s(space, c, self._device) for c in candidates]), [
+            Term(1.5 * ones),
+            Term(0.15 * middle),
+            Term(0.2 * ones, position=tokens / 1.5),
+            Term(0.2 * ones, position=width / 0.8),
+            Term(0.1 * ones, position=length / 1.0),
+            Term(0.1 * ones, group=checkpointing),
+            Term(0.3 * ones, group=stage, position=tokens / 2.5),
+            Term(0.08 * ones, group=build, position=tokens / 2.0),
+            Term(0.08 * ones, group=cell, position=tokens / 0.4),
+        ], _VARIANTS)  # fmt: skip
+
+    def belief(self, pending: Sequence[Candidate] = ()) -> Belief:
+        """Logarithm of the seconds of a step, where `pending` candidates come out as expected."""
+        return self._beliefs.belief([self._index[candidate] for candidate in pending])
+
+    def observe(self, candidate: Candidate, found: Measurement) -> None:
+        """Step times that were measured."""
+        within = found.step.half_width
+        noise = self._device.noise**2 + within**2 + (found.disturbed_share / 2) ** 2
+        self._beliefs.observe(self._index[candidate], float(np.log(found.step.median)), noise)
+
+
+def prior_s(space: Space, candidate: Candidate, device: Device) -> float:
+    """Seconds of one optimizer step of `candidate`, by order of magnitude."""
+    workload = space.workload
+    shape = workload.shape(candidate.depth)
+    accum = workload.grad_accum(candidate) or 1
+    tokens = candidate.tokens
+    flops = tokens * shape.flops_per_token(candidate.seq_len)
+    if candidate.checkpointing == "full":
+        flops += tokens * 2.0 * shape.block_matrices
+    rate = device.flops_per_s * tokens / (tokens + device.half_rate_tokens)
+    rate *= shape.width / (shape.width + device.half_rate_width)
+    micro_s = device.fixed_s + device.block_s * shape.depth + flops / rate
+    # Adam reads and writes weights, gradients and two moments.
+    ranks = workload.world_size
+    share = ranks if candidate.zero_stage else 1
+    update_s = 28.0 * shape.parameters / share / device.memory_bytes_per_s
+    weights_bytes = (4.0 if workload.dtype == "fp32" else 2.0) * shape.parameters
+    if ranks > 1:
+        passes = {0: 2, 1: 2, 2: 2, 3: 3}[candidate.zero_stage]
+        traffic_s = passes * weights_bytes * (ranks - 1) / ranks / device.link_bytes_per_s
+        if candidate.zero_stage == 3:
+            micro_s += traffic_s
+        else:
+            update_s += traffic_s
+    if candidate.offload != "none":
+        update_s += 2 * weights_bytes / share / device.host_bytes_per_s
+        update_s += 16.0 * shape.parameters / share / device.host_adam_bytes_per_s
+    if candidate.offload == "all":
+        micro_s += 2 * weights_bytes / share / device.host_bytes_per_s
+    return accum * micro_s + update_s

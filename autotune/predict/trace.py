@@ -1,0 +1,131 @@
+"""Memory of plain training steps from traces of shallow models: what to ask, and what it means.
+
+A model's layers are alike, so what a step holds at any one moment grows evenly with depth: traces
+of depth 1 and 2 give every depth. Source: probes/describe.py, which makes the traces.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from autotune.predict.belief import Array
+from autotune.space.space import Space
+from autotune.wire.messages import Describe, Described, ModelSpec
+
+MOST_MICRO_BATCHES = 17
+"""Of a longer axis so many are asked for, evenly spread; between them peaks are interpolated."""
+
+
+def request(space: Space) -> Describe:
+    """What to trace for `space`: every width and checkpointing at depths 1 and 2."""
+    workload = space.workload
+    shapes = [workload.shape(depth) for depth in space.axes["depth"]]
+    models = [
+        ModelSpec(workload.model, depth, width, workload.vocab_size, checkpointing)
+        for width in sorted({shape.width for shape in shapes})
+        for checkpointing in space.axes["checkpointing"]
+        for depth in (1, 2)
+    ]
+    sizes = sorted(set(space.axes["micro_batch"]))
+    spread = np.linspace(0, len(sizes) - 1, min(len(sizes), MOST_MICRO_BATCHES))
+    return Describe(
+        models,
+        sorted(set(space.axes["seq_len"])),
+        [sizes[round(place)] for place in spread],
+        workload.dtype,
+        workload.optimizer,
+        workload.world_size > 1
+        or any((workload.grad_accum(c) or 1) > 1 for c in space.candidates),
+    )
+
+
+@dataclass(frozen=True)
+class Activations:
+    """Traced bytes, extended to full depth. Arrays have one value for each candidate of a space,
+    in its order, as if it were of stage 0 without offload; NaN where the model was not traced."""
+
+    asked: Describe
+    answer: Described
+
+    def held(self, space: Space) -> Array:
+        """Bytes between steps: weights, optimizer state, and gradients that stay."""
+        held = np.empty(len(space.candidates))
+        for (depth, _, checkpointing), where in _curves(space).items():
+            shallow = self._held[self._models(space, depth, checkpointing)]
+            held[where] = _deep(shallow, depth)
+        return held
+
+    def peaks(self, space: Space) -> Array:
+        """Bytes at the peak of a whole step."""
+        peaks = np.empty(len(space.candidates))
+        sizes = np.array([c.micro_batch for c in space.candidates], dtype=float)
+        for (depth, seq_len, checkpointing), where in _curves(space).items():
+            models = self._models(space, depth, checkpointing)
+            traced = _deep(self._peaks[models, self.asked.seq_lens.index(seq_len)], depth)
+            # A deep model may peak in its update, and shallow ones in their head.
+            update = _deep(self._updates[models], depth)
+            peaks[where] = np.maximum(self._along_sizes(sizes[where], traced), update)
+        return peaks
+
+    def over_state(self, space: Space) -> Array:
+        """Bytes at the peak over weights and optimizer state: activations, temporaries, and
+        gradients, whether they stay between steps or not."""
+        over = self.peaks(space) - self.held(space)
+        if self.asked.gradients_stay:
+            over += [4.0 * space.workload.shape(c.depth).parameters for c in space.candidates]
+        return over
+
+    def _along_sizes(self, sizes: Array, traced: Array) -> Array:
+        """`traced` has the values at the traced micro_batches; lines between and beyond them."""
+        known = np.array(self.asked.micro_batches, dtype=float)
+        if len(known) == 1:
+            return np.full(len(sizes), traced[0])
+        left = np.clip(np.searchsorted(known, sizes) - 1, 0, len(known) - 2)
+        slopes = np.diff(traced) / np.diff(known)
+        along: Array = traced[left] + slopes[left] * (sizes - known[left])
+        return along
+
+    def _models(self, space: Space, depth: int, checkpointing: str) -> list[int]:
+        """Where the models of depth 1 and 2 stand that are as wide as one of `depth`."""
+        width = space.workload.shape(depth).width
+        return [self._places[width, checkpointing, shallow] for shallow in (1, 2)]
+
+    @cached_property
+    def _places(self) -> dict[tuple[int, str, int], int]:
+        models = self.asked.models
+        return {(m.width, m.checkpointing, m.depth): place for place, m in enumerate(models)}
+
+    @cached_property
+    def _held(self) -> Array:
+        return _known(self.answer.held_bytes)
+
+    @cached_property
+    def _updates(self) -> Array:
+        return _known(self.answer.update_bytes)
+
+    @cached_property
+    def _peaks(self) -> Array:
+        return _known(self.answer.peak_bytes)
+
+
+def _curves(space: Space) -> dict[tuple[int, int, str], list[int]]:
+    """Where the candidates stand that differ in micro_batch, stage and offload alone."""
+    found: dict[tuple[int, int, str], list[int]] = defaultdict(list)
+    for place, c in enumerate(space.candidates):
+        found[c.depth, c.seq_len, c.checkpointing].append(place)
+    return found
+
+
+def _deep(shallow: Array, depth: int) -> Array:
+    """The value at `depth` from those at depths 1 and 2, which are the first axis."""
+    deep: Array = shallow[0] + (depth - 1) * (shallow[1] - shallow[0])
+    return deep
+
+
+def _known(values: object) -> Array:
+    array = np.array(values, dtype=float)
+    return np.where(array < 0, np.nan, array)

@@ -1,0 +1,1 @@
+"""Recorded measurements, and how a study is run on them."""

@@ -1,0 +1,125 @@
+"""The `Runner` of a recorded grid: real measurements, on a clock that only the replay moves.
+
+A replayed probe stops by the job's own rule, as a rank would, and takes the time that its steps
+took when they were recorded. What was not recorded is refused: nothing is interpolated.
+"""
+
+from __future__ import annotations
+
+import random
+import statistics
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import replace
+
+from autotune.budget import VirtualTime
+from autotune.options import UsageError
+from autotune.outcome import Verdict
+from autotune.replay.grid import Grid, Row
+from autotune.runner import Job, Result
+from autotune.space.space import Build, Candidate, Limits
+from autotune.wire.messages import Report, Series
+
+
+class Replay:
+    """Answers each job with one of the candidate's measurements, chosen at random from `seed`."""
+
+    def __init__(self, grid: Grid, limits: Limits, time: VirtualTime, seed: int) -> None:
+        self.live_build: Build | None = None
+        self._grid = grid
+        self._limits = limits
+        self._time = time
+        self._random = random.Random(seed)
+        self._rows: defaultdict[Candidate, list[Row]] = defaultdict(list)
+        self._starts_s: defaultdict[Build, list[float]] = defaultdict(list)
+        for row in grid.rows:
+            self._rows[row.candidate].append(row)
+            if row.group_start_s:
+                self._starts_s[row.candidate.build].append(row.group_start_s)
+
+    def run(self, job: Job, deadline: float) -> Result:
+        """Replay `job`; `deadline` is on the scale of the virtual time.
+
+        Raises:
+            UsageError: the candidate was not recorded, or with another schedule.
+        """
+        row = self._random.choice(self._rows_of(job))
+        build = job.candidate.build
+        warm = build == self.live_build and not job.fresh
+        start_s = 0.0 if warm else self._start_s(build)
+        result, probe_s = self._result(row, job)
+        left_s = max(0.0, deadline - self._time())
+        if start_s + probe_s > left_s:
+            result = Result(Verdict.SKIPPED, "the budget ended during this probe")
+            start_s, probe_s = min(start_s, left_s), max(0.0, left_s - start_s)
+        self._time.advance(start_s + probe_s)
+        self.live_build = None if result.report is None else build
+        return replace(result, group_start_s=start_s, warm=warm)
+
+    def retire(self, until: float) -> None:
+        """End the live group; it takes no time."""
+        self.live_build = None
+
+    def kill(self) -> None:
+        """Nothing runs."""
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+    def _rows_of(self, job: Job) -> list[Row]:
+        key, path = job.candidate.key, self._grid.path
+        recorded = self._grid.workload.grad_accum(job.candidate)
+        if job.candidate not in self._rows:
+            raise UsageError(f"{key}: not recorded in {path}")
+        if job.grad_accum != recorded:
+            raise UsageError(
+                f"{key}: recorded in {path} with grad_accum {recorded}, not {job.grad_accum}"
+            )
+        return self._rows[job.candidate]
+
+    def _start_s(self, build: Build) -> float:
+        """Of `build`, or of any where none of its groups' starts was recorded."""
+        every = [start_s for starts_s in self._starts_s.values() for start_s in starts_s]
+        return statistics.median(self._starts_s.get(build) or every or [0.0])
+
+    def _result(self, row: Row, job: Job) -> tuple[Result, float]:
+        """What comes of `job` in a group that stands, and the seconds that takes."""
+        if row.report is None:
+            return Result(row.verdict, row.reason), 0.0  # what it took is not recorded
+        if row.report.peaks.device_bytes > self._limits.capacity_bytes:
+            first_s, *_ = row.report.warmup_step_s + row.report.step_s
+            reason = "rank 0 ran out of memory in phase warmup"
+            return Result(Verdict.OOM, reason), first_s * job.micro_steps / job.grad_accum
+        report = walk(row.report, job)
+        verdict = Verdict.PRUNED if report.stopped_early else Verdict.OK
+        return Result(verdict, report=report), report.warmup_s + report.timed_s
+
+
+def walk(recorded: Report, job: Job) -> Report:
+    """`recorded` as it would have been under the rule of `job`; it ends where its steps end."""
+    rule, needed_step_s = job.rule, job.needed_step_s
+    part = job.micro_steps / job.grad_accum
+    warmup, timed, stopped = Series(), Series(), False
+    for step_s in recorded.warmup_step_s:
+        if stopped or rule.warmed(warmup):
+            break
+        warmup.add(step_s, step_s * part)
+        stopped = rule.hopeless(needed_step_s, warmup, Series())
+    for step_s in recorded.step_s:
+        if stopped or rule.settled(timed):
+            break
+        timed.add(step_s, step_s * part)
+        stopped = rule.hopeless(needed_step_s, warmup, timed)
+    return replace(
+        recorded,
+        step_s=timed.step_s or warmup.step_s[1:],
+        warmup_step_s=warmup.step_s,
+        warmup_s=warmup.wall_s * _pace(recorded.warmup_s, recorded.warmup_step_s),
+        timed_s=timed.wall_s * _pace(recorded.timed_s, recorded.step_s),
+        stopped_early=stopped,
+    )
+
+
+def _pace(phase_s: float, step_s: Sequence[float]) -> float:
+    """Wall time per second of recorded steps: what passed between them is spread over them."""
+    return max(1.0, phase_s / sum(step_s)) if step_s else 1.0

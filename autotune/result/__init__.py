@@ -1,0 +1,1 @@
+"""Which candidate won, and best.json, which says so."""

@@ -1,0 +1,1 @@
+"""What can be measured: candidates, and what they share."""

@@ -1,0 +1,1 @@
+"""One study: search, finals, and what is known so far."""

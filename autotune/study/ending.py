@@ -1,0 +1,66 @@
+"""How a study ended, and what to say where it found nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+from autotune.options import gib
+from autotune.outcome import Record, Verdict
+from autotune.space.space import Space
+
+
+class Ending(StrEnum):
+    """How a study ended."""
+
+    FOUND = "found"
+    INTERNAL = "internal"
+    """Its folder could not be written any more."""
+    NOTHING_FITS = "nothing_fits"
+    STOPPED = "stopped"
+    NO_MEASUREMENT = "no_measurement"
+
+    @property
+    def is_final(self) -> bool:
+        """Whether the study did all that its budget allowed; the others can go on."""
+        return self in (Ending.FOUND, Ending.NOTHING_FITS)
+
+
+@dataclass(frozen=True)
+class Ended:
+    code: Ending
+    message: str = ""
+    """One line for the user; empty where a result was found."""
+
+
+def nothing(records: Sequence[Record], space: Space, stopped_by: str | None) -> Ended:
+    """Why no configuration can be named."""
+    tried = [r for r in records if r.outcome.verdict != Verdict.SKIPPED]
+    bounded = [r for r in tried if r.outcome.verdict.bounds_memory]
+    if stopped_by is not None:
+        return Ended(Ending.NO_MEASUREMENT, f"stopped by {stopped_by} before anything fitted")
+    if bounded:
+        untried = sum(not any(r.settles(c) for r in bounded) for c in space.candidates)
+        rest = f"; {untried} candidates were not tried: give more --budget" if untried else ""
+        return Ended(Ending.NOTHING_FITS, _least(bounded, space) + rest)
+    if tried:
+        first = tried[0]
+        cause = f"{first.candidate.key} was {first.outcome.verdict}: {first.outcome.reason}"
+        return Ended(Ending.NO_MEASUREMENT, f"nothing could be measured; first, {cause}")
+    return Ended(Ending.NO_MEASUREMENT, "the budget ended before the first probe; try --budget 2m")
+
+
+def _least(bounded: Sequence[Record], space: Space) -> str:
+    """The least peak that was seen, of candidates that did not fit."""
+    limits = space.limits
+    seen = [(r.outcome.peaks.device_bytes, r) for r in bounded if r.outcome.peaks is not None]
+    text = (
+        f"nothing fits under {gib(limits.limit_bytes)}"
+        f" ({limits.ceiling:.0%} of {gib(limits.capacity_bytes)})"
+    )
+    if not seen:
+        return f"{text}; no candidate lived long enough to say how much it needs"
+    peak_bytes, record = min(seen, key=lambda item: item[0])
+    how = "held {} when it ran out" if record.outcome.verdict == Verdict.OOM else "peaked at {}"
+    return f"{text}; the least peak seen: {record.candidate.key} {how.format(gib(peak_bytes))}"

@@ -1,0 +1,515 @@
+"""The command line: flags, the TOML file, messages and exit codes."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from autotune.commands import app as cli
+from autotune.commands.app import ExitCode, main
+from autotune.options import GlobalBatch, Options, UsageError
+from autotune.space.space import Candidate, Space, resolve
+from autotune.study import session, study
+from autotune.study.ending import Ended, Ending
+
+Run = tuple[int, str, str]
+
+
+@pytest.fixture(autouse=True)
+def empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Where each test runs: no pyproject.toml of ours, and nothing else either."""
+    (tmp_path / "pyproject.toml").touch()
+    here = tmp_path / "here"
+    here.mkdir()
+    monkeypatch.chdir(here)
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.delenv("FORCE_COLOR", raising=False)
+    return here
+
+
+@pytest.fixture
+def run(capsys: pytest.CaptureFixture[str]) -> Callable[..., Run]:
+    """Runs a command line in this process: exit code, stdout, stderr."""
+
+    def run(*argv: str) -> Run:
+        code = main(list(argv))
+        return (code, *capsys.readouterr())
+
+    return run
+
+
+@pytest.fixture
+def refused(run: Callable[..., Run], monkeypatch: pytest.MonkeyPatch) -> Callable[..., str]:
+    """Runs a command line that is wrong by itself; its message, once the rules on it hold."""
+
+    def untouched(spec: str) -> None:
+        raise AssertionError(f"opened {spec}")
+
+    monkeypatch.setattr("autotune.device.open_device", untouched)
+
+    def refused(*argv: str) -> str:
+        code, out, err = run(*argv)
+        assert (code, out) == (ExitCode.USAGE, "")
+        assert re.fullmatch(r"autotune: .+\n", err), err
+        return err.removeprefix("autotune: ").removesuffix("\n")
+
+    return refused
+
+
+@pytest.fixture
+def parsed(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Options]:
+    """The options of a command line that goes as far as running a study."""
+
+    def parsed(*argv: str) -> Options:
+        requests: list[cli.Request] = []
+
+        def tune(request: cli.Request, argv: list[str], started: float) -> int:
+            requests.append(request)
+            return 0
+
+        monkeypatch.setattr(cli, "_tune", tune)
+        assert main(list(argv)) == 0
+        return requests[0].options
+
+    return parsed
+
+
+@pytest.fixture
+def ends(monkeypatch: pytest.MonkeyPatch) -> Callable[..., dict[str, Any]]:
+    """Makes the study end at once as it is told; the arguments it was run with by name."""
+
+    def ends(code: Ending, message: str = "") -> dict[str, Any]:
+        arguments: dict[str, Any] = {}
+
+        def run(options: Options, **given: Any) -> Ended:
+            arguments.update(given)
+            return Ended(code, message)
+
+        monkeypatch.setattr(session, "run", run)
+        return arguments
+
+    return ends
+
+
+# Flags.
+
+FLAGS = {
+    "--budget": ("90s", "budget_s", 90.0),
+    "--ceiling": ("70%", "ceiling", 0.7),
+    "--host-ceiling": ("0.5", "host_ceiling", 0.5),
+    "--capacity": ("24GiB", "capacity_bytes", 24 * 2**30),
+    "--device": ("cuda:0,2", "device", "cuda:0,2"),
+    "--allow-busy": (None, "allow_busy", True),
+    "--world-size": ("2", "world_size", 2),
+    "--model": ("gpt", "model", "gpt"),
+    "--width": ("128", "width", 128),
+    "--vocab-size": ("512", "vocab_size", 512),
+    "--depth": ("2,4,6", "depth", (2, 4, 6)),
+    "--seq-len": ("128,256", "seq_len", (128, 256)),
+    "--micro-batch": ("1:4", "micro_batch", (1, 2, 3, 4)),
+    "--engine": ("deepspeed", "engine", "deepspeed"),
+    "--zero": ("0,3", "zero", (0, 3)),
+    "--offload": ("none", "offload", ("none",)),
+    "--checkpointing": ("full", "checkpointing", ("full",)),
+    "--dtype": ("bf16", "dtype", "bf16"),
+    "--optimizer": ("muon", "optimizer", "muon"),
+    "--global-batch": ("65536tok", "global_batch", GlobalBatch(65536, "tokens")),
+    "--objective": ("tokens_per_s", "objective", "tokens_per_s"),
+    "--sampler": ("random", "sampler", "random"),
+    "--seed": ("3", "seed", 3),
+    "--trials": ("5", "trials", 5),
+    "--finals": ("1", "finals", 1),
+    "--out": ("there", "out", Path("there")),
+}
+
+
+def test_the_flags_are_these_and_no_others(run: Callable[..., Run]) -> None:
+    _, help_text, _ = run("--help")
+    listed = re.findall(r"^│ (--[a-z-]+)", help_text, re.MULTILINE)
+    others = ["--dry-run", "--config", "--resume", "--accept-changed", "--help", "--version"]
+    assert sorted(listed) == sorted([*FLAGS, *others])
+
+
+def test_the_defaults_are_those_of_options(parsed: Callable[..., Options]) -> None:
+    assert parsed() == Options(
+        budget_s=1800.0,
+        ceiling=0.8,
+        host_ceiling=0.9,
+        capacity_bytes=None,
+        device="auto",
+        allow_busy=False,
+        world_size=None,
+        model="gpt",
+        width=None,
+        vocab_size=None,
+        depth=None,
+        seq_len=None,
+        micro_batch=None,
+        engine="auto",
+        zero=None,
+        offload=None,
+        checkpointing=None,
+        dtype="auto",
+        optimizer=None,
+        global_batch=None,
+        objective="flops",
+        sampler="frontier",
+        seed=0,
+        out=None,
+        finals=3,
+        trials=None,
+    )
+
+
+@pytest.mark.parametrize("flag", FLAGS)
+def test_a_flag_sets_its_option(flag: str, parsed: Callable[..., Options]) -> None:
+    text, field, value = FLAGS[flag]
+    options = parsed(flag) if text is None else parsed(flag, text)
+    assert getattr(options, field) == value
+
+
+def test_tune_is_the_command_that_needs_no_name(parsed: Callable[..., Options]) -> None:
+    assert parsed("tune", "--budget", "5m") == parsed("--budget", "5m")
+
+
+def test_help_keeps_within_80_columns(run: Callable[..., Run]) -> None:
+    code, help_text, _ = run("--help")
+    assert code == 0
+    assert max(map(len, help_text.splitlines())) <= 80
+
+
+def test_version_is_printed(run: Callable[..., Run]) -> None:
+    assert run("--version") == (0, "autotune 0.1.0\n", "")
+
+
+# The TOML file.
+
+
+def test_the_pyproject_of_this_folder_gives_options(parsed: Callable[..., Options]) -> None:
+    Path("pyproject.toml").write_text(
+        '[tool.autotune]\nbudget = "5m"\ndepth = [2, 4]\nceiling = 0.5\nseed = 3\n'
+        'checkpointing = ["full"]\nallow-busy = true\n'
+    )
+    assert parsed() == Options(
+        budget_s=300.0, depth=(2, 4), ceiling=0.5, seed=3, checkpointing=("full",), allow_busy=True
+    )
+
+
+def test_the_pyproject_of_a_parent_gives_options_too(
+    parsed: Callable[..., Options], tmp_path: Path
+) -> None:
+    (tmp_path / "pyproject.toml").write_text("[tool.autotune]\nseed = 3\n")
+    assert parsed() == Options(seed=3)
+
+
+def test_the_nearest_pyproject_hides_those_above(
+    parsed: Callable[..., Options], tmp_path: Path
+) -> None:
+    (tmp_path / "pyproject.toml").write_text("[tool.autotune]\nseed = 3\n")
+    Path("pyproject.toml").write_text("[project]\nname = 'x'\n")
+    assert parsed() == Options()
+
+
+def test_config_names_a_file_of_top_level_keys(parsed: Callable[..., Options]) -> None:
+    Path("mine.toml").write_text("seed = 3\ndry-run = true\nmicro_batch = '1:2'\n")
+    assert parsed("--config", "mine.toml") == Options(seed=3, micro_batch=(1, 2))
+
+
+def test_config_stands_in_for_the_pyproject(parsed: Callable[..., Options]) -> None:
+    Path("pyproject.toml").write_text("[tool.autotune]\nfinals = 1\n")
+    Path("mine.toml").write_text("seed = 3\n")
+    assert parsed("--config", "mine.toml") == Options(seed=3)
+
+
+def test_the_command_line_wins_over_the_file(parsed: Callable[..., Options]) -> None:
+    Path("mine.toml").write_text("seed = 3\nfinals = 2\n")
+    assert parsed("--config", "mine.toml", "--seed", "4") == Options(seed=4, finals=2)
+
+
+def test_an_unknown_key_is_refused_with_its_file_and_the_closest_key(
+    refused: Callable[..., str], empty_folder: Path
+) -> None:
+    Path("pyproject.toml").write_text("[tool.autotune]\nbugdet = '5m'\n")
+    expected = f"{empty_folder / 'pyproject.toml'}: unknown key bugdet; did you mean budget?"
+    assert refused() == expected
+
+
+@pytest.mark.parametrize("key", ["config", "tune", "help", "version"])
+def test_what_is_no_option_of_a_study_is_an_unknown_key(
+    key: str, refused: Callable[..., str]
+) -> None:
+    Path("mine.toml").write_text(f"{key} = 'x'\n")
+    assert refused("--config", "mine.toml").startswith(f"mine.toml: unknown key {key};")
+
+
+@pytest.mark.parametrize("value", ["{a = 1}", "2026-01-01", "[]", "[[1], {a = 1}]"])
+def test_a_value_that_no_flag_takes_is_refused_by_its_key(
+    value: str, refused: Callable[..., str]
+) -> None:
+    Path("mine.toml").write_text(f"depth = {value}\n")
+    assert refused("--config", "mine.toml").startswith("mine.toml: depth must be text, a number")
+
+
+@pytest.mark.parametrize("text", ["seed =", "\x00", "a = 1\na = 2"])
+def test_a_file_that_is_not_toml_is_named(text: str, refused: Callable[..., str]) -> None:
+    Path("mine.toml").write_text(text)
+    assert refused("--config", "mine.toml").startswith("mine.toml: not TOML: ")
+
+
+def test_a_file_that_is_not_there_is_named(refused: Callable[..., str]) -> None:
+    assert refused("--config", "mine.toml").startswith("mine.toml: No such file or directory")
+
+
+def test_a_tool_table_that_is_none_is_refused(refused: Callable[..., str]) -> None:
+    Path("pyproject.toml").write_text("[tool]\nautotune = 3\n")
+    assert refused().endswith("pyproject.toml: autotune must be a table, written [tool.autotune]")
+
+
+# Wrong input.
+
+
+@pytest.mark.parametrize(
+    ("argv", "start", "valid"),
+    [
+        (["--budget", "30x"], "--budget 30x", "30m"),
+        (["--budget", "-5m"], "--budget -5m", "30m"),
+        (["--budget=-5m"], "--budget -5m", "30m"),
+        (["--budget", "3\n0"], "--budget 3 0", "30m"),
+        (["--ceiling", "-80%"], "--ceiling -80%", "80%"),
+        (["--ceiling", "120%"], "--ceiling 120%", "80%"),
+        (["--host-ceiling", "0"], "--host-ceiling 0", "80%"),
+        (["--capacity", "-1GiB"], "--capacity -1GiB", "64MiB"),
+        (["--capacity", "much"], "--capacity much", "24GiB"),
+        (["--world-size", "0"], "--world-size 0", "1"),
+        (["--model", "bert"], "--model bert", "gpt"),
+        (["--width", "65"], "--width 65", "64"),
+        (["--depth", "-2"], "--depth -2", "1"),
+        (["--depth", ""], "--depth ", "1,2,4"),
+        (["--seq-len", "long"], "--seq-len long", "1,2,4"),
+        (["--micro-batch", "64:1"], "--micro-batch 64:1", "1:64"),
+        (["--zero", "4"], "--zero 4", "0, 1, 2, 3"),
+        (["--engine", "ddp", "--zero", "2"], "--zero 2", "--zero 0"),
+        (["--engine", "fsdp", "--zero", "1"], "--zero 1", "--zero 2,3"),
+        (["--engine", "fsdp", "--offload", "all"], "--offload all", "--engine deepspeed"),
+        (["--offload", "disk"], "--offload disk", "none, optimizer, all"),
+        (["--zero", "0", "--offload", "optimizer"], "--offload optimizer", "--zero 2"),
+        (["--zero", "2", "--offload", "all"], "--offload all", "--zero 3"),
+        (["--checkpointing", "some"], "--checkpointing some", "full"),
+        (["--global-batch", "-1"], "--global-batch -1", "256"),
+        (["--finals", "0"], "--finals 0", "1"),
+        (["--trials", "-1"], "--trials -1", "1"),
+        (["--dtype", "int8"], 'Invalid value "int8" for --dtype', "bf16"),
+        (["--optimizer", "sgd"], 'Invalid value "sgd" for --optimizer', "adamw"),
+        (["--objective", "speed"], 'Invalid value "speed" for --objective', "tokens_per_s"),
+        (["--sampler", "magic"], 'Invalid value "magic" for --sampler', "tpe"),
+        (["--seed", "x"], "Invalid value for --seed", "int"),
+        (["--bugdet", "30m"], "Unknown option: --bugdet", "--budget"),
+        (["--no-dry-run"], "Unknown option: --no-dry-run", "--dry-run"),
+        (["--no-allow-busy"], "Unknown option: --no-allow-busy", "--allow-busy"),
+        (["--budget"], "Parameter --budget", "requires an argument"),
+        (["--depth", "2", "4"], "unexpected 4", "--depth 2,4"),
+        (["tnue"], "unexpected tnue", "--help"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+def test_wrong_input_is_one_line_that_says_what_would_be_right(
+    argv: list[str], start: str, valid: str, refused: Callable[..., str]
+) -> None:
+    message = refused(*argv)
+    assert message.startswith(start.strip())
+    assert valid in message.removeprefix(start)
+
+
+def test_the_gp_sampler_without_scipy_is_refused(
+    refused: Callable[..., str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    assert refused("--sampler", "gp").endswith("pip install scipy, or use --sampler frontier")
+
+
+def test_an_unknown_device_is_wrong_input(run: Callable[..., Run]) -> None:
+    code, _, err = run("--device", "tpu")
+    assert code == ExitCode.USAGE
+    assert err.startswith("autotune: --device tpu: ")
+
+
+# The output folder.
+
+
+def test_a_folder_in_use_is_refused_with_a_free_name(refused: Callable[..., str]) -> None:
+    for used in ("mine", "mine-2"):
+        Path(used).mkdir()
+        (Path(used) / "best.json").touch()
+    message = refused("--out", "mine")
+    assert message.startswith("--out mine: has a study")
+    assert "--resume" in message
+    assert message.endswith("--out mine-3")
+
+
+def test_a_file_is_refused_as_a_folder(refused: Callable[..., str]) -> None:
+    Path("mine").touch()
+    assert refused("--out", "mine").startswith("--out mine: is a file")
+
+
+def test_an_empty_folder_is_used(
+    run: Callable[..., Run], ends: Callable[..., dict[str, Any]]
+) -> None:
+    Path("mine").mkdir()
+    arguments = ends(Ending.FOUND)
+    assert run("--device", "cpu", "--out", "mine")[0] == ExitCode.FOUND
+    assert arguments["manifest"].folder == "mine"
+
+
+def test_a_folder_that_cannot_be_written_is_refused_with_the_reason_and_another_name(
+    run: Callable[..., Run], ends: Callable[..., dict[str, Any]]
+) -> None:
+    Path("file").touch()
+    arguments = ends(Ending.FOUND)
+    code, out, err = run("--device", "cpu", "--out", "file/mine")
+    assert (code, out, arguments) == (ExitCode.USAGE, "", {})
+    assert re.fullmatch(r"autotune: --out file/mine: Not a directory; use e\.g\. --out .+\n", err)
+
+
+def test_without_out_the_folder_is_new_and_named_after_the_study(
+    run: Callable[..., Run], ends: Callable[..., dict[str, Any]]
+) -> None:
+    ends(Ending.FOUND)
+    run("--device", "cpu")
+    run("--device", "cpu")
+    names = [path.name for path in Path("results").iterdir()]
+    assert len(names) == 2
+    assert all(re.match(r"\d{8}T\d{6}Z-gpt-cpu", name) for name in names)
+
+
+def test_no_folder_is_left_by_input_that_the_device_makes_wrong(run: Callable[..., Run]) -> None:
+    code, _, _ = run("--device", "cpu", "--world-size", "100000", "--out", "mine")
+    assert code == ExitCode.USAGE
+    assert not Path("mine").exists()
+
+
+def test_no_folder_is_left_where_the_device_is_busy(
+    run: Callable[..., Run], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def busy(device: object, allow_busy: bool) -> None:
+        raise UsageError("busy")
+
+    monkeypatch.setattr("autotune.device.check_idle", busy)
+    assert run("--device", "cpu", "--out", "mine")[0] == ExitCode.USAGE
+    assert not Path("mine").exists()
+
+
+# Exit codes.
+
+
+@pytest.mark.parametrize(
+    ("ending", "code"),
+    [("FOUND", 0), ("NOTHING_FITS", 3), ("STOPPED", 4), ("NO_MEASUREMENT", 5)],
+)
+def test_the_ending_of_the_study_is_the_exit_code(
+    ending: str, code: int, run: Callable[..., Run], ends: Callable[..., dict[str, Any]]
+) -> None:
+    ends(Ending[ending], "what came of it")
+    assert run("--device", "cpu") == (code, "", "autotune: what came of it\n")
+
+
+def test_every_ending_of_a_study_has_an_exit_code() -> None:
+    assert {ending.name for ending in Ending} <= set(ExitCode.__members__)
+
+
+def test_a_study_that_found_something_says_nothing_on_stderr(
+    run: Callable[..., Run], ends: Callable[..., dict[str, Any]]
+) -> None:
+    ends(Ending.FOUND)
+    assert run("--device", "cpu")[2] == ""
+
+
+def test_the_budget_counts_from_before_the_imports() -> None:
+    code = """
+import sys, time
+from autotune.study import session
+from autotune.study.ending import Ended, Ending
+from autotune.__main__ import main
+
+def run(options, *, clock, **rest):
+    print("cli" if clock.at(0.0) else "before")
+    return Ended(Ending.FOUND)
+
+session.run = run
+time.monotonic = lambda: float("autotune.commands.app" in sys.modules)
+main()
+"""
+    command = [sys.executable, "-c", code, "--device", "cpu"]
+    done = subprocess.run(command, check=True, capture_output=True, text=True)
+    assert done.stdout == "before\n"
+
+
+def test_an_interrupt_before_the_study_has_nothing_measured(
+    run: Callable[..., Run], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(spec: str) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("autotune.device.open_device", interrupted)
+    code, _, err = run()
+    assert (code, err) == (5, "autotune: stopped before anything was measured\n")
+
+
+def test_an_internal_error_keeps_its_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*arguments: object, **more: object) -> None:
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(session, "run", broken)
+    with pytest.raises(ZeroDivisionError):
+        main(["--device", "cpu"])
+
+
+# The dry run.
+
+
+def test_a_dry_run_starts_nothing_and_writes_nothing(
+    run: Callable[..., Run], ends: Callable[..., dict[str, Any]], empty_folder: Path
+) -> None:
+    arguments = ends(Ending.FOUND)
+    assert run("--device", "cpu", "--dry-run", "--out", "mine")[0] == 0
+    assert (arguments, list(empty_folder.iterdir())) == ({}, [])
+
+
+def test_a_dry_run_tells_the_space_and_the_first_probe(
+    run: Callable[..., Run], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = Candidate(4, 64, 6, checkpointing="full")
+    monkeypatch.setattr(study, "first_candidate", lambda options, space, kind: first)
+    _, out, _ = run(
+        "--device", "cpu", "--dry-run", "--depth", "2,4", "--micro-batch", "1:16",
+        "--global-batch", "12", "--vocab-size", "777",
+    )  # fmt: skip
+    lines = [" ".join(line.split()) for line in out.splitlines()]
+    assert "depth 2, 4" in lines
+    assert "micro_batch 1 to 16 (16 values)" in lines
+    assert "48 of 128 candidates are valid, in 4 builds" in lines
+    assert "vocab_size 777 --vocab-size" in lines
+    assert "depth 4, seq_len 64, micro_batch 6, checkpointing full" in lines
+
+
+def test_the_first_probe_of_a_dry_run_is_one_of_the_space(cpu: Any) -> None:
+    options = Options(micro_batch=(3, 5))
+    space: Space = resolve(options, cpu, 16 * 2**30, 2)
+    assert study.first_candidate(options, space, "cpu") in space.candidates
+
+
+def test_the_plan_keeps_within_80_columns(run: Callable[..., Run]) -> None:
+    _, out, _ = run("--device", "cpu", "--dry-run", "--depth", "1:99", "--seq-len", "64")
+    assert max(map(len, out.splitlines())) <= 80
+
+
+def test_a_message_is_one_line_that_steers_no_terminal(refused: Callable[..., str]) -> None:
+    assert refused("--budget", "so\non\x1b[2J\r") == (
+        r"--budget so on\x1b[2J : not a duration; write it as 90s, 30m or 1.5h"
+    )

@@ -1,0 +1,83 @@
+"""The DeepSpeed config: what DeepSpeed itself makes of it, and what it says of a candidate."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from autotune.engines.deepspeed import config
+from autotune.options import GlobalBatch
+from autotune.space.space import Candidate, Workload
+
+WORKLOAD = Workload("gpt", None, 32768, "bf16", "adamw", "auto", 4, GlobalBatch(256, "samples"))
+EVERY = [
+    Candidate(12, 1024, 8, stage, offload)
+    for stage in (0, 1, 2, 3)
+    for offload in ("none", "optimizer", "all")
+    if Candidate(12, 1024, 8, stage, offload).exists
+]
+
+
+def of(candidate: Candidate, kind: str = "cuda", **workload: Any) -> dict[str, Any]:
+    from dataclasses import replace
+
+    return config(candidate, replace(WORKLOAD, **workload), kind)
+
+
+@pytest.mark.parametrize("candidate", EVERY, ids=lambda c: c.key)
+def test_deepspeed_reads_the_config_without_a_complaint(candidate: Candidate) -> None:
+    from deepspeed.runtime.zero.config import get_zero_config
+
+    read = get_zero_config(of(candidate))
+    assert read.stage == candidate.zero_stage
+    assert (read.offload_optimizer is not None) == (candidate.offload != "none")
+    assert (read.offload_param is not None) == (candidate.offload == "all")
+
+
+@pytest.mark.parametrize("candidate", EVERY, ids=lambda c: c.key)
+def test_batch_sizes_multiply_to_the_global_batch(candidate: Candidate) -> None:
+    found = of(candidate)
+    micro, accum = found["train_micro_batch_size_per_gpu"], found["gradient_accumulation_steps"]
+    assert micro * accum * WORKLOAD.world_size == found["train_batch_size"] == 256
+
+
+def test_the_config_is_plain_json() -> None:
+    assert json.loads(json.dumps(of(EVERY[-1]))) == of(EVERY[-1])
+
+
+def test_buckets_grow_with_the_model_and_stay_below_deepspeeds_defaults() -> None:
+    small, large = (of(Candidate(depth, 1024, 8, 3))["zero_optimization"] for depth in (4, 24))
+    for name in ("reduce_bucket_size", "allgather_bucket_size", "stage3_prefetch_bucket_size"):
+        assert small[name] < large[name] < 5e8
+
+
+def test_dtypes_are_switched_on_one_at_a_time() -> None:
+    for dtype in ("fp32", "bf16", "fp16"):
+        found = of(EVERY[0], dtype=dtype)
+        assert found["bf16"]["enabled"] == (dtype == "bf16")
+        assert found["fp16"]["enabled"] == (dtype == "fp16")
+
+
+def test_memory_is_pinned_only_beside_a_gpu() -> None:
+    candidate = Candidate(12, 1024, 8, 3, "all")
+    for kind, pinned in (("cuda", True), ("cpu", False)):
+        zero = of(candidate, kind)["zero_optimization"]
+        assert zero["offload_optimizer"]["pin_memory"] is pinned
+        assert zero["offload_param"]["pin_memory"] is pinned
+
+
+def test_an_optimizer_beside_a_gpu_is_deepspeeds_own_and_otherwise_torchs() -> None:
+    def torch_adam(candidate: Candidate, kind: str) -> bool:
+        found: bool = of(candidate, kind)["optimizer"]["params"]["torch_adam"]
+        return found
+
+    moved = Candidate(12, 1024, 8, 2, "optimizer")
+    assert not torch_adam(moved, "cuda")
+    assert torch_adam(moved, "cpu")
+    assert torch_adam(EVERY[0], "cuda")
+
+
+def test_muon_does_not_scatter_its_gradients() -> None:
+    assert of(EVERY[3], optimizer="muon")["zero_optimization"]["reduce_scatter"] is False

@@ -1,0 +1,95 @@
+"""Which exceptions are taken for memory, and which must not be."""
+
+from __future__ import annotations
+
+import errno
+
+import pytest
+import torch
+
+from autotune.wire.messages import Phase
+from probes.faults import UnsupportedError, fault
+
+
+def kind(error: BaseException, device: str = "cuda") -> str:
+    return fault(error, Phase.WARMUP, device, None).kind
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has ..."),
+        RuntimeError("CUDA error: out of memory"),
+        RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"),
+        RuntimeError("CUDA driver error: out of memory"),
+        RuntimeError("Triton Error [CUDA]: out of memory"),
+        RuntimeError("cuDNN error: CUDNN_STATUS_ALLOC_FAILED"),
+        RuntimeError("NCCL error ...: Cuda failure 2 'out of memory'"),
+    ],
+)
+def test_what_cuda_libraries_say_of_memory_is_an_oom(error: Exception) -> None:
+    assert kind(error) == "oom"
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        MemoryError(),
+        OSError(errno.ENOMEM, "Cannot allocate memory"),
+        RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory: you tried ..."),
+        RuntimeError("std::bad_alloc"),
+    ],
+)
+def test_host_memory_is_the_devices_on_the_cpu_and_the_hosts_beside_a_gpu(
+    error: Exception,
+) -> None:
+    assert kind(error, "cpu") == "oom"
+    assert kind(error, "cuda") == "host_oom"
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        RuntimeError("shape '[3]' is invalid for input of size 4"),
+        RuntimeError("[gloo/transport/tcp/pair.cc:547] Connection closed by peer [127.0.0.1]:1"),
+        RuntimeError("NCCL error: unhandled system error, remote process exited"),
+        RuntimeError("the memory of this bug is short"),
+        ValueError("CUDA out of memory"),
+        OSError(errno.ENOSPC, "No space left on device"),
+        AssertionError(),
+    ],
+)
+def test_an_error_that_is_no_oom_is_never_taken_for_one(error: Exception) -> None:
+    assert kind(error) == kind(error, "cpu") == "crashed"
+
+
+def test_an_oom_that_a_library_wrapped_is_still_one() -> None:
+    wrapped = RuntimeError("the step failed")
+    wrapped.__cause__ = torch.OutOfMemoryError("CUDA out of memory")
+    assert kind(wrapped) == "oom"
+
+
+def test_an_error_raised_while_handling_an_oom_is_not_one() -> None:
+    later = KeyError("a bug in the handler")
+    later.__context__ = torch.OutOfMemoryError("CUDA out of memory")
+    assert kind(later) == "crashed"
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        UnsupportedError("stage 3 has no Muon"),
+        NotImplementedError(),
+        RuntimeError("\"addmm_impl_cpu_\" not implemented for 'Half'"),
+    ],
+)
+def test_what_a_library_cannot_do_is_unsupported(error: Exception) -> None:
+    assert kind(error) == "unsupported"
+
+
+def test_the_failed_allocation_says_how_much_it_asked_for() -> None:
+    cuda = torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 1.50 GiB. GPU 0")
+    assert fault(cuda, Phase.TIMED, "cuda", None).requested_bytes == int(1.5 * 2**30)
+    with pytest.raises(RuntimeError, match="allocate memory") as caught:
+        torch.ones(2**50)
+    assert fault(caught.value, Phase.TIMED, "cpu", None).requested_bytes == 2**52

@@ -1,0 +1,136 @@
+"""The gpt model and the engine around it, on one rank, with real torch."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+import torch
+
+from autotune.models.gpt import gpt_shape
+from autotune.wire.messages import ModelSpec, Start
+from probes import engines
+from probes.faults import UnsupportedError
+from probes.models import factory, gpt
+from probes.world import World
+
+ALONE = World(0, 1, torch.device("cpu"))
+
+
+def spec(**fields: Any) -> ModelSpec:
+    shape: dict[str, Any] = {
+        "name": "gpt", "depth": 2, "width": 128, "vocab_size": 97, "checkpointing": "none",
+    }  # fmt: skip
+    return ModelSpec(**shape | fields)
+
+
+def loss_of(model: gpt.Gpt, ids: torch.Tensor, targets: torch.Tensor) -> float:
+    return float(model(ids, targets).detach())
+
+
+def start(model: ModelSpec, **fields: Any) -> Start:
+    asked: dict[str, Any] = {
+        "world_size": 1, "device": "cpu", "device_uuid": "cpu", "capacity_bytes": 2**33,
+        "store_host": "", "store_port": 0, "model": model, "engine": "ddp", "zero_stage": 0,
+        "offload": "none", "dtype": "fp32", "optimizer": "adamw", "deepspeed": {}, "seed": 0,
+    }  # fmt: skip
+    return Start(**asked | fields)
+
+
+def losses(model: ModelSpec, steps: int, **fields: Any) -> list[float]:
+    torch.manual_seed(0)
+    engine = engines.load("ddp")(start(model, **fields), ALONE)
+    ids = torch.randint(97, (4, 33), generator=torch.Generator().manual_seed(1))
+    found = []
+    for _ in range(steps):
+        found.append(float(engine.forward_backward(ids[:, :-1], ids[:, 1:], last=True)))
+        engine.update()
+    return found
+
+
+@pytest.mark.parametrize(("depth", "width"), [(1, 64), (2, 128), (3, 64)])
+def test_the_parameters_are_those_that_shapes_counts(depth: int, width: int) -> None:
+    module = gpt.Gpt(spec(depth=depth, width=width))
+    counted = sum(p.numel() for p in module.parameters())
+    assert counted == gpt_shape(depth, width, 97).parameters
+
+
+def test_an_untrained_model_guesses_evenly() -> None:
+    assert losses(spec(), 1)[0] == pytest.approx(math.log(97), rel=0.05)
+
+
+@pytest.mark.parametrize("optimizer", ["adamw", "muon"])
+@pytest.mark.parametrize("dtype", ["fp32", "bf16"])
+def test_steps_learn_the_batch(optimizer: str, dtype: str) -> None:
+    first, *_, last = losses(spec(), 20, optimizer=optimizer, dtype=dtype)
+    assert last < 0.8 * first
+
+
+def test_checkpointing_changes_memory_and_not_the_numbers() -> None:
+    plain, full = (losses(spec(checkpointing=c), 3) for c in ("none", "full"))
+    assert full == pytest.approx(plain, rel=1e-6)
+
+
+def test_tokens_do_not_see_what_comes_after_them() -> None:
+    torch.manual_seed(0)
+    model = gpt.Gpt(spec())
+    ids = torch.randint(97, (1, 16))
+    changed = ids.clone()
+    changed[0, -1] = (ids[0, -1] + 1) % 97
+    targets = torch.full((1, 16), -100)
+    targets[0, :8] = 5  # cross_entropy leaves -100 out
+    assert loss_of(model, ids, targets) == pytest.approx(
+        loss_of(model, changed, targets), rel=1e-6
+    )
+
+
+def test_the_order_of_tokens_matters() -> None:
+    torch.manual_seed(0)
+    model = gpt.Gpt(spec())
+    ids = torch.randint(97, (1, 16))
+    swapped = ids[:, [1, 0, *range(2, 16)]]
+    targets = torch.full((1, 16), -100)
+    targets[0, -1] = 5
+    assert loss_of(model, ids, targets) != pytest.approx(
+        loss_of(model, swapped, targets), rel=1e-6
+    )
+
+
+def test_accumulated_micro_steps_add_their_gradients() -> None:
+    torch.manual_seed(0)
+    engine = engines.load("ddp")(start(spec()), ALONE)
+    ids = torch.randint(97, (2, 9))
+    module = engine._module  # type: ignore[attr-defined]
+    engine.forward_backward(ids[:, :-1], ids[:, 1:], last=False)
+    once = module.head.weight.grad.clone()
+    engine.forward_backward(ids[:, :-1], ids[:, 1:], last=True)
+    torch.testing.assert_close(module.head.weight.grad, 2 * once)
+
+
+def test_two_halves_of_a_batch_have_the_gradient_of_the_whole() -> None:
+    ids = torch.randint(97, (4, 9))
+    gradients = []
+    for parts in (1, 2):
+        torch.manual_seed(0)
+        engine = engines.load("ddp")(start(spec()), ALONE)
+        engine.prepare(4 // parts, parts)
+        for i, part in enumerate(ids.chunk(parts)):
+            engine.forward_backward(part[:, :-1], part[:, 1:], last=i == parts - 1)
+        gradients.append(engine._module.head.weight.grad)  # type: ignore[attr-defined]
+    torch.testing.assert_close(*gradients)
+
+
+def test_preparing_for_a_candidate_leaves_no_gradients() -> None:
+    engine = engines.load("ddp")(start(spec()), ALONE)
+    ids = torch.randint(97, (2, 9))
+    engine.forward_backward(ids[:, :-1], ids[:, 1:], last=True)
+    engine.prepare(2, 1)
+    assert all(p.grad is None for p in engine._module.parameters())  # type: ignore[attr-defined]
+
+
+def test_unknown_models_and_engines_are_unsupported() -> None:
+    with pytest.raises(UnsupportedError, match="model bert"):
+        factory.build(spec(name="bert"))
+    with pytest.raises(UnsupportedError, match="engine magic"):
+        engines.load("magic")

@@ -1,0 +1,217 @@
+"""The stopping rule, and the steps it stops."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from autotune.replay.runner import walk
+from autotune.runner import Job
+from autotune.space.space import Candidate
+from autotune.wire.messages import Entered, Peaks, Phase, Probe, Rule, Series
+from probes.conditions import Watch
+from probes.measure import measure
+from probes.world import World
+
+RULE = Rule(
+    warmup_steps=3, warmup_tolerance=0.1, warmup_limit_s=10, timed_steps=5, half_width=0.02,
+    timed_limit_s=10,
+)  # fmt: skip
+
+
+def series(steps: list[float]) -> Series:
+    """Steps that ran whole."""
+    return Series(steps, sum(steps))
+
+
+def probe(**fields: Any) -> Probe:
+    asked: dict[str, Any] = {
+        "number": 1, "micro_batch": 2, "seq_len": 4, "grad_accum": 1, "micro_steps": 1,
+        "rule": RULE, "needed_step_s": None,
+    }  # fmt: skip
+    return Probe(**asked | fields)
+
+
+@pytest.mark.parametrize(
+    ("steps", "over"),
+    [
+        ([1.0, 1.0], False),
+        ([9.0, 1.0, 1.0], True),
+        ([4.0, 2.0, 1.0], False),
+        ([4.0, 2.0, 1.0, 1.05], True),
+        ([5.0, 4.0, 3.0], True),
+    ],
+    ids=["too few", "steady", "still falling", "steady at last", "time is up"],
+)
+def test_warm_up_ends_when_steps_are_steady_or_time_is_up(steps: list[float], over: bool) -> None:
+    assert RULE.warmed(series(steps)) is over
+
+
+@pytest.mark.parametrize(
+    ("steps", "over"),
+    [
+        ([1.0] * 4, False),
+        ([1.0] * 5, True),
+        ([1.0, 1.2] * 3, False),
+        ([2.0, 2.4] * 3, True),
+    ],
+    ids=["too few", "known", "not known", "time is up"],
+)
+def test_timing_ends_when_the_median_is_known_or_time_is_up(
+    steps: list[float], over: bool
+) -> None:
+    assert RULE.settled(series(steps)) is over
+
+
+def test_the_time_limit_counts_what_ran_and_not_what_it_stands_for() -> None:
+    scaled = Series([1.0, 1.2] * 6, wall_s=0.1)  # a hundredth of each step ran
+    assert not RULE.settled(scaled)
+
+
+def test_nothing_is_hopeless_without_an_incumbent() -> None:
+    assert not RULE.hopeless(None, series([9.0] * 3), series([9.0] * 9))
+
+
+def test_nothing_is_hopeless_before_the_warm_up_stands() -> None:
+    assert not RULE.hopeless(1.0, series([9.0] * 2), series([]))
+
+
+def test_a_warm_up_far_too_slow_is_hopeless() -> None:
+    assert RULE.hopeless(1.0, series([9.0, 1.3, 1.3]), series([]))
+
+
+def test_a_warm_up_a_little_too_slow_is_given_a_chance() -> None:
+    assert not RULE.hopeless(1.0, series([9.0, 1.2, 1.2]), series([]))
+
+
+def test_timed_steps_whose_interval_lies_beyond_the_incumbent_are_hopeless() -> None:
+    assert RULE.hopeless(1.0, series([1.0] * 3), series([1.01] * 8))
+
+
+def test_timed_steps_whose_interval_reaches_the_incumbent_go_on() -> None:
+    assert not RULE.hopeless(1.0, series([1.0] * 3), series([0.9, 0.95] + [1.1] * 6))
+
+
+class CountingEngine:
+    """Notes its calls; a micro-step is one character."""
+
+    parameters = 1
+
+    def __init__(self) -> None:
+        self.calls = ""
+        self.shapes: set[tuple[int, ...]] = set()
+        self.ids: list[int] = []
+
+    def forward_backward(
+        self, ids_bt: torch.Tensor, targets_bt: torch.Tensor, *, last: bool
+    ) -> torch.Tensor:
+        assert torch.equal(ids_bt[:, 1:], targets_bt[:, :-1])
+        self.calls += "L" if last else "m"
+        self.shapes.add(tuple(ids_bt.shape))
+        self.ids += ids_bt.flatten().tolist()
+        return torch.tensor(1.5)
+
+    def update(self) -> None:
+        self.calls += "u"
+
+    def prepare(self, micro_batch: int, micro_steps: int) -> None:
+        self.calls += "p"
+
+
+class NoMeter:
+    def limit(self, capacity_bytes: int) -> None: ...
+    def lift(self) -> None: ...
+    def reset(self) -> None: ...
+    def sample(self) -> None: ...
+
+    def peaks(self) -> Peaks:
+        return Peaks(1, 1, 1, 1, 1, 0)
+
+    def held_bytes(self) -> int:
+        return 0
+
+    def retries(self) -> int:
+        return 0
+
+
+def run(asked: Probe, world: World | None = None) -> tuple[CountingEngine, Any, list[Any]]:
+    engine, told = CountingEngine(), []
+    report = measure(
+        asked,
+        engine=engine,
+        world=world or World(0, 1, torch.device("cpu")),
+        meter=NoMeter(),
+        vocab_size=10,
+        watch=lambda: Watch(None),
+        tell=told.append,
+    )
+    return engine, report, told
+
+
+def test_a_step_is_its_micro_steps_and_one_update() -> None:
+    engine, report, _ = run(probe(grad_accum=3, micro_steps=3))
+    steps = len(report.step_s) + len(report.warmup_step_s)
+    assert engine.calls == "p" + "mmLu" * steps
+
+
+def test_batches_have_the_candidates_shape_and_the_models_tokens() -> None:
+    engine, _, _ = run(probe(micro_batch=3, seq_len=7))
+    assert engine.shapes == {(3, 7)}
+    assert set(engine.ids) <= set(range(10))
+
+
+def test_a_schedule_run_in_part_is_scaled_to_the_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    # Each look at the clock is one second after the last: start, between, end.
+    ticks = iter(range(10_000))
+    monkeypatch.setattr("probes.measure.time.perf_counter", lambda: float(next(ticks)))
+    _, report, _ = run(probe(grad_accum=8, micro_steps=2))
+    assert set(report.step_s) == {7 * 1.0 + 1.0}
+
+
+def test_a_report_has_the_loss_and_the_floors_of_the_rule() -> None:
+    _, report, _ = run(probe())
+    assert report.loss == 1.5
+    assert len(report.warmup_step_s) >= 3
+    assert len(report.step_s) >= 5
+    assert math.isfinite(report.timed_s)
+
+
+def test_a_probe_stopped_in_warm_up_reports_those_steps_and_no_timed_phase() -> None:
+    _, report, told = run(probe(needed_step_s=1e-12))
+    assert report.stopped_early
+    assert report.step_s == report.warmup_step_s[1:]
+    assert Entered(Phase.TIMED) not in told
+
+
+class SlowWorld(World):
+    """Agrees on the steps it was told, over and over, whatever this rank took."""
+
+    def __init__(self, step_s: list[float]) -> None:
+        super().__init__(0, 1, torch.device("cpu"))
+        self._step_s = itertools.cycle(step_s)
+
+    def slowest(self, *seconds: float) -> list[float]:
+        return [next(self._step_s)] * len(seconds)
+
+
+@given(
+    step_s=st.lists(st.floats(0.1, 4.0) | st.floats(1.0, 1.1), min_size=1, max_size=12),
+    needed_step_s=st.floats(0.1, 4.0),
+)
+def test_a_replay_of_recorded_steps_stops_where_a_rank_would(
+    step_s: list[float], needed_step_s: float
+) -> None:
+    _, recorded, _ = run(probe(), SlowWorld(step_s))
+    asked = probe(needed_step_s=needed_step_s)
+    _, ranks, _ = run(asked, SlowWorld(step_s))
+    replayed = walk(recorded, Job(Candidate(1, 4, 2), 1, 1, RULE, needed_step_s, fresh=False))
+    assert replace(replayed, warmup_s=0.0, timed_s=0.0, conditions=None) == replace(
+        ranks, warmup_s=0.0, timed_s=0.0, conditions=None
+    )

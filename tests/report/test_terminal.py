@@ -1,0 +1,415 @@
+"""What people see: on a terminal, in a log, in 80 columns, without UTF-8."""
+
+from __future__ import annotations
+
+import io
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+from support.records import WORKLOAD, record, space
+
+from autotune.outcome import Record, Verdict
+from autotune.report import Reporter
+from autotune.report.result import Caution, cautions
+from autotune.report.terminal import LiveReporter, PlainReporter, reporter_for
+from autotune.report.text import minutes, si
+from autotune.result.best import best_json, winner
+from autotune.space.space import Candidate, Space
+from autotune.wire.messages import Phase
+
+A = Candidate(4, 128, 8)
+B = Candidate(4, 128, 4)
+C = Candidate(2, 64, 8, checkpointing="full")
+SPACE = space()
+FOLDER = Path("results/a-study")
+LONG_REASON = "RuntimeError: a message that goes on and on, " + "and on, " * 30 + "and ends"
+HIDE_CURSOR, SHOW_CURSOR = "\x1b[?25l", "\x1b[?25h"
+
+
+class Clock:
+    """A clock that stands until it is moved."""
+
+    def __init__(self) -> None:
+        self.now_s = 0.0
+
+    def __call__(self) -> float:
+        return self.now_s
+
+
+class Screen:
+    """A stream with what a console needs to know of one."""
+
+    def __init__(self, width: int = 100, *, terminal: bool = False, encoding: str = "utf-8"):
+        self._bytes = io.BytesIO()
+        stream = io.TextIOWrapper(self._bytes, encoding=encoding, write_through=True)
+        self._encoding = encoding
+        self.console = Console(
+            file=stream, width=width, force_terminal=terminal, legacy_windows=False,
+            color_system=None, highlight=False, markup=False, emoji=False,
+        )  # fmt: skip
+
+    @property
+    def text(self) -> str:
+        return self._bytes.getvalue().decode(self._encoding)
+
+
+def document(*records: Record, **provenance: str) -> dict[str, Any]:
+    choice = winner(records, WORKLOAD, "flops")
+    assert choice is not None
+    return best_json(
+        choice,
+        records,
+        SPACE,
+        "flops",
+        fingerprint={"kind": "cpu"},
+        environment={},
+        provenance=provenance,
+    )
+
+
+def study(reporter: Reporter, clock: Clock, among: Space = SPACE) -> None:
+    """A short study with one of everything."""
+    records = [
+        record(A, number=1, tokens_per_s=12345),
+        record(Candidate(4, 128, 8, checkpointing="full"), Verdict.OOM, number=2,
+               reason="allocating 512 MiB failed"),
+        record(C, Verdict.CRASHED, number=3, reason=LONG_REASON),
+        record(B, number=4, tokens_per_s=12340, peak_mib=1500),
+        record(A, number=5, kind="final", tokens_per_s=12300),
+        record(B, number=6, kind="final", tokens_per_s=12310, peak_mib=1500),
+    ]  # fmt: skip
+    reporter.started(among, 600.0, FOLDER)
+    for one in records:
+        reporter.probing(one.kind, one.candidate)
+        reporter.phase(Phase.TIMED, 3)
+        clock.now_s += 20
+        reporter.told(one, records[0])
+    reporter.note("search ended: a third of the budget is spent")
+    reporter.finished(document(*records), FOLDER / "best.json")
+    reporter.close()
+
+
+def line_with(text: str, part: str) -> str:
+    return next(line for line in text.splitlines() if part in line)
+
+
+# The log.
+
+
+def test_a_trial_is_one_line_with_its_candidate_verdict_rates_and_peak() -> None:
+    screen, clock = Screen(), Clock()
+    reporter = PlainReporter(screen.console, clock)
+    reporter.started(SPACE, 600.0, FOLDER)
+    clock.now_s += 83
+    reporter.told(record(A, number=12, tokens_per_s=12345, peak_mib=1024), None)
+    assert " ".join(screen.text.splitlines()[-1].split()) == (
+        "1:23 12 search depth 4 seq 128 micro 8 ckpt none ok 12.3k 330 GFLOP/s 1.00 GiB 25%"
+    )
+
+
+def test_a_trial_that_failed_says_why_on_its_one_line() -> None:
+    screen = Screen()
+    reporter = PlainReporter(screen.console, Clock())
+    reporter.started(SPACE, 600.0, FOLDER)
+    reporter.told(record(A, Verdict.CRASHED, reason=LONG_REASON), None)
+    assert screen.text.splitlines()[-1].endswith(f"crashed: {LONG_REASON}")
+
+
+def test_trials_stand_under_their_header() -> None:
+    screen = Screen()
+    reporter = PlainReporter(screen.console, Clock())
+    reporter.started(SPACE, 600.0, FOLDER)
+    header = screen.text.splitlines()[-1]
+    reporter.told(record(A, tokens_per_s=12345), None)
+    row = screen.text.splitlines()[-1]
+    assert row.index("depth") == header.index("candidate")
+    for title, value in [("tok/s", "12.3k"), ("FLOP/s", "GFLOP/s"), ("peak", "1.00 GiB")]:
+        assert row.index(value) + len(value) == header.index(title) + len(title)
+
+
+WIDE_SPACE = space(depth=(12, 24), micro_batch=(1, 128))
+
+
+@pytest.mark.parametrize("among", [SPACE, WIDE_SPACE], ids=["small", "wide"])
+@pytest.mark.parametrize("width", [80, 100])
+def test_no_line_is_wider_than_the_terminal(width: int, among: Space) -> None:
+    screen, clock = Screen(width, terminal=True), Clock()
+    study(LiveReporter(screen.console, clock), clock, among)
+    lines = re.sub(r"\x1b\[[?\d;]*[A-Za-z]|\r", "", screen.text).splitlines()
+    assert max(len(line.rstrip()) for line in lines) <= width
+
+
+@pytest.mark.parametrize("width", [80, 100])
+def test_a_measured_trial_of_a_large_space_stays_on_one_line(width: int) -> None:
+    screen = Screen(width)
+    reporter = PlainReporter(screen.console, Clock())
+    reporter.started(WIDE_SPACE, 600.0, FOLDER)
+    before = len(screen.text.splitlines())
+    reporter.told(record(Candidate(24, 128, 128), Verdict.PRUNED), None)
+    assert len(screen.text.splitlines()) == before + 1
+
+
+def test_a_log_has_no_escape_sequences() -> None:
+    screen, clock = Screen(), Clock()
+    study(PlainReporter(screen.console, clock), clock)
+    assert "\x1b" not in screen.text
+
+
+def test_an_escape_sequence_in_a_reason_does_not_reach_the_terminal() -> None:
+    screen = Screen()
+    reporter = PlainReporter(screen.console, Clock())
+    reporter.started(SPACE, 600.0, FOLDER)
+    reporter.told(record(A, Verdict.CRASHED, reason="bad \x1b[31mred\nline \udcff"), None)
+    assert screen.text.splitlines()[-1].endswith("crashed: bad ?[31mred line ?")
+
+
+def test_square_brackets_in_a_reason_are_shown_as_they_are() -> None:
+    screen = Screen()
+    reporter = PlainReporter(screen.console, Clock())
+    reporter.started(SPACE, 600.0, FOLDER)
+    reporter.told(record(A, Verdict.CRASHED, reason="shape [2, 3] [/bold] :bug:"), None)
+    assert "shape [2, 3] [/bold] :bug:" in screen.text
+
+
+@pytest.mark.parametrize("kind", [PlainReporter, LiveReporter])
+def test_a_terminal_without_utf_8_gets_a_whole_study(
+    kind: Callable[[Console, Clock], Reporter],
+) -> None:
+    screen, clock = Screen(terminal=kind is LiveReporter, encoding="ascii"), Clock()
+    reporter = kind(screen.console, clock)
+    study(reporter, clock)
+    reporter.note("café")
+    assert screen.text.endswith("caf?\n")
+
+
+# The end.
+
+
+def test_the_end_lists_every_cell_and_marks_the_winner() -> None:
+    screen, clock = Screen(), Clock()
+    reporter = PlainReporter(screen.console, clock)
+    reporter.started(SPACE, 600.0, FOLDER)
+    records = [record(A, kind="final", tokens_per_s=5000), record(C, Verdict.PRUNED)]
+    reporter.finished(document(*records), FOLDER / "best.json")
+    table = [line.split() for line in screen.text.splitlines() if "GFLOP/s  " in line]
+    assert [(row[0], row[-1]) for row in table] == [("2", "early"), (">", "confirmed")]
+
+
+def test_the_end_says_how_far_under_the_ceiling_the_winner_stays() -> None:
+    screen, clock = Screen(), Clock()
+    study(PlainReporter(screen.console, clock), clock)
+    assert "Uses 25% of 4.00 GiB; 2.20 GiB under the ceiling of 80%." in screen.text
+
+
+def test_the_end_names_what_tied_by_what_differs() -> None:
+    screen, clock = Screen(), Clock()
+    study(PlainReporter(screen.console, clock), clock)
+    assert "  micro_batch 4: 12.3k tokens/s, 37% of capacity" in screen.text
+
+
+def test_the_path_of_the_result_is_never_broken() -> None:
+    screen = Screen(80)
+    reporter = PlainReporter(screen.console, Clock())
+    reporter.started(SPACE, 600.0, FOLDER)
+    path = Path("/a folder with spaces/" + "deep/" * 40 + "best.json")
+    reporter.finished(document(record(A)), path)
+    assert screen.text.splitlines()[-1] == f"Written: {path}"
+
+
+CALM = document(record(B, kind="final"))
+CAUTIONS = [
+    (Caution.NOT_CONFIRMED, document(record(B))),
+    (Caution.STOPPED_BY_USER, document(record(B, kind="final"), stopped_by="user")),
+    (Caution.DISTURBED, document(record(B, kind="final", disturbed_share=0.4))),
+    (Caution.BROKEN_TRIALS, document(record(B, kind="final"), record(C, Verdict.HUNG))),
+    (Caution.LARGEST_MICRO_BATCH, document(record(A, kind="final"))),
+]
+
+
+@pytest.mark.parametrize(("caution", "found"), CAUTIONS)
+def test_each_caution_is_given_for_its_own_cause(caution: Caution, found: dict[str, Any]) -> None:
+    assert cautions(found, SPACE) == (caution,)
+
+
+def test_a_calm_confirmed_result_comes_without_cautions() -> None:
+    assert cautions(CALM, SPACE) == ()
+
+
+def test_every_caution_has_a_test_of_its_cause() -> None:
+    assert {caution for caution, _ in CAUTIONS} == set(Caution)
+
+
+def test_one_fixed_micro_batch_is_not_called_the_largest() -> None:
+    assert cautions(CALM, space(micro_batch=(4,))) == ()
+
+
+def test_cautions_are_printed_with_the_result() -> None:
+    screen = Screen()
+    reporter = PlainReporter(screen.console, Clock())
+    reporter.started(SPACE, 600.0, FOLDER)
+    reporter.finished(document(record(B)), FOLDER / "best.json")
+    assert "Warning: " + Caution.NOT_CONFIRMED.value[:60] in screen.text
+
+
+# The live lines.
+
+
+def test_the_live_lines_say_what_is_probed_in_which_phase_for_how_long() -> None:
+    screen, clock = Screen(terminal=True), Clock()
+    reporter = LiveReporter(screen.console, clock)
+    reporter.started(SPACE, 600.0, FOLDER)
+    reporter.probing("search", A)
+    reporter.phase(Phase.WARMUP, 0)
+    clock.now_s += 30
+    reporter.phase(Phase.TIMED, 0)
+    clock.now_s += 7
+    reporter.phase(Phase.TIMED, 12)
+    assert " ".join(_drawn(reporter, screen, "now").split()) == (
+        "now depth 4 seq 128 micro 8 ckpt none search: timed, 12 steps, 7 s"
+    )
+    reporter.close()
+
+
+def test_the_live_lines_show_the_incumbent_the_counts_and_the_clock() -> None:
+    screen, clock = Screen(terminal=True), Clock()
+    reporter = LiveReporter(screen.console, clock)
+    reporter.started(SPACE, 600.0, FOLDER)
+    best = record(A, tokens_per_s=12345)
+    reporter.told(best, best)
+    reporter.told(record(C, Verdict.SKIPPED), best)
+    clock.now_s += 125
+    assert "micro 8  ckpt none 12.3k tok/s" in _drawn(reporter, screen, "best")
+    assert _drawn(reporter, screen, "trials").strip() == "trials  2 (1 ok, 1 skipped)"
+    assert "2:05 of 10:00" in _drawn(reporter, screen, "budget")
+    reporter.close()
+
+
+def test_the_budget_bar_tells_the_search_from_the_finals() -> None:
+    screen, clock = Screen(terminal=True, encoding="ascii"), Clock()
+    reporter = LiveReporter(screen.console, clock)
+    reporter.started(SPACE, 600.0, FOLDER)
+    clock.now_s += 300
+    reporter.probing("final", A)
+    clock.now_s += 150
+    bar = _drawn(reporter, screen, "budget").split()[1]
+    assert [bar.count(c) for c in "=#-"] == [30, 15, 15]
+    reporter.close()
+
+
+def test_only_new_incumbents_and_failures_scroll_by() -> None:
+    screen, clock = Screen(terminal=True), Clock()
+    reporter = LiveReporter(screen.console, clock)
+    reporter.started(SPACE, 600.0, FOLDER)
+    best = record(A, number=901, tokens_per_s=2000)
+    reporter.told(best, best)
+    reporter.told(record(B, number=902), best)
+    reporter.told(record(C, Verdict.SKIPPED, number=903), best)
+    reporter.told(record(C, Verdict.HUNG, number=904), best)
+    reporter.close()
+    assert [n for n in ("901", "902", "903", "904") if f" {n} search" in screen.text] == [
+        "901", "904",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("ended", [False, True], ids=["closed early", "finished"])
+def test_close_gives_the_terminal_back(ended: bool) -> None:
+    screen, clock = Screen(terminal=True), Clock()
+    reporter = LiveReporter(screen.console, clock)
+    reporter.started(SPACE, 600.0, FOLDER)
+    assert HIDE_CURSOR in screen.text
+    if ended:
+        reporter.finished(CALM, FOLDER / "best.json")
+    reporter.close()
+    reporter.close()
+    assert screen.text.rindex(SHOW_CURSOR) > screen.text.rindex(HIDE_CURSOR)
+
+
+@pytest.mark.parametrize("give_back", [LiveReporter.close, LiveReporter.abandon])
+def test_a_terminal_that_was_never_taken_is_not_given_back(
+    give_back: Callable[[LiveReporter], None],
+) -> None:
+    screen = Screen(terminal=True)
+    give_back(LiveReporter(screen.console, Clock()))
+    assert screen.text == ""
+
+
+def _drawn(reporter: LiveReporter, screen: Screen, label: str) -> str:
+    """The live line that begins with `label`, as it is drawn now."""
+    with screen.console.capture() as drawn:
+        screen.console.print(reporter._render())
+    return line_with(drawn.get(), label)
+
+
+# Which reporter.
+
+
+class Tty(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+class Gone(io.StringIO):
+    """A terminal or pipe that nobody holds any more."""
+
+    def __init__(self, *, terminal: bool) -> None:
+        super().__init__()
+        self._terminal = terminal
+
+    def isatty(self) -> bool:
+        return self._terminal
+
+    def write(self, text: str) -> int:
+        raise OSError(5, "Input/output error")
+
+    def flush(self) -> None:
+        raise OSError(5, "Input/output error")
+
+
+@pytest.mark.parametrize("terminal", [False, True])
+def test_a_study_that_nobody_can_see_is_told_to_its_end(
+    terminal: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TERM", "xterm-256color")
+    clock = Clock()
+    study(reporter_for(Gone(terminal=terminal), clock), clock)
+
+
+def test_a_terminal_gets_live_lines(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TERM", "xterm-256color")
+    assert isinstance(reporter_for(Tty(), Clock()), LiveReporter)
+
+
+def test_a_pipe_gets_plain_lines() -> None:
+    assert not isinstance(reporter_for(io.StringIO(), Clock()), LiveReporter)
+
+
+def test_a_terminal_that_cannot_move_its_cursor_gets_plain_lines(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("TERM", "dumb")
+    assert not isinstance(reporter_for(Tty(), Clock()), LiveReporter)
+
+
+# Numbers for people.
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [(0.5, "0.50"), (900, "900"), (999.9, "1.00k"), (12345, "12.3k"), (2.5e18, "2.50E"),
+     (9.996, "10.0")],
+)  # fmt: skip
+def test_numbers_have_three_digits_and_a_prefix(value: float, text: str) -> None:
+    assert si(value) == text
+
+
+def test_a_unit_follows_its_prefix_after_a_space() -> None:
+    assert si(1.21e12, "FLOP/s") == "1.21 TFLOP/s"
+
+
+@pytest.mark.parametrize(("seconds", "text"), [(7.9, "0:07"), (83, "1:23"), (5400, "90:00")])
+def test_times_are_minutes_and_seconds(seconds: float, text: str) -> None:
+    assert minutes(seconds) == text

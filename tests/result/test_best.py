@@ -1,0 +1,417 @@
+"""best.json: who wins, what is pooled, and what the writer refuses."""
+
+from __future__ import annotations
+
+import copy
+import json
+import math
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, get_args
+
+import pytest
+from support.records import MIB, QUIET, WORKLOAD, record, space
+
+from autotune.options import (
+    ZERO_STAGES,
+    Checkpointing,
+    Dtype,
+    EngineName,
+    Objective,
+    Offload,
+    OptimizerName,
+)
+from autotune.outcome import Record, Verdict
+from autotune.result.best import best_json, load_schema, pool, winner, write_best
+from autotune.space.space import Candidate
+
+A = Candidate(4, 128, 8)
+B = Candidate(4, 128, 4)
+C = Candidate(2, 64, 8)
+
+
+def won(*records: Record) -> Candidate | None:
+    choice = winner(records, WORKLOAD, "tokens_per_s")
+    return None if choice is None else choice.record.candidate
+
+
+def document(*records: Record, objective: Objective = "tokens_per_s") -> dict[str, Any]:
+    choice = winner(records, WORKLOAD, objective)
+    assert choice is not None
+    return best_json(
+        choice,
+        records,
+        space(),
+        objective,
+        fingerprint={"kind": "cpu"},
+        environment={},
+        provenance={},
+    )
+
+
+def final(candidate: Candidate, verdict: Verdict = Verdict.OK, **details: Any) -> Record:
+    return record(candidate, verdict, kind="final", **details)
+
+
+# Who wins.
+
+
+def test_the_fastest_wins_beyond_the_noise() -> None:
+    assert won(record(A, tokens_per_s=1100, peak_mib=2000), record(B, tokens_per_s=1000)) == A
+
+
+def test_within_the_noise_the_one_with_less_memory_wins() -> None:
+    assert won(record(A, tokens_per_s=1005, peak_mib=2000), record(B, tokens_per_s=1000)) == B
+
+
+def test_the_noise_of_a_difference_is_the_root_of_both_half_widths_squared() -> None:
+    # 1.2 % and 1.6 % make 2 %.
+    fastest = record(A, tokens_per_s=1000, noise=0.012, peak_mib=2000)
+    assert won(fastest, record(B, tokens_per_s=981, noise=0.016)) == B
+    assert won(fastest, record(B, tokens_per_s=979, noise=0.016)) == A
+
+
+def test_a_tie_costs_little_speed_however_wide_the_noise() -> None:
+    fastest = record(A, tokens_per_s=1000, noise=0.2, peak_mib=2000)
+    assert won(fastest, record(B, tokens_per_s=971, noise=0.2)) == B
+    assert won(fastest, record(B, tokens_per_s=969, noise=0.2)) == A
+
+
+def test_ties_are_the_others_within_the_noise_fastest_first() -> None:
+    fastest = record(A, tokens_per_s=1005, peak_mib=2000)
+    second = record(C, tokens_per_s=1002, peak_mib=1500)
+    slow = record(Candidate(4, 128, 1), tokens_per_s=500)
+    choice = winner([slow, second, record(B), fastest], WORKLOAD, "tokens_per_s")
+    assert choice is not None
+    assert choice.record.candidate == B
+    assert choice.ties == (fastest, second)
+
+
+def test_the_objective_decides_what_is_fastest() -> None:
+    shallow, deep = record(C, tokens_per_s=2000), record(A, tokens_per_s=1000)
+    by_flops = winner([shallow, deep], WORKLOAD, "flops")
+    assert by_flops is not None
+    assert by_flops.record == deep
+    assert won(shallow, deep) == C
+
+
+@pytest.mark.parametrize(("tokens_per_s", "best"), [(1100, B), (1120, B), (1124, A), (10_000, A)])
+def test_a_confirmed_candidate_wins_unless_an_unconfirmed_one_is_clearly_faster(
+    tokens_per_s: float, best: Candidate
+) -> None:
+    # Intervals of 1 % to either side, and 10 % between them.
+    records = [record(A, tokens_per_s=tokens_per_s), record(B), final(B)]
+    choice = winner(records, WORKLOAD, "tokens_per_s")
+    assert choice is not None
+    assert (choice.record.candidate, choice.confirmed) == (best, best == B)
+
+
+def test_an_unconfirmed_winner_ties_with_what_is_clearly_faster_too_and_nothing_else() -> None:
+    clear, less_memory = record(A, tokens_per_s=4010, peak_mib=2000), record(C, tokens_per_s=4000)
+    choice = winner([clear, less_memory, final(B)], WORKLOAD, "tokens_per_s")
+    assert choice is not None
+    assert (choice.record, choice.ties) == (less_memory, (clear,))
+
+
+def test_without_finals_the_search_decides_and_nothing_is_confirmed() -> None:
+    choice = winner([record(A)], WORKLOAD, "flops")
+    assert choice is not None
+    assert not choice.confirmed
+
+
+def test_a_final_round_that_crashed_leaves_the_candidate_unconfirmed() -> None:
+    records = [record(A), final(A), final(A, Verdict.CRASHED)]
+    choice = winner(records, WORKLOAD, "flops")
+    assert choice is not None
+    assert (choice.record, choice.confirmed) == (records[0], False)
+
+
+def test_a_skipped_final_round_says_nothing_about_the_others() -> None:
+    choice = winner([record(A), final(A), final(A, Verdict.SKIPPED)], WORKLOAD, "flops")
+    assert choice is not None
+    assert choice.confirmed
+
+
+@pytest.mark.parametrize("verdict", [v for v in Verdict if v.bounds_memory])
+def test_a_candidate_that_once_did_not_fit_never_wins(verdict: Verdict) -> None:
+    assert won(record(A, tokens_per_s=2000), final(A), final(A, verdict), record(B)) == B
+
+
+@pytest.mark.parametrize("verdict", [v for v in Verdict if v is not Verdict.OK])
+def test_nothing_wins_without_an_ok_measurement(verdict: Verdict) -> None:
+    assert won(record(A, verdict)) is None
+
+
+# Cells.
+
+
+def test_every_cell_in_which_something_fits_has_its_best_in_ascending_order() -> None:
+    records = [
+        record(A, tokens_per_s=2000),
+        record(B, tokens_per_s=1000),
+        record(C, tokens_per_s=500),
+        record(Candidate(4, 64, 1), Verdict.OOM),
+    ]
+    choice = winner(records, WORKLOAD, "flops")
+    assert choice is not None
+    assert [r.candidate for r in choice.cells] == [C, A]
+
+
+def test_a_pruned_measurement_may_stand_for_its_cell() -> None:
+    stopped = record(C, Verdict.PRUNED)
+    choice = winner([record(A), stopped], WORKLOAD, "flops")
+    assert choice is not None
+    assert stopped in choice.cells
+
+
+def test_a_fuller_measurement_of_a_candidate_replaces_a_lesser_one() -> None:
+    confirmed, measured = final(A, tokens_per_s=800), record(C, tokens_per_s=900)
+    records = [
+        confirmed, measured,
+        record(A, tokens_per_s=2000), record(C, Verdict.PRUNED, tokens_per_s=2000),
+    ]  # fmt: skip
+    choice = winner(records, WORKLOAD, "flops")
+    assert choice is not None
+    assert choice.cells == (measured, confirmed)
+
+
+def test_the_winner_stands_for_its_own_cell_even_where_a_tied_one_is_faster() -> None:
+    records = [record(A, tokens_per_s=1005, peak_mib=2000), record(B, tokens_per_s=1000)]
+    choice = winner(records, WORKLOAD, "tokens_per_s")
+    assert choice is not None
+    assert choice.cells == (choice.record,)
+
+
+# Pooling.
+
+
+def test_the_pooled_interval_spans_all_rounds_around_the_median_of_their_medians() -> None:
+    rounds = [final(A, tokens_per_s=t, noise=0.01, steps=7) for t in (1000, 1024, 512)]
+    step = pool(rounds, WORKLOAD).outcome.measurement.step  # type: ignore[union-attr]
+    tokens = A.tokens
+    assert step.median == pytest.approx(tokens / 1000)
+    assert step.low == pytest.approx(tokens / 1024 * 0.99)
+    assert step.high == pytest.approx(tokens / 512 * 1.01)
+    assert step.steps == 21
+
+
+def test_pooled_rates_are_those_of_the_pooled_step_time() -> None:
+    rounds = [final(A, tokens_per_s=t) for t in (1000, 900, 500)]
+    pooled = pool(rounds, WORKLOAD).outcome.measurement
+    assert pooled is not None
+    assert pooled.tokens_per_s == pytest.approx(900)
+    assert pooled.samples_per_s == pytest.approx(900 / 128)
+
+
+def test_every_pooled_peak_is_the_largest_of_any_round() -> None:
+    rounds = [final(A, peak_mib=mib) for mib in (900, 1000, 800)]
+    measured = rounds[0].outcome.measurement
+    assert measured is not None
+    host_heavy = replace(measured, peaks=replace(measured.peaks, host_bytes=5000 * MIB))
+    rounds[0] = replace(rounds[0], outcome=replace(rounds[0].outcome, measurement=host_heavy))
+    pooled = pool(rounds, WORKLOAD).outcome.measurement
+    assert pooled is not None
+    assert (pooled.peaks.device_bytes, pooled.peaks.host_bytes) == (1000 * MIB, 5000 * MIB)
+
+
+def test_pooled_conditions_keep_the_worst_reading_of_any_round() -> None:
+    cool = replace(QUIET, sm_clock_mhz=1980, power_w=600.0, temperature_c=50, throttle_reasons=1)
+    hot = replace(
+        QUIET, sm_clock_mhz=1200, power_w=700.0, temperature_c=88, throttle_reasons=4,
+        thermally_throttled=True,
+    )  # fmt: skip
+    rounds = [final(A, conditions=cool), final(A, conditions=hot), final(A)]
+    pooled = pool(rounds, WORKLOAD).outcome.measurement
+    assert pooled is not None
+    assert pooled.conditions == replace(
+        hot, throttle_reasons=5, interval_cpu_s=30.0, busy_cpu_s=27.0, own_cpu_s=27.0
+    )
+
+
+def test_the_pooled_disturbance_is_that_of_the_most_disturbed_round() -> None:
+    pooled = pool([final(A, disturbed_share=s) for s in (0.1, 0.3, 0.0)], WORKLOAD)
+    assert pooled.outcome.measurement is not None
+    assert pooled.outcome.measurement.disturbed_share == 0.3
+
+
+def test_the_first_round_that_is_not_ok_stands_for_all() -> None:
+    failed = final(A, Verdict.OOM, number=2)
+    assert pool([final(A), failed, final(A, Verdict.HUNG)], WORKLOAD) == failed
+
+
+def test_rounds_of_different_candidates_are_not_pooled() -> None:
+    with pytest.raises(ValueError, match="exactly one candidate"):
+        pool([final(A), final(B)], WORKLOAD)
+
+
+# The document.
+
+
+def test_trials_count_the_search_under_all_nine_verdicts_and_the_finals_beside_them() -> None:
+    found = document(record(A), record(B), record(C, Verdict.OOM), final(A), final(A))
+    assert found["trials"] == {
+        "ok": 2, "oom": 1, "over_ceiling": 0, "over_host_ceiling": 0, "unsupported": 0,
+        "hung": 0, "crashed": 0, "pruned": 0, "skipped": 0, "finals": 2,
+    }  # fmt: skip
+
+
+def test_headroom_is_the_distance_from_the_peak_to_the_ceiling() -> None:
+    measured = document(record(A, peak_mib=1024))["measured"]
+    assert measured["share_of_capacity"] == 0.25
+    assert measured["headroom_bytes"] == int(0.8 * 4096 * MIB) - 1024 * MIB
+
+
+def test_the_config_says_what_one_optimizer_step_sees() -> None:
+    config = document(record(A))["config"]
+    assert (config["global_batch_samples"], config["global_batch_tokens"]) == (8, 8 * 128)
+
+
+def test_cells_say_how_well_they_are_known() -> None:
+    cells = document(final(A), record(A), record(C, Verdict.PRUNED))["cells"]
+    assert [(c["verdict"], c["confirmed"]) for c in cells] == [("pruned", False), ("ok", True)]
+
+
+# The writer.
+
+
+def test_what_is_written_reads_back_equal(tmp_path: Path) -> None:
+    found = document(record(A), record(B, tokens_per_s=999), record(C, Verdict.PRUNED), final(A))
+    write_best(tmp_path / "best.json", found)
+    assert json.loads((tmp_path / "best.json").read_text("utf-8")) == found
+
+
+def test_a_refused_document_leaves_the_old_file_and_nothing_beside_it(tmp_path: Path) -> None:
+    path = tmp_path / "best.json"
+    path.write_text("old", "utf-8")
+    with pytest.raises(ValueError, match="schema_version"):
+        write_best(path, document(record(A)) | {"schema_version": 2})
+    assert [(p.name, p.read_text("utf-8")) for p in tmp_path.iterdir()] == [("best.json", "old")]
+
+
+def test_a_write_that_fails_leaves_the_old_file_and_nothing_beside_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "best.json"
+    path.write_text("old", "utf-8")
+
+    def disk_full(_: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("os.fsync", disk_full)
+    with pytest.raises(OSError, match="No space"):
+        write_best(path, document(record(A)))
+    assert [(p.name, p.read_text("utf-8")) for p in tmp_path.iterdir()] == [("best.json", "old")]
+
+
+WRONG: list[tuple[str, object]] = [
+    ("$.confirmed", "yes"),
+    ("$.config.micro_batch", 0),
+    ("$.config.zero_stage", 4),
+    ("$.config.checkpointing", "some"),
+    ("$.config.dtype", "auto"),
+    ("$.measured.tokens_per_s", 0.0),
+    ("$.measured.step_s.median", -1.0),
+    ("$.measured.step_s.middle", 1.0),
+    ("$.measured.peak_bytes.device", 1.5),
+    ("$.measured.peak_bytes.gpu", 1),
+    ("$.measured.share_of_capacity", 1.5),
+    ("$.measured.headroom_bytes", -1),
+    ("$.limits.ceiling", 80),
+    ("$.objective", "speed"),
+    ("$.trials.timeout", 1),
+    ("$.exports.deepspeed", "a string"),
+]
+
+
+@pytest.mark.parametrize(("where", "value"), WRONG)
+def test_a_wrong_value_is_refused_by_the_path_of_its_field(
+    tmp_path: Path, where: str, value: object
+) -> None:
+    wrong = document(record(A))
+    *parents, name = where.removeprefix("$.").split(".")
+    inner = wrong
+    for parent in parents:
+        inner = inner[parent]
+    added = name not in inner and parents != ["exports"]
+    inner[name] = value
+    named = where.rsplit(".", 1)[0] if added else where
+    with pytest.raises(ValueError, match=named.replace("$", r"\$")):
+        write_best(tmp_path / "best.json", wrong)
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf])
+@pytest.mark.parametrize("part", ["measured", "environment"])
+def test_a_number_that_is_not_finite_is_refused_wherever_it_stands(
+    tmp_path: Path, part: str, value: float
+) -> None:
+    wrong = document(record(A))
+    wrong[part]["load"] = [{"one": value}]
+    with pytest.raises(ValueError, match=rf"\$\.{part}\.load\[0\]\.one is not a finite number"):
+        write_best(tmp_path / "best.json", wrong)
+
+
+REQUIRED = ["", "config", "measured", "measured.step_s", "measured.peak_bytes", "limits", "trials"]
+OPTIONAL = {"width", "vocab_size", "headroom_bytes", "disturbed_share", "host_capacity_bytes",
+            "host_ceiling", "finals", "prediction"}  # fmt: skip
+
+
+@pytest.mark.parametrize("part", REQUIRED)
+def test_every_name_of_the_contract_is_required(tmp_path: Path, part: str) -> None:
+    whole = document(record(A))
+    steps = part.split(".") if part else []
+    for name in _inside(whole, steps).keys() - OPTIONAL:
+        lacking = copy.deepcopy(whole)
+        del _inside(lacking, steps)[name]
+        with pytest.raises(ValueError, match=f"'{name}' is a required property"):
+            write_best(tmp_path / "best.json", lacking)
+
+
+def _inside(found: dict[str, Any], steps: list[str]) -> dict[str, Any]:
+    for step in steps:
+        found = found[step]
+    return found
+
+
+def test_the_median_error_of_the_predicted_peaks_is_in_the_result() -> None:
+    def predicted(number: int, share: float) -> Record:
+        found = record(A, number=number)
+        assert found.outcome.measurement is not None
+        peak = int(share * found.outcome.measurement.peaks.device_bytes)
+        return replace(found, outcome=replace(found.outcome, predicted_peak_bytes=peak))
+
+    records = [predicted(0, 0.9), predicted(1, 1.02), predicted(2, 1.5), record(B, number=3)]
+    choice = winner(records, WORKLOAD, "flops")
+    assert choice is not None
+    found = best_json(
+        choice, records, space(), "flops",
+        fingerprint={"kind": "cpu"}, environment={}, provenance={},
+    )  # fmt: skip
+    assert found["prediction"]["trials"] == 3
+    assert found["prediction"]["peak_median_error"] == pytest.approx(0.1, abs=1e-6)
+
+
+def test_more_fields_may_stand_beside_those_of_the_contract(tmp_path: Path) -> None:
+    more = document(record(A)) | {"note": "by hand"}
+    more["config"]["tied_head"] = False
+    more["cells"][0]["rank"] = 1
+    write_best(tmp_path / "best.json", more)
+    assert json.loads((tmp_path / "best.json").read_text("utf-8")) == more
+
+
+def test_the_schema_knows_the_names_that_the_options_and_verdicts_have() -> None:
+    schema = load_schema()
+    config = schema["$defs"]["config"]["properties"]
+    assert config["checkpointing"]["enum"] == list(get_args(Checkpointing))
+    assert config["offload"]["enum"] == list(get_args(Offload))
+    assert config["zero_stage"]["enum"] == list(ZERO_STAGES)
+    assert config["engine"]["enum"] == [e for e in get_args(EngineName) if e != "auto"]
+    assert config["dtype"]["enum"] == [d for d in get_args(Dtype) if d != "auto"]
+    assert config["optimizer"]["enum"] == list(get_args(OptimizerName))
+    assert schema["properties"]["objective"]["enum"] == list(get_args(Objective))
+    assert schema["$defs"]["trials"]["required"] == [v.value for v in Verdict]
+
+
+def test_the_schema_itself_is_valid() -> None:
+    from jsonschema import Draft202012Validator
+
+    Draft202012Validator.check_schema(load_schema())

@@ -1,0 +1,362 @@
+"""Resuming by the command line, on recorded measurements and virtual time."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+from support import recorded
+from support.records import space
+
+from autotune.commands import app as cli
+from autotune.commands.app import ExitCode, main
+from autotune.files import MANIFEST, hold
+from autotune.options import UsageError
+from autotune.replay.runner import Replay
+from autotune.runner import Job, Result
+from autotune.study import session
+from autotune.study.ending import Ending
+from autotune.study.study import Study
+
+Run = tuple[int, str, str]
+Tune = Callable[..., Run]
+
+
+class Died(BaseException):
+    """The end of the process, as far as that can be done in one."""
+
+
+@pytest.fixture
+def tune(capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: Any) -> Tune:
+    """Runs a command line in a folder of its own: exit code, stdout, stderr."""
+    here = tmp_path / "here"
+    here.mkdir()
+    monkeypatch.chdir(here)
+    recorded.write(here / "grid.csv")
+
+    def tune(*argv: str) -> Run:
+        code = main(list(argv))
+        return (code, *capsys.readouterr())
+
+    return tune
+
+
+NEW = ("--device", "replay:grid.csv", "--out", "study", "--budget", "1h", "--sampler", "grid")
+
+
+@pytest.fixture
+def dies(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
+    """Has the process die in the probe that comes after so many; never, if negative."""
+    run = Replay.run
+
+    def after(count: int) -> None:
+        left = [count]
+
+        def until(self: Replay, job: Job, deadline: float) -> Result:
+            left[0] -= 1
+            if left[0] == -1:
+                raise Died
+            return run(self, job, deadline)
+
+        monkeypatch.setattr(Replay, "run", until)
+
+    return after
+
+
+def rows() -> pd.DataFrame:
+    return pd.read_csv("study/trials.csv", dtype=str)
+
+
+def test_a_study_goes_on_from_another_working_directory(
+    tune: Tune, dies: Callable[[int], None], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    dies(5)
+    with pytest.raises(Died):
+        tune(*NEW)
+    dies(-1)
+    folder = Path("study").absolute()
+    monkeypatch.chdir("/")
+    code, stdout, _ = tune("--resume", f"{folder}/")
+    assert (code, "trials 5" in stdout) == (ExitCode.FOUND, True)
+
+
+@pytest.mark.parametrize("names", [{"lock"}, {"lock", f"{MANIFEST}.tmp"}])
+def test_a_folder_in_which_nothing_was_begun_is_as_good_as_empty(
+    tune: Tune, names: set[str]
+) -> None:
+    Path("study").mkdir()
+    for name in names:
+        (Path("study") / name).touch()
+    assert tune(*NEW)[0] == ExitCode.FOUND
+
+
+def test_a_study_that_came_first_is_not_overwritten(
+    tune: Tune, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def slow(options: object) -> Any:
+        monkeypatch.undo()
+        os.chdir(here)
+        assert main(list(NEW)) == 0  # another process, meanwhile
+        return ground(options)  # type: ignore[arg-type]
+
+    here, ground = Path.cwd(), cli._ground
+    monkeypatch.setattr(cli, "_ground", slow)
+    code, _, stderr = tune(*NEW)
+    assert code == ExitCode.USAGE
+    assert "has a study" in stderr
+
+
+def test_a_candidate_in_which_the_user_stopped_twice_is_no_suspect(
+    tune: Tune, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from autotune.runner import StopRequestedError
+
+    def stopped(self: Replay, job: Job, deadline: float) -> Result:
+        raise StopRequestedError
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Replay, "run", stopped)
+        tune(*NEW)
+        tune("--resume", "study")
+    seen: list[set[Any]] = []
+    restore = Study.restore
+
+    def look(self: Study, records: Any) -> None:
+        seen.append(self._journal.past.suspects)
+        restore(self, records)
+
+    monkeypatch.setattr(Study, "restore", look)
+    assert tune("--resume", "study")[0] == ExitCode.FOUND
+    assert seen == [set()]
+
+
+def test_what_was_interrupted_still_comes_first_after_a_resume_that_died_at_once(
+    tune: Tune, dies: Callable[[int], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dies(5)
+    with pytest.raises(Died):
+        tune(*NEW[:-1], "tpe")
+    with monkeypatch.context() as patch:
+        patch.setattr(Study, "run", lambda self: (_ for _ in ()).throw(Died))
+        with pytest.raises(Died):
+            tune("--resume", "study")
+    seen: list[tuple[int, bool]] = []
+    restore = Study.restore
+
+    def look(self: Study, records: Any) -> None:
+        past = self._journal.past
+        seen.append((len(past.interrupted), past.round_begun))
+        restore(self, records)
+
+    monkeypatch.setattr(Study, "restore", look)
+    dies(-1)
+    assert tune("--resume", "study")[0] == ExitCode.FOUND
+    assert seen == [(3, True)]
+
+
+def test_limits_stay_as_they_were_and_a_kernel_may_keep_a_little_more(
+    tune: Tune, dies: Callable[[int], None]
+) -> None:
+    dies(5)
+    with pytest.raises(Died):
+        tune(*NEW)
+    dies(-1)
+    path = Path("study") / MANIFEST
+    body = json.loads(path.read_text())
+    recorded_bytes = body["space"]["limits"]["capacity_bytes"]
+    body["space"]["limits"]["capacity_bytes"] = recorded_bytes * 995 // 1000
+    path.write_text(json.dumps(body))
+    code, _, stderr = tune("--resume", "study")
+    assert (code, stderr) == (ExitCode.FOUND, "")
+    best = json.loads(Path("study/best.json").read_text())
+    assert best["limits"]["capacity_bytes"] == recorded_bytes * 995 // 1000
+
+
+def test_more_budget_for_a_study_that_is_done_is_used_to_search(tune: Tune) -> None:
+    tune(*NEW[:4], "--sampler", "random", "--budget", "5m")
+    searched = (rows()["kind"] == "search").sum()
+    code, stdout, _ = tune("--resume", "study", "--budget", "2m")
+    assert code == ExitCode.FOUND
+    assert "resumed after" in stdout
+    assert (rows()["kind"] == "search").sum() > searched
+
+
+def test_random_proposals_are_not_drawn_again(tune: Tune, dies: Callable[[int], None]) -> None:
+    seen: list[int] = []
+    make = session.sampler.make
+
+    def look(space: Any, options: Any, kind: str) -> Any:
+        seen.append(options.seed)
+        return make(space, options, kind)
+
+    dies(5)
+    with pytest.raises(Died):
+        tune(*NEW[:-1], "random")
+    dies(-1)
+    session.sampler.make = look  # type: ignore[assignment]
+    try:
+        tune("--resume", "study")
+    finally:
+        session.sampler.make = make
+    assert seen[0] == 0
+    assert seen[1] > 0
+
+
+def test_a_result_is_shown_again_from_a_folder_that_cannot_be_written(tune: Tune) -> None:
+    tune(*NEW)
+    script = (
+        "mount --bind study study && mount -o remount,ro,bind study && "
+        f'exec {sys.executable} -m autotune --resume study "$@"'
+    )
+    inside = ["unshare", "--mount", "sh", "-c"]
+    able = subprocess.run([*inside, "mount --bind study study"], check=False).returncode == 0
+    if os.getuid() != 0 or not able:
+        pytest.skip("may not mount")
+    shown = subprocess.run([*inside, script], capture_output=True, text=True, check=False)
+    assert (shown.returncode, shown.stderr) == (0, "")
+    assert "Best: depth" in shown.stdout
+    more = [*inside, script, "sh", "--budget", "1m"]
+    refused = subprocess.run(more, capture_output=True, text=True, check=False)
+    assert refused.returncode == 1
+    assert refused.stderr.count("\n") == 1
+    assert "Read-only file system" in refused.stderr
+
+
+def replace_by_folder(path: Path) -> None:
+    path.unlink()
+    path.mkdir()
+
+
+def replace_by_file(path: Path) -> None:
+    shutil.rmtree(path)
+    path.touch()
+
+
+@pytest.mark.parametrize(
+    ("name", "damage"),
+    [
+        ("logs", replace_by_file), ("trials.csv", replace_by_folder),
+        ("optuna.log", replace_by_folder), ("best.json", replace_by_folder),
+        ("lock", Path.mkdir), ("manifest.json", replace_by_folder), ("optuna.log", Path.unlink),
+        ("manifest.json", Path.unlink),
+    ],
+)  # fmt: skip
+def test_a_damaged_folder_is_one_line(
+    tune: Tune, name: str, damage: Callable[[Path], None]
+) -> None:
+    tune(*NEW)
+    damage(Path("study") / name)
+    code, _, stderr = tune("--resume", "study", "--budget", "1m")
+    assert code in (ExitCode.USAGE, ExitCode.INTERNAL)
+    assert stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize("name", ["trials.csv", "best.json", "logs"])
+def test_what_can_be_made_anew_is(tune: Tune, name: str) -> None:
+    tune(*NEW)
+    path = Path("study") / name
+    shutil.rmtree(path) if path.is_dir() else path.unlink()
+    assert tune("--resume", "study", "--budget", "1m")[0] == ExitCode.FOUND
+    assert path.exists()
+    assert len(rows()) == len(space().candidates) + 6
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        (b'"code":"found"', b'"code":"fouod"'), (b'"budget_s":3600.0', b'"budget_s":"soon"'),
+        (b'"spent_s":0.0', b'"spent_s":[]'), (b'"op_code":4', b'"op_code":44'),
+        (b'"verdict":"ok"', b'"verdict":"no"'),
+    ],
+)  # fmt: skip
+def test_damage_that_is_still_json_is_refused_in_one_line(
+    tune: Tune, change: tuple[bytes, bytes]
+) -> None:
+    tune(*NEW)
+    path = Path("study/optuna.log")
+    assert change[0] in path.read_bytes()
+    path.write_bytes(path.read_bytes().replace(*change, 1))
+    code, _, stderr = tune("--resume", "study")
+    assert code == ExitCode.USAGE
+    assert stderr.count("\n") == 1
+    assert "cannot be read back" in stderr
+
+
+def test_a_signal_while_a_study_is_loaded_keeps_its_result(
+    tune: Tune, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tune(*NEW)
+
+    def interrupted(options: object) -> Any:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(cli, "_ground", interrupted)
+    code, _, stderr = tune("--resume", "study")
+    assert (code, stderr) == (
+        ExitCode.STOPPED,
+        "autotune: stopped; what was measured before is kept\n",
+    )
+
+
+@pytest.mark.parametrize(
+    ("argv", "message"),
+    [
+        (["--resume="], "names no folder"),
+        (["--resume", "grid.csv"], "no study"),
+        (["--resume", "nowhere"], "no study"),
+        (["--resume", "study", "--budget", "0"], "must be more than 0"),
+        (["--resume", "study", "--accept-changed"], "--accept-changed"),
+        (["--out", "study"], "go on with a study by --resume study"),
+    ],
+)
+def test_wrong_input_is_one_line(tune: Tune, argv: list[str], message: str) -> None:
+    tune(*NEW)
+    code, stdout, stderr = tune(*argv)
+    assert (code, stdout, stderr.count("\n")) == (ExitCode.USAGE, "", 1)
+    assert message in stderr
+
+
+def test_a_configuration_file_cannot_say_what_to_resume(tune: Tune) -> None:
+    Path("pyproject.toml").write_text('[tool.autotune]\nresume = "study"\n')
+    assert "unknown key resume" in tune("--dry-run", "--device", "cpu")[2]
+
+
+def test_a_folder_that_another_process_holds_is_refused(tune: Tune) -> None:
+    tune(*NEW)
+    with hold(Path("study")):
+        code, _, stderr = tune("--resume", "study")
+    assert code == ExitCode.USAGE
+    assert f"process {os.getpid()} on " in stderr
+
+
+def test_a_study_in_which_nothing_fits_says_so_again(tune: Tune) -> None:
+    shape = ("--capacity", "64MiB", "--ceiling", "1%")
+    first = tune(*NEW, *shape)
+    again = tune("--resume", "study")
+    assert first[0] == again[0] == ExitCode.NOTHING_FITS
+    assert first[2] == again[2] != ""
+
+
+def test_only_the_endings_of_a_study_that_could_do_no_more_are_final() -> None:
+    assert [code for code in Ending if code.is_final] == [Ending.FOUND, Ending.NOTHING_FITS]
+
+
+def test_a_result_is_shown_again_though_others_use_the_device(
+    tune: Tune, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tune(*NEW)
+
+    def busy(device: object, allow_busy: bool) -> None:
+        raise UsageError("busy")
+
+    monkeypatch.setattr("autotune.device.check_idle", busy)
+    assert tune("--resume", "study")[0] == ExitCode.FOUND
+    assert tune("--resume", "study", "--budget", "1m")[0] == ExitCode.USAGE
