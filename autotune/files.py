@@ -14,7 +14,7 @@ from io import FileIO
 from itertools import count
 from pathlib import Path
 
-from autotune.options import UsageError
+from autotune.errors import UsageError
 
 LOCK = "lock"
 MANIFEST = "manifest.json"

@@ -1,94 +1,249 @@
-"""What the user asked for: the text of each flag, parsed and checked.
+"""What the user asked for: every option of a study, declared once.
 
-Every parser raises `UsageError` with one line that names the flag, what is wrong with its value
-and a value that would work. Nothing here looks at a device; what depends on one stays `None`
-until `space.resolve` fills it in.
+A field of `Options` holds what its option means; its `Flag` says how it is written, what it is for
+and how its text is read. The command line, the TOML table, the manifest and `--resume` all come
+from here. Nothing here looks at a device: what depends on one stays `None` until the testbed
+fills it in.
 """
 
 from __future__ import annotations
 
-import math
-import re
-from dataclasses import dataclass
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field, fields
+from decimal import Decimal
+from enum import Enum
+from functools import partial
 from pathlib import Path
-from typing import Literal, get_args
+from typing import Any, Literal, TypeVar, get_args
 
-Checkpointing = Literal["none", "full"]
-Dtype = Literal["auto", "fp32", "bf16", "fp16"]
-OptimizerName = Literal["adamw", "muon"]
-EngineName = Literal["auto", "ddp", "deepspeed", "fsdp"]
-Offload = Literal["none", "optimizer", "all"]
-Objective = Literal["flops", "tokens_per_s", "samples_per_s"]
-SamplerName = Literal["frontier", "tpe", "gp", "random", "grid"]
+from autotune import engines, samplers
+from autotune.engines import stages_of
+from autotune.errors import UsageError
+from autotune.models import FAMILIES, family
+from autotune.outcome import Objective
+from autotune.space.candidate import AXES, ZERO_STAGES, Checkpointing, Offload
+from autotune.space.workload import Dtype, GlobalBatch, OptimizerName, parse_global_batch
+from autotune.units import (
+    parse_bytes,
+    parse_duration_s,
+    parse_int,
+    parse_ints,
+    parse_name,
+    parse_names,
+    parse_share,
+)
+from autotune.wire.recipe import HEAD_DIM
 
-MODELS = ("gpt",)
-ZERO_STAGES = (0, 1, 2, 3)
-MIN_CAPACITY_BYTES = 64 * 2**20
-DEFAULT_BUDGET_S = 1800.0
-LONGEST_S = 365 * 24 * 3600.0
-
-_SECONDS = {"s": 1.0, "m": 60.0, "h": 3600.0}
-_BYTES = {"b": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "kib": 2**10, "mib": 2**20, "gib": 2**30}
-
-
-class UsageError(Exception):
-    """The input is wrong. The message is one line; the command line ends with exit code 2."""
-
-
-@dataclass(frozen=True)
-class GlobalBatch:
-    """Samples or tokens that one optimizer step must see, over all ranks."""
-
-    amount: int
-    unit: Literal["samples", "tokens"]
-
-    def __str__(self) -> str:
-        return f"{self.amount}tok" if self.unit == "tokens" else str(self.amount)
+T = TypeVar("T")
 
 
-@dataclass(frozen=True)
+class Topic(Enum):
+    """Under which heading `--help` shows an option, in this order."""
+
+    LIMITS = "Budget and limits"
+    DEVICES = "Devices"
+    SPACE = "Space"
+    SEARCH = "Search"
+    OUTPUT = "Output"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Flag:
+    """How an option is written, and what it is for."""
+
+    name: str
+    """With its hyphens."""
+    topic: Topic
+    help: str
+    metavar: str | None
+    read: Callable[[str, str], Any]
+    """Text and flag to what the option means. Raises `UsageError`."""
+    type: Any
+    """What `--help` shows of it: str, bool for a switch, or a Literal of its words."""
+    default: str | None
+    """As text, where `--help` shows it; None for "not given"."""
+
+
+def option(
+    name: str,
+    topic: Topic,
+    read: Callable[[str, str], T],
+    metavar: str | None,
+    text: str,
+    *,
+    type: Any = str,
+    default: str | None = None,
+    silently: str | None = None,
+) -> Any:
+    """A field of `Options`. It is None unless a default is given, `silently` where the help text
+    says what it is."""
+    flag = Flag(
+        name=name, topic=topic, help=text, metavar=metavar, read=read, type=type, default=default
+    )
+    given = silently if default is None else default
+    value = None if given is None else read(given, name)
+    return field(default=value, metadata={"flag": flag})
+
+
+def _word(known: Any) -> tuple[Any, Callable[[str, str], Any]]:
+    """Type and reader of one of the words of a Literal type or of a tuple of them."""
+    words = known if isinstance(known, tuple) else get_args(known)
+    return Literal.__getitem__(words), partial(parse_name, known=words)
+
+
+def _yes(text: str, flag: str) -> bool:
+    return parse_name(text, flag, known=("true", "false")) == "true"
+
+
+def _as_it_is(text: str, flag: str) -> str:
+    return text
+
+
+def _path(text: str, flag: str) -> Path:
+    return Path(text)
+
+
+def _least_0(text: str, flag: str) -> tuple[int, ...]:
+    return parse_ints(text, flag, least=0)
+
+
+_ENGINE, _read_engine = _word(engines.NAMES)
+_DTYPE, _read_dtype = _word(Dtype)
+_OPTIMIZER, _read_optimizer = _word(OptimizerName)
+_OBJECTIVE, _read_objective = _word(Objective)
+_SAMPLER, _read_sampler = _word(tuple(samplers.SAMPLERS))
+_read_offloads = partial(parse_names, known=get_args(Offload))
+_read_checkpointings = partial(parse_names, known=get_args(Checkpointing))
+
+_GPT = FAMILIES["gpt"]
+_ON_CUDA, _ON_CPU = _GPT.defaults("cuda"), _GPT.defaults("cpu")
+
+
+def _list(values: tuple[int, ...]) -> str:
+    return ",".join(map(str, values))
+
+
+@dataclass(frozen=True, kw_only=True)
 class Options:
     """One study as the user asked for it. `None` means: choose what fits the device."""
 
-    budget_s: float = DEFAULT_BUDGET_S
-    ceiling: float = 0.8
-    host_ceiling: float = 0.9
-    capacity_bytes: int | None = None
-    device: str = "auto"
-    allow_busy: bool = False
-    world_size: int | None = None
-    model: str = "gpt"
-    width: int | None = None
-    vocab_size: int | None = None
-    depth: tuple[int, ...] | None = None
-    seq_len: tuple[int, ...] | None = None
-    micro_batch: tuple[int, ...] | None = None
-    engine: EngineName = "auto"
-    zero: tuple[int, ...] | None = None
-    offload: tuple[str, ...] | None = None
-    checkpointing: tuple[str, ...] | None = None
-    dtype: Dtype = "auto"
-    optimizer: OptimizerName | None = None
-    global_batch: GlobalBatch | None = None
-    objective: Objective = "flops"
-    sampler: SamplerName = "frontier"
-    seed: int = 0
-    out: Path | None = None
-    finals: int = 3
-    trials: int | None = None
+    # fmt: off
+    budget_s: float = option(
+        "--budget", Topic.LIMITS, parse_duration_s, "TIME",
+        "Wall-clock time for everything, from start to the written best.json: 90s, 30m or"
+        " 1.5h (default: 30m; of a resumed study what is left of it).", silently="30m")
+    ceiling: float = option(
+        "--ceiling", Topic.LIMITS, parse_share, "SHARE",
+        "Share of a device's memory that a configuration may use at its peak.", default="80%")
+    host_ceiling: float = option(
+        "--host-ceiling", Topic.LIMITS, parse_share, "SHARE",
+        "Share of the host's memory that all ranks together may use at their peak.",
+        default="90%")
+    capacity_bytes: int | None = option(
+        "--capacity", Topic.LIMITS, parse_bytes, "SIZE",
+        "Pretend that each rank's device has only this much memory, e.g. 24GiB (default: the"
+        " smallest device's memory; on cpu the host's, divided by the ranks).")
+    device: str = option(
+        "--device", Topic.DEVICES, _as_it_is, "DEVICE",
+        "auto, cpu, cuda for all GPUs, cuda:0,2 for some, or replay:FILE.csv for a grid that"
+        " was recorded (auto: all GPUs where there are any, else cpu).", default="auto")
+    allow_busy: bool = option(
+        "--allow-busy", Topic.DEVICES, _yes, None,
+        "Measure even though other processes use the devices.", type=bool, silently="false")
+    world_size: int | None = option(
+        "--world-size", Topic.DEVICES, parse_int, "N",
+        "Ranks that train together (default: one per GPU; on cpu 1).")
+    model: str = option(
+        "--model", Topic.SPACE, _as_it_is, "NAME",
+        "Model family; gpt is a decoder with rotary embeddings, RMSNorm and heads of"
+        f" {HEAD_DIM}.",
+        default="gpt")
+    width: int | None = option(
+        "--width", Topic.SPACE, parse_int, "N",
+        f"Channels of the model, a multiple of {HEAD_DIM} (default: {_GPT.width_rule}).")
+    vocab_size: int | None = option(
+        "--vocab-size", Topic.SPACE, parse_int, "N",
+        f"Tokens in the vocabulary (default: {_ON_CUDA.vocab_size}; on cpu {_ON_CPU.vocab_size}).")
+    depth: tuple[int, ...] | None = option(
+        "--depth", Topic.SPACE, parse_ints, "INTS",
+        f"Numbers of blocks, e.g. 2,4,6 or 2:6:2 (default: {_list(_ON_CUDA.depth)}; on cpu"
+        f" {_list(_ON_CPU.depth)}).")
+    seq_len: tuple[int, ...] | None = option(
+        "--seq-len", Topic.SPACE, parse_ints, "INTS",
+        f"Tokens per sample, e.g. 128,256 (default: {_list(_ON_CUDA.seq_len)}; on cpu"
+        f" {_list(_ON_CPU.seq_len)}).")
+    micro_batch: tuple[int, ...] | None = option(
+        "--micro-batch", Topic.SPACE, parse_ints, "INTS",
+        "Samples per rank and micro-step, e.g. 1:64 or 8,16 (default:"
+        f" {len(_ON_CUDA.micro_batch)} sizes from {_ON_CUDA.micro_batch[0]} to"
+        f" {_ON_CUDA.micro_batch[-1]}; on cpu"
+        f" {_ON_CPU.micro_batch[0]}:{_ON_CPU.micro_batch[-1]}).")
+    engine: str = option(
+        "--engine", Topic.SPACE, _read_engine, None,
+        "Training engine (auto: ddp for stage 0, deepspeed for the others).",
+        type=_ENGINE, default=engines.AUTO)
+    zero: tuple[int, ...] | None = option(
+        "--zero", Topic.SPACE, _least_0, "INTS",
+        "ZeRO stages, e.g. 0,2,3; for fsdp 3 gives parameters back after forward and 2 keeps"
+        " them (default: the engine's stages on several ranks; 0 on one).")
+    offload: tuple[str, ...] | None = option(
+        "--offload", Topic.SPACE, _read_offloads, "NAMES",
+        "What moves to host memory: none, optimizer, all (optimizer and parameters) (default:"
+        " none; all three where stage 0 cannot hold the deepest model).")
+    checkpointing: tuple[str, ...] | None = option(
+        "--checkpointing", Topic.SPACE, _read_checkpointings, "NAMES",
+        "Activation checkpointing: none, full or none,full (default: both).")
+    dtype: Dtype = option(
+        "--dtype", Topic.SPACE, _read_dtype, None,
+        "Type of the matrix products (auto: bf16 where the GPU has it, else fp16; on cpu"
+        " fp32).", type=_DTYPE, default="auto")
+    optimizer: OptimizerName | None = option(
+        "--optimizer", Topic.SPACE, _read_optimizer, None,
+        "adamw, or muon for the matrices and AdamW for the rest (default: adamw).",
+        type=_OPTIMIZER)
+    global_batch: GlobalBatch | None = option(
+        "--global-batch", Topic.SPACE, parse_global_batch, "BATCH",
+        "What one optimizer step must see over all ranks, in tokens (65536tok) or in samples"
+        " (256); candidates that do not divide it are left out (default: one micro-step per"
+        " rank, whatever that is).")
+    objective: Objective = option(
+        "--objective", Topic.SEARCH, _read_objective, None,
+        "What to maximise; flops is model FLOP/s, which unlike the others does not favour the"
+        " shallowest model.", type=_OBJECTIVE, default="flops")
+    sampler: str = option(
+        "--sampler", Topic.SEARCH, _read_sampler, None,
+        "Who proposes candidates: frontier, by what it believes of all of them, or one of"
+        " Optuna's samplers (gp needs scipy).", type=_SAMPLER, default=samplers.DEFAULT)
+    seed: int = option(
+        "--seed", Topic.SEARCH, parse_int, "N",
+        "Seed of the sampler, the weights and the data.", default="0")
+    trials: int | None = option(
+        "--trials", Topic.SEARCH, parse_int, "N",
+        "End the search after this many trials (default: when the budget is spent).")
+    finals: int = option(
+        "--finals", Topic.SEARCH, parse_int, "N",
+        "Best candidates that are measured again in fresh processes at the end.", default="3")
+    out: Path | None = option(
+        "--out", Topic.OUTPUT, _path, "DIR",
+        "Folder for everything the study writes, new or empty (default: results/<UTC"
+        " time>-<model>-<device>).")
+    # fmt: on
 
     def __post_init__(self) -> None:
-        if self.model not in MODELS:
-            raise UsageError(f"--model {self.model}: unknown model; known: {', '.join(MODELS)}")
+        if missing := samplers.missing(self.sampler):
+            raise UsageError(
+                f"--sampler {self.sampler}: needs {missing}; pip install {missing}, or use"
+                f" --sampler {samplers.DEFAULT}"
+            )
+        if self.model not in FAMILIES:
+            raise UsageError(f"--model {self.model}: unknown model; known: {', '.join(FAMILIES)}")
         self._check_stages()
         for flag, value in [("--width", self.width), ("--vocab-size", self.vocab_size)]:
             if value is not None and value < 1:
                 raise UsageError(f"{flag} {value}: must be at least 1")
-        if self.width is not None and self.width % 64:
-            raise UsageError(
-                f"--width {self.width}: must be a multiple of 64, the size of an attention head,"
-                f" e.g. {max(64, round(self.width / 64) * 64)}"
-            )
+        if self.width is not None:
+            family(self.model).check_width(self.width)
         if self.world_size is not None and self.world_size < 1:
             raise UsageError(f"--world-size {self.world_size}: must be at least 1")
         if self.finals < 1:
@@ -102,7 +257,7 @@ class Options:
 
     def _check_stages(self) -> None:
         """That engine, stages and offloads go together, as far as that can be told from them."""
-        stages = ENGINE_STAGES[self.engine]
+        stages = stages_of(self.engine)
         for stage in self.zero or ():
             if stage not in ZERO_STAGES:
                 raise UsageError(f"--zero {stage}: no such stage; known: 0, 1, 2, 3")
@@ -114,7 +269,7 @@ class Options:
         moved = [offload for offload in self.offload or () if offload != "none"]
         if not moved:
             return
-        if self.engine in ("ddp", "fsdp"):
+        if not engines.engine_for(self.engine, max(stages)).offloads:
             raise UsageError(
                 f"--offload {moved[0]}: --engine {self.engine} does not offload here;"
                 " use --engine deepspeed, or --offload none"
@@ -127,125 +282,54 @@ class Options:
         if "all" in moved and self.zero is not None and 3 not in self.zero:
             raise UsageError("--offload all: only stage 3 can offload parameters; add --zero 3")
 
+    @classmethod
+    def from_texts(cls, texts: Mapping[str, str]) -> Options:
+        """The options that `texts` mean: names of fields to what a user would write.
 
-ENGINE_STAGES: dict[str, tuple[int, ...]] = {
-    "auto": (0, 1, 2, 3),
-    "ddp": (0,),
-    "deepspeed": (0, 1, 2, 3),
-    "fsdp": (2, 3),
-}
-"""ZeRO stages that each engine has. FSDP's are its two ways: parameters kept or given back."""
+        Raises:
+            UsageError: a text that its option does not take, or options that do not go together.
+        """
+        return cls(**{name: FLAGS[name].read(text, FLAGS[name].name)
+                      for name, text in texts.items()})  # fmt: skip
 
+    def to_json(self) -> dict[str, Any]:
+        """These options as JSON types, for a manifest."""
+        plain: dict[str, Any] = json.loads(json.dumps(asdict(self), default=str))
+        return plain
 
-def parse_duration_s(text: str, flag: str) -> float:
-    """Seconds in "90s", "30m", "1.5h" or a bare number of seconds.
+    @classmethod
+    def from_json(cls, plain: Mapping[str, Any]) -> Options:
+        """What `to_json` made `plain` of, without the folder, by the checks of `from_texts`.
 
-    Raises:
-        UsageError: not a duration, not above 0, or above `LONGEST_S`.
-    """
-    number, unit = _split(text)
-    if number is None or (unit and unit not in _SECONDS):
-        raise UsageError(f"{flag} {text}: not a duration; write it as 90s, 30m or 1.5h")
-    seconds = number * _SECONDS[unit or "s"]
-    if not 0 < seconds <= LONGEST_S:
-        raise UsageError(f"{flag} {text}: must be more than 0 and at most a year, e.g. 30m")
-    return seconds
-
-
-def parse_share(text: str, flag: str) -> float:
-    """Fraction in (0, 1] of "80%" or "0.8".
-
-    Raises:
-        UsageError: not a share, or outside (0 %, 100 %].
-    """
-    number, unit = _split(text)
-    if number is None or unit not in ("", "%"):
-        raise UsageError(f"{flag} {text}: not a share; write it as 80% or 0.8")
-    share = number / 100 if unit else number
-    if not 0 < share <= 1:
-        raise UsageError(f"{flag} {text}: must be above 0% and at most 100%, e.g. 80%")
-    return share
+        Raises:
+            UsageError: an option that this version does not know, or would not take.
+        """
+        texts = {}
+        for name, value in plain.items():
+            if name not in FLAGS:
+                raise UsageError(f"{name!a:.80} is no option of this version")
+            if name != "out" and value is not None:
+                texts[name] = text_of(value)
+        return cls.from_texts(texts)
 
 
-def parse_bytes(text: str, flag: str) -> int:
-    """Bytes in "24GiB", "512MiB", "80GB" or a bare number of bytes.
-
-    Raises:
-        UsageError: not a size, or below `MIN_CAPACITY_BYTES`.
-    """
-    number, unit = _split(text)
-    if number is None or (unit and unit not in _BYTES):
-        raise UsageError(f"{flag} {text}: not a size; write it as 24GiB or 512MiB")
-    size = number * _BYTES[unit or "b"]
-    if not MIN_CAPACITY_BYTES <= size < math.inf:
-        raise UsageError(f"{flag} {text}: must be at least {MIN_CAPACITY_BYTES // 2**20}MiB")
-    return int(size)
+OPTION_OF_AXIS = {name: name for name in AXES} | {"zero_stage": "zero"}
+"""Name of an axis of the space to the option that sets its values."""
+FLAGS: dict[str, Flag] = {each.name: each.metadata["flag"] for each in fields(Options)}
+"""By the names of the fields."""
 
 
-def parse_ints(text: str, flag: str, *, least: int = 1) -> tuple[int, ...]:
-    """Ascending integers in "1,2,4" or in the closed range "1:64" (or "8:64:8", with a step).
-
-    Raises:
-        UsageError: not integers, an empty or reversed range, or a value below `least`.
-    """
-    values: set[int] = set()
-    for part in text.split(","):
-        match = re.fullmatch(r"\s*(-?\d{1,9})(?::(-?\d{1,9})(?::(-?\d{1,9}))?)?\s*", part)
-        if match is None:
-            raise UsageError(f"{flag} {text}: not integers; write them as 1,2,4 or 1:64")
-        first = int(match[1])
-        last = int(match[2]) if match[2] is not None else first
-        step = int(match[3]) if match[3] is not None else 1
-        if step < 1:
-            raise UsageError(f"{flag} {text}: the step must be at least 1, e.g. {first}:{last}:1")
-        if last < first:
-            raise UsageError(f"{flag} {text}: the range is reversed; write {last}:{first}")
-        if first < least:
-            raise UsageError(f"{flag} {text}: values must be at least {least}, e.g. {least}")
-        if (last - first) // step >= 100_000:
-            raise UsageError(f"{flag} {text}: more than 100000 values; add a step, e.g. 1:4096:64")
-        values.update(range(first, last + 1, step))
-    return tuple(sorted(values))
-
-
-def parse_names(text: str, flag: str, known: object) -> tuple[str, ...]:
-    """The comma-separated names of `text`, each a member of the Literal type `known`.
-
-    Raises:
-        UsageError: a name that is not known.
-    """
-    names = tuple(dict.fromkeys(part.strip() for part in text.split(",")))
-    for name in names:
-        if name not in get_args(known):
-            raise UsageError(f"{flag} {name}: unknown; known: {', '.join(get_args(known))}")
-    return names
-
-
-def parse_global_batch(text: str, flag: str) -> GlobalBatch:
-    """A global batch in tokens ("65536tok") or samples ("256").
-
-    Raises:
-        UsageError: neither, or below 1.
-    """
-    match = re.fullmatch(r"\s*(\d{1,15})\s*(tok|tokens|samples)?\s*", text)
-    if match is None or int(match[1]) < 1:
-        raise UsageError(f"{flag} {text}: write tokens as 65536tok or samples as 256")
-    unit: Literal["samples", "tokens"] = (
-        "tokens" if (match[2] or "").startswith("tok") else "samples"
-    )
-    return GlobalBatch(int(match[1]), unit)
-
-
-def gib(size: int) -> str:
-    """`size` bytes for people: "1.25 GiB", "310 MiB", "12 KiB", "40 bytes"."""
-    if size >= 2**30:
-        return f"{size / 2**30:.2f} GiB"
-    if size >= 2**20:
-        return f"{size / 2**20:.0f} MiB"
-    return f"{size / 2**10:.0f} KiB" if size >= 2**10 else f"{size} bytes"
-
-
-def _split(text: str) -> tuple[float | None, str]:
-    """Number and lower-case unit of `text`; the number is None where there is none."""
-    match = re.fullmatch(r"\s*([-+]?(?:\d+\.?\d*|\.\d+))\s*([a-zA-Z%]*)\s*", text)
-    return (float(match[1]), match[2].lower()) if match else (None, "")
+def text_of(value: Any) -> str:
+    """A JSON `value` as a user would write it. What no user could write is left as it is."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, float):
+        return format(Decimal(repr(value)), "f")  # without an exponent
+    if isinstance(value, list) and not any(isinstance(item, list | dict) for item in value):
+        return ",".join(map(text_of, value))
+    match value:
+        case {"amount": amount, "unit": "tokens", **rest} if not rest:
+            return f"{amount}tok"
+        case {"amount": amount, "unit": "samples", **rest} if not rest:
+            return str(amount)
+    return str(value)

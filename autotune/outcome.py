@@ -6,9 +6,15 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Literal
 
-from autotune.options import Objective, gib
-from autotune.space.space import Candidate, Limits, Workload
-from autotune.wire.messages import Conditions, Interval, Peaks, build
+from autotune.space.candidate import Candidate
+from autotune.space.space import Limits
+from autotune.space.workload import Workload
+from autotune.units import gib
+from autotune.wire.codec import parse
+from autotune.wire.messages import Conditions, Peaks
+from autotune.wire.stopping import Interval
+
+Objective = Literal["flops", "tokens_per_s", "samples_per_s"]
 
 DISTURBED_SHARE = {"cpu": 0.15, "cuda": 0.5}
 """Processor time that others may take before a timing counts as disturbed. On CUDA the host only
@@ -45,7 +51,7 @@ class Verdict(StrEnum):
         return self in (Verdict.CRASHED, Verdict.HUNG)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Measurement:
     """What was measured of one candidate. Rates are of the whole job, all ranks together."""
 
@@ -70,7 +76,7 @@ class Measurement:
         }[objective]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Outcome:
     """What came of one trial. Times are seconds; `started_s` counts from the study's start."""
 
@@ -97,11 +103,13 @@ class Outcome:
     """Runs it took: more where the machine disturbed the timing or a warm group ran out."""
     parameters: int | None = None
     versions: dict[str, str] | None = None
+    lacks_op: str = ""
+    """What its engine compiles, and could not be loaded in this run of the study."""
 
     @property
     def put_off(self) -> bool:
         """Whether it says nothing of its candidate, which may be tried again."""
-        return self.verdict == Verdict.SKIPPED and not self.witness
+        return bool(self.lacks_op) or (self.verdict == Verdict.SKIPPED and not self.witness)
 
 
 @dataclass(frozen=True)
@@ -110,16 +118,26 @@ class Record:
 
     number: int | None
     """Optuna's, or the final's; None for a candidate that was never proposed."""
-    kind: Literal["search", "final"]
+    purpose: Literal["search", "final"]
     candidate: Candidate
     outcome: Outcome
+
+    @property
+    def measured(self) -> Measurement:
+        """Raises ValueError where there is none."""
+        if self.outcome.measurement is None:
+            raise ValueError(f"{self.candidate.key} has no measurement")
+        return self.outcome.measurement
 
     def settles(self, candidate: Candidate) -> bool:
         """Whether what was found here says how `candidate` would end.
 
         It does if that needs no less memory than this, which did not fit, or if it is of a build
-        that is unsupported.
+        that is unsupported. An op that cannot be loaded is lacking whatever the model.
         """
+        if self.outcome.lacks_op:
+            mine = self.candidate
+            return (candidate.zero_stage, candidate.offload) == (mine.zero_stage, mine.offload)
         if self.outcome.verdict == Verdict.UNSUPPORTED:
             return candidate.build == self.candidate.build
         return self.outcome.verdict.bounds_memory and candidate.covers(self.candidate)
@@ -127,15 +145,18 @@ class Record:
     def skipped(self, candidate: Candidate, number: int | None = None) -> Record:
         """The record of a `candidate` that this one settles, which it is the witness of."""
         seen, verdict = self.candidate, self.outcome.verdict
-        if verdict == Verdict.UNSUPPORTED:
+        if self.outcome.lacks_op:
+            reason = f"of the stage and offload of {seen.key}, which is unsupported"
+        elif verdict == Verdict.UNSUPPORTED:
             reason = f"of the build of {seen.key}, which is unsupported"
         else:
             reason = f"needs no less than {seen.key}, which was {verdict}"
         outcome = Outcome(
-            Verdict.SKIPPED,
+            verdict=Verdict.SKIPPED,
             started_s=self.outcome.started_s + self.outcome.probe_s,
             reason=reason,
             witness=seen.key,
+            lacks_op=self.outcome.lacks_op,
         )
         return Record(number, "search", candidate, outcome)
 
@@ -154,14 +175,22 @@ def measurement(
     tokens_per_s = samples_per_s * candidate.seq_len
     flops = workload.shape(candidate.depth).flops_per_token(candidate.seq_len)
     return Measurement(
-        step, tokens_per_s, samples_per_s, tokens_per_s * flops, peaks, disturbed_share, conditions
+        step=step,
+        tokens_per_s=tokens_per_s,
+        samples_per_s=samples_per_s,
+        model_flops_per_s=tokens_per_s * flops,
+        peaks=peaks,
+        disturbed_share=disturbed_share,
+        conditions=conditions,
     )
 
 
 def outcome_from(body: Any) -> Outcome:
-    """The outcome that `dataclasses.asdict` made JSON of. Raises `WireError` if it is none."""
-    outcome: Outcome = build(Outcome, body)
-    return outcome
+    """The outcome that `to_json` made `body` of; an older version may lack fields.
+
+    Raises `FormatError` if it is none.
+    """
+    return parse(Outcome, body, strict=False)
 
 
 def others_share(seen: Conditions) -> float:

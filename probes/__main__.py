@@ -29,7 +29,6 @@ from autotune.wire.messages import (
     Fault,
     Hello,
     Message,
-    Phase,
     Probe,
     Ready,
     Start,
@@ -39,6 +38,7 @@ from autotune.wire.messages import (
     decode_dial,
     encode,
 )
+from autotune.wire.stopping import Phase
 
 _PR_SET_PDEATHSIG = 1
 
@@ -123,8 +123,8 @@ def serve(rank: Rank) -> None:
     if not isinstance(start, Start):
         raise WireError(f"expected Start or Describe, got {type(start).__name__}")
     meter = worker.meter_for(start)
-    rank.explain = partial(worker.fault, device_type=start.device, meter=meter)
-    live = worker.build(start, rank.number, meter, rank.send)
+    rank.explain = partial(worker.fault, device_kind=start.device_kind, meter=meter)
+    live = worker.set_up(start, rank.number, meter, rank.send)
     rank.send(Ready(live.engine.parameters, worker.versions()))
     while not isinstance(request := rank.link.receive(), Stop):
         if not isinstance(request, Probe):
@@ -158,7 +158,14 @@ def main() -> None:
 def _unexplained(error: BaseException, phase: Phase) -> Fault:
     """What can be said of `error` before torch is there to say more."""
     text = f"{type(error).__name__}: {error}"
-    return Fault("crashed", phase, text, traceback.format_exc(), None, None)
+    return Fault(
+        cause="crashed",
+        phase=phase,
+        error=text,
+        traceback=traceback.format_exc(),
+        requested_bytes=None,
+        peaks=None,
+    )
 
 
 if __name__ == "__main__":

@@ -23,6 +23,7 @@ from torch.utils._pytree import tree_leaves
 from autotune.wire.messages import Describe, Described, ModelSpec, Start
 from probes.engines.ddp import DdpEngine
 from probes.memory import status_bytes
+from probes.models import family
 from probes.world import World
 
 
@@ -45,11 +46,11 @@ def describe(request: Describe) -> Described:
     gc.freeze()  # torch's own objects: collecting between traces then costs little
     traced = [_trace(spec, request) for spec in request.models]
     return Described(
-        base_bytes,
-        [each.parameters for each in traced],
-        [each.held_bytes for each in traced],
-        [each.update_bytes for each in traced],
-        [each.peak_bytes for each in traced],
+        base_bytes=base_bytes,
+        parameters=[each.parameters for each in traced],
+        held_bytes=[each.held_bytes for each in traced],
+        update_bytes=[each.update_bytes for each in traced],
+        peak_bytes=[each.peak_bytes for each in traced],
     )
 
 
@@ -139,9 +140,8 @@ def _steps(ledger: Ledger, engine: _Engine, spec: ModelSpec, request: Describe) 
 
 
 def _forward_backward(engine: _Engine, spec: ModelSpec, seq_len: int, micro_batch: int) -> None:
-    shape = (micro_batch, seq_len)
-    ids_bt, targets_bt = (torch.randint(spec.vocab_size, shape) for _ in range(2))
-    engine.forward_backward(ids_bt, targets_bt, last=True)
+    batch = family(spec.name).batch(spec, micro_batch, seq_len, None)
+    engine.forward_backward(batch, last=True)
 
 
 def _peaks(
@@ -166,18 +166,18 @@ _ALONE = World(0, 1, torch.device("cpu"))
 def _start(spec: ModelSpec, request: Describe) -> Start:
     return Start(
         world_size=1,
-        device="cpu",
+        device_kind="cpu",
         device_uuid="cpu",
         capacity_bytes=0,
         store_host="",
         store_port=0,
         model=spec,
-        engine="ddp",
+        engine="",
         zero_stage=0,
         offload="none",
         # The same sizes; the loss scaler of fp16 would read values, and there are none.
         dtype="bf16" if request.dtype == "fp16" else request.dtype,
         optimizer=request.optimizer,
-        deepspeed={},
+        engine_config={},
         seed=0,
     )

@@ -13,9 +13,10 @@ from typing import Literal
 
 import torch
 
-from autotune.wire.messages import Fault, Peaks, Phase
+from autotune.wire.messages import Fault, Peaks
+from autotune.wire.stopping import Phase
 
-Kind = Literal["oom", "host_oom", "unsupported", "crashed"]
+Cause = Literal["oom", "host_oom", "unsupported", "crashed"]
 
 _UNITS = {"bytes": 1, "kib": 2**10, "mib": 2**20, "gib": 2**30, "tib": 2**40}
 
@@ -37,10 +38,10 @@ class UnsupportedError(Exception):
     """A combination that a library is known not to support; the message is its reason."""
 
 
-def fault(error: BaseException, phase: Phase, device_type: str, peaks: Peaks | None) -> Fault:
-    """What `error` means for a rank on `device_type` ("cpu" or "cuda")."""
+def fault(error: BaseException, phase: Phase, device_kind: str, peaks: Peaks | None) -> Fault:
+    """What `error` means for a rank on `device_kind` ("cpu" or "cuda")."""
     return Fault(
-        kind=_kind(error, device_type),
+        cause=_cause(error, device_kind),
         phase=phase,
         error=f"{type(error).__name__}: {' '.join(str(error).split())}"[:2000],
         traceback="".join(traceback.format_exception(error))[-20_000:],
@@ -49,9 +50,9 @@ def fault(error: BaseException, phase: Phase, device_type: str, peaks: Peaks | N
     )
 
 
-def _kind(error: BaseException, device_type: str) -> Kind:
+def _cause(error: BaseException, device_kind: str) -> Cause:
     # On the CPU the process is the device, so what the host cannot give is the device's OOM.
-    host: Kind = "oom" if device_type == "cpu" else "host_oom"
+    host: Cause = "oom" if device_kind == "cpu" else "host_oom"
     if isinstance(error, torch.OutOfMemoryError):
         return "oom"
     if isinstance(error, MemoryError):
@@ -68,7 +69,7 @@ def _kind(error: BaseException, device_type: str) -> Kind:
         if _UNSUPPORTED.search(str(error)):
             return "unsupported"
     if error.__cause__ is not None:
-        return _kind(error.__cause__, device_type)
+        return _cause(error.__cause__, device_kind)
     return "crashed"
 
 

@@ -14,10 +14,12 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from autotune.wire.messages import Entered, Phase, Probe, Progress, Report, Series
+from autotune.wire.messages import Entered, ModelSpec, Probe, Progress, Report
+from autotune.wire.stopping import Phase, Series, Steps
 from probes.conditions import Watch
 from probes.engines import Engine
 from probes.memory import Meter
+from probes.models import family
 from probes.world import World
 
 PROGRESS_S = 0.25
@@ -37,7 +39,7 @@ def measure(
     engine: Engine,
     world: World,
     meter: Meter,
-    vocab_size: int,
+    model: ModelSpec,
     watch: Callable[[], Watch],
     tell: Tell,
 ) -> Report:
@@ -46,42 +48,35 @@ def measure(
     meter.reset()
     tell(Entered(Phase.WARMUP))
     progress = _Progress(probe.number, world, tell)
-    steps = _Steps(probe, engine, world, vocab_size, progress)
-    began = time.monotonic()
-    looking = watch()
-    warmup = Series()
-    stopped = False
-    while not (stopped or probe.rule.warmed(warmup)):
-        warmup.add(*steps.run())
-        meter.sample()
-        looking.sample()
-        progress.made(warmup)
-        stopped = probe.rule.hopeless(probe.needed_step_s, warmup, Series())
-    retries = meter.retries()
-    timed_began = time.monotonic()
-    timed = Series()
-    if not stopped:
+    stepper = _Stepper(probe, engine, world, model, progress)
+    steps = Steps(probe.rule, probe.needed_step_s)
+    wall_s = {Phase.WARMUP: 0.0, Phase.TIMED: 0.0}
+    for phase in wall_s:
+        if steps.stopped_early:
+            break
+        began = time.monotonic()
         looking = watch()
-        tell(Entered(Phase.TIMED))
-    while not (stopped or probe.rule.settled(timed)):
-        timed.add(*steps.run())
-        meter.sample()
-        looking.sample()
-        progress.made(timed)
-        stopped = probe.rule.hopeless(probe.needed_step_s, warmup, timed)
-    conditions = looking.conditions()
-    ended = time.monotonic()
+        if phase is Phase.TIMED:
+            tell(Entered(phase))
+        retries = meter.retries()
+        while steps.wanted(phase):
+            steps.add(phase, *stepper.step())
+            meter.sample()
+            looking.sample()
+            progress.made(steps.of(phase))
+        wall_s[phase] = time.monotonic() - began
+        retried = meter.retries() - retries if phase is Phase.TIMED else 0
     return Report(
         number=probe.number,
-        step_s=timed.step_s or warmup.step_s[1:],
-        warmup_step_s=warmup.step_s,
-        warmup_s=timed_began - began,
-        timed_s=ended - timed_began,
-        stopped_early=stopped,
-        loss=steps.loss,
-        peaks=replace(meter.peaks(), alloc_retries=meter.retries() - retries),
+        step_s=steps.step_s,
+        warmup_step_s=steps.warmup.step_s,
+        warmup_s=wall_s[Phase.WARMUP],
+        timed_s=wall_s[Phase.TIMED],
+        stopped_early=steps.stopped_early,
+        loss=stepper.loss,
+        peaks=replace(meter.peaks(), alloc_retries=retried),
         state_bytes=meter.held_bytes(),
-        conditions=conditions,
+        conditions=looking.conditions(),
     )
 
 
@@ -107,16 +102,20 @@ class _Progress:
             self._tell(Progress(self._number, self._steps))
 
 
-class _Steps:
-    """Optimizer steps of one candidate on synthetic tokens, timed between synchronisations."""
+class _Stepper:
+    """Optimizer steps of one candidate on random batches, timed between synchronisations."""
 
     def __init__(
-        self, probe: Probe, engine: Engine, world: World, vocab_size: int, progress: _Progress
+        self, probe: Probe, engine: Engine, world: World, model: ModelSpec, progress: _Progress
     ) -> None:
         generator = torch.Generator().manual_seed(1 + world.rank)
-        shape = (probe.micro_steps, probe.micro_batch, probe.seq_len + 1)
-        tokens = torch.randint(vocab_size, shape, generator=generator).to(world.device)
-        self._batches = [(ids[:, :-1].contiguous(), ids[:, 1:].contiguous()) for ids in tokens]
+        made = family(model.name)
+        batches = [
+            made.batch(model, probe.micro_batch, probe.seq_len, generator)
+            for _ in range(probe.micro_steps)
+        ]
+        self._batches = [{name: on_cpu.to(world.device) for name, on_cpu in batch.items()}
+                         for batch in batches]  # fmt: skip
         self._probe = probe
         self._engine = engine
         self._world = world
@@ -128,7 +127,7 @@ class _Steps:
         """This rank's loss of the last micro-step."""
         return float("nan") if self._loss is None else float(self._loss)
 
-    def run(self) -> list[float]:
+    def step(self) -> list[float]:
         """Seconds of one optimizer step of the real schedule, and of what ran of it; the slowest
         rank's.
 
@@ -138,15 +137,15 @@ class _Steps:
         *early, last = self._batches
         self._world.synchronize()
         began = time.perf_counter()
-        for ids_bt, targets_bt in early:
-            self._engine.forward_backward(ids_bt, targets_bt, last=False)
+        for batch in early:
+            self._engine.forward_backward(batch, last=False)
             self._progress.alive()
         scale = 1.0
         if early and self._probe.micro_steps < self._probe.grad_accum:
             self._world.synchronize()
             scale = (self._probe.grad_accum - 1) / len(early)
         between = time.perf_counter()
-        self._loss = self._engine.forward_backward(*last, last=True)
+        self._loss = self._engine.forward_backward(last, last=True)
         self._engine.update()
         self._world.synchronize()
         ended = time.perf_counter()

@@ -100,7 +100,14 @@ class CpuMeter:
 
     def peaks(self) -> Peaks:
         peak = status_bytes("VmHWM")
-        return Peaks(peak, peak, peak, peak, peak, 0)
+        return Peaks(
+            device_bytes=peak,
+            reserved_bytes=peak,
+            allocated_bytes=peak,
+            active_bytes=peak,
+            host_bytes=peak,
+            alloc_retries=0,
+        )
 
     def held_bytes(self) -> int:
         trim_heap()

@@ -11,16 +11,13 @@ import sys
 
 
 def main() -> None:
-    """Load the named ops as far as they can be had for this accelerator."""
+    """Load the named ops; one that cannot be had for this accelerator is an error."""
     # Leaving through SystemExit releases torch's lock on the folder of compiled extensions.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
     from deepspeed.accelerator import get_accelerator
-    from deepspeed.ops import __compatible_ops__ as compatible
 
     for name in sys.argv[1:]:
-        builder = get_accelerator().create_op_builder(name)
-        if builder is not None and compatible.get(builder.NAME, False):
-            builder.load()
+        get_accelerator().create_op_builder(name).load()
 
 
 if __name__ == "__main__":

@@ -11,10 +11,11 @@ from importlib import metadata
 import torch
 import torch._dynamo  # optimizers import it on first use: a second that belongs to this phase
 
-from autotune.wire.messages import Entered, Fault, Phase, Probe, Progress, Report, Start, Store
+from autotune.wire.messages import Entered, Fault, Probe, Progress, Report, Start, Store
+from autotune.wire.stopping import Phase
 from probes import faults
 from probes.conditions import Watch
-from probes.engines import Engine, load
+from probes.engines import ENGINES, Engine, load
 from probes.measure import measure
 from probes.memory import CpuMeter, CudaMeter, Meter
 from probes.world import World, join
@@ -29,8 +30,8 @@ class Live:
         self.engine = engine
         self._world = world
         self._meter = meter
-        self._vocab_size = start.model.vocab_size
-        self._watch = partial(Watch, start.device_uuid if start.device == "cuda" else None)
+        self._model = start.model
+        self._watch = partial(Watch, start.device_uuid if start.device_kind == "cuda" else None)
 
     def probe(self, request: Probe, send: Send) -> Report:
         return measure(
@@ -38,7 +39,7 @@ class Live:
             engine=self.engine,
             world=self._world,
             meter=self._meter,
-            vocab_size=self._vocab_size,
+            model=self._model,
             watch=self._watch,
             tell=send,
         )
@@ -46,13 +47,14 @@ class Live:
 
 def meter_for(start: Start) -> Meter:
     """The memory meter of this rank's device, before anything is allocated there."""
-    return CudaMeter(start.device_uuid) if start.device == "cuda" else CpuMeter()
+    return CudaMeter(start.device_uuid) if start.device_kind == "cuda" else CpuMeter()
 
 
-def build(start: Start, rank: int, meter: Meter, send: Send) -> Live:
+def set_up(start: Start, rank: int, meter: Meter, send: Send) -> Live:
     """Join the other ranks and build the engine under the memory limit."""
     send(Entered(Phase.BUILD))
-    world = join(rank, start, send)
+    row = ENGINES.get(start.engine)
+    world = join(rank, start, send, needs_group=row is None or row.needs_group)
     engine = load(start.engine)  # before the limit: a library is no part of the model's state
     meter.limit(start.capacity_bytes)
     torch.manual_seed(start.seed)
@@ -63,14 +65,14 @@ def build(start: Start, rank: int, meter: Meter, send: Send) -> Live:
     return live
 
 
-def fault(error: BaseException, phase: Phase, device_type: str, meter: Meter) -> Fault:
+def fault(error: BaseException, phase: Phase, device_kind: str, meter: Meter) -> Fault:
     """`error` as a message, with the peaks so far. Lifts the limit to have room to say it."""
     meter.lift()
     try:
         peaks = meter.peaks()
     except Exception:  # noqa: BLE001 - the error that is being reported is the one that counts
         peaks = None
-    return faults.fault(error, phase, device_type, peaks)
+    return faults.fault(error, phase, device_kind, peaks)
 
 
 def versions() -> dict[str, str]:
@@ -80,7 +82,7 @@ def versions() -> dict[str, str]:
         found["cuda"] = torch.version.cuda
         found["cudnn"] = str(torch.backends.cudnn.version())  # type: ignore[no-untyped-call]
         found["nccl"] = ".".join(map(str, torch.cuda.nccl.version()))  # type: ignore[no-untyped-call]
-    for package in ("deepspeed", "numpy"):
+    for package in filter(None, [*(row.package for row in ENGINES.values()), "numpy"]):
         try:
             found[package] = metadata.version(package)
         except metadata.PackageNotFoundError:

@@ -36,18 +36,22 @@ class World:
             torch.cuda.synchronize(self.device)
 
 
-def join(rank: int, start: Start, opened: Callable[[Store], None]) -> World:
+def join(
+    rank: int, start: Start, opened: Callable[[Store], None], *, needs_group: bool = True
+) -> World:
     """Meet the other ranks. Rank 0 opens the store on a free port and tells it through `opened`.
+
+    Where it is not needed, a rank that is alone joins no process group.
 
     Nobody chooses a port beforehand, so none can be taken in between.
     """
-    if start.device == "cuda":
+    if start.device_kind == "cuda":
         device = torch.device("cuda", rank)
         torch.cuda.set_device(device)
     else:
         device = torch.device("cpu")
-    if start.world_size == 1 and start.engine == "ddp":
-        return World(0, 1, device)  # the other engines want a group even of one
+    if start.world_size == 1 and not needs_group:
+        return World(0, 1, device)
     timeout = timedelta(
         minutes=30
     )  # the study's deadlines are shorter: it ends a group that hangs
@@ -68,11 +72,11 @@ def join(rank: int, start: Start, opened: Callable[[Store], None]) -> World:
     if rank == 0:
         opened(Store(host, port))
     dist.init_process_group(
-        "nccl" if start.device == "cuda" else "gloo",
+        "nccl" if start.device_kind == "cuda" else "gloo",
         store=store,
         rank=rank,
         world_size=start.world_size,
         timeout=timeout,
-        device_id=device if start.device == "cuda" else None,
+        device_id=device if start.device_kind == "cuda" else None,
     )
     return World(rank, start.world_size, device)

@@ -21,12 +21,16 @@ from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
 
-from autotune.device import Device, open_device
+from autotune.device import open_device
+from autotune.device.device import Device
 from autotune.outcome import others_share
 from autotune.runner import Job
 from autotune.runner.pool import Pool
-from autotune.space.space import Candidate, Limits, Workload
-from autotune.wire.messages import Report, Rule, interval
+from autotune.space.candidate import Candidate
+from autotune.space.space import Limits
+from autotune.space.workload import Workload
+from autotune.wire.messages import Report
+from autotune.wire.stopping import Rule, interval
 
 PROMISED = 0.03
 SEARCH_MICRO_STEPS = 2
@@ -57,7 +61,7 @@ class Pair:
         return self.scaled_s / self.full_s
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Schedule:
     """What was measured of one schedule, or why nothing was."""
 
@@ -100,7 +104,7 @@ def measured(
     """Every schedule of one engine and world size, in one live group."""
     engine, stage, ranks = setup
     name = f"{engine} stage {stage}" if stage else engine
-    candidate = Candidate(DEPTH, SEQ_LEN, MICRO_BATCH, stage)
+    candidate = Candidate(depth=DEPTH, seq_len=SEQ_LEN, micro_batch=MICRO_BATCH, zero_stage=stage)
     schedules = []
     with pool(device, engine, ranks) as runner:
         for accum in accums:
@@ -112,7 +116,11 @@ def measured(
                     pairs.append(pair(runner, candidate, accum, scaled_first=number % 2 == 0))
             except ProbeFailedError as error:
                 reason = str(error)
-            schedules.append(Schedule(name, ranks, accum, tuple(pairs), reason))
+            schedules.append(
+                Schedule(
+                    engine=name, ranks=ranks, grad_accum=accum, pairs=tuple(pairs), reason=reason
+                )
+            )
             print(f"{name}, {ranks} ranks, grad_accum {accum}: {len(pairs)}", file=sys.stderr)
     return schedules
 
@@ -124,7 +132,16 @@ def pool(device: Device, engine: str, ranks: int) -> Iterator[Pool]:
     with tempfile.TemporaryDirectory() as logs:
         runner = Pool(
             device=device,
-            workload=Workload("gpt", WIDTH, VOCAB_SIZE, "fp32", "adamw", engine, ranks, None),
+            workload=Workload(
+                model="gpt",
+                width=WIDTH,
+                vocab_size=VOCAB_SIZE,
+                dtype="fp32",
+                optimizer="adamw",
+                engine=engine,
+                world_size=ranks,
+                global_batch=None,
+            ),
             limits=Limits(capacity_bytes, 1.0, capacity_bytes, 1.0),
             logs=Path(logs),
             seed=0,
@@ -158,7 +175,14 @@ def run(runner: Pool, candidate: Candidate, grad_accum: int, micro_steps: int) -
     Raises:
         ProbeFailedError: it yielded no report.
     """
-    job = Job(candidate, grad_accum, micro_steps, RULE, needed_step_s=None, fresh=False)
+    job = Job(
+        candidate=candidate,
+        grad_accum=grad_accum,
+        micro_steps=micro_steps,
+        rule=RULE,
+        needed_step_s=None,
+        fresh=False,
+    )
     result = runner.run(job, time.monotonic() + DEADLINE_S)
     if result.report is None:
         raise ProbeFailedError(f"{result.verdict}: {result.reason}")

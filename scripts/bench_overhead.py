@@ -29,8 +29,8 @@ ROOT = Path(__file__).resolve().parents[1]
 # The study, with its accounts at the end. It is imported first to tell what the imports cost.
 CHILD = """
 import json, resource, sys
-from autotune.cli import main
-from autotune import study
+from autotune.commands.app import main
+from autotune.study import session
 imports = resource.getrusage(resource.RUSAGE_SELF)
 code = main(sys.argv[2:])
 whole = resource.getrusage(resource.RUSAGE_SELF)
@@ -44,7 +44,7 @@ with open(sys.argv[1], "w") as file:
 """
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Trial:
     """One row of trials.csv that took time."""
 
@@ -122,12 +122,12 @@ def read_trials(path: Path) -> list[Trial]:
         rows = list(csv.DictReader(file))
     trials = [
         Trial(
-            row["verdict"],
-            float(row["started_s"]),
-            float(row["probe_s"]),
-            float(row["group_start_s"]),
-            float(row["warmup_s"]) + float(row["timed_s"]),
-            int(row["attempts"]),
+            verdict=row["verdict"],
+            started_s=float(row["started_s"]),
+            probe_s=float(row["probe_s"]),
+            group_start_s=float(row["group_start_s"]),
+            step_s=float(row["warmup_s"]) + float(row["timed_s"]),
+            attempts=int(row["attempts"]),
         )
         for row in rows
     ]

@@ -15,7 +15,6 @@ from __future__ import annotations
 import argparse
 import csv
 import importlib.util
-import json
 import os
 import random
 import signal
@@ -33,16 +32,21 @@ from pathlib import Path
 
 from peers.task import Task
 
-from autotune.device import Device, open_device
-from autotune.engines import deepspeed
-from autotune.options import UsageError, parse_bytes
+from autotune.device import open_device
+from autotune.device.device import Device
+from autotune.errors import UsageError
 from autotune.outcome import Verdict
-from autotune.report.terminal import si
+from autotune.report.text import si
+from autotune.result.best import Best
 from autotune.runner import Job, Result
 from autotune.runner.local import OPS
 from autotune.runner.pool import Pool
-from autotune.space.space import Candidate, Limits, Workload
-from autotune.wire.messages import Peaks, Rule, interval
+from autotune.space.candidate import Candidate
+from autotune.space.space import Limits
+from autotune.space.workload import Workload
+from autotune.units import parse_bytes
+from autotune.wire.messages import Peaks
+from autotune.wire.stopping import Rule, interval
 
 SCRIPTS = Path(__file__).resolve().parent
 DEPTH, WIDTH, VOCAB_SIZE, SEQ_LEN = 4, 256, 4096, 128
@@ -51,11 +55,22 @@ STUDIES = (
     ("this project, wider space", ("--seq-len", "64,128,256", "--checkpointing", "none,full")),
 )
 CEILING = 0.8
-WORKLOAD = Workload("gpt", WIDTH, VOCAB_SIZE, "fp32", "adamw", "ddp", 1, None)
+WORKLOAD = Workload(
+    model="gpt",
+    width=WIDTH,
+    vocab_size=VOCAB_SIZE,
+    dtype="fp32",
+    optimizer="adamw",
+    engine="ddp",
+    world_size=1,
+    global_batch=None,
+)
 RULE = Rule(
     warmup_steps=3, warmup_tolerance=0.2, warmup_limit_s=1.0,
     timed_steps=5, half_width=0.02, timed_limit_s=1.5,
 )  # fmt: skip
+PEER_OPS = ("ShareMemCommBuilder",)
+"""What DeepSpeed uses on a CPU. Compiled once a machine, for minutes: no cost of a search."""
 DEADLINE_S = 180.0
 REMARK_CHARACTERS = 160
 
@@ -91,7 +106,7 @@ class Schedule:
     grad_accum: int = 1
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Found:
     """What one tool came to, and what that took."""
 
@@ -153,13 +168,14 @@ class Ended:
 def main() -> None:
     options = parse()
     device = open_device("cpu")
-    axis = [Schedule(Candidate(DEPTH, SEQ_LEN, size)) for size in range(1, options.most + 1)]
+    axis = [
+        Schedule(Candidate(depth=DEPTH, seq_len=SEQ_LEN, micro_batch=size))
+        for size in range(1, options.most + 1)
+    ]
     limits = Limits(options.capacity, CEILING, device.infos[0].capacity_bytes, 1.0)
     rows: list[Found] = []
     with tempfile.TemporaryDirectory() as scratch:
-        # Compiled once a machine, for minutes: no cost of a search.
-        needed = deepspeed.ops(axis[0].candidate, replace(WORKLOAD, engine="deepspeed"), "cpu")
-        run([*OPS, *needed], Path(scratch, "ops.log"), options.limit_s)
+        run([*OPS, *PEER_OPS], Path(scratch, "ops.log"), options.limit_s)
         for peer in PEERS:
             asked = task(options, tempfile.mkdtemp(dir=scratch), peer.mode)
             rows.append(searched(peer, asked, options.limit_s))
@@ -193,23 +209,38 @@ def capacity_bytes(text: str) -> int:
 
 
 def task(options: argparse.Namespace, folder: str, mode: str) -> Task:
-    return Task(folder, DEPTH, WIDTH, VOCAB_SIZE, SEQ_LEN, options.most, options.capacity, mode)
+    return Task(
+        folder=folder,
+        depth=DEPTH,
+        width=WIDTH,
+        vocab_size=VOCAB_SIZE,
+        seq_len=SEQ_LEN,
+        most=options.most,
+        capacity_bytes=options.capacity,
+        mode=mode,
+    )
 
 
 def searched(peer: Peer, asked: Task, limit_s: float) -> Found:
     """Have `peer` look for a micro-batch."""
     missing = [name for name in peer.modules if importlib.util.find_spec(name) is None]
     if missing:
-        return Found(peer.name, remark=f"not installed: {', '.join(missing)}")
+        return Found(tool=peer.name, remark=f"not installed: {', '.join(missing)}")
     log = Path(asked.folder, "log")
     command = [sys.executable, str(SCRIPTS / "peers" / peer.script), str(asked.write())]
     ended = run(command, log, limit_s)
     print(f"{peer.name}: {ended.wall_s:.0f} s", file=sys.stderr)
-    row = Found(peer.name, None, ended.wall_s, asked.counted("launch"), asked.counted("oom"))
+    row = Found(
+        tool=peer.name,
+        schedule=None,
+        wall_s=ended.wall_s,
+        launches=asked.counted("launch"),
+        ooms=asked.counted("oom"),
+    )
     answer = asked.answer
     if answer is None:
         return replace(row, remark=failure(ended, log))
-    candidate = Candidate(DEPTH, SEQ_LEN, answer.micro_batch)
+    candidate = Candidate(depth=DEPTH, seq_len=SEQ_LEN, micro_batch=answer.micro_batch)
     return replace(row, schedule=Schedule(candidate, answer.grad_accum))
 
 
@@ -224,15 +255,12 @@ def studied(name: str, flags: Sequence[str], options: argparse.Namespace, folder
     ]  # fmt: skip
     ended = run(command, log, options.limit_s)
     print(f"{name}: {ended.wall_s:.0f} s", file=sys.stderr)
-    row = Found(name, None, ended.wall_s, *accounts(out))
+    launches, ooms = accounts(out)
+    row = Found(tool=name, wall_s=ended.wall_s, launches=launches, ooms=ooms)
     best = out / "best.json"
     if not best.exists():
         return replace(row, remark=failure(ended, log))
-    config = json.loads(best.read_text())["config"]
-    candidate = Candidate(
-        DEPTH, config["seq_len"], config["micro_batch"], checkpointing=config["checkpointing"]
-    )
-    return replace(row, schedule=Schedule(candidate))
+    return replace(row, schedule=Schedule(Best.read(best).config.candidate))
 
 
 def accounts(study: Path) -> tuple[int, int]:
@@ -313,7 +341,14 @@ def measure(
 def probe(runner: Pool, schedule: Schedule) -> Result:
     """One measurement; memory counts as too small only where a fresh group runs out of it."""
     accum = schedule.grad_accum
-    job = Job(schedule.candidate, accum, accum, RULE, needed_step_s=None, fresh=False)
+    job = Job(
+        candidate=schedule.candidate,
+        grad_accum=accum,
+        micro_steps=accum,
+        rule=RULE,
+        needed_step_s=None,
+        fresh=False,
+    )
     result = runner.run(job, time.monotonic() + DEADLINE_S)
     if result.verdict is Verdict.OOM and result.warm:
         result = runner.run(replace(job, fresh=True), time.monotonic() + DEADLINE_S)

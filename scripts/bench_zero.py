@@ -22,11 +22,16 @@ from dataclasses import dataclass, replace
 from importlib.metadata import version
 from pathlib import Path
 
-from autotune.device import Device, open_device
+from autotune.device import open_device
+from autotune.device.device import Device
+from autotune.engines import engine_of, state_bytes
 from autotune.runner import Job, Result
 from autotune.runner.pool import Pool
-from autotune.space.space import Candidate, Limits, Workload
-from autotune.wire.messages import Report, Rule
+from autotune.space.candidate import Candidate
+from autotune.space.space import Limits
+from autotune.space.workload import Workload
+from autotune.wire.messages import Report
+from autotune.wire.stopping import Rule
 
 VOCAB_SIZE = 256
 SEQ_LEN = 16
@@ -90,7 +95,7 @@ class Control:
     """By engine: what it holds between steps besides state."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Row:
     """One line of the table. Bytes are those of the rank that holds most."""
 
@@ -168,7 +173,9 @@ def measured(
     rows: list[Row | Failed] = []
     with pool(device, work) as runner:
         for stage, offload in cases:
-            candidate = Candidate(depth, SEQ_LEN, 1, stage, offload)
+            candidate = Candidate(
+                depth=depth, seq_len=SEQ_LEN, micro_batch=1, zero_stage=stage, offload=offload
+            )
             result = probe(runner, work, candidate)
             if result.report is None:
                 rows.append(Failed(work.world_size, candidate, result.reason))
@@ -207,19 +214,28 @@ def controlled(device: Device, ranks: int) -> Control | str:
     base_bytes = 0
     with pool(device, work) as runner:
         for stage in (1, 0):
-            candidate = Candidate(1, SEQ_LEN, 1, stage)
+            candidate = Candidate(depth=1, seq_len=SEQ_LEN, micro_batch=1, zero_stage=stage)
             result = probe(runner, work, candidate)
             if result.report is None:
                 return f"the control failed: {result.reason}"
             held_bytes = result.report.state_bytes
-            state_bytes = static_theory_bytes(work, candidate)
-            library_bytes[work.engine_of(candidate)] = held_bytes - state_bytes
+            theory_bytes = static_theory_bytes(work, candidate)
+            library_bytes[engine_of(work, candidate).name] = held_bytes - theory_bytes
             base_bytes = result.report.peaks.device_bytes - held_bytes
     return Control(base_bytes, library_bytes)
 
 
 def workload(width: int, ranks: int) -> Workload:
-    return Workload("gpt", width, VOCAB_SIZE, "fp32", "adamw", "auto", ranks, None)
+    return Workload(
+        model="gpt",
+        width=width,
+        vocab_size=VOCAB_SIZE,
+        dtype="fp32",
+        optimizer="adamw",
+        engine="auto",
+        world_size=ranks,
+        global_batch=None,
+    )
 
 
 @contextmanager
@@ -241,7 +257,9 @@ def pool(device: Device, work: Workload) -> Iterator[Pool]:
 def probe(runner: Pool, work: Workload, candidate: Candidate) -> Result:
     """A few steps of `candidate` in a group of its own."""
     began = time.monotonic()
-    job = Job(candidate, grad_accum=1, micro_steps=1, rule=RULE, needed_step_s=None, fresh=True)
+    job = Job(
+        candidate=candidate, grad_accum=1, micro_steps=1, rule=RULE, needed_step_s=None, fresh=True
+    )
     result = runner.run(job, began + DEADLINE_S)
     took_s = time.monotonic() - began
     case = f"{work.world_size} ranks, {candidate.key}"
@@ -251,21 +269,21 @@ def probe(runner: Pool, work: Workload, candidate: Candidate) -> Result:
 
 def row(work: Workload, candidate: Candidate, report: Report, control: Control) -> Row:
     """What was measured of `candidate`, and what accounts for it."""
-    library = Cause(LIBRARY, control.library_bytes[work.engine_of(candidate)])
+    library = Cause(LIBRARY, control.library_bytes[engine_of(work, candidate).name])
     return Row(
-        work.world_size,
-        candidate,
-        report.state_bytes,
-        static_theory_bytes(work, candidate),
-        report.peaks.device_bytes - control.base_bytes,
-        report.loss,
-        (library, *buffers(work, candidate)),
+        ranks=work.world_size,
+        candidate=candidate,
+        static_bytes=report.state_bytes,
+        theory_bytes=static_theory_bytes(work, candidate),
+        peak_bytes=report.peaks.device_bytes - control.base_bytes,
+        loss=report.loss,
+        causes=(library, *buffers(work, candidate)),
     )
 
 
 def static_theory_bytes(work: Workload, candidate: Candidate) -> float:
     """State of one rank between steps: weights, optimizer, and gradients where they are kept."""
-    state = work.state_bytes(candidate)
+    state = state_bytes(work, candidate)
     share = gradients_kept(work, candidate)
     gradients = FP32_BYTES * work.shape(candidate.depth).parameters * share
     return state.weights + state.optimizer + state.host + gradients

@@ -25,11 +25,21 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
-sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
+sys.path.insert(0, str(ROOT))
 
 import psutil  # noqa: E402
-from support.fuzz import PARSERS, fuzz  # noqa: E402
-from support.hostile import (  # noqa: E402
+
+from autotune.commands.app import parsed  # noqa: E402
+from autotune.commands.tune import Tune  # noqa: E402
+from autotune.errors import UsageError  # noqa: E402
+from autotune.folder.folder import Folder  # noqa: E402
+from autotune.folder.journal import Journal  # noqa: E402
+from autotune.outcome import Verdict  # noqa: E402
+from autotune.runner import local  # noqa: E402
+from autotune.space.space import Space  # noqa: E402
+from autotune.testbed import open_testbed  # noqa: E402
+from tests.support.fuzz import PARSERS, fuzz  # noqa: E402
+from tests.support.hostile import (  # noqa: E402
     QUICK_SPACE,
     Findings,
     HostileStudy,
@@ -37,16 +47,9 @@ from support.hostile import (  # noqa: E402
     kill_and_resume,
     run_out_and_resume,
 )
-from support.many import descend  # noqa: E402
-from support.pools import SMALL, Started  # noqa: E402
-from support.programs import QUICK_RANK  # noqa: E402
-
-from autotune.folder.journal import Journal  # noqa: E402
-from autotune.options import Options, UsageError  # noqa: E402
-from autotune.outcome import Verdict  # noqa: E402
-from autotune.runner import local  # noqa: E402
-from autotune.samplers import adapter as sampler  # noqa: E402
-from autotune.space.space import Space  # noqa: E402
+from tests.support.many import descend  # noqa: E402
+from tests.support.pools import SMALL, Started  # noqa: E402
+from tests.support.programs import QUICK_RANK  # noqa: E402
 
 WIDE = ["--device", "cpu", "--depth", "1,2,3,4", "--seq-len", "64,128", "--micro-batch", "1:8"]
 FAULTS = "hang:0.02,stop:0.01,killed:0.09,leave:0.09,garbage:0.09"
@@ -58,9 +61,9 @@ FUZZ_SHARES = {
 }  # fmt: skip
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Row:
-    """What came of one kind of fault."""
+    """What came of one sort of fault."""
 
     what: str
     injected: int
@@ -88,15 +91,15 @@ def row(what: str, found: Sequence[Findings], note: str = "") -> Row:
         if not each.sound:
             print(each, file=sys.stderr)
     return Row(
-        what,
-        len(found),
-        sum(f.lost for f in found),
-        sum(f.twice for f in found),
-        sum(f.torn_best for f in found),
-        sum(f.differs for f in found),
-        sum(f.residue for f in found),
-        sum(bool(f.error) for f in found),
-        note,
+        what=what,
+        injected=len(found),
+        lost=sum(f.lost for f in found),
+        twice=sum(f.twice for f in found),
+        torn=sum(f.torn_best for f in found),
+        differs=sum(f.differs for f in found),
+        residue=sum(f.residue for f in found),
+        failed=sum(bool(f.error) for f in found),
+        note=note,
     )
 
 
@@ -106,6 +109,7 @@ class Campaign:
     def __init__(self, folder: Path, workers: int, seed: int) -> None:
         self._folder = folder
         self._workers = workers
+        self._seed = seed
         self._random = random.Random(seed)
         self._seed = seed
         self._studies = 0
@@ -158,26 +162,28 @@ class Campaign:
             time.sleep(0.01)
         process.kill()
         process.communicate()
-        journal = study.out / "optuna.log"
-        space = _space()
+        folder, space = Folder(study.out), _space()
 
         def told() -> int:
-            return len(Journal(study.out, sampler.make(space, Options(), "cpu")).past.records)
+            return len(Journal.open(folder, space).past.records)
 
-        data = journal.read_bytes()
+        data = folder.optuna_log.read_bytes()
         start = data.rfind(b"\n", 0, data.rstrip(b"\n").rfind(b"\n")) + 1
-        journal.write_bytes(data[:start])
+        folder.optuna_log.write_bytes(data[:start])
         whole = told()
         lost = failed = 0
         for size in range(start, len(data) + 1):
-            journal.write_bytes(data[:size])
+            folder.optuna_log.write_bytes(data[:size])
             try:
                 lost += told() < whole
             except UsageError as error:
                 print(error, file=sys.stderr)
                 failed += 1
         return Row(
-            "journal cut at each byte of its end", len(data) + 1 - start, lost, failed=failed
+            what="journal cut at each byte of its end",
+            injected=len(data) + 1 - start,
+            lost=lost,
+            failed=failed,
         )
 
     def faulty(self, count: int) -> Row:
@@ -197,11 +203,16 @@ class Campaign:
             late_s.append(time.monotonic() - began - BUDGET_S)
             failed += process.returncode not in (0, 5) or late_s[-1] > LATE_S
             residue += len(study.residue())
-            verdicts += Counter(verdict for kind, _, verdict, *_ in study.trials())
+            verdicts += Counter(verdict for _, _, verdict, *_ in study.trials())
         broken = verdicts["hung"] + verdicts["crashed"]
         note = f"{verdicts['hung']} hung; ended {max(late_s):+.1f} s from the budget's end at most"
-        return Row("probes that hang or crash, 3 of 10", broken, residue=residue, failed=failed,
-                   note=note)  # fmt: skip
+        return Row(
+            what="probes that hang or crash, 3 of 10",
+            injected=broken,
+            residue=residue,
+            failed=failed,
+            note=note,
+        )
 
     def trials(self, side: int = 8) -> Row:
         """Trials in a row that run out of memory, with a machine of formulas."""
@@ -209,8 +220,12 @@ class Campaign:
         verdicts = descend(self._folder / "many", side)
         note = f"{(time.monotonic() - began) / side**3:.2f} s each of the study's own"
         failed = int(verdicts["oom"] != side**3 - 1)
-        return Row("trials in a row that run out of memory", verdicts["oom"], failed=failed,
-                   note=note)  # fmt: skip
+        return Row(
+            what="trials in a row that run out of memory",
+            injected=verdicts["oom"],
+            failed=failed,
+            note=note,
+        )
 
     def groups(self, count: int) -> Row:
         """Worker groups in a row that all run out of memory."""
@@ -230,18 +245,23 @@ class Campaign:
             local.WORKER = real
         left = sum(b - a for a, b in zip(before, after, strict=True))
         failed = sum(verdict != Verdict.OOM for verdict in verdicts)
-        return Row("groups in a row that run out of memory", count, residue=left, failed=failed,
-                   note=f"the study's process grew by {grown / 2**20:.1f} MiB")  # fmt: skip
+        return Row(
+            what="groups in a row that run out of memory",
+            injected=count,
+            residue=left,
+            failed=failed,
+            note=f"the study's process grew by {grown / 2**20:.1f} MiB",
+        )
 
     def fuzz(self, count: int) -> Iterator[Row]:
         for name in PARSERS:
             tried, failed = 0, 0
             try:
-                tried = fuzz(name, max(1, int(count * FUZZ_SHARES[name])))
+                tried = fuzz(name, max(1, int(count * FUZZ_SHARES[name])), self._seed)
             except Exception as error:  # noqa: BLE001 - counted, and shown
                 print(f"{name}: {error!r}", file=sys.stderr)
                 failed = 1
-            yield Row(f"wrong input: {name}", tried, failed=failed)
+            yield Row(what=f"wrong input: {name}", injected=tried, failed=failed)
 
     def _map(self, one: Callable[[Any], Findings], over: Sequence[Any]) -> list[Findings]:
         with ThreadPoolExecutor(self._workers) as threads:
@@ -249,13 +269,9 @@ class Campaign:
 
 
 def _space() -> Space:
-    from autotune.commands.app import app
-    from autotune.device import open_device
-    from autotune.device.cpu import cores, host_memory_bytes
-    from autotune.space.space import resolve
-
-    request = app(QUICK_SPACE, exit_on_error=False, result_action="return_value")
-    return resolve(request.options, open_device("cpu"), host_memory_bytes(), cores())
+    request = parsed(QUICK_SPACE)
+    assert isinstance(request, Tune)
+    return open_testbed(request.options.device).space(request.options)
 
 
 def table(rows: Iterable[Row]) -> str:

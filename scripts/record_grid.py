@@ -12,6 +12,7 @@ measurement that other programs disturbed is made again, later.
 from __future__ import annotations
 
 import argparse
+import math
 import os
 import random
 import sys
@@ -19,28 +20,30 @@ import tempfile
 import time
 from collections import Counter, defaultdict
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from cyclopts import CycloptsError
 
 from autotune.budget import StopFlag
-from autotune.commands import app as cli
-from autotune.device import Device, check_idle, open_device
-from autotune.device.cpu import cores, host_memory_bytes
-from autotune.folder import provenance
-from autotune.options import UsageError, parse_duration_s, parse_share
+from autotune.commands.app import parsed
+from autotune.commands.exits import ExitCode, one_line
+from autotune.commands.tune import Tune
+from autotune.device.idle import check_idle
+from autotune.errors import UsageError
+from autotune.options import Options
 from autotune.outcome import others_share
-from autotune.predict.trace import Activations
+from autotune.predict.trace import Trace
 from autotune.replay import grid
-from autotune.replay.device import ReplayDevice
-from autotune.runner import Job, Result, StopRequestedError
-from autotune.runner.describe import Trace
-from autotune.runner.pool import Pool
-from autotune.space.space import Candidate, Space, resolve
-from autotune.study.study import rule_for
-from autotune.wire.messages import Rule
+from autotune.runner import Job, Result, Runner, StopRequestedError
+from autotune.space.candidate import Candidate
+from autotune.space.space import Space
+from autotune.study.prober import rule_for
+from autotune.testbed import REPLAY, open_testbed
+from autotune.testbed.testbed import Testbed, Wiring
+from autotune.units import parse_duration_s, parse_share
+from autotune.wire.stopping import Rule
 
 GROUP_CANDIDATES = 16
 """A group is ended after so many, so that what favours one group is shared out."""
@@ -49,7 +52,7 @@ TRIES = 4
 """Of one measurement that the machine keeps disturbing; the last one is kept as it is."""
 
 
-class Recording:
+class GridFile:
     """One file, and what it still lacks."""
 
     def __init__(self, path: Path, header: dict[str, Any], space: Space, repeats: int) -> None:
@@ -90,9 +93,13 @@ class Recording:
 
     def add(self, candidate: Candidate, result: Result) -> None:
         row = grid.Row(
-            candidate, self._done[candidate], result.verdict, result.group_start_s,
-            result.report, result.reason,
-        )  # fmt: skip
+            candidate=candidate,
+            repeat=self._done[candidate],
+            verdict=result.verdict,
+            group_start_s=result.group_start_s,
+            report=result.report,
+            reason=result.reason,
+        )
         with self._path.open("a") as file:
             file.write(grid.row_line(row))
             file.flush()
@@ -100,49 +107,73 @@ class Recording:
         self._done[candidate] += 1
 
 
+@dataclass(frozen=True)
+class Settings:
+    """How every candidate is measured."""
+
+    rule: Rule
+    calm: float
+    """What other programs may take of a probe, as a share of the processor's time."""
+
+
 def record(
-    recording: Recording, runner: Pool, space: Space, rule: Rule, *,
-    calm: float, rng: random.Random, stop: StopFlag,
-) -> None:  # fmt: skip
-    """Measure what `recording` lacks. Raises `StopRequestedError` on a signal."""
+    file: GridFile,
+    runner: Runner,
+    space: Space,
+    settings: Settings,
+    *,
+    rng: random.Random,
+    stop: StopFlag,
+) -> None:
+    """Measure what `file` lacks. Raises `StopRequestedError` on a signal."""
     tries: Counter[Candidate] = Counter()
-    while recording.missing:
-        for group in recording.next_pass(rng):
+    while file.missing:
+        for group in file.next_pass(rng):
             runner.retire(time.monotonic() + PROBE_LIMIT_S)
             start_s = 0.0
             for candidate in group:
                 if stop:
                     raise StopRequestedError
-                accum = space.workload.grad_accum(candidate)
-                assert accum is not None
-                job = Job(candidate, accum, accum, rule, None, fresh=False)
+                accum = space.workload.micro_steps(candidate)
+                job = Job(
+                    candidate=candidate,
+                    grad_accum=accum,
+                    micro_steps=accum,
+                    rule=settings.rule,
+                    needed_step_s=None,
+                    fresh=False,
+                )
                 result = runner.run(job, time.monotonic() + PROBE_LIMIT_S)
                 start_s = start_s or result.group_start_s
                 share = 0.0
                 if result.report is not None:
                     share = others_share(result.report.conditions)
                 tries[candidate] += 1
-                kept = share <= calm or tries[candidate] >= TRIES
+                kept = share <= settings.calm or tries[candidate] >= TRIES
                 if kept:
-                    recording.add(candidate, replace(result, group_start_s=start_s))
+                    file.add(candidate, replace(result, group_start_s=start_s))
                     start_s = 0.0
                     tries[candidate] = 0
                 again = "" if kept else f"  disturbed {share:.0%}, to be made again"
-                print(f"{recording.missing:5} {candidate.key:36} {result.verdict}{again}")
+                print(f"{file.missing:5} {candidate.key:36} {result.verdict}{again}")
 
 
-def traced(space: Space, device: Device) -> Activations | None:
-    """The trace that a study starts from, so that a replay can start from it too."""
-    with tempfile.TemporaryDirectory(prefix="autotune-grid-") as logs:
-        failures: list[str] = []
-        trace = Trace(space, device, Path(logs), failures.append)
-        try:
-            while (found := trace.poll()) is None and not failures:
-                time.sleep(0.1)
-        finally:
-            trace.close()
+def traced(testbed: Testbed, space: Space, wiring: Wiring) -> Trace | None:
+    """The trace that a study starts from, so that a replay can start from it too.
+
+    None where there will be none. Raises `StopRequestedError` on a signal.
+    """
+    failures: list[str] = []
+    tracer = testbed.tracer(space, replace(wiring, note=failures.append))
+    try:
+        while (found := tracer.poll()) is None and not failures:
+            if wiring.stop():
+                raise StopRequestedError
+            time.sleep(0.1)
+    finally:
+        tracer.close()
     for failure in failures:
-        print(failure, file=sys.stderr)
+        wiring.note(failure)
     return found
 
 
@@ -156,57 +187,64 @@ def main(arguments: Sequence[str]) -> int:
     split = list(arguments).index("--") if "--" in arguments else len(arguments)
     asked = parser.parse_args(arguments[:split])
     try:
-        return _record(asked, list(arguments[split + 1 :]))
+        request = parsed(list(arguments[split + 1 :]))
+        if request is None:  # --help or --version was all
+            return ExitCode.FOUND
+        if not isinstance(request, Tune):
+            raise UsageError("after -- come the options of a study, and no other command")
+        return _record(asked, request.options)
     except (UsageError, CycloptsError) as error:
-        print(f"record_grid: {cli.one_line(error)}", file=sys.stderr)
-        return cli.ExitCode.USAGE
+        print(f"record_grid: {one_line(error)}", file=sys.stderr)
+        return ExitCode.USAGE
 
 
-def _record(asked: argparse.Namespace, space_arguments: list[str]) -> int:
-    request = cli.app(
-        space_arguments, exit_on_error=False, print_error=False, result_action="return_value"
-    )
-    device = open_device(request.options.device)
-    if isinstance(device, ReplayDevice):
+def _record(asked: argparse.Namespace, options: Options) -> int:
+    if options.device.startswith(REPLAY):
         raise UsageError("--device: a recording is no device to record; use cpu or cuda")
-    check_idle(device, request.options.allow_busy)
-    space = resolve(request.options, device, host_memory_bytes(), cores())
+    testbed = open_testbed(options.device)
+    kind = testbed.device.kind
+    check_idle(testbed.device, options.allow_busy)
+    space = testbed.space(options)
     limit_s = parse_duration_s(asked.limit, "--limit")
     calm = parse_share(asked.calm, "--calm")
-    rule = replace(rule_for(device.kind, 0), warmup_limit_s=limit_s, timed_limit_s=limit_s)
+    rule = replace(rule_for(kind, options), warmup_limit_s=limit_s, timed_limit_s=limit_s)
     header = {
         "schema_version": grid.SCHEMA_VERSION,
-        "kind": device.kind,
+        "kind": kind,
         "space": space.manifest(),
-        "fingerprint": provenance.fingerprint(device, space),
+        "fingerprint": testbed.fingerprint(space),
         "settings": {"limit_s": limit_s, "calm": calm, "group_candidates": GROUP_CANDIDATES},
     }
-    if not asked.path.exists():
-        trace = traced(space, device)
-        header |= {} if trace is None else {"trace": grid.trace_header(trace)}
-    recording = Recording(asked.path, header, space, asked.repeats)
-    print(f"{len(space.candidates)} candidates, {recording.missing} measurements to make")
     stop = StopFlag()
     with tempfile.TemporaryDirectory(prefix="autotune-grid-") as logs:
-        runner = Pool(
-            device=device, workload=space.workload, limits=space.limits, logs=Path(logs),
-            seed=request.options.seed, stop=lambda: bool(stop), on_phase=lambda phase, steps: None,
+        wiring = Wiring(
+            logs=Path(logs),
+            seed=options.seed,
+            budget_s=math.inf,
+            stop=lambda: bool(stop),
+            on_phase=lambda phase, steps: None,
             note=lambda text: print(text, file=sys.stderr),
-        )  # fmt: skip
-        stop.kill = runner.kill
-        rng = random.Random(asked.seed + recording.missing)
+        )
         try:
-            record(recording, runner, space, rule, calm=calm, rng=rng, stop=stop)
+            if not asked.path.exists():
+                trace = traced(testbed, space, wiring)
+                header |= {} if trace is None else {"trace": grid.trace_header(trace)}
+            file = GridFile(asked.path, header, space, asked.repeats)
+            print(f"{len(space.candidates)} candidates, {file.missing} measurements to make")
+            rng = random.Random(asked.seed + file.missing)
+            runner = testbed.runner(space, wiring)
+            stop.kill = runner.kill
+            try:
+                record(file, runner, space, Settings(rule, calm), rng=rng, stop=stop)
+            finally:
+                runner.close()
         except StopRequestedError:
-            print(
-                f"stopped; {recording.missing} measurements are missing: the same command goes on"
-            )
-            return cli.ExitCode.STOPPED
+            print("stopped; the same command goes on with what is missing")
+            return ExitCode.STOPPED
         finally:
-            runner.close()
             stop.restore()
     print(f"complete: {asked.path}")
-    return cli.ExitCode.FOUND
+    return ExitCode.FOUND
 
 
 if __name__ == "__main__":

@@ -8,10 +8,11 @@ from typing import Any, Literal
 import pytest
 from hypothesis import settings
 
-from autotune.device import BusyProcess, DeviceInfo
+from autotune.device.device import BusyProcess, DeviceInfo
 
-settings.register_profile("no deadline", deadline=None)  # no test depends on the machine's speed
-settings.load_profile("no deadline")
+# No test depends on the machine's speed, or tries other examples than the last time.
+settings.register_profile("steady", deadline=None, derandomize=True)
+settings.load_profile("steady")
 
 
 @dataclass
@@ -38,7 +39,14 @@ class FakeDevice:
 @pytest.fixture
 def cpu() -> FakeDevice:
     """A host of 16 GiB."""
-    return FakeDevice("cpu", (DeviceInfo(0, "cpu", "a processor", 16 * 2**30, False),))
+    return FakeDevice(
+        "cpu",
+        (
+            DeviceInfo(
+                index=0, uuid="cpu", name="a processor", capacity_bytes=16 * 2**30, bf16=False
+            ),
+        ),
+    )
 
 
 @pytest.fixture
@@ -47,8 +55,10 @@ def gpus() -> FakeDevice:
     return FakeDevice(
         "cuda",
         (
-            DeviceInfo(0, "GPU-0", "a GPU", 80 * 2**30, True),
-            DeviceInfo(1, "GPU-1", "a smaller GPU", 40 * 2**30, True),
+            DeviceInfo(index=0, uuid="GPU-0", name="a GPU", capacity_bytes=80 * 2**30, bf16=True),
+            DeviceInfo(
+                index=1, uuid="GPU-1", name="a smaller GPU", capacity_bytes=40 * 2**30, bf16=True
+            ),
         ),
     )
 

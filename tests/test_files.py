@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from autotune.errors import UsageError
 from autotune.files import LOCK, hold, write_whole
-from autotune.options import UsageError
 
 HOLDER = """
 import sys, time

@@ -10,7 +10,25 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parent.parent
+from tests.support.programs import ROOT
+
+FLOORS = (
+    ("errors",),
+    ("wire", "units", "budget"),
+    ("models", "device", "files"),
+    ("space",),
+    ("engines", "outcome"),
+    ("predict", "result"),
+    ("samplers", "runner", "report", "export"),
+    ("options",),
+    ("folder", "replay"),
+    ("testbed",),
+    ("study",),
+    ("commands",),
+)
+"""The folders and modules of `autotune`, from the ground up. Imports only go down."""
+FLOOR_OF = {room: floor for floor, rooms in enumerate(FLOORS) for room in rooms}
+ENTRANCE = "autotune.__main__"
 
 
 def module_name(path: Path) -> str:
@@ -50,14 +68,49 @@ def importers(*packages: str, among: tuple[str, ...]) -> set[str]:
     }
 
 
+def room(module: str) -> str:
+    """The folder or module right under `autotune` that `module` is in."""
+    return module.split(".")[1]
+
+
+def arrows() -> Iterator[tuple[str, str]]:
+    """A module of `autotune` and another one that it imports."""
+    for module, names in IMPORTS.items():
+        if within(module, "autotune") and module not in ("autotune", ENTRANCE):
+            yield from ((module, name) for name in names & IMPORTS.keys() - {module, "autotune"})
+
+
 def test_the_walk_sees_both_packages() -> None:
-    assert {
-        "autotune.commands.app",
-        "autotune.wire",
-        "autotune.device.cpu",
-        "probes.faults",
-    } <= set(IMPORTS)
-    assert "autotune.options" in IMPORTS["autotune.space.space"]
+    assert {"autotune.commands.app", "autotune.device.cpu", "probes.faults"} <= set(IMPORTS)
+    assert "autotune.units" in IMPORTS["autotune.options"]
+
+
+def test_every_module_has_its_floor() -> None:
+    found = {room(m) for m in IMPORTS if within(m, "autotune") and "." in m}
+    assert found - {"__main__"} == set(FLOOR_OF)
+
+
+def test_imports_only_go_down() -> None:
+    upward = [
+        f"{module} imports {name}"
+        for module, name in arrows()
+        if room(module) != room(name) and FLOOR_OF[room(name)] >= FLOOR_OF[room(module)]
+    ]
+    assert upward == []
+
+
+def test_no_circle_of_modules() -> None:
+    """A folder's face may be imported by what is in it, if that is not imported by the face."""
+    below = {module: {n for m, n in arrows() if m == module} for module in IMPORTS}
+
+    def reaches(module: str, target: str, seen: set[str]) -> bool:
+        for name in below.get(module, set()) - seen:
+            seen.add(name)
+            if name == target or reaches(name, target, seen):
+                return True
+        return False
+
+    assert [module for module in below if reaches(module, module, set())] == []
 
 
 def test_probes_import_only_the_wire_of_autotune() -> None:
@@ -70,18 +123,14 @@ def test_autotune_never_imports_probes_or_torch() -> None:
     assert importers("probes", "torch", "deepspeed", among=("autotune",)) == set()
 
 
-def test_only_study_sampler_and_journal_import_optuna() -> None:
-    allowed = {"autotune.study.study", "autotune.samplers.adapter", "autotune.folder.journal"}
-    assert importers("optuna", among=("autotune", "probes")) <= allowed
-
-
-def test_export_and_report_read_records_and_never_the_live_study() -> None:
-    live = ("autotune.study", "autotune.samplers", "autotune.folder", "autotune.runner")
-    assert importers(*live, among=("autotune.export", "autotune.report")) == set()
+def test_optuna_is_known_to_samplers_and_the_journal_alone() -> None:
+    known = importers("optuna", among=("autotune", "probes"))
+    assert {m for m in known if not within(m, "autotune.samplers")} == {"autotune.folder.journal"}
 
 
 def test_the_wire_needs_the_standard_library_alone() -> None:
-    roots = {name.split(".")[0] for name in IMPORTS["autotune.wire.messages"]}
+    names = {n for m, names in IMPORTS.items() if within(m, "autotune.wire") for n in names}
+    roots = {n.split(".")[0] for n in names if not within(n, "autotune.wire")}
     assert roots <= sys.stdlib_module_names
 
 

@@ -21,6 +21,8 @@ from jsonschema import Draft202012Validator
 
 from autotune.result.best import load_schema
 
+pytestmark = pytest.mark.slow
+
 TINY = ["--device", "cpu", "--depth", "1", "--seq-len", "32", "--micro-batch", "1,2",
         "--vocab-size", "256", "--checkpointing", "none"]  # fmt: skip
 PATIENCE_S = 120.0
@@ -106,7 +108,7 @@ def gone(processes: list[psutil.Process], within_s: float) -> bool:
 
 
 def test_the_main_job_writes_a_confirmed_best_json_that_validates(run: Run) -> None:
-    command = run("--budget", "60s", "--trials", "2", "--finals", "1", *TINY)
+    command = run("--budget", "4m", "--trials", "2", "--finals", "1", *TINY)
     code, stdout, stderr = command.end()
     assert (code, stderr) == (0, "")
     best = command.best()
@@ -122,7 +124,7 @@ def test_the_main_job_writes_a_confirmed_best_json_that_validates(run: Run) -> N
 
 
 def test_a_study_whose_output_nobody_reads_any_more_ends_as_it_would_have(run: Run) -> None:
-    command = run("--budget", "60s", "--trials", "2", "--finals", "1", *TINY)
+    command = run("--budget", "4m", "--trials", "2", "--finals", "1", *TINY)
     assert command.process.stdout is not None
     command.process.stdout.readline()
     command.process.stdout.close()

@@ -3,29 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autotune.options import (
-    Checkpointing,
-    GlobalBatch,
-    Options,
-    UsageError,
-    gib,
-    parse_bytes,
-    parse_duration_s,
-    parse_global_batch,
-    parse_ints,
-    parse_names,
-    parse_share,
-)
+from autotune.errors import UsageError
+from autotune.options import Options
+from autotune.space.candidate import Checkpointing
+from autotune.space.workload import GlobalBatch, parse_global_batch
+from autotune.units import gib, parse_bytes, parse_duration_s, parse_ints, parse_names, parse_share
 
 
 def checkpointing(text: str, flag: str) -> tuple[str, ...]:
-    return parse_names(text, flag, Checkpointing)
+    return parse_names(text, flag, get_args(Checkpointing))
 
 
 PARSERS: list[Callable[[str, str], Any]] = [

@@ -15,7 +15,7 @@ from typing import Any, Literal
 
 import psutil
 
-from autotune.device import BusyProcess, DeviceInfo
+from autotune.device.device import BusyProcess, DeviceInfo
 
 PROC = Path("/proc")
 CGROUPS = Path("/sys/fs/cgroup")
@@ -35,7 +35,15 @@ class CpuDevice:
         self._cores = cores(proc, cgroups)
         name = f"{model}, {self._cores} core{'s' if self._cores > 1 else ''}"
         capacity_bytes = host_memory_bytes(proc, cgroups)
-        self.infos = (DeviceInfo(0, "cpu", name, capacity_bytes, bool(flags & _BF16_FLAGS)),)
+        self.infos = (
+            DeviceInfo(
+                index=0,
+                uuid="cpu",
+                name=name,
+                capacity_bytes=capacity_bytes,
+                bf16=bool(flags & _BF16_FLAGS),
+            ),
+        )
 
     def in_use_bytes(self) -> tuple[int, ...]:
         """Always 0: on the CPU the device is the process, and here there is none of a rank's.

@@ -17,8 +17,8 @@ from typing import Any, Literal
 import psutil
 import pynvml as nvml
 
-from autotune.device import BusyProcess, DeviceInfo
 from autotune.device.cpu import cores
+from autotune.device.device import BusyProcess, DeviceInfo
 
 
 @dataclass(frozen=True)
@@ -212,11 +212,11 @@ def _named(entry: str, gpus: list[Gpu]) -> tuple[Unit, ...]:
 def _info(index: int, unit: Unit) -> DeviceInfo:
     major, _ = nvml.nvmlDeviceGetCudaComputeCapability(unit.gpu)
     return DeviceInfo(
-        index,
-        unit.uuid,
-        _text(nvml.nvmlDeviceGetName(unit.handle)),
-        int(nvml.nvmlDeviceGetMemoryInfo(unit.handle).total),
-        major >= 8,  # Ampere: CUDA programming guide, "Compute Capabilities"
+        index=index,
+        uuid=unit.uuid,
+        name=_text(nvml.nvmlDeviceGetName(unit.handle)),
+        capacity_bytes=int(nvml.nvmlDeviceGetMemoryInfo(unit.handle).total),
+        bf16=major >= 8,  # Ampere: CUDA programming guide, "Compute Capabilities"
     )
 
 

@@ -1,4 +1,6 @@
-"""Candidate -> DeepSpeed config: probes build their engine from this very dict, export writes it.
+"""DeepSpeed ZeRO 0 to 3, with offload.
+
+Probes build their engine from the very config that `DeepSpeed.config` returns and exports hand on.
 
 Buffers are sized to the model. DeepSpeed's defaults (5e8 elements a bucket, 1e9 live parameters)
 are made for models of many billions and would be most of the memory of a small one.
@@ -6,42 +8,81 @@ are made for models of many billions and would be most of the memory of a small 
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
-from autotune.space.space import Candidate, Workload
-from autotune.wire.messages import CLIP_NORM, LEARNING_RATE, MUON_LEARNING_RATE
+from autotune.engines.engine import Engine, StateBytes
+from autotune.space.candidate import Build, Candidate
+from autotune.space.workload import Workload
+from autotune.wire.recipe import CLIP_NORM, LEARNING_RATE, MUON_LEARNING_RATE
 
 _NEVER = 2**31 - 1
 
 
-def config(candidate: Candidate, workload: Workload, kind: str) -> dict[str, Any]:
-    """The DeepSpeed config of `candidate` on devices of `kind` ("cpu" or "cuda")."""
-    accum = workload.grad_accum(candidate)
-    return {
-        "train_micro_batch_size_per_gpu": candidate.micro_batch,
-        "gradient_accumulation_steps": accum,
-        "train_batch_size": workload.global_batch_samples(candidate),
-        "gradient_clipping": CLIP_NORM,
-        "bf16": {"enabled": workload.dtype == "bf16"},
-        "fp16": {"enabled": workload.dtype == "fp16"},
-        "optimizer": _optimizer(candidate, workload, kind),
-        # Off a real CPU Adam the offloaded optimizer is torch's own.
-        "zero_force_ds_cpu_optimizer": kind == "cuda",
-        "zero_optimization": _zero(candidate, workload, kind),
-        "steps_per_print": _NEVER,
-        "wall_clock_breakdown": False,
-    }
+class DeepSpeed(Engine):
+    """Weights and gradients in the training dtype; ZeRO steps on an fp32 copy of its partition."""
+
+    name = "deepspeed"
+    stages = (0, 1, 2, 3)
+    offloads = True
+    package = "deepspeed"
+    package_name = "DeepSpeed"
+
+    def state(self, workload: Workload, of: Candidate | Build) -> StateBytes:
+        whole = super().state(workload, of)
+        if of.offload == "none":
+            return whole
+        # It also keeps what passes through: stages 1 and 2 the updated weights' partition,
+        # stage 3 the fp32 gradients' (stage_1_and_2.py and stage3.py of its runtime/zero).
+        passing = 4.0 if of.zero_stage == 3 else self.weight_bytes(workload.dtype)
+        moved = replace(
+            whole,
+            optimizer=0.0,
+            host=whole.optimizer,
+            passing=passing * workload.shape(of.depth).parameters / workload.world_size,
+        )
+        if of.offload == "all":
+            moved = replace(moved, weights=0.0, host=moved.host + whole.weights)
+        return moved
+
+    def weight_bytes(self, dtype: str) -> float:
+        return 4.0 if dtype == "fp32" else 2.0
+
+    def keeps_copies(self, dtype: str, zero_stage: int) -> bool:
+        """Only plain fp32 training steps on the weights."""
+        return dtype != "fp32" or zero_stage > 0
+
+    def gradient_copies(self, zero_stage: int) -> float:
+        """Flattened, or on its way: scripts/bench_zero.py measures two to three."""
+        return 2.0 if zero_stage else 0.0
+
+    def library_bytes(self, device_kind: str) -> int:
+        return 80 * 2**20 if device_kind == "cpu" else 0
+
+    def config(self, candidate: Candidate, workload: Workload, device_kind: str) -> dict[str, Any]:
+        """In DeepSpeed's own words."""
+        return {
+            "train_micro_batch_size_per_gpu": candidate.micro_batch,
+            "gradient_accumulation_steps": workload.grad_accum(candidate),
+            "train_batch_size": workload.global_batch_samples(candidate),
+            "gradient_clipping": CLIP_NORM,
+            "bf16": {"enabled": workload.dtype == "bf16"},
+            "fp16": {"enabled": workload.dtype == "fp16"},
+            "optimizer": _optimizer(candidate, workload, device_kind),
+            # Off a real CPU Adam the offloaded optimizer is torch's own.
+            "zero_force_ds_cpu_optimizer": device_kind == "cuda",
+            "zero_optimization": _zero(candidate, workload, device_kind),
+            "steps_per_print": _NEVER,
+            "wall_clock_breakdown": False,
+        }
+
+    def ops(self, candidate: Candidate, workload: Workload, device_kind: str) -> set[str]:
+        """Builders of the ops that an engine of `config` loads, by DeepSpeed's names."""
+        torch_adam = _optimizer(candidate, workload, device_kind)["params"]["torch_adam"]
+        return set() if torch_adam else {"CPUAdamBuilder"}
 
 
-def ops(candidate: Candidate, workload: Workload, kind: str) -> set[str]:
-    """Builders of the ops that an engine of `config` loads, by DeepSpeed's names."""
-    found = {"ShareMemCommBuilder"} if kind == "cpu" else set()
-    if not _optimizer(candidate, workload, kind)["params"]["torch_adam"]:
-        found.add("CPUAdamBuilder")
-    return found
-
-
-def _optimizer(candidate: Candidate, workload: Workload, kind: str) -> dict[str, Any]:
+def _optimizer(candidate: Candidate, workload: Workload, device_kind: str) -> dict[str, Any]:
     """AdamW, or Muon for the blocks' matrices with AdamW for the rest.
 
     torch's AdamW needs no compiler. An optimizer that is offloaded beside a GPU is DeepSpeed's CPU
@@ -51,7 +92,7 @@ def _optimizer(candidate: Candidate, workload: Workload, kind: str) -> dict[str,
         "betas": [0.9, 0.999],
         "eps": 1e-8,
         "weight_decay": 0.01,
-        "torch_adam": kind == "cpu" or candidate.offload == "none",
+        "torch_adam": device_kind == "cpu" or candidate.offload == "none",
     }
     if workload.optimizer == "muon":
         return {
@@ -61,12 +102,12 @@ def _optimizer(candidate: Candidate, workload: Workload, kind: str) -> dict[str,
     return {"type": "AdamW", "params": adam | {"lr": LEARNING_RATE}}
 
 
-def _zero(candidate: Candidate, workload: Workload, kind: str) -> dict[str, Any]:
+def _zero(candidate: Candidate, workload: Workload, device_kind: str) -> dict[str, Any]:
     shape = workload.shape(candidate.depth)
     # One block's gradients are reduced while the block before it is in backward. The embedding
     # and the head are larger than that and get buckets of their own.
-    block = 12 * shape.width**2
-    on_gpu = kind == "cuda"
+    block = shape.largest_block
+    on_gpu = device_kind == "cuda"
     zero: dict[str, Any] = {
         "stage": candidate.zero_stage,
         "reduce_bucket_size": block,

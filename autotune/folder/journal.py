@@ -1,14 +1,7 @@
-"""The study folder: every path in it, the Optuna storage, and the tables written as it goes.
+"""Optuna's journal, the record of record: each trial with its outcome, finals, and how runs ended.
 
-manifest.json   what was asked, on what: options, space, fingerprint
-optuna.log      Optuna's journal, the record of record: each trial with its outcome
-trials.csv      the same trials for people, one row as each ends
-logs/           stdout and stderr of every rank
-best.json       the result
-lock            who is writing here now
-
-Whatever interrupts a study, optuna.log holds what was told: only its last line can be torn. What
-else is written can be made from it.
+Whatever interrupts a study, it holds what was told: only its last line can be torn. What else is
+written in the folder can be made from it.
 """
 
 from __future__ import annotations
@@ -16,28 +9,28 @@ from __future__ import annotations
 import io
 import json
 import os
-import shutil
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import optuna
-import pandas as pd
 from optuna.storages import JournalStorage
 from optuna.storages.journal import JournalFileBackend, JournalFileOpenLock
 from optuna.trial import FrozenTrial, Trial, TrialState
 
-from autotune.files import write_whole
-from autotune.folder import trials
+from autotune.errors import UsageError
+from autotune.folder.ending import Ended, Ending
+from autotune.folder.folder import Folder
 from autotune.folder.manifest import Changes
-from autotune.options import UsageError
+from autotune.folder.table import Table
 from autotune.outcome import Outcome, Record, Verdict, outcome_from
-from autotune.samplers.adapter import SpaceSampler
-from autotune.space.space import AXES, Candidate, Limits
-from autotune.study.ending import Ended, Ending
-from autotune.wire.messages import build
+from autotune.samplers.ask import Ask
+from autotune.samplers.sampler import Adapter, Asked, candidate_of
+from autotune.space.candidate import AXES, Candidate
+from autotune.space.space import Limits, Space
+from autotune.wire.codec import parse, to_json
 
 # The state each verdict has in Optuna: what was measured, what did not fit, what broke.
 _STATES = {
@@ -67,51 +60,63 @@ class _NoLock(JournalFileOpenLock):
 
 
 class Journal:
-    """Owner of one study folder."""
+    """Owner of a study's trials: Optuna's study of them, and the table for people."""
 
-    def __init__(self, folder: Path, sampler: SpaceSampler) -> None:
-        """Begin the Optuna study in `folder`, or go on with the one that is there.
+    def __init__(self, optuna_study: optuna.Study, table: Table | None) -> None:
+        self.optuna_study = optuna_study
+        self._table = table
+        self._adapter: Adapter | None = None
+        self.cut_bytes = 0
+        """What was torn at the end of Optuna's journal."""
+        self._end_running()
+        self.past = _past(optuna_study)
+
+    @classmethod
+    def in_memory(cls) -> Journal:
+        """Of a study that leaves nothing behind."""
+        optuna.logging.set_verbosity(optuna.logging.WARNING)
+        return cls(optuna.create_study(direction="maximize"), None)
+
+    @classmethod
+    def open(cls, folder: Folder, space: Space) -> Journal:
+        """Begin the study in `folder`, or go on with the one that is there.
 
         Trials that were running are told as failed, or with the outcome that they had reached.
 
         Raises:
             UsageError: what is there cannot be read back.
         """
-        self.folder = folder
-        self.logs = folder / "logs"
-        self.best = folder / "best.json"
-        self._trials_csv = folder / "trials.csv"
-        self.logs.mkdir(parents=True, exist_ok=True)
-        for left in self.logs.glob("*.tmp"):  # of ranks whose study was killed
-            shutil.rmtree(left, ignore_errors=True)
         optuna.logging.set_verbosity(optuna.logging.WARNING)
-        path = folder / "optuna.log"
-        if not path.exists() and (self.best.exists() or self._trials_csv.exists()):
+        path = folder.optuna_log
+        if not path.exists() and (folder.best.exists() or folder.trials.exists()):
             raise UsageError(f"{path}: is missing, and with it what was measured; start anew")
-        self.cut_bytes = repair(path)
-        """What was torn at the end of Optuna's journal."""
+        cut_bytes = repair(path)
         try:
-            storage = JournalStorage(JournalFileBackend(str(path), _NoLock(str(path))))
-            there = _NAME in optuna.get_all_study_names(storage)
-            self.study = (
-                optuna.load_study(storage=storage, sampler=sampler, study_name=_NAME)
-                if there
-                else optuna.create_study(
-                    storage=storage, sampler=sampler, study_name=_NAME, direction="maximize"
-                )
-            )
-            self._end_running()
-            self.past = _past(self.study)
+            journal = cls(_load(path), Table(folder.trials))
         except OSError:
             raise
         except Exception as error:  # whatever it is that a damaged journal makes Optuna raise
             raise UsageError(
                 f"{path}: cannot be read back: {type(error).__name__}: {error!s:.200}"
             ) from error
-        known = [*(r.candidate for r in self.past.records), *self.past.interrupted]
-        strangers = [candidate.key for candidate in known if not sampler.knows(candidate)]
+        journal.cut_bytes = cut_bytes
+        past = journal.past
+        known = [*(record.candidate for record in past.records), *past.interrupted]
+        strangers = set(known).difference(space.candidates)
         if strangers:
-            raise UsageError(f"{path}: {strangers[0]} is no candidate of this study's space")
+            first = min(strangers, key=known.index)
+            raise UsageError(f"{path}: {first.key} is no candidate of this study's space")
+        return journal
+
+    def use(self, adapter: Adapter) -> None:
+        """Have its sampler asked from now on."""
+        self._adapter = adapter
+        self.optuna_study.sampler = adapter
+
+    def ask(self, ask: Ask) -> Asked:
+        """A new trial, of a candidate that `ask` allows."""
+        assert self._adapter is not None, "`use` comes before this"
+        return self._adapter.ask(self.optuna_study, ask)
 
     def begin(self, argv: Sequence[str], budget_s: float, accepted: Changes) -> None:
         """Note that a run begins, of which the study has `budget_s` in all."""
@@ -119,18 +124,18 @@ class Journal:
             "argv": list(argv), "spent_s": self.past.spent_s, "budget_s": budget_s,
             "accepted_changes": accepted,
         }  # fmt: skip
-        self.study.set_user_attr(f"session-{len(self.sessions):04d}", session)
-        self.study.set_user_attr("ended", None)
+        self.optuna_study.set_user_attr(f"session-{len(self.sessions):04d}", session)
+        self.optuna_study.set_user_attr("ended", None)
 
     @property
     def sessions(self) -> list[dict[str, Any]]:
         """What every run of this study was started with, the first one included."""
-        return _sessions(self.study)
+        return _sessions(self.optuna_study)
 
     def end(self, ended: Ended, elapsed_s: float) -> None:
         """Note how it ended."""
         told = {"code": ended.code.value, "message": ended.message, "elapsed_s": elapsed_s}
-        self.study.set_user_attr("ended", told)
+        self.optuna_study.set_user_attr("ended", told)
 
     def begin_probe(self, trial: Trial, elapsed_s: float, asked: Sequence[int]) -> None:
         """Note that `trial` is being probed, one of a round whose trials are `asked`."""
@@ -151,15 +156,15 @@ class Journal:
             trial.set_constraint(name, excess)
         if outcome.measurement is not None and value is not None:
             trial.report(value, outcome.measurement.step.steps)
-        trial.set_user_attr("outcome", _jsonable(asdict(outcome)))
+        trial.set_user_attr("outcome", to_json(outcome))
         state = _STATES[outcome.verdict]
-        self.study.tell(trial, value if state == TrialState.COMPLETE else None, state)
+        self.optuna_study.tell(trial, value if state == TrialState.COMPLETE else None, state)
         self._append([record])
 
     def add_final(self, record: Record) -> None:
         """Record a final: a measurement of a candidate that already has its trial."""
-        final = {"candidate": asdict(record.candidate), "outcome": asdict(record.outcome)}
-        self.study.set_user_attr(f"final-{record.number:04d}", _jsonable(final))
+        final = {"candidate": to_json(record.candidate), "outcome": to_json(record.outcome)}
+        self.optuna_study.set_user_attr(f"final-{record.number:04d}", final)
         self._append([record])
 
     def add_skipped(self, records: Sequence[Record]) -> None:
@@ -168,27 +173,24 @@ class Journal:
 
     def rewrite(self, records: Sequence[Record]) -> None:
         """Make trials.csv anew, of `records`."""
-        ordered = sorted(records, key=lambda r: r.outcome.started_s)
-        write_whole(self._trials_csv, _table(ordered).to_csv(index=False))
+        if self._table is not None:
+            self._table.rewrite(records)
 
     def _append(self, records: Sequence[Record]) -> None:
-        new = not self._trials_csv.exists()
-        _table(records).to_csv(
-            self._trials_csv, mode="a", header=new, index=False,
-            encoding="utf-8", errors="backslashreplace",
-        )  # fmt: skip
+        if self._table is not None:
+            self._table.append(records)
 
     def _end_running(self) -> None:
-        for trial in self.study.get_trials(deepcopy=False, states=(TrialState.RUNNING,)):
+        for trial in self.optuna_study.get_trials(deepcopy=False, states=(TrialState.RUNNING,)):
             state, value = TrialState.FAIL, None
             if "outcome" in trial.user_attrs:  # it had ended, and all but its state was written
                 state = _STATES[_outcome(trial).verdict]
             if state == TrialState.COMPLETE:
                 value = trial.intermediate_values[trial.last_step or 0]
-            self.study.tell(trial.number, value, state)
+            self.optuna_study.tell(trial.number, value, state)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Past:
     """What the earlier runs of a study came to."""
 
@@ -210,28 +212,28 @@ class Past:
     """How the last run ended; None where it did not get to say so."""
 
 
-def _past(study: optuna.Study) -> Past:
-    """Read `study` back. Raises all kinds of errors where its journal is damaged."""
-    trials = study.get_trials(deepcopy=False)
+def _past(optuna_study: optuna.Study) -> Past:
+    """Read a study back. Raises all kinds of errors where its journal is damaged."""
+    trials = optuna_study.get_trials(deepcopy=False)
     told = [trial for trial in trials if "outcome" in trial.user_attrs]
-    known = {_candidate(trial.params) for trial in told}
+    known = {candidate_of(trial.params) for trial in told}
     untold = [
         trial
         for trial in trials
         if "outcome" not in trial.user_attrs and trial.params.keys() >= set(AXES)
     ]
-    lost = [trial for trial in untold if _candidate(trial.params) not in known]
+    lost = [trial for trial in untold if candidate_of(trial.params) not in known]
     begun = [trial.user_attrs["began"] for trial in trials if "began" in trial.user_attrs]
     deaths = Counter(
-        _candidate(trial.params)
+        candidate_of(trial.params)
         for trial in untold
         if "began" in trial.user_attrs and "excused" not in trial.user_attrs
     )
     records = [
-        *(Record(t.number, "search", _candidate(t.params), _outcome(t)) for t in told),
-        *_finals(study),
+        *(Record(t.number, "search", candidate_of(t.params), _outcome(t)) for t in told),
+        *_finals(optuna_study),
     ]
-    sessions, ended = _sessions(study), study.user_attrs.get("ended")
+    sessions, ended = _sessions(optuna_study), optuna_study.user_attrs.get("ended")
     marks_s = [
         0.0,
         *map(_ended_s, records),
@@ -241,7 +243,7 @@ def _past(study: optuna.Study) -> Past:
     return Past(
         trials=len(trials),
         records=sorted(records, key=_ended_s),
-        interrupted=list(dict.fromkeys(_candidate(trial.params) for trial in lost)),
+        interrupted=list(dict.fromkeys(candidate_of(trial.params) for trial in lost)),
         round_begun=any(trial.number in each["round"] for trial in lost for each in begun),
         suspects={candidate for candidate, times in deaths.items() if times > 1},
         spent_s=max(marks_s),
@@ -250,17 +252,24 @@ def _past(study: optuna.Study) -> Past:
     )
 
 
-def _sessions(study: optuna.Study) -> list[dict[str, Any]]:
-    attributes = study.user_attrs
+def _sessions(optuna_study: optuna.Study) -> list[dict[str, Any]]:
+    attributes = optuna_study.user_attrs
     return [attributes[key] for key in sorted(attributes) if key.startswith("session-")]
 
 
-def _finals(study: optuna.Study) -> Iterator[Record]:
-    for key, final in study.user_attrs.items():
+def _finals(optuna_study: optuna.Study) -> Iterator[Record]:
+    for key, final in optuna_study.user_attrs.items():
         if key.startswith("final-"):
-            candidate = build(Candidate, final["candidate"])
+            candidate = parse(Candidate, final["candidate"])
             number = int(key.removeprefix("final-"))
             yield Record(number, "final", candidate, outcome_from(final["outcome"]))
+
+
+def _load(path: Path) -> optuna.Study:
+    storage = JournalStorage(JournalFileBackend(str(path), _NoLock(str(path))))
+    if _NAME in optuna.get_all_study_names(storage):
+        return optuna.load_study(storage=storage, study_name=_NAME)
+    return optuna.create_study(storage=storage, study_name=_NAME, direction="maximize")
 
 
 def repair(path: Path) -> int:
@@ -294,12 +303,6 @@ def _is_entry(line: bytes) -> bool:
         return False
 
 
-def _table(records: Sequence[Record]) -> pd.DataFrame:
-    # As objects: beside an unknown value, pandas would write every number of bytes as a float.
-    rows = [trials.row(r) for r in records]
-    return pd.DataFrame(rows, columns=list(trials.COLUMNS), dtype=object)
-
-
 def _ended_s(record: Record) -> float:
     return record.outcome.started_s + record.outcome.probe_s
 
@@ -326,17 +329,3 @@ def constraints(outcome: Outcome, limits: Limits) -> dict[str, float]:
             "host_memory": peaks.host_bytes / limits.host_limit_bytes - 1,
         }
     return {"device_memory": _BEYOND, "host_memory": 0.0}
-
-
-def candidate_of(trial: Trial) -> Candidate:
-    """The candidate that a trial's parameters name."""
-    return _candidate(trial.params)
-
-
-def _candidate(params: dict[str, Any]) -> Candidate:
-    return Candidate(**{axis: params[axis] for axis in AXES})
-
-
-def _jsonable(value: Any) -> Any:
-    """`value` with tuples as lists and enums as text, as Optuna's journal will read it back."""
-    return json.loads(json.dumps(value))

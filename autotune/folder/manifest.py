@@ -8,22 +8,17 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence, Set
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from autotune.device import Device
+from autotune.errors import UsageError
 from autotune.files import MANIFEST, write_whole
-from autotune.folder import provenance
-from autotune.options import Options, UsageError
-from autotune.replay.device import ReplayDevice
+from autotune.options import Options
 from autotune.space.space import Limits, Space
-from autotune.wire.messages import WireError, build
+from autotune.wire.codec import FormatError, parse, to_json
 
 SCHEMA_VERSION = 1
-_FLAGS = {"budget_s": "budget", "capacity_bytes": "capacity"}
-"""Options whose flags are not their names."""
-_NOT_KEPT = ("out",)
 _FOR_GOOD = ("space.workload", "space.axes", "space.size")
 """Paths of what no `--accept-changed` can bridge: the candidates are others."""
 
@@ -31,7 +26,7 @@ Changes = dict[str, tuple[Any, Any]]
 """Path of a field to what it was and what it is."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Manifest:
     """Its fields are JSON types."""
 
@@ -46,9 +41,16 @@ class Manifest:
         """Raises OSError."""
         write_whole(folder / MANIFEST, json.dumps(asdict(self), indent=2) + "\n")
 
-    def arguments(self) -> list[str]:
-        """The options as a command line would have them."""
-        return [flag for name, value in self.options.items() for flag in _flag(name, value)]
+    def asked(self) -> Options:
+        """The options that the study was started with, checked as those of a command line are.
+
+        Raises:
+            UsageError: there is one that this version does not know or would not take.
+        """
+        try:
+            return Options.from_json(self.options)
+        except UsageError as error:
+            raise UsageError(f"--resume {self.folder}: its options: {error}") from error
 
     def limits(self) -> Limits:
         """What a configuration may use: a resumed study keeps it, as its verdicts stand on it.
@@ -57,10 +59,9 @@ class Manifest:
             UsageError: the manifest has none.
         """
         try:
-            limits: Limits = build(Limits, self.space.get("limits"))
-        except WireError as error:
+            return parse(Limits, self.space.get("limits"))
+        except FormatError as error:
             raise UsageError(f"--resume {self.folder}: {MANIFEST}: {error}") from error
-        return limits
 
     def changes(self, now: Manifest) -> Changes:
         """What of space and fingerprint is not as it was."""
@@ -72,19 +73,18 @@ class Manifest:
 
 
 def manifest_of(
-    options: Options, space: Space, device: Device, folder: Path, argv: Sequence[str]
+    options: Options, space: Space, fingerprint: dict[str, Any], folder: Path, argv: Sequence[str]
 ) -> Manifest:
-    """What a study with these `options` stands on now."""
-    if isinstance(device, ReplayDevice):
-        fingerprint = device.study_fingerprint()
-        options = replace(options, device=f"replay:{device.grid.path.absolute()}")
-    else:
-        fingerprint = provenance.fingerprint(device, space)
+    """What a study with these `options` stands on now: devices and software by `fingerprint`."""
     made = Manifest(
-        SCHEMA_VERSION, list(argv), provenance.plain(options), str(folder), space.manifest(),
-        fingerprint,
-    )  # fmt: skip
-    return _parsed(json.dumps(asdict(made)))  # as it will be read back
+        schema_version=SCHEMA_VERSION,
+        argv=list(argv),
+        options=options.to_json(),
+        folder=str(folder),
+        space=space.manifest(),
+        fingerprint=fingerprint,
+    )
+    return parse(Manifest, to_json(made))  # as it will be read back
 
 
 def read(folder: Path) -> Manifest:
@@ -145,23 +145,8 @@ def _parsed(text: str) -> Manifest:
     body = json.loads(text)
     version = body.get("schema_version") if isinstance(body, dict) else None
     if version != SCHEMA_VERSION:
-        raise WireError(f"schema_version is {version!r}")
-    manifest: Manifest = build(Manifest, body)
-    return manifest
-
-
-def _flag(name: str, value: Any) -> Iterator[str]:
-    flag = "--" + _FLAGS.get(name, name.replace("_", "-"))
-    if name in _NOT_KEPT or value is None or value is False:
-        return
-    if value is True:
-        yield flag
-    elif isinstance(value, dict):  # a global batch
-        yield f"{flag}={value.get('amount')}{'tok' if value.get('unit') == 'tokens' else ''}"
-    elif isinstance(value, list):
-        yield f"{flag}={','.join(map(str, value))}"
-    else:
-        yield f"{flag}={value}"
+        raise FormatError(f"schema_version is {version!r}")
+    return parse(Manifest, body)
 
 
 def _differences(path: str, then: Any, now: Any) -> Iterator[tuple[str, Any, Any]]:

@@ -1,17 +1,15 @@
-"""Where numbers come from: software, environment and options, as JSON types."""
+"""Where numbers come from: devices, software and environment, as JSON types."""
 
 from __future__ import annotations
 
-import json
 import os
 import platform
 from collections.abc import Sequence
-from dataclasses import asdict
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
-from autotune.device import Device
-from autotune.options import Options
+from autotune.device.device import Device
+from autotune.engines import ENGINES
 from autotune.outcome import Record
 from autotune.space.space import Space
 
@@ -19,7 +17,8 @@ from autotune.space.space import Space
 def software() -> dict[str, str]:
     """Versions of what decides the numbers, without importing it."""
     found = {"python": platform.python_version(), "platform": platform.platform()}
-    for package in ("torch", "deepspeed", "optuna", "numpy", "autotune"):
+    engines = (engine.package for engine in ENGINES.values() if engine.package)
+    for package in ("torch", *engines, "optuna", "numpy", "autotune"):
         try:
             found[package] = version(package)
         except PackageNotFoundError:
@@ -61,9 +60,3 @@ def environment(device: Device, space: Space) -> dict[str, Any]:
     """What the ranks ran under: allocator, thread and communication settings."""
     ranks = dict(os.environ) | device.rank_environment(space.workload.world_size)
     return {"variables": {k: v for k, v in sorted(ranks.items()) if k.startswith(_TELLING)}}
-
-
-def plain(options: Options) -> dict[str, Any]:
-    """`options` as JSON types."""
-    plain: dict[str, Any] = json.loads(json.dumps(asdict(options), default=str))
-    return plain

@@ -1,28 +1,45 @@
-"""Arithmetic of the model: dimensions, parameter counts and FLOPs, without building it."""
+"""The `gpt` family: a decoder with rotary positions, RMSNorm and an untied head."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-HEAD_DIM = 64
+from autotune.errors import UsageError
+from autotune.models.defaults import Defaults
+from autotune.wire.recipe import HEAD_DIM
+
+BLOCK_FLOATS = 23
+"""Floats a token and channel that a block keeps for its backward pass (probes/models/gpt.py)."""
+LOGIT_BYTES = 12
+"""A token and vocabulary entry: logits, their log-softmax and its gradient, in fp32."""
+
+# Chosen so that a 2-core CPU sees most of its space in two minutes and a data-centre GPU has a
+# 30-minute search in which the largest candidates do not fit. A small vocabulary on the CPU keeps
+# the head from taking the whole step of a small model.
+_DEFAULTS = {
+    "cpu": Defaults((2, 4), (64, 128), tuple(range(1, 17)), 4096),
+    "cuda": Defaults(
+        (12, 16, 20, 24), (1024, 2048), (1, 2, 4, 8, 12, 16, 24, 32, 48, 64, 96, 128), 32768
+    ),
+}
 
 
 @dataclass(frozen=True)
 class GptShape:
-    """Dimensions of the `gpt` model: `depth` blocks of `width` channels, heads of 64."""
+    """Dimensions of one model: `depth` blocks of `width` channels, in heads of `HEAD_DIM`."""
 
     depth: int
     width: int
     vocab_size: int
 
     @property
-    def heads(self) -> int:
-        return self.width // HEAD_DIM
+    def block_matrices(self) -> int:
+        return self.depth * self.largest_block
 
     @property
-    def block_matrices(self) -> int:
-        """Parameters of the blocks' matrices: 12·d² each."""
-        return 12 * self.depth * self.width**2
+    def largest_block(self) -> int:
+        """12·d²: all blocks are alike."""
+        return 12 * self.width**2
 
     @property
     def matmul_parameters(self) -> int:
@@ -46,7 +63,32 @@ class GptShape:
         """
         return 6.0 * self.matmul_parameters + 12.0 * self.depth * self.width * seq_len
 
+    def block_bytes(self, checkpointing: str, dtype: str) -> float:
+        """With checkpointing a block keeps its input, and one at a time all of it."""
+        one = float(BLOCK_FLOATS * self.width * (4 if dtype == "fp32" else 2))
+        if checkpointing == "none":
+            return one * self.depth
+        return one * (1 + self.depth / BLOCK_FLOATS)
 
-def gpt_shape(depth: int, width: int | None, vocab_size: int) -> GptShape:
-    """The shape at `depth`; the width is 64 x depth unless it is given."""
-    return GptShape(depth, width or HEAD_DIM * depth, vocab_size)
+    @property
+    def head_bytes(self) -> float:
+        return float(LOGIT_BYTES * self.vocab_size)
+
+
+class Gpt:
+    """The family: the width follows from the depth unless it is given."""
+
+    width_rule = f"{HEAD_DIM} x depth"
+
+    def shape(self, depth: int, width: int | None, vocab_size: int) -> GptShape:
+        return GptShape(depth, width or HEAD_DIM * depth, vocab_size)
+
+    def check_width(self, width: int) -> None:
+        if width % HEAD_DIM:
+            raise UsageError(
+                f"--width {width}: must be a multiple of {HEAD_DIM}, the size of an attention"
+                f" head, e.g. {max(HEAD_DIM, round(width / HEAD_DIM) * HEAD_DIM)}"
+            )
+
+    def defaults(self, device_kind: str) -> Defaults:
+        return _DEFAULTS[device_kind]

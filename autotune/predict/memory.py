@@ -2,7 +2,7 @@
 
 It orders and aims the search, and explains. It never rules a candidate out.
 
-Sources: state as in `state.py`; activations grow with tokens, layer by layer, as in
+Sources: state as in `engines/engine.py`; activations grow with tokens, layer by layer, as in
 arXiv 2205.05198 (section 4). The peak is either at the end of the forward pass, when all
 activations are held, or at the end of the backward pass, when all gradients are: a hinge.
 """
@@ -14,25 +14,16 @@ from typing import Literal
 
 import numpy as np
 
-from autotune.models.gpt import GptShape
+from autotune.engines import engine_of, state_bytes
 from autotune.outcome import Outcome, Verdict
 from autotune.predict.belief import Array, Beliefs, Codes, Term, Variant, codes, normal_cdf
-from autotune.space.space import Candidate, Space
+from autotune.space.candidate import Candidate
+from autotune.space.space import Space
 
 _PROCESS_BYTES = {"cpu": 340 * 2**20, "cuda": 900 * 2**20}
 """Beside what the model takes: interpreter and libraries, or CUDA's context and workspaces."""
-_DEEPSPEED_BYTES = {"cpu": 80 * 2**20, "cuda": 0}
-"""What DeepSpeed's own modules add to that."""
 _BUILDING_BYTES = 44 * 2**20
 """Between the imports and the model: threads, arenas, the process group."""
-_ZERO_COPIES = 2.0
-"""Of the whole gradient in fp32: what ZeRO holds in a step beside its state, flattened or on its
-way (scripts/bench_zero.py measures two to three)."""
-_BLOCK_FLOATS = 23
-"""Floats a token and channel that a block keeps for its backward pass (probes/models/gpt.py)."""
-_LOGIT_BYTES = 12
-"""A token and vocabulary entry: logits, their log-softmax and its gradient, in fp32."""
-
 _HOST_BYTES = 4 * 2**30
 """Of a rank that feeds a CUDA device: libraries, the driver's and pinned buffers."""
 
@@ -59,7 +50,7 @@ class Prediction:
 
 
 @dataclass(frozen=True)
-class Parts:
+class PeakParts:
     """What a peak is made of, in bytes: one value per candidate of a space, in its order."""
 
     base: Array
@@ -71,7 +62,7 @@ class Parts:
     head: Array
     """And by its head, which it does not."""
 
-    def traced(self, over: Array, more_base: float) -> Parts:
+    def traced(self, over: Array, more_base: float) -> PeakParts:
         """These parts where `over` is what a trace found at the peak beside the state; it is NaN
         for what was not traced. `more_base` is what the base is more than was taken for it."""
         more = np.where(np.isnan(over), 1.0, over / (self.blocks + self.head))
@@ -83,7 +74,7 @@ class Parts:
 class MemoryModel:
     """Peak bytes of one kind of memory for all candidates of a space."""
 
-    def __init__(self, space: Space, parts: Parts, part: Literal["device", "host"]) -> None:
+    def __init__(self, space: Space, parts: PeakParts, part: Literal["device", "host"]) -> None:
         limits = space.limits
         self._part = part
         self._capacity_bytes = (
@@ -91,20 +82,19 @@ class MemoryModel:
         )
         self._limit_bytes = limits.limit_bytes if part == "device" else limits.host_limit_bytes
         self._index = {candidate: i for i, candidate in enumerate(space.candidates)}
-        engine_of = space.workload.engine_of
         self._groups = _Groups(
-            codes([engine_of(c) for c in space.candidates]),
-            codes([(c.zero_stage, c.offload) for c in space.candidates]),
-            codes([c.checkpointing for c in space.candidates]),
-            codes([c.build for c in space.candidates]),
-            codes([(c.build, c.seq_len) for c in space.candidates]),
+            engine=codes([engine_of(space.workload, c).name for c in space.candidates]),
+            stage=codes([(c.zero_stage, c.offload) for c in space.candidates]),
+            checkpointing=codes([c.checkpointing for c in space.candidates]),
+            build=codes([c.build for c in space.candidates]),
+            cell=codes([(c.build, c.seq_len) for c in space.candidates]),
         )
         self._parts = parts
         self._beliefs = _beliefs(parts, self._groups)
         self._seen: list[tuple[Candidate, Outcome]] = []
 
     def trace(self, over: Array, more_base: float) -> None:
-        """Start from what was traced instead; what was measured is kept. See `Parts.traced`."""
+        """Start from what was traced instead; what was observed is kept. See `PeakParts`."""
         self._beliefs = _beliefs(self._parts.traced(over, more_base), self._groups)
         seen, self._seen = self._seen, []
         for candidate, outcome in seen:
@@ -145,28 +135,36 @@ def more_base(process_bytes: int) -> float:
     return float(process_bytes + _BUILDING_BYTES - _PROCESS_BYTES["cpu"])
 
 
-def device_memory(space: Space, kind: str) -> MemoryModel:
+def device_memory(space: Space, device_kind: str) -> MemoryModel:
     """Of a rank's device."""
-    return MemoryModel(space, closed_forms(space, kind), "device")
+    return MemoryModel(space, closed_forms(space, device_kind), "device")
 
 
-def host_memory(space: Space, kind: str) -> MemoryModel:
+def host_memory(space: Space, device_kind: str) -> MemoryModel:
     """Of all ranks on the host. On the CPU it is the devices'."""
     ranks = space.workload.world_size
-    if kind == "cpu":
-        device = closed_forms(space, kind)
-        parts = Parts(
-            ranks * device.base, ranks * device.state, ranks * device.blocks, ranks * device.head
+    if device_kind == "cpu":
+        device = closed_forms(space, device_kind)
+        parts = PeakParts(
+            base=ranks * device.base,
+            state=ranks * device.state,
+            blocks=ranks * device.blocks,
+            head=ranks * device.head,
         )
     else:
         nothing = np.zeros(len(space.candidates))
-        states = [space.workload.state_bytes(c) for c in space.candidates]
+        states = [state_bytes(space.workload, c) for c in space.candidates]
         moved = np.array([ranks * (state.host + state.passing) for state in states])
-        parts = Parts(np.full_like(nothing, ranks * _HOST_BYTES), moved, nothing, nothing)
+        parts = PeakParts(
+            base=np.full_like(nothing, ranks * _HOST_BYTES),
+            state=moved,
+            blocks=nothing,
+            head=nothing,
+        )
     return MemoryModel(space, parts, "host")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class _Groups:
     """What shares a deviation."""
 
@@ -177,7 +175,7 @@ class _Groups:
     cell: Codes
 
 
-def _beliefs(parts: Parts, groups: _Groups) -> Beliefs:
+def _beliefs(parts: PeakParts, groups: _Groups) -> Beliefs:
     held, over = parts.base + parts.state, parts.blocks + parts.head
     terms = [
         Term(_BASE_OFF * parts.base),
@@ -199,32 +197,26 @@ def _noise(peak: Array | float) -> Array:
     return np.asarray(_NOISE * np.abs(peak) + _NOISE_BYTES)
 
 
-def closed_forms(space: Space, kind: str) -> Parts:
-    """The parts by formula, for the `gpt` model; roughly right for any other decoder."""
+def closed_forms(space: Space, device_kind: str) -> PeakParts:
+    """The parts by formula."""
     base, state, blocks, head = [], [], [], []
     for c in space.candidates:
-        held = space.workload.state_bytes(c)
+        engine = engine_of(space.workload, c)
+        held = engine.state(space.workload, c)
         shape = space.workload.shape(c.depth)
-        kept = c.tokens * block_bytes(shape, c.checkpointing, space.workload.dtype)
-        logits = c.tokens * float(_LOGIT_BYTES * shape.vocab_size)
+        kept = c.tokens * shape.block_bytes(c.checkpointing, space.workload.dtype)
+        logits = c.tokens * shape.head_bytes
         # The hinge: gradients come as activations go.
         more = max(1.0, held.gradients / (kept + logits))
-        engine = space.workload.engine_of(c)
-        zero = engine == "deepspeed" and c.zero_stage > 0
-        copies = _ZERO_COPIES * 4.0 * shape.parameters if zero else 0.0
-        on_host = held.host + held.passing if kind == "cpu" else 0.0
-        base.append(
-            _PROCESS_BYTES[kind] + (_DEEPSPEED_BYTES[kind] if engine == "deepspeed" else 0)
-        )
+        copies = engine.gradient_copies(c.zero_stage) * 4.0 * shape.parameters
+        on_host = held.host + held.passing if device_kind == "cpu" else 0.0
+        base.append(_PROCESS_BYTES[device_kind] + engine.library_bytes(device_kind))
         state.append(held.weights + held.optimizer + on_host + copies)
         blocks.append(more * kept)
         head.append(more * logits)
-    return Parts(np.array(base, dtype=float), np.array(state), np.array(blocks), np.array(head))
-
-
-def block_bytes(shape: GptShape, checkpointing: str, dtype: str) -> float:
-    """What all blocks of the `gpt` model keep of a token for the backward pass, roughly."""
-    one = float(_BLOCK_FLOATS * shape.width * (4 if dtype == "fp32" else 2))
-    return (
-        one * shape.depth if checkpointing == "none" else one * (1 + shape.depth / _BLOCK_FLOATS)
+    return PeakParts(
+        base=np.array(base, dtype=float),
+        state=np.array(state),
+        blocks=np.array(blocks),
+        head=np.array(head),
     )

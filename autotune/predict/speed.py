@@ -15,12 +15,13 @@ import numpy as np
 
 from autotune.outcome import Measurement
 from autotune.predict.belief import Belief, Beliefs, Term, Variant, codes
-from autotune.space.space import Candidate, Space
+from autotune.space.candidate import Candidate
+from autotune.space.space import Space
 
 
-@dataclass(frozen=True)
-class Device:
-    """Orders of magnitude of one kind of device; measurements decide."""
+@dataclass(frozen=True, kw_only=True)
+class Magnitudes:
+    """Orders of magnitude of a device; measurements decide."""
 
     flops_per_s: float
     memory_bytes_per_s: float
@@ -42,9 +43,31 @@ class Device:
     """Between two measurements in different groups, in the logarithm."""
 
 
-DEVICES = {
-    "cpu": Device(2e11, 1e10, 1e9, 1e10, 1e10, 2e-3, 5e-4, 60.0, 100.0, 0.03),
-    "cuda": Device(3e14, 2e12, 1e11, 2e10, 2e10, 3e-3, 6e-4, 1500.0, 800.0, 0.008),
+MAGNITUDES = {
+    "cpu": Magnitudes(
+        flops_per_s=2e11,
+        memory_bytes_per_s=1e10,
+        link_bytes_per_s=1e9,
+        host_bytes_per_s=1e10,
+        host_adam_bytes_per_s=1e10,
+        fixed_s=2e-3,
+        block_s=5e-4,
+        half_rate_tokens=60.0,
+        half_rate_width=100.0,
+        noise=0.03,
+    ),
+    "cuda": Magnitudes(
+        flops_per_s=3e14,
+        memory_bytes_per_s=2e12,
+        link_bytes_per_s=1e11,
+        host_bytes_per_s=2e10,
+        host_adam_bytes_per_s=2e10,
+        fixed_s=3e-3,
+        block_s=6e-4,
+        half_rate_tokens=1500.0,
+        half_rate_width=800.0,
+        noise=0.008,
+    ),
 }
 
 
@@ -57,8 +80,8 @@ _VARIANTS = tuple(
 class SpeedModel:
     """Seconds per optimizer step for all candidates of a space, in the logarithm."""
 
-    def __init__(self, space: Space, kind: str) -> None:
-        self._device = DEVICES[kind]
+    def __init__(self, space: Space, device_kind: str) -> None:
+        self._magnitudes = MAGNITUDES[device_kind]
         self._index = {candidate: i for i, candidate in enumerate(space.candidates)}
         candidates = space.candidates
         ones = np.ones(len(candidates))
@@ -70,7 +93,8 @@ class SpeedModel:
         checkpointing = codes([c.checkpointing for c in candidates])
         build = codes([c.build for c in candidates])
         cell = codes([(c.build, c.seq_len) for c in candidates])
-        self._beliefs = Beliefs(np.log([prior_s(space, c, self._device) for c in candidates]), [
+        prior = np.log([prior_s(space, c, self._magnitudes) for c in candidates])
+        self._beliefs = Beliefs(prior, [
             Term(1.5 * ones),
             Term(0.15 * middle),
             Term(0.2 * ones, position=tokens / 1.5),
@@ -89,11 +113,11 @@ class SpeedModel:
     def observe(self, candidate: Candidate, found: Measurement) -> None:
         """Step times that were measured."""
         within = found.step.half_width
-        noise = self._device.noise**2 + within**2 + (found.disturbed_share / 2) ** 2
+        noise = self._magnitudes.noise**2 + within**2 + (found.disturbed_share / 2) ** 2
         self._beliefs.observe(self._index[candidate], float(np.log(found.step.median)), noise)
 
 
-def prior_s(space: Space, candidate: Candidate, device: Device) -> float:
+def prior_s(space: Space, candidate: Candidate, of: Magnitudes) -> float:
     """Seconds of one optimizer step of `candidate`, by order of magnitude."""
     workload = space.workload
     shape = workload.shape(candidate.depth)
@@ -102,24 +126,24 @@ def prior_s(space: Space, candidate: Candidate, device: Device) -> float:
     flops = tokens * shape.flops_per_token(candidate.seq_len)
     if candidate.checkpointing == "full":
         flops += tokens * 2.0 * shape.block_matrices
-    rate = device.flops_per_s * tokens / (tokens + device.half_rate_tokens)
-    rate *= shape.width / (shape.width + device.half_rate_width)
-    micro_s = device.fixed_s + device.block_s * shape.depth + flops / rate
+    rate = of.flops_per_s * tokens / (tokens + of.half_rate_tokens)
+    rate *= shape.width / (shape.width + of.half_rate_width)
+    micro_s = of.fixed_s + of.block_s * shape.depth + flops / rate
     # Adam reads and writes weights, gradients and two moments.
     ranks = workload.world_size
     share = ranks if candidate.zero_stage else 1
-    update_s = 28.0 * shape.parameters / share / device.memory_bytes_per_s
+    update_s = 28.0 * shape.parameters / share / of.memory_bytes_per_s
     weights_bytes = (4.0 if workload.dtype == "fp32" else 2.0) * shape.parameters
     if ranks > 1:
         passes = {0: 2, 1: 2, 2: 2, 3: 3}[candidate.zero_stage]
-        traffic_s = passes * weights_bytes * (ranks - 1) / ranks / device.link_bytes_per_s
+        traffic_s = passes * weights_bytes * (ranks - 1) / ranks / of.link_bytes_per_s
         if candidate.zero_stage == 3:
             micro_s += traffic_s
         else:
             update_s += traffic_s
     if candidate.offload != "none":
-        update_s += 2 * weights_bytes / share / device.host_bytes_per_s
-        update_s += 16.0 * shape.parameters / share / device.host_adam_bytes_per_s
+        update_s += 2 * weights_bytes / share / of.host_bytes_per_s
+        update_s += 16.0 * shape.parameters / share / of.host_adam_bytes_per_s
     if candidate.offload == "all":
-        micro_s += 2 * weights_bytes / share / device.host_bytes_per_s
+        micro_s += 2 * weights_bytes / share / of.host_bytes_per_s
     return accum * micro_s + update_s

@@ -25,7 +25,13 @@ def request(space: Space) -> Describe:
     workload = space.workload
     shapes = [workload.shape(depth) for depth in space.axes["depth"]]
     models = [
-        ModelSpec(workload.model, depth, width, workload.vocab_size, checkpointing)
+        ModelSpec(
+            name=workload.model,
+            depth=depth,
+            width=width,
+            vocab_size=workload.vocab_size,
+            checkpointing=checkpointing,
+        )
         for width in sorted({shape.width for shape in shapes})
         for checkpointing in space.axes["checkpointing"]
         for depth in (1, 2)
@@ -33,18 +39,18 @@ def request(space: Space) -> Describe:
     sizes = sorted(set(space.axes["micro_batch"]))
     spread = np.linspace(0, len(sizes) - 1, min(len(sizes), MOST_MICRO_BATCHES))
     return Describe(
-        models,
-        sorted(set(space.axes["seq_len"])),
-        [sizes[round(place)] for place in spread],
-        workload.dtype,
-        workload.optimizer,
-        workload.world_size > 1
+        models=models,
+        seq_lens=sorted(set(space.axes["seq_len"])),
+        micro_batches=[sizes[round(place)] for place in spread],
+        dtype=workload.dtype,
+        optimizer=workload.optimizer,
+        gradients_stay=workload.world_size > 1
         or any((workload.grad_accum(c) or 1) > 1 for c in space.candidates),
     )
 
 
 @dataclass(frozen=True)
-class Activations:
+class Trace:
     """Traced bytes, extended to full depth. Arrays have one value for each candidate of a space,
     in its order, as if it were of stage 0 without offload; NaN where the model was not traced."""
 

@@ -3,7 +3,7 @@
 The first line is `# ` and a JSON object: the space, the fingerprint of the machine and of its
 software, and the settings of the recording. Then come one line of column names and one row per
 measurement; every candidate has several. `scripts/record_grid.py` writes such files, and
-`runner/replay.py` reads them.
+`replay/runner.py` reads them.
 """
 
 from __future__ import annotations
@@ -16,21 +16,17 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal, get_args, get_type_hints
 
-from autotune.options import (
-    ENGINE_STAGES,
-    LONGEST_S,
-    ZERO_STAGES,
-    Checkpointing,
-    Dtype,
-    Offload,
-    OptimizerName,
-    UsageError,
-    parse_global_batch,
-)
+from autotune import engines
+from autotune.errors import UsageError
+from autotune.models import FAMILIES
 from autotune.outcome import Verdict, others_share
-from autotune.predict.trace import Activations
-from autotune.space.space import Candidate, Limits, Workload
-from autotune.wire.messages import Conditions, Describe, Described, Peaks, Report, build
+from autotune.predict.trace import Trace
+from autotune.space.candidate import ZERO_STAGES, Candidate, Checkpointing, Offload
+from autotune.space.space import Limits
+from autotune.space.workload import Dtype, OptimizerName, Workload, parse_global_batch
+from autotune.units import LONGEST_S
+from autotune.wire.codec import parse
+from autotune.wire.messages import Conditions, Describe, Described, Peaks, Report
 
 SCHEMA_VERSION = 1
 COLUMNS = (
@@ -44,11 +40,11 @@ COLUMNS = (
 SHORTEST_STEP_S = 1e-6
 """Nothing trains a step in less."""
 
-Setting = tuple[Literal["cpu", "cuda"], str, Workload, Limits, Activations | None]
+Setting = tuple[Literal["cpu", "cuda"], str, Workload, Limits, Trace | None]
 """Kind and name of the device, and what all candidates share."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Row:
     """One measurement of one candidate."""
 
@@ -62,19 +58,19 @@ class Row:
     reason: str = ""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Grid:
     """A whole file."""
 
     path: Path
     header: dict[str, Any]
     """The first line; what follows is read from it."""
-    kind: Literal["cpu", "cuda"]
+    device_kind: Literal["cpu", "cuda"]
     device: str
     """Name of the device it was recorded on."""
     workload: Workload
     limits: Limits
-    trace: Activations | None
+    trace: Trace | None
     """Of its models' memory, where the recording has one."""
     rows: tuple[Row, ...]
 
@@ -156,7 +152,11 @@ def read(path: Path) -> Grid:
     first, _, rest = text.partition("\n")
     header = _header(path, first)
     try:
-        return Grid(path, header, *_setting(path, header), tuple(_rows(path, rest)))
+        device_kind, name, workload, limits, trace = _setting(path, header)
+        return Grid(
+            path=path, header=header, device_kind=device_kind, device=name, workload=workload,
+            limits=limits, trace=trace, rows=tuple(_rows(path, rest)),
+        )  # fmt: skip
     except csv.Error as error:
         raise UsageError(f"{path}: not a recorded grid: {error}") from error
 
@@ -182,10 +182,10 @@ def _setting(path: Path, header: dict[str, Any]) -> Setting:
 
 
 def _parsed(header: dict[str, Any]) -> Setting:
-    kind, devices = header["kind"], header["fingerprint"]["devices"]
-    if kind not in ("cpu", "cuda") or header["fingerprint"]["kind"] != kind:
-        raise ValueError(f"kind {kind} of device")
-    name = devices["name"] if kind == "cpu" else devices["devices"][0]["name"]
+    device_kind, devices = header["kind"], header["fingerprint"]["devices"]
+    if device_kind not in ("cpu", "cuda") or header["fingerprint"]["kind"] != device_kind:
+        raise ValueError(f"kind {device_kind} of device")
+    name = devices["name"] if device_kind == "cpu" else devices["devices"][0]["name"]
     if not isinstance(name, str) or not name.isprintable():
         raise ValueError(f"name {name!r} of a device")
     batch = header["space"]["workload"]["global_batch"]
@@ -196,23 +196,25 @@ def _parsed(header: dict[str, Any]) -> Setting:
     _among(workload.optimizer, OptimizerName)
     limits = Limits(**header["space"]["limits"])
     _check_types(limits)
-    if workload.engine not in ENGINE_STAGES:
+    if workload.engine not in engines.NAMES:
         raise ValueError(f"engine {workload.engine}")
+    if workload.model not in FAMILIES:
+        raise ValueError(f"model {workload.model}")
     for size in (workload.vocab_size, workload.world_size, workload.width or 1):
         _natural(size)
     for size in (limits.capacity_bytes, limits.host_capacity_bytes):
         _natural(size, 2**63)
     trace = header.get("trace")
-    return kind, name, workload, limits, None if trace is None else _trace(trace)
+    return device_kind, name, workload, limits, None if trace is None else _trace(trace)
 
 
-def trace_header(trace: Activations) -> dict[str, Any]:
+def trace_header(trace: Trace) -> dict[str, Any]:
     """`trace` as the header holds it."""
     return {"asked": asdict(trace.asked), "answer": asdict(trace.answer)}
 
 
-def _trace(header: dict[str, Any]) -> Activations:
-    return Activations(build(Describe, header["asked"]), build(Described, header["answer"]))
+def _trace(header: dict[str, Any]) -> Trace:
+    return Trace(parse(Describe, header["asked"]), parse(Described, header["answer"]))
 
 
 def _check_types(made: Workload | Limits) -> None:
@@ -237,12 +239,12 @@ def _row(cells: dict[str, str]) -> Row:
     if None in cells or None in cells.values():
         raise ValueError(f"not {len(COLUMNS)} cells")
     candidate = Candidate(
-        _natural(int(cells["depth"])),
-        _natural(int(cells["seq_len"])),
-        _natural(int(cells["micro_batch"])),
-        int(cells["zero_stage"]),
-        _among(cells["offload"], Offload),
-        _among(cells["checkpointing"], Checkpointing),
+        depth=_natural(int(cells["depth"])),
+        seq_len=_natural(int(cells["seq_len"])),
+        micro_batch=_natural(int(cells["micro_batch"])),
+        zero_stage=int(cells["zero_stage"]),
+        offload=_among(cells["offload"], Offload),
+        checkpointing=_among(cells["checkpointing"], Checkpointing),
     )
     if candidate.zero_stage not in ZERO_STAGES or not candidate.exists:
         raise ValueError(f"no stage {candidate.zero_stage} with offload {candidate.offload}")
@@ -251,9 +253,13 @@ def _row(cells: dict[str, str]) -> Row:
     if verdict.fits != (report is not None):
         raise ValueError(f"{verdict} does not go with its step times")
     return Row(
-        candidate, int(cells["repeat"]), verdict, _seconds(cells["group_start_s"]),
-        report, cells["reason"],
-    )  # fmt: skip
+        candidate=candidate,
+        repeat=int(cells["repeat"]),
+        verdict=verdict,
+        group_start_s=_seconds(cells["group_start_s"]),
+        report=report,
+        reason=cells["reason"],
+    )
 
 
 def _report(cells: dict[str, str]) -> Report:
@@ -261,17 +267,25 @@ def _report(cells: dict[str, str]) -> Report:
     # An interval too short for the kernel's counters leaves a huge share.
     own_s = _number(cells["own_share"], 1e15) * interval_s
     others_s = _number(cells["disturbed_share"], 1.0) * interval_s
-    peaks = Peaks(*(_bytes(cells[name]) for name in (
-        "peak_device_bytes", "peak_reserved_bytes", "peak_allocated_bytes", "peak_active_bytes",
-        "peak_host_bytes", "alloc_retries",
-    )))  # fmt: skip
+    peaks = Peaks(
+        device_bytes=_bytes(cells["peak_device_bytes"]),
+        reserved_bytes=_bytes(cells["peak_reserved_bytes"]),
+        allocated_bytes=_bytes(cells["peak_allocated_bytes"]),
+        active_bytes=_bytes(cells["peak_active_bytes"]),
+        host_bytes=_bytes(cells["peak_host_bytes"]),
+        alloc_retries=_bytes(cells["alloc_retries"]),
+    )
     conditions = Conditions(
-        interval_s, own_s + others_s, 0.0, own_s,
-        _optional_int(cells["sm_clock_mhz"]),
-        _number(cells["power_w"], 1e6) if cells["power_w"] else None,
-        _optional_int(cells["temperature_c"]), _optional_int(cells["throttle_reasons"]),
-        bool(int(cells["thermally_throttled"])),
-    )  # fmt: skip
+        interval_cpu_s=interval_s,
+        busy_cpu_s=own_s + others_s,
+        steal_cpu_s=0.0,
+        own_cpu_s=own_s,
+        sm_clock_mhz=_optional_int(cells["sm_clock_mhz"]),
+        power_w=_number(cells["power_w"], 1e6) if cells["power_w"] else None,
+        temperature_c=_optional_int(cells["temperature_c"]),
+        throttle_reasons=_optional_int(cells["throttle_reasons"]),
+        thermally_throttled=bool(int(cells["thermally_throttled"])),
+    )
     return Report(
         number=0,
         step_s=[_step(part) for part in cells["step_s"].split()],

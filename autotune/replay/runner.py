@@ -13,12 +13,14 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from autotune.budget import VirtualTime
-from autotune.options import UsageError
+from autotune.errors import UsageError
 from autotune.outcome import Verdict
 from autotune.replay.grid import Grid, Row
 from autotune.runner import Job, Result
-from autotune.space.space import Build, Candidate, Limits
-from autotune.wire.messages import Report, Series
+from autotune.space.candidate import Build, Candidate
+from autotune.space.space import Limits
+from autotune.wire.messages import Report
+from autotune.wire.stopping import Phase, Steps
 
 
 class Replay:
@@ -50,7 +52,7 @@ class Replay:
         result, probe_s = self._result(row, job)
         left_s = max(0.0, deadline - self._time())
         if start_s + probe_s > left_s:
-            result = Result(Verdict.SKIPPED, "the budget ended during this probe")
+            result = Result(verdict=Verdict.SKIPPED, reason="the budget ended during this probe")
             start_s, probe_s = min(start_s, left_s), max(0.0, left_s - start_s)
         self._time.advance(start_s + probe_s)
         self.live_build = None if result.report is None else build
@@ -85,38 +87,37 @@ class Replay:
     def _result(self, row: Row, job: Job) -> tuple[Result, float]:
         """What comes of `job` in a group that stands, and the seconds that takes."""
         if row.report is None:
-            return Result(row.verdict, row.reason), 0.0  # what it took is not recorded
+            return Result(
+                verdict=row.verdict, reason=row.reason
+            ), 0.0  # what it took is not recorded
         if row.report.peaks.device_bytes > self._limits.capacity_bytes:
             first_s, *_ = row.report.warmup_step_s + row.report.step_s
             reason = "rank 0 ran out of memory in phase warmup"
-            return Result(Verdict.OOM, reason), first_s * job.micro_steps / job.grad_accum
+            return Result(
+                verdict=Verdict.OOM, reason=reason
+            ), first_s * job.micro_steps / job.grad_accum
         report = walk(row.report, job)
         verdict = Verdict.PRUNED if report.stopped_early else Verdict.OK
-        return Result(verdict, report=report), report.warmup_s + report.timed_s
+        return Result(verdict=verdict, report=report), report.warmup_s + report.timed_s
 
 
 def walk(recorded: Report, job: Job) -> Report:
     """`recorded` as it would have been under the rule of `job`; it ends where its steps end."""
-    rule, needed_step_s = job.rule, job.needed_step_s
     part = job.micro_steps / job.grad_accum
-    warmup, timed, stopped = Series(), Series(), False
-    for step_s in recorded.warmup_step_s:
-        if stopped or rule.warmed(warmup):
-            break
-        warmup.add(step_s, step_s * part)
-        stopped = rule.hopeless(needed_step_s, warmup, Series())
-    for step_s in recorded.step_s:
-        if stopped or rule.settled(timed):
-            break
-        timed.add(step_s, step_s * part)
-        stopped = rule.hopeless(needed_step_s, warmup, timed)
+    steps = Steps(job.rule, job.needed_step_s)
+    known = {Phase.WARMUP: recorded.warmup_step_s, Phase.TIMED: recorded.step_s}
+    for phase, known_s in known.items():
+        for step_s in known_s:
+            if not steps.wanted(phase):
+                break
+            steps.add(phase, step_s, step_s * part)
     return replace(
         recorded,
-        step_s=timed.step_s or warmup.step_s[1:],
-        warmup_step_s=warmup.step_s,
-        warmup_s=warmup.wall_s * _pace(recorded.warmup_s, recorded.warmup_step_s),
-        timed_s=timed.wall_s * _pace(recorded.timed_s, recorded.step_s),
-        stopped_early=stopped,
+        step_s=steps.step_s,
+        warmup_step_s=steps.warmup.step_s,
+        warmup_s=steps.warmup.wall_s * _pace(recorded.warmup_s, recorded.warmup_step_s),
+        timed_s=steps.timed.wall_s * _pace(recorded.timed_s, recorded.step_s),
+        stopped_early=steps.stopped_early,
     )
 
 

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
 from autotune.outcome import Record
-from autotune.space.space import Candidate, Space
-from autotune.wire.messages import Phase
+from autotune.result.best import Best
+from autotune.space.candidate import Candidate
+from autotune.space.space import Space
+from autotune.wire.stopping import Phase
 
 
 class Reporter(Protocol):
@@ -22,8 +24,8 @@ class Reporter(Protocol):
         """An earlier run of the study had come to these trials and finals."""
         ...
 
-    def probing(self, kind: str, candidate: Candidate) -> None:
-        """A trial of `kind` ("search" or "final") begins."""
+    def probing(self, purpose: str, candidate: Candidate) -> None:
+        """A trial for this `purpose` ("search" or "final") begins."""
         ...
 
     def phase(self, phase: Phase, steps: int) -> None:
@@ -38,8 +40,8 @@ class Reporter(Protocol):
         """A remark of one line, e.g. why the search stopped."""
         ...
 
-    def finished(self, document: dict[str, Any], path: Path) -> None:
-        """The study ended and wrote `document` to `path`, its best.json."""
+    def finished(self, best: Best, path: Path) -> None:
+        """The study ended and wrote `best` to `path`, its best.json."""
         ...
 
     def close(self) -> None:

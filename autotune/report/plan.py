@@ -11,7 +11,8 @@ from rich.markup import escape
 from rich.padding import Padding
 from rich.table import Table
 
-from autotune.space.space import Candidate, Space
+from autotune.space.candidate import Candidate
+from autotune.space.space import Space
 
 
 def print_plan(space: Space, first: Candidate) -> None:

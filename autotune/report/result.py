@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from enum import Enum
 from pathlib import Path
-from typing import Any
 
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from autotune.options import gib
 from autotune.outcome import DISTURBED_SHARE, Verdict
 from autotune.report.text import (
     LABELS,
@@ -21,7 +19,10 @@ from autotune.report.text import (
     printable,
     si,
 )
-from autotune.space.space import AXES, Space
+from autotune.result.best import FINALS, Best, Cell, Config
+from autotune.space.candidate import AXES
+from autotune.space.space import Space
+from autotune.units import gib
 
 SHOWN_TIES = 4
 
@@ -51,49 +52,47 @@ class Caution(Enum):
     )
 
 
-def cautions(document: dict[str, Any], space: Space) -> tuple[Caution, ...]:
-    """The cautions that apply to `document`, the content of best.json."""
-    micro_batches, trials = space.axes["micro_batch"], document["trials"]
+def cautions(best: Best, space: Space) -> tuple[Caution, ...]:
+    """The cautions that apply to `best`."""
+    micro_batches, trials = space.axes["micro_batch"], best.trials
     applies = {
-        Caution.NOT_CONFIRMED: not document["confirmed"],
-        Caution.STOPPED_BY_USER: bool(document["provenance"].get("stopped_by")),
-        Caution.DISTURBED: document["measured"]["disturbed_share"]
-        > DISTURBED_SHARE[document["fingerprint"]["kind"]],
+        Caution.NOT_CONFIRMED: not best.confirmed,
+        Caution.STOPPED_BY_USER: bool(best.stopped_by),
+        Caution.DISTURBED: (best.measured.disturbed_share or 0.0)
+        > DISTURBED_SHARE[best.device_kind],
         Caution.BROKEN_TRIALS: trials["crashed"] + trials["hung"] > 0,
         Caution.LARGEST_MICRO_BATCH: len(micro_batches) > 1
-        and document["config"]["micro_batch"] == max(micro_batches),
+        and best.config.micro_batch == max(micro_batches),
     }
     return tuple(caution for caution, does in applies.items() if does)
 
 
-def print_result(
-    console: Console, document: dict[str, Any], path: Path, warn: tuple[Caution, ...]
-) -> None:
+def print_result(console: Console, best: Best, path: Path, warn: tuple[Caution, ...]) -> None:
     """The result for people: every cell, the winner, what tied with it, what to be aware of."""
     width = console.width
-    finals = document["trials"].get("finals", 0)
-    trials = {Verdict(name): n for name, n in document["trials"].items() if name != "finals"}
-    best = Text("\n").join(paragraph(_config(document["config"]), width, "Best: "))
-    best.stylize("bold")
+    finals = best.trials.get(FINALS, 0)
+    trials = {Verdict(name): n for name, n in best.trials.items() if name != FINALS}
+    winner = Text("\n").join(paragraph(_config(best.config), width, "Best: "))
+    winner.stylize("bold")
     console.print()
-    console.print(_cells_table(document))
-    print_lines(console, Text(), best)
-    for text in (_speed(document), _memory(document), *_ties(document)):
+    console.print(_cells_table(best))
+    print_lines(console, Text(), winner)
+    for text in (_speed(best), _memory(best), *_ties(best)):
         print_lines(console, *paragraph(text, width, "      "))
     for caution in warn:
         print_lines(console, *paragraph(caution.value, width, "Warning: ", "yellow"))
     counts = f"{counts_text(trials)}; final rounds: {finals}"
     print_lines(console, Text(), *paragraph(counts, width, "Trials: "))
-    error = document["prediction"]["peak_median_error"]
-    if error is not None:
-        seen = f"{document['prediction']['trials']} probes"
-        print_lines(console, Text(f"Memory: peaks were predicted to {error:.1%} (median, {seen})"))
+    known = best.prediction
+    if known is not None and known.peak_median_error is not None:
+        off, seen = f"{known.peak_median_error:.1%}", f"{known.trials} probes"
+        print_lines(console, Text(f"Memory: peaks were predicted to {off} (median, {seen})"))
     print_lines(console, Text("Written: " + printable(str(path), console)))
 
 
-def _cells_table(document: dict[str, Any]) -> Table:
-    cells, best = document["cells"], document["config"]
-    axes = [a for a in AXES if a not in QUIET_AXES or len({c["config"][a] for c in cells}) > 1]
+def _cells_table(best: Best) -> Table:
+    candidates = [cell.config.candidate for cell in best.cells]
+    axes = [a for a in AXES if a not in QUIET_AXES or len({getattr(c, a) for c in candidates}) > 1]
     table = Table(box=None, pad_edge=False, padding=(0, 1), header_style="dim")
     table.add_column("")
     for axis in axes:
@@ -101,68 +100,67 @@ def _cells_table(document: dict[str, Any]) -> Table:
     for name in ("tokens/s", "FLOP/s", "peak"):
         table.add_column(name, justify="right", no_wrap=True)
     table.add_column("measured")
-    for cell in cells:
-        config, measured = cell["config"], cell["measured"]
+    for cell in best.cells:
         table.add_row(
-            ">" if config == best else "",
-            *(str(config[axis]) for axis in axes),
-            si(measured["tokens_per_s"]),
-            si(measured["model_flops_per_s"], "FLOP/s"),
-            f"{measured['share_of_capacity']:.0%}",
+            ">" if cell.config == best.config else "",
+            *(str(getattr(cell.config, axis)) for axis in axes),
+            si(cell.measured.tokens_per_s),
+            si(cell.measured.model_flops_per_s, "FLOP/s"),
+            f"{cell.measured.share_of_capacity:.0%}",
             _evidence(cell),
-            style="bold" if config == best else "",
+            style="bold" if cell.config == best.config else "",
         )
     return table
 
 
-def _evidence(cell: dict[str, Any]) -> str:
-    if cell["confirmed"]:
+def _evidence(cell: Cell) -> str:
+    if cell.confirmed:
         return "confirmed"
-    return "stopped early" if cell["verdict"] == Verdict.PRUNED else "once"
+    return "stopped early" if cell.verdict == Verdict.PRUNED else "once"
 
 
-def _config(config: dict[str, Any]) -> str:
+def _config(config: Config) -> str:
     """A configuration in the names of its flags; what is switched off is left out."""
     names = ["depth", "seq_len", "micro_batch", "checkpointing"]
-    names += ["zero_stage"] if config["zero_stage"] else []
-    names += ["offload"] if config["offload"] != "none" else []
-    ranks = "1 rank" if config["world_size"] == 1 else f"{config['world_size']} ranks"
-    searched = ", ".join(f"{name} {config[name]}" for name in names)
-    return f"{searched} ({config['dtype']}, {config['optimizer']}, {config['engine']}, {ranks})"
+    names += ["zero_stage"] if config.zero_stage else []
+    names += ["offload"] if config.offload != "none" else []
+    ranks = "1 rank" if config.world_size == 1 else f"{config.world_size} ranks"
+    searched = ", ".join(f"{name} {getattr(config, name)}" for name in names)
+    return f"{searched} ({config.dtype}, {config.optimizer}, {config.engine}, {ranks})"
 
 
-def _speed(document: dict[str, Any]) -> str:
-    config, measured = document["config"], document["measured"]
-    step = measured["step_s"]
-    unit, scale = ("s", 1.0) if step["median"] >= 1 else ("ms", 1e3)
-    median, low, high = (f"{step[name] * scale:.4g}" for name in ("median", "low", "high"))
+def _speed(best: Best) -> str:
+    config, measured, step = best.config, best.measured, best.measured.step_s
+    unit, scale = ("s", 1.0) if step.median >= 1 else ("ms", 1e3)
+    median, low, high = (f"{value * scale:.4g}" for value in (step.median, step.low, step.high))
     return (
-        f"{si(measured['tokens_per_s'])} tokens/s, {si(measured['model_flops_per_s'], 'FLOP/s')}:"
-        f" {median} {unit} a step ({low} to {high} in {step['steps']} steps) of"
-        f" {config['global_batch_samples']} samples, {config['global_batch_tokens']} tokens,"
-        f" grad_accum {config['grad_accum']}."
+        f"{si(measured.tokens_per_s)} tokens/s, {si(measured.model_flops_per_s, 'FLOP/s')}:"
+        f" {median} {unit} a step ({low} to {high} in {step.steps} steps) of"
+        f" {config.global_batch_samples} samples, {config.global_batch_tokens} tokens,"
+        f" grad_accum {config.grad_accum}."
     )
 
 
-def _memory(document: dict[str, Any]) -> str:
-    measured, limits = document["measured"], document["limits"]
+def _memory(best: Best) -> str:
+    limits = best.limits
+    headroom_bytes = limits.limit_bytes - best.measured.peak_bytes.device
     return (
-        f"Uses {measured['share_of_capacity']:.0%} of {gib(limits['capacity_bytes'])};"
-        f" {gib(measured['headroom_bytes'])} under the ceiling of {limits['ceiling']:.0%}."
+        f"Uses {best.measured.share_of_capacity:.0%} of {gib(limits.capacity_bytes)};"
+        f" {gib(headroom_bytes)} under the ceiling of {limits.ceiling:.0%}."
     )
 
 
-def _ties(document: dict[str, Any]) -> list[str]:
+def _ties(best: Best) -> list[str]:
     """What tied, as far as it fits in a few lines; best.json has all."""
-    ties, config = document["ties"], document["config"]
-    if not ties:
+    if not best.ties:
         return []
     lines = ["Within the noise of it, but with no less memory:"]
-    for tie in ties[:SHOWN_TIES]:
-        differs = [f"{a} {tie['config'][a]}" for a in AXES if tie["config"][a] != config[a]]
-        measured = tie["measured"]
-        rate, share = si(measured["tokens_per_s"]), measured["share_of_capacity"]
+    winner = best.config.candidate
+    for tie in best.ties[:SHOWN_TIES]:
+        one = tie.config.candidate
+        differs = [f"{a} {getattr(one, a)}" for a in AXES if getattr(one, a) != getattr(winner, a)]
+        rate, share = si(tie.measured.tokens_per_s), tie.measured.share_of_capacity
         lines.append(f"  {', '.join(differs)}: {rate} tokens/s, {share:.0%} of capacity")
-    if len(ties) > SHOWN_TIES:
-        lines.append(f"  and {len(ties) - SHOWN_TIES} more, see best.json")
+    if len(best.ties) > SHOWN_TIES:
+        lines.append(f"  and {len(best.ties) - SHOWN_TIES} more, see best.json")
     return lines

@@ -21,7 +21,6 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from autotune.options import gib
 from autotune.outcome import Measurement, Record, Verdict
 from autotune.report import Reporter
 from autotune.report.result import cautions, print_result
@@ -35,14 +34,17 @@ from autotune.report.text import (
     printable,
     si,
 )
-from autotune.space.space import AXES, Candidate, Space
-from autotune.wire.messages import Phase
+from autotune.result.best import Best
+from autotune.space.candidate import AXES, Candidate
+from autotune.space.space import Space
+from autotune.units import gib
+from autotune.wire.stopping import Phase
 
 MIN_WIDTH, MAX_WIDTH = 40, 100
 SHOW_CURSOR = b"\x1b[?25h\n"
 
 _INDENT = 17
-"""Characters of a trial's line before the candidate: elapsed, number, kind."""
+"""Characters of a trial's line before the candidate: elapsed, number, purpose."""
 _VERDICT_WIDTH = 6
 _RESULT_WIDTH = 1 + _VERDICT_WIDTH + 1 + 33
 """Characters of a trial's line after the candidate."""
@@ -89,7 +91,7 @@ def _console(stream: TextIO, width: int | None) -> Console:
 
 
 @dataclass(frozen=True)
-class _Study:
+class _Started:
     """What `started` was told."""
 
     space: Space
@@ -104,10 +106,10 @@ class PlainReporter:
     def __init__(self, console: Console, clock: Callable[[], float]) -> None:
         self._console = console
         self._clock = clock
-        self._study: _Study | None = None
+        self._started: _Started | None = None
 
     def started(self, space: Space, budget_s: float, folder: Path) -> None:
-        self._study = _Study(space, budget_s)
+        self._started = _Started(space, budget_s)
         for label, text in _opening(space, budget_s).items():
             self._print(*paragraph(text, self._console.width, f"{label:<8}", "dim"))
         folder_text = printable(str(folder), self._console)
@@ -117,7 +119,7 @@ class PlainReporter:
     def restored(self, records: Sequence[Record], incumbent: Record | None) -> None:
         pass
 
-    def probing(self, kind: str, candidate: Candidate) -> None:
+    def probing(self, purpose: str, candidate: Candidate) -> None:
         pass
 
     def phase(self, phase: Phase, steps: int) -> None:
@@ -129,9 +131,9 @@ class PlainReporter:
     def note(self, text: str) -> None:
         self._print(*paragraph(printable(text, self._console), self._console.width))
 
-    def finished(self, document: dict[str, Any], path: Path) -> None:
+    def finished(self, best: Best, path: Path) -> None:
         self.close()
-        print_result(self._console, document, path, cautions(document, self._known.space))
+        print_result(self._console, best, path, cautions(best, self._known.space))
 
     def close(self) -> None:
         pass
@@ -140,10 +142,10 @@ class PlainReporter:
         pass
 
     @property
-    def _known(self) -> _Study:
-        if self._study is None:
+    def _known(self) -> _Started:
+        if self._started is None:
             raise RuntimeError("started() comes before this")
-        return self._study
+        return self._started
 
     @property
     def _elapsed_s(self) -> float:
@@ -184,16 +186,16 @@ class LiveReporter(PlainReporter):
         self._live.start()
 
     def restored(self, records: Sequence[Record], incumbent: Record | None) -> None:
-        searched = (record for record in records if record.kind == "search")
+        searched = (record for record in records if record.purpose == "search")
         self._counts = Counter(record.outcome.verdict for record in searched)
         self._incumbent = incumbent
 
-    def probing(self, kind: str, candidate: Candidate) -> None:
-        if kind == "final" and self._finals_at_s is None:
+    def probing(self, purpose: str, candidate: Candidate) -> None:
+        if purpose == "final" and self._finals_at_s is None:
             self._finals_at_s = self._elapsed_s
         self._phase = None
         self._phase_since = self._clock()
-        self._probe = (kind, candidate)
+        self._probe = (purpose, candidate)
 
     def phase(self, phase: Phase, steps: int) -> None:
         if self._phase is None or self._phase[0] is not phase:
@@ -202,7 +204,7 @@ class LiveReporter(PlainReporter):
 
     def told(self, record: Record, incumbent: Record | None) -> None:
         verdict = record.outcome.verdict
-        if record.kind == "search":
+        if record.purpose == "search":
             self._counts = self._counts + Counter([verdict])
         better = _candidate(incumbent) != _candidate(self._incumbent)
         self._incumbent = incumbent
@@ -220,7 +222,7 @@ class LiveReporter(PlainReporter):
                 os.write(self._console.file.fileno(), SHOW_CURSOR)
 
     def _render(self) -> Group:
-        if self._study is None:
+        if self._started is None:
             return Group()
         rows = [("budget", [self._budget_line()]), ("best", self._best_lines())]
         probe = self._probe  # read once: it may be gone by the next line
@@ -249,13 +251,15 @@ class LiveReporter(PlainReporter):
         rates = _rates(best.outcome.measurement, space, " tok/s")
         return _fit(Text(words(best.candidate, space)), rates, self._console.width - 8, 0)
 
-    def _probe_line(self, kind: str, candidate: Candidate) -> Text:
+    def _probe_line(self, purpose: str, candidate: Candidate) -> Text:
         phase, steps = self._phase or (None, 0)
         doing = "starting" if phase is None else phase.value
         steps_text = f", {steps} steps" if phase is Phase.TIMED else ""
         seconds = self._clock() - self._phase_since
         name = words(candidate, self._known.space)
-        return Text.assemble(name, "  ", (f"{kind}: {doing}{steps_text}, {seconds:.0f} s", "cyan"))
+        return Text.assemble(
+            name, "  ", (f"{purpose}: {doing}{steps_text}, {seconds:.0f} s", "cyan")
+        )
 
 
 def _opening(space: Space, budget_s: float) -> dict[str, str]:
@@ -300,7 +304,7 @@ def _trial(record: Record, elapsed_s: float, space: Space, console: Console) -> 
     number = "" if record.number is None else record.number
     head = Text.assemble(
         (
-            f"{minutes(elapsed_s):>5} {number:>3} {record.kind:<6} ",
+            f"{minutes(elapsed_s):>5} {number:>3} {record.purpose:<6} ",
             "dim",
         ),
         candidate + " ",

@@ -8,7 +8,7 @@ from rich.console import Console
 from rich.text import Text
 
 from autotune.outcome import Verdict
-from autotune.space.space import AXES
+from autotune.space.candidate import AXES
 
 LABELS = dict(zip(AXES, ("depth", "seq", "micro", "zero", "offload", "ckpt"), strict=True))
 QUIET_AXES = ("zero_stage", "offload")

@@ -1,4 +1,4 @@
-"""Who carries a probe out: live worker groups (`pool.py`), a recorded grid (`replay.py`)."""
+"""Who carries a probe out."""
 
 from __future__ import annotations
 
@@ -6,15 +6,16 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from autotune.outcome import Verdict
-from autotune.space.space import Build, Candidate
-from autotune.wire.messages import Peaks, Report, Rule
+from autotune.space.candidate import Build, Candidate
+from autotune.wire.messages import Peaks, Report
+from autotune.wire.stopping import Rule
 
 
 class StopRequestedError(Exception):
     """The user asked the study to stop while a probe ran."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Job:
     """One probe to run."""
 
@@ -30,7 +31,7 @@ class Job:
     """Run in a new group even where one is live."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Result:
     """What the runner saw; the study judges it against the limits."""
 
@@ -45,6 +46,8 @@ class Result:
     """The group had already run another probe."""
     parameters: int | None = None
     versions: dict[str, str] | None = None
+    lacks_op: str = ""
+    """What the engine compiles for this candidate, and could not be loaded."""
 
 
 class Runner(Protocol):
@@ -65,4 +68,12 @@ class Runner(Protocol):
 
     def retire(self, until: float) -> None:
         """End the live group, if there is one; wait for its memory, at most `until` then."""
+        ...
+
+    def kill(self) -> None:
+        """End everything at once; for a second Ctrl-C."""
+        ...
+
+    def close(self) -> None:
+        """No process is left when this returns; nothing is probed after it."""
         ...

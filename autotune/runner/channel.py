@@ -30,7 +30,7 @@ class Channel:
     def dial(self, rank: int, *, child: bool) -> Dial:
         """What `rank` needs to know to reach this channel."""
         host, port = self._socket.getsockname()[:2]
-        return Dial(host, port, self._key.hex(), rank, child)
+        return Dial(host=host, port=port, key=self._key.hex(), rank=rank, child=child)
 
     def accept(self) -> Peer | None:
         """The next peer that knows the key; None for one that does not."""

@@ -10,12 +10,9 @@ from contextlib import suppress
 from multiprocessing.connection import wait
 from pathlib import Path
 
-from autotune.device import Device
-from autotune.predict.trace import Activations, request
-from autotune.replay.device import ReplayDevice
+from autotune.predict.trace import Trace
 from autotune.runner.channel import Channel, Peer
 from autotune.runner.local import start_rank
-from autotune.space.space import Space
 from autotune.wire.messages import Describe, Described, Entered, Fault, Hello, WireError
 
 LIMIT_S = 300.0
@@ -25,12 +22,16 @@ LEAST_PRIORITY = 19
 class Describer:
     """One process and one request. An answer or a failure ends the process."""
 
-    def __init__(self, asked: Describe, logs: Path, environment: dict[str, str]) -> None:
-        """Start the helper, with the `environment` of the ranks whose memory it speaks of."""
-        self.failed = ""
-        """Why there will be no answer; empty while there may be one."""
-        self.request = asked
-        self._answer: Described | None = None
+    def __init__(
+        self, asked: Describe, logs: Path, environment: dict[str, str], note: Callable[[str], None]
+    ) -> None:
+        """Start the helper, with the `environment` of the ranks whose memory it speaks of.
+
+        `note` is told, once, if there will be no answer.
+        """
+        self._asked = asked
+        self._note = note
+        self._found: Trace | None = None
         self._open = True
         self._deadline = time.monotonic() + LIMIT_S
         self._channel = Channel()
@@ -42,12 +43,12 @@ class Describer:
         # It gets what the ranks leave of the cores. Its threads inherit this.
         os.setpriority(os.PRIO_PROCESS, self._process.pid, LEAST_PRIORITY)
 
-    def poll(self) -> Described | None:
-        """Handle what has come, without waiting for more. The answer, once it is there."""
+    def poll(self) -> Trace | None:
+        """Handle what has come, without waiting for more. The trace, once it is there."""
         while self._open and self._handled_one():
             pass
         self._process.limit_log()
-        return self._answer
+        return self._found
 
     def close(self) -> None:
         """No process of the helper is left when this returns."""
@@ -81,7 +82,7 @@ class Describer:
         with suppress(EOFError, OSError, WireError):  # the process will be seen to end
             hello = peer.receive()
             if isinstance(hello, Hello) and hello.pid == self._process.pid:
-                peer.send(self.request)
+                peer.send(self._asked)
                 self._peer = peer
                 return
         peer.close()
@@ -97,7 +98,7 @@ class Describer:
             return
         match message:
             case Described():
-                self._answer = message
+                self._found = Trace(self._asked, message)
                 self.close()
             case Entered():
                 pass
@@ -107,38 +108,5 @@ class Describer:
                 self._fail(f"the helper sent a {type(message).__name__}")
 
     def _fail(self, why: str) -> None:
-        self.failed = f"{why}; see {self._log.name}"
         self.close()
-
-
-class Trace:
-    """A study's trace: made by a helper process, or as it was recorded."""
-
-    def __init__(
-        self, space: Space, device: Device, logs: Path, note: Callable[[str], None]
-    ) -> None:
-        """`note` is told, once, if there will be none."""
-        self._note = note
-        self._found: Activations | None = None
-        self._describer: Describer | None = None
-        if isinstance(device, ReplayDevice):
-            self._found = device.grid.trace
-        else:
-            environment = device.rank_environment(space.workload.world_size)
-            self._describer = Describer(request(space), logs, environment)
-
-    def poll(self) -> Activations | None:
-        """The trace, once it is there; never waits for it."""
-        if self._found is None and self._describer is not None:
-            answer = self._describer.poll()
-            if answer is not None:
-                self._found = Activations(self._describer.request, answer)
-            elif self._describer.failed:
-                self._note(f"memory is predicted without a trace: {self._describer.failed}")
-                self._describer = None
-        return self._found
-
-    def close(self) -> None:
-        """No process is left when this returns."""
-        if self._describer is not None:
-            self._describer.close()
+        self._note(f"memory is predicted without a trace: {why}; see {self._log.name}")

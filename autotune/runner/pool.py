@@ -18,16 +18,18 @@ from multiprocessing.connection import wait
 from pathlib import Path
 from typing import Protocol
 
-from autotune.device import Device
 from autotune.device.cpu import host_oom_kills
-from autotune.engines import deepspeed
-from autotune.options import gib
+from autotune.device.device import Device
+from autotune.engines import engine_of
 from autotune.outcome import Verdict
 from autotune.runner import Job, Result, StopRequestedError
 from autotune.runner.channel import Channel, Peer
 from autotune.runner.local import start_rank
 from autotune.runner.ops import Ops
-from autotune.space.space import Build, Candidate, Limits, Workload
+from autotune.space.candidate import Build, Candidate
+from autotune.space.space import Limits
+from autotune.space.workload import Workload
+from autotune.units import gib
 from autotune.wire.messages import (
     Dial,
     Entered,
@@ -36,7 +38,6 @@ from autotune.wire.messages import (
     Message,
     ModelSpec,
     Peaks,
-    Phase,
     Probe,
     Progress,
     Ready,
@@ -46,6 +47,7 @@ from autotune.wire.messages import (
     Store,
     WireError,
 )
+from autotune.wire.stopping import Phase
 
 # Without a sign of life; a step that is made is one.
 PHASE_DEADLINE_S = {
@@ -79,7 +81,7 @@ class RankProcess(Protocol):
     def reap(self) -> None: ...
 
 
-@dataclass
+@dataclass(kw_only=True)
 class _Rank:
     """What the group knows of one of its ranks."""
 
@@ -146,7 +148,7 @@ class Group:
             return failure
         report = merge([r.report for r in self.ranks if r.report is not None])
         verdict = Verdict.PRUNED if report.stopped_early else Verdict.OK
-        return Result(verdict, report=report)
+        return Result(verdict=verdict, report=report)
 
     def alive(self) -> bool:
         """Whether every rank can still be asked; looks at what has come in since."""
@@ -282,7 +284,7 @@ class Group:
         """Why the group cannot go on, once that is certain."""
         now = time.monotonic()
         for rank in self.ranks:
-            if rank.fault is not None and rank.fault.kind in ("oom", "host_oom"):
+            if rank.fault is not None and rank.fault.cause in ("oom", "host_oom"):
                 return _out_of_memory(rank, rank.fault)
         bad = [rank for rank in self.ranks if rank.failed]
         if bad:
@@ -295,12 +297,12 @@ class Group:
             limit_s = self._deadline_s[rank.phase]
             if waiting and now - rank.entered > limit_s:
                 return Result(
-                    Verdict.HUNG,
-                    f"rank {rank.number} gave no sign for {limit_s:.0f} s"
+                    verdict=Verdict.HUNG,
+                    reason=f"rank {rank.number} gave no sign for {limit_s:.0f} s"
                     f" in phase {rank.phase}; see {rank.log.name}",
                 )
         if now > deadline:
-            return Result(Verdict.SKIPPED, "the budget ended during this probe")
+            return Result(verdict=Verdict.SKIPPED, reason="the budget ended during this probe")
         return None
 
     def _crash(self, bad: list[_Rank]) -> Result:
@@ -314,18 +316,20 @@ class Group:
             kills = host_oom_kills() - self._oom_kills
             if kills > 0:
                 return Result(
-                    Verdict.OOM, f"rank {silent[0].number} was killed by the host's OOM killer"
+                    verdict=Verdict.OOM,
+                    reason=f"rank {silent[0].number} was killed by the host's OOM killer",
                 )
         rank = (silent or bad)[0]
         if rank.fault is None:
             return Result(
-                Verdict.CRASHED,
-                f"rank {rank.number} {rank.gone} in phase {rank.phase}; see {rank.log.name}",
+                verdict=Verdict.CRASHED,
+                reason=f"rank {rank.number} {rank.gone} in phase {rank.phase};"
+                f" see {rank.log.name}",
             )
-        verdict = Verdict.UNSUPPORTED if rank.fault.kind == "unsupported" else Verdict.CRASHED
+        verdict = Verdict.UNSUPPORTED if rank.fault.cause == "unsupported" else Verdict.CRASHED
         return Result(
-            verdict,
-            f"rank {rank.number} in phase {rank.fault.phase}: {rank.fault.error};"
+            verdict=verdict,
+            reason=f"rank {rank.number} in phase {rank.fault.phase}: {rank.fault.error};"
             f" see {rank.log.name}",
         )
 
@@ -371,6 +375,8 @@ class Pool:
         if new_ops := self._ops.missing(job.candidate):
             self.retire(deadline)
             self._ops.load(new_ops, deadline)
+        if (refusal := self._ops.refusal(job.candidate)) is not None:
+            return refusal
         group = self._group
         began = time.monotonic()
         if group is None or job.fresh or self._build != job.candidate.build or not group.alive():
@@ -430,7 +436,14 @@ class Pool:
             log = self._logs / f"group{self._groups:03d}-rank{number}.log"
             # On the CPU all ranks share the one device.
             info = self._device.infos[number % len(self._device.infos)]
-            ranks.append(_Rank(number, start_rank(dial, log, environment), log, info.uuid))
+            ranks.append(
+                _Rank(
+                    number=number,
+                    process=start_rank(dial, log, environment),
+                    log=log,
+                    device_uuid=info.uuid,
+                )
+            )
         return self._group
 
     def _end(self, *, politely: bool, until: float) -> None:
@@ -451,40 +464,39 @@ class Pool:
 
     def _start_message(self, candidate: Candidate) -> Start:
         shape = self._workload.shape(candidate.depth)
-        engine = self._workload.engine_of(candidate)
+        engine = engine_of(self._workload, candidate)
         return Start(
             world_size=self._workload.world_size,
-            device=self._device.kind,
+            device_kind=self._device.kind,
             device_uuid="",
             capacity_bytes=self._limits.capacity_bytes,
             store_host="",
             store_port=0,
             model=ModelSpec(
-                self._workload.model, shape.depth, shape.width, shape.vocab_size,
-                candidate.checkpointing,
+                name=self._workload.model,
+                depth=shape.depth,
+                width=shape.width,
+                vocab_size=shape.vocab_size,
+                checkpointing=candidate.checkpointing,
             ),
-            engine=engine,
+            engine=engine.name,
             zero_stage=candidate.zero_stage,
             offload=candidate.offload,
             dtype=self._workload.dtype,
             optimizer=self._workload.optimizer,
-            deepspeed=(
-                deepspeed.config(candidate, self._workload, self._device.kind)
-                if engine == "deepspeed"
-                else {}
-            ),
+            engine_config=engine.config(candidate, self._workload, self._device.kind),
             seed=self._seed,
         )  # fmt: skip
 
     def _request(self, job: Job) -> Probe:
         return Probe(
-            self._probes,
-            job.candidate.micro_batch,
-            job.candidate.seq_len,
-            job.grad_accum,
-            job.micro_steps,
-            job.rule,
-            job.needed_step_s,
+            number=self._probes,
+            micro_batch=job.candidate.micro_batch,
+            seq_len=job.candidate.seq_len,
+            grad_accum=job.grad_accum,
+            micro_steps=job.micro_steps,
+            rule=job.rule,
+            needed_step_s=job.needed_step_s,
         )
 
 
@@ -521,11 +533,11 @@ def _last_group(logs: Path) -> int:
 
 
 def _out_of_memory(rank: _Rank, fault: Fault) -> Result:
-    where = "host memory" if fault.kind == "host_oom" else "memory"
+    where = "host memory" if fault.cause == "host_oom" else "memory"
     asked = f", asking for {gib(fault.requested_bytes)} more" if fault.requested_bytes else ""
     return Result(
-        Verdict.OOM,
-        f"rank {rank.number} ran out of {where} in phase {fault.phase}{asked}",
+        verdict=Verdict.OOM,
+        reason=f"rank {rank.number} ran out of {where} in phase {fault.phase}{asked}",
         peaks=fault.peaks,
     )
 

@@ -10,13 +10,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from optuna.samplers import BaseSampler
+from optuna.study import Study as OptunaStudy
+from optuna.trial import FrozenTrial
 
-from autotune.options import Objective
-from autotune.outcome import Outcome, Verdict, step_s_for
-from autotune.predict.belief import Array, Belief, Codes, normal_cdf
-from autotune.predict.memory import MemoryModel, host_memory
-from autotune.predict.speed import SpeedModel
-from autotune.space.space import Build, Candidate, Space
+from autotune.outcome import Objective, step_s_for
+from autotune.predict.belief import Array, Belief, normal_cdf
+from autotune.predict.predictor import Predictor
+from autotune.samplers.ask import Ask, Costs
+from autotune.space.space import Space
 
 ENOUGH = 0.01
 """The search ends when no candidate is expected to gain more than this share."""
@@ -25,98 +27,72 @@ CAUTION = 0.8
 
 
 @dataclass(frozen=True)
-class Costs:
-    """Seconds that a probe takes now."""
-
-    live_build: Build | None = None
-    start_s: float = 3.0
-    """Of starting a group for a build that is not live."""
-    probe_s: float = 2.0
-    """Of warm-up and timed steps of a short step."""
-    steps: int = 8
-    """Steps that a probe runs at least."""
-
-
-@dataclass(frozen=True)
 class Proposal:
     """An open candidate and what is expected of it."""
 
-    index: int
+    place: int
+    """In the space."""
     gain: float
     """The largest improvement that is expected of any candidate, as a share of the incumbent's
     value; 1 while there is none."""
 
 
 class Frontier:
-    """Beliefs about all candidates, and the choice that follows from them."""
+    """Goes by what is believed of all candidates. Source of the parts: see above."""
 
-    def __init__(self, space: Space, kind: str, objective: Objective, memory: MemoryModel) -> None:
+    round = 1
+    base: BaseSampler | None = None
+
+    def __init__(self, space: Space, predictor: Predictor, objective: Objective) -> None:
         self._space = space
-        self._kind = kind
-        self._index = {candidate: i for i, candidate in enumerate(space.candidates)}
-        self.memory = memory
-        offloads = any(c.offload != "none" for c in space.candidates)
-        # Without offload the host holds what the devices hold, or nothing of note.
-        self.host_memory = host_memory(space, kind) if offloads else None
-        self.speed = SpeedModel(space, kind)
+        self._predictor = predictor
+        self._place = {candidate: i for i, candidate in enumerate(space.candidates)}
         one_step = [step_s_for(1.0, c, space.workload, objective) for c in space.candidates]
         self._work = np.log(one_step)
         self._builds = {build: i for i, build in enumerate(space.builds)}
         self._build_of = np.array([self._builds[c.build] for c in space.candidates])
-        self._fitting: list[int] = []
 
-    def trace(self, over: Array, more_base: float) -> None:
-        """Start from traced memory instead of closed forms; see `memory.Parts.traced`."""
-        self.memory.trace(over, more_base)
-        if self.host_memory is not None and self._kind == "cpu":  # it holds what the devices do
-            ranks = self._space.workload.world_size
-            self.host_memory.trace(ranks * over, ranks * more_base)
+    def propose(self, ask: Ask, optuna_study: OptunaStudy, trial: FrozenTrial) -> int:
+        return self.best(ask).place
 
-    def observe(self, candidate: Candidate, outcome: Outcome) -> None:
-        """Learn from a finished trial."""
-        self.memory.observe(candidate, outcome)
-        if self.host_memory is not None:
-            self.host_memory.observe(candidate, outcome)
-        if outcome.measurement is not None:
-            self.speed.observe(candidate, outcome.measurement)
-        if outcome.verdict == Verdict.OK:
-            self._fitting.append(self._index[candidate])
+    def why_stop(self, ask: Ask) -> str | None:
+        if self.best(ask).gain >= ENOUGH:
+            return None
+        return f"no candidate is expected to gain {ENOUGH:.0%}"
 
-    def propose(self, allowed: Codes, pending: Sequence[Candidate], costs: Costs) -> Proposal:
-        """The best of the `allowed` candidates, of which there must be one."""
-        belief = self.speed.belief(pending)
-        chance = self.memory.chance()[allowed]
-        if self.host_memory is not None:
-            chance = np.minimum(chance, self.host_memory.chance()[allowed])
-        gain = self._gain(belief)[allowed] * chance
-        seconds = self._seconds(costs, belief)[allowed]
+    def best(self, ask: Ask) -> Proposal:
+        """The best of the allowed candidates."""
+        belief = self._predictor.log_step_s(ask.pending)
+        fitting = [self._place[candidate] for candidate in ask.fitting]
+        chance = self._predictor.chance()[ask.allowed]
+        gain = self._gain(belief, fitting)[ask.allowed] * chance
+        seconds = self._seconds(ask.costs, belief)[ask.allowed]
         score = np.where(chance >= min(CAUTION, chance.max()), gain / seconds, -1.0)
-        if self._fitting and gain.max() < ENOUGH:
-            beside = np.isin(allowed, self._beside_incumbent()) & (chance >= CAUTION)
+        if fitting and gain.max() < ENOUGH:
+            beside = np.isin(ask.allowed, self._beside_incumbent(fitting)) & (chance >= CAUTION)
             if beside.any():
-                first = int(beside.argmax())
-                return Proposal(int(allowed[first]), ENOUGH)
-        expected = float(gain.max()) if self._fitting else 1.0
-        return Proposal(int(allowed[int(score.argmax())]), expected)
+                return Proposal(int(ask.allowed[int(beside.argmax())]), ENOUGH)
+        expected = float(gain.max()) if fitting else 1.0
+        return Proposal(int(ask.allowed[int(score.argmax())]), expected)
 
-    def _beside_incumbent(self) -> list[int]:
+    def _beside_incumbent(self, fitting: Sequence[int]) -> list[int]:
         """What is next to the incumbent in micro_batch, in its build and length."""
-        values = self._work - self.speed.belief().mean
-        incumbent = self._space.candidates[max(self._fitting, key=lambda i: values[i])]
+        values = self._work - self._predictor.log_step_s().mean
+        incumbent = self._space.candidates[max(fitting, key=lambda i: values[i])]
         same = [
             c for c in self._space.candidates
             if (c.build, c.seq_len) == (incumbent.build, incumbent.seq_len)
         ]  # fmt: skip
         place = same.index(incumbent)
-        return [self._index[c] for c in same[max(0, place - 1) : place + 2] if c != incumbent]
+        return [self._place[c] for c in same[max(0, place - 1) : place + 2] if c != incumbent]
 
-    def _gain(self, belief: Belief) -> Array:
+    def _gain(self, belief: Belief, fitting: Sequence[int]) -> Array:
         """Expected improvement of every candidate as a share of the incumbent's value."""
         mean, deviation = self._work - belief.mean, np.maximum(belief.deviation, 1e-9)
-        if not self._fitting:
+        if not fitting:
             # Nothing to improve on: what is likely to be fast, however unsure.
             return np.asarray(np.exp(mean - mean.max()))
-        best = max(mean[i] for i in self._fitting)
+        best = max(mean[i] for i in fitting)
         z = (mean - best) / deviation
         ahead = np.exp(np.minimum(mean - best + deviation**2 / 2, 50.0))
         return np.asarray(ahead * normal_cdf(z + deviation) - normal_cdf(z)).clip(0.0)
@@ -126,3 +102,7 @@ class Frontier:
         seconds = np.maximum(costs.probe_s, costs.steps * step_s)
         live = self._builds.get(costs.live_build, -1) if costs.live_build else -1
         return np.asarray(seconds + np.where(self._build_of == live, 0.0, costs.start_s))
+
+
+def make(space: Space, predictor: Predictor, objective: Objective, seed: int) -> Frontier:
+    return Frontier(space, predictor, objective)

@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from autotune.budget import Clock
+from autotune.engines import state_bytes
+from autotune.options import Options
 from autotune.outcome import (
     DISTURBED_SHARE,
     Measurement,
@@ -19,8 +21,10 @@ from autotune.outcome import (
 )
 from autotune.predict.memory import Prediction
 from autotune.runner import Job, Result, Runner
-from autotune.space.space import Candidate, Space
-from autotune.wire.messages import Report, interval
+from autotune.space.candidate import Candidate
+from autotune.space.space import Space
+from autotune.wire.messages import Report
+from autotune.wire.stopping import Rule, interval
 
 ATTEMPTS = 3
 """Runs of one probe where the machine keeps disturbing it."""
@@ -30,12 +34,34 @@ UNKNOWN_START_S = 3.0
 """What starting a group is taken to need before one was started."""
 
 
+def rule_for(device_kind: str, options: Options) -> Rule:
+    """The stopping rule's numbers.
+
+    15 s of steady steps know a median to 1 % on an idle GPU; in a short budget no probe may take
+    more than a fiftieth of it. A CPU shares its cores with the rest of the machine: 2 %.
+    """
+    limit_s = min(15.0, max(2.0, options.budget_s / 50))
+    on_cpu = device_kind == "cpu"
+    return Rule(
+        warmup_steps=3,
+        warmup_tolerance=0.2 if on_cpu else 0.1,
+        warmup_limit_s=limit_s,
+        timed_steps=5,
+        half_width=0.02 if on_cpu else 0.01,
+        timed_limit_s=limit_s,
+    )
+
+
 class Prober:
     """Runs jobs, and knows what starting a group takes."""
 
-    def __init__(self, space: Space, kind: str, clock: Clock, runner: Runner) -> None:
+    def __init__(
+        self, space: Space, device_kind: str, clock: Clock, runner: Runner, rule: Rule
+    ) -> None:
+        self.rule = rule
+        """When the probes' warm-up and timing stop."""
         self._space = space
-        self._kind = kind
+        self._device_kind = device_kind
         self._clock = clock
         self._runner = runner
         self._starts_s: list[float] = []
@@ -106,22 +132,23 @@ class Prober:
         found = outcome.measurement
         if found is None or outcome.verdict.bounds_memory:
             return False
-        busy = found.disturbed_share > DISTURBED_SHARE[self._kind]
+        busy = found.disturbed_share > DISTURBED_SHARE[self._device_kind]
         return busy or found.conditions.thermally_throttled
 
     def _outcome(self, job: Job, result: Result) -> Outcome:
         """What `result` means under this study's limits."""
         outcome = Outcome(
-            result.verdict,
+            verdict=result.verdict,
             reason=result.reason,
             parameters=result.parameters,
             versions=result.versions,
             peaks=result.peaks,
+            lacks_op=result.lacks_op,
         )
         if result.report is None:
             return outcome
         found = self._measurement(job.candidate, result.report)
-        state = self._space.workload.state_bytes(job.candidate)
+        state = state_bytes(self._space.workload, job.candidate)
         moved = (state.host + state.passing) * self._space.workload.world_size
         verdict, reason = judge(found.peaks, self._space.limits, int(moved))
         if verdict == Verdict.OK:

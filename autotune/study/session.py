@@ -8,33 +8,32 @@ from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 from shlex import quote
-from typing import Any
 
 from autotune.budget import Clock, StopFlag
-from autotune.device import Device
+from autotune.errors import UsageError
+from autotune.export import exports
 from autotune.folder import provenance
+from autotune.folder.ending import Ended, Ending
+from autotune.folder.folder import Folder
 from autotune.folder.journal import Journal, Past
 from autotune.folder.manifest import Changes, Manifest
-from autotune.options import Options, UsageError
+from autotune.options import Options
 from autotune.outcome import Record
-from autotune.replay.device import ReplayDevice
-from autotune.replay.runner import Replay
 from autotune.report import Reporter
 from autotune.report.text import minutes
-from autotune.result import best
-from autotune.runner.describe import Trace
-from autotune.runner.pool import Pool
-from autotune.samplers import adapter as sampler
+from autotune.result.best import Best, best_of
+from autotune.result.choice import winner
 from autotune.space.space import Space
-from autotune.study.ending import Ended, Ending, nothing
 from autotune.study.study import Study
-from autotune.wire.messages import Phase
+from autotune.study.why_nothing import why_nothing
+from autotune.testbed.testbed import Testbed, Wiring
+from autotune.wire.stopping import Phase
 
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _LOST = (errno.EROFS, errno.EIO, errno.ESTALE)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Resumed:
     """How an interrupted study is to go on."""
 
@@ -51,7 +50,7 @@ def run(
     options: Options,
     *,
     space: Space,
-    device: Device,
+    testbed: Testbed,
     manifest: Manifest,
     reporter: Reporter,
     clock: Clock,
@@ -65,21 +64,28 @@ def run(
     Raises:
         UsageError: what is to be resumed cannot be read back.
     """
-    folder = Path(manifest.folder)
+    folder = Folder(Path(manifest.folder))
     stop = StopFlag()
     try:
         if resumed is None:
-            manifest.write(folder)
-        proposals = sampler.make(space, options, device.kind)
-        journal = Journal(folder, proposals)
+            manifest.write(folder.path)
+        folder.prepare()
         session = _Session(
-            options, space, device, manifest, journal, proposals, reporter, clock, stop
+            options=options,
+            space=space,
+            testbed=testbed,
+            manifest=manifest,
+            folder=folder,
+            journal=Journal.open(folder, space),
+            reporter=reporter,
+            clock=clock,
+            stop=stop,
         )
         return session.run(resumed)
     except OSError as error:
-        if not _is_of(folder, error):
+        if not _is_of(folder.path, error):
             raise
-        return Ended(Ending.INTERNAL, _why_unwritable(folder, error))
+        return Ended(Ending.INTERNAL, _why_unwritable(folder.path, error))
     finally:
         reporter.close()
         stop.restore()
@@ -99,16 +105,16 @@ def _why_unwritable(folder: Path, error: OSError) -> str:
     return f"{what}; what was told before is kept: {before} with --resume {quote(str(folder))}"
 
 
-@dataclass
+@dataclass(frozen=True, kw_only=True)
 class _Session:
     """What the parts of one run share."""
 
     options: Options
     space: Space
-    device: Device
+    testbed: Testbed
     manifest: Manifest
+    folder: Folder
     journal: Journal
-    proposals: sampler.SpaceSampler
     reporter: Reporter
     clock: Clock
     stop: StopFlag
@@ -129,7 +135,7 @@ class _Session:
                     return again
             resumed.check_idle()
         self.journal.begin(argv, self.clock.budget_s, accepted)
-        self.reporter.started(self.space, self.clock.budget_s, self.journal.folder)
+        self.reporter.started(self.space, self.clock.budget_s, self.folder.path)
         if resumed is not None:
             self._tell_of(past)
         ended = self._study()
@@ -138,20 +144,20 @@ class _Session:
 
     def _again(self, ended: Ended) -> Ended | None:
         """Show the result of a study that did all it could; None where it has to be made again."""
-        document = None
+        best = None
         if ended.code == Ending.FOUND:
             try:
-                document = best.read_best(self.journal.best)
+                best = Best.read(self.folder.best)
             except UsageError as error:
                 self.reporter.note(f"{error}; it is written again")
                 return None
-        self.reporter.started(self.space, self.clock.budget_s, self.journal.folder)
-        if document is not None:
-            self.reporter.finished(document, self.journal.best)
+        self.reporter.started(self.space, self.clock.budget_s, self.folder.path)
+        if best is not None:
+            self.reporter.finished(best, self.folder.best)
         return ended
 
     def _tell_of(self, past: Past) -> None:
-        finals = sum(record.kind == "final" for record in past.records)
+        finals = sum(record.purpose == "final" for record in past.records)
         cut = self.journal.cut_bytes
         torn = f"; {cut} torn bytes were cut off" if cut else ""
         self.reporter.note(
@@ -160,16 +166,22 @@ class _Session:
         )
 
     def _study(self) -> Ended:
-        past, journal = self.journal.past, self.journal
-        if past.trials:  # with another seed, or it would draw again what it drew at first
-            seed = (self.options.seed + past.trials) % 2**32
-            asked = replace(self.options, seed=seed)
-            self.proposals = sampler.make(self.space, asked, self.device.kind)
-            journal.study.sampler = self.proposals
+        def on_phase(phase: Phase, steps: int) -> None:
+            tracer.poll()  # it is to be made while the first group starts
+            self.reporter.phase(phase, steps)
+
         with ExitStack() as stack:
-            trace = Trace(self.space, self.device, journal.logs, self.reporter.note)
-            stack.callback(trace.close)
-            runner = self._runner(trace)
+            wiring = Wiring(
+                logs=self.folder.logs,
+                seed=self.options.seed,
+                budget_s=self.clock.budget_s,
+                stop=lambda: bool(self.stop),
+                on_phase=on_phase,
+                note=self.reporter.note,
+            )
+            tracer = self.testbed.tracer(self.space, wiring)
+            stack.callback(tracer.close)
+            runner = self.testbed.runner(self.space, wiring)
             stack.callback(runner.close)
 
             def leave() -> None:
@@ -180,74 +192,48 @@ class _Session:
             study = Study(
                 options=self.options,
                 space=self.space,
-                device_kind=self.device.kind,
+                device_kind=self.testbed.device.kind,
                 clock=self.clock,
-                journal=journal,
-                proposals=self.proposals,
+                journal=self.journal,
                 runner=runner,
                 reporter=self.reporter,
                 stop=self.stop,
                 publish=self._publish,
-                traced=trace.poll,
+                traced=tracer.poll,
             )
-            if past.trials:
-                study.restore(past.records)
-                journal.rewrite([*study.records, *study.settled])
             study.run()
             runner.close()  # before the result is written: the budget counts to there
-            trace.close()
-            return self._result([*study.records, *study.settled])
-
-    def _runner(self, trace: Trace) -> Pool | Replay:
-        if isinstance(self.device, ReplayDevice):
-            device = self.device
-            return Replay(device.grid, self.space.limits, device.time, self.options.seed)
-
-        def on_phase(phase: Phase, steps: int) -> None:
-            trace.poll()  # it is to be made while the first group starts
-            self.reporter.phase(phase, steps)
-
-        return Pool(
-            device=self.device,
-            workload=self.space.workload,
-            limits=self.space.limits,
-            logs=self.journal.logs,
-            seed=self.options.seed,
-            stop=lambda: bool(self.stop),
-            on_phase=on_phase,
-            note=self.reporter.note,
-            budget_s=self.clock.budget_s,
-        )
+            tracer.close()
+            return self._result(study.ledger.all)
 
     def _result(self, records: Sequence[Record]) -> Ended:
-        document = self._publish(records)
-        if document is None:
-            return nothing(records, self.space, self.stop.name)
-        if isinstance(self.device, ReplayDevice):
-            name = self.device.infos[0].name
-            self.reporter.note(f"{name}: nothing was measured now, and time is virtual")
-        self.reporter.finished(document, self.journal.best)
+        best = self._publish(records)
+        if best is None:
+            return why_nothing(records, self.space, self.stop.name, self.clock.budget_s)
+        if self.testbed.remark:
+            self.reporter.note(self.testbed.remark)
+        self.reporter.finished(best, self.folder.best)
         if self.stop.name:
             return Ended(
                 Ending.STOPPED,
                 f"stopped by {self.stop.name}; the best so far is written; go on with"
-                f" --resume {quote(str(self.journal.folder))}",
+                f" --resume {quote(str(self.folder.path))}",
             )
         return Ended(Ending.FOUND)
 
-    def _publish(self, records: Sequence[Record]) -> dict[str, Any] | None:
+    def _publish(self, records: Sequence[Record]) -> Best | None:
         """Write best.json as far as `records` know it; None where nothing fits."""
-        choice = best.winner(records, self.space.workload, self.options.objective)
+        choice = winner(records, self.space.workload, self.options.objective)
         if choice is None:
             return None
         manifest = self.manifest
-        document = best.best_json(
+        best = best_of(
             choice,
             records,
             self.space,
             self.options.objective,
             fingerprint=manifest.fingerprint | {"ranks": provenance.rank_versions(records)},
-            environment=provenance.environment(self.device, self.space),
+            environment=provenance.environment(self.testbed.device, self.space),
             provenance={
                 "argv": manifest.argv,
                 "options": manifest.options,
@@ -257,5 +243,6 @@ class _Session:
                 "stopped_by": self.stop.name,
             },
         )
-        best.write_best(self.journal.best, document)
-        return document
+        best = replace(best, exports=exports(best))
+        best.write(self.folder.best)
+        return best

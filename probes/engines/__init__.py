@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import importlib
 import math
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Protocol
 
 from torch import Tensor, nn
 
 from autotune.wire.messages import Start
 from probes.faults import UnsupportedError
+from probes.models import Batch, Family
 from probes.world import World
 
 
 class Engine(Protocol):
-    """A model, its optimizer and the communication between ranks. Batches are (B, T) int64."""
+    """A model, its optimizer and the communication between ranks."""
 
     parameters: int
     """Parameters of the whole model, all ranks together."""
@@ -26,7 +29,7 @@ class Engine(Protocol):
         """
         ...
 
-    def forward_backward(self, ids_bt: Tensor, targets_bt: Tensor, *, last: bool) -> Tensor:
+    def forward_backward(self, batch: Batch, *, last: bool) -> Tensor:
         """One micro-step; gradients are reduced between ranks at the `last` of an optimizer step.
 
         Returns the detached loss of this micro-batch.
@@ -38,6 +41,26 @@ class Engine(Protocol):
         ...
 
 
+@dataclass(frozen=True)
+class Row:
+    """Where an engine is, and what is known of it without importing its library."""
+
+    path: str
+    """Of its class, as `module:class`."""
+    package: str | None = None
+    """The library that it is from, beside torch."""
+    needs_group: bool = True
+    """Whether a rank that is alone needs a process group, too."""
+
+
+ENGINES = {
+    "ddp": Row("probes.engines.ddp:DdpEngine", needs_group=False),
+    "deepspeed": Row("probes.engines.deepspeed:DeepSpeedEngine", package="deepspeed"),
+    "fsdp": Row("probes.engines.fsdp:FsdpEngine"),
+}
+"""The rows have the names of those in `autotune.engines`."""
+
+
 def load(name: str) -> Callable[[Start, World], Engine]:
     """The class of the engine `name`; its library is imported here.
 
@@ -46,24 +69,16 @@ def load(name: str) -> Callable[[Start, World], Engine]:
     Raises:
         UnsupportedError: this version knows no such engine.
     """
-    if name == "ddp":
-        from probes.engines.ddp import DdpEngine
-
-        return DdpEngine
-    if name == "deepspeed":
-        from probes.engines.deepspeed import DeepSpeedEngine
-
-        return DeepSpeedEngine
-    if name == "fsdp":
-        from probes.engines.fsdp import FsdpEngine
-
-        return FsdpEngine
-    raise UnsupportedError(f"engine {name} is not known to this version of the probes")
+    if name not in ENGINES:
+        raise UnsupportedError(f"engine {name} is not known to this version of the probes")
+    module, _, attribute = ENGINES[name].path.partition(":")
+    engine: Callable[[Start, World], Engine] = getattr(importlib.import_module(module), attribute)
+    return engine
 
 
-def is_muon(name: str, parameter: Tensor) -> bool:
-    """Whether Muon is for `parameter`: the blocks' matrices; embedding, head and norms are not."""
-    return len(_whole_shape(parameter)) == 2 and name.startswith("blocks.")
+def is_muon(family: Family, name: str, parameter: Tensor) -> bool:
+    """Whether Muon is for `parameter`: the blocks' matrices."""
+    return len(_whole_shape(parameter)) == 2 and family.is_block_weight(name)
 
 
 def count(module: nn.Module) -> int:

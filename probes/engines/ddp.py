@@ -13,9 +13,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from autotune.wire.messages import CLIP_NORM, LEARNING_RATE, MUON_LEARNING_RATE, Start
+from autotune.wire.messages import Start
+from autotune.wire.recipe import CLIP_NORM, LEARNING_RATE, MUON_LEARNING_RATE
 from probes.engines import count, is_muon
-from probes.models import factory
+from probes.models import Batch, Family, family
 from probes.world import World
 
 _AUTOCAST = {"bf16": torch.bfloat16, "fp16": torch.float16}
@@ -26,8 +27,9 @@ class DdpEngine:
 
     def __init__(self, start: Start, world: World) -> None:
         device = world.device
+        self._family = family(start.model.name)
         with torch.device(device):
-            module = factory.build(start.model)
+            module = self._family.make(start.model)
         self.parameters = count(module)
         self._module = module
         self._model: nn.Module = module
@@ -36,7 +38,7 @@ class DdpEngine:
             self._model = DistributedDataParallel(
                 module, gradient_as_bucket_view=True, broadcast_buffers=False
             )
-        self._optimizers = list(optimizers(module, start.optimizer))
+        self._optimizers = list(optimizers(module, start.optimizer, self._family))
         self._scale = 1.0
         self._device_type = device.type
         self._autocast_dtype = _AUTOCAST.get(start.dtype)
@@ -46,10 +48,10 @@ class DdpEngine:
         self._scale = 1 / micro_steps
         self._drop_gradients()
 
-    def forward_backward(self, ids_bt: Tensor, targets_bt: Tensor, *, last: bool) -> Tensor:
+    def forward_backward(self, batch: Batch, *, last: bool) -> Tensor:
         with self._sync(last):
             with self._autocast():
-                loss: Tensor = self._model(ids_bt, targets_bt)
+                loss = self._family.loss(self._model, batch)
             self._scaler.scale(loss * self._scale).backward()  # type: ignore[no-untyped-call]
         return loss.detach()
 
@@ -77,9 +79,9 @@ class DdpEngine:
         return torch.autocast(self._device_type, self._autocast_dtype)
 
 
-def optimizers(module: nn.Module, name: str) -> Iterator[torch.optim.Optimizer]:
+def optimizers(module: nn.Module, name: str, family: Family) -> Iterator[torch.optim.Optimizer]:
     """AdamW for everything, or Muon for what `is_muon` says and AdamW for the rest."""
-    muon = [p for n, p in module.named_parameters() if name == "muon" and is_muon(n, p)]
+    muon = [p for n, p in module.named_parameters() if name == "muon" and is_muon(family, n, p)]
     if muon:
         yield torch.optim.Muon(muon, lr=MUON_LEARNING_RATE)
     taken = {id(p) for p in muon}

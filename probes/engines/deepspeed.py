@@ -14,7 +14,7 @@ from torch import Tensor
 from autotune.wire.messages import Start
 from probes.engines import count, is_muon
 from probes.faults import UnsupportedError
-from probes.models import factory
+from probes.models import Batch, family
 from probes.world import World
 
 _DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
@@ -32,17 +32,23 @@ class DeepSpeedEngine:
         }
         # With it, DeepSpeed makes buffers in /dev/shm that nobody removes, for inference alone.
         os.environ.pop("LOCAL_SIZE", None)
+        if world.device.type == "cpu":
+            # What uses those buffers takes a minute to compile. DeepSpeed does without it where
+            # it is not compatible.
+            deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
         deepspeed.init_distributed()  # finds the process group that is there
+        self._family = family(start.model.name)
         with _own_reasons():
             with _placed(start, world):
-                module = factory.build(start.model)
+                module = self._family.make(start.model)
             self.parameters = count(module)
             for name, parameter in module.named_parameters():
-                parameter.use_muon = start.optimizer == "muon" and is_muon(name, parameter)  # type: ignore[attr-defined]
+                muon = start.optimizer == "muon" and is_muon(self._family, name, parameter)
+                parameter.use_muon = muon  # type: ignore[attr-defined]
             self._engine: Any = deepspeed.initialize(
                 model=module,
                 model_parameters=[p for p in module.parameters() if p.requires_grad],
-                config=start.deepspeed,
+                config=start.engine_config,
             )[0]
         self._world_size = world.size
 
@@ -51,9 +57,9 @@ class DeepSpeedEngine:
         self._engine.set_train_micro_batch_size(micro_batch)
         self._engine.set_train_batch_size(micro_batch * micro_steps * self._world_size)
 
-    def forward_backward(self, ids_bt: Tensor, targets_bt: Tensor, *, last: bool) -> Tensor:
+    def forward_backward(self, batch: Batch, *, last: bool) -> Tensor:
         self._engine.set_gradient_accumulation_boundary(last)
-        loss: Tensor = self._engine(ids_bt, targets_bt)
+        loss = self._family.loss(self._engine, batch)
         self._engine.backward(loss)
         if not last:
             self._engine.step()  # counts the micro-step; nothing is updated before the boundary
@@ -77,7 +83,7 @@ def _placed(start: Start, world: World) -> AbstractContextManager[Any]:
     straight on the device in the training dtype. Neither holds more than training will."""
     if start.zero_stage == 3:
         context: AbstractContextManager[Any] = deepspeed.zero.Init(
-            config_dict_or_path=start.deepspeed
+            config_dict_or_path=start.engine_config
         )
         return context
     return _on_device(world.device, _DTYPES[start.dtype])

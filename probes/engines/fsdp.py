@@ -6,11 +6,12 @@ import torch
 from torch import Tensor, nn
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 
-from autotune.wire.messages import CLIP_NORM, Start
+from autotune.wire.messages import Start
+from autotune.wire.recipe import CLIP_NORM
 from probes.engines import count
 from probes.engines.ddp import optimizers
 from probes.faults import UnsupportedError
-from probes.models import factory
+from probes.models import Batch, Family, family
 from probes.world import World
 
 
@@ -20,22 +21,23 @@ class FsdpEngine:
     def __init__(self, start: Start, world: World) -> None:
         if start.dtype == "fp16":
             raise UnsupportedError("fsdp: fp16 needs a sharded loss scaler; use bf16")
+        self._family = family(start.model.name)
         with torch.device("meta"):
-            module = factory.build(start.model)
+            module = self._family.make(start.model)
         self.parameters = count(module)
-        _shard(module, start, world)
+        _shard(module, self._family, start, world)
         self._model = module
-        self._optimizers = list(optimizers(module, start.optimizer))
+        self._optimizers = list(optimizers(module, start.optimizer, self._family))
         self._scale = 1.0
 
     def prepare(self, micro_batch: int, micro_steps: int) -> None:
         self._scale = 1 / micro_steps
         self._drop_gradients()
 
-    def forward_backward(self, ids_bt: Tensor, targets_bt: Tensor, *, last: bool) -> Tensor:
+    def forward_backward(self, batch: Batch, *, last: bool) -> Tensor:
         assert isinstance(self._model, FSDPModule)
         self._model.set_requires_gradient_sync(last)
-        loss: Tensor = self._model(ids_bt, targets_bt)
+        loss = self._family.loss(self._model, batch)
         (loss * self._scale).backward()  # type: ignore[no-untyped-call]
         return loss.detach()
 
@@ -50,17 +52,16 @@ class FsdpEngine:
             optimizer.zero_grad(set_to_none=True)
 
 
-def _shard(module: nn.Module, start: Start, world: World) -> None:
+def _shard(module: nn.Module, family: Family, start: Start, world: World) -> None:
     """`module` from the meta device to its shards, one block at a time: no rank ever holds it
     whole. Weights are drawn in the order in which a module made at once draws them."""
     policy = MixedPrecisionPolicy(
         param_dtype=torch.bfloat16 if start.dtype == "bf16" else None, reduce_dtype=torch.float32
     )
-    for child in module.children():
-        for unit in child if isinstance(child, nn.ModuleList) else [child]:
-            unit.to_empty(device=world.device)
-            for part in unit.modules():
-                if callable(draw := getattr(part, "reset_parameters", None)):
-                    draw()
-            fully_shard(unit, reshard_after_forward=start.zero_stage == 3, mp_policy=policy)
+    for unit in family.units(module):
+        unit.to_empty(device=world.device)
+        for part in unit.modules():
+            if callable(draw := getattr(part, "reset_parameters", None)):
+                draw()
+        fully_shard(unit, reshard_after_forward=start.zero_stage == 3, mp_policy=policy)
     fully_shard(module, reshard_after_forward=start.zero_stage == 3, mp_policy=policy)

@@ -5,14 +5,42 @@ B: samples, T: seq_len, D: width, H: heads, K: channels of a head (64), V: vocab
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from autotune.wire.messages import ModelSpec
+from autotune.wire.recipe import HEAD_DIM
+from probes.models import Batch
 
-HEAD_DIM = 64
+
+def make(spec: ModelSpec) -> nn.Module:
+    return Gpt(spec)
+
+
+def batch(
+    spec: ModelSpec, micro_batch: int, seq_len: int, generator: torch.Generator | None
+) -> Batch:
+    """Token ids and those that follow them, both int64 of shape (B, T)."""
+    tokens = torch.randint(spec.vocab_size, (micro_batch, seq_len + 1), generator=generator)
+    return {"ids_bt": tokens[:, :-1].contiguous(), "targets_bt": tokens[:, 1:].contiguous()}
+
+
+def loss(model: nn.Module, batch: Batch) -> Tensor:
+    mean: Tensor = model(**batch)
+    return mean
+
+
+def units(module: nn.Module) -> Iterator[nn.Module]:
+    for child in module.children():
+        yield from child if isinstance(child, nn.ModuleList) else [child]
+
+
+def is_block_weight(name: str) -> bool:
+    return name.startswith("blocks.")
 
 
 class Linear(nn.Linear):

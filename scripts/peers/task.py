@@ -15,7 +15,7 @@ class Answer:
     grad_accum: int = 1
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Task:
     """One search for a micro-batch. Everything about it lies in `folder`."""
 

@@ -10,12 +10,14 @@ from peers.task import Task
 from torch import nn
 from torch.utils.data import TensorDataset
 
-from autotune.wire.messages import ModelSpec, Phase
+from autotune.wire.messages import ModelSpec
+from autotune.wire.stopping import Phase
 from probes import worker  # noqa: F401 - so that this process holds what a rank holds
 from probes.faults import fault
 from probes.memory import CpuMeter, status_bytes
-from probes.models import factory
+from probes.models import family
 
+FAMILY = family("gpt")
 STEPS = 3
 """Optimizer steps that a micro_batch is tried with: Lightning's default."""
 SAMPLES = 1024
@@ -35,7 +37,15 @@ def limit(task: Task) -> None:
 
 
 def build(task: Task) -> nn.Module:
-    return factory.build(ModelSpec("gpt", task.depth, task.width, task.vocab_size, "none"))
+    return FAMILY.make(
+        ModelSpec(
+            name="gpt",
+            depth=task.depth,
+            width=task.width,
+            vocab_size=task.vocab_size,
+            checkpointing="none",
+        )
+    )
 
 
 def tokens(task: Task) -> TensorDataset:
@@ -50,6 +60,6 @@ def ooms_counted(task: Task) -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        if fault(error, Phase.WARMUP, "cpu", None).kind == "oom":
+        if fault(error, Phase.WARMUP, "cpu", None).cause == "oom":
             task.count("oom")
         raise

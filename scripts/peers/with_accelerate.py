@@ -9,16 +9,18 @@ import sys
 from itertools import islice
 
 from peers.task import Answer, Task
-from peers.training import STEPS, build, limit, ooms_counted, tokens
+from peers.training import FAMILY, STEPS, build, limit, ooms_counted, tokens
 from torch.utils.data import DataLoader
 
-from autotune.wire.messages import CLIP_NORM
+from autotune.wire.recipe import CLIP_NORM
 from probes.engines.ddp import optimizers
 
 # The tool comes last, so that what its libraries hold can be told.
 # isort: split
-from accelerate import Accelerator
-from accelerate.utils import find_executable_batch_size
+from accelerate import (  # type: ignore[import-not-found, import-untyped, unused-ignore]
+    Accelerator,
+    find_executable_batch_size,
+)
 
 
 def main() -> None:
@@ -26,13 +28,12 @@ def main() -> None:
     accelerator = Accelerator(cpu=True)
     limit(task)
 
-    @find_executable_batch_size(starting_batch_size=task.most)
     def train(batch_size: int) -> int:
         accelerator.free_memory()
         with ooms_counted(task):
             module = build(task)
             model, optimizer, batches = accelerator.prepare(
-                module, *optimizers(module, "adamw"), DataLoader(tokens(task), batch_size)
+                module, *optimizers(module, "adamw", FAMILY), DataLoader(tokens(task), batch_size)
             )
             for ids_bt, targets_bt in islice(batches, STEPS):
                 optimizer.zero_grad()
@@ -41,7 +42,8 @@ def main() -> None:
                 optimizer.step()
         return batch_size
 
-    task.tell(Answer(train()))
+    found: int = find_executable_batch_size(train, starting_batch_size=task.most)()
+    task.tell(Answer(found))
 
 
 if __name__ == "__main__":

@@ -17,8 +17,9 @@ from pathlib import Path
 
 from peers.task import Answer, Task
 
-from autotune.engines import deepspeed
-from autotune.space.space import Candidate, Workload
+from autotune.engines import ENGINES
+from autotune.space.candidate import Candidate
+from autotune.space.workload import Workload
 
 RANK = Path(__file__).with_name("deepspeed_rank.py")
 
@@ -54,8 +55,19 @@ def main() -> None:
 
 def tuning_config(task: Task) -> dict[str, object]:
     """The user's config: what the study exports for stage 0, open in its micro-batch."""
-    workload = Workload("gpt", task.width, task.vocab_size, "fp32", "adamw", "deepspeed", 1, None)
-    config = deepspeed.config(Candidate(task.depth, task.seq_len, 1), workload, "cpu")
+    workload = Workload(
+        model="gpt",
+        width=task.width,
+        vocab_size=task.vocab_size,
+        dtype="fp32",
+        optimizer="adamw",
+        engine="deepspeed",
+        world_size=1,
+        global_batch=None,
+    )
+    config = ENGINES["deepspeed"].config(
+        Candidate(depth=task.depth, seq_len=task.seq_len, micro_batch=1), workload, "cpu"
+    )
     del config["train_batch_size"]  # follows from the other two
     return config | {
         "train_micro_batch_size_per_gpu": "auto",

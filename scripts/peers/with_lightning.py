@@ -9,21 +9,21 @@ import sys
 from typing import Any
 
 from peers.task import Answer, Task
-from peers.training import build, limit, ooms_counted, tokens
+from peers.training import FAMILY, build, limit, ooms_counted, tokens
 from torch import Tensor
 from torch.optim import Optimizer
 from torch.utils.data import DataLoader
 
-from autotune.wire.messages import CLIP_NORM
+from autotune.wire.recipe import CLIP_NORM
 from probes.engines.ddp import optimizers
 
 # The tool comes last, so that what its libraries hold can be told.
 # isort: split
-from lightning.pytorch import LightningModule, Trainer
-from lightning.pytorch.tuner import Tuner
+from lightning.pytorch import LightningModule, Trainer  # type: ignore[import-not-found, unused-ignore]
+from lightning.pytorch.tuner.tuning import Tuner  # type: ignore[import-not-found, unused-ignore]
 
 
-class Training(LightningModule):
+class Training(LightningModule):  # type: ignore[misc, unused-ignore]
     """The GPT with the attribute that the tuner varies."""
 
     def __init__(self, task: Task) -> None:
@@ -37,7 +37,7 @@ class Training(LightningModule):
         return DataLoader(self._tokens, self.batch_size)
 
     def configure_optimizers(self) -> Optimizer:
-        (optimizer,) = optimizers(self._model, "adamw")
+        (optimizer,) = optimizers(self._model, "adamw", FAMILY)
         return optimizer
 
     def training_step(self, batch: tuple[Tensor, Tensor]) -> Tensor:

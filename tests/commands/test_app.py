@@ -12,12 +12,17 @@ from typing import Any
 
 import pytest
 
-from autotune.commands import app as cli
-from autotune.commands.app import ExitCode, main
-from autotune.options import GlobalBatch, Options, UsageError
-from autotune.space.space import Candidate, Space, resolve
-from autotune.study import session, study
-from autotune.study.ending import Ended, Ending
+from autotune.commands.app import main
+from autotune.commands.exits import ExitCode
+from autotune.commands.tune import Tune
+from autotune.errors import UsageError
+from autotune.folder.ending import Ended, Ending
+from autotune.options import Options
+from autotune.space.candidate import Candidate
+from autotune.space.space import Space
+from autotune.space.workload import GlobalBatch
+from autotune.study import search, session
+from autotune.testbed.resolve import resolve
 
 Run = tuple[int, str, str]
 
@@ -68,13 +73,13 @@ def parsed(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Options]:
     """The options of a command line that goes as far as running a study."""
 
     def parsed(*argv: str) -> Options:
-        requests: list[cli.Request] = []
+        requests: list[Tune] = []
 
-        def tune(request: cli.Request, argv: list[str], started: float) -> int:
-            requests.append(request)
+        def call(self: Tune, argv: list[str], started: float) -> int:
+            requests.append(self)
             return 0
 
-        monkeypatch.setattr(cli, "_tune", tune)
+        monkeypatch.setattr(Tune, "__call__", call)
         assert main(list(argv)) == 0
         return requests[0].options
 
@@ -309,7 +314,7 @@ def test_a_tool_table_that_is_none_is_refused(refused: Callable[..., str]) -> No
         (["--optimizer", "sgd"], 'Invalid value "sgd" for --optimizer', "adamw"),
         (["--objective", "speed"], 'Invalid value "speed" for --objective', "tokens_per_s"),
         (["--sampler", "magic"], 'Invalid value "magic" for --sampler', "tpe"),
-        (["--seed", "x"], "Invalid value for --seed", "int"),
+        (["--seed", "x"], "--seed x: not a whole number", "write it as 2"),
         (["--bugdet", "30m"], "Unknown option: --bugdet", "--budget"),
         (["--no-dry-run"], "Unknown option: --no-dry-run", "--dry-run"),
         (["--no-allow-busy"], "Unknown option: --no-allow-busy", "--allow-busy"),
@@ -400,7 +405,7 @@ def test_no_folder_is_left_where_the_device_is_busy(
     def busy(device: object, allow_busy: bool) -> None:
         raise UsageError("busy")
 
-    monkeypatch.setattr("autotune.device.check_idle", busy)
+    monkeypatch.setattr("autotune.device.idle.check_idle", busy)
     assert run("--device", "cpu", "--out", "mine")[0] == ExitCode.USAGE
     assert not Path("mine").exists()
 
@@ -434,7 +439,7 @@ def test_the_budget_counts_from_before_the_imports() -> None:
     code = """
 import sys, time
 from autotune.study import session
-from autotune.study.ending import Ended, Ending
+from autotune.folder.ending import Ended, Ending
 from autotune.__main__ import main
 
 def run(options, *, clock, **rest):
@@ -484,8 +489,8 @@ def test_a_dry_run_starts_nothing_and_writes_nothing(
 def test_a_dry_run_tells_the_space_and_the_first_probe(
     run: Callable[..., Run], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    first = Candidate(4, 64, 6, checkpointing="full")
-    monkeypatch.setattr(study, "first_candidate", lambda options, space, kind: first)
+    first = Candidate(depth=4, seq_len=64, micro_batch=6, checkpointing="full")
+    monkeypatch.setattr(search, "first_candidate", lambda options, space, kind: first)
     _, out, _ = run(
         "--device", "cpu", "--dry-run", "--depth", "2,4", "--micro-batch", "1:16",
         "--global-batch", "12", "--vocab-size", "777",
@@ -501,7 +506,7 @@ def test_a_dry_run_tells_the_space_and_the_first_probe(
 def test_the_first_probe_of_a_dry_run_is_one_of_the_space(cpu: Any) -> None:
     options = Options(micro_batch=(3, 5))
     space: Space = resolve(options, cpu, 16 * 2**30, 2)
-    assert study.first_candidate(options, space, "cpu") in space.candidates
+    assert search.first_candidate(options, space, "cpu") in space.candidates
 
 
 def test_the_plan_keeps_within_80_columns(run: Callable[..., Run]) -> None:

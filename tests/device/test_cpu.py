@@ -8,8 +8,9 @@ from pathlib import Path
 import psutil
 import pytest
 
-from autotune.device import check_idle, open_device
+from autotune.device import open_device
 from autotune.device.cpu import CpuDevice, cores, host_memory_bytes, host_oom_kills
+from autotune.device.idle import check_idle
 
 GIB = 2**30
 V2 = "0::/user/job\n"
@@ -47,17 +48,17 @@ class Machine:
 
 
 @pytest.fixture
-def machine(tmp_path, monkeypatch) -> Machine:
+def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Machine:
     """A machine of 64 GiB that lets us use 16 cores, without cgroups."""
     monkeypatch.setattr(os, "sched_getaffinity", lambda _pid: set(range(16)), raising=False)
     return Machine(tmp_path)
 
 
-def test_memory_without_cgroups_is_the_machine_s(machine):
+def test_memory_without_cgroups_is_the_machine_s(machine: Machine) -> None:
     assert host_memory_bytes(*machine.roots) == 64 * GIB
 
 
-def test_memory_without_proc_is_what_psutil_says(tmp_path):
+def test_memory_without_proc_is_what_psutil_says(tmp_path: Path) -> None:
     assert host_memory_bytes(tmp_path, tmp_path) == psutil.virtual_memory().total
 
 
@@ -65,7 +66,7 @@ def test_memory_without_proc_is_what_psutil_says(tmp_path):
     ("groups", "name"),
     [(V2, "user/job/memory.max"), (V1, "memory/user/job/memory.limit_in_bytes")],
 )
-def test_memory_is_limited_by_our_cgroup(machine, groups, name):
+def test_memory_is_limited_by_our_cgroup(machine: Machine, groups: str, name: str) -> None:
     machine.groups(groups)
     machine.cgroup(name, 8 * GIB)
     assert host_memory_bytes(*machine.roots) == 8 * GIB
@@ -80,7 +81,9 @@ def test_memory_is_limited_by_our_cgroup(machine, groups, name):
         (V1, "memory/memory.limit_in_bytes"),
     ],
 )
-def test_memory_is_limited_by_every_cgroup_above_ours(machine, groups, name):
+def test_memory_is_limited_by_every_cgroup_above_ours(
+    machine: Machine, groups: str, name: str
+) -> None:
     machine.groups(groups)
     machine.cgroup("user/job/memory.max", 16 * GIB)
     machine.cgroup("memory/user/job/memory.limit_in_bytes", 16 * GIB)
@@ -95,31 +98,35 @@ def test_memory_is_limited_by_every_cgroup_above_ours(machine, groups, name):
         (V1, "memory/user/job/memory.limit_in_bytes", 9223372036854771712),
     ],
 )
-def test_memory_of_a_cgroup_without_a_limit_is_the_machine_s(machine, groups, name, unlimited):
+def test_memory_of_a_cgroup_without_a_limit_is_the_machine_s(
+    machine: Machine, groups: str, name: str, unlimited: object
+) -> None:
     machine.groups(groups)
     machine.cgroup(name, unlimited)
     assert host_memory_bytes(*machine.roots) == 64 * GIB
 
 
-def test_memory_is_not_limited_by_a_cgroup_beside_ours(machine):
+def test_memory_is_not_limited_by_a_cgroup_beside_ours(machine: Machine) -> None:
     machine.groups(V2)
     machine.cgroup("user/other/memory.max", GIB)
     assert host_memory_bytes(*machine.roots) == 64 * GIB
 
 
-def test_memory_is_limited_through_the_mount_where_only_the_host_knows_our_path(machine):
+def test_memory_is_limited_through_the_mount_where_only_the_host_knows_our_path(
+    machine: Machine,
+) -> None:
     machine.groups("9:memory:/docker/0123\n")
     machine.cgroup("memory/memory.limit_in_bytes", 8 * GIB)
     assert host_memory_bytes(*machine.roots) == 8 * GIB
 
 
-def test_a_v2_tree_beside_v1_lies_in_its_own_folder(machine):
+def test_a_v2_tree_beside_v1_lies_in_its_own_folder(machine: Machine) -> None:
     machine.groups(V1 + V2)
     machine.cgroup("unified/user/job/memory.max", 8 * GIB)
     assert host_memory_bytes(*machine.roots) == 8 * GIB
 
 
-def test_cores_without_a_quota_are_those_we_may_run_on(machine):
+def test_cores_without_a_quota_are_those_we_may_run_on(machine: Machine) -> None:
     assert cores(*machine.roots) == 16
 
 
@@ -127,28 +134,28 @@ def test_cores_without_a_quota_are_those_we_may_run_on(machine):
     ("quota", "expected"),
     [("max 100000", 16), ("400000 100000", 4), ("150000 100000", 2), ("1000 100000", 1)],
 )
-def test_cores_are_limited_by_a_quota_of_v2(machine, quota, expected):
+def test_cores_are_limited_by_a_quota_of_v2(machine: Machine, quota: str, expected: int) -> None:
     machine.groups(V2)
     machine.cgroup("user/job/cpu.max", quota)
     assert cores(*machine.roots) == expected
 
 
 @pytest.mark.parametrize(("quota", "expected"), [(-1, 16), (400000, 4), (150000, 2)])
-def test_cores_are_limited_by_a_quota_of_v1(machine, quota, expected):
+def test_cores_are_limited_by_a_quota_of_v1(machine: Machine, quota: int, expected: int) -> None:
     machine.groups(V1)
     machine.cgroup("cpu/user/job/cpu.cfs_quota_us", quota)
     machine.cgroup("cpu/user/job/cpu.cfs_period_us", 100000)
     assert cores(*machine.roots) == expected
 
 
-def test_cores_are_limited_by_a_quota_above_our_cgroup(machine):
+def test_cores_are_limited_by_a_quota_above_our_cgroup(machine: Machine) -> None:
     machine.groups(V2)
     machine.cgroup("user/job/cpu.max", "800000 100000")
     machine.cgroup("user/cpu.max", "200000 100000")
     assert cores(*machine.roots) == 2
 
 
-def test_a_quota_above_the_cores_we_may_run_on_gives_no_more(machine):
+def test_a_quota_above_the_cores_we_may_run_on_gives_no_more(machine: Machine) -> None:
     machine.groups(V2)
     machine.cgroup("user/job/cpu.max", "6400000 100000")
     assert cores(*machine.roots) == 16
@@ -161,31 +168,33 @@ def test_a_quota_above_the_cores_we_may_run_on_gives_no_more(machine):
         (V1, "memory/user/job/memory.oom_control", "oom_kill_disable 0\nunder_oom 0\noom_kill 3"),
     ],
 )
-def test_oom_kills_are_those_of_our_cgroup(machine, groups, name, text):
+def test_oom_kills_are_those_of_our_cgroup(
+    machine: Machine, groups: str, name: str, text: str
+) -> None:
     machine.groups(groups)
     machine.cgroup(name, text)
     machine.write(machine.proc / "vmstat", "oom_kill 9\n")
     assert host_oom_kills(*machine.roots) == 3
 
 
-def test_oom_kills_are_the_machine_s_where_the_cgroup_does_not_tell(machine):
+def test_oom_kills_are_the_machine_s_where_the_cgroup_does_not_tell(machine: Machine) -> None:
     machine.groups(V2)
     machine.write(machine.proc / "vmstat", "nr_free_pages 5\noom_kill 9\n")
     assert host_oom_kills(*machine.roots) == 9
 
 
-def test_oom_kills_are_none_where_nothing_tells(machine):
+def test_oom_kills_are_none_where_nothing_tells(machine: Machine) -> None:
     assert host_oom_kills(*machine.roots) == 0
 
 
-def test_the_device_is_the_machine_s_memory(machine):
+def test_the_device_is_the_machine_s_memory(machine: Machine) -> None:
     machine.groups(V2)
     machine.cgroup("user/job/memory.max", 8 * GIB)
     (info,) = CpuDevice("--device", *machine.roots).infos
     assert (info.index, info.uuid, info.capacity_bytes) == (0, "cpu", 8 * GIB)
 
 
-def test_the_name_is_the_processor_s_with_its_cores(machine):
+def test_the_name_is_the_processor_s_with_its_cores(machine: Machine) -> None:
     machine.cpuinfo("processor\t: 0\nmodel name\t: AMD EPYC\n\nprocessor\t: 1\nmodel name\t: x\n")
     assert CpuDevice("--device", *machine.roots).infos[0].name == "AMD EPYC, 16 cores"
 
@@ -200,22 +209,22 @@ def test_the_name_is_the_processor_s_with_its_cores(machine):
         ("bugs\t\t: avx512_bf16\n", False),
     ],
 )
-def test_bf16_follows_the_instruction_sets(machine, cpuinfo, bf16):
+def test_bf16_follows_the_instruction_sets(machine: Machine, cpuinfo: str, bf16: bool) -> None:
     machine.cpuinfo(cpuinfo)
     assert CpuDevice("--device", *machine.roots).infos[0].bf16 is bf16
 
 
 @pytest.mark.parametrize(("world_size", "threads"), [(1, "16"), (3, "5"), (32, "1")])
-def test_ranks_share_the_cores(machine, world_size, threads):
+def test_ranks_share_the_cores(machine: Machine, world_size: int, threads: str) -> None:
     environment = CpuDevice("--device", *machine.roots).rank_environment(world_size)
     assert environment["OMP_NUM_THREADS"] == threads
 
 
-def test_ranks_on_the_cpu_see_no_cuda_device(machine):
+def test_ranks_on_the_cpu_see_no_cuda_device(machine: Machine) -> None:
     assert CpuDevice("--device", *machine.roots).rank_environment(1)["CUDA_VISIBLE_DEVICES"] == ""
 
 
-def test_the_fingerprint_holds_processor_cores_and_memory(machine):
+def test_the_fingerprint_holds_processor_cores_and_memory(machine: Machine) -> None:
     machine.cpuinfo("model name\t: AMD EPYC\nflags\t\t: fpu\n")
     assert CpuDevice("--device", *machine.roots).fingerprint() == {
         "kind": "cpu",
@@ -226,10 +235,10 @@ def test_the_fingerprint_holds_processor_cores_and_memory(machine):
     }
 
 
-def test_the_cpu_is_never_too_busy_to_start(machine):
+def test_the_cpu_is_never_too_busy_to_start(machine: Machine) -> None:
     check_idle(CpuDevice("--device", *machine.roots), allow_busy=False)
 
 
-def test_this_machine_can_be_opened():
+def test_this_machine_can_be_opened() -> None:
     (info,) = open_device("cpu").infos
     assert 0 < info.capacity_bytes <= psutil.virtual_memory().total

@@ -7,23 +7,32 @@ from typing import Any
 
 import pytest
 
-from autotune.engines.deepspeed import config
-from autotune.options import GlobalBatch
-from autotune.space.space import Candidate, Workload
+from autotune.engines import ENGINES
+from autotune.space.candidate import Candidate
+from autotune.space.workload import GlobalBatch, Workload
 
-WORKLOAD = Workload("gpt", None, 32768, "bf16", "adamw", "auto", 4, GlobalBatch(256, "samples"))
+WORKLOAD = Workload(
+    model="gpt",
+    width=None,
+    vocab_size=32768,
+    dtype="bf16",
+    optimizer="adamw",
+    engine="auto",
+    world_size=4,
+    global_batch=GlobalBatch(256, "samples"),
+)
 EVERY = [
-    Candidate(12, 1024, 8, stage, offload)
+    Candidate(depth=12, seq_len=1024, micro_batch=8, zero_stage=stage, offload=offload)
     for stage in (0, 1, 2, 3)
     for offload in ("none", "optimizer", "all")
-    if Candidate(12, 1024, 8, stage, offload).exists
+    if Candidate(depth=12, seq_len=1024, micro_batch=8, zero_stage=stage, offload=offload).exists
 ]
 
 
 def of(candidate: Candidate, kind: str = "cuda", **workload: Any) -> dict[str, Any]:
     from dataclasses import replace
 
-    return config(candidate, replace(WORKLOAD, **workload), kind)
+    return ENGINES["deepspeed"].config(candidate, replace(WORKLOAD, **workload), kind)
 
 
 @pytest.mark.parametrize("candidate", EVERY, ids=lambda c: c.key)
@@ -48,7 +57,10 @@ def test_the_config_is_plain_json() -> None:
 
 
 def test_buckets_grow_with_the_model_and_stay_below_deepspeeds_defaults() -> None:
-    small, large = (of(Candidate(depth, 1024, 8, 3))["zero_optimization"] for depth in (4, 24))
+    small, large = (
+        of(Candidate(depth=depth, seq_len=1024, micro_batch=8, zero_stage=3))["zero_optimization"]
+        for depth in (4, 24)
+    )
     for name in ("reduce_bucket_size", "allgather_bucket_size", "stage3_prefetch_bucket_size"):
         assert small[name] < large[name] < 5e8
 
@@ -61,7 +73,7 @@ def test_dtypes_are_switched_on_one_at_a_time() -> None:
 
 
 def test_memory_is_pinned_only_beside_a_gpu() -> None:
-    candidate = Candidate(12, 1024, 8, 3, "all")
+    candidate = Candidate(depth=12, seq_len=1024, micro_batch=8, zero_stage=3, offload="all")
     for kind, pinned in (("cuda", True), ("cpu", False)):
         zero = of(candidate, kind)["zero_optimization"]
         assert zero["offload_optimizer"]["pin_memory"] is pinned
@@ -73,7 +85,7 @@ def test_an_optimizer_beside_a_gpu_is_deepspeeds_own_and_otherwise_torchs() -> N
         found: bool = of(candidate, kind)["optimizer"]["params"]["torch_adam"]
         return found
 
-    moved = Candidate(12, 1024, 8, 2, "optimizer")
+    moved = Candidate(depth=12, seq_len=1024, micro_batch=8, zero_stage=2, offload="optimizer")
     assert not torch_adam(moved, "cuda")
     assert torch_adam(moved, "cpu")
     assert torch_adam(EVERY[0], "cuda")

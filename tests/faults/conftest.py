@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.hostile import HostileStudy
+
+from tests.support.hostile import HostileStudy
 
 Make = Callable[..., HostileStudy]
 

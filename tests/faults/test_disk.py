@@ -9,8 +9,11 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from support import recorded
-from support.hostile import HostileStudy, RealStudy, limited
+
+from tests.support import recorded
+from tests.support.hostile import HostileStudy, RealStudy, limited
+
+pytestmark = pytest.mark.slow
 
 Make = Callable[..., HostileStudy]
 

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import pytest
-from support.fuzz import PARSERS, fuzz
+
+from tests.support.fuzz import PARSERS, fuzz
+
+pytestmark = pytest.mark.slow
 
 
 @pytest.mark.parametrize("name", PARSERS)

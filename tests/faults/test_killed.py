@@ -13,7 +13,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from support.hostile import QUICK_SPACE, HostileStudy, kill_and_resume
+
+from tests.support.hostile import QUICK_SPACE, HostileStudy, kill_and_resume
+
+pytestmark = pytest.mark.slow
 
 Make = Callable[..., HostileStudy]
 MOMENTS = 5
@@ -27,10 +30,10 @@ def test_a_study_that_is_killed_at_any_moment_ends_as_if_it_had_not_been(
     assert whole.begin().wait() == 0
     length_s = time.monotonic() - began
     assert {row[2] for row in whole.trials()} >= {"ok", "oom", "over_ceiling", "skipped"}
-    found = []
+    found, rng = [], random.Random(0)
     for moment in range(MOMENTS):
         study = make(HostileStudy, *QUICK_SPACE)
-        after_s = length_s * (moment + random.random()) / MOMENTS
+        after_s = length_s * (moment + rng.random()) / MOMENTS
         found.append(kill_and_resume(study, after_s, whole.trials()))
     assert [each for each in found if not each.sound] == []
 

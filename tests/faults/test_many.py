@@ -4,7 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from support.many import descend
+import pytest
+
+from tests.support.many import descend
+
+pytestmark = pytest.mark.slow
 
 
 def test_trials_in_a_row_that_all_run_out_end_with_what_fits(tmp_path: Path) -> None:

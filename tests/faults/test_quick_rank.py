@@ -10,13 +10,15 @@ from pathlib import Path
 
 import psutil
 import pytest
-from support import quick_rank
-from support.pools import MIB, SMALL, Started
-from support.programs import QUICK_RANK
 
 from autotune.outcome import Verdict
 from autotune.runner import local, pool
-from autotune.wire.messages import Phase
+from autotune.wire.stopping import Phase
+from tests.support import quick_rank
+from tests.support.pools import MIB, SMALL, Started
+from tests.support.programs import QUICK_RANK
+
+pytestmark = pytest.mark.slow
 
 GROUPS = int(os.environ.get("QUICK_GROUPS", "60"))
 LARGE = replace(SMALL, micro_batch=512, seq_len=512)

@@ -8,13 +8,15 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
-from support.hostile import QUICK_SPACE, HostileStudy
-from support.pools import Started, ranks
-from support.programs import QUICK_RANK
 
 from autotune.outcome import Verdict
 from autotune.runner import channel, local, pool
-from autotune.wire.messages import Phase
+from autotune.wire.stopping import Phase
+from tests.support.hostile import QUICK_SPACE, HostileStudy
+from tests.support.pools import Started, ranks
+from tests.support.programs import QUICK_RANK
+
+pytestmark = pytest.mark.slow
 
 Make = Callable[..., HostileStudy]
 FAULTS = ("killed", "stop", "leave", "garbage", "cut_short", "huge")

@@ -4,11 +4,18 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
 import time
-from collections.abc import Callable
+import uuid
+from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
-from support.hostile import HostileStudy, RealStudy
+
+from tests.support.hostile import SHARED_MEMORY, HostileStudy, RealStudy
+
+pytestmark = pytest.mark.slow
 
 Make = Callable[..., HostileStudy]
 
@@ -32,8 +39,6 @@ def test_no_process_shared_memory_or_temporary_file_is_left(
 ) -> None:
     few = ["--trials", "2", "--finals", "1"] if number is None else []
     study = make(RealStudy, *SMALL, *ENGINES[engine], *few)
-    if engine == "deepspeed":  # its ops are compiled once per home, and kept there
-        study.environment["HOME"] = os.environ["HOME"]
     process = study.begin()
     while process.poll() is None and number is not None and not study.told():
         time.sleep(0.05)
@@ -44,3 +49,79 @@ def test_no_process_shared_memory_or_temporary_file_is_left(
     assert study.residue() == []
     if number != signal.SIGKILL:
         assert list(study.out.rglob("*.tmp")) == []
+
+
+class EndlessStudy(HostileStudy):
+    """Which does nothing until it is killed."""
+
+    _program = ("-c", "import time; time.sleep(3600)")
+
+
+HOLD = """
+import mmap, os, sys
+segment = open(sys.argv[1], "xb+")
+segment.truncate(4096)
+if sys.argv[2] == "mapped":
+    mapped = mmap.mmap(segment.fileno(), 4096)
+    os.closerange(3, 64)  # mmap has a descriptor of its own
+print("held", flush=True)
+sys.stdin.read()
+"""
+
+
+@pytest.fixture
+def segment() -> Iterator[Path]:
+    path = SHARED_MEMORY / f"autotune-test-{uuid.uuid4().hex}"
+    yield path
+    path.unlink(missing_ok=True)
+
+
+@pytest.mark.parametrize("how", ["open", "mapped"])
+def test_shared_memory_that_a_stranger_uses_is_not_left_by_the_study(
+    make: Make, segment: Path, how: str
+) -> None:
+    study = make(HostileStudy)
+    with subprocess.Popen(
+        [sys.executable, "-c", HOLD, str(segment), how],
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+    ) as stranger:  # fmt: skip
+        assert stranger.stdout is not None
+        assert stranger.stdout.readline() == b"held\n"
+        assert study.residue() == []
+    segment.unlink()
+
+
+def test_shared_memory_that_a_stranger_left_meanwhile_is_not_left_by_the_study(
+    make: Make, segment: Path
+) -> None:
+    study = make(EndlessStudy)
+    process = study.begin()
+    with subprocess.Popen(
+        [sys.executable, "-c", HOLD, str(segment), "open"], stdin=subprocess.PIPE
+    ) as stranger:
+        while segment not in study.others:
+            assert process.poll() is None
+            time.sleep(0.01)
+        stranger.kill()
+    process.kill()
+    process.communicate()
+    assert segment.exists()
+    assert study.residue() == []
+
+
+@pytest.mark.parametrize("ended", [False, True])
+def test_shared_memory_of_a_process_of_the_study_is_left_by_it(
+    make: Make, segment: Path, ended: bool
+) -> None:
+    study = make(HostileStudy)
+    with subprocess.Popen(
+        [sys.executable, "-c", HOLD, str(segment), "mapped"], env=os.environ | study.environment,
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+    ) as ours:  # fmt: skip
+        assert ours.stdout is not None
+        assert ours.stdout.readline() == b"held\n"
+        if ended:
+            ours.kill()
+            ours.wait()
+        assert str(segment) in study.residue(within_s=0)
+    segment.unlink()

@@ -11,20 +11,21 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.records import space
 
-from autotune.commands.app import recorded
-from autotune.device import Device
+from autotune.errors import UsageError
 from autotune.files import MANIFEST
 from autotune.folder.manifest import Manifest, check, manifest_of, read
-from autotune.options import GlobalBatch, Options, UsageError
+from autotune.options import Options
+from autotune.space.workload import GlobalBatch
+from tests.support.records import space
 
 Edit = Callable[[dict[str, Any]], None]
+FINGERPRINT = {"kind": "cpu", "software": {"torch": "2.13.0"}}
 
 
 @pytest.fixture
-def manifest(cpu: Device, tmp_path: Path) -> Manifest:
-    return manifest_of(Options(), space(), cpu, tmp_path, ["--budget", "30m"])
+def manifest(tmp_path: Path) -> Manifest:
+    return manifest_of(Options(), space(), FINGERPRINT, tmp_path, ["--budget", "30m"])
 
 
 def changed(manifest: Manifest, edit: Edit) -> Manifest:
@@ -54,9 +55,11 @@ def test_what_is_written_is_read_back(manifest: Manifest, tmp_path: Path) -> Non
     ],
 )  # fmt: skip
 def test_the_options_of_a_manifest_are_those_it_was_made_of(
-    options: Options, cpu: Device, tmp_path: Path
+    options: Options, tmp_path: Path
 ) -> None:
-    assert recorded(manifest_of(options, space(), cpu, tmp_path, [])) == options
+    made = manifest_of(options, space(), FINGERPRINT, tmp_path, [])
+    made.write(tmp_path)
+    assert read(tmp_path).asked() == options
 
 
 def test_a_configuration_file_adds_nothing_to_recorded_options(
@@ -64,7 +67,7 @@ def test_a_configuration_file_adds_nothing_to_recorded_options(
 ) -> None:
     (tmp_path / "pyproject.toml").write_text("[tool.autotune]\nseed = 5\n")
     monkeypatch.chdir(tmp_path)
-    assert recorded(manifest).seed == 0
+    assert manifest.asked().seed == 0
 
 
 @pytest.mark.parametrize(("name", "value"), [("depth", "soon"), ("depht", 2), ("seed", -1)])
@@ -72,7 +75,33 @@ def test_options_that_no_command_line_could_have_are_refused(
     manifest: Manifest, name: str, value: object
 ) -> None:
     with pytest.raises(UsageError, match=name):
-        recorded(replace(manifest, options={name: value}))
+        replace(manifest, options={name: value}).asked()
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("depth", [[2], 4]),
+        ("global_batch", {"amount": 256, "unit": "bytes"}),
+        ("seed", 1.5),
+        ("ceiling", True),
+        ("engine", ["ddp"] * 2),
+    ],
+)
+def test_what_no_option_was_ever_kept_as_is_refused(
+    manifest: Manifest, name: str, value: object
+) -> None:
+    flag = "--" + name.replace("_", "-")
+    with pytest.raises(UsageError, match=f"its options: {flag}"):
+        replace(manifest, options={name: value}).asked()
+
+
+def test_a_sampler_whose_package_has_gone_is_refused(
+    manifest: Manifest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.raises(UsageError, match="its options: --sampler gp: needs scipy"):
+        replace(manifest, options={"sampler": "gp"}).asked()
 
 
 def test_what_did_not_change_passes(manifest: Manifest) -> None:

@@ -7,12 +7,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from support import records
 
-from autotune.options import GlobalBatch
-from autotune.predict.trace import MOST_MICRO_BATCHES, Activations, request
+from autotune.predict.trace import MOST_MICRO_BATCHES, Trace, request
 from autotune.space.space import Space
+from autotune.space.workload import GlobalBatch
 from autotune.wire.messages import Describe, Described, ModelSpec
+from tests.support import records
 
 
 def space(**fields: Any) -> Space:
@@ -29,7 +29,7 @@ def weight(model: ModelSpec) -> int:
     return 1000 * model.width + 500 * model.width * model.depth
 
 
-def made_up(asked: Describe, *, update: int = 0, hinge: int = 0) -> Activations:
+def made_up(asked: Describe, *, update: int = 0, hinge: int = 0) -> Trace:
     """What a model holds, and at its peak on top of it 7 bytes a token and layer; at least
     `hinge` a layer. An update takes `update` a layer."""
 
@@ -37,14 +37,14 @@ def made_up(asked: Describe, *, update: int = 0, hinge: int = 0) -> Activations:
         rate = 7 if model.checkpointing == "none" else 2
         return weight(model) + model.depth * max(rate * seq_len * size, hinge)
 
-    return Activations(
+    return Trace(
         asked,
         Described(
-            10**8,
-            [model.width for model in asked.models],
-            [weight(model) for model in asked.models],
-            [weight(model) + model.depth * update for model in asked.models],
-            [[[peak(m, t, b) for b in asked.micro_batches] for t in asked.seq_lens]
+            base_bytes=10**8,
+            parameters=[model.width for model in asked.models],
+            held_bytes=[weight(model) for model in asked.models],
+            update_bytes=[weight(model) + model.depth * update for model in asked.models],
+            peak_bytes=[[[peak(m, t, b) for b in asked.micro_batches] for t in asked.seq_lens]
              for m in asked.models],
         ),
     )  # fmt: skip
@@ -61,7 +61,7 @@ def of(whole: Space, values: np.ndarray, **fields: Any) -> float:
 
 
 ONE = {"depth": 4, "seq_len": 128, "checkpointing": "none"}
-FOUR_DEEP = ModelSpec("gpt", 4, 256, 4096, "none")
+FOUR_DEEP = ModelSpec(name="gpt", depth=4, width=256, vocab_size=4096, checkpointing="none")
 
 
 # What is asked.
@@ -178,8 +178,9 @@ def test_a_model_that_could_not_be_traced_has_no_number_and_the_others_do() -> N
         update_bytes=[-1, *traced.answer.update_bytes[1:]],
         peak_bytes=[[[-1] * 4] * 2, *traced.answer.peak_bytes[1:]],
     )
-    for values in (lambda t: t.held(whole), lambda t: t.peaks(whole)):
-        unknown = np.isnan(values(replace(traced, answer=missing)))
+    untraced = replace(traced, answer=missing)
+    for values in (untraced.held(whole), untraced.peaks(whole)):
+        unknown = np.isnan(values)
         concerned = [
             64 * c.depth == first.width and c.checkpointing == first.checkpointing
             for c in whole.candidates

@@ -7,12 +7,12 @@ import errno
 import pytest
 import torch
 
-from autotune.wire.messages import Phase
+from autotune.wire.stopping import Phase
 from probes.faults import UnsupportedError, fault
 
 
-def kind(error: BaseException, device: str = "cuda") -> str:
-    return fault(error, Phase.WARMUP, device, None).kind
+def cause(error: BaseException, device_kind: str = "cuda") -> str:
+    return fault(error, Phase.WARMUP, device_kind, None).cause
 
 
 @pytest.mark.parametrize(
@@ -28,7 +28,7 @@ def kind(error: BaseException, device: str = "cuda") -> str:
     ],
 )
 def test_what_cuda_libraries_say_of_memory_is_an_oom(error: Exception) -> None:
-    assert kind(error) == "oom"
+    assert cause(error) == "oom"
 
 
 @pytest.mark.parametrize(
@@ -43,8 +43,8 @@ def test_what_cuda_libraries_say_of_memory_is_an_oom(error: Exception) -> None:
 def test_host_memory_is_the_devices_on_the_cpu_and_the_hosts_beside_a_gpu(
     error: Exception,
 ) -> None:
-    assert kind(error, "cpu") == "oom"
-    assert kind(error, "cuda") == "host_oom"
+    assert cause(error, "cpu") == "oom"
+    assert cause(error, "cuda") == "host_oom"
 
 
 @pytest.mark.parametrize(
@@ -60,19 +60,19 @@ def test_host_memory_is_the_devices_on_the_cpu_and_the_hosts_beside_a_gpu(
     ],
 )
 def test_an_error_that_is_no_oom_is_never_taken_for_one(error: Exception) -> None:
-    assert kind(error) == kind(error, "cpu") == "crashed"
+    assert cause(error) == cause(error, "cpu") == "crashed"
 
 
 def test_an_oom_that_a_library_wrapped_is_still_one() -> None:
     wrapped = RuntimeError("the step failed")
     wrapped.__cause__ = torch.OutOfMemoryError("CUDA out of memory")
-    assert kind(wrapped) == "oom"
+    assert cause(wrapped) == "oom"
 
 
 def test_an_error_raised_while_handling_an_oom_is_not_one() -> None:
     later = KeyError("a bug in the handler")
     later.__context__ = torch.OutOfMemoryError("CUDA out of memory")
-    assert kind(later) == "crashed"
+    assert cause(later) == "crashed"
 
 
 @pytest.mark.parametrize(
@@ -84,7 +84,7 @@ def test_an_error_raised_while_handling_an_oom_is_not_one() -> None:
     ],
 )
 def test_what_a_library_cannot_do_is_unsupported(error: Exception) -> None:
-    assert kind(error) == "unsupported"
+    assert cause(error) == "unsupported"
 
 
 def test_the_failed_allocation_says_how_much_it_asked_for() -> None:

@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 import torch
 
-from autotune.models.gpt import gpt_shape
+from autotune.models import family as shapes
 from autotune.wire.messages import ModelSpec, Start
 from probes import engines
 from probes.faults import UnsupportedError
-from probes.models import factory, gpt
+from probes.models import Batch, family, gpt
 from probes.world import World
 
 ALONE = World(0, 1, torch.device("cpu"))
@@ -31,11 +31,15 @@ def loss_of(model: gpt.Gpt, ids: torch.Tensor, targets: torch.Tensor) -> float:
 
 def start(model: ModelSpec, **fields: Any) -> Start:
     asked: dict[str, Any] = {
-        "world_size": 1, "device": "cpu", "device_uuid": "cpu", "capacity_bytes": 2**33,
+        "world_size": 1, "device_kind": "cpu", "device_uuid": "cpu", "capacity_bytes": 2**33,
         "store_host": "", "store_port": 0, "model": model, "engine": "ddp", "zero_stage": 0,
-        "offload": "none", "dtype": "fp32", "optimizer": "adamw", "deepspeed": {}, "seed": 0,
+        "offload": "none", "dtype": "fp32", "optimizer": "adamw", "engine_config": {}, "seed": 0,
     }  # fmt: skip
     return Start(**asked | fields)
+
+
+def batch(tokens_bt: torch.Tensor) -> Batch:
+    return {"ids_bt": tokens_bt[:, :-1], "targets_bt": tokens_bt[:, 1:]}
 
 
 def losses(model: ModelSpec, steps: int, **fields: Any) -> list[float]:
@@ -44,7 +48,7 @@ def losses(model: ModelSpec, steps: int, **fields: Any) -> list[float]:
     ids = torch.randint(97, (4, 33), generator=torch.Generator().manual_seed(1))
     found = []
     for _ in range(steps):
-        found.append(float(engine.forward_backward(ids[:, :-1], ids[:, 1:], last=True)))
+        found.append(float(engine.forward_backward(batch(ids), last=True)))
         engine.update()
     return found
 
@@ -53,7 +57,7 @@ def losses(model: ModelSpec, steps: int, **fields: Any) -> list[float]:
 def test_the_parameters_are_those_that_shapes_counts(depth: int, width: int) -> None:
     module = gpt.Gpt(spec(depth=depth, width=width))
     counted = sum(p.numel() for p in module.parameters())
-    assert counted == gpt_shape(depth, width, 97).parameters
+    assert counted == shapes("gpt").shape(depth, width, 97).parameters
 
 
 def test_an_untrained_model_guesses_evenly() -> None:
@@ -102,9 +106,9 @@ def test_accumulated_micro_steps_add_their_gradients() -> None:
     engine = engines.load("ddp")(start(spec()), ALONE)
     ids = torch.randint(97, (2, 9))
     module = engine._module  # type: ignore[attr-defined]
-    engine.forward_backward(ids[:, :-1], ids[:, 1:], last=False)
+    engine.forward_backward(batch(ids), last=False)
     once = module.head.weight.grad.clone()
-    engine.forward_backward(ids[:, :-1], ids[:, 1:], last=True)
+    engine.forward_backward(batch(ids), last=True)
     torch.testing.assert_close(module.head.weight.grad, 2 * once)
 
 
@@ -116,7 +120,7 @@ def test_two_halves_of_a_batch_have_the_gradient_of_the_whole() -> None:
         engine = engines.load("ddp")(start(spec()), ALONE)
         engine.prepare(4 // parts, parts)
         for i, part in enumerate(ids.chunk(parts)):
-            engine.forward_backward(part[:, :-1], part[:, 1:], last=i == parts - 1)
+            engine.forward_backward(batch(part), last=i == parts - 1)
         gradients.append(engine._module.head.weight.grad)  # type: ignore[attr-defined]
     torch.testing.assert_close(*gradients)
 
@@ -124,13 +128,13 @@ def test_two_halves_of_a_batch_have_the_gradient_of_the_whole() -> None:
 def test_preparing_for_a_candidate_leaves_no_gradients() -> None:
     engine = engines.load("ddp")(start(spec()), ALONE)
     ids = torch.randint(97, (2, 9))
-    engine.forward_backward(ids[:, :-1], ids[:, 1:], last=True)
+    engine.forward_backward(batch(ids), last=True)
     engine.prepare(2, 1)
     assert all(p.grad is None for p in engine._module.parameters())  # type: ignore[attr-defined]
 
 
 def test_unknown_models_and_engines_are_unsupported() -> None:
     with pytest.raises(UnsupportedError, match="model bert"):
-        factory.build(spec(name="bert"))
+        family("bert")
     with pytest.raises(UnsupportedError, match="engine magic"):
         engines.load("magic")

@@ -1,4 +1,4 @@
-"""The stopping rule, and the steps it stops."""
+"""A probe: the steps that it runs, and what it reports of them."""
 
 from __future__ import annotations
 
@@ -14,10 +14,12 @@ from hypothesis import strategies as st
 
 from autotune.replay.runner import walk
 from autotune.runner import Job
-from autotune.space.space import Candidate
-from autotune.wire.messages import Entered, Peaks, Phase, Probe, Rule, Series
+from autotune.space.candidate import Candidate
+from autotune.wire.messages import Entered, ModelSpec, Peaks, Probe
+from autotune.wire.stopping import Phase, Rule
 from probes.conditions import Watch
 from probes.measure import measure
+from probes.models import Batch
 from probes.world import World
 
 RULE = Rule(
@@ -26,77 +28,12 @@ RULE = Rule(
 )  # fmt: skip
 
 
-def series(steps: list[float]) -> Series:
-    """Steps that ran whole."""
-    return Series(steps, sum(steps))
-
-
 def probe(**fields: Any) -> Probe:
     asked: dict[str, Any] = {
         "number": 1, "micro_batch": 2, "seq_len": 4, "grad_accum": 1, "micro_steps": 1,
         "rule": RULE, "needed_step_s": None,
     }  # fmt: skip
     return Probe(**asked | fields)
-
-
-@pytest.mark.parametrize(
-    ("steps", "over"),
-    [
-        ([1.0, 1.0], False),
-        ([9.0, 1.0, 1.0], True),
-        ([4.0, 2.0, 1.0], False),
-        ([4.0, 2.0, 1.0, 1.05], True),
-        ([5.0, 4.0, 3.0], True),
-    ],
-    ids=["too few", "steady", "still falling", "steady at last", "time is up"],
-)
-def test_warm_up_ends_when_steps_are_steady_or_time_is_up(steps: list[float], over: bool) -> None:
-    assert RULE.warmed(series(steps)) is over
-
-
-@pytest.mark.parametrize(
-    ("steps", "over"),
-    [
-        ([1.0] * 4, False),
-        ([1.0] * 5, True),
-        ([1.0, 1.2] * 3, False),
-        ([2.0, 2.4] * 3, True),
-    ],
-    ids=["too few", "known", "not known", "time is up"],
-)
-def test_timing_ends_when_the_median_is_known_or_time_is_up(
-    steps: list[float], over: bool
-) -> None:
-    assert RULE.settled(series(steps)) is over
-
-
-def test_the_time_limit_counts_what_ran_and_not_what_it_stands_for() -> None:
-    scaled = Series([1.0, 1.2] * 6, wall_s=0.1)  # a hundredth of each step ran
-    assert not RULE.settled(scaled)
-
-
-def test_nothing_is_hopeless_without_an_incumbent() -> None:
-    assert not RULE.hopeless(None, series([9.0] * 3), series([9.0] * 9))
-
-
-def test_nothing_is_hopeless_before_the_warm_up_stands() -> None:
-    assert not RULE.hopeless(1.0, series([9.0] * 2), series([]))
-
-
-def test_a_warm_up_far_too_slow_is_hopeless() -> None:
-    assert RULE.hopeless(1.0, series([9.0, 1.3, 1.3]), series([]))
-
-
-def test_a_warm_up_a_little_too_slow_is_given_a_chance() -> None:
-    assert not RULE.hopeless(1.0, series([9.0, 1.2, 1.2]), series([]))
-
-
-def test_timed_steps_whose_interval_lies_beyond_the_incumbent_are_hopeless() -> None:
-    assert RULE.hopeless(1.0, series([1.0] * 3), series([1.01] * 8))
-
-
-def test_timed_steps_whose_interval_reaches_the_incumbent_go_on() -> None:
-    assert not RULE.hopeless(1.0, series([1.0] * 3), series([0.9, 0.95] + [1.1] * 6))
 
 
 class CountingEngine:
@@ -109,9 +46,8 @@ class CountingEngine:
         self.shapes: set[tuple[int, ...]] = set()
         self.ids: list[int] = []
 
-    def forward_backward(
-        self, ids_bt: torch.Tensor, targets_bt: torch.Tensor, *, last: bool
-    ) -> torch.Tensor:
+    def forward_backward(self, batch: Batch, *, last: bool) -> torch.Tensor:
+        ids_bt, targets_bt = batch["ids_bt"], batch["targets_bt"]
         assert torch.equal(ids_bt[:, 1:], targets_bt[:, :-1])
         self.calls += "L" if last else "m"
         self.shapes.add(tuple(ids_bt.shape))
@@ -132,7 +68,14 @@ class NoMeter:
     def sample(self) -> None: ...
 
     def peaks(self) -> Peaks:
-        return Peaks(1, 1, 1, 1, 1, 0)
+        return Peaks(
+            device_bytes=1,
+            reserved_bytes=1,
+            allocated_bytes=1,
+            active_bytes=1,
+            host_bytes=1,
+            alloc_retries=0,
+        )
 
     def held_bytes(self) -> int:
         return 0
@@ -142,13 +85,14 @@ class NoMeter:
 
 
 def run(asked: Probe, world: World | None = None) -> tuple[CountingEngine, Any, list[Any]]:
-    engine, told = CountingEngine(), []
+    engine = CountingEngine()
+    told: list[Any] = []
     report = measure(
         asked,
         engine=engine,
         world=world or World(0, 1, torch.device("cpu")),
         meter=NoMeter(),
-        vocab_size=10,
+        model=ModelSpec(name="gpt", depth=1, width=64, vocab_size=10, checkpointing="none"),
         watch=lambda: Watch(None),
         tell=told.append,
     )
@@ -211,7 +155,17 @@ def test_a_replay_of_recorded_steps_stops_where_a_rank_would(
     _, recorded, _ = run(probe(), SlowWorld(step_s))
     asked = probe(needed_step_s=needed_step_s)
     _, ranks, _ = run(asked, SlowWorld(step_s))
-    replayed = walk(recorded, Job(Candidate(1, 4, 2), 1, 1, RULE, needed_step_s, fresh=False))
-    assert replace(replayed, warmup_s=0.0, timed_s=0.0, conditions=None) == replace(
-        ranks, warmup_s=0.0, timed_s=0.0, conditions=None
+    replayed = walk(
+        recorded,
+        Job(
+            candidate=Candidate(depth=1, seq_len=4, micro_batch=2),
+            grad_accum=1,
+            micro_steps=1,
+            rule=RULE,
+            needed_step_s=needed_step_s,
+            fresh=False,
+        ),
+    )
+    assert replace(replayed, warmup_s=0.0, timed_s=0.0, conditions=ranks.conditions) == replace(
+        ranks, warmup_s=0.0, timed_s=0.0
     )

@@ -10,14 +10,17 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.recorded import CALM, failed, header, row, write
-from support.records import space
 
-from autotune.options import Options, UsageError
+from autotune.engines import state_bytes
+from autotune.errors import UsageError
+from autotune.options import Options
 from autotune.outcome import Verdict
 from autotune.replay import grid
-from autotune.replay.device import ReplayDevice
-from autotune.space.space import Candidate, Workload
+from autotune.space.candidate import Candidate
+from autotune.space.workload import Workload
+from autotune.testbed.recording import Recording
+from tests.support.recorded import CALM, failed, header, row, write
+from tests.support.records import space
 
 A, B, *_ = space().candidates
 GPU = replace(
@@ -42,7 +45,18 @@ def refusal(path: Path) -> str:
     [
         row(A),
         row(B, ([0.5, 0.25], [0.125] * 7), start_s=0.0, overhead=1.5, repeat=2),
-        row(Candidate(2, 64, 1, 3, "all", "full"), ([0.5], [0.25]), conditions=GPU),
+        row(
+            Candidate(
+                depth=2,
+                seq_len=64,
+                micro_batch=1,
+                zero_stage=3,
+                offload="all",
+                checkpointing="full",
+            ),
+            ([0.5], [0.25]),
+            conditions=GPU,
+        ),
         failed(A, Verdict.OOM, 'rank 0 ran out, "asking" for 1 GiB, it says'),
         failed(A, Verdict.CRASHED, ""),
     ],
@@ -60,9 +74,18 @@ def test_a_reason_of_several_lines_takes_one(tmp_path: Path) -> None:
 
 
 def test_the_header_says_what_was_recorded_where(tmp_path: Path) -> None:
-    workload = Workload("gpt", 128, 777, "bf16", "muon", "deepspeed", 2, None)
+    workload = Workload(
+        model="gpt",
+        width=128,
+        vocab_size=777,
+        dtype="bf16",
+        optimizer="muon",
+        engine="deepspeed",
+        world_size=2,
+        global_batch=None,
+    )
     found = grid.read(write(tmp_path / "g.csv", workload=workload))
-    assert (found.kind, found.device, found.workload) == ("cpu", "a processor", workload)
+    assert (found.device_kind, found.device, found.workload) == ("cpu", "a processor", workload)
     assert found.limits == space().limits
 
 
@@ -70,7 +93,7 @@ def test_a_grid_of_gpus_is_named_after_the_first(tmp_path: Path) -> None:
     devices = {"kind": "cuda", "devices": [{"name": "a GPU"}, {"name": "a GPU"}]}
     fingerprint = {"kind": "cuda", "devices": devices}
     found = grid.read(write(tmp_path / "g.csv", kind="cuda", fingerprint=fingerprint))
-    assert (found.kind, found.device) == ("cuda", "a GPU")
+    assert (found.device_kind, found.device) == ("cuda", "a GPU")
 
 
 def test_a_torn_last_line_is_left_out(tmp_path: Path) -> None:
@@ -87,6 +110,14 @@ def test_a_new_recording_has_no_rows(tmp_path: Path) -> None:
 
 
 # What is no grid.
+
+
+def test_a_grid_of_an_unknown_family_is_refused(tmp_path: Path) -> None:
+    made = header()
+    made["space"]["workload"]["model"] = "bert"
+    path = tmp_path / "g.csv"
+    path.write_text(grid.head(made) + grid.row_line(row(A)))
+    assert "model bert" in refusal(path)
 
 
 @pytest.mark.parametrize(
@@ -152,8 +183,10 @@ def test_a_changed_header_is_read_or_refused(
         if not isinstance(place[name], dict) or not place[name] or data.draw(st.booleans()):
             break
         place = place[name]
-    odd = st.none() | st.booleans() | st.integers() | st.floats() | st.sampled_from(NASTY)
-    value = data.draw(odd | st.lists(odd, max_size=2) | st.just({}))
+    odd: st.SearchStrategy[Any] = (
+        st.none() | st.booleans() | st.integers() | st.floats() | st.sampled_from(NASTY)
+    )
+    value: Any = data.draw(odd | st.lists(odd, max_size=2) | st.just({}))
     if data.draw(st.booleans()):
         place[name] = value
     else:
@@ -166,8 +199,8 @@ def test_a_changed_header_is_read_or_refused(
 def read_or_refuse(path: Path) -> None:
     """What can be read can also be searched."""
     try:
-        found = ReplayDevice(path).space(Options())
+        found = Recording(path).space(Options())
     except UsageError:
         return
     assert found.candidates
-    assert found.workload.state_bytes(found.candidates[0]).device > 0
+    assert state_bytes(found.workload, found.candidates[0]).device > 0

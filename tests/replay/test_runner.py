@@ -12,27 +12,29 @@ from typing import Any
 
 import pandas as pd
 import pytest
-from support.recorded import CALM, START_S, failed, row, step_s, write
-from support.records import MIB, space
 
 from autotune.budget import Clock, VirtualTime
-from autotune.commands.app import ExitCode, main
-from autotune.options import GlobalBatch, UsageError
+from autotune.commands.app import main
+from autotune.commands.exits import ExitCode
+from autotune.errors import UsageError
 from autotune.outcome import Verdict
 from autotune.replay import grid
 from autotune.replay.grid import Row
 from autotune.replay.runner import Replay
 from autotune.runner import Job
-from autotune.space.space import Candidate, Workload
-from autotune.wire.messages import Rule
+from autotune.space.candidate import Candidate
+from autotune.space.workload import GlobalBatch, Workload
+from autotune.wire.stopping import Rule
+from tests.support.recorded import CALM, START_S, failed, row, step_s, write
+from tests.support.records import MIB, space
 
 RULE = Rule(
     warmup_steps=3, warmup_tolerance=0.1, warmup_limit_s=1e3, timed_steps=5, half_width=0.02,
     timed_limit_s=1e3,
 )  # fmt: skip
-A = Candidate(2, 64, 1)
-LONGER = Candidate(2, 128, 1)
-DEEPER = Candidate(4, 64, 1)
+A = Candidate(depth=2, seq_len=64, micro_batch=1)
+LONGER = Candidate(depth=2, seq_len=128, micro_batch=1)
+DEEPER = Candidate(depth=4, seq_len=64, micro_batch=1)
 NEVER = math.inf
 TEST_LIMIT_S = 300.0
 """The time limit of one test: what takes longer did not wait."""
@@ -42,7 +44,14 @@ def job(
     candidate: Candidate, *, needed_step_s: float | None = None, fresh: bool = False,
     grad_accum: int = 1, micro_steps: int = 1,
 ) -> Job:  # fmt: skip
-    return Job(candidate, grad_accum, micro_steps, RULE, needed_step_s, fresh)
+    return Job(
+        candidate=candidate,
+        grad_accum=grad_accum,
+        micro_steps=micro_steps,
+        rule=RULE,
+        needed_step_s=needed_step_s,
+        fresh=fresh,
+    )
 
 
 class Machine:
@@ -349,8 +358,21 @@ def test_the_same_seed_gives_the_same_study(tune: Callable[..., Ran], tmp_path: 
 
 
 def test_what_is_not_asked_for_is_as_recorded(tune: Callable[..., Ran], tmp_path: Path) -> None:
-    workload = Workload("gpt", 128, 777, "bf16", "muon", "deepspeed", 2, GlobalBatch(8, "samples"))
-    recorded = [row(Candidate(d, 64, 2, z)) for d in (2, 5) for z in (2, 3)]
+    workload = Workload(
+        model="gpt",
+        width=128,
+        vocab_size=777,
+        dtype="bf16",
+        optimizer="muon",
+        engine="deepspeed",
+        world_size=2,
+        global_batch=GlobalBatch(8, "samples"),
+    )
+    recorded = [
+        row(Candidate(depth=d, seq_len=64, micro_batch=2, zero_stage=z))
+        for d in (2, 5)
+        for z in (2, 3)
+    ]
     write(tmp_path / "g.csv", recorded, workload=workload)
     assert tune("--out", "mine", "--budget", "5m")[0] == ExitCode.FOUND
     config = best("mine")["config"]
@@ -375,11 +397,14 @@ def test_an_axis_can_be_narrowed(tune: Callable[..., Ran], tmp_path: Path) -> No
 def test_a_partial_recording_is_searched_as_far_as_it_goes(
     tune: Callable[..., Ran], tmp_path: Path
 ) -> None:
-    write(tmp_path / "g.csv", [row(A), row(DEEPER), row(Candidate(2, 128, 8))])
+    write(
+        tmp_path / "g.csv",
+        [row(A), row(DEEPER), row(Candidate(depth=2, seq_len=128, micro_batch=8))],
+    )
     assert tune("--sampler", "grid", "--out", "mine")[0] == ExitCode.FOUND
     trials = pd.read_csv("mine/trials.csv").query("kind == 'search'")
     assert sorted(trials.key) == sorted(
-        c.key for c in (A, DEEPER, Candidate(2, 128, 8))
+        c.key for c in (A, DEEPER, Candidate(depth=2, seq_len=128, micro_batch=8))
     )  # fmt: skip
 
 
@@ -400,7 +425,7 @@ def test_a_smaller_capacity_makes_the_largest_run_out(
 
 
 def test_where_nothing_fits_the_study_says_so(tune: Callable[..., Ran], tmp_path: Path) -> None:
-    write(tmp_path / "g.csv", [row(LONGER), row(Candidate(2, 128, 2))])
+    write(tmp_path / "g.csv", [row(LONGER), row(Candidate(depth=2, seq_len=128, micro_batch=2))])
     code, _, err = tune("--capacity", "64MiB", "--out", "mine")
     assert code == ExitCode.NOTHING_FITS
     assert err.startswith("autotune: nothing fits under 51 MiB")

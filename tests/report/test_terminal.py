@@ -6,24 +6,25 @@ import io
 import re
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 from rich.console import Console
-from support.records import WORKLOAD, record, space
 
 from autotune.outcome import Record, Verdict
 from autotune.report import Reporter
 from autotune.report.result import Caution, cautions
 from autotune.report.terminal import LiveReporter, PlainReporter, reporter_for
 from autotune.report.text import minutes, si
-from autotune.result.best import best_json, winner
-from autotune.space.space import Candidate, Space
-from autotune.wire.messages import Phase
+from autotune.result.best import Best, best_of
+from autotune.result.choice import winner
+from autotune.space.candidate import Candidate
+from autotune.space.space import Space
+from autotune.wire.stopping import Phase
+from tests.support.records import WORKLOAD, record, space
 
-A = Candidate(4, 128, 8)
-B = Candidate(4, 128, 4)
-C = Candidate(2, 64, 8, checkpointing="full")
+A = Candidate(depth=4, seq_len=128, micro_batch=8)
+B = Candidate(depth=4, seq_len=128, micro_batch=4)
+C = Candidate(depth=2, seq_len=64, micro_batch=8, checkpointing="full")
 SPACE = space()
 FOLDER = Path("results/a-study")
 LONG_REASON = "RuntimeError: a message that goes on and on, " + "and on, " * 30 + "and ends"
@@ -57,10 +58,10 @@ class Screen:
         return self._bytes.getvalue().decode(self._encoding)
 
 
-def document(*records: Record, **provenance: str) -> dict[str, Any]:
+def best(*records: Record, **provenance: str) -> Best:
     choice = winner(records, WORKLOAD, "flops")
     assert choice is not None
-    return best_json(
+    return best_of(
         choice,
         records,
         SPACE,
@@ -75,21 +76,25 @@ def study(reporter: Reporter, clock: Clock, among: Space = SPACE) -> None:
     """A short study with one of everything."""
     records = [
         record(A, number=1, tokens_per_s=12345),
-        record(Candidate(4, 128, 8, checkpointing="full"), Verdict.OOM, number=2,
-               reason="allocating 512 MiB failed"),
+        record(
+            Candidate(depth=4, seq_len=128, micro_batch=8, checkpointing="full"),
+            Verdict.OOM,
+            number=2,
+            reason="allocating 512 MiB failed",
+        ),
         record(C, Verdict.CRASHED, number=3, reason=LONG_REASON),
         record(B, number=4, tokens_per_s=12340, peak_mib=1500),
-        record(A, number=5, kind="final", tokens_per_s=12300),
-        record(B, number=6, kind="final", tokens_per_s=12310, peak_mib=1500),
-    ]  # fmt: skip
+        record(A, number=5, purpose="final", tokens_per_s=12300),
+        record(B, number=6, purpose="final", tokens_per_s=12310, peak_mib=1500),
+    ]
     reporter.started(among, 600.0, FOLDER)
     for one in records:
-        reporter.probing(one.kind, one.candidate)
+        reporter.probing(one.purpose, one.candidate)
         reporter.phase(Phase.TIMED, 3)
         clock.now_s += 20
         reporter.told(one, records[0])
     reporter.note("search ended: a third of the budget is spent")
-    reporter.finished(document(*records), FOLDER / "best.json")
+    reporter.finished(best(*records), FOLDER / "best.json")
     reporter.close()
 
 
@@ -149,7 +154,7 @@ def test_a_measured_trial_of_a_large_space_stays_on_one_line(width: int) -> None
     reporter = PlainReporter(screen.console, Clock())
     reporter.started(WIDE_SPACE, 600.0, FOLDER)
     before = len(screen.text.splitlines())
-    reporter.told(record(Candidate(24, 128, 128), Verdict.PRUNED), None)
+    reporter.told(record(Candidate(depth=24, seq_len=128, micro_batch=128), Verdict.PRUNED), None)
     assert len(screen.text.splitlines()) == before + 1
 
 
@@ -193,8 +198,8 @@ def test_the_end_lists_every_cell_and_marks_the_winner() -> None:
     screen, clock = Screen(), Clock()
     reporter = PlainReporter(screen.console, clock)
     reporter.started(SPACE, 600.0, FOLDER)
-    records = [record(A, kind="final", tokens_per_s=5000), record(C, Verdict.PRUNED)]
-    reporter.finished(document(*records), FOLDER / "best.json")
+    records = [record(A, purpose="final", tokens_per_s=5000), record(C, Verdict.PRUNED)]
+    reporter.finished(best(*records), FOLDER / "best.json")
     table = [line.split() for line in screen.text.splitlines() if "GFLOP/s  " in line]
     assert [(row[0], row[-1]) for row in table] == [("2", "early"), (">", "confirmed")]
 
@@ -216,22 +221,22 @@ def test_the_path_of_the_result_is_never_broken() -> None:
     reporter = PlainReporter(screen.console, Clock())
     reporter.started(SPACE, 600.0, FOLDER)
     path = Path("/a folder with spaces/" + "deep/" * 40 + "best.json")
-    reporter.finished(document(record(A)), path)
+    reporter.finished(best(record(A)), path)
     assert screen.text.splitlines()[-1] == f"Written: {path}"
 
 
-CALM = document(record(B, kind="final"))
+CALM = best(record(B, purpose="final"))
 CAUTIONS = [
-    (Caution.NOT_CONFIRMED, document(record(B))),
-    (Caution.STOPPED_BY_USER, document(record(B, kind="final"), stopped_by="user")),
-    (Caution.DISTURBED, document(record(B, kind="final", disturbed_share=0.4))),
-    (Caution.BROKEN_TRIALS, document(record(B, kind="final"), record(C, Verdict.HUNG))),
-    (Caution.LARGEST_MICRO_BATCH, document(record(A, kind="final"))),
+    (Caution.NOT_CONFIRMED, best(record(B))),
+    (Caution.STOPPED_BY_USER, best(record(B, purpose="final"), stopped_by="user")),
+    (Caution.DISTURBED, best(record(B, purpose="final", disturbed_share=0.4))),
+    (Caution.BROKEN_TRIALS, best(record(B, purpose="final"), record(C, Verdict.HUNG))),
+    (Caution.LARGEST_MICRO_BATCH, best(record(A, purpose="final"))),
 ]
 
 
 @pytest.mark.parametrize(("caution", "found"), CAUTIONS)
-def test_each_caution_is_given_for_its_own_cause(caution: Caution, found: dict[str, Any]) -> None:
+def test_each_caution_is_given_for_its_own_cause(caution: Caution, found: Best) -> None:
     assert cautions(found, SPACE) == (caution,)
 
 
@@ -251,7 +256,7 @@ def test_cautions_are_printed_with_the_result() -> None:
     screen = Screen()
     reporter = PlainReporter(screen.console, Clock())
     reporter.started(SPACE, 600.0, FOLDER)
-    reporter.finished(document(record(B)), FOLDER / "best.json")
+    reporter.finished(best(record(B)), FOLDER / "best.json")
     assert "Warning: " + Caution.NOT_CONFIRMED.value[:60] in screen.text
 
 

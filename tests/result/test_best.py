@@ -5,29 +5,35 @@ from __future__ import annotations
 import copy
 import json
 import math
-from dataclasses import replace
+from dataclasses import MISSING, fields, replace
 from pathlib import Path
 from typing import Any, get_args
 
 import pytest
-from support.records import MIB, QUIET, WORKLOAD, record, space
 
-from autotune.options import (
-    ZERO_STAGES,
-    Checkpointing,
-    Dtype,
-    EngineName,
-    Objective,
-    Offload,
-    OptimizerName,
+from autotune.engines import ENGINES
+from autotune.errors import UsageError
+from autotune.outcome import Objective, Record, Verdict
+from autotune.result.best import (
+    Best,
+    BestLimits,
+    Cell,
+    Config,
+    Measured,
+    best_of,
+    load_schema,
 )
-from autotune.outcome import Record, Verdict
-from autotune.result.best import best_json, load_schema, pool, winner, write_best
-from autotune.space.space import Candidate
+from autotune.result.choice import pool, winner
+from autotune.space.candidate import ZERO_STAGES, Candidate, Checkpointing, Offload
+from autotune.space.workload import Dtype, OptimizerName
+from autotune.wire.codec import to_json
+from tests.support.programs import ROOT
+from tests.support.records import MIB, QUIET, WORKLOAD, record, space
 
-A = Candidate(4, 128, 8)
-B = Candidate(4, 128, 4)
-C = Candidate(2, 64, 8)
+SAMPLES = ROOT / "results" / "samples"
+A = Candidate(depth=4, seq_len=128, micro_batch=8)
+B = Candidate(depth=4, seq_len=128, micro_batch=4)
+C = Candidate(depth=2, seq_len=64, micro_batch=8)
 
 
 def won(*records: Record) -> Candidate | None:
@@ -35,10 +41,10 @@ def won(*records: Record) -> Candidate | None:
     return None if choice is None else choice.record.candidate
 
 
-def document(*records: Record, objective: Objective = "tokens_per_s") -> dict[str, Any]:
+def best(*records: Record, objective: Objective = "tokens_per_s") -> Best:
     choice = winner(records, WORKLOAD, objective)
     assert choice is not None
-    return best_json(
+    return best_of(
         choice,
         records,
         space(),
@@ -49,8 +55,18 @@ def document(*records: Record, objective: Objective = "tokens_per_s") -> dict[st
     )
 
 
+def document(*records: Record) -> dict[str, Any]:
+    return to_json(best(*records))
+
+
+def read(folder: Path, document: dict[str, Any]) -> Best:
+    path = folder / "best.json"
+    path.write_text(json.dumps(document), "utf-8")
+    return Best.read(path)
+
+
 def final(candidate: Candidate, verdict: Verdict = Verdict.OK, **details: Any) -> Record:
-    return record(candidate, verdict, kind="final", **details)
+    return record(candidate, verdict, purpose="final", **details)
 
 
 # Who wins.
@@ -80,7 +96,7 @@ def test_a_tie_costs_little_speed_however_wide_the_noise() -> None:
 def test_ties_are_the_others_within_the_noise_fastest_first() -> None:
     fastest = record(A, tokens_per_s=1005, peak_mib=2000)
     second = record(C, tokens_per_s=1002, peak_mib=1500)
-    slow = record(Candidate(4, 128, 1), tokens_per_s=500)
+    slow = record(Candidate(depth=4, seq_len=128, micro_batch=1), tokens_per_s=500)
     choice = winner([slow, second, record(B), fastest], WORKLOAD, "tokens_per_s")
     assert choice is not None
     assert choice.record.candidate == B
@@ -150,7 +166,7 @@ def test_every_cell_in_which_something_fits_has_its_best_in_ascending_order() ->
         record(A, tokens_per_s=2000),
         record(B, tokens_per_s=1000),
         record(C, tokens_per_s=500),
-        record(Candidate(4, 64, 1), Verdict.OOM),
+        record(Candidate(depth=4, seq_len=64, micro_batch=1), Verdict.OOM),
     ]
     choice = winner(records, WORKLOAD, "flops")
     assert choice is not None
@@ -275,16 +291,17 @@ def test_cells_say_how_well_they_are_known() -> None:
 
 
 def test_what_is_written_reads_back_equal(tmp_path: Path) -> None:
-    found = document(record(A), record(B, tokens_per_s=999), record(C, Verdict.PRUNED), final(A))
-    write_best(tmp_path / "best.json", found)
-    assert json.loads((tmp_path / "best.json").read_text("utf-8")) == found
+    found = best(record(A), record(B, tokens_per_s=999), record(C, Verdict.PRUNED), final(A))
+    found.write(tmp_path / "best.json")
+    assert Best.read(tmp_path / "best.json") == found
+    assert json.loads((tmp_path / "best.json").read_text("utf-8")) == to_json(found)
 
 
 def test_a_refused_document_leaves_the_old_file_and_nothing_beside_it(tmp_path: Path) -> None:
     path = tmp_path / "best.json"
     path.write_text("old", "utf-8")
     with pytest.raises(ValueError, match="schema_version"):
-        write_best(path, document(record(A)) | {"schema_version": 2})
+        replace(best(record(A)), schema_version=2).write(path)
     assert [(p.name, p.read_text("utf-8")) for p in tmp_path.iterdir()] == [("best.json", "old")]
 
 
@@ -299,7 +316,7 @@ def test_a_write_that_fails_leaves_the_old_file_and_nothing_beside_it(
 
     monkeypatch.setattr("os.fsync", disk_full)
     with pytest.raises(OSError, match="No space"):
-        write_best(path, document(record(A)))
+        best(record(A)).write(path)
     assert [(p.name, p.read_text("utf-8")) for p in tmp_path.iterdir()] == [("best.json", "old")]
 
 
@@ -335,8 +352,8 @@ def test_a_wrong_value_is_refused_by_the_path_of_its_field(
     added = name not in inner and parents != ["exports"]
     inner[name] = value
     named = where.rsplit(".", 1)[0] if added else where
-    with pytest.raises(ValueError, match=named.replace("$", r"\$")):
-        write_best(tmp_path / "best.json", wrong)
+    with pytest.raises(UsageError, match=named.replace("$", r"\$")):
+        read(tmp_path, wrong)
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf])
@@ -346,8 +363,15 @@ def test_a_number_that_is_not_finite_is_refused_wherever_it_stands(
 ) -> None:
     wrong = document(record(A))
     wrong[part]["load"] = [{"one": value}]
-    with pytest.raises(ValueError, match=rf"\$\.{part}\.load\[0\]\.one is not a finite number"):
-        write_best(tmp_path / "best.json", wrong)
+    with pytest.raises(UsageError, match=rf"\$\.{part}\.load\[0\]\.one is not a finite number"):
+        read(tmp_path, wrong)
+
+
+def test_a_number_that_is_not_finite_is_never_written(tmp_path: Path) -> None:
+    wrong = replace(best(record(A)), environment={"load": [{"one": math.nan}]})
+    with pytest.raises(ValueError, match=r"\$\.environment\.load\[0\]\.one is not a finite"):
+        wrong.write(tmp_path / "best.json")
+    assert not list(tmp_path.iterdir())
 
 
 REQUIRED = ["", "config", "measured", "measured.step_s", "measured.peak_bytes", "limits", "trials"]
@@ -362,8 +386,8 @@ def test_every_name_of_the_contract_is_required(tmp_path: Path, part: str) -> No
     for name in _inside(whole, steps).keys() - OPTIONAL:
         lacking = copy.deepcopy(whole)
         del _inside(lacking, steps)[name]
-        with pytest.raises(ValueError, match=f"'{name}' is a required property"):
-            write_best(tmp_path / "best.json", lacking)
+        with pytest.raises(UsageError, match=f"'{name}' is a required property"):
+            read(tmp_path, lacking)
 
 
 def _inside(found: dict[str, Any], steps: list[str]) -> dict[str, Any]:
@@ -382,20 +406,57 @@ def test_the_median_error_of_the_predicted_peaks_is_in_the_result() -> None:
     records = [predicted(0, 0.9), predicted(1, 1.02), predicted(2, 1.5), record(B, number=3)]
     choice = winner(records, WORKLOAD, "flops")
     assert choice is not None
-    found = best_json(
+    found = best_of(
         choice, records, space(), "flops",
         fingerprint={"kind": "cpu"}, environment={}, provenance={},
     )  # fmt: skip
-    assert found["prediction"]["trials"] == 3
-    assert found["prediction"]["peak_median_error"] == pytest.approx(0.1, abs=1e-6)
+    assert found.prediction is not None
+    assert found.prediction.trials == 3
+    assert found.prediction.peak_median_error == pytest.approx(0.1, abs=1e-6)
 
 
 def test_more_fields_may_stand_beside_those_of_the_contract(tmp_path: Path) -> None:
     more = document(record(A)) | {"note": "by hand"}
     more["config"]["tied_head"] = False
     more["cells"][0]["rank"] = 1
-    write_best(tmp_path / "best.json", more)
-    assert json.loads((tmp_path / "best.json").read_text("utf-8")) == more
+    assert read(tmp_path, more) == best(record(A))
+
+
+def test_what_the_contract_leaves_open_may_be_missing(tmp_path: Path) -> None:
+    less = document(record(A))
+    for part, names in {
+        "config": ["width", "vocab_size"],
+        "measured": ["headroom_bytes", "disturbed_share"],
+        "limits": ["host_capacity_bytes", "host_ceiling"],
+    }.items():
+        for name in names:
+            del less[part][name]  # fmt: skip
+    del less["prediction"]
+    found = read(tmp_path, less)
+    assert (found.config.width, found.measured.headroom_bytes, found.prediction) == (None,) * 3
+
+
+@pytest.mark.parametrize("name", ["cpu-2-cores"])
+def test_the_samples_can_be_read(name: str) -> None:
+    path = SAMPLES / name / "best.json"
+    found = Best.read(path)
+    assert json.loads(path.read_text("utf-8")).items() >= to_json(found).items()
+
+
+def test_schema_and_dataclass_have_the_same_names() -> None:
+    schema = load_schema()
+
+    def compare(cls: Any, properties: dict[str, Any], required: list[str]) -> None:
+        known = {field.name: field for field in fields(cls)}
+        optional = {name for name, field in known.items() if field.default is not MISSING}
+        assert known.keys() - optional <= set(required) | {"verdict", "confirmed"}
+        assert set(required) <= known.keys()
+        assert properties.keys() <= known.keys()
+
+    compare(Best, schema["properties"], schema["required"])
+    parts = {"config": Config, "measured": Measured, "limits": BestLimits, "cell": Cell}
+    for name, cls in parts.items():
+        compare(cls, schema["$defs"][name]["properties"], schema["$defs"][name]["required"])
 
 
 def test_the_schema_knows_the_names_that_the_options_and_verdicts_have() -> None:
@@ -404,7 +465,7 @@ def test_the_schema_knows_the_names_that_the_options_and_verdicts_have() -> None
     assert config["checkpointing"]["enum"] == list(get_args(Checkpointing))
     assert config["offload"]["enum"] == list(get_args(Offload))
     assert config["zero_stage"]["enum"] == list(ZERO_STAGES)
-    assert config["engine"]["enum"] == [e for e in get_args(EngineName) if e != "auto"]
+    assert config["engine"]["enum"] == list(ENGINES)
     assert config["dtype"]["enum"] == [d for d in get_args(Dtype) if d != "auto"]
     assert config["optimizer"]["enum"] == list(get_args(OptimizerName))
     assert schema["properties"]["objective"]["enum"] == list(get_args(Objective))

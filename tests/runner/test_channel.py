@@ -18,8 +18,6 @@ from pathlib import Path
 
 import psutil
 import pytest
-from support.pools import RULE, SMALL, Started
-from support.programs import QUICK_RANK
 
 import autotune
 import probes
@@ -27,6 +25,8 @@ from autotune.outcome import Verdict
 from autotune.runner import Job, channel, local
 from autotune.runner.channel import Channel
 from autotune.wire.messages import Dial, Hello, WireError, encode
+from tests.support.pools import RULE, SMALL, Started
+from tests.support.programs import QUICK_RANK
 
 SILENT = [sys.executable, "-c", "import time; time.sleep(3600)"]
 REFUSALS = (AuthenticationError, EOFError, OSError)
@@ -209,7 +209,7 @@ def intrude(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[Dial, int], 
     return with_intruder
 
 
-def in_thread(what: Callable[[Dial, int], None], dial: Dial, pid: int) -> threading.Thread:
+def in_thread(what: Callable[[Dial, int], object], dial: Dial, pid: int) -> threading.Thread:
     def attempt() -> None:
         with suppress(*REFUSALS):
             what(dial, pid)
@@ -269,7 +269,17 @@ def test_a_silent_peer_moves_a_deadline_by_no_more_than_its_timeout(
     monkeypatch.setattr(local, "WORKER", SILENT)
     intrude(silent)
     began = time.monotonic()
-    result = group.pool.run(Job(SMALL, 1, 1, RULE, None, fresh=False), began + 0.5)
+    result = group.pool.run(
+        Job(
+            candidate=SMALL,
+            grad_accum=1,
+            micro_steps=1,
+            rule=RULE,
+            needed_step_s=None,
+            fresh=False,
+        ),
+        began + 0.5,
+    )
     assert result.verdict is Verdict.SKIPPED
     assert time.monotonic() - began < 0.5 + 1 + 3  # the deadline, the timeout, ending the ranks
 

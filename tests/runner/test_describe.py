@@ -15,34 +15,46 @@ import numpy as np
 import psutil
 import pytest
 import torch
-from support import records
-from support.jobs import train
-from support.programs import FAULTY_RANK
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.distributed._tools.mem_tracker import MemTracker
 
-from autotune.predict.trace import Activations, request
+from autotune.predict.trace import Trace, request
 from autotune.runner import describe as runner
 from autotune.runner import local
 from autotune.runner.describe import Describer
-from autotune.space.space import Candidate
+from autotune.space.candidate import Candidate
 from autotune.wire.messages import Describe, Described, ModelSpec, Start
 from probes import describe
 from probes.engines.ddp import DdpEngine
-from probes.models import factory
+from probes.models import family
+from probes.models import gpt as gpt_family
 from probes.world import World
+from tests.support import records
+from tests.support.jobs import train
+from tests.support.programs import FAULTY_RANK
 
-SMALL = ModelSpec("gpt", 1, 64, 256, "none")
+pytestmark = pytest.mark.slow
+
+SMALL = ModelSpec(name="gpt", depth=1, width=64, vocab_size=256, checkpointing="none")
 
 
 def ask(*models: ModelSpec, **fields: Any) -> Describe:
-    asked = Describe(list(models), [64], [4], "fp32", "adamw", gradients_stay=False)
+    asked = Describe(
+        models=list(models),
+        seq_lens=[64],
+        micro_batches=[4],
+        dtype="fp32",
+        optimizer="adamw",
+        gradients_stay=False,
+    )
     return replace(asked, **fields)
 
 
 def gpt(depth: int, checkpointing: str = "none") -> ModelSpec:
-    return ModelSpec("gpt", depth, 128, 512, checkpointing)
+    return ModelSpec(
+        name="gpt", depth=depth, width=128, vocab_size=512, checkpointing=checkpointing
+    )
 
 
 # Traces.
@@ -51,16 +63,29 @@ def gpt(depth: int, checkpointing: str = "none") -> ModelSpec:
 def tracked_peak(spec: ModelSpec, seq_len: int, micro_batch: int) -> int:
     """The peak of the second step, as torch's MemTracker has it."""
     start = Start(
-        1, "cpu", "cpu", 0, "", 0, spec, "ddp", 0, "none", "fp32", "adamw", {}, 0
-    )  # fmt: skip
+        world_size=1,
+        device_kind="cpu",
+        device_uuid="cpu",
+        capacity_bytes=0,
+        store_host="",
+        store_port=0,
+        model=spec,
+        engine="ddp",
+        zero_stage=0,
+        offload="none",
+        dtype="fp32",
+        optimizer="adamw",
+        engine_config={},
+        seed=0,
+    )
     with FakeTensorMode(), MemTracker() as tracker:
         engine = DdpEngine(start, World(0, 1, torch.device("cpu")))
         for _ in range(2):
             tracker.reset_mod_stats()
-            ids, targets = (torch.randint(512, (micro_batch, seq_len)) for _ in range(2))
-            engine.forward_backward(ids, targets, last=True)
+            batch = family("gpt").batch(spec, micro_batch, seq_len, None)
+            engine.forward_backward(batch, last=True)
             engine.update()
-            del ids, targets
+            del batch
         return int(tracker.get_tracker_snapshot("peak")[torch.device("cpu")]["Total"])
 
 
@@ -76,11 +101,13 @@ def test_a_peak_is_the_one_that_torchs_own_tracker_finds(checkpointing: str) -> 
 def test_depths_1_and_2_give_the_peak_of_depth_4(dtype: str, checkpointing: str) -> None:
     space = records.space(depth=(4,), micro_batch=(1, 8))
     workload = replace(space.workload, width=128, vocab_size=512, dtype=dtype)
-    candidates = (Candidate(4, 64, 1, checkpointing=checkpointing),
-                  Candidate(4, 64, 8, checkpointing=checkpointing))  # fmt: skip
+    candidates = (
+        Candidate(depth=4, seq_len=64, micro_batch=1, checkpointing=checkpointing),
+        Candidate(depth=4, seq_len=64, micro_batch=8, checkpointing=checkpointing),
+    )
     space = replace(space, workload=workload, candidates=candidates)
     asked = request(space)
-    extended = Activations(asked, describe.describe(asked))
+    extended = Trace(asked, describe.describe(asked))
     whole = describe.describe(ask(gpt(4, checkpointing), micro_batches=[1, 8], dtype=dtype))
     assert extended.peaks(space) == pytest.approx(whole.peak_bytes[0][0], rel=0.01)
     assert extended.held(space) == pytest.approx(2 * whole.held_bytes, rel=1e-9)
@@ -151,18 +178,18 @@ class Looking(nn.Module):
         super().__init__()
         self.weight = nn.Parameter(torch.ones(4))
 
-    def forward(self, ids: Tensor, targets: Tensor) -> Tensor:
-        return self.weight.sum() * 2 if ids.sum() > 0 else self.weight.sum()
+    def forward(self, ids_bt: Tensor, targets_bt: Tensor) -> Tensor:
+        return self.weight.sum() * 2 if ids_bt.sum() > 0 else self.weight.sum()
 
 
 def test_a_model_that_cannot_be_traced_is_marked_and_the_next_one_is_traced(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    real = factory.build
+    real = gpt_family.make
     monkeypatch.setattr(
-        factory, "build", lambda spec: Looking() if spec.name == "looking" else real(spec)
+        gpt_family, "make", lambda spec: Looking() if spec.width == 192 else real(spec)
     )
-    odd = replace(gpt(1), name="looking")
+    odd = replace(gpt(1), width=192)
     found = describe.describe(ask(odd, gpt(1), micro_batches=[1, 2]))
     assert found.peak_bytes[0] == [[-1, -1]]
     assert (found.parameters[0], found.held_bytes[0], found.update_bytes[0]) == (-1, -1, -1)
@@ -176,14 +203,14 @@ class Splitting(nn.Module):
         super().__init__()
         self.weight = nn.Parameter(torch.ones(1024))
 
-    def forward(self, ids: Tensor, targets: Tensor) -> Tensor:
-        return torch.stack([(self.weight * row.sum()).sum() for row in ids]).sum()
+    def forward(self, ids_bt: Tensor, targets_bt: Tensor) -> Tensor:
+        return torch.stack([(self.weight * row.sum()).sum() for row in ids_bt]).sum()
 
 
 def test_other_operations_at_other_sizes_are_traced_at_each(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(factory, "build", lambda spec: Splitting())
+    monkeypatch.setattr(gpt_family, "make", lambda spec: Splitting())
     together = describe.describe(ask(gpt(1), micro_batches=[1, 3, 4])).peak_bytes[0][0]
     alone = [
         describe.describe(ask(gpt(1), micro_batches=[size])).peak_bytes[0][0][0]
@@ -210,16 +237,29 @@ def helpers() -> list[psutil.Process]:
     ]
 
 
-Start_ = Callable[..., Describer]
+class Helper(Describer):
+    """What it noted is why it failed."""
+
+    def __init__(self, asked: Describe, logs: Path) -> None:
+        self.notes: list[str] = []
+        environment = {"OMP_NUM_THREADS": "1", "DS_ACCELERATOR": "cpu"}
+        super().__init__(asked, logs, environment, self.notes.append)
+
+    @property
+    def failed(self) -> str:
+        assert len(self.notes) <= 1
+        return "".join(self.notes)
+
+
+Start_ = Callable[..., Helper]
 
 
 @pytest.fixture
 def start(tmp_path: Path) -> Iterator[Start_]:
-    started: list[Describer] = []
+    started: list[Helper] = []
 
-    def one(asked: Describe | None = None) -> Describer:
-        environment = {"OMP_NUM_THREADS": "1", "DS_ACCELERATOR": "cpu"}
-        started.append(Describer(asked or ask(SMALL), tmp_path, environment))
+    def one(asked: Describe | None = None) -> Helper:
+        started.append(Helper(asked or ask(SMALL), tmp_path))
         return started[-1]
 
     yield one
@@ -227,13 +267,13 @@ def start(tmp_path: Path) -> Iterator[Start_]:
         each.close()
 
 
-def until(helper: Describer, done: Callable[[], object]) -> Described | None:
+def until(helper: Helper, done: Callable[[], object]) -> Described | None:
     """Poll until `done` or the helper has an answer or failed; its answer."""
     deadline = time.monotonic() + 120
-    while (answer := helper.poll()) is None and not helper.failed and not done():
+    while (found := helper.poll()) is None and not helper.failed and not done():
         assert time.monotonic() < deadline
         time.sleep(0.01)
-    return answer
+    return None if found is None else found.answer
 
 
 def never() -> bool:
@@ -247,7 +287,7 @@ def test_the_helper_answers_as_a_trace_here_does_and_is_gone(start: Start_) -> N
     assert answer is not None
     assert replace(answer, base_bytes=0) == replace(describe.describe(asked), base_bytes=0)
     assert 50 * 2**20 < answer.base_bytes < 2**30
-    assert helper.poll() == answer
+    assert helper.poll() == Trace(asked, answer)
     assert not helper.failed
     assert not helpers()
 

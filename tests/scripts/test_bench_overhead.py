@@ -7,12 +7,12 @@ from types import ModuleType
 from typing import Any
 
 import pytest
-from support.records import record
-from support.scripts import load
 
-from autotune.folder import trials as table
+from autotune.folder import table
 from autotune.outcome import Verdict
-from autotune.space.space import Candidate
+from autotune.space.candidate import Candidate
+from tests.support.records import record
+from tests.support.scripts import load
 
 
 @pytest.fixture(scope="module")
@@ -34,14 +34,16 @@ def held(markdown: str) -> dict[str, str]:
 def test_trials_skipped_unrun_take_no_time_and_are_left_out(
     bench: ModuleType, tmp_path: Path
 ) -> None:
-    skipped = record(Candidate(2, 64, 2), Verdict.SKIPPED, number=1)
+    skipped = record(Candidate(depth=2, seq_len=64, micro_batch=2), Verdict.SKIPPED, number=1)
     unrun = table.row(skipped) | {"probe_s": 0.0, "warmup_s": 0.0, "timed_s": 0.0}
-    rows = [table.row(record(Candidate(2, 64, 1))), unrun]
+    rows = [table.row(record(Candidate(depth=2, seq_len=64, micro_batch=1))), unrun]
     lines = [",".join("" if v is None else str(v) for v in row.values()) for row in rows]
     path = tmp_path / "trials.csv"
     path.write_text("\n".join([",".join(table.COLUMNS), *lines]) + "\n", encoding="utf-8")
     assert bench.read_trials(path) == [
-        bench.Trial("ok", started_s=0.0, probe_s=4.0, group_start_s=1.0, step_s=3.0, attempts=1)
+        bench.Trial(
+            verdict="ok", started_s=0.0, probe_s=4.0, group_start_s=1.0, step_s=3.0, attempts=1
+        )
     ]
 
 

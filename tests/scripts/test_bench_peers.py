@@ -7,12 +7,13 @@ from types import ModuleType
 from typing import Any
 
 import pytest
-from support.scripted import report
-from support.scripts import load
 
 from autotune.outcome import Verdict
 from autotune.runner import Result
-from autotune.space.space import Candidate, Limits
+from autotune.space.candidate import Candidate
+from autotune.space.space import Limits
+from tests.support.scripted import report
+from tests.support.scripts import load
 
 MIB = 2**20
 LIMITS = Limits(1000 * MIB, 0.8, 16000 * MIB, 1.0)
@@ -24,7 +25,12 @@ def bench() -> ModuleType:
 
 
 def schedule(bench: ModuleType, micro_batch: int, grad_accum: int = 1, **others: Any) -> Any:
-    candidate = Candidate(bench.DEPTH, others.pop("seq_len", bench.SEQ_LEN), micro_batch, **others)
+    candidate = Candidate(
+        depth=bench.DEPTH,
+        seq_len=others.pop("seq_len", bench.SEQ_LEN),
+        micro_batch=micro_batch,
+        **others,
+    )
     return bench.Schedule(candidate, grad_accum)
 
 
@@ -62,7 +68,7 @@ def test_the_optimum_is_the_fastest_of_the_axis_under_the_ceiling(
 def test_a_result_is_shown_with_its_share_of_the_optimum_and_what_it_cost(
     bench: ModuleType, compared: Any
 ) -> None:
-    found = bench.Found("tool", schedule(bench, 1), wall_s=12.3, launches=4, ooms=2)
+    found = bench.Found(tool="tool", schedule=schedule(bench, 1), wall_s=12.3, launches=4, ooms=2)
     assert rows(bench.table([found], compared))["tool"] == [
         "micro_batch 1", "85.0%", "85.0 GFLOP/s", "40%", "12 s", "4", "2", "",
     ]  # fmt: skip
@@ -71,13 +77,17 @@ def test_a_result_is_shown_with_its_share_of_the_optimum_and_what_it_cost(
 def test_a_result_over_the_ceiling_keeps_its_rate_and_is_named_as_such(
     bench: ModuleType, compared: Any
 ) -> None:
-    row = rows(bench.table([bench.Found("tool", schedule(bench, 3), 1.0)], compared))["tool"]
+    row = rows(
+        bench.table([bench.Found(tool="tool", schedule=schedule(bench, 3), wall_s=1.0)], compared)
+    )["tool"]
     assert row[1] == "120.0%"
     assert row[-1] == "over the ceiling"
 
 
 def test_a_result_that_does_not_fit_has_no_rate(bench: ModuleType, compared: Any) -> None:
-    row = rows(bench.table([bench.Found("tool", schedule(bench, 4), 1.0)], compared))["tool"]
+    row = rows(
+        bench.table([bench.Found(tool="tool", schedule=schedule(bench, 4), wall_s=1.0)], compared)
+    )["tool"]
     assert row[:4] == ["micro_batch 4", "", "", ""]
     assert row[-1] == "runs out of memory"
 
@@ -87,7 +97,10 @@ def test_a_configuration_names_what_the_others_could_not_find(
 ) -> None:
     wide = schedule(bench, 2, seq_len=64, checkpointing="full")
     table = bench.table(
-        [bench.Found("wide", wide, 1.0), bench.Found("accum", schedule(bench, 1, 2), 1.0)],
+        [
+            bench.Found(tool="wide", schedule=wide, wall_s=1.0),
+            bench.Found(tool="accum", schedule=schedule(bench, 1, 2), wall_s=1.0),
+        ],
         compared,
     )
     assert rows(table)["wide"][:2] == ["micro_batch 2, seq_len 64, checkpointing full", "150.0%"]
@@ -104,15 +117,15 @@ def test_the_whole_axis_has_the_range_of_its_repeats(bench: ModuleType, compared
 def test_where_nothing_fits_there_is_no_share(bench: ModuleType) -> None:
     only = schedule(bench, 3)
     compared = bench.Comparison({only: bench.Measured([1e9], 900 * MIB)}, [only], LIMITS)
-    table = rows(bench.table([bench.Found("tool", only, 1.0)], compared))
+    table = rows(bench.table([bench.Found(tool="tool", schedule=only, wall_s=1.0)], compared))
     assert table["exhaustive optimum"][0] == "none"
     assert table["tool"][:2] == ["micro_batch 3", ""]
 
 
 def test_a_step_is_worth_the_flops_of_all_its_micro_steps(bench: ModuleType) -> None:
     measured, accumulated = bench.Measured(), schedule(bench, 3, 4)
-    bench.add(measured, accumulated, Result(Verdict.OK, report=report(2.0, 5 * MIB)))
-    bench.add(measured, accumulated, Result(Verdict.OK, report=report(1.0, 3 * MIB)))
+    bench.add(measured, accumulated, Result(verdict=Verdict.OK, report=report(2.0, 5 * MIB)))
+    bench.add(measured, accumulated, Result(verdict=Verdict.OK, report=report(1.0, 3 * MIB)))
     step = bench.WORKLOAD.shape(bench.DEPTH).flops_per_token(bench.SEQ_LEN) * bench.SEQ_LEN * 12
     assert measured.flops_per_s == pytest.approx([step / 2, step])
     assert measured.peak_bytes == 5 * MIB
@@ -124,7 +137,16 @@ def search(bench: ModuleType, folder: Path, text: str, **others: Any) -> Any:
     script.write_text(f"import sys\nfrom peers.task import Answer, Task\n{text}\n")
     known = {"modules": (), "limit_s": 60.0} | others
     peer = bench.Peer("tool", known["modules"], str(script))
-    asked = bench.Task(str(folder), 1, 64, 256, 32, 8, 2**30, "")
+    asked = bench.Task(
+        folder=str(folder),
+        depth=1,
+        width=64,
+        vocab_size=256,
+        seq_len=32,
+        most=8,
+        capacity_bytes=2**30,
+        mode="",
+    )
     return bench.searched(peer, asked, known["limit_s"])
 
 

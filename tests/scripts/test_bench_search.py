@@ -4,21 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator
 from pathlib import Path
+from typing import Any
 
 import pytest
-from support import recorded, scripts
-from support.records import MIB, space
 
-from autotune.space.space import Candidate
+from autotune.space.candidate import Candidate
+from tests.support import recorded, scripts
+from tests.support.records import MIB, space
 
 bench = scripts.load("bench_search")
+grids, rules, samplers, tables = (
+    scripts.load(f"searches.{name}") for name in ("grids", "rules", "samplers", "tables")
+)
 SIZES = (1, 2, 3, 4, 6, 8, 12, 16)
-LADDER = [Candidate(4, 128, size) for size in SIZES]
+LADDER = [Candidate(depth=4, seq_len=128, micro_batch=size) for size in SIZES]
 
 
 def walk(rule: Generator[Candidate, float | None, None], most: int) -> list[int]:
     """Micro-batches that `rule` tries where those up to `most` fit, at their own speed."""
-    tried, value = [], None
+    tried: list[int] = []
+    value: float | None = None
     try:
         candidate = next(rule)
         while True:
@@ -30,30 +35,36 @@ def walk(rule: Generator[Candidate, float | None, None], most: int) -> list[int]
 
 
 def test_accelerate_goes_down_by_a_tenth_until_it_fits() -> None:
-    assert walk(bench.accelerate(LADDER), most=8) == [16, 12, 8]
-    assert walk(bench.accelerate(LADDER), most=0) == [16, 12, 8, 6, 4, 3, 2, 1]
+    assert walk(rules.accelerate(LADDER), most=8) == [16, 12, 8]
+    assert walk(rules.accelerate(LADDER), most=0) == [16, 12, 8, 6, 4, 3, 2, 1]
 
 
 def test_power_doubles_from_2_until_it_does_not_fit() -> None:
-    assert walk(bench.power(LADDER), most=6) == [2, 4, 8]
-    assert walk(bench.power(LADDER), most=99) == [2, 4, 8, 16]
+    assert walk(rules.power(LADDER), most=6) == [2, 4, 8]
+    assert walk(rules.power(LADDER), most=99) == [2, 4, 8, 16]
 
 
 def test_bisect_looks_between_the_last_two_doublings() -> None:
-    assert walk(bench.bisect(LADDER), most=6) == [2, 4, 8, 6]
-    assert walk(bench.bisect(LADDER), most=12) == [2, 4, 8, 16, 12]
+    assert walk(rules.bisect(LADDER), most=6) == [2, 4, 8, 6]
+    assert walk(rules.bisect(LADDER), most=12) == [2, 4, 8, 16, 12]
 
 
 def test_deepspeed_tries_both_ends_then_between_and_then_the_next_stage() -> None:
-    stages = [[Candidate(4, 128, size, stage) for size in SIZES] for stage in (0, 1)]
-    assert walk(bench.deepspeed(stages), most=16)[:4] == [1, 16, 3, 6]
+    stages = [
+        [Candidate(depth=4, seq_len=128, micro_batch=size, zero_stage=stage) for size in SIZES]
+        for stage in (0, 1)
+    ]
+    assert walk(rules.deepspeed(stages), most=16)[:4] == [1, 16, 3, 6]
     # The next stage begins at the largest that the one before could hold.
-    assert walk(bench.deepspeed(stages), most=16)[-1] == 16
+    assert walk(rules.deepspeed(stages), most=16)[-1] == 16
 
 
 def test_deepspeed_stops_where_a_stage_cannot_hold_what_the_last_one_could() -> None:
-    stages = [[Candidate(4, 128, size, stage) for size in SIZES] for stage in (0, 1, 2)]
-    rule = bench.deepspeed(stages)
+    stages = [
+        [Candidate(depth=4, seq_len=128, micro_batch=size, zero_stage=stage) for size in SIZES]
+        for stage in (0, 1, 2)
+    ]
+    rule = rules.deepspeed(stages)
     seen, candidate = [], next(rule)
     try:
         while True:
@@ -66,15 +77,20 @@ def test_deepspeed_stops_where_a_stage_cannot_hold_what_the_last_one_could() -> 
 
 
 @pytest.fixture
-def grid(tmp_path: Path) -> Callable[[float], object]:
-    path = recorded.write(tmp_path / "g.csv")
-    return lambda ceiling: bench.Grid(path, ceiling)
+def grid(tmp_path: Path) -> Path:
+    return recorded.write(tmp_path / "g.csv")
+
+
+@pytest.fixture
+def truth(grid: Path) -> Callable[[float], Any]:
+    """Of that grid under a ceiling."""
+    return lambda ceiling: grids.Truth(grid, ceiling)
 
 
 def test_the_truth_under_a_ceiling_is_the_fastest_that_fits(
-    grid: Callable[[float], object],
+    truth: Callable[[float], Any],
 ) -> None:
-    whole, half = grid(1.0), grid(0.5)
+    whole, half = truth(1.0), truth(0.5)
     largest = max(space().candidates, key=lambda c: c.tokens).tokens * MIB
     assert all(c.tokens * MIB <= largest / 2 for c in half.fitting)
     assert len(half.fitting) < len(whole.fitting) == len(space().candidates)
@@ -83,47 +99,60 @@ def test_the_truth_under_a_ceiling_is_the_fastest_that_fits(
     assert half.regret(max(half.fitting, key=lambda c: half.values[c])) == 0.0
 
 
-def test_without_noise_the_oracle_has_no_regret(grid: Callable[[float], object]) -> None:
-    assert grid(0.7).oracle(seed=1) == 0.0
+def test_without_noise_the_oracle_has_no_regret(truth: Callable[[float], Any]) -> None:
+    assert truth(0.7).oracle(seed=1) == 0.0
 
 
-@pytest.mark.parametrize("method", ["frontier", "tpe", "random", "grid", *bench.RULES])
+@pytest.mark.parametrize("method", ["frontier", "tpe", "random", "grid", *rules.RULES])
 def test_every_method_finds_something_and_its_clock_goes_forward(
-    grid: Callable[[float], object], method: str
+    truth: Callable[[float], Any], method: str
 ) -> None:
-    make = bench.rule_trace if method in bench.RULES else bench.sampler_trace
-    found = grid(0.7)
-    trace = make(found, method, 0, 12)
-    assert len(trace) <= 12
-    assert trace[-1].found in found.fitting
-    times = [point.elapsed_s for point in trace]
+    make = rules.rule_course if method in rules.RULES else samplers.sampler_course
+    known = truth(0.7)
+    course = make(known, method, 0, 12)
+    assert len(course) <= 12
+    assert course[-1].found in known.fitting
+    times = [point.elapsed_s for point in course]
     assert times == sorted(times)
     assert times[0] > 0
 
 
-def test_grid_search_in_order_needs_every_probe(grid: Callable[[float], object]) -> None:
-    found = grid(1.0)
-    trace = bench.sampler_trace(found, "grid", 0, len(space().candidates))
-    assert found.regret(trace[-1].found) == 0.0
-    assert found.regret(trace[0].found) > 0.2
+def test_grid_search_in_order_needs_every_probe(truth: Callable[[float], Any]) -> None:
+    known = truth(1.0)
+    course = samplers.sampler_course(known, "grid", 0, len(space().candidates))
+    assert known.regret(course[-1].found) == 0.0
+    assert known.regret(course[0].found) > 0.2
 
 
-def test_the_tables_say_what_was_missed(tmp_path: Path) -> None:
-    def made(method: str, regret: float) -> object:
-        return bench.Run(
-            method,
-            dict.fromkeys(bench.PROBES, regret),
-            dict.fromkeys(bench.MINUTES, regret),
-            0.2,
-            9,
-            (0.01, 0.03, 0.02),
-        )
+@pytest.mark.parametrize("method", ["frontier", "random", "power"])
+def test_a_seed_gives_the_same_search_again(grid: Path, method: str) -> None:
+    task = bench.Task(grid, 0.7, method, 3)
+    assert bench.run(task) == bench.run(task)
 
-    runs = [made("frontier", 0.10), made("random", 0.03)]
-    said = "\n".join(bench.promises(runs, [0.0]))
+
+def made(method: str, regret: float) -> Any:
+    return tables.Search(
+        method=method,
+        regrets=dict.fromkeys(tables.PROBES, regret),
+        by_minute=dict.fromkeys(tables.MINUTES, regret),
+        lost=0.2,
+        probes=9,
+        errors=(0.01, 0.03, 0.02),
+    )
+
+
+def test_the_tables_say_what_was_missed() -> None:
+    searches = [made("frontier", 0.10), made("random", 0.03)]
+    said = "\n".join(tables.promises(searches, [0.0]))
     assert "| median regret after 6 probes | 5.0% | 10.0% | no |" in said
     assert "| probes lost to memory | 10.0% | 20.0% | no |" in said
     assert "random after 4" in said
-    table = "\n".join(bench.table(runs, [0.01, 0.02]))
+    table = "\n".join(tables.table(searches, [0.01, 0.02]))
     assert "| after 12 probes | 10.0 / 10.0 | 3.0 / 3.0 |" in table
     assert "predicts peaks to 2.0% (median)" in table
+
+
+def test_without_the_default_sampler_there_is_a_table_and_no_promise() -> None:
+    searches = [made("random", 0.03)]
+    assert tables.promises(searches, [0.0]) == []
+    assert "| searches | 1 |" in tables.table(searches, [0.0])

@@ -5,9 +5,9 @@ from __future__ import annotations
 from types import ModuleType
 
 import pytest
-from support.scripts import load
 
-from autotune.space.space import Candidate
+from autotune.space.candidate import Candidate
+from tests.support.scripts import load
 
 DEPTH, WIDTH = 2, 64
 
@@ -34,7 +34,9 @@ def test_the_theory_counts_gradients_only_where_they_are_kept_between_steps(
     bench: ModuleType, stage: int, offload: str, ranks: int, bytes_a_parameter: float
 ) -> None:
     work = bench.workload(WIDTH, ranks)
-    candidate = Candidate(DEPTH, 16, 1, stage, offload)
+    candidate = Candidate(
+        depth=DEPTH, seq_len=16, micro_batch=1, zero_stage=stage, offload=offload
+    )
     parameters = work.shape(DEPTH).parameters
     expected = bytes_a_parameter * parameters
     assert bench.static_theory_bytes(work, candidate) == pytest.approx(expected)
@@ -42,7 +44,15 @@ def test_the_theory_counts_gradients_only_where_they_are_kept_between_steps(
 
 def row(bench: ModuleType, static_bytes: int, *held_bytes: float) -> object:
     causes = tuple(bench.Cause(f"cause {i}", size) for i, size in enumerate(held_bytes))
-    return bench.Row(2, Candidate(2, 16, 1), static_bytes, 1e8, 2 * 10**8, 5.5, causes)
+    return bench.Row(
+        ranks=2,
+        candidate=Candidate(depth=2, seq_len=16, micro_batch=1),
+        static_bytes=static_bytes,
+        theory_bytes=1e8,
+        peak_bytes=2 * 10**8,
+        loss=5.5,
+        causes=causes,
+    )
 
 
 def test_a_row_within_the_tolerance_needs_no_note(bench: ModuleType) -> None:
@@ -65,5 +75,13 @@ def test_a_deviation_that_its_causes_do_not_cover_is_called_unexplained(
 
 
 def test_a_failed_configuration_has_its_reason_in_the_table(bench: ModuleType) -> None:
-    text = bench.table([bench.Failed(4, Candidate(2, 16, 1, 3, "all"), "out of memory")])
+    text = bench.table(
+        [
+            bench.Failed(
+                4,
+                Candidate(depth=2, seq_len=16, micro_batch=1, zero_stage=3, offload="all"),
+                "out of memory",
+            )
+        ]
+    )
     assert text.splitlines()[-1] == "| 4 | 3 | all | | | | | | out of memory |"

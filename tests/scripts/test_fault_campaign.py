@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import pytest
-from support.scripts import load
+
+from tests.support.scripts import load
+
+pytestmark = pytest.mark.slow
 
 campaign = load("fault_campaign")
 
@@ -21,7 +24,7 @@ def test_the_campaign_prints_what_it_did_and_that_nothing_was_lost(
 
 
 def test_what_was_lost_is_counted_and_makes_it_fail(monkeypatch: pytest.MonkeyPatch) -> None:
-    lost = campaign.Row("a fault", 3, lost=1)
+    lost = campaign.Row(what="a fault", injected=3, lost=1)
     assert lost.bad == 1
     assert "| a fault | 3 | 1 | 0 |" in campaign.table([lost])
     monkeypatch.setattr(campaign.Campaign, "groups", lambda self, count: lost)

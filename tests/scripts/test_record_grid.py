@@ -5,41 +5,44 @@ from __future__ import annotations
 import random
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import pytest
-from support import recorded, scripts
-from support.records import space
-from support.scripted import ok
 
-from autotune.options import UsageError
+from autotune.errors import UsageError
 from autotune.outcome import Verdict
 from autotune.replay import grid
 from autotune.runner import Result
+from tests.support import recorded, scripts
+from tests.support.records import space
+from tests.support.scripted import ok
+
+pytestmark = pytest.mark.slow
 
 record_grid = scripts.load("record_grid")
 SPACE = space(micro_batch=(1, 2, 4))
 HEADER = recorded.header()
 
 
-def recording(path: Path, header: dict[str, object] = HEADER, repeats: int = 2) -> object:
-    return record_grid.Recording(path, header, SPACE, repeats)
+def grid_file(path: Path, header: dict[str, Any] = HEADER, repeats: int = 2) -> Any:
+    return record_grid.GridFile(path, header, SPACE, repeats)
 
 
 def test_a_pass_has_each_candidate_once_in_groups_of_one_build(tmp_path: Path) -> None:
-    groups = recording(tmp_path / "g.csv").next_pass(random.Random(0))
+    groups = grid_file(tmp_path / "g.csv").next_pass(random.Random(0))
     assert Counter(c for group in groups for c in group) == Counter(SPACE.candidates)
     assert all(len({c.build for c in group}) == 1 for group in groups)
     assert max(map(len, groups)) <= record_grid.GROUP_CANDIDATES
 
 
 def test_the_order_is_random_but_follows_the_seed(tmp_path: Path) -> None:
-    made = recording(tmp_path / "g.csv")
+    made = grid_file(tmp_path / "g.csv")
     assert made.next_pass(random.Random(1)) == made.next_pass(random.Random(1))
     assert made.next_pass(random.Random(1)) != made.next_pass(random.Random(2))
 
 
 def test_what_was_measured_least_often_comes_next(tmp_path: Path) -> None:
-    made = recording(tmp_path / "g.csv")
+    made = grid_file(tmp_path / "g.csv")
     first, *rest = SPACE.candidates
     made.add(first, ok(0.1))
     assert {c for group in made.next_pass(random.Random(0)) for c in group} == set(rest)
@@ -48,11 +51,11 @@ def test_what_was_measured_least_often_comes_next(tmp_path: Path) -> None:
 
 def test_an_interrupted_recording_goes_on_where_it_was_cut(tmp_path: Path) -> None:
     path = tmp_path / "g.csv"
-    made = recording(path)
+    made = grid_file(path)
     for candidate in SPACE.candidates[:3]:
         made.add(candidate, ok(0.1))
     path.write_bytes(path.read_bytes()[:-20])  # the last line is torn
-    again = recording(path)
+    again = grid_file(path)
     assert again.missing == made.missing + 1
     again.add(SPACE.candidates[2], ok(0.2))
     assert [row.candidate for row in grid.read(path).rows] == list(SPACE.candidates[:3])
@@ -60,7 +63,7 @@ def test_an_interrupted_recording_goes_on_where_it_was_cut(tmp_path: Path) -> No
 
 def test_a_failed_probe_is_recorded_with_its_verdict(tmp_path: Path) -> None:
     path = tmp_path / "g.csv"
-    recording(path).add(SPACE.candidates[0], Result(Verdict.OOM, "ran out\nof it"))
+    grid_file(path).add(SPACE.candidates[0], Result(verdict=Verdict.OOM, reason="ran out\nof it"))
     (row,) = grid.read(path).rows
     assert (row.verdict, row.reason, row.report) == (Verdict.OOM, "ran out of it", None)
 
@@ -68,10 +71,10 @@ def test_a_failed_probe_is_recorded_with_its_verdict(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["kind", "space", "fingerprint", "settings"])
 def test_another_recording_is_not_continued(tmp_path: Path, name: str) -> None:
     path = tmp_path / "g.csv"
-    recording(path)
+    grid_file(path)
     before = path.read_bytes()
     with pytest.raises(UsageError, match=f"records another {name}"):
-        recording(path, HEADER | {name: "other"})
+        grid_file(path, HEADER | {name: "other"})
     assert path.read_bytes() == before
 
 

@@ -13,18 +13,20 @@ from typing import Any
 
 import pandas as pd
 import pytest
-from support import recorded
-from support.records import space
 
-from autotune.commands import app as cli
-from autotune.commands.app import ExitCode, main
+from autotune import samplers
+from autotune.commands.app import main
+from autotune.commands.exits import ExitCode
+from autotune.errors import UsageError
 from autotune.files import MANIFEST, hold
-from autotune.options import UsageError
+from autotune.folder.ending import Ending
 from autotune.replay.runner import Replay
 from autotune.runner import Job, Result
-from autotune.study import session
-from autotune.study.ending import Ending
+from autotune.study.search import Search
 from autotune.study.study import Study
+from autotune.testbed import open_testbed, testbed
+from tests.support import recorded
+from tests.support.records import space
 
 Run = tuple[int, str, str]
 Tune = Callable[..., Run]
@@ -101,14 +103,14 @@ def test_a_folder_in_which_nothing_was_begun_is_as_good_as_empty(
 def test_a_study_that_came_first_is_not_overwritten(
     tune: Tune, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def slow(options: object) -> Any:
+    def slow(spec: str) -> testbed.Testbed:
         monkeypatch.undo()
         os.chdir(here)
         assert main(list(NEW)) == 0  # another process, meanwhile
-        return ground(options)  # type: ignore[arg-type]
+        return open_testbed(spec)
 
-    here, ground = Path.cwd(), cli._ground
-    monkeypatch.setattr(cli, "_ground", slow)
+    here = Path.cwd()
+    monkeypatch.setattr("autotune.testbed.open_testbed", slow)
     code, _, stderr = tune(*NEW)
     assert code == ExitCode.USAGE
     assert "has a study" in stderr
@@ -127,13 +129,13 @@ def test_a_candidate_in_which_the_user_stopped_twice_is_no_suspect(
         tune(*NEW)
         tune("--resume", "study")
     seen: list[set[Any]] = []
-    restore = Study.restore
+    restore = Search.restore
 
-    def look(self: Study, records: Any) -> None:
-        seen.append(self._journal.past.suspects)
-        restore(self, records)
+    def look(self: Search, suspects: set[Any], interrupted: list[Any]) -> None:
+        seen.append(suspects)
+        restore(self, suspects, interrupted)
 
-    monkeypatch.setattr(Study, "restore", look)
+    monkeypatch.setattr(Search, "restore", look)
     assert tune("--resume", "study")[0] == ExitCode.FOUND
     assert seen == [set()]
 
@@ -149,14 +151,13 @@ def test_what_was_interrupted_still_comes_first_after_a_resume_that_died_at_once
         with pytest.raises(Died):
             tune("--resume", "study")
     seen: list[tuple[int, bool]] = []
-    restore = Study.restore
+    restore = Search.restore
 
-    def look(self: Study, records: Any) -> None:
-        past = self._journal.past
-        seen.append((len(past.interrupted), past.round_begun))
-        restore(self, records)
+    def look(self: Search, suspects: set[Any], interrupted: list[Any]) -> None:
+        seen.append((len(interrupted), self._parts.journal.past.round_begun))
+        restore(self, suspects, interrupted)
 
-    monkeypatch.setattr(Study, "restore", look)
+    monkeypatch.setattr(Search, "restore", look)
     dies(-1)
     assert tune("--resume", "study")[0] == ExitCode.FOUND
     assert seen == [(3, True)]
@@ -189,25 +190,23 @@ def test_more_budget_for_a_study_that_is_done_is_used_to_search(tune: Tune) -> N
     assert (rows()["kind"] == "search").sum() > searched
 
 
-def test_random_proposals_are_not_drawn_again(tune: Tune, dies: Callable[[int], None]) -> None:
+def test_random_proposals_are_not_drawn_again(
+    tune: Tune, dies: Callable[[int], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
     seen: list[int] = []
-    make = session.sampler.make
+    make = samplers.make
 
-    def look(space: Any, options: Any, kind: str) -> Any:
-        seen.append(options.seed)
-        return make(space, options, kind)
+    def look(name: str, space: Any, predictor: Any, objective: Any, seed: int) -> Any:
+        seen.append(seed)
+        return make(name, space, predictor, objective, seed)
 
     dies(5)
     with pytest.raises(Died):
         tune(*NEW[:-1], "random")
     dies(-1)
-    session.sampler.make = look  # type: ignore[assignment]
-    try:
-        tune("--resume", "study")
-    finally:
-        session.sampler.make = make
-    assert seen[0] == 0
-    assert seen[1] > 0
+    monkeypatch.setattr(samplers, "make", look)
+    tune("--resume", "study")
+    assert seen[0] > 0
 
 
 def test_a_result_is_shown_again_from_a_folder_that_cannot_be_written(tune: Tune) -> None:
@@ -295,10 +294,10 @@ def test_a_signal_while_a_study_is_loaded_keeps_its_result(
 ) -> None:
     tune(*NEW)
 
-    def interrupted(options: object) -> Any:
+    def interrupted(spec: str) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(cli, "_ground", interrupted)
+    monkeypatch.setattr("autotune.testbed.open_testbed", interrupted)
     code, _, stderr = tune("--resume", "study")
     assert (code, stderr) == (
         ExitCode.STOPPED,
@@ -357,6 +356,6 @@ def test_a_result_is_shown_again_though_others_use_the_device(
     def busy(device: object, allow_busy: bool) -> None:
         raise UsageError("busy")
 
-    monkeypatch.setattr("autotune.device.check_idle", busy)
+    monkeypatch.setattr("autotune.device.idle.check_idle", busy)
     assert tune("--resume", "study")[0] == ExitCode.FOUND
     assert tune("--resume", "study", "--budget", "1m")[0] == ExitCode.USAGE

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, TypeVar
 
 import pynvml
 
+T = TypeVar("T")
 GIB = 2**30
 
 
@@ -19,7 +20,7 @@ class FakeProcess:
     usedGpuMemory: int | None  # noqa: N815 - NVML's name
 
 
-@dataclass
+@dataclass(kw_only=True)
 class FakeGpu:
     """A GPU or a MIG instance, and NVML's handle of it.
 
@@ -101,13 +102,13 @@ class FakeNvml:
         instance = self._supported(gpu.mig)[index]
         if instance is None:
             raise pynvml.NVMLError(pynvml.NVML_ERROR_NOT_FOUND)
-        return instance  # type: ignore[no-any-return]
+        return instance
 
     def _text(self, text: str) -> str | bytes:
         return text.encode() if self.as_bytes else text
 
     @staticmethod
-    def _supported(value: Any) -> Any:
+    def _supported(value: T | None) -> T:
         if value is None:
             raise pynvml.NVMLError(pynvml.NVML_ERROR_NOT_SUPPORTED)
         return value

@@ -12,6 +12,7 @@ import resource
 import signal
 import subprocess
 import sys
+import threading
 import time
 import uuid
 from collections import Counter
@@ -21,15 +22,19 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from autotune.options import UsageError
-from autotune.result.best import read_best
-from support.programs import ROOT, TESTS
+from autotune.errors import UsageError
+from autotune.result.best import Best
+from autotune.wire.codec import to_json
+from tests.support.programs import ROOT, TESTS
 
 QUICK = str(TESTS / "support" / "quick_study.py")
 MARK = "AUTOTUNE_TEST_MARK"
 SHARED_MEMORY = Path("/dev/shm")
 GONE_S = 10.0
 """Within which all processes of a study that was killed have to be gone."""
+
+WATCH_S = 0.02
+"""How often it is looked who makes shared memory while a study runs."""
 
 Trials = list[tuple[str, ...]]
 
@@ -54,20 +59,24 @@ class HostileStudy:
         self._arguments = arguments
         self.environment = {
             "HOME": str(self._home), "TMPDIR": str(self._temporary), MARK: self.mark,
-            "PYTHONPATH": os.pathsep.join([str(ROOT), str(TESTS)]),
+            "PYTHONPATH": str(ROOT),
         } | environment  # fmt: skip
-        self._segments = set(SHARED_MEMORY.iterdir())
+        self._marked = f"{MARK}={self.mark}".encode()
+        self.others = set(SHARED_MEMORY.iterdir())
+        """Shared memory that is not of this study."""
 
     def start(
         self, *arguments: str, prepare: Callable[[], None] | None = None
     ) -> subprocess.Popen[str]:
         """The process of `python -m autotune`, in which `prepare` was called first."""
-        return subprocess.Popen(
+        process = subprocess.Popen(
             [sys.executable, *self._program, *arguments],
             cwd=self.folder, env=os.environ | self.environment, preexec_fn=prepare,  # noqa: PLW1509
             stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
             encoding="utf-8", errors="replace",
         )  # fmt: skip
+        threading.Thread(target=self._watch, args=(process,), daemon=True).start()
+        return process
 
     _program: Sequence[str] = (QUICK,)
 
@@ -100,7 +109,7 @@ class HostileStudy:
     def best(self) -> dict[str, Any] | None:
         """best.json, checked; None where there is none yet."""
         path = self.out / "best.json"
-        return read_best(path) if path.exists() else None
+        return to_json(Best.read(path)) if path.exists() else None
 
     def processes(self) -> list[int]:
         """Processes of this study that are alive."""
@@ -112,12 +121,45 @@ class HostileStudy:
         while self.processes() and time.monotonic() < deadline:
             time.sleep(0.02)
         left = [f"process {pid}" for pid in self.processes()]
-        left += [str(path) for path in set(SHARED_MEMORY.iterdir()) - self._segments]
+        left += map(str, self._left_segments())
         return left + [str(p) for home in (self._home, self._temporary) for p in home.iterdir()]
 
     def end(self) -> None:
         for pid in self.processes():
             os.kill(pid, signal.SIGKILL)
+
+    def _watch(self, process: subprocess.Popen[str]) -> None:
+        """While `process` runs, look at who holds the shared memory that appears.
+
+        A segment does not name its maker, who may be gone when the study has ended.
+        """
+        seen = set(self.others)
+        while process.poll() is None:
+            if new := set(SHARED_MEMORY.iterdir()) - seen:
+                self._give_to_strangers(new)
+                seen |= new
+            time.sleep(WATCH_S)
+
+    def _left_segments(self) -> set[Path]:
+        """Shared memory that appeared since the beginning and is nobody else's."""
+        if new := set(SHARED_MEMORY.iterdir()) - self.others:
+            self._give_to_strangers(new)
+        return {each for each in new - self.others if each.exists()}
+
+    def _give_to_strangers(self, segments: set[Path]) -> None:
+        """Note which of `segments` another user owns, or a stranger has open or mapped."""
+        held = {path for pid in _pids() for path in self._held_by_stranger(pid)}
+        self.others |= {each for each in segments if str(each) in held or _is_anothers(each)}
+
+    def _held_by_stranger(self, pid: int) -> set[str]:
+        """Files that `pid` has open or mapped; none where it is of the study, or ending."""
+        held = set(_held(pid))
+        try:
+            environment = Path(f"/proc/{pid}/environ").read_bytes()
+            has_memory = bool(Path(f"/proc/{pid}/cmdline").read_bytes())
+        except OSError:
+            return set()
+        return held if has_memory and self._marked not in environment else set()
 
     def _is_ours(self, pid: int) -> bool:
         try:
@@ -125,7 +167,7 @@ class HostileStudy:
             state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
         except OSError:
             return False
-        return f"{MARK}={self.mark}".encode() in environment and state != "Z"
+        return self._marked in environment and state != "Z"
 
     def _outcomes(self) -> Iterator[tuple[str, str]]:
         """Key and verdict of the trials that were told, in their order."""
@@ -165,7 +207,26 @@ def _pids() -> list[int]:
     return [int(path.name) for path in Path("/proc").iterdir() if path.name.isdigit()]
 
 
-@dataclass(frozen=True)
+def _is_anothers(path: Path) -> bool:
+    """Whether `path` is there and belongs to another user."""
+    try:
+        return path.stat().st_uid != os.getuid()
+    except FileNotFoundError:
+        return False
+
+
+def _held(pid: int) -> Iterator[str]:
+    """Files that a process has open or mapped, as far as this user may know."""
+    process = Path(f"/proc/{pid}")
+    with suppress(OSError):
+        for line in (process / "maps").read_text(errors="replace").splitlines():
+            yield line.split(maxsplit=5)[-1]
+        for each in (process / "fd").iterdir():
+            with suppress(FileNotFoundError):  # closed meanwhile
+                yield str(each.readlink())
+
+
+@dataclass(frozen=True, kw_only=True)
 class Findings:
     """What came of a study that was killed and resumed."""
 
@@ -235,7 +296,14 @@ def _gone_on_with(study: HostileStudy, whole: Trials) -> Findings:
     lost = told.items() - study.told().items()
     differs = not error and study.trials() != whole
     return Findings(
-        when, len(told), len(lost), len(study.told_twice()), torn, differs, len(residue), error
+        when=when,
+        told=len(told),
+        lost=len(lost),
+        twice=len(study.told_twice()),
+        torn_best=torn,
+        differs=differs,
+        residue=len(residue),
+        error=error,
     )
 
 

@@ -10,14 +10,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from autotune.engines import deepspeed
-from autotune.space.space import Candidate, Workload
-from support.programs import TESTS
+from autotune.engines import ENGINES
+from autotune.space.candidate import Candidate
+from autotune.space.workload import Workload
+from tests.support.programs import TESTS
 
 SCRIPT = TESTS / "support" / "train.py"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Trained:
     """What one job came to; bytes are the largest of any rank's."""
 
@@ -49,16 +50,32 @@ def train(
 ) -> Trained:
     """Train the same tokens from the same weights, whatever the engine."""
     folder.mkdir(parents=True)
-    candidate = Candidate(depth, 32, micro_batch, stage, offload, checkpointing)
-    workload = Workload("gpt", width, vocab_size, dtype, optimizer, engine, world_size, None)
+    candidate = Candidate(
+        depth=depth,
+        seq_len=32,
+        micro_batch=micro_batch,
+        zero_stage=stage,
+        offload=offload,
+        checkpointing=checkpointing,
+    )
+    workload = Workload(
+        model="gpt",
+        width=width,
+        vocab_size=vocab_size,
+        dtype=dtype,
+        optimizer=optimizer,
+        engine=engine,
+        world_size=world_size,
+        global_batch=None,
+    )
     start: dict[str, Any] = {
-        "world_size": world_size, "device": "cpu", "device_uuid": "cpu", "capacity_bytes": 2**36,
-        "store_host": "", "store_port": 0,
+        "world_size": world_size, "device_kind": "cpu", "device_uuid": "cpu",
+        "capacity_bytes": 2**36, "store_host": "", "store_port": 0,
         "model": {"name": "gpt", "depth": depth, "width": width, "vocab_size": vocab_size,
                   "checkpointing": checkpointing},
         "engine": engine, "zero_stage": stage, "offload": offload, "dtype": dtype,
         "optimizer": optimizer, "seed": 0,
-        "deepspeed": deepspeed.config(candidate, workload, "cpu") if engine == "deepspeed" else {},
+        "engine_config": ENGINES[engine].config(candidate, workload, "cpu"),
     }  # fmt: skip
     asked = {"start": start, "steps": steps, "global_batch": global_batch,
              "micro_batch": micro_batch, "seq_len": 32, "folder": str(folder)}  # fmt: skip

@@ -5,14 +5,20 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
+from unittest.mock import patch
+
+from optuna.study import Study as OptunaStudy
+from optuna.trial import FrozenTrial
 
 from autotune.outcome import Verdict
 from autotune.runner import Job, Result
-from autotune.samplers import adapter as sampler
-from autotune.samplers.adapter import SpaceSampler
-from autotune.space.space import Candidate, Space
-from support.records import space
-from support.scripted import ok
+from autotune.samplers.ask import Ask
+from autotune.samplers.in_order import InOrder
+from autotune.space.candidate import Candidate
+from autotune.space.space import Space
+from tests.support.records import space
+from tests.support.scripted import ok
+from tests.support.studies import Run
 
 
 def cube(side: int) -> Space:
@@ -23,35 +29,34 @@ def cube(side: int) -> Space:
         "micro_batch": tuple(sides), "zero_stage": (0,), "offload": ("none",),
         "checkpointing": ("none",),
     }  # fmt: skip
-    candidates = tuple(Candidate(d, 64 * s, b) for d in sides for s in sides for b in sides)
+    candidates = tuple(
+        Candidate(depth=d, seq_len=64 * s, micro_batch=b)
+        for d in sides
+        for s in sides
+        for b in sides
+    )
     return replace(space(), axes=axes, candidates=candidates)
 
 
-class Descending(SpaceSampler):
+class Descending(InOrder):
     """The worst order after the smallest: none is covered by one that ran out before."""
 
-    def __init__(self, space: Space, options: object, kind: str) -> None:
-        super().__init__(space, kind, None)
-        self.forced = [space.candidates[0]]
-        self._place_in_grid = -self._place_in_grid
+    def propose(self, ask: Ask, optuna_study: OptunaStudy, trial: FrozenTrial) -> int:
+        smallest = int(ask.allowed[0])
+        return smallest if smallest == 0 else int(ask.allowed[self._order[ask.allowed].argmax()])
 
 
 def descend(folder: Path, side: int) -> Counter[str]:
     """A whole study in which only the smallest of side^3 candidates fits; its verdicts."""
-    from test_resume import Run
-
     among = cube(side)
     smallest = among.candidates[0]
 
     def answer(job: Job) -> Result:
         if job.candidate == smallest:
             return ok(0.1)
-        return Result(Verdict.OOM, "rank 0 ran out of memory in phase warmup")
+        return Result(verdict=Verdict.OOM, reason="rank 0 ran out of memory in phase warmup")
 
-    make, sampler.make = sampler.make, Descending  # type: ignore[assignment]
-    try:
+    with patch("autotune.samplers.make", lambda name, among, *rest: Descending(among)):
         done = Run(folder, answer, among)
-    finally:
-        sampler.make = make
-    assert {c for kind, c, _ in done.ended if kind == "final"} == {smallest}
+    assert {c for purpose, c, _ in done.ended if purpose == "final"} == {smallest}
     return Counter(verdict for _, _, verdict in done.ended)

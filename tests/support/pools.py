@@ -9,28 +9,45 @@ from typing import Any
 
 import psutil
 
-from autotune.device import DeviceInfo
+from autotune.device.device import DeviceInfo
 from autotune.runner import Job, Result
 from autotune.runner.pool import Pool
-from autotune.space.space import Candidate, Limits, Workload
-from autotune.wire.messages import Phase, Rule
+from autotune.space.candidate import Candidate
+from autotune.space.space import Limits
+from autotune.space.workload import Workload
+from autotune.wire.stopping import Phase, Rule
 
 MIB = 2**20
 SMALL = Candidate(depth=1, seq_len=32, micro_batch=1)
-RULE = Rule(3, 0.5, 0.1, 5, 0.02, 0.1)
+RULE = Rule(
+    warmup_steps=3,
+    warmup_tolerance=0.5,
+    warmup_limit_s=0.1,
+    timed_steps=5,
+    half_width=0.02,
+    timed_limit_s=0.1,
+)
 
 
 class Cpu:
     """The CPU, without what the machine's own limits would add."""
 
     kind = "cpu"
-    infos = (DeviceInfo(0, "cpu", "a processor", 16 * 2**30, False),)
+    infos = (
+        DeviceInfo(index=0, uuid="cpu", name="a processor", capacity_bytes=16 * 2**30, bf16=False),
+    )
 
     def in_use_bytes(self) -> tuple[int, ...]:
         return (0,)
 
     def rank_environment(self, world_size: int) -> dict[str, str]:
         return {"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": "", "DS_ACCELERATOR": "cpu"}
+
+
+class Gpu(Cpu):
+    """A GPU as far as the pool goes: no rank runs on it."""
+
+    kind = "cuda"
 
 
 class Started:
@@ -40,6 +57,7 @@ class Started:
         self,
         logs: Path,
         *,
+        device: type[Cpu] = Cpu,
         world_size: int = 1,
         capacity_bytes: int = 4 * 2**30,
         engine: str = "auto",
@@ -51,8 +69,17 @@ class Started:
         self.phases: list[Phase] = []
         self.stop = False
         self.pool = Pool(
-            device=Cpu(),  # type: ignore[arg-type]
-            workload=Workload("gpt", width, 256, dtype, "adamw", engine, world_size, None),
+            device=device(),  # type: ignore[arg-type]
+            workload=Workload(
+                model="gpt",
+                width=width,
+                vocab_size=256,
+                dtype=dtype,
+                optimizer="adamw",
+                engine=engine,
+                world_size=world_size,
+                global_batch=None,
+            ),
             limits=Limits(capacity_bytes, 0.8, 64 * 2**30, 0.9),
             logs=logs,
             seed=0,
@@ -63,7 +90,14 @@ class Started:
         )
 
     def run(self, candidate: Candidate = SMALL, **job: object) -> Result:
-        asked = Job(candidate, 1, 1, RULE, None, fresh=False)
+        asked = Job(
+            candidate=candidate,
+            grad_accum=1,
+            micro_steps=1,
+            rule=RULE,
+            needed_step_s=None,
+            fresh=False,
+        )
         return self.pool.run(replace(asked, **job), time.monotonic() + 120)  # type: ignore[arg-type]
 
 

@@ -16,7 +16,7 @@ import traceback
 from collections.abc import Iterator
 from pathlib import Path
 
-sys.path.append(str(Path(__file__).parents[1]))
+sys.path.append(str(Path(__file__).parents[2]))
 
 import probes.__main__ as rank_main
 from autotune.wire.messages import (
@@ -26,17 +26,16 @@ from autotune.wire.messages import (
     Entered,
     Fault,
     Peaks,
-    Phase,
     Probe,
     Progress,
     Ready,
     Report,
-    Series,
     Start,
     Stop,
     Store,
 )
-from support import faulty_rank
+from autotune.wire.stopping import Phase, Steps
+from tests.support import faulty_rank
 
 BASE_BYTES = 200 * 2**20
 BYTES_PER_TOKEN_AND_BLOCK = 2**16
@@ -44,7 +43,17 @@ LAUNCH_S = 0.001
 S_PER_TOKEN_AND_BLOCK = 1e-7
 FAULTS = ("hang", "stop", "leave", "killed", "error", "garbage", "huge", "cut_short")
 PACE = float(os.environ.get("QUICK_PACE", "1"))
-QUIET = Conditions(10.0, 9.0, 0.0, 9.0, None, None, None, None, False)
+QUIET = Conditions(
+    interval_cpu_s=10.0,
+    busy_cpu_s=9.0,
+    steal_cpu_s=0.0,
+    own_cpu_s=9.0,
+    sm_clock_mhz=None,
+    power_w=None,
+    temperature_c=None,
+    throttle_reasons=None,
+    thermally_throttled=False,
+)
 
 
 def micro_step_s(depth: int, tokens: int, checkpointing: str) -> float:
@@ -60,7 +69,14 @@ def peak_bytes(depth: int, tokens: int, checkpointing: str) -> int:
 
 
 def peaks(size: int) -> Peaks:
-    return Peaks(size, size, size, size, size, 0)
+    return Peaks(
+        device_bytes=size,
+        reserved_bytes=size,
+        allocated_bytes=size,
+        active_bytes=size,
+        host_bytes=size,
+        alloc_retries=0,
+    )
 
 
 def serve(rank: rank_main.Rank) -> None:
@@ -93,29 +109,30 @@ def run(rank: rank_main.Rank, start: Start, probe: Probe) -> Report:
         faulty_rank.FAULTS[fault]()
     if peak_bytes(*shape) > start.capacity_bytes:
         raise MemoryError(f"{peak_bytes(*shape)} bytes do not fit")
-    warmup, timed, stopped = Series(), Series(), False
-    while not (stopped or probe.rule.warmed(warmup)):
-        step(rank, probe, shape, warmup)
-        stopped = probe.rule.hopeless(probe.needed_step_s, warmup, Series())
-    if not stopped:
-        rank.send(Entered(Phase.TIMED))
-    if where == Phase.TIMED:
-        faulty_rank.FAULTS[fault]()
-    while not (stopped or probe.rule.settled(timed)):
-        step(rank, probe, shape, timed)
-        stopped = probe.rule.hopeless(probe.needed_step_s, warmup, timed)
-    return Report(
-        probe.number, timed.step_s or warmup.step_s[1:], warmup.step_s, warmup.wall_s,
-        timed.wall_s, stopped, 1.0, peaks(peak_bytes(*shape)), 0, QUIET,
-    )  # fmt: skip
-
-
-def step(rank: rank_main.Rank, probe: Probe, shape: tuple[int, int, str], series: Series) -> None:
     one_s = micro_step_s(*shape)
-    time.sleep(PACE * one_s * probe.micro_steps)
-    series.add(one_s * probe.grad_accum, one_s * probe.micro_steps)
-    if rank.number == 0:
-        rank.send(Progress(probe.number, series.step_s))
+    steps = Steps(probe.rule, probe.needed_step_s)
+    for phase in (Phase.WARMUP, Phase.TIMED):
+        if phase is Phase.TIMED and not steps.stopped_early:
+            rank.send(Entered(phase))
+        if phase is Phase.TIMED and where is phase:
+            faulty_rank.FAULTS[fault]()
+        while steps.wanted(phase):
+            time.sleep(PACE * one_s * probe.micro_steps)
+            steps.add(phase, one_s * probe.grad_accum, one_s * probe.micro_steps)
+            if rank.number == 0:
+                rank.send(Progress(probe.number, steps.of(phase).step_s))
+    return Report(
+        number=probe.number,
+        step_s=steps.step_s,
+        warmup_step_s=steps.warmup.step_s,
+        warmup_s=steps.warmup.wall_s,
+        timed_s=steps.timed.wall_s,
+        stopped_early=steps.stopped_early,
+        loss=1.0,
+        peaks=peaks(peak_bytes(*shape)),
+        state_bytes=0,
+        conditions=QUIET,
+    )
 
 
 def misfortune(number: int, start: Start, probe: Probe) -> tuple[str, Phase | None]:
@@ -142,16 +159,26 @@ def shares() -> Iterator[tuple[str, float]]:
 def explain(error: BaseException, phase: Phase, start: Start) -> Fault:
     memory = isinstance(error, MemoryError)
     return Fault(
-        "oom" if memory else "crashed", phase, f"{type(error).__name__}: {error}",
-        traceback.format_exc(), None, peaks(start.capacity_bytes) if memory else None,
-    )  # fmt: skip
+        cause="oom" if memory else "crashed",
+        phase=phase,
+        error=f"{type(error).__name__}: {error}",
+        traceback=traceback.format_exc(),
+        requested_bytes=None,
+        peaks=peaks(start.capacity_bytes) if memory else None,
+    )
 
 
 def nothing(asked: Describe) -> Described:
     """A trace of models that cannot be traced."""
     none = [-1] * len(asked.models)
     shapes = [[-1] * len(asked.micro_batches) for _ in asked.seq_lens]
-    return Described(BASE_BYTES, none, none, none, [shapes for _ in asked.models])
+    return Described(
+        base_bytes=BASE_BYTES,
+        parameters=none,
+        held_bytes=none,
+        update_bytes=none,
+        peak_bytes=[shapes for _ in asked.models],
+    )
 
 
 if __name__ == "__main__":

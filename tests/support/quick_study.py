@@ -5,10 +5,10 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-sys.path.append(str(Path(__file__).parents[1]))
+sys.path.append(str(Path(__file__).parents[2]))
 
 from autotune.runner import local
-from support.programs import QUICK_RANK
+from tests.support.programs import QUICK_RANK
 
 if __name__ == "__main__":
     from autotune.__main__ import main

@@ -10,12 +10,23 @@ from typing import Any
 from autotune.outcome import Verdict
 from autotune.replay import grid
 from autotune.replay.grid import Row
-from autotune.space.space import Candidate, Workload
+from autotune.space.candidate import Candidate
+from autotune.space.workload import Workload
 from autotune.wire.messages import Conditions, Peaks, Report
-from support.records import MIB, space
+from tests.support.records import MIB, space
 
 START_S = 3.0
-CALM = Conditions(2.0, 1.0, 0.0, 1.0, None, None, None, None, False)
+CALM = Conditions(
+    interval_cpu_s=2.0,
+    busy_cpu_s=1.0,
+    steal_cpu_s=0.0,
+    own_cpu_s=1.0,
+    sm_clock_mhz=None,
+    power_w=None,
+    temperature_c=None,
+    throttle_reasons=None,
+    thermally_throttled=False,
+)
 
 
 def header(workload: Workload | None = None, **changes: Any) -> dict[str, Any]:
@@ -51,14 +62,42 @@ def row(
     warmup, timed = steps or ([one_s] * 3, [one_s] * 6)
     size = candidate.tokens * MIB
     report = Report(
-        0, timed, warmup, overhead * sum(warmup), overhead * sum(timed), False, 1.5,
-        Peaks(size, size, size, size, size, 0), 2 * MIB, conditions,
-    )  # fmt: skip
-    return Row(candidate, repeat, Verdict.OK, start_s, report)
+        number=0,
+        step_s=timed,
+        warmup_step_s=warmup,
+        warmup_s=overhead * sum(warmup),
+        timed_s=overhead * sum(timed),
+        stopped_early=False,
+        loss=1.5,
+        peaks=Peaks(
+            device_bytes=size,
+            reserved_bytes=size,
+            allocated_bytes=size,
+            active_bytes=size,
+            host_bytes=size,
+            alloc_retries=0,
+        ),
+        state_bytes=2 * MIB,
+        conditions=conditions,
+    )
+    return Row(
+        candidate=candidate,
+        repeat=repeat,
+        verdict=Verdict.OK,
+        group_start_s=start_s,
+        report=report,
+    )
 
 
 def failed(candidate: Candidate, verdict: Verdict, reason: str) -> Row:
-    return Row(candidate, 0, verdict, START_S, None, reason)
+    return Row(
+        candidate=candidate,
+        repeat=0,
+        verdict=verdict,
+        group_start_s=START_S,
+        report=None,
+        reason=reason,
+    )
 
 
 def write(path: Path, rows: Iterable[Row] | None = None, **changes: Any) -> Path:

@@ -2,16 +2,39 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Literal
 
 from autotune.outcome import Outcome, Record, Verdict, measurement
-from autotune.space.space import Candidate, Fixed, Limits, Space, Workload
-from autotune.wire.messages import Conditions, Interval, Peaks
+from autotune.space.candidate import Candidate
+from autotune.space.space import Fixed, Limits, Space
+from autotune.space.workload import Workload
+from autotune.wire.messages import Conditions, Peaks
+from autotune.wire.stopping import Interval
 
 MIB = 2**20
-WORKLOAD = Workload("gpt", None, 4096, "fp32", "adamw", "ddp", 1, None)
+WORKLOAD = Workload(
+    model="gpt",
+    width=None,
+    vocab_size=4096,
+    dtype="fp32",
+    optimizer="adamw",
+    engine="ddp",
+    world_size=1,
+    global_batch=None,
+)
 LIMITS = Limits(4096 * MIB, 0.8, 16384 * MIB, 0.9)
-QUIET = Conditions(10.0, 9.0, 0.0, 9.0, None, None, None, None, False)
+QUIET = Conditions(
+    interval_cpu_s=10.0,
+    busy_cpu_s=9.0,
+    steal_cpu_s=0.0,
+    own_cpu_s=9.0,
+    sm_clock_mhz=None,
+    power_w=None,
+    temperature_c=None,
+    throttle_reasons=None,
+    thermally_throttled=False,
+)
 
 
 def space(
@@ -23,7 +46,7 @@ def space(
         "offload": ("none",), "checkpointing": ("none", "full"),
     }  # fmt: skip
     candidates = tuple(
-        Candidate(d, s, b, checkpointing=c)
+        Candidate(depth=d, seq_len=s, micro_batch=b, checkpointing=c)
         for d in depth for s in (64, 128) for b in micro_batch for c in ("none", "full")
     )  # fmt: skip
     fixed = (
@@ -31,7 +54,15 @@ def space(
         Fixed("width", "64 x depth", "64 x depth, the gpt family's rule"),
         Fixed("capacity", "4.00 GiB a rank", "--capacity"),
     )
-    return Space(WORKLOAD, LIMITS, axes, candidates, fixed)
+    return Space(workload=WORKLOAD, limits=LIMITS, axes=axes, candidates=candidates, fixed=fixed)
+
+
+def with_offload(plain: Space) -> Space:
+    """`plain`, and all of it once more in stage 2 with the optimizer offloaded."""
+    axes = plain.axes | {"zero_stage": (0, 2), "offload": ("none", "optimizer")}
+    moved = (replace(c, zero_stage=2, offload="optimizer") for c in plain.candidates)
+    workload = replace(plain.workload, engine="auto")
+    return replace(plain, workload=workload, axes=axes, candidates=(*plain.candidates, *moved))
 
 
 def record(
@@ -39,7 +70,7 @@ def record(
     verdict: Verdict = Verdict.OK,
     *,
     number: int = 0,
-    kind: Literal["search", "final"] = "search",
+    purpose: Literal["search", "final"] = "search",
     tokens_per_s: float = 1000.0,
     noise: float = 0.01,
     steps: int = 20,
@@ -58,13 +89,20 @@ def record(
         median = WORKLOAD.global_batch_samples(candidate) * candidate.seq_len / tokens_per_s
         step = Interval(median, median * (1 - noise), median * (1 + noise), steps)
         device = peak_mib * MIB
-        peaks = Peaks(device, device - 8 * MIB, device - 16 * MIB, device - 24 * MIB, device, 0)
+        peaks = Peaks(
+            device_bytes=device,
+            reserved_bytes=device - 8 * MIB,
+            allocated_bytes=device - 16 * MIB,
+            active_bytes=device - 24 * MIB,
+            host_bytes=device,
+            alloc_retries=0,
+        )
         measured = measurement(
             candidate, WORKLOAD, step,
             peaks=peaks, disturbed_share=disturbed_share, conditions=conditions,
         )  # fmt: skip
     outcome = Outcome(
-        verdict, started_s=10.0 * number, probe_s=4.0, group_start_s=1.0, warmup_s=1.0,
+        verdict=verdict, started_s=10.0 * number, probe_s=4.0, group_start_s=1.0, warmup_s=1.0,
         timed_s=2.0, measurement=measured, reason=reason, witness=witness,
     )  # fmt: skip
-    return Record(number, kind, candidate, outcome)
+    return Record(number, purpose, candidate, outcome)

@@ -5,24 +5,54 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from autotune.outcome import Record, Verdict
+from autotune.result.best import Best
 from autotune.runner import Job, Result, StopRequestedError
-from autotune.space.space import Build, Candidate, Space
-from autotune.wire.messages import Conditions, Peaks, Phase, Report
+from autotune.space.candidate import Build, Candidate
+from autotune.space.space import Space
+from autotune.wire.messages import Conditions, Peaks, Report
+from autotune.wire.stopping import Phase
 
-QUIET = Conditions(10.0, 9.0, 0.0, 9.0, None, None, None, None, False)
+QUIET = Conditions(
+    interval_cpu_s=10.0,
+    busy_cpu_s=9.0,
+    steal_cpu_s=0.0,
+    own_cpu_s=9.0,
+    sm_clock_mhz=None,
+    power_w=None,
+    temperature_c=None,
+    throttle_reasons=None,
+    thermally_throttled=False,
+)
 
 
 def report(step_s: float, peak_bytes: int, conditions: Conditions = QUIET) -> Report:
-    peaks = Peaks(peak_bytes, peak_bytes, peak_bytes, peak_bytes, peak_bytes, 0)
+    peaks = Peaks(
+        device_bytes=peak_bytes,
+        reserved_bytes=peak_bytes,
+        allocated_bytes=peak_bytes,
+        active_bytes=peak_bytes,
+        host_bytes=peak_bytes,
+        alloc_retries=0,
+    )
     steps = [step_s] * 6
-    return Report(0, steps, steps[:3], 3 * step_s, 6 * step_s, False, 1.0, peaks, 0, conditions)
+    return Report(
+        number=0,
+        step_s=steps,
+        warmup_step_s=steps[:3],
+        warmup_s=3 * step_s,
+        timed_s=6 * step_s,
+        stopped_early=False,
+        loss=1.0,
+        peaks=peaks,
+        state_bytes=0,
+        conditions=conditions,
+    )
 
 
 def ok(step_s: float, peak_bytes: int = 2**20, conditions: Conditions = QUIET) -> Result:
-    return Result(Verdict.OK, report=report(step_s, peak_bytes, conditions))
+    return Result(verdict=Verdict.OK, report=report(step_s, peak_bytes, conditions))
 
 
 @dataclass
@@ -45,6 +75,9 @@ class ScriptedRunner:
     def retire(self, until: float) -> None:
         self.live_build = None
 
+    def kill(self) -> None: ...
+    def close(self) -> None: ...
+
     @property
     def searched(self) -> list[Candidate]:
         return [job.candidate for job in self.jobs if not job.fresh]
@@ -59,7 +92,7 @@ class Listener:
 
     def started(self, space: Space, budget_s: float, folder: Path) -> None: ...
     def restored(self, records: Sequence[Record], incumbent: Record | None) -> None: ...
-    def probing(self, kind: str, candidate: Candidate) -> None: ...
+    def probing(self, purpose: str, candidate: Candidate) -> None: ...
     def phase(self, phase: Phase, steps: int) -> None: ...
 
     def told(self, record: Record, incumbent: Record | None) -> None:
@@ -68,6 +101,6 @@ class Listener:
     def note(self, text: str) -> None:
         self.notes.append(text)
 
-    def finished(self, document: dict[str, Any], path: Path) -> None: ...
+    def finished(self, best: Best, path: Path) -> None: ...
     def close(self) -> None: ...
     def abandon(self) -> None: ...

@@ -6,7 +6,7 @@ import importlib
 import sys
 from types import ModuleType
 
-from support.programs import SCRIPTS
+from tests.support.programs import SCRIPTS
 
 
 def load(name: str) -> ModuleType:

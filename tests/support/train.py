@@ -10,28 +10,29 @@ import json
 import os
 import sys
 from pathlib import Path
-from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch import nn
 
-from autotune.wire.messages import ModelSpec, Start
+from autotune.wire.messages import ModelSpec, Start, Store
 from probes import engines
 from probes.memory import CpuMeter
-from probes.models import factory
+from probes.models import family, gpt
 from probes.world import LOOPBACK, join
 
 
 def watch_building(meter: CpuMeter) -> list[int]:
     """Gets the peak at the moment the model stands, before its optimizer is made."""
-    build, peaks = factory.build, []
+    peaks: list[int] = []
+    make = gpt.make
 
-    def watched(spec: ModelSpec) -> Any:
-        module = build(spec)
+    def watched(spec: ModelSpec) -> nn.Module:
+        module = make(spec)
         peaks.append(meter.peaks().device_bytes)
         return module
 
-    factory.build = watched
+    gpt.make = watched
     return peaks
 
 
@@ -45,11 +46,12 @@ def main() -> None:
         fields |= {"store_host": LOOPBACK, "store_port": int(ready.read_text())}
     start = Start(**fields)
 
-    def opened(store: object) -> None:
-        ready.with_suffix(".new").write_text(str(store.port))  # type: ignore[attr-defined]
+    def opened(store: Store) -> None:
+        ready.with_suffix(".new").write_text(str(store.port))
         ready.with_suffix(".new").replace(ready)
 
-    world = join(rank, start, opened)
+    row = engines.ENGINES[start.engine]
+    world = join(rank, start, opened, needs_group=row.needs_group)
     torch.manual_seed(start.seed)
     meter = CpuMeter()
     meter.reset()
@@ -61,16 +63,17 @@ def main() -> None:
     micro_steps = mine // asked["micro_batch"]
     engine.prepare(asked["micro_batch"], micro_steps)
     generator = torch.Generator().manual_seed(7)
-    shape = (asked["global_batch"], asked["seq_len"] + 1)
-    ids = torch.randint(start.model.vocab_size, shape, generator=generator)
-    ids = ids[rank * mine : (rank + 1) * mine]
+    whole = family(start.model.name).batch(
+        start.model, asked["global_batch"], asked["seq_len"], generator
+    )
     losses = []
     for _ in range(asked["steps"]):
         total = torch.zeros(())
         for i in range(micro_steps):
-            micro = ids[i * asked["micro_batch"] : (i + 1) * asked["micro_batch"]]
-            last = i == micro_steps - 1
-            total += engine.forward_backward(micro[:, :-1], micro[:, 1:], last=last).float()
+            first = rank * mine + i * asked["micro_batch"]
+            these = slice(first, first + asked["micro_batch"])
+            batch = {name: tensor[these] for name, tensor in whole.items()}
+            total += engine.forward_backward(batch, last=i == micro_steps - 1).float()
         engine.update()
         total /= micro_steps
         if world.size > 1:

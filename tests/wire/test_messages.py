@@ -12,40 +12,128 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from autotune.wire import messages as wire
+from autotune.wire.stopping import Interval, Phase, Rule, interval
 
-PEAKS = wire.Peaks(5, 4, 3, 2, 6, 0)
-CONDITIONS = wire.Conditions(2.0, 1.5, 0.25, 1.25, 1980, 650.5, 61, 4, False)
-ON_CPU = wire.Conditions(2.0, 1.5, 0.25, 1.25, None, None, None, None, False)
-RULE = wire.Rule(3, 0.02, 5.0, 5, 0.01, 15.0)
-REPORT = wire.Report(7, [0.25, 0.5], [1.0], 1.5, 0.75, False, 4.5, PEAKS, 3, CONDITIONS)
-PROBE = wire.Probe(7, 4, 128, 2, 1, RULE, None)
-DESCRIBED = wire.Described(
-    2**28, [10, -1], [40, -1], [50, -1], [[[60, 70, 80], [70, 80, 90]], [[-1] * 3] * 2]
+PEAKS = wire.Peaks(
+    device_bytes=5,
+    reserved_bytes=4,
+    allocated_bytes=3,
+    active_bytes=2,
+    host_bytes=6,
+    alloc_retries=0,
 )
+CONDITIONS = wire.Conditions(
+    interval_cpu_s=2.0,
+    busy_cpu_s=1.5,
+    steal_cpu_s=0.25,
+    own_cpu_s=1.25,
+    sm_clock_mhz=1980,
+    power_w=650.5,
+    temperature_c=61,
+    throttle_reasons=4,
+    thermally_throttled=False,
+)
+ON_CPU = wire.Conditions(
+    interval_cpu_s=2.0,
+    busy_cpu_s=1.5,
+    steal_cpu_s=0.25,
+    own_cpu_s=1.25,
+    sm_clock_mhz=None,
+    power_w=None,
+    temperature_c=None,
+    throttle_reasons=None,
+    thermally_throttled=False,
+)
+RULE = Rule(
+    warmup_steps=3,
+    warmup_tolerance=0.02,
+    warmup_limit_s=5.0,
+    timed_steps=5,
+    half_width=0.01,
+    timed_limit_s=15.0,
+)
+REPORT = wire.Report(
+    number=7,
+    step_s=[0.25, 0.5],
+    warmup_step_s=[1.0],
+    warmup_s=1.5,
+    timed_s=0.75,
+    stopped_early=False,
+    loss=4.5,
+    peaks=PEAKS,
+    state_bytes=3,
+    conditions=CONDITIONS,
+)
+PROBE = wire.Probe(
+    number=7,
+    micro_batch=4,
+    seq_len=128,
+    grad_accum=2,
+    micro_steps=1,
+    rule=RULE,
+    needed_step_s=None,
+)
+DESCRIBED = wire.Described(
+    base_bytes=2**28,
+    parameters=[10, -1],
+    held_bytes=[40, -1],
+    update_bytes=[50, -1],
+    peak_bytes=[[[60, 70, 80], [70, 80, 90]], [[-1] * 3] * 2],
+)
+MODEL = wire.ModelSpec(name="gpt", depth=2, width=64, vocab_size=256, checkpointing="none")
 MESSAGES: list[wire.Message] = [
     wire.Start(
-        2, "cpu", "cpu", 2**30, "127.0.0.1", 40000,
-        wire.ModelSpec("gpt", 4, 256, 4096, "full"), "deepspeed", 2, "none", "fp32",
-        "adamw", {"zero_optimization": {"stage": 2}, "betas": [0.9, 0.95]}, 1,
+        world_size=2,
+        device_kind="cpu",
+        device_uuid="cpu",
+        capacity_bytes=2**30,
+        store_host="127.0.0.1",
+        store_port=40000,
+        model=replace(MODEL, checkpointing="full"),
+        engine="deepspeed",
+        zero_stage=2,
+        offload="none",
+        dtype="fp32",
+        optimizer="adamw",
+        engine_config={"zero_optimization": {"stage": 2}, "betas": [0.9, 0.95]},
+        seed=1,
     ),
     PROBE,
     replace(PROBE, needed_step_s=0.125),
     wire.Describe(
-        [wire.ModelSpec("gpt", 1, 64, 256, "none"), wire.ModelSpec("gpt", 2, 64, 256, "none")],
-        [64, 128], [1, 2, 4], "fp32", "adamw", False,
+        models=[replace(MODEL, depth=1), MODEL],
+        seq_lens=[64, 128],
+        micro_batches=[1, 2, 4],
+        dtype="fp32",
+        optimizer="adamw",
+        gradients_stay=False,
     ),
     DESCRIBED,
     wire.Stop(),
     wire.Hello(1, 4242, "localhost"),
     wire.Store("127.0.0.1", 40000),
-    wire.Entered(wire.Phase.WARMUP),
+    wire.Entered(Phase.WARMUP),
     wire.Ready(3_000_000, {"torch": "2.13.0"}),
     wire.Progress(7, []),
     REPORT,
     replace(REPORT, conditions=ON_CPU, stopped_early=True),
-    wire.Fault("oom", wire.Phase.TIMED, "OutOfMemoryError: ½ GiB", "line 1\nline 2", 2**29, PEAKS),
-    wire.Fault("crashed", wire.Phase.BUILD, "", "", None, None),
-]  # fmt: skip
+    wire.Fault(
+        cause="oom",
+        phase=Phase.TIMED,
+        error="OutOfMemoryError: ½ GiB",
+        traceback="line 1\nline 2",
+        requested_bytes=2**29,
+        peaks=PEAKS,
+    ),
+    wire.Fault(
+        cause="crashed",
+        phase=Phase.BUILD,
+        error="",
+        traceback="",
+        requested_bytes=None,
+        peaks=None,
+    ),
+]
 
 json_values = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
@@ -77,13 +165,15 @@ def test_every_type_of_message_is_tested_here() -> None:
 
 
 def test_a_dial_arrives_as_it_was_sent() -> None:
-    dial = wire.Dial("127.0.0.1", 40000, "00ff", 3, True)
+    dial = wire.Dial(host="127.0.0.1", port=40000, key="00ff", rank=3, child=True)
     assert wire.decode_dial(wire.encode(dial)) == dial
 
 
 def test_a_dial_is_no_message_of_the_channel() -> None:
     with pytest.raises(wire.WireError, match="unknown message type 'Dial'"):
-        wire.decode(wire.encode(wire.Dial("127.0.0.1", 40000, "00ff", 3, True)))
+        wire.decode(
+            wire.encode(wire.Dial(host="127.0.0.1", port=40000, key="00ff", rank=3, child=True))
+        )
 
 
 @pytest.mark.parametrize("loss", [math.nan, math.inf, -math.inf], ids=str)
@@ -127,7 +217,7 @@ def test_an_unknown_field_is_refused_by_name() -> None:
         (wire.Hello(1, 2, "h"), "rank", True),
         (wire.Hello(1, 2, "h"), "rank", None),
         (wire.Hello(1, 2, "h"), "host", 3),
-        (wire.Entered(wire.Phase.DONE), "phase", "lunch"),
+        (wire.Entered(Phase.DONE), "phase", "lunch"),
         (REPORT, "stopped_early", 0),
         (REPORT, "loss", "nan"),
         (REPORT, "loss", False),
@@ -136,7 +226,7 @@ def test_an_unknown_field_is_refused_by_name() -> None:
         (REPORT, "step_s", [0.5, None]),
         (REPORT, "peaks", None),
         (REPORT, "peaks", []),
-        (MESSAGES[0], "device", "tpu"),
+        (MESSAGES[0], "device_kind", "tpu"),
         (wire.Ready(1, {}), "versions", {"torch": 2.13}),
         (PROBE, "needed_step_s", "soon"),
         (DESCRIBED, "peak_bytes", [[80]]),
@@ -198,7 +288,7 @@ def covered(n: int, low: int, high: int) -> float:
 
 def ranks(n: int) -> tuple[int, int]:
     """Which of n values, from 1, bound the interval."""
-    found = wire.interval([float(value) for value in range(1, n + 1)])
+    found = interval([float(value) for value in range(1, n + 1)])
     return int(found.low), int(found.high)
 
 
@@ -230,18 +320,42 @@ def test_thousands_of_values_have_an_interval_as_the_normal_law_has_it() -> None
 def test_the_median_is_the_middle_or_the_mean_of_the_two(
     values: list[float], median: float
 ) -> None:
-    assert wire.interval(values).median == median
+    assert interval(values).median == median
 
 
 def test_the_largest_of_peaks_is_that_of_each_field_alone() -> None:
-    first, second = wire.Peaks(5, 4, 3, 2, 6, 0), wire.Peaks(1, 8, 3, 9, 2, 7)
-    assert wire.Peaks.largest([first, second]) == wire.Peaks(5, 8, 3, 9, 6, 7)
+    first, second = (
+        wire.Peaks(
+            device_bytes=5,
+            reserved_bytes=4,
+            allocated_bytes=3,
+            active_bytes=2,
+            host_bytes=6,
+            alloc_retries=0,
+        ),
+        wire.Peaks(
+            device_bytes=1,
+            reserved_bytes=8,
+            allocated_bytes=3,
+            active_bytes=9,
+            host_bytes=2,
+            alloc_retries=7,
+        ),
+    )
+    assert wire.Peaks.largest([first, second]) == wire.Peaks(
+        device_bytes=5,
+        reserved_bytes=8,
+        allocated_bytes=3,
+        active_bytes=9,
+        host_bytes=6,
+        alloc_retries=7,
+    )
 
 
 def test_the_half_width_is_a_share_of_the_median() -> None:
-    assert wire.Interval(2.0, 1.75, 2.25, 9).half_width == 0.125
+    assert Interval(2.0, 1.75, 2.25, 9).half_width == 0.125
 
 
 def test_no_step_times_have_no_interval() -> None:
     with pytest.raises(ValueError, match="no step times"):
-        wire.interval([])
+        interval([])

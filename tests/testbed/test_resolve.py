@@ -6,23 +6,18 @@ import json
 from dataclasses import replace
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from autotune.device import Device
-from autotune.options import GlobalBatch, Options, UsageError
-from autotune.space.space import MAX_POINTS, Candidate, Space, Workload, resolve
+from autotune.device.device import Device
+from autotune.engines import engine_of
+from autotune.errors import UsageError
+from autotune.options import Options
+from autotune.space.candidate import Candidate
+from autotune.space.space import Space
+from autotune.space.workload import GlobalBatch, Workload
+from autotune.testbed.resolve import MAX_POINTS, resolve
 
 HOST_BYTES = 16 * 2**30
 CORES = 2
-
-candidates = st.builds(
-    Candidate,
-    depth=st.integers(1, 3),
-    seq_len=st.sampled_from([64, 128]),
-    micro_batch=st.integers(1, 3),
-    checkpointing=st.sampled_from(["none", "full"]),
-)
 
 
 def on(device: Device, options: Options | None = None) -> Space:
@@ -30,7 +25,16 @@ def on(device: Device, options: Options | None = None) -> Space:
 
 
 def workload(batch: GlobalBatch | None, world_size: int = 1) -> Workload:
-    return Workload("gpt", None, 4096, "fp32", "adamw", "ddp", world_size, batch)
+    return Workload(
+        model="gpt",
+        width=None,
+        vocab_size=4096,
+        dtype="fp32",
+        optimizer="adamw",
+        engine="ddp",
+        world_size=world_size,
+        global_batch=batch,
+    )
 
 
 def why(space: Space, name: str) -> str:
@@ -150,14 +154,21 @@ def test_tokens_of_a_global_batch_are_divided_by_every_candidate(cpu: Device) ->
 
 def test_grad_accum_makes_up_the_global_batch() -> None:
     in_tokens = workload(GlobalBatch(4096, "tokens"), world_size=2)
-    candidate = Candidate(2, 128, 4)
+    candidate = Candidate(depth=2, seq_len=128, micro_batch=4)
     assert in_tokens.grad_accum(candidate) == 4
     assert in_tokens.global_batch_samples(candidate) == 32
 
 
 def test_without_a_global_batch_a_step_is_one_micro_step_per_rank() -> None:
-    assert workload(None, world_size=2).grad_accum(Candidate(2, 64, 3)) == 1
-    assert workload(None, world_size=2).global_batch_samples(Candidate(2, 64, 3)) == 6
+    assert (
+        workload(None, world_size=2).grad_accum(Candidate(depth=2, seq_len=64, micro_batch=3)) == 1
+    )
+    assert (
+        workload(None, world_size=2).global_batch_samples(
+            Candidate(depth=2, seq_len=64, micro_batch=3)
+        )
+        == 6
+    )
 
 
 @pytest.mark.parametrize(
@@ -171,70 +182,9 @@ def test_a_global_batch_that_nothing_divides_is_answered_with_the_nearest(
         on(cpu, options)
 
 
-@given(
-    asked=st.integers(1, 5000),
-    unit=st.sampled_from(["samples", "tokens"]),
-    world_size=st.integers(1, 3),
-    points=st.lists(candidates, min_size=1, max_size=4),
-)
-def test_the_nearest_global_batch_is_valid_and_none_nearer_is(
-    asked: int, unit: str, world_size: int, points: list[Candidate]
-) -> None:
-    def valid(amount: int) -> bool:
-        batch = GlobalBatch(amount, unit)  # type: ignore[arg-type]
-        return any(workload(batch, world_size).grad_accum(point) for point in points)
-
-    batch = GlobalBatch(asked, unit)  # type: ignore[arg-type]
-    nearest = workload(batch, world_size).nearest_global_batch(points).amount
-    assert valid(nearest)
-    distance = abs(nearest - asked)
-    assert not any(valid(a) for a in range(max(1, asked - distance + 1), asked + distance))
-
-
-@pytest.mark.parametrize(
-    ("candidate", "covers"),
-    [
-        (Candidate(8, 256, 16), True),
-        (Candidate(4, 128, 8), True),
-        (Candidate(2, 256, 16), False),
-        (Candidate(8, 64, 16), False),
-        (Candidate(8, 256, 4), False),
-    ],
-    ids=lambda value: getattr(value, "key", ""),
-)
-def test_a_candidate_smaller_on_one_axis_does_not_cover(
-    candidate: Candidate, covers: bool
-) -> None:
-    assert candidate.covers(Candidate(4, 128, 8)) is covers
-
-
-@pytest.mark.parametrize(
-    "other",
-    [
-        Candidate(2, 64, 1, checkpointing="full"),
-        Candidate(2, 64, 1, zero_stage=2),
-        Candidate(2, 64, 1, offload="optimizer"),
-    ],
-    ids=lambda candidate: candidate.key,
-)
-def test_a_candidate_of_another_kind_is_not_covered(other: Candidate) -> None:
-    assert not Candidate(4, 128, 8).covers(other)
-
-
-@given(candidates, candidates, candidates)
-def test_covering_is_a_partial_order(a: Candidate, b: Candidate, c: Candidate) -> None:
-    assert a.covers(a)
-    assert not (a.covers(b) and b.covers(a)) or a == b
-    assert not (a.covers(b) and b.covers(c)) or a.covers(c)
-
-
 def test_keys_are_different_for_different_candidates(cpu: Device) -> None:
     space = on(cpu)
     assert len({c.key for c in space.candidates}) == len(space.candidates)
-
-
-def test_a_key_names_every_axis() -> None:
-    assert Candidate(4, 256, 8, 0, "none", "full").key == "d4-s256-b8-z0-none-full"
 
 
 def test_the_manifest_is_json(cpu: Device) -> None:
@@ -318,4 +268,5 @@ def test_auto_is_ddp_for_stage_0_and_deepspeed_for_the_others(
     engine: str, stage: int, runs: str
 ) -> None:
     among = replace(workload(None), engine=engine)
-    assert among.engine_of(Candidate(2, 64, 1, stage)) == runs
+    candidate = Candidate(depth=2, seq_len=64, micro_batch=1, zero_stage=stage)
+    assert engine_of(among, candidate).name == runs

@@ -4,19 +4,35 @@ from __future__ import annotations
 
 import pytest
 
-from autotune.engines.state import StateBytes, state_bytes
+from autotune.engines import StateBytes, state_bytes
 from autotune.models.gpt import GptShape
+from autotune.space.candidate import Build
+from autotune.space.workload import Workload
 
 SHAPE = GptShape(depth=2, width=128, vocab_size=97)
 N = SHAPE.parameters
 
 
-def state(**how: object) -> StateBytes:
-    asked: dict[str, object] = {
-        "engine": "deepspeed", "zero_stage": 0, "offload": "none", "dtype": "bf16",
-        "optimizer": "adamw", "world_size": 64,
-    }  # fmt: skip
-    return state_bytes(SHAPE, **(asked | how))  # type: ignore[arg-type]
+def state(
+    *,
+    zero_stage: int = 0,
+    offload: str = "none",
+    engine: str = "deepspeed",
+    dtype: str = "bf16",
+    optimizer: str = "adamw",
+    world_size: int = 64,
+) -> StateBytes:
+    workload = Workload(
+        model="gpt",
+        width=SHAPE.width,
+        vocab_size=SHAPE.vocab_size,
+        dtype=dtype,
+        optimizer=optimizer,
+        engine=engine,
+        world_size=world_size,
+        global_batch=None,
+    )
+    return state_bytes(workload, Build(SHAPE.depth, zero_stage, offload, "none"))
 
 
 @pytest.mark.parametrize(("stage", "gigabytes"), [(0, 120), (1, 31.4), (2, 16.6), (3, 1.88)])

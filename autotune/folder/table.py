@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict
+from pathlib import Path
 
+import pandas as pd
+
+from autotune.files import write_whole
 from autotune.outcome import Measurement, Record
 from autotune.wire.messages import Peaks
 
@@ -17,6 +22,31 @@ COLUMNS = (
     "disturbed_share", "attempts", "sm_clock_mhz", "power_w", "temperature_c", "throttle_reasons",
     "predicted_low_bytes", "predicted_high_bytes",
 )  # fmt: skip
+
+
+class Table:
+    """The file, which grows as trials end."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def append(self, records: Sequence[Record]) -> None:
+        """Raises OSError."""
+        new = not self.path.exists()
+        _frame(records).to_csv(
+            self.path, mode="a", header=new, index=False,
+            encoding="utf-8", errors="backslashreplace",
+        )  # fmt: skip
+
+    def rewrite(self, records: Sequence[Record]) -> None:
+        """Make it anew, of `records`. Raises OSError."""
+        ordered = sorted(records, key=lambda r: r.outcome.started_s)
+        write_whole(self.path, _frame(ordered).to_csv(index=False))
+
+
+def _frame(records: Sequence[Record]) -> pd.DataFrame:
+    # As objects: beside an unknown value, pandas would write every number of bytes as a float.
+    return pd.DataFrame([row(r) for r in records], columns=list(COLUMNS), dtype=object)
 
 
 def row(record: Record) -> dict[str, object]:
@@ -33,7 +63,7 @@ def row(record: Record) -> dict[str, object]:
         "witness": outcome.witness or None,
         "reason": outcome.reason or None,
         "number": record.number,
-        "kind": record.kind,
+        "kind": record.purpose,
         "key": candidate.key,
         "group_start_s": outcome.group_start_s,
         "warmup_s": outcome.warmup_s,

@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from support.records import MIB, QUIET, record
 
-from autotune.folder.trials import COLUMNS, row
+from autotune.folder.table import COLUMNS, row
 from autotune.outcome import Verdict
-from autotune.space.space import Candidate
+from autotune.space.candidate import Candidate
+from tests.support.records import MIB, QUIET, record
 
-A = Candidate(4, 128, 8, checkpointing="full")
+A = Candidate(depth=4, seq_len=128, micro_batch=8, checkpointing="full")
 CONTRACT = [
     "depth", "seq_len", "micro_batch", "zero_stage", "offload", "checkpointing", "verdict",
     "tokens_per_s", "model_flops_per_s", "step_s_median", "peak_device_bytes", "peak_host_bytes",
@@ -59,7 +59,7 @@ def test_a_trial_that_failed_gives_the_peaks_it_could_still_say() -> None:
 
 
 def test_values_stand_under_the_names_of_what_they_are() -> None:
-    one = record(A, number=7, kind="final", tokens_per_s=2048, noise=0.1, steps=9, peak_mib=100)
+    one = record(A, number=7, purpose="final", tokens_per_s=2048, noise=0.1, steps=9, peak_mib=100)
     cells = row(one)
     assert (cells["depth"], cells["seq_len"], cells["micro_batch"]) == (4, 128, 8)
     assert (cells["number"], cells["kind"], cells["key"]) == (

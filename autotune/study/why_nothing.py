@@ -1,41 +1,20 @@
-"""How a study ended, and what to say where it found nothing."""
+"""What to say where a study found nothing."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
-from dataclasses import dataclass
-from enum import StrEnum
 
-from autotune.options import gib
+from autotune.folder.ending import Ended, Ending
 from autotune.outcome import Record, Verdict
 from autotune.space.space import Space
+from autotune.units import gib
 
 
-class Ending(StrEnum):
-    """How a study ended."""
-
-    FOUND = "found"
-    INTERNAL = "internal"
-    """Its folder could not be written any more."""
-    NOTHING_FITS = "nothing_fits"
-    STOPPED = "stopped"
-    NO_MEASUREMENT = "no_measurement"
-
-    @property
-    def is_final(self) -> bool:
-        """Whether the study did all that its budget allowed; the others can go on."""
-        return self in (Ending.FOUND, Ending.NOTHING_FITS)
-
-
-@dataclass(frozen=True)
-class Ended:
-    code: Ending
-    message: str = ""
-    """One line for the user; empty where a result was found."""
-
-
-def nothing(records: Sequence[Record], space: Space, stopped_by: str | None) -> Ended:
-    """Why no configuration can be named."""
+def why_nothing(
+    records: Sequence[Record], space: Space, stopped_by: str | None, budget_s: float
+) -> Ended:
+    """Why no configuration can be named by a study that had `budget_s` in all."""
     tried = [r for r in records if r.outcome.verdict != Verdict.SKIPPED]
     bounded = [r for r in tried if r.outcome.verdict.bounds_memory]
     if stopped_by is not None:
@@ -48,7 +27,9 @@ def nothing(records: Sequence[Record], space: Space, stopped_by: str | None) -> 
         first = tried[0]
         cause = f"{first.candidate.key} was {first.outcome.verdict}: {first.outcome.reason}"
         return Ended(Ending.NO_MEASUREMENT, f"nothing could be measured; first, {cause}")
-    return Ended(Ending.NO_MEASUREMENT, "the budget ended before the first probe; try --budget 2m")
+    more = max(2, math.ceil(2 * budget_s / 60))
+    early = f"the budget ended before anything was measured; try --budget {more}m"
+    return Ended(Ending.NO_MEASUREMENT, early)
 
 
 def _least(bounded: Sequence[Record], space: Space) -> str:

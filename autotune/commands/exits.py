@@ -1,0 +1,45 @@
+"""What the process ends with, and the one line that says why."""
+
+from __future__ import annotations
+
+import sys
+from contextlib import suppress
+from enum import IntEnum
+
+from cyclopts import CycloptsError, UnusedCliTokensError
+
+from autotune.errors import UsageError
+
+
+class ExitCode(IntEnum):
+    """The names are those of `folder.ending.Ending` where it has one."""
+
+    FOUND = 0
+    INTERNAL = 1
+    """A folder that cannot be written any more; or an uncaught exception, with its traceback."""
+    USAGE = 2
+    NOTHING_FITS = 3
+    STOPPED = 4
+    """By the user, with a result written."""
+    NO_MEASUREMENT = 5
+
+
+def complain(message: str) -> None:
+    """Say on stderr, in one line, what is wrong."""
+    with suppress(OSError):  # nobody reads it; the exit code says it too
+        print(f"autotune: {_in_one_line(message)}", file=sys.stderr)
+
+
+def one_line(error: UsageError | CycloptsError) -> str:
+    """What is wrong with the input, and what would be right."""
+    if isinstance(error, UnusedCliTokensError):
+        return _in_one_line(
+            f"unexpected {' '.join(error.unused_tokens or [])}; see --help;"
+            " several values are joined by commas, e.g. --depth 2,4"
+        )
+    return _in_one_line(str(error))
+
+
+def _in_one_line(text: str) -> str:
+    """`text` without line ends, and with what would steer a terminal written out."""
+    return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in " ".join(text.split()))

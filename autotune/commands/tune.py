@@ -1,0 +1,189 @@
+"""The study itself, new or resumed: what `python -m autotune` does where no command is named."""
+
+from __future__ import annotations
+
+import inspect
+import os
+import sys
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+from cyclopts import Group, Parameter
+
+from autotune.commands.exits import ExitCode, complain
+from autotune.errors import UsageError
+from autotune.files import create_folder, default_folder, hold, refuse_used_folder
+from autotune.folder.folder import Folder
+from autotune.options import FLAGS, Flag, Options, Topic, text_of
+
+if TYPE_CHECKING:
+    from autotune.folder.manifest import Manifest
+    from autotune.space.space import Space
+    from autotune.study.session import Resumed
+    from autotune.testbed.testbed import Testbed
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tune:
+    """What one command line asks for."""
+
+    options: Options
+    dry_run: bool = False
+    resume: Path | None = None
+    """The study to go on with; its manifest has the options then."""
+    budget_s: float | None = None
+    """Of a resumed study, from now on."""
+    accepted: frozenset[str] = frozenset()
+
+    def __call__(self, argv: list[str], started: float) -> int:
+        """Do it; returns the exit code. See `app.Run`."""
+        os.umask(os.umask(0o022) | 0o022)  # nobody else writes in a study's folder
+        if self.resume is None:
+            return _begin(self, argv, started)
+        try:
+            return _resume(self, self.resume, argv, started)
+        except KeyboardInterrupt:  # before the study, which takes signals itself
+            complain("stopped; what was measured before is kept")
+            known = Folder(self.resume).best.exists()
+            return ExitCode.STOPPED if known else ExitCode.NO_MEASUREMENT
+
+
+_GROUPS = {topic: Group(topic.value, sort_key=place) for place, topic in enumerate(Topic, 1)}
+
+
+def _of_this_run(text: str, metavar: str | None = None) -> Parameter:
+    """A flag that is no option of a study. Its value may start with a hyphen."""
+    return Parameter(
+        group=_GROUPS[Topic.OUTPUT], help=text, metavar=metavar,
+        allow_leading_hyphen=metavar is not None, show_default=False,
+    )  # fmt: skip
+
+
+def tune(
+    *,
+    resume: Annotated[str | None, _of_this_run(
+        "Go on with the study in this folder, however it was interrupted, with the options that"
+        " it was started with.", "DIR")] = None,
+    accept_changed: Annotated[str | None, _of_this_run(
+        "Fields that may differ from when a resumed study began, e.g. driver,torch.",
+        "NAMES")] = None,
+    dry_run: Annotated[bool, _of_this_run(
+        "Print the space and the first probe; start and write nothing.")] = False,
+    config: Annotated[Path | None, _of_this_run(
+        "TOML file whose top-level keys are these options (default: the table [tool.autotune] of"
+        " the nearest pyproject.toml); the command line wins.", "FILE")] = None,
+    **options: Any,
+) -> Tune:  # fmt: skip
+    """Find the fastest training configuration that fits, by running real steps."""
+    del config  # read by `config.read_config`, before this runs
+    if resume is not None and not resume.strip():
+        raise UsageError("--resume: names no folder; write --resume DIR")
+    if accept_changed is not None and resume is None:
+        raise UsageError("--accept-changed: only with --resume DIR")
+    asked = Options.from_texts({name: text_of(value) for name, value in options.items()})
+    return Tune(
+        options=asked,
+        dry_run=dry_run,
+        resume=None if resume is None else Path(resume),
+        budget_s=asked.budget_s if "budget_s" in options else None,
+        accepted=frozenset(filter(None, (accept_changed or "").replace(" ", "").split(","))),
+    )
+
+
+def _parameter(name: str, flag: Flag) -> inspect.Parameter:
+    """The option `name` of a study as a parameter of `tune`."""
+    switch = flag.type is bool
+    # A value may start with a hyphen, so that our parser judges -5m.
+    shown = Parameter(
+        name=flag.name, group=_GROUPS[flag.topic], help=flag.help, metavar=flag.metavar,
+        allow_leading_hyphen=not switch, show_default=False if switch else None,
+    )  # fmt: skip
+    default = False if switch else flag.default
+    type_ = flag.type if default is not None else flag.type | None
+    return inspect.Parameter(
+        name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=Annotated[type_, shown]
+    )
+
+
+def _signature() -> inspect.Signature:
+    """That of `tune`, with the options of a study in the place of `options`."""
+    *own, _ = inspect.signature(tune, eval_str=True).parameters.values()
+    return inspect.Signature([*(_parameter(*item) for item in FLAGS.items()), *own])
+
+
+tune.__signature__ = _signature()  # type: ignore[attr-defined]
+
+
+def _begin(asked: Tune, argv: list[str], started: float) -> int:
+    from autotune.device.idle import check_idle
+    from autotune.folder.manifest import manifest_of
+    from autotune.report.plan import print_plan
+    from autotune.study.search import first_candidate
+    from autotune.testbed import open_testbed
+
+    options = asked.options
+    refuse_used_folder(options.out)
+    testbed = open_testbed(options.device)
+    space = testbed.space(options)
+    device = testbed.device
+    if asked.dry_run:
+        print_plan(space, first_candidate(options, space, device.kind))
+        return ExitCode.FOUND
+    check_idle(device, options.allow_busy)
+    folder = create_folder(options.out or default_folder(options.model, device.kind))
+    with hold(folder):
+        refuse_used_folder(folder)  # another study may have come before
+        kept = replace(options, device=testbed.spec)
+        now = manifest_of(kept, space, testbed.fingerprint(space), folder, argv)
+        return _run(options, now, space=space, testbed=testbed, started=started)
+
+
+def _resume(asked: Tune, folder: Path, argv: list[str], started: float) -> int:
+    from autotune.device.idle import check_idle
+    from autotune.folder import manifest
+    from autotune.study.session import Resumed
+    from autotune.testbed import open_testbed
+
+    then = manifest.read(folder)
+    with hold(folder):
+        options = then.asked()
+        testbed = open_testbed(options.device)
+        space = replace(testbed.space(options), limits=then.limits())
+        now = manifest.manifest_of(options, space, testbed.fingerprint(space), folder, then.argv)
+        resumed = Resumed(
+            argv=argv,
+            budget_s=asked.budget_s,
+            accepted=manifest.check(then, now, asked.accepted),
+            check_idle=lambda: check_idle(
+                testbed.device, options.allow_busy or asked.options.allow_busy
+            ),
+        )
+        return _run(options, now, space=space, testbed=testbed, started=started, resumed=resumed)
+
+
+def _run(
+    options: Options,
+    now: Manifest,
+    *,
+    space: Space,
+    testbed: Testbed,
+    started: float,
+    resumed: Resumed | None = None,
+) -> int:
+    from autotune.report.terminal import reporter_for
+    from autotune.study import session
+
+    clock = testbed.clock(options.budget_s, started)
+    ended = session.run(
+        options,
+        space=space,
+        testbed=testbed,
+        manifest=now,
+        reporter=reporter_for(sys.stdout, clock.elapsed_s),
+        clock=clock,
+        resumed=resumed,
+    )
+    if ended.message:
+        complain(ended.message)
+    return ExitCode[ended.code.name]

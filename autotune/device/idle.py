@@ -1,0 +1,46 @@
+"""Whether somebody else uses a device."""
+
+from __future__ import annotations
+
+from autotune.device.device import BusyProcess, Device, DeviceInfo
+from autotune.errors import UsageError
+from autotune.units import gib
+
+BUSY_SHARE = 0.05
+"""Share of a device's capacity that others may hold before a study refuses to start on it."""
+
+
+def check_idle(device: Device, allow_busy: bool) -> None:
+    """Refuse a device that somebody else uses: neither its memory nor its time would be ours.
+
+    Raises:
+        UsageError: others hold more than `BUSY_SHARE` of a chosen device, and `allow_busy` is off.
+    """
+    if allow_busy:
+        return
+    processes = device.other_processes()
+    for info, in_use_bytes in zip(device.infos, device.in_use_bytes(), strict=True):
+        theirs = [process for process in processes if process.device_index == info.index]
+        holders = _holders(info, theirs, in_use_bytes)
+        if holders:
+            raise UsageError(
+                f"--device: {info.name} ({info.uuid}) is busy: {holders};"
+                " wait, choose another --device, or pass --allow-busy"
+            )
+
+
+def _holders(info: DeviceInfo, theirs: list[BusyProcess], in_use_bytes: int) -> str:
+    """Who holds more of a device than others may, in words; empty if nobody does."""
+    limit_bytes = BUSY_SHARE * info.capacity_bytes
+    named_bytes = sum(process.used_bytes for process in theirs)
+    if named_bytes > limit_bytes:
+        largest = max(theirs, key=lambda process: process.used_bytes)
+        rest = f", {gib(named_bytes)} with {len(theirs) - 1} more" if len(theirs) > 1 else ""
+        return f"process {largest.pid} ({largest.name}) holds {gib(largest.used_bytes)}{rest}"
+    # A container hides processes outside it, and some drivers list them without a size.
+    if in_use_bytes - named_bytes > limit_bytes:
+        return (
+            f"{gib(in_use_bytes - named_bytes)} of {gib(info.capacity_bytes)} are in use by"
+            " processes that NVML does not name or gives no size for"
+        )
+    return ""

@@ -1,0 +1,12 @@
+"""torch's DistributedDataParallel."""
+
+from __future__ import annotations
+
+from autotune.engines.engine import Engine
+
+
+class Ddp(Engine):
+    """fp32 weights in every dtype, under autocast; each rank holds all."""
+
+    name = "ddp"
+    stages = (0,)

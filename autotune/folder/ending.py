@@ -1,0 +1,29 @@
+"""How a study ended, as its folder remembers it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class Ending(StrEnum):
+    """How a study ended."""
+
+    FOUND = "found"
+    INTERNAL = "internal"
+    """Its folder could not be written any more."""
+    NOTHING_FITS = "nothing_fits"
+    STOPPED = "stopped"
+    NO_MEASUREMENT = "no_measurement"
+
+    @property
+    def is_final(self) -> bool:
+        """Whether the study did all that its budget allowed; the others can go on."""
+        return self in (Ending.FOUND, Ending.NOTHING_FITS)
+
+
+@dataclass(frozen=True)
+class Ended:
+    code: Ending
+    message: str = ""
+    """One line for the user; empty where a result was found."""

@@ -1,0 +1,201 @@
+"""Which candidate won: a pure function of finished records."""
+
+from __future__ import annotations
+
+import functools
+import math
+import operator
+import statistics
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from autotune.outcome import Measurement, Objective, Outcome, Record, Verdict, measurement
+from autotune.space.candidate import Candidate
+from autotune.space.workload import Workload
+from autotune.wire.messages import Conditions, Peaks
+from autotune.wire.stopping import Interval
+
+MAX_TIE = 0.03
+"""Candidates slower than the fastest by more than this share are not tied, however noisy it was:
+memory below the ceiling is not worth more speed than that."""
+CLEAR_MARGIN = 0.1
+"""How much faster, interval to interval, an unconfirmed candidate must be to win over a confirmed
+one. Finals come last, on a warm machine, and of what looked best once a part was luck: they come
+out slower than the search, by 1 to 12 % in results/samples. Intervals this far apart are more."""
+
+
+@dataclass(frozen=True)
+class Choice:
+    """What a study found. Of a candidate measured several times, one pooled `Record` stands."""
+
+    record: Record
+    confirmed: bool
+    """Whether it was measured again in a fresh group, and every time found ok."""
+    ties: tuple[Record, ...]
+    """Others within the noise of the fastest, fastest first; they need no less memory."""
+    cells: tuple[Record, ...]
+    """The best of every (depth, seq_len) in which anything fits, ascending."""
+
+
+def winner(records: Iterable[Record], workload: Workload, objective: Objective) -> Choice | None:
+    """The best of `records`; None where no candidate was measured to the end and fits.
+
+    Confirmed candidates come first. An unconfirmed one wins only if there is none of them, or if
+    it is clearly faster than the best of them: then something was wrong with the finals.
+    """
+    standing = _standing(records, workload)
+    measured = [r for r in standing if r.outcome.verdict is Verdict.OK]
+    if not measured:
+        return None
+    best, ties = _select([r for r in measured if r.purpose == "final"] or measured, objective)
+    faster = [r for r in measured if r.purpose == "search" and _clearly_faster(r, best, objective)]
+    if faster:
+        best, ties = _select(faster, objective)
+    return Choice(best, best.purpose == "final", ties, _cells(standing, best, objective))
+
+
+def pool(rounds: Sequence[Record], workload: Workload) -> Record:
+    """One record for several rounds of one candidate; the first that is not ok stands for all.
+
+    Peaks are the largest of any round. The step time is the median of the rounds' medians, and its
+    interval reaches from the lowest to the highest bound of any round. That is wider than the
+    interval of all steps taken together, on purpose: steps of one process share their memory
+    layout, clocks and neighbours, so what differs between processes shows only between rounds.
+
+    Raises:
+        ValueError: no rounds, or rounds of several candidates.
+    """
+    if len({r.candidate for r in rounds}) != 1:
+        raise ValueError("pool takes the rounds of exactly one candidate")
+    first = rounds[0]
+    for record in rounds:
+        if record.outcome.verdict is not Verdict.OK:
+            return record
+    if len(rounds) == 1:
+        return first
+    outcomes = [r.outcome for r in rounds]
+    measured = [r.measured for r in rounds]
+    outcome = Outcome(
+        verdict=Verdict.OK,
+        started_s=min(o.started_s for o in outcomes),
+        probe_s=sum(o.probe_s for o in outcomes),
+        group_start_s=sum(o.group_start_s for o in outcomes),
+        warmup_s=sum(o.warmup_s for o in outcomes),
+        timed_s=sum(o.timed_s for o in outcomes),
+        measurement=measurement(
+            first.candidate,
+            workload,
+            _pooled_interval([m.step for m in measured]),
+            peaks=Peaks.largest([m.peaks for m in measured]),
+            disturbed_share=max(m.disturbed_share for m in measured),
+            conditions=_pooled_conditions([m.conditions for m in measured]),
+        ),
+        predicted_peak_bytes=first.outcome.predicted_peak_bytes,
+        attempts=sum(o.attempts for o in outcomes),
+        parameters=first.outcome.parameters,
+        versions=first.outcome.versions,
+    )
+    return Record(first.number, first.purpose, first.candidate, outcome)
+
+
+def _standing(records: Iterable[Record], workload: Workload) -> list[Record]:
+    """One record per candidate that fits."""
+    by_candidate: defaultdict[Candidate, list[Record]] = defaultdict(list)
+    for record in records:
+        by_candidate[record.candidate].append(record)
+    standing = [_stands(of_one, workload) for of_one in by_candidate.values()]
+    return [r for r in standing if r is not None]
+
+
+def _stands(records: list[Record], workload: Workload) -> Record | None:
+    """The fullest measurement of one candidate: its finals, else its search; None: it has none.
+
+    Running out of memory once overrules every time that it did not. Any other failure of a final
+    round may be the end of the budget, and leaves what the search measured, unconfirmed. A skipped
+    round never ran and says nothing.
+    """
+    if any(r.outcome.verdict.bounds_memory for r in records):
+        return None
+    rounds = [
+        r for r in records if r.purpose == "final" and r.outcome.verdict is not Verdict.SKIPPED
+    ]
+    if rounds:
+        pooled = pool(rounds, workload)
+        if pooled.outcome.verdict is Verdict.OK:
+            return pooled
+    searched = [
+        r
+        for r in records
+        if r.purpose == "search" and r.outcome.verdict.fits and r.outcome.measurement is not None
+    ]
+    return max(searched, key=_fullness, default=None)
+
+
+def _fullness(record: Record) -> tuple[bool, int]:
+    return record.outcome.verdict is Verdict.OK, record.measured.step.steps
+
+
+def _select(records: list[Record], objective: Objective) -> tuple[Record, tuple[Record, ...]]:
+    """Of those within the noise of the fastest, the one with the least memory; and the others."""
+    ordered = sorted(records, key=lambda r: -r.measured.value(objective))
+    fastest = ordered[0].measured
+    tied = [r for r in ordered if _within_noise(r.measured, fastest, objective)]
+    best = min(tied, key=lambda r: r.measured.peaks.device_bytes)
+    return best, tuple(r for r in tied if r is not best)
+
+
+def _within_noise(measured: Measurement, fastest: Measurement, objective: Objective) -> bool:
+    """Whether the difference is no more than the two intervals' half widths, as variances add,
+    and no more than `MAX_TIE`."""
+    difference = 1 - measured.value(objective) / fastest.value(objective)
+    noise = math.hypot(measured.step.half_width, fastest.step.half_width)
+    return difference <= min(noise, MAX_TIE)
+
+
+def _clearly_faster(record: Record, confirmed: Record, objective: Objective) -> bool:
+    """Whether the whole interval of `record` is above that of `confirmed` by `CLEAR_MARGIN`."""
+    one, other = record.measured, confirmed.measured
+    slowest = one.value(objective) * one.step.median / one.step.high
+    fastest = other.value(objective) * other.step.median / other.step.low
+    return slowest > fastest * (1 + CLEAR_MARGIN)
+
+
+def _cells(standing: list[Record], best: Record, objective: Objective) -> tuple[Record, ...]:
+    """The best of every cell; in the winner's own that is the winner, whatever tied with it.
+
+    Elsewhere the fastest wins, without the noise: where probes were stopped early the intervals
+    are so wide that nearly everything would tie.
+    """
+    ordered = sorted(standing, key=lambda r: r.measured.value(objective))
+    cells = {r.candidate.cell: r for r in ordered} | {best.candidate.cell: best}
+    return tuple(cells[cell] for cell in sorted(cells))
+
+
+def _pooled_interval(steps: list[Interval]) -> Interval:
+    return Interval(
+        statistics.median(s.median for s in steps),
+        min(s.low for s in steps),
+        max(s.high for s in steps),
+        sum(s.steps for s in steps),
+    )
+
+
+def _pooled_conditions(rounds: list[Conditions]) -> Conditions:
+    """Times add up; of every reading the worst."""
+    clocks = [c.sm_clock_mhz for c in rounds if c.sm_clock_mhz is not None]
+    powers = [c.power_w for c in rounds if c.power_w is not None]
+    temperatures = [c.temperature_c for c in rounds if c.temperature_c is not None]
+    throttles = [c.throttle_reasons for c in rounds if c.throttle_reasons is not None]
+    return Conditions(
+        interval_cpu_s=sum(c.interval_cpu_s for c in rounds),
+        busy_cpu_s=sum(c.busy_cpu_s for c in rounds),
+        steal_cpu_s=sum(c.steal_cpu_s for c in rounds),
+        own_cpu_s=sum(c.own_cpu_s for c in rounds),
+        sm_clock_mhz=min(clocks, default=None),
+        power_w=max(powers, default=None),
+        temperature_c=max(temperatures, default=None),
+        # A bit mask: any round's reason is one of the whole.
+        throttle_reasons=functools.reduce(operator.or_, throttles) if throttles else None,
+        thermally_throttled=any(c.thermally_throttled for c in rounds),
+    )

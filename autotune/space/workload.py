@@ -1,0 +1,97 @@
+"""What all candidates of a study share."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Literal
+
+from autotune.errors import UsageError
+from autotune.models import Shape, family
+from autotune.space.candidate import Candidate
+
+Dtype = Literal["auto", "fp32", "bf16", "fp16"]
+OptimizerName = Literal["adamw", "muon"]
+
+
+@dataclass(frozen=True)
+class GlobalBatch:
+    """Samples or tokens that one optimizer step must see, over all ranks."""
+
+    amount: int
+    unit: Literal["samples", "tokens"]
+
+    def __str__(self) -> str:
+        return f"{self.amount}tok" if self.unit == "tokens" else str(self.amount)
+
+
+def parse_global_batch(text: str, flag: str) -> GlobalBatch:
+    """A global batch in tokens ("65536tok") or samples ("256").
+
+    Raises:
+        UsageError: neither, or below 1.
+    """
+    match = re.fullmatch(r"\s*(\d{1,15})\s*(tok|tokens|samples)?\s*", text)
+    if match is None or int(match[1]) < 1:
+        raise UsageError(f"{flag} {text}: write tokens as 65536tok or samples as 256")
+    unit: Literal["samples", "tokens"] = (
+        "tokens" if (match[2] or "").startswith("tok") else "samples"
+    )
+    return GlobalBatch(int(match[1]), unit)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Workload:
+    """What all candidates of a study share."""
+
+    model: str
+    width: int | None
+    """Channels; None means what the family makes of the depth."""
+    vocab_size: int
+    dtype: str
+    optimizer: str
+    engine: str
+    """As asked: "auto" is ddp for stage 0 and deepspeed for the others."""
+    world_size: int
+    global_batch: GlobalBatch | None
+
+    def shape(self, depth: int) -> Shape:
+        """The model's dimensions and counts at `depth`."""
+        return family(self.model).shape(depth, self.width, self.vocab_size)
+
+    def grad_accum(self, candidate: Candidate) -> int | None:
+        """Micro-steps per optimizer step; None where the global batch is no multiple of one."""
+        if self.global_batch is None:
+            return 1
+        accum, rest = divmod(self.global_batch.amount, self._unit(candidate))
+        return accum if accum and not rest else None
+
+    def micro_steps(self, candidate: Candidate) -> int:
+        """`grad_accum` of a candidate that is known to divide the global batch.
+
+        Raises:
+            ValueError: it does not.
+        """
+        accum = self.grad_accum(candidate)
+        if accum is None:
+            raise ValueError(f"{candidate.key} does not divide the global batch")
+        return accum
+
+    def global_batch_samples(self, candidate: Candidate) -> int:
+        """Samples of one optimizer step. Raises ValueError as `micro_steps` does."""
+        return candidate.micro_batch * self.world_size * self.micro_steps(candidate)
+
+    def nearest_global_batch(self, candidates: list[Candidate]) -> GlobalBatch:
+        """The global batch nearest to the asked one that one of `candidates` divides."""
+        if self.global_batch is None:
+            raise ValueError("no global batch was asked for")
+        asked = self.global_batch.amount
+        units = {self._unit(c) for c in candidates}
+        amounts = {max(1, asked // u + up) * u for u in units for up in (0, 1)}
+        return GlobalBatch(min(amounts, key=lambda a: (abs(a - asked), a)), self.global_batch.unit)
+
+    def _unit(self, candidate: Candidate) -> int:
+        """What one micro-step over all ranks adds to the global batch."""
+        samples = candidate.micro_batch * self.world_size
+        in_tokens = self.global_batch is not None and self.global_batch.unit == "tokens"
+        return samples * candidate.seq_len if in_tokens else samples

@@ -1,0 +1,54 @@
+"""This machine: its devices, its time, and processes on it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from autotune.budget import Clock
+from autotune.device.cpu import cores, host_memory_bytes
+from autotune.device.device import Device
+from autotune.folder import provenance
+from autotune.options import Options
+from autotune.predict.trace import request
+from autotune.runner import Runner
+from autotune.runner.describe import Describer
+from autotune.runner.pool import Pool
+from autotune.space.space import Space
+from autotune.testbed.resolve import resolve
+from autotune.testbed.testbed import Tracer, Wiring
+
+
+class Machine:
+    """The `Testbed` whose results are measured now."""
+
+    remark = ""
+
+    def __init__(self, device: Device, spec: str) -> None:
+        self.device = device
+        self.spec = spec
+
+    def space(self, options: Options) -> Space:
+        return resolve(options, self.device, host_memory_bytes(), cores())
+
+    def fingerprint(self, space: Space) -> dict[str, Any]:
+        return provenance.fingerprint(self.device, space)
+
+    def clock(self, budget_s: float, started: float) -> Clock:
+        return Clock(budget_s, started)
+
+    def tracer(self, space: Space, wiring: Wiring) -> Tracer:
+        environment = self.device.rank_environment(space.workload.world_size)
+        return Describer(request(space), wiring.logs, environment, wiring.note)
+
+    def runner(self, space: Space, wiring: Wiring) -> Runner:
+        return Pool(
+            device=self.device,
+            workload=space.workload,
+            limits=space.limits,
+            logs=wiring.logs,
+            seed=wiring.seed,
+            stop=wiring.stop,
+            on_phase=wiring.on_phase,
+            note=wiring.note,
+            budget_s=wiring.budget_s,
+        )

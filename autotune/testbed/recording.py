@@ -1,0 +1,162 @@
+"""A recorded grid: real measurements of another time, on a clock that only the replay moves."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from pathlib import Path
+from typing import Any, get_args
+
+from autotune.budget import Clock, VirtualTime
+from autotune.device.device import Device
+from autotune.errors import UsageError
+from autotune.models import family
+from autotune.options import FLAGS, OPTION_OF_AXIS, Options
+from autotune.predict.trace import Trace
+from autotune.replay import grid
+from autotune.replay.device import RecordedDevice
+from autotune.replay.runner import Replay
+from autotune.runner import Runner
+from autotune.space.candidate import AXES, Checkpointing, Offload
+from autotune.space.space import Fixed, Limits, Space
+from autotune.space.workload import Workload
+from autotune.testbed.testbed import Tracer, Wiring
+from autotune.units import gib
+
+
+class Recording:
+    """The `Testbed` on which nothing is measured, and time is virtual.
+
+    Raises:
+        UsageError: no such file, no recorded grid, or nothing recorded in it yet.
+    """
+
+    device: Device
+
+    def __init__(self, path: Path) -> None:
+        self.grid = grid.read(path)
+        if not self.grid.rows:
+            raise UsageError(f"{path}: nothing is recorded in it yet; name another recorded grid")
+        self.time = VirtualTime()
+        self.device = RecordedDevice(self.grid)
+        self.spec = f"replay:{path.absolute()}"
+        name = self.device.infos[0].name
+        self.remark = f"{name}: nothing was measured now, and time is virtual"
+        self._unset = {
+            "width": family(self.grid.workload.model).width_rule,
+            "global_batch": "no global batch",
+        }
+
+    def fingerprint(self, space: Space) -> dict[str, Any]:
+        """Of devices and software when they were recorded, and the name of the recording."""
+        recorded: dict[str, Any] = self.grid.header["fingerprint"]
+        return recorded | {"replayed": self.grid.path.name}
+
+    def clock(self, budget_s: float, started: float) -> Clock:
+        return Clock(budget_s, self.time(), self.time)
+
+    def tracer(self, space: Space, wiring: Wiring) -> Tracer:
+        return _Known(self.grid.trace)
+
+    def runner(self, space: Space, wiring: Wiring) -> Runner:
+        return Replay(self.grid, space.limits, self.time, wiring.seed)
+
+    def space(self, options: Options) -> Space:
+        """What `options` leave of what was recorded; what they leave open is as recorded.
+
+        Raises:
+            UsageError: they ask for something that was not recorded.
+        """
+        self._check_workload(options)
+        axes = self._axes(options)
+        candidates = {
+            row.candidate
+            for row in self.grid.rows
+            if all(getattr(row.candidate, name) in values for name, values in axes.items())
+            and self.grid.workload.grad_accum(row.candidate) is not None
+        }
+        if not candidates:
+            raise UsageError(
+                f"{self.grid.path}: holds no candidate of all these axes; narrow fewer of them"
+            )
+        limits, capacity_why = self._limits(options)
+        shared = {each.name: getattr(self.grid.workload, each.name) for each in fields(Workload)}
+        fixed = [
+            *(Fixed(name, str(value or self._unset[name]), "as recorded")
+              for name, value in shared.items() if value or name != "global_batch"),
+            Fixed("device", self.device.infos[0].name, self.device.why),
+            Fixed("capacity", f"{gib(limits.capacity_bytes)} a rank", capacity_why),
+            Fixed("ceiling", f"{options.ceiling:.0%}", "--ceiling"),
+            *(Fixed(name, str(values[0]), "the only value")
+              for name, values in axes.items() if len(values) == 1),
+        ]  # fmt: skip
+        return Space(
+            workload=self.grid.workload,
+            limits=limits,
+            axes=axes,
+            candidates=tuple(sorted(candidates)),
+            fixed=tuple(fixed),
+        )
+
+    def _check_workload(self, options: Options) -> None:
+        for name in (each.name for each in fields(Workload)):
+            asked, recorded = getattr(options, name), getattr(self.grid.workload, name)
+            if asked in (None, "auto", recorded):
+                continue
+            flag = FLAGS[name].name
+            instead = f"leave {flag} out" if recorded is None else f"use {flag} {recorded}"
+            raise UsageError(
+                f"{flag} {asked}: {self.grid.path} was recorded with"
+                f" {self._unset[name] if recorded is None else recorded}; {instead}"
+            )
+
+    def _axes(self, options: Options) -> dict[str, tuple[Any, ...]]:
+        axes: dict[str, tuple[Any, ...]] = {}
+        for name in AXES:
+            values = getattr(options, OPTION_OF_AXIS[name])
+            recorded = self._recorded(name)
+            missing = [value for value in values or () if value not in recorded]
+            if missing:
+                flag = FLAGS[OPTION_OF_AXIS[name]].name
+                raise UsageError(
+                    f"{flag} {missing[0]}: not recorded in {self.grid.path};"
+                    f" use any of {flag} {','.join(map(str, recorded))}"
+                )
+            axes[name] = values or recorded
+        return axes
+
+    def _recorded(self, axis: str) -> tuple[Any, ...]:
+        """Values of an axis, numbers ascending and words in the order of their type."""
+        found = {getattr(row.candidate, axis) for row in self.grid.rows}
+        words: dict[str, tuple[Any, ...]] = {
+            "offload": get_args(Offload), "checkpointing": get_args(Checkpointing),
+        }  # fmt: skip
+        return tuple(word for word in words.get(axis, sorted(found)) if word in found)
+
+    def _limits(self, options: Options) -> tuple[Limits, str]:
+        recorded, asked_bytes = self.grid.limits, options.capacity_bytes
+        if asked_bytes is not None and asked_bytes > recorded.capacity_bytes:
+            raise UsageError(
+                f"--capacity {gib(asked_bytes)}: {self.grid.path} was recorded with"
+                f" {gib(recorded.capacity_bytes)} a rank;"
+                f" use --capacity {recorded.capacity_bytes // 2**20}MiB or less"
+            )
+        limits = Limits(
+            asked_bytes or recorded.capacity_bytes,
+            options.ceiling,
+            recorded.host_capacity_bytes,
+            options.host_ceiling,
+        )
+        return limits, "as recorded" if asked_bytes is None else "--capacity"
+
+
+class _Known:
+    """The `Tracer` of a recording."""
+
+    def __init__(self, trace: Trace | None) -> None:
+        self._trace = trace
+
+    def poll(self) -> Trace | None:
+        return self._trace
+
+    def close(self) -> None:
+        """There is no process."""

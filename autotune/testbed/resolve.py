@@ -1,0 +1,222 @@
+"""The space that options mean on a machine's devices."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from typing import Any
+
+from autotune.device.device import Device
+from autotune.engines import engine_for, stages_of, state_bytes
+from autotune.errors import UsageError
+from autotune.models import family
+from autotune.options import FLAGS, OPTION_OF_AXIS, Options
+from autotune.space.candidate import Build, Candidate
+from autotune.space.space import Fixed, Limits, Space
+from autotune.space.workload import Workload
+from autotune.units import gib
+
+RANKS_PER_CORE = 2
+MAX_POINTS = 200_000
+
+
+def resolve(options: Options, device: Device, host_bytes: int, cores: int) -> Space:
+    """The space that `options` means on `device`.
+
+    Args:
+        host_bytes: memory of the host, all processes together.
+        cores: processor cores this process may use.
+
+    Raises:
+        UsageError: more ranks than devices, a capacity above the device's, or a global batch that
+            no candidate divides.
+    """
+    defaults = family(options.model).defaults(device.kind)
+    world_size, world_why = _world_size(options, device, cores)
+    capacity_bytes, capacity_why = _capacity(options, device, world_size)
+    dtype, _ = _dtype(options, device)
+    vocab_size = options.vocab_size or defaults.vocab_size
+    optimizer = options.optimizer or "adamw"
+    workload = Workload(
+        model=options.model,
+        width=options.width,
+        vocab_size=vocab_size,
+        dtype=dtype,
+        optimizer=optimizer,
+        engine=options.engine,
+        world_size=world_size,
+        global_batch=options.global_batch,
+    )
+    limits = Limits(capacity_bytes, options.ceiling, host_bytes, options.host_ceiling)
+    depths = options.depth or defaults.depth
+    stages, offloads, stages_why = _stages(options, workload, limits, max(depths), device.kind)
+    axes: dict[str, tuple[Any, ...]] = {
+        "depth": depths,
+        "seq_len": options.seq_len or defaults.seq_len,
+        "micro_batch": options.micro_batch or defaults.micro_batch,
+        "zero_stage": stages,
+        "offload": offloads,
+        "checkpointing": options.checkpointing or ("none", "full"),
+    }
+    _check_size(axes)
+    combined = (dict(zip(axes, point, strict=True)) for point in itertools.product(*axes.values()))
+    points = [c for c in (Candidate(**values) for values in combined) if c.exists]
+    candidates = [c for c in points if workload.grad_accum(c) is not None]
+    if not candidates:
+        nearest = workload.nearest_global_batch(points)
+        raise UsageError(
+            f"--global-batch {options.global_batch}: no candidate divides it"
+            f" (micro_batch x seq_len x {world_size} ranks x grad_accum); the nearest that works"
+            f" is --global-batch {nearest}"
+        )
+    fixed = [
+        *_shared(options, workload, device),
+        Fixed("world_size", str(world_size), world_why),
+        Fixed("capacity", f"{gib(capacity_bytes)} a rank", capacity_why),
+        Fixed("ceiling", f"{options.ceiling:.0%}", "--ceiling"),
+    ]
+    if options.global_batch is not None:
+        fixed.append(Fixed("global_batch", str(options.global_batch), "--global-batch"))
+    fixed.append(Fixed("engine", options.engine, "--engine"))
+    for name, values in axes.items():
+        if len(values) == 1:
+            why = stages_why if name in ("zero_stage", "offload") else "the only value"
+            fixed.append(Fixed(name, str(values[0]), why))
+    return Space(
+        workload=workload,
+        limits=limits,
+        axes=axes,
+        candidates=tuple(sorted(candidates)),
+        fixed=tuple(fixed),
+    )
+
+
+def _shared(options: Options, workload: Workload, device: Device) -> list[Fixed]:
+    """What all candidates share of model, arithmetic and device."""
+    width_rule = family(options.model).width_rule
+    width_why = "--width" if options.width else f"{width_rule}, the {options.model} family's rule"
+    vocabulary_why = _why(options.vocab_size, "--vocab-size", device.kind)
+    return [
+        Fixed("model", options.model, "--model"),
+        Fixed("width", str(options.width or width_rule), width_why),
+        Fixed("vocab_size", str(workload.vocab_size), vocabulary_why),
+        Fixed("dtype", *_dtype(options, device)),
+        Fixed("optimizer", workload.optimizer, "--optimizer"),
+        Fixed("device", device.infos[0].name, device.why),
+    ]
+
+
+def _check_size(axes: dict[str, tuple[Any, ...]]) -> None:
+    size = math.prod(len(values) for values in axes.values())
+    if size > MAX_POINTS:
+        name, values = max(axes.items(), key=lambda axis: len(axis[1]))
+        flag = FLAGS[OPTION_OF_AXIS[name]].name
+        raise UsageError(
+            f"{flag}: {len(values)} values make a space of {size} points, at most {MAX_POINTS}"
+            f" are searched; name fewer values or give a step, e.g. {flag} 1:64:8"
+        )
+
+
+def _why(asked: object, flag: str, device_kind: str) -> str:
+    return flag if asked else f"default on {device_kind}"
+
+
+def _stages(
+    options: Options, workload: Workload, limits: Limits, deepest: int, device_kind: str
+) -> tuple[tuple[int, ...], tuple[str, ...], str]:
+    """Stages and offloads to search, and why these.
+
+    They matter where there are ranks to share with, or where stage 0 cannot hold the deepest
+    model. On the CPU the host is the device, and an offload moves nothing.
+    """
+    known = stages_of(options.engine)
+    without = _left_out(options)
+    offloads = options.offload or ("none",)
+    if options.zero is not None:
+        return options.zero, offloads, "--zero"
+    if known in ((0,), tuple(stage for stage in known if stage)):
+        return known, offloads, "all the engine has"  # there is nothing to choose from
+    if without:
+        return (0,), offloads, without
+    if set(offloads) != {"none"}:
+        return known, offloads, "--offload"
+    offloads = options.offload or _offloads_for(workload, limits, deepest, device_kind)
+    if workload.world_size > 1:
+        return known, offloads, "several ranks can share"
+    if offloads == ("none",):
+        return (0,), offloads, "one rank has nobody to share with"
+    # What stage 1 shares, stage 2 shares, too.
+    return tuple(s for s in known if s != 1), offloads, "stage 0 cannot hold the deepest model"
+
+
+def _offloads_for(
+    workload: Workload, limits: Limits, deepest: int, device_kind: str
+) -> tuple[str, ...]:
+    whole = state_bytes(workload, Build(deepest, 0, "none", "none"))
+    if device_kind == "cuda" and whole.device > limits.limit_bytes:
+        return ("none", "optimizer", "all")
+    return ("none",)
+
+
+def _left_out(options: Options) -> str:
+    """Why the stages that share state are left out; empty where they are not.
+
+    Raises:
+        UsageError: they were asked for.
+    """
+    sharing = engine_for(options.engine, max(stages_of(options.engine)))
+    missing = sharing.missing()
+    if not missing:
+        return ""
+    moved = any(offload != "none" for offload in options.offload or ())
+    if options.engine == sharing.name or moved:
+        raise UsageError(f"--engine {sharing.name}: {missing}, or use --engine ddp")
+    if any(options.zero or ()):
+        asked = ",".join(map(str, options.zero or ()))
+        raise UsageError(f"--zero {asked}: {missing}, or use --zero 0, or --engine fsdp")
+    return f"stages 1 to 3 are left out: {missing}"
+
+
+def _world_size(options: Options, device: Device, cores: int) -> tuple[int, str]:
+    if device.kind == "cpu":
+        available, all_of_it = cores * RANKS_PER_CORE, 1
+        what = f"{cores} cores, {RANKS_PER_CORE} ranks a core"
+    elif any(info.uuid.startswith("MIG-") for info in device.infos):
+        # CUDA gives a process one MIG instance, and NCCL does not join several.
+        available, all_of_it, what = 1, 1, "a MIG instance trains alone"
+    else:
+        available = all_of_it = len(device.infos)
+        what = "devices"
+    if options.world_size is None:
+        return all_of_it, f"default on {device.kind}"
+    if options.world_size > available:
+        raise UsageError(
+            f"--world-size {options.world_size}: at most {available} here ({what});"
+            f" use --world-size {available}"
+        )
+    return options.world_size, "--world-size"
+
+
+def _capacity(options: Options, device: Device, world_size: int) -> tuple[int, str]:
+    """Bytes a rank may call its device's, and where they come from."""
+    on_cpu = device.kind == "cpu"
+    smallest = min(info.capacity_bytes for info in device.infos)
+    own = smallest // world_size if on_cpu else smallest
+    if options.capacity_bytes is None:
+        return own, "the host's memory over its ranks" if on_cpu else "the smallest device"
+    if options.capacity_bytes > own:
+        raise UsageError(
+            f"--capacity {gib(options.capacity_bytes)}: the device has {gib(own)} a rank;"
+            f" use --capacity {own // 2**20}MiB or less"
+        )
+    return options.capacity_bytes, "--capacity"
+
+
+def _dtype(options: Options, device: Device) -> tuple[str, str]:
+    if options.dtype != "auto":
+        return options.dtype, "--dtype"
+    if device.kind == "cpu":
+        return "fp32", "auto: fastest on most CPUs"
+    if all(info.bf16 for info in device.infos):
+        return "bf16", "auto: the device has bf16"
+    return "fp16", "auto: the device has no bf16"

@@ -1,0 +1,74 @@
+"""What a testbed is, and what it is given."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+from autotune.budget import Clock
+from autotune.device.device import Device
+from autotune.options import Options
+from autotune.predict.trace import Trace
+from autotune.runner import Runner
+from autotune.space.space import Space
+from autotune.wire.stopping import Phase
+
+
+@dataclass(frozen=True, kw_only=True)
+class Wiring:
+    """What a study gives to those who work for it."""
+
+    logs: Path
+    """Folder for what processes print."""
+    seed: int
+    budget_s: float
+    stop: Callable[[], bool]
+    """Whether the user wants to end the study."""
+    on_phase: Callable[[Phase, int], None]
+    """Told where a probe is, with the steps it made there."""
+    note: Callable[[str], None]
+    """Told what the user should know, one line each."""
+
+
+class Tracer(Protocol):
+    """Finds out how much memory the models of a space need, without a device."""
+
+    def poll(self) -> Trace | None:
+        """The trace, once it is there; never waits for it."""
+        ...
+
+    def close(self) -> None:
+        """No process is left when this returns."""
+        ...
+
+
+class Testbed(Protocol):
+    """What candidates are measured on."""
+
+    device: Device
+    spec: str
+    """What `open_testbed` opens it by, from any folder."""
+    remark: str
+    """What goes with a result from it; empty where that was measured now."""
+
+    def space(self, options: Options) -> Space:
+        """The space that `options` mean here.
+
+        Raises:
+            UsageError: they ask for what there is not.
+        """
+        ...
+
+    def fingerprint(self, space: Space) -> dict[str, Any]:
+        """Devices and software: what must be equal for two measurements to compare."""
+        ...
+
+    def clock(self, budget_s: float, started: float) -> Clock:
+        """The budget's clock; `started` is a reading of `time.monotonic`."""
+        ...
+
+    def tracer(self, space: Space, wiring: Wiring) -> Tracer: ...
+
+    def runner(self, space: Space, wiring: Wiring) -> Runner: ...

@@ -1,0 +1,165 @@
+"""When a probe's warm-up and timing stop, and what its step times say.
+
+Ranks, replayed recordings and the ranks of the tests walk the same `Steps`: each stops exactly
+where the others would.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+from functools import cache
+
+HOPELESS_MARGIN = 1.25
+"""Before an interval exists: the fastest step so far is this much too slow for the incumbent."""
+
+
+class Phase(StrEnum):
+    """Where a rank is. Each phase has its own deadline (runner/pool.py)."""
+
+    IMPORT = "import"
+    BUILD = "build"
+    ENGINE = "engine"
+    WARMUP = "warmup"
+    TIMED = "timed"
+    DONE = "done"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rule:
+    """When warm-up and timing stop. `autotune.study.prober` alone chooses the numbers."""
+
+    warmup_steps: int
+    """Full optimizer steps before timing, at least."""
+    warmup_tolerance: float
+    """Warm-up ends when the last two steps differ by at most this share."""
+    warmup_limit_s: float
+    """Warm-up ends after the step that passes this, stable or not."""
+    timed_steps: int
+    """Timed steps, at least."""
+    half_width: float
+    """Timing ends when half the 95 % interval of the median is within this share of it."""
+    timed_limit_s: float
+    """Timing ends after the step that passes this, and at least `timed_steps`."""
+
+    def warmed(self, warmup: Series) -> bool:
+        """Whether warm-up may end: enough full steps, and the last two agree or time is up."""
+        if len(warmup.step_s) < self.warmup_steps:
+            return False
+        *_, before, last = warmup.step_s
+        agree = abs(last - before) <= self.warmup_tolerance * last
+        return agree or warmup.wall_s >= self.warmup_limit_s
+
+    def settled(self, timed: Series) -> bool:
+        """Whether timing may end: enough steps, and the median is known or time is up."""
+        if len(timed.step_s) < self.timed_steps:
+            return False
+        if timed.wall_s >= self.timed_limit_s:
+            return True
+        return timed.due and interval(timed.step_s).half_width <= self.half_width
+
+    def hopeless(self, needed_step_s: float | None, warmup: Series, timed: Series) -> bool:
+        """Whether steps of at most `needed_step_s`, the incumbent's, are out of reach.
+
+        Never before the warm-up's full steps are through: the memory peak stands only then.
+        """
+        if needed_step_s is None or len(warmup.step_s) < self.warmup_steps:
+            return False
+        if len(timed.step_s) >= self.timed_steps:
+            return timed.due and interval(timed.step_s).low > needed_step_s
+        return min(warmup.step_s[1:] + timed.step_s) > HOPELESS_MARGIN * needed_step_s
+
+
+@dataclass
+class Series:
+    """Steps so far: what each takes in the real schedule, and how long they ran here in all."""
+
+    step_s: list[float] = field(default_factory=list)
+    wall_s: float = 0.0
+
+    def add(self, step_s: float, wall_s: float) -> None:
+        self.step_s.append(step_s)
+        self.wall_s += wall_s
+
+    @property
+    def due(self) -> bool:
+        """Whether to look at the interval now: after every step, later after every 20th part."""
+        return len(self.step_s) % max(1, len(self.step_s) // 20) == 0
+
+
+class Steps:
+    """The steps of one probe so far, and whether another one is wanted.
+
+    First come those of `Phase.WARMUP`, then those of `Phase.TIMED`.
+    """
+
+    def __init__(self, rule: Rule, needed_step_s: float | None) -> None:
+        """Slower steps than `needed_step_s` cannot beat the incumbent; None: there is none."""
+        self._rule = rule
+        self._needed_step_s = needed_step_s
+        self.warmup = Series()
+        self.timed = Series()
+        self.stopped_early = False
+        """Whether what is needed is out of reach."""
+
+    def of(self, phase: Phase) -> Series:
+        """The steps of `phase`."""
+        return self.timed if phase is Phase.TIMED else self.warmup
+
+    def wanted(self, phase: Phase) -> bool:
+        """Whether there is to be another step of `phase`."""
+        enough = self._rule.settled if phase is Phase.TIMED else self._rule.warmed
+        return not (self.stopped_early or enough(self.of(phase)))
+
+    def add(self, phase: Phase, step_s: float, wall_s: float) -> None:
+        """A step of `phase` was made: what it takes in the real schedule, and how long it ran."""
+        self.of(phase).add(step_s, wall_s)
+        self.stopped_early = self._rule.hopeless(self._needed_step_s, self.warmup, self.timed)
+
+    @property
+    def step_s(self) -> list[float]:
+        """What counts: the timed steps, or a stopped warm-up's, but for its first."""
+        return self.timed.step_s or self.warmup.step_s[1:]
+
+
+@dataclass(frozen=True)
+class Interval:
+    """Median of step times and its distribution-free 95 % interval, in seconds."""
+
+    median: float
+    low: float
+    high: float
+    steps: int
+
+    @property
+    def half_width(self) -> float:
+        """Half the interval's length as a share of the median."""
+        return (self.high - self.low) / 2 / self.median
+
+
+def interval(step_s: list[float]) -> Interval:
+    """Median and 95 % interval of `step_s` from order statistics; no shape is assumed.
+
+    The interval spans the k-th smallest to the k-th largest value, k the largest for which a
+    binomial(n, 1/2) puts at least 95 % between them. Below 6 values no such k exists and the
+    interval is the whole range. Source: David & Nagaraja, Order Statistics (2003), section 7.1.
+    """
+    ordered = sorted(step_s)
+    n = len(ordered)
+    if not n:
+        raise ValueError("no step times")
+    middle = ordered[n // 2] if n % 2 else (ordered[n // 2 - 1] + ordered[n // 2]) / 2
+    k = _order(n)
+    return Interval(middle, ordered[k - 1], ordered[n - k], n)
+
+
+@cache
+def _order(n: int) -> int:
+    k, ways, below, allowed = 0, 1, 0, 2**n // 40  # 2.5 % of the cases, on each side
+    while k < (n + 1) // 2:
+        below += ways  # for k or fewer of n values to lie under the median
+        if below > allowed:
+            break
+        k += 1
+        ways = ways * (n - k + 1) // k
+    return max(1, k)

@@ -1,0 +1,86 @@
+"""What is true of a recorded grid, and what somebody finds there who measures once."""
+
+from __future__ import annotations
+
+import math
+import random
+import statistics
+from collections import defaultdict
+from functools import cache
+from pathlib import Path
+
+from autotune.options import Options
+from autotune.outcome import measurement, others_share
+from autotune.space.candidate import Candidate
+from autotune.space.workload import Workload
+from autotune.testbed.recording import Recording
+from autotune.wire.messages import Report
+from autotune.wire.stopping import interval
+
+BUDGET_S = 1800.0
+
+
+class Truth:
+    """Of a recorded grid under one ceiling.
+
+    The value of a candidate is the median of its measurements. The capacity is the largest peak,
+    so that the ceiling is what binds.
+    """
+
+    def __init__(self, path: Path, ceiling: float) -> None:
+        recording = _recording(path)
+        self.grid = recording.grid
+        self.reports: dict[Candidate, list[Report]] = defaultdict(list)
+        for row in self.grid.rows:
+            if row.report is not None:
+                self.reports[row.candidate].append(row.report)
+        workload = self.grid.workload
+        self.values = {
+            candidate: statistics.median(value(workload, candidate, each) for each in reports)
+            for candidate, reports in self.reports.items()
+        }
+        peaks = {
+            candidate: statistics.median(each.peaks.device_bytes for each in reports)
+            for candidate, reports in self.reports.items()
+        }
+        capacity = min(math.ceil(max(peaks.values())), self.grid.limits.capacity_bytes)
+        self.options = Options(budget_s=BUDGET_S, capacity_bytes=capacity, ceiling=ceiling)
+        self.space = recording.space(self.options)
+        limit = self.space.limits.limit_bytes
+        self.fitting = [c for c in self.space.candidates if peaks[c] <= limit]
+        self.best = max((self.values[c] for c in self.fitting), default=0.0)
+
+    def regret(self, found: Candidate | None) -> float:
+        """What `found` lacks of the best that fits, as a share; 1 where nothing was found."""
+        return 1.0 if found is None else max(0.0, 1 - self.values[found] / self.best)
+
+    def oracle(self, seed: int) -> float:
+        """Regret of the best of one measurement of every candidate."""
+        rng = random.Random(seed)
+        limit = self.space.limits.limit_bytes
+        seen: dict[Candidate, float] = {}
+        for candidate in self.space.candidates:
+            report = rng.choice(self.reports[candidate])
+            if report.peaks.device_bytes <= limit:
+                seen[candidate] = value(self.space.workload, candidate, report)
+        return self.regret(max(seen, key=lambda c: seen[c], default=None))
+
+
+@cache
+def truth(path: Path, ceiling: float) -> Truth:
+    """Read once a process."""
+    return Truth(path, ceiling)
+
+
+@cache
+def _recording(path: Path) -> Recording:
+    return Recording(path)
+
+
+def value(workload: Workload, candidate: Candidate, report: Report) -> float:
+    """Model FLOP/s of one measurement."""
+    found = measurement(
+        candidate, workload, interval(report.step_s), peaks=report.peaks,
+        disturbed_share=others_share(report.conditions), conditions=report.conditions,
+    )  # fmt: skip
+    return found.model_flops_per_s

@@ -1,0 +1,148 @@
+"""Samplers of the command line, in the study's own loop."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from searches.course import Course, Point
+from searches.grids import Truth
+
+from autotune.budget import Clock, StopFlag, VirtualTime
+from autotune.device.cpu import CpuDevice
+from autotune.folder.journal import Journal
+from autotune.options import Options
+from autotune.outcome import Outcome, Record, Verdict, measurement
+from autotune.predict.predictor import Predictor
+from autotune.predict.trace import Trace
+from autotune.replay.runner import Replay
+from autotune.result.best import Best
+from autotune.samplers.ask import Ask
+from autotune.samplers.frontier import Frontier
+from autotune.samplers.open_candidates import OpenCandidates
+from autotune.samplers.sampler import Adapter
+from autotune.space.candidate import Candidate
+from autotune.space.space import Space
+from autotune.study.study import Study
+from autotune.testbed.resolve import resolve
+from autotune.wire.messages import Conditions, Peaks
+from autotune.wire.stopping import Interval, Phase
+
+TRACE_S = 9.0
+"""When the trace is there: its helper took 5 to 9 s on the machine of the grids."""
+
+
+class Watcher:
+    """A reporter that keeps where the search stood."""
+
+    def __init__(self, clock: Clock) -> None:
+        self.course: Course = []
+        self._clock = clock
+
+    def started(self, space: Space, budget_s: float, folder: Path) -> None: ...
+    def restored(self, records: Sequence[Record], incumbent: Record | None) -> None: ...
+    def probing(self, purpose: str, candidate: Candidate) -> None: ...
+    def phase(self, phase: Phase, steps: int) -> None: ...
+    def note(self, text: str) -> None: ...
+    def finished(self, best: Best, path: Path) -> None: ...
+    def close(self) -> None: ...
+    def abandon(self) -> None: ...
+
+    def told(self, record: Record, incumbent: Record | None) -> None:
+        outcome = record.outcome
+        if record.purpose != "search" or outcome.verdict == Verdict.SKIPPED:
+            return
+        found = None if incumbent is None else incumbent.candidate
+        lost = outcome.verdict.bounds_memory
+        self.course.append(Point(self._clock.elapsed_s(), found, lost, _error(outcome)))
+
+
+def _error(outcome: Outcome) -> float | None:
+    if outcome.measurement is None or outcome.predicted_peak_bytes is None:
+        return None
+    return abs(outcome.predicted_peak_bytes / outcome.measurement.peaks.device_bytes - 1)
+
+
+def sampler_course(truth: Truth, name: str, seed: int, probes: int) -> Course:
+    """One search by the sampler `name`."""
+    options = replace(truth.options, sampler=name, seed=seed, trials=probes, finals=1)
+    now = VirtualTime()  # not the recording's, which goes on from search to search
+    clock = Clock(options.budget_s, now(), now)
+    watcher, stop = Watcher(clock), StopFlag()
+
+    def traced() -> Trace | None:
+        return truth.grid.trace if clock.elapsed_s() > TRACE_S else None
+
+    try:
+        Study(
+            options=options,
+            space=truth.space,
+            device_kind=truth.grid.device_kind,
+            clock=clock,
+            journal=Journal.in_memory(),
+            runner=Replay(truth.grid, truth.space.limits, now, seed),
+            reporter=watcher,
+            stop=stop,
+            publish=lambda records: None,
+            traced=traced,
+        ).run()
+    finally:
+        stop.restore()
+    return watcher.course
+
+
+def ask_seconds(size: int = 10_000, told: int = 20) -> float:
+    """Median time in which frontier is asked once, over `size` candidates with `told` trials."""
+    options = Options(
+        depth=tuple(range(2, 12)), seq_len=(256, 512, 1024, 2048, 4096),
+        micro_batch=tuple(range(1, size // 100 + 1)), device="cpu",
+    )  # fmt: skip
+    space = resolve(options, CpuDevice(), 2**40, 2)
+    predictor, opened = Predictor(space, "cpu"), OpenCandidates(space)
+    journal = Journal.in_memory()
+    journal.use(Adapter(space, Frontier(space, predictor, options.objective)))
+    fitting: list[Candidate] = []
+    took: list[float] = []
+    for number in range(told):
+        began = time.perf_counter()
+        asked = journal.ask(Ask(allowed=opened.places(), fitting=tuple(fitting)))
+        took.append(time.perf_counter() - began)
+        fitting.append(asked.candidate)
+        opened.close(asked.candidate)
+        outcome = _made_up(space, asked.candidate)
+        record = Record(number, "search", asked.candidate, outcome)
+        journal.tell(asked.trial, record, float(number), space.limits)
+        predictor.observe(asked.candidate, outcome)
+    return statistics.median(took[told // 2 :])
+
+
+def _made_up(space: Space, candidate: Candidate) -> Outcome:
+    step_s = 1e-3 * (candidate.tokens + 200)
+    size = 2**20 * candidate.tokens
+    peaks = Peaks(
+        device_bytes=size,
+        reserved_bytes=size,
+        allocated_bytes=size,
+        active_bytes=size,
+        host_bytes=size,
+        alloc_retries=0,
+    )
+    quiet = Conditions(
+        interval_cpu_s=1.0,
+        busy_cpu_s=1.0,
+        steal_cpu_s=0.0,
+        own_cpu_s=1.0,
+        sm_clock_mhz=None,
+        power_w=None,
+        temperature_c=None,
+        throttle_reasons=None,
+        thermally_throttled=False,
+    )
+    found = measurement(
+        candidate, space.workload, Interval(step_s, step_s, step_s, 9),
+        peaks=peaks, disturbed_share=0.0, conditions=quiet,
+    )  # fmt: skip
+    return Outcome(verdict=Verdict.OK, measurement=found)

@@ -1,0 +1,128 @@
+"""What is shown of many searches: a table, what was promised, and a plot."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from searches.rules import RULES
+
+from autotune.samplers import DEFAULT, SAMPLERS
+
+PROBES = (4, 6, 8, 12, 20)
+MINUTES = (0.5, 1.0, 2.0)
+METHODS = (*SAMPLERS, *RULES)
+"""In the order of the columns."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Search:
+    """What is left of one."""
+
+    method: str
+    regrets: dict[int, float]
+    """After so many probes."""
+    by_minute: dict[float, float]
+    lost: float
+    """Share of its probes."""
+    probes: int
+    errors: tuple[float, ...]
+    """Of predicted peaks, after the fourth probe."""
+
+
+def _by_method(searches: Sequence[Search]) -> Iterator[tuple[str, list[Search]]]:
+    for method in METHODS:
+        if mine := [each for each in searches if each.method == method]:
+            yield method, mine
+
+
+def percent(values: Sequence[float]) -> str:
+    """Median and 90th percentile."""
+    return f"{100 * np.median(values):.1f} / {100 * np.quantile(values, 0.9):.1f}"
+
+
+def table(searches: Sequence[Search], floor: Sequence[float]) -> list[str]:
+    """`floor` has the oracle's regrets."""
+    of = dict(_by_method(searches))
+
+    def row(what: str, cells: Sequence[str]) -> str:
+        return f"| {what} | " + " | ".join(cells) + " |"
+
+    lines = [row("regret, % (median / 90th percentile)", list(of)), "|---|" + "---|" * len(of)]
+    for count in PROBES:
+        cells = [percent([each.regrets[count] for each in mine]) for mine in of.values()]
+        lines.append(row(f"after {count} probes", cells))
+    for minutes in MINUTES:
+        cells = [percent([each.by_minute[minutes] for each in mine]) for mine in of.values()]
+        lines.append(row(f"after {minutes:g} virtual minutes", cells))
+    lost = [f"{100 * np.mean([each.lost for each in mine]):.0f} %" for mine in of.values()]
+    lines.append(row("probes lost to memory", lost))
+    probes = [f"{np.median([each.probes for each in mine]):.0f}" for mine in of.values()]
+    lines.append(row(f"probes until it stopped by itself, at most {max(PROBES)}", probes))
+    lines.append(row("searches", [str(len(mine)) for mine in of.values()]))
+    lines.append("")
+    errors = [error for each in of.get(DEFAULT, []) for error in each.errors]
+    if errors:
+        lines.append(
+            f"After four probes {DEFAULT} predicts peaks to {np.median(errors):.1%} (median)."
+        )
+    lines.append(
+        f"Noise floor (an oracle with one measurement of every candidate): {percent(floor)}."
+    )
+    return lines
+
+
+def promises(searches: Sequence[Search], floor: Sequence[float]) -> list[str]:
+    """What the default sampler has to reach, and what it did; nothing where it was left out."""
+    of = dict(_by_method(searches))
+    if DEFAULT not in of:
+        return []
+
+    def at(count: int, quantile: float, method: str = DEFAULT) -> float:
+        return float(np.quantile([each.regrets[count] for each in of[method]], quantile))
+
+    middle, upper = float(np.median(floor)), float(np.quantile(floor, 0.9))
+    lost = float(np.mean([each.lost for each in of[DEFAULT]]))
+    rows = [
+        ("median regret after 6 probes", 0.05, at(6, 0.5)),
+        ("median regret after 12 probes", max(0.02 if middle >= 0.005 else 0.01, middle + 0.01),
+         at(12, 0.5)),
+        ("90th percentile after 12 probes", max(0.06, upper + 0.01), at(12, 0.9)),
+        ("probes lost to memory", 0.1, lost),
+    ]  # fmt: skip
+    lines = ["| promise | at most | measured | held |", "|---|---|---|---|"]
+    for what, most, found in rows:
+        held = "yes" if found <= most else "no"
+        lines.append(f"| {what} | {most:.1%} | {found:.1%} | {held} |")
+    behind = [
+        f"{name} after {count}"
+        for count in PROBES
+        for name in sorted(of.keys() - {DEFAULT})
+        if at(count, 0.5, name) < at(count, 0.5)
+    ]
+    lines.append(f"| ahead of every other column | | {', '.join(behind) or 'all'} |"
+                 f" {'no' if behind else 'yes'} |")  # fmt: skip
+    return lines
+
+
+def plot(searches: dict[str, list[Search]], floors: dict[str, list[float]], path: Path) -> None:
+    """Median regret over probes, one panel a grid, by the grids' names."""
+    import matplotlib as mpl  # type: ignore[import-not-found, unused-ignore]
+
+    mpl.use("Agg")
+    import matplotlib.pyplot as plt  # type: ignore[import-not-found, unused-ignore]
+
+    figure, axes = plt.subplots(1, len(searches), figsize=(6 * len(searches), 4), squeeze=False)
+    for axis, (name, of_grid) in zip(axes[0], searches.items(), strict=True):
+        for method, mine in _by_method(of_grid):
+            middle = [100 * np.median([each.regrets[n] for each in mine]) for n in PROBES]
+            width = 2.5 if method == DEFAULT else 1.0
+            axis.plot(PROBES, middle, marker="o", markersize=3, linewidth=width, label=method)
+        axis.axhline(100 * np.median(floors[name]), color="grey", linestyle=":", label="floor")
+        axis.set(title=name, xlabel="probes", ylabel="median regret, %", xticks=PROBES)
+    axes[0][-1].legend(fontsize=8)
+    figure.tight_layout()
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path, dpi=110)

@@ -1,0 +1,99 @@
+"""What candidates cover, and what global batches they divide."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from autotune.space.candidate import Candidate
+from autotune.space.workload import GlobalBatch, Workload
+
+candidates = st.builds(
+    Candidate,
+    depth=st.integers(1, 3),
+    seq_len=st.sampled_from([64, 128]),
+    micro_batch=st.integers(1, 3),
+    checkpointing=st.sampled_from(["none", "full"]),
+)
+
+
+def workload(batch: GlobalBatch | None, world_size: int = 1) -> Workload:
+    return Workload(
+        model="gpt",
+        width=None,
+        vocab_size=4096,
+        dtype="fp32",
+        optimizer="adamw",
+        engine="ddp",
+        world_size=world_size,
+        global_batch=batch,
+    )
+
+
+@given(
+    asked=st.integers(1, 5000),
+    unit=st.sampled_from(["samples", "tokens"]),
+    world_size=st.integers(1, 3),
+    points=st.lists(candidates, min_size=1, max_size=4),
+)
+def test_the_nearest_global_batch_is_valid_and_none_nearer_is(
+    asked: int, unit: str, world_size: int, points: list[Candidate]
+) -> None:
+    def valid(amount: int) -> bool:
+        batch = GlobalBatch(amount, unit)  # type: ignore[arg-type]
+        return any(workload(batch, world_size).grad_accum(point) for point in points)
+
+    batch = GlobalBatch(asked, unit)  # type: ignore[arg-type]
+    nearest = workload(batch, world_size).nearest_global_batch(points).amount
+    assert valid(nearest)
+    distance = abs(nearest - asked)
+    assert not any(valid(a) for a in range(max(1, asked - distance + 1), asked + distance))
+
+
+@pytest.mark.parametrize(
+    ("candidate", "covers"),
+    [
+        (Candidate(depth=8, seq_len=256, micro_batch=16), True),
+        (Candidate(depth=4, seq_len=128, micro_batch=8), True),
+        (Candidate(depth=2, seq_len=256, micro_batch=16), False),
+        (Candidate(depth=8, seq_len=64, micro_batch=16), False),
+        (Candidate(depth=8, seq_len=256, micro_batch=4), False),
+    ],
+    ids=lambda value: getattr(value, "key", ""),
+)
+def test_a_candidate_smaller_on_one_axis_does_not_cover(
+    candidate: Candidate, covers: bool
+) -> None:
+    assert candidate.covers(Candidate(depth=4, seq_len=128, micro_batch=8)) is covers
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        Candidate(depth=2, seq_len=64, micro_batch=1, checkpointing="full"),
+        Candidate(depth=2, seq_len=64, micro_batch=1, zero_stage=2),
+        Candidate(depth=2, seq_len=64, micro_batch=1, offload="optimizer"),
+    ],
+    ids=lambda candidate: candidate.key,
+)
+def test_a_candidate_of_another_stage_offload_or_checkpointing_is_not_covered(
+    other: Candidate,
+) -> None:
+    assert not Candidate(depth=4, seq_len=128, micro_batch=8).covers(other)
+
+
+@given(candidates, candidates, candidates)
+def test_covering_is_a_partial_order(a: Candidate, b: Candidate, c: Candidate) -> None:
+    assert a.covers(a)
+    assert not (a.covers(b) and b.covers(a)) or a == b
+    assert not (a.covers(b) and b.covers(c)) or a.covers(c)
+
+
+def test_a_key_names_every_axis() -> None:
+    assert (
+        Candidate(
+            depth=4, seq_len=256, micro_batch=8, zero_stage=0, offload="none", checkpointing="full"
+        ).key
+        == "d4-s256-b8-z0-none-full"
+    )

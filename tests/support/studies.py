@@ -1,0 +1,113 @@
+"""Whole studies on a runner that answers from formulas."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from autotune.budget import Clock, StopFlag
+from autotune.folder.folder import Folder
+from autotune.folder.journal import Journal
+from autotune.options import Options
+from autotune.outcome import Record, Verdict
+from autotune.runner import Job, Result
+from autotune.space.candidate import Candidate
+from autotune.space.space import Space
+from autotune.study.study import Study
+from tests.support.records import MIB, space
+from tests.support.scripted import Listener, ScriptedRunner, ok
+
+Answer = Callable[[Job], Result]
+PLENTY_S = 1e6
+
+
+def saturating(job: Job, mib_a_token: int = 1) -> Result:
+    """A machine that is faster per token the more tokens it gets."""
+    c = job.candidate
+    step_s = 1e-3 * c.depth**3 * (c.tokens + 64) * (1.3 if c.checkpointing == "full" else 1.0)
+    return ok(step_s, mib_a_token * c.tokens * MIB)
+
+
+class Killed(BaseException):
+    """What a power failure does to the process, as far as it can be done in one."""
+
+
+def killing(after: int, answer: Answer = saturating) -> Answer:
+    """`answer`, until the process dies in the job that comes after so many."""
+    jobs: list[Job] = []
+
+    def until(job: Job) -> Result:
+        jobs.append(job)
+        if len(jobs) > after:
+            raise Killed
+        return answer(job)
+
+    return until
+
+
+def open_journal(folder: Path, among: Space) -> Journal:
+    made = Folder(folder)
+    made.prepare()
+    return Journal.open(made, among)
+
+
+class Run:
+    """One run of the study in `folder`, to its end; it goes on with what is there."""
+
+    def __init__(
+        self,
+        folder: Path,
+        answer: Answer = saturating,
+        among: Space | None = None,
+        *,
+        now: Callable[[], float] = time.monotonic,
+        **options: Any,
+    ) -> None:
+        """`now` is the time that the budget counts."""
+        among = among or space()
+        asked = Options(**{"budget_s": PLENTY_S} | options)
+        self.folder = folder
+        self.runner = ScriptedRunner(answer)
+        self.listener = Listener()
+        self.published: list[Sequence[Record]] = []
+        self.journal = open_journal(folder, among)
+        past = self.journal.past
+        stop = StopFlag()
+        clock = Clock(asked.budget_s, now(), now)
+        clock.go_on(past.spent_s, asked.budget_s)
+        self.study = Study(
+            options=asked,
+            space=among,
+            device_kind="cpu",
+            clock=clock,
+            journal=self.journal,
+            runner=self.runner,
+            reporter=self.listener,
+            stop=stop,
+            publish=self.published.append,
+        )
+        try:
+            self.study.run()
+        finally:
+            stop.restore()
+
+    @property
+    def told(self) -> list[Record]:
+        """Trials and finals, as they ended."""
+        return self.study.ledger.records
+
+    @property
+    def records(self) -> list[Record]:
+        """The same, and what they settled."""
+        return self.study.ledger.all
+
+    def verdicts(self) -> dict[Candidate, Verdict]:
+        """Of the search."""
+        return {r.candidate: r.outcome.verdict for r in self.records if r.purpose == "search"}
+
+    @property
+    def ended(self) -> list[tuple[str, Candidate, Verdict]]:
+        """What came of everything, in an order of its own."""
+        return sorted((r.purpose, r.candidate, r.outcome.verdict) for r in self.records)

@@ -1,0 +1,41 @@
+"""One small real study with each engine: what tells most in the least time."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from autotune.engines import ENGINES
+from autotune.result.best import Best
+
+TINY = ["--device", "cpu", "--depth", "1", "--seq-len", "32", "--micro-batch", "1,2",
+        "--vocab-size", "256", "--checkpointing", "none", "--trials", "2", "--finals", "1",
+        "--budget", "5m"]  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ENGINES)
+def test_a_study_comes_to_a_result(name: str, tmp_path: Path) -> None:
+    stage = ENGINES[name].stages[-1]
+    arguments = [
+        *TINY,
+        "--engine",
+        name,
+        "--zero",
+        str(stage),
+        "--world-size",
+        "2" if stage else "1",
+    ]
+    done = subprocess.run(
+        [sys.executable, "-m", "autotune", "--out", "study", *arguments],
+        cwd=tmp_path, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    best = Best.read(tmp_path / "study" / "best.json")
+    assert (best.config.engine, best.config.zero_stage) == (name, stage)
+    trials = pd.read_csv(tmp_path / "study" / "trials.csv")
+    assert set(trials["verdict"]) <= {"ok", "pruned"}
+    assert set(trials["kind"]) == {"search", "final"}

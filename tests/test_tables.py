@@ -1,0 +1,320 @@
+"""What every member of a kind has to do: each test runs over all rows of a table."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import json
+import math
+import sys
+from collections.abc import Callable
+from dataclasses import MISSING, fields, replace
+from pathlib import Path
+from typing import Any
+
+import optuna
+import pytest
+import torch
+
+import probes.engines
+import probes.models
+from autotune import engines, samplers
+from autotune.commands import COMMANDS, Row
+from autotune.commands.app import _make_app, main
+from autotune.device.device import Device
+from autotune.engines import ENGINES
+from autotune.errors import UsageError
+from autotune.export import EXPORTS, exports
+from autotune.models import FAMILIES, family
+from autotune.options import FLAGS, Options
+from autotune.predict.predictor import Predictor
+from autotune.result.best import Best, best_of, load_schema
+from autotune.result.choice import winner
+from autotune.samplers import SAMPLERS
+from autotune.samplers.ask import Ask
+from autotune.samplers.open_candidates import OpenCandidates
+from autotune.samplers.sampler import Adapter
+from autotune.space.candidate import Build, Candidate
+from autotune.space.workload import Workload
+from autotune.testbed.resolve import resolve
+from autotune.wire.messages import ModelSpec
+from probes.faults import UnsupportedError
+from tests.support.records import WORKLOAD, record, space
+
+# Model families.
+
+
+def spec(name: str, depth: int = 2) -> ModelSpec:
+    shape = family(name).shape(depth, None, 97)
+    return ModelSpec(
+        name=name,
+        depth=depth,
+        width=shape.width,
+        vocab_size=shape.vocab_size,
+        checkpointing="none",
+    )
+
+
+def test_study_and_probes_know_the_same_families() -> None:
+    assert FAMILIES.keys() == probes.models.FAMILIES.keys()
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_a_familys_counts_are_those_of_the_module(name: str) -> None:
+    module = probes.models.family(name).make(spec(name))
+    shape = family(name).shape(2, None, 97)
+    assert sum(p.numel() for p in module.parameters()) == shape.parameters
+    blocks = [p for n, p in module.named_parameters()
+              if p.dim() == 2 and probes.models.family(name).is_block_weight(n)]  # fmt: skip
+    assert sum(p.numel() for p in blocks) == shape.block_matrices
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_a_family_learns_its_own_batch(name: str) -> None:
+    torch.manual_seed(0)
+    found = probes.models.family(name)
+    module = found.make(spec(name))
+    batch = found.batch(spec(name), 4, 16, torch.Generator().manual_seed(1))
+    assert {len(part) for part in batch.values()} == {4}
+    optimizer = torch.optim.AdamW(module.parameters(), lr=1e-2)
+    losses = []
+    for _ in range(10):
+        loss = found.loss(module, batch)
+        loss.backward()  # type: ignore[no-untyped-call]
+        optimizer.step()
+        optimizer.zero_grad()
+        losses.append(float(loss.detach()))
+    assert losses[-1] < losses[0] < 1.2 * math.log(97)
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_the_units_of_a_family_hold_each_parameter_once(name: str) -> None:
+    module = probes.models.family(name).make(spec(name))
+    held = [p for unit in probes.models.family(name).units(module) for p in unit.parameters()]
+    assert {id(p) for p in held} == {id(p) for p in module.parameters()}
+    assert len(held) == len({id(p) for p in held})
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+@pytest.mark.parametrize("device_kind", ["cpu", "cuda"])
+def test_a_family_has_a_space_of_its_own(name: str, device_kind: str) -> None:
+    found = family(name).defaults(device_kind)
+    assert all(values == tuple(sorted(values)) for values in (found.depth, found.seq_len))
+    shallow, deep = (family(name).shape(d, None, found.vocab_size) for d in found.depth[:2])
+    assert shallow.parameters < deep.parameters
+    assert shallow.flops_per_token(64) < shallow.flops_per_token(128) < deep.flops_per_token(128)
+    assert shallow.block_bytes("full", "fp32") < shallow.block_bytes("none", "fp32")
+
+
+def test_a_family_that_there_is_not_is_refused_on_both_sides() -> None:
+    with pytest.raises(UsageError, match="--model bert"):
+        Options(model="bert")
+    with pytest.raises(UnsupportedError, match="model bert"):
+        probes.models.family("bert")
+
+
+# Engines.
+
+
+def builds(engine: engines.Engine) -> list[Build]:
+    offloads = ("none", "optimizer", "all") if engine.offloads else ("none",)
+    every = [
+        Candidate(depth=2, seq_len=64, micro_batch=1, zero_stage=stage, offload=offload)
+        for stage in engine.stages
+        for offload in offloads
+    ]
+    return [candidate.build for candidate in every if candidate.exists]
+
+
+def workload(engine: str, **changes: Any) -> Workload:
+    return replace(WORKLOAD, engine=engine, world_size=2, **changes)
+
+
+def test_study_and_probes_know_the_same_engines() -> None:
+    assert ENGINES.keys() == probes.engines.ENGINES.keys()
+    packages = {name: row.package for name, row in probes.engines.ENGINES.items()}
+    assert packages == {name: engine.package for name, engine in ENGINES.items()}
+
+
+@pytest.mark.parametrize("name", ENGINES)
+def test_an_engine_is_called_what_its_row_is_and_can_be_loaded(name: str) -> None:
+    assert ENGINES[name].name == name
+    assert callable(probes.engines.load(name))
+
+
+@pytest.mark.parametrize("name", ENGINES)
+@pytest.mark.parametrize("dtype", ["fp32", "bf16"])
+@pytest.mark.parametrize("optimizer", ["adamw", "muon"])
+def test_what_an_engine_keeps_is_positive_and_goes_somewhere(
+    name: str, dtype: str, optimizer: str
+) -> None:
+    asked = workload(name, dtype=dtype, optimizer=optimizer)
+    for build in builds(ENGINES[name]):
+        kept = engines.state_bytes(asked, build)
+        assert kept.device > 0
+        assert min(kept.weights, kept.gradients, kept.optimizer, kept.host, kept.passing) >= 0
+        assert (kept.host > 0) == (build.offload != "none")
+
+
+@pytest.mark.parametrize("name", ENGINES)
+def test_a_higher_stage_keeps_no_more_on_the_device(name: str) -> None:
+    kept = [engines.state_bytes(workload(name), b).device for b in builds(ENGINES[name])
+            if b.offload == "none"]  # fmt: skip
+    shared = kept[1:] if ENGINES[name].keeps_copies("fp32", 1) else kept
+    assert shared == sorted(shared, reverse=True)
+
+
+@pytest.mark.parametrize("name", ENGINES)
+@pytest.mark.parametrize("device_kind", ["cpu", "cuda"])
+def test_an_engines_config_is_plain_json(name: str, device_kind: str) -> None:
+    for build in builds(ENGINES[name]):
+        candidate = Candidate(
+            depth=2, seq_len=64, micro_batch=1, zero_stage=build.zero_stage, offload=build.offload
+        )
+        config = ENGINES[name].config(candidate, workload(name), device_kind)
+        assert json.loads(json.dumps(config)) == config
+        assert all(op.isidentifier() for op in ENGINES[name].ops(candidate, workload(name), "cpu"))
+
+
+@pytest.mark.parametrize("name", engines.NAMES)
+def test_an_engine_may_be_asked_for_with_each_of_its_stages(name: str) -> None:
+    for stage in engines.stages_of(name):
+        assert Options(engine=name, zero=(stage,)).zero == (stage,)
+        assert engines.engine_for(name, stage).name in ENGINES
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+@pytest.mark.parametrize("name", engines.NAMES)
+def test_what_is_searched_by_default_is_what_the_engine_has(
+    name: str, ranks: int, cpu: Device
+) -> None:
+    among = resolve(Options(engine=name, world_size=ranks), cpu, 2**34, 2)
+    assert {c.zero_stage for c in among.candidates} <= set(engines.stages_of(name))
+    assert {engines.engine_of(among.workload, c).name for c in among.candidates} <= ENGINES.keys()
+
+
+def test_best_json_may_name_every_engine() -> None:
+    assert load_schema()["$defs"]["config"]["properties"]["engine"]["enum"] == list(ENGINES)
+
+
+# Samplers.
+
+
+@pytest.mark.parametrize("name", SAMPLERS)
+def test_a_sampler_proposes_each_open_candidate_once(name: str) -> None:
+    if samplers.missing(name):
+        pytest.skip(f"needs {samplers.missing(name)}")
+    among = space(micro_batch=(1, 8))
+    sampler = samplers.make(name, among, Predictor(among, "cpu"), "flops", seed=3)
+    adapter, opened = Adapter(among, sampler), OpenCandidates(among)
+    optuna_study = optuna.create_study(sampler=adapter, direction="maximize")
+    asked = []
+    while opened.has():
+        one = adapter.ask(optuna_study, Ask(allowed=opened.places()))
+        opened.close(one.candidate)
+        optuna_study.tell(one.trial, float(one.candidate.tokens))
+        asked.append(one.candidate)
+    assert sorted(asked) == sorted(among.candidates)
+
+
+@pytest.mark.parametrize("name", SAMPLERS)
+def test_a_sampler_proposes_what_it_is_told_to(name: str) -> None:
+    if samplers.missing(name):
+        pytest.skip(f"needs {samplers.missing(name)}")
+    among = space(micro_batch=(1, 8))
+    sampler = samplers.make(name, among, Predictor(among, "cpu"), "flops", seed=3)
+    adapter, opened = Adapter(among, sampler), OpenCandidates(among)
+    optuna_study = optuna.create_study(sampler=adapter, direction="maximize")
+    for candidate in among.candidates[::3]:
+        ask = Ask(allowed=opened.places(), exactly=candidate)
+        assert adapter.ask(optuna_study, ask).candidate == candidate
+
+
+@pytest.mark.parametrize("name", SAMPLERS)
+def test_a_sampler_can_be_asked_for_by_its_name(name: str) -> None:
+    assert Options.from_texts({"sampler": name}).sampler == name
+
+
+# Exports.
+
+
+def best(engine: str, zero_stage: int) -> Best:
+    among = replace(space(), workload=replace(WORKLOAD, engine=engine))
+    found = record(Candidate(depth=2, seq_len=64, micro_batch=4, zero_stage=zero_stage))
+    choice = winner([found], among.workload, "flops")
+    assert choice is not None
+    return best_of(
+        choice, [found], among, "flops",
+        fingerprint={"kind": "cpu"}, environment={}, provenance={},
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("name", EXPORTS)
+def test_an_export_is_plain_json_or_nothing(name: str) -> None:
+    made = [EXPORTS[name](best(engine, ENGINES[engine].stages[-1])) for engine in ENGINES]
+    assert any(config is not None for config in made)
+    assert json.loads(json.dumps(made)) == made
+
+
+def test_deepspeeds_export_is_what_its_probes_were_built_from() -> None:
+    found = best("deepspeed", 2)
+    among = replace(WORKLOAD, engine="deepspeed")
+    probed = ENGINES["deepspeed"].config(found.config.candidate, among, "cpu")
+    assert exports(found) == {"deepspeed": probed}
+    assert exports(best("ddp", 0)) == {}
+
+
+# Commands.
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_a_command_is_where_its_row_says_and_says_what_it_does(
+    name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    module, _, function = COMMANDS[name].path.partition(":")
+    found = getattr(importlib.import_module(module), function)
+    assert inspect.getdoc(found) == COMMANDS[name].help
+    assert main([name, "--help"]) == 0
+    assert name in capsys.readouterr().out
+
+
+def test_a_command_has_nothing_to_do_with_the_options_of_a_study(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def show(*, what: str) -> Callable[[list[str], float], int]:
+        return lambda argv, started: 7 + len(what)
+
+    monkeypatch.setitem(vars(sys.modules[__name__]), "show", show)
+    monkeypatch.setitem(COMMANDS, "show", Row(f"{__name__}:show", "Show something."))
+    monkeypatch.setattr("autotune.commands.app.app", _make_app())
+    (tmp_path / "pyproject.toml").write_text("[tool.autotune]\ndepth = 2\n")
+    monkeypatch.chdir(tmp_path)
+    assert main(["show", "--what", "ab"]) == 9
+
+
+# Options.
+
+
+@pytest.mark.parametrize("name", FLAGS)
+def test_an_options_default_is_what_its_flag_makes_of_the_text_that_help_shows(name: str) -> None:
+    (declared,) = [each for each in fields(Options) if each.name == name]
+    assert declared.default is not MISSING
+    flag = FLAGS[name]
+    if flag.default is not None:
+        assert flag.read(flag.default, flag.name) == declared.default
+
+
+@pytest.mark.parametrize("name", FLAGS)
+def test_an_option_is_the_same_after_a_manifest(name: str) -> None:
+    examples = {
+        "budget_s": "90s", "ceiling": "0.3", "host_ceiling": "0.3", "capacity_bytes": "24GiB",
+        "device": "cuda:0,2", "allow_busy": "true", "world_size": "2", "model": "gpt",
+        "width": "128", "vocab_size": "512", "depth": "2,4", "seq_len": "64",
+        "micro_batch": "1:9:2", "engine": "deepspeed", "zero": "0,3", "offload": "none",
+        "checkpointing": "full,none", "dtype": "bf16", "optimizer": "muon",
+        "global_batch": "96tok", "objective": "samples_per_s",
+        "sampler": "tpe", "seed": "7", "trials": "9", "finals": "2", "out": "a folder",
+    }  # fmt: skip
+    asked = Options.from_texts({name: examples[name]})
+    again = Options.from_json(json.loads(json.dumps(asked.to_json())))
+    assert replace(again, out=asked.out) == asked

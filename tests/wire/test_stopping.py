@@ -1,0 +1,101 @@
+"""When warm-up and timing stop."""
+
+from __future__ import annotations
+
+import pytest
+
+from autotune.wire.stopping import Phase, Rule, Series, Steps
+
+RULE = Rule(
+    warmup_steps=3, warmup_tolerance=0.1, warmup_limit_s=10, timed_steps=5, half_width=0.02,
+    timed_limit_s=10,
+)  # fmt: skip
+
+
+def series(steps: list[float]) -> Series:
+    """Steps that ran whole."""
+    return Series(steps, sum(steps))
+
+
+@pytest.mark.parametrize(
+    ("steps", "over"),
+    [
+        ([1.0, 1.0], False),
+        ([9.0, 1.0, 1.0], True),
+        ([4.0, 2.0, 1.0], False),
+        ([4.0, 2.0, 1.0, 1.05], True),
+        ([5.0, 4.0, 3.0], True),
+    ],
+    ids=["too few", "steady", "still falling", "steady at last", "time is up"],
+)
+def test_warm_up_ends_when_steps_are_steady_or_time_is_up(steps: list[float], over: bool) -> None:
+    assert RULE.warmed(series(steps)) is over
+
+
+@pytest.mark.parametrize(
+    ("steps", "over"),
+    [
+        ([1.0] * 4, False),
+        ([1.0] * 5, True),
+        ([1.0, 1.2] * 3, False),
+        ([2.0, 2.4] * 3, True),
+    ],
+    ids=["too few", "known", "not known", "time is up"],
+)
+def test_timing_ends_when_the_median_is_known_or_time_is_up(
+    steps: list[float], over: bool
+) -> None:
+    assert RULE.settled(series(steps)) is over
+
+
+def test_the_time_limit_counts_what_ran_and_not_what_it_stands_for() -> None:
+    scaled = Series([1.0, 1.2] * 6, wall_s=0.1)  # a hundredth of each step ran
+    assert not RULE.settled(scaled)
+
+
+def test_nothing_is_hopeless_without_an_incumbent() -> None:
+    assert not RULE.hopeless(None, series([9.0] * 3), series([9.0] * 9))
+
+
+def test_nothing_is_hopeless_before_the_warm_up_stands() -> None:
+    assert not RULE.hopeless(1.0, series([9.0] * 2), series([]))
+
+
+def test_a_warm_up_far_too_slow_is_hopeless() -> None:
+    assert RULE.hopeless(1.0, series([9.0, 1.3, 1.3]), series([]))
+
+
+def test_a_warm_up_a_little_too_slow_is_given_a_chance() -> None:
+    assert not RULE.hopeless(1.0, series([9.0, 1.2, 1.2]), series([]))
+
+
+def test_timed_steps_whose_interval_lies_beyond_the_incumbent_are_hopeless() -> None:
+    assert RULE.hopeless(1.0, series([1.0] * 3), series([1.01] * 8))
+
+
+def test_timed_steps_whose_interval_reaches_the_incumbent_go_on() -> None:
+    assert not RULE.hopeless(1.0, series([1.0] * 3), series([0.9, 0.95] + [1.1] * 6))
+
+
+def walked(needed_step_s: float | None, warmup: list[float], timed: list[float]) -> Steps:
+    """Steps as a rank makes them, for as long as they are wanted."""
+    steps = Steps(RULE, needed_step_s)
+    for phase, made in ((Phase.WARMUP, warmup), (Phase.TIMED, timed)):
+        for step_s in made:
+            if steps.wanted(phase):
+                steps.add(phase, step_s, step_s)
+    return steps
+
+
+def test_no_step_is_made_that_is_not_wanted() -> None:
+    steps = walked(None, [9.0, 1.0, 1.0, 7.0], [1.0] * 30)
+    assert steps.warmup.step_s == [9.0, 1.0, 1.0]
+    assert len(steps.timed.step_s) == RULE.timed_steps
+    assert steps.step_s == steps.timed.step_s
+
+
+def test_steps_that_cannot_win_end_both_phases() -> None:
+    steps = walked(0.5, [9.0, 1.0, 1.0], [1.0] * 30)
+    assert steps.stopped_early
+    assert steps.timed.step_s == []
+    assert steps.step_s == [1.0, 1.0]  # the first one of a warm-up says nothing
