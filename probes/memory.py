@@ -100,14 +100,7 @@ class CpuMeter:
 
     def peaks(self) -> Peaks:
         peak = status_bytes("VmHWM")
-        return Peaks(
-            device_bytes=peak,
-            reserved_bytes=peak,
-            allocated_bytes=peak,
-            active_bytes=peak,
-            host_bytes=peak,
-            alloc_retries=0,
-        )
+        return Peaks.same(peak)
 
     def held_bytes(self) -> int:
         trim_heap()

@@ -137,7 +137,7 @@ class Cell:
 
 
 @dataclass(frozen=True)
-class Prediction:
+class PeakErrors:
     """How far measured peaks were from what was predicted just before, as shares of them."""
 
     peak_median_error: float | None
@@ -159,7 +159,7 @@ class Best:
     ties: tuple[Tie, ...]
     trials: dict[str, int]
     """Trials of the search by verdict, and the number of `FINALS`."""
-    prediction: Prediction | None = None
+    prediction: PeakErrors | None = None
     exports: dict[str, dict[str, Any]]
     """Name of a tool to its configuration, exactly as it was probed."""
     fingerprint: dict[str, Any]
@@ -242,7 +242,7 @@ def best_of(
     )
 
 
-def _prediction(records: Sequence[Record]) -> Prediction:
+def _prediction(records: Sequence[Record]) -> PeakErrors:
     errors = [
         abs(r.outcome.predicted_peak_bytes / r.outcome.measurement.peaks.device_bytes - 1)
         for r in records
@@ -250,7 +250,7 @@ def _prediction(records: Sequence[Record]) -> Prediction:
         and r.outcome.measurement is not None
         and r.outcome.predicted_peak_bytes is not None
     ]
-    return Prediction(statistics.median(errors) if errors else None, len(errors))
+    return PeakErrors(statistics.median(errors) if errors else None, len(errors))
 
 
 def _tie(record: Record, space: Space) -> Tie:

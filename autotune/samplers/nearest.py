@@ -25,8 +25,7 @@ class Nearest:
     round = 4
 
     def __init__(self, space: Space, base: BaseSampler) -> None:
-        self.base: BaseSampler | None = base
-        self._from = base
+        self.base = base
         self._distributions = distributions(space)
         self._points = np.array([self._point(params(c)) for c in space.candidates])
 
@@ -39,11 +38,11 @@ class Nearest:
         return None
 
     def _proposal(self, optuna_study: OptunaStudy, trial: FrozenTrial) -> dict[str, Any]:
-        relative = self._from.infer_relative_search_space(optuna_study, trial)
-        proposal = self._from.sample_relative(optuna_study, trial, relative)
+        relative = self.base.infer_relative_search_space(optuna_study, trial)
+        proposal = self.base.sample_relative(optuna_study, trial, relative)
         for name, distribution in self._distributions.items():
             if name not in proposal:
-                proposal[name] = self._from.sample_independent(
+                proposal[name] = self.base.sample_independent(
                     optuna_study, trial, name, distribution
                 )
         return proposal

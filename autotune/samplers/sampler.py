@@ -23,8 +23,11 @@ class Sampler(Protocol):
 
     round: int
     """Trials that a study had best ask for at once, in one build."""
-    base: BaseSampler | None
-    """One of Optuna's, which wants to be told of trials; None where there is none behind it."""
+
+    @property
+    def base(self) -> BaseSampler | None:
+        """One of Optuna's, which wants to be told of trials; None where none is behind it."""
+        ...
 
     def propose(self, ask: Ask, optuna_study: OptunaStudy, trial: FrozenTrial) -> int:
         """The place in the space of one of the candidates that `ask` allows."""

@@ -174,6 +174,12 @@ class Peaks:
     """Allocator retries in timed steps: more than 0 marks the candidate unstable."""
 
     @classmethod
+    def same(cls, size_bytes: int) -> Peaks:
+        """Where the process is the device: one size is that of all, and nothing is retried."""
+        sizes = {field.name: size_bytes for field in fields(cls)}
+        return cls(**sizes | {"alloc_retries": 0})
+
+    @classmethod
     def largest(cls, peaks: Sequence[Peaks]) -> Peaks:
         """Each field's largest in any of `peaks`."""
         names = [field.name for field in fields(cls)]
@@ -192,11 +198,11 @@ class Conditions:
     busy_cpu_s: float
     steal_cpu_s: float
     own_cpu_s: float
-    sm_clock_mhz: int | None
-    power_w: float | None
-    temperature_c: int | None
-    throttle_reasons: int | None
-    thermally_throttled: bool
+    sm_clock_mhz: int | None = None
+    power_w: float | None = None
+    temperature_c: int | None = None
+    throttle_reasons: int | None = None
+    thermally_throttled: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)

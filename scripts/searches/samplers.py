@@ -122,24 +122,12 @@ def ask_seconds(size: int = 10_000, told: int = 20) -> float:
 def _made_up(space: Space, candidate: Candidate) -> Outcome:
     step_s = 1e-3 * (candidate.tokens + 200)
     size = 2**20 * candidate.tokens
-    peaks = Peaks(
-        device_bytes=size,
-        reserved_bytes=size,
-        allocated_bytes=size,
-        active_bytes=size,
-        host_bytes=size,
-        alloc_retries=0,
-    )
+    peaks = Peaks.same(size)
     quiet = Conditions(
         interval_cpu_s=1.0,
         busy_cpu_s=1.0,
         steal_cpu_s=0.0,
         own_cpu_s=1.0,
-        sm_clock_mhz=None,
-        power_w=None,
-        temperature_c=None,
-        throttle_reasons=None,
-        thermally_throttled=False,
     )
     found = measurement(
         candidate, space.workload, Interval(step_s, step_s, step_s, 9),

@@ -68,14 +68,7 @@ class NoMeter:
     def sample(self) -> None: ...
 
     def peaks(self) -> Peaks:
-        return Peaks(
-            device_bytes=1,
-            reserved_bytes=1,
-            allocated_bytes=1,
-            active_bytes=1,
-            host_bytes=1,
-            alloc_retries=0,
-        )
+        return Peaks.same(1)
 
     def held_bytes(self) -> int:
         return 0

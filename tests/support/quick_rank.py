@@ -48,11 +48,6 @@ QUIET = Conditions(
     busy_cpu_s=9.0,
     steal_cpu_s=0.0,
     own_cpu_s=9.0,
-    sm_clock_mhz=None,
-    power_w=None,
-    temperature_c=None,
-    throttle_reasons=None,
-    thermally_throttled=False,
 )
 
 
@@ -69,14 +64,7 @@ def peak_bytes(depth: int, tokens: int, checkpointing: str) -> int:
 
 
 def peaks(size: int) -> Peaks:
-    return Peaks(
-        device_bytes=size,
-        reserved_bytes=size,
-        allocated_bytes=size,
-        active_bytes=size,
-        host_bytes=size,
-        alloc_retries=0,
-    )
+    return Peaks.same(size)
 
 
 def serve(rank: rank_main.Rank) -> None:

@@ -21,11 +21,6 @@ CALM = Conditions(
     busy_cpu_s=1.0,
     steal_cpu_s=0.0,
     own_cpu_s=1.0,
-    sm_clock_mhz=None,
-    power_w=None,
-    temperature_c=None,
-    throttle_reasons=None,
-    thermally_throttled=False,
 )
 
 
@@ -69,14 +64,7 @@ def row(
         timed_s=overhead * sum(timed),
         stopped_early=False,
         loss=1.5,
-        peaks=Peaks(
-            device_bytes=size,
-            reserved_bytes=size,
-            allocated_bytes=size,
-            active_bytes=size,
-            host_bytes=size,
-            alloc_retries=0,
-        ),
+        peaks=Peaks.same(size),
         state_bytes=2 * MIB,
         conditions=conditions,
     )

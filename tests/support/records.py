@@ -29,11 +29,6 @@ QUIET = Conditions(
     busy_cpu_s=9.0,
     steal_cpu_s=0.0,
     own_cpu_s=9.0,
-    sm_clock_mhz=None,
-    power_w=None,
-    temperature_c=None,
-    throttle_reasons=None,
-    thermally_throttled=False,
 )
 
 

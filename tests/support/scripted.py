@@ -13,29 +13,11 @@ from autotune.space.candidate import Build, Candidate
 from autotune.space.space import Space
 from autotune.wire.messages import Conditions, Peaks, Report
 from autotune.wire.stopping import Phase
-
-QUIET = Conditions(
-    interval_cpu_s=10.0,
-    busy_cpu_s=9.0,
-    steal_cpu_s=0.0,
-    own_cpu_s=9.0,
-    sm_clock_mhz=None,
-    power_w=None,
-    temperature_c=None,
-    throttle_reasons=None,
-    thermally_throttled=False,
-)
+from tests.support.records import QUIET
 
 
 def report(step_s: float, peak_bytes: int, conditions: Conditions = QUIET) -> Report:
-    peaks = Peaks(
-        device_bytes=peak_bytes,
-        reserved_bytes=peak_bytes,
-        allocated_bytes=peak_bytes,
-        active_bytes=peak_bytes,
-        host_bytes=peak_bytes,
-        alloc_retries=0,
-    )
+    peaks = Peaks.same(peak_bytes)
     steps = [step_s] * 6
     return Report(
         number=0,

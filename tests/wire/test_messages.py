@@ -38,11 +38,6 @@ ON_CPU = wire.Conditions(
     busy_cpu_s=1.5,
     steal_cpu_s=0.25,
     own_cpu_s=1.25,
-    sm_clock_mhz=None,
-    power_w=None,
-    temperature_c=None,
-    throttle_reasons=None,
-    thermally_throttled=False,
 )
 RULE = Rule(
     warmup_steps=3,
