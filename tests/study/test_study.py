@@ -20,8 +20,8 @@ from autotune.space.space import Space
 from autotune.study.prober import ATTEMPTS, rule_for
 from autotune.study.search import first_candidate
 from autotune.wire.messages import Peaks
-from tests.support.records import MIB, space, with_offload
-from tests.support.scripted import QUIET, ok
+from tests.support.records import MIB, QUIET, space, with_offload
+from tests.support.scripted import ok
 from tests.support.studies import Run, saturating
 
 SPACE = space()

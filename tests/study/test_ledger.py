@@ -1,0 +1,74 @@
+"""What follows from records."""
+
+from __future__ import annotations
+
+import pytest
+
+from autotune.outcome import Verdict
+from autotune.predict.predictor import Predictor
+from autotune.space.candidate import Candidate
+from autotune.study.ledger import FRAGILE_BREAKS, Ledger
+from tests.support.records import record, space
+
+SPACE = space()
+SMALL = Candidate(depth=2, seq_len=64, micro_batch=2)
+LARGE = Candidate(depth=4, seq_len=128, micro_batch=8)
+
+
+@pytest.fixture
+def ledger() -> Ledger:
+    return Ledger(SPACE, "flops", Predictor(SPACE, "cpu"))
+
+
+def test_the_incumbent_is_the_best_that_was_measured_to_the_end(ledger: Ledger) -> None:
+    slow = record(SMALL, tokens_per_s=100)
+    for one in (slow, record(LARGE, Verdict.PRUNED, tokens_per_s=900)):
+        ledger.add(one)
+    assert ledger.incumbent is slow
+
+
+def test_finals_change_no_incumbent(ledger: Ledger) -> None:
+    searched = record(SMALL, tokens_per_s=100)
+    ledger.add(searched)
+    ledger.add(record(SMALL, purpose="final", tokens_per_s=999))
+    assert ledger.incumbent is searched
+    assert len(ledger.finals_of(SMALL)) == 1
+
+
+def test_what_does_not_fit_settles_all_that_need_no_less(ledger: Ledger) -> None:
+    lost = record(SMALL, Verdict.OOM)
+    ledger.add(lost)
+    settled = ledger.settle(lost)
+    assert {r.candidate for r in settled} == {c for c in SPACE.candidates if c.covers(SMALL)}
+    assert ledger.witness(LARGE) is lost
+    assert ledger.nothing_fits_yet
+    assert not any(c.covers(SMALL) for c in ledger.opened)
+
+
+def test_a_build_that_breaks_too_often_is_avoided(ledger: Ledger) -> None:
+    for number in range(FRAGILE_BREAKS):
+        assert not ledger.opened.avoids(SMALL)
+        broken = record(SMALL, Verdict.CRASHED, number=number)
+        ledger.add(broken)
+        assert ledger.settle(broken) == []
+    assert ledger.opened.avoids(SMALL)
+    assert not ledger.opened.avoids(LARGE)
+
+
+def test_what_reaches_the_incumbents_interval_is_not_too_slow(ledger: Ledger) -> None:
+    assert ledger.needed_step_s(SMALL) is None
+    found = record(SMALL, tokens_per_s=100, noise=0.1)
+    ledger.add(found)
+    needed_s = ledger.needed_step_s(SMALL)
+    assert needed_s == pytest.approx(found.measured.step.high)
+
+
+def test_probes_are_those_that_came_to_something(ledger: Ledger) -> None:
+    for one in (record(SMALL), record(LARGE, Verdict.SKIPPED), record(SMALL, purpose="final")):
+        ledger.add(one)
+    assert ledger.probed == 1
+
+
+def test_a_trial_sharpens_what_is_predicted(ledger: Ledger) -> None:
+    ledger.add(record(SMALL, peak_mib=2000))
+    assert ledger.predictor.peak(SMALL).bytes == pytest.approx(2000 * 2**20, rel=0.05)
