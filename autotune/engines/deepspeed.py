@@ -74,6 +74,8 @@ class DeepSpeed(Engine):
             "zero_optimization": _zero(candidate, workload, device_kind),
             "steps_per_print": _NEVER,
             "wall_clock_breakdown": False,
+            # They would wait for the device twice a micro-step.
+            "timers": {"throughput": {"enabled": False}},
         }
 
     def ops(self, candidate: Candidate, workload: Workload, device_kind: str) -> set[str]:
@@ -99,6 +101,8 @@ def _optimizer(candidate: Candidate, workload: Workload, device_kind: str) -> di
             "type": "Muon",
             "params": adam | {"muon_lr": MUON_LEARNING_RATE, "adam_lr": LEARNING_RATE},
         }
+    if device_kind == "cuda" and adam["torch_adam"]:
+        adam["fused"] = True  # one kernel for all parameters
     return {"type": "AdamW", "params": adam | {"lr": LEARNING_RATE}}
 
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import deepspeed
 import torch
+from deepspeed.accelerator import get_accelerator
 from torch import Tensor
 
 from autotune.wire.messages import Start
@@ -36,6 +37,8 @@ class DeepSpeedEngine:
             # What uses those buffers takes a minute to compile. DeepSpeed does without it where
             # it is not compatible.
             deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
+        else:
+            free_memory_from_torch(get_accelerator())
         deepspeed.init_distributed()  # finds the process group that is there
         self._family = family(start.model.name)
         with _own_reasons():
@@ -67,6 +70,20 @@ class DeepSpeedEngine:
 
     def update(self) -> None:
         self._engine.step()
+
+
+def free_memory_from_torch(accelerator: Any) -> None:
+    """Have DeepSpeed ask torch for a device's free memory.
+
+    Its own way takes what CUDA_VISIBLE_DEVICES holds for integers, and ranks have UUIDs there.
+    Stages 1 and 2 ask while they are built (`available_memory` of its cuda_accelerator.py).
+    """
+
+    def available_memory(device_index: int | None = None) -> int:
+        free_bytes, _ = torch.cuda.mem_get_info(device_index)
+        return free_bytes
+
+    accelerator.available_memory = available_memory
 
 
 @contextmanager

@@ -91,5 +91,23 @@ def test_an_optimizer_beside_a_gpu_is_deepspeeds_own_and_otherwise_torchs() -> N
     assert torch_adam(EVERY[0], "cuda")
 
 
+def test_torchs_adam_is_fused_beside_a_gpu_alone() -> None:
+    def params(candidate: Candidate, device_kind: str, **workload: Any) -> dict[str, Any]:
+        found: dict[str, Any] = of(candidate, device_kind, **workload)["optimizer"]["params"]
+        return found
+
+    moved = Candidate(depth=12, seq_len=1024, micro_batch=8, zero_stage=2, offload="optimizer")
+    assert params(EVERY[0], "cuda")["fused"] is True
+    assert "fused" not in params(EVERY[0], "cpu")
+    assert "fused" not in params(moved, "cuda")
+    assert "fused" not in params(EVERY[0], "cuda", optimizer="muon")
+
+
+def test_no_timer_waits_for_the_device() -> None:
+    from deepspeed.utils.config import get_timers_config
+
+    assert get_timers_config(of(EVERY[0])).enabled is False
+
+
 def test_muon_does_not_scatter_its_gradients() -> None:
     assert of(EVERY[3], optimizer="muon")["zero_optimization"]["reduce_scatter"] is False
