@@ -26,6 +26,9 @@ _DEVICE_MEMORY = re.compile(
     r"|Triton Error \[CUDA\]: out of memory"
     r"|CUBLAS_STATUS_ALLOC_FAILED|CUDNN_STATUS_ALLOC_FAILED"
     r"|(?:Cuda|CUDA) failure (?:\d+ )?'out of memory'"
+    # Torch's own report of an out-of-memory asks NVML who holds what, and containers and MIG may
+    # not let it (CUDACachingAllocator.cpp).
+    r"|NVML_SUCCESS == r INTERNAL ASSERT FAILED.*CUDACachingAllocator"
 )
 _HOST_MEMORY = re.compile(
     r"DefaultCPUAllocator: (?:can't allocate|not enough) memory|std::bad_alloc"
@@ -54,7 +57,7 @@ def _cause(error: BaseException, device_kind: str) -> Cause:
     # On the CPU the process is the device, so what the host cannot give is the device's OOM.
     host: Cause = "oom" if device_kind == "cpu" else "host_oom"
     if isinstance(error, torch.OutOfMemoryError):
-        return "oom"
+        return host if _was_pinning(error) else "oom"
     if isinstance(error, MemoryError):
         return host
     if isinstance(error, OSError) and error.errno == errno.ENOMEM:
@@ -63,7 +66,7 @@ def _cause(error: BaseException, device_kind: str) -> Cause:
         return "unsupported"
     if isinstance(error, RuntimeError):
         if _DEVICE_MEMORY.search(str(error)):
-            return "oom"
+            return host if _was_pinning(error) else "oom"
         if _HOST_MEMORY.search(str(error)):
             return host
         if _UNSUPPORTED.search(str(error)):
@@ -71,6 +74,12 @@ def _cause(error: BaseException, device_kind: str) -> Cause:
     if error.__cause__ is not None:
         return _cause(error.__cause__, device_kind)
     return "crashed"
+
+
+def _was_pinning(error: BaseException) -> bool:
+    """Whether `error` came of page-locking host memory: CUDA has one text for that and its own."""
+    frames = traceback.extract_tb(error.__traceback__)
+    return bool(frames) and any("pin_memory" in (text or "") for text in frames[-1][2:4])
 
 
 def _requested_bytes(text: str) -> int | None:

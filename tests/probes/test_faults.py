@@ -25,6 +25,10 @@ def cause(error: BaseException, device_kind: str = "cuda") -> str:
         RuntimeError("Triton Error [CUDA]: out of memory"),
         RuntimeError("cuDNN error: CUDNN_STATUS_ALLOC_FAILED"),
         RuntimeError("NCCL error ...: Cuda failure 2 'out of memory'"),
+        RuntimeError(
+            'NVML_SUCCESS == r INTERNAL ASSERT FAILED at "/c10/cuda/CUDACachingAllocator.cpp":11,'
+            " please report a bug to PyTorch."
+        ),
     ],
 )
 def test_what_cuda_libraries_say_of_memory_is_an_oom(error: Exception) -> None:
@@ -93,3 +97,12 @@ def test_the_failed_allocation_says_how_much_it_asked_for() -> None:
     with pytest.raises(RuntimeError, match="allocate memory") as caught:
         torch.ones(2**50)
     assert fault(caught.value, Phase.TIMED, "cpu", None).requested_bytes == 2**52
+
+
+def test_memory_that_cannot_be_pinned_is_the_hosts() -> None:
+    def pin_memory() -> None:
+        raise RuntimeError("CUDA error: out of memory")
+
+    with pytest.raises(RuntimeError) as raised:
+        pin_memory()
+    assert cause(raised.value) == "host_oom"
