@@ -14,11 +14,11 @@ from autotune.wire.messages import Conditions
 
 _BUSY = (0, 1, 2, 5, 6)  # user, nice, system, irq, softirq of a /proc/stat line
 _STEAL = 7
-# The card slowed down because it was hot; a power cap is its normal working point.
-_THERMAL = (
+# The card slowed down because it was hot. A power cap is its normal working point, and HwSlowdown
+# is also set for a power brake and in changes of the P-state (nvml.h).
+THERMAL = (
     pynvml.nvmlClocksThrottleReasonSwThermalSlowdown
     | pynvml.nvmlClocksThrottleReasonHwThermalSlowdown
-    | pynvml.nvmlClocksThrottleReasonHwSlowdown
 )
 
 
@@ -70,7 +70,7 @@ class Watch:
             power_w=max(self._powers_w, default=None),
             temperature_c=max(self._temperatures_c, default=None),
             throttle_reasons=None if self._handle is None else self._reasons,
-            thermally_throttled=bool(self._reasons & _THERMAL),
+            thermally_throttled=bool(self._reasons & THERMAL),
         )
 
     def _cpu_times(self) -> _CpuTimes:

@@ -66,6 +66,8 @@ class Prober:
         self._runner = runner
         self._starts_s: list[float] = []
         self._group_probe_s = 0.0
+        self._heat_is_normal = False
+        """Whether a probe ran hot as often as it was tried: then repeating helps none."""
 
     @property
     def start_s(self) -> float:
@@ -108,6 +110,7 @@ class Prober:
             elif not self._disturbed(outcome) or self._clock.elapsed_s() + took_s > until_s:
                 break
         assert outcome is not None
+        self._heat_is_normal |= attempt == ATTEMPTS and self._hot(outcome)
         return replace(
             outcome,
             started_s=started_s,
@@ -133,7 +136,12 @@ class Prober:
         if found is None or outcome.verdict.bounds_memory:
             return False
         busy = found.disturbed_share > DISTURBED_SHARE[self._device_kind]
-        return busy or found.conditions.thermally_throttled
+        return busy or (self._hot(outcome) and not self._heat_is_normal)
+
+    @staticmethod
+    def _hot(outcome: Outcome) -> bool:
+        found = outcome.measurement
+        return found is not None and found.conditions.thermally_throttled
 
     def _outcome(self, job: Job, result: Result) -> Outcome:
         """What `result` means under this study's limits."""

@@ -225,6 +225,17 @@ def test_a_disturbed_timing_is_measured_again_and_the_calmest_is_kept(
     assert record.outcome.measurement.step.median == 0.1
 
 
+def test_where_heat_is_the_norm_repeating_stops(run: Callable[..., Run]) -> None:
+    def hot(job: Job) -> Result:
+        result = saturating(job)
+        assert result.report is not None
+        conditions = replace(QUIET, thermally_throttled=True)
+        return replace(result, report=replace(result.report, conditions=conditions))
+
+    attempts = [r.outcome.attempts for r in run(hot, trials=3, finals=1).told]
+    assert attempts == [ATTEMPTS, 1, 1, 1, 1]
+
+
 def test_a_quiet_timing_is_measured_once(run: Callable[..., Run]) -> None:
     assert run(trials=1).told[0].outcome.attempts == 1
 
