@@ -64,8 +64,9 @@ class CudaDevice:
         self.infos = tuple(_info(index, unit) for index, unit in enumerate(units))
 
     def in_use_bytes(self) -> tuple[int, ...]:
-        """What torch.cuda.device_memory_used reports, too: the driver's share is included."""
-        return tuple(int(nvml.nvmlDeviceGetMemoryInfo(u.handle).used) for u in self._units)
+        """What processes hold, without what the driver keeps for itself, where NVML tells them
+        apart (its second version of the question)."""
+        return tuple(_used_bytes(unit) for unit in self._units)
 
     def other_processes(self) -> tuple[BusyProcess, ...]:
         """Processes with a compute or graphics context, each once a device; 0 bytes if unknown."""
@@ -146,9 +147,22 @@ def _spec(positions: Iterable[int]) -> str:
 
 
 def _gpus() -> list[Gpu]:
-    """All GPUs that NVML sees, in PCI order."""
-    handles = [nvml.nvmlDeviceGetHandleByIndex(i) for i in range(nvml.nvmlDeviceGetCount())]
-    return [Gpu(_text(nvml.nvmlDeviceGetUUID(handle)), _units(handle)) for handle in handles]
+    """All GPUs that NVML lets us open, in PCI order.
+
+    Raises:
+        NVMLError: there are some, and it opens none of them.
+    """
+    found: list[Gpu] = []
+    refused: list[nvml.NVMLError] = []
+    for index in range(nvml.nvmlDeviceGetCount()):
+        try:
+            handle = nvml.nvmlDeviceGetHandleByIndex(index)
+            found.append(Gpu(_text(nvml.nvmlDeviceGetUUID(handle)), _units(handle)))
+        except nvml.NVMLError as error:  # not ours, or fallen off the bus
+            refused.append(error)
+    if refused and not found:
+        raise refused[0]
+    return found
 
 
 def _units(gpu: Any) -> tuple[Unit, ...]:
@@ -223,6 +237,13 @@ def _info(index: int, unit: Unit) -> DeviceInfo:
 def _ecc(unit: Unit) -> bool | None:
     mode = _ask(nvml.nvmlDeviceGetEccMode, unit.gpu)  # [current, pending]
     return None if mode is None else bool(mode[0])
+
+
+def _used_bytes(unit: Unit) -> int:
+    try:
+        return int(nvml.nvmlDeviceGetMemoryInfo(unit.handle, version=nvml.nvmlMemory_v2).used)
+    except nvml.NVMLError:  # a driver that knows the first version alone
+        return int(nvml.nvmlDeviceGetMemoryInfo(unit.handle).used)
 
 
 def _used_bytes_by_pid(unit: Unit) -> dict[int, int]:

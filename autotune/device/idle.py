@@ -7,14 +7,16 @@ from autotune.errors import UsageError
 from autotune.units import gib
 
 BUSY_SHARE = 0.05
-"""Share of a device's capacity that others may hold before a study refuses to start on it."""
+BUSY_BYTES = 2 * 2**30
+"""Others may hold the larger of this share of a device and of so much before a study refuses to
+start on it: a desktop takes 6 % of a small card."""
 
 
 def check_idle(device: Device, allow_busy: bool) -> None:
     """Refuse a device that somebody else uses: neither its memory nor its time would be ours.
 
     Raises:
-        UsageError: others hold more than `BUSY_SHARE` of a chosen device, and `allow_busy` is off.
+        UsageError: others hold more of a chosen device than they may, and `allow_busy` is off.
     """
     if allow_busy:
         return
@@ -31,7 +33,7 @@ def check_idle(device: Device, allow_busy: bool) -> None:
 
 def _holders(info: DeviceInfo, theirs: list[BusyProcess], in_use_bytes: int) -> str:
     """Who holds more of a device than others may, in words; empty if nobody does."""
-    limit_bytes = BUSY_SHARE * info.capacity_bytes
+    limit_bytes = max(BUSY_SHARE * info.capacity_bytes, BUSY_BYTES)
     named_bytes = sum(process.used_bytes for process in theirs)
     if named_bytes > limit_bytes:
         largest = max(theirs, key=lambda process: process.used_bytes)

@@ -399,3 +399,31 @@ def test_the_driver_s_own_share_is_not_somebody_s(install: Install) -> None:
 def test_a_busy_device_is_taken_where_that_is_allowed(install: Install) -> None:
     install(busy(50 * GIB))
     check_idle(open_device("cuda"), allow_busy=True)
+
+
+def test_what_the_driver_keeps_for_itself_is_nobodys_use(install: Install) -> None:
+    install(FakeGpu(uuid=A, used=GIB, driver=8 * GIB))
+    device = open_device("cuda")
+    assert device.in_use_bytes() == (GIB,)
+    check_idle(device, allow_busy=False)
+
+
+def test_an_old_driver_counts_its_own_share(install: Install) -> None:
+    install(FakeGpu(uuid=A, used=GIB, driver=GIB, old_driver=True))
+    assert open_device("cuda").in_use_bytes() == (2 * GIB,)
+
+
+def test_a_desktop_on_a_small_card_is_no_reason_to_refuse(install: Install) -> None:
+    install(FakeGpu(uuid=A, total=16 * GIB, used=GIB + GIB // 2))
+    check_idle(open_device("cuda"), allow_busy=False)
+
+
+def test_a_gpu_that_may_not_be_opened_is_left_out(install: Install) -> None:
+    install(FakeGpu(uuid=B, closed=True), FakeGpu(uuid=A))
+    assert uuids(open_device("cuda")) == [A]
+
+
+def test_gpus_of_which_none_may_be_opened_are_a_reason(install: Install) -> None:
+    install(FakeGpu(uuid=A, closed=True), FakeGpu(uuid=B, closed=True))
+    with pytest.raises(UsageError, match="NVML is not available: Insufficient Permissions"):
+        open_device("cuda")

@@ -31,6 +31,11 @@ class FakeGpu:
     name: str = "NVIDIA H200"
     total: int = 140 * GIB
     used: int = 0
+    driver: int = 0
+    """What the driver keeps for itself: the first version of NVML's answer counts it as used."""
+    old_driver: bool = False
+    closed: bool = False
+    """NVML refuses to open it."""
     capability: tuple[int, int] = (9, 0)
     compute: list[FakeProcess] = field(default_factory=list)
     graphics: list[FakeProcess] = field(default_factory=list)
@@ -63,6 +68,8 @@ class FakeNvml:
         return len(self.gpus)
 
     def nvmlDeviceGetHandleByIndex(self, index: int) -> FakeGpu:  # noqa: N802
+        if self.gpus[index].closed:
+            raise pynvml.NVMLError(pynvml.NVML_ERROR_NO_PERMISSION)
         return self.gpus[index]
 
     def nvmlDeviceGetUUID(self, gpu: FakeGpu) -> str | bytes:  # noqa: N802
@@ -77,8 +84,15 @@ class FakeNvml:
     def nvmlSystemGetCudaDriverVersion(self) -> int:  # noqa: N802
         return self.cuda_version
 
-    def nvmlDeviceGetMemoryInfo(self, gpu: FakeGpu) -> SimpleNamespace:  # noqa: N802
-        return SimpleNamespace(total=gpu.total, used=gpu.used, free=gpu.total - gpu.used)
+    nvmlMemory_v2 = pynvml.nvmlMemory_v2  # noqa: N815
+
+    def nvmlDeviceGetMemoryInfo(  # noqa: N802
+        self, gpu: FakeGpu, version: int | None = None
+    ) -> SimpleNamespace:
+        if version is not None and gpu.old_driver:
+            raise pynvml.NVMLError(pynvml.NVML_ERROR_FUNCTION_NOT_FOUND)
+        used = gpu.used + (gpu.driver if version is None else 0)
+        return SimpleNamespace(total=gpu.total, used=used, free=gpu.total - used)
 
     def nvmlDeviceGetCudaComputeCapability(self, gpu: FakeGpu) -> tuple[int, int]:  # noqa: N802
         return gpu.capability
