@@ -111,7 +111,14 @@ def _cut_middle(log: Path) -> None:
 
 
 # Ranks of one machine meet on its loopback; looking the host's name up can fail in a container.
-_LOOPBACK = {"GLOO_SOCKET_IFNAME": "lo"} if sys.platform == "linux" else {}
+_LOOPBACK = (
+    {
+        "GLOO_SOCKET_IFNAME": "lo",
+        "NCCL_SOCKET_IFNAME": os.environ.get("NCCL_SOCKET_IFNAME", "lo"),
+    }
+    if sys.platform == "linux"
+    else {}
+)
 
 
 def _paths() -> dict[str, str]:

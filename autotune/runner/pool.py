@@ -68,6 +68,8 @@ STOP_GRACE_S = 1.0
 POLL_S = 0.1
 BASELINE_SLACK_BYTES = 64 * 2**20
 BASELINE_WAIT_S = 20.0
+FLAT_S = 0.5
+"""Device memory that does not change for so long is not on its way back any more."""
 
 
 class RankProcess(Protocol):
@@ -451,12 +453,18 @@ class Pool:
         assert self._group is not None
         group, self._group = self._group, None
         group.end(politely=politely)
-        deadline = min(until, time.monotonic() + BASELINE_WAIT_S)
-        while (over := self._over_baseline_bytes()) > BASELINE_SLACK_BYTES:
-            if time.monotonic() > deadline:
-                self._note(f"device memory is {gib(over)} over its baseline after a group's end")
+        began = time.monotonic()
+        deadline = min(until, began + BASELINE_WAIT_S)
+        last, changed = self._over_baseline_bytes(), began
+        while last > BASELINE_SLACK_BYTES:
+            now = time.monotonic()
+            if now > deadline or now - changed > FLAT_S:
+                self._note(f"device memory is {gib(last)} over its baseline after a group's end")
                 return
             time.sleep(POLL_S)
+            over = self._over_baseline_bytes()
+            if over != last:
+                last, changed = over, time.monotonic()
 
     def _over_baseline_bytes(self) -> int:
         now = self._device.in_use_bytes()

@@ -21,7 +21,7 @@ from autotune.engines.deepspeed import DeepSpeed
 from autotune.outcome import Verdict
 from autotune.runner import Job, StopRequestedError, local, ops, pool
 from autotune.wire.stopping import Phase
-from tests.support.pools import MIB, RULE, SMALL, Gpu, Started, ranks
+from tests.support.pools import MIB, RULE, SMALL, Cpu, Gpu, Started, ranks
 from tests.support.programs import FAULTY_RANK, ROOT, TESTS
 from tests.support.scripted import report
 
@@ -280,6 +280,30 @@ def test_an_op_is_waited_for_half_of_the_time_and_what_needs_it_is_unsupported_t
         " give more --budget"
     )
     assert not ranks()
+
+
+class Leaking(Cpu):
+    """Ranks give device memory back in some steps, and not all of it."""
+
+    kind = "cuda"
+    held = (0, 3 * 2**30, 2 * 2**30, 2**30, 2**30)
+
+    def __init__(self) -> None:
+        self._asked = iter([*self.held, *[2**30] * 1000])
+
+    def in_use_bytes(self) -> tuple[int, ...]:
+        return (next(self._asked),)
+
+
+def test_memory_that_does_not_come_back_is_waited_for_while_it_changes(
+    start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(local, "WORKER", [sys.executable, "-c", ""])
+    group = start(device=Leaking)
+    began = time.monotonic()
+    assert group.run(replace(SMALL)).verdict is Verdict.CRASHED
+    assert group.notes == ["device memory is 1.00 GiB over its baseline after a group's end"]
+    assert time.monotonic() - began < pool.BASELINE_WAIT_S
 
 
 def test_a_wish_to_stop_ends_the_loading_of_ops(
