@@ -116,6 +116,7 @@ tune.__signature__ = _signature()  # type: ignore[attr-defined]
 
 
 def _begin(asked: Tune, argv: list[str], started: float) -> int:
+    from autotune.device import overlooked
     from autotune.device.idle import check_idle
     from autotune.folder.manifest import manifest_of
     from autotune.report.plan import print_plan
@@ -131,6 +132,8 @@ def _begin(asked: Tune, argv: list[str], started: float) -> int:
         print_plan(space, first_candidate(options, space, device.kind))
         return ExitCode.FOUND
     check_idle(device, options.allow_busy)
+    if warning := overlooked(device):
+        complain(warning)
     folder = create_folder(options.out or default_folder(options.model, device.kind))
     with hold(folder):
         refuse_used_folder(folder)  # another study may have come before

@@ -7,9 +7,13 @@ Neither creates a CUDA context or imports torch.
 from __future__ import annotations
 
 import re
+from pathlib import Path
 
 from autotune.device.device import Device
 from autotune.errors import UsageError
+
+AUTO = "auto: "
+"""How the reason of a device begins that nobody named."""
 
 
 def open_device(spec: str) -> Device:
@@ -33,9 +37,20 @@ def open_device(spec: str) -> Device:
     from autotune.device.cuda import NoCuda, open_cuda
 
     positions = None if match[1] is None else [int(part) for part in match[1].split(",")]
-    device = open_cuda(positions, why="--device" if spec != "auto" else "auto: NVML sees CUDA")
+    device = open_cuda(positions, why="--device" if spec != "auto" else f"{AUTO}NVML sees CUDA")
     if not isinstance(device, NoCuda):
         return device
     if spec == "auto":
-        return CpuDevice(f"auto: {device.reason}")
+        return CpuDevice(f"{AUTO}{device.reason}")
     raise UsageError(f"--device {spec}: {device.reason}; use --device {device.instead}")
+
+
+def overlooked(device: Device, dev: Path = Path("/dev")) -> str:
+    """What to say where "auto" came to the CPU though there is an NVIDIA device; else nothing."""
+    nodes = [*dev.glob("nvidia[0-9]*"), *dev.glob("dxg")]
+    if device.kind != "cpu" or not device.why.startswith(AUTO) or not nodes:
+        return ""
+    return (
+        f"{nodes[0]} is there, but {device.why.removeprefix(AUTO)}: training on the CPU. See what"
+        " nvidia-smi says, or write --device cpu if that is meant"
+    )

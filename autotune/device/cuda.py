@@ -274,6 +274,7 @@ def _ask(function: Callable[..., Any], *arguments: Any) -> Any:
         nvml.NVMLError_NotFound,
         nvml.NVMLError_FunctionNotFound,
         nvml.NVMLError_NoPermission,
+        nvml.NVMLError_Unknown,  # what WSL2 says of questions that it does not know
     ):
         return None
 

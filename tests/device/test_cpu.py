@@ -8,7 +8,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from autotune.device import open_device
+from autotune.device import open_device, overlooked
 from autotune.device.cpu import CpuDevice, cores, host_memory_bytes, host_oom_kills
 from autotune.device.idle import check_idle
 
@@ -242,3 +242,16 @@ def test_the_cpu_is_never_too_busy_to_start(machine: Machine) -> None:
 def test_this_machine_can_be_opened() -> None:
     (info,) = open_device("cpu").infos
     assert 0 < info.capacity_bytes <= psutil.virtual_memory().total
+
+
+@pytest.mark.parametrize("node", ["nvidia0", "dxg"])
+def test_a_gpu_that_auto_could_not_use_is_not_passed_over_in_silence(
+    node: str, tmp_path: Path
+) -> None:
+    by_itself = CpuDevice("auto: NVML is not available: Driver Not Loaded")
+    assert overlooked(by_itself, tmp_path) == ""
+    (tmp_path / node).touch()
+    said = overlooked(by_itself, tmp_path)
+    assert said.startswith(f"{tmp_path / node} is there, but NVML is not available: Driver Not")
+    assert "--device cpu" in said
+    assert overlooked(CpuDevice("--device"), tmp_path) == ""

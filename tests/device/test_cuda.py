@@ -427,3 +427,17 @@ def test_gpus_of_which_none_may_be_opened_are_a_reason(install: Install) -> None
     install(FakeGpu(uuid=A, closed=True), FakeGpu(uuid=B, closed=True))
     with pytest.raises(UsageError, match="NVML is not available: Insufficient Permissions"):
         open_device("cuda")
+
+
+def test_a_question_that_a_driver_knows_nothing_of_has_no_answer(
+    install: Install, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def unknown(*_: object) -> NoReturn:
+        raise pynvml.NVMLError(pynvml.NVML_ERROR_UNKNOWN)
+
+    nvml = install(FakeGpu(uuid=A))
+    monkeypatch.setattr(nvml, "nvmlDeviceGetComputeRunningProcesses", unknown)
+    monkeypatch.setattr(nvml, "nvmlDeviceGetEccMode", unknown)
+    device = open_device("cuda")
+    assert device.other_processes() == ()
+    assert device.fingerprint()["devices"][0]["ecc"] is None
