@@ -85,6 +85,8 @@ def _scalar(cls: type[Any], name: str, hint: Any, value: Any) -> Any:
     if get_origin(hint) is Literal:
         if isinstance(value, str) and value in get_args(hint):
             return value
+    elif get_origin(hint) is not None:
+        pass  # a list or dict was declared, and this is none
     elif issubclass(hint, StrEnum):
         if isinstance(value, str) and value in list(hint):
             return hint(value)
