@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -13,6 +14,11 @@ from autotune.device.device import BusyProcess, DeviceInfo
 # No test depends on the machine's speed, or tries other examples than the last time.
 settings.register_profile("steady", deadline=None, derandomize=True)
 settings.load_profile("steady")
+
+# What a shell starts in the background, or nohup, ignores signals; studies would inherit that.
+for number in (signal.SIGINT, signal.SIGHUP):
+    if signal.getsignal(number) is signal.SIG_IGN:
+        signal.signal(number, signal.default_int_handler)
 
 
 @dataclass
