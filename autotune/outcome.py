@@ -132,23 +132,19 @@ class Record:
     def settles(self, candidate: Candidate) -> bool:
         """Whether what was found here says how `candidate` would end.
 
-        It does if that needs no less memory than this, which did not fit, or if it is of a build
-        that is unsupported. An op that cannot be loaded is lacking whatever the model.
+        It does if that needs no less memory than this, which did not fit, or if it has the stage
+        and offload of this, which are unsupported: an engine lacks them whatever the model.
         """
-        if self.outcome.lacks_op:
+        if self.outcome.verdict == Verdict.UNSUPPORTED:
             mine = self.candidate
             return (candidate.zero_stage, candidate.offload) == (mine.zero_stage, mine.offload)
-        if self.outcome.verdict == Verdict.UNSUPPORTED:
-            return candidate.build == self.candidate.build
         return self.outcome.verdict.bounds_memory and candidate.covers(self.candidate)
 
     def skipped(self, candidate: Candidate, number: int | None = None) -> Record:
         """The record of a `candidate` that this one settles, which it is the witness of."""
         seen, verdict = self.candidate, self.outcome.verdict
-        if self.outcome.lacks_op:
+        if verdict == Verdict.UNSUPPORTED:
             reason = f"of the stage and offload of {seen.key}, which is unsupported"
-        elif verdict == Verdict.UNSUPPORTED:
-            reason = f"of the build of {seen.key}, which is unsupported"
         else:
             reason = f"needs no less than {seen.key}, which was {verdict}"
         outcome = Outcome(

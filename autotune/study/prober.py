@@ -104,8 +104,7 @@ class Prober:
             warmup_s, timed_s = warmup_s + again.warmup_s, timed_s + again.timed_s
             outcome = again if outcome is None else _calmer(outcome, again)
             outcome = replace(outcome, attempts=attempt)
-            expected = predicted.bytes <= self._space.limits.limit_bytes
-            if result.verdict == Verdict.OOM and result.warm and expected:
+            if again.verdict.bounds_memory and result.warm:
                 job = replace(job, fresh=True)  # what the last probes left behind may be the cause
             elif not self._disturbed(outcome) or self._clock.elapsed_s() + took_s > until_s:
                 break
@@ -185,8 +184,11 @@ class Prober:
 
 
 def _calmer(first: Outcome, second: Outcome) -> Outcome:
-    """Of two runs of one probe the one to keep: what ran out, else what measured the calmer."""
-    if first.measurement is None or second.verdict.bounds_memory:
+    """Of two runs of one probe the one to keep: what is surer of memory, else the calmer one.
+
+    The second was in a fresh group where memory was short in the first.
+    """
+    if first.verdict.bounds_memory or second.verdict.bounds_memory or first.measurement is None:
         return second
     if second.measurement is None:
         return first

@@ -20,7 +20,7 @@ from autotune.space.space import Space
 from autotune.study.prober import ATTEMPTS, rule_for
 from autotune.study.search import first_candidate
 from autotune.wire.messages import Peaks
-from tests.support.records import MIB, QUIET, space, with_offload
+from tests.support.records import QUIET, space, with_offload
 from tests.support.scripted import ok
 from tests.support.studies import Run, saturating
 
@@ -94,29 +94,14 @@ def test_nothing_is_skipped_for_a_crash(run: Callable[..., Run]) -> None:
     assert Verdict.SKIPPED not in run(answer).verdicts().values()
 
 
-def test_an_unsupported_build_is_found_once(run: Callable[..., Run]) -> None:
-    def answer(job: Job) -> Result:
-        full = job.candidate.checkpointing == "full" and job.candidate.depth == 4
-        return (
-            Result(verdict=Verdict.UNSUPPORTED, reason="not with this")
-            if full
-            else saturating(job)
-        )
-
-    verdicts = list(run(answer).verdicts().values())
-    assert verdicts.count(Verdict.UNSUPPORTED) == 1
-    assert verdicts.count(Verdict.SKIPPED) == 7
-
-
-def test_a_lacking_op_is_found_once_for_all_builds_of_its_stage_and_offload(
-    run: Callable[..., Run],
+@pytest.mark.parametrize("lacks_op", ["", "CPUAdamBuilder"])
+def test_what_is_unsupported_is_found_once_for_all_builds_of_its_stage_and_offload(
+    run: Callable[..., Run], lacks_op: str
 ) -> None:
     def answer(job: Job) -> Result:
         if job.candidate.offload == "none":
             return saturating(job)
-        return Result(
-            verdict=Verdict.UNSUPPORTED, reason="not compiled", lacks_op="CPUAdamBuilder"
-        )
+        return Result(verdict=Verdict.UNSUPPORTED, reason="not with this", lacks_op=lacks_op)
 
     done = run(answer, with_offload(SPACE))
     verdicts = done.verdicts()
@@ -240,35 +225,27 @@ def test_a_quiet_timing_is_measured_once(run: Callable[..., Run]) -> None:
     assert run(trials=1).told[0].outcome.attempts == 1
 
 
-def test_an_oom_in_a_warm_group_with_room_expected_is_tried_once_in_a_fresh_one(
-    run: Callable[..., Run],
+@pytest.mark.parametrize("verdict", [Verdict.OOM, Verdict.OVER_CEILING])
+def test_what_lacks_memory_in_a_warm_group_is_tried_once_in_a_fresh_one(
+    run: Callable[..., Run], verdict: Verdict
 ) -> None:
-    target = Candidate(depth=4, seq_len=128, micro_batch=8)
+    left_behind = Candidate(depth=4, seq_len=128, micro_batch=4)
+    too_large = Candidate(depth=4, seq_len=128, micro_batch=8)
 
     def answer(job: Job) -> Result:
-        if job.candidate == target and not job.fresh:
-            return Result(verdict=Verdict.OOM, reason="fragmented", warm=True)
-        return saturating(job)
+        lacks = job.candidate == too_large or (job.candidate == left_behind and not job.fresh)
+        if not lacks:
+            return saturating(job)
+        if verdict == Verdict.OOM:
+            return Result(verdict=verdict, reason="ran out", warm=not job.fresh)
+        return replace(ok(0.1, LIMIT_BYTES + 1), warm=not job.fresh)
 
-    done = run(answer, sampler="grid")
-    assert done.verdicts()[target] is Verdict.OK
-
-
-def test_an_oom_where_none_was_expected_to_fit_stands(run: Callable[..., Run]) -> None:
-    target = Candidate(depth=4, seq_len=128, micro_batch=8)
-
-    def answer(job: Job) -> Result:
-        if job.candidate == target:
-            return Result(verdict=Verdict.OOM, reason="too large", warm=True)
-        result = saturating(job)
-        assert result.report is not None
-        peaks = replace(
-            result.report.peaks, device_bytes=job.candidate.depth * job.candidate.tokens * MIB
-        )
-        return replace(result, report=replace(result.report, peaks=peaks))
-
-    done = run(answer, sampler="grid")
-    assert [job.fresh for job in done.runner.jobs if job.candidate == target] == [False]
+    done = run(answer, sampler="grid", finals=1)
+    assert done.verdicts()[left_behind] is Verdict.OK
+    assert done.verdicts()[too_large] is verdict
+    jobs = done.runner.jobs
+    assert [job.fresh for job in jobs if job.candidate == too_large] == [False, True]
+    assert [job.fresh for job in jobs if job.candidate == left_behind][:2] == [False, True]
 
 
 # The finals.
