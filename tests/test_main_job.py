@@ -28,7 +28,7 @@ TINY = ["--device", "cpu", "--depth", "1", "--seq-len", "32", "--micro-batch", "
 PATIENCE_S = 120.0
 HIDE_CURSOR, SHOW_CURSOR = b"\x1b[?25l", b"\x1b[?25h"
 # One build, so that the ranks of the first trial are those of the next ones too.
-LONG = ["--device", "cpu", "--depth", "2", "--checkpointing", "none", "--budget", "10m"]
+LONG = ["--device", "cpu", "--depth", "2", "--checkpointing", "none", "--budget", "5m"]
 
 
 class Command:
@@ -202,7 +202,7 @@ def test_a_study_that_is_killed_leaves_no_rank_that_was_stopped(run: Run) -> Non
 def test_a_first_signal_writes_the_best_so_far_and_is_exit_code_4(
     run: Run, number: signal.Signals
 ) -> None:
-    command = run("--budget", "10m", "--device", "cpu")
+    command = run("--budget", "5m", "--device", "cpu")
     command.wait_for(lambda: "ok" in command.trials())
     ranks = command.ranks()
     command.process.send_signal(number)
@@ -214,7 +214,7 @@ def test_a_first_signal_writes_the_best_so_far_and_is_exit_code_4(
 
 
 def test_a_signal_before_anything_fitted_is_exit_code_5(run: Run) -> None:
-    command = run("--budget", "10m", "--device", "cpu")
+    command = run("--budget", "5m", "--device", "cpu")
     ranks = command.wait_for_ranks()
     command.process.send_signal(signal.SIGINT)
     code, _, stderr = command.end()
@@ -224,7 +224,7 @@ def test_a_signal_before_anything_fitted_is_exit_code_5(run: Run) -> None:
 
 
 def test_a_second_signal_ends_it_at_once_and_leaves_no_process(run: Run) -> None:
-    command = run("--budget", "10m", "--device", "cpu")
+    command = run("--budget", "5m", "--device", "cpu")
     ranks = command.wait_for_ranks()
     for rank in ranks:
         rank.suspend()  # a rank that does not react, so that the first signal takes a while
@@ -237,7 +237,7 @@ def test_a_second_signal_ends_it_at_once_and_leaves_no_process(run: Run) -> None
 def test_a_second_ctrl_c_gives_the_terminal_back(run: Run) -> None:
     ours, terminal = pty.openpty()
     os.set_blocking(ours, False)
-    command = run("--budget", "10m", "--device", "cpu", stdout=terminal, TERM="xterm")
+    command = run("--budget", "5m", "--device", "cpu", stdout=terminal, TERM="xterm")
     os.close(terminal)
     shown = b""
 
