@@ -7,7 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from autotune.space.candidate import Candidate
-from autotune.space.workload import GlobalBatch, Workload
+from autotune.space.workload import GlobalBatch
+from tests.support.records import workload
 
 candidates = st.builds(
     Candidate,
@@ -16,19 +17,6 @@ candidates = st.builds(
     micro_batch=st.integers(1, 3),
     checkpointing=st.sampled_from(["none", "full"]),
 )
-
-
-def workload(batch: GlobalBatch | None, world_size: int = 1) -> Workload:
-    return Workload(
-        model="gpt",
-        width=None,
-        vocab_size=4096,
-        dtype="fp32",
-        optimizer="adamw",
-        engine="ddp",
-        world_size=world_size,
-        global_batch=batch,
-    )
 
 
 @given(

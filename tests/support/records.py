@@ -8,7 +8,7 @@ from typing import Literal
 from autotune.outcome import Outcome, Record, Verdict, measurement
 from autotune.space.candidate import Candidate
 from autotune.space.space import Fixed, Limits, Space
-from autotune.space.workload import Workload
+from autotune.space.workload import GlobalBatch, Workload
 from autotune.wire.messages import Conditions, Peaks
 from autotune.wire.stopping import Interval
 
@@ -23,6 +23,13 @@ WORKLOAD = Workload(
     world_size=1,
     global_batch=None,
 )
+
+
+def workload(batch: GlobalBatch | None, world_size: int = 1) -> Workload:
+    """`WORKLOAD`, with a global batch or over more ranks."""
+    return replace(WORKLOAD, global_batch=batch, world_size=world_size)
+
+
 LIMITS = Limits(4096 * MIB, 0.8, 16384 * MIB, 0.9)
 QUIET = Conditions(
     interval_cpu_s=10.0,

@@ -13,8 +13,9 @@ from autotune.errors import UsageError
 from autotune.options import Options
 from autotune.space.candidate import Candidate
 from autotune.space.space import Space
-from autotune.space.workload import GlobalBatch, Workload
+from autotune.space.workload import GlobalBatch
 from autotune.testbed.resolve import MAX_POINTS, resolve
+from tests.support.records import workload
 
 HOST_BYTES = 16 * 2**30
 CORES = 2
@@ -22,19 +23,6 @@ CORES = 2
 
 def on(device: Device, options: Options | None = None) -> Space:
     return resolve(options or Options(), device, HOST_BYTES, CORES)
-
-
-def workload(batch: GlobalBatch | None, world_size: int = 1) -> Workload:
-    return Workload(
-        model="gpt",
-        width=None,
-        vocab_size=4096,
-        dtype="fp32",
-        optimizer="adamw",
-        engine="ddp",
-        world_size=world_size,
-        global_batch=batch,
-    )
 
 
 def why(space: Space, name: str) -> str:
