@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import statistics
 from collections.abc import Sequence
 from dataclasses import replace
@@ -95,7 +96,7 @@ class Prober:
         started_s = self._clock.elapsed_s()
         outcome: Outcome | None = None
         start_s = warmup_s = timed_s = 0.0
-        for attempt in range(1, ATTEMPTS + 1):
+        for attempt in itertools.count(1):
             began_s = self._clock.elapsed_s()
             result = self._runner.run(job, self._clock.at(until_s))
             took_s = self._clock.elapsed_s() - began_s
@@ -104,12 +105,16 @@ class Prober:
             warmup_s, timed_s = warmup_s + again.warmup_s, timed_s + again.timed_s
             outcome = again if outcome is None else _calmer(outcome, again)
             outcome = replace(outcome, attempts=attempt)
-            if again.verdict.bounds_memory and result.warm:
+            if again.verdict.bounds_memory and result.warm and not job.fresh:
                 job = replace(job, fresh=True)  # what the last probes left behind may be the cause
-            elif not self._disturbed(outcome) or self._clock.elapsed_s() + took_s > until_s:
+            elif (
+                attempt >= ATTEMPTS
+                or not self._disturbed(outcome)
+                or self._clock.elapsed_s() + took_s > until_s
+            ):
                 break
         assert outcome is not None
-        self._heat_is_normal |= attempt == ATTEMPTS and self._hot(outcome)
+        self._heat_is_normal |= attempt >= ATTEMPTS and self._hot(outcome)
         return replace(
             outcome,
             started_s=started_s,

@@ -248,6 +248,15 @@ def test_what_lacks_memory_in_a_warm_group_is_tried_once_in_a_fresh_one(
     assert [job.fresh for job in jobs if job.candidate == left_behind][:2] == [False, True]
 
 
+def test_the_last_attempt_too_needs_a_fresh_group_to_lack_memory(run: Callable[..., Run]) -> None:
+    busy = replace(QUIET, busy_cpu_s=9.9, own_cpu_s=1.0)
+    short = replace(ok(0.1, LIMIT_BYTES + 1), warm=True)
+    answers = iter([ok(0.1, 1, busy)] * (ATTEMPTS - 1) + [short])
+    done = run(lambda job: saturating(job) if job.fresh else next(answers), trials=1)
+    assert done.told[0].outcome.verdict is Verdict.OK
+    assert done.told[0].outcome.attempts == ATTEMPTS + 1
+
+
 # The finals.
 
 
