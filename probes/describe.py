@@ -149,15 +149,22 @@ def _peaks(
 ) -> list[int]:
     """The peak at each micro_batch, from traces of the smallest and the largest.
 
-    Every tensor's size is affine in micro_batch, so what is held at any one moment is, too. A
-    model that runs other operations at other sizes is traced at each.
+    Every tensor's size is affine in micro_batch, so what is held at any one moment is, too. Where
+    the smallest runs other operations, as at 1, it stands for itself, and the next one is tried.
     """
-    low, high = min(request.micro_batches), max(request.micro_batches)
-    at_low, at_high = trace(seq_len, low), trace(seq_len, high)
-    if len(at_low) != len(at_high):
-        return [int(trace(seq_len, size).max()) for size in request.micro_batches]
-    slope = (at_high - at_low) / max(1, high - low)
-    return [round((at_low + slope * (size - low)).max()) for size in request.micro_batches]
+    sizes = sorted(request.micro_batches)
+    largest = sizes[-1]
+    at_largest = trace(seq_len, largest)
+    peaks: dict[int, int] = {largest: int(at_largest.max())}
+    for place, low in enumerate(sizes[:-1]):
+        at_low = trace(seq_len, low)
+        if len(at_low) == len(at_largest):
+            slope = (at_largest - at_low) / (largest - low)
+            between = sizes[place:-1]
+            peaks |= {size: round((at_low + slope * (size - low)).max()) for size in between}
+            break
+        peaks[low] = int(at_low.max())
+    return [peaks[size] for size in request.micro_batches]
 
 
 _ALONE = World(0, 1, torch.device("cpu"))
