@@ -134,13 +134,12 @@ def serve(rank: Rank) -> None:
         rank.send(report)
 
 
-def main() -> None:
-    """Serve the study that the first line on stdin names.
+def run(dial: Dial) -> NoReturn:
+    """Serve the study that `dial` names.
 
     Whatever is raised on the way is reported as a `Fault` and ends the rank: a process that ran
     out of memory is not trusted with another measurement.
     """
-    dial = decode_dial(sys.stdin.buffer.readline())
     if dial.child:
         die_with_parent()
     rank = Rank(Link(dial), dial.rank)
@@ -153,6 +152,11 @@ def main() -> None:
         sys.stderr.flush()
         os._exit(1)
     os._exit(0)  # torch's own teardown can hang on peers that are already gone
+
+
+def main() -> None:
+    """Serve the study that the first line on stdin names."""
+    run(decode_dial(sys.stdin.buffer.readline()))
 
 
 def _unexplained(error: BaseException, phase: Phase) -> Fault:

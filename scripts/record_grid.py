@@ -34,19 +34,19 @@ from autotune.device.idle import check_idle
 from autotune.errors import UsageError
 from autotune.options import Options
 from autotune.outcome import others_share
-from autotune.predict.trace import Trace
 from autotune.replay import grid
 from autotune.runner import Job, Result, Runner, StopRequestedError
 from autotune.space.candidate import Candidate
 from autotune.space.space import Space
 from autotune.study.prober import rule_for
 from autotune.testbed import REPLAY, open_testbed
-from autotune.testbed.testbed import Testbed, Wiring
+from autotune.testbed.testbed import Wiring
 from autotune.units import parse_duration_s, parse_share
 from autotune.wire.stopping import Rule
 
 GROUP_CANDIDATES = 16
 """A group is ended after so many, so that what favours one group is shared out."""
+TRACE_LIMIT_S = 300.0
 PROBE_LIMIT_S = 600.0
 TRIES = 4
 """Of one measurement that the machine keeps disturbing; the last one is kept as it is."""
@@ -158,25 +158,6 @@ def record(
                 print(f"{file.missing:5} {candidate.key:36} {result.verdict}{again}")
 
 
-def traced(testbed: Testbed, space: Space, wiring: Wiring) -> Trace | None:
-    """The trace that a study starts from, so that a replay can start from it too.
-
-    None where there will be none. Raises `StopRequestedError` on a signal.
-    """
-    failures: list[str] = []
-    tracer = testbed.tracer(space, replace(wiring, note=failures.append))
-    try:
-        while (found := tracer.poll()) is None and not failures:
-            if wiring.stop():
-                raise StopRequestedError
-            time.sleep(0.1)
-    finally:
-        tracer.close()
-    for failure in failures:
-        wiring.note(failure)
-    return found
-
-
 def main(arguments: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("path", type=Path)
@@ -226,15 +207,15 @@ def _record(asked: argparse.Namespace, options: Options) -> int:
             note=lambda text: print(text, file=sys.stderr),
         )
         try:
-            if not asked.path.exists():
-                trace = traced(testbed, space, wiring)
-                header |= {} if trace is None else {"trace": grid.trace_header(trace)}
-            file = GridFile(asked.path, header, space, asked.repeats)
-            print(f"{len(space.candidates)} candidates, {file.missing} measurements to make")
-            rng = random.Random(asked.seed + file.missing)
             runner = testbed.runner(space, wiring)
             stop.kill = runner.kill
             try:
+                if not asked.path.exists():
+                    trace = runner.trace(space, TRACE_LIMIT_S)
+                    header |= {} if trace is None else {"trace": grid.trace_header(trace)}
+                file = GridFile(asked.path, header, space, asked.repeats)
+                print(f"{len(space.candidates)} candidates, {file.missing} measurements to make")
+                rng = random.Random(asked.seed + file.missing)
                 record(file, runner, space, Settings(rule, calm), rng=rng, stop=stop)
             finally:
                 runner.close()

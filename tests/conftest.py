@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import signal
+import sys
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -67,6 +69,15 @@ def gpus() -> FakeDevice:
             ),
         ),
     )
+
+
+@pytest.fixture(scope="session", autouse=True)
+def end_kept_servers() -> Iterator[None]:
+    """What `tests.support.pools` keeps for all tests is gone after the last."""
+    yield
+    pools = sys.modules.get("tests.support.pools")
+    if pools is not None and pools.kept.cache_info().currsize:
+        pools.kept().end()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -14,7 +14,7 @@ from autotune.result.best import Best
 
 TINY = ["--device", "cpu", "--depth", "1", "--seq-len", "32", "--micro-batch", "1,2",
         "--vocab-size", "256", "--checkpointing", "none", "--trials", "2", "--finals", "1",
-        "--budget", "5m"]  # fmt: skip
+        "--budget", "100s"]  # fmt: skip
 
 
 @pytest.mark.parametrize("name", ENGINES)

@@ -15,10 +15,11 @@ from dataclasses import replace
 from autotune.budget import VirtualTime
 from autotune.errors import UsageError
 from autotune.outcome import Verdict
+from autotune.predict.trace import Trace
 from autotune.replay.grid import Grid, Row
 from autotune.runner import Job, Result
 from autotune.space.candidate import Build, Candidate
-from autotune.space.space import Limits
+from autotune.space.space import Limits, Space
 from autotune.wire.messages import Report
 from autotune.wire.stopping import Phase, Steps
 
@@ -57,6 +58,10 @@ class Replay:
         self._time.advance(start_s + probe_s)
         self.live_build = None if result.report is None else build
         return replace(result, group_start_s=start_s, warm=warm)
+
+    def trace(self, space: Space, limit_s: float) -> Trace | None:
+        """As it was recorded; it takes no time."""
+        return self._grid.trace
 
     def retire(self, until: float) -> None:
         """End the live group; it takes no time."""

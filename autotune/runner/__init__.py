@@ -6,7 +6,9 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from autotune.outcome import Verdict
+from autotune.predict.trace import Trace
 from autotune.space.candidate import Build, Candidate
+from autotune.space.space import Space
 from autotune.wire.messages import Peaks, Report
 from autotune.wire.stopping import Rule
 
@@ -60,6 +62,16 @@ class Runner(Protocol):
 
     def run(self, job: Job, deadline: float) -> Result:
         """Carry `job` out; `deadline` is on the scale of the budget's `Clock.at`.
+
+        Raises:
+            StopRequestedError: the user asked to stop.
+        """
+        ...
+
+    def trace(self, space: Space, limit_s: float) -> Trace | None:
+        """How much memory the models of `space` need, found out without its devices.
+
+        None where that is not known within `limit_s`.
 
         Raises:
             StopRequestedError: the user asked to stop.

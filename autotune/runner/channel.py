@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import secrets
 import socket
 import struct
@@ -35,11 +34,7 @@ class Channel:
     def accept(self) -> Peer | None:
         """The next peer that knows the key; None for one that does not."""
         peer, _ = self._socket.accept()
-        # The kernel's own timeouts hold for the plain reads that Connection makes.
-        timeout = struct.pack("ll", PEER_TIMEOUT_S, 0)
-        peer.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, timeout)
-        peer.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, timeout)
-        connection = Connection(os.dup(peer.fileno()))
+        connection = connect(peer.dup())
         # They are of one read: a peer that sends byte after byte would pass them for ever.
         late = threading.Timer(PEER_TIMEOUT_S, _shut, [peer])
         late.start()
@@ -56,6 +51,15 @@ class Channel:
 
     def close(self) -> None:
         self._socket.close()
+
+
+def connect(peer: socket.socket) -> Connection:
+    """`peer`, which belongs to the connection from now on; no read or write waits long."""
+    # The kernel's own timeouts hold for the plain reads that Connection makes.
+    timeout = struct.pack("ll", PEER_TIMEOUT_S, 0)
+    peer.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, timeout)
+    peer.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, timeout)
+    return Connection(peer.detach())
 
 
 def _shut(peer: socket.socket) -> None:

@@ -1,8 +1,7 @@
-"""The helper process that traces a study's models, beside the first worker group."""
+"""The helper process that traces a study's models, before the first worker group."""
 
 from __future__ import annotations
 
-import os
 import signal
 import time
 from collections.abc import Callable
@@ -12,49 +11,54 @@ from pathlib import Path
 
 from autotune.predict.trace import Trace
 from autotune.runner.channel import Channel, Peer
-from autotune.runner.local import start_rank
-from autotune.wire.messages import Describe, Described, Entered, Fault, Hello, WireError
+from autotune.runner.forks import RankProcess
+from autotune.wire.messages import Describe, Described, Dial, Entered, Fault, Hello, WireError
 
-LIMIT_S = 300.0
-LEAST_PRIORITY = 19
+Start = Callable[[Dial, Path, dict[str, str]], RankProcess]
+"""Starts a process that dials: with that log and those variables beside the study's own."""
 
 
 class Describer:
     """One process and one request. An answer or a failure ends the process."""
 
     def __init__(
-        self, asked: Describe, logs: Path, environment: dict[str, str], note: Callable[[str], None]
+        self,
+        asked: Describe,
+        start: Start,
+        *,
+        logs: Path,
+        environment: dict[str, str],
+        note: Callable[[str], None],
+        limit_s: float,
     ) -> None:
         """Start the helper, with the `environment` of the ranks whose memory it speaks of.
 
-        `note` is told, once, if there will be no answer.
+        `note` is told, once, if there is no answer, which is waited for `limit_s`.
         """
         self._asked = asked
         self._note = note
+        self._limit_s = limit_s
         self._found: Trace | None = None
-        self._open = True
-        self._deadline = time.monotonic() + LIMIT_S
+        self.works = True
+        """Whether there may be an answer yet."""
+        self._deadline = time.monotonic() + limit_s
         self._channel = Channel()
         self._peer: Peer | None = None
         self._log = logs / "describe.log"
-        # A trace has no use for a GPU, and must not leave a context on one.
-        environment = environment | {"CUDA_VISIBLE_DEVICES": ""}
-        self._process = start_rank(self._channel.dial(0, child=True), self._log, environment)
-        # It gets what the ranks leave of the cores. Its threads inherit this.
-        os.setpriority(os.PRIO_PROCESS, self._process.pid, LEAST_PRIORITY)
+        self._process = start(self._channel.dial(0, child=True), self._log, environment)
 
     def poll(self) -> Trace | None:
         """Handle what has come, without waiting for more. The trace, once it is there."""
-        while self._open and self._handled_one():
+        while self.works and self._handled_one():
             pass
         self._process.limit_log()
         return self._found
 
     def close(self) -> None:
         """No process of the helper is left when this returns."""
-        if not self._open:
+        if not self.works:
             return
-        self._open = False
+        self.works = False
         self._process.signal(signal.SIGKILL)
         self._process.reap()
         if self._peer is not None:
@@ -72,7 +76,7 @@ class Describer:
         if ended:
             self._fail("the helper ended without an answer")
         elif time.monotonic() > self._deadline:
-            self._fail(f"the helper gave no answer in {LIMIT_S:.0f} s")
+            self._fail(f"the helper gave no answer in {self._limit_s:.0f} s")
         return False
 
     def _accept(self) -> None:

@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import sysconfig
+import time
 from pathlib import Path
 
 from autotune.wire.messages import Dial, encode
@@ -21,43 +22,27 @@ OPS = [sys.executable, "-P", "-m", "probes.ops"]
 
 
 class LocalProcess:
-    """A process that leads a session of its own; it reads `stdin` and appends to `log`.
+    """A process that leads a session of its own and appends to `log`.
 
-    Its temporary files are in a folder beside the log, which goes with the process.
+    It is a child of this process. Its temporary files are in a folder beside the log, which goes
+    with the process.
     """
 
-    def __init__(
-        self, command: list[str], stdin: bytes, log: Path, environment: dict[str, str]
-    ) -> None:
+    def __init__(self, pid: int, log: Path, popen: subprocess.Popen[bytes] | None = None) -> None:
+        """`popen` is what started it, where that wants to know of its end."""
+        self.pid = pid
         self._log = log
         self._log_was_cut = False
-        self._temporary = log.with_suffix(".tmp").absolute()
-        self._temporary.mkdir(mode=0o700, exist_ok=True)
-        with log.open("ab") as stream:
-            self._process = subprocess.Popen(
-                command,
-                stdin=subprocess.PIPE,
-                stdout=stream,
-                stderr=subprocess.STDOUT,
-                env=os.environ
-                | _paths()
-                | _LOOPBACK
-                | {"TMPDIR": str(self._temporary)}
-                | environment,
-                start_new_session=True,
-            )
-        assert self._process.stdin is not None
-        with contextlib.suppress(BrokenPipeError), self._process.stdin as pipe:
-            pipe.write(stdin)
-        self.pid = self._process.pid
+        self._popen = popen
+        self._code: int | None = None
 
     def exit_code(self) -> int | None:
         """Exit code, negative for a signal, None while it runs.
 
         The process stays a zombie: its number must not go to another before `signal` is done.
         """
-        if self._process.returncode is not None:
-            return self._process.returncode
+        if self._code is not None:
+            return self._code
         ended = os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
         if ended is None:
             return None
@@ -79,20 +64,58 @@ class LocalProcess:
 
     def signal(self, number: signal.Signals) -> None:
         """Send `number` to every process of the session."""
-        if self._process.returncode is None:
+        if self._code is None:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self.pid, number)
 
     def reap(self) -> None:
         """Collect the process, which has ended or been killed, and its temporary files."""
-        with contextlib.suppress(subprocess.TimeoutExpired):  # stuck in a driver: init gets it
-            self._process.wait(REAP_S)
-        shutil.rmtree(self._temporary, ignore_errors=True)
+        deadline = time.monotonic() + REAP_S  # one stuck in a driver is left to init
+        while (code := self.exit_code()) is None and time.monotonic() < deadline:
+            time.sleep(0.002)
+        if code is not None and self._popen is not None:
+            self._popen.wait()
+        elif code is not None and self._code is None:
+            os.waitpid(self.pid, 0)
+        self._code = code
+        shutil.rmtree(temporary_folder(self._log), ignore_errors=True)
+
+
+def spawn(
+    command: list[str], stdin: bytes | int, log: Path, environment: dict[str, str]
+) -> LocalProcess:
+    """Start `command`, which reads `stdin`: bytes, or a file descriptor."""
+    with log.open("ab") as stream:
+        popen = subprocess.Popen(
+            command,
+            stdin=stdin if isinstance(stdin, int) else subprocess.PIPE,
+            stdout=stream,
+            stderr=subprocess.STDOUT,
+            env=full_environment(log, environment),
+            start_new_session=True,
+        )
+    if isinstance(stdin, bytes):
+        assert popen.stdin is not None
+        with contextlib.suppress(BrokenPipeError), popen.stdin as pipe:
+            pipe.write(stdin)
+    return LocalProcess(popen.pid, log, popen)
 
 
 def start_rank(dial: Dial, log: Path, environment: dict[str, str]) -> LocalProcess:
     """A rank that will dial the study."""
-    return LocalProcess(WORKER, encode(dial) + b"\n", log, environment)
+    return spawn(WORKER, encode(dial) + b"\n", log, environment)
+
+
+def full_environment(log: Path, environment: dict[str, str]) -> dict[str, str]:
+    """All variables of a process that appends to `log`, with a folder for its temporary files."""
+    temporary = temporary_folder(log)
+    temporary.mkdir(mode=0o700, exist_ok=True)
+    return dict(os.environ) | _paths() | _LOOPBACK | {"TMPDIR": str(temporary)} | environment
+
+
+def temporary_folder(log: Path) -> Path:
+    """For the temporary files of the process that appends to `log`."""
+    return log.with_suffix(".tmp").absolute()
 
 
 def _limit() -> str:

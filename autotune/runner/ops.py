@@ -13,7 +13,7 @@ from autotune.device.device import Device
 from autotune.engines import engine_of
 from autotune.outcome import Verdict
 from autotune.runner import Result, StopRequestedError
-from autotune.runner.local import OPS, LocalProcess
+from autotune.runner.local import OPS, LocalProcess, spawn
 from autotune.space.candidate import Candidate
 from autotune.space.workload import Workload
 
@@ -78,7 +78,7 @@ class Ops:
         began = time.monotonic()
         enough = began + LOAD_SHARE * (deadline - began)
         environment = self._device.rank_environment(1) | self.environment
-        self._process = process = LocalProcess([*OPS, *sorted(names)], b"", log, environment)
+        self._process = process = spawn([*OPS, *sorted(names)], b"", log, environment)
         try:
             while process.exit_code() is None and time.monotonic() < enough:
                 if self._stop():

@@ -1,339 +1,36 @@
-"""Live worker groups: start, feed, watch, retire.
-
-A group is the ranks of one build. It is used for every candidate of that build and ended at the
-first failure; nothing is recovered inside a process. The watch is one loop in one thread: it sees
-messages, ends of processes, deadlines and the user's wish to stop.
-"""
+"""Live worker groups: at most one at a time, kept while its build is asked for."""
 
 from __future__ import annotations
 
 import math
 import re
-import signal
 import time
-from collections.abc import Callable, Mapping
-from contextlib import suppress
-from dataclasses import dataclass, field, replace
-from multiprocessing.connection import wait
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
-from typing import Protocol
 
-from autotune.device.cpu import host_oom_kills
 from autotune.device.device import Device
 from autotune.engines import engine_of
 from autotune.outcome import Verdict
+from autotune.predict.trace import Trace, request
 from autotune.runner import Job, Result, StopRequestedError
-from autotune.runner.channel import Channel, Peer
-from autotune.runner.local import start_rank
+from autotune.runner.channel import Channel
+from autotune.runner.describe import Describer
+from autotune.runner.forks import Spawned, Starter
+from autotune.runner.group import POLL_S, Group, Rank, phase_deadlines
 from autotune.runner.ops import Ops
 from autotune.space.candidate import Build, Candidate
-from autotune.space.space import Limits
+from autotune.space.space import Limits, Space
 from autotune.space.workload import Workload
 from autotune.units import gib
-from autotune.wire.messages import (
-    Dial,
-    Entered,
-    Fault,
-    Hello,
-    Message,
-    ModelSpec,
-    Peaks,
-    Probe,
-    Progress,
-    Ready,
-    Report,
-    Start,
-    Stop,
-    Store,
-    WireError,
-)
+from autotune.wire.messages import ModelSpec, Probe, Start
 from autotune.wire.stopping import Phase
 
-# Without a sign of life; a step that is made is one.
-PHASE_DEADLINE_S = {
-    Phase.IMPORT: 120.0,
-    Phase.BUILD: 180.0,
-    Phase.ENGINE: 300.0,
-    Phase.WARMUP: 180.0,
-    Phase.TIMED: 180.0,
-    Phase.DONE: 30.0,
-}
-STEP_DEADLINE_S = 30.0
-STEP_DEADLINE_SHARE = 0.1
-"""What steps may take of the budget: in a small one, they have at least `STEP_DEADLINE_S`."""
-PEER_GRACE_S = 3.0
-"""After a first failure, how long to wait for a peer's word that memory was the cause."""
-TERM_GRACE_S = 1.0
-STOP_GRACE_S = 1.0
-POLL_S = 0.1
 BASELINE_SLACK_BYTES = 64 * 2**20
 BASELINE_WAIT_S = 20.0
 FLAT_S = 0.5
 """Device memory that does not change for so long is not on its way back any more."""
-
-
-class RankProcess(Protocol):
-    """A rank's process, wherever it runs."""
-
-    pid: int
-
-    def exit_code(self) -> int | None: ...
-    def limit_log(self) -> str: ...
-    def signal(self, number: signal.Signals) -> None: ...
-    def reap(self) -> None: ...
-
-
-@dataclass(kw_only=True)
-class _Rank:
-    """What the group knows of one of its ranks."""
-
-    number: int
-    process: RankProcess
-    log: Path
-    device_uuid: str
-    peer: Peer | None = None
-    phase: Phase = Phase.IMPORT
-    entered: float = field(default_factory=time.monotonic)
-    """When it entered the phase, or made its last step there."""
-    ready: Ready | None = None
-    report: Report | None = None
-    fault: Fault | None = None
-    gone: str = ""
-    """Why it can send no more: its end, or garbage."""
-
-    @property
-    def failed(self) -> bool:
-        return self.fault is not None or bool(self.gone)
-
-    def enter(self, phase: Phase) -> None:
-        self.phase, self.entered = phase, time.monotonic()
-
-
-class Group:
-    """The ranks of one build and the loop that watches them."""
-
-    def __init__(
-        self,
-        channel: Channel,
-        ranks: list[_Rank],
-        *,
-        stop: Callable[[], bool],
-        on_phase: Callable[[Phase, int], None],
-        note: Callable[[str], None],
-        deadline_s: Mapping[Phase, float],
-    ) -> None:
-        self.ranks = ranks
-        self.probes = 0
-        self._channel = channel
-        self._stop = stop
-        self._on_phase = on_phase
-        self._note = note
-        self._deadline_s = deadline_s
-        self._oom_kills = host_oom_kills()
-        self._first_failure: float | None = None
-        self._start: Start | None = None
-
-    def start(self, start: Start, deadline: float) -> Result | None:
-        """Bring the engine up on every rank; a `Result` says why that failed."""
-        self._start = start
-        return self._until(lambda: all(r.ready for r in self.ranks), deadline)
-
-    def probe(self, request: Probe, deadline: float) -> Result:
-        """Run one candidate on every rank."""
-        self.probes += 1
-        for rank in self.ranks:
-            rank.report = None
-            rank.enter(Phase.WARMUP)
-            self._send(rank, request)
-        failure = self._until(lambda: all(r.report for r in self.ranks), deadline)
-        if failure is not None:
-            return failure
-        report = merge([r.report for r in self.ranks if r.report is not None])
-        verdict = Verdict.PRUNED if report.stopped_early else Verdict.OK
-        return Result(verdict=verdict, report=report)
-
-    def alive(self) -> bool:
-        """Whether every rank can still be asked; looks at what has come in since."""
-        self._pump(timeout=0)
-        return not any(rank.failed for rank in self.ranks)
-
-    def end(self, *, politely: bool) -> None:
-        """No process of the group is left when this returns."""
-        if politely:
-            for rank in self.ranks:
-                self._send(rank, Stop())
-            self._wait_for_exits(STOP_GRACE_S)
-        for rank in self.ranks:
-            rank.process.signal(signal.SIGTERM)
-        self._wait_for_exits(TERM_GRACE_S)
-        self.kill()
-        for rank in self.ranks:
-            rank.process.reap()
-            if rank.peer is not None:
-                rank.peer.close()
-        self._limit_logs()
-
-    def kill(self) -> None:
-        """SIGKILL to every session of the group, also to what ranks that ended left behind."""
-        for rank in self.ranks:
-            rank.process.signal(signal.SIGKILL)
-
-    def _wait_for_exits(self, seconds: float) -> None:
-        deadline = time.monotonic() + seconds
-        while time.monotonic() < deadline and any(
-            rank.process.exit_code() is None for rank in self.ranks
-        ):
-            time.sleep(0.01)
-
-    def _until(self, done: Callable[[], bool], deadline: float) -> Result | None:
-        while not done():
-            if self._stop():
-                raise StopRequestedError
-            self._pump(POLL_S)
-            failure = self._failure(deadline)
-            if failure is not None:
-                return failure
-        return None
-
-    def _pump(self, timeout: float) -> None:
-        """Handle what came within `timeout` seconds."""
-        peers = {rank.peer: rank for rank in self.ranks if rank.peer and not rank.gone}
-        dialling = any(rank.peer is None for rank in self.ranks)
-        sources: list[Channel | Peer] = [*peers, *([self._channel] if dialling else [])]
-        for source in wait(sources, timeout):  # type: ignore[arg-type]
-            if isinstance(source, Channel):
-                self._accept(source)
-            elif isinstance(source, Peer):
-                self._receive(peers[source])
-        for rank in self.ranks:
-            code = rank.process.exit_code()
-            if rank.peer is None and not rank.gone and code is not None:
-                rank.gone = f"{_exit(code)} before it dialled"
-        self._limit_logs()
-
-    def _limit_logs(self) -> None:
-        for rank in self.ranks:
-            if said := rank.process.limit_log():
-                self._note(said)
-
-    def _accept(self, channel: Channel) -> None:
-        peer = channel.accept()
-        if peer is None:
-            return
-        try:
-            hello = peer.receive()
-        except (EOFError, WireError):
-            peer.close()
-            return
-        expected = {r.process.pid: r for r in self.ranks if r.peer is None}
-        rank = expected.get(hello.pid) if isinstance(hello, Hello) else None
-        if rank is None or not isinstance(hello, Hello) or hello.rank != rank.number:
-            peer.close()
-            return
-        rank.peer = peer
-        if rank.number == 0 or (self._start is not None and self._start.store_port):
-            self._send_start(rank)
-
-    def _receive(self, rank: _Rank) -> None:
-        assert rank.peer is not None
-        try:
-            self._handle(rank, rank.peer.receive())
-        except EOFError:
-            rank.gone = self._end_of(rank)
-        except WireError as error:
-            rank.gone = f"sent what is no message: {error}"
-
-    def _handle(self, rank: _Rank, message: Message) -> None:
-        match message:
-            case Entered(phase):
-                rank.enter(phase)
-                if rank.number == 0:
-                    self._on_phase(phase, 0)
-            case Progress() if rank.number == 0:
-                for each in self.ranks:  # they step together
-                    each.entered = time.monotonic()
-                self._on_phase(rank.phase, len(message.step_s))
-            case Store(host, port) if rank.number == 0 and self._start is not None:
-                self._start = replace(self._start, store_host=host, store_port=port)
-                for other in self.ranks[1:]:
-                    self._send_start(other)
-            case Ready():
-                rank.ready = message
-            case Report():
-                rank.report = message
-            case Fault():
-                rank.fault = message
-            case _:
-                raise WireError(f"{type(message).__name__} out of place")
-
-    def _send_start(self, rank: _Rank) -> None:
-        if self._start is not None:
-            self._send(rank, replace(self._start, device_uuid=rank.device_uuid))
-
-    def _send(self, rank: _Rank, message: Message) -> None:
-        if rank.peer is not None and not rank.gone:
-            with suppress(OSError):  # its end is seen by the next read
-                rank.peer.send(message)
-
-    def _end_of(self, rank: _Rank) -> str:
-        """How a rank that closed its connection ended; waits a moment for the kernel to say."""
-        deadline = time.monotonic() + 1.0
-        while (code := rank.process.exit_code()) is None and time.monotonic() < deadline:
-            time.sleep(0.01)
-        return "closed its connection" if code is None else _exit(code)
-
-    def _failure(self, deadline: float) -> Result | None:
-        """Why the group cannot go on, once that is certain."""
-        now = time.monotonic()
-        for rank in self.ranks:
-            if rank.fault is not None and rank.fault.cause in ("oom", "host_oom"):
-                return _out_of_memory(rank, rank.fault)
-        bad = [rank for rank in self.ranks if rank.failed]
-        if bad:
-            self._first_failure = self._first_failure or now
-            if len(bad) == len(self.ranks) or now - self._first_failure > PEER_GRACE_S:
-                return self._crash(bad)
-            return None
-        for rank in self.ranks:
-            waiting = not (rank.report if self.probes else rank.ready)
-            limit_s = self._deadline_s[rank.phase]
-            if waiting and now - rank.entered > limit_s:
-                return Result(
-                    verdict=Verdict.HUNG,
-                    reason=f"rank {rank.number} gave no sign for {limit_s:.0f} s"
-                    f" in phase {rank.phase}; see {rank.log.name}",
-                )
-        if now > deadline:
-            return Result(verdict=Verdict.SKIPPED, reason="the budget ended during this probe")
-        return None
-
-    def _crash(self, bad: list[_Rank]) -> Result:
-        """The failure of a group in which no rank spoke of memory.
-
-        A rank that went without a word is the cause before one that could still complain: what
-        the others complain of is mostly that it went.
-        """
-        silent = [rank for rank in bad if rank.fault is None]
-        if any(rank.process.exit_code() == -signal.SIGKILL for rank in silent):
-            kills = host_oom_kills() - self._oom_kills
-            if kills > 0:
-                return Result(
-                    verdict=Verdict.OOM,
-                    reason=f"rank {silent[0].number} was killed by the host's OOM killer",
-                )
-        rank = (silent or bad)[0]
-        if rank.fault is None:
-            return Result(
-                verdict=Verdict.CRASHED,
-                reason=f"rank {rank.number} {rank.gone} in phase {rank.phase};"
-                f" see {rank.log.name}",
-            )
-        verdict = Verdict.UNSUPPORTED if rank.fault.cause == "unsupported" else Verdict.CRASHED
-        return Result(
-            verdict=verdict,
-            reason=f"rank {rank.number} in phase {rank.fault.phase}: {rank.fault.error};"
-            f" see {rank.log.name}",
-        )
 
 
 class Pool:
@@ -351,7 +48,9 @@ class Pool:
         on_phase: Callable[[Phase, int], None],
         note: Callable[[str], None],
         budget_s: float = math.inf,
+        starter: Starter | None = None,
     ) -> None:
+        """`starter` starts the ranks, and is closed with the pool; without it they are spawned."""
         self._device = device
         self._workload = workload
         self._limits = limits
@@ -367,6 +66,7 @@ class Pool:
         self._build: Build | None = None
         self._groups = _last_group(logs)
         self._ops = Ops(device, workload, logs, stop, note)
+        self._starter: Starter = starter or Spawned()
         self._probes = 0
 
     @property
@@ -383,11 +83,10 @@ class Pool:
         began = time.monotonic()
         if group is None or job.fresh or self._build != job.candidate.build or not group.alive():
             self.retire(deadline)
-            group = self._launch(job.candidate.build)
-            failure = group.start(self._start_message(job.candidate), deadline)
-            if failure is not None:
-                self._end(politely=False, until=deadline)
-                return replace(failure, group_start_s=time.monotonic() - began)
+            launched = self._launch(job.candidate, deadline)
+            if isinstance(launched, Result):
+                return replace(launched, group_start_s=time.monotonic() - began)
+            group = launched
         start_s = time.monotonic() - began if not group.probes else 0.0
         ready = group.ranks[0].ready
         self._probes += 1
@@ -402,6 +101,29 @@ class Pool:
             self._end(politely=False, until=deadline)
         return result
 
+    def trace(self, space: Space, limit_s: float) -> Trace | None:
+        engine = engine_of(self._workload, space.opening[0]).name
+        began = time.monotonic()
+        self._get_ready(engine, began + limit_s)
+        # A trace has no use for a GPU, and must not leave a context on one.
+        environment = self._device.rank_environment(self._workload.world_size)
+        helper = Describer(
+            request(space),
+            partial(self._starter.start_rank, engine),
+            logs=self._logs,
+            environment=environment | {"CUDA_VISIBLE_DEVICES": ""},
+            note=self._note,
+            limit_s=limit_s,
+        )
+        try:
+            while (found := helper.poll()) is None and helper.works:
+                if self._stop():
+                    raise StopRequestedError
+                time.sleep(POLL_S / 10)
+            return found
+        finally:
+            helper.close()
+
     def retire(self, until: float) -> None:
         if self._group is not None:
             self._end(politely=True, until=until)
@@ -411,20 +133,44 @@ class Pool:
         if self._group is not None:
             self._group.kill()
         self._ops.kill()
+        self._starter.kill()
 
     def close(self) -> None:
         """End the live group and the channel; nothing is probed after this."""
         if self._group is not None:
             self._group.end(politely=False)
             self._group = None
+        self._starter.close()
         self._channel.close()
 
-    def _launch(self, build: Build) -> Group:
+    def _launch(self, candidate: Candidate, deadline: float) -> Group | Result:
+        """A group that stands, or why there is none."""
+        engine = engine_of(self._workload, candidate).name
+        self._get_ready(engine, deadline)
+        group = self._new_group(engine)
+        self._build = candidate.build
+        failure = group.start(self._start_message(candidate), deadline)
+        if failure is None:
+            self._starter.succeeded()
+            return group
+        self._end(politely=False, until=deadline)
+        spoke = failure.verdict.bounds_memory or failure.verdict is Verdict.SKIPPED
+        if not spoke and self._starter.give_up(failure.reason):
+            return self._launch(candidate, deadline)
+        return failure
+
+    def _get_ready(self, engine: str, deadline: float) -> None:
+        """Make that ranks of `engine` can be started at once."""
+        if not self._starter.ready(engine):
+            self._on_phase(Phase.IMPORT, 0)
+            self._starter.prepare(engine, self._stop, deadline)
+
+    def _new_group(self, engine: str) -> Group:
         self._groups += 1
         world_size = self._workload.world_size
         environment = self._device.rank_environment(world_size) | self._ops.environment
-        ranks: list[_Rank] = []
-        self._build = build
+        ranks: list[Rank] = []
+        # Known to `kill` before it has a rank.
         self._group = Group(
             self._channel,
             ranks,
@@ -434,18 +180,12 @@ class Pool:
             deadline_s=self._deadline_s,
         )
         for number in range(world_size):
-            dial: Dial = self._channel.dial(number, child=True)
+            dial = self._channel.dial(number, child=True)
             log = self._logs / f"group{self._groups:03d}-rank{number}.log"
             # On the CPU all ranks share the one device.
             info = self._device.infos[number % len(self._device.infos)]
-            ranks.append(
-                _Rank(
-                    number=number,
-                    process=start_rank(dial, log, environment),
-                    log=log,
-                    device_uuid=info.uuid,
-                )
-            )
+            process = self._starter.start_rank(engine, dial, log, environment)
+            ranks.append(Rank(number=number, process=process, log=log, device_uuid=info.uuid))
         return self._group
 
     def _end(self, *, politely: bool, until: float) -> None:
@@ -508,49 +248,7 @@ class Pool:
         )
 
 
-def phase_deadlines(budget_s: float) -> dict[Phase, float]:
-    """Seconds without a sign of life that each phase may have in a budget of `budget_s`.
-
-    A step that takes a tenth of the budget could not be measured in it.
-    """
-    step_s = max(STEP_DEADLINE_S, STEP_DEADLINE_SHARE * budget_s)
-    steps = (Phase.WARMUP, Phase.TIMED)
-    return {p: min(s, step_s) if p in steps else s for p, s in PHASE_DEADLINE_S.items()}
-
-
-def merge(reports: list[Report]) -> Report:
-    """One report for all ranks of this host: largest peaks; host memory and CPU time summed."""
-    peaks = [report.peaks for report in reports]
-    first = reports[0]
-    return replace(
-        first,
-        peaks=replace(Peaks.largest(peaks), host_bytes=sum(p.host_bytes for p in peaks)),
-        state_bytes=max(report.state_bytes for report in reports),
-        conditions=replace(
-            first.conditions,
-            own_cpu_s=sum(r.conditions.own_cpu_s for r in reports),
-            thermally_throttled=any(r.conditions.thermally_throttled for r in reports),
-        ),
-    )
-
-
 def _last_group(logs: Path) -> int:
     """The largest number of a group that left its log in `logs`; 0 if none did."""
     names = (re.fullmatch(r"group(\d+)-rank\d+\.log", path.name) for path in logs.iterdir())
     return max((int(name[1]) for name in names if name), default=0)
-
-
-def _out_of_memory(rank: _Rank, fault: Fault) -> Result:
-    where = "host memory" if fault.cause == "host_oom" else "memory"
-    asked = f", asking for {gib(fault.requested_bytes)} more" if fault.requested_bytes else ""
-    return Result(
-        verdict=Verdict.OOM,
-        reason=f"rank {rank.number} ran out of {where} in phase {fault.phase}{asked}",
-        peaks=fault.peaks,
-    )
-
-
-def _exit(code: int) -> str:
-    if code < 0:
-        return f"was ended by {signal.Signals(-code).name}"
-    return f"left with exit code {code}"

@@ -9,7 +9,6 @@ from autotune.folder.journal import Journal
 from autotune.options import Options
 from autotune.outcome import Outcome, Record, Verdict
 from autotune.predict.predictor import Predictor
-from autotune.predict.trace import Trace
 from autotune.runner import Job, Runner, StopRequestedError
 from autotune.samplers.ask import Ask, Costs
 from autotune.samplers.open_candidates import OpenCandidates
@@ -36,7 +35,6 @@ class Search:
         trials: int | None,
         finals_s: Callable[[], float],
         publish: Callable[[Sequence[Record]], object],
-        traced: Callable[[], Trace | None],
     ) -> None:
         """`trials` bounds the probes; `finals_s` is what of the budget is not the search's."""
         self._parts = parts
@@ -45,7 +43,6 @@ class Search:
         self._trials = trials
         self._finals_s = finals_s
         self._publish = publish
-        self._traced = traced
         self._ledger = parts.ledger
         self._earlier = 0
         self._again: list[Candidate] = []
@@ -78,9 +75,6 @@ class Search:
         """Why no candidate is worth a probe; None while one may be."""
         if not self._ledger.opened.has():
             return "every candidate of the space was tried"
-        if (found := self._traced()) is not None:  # once: nothing is traced twice
-            self._traced = lambda: None
-            self._ledger.predictor.trace(found)
         return self._sampler.why_stop(self._ask())
 
     def _why_stop(self) -> str | None:

@@ -27,7 +27,6 @@ from autotune.space.space import Space
 from autotune.study.study import Study
 from autotune.study.why_nothing import why_nothing
 from autotune.testbed.testbed import Testbed, Wiring
-from autotune.wire.stopping import Phase
 
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _LOST = (errno.EROFS, errno.EIO, errno.ESTALE)
@@ -166,21 +165,15 @@ class _Session:
         )
 
     def _study(self) -> Ended:
-        def on_phase(phase: Phase, steps: int) -> None:
-            tracer.poll()  # it is to be made while the first group starts
-            self.reporter.phase(phase, steps)
-
         with ExitStack() as stack:
             wiring = Wiring(
                 logs=self.folder.logs,
                 seed=self.options.seed,
                 budget_s=self.clock.budget_s,
                 stop=lambda: bool(self.stop),
-                on_phase=on_phase,
+                on_phase=self.reporter.phase,
                 note=self.reporter.note,
             )
-            tracer = self.testbed.tracer(self.space, wiring)
-            stack.callback(tracer.close)
             runner = self.testbed.runner(self.space, wiring)
             stack.callback(runner.close)
 
@@ -199,11 +192,9 @@ class _Session:
                 reporter=self.reporter,
                 stop=self.stop,
                 publish=self._publish,
-                traced=tracer.poll,
             )
             study.run()
             runner.close()  # before the result is written: the budget counts to there
-            tracer.close()
             return self._result(study.ledger.all)
 
     def _result(self, records: Sequence[Record]) -> Ended:

@@ -14,7 +14,6 @@ from autotune.folder.journal import Journal
 from autotune.options import Options
 from autotune.outcome import Record
 from autotune.predict.predictor import Predictor
-from autotune.predict.trace import Trace
 from autotune.report import Reporter
 from autotune.runner import Runner, StopRequestedError
 from autotune.samplers.sampler import Adapter
@@ -24,6 +23,9 @@ from autotune.study.ledger import Ledger
 from autotune.study.parts import Parts
 from autotune.study.prober import Prober, rule_for
 from autotune.study.search import Search
+
+TRACE_S, TRACE_SHARE = 10.0, 0.1
+"""Tracing the models may take these seconds, or this share of the budget where that is more."""
 
 
 class Study:
@@ -41,7 +43,6 @@ class Study:
         reporter: Reporter,
         stop: StopFlag,
         publish: Callable[[Sequence[Record]], object],
-        traced: Callable[[], Trace | None] = lambda: None,
     ) -> None:
         """`publish` is told of all records at each new incumbent."""
         past = journal.past
@@ -60,6 +61,7 @@ class Study:
             ledger=self.ledger,
             prober=Prober(space, device_kind, clock, runner, rule_for(device_kind, options)),
         )
+        self._runner = runner
         self._finals = Finals(self._parts, options.finals)
         self._search = Search(
             self._parts,
@@ -68,7 +70,6 @@ class Study:
             trials=options.trials,
             finals_s=self._finals.needed_s,
             publish=publish,
-            traced=traced,
         )
         if past.trials:
             self._restore()
@@ -76,10 +77,18 @@ class Study:
     def run(self) -> None:
         """What was measured is in the ledger even if the user stopped it."""
         try:
+            self._trace()
             self._search.run()
             self._finals.run()
         except StopRequestedError:
             self._parts.reporter.note("stopped by the user")
+
+    def _trace(self) -> None:
+        """Before anything is timed: on a machine of few cores it would be in the way."""
+        limit_s = max(TRACE_S, TRACE_SHARE * self._parts.clock.budget_s)
+        found = self._runner.trace(self._parts.space, limit_s)
+        if found is not None:
+            self.ledger.predictor.trace(found)
 
     def _restore(self) -> None:
         past, ledger = self._parts.journal.past, self.ledger

@@ -9,13 +9,12 @@ from autotune.device.cpu import cores, host_memory_bytes
 from autotune.device.device import Device
 from autotune.folder import provenance
 from autotune.options import Options
-from autotune.predict.trace import request
 from autotune.runner import Runner
-from autotune.runner.describe import Describer
+from autotune.runner.forks import Forks
 from autotune.runner.pool import Pool
 from autotune.space.space import Space
 from autotune.testbed.resolve import resolve
-from autotune.testbed.testbed import Tracer, Wiring
+from autotune.testbed.testbed import Wiring
 
 
 class Machine:
@@ -36,10 +35,6 @@ class Machine:
     def clock(self, budget_s: float, started: float) -> Clock:
         return Clock(budget_s, started)
 
-    def tracer(self, space: Space, wiring: Wiring) -> Tracer:
-        environment = self.device.rank_environment(space.workload.world_size)
-        return Describer(request(space), wiring.logs, environment, wiring.note)
-
     def runner(self, space: Space, wiring: Wiring) -> Runner:
         return Pool(
             device=self.device,
@@ -51,4 +46,9 @@ class Machine:
             on_phase=wiring.on_phase,
             note=wiring.note,
             budget_s=wiring.budget_s,
+            starter=Forks(
+                wiring.logs,
+                self.device.rank_environment(space.workload.world_size),
+                wiring.note,
+            ),
         )

@@ -11,7 +11,6 @@ from autotune.device.device import Device
 from autotune.errors import UsageError
 from autotune.models import family
 from autotune.options import FLAGS, OPTION_OF_AXIS, Options
-from autotune.predict.trace import Trace
 from autotune.replay import grid
 from autotune.replay.device import RecordedDevice
 from autotune.replay.runner import Replay
@@ -19,7 +18,7 @@ from autotune.runner import Runner
 from autotune.space.candidate import AXES, Checkpointing, Offload
 from autotune.space.space import Fixed, Limits, Space
 from autotune.space.workload import Workload
-from autotune.testbed.testbed import Tracer, Wiring
+from autotune.testbed.testbed import Wiring
 from autotune.units import gib
 
 
@@ -53,9 +52,6 @@ class Recording:
 
     def clock(self, budget_s: float, started: float) -> Clock:
         return Clock(budget_s, self.time(), self.time)
-
-    def tracer(self, space: Space, wiring: Wiring) -> Tracer:
-        return _Known(self.grid.trace)
 
     def runner(self, space: Space, wiring: Wiring) -> Runner:
         return Replay(self.grid, space.limits, self.time, wiring.seed)
@@ -147,16 +143,3 @@ class Recording:
             options.host_ceiling,
         )
         return limits, "as recorded" if asked_bytes is None else "--capacity"
-
-
-class _Known:
-    """The `Tracer` of a recording."""
-
-    def __init__(self, trace: Trace | None) -> None:
-        self._trace = trace
-
-    def poll(self) -> Trace | None:
-        return self._trace
-
-    def close(self) -> None:
-        """There is no process."""

@@ -10,7 +10,6 @@ from typing import Any, Protocol
 from autotune.budget import Clock
 from autotune.device.device import Device
 from autotune.options import Options
-from autotune.predict.trace import Trace
 from autotune.runner import Runner
 from autotune.space.space import Space
 from autotune.wire.stopping import Phase
@@ -30,18 +29,6 @@ class Wiring:
     """Told where a probe is, with the steps it made there."""
     note: Callable[[str], None]
     """Told what the user should know, one line each."""
-
-
-class Tracer(Protocol):
-    """Finds out how much memory the models of a space need, without a device."""
-
-    def poll(self) -> Trace | None:
-        """The trace, once it is there; never waits for it."""
-        ...
-
-    def close(self) -> None:
-        """No process is left when this returns."""
-        ...
 
 
 class Testbed(Protocol):
@@ -68,7 +55,5 @@ class Testbed(Protocol):
     def clock(self, budget_s: float, started: float) -> Clock:
         """The budget's clock; `started` is a reading of `time.monotonic`."""
         ...
-
-    def tracer(self, space: Space, wiring: Wiring) -> Tracer: ...
 
     def runner(self, space: Space, wiring: Wiring) -> Runner: ...

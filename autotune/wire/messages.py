@@ -96,6 +96,32 @@ class Describe:
     """Gradients live through all of a step, as DDP's buckets and accumulation have it."""
 
 
+@dataclass(frozen=True, kw_only=True)
+class Fork:
+    """Study to a fork server: become a rank, which then speaks for itself."""
+
+    dial: Dial
+    log: str
+    """What the rank prints is appended to this file."""
+    environment: dict[str, str]
+    """All of its variables."""
+
+
+@dataclass(frozen=True)
+class Forked:
+    """Fork server to study: the rank is a child of the study now."""
+
+    pid: int
+
+
+@dataclass(frozen=True)
+class Forkable:
+    """Fork server to study: what it imports is imported."""
+
+    but: str
+    """Why no rank can be forked all the same; empty where one can."""
+
+
 @dataclass(frozen=True)
 class Stop:
     """Study to rank: leave."""
@@ -239,8 +265,8 @@ class Fault:
 
 
 Message = (
-    Start | Probe | Describe | Stop
-    | Hello | Described | Store | Entered | Ready | Progress | Report | Fault
+    Start | Probe | Describe | Fork | Stop
+    | Forkable | Forked | Hello | Described | Store | Entered | Ready | Progress | Report | Fault
 )  # fmt: skip
 _TYPES: dict[str, type[Any]] = {cls.__name__: cls for cls in get_args(Message)}
 

@@ -12,7 +12,7 @@ import psutil
 import pytest
 
 from autotune.outcome import Verdict
-from autotune.runner import local, pool
+from autotune.runner import group, local
 from autotune.wire.stopping import Phase
 from tests.support import quick_rank
 from tests.support.pools import MIB, SMALL, Started
@@ -63,8 +63,8 @@ def test_a_quick_rank_goes_wrong_as_it_is_told(
     start: Callable[[], Started], monkeypatch: pytest.MonkeyPatch, fault: str
 ) -> None:
     for phase in (Phase.WARMUP, Phase.TIMED):
-        monkeypatch.setitem(pool.PHASE_DEADLINE_S, phase, 1.0)
-    monkeypatch.setattr(pool, "PEER_GRACE_S", 0.1)
+        monkeypatch.setitem(group.PHASE_DEADLINE_S, phase, 1.0)
+    monkeypatch.setattr(group, "PEER_GRACE_S", 0.1)
     monkeypatch.setattr("autotune.runner.channel.PEER_TIMEOUT_S", 1)
     monkeypatch.setenv("QUICK_FAULTS", f"{fault}:1")
     result = start().run()

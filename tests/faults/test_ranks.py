@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 
 from autotune.outcome import Verdict
-from autotune.runner import channel, local, pool
+from autotune.runner import channel, group, local
 from autotune.wire.stopping import Phase
 from tests.support.hostile import QUICK_SPACE, HostileStudy
 from tests.support.pools import Started, ranks
@@ -32,7 +32,7 @@ def test_a_rank_that_goes_wrong_in_any_phase_is_a_verdict_and_leaves_nothing(
     monkeypatch.setattr(local, "WORKER", QUICK_RANK)
     monkeypatch.setattr(channel, "PEER_TIMEOUT_S", 1)
     for each in Phase:
-        monkeypatch.setitem(pool.PHASE_DEADLINE_S, each, 1.0)
+        monkeypatch.setitem(group.PHASE_DEADLINE_S, each, 1.0)
     monkeypatch.setenv("FAULT", f"{fault}@{phase}:0")
     started = Started(tmp_path)
     try:

@@ -21,7 +21,7 @@ Make = Callable[..., HostileStudy]
 
 SMALL = [
     "--device", "cpu", "--world-size", "2", "--depth", "1", "--seq-len", "32",
-    "--micro-batch", "1:8", "--vocab-size", "256", "--checkpointing", "none", "--budget", "5m",
+    "--micro-batch", "1:8", "--vocab-size", "256", "--checkpointing", "none", "--budget", "100s",
 ]  # fmt: skip
 ENGINES = {
     "ddp": ["--engine", "ddp"],

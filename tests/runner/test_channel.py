@@ -204,7 +204,7 @@ def intrude(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[Dial, int], 
                 in_thread(what, dial, process.pid)
             return process
 
-        monkeypatch.setattr("autotune.runner.pool.start_rank", start)
+        monkeypatch.setattr(local, "start_rank", start)
 
     return with_intruder
 

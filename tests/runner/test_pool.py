@@ -20,9 +20,10 @@ from autotune.budget import VirtualTime
 from autotune.engines.deepspeed import DeepSpeed
 from autotune.outcome import Verdict
 from autotune.runner import Job, StopRequestedError, local, ops, pool
+from autotune.runner import group as group_module
 from autotune.wire.stopping import Phase
 from tests.support.pools import MIB, RULE, SMALL, Cpu, Gpu, Started, ranks
-from tests.support.programs import FAULTY_RANK, ROOT, TESTS
+from tests.support.programs import ROOT, TESTS
 from tests.support.scripted import report
 
 pytestmark = pytest.mark.slow
@@ -51,7 +52,6 @@ def start(tmp_path: Path) -> Iterator[Start]:
 @pytest.fixture
 def fault(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
     def set_up(what: str) -> None:
-        monkeypatch.setattr(local, "WORKER", FAULTY_RANK)
         monkeypatch.setenv("FAULT", what)
 
     return set_up
@@ -130,7 +130,7 @@ def test_what_launchers_leave_in_the_shell_disturbs_no_group(
 def test_ranks_of_one_host_add_up_their_host_memory_and_nothing_else() -> None:
     first = report(1.0, 5 * MIB)
     second = replace(first, peaks=replace(first.peaks, device_bytes=7 * MIB, host_bytes=MIB))
-    merged = pool.merge([first, second]).peaks
+    merged = group_module.merge([first, second]).peaks
     assert merged == replace(first.peaks, device_bytes=7 * MIB, host_bytes=6 * MIB)
 
 
@@ -359,7 +359,7 @@ def test_a_rank_that_breaks_is_crashed_with_its_cause_and_its_peer_is_gone(
 def test_a_rank_that_hangs_is_ended_with_its_group_at_its_deadline(
     start: Start, fault: Callable[[str], None], monkeypatch: pytest.MonkeyPatch, what: str
 ) -> None:
-    monkeypatch.setitem(pool.PHASE_DEADLINE_S, Phase.TIMED, 1.0)
+    monkeypatch.setitem(group_module.PHASE_DEADLINE_S, Phase.TIMED, 1.0)
     fault(what)
     result = start(world_size=2).run()
     assert result.verdict is Verdict.HUNG
@@ -369,15 +369,15 @@ def test_a_rank_that_hangs_is_ended_with_its_group_at_its_deadline(
 
 @pytest.mark.parametrize(("budget_s", "step_s"), [(120, 30), (1200, 120), (86400, 180)])
 def test_steps_may_be_silent_for_a_tenth_of_the_budget(budget_s: float, step_s: float) -> None:
-    deadline_s = pool.phase_deadlines(budget_s)
+    deadline_s = group_module.phase_deadlines(budget_s)
     stepping = {Phase.WARMUP: step_s, Phase.TIMED: step_s}
-    assert deadline_s == pool.PHASE_DEADLINE_S | stepping
+    assert deadline_s == group_module.PHASE_DEADLINE_S | stepping
 
 
 def test_a_hang_in_a_small_budget_is_ended_by_the_budgets_deadline(
     start: Start, fault: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pool, "STEP_DEADLINE_S", 1.0)
+    monkeypatch.setattr(group_module, "STEP_DEADLINE_S", 1.0)
     fault("hang@warmup:0")
     result = start(budget_s=20).run()
     assert result.verdict is Verdict.HUNG
@@ -421,7 +421,7 @@ def test_a_study_that_is_killed_leaves_nothing_that_its_ranks_started(tmp_path: 
 def test_a_live_group_whose_rank_died_between_probes_is_replaced(start: Start) -> None:
     group = start()
     group.run()
-    (rank,) = psutil.Process().children()
+    rank = next(each for each in ranks() if each.ppid() == os.getpid())
     rank.kill()
     os.waitid(os.P_PID, rank.pid, os.WEXITED | os.WNOWAIT)  # the pool itself must reap it
     again = group.run()
@@ -470,7 +470,7 @@ def test_groups_are_numbered_on_from_the_logs_that_are_there(start: Start, tmp_p
 def test_a_log_is_added_to_and_never_overwritten(tmp_path: Path) -> None:
     log = tmp_path / "describe.log"
     for word in ("first", "second"):
-        process = local.LocalProcess(["echo", word], b"", log, {})
+        process = local.spawn(["echo", word], b"", log, {})
         process.reap()
     assert log.read_text() == "first\nsecond\n"
 

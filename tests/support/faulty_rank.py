@@ -1,7 +1,8 @@
 """A real rank that misbehaves once, as the variable FAULT says: `<what>@<phase>:<rank>`.
 
 Runs the product's own worker; only the moment of the fault is put into it. `what` is one of the
-functions below, `phase` one of import, build, warmup or timed.
+functions below, `phase` one of import, build, warmup or timed. With an engine's name as its
+argument it is a fork server of such ranks.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import itertools
 import os
 import signal
 import struct
+import sys
 import tempfile
 import threading
 import time
@@ -18,9 +20,7 @@ from typing import Any
 
 import probes.__main__ as rank_main
 from autotune.wire.messages import Entered
-
-WHAT, _, WHERE = os.environ.get("FAULT", "").partition("@")
-PHASE, _, RANK = WHERE.partition(":")
+from probes import forkserver
 
 
 def hang() -> None:
@@ -117,10 +117,11 @@ class FaultyRank(rank_main.Rank):
 
     def send(self, message: Any) -> None:
         super().send(message)
-        if isinstance(message, Entered) and message.phase == PHASE and str(self.number) == RANK:
-            FAULTS[WHAT]()
+        what, _, where = os.environ.get("FAULT", "").partition("@")  # each fork has its own
+        if isinstance(message, Entered) and where == f"{message.phase}:{self.number}":
+            FAULTS[what]()
 
 
 if __name__ == "__main__":
     rank_main.Rank = FaultyRank  # type: ignore[misc]
-    rank_main.main()
+    (forkserver if len(sys.argv) > 1 else rank_main).main()

@@ -3,21 +3,27 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import psutil
 
 from autotune.device.device import DeviceInfo
-from autotune.runner import Job, Result
+from autotune.runner import Job, Result, forks, local
+from autotune.runner.forks import Forks, Spawned
 from autotune.runner.pool import Pool
 from autotune.space.candidate import Candidate
 from autotune.space.space import Limits
 from autotune.space.workload import Workload
 from autotune.wire.stopping import Phase, Rule
+from tests.support.programs import FAULTY_RANK
 
 MIB = 2**20
+WORKER = local.WORKER
 SMALL = Candidate(depth=1, seq_len=32, micro_batch=1)
 RULE = Rule(
     warmup_steps=3,
@@ -50,8 +56,45 @@ class Gpu(Cpu):
     kind = "cuda"
 
 
+class Kept(Forks):
+    """Fork servers that stay for the next test; their ranks go wrong where FAULT says so."""
+
+    def __init__(self) -> None:
+        self._folder = TemporaryDirectory(prefix="autotune-test-")
+        super().__init__(Path(self._folder.name), Cpu().rank_environment(1), print)
+        self.succeeded()
+
+    def prepare(self, engine: str, stop: Callable[[], bool], deadline: float) -> None:
+        real, forks.SERVER = forks.SERVER, FAULTY_RANK
+        try:
+            super().prepare(engine, stop, deadline)
+        finally:
+            forks.SERVER = real
+
+    def close(self) -> None:
+        """Later."""
+
+    def end(self) -> None:
+        super().close()
+        self._folder.cleanup()
+
+
+def servers(starter: Forks) -> dict[str, int]:
+    """Process ids of its fork servers, by engine."""
+    return {engine: server.process.pid for engine, server in starter._servers.items()}
+
+
+@cache
+def kept() -> Kept:
+    """One for all tests."""
+    return Kept()
+
+
 class Started:
-    """A pool, and what it said on the way."""
+    """A pool, and what it said on the way.
+
+    Its ranks are forked, unless a test has put others in their place.
+    """
 
     def __init__(
         self,
@@ -68,6 +111,8 @@ class Started:
         self.notes: list[str] = []
         self.phases: list[Phase] = []
         self.stop = False
+        spawned = local.WORKER is not WORKER
+        options = {"starter": Spawned() if spawned else kept()} | options
         self.pool = Pool(
             device=device(),  # type: ignore[arg-type]
             workload=Workload(
@@ -103,8 +148,9 @@ class Started:
 
 def ranks() -> list[psutil.Process]:
     """Living processes that this test started, zombies left out."""
+    kept_servers = servers(kept()).values()
     return [
         child
         for child in psutil.Process().children(recursive=True)
-        if child.status() != psutil.STATUS_ZOMBIE
+        if child.pid not in kept_servers and child.status() != psutil.STATUS_ZOMBIE
     ]

@@ -4,6 +4,8 @@ QUICK_PACE       wall seconds per second of the formula; 1 if unset
 QUICK_FAULTS     how often a probe goes wrong and how: `hang:0.1,killed:0.05`, of `FAULTS`
 FAULT            what happens once, and when: see faulty_rank.py
 QUICK_SEED       chooses which; the same probe of the same candidate goes wrong in the same way
+
+With an engine's name as its argument, it is a fork server of such ranks.
 """
 
 from __future__ import annotations
@@ -35,6 +37,7 @@ from autotune.wire.messages import (
     Store,
 )
 from autotune.wire.stopping import Phase, Steps
+from probes import forkserver
 from tests.support import faulty_rank
 
 BASE_BYTES = 200 * 2**20
@@ -172,4 +175,5 @@ def nothing(asked: Describe) -> Described:
 if __name__ == "__main__":
     rank_main.serve = serve
     rank_main.Rank = faulty_rank.FaultyRank  # type: ignore[misc]
-    rank_main.main()
+    forkserver.import_libraries = lambda engine: None
+    (forkserver if len(sys.argv) > 1 else rank_main).main()

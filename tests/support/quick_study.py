@@ -7,11 +7,11 @@ from pathlib import Path
 
 sys.path.append(str(Path(__file__).parents[2]))
 
-from autotune.runner import local
+from autotune.runner import forks, local
 from tests.support.programs import QUICK_RANK
 
 if __name__ == "__main__":
     from autotune.__main__ import main
 
-    local.WORKER = QUICK_RANK
+    local.WORKER = forks.SERVER = QUICK_RANK
     main()

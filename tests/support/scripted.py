@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from autotune.outcome import Record, Verdict
+from autotune.predict.trace import Trace
 from autotune.result.best import Best
 from autotune.runner import Job, Result, StopRequestedError
 from autotune.space.candidate import Build, Candidate
@@ -53,6 +54,9 @@ class ScriptedRunner:
         result = self.answer(job)
         self.live_build = job.candidate.build if result.report is not None else None
         return result
+
+    def trace(self, space: Space, limit_s: float) -> Trace | None:
+        return None
 
     def retire(self, until: float) -> None:
         self.live_build = None

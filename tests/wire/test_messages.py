@@ -104,6 +104,13 @@ MESSAGES: list[wire.Message] = [
         gradients_stay=False,
     ),
     DESCRIBED,
+    wire.Fork(
+        dial=wire.Dial(host="127.0.0.1", port=40000, key="00ff", rank=0, child=True),
+        log="group001-rank0.log",
+        environment={"OMP_NUM_THREADS": "1"},
+    ),
+    wire.Forkable("what was imported started 1 threads"),
+    wire.Forked(4242),
     wire.Stop(),
     wire.Hello(1, 4242, "localhost"),
     wire.Store("127.0.0.1", 40000),

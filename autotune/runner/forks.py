@@ -1,0 +1,254 @@
+"""How ranks are started: forked from a process that has imported what they need, or spawned.
+
+Importing torch and DeepSpeed takes seconds, and a study starts dozens of groups.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import signal
+import socket
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from multiprocessing.connection import wait
+from pathlib import Path
+from typing import Protocol
+
+from autotune.runner import StopRequestedError, local
+from autotune.runner.channel import Peer, connect
+from autotune.runner.local import LocalProcess, full_environment, spawn
+from autotune.wire.messages import Dial, Fork, Forkable, Forked, Message, WireError
+
+SERVER = [sys.executable, "-P", "-m", "probes.forkserver"]
+IMPORT_LIMIT_S = 120.0
+POLL_S = 0.05
+_PR_SET_CHILD_SUBREAPER = 36
+
+
+class RankProcess(Protocol):
+    """A rank's process, wherever it runs."""
+
+    pid: int
+
+    def exit_code(self) -> int | None: ...
+    def limit_log(self) -> str: ...
+    def signal(self, number: signal.Signals) -> None: ...
+    def reap(self) -> None: ...
+
+
+class Starter(Protocol):
+    """Starts ranks."""
+
+    def ready(self, engine: str) -> bool:
+        """Whether ranks of `engine` start at once, or `prepare` would make no difference."""
+        ...
+
+    def prepare(self, engine: str, stop: Callable[[], bool], deadline: float) -> None:
+        """Make that ranks of `engine` start at once; wait for it until `deadline`.
+
+        Raises:
+            StopRequestedError: the user asked to stop.
+        """
+        ...
+
+    def start_rank(
+        self, engine: str, dial: Dial, log: Path, environment: dict[str, str]
+    ) -> RankProcess:
+        """A rank that will dial the study. `environment` is what it has beside the study's own."""
+        ...
+
+    def succeeded(self) -> None:
+        """Learn that ranks came up."""
+        ...
+
+    def give_up(self, why: str) -> bool:
+        """Learn that ranks did not come up; true if from now on they start in another way."""
+        ...
+
+    def kill(self) -> None:
+        """End everything that is not a rank, at once."""
+        ...
+
+    def close(self) -> None:
+        """Nothing of it is left when this returns; no rank is started after it."""
+        ...
+
+
+class Spawned:
+    """Ranks that import everything themselves."""
+
+    def ready(self, engine: str) -> bool:
+        return True
+
+    def prepare(self, engine: str, stop: Callable[[], bool], deadline: float) -> None:
+        pass
+
+    def start_rank(
+        self, engine: str, dial: Dial, log: Path, environment: dict[str, str]
+    ) -> RankProcess:
+        return local.start_rank(dial, log, environment)
+
+    def succeeded(self) -> None:
+        pass
+
+    def give_up(self, why: str) -> bool:
+        return False
+
+    def kill(self) -> None:
+        pass
+
+    def close(self) -> None:
+        pass
+
+
+class Forks:
+    """Ranks forked from a server for their engine, which is started when it is first needed.
+
+    Where that does not work they are spawned from then on, and one line says why.
+    """
+
+    def __init__(
+        self, logs: Path, environment: dict[str, str], note: Callable[[str], None]
+    ) -> None:
+        """`environment` is what the ranks have beside the study's own, as far as all have it."""
+        self._logs = logs
+        self._environment = environment
+        self._note = note
+        self._servers: dict[str, _Server] = {}
+        self._works = sys.platform == "linux"
+        self._proven = False
+
+    def ready(self, engine: str) -> bool:
+        return not self._works or engine in self._servers
+
+    def prepare(self, engine: str, stop: Callable[[], bool], deadline: float) -> None:
+        log = self._logs / f"forkserver-{engine}.log"
+        self._servers[engine] = server = _Server(engine, log, self._environment)
+        latest = min(deadline, time.monotonic() + IMPORT_LIMIT_S)
+        while not server.heard(POLL_S):
+            if stop():
+                raise StopRequestedError
+            if time.monotonic() > latest:
+                self._stop(f"the fork server's imports take too long, see {log.name}")
+                return
+        try:
+            but = server.why_not()
+        except _ServerError as error:
+            but = str(error)
+        if but:
+            self._stop(but)
+
+    def start_rank(
+        self, engine: str, dial: Dial, log: Path, environment: dict[str, str]
+    ) -> RankProcess:
+        server = self._servers.get(engine)
+        if server is not None:
+            try:
+                return server.fork(dial, log, environment)
+            except _ServerError as error:
+                self._stop(str(error))
+        return local.start_rank(dial, log, environment)
+
+    def succeeded(self) -> None:
+        self._proven = True
+
+    def give_up(self, why: str) -> bool:
+        if self._proven or not self._works:
+            return False
+        self._stop(f"the first ones that were forked did not come up: {why}")
+        return True
+
+    def kill(self) -> None:
+        for server in self._servers.values():
+            server.process.signal(signal.SIGKILL)
+
+    def close(self) -> None:
+        self._works = False
+        while self._servers:
+            self._servers.popitem()[1].close()
+
+    def _stop(self, why: str) -> None:
+        self._note(f"each rank imports its libraries itself from now on: {why}")
+        self.close()
+
+
+class _ServerError(Exception):
+    """A fork server did not do what it was asked for."""
+
+
+class _Server:
+    """One process that has imported what ranks of one engine need."""
+
+    def __init__(self, engine: str, log: Path, environment: dict[str, str]) -> None:
+        ours, theirs = socket.socketpair()
+        with theirs:
+            # Or numpy's OpenBLAS starts threads as it is imported. torch computes with others.
+            alone = {"OPENBLAS_NUM_THREADS": "1"}
+            self.process = spawn([*SERVER, engine], theirs.fileno(), log, environment | alone)
+        self._log = log
+        self._peer = Peer(connect(ours))
+
+    def heard(self, timeout_s: float) -> bool:
+        """Whether it says something or is gone, within `timeout_s`."""
+        return bool(wait([self._peer], timeout_s))  # type: ignore[list-item]
+
+    def why_not(self) -> str:
+        """Why it cannot fork; empty where it can. Asked for once, when it is first heard."""
+        match self._receive():
+            case Forkable(but):
+                return but
+            case other:
+                return f"the fork server sent a {type(other).__name__}"
+
+    def fork(self, dial: Dial, log: Path, environment: dict[str, str]) -> LocalProcess:
+        """A new rank.
+
+        Raises:
+            _ServerError: there is none.
+        """
+        everything = full_environment(log, environment)
+        with _adopting_orphans():
+            try:
+                self._peer.send(Fork(dial=dial, log=str(log.absolute()), environment=everything))
+            except OSError as error:
+                raise _ServerError(self._gone) from error
+            match self._receive():
+                case Forked(pid):
+                    process = LocalProcess(pid, log)
+                case Forkable(but):
+                    raise _ServerError(but)
+                case other:
+                    raise _ServerError(f"the fork server sent a {type(other).__name__}")
+        try:
+            process.exit_code()
+        except ChildProcessError as error:
+            raise _ServerError("a forked rank could not be handed over") from error
+        return process
+
+    def close(self) -> None:
+        self.process.signal(signal.SIGKILL)
+        self.process.reap()
+        self._peer.close()
+
+    def _receive(self) -> Message:
+        try:
+            return self._peer.receive()
+        except (EOFError, WireError) as error:
+            raise _ServerError(self._gone) from error
+
+    @property
+    def _gone(self) -> str:
+        return f"the fork server is gone, see {self._log.name}"
+
+
+@contextmanager
+def _adopting_orphans() -> Iterator[None]:
+    """Has this process be handed the children of its descendants that end meanwhile."""
+    prctl = ctypes.CDLL(None).prctl
+    prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    try:
+        yield
+    finally:
+        prctl(_PR_SET_CHILD_SUBREAPER, 0, 0, 0, 0)

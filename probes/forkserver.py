@@ -1,0 +1,145 @@
+"""A process that ranks are forked from: `python -m probes.forkserver ENGINE`.
+
+It imports torch and the engine's library once, and touches no device. A rank that is forked from
+it has these at once, and nothing else: a driver that was opened before a fork is dead after it,
+and so is a thread. Where there is one, no rank is forked.
+
+Its stdin is a socket to the study. A rank is handed over to the study, as a child of that, which
+has to be a subreaper (prctl(2), PR_SET_CHILD_SUBREAPER).
+"""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import os
+import signal
+import sys
+import tempfile
+import time
+import traceback
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import NoReturn
+
+import numpy as np
+
+from autotune.wire.messages import MAX_MESSAGE_BYTES, Fork, Forkable, Forked, decode, encode
+from probes import __main__ as rank
+
+_PR_SET_PDEATHSIG = 1
+_DRIVERS = ("/dev/nvidia", "/dev/dxg")
+_PAGE = os.sysconf("SC_PAGESIZE")
+_PRESENT = 63  # bit of an entry of /proc/self/pagemap (the kernel's admin-guide/mm/pagemap)
+
+
+def main() -> None:
+    """Import, say so, and fork a rank at each request, until the study is gone."""
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    study = Connection(os.dup(0))
+    import_libraries(sys.argv[1])
+    gc.collect()
+    gc.freeze()  # a collection would write to pages that ranks share
+    with suppress(EOFError, ConnectionError):
+        pages = list(file_pages())
+        study.send_bytes(encode(Forkable(why_not())))
+        while True:
+            request = decode(study.recv_bytes(MAX_MESSAGE_BYTES))
+            assert isinstance(request, Fork)
+            but = why_not()
+            study.send_bytes(encode(Forkable(but) if but else Forked(fork(request, study, pages))))
+
+
+def import_libraries(engine: str) -> None:
+    """What a rank of `engine` imports. If something is missing, that is for the rank to say."""
+    with suppress(Exception):
+        from probes import worker
+        from probes.engines import load
+
+        assert worker
+        load(engine)
+
+
+def why_not() -> str:
+    """Why a fork of this process is not as good as a process of its own; empty if it is."""
+    threads = len(list(Path("/proc/self/task").iterdir()))
+    if threads > 1:
+        return f"what was imported started {threads - 1} threads"
+    opened = [name for name in _open_files() if name.startswith(_DRIVERS)]
+    return f"what was imported opened {opened[0]}" if opened else ""
+
+
+def _open_files() -> Iterator[str]:
+    for opened in Path("/proc/self/fd").iterdir():
+        with suppress(OSError):  # the listing's own is closed by now
+            yield str(opened.readlink())
+
+
+def fork(request: Fork, study: Connection, pages: Sequence[int]) -> int:
+    """The process id of a new rank, which is a child of the study.
+
+    The process between this one and the rank ends at once: that hands the rank over.
+    """
+    study_pid, (heard, told) = os.getppid(), os.pipe()
+    between = os.fork()
+    if between == 0:
+        try:
+            between = os.getpid()
+            if os.fork() == 0:
+                os.setsid()  # before the study knows of the rank: it signals the session
+                os.write(told, str(os.getpid()).encode())
+                for inherited in (heard, told, study.fileno()):
+                    os.close(inherited)
+                while os.getppid() == between:
+                    time.sleep(0.0005)
+                if os.getppid() == study_pid:  # it is there, and has adopted this process
+                    become(request, pages)
+        except BaseException:  # noqa: BLE001 - nothing may return to the server's loop
+            traceback.print_exc()
+        finally:
+            os._exit(1)
+    os.close(told)
+    pid = int(os.read(heard, 32))
+    os.close(heard)
+    os.waitpid(between, 0)
+    return pid
+
+
+def become(request: Fork, pages: Sequence[int]) -> NoReturn:
+    """Be the rank that `request` asks for."""
+    nothing = os.open(os.devnull, os.O_RDONLY)
+    log = os.open(request.log, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o666)
+    for number, opened in enumerate((nothing, log, log)):
+        os.dup2(opened, number)
+    os.close(nothing)
+    os.close(log)
+    os.environ.clear()
+    os.environ.update(request.environment)
+    tempfile.tempdir = None
+    for page in pages:
+        ctypes.string_at(page, 1)
+    rank.run(request.dial)
+
+
+def file_pages() -> Iterator[int]:
+    """Addresses of this process's pages of files.
+
+    The kernel maps them into a child again only as it touches them, and they count towards the
+    peak of a process that imported its libraries itself.
+    """
+    with Path("/proc/self/pagemap").open("rb", buffering=0) as pagemap:
+        for line in Path("/proc/self/maps").read_text().splitlines():
+            span, permissions, _, _, _, *path = line.split(maxsplit=5)
+            if not path or not path[0].startswith("/") or permissions[0] != "r":
+                continue
+            first, end = (int(address, 16) // _PAGE for address in span.split("-"))
+            pagemap.seek(8 * first)
+            entries = np.frombuffer(pagemap.read(8 * (end - first)), dtype=np.uint64)
+            for place in np.flatnonzero(entries >> np.uint64(_PRESENT)):
+                yield (first + int(place)) * _PAGE
+
+
+if __name__ == "__main__":
+    main()
