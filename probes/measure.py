@@ -6,13 +6,15 @@ slowest rank's), and every decision is a function of those agreed times.
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Callable
-from dataclasses import replace
-from typing import Protocol
+from dataclasses import dataclass, replace
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from autotune.wire.messages import Entered, ModelSpec, Probe, Progress, Report
 from autotune.wire.stopping import Phase, Series, Steps
@@ -42,14 +44,15 @@ def measure(
     model: ModelSpec,
     watch: Callable[[], Watch],
     tell: Tell,
+    history: History,
 ) -> Report:
-    """Run `probe` in the live `engine`. Raises whatever its steps raise."""
+    """Run `probe` in the live `engine` with that `history`. Raises whatever its steps raise."""
     engine.prepare(probe.micro_batch, probe.micro_steps)
     meter.reset()
     tell(Entered(Phase.WARMUP))
     progress = _Progress(probe.number, world, tell)
     stepper = _Stepper(probe, engine, world, model, progress)
-    steps = Steps(probe.rule, probe.needed_step_s)
+    steps = Steps(probe.rule, probe.needed_step_s, history.ran_s)
     wall_s = {Phase.WARMUP: 0.0, Phase.TIMED: 0.0}
     for phase in wall_s:
         if steps.stopped_early:
@@ -57,15 +60,18 @@ def measure(
         began = time.monotonic()
         looking = watch()
         if phase is Phase.TIMED:
+            meter.warmed()
             tell(Entered(phase))
         retries = meter.retries()
         while steps.wanted(phase):
-            steps.add(phase, *stepper.step())
+            steps.add(phase, *_step(stepper, history))
             meter.sample()
             looking.sample()
             progress.made(steps.of(phase))
         wall_s[phase] = time.monotonic() - began
         retried = meter.retries() - retries if phase is Phase.TIMED else 0
+    history.ran_s = steps.ran_s
+    peaks = replace(meter.peaks(), alloc_retries=retried)
     return Report(
         number=probe.number,
         step_s=steps.step_s,
@@ -74,10 +80,53 @@ def measure(
         timed_s=wall_s[Phase.TIMED],
         stopped_early=steps.stopped_early,
         loss=stepper.loss,
-        peaks=replace(meter.peaks(), alloc_retries=retried),
+        peaks=peaks,
         state_bytes=meter.held_bytes(),
-        conditions=looking.conditions(),
+        conditions=replace(looking.conditions(), foreign_bytes=meter.foreign_bytes()),
+        attention=history.attention,
     )
+
+
+@dataclass
+class History:
+    """What earlier probes of the same group have shown."""
+
+    ran_s: float = 0.0
+    """Seconds of steps."""
+    attention: str = ""
+    """Kernels of scaled dot product attention, by torch's names; empty where none was seen."""
+
+
+class Attention(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Sees which kernels compute scaled dot product attention: torch chooses them by shape,
+    dtype and device."""
+
+    _NAME = re.compile(r"_scaled_dot_product_(\w+?)(_for_cpu|_overrideable)?(_backward)?$")
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._seen: set[str] = set()
+
+    @property
+    def names(self) -> str:
+        return ", ".join(sorted(self._seen)) or "none"
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        if found := self._NAME.search(func.overloadpacket.__name__):
+            self._seen.add(found[1])
+        return func(*args, **(kwargs or {}))
+
+
+def _step(stepper: _Stepper, history: History) -> list[float]:
+    """One step; a group's first, which no timing counts, shows its kernels."""
+    if history.attention:
+        return stepper.step()
+    with Attention() as attention:
+        step_s = stepper.step()
+    history.attention = attention.names
+    return step_s
 
 
 class _Progress:

@@ -1,15 +1,17 @@
 """Peaks on this rank: allocator, process, device.
 
 `CpuMeter`: the process is the device, and its peak is VmHWM, reset through /proc/self/clear_refs.
-`CudaMeter`: NVML's in-use bytes less what was in use before this process made its context (the
-context, cuBLAS workspaces and NCCL buffers are outside the allocator), never less than the
-allocator's reserved peak.
+`CudaMeter`: the allocator's reserved peak and what is outside it: the context, NCCL's buffers,
+other libraries' workspaces. That is what the device lost since before the context, beyond what the
+allocator holds, once the engine stands and has made its first steps. What changes later by more
+than `FOREIGN_SHARE` of the capacity is somebody else's.
 """
 
 from __future__ import annotations
 
 import ctypes
 import gc
+import math
 import resource
 from contextlib import suppress
 from pathlib import Path
@@ -22,6 +24,8 @@ from autotune.wire.messages import Peaks
 from probes.faults import UnsupportedError
 
 _PINNED_TRIAL_BYTES = 2**23
+FOREIGN_SHARE = 0.01
+"""Of the capacity: a change of memory that counts as somebody else's."""
 CUDA_GUARD = 0.97
 """Share of the capacity that the CUDA allocator may take before it raises."""
 
@@ -41,8 +45,20 @@ class Meter(Protocol):
         """Take the limit away, so that a rank that ran out can still say so."""
         ...
 
+    def built(self) -> None:
+        """The engine stands."""
+        ...
+
     def reset(self) -> None:
         """Give cached memory back and start the peaks anew."""
+        ...
+
+    def warmed(self) -> None:
+        """The warm-up is through: what libraries allocate on first use is there."""
+        ...
+
+    def foreign_bytes(self) -> int:
+        """How much the device memory that is not this rank's has changed since `warmed`."""
         ...
 
     def sample(self) -> None:
@@ -86,6 +102,15 @@ class CpuMeter:
         hard = resource.getrlimit(resource.RLIMIT_DATA)[1]
         resource.setrlimit(resource.RLIMIT_DATA, (hard, hard))
 
+    def built(self) -> None:
+        pass  # nobody else's memory counts towards the process
+
+    def warmed(self) -> None:
+        pass
+
+    def foreign_bytes(self) -> int:
+        return 0
+
     def reset(self) -> None:
         trim_heap()
         try:
@@ -117,12 +142,16 @@ class CudaMeter:
         pynvml.nvmlInit()
         self._handle = pynvml.nvmlDeviceGetHandleByUUID(uuid)
         self._before_bytes = self._in_use_bytes()
-        self._most_bytes = 0
+        self._outside_bytes = 0
+        self._seen_bytes: list[int] = []
+        self._slack_bytes = 0
+        self._is_new, self._is_warm = True, False
         self._pinned_is_resident = True
 
     def limit(self, capacity_bytes: int) -> None:
         total = torch.cuda.get_device_properties().total_memory
         share = min(1.0, CUDA_GUARD * capacity_bytes / total)
+        self._slack_bytes = int(FOREIGN_SHARE * capacity_bytes)
         torch.cuda.set_per_process_memory_fraction(share)
         # Drivers differ in whether pinned pages are resident memory of the process: look.
         before = status_bytes("VmRSS")
@@ -133,6 +162,21 @@ class CudaMeter:
     def lift(self) -> None:
         pass  # the host's memory is not limited
 
+    def built(self) -> None:
+        torch.cuda.synchronize()
+        self._outside_bytes = max(0, self._outside_now())
+
+    def warmed(self) -> None:
+        if self._is_new:  # NCCL and others allocate in their first use
+            self._outside_bytes = max(self._outside_bytes, self._outside_now())
+        self._is_new, self._is_warm = False, True
+        self._seen_bytes.clear()
+
+    def foreign_bytes(self) -> int:
+        if not self._is_warm:
+            return 0
+        return max((abs(seen - self._outside_bytes) for seen in self._seen_bytes), default=0)
+
     def reset(self) -> None:
         trim_heap()
         torch.cuda.synchronize()
@@ -142,17 +186,21 @@ class CudaMeter:
             OSError
         ):  # some sandboxes have none; the host's peak is then since the start
             Path("/proc/self/clear_refs").write_text("5")
-        self._most_bytes = 0
+        self._seen_bytes.clear()
+        self._is_warm = False
 
     def sample(self) -> None:
-        self._most_bytes = max(self._most_bytes, self._in_use_bytes() - self._before_bytes)
+        self._seen_bytes.append(self._outside_now())
 
     def peaks(self) -> Peaks:
         self.sample()
         stats = torch.cuda.memory_stats()
         reserved = torch.cuda.max_memory_reserved()
+        # What changed by more is somebody else's, and the probe is run again for it.
+        slack = self._slack_bytes if self._is_warm else math.inf
+        own = [b for b in self._seen_bytes if abs(b - self._outside_bytes) <= slack]
         return Peaks(
-            device_bytes=max(self._most_bytes, reserved),
+            device_bytes=reserved + max([self._outside_bytes, *own]),
             reserved_bytes=reserved,
             allocated_bytes=torch.cuda.max_memory_allocated(),
             active_bytes=stats.get("active_bytes.all.peak", 0),
@@ -165,6 +213,11 @@ class CudaMeter:
 
     def retries(self) -> int:
         return int(torch.cuda.memory_stats().get("num_alloc_retries", 0))
+
+    def _outside_now(self) -> int:
+        """What the device lost since this rank began, beyond what its allocator holds."""
+        held = int(torch.cuda.memory_reserved())
+        return self._in_use_bytes() - self._before_bytes - held
 
     def _pinned_peak_bytes(self) -> int:
         """Pinned memory that the process's resident peak leaves out."""

@@ -16,7 +16,7 @@ from autotune.wire.stopping import Phase
 from probes import faults
 from probes.conditions import Watch
 from probes.engines import ENGINES, Engine, load
-from probes.measure import measure
+from probes.measure import History, measure
 from probes.memory import CpuMeter, CudaMeter, Meter
 from probes.world import World, join
 
@@ -31,6 +31,7 @@ class Live:
         self._world = world
         self._meter = meter
         self._model = start.model
+        self._history = History()
         self._watch = partial(Watch, start.device_uuid if start.device_kind == "cuda" else None)
 
     def probe(self, request: Probe, send: Send) -> Report:
@@ -42,6 +43,7 @@ class Live:
             model=self._model,
             watch=self._watch,
             tell=send,
+            history=self._history,
         )
 
 
@@ -60,6 +62,7 @@ def set_up(start: Start, rank: int, meter: Meter, send: Send) -> Live:
     torch.manual_seed(start.seed)
     send(Entered(Phase.ENGINE))
     live = Live(start, world, engine(start, world), meter)
+    meter.built()
     gc.collect()
     gc.freeze()  # torch's own objects: collecting between probes then costs little
     return live
@@ -78,6 +81,7 @@ def fault(error: BaseException, phase: Phase, device_kind: str, meter: Meter) ->
 def versions() -> dict[str, str]:
     """What the numbers depend on: interpreter, torch and its CUDA, and the packages beside it."""
     found = {"python": platform.python_version(), "torch": torch.__version__}
+    found["float32_matmul_precision"] = torch.get_float32_matmul_precision()  # "highest": no TF32
     if torch.version.cuda:
         found["cuda"] = torch.version.cuda
         found["cudnn"] = str(torch.backends.cudnn.version())  # type: ignore[no-untyped-call]

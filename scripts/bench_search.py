@@ -7,6 +7,8 @@ measurements is drawn) on a virtual clock that charges what they took. The truth
 the median of its measurements; regret is what the best candidate found lacks of the best that
 fits, as a share. The capacity is the largest peak of the grid, so that the ceiling is what binds.
 
+"result" is what a whole study of the default sampler writes as best, finals included.
+
 Samplers run in the study's own loop; `searches/rules.py` has the rules, and says what they know.
 The noise floor is the regret of an oracle that sees one measurement of every candidate and takes
 the best.
@@ -24,8 +26,21 @@ from pathlib import Path
 
 from searches.grids import truth
 from searches.rules import RULES, rule_course
-from searches.samplers import ask_seconds, sampler_course
-from searches.tables import METHODS, MINUTES, PROBES, Search, plot, promises, table
+from searches.samplers import ask_seconds, sampler_course, study_result
+from searches.tables import (
+    BUDGETS,
+    METHODS,
+    MINUTES,
+    PROBES,
+    Search,
+    Whole,
+    plot,
+    promises,
+    results,
+    table,
+)
+
+from autotune.samplers import DEFAULT
 
 CEILINGS = (0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95)
 
@@ -38,6 +53,8 @@ class Task:
     ceiling: float
     method: str
     seed: int
+    minutes: float | None = None
+    """The budget of a whole study, finals included; None for a search of so many probes."""
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -47,12 +64,15 @@ def main(arguments: Sequence[str]) -> int:
     with multiprocessing.get_context("fork").Pool(os.cpu_count()) as pool:
         for path in asked.grids:
             ceilings = [c for c in CEILINGS if truth(path, c).fitting]
-            found = pool.map(run, tasks(asked, path, ceilings), chunksize=8)
+            ran = pool.map(run, tasks(asked, path, ceilings), chunksize=8)
+            found = [each for each in ran if isinstance(each, Search)]
+            whole = [each for each in ran if isinstance(each, Whole)]
             floor = [truth(path, c).oracle(seed) for c in ceilings for seed in range(asked.seeds)]
             searches[path.stem], floors[path.stem] = found, floor
             print(f"{header(path, ceilings)}\n")
             print("\n".join(table(found, floor)), "\n")
-            print("\n".join(promises(found, floor)), "\n", flush=True)
+            print("\n".join(results(whole)), "\n")
+            print("\n".join(promises(found, whole, floor)), "\n", flush=True)
     print(
         f"One ask over 10 000 candidates takes {1e3 * ask_seconds():.0f} ms (promised: under 50)."
     )
@@ -74,17 +94,27 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
 
 def tasks(asked: argparse.Namespace, path: Path, ceilings: Sequence[float]) -> list[Task]:
     """Every method under every ceiling, from every seed."""
-    return [
+    searches = [
         Task(path, ceiling, method, seed)
         for method in asked.methods.split(",")
         for ceiling in ceilings
         for seed in range(asked.gp_seeds if method == "gp" else asked.seeds)
     ]
+    studies = [
+        Task(path, ceiling, DEFAULT, seed, minutes)
+        for minutes in BUDGETS
+        for ceiling in ceilings
+        for seed in range(asked.seeds)
+    ]
+    return searches + studies
 
 
-def run(task: Task) -> Search:
+def run(task: Task) -> Search | Whole:
     """Carry `task` out."""
     known = truth(task.path, task.ceiling)
+    if task.minutes is not None:
+        found = study_result(known, task.method, task.seed, task.minutes)
+        return Whole(task.minutes, known.regret(found))
     make = rule_course if task.method in RULES else sampler_course
     course = make(known, task.method, task.seed, max(PROBES))
 

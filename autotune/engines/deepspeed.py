@@ -25,6 +25,7 @@ class DeepSpeed(Engine):
     name = "deepspeed"
     stages = (0, 1, 2, 3)
     offloads = True
+    first_start_s = 6.0
     package = "deepspeed"
     package_name = "DeepSpeed"
 

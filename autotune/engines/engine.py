@@ -43,6 +43,9 @@ class Engine:
     package_name: ClassVar[str] = ""
     """The same in words."""
 
+    first_start_s: ClassVar[float] = 3.0
+    """What starting its first group takes, its library not imported yet; roughly."""
+
     def missing(self) -> str:
         """Why it cannot run here, and what to do; empty where it can."""
         if self.package is None or importlib.util.find_spec(self.package) is not None:
@@ -76,6 +79,18 @@ class Engine:
     def keeps_copies(self, dtype: str, zero_stage: int) -> bool:
         """Whether the optimizer steps on an fp32 copy of the weights."""
         return False
+
+    def dtypes(self, dtype: str, zero_stage: int) -> dict[str, str]:
+        """What is held, computed and sent in which dtype, where products are of `dtype`."""
+        held = "fp32" if self.weight_bytes(dtype) == 4.0 else dtype
+        return {
+            "weights": held,
+            "master_weights": "fp32" if self.keeps_copies(dtype, zero_stage) else held,
+            "compute": dtype,
+            "gradients": held,
+            "reduction": held,
+            "optimizer": "fp32",
+        }
 
     def gradient_copies(self, zero_stage: int) -> float:
         """Of the whole gradient in fp32: what a step holds beside the state, roughly."""

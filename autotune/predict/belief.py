@@ -63,13 +63,14 @@ class Belief:
     """Standard deviation of the quantity, its measurement's noise left out."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class _Seen:
     index: int
     value: float
     noise_variance: float
     covariance: Array
     """Prior, of the measured candidate with all."""
+    shared: float
 
 
 class Beliefs:
@@ -87,10 +88,30 @@ class Beliefs:
         self._seen: list[_Seen] = []
         self._known: Belief | None = None
 
-    def observe(self, index: int, value: float, noise_variance: float) -> None:
-        """A measurement of candidate `index`; its variance must be above 0."""
-        self._seen.append(self._row(index, value, noise_variance))
+    def observe(
+        self, index: int, value: float, noise_variance: float, shared: float = 0.0
+    ) -> None:
+        """A measurement of candidate `index`; its variance must be above 0.
+
+        All measurements with a `shared` above 0 are off together, by this standard deviation.
+        """
+        self._seen.append(self._row(index, value, noise_variance, shared))
         self._known = None
+
+    def joint(self, indices: Sequence[int]) -> tuple[Array, Array]:
+        """Mean and covariance of those candidates."""
+        belief, variant = self.belief(), self.likely
+        prior = [
+            np.sum([term.covariance(i)[list(indices)] for term in self._terms], axis=0)
+            for i in indices
+        ]
+        covariance = variant.scale**2 * np.array(prior)
+        if self._seen:
+            factor, _ = self._factor(variant, self._seen)
+            rows = np.array([each.covariance[list(indices)] for each in self._seen])
+            explained = variant.scale**2 * np.linalg.solve(factor, rows)
+            covariance -= explained.T @ explained
+        return belief.mean[list(indices)], covariance
 
     def belief(self, pending: Sequence[int] = ()) -> Belief:
         """What follows from the observations.
@@ -113,9 +134,12 @@ class Beliefs:
         """The variant that what was observed speaks for."""
         return max(self._variants, key=self._log_evidence)
 
-    def _row(self, index: int, value: float, noise_variance: float) -> _Seen:
+    def _row(self, index: int, value: float, noise_variance: float, shared: float = 0.0) -> _Seen:
         covariance: Array = np.sum([term.covariance(index) for term in self._terms], axis=0)
-        return _Seen(index, value, noise_variance, covariance)
+        return _Seen(
+            index=index, value=value, noise_variance=noise_variance, covariance=covariance,
+            shared=shared,
+        )  # fmt: skip
 
     def _posterior(self, seen: Sequence[_Seen]) -> Belief:
         if not seen:
@@ -132,7 +156,11 @@ class Beliefs:
         at = [each.index for each in seen]
         prior = variant.scale**2 * np.array([each.covariance[at] for each in seen])
         noise = variant.noise**2 * np.array([each.noise_variance for each in seen])
-        factor = np.asarray(np.linalg.cholesky(prior + np.diag(noise)), dtype=np.float64)
+        shared = np.array([each.shared for each in seen])
+        off_together = np.outer(shared, shared)
+        factor = np.asarray(
+            np.linalg.cholesky(prior + off_together + np.diag(noise)), dtype=np.float64
+        )
         off = np.array([each.value for each in seen]) - self._mean[at]
         return factor, np.asarray(np.linalg.solve(factor, off), dtype=np.float64)
 

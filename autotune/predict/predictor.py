@@ -27,13 +27,13 @@ class Predictor:
         self.host_memory = host_memory(space, device_kind) if offloads else None
         self._speed = SpeedModel(space, device_kind)
 
-    def observe(self, candidate: Candidate, outcome: Outcome) -> None:
-        """Learn from a trial that ended."""
+    def observe(self, candidate: Candidate, outcome: Outcome, *, final: bool = False) -> None:
+        """Learn from a trial, or from a final, that ended."""
         self.memory.observe(candidate, outcome)
         if self.host_memory is not None:
             self.host_memory.observe(candidate, outcome)
         if outcome.measurement is not None:
-            self._speed.observe(candidate, outcome.measurement)
+            self._speed.observe(candidate, outcome.measurement, final=final)
 
     def trace(self, found: Trace) -> None:
         """Start from traced memory instead of closed forms; what was observed is kept."""
@@ -55,6 +55,15 @@ class Predictor:
         if self.host_memory is not None:
             chance = np.minimum(chance, self.host_memory.chance())
         return chance
+
+    def draws(self, candidates: Sequence[Candidate], count: int) -> Array:
+        """`count` times the logarithms of the seconds of `candidates`' steps, as they may be.
+
+        By [draw][candidate]; the same for the same observations.
+        """
+        mean, covariance = self._speed.joint(candidates)
+        rng = np.random.default_rng(0)
+        return rng.multivariate_normal(mean, covariance, count, check_valid="ignore")
 
     def log_step_s(self, pending: Sequence[Candidate] = ()) -> Belief:
         """Logarithm of the seconds of a step, where `pending` ones come out as expected."""

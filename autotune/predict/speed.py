@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from autotune.outcome import Measurement
-from autotune.predict.belief import Belief, Beliefs, Term, Variant, codes
+from autotune.predict.belief import Array, Belief, Beliefs, Term, Variant, codes
 from autotune.space.candidate import Candidate
 from autotune.space.space import Space
 
@@ -71,6 +71,10 @@ MAGNITUDES = {
 }
 
 
+DRIFT = 0.05
+"""Finals come last, on a warm machine, in fresh groups: all of them are slower or faster than the
+search by about so much, in the logarithm."""
+
 _VARIANTS = tuple(
     Variant(scale, noise, -0.5 * (scale > 1) - 0.5 * (noise > 1))
     for scale in (1.0, 2.0) for noise in (1.0, 3.0)
@@ -110,11 +114,16 @@ class SpeedModel:
         """Logarithm of the seconds of a step, where `pending` candidates come out as expected."""
         return self._beliefs.belief([self._index[candidate] for candidate in pending])
 
-    def observe(self, candidate: Candidate, found: Measurement) -> None:
-        """Step times that were measured."""
+    def observe(self, candidate: Candidate, found: Measurement, *, final: bool = False) -> None:
+        """Step times that were measured, in the search or in a final."""
         within = found.step.half_width
         noise = self._magnitudes.noise**2 + within**2 + (found.disturbed_share / 2) ** 2
-        self._beliefs.observe(self._index[candidate], float(np.log(found.step.median)), noise)
+        log_s = float(np.log(found.step.median))
+        self._beliefs.observe(self._index[candidate], log_s, noise, DRIFT if final else 0.0)
+
+    def joint(self, candidates: Sequence[Candidate]) -> tuple[Array, Array]:
+        """Mean and covariance of the logarithms of `candidates`' steps."""
+        return self._beliefs.joint([self._index[candidate] for candidate in candidates])
 
 
 def prior_s(space: Space, candidate: Candidate, of: Magnitudes) -> float:

@@ -77,7 +77,7 @@ def print_result(console: Console, best: Best, path: Path, warn: tuple[Caution, 
     console.print()
     console.print(_cells_table(best))
     print_lines(console, Text(), winner)
-    for text in (_speed(best), _memory(best), *_ties(best)):
+    for text in (_speed(best), _memory(best), *_sure(best), *_ties(best)):
         print_lines(console, *paragraph(text, width, "      "))
     for caution in warn:
         print_lines(console, *paragraph(caution.value, width, "Warning: ", "yellow"))
@@ -150,17 +150,35 @@ def _memory(best: Best) -> str:
     )
 
 
+def _sure(best: Best) -> list[str]:
+    """How sure it is that nothing else that fitted is faster."""
+    sure = best.sure
+    if sure is None:
+        return []
+    text = f"The fastest of what fitted with {sure.best:.0%}"
+    if sure.best < 0.995:
+        text += f", within 1% of it with {sure.within_1_percent:.0%}"
+    return [f"{text}; next: {_differs(sure.next, best)}." if sure.next else f"{text}."]
+
+
+def _differs(config: Config, best: Best) -> str:
+    """The axes in which `config` is not the winner."""
+    one, winner = config.candidate, best.config.candidate
+    return ", ".join(
+        f"{axis} {getattr(one, axis)}"
+        for axis in AXES
+        if getattr(one, axis) != getattr(winner, axis)
+    )
+
+
 def _ties(best: Best) -> list[str]:
     """What tied, as far as it fits in a few lines; best.json has all."""
     if not best.ties:
         return []
     lines = ["Within the noise of it, but with no less memory:"]
-    winner = best.config.candidate
     for tie in best.ties[:SHOWN_TIES]:
-        one = tie.config.candidate
-        differs = [f"{a} {getattr(one, a)}" for a in AXES if getattr(one, a) != getattr(winner, a)]
         rate, share = si(tie.measured.tokens_per_s), tie.measured.share_of_capacity
-        lines.append(f"  {', '.join(differs)}: {rate} tokens/s, {share:.0%} of capacity")
+        lines.append(f"  {_differs(tie.config, best)}: {rate} tokens/s, {share:.0%} of capacity")
     if len(best.ties) > SHOWN_TIES:
         lines.append(f"  and {len(best.ties) - SHOWN_TIES} more, see best.json")
     return lines

@@ -20,7 +20,7 @@ from autotune.engines import engine_of
 from autotune.errors import UsageError
 from autotune.files import write_whole
 from autotune.outcome import Measurement, Objective, Record, Verdict
-from autotune.result.choice import Choice
+from autotune.result.choice import Certainty, Choice
 from autotune.space.candidate import AXES, Candidate
 from autotune.space.space import Limits, Space
 from autotune.space.workload import GlobalBatch, Workload
@@ -136,6 +136,18 @@ class Cell:
     confirmed: bool | None = None
 
 
+@dataclass(frozen=True, kw_only=True)
+class Sure:
+    """How sure it is that the configuration is the fastest of those that fitted."""
+
+    best: float
+    """Probability that it is."""
+    within_1_percent: float
+    """Probability that it is, or is within 1 % of it."""
+    next: Config | None = None
+    """What is most likely to be the fastest if it is not."""
+
+
 @dataclass(frozen=True)
 class PeakErrors:
     """How far measured peaks were from what was predicted just before, as shares of them."""
@@ -155,6 +167,9 @@ class Best:
     measured: Measured
     limits: BestLimits
     objective: str
+    dtypes: dict[str, str] | None = None
+    """What the engine holds, computes and sends between ranks in which dtype."""
+    sure: Sure | None = None
     cells: tuple[Cell, ...]
     ties: tuple[Tie, ...]
     trials: dict[str, int]
@@ -228,6 +243,10 @@ def best_of(
         measured=winner.measured,
         limits=_limits(space.limits),
         objective=objective,
+        dtypes=engine_of(space.workload, choice.record.candidate).dtypes(
+            space.workload.dtype, choice.record.candidate.zero_stage
+        ),
+        sure=_sure(choice.certainty, space.workload),
         cells=tuple(_cell(r, space) for r in choice.cells),
         ties=tuple(_tie(r, space) for r in choice.ties),
         trials={
@@ -251,6 +270,13 @@ def _prediction(records: Sequence[Record]) -> PeakErrors:
         and r.outcome.predicted_peak_bytes is not None
     ]
     return PeakErrors(statistics.median(errors) if errors else None, len(errors))
+
+
+def _sure(certainty: Certainty | None, workload: Workload) -> Sure | None:
+    if certainty is None:
+        return None
+    after = None if certainty.next is None else _config(certainty.next, workload)
+    return Sure(best=certainty.best, within_1_percent=certainty.equal, next=after)
 
 
 def _tie(record: Record, space: Space) -> Tie:

@@ -7,7 +7,7 @@ import math
 import operator
 import statistics
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from autotune.outcome import Measurement, Objective, Outcome, Record, Verdict, measurement
@@ -16,7 +16,7 @@ from autotune.space.workload import Workload
 from autotune.wire.messages import Conditions, Peaks
 from autotune.wire.stopping import Interval
 
-MAX_TIE = 0.03
+MAX_TIE = 0.01
 """Candidates slower than the fastest by more than this share are not tied, however noisy it was:
 memory below the ceiling is not worth more speed than that."""
 CLEAR_MARGIN = 0.1
@@ -25,7 +25,23 @@ one. Finals come last, on a warm machine, and of what looked best once a part wa
 out slower than the search, by 1 to 12 % in results/samples. Intervals this far apart are more."""
 
 
-@dataclass(frozen=True)
+EQUAL = 0.01
+"""Candidates that differ by less than this share are as good as each other."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Certainty:
+    """How sure it is, by all measurements, that a candidate is what it is taken for."""
+
+    best: float
+    """Probability that it is the best of those that fitted."""
+    equal: float
+    """Probability that it is, or is within `EQUAL` of it."""
+    next: Candidate | None
+    """What is most likely to be the best if it is not."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class Choice:
     """What a study found. Of a candidate measured several times, one pooled `Record` stands."""
 
@@ -36,23 +52,44 @@ class Choice:
     """Others within the noise of the fastest, fastest first; they need no less memory."""
     cells: tuple[Record, ...]
     """The best of every (depth, seq_len) in which anything fits, ascending."""
+    certainty: Certainty | None = None
 
 
-def winner(records: Iterable[Record], workload: Workload, objective: Objective) -> Choice | None:
-    """The best of `records`; None where no candidate was measured to the end and fits.
+def winner(
+    records: Iterable[Record],
+    workload: Workload,
+    objective: Objective,
+    believed: Callable[[Candidate], float] | None = None,
+) -> Choice | None:
+    """The best of `records`; None where no candidate fits.
+
+    `believed` is what all measurements together say of a candidate's value; without it each
+    stands for itself.
 
     Confirmed candidates come first. An unconfirmed one wins only if there is none of them, or if
     it is clearly faster than the best of them: then something was wrong with the finals.
     """
     standing = _standing(records, workload)
-    measured = [r for r in standing if r.outcome.verdict is Verdict.OK]
+    # One that was stopped early fits as well, and is all there is where the others failed finals.
+    measured = [r for r in standing if r.outcome.verdict is Verdict.OK] or standing
     if not measured:
         return None
-    best, ties = _select([r for r in measured if r.purpose == "final"] or measured, objective)
+
+    def value(record: Record) -> float:
+        if believed is not None:
+            return believed(record.candidate)
+        return record.measured.value(objective)
+
+    best, ties = _select([r for r in measured if r.purpose == "final"] or measured, value)
     faster = [r for r in measured if r.purpose == "search" and _clearly_faster(r, best, objective)]
     if faster:
-        best, ties = _select(faster, objective)
-    return Choice(best, best.purpose == "final", ties, _cells(standing, best, objective))
+        best, ties = _select(faster, value)
+    return Choice(
+        record=best,
+        confirmed=best.purpose == "final",
+        ties=ties,
+        cells=_cells(standing, best, objective),
+    )
 
 
 def pool(rounds: Sequence[Record], workload: Workload) -> Record:
@@ -136,21 +173,23 @@ def _fullness(record: Record) -> tuple[bool, int]:
     return record.outcome.verdict is Verdict.OK, record.measured.step.steps
 
 
-def _select(records: list[Record], objective: Objective) -> tuple[Record, tuple[Record, ...]]:
+def _select(
+    records: list[Record], value: Callable[[Record], float]
+) -> tuple[Record, tuple[Record, ...]]:
     """Of those within the noise of the fastest, the one with the least memory; and the others."""
-    ordered = sorted(records, key=lambda r: -r.measured.value(objective))
-    fastest = ordered[0].measured
-    tied = [r for r in ordered if _within_noise(r.measured, fastest, objective)]
+    ordered = sorted(records, key=value, reverse=True)
+    fastest = ordered[0]
+    tied = [
+        r for r in ordered if 1 - value(r) / value(fastest) <= _noise(r.measured, fastest.measured)
+    ]
     best = min(tied, key=lambda r: r.measured.peaks.device_bytes)
     return best, tuple(r for r in tied if r is not best)
 
 
-def _within_noise(measured: Measurement, fastest: Measurement, objective: Objective) -> bool:
-    """Whether the difference is no more than the two intervals' half widths, as variances add,
-    and no more than `MAX_TIE`."""
-    difference = 1 - measured.value(objective) / fastest.value(objective)
-    noise = math.hypot(measured.step.half_width, fastest.step.half_width)
-    return difference <= min(noise, MAX_TIE)
+def _noise(one: Measurement, other: Measurement) -> float:
+    """A share by which they may differ and be tied: the two intervals' half widths, as variances
+    add, and no more than `MAX_TIE`."""
+    return min(math.hypot(one.step.half_width, other.step.half_width), MAX_TIE)
 
 
 def _clearly_faster(record: Record, confirmed: Record, objective: Objective) -> bool:
@@ -198,4 +237,5 @@ def _pooled_conditions(rounds: list[Conditions]) -> Conditions:
         # A bit mask: any round's reason is one of the whole.
         throttle_reasons=functools.reduce(operator.or_, throttles) if throttles else None,
         thermally_throttled=any(c.thermally_throttled for c in rounds),
+        foreign_bytes=max(c.foreign_bytes for c in rounds),
     )

@@ -332,6 +332,7 @@ def merge(reports: list[Report]) -> Report:
             first.conditions,
             own_cpu_s=sum(r.conditions.own_cpu_s for r in reports),
             thermally_throttled=any(r.conditions.thermally_throttled for r in reports),
+            foreign_bytes=max(r.conditions.foreign_bytes for r in reports),
         ),
     )
 

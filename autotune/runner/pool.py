@@ -97,6 +97,9 @@ class Pool:
             parameters=ready.parameters if ready else None,
             versions=ready.versions if ready else None,
         )
+        if result.report is not None and result.versions is not None:
+            seen = {"attention": result.report.attention}
+            result = replace(result, versions=result.versions | seen)
         if result.report is None:
             self._end(politely=False, until=deadline)
         return result

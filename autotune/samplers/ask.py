@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from autotune.predict.belief import Codes
@@ -13,7 +14,7 @@ class Costs:
     """Seconds that a probe takes now."""
 
     live_build: Build | None = None
-    start_s: float = 3.0
+    start_s: Callable[[Build], float] = lambda build: 3.0
     """Of starting a group for a build that is not live."""
     probe_s: float = 2.0
     """Of warm-up and timed steps of a short step."""

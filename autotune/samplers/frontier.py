@@ -26,6 +26,10 @@ CAUTION = 0.8
 """A candidate with less chance of fitting is measured only if there is no other."""
 
 
+UNLIKELY = 0.4
+"""A candidate with less chance is not measured once something fits."""
+
+
 @dataclass(frozen=True)
 class Proposal:
     """An open candidate and what is expected of it."""
@@ -66,6 +70,8 @@ class Frontier:
         fitting = [self._place[candidate] for candidate in ask.fitting]
         chance = self._predictor.chance()[ask.allowed]
         gain = self._gain(belief, fitting)[ask.allowed] * chance
+        if fitting:
+            gain = np.where(chance >= UNLIKELY, gain, 0.0)
         seconds = self._seconds(ask.costs, belief)[ask.allowed]
         score = np.where(chance >= min(CAUTION, chance.max()), gain / seconds, -1.0)
         if fitting and gain.max() < ENOUGH:
@@ -101,7 +107,8 @@ class Frontier:
         step_s = np.exp(np.minimum(belief.mean, 10.0))
         seconds = np.maximum(costs.probe_s, costs.steps * step_s)
         live = self._builds.get(costs.live_build, -1) if costs.live_build else -1
-        return np.asarray(seconds + np.where(self._build_of == live, 0.0, costs.start_s))
+        start_s = np.array([costs.start_s(build) for build in self._builds])[self._build_of]
+        return np.asarray(seconds + np.where(self._build_of == live, 0.0, start_s))
 
 
 def make(space: Space, predictor: Predictor, objective: Objective, seed: int) -> Frontier:

@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
 
 from autotune.outcome import Objective, Record, Verdict, step_s_for
+from autotune.predict.belief import Array, Belief
 from autotune.predict.predictor import Predictor
+from autotune.result.choice import EQUAL, Certainty, Choice, winner
 from autotune.samplers.open_candidates import OpenCandidates
 from autotune.space.candidate import Candidate
 from autotune.space.space import Space
 
+SURE = 2.0
+"""Standard deviations that make a difference certain."""
+DRAWS = 2000
 FRAGILE_BREAKS = 2
 """A build of which so many probes broke is tried only when nothing else is left."""
 
@@ -27,6 +36,11 @@ class Ledger:
         self.settled: list[Record] = []
         """Candidates that were never proposed, since a trial's outcome says how they would end."""
         self._bounds: list[Record] = []
+        self._certain: dict[Candidate, Certainty | None] = {}
+        """What `certainty` found for the records of now."""
+        self._place = {candidate: i for i, candidate in enumerate(space.candidates)}
+        self._work = {c: step_s_for(1.0, c, space.workload, objective) for c in space.candidates}
+        """Seconds of a step at which a candidate's value is 1."""
 
     @property
     def all(self) -> list[Record]:
@@ -43,8 +57,10 @@ class Ledger:
     def add(self, record: Record) -> None:
         """Learn what a trial or a final came to."""
         self.records.append(record)
-        if record.purpose == "search" and not record.outcome.put_off:
-            self.predictor.observe(record.candidate, record.outcome)
+        self._certain.clear()
+        if not record.outcome.put_off:
+            final = record.purpose == "final"
+            self.predictor.observe(record.candidate, record.outcome, final=final)
 
     def settle(self, record: Record) -> list[Record]:
         """Close what `record`, which was added, says the end of; returns that."""
@@ -73,15 +89,72 @@ class Ledger:
 
     @property
     def fitting(self) -> list[Record]:
-        """Search records measured to the end that fit."""
-        return [
-            r for r in self.records if r.purpose == "search" and r.outcome.verdict == Verdict.OK
-        ]
+        """Search records measured to the end that fit, and failed no final since."""
+        return [r for r in self._fitted() if r.outcome.verdict == Verdict.OK]
+
+    @property
+    def contenders(self) -> list[Record]:
+        """Those, and what fits but was stopped early.
+
+        Ordered by what is believed of them after all measurements, the best first.
+        """
+        return sorted(self._fitted(), key=lambda r: self.believed(r.candidate), reverse=True)
+
+    def _fitted(self) -> list[Record]:
+        failed = {
+            r.candidate
+            for r in self.records
+            if r.purpose == "final" and not r.outcome.verdict.fits and not r.outcome.put_off
+        }
+        fitted = {
+            r.candidate: r
+            for r in self.records
+            if r.purpose == "search" and r.outcome.verdict.fits and r.candidate not in failed
+        }
+        return list(fitted.values())
 
     @property
     def incumbent(self) -> Record | None:
-        """The best of them."""
-        return max(self.fitting, key=self.value, default=None)
+        """What is believed to be the best of those measured to the end."""
+        return max(self.fitting, key=lambda r: self.believed(r.candidate), default=None)
+
+    def believed(self, candidate: Candidate) -> float:
+        """The objective's value of `candidate`, by all measurements."""
+        return self._work[candidate] / math.exp(self._log_step_s.mean[self._place[candidate]])
+
+    def certainty(self, of: Candidate) -> Certainty | None:
+        """How sure it is that `of` is the best of what fitted; None where it failed since."""
+        if of not in self._certain:
+            self._certain[of] = self._certainty(of)
+        return self._certain[of]
+
+    def _certainty(self, of: Candidate) -> Certainty | None:
+        among = self.contenders
+        places = {r.candidate: place for place, r in enumerate(among)}
+        if of not in places:
+            return None
+        values = self._draws(among)
+        mine, most = values[:, places[of]], values.max(axis=1)
+        wins = np.bincount(values.argmax(axis=1), minlength=len(among)) / len(values)
+        rivals = [place for place, r in enumerate(among) if r.candidate != of and wins[place]]
+        return Certainty(
+            best=float(wins[places[of]]),
+            equal=float((mine >= most + math.log(1 - EQUAL)).mean()),
+            next=among[max(rivals, key=lambda place: wins[place])].candidate if rivals else None,
+        )
+
+    def choice(self) -> Choice | None:
+        """The best of all records; None where nothing fits."""
+        found = winner(self.all, self._space.workload, self._objective, self.believed)
+        if found is None:
+            return None
+        return replace(found, certainty=self.certainty(found.record.candidate))
+
+    def _draws(self, among: Sequence[Record]) -> Array:
+        """Logarithms of their values, as they may be, by [draw][record]."""
+        candidates = [r.candidate for r in among]
+        work = np.log([self._work[c] for c in candidates])
+        return np.asarray(work - self.predictor.draws(candidates, DRAWS))
 
     def finals_of(self, candidate: Candidate) -> list[Record]:
         """Final rounds of `candidate` that were run."""
@@ -99,13 +172,17 @@ class Ledger:
         return found.value(self._objective) if found is not None else 0.0
 
     def needed_step_s(self, candidate: Candidate) -> float | None:
-        """Seconds per step above which `candidate` cannot reach the incumbent's interval."""
+        """Seconds per step above which `candidate` cannot be as good as the incumbent."""
         incumbent = self.incumbent
         if incumbent is None:
             return None
-        step = incumbent.measured.step
-        low = self.value(incumbent) * step.median / step.high
-        return step_s_for(low, candidate, self._space.workload, self._objective)
+        deviation = self._log_step_s.deviation[self._place[incumbent.candidate]]
+        low = self.believed(incumbent.candidate) * math.exp(-SURE * deviation)
+        return self._work[candidate] / low
+
+    @property
+    def _log_step_s(self) -> Belief:
+        return self.predictor.log_step_s()
 
     def broken(self, since: int = 0) -> int:
         """Probes that ended for no reason that their candidate explains, from `since` on."""

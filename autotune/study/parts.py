@@ -33,5 +33,5 @@ class Parts:
 
     def typical_probe_s(self) -> float:
         """Warm-up and timed steps of a candidate that was measured to the end."""
-        whole = [r.outcome.warmup_s + r.outcome.timed_s for r in self.ledger.fitting]
+        whole = [self.prober.probe_s(record) for record in self.ledger.fitting]
         return statistics.median(whole) if whole else self.prober.rule.timed_limit_s

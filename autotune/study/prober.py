@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import itertools
 import statistics
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import replace
 
 from autotune.budget import Clock
-from autotune.engines import state_bytes
+from autotune.engines import engine_of, state_bytes
 from autotune.options import Options
 from autotune.outcome import (
     DISTURBED_SHARE,
@@ -22,27 +23,35 @@ from autotune.outcome import (
 )
 from autotune.predict.memory import Prediction
 from autotune.runner import Job, Result, Runner
-from autotune.space.candidate import Candidate
+from autotune.space.candidate import Build, Candidate
 from autotune.space.space import Space
 from autotune.wire.messages import Report
 from autotune.wire.stopping import Rule, interval
 
 ATTEMPTS = 3
 """Runs of one probe where the machine keeps disturbing it."""
+REPEATS_SHARE = 0.05
+"""Of the budget, that one candidate's disturbed runs may take together."""
+BUSY, HEAT, MEMORY = "busy", "heat", "memory"
+FOREIGN_SHARE = 0.01
+"""Of the capacity, by which others' memory may change in a probe."""
+SUSTAIN_S, FINAL_S, FULL_BUDGET_S = 3.0, 10.0, 600.0
+"""On CUDA: seconds of steps before a group's first timing, and of timing in a final, in a budget
+of the last; in proportion in smaller ones."""
 PAY_BACK = 2.0
 """A group stays up until its probes took this many times its start."""
-UNKNOWN_START_S = 3.0
-"""What starting a group is taken to need before one was started."""
 
 
-def rule_for(device_kind: str, options: Options) -> Rule:
+def rule_for(device_kind: str, options: Options, *, final: bool = False) -> Rule:
     """The stopping rule's numbers.
 
     15 s of steady steps know a median to 1 % on an idle GPU; in a short budget no probe may take
-    more than a fiftieth of it. A CPU shares its cores with the rest of the machine: 2 %.
+    more than a fiftieth of it. A CPU shares its cores with the rest of the machine: 2 %. A GPU's
+    clocks fall under load: a group runs before it is timed, and finals are timed for long.
     """
     limit_s = min(15.0, max(2.0, options.budget_s / 50))
     on_cpu = device_kind == "cpu"
+    scale = 0.0 if on_cpu else min(1.0, options.budget_s / FULL_BUDGET_S)
     return Rule(
         warmup_steps=3,
         warmup_tolerance=0.2 if on_cpu else 0.1,
@@ -50,6 +59,8 @@ def rule_for(device_kind: str, options: Options) -> Rule:
         timed_steps=5,
         half_width=0.02 if on_cpu else 0.01,
         timed_limit_s=limit_s,
+        sustain_s=scale * SUSTAIN_S,
+        timed_least_s=scale * FINAL_S if final else 0.0,
     )
 
 
@@ -57,33 +68,45 @@ class Prober:
     """Runs jobs, and knows what starting a group takes."""
 
     def __init__(
-        self, space: Space, device_kind: str, clock: Clock, runner: Runner, rule: Rule
+        self, space: Space, device_kind: str, clock: Clock, runner: Runner, options: Options
     ) -> None:
-        self.rule = rule
-        """When the probes' warm-up and timing stop."""
+        self.rule = rule_for(device_kind, options)
+        """When the warm-up and timing of the search's probes stop."""
+        self.final_rule = rule_for(device_kind, options, final=True)
         self._space = space
         self._device_kind = device_kind
         self._clock = clock
         self._runner = runner
-        self._starts_s: list[float] = []
+        self._starts_s: defaultdict[str, list[float]] = defaultdict(list)
+        """By engine, in their order."""
+        self._last_start_s = 0.0
         self._group_probe_s = 0.0
-        self._heat_is_normal = False
-        """Whether a probe ran hot as often as it was tried: then repeating helps none."""
+        self._normal: set[str] = set()
+        """Disturbances that a probe met as often as it was tried: then repeating helps none."""
 
-    @property
-    def start_s(self) -> float:
-        """What starting a group takes."""
-        return statistics.median(self._starts_s or [UNKNOWN_START_S])
+    def start_s(self, of: Build | Candidate) -> float:
+        """What starting a group takes; the first one of an engine imports its library."""
+        engine = engine_of(self._space.workload, of)
+        starts_s = self._starts_s[engine.name]
+        return statistics.median(starts_s[1:] or starts_s or [engine.first_start_s])
+
+    def probe_s(self, record: Record) -> float:
+        """What warm-up and timed steps of `record` would take again, were it not disturbed."""
+        outcome, rule = record.outcome, self.rule
+        taken_s = (outcome.warmup_s + outcome.timed_s) / outcome.attempts
+        least_s = (rule.warmup_steps + rule.timed_steps) * record.measured.step.low
+        return min(taken_s, max(rule.warmup_limit_s + rule.timed_limit_s, least_s))
 
     @property
     def owed(self) -> bool:
         """Whether the probes of the live group have not paid for its start yet."""
-        started_s = self._starts_s[-1] if self._starts_s else 0.0
-        return self._group_probe_s < PAY_BACK * started_s
+        return self._group_probe_s < PAY_BACK * self._last_start_s
 
     def restore(self, records: Sequence[Record]) -> None:
         """Know what earlier group starts took, from what came of their probes."""
-        self._starts_s += [r.outcome.group_start_s for r in records if r.outcome.group_start_s]
+        for record in records:
+            if record.outcome.group_start_s:
+                self._note_start(record.candidate, record.outcome.group_start_s)
 
     def measure(self, job: Job, predicted: Prediction, until_s: float) -> Outcome:
         """Run `job` until the machine leaves it in peace, or until it was tried often enough.
@@ -94,13 +117,14 @@ class Prober:
             StopRequestedError: the user asked to stop.
         """
         started_s = self._clock.elapsed_s()
+        repeats_until_s = started_s + REPEATS_SHARE * self._clock.budget_s
         outcome: Outcome | None = None
         start_s = warmup_s = timed_s = 0.0
         for attempt in itertools.count(1):
             began_s = self._clock.elapsed_s()
             result = self._runner.run(job, self._clock.at(until_s))
             took_s = self._clock.elapsed_s() - began_s
-            start_s += self._note_group(result)
+            start_s += self._note_group(job.candidate, result)
             again = self._outcome(job, result)
             warmup_s, timed_s = warmup_s + again.warmup_s, timed_s + again.timed_s
             outcome = again if outcome is None else _calmer(outcome, again)
@@ -109,12 +133,17 @@ class Prober:
                 job = replace(job, fresh=True)  # what the last probes left behind may be the cause
             elif (
                 attempt >= ATTEMPTS
-                or not self._disturbed(outcome)
-                or self._clock.elapsed_s() + took_s > until_s
+                or not self._disturbances(outcome) - self._normal
+                or self._clock.elapsed_s() + took_s > min(until_s, repeats_until_s)
             ):
                 break
+            elif MEMORY in self._disturbances(again):
+                job = replace(job, fresh=True)  # one that sees the others' memory as it is now
         assert outcome is not None
-        self._heat_is_normal |= attempt >= ATTEMPTS and self._hot(outcome)
+        if attempt > 1:
+            self._normal |= self._disturbances(outcome)
+        elif outcome.measurement is not None:
+            self._normal &= self._disturbances(outcome) | {HEAT}
         return replace(
             outcome,
             started_s=started_s,
@@ -127,25 +156,27 @@ class Prober:
             predicted_high_bytes=predicted.high_bytes,
         )
 
-    def _note_group(self, result: Result) -> float:
+    def _note_start(self, candidate: Candidate, start_s: float) -> None:
+        self._starts_s[engine_of(self._space.workload, candidate).name].append(start_s)
+        self._last_start_s, self._group_probe_s = start_s, 0.0
+
+    def _note_group(self, candidate: Candidate, result: Result) -> float:
         if result.group_start_s:
-            self._starts_s.append(result.group_start_s)
-            self._group_probe_s = 0.0
+            self._note_start(candidate, result.group_start_s)
         if result.report is not None:
             self._group_probe_s += result.report.warmup_s + result.report.timed_s
         return result.group_start_s
 
-    def _disturbed(self, outcome: Outcome) -> bool:
+    def _disturbances(self, outcome: Outcome) -> set[str]:
+        """What made the timing of `outcome` worth less than it could be."""
         found = outcome.measurement
         if found is None or outcome.verdict.bounds_memory:
-            return False
+            return set()
         busy = found.disturbed_share > DISTURBED_SHARE[self._device_kind]
-        return busy or (self._hot(outcome) and not self._heat_is_normal)
-
-    @staticmethod
-    def _hot(outcome: Outcome) -> bool:
-        found = outcome.measurement
-        return found is not None and found.conditions.thermally_throttled
+        hot = found.conditions.thermally_throttled
+        memory = found.conditions.foreign_bytes > FOREIGN_SHARE * self._space.limits.capacity_bytes
+        seen = {BUSY: busy, HEAT: hot, MEMORY: memory}
+        return {name for name, is_so in seen.items() if is_so}
 
     def _outcome(self, job: Job, result: Result) -> Outcome:
         """What `result` means under this study's limits."""

@@ -15,6 +15,7 @@ from autotune.samplers.open_candidates import OpenCandidates
 from autotune.samplers.sampler import Adapter, Asked, Sampler
 from autotune.space.candidate import Build, Candidate
 from autotune.space.space import Space
+from autotune.study.ledger import Ledger
 from autotune.study.parts import Parts
 
 RANKING_MICRO_STEPS = 2
@@ -34,7 +35,7 @@ class Search:
         runner: Runner,
         trials: int | None,
         finals_s: Callable[[], float],
-        publish: Callable[[Sequence[Record]], object],
+        publish: Callable[[Ledger], object],
     ) -> None:
         """`trials` bounds the probes; `finals_s` is what of the budget is not the search's."""
         self._parts = parts
@@ -56,8 +57,9 @@ class Search:
         self._ledger.opened.avoid(suspects)
         self._again = [c for c in interrupted if not self._ledger.opened.avoids(c)]
 
-    def run(self) -> None:
-        """Raises `StopRequestedError` where the user wants to end the study."""
+    def run(self) -> int:
+        """How many probes were made. Raises `StopRequestedError` where the user ends the study."""
+        before = self._ledger.probed
         while (why := self._why_stop() or self._why_enough()) is None:
             asked = self._ask_round()
             numbers = [each.trial.number for each in asked]
@@ -69,7 +71,10 @@ class Search:
                 else:
                     record = self._probe(each, numbers)
                 self._tell(each, record)
-        self._parts.reporter.note(f"search ended: {why}")
+        made = self._ledger.probed - before
+        if made:
+            self._parts.reporter.note(f"search ended: {why}")
+        return made
 
     def _why_enough(self) -> str | None:
         """Why no candidate is worth a probe; None while one may be."""
@@ -186,7 +191,7 @@ class Search:
         before = ledger.incumbent
         ledger.add(record)
         if ledger.incumbent is not before:
-            self._publish(ledger.all)
+            self._publish(ledger)
         parts.reporter.told(record, ledger.incumbent)
         if skipped := ledger.settle(record):
             parts.journal.add_skipped(skipped)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import errno
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -18,12 +18,11 @@ from autotune.folder.folder import Folder
 from autotune.folder.journal import Journal, Past
 from autotune.folder.manifest import Changes, Manifest
 from autotune.options import Options
-from autotune.outcome import Record
 from autotune.report import Reporter
 from autotune.report.text import minutes
 from autotune.result.best import Best, best_of
-from autotune.result.choice import winner
 from autotune.space.space import Space
+from autotune.study.ledger import Ledger
 from autotune.study.study import Study
 from autotune.study.why_nothing import why_nothing
 from autotune.testbed.testbed import Testbed, Wiring
@@ -195,12 +194,12 @@ class _Session:
             )
             study.run()
             runner.close()  # before the result is written: the budget counts to there
-            return self._result(study.ledger.all)
+            return self._result(study.ledger)
 
-    def _result(self, records: Sequence[Record]) -> Ended:
-        best = self._publish(records)
+    def _result(self, ledger: Ledger) -> Ended:
+        best = self._publish(ledger)
         if best is None:
-            return why_nothing(records, self.space, self.stop.name, self.clock.budget_s)
+            return why_nothing(ledger.all, self.space, self.stop.name, self.clock.budget_s)
         if self.testbed.remark:
             self.reporter.note(self.testbed.remark)
         self.reporter.finished(best, self.folder.best)
@@ -212,12 +211,12 @@ class _Session:
             )
         return Ended(Ending.FOUND)
 
-    def _publish(self, records: Sequence[Record]) -> Best | None:
-        """Write best.json as far as `records` know it; None where nothing fits."""
-        choice = winner(records, self.space.workload, self.options.objective)
+    def _publish(self, ledger: Ledger) -> Best | None:
+        """Write best.json as far as `ledger` knows it; None where nothing fits."""
+        choice = ledger.choice()
         if choice is None:
             return None
-        manifest = self.manifest
+        manifest, records = self.manifest, ledger.all
         best = best_of(
             choice,
             records,

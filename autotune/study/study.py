@@ -6,13 +6,12 @@ best.json. A part of it is kept for the finals; the rest is the search's.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 from autotune import samplers
 from autotune.budget import Clock, StopFlag
 from autotune.folder.journal import Journal
 from autotune.options import Options
-from autotune.outcome import Record
 from autotune.predict.predictor import Predictor
 from autotune.report import Reporter
 from autotune.runner import Runner, StopRequestedError
@@ -21,7 +20,7 @@ from autotune.space.space import Space
 from autotune.study.finals import Finals
 from autotune.study.ledger import Ledger
 from autotune.study.parts import Parts
-from autotune.study.prober import Prober, rule_for
+from autotune.study.prober import Prober
 from autotune.study.search import Search
 
 TRACE_S, TRACE_SHARE = 10.0, 0.1
@@ -42,9 +41,9 @@ class Study:
         runner: Runner,
         reporter: Reporter,
         stop: StopFlag,
-        publish: Callable[[Sequence[Record]], object],
+        publish: Callable[[Ledger], object],
     ) -> None:
-        """`publish` is told of all records at each new incumbent."""
+        """`publish` is told at each new incumbent."""
         past = journal.past
         predictor = Predictor(space, device_kind)
         # Resumed with another seed, or it would draw again what it drew at first.
@@ -59,7 +58,7 @@ class Study:
             journal=journal,
             reporter=reporter,
             ledger=self.ledger,
-            prober=Prober(space, device_kind, clock, runner, rule_for(device_kind, options)),
+            prober=Prober(space, device_kind, clock, runner, options),
         )
         self._runner = runner
         self._finals = Finals(self._parts, options.finals)
@@ -78,8 +77,9 @@ class Study:
         """What was measured is in the ledger even if the user stopped it."""
         try:
             self._trace()
-            self._search.run()
-            self._finals.run()
+            # Finals that end early, or find out that nothing fits after all, leave time to search.
+            while self._search.run() + self._finals.run():
+                pass
         except StopRequestedError:
             self._parts.reporter.note("stopped by the user")
 

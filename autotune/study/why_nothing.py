@@ -21,8 +21,9 @@ def why_nothing(
         return Ended(Ending.NO_MEASUREMENT, f"stopped by {stopped_by} before anything fitted")
     if bounded:
         untried = sum(not any(r.settles(c) for r in bounded) for c in space.candidates)
-        rest = f"; {untried} candidates were not tried: give more --budget" if untried else ""
-        return Ended(Ending.NOTHING_FITS, _least(bounded, space) + rest)
+        what = "nothing that was tried fits" if untried else "nothing fits"
+        rest = f"; {untried} candidates were not tried before the budget ended" if untried else ""
+        return Ended(Ending.NOTHING_FITS, _least(what, bounded, space) + rest)
     if tried:
         first = tried[0]
         cause = f"{first.candidate.key} was {first.outcome.verdict}: {first.outcome.reason}"
@@ -32,12 +33,12 @@ def why_nothing(
     return Ended(Ending.NO_MEASUREMENT, early)
 
 
-def _least(bounded: Sequence[Record], space: Space) -> str:
+def _least(what: str, bounded: Sequence[Record], space: Space) -> str:
     """The least peak that was seen, of candidates that did not fit."""
     limits = space.limits
     seen = [(r.outcome.peaks.device_bytes, r) for r in bounded if r.outcome.peaks is not None]
     text = (
-        f"nothing fits under {gib(limits.limit_bytes)}"
+        f"{what} under {gib(limits.limit_bytes)}"
         f" ({limits.ceiling:.0%} of {gib(limits.capacity_bytes)})"
     )
     if not seen:

@@ -197,13 +197,24 @@ def _world_size(options: Options, device: Device, cores: int) -> tuple[int, str]
     return options.world_size, "--world-size"
 
 
+SAID_BYTES = 64 * 2**20
+"""What others hold of a device is said from here on."""
+
+
 def _capacity(options: Options, device: Device, world_size: int) -> tuple[int, str]:
     """Bytes a rank may call its device's, and where they come from."""
     on_cpu = device.kind == "cpu"
-    smallest = min(info.capacity_bytes for info in device.infos)
+    free = [
+        (info.capacity_bytes - held, held)
+        for info, held in zip(device.infos, device.in_use_bytes(), strict=True)
+    ]
+    smallest, others = min(free)
     own = smallest // world_size if on_cpu else smallest
     if options.capacity_bytes is None:
-        return own, "the host's memory over its ranks" if on_cpu else "the smallest device"
+        if on_cpu:
+            return own, "the host's memory over its ranks"
+        less = f", less {gib(others)} that others hold" if others >= SAID_BYTES else ""
+        return own, f"the smallest device{less}"
     if options.capacity_bytes > own:
         raise UsageError(
             f"--capacity {gib(options.capacity_bytes)}: the device has {gib(own)} a rank;"

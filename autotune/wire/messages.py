@@ -229,6 +229,8 @@ class Conditions:
     temperature_c: int | None = None
     throttle_reasons: int | None = None
     thermally_throttled: bool = False
+    foreign_bytes: int = 0
+    """How much the device memory changed in timed steps that is not this rank's."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -248,6 +250,8 @@ class Report:
     state_bytes: int
     """Device memory held between steps, over what the rank held before it built anything."""
     conditions: Conditions
+    attention: str = ""
+    """Kernels of scaled dot product attention that the group's first step used."""
 
 
 @dataclass(frozen=True, kw_only=True)

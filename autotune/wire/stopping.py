@@ -41,10 +41,18 @@ class Rule:
     """Timing ends when half the 95 % interval of the median is within this share of it."""
     timed_limit_s: float
     """Timing ends after the step that passes this, and at least `timed_steps`."""
+    sustain_s: float = 0.0
+    """Seconds of steps that a group has run, in all its probes, before any timing begins: a GPU's
+    clocks fall under load."""
+    timed_least_s: float = 0.0
+    """Seconds of timed steps, at least."""
 
-    def warmed(self, warmup: Series) -> bool:
-        """Whether warm-up may end: enough full steps, and the last two agree or time is up."""
-        if len(warmup.step_s) < self.warmup_steps:
+    def warmed(self, warmup: Series, ran_s: float = 0.0) -> bool:
+        """Whether warm-up may end: enough full steps, and the last two agree or time is up.
+
+        `ran_s` is what the group's earlier probes ran.
+        """
+        if len(warmup.step_s) < self.warmup_steps or ran_s + warmup.wall_s < self.sustain_s:
             return False
         *_, before, last = warmup.step_s
         agree = abs(last - before) <= self.warmup_tolerance * last
@@ -52,7 +60,7 @@ class Rule:
 
     def settled(self, timed: Series) -> bool:
         """Whether timing may end: enough steps, and the median is known or time is up."""
-        if len(timed.step_s) < self.timed_steps:
+        if len(timed.step_s) < self.timed_steps or timed.wall_s < self.timed_least_s:
             return False
         if timed.wall_s >= self.timed_limit_s:
             return True
@@ -93,9 +101,13 @@ class Steps:
     First come those of `Phase.WARMUP`, then those of `Phase.TIMED`.
     """
 
-    def __init__(self, rule: Rule, needed_step_s: float | None) -> None:
-        """Slower steps than `needed_step_s` cannot beat the incumbent; None: there is none."""
+    def __init__(self, rule: Rule, needed_step_s: float | None, ran_s: float = 0.0) -> None:
+        """Slower steps than `needed_step_s` cannot beat the incumbent; None: there is none.
+
+        `ran_s` is what earlier probes of the same group ran.
+        """
         self._rule = rule
+        self._ran_s = ran_s
         self._needed_step_s = needed_step_s
         self.warmup = Series()
         self.timed = Series()
@@ -108,13 +120,21 @@ class Steps:
 
     def wanted(self, phase: Phase) -> bool:
         """Whether there is to be another step of `phase`."""
-        enough = self._rule.settled if phase is Phase.TIMED else self._rule.warmed
-        return not (self.stopped_early or enough(self.of(phase)))
+        if self.stopped_early:
+            return False
+        if phase is Phase.TIMED:
+            return not self._rule.settled(self.timed)
+        return not self._rule.warmed(self.warmup, self._ran_s)
 
     def add(self, phase: Phase, step_s: float, wall_s: float) -> None:
         """A step of `phase` was made: what it takes in the real schedule, and how long it ran."""
         self.of(phase).add(step_s, wall_s)
         self.stopped_early = self._rule.hopeless(self._needed_step_s, self.warmup, self.timed)
+
+    @property
+    def ran_s(self) -> float:
+        """What the group ran in all, with earlier probes."""
+        return self._ran_s + self.warmup.wall_s + self.timed.wall_s
 
     @property
     def step_s(self) -> list[float]:

@@ -68,26 +68,38 @@ def _error(outcome: Outcome) -> float | None:
 def sampler_course(truth: Truth, name: str, seed: int, probes: int) -> Course:
     """One search by the sampler `name`."""
     options = replace(truth.options, sampler=name, seed=seed, trials=probes, finals=1)
+    return _run(truth, options)[1].course
+
+
+def study_result(truth: Truth, name: str, seed: int, minutes: float) -> Candidate | None:
+    """The winner of a whole study, finals included; None where it found nothing."""
+    options = replace(truth.options, sampler=name, seed=seed, budget_s=60 * minutes)
+    study, _ = _run(truth, options)
+    choice = study.ledger.choice()
+    return None if choice is None else choice.record.candidate
+
+
+def _run(truth: Truth, options: Options) -> tuple[Study, Watcher]:
     now = VirtualTime()  # not the recording's, which goes on from search to search
     clock = Clock(options.budget_s, now(), now)
     now.advance(TRACE_S)
     watcher, stop = Watcher(clock), StopFlag()
-
     try:
-        Study(
+        study = Study(
             options=options,
             space=truth.space,
             device_kind=truth.grid.device_kind,
             clock=clock,
             journal=Journal.in_memory(),
-            runner=Replay(truth.grid, truth.space.limits, now, seed),
+            runner=Replay(truth.grid, truth.space.limits, now, options.seed),
             reporter=watcher,
             stop=stop,
             publish=lambda records: None,
-        ).run()
+        )
+        study.run()
     finally:
         stop.restore()
-    return watcher.course
+    return study, watcher
 
 
 def ask_seconds(size: int = 10_000, told: int = 20) -> float:

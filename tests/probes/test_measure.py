@@ -18,7 +18,7 @@ from autotune.space.candidate import Candidate
 from autotune.wire.messages import Entered, ModelSpec, Peaks, Probe
 from autotune.wire.stopping import Phase, Rule
 from probes.conditions import Watch
-from probes.measure import measure
+from probes.measure import Attention, History, measure
 from probes.models import Batch
 from probes.world import World
 
@@ -64,6 +64,8 @@ class CountingEngine:
 class NoMeter:
     def limit(self, capacity_bytes: int) -> None: ...
     def lift(self) -> None: ...
+    def built(self) -> None: ...
+    def warmed(self) -> None: ...
     def reset(self) -> None: ...
     def sample(self) -> None: ...
 
@@ -76,8 +78,13 @@ class NoMeter:
     def retries(self) -> int:
         return 0
 
+    def foreign_bytes(self) -> int:
+        return 7
 
-def run(asked: Probe, world: World | None = None) -> tuple[CountingEngine, Any, list[Any]]:
+
+def run(
+    asked: Probe, world: World | None = None, history: History | None = None
+) -> tuple[CountingEngine, Any, list[Any]]:
     engine = CountingEngine()
     told: list[Any] = []
     report = measure(
@@ -88,6 +95,7 @@ def run(asked: Probe, world: World | None = None) -> tuple[CountingEngine, Any, 
         model=ModelSpec(name="gpt", depth=1, width=64, vocab_size=10, checkpointing="none"),
         watch=lambda: Watch(None),
         tell=told.append,
+        history=history or History(),
     )
     return engine, report, told
 
@@ -162,3 +170,32 @@ def test_a_replay_of_recorded_steps_stops_where_a_rank_would(
     assert replace(replayed, warmup_s=0.0, timed_s=0.0, conditions=ranks.conditions) == replace(
         ranks, warmup_s=0.0, timed_s=0.0
     )
+
+
+def test_a_group_runs_for_a_while_before_its_first_timing_and_no_more_after_it() -> None:
+    history = History()
+    rule = replace(RULE, sustain_s=0.05, half_width=1.0)
+    _, first, _ = run(probe(rule=rule), history=history)
+    assert first.warmup_s >= 0.05
+    assert history.ran_s >= 0.05
+    _, second, _ = run(probe(rule=rule), history=history)
+    assert len(second.warmup_step_s) < len(first.warmup_step_s)
+
+
+def test_a_final_is_timed_for_a_while_however_steady_it_is() -> None:
+    _, report, _ = run(probe(rule=replace(RULE, timed_least_s=0.05, half_width=1.0)))
+    assert sum(report.step_s) >= 0.05
+
+
+def test_what_others_memory_did_goes_with_the_conditions() -> None:
+    assert run(probe())[1].conditions.foreign_bytes == 7
+
+
+def test_the_first_step_of_a_group_names_the_kernels_of_attention() -> None:
+    history = History()
+    with Attention() as seen:
+        x = torch.zeros(1, 2, 8, 16, requires_grad=True)
+        torch.nn.functional.scaled_dot_product_attention(x, x, x).sum().backward()  # type: ignore[no-untyped-call]
+    assert seen.names == "flash_attention"
+    assert run(probe(), history=history)[1].attention == "none"  # of an engine without a model
+    assert history.attention == "none"

@@ -265,7 +265,7 @@ def test_what_can_be_made_anew_is(tune: Tune, name: str) -> None:
     shutil.rmtree(path) if path.is_dir() else path.unlink()
     assert tune("--resume", "study", "--budget", "1m")[0] == ExitCode.FOUND
     assert path.exists()
-    assert len(rows()) == len(space().candidates) + 6
+    assert len(rows()) == len(space().candidates) + 2
 
 
 @pytest.mark.parametrize(

@@ -17,6 +17,7 @@ from autotune.outcome import Verdict, judge
 from autotune.runner import Job, Result
 from autotune.space.candidate import Build, Candidate
 from autotune.space.space import Space
+from autotune.study.finals import MOST_ROUNDS
 from autotune.study.prober import ATTEMPTS, rule_for
 from autotune.study.search import first_candidate
 from autotune.wire.messages import Peaks
@@ -260,11 +261,61 @@ def test_the_last_attempt_too_needs_a_fresh_group_to_lack_memory(run: Callable[.
 # The finals.
 
 
-def test_the_best_are_measured_again_in_turn_in_fresh_groups(run: Callable[..., Run]) -> None:
+def test_what_is_surely_the_best_is_measured_again_twice(run: Callable[..., Run]) -> None:
     finals = [job.candidate for job in run(finals=2).runner.jobs if job.fresh]
-    assert len(finals) == 4
-    assert finals[:2] == finals[2:]
-    assert finals[0] != finals[1]
+    assert finals == [Candidate(depth=2, seq_len=128, micro_batch=8)] * 2
+
+
+def equal(job: Job) -> Result:
+    """A machine on which all of one length and depth are as fast, and fit."""
+    c = job.candidate
+    return ok(1e-3 * c.depth**3 * c.seq_len**0.5 * c.tokens, 1)
+
+
+def test_what_may_be_the_best_is_measured_again_in_turn_until_the_rounds_end(
+    run: Callable[..., Run],
+) -> None:
+    jobs = run(equal, sampler="grid", finals=2).runner.jobs
+    finals = [job.candidate for job in jobs if job.fresh]
+    assert len(set(finals[:2])) == len(set(finals[2:4])) == 2
+    assert max(finals.count(c) for c in finals) == MOST_ROUNDS
+
+
+def test_where_all_that_was_measured_to_the_end_fails_its_finals_the_rest_is_measured(
+    run: Callable[..., Run],
+) -> None:
+    lost: set[Candidate] = set()
+
+    def early(job: Job) -> Result:
+        result = saturating(job)
+        if job.fresh and len(lost | {job.candidate}) <= 2:
+            lost.add(job.candidate)
+        if job.candidate in lost and job.fresh:
+            return Result(verdict=Verdict.OOM)
+        if job.needed_step_s is not None and result.report is not None:
+            report = replace(result.report, stopped_early=True)
+            return replace(result, verdict=Verdict.PRUNED, report=report)
+        return result
+
+    done = run(early, sampler="grid", finals=1)
+    assert sum(r.outcome.verdict == Verdict.OK and r.purpose == "search" for r in done.told) == 1
+    choice = done.study.ledger.choice()
+    assert choice is not None
+    assert choice.confirmed
+    assert choice.record.candidate not in lost
+    assert len(lost) == 2
+
+
+def test_the_search_goes_on_where_finals_leave_time(run: Callable[..., Run]) -> None:
+    """Everything that was measured fails its finals until nothing is left."""
+
+    def never(job: Job) -> Result:
+        return Result(verdict=Verdict.OVER_CEILING) if job.fresh else saturating(job)
+
+    done = run(never, sampler="frontier", finals=1)
+    searched = {r.candidate for r in done.told if r.purpose == "search"}
+    assert len(searched) > 10
+    assert done.study.ledger.choice() is None
 
 
 def test_a_final_that_runs_out_makes_room_for_the_next_best(run: Callable[..., Run]) -> None:

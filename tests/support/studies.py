@@ -72,6 +72,7 @@ class Run:
         self.runner = ScriptedRunner(answer)
         self.listener = Listener()
         self.published: list[Sequence[Record]] = []
+        """All records at each new incumbent."""
         self.journal = open_journal(folder, among)
         past = self.journal.past
         stop = StopFlag()
@@ -86,7 +87,7 @@ class Run:
             runner=self.runner,
             reporter=self.listener,
             stop=stop,
-            publish=self.published.append,
+            publish=lambda ledger: self.published.append(ledger.all),
         )
         try:
             self.study.run()

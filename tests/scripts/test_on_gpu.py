@@ -1,0 +1,89 @@
+"""The steps for a machine with a GPU, on a CPU: their plumbing, not their numbers."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.support import scripts
+from tests.support.programs import SCRIPTS
+
+pytestmark = pytest.mark.slow
+
+steps = scripts.load("gpu_steps")
+
+
+def on_gpu(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """The script, with little work and this Python."""
+    command = [str(SCRIPTS / "on_gpu"), "--device", "cpu", "--small", "--out", str(folder)]
+    return subprocess.run(
+        [*command, *arguments], env=os.environ | {"PYTHON": sys.executable},
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+
+
+@pytest.mark.timeout(600)
+def test_the_steps_go_through_and_only_the_rest_is_run_again(tmp_path: Path) -> None:
+    through = ("facts", "default", "oom", "warm", "logits", "sustained", "steps200", "grid")
+    done = on_gpu(tmp_path, *through)
+    assert done.returncode == 0, done.stdout + done.stderr
+    for name in through:
+        assert f"{name}: done in" in done.stdout
+        result = json.loads((tmp_path / name / "result.json").read_text())
+        assert (result["device"], result["small"]) == ("cpu", True)
+    verdicts = json.loads((tmp_path / "oom" / "result.json").read_text())["verdicts"]
+    assert verdicts["oom"] == 1
+    assert len((tmp_path / "grid" / "grid.csv").read_text().splitlines()) > 2
+    listed = dict(
+        line.split(maxsplit=1) for line in on_gpu(tmp_path, "--list").stdout.splitlines()
+    )
+    assert listed == {name: "done" if name in through else "to do" for name in steps.STEPS}
+
+
+def test_a_step_that_fails_is_said_and_the_next_one_is_run(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def broken(bench: object) -> dict[str, object]:
+        raise steps.StepError("this is wrong")
+
+    def late(bench: object) -> dict[str, object]:
+        raise steps.NotThrough
+
+    table = {"broken": broken, "late": late, "good": lambda bench: {"seen": 1}}
+    monkeypatch.setattr(steps, "STEPS", table)
+    command = ["--device", "cpu", "--small", "--out", str(tmp_path)]
+    assert steps.main(command) == 1
+    said = capsys.readouterr().out
+    assert "broken: FAILED: StepError: this is wrong" in said
+    assert "late: not through yet, run it again" in said
+    assert json.loads((tmp_path / "good" / "result.json").read_text())["seen"] == 1
+    assert steps.main([*command, "--list"]) == 0
+    listed = capsys.readouterr().out
+    assert [line.split(maxsplit=1)[1] for line in listed.splitlines()] == [
+        "begun",
+        "begun",
+        "done",
+    ]
+
+
+def test_a_step_that_is_not_there_is_refused(tmp_path: Path) -> None:
+    done = on_gpu(tmp_path, "nonsense")
+    assert done.returncode == 2
+    assert "no step nonsense" in done.stderr
+
+
+def test_readings_of_nvidia_smi_are_laid_beside_the_trials(tmp_path: Path) -> None:
+    path = tmp_path / "smi.csv"
+    path.write_text(
+        "2026/01/02 03:04:05.000, 10\n2026/01/02 03:04:06.500, 110\n2026/01/02 03:04:07.0"
+    )
+    began = steps.datetime(2026, 1, 2, 3, 4, 5).timestamp()
+    seen = steps._smi_readings(path, began)
+    assert seen == [(0.0, 10.0), (1.5, 110.0)]
+    row = {"key": "a", "peak_device_bytes": str(99 * 2**20), "started_s": "1", "probe_s": "2"}
+    assert steps._beside(row, seen, 10.0) == steps.Beside("a", 99.0, 100.0)
