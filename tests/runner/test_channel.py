@@ -25,7 +25,7 @@ from autotune.outcome import Verdict
 from autotune.runner import Job, channel, local
 from autotune.runner.channel import Channel
 from autotune.wire.messages import Dial, Hello, WireError, encode
-from tests.support.pools import RULE, SMALL, Started
+from tests.support.pools import RULE, SMALL, Started, ranks
 from tests.support.programs import QUICK_RANK
 
 SILENT = [sys.executable, "-c", "import time; time.sleep(3600)"]
@@ -290,8 +290,7 @@ def test_the_key_is_in_no_command_line_environment_or_file(
     keys: list[str] = []
     intrude(lambda dial, pid: keys.append(dial.key))
     assert group.run().verdict is Verdict.OK
-    me = psutil.Process()
-    family = [me, *me.children(recursive=True)]
+    family = [psutil.Process(), *ranks()]
     assert len(family) == 5  # this one, two ranks and their guards
     seen = [Path(f"/proc/{p.pid}/{name}") for p in family for name in ("cmdline", "environ")]
     seen += [path for path in tmp_path.rglob("*") if path.is_file()]
