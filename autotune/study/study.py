@@ -85,7 +85,8 @@ class Study:
 
     def _trace(self) -> None:
         """Before anything is timed: on a machine of few cores it would be in the way."""
-        limit_s = max(TRACE_S, TRACE_SHARE * self._parts.clock.budget_s)
+        clock = self._parts.clock
+        limit_s = min(max(TRACE_S, TRACE_SHARE * clock.budget_s), clock.remaining_s())
         found = self._runner.trace(self._parts.space, limit_s)
         if found is not None:
             self.ledger.predictor.trace(found)
