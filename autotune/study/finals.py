@@ -27,6 +27,8 @@ class Finals:
         self._parts = parts
         self._ledger = parts.ledger
         self._count = finalists
+        self.out_of_time = False
+        """Whether the budget had no time for a round that was wanted."""
 
     def run(self) -> int:
         """How many rounds were made.
@@ -46,6 +48,7 @@ class Finals:
                 )
             if self._final_s(record, micro_steps) > left_s:
                 parts.reporter.note("the budget leaves no time for more finals")
+                self.out_of_time = True
                 break
             made += 1
             if not self._run(record.candidate, grad_accum, micro_steps):

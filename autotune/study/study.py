@@ -78,7 +78,7 @@ class Study:
         try:
             self._trace()
             # Finals that end early, or find out that nothing fits after all, leave time to search.
-            while self._search.run() + self._finals.run():
+            while self._search.run() + self._finals.run() and not self._finals.out_of_time:
                 pass
         except StopRequestedError:
             self._parts.reporter.note("stopped by the user")
