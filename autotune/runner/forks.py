@@ -121,18 +121,23 @@ class Forks:
         self._proven = False
 
     def ready(self, engine: str) -> bool:
-        return not self._works or engine in self._servers
+        server = self._servers.get(engine)
+        return not self._works or (server is not None and server.imported)
 
     def prepare(self, engine: str, stop: Callable[[], bool], deadline: float) -> None:
         log = self._logs / f"forkserver-{engine}.log"
-        self._servers[engine] = server = _Server(engine, log, self._environment)
-        latest = min(deadline, time.monotonic() + IMPORT_LIMIT_S)
+        if engine not in self._servers:
+            self._servers[engine] = _Server(engine, log, self._environment)
+        server = self._servers[engine]
         while not server.heard(POLL_S):
             if stop():
                 raise StopRequestedError
-            if time.monotonic() > latest:
+            if time.monotonic() > server.began + IMPORT_LIMIT_S:
                 self._stop(f"the fork server's imports take too long, see {log.name}")
                 return
+            if time.monotonic() > deadline:
+                return  # whoever asks next goes on waiting
+        server.imported = True
         try:
             but = server.why_not()
         except _ServerError as error:
@@ -144,7 +149,7 @@ class Forks:
         self, engine: str, dial: Dial, log: Path, environment: dict[str, str]
     ) -> RankProcess:
         server = self._servers.get(engine)
-        if server is not None:
+        if server is not None and server.imported:
             try:
                 return server.fork(dial, log, environment)
             except _ServerError as error:
@@ -182,6 +187,8 @@ class _Server:
     """One process that has imported what ranks of one engine need."""
 
     def __init__(self, engine: str, log: Path, environment: dict[str, str]) -> None:
+        self.began = time.monotonic()
+        self.imported = False
         ours, theirs = socket.socketpair()
         with theirs:
             # Or numpy's OpenBLAS starts threads as it is imported. torch computes with others.

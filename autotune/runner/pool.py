@@ -108,6 +108,9 @@ class Pool:
         engine = engine_of(self._workload, space.opening[0]).name
         began = time.monotonic()
         self._get_ready(engine, began + limit_s)
+        if not self._starter.ready(engine):
+            self._note(f"memory is predicted without a trace: imports took over {limit_s:.0f} s")
+            return None
         # A trace has no use for a GPU, and must not leave a context on one.
         environment = self._device.rank_environment(self._workload.world_size)
         helper = Describer(

@@ -215,3 +215,13 @@ def test_a_rank_whose_study_does_not_adopt_it_ends(
     assert "could not be handed over" in "".join(group.notes)
     forked = [p for p in psutil.process_iter(["cmdline"]) if AS_QUICK in str(p.info["cmdline"])]
     assert psutil.wait_procs(forked, timeout=5)[1] == []
+
+
+def test_a_server_that_imports_past_a_deadline_is_waited_for_by_the_next_one(quick: Make) -> None:
+    group = quick("time.sleep(0.6); " + AS_QUICK)
+    starter = FORKED[0]
+    starter.prepare("ddp", lambda: False, time.monotonic() + 0.1)
+    assert not starter.ready("ddp")
+    assert group.run().verdict is Verdict.OK
+    assert starter.ready("ddp")
+    assert group.notes == []
