@@ -58,6 +58,14 @@ class Watch:
         with suppress(pynvml.NVMLError):
             self._reasons |= pynvml.nvmlDeviceGetCurrentClocksThrottleReasons(card)
 
+    def others_share(self, ranks: int) -> float:
+        """What other programs and the hypervisor took of the processor's time since this watch
+        was made, where all `ranks` took as much as this one."""
+        now, start = self._cpu_times(), self._start
+        own_s = ranks * (now.own_s - start.own_s)
+        others_s = max(0.0, now.busy_s - start.busy_s - own_s) + now.steal_s - start.steal_s
+        return others_s / max(1e-9, (now.wall_s - start.wall_s) * len(self._cores))
+
     def conditions(self) -> Conditions:
         """What happened since this watch was made."""
         now, start = self._cpu_times(), self._start

@@ -67,6 +67,8 @@ def measure(
             steps.add(phase, *_step(stepper, history))
             meter.sample()
             looking.sample()
+            if phase is Phase.TIMED and probe.rule.calm < 1 and steps.timed.due:
+                [steps.others] = world.slowest(looking.others_share(world.size))
             progress.made(steps.of(phase))
         wall_s[phase] = time.monotonic() - began
         retried = meter.retries() - retries if phase is Phase.TIMED else 0

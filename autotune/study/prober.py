@@ -122,6 +122,9 @@ class Prober:
         start_s = warmup_s = timed_s = 0.0
         for attempt in itertools.count(1):
             began_s = self._clock.elapsed_s()
+            last = attempt >= ATTEMPTS or BUSY in self._normal or began_s > repeats_until_s
+            calm = 1.0 if last else DISTURBED_SHARE[self._device_kind]
+            job = replace(job, rule=replace(job.rule, calm=calm))
             result = self._runner.run(job, self._clock.at(until_s))
             took_s = self._clock.elapsed_s() - began_s
             start_s += self._note_group(job.candidate, result)

@@ -10,6 +10,8 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import cache
 
+DISTURBED_PART = 0.25
+"""Of the time for timed steps: so long a timing lasts that has to be made again anyway."""
 HOPELESS_MARGIN = 1.25
 """Before an interval exists: the fastest step so far is this much too slow for the incumbent."""
 
@@ -46,6 +48,8 @@ class Rule:
     clocks fall under load."""
     timed_least_s: float = 0.0
     """Seconds of timed steps, at least."""
+    calm: float = 1.0
+    """Where other programs take a larger share of the processor's time, timing ends early."""
 
     def warmed(self, warmup: Series, ran_s: float = 0.0) -> bool:
         """Whether warm-up may end: enough full steps, and the last two agree or time is up.
@@ -58,9 +62,14 @@ class Rule:
         agree = abs(last - before) <= self.warmup_tolerance * last
         return agree or warmup.wall_s >= self.warmup_limit_s
 
-    def settled(self, timed: Series) -> bool:
-        """Whether timing may end: enough steps, and the median is known or time is up."""
-        if len(timed.step_s) < self.timed_steps or timed.wall_s < self.timed_least_s:
+    def settled(self, timed: Series, others: float = 0.0) -> bool:
+        """Whether timing may end: enough steps, and the median is known, time is up, or `others`
+        take too much of it."""
+        if len(timed.step_s) < self.timed_steps:
+            return False
+        if others > self.calm and timed.wall_s >= DISTURBED_PART * self.timed_limit_s:
+            return True
+        if timed.wall_s < self.timed_least_s:
             return False
         if timed.wall_s >= self.timed_limit_s:
             return True
@@ -111,6 +120,8 @@ class Steps:
         self._needed_step_s = needed_step_s
         self.warmup = Series()
         self.timed = Series()
+        self.others = 0.0
+        """Share of the processor's time that other programs took of the timing so far."""
         self.stopped_early = False
         """Whether what is needed is out of reach."""
 
@@ -123,7 +134,7 @@ class Steps:
         if self.stopped_early:
             return False
         if phase is Phase.TIMED:
-            return not self._rule.settled(self.timed)
+            return not self._rule.settled(self.timed, self.others)
         return not self._rule.warmed(self.warmup, self._ran_s)
 
     def add(self, phase: Phase, step_s: float, wall_s: float) -> None:

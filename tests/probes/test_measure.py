@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -83,7 +84,10 @@ class NoMeter:
 
 
 def run(
-    asked: Probe, world: World | None = None, history: History | None = None
+    asked: Probe,
+    world: World | None = None,
+    history: History | None = None,
+    watch: Callable[[], Watch] = lambda: Watch(None),
 ) -> tuple[CountingEngine, Any, list[Any]]:
     engine = CountingEngine()
     told: list[Any] = []
@@ -93,7 +97,7 @@ def run(
         world=world or World(0, 1, torch.device("cpu")),
         meter=NoMeter(),
         model=ModelSpec(name="gpt", depth=1, width=64, vocab_size=10, checkpointing="none"),
-        watch=lambda: Watch(None),
+        watch=watch,
         tell=told.append,
         history=history or History(),
     )
@@ -185,6 +189,34 @@ def test_a_group_runs_for_a_while_before_its_first_timing_and_no_more_after_it()
 def test_a_final_is_timed_for_a_while_however_steady_it_is() -> None:
     _, report, _ = run(probe(rule=replace(RULE, timed_least_s=0.05, half_width=1.0)))
     assert sum(report.step_s) >= 0.05
+
+
+class EvenWorld(World):
+    """Agrees on steps of 10 ms, and on everything else as it is."""
+
+    def slowest(self, *seconds: float) -> list[float]:
+        return [0.01, 0.01] if len(seconds) == 2 else list(seconds)
+
+
+class BusyWatch(Watch):
+    """Sees others take four fifths of the processor's time."""
+
+    def others_share(self, ranks: int) -> float:
+        return 0.8
+
+
+def test_a_timing_that_others_disturb_is_cut_short_where_it_may_be_repeated() -> None:
+    world = EvenWorld(0, 1, torch.device("cpu"))
+    rule = replace(RULE, timed_limit_s=0.395, half_width=-1.0)
+    steps = [
+        len(
+            run(probe(rule=replace(rule, calm=calm)), world, watch=lambda: BusyWatch(None))[
+                1
+            ].step_s
+        )
+        for calm in (0.5, 0.9, 1.0)
+    ]
+    assert steps == [10, 40, 40]
 
 
 def test_what_others_memory_did_goes_with_the_conditions() -> None:

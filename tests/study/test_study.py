@@ -211,6 +211,14 @@ def test_a_disturbed_timing_is_measured_again_and_the_calmest_is_kept(
     assert record.outcome.measurement.step.median == 0.1
 
 
+def test_a_timing_is_cut_short_only_where_it_may_be_repeated(run: Callable[..., Run]) -> None:
+    busy = replace(QUIET, busy_cpu_s=9.9, own_cpu_s=1.0)
+    jobs = run(lambda job: ok(0.1, 1, busy), trials=2, finals=1).runner.jobs
+    may_end_early = [job.rule.calm < 1 for job in jobs]
+    # Where every attempt was disturbed, others are the norm, and nothing is repeated any more.
+    assert may_end_early[: ATTEMPTS + 1] == [True] * (ATTEMPTS - 1) + [False, False]
+
+
 def test_where_heat_is_the_norm_repeating_stops(run: Callable[..., Run]) -> None:
     def hot(job: Job) -> Result:
         result = saturating(job)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from autotune.wire.stopping import Phase, Rule, Series, Steps
@@ -51,6 +53,18 @@ def test_timing_ends_when_the_median_is_known_or_time_is_up(
 def test_the_time_limit_counts_what_ran_and_not_what_it_stands_for() -> None:
     scaled = Series([1.0, 1.2] * 6, wall_s=0.1)  # a hundredth of each step ran
     assert not RULE.settled(scaled)
+
+
+@pytest.mark.parametrize(
+    ("others", "steps", "over"),
+    [(0.3, 12, True), (0.3, 11, False), (0.3, 4, False), (0.2, 12, False)],
+    ids=["disturbed", "not for long", "too few", "calm"],
+)
+def test_a_timing_that_is_disturbed_ends_early(others: float, steps: int, over: bool) -> None:
+    rule = replace(RULE, calm=0.2)
+    made = Series([1.0, 1.2] * (steps // 2) + [1.0] * (steps % 2), wall_s=steps * 2.5 / 12)
+    assert rule.settled(made, others) is over
+    assert not RULE.settled(made, others) or steps < 5  # it need not be calm
 
 
 def test_nothing_is_hopeless_without_an_incumbent() -> None:
