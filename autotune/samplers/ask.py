@@ -33,5 +33,7 @@ class Ask:
     fitting: tuple[Candidate, ...] = ()
     """What was measured to the end and fits."""
     costs: Costs = Costs()
+    daring: bool = True
+    """Whether what may well not fit is worth a probe: not too many were lost on that so far."""
     exactly: Candidate | None = None
     """The one candidate to propose, whatever would be proposed otherwise."""

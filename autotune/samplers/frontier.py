@@ -23,10 +23,8 @@ from autotune.space.space import Space
 ENOUGH = 0.01
 """The search ends when no candidate is expected to gain more than this share."""
 CAUTION = 0.8
-"""A candidate with less chance of fitting is measured only if there is no other."""
-
-
-UNLIKELY = 0.4
+"""A candidate with less chance of fitting is measured only if no other is expected to gain."""
+UNLIKELY = 0.5
 """A candidate with less chance is not measured once something fits."""
 
 
@@ -70,16 +68,18 @@ class Frontier:
         fitting = [self._place[candidate] for candidate in ask.fitting]
         chance = self._predictor.chance()[ask.allowed]
         gain = self._gain(belief, fitting)[ask.allowed] * chance
-        if fitting:
-            gain = np.where(chance >= UNLIKELY, gain, 0.0)
-        seconds = self._seconds(ask.costs, belief)[ask.allowed]
-        score = np.where(chance >= min(CAUTION, chance.max()), gain / seconds, -1.0)
-        if fitting and gain.max() < ENOUGH:
-            beside = np.isin(ask.allowed, self._beside_incumbent(fitting)) & (chance >= CAUTION)
-            if beside.any():
-                return Proposal(int(ask.allowed[int(beside.argmax())]), ENOUGH)
-        expected = float(gain.max()) if fitting else 1.0
-        return Proposal(int(ask.allowed[int(score.argmax())]), expected)
+        per_s = gain / self._seconds(ask.costs, belief)[ask.allowed]
+        likely = chance >= min(CAUTION, chance.max())
+        if not fitting:
+            return Proposal(int(ask.allowed[np.where(likely, per_s, -1.0).argmax()]), 1.0)
+        beside = np.isin(ask.allowed, self._beside_incumbent(fitting)) & (chance >= CAUTION)
+        possible = (chance >= UNLIKELY) & ask.daring
+        # The likely ones first: each makes the others' memory surer.
+        for among in (likely & (gain >= ENOUGH), beside, possible & (gain >= ENOUGH)):
+            if among.any():
+                place = int(np.where(among, per_s, -1.0).argmax())
+                return Proposal(int(ask.allowed[place]), max(ENOUGH, float(gain[place])))
+        return Proposal(int(ask.allowed[per_s.argmax()]), float(gain[likely].max()))
 
     def _beside_incumbent(self, fitting: Sequence[int]) -> list[int]:
         """What is next to the incumbent in micro_batch, in its build and length."""

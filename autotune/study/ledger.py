@@ -54,6 +54,11 @@ class Ledger:
             r.purpose == "search" and r.outcome.verdict != Verdict.SKIPPED for r in self.records
         )
 
+    @property
+    def lost(self) -> int:
+        """Those of them that did not fit."""
+        return sum(r.purpose == "search" and r.outcome.verdict.bounds_memory for r in self.records)
+
     def add(self, record: Record) -> None:
         """Learn what a trial or a final came to."""
         self.records.append(record)

@@ -8,6 +8,7 @@ from autotune import samplers
 from autotune.folder.journal import Journal
 from autotune.options import Options
 from autotune.outcome import Outcome, Record, Verdict
+from autotune.predict.earlier import Earlier
 from autotune.predict.predictor import Predictor
 from autotune.runner import Job, Runner, StopRequestedError
 from autotune.samplers.ask import Ask, Costs
@@ -18,6 +19,8 @@ from autotune.space.space import Space
 from autotune.study.ledger import Ledger
 from autotune.study.parts import Parts
 
+LOSABLE = 0.08
+"""Of the probes, that may be lost on candidates that may well not fit; one always may."""
 RANKING_MICRO_STEPS = 2
 """Micro-steps of a longer schedule that the search runs; finals run it whole."""
 HOPELESS_STARTS = 3
@@ -109,6 +112,7 @@ class Search:
             pending=tuple(pending),
             fitting=tuple(r.candidate for r in self._ledger.fitting),
             costs=costs,
+            daring=self._ledger.lost + 1 <= max(1.0, LOSABLE * (self._ledger.probed + 1)),
             exactly=exactly,
         )
 
@@ -225,9 +229,11 @@ def ask_round(
     return sorted(asked, key=lambda each: each.candidate.tokens)
 
 
-def first_candidate(options: Options, space: Space, device_kind: str) -> Candidate:
+def first_candidate(
+    options: Options, space: Space, device_kind: str, earlier: Sequence[Earlier] = ()
+) -> Candidate:
     """What a study with these options would probe first. Touches no device and no disk."""
-    predictor = Predictor(space, device_kind)
+    predictor = Predictor(space, device_kind, earlier)
     sampler = samplers.make(options.sampler, space, predictor, options.objective, options.seed)
     journal, opened = Journal.in_memory(), OpenCandidates(space)
     journal.use(Adapter(space, sampler))

@@ -11,10 +11,11 @@ import pytest
 
 from autotune.outcome import Outcome, Record, Verdict, judge
 from autotune.predict.belief import Array, normal_cdf
+from autotune.predict.earlier import points
 from autotune.predict.memory import device_memory
 from autotune.predict.predictor import Predictor
 from autotune.samplers.ask import Ask, Costs
-from autotune.samplers.frontier import ENOUGH, Frontier, Proposal
+from autotune.samplers.frontier import CAUTION, ENOUGH, UNLIKELY, Frontier, Proposal
 from autotune.samplers.open_candidates import OpenCandidates
 from autotune.samplers.sampler import Adapter
 from autotune.space.candidate import Candidate
@@ -103,16 +104,16 @@ def test_predictions_close_in_on_what_was_measured() -> None:
 
 
 def test_a_trace_moves_the_base_of_every_engine_alike() -> None:
-    plain, traced = device_memory(SPACE, "cpu"), device_memory(SPACE, "cpu")
     deepspeed = replace(SPACE, workload=replace(SPACE.workload, engine="deepspeed"))
-    other, other_traced = device_memory(deepspeed, "cpu"), device_memory(deepspeed, "cpu")
+    plain, traced, other, other_traced = (
+        device_memory(points(among, ()), "cpu") for among in (SPACE, SPACE, deepspeed, deepspeed)
+    )
     unknown = np.full(len(SPACE.candidates), np.nan)
     for model in (traced, other_traced):
         model.trace(unknown, 50.0 * MIB)
-    c = SPACE.candidates[0]
-    assert traced.predict(c).bytes - plain.predict(c).bytes == 50 * MIB
-    assert other_traced.predict(c).bytes - other.predict(c).bytes == 50 * MIB
-    assert other.predict(c).bytes > plain.predict(c).bytes
+    assert traced.predict(0).bytes - plain.predict(0).bytes == 50 * MIB
+    assert other_traced.predict(0).bytes - other.predict(0).bytes == 50 * MIB
+    assert other.predict(0).bytes > plain.predict(0).bytes
 
 
 def test_an_interval_holds_most_of_what_is_measured_later() -> None:
@@ -134,7 +135,7 @@ def test_out_of_memory_raises_what_is_believed_of_the_candidate() -> None:
 
 
 def test_a_live_build_is_preferred_where_a_start_is_dear() -> None:
-    searched = Searched(SPACE, 6)
+    searched = Searched(SPACE, 2)
     live = searched.told[0].candidate.build
     best = searched.best(costs=Costs(live, start_s=lambda build: 1e6))
     assert SPACE.candidates[best.place].build == live
@@ -158,6 +159,18 @@ def test_a_space_in_which_only_micro_batch_1_fits_finds_it() -> None:
     smallest = min(peak_mib(c) for c in SPACE.candidates)
     told = Searched(limited(smallest), 12).told
     assert any(r.outcome.verdict == Verdict.OK for r in told)
+
+
+def test_what_may_not_fit_comes_after_what_does_and_only_for_the_daring() -> None:
+    """The limit is in the middle of what is believed of the faster half."""
+    searched = Searched(limited(800), 12)
+    while (best := searched.best(daring=False)).gain >= ENOUGH:
+        assert searched.predictor.chance()[best.place] >= CAUTION
+        searched.tell(measured(SPACE.candidates[best.place], searched.among))
+    chance = searched.predictor.chance()[searched.open.places()]
+    doubtful = searched.open.places()[(chance >= UNLIKELY) & (chance < CAUTION)]
+    daring = searched.best()
+    assert daring.gain < ENOUGH or daring.place in doubtful
 
 
 def test_while_nothing_fits_it_goes_on_however_small_the_chance() -> None:
