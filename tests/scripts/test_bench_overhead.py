@@ -55,9 +55,12 @@ def test_a_gap_reaches_from_one_trials_end_to_the_next_ones_start(bench: ModuleT
 def test_a_missed_promise_is_printed_as_not_held(bench: ModuleType) -> None:
     trials = [trial(bench, float(i), 1.0) for i in range(30)]
     accounts = bench.Accounts(exit_code=0, cpu_s=2.0, import_cpu_s=1.5, peak_rss_bytes=10**8)
-    assert held(bench.promises(trials, accounts, wall_s=40.0, budget_s=39.0)) == {
+    deepspeed = [trial(bench, float(i), 1.0, group_start_s=s) for i, s in enumerate([4.0, 2.6])]
+    assert held(bench.promises(trials, accounts, 35.0, 34.0, deepspeed)) == {
         "probes run, finals included": "yes",
         "wall time inside warm-up and timed steps": "yes",
+        "start of a group with ddp, median": "no",
+        "start of a group with DeepSpeed, median": "no",
         "study's work between two probes, mean (max) wall time": "yes",
         "study's own CPU time per probe, imports left out": "yes",
         "the same with its imports": "no",
@@ -69,7 +72,7 @@ def test_a_missed_promise_is_printed_as_not_held(bench: ModuleType) -> None:
 def test_probes_that_the_budget_cut_short_are_not_counted(bench: ModuleType) -> None:
     trials = [trial(bench, 0.0, 1.0), trial(bench, 1.0, 1.0, verdict="skipped")]
     accounts = bench.Accounts(exit_code=0, cpu_s=0.0, import_cpu_s=0.0, peak_rss_bytes=0)
-    table_text = bench.promises(trials, accounts, wall_s=2.0, budget_s=2.0)
+    table_text = bench.promises(trials, accounts, wall_s=2.0, budget_s=2.0, deepspeed=[])
     assert "| probes run, finals included | at least 25 | 1 | no |" in table_text
     assert "| 50% | no |" in table_text
 
