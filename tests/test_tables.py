@@ -313,7 +313,8 @@ def test_an_option_is_the_same_after_a_manifest(name: str) -> None:
         "micro_batch": "1:9:2", "engine": "deepspeed", "zero": "0,3", "offload": "none",
         "checkpointing": "full,none", "dtype": "bf16", "optimizer": "muon",
         "global_batch": "96tok", "objective": "samples_per_s",
-        "sampler": "tpe", "seed": "7", "trials": "9", "finals": "2", "out": "a folder",
+        "sampler": "tpe", "seed": "7", "trials": "9", "finals": "2", "learn_from": "a folder",
+        "out": "a folder",
     }  # fmt: skip
     asked = Options.from_texts({name: examples[name]})
     again = Options.from_json(json.loads(json.dumps(asked.to_json())))

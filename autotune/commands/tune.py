@@ -118,6 +118,7 @@ tune.__signature__ = _signature()  # type: ignore[attr-defined]
 def _begin(asked: Tune, argv: list[str], started: float) -> int:
     from autotune.device import overlooked
     from autotune.device.idle import check_idle
+    from autotune.folder.earlier import NOTHING, learn
     from autotune.folder.manifest import manifest_of
     from autotune.report.plan import print_plan
     from autotune.study.search import first_candidate
@@ -128,17 +129,24 @@ def _begin(asked: Tune, argv: list[str], started: float) -> int:
     testbed = open_testbed(options.device)
     space = testbed.space(options)
     device = testbed.device
+    folder = options.out or default_folder(options.model, device.kind)
+    kept = replace(options, device=testbed.spec)
+    now = manifest_of(kept, space, testbed.fingerprint(space), folder, argv)
+    now = learn(now, options.learn_from, testbed.learns)
+    if options.learn_from not in (None, NOTHING) and not now.earlier:
+        complain(
+            f"--learn-from {options.learn_from}: nothing to learn from; no study in it was on"
+            " these devices and this software"
+        )
     if asked.dry_run:
-        print_plan(space, first_candidate(options, space, device.kind))
+        print_plan(space, first_candidate(options, space, device.kind, now.earlier))
         return ExitCode.FOUND
     check_idle(device, options.allow_busy)
     if warning := overlooked(device):
         complain(warning)
-    folder = create_folder(options.out or default_folder(options.model, device.kind))
+    create_folder(folder)
     with hold(folder):
         refuse_used_folder(folder)  # another study may have come before
-        kept = replace(options, device=testbed.spec)
-        now = manifest_of(kept, space, testbed.fingerprint(space), folder, argv)
         return _run(options, now, space=space, testbed=testbed, started=started)
 
 
@@ -154,6 +162,7 @@ def _resume(asked: Tune, folder: Path, argv: list[str], started: float) -> int:
         testbed = open_testbed(options.device)
         space = replace(testbed.space(options), limits=then.limits())
         now = manifest.manifest_of(options, space, testbed.fingerprint(space), folder, then.argv)
+        now = replace(now, earlier=then.earlier)
         resumed = Resumed(
             argv=argv,
             budget_s=asked.budget_s,

@@ -272,6 +272,17 @@ def _load(path: Path) -> optuna.Study:
     return optuna.create_study(storage=storage, study_name=_NAME, direction="maximize")
 
 
+def records_in(folder: Folder) -> list[Record]:
+    """What the study in `folder` has told so far, in the order of time. Nothing is written there.
+
+    Raises whatever a damaged journal makes Optuna raise; OSError where there is none.
+    """
+    path = folder.optuna_log
+    path.stat()  # or Optuna would create it
+    storage = JournalStorage(JournalFileBackend(str(path), _NoLock(str(path))))
+    return _past(optuna.load_study(storage=storage, study_name=_NAME)).records
+
+
 def repair(path: Path) -> int:
     """Cut a torn last line off Optuna's journal; returns the bytes that were cut.
 

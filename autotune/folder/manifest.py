@@ -15,7 +15,9 @@ from typing import Any
 from autotune.errors import UsageError
 from autotune.files import MANIFEST, write_whole
 from autotune.options import Options
+from autotune.predict.earlier import Earlier
 from autotune.space.space import Limits, Space
+from autotune.space.workload import Workload
 from autotune.wire.codec import FormatError, parse, to_json
 
 SCHEMA_VERSION = 1
@@ -36,6 +38,8 @@ class Manifest:
     folder: str
     space: dict[str, Any]
     fingerprint: dict[str, Any]
+    earlier: list[Earlier]
+    """What is learned from. It is kept here, so that the folders it came from may go."""
 
     def write(self, folder: Path) -> None:
         """Raises OSError."""
@@ -63,11 +67,15 @@ class Manifest:
         except FormatError as error:
             raise UsageError(f"--resume {self.folder}: {MANIFEST}: {error}") from error
 
-    def changes(self, now: Manifest) -> Changes:
+    def workload(self) -> Workload:
+        """Of the study's space. Raises what `Workload.from_json` does."""
+        return Workload.from_json(self.space["workload"])
+
+    def changes(self, now: Manifest, of: Sequence[str] = ("space", "fingerprint")) -> Changes:
         """What of space and fingerprint is not as it was."""
         return {
             path: (before, after)
-            for name in ("space", "fingerprint")
+            for name in of
             for path, before, after in _differences(name, getattr(self, name), getattr(now, name))
         }
 
@@ -83,6 +91,7 @@ def manifest_of(
         folder=str(folder),
         space=space.manifest(),
         fingerprint=fingerprint,
+        earlier=[],
     )
     return parse(Manifest, to_json(made))  # as it will be read back
 
@@ -146,7 +155,7 @@ def _parsed(text: str) -> Manifest:
     version = body.get("schema_version") if isinstance(body, dict) else None
     if version != SCHEMA_VERSION:
         raise FormatError(f"schema_version is {version!r}")
-    return parse(Manifest, body)
+    return parse(Manifest, {"earlier": [], **body})  # older ones learned from nothing
 
 
 def _differences(path: str, then: Any, now: Any) -> Iterator[tuple[str, Any, Any]]:

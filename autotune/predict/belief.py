@@ -63,6 +63,16 @@ class Belief:
     """Standard deviation of the quantity, its measurement's noise left out."""
 
 
+@dataclass(frozen=True)
+class Off:
+    """By what some measurements are off together."""
+
+    together: str
+    """The same for all of them, and for no others."""
+    deviation: float
+    """Standard deviation, in the quantity's unit."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class _Seen:
     index: int
@@ -70,7 +80,7 @@ class _Seen:
     noise_variance: float
     covariance: Array
     """Prior, of the measured candidate with all."""
-    shared: float
+    off: Off | None
 
 
 class Beliefs:
@@ -89,13 +99,10 @@ class Beliefs:
         self._known: Belief | None = None
 
     def observe(
-        self, index: int, value: float, noise_variance: float, shared: float = 0.0
+        self, index: int, value: float, noise_variance: float, off: Off | None = None
     ) -> None:
-        """A measurement of candidate `index`; its variance must be above 0.
-
-        All measurements with a `shared` above 0 are off together, by this standard deviation.
-        """
-        self._seen.append(self._row(index, value, noise_variance, shared))
+        """A measurement of candidate `index`; its variance must be above 0."""
+        self._seen.append(self._row(index, value, noise_variance, off))
         self._known = None
 
     def joint(self, indices: Sequence[int]) -> tuple[Array, Array]:
@@ -134,12 +141,13 @@ class Beliefs:
         """The variant that what was observed speaks for."""
         return max(self._variants, key=self._log_evidence)
 
-    def _row(self, index: int, value: float, noise_variance: float, shared: float = 0.0) -> _Seen:
+    def _row(
+        self, index: int, value: float, noise_variance: float, off: Off | None = None
+    ) -> _Seen:
         covariance: Array = np.sum([term.covariance(index) for term in self._terms], axis=0)
         return _Seen(
-            index=index, value=value, noise_variance=noise_variance, covariance=covariance,
-            shared=shared,
-        )  # fmt: skip
+            index=index, value=value, noise_variance=noise_variance, covariance=covariance, off=off
+        )
 
     def _posterior(self, seen: Sequence[_Seen]) -> Belief:
         if not seen:
@@ -156,13 +164,12 @@ class Beliefs:
         at = [each.index for each in seen]
         prior = variant.scale**2 * np.array([each.covariance[at] for each in seen])
         noise = variant.noise**2 * np.array([each.noise_variance for each in seen])
-        shared = np.array([each.shared for each in seen])
-        off_together = np.outer(shared, shared)
-        factor = np.asarray(
-            np.linalg.cholesky(prior + off_together + np.diag(noise)), dtype=np.float64
-        )
-        off = np.array([each.value for each in seen]) - self._mean[at]
-        return factor, np.asarray(np.linalg.solve(factor, off), dtype=np.float64)
+        together = codes([each.off and each.off.together for each in seen])
+        deviation = np.array([each.off.deviation if each.off else 0.0 for each in seen])
+        shared = np.outer(deviation, deviation) * (together[:, None] == together)
+        factor = np.asarray(np.linalg.cholesky(prior + shared + np.diag(noise)), dtype=np.float64)
+        residual = np.array([each.value for each in seen]) - self._mean[at]
+        return factor, np.asarray(np.linalg.solve(factor, residual), dtype=np.float64)
 
     def _log_evidence(self, variant: Variant) -> float:
         if not self._seen:

@@ -9,16 +9,14 @@ activations are held, or at the end of the backward pass, when all gradients are
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
 
 import numpy as np
 
 from autotune.engines import engine_of, state_bytes
-from autotune.outcome import Outcome, Verdict
 from autotune.predict.belief import Array, Beliefs, Codes, Term, Variant, codes, normal_cdf
-from autotune.space.candidate import Candidate
-from autotune.space.space import Space
+from autotune.predict.earlier import Point
 
 _PROCESS_BYTES = {"cpu": 340 * 2**20, "cuda": 900 * 2**20}
 """Beside what the model takes: interpreter and libraries, or CUDA's context and workspaces."""
@@ -41,6 +39,13 @@ _VARIANTS = tuple(Variant(scale, noise) for scale in (1.0, 3.0, 10.0) for noise 
 
 
 @dataclass(frozen=True)
+class OutOf:
+    """In the place of a peak: all of this was not enough."""
+
+    capacity_bytes: int
+
+
+@dataclass(frozen=True)
 class Prediction:
     """Bytes at the peak: the median and a 95 % interval."""
 
@@ -51,7 +56,7 @@ class Prediction:
 
 @dataclass(frozen=True)
 class PeakParts:
-    """What a peak is made of, in bytes: one value per candidate of a space, in its order."""
+    """What a peak is made of, in bytes: one value per point, in their order."""
 
     base: Array
     """Beside what the model takes."""
@@ -72,61 +77,53 @@ class PeakParts:
 
 
 class MemoryModel:
-    """Peak bytes of one kind of memory for all candidates of a space."""
+    """Peak bytes of one kind of memory for all points."""
 
-    def __init__(self, space: Space, parts: PeakParts, part: Literal["device", "host"]) -> None:
-        limits = space.limits
-        self._part = part
-        self._capacity_bytes = (
-            limits.capacity_bytes if part == "device" else limits.host_capacity_bytes
-        )
-        self._limit_bytes = limits.limit_bytes if part == "device" else limits.host_limit_bytes
-        self._index = {candidate: i for i, candidate in enumerate(space.candidates)}
+    def __init__(self, points: Sequence[Point], parts: PeakParts) -> None:
         self._groups = _Groups(
-            engine=codes([engine_of(space.workload, c).name for c in space.candidates]),
-            stage=codes([(c.zero_stage, c.offload) for c in space.candidates]),
-            checkpointing=codes([c.checkpointing for c in space.candidates]),
-            build=codes([c.build for c in space.candidates]),
-            cell=codes([(c.build, c.seq_len) for c in space.candidates]),
+            workload=codes([workload for workload, _ in points]),
+            engine=codes([engine_of(workload, c).name for workload, c in points]),
+            stage=codes([(c.zero_stage, c.offload) for _, c in points]),
+            checkpointing=codes([c.checkpointing for _, c in points]),
+            build=codes([(workload, c.build) for workload, c in points]),
+            cell=codes([(workload, c.build, c.seq_len) for workload, c in points]),
         )
         self._parts = parts
         self._beliefs = _beliefs(parts, self._groups)
-        self._seen: list[tuple[Candidate, Outcome]] = []
+        self._seen: list[tuple[int, float | OutOf]] = []
 
     def trace(self, over: Array, more_base: float) -> None:
         """Start from what was traced instead; what was observed is kept. See `PeakParts`."""
-        self._beliefs = _beliefs(self._parts.traced(over, more_base), self._groups)
+        groups = replace(self._groups, workload=2 * self._groups.workload + np.isnan(over))
+        self._beliefs = _beliefs(self._parts.traced(over, more_base), groups)
         seen, self._seen = self._seen, []
-        for candidate, outcome in seen:
-            self.observe(candidate, outcome)
+        for place, peak in seen:
+            self.observe(place, peak)
 
-    def observe(self, candidate: Candidate, outcome: Outcome) -> None:
-        """Learn from a measured peak, or from the fact that memory ran out."""
-        self._seen.append((candidate, outcome))
-        i = self._index[candidate]
-        if outcome.measurement is not None:
-            peaks = outcome.measurement.peaks
-            peak = float(peaks.device_bytes if self._part == "device" else peaks.host_bytes)
-            self._beliefs.observe(i, peak, float(_noise(peak)) ** 2)
-        elif outcome.verdict == Verdict.OOM and self._part == "device":
-            # The peak is over the capacity; nobody saw how far.
-            at_least = (1 + _OOM_BEYOND) * self._capacity_bytes
-            if self._beliefs.belief().mean[i] < at_least:
-                self._beliefs.observe(i, at_least, (_OOM_BEYOND * self._capacity_bytes) ** 2)
+    def observe(self, place: int, peak: float | OutOf) -> None:
+        """Learn the peak of the point in that `place`, in bytes, or that memory ran out."""
+        self._seen.append((place, peak))
+        if not isinstance(peak, OutOf):
+            self._beliefs.observe(place, peak, float(_noise(peak)) ** 2)
+            return
+        # The peak is over the capacity; nobody saw how far.
+        at_least = (1 + _OOM_BEYOND) * peak.capacity_bytes
+        if self._beliefs.belief().mean[place] < at_least:
+            self._beliefs.observe(place, at_least, (_OOM_BEYOND * peak.capacity_bytes) ** 2)
 
-    def predict(self, candidate: Candidate) -> Prediction:
-        """The peak of `candidate` as it would be measured."""
-        i, belief = self._index[candidate], self._beliefs.belief()
-        mean = float(belief.mean[i])
-        off = _Z95 * float(np.hypot(belief.deviation[i], _noise(mean)))
+    def predict(self, place: int) -> Prediction:
+        """The peak of the point in that `place` as it would be measured."""
+        belief = self._beliefs.belief()
+        mean = float(belief.mean[place])
+        off = _Z95 * float(np.hypot(belief.deviation[place], _noise(mean)))
         low, middle, high = (int(max(0.0, value)) for value in (mean - off, mean, mean + off))
         return Prediction(middle, low, high)
 
-    def chance(self) -> Array:
-        """Probability of each candidate that its measured peak keeps within the limit."""
+    def chance(self, limit_bytes: int) -> Array:
+        """Probability of each point that its measured peak keeps within the limit."""
         belief = self._beliefs.belief()
         off = np.hypot(belief.deviation, _noise(belief.mean))
-        return normal_cdf((self._limit_bytes - belief.mean) / off)
+        return normal_cdf((limit_bytes - belief.mean) / off)
 
 
 def more_base(process_bytes: int) -> float:
@@ -135,16 +132,16 @@ def more_base(process_bytes: int) -> float:
     return float(process_bytes + _BUILDING_BYTES - _PROCESS_BYTES["cpu"])
 
 
-def device_memory(space: Space, device_kind: str) -> MemoryModel:
+def device_memory(points: Sequence[Point], device_kind: str) -> MemoryModel:
     """Of a rank's device."""
-    return MemoryModel(space, closed_forms(space, device_kind), "device")
+    return MemoryModel(points, closed_forms(points, device_kind))
 
 
-def host_memory(space: Space, device_kind: str) -> MemoryModel:
+def host_memory(points: Sequence[Point], device_kind: str) -> MemoryModel:
     """Of all ranks on the host. On the CPU it is the devices'."""
-    ranks = space.workload.world_size
+    ranks = np.array([workload.world_size for workload, _ in points], dtype=float)
     if device_kind == "cpu":
-        device = closed_forms(space, device_kind)
+        device = closed_forms(points, device_kind)
         parts = PeakParts(
             base=ranks * device.base,
             state=ranks * device.state,
@@ -152,22 +149,23 @@ def host_memory(space: Space, device_kind: str) -> MemoryModel:
             head=ranks * device.head,
         )
     else:
-        nothing = np.zeros(len(space.candidates))
-        states = [state_bytes(space.workload, c) for c in space.candidates]
-        moved = np.array([ranks * (state.host + state.passing) for state in states])
+        nothing = np.zeros(len(points))
+        states = [state_bytes(workload, c) for workload, c in points]
+        moved = np.array([state.host + state.passing for state in states])
         parts = PeakParts(
-            base=np.full_like(nothing, ranks * _HOST_BYTES),
-            state=moved,
+            base=ranks * _HOST_BYTES,
+            state=ranks * moved,
             blocks=nothing,
             head=nothing,
         )
-    return MemoryModel(space, parts, "host")
+    return MemoryModel(points, parts)
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Groups:
     """What shares a deviation."""
 
+    workload: Codes
     engine: Codes
     stage: Codes
     checkpointing: Codes
@@ -177,7 +175,12 @@ class _Groups:
 
 def _beliefs(parts: PeakParts, groups: _Groups) -> Beliefs:
     held, over = parts.base + parts.state, parts.blocks + parts.head
+    several = [
+        Term(_BUILD_OFF * parts.base, group=groups.workload),
+        Term(_OVER_OFF / 2 * over, group=groups.workload),
+    ]
     terms = [
+        *(several if len(set(groups.workload)) > 1 else ()),
         Term(_BASE_OFF * parts.base),
         Term(_BASE_OFF / 2 * parts.base, group=groups.engine),
         Term(_BUILD_OFF * parts.base, group=groups.stage),
@@ -197,14 +200,14 @@ def _noise(peak: Array | float) -> Array:
     return np.asarray(_NOISE * np.abs(peak) + _NOISE_BYTES)
 
 
-def closed_forms(space: Space, device_kind: str) -> PeakParts:
+def closed_forms(points: Sequence[Point], device_kind: str) -> PeakParts:
     """The parts by formula."""
     base, state, blocks, head = [], [], [], []
-    for c in space.candidates:
-        engine = engine_of(space.workload, c)
-        held = engine.state(space.workload, c)
-        shape = space.workload.shape(c.depth)
-        kept = c.tokens * shape.block_bytes(c.checkpointing, space.workload.dtype)
+    for workload, c in points:
+        engine = engine_of(workload, c)
+        held = engine.state(workload, c)
+        shape = workload.shape(c.depth)
+        kept = c.tokens * shape.block_bytes(c.checkpointing, workload.dtype)
         logits = c.tokens * shape.head_bytes
         # The hinge: gradients come as activations go.
         more = max(1.0, held.gradients / (kept + logits))

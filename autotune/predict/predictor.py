@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 
-from autotune.outcome import Outcome
-from autotune.predict.belief import Array, Belief
-from autotune.predict.memory import Prediction, device_memory, host_memory, more_base
-from autotune.predict.speed import SpeedModel
+from autotune.outcome import Outcome, Verdict
+from autotune.predict.belief import Array, Belief, Off
+from autotune.predict.earlier import Earlier, each_seen, points
+from autotune.predict.memory import OutOf, Prediction, device_memory, host_memory, more_base
+from autotune.predict.speed import ANOTHER_DAY, DRIFT, SpeedModel
 from autotune.predict.trace import Trace
 from autotune.space.candidate import Candidate
 from autotune.space.space import Space
@@ -18,27 +20,48 @@ from autotune.space.space import Space
 class Predictor:
     """Peak memory and step time; each outcome corrects them for all candidates."""
 
-    def __init__(self, space: Space, device_kind: str) -> None:
+    def __init__(self, space: Space, device_kind: str, earlier: Sequence[Earlier] = ()) -> None:
+        """`earlier` studies were on the same devices, and of any space."""
         self._space = space
         self._device_kind = device_kind
-        self.memory = device_memory(space, device_kind)
+        self._points = points(space, earlier)
+        self._place = {candidate: i for i, candidate in enumerate(space.candidates)}
+        self._own = slice(0, len(space.candidates))
+        self.memory = device_memory(self._points, device_kind)
         offloads = any(c.offload != "none" for c in space.candidates)
         # Without offload the host holds what the devices hold, or nothing of note.
-        self.host_memory = host_memory(space, device_kind) if offloads else None
-        self._speed = SpeedModel(space, device_kind)
+        self.host_memory = host_memory(self._points, device_kind) if offloads else None
+        self._speed = SpeedModel(self._points, device_kind)
+        for place, (study, seen) in enumerate(each_seen(earlier), start=len(space.candidates)):
+            self.memory.observe(place, seen.device_bytes)
+            if self.host_memory is not None:
+                self.host_memory.observe(place, seen.host_bytes)
+            off = Off(study.folder, ANOTHER_DAY)
+            self._speed.observe(place, seen.step, seen.disturbed_share, off)
 
     def observe(self, candidate: Candidate, outcome: Outcome, *, final: bool = False) -> None:
         """Learn from a trial, or from a final, that ended."""
-        self.memory.observe(candidate, outcome)
-        if self.host_memory is not None:
-            self.host_memory.observe(candidate, outcome)
-        if outcome.measurement is not None:
-            self._speed.observe(candidate, outcome.measurement, final=final)
+        place, found = self._place[candidate], outcome.measurement
+        if found is not None:
+            self.memory.observe(place, found.peaks.device_bytes)
+            if self.host_memory is not None:
+                self.host_memory.observe(place, found.peaks.host_bytes)
+            self._speed.observe(place, found.step, found.disturbed_share, DRIFT if final else None)
+        elif outcome.verdict == Verdict.OOM:
+            self.memory.observe(place, OutOf(self._space.limits.capacity_bytes))
 
     def trace(self, found: Trace) -> None:
         """Start from traced memory instead of closed forms; what was observed is kept."""
         on_cpu = self._device_kind == "cpu"  # elsewhere the process is not on the device
-        over = found.over_state(self._space)
+        over = np.full(len(self._points), np.nan)
+        traced = {
+            place: candidate
+            for place, (workload, candidate) in enumerate(self._points)
+            if workload == self._space.workload and found.covers(self._space, candidate)
+        }
+        over[list(traced)] = found.over_state(
+            replace(self._space, candidates=tuple(traced.values()))
+        )
         base = more_base(found.answer.base_bytes) if on_cpu else 0.0
         self.memory.trace(over, base)
         if self.host_memory is not None and on_cpu:  # it holds what the devices do
@@ -47,24 +70,26 @@ class Predictor:
 
     def peak(self, candidate: Candidate) -> Prediction:
         """The peak of `candidate` on the device, as it would be measured."""
-        return self.memory.predict(candidate)
+        return self.memory.predict(self._place[candidate])
 
     def chance(self) -> Array:
         """Probability of each candidate that its peaks keep within the limits."""
-        chance = self.memory.chance()
+        limits = self._space.limits
+        chance = self.memory.chance(limits.limit_bytes)
         if self.host_memory is not None:
-            chance = np.minimum(chance, self.host_memory.chance())
-        return chance
+            chance = np.minimum(chance, self.host_memory.chance(limits.host_limit_bytes))
+        return chance[self._own]
 
     def draws(self, candidates: Sequence[Candidate], count: int) -> Array:
         """`count` times the logarithms of the seconds of `candidates`' steps, as they may be.
 
         By [draw][candidate]; the same for the same observations.
         """
-        mean, covariance = self._speed.joint(candidates)
+        mean, covariance = self._speed.joint([self._place[each] for each in candidates])
         rng = np.random.default_rng(0)
         return rng.multivariate_normal(mean, covariance, count, check_valid="ignore")
 
     def log_step_s(self, pending: Sequence[Candidate] = ()) -> Belief:
         """Logarithm of the seconds of a step, where `pending` ones come out as expected."""
-        return self._speed.belief(pending)
+        found = self._speed.belief([self._place[each] for each in pending])
+        return Belief(found.mean[self._own], found.deviation[self._own])

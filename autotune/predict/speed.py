@@ -13,10 +13,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from autotune.outcome import Measurement
-from autotune.predict.belief import Array, Belief, Beliefs, Term, Variant, codes
+from autotune.predict.belief import Array, Belief, Beliefs, Off, Term, Variant, codes
+from autotune.predict.earlier import Point
 from autotune.space.candidate import Candidate
-from autotune.space.space import Space
+from autotune.space.workload import Workload
+from autotune.wire.stopping import Interval
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,9 +72,13 @@ MAGNITUDES = {
 }
 
 
-DRIFT = 0.05
+DRIFT = Off("finals", 0.05)
 """Finals come last, on a warm machine, in fresh groups: all of them are slower or faster than the
 search by about so much, in the logarithm."""
+ANOTHER_DAY = 0.1
+"""And by so much the measurements of an earlier study are."""
+_MODEL_OFF = 0.2
+"""What the prior of one workload may be off by more than that of another."""
 
 _VARIANTS = tuple(
     Variant(scale, noise, -0.5 * (scale > 1) - 0.5 * (noise > 1))
@@ -82,23 +87,24 @@ _VARIANTS = tuple(
 
 
 class SpeedModel:
-    """Seconds per optimizer step for all candidates of a space, in the logarithm."""
+    """Seconds per optimizer step of all points, in the logarithm."""
 
-    def __init__(self, space: Space, device_kind: str) -> None:
+    def __init__(self, points: Sequence[Point], device_kind: str) -> None:
         self._magnitudes = MAGNITUDES[device_kind]
-        self._index = {candidate: i for i, candidate in enumerate(space.candidates)}
-        candidates = space.candidates
-        ones = np.ones(len(candidates))
-        tokens = np.log([c.tokens for c in candidates])
-        width = np.log([space.workload.shape(c.depth).width * c.depth for c in candidates])
-        length = np.log([c.seq_len for c in candidates])
+        ones = np.ones(len(points))
+        tokens = np.log([c.tokens for _, c in points])
+        width = np.log([workload.shape(c.depth).width * c.depth for workload, c in points])
+        length = np.log([c.seq_len for _, c in points])
         middle = tokens - tokens.mean()
-        stage = codes([(c.zero_stage, c.offload) for c in candidates])
-        checkpointing = codes([c.checkpointing for c in candidates])
-        build = codes([c.build for c in candidates])
-        cell = codes([(c.build, c.seq_len) for c in candidates])
-        prior = np.log([prior_s(space, c, self._magnitudes) for c in candidates])
+        workload = codes([workload for workload, _ in points])
+        stage = codes([(c.zero_stage, c.offload) for _, c in points])
+        checkpointing = codes([c.checkpointing for _, c in points])
+        build = codes([(workload, c.build) for workload, c in points])
+        cell = codes([(workload, c.build, c.seq_len) for workload, c in points])
+        prior = np.log([prior_s(workload, c, self._magnitudes) for workload, c in points])
+        several = [Term(_MODEL_OFF * ones, group=workload)] if workload.any() else []
         self._beliefs = Beliefs(prior, [
+            *several,
             Term(1.5 * ones),
             Term(0.15 * middle),
             Term(0.2 * ones, position=tokens / 1.5),
@@ -110,25 +116,24 @@ class SpeedModel:
             Term(0.08 * ones, group=cell, position=tokens / 0.4),
         ], _VARIANTS)  # fmt: skip
 
-    def belief(self, pending: Sequence[Candidate] = ()) -> Belief:
-        """Logarithm of the seconds of a step, where `pending` candidates come out as expected."""
-        return self._beliefs.belief([self._index[candidate] for candidate in pending])
+    def belief(self, pending: Sequence[int] = ()) -> Belief:
+        """Logarithm of the seconds of a step, where `pending` points come out as expected."""
+        return self._beliefs.belief(pending)
 
-    def observe(self, candidate: Candidate, found: Measurement, *, final: bool = False) -> None:
-        """Step times that were measured, in the search or in a final."""
-        within = found.step.half_width
-        noise = self._magnitudes.noise**2 + within**2 + (found.disturbed_share / 2) ** 2
-        log_s = float(np.log(found.step.median))
-        self._beliefs.observe(self._index[candidate], log_s, noise, DRIFT if final else 0.0)
+    def observe(
+        self, place: int, step: Interval, disturbed_share: float, off: Off | None = None
+    ) -> None:
+        """Step times that were measured of the point in that `place`."""
+        noise = self._magnitudes.noise**2 + step.half_width**2 + (disturbed_share / 2) ** 2
+        self._beliefs.observe(place, float(np.log(step.median)), noise, off)
 
-    def joint(self, candidates: Sequence[Candidate]) -> tuple[Array, Array]:
-        """Mean and covariance of the logarithms of `candidates`' steps."""
-        return self._beliefs.joint([self._index[candidate] for candidate in candidates])
+    def joint(self, places: Sequence[int]) -> tuple[Array, Array]:
+        """Mean and covariance of the logarithms of the steps of the points in these `places`."""
+        return self._beliefs.joint(places)
 
 
-def prior_s(space: Space, candidate: Candidate, of: Magnitudes) -> float:
+def prior_s(workload: Workload, candidate: Candidate, of: Magnitudes) -> float:
     """Seconds of one optimizer step of `candidate`, by order of magnitude."""
-    workload = space.workload
     shape = workload.shape(candidate.depth)
     accum = workload.grad_accum(candidate) or 1
     tokens = candidate.tokens

@@ -13,6 +13,7 @@ from functools import cached_property
 import numpy as np
 
 from autotune.predict.belief import Array
+from autotune.space.candidate import Candidate
 from autotune.space.space import Space
 from autotune.wire.messages import Describe, Described, ModelSpec
 
@@ -56,6 +57,11 @@ class Trace:
 
     asked: Describe
     answer: Described
+
+    def covers(self, space: Space, candidate: Candidate) -> bool:
+        """Whether a model of which `candidate` is one was asked for, at its length."""
+        wide = (space.workload.shape(candidate.depth).width, candidate.checkpointing, 1)
+        return wide in self._places and candidate.seq_len in self.asked.seq_lens
 
     def held(self, space: Space) -> Array:
         """Bytes between steps: weights, optimizer state, and gradients that stay."""

@@ -23,7 +23,7 @@ from autotune.outcome import Verdict, others_share
 from autotune.predict.trace import Trace
 from autotune.space.candidate import ZERO_STAGES, Candidate, Checkpointing, Offload
 from autotune.space.space import Limits
-from autotune.space.workload import Dtype, OptimizerName, Workload, parse_global_batch
+from autotune.space.workload import Dtype, OptimizerName, Workload
 from autotune.units import LONGEST_S
 from autotune.wire.codec import parse
 from autotune.wire.messages import Conditions, Describe, Described, Peaks, Report
@@ -188,9 +188,7 @@ def _parsed(header: dict[str, Any]) -> Setting:
     name = devices["name"] if device_kind == "cpu" else devices["devices"][0]["name"]
     if not isinstance(name, str) or not name.isprintable():
         raise ValueError(f"name {name!r} of a device")
-    batch = header["space"]["workload"]["global_batch"]
-    parsed = None if batch is None else parse_global_batch(batch, "global_batch")
-    workload = Workload(**header["space"]["workload"] | {"global_batch": parsed})
+    workload = Workload.from_json(header["space"]["workload"])
     _check_types(workload)
     _among(workload.dtype, Dtype)
     _among(workload.optimizer, OptimizerName)

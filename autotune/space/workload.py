@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 from autotune.errors import UsageError
 from autotune.models import Shape, family
@@ -54,6 +54,18 @@ class Workload:
     """As asked: "auto" is ddp for stage 0 and deepspeed for the others."""
     world_size: int
     global_batch: GlobalBatch | None
+
+    @classmethod
+    def from_json(cls, body: dict[str, Any]) -> Workload:
+        """What `Space.manifest` wrote as a workload; types are not checked.
+
+        Raises:
+            UsageError: its global batch is none.
+            TypeError: it has other fields.
+        """
+        batch = body["global_batch"]
+        parsed = None if batch is None else parse_global_batch(batch, "global_batch")
+        return cls(**body | {"global_batch": parsed})
 
     def shape(self, depth: int) -> Shape:
         """The model's dimensions and counts at `depth`."""

@@ -136,6 +136,8 @@ class _Session:
         self.reporter.started(self.space, self.clock.budget_s, self.folder.path)
         if resumed is not None:
             self._tell_of(past)
+        if self.manifest.earlier:
+            self.reporter.note(self._learns_from())
         ended = self._study()
         self.journal.end(ended, self.clock.elapsed_s())
         return ended
@@ -162,6 +164,13 @@ class _Session:
             f"resumed after {minutes(past.spent_s)}: trials {len(past.records) - finals},"
             f" finals {finals}{torn}"
         )
+
+    def _learns_from(self) -> str:
+        studies = self.manifest.earlier
+        seen = sum(len(study.seen) for study in studies)
+        names = ", ".join(study.folder for study in studies[:2])
+        more = f" and {len(studies) - 2} more" if len(studies) > 2 else ""
+        return f"learns from {seen} measurements of earlier studies: {names}{more}"
 
     def _study(self) -> Ended:
         with ExitStack() as stack:
@@ -191,6 +200,7 @@ class _Session:
                 reporter=self.reporter,
                 stop=self.stop,
                 publish=self._publish,
+                earlier=self.manifest.earlier,
             )
             study.run()
             runner.close()  # before the result is written: the budget counts to there
@@ -229,6 +239,7 @@ class _Session:
                 "options": manifest.options,
                 "folder": manifest.folder,
                 "sessions": self.journal.sessions,
+                "learned_from": [study.folder for study in manifest.earlier],
                 "elapsed_s": round(self.clock.elapsed_s(), 3),
                 "stopped_by": self.stop.name,
             },

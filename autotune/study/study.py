@@ -6,12 +6,13 @@ best.json. A part of it is kept for the finals; the rest is the search's.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from autotune import samplers
 from autotune.budget import Clock, StopFlag
 from autotune.folder.journal import Journal
 from autotune.options import Options
+from autotune.predict.earlier import Earlier
 from autotune.predict.predictor import Predictor
 from autotune.report import Reporter
 from autotune.runner import Runner, StopRequestedError
@@ -42,10 +43,11 @@ class Study:
         reporter: Reporter,
         stop: StopFlag,
         publish: Callable[[Ledger], object],
+        earlier: Sequence[Earlier] = (),
     ) -> None:
-        """`publish` is told at each new incumbent."""
+        """`publish` is told at each new incumbent; `earlier` studies are learned from."""
         past = journal.past
-        predictor = Predictor(space, device_kind)
+        predictor = Predictor(space, device_kind, earlier)
         # Resumed with another seed, or it would draw again what it drew at first.
         seed = (options.seed + past.trials) % 2**32
         sampler = samplers.make(options.sampler, space, predictor, options.objective, seed)

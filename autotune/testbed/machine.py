@@ -20,6 +20,7 @@ from autotune.testbed.testbed import Wiring
 class Machine:
     """The `Testbed` whose results are measured now."""
 
+    learns = True
     remark = ""
 
     def __init__(self, device: Device, spec: str) -> None:

@@ -37,6 +37,8 @@ class Testbed(Protocol):
     device: Device
     spec: str
     """What `open_testbed` opens it by, from any folder."""
+    learns: bool
+    """Whether a study on it learns from earlier ones where nothing was said."""
     remark: str
     """What goes with a result from it; empty where that was measured now."""
 

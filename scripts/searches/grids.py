@@ -8,6 +8,7 @@ import statistics
 from collections import defaultdict
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 from autotune.options import Options
 from autotune.outcome import measurement, others_share
@@ -24,15 +25,16 @@ class Truth:
     """Of a recorded grid under one ceiling.
 
     The value of a candidate is the median of its measurements. The capacity is the largest peak,
-    so that the ceiling is what binds.
+    so that the ceiling is what binds. `axes` are options that leave a part of the grid.
     """
 
-    def __init__(self, path: Path, ceiling: float) -> None:
+    def __init__(self, path: Path, ceiling: float, **axes: Any) -> None:
         recording = _recording(path)
         self.grid = recording.grid
+        part = set(recording.space(Options(**axes)).candidates)
         self.reports: dict[Candidate, list[Report]] = defaultdict(list)
         for row in self.grid.rows:
-            if row.report is not None:
+            if row.report is not None and row.candidate in part:
                 self.reports[row.candidate].append(row.report)
         workload = self.grid.workload
         self.values = {
@@ -44,7 +46,7 @@ class Truth:
             for candidate, reports in self.reports.items()
         }
         capacity = min(math.ceil(max(peaks.values())), self.grid.limits.capacity_bytes)
-        self.options = Options(budget_s=BUDGET_S, capacity_bytes=capacity, ceiling=ceiling)
+        self.options = Options(budget_s=BUDGET_S, capacity_bytes=capacity, ceiling=ceiling, **axes)
         self.space = recording.space(self.options)
         limit = self.space.limits.limit_bytes
         self.fitting = [c for c in self.space.candidates if peaks[c] <= limit]
@@ -67,9 +69,9 @@ class Truth:
 
 
 @cache
-def truth(path: Path, ceiling: float) -> Truth:
+def truth(path: Path, ceiling: float, **axes: Any) -> Truth:
     """Read once a process."""
-    return Truth(path, ceiling)
+    return Truth(path, ceiling, **axes)
 
 
 @cache

@@ -16,6 +16,7 @@ from autotune.device.cpu import CpuDevice
 from autotune.folder.journal import Journal
 from autotune.options import Options
 from autotune.outcome import Outcome, Record, Verdict, measurement
+from autotune.predict.earlier import Earlier, seen_in
 from autotune.predict.predictor import Predictor
 from autotune.replay.runner import Replay
 from autotune.result.best import Best
@@ -65,10 +66,19 @@ def _error(outcome: Outcome) -> float | None:
     return abs(outcome.predicted_peak_bytes / outcome.measurement.peaks.device_bytes - 1)
 
 
-def sampler_course(truth: Truth, name: str, seed: int, probes: int) -> Course:
+def sampler_course(
+    truth: Truth, name: str, seed: int, probes: int, earlier: Sequence[Earlier] = ()
+) -> Course:
     """One search by the sampler `name`."""
     options = replace(truth.options, sampler=name, seed=seed, trials=probes, finals=1)
-    return _run(truth, options)[1].course
+    return _run(truth, options, earlier)[1].course
+
+
+def study_before(truth: Truth, seed: int, minutes: float) -> Earlier:
+    """What a whole study measured, for another one to learn from."""
+    study, _ = _run(truth, replace(truth.options, seed=seed, budget_s=60 * minutes))
+    seen = seen_in(study.ledger.records)
+    return Earlier(folder="before", workload=truth.space.workload, seen=seen)
 
 
 def study_result(truth: Truth, name: str, seed: int, minutes: float) -> Candidate | None:
@@ -79,7 +89,7 @@ def study_result(truth: Truth, name: str, seed: int, minutes: float) -> Candidat
     return None if choice is None else choice.record.candidate
 
 
-def _run(truth: Truth, options: Options) -> tuple[Study, Watcher]:
+def _run(truth: Truth, options: Options, earlier: Sequence[Earlier] = ()) -> tuple[Study, Watcher]:
     now = VirtualTime()  # not the recording's, which goes on from search to search
     clock = Clock(options.budget_s, now(), now)
     now.advance(TRACE_S)
@@ -95,6 +105,7 @@ def _run(truth: Truth, options: Options) -> tuple[Study, Watcher]:
             reporter=watcher,
             stop=stop,
             publish=lambda records: None,
+            earlier=earlier,
         )
         study.run()
     finally:

@@ -131,6 +131,7 @@ FLAGS = {
     "--seed": ("3", "seed", 3),
     "--trials": ("5", "trials", 5),
     "--finals": ("1", "finals", 1),
+    "--learn-from": ("before", "learn_from", "before"),
     "--out": ("there", "out", Path("there")),
 }
 
@@ -490,7 +491,7 @@ def test_a_dry_run_tells_the_space_and_the_first_probe(
     run: Callable[..., Run], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first = Candidate(depth=4, seq_len=64, micro_batch=6, checkpointing="full")
-    monkeypatch.setattr(search, "first_candidate", lambda options, space, kind: first)
+    monkeypatch.setattr(search, "first_candidate", lambda *known: first)
     _, out, _ = run(
         "--device", "cpu", "--dry-run", "--depth", "2,4", "--micro-batch", "1:16",
         "--global-batch", "12", "--vocab-size", "777",

@@ -359,3 +359,35 @@ def test_a_result_is_shown_again_though_others_use_the_device(
     monkeypatch.setattr("autotune.device.idle.check_idle", busy)
     assert tune("--resume", "study")[0] == ExitCode.FOUND
     assert tune("--resume", "study", "--budget", "1m")[0] == ExitCode.USAGE
+
+
+def test_earlier_studies_are_learned_from_said_and_kept_on_resume(
+    tune: Tune, dies: Callable[[int], None]
+) -> None:
+    first = ("--depth", "2", "--device", "replay:grid.csv", "--budget", "1h")
+    assert tune(*first, "--out", "before/one")[0] == ExitCode.FOUND
+    second = ("--depth", "4", "--device", "replay:grid.csv", "--budget", "1h", "--out", "study")
+    dies(1)
+    with pytest.raises(Died):
+        tune(*second, "--learn-from", "before")
+    dies(-1)
+    body = json.loads((Path("study") / MANIFEST).read_text())
+    [known] = body["earlier"]
+    assert (known["folder"], body["options"]["learn_from"]) == ("before/one", "before")
+    shutil.rmtree("before")
+    code, stdout, _ = tune("--resume", "study")
+    said = f"learns from {len(known['seen'])} measurements of earlier studies: before/one"
+    assert (code, said in stdout.replace("\n", " ")) == (ExitCode.FOUND, True)
+    best = json.loads(Path("study/best.json").read_text())
+    assert best["provenance"]["learned_from"] == ["before/one"]
+
+
+def test_a_replay_learns_from_nothing_unless_asked(tune: Tune) -> None:
+    for name in ("one", "two"):
+        assert tune(*NEW[:2], "--budget", "1h", "--out", f"r/{name}")[0] == ExitCode.FOUND
+    assert json.loads(Path("r/two", MANIFEST).read_text())["earlier"] == []
+    code, _, stderr = tune(*NEW, "--learn-from", "here")
+    assert (code, "--learn-from here: there is no such folder" in stderr) == (ExitCode.USAGE, True)
+    Path("here").mkdir()
+    code, _, stderr = tune(*NEW, "--learn-from", "here")
+    assert (code, "nothing to learn from" in stderr) == (ExitCode.FOUND, True)

@@ -1,0 +1,74 @@
+"""Earlier studies, found in the folder that results go to: those whose measurements compare."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+
+from autotune.errors import UsageError
+from autotune.files import MANIFEST
+from autotune.folder import manifest
+from autotune.folder.folder import Folder
+from autotune.folder.journal import records_in
+from autotune.folder.manifest import Manifest
+from autotune.predict.earlier import Earlier, seen_in
+
+NOTHING = "none"
+MOST_STUDIES = 8
+MOST_SEEN = 60
+"""Measurements in all; each makes every proposal dearer."""
+
+
+def learn(now: Manifest, asked: str | None, by_default: bool) -> Manifest:
+    """`now` with what the studies measured that lie in the folder `asked`, or are that folder.
+
+    Without one it is the folder that the study of `now` lies in, if that is so `by_default`. The
+    newest come first. Only studies on the same devices and software count.
+
+    Raises:
+        UsageError: there is no such folder.
+    """
+    if asked == NOTHING or (asked is None and not by_default):
+        return now
+    place = Path(now.folder).parent if asked is None else Path(asked)
+    if asked is not None and not place.is_dir():
+        what = "is no folder" if place.exists() else "there is no such folder"
+        raise UsageError(
+            f"--learn-from {asked}: {what}; name one that has studies in it, or {NOTHING}"
+        )
+    found: list[Earlier] = []
+    left = MOST_SEEN
+    for folder in _newest_first(place):
+        if left == 0 or len(found) == MOST_STUDIES:
+            break
+        with suppress(Exception):  # whatever is wrong with it, this study does without
+            study = _earlier(folder, now)
+            if study is not None:
+                found.append(replace(study, seen=study.seen[:left]))
+                left -= len(found[-1].seen)
+    return replace(now, earlier=found)
+
+
+def _newest_first(place: Path) -> Iterator[Path]:
+    def written(folder: Path) -> float:
+        return (folder / MANIFEST).stat().st_mtime
+
+    folders = [place]
+    with suppress(OSError):
+        folders += [path for path in place.iterdir() if path.is_dir()]
+    with suppress(OSError):
+        yield from sorted(
+            (f for f in folders if (f / MANIFEST).is_file()), key=written, reverse=True
+        )
+
+
+def _earlier(folder: Path, now: Manifest) -> Earlier | None:
+    """What the study in `folder` measured; None where that does not compare, or is nothing."""
+    then = manifest.read(folder)
+    then.asked()  # raises where this version would not take it
+    if then.changes(now, of=("fingerprint",)):
+        return None
+    seen = seen_in(records_in(Folder(folder)))
+    return Earlier(folder=str(folder), workload=then.workload(), seen=seen) if seen else None

@@ -1,0 +1,32 @@
+"""Traces of models that weigh and keep what a formula says."""
+
+from __future__ import annotations
+
+from autotune.predict.trace import Trace
+from autotune.wire.messages import Describe, Described, ModelSpec
+
+
+def weight(model: ModelSpec) -> int:
+    """Bytes held by a made-up model."""
+    return 1000 * model.width + 500 * model.width * model.depth
+
+
+def made_up(asked: Describe, *, update: int = 0, hinge: int = 0) -> Trace:
+    """What a model holds, and at its peak on top of it 7 bytes a token and layer; at least
+    `hinge` a layer. An update takes `update` a layer."""
+
+    def peak(model: ModelSpec, seq_len: int, size: int) -> int:
+        rate = 7 if model.checkpointing == "none" else 2
+        return weight(model) + model.depth * max(rate * seq_len * size, hinge)
+
+    return Trace(
+        asked,
+        Described(
+            base_bytes=10**8,
+            parameters=[model.width for model in asked.models],
+            held_bytes=[weight(model) for model in asked.models],
+            update_bytes=[weight(model) + model.depth * update for model in asked.models],
+            peak_bytes=[[[peak(m, t, b) for b in asked.micro_batches] for t in asked.seq_lens]
+             for m in asked.models],
+        ),
+    )  # fmt: skip
