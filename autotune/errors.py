@@ -3,3 +3,12 @@
 
 class UsageError(Exception):
     """The input is wrong. The message is one line; the command line ends with exit code 2."""
+
+
+class ModelError(Exception):
+    """The user's own model failed. The command line shows where, and ends with exit code 5."""
+
+    def __init__(self, message: str, traceback: str) -> None:
+        super().__init__(message)
+        self.traceback = traceback
+        """Of the process that it failed in."""

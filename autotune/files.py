@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
+import re
 import socket
 import tempfile
 from collections.abc import Iterator
@@ -98,7 +99,8 @@ def _locked(path: Path) -> FileIO | None:
 
 def default_folder(model: str, device_kind: str) -> Path:
     """A new name under `results`, from the UTC time."""
-    return _unused(Path("results") / f"{datetime.now(UTC):%Y%m%dT%H%M%SZ}-{model}-{device_kind}")
+    name = re.sub(r"[^A-Za-z0-9._-]+", "-", model.rpartition("/")[2]).strip("-")
+    return _unused(Path("results") / f"{datetime.now(UTC):%Y%m%dT%H%M%SZ}-{name}-{device_kind}")
 
 
 def refuse_used_folder(folder: Path | None) -> None:

@@ -20,7 +20,9 @@ from typing import Any, Literal, TypeVar, get_args
 from autotune import engines, samplers
 from autotune.engines import stages_of
 from autotune.errors import UsageError
-from autotune.models import FAMILIES, family
+from autotune.models import family_name, gpt
+from autotune.models.defaults import Asked, Lora, parse_lora
+from autotune.models.hf import TASKS
 from autotune.outcome import Objective
 from autotune.space.candidate import AXES, ZERO_STAGES, Checkpointing, Offload
 from autotune.space.workload import Dtype, GlobalBatch, OptimizerName, parse_global_batch
@@ -112,12 +114,12 @@ _ENGINE, _read_engine = _word(engines.NAMES)
 _DTYPE, _read_dtype = _word(Dtype)
 _OPTIMIZER, _read_optimizer = _word(OptimizerName)
 _OBJECTIVE, _read_objective = _word(Objective)
+_TASK, _read_task = _word(TASKS)
 _SAMPLER, _read_sampler = _word(tuple(samplers.SAMPLERS))
 _read_offloads = partial(parse_names, known=get_args(Offload))
 _read_checkpointings = partial(parse_names, known=get_args(Checkpointing))
 
-_GPT = FAMILIES["gpt"]
-_ON_CUDA, _ON_CPU = _GPT.defaults("cuda"), _GPT.defaults("cpu")
+_ON_CUDA, _ON_CPU = gpt.FAMILY.defaults({}, "cuda"), gpt.FAMILY.defaults({}, "cpu")
 
 
 def _list(values: tuple[int, ...]) -> str:
@@ -156,19 +158,35 @@ class Options:
         "Ranks that train together (default: one per GPU; on cpu 1).")
     model: str = option(
         "--model", Topic.SPACE, _as_it_is, "NAME",
-        "Model family; gpt is a decoder with rotary embeddings, RMSNorm and heads of"
-        f" {HEAD_DIM}.",
-        default="gpt")
+        f"gpt, a decoder with rotary embeddings, RMSNorm and heads of {HEAD_DIM}; hf:PATH, the"
+        " folder or file of a config of transformers; or one that is kept here, e.g. llama-3-8b or"
+        " llama-3-8b-tiny.", default="gpt")
+    task: str | None = option(
+        "--task", Topic.SPACE, _read_task, None,
+        "What a model of transformers is trained for (default: what its config says).",
+        type=_TASK)
+    target_len: int | None = option(
+        "--target-len", Topic.SPACE, parse_int, "N",
+        "Tokens that a seq2seq model's decoder says of a sample (default: a quarter of its"
+        " seq_len).")
+    lora: Lora | None = option(
+        "--lora", Topic.SPACE, parse_lora, "LORA",
+        "Train low-rank adapters instead of the model: r=16, or r=16,targets=q_proj+v_proj"
+        " (default: all linear modules but the head).")
+    trust_remote_code: bool = option(
+        "--trust-remote-code", Topic.SPACE, _yes, None,
+        "Run the code that a model's folder brings.", type=bool, silently="false")
     width: int | None = option(
         "--width", Topic.SPACE, parse_int, "N",
-        f"Channels of the model, a multiple of {HEAD_DIM} (default: {_GPT.width_rule}).")
+        f"Channels of a gpt, a multiple of {HEAD_DIM} (default: {gpt.FAMILY.width_rule}).")
     vocab_size: int | None = option(
         "--vocab-size", Topic.SPACE, parse_int, "N",
-        f"Tokens in the vocabulary (default: {_ON_CUDA.vocab_size}; on cpu {_ON_CPU.vocab_size}).")
+        f"Tokens in a gpt's vocabulary (default: {_ON_CUDA.vocab_size}; on cpu"
+        f" {_ON_CPU.vocab_size}).")
     depth: tuple[int, ...] | None = option(
         "--depth", Topic.SPACE, parse_ints, "INTS",
-        f"Numbers of blocks, e.g. 2,4,6 or 2:6:2 (default: {_list(_ON_CUDA.depth)}; on cpu"
-        f" {_list(_ON_CPU.depth)}).")
+        f"Numbers of blocks, e.g. 2,4,6 or 2:6:2 (default: the model's own; of gpt"
+        f" {_list(_ON_CUDA.depth)}, on cpu {_list(_ON_CPU.depth)}).")
     seq_len: tuple[int, ...] | None = option(
         "--seq-len", Topic.SPACE, parse_ints, "INTS",
         f"Tokens per sample, e.g. 128,256 (default: {_list(_ON_CUDA.seq_len)}; on cpu"
@@ -240,14 +258,18 @@ class Options:
                 f"--sampler {self.sampler}: needs {missing}; pip install {missing}, or use"
                 f" --sampler {samplers.DEFAULT}"
             )
-        if self.model not in FAMILIES:
-            raise UsageError(f"--model {self.model}: unknown model; known: {', '.join(FAMILIES)}")
+        if self.family != "gpt":
+            for flag, given in [("--width", self.width), ("--vocab-size", self.vocab_size)]:
+                if given is not None:
+                    raise UsageError(f"{flag} {given}: {self.model} has its own; leave {flag} out")
+        if self.target_len is not None and self.target_len < 1:
+            raise UsageError(f"--target-len {self.target_len}: must be at least 1")
         self._check_stages()
         for flag, value in [("--width", self.width), ("--vocab-size", self.vocab_size)]:
             if value is not None and value < 1:
                 raise UsageError(f"{flag} {value}: must be at least 1")
         if self.width is not None:
-            family(self.model).check_width(self.width)
+            gpt.FAMILY.check_width(self.width)
         if self.world_size is not None and self.world_size < 1:
             raise UsageError(f"--world-size {self.world_size}: must be at least 1")
         if self.finals < 1:
@@ -258,6 +280,22 @@ class Options:
             raise UsageError(f"--trials {self.trials}: must be at least 1")
         if not 0 <= self.seed < 2**32:
             raise UsageError(f"--seed {self.seed}: must be 0 to {2**32 - 1}, e.g. 0")
+
+    @property
+    def family(self) -> str:
+        """The row of `models.FAMILIES` that the model is of. Raises `UsageError` for none."""
+        return family_name(self.model)
+
+    @property
+    def asked_model(self) -> Asked:
+        """What is said of the model, for its family."""
+        return Asked(
+            model=self.model,
+            task=self.task,
+            target_len=self.target_len,
+            trust_remote_code=self.trust_remote_code,
+            lora=self.lora,
+        )
 
     def _check_stages(self) -> None:
         """That engine, stages and offloads go together, as far as that can be told from them."""
@@ -336,4 +374,6 @@ def text_of(value: Any) -> str:
             return f"{amount}tok"
         case {"amount": amount, "unit": "samples", **rest} if not rest:
             return str(amount)
+        case {"rank": int(rank), "targets": list(targets), **rest} if not rest:
+            return str(Lora(rank, tuple(map(str, targets))))
     return str(value)

@@ -1,6 +1,6 @@
 """One rank: dial the study, build the engine, run probes until told to stop.
 
-Asked to `Describe`, the process is no rank but a helper: it answers once and leaves.
+Asked to `Describe` or to `Count`, the process is no rank but a helper: it answers once and leaves.
 
 The study is a socket. Its end is the end of this process and of everything it started, noticed by
 a thread of its own, so that a rank inside a long step leaves no less promptly.
@@ -23,6 +23,7 @@ from typing import NoReturn
 
 from autotune.wire.messages import (
     MAX_MESSAGE_BYTES,
+    Count,
     Describe,
     Dial,
     Entered,
@@ -115,13 +116,20 @@ def serve(rank: Rank) -> None:
     from probes import worker
 
     start = rank.link.receive()
+    if isinstance(start, Count):
+        from probes import faults
+        from probes.count import count
+
+        rank.explain = partial(faults.fault, device_kind="cpu", peaks=None)
+        rank.send(count(start))
+        return
     if isinstance(start, Describe):
         from probes.describe import describe
 
         rank.send(describe(start))
         return
     if not isinstance(start, Start):
-        raise WireError(f"expected Start or Describe, got {type(start).__name__}")
+        raise WireError(f"expected Start, Describe or Count, got {type(start).__name__}")
     meter = worker.meter_for(start)
     rank.explain = partial(worker.fault, device_kind=start.device_kind, meter=meter)
     live = worker.set_up(start, rank.number, meter, rank.send)

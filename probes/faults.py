@@ -34,7 +34,11 @@ _HOST_MEMORY = re.compile(
     r"DefaultCPUAllocator: (?:can't allocate|not enough) memory|std::bad_alloc"
     r"|[Cc]annot allocate memory|unable to mmap \d+ bytes"
 )
-_UNSUPPORTED = re.compile(r"not implemented for '\w+'")
+_UNSUPPORTED = re.compile(
+    r"not implemented for '\w+'"
+    # DDP waits for the gradient of a parameter that the loss does not use.
+    r"|Expected to have finished reduction in the prior iteration"
+)
 
 
 class UnsupportedError(Exception):

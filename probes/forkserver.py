@@ -1,8 +1,8 @@
-"""A process that ranks are forked from: `python -m probes.forkserver ENGINE`.
+"""A process that ranks are forked from: `python -m probes.forkserver ENGINE FAMILY`.
 
-It imports torch and the engine's library once, and touches no device. A rank that is forked from
-it has these at once, and nothing else: a driver that was opened before a fork is dead after it,
-and so is a thread. Where there is one, no rank is forked.
+It imports torch and what engine and model family need once, and touches no device. A rank that is
+forked from it has these at once, and nothing else: a driver that was opened before a fork is dead
+after it, and so is a thread. Where there is one, no rank is forked.
 
 Its stdin is a socket to the study. A rank is handed over to the study, as a child of that, which
 has to be a subreaper (prctl(2), PR_SET_CHILD_SUBREAPER).
@@ -39,7 +39,7 @@ def main() -> None:
     """Import, say so, and fork a rank at each request, until the study is gone."""
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     study = Connection(os.dup(0))
-    import_libraries(sys.argv[1])
+    import_libraries(*sys.argv[1:])
     gc.collect()
     gc.freeze()  # a collection would write to pages that ranks share
     with suppress(EOFError, ConnectionError):
@@ -52,14 +52,16 @@ def main() -> None:
             study.send_bytes(encode(Forkable(but) if but else Forked(fork(request, study, pages))))
 
 
-def import_libraries(engine: str) -> None:
-    """What a rank of `engine` imports. If something is missing, that is for the rank to say."""
+def import_libraries(engine: str, model: str) -> None:
+    """What a rank of `engine` and of that family imports. If something is missing, that is for the
+    rank to say."""
     with suppress(Exception):
-        from probes import worker
+        from probes import models, worker
         from probes.engines import load
 
         assert worker
         load(engine)
+        models.family(model).import_library()
 
 
 def why_not() -> str:

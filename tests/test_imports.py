@@ -13,7 +13,7 @@ import pytest
 from tests.support.programs import ROOT
 
 FLOORS = (
-    ("errors",),
+    ("errors", "factory"),
     ("wire", "units", "budget"),
     ("models", "device", "files"),
     ("space",),
@@ -113,14 +113,19 @@ def test_no_circle_of_modules() -> None:
     assert [module for module in below if reaches(module, module, set())] == []
 
 
-def test_probes_import_only_the_wire_of_autotune() -> None:
+def test_probes_import_only_the_wire_and_the_factory_of_autotune() -> None:
     names = set().union(*(names for module, names in IMPORTS.items() if within(module, "probes")))
     foreign = {name for name in names if within(name, "autotune")}
-    assert {n for n in foreign if n != "autotune" and not within(n, "autotune.wire")} == set()
+    known = ("autotune.wire", "autotune.factory")  # and what users write their models with
+    assert {n for n in foreign if n != "autotune" and not within(n, *known)} == set()
 
 
 def test_autotune_never_imports_probes_or_torch() -> None:
-    assert importers("probes", "torch", "deepspeed", among=("autotune",)) == set()
+    found = importers("probes", "torch", "deepspeed", "transformers", among=("autotune",))
+    assert found == {"autotune.factory"}  # for its types, which only checkers read
+    code = "import sys, autotune.factory; print('torch' in sys.modules)"
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert ran.stdout == "False\n"
 
 
 def test_optuna_is_known_to_samplers_and_the_journal_alone() -> None:

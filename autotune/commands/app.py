@@ -14,7 +14,7 @@ from autotune import __version__
 from autotune.commands import COMMANDS, DEFAULT
 from autotune.commands.config import read_config
 from autotune.commands.exits import ExitCode, complain, one_line
-from autotune.errors import UsageError
+from autotune.errors import ModelError, UsageError
 
 
 def main(argv: list[str], started: float | None = None) -> int:
@@ -30,6 +30,10 @@ def main(argv: list[str], started: float | None = None) -> int:
     except (UsageError, CycloptsError) as error:
         complain(one_line(error))
         return ExitCode.USAGE
+    except ModelError as error:
+        print(error.traceback, file=sys.stderr)
+        complain(str(error))
+        return ExitCode.NO_MEASUREMENT
     except KeyboardInterrupt:  # before the study, which takes signals itself
         complain("stopped before anything was measured")
         return ExitCode.NO_MEASUREMENT

@@ -160,7 +160,7 @@ def _resume(asked: Tune, folder: Path, argv: list[str], started: float) -> int:
     with hold(folder):
         options = then.asked()
         testbed = open_testbed(options.device)
-        space = replace(testbed.space(options), limits=then.limits())
+        space = replace(testbed.space(options, then.workload()), limits=then.limits())
         now = manifest.manifest_of(options, space, testbed.fingerprint(space), folder, then.argv)
         now = replace(now, earlier=then.earlier)
         resumed = Resumed(

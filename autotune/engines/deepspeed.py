@@ -40,7 +40,7 @@ class DeepSpeed(Engine):
             whole,
             optimizer=0.0,
             host=whole.optimizer,
-            passing=passing * workload.shape(of.depth).parameters / workload.world_size,
+            passing=passing * workload.shape(of.depth).trainable / workload.world_size,
         )
         if of.offload == "all":
             moved = replace(moved, weights=0.0, host=moved.host + whole.weights)

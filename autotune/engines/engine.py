@@ -61,14 +61,14 @@ class Engine:
         for what the engines keep.
         """
         shape, stage, ranks = workload.shape(of.depth), of.zero_stage, workload.world_size
-        n = shape.parameters
+        n, stepped = shape.parameters, shape.trainable
         weight = self.weight_bytes(workload.dtype)
         muon = shape.block_matrices if workload.optimizer == "muon" else 0
-        moments = 8.0 * (n - muon) + 4.0 * muon
-        copies = 4.0 * n if self.keeps_copies(workload.dtype, stage) else 0.0
+        moments = 8.0 * (stepped - muon) + 4.0 * muon
+        copies = 4.0 * stepped if self.keeps_copies(workload.dtype, stage) else 0.0
         return StateBytes(
             weights=n * weight / (ranks if stage == 3 else 1),
-            gradients=n * weight / (ranks if stage >= 2 else 1),
+            gradients=stepped * weight / (ranks if stage >= 2 else 1),
             optimizer=(moments + copies) / (ranks if stage >= 1 else 1),
         )
 

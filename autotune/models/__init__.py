@@ -1,4 +1,4 @@
-"""What the study knows of each model family: dimensions, parameters, FLOPs, what a step keeps.
+"""What the study knows of each model family: what a name means, dimensions, what a step keeps.
 
 One file and one row of `FAMILIES` each. The rows have the names of those in `probes.models`, which
 builds the modules and makes their batches. Nothing here builds anything.
@@ -6,10 +6,12 @@ builds the modules and makes their batches. Nothing here builds anything.
 
 from __future__ import annotations
 
-from typing import Protocol
+from collections.abc import Mapping
+from typing import Any, Protocol
 
-from autotune.models import gpt
-from autotune.models.defaults import Defaults
+from autotune.errors import UsageError
+from autotune.models import factory, gpt, hf
+from autotune.models.defaults import Asked, Defaults
 
 
 class Shape(Protocol):
@@ -27,6 +29,11 @@ class Shape(Protocol):
     @property
     def parameters(self) -> int:
         """All of them."""
+        ...
+
+    @property
+    def trainable(self) -> int:
+        """Those that the optimizer steps."""
         ...
 
     @property
@@ -56,27 +63,54 @@ class Shape(Protocol):
 class Family(Protocol):
     """One model family."""
 
-    @property
-    def width_rule(self) -> str:
-        """What the width is where none is given, in words."""
+    counted: bool
+    """Whether a helper process has to count its models, since there is no closed form."""
+
+    def recipe(self, asked: Asked) -> dict[str, Any]:
+        """What else its models are built from: JSON types, for `probes.models`.
+
+        Raises:
+            UsageError: there is no such model.
+        """
         ...
 
-    def shape(self, depth: int, width: int | None, vocab_size: int) -> Shape:
-        """The model of `depth` blocks; `width` None stands for `width_rule`."""
-        ...
-
-    def check_width(self, width: int) -> None:
-        """Raises `UsageError` where no model of the family is that wide."""
-        ...
-
-    def defaults(self, device_kind: str) -> Defaults:
+    def defaults(self, recipe: Mapping[str, Any], device_kind: str) -> Defaults:
         """What is searched where nothing else is asked for."""
         ...
 
+    def most_seq_len(self, recipe: Mapping[str, Any]) -> int | None:
+        """The longest sample that it takes; None where there is no limit."""
+        ...
 
-FAMILIES: dict[str, Family] = {"gpt": gpt.Gpt()}
+    def check_depth(self, recipe: Mapping[str, Any], depth: int) -> None:
+        """Raises `UsageError` where no model of that `recipe` has so many blocks."""
+        ...
+
+    def at_depth(self, recipe: Mapping[str, Any], depth: int) -> dict[str, Any]:
+        """The recipe with so many blocks."""
+        ...
+
+    def shallow(self, recipe: Mapping[str, Any]) -> tuple[int, int]:
+        """Two depths whose difference is what every further block adds."""
+        ...
 
 
-def family(name: str) -> Family:
-    """The family of that name, which is one of `FAMILIES`."""
-    return FAMILIES[name]
+FAMILIES: dict[str, Family] = {"gpt": gpt.FAMILY, "hf": hf.Hf(), "factory": factory.Factory()}
+
+
+def family_name(model: str) -> str:
+    """The row of `FAMILIES` that `model`, as it is asked for, is of.
+
+    Raises:
+        UsageError: there is no such model.
+    """
+    prefix, found, _ = model.partition(":")
+    if model == "gpt" or (found and prefix in FAMILIES and prefix != "gpt"):
+        return prefix
+    if model in hf.ready():
+        return "hf"
+    kept = ", ".join(name for name in hf.ready() if not name.endswith(hf.TINY))
+    raise UsageError(
+        f"--model {model}: unknown model; known: gpt, hf:PATH for a config of transformers,"
+        f" factory:MODULE:FUNCTION for your own, and {kept}, each also with {hf.TINY}"
+    )

@@ -1,8 +1,11 @@
-"""The space that is searched where nothing else is asked for."""
+"""What is asked of a model family, and what it says where nothing is asked."""
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
+
+from autotune.errors import UsageError
 
 
 @dataclass(frozen=True)
@@ -13,3 +16,39 @@ class Defaults:
     seq_len: tuple[int, ...]
     micro_batch: tuple[int, ...]
     vocab_size: int
+    """0 where the model has its own."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Asked:
+    """What the command line says of a model."""
+
+    model: str
+    task: str | None = None
+    target_len: int | None = None
+    trust_remote_code: bool = False
+    lora: Lora | None = None
+
+
+@dataclass(frozen=True)
+class Lora:
+    """Low-rank adapters (arXiv 2106.09685): they are trained, and the model is not."""
+
+    rank: int
+    targets: tuple[str, ...] = ()
+    """Names of the modules that get one; all linear ones but the head where it is empty."""
+
+    def __str__(self) -> str:
+        return f"r={self.rank}" + (f",targets={'+'.join(self.targets)}" if self.targets else "")
+
+
+def parse_lora(text: str, flag: str) -> Lora:
+    """Adapters as "r=16" or "r=16,targets=q_proj+v_proj".
+
+    Raises:
+        UsageError: it is neither.
+    """
+    found = re.fullmatch(r"\s*r=(\d{1,5})(?:,targets=([\w.]+(?:\+[\w.]+)*))?\s*", text)
+    if found is None or int(found[1]) < 1:
+        raise UsageError(f"{flag} {text}: write r=16 or r=16,targets=q_proj+v_proj")
+    return Lora(int(found[1]), tuple(found[2].split("+")) if found[2] else ())

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from autotune.errors import UsageError
-from autotune.models.defaults import Defaults
+from autotune.models.defaults import Asked, Defaults
 from autotune.wire.recipe import HEAD_DIM
 
 BLOCK_FLOATS = 23
@@ -55,6 +57,10 @@ class GptShape:
             + (2 * self.depth + 1) * self.width
         )
 
+    @property
+    def trainable(self) -> int:
+        return self.parameters
+
     def flops_per_token(self, seq_len: int) -> float:
         """Model FLOPs of forward and backward per token: 6·N + 12·L·d·T.
 
@@ -78,7 +84,17 @@ class GptShape:
 class Gpt:
     """The family: the width follows from the depth unless it is given."""
 
+    counted = False
     width_rule = f"{HEAD_DIM} x depth"
+
+    def recipe(self, asked: Asked) -> dict[str, Any]:
+        asked_of_hf = {
+            "--task": asked.task, "--target-len": asked.target_len, "--lora": asked.lora,
+        }  # fmt: skip
+        for flag, given in asked_of_hf.items():
+            if given is not None:
+                raise UsageError(f"{flag} {given}: gpt has none; leave it out")
+        return {}
 
     def shape(self, depth: int, width: int | None, vocab_size: int) -> GptShape:
         return GptShape(depth, width or HEAD_DIM * depth, vocab_size)
@@ -90,5 +106,20 @@ class Gpt:
                 f" head, e.g. {max(HEAD_DIM, round(width / HEAD_DIM) * HEAD_DIM)}"
             )
 
-    def defaults(self, device_kind: str) -> Defaults:
+    def defaults(self, recipe: Mapping[str, Any], device_kind: str) -> Defaults:
         return _DEFAULTS[device_kind]
+
+    def most_seq_len(self, recipe: Mapping[str, Any]) -> int | None:
+        return None
+
+    def check_depth(self, recipe: Mapping[str, Any], depth: int) -> None:
+        pass
+
+    def at_depth(self, recipe: Mapping[str, Any], depth: int) -> dict[str, Any]:
+        return dict(recipe)
+
+    def shallow(self, recipe: Mapping[str, Any]) -> tuple[int, int]:
+        return 1, 2
+
+
+FAMILY = Gpt()

@@ -211,7 +211,7 @@ def closed_forms(points: Sequence[Point], device_kind: str) -> PeakParts:
         logits = c.tokens * shape.head_bytes
         # The hinge: gradients come as activations go.
         more = max(1.0, held.gradients / (kept + logits))
-        copies = engine.gradient_copies(c.zero_stage) * 4.0 * shape.parameters
+        copies = engine.gradient_copies(c.zero_stage) * 4.0 * shape.trainable
         on_host = held.host + held.passing if device_kind == "cpu" else 0.0
         base.append(_PROCESS_BYTES[device_kind] + engine.library_bytes(device_kind))
         state.append(held.weights + held.optimizer + on_host + copies)

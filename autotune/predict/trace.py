@@ -1,7 +1,7 @@
 """Memory of plain training steps from traces of shallow models: what to ask, and what it means.
 
-A model's layers are alike, so what a step holds at any one moment grows evenly with depth: traces
-of depth 1 and 2 give every depth. Source: probes/describe.py, which makes the traces.
+A model's layers are alike, or their kinds come round, so what a step holds at any one moment grows
+evenly with depth: traces of two depths give every depth. Source: probes/describe.py.
 """
 
 from __future__ import annotations
@@ -15,27 +15,21 @@ import numpy as np
 from autotune.predict.belief import Array
 from autotune.space.candidate import Candidate
 from autotune.space.space import Space
-from autotune.wire.messages import Describe, Described, ModelSpec
+from autotune.wire.messages import Describe, Described
 
 MOST_MICRO_BATCHES = 17
 """Of a longer axis so many are asked for, evenly spread; between them peaks are interpolated."""
 
 
 def request(space: Space) -> Describe:
-    """What to trace for `space`: every width and checkpointing at depths 1 and 2."""
+    """What to trace for `space`: every width and checkpointing at two shallow depths."""
     workload = space.workload
-    shapes = [workload.shape(depth) for depth in space.axes["depth"]]
+    widths = {workload.shape(depth).width: depth for depth in space.axes["depth"]}
     models = [
-        ModelSpec(
-            name=workload.model,
-            depth=depth,
-            width=width,
-            vocab_size=workload.vocab_size,
-            checkpointing=checkpointing,
-        )
-        for width in sorted({shape.width for shape in shapes})
+        workload.spec(depth, checkpointing, wide_as=deep)
+        for _, deep in sorted(widths.items())
         for checkpointing in space.axes["checkpointing"]
-        for depth in (1, 2)
+        for depth in workload.shallow_depths
     ]
     sizes = sorted(set(space.axes["micro_batch"]))
     spread = np.linspace(0, len(sizes) - 1, min(len(sizes), MOST_MICRO_BATCHES))
@@ -60,7 +54,8 @@ class Trace:
 
     def covers(self, space: Space, candidate: Candidate) -> bool:
         """Whether a model of which `candidate` is one was asked for, at its length."""
-        wide = (space.workload.shape(candidate.depth).width, candidate.checkpointing, 1)
+        shallow, _ = space.workload.shallow_depths
+        wide = (space.workload.shape(candidate.depth).width, candidate.checkpointing, shallow)
         return wide in self._places and candidate.seq_len in self.asked.seq_lens
 
     def held(self, space: Space) -> Array:
@@ -68,18 +63,19 @@ class Trace:
         held = np.empty(len(space.candidates))
         for (depth, _, checkpointing), where in _curves(space).items():
             shallow = self._held[self._models(space, depth, checkpointing)]
-            held[where] = _deep(shallow, depth)
+            held[where] = _deep(shallow, depth, space.workload.shallow_depths)
         return held
 
     def peaks(self, space: Space) -> Array:
         """Bytes at the peak of a whole step."""
         peaks = np.empty(len(space.candidates))
         sizes = np.array([c.micro_batch for c in space.candidates], dtype=float)
+        depths = space.workload.shallow_depths
         for (depth, seq_len, checkpointing), where in _curves(space).items():
             models = self._models(space, depth, checkpointing)
-            traced = _deep(self._peaks[models, self.asked.seq_lens.index(seq_len)], depth)
+            traced = _deep(self._peaks[models, self.asked.seq_lens.index(seq_len)], depth, depths)
             # A deep model may peak in its update, and shallow ones in their head.
-            update = _deep(self._updates[models], depth)
+            update = _deep(self._updates[models], depth, depths)
             peaks[where] = np.maximum(self._along_sizes(sizes[where], traced), update)
         return peaks
 
@@ -88,7 +84,7 @@ class Trace:
         gradients, whether they stay between steps or not."""
         over = self.peaks(space) - self.held(space)
         if self.asked.gradients_stay:
-            over += [4.0 * space.workload.shape(c.depth).parameters for c in space.candidates]
+            over += [4.0 * space.workload.shape(c.depth).trainable for c in space.candidates]
         return over
 
     def _along_sizes(self, sizes: Array, traced: Array) -> Array:
@@ -102,9 +98,10 @@ class Trace:
         return along
 
     def _models(self, space: Space, depth: int, checkpointing: str) -> list[int]:
-        """Where the models of depth 1 and 2 stand that are as wide as one of `depth`."""
+        """Where the shallow models stand that are as wide as one of `depth`."""
         width = space.workload.shape(depth).width
-        return [self._places[width, checkpointing, shallow] for shallow in (1, 2)]
+        depths = space.workload.shallow_depths
+        return [self._places[width, checkpointing, shallow] for shallow in depths]
 
     @cached_property
     def _places(self) -> dict[tuple[int, str, int], int]:
@@ -132,9 +129,10 @@ def _curves(space: Space) -> dict[tuple[int, int, str], list[int]]:
     return found
 
 
-def _deep(shallow: Array, depth: int) -> Array:
-    """The value at `depth` from those at depths 1 and 2, which are the first axis."""
-    deep: Array = shallow[0] + (depth - 1) * (shallow[1] - shallow[0])
+def _deep(shallow: Array, depth: int, depths: tuple[int, int]) -> Array:
+    """The value at `depth` from those at the two `depths`, which are the first axis."""
+    low, high = depths
+    deep: Array = shallow[0] + (depth - low) / (high - low) * (shallow[1] - shallow[0])
     return deep
 
 

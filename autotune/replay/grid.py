@@ -14,11 +14,10 @@ import json
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Literal, get_args, get_type_hints
+from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from autotune import engines
 from autotune.errors import UsageError
-from autotune.models import FAMILIES
 from autotune.outcome import Verdict, others_share
 from autotune.predict.trace import Trace
 from autotune.space.candidate import ZERO_STAGES, Candidate, Checkpointing, Offload
@@ -196,7 +195,7 @@ def _parsed(header: dict[str, Any]) -> Setting:
     _check_types(limits)
     if workload.engine not in engines.NAMES:
         raise ValueError(f"engine {workload.engine}")
-    if workload.model not in FAMILIES:
+    if not workload.shapes and workload.model != "gpt":
         raise ValueError(f"model {workload.model}")
     for size in (workload.vocab_size, workload.world_size, workload.width or 1):
         _natural(size)
@@ -217,7 +216,8 @@ def _trace(header: dict[str, Any]) -> Trace:
 
 def _check_types(made: Workload | Limits) -> None:
     for name, hint in get_type_hints(type(made)).items():
-        if not isinstance(getattr(made, name), hint):
+        plain = get_origin(hint) if get_origin(hint) in (list, dict) else hint
+        if not isinstance(getattr(made, name), plain):
             raise TypeError(f"{name} {getattr(made, name)}")
 
 

@@ -110,10 +110,12 @@ class Forks:
     """
 
     def __init__(
-        self, logs: Path, environment: dict[str, str], note: Callable[[str], None]
+        self, logs: Path, environment: dict[str, str], note: Callable[[str], None], family: str
     ) -> None:
-        """`environment` is what the ranks have beside the study's own, as far as all have it."""
+        """`environment` is what the ranks have beside the study's own, as far as all have it;
+        `family` is that of their models."""
         self._logs = logs
+        self._family = family
         self._environment = environment
         self._note = note
         self._servers: dict[str, _Server] = {}
@@ -127,7 +129,7 @@ class Forks:
     def prepare(self, engine: str, stop: Callable[[], bool], deadline: float) -> None:
         log = self._logs / f"forkserver-{engine}.log"
         if engine not in self._servers:
-            self._servers[engine] = _Server(engine, log, self._environment)
+            self._servers[engine] = _Server([engine, self._family], log, self._environment)
         server = self._servers[engine]
         while not server.heard(POLL_S):
             if stop():
@@ -186,14 +188,14 @@ class _ServerError(Exception):
 class _Server:
     """One process that has imported what ranks of one engine need."""
 
-    def __init__(self, engine: str, log: Path, environment: dict[str, str]) -> None:
+    def __init__(self, needs: list[str], log: Path, environment: dict[str, str]) -> None:
         self.began = time.monotonic()
         self.imported = False
         ours, theirs = socket.socketpair()
         with theirs:
             # Or numpy's OpenBLAS starts threads as it is imported. torch computes with others.
             alone = {"OPENBLAS_NUM_THREADS": "1"}
-            self.process = spawn([*SERVER, engine], theirs.fileno(), log, environment | alone)
+            self.process = spawn([*SERVER, *needs], theirs.fileno(), log, environment | alone)
         self._log = log
         self._peer = Peer(connect(ours))
 

@@ -16,15 +16,15 @@ from autotune.outcome import Verdict
 from autotune.predict.trace import Trace, request
 from autotune.runner import Job, Result, StopRequestedError
 from autotune.runner.channel import Channel
-from autotune.runner.describe import Describer
 from autotune.runner.forks import Spawned, Starter
 from autotune.runner.group import POLL_S, Group, Rank, phase_deadlines
+from autotune.runner.helper import Helper
 from autotune.runner.ops import Ops
 from autotune.space.candidate import Build, Candidate
 from autotune.space.space import Limits, Space
 from autotune.space.workload import Workload
 from autotune.units import gib
-from autotune.wire.messages import ModelSpec, Probe, Start
+from autotune.wire.messages import Described, Probe, Start
 from autotune.wire.stopping import Phase
 
 BASELINE_SLACK_BYTES = 64 * 2**20
@@ -113,12 +113,13 @@ class Pool:
             return None
         # A trace has no use for a GPU, and must not leave a context on one.
         environment = self._device.rank_environment(self._workload.world_size)
-        helper = Describer(
-            request(space),
+        asked = request(space)
+        helper = Helper(
+            asked,
             partial(self._starter.start_rank, engine),
             logs=self._logs,
             environment=environment | {"CUDA_VISIBLE_DEVICES": ""},
-            note=self._note,
+            note=lambda why: self._note(f"memory is predicted without a trace: {why}"),
             limit_s=limit_s,
         )
         try:
@@ -126,7 +127,7 @@ class Pool:
                 if self._stop():
                     raise StopRequestedError
                 time.sleep(POLL_S / 10)
-            return found
+            return Trace(asked, found) if isinstance(found, Described) else None
         finally:
             helper.close()
 
@@ -217,7 +218,6 @@ class Pool:
         return max(a - b for a, b in zip(now, self._baseline_bytes, strict=True))
 
     def _start_message(self, candidate: Candidate) -> Start:
-        shape = self._workload.shape(candidate.depth)
         engine = engine_of(self._workload, candidate)
         return Start(
             world_size=self._workload.world_size,
@@ -226,13 +226,7 @@ class Pool:
             capacity_bytes=self._limits.capacity_bytes,
             store_host="",
             store_port=0,
-            model=ModelSpec(
-                name=self._workload.model,
-                depth=shape.depth,
-                width=shape.width,
-                vocab_size=shape.vocab_size,
-                checkpointing=candidate.checkpointing,
-            ),
+            model=self._workload.spec(candidate.depth, candidate.checkpointing),
             engine=engine.name,
             zero_stage=candidate.zero_stage,
             offload=candidate.offload,

@@ -76,6 +76,9 @@ class Space:
         workload = asdict(self.workload)
         batch = self.workload.global_batch
         workload["global_batch"] = None if batch is None else str(batch)
+        for name in ("recipe", "shapes"):
+            if not workload[name]:
+                del workload[name]
         return {"workload": workload, "limits": asdict(self.limits),
                 "axes": {name: list(values) for name, values in self.axes.items()},
                 "size": len(self.candidates)}  # fmt: skip

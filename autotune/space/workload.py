@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from autotune.errors import UsageError
-from autotune.models import Shape, family
+from autotune.models import FAMILIES, Shape, family_name, gpt
+from autotune.models.counted import CountedShape
 from autotune.space.candidate import Candidate
+from autotune.wire.codec import parse
+from autotune.wire.messages import ModelSpec
 
 Dtype = Literal["auto", "fp32", "bf16", "fp16"]
 OptimizerName = Literal["adamw", "muon"]
@@ -54,6 +57,18 @@ class Workload:
     """As asked: "auto" is ddp for stage 0 and deepspeed for the others."""
     world_size: int
     global_batch: GlobalBatch | None
+    recipe: dict[str, Any] = field(default_factory=dict)
+    """What else the model's family builds it from."""
+    shapes: list[CountedShape] = field(default_factory=list)
+    """Of every depth that is searched, where the family has no closed form."""
+
+    def __hash__(self) -> int:
+        return hash((self.model, self.width, self.vocab_size, self.dtype, self.world_size))
+
+    @property
+    def family(self) -> str:
+        """The row of `models.FAMILIES` that the model is of."""
+        return family_name(self.model)
 
     @classmethod
     def from_json(cls, body: dict[str, Any]) -> Workload:
@@ -65,11 +80,36 @@ class Workload:
         """
         batch = body["global_batch"]
         parsed = None if batch is None else parse_global_batch(batch, "global_batch")
-        return cls(**body | {"global_batch": parsed})
+        shapes = [parse(CountedShape, each) for each in body.get("shapes", [])]
+        return cls(**body | {"global_batch": parsed, "shapes": shapes})
 
     def shape(self, depth: int) -> Shape:
         """The model's dimensions and counts at `depth`."""
-        return family(self.model).shape(depth, self.width, self.vocab_size)
+        if self.shapes:
+            return next(shape for shape in self.shapes if shape.depth == depth)
+        return gpt.FAMILY.shape(depth, self.width, self.vocab_size)
+
+    @property
+    def shallow_depths(self) -> tuple[int, int]:
+        """Two depths whose difference is what every further block adds."""
+        return FAMILIES[self.family].shallow(self.recipe)
+
+    def spec(self, depth: int, checkpointing: str, wide_as: int | None = None) -> ModelSpec:
+        """What ranks build; as wide as a model of the depth `wide_as` where that is given."""
+        width = vocab_size = 0  # of a recipe that nobody has counted yet
+        if self.shapes:
+            width, vocab_size = self.shapes[0].width, self.shapes[0].vocab_size
+        elif not FAMILIES[self.family].counted:
+            shape = self.shape(wide_as or depth)
+            width, vocab_size = shape.width, shape.vocab_size
+        return ModelSpec(
+            name=self.family,
+            depth=depth,
+            width=width,
+            vocab_size=vocab_size,
+            checkpointing=checkpointing,
+            recipe=FAMILIES[self.family].at_depth(self.recipe, depth),
+        )
 
     def grad_accum(self, candidate: Candidate) -> int | None:
         """Micro-steps per optimizer step; None where the global batch is no multiple of one."""

@@ -10,11 +10,14 @@ from autotune.device.device import Device
 from autotune.folder import provenance
 from autotune.options import Options
 from autotune.runner import Runner
+from autotune.runner.counting import count
 from autotune.runner.forks import Forks
 from autotune.runner.pool import Pool
 from autotune.space.space import Space
+from autotune.space.workload import Workload
 from autotune.testbed.resolve import resolve
 from autotune.testbed.testbed import Wiring
+from autotune.wire.messages import Count, Counted
 
 
 class Machine:
@@ -27,8 +30,13 @@ class Machine:
         self.device = device
         self.spec = spec
 
-    def space(self, options: Options) -> Space:
-        return resolve(options, self.device, host_memory_bytes(), cores())
+    def space(self, options: Options, known: Workload | None = None) -> Space:
+        def counted(asked: Count) -> Counted:
+            return count(asked, options.model)
+
+        return resolve(
+            options, self.device, host_memory_bytes(), cores(), count=counted, known=known
+        )
 
     def fingerprint(self, space: Space) -> dict[str, Any]:
         return provenance.fingerprint(self.device, space)
@@ -51,5 +59,6 @@ class Machine:
                 wiring.logs,
                 self.device.rank_environment(space.workload.world_size),
                 wiring.note,
+                space.workload.family,
             ),
         )

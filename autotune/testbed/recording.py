@@ -9,7 +9,7 @@ from typing import Any, get_args
 from autotune.budget import Clock, VirtualTime
 from autotune.device.device import Device
 from autotune.errors import UsageError
-from autotune.models import family
+from autotune.models import gpt
 from autotune.options import FLAGS, OPTION_OF_AXIS, Options
 from autotune.replay import grid
 from autotune.replay.device import RecordedDevice
@@ -20,6 +20,9 @@ from autotune.space.space import Fixed, Limits, Space
 from autotune.space.workload import Workload
 from autotune.testbed.testbed import Wiring
 from autotune.units import gib
+
+_SHARED = [each.name for each in fields(Workload) if each.name not in ("recipe", "shapes")]
+"""Names of what all candidates share, as options have them."""
 
 
 class Recording:
@@ -42,7 +45,7 @@ class Recording:
         name = self.device.infos[0].name
         self.remark = f"{name}: nothing was measured now, and time is virtual"
         self._unset = {
-            "width": family(self.grid.workload.model).width_rule,
+            "width": gpt.FAMILY.width_rule,
             "global_batch": "no global batch",
         }
 
@@ -57,7 +60,7 @@ class Recording:
     def runner(self, space: Space, wiring: Wiring) -> Runner:
         return Replay(self.grid, space.limits, self.time, wiring.seed)
 
-    def space(self, options: Options) -> Space:
+    def space(self, options: Options, known: Workload | None = None) -> Space:
         """What `options` leave of what was recorded; what they leave open is as recorded.
 
         Raises:
@@ -76,7 +79,7 @@ class Recording:
                 f"{self.grid.path}: holds no candidate of all these axes; narrow fewer of them"
             )
         limits, capacity_why = self._limits(options)
-        shared = {each.name: getattr(self.grid.workload, each.name) for each in fields(Workload)}
+        shared = {name: getattr(self.grid.workload, name) for name in _SHARED}
         fixed = [
             *(Fixed(name, str(value or self._unset[name]), "as recorded")
               for name, value in shared.items() if value or name != "global_batch"),
@@ -95,7 +98,7 @@ class Recording:
         )
 
     def _check_workload(self, options: Options) -> None:
-        for name in (each.name for each in fields(Workload)):
+        for name in _SHARED:
             asked, recorded = getattr(options, name), getattr(self.grid.workload, name)
             if asked in (None, "auto", recorded):
                 continue

@@ -4,39 +4,63 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, replace
 from typing import Any
 
 from autotune.device.device import Device
 from autotune.engines import engine_for, stages_of, state_bytes
 from autotune.errors import UsageError
-from autotune.models import family
+from autotune.models import FAMILIES, gpt
+from autotune.models.counted import CountedShape
 from autotune.options import FLAGS, OPTION_OF_AXIS, Options
 from autotune.space.candidate import Build, Candidate
 from autotune.space.space import Fixed, Limits, Space
 from autotune.space.workload import Workload
 from autotune.units import gib
+from autotune.wire.messages import Count, Counted
 
 RANKS_PER_CORE = 2
 MAX_POINTS = 200_000
 
 
-def resolve(options: Options, device: Device, host_bytes: int, cores: int) -> Space:
+CountModels = Callable[[Count], Counted]
+"""Has models counted; raises what `runner.counting.count` does."""
+
+
+def resolve(
+    options: Options,
+    device: Device,
+    host_bytes: int,
+    cores: int,
+    *,
+    count: CountModels | None = None,
+    known: Workload | None = None,
+) -> Space:
     """The space that `options` means on `device`.
 
     Args:
         host_bytes: memory of the host, all processes together.
         cores: processor cores this process may use.
+        count: for models that have no closed form.
+        known: what a study has found of its model before, which may have gone since.
 
     Raises:
-        UsageError: more ranks than devices, a capacity above the device's, or a global batch that
-            no candidate divides.
+        UsageError: there is no such model, more ranks than devices, a capacity above the device's,
+            or a global batch that no candidate divides.
     """
-    defaults = family(options.model).defaults(device.kind)
+    family = FAMILIES[options.family]
+    recipe = known.recipe if known is not None else family.recipe(options.asked_model)
+    defaults = family.defaults(recipe, device.kind)
+    depths, seq_lens = options.depth or defaults.depth, options.seq_len or defaults.seq_len
+    _check_model(options, recipe, depths, seq_lens)
     world_size, world_why = _world_size(options, device, cores)
     capacity_bytes, capacity_why = _capacity(options, device, world_size)
     dtype, _ = _dtype(options, device)
     vocab_size = options.vocab_size or defaults.vocab_size
     optimizer = options.optimizer or "adamw"
+    known_now = {"seq_len": max(seq_lens), "dtype": dtype, "device": device.kind}
+    recipe = recipe | {name: value for name, value in known_now.items() if name in recipe}
     workload = Workload(
         model=options.model,
         width=options.width,
@@ -46,13 +70,19 @@ def resolve(options: Options, device: Device, host_bytes: int, cores: int) -> Sp
         engine=options.engine,
         world_size=world_size,
         global_batch=options.global_batch,
+        recipe=recipe,
     )
+    remarks: list[Fixed] = []
+    if known is not None:
+        workload = replace(workload, shapes=known.shapes, vocab_size=known.vocab_size)
+    elif family.counted:
+        assert count is not None, "whoever offers such models can count them"
+        workload, remarks = _counted(workload, depths, seq_lens, count)
     limits = Limits(capacity_bytes, options.ceiling, host_bytes, options.host_ceiling)
-    depths = options.depth or defaults.depth
     stages, offloads, stages_why = _stages(options, workload, limits, max(depths), device.kind)
     axes: dict[str, tuple[Any, ...]] = {
         "depth": depths,
-        "seq_len": options.seq_len or defaults.seq_len,
+        "seq_len": seq_lens,
         "micro_batch": options.micro_batch or defaults.micro_batch,
         "zero_stage": stages,
         "offload": offloads,
@@ -78,6 +108,7 @@ def resolve(options: Options, device: Device, host_bytes: int, cores: int) -> Sp
     if options.global_batch is not None:
         fixed.append(Fixed("global_batch", str(options.global_batch), "--global-batch"))
     fixed.append(Fixed("engine", options.engine, "--engine"))
+    fixed += remarks
     for name, values in axes.items():
         if len(values) == 1:
             why = stages_why if name in ("zero_stage", "offload") else "the only value"
@@ -91,19 +122,88 @@ def resolve(options: Options, device: Device, host_bytes: int, cores: int) -> Sp
     )
 
 
+def _check_model(
+    options: Options, recipe: dict[str, Any], depths: Sequence[int], seq_lens: Sequence[int]
+) -> None:
+    family = FAMILIES[options.family]
+    for depth in depths:
+        family.check_depth(recipe, depth)
+    most = family.most_seq_len(recipe)
+    if most is not None and max(seq_lens) > most:
+        raise UsageError(
+            f"--seq-len {max(seq_lens)}: {options.model} has positions for {most} tokens;"
+            f" use --seq-len {most} or less"
+        )
+
+
+def _counted(
+    workload: Workload, depths: Sequence[int], seq_lens: Sequence[int], count: CountModels
+) -> tuple[Workload, list[Fixed]]:
+    """`workload` with the counts of its model, and what has to be said of them."""
+    low, high = workload.shallow_depths
+    found = count(Count(
+        models=[workload.spec(depth, "none") for depth in depths],
+        shallow=[workload.spec(depth, "none") for depth in (low, high)],
+        seq_lens=list(seq_lens),
+    ))  # fmt: skip
+    of_low, of_high = found.flops_per_sample
+    shapes = [
+        CountedShape(
+            **asdict(each),
+            depth=depth,
+            seq_lens=list(seq_lens),
+            flops=[
+                (one + (depth - low) / (high - low) * (two - one)) / seq_len
+                for one, two, seq_len in zip(of_low, of_high, seq_lens, strict=True)
+            ],
+        )
+        for depth, each in zip(depths, found.parameters, strict=True)
+    ]
+    remarks = [Fixed("FLOPs", "6 a parameter and token", f"not counted: {found.uncounted}")]
+    return replace(
+        workload, shapes=shapes, vocab_size=shapes[0].vocab_size
+    ), remarks if found.uncounted else []
+
+
 def _shared(options: Options, workload: Workload, device: Device) -> list[Fixed]:
     """What all candidates share of model, arithmetic and device."""
-    width_rule = family(options.model).width_rule
-    width_why = "--width" if options.width else f"{width_rule}, the {options.model} family's rule"
-    vocabulary_why = _why(options.vocab_size, "--vocab-size", device.kind)
+    if workload.shapes:
+        sizes = [
+            Fixed("width", str(workload.shapes[0].width), "the model's"),
+            Fixed("vocab_size", str(workload.vocab_size), "the model's"),
+            Fixed("parameters", ", ".join(_count(s) for s in workload.shapes), "counted"),
+            *_task(options, workload),
+        ]  # fmt: skip
+    else:
+        width_rule = gpt.FAMILY.width_rule
+        width_why = "--width" if options.width else f"{width_rule}, the gpt family's rule"
+        vocabulary_why = _why(options.vocab_size, "--vocab-size", device.kind)
+        sizes = [
+            Fixed("width", str(options.width or width_rule), width_why),
+            Fixed("vocab_size", str(workload.vocab_size), vocabulary_why),
+        ]
     return [
         Fixed("model", options.model, "--model"),
-        Fixed("width", str(options.width or width_rule), width_why),
-        Fixed("vocab_size", str(workload.vocab_size), vocabulary_why),
+        *sizes,
         Fixed("dtype", *_dtype(options, device)),
         Fixed("optimizer", workload.optimizer, "--optimizer"),
         Fixed("device", device.infos[0].name, device.why),
     ]
+
+
+def _count(shape: CountedShape) -> str:
+    n = shape.parameters
+    return f"{n / 1e9:.2f} B" if n >= 1e9 else f"{n / 1e6:.1f} M"
+
+
+def _task(options: Options, workload: Workload) -> list[Fixed]:
+    if "task" not in workload.recipe:
+        return []
+    fixed = [Fixed("task", workload.recipe["task"], "--task" if options.task else "the model's")]
+    if options.lora is not None:
+        stepped = ", ".join(f"{shape.trainable / 1e6:.2f} M" for shape in workload.shapes)
+        fixed.append(Fixed("lora", f"{options.lora}: {stepped} trained", "--lora"))
+    return fixed
 
 
 def _check_size(axes: dict[str, tuple[Any, ...]]) -> None:

@@ -12,6 +12,7 @@ from autotune.device.device import Device
 from autotune.options import Options
 from autotune.runner import Runner
 from autotune.space.space import Space
+from autotune.space.workload import Workload
 from autotune.wire.stopping import Phase
 
 
@@ -42,11 +43,12 @@ class Testbed(Protocol):
     remark: str
     """What goes with a result from it; empty where that was measured now."""
 
-    def space(self, options: Options) -> Space:
-        """The space that `options` mean here.
+    def space(self, options: Options, known: Workload | None = None) -> Space:
+        """The space that `options` mean here; of a study that goes on, with what is `known`.
 
         Raises:
             UsageError: they ask for what there is not.
+            ModelError: the user's own model failed.
         """
         ...
 

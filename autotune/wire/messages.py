@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, field, fields
 from typing import Any, Literal, get_args
 
 from autotune.wire.codec import FormatError, parse
@@ -43,6 +43,8 @@ class ModelSpec:
     width: int
     vocab_size: int
     checkpointing: str
+    recipe: dict[str, Any] = field(default_factory=dict)
+    """What else its family builds it from: JSON types, by names that the family chooses."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,6 +83,17 @@ class Probe:
     rule: Rule
     needed_step_s: float | None
     """Slower than this cannot beat the incumbent: stop early. None measures to the end."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Count:
+    """Study to a helper process, once: what to count of models that have no closed form."""
+
+    models: list[ModelSpec]
+    """Of these the parameters."""
+    shallow: list[ModelSpec]
+    """And of these the FLOPs, without checkpointing."""
+    seq_lens: list[int]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -152,6 +165,32 @@ class Described:
     """The most while gradients are clipped and the optimizer steps: the same for all shapes."""
     peak_bytes: list[list[list[int]]]
     """The most in a whole step, optimizer included, by [model][seq_len][micro_batch]."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Parameters:
+    """How many one model has."""
+
+    width: int
+    """Channels between its blocks."""
+    vocab_size: int
+    """Entries of its output; 1 where it has no vocabulary."""
+    parameters: int
+    trainable: int
+    block_matrices: int
+    """In matrices of its blocks: what Muon is for."""
+    largest_block: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Counted:
+    """Helper process to study. Lists follow those of `Count`."""
+
+    parameters: list[Parameters]
+    flops_per_sample: list[list[float]]
+    """Forward and backward, by [shallow][seq_len]."""
+    uncounted: str
+    """Why the FLOPs could not be counted, and stand at six a parameter and token; or empty."""
 
 
 @dataclass(frozen=True)
@@ -269,8 +308,9 @@ class Fault:
 
 
 Message = (
-    Start | Probe | Describe | Fork | Stop
-    | Forkable | Forked | Hello | Described | Store | Entered | Ready | Progress | Report | Fault
+    Start | Probe | Count | Describe | Fork | Stop
+    | Forkable | Forked | Hello | Counted | Described | Store
+    | Entered | Ready | Progress | Report | Fault
 )  # fmt: skip
 _TYPES: dict[str, type[Any]] = {cls.__name__: cls for cls in get_args(Message)}
 

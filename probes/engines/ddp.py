@@ -81,9 +81,12 @@ class DdpEngine:
 
 def optimizers(module: nn.Module, name: str, family: Family) -> Iterator[torch.optim.Optimizer]:
     """AdamW for everything, or Muon for what `is_muon` says and AdamW for the rest."""
+    if (own := family.optimizer(module)) is not None:
+        yield own
+        return
     muon = [p for n, p in module.named_parameters() if name == "muon" and is_muon(family, n, p)]
     if muon:
         yield torch.optim.Muon(muon, lr=MUON_LEARNING_RATE)
     taken = {id(p) for p in muon}
-    rest = [p for p in module.parameters() if id(p) not in taken]
+    rest = [p for p in module.parameters() if p.requires_grad and id(p) not in taken]
     yield torch.optim.AdamW(rest, lr=LEARNING_RATE, fused=True)

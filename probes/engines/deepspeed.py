@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from typing import Any
 
 import deepspeed
@@ -15,7 +15,7 @@ from torch import Tensor
 from autotune.wire.messages import Start
 from probes.engines import count, is_muon
 from probes.faults import UnsupportedError
-from probes.models import Batch, family
+from probes.models import Batch, Family, family
 from probes.world import World
 
 _DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
@@ -42,8 +42,10 @@ class DeepSpeedEngine:
         deepspeed.init_distributed()  # finds the process group that is there
         self._family = family(start.model.name)
         with _own_reasons():
-            with _placed(start, world):
+            with _placed(start, world, self._family):
                 module = self._family.make(start.model)
+            if self._family.optimizer(module) is not None:
+                raise UnsupportedError("deepspeed: a factory's own optimizer runs on ddp and fsdp")
             self.parameters = count(module)
             for name, parameter in module.named_parameters():
                 muon = start.optimizer == "muon" and is_muon(self._family, name, parameter)
@@ -95,23 +97,15 @@ def _own_reasons() -> Iterator[None]:
         raise UnsupportedError(f"DeepSpeed: {error}") from error
 
 
-def _placed(start: Start, world: World) -> AbstractContextManager[Any]:
-    """Where and how the module is made: stage 3 as shards from the first tensor on, the others
-    straight on the device in the training dtype. Neither holds more than training will."""
-    if start.zero_stage == 3:
-        context: AbstractContextManager[Any] = deepspeed.zero.Init(
-            config_dict_or_path=start.engine_config
-        )
-        return context
-    return _on_device(world.device, _DTYPES[start.dtype])
-
-
 @contextmanager
-def _on_device(device: torch.device, dtype: torch.dtype) -> Iterator[None]:
+def _placed(start: Start, world: World, family: Family) -> Iterator[None]:
+    """Where and how the module is made, in the training dtype: stage 3 as shards from the first
+    tensor on, the others straight on the device. Neither holds more than training will."""
+    sharded = start.zero_stage == 3
     before = torch.get_default_dtype()
-    torch.set_default_dtype(dtype)
+    torch.set_default_dtype(_DTYPES[start.dtype])
     try:
-        with torch.device(device):
+        with family.sharded(start.engine_config) if sharded else torch.device(world.device):
             yield
     finally:
         torch.set_default_dtype(before)

@@ -22,7 +22,7 @@ class FsdpEngine:
         if start.dtype == "fp16":
             raise UnsupportedError("fsdp: fp16 needs a sharded loss scaler; use bf16")
         self._family = family(start.model.name)
-        with torch.device("meta"):
+        with torch.device("meta" if self._family.on_meta else world.device):
             module = self._family.make(start.model)
         self.parameters = count(module)
         _shard(module, self._family, start, world)
@@ -54,14 +54,22 @@ class FsdpEngine:
 
 def _shard(module: nn.Module, family: Family, start: Start, world: World) -> None:
     """`module` from the meta device to its shards, one block at a time: no rank ever holds it
-    whole. Weights are drawn in the order in which a module made at once draws them."""
+    whole."""
     policy = MixedPrecisionPolicy(
         param_dtype=torch.bfloat16 if start.dtype == "bf16" else None, reduce_dtype=torch.float32
     )
-    for unit in family.units(module):
-        unit.to_empty(device=world.device)
-        for part in unit.modules():
-            if callable(draw := getattr(part, "reset_parameters", None)):
-                draw()
+    units = list(family.units(module))  # sharding renames their classes
+    rest = set(module.modules()).difference(*(unit.modules() for unit in units))
+    for unit in units:
+        if family.on_meta:
+            unit.to_empty(device=world.device)
+            family.draw(module, unit)
         fully_shard(unit, reshard_after_forward=start.zero_stage == 3, mp_policy=policy)
+    if family.on_meta:
+        parts = [part for part in module.modules() if part in rest]
+        for part in parts:
+            part.to_empty(device=world.device, recurse=False)
+        for part in reversed(parts):
+            family.draw(module, part, within=False)
+        family.tie(module)
     fully_shard(module, reshard_after_forward=start.zero_stage == 3, mp_policy=policy)

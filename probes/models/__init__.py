@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Iterator
-from typing import Protocol
+from contextlib import AbstractContextManager
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -15,7 +16,11 @@ from torch import Tensor, nn
 from autotune.wire.messages import ModelSpec
 from probes.faults import UnsupportedError
 
-FAMILIES = {"gpt": "probes.models.gpt"}
+FAMILIES = {
+    "gpt": "probes.models.gpt",
+    "hf": "probes.models.hf",
+    "factory": "probes.models.factory",
+}
 """Name of a family to the module whose functions are a `Family`'s."""
 
 Batch = dict[str, Tensor]
@@ -24,6 +29,13 @@ Batch = dict[str, Tensor]
 
 class Family(Protocol):
     """How the models of one family are made, fed, and taken apart."""
+
+    on_meta: bool
+    """Whether what is made on the meta device can be drawn later; else it is made whole."""
+
+    def import_library(self) -> None:
+        """What `make` would import. Starts no thread and touches no device."""
+        ...
 
     def make(self, spec: ModelSpec) -> nn.Module:
         """The module that `spec` names, random weights, under the caller's device and dtype."""
@@ -39,13 +51,48 @@ class Family(Protocol):
         """Mean loss; `model` is the module, or what an engine has wrapped around it."""
         ...
 
+    def flops_per_sample(self, spec: ModelSpec, seq_len: int) -> float | None:
+        """Model FLOPs of a sample, where the family knows better than to count them."""
+        ...
+
+    def optimizer(self, module: nn.Module) -> torch.optim.Optimizer | None:
+        """The model's own, in the place of AdamW; None where it has none."""
+        ...
+
+    def sizes(self, spec: ModelSpec, module: nn.Module) -> tuple[int, int]:
+        """Channels between its blocks, and entries of its output."""
+        ...
+
     def units(self, module: nn.Module) -> Iterator[nn.Module]:
-        """Its parts, none within another, in the order in which they were made."""
+        """Parts that are sharded on their own, none within another, in the order in which they
+        were made. No parameter of them is another part's, too."""
+        ...
+
+    def draw(self, module: nn.Module, unit: nn.Module, *, within: bool = True) -> None:
+        """Draw the weights of `unit`, a part of `module`, as `make` does; of it alone where not
+        of what is `within` it, too."""
+        ...
+
+    def tie(self, module: nn.Module) -> None:
+        """Make one parameter of those that are to be one, after `draw`."""
+        ...
+
+    def sharded(self, config: dict[str, Any]) -> AbstractContextManager[Any]:
+        """What `make` is called in for DeepSpeed's stage 3 by this `config`."""
         ...
 
     def is_block_weight(self, name: str) -> bool:
         """Whether the parameter of that name is a block's; embeddings, head and norms are not."""
         ...
+
+
+def in_lists(module: nn.Module) -> Iterator[nn.Module]:
+    """Members of its outermost lists: what a model without further word has as blocks."""
+    for child in module.children():
+        if isinstance(child, nn.ModuleList):
+            yield from child
+        else:
+            yield from in_lists(child)
 
 
 def family(name: str) -> Family:

@@ -6,6 +6,8 @@ B: samples, T: seq_len, D: width, H: heads, K: channels of a head (64), V: vocab
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import AbstractContextManager
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -15,6 +17,12 @@ from torch.utils.checkpoint import checkpoint
 from autotune.wire.messages import ModelSpec
 from autotune.wire.recipe import HEAD_DIM
 from probes.models import Batch
+
+on_meta = True
+
+
+def import_library() -> None:
+    """Beside torch there is none."""
 
 
 def make(spec: ModelSpec) -> nn.Module:
@@ -34,9 +42,39 @@ def loss(model: nn.Module, batch: Batch) -> Tensor:
     return mean
 
 
+def flops_per_sample(spec: ModelSpec, seq_len: int) -> float | None:
+    return None
+
+
+def optimizer(module: nn.Module) -> torch.optim.Optimizer | None:
+    return None
+
+
+def sizes(spec: ModelSpec, module: nn.Module) -> tuple[int, int]:
+    return spec.width, spec.vocab_size
+
+
 def units(module: nn.Module) -> Iterator[nn.Module]:
     for child in module.children():
         yield from child if isinstance(child, nn.ModuleList) else [child]
+
+
+def draw(module: nn.Module, unit: nn.Module, *, within: bool = True) -> None:
+    """In the order in which a model that is made at once draws them."""
+    for part in unit.modules() if within else [unit]:
+        if callable(reset := getattr(part, "reset_parameters", None)):
+            reset()
+
+
+def tie(module: nn.Module) -> None:
+    """Nothing is."""
+
+
+def sharded(config: dict[str, Any]) -> AbstractContextManager[Any]:
+    import deepspeed
+
+    made: AbstractContextManager[Any] = deepspeed.zero.Init(config_dict_or_path=config)
+    return made
 
 
 def is_block_weight(name: str) -> bool:

@@ -12,15 +12,14 @@ from collections import defaultdict
 from collections.abc import Callable, Generator, Iterator, Sequence
 from typing import Any
 
-from searches.course import Course, Point
-from searches.grids import Truth, value
-
 from autotune.budget import VirtualTime
 from autotune.outcome import Verdict, judge
 from autotune.replay.runner import Replay
 from autotune.runner import Job, Result
 from autotune.space.candidate import Candidate
 from autotune.study.prober import rule_for
+from searches.course import Course, Point
+from searches.grids import Truth, value
 
 Walk = Generator[Candidate, float | None, None]
 Ladder = Sequence[Candidate]

@@ -8,9 +8,6 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from searches.course import Course, Point
-from searches.grids import Truth
-
 from autotune.budget import Clock, StopFlag, VirtualTime
 from autotune.device.cpu import CpuDevice
 from autotune.folder.journal import Journal
@@ -30,6 +27,8 @@ from autotune.study.study import Study
 from autotune.testbed.resolve import resolve
 from autotune.wire.messages import Conditions, Peaks
 from autotune.wire.stopping import Interval, Phase
+from searches.course import Course, Point
+from searches.grids import Truth
 
 TRACE_S = 4.0
 """What tracing the models takes before the first probe, on 2 cores; a recording does not say."""

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-from searches.rules import RULES
 
 from autotune.samplers import DEFAULT, SAMPLERS
+from searches.rules import RULES
 
 PROBES = (4, 6, 8, 12, 20)
 MINUTES = (0.5, 1.0, 2.0)

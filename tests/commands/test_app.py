@@ -17,6 +17,7 @@ from autotune.commands.exits import ExitCode
 from autotune.commands.tune import Tune
 from autotune.errors import UsageError
 from autotune.folder.ending import Ended, Ending
+from autotune.models.defaults import Lora
 from autotune.options import Options
 from autotune.space.candidate import Candidate
 from autotune.space.space import Space
@@ -113,7 +114,11 @@ FLAGS = {
     "--device": ("cuda:0,2", "device", "cuda:0,2"),
     "--allow-busy": (None, "allow_busy", True),
     "--world-size": ("2", "world_size", 2),
-    "--model": ("gpt", "model", "gpt"),
+    "--model": ("gpt2", "model", "gpt2"),
+    "--task": ("masked", "task", "masked"),
+    "--lora": ("r=4", "lora", Lora(4)),
+    "--target-len": ("9", "target_len", 9),
+    "--trust-remote-code": (None, "trust_remote_code", True),
     "--width": ("128", "width", 128),
     "--vocab-size": ("512", "vocab_size", 512),
     "--depth": ("2,4,6", "depth", (2, 4, 6)),

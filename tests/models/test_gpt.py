@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import pytest
 
-from autotune.models import family
+from autotune.models import gpt as counts
 from autotune.models.gpt import GptShape
 
 
 def test_width_is_64_times_depth_unless_it_is_given() -> None:
-    assert family("gpt").shape(4, None, 4096).width == 256
-    assert family("gpt").shape(4, 512, 4096).width == 512
+    assert counts.FAMILY.shape(4, None, 4096).width == 256
+    assert counts.FAMILY.shape(4, 512, 4096).width == 512
 
 
 def test_a_head_has_64_channels() -> None:
-    assert family("gpt").shape(3, None, 100).width == 192
+    assert counts.FAMILY.shape(3, None, 100).width == 192
 
 
 @pytest.mark.parametrize(

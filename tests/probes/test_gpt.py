@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from autotune.models import family as shapes
+from autotune.models import gpt as counts
 from autotune.wire.messages import ModelSpec, Start
 from probes import engines
 from probes.faults import UnsupportedError
@@ -57,7 +57,7 @@ def losses(model: ModelSpec, steps: int, **fields: Any) -> list[float]:
 def test_the_parameters_are_those_that_shapes_counts(depth: int, width: int) -> None:
     module = gpt.Gpt(spec(depth=depth, width=width))
     counted = sum(p.numel() for p in module.parameters())
-    assert counted == shapes("gpt").shape(depth, width, 97).parameters
+    assert counted == counts.FAMILY.shape(depth, width, 97).parameters
 
 
 def test_an_untrained_model_guesses_evenly() -> None:

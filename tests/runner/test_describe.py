@@ -20,8 +20,8 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.distributed._tools.mem_tracker import MemTracker
 
 from autotune.predict.trace import Trace, request
+from autotune.runner import helper as helping
 from autotune.runner import local
-from autotune.runner.describe import Describer
 from autotune.space.candidate import Candidate
 from autotune.wire.messages import Describe, Described, ModelSpec, Start
 from probes import describe
@@ -237,7 +237,7 @@ def helpers() -> list[psutil.Process]:
     ]
 
 
-class Helper(Describer):
+class Helper(helping.Helper):
     """What it noted is why it failed."""
 
     def __init__(self, asked: Describe, logs: Path) -> None:
@@ -280,7 +280,8 @@ def until(helper: Helper, done: Callable[[], object]) -> Described | None:
     while (found := helper.poll()) is None and not helper.failed and not done():
         assert time.monotonic() < deadline
         time.sleep(0.01)
-    return None if found is None else found.answer
+    assert found is None or isinstance(found, Described)
+    return found
 
 
 def never() -> bool:
@@ -294,7 +295,7 @@ def test_the_helper_answers_as_a_trace_here_does_and_is_gone(start: Start_) -> N
     assert answer is not None
     assert replace(answer, base_bytes=0) == replace(describe.describe(asked), base_bytes=0)
     assert 50 * 2**20 < answer.base_bytes < 2**30
-    assert helper.poll() == Trace(asked, answer)
+    assert helper.poll() == answer
     assert not helper.failed
     assert not helpers()
 

@@ -97,7 +97,7 @@ FORKED: list[Forks] = []
 SERVER = """
 import sys, threading, time; sys.path.append({root!r})
 from probes import forkserver
-forkserver.import_libraries = lambda engine: None
+forkserver.import_libraries = lambda *needs: None
 {beside}
 forkserver.main()
 """
@@ -112,7 +112,7 @@ def quick(start: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Itera
         program = SERVER.format(root=str(ROOT), beside=beside)
         monkeypatch.setattr(forks, "SERVER", [sys.executable, "-c", program])
         notes: list[str] = []
-        forked = Forks(tmp_path, Cpu().rank_environment(1), notes.append)
+        forked = Forks(tmp_path, Cpu().rank_environment(1), notes.append, "gpt")
         started = start(starter=forked)
         started.notes = notes
         FORKED.append(forked)
@@ -194,7 +194,7 @@ def test_a_server_goes_with_the_study(tmp_path: Path) -> None:
     code = (
         f"import sys; sys.path.append({str(ROOT)!r}); from pathlib import Path; import time\n"
         "from autotune.runner.forks import Forks\n"
-        "forks = Forks(Path(sys.argv[1]), {}, print)\n"
+        "forks = Forks(Path(sys.argv[1]), {}, print, 'gpt')\n"
         "forks.prepare('ddp', lambda: False, time.monotonic() + 60); print('up', flush=True)\n"
         "time.sleep(99)"
     )

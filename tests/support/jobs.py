@@ -6,7 +6,7 @@ import json
 import os
 import subprocess
 import sys
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +29,8 @@ class Trained:
     building_bytes: int
     """While model and optimizer were made."""
     peak_bytes: int
+    drawn: dict[str, list[float]]
+    """Mean and standard deviation of each parameter at first, where that was asked for."""
 
 
 def train(
@@ -47,8 +49,14 @@ def train(
     depth: int = 2,
     width: int = 128,
     vocab_size: int = 97,
+    workload: Workload | None = None,
+    copy: bool = False,
+    statistics: bool = False,
 ) -> Trained:
-    """Train the same tokens from the same weights, whatever the engine."""
+    """Train the same tokens from the same weights, whatever the engine.
+
+    A `workload` is of any model; its weights are the same where they are to be `copy`d.
+    """
     folder.mkdir(parents=True)
     candidate = Candidate(
         depth=depth,
@@ -58,27 +66,31 @@ def train(
         offload=offload,
         checkpointing=checkpointing,
     )
-    workload = Workload(
-        model="gpt",
-        width=width,
-        vocab_size=vocab_size,
-        dtype=dtype,
-        optimizer=optimizer,
-        engine=engine,
-        world_size=world_size,
-        global_batch=None,
+    workload = (
+        replace(workload, dtype=dtype, optimizer=optimizer, engine=engine, world_size=world_size)
+        if workload
+        else Workload(
+            model="gpt",
+            width=width,
+            vocab_size=vocab_size,
+            dtype=dtype,
+            optimizer=optimizer,
+            engine=engine,
+            world_size=world_size,
+            global_batch=None,
+        )
     )
     start: dict[str, Any] = {
         "world_size": world_size, "device_kind": "cpu", "device_uuid": "cpu",
         "capacity_bytes": 2**36, "store_host": "", "store_port": 0,
-        "model": {"name": "gpt", "depth": depth, "width": width, "vocab_size": vocab_size,
-                  "checkpointing": checkpointing},
+        "model": asdict(workload.spec(depth, checkpointing)),
         "engine": engine, "zero_stage": stage, "offload": offload, "dtype": dtype,
         "optimizer": optimizer, "seed": 0,
         "engine_config": ENGINES[engine].config(candidate, workload, "cpu"),
     }  # fmt: skip
     asked = {"start": start, "steps": steps, "global_batch": global_batch,
-             "micro_batch": micro_batch, "seq_len": 32, "folder": str(folder)}  # fmt: skip
+             "micro_batch": micro_batch, "seq_len": 32, "folder": str(folder),
+             "copy": copy, "statistics": statistics}  # fmt: skip
     environment = os.environ | {
         "DS_ACCELERATOR": "cpu", "CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1",
         "GLOO_SOCKET_IFNAME": "lo",
@@ -99,4 +111,5 @@ def train(
         model_bytes=max(each["model_bytes"] for each in found),
         building_bytes=max(each["building_bytes"] for each in found),
         peak_bytes=max(each["peak_bytes"] for each in found),
+        drawn=found[0]["drawn"],
     )

@@ -61,7 +61,7 @@ class Kept(Forks):
 
     def __init__(self) -> None:
         self._folder = TemporaryDirectory(prefix="autotune-test-")
-        super().__init__(Path(self._folder.name), Cpu().rank_environment(1), print)
+        super().__init__(Path(self._folder.name), Cpu().rank_environment(1), print, "gpt")
         self.succeeded()
 
     def prepare(self, engine: str, stop: Callable[[], bool], deadline: float) -> None:

@@ -175,5 +175,5 @@ def nothing(asked: Describe) -> Described:
 if __name__ == "__main__":
     rank_main.serve = serve
     rank_main.Rank = faulty_rank.FaultyRank  # type: ignore[misc]
-    forkserver.import_libraries = lambda engine: None
+    forkserver.import_libraries = lambda *needs: None
     (forkserver if len(sys.argv) > 1 else rank_main).main()

@@ -10,30 +10,80 @@ import json
 import os
 import sys
 from pathlib import Path
+from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch import nn
+from torch import Tensor, nn
+from torch.distributed.checkpoint.state_dict import StateDictOptions, set_model_state_dict
 
 from autotune.wire.messages import ModelSpec, Start, Store
 from probes import engines
 from probes.memory import CpuMeter
-from probes.models import family, gpt
+from probes.models import family
 from probes.world import LOOPBACK, join
 
 
-def watch_building(meter: CpuMeter) -> list[int]:
+def watch_building(meter: CpuMeter, start: Start, weights: dict[str, Tensor] | None) -> list[int]:
     """Gets the peak at the moment the model stands, before its optimizer is made."""
     peaks: list[int] = []
-    make = gpt.make
+    made: Any = family(start.model.name)
+    make = made.make
 
     def watched(spec: ModelSpec) -> nn.Module:
-        module = make(spec)
+        module: nn.Module = make(spec)
         peaks.append(meter.peaks().device_bytes)
+        if weights is not None:
+            copy(weights, module)
         return module
 
-    gpt.make = watched
+    made.make = watched
     return peaks
+
+
+def whole_weights(spec: ModelSpec) -> dict[str, Tensor]:
+    """Of a model that is made whole."""
+    torch.manual_seed(11)
+    return family(spec.name).make(spec).state_dict()
+
+
+def copy(weights: dict[str, Tensor], module: nn.Module) -> None:
+    """Into a module that is whole, or whose parameters DeepSpeed has sharded already."""
+    for name, parameter in module.named_parameters():
+        if parameter.is_meta:
+            return  # FSDP draws them later
+        if hasattr(parameter, "ds_id"):
+            import deepspeed
+
+            with deepspeed.zero.GatheredParameters([parameter], modifier_rank=0):
+                parameter.data.copy_(weights[name])
+        else:
+            parameter.data.copy_(weights[name])
+
+
+def copy_sharded(weights: dict[str, Tensor], engine: Any) -> None:
+    """Into a module that FSDP has sharded."""
+    options = StateDictOptions(full_state_dict=True, strict=False)
+    set_model_state_dict(engine._model, dict(weights), options=options)
+
+
+def statistics(engine: Any) -> dict[str, list[float]]:
+    """Mean and standard deviation of each parameter as it was drawn."""
+    found = {}
+    module = getattr(engine, "_module", None) or getattr(engine, "_model", None)
+    module = module if module is not None else engine._engine.module
+    for name, parameter in module.named_parameters():
+        whole = parameter.detach()
+        if hasattr(parameter, "ds_id"):
+            import deepspeed
+
+            with deepspeed.zero.GatheredParameters([parameter]):
+                whole = parameter.detach().clone()
+        elif hasattr(whole, "full_tensor"):
+            whole = whole.full_tensor()
+        flat = whole.float()
+        found[name] = [float(flat.mean()), float(flat.std()) if flat.numel() > 1 else 0.0]
+    return found
 
 
 def main() -> None:
@@ -55,9 +105,13 @@ def main() -> None:
     torch.manual_seed(start.seed)
     meter = CpuMeter()
     meter.reset()
-    model_bytes = watch_building(meter)
+    weights = whole_weights(start.model) if asked["copy"] else None
+    model_bytes = watch_building(meter, start, weights)
     engine = engines.load(start.engine)(start, world)
     building_bytes = meter.peaks().device_bytes
+    drawn = statistics(engine) if asked["statistics"] else {}
+    if weights is not None and start.engine == "fsdp":
+        copy_sharded(weights, engine)
     meter.reset()
     mine = asked["global_batch"] // world.size
     micro_steps = mine // asked["micro_batch"]
@@ -85,6 +139,7 @@ def main() -> None:
         "model_bytes": model_bytes[-1],
         "building_bytes": building_bytes,
         "peak_bytes": meter.peaks().device_bytes,
+        "drawn": drawn,
     }
     Path(asked["folder"], f"rank{rank}.json").write_text(json.dumps(found))
     os._exit(0)

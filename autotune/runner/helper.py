@@ -1,4 +1,4 @@
-"""The helper process that traces a study's models, before the first worker group."""
+"""A helper process that counts or traces models, before the first worker group."""
 
 from __future__ import annotations
 
@@ -9,21 +9,30 @@ from contextlib import suppress
 from multiprocessing.connection import wait
 from pathlib import Path
 
-from autotune.predict.trace import Trace
 from autotune.runner.channel import Channel, Peer
 from autotune.runner.forks import RankProcess
-from autotune.wire.messages import Describe, Described, Dial, Entered, Fault, Hello, WireError
+from autotune.wire.messages import (
+    Count,
+    Counted,
+    Describe,
+    Described,
+    Dial,
+    Entered,
+    Fault,
+    Hello,
+    WireError,
+)
 
 Start = Callable[[Dial, Path, dict[str, str]], RankProcess]
 """Starts a process that dials: with that log and those variables beside the study's own."""
 
 
-class Describer:
+class Helper:
     """One process and one request. An answer or a failure ends the process."""
 
     def __init__(
         self,
-        asked: Describe,
+        asked: Describe | Count,
         start: Start,
         *,
         logs: Path,
@@ -38,17 +47,19 @@ class Describer:
         self._asked = asked
         self._note = note
         self._limit_s = limit_s
-        self._found: Trace | None = None
+        self._found: Described | Counted | None = None
+        self.fault: Fault | None = None
+        """What it said as it failed, if it said something."""
         self.works = True
         """Whether there may be an answer yet."""
         self._deadline = time.monotonic() + limit_s
         self._channel = Channel()
         self._peer: Peer | None = None
-        self._log = logs / "describe.log"
+        self._log = logs / f"{type(asked).__name__.lower()}.log"
         self._process = start(self._channel.dial(0, child=True), self._log, environment)
 
-    def poll(self) -> Trace | None:
-        """Handle what has come, without waiting for more. The trace, once it is there."""
+    def poll(self) -> Described | Counted | None:
+        """Handle what has come, without waiting for more. The answer, once it is there."""
         while self.works and self._handled_one():
             pass
         self._process.limit_log()
@@ -101,16 +112,17 @@ class Describer:
             self._fail(f"the helper sent what is no message: {error}")
             return
         match message:
-            case Described():
-                self._found = Trace(self._asked, message)
+            case Described() | Counted():
+                self._found = message
                 self.close()
             case Entered():
                 pass
             case Fault():
+                self.fault = message
                 self._fail(message.error)
             case _:
                 self._fail(f"the helper sent a {type(message).__name__}")
 
     def _fail(self, why: str) -> None:
         self.close()
-        self._note(f"memory is predicted without a trace: {why}; see {self._log.name}")
+        self._note(f"{why}; see {self._log.name}")

@@ -1,0 +1,72 @@
+"""A model of your own, for `--model factory:package.module:function`.
+
+`function` gets a `BuildSpec` and returns a `Workload`. It is called in every rank, where torch is
+imported, and its module is importable from the folder that autotune is started in:
+
+    from autotune.factory import BuildSpec, Workload
+
+    def small(spec: BuildSpec) -> Workload:
+        module = MyNet(layers=spec.depth, checkpoint=spec.checkpointing != "none")
+        return Workload(module=module, make_batch=my_batch, loss=my_loss)
+
+It is called with torch's default dtype and device set as the engine needs them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor, nn
+
+
+@dataclass(frozen=True, kw_only=True)
+class BuildSpec:
+    """What the module is to be like."""
+
+    depth: int
+    """As `--depth` has it; 1 where that was not given."""
+    seq_len: int
+    """The longest that will be asked of `make_batch`."""
+    dtype: str
+    """Of the matrix products: fp32, bf16 or fp16. The engine chooses what the weights are in."""
+    checkpointing: str
+    """none, or full: recompute in the backward pass what blocks would have to keep."""
+    device: str
+    """What it will train on: cpu or cuda."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Workload:
+    """A module, and how it is fed."""
+
+    module: nn.Module
+    make_batch: Callable[[int, int, torch.Generator | None], dict[str, Tensor]]
+    """`micro_batch` samples of `seq_len`, on the CPU: each tensor's first axis is the sample. The
+    generator is None where values do not matter."""
+    loss: Callable[[nn.Module, dict[str, Tensor]], Tensor]
+    """The mean loss of a batch, on the module or on what an engine has wrapped around it."""
+    flops_per_token: Callable[[int], float] | None = None
+    """Model FLOPs, forward and backward, per sample and unit of `seq_len`, for a `seq_len`.
+    Counted where it is not given."""
+    optimizer: Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer] | None = None
+    """In the place of AdamW, with ddp and fsdp."""
+    blocks: Iterable[nn.Module] | None = None
+    """Parts that FSDP shards on their own; none within another. Without it: the members of the
+    module's lists."""
+
+    def __post_init__(self) -> None:
+        for name in ("make_batch", "loss"):
+            if not callable(getattr(self, name)):
+                raise TypeError(f"Workload.{name} is no function: {getattr(self, name)!r:.80}")
+
+
+Factory = Callable[[BuildSpec], Workload]
+
+
+def unknown(value: Any) -> str:
+    """Why `value` is no result of a factory."""
+    return f"returned {type(value).__name__}, and not an autotune.factory.Workload"

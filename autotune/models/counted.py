@@ -1,0 +1,40 @@
+"""A model that has no closed form: what a helper process counted of it (probes/count.py)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+_BLOCK_FLOATS = 34
+"""Floats a token and channel that a block keeps for its backward pass: those of a plain
+transformer (arXiv 2205.05198, equation 2, in 2-byte floats). A trace knows better."""
+_LOGIT_BYTES = 12
+"""A token and vocabulary entry: logits, their log-softmax and its gradient, in fp32."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class CountedShape:
+    """One depth of it."""
+
+    depth: int
+    width: int
+    vocab_size: int
+    parameters: int
+    trainable: int
+    block_matrices: int
+    largest_block: int
+    seq_lens: list[int]
+    flops: list[float]
+    """Model FLOPs per token, forward and backward, by seq_len."""
+
+    def flops_per_token(self, seq_len: int) -> float:
+        return self.flops[self.seq_lens.index(seq_len)]
+
+    def block_bytes(self, checkpointing: str, dtype: str) -> float:
+        one = float(_BLOCK_FLOATS * self.width * (4 if dtype == "fp32" else 2))
+        if checkpointing == "none":
+            return one * self.depth
+        return one * (1 + self.depth / _BLOCK_FLOATS)
+
+    @property
+    def head_bytes(self) -> float:
+        return float(_LOGIT_BYTES * self.vocab_size)

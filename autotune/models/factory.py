@@ -1,0 +1,56 @@
+"""A model of the user's own, made by a function of theirs (autotune/factory.py)."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from autotune.errors import UsageError
+from autotune.models.defaults import Asked, Defaults
+from autotune.models.hf import LENGTHS, MICRO_BATCHES
+
+_NAME = re.compile(r"factory:([A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*):([A-Za-z_]\w*)")
+
+
+class Factory:
+    """The family. A function that pays no heed to the depth is as good."""
+
+    counted = True
+
+    def recipe(self, asked: Asked) -> dict[str, Any]:
+        """Where the function is; the folder that it is importable from.
+
+        Raises:
+            UsageError: the name is none of a function.
+        """
+        found = _NAME.fullmatch(asked.model)
+        if found is None:
+            raise UsageError(
+                f"--model {asked.model}: write factory:package.module:function, importable from"
+                " this folder"
+            )
+        asked_of_hf = {
+            "--task": asked.task, "--target-len": asked.target_len, "--lora": asked.lora,
+        }  # fmt: skip
+        for flag, given in asked_of_hf.items():
+            if given is not None:
+                raise UsageError(f"{flag} {given}: a factory has none; leave it out")
+        where = {"module": found[1], "function": found[2], "folder": str(Path.cwd())}
+        return where | dict.fromkeys(("seq_len", "dtype", "device"))  # whoever knows fills them in
+
+    def defaults(self, recipe: Mapping[str, Any], device_kind: str) -> Defaults:
+        return Defaults((1,), LENGTHS[device_kind], MICRO_BATCHES[device_kind], 0)
+
+    def most_seq_len(self, recipe: Mapping[str, Any]) -> int | None:
+        return None
+
+    def check_depth(self, recipe: Mapping[str, Any], depth: int) -> None:
+        pass
+
+    def at_depth(self, recipe: Mapping[str, Any], depth: int) -> dict[str, Any]:
+        return dict(recipe)
+
+    def shallow(self, recipe: Mapping[str, Any]) -> tuple[int, int]:
+        return 1, 2

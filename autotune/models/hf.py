@@ -1,0 +1,202 @@
+"""Models of transformers, by their config: of a folder or file, or one that is kept here.
+
+Nothing is downloaded: weights are random, and a config has to be on the disk. transformers itself
+is never imported here; `probes/models/hf.py` builds what these recipes say.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict
+from importlib import resources
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+from autotune.errors import UsageError
+from autotune.models.defaults import Asked, Defaults
+
+Task = Literal["causal", "seq2seq", "masked", "classification"]
+TASKS: tuple[str, ...] = get_args(Task)
+PREFIX = "hf:"
+TINY = "-tiny"
+
+_DEPTHS = ("num_hidden_layers", "num_layers", "n_layer", "n_layers")
+"""Names of a config's depth, of which it has one."""
+_OTHER_DEPTHS = ("num_decoder_layers", "encoder_layers", "decoder_layers")
+"""And of others that are the same number."""
+_POSITIONS = ("max_position_embeddings", "n_positions")
+_RELATIVE = ("t5", "mt5", "umt5", "longt5")
+"""Types of model in which `n_positions` limits nothing."""
+_TASKS = {
+    "ForCausalLM": "causal", "LMHeadModel": "causal", "ForConditionalGeneration": "seq2seq",
+    "ForMaskedLM": "masked", "ForPreTraining": "masked",
+    "ForSequenceClassification": "classification",
+}  # fmt: skip
+"""Ends of the architectures' names."""
+
+MICRO_BATCHES = {
+    "cpu": tuple(range(1, 17)),
+    "cuda": (1, 2, 4, 8, 12, 16, 24, 32, 48, 64, 96, 128),
+}
+LENGTHS = {"cpu": (64, 128), "cuda": (1024, 2048)}
+
+
+def ready() -> tuple[str, ...]:
+    """Names of the configs that are kept here, each with a small twin of the same structure."""
+    files = resources.files("autotune.models.ready").iterdir()
+    names = sorted(
+        file.name.removesuffix(".json") for file in files if file.name.endswith(".json")
+    )
+    return tuple(full for name in names for full in (name, name + TINY))
+
+
+class Hf:
+    """The family."""
+
+    counted = True
+
+    def recipe(self, asked: Asked) -> dict[str, Any]:
+        """Config and task of what `--model` names.
+
+        Raises:
+            UsageError: there is no such config, or it needs what was not given.
+        """
+        config, folder = _read(asked.model)
+        if "auto_map" in config and not asked.trust_remote_code:
+            raise UsageError(
+                f"--model {asked.model}: its config brings code of its own; look at it, and pass"
+                " --trust-remote-code to run it"
+            )
+        task = asked.task or _task(asked.model, config)
+        if asked.target_len is not None and task != "seq2seq":
+            raise UsageError(
+                f"--target-len {asked.target_len}: only for seq2seq models; {asked.model} is"
+                f" trained as {task}"
+            )
+        return {
+            "config": config,
+            "task": task,
+            "target_len": asked.target_len,
+            "code": str(folder) if "auto_map" in config else "",
+            "lora": None if asked.lora is None else asdict(asked.lora),
+        }
+
+    def defaults(self, recipe: Mapping[str, Any], device_kind: str) -> Defaults:
+        config = recipe["config"]
+        most = self.most_seq_len(recipe)
+        lengths = [n for n in LENGTHS[device_kind] if most is None or n <= most]
+        return Defaults(
+            depth=(_depth(config) or 1,),
+            seq_len=tuple(lengths) or (most or 1,),
+            micro_batch=MICRO_BATCHES[device_kind],
+            vocab_size=0,
+        )
+
+    def most_seq_len(self, recipe: Mapping[str, Any]) -> int | None:
+        config = recipe["config"]
+        if config["model_type"] in _RELATIVE:
+            return None
+        return next(
+            (config[name] for name in _POSITIONS if isinstance(config.get(name), int)), None
+        )
+
+    def check_depth(self, recipe: Mapping[str, Any], depth: int) -> None:
+        config = recipe["config"]
+        whole = _depth(config)
+        if whole is None and depth != 1:
+            raise UsageError(
+                f"--depth {depth}: the depth of a {config['model_type']} cannot be set, its config"
+                f" has none of {', '.join(_DEPTHS)}; leave --depth out"
+            )
+
+    def at_depth(self, recipe: Mapping[str, Any], depth: int) -> dict[str, Any]:
+        """The recipe of the same model with `depth` blocks, in encoder and decoder alike; lists
+        that have an entry for each block are cut, or go on as they began."""
+        config = dict(recipe["config"])
+        whole = _depth(config)
+        if whole is None or whole == depth:
+            return dict(recipe)
+        for name in (*_DEPTHS, *_OTHER_DEPTHS):
+            if config.get(name) is not None:
+                config[name] = depth
+        for name, value in config.items():
+            if isinstance(value, list) and len(value) == whole and name != "architectures":
+                period = _period(value)
+                config[name] = [value[i % period] for i in range(depth)]
+        return {**recipe, "config": config}
+
+    def shallow(self, recipe: Mapping[str, Any]) -> tuple[int, int]:
+        """One and two times the blocks after which their kinds repeat."""
+        config = recipe["config"]
+        whole = _depth(config) or 1
+        lists = [v for k, v in config.items()
+                 if isinstance(v, list) and len(v) == whole and k != "architectures"]  # fmt: skip
+        periods = [_period(each) for each in lists]
+        pattern = config.get("sliding_window_pattern") or config.get("_sliding_window_pattern")
+        if not periods and config["model_type"].startswith("gemma3"):
+            periods.append(pattern or 6)  # what transformers makes of a config that says nothing
+        one = max(periods, default=1)
+        return one, 2 * one
+
+
+def _read(model: str) -> tuple[dict[str, Any], Path | None]:
+    """The config that `model` names, and the folder that it lies in."""
+    if not model.startswith(PREFIX):
+        return _kept(model), None
+    name = model.removeprefix(PREFIX)
+    path = Path(name)
+    file = path / "config.json" if path.is_dir() else path
+    try:
+        config = json.loads(file.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise UsageError(f"--model {model}: {_why_missing(name, path)}") from None
+    except OSError as error:
+        raise UsageError(f"--model {model}: {file}: {error.strerror}") from error
+    except ValueError as error:
+        raise UsageError(f"--model {model}: {file} is no JSON: {error!s:.100}") from error
+    if not isinstance(config, dict) or not isinstance(config.get("model_type"), str):
+        raise UsageError(f"--model {model}: {file} is no config of transformers: no model_type")
+    return config, file.parent.absolute()
+
+
+def _why_missing(name: str, path: Path) -> str:
+    if path.is_dir():
+        return f"there is no config.json in {path}"
+    return (
+        f"no such file or folder, and nothing is downloaded; save the config first: python -c"
+        f" \"from transformers import AutoConfig as C; C.from_pretrained('{name}')"
+        ".save_pretrained('DIR')\", then --model hf:DIR"
+    )
+
+
+def _kept(model: str) -> dict[str, Any]:
+    name = model.removesuffix(TINY)
+    text = (resources.files("autotune.models.ready") / f"{name}.json").read_text(encoding="utf-8")
+    kept = json.loads(text)
+    config: dict[str, Any] = kept["config"]
+    return config | kept["tiny"] if model.endswith(TINY) else config
+
+
+def _task(model: str, config: Mapping[str, Any]) -> str:
+    if config.get("is_encoder_decoder"):
+        return "seq2seq"
+    for architecture in config.get("architectures") or ():
+        for end, task in _TASKS.items():
+            if str(architecture).endswith(end):
+                return task
+    raise UsageError(
+        f"--model {model}: its config does not say what it is trained for; pass --task, one of"
+        f" {', '.join(TASKS)}"
+    )
+
+
+def _depth(config: Mapping[str, Any]) -> int | None:
+    return next((config[name] for name in _DEPTHS if isinstance(config.get(name), int)), None)
+
+
+def _period(kinds: list[Any]) -> int:
+    """The least number of entries after which they repeat."""
+    return next(n for n in range(1, len(kinds) + 1) if all(
+        kind == kinds[i % n] for i, kind in enumerate(kinds)
+    ))  # fmt: skip

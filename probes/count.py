@@ -1,0 +1,138 @@
+"""Parameters and FLOPs of models, counted on the modules themselves, without data.
+
+Parameters come from a whole module on the meta device, FLOPs from a step of a shallow one on
+tensors without data (`FakeTensorMode`; meta tensors fail where a mask is looked at).
+"""
+
+from __future__ import annotations
+
+import math
+import traceback
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import Any
+
+import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.utils.flop_counter import FlopCounterMode
+
+from autotune.wire.messages import Count, Counted, ModelSpec, Parameters
+from probes.models import family
+
+SAMPLES = 2
+"""One alone runs other operations."""
+
+
+def count(request: Count) -> Counted:
+    """What `request` asks for.
+
+    Raises:
+        UnsupportedError: a model cannot be built.
+    """
+    parameters = [_parameters(spec) for spec in request.models]
+    try:
+        flops = [
+            [_flops(spec, seq_len) for seq_len in request.seq_lens] for spec in request.shallow
+        ]
+        uncounted = ""
+    except Exception as error:  # noqa: BLE001 - a user's model and its ops may raise whatever they like
+        traceback.print_exc()
+        uncounted = f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}"
+        flops = [
+            [6.0 * _parameters(spec).parameters * seq_len for seq_len in request.seq_lens]
+            for spec in request.shallow
+        ]
+    return Counted(parameters=parameters, flops_per_sample=flops, uncounted=uncounted)
+
+
+def _parameters(spec: ModelSpec) -> Parameters:
+    made = family(spec.name)
+    with torch.device("meta"):
+        module = made.make(spec)
+    blocks = {
+        n: p for n, p in module.named_parameters() if made.is_block_weight(n) and p.dim() >= 2
+    }
+    units = [
+        sum(p.numel() for p in unit.parameters() if p.dim() >= 2) for unit in made.units(module)
+    ]
+    width, vocab_size = made.sizes(spec, module)
+    return Parameters(
+        width=width,
+        vocab_size=vocab_size,
+        parameters=sum(p.numel() for p in module.parameters()),
+        trainable=sum(p.numel() for p in module.parameters() if p.requires_grad),
+        block_matrices=sum(p.numel() for p in blocks.values() if p.dim() == 2),
+        largest_block=max(units, default=sum(p.numel() for p in blocks.values())),
+    )
+
+
+def _flops(spec: ModelSpec, seq_len: int) -> float:
+    """Of forward and backward of one sample."""
+    try:
+        return _flops_in(torch.float32, spec, seq_len)
+    except (
+        RuntimeError
+    ):  # a kernel that has a fake one for bf16 alone, as mixtures of experts have
+        return _flops_in(torch.bfloat16, spec, seq_len)
+
+
+def _flops_in(dtype: torch.dtype, spec: ModelSpec, seq_len: int) -> float:
+    made, before = family(spec.name), torch.get_default_dtype()
+    with FakeTensorMode(allow_non_fake_inputs=True):
+        torch.set_default_dtype(dtype)
+        try:
+            module = made.make(spec)
+        finally:
+            torch.set_default_dtype(before)
+        if (known := made.flops_per_sample(spec, seq_len)) is not None:
+            return known
+        batch = made.batch(spec, SAMPLES, seq_len, None)
+        counter = FlopCounterMode(display=False, custom_mapping=_formulas())
+        with counter:
+            made.loss(module, batch).backward()  # type: ignore[no-untyped-call]
+    return counter.get_total_flops() / SAMPLES
+
+
+def _formulas() -> dict[Any, Any]:
+    """Of operations that torch's counter does not know: it is made for GPUs."""
+    aten = torch.ops.aten
+    found: dict[Any, Any] = {
+        aten._scaled_dot_product_flash_attention_for_cpu: _attention,
+        aten._scaled_dot_product_flash_attention_for_cpu_backward: _attention_backward,
+        # A convolution of each channel on its own: torch counts as if each saw all of them.
+        aten.convolution_backward: _convolution_backward,
+    }
+    with suppress(AttributeError):
+        found[aten._grouped_mm] = _grouped_mm
+    return found
+
+
+Shape = Sequence[int]
+
+
+def _attention(
+    q: Shape, k: Shape, v: Shape, *rest: Any, out_shape: Any = None, **more: Any
+) -> int:
+    """Two products of all queries with all keys."""
+    b, h, t, c = q
+    return 2 * b * h * t * k[-2] * (c + v[-1])
+
+
+def _attention_backward(
+    grad: Shape, q: Shape, k: Shape, v: Shape, *rest: Any, out_shape: Any = None, **more: Any
+) -> int:
+    """Four products. The scores are computed once more, which is no work of the model."""
+    b, h, t, c = q
+    return 4 * b * h * t * k[-2] * (c + v[-1])
+
+
+def _grouped_mm(a: Shape, b: Shape, *rest: Any, out_shape: Any = None, **more: Any) -> int:
+    """Each row of `a` meets one matrix of `b`; in the backward pass both are stacks of rows."""
+    return 2 * a[-2] * a[-1] * b[-1]
+
+
+def _convolution_backward(
+    grad: Shape, x: Shape, weight: Shape, *rest: Any, out_shape: Any = None, **more: Any
+) -> int:
+    """Twice the forward pass: each output value is a product with one row of weights."""
+    return 4 * math.prod(grad) * math.prod(weight[1:])

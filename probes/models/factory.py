@@ -1,0 +1,98 @@
+"""Modules that a function of the user's makes (autotune/factory.py), one at a time."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from autotune.factory import BuildSpec, Workload, unknown
+from autotune.wire.messages import ModelSpec
+from probes.faults import UnsupportedError
+from probes.models import Batch, in_lists
+
+on_meta = False
+_latest: list[Workload] = []
+
+
+def import_library() -> None:
+    """The user's module may do anything as it is imported: that is for ranks alone."""
+
+
+def make(spec: ModelSpec) -> nn.Module:
+    """Raises `UnsupportedError` where there is no such function, or it returns something else;
+    and whatever the function raises."""
+    recipe = spec.recipe
+    if recipe["folder"] not in sys.path:
+        sys.path.append(recipe["folder"])
+    name = f"{recipe['module']}:{recipe['function']}"
+    try:
+        function = getattr(importlib.import_module(recipe["module"]), recipe["function"])
+    except ModuleNotFoundError as error:
+        if error.name is None or not recipe["module"].startswith(error.name):
+            raise  # of something that the user's module wants
+        raise UnsupportedError(f"{name}: {error}, looked for in {recipe['folder']}") from error
+    except AttributeError as error:
+        raise UnsupportedError(f"{name}: {error}") from error
+    found = function(BuildSpec(
+        depth=spec.depth, seq_len=recipe["seq_len"], dtype=recipe["dtype"],
+        checkpointing=spec.checkpointing, device=recipe["device"],
+    ))  # fmt: skip
+    if not isinstance(found, Workload):
+        raise UnsupportedError(f"{name} {unknown(found)}")
+    _latest[:] = [found]
+    found.module.train()
+    return found.module
+
+
+def batch(
+    spec: ModelSpec, micro_batch: int, seq_len: int, generator: torch.Generator | None
+) -> Batch:
+    return _latest[0].make_batch(micro_batch, seq_len, generator)
+
+
+def loss(model: nn.Module, batch: Batch) -> Tensor:
+    return _latest[0].loss(model, batch)
+
+
+def flops_per_sample(spec: ModelSpec, seq_len: int) -> float | None:
+    counted = _latest[0].flops_per_token
+    return None if counted is None else counted(seq_len) * seq_len
+
+
+def optimizer(module: nn.Module) -> torch.optim.Optimizer | None:
+    own = _latest[0].optimizer
+    return None if own is None else own([p for p in module.parameters() if p.requires_grad])
+
+
+def sizes(spec: ModelSpec, module: nn.Module) -> tuple[int, int]:
+    """Channels of its largest matrix; no vocabulary."""
+    widths = [max(p.shape[-2:]) for p in module.parameters() if p.dim() >= 2]
+    return max(widths, default=1), 1
+
+
+def units(module: nn.Module) -> Iterator[nn.Module]:
+    yield from in_lists(module) if _latest[0].blocks is None else _latest[0].blocks
+
+
+def draw(module: nn.Module, unit: nn.Module, *, within: bool = True) -> None:
+    """They were drawn as the module was made."""
+
+
+def tie(module: nn.Module) -> None:
+    """Nothing was taken apart."""
+
+
+def sharded(config: dict[str, Any]) -> AbstractContextManager[Any]:
+    """DeepSpeed shards what was made whole: inside `deepspeed.zero.Init` a module's own
+    initialization would see shards."""
+    return nullcontext()
+
+
+def is_block_weight(name: str) -> bool:
+    return any(part.isdigit() for part in name.split("."))

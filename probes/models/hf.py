@@ -1,0 +1,254 @@
+"""Models of transformers, from a config: random weights, nothing downloaded.
+
+Batches and losses follow the recipe's task. B: samples, T: seq_len, U: target_len.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from functools import cache
+from typing import Any
+
+os.environ["HF_HUB_OFFLINE"] = "1"  # before transformers is imported
+
+import torch
+from torch import Tensor, nn
+from torch._guards import detect_fake_mode
+from torch._subclasses.fake_tensor import unset_fake_temporarily
+
+from autotune.wire.messages import ModelSpec
+from probes.faults import UnsupportedError
+from probes.models import Batch
+
+MASKED_SHARE = 0.15
+"""Of the tokens, that masked models predict. Source: BERT (arXiv 1810.04805), section 3.1."""
+_IGNORED = -100
+"""The label that transformers' losses leave out."""
+_CLASSES = {
+    "causal": "AutoModelForCausalLM",
+    "seq2seq": "AutoModelForSeq2SeqLM",
+    "masked": "AutoModelForMaskedLM",
+    "classification": "AutoModelForSequenceClassification",
+}
+_kept: list[Any] = []
+"""What transformers holds by a weak reference alone."""
+
+
+on_meta = True
+
+
+def import_library() -> None:
+    import transformers
+    import transformers.modeling_utils
+
+    assert transformers.modeling_utils  # the package loads its modules lazily
+
+
+def make(spec: ModelSpec) -> nn.Module:
+    """In torch's default dtype, whatever the config says: it is the engine that chooses."""
+    import transformers
+
+    config = _config(spec)
+    made = getattr(transformers, _CLASSES[spec.recipe["task"]])
+    trusted = bool(spec.recipe["code"])  # --trust-remote-code was given, or there is none
+    lora = spec.recipe["lora"]
+    # Adapters put modules into the place of others, which no tensors without data allow.
+    faking = lora is not None and detect_fake_mode() is not None
+    with ExitStack() as stack:
+        if faking:
+            stack.enter_context(unset_fake_temporarily())
+            stack.enter_context(torch.device("meta"))
+        try:
+            module: nn.Module = made.from_config(
+                config,
+                dtype=torch.get_default_dtype(),
+                trust_remote_code=trusted,
+            )
+        except (ValueError, KeyError, ImportError) as error:
+            raise UnsupportedError(f"transformers: {_first_line(error)}") from error
+        if spec.checkpointing != "none":
+            _checkpoint(module)
+        if lora is not None:
+            module = _adapted(module, **lora)
+    if faking:
+        module.to_empty(device="cpu")
+    return module.train()
+
+
+def _adapted(module: nn.Module, rank: int, targets: list[str]) -> nn.Module:
+    """With low-rank adapters, which alone are trained."""
+    try:
+        from peft import LoraConfig, get_peft_model
+    except ImportError as error:
+        raise UnsupportedError(f"--lora: {error}; pip install peft") from error
+    config = LoraConfig(r=rank, lora_alpha=2 * rank, target_modules=targets or "all-linear")
+    try:
+        # Adapters in the model's own dtype: engines shard one dtype at a time.
+        adapted: nn.Module = get_peft_model(module, config, autocast_adapter_dtype=False)
+    except ValueError as error:
+        raise UnsupportedError(f"peft: {_first_line(error)}") from error
+    return adapted
+
+
+def batch(
+    spec: ModelSpec, micro_batch: int, seq_len: int, generator: torch.Generator | None
+) -> Batch:
+    """Random tokens, int64: `input_ids` (B, T), and `labels` as the task has them: (B, T),
+    (B, U), or (B) for classification."""
+    config = _config(spec).get_text_config()
+
+    def tokens(length: int) -> Tensor:
+        # Where a model sums up a sample at its first padding, there is none.
+        return torch.randint(
+            min(10, config.vocab_size - 1), config.vocab_size, (micro_batch, length),
+            generator=generator,
+        )  # fmt: skip
+
+    ids_bt = tokens(seq_len)
+    match spec.recipe["task"]:
+        case "causal":
+            return {"input_ids": ids_bt, "labels": ids_bt.clone()}
+        case "seq2seq":
+            return {"input_ids": ids_bt, "labels": tokens(target_len(spec, seq_len))}
+        case "masked":
+            shown = torch.rand(ids_bt.shape, generator=generator) >= MASKED_SHARE
+            return {"input_ids": ids_bt, "labels": ids_bt.masked_fill(shown, _IGNORED)}
+        case "classification":
+            labels_b = torch.randint(config.num_labels, (micro_batch,), generator=generator)
+            return {"input_ids": ids_bt, "labels": labels_b}
+    raise UnsupportedError(
+        f"task {spec.recipe['task']} is not known to this version of the probes"
+    )
+
+
+def target_len(spec: ModelSpec, seq_len: int) -> int:
+    """What a decoder is to say of `seq_len` tokens: as asked, or a quarter as many, about as in
+    the training of T5 (arXiv 1910.10683, section 3.1.4)."""
+    return int(spec.recipe["target_len"] or max(1, seq_len // 4))
+
+
+def loss(model: nn.Module, batch: Batch) -> Tensor:
+    mean: Tensor = model(**batch).loss
+    return mean
+
+
+def flops_per_sample(spec: ModelSpec, seq_len: int) -> float | None:
+    return None
+
+
+def optimizer(module: nn.Module) -> torch.optim.Optimizer | None:
+    return None
+
+
+def sizes(spec: ModelSpec, module: nn.Module) -> tuple[int, int]:
+    config = _config(spec).get_text_config()
+    outputs = config.num_labels if spec.recipe["task"] == "classification" else config.vocab_size
+    return int(config.hidden_size), int(outputs)
+
+
+def units(module: nn.Module) -> Iterator[nn.Module]:
+    """The blocks that the model itself wants whole, but for what shares a parameter with others:
+    a tied embedding belongs to no block."""
+    names = set(getattr(module, "_no_split_modules", None) or ())
+    shared = _shared(module)
+    found: set[nn.Module] = set()
+
+    def walk(parent: nn.Module) -> Iterator[nn.Module]:
+        for child in parent.children():
+            mine = {id(parameter) for parameter in child.parameters()}
+            if type(child).__name__ in names and mine and not mine & shared and child not in found:
+                found.add(child)
+                yield child
+            else:
+                yield from walk(child)
+
+    yield from walk(module)
+
+
+def draw(module: nn.Module, unit: nn.Module, *, within: bool = True) -> None:
+    """Have transformers draw the weights of `unit`, a part of `module`, and all `within` it."""
+    parts = _inside_out(unit) if within else [unit]
+    for part in parts:
+        module._initialize_weights(part)  # type: ignore[operator]
+        adapted: Any = part
+        if hasattr(part, "reset_lora_parameters"):
+            for name in adapted.lora_A:
+                adapted.reset_lora_parameters(name, True)
+
+
+def tie(module: nn.Module) -> None:
+    """Make again one parameter of those that are to be one."""
+    module.tie_weights()  # type: ignore[operator]
+
+
+@contextmanager
+def sharded(config: dict[str, Any]) -> Iterator[None]:
+    """A model that is made in it is sharded by DeepSpeed as it is made.
+
+    By transformers' own way: inside `deepspeed.zero.Init` it would draw weights of shards.
+    """
+    from transformers.integrations.deepspeed import HfDeepSpeedConfig
+
+    _kept.append(HfDeepSpeedConfig(config))  # type: ignore[no-untyped-call]
+    yield
+
+
+def is_block_weight(name: str) -> bool:
+    """Blocks are in lists, so their number is in the name."""
+    return re.search(r"\.\d+\.", name) is not None
+
+
+def _config(spec: ModelSpec) -> Any:
+    return _config_of(json.dumps(spec.recipe["config"], sort_keys=True), spec.recipe["code"])
+
+
+@cache
+def _config_of(text: str, code: str) -> Any:
+    from transformers import AutoConfig
+
+    body = json.loads(text)
+    try:
+        if code:
+            trusted = True  # or the recipe would not name its folder
+            config = AutoConfig.from_pretrained(code, trust_remote_code=trusted, **body)
+        else:
+            config = AutoConfig.for_model(**body)
+    except (ValueError, KeyError, TypeError) as error:
+        raise UnsupportedError(f"transformers: {_first_line(error)}") from error
+    config.use_cache = False  # what generation keeps
+    return config
+
+
+def _first_line(error: BaseException) -> str:
+    return (str(error).strip() or type(error).__name__).splitlines()[0]
+
+
+def _checkpoint(module: nn.Module) -> None:
+    if not getattr(module, "supports_gradient_checkpointing", False):
+        raise UnsupportedError(f"{type(module).__name__} has no activation checkpointing")
+    switch = getattr(module, "activation_checkpointing_enable", None)
+    if switch is not None:
+        switch(activation_checkpointing_kwargs={"use_reentrant": False})
+        return
+    old: Any = module
+    old.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+
+
+def _shared(module: nn.Module) -> set[int]:
+    """Parameters that several modules hold."""
+    seen: set[int] = set()
+    shared: set[int] = set()
+    for part in module.modules():
+        for parameter in part.parameters(recurse=False):
+            (shared if id(parameter) in seen else seen).add(id(parameter))
+    return shared
+
+
+def _inside_out(unit: nn.Module) -> Iterator[nn.Module]:
+    for child in unit.children():
+        yield from _inside_out(child)
+    yield unit

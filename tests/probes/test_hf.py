@@ -1,0 +1,124 @@
+"""Models of transformers on every engine: the right weights, the right numbers, no whole model."""
+
+from __future__ import annotations
+
+from functools import cache
+from pathlib import Path
+from tempfile import mkdtemp
+from typing import Any
+
+import pytest
+import torch
+
+from autotune.models.hf import TINY, ready
+from autotune.space.workload import Workload
+from probes.faults import UnsupportedError
+from probes.models import family
+from tests.support.jobs import Trained, train
+from tests.support.models import counted, uncounted
+
+pytest.importorskip("transformers")
+
+SMALL = [name for name in ready() if name.endswith(TINY)]
+FEW = ["llama-3-8b-tiny", "t5-small-tiny", "gemma-3-1b-tiny", "mamba2-tiny"]
+"""What differs most in how it is built: plain, encoder and decoder, windows, no attention."""
+
+
+@cache
+def workload(name: str) -> Workload:
+    whole = uncounted(name)
+    [depth] = whole_depth(whole)
+    return counted(name, (depth,), (32,))
+
+
+def whole_depth(of: Workload) -> tuple[int, ...]:
+    from autotune.models import FAMILIES
+
+    return FAMILIES["hf"].defaults(of.recipe, "cpu").depth
+
+
+def trained(name: str, engine: str, **how: Any) -> Trained:
+    of = workload(name)
+    [depth] = whole_depth(of)
+    folder = Path(mkdtemp()) / "job"
+    return train(folder, engine, workload=of, depth=depth, **how)
+
+
+@cache
+def reference(name: str) -> Trained:
+    return trained(name, "ddp", copy=True)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("engine", [("deepspeed", 0), ("deepspeed", 3), ("fsdp", 3)], ids=str)
+@pytest.mark.parametrize("name", FEW)
+def test_losses_agree_with_plain_data_parallelism(name: str, engine: tuple[str, int]) -> None:
+    plain = reference(name)
+    found = trained(name, engine[0], stage=engine[1], copy=True)
+    assert found.losses == pytest.approx(plain.losses, rel=1e-4)
+    assert found.parameters == plain.parameters
+    assert plain.losses[-1] < plain.losses[0]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("engine", ["deepspeed", "fsdp"])
+@pytest.mark.parametrize("name", FEW)
+def test_weights_are_drawn_as_in_a_model_that_is_made_whole(name: str, engine: str) -> None:
+    """However they are sharded as they are made."""
+    of = workload(name)
+    [depth] = whole_depth(of)
+    drawn = trained(name, engine, stage=3, statistics=True, steps=1).drawn
+    torch.manual_seed(0)
+    whole = family("hf").make(of.spec(depth, "none"))
+    assert drawn.keys() == {name for name, _ in whole.named_parameters()}
+    for parameter, weights in whole.named_parameters():
+        if weights.numel() < 1000:
+            continue  # few numbers say little of what they are drawn from
+        mean, deviation = float(weights.mean()), float(weights.std())
+        assert drawn[parameter][1] == pytest.approx(deviation, rel=0.15), parameter
+        assert drawn[parameter][0] == pytest.approx(mean, abs=0.15 * deviation + 1e-6), parameter
+
+
+@pytest.mark.parametrize("name", SMALL)
+def test_the_units_of_a_family_are_its_blocks_and_share_nothing(name: str) -> None:
+    of = workload(name)
+    [depth] = whole_depth(of)
+    made = family("hf")
+    module = made.make(of.spec(depth, "none"))
+    units = list(made.units(module))
+    assert len(units) in (depth, 2 * depth)
+    held = [id(p) for unit in units for p in unit.parameters()]
+    assert len(held) == len(set(held))
+
+
+@pytest.mark.parametrize("name", SMALL)
+def test_checkpointing_and_batches_of_every_family(name: str) -> None:
+    """The same loss with it, and nothing that is not used."""
+    of = workload(name)
+    [depth] = whole_depth(of)
+    made, losses = family("hf"), []
+    for checkpointing in ("none", "full"):
+        torch.manual_seed(3)
+        spec = of.spec(depth, checkpointing)
+        module = made.make(spec)
+        batch = made.batch(spec, 2, 32, torch.Generator().manual_seed(5))
+        loss = made.loss(module, batch)
+        loss.backward()  # type: ignore[no-untyped-call]
+        losses.append(float(loss.detach()))
+        unused = [n for n, p in module.named_parameters() if p.requires_grad and p.grad is None]
+        assert unused == []
+    assert losses[0] == pytest.approx(losses[1], rel=1e-5)
+
+
+def test_what_transformers_does_not_know_is_unsupported_in_its_words() -> None:
+    of = uncounted("llama-3-8b-tiny")
+    of.recipe["config"] = {"model_type": "no_such_model"}
+    with pytest.raises(UnsupportedError, match=r"transformers: .*no_such_model"):
+        family("hf").make(of.spec(2, "none"))
+
+
+def test_a_bf16_config_says_nothing_of_the_weights() -> None:
+    of = uncounted("llama-3-8b-tiny")
+    of.recipe["config"] = of.recipe["config"] | {"dtype": "bfloat16", "torch_dtype": "bfloat16"}
+    module = family("hf").make(of.spec(2, "none"))
+    assert {p.dtype for p in module.parameters()} == {torch.float32}

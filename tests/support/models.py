@@ -1,0 +1,40 @@
+"""Workloads of models that are counted, as a study would have them."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, replace
+
+from autotune.models import FAMILIES, family_name
+from autotune.models.counted import CountedShape
+from autotune.models.defaults import Asked
+from autotune.space.workload import Workload
+from autotune.wire.messages import Count
+from tests.support.records import WORKLOAD
+
+KNOWN = {"seq_len": 128, "dtype": "fp32", "device": "cpu"}
+
+
+def uncounted(model: str) -> Workload:
+    recipe = FAMILIES[family_name(model)].recipe(Asked(model=model))
+    recipe |= {key: value for key, value in KNOWN.items() if key in recipe}
+    return replace(WORKLOAD, model=model, recipe=recipe)
+
+
+def counted(
+    model: str, depths: tuple[int, ...], seq_lens: tuple[int, ...] = (64, 128)
+) -> Workload:
+    """With the counts of these depths, made in this process."""
+    from probes.count import count
+
+    whole = uncounted(model)
+    specs = [whole.spec(depth, "none") for depth in depths]
+    found = count(Count(models=specs, shallow=specs, seq_lens=list(seq_lens)))
+    assert not found.uncounted
+    shapes = [
+        CountedShape(
+            **asdict(each), depth=depth, seq_lens=list(seq_lens),
+            flops=[flops / n for flops, n in zip(of, seq_lens, strict=True)],
+        )
+        for depth, each, of in zip(depths, found.parameters, found.flops_per_sample, strict=True)
+    ]  # fmt: skip
+    return replace(whole, shapes=shapes, vocab_size=shapes[0].vocab_size)

@@ -1,0 +1,58 @@
+"""Models as a user would write them, for `--model factory:`."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+from torch.utils.checkpoint import checkpoint
+
+from autotune.factory import BuildSpec, Workload
+
+WIDTH = 32
+
+
+class Net(nn.Module):
+    def __init__(self, spec: BuildSpec) -> None:
+        super().__init__()
+        self.checkpointing = spec.checkpointing != "none"
+        self.blocks = nn.ModuleList(nn.Linear(WIDTH, WIDTH) for _ in range(spec.depth))
+        self.head = nn.Linear(WIDTH, 97)
+
+    def forward(self, x: Tensor) -> Tensor:
+        for block in self.blocks:
+            y = checkpoint(block, x, use_reentrant=False) if self.checkpointing else block(x)
+            x = x + functional.gelu(y)
+        scores: Tensor = self.head(x.mean(dim=1))
+        return scores
+
+
+def small(spec: BuildSpec) -> Workload:
+    return Workload(module=Net(spec), make_batch=batch, loss=loss)
+
+
+def batch(micro_batch: int, seq_len: int, generator: torch.Generator | None) -> dict[str, Tensor]:
+    x = torch.randn(micro_batch, seq_len, WIDTH, generator=generator)
+    return {"x": x, "label": torch.randint(97, (micro_batch,), generator=generator)}
+
+
+def loss(model: nn.Module, batch: dict[str, Tensor]) -> Tensor:
+    return functional.cross_entropy(model(batch["x"]).float(), batch["label"])
+
+
+def known(spec: BuildSpec) -> Workload:
+    """The same, with everything that may be left out."""
+    module = Net(spec)
+    return Workload(
+        module=module, make_batch=batch, loss=loss, blocks=list(module.blocks),
+        flops_per_token=lambda seq_len: 6.0 * 1000,
+        optimizer=lambda parameters: torch.optim.SGD(parameters, lr=0.1),
+    )  # fmt: skip
+
+
+def nothing(spec: BuildSpec) -> object:
+    return Net(spec)
+
+
+def broken(spec: BuildSpec) -> Workload:
+    raise RuntimeError("my own mistake")

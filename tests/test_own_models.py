@@ -1,0 +1,72 @@
+"""A model of the user's own, through the command line and real ranks."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.support.programs import ROOT
+
+OWN = ROOT / "tests" / "support" / "own.py"
+Ran = subprocess.CompletedProcess[str]
+
+
+def tune(folder: Path, *flags: str) -> Ran:
+    (folder / "mine.py").write_bytes(OWN.read_bytes())
+    command = [
+        sys.executable, "-m", "autotune", "--device", "cpu", "--budget", "40s", "--trials", "3",
+        "--finals", "1", "--micro-batch", "1,4", "--seq-len", "8", *flags,
+    ]  # fmt: skip
+    return subprocess.run(
+        command, cwd=folder, env=os.environ | {"PYTHONPATH": str(ROOT)}, capture_output=True,
+        text=True, check=False, timeout=120,
+    )  # fmt: skip
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("function", "flags"),
+    [
+        ("small", ["--depth", "2,3"]),
+        ("small", ["--world-size", "2", "--engine", "deepspeed", "--zero", "3"]),
+        ("known", ["--world-size", "2", "--engine", "fsdp", "--zero", "3"]),
+    ],
+)
+def test_a_function_in_the_working_directory_is_tuned(
+    tmp_path: Path, function: str, flags: list[str]
+) -> None:
+    ran = tune(tmp_path, "--model", f"factory:mine:{function}", *flags, "--out", "study")
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    best = json.loads((tmp_path / "study" / "best.json").read_text())
+    assert best["config"]["model"] == f"factory:mine:{function}"
+    if function == "known":
+        measured = best["measured"]
+        assert measured["model_flops_per_s"] == pytest.approx(6000 * measured["tokens_per_s"])
+
+
+@pytest.mark.parametrize(
+    ("model", "code", "what"),
+    [
+        ("factory:mine", 2, "write factory:package.module:function"),
+        ("factory:mine:", 2, "write factory:package.module:function"),
+        ("factory:nowhere:small", 2, "nowhere:small: No module named 'nowhere', looked for in"),
+        ("factory:mine:none", 2, "has no attribute 'none'"),
+        ("factory:mine:nothing", 2, "returned Net, and not an autotune.factory.Workload"),
+        ("factory:mine:broken", 5, "RuntimeError: my own mistake"),
+    ],
+)
+def test_what_cannot_be_made_is_said_once(
+    tmp_path: Path, model: str, code: int, what: str
+) -> None:
+    ran = tune(tmp_path, "--model", model, "--dry-run")
+    last = ran.stderr.strip().splitlines()[-1]
+    assert (ran.returncode, what in last) == (code, True), ran.stderr
+    assert last.startswith(f"autotune: --model {model}: ")
+    shown = ran.stderr.count("Traceback")
+    assert shown == (1 if code == 5 else 0)
+    assert ("raise RuntimeError" in ran.stderr) == (code == 5)
