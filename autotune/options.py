@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields, replace
 from decimal import Decimal
 from enum import Enum
 from functools import partial
@@ -21,7 +21,8 @@ from autotune import engines, samplers
 from autotune.engines import stages_of
 from autotune.errors import UsageError
 from autotune.models import family_name, gpt
-from autotune.models.defaults import Asked, Lora, parse_lora
+from autotune.models.defaults import Asked, GptTraits, Lora, Mlp, parse_lora
+from autotune.models.gpt import PRESETS
 from autotune.models.hf import TASKS
 from autotune.outcome import Objective
 from autotune.space.candidate import AXES, ZERO_STAGES, Checkpointing, Offload
@@ -114,6 +115,8 @@ _ENGINE, _read_engine = _word(engines.NAMES)
 _DTYPE, _read_dtype = _word(Dtype)
 _OPTIMIZER, _read_optimizer = _word(OptimizerName)
 _OBJECTIVE, _read_objective = _word(Objective)
+_MLP, _read_mlp = _word(Mlp)
+_PRESET, _read_preset = _word(tuple(PRESETS))
 _TASK, _read_task = _word(TASKS)
 _SAMPLER, _read_sampler = _word(tuple(samplers.SAMPLERS))
 _read_offloads = partial(parse_names, known=get_args(Offload))
@@ -124,6 +127,10 @@ _ON_CUDA, _ON_CPU = gpt.FAMILY.defaults({}, "cuda"), gpt.FAMILY.defaults({}, "cp
 
 def _list(values: tuple[int, ...]) -> str:
     return ",".join(map(str, values))
+
+
+_TRAITS = tuple(each.name for each in fields(GptTraits))
+"""Names of options that are traits of a gpt."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -176,6 +183,27 @@ class Options:
     trust_remote_code: bool = option(
         "--trust-remote-code", Topic.SPACE, _yes, None,
         "Run the code that a model's folder brings.", type=bool, silently="false")
+    preset: str | None = option(
+        "--preset", Topic.SPACE, _read_preset, None,
+        "Traits of a known gpt, where nothing else is said: nanochat has heads of 128, 65536"
+        " tokens, normed queries and keys, logits within 15, and Muon.", type=_PRESET)
+    aspect_ratio: int | None = option(
+        "--aspect-ratio", Topic.SPACE, parse_int, "N",
+        f"Channels of a gpt for each block (default: {GptTraits().aspect_ratio}).")
+    head_dim: int | None = option(
+        "--head-dim", Topic.SPACE, parse_int, "N",
+        f"Channels of a gpt's attention heads (default: {GptTraits().head_dim}).")
+    mlp: Mlp | None = option(
+        "--mlp", Topic.SPACE, _read_mlp, None,
+        f"A gpt's MLP: squared ReLU, or SwiGLU (default: {GptTraits().mlp}).", type=_MLP)
+    qk_norm: bool = option(
+        "--qk-norm", Topic.SPACE, _yes, None, "Norm a gpt's queries and keys.", type=bool,
+        silently="false")
+    tied: bool = option(
+        "--tied", Topic.SPACE, _yes, None, "Make a gpt's head of its embedding.", type=bool,
+        silently="false")
+    softcap: int | None = option(
+        "--softcap", Topic.SPACE, parse_int, "N", "Keep a gpt's logits within this of 0.")
     width: int | None = option(
         "--width", Topic.SPACE, parse_int, "N",
         f"Channels of a gpt, a multiple of {HEAD_DIM} (default: {gpt.FAMILY.width_rule}).")
@@ -258,18 +286,13 @@ class Options:
                 f"--sampler {self.sampler}: needs {missing}; pip install {missing}, or use"
                 f" --sampler {samplers.DEFAULT}"
             )
-        if self.family != "gpt":
-            for flag, given in [("--width", self.width), ("--vocab-size", self.vocab_size)]:
-                if given is not None:
-                    raise UsageError(f"{flag} {given}: {self.model} has its own; leave {flag} out")
+        self._check_gpt()
         if self.target_len is not None and self.target_len < 1:
             raise UsageError(f"--target-len {self.target_len}: must be at least 1")
         self._check_stages()
         for flag, value in [("--width", self.width), ("--vocab-size", self.vocab_size)]:
             if value is not None and value < 1:
                 raise UsageError(f"{flag} {value}: must be at least 1")
-        if self.width is not None:
-            gpt.FAMILY.check_width(self.width)
         if self.world_size is not None and self.world_size < 1:
             raise UsageError(f"--world-size {self.world_size}: must be at least 1")
         if self.finals < 1:
@@ -287,6 +310,18 @@ class Options:
         return family_name(self.model)
 
     @property
+    def gpt_traits(self) -> GptTraits:
+        """Those that were given, else the preset's, else what a gpt is like."""
+        given = {name: getattr(self, name) for name in _TRAITS}
+        said = {
+            name: value
+            for name, value in given.items()
+            if value is not None and value is not False
+        }
+        preset = PRESETS[self.preset].traits if self.preset else GptTraits()
+        return replace(preset, **said)
+
+    @property
     def asked_model(self) -> Asked:
         """What is said of the model, for its family."""
         return Asked(
@@ -295,7 +330,30 @@ class Options:
             target_len=self.target_len,
             trust_remote_code=self.trust_remote_code,
             lora=self.lora,
+            gpt=self.gpt_traits,
         )
+
+    def _check_gpt(self) -> None:
+        """That what is said of a gpt goes together, and is said of one."""
+        if self.family != "gpt":
+            for name in ("width", "vocab_size", "preset", *_TRAITS):
+                given = getattr(self, name)
+                if given is not None and given is not False:
+                    flag = FLAGS[name].name
+                    raise UsageError(f"{flag} {given}: {self.model} has its own; leave {flag} out")
+        if self.width is not None and self.aspect_ratio is not None:
+            raise UsageError(f"--aspect-ratio {self.aspect_ratio}: --width says it already")
+        traits = self.gpt_traits
+        for flag, value in [
+            ("--aspect-ratio", traits.aspect_ratio), ("--head-dim", traits.head_dim),
+            ("--softcap", traits.softcap),
+        ]:  # fmt: skip
+            if value is not None and value < 1:
+                raise UsageError(f"{flag} {value}: must be at least 1")
+        if traits.head_dim % 2:
+            raise UsageError(f"--head-dim {traits.head_dim}: must be even, for rotary positions")
+        if self.width is not None:
+            gpt.FAMILY.check_width(self.width, traits.head_dim)
 
     def _check_stages(self) -> None:
         """That engine, stages and offloads go together, as far as that can be told from them."""

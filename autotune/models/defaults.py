@@ -4,8 +4,13 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from typing import Literal
 
 from autotune.errors import UsageError
+from autotune.wire.recipe import HEAD_DIM
+
+Mlp = Literal["relu2", "swiglu"]
+"""Squared ReLU (arXiv 2109.08668) in 4 x width, or SwiGLU (arXiv 2002.05202) in 8/3 x width."""
 
 
 @dataclass(frozen=True)
@@ -28,6 +33,24 @@ class Asked:
     target_len: int | None = None
     trust_remote_code: bool = False
     lora: Lora | None = None
+    gpt: GptTraits | None = None
+    """Where anything was said of it."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class GptTraits:
+    """What a gpt may be like."""
+
+    aspect_ratio: int = 64
+    """Channels for each block, where no width is given."""
+    head_dim: int = HEAD_DIM
+    mlp: Mlp = "relu2"
+    qk_norm: bool = False
+    """Queries and keys are normed, without weights (arXiv 2010.04245)."""
+    tied: bool = False
+    """Embedding and head are one matrix."""
+    softcap: int | None = None
+    """Logits are kept within this of 0 by a tanh (Gemma 2, arXiv 2408.00118, section 2)."""
 
 
 @dataclass(frozen=True)

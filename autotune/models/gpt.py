@@ -1,14 +1,14 @@
-"""The `gpt` family: a decoder with rotary positions, RMSNorm and an untied head."""
+"""The `gpt` family: a decoder with rotary positions and RMSNorm."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import asdict, dataclass, field
+from typing import Any, Literal
 
 from autotune.errors import UsageError
-from autotune.models.defaults import Asked, Defaults
-from autotune.wire.recipe import HEAD_DIM
+from autotune.models.defaults import Asked, Defaults, GptTraits
+from autotune.wire.recipe import HEAD_DIM, mlp_width
 
 BLOCK_FLOATS = 23
 """Floats a token and channel that a block keeps for its backward pass (probes/models/gpt.py)."""
@@ -28,11 +28,17 @@ _DEFAULTS = {
 
 @dataclass(frozen=True)
 class GptShape:
-    """Dimensions of one model: `depth` blocks of `width` channels, in heads of `HEAD_DIM`."""
+    """Dimensions of one model: `depth` blocks of `width` channels."""
 
     depth: int
     width: int
     vocab_size: int
+    traits: GptTraits = field(default_factory=GptTraits)
+
+    @property
+    def hidden(self) -> int:
+        """Channels within a block's MLP."""
+        return mlp_width(self.width, self.traits.mlp)
 
     @property
     def block_matrices(self) -> int:
@@ -40,22 +46,20 @@ class GptShape:
 
     @property
     def largest_block(self) -> int:
-        """12·d²: all blocks are alike."""
-        return 12 * self.width**2
+        """Attention has 4·d², the MLP two matrices or SwiGLU's three; all blocks are alike."""
+        matrices = 3 if self.traits.mlp == "swiglu" else 2
+        return 4 * self.width**2 + matrices * self.width * self.hidden
 
     @property
     def matmul_parameters(self) -> int:
-        """Parameters that multiply activations: the blocks' matrices and the untied head."""
+        """Parameters that multiply activations: the blocks' matrices and the head."""
         return self.block_matrices + self.vocab_size * self.width
 
     @property
     def parameters(self) -> int:
-        """All parameters: also the embedding, two norms a block and the last norm."""
-        return (
-            self.matmul_parameters
-            + self.vocab_size * self.width
-            + (2 * self.depth + 1) * self.width
-        )
+        """All parameters: also an untied embedding, two norms a block and the last norm."""
+        embedding = 0 if self.traits.tied else self.vocab_size * self.width
+        return self.matmul_parameters + embedding + (2 * self.depth + 1) * self.width
 
     @property
     def trainable(self) -> int:
@@ -81,29 +85,54 @@ class GptShape:
         return float(LOGIT_BYTES * self.vocab_size)
 
 
+@dataclass(frozen=True)
+class Preset:
+    """A known model's traits, and what else it is trained with."""
+
+    traits: GptTraits
+    vocab_size: int
+    optimizer: Literal["adamw", "muon"]
+
+
+PRESETS = {
+    "nanochat": Preset(GptTraits(head_dim=128, qk_norm=True, softcap=15), 65536, "muon"),
+}
+"""nanochat: its gpt.py and base_train.py (github.com/karpathy/nanochat), of late 2025."""
+
+
 class Gpt:
     """The family: the width follows from the depth unless it is given."""
 
     counted = False
-    width_rule = f"{HEAD_DIM} x depth"
+    width_rule = f"{GptTraits().aspect_ratio} x depth"
 
     def recipe(self, asked: Asked) -> dict[str, Any]:
+        """Its traits, where any of them is not what it is without a word."""
         asked_of_hf = {
             "--task": asked.task, "--target-len": asked.target_len, "--lora": asked.lora,
         }  # fmt: skip
         for flag, given in asked_of_hf.items():
             if given is not None:
                 raise UsageError(f"{flag} {given}: gpt has none; leave it out")
-        return {}
+        return {} if asked.gpt in (None, GptTraits()) else asdict(asked.gpt or GptTraits())
 
-    def shape(self, depth: int, width: int | None, vocab_size: int) -> GptShape:
-        return GptShape(depth, width or HEAD_DIM * depth, vocab_size)
+    def shape(
+        self,
+        depth: int,
+        width: int | None,
+        vocab_size: int,
+        recipe: Mapping[str, Any] | None = None,
+    ) -> GptShape:
+        traits = GptTraits(**recipe or {})
+        heads = -(-traits.aspect_ratio * depth // traits.head_dim)  # rounded up
+        return GptShape(depth, width or heads * traits.head_dim, vocab_size, traits)
 
-    def check_width(self, width: int) -> None:
-        if width % HEAD_DIM:
+    def check_width(self, width: int, head_dim: int = HEAD_DIM) -> None:
+        """Raises `UsageError` where no model is that wide."""
+        if width % head_dim:
             raise UsageError(
-                f"--width {width}: must be a multiple of {HEAD_DIM}, the size of an attention"
-                f" head, e.g. {max(HEAD_DIM, round(width / HEAD_DIM) * HEAD_DIM)}"
+                f"--width {width}: must be a multiple of {head_dim}, the size of an attention"
+                f" head, e.g. {max(head_dim, round(width / head_dim) * head_dim)}"
             )
 
     def defaults(self, recipe: Mapping[str, Any], device_kind: str) -> Defaults:

@@ -87,7 +87,7 @@ class Workload:
         """The model's dimensions and counts at `depth`."""
         if self.shapes:
             return next(shape for shape in self.shapes if shape.depth == depth)
-        return gpt.FAMILY.shape(depth, self.width, self.vocab_size)
+        return gpt.FAMILY.shape(depth, self.width, self.vocab_size, self.recipe)
 
     @property
     def shallow_depths(self) -> tuple[int, int]:

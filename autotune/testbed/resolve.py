@@ -57,8 +57,9 @@ def resolve(
     world_size, world_why = _world_size(options, device, cores)
     capacity_bytes, capacity_why = _capacity(options, device, world_size)
     dtype, _ = _dtype(options, device)
-    vocab_size = options.vocab_size or defaults.vocab_size
-    optimizer = options.optimizer or "adamw"
+    preset = gpt.PRESETS[options.preset] if options.preset else None
+    vocab_size = options.vocab_size or (preset.vocab_size if preset else defaults.vocab_size)
+    optimizer = options.optimizer or (preset.optimizer if preset else "adamw")
     known_now = {"seq_len": max(seq_lens), "dtype": dtype, "device": device.kind}
     recipe = recipe | {name: value for name, value in known_now.items() if name in recipe}
     workload = Workload(
@@ -175,18 +176,26 @@ def _shared(options: Options, workload: Workload, device: Device) -> list[Fixed]
             *_task(options, workload),
         ]  # fmt: skip
     else:
-        width_rule = gpt.FAMILY.width_rule
+        width_rule = f"{options.gpt_traits.aspect_ratio} x depth"
         width_why = "--width" if options.width else f"{width_rule}, the gpt family's rule"
         vocabulary_why = _why(options.vocab_size, "--vocab-size", device.kind)
+        if options.preset and not options.vocab_size:
+            vocabulary_why = "--preset"
         sizes = [
             Fixed("width", str(options.width or width_rule), width_why),
             Fixed("vocab_size", str(workload.vocab_size), vocabulary_why),
-        ]
+            *(Fixed(name, str(value), "--preset" if options.preset else "as asked")
+              for name, value in workload.recipe.items() if name != "aspect_ratio"),
+        ]  # fmt: skip
     return [
         Fixed("model", options.model, "--model"),
         *sizes,
         Fixed("dtype", *_dtype(options, device)),
-        Fixed("optimizer", workload.optimizer, "--optimizer"),
+        Fixed(
+            "optimizer",
+            workload.optimizer,
+            "--preset" if options.preset and not options.optimizer else "--optimizer",
+        ),
         Fixed("device", device.infos[0].name, device.why),
     ]
 

@@ -6,3 +6,9 @@ LEARNING_RATE = 3e-4
 MUON_LEARNING_RATE = 2e-3
 HEAD_DIM = 64
 """Channels of an attention head of the `gpt` family."""
+
+
+def mlp_width(width: int, mlp: str) -> int:
+    """Channels within an MLP: SwiGLU's three matrices have about as many parameters as two of
+    4 x width."""
+    return 4 * width if mlp == "relu2" else -(-8 * width // (3 * HEAD_DIM)) * HEAD_DIM

@@ -1,6 +1,6 @@
-"""A GPT: rotary positions, RMSNorm, SDPA, an untied head. Shape suffixes as in the names below.
+"""A GPT: rotary positions, RMSNorm, SDPA. Shape suffixes as in the names below.
 
-B: samples, T: seq_len, D: width, H: heads, K: channels of a head (64), V: vocab_size.
+B: samples, T: seq_len, D: width, H: heads, K: channels of a head, V: vocab_size, M: of the MLP.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from autotune.wire.messages import ModelSpec
-from autotune.wire.recipe import HEAD_DIM
+from autotune.wire.recipe import HEAD_DIM, mlp_width
 from probes.models import Batch
 
 on_meta = True
@@ -55,8 +55,12 @@ def sizes(spec: ModelSpec, module: nn.Module) -> tuple[int, int]:
 
 
 def units(module: nn.Module) -> Iterator[nn.Module]:
+    """Blocks, embedding, norm and head; a head that is the embedding is neither's."""
+    assert isinstance(module, Gpt)
+    shared = (module.embedding, module.head) if module.tied else ()
     for child in module.children():
-        yield from child if isinstance(child, nn.ModuleList) else [child]
+        if child not in shared:
+            yield from child if isinstance(child, nn.ModuleList) else [child]
 
 
 def draw(module: nn.Module, unit: nn.Module, *, within: bool = True) -> None:
@@ -67,7 +71,8 @@ def draw(module: nn.Module, unit: nn.Module, *, within: bool = True) -> None:
 
 
 def tie(module: nn.Module) -> None:
-    """Nothing is."""
+    assert isinstance(module, Gpt)
+    module.tie_weights()
 
 
 def sharded(config: dict[str, Any]) -> AbstractContextManager[Any]:
@@ -99,26 +104,56 @@ class Embedding(nn.Embedding):
         nn.init.normal_(self.weight, std=0.02)
 
 
-class Block(nn.Module):
-    """Attention and MLP, each behind an RMSNorm: 12·D² + 2·D parameters."""
+class Mlp(nn.Module):
+    """Squared ReLU in 4 x width."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
+        self.up = Linear(width, mlp_width(width, "relu2"))
+        self.down = Linear(mlp_width(width, "relu2"), width)
+
+    def forward(self, x_btd: Tensor) -> Tensor:
+        y_btd: Tensor = self.down(F.relu(self.up(x_btd)).square())
+        return y_btd
+
+
+class SwiGlu(nn.Module):
+    """A gated MLP of about as many parameters."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.gate = Linear(width, mlp_width(width, "swiglu"))
+        self.up = Linear(width, mlp_width(width, "swiglu"))
+        self.down = Linear(mlp_width(width, "swiglu"), width)
+
+    def forward(self, x_btd: Tensor) -> Tensor:
+        y_btd: Tensor = self.down(F.silu(self.gate(x_btd)) * self.up(x_btd))
+        return y_btd
+
+
+class Block(nn.Module):
+    """Attention and MLP, each behind an RMSNorm."""
+
+    def __init__(self, width: int, recipe: dict[str, Any]) -> None:
+        super().__init__()
+        self.head_dim = recipe.get("head_dim", HEAD_DIM)
+        self.qk_norm = recipe.get("qk_norm", False)
         self.attention_norm = nn.RMSNorm(width)
         self.qkv = Linear(width, 3 * width)
         self.out = Linear(width, width)
         self.mlp_norm = nn.RMSNorm(width)
-        self.up = Linear(width, 4 * width)
-        self.down = Linear(4 * width, width)
+        self.mlp = SwiGlu(width) if recipe.get("mlp") == "swiglu" else Mlp(width)
 
     def forward(self, x_btd: Tensor, cos_tk: Tensor, sin_tk: Tensor) -> Tensor:
         b, t, d = x_btd.shape
-        qkv = self.qkv(self.attention_norm(x_btd)).view(b, t, 3, d // HEAD_DIM, HEAD_DIM)
+        qkv = self.qkv(self.attention_norm(x_btd)).view(b, t, 3, d // self.head_dim, self.head_dim)
         q_bhtk, k_bhtk, v_bhtk = qkv.permute(2, 0, 3, 1, 4)
         q_bhtk, k_bhtk = _rotate(q_bhtk, cos_tk, sin_tk), _rotate(k_bhtk, cos_tk, sin_tk)
+        if self.qk_norm:
+            q_bhtk, k_bhtk = (F.rms_norm(x, (self.head_dim,)) for x in (q_bhtk, k_bhtk))
         y_bhtk = F.scaled_dot_product_attention(q_bhtk, k_bhtk, v_bhtk, is_causal=True)
         x_btd = x_btd + self.out(y_bhtk.transpose(1, 2).reshape(b, t, d))
-        y_btd: Tensor = self.down(F.relu(self.up(self.mlp_norm(x_btd))).square())
+        y_btd: Tensor = self.mlp(self.mlp_norm(x_btd))
         return x_btd + y_btd
 
 
@@ -127,30 +162,42 @@ class Gpt(nn.Module):
 
     def __init__(self, spec: ModelSpec) -> None:
         super().__init__()
+        recipe = spec.recipe
         self.checkpointing = spec.checkpointing == "full"
+        self.head_dim = recipe.get("head_dim", HEAD_DIM)
+        self.softcap = recipe.get("softcap")
+        self.tied = recipe.get("tied", False)
         self.embedding = Embedding(spec.vocab_size, spec.width)
-        self.blocks = nn.ModuleList(Block(spec.width) for _ in range(spec.depth))
+        self.blocks = nn.ModuleList(Block(spec.width, recipe) for _ in range(spec.depth))
         self.norm = nn.RMSNorm(spec.width)
         self.head = Linear(spec.width, spec.vocab_size)
+        self.tie_weights()
+
+    def tie_weights(self) -> None:
+        """Make one matrix of embedding and head, where they are to be one."""
+        if self.tied:
+            self.head.weight = self.embedding.weight
 
     def forward(self, ids_bt: Tensor, targets_bt: Tensor) -> Tensor:
         """Mean cross-entropy; `ids_bt` and `targets_bt` are int64 of shape (B, T)."""
         x_btd = self.embedding(ids_bt)
-        cos_tk, sin_tk = _rotary(ids_bt.shape[1], x_btd.device)
+        cos_tk, sin_tk = _rotary(ids_bt.shape[1], self.head_dim, x_btd.device)
         for block in self.blocks:
             if self.checkpointing:
                 x_btd = checkpoint(block, x_btd, cos_tk, sin_tk, use_reentrant=False)
             else:
                 x_btd = block(x_btd, cos_tk, sin_tk)
-        logits_btv = self.head(self.norm(x_btd))
-        return F.cross_entropy(logits_btv.flatten(0, 1).float(), targets_bt.flatten())
+        logits_btv = self.head(self.norm(x_btd)).float()
+        if self.softcap is not None:
+            logits_btv = self.softcap * torch.tanh(logits_btv / self.softcap)
+        return F.cross_entropy(logits_btv.flatten(0, 1), targets_bt.flatten())
 
 
-def _rotary(seq_len: int, device: torch.device) -> tuple[Tensor, Tensor]:
+def _rotary(seq_len: int, head_dim: int, device: torch.device) -> tuple[Tensor, Tensor]:
     """Cosine and sine of the positions' angles, each (T, K/2). Source: arXiv 2104.09864."""
-    steps_k = torch.arange(0, HEAD_DIM, 2, device=device, dtype=torch.float32)
+    steps_k = torch.arange(0, head_dim, 2, device=device, dtype=torch.float32)
     angles_tk = torch.outer(
-        torch.arange(seq_len, device=device, dtype=torch.float32), 10000.0 ** (-steps_k / HEAD_DIM)
+        torch.arange(seq_len, device=device, dtype=torch.float32), 10000.0 ** (-steps_k / head_dim)
     )
     return angles_tk.cos(), angles_tk.sin()
 

@@ -2,10 +2,21 @@
 
 from __future__ import annotations
 
-import pytest
+from dataclasses import replace
 
+import pytest
+import torch
+
+from autotune.errors import UsageError
 from autotune.models import gpt as counts
+from autotune.models.defaults import Asked, GptTraits
 from autotune.models.gpt import GptShape
+from autotune.options import Options
+from autotune.space.workload import Workload
+from autotune.wire.messages import Count
+from probes.count import count
+from probes.models import family
+from tests.support.records import WORKLOAD
 
 
 def test_width_is_64_times_depth_unless_it_is_given() -> None:
@@ -39,3 +50,58 @@ def test_flops_per_token_grow_with_the_length_by_attention_alone() -> None:
     shape = GptShape(4, 256, 4096)
     grown = shape.flops_per_token(2048) - shape.flops_per_token(1024)
     assert grown == 12 * 4 * 256 * 1024
+
+
+TRAITS = GptTraits(aspect_ratio=48, head_dim=32, mlp="swiglu", qk_norm=True, tied=True, softcap=9)
+
+
+def workload(traits: GptTraits) -> Workload:
+    recipe = counts.FAMILY.recipe(Asked(model="gpt", gpt=traits))
+    return replace(WORKLOAD, vocab_size=97, recipe=recipe)
+
+
+@pytest.mark.parametrize(
+    "traits",
+    [TRAITS, GptTraits(mlp="swiglu"), GptTraits(tied=True), GptTraits(head_dim=128), GptTraits()],
+)
+def test_a_closed_form_is_what_is_counted_whatever_the_traits(traits: GptTraits) -> None:
+    of = workload(traits)
+    spec, shape = of.spec(3, "none"), of.shape(3)
+    found = count(Count(models=[spec], shallow=[spec], seq_lens=[16]))
+    [parameters] = found.parameters
+    assert parameters.parameters == shape.parameters
+    assert parameters.block_matrices == shape.block_matrices
+    assert parameters.largest_block == shape.largest_block
+    assert found.flops_per_sample == [[16 * shape.flops_per_token(16)]]
+
+
+def test_the_width_follows_from_the_depth_in_whole_heads() -> None:
+    assert workload(TRAITS).shape(3).width == 160  # 144 in heads of 32
+    assert workload(GptTraits(aspect_ratio=64, head_dim=128)).shape(3).width == 256
+
+
+def test_each_trait_does_something() -> None:
+    torch.manual_seed(0)
+    plain = family("gpt").make(workload(GptTraits()).spec(1, "none"))
+    batch = family("gpt").batch(workload(GptTraits()).spec(1, "none"), 2, 8, None)
+    with torch.no_grad():
+        for parameter in plain.parameters():
+            parameter.mul_(20)  # so that logits reach the cap
+    for traits in (GptTraits(qk_norm=True), GptTraits(softcap=1), GptTraits(head_dim=32)):
+        other = family("gpt").make(workload(traits).spec(1, "none"))
+        other.load_state_dict(plain.state_dict())
+        loss, same = (family("gpt").loss(m, batch) for m in (other, plain))
+        assert abs(float(loss - same)) > 1e-3, traits
+    tied = family("gpt").make(workload(GptTraits(tied=True)).spec(1, "none"))
+    assert tied.get_parameter("head.weight") is tied.get_parameter("embedding.weight")
+
+
+def test_what_is_said_goes_before_the_preset() -> None:
+    asked = Options.from_texts({"preset": "nanochat", "head_dim": "64", "softcap": "30"})
+    assert asked.gpt_traits == GptTraits(head_dim=64, qk_norm=True, softcap=30)
+    assert asked.asked_model.gpt == asked.gpt_traits
+    for wrong in ({"head_dim": "0"}, {"head_dim": "33"}, {"softcap": "0"}, {"aspect_ratio": "0"},
+                  {"width": "128", "aspect_ratio": "32"}, {"model": "gpt2", "tied": "true"},
+                  {"model": "gpt2", "preset": "nanochat"}):  # fmt: skip
+        with pytest.raises(UsageError):
+            Options.from_texts(wrong)

@@ -10,7 +10,10 @@ from typing import Any
 import pytest
 import torch
 
+from autotune.engines import ENGINES
+from autotune.models.defaults import Lora
 from autotune.models.hf import TINY, ready
+from autotune.space.candidate import Candidate
 from autotune.space.workload import Workload
 from probes.faults import UnsupportedError
 from probes.models import family
@@ -37,8 +40,8 @@ def whole_depth(of: Workload) -> tuple[int, ...]:
     return FAMILIES["hf"].defaults(of.recipe, "cpu").depth
 
 
-def trained(name: str, engine: str, **how: Any) -> Trained:
-    of = workload(name)
+def trained(name: str, engine: str, of: Workload | None = None, **how: Any) -> Trained:
+    of = of or workload(name)
     [depth] = whole_depth(of)
     folder = Path(mkdtemp()) / "job"
     return train(folder, engine, workload=of, depth=depth, **how)
@@ -122,3 +125,37 @@ def test_a_bf16_config_says_nothing_of_the_weights() -> None:
     of.recipe["config"] = of.recipe["config"] | {"dtype": "bfloat16", "torch_dtype": "bfloat16"}
     module = family("hf").make(of.spec(2, "none"))
     assert {p.dtype for p in module.parameters()} == {torch.float32}
+
+
+@cache
+def adapted() -> Workload:
+    return counted("llama-3-8b-tiny", (2,), (32,), Lora(8))
+
+
+def test_adapters_are_what_is_trained_and_what_counts() -> None:
+    plain, lora = workload("llama-3-8b-tiny").shape(2), adapted().shape(2)
+    assert plain.trainable == plain.parameters
+    # Two matrices of rank 8 at each of 7 linear modules of a block.
+    widths = [(128, 128), (128, 64), (128, 64), (128, 128), (128, 256), (128, 256), (256, 128)]
+    assert lora.trainable == 2 * sum(8 * (a + b) for a, b in widths)
+    assert lora.parameters == plain.parameters + lora.trainable
+    assert lora.flops_per_token(32) < plain.flops_per_token(32)
+    of = Candidate(depth=2, seq_len=32, micro_batch=1)
+    ddp = ENGINES["ddp"]
+    assert ddp.state(adapted(), of).optimizer == 8 * lora.trainable
+    assert ddp.state(adapted(), of).weights == 4 * lora.parameters
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("engine", [("deepspeed", 2), ("deepspeed", 3), ("fsdp", 3)], ids=str)
+def test_adapters_train_alike_on_every_engine(engine: tuple[str, int]) -> None:
+    plain = trained("llama-3-8b-tiny", "ddp", adapted(), copy=True)
+    found = trained("llama-3-8b-tiny", engine[0], adapted(), stage=engine[1], copy=True)
+    assert found.losses == pytest.approx(plain.losses, rel=1e-4)
+    assert plain.losses[-1] < plain.losses[0]
+
+
+def test_adapters_for_what_is_not_there_are_unsupported() -> None:
+    of = uncounted("llama-3-8b-tiny", Lora(8, ("no_such_module",)))
+    with pytest.raises(UnsupportedError, match=r"peft: .*no_such_module"):
+        family("hf").make(of.spec(2, "none"))

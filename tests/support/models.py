@@ -6,7 +6,7 @@ from dataclasses import asdict, replace
 
 from autotune.models import FAMILIES, family_name
 from autotune.models.counted import CountedShape
-from autotune.models.defaults import Asked
+from autotune.models.defaults import Asked, Lora
 from autotune.space.workload import Workload
 from autotune.wire.messages import Count
 from tests.support.records import WORKLOAD
@@ -14,19 +14,22 @@ from tests.support.records import WORKLOAD
 KNOWN = {"seq_len": 128, "dtype": "fp32", "device": "cpu"}
 
 
-def uncounted(model: str) -> Workload:
-    recipe = FAMILIES[family_name(model)].recipe(Asked(model=model))
+def uncounted(model: str, lora: Lora | None = None) -> Workload:
+    recipe = FAMILIES[family_name(model)].recipe(Asked(model=model, lora=lora))
     recipe |= {key: value for key, value in KNOWN.items() if key in recipe}
     return replace(WORKLOAD, model=model, recipe=recipe)
 
 
 def counted(
-    model: str, depths: tuple[int, ...], seq_lens: tuple[int, ...] = (64, 128)
+    model: str,
+    depths: tuple[int, ...],
+    seq_lens: tuple[int, ...] = (64, 128),
+    lora: Lora | None = None,
 ) -> Workload:
     """With the counts of these depths, made in this process."""
     from probes.count import count
 
-    whole = uncounted(model)
+    whole = uncounted(model, lora)
     specs = [whole.spec(depth, "none") for depth in depths]
     found = count(Count(models=specs, shallow=specs, seq_lens=list(seq_lens)))
     assert not found.uncounted

@@ -104,6 +104,25 @@ MESSAGES: list[wire.Message] = [
         gradients_stay=False,
     ),
     DESCRIBED,
+    wire.Count(
+        models=[replace(MODEL, name="hf", recipe={"config": {"model_type": "t5", "n": [1]}})],
+        shallow=[MODEL],
+        seq_lens=[64],
+    ),
+    wire.Counted(
+        parameters=[
+            wire.Parameters(
+                width=64,
+                vocab_size=256,
+                parameters=10,
+                trainable=2,
+                block_matrices=8,
+                largest_block=4,
+            )
+        ],
+        flops_per_sample=[[1.5]],
+        uncounted="RuntimeError: it has no fake kernel",
+    ),
     wire.Fork(
         dial=wire.Dial(host="127.0.0.1", port=40000, key="00ff", rank=0, child=True),
         log="group001-rank0.log",
