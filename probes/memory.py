@@ -13,7 +13,8 @@ import ctypes
 import gc
 import math
 import resource
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Protocol
 
@@ -24,6 +25,7 @@ from autotune.wire.messages import Peaks
 from probes.faults import UnsupportedError
 
 _PINNED_TRIAL_BYTES = 2**23
+_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # malloc.h
 FOREIGN_SHARE = 0.01
 """Of the capacity: a change of memory that counts as somebody else's."""
 CUDA_GUARD = 0.97
@@ -248,3 +250,23 @@ def status_bytes(field: str) -> int:
         if line.startswith(field + ":"):
             return int(line.split()[1]) * 1024
     raise KeyError(field)
+
+
+@contextmanager
+def given_back() -> Iterator[None]:
+    """Whole tensors that are freed at once, as shards are made of them, leave the process.
+
+    glibc would keep them for later. What it takes from the system afresh starts at 128 KiB, and
+    grows to 32 MiB with what is freed (mallopt(3), M_MMAP_THRESHOLD); a fixed value ends that, so
+    it is set to where it would have grown to.
+    """
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)  # not in every C library
+    if mallopt is None:
+        yield
+        return
+    mallopt(_M_MMAP_THRESHOLD, 64 * 2**10)
+    try:
+        yield
+    finally:
+        mallopt(_M_MMAP_THRESHOLD, 32 * 2**20)
+        mallopt(_M_TRIM_THRESHOLD, 64 * 2**20)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import deepspeed
@@ -13,6 +13,7 @@ from deepspeed.accelerator import get_accelerator
 from torch import Tensor
 
 from autotune.wire.messages import Start
+from probes import memory
 from probes.engines import count, is_muon
 from probes.faults import UnsupportedError
 from probes.models import Batch, Family, family
@@ -105,7 +106,10 @@ def _placed(start: Start, world: World, family: Family) -> Iterator[None]:
     before = torch.get_default_dtype()
     torch.set_default_dtype(_DTYPES[start.dtype])
     try:
-        with family.sharded(start.engine_config) if sharded else torch.device(world.device):
+        with (
+            family.sharded(start.engine_config) if sharded else torch.device(world.device),
+            memory.given_back() if sharded and world.device.type == "cpu" else nullcontext(),
+        ):
             yield
     finally:
         torch.set_default_dtype(before)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict, replace
 from functools import cache
 from pathlib import Path
 from tempfile import mkdtemp
@@ -11,10 +12,13 @@ import pytest
 import torch
 
 from autotune.engines import ENGINES
+from autotune.models.counted import CountedShape
 from autotune.models.defaults import Lora
 from autotune.models.hf import TINY, ready
 from autotune.space.candidate import Candidate
 from autotune.space.workload import Workload
+from autotune.wire.messages import Count
+from probes.count import count
 from probes.faults import UnsupportedError
 from probes.models import family
 from tests.support.jobs import Trained, train
@@ -80,6 +84,36 @@ def test_weights_are_drawn_as_in_a_model_that_is_made_whole(name: str, engine: s
         mean, deviation = float(weights.mean()), float(weights.std())
         assert drawn[parameter][1] == pytest.approx(deviation, rel=0.15), parameter
         assert drawn[parameter][0] == pytest.approx(mean, abs=0.15 * deviation + 1e-6), parameter
+
+
+def large() -> Workload:
+    """Of 100 M parameters, of which there is enough to weigh."""
+    whole = uncounted("llama-3-8b-tiny")
+    whole.recipe["config"] |= {
+        "hidden_size": 768, "intermediate_size": 2048, "num_attention_heads": 12,
+        "num_key_value_heads": 4, "vocab_size": 4096,
+    }  # fmt: skip
+    found = count(Count(models=[whole.spec(16, "none")], shallow=[], seq_lens=[]))
+    [counted_once] = found.parameters
+    shape = CountedShape(**asdict(counted_once), depth=16, seq_lens=[32], flops=[1.0])
+    return replace(whole, shapes=[shape], vocab_size=shape.vocab_size)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("engine", ["deepspeed", "fsdp"])
+def test_a_model_that_is_sharded_is_whole_nowhere(engine: str) -> None:
+    def made(stage: int, of: Workload, depth: int) -> int:
+        name = engine if stage else "ddp"
+        how: dict[str, Any] = {"workload": of, "depth": depth, "steps": 1}
+        job = train(Path(mkdtemp()) / "job", name, stage=stage, **how)
+        # FSDP's module is made on the meta device, and filled as it is sharded.
+        return job.building_bytes if engine == "fsdp" and stage else job.model_bytes
+
+    of, small = large(), workload("llama-3-8b-tiny")
+    assert of.shape(16).parameters > 100e6
+    whole = made(0, of, 16) - made(0, small, 2)
+    assert whole > 0.9 * 4 * of.shape(16).parameters
+    assert made(3, of, 16) - made(3, small, 2) < 0.85 * whole
 
 
 @pytest.mark.parametrize("name", SMALL)
