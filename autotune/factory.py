@@ -59,9 +59,13 @@ class Workload:
     module's lists."""
 
     def __post_init__(self) -> None:
-        for name in ("make_batch", "loss"):
-            if not callable(getattr(self, name)):
-                raise TypeError(f"Workload.{name} is no function: {getattr(self, name)!r:.80}")
+        if not callable(getattr(self.module, "named_parameters", None)):
+            raise TypeError(f"Workload.module is no torch module: {self.module!r:.80}")
+        for name in ("make_batch", "loss", "flops_per_token", "optimizer"):
+            given = getattr(self, name)
+            needed = name in ("make_batch", "loss")
+            if not callable(given) and (needed or given is not None):
+                raise TypeError(f"Workload.{name} is no function: {given!r:.80}")
 
 
 Factory = Callable[[BuildSpec], Workload]

@@ -23,7 +23,7 @@ from autotune.errors import UsageError
 from autotune.models import family_name, gpt
 from autotune.models.defaults import Asked, GptTraits, Lora, Mlp, parse_lora
 from autotune.models.gpt import PRESETS
-from autotune.models.hf import TASKS
+from autotune.models.hf import TASKS, kept
 from autotune.outcome import Objective
 from autotune.space.candidate import AXES, ZERO_STAGES, Checkpointing, Offload
 from autotune.space.workload import Dtype, GlobalBatch, OptimizerName, parse_global_batch
@@ -166,8 +166,8 @@ class Options:
     model: str = option(
         "--model", Topic.SPACE, _as_it_is, "NAME",
         f"gpt, a decoder with rotary embeddings, RMSNorm and heads of {HEAD_DIM}; hf:PATH, the"
-        " folder or file of a config of transformers; or one that is kept here, e.g. llama-3-8b or"
-        " llama-3-8b-tiny.", default="gpt")
+        " folder or file of a config of transformers; factory:MODULE:FUNCTION, your own; or one"
+        f" that is kept here: {', '.join(kept())}, each also with -tiny.", default="gpt")
     task: str | None = option(
         "--task", Topic.SPACE, _read_task, None,
         "What a model of transformers is trained for (default: what its config says).",
@@ -213,7 +213,8 @@ class Options:
         f" {_ON_CPU.vocab_size}).")
     depth: tuple[int, ...] | None = option(
         "--depth", Topic.SPACE, parse_ints, "INTS",
-        f"Numbers of blocks, e.g. 2,4,6 or 2:6:2 (default: the model's own; of gpt"
+        f"Numbers of blocks, e.g. 2,4,6 or 2:6:2 (default: the model's own, 1 of a"
+        " factory; of gpt"
         f" {_list(_ON_CUDA.depth)}, on cpu {_list(_ON_CPU.depth)}).")
     seq_len: tuple[int, ...] | None = option(
         "--seq-len", Topic.SPACE, parse_ints, "INTS",

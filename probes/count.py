@@ -1,12 +1,13 @@
 """Parameters and FLOPs of models, counted on the modules themselves, without data.
 
-Parameters come from a whole module on the meta device, FLOPs from a step of a shallow one on
-tensors without data (`FakeTensorMode`; meta tensors fail where a mask is looked at).
+Parameters come from a module on the meta device, FLOPs from a step on tensors without data
+(`FakeTensorMode`; meta tensors fail where a mask is looked at).
 """
 
 from __future__ import annotations
 
 import math
+import time
 import traceback
 from collections.abc import Sequence
 from contextlib import suppress
@@ -21,6 +22,9 @@ from probes.models import family
 
 SAMPLES = 2
 """One alone runs other operations."""
+WHOLE_S = 20.0
+"""What counting one model at one length may take: state-space models without kernels loop over
+tokens."""
 
 
 def count(request: Count) -> Counted:
@@ -30,19 +34,47 @@ def count(request: Count) -> Counted:
         UnsupportedError: a model cannot be built.
     """
     parameters = [_parameters(spec) for spec in request.models]
+    uncounted = ""
     try:
-        flops = [
-            [_flops(spec, seq_len) for seq_len in request.seq_lens] for spec in request.shallow
-        ]
-        uncounted = ""
+        by_length = [_by_depth(request, seq_len) for seq_len in request.seq_lens]
+        flops = [list(of) for of in zip(*by_length, strict=True)]
+        if not all(math.isfinite(value) and value > 0 for of in flops for value in of):
+            raise ValueError(f"FLOPs of a sample came out as {flops[0][0]!r}")
     except Exception as error:  # noqa: BLE001 - a user's model and its ops may raise whatever they like
         traceback.print_exc()
         uncounted = f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}"
+    if uncounted:
+        if not family(request.shallow[0].name).on_meta:
+            _one_step(request.shallow[0], min(request.seq_lens))  # is it the user's error?
         flops = [
-            [6.0 * _parameters(spec).parameters * seq_len for seq_len in request.seq_lens]
-            for spec in request.shallow
+            [6.0 * of.parameters * seq_len for seq_len in request.seq_lens] for of in parameters
         ]
     return Counted(parameters=parameters, flops_per_sample=flops, uncounted=uncounted)
+
+
+def _by_depth(request: Count, seq_len: int) -> list[float]:
+    """FLOPs of a sample of each model: counted, or on the line through the shallow ones where
+    counting would take too long."""
+    low, high = request.shallow
+    of_low = _flops(low, seq_len)
+    began = time.monotonic()
+    of_high = _flops(high, seq_len)
+    a_block_s = (time.monotonic() - began) / high.depth
+    slope = (of_high - of_low) / (high.depth - low.depth)
+    return [
+        _flops(spec, seq_len)
+        if spec.depth * a_block_s <= WHOLE_S
+        else of_low + (spec.depth - low.depth) * slope
+        for spec in request.models
+    ]
+
+
+def _one_step(spec: ModelSpec, seq_len: int) -> None:
+    """With data, on the CPU. Raises what the user's code raises."""
+    made = family(spec.name)
+    module = made.make(spec)
+    batch = made.batch(spec, SAMPLES, seq_len, torch.Generator().manual_seed(0))
+    made.loss(module, batch).backward()  # type: ignore[no-untyped-call]
 
 
 def _parameters(spec: ModelSpec) -> Parameters:

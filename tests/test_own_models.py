@@ -57,7 +57,9 @@ def test_a_function_in_the_working_directory_is_tuned(
         ("factory:nowhere:small", 2, "nowhere:small: No module named 'nowhere', looked for in"),
         ("factory:mine:none", 2, "has no attribute 'none'"),
         ("factory:mine:nothing", 2, "returned Net, and not an autotune.factory.Workload"),
+        ("factory:mine:number", 2, "mine:number: is no function"),
         ("factory:mine:broken", 5, "RuntimeError: my own mistake"),
+        ("factory:mine:wrong_loss", 5, "KeyError: 'y'"),
     ],
 )
 def test_what_cannot_be_made_is_said_once(
@@ -69,4 +71,12 @@ def test_what_cannot_be_made_is_said_once(
     assert last.startswith(f"autotune: --model {model}: ")
     shown = ran.stderr.count("Traceback")
     assert shown == (1 if code == 5 else 0)
-    assert ("raise RuntimeError" in ran.stderr) == (code == 5)
+    assert ("mine.py" in ran.stderr) == (code == 5)
+
+
+def test_flops_that_are_none_are_said_to_be_a_guess(tmp_path: Path) -> None:
+    ran = tune(tmp_path, "--model", "factory:mine:no_flops", "--dry-run")
+    assert ran.returncode == 0, ran.stderr
+    assert "not counted: ValueError: FLOPs of a sample came out as 0.0" in " ".join(
+        ran.stdout.split()
+    )

@@ -69,7 +69,7 @@ def tune(
         "Fields that may differ from when a resumed study began, e.g. driver,torch.",
         "NAMES")] = None,
     dry_run: Annotated[bool, _of_this_run(
-        "Print the space and the first probe; start and write nothing.")] = False,
+        "Print the space and the first probe; measure and write nothing.")] = False,
     config: Annotated[Path | None, _of_this_run(
         "TOML file whose top-level keys are these options (default: the table [tool.autotune] of"
         " the nearest pyproject.toml); the command line wins.", "FILE")] = None,

@@ -66,6 +66,9 @@ class Family(Protocol):
     counted: bool
     """Whether a helper process has to count its models, since there is no closed form."""
 
+    is_code: bool
+    """Whether a model is the user's code, which may be another when a study is resumed."""
+
     def recipe(self, asked: Asked) -> dict[str, Any]:
         """What else its models are built from: JSON types, for `probes.models`.
 
@@ -109,8 +112,8 @@ def family_name(model: str) -> str:
         return prefix
     if model in hf.ready():
         return "hf"
-    kept = ", ".join(name for name in hf.ready() if not name.endswith(hf.TINY))
     raise UsageError(
         f"--model {model}: unknown model; known: gpt, hf:PATH for a config of transformers,"
-        f" factory:MODULE:FUNCTION for your own, and {kept}, each also with {hf.TINY}"
+        f" factory:MODULE:FUNCTION for your own, and {', '.join(hf.kept())}, each also with"
+        f" {hf.TINY}"
     )

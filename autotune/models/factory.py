@@ -18,6 +18,7 @@ class Factory:
     """The family. A function that pays no heed to the depth is as good."""
 
     counted = True
+    is_code = True
 
     def recipe(self, asked: Asked) -> dict[str, Any]:
         """Where the function is; the folder that it is importable from.

@@ -104,6 +104,7 @@ class Gpt:
     """The family: the width follows from the depth unless it is given."""
 
     counted = False
+    is_code = False
     width_rule = f"{GptTraits().aspect_ratio} x depth"
 
     def recipe(self, asked: Asked) -> dict[str, Any]:

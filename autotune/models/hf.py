@@ -21,13 +21,15 @@ TASKS: tuple[str, ...] = get_args(Task)
 PREFIX = "hf:"
 TINY = "-tiny"
 
-_DEPTHS = ("num_hidden_layers", "num_layers", "n_layer", "n_layers")
-"""Names of a config's depth, of which it has one."""
-_OTHER_DEPTHS = ("num_decoder_layers", "encoder_layers", "decoder_layers")
-"""And of others that are the same number."""
+_DEPTHS = ("num_hidden_layers", "num_layers", "n_layer", "n_layers", "encoder_layers")
+"""Names of a config's depth, of which the first that it has counts."""
+_OTHER_DEPTHS = ("num_decoder_layers", "decoder_layers")
+"""And of others that are set with it."""
 _POSITIONS = ("max_position_embeddings", "n_positions")
 _RELATIVE = ("t5", "mt5", "umt5", "longt5")
 """Types of model in which `n_positions` limits nothing."""
+_PADDED = ("roberta", "xlm-roberta", "xlm-roberta-xl", "camembert", "roberta-prelayernorm")
+"""Types of model whose positions begin after that of the padding."""
 _TASKS = {
     "ForCausalLM": "causal", "LMHeadModel": "causal", "ForConditionalGeneration": "seq2seq",
     "ForMaskedLM": "masked", "ForPreTraining": "masked",
@@ -42,19 +44,22 @@ MICRO_BATCHES = {
 LENGTHS = {"cpu": (64, 128), "cuda": (1024, 2048)}
 
 
-def ready() -> tuple[str, ...]:
-    """Names of the configs that are kept here, each with a small twin of the same structure."""
+def kept() -> tuple[str, ...]:
+    """Names of the configs that are kept here."""
     files = resources.files("autotune.models.ready").iterdir()
-    names = sorted(
-        file.name.removesuffix(".json") for file in files if file.name.endswith(".json")
-    )
-    return tuple(full for name in names for full in (name, name + TINY))
+    return tuple(sorted(f.name.removesuffix(".json") for f in files if f.name.endswith(".json")))
+
+
+def ready() -> tuple[str, ...]:
+    """The same, each also with that of a small twin of the same structure."""
+    return tuple(full for name in kept() for full in (name, name + TINY))
 
 
 class Hf:
     """The family."""
 
     counted = True
+    is_code = False
 
     def recipe(self, asked: Asked) -> dict[str, Any]:
         """Config and task of what `--model` names.
@@ -97,9 +102,10 @@ class Hf:
         config = recipe["config"]
         if config["model_type"] in _RELATIVE:
             return None
-        return next(
-            (config[name] for name in _POSITIONS if isinstance(config.get(name), int)), None
-        )
+        most = next((config[n] for n in _POSITIONS if isinstance(config.get(n), int)), None)
+        if most is not None and config["model_type"] in _PADDED:
+            return int(most - (config.get("pad_token_id") or 0) - 1)
+        return most
 
     def check_depth(self, recipe: Mapping[str, Any], depth: int) -> None:
         config = recipe["config"]
@@ -145,6 +151,8 @@ def _read(model: str) -> tuple[dict[str, Any], Path | None]:
     if not model.startswith(PREFIX):
         return _kept(model), None
     name = model.removeprefix(PREFIX)
+    if not name.strip():
+        raise UsageError(f"--model {model}: names no folder or file; write hf:PATH")
     path = Path(name)
     file = path / "config.json" if path.is_dir() else path
     try:

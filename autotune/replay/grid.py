@@ -211,7 +211,8 @@ def trace_header(trace: Trace) -> dict[str, Any]:
 
 
 def _trace(header: dict[str, Any]) -> Trace:
-    return Trace(parse(Describe, header["asked"]), parse(Described, header["answer"]))
+    asked = parse(Describe, header["asked"], strict=False)  # older ones know of no recipe
+    return Trace(asked, parse(Described, header["answer"]))
 
 
 def _check_types(made: Workload | Limits) -> None:

@@ -30,7 +30,7 @@ def print_plan(space: Space, first: Candidate) -> None:
     console.print(
         f"  {', '.join(f'{name} {getattr(first, name)}' for name in searched or space.axes)}"
     )
-    console.print("\nDry run: nothing was started and nothing was written.")
+    console.print("\nDry run: nothing was measured and nothing was written.")
 
 
 def _columns(rows: Iterable[tuple[str, ...]]) -> Padding:

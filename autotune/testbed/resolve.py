@@ -13,6 +13,7 @@ from autotune.engines import engine_for, stages_of, state_bytes
 from autotune.errors import UsageError
 from autotune.models import FAMILIES, gpt
 from autotune.models.counted import CountedShape
+from autotune.models.defaults import GptTraits
 from autotune.options import FLAGS, OPTION_OF_AXIS, Options
 from autotune.space.candidate import Build, Candidate
 from autotune.space.space import Fixed, Limits, Space
@@ -51,6 +52,8 @@ def resolve(
     """
     family = FAMILIES[options.family]
     recipe = known.recipe if known is not None else family.recipe(options.asked_model)
+    if options.target_len is not None and "target_len" in recipe:
+        _check_positions(options, "--target-len", options.target_len, recipe)
     defaults = family.defaults(recipe, device.kind)
     depths, seq_lens = options.depth or defaults.depth, options.seq_len or defaults.seq_len
     _check_model(options, recipe, depths, seq_lens)
@@ -74,7 +77,7 @@ def resolve(
         recipe=recipe,
     )
     remarks: list[Fixed] = []
-    if known is not None:
+    if known is not None and not family.is_code:
         workload = replace(workload, shapes=known.shapes, vocab_size=known.vocab_size)
     elif family.counted:
         assert count is not None, "whoever offers such models can count them"
@@ -129,11 +132,15 @@ def _check_model(
     family = FAMILIES[options.family]
     for depth in depths:
         family.check_depth(recipe, depth)
-    most = family.most_seq_len(recipe)
-    if most is not None and max(seq_lens) > most:
+    _check_positions(options, "--seq-len", max(seq_lens), recipe)
+
+
+def _check_positions(options: Options, flag: str, length: int, recipe: dict[str, Any]) -> None:
+    most = FAMILIES[options.family].most_seq_len(recipe)
+    if most is not None and length > most:
         raise UsageError(
-            f"--seq-len {max(seq_lens)}: {options.model} has positions for {most} tokens;"
-            f" use --seq-len {most} or less"
+            f"{flag} {length}: {options.model} has positions for {most} tokens; use {flag} {most}"
+            " or less"
         )
 
 
@@ -141,24 +148,21 @@ def _counted(
     workload: Workload, depths: Sequence[int], seq_lens: Sequence[int], count: CountModels
 ) -> tuple[Workload, list[Fixed]]:
     """`workload` with the counts of its model, and what has to be said of them."""
-    low, high = workload.shallow_depths
     found = count(Count(
         models=[workload.spec(depth, "none") for depth in depths],
-        shallow=[workload.spec(depth, "none") for depth in (low, high)],
+        shallow=[workload.spec(depth, "none") for depth in workload.shallow_depths],
         seq_lens=list(seq_lens),
     ))  # fmt: skip
-    of_low, of_high = found.flops_per_sample
     shapes = [
         CountedShape(
             **asdict(each),
             depth=depth,
             seq_lens=list(seq_lens),
-            flops=[
-                (one + (depth - low) / (high - low) * (two - one)) / seq_len
-                for one, two, seq_len in zip(of_low, of_high, seq_lens, strict=True)
-            ],
+            flops=[of / seq_len for of, seq_len in zip(flops, seq_lens, strict=True)],
         )
-        for depth, each in zip(depths, found.parameters, strict=True)
+        for depth, each, flops in zip(
+            depths, found.parameters, found.flops_per_sample, strict=True
+        )
     ]
     remarks = [Fixed("FLOPs", "6 a parameter and token", f"not counted: {found.uncounted}")]
     return replace(
@@ -171,7 +175,7 @@ def _shared(options: Options, workload: Workload, device: Device) -> list[Fixed]
     if workload.shapes:
         sizes = [
             Fixed("width", str(workload.shapes[0].width), "the model's"),
-            Fixed("vocab_size", str(workload.vocab_size), "the model's"),
+            Fixed("outputs", str(workload.vocab_size), "the model's"),
             Fixed("parameters", ", ".join(_count(s) for s in workload.shapes), "counted"),
             *_task(options, workload),
         ]  # fmt: skip
@@ -185,7 +189,8 @@ def _shared(options: Options, workload: Workload, device: Device) -> list[Fixed]
             Fixed("width", str(options.width or width_rule), width_why),
             Fixed("vocab_size", str(workload.vocab_size), vocabulary_why),
             *(Fixed(name, str(value), "--preset" if options.preset else "as asked")
-              for name, value in workload.recipe.items() if name != "aspect_ratio"),
+              for name, value in workload.recipe.items()
+              if name != "aspect_ratio" and value != asdict(GptTraits())[name]),
         ]  # fmt: skip
     return [
         Fixed("model", options.model, "--model"),
@@ -202,7 +207,7 @@ def _shared(options: Options, workload: Workload, device: Device) -> list[Fixed]
 
 def _count(shape: CountedShape) -> str:
     n = shape.parameters
-    return f"{n / 1e9:.2f} B" if n >= 1e9 else f"{n / 1e6:.1f} M"
+    return f"{n / 1e9:.2f} B" if n >= 1e9 else f"{n / 1e6:.3g} M"
 
 
 def _task(options: Options, workload: Workload) -> list[Fixed]:

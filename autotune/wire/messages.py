@@ -90,9 +90,8 @@ class Count:
     """Study to a helper process, once: what to count of models that have no closed form."""
 
     models: list[ModelSpec]
-    """Of these the parameters."""
     shallow: list[ModelSpec]
-    """And of these the FLOPs, without checkpointing."""
+    """Two depths that tell the FLOPs of a model that is too deep to count."""
     seq_lens: list[int]
 
 
@@ -188,7 +187,7 @@ class Counted:
 
     parameters: list[Parameters]
     flops_per_sample: list[list[float]]
-    """Forward and backward, by [shallow][seq_len]."""
+    """Forward and backward, without checkpointing, by [model][seq_len]."""
     uncounted: str
     """Why the FLOPs could not be counted, and stand at six a parameter and token; or empty."""
 

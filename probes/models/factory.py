@@ -39,6 +39,8 @@ def make(spec: ModelSpec) -> nn.Module:
         raise UnsupportedError(f"{name}: {error}, looked for in {recipe['folder']}") from error
     except AttributeError as error:
         raise UnsupportedError(f"{name}: {error}") from error
+    if not callable(function):
+        raise UnsupportedError(f"{name}: is no function")
     found = function(BuildSpec(
         depth=spec.depth, seq_len=recipe["seq_len"], dtype=recipe["dtype"],
         checkpointing=spec.checkpointing, device=recipe["device"],

@@ -68,7 +68,7 @@ def make(spec: ModelSpec) -> nn.Module:
                 dtype=torch.get_default_dtype(),
                 trust_remote_code=trusted,
             )
-        except (ValueError, KeyError, ImportError) as error:
+        except (ValueError, KeyError, TypeError, AttributeError, ImportError) as error:
             raise UnsupportedError(f"transformers: {_first_line(error)}") from error
         if spec.checkpointing != "none":
             _checkpoint(module)
@@ -217,8 +217,10 @@ def _config_of(text: str, code: str) -> Any:
             config = AutoConfig.from_pretrained(code, trust_remote_code=trusted, **body)
         else:
             config = AutoConfig.for_model(**body)
-    except (ValueError, KeyError, TypeError) as error:
+    except Exception as error:
         raise UnsupportedError(f"transformers: {_first_line(error)}") from error
+    if config.get_text_config().pad_token_id is None:
+        config.get_text_config().pad_token_id = 0  # classification looks for it; no token is 0
     config.use_cache = False  # what generation keeps
     return config
 

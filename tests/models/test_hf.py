@@ -55,7 +55,8 @@ def test_a_folder_and_the_file_in_it_are_the_same_model(saved: Any, tmp_path: Pa
     ("model", "what"),
     [
         ("hf:google/t5-base", "nothing is downloaded; save the config first: python -c"),
-        ("hf:", "there is no config.json in ."),
+        ("hf:", "names no folder or file; write hf:PATH"),
+        ("hf:.", "there is no config.json in ."),
         ("gpt:3", "unknown model; known: gpt, hf:PATH"),
         ("t5-huge", "unknown model; known: gpt, hf:PATH"),
         ("bert-large-tiny-tiny", "unknown model"),
@@ -181,3 +182,16 @@ def test_adapters_are_for_models_of_transformers() -> None:
     for model in ("gpt", "factory:a:b"):
         with pytest.raises(UsageError, match=r"--lora r=4: .* has none"):
             FAMILIES[family_name(model)].recipe(Asked(model=model, lora=Lora(4)))
+
+
+def test_positions_that_begin_after_the_paddings_are_fewer() -> None:
+    of = recipe(model_type="roberta", max_position_embeddings=514, pad_token_id=1)
+    assert HF.most_seq_len(of) == 512
+
+
+def test_a_depth_by_encoder_and_decoder_is_set_in_both() -> None:
+    of = recipe(num_hidden_layers=None, encoder_layers=2, decoder_layers=3)
+    assert HF.defaults(of, "cpu").depth == (2,)
+    assert HF.at_depth(of, 2) == of
+    deep = HF.at_depth(of, 5)["config"]
+    assert (deep["encoder_layers"], deep["decoder_layers"]) == (5, 5)

@@ -8,6 +8,7 @@ import pytest
 
 from autotune.models import FAMILIES, gpt
 from autotune.wire.messages import Count, ModelSpec
+from probes import count as counting
 from probes.count import count
 from tests.support.models import uncounted
 
@@ -19,7 +20,8 @@ def test_the_counts_of_gpt_are_its_closed_form(depth: int, checkpointing: str) -
     spec = ModelSpec(
         name="gpt", depth=depth, width=128, vocab_size=97, checkpointing=checkpointing
     )
-    found = count(Count(models=[spec], shallow=[replace(spec, checkpointing="none")],
+    plain = replace(spec, checkpointing="none")
+    found = count(Count(models=[plain], shallow=[plain, replace(plain, depth=9)],
                         seq_lens=[16, 64]))  # fmt: skip
     [parameters] = found.parameters
     assert parameters.parameters == parameters.trainable == shape.parameters
@@ -47,15 +49,33 @@ def test_a_kept_config_has_the_parameters_that_its_model_is_known_for(name: str)
 
 
 @pytest.mark.parametrize("name", ["llama-3-8b-tiny", "gemma-3-1b-tiny", "t5-small-tiny"])
-def test_two_shallow_models_give_every_depth(name: str) -> None:
+def test_two_shallow_models_give_every_depth(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("transformers")
     workload = uncounted(name)
     low, high = workload.shallow_depths
-    depths = [low, high, 4 * low]
-    found = count(Count(models=[], shallow=[workload.spec(d, "none") for d in depths],
-                        seq_lens=[32]))  # fmt: skip
-    [one], [two], [deep] = found.flops_per_sample
-    assert deep == pytest.approx(one + 3 * (two - one), rel=1e-9)
+    shallow = [workload.spec(depth, "none") for depth in (low, high)]
+    asked = Count(models=[workload.spec(4 * low, "none")], shallow=shallow, seq_lens=[32])
+    counted = count(asked).flops_per_sample
+    monkeypatch.setattr(counting, "WHOLE_S", 0.0)
+    assert count(asked).flops_per_sample[0] == pytest.approx(counted[0], rel=1e-9)
+
+
+def test_layers_that_differ_by_a_number_in_the_config_are_counted_as_they_are() -> None:
+    """Three dense layers before those with experts: two shallow models see none of these."""
+    pytest.importorskip("transformers")
+    workload = uncounted("mixtral-tiny")
+    workload.recipe["config"] = {
+        "model_type": "qwen2_moe", "architectures": ["Qwen2MoeForCausalLM"], "vocab_size": 128,
+        "hidden_size": 32, "intermediate_size": 256, "moe_intermediate_size": 16,
+        "shared_expert_intermediate_size": 16, "num_hidden_layers": 6, "num_attention_heads": 4,
+        "num_key_value_heads": 2, "num_experts": 4, "num_experts_per_tok": 2,
+        "mlp_only_layers": [0, 1, 2],
+    }  # fmt: skip
+    specs = {depth: workload.spec(depth, "none") for depth in (1, 2, 6)}
+    found = count(Count(models=[specs[6], specs[2]], shallow=[specs[1], specs[2]], seq_lens=[32]))
+    assert not found.uncounted
+    [six], [two] = found.flops_per_sample
+    assert six < 2.5 * two
 
 
 def test_a_mixture_of_experts_counts_those_that_work() -> None:
@@ -64,7 +84,8 @@ def test_a_mixture_of_experts_counts_those_that_work() -> None:
     more = {**workload.recipe, "config": workload.recipe["config"] | {"num_local_experts": 8}}
     flops = []
     for each in (workload, replace(workload, recipe=more)):
-        found = count(Count(models=[], shallow=[each.spec(2, "none")], seq_lens=[32]))
+        shallow = [each.spec(depth, "none") for depth in (1, 2)]
+        found = count(Count(models=shallow[1:], shallow=shallow, seq_lens=[32]))
         assert not found.uncounted
         flops.append(found.flops_per_sample[0][0])
     # The router of four more experts is all there is more.

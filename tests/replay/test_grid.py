@@ -19,6 +19,7 @@ from autotune.replay import grid
 from autotune.space.candidate import Candidate
 from autotune.space.workload import Workload
 from autotune.testbed.recording import Recording
+from tests.support.programs import ROOT
 from tests.support.recorded import CALM, failed, header, row, write
 from tests.support.records import space
 
@@ -204,3 +205,10 @@ def read_or_refuse(path: Path) -> None:
         return
     assert found.candidates
     assert state_bytes(found.workload, found.candidates[0]).device > 0
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "results" / "grids").glob("*.csv")), ids=str)
+def test_the_grids_that_are_kept_can_be_read(path: Path) -> None:
+    found = grid.read(path)
+    assert found.rows
+    assert found.trace is not None

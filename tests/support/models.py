@@ -31,7 +31,8 @@ def counted(
 
     whole = uncounted(model, lora)
     specs = [whole.spec(depth, "none") for depth in depths]
-    found = count(Count(models=specs, shallow=specs, seq_lens=list(seq_lens)))
+    shallow = [whole.spec(depth, "none") for depth in whole.shallow_depths]
+    found = count(Count(models=specs, shallow=shallow, seq_lens=list(seq_lens)))
     assert not found.uncounted
     shapes = [
         CountedShape(

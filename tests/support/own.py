@@ -56,3 +56,18 @@ def nothing(spec: BuildSpec) -> object:
 
 def broken(spec: BuildSpec) -> Workload:
     raise RuntimeError("my own mistake")
+
+
+def lost(model: nn.Module, batch: dict[str, Tensor]) -> Tensor:
+    return loss(model, {"x": batch["y"], "label": batch["label"]})
+
+
+def wrong_loss(spec: BuildSpec) -> Workload:
+    return Workload(module=Net(spec), make_batch=batch, loss=lost)
+
+
+def no_flops(spec: BuildSpec) -> Workload:
+    return Workload(module=Net(spec), make_batch=batch, loss=loss, flops_per_token=lambda n: 0.0)
+
+
+number = 3
