@@ -36,6 +36,16 @@ class Asked:
     gpt: GptTraits | None = None
     """Where anything was said of it."""
 
+    def refuse_what_is_of_transformers(self, who: str) -> None:
+        """Raises `UsageError` where something was said that only those models have."""
+        given = {
+            "--task": self.task, "--target-len": self.target_len, "--lora": self.lora,
+            "--trust-remote-code": self.trust_remote_code or None,
+        }  # fmt: skip
+        for flag, value in given.items():
+            if value is not None:
+                raise UsageError(f"{flag} {value}: {who} has none; leave it out")
+
 
 @dataclass(frozen=True, kw_only=True)
 class GptTraits:

@@ -32,12 +32,7 @@ class Factory:
                 f"--model {asked.model}: write factory:package.module:function, importable from"
                 " this folder"
             )
-        asked_of_hf = {
-            "--task": asked.task, "--target-len": asked.target_len, "--lora": asked.lora,
-        }  # fmt: skip
-        for flag, given in asked_of_hf.items():
-            if given is not None:
-                raise UsageError(f"{flag} {given}: a factory has none; leave it out")
+        asked.refuse_what_is_of_transformers("a factory")
         where = {"module": found[1], "function": found[2], "folder": str(Path.cwd())}
         return where | dict.fromkeys(("seq_len", "dtype", "device"))  # whoever knows fills them in
 

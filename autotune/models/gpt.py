@@ -109,12 +109,7 @@ class Gpt:
 
     def recipe(self, asked: Asked) -> dict[str, Any]:
         """Its traits, where any of them is not what it is without a word."""
-        asked_of_hf = {
-            "--task": asked.task, "--target-len": asked.target_len, "--lora": asked.lora,
-        }  # fmt: skip
-        for flag, given in asked_of_hf.items():
-            if given is not None:
-                raise UsageError(f"{flag} {given}: gpt has none; leave it out")
+        asked.refuse_what_is_of_transformers("gpt")
         return {} if asked.gpt in (None, GptTraits()) else asdict(asked.gpt or GptTraits())
 
     def shape(

@@ -163,7 +163,8 @@ def test_options_of_gpt_are_no_options_of_others() -> None:
     for name in ("width", "vocab_size"):
         with pytest.raises(UsageError, match="gpt2 has its own; leave"):
             Options.from_texts({"model": "gpt2", name: "64"})
-    for asked_of_gpt in (Asked(model="gpt", task="causal"), Asked(model="gpt", target_len=3)):
+    for given in ({"task": "causal"}, {"target_len": 3}, {"trust_remote_code": True}):
+        asked_of_gpt = Asked(model="gpt", **given)
         with pytest.raises(UsageError, match="gpt has none"):
             FAMILIES["gpt"].recipe(asked_of_gpt)
 
