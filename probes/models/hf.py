@@ -50,8 +50,10 @@ def import_library() -> None:
 
 def make(spec: ModelSpec) -> nn.Module:
     """In torch's default dtype, whatever the config says: it is the engine that chooses."""
-    import transformers
-
+    try:
+        import transformers
+    except ImportError as error:
+        raise UnsupportedError(f"{error}; pip install transformers accelerate") from error
     config = _config(spec)
     made = getattr(transformers, _CLASSES[spec.recipe["task"]])
     trusted = bool(spec.recipe["code"])  # --trust-remote-code was given, or there is none
@@ -193,7 +195,10 @@ def sharded(config: dict[str, Any]) -> Iterator[None]:
     """
     from transformers.integrations.deepspeed import HfDeepSpeedConfig
 
-    _kept.append(HfDeepSpeedConfig(config))  # type: ignore[no-untyped-call]
+    try:
+        _kept.append(HfDeepSpeedConfig(config))  # type: ignore[no-untyped-call]
+    except ImportError as error:
+        raise UnsupportedError(f"stage 3: {error}; pip install accelerate") from error
     yield
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import asdict, replace
 from functools import cache
 from pathlib import Path
@@ -192,4 +193,11 @@ def test_adapters_train_alike_on_every_engine(engine: tuple[str, int]) -> None:
 def test_adapters_for_what_is_not_there_are_unsupported() -> None:
     of = uncounted("llama-3-8b-tiny", Lora(8, ("no_such_module",)))
     with pytest.raises(UnsupportedError, match=r"peft: .*no_such_module"):
+        family("hf").make(of.spec(2, "none"))
+
+
+def test_without_transformers_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    of = uncounted("llama-3-8b-tiny")
+    monkeypatch.setitem(sys.modules, "transformers", None)
+    with pytest.raises(UnsupportedError, match="pip install transformers accelerate"):
         family("hf").make(of.spec(2, "none"))
