@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     import torch
@@ -66,11 +66,3 @@ class Workload:
             needed = name in ("make_batch", "loss")
             if not callable(given) and (needed or given is not None):
                 raise TypeError(f"Workload.{name} is no function: {given!r:.80}")
-
-
-Factory = Callable[[BuildSpec], Workload]
-
-
-def unknown(value: Any) -> str:
-    """Why `value` is no result of a factory."""
-    return f"returned {type(value).__name__}, and not an autotune.factory.Workload"

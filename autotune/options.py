@@ -213,8 +213,7 @@ class Options:
         f" {_ON_CPU.vocab_size}).")
     depth: tuple[int, ...] | None = option(
         "--depth", Topic.SPACE, parse_ints, "INTS",
-        f"Numbers of blocks, e.g. 2,4,6 or 2:6:2 (default: the model's own, 1 of a"
-        " factory; of gpt"
+        "Numbers of blocks, e.g. 2,4,6 or 2:6:2 (default: the model's own, 1 of a factory; of gpt"
         f" {_list(_ON_CUDA.depth)}, on cpu {_list(_ON_CPU.depth)}).")
     seq_len: tuple[int, ...] | None = option(
         "--seq-len", Topic.SPACE, parse_ints, "INTS",

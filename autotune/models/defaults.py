@@ -3,14 +3,22 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 from autotune.errors import UsageError
 from autotune.wire.recipe import HEAD_DIM
 
 Mlp = Literal["relu2", "swiglu"]
 """Squared ReLU (arXiv 2109.08668) in 4 x width, or SwiGLU (arXiv 2002.05202) in 8/3 x width."""
+
+
+MICRO_BATCHES = {
+    "cpu": tuple(range(1, 17)),
+    "cuda": (1, 2, 4, 8, 12, 16, 24, 32, 48, 64, 96, 128),
+}
+LENGTHS = {"cpu": (64, 128), "cuda": (1024, 2048)}
 
 
 @dataclass(frozen=True)
@@ -22,6 +30,22 @@ class Defaults:
     micro_batch: tuple[int, ...]
     vocab_size: int
     """0 where the model has its own."""
+
+
+class AnyDepth:
+    """What holds for a family whose models have any depth and length, of blocks that are alike."""
+
+    def most_seq_len(self, recipe: Mapping[str, Any]) -> int | None:
+        return None
+
+    def check_depth(self, recipe: Mapping[str, Any], depth: int) -> None:
+        pass
+
+    def at_depth(self, recipe: Mapping[str, Any], depth: int) -> dict[str, Any]:
+        return dict(recipe)
+
+    def shallow(self, recipe: Mapping[str, Any]) -> tuple[int, int]:
+        return 1, 2
 
 
 @dataclass(frozen=True, kw_only=True)

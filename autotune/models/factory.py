@@ -8,13 +8,12 @@ from pathlib import Path
 from typing import Any
 
 from autotune.errors import UsageError
-from autotune.models.defaults import Asked, Defaults
-from autotune.models.hf import LENGTHS, MICRO_BATCHES
+from autotune.models.defaults import LENGTHS, MICRO_BATCHES, AnyDepth, Asked, Defaults
 
 _NAME = re.compile(r"factory:([A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*):([A-Za-z_]\w*)")
 
 
-class Factory:
+class Factory(AnyDepth):
     """The family. A function that pays no heed to the depth is as good."""
 
     counted = True
@@ -38,15 +37,3 @@ class Factory:
 
     def defaults(self, recipe: Mapping[str, Any], device_kind: str) -> Defaults:
         return Defaults((1,), LENGTHS[device_kind], MICRO_BATCHES[device_kind], 0)
-
-    def most_seq_len(self, recipe: Mapping[str, Any]) -> int | None:
-        return None
-
-    def check_depth(self, recipe: Mapping[str, Any], depth: int) -> None:
-        pass
-
-    def at_depth(self, recipe: Mapping[str, Any], depth: int) -> dict[str, Any]:
-        return dict(recipe)
-
-    def shallow(self, recipe: Mapping[str, Any]) -> tuple[int, int]:
-        return 1, 2

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
 from autotune.errors import UsageError
-from autotune.models.defaults import Asked, Defaults, GptTraits
+from autotune.models.defaults import LENGTHS, MICRO_BATCHES, AnyDepth, Asked, Defaults, GptTraits
 from autotune.wire.recipe import HEAD_DIM, mlp_width
 
 BLOCK_FLOATS = 23
@@ -19,10 +19,8 @@ LOGIT_BYTES = 12
 # 30-minute search in which the largest candidates do not fit. A small vocabulary on the CPU keeps
 # the head from taking the whole step of a small model.
 _DEFAULTS = {
-    "cpu": Defaults((2, 4), (64, 128), tuple(range(1, 17)), 4096),
-    "cuda": Defaults(
-        (12, 16, 20, 24), (1024, 2048), (1, 2, 4, 8, 12, 16, 24, 32, 48, 64, 96, 128), 32768
-    ),
+    "cpu": Defaults((2, 4), LENGTHS["cpu"], MICRO_BATCHES["cpu"], 4096),
+    "cuda": Defaults((12, 16, 20, 24), LENGTHS["cuda"], MICRO_BATCHES["cuda"], 32768),
 }
 
 
@@ -100,7 +98,7 @@ PRESETS = {
 """nanochat: its gpt.py and base_train.py (github.com/karpathy/nanochat), of late 2025."""
 
 
-class Gpt:
+class Gpt(AnyDepth):
     """The family: the width follows from the depth unless it is given."""
 
     counted = False
@@ -133,18 +131,6 @@ class Gpt:
 
     def defaults(self, recipe: Mapping[str, Any], device_kind: str) -> Defaults:
         return _DEFAULTS[device_kind]
-
-    def most_seq_len(self, recipe: Mapping[str, Any]) -> int | None:
-        return None
-
-    def check_depth(self, recipe: Mapping[str, Any], depth: int) -> None:
-        pass
-
-    def at_depth(self, recipe: Mapping[str, Any], depth: int) -> dict[str, Any]:
-        return dict(recipe)
-
-    def shallow(self, recipe: Mapping[str, Any]) -> tuple[int, int]:
-        return 1, 2
 
 
 FAMILY = Gpt()

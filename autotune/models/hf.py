@@ -9,12 +9,13 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import asdict
+from functools import cache
 from importlib import resources
 from pathlib import Path
 from typing import Any, Literal, get_args
 
 from autotune.errors import UsageError
-from autotune.models.defaults import Asked, Defaults
+from autotune.models.defaults import LENGTHS, MICRO_BATCHES, Asked, Defaults
 
 Task = Literal["causal", "seq2seq", "masked", "classification"]
 TASKS: tuple[str, ...] = get_args(Task)
@@ -37,13 +38,8 @@ _TASKS = {
 }  # fmt: skip
 """Ends of the architectures' names."""
 
-MICRO_BATCHES = {
-    "cpu": tuple(range(1, 17)),
-    "cuda": (1, 2, 4, 8, 12, 16, 24, 32, 48, 64, 96, 128),
-}
-LENGTHS = {"cpu": (64, 128), "cuda": (1024, 2048)}
 
-
+@cache
 def kept() -> tuple[str, ...]:
     """Names of the configs that are kept here."""
     files = resources.files("autotune.models.ready").iterdir()

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from autotune.factory import BuildSpec, Workload, unknown
+from autotune.factory import BuildSpec, Workload
 from autotune.wire.messages import ModelSpec
 from probes.faults import UnsupportedError
 from probes.models import Batch, in_lists
@@ -46,7 +46,8 @@ def make(spec: ModelSpec) -> nn.Module:
         checkpointing=spec.checkpointing, device=recipe["device"],
     ))  # fmt: skip
     if not isinstance(found, Workload):
-        raise UnsupportedError(f"{name} {unknown(found)}")
+        what = type(found).__name__
+        raise UnsupportedError(f"{name} returned {what}, and not an autotune.factory.Workload")
     _latest[:] = [found]
     found.module.train()
     return found.module
