@@ -34,9 +34,12 @@ class BuildSpec:
     dtype: str
     """Of the matrix products: fp32, bf16 or fp16. The engine chooses what the weights are in."""
     checkpointing: str
-    """none, or full: recompute in the backward pass what blocks would have to keep."""
+    """none, or full: recompute in the backward pass what blocks would have to keep. Other values
+    of `--checkpointing` only where they are asked for."""
     device: str
     """What it will train on: cpu or cuda."""
+    attention: str = "auto"
+    """As `--attention` has it; auto where that was not given."""
 
 
 @dataclass(frozen=True, kw_only=True)

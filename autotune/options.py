@@ -25,15 +25,14 @@ from autotune.models.defaults import Asked, GptTraits, Lora, Mlp, parse_lora
 from autotune.models.gpt import PRESETS
 from autotune.models.hf import TASKS, kept
 from autotune.outcome import Objective
-from autotune.space.candidate import AXES, ZERO_STAGES, Checkpointing, Offload
-from autotune.space.workload import Dtype, GlobalBatch, OptimizerName, parse_global_batch
+from autotune.space.axes import AXES, ZERO_STAGES, Axis
+from autotune.space.workload import Dtype, GlobalBatch, parse_global_batch
 from autotune.units import (
     parse_bytes,
     parse_duration_s,
     parse_int,
     parse_ints,
     parse_name,
-    parse_names,
     parse_share,
 )
 from autotune.wire.recipe import HEAD_DIM
@@ -95,6 +94,21 @@ def _word(known: Any) -> tuple[Any, Callable[[str, str], Any]]:
     return Literal.__getitem__(words), partial(parse_name, known=words)
 
 
+def _values(text: str, flag: str, axis: Axis) -> tuple[str, ...]:
+    """The comma-separated values of `text`, each one of `axis`."""
+    names = tuple(dict.fromkeys(part.strip() for part in text.split(",")))
+    for name in names:
+        if not axis.takes(name):
+            raise UsageError(f"{flag} {name}: unknown; known: {', '.join(axis.known)}")
+    return names
+
+
+def _on(axis: str, text: str, metavar: str = "NAMES") -> Any:
+    """The option that sets the values of an axis of words."""
+    row = AXES[axis]
+    return option(row.flag, Topic.SPACE, partial(_values, axis=row), metavar, text)
+
+
 def _yes(text: str, flag: str) -> bool:
     return parse_name(text, flag, known=("true", "false")) == "true"
 
@@ -113,14 +127,11 @@ def _least_0(text: str, flag: str) -> tuple[int, ...]:
 
 _ENGINE, _read_engine = _word(engines.NAMES)
 _DTYPE, _read_dtype = _word(Dtype)
-_OPTIMIZER, _read_optimizer = _word(OptimizerName)
 _OBJECTIVE, _read_objective = _word(Objective)
 _MLP, _read_mlp = _word(Mlp)
 _PRESET, _read_preset = _word(tuple(PRESETS))
 _TASK, _read_task = _word(TASKS)
 _SAMPLER, _read_sampler = _word(tuple(samplers.SAMPLERS))
-_read_offloads = partial(parse_names, known=get_args(Offload))
-_read_checkpointings = partial(parse_names, known=get_args(Checkpointing))
 
 _ON_CUDA, _ON_CPU = gpt.FAMILY.defaults({}, "cuda"), gpt.FAMILY.defaults({}, "cpu")
 
@@ -225,6 +236,10 @@ class Options:
         f" {len(_ON_CUDA.micro_batch)} sizes from {_ON_CUDA.micro_batch[0]} to"
         f" {_ON_CUDA.micro_batch[-1]}; on cpu"
         f" {_ON_CPU.micro_batch[0]}:{_ON_CPU.micro_batch[-1]}).")
+    tokens_per_batch: tuple[int, ...] | None = option(
+        "--tokens-per-batch", Topic.SPACE, parse_ints, "INTS",
+        "Tokens per rank and micro-step in the place of --micro-batch, which is then as many"
+        " samples of each seq_len as these hold: for data in buckets of lengths.")
     engine: str = option(
         "--engine", Topic.SPACE, _read_engine, None,
         "Training engine (auto: ddp for stage 0, deepspeed for the others).",
@@ -233,21 +248,34 @@ class Options:
         "--zero", Topic.SPACE, _least_0, "INTS",
         "ZeRO stages, e.g. 0,2,3; for fsdp 3 gives parameters back after forward and 2 keeps"
         " them (default: the engine's stages on several ranks; 0 on one).")
-    offload: tuple[str, ...] | None = option(
-        "--offload", Topic.SPACE, _read_offloads, "NAMES",
+    offload: tuple[str, ...] | None = _on("offload",
         "What moves to host memory: none, optimizer, all (optimizer and parameters) (default:"
         " none; all three where stage 0 cannot hold the deepest model).")
-    checkpointing: tuple[str, ...] | None = option(
-        "--checkpointing", Topic.SPACE, _read_checkpointings, "NAMES",
-        "Activation checkpointing: none, full or none,full (default: both).")
+    checkpointing: tuple[str, ...] | None = _on("checkpointing",
+        "Activation checkpointing: none; full; 1/2, 1/3 and so on, of every second or third block;"
+        " selective, which keeps what matrix products and attention computed; host, which keeps"
+        " blocks' inputs in host memory (default: none,full).")
+    attention: tuple[str, ...] | None = _on("attention",
+        "How attention is computed: auto, sdpa, eager, flash_attention_2 or flex_attention, as far"
+        " as model and machine have it (default: auto, the model's own).")
+    compile: tuple[str, ...] | None = _on("compile",
+        "Whether blocks run through torch.compile: off or on (default: off).")
+    loss: tuple[str, ...] | None = _on("loss",
+        "Cross-entropy of the whole, or chunked: the logits are never there at once"
+        " (default: whole).")
+    param_dtype: tuple[str, ...] | None = _on("param_dtype",
+        "What weights are stored as, where products are not fp32: auto, fp32, or bf16 with no fp32"
+        " copy (default: auto, as the engine does it).")
+    allocator: tuple[str, ...] | None = _on("allocator",
+        "torch's allocator of CUDA memory: default, expandable (segments), or settings of"
+        " PYTORCH_ALLOC_CONF joined by +, e.g. max_split_size_mb:128 (default: default).")
     dtype: Dtype = option(
         "--dtype", Topic.SPACE, _read_dtype, None,
         "Type of the matrix products (auto: bf16 where the GPU has it, else fp16; on cpu"
         " fp32).", type=_DTYPE, default="auto")
-    optimizer: OptimizerName | None = option(
-        "--optimizer", Topic.SPACE, _read_optimizer, None,
-        "adamw, or muon for the matrices and AdamW for the rest (default: adamw).",
-        type=_OPTIMIZER)
+    optimizer: tuple[str, ...] | None = _on("optimizer",
+        "adamw; muon for the matrices and AdamW for the rest; adamw8bit, whose state has 8 bits"
+        " (needs torchao) (default: adamw).")
     global_batch: GlobalBatch | None = option(
         "--global-batch", Topic.SPACE, parse_global_batch, "BATCH",
         "What one optimizer step must see over all ranks, in tokens (65536tok) or in samples"
@@ -290,6 +318,11 @@ class Options:
         if self.target_len is not None and self.target_len < 1:
             raise UsageError(f"--target-len {self.target_len}: must be at least 1")
         self._check_stages()
+        if self.tokens_per_batch is not None and self.micro_batch is not None:
+            raise UsageError(
+                f"--tokens-per-batch {_list(self.tokens_per_batch)}: --micro-batch"
+                f" {_list(self.micro_batch)} says it already; give one of them"
+            )
         for flag, value in [("--width", self.width), ("--vocab-size", self.vocab_size)]:
             if value is not None and value < 1:
                 raise UsageError(f"{flag} {value}: must be at least 1")
@@ -413,8 +446,6 @@ class Options:
         return cls.from_texts(texts)
 
 
-OPTION_OF_AXIS = {name: name for name in AXES} | {"zero_stage": "zero"}
-"""Name of an axis of the space to the option that sets its values."""
 FLAGS: dict[str, Flag] = {each.name: each.metadata["flag"] for each in fields(Options)}
 """By the names of the fields."""
 

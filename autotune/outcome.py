@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Literal
 
+from autotune.space.axes import AXES, LATER_AXES
 from autotune.space.candidate import Candidate
 from autotune.space.space import Limits
 from autotune.space.workload import Workload
@@ -66,6 +67,10 @@ class Measurement:
     """Share of the timed interval's processor time that others and the hypervisor took."""
     conditions: Conditions
     """Rank 0's."""
+    kernels: str = ""
+    """That computed attention, by torch's names, as far as torch's own function was asked."""
+    compile_s: float = 0.0
+    """What compiling took before the first step."""
 
     def value(self, objective: Objective) -> float:
         """What the study maximises."""
@@ -86,6 +91,8 @@ class Outcome:
     """Wall time the trial took, a group start included."""
     group_start_s: float = 0.0
     """Of that, starting a group; 0 in a live one."""
+    compile_s: float = 0.0
+    """Of that, compiling its model; 0 where that was done, or is not asked for."""
     warmup_s: float = 0.0
     timed_s: float = 0.0
     """Of that, running steps, over all attempts."""
@@ -103,6 +110,8 @@ class Outcome:
     """Runs it took: more where the machine disturbed the timing or a warm group ran out."""
     parameters: int | None = None
     versions: dict[str, str] | None = None
+    unsupported: tuple[str, ...] = ()
+    """The axes whose values, together, are not supported."""
     lacks_op: str = ""
     """What its engine compiles, and could not be loaded in this run of the study."""
 
@@ -132,19 +141,32 @@ class Record:
     def settles(self, candidate: Candidate) -> bool:
         """Whether what was found here says how `candidate` would end.
 
-        It does if that needs no less memory than this, which did not fit, or if it has the stage
-        and offload of this, which are unsupported: an engine lacks them whatever the model.
+        It does if that needs no less memory than this, which did not fit, or if it has the values
+        of this that are unsupported together.
         """
         if self.outcome.verdict == Verdict.UNSUPPORTED:
-            mine = self.candidate
-            return (candidate.zero_stage, candidate.offload) == (mine.zero_stage, mine.offload)
+            return all(
+                getattr(candidate, name) == getattr(self.candidate, name)
+                for name in self._unsupported
+            )
         return self.outcome.verdict.bounds_memory and candidate.covers(self.candidate)
+
+    @property
+    def _unsupported(self) -> tuple[str, ...]:
+        """The axes that its being unsupported is laid to. Where the rank could not say: stage and
+        offload, which an engine lacks whatever the model, and what is not plain of the rest."""
+        return self.outcome.unsupported or tuple(
+            name
+            for name in ("zero_stage", "offload", *LATER_AXES)
+            if name not in LATER_AXES or getattr(self.candidate, name) != AXES[name].plain
+        )
 
     def skipped(self, candidate: Candidate, number: int | None = None) -> Record:
         """The record of a `candidate` that this one settles, which it is the witness of."""
         seen, verdict = self.candidate, self.outcome.verdict
         if verdict == Verdict.UNSUPPORTED:
-            reason = f"of the stage and offload of {seen.key}, which is unsupported"
+            together = ", ".join(self._unsupported)
+            reason = f"the same {together} as {seen.key}, which is unsupported"
         else:
             reason = f"needs no less than {seen.key}, which was {verdict}"
         outcome = Outcome(
@@ -165,6 +187,8 @@ def measurement(
     peaks: Peaks,
     disturbed_share: float,
     conditions: Conditions,
+    kernels: str = "",
+    compile_s: float = 0.0,
 ) -> Measurement:
     """The rates that `step` seconds per optimizer step mean for `candidate`."""
     samples_per_s = workload.global_batch_samples(candidate) / step.median
@@ -178,6 +202,8 @@ def measurement(
         peaks=peaks,
         disturbed_share=disturbed_share,
         conditions=conditions,
+        kernels=kernels,
+        compile_s=compile_s,
     )
 
 

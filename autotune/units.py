@@ -104,19 +104,6 @@ def parse_name(text: str, flag: str, known: Sequence[str]) -> str:
     return text
 
 
-def parse_names(text: str, flag: str, known: Sequence[str]) -> tuple[str, ...]:
-    """The comma-separated names of `text`, each one of `known`.
-
-    Raises:
-        UsageError: a name that is not known.
-    """
-    names = tuple(dict.fromkeys(part.strip() for part in text.split(",")))
-    for name in names:
-        if name not in known:
-            raise UsageError(f"{flag} {name}: unknown; known: {', '.join(known)}")
-    return names
-
-
 def gib(size: int) -> str:
     """`size` bytes for people: "1.25 GiB", "310 MiB", "12 KiB", "40 bytes"."""
     if size >= 2**30:

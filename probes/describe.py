@@ -184,6 +184,8 @@ def _start(spec: ModelSpec, request: Describe) -> Start:
         offload="none",
         # The same sizes; the loss scaler of fp16 would read values, and there are none.
         dtype="bf16" if request.dtype == "fp16" else request.dtype,
+        param_dtype="auto",
+        allocator="",
         optimizer=request.optimizer,
         engine_config={},
         seed=0,

@@ -41,8 +41,18 @@ _UNSUPPORTED = re.compile(
 )
 
 
+_SELECTED = re.compile(r"encountered during backward but not found in storage")
+"""Of selective checkpointing, where something else runs in the backward pass than before it, as
+the gathering of ZeRO-3 may."""
+
+
 class UnsupportedError(Exception):
     """A combination that a library is known not to support; the message is its reason."""
+
+    def __init__(self, reason: str, *axes: str) -> None:
+        """`axes` are those whose values, together, are to blame, where that is known."""
+        super().__init__(reason)
+        self.axes = axes
 
 
 def fault(error: BaseException, phase: Phase, device_kind: str, peaks: Peaks | None) -> Fault:
@@ -54,6 +64,7 @@ def fault(error: BaseException, phase: Phase, device_kind: str, peaks: Peaks | N
         traceback="".join(traceback.format_exception(error))[-20_000:],
         requested_bytes=_requested_bytes(str(error)),
         peaks=peaks,
+        axes=list(_axes(error)),
     )
 
 
@@ -68,16 +79,36 @@ def _cause(error: BaseException, device_kind: str) -> Cause:
         return host
     if isinstance(error, UnsupportedError | NotImplementedError):
         return "unsupported"
+    if _is_of_compiler(error):
+        cause = _cause(error.__cause__, device_kind) if error.__cause__ else "crashed"
+        return cause if cause in ("oom", "host_oom") else "unsupported"
     if isinstance(error, RuntimeError):
         if _DEVICE_MEMORY.search(str(error)):
             return host if _was_pinning(error) else "oom"
         if _HOST_MEMORY.search(str(error)):
             return host
-        if _UNSUPPORTED.search(str(error)):
+        if _UNSUPPORTED.search(str(error)) or _SELECTED.search(str(error)):
             return "unsupported"
     if error.__cause__ is not None:
         return _cause(error.__cause__, device_kind)
     return "crashed"
+
+
+def _axes(error: BaseException) -> tuple[str, ...]:
+    if isinstance(error, UnsupportedError):
+        return error.axes
+    if _SELECTED.search(str(error)):
+        return ("checkpointing", "zero_stage", "offload")
+    if _is_of_compiler(error):
+        return ("compile", "optimizer", "checkpointing", "zero_stage", "offload")
+    return () if error.__cause__ is None else _axes(error.__cause__)
+
+
+def _is_of_compiler(error: BaseException) -> bool:
+    """Whether torch.compile could not do it."""
+    # By name: the modules of these take a second to import, and only compiling does it.
+    packages = ("torch._dynamo.exc", "torch._inductor.exc", "torch._inductor.cpp_builder")
+    return any(cls.__module__ in packages for cls in type(error).__mro__)
 
 
 def _was_pinning(error: BaseException) -> bool:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 import torch
@@ -45,13 +45,22 @@ def measure(
     watch: Callable[[], Watch],
     tell: Tell,
     history: History,
+    compiles: bool = False,
 ) -> Report:
-    """Run `probe` in the live `engine` with that `history`. Raises whatever its steps raise."""
+    """Run `probe` in the live `engine` with that `history`. Raises whatever its steps raise.
+
+    Where something `compiles`, each shape has a step of its own for that before its warm-up.
+    """
     engine.prepare(probe.micro_batch, probe.micro_steps)
     meter.reset()
-    tell(Entered(Phase.WARMUP))
     progress = _Progress(probe.number, world, tell)
     stepper = _Stepper(probe, engine, world, model, progress)
+    compile_s = 0.0
+    if compiles and (shape := (probe.micro_batch, probe.seq_len)) not in history.compiled:
+        tell(Entered(Phase.COMPILE))
+        _, compile_s = stepper.step()
+        history.compiled.add(shape)
+    tell(Entered(Phase.WARMUP))
     steps = Steps(probe.rule, probe.needed_step_s, history.ran_s)
     wall_s = {Phase.WARMUP: 0.0, Phase.TIMED: 0.0}
     for phase in wall_s:
@@ -86,6 +95,7 @@ def measure(
         state_bytes=meter.held_bytes(),
         conditions=replace(looking.conditions(), foreign_bytes=meter.foreign_bytes()),
         attention=history.attention,
+        compile_s=compile_s,
     )
 
 
@@ -97,6 +107,8 @@ class History:
     """Seconds of steps."""
     attention: str = ""
     """Kernels of scaled dot product attention, by torch's names; empty where none was seen."""
+    compiled: set[tuple[int, int]] = field(default_factory=set)
+    """Shapes, as micro_batch and seq_len."""
 
 
 class Attention(TorchDispatchMode):  # type: ignore[no-untyped-call]
@@ -125,7 +137,8 @@ def _step(stepper: _Stepper, history: History) -> list[float]:
     """One step; a group's first, which no timing counts, shows its kernels."""
     if history.attention:
         return stepper.step()
-    with Attention() as attention:
+    # What is compiled calls its kernels where nobody sees it.
+    with torch.compiler.set_stance("force_eager"), Attention() as attention:
         step_s = stepper.step()
     history.attention = attention.names
     return step_s

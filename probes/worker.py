@@ -16,6 +16,7 @@ from autotune.wire.stopping import Phase
 from probes import faults
 from probes.conditions import Watch
 from probes.engines import ENGINES, Engine, load
+from probes.faults import UnsupportedError
 from probes.measure import History, measure
 from probes.memory import CpuMeter, CudaMeter, Meter
 from probes.world import World, join
@@ -32,6 +33,7 @@ class Live:
         self._meter = meter
         self._model = start.model
         self._history = History()
+        self._compiles = start.model.compile or start.optimizer == "adamw8bit"
         self._watch = partial(Watch, start.device_uuid if start.device_kind == "cuda" else None)
 
     def probe(self, request: Probe, send: Send) -> Report:
@@ -44,6 +46,7 @@ class Live:
             watch=self._watch,
             tell=send,
             history=self._history,
+            compiles=self._compiles,
         )
 
 
@@ -55,6 +58,8 @@ def meter_for(start: Start) -> Meter:
 def set_up(start: Start, rank: int, meter: Meter, send: Send) -> Live:
     """Join the other ranks and build the engine under the memory limit."""
     send(Entered(Phase.BUILD))
+    if start.allocator:
+        _settle_allocator(start.allocator)
     row = ENGINES.get(start.engine)
     world = join(rank, start, send, needs_group=row is None or row.needs_group)
     engine = load(start.engine)  # before the limit: a library is no part of the model's state
@@ -66,6 +71,18 @@ def set_up(start: Start, rank: int, meter: Meter, send: Send) -> Live:
     gc.collect()
     gc.freeze()  # torch's own objects: collecting between probes then costs little
     return live
+
+
+def _settle_allocator(settings: str) -> None:
+    """Raises `UnsupportedError` where torch's allocator does not know them.
+
+    They are in the environment, too, which a forked rank may have been given too late.
+    """
+    try:
+        torch.cuda.memory._set_allocator_settings(settings)
+    except (RuntimeError, ValueError) as error:
+        reason = f"PYTORCH_ALLOC_CONF {settings}: {str(error).splitlines()[0]}"
+        raise UnsupportedError(reason, "allocator") from error
 
 
 def fault(error: BaseException, phase: Phase, device_kind: str, meter: Meter) -> Fault:

@@ -137,7 +137,6 @@ def pool(device: Device, engine: str, ranks: int) -> Iterator[Pool]:
                 width=WIDTH,
                 vocab_size=VOCAB_SIZE,
                 dtype="fp32",
-                optimizer="adamw",
                 engine=engine,
                 world_size=ranks,
                 global_batch=None,

@@ -60,7 +60,6 @@ WORKLOAD = Workload(
     width=WIDTH,
     vocab_size=VOCAB_SIZE,
     dtype="fp32",
-    optimizer="adamw",
     engine="ddp",
     world_size=1,
     global_batch=None,

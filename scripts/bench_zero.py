@@ -231,7 +231,6 @@ def workload(width: int, ranks: int) -> Workload:
         width=width,
         vocab_size=VOCAB_SIZE,
         dtype="fp32",
-        optimizer="adamw",
         engine="auto",
         world_size=ranks,
         global_batch=None,

@@ -312,3 +312,41 @@ def test_a_pretended_smaller_card_runs_out_of_memory(run: Run) -> None:
     command = run("--budget", "2m", "--device", "cuda:0", "--capacity", "8GiB", *shape)
     assert command.end()[0] == 0
     assert "oom" in command.trials()
+
+
+@pytest.mark.parametrize(
+    ("flag", "values"),
+    [("--compile", "off,on"), ("--allocator", "default,expandable"), ("--loss", "whole,chunked"),
+     ("--checkpointing", "none,selective,host,1/2"), ("--param-dtype", "auto,bf16")],
+)  # fmt: skip
+@pytest.mark.gpu
+def test_every_axis_is_searched_on_cuda(run: Run, flag: str, values: str) -> None:
+    shape = ["--depth", "4", "--seq-len", "512", "--micro-batch", "4", "--finals", "1"]
+    shape += [] if flag == "--checkpointing" else ["--checkpointing", "none"]
+    command = run(
+        "--budget", "4m", "--device", "cuda:0", "--sampler", "grid", flag, values, *shape
+    )
+    code, _, stderr = command.end()
+    assert code == 0, stderr
+    rows = list(csv.DictReader((command.out / "trials.csv").open()))
+    name = flag.removeprefix("--").replace("-", "_")
+    fitted = {row[name] for row in rows if row["verdict"] in ("ok", "pruned")}
+    assert fitted == set(values.split(","))
+
+
+def test_a_study_over_new_axes_compiles_and_says_so(run: Run) -> None:
+    new = ["--attention", "sdpa,eager", "--loss", "whole,chunked", "--compile", "on"]
+    shape = ["--device", "cpu", "--depth", "1", "--seq-len", "32", "--micro-batch", "2"]
+    shape += ["--vocab-size", "256", "--checkpointing", "selective", "--finals", "1"]
+    command = run("--budget", "4m", "--trials", "1", *shape, *new)
+    code, stdout, stderr = command.end()
+    assert code == 0, stderr
+    best = command.best()
+    assert (best["config"]["compile"], best["config"]["checkpointing"]) == ("on", "selective")
+    assert best["measured"]["compile_s"] > 0.5
+    assert "Compiling took" in " ".join(stdout.split())
+    rows = list(csv.DictReader((command.out / "trials.csv").open()))
+    assert all(float(row["group_start_s"]) > float(row["compile_s"]) > 0.5 for row in rows)
+    assert {row["kernels"] for row in rows} == {
+        "none" if row["attention"] == "eager" else "flash_attention" for row in rows
+    }

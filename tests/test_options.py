@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, get_args
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from autotune.errors import UsageError
-from autotune.options import Options
-from autotune.space.candidate import Checkpointing
+from autotune.options import FLAGS, Options
 from autotune.space.workload import GlobalBatch, parse_global_batch
-from autotune.units import gib, parse_bytes, parse_duration_s, parse_ints, parse_names, parse_share
+from autotune.units import gib, parse_bytes, parse_duration_s, parse_ints, parse_share
 
 
 def checkpointing(text: str, flag: str) -> tuple[str, ...]:
-    return parse_names(text, flag, get_args(Checkpointing))
+    found: tuple[str, ...] = FLAGS["checkpointing"].read(text, flag)
+    return found
 
 
 PARSERS: list[Callable[[str, str], Any]] = [

@@ -9,7 +9,8 @@ from autotune.engines.ddp import Ddp
 from autotune.engines.deepspeed import DeepSpeed
 from autotune.engines.engine import Engine, StateBytes
 from autotune.engines.fsdp import Fsdp
-from autotune.space.candidate import ZERO_STAGES, Build, Candidate
+from autotune.space.axes import ZERO_STAGES
+from autotune.space.candidate import Build, Candidate
 from autotune.space.workload import Workload
 
 __all__ = [

@@ -6,7 +6,8 @@ from autotune.engines.engine import Engine
 
 
 class Ddp(Engine):
-    """fp32 weights in every dtype, under autocast; each rank holds all."""
+    """fp32 weights in every dtype, under autocast, unless they are to be bf16 alone; each rank
+    holds all."""
 
     name = "ddp"
     stages = (0,)

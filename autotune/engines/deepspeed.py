@@ -17,10 +17,15 @@ from autotune.space.workload import Workload
 from autotune.wire.recipe import CLIP_NORM, LEARNING_RATE, MUON_LEARNING_RATE
 
 _NEVER = 2**31 - 1
+_TORCH = {"bf16": "bfloat16", "fp16": "float16"}
 
 
 class DeepSpeed(Engine):
-    """Weights and gradients in the training dtype; ZeRO steps on an fp32 copy of its partition."""
+    """Weights and gradients in the training dtype; ZeRO steps on an fp32 copy of its partition.
+
+    `param_dtype` fp32 stores fp32 weights and casts for the products (its `torch_autocast`), bf16
+    makes the copy bf16, too (its `bf16_master_weights_and_grads`).
+    """
 
     name = "deepspeed"
     stages = (0, 1, 2, 3)
@@ -29,13 +34,23 @@ class DeepSpeed(Engine):
     package = "deepspeed"
     package_name = "DeepSpeed"
 
+    def lacks(self, workload: Workload, of: Candidate | Build, device_kind: str) -> str:
+        if of.optimizer == "adamw8bit":
+            return "it has no 8-bit AdamW of its own"
+        if of.param_dtype == "bf16" and of.zero_stage == 0:
+            return "its stage 0 steps bf16 weights on an fp32 copy"
+        if of.param_dtype == "bf16" and of.offload != "none" and device_kind == "cpu":
+            return "only its CPU Adam steps bf16 state that is offloaded"
+        return ""
+
     def state(self, workload: Workload, of: Candidate | Build) -> StateBytes:
         whole = super().state(workload, of)
         if of.offload == "none":
             return whole
         # It also keeps what passes through: stages 1 and 2 the updated weights' partition,
         # stage 3 the fp32 gradients' (stage_1_and_2.py and stage3.py of its runtime/zero).
-        passing = 4.0 if of.zero_stage == 3 else self.weight_bytes(workload.dtype)
+        low = self.weights_in(workload.dtype, of) != "fp32"
+        passing = 4.0 if of.zero_stage == 3 or not low else 2.0
         moved = replace(
             whole,
             optimizer=0.0,
@@ -46,12 +61,14 @@ class DeepSpeed(Engine):
             moved = replace(moved, weights=0.0, host=moved.host + whole.weights)
         return moved
 
-    def weight_bytes(self, dtype: str) -> float:
-        return 4.0 if dtype == "fp32" else 2.0
+    def weights_in(self, dtype: str, of: Candidate | Build) -> str:
+        return dtype if of.param_dtype == "auto" else of.param_dtype
 
-    def keeps_copies(self, dtype: str, zero_stage: int) -> bool:
+    def steps_copies_in(self, dtype: str, of: Candidate | Build) -> str:
         """Only plain fp32 training steps on the weights."""
-        return dtype != "fp32" or zero_stage > 0
+        if of.param_dtype == "bf16":
+            return "bf16"
+        return "fp32" if of.zero_stage > 0 or self.weights_in(dtype, of) != "fp32" else ""
 
     def gradient_copies(self, zero_stage: int) -> float:
         """Flattened, or on its way: scripts/bench_zero.py measures two to three."""
@@ -67,8 +84,7 @@ class DeepSpeed(Engine):
             "gradient_accumulation_steps": workload.grad_accum(candidate),
             "train_batch_size": workload.global_batch_samples(candidate),
             "gradient_clipping": CLIP_NORM,
-            "bf16": {"enabled": workload.dtype == "bf16"},
-            "fp16": {"enabled": workload.dtype == "fp16"},
+            **_precision(candidate, workload),
             "optimizer": _optimizer(candidate, workload, device_kind),
             # Off a real CPU Adam the offloaded optimizer is torch's own.
             "zero_force_ds_cpu_optimizer": device_kind == "cuda",
@@ -85,6 +101,15 @@ class DeepSpeed(Engine):
         return set() if torch_adam else {"CPUAdamBuilder"}
 
 
+def _precision(candidate: Candidate, workload: Workload) -> dict[str, Any]:
+    if candidate.param_dtype == "fp32":
+        return {"torch_autocast": {"enabled": True, "dtype": f"torch.{_TORCH[workload.dtype]}"}}
+    bf16 = {"enabled": workload.dtype == "bf16"}
+    if candidate.param_dtype == "bf16":
+        bf16 |= {"bf16_master_weights_and_grads": True, "bf16_optimizer_states": True}
+    return {"bf16": bf16, "fp16": {"enabled": workload.dtype == "fp16"}}
+
+
 def _optimizer(candidate: Candidate, workload: Workload, device_kind: str) -> dict[str, Any]:
     """AdamW, or Muon for the blocks' matrices with AdamW for the rest.
 
@@ -97,7 +122,7 @@ def _optimizer(candidate: Candidate, workload: Workload, device_kind: str) -> di
         "weight_decay": 0.01,
         "torch_adam": device_kind == "cpu" or candidate.offload == "none",
     }
-    if workload.optimizer == "muon":
+    if candidate.optimizer == "muon":
         return {
             "type": "Muon",
             "params": adam | {"muon_lr": MUON_LEARNING_RATE, "adam_lr": LEARNING_RATE},
@@ -122,7 +147,7 @@ def _zero(candidate: Candidate, workload: Workload, device_kind: str) -> dict[st
         # Communication beside backward needs a second stream, which a CPU does not have.
         "overlap_comm": on_gpu and workload.world_size > 1,
         # Muon orthogonalises whole matrices, so stage 3 must not scatter their gradients.
-        "reduce_scatter": workload.optimizer != "muon",
+        "reduce_scatter": candidate.optimizer != "muon",
     }
     if candidate.zero_stage == 3:
         zero |= {

@@ -9,6 +9,9 @@ from typing import Any, ClassVar
 from autotune.space.candidate import Build, Candidate
 from autotune.space.workload import Workload
 
+_BYTES = {"fp32": 4.0, "bf16": 2.0, "fp16": 2.0, "8 bit": 1.0 + 4.0 / 256}
+"""Of one number. Those of 8 bits share an fp32 scale among 256 (arXiv 2110.02861, section 2.1)."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class StateBytes:
@@ -52,6 +55,10 @@ class Engine:
             return ""
         return f"{self.package_name} is not installed: pip install {self.package} (Linux)"
 
+    def lacks(self, workload: Workload, of: Candidate | Build, device_kind: str) -> str:
+        """Why it does not run that, in words of its own; empty where it may."""
+        return ""
+
     def state(self, workload: Workload, of: Candidate | Build) -> StateBytes:
         """What a rank keeps between steps, and its gradients.
 
@@ -62,34 +69,47 @@ class Engine:
         """
         shape, stage, ranks = workload.shape(of.depth), of.zero_stage, workload.world_size
         n, stepped = shape.parameters, shape.trainable
-        weight = self.weight_bytes(workload.dtype)
-        muon = shape.block_matrices if workload.optimizer == "muon" else 0
-        moments = 8.0 * (stepped - muon) + 4.0 * muon
-        copies = 4.0 * stepped if self.keeps_copies(workload.dtype, stage) else 0.0
+        weight = _BYTES[self.weights_in(workload.dtype, of)]
+        muon = shape.block_matrices if of.optimizer == "muon" else 0
+        moment = _BYTES[self.moments_in(workload.dtype, of)]
+        moments = 2.0 * moment * (stepped - muon) + moment * muon
+        copy = self.steps_copies_in(workload.dtype, of)
+        copies = _BYTES[copy] * stepped if copy else 0.0
         return StateBytes(
             weights=n * weight / (ranks if stage == 3 else 1),
             gradients=stepped * weight / (ranks if stage >= 2 else 1),
             optimizer=(moments + copies) / (ranks if stage >= 1 else 1),
         )
 
-    def weight_bytes(self, dtype: str) -> float:
-        """Of one parameter, and of its gradient, where products are of `dtype`."""
-        return 4.0
+    def weights_in(self, dtype: str, of: Candidate | Build) -> str:
+        """What weights and gradients are stored as, where products are of `dtype`."""
+        return "bf16" if of.param_dtype == "bf16" else "fp32"
 
-    def keeps_copies(self, dtype: str, zero_stage: int) -> bool:
-        """Whether the optimizer steps on an fp32 copy of the weights."""
-        return False
+    def reduces_in(self, dtype: str, of: Candidate | Build) -> str:
+        """What gradients are sent between ranks as."""
+        return self.weights_in(dtype, of)
 
-    def dtypes(self, dtype: str, zero_stage: int) -> dict[str, str]:
+    def steps_copies_in(self, dtype: str, of: Candidate | Build) -> str:
+        """What the copy of the weights is stored as that the optimizer steps on; empty where it
+        steps on the weights."""
+        return ""
+
+    def moments_in(self, dtype: str, of: Candidate | Build) -> str:
+        """What the optimizer's state is stored as."""
+        if of.optimizer == "adamw8bit":
+            return "8 bit"
+        return self.steps_copies_in(dtype, of) or self.weights_in(dtype, of)
+
+    def dtypes(self, dtype: str, of: Candidate | Build) -> dict[str, str]:
         """What is held, computed and sent in which dtype, where products are of `dtype`."""
-        held = "fp32" if self.weight_bytes(dtype) == 4.0 else dtype
+        held = self.weights_in(dtype, of)
         return {
             "weights": held,
-            "master_weights": "fp32" if self.keeps_copies(dtype, zero_stage) else held,
+            "master_weights": self.steps_copies_in(dtype, of) or held,
             "compute": dtype,
             "gradients": held,
-            "reduction": held,
-            "optimizer": "fp32",
+            "reduction": self.reduces_in(dtype, of),
+            "optimizer": self.moments_in(dtype, of),
         }
 
     def gradient_copies(self, zero_stage: int) -> float:

@@ -5,10 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from autotune.export import deepspeed
+from autotune.export import deepspeed, env
 from autotune.result.best import Best
 
-EXPORTS: dict[str, Callable[[Best], dict[str, Any] | None]] = {"deepspeed": deepspeed.export}
+EXPORTS: dict[str, Callable[[Best], dict[str, Any] | None]] = {
+    "deepspeed": deepspeed.export,
+    "env": env.export,
+}
 """Name of a tool to a pure function: its configuration, None where the result has no use for it.
 
 Only what was probed is exported: an option that no probe ran with does not belong there.

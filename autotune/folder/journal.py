@@ -27,8 +27,8 @@ from autotune.folder.manifest import Changes
 from autotune.folder.table import Table
 from autotune.outcome import Outcome, Record, Verdict, outcome_from
 from autotune.samplers.ask import Ask
-from autotune.samplers.sampler import Adapter, Asked, candidate_of
-from autotune.space.candidate import AXES, Candidate
+from autotune.samplers.sampler import Adapter, Asked, candidate_of, named
+from autotune.space.candidate import Candidate
 from autotune.space.space import Limits, Space
 from autotune.wire.codec import parse, to_json
 
@@ -218,9 +218,7 @@ def _past(optuna_study: optuna.Study) -> Past:
     told = [trial for trial in trials if "outcome" in trial.user_attrs]
     known = {candidate_of(trial.params) for trial in told}
     untold = [
-        trial
-        for trial in trials
-        if "outcome" not in trial.user_attrs and trial.params.keys() >= set(AXES)
+        trial for trial in trials if "outcome" not in trial.user_attrs and named(trial.params)
     ]
     lost = [trial for trial in untold if candidate_of(trial.params) not in known]
     begun = [trial.user_attrs["began"] for trial in trials if "began" in trial.user_attrs]

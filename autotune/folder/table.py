@@ -10,6 +10,7 @@ import pandas as pd
 
 from autotune.files import write_whole
 from autotune.outcome import Measurement, Record
+from autotune.space.axes import LATER_AXES
 from autotune.wire.messages import Peaks
 
 COLUMNS = (
@@ -20,7 +21,7 @@ COLUMNS = (
     "number", "kind", "key", "group_start_s", "warmup_s", "timed_s", "step_s_low", "step_s_high",
     "steps", "samples_per_s", "peak_reserved_bytes", "peak_allocated_bytes", "alloc_retries",
     "disturbed_share", "attempts", "sm_clock_mhz", "power_w", "temperature_c", "throttle_reasons",
-    "predicted_low_bytes", "predicted_high_bytes",
+    "predicted_low_bytes", "predicted_high_bytes", *LATER_AXES, "compile_s", "kernels",
 )  # fmt: skip
 
 
@@ -66,6 +67,7 @@ def row(record: Record) -> dict[str, object]:
         "kind": record.purpose,
         "key": candidate.key,
         "group_start_s": outcome.group_start_s,
+        "compile_s": outcome.compile_s,
         "warmup_s": outcome.warmup_s,
         "timed_s": outcome.timed_s,
         "attempts": outcome.attempts,
@@ -88,6 +90,7 @@ def _measured(measured: Measurement | None) -> dict[str, object]:
         "step_s_high": step.high,
         "steps": step.steps,
         "disturbed_share": measured.disturbed_share,
+        "kernels": measured.kernels or None,
         "sm_clock_mhz": conditions.sm_clock_mhz,
         "power_w": conditions.power_w,
         "temperature_c": conditions.temperature_c,

@@ -85,6 +85,10 @@ class Family(Protocol):
         """The longest sample that it takes; None where there is no limit."""
         ...
 
+    def lacks(self, recipe: Mapping[str, Any], axis: str, value: str) -> str:
+        """Why none of its models has that value on an axis of the space; empty where one may."""
+        ...
+
     def check_depth(self, recipe: Mapping[str, Any], depth: int) -> None:
         """Raises `UsageError` where no model of that `recipe` has so many blocks."""
         ...

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from autotune.models.kept import kept_blocks
+
 _BLOCK_FLOATS = 34
 """Floats a token and channel that a block keeps for its backward pass: those of a plain
 transformer (arXiv 2205.05198, equation 2, in 2-byte floats). A trace knows better."""
@@ -31,9 +33,7 @@ class CountedShape:
 
     def block_bytes(self, checkpointing: str, dtype: str) -> float:
         one = float(_BLOCK_FLOATS * self.width * (4 if dtype == "fp32" else 2))
-        if checkpointing == "none":
-            return one * self.depth
-        return one * (1 + self.depth / _BLOCK_FLOATS)
+        return one * kept_blocks(checkpointing, self.depth, _BLOCK_FLOATS)
 
     @property
     def head_bytes(self) -> float:

@@ -35,5 +35,10 @@ class Factory(AnyDepth):
         where = {"module": found[1], "function": found[2], "folder": str(Path.cwd())}
         return where | dict.fromkeys(("seq_len", "dtype", "device"))  # whoever knows fills them in
 
+    def lacks(self, recipe: Mapping[str, Any], axis: str, value: str) -> str:
+        if axis == "loss" and value != "whole":
+            return "a factory's loss is its own"
+        return ""
+
     def defaults(self, recipe: Mapping[str, Any], device_kind: str) -> Defaults:
         return Defaults((1,), LENGTHS[device_kind], MICRO_BATCHES[device_kind], 0)

@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 from autotune.errors import UsageError
 from autotune.models.defaults import LENGTHS, MICRO_BATCHES, AnyDepth, Asked, Defaults, GptTraits
+from autotune.models.kept import kept_blocks
 from autotune.wire.recipe import HEAD_DIM, mlp_width
 
 BLOCK_FLOATS = 23
@@ -72,11 +73,8 @@ class GptShape:
         return 6.0 * self.matmul_parameters + 12.0 * self.depth * self.width * seq_len
 
     def block_bytes(self, checkpointing: str, dtype: str) -> float:
-        """With checkpointing a block keeps its input, and one at a time all of it."""
         one = float(BLOCK_FLOATS * self.width * (4 if dtype == "fp32" else 2))
-        if checkpointing == "none":
-            return one * self.depth
-        return one * (1 + self.depth / BLOCK_FLOATS)
+        return one * kept_blocks(checkpointing, self.depth, BLOCK_FLOATS)
 
     @property
     def head_bytes(self) -> float:
@@ -128,6 +126,11 @@ class Gpt(AnyDepth):
                 f"--width {width}: must be a multiple of {head_dim}, the size of an attention"
                 f" head, e.g. {max(head_dim, round(width / head_dim) * head_dim)}"
             )
+
+    def lacks(self, recipe: Mapping[str, Any], axis: str, value: str) -> str:
+        if axis == "attention" and value not in ("auto", "sdpa", "eager"):
+            return "a gpt has sdpa, which chooses flash kernels itself, and eager"
+        return ""
 
     def defaults(self, recipe: Mapping[str, Any], device_kind: str) -> Defaults:
         return _DEFAULTS[device_kind]

@@ -94,6 +94,11 @@ class Hf:
             vocab_size=0,
         )
 
+    def lacks(self, recipe: Mapping[str, Any], axis: str, value: str) -> str:
+        if axis == "loss" and value != "whole" and recipe["task"] == "classification":
+            return "classification has a few logits a sample, and nothing to cut into chunks"
+        return ""
+
     def most_seq_len(self, recipe: Mapping[str, Any]) -> int | None:
         config = recipe["config"]
         if config["model_type"] in _RELATIVE:

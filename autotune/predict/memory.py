@@ -17,6 +17,7 @@ import numpy as np
 from autotune.engines import engine_of, state_bytes
 from autotune.predict.belief import Array, Beliefs, Codes, Term, Variant, codes, normal_cdf
 from autotune.predict.earlier import Point
+from autotune.space.axes import LATER_AXES
 
 _PROCESS_BYTES = {"cpu": 340 * 2**20, "cuda": 900 * 2**20}
 """Beside what the model takes: interpreter and libraries, or CUDA's context and workspaces."""
@@ -35,6 +36,8 @@ _NOISE_BYTES = 6 * 2**20
 _OOM_BEYOND = 0.04
 """An allocation that failed: the peak would have been about this much over the capacity."""
 _Z95 = 1.96
+_TRAITS = ("checkpointing", *LATER_AXES)
+"""Axes whose values change what is held at the peak beside the state, each in its own way."""
 _VARIANTS = tuple(Variant(scale, noise) for scale in (1.0, 3.0, 10.0) for noise in (1.0, 3.0))
 
 
@@ -84,7 +87,7 @@ class MemoryModel:
             workload=codes([workload for workload, _ in points]),
             engine=codes([engine_of(workload, c).name for workload, c in points]),
             stage=codes([(c.zero_stage, c.offload) for _, c in points]),
-            checkpointing=codes([c.checkpointing for _, c in points]),
+            traits=[codes([getattr(c, name) for _, c in points]) for name in _TRAITS],
             build=codes([(workload, c.build) for workload, c in points]),
             cell=codes([(workload, c.build, c.seq_len) for workload, c in points]),
         )
@@ -168,7 +171,8 @@ class _Groups:
     workload: Codes
     engine: Codes
     stage: Codes
-    checkpointing: Codes
+    traits: list[Codes]
+    """By each of `_TRAITS`."""
     build: Codes
     cell: Codes
 
@@ -189,7 +193,11 @@ def _beliefs(parts: PeakParts, groups: _Groups) -> Beliefs:
         Term(_BUILD_OFF * held, group=groups.build),
         Term(_OVER_OFF * parts.head),
         Term(_OVER_OFF * parts.blocks),
-        Term(_OVER_OFF * parts.blocks, group=groups.checkpointing),
+        *(
+            Term(_OVER_OFF * parts.blocks, group=group)
+            for group in groups.traits
+            if group.any() or group is groups.traits[0]
+        ),
         Term(_OVER_OFF / 2 * over, group=groups.build),
         Term(_BUILD_OFF * over, group=groups.cell),
     ]

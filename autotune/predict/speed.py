@@ -13,8 +13,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from autotune.models.kept import recomputed_share
 from autotune.predict.belief import Array, Belief, Beliefs, Off, Term, Variant, codes
 from autotune.predict.earlier import Point
+from autotune.space.axes import LATER_AXES
 from autotune.space.candidate import Candidate
 from autotune.space.workload import Workload
 from autotune.wire.stopping import Interval
@@ -80,6 +82,9 @@ ANOTHER_DAY = 0.1
 _MODEL_OFF = 0.2
 """What the prior of one workload may be off by more than that of another."""
 
+_LATER_OFF = 0.15
+"""What compiling, another attention, loss or optimizer may make faster or slower."""
+
 _VARIANTS = tuple(
     Variant(scale, noise, -0.5 * (scale > 1) - 0.5 * (noise > 1))
     for scale in (1.0, 2.0) for noise in (1.0, 3.0)
@@ -98,6 +103,7 @@ class SpeedModel:
         middle = tokens - tokens.mean()
         workload = codes([workload for workload, _ in points])
         stage = codes([(c.zero_stage, c.offload) for _, c in points])
+        later = [codes([getattr(c, name) for _, c in points]) for name in LATER_AXES]
         checkpointing = codes([c.checkpointing for _, c in points])
         build = codes([(workload, c.build) for workload, c in points])
         cell = codes([(workload, c.build, c.seq_len) for workload, c in points])
@@ -111,6 +117,7 @@ class SpeedModel:
             Term(0.2 * ones, position=width / 0.8),
             Term(0.1 * ones, position=length / 1.0),
             Term(0.1 * ones, group=checkpointing),
+            *(Term(_LATER_OFF * ones, group=group) for group in later if group.any()),
             Term(0.3 * ones, group=stage, position=tokens / 2.5),
             Term(0.08 * ones, group=build, position=tokens / 2.0),
             Term(0.08 * ones, group=cell, position=tokens / 0.4),
@@ -138,8 +145,8 @@ def prior_s(workload: Workload, candidate: Candidate, of: Magnitudes) -> float:
     accum = workload.grad_accum(candidate) or 1
     tokens = candidate.tokens
     flops = tokens * shape.flops_per_token(candidate.seq_len)
-    if candidate.checkpointing == "full":
-        flops += tokens * 2.0 * shape.block_matrices
+    again = recomputed_share(candidate.checkpointing, candidate.depth)
+    flops += again * tokens * 2.0 * shape.block_matrices
     rate = of.flops_per_s * tokens / (tokens + of.half_rate_tokens)
     rate *= shape.width / (shape.width + of.half_rate_width)
     micro_s = of.fixed_s + of.block_s * shape.depth + flops / rate

@@ -7,28 +7,42 @@ evenly with depth: traces of two depths give every depth. Source: probes/describ
 from __future__ import annotations
 
 from collections import defaultdict
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
 
 from autotune.predict.belief import Array
-from autotune.space.candidate import Candidate
+from autotune.space.candidate import Build, Candidate
 from autotune.space.space import Space
-from autotune.wire.messages import Describe, Described
+from autotune.wire.messages import Describe, Described, ModelSpec
 
 MOST_MICRO_BATCHES = 17
 """Of a longer axis so many are asked for, evenly spread; between them peaks are interpolated."""
 
 
+Traits = tuple[str, str, str]
+"""Checkpointing, attention and loss: what of a build is the model's, and changes what it holds."""
+
+
+def _traits_of(of: Candidate | Build | ModelSpec) -> Traits:
+    return of.checkpointing, of.attention, of.loss
+
+
+def _traits(space: Space) -> list[Build]:
+    """One build for each combination of traits that a candidate has."""
+    return list({_traits_of(build): build for build in space.builds}.values())
+
+
 def request(space: Space) -> Describe:
-    """What to trace for `space`: every width and checkpointing at two shallow depths."""
+    """What to trace for `space`: every width and all traits at two shallow depths, compiled by
+    nothing."""
     workload = space.workload
     widths = {workload.shape(depth).width: depth for depth in space.axes["depth"]}
     models = [
-        workload.spec(depth, checkpointing, wide_as=deep)
+        replace(workload.spec(depth, build, wide_as=deep), compile=False)
         for _, deep in sorted(widths.items())
-        for checkpointing in space.axes["checkpointing"]
+        for build in _traits(space)
         for depth in workload.shallow_depths
     ]
     sizes = sorted(set(space.axes["micro_batch"]))
@@ -38,7 +52,8 @@ def request(space: Space) -> Describe:
         seq_lens=sorted(set(space.axes["seq_len"])),
         micro_batches=[sizes[round(place)] for place in spread],
         dtype=workload.dtype,
-        optimizer=workload.optimizer,
+        # That of 8 bits compiles its step, which tensors without data cannot.
+        optimizer="muon" if space.candidates[0].optimizer == "muon" else "adamw",
         gradients_stay=workload.world_size > 1
         or any((workload.grad_accum(c) or 1) > 1 for c in space.candidates),
     )
@@ -55,14 +70,14 @@ class Trace:
     def covers(self, space: Space, candidate: Candidate) -> bool:
         """Whether a model of which `candidate` is one was asked for, at its length."""
         shallow, _ = space.workload.shallow_depths
-        wide = (space.workload.shape(candidate.depth).width, candidate.checkpointing, shallow)
+        wide = (space.workload.shape(candidate.depth).width, _traits_of(candidate), shallow)
         return wide in self._places and candidate.seq_len in self.asked.seq_lens
 
     def held(self, space: Space) -> Array:
         """Bytes between steps: weights, optimizer state, and gradients that stay."""
         held = np.empty(len(space.candidates))
-        for (depth, _, checkpointing), where in _curves(space).items():
-            shallow = self._held[self._models(space, depth, checkpointing)]
+        for (depth, _, traits), where in _curves(space).items():
+            shallow = self._held[self._models(space, depth, traits)]
             held[where] = _deep(shallow, depth, space.workload.shallow_depths)
         return held
 
@@ -71,8 +86,8 @@ class Trace:
         peaks = np.empty(len(space.candidates))
         sizes = np.array([c.micro_batch for c in space.candidates], dtype=float)
         depths = space.workload.shallow_depths
-        for (depth, seq_len, checkpointing), where in _curves(space).items():
-            models = self._models(space, depth, checkpointing)
+        for (depth, seq_len, traits), where in _curves(space).items():
+            models = self._models(space, depth, traits)
             traced = _deep(self._peaks[models, self.asked.seq_lens.index(seq_len)], depth, depths)
             # A deep model may peak in its update, and shallow ones in their head.
             update = _deep(self._updates[models], depth, depths)
@@ -97,16 +112,16 @@ class Trace:
         along: Array = traced[left] + slopes[left] * (sizes - known[left])
         return along
 
-    def _models(self, space: Space, depth: int, checkpointing: str) -> list[int]:
+    def _models(self, space: Space, depth: int, traits: Traits) -> list[int]:
         """Where the shallow models stand that are as wide as one of `depth`."""
         width = space.workload.shape(depth).width
         depths = space.workload.shallow_depths
-        return [self._places[width, checkpointing, shallow] for shallow in depths]
+        return [self._places[width, traits, shallow] for shallow in depths]
 
     @cached_property
-    def _places(self) -> dict[tuple[int, str, int], int]:
+    def _places(self) -> dict[tuple[int, Traits, int], int]:
         models = self.asked.models
-        return {(m.width, m.checkpointing, m.depth): place for place, m in enumerate(models)}
+        return {(m.width, _traits_of(m), m.depth): place for place, m in enumerate(models)}
 
     @cached_property
     def _held(self) -> Array:
@@ -121,11 +136,11 @@ class Trace:
         return _known(self.answer.peak_bytes)
 
 
-def _curves(space: Space) -> dict[tuple[int, int, str], list[int]]:
-    """Where the candidates stand that differ in micro_batch, stage and offload alone."""
-    found: dict[tuple[int, int, str], list[int]] = defaultdict(list)
+def _curves(space: Space) -> dict[tuple[int, int, Traits], list[int]]:
+    """Where the candidates stand of one model and length."""
+    found: dict[tuple[int, int, Traits], list[int]] = defaultdict(list)
     for place, c in enumerate(space.candidates):
-        found[c.depth, c.seq_len, c.checkpointing].append(place)
+        found[c.depth, c.seq_len, _traits_of(c)].append(place)
     return found
 
 

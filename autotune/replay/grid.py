@@ -20,22 +20,25 @@ from autotune import engines
 from autotune.errors import UsageError
 from autotune.outcome import Verdict, others_share
 from autotune.predict.trace import Trace
-from autotune.space.candidate import ZERO_STAGES, Candidate, Checkpointing, Offload
+from autotune.space.axes import AXES, LATER_AXES, ZERO_STAGES
+from autotune.space.candidate import Candidate
 from autotune.space.space import Limits
-from autotune.space.workload import Dtype, OptimizerName, Workload
+from autotune.space.workload import Dtype, Workload
 from autotune.units import LONGEST_S
 from autotune.wire.codec import parse
 from autotune.wire.messages import Conditions, Describe, Described, Peaks, Report
 
 SCHEMA_VERSION = 1
 COLUMNS = (
-    "depth", "seq_len", "micro_batch", "zero_stage", "offload", "checkpointing",
+    *AXES,
     "repeat", "verdict", "group_start_s", "warmup_s", "timed_s",
     "peak_device_bytes", "peak_reserved_bytes", "peak_allocated_bytes", "peak_active_bytes",
     "peak_host_bytes", "alloc_retries", "state_bytes", "disturbed_share", "own_share",
     "interval_cpu_s", "sm_clock_mhz", "power_w", "temperature_c", "throttle_reasons",
-    "thermally_throttled", "loss", "warmup_step_s", "step_s", "reason",
+    "thermally_throttled", "last_loss", "warmup_step_s", "step_s", "reason",
 )  # fmt: skip
+_OLDER = tuple({"last_loss": "loss"}.get(name, name) for name in COLUMNS if name not in LATER_AXES)
+"""As they were before there were so many axes."""
 SHORTEST_STEP_S = 1e-6
 """Nothing trains a step in less."""
 
@@ -119,7 +122,7 @@ def _report_cells(report: Report) -> dict[str, object]:
         "temperature_c": seen.temperature_c,
         "throttle_reasons": seen.throttle_reasons,
         "thermally_throttled": int(seen.thermally_throttled),
-        "loss": f"{report.loss:.5g}",
+        "last_loss": f"{report.loss:.5g}",
         "warmup_step_s": _numbers(report.warmup_step_s),
         "step_s": _numbers(report.step_s),
     }
@@ -154,7 +157,7 @@ def read(path: Path) -> Grid:
         device_kind, name, workload, limits, trace = _setting(path, header)
         return Grid(
             path=path, header=header, device_kind=device_kind, device=name, workload=workload,
-            limits=limits, trace=trace, rows=tuple(_rows(path, rest)),
+            limits=limits, trace=trace, rows=tuple(_rows(path, rest, _optimizer(header))),
         )  # fmt: skip
     except csv.Error as error:
         raise UsageError(f"{path}: not a recorded grid: {error}") from error
@@ -190,7 +193,7 @@ def _parsed(header: dict[str, Any]) -> Setting:
     workload = Workload.from_json(header["space"]["workload"])
     _check_types(workload)
     _among(workload.dtype, Dtype)
-    _among(workload.optimizer, OptimizerName)
+    _optimizer(header)
     limits = Limits(**header["space"]["limits"])
     _check_types(limits)
     if workload.engine not in engines.NAMES:
@@ -222,28 +225,40 @@ def _check_types(made: Workload | Limits) -> None:
             raise TypeError(f"{name} {getattr(made, name)}")
 
 
-def _rows(path: Path, text: str) -> Iterator[Row]:
+def _optimizer(header: dict[str, Any]) -> str:
+    """Of all candidates of a recording whose rows do not say it."""
+    named = header["space"]["workload"].get("optimizer", AXES["optimizer"].plain)
+    return _word("optimizer", named.partition(",")[0])
+
+
+def _rows(path: Path, text: str, optimizer: str) -> Iterator[Row]:
     reader = csv.DictReader(io.StringIO(text))
-    if tuple(reader.fieldnames or ()) != COLUMNS:
+    columns = tuple(reader.fieldnames or ())
+    if columns not in (COLUMNS, _OLDER):
         raise UsageError(f"{path}: line 2: the columns of a recorded grid are not these")
+    plain = {name: str(AXES[name].plain) for name in LATER_AXES} | {"optimizer": optimizer}
     for cells in reader:
         try:
-            yield _row(cells)
+            yield _row(cells if columns == COLUMNS else _newer(cells, plain), len(columns))
         except (TypeError, ValueError, OverflowError) as error:
             where = f"{path}: line {reader.line_num + 1}"
             raise UsageError(f"{where}: no measurement: {error!s:.200}") from error
 
 
-def _row(cells: dict[str, str]) -> Row:
+def _newer(cells: dict[str, str], plain: dict[str, str]) -> dict[str, str]:
+    """The cells of an older recording, with `plain` values on the axes that it does not have."""
+    return cells | {"last_loss": cells["loss"]} | plain
+
+
+def _row(cells: dict[str, str], count: int) -> Row:
     if None in cells or None in cells.values():
-        raise ValueError(f"not {len(COLUMNS)} cells")
+        raise ValueError(f"not {count} cells")
     candidate = Candidate(
         depth=_natural(int(cells["depth"])),
         seq_len=_natural(int(cells["seq_len"])),
         micro_batch=_natural(int(cells["micro_batch"])),
         zero_stage=int(cells["zero_stage"]),
-        offload=_among(cells["offload"], Offload),
-        checkpointing=_among(cells["checkpointing"], Checkpointing),
+        **{name: _word(name, cells[name]) for name, axis in AXES.items() if axis.words},
     )
     if candidate.zero_stage not in ZERO_STAGES or not candidate.exists:
         raise ValueError(f"no stage {candidate.zero_stage} with offload {candidate.offload}")
@@ -292,7 +307,7 @@ def _report(cells: dict[str, str]) -> Report:
         warmup_s=_seconds(cells["warmup_s"]),
         timed_s=_seconds(cells["timed_s"]),
         stopped_early=False,
-        loss=float(cells["loss"]),
+        loss=float(cells["last_loss"]),
         peaks=peaks,
         state_bytes=_bytes(cells["state_bytes"]),
         conditions=conditions,
@@ -328,6 +343,13 @@ def _natural(value: int, end: int = 10**9) -> int:
     if not 0 < value < end:
         raise ValueError(f"{value} is not from 1 to {end - 1}")
     return value
+
+
+def _word(axis: str, text: Any) -> str:
+    """`text`, a value of that axis."""
+    if not isinstance(text, str) or not AXES[axis].takes(text):
+        raise ValueError(f"{text} is none of {', '.join(AXES[axis].known)}")
+    return text
 
 
 def _among(text: str, known: object) -> str:

@@ -11,16 +11,15 @@ from rich.text import Text
 
 from autotune.outcome import DISTURBED_SHARE, Verdict
 from autotune.report.text import (
-    LABELS,
-    QUIET_AXES,
     counts_text,
     paragraph,
     print_lines,
     printable,
+    shown_axes,
     si,
 )
 from autotune.result.best import FINALS, Best, Cell, Config
-from autotune.space.candidate import AXES
+from autotune.space.axes import AXES
 from autotune.space.space import Space
 from autotune.units import gib
 
@@ -92,18 +91,18 @@ def print_result(console: Console, best: Best, path: Path, warn: tuple[Caution, 
 
 def _cells_table(best: Best) -> Table:
     candidates = [cell.config.candidate for cell in best.cells]
-    axes = [a for a in AXES if a not in QUIET_AXES or len({getattr(c, a) for c in candidates}) > 1]
+    axes = shown_axes({name: {getattr(c, name) for c in candidates} for name in AXES})
     table = Table(box=None, pad_edge=False, padding=(0, 1), header_style="dim")
     table.add_column("")
     for axis in axes:
-        table.add_column(LABELS[axis], justify="left" if axis == "checkpointing" else "right")
+        table.add_column(axis.label, justify="left" if axis.words else "right")
     for name in ("tokens/s", "FLOP/s", "peak"):
         table.add_column(name, justify="right", no_wrap=True)
     table.add_column("measured")
     for cell in best.cells:
         table.add_row(
             ">" if cell.config == best.config else "",
-            *(str(getattr(cell.config, axis)) for axis in axes),
+            *(str(getattr(cell.config, axis.name)) for axis in axes),
             si(cell.measured.tokens_per_s),
             si(cell.measured.model_flops_per_s, "FLOP/s"),
             f"{cell.measured.share_of_capacity:.0%}",
@@ -121,9 +120,12 @@ def _evidence(cell: Cell) -> str:
 
 def _config(config: Config) -> str:
     """A configuration in the names of its flags; what is switched off is left out."""
-    names = ["depth", "seq_len", "micro_batch", "checkpointing"]
-    names += ["zero_stage"] if config.zero_stage else []
-    names += ["offload"] if config.offload != "none" else []
+    always = ("depth", "seq_len", "micro_batch", "checkpointing")
+    after = ("optimizer",)
+    names = [
+        name for name, axis in AXES.items()
+        if name in always or (getattr(config, name) != axis.plain and name not in after)
+    ]  # fmt: skip
     ranks = "1 rank" if config.world_size == 1 else f"{config.world_size} ranks"
     searched = ", ".join(f"{name} {getattr(config, name)}" for name in names)
     return f"{searched} ({config.dtype}, {config.optimizer}, {config.engine}, {ranks})"
@@ -138,6 +140,11 @@ def _speed(best: Best) -> str:
         f" {median} {unit} a step ({low} to {high} in {step.steps} steps) of"
         f" {config.global_batch_samples} samples, {config.global_batch_tokens} tokens,"
         f" grad_accum {config.grad_accum}."
+        + (
+            f" Compiling took {measured.compile_s:.0f} s before that."
+            if measured.compile_s
+            else ""
+        )
     )
 
 

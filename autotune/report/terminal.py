@@ -25,17 +25,17 @@ from autotune.outcome import Measurement, Record, Verdict
 from autotune.report import Reporter
 from autotune.report.result import cautions, print_result
 from autotune.report.text import (
-    LABELS,
-    QUIET_AXES,
     counts_text,
     minutes,
     paragraph,
     print_lines,
     printable,
+    shown_axes,
     si,
 )
 from autotune.result.best import Best
-from autotune.space.candidate import AXES, Candidate
+from autotune.space.axes import AXES
+from autotune.space.candidate import Candidate
 from autotune.space.space import Space
 from autotune.units import gib
 from autotune.wire.stopping import Phase
@@ -287,7 +287,7 @@ def _header(space: Space, width: int) -> Text:
     if _has_room(space, width):
         candidate = "candidate".ljust(len(words(first, space)))
     else:
-        candidate = " ".join(f"{LABELS[axis]:>{w}}" for axis, w in _widths(space).items())
+        candidate = " ".join(f"{AXES[axis].label:>{w}}" for axis, w in _widths(space).items())
     rates = f"{'tok/s':>5} {'model FLOP/s':>12} {'peak':>9}"
     return Text(f" time  no kind   {candidate} result {rates}", "dim")
 
@@ -357,22 +357,21 @@ def words(candidate: Candidate, space: Space) -> str:
     """`candidate` for people, its values as wide as the widest of their axes."""
     shown = _shown(space)
     return "  ".join(
-        f"{LABELS[axis]} {getattr(candidate, axis):<{wide}}" for axis, wide in shown.items()
+        f"{AXES[axis].label} {getattr(candidate, axis):<{wide}}" for axis, wide in shown.items()
     )
 
 
 def _shown(space: Space) -> dict[str, int]:
     """The axes that tell candidates apart, and the characters of the widest value of each."""
     return {
-        axis: max(len(str(value)) for value in space.axes[axis])
-        for axis in AXES
-        if axis not in QUIET_AXES or len(space.axes[axis]) > 1
+        axis.name: max(len(str(value)) for value in space.axes[axis.name])
+        for axis in shown_axes(space.axes)
     }
 
 
 def _widths(space: Space) -> dict[str, int]:
     """Widths of one column per shown axis, its name above it."""
-    return {axis: max(wide, len(LABELS[axis])) for axis, wide in _shown(space).items()}
+    return {axis: max(wide, len(AXES[axis].label)) for axis, wide in _shown(space).items()}
 
 
 def _candidate(record: Record | None) -> Candidate | None:

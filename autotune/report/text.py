@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import textwrap
+from collections.abc import Collection, Mapping
+from typing import Any
 
 from rich.console import Console
 from rich.text import Text
 
 from autotune.outcome import Verdict
-from autotune.space.candidate import AXES
+from autotune.space.axes import AXES, Axis
 
-LABELS = dict(zip(AXES, ("depth", "seq", "micro", "zero", "offload", "ckpt"), strict=True))
-QUIET_AXES = ("zero_stage", "offload")
-"""Shown only where they differ between candidates."""
+
+def shown_axes(values: Mapping[str, Collection[Any]]) -> list[Axis]:
+    """The axes that tell candidates apart, where they have these `values`."""
+    return [axis for name, axis in AXES.items() if not axis.quiet or len(values.get(name, ())) > 1]
 
 
 def print_lines(console: Console, *lines: Text) -> None:

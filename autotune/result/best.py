@@ -21,7 +21,8 @@ from autotune.errors import UsageError
 from autotune.files import write_whole
 from autotune.outcome import Measurement, Objective, Record, Verdict
 from autotune.result.choice import Certainty, Choice
-from autotune.space.candidate import AXES, Candidate
+from autotune.space.axes import AXES
+from autotune.space.candidate import Candidate
 from autotune.space.space import Limits, Space
 from autotune.space.workload import GlobalBatch, Workload
 from autotune.wire.codec import parse, to_json
@@ -45,8 +46,13 @@ class Config:
     zero_stage: int
     offload: str
     checkpointing: str
-    dtype: str
+    attention: str = AXES["attention"].plain
+    compile: str = AXES["compile"].plain
+    loss: str = AXES["loss"].plain
     optimizer: str
+    param_dtype: str = AXES["param_dtype"].plain
+    allocator: str = AXES["allocator"].plain
+    dtype: str
     engine: str
     world_size: int
     grad_accum: int
@@ -71,7 +77,6 @@ class Config:
             width=self.width,
             vocab_size=self.vocab_size,
             dtype=self.dtype,
-            optimizer=self.optimizer,
             engine=self.engine,
             world_size=self.world_size,
             global_batch=GlobalBatch(self.global_batch_samples, "samples"),
@@ -102,6 +107,10 @@ class Measured:
     headroom_bytes: int | None = None
     """Bytes between the peak and the ceiling."""
     disturbed_share: float | None = None
+    kernels: str | None = None
+    """That computed attention."""
+    compile_s: float | None = None
+    """What compiling took before the first step; None where nothing was compiled."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -244,7 +253,7 @@ def best_of(
         limits=_limits(space.limits),
         objective=objective,
         dtypes=engine_of(space.workload, choice.record.candidate).dtypes(
-            space.workload.dtype, choice.record.candidate.zero_stage
+            space.workload.dtype, choice.record.candidate
         ),
         sure=_sure(choice.certainty, space.workload),
         cells=tuple(_cell(r, space) for r in choice.cells),
@@ -302,7 +311,6 @@ def _config(candidate: Candidate, workload: Workload) -> Config:
         width=workload.shape(candidate.depth).width,
         vocab_size=workload.vocab_size,
         dtype=workload.dtype,
-        optimizer=workload.optimizer,
         engine=engine_of(workload, candidate).name,
         world_size=workload.world_size,
         grad_accum=workload.micro_steps(candidate),
@@ -324,6 +332,8 @@ def _measured(found: Measurement, limits: Limits) -> Measured:
         share_of_capacity=peaks.device_bytes / limits.capacity_bytes,
         headroom_bytes=limits.limit_bytes - peaks.device_bytes,
         disturbed_share=found.disturbed_share,
+        kernels=found.kernels or None,
+        compile_s=found.compile_s or None,
     )
 
 

@@ -118,6 +118,7 @@ def pool(rounds: Sequence[Record], workload: Workload) -> Record:
         started_s=min(o.started_s for o in outcomes),
         probe_s=sum(o.probe_s for o in outcomes),
         group_start_s=sum(o.group_start_s for o in outcomes),
+        compile_s=sum(o.compile_s for o in outcomes),
         warmup_s=sum(o.warmup_s for o in outcomes),
         timed_s=sum(o.timed_s for o in outcomes),
         measurement=measurement(
@@ -127,6 +128,8 @@ def pool(rounds: Sequence[Record], workload: Workload) -> Record:
             peaks=Peaks.largest([m.peaks for m in measured]),
             disturbed_share=max(m.disturbed_share for m in measured),
             conditions=_pooled_conditions([m.conditions for m in measured]),
+            kernels=first.measured.kernels,
+            compile_s=max(m.compile_s for m in measured),
         ),
         predicted_peak_bytes=first.outcome.predicted_peak_bytes,
         attempts=sum(o.attempts for o in outcomes),

@@ -48,6 +48,8 @@ class Result:
     """The group had already run another probe."""
     parameters: int | None = None
     versions: dict[str, str] | None = None
+    unsupported: tuple[str, ...] = ()
+    """The axes whose values, together, are unsupported, where that is known."""
     lacks_op: str = ""
     """What the engine compiles for this candidate, and could not be loaded."""
 

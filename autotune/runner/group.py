@@ -43,6 +43,7 @@ PHASE_DEADLINE_S = {
     Phase.IMPORT: 120.0,
     Phase.BUILD: 180.0,
     Phase.ENGINE: 300.0,
+    Phase.COMPILE: 600.0,
     Phase.WARMUP: 180.0,
     Phase.TIMED: 180.0,
     Phase.DONE: 30.0,
@@ -307,6 +308,7 @@ class Group:
             verdict=verdict,
             reason=f"rank {rank.number} in phase {rank.fault.phase}: {rank.fault.error};"
             f" see {rank.log.name}",
+            unsupported=tuple(rank.fault.axes),
         )
 
 

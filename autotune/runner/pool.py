@@ -20,6 +20,7 @@ from autotune.runner.forks import Spawned, Starter
 from autotune.runner.group import POLL_S, Group, Rank, phase_deadlines
 from autotune.runner.helper import Helper
 from autotune.runner.ops import Ops
+from autotune.space.axes import alloc_conf
 from autotune.space.candidate import Build, Candidate
 from autotune.space.space import Limits, Space
 from autotune.space.workload import Workload
@@ -97,9 +98,6 @@ class Pool:
             parameters=ready.parameters if ready else None,
             versions=ready.versions if ready else None,
         )
-        if result.report is not None and result.versions is not None:
-            seen = {"attention": result.report.attention}
-            result = replace(result, versions=result.versions | seen)
         if result.report is None:
             self._end(politely=False, until=deadline)
         return result
@@ -154,8 +152,8 @@ class Pool:
         """A group that stands, or why there is none."""
         engine = engine_of(self._workload, candidate).name
         self._get_ready(engine, deadline)
-        group = self._new_group(engine)
         self._build = candidate.build
+        group = self._new_group(engine, self._build)
         failure = group.start(self._start_message(candidate), deadline)
         if failure is None:
             self._starter.succeeded()
@@ -172,10 +170,14 @@ class Pool:
             self._on_phase(Phase.IMPORT, 0)
             self._starter.prepare(engine, self._stop, deadline)
 
-    def _new_group(self, engine: str) -> Group:
+    def _new_group(self, engine: str, build: Build) -> Group:
         self._groups += 1
         world_size = self._workload.world_size
         environment = self._device.rank_environment(world_size) | self._ops.environment
+        if conf := alloc_conf(build.allocator):
+            environment |= {"PYTORCH_ALLOC_CONF": conf}
+        if build.compile == "on":  # compilers beside the ranks would be more than their capacity
+            environment |= {"TORCHINDUCTOR_COMPILE_THREADS": "1"}
         ranks: list[Rank] = []
         # Known to `kill` before it has a rank.
         self._group = Group(
@@ -226,12 +228,14 @@ class Pool:
             capacity_bytes=self._limits.capacity_bytes,
             store_host="",
             store_port=0,
-            model=self._workload.spec(candidate.depth, candidate.checkpointing),
+            model=self._workload.spec(candidate.depth, candidate.build),
             engine=engine.name,
             zero_stage=candidate.zero_stage,
             offload=candidate.offload,
             dtype=self._workload.dtype,
-            optimizer=self._workload.optimizer,
+            param_dtype=candidate.param_dtype,
+            optimizer=candidate.optimizer,
+            allocator=alloc_conf(candidate.allocator),
             engine_config=engine.config(candidate, self._workload, self._device.kind),
             seed=self._seed,
         )  # fmt: skip

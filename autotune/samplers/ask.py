@@ -9,13 +9,15 @@ from autotune.predict.belief import Codes
 from autotune.space.candidate import Build, Candidate
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Costs:
     """Seconds that a probe takes now."""
 
     live_build: Build | None = None
     start_s: Callable[[Build], float] = lambda build: 3.0
     """Of starting a group for a build that is not live."""
+    compile_s: Callable[[Build], float] = lambda build: 0.0
+    """Of compiling for another shape in a live group of it."""
     probe_s: float = 2.0
     """Of warm-up and timed steps of a short step."""
     steps: int = 8

@@ -106,9 +106,11 @@ class Frontier:
     def _seconds(self, costs: Costs, belief: Belief) -> Array:
         step_s = np.exp(np.minimum(belief.mean, 10.0))
         seconds = np.maximum(costs.probe_s, costs.steps * step_s)
-        live = self._builds.get(costs.live_build, -1) if costs.live_build else -1
-        start_s = np.array([costs.start_s(build) for build in self._builds])[self._build_of]
-        return np.asarray(seconds + np.where(self._build_of == live, 0.0, start_s))
+        start_s = np.array([
+            costs.compile_s(build) if build == costs.live_build else costs.start_s(build)
+            for build in self._builds
+        ])  # fmt: skip
+        return np.asarray(seconds + start_s[self._build_of])
 
 
 def make(space: Space, predictor: Predictor, objective: Objective, seed: int) -> Frontier:

@@ -12,10 +12,9 @@ from optuna.study import Study as OptunaStudy
 from optuna.trial import FrozenTrial, Trial, TrialState
 
 from autotune.samplers.ask import Ask
-from autotune.space.candidate import AXES, Candidate
+from autotune.space.axes import AXES, LATER_AXES, MEMORY_AXES
+from autotune.space.candidate import Candidate
 from autotune.space.space import Space
-
-_NUMERIC = ("depth", "seq_len", "micro_batch")
 
 
 class Sampler(Protocol):
@@ -105,7 +104,7 @@ def distributions(space: Space) -> dict[str, BaseDistribution]:
     """
     found: dict[str, BaseDistribution] = {}
     for name, values in space.axes.items():
-        if name in _NUMERIC:
+        if name in MEMORY_AXES:
             found[name] = IntDistribution(min(values), max(values), log=name != "depth")
         else:
             found[name] = CategoricalDistribution(values)
@@ -118,5 +117,10 @@ def params(candidate: Candidate) -> dict[str, Any]:
 
 
 def candidate_of(params: dict[str, Any]) -> Candidate:
-    """The candidate that a trial's parameters name."""
-    return Candidate(**{axis: params[axis] for axis in AXES})
+    """The candidate that a trial's parameters name; older trials know fewer axes."""
+    return Candidate(**{axis: params[axis] for axis in AXES if axis in params})
+
+
+def named(params: dict[str, Any]) -> bool:
+    """Whether a trial's parameters name a candidate: it may have ended before it had any."""
+    return params.keys() >= AXES.keys() - set(LATER_AXES)

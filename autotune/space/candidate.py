@@ -2,29 +2,41 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Literal
+from dataclasses import dataclass, fields
+from functools import cached_property
+from operator import attrgetter
 
-Offload = Literal["none", "optimizer", "all"]
-Checkpointing = Literal["none", "full"]
-
-ZERO_STAGES = (0, 1, 2, 3)
-AXES = ("depth", "seq_len", "micro_batch", "zero_stage", "offload", "checkpointing")
+from autotune.space.axes import AXES, LATER_AXES, MEMORY_AXES, OTHER_AXES
 
 
-@dataclass(frozen=True, order=True)
+@dataclass(frozen=True, order=True, kw_only=True)
 class Build:
-    """The part of a candidate that needs a new engine."""
+    """The part of a candidate that needs a new engine: what its processes are started for."""
 
     depth: int
-    zero_stage: int
-    offload: str
-    checkpointing: str
+    zero_stage: int = 0
+    offload: str = "none"
+    checkpointing: str = "none"
+    attention: str = "auto"
+    compile: str = "off"
+    loss: str = "whole"
+    optimizer: str = "adamw"
+    param_dtype: str = "auto"
+    allocator: str = "default"
+
+
+BUILD_AXES = tuple(each.name for each in fields(Build))
+_build_of, _memory_of, _others_of = (
+    attrgetter(*names) for names in (BUILD_AXES, MEMORY_AXES, OTHER_AXES)
+)
 
 
 @dataclass(frozen=True, order=True, kw_only=True)
 class Candidate:
-    """One point of the space. `micro_batch` counts samples per rank and micro-step."""
+    """One point of the space: a value on each of `AXES`, which says what they mean.
+
+    `micro_batch` counts samples per rank and micro-step.
+    """
 
     depth: int
     seq_len: int
@@ -32,10 +44,16 @@ class Candidate:
     zero_stage: int = 0
     offload: str = "none"
     checkpointing: str = "none"
+    attention: str = "auto"
+    compile: str = "off"
+    loss: str = "whole"
+    optimizer: str = "adamw"
+    param_dtype: str = "auto"
+    allocator: str = "default"
 
-    @property
+    @cached_property
     def build(self) -> Build:
-        return Build(self.depth, self.zero_stage, self.offload, self.checkpointing)
+        return Build(**dict(zip(BUILD_AXES, _build_of(self), strict=True)))
 
     @property
     def cell(self) -> tuple[int, int]:
@@ -48,10 +66,14 @@ class Candidate:
 
     @property
     def key(self) -> str:
-        """Canonical name, e.g. `d4-s256-b8-z0-none-none`."""
-        return (
+        """Canonical name, e.g. `d4-s256-b8-z0-none-none`, and what else is not plain."""
+        first = (
             f"d{self.depth}-s{self.seq_len}-b{self.micro_batch}"
             f"-z{self.zero_stage}-{self.offload}-{self.checkpointing}"
+        )
+        later = {name: getattr(self, name) for name in LATER_AXES}
+        return first + "".join(
+            f"-{name}={value}" for name, value in later.items() if value != AXES[name].plain
         )
 
     @property
@@ -61,12 +83,8 @@ class Candidate:
         return self.zero_stage >= least_stage[self.offload]
 
     def covers(self, other: Candidate) -> bool:
-        """Whether this needs at least the memory of `other`: it is smaller in no axis, and
-        stage, offload and checkpointing are the same."""
-        return (
-            (self.zero_stage, self.offload, self.checkpointing)
-            == (other.zero_stage, other.offload, other.checkpointing)
-            and self.depth >= other.depth
-            and self.seq_len >= other.seq_len
-            and self.micro_batch >= other.micro_batch
+        """Whether this needs at least the memory of `other`: it is smaller in no axis along which
+        memory grows, and all else is the same."""
+        return _others_of(self) == _others_of(other) and all(
+            mine >= its for mine, its in zip(_memory_of(self), _memory_of(other), strict=True)
         )

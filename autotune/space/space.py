@@ -6,7 +6,8 @@ from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from typing import Any
 
-from autotune.space.candidate import Build, Candidate
+from autotune.space.axes import AXES
+from autotune.space.candidate import BUILD_AXES, Build, Candidate
 from autotune.space.workload import Workload
 
 
@@ -53,23 +54,31 @@ class Space:
 
     @cached_property
     def opening(self) -> tuple[Build, ...]:
-        """The build in the middle, and those that differ from it in one axis alone.
+        """The build in the middle, and those that differ from it in one axis alone, or in stage
+        and offload.
 
-        Every depth, stage with offload, and checkpointing occurs, and what each of them does can
-        be told from what the others do.
+        Every value occurs, and what each of them does can be told from what the others do.
         """
         depths = sorted({b.depth for b in self.builds})
         stages = sorted({(b.zero_stage, b.offload) for b in self.builds})
+        zero_stage, offload = stages[0]
+        words = {
+            name: sorted({getattr(b, name) for b in self.builds}, key=AXES[name].order)
+            for name in BUILD_AXES if AXES[name].words and name != "offload"
+        }  # fmt: skip
         middle = Build(
-            depths[len(depths) // 2], *stages[0], max(b.checkpointing for b in self.builds)
-        )
+            depth=depths[len(depths) // 2], zero_stage=zero_stage, offload=offload,
+            **{name: values[0] for name, values in words.items()},
+        )  # fmt: skip
         spokes = (
             [middle]
             + [replace(middle, depth=depth) for depth in depths]
             + [replace(middle, zero_stage=stage, offload=moved) for stage, moved in stages]
-            + [replace(middle, checkpointing=b.checkpointing) for b in self.builds]
-        )
-        return tuple(dict.fromkeys(build for build in spokes if build in self.builds))
+            + [replace(middle, **{name: value})
+               for name, values in words.items() for value in values]
+        )  # fmt: skip
+        known = set(self.builds)
+        return tuple(dict.fromkeys(build for build in spokes if build in known))
 
     def manifest(self) -> dict[str, Any]:
         """The space as JSON types, for the study folder."""
@@ -79,6 +88,10 @@ class Space:
         for name in ("recipe", "shapes"):
             if not workload[name]:
                 del workload[name]
+        # As it was before it was an axis: an older study can be gone on with.
+        optimizers = self.axes.get("optimizer", (AXES["optimizer"].plain,))
+        workload["optimizer"] = ",".join(optimizers)
         return {"workload": workload, "limits": asdict(self.limits),
-                "axes": {name: list(values) for name, values in self.axes.items()},
+                "axes": {name: list(values) for name, values in self.axes.items()
+                         if name != "optimizer"},
                 "size": len(self.candidates)}  # fmt: skip

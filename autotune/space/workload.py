@@ -9,12 +9,11 @@ from typing import Any, Literal
 from autotune.errors import UsageError
 from autotune.models import FAMILIES, Shape, family_name, gpt
 from autotune.models.counted import CountedShape
-from autotune.space.candidate import Candidate
+from autotune.space.candidate import Build, Candidate
 from autotune.wire.codec import parse
 from autotune.wire.messages import ModelSpec
 
 Dtype = Literal["auto", "fp32", "bf16", "fp16"]
-OptimizerName = Literal["adamw", "muon"]
 
 
 @dataclass(frozen=True)
@@ -52,7 +51,6 @@ class Workload:
     """Channels; None means what the family makes of the depth."""
     vocab_size: int
     dtype: str
-    optimizer: str
     engine: str
     """As asked: "auto" is ddp for stage 0 and deepspeed for the others."""
     world_size: int
@@ -81,7 +79,8 @@ class Workload:
         batch = body["global_batch"]
         parsed = None if batch is None else parse_global_batch(batch, "global_batch")
         shapes = [parse(CountedShape, each) for each in body.get("shapes", [])]
-        return cls(**body | {"global_batch": parsed, "shapes": shapes})
+        known = {name: value for name, value in body.items() if name != "optimizer"}
+        return cls(**known | {"global_batch": parsed, "shapes": shapes})
 
     def shape(self, depth: int) -> Shape:
         """The model's dimensions and counts at `depth`."""
@@ -94,8 +93,10 @@ class Workload:
         """Two depths whose difference is what every further block adds."""
         return FAMILIES[self.family].shallow(self.recipe)
 
-    def spec(self, depth: int, checkpointing: str, wide_as: int | None = None) -> ModelSpec:
-        """What ranks build; as wide as a model of the depth `wide_as` where that is given."""
+    def spec(self, depth: int, of: Build | None = None, wide_as: int | None = None) -> ModelSpec:
+        """What ranks build for `of`, with `depth` blocks; plain where there is no such build. As
+        wide as a model of the depth `wide_as` where that is given."""
+        of = of or Build(depth=depth)
         width = vocab_size = 0  # of a recipe that nobody has counted yet
         if self.shapes:
             width, vocab_size = self.shapes[0].width, self.shapes[0].vocab_size
@@ -107,7 +108,10 @@ class Workload:
             depth=depth,
             width=width,
             vocab_size=vocab_size,
-            checkpointing=checkpointing,
+            checkpointing=of.checkpointing,
+            attention=of.attention,
+            loss=of.loss,
+            compile=of.compile == "on",
             recipe=FAMILIES[self.family].at_depth(self.recipe, depth),
         )
 

@@ -64,6 +64,10 @@ def rule_for(device_kind: str, options: Options, *, final: bool = False) -> Rule
     )
 
 
+FIRST_COMPILE_S = 15.0
+"""What compiling a model is taken to last before the first one was."""
+
+
 class Prober:
     """Runs jobs, and knows what starting a group takes."""
 
@@ -79,6 +83,7 @@ class Prober:
         self._runner = runner
         self._starts_s: defaultdict[str, list[float]] = defaultdict(list)
         """By engine, in their order."""
+        self._compiles_s: list[float] = []
         self._last_start_s = 0.0
         self._group_probe_s = 0.0
         self._normal: set[str] = set()
@@ -88,7 +93,14 @@ class Prober:
         """What starting a group takes; the first one of an engine imports its library."""
         engine = engine_of(self._space.workload, of)
         starts_s = self._starts_s[engine.name]
-        return statistics.median(starts_s[1:] or starts_s or [engine.first_start_s])
+        plain_s = statistics.median(starts_s[1:] or starts_s or [engine.first_start_s])
+        return plain_s + self.compile_s(of)
+
+    def compile_s(self, of: Build | Candidate) -> float:
+        """What compiling a shape takes that a live group of that build has not seen."""
+        if of.compile == "off":
+            return 0.0
+        return statistics.median(self._compiles_s or [FIRST_COMPILE_S])
 
     def probe_s(self, record: Record) -> float:
         """What warm-up and timed steps of `record` would take again, were it not disturbed."""
@@ -105,8 +117,11 @@ class Prober:
     def restore(self, records: Sequence[Record]) -> None:
         """Know what earlier group starts took, from what came of their probes."""
         for record in records:
-            if record.outcome.group_start_s:
-                self._note_start(record.candidate, record.outcome.group_start_s)
+            outcome = record.outcome
+            if outcome.compile_s:
+                self._compiles_s.append(outcome.compile_s)
+            if outcome.group_start_s > outcome.compile_s:
+                self._note_start(record.candidate, outcome.group_start_s - outcome.compile_s)
 
     def measure(self, job: Job, predicted: Prediction, until_s: float) -> Outcome:
         """Run `job` until the machine leaves it in peace, or until it was tried often enough.
@@ -119,7 +134,7 @@ class Prober:
         started_s = self._clock.elapsed_s()
         repeats_until_s = started_s + REPEATS_SHARE * self._clock.budget_s
         outcome: Outcome | None = None
-        start_s = warmup_s = timed_s = 0.0
+        start_s = compile_s = warmup_s = timed_s = 0.0
         for attempt in itertools.count(1):
             began_s = self._clock.elapsed_s()
             last = attempt >= ATTEMPTS or BUSY in self._normal or began_s > repeats_until_s
@@ -127,7 +142,9 @@ class Prober:
             job = replace(job, rule=replace(job.rule, calm=calm))
             result = self._runner.run(job, self._clock.at(until_s))
             took_s = self._clock.elapsed_s() - began_s
-            start_s += self._note_group(job.candidate, result)
+            compiled_s = result.report.compile_s if result.report is not None else 0.0
+            compile_s += compiled_s
+            start_s += self._note_group(job.candidate, result, compiled_s)
             again = self._outcome(job, result)
             warmup_s, timed_s = warmup_s + again.warmup_s, timed_s + again.timed_s
             outcome = again if outcome is None else _calmer(outcome, again)
@@ -152,6 +169,7 @@ class Prober:
             started_s=started_s,
             probe_s=self._clock.elapsed_s() - started_s,
             group_start_s=start_s,
+            compile_s=compile_s,
             warmup_s=warmup_s,
             timed_s=timed_s,
             predicted_peak_bytes=predicted.bytes,
@@ -163,12 +181,15 @@ class Prober:
         self._starts_s[engine_of(self._space.workload, candidate).name].append(start_s)
         self._last_start_s, self._group_probe_s = start_s, 0.0
 
-    def _note_group(self, candidate: Candidate, result: Result) -> float:
+    def _note_group(self, candidate: Candidate, result: Result, compile_s: float) -> float:
+        """What the group's start took, compiling for its first probe included; 0 of a live one."""
+        if compile_s:
+            self._compiles_s.append(compile_s)
         if result.group_start_s:
             self._note_start(candidate, result.group_start_s)
         if result.report is not None:
             self._group_probe_s += result.report.warmup_s + result.report.timed_s
-        return result.group_start_s
+        return result.group_start_s + compile_s if result.group_start_s else 0.0
 
     def _disturbances(self, outcome: Outcome) -> set[str]:
         """What made the timing of `outcome` worth less than it could be."""
@@ -190,6 +211,7 @@ class Prober:
             versions=result.versions,
             peaks=result.peaks,
             lacks_op=result.lacks_op,
+            unsupported=result.unsupported,
         )
         if result.report is None:
             return outcome
@@ -219,6 +241,8 @@ class Prober:
             peaks=report.peaks,
             disturbed_share=others_share(report.conditions),
             conditions=report.conditions,
+            kernels=report.attention,
+            compile_s=report.compile_s,
         )
 
 

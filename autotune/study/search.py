@@ -105,7 +105,10 @@ class Search:
     ) -> Ask:
         # Candidates of the live build are the cheaper by a group's start.
         costs = Costs(
-            self._runner.live_build, self._parts.prober.start_s, self._parts.typical_probe_s()
+            live_build=self._runner.live_build,
+            start_s=self._parts.prober.start_s,
+            compile_s=self._parts.prober.compile_s,
+            probe_s=self._parts.typical_probe_s(),
         )
         return Ask(
             allowed=self._ledger.opened.places(build),

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from dataclasses import fields
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 from autotune.budget import Clock, VirtualTime
 from autotune.device.device import Device
 from autotune.errors import UsageError
 from autotune.models import gpt
-from autotune.options import FLAGS, OPTION_OF_AXIS, Options
+from autotune.options import FLAGS, Options
 from autotune.replay import grid
 from autotune.replay.device import RecordedDevice
 from autotune.replay.runner import Replay
 from autotune.runner import Runner
-from autotune.space.candidate import AXES, Checkpointing, Offload
+from autotune.space.axes import AXES, LATER_AXES
 from autotune.space.space import Fixed, Limits, Space
 from autotune.space.workload import Workload
 from autotune.testbed.testbed import Wiring
@@ -111,26 +111,25 @@ class Recording:
 
     def _axes(self, options: Options) -> dict[str, tuple[Any, ...]]:
         axes: dict[str, tuple[Any, ...]] = {}
-        for name in AXES:
-            values = getattr(options, OPTION_OF_AXIS[name])
+        for name, axis in AXES.items():
+            values = getattr(options, axis.option)
             recorded = self._recorded(name)
             missing = [value for value in values or () if value not in recorded]
             if missing:
-                flag = FLAGS[OPTION_OF_AXIS[name]].name
                 raise UsageError(
-                    f"{flag} {missing[0]}: not recorded in {self.grid.path};"
-                    f" use any of {flag} {','.join(map(str, recorded))}"
+                    f"{axis.flag} {missing[0]}: not recorded in {self.grid.path};"
+                    f" use any of {axis.flag} {','.join(map(str, recorded))}"
                 )
             axes[name] = values or recorded
-        return axes
+        return {
+            name: values
+            for name, values in axes.items()
+            if name not in LATER_AXES or values != (AXES[name].plain,)
+        }
 
     def _recorded(self, axis: str) -> tuple[Any, ...]:
-        """Values of an axis, numbers ascending and words in the order of their type."""
         found = {getattr(row.candidate, axis) for row in self.grid.rows}
-        words: dict[str, tuple[Any, ...]] = {
-            "offload": get_args(Offload), "checkpointing": get_args(Checkpointing),
-        }  # fmt: skip
-        return tuple(word for word in words.get(axis, sorted(found)) if word in found)
+        return tuple(sorted(found, key=AXES[axis].order))
 
     def _limits(self, options: Options) -> tuple[Limits, str]:
         recorded, asked_bytes = self.grid.limits, options.capacity_bytes

@@ -9,15 +9,17 @@ from dataclasses import asdict, replace
 from typing import Any
 
 from autotune.device.device import Device
-from autotune.engines import engine_for, stages_of, state_bytes
+from autotune.engines import engine_for, engine_of, stages_of, state_bytes
 from autotune.errors import UsageError
 from autotune.models import FAMILIES, gpt
 from autotune.models.counted import CountedShape
 from autotune.models.defaults import GptTraits
-from autotune.options import FLAGS, OPTION_OF_AXIS, Options
+from autotune.options import Options
+from autotune.space.axes import AXES, LATER_AXES
 from autotune.space.candidate import Build, Candidate
 from autotune.space.space import Fixed, Limits, Space
 from autotune.space.workload import Workload
+from autotune.testbed.lacking import check_machine
 from autotune.units import gib
 from autotune.wire.messages import Count, Counted
 
@@ -62,7 +64,6 @@ def resolve(
     dtype, _ = _dtype(options, device)
     preset = gpt.PRESETS[options.preset] if options.preset else None
     vocab_size = options.vocab_size or (preset.vocab_size if preset else defaults.vocab_size)
-    optimizer = options.optimizer or (preset.optimizer if preset else "adamw")
     known_now = {"seq_len": max(seq_lens), "dtype": dtype, "device": device.kind}
     recipe = recipe | {name: value for name, value in known_now.items() if name in recipe}
     workload = Workload(
@@ -70,12 +71,12 @@ def resolve(
         width=options.width,
         vocab_size=vocab_size,
         dtype=dtype,
-        optimizer=optimizer,
         engine=options.engine,
         world_size=world_size,
         global_batch=options.global_batch,
         recipe=recipe,
     )
+    check_machine(options, workload, device.kind)
     remarks: list[Fixed] = []
     if known is not None and not family.is_code:
         workload = replace(workload, shapes=known.shapes, vocab_size=known.vocab_size)
@@ -87,14 +88,24 @@ def resolve(
     axes: dict[str, tuple[Any, ...]] = {
         "depth": depths,
         "seq_len": seq_lens,
-        "micro_batch": options.micro_batch or defaults.micro_batch,
+        "micro_batch": _micro_batches(options, seq_lens) or defaults.micro_batch,
         "zero_stage": stages,
         "offload": offloads,
         "checkpointing": options.checkpointing or ("none", "full"),
     }
+    later = {name: getattr(options, AXES[name].option) for name in LATER_AXES}
+    if preset:
+        later["optimizer"] = later["optimizer"] or (preset.optimizer,)
+    axes |= {
+        name: values for name, values in later.items() if values and values != (AXES[name].plain,)
+    }
     _check_size(axes)
     combined = (dict(zip(axes, point, strict=True)) for point in itertools.product(*axes.values()))
-    points = [c for c in (Candidate(**values) for values in combined) if c.exists]
+    points, left_out = _possible(
+        [c for c in (Candidate(**values) for values in combined) if c.exists],
+        options, workload, device.kind,
+    )  # fmt: skip
+    remarks += left_out
     candidates = [c for c in points if workload.grad_accum(c) is not None]
     if not candidates:
         nearest = workload.nearest_global_batch(points)
@@ -113,9 +124,13 @@ def resolve(
         fixed.append(Fixed("global_batch", str(options.global_batch), "--global-batch"))
     fixed.append(Fixed("engine", options.engine, "--engine"))
     fixed += remarks
+    if "optimizer" not in axes:
+        fixed.append(Fixed("optimizer", AXES["optimizer"].plain, "default"))
     for name, values in axes.items():
         if len(values) == 1:
             why = stages_why if name in ("zero_stage", "offload") else "the only value"
+            if name == "optimizer":
+                why = AXES[name].flag if options.optimizer else "--preset"
             fixed.append(Fixed(name, str(values[0]), why))
     return Space(
         workload=workload,
@@ -123,6 +138,62 @@ def resolve(
         axes=axes,
         candidates=tuple(sorted(candidates)),
         fixed=tuple(fixed),
+    )
+
+
+def _micro_batches(options: Options, seq_lens: Sequence[int]) -> tuple[int, ...] | None:
+    """What was asked for, in samples.
+
+    Raises:
+        UsageError: a length that not one sample of has room in the tokens of a batch.
+    """
+    if options.tokens_per_batch is None:
+        return options.micro_batch
+    if max(seq_lens) > min(options.tokens_per_batch):
+        raise UsageError(
+            f"--tokens-per-batch {min(options.tokens_per_batch)}: holds no sample of"
+            f" {max(seq_lens)} tokens; use --tokens-per-batch {max(seq_lens)} or more"
+        )
+    sizes = {tokens // length for tokens in options.tokens_per_batch for length in seq_lens}
+    return tuple(sorted(sizes))
+
+
+def _possible(
+    points: Sequence[Candidate], options: Options, workload: Workload, device_kind: str
+) -> tuple[list[Candidate], list[Fixed]]:
+    """Those of `points` that hold the asked number of tokens and that their engines run, and what
+    has to be said of the others.
+
+    Raises:
+        UsageError: no engine runs any of them.
+    """
+    if options.tokens_per_batch is not None:
+        held = {(n // length, length) for n in options.tokens_per_batch
+                for length in {c.seq_len for c in points}}  # fmt: skip
+        points = [c for c in points if (c.micro_batch, c.seq_len) in held]
+    lacking = {
+        build: engine_of(workload, build).lacks(workload, build, device_kind)
+        for build in {c.build for c in points}
+    }
+    possible = [c for c in points if not lacking[c.build]]
+    reasons: dict[str, Build] = {why: build for build, why in lacking.items() if why}
+    said = [
+        (engine_of(workload, build).name, _not_plain(build), why)
+        for why, build in sorted(reasons.items())
+    ]
+    if not possible:
+        name, what, why = said[0]
+        raise UsageError(f"{what}: {name} does not do that: {why}")
+    return possible, [Fixed("left out", f"{what} on {name}", why) for name, what, why in said]
+
+
+def _not_plain(build: Build) -> str:
+    """What is special about it, as flags."""
+    special = {name: getattr(build, name) for name in LATER_AXES}
+    return " ".join(
+        f"{AXES[name].flag} {value}"
+        for name, value in special.items()
+        if value != AXES[name].plain
     )
 
 
@@ -149,8 +220,8 @@ def _counted(
 ) -> tuple[Workload, list[Fixed]]:
     """`workload` with the counts of its model, and what has to be said of them."""
     found = count(Count(
-        models=[workload.spec(depth, "none") for depth in depths],
-        shallow=[workload.spec(depth, "none") for depth in workload.shallow_depths],
+        models=[workload.spec(depth) for depth in depths],
+        shallow=[workload.spec(depth) for depth in workload.shallow_depths],
         seq_lens=list(seq_lens),
     ))  # fmt: skip
     shapes = [
@@ -196,11 +267,6 @@ def _shared(options: Options, workload: Workload, device: Device) -> list[Fixed]
         Fixed("model", options.model, "--model"),
         *sizes,
         Fixed("dtype", *_dtype(options, device)),
-        Fixed(
-            "optimizer",
-            workload.optimizer,
-            "--preset" if options.preset and not options.optimizer else "--optimizer",
-        ),
         Fixed("device", device.infos[0].name, device.why),
     ]
 
@@ -224,7 +290,7 @@ def _check_size(axes: dict[str, tuple[Any, ...]]) -> None:
     size = math.prod(len(values) for values in axes.values())
     if size > MAX_POINTS:
         name, values = max(axes.items(), key=lambda axis: len(axis[1]))
-        flag = FLAGS[OPTION_OF_AXIS[name]].name
+        flag = AXES[name].flag
         raise UsageError(
             f"{flag}: {len(values)} values make a space of {size} points, at most {MAX_POINTS}"
             f" are searched; name fewer values or give a step, e.g. {flag} 1:64:8"
@@ -266,7 +332,7 @@ def _stages(
 def _offloads_for(
     workload: Workload, limits: Limits, deepest: int, device_kind: str
 ) -> tuple[str, ...]:
-    whole = state_bytes(workload, Build(deepest, 0, "none", "none"))
+    whole = state_bytes(workload, Build(depth=deepest))
     if device_kind == "cuda" and whole.device > limits.limit_bytes:
         return ("none", "optimizer", "all")
     return ("none",)

@@ -43,6 +43,9 @@ class ModelSpec:
     width: int
     vocab_size: int
     checkpointing: str
+    attention: str = "auto"
+    loss: str = "whole"
+    compile: bool = False
     recipe: dict[str, Any] = field(default_factory=dict)
     """What else its family builds it from: JSON types, by names that the family chooses."""
 
@@ -63,7 +66,10 @@ class Start:
     zero_stage: int
     offload: str
     dtype: str
+    param_dtype: str = "auto"
     optimizer: str
+    allocator: str = ""
+    """Settings of torch's CUDA allocator; empty for its own."""
     engine_config: dict[str, Any]
     """From the engine's row in `autotune.engines`; empty for engines that take none."""
     seed: int
@@ -290,6 +296,8 @@ class Report:
     conditions: Conditions
     attention: str = ""
     """Kernels of scaled dot product attention that the group's first step used."""
+    compile_s: float = 0.0
+    """Wall time of the step before warm-up, which compiled what is to be compiled."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -304,6 +312,8 @@ class Fault:
     requested_bytes: int | None
     """What the failed allocation asked for, where the error says it."""
     peaks: Peaks | None
+    axes: list[str] = field(default_factory=list)
+    """Those whose values, together, are unsupported, where that is known."""
 
 
 Message = (

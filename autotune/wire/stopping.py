@@ -22,6 +22,7 @@ class Phase(StrEnum):
     IMPORT = "import"
     BUILD = "build"
     ENGINE = "engine"
+    COMPILE = "compile"
     WARMUP = "warmup"
     TIMED = "timed"
     DONE = "done"

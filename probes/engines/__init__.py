@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import importlib
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Protocol
 
+import torch
 from torch import Tensor, nn
 
-from autotune.wire.messages import Start
+from autotune.wire.messages import ModelSpec, Start
+from probes.compiling import compile_blocks
 from probes.faults import UnsupportedError
 from probes.models import Batch, Family
 from probes.world import World
@@ -74,6 +77,28 @@ def load(name: str) -> Callable[[Start, World], Engine]:
     module, _, attribute = ENGINES[name].path.partition(":")
     engine: Callable[[Start, World], Engine] = getattr(importlib.import_module(module), attribute)
     return engine
+
+
+DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+
+
+@contextmanager
+def stored_as(param_dtype: str) -> Iterator[None]:
+    """What is made in it has weights of that type: fp32 where nothing else is said."""
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(DTYPES.get(param_dtype, torch.float32))
+    try:
+        yield
+    finally:
+        torch.set_default_dtype(before)
+
+
+def made(spec: ModelSpec, family: Family) -> nn.Module:
+    """The module that `spec` names, its blocks compiled if so."""
+    module = family.make(spec)
+    if spec.compile:
+        compile_blocks(family.blocks(module))
+    return module
 
 
 def is_muon(family: Family, name: str, parameter: Tensor) -> bool:

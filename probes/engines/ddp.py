@@ -15,7 +15,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from autotune.wire.messages import Start
 from autotune.wire.recipe import CLIP_NORM, LEARNING_RATE, MUON_LEARNING_RATE
-from probes.engines import count, is_muon
+from probes.engines import count, is_muon, made, stored_as
 from probes.models import Batch, Family, family
 from probes.world import World
 
@@ -28,8 +28,8 @@ class DdpEngine:
     def __init__(self, start: Start, world: World) -> None:
         device = world.device
         self._family = family(start.model.name)
-        with torch.device(device):
-            module = self._family.make(start.model)
+        with torch.device(device), stored_as(start.param_dtype):
+            module = made(start.model, self._family)
         self.parameters = count(module)
         self._module = module
         self._model: nn.Module = module
@@ -41,7 +41,9 @@ class DdpEngine:
         self._optimizers = list(optimizers(module, start.optimizer, self._family))
         self._scale = 1.0
         self._device_type = device.type
-        self._autocast_dtype = _AUTOCAST.get(start.dtype)
+        # Weights in bf16 are bf16 all the way.
+        cast = start.param_dtype != start.dtype
+        self._autocast_dtype = _AUTOCAST.get(start.dtype) if cast else None
         self._scaler = torch.amp.GradScaler(device.type, enabled=start.dtype == "fp16")
 
     def prepare(self, micro_batch: int, micro_steps: int) -> None:
@@ -80,7 +82,8 @@ class DdpEngine:
 
 
 def optimizers(module: nn.Module, name: str, family: Family) -> Iterator[torch.optim.Optimizer]:
-    """AdamW for everything, or Muon for what `is_muon` says and AdamW for the rest."""
+    """AdamW for everything, of 8 bits if so named, or Muon for what `is_muon` says and AdamW for
+    the rest."""
     if (own := family.optimizer(module)) is not None:
         yield own
         return
@@ -89,4 +92,9 @@ def optimizers(module: nn.Module, name: str, family: Family) -> Iterator[torch.o
         yield torch.optim.Muon(muon, lr=MUON_LEARNING_RATE)
     taken = {id(p) for p in muon}
     rest = [p for p in module.parameters() if p.requires_grad and id(p) not in taken]
+    if name == "adamw8bit":
+        from torchao.optim import AdamW8bit  # type: ignore[import-untyped]
+
+        yield AdamW8bit(rest, lr=LEARNING_RATE)
+        return
     yield torch.optim.AdamW(rest, lr=LEARNING_RATE, fused=True)

@@ -14,12 +14,10 @@ from torch import Tensor
 
 from autotune.wire.messages import Start
 from probes import memory
-from probes.engines import count, is_muon
+from probes.engines import DTYPES, count, is_muon, made
 from probes.faults import UnsupportedError
 from probes.models import Batch, Family, family
 from probes.world import World
-
-_DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
 
 class DeepSpeedEngine:
@@ -44,7 +42,7 @@ class DeepSpeedEngine:
         self._family = family(start.model.name)
         with _own_reasons():
             with _placed(start, world, self._family):
-                module = self._family.make(start.model)
+                module = made(start.model, self._family)
             if self._family.optimizer(module) is not None:
                 raise UnsupportedError("deepspeed: a factory's own optimizer runs on ddp and fsdp")
             self.parameters = count(module)
@@ -104,7 +102,8 @@ def _placed(start: Start, world: World, family: Family) -> Iterator[None]:
     tensor on, the others straight on the device. Neither holds more than training will."""
     sharded = start.zero_stage == 3
     before = torch.get_default_dtype()
-    torch.set_default_dtype(_DTYPES[start.dtype])
+    kept = start.dtype if start.param_dtype == "auto" else start.param_dtype
+    torch.set_default_dtype(DTYPES[kept])
     try:
         with (
             family.sharded(start.engine_config) if sharded else torch.device(world.device),

@@ -8,7 +8,7 @@ from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 
 from autotune.wire.messages import Start
 from autotune.wire.recipe import CLIP_NORM
-from probes.engines import count
+from probes.engines import count, made, stored_as
 from probes.engines.ddp import optimizers
 from probes.faults import UnsupportedError
 from probes.models import Batch, Family, family
@@ -22,8 +22,9 @@ class FsdpEngine:
         if start.dtype == "fp16":
             raise UnsupportedError("fsdp: fp16 needs a sharded loss scaler; use bf16")
         self._family = family(start.model.name)
-        with torch.device("meta" if self._family.on_meta else world.device):
-            module = self._family.make(start.model)
+        on_meta = self._family.on_meta
+        with torch.device("meta" if on_meta else world.device), stored_as(start.param_dtype):
+            module = made(start.model, self._family)
         self.parameters = count(module)
         _shard(module, self._family, start, world)
         self._model = module

@@ -68,6 +68,10 @@ class Family(Protocol):
         were made. No parameter of them is another part's, too."""
         ...
 
+    def blocks(self, module: nn.Module) -> Iterator[nn.Module]:
+        """The layers that are alike, or nearly so: what is compiled."""
+        ...
+
     def draw(self, module: nn.Module, unit: nn.Module, *, within: bool = True) -> None:
         """Draw the weights of `unit`, a part of `module`, as `make` does; of it alone where not
         of what is `within` it, too."""

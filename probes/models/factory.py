@@ -43,7 +43,7 @@ def make(spec: ModelSpec) -> nn.Module:
         raise UnsupportedError(f"{name}: is no function")
     found = function(BuildSpec(
         depth=spec.depth, seq_len=recipe["seq_len"], dtype=recipe["dtype"],
-        checkpointing=spec.checkpointing, device=recipe["device"],
+        checkpointing=spec.checkpointing, device=recipe["device"], attention=spec.attention,
     ))  # fmt: skip
     if not isinstance(found, Workload):
         what = type(found).__name__
@@ -81,6 +81,9 @@ def sizes(spec: ModelSpec, module: nn.Module) -> tuple[int, int]:
 
 def units(module: nn.Module) -> Iterator[nn.Module]:
     yield from in_lists(module) if _latest[0].blocks is None else _latest[0].blocks
+
+
+blocks = units
 
 
 def draw(module: nn.Module, unit: nn.Module, *, within: bool = True) -> None:

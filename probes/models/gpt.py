@@ -12,11 +12,11 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.utils.checkpoint import checkpoint
 
 from autotune.wire.messages import ModelSpec
 from autotune.wire.recipe import HEAD_DIM, mlp_width
-from probes.models import Batch
+from probes.models import Batch, chunked
+from probes.recompute import checkpointed, every
 
 on_meta = True
 
@@ -63,6 +63,11 @@ def units(module: nn.Module) -> Iterator[nn.Module]:
             yield from child if isinstance(child, nn.ModuleList) else [child]
 
 
+def blocks(module: nn.Module) -> Iterator[nn.Module]:
+    assert isinstance(module, Gpt)
+    yield from module.blocks
+
+
 def draw(module: nn.Module, unit: nn.Module, *, within: bool = True) -> None:
     """In the order in which a model that is made at once draws them."""
     for part in unit.modules() if within else [unit]:
@@ -95,6 +100,27 @@ class Linear(nn.Linear):
 
     def reset_parameters(self) -> None:
         nn.init.normal_(self.weight, std=0.02)
+
+
+class Head(Linear):
+    """Logits, or their mean cross-entropy: within it, since engines may hold its weights only
+    while it runs."""
+
+    def __init__(self, spec: ModelSpec) -> None:
+        super().__init__(spec.width, spec.vocab_size)
+        self.softcap = spec.recipe.get("softcap")
+        self.chunked = spec.loss == "chunked"
+
+    def forward(self, x_nd: Tensor, targets_n: Tensor) -> Tensor:  # type: ignore[override]
+        if self.chunked:
+            return chunked.cross_entropy(self.logits, x_nd, targets_n)
+        return F.cross_entropy(self.logits(x_nd).float(), targets_n)
+
+    def logits(self, x_nd: Tensor) -> Tensor:
+        logits_nv = super().forward(x_nd)
+        if self.softcap is not None:
+            logits_nv = self.softcap * torch.tanh(logits_nv.float() / self.softcap)
+        return logits_nv
 
 
 class Embedding(nn.Embedding):
@@ -134,8 +160,10 @@ class SwiGlu(nn.Module):
 class Block(nn.Module):
     """Attention and MLP, each behind an RMSNorm."""
 
-    def __init__(self, width: int, recipe: dict[str, Any]) -> None:
+    def __init__(self, spec: ModelSpec) -> None:
         super().__init__()
+        width, recipe = spec.width, spec.recipe
+        self.attend = _eager if spec.attention == "eager" else F.scaled_dot_product_attention
         self.head_dim = recipe.get("head_dim", HEAD_DIM)
         self.qk_norm = recipe.get("qk_norm", False)
         self.attention_norm = nn.RMSNorm(width)
@@ -151,7 +179,7 @@ class Block(nn.Module):
         q_bhtk, k_bhtk = _rotate(q_bhtk, cos_tk, sin_tk), _rotate(k_bhtk, cos_tk, sin_tk)
         if self.qk_norm:
             q_bhtk, k_bhtk = (F.rms_norm(x, (self.head_dim,)) for x in (q_bhtk, k_bhtk))
-        y_bhtk = F.scaled_dot_product_attention(q_bhtk, k_bhtk, v_bhtk, is_causal=True)
+        y_bhtk = self.attend(q_bhtk, k_bhtk, v_bhtk, is_causal=True)
         x_btd = x_btd + self.out(y_bhtk.transpose(1, 2).reshape(b, t, d))
         y_btd: Tensor = self.mlp(self.mlp_norm(x_btd))
         return x_btd + y_btd
@@ -163,14 +191,13 @@ class Gpt(nn.Module):
     def __init__(self, spec: ModelSpec) -> None:
         super().__init__()
         recipe = spec.recipe
-        self.checkpointing = spec.checkpointing == "full"
+        self.checkpointing = spec.checkpointing
         self.head_dim = recipe.get("head_dim", HEAD_DIM)
-        self.softcap = recipe.get("softcap")
         self.tied = recipe.get("tied", False)
         self.embedding = Embedding(spec.vocab_size, spec.width)
-        self.blocks = nn.ModuleList(Block(spec.width, recipe) for _ in range(spec.depth))
+        self.blocks = nn.ModuleList(Block(spec) for _ in range(spec.depth))
         self.norm = nn.RMSNorm(spec.width)
-        self.head = Linear(spec.width, spec.vocab_size)
+        self.head = Head(spec)
         self.tie_weights()
 
     def tie_weights(self) -> None:
@@ -182,15 +209,26 @@ class Gpt(nn.Module):
         """Mean cross-entropy; `ids_bt` and `targets_bt` are int64 of shape (B, T)."""
         x_btd = self.embedding(ids_bt)
         cos_tk, sin_tk = _rotary(ids_bt.shape[1], self.head_dim, x_btd.device)
-        for block in self.blocks:
-            if self.checkpointing:
-                x_btd = checkpoint(block, x_btd, cos_tk, sin_tk, use_reentrant=False)
+        again = checkpointed(self.checkpointing)
+        for number, block in enumerate(self.blocks):
+            if self.checkpointing != "none" and number % every(self.checkpointing) == 0:
+                x_btd = again(block, x_btd, cos_tk, sin_tk)
             else:
                 x_btd = block(x_btd, cos_tk, sin_tk)
-        logits_btv = self.head(self.norm(x_btd)).float()
-        if self.softcap is not None:
-            logits_btv = self.softcap * torch.tanh(logits_btv / self.softcap)
-        return F.cross_entropy(logits_btv.flatten(0, 1), targets_bt.flatten())
+        mean: Tensor = self.head(self.norm(x_btd).flatten(0, 1), targets_bt.flatten())
+        return mean
+
+
+def _eager(q_bhtk: Tensor, k_bhtk: Tensor, v_bhtk: Tensor, *, is_causal: bool) -> Tensor:
+    """Attention by its definition, with all its weights in memory."""
+    t, head_dim = q_bhtk.shape[-2:]
+    weights_bhtt = q_bhtk @ k_bhtk.transpose(-2, -1) * head_dim**-0.5
+    if is_causal:
+        later_tt = torch.ones(t, t, dtype=torch.bool, device=q_bhtk.device).triu(1)
+        weights_bhtt = weights_bhtt.masked_fill(later_tt, float("-inf"))
+    shares_bhtt = weights_bhtt.softmax(dim=-1, dtype=torch.float32).to(v_bhtk.dtype)
+    y_bhtk: Tensor = shares_bhtt @ v_bhtk
+    return y_bhtk
 
 
 def _rotary(seq_len: int, head_dim: int, device: torch.device) -> tuple[Tensor, Tensor]:

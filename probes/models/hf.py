@@ -21,13 +21,12 @@ from torch._guards import detect_fake_mode
 from torch._subclasses.fake_tensor import unset_fake_temporarily
 
 from autotune.wire.messages import ModelSpec
+from probes import recompute
 from probes.faults import UnsupportedError
-from probes.models import Batch
+from probes.models import Batch, chunked
 
 MASKED_SHARE = 0.15
 """Of the tokens, that masked models predict. Source: BERT (arXiv 1810.04805), section 3.1."""
-_IGNORED = -100
-"""The label that transformers' losses leave out."""
 _CLASSES = {
     "causal": "AutoModelForCausalLM",
     "seq2seq": "AutoModelForSeq2SeqLM",
@@ -36,6 +35,8 @@ _CLASSES = {
 }
 _kept: list[Any] = []
 """What transformers holds by a weak reference alone."""
+_heads: list[ChunkedHead] = []
+"""Of the model that was made last, where its loss is to come in chunks."""
 
 
 on_meta = True
@@ -69,15 +70,18 @@ def make(spec: ModelSpec) -> nn.Module:
                 config,
                 dtype=torch.get_default_dtype(),
                 trust_remote_code=trusted,
+                **({} if spec.attention == "auto" else {"attn_implementation": spec.attention}),
             )
         except (ValueError, KeyError, TypeError, AttributeError, ImportError) as error:
-            raise UnsupportedError(f"transformers: {_first_line(error)}") from error
+            axes = () if spec.attention == "auto" else ("attention",)
+            raise UnsupportedError(f"transformers: {_first_line(error)}", *axes) from error
         if spec.checkpointing != "none":
-            _checkpoint(module)
+            _checkpoint(module, spec.checkpointing)
         if lora is not None:
             module = _adapted(module, **lora)
     if faking:
         module.to_empty(device="cpu")
+    _heads[:] = [ChunkedHead(module, spec.recipe["task"])] if spec.loss == "chunked" else []
     return module.train()
 
 
@@ -118,7 +122,7 @@ def batch(
             return {"input_ids": ids_bt, "labels": tokens(target_len(spec, seq_len))}
         case "masked":
             shown = torch.rand(ids_bt.shape, generator=generator) >= MASKED_SHARE
-            return {"input_ids": ids_bt, "labels": ids_bt.masked_fill(shown, _IGNORED)}
+            return {"input_ids": ids_bt, "labels": ids_bt.masked_fill(shown, chunked.IGNORED)}
         case "classification":
             labels_b = torch.randint(config.num_labels, (micro_batch,), generator=generator)
             return {"input_ids": ids_bt, "labels": labels_b}
@@ -134,8 +138,63 @@ def target_len(spec: ModelSpec, seq_len: int) -> int:
 
 
 def loss(model: nn.Module, batch: Batch) -> Tensor:
+    if _heads:
+        return _heads[0].loss(model, batch)
     mean: Tensor = model(**batch).loss
     return mean
+
+
+class ChunkedHead:
+    """A model's head that says the mean loss in the place of logits, which are never there."""
+
+    def __init__(self, module: Any, task: str) -> None:
+        """Raises `UnsupportedError` where the head is none that is known."""
+        head = module.get_output_embeddings()
+        if not isinstance(head, nn.Linear):
+            raise UnsupportedError(f"its head is {type(head).__name__}", "loss")
+        self._config: Any = module.config
+        self._shift_right = None
+        if task == "seq2seq":
+            self._shift_right = module.prepare_decoder_input_ids_from_labels
+        self._predicts_next = task == "causal"
+        self._softcap: float | None = getattr(self._config, "final_logit_softcapping", None)
+        if self._softcap is not None:
+            self._config.final_logit_softcapping = None  # it is done here
+        self._head = head
+        self._logits = head.forward
+        self._targets: Tensor | None = None
+        self._said: Tensor | None = None
+        self._checked = False
+        head.forward = self._forward  # type: ignore[method-assign, assignment]
+
+    def loss(self, model: nn.Module, batch: Batch) -> Tensor:
+        """The mean loss. Raises `UnsupportedError` where the model does more to its logits."""
+        inputs = {name: value for name, value in batch.items() if name != "labels"}
+        labels = batch["labels"]
+        if self._shift_right is not None:
+            inputs["decoder_input_ids"] = self._shift_right(labels)
+        elif self._predicts_next:
+            # The last token has no next one.
+            labels = nn.functional.pad(labels[:, 1:], (0, 1), value=chunked.IGNORED)
+        self._targets = labels.flatten()
+        mean: Tensor = model(**inputs).logits
+        if not self._checked:
+            found, said = mean.detach(), self._said
+            if found.dim() or said is None or float(found) != float(said.detach()):
+                raise UnsupportedError("it does more to its logits than to compute them", "loss")
+            self._checked = True
+        return mean
+
+    def _forward(self, x_btd: Tensor) -> Tensor:
+        assert self._targets is not None, "set by `loss`"
+        self._said = chunked.cross_entropy(self._capped, x_btd.flatten(0, 1), self._targets)
+        return self._said
+
+    def _capped(self, x_nd: Tensor) -> Tensor:
+        logits_nv: Tensor = self._logits(x_nd)
+        if self._softcap is None:
+            return logits_nv
+        return self._softcap * torch.tanh(logits_nv / self._softcap)
 
 
 def flops_per_sample(spec: ModelSpec, seq_len: int) -> float | None:
@@ -169,6 +228,9 @@ def units(module: nn.Module) -> Iterator[nn.Module]:
                 yield from walk(child)
 
     yield from walk(module)
+
+
+blocks = units
 
 
 def draw(module: nn.Module, unit: nn.Module, *, within: bool = True) -> None:
@@ -234,15 +296,25 @@ def _first_line(error: BaseException) -> str:
     return (str(error).strip() or type(error).__name__).splitlines()[0]
 
 
-def _checkpoint(module: nn.Module) -> None:
+def _checkpoint(module: nn.Module, kind: str) -> None:
+    name = type(module).__name__
     if not getattr(module, "supports_gradient_checkpointing", False):
-        raise UnsupportedError(f"{type(module).__name__} has no activation checkpointing")
+        raise UnsupportedError(f"{name} has no activation checkpointing", "checkpointing")
+    arguments, more = recompute.arguments(kind), {}
+    if recompute.every(kind) > 1:
+        more["every_n_layers"] = recompute.every(kind)
+    if recompute.on_host(kind):
+        more["offload"] = True
     switch = getattr(module, "activation_checkpointing_enable", None)
-    if switch is not None:
-        switch(activation_checkpointing_kwargs={"use_reentrant": False})
-        return
-    old: Any = module
-    old.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+    try:
+        if switch is not None:
+            switch(activation_checkpointing_kwargs=arguments, **more)
+            return
+        old: Any = module
+        old.gradient_checkpointing_enable(gradient_checkpointing_kwargs=arguments, **more)
+    except TypeError as error:
+        reason = f"transformers: {_first_line(error)}; a newer one may have {kind}"
+        raise UnsupportedError(reason, "checkpointing") from error
 
 
 def _shared(module: nn.Module) -> set[int]:

@@ -60,7 +60,6 @@ def tuning_config(task: Task) -> dict[str, object]:
         width=task.width,
         vocab_size=task.vocab_size,
         dtype="fp32",
-        optimizer="adamw",
         engine="deepspeed",
         world_size=1,
         global_batch=None,

@@ -27,12 +27,14 @@ def state(
         width=SHAPE.width,
         vocab_size=SHAPE.vocab_size,
         dtype=dtype,
-        optimizer=optimizer,
         engine=engine,
         world_size=world_size,
         global_batch=None,
     )
-    return state_bytes(workload, Build(SHAPE.depth, zero_stage, offload, "none"))
+    return state_bytes(
+        workload,
+        Build(depth=SHAPE.depth, zero_stage=zero_stage, offload=offload, optimizer=optimizer),
+    )
 
 
 @pytest.mark.parametrize(("stage", "gigabytes"), [(0, 120), (1, 31.4), (2, 16.6), (3, 1.88)])

@@ -66,8 +66,8 @@ def workload(traits: GptTraits) -> Workload:
 )
 def test_a_closed_form_is_what_is_counted_whatever_the_traits(traits: GptTraits) -> None:
     of = workload(traits)
-    spec, shape = of.spec(3, "none"), of.shape(3)
-    found = count(Count(models=[spec], shallow=[spec, of.spec(9, "none")], seq_lens=[16]))
+    spec, shape = of.spec(3), of.shape(3)
+    found = count(Count(models=[spec], shallow=[spec, of.spec(9)], seq_lens=[16]))
     [parameters] = found.parameters
     assert parameters.parameters == shape.parameters
     assert parameters.block_matrices == shape.block_matrices
@@ -82,17 +82,17 @@ def test_the_width_follows_from_the_depth_in_whole_heads() -> None:
 
 def test_each_trait_does_something() -> None:
     torch.manual_seed(0)
-    plain = family("gpt").make(workload(GptTraits()).spec(1, "none"))
-    batch = family("gpt").batch(workload(GptTraits()).spec(1, "none"), 2, 8, None)
+    plain = family("gpt").make(workload(GptTraits()).spec(1))
+    batch = family("gpt").batch(workload(GptTraits()).spec(1), 2, 8, None)
     with torch.no_grad():
         for parameter in plain.parameters():
             parameter.mul_(20)  # so that logits reach the cap
     for traits in (GptTraits(qk_norm=True), GptTraits(softcap=1), GptTraits(head_dim=32)):
-        other = family("gpt").make(workload(traits).spec(1, "none"))
+        other = family("gpt").make(workload(traits).spec(1))
         other.load_state_dict(plain.state_dict())
         loss, same = (family("gpt").loss(m, batch) for m in (other, plain))
         assert abs(float(loss - same)) > 1e-3, traits
-    tied = family("gpt").make(workload(GptTraits(tied=True)).spec(1, "none"))
+    tied = family("gpt").make(workload(GptTraits(tied=True)).spec(1))
     assert tied.get_parameter("head.weight") is tied.get_parameter("embedding.weight")
 
 

@@ -44,7 +44,7 @@ def test_a_kept_config_has_the_parameters_that_its_model_is_known_for(name: str)
     pytest.importorskip("transformers")
     workload = uncounted(name)
     [depth] = FAMILIES["hf"].defaults(workload.recipe, "cpu").depth
-    found = count(Count(models=[workload.spec(depth, "none")], shallow=[], seq_lens=[]))
+    found = count(Count(models=[workload.spec(depth)], shallow=[], seq_lens=[]))
     assert found.parameters[0].parameters == pytest.approx(PUBLISHED[name], rel=0.005)
 
 
@@ -53,8 +53,8 @@ def test_two_shallow_models_give_every_depth(name: str, monkeypatch: pytest.Monk
     pytest.importorskip("transformers")
     workload = uncounted(name)
     low, high = workload.shallow_depths
-    shallow = [workload.spec(depth, "none") for depth in (low, high)]
-    asked = Count(models=[workload.spec(4 * low, "none")], shallow=shallow, seq_lens=[32])
+    shallow = [workload.spec(depth) for depth in (low, high)]
+    asked = Count(models=[workload.spec(4 * low)], shallow=shallow, seq_lens=[32])
     counted = count(asked).flops_per_sample
     monkeypatch.setattr(counting, "WHOLE_S", 0.0)
     assert count(asked).flops_per_sample[0] == pytest.approx(counted[0], rel=1e-9)
@@ -71,7 +71,7 @@ def test_layers_that_differ_by_a_number_in_the_config_are_counted_as_they_are() 
         "num_key_value_heads": 2, "num_experts": 4, "num_experts_per_tok": 2,
         "mlp_only_layers": [0, 1, 2],
     }  # fmt: skip
-    specs = {depth: workload.spec(depth, "none") for depth in (1, 2, 6)}
+    specs = {depth: workload.spec(depth) for depth in (1, 2, 6)}
     found = count(Count(models=[specs[6], specs[2]], shallow=[specs[1], specs[2]], seq_lens=[32]))
     assert not found.uncounted
     [six], [two] = found.flops_per_sample
@@ -84,7 +84,7 @@ def test_a_mixture_of_experts_counts_those_that_work() -> None:
     more = {**workload.recipe, "config": workload.recipe["config"] | {"num_local_experts": 8}}
     flops = []
     for each in (workload, replace(workload, recipe=more)):
-        shallow = [each.spec(depth, "none") for depth in (1, 2)]
+        shallow = [each.spec(depth) for depth in (1, 2)]
         found = count(Count(models=shallow[1:], shallow=shallow, seq_lens=[32]))
         assert not found.uncounted
         flops.append(found.flops_per_sample[0][0])

@@ -16,7 +16,7 @@ from autotune.engines import ENGINES
 from autotune.models.counted import CountedShape
 from autotune.models.defaults import Lora
 from autotune.models.hf import TINY, ready
-from autotune.space.candidate import Candidate
+from autotune.space.candidate import Build, Candidate
 from autotune.space.workload import Workload
 from autotune.wire.messages import Count
 from probes.count import count
@@ -77,7 +77,7 @@ def test_weights_are_drawn_as_in_a_model_that_is_made_whole(name: str, engine: s
     [depth] = whole_depth(of)
     drawn = trained(name, engine, stage=3, statistics=True, steps=1).drawn
     torch.manual_seed(0)
-    whole = family("hf").make(of.spec(depth, "none"))
+    whole = family("hf").make(of.spec(depth))
     assert drawn.keys() == {name for name, _ in whole.named_parameters()}
     for parameter, weights in whole.named_parameters():
         if weights.numel() < 1000:
@@ -94,7 +94,7 @@ def large() -> Workload:
         "hidden_size": 768, "intermediate_size": 2048, "num_attention_heads": 12,
         "num_key_value_heads": 4, "vocab_size": 4096,
     }  # fmt: skip
-    found = count(Count(models=[whole.spec(16, "none")], shallow=[], seq_lens=[]))
+    found = count(Count(models=[whole.spec(16)], shallow=[], seq_lens=[]))
     [counted_once] = found.parameters
     shape = CountedShape(**asdict(counted_once), depth=16, seq_lens=[32], flops=[1.0])
     return replace(whole, shapes=[shape], vocab_size=shape.vocab_size)
@@ -122,7 +122,7 @@ def test_the_units_of_a_family_are_its_blocks_and_share_nothing(name: str) -> No
     of = workload(name)
     [depth] = whole_depth(of)
     made = family("hf")
-    module = made.make(of.spec(depth, "none"))
+    module = made.make(of.spec(depth))
     units = list(made.units(module))
     assert len(units) in (depth, 2 * depth)
     held = [id(p) for unit in units for p in unit.parameters()]
@@ -137,7 +137,7 @@ def test_checkpointing_and_batches_of_every_family(name: str) -> None:
     made, losses = family("hf"), []
     for checkpointing in ("none", "full"):
         torch.manual_seed(3)
-        spec = of.spec(depth, checkpointing)
+        spec = of.spec(depth, Build(depth=depth, checkpointing=checkpointing))
         module = made.make(spec)
         batch = made.batch(spec, 2, 32, torch.Generator().manual_seed(5))
         loss = made.loss(module, batch)
@@ -152,13 +152,13 @@ def test_what_transformers_does_not_know_is_unsupported_in_its_words() -> None:
     of = uncounted("llama-3-8b-tiny")
     of.recipe["config"] = {"model_type": "no_such_model"}
     with pytest.raises(UnsupportedError, match=r"transformers: .*no_such_model"):
-        family("hf").make(of.spec(2, "none"))
+        family("hf").make(of.spec(2))
 
 
 def test_a_bf16_config_says_nothing_of_the_weights() -> None:
     of = uncounted("llama-3-8b-tiny")
     of.recipe["config"] = of.recipe["config"] | {"dtype": "bfloat16", "torch_dtype": "bfloat16"}
-    module = family("hf").make(of.spec(2, "none"))
+    module = family("hf").make(of.spec(2))
     assert {p.dtype for p in module.parameters()} == {torch.float32}
 
 
@@ -193,11 +193,11 @@ def test_adapters_train_alike_on_every_engine(engine: tuple[str, int]) -> None:
 def test_adapters_for_what_is_not_there_are_unsupported() -> None:
     of = uncounted("llama-3-8b-tiny", Lora(8, ("no_such_module",)))
     with pytest.raises(UnsupportedError, match=r"peft: .*no_such_module"):
-        family("hf").make(of.spec(2, "none"))
+        family("hf").make(of.spec(2))
 
 
 def test_without_transformers_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     of = uncounted("llama-3-8b-tiny")
     monkeypatch.setitem(sys.modules, "transformers", None)
     with pytest.raises(UnsupportedError, match="pip install transformers accelerate"):
-        family("hf").make(of.spec(2, "none"))
+        family("hf").make(of.spec(2))

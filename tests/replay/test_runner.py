@@ -363,13 +363,12 @@ def test_what_is_not_asked_for_is_as_recorded(tune: Callable[..., Ran], tmp_path
         width=128,
         vocab_size=777,
         dtype="bf16",
-        optimizer="muon",
         engine="deepspeed",
         world_size=2,
         global_batch=GlobalBatch(8, "samples"),
     )
     recorded = [
-        row(Candidate(depth=d, seq_len=64, micro_batch=2, zero_stage=z))
+        row(Candidate(depth=d, seq_len=64, micro_batch=2, zero_stage=z, optimizer="muon"))
         for d in (2, 5)
         for z in (2, 3)
     ]
@@ -456,7 +455,8 @@ def test_a_dry_run_names_the_recording_and_writes_nothing(
          " 4096"),
         (["--width", "128"], "--width 128: g.csv was recorded with 64 x depth; leave --width out"),
         (["--dtype", "bf16"], "--dtype bf16: g.csv was recorded with fp32; use --dtype fp32"),
-        (["--optimizer", "muon"], "--optimizer muon: g.csv was recorded with adamw;"),
+        (["--optimizer", "muon"], "--optimizer muon: not recorded in g.csv; use any of --optimizer"
+         " adamw"),
         (["--engine", "fsdp"], "--engine fsdp: g.csv was recorded with ddp;"),
         (["--world-size", "2"], "--world-size 2: g.csv was recorded with 1;"),
         (["--global-batch", "64"], "--global-batch 64: g.csv was recorded with no global batch;"),

@@ -24,8 +24,9 @@ from autotune.result.best import (
     load_schema,
 )
 from autotune.result.choice import pool, winner
-from autotune.space.candidate import ZERO_STAGES, Candidate, Checkpointing, Offload
-from autotune.space.workload import Dtype, OptimizerName
+from autotune.space.axes import AXES, LATER_AXES, ZERO_STAGES
+from autotune.space.candidate import Candidate
+from autotune.space.workload import Dtype
 from autotune.wire.codec import to_json
 from tests.support.programs import ROOT
 from tests.support.records import MIB, QUIET, WORKLOAD, record, space
@@ -382,7 +383,8 @@ def test_a_number_that_is_not_finite_is_never_written(tmp_path: Path) -> None:
 
 REQUIRED = ["", "config", "measured", "measured.step_s", "measured.peak_bytes", "limits", "trials"]
 OPTIONAL = {"width", "vocab_size", "headroom_bytes", "disturbed_share", "host_capacity_bytes",
-            "host_ceiling", "finals", "prediction", "sure", "dtypes"}  # fmt: skip
+            "host_ceiling", "finals", "prediction", "sure", "dtypes",
+            "kernels", "compile_s", *LATER_AXES} - {"optimizer"}  # fmt: skip
 
 
 @pytest.mark.parametrize("part", REQUIRED)
@@ -447,7 +449,12 @@ def test_the_samples_can_be_read(name: str) -> None:
     path = SAMPLES / name / "best.json"
     found = Best.read(path)
     known = {name: value for name, value in to_json(found).items() if value is not None}
-    assert json.loads(path.read_text("utf-8")) == known
+    written = json.loads(path.read_text("utf-8"))
+    plain = {name: AXES[name].plain for name in LATER_AXES}
+    for each in (written, *written["cells"], *written["ties"]):
+        each["config"] = plain | each["config"]
+        each["measured"] = {"kernels": None, "compile_s": None} | each["measured"]
+    assert written == known
 
 
 def test_schema_and_dataclass_have_the_same_names() -> None:
@@ -469,12 +476,18 @@ def test_schema_and_dataclass_have_the_same_names() -> None:
 def test_the_schema_knows_the_names_that_the_options_and_verdicts_have() -> None:
     schema = load_schema()
     config = schema["$defs"]["config"]["properties"]
-    assert config["checkpointing"]["enum"] == list(get_args(Checkpointing))
-    assert config["offload"]["enum"] == list(get_args(Offload))
+    for name, axis in AXES.items():
+        if axis.pattern is not None:
+            words, pattern = config[name]["anyOf"]
+            assert (tuple(words["enum"]), pattern["pattern"]) == (
+                axis.words,
+                f"^({axis.pattern})$",
+            )
+        elif axis.words:
+            assert tuple(config[name]["enum"]) == axis.words
     assert config["zero_stage"]["enum"] == list(ZERO_STAGES)
     assert config["engine"]["enum"] == list(ENGINES)
     assert config["dtype"]["enum"] == [d for d in get_args(Dtype) if d != "auto"]
-    assert config["optimizer"]["enum"] == list(get_args(OptimizerName))
     assert schema["properties"]["objective"]["enum"] == list(get_args(Objective))
     assert schema["$defs"]["trials"]["required"] == [v.value for v in Verdict]
 

@@ -74,7 +74,9 @@ def tracked_peak(spec: ModelSpec, seq_len: int, micro_batch: int) -> int:
         zero_stage=0,
         offload="none",
         dtype="fp32",
+        param_dtype="auto",
         optimizer="adamw",
+        allocator="",
         engine_config={},
         seed=0,
     )

@@ -137,7 +137,7 @@ def test_out_of_memory_raises_what_is_believed_of_the_candidate() -> None:
 def test_a_live_build_is_preferred_where_a_start_is_dear() -> None:
     searched = Searched(SPACE, 2)
     live = searched.told[0].candidate.build
-    best = searched.best(costs=Costs(live, start_s=lambda build: 1e6))
+    best = searched.best(costs=Costs(live_build=live, start_s=lambda build: 1e6))
     assert SPACE.candidates[best.place].build == live
 
 

@@ -155,8 +155,7 @@ def test_the_opening_varies_one_axis_of_the_middle_build_at_a_time(
     run: Callable[..., Run],
 ) -> None:
     tried = {c.build for c in run(trials=12).runner.searched}
-    assert tried == {Build(4, 0, "none", "none"), Build(2, 0, "none", "none"),
-                     Build(4, 0, "none", "full")}  # fmt: skip
+    assert tried == {Build(depth=4), Build(depth=2), Build(depth=4, checkpointing="full")}
 
 
 def test_allocator_retries_count_as_over_the_ceiling(run: Callable[..., Run]) -> None:

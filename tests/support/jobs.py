@@ -29,6 +29,8 @@ class Trained:
     building_bytes: int
     """While model and optimizer were made."""
     peak_bytes: int
+    state_bytes: int
+    """Of tensors, between steps."""
     drawn: dict[str, list[float]]
     """Mean and standard deviation of each parameter at first, where that was asked for."""
 
@@ -52,10 +54,12 @@ def train(
     workload: Workload | None = None,
     copy: bool = False,
     statistics: bool = False,
+    **axes: str,
 ) -> Trained:
     """Train the same tokens from the same weights, whatever the engine.
 
-    A `workload` is of any model; its weights are the same where they are to be `copy`d.
+    A `workload` is of any model; its weights are the same where they are to be `copy`d. `axes` are
+    further ones of the candidate.
     """
     folder.mkdir(parents=True)
     candidate = Candidate(
@@ -65,16 +69,17 @@ def train(
         zero_stage=stage,
         offload=offload,
         checkpointing=checkpointing,
+        optimizer=optimizer,
+        **axes,
     )
     workload = (
-        replace(workload, dtype=dtype, optimizer=optimizer, engine=engine, world_size=world_size)
+        replace(workload, dtype=dtype, engine=engine, world_size=world_size)
         if workload
         else Workload(
             model="gpt",
             width=width,
             vocab_size=vocab_size,
             dtype=dtype,
-            optimizer=optimizer,
             engine=engine,
             world_size=world_size,
             global_batch=None,
@@ -83,9 +88,9 @@ def train(
     start: dict[str, Any] = {
         "world_size": world_size, "device_kind": "cpu", "device_uuid": "cpu",
         "capacity_bytes": 2**36, "store_host": "", "store_port": 0,
-        "model": asdict(workload.spec(depth, checkpointing)),
+        "model": asdict(workload.spec(depth, candidate.build)),
         "engine": engine, "zero_stage": stage, "offload": offload, "dtype": dtype,
-        "optimizer": optimizer, "seed": 0,
+        "param_dtype": candidate.param_dtype, "optimizer": optimizer, "allocator": "", "seed": 0,
         "engine_config": ENGINES[engine].config(candidate, workload, "cpu"),
     }  # fmt: skip
     asked = {"start": start, "steps": steps, "global_batch": global_batch,
@@ -111,5 +116,6 @@ def train(
         model_bytes=max(each["model_bytes"] for each in found),
         building_bytes=max(each["building_bytes"] for each in found),
         peak_bytes=max(each["peak_bytes"] for each in found),
+        state_bytes=max(each["state_bytes"] for each in found),
         drawn=found[0]["drawn"],
     )

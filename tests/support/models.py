@@ -30,8 +30,8 @@ def counted(
     from probes.count import count
 
     whole = uncounted(model, lora)
-    specs = [whole.spec(depth, "none") for depth in depths]
-    shallow = [whole.spec(depth, "none") for depth in whole.shallow_depths]
+    specs = [whole.spec(depth) for depth in depths]
+    shallow = [whole.spec(depth) for depth in whole.shallow_depths]
     found = count(Count(models=specs, shallow=shallow, seq_lens=list(seq_lens)))
     assert not found.uncounted
     shapes = [

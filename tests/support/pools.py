@@ -120,7 +120,6 @@ class Started:
                 width=width,
                 vocab_size=256,
                 dtype=dtype,
-                optimizer="adamw",
                 engine=engine,
                 world_size=world_size,
                 global_batch=None,

@@ -18,7 +18,6 @@ WORKLOAD = Workload(
     width=None,
     vocab_size=4096,
     dtype="fp32",
-    optimizer="adamw",
     engine="ddp",
     world_size=1,
     global_batch=None,

@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import sys
@@ -16,6 +17,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.checkpoint.state_dict import StateDictOptions, set_model_state_dict
+from torch.distributed.tensor import DTensor
 
 from autotune.wire.messages import ModelSpec, Start, Store
 from probes import engines
@@ -86,6 +88,15 @@ def statistics(engine: Any) -> dict[str, list[float]]:
     return found
 
 
+def tensor_bytes() -> int:
+    """Of all tensors that live; what a shard was cut from counts as a whole."""
+    gc.collect()
+    tensors = [each for each in gc.get_objects() if isinstance(each, Tensor)]
+    local = [each.to_local() if isinstance(each, DTensor) else each for each in tensors]
+    storages = [each.untyped_storage() for each in local if not each.is_meta]
+    return sum({each.data_ptr(): each.nbytes() for each in storages}.values())
+
+
 def main() -> None:
     rank, asked = int(sys.argv[1]), json.loads(sys.argv[2])
     ready = Path(asked["folder"]) / "store"
@@ -133,12 +144,14 @@ def main() -> None:
         if world.size > 1:
             dist.all_reduce(total)
         losses.append(float(total) / world.size)
+    engine.prepare(asked["micro_batch"], micro_steps)  # drops the gradients
     found = {
         "losses": losses,
         "parameters": engine.parameters,
         "model_bytes": model_bytes[-1],
         "building_bytes": building_bytes,
         "peak_bytes": meter.peaks().device_bytes,
+        "state_bytes": tensor_bytes(),
         "drawn": drawn,
     }
     Path(asked["folder"], f"rank{rank}.json").write_text(json.dumps(found))

@@ -1,0 +1,38 @@
+"""What activation checkpointing leaves for the backward pass, by arithmetic."""
+
+from __future__ import annotations
+
+SELECTED = 0.5
+"""Of what a block keeps, that matrix products and attention computed: 18 of 34 numbers a token
+and channel (arXiv 2205.05198, section 4.1; attention itself by flash kernels)."""
+
+
+def kept_blocks(checkpointing: str, depth: int, block_floats: float) -> float:
+    """How many blocks' activations are held at the peak, of a model that has `depth`.
+
+    A checkpointed block keeps its input, one of `block_floats` numbers a token and channel, and
+    one block at a time all of it.
+    """
+    match checkpointing:
+        case "none":
+            return depth
+        case "full":
+            return 1 + depth / block_floats
+        case "selective":
+            return 1 + SELECTED * depth
+        case "host":
+            return 1
+    every = int(checkpointing.partition("/")[2])
+    whole = depth - -(-depth // every)
+    return 1 + whole + (depth - whole) / block_floats
+
+
+def recomputed_share(checkpointing: str, depth: int) -> float:
+    """Of the blocks' forward FLOPs, that the backward pass does again."""
+    match checkpointing:
+        case "none" | "selective":  # what selective does again is no matrix product
+            return 0.0
+        case "full" | "host":
+            return 1.0
+    every = int(checkpointing.partition("/")[2])
+    return -(-depth // every) / depth

@@ -1,0 +1,117 @@
+"""The axes of the space: one row each, with what a change of it needs.
+
+A row is a field of `Candidate`, an option of the command line, a parameter of Optuna's trials and
+a column of trials.csv and of recorded grids.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+
+class Level(StrEnum):
+    """What has to be new for another value."""
+
+    PROBE = "probe"
+    """Nothing: it changes in place."""
+    BUILD = "build"
+    """Model and engine."""
+    LAUNCH = "launch"
+    """The processes, too: it is in their environment."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Axis:
+    """One of them."""
+
+    name: str
+    level: Level
+    label: str
+    """Above a column."""
+    words: tuple[str, ...] = ()
+    """Known values, in the order in which they are shown; empty for numbers."""
+    pattern: str | None = None
+    """What else is a value, as a regular expression."""
+    example: str = ""
+    """One of those."""
+    plain: Any = None
+    """What holds where nobody says anything, and held before the axis was there."""
+    quiet: bool = False
+    """Whether it is shown only where it makes a difference."""
+
+    @property
+    def option(self) -> str:
+        """The field of `Options` that sets its values."""
+        return {"zero_stage": "zero"}.get(self.name, self.name)
+
+    @property
+    def flag(self) -> str:
+        return "--" + self.option.replace("_", "-")
+
+    @property
+    def known(self) -> tuple[str, ...]:
+        """Its words, and what others look like."""
+        return self.words if self.pattern is None else (*self.words, self.example)
+
+    def takes(self, word: str) -> bool:
+        """Whether `word` is one of its values."""
+        return word in self.words or (
+            self.pattern is not None and re.fullmatch(self.pattern, word) is not None
+        )
+
+    def order(self, value: Any) -> tuple[int, Any]:
+        """Sorts values as they are shown: words as they are known, numbers ascending."""
+        if isinstance(value, str):
+            return (self.words.index(value) if value in self.words else len(self.words), value)
+        return (0, value)
+
+
+ZERO_STAGES = (0, 1, 2, 3)
+EVERY_NTH = r"1/[2-9]|1/[1-9][0-9]"
+"""Checkpointing of one block in so many."""
+SETTINGS = r"[a-z_]+:[A-Za-z0-9_.\[\]-]+(\+[a-z_]+:[A-Za-z0-9_.\[\]-]+)*"
+"""Settings of torch's allocator, joined by + where PYTORCH_ALLOC_CONF has commas."""
+
+_ALLOC_CONF = {"default": "", "expandable": "expandable_segments:True"}
+
+
+def alloc_conf(allocator: str) -> str:
+    """What PYTORCH_ALLOC_CONF holds for that value of the axis; empty where nothing is said."""
+    return _ALLOC_CONF.get(allocator, allocator.replace("+", ","))
+
+
+_ROWS = (
+    Axis(name="depth", level=Level.BUILD, label="depth"),
+    Axis(name="seq_len", level=Level.PROBE, label="seq"),
+    Axis(name="micro_batch", level=Level.PROBE, label="micro"),
+    Axis(name="zero_stage", level=Level.BUILD, label="zero", plain=0, quiet=True),
+    Axis(name="offload", level=Level.BUILD, label="offload",
+         words=("none", "optimizer", "all"), plain="none", quiet=True),
+    Axis(name="checkpointing", level=Level.BUILD, label="ckpt",
+         words=("none", "full", "selective", "host"), pattern=EVERY_NTH, example="1/2",
+         plain="none"),
+    Axis(name="attention", level=Level.BUILD, label="attention",
+         words=("auto", "sdpa", "eager", "flash_attention_2", "flex_attention"), plain="auto",
+         quiet=True),
+    Axis(name="compile", level=Level.BUILD, label="compile", words=("off", "on"), plain="off",
+         quiet=True),
+    Axis(name="loss", level=Level.BUILD, label="loss", words=("whole", "chunked"), plain="whole",
+         quiet=True),
+    Axis(name="optimizer", level=Level.BUILD, label="optimizer",
+         words=("adamw", "muon", "adamw8bit"), plain="adamw", quiet=True),
+    Axis(name="param_dtype", level=Level.BUILD, label="params", words=("auto", "fp32", "bf16"),
+         plain="auto", quiet=True),
+    Axis(name="allocator", level=Level.LAUNCH, label="allocator",
+         words=("default", "expandable"), pattern=SETTINGS,
+         example="max_split_size_mb:128", plain="default", quiet=True),
+)  # fmt: skip
+AXES: dict[str, Axis] = {row.name: row for row in _ROWS}
+"""By name, in the order in which they are shown."""
+MEMORY_AXES = ("depth", "seq_len", "micro_batch")
+"""Memory grows along these, whatever the others are."""
+OTHER_AXES = tuple(name for name in AXES if name not in MEMORY_AXES)
+LATER_AXES = tuple(AXES)[6:]
+"""Those that older records do not have."""

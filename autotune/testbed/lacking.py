@@ -1,0 +1,98 @@
+"""What a machine lacks for a value of an axis, told before any device is touched."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from autotune.errors import UsageError
+from autotune.models import FAMILIES
+from autotune.options import Options
+from autotune.space.axes import AXES
+from autotune.space.workload import Workload
+
+
+@dataclass(frozen=True)
+class Asked:
+    """A value of an axis, and where it would be used."""
+
+    value: str
+    device_kind: str
+    dtype: str
+
+
+def _attention(asked: Asked) -> str:
+    if asked.value == "flash_attention_2":
+        if asked.device_kind != "cuda":
+            return "needs a GPU"
+        if asked.dtype == "fp32":
+            return "needs --dtype bf16 or fp16"
+        if not _installed("flash_attn"):
+            return "flash-attn is not installed: pip install flash-attn --no-build-isolation"
+    if asked.value == "flex_attention" and asked.device_kind != "cuda":
+        return "has no backward pass on the CPU"
+    return ""
+
+
+def _compile(asked: Asked) -> str:
+    if asked.value == "off":
+        return ""
+    if asked.device_kind == "cuda":
+        return "" if _installed("triton") else "triton is not installed: pip install triton"
+    compilers = (os.environ.get("CXX", ""), "g++", "clang++")
+    if any(name and shutil.which(name) for name in compilers):
+        return ""
+    return "needs a C++ compiler on the CPU: install g++"
+
+
+def _optimizer(asked: Asked) -> str:
+    if asked.value != "adamw8bit":
+        return ""
+    if not _installed("torchao"):
+        return "torchao is not installed: pip install torchao"
+    return _compile(Asked("on", asked.device_kind, asked.dtype))
+
+
+def _param_dtype(asked: Asked) -> str:
+    if asked.value == "auto" or asked.dtype == "bf16":
+        return ""
+    return f"only for products in bf16, and they are in {asked.dtype}; use --dtype bf16"
+
+
+def _allocator(asked: Asked) -> str:
+    if asked.value == "default" or asked.device_kind == "cuda":
+        return ""
+    return "torch's allocator of CUDA memory is not used on the CPU"
+
+
+def _installed(package: str) -> bool:
+    return importlib.util.find_spec(package) is not None
+
+
+LACKS: dict[str, Callable[[Asked], str]] = {
+    "attention": _attention,
+    "compile": _compile,
+    "optimizer": _optimizer,
+    "param_dtype": _param_dtype,
+    "allocator": _allocator,
+}
+"""By axis: why a value cannot be had here, and what to do; empty where it can."""
+
+
+def check_machine(options: Options, workload: Workload, device_kind: str) -> None:
+    """That model and machine have what `options` ask for on the axes of words.
+
+    Raises:
+        UsageError: a value that they lack.
+    """
+    family = FAMILIES[options.family]
+    for name, axis in AXES.items():
+        for value in getattr(options, axis.option) or () if axis.words else ():
+            why = family.lacks(workload.recipe, name, value)
+            if not why and name in LACKS:
+                why = LACKS[name](Asked(value, device_kind, workload.dtype))
+            if why:
+                raise UsageError(f"{axis.flag} {value}: {why}")

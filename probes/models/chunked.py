@@ -1,0 +1,29 @@
+"""Cross-entropy in chunks: the logits of all tokens are never there at once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch.utils.checkpoint import checkpoint
+
+CHUNKS = 8
+"""As torchtune's chunked loss has by default (CEWithChunkedOutputLoss)."""
+IGNORED = -100
+"""The target that does not count, as in torch's cross_entropy."""
+
+
+def cross_entropy(logits: Callable[[Tensor], Tensor], x_nd: Tensor, targets_n: Tensor) -> Tensor:
+    """Mean cross-entropy of `logits` of `x_nd`; N tokens, D channels.
+
+    The backward pass computes each chunk's logits again.
+    """
+
+    def summed(x_cd: Tensor, targets_c: Tensor) -> Tensor:
+        return F.cross_entropy(logits(x_cd).float(), targets_c, reduction="sum")
+
+    parts = zip(x_nd.chunk(CHUNKS), targets_n.chunk(CHUNKS), strict=True)
+    total = torch.stack([checkpoint(summed, *part, use_reentrant=False) for part in parts]).sum()
+    return total / (targets_n != IGNORED).sum()

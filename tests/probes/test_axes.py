@@ -1,0 +1,260 @@
+"""What attention, loss, checkpointing, compiling and storage do: the same numbers, other costs."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from autotune.engines import ENGINES
+from autotune.models.hf import TINY, ready
+from autotune.space.candidate import Build
+from autotune.wire.messages import Describe, ModelSpec
+from autotune.wire.stopping import Phase
+from probes import recompute
+from probes.describe import describe
+from probes.faults import UnsupportedError, fault
+from probes.models import chunked, family
+from tests.support.jobs import train
+from tests.support.models import counted, uncounted
+from tests.support.records import WORKLOAD
+
+GPT = ModelSpec(name="gpt", depth=3, width=128, vocab_size=512, checkpointing="none")
+KINDS = ("full", "selective", "host", "1/2", "1/3")
+SMALL = [name for name in ready() if name.endswith(TINY)]
+SAME = 1e-5
+
+
+def learnt(spec: ModelSpec) -> tuple[float, float]:
+    """Loss and norm of the gradients of one batch."""
+    torch.manual_seed(3)
+    made = family(spec.name)
+    module = made.make(spec)
+    batch = made.batch(spec, 2, 32, torch.Generator().manual_seed(5))
+    loss = made.loss(module, batch)
+    loss.backward()  # type: ignore[no-untyped-call]
+    of = [p.grad.norm() for p in module.parameters() if p.grad is not None]
+    return float(loss.detach()), float(torch.stack(of).norm())
+
+
+def peak_bytes(spec: ModelSpec, seq_len: int = 64) -> int:
+    (((peak,),),) = describe(
+        Describe(
+            models=[spec], seq_lens=[seq_len], micro_batches=[4], dtype="fp32", optimizer="adamw",
+            gradients_stay=False,
+        )
+    ).peak_bytes  # fmt: skip
+    return peak
+
+
+# The built-in gpt.
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_checkpointing_of_any_kind_learns_the_same(kind: str) -> None:
+    assert learnt(replace(GPT, checkpointing=kind)) == pytest.approx(learnt(GPT), rel=SAME)
+
+
+TRAITS: list[dict[str, Any]] = [{}, {"softcap": 15}, {"tied": True}, {"qk_norm": True}]
+
+
+@pytest.mark.parametrize("traits", TRAITS, ids=str)
+def test_attention_and_loss_learn_the_same_however_they_are_computed(
+    traits: dict[str, Any],
+) -> None:
+    spec = replace(GPT, recipe=traits)
+    plain = learnt(spec)
+    assert learnt(replace(spec, attention="eager")) == pytest.approx(plain, rel=SAME)
+    assert learnt(replace(spec, loss="chunked")) == pytest.approx(plain, rel=SAME)
+
+
+@pytest.mark.slow
+def test_what_is_kept_differs_as_it_should() -> None:
+    deep = replace(GPT, depth=8, vocab_size=64)
+    peaks = {kind: peak_bytes(replace(deep, checkpointing=kind)) for kind in ("none", *KINDS)}
+    assert peaks["full"] < peaks["selective"] < peaks["none"]
+    assert peaks["full"] < peaks["1/2"] < peaks["1/3"] < peaks["none"]
+    assert peaks["host"] == peaks["full"]  # the CPU is the host
+
+
+@pytest.mark.slow
+def test_a_chunked_loss_never_holds_all_logits() -> None:
+    wide = replace(GPT, depth=1, vocab_size=32768)
+    saved = peak_bytes(wide) - peak_bytes(replace(wide, loss="chunked"))
+    logits_bytes = 4 * 64 * 4 * 32768
+    assert saved > logits_bytes
+
+
+def test_eager_attention_holds_its_weights() -> None:
+    deep = replace(GPT, depth=8, vocab_size=64)
+    eager = replace(deep, attention="eager")
+    assert peak_bytes(eager, seq_len=512) > 1.1 * peak_bytes(deep, seq_len=512)
+
+
+def test_host_checkpointing_moves_what_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As beside a GPU: inputs of blocks are packed, and nothing else."""
+    packed: list[torch.Size] = []
+
+    class Moved(torch.autograd.graph.saved_tensors_hooks):
+        def __init__(self, pin_memory: bool) -> None:
+            assert pin_memory
+
+            def pack(tensor: Tensor) -> Tensor:
+                packed.append(tensor.shape)
+                return tensor
+
+            super().__init__(pack, lambda tensor: tensor)
+
+    monkeypatch.setattr(torch.accelerator, "is_available", lambda: True)
+    monkeypatch.setattr(recompute, "save_on_cpu", Moved)
+    assert learnt(replace(GPT, checkpointing="host")) == pytest.approx(learnt(GPT), rel=SAME)
+    assert packed.count(torch.Size([2, 32, 128])) == GPT.depth  # and the rotations beside them
+    assert len(packed) <= 4 * GPT.depth
+
+
+def test_ignored_targets_do_not_count() -> None:
+    x, targets = torch.randn(40, 16), torch.randint(50, (40,))
+    targets[7:31] = chunked.IGNORED
+    head = nn.Linear(16, 50).requires_grad_(False)
+    whole = nn.functional.cross_entropy(head(x), targets)
+    assert float(chunked.cross_entropy(head, x, targets)) == pytest.approx(float(whole), rel=SAME)
+
+
+# Models of transformers.
+
+
+@pytest.mark.parametrize("name", SMALL)
+def test_every_family_learns_the_same_with_each_value(name: str) -> None:
+    pytest.importorskip("transformers")
+    of = uncounted(name)
+    depth = family_depth(name)
+    plain = learnt(of.spec(depth))
+    values = [Build(depth=depth, loss="chunked"), Build(depth=depth, attention="eager")]
+    values += [Build(depth=depth, checkpointing=kind) for kind in KINDS]
+    for build in values:
+        assert learnt(of.spec(depth, build)) == pytest.approx(plain, rel=1e-4), build
+
+
+def family_depth(name: str) -> int:
+    from autotune.models import FAMILIES
+
+    [depth] = FAMILIES["hf"].defaults(uncounted(name).recipe, "cpu").depth
+    return depth
+
+
+def test_a_loss_that_is_more_than_cross_entropy_is_not_chunked() -> None:
+    pytest.importorskip("transformers")
+    of = uncounted("llama-3-8b-tiny")
+    of.recipe["config"] = of.recipe["config"] | {"model_type": "granite", "logits_scaling": 8.0}
+    with pytest.raises(UnsupportedError, match="more to its logits") as caught:
+        learnt(of.spec(2, Build(depth=2, loss="chunked")))
+    assert caught.value.axes == ("loss",)
+
+
+def test_attention_that_a_model_lacks_is_unsupported_alone() -> None:
+    pytest.importorskip("transformers")
+    of = uncounted("mamba-7b-tiny")
+    with pytest.raises(UnsupportedError) as caught:
+        family("hf").make(of.spec(2, Build(depth=2, attention="sdpa")))
+    assert caught.value.axes == ("attention",)
+
+
+def test_checkpointing_that_a_model_lacks_is_unsupported_alone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    transformers = pytest.importorskip("transformers")
+    monkeypatch.setattr(transformers.GPT2LMHeadModel, "supports_gradient_checkpointing", False)
+    with pytest.raises(UnsupportedError) as caught:
+        family("hf").make(uncounted("gpt2-tiny").spec(2, Build(depth=2, checkpointing="full")))
+    assert caught.value.axes == ("checkpointing",)
+
+
+# Engines.
+
+ON_ENGINES = [("ddp", 0), ("fsdp", 3), ("deepspeed", 2), ("deepspeed", 3)]
+ALL_NEW = {"loss": "chunked", "attention": "eager", "checkpointing": "selective"}
+SOME_NEW = {"loss": "chunked", "checkpointing": "1/2"}
+
+
+@pytest.fixture(scope="module")
+def plain(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[float]]:
+    """Losses of the plain values, by model."""
+    made = {"gpt": WORKLOAD, "t5-small-tiny": counted("t5-small-tiny", (2,), (32,))}
+    return {
+        name: train(tmp_path_factory.mktemp(name) / "a", "ddp", workload=of, copy=True).losses
+        for name, of in made.items()
+    }
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("engine", "stage"), ON_ENGINES)
+@pytest.mark.parametrize("model", ["gpt", "t5-small-tiny"])
+def test_engines_learn_the_same_with_other_values(
+    tmp_path: Path, plain: dict[str, list[float]], model: str, engine: str, stage: int
+) -> None:
+    of = WORKLOAD if model == "gpt" else counted(model, (2,), (32,))
+    axes = ALL_NEW if model == "gpt" else SOME_NEW
+    other = train(tmp_path / "b", engine, stage=stage, workload=of, copy=True, **axes)  # type: ignore[arg-type]
+    assert other.losses == pytest.approx(plain[model], rel=1e-4)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("engine", "stage"), [("ddp", 0), ("fsdp", 3), ("deepspeed", 1)])
+def test_weights_that_are_bf16_alone_take_half(tmp_path: Path, engine: str, stage: int) -> None:
+    """They learn, and what is held is what best.json says."""
+    ranks = 1 if engine == "ddp" else 2  # DDP keeps gradients in its buckets
+    how: dict[str, Any] = {"stage": stage, "dtype": "bf16", "width": 1024, "steps": 3}
+    how["world_size"] = ranks
+    plain = train(tmp_path / "a", engine, **how)
+    low = train(tmp_path / "b", engine, **how, param_dtype="bf16")
+    assert low.losses[-1] < low.losses[0] == pytest.approx(plain.losses[0], rel=0.02)
+    build = Build(depth=2, zero_stage=stage)
+    of = replace(WORKLOAD, width=1024, vocab_size=97, dtype="bf16", world_size=ranks)
+    before, after = (
+        ENGINES[engine].state(of, each) for each in (build, replace(build, param_dtype="bf16"))
+    )
+    saved = before.weights + before.optimizer - after.weights - after.optimizer
+    assert plain.state_bytes - low.state_bytes == pytest.approx(saved, rel=0.05)
+    kept = ENGINES[engine].dtypes("bf16", replace(build, param_dtype="bf16"))
+    assert (kept["weights"], kept["master_weights"], kept["optimizer"]) == ("bf16",) * 3
+
+
+@pytest.mark.slow
+def test_fp32_weights_with_bf16_products_on_deepspeed(tmp_path: Path) -> None:
+    how: dict[str, Any] = {"dtype": "bf16", "steps": 3, "param_dtype": "fp32"}
+    for stage in (1, 3):
+        found = train(tmp_path / str(stage), "deepspeed", stage=stage, **how)
+        assert found.losses[-1] < found.losses[0]
+
+
+def test_selective_checkpointing_that_an_engine_cannot_is_unsupported_with_it_alone() -> None:
+    text = "c10d.x invocation index 6 encountered during backward but not found in storage. This"
+    said = fault(RuntimeError(text), Phase.WARMUP, "cpu", None)
+    assert (said.cause, said.axes) == (
+        "unsupported", ["checkpointing", "zero_stage", "offload"],
+    )  # fmt: skip
+
+
+# Compiling.
+
+
+def test_what_the_compiler_cannot_do_is_unsupported() -> None:
+    from torch._dynamo.exc import BackendCompilerFailed
+    from torch._inductor.exc import InductorError
+
+    error = BackendCompilerFailed(None, RuntimeError("no such op"), None)
+    for each in (error, InductorError(RuntimeError("no"), None)):
+        said = fault(each, Phase.COMPILE, "cpu", None)
+        assert (said.cause, said.axes[0]) == ("unsupported", "compile")
+
+
+def test_memory_that_runs_out_while_compiling_is_memory() -> None:
+    from torch._inductor.exc import InductorError
+
+    error = InductorError(torch.OutOfMemoryError("CUDA out of memory"), None)
+    error.__cause__ = torch.OutOfMemoryError("CUDA out of memory")
+    assert fault(error, Phase.COMPILE, "cuda", None).cause == "oom"
