@@ -35,9 +35,13 @@ COLUMNS = (
     "peak_device_bytes", "peak_reserved_bytes", "peak_allocated_bytes", "peak_active_bytes",
     "peak_host_bytes", "alloc_retries", "state_bytes", "disturbed_share", "own_share",
     "interval_cpu_s", "sm_clock_mhz", "power_w", "temperature_c", "throttle_reasons",
-    "thermally_throttled", "last_loss", "warmup_step_s", "step_s", "reason",
+    "thermally_throttled", "last_loss", "compile_s", "warmup_step_s", "step_s", "reason",
 )  # fmt: skip
-_OLDER = tuple({"last_loss": "loss"}.get(name, name) for name in COLUMNS if name not in LATER_AXES)
+_OLDER = tuple(
+    {"last_loss": "loss"}.get(name, name)
+    for name in COLUMNS
+    if name not in (*LATER_AXES, "compile_s")
+)
 """As they were before there were so many axes."""
 SHORTEST_STEP_S = 1e-6
 """Nothing trains a step in less."""
@@ -122,6 +126,7 @@ def _report_cells(report: Report) -> dict[str, object]:
         "temperature_c": seen.temperature_c,
         "throttle_reasons": seen.throttle_reasons,
         "thermally_throttled": int(seen.thermally_throttled),
+        "compile_s": f"{report.compile_s:.4f}",
         "last_loss": f"{report.loss:.5g}",
         "warmup_step_s": _numbers(report.warmup_step_s),
         "step_s": _numbers(report.step_s),
@@ -247,7 +252,7 @@ def _rows(path: Path, text: str, optimizer: str) -> Iterator[Row]:
 
 def _newer(cells: dict[str, str], plain: dict[str, str]) -> dict[str, str]:
     """The cells of an older recording, with `plain` values on the axes that it does not have."""
-    return cells | {"last_loss": cells["loss"]} | plain
+    return cells | {"last_loss": cells["loss"], "compile_s": "0"} | plain
 
 
 def _row(cells: dict[str, str], count: int) -> Row:
@@ -308,6 +313,7 @@ def _report(cells: dict[str, str]) -> Report:
         timed_s=_seconds(cells["timed_s"]),
         stopped_early=False,
         loss=float(cells["last_loss"]),
+        compile_s=_seconds(cells["compile_s"]),
         peaks=peaks,
         state_bytes=_bytes(cells["state_bytes"]),
         conditions=conditions,

@@ -29,6 +29,8 @@ class Replay:
 
     def __init__(self, grid: Grid, limits: Limits, time: VirtualTime, seed: int) -> None:
         self.live_build: Build | None = None
+        self._compiled: set[tuple[int, int]] = set()
+        """Shapes that the live group has met, as micro_batch and seq_len."""
         self._grid = grid
         self._limits = limits
         self._time = time
@@ -50,6 +52,8 @@ class Replay:
         build = job.candidate.build
         warm = build == self.live_build and not job.fresh
         start_s = 0.0 if warm else self._start_s(build)
+        if not warm:
+            self._compiled.clear()
         result, probe_s = self._result(row, job)
         left_s = max(0.0, deadline - self._time())
         if start_s + probe_s > left_s:
@@ -102,8 +106,13 @@ class Replay:
                 verdict=Verdict.OOM, reason=reason
             ), first_s * job.micro_steps / job.grad_accum
         report = walk(row.report, job)
+        shape = (job.candidate.micro_batch, job.candidate.seq_len)
+        if shape in self._compiled:
+            report = replace(report, compile_s=0.0)
+        self._compiled.add(shape)
         verdict = Verdict.PRUNED if report.stopped_early else Verdict.OK
-        return Result(verdict=verdict, report=report), report.warmup_s + report.timed_s
+        took_s = report.compile_s + report.warmup_s + report.timed_s
+        return Result(verdict=verdict, report=report), took_s
 
 
 def walk(recorded: Report, job: Job) -> Report:

@@ -131,7 +131,7 @@ def test_a_grid_of_an_unknown_family_is_refused(tmp_path: Path) -> None:
         (2, lambda text: text.replace("timed_s,", ""), "line 2: the columns"),
         (3, lambda text: text.replace(",ok,", ",pruned?,"), "line 3: no measurement"),
         (3, lambda text: text.replace(",ok,", ",oom,"), "does not go with its step times"),
-        (3, lambda text: text + ",more", "not 36 cells"),
+        (3, lambda text: text + ",more", "not 37 cells"),
         (3, lambda text: text.replace(",none,", ",some,", 1), "some is none of none, optimizer"),
         (3, lambda text: text.replace(",none,", ",all,", 1), "no stage 0 with offload all"),
         (3, lambda text: "0" + text[1:], "0 is not from 1 to"),

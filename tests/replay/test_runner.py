@@ -119,6 +119,21 @@ def test_a_new_group_costs_its_start(machine: Callable[..., Machine], between: s
     assert took_s == pytest.approx(START_S + PROBE_S)
 
 
+def test_a_shape_is_compiled_once_in_a_group(machine: Callable[..., Machine]) -> None:
+    compiled = []
+    for candidate in (A, LONGER):
+        made = row(replace(candidate, compile="on"))
+        assert made.report is not None
+        compiled.append(replace(made, report=replace(made.report, compile_s=7.0)))
+    replay = machine(*compiled)
+    first, longer = (each.candidate for each in compiled)
+    assert replay.took_s(job(first)) == pytest.approx(START_S + 7.0 + PROBE_S)
+    assert replay.took_s(job(first)) == pytest.approx(PROBE_S)
+    assert replay.took_s(job(longer)) > 7.0
+    replay.runner.retire(NEVER)
+    assert replay.took_s(job(first)) == pytest.approx(START_S + 7.0 + PROBE_S)
+
+
 def test_results_say_which_probe_started_a_group(machine: Callable[..., Machine]) -> None:
     runner = machine(row(A)).runner
     first, second = runner.run(job(A), NEVER), runner.run(job(A), NEVER)
