@@ -6,6 +6,7 @@ once. Source: Rasmussen & Williams, Gaussian Processes for Machine Learning (200
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -83,6 +84,40 @@ class _Seen:
     off: Off | None
 
 
+class _Whitened:
+    """What was observed under one variant, each observation freed of what those before it said.
+
+    Another observation adds a row, so that no other one has to be solved for again.
+    """
+
+    def __init__(self, variant: Variant, mean: Array, variance: Array) -> None:
+        self.variant = variant
+        self.mean = mean.copy()
+        self.variance: Array = variant.scale**2 * variance
+        self._rows: Array = np.empty((16, len(mean)))
+        self.count = 0
+
+    def add(self, covariance: Array, factor: Array, residual: float) -> None:
+        """One more: its prior covariance with all, its row of the Cholesky factor, and its own
+        whitened residual."""
+        if self.count == len(self._rows):
+            self._rows = np.concatenate([self._rows, np.empty_like(self._rows)])
+        before = factor[: self.count] @ self._rows[: self.count]
+        row = (self.variant.scale**2 * covariance - before) / factor[self.count]
+        self._rows[self.count] = row
+        self.count += 1
+        self.mean += residual * row
+        self.variance -= row**2
+
+    def copy(self) -> _Whitened:
+        """To add to what shall not last."""
+        made = copy.copy(self)
+        made.mean, made.variance, made._rows = (
+            self.mean.copy(), self.variance.copy(), self._rows[: self.count].copy(),
+        )  # fmt: skip
+        return made
+
+
 class Beliefs:
     """A prior in several variants, what was observed, and what follows for all candidates.
 
@@ -97,6 +132,7 @@ class Beliefs:
         self._variants = tuple(variants)
         self._seen: list[_Seen] = []
         self._known: Belief | None = None
+        self._whitened: _Whitened | None = None
 
     def observe(
         self, index: int, value: float, noise_variance: float, off: Off | None = None
@@ -127,14 +163,14 @@ class Beliefs:
         their surroundings become surer (the "believer" of Ginsbourger et al., 2010).
         """
         if self._known is None:
-            self._known = self._posterior(self._seen)
+            self._known = self._posterior()
         if not pending:
             return self._known
         supposed = [
             self._row(i, float(self._known.mean[i]), _SUPPOSED_NOISE * float(self._variance[i]))
             for i in pending
         ]
-        return self._posterior([*self._seen, *supposed])
+        return self._posterior(supposed)
 
     @property
     def likely(self) -> Variant:
@@ -149,15 +185,20 @@ class Beliefs:
             index=index, value=value, noise_variance=noise_variance, covariance=covariance, off=off
         )
 
-    def _posterior(self, seen: Sequence[_Seen]) -> Belief:
-        if not seen:
-            return Belief(self._mean, np.sqrt(self._variance))
+    def _posterior(self, supposed: Sequence[_Seen] = ()) -> Belief:
+        seen = [*self._seen, *supposed]
         variant = self.likely
-        factor, residual = self._factor(variant, seen)
-        with_all = variant.scale**2 * np.linalg.solve(factor, [each.covariance for each in seen])
-        mean = self._mean + residual @ with_all
-        variance = variant.scale**2 * self._variance - (with_all**2).sum(axis=0)
-        return Belief(mean, np.sqrt(variance.clip(0.0)))
+        if self._whitened is None or self._whitened.variant != variant:
+            self._whitened = _Whitened(variant, self._mean, self._variance)
+        # What is only supposed leaves no trace.
+        known = self._whitened.copy() if supposed else self._whitened
+        if seen[known.count :]:
+            factor, residual = self._factor(variant, seen)
+            for place in range(known.count, len(seen)):
+                known.add(
+                    seen[place].covariance, factor[place, : place + 1], float(residual[place])
+                )
+        return Belief(known.mean.copy(), np.sqrt(known.variance.clip(0.0)))
 
     def _factor(self, variant: Variant, seen: Sequence[_Seen]) -> tuple[Array, Array]:
         """Cholesky factor of the covariance of what was seen, and its whitened residual."""

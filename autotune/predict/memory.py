@@ -23,6 +23,8 @@ _PROCESS_BYTES = {"cpu": 340 * 2**20, "cuda": 900 * 2**20}
 """Beside what the model takes: interpreter and libraries, or CUDA's context and workspaces."""
 _BUILDING_BYTES = 44 * 2**20
 """Between the imports and the model: threads, arenas, the process group."""
+_COMPILED_BYTES = {"cpu": 80 * 2**20, "cuda": 0}
+"""Of a process that has compiled its blocks: the compiler, and what it made."""
 _HOST_BYTES = 4 * 2**30
 """Of a rank that feeds a CUDA device: libraries, the driver's and pinned buffers."""
 
@@ -188,6 +190,11 @@ def _beliefs(parts: PeakParts, groups: _Groups) -> Beliefs:
         Term(_BASE_OFF * parts.base),
         Term(_BASE_OFF / 2 * parts.base, group=groups.engine),
         Term(_BUILD_OFF * parts.base, group=groups.stage),
+        *(
+            Term(_BUILD_OFF * parts.base, group=group)
+            for group in groups.traits[1:]
+            if group.any()
+        ),
         Term(_STATE_OFF / 4 * parts.state),
         Term(_STATE_OFF * parts.state, group=groups.stage),
         Term(_BUILD_OFF * held, group=groups.build),
@@ -221,7 +228,8 @@ def closed_forms(points: Sequence[Point], device_kind: str) -> PeakParts:
         more = max(1.0, held.gradients / (kept + logits))
         copies = engine.gradient_copies(c.zero_stage) * 4.0 * shape.trainable
         on_host = held.host + held.passing if device_kind == "cpu" else 0.0
-        base.append(_PROCESS_BYTES[device_kind] + engine.library_bytes(device_kind))
+        compiled = _COMPILED_BYTES[device_kind] if c.compile == "on" else 0
+        base.append(_PROCESS_BYTES[device_kind] + engine.library_bytes(device_kind) + compiled)
         state.append(held.weights + held.optimizer + on_host + copies)
         blocks.append(more * kept)
         head.append(more * logits)

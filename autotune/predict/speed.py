@@ -8,15 +8,16 @@ traffic per stage from ZeRO (arXiv 1910.02054, section 7) and ZeRO-Offload (arXi
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from autotune.models.kept import recomputed_share
+from autotune.models.checkpointed import recomputed_share
 from autotune.predict.belief import Array, Belief, Beliefs, Off, Term, Variant, codes
 from autotune.predict.earlier import Point
-from autotune.space.axes import LATER_AXES
+from autotune.space.axes import AXES, LATER_AXES
 from autotune.space.candidate import Candidate
 from autotune.space.workload import Workload
 from autotune.wire.stopping import Interval
@@ -82,7 +83,13 @@ ANOTHER_DAY = 0.1
 _MODEL_OFF = 0.2
 """What the prior of one workload may be off by more than that of another."""
 
-_LATER_OFF = 0.15
+_FACTORS = {
+    ("attention", "eager"): 1.1,
+    ("compile", "on"): 0.9,
+    ("checkpointing", "selective"): 1.1,
+}
+"""What values do to the time of the work, roughly: measurements decide."""
+_LATER_OFF = 0.1
 """What compiling, another attention, loss or optimizer may make faster or slower."""
 
 _VARIANTS = tuple(
@@ -147,6 +154,9 @@ def prior_s(workload: Workload, candidate: Candidate, of: Magnitudes) -> float:
     flops = tokens * shape.flops_per_token(candidate.seq_len)
     again = recomputed_share(candidate.checkpointing, candidate.depth)
     flops += again * tokens * 2.0 * shape.block_matrices
+    if candidate.loss == "chunked":  # the backward pass computes the logits again
+        flops += tokens * 2.0 * shape.vocab_size * shape.width
+    flops *= math.prod(_FACTORS.get((name, getattr(candidate, name)), 1.0) for name in AXES)
     rate = of.flops_per_s * tokens / (tokens + of.half_rate_tokens)
     rate *= shape.width / (shape.width + of.half_rate_width)
     micro_s = of.fixed_s + of.block_s * shape.depth + flops / rate

@@ -6,7 +6,7 @@ ceiling (Gardner et al., 2014), per second of what the probe will take (Snoek et
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -18,6 +18,7 @@ from autotune.outcome import Objective, step_s_for
 from autotune.predict.belief import Array, Belief, normal_cdf
 from autotune.predict.predictor import Predictor
 from autotune.samplers.ask import Ask, Costs
+from autotune.space.candidate import Build
 from autotune.space.space import Space
 
 ENOUGH = 0.01
@@ -51,8 +52,11 @@ class Frontier:
         self._place = {candidate: i for i, candidate in enumerate(space.candidates)}
         one_step = [step_s_for(1.0, c, space.workload, objective) for c in space.candidates]
         self._work = np.log(one_step)
-        self._builds = {build: i for i, build in enumerate(space.builds)}
-        self._build_of = np.array([self._builds[c.build] for c in space.candidates])
+        builds = {build: i for i, build in enumerate(space.builds)}
+        self._builds = builds
+        self._build_of = np.array([builds[c.build] for c in space.candidates])
+        self._length_of = np.array([c.seq_len for c in space.candidates])
+        self._alike = _Alike(space)
 
     def propose(self, ask: Ask, optuna_study: OptunaStudy, trial: FrozenTrial) -> int:
         return self.best(ask).place
@@ -84,13 +88,13 @@ class Frontier:
     def _beside_incumbent(self, fitting: Sequence[int]) -> list[int]:
         """What is next to the incumbent in micro_batch, in its build and length."""
         values = self._work - self._predictor.log_step_s().mean
-        incumbent = self._space.candidates[max(fitting, key=lambda i: values[i])]
-        same = [
-            c for c in self._space.candidates
-            if (c.build, c.seq_len) == (incumbent.build, incumbent.seq_len)
-        ]  # fmt: skip
-        place = same.index(incumbent)
-        return [self._place[c] for c in same[max(0, place - 1) : place + 2] if c != incumbent]
+        incumbent = max(fitting, key=lambda i: values[i])
+        same = np.flatnonzero(
+            (self._build_of == self._build_of[incumbent])
+            & (self._length_of == self._length_of[incumbent])
+        )  # ascending in micro_batch
+        place = int(np.searchsorted(same, incumbent))
+        return [int(i) for i in same[max(0, place - 1) : place + 2] if i != incumbent]
 
     def _gain(self, belief: Belief, fitting: Sequence[int]) -> Array:
         """Expected improvement of every candidate as a share of the incumbent's value."""
@@ -106,11 +110,26 @@ class Frontier:
     def _seconds(self, costs: Costs, belief: Belief) -> Array:
         step_s = np.exp(np.minimum(belief.mean, 10.0))
         seconds = np.maximum(costs.probe_s, costs.steps * step_s)
-        start_s = np.array([
-            costs.compile_s(build) if build == costs.live_build else costs.start_s(build)
-            for build in self._builds
-        ])  # fmt: skip
+        start_s = self._alike.each(costs.start_s)
+        if (live := costs.live_build) in self._builds:
+            start_s[self._builds[live]] = costs.compile_s(live)
         return np.asarray(seconds + start_s[self._build_of])
+
+
+class _Alike:
+    """Builds of a space that take as long to start: the engine does, and compiling."""
+
+    def __init__(self, space: Space) -> None:
+        kinds = [(build.zero_stage, build.compile) for build in space.builds]
+        self._one_of = dict(zip(kinds, space.builds, strict=True))
+        places = {kind: i for i, kind in enumerate(self._one_of)}
+        self._kind_of = np.array([places[kind] for kind in kinds])
+
+    def each(self, start_s: Callable[[Build], float]) -> Array:
+        """Seconds of each build of the space."""
+        found = np.array([start_s(build) for build in self._one_of.values()])
+        each: Array = found[self._kind_of]
+        return each
 
 
 def make(space: Space, predictor: Predictor, objective: Objective, seed: int) -> Frontier:

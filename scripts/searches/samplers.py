@@ -112,11 +112,13 @@ def _run(truth: Truth, options: Options, earlier: Sequence[Earlier] = ()) -> tup
     return study, watcher
 
 
-def ask_seconds(size: int = 10_000, told: int = 20) -> float:
+def ask_seconds(size: int, told: int = 20) -> float:
     """Median time in which frontier is asked once, over `size` candidates with `told` trials."""
     options = Options(
         depth=tuple(range(2, 12)), seq_len=(256, 512, 1024, 2048, 4096),
-        micro_batch=tuple(range(1, size // 100 + 1)), device="cpu",
+        micro_batch=tuple(range(1, size // 1600 + 1)), device="cpu",
+        checkpointing=("none", "full", "selective", "1/2"), attention=("sdpa", "eager"),
+        loss=("whole", "chunked"), compile=("off", "on"),
     )  # fmt: skip
     space = resolve(options, CpuDevice(), 2**40, 2)
     predictor, opened = Predictor(space, "cpu"), OpenCandidates(space)
