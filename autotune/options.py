@@ -65,6 +65,8 @@ class Flag:
     """What `--help` shows of it: str, bool for a switch, or a Literal of its words."""
     default: str | None
     """As text, where `--help` shows it; None for "not given"."""
+    also: str | None = None
+    """Another name of it on the command line."""
 
 
 def option(
@@ -77,11 +79,19 @@ def option(
     type: Any = str,
     default: str | None = None,
     silently: str | None = None,
+    also: str | None = None,
 ) -> Any:
     """A field of `Options`. It is None unless a default is given, `silently` where the help text
     says what it is."""
     flag = Flag(
-        name=name, topic=topic, help=text, metavar=metavar, read=read, type=type, default=default
+        name=name,
+        topic=topic,
+        help=text,
+        metavar=metavar,
+        read=read,
+        type=type,
+        default=default,
+        also=also,
     )
     given = silently if default is None else default
     value = None if given is None else read(given, name)
@@ -221,7 +231,7 @@ class Options:
     vocab_size: int | None = option(
         "--vocab-size", Topic.SPACE, parse_int, "N",
         f"Tokens in a gpt's vocabulary (default: {_ON_CUDA.vocab_size}; on cpu"
-        f" {_ON_CPU.vocab_size}).")
+        f" {_ON_CPU.vocab_size}).", also="--vocab")
     depth: tuple[int, ...] | None = option(
         "--depth", Topic.SPACE, parse_ints, "INTS",
         "Numbers of blocks, e.g. 2,4,6 or 2:6:2 (default: the model's own, 1 of a factory; of gpt"

@@ -179,6 +179,27 @@ def zero_job(bench: Bench) -> dict[str, Any]:
     return _study(bench, "--budget", "30s" if bench.small else "7m", *stages, *_little(bench))
 
 
+def axes(bench: Bench) -> dict[str, Any]:
+    """The axes that matter on a GPU: compiling, the allocator, the loss, checkpointing."""
+    new = [
+        "--compile",
+        "off,on",
+        "--allocator",
+        "default,expandable",
+        "--loss",
+        "whole,chunked",
+        "--checkpointing",
+        "none,full,selective,host",
+        "--depth",
+        "12",
+        "--seq-len",
+        "1024",
+    ]
+    if bench.small:
+        new = ["--attention", "sdpa,eager", "--loss", "whole,chunked"]
+    return _study(bench, "--budget", "30s" if bench.small else "8m", *new, *_little(bench))
+
+
 def oom(bench: Bench) -> dict[str, Any]:
     """A smaller card, pretended, and a space that runs out of it; what is left afterwards."""
     device = open_device(bench.device)
@@ -317,6 +338,7 @@ STEPS: dict[str, Callable[[Bench], dict[str, Any]]] = {
     "facts": facts,
     "default": default_job,
     "zero": zero_job,
+    "axes": axes,
     "oom": oom,
     "peaks": peaks,
     "warm": warm,

@@ -15,7 +15,13 @@ from tests.support.programs import ROOT
 SOURCES = sorted(
     path for package in ("autotune", "probes") for path in (ROOT / package).rglob("*.py")
 )
-AT_HOME = ("autotune/engines/", "autotune/export/", "probes/engines/")
+AT_HOME = (
+    "autotune/check/",
+    "autotune/result/best.py",
+    "autotune/engines/",
+    "autotune/export/",
+    "probes/engines/",
+)
 
 
 def modules() -> Iterator[Any]:

@@ -19,12 +19,13 @@ FLOORS = (
     ("space",),
     ("engines", "outcome"),
     ("predict", "result"),
-    ("samplers", "runner", "report", "export"),
+    ("samplers", "runner", "report", "export", "check"),
     ("options",),
     ("folder", "replay"),
     ("testbed",),
     ("study",),
     ("commands",),
+    ("loading", "running"),
 )
 """The folders and modules of `autotune`, from the ground up. Imports only go down."""
 FLOOR_OF = {room: floor for floor, rooms in enumerate(FLOORS) for room in rooms}

@@ -8,6 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pandas as pd
 import pytest
 
 from tests.support.programs import ROOT
@@ -47,6 +48,17 @@ def test_a_function_in_the_working_directory_is_tuned(
     if function == "known":
         measured = best["measured"]
         assert measured["model_flops_per_s"] == pytest.approx(6000 * measured["tokens_per_s"])
+
+
+@pytest.mark.slow
+def test_what_the_loss_does_not_use_is_unsupported_by_ddp_alone(tmp_path: Path) -> None:
+    two = ["--model", "factory:mine:unused", "--world-size", "2", "--zero", "0,2"]
+    ran = tune(tmp_path, *two, "--checkpointing", "none", "--out", "study")
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    trials = pd.read_csv(tmp_path / "study" / "trials.csv")
+    refused = trials[(trials.zero_stage == 0) & (trials.verdict == "unsupported")]
+    assert "Expected to have finished reduction" in refused.reason.iloc[0]
+    assert json.loads((tmp_path / "study" / "best.json").read_text())["config"]["zero_stage"] == 2
 
 
 @pytest.mark.parametrize(

@@ -24,12 +24,10 @@ from autotune.commands.app import _make_app, main
 from autotune.device.device import Device
 from autotune.engines import ENGINES
 from autotune.errors import UsageError
-from autotune.export import EXPORTS, exports
 from autotune.models import FAMILIES
 from autotune.options import FLAGS, Options
 from autotune.predict.predictor import Predictor
-from autotune.result.best import Best, best_of, load_schema
-from autotune.result.choice import winner
+from autotune.result.best import load_schema
 from autotune.samplers import SAMPLERS
 from autotune.samplers.ask import Ask
 from autotune.samplers.open_candidates import OpenCandidates
@@ -40,7 +38,7 @@ from autotune.testbed.resolve import resolve
 from autotune.wire.messages import ModelSpec
 from probes.faults import UnsupportedError
 from tests.support.models import counted
-from tests.support.records import WORKLOAD, record, space
+from tests.support.records import WORKLOAD, space
 
 # Model families.
 
@@ -253,36 +251,6 @@ def test_a_sampler_proposes_what_it_is_told_to(name: str) -> None:
 @pytest.mark.parametrize("name", SAMPLERS)
 def test_a_sampler_can_be_asked_for_by_its_name(name: str) -> None:
     assert Options.from_texts({"sampler": name}).sampler == name
-
-
-# Exports.
-
-
-def best(engine: str, zero_stage: int, **axes: str) -> Best:
-    among = replace(space(), workload=replace(WORKLOAD, engine=engine))
-    found = record(Candidate(depth=2, seq_len=64, micro_batch=4, zero_stage=zero_stage, **axes))
-    choice = winner([found], among.workload, "flops")
-    assert choice is not None
-    return best_of(
-        choice, [found], among, "flops",
-        fingerprint={"kind": "cpu"}, environment={}, provenance={},
-    )  # fmt: skip
-
-
-@pytest.mark.parametrize("name", EXPORTS)
-def test_an_export_is_plain_json_or_nothing(name: str) -> None:
-    made = [EXPORTS[name](best(engine, ENGINES[engine].stages[-1], allocator="expandable"))
-            for engine in ENGINES]  # fmt: skip
-    assert any(config is not None for config in made)
-    assert json.loads(json.dumps(made)) == made
-
-
-def test_deepspeeds_export_is_what_its_probes_were_built_from() -> None:
-    found = best("deepspeed", 2)
-    among = replace(WORKLOAD, engine="deepspeed")
-    probed = ENGINES["deepspeed"].config(found.config.candidate, among, "cpu")
-    assert exports(found) == {"deepspeed": probed}
-    assert exports(best("ddp", 0)) == {}
 
 
 # Commands.

@@ -6,7 +6,11 @@ out, a `Run` of `app.py`, and is imported when it is called.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+
+Run = Callable[[list[str], float], int]
+"""Carries a command out, given its command line and when that began; returns the exit code."""
 
 
 @dataclass(frozen=True)
@@ -22,6 +26,18 @@ COMMANDS = {
     "tune": Row(
         "autotune.commands.tune:tune",
         "Find the fastest training configuration that fits, by running real steps.",
+    ),
+    "verify": Row(
+        "autotune.commands.verify:verify",
+        "Train a result for longer, and compare with what was measured.",
+    ),
+    "check": Row(
+        "autotune.commands.check:check",
+        "Check training configurations before an expensive launch, also against a result.",
+    ),
+    "export": Row(
+        "autotune.commands.export:export",
+        "Write a result as configurations that other tools take as they are.",
     ),
 }
 DEFAULT = "tune"

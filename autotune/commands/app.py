@@ -6,12 +6,11 @@ import importlib
 import os
 import sys
 import time
-from collections.abc import Callable
 
 from cyclopts import App, CycloptsError, Parameter
 
 from autotune import __version__
-from autotune.commands import COMMANDS, DEFAULT
+from autotune.commands import COMMANDS, DEFAULT, Run
 from autotune.commands.config import read_config
 from autotune.commands.exits import ExitCode, complain, one_line
 from autotune.errors import ModelError, UsageError
@@ -48,10 +47,6 @@ def entry(started: float) -> None:
         except OSError:  # Python would try again as it ends, and exit with 120
             os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
     sys.exit(code)
-
-
-Run = Callable[[list[str], float], int]
-"""Carries a command out, given its command line and when that began; returns the exit code."""
 
 
 def parsed(argv: list[str]) -> Run | None:

@@ -22,6 +22,10 @@ class ExitCode(IntEnum):
     STOPPED = 4
     """By the user, with a result written."""
     NO_MEASUREMENT = 5
+    FINDINGS = 7
+    """`check` found something."""
+    NOT_VERIFIED = 6
+    """A longer run was slower than the result says, or took more memory."""
 
 
 def complain(message: str) -> None:

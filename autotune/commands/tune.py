@@ -96,7 +96,8 @@ def _parameter(name: str, flag: Flag) -> inspect.Parameter:
     switch = flag.type is bool
     # A value may start with a hyphen, so that our parser judges -5m.
     shown = Parameter(
-        name=flag.name, group=_GROUPS[flag.topic], help=flag.help, metavar=flag.metavar,
+        name=(flag.name, flag.also) if flag.also else flag.name,
+        group=_GROUPS[flag.topic], help=flag.help, metavar=flag.metavar,
         allow_leading_hyphen=not switch, show_default=False if switch else None,
     )  # fmt: skip
     default = False if switch else flag.default

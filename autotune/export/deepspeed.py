@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
-from typing import Any
+import json
+from pathlib import Path
 
-from autotune.engines import ENGINES
+from autotune.export.format import BATCHES, OF_ENGINE, Exported, unexpressed
 from autotune.result.best import Best
 
+SAYS = (*BATCHES, *OF_ENGINE, "world_size", "dtype", "param_dtype", "optimizer")
 
-def export(best: Best) -> dict[str, Any] | None:
-    """None where DeepSpeed was not the engine."""
-    engine, config = ENGINES[best.config.engine], best.config
-    if engine.package != "deepspeed":
+
+def export(best: Best, folder: Path) -> Exported | None:
+    """`deepspeed.json`, for `deepspeed.initialize` or a script's `--deepspeed_config`; None where
+    DeepSpeed was not the engine."""
+    config = best.exports.get("deepspeed")
+    if config is None:
         return None
-    return engine.config(config.candidate, config.workload, best.device_kind)
+    return Exported(
+        files={"deepspeed.json": json.dumps(config, indent=2) + "\n"},
+        unexpressed=unexpressed(best, SAYS),
+    )

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Any
+from pathlib import Path
 
+from autotune.export.format import Exported, remark, unexpressed
 from autotune.result.best import Best
-from autotune.space.axes import alloc_conf
 
 
-def export(best: Best) -> dict[str, Any] | None:
-    """None where there are none."""
-    conf = alloc_conf(best.config.allocator)
-    return {"PYTORCH_ALLOC_CONF": conf} if conf else None
+def export(best: Best, folder: Path) -> Exported | None:
+    """`env.sh`, to be sourced; None where there are none."""
+    variables = best.exports.get("env")
+    if variables is None:
+        return None
+    lines = "".join(f"export {name}={value}\n" for name, value in variables.items())
+    return Exported(
+        files={"env.sh": f"# shellcheck shell=sh\n{remark(best, ())}{lines}"},
+        unexpressed=unexpressed(best, ("allocator",)),
+    )

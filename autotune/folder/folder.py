@@ -5,6 +5,7 @@ optuna.log      Optuna's journal, the record of record: each trial with its outc
 trials.csv      the same trials for people, one row as each ends
 logs/           stdout and stderr of every rank
 best.json       the result
+exports/        the same in other tools' words
 lock            who is writing here now (files.py)
 """
 
@@ -32,6 +33,10 @@ class Folder:
     @property
     def best(self) -> Path:
         return self.path / "best.json"
+
+    @property
+    def exports(self) -> Path:
+        return self.path / "exports"
 
     @property
     def logs(self) -> Path:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from autotune.models.kept import kept_blocks
+from autotune.models.checkpointed import kept_blocks
 
 _BLOCK_FLOATS = 34
 """Floats a token and channel that a block keeps for its backward pass: those of a plain

@@ -7,8 +7,8 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
 from autotune.errors import UsageError
+from autotune.models.checkpointed import kept_blocks
 from autotune.models.defaults import LENGTHS, MICRO_BATCHES, AnyDepth, Asked, Defaults, GptTraits
-from autotune.models.kept import kept_blocks
 from autotune.wire.recipe import HEAD_DIM, mlp_width
 
 BLOCK_FLOATS = 23

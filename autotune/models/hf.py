@@ -69,6 +69,11 @@ class Hf:
                 f"--model {asked.model}: its config brings code of its own; look at it, and pass"
                 " --trust-remote-code to run it"
             )
+        if _depth(config) is None and isinstance(config.get("text_config"), dict):
+            raise UsageError(
+                f"--model {asked.model}: its config has parts for several media; save the text"
+                " model's own, which is its text_config, as a file: --model hf:FILE --task causal"
+            )
         task = asked.task or _task(asked.model, config)
         if asked.target_len is not None and task != "seq2seq":
             raise UsageError(

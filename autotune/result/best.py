@@ -6,6 +6,7 @@ match `best.schema.json`.
 
 from __future__ import annotations
 
+import copy
 import json
 import math
 import statistics
@@ -21,7 +22,7 @@ from autotune.errors import UsageError
 from autotune.files import write_whole
 from autotune.outcome import Measurement, Objective, Record, Verdict
 from autotune.result.choice import Certainty, Choice
-from autotune.space.axes import AXES
+from autotune.space.axes import AXES, alloc_conf
 from autotune.space.candidate import Candidate
 from autotune.space.space import Limits, Space
 from autotune.space.workload import GlobalBatch, Workload
@@ -29,6 +30,7 @@ from autotune.wire.codec import parse, to_json
 from autotune.wire.stopping import Interval
 
 SCHEMA_VERSION = 1
+MOST_BYTES = 16 * 2**20
 FINALS = "finals"
 """Key of `Best.trials` that is no verdict: the number of final rounds."""
 
@@ -166,6 +168,28 @@ class PeakErrors:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Verified:
+    """What a longer run of the winner came to."""
+
+    passed: bool
+    """Whether it was as fast, within 3 % (5 % on the CPU), and stayed under the ceiling."""
+    steps: int
+    tokens_per_s: float
+    """At the median of its steps."""
+    share_of_measured: float
+    """Of the tokens/s that the study measured."""
+    quarters: list[float]
+    """Tokens/s of each quarter of the steps."""
+    peak_bytes: int
+    limit_bytes: int
+    alloc_retries: int
+    growth_bytes_per_100_steps: float
+    """Of what is held between steps."""
+    other_hardware: str | None = None
+    """How the devices differ from those of the study."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class Best:
     """The content of best.json, its fields in their order."""
 
@@ -184,6 +208,7 @@ class Best:
     trials: dict[str, int]
     """Trials of the search by verdict, and the number of `FINALS`."""
     prediction: PeakErrors | None = None
+    verified: Verified | None = None
     exports: dict[str, dict[str, Any]]
     """Name of a tool to its configuration, exactly as it was probed."""
     fingerprint: dict[str, Any]
@@ -194,6 +219,16 @@ class Best:
     def device_kind(self) -> str:
         """cpu or cuda."""
         return str(self.fingerprint["kind"])
+
+    def deepspeed(self) -> dict[str, Any]:
+        """DeepSpeed's config as it was probed.
+
+        Raises:
+            UsageError: DeepSpeed was not the engine.
+        """
+        if "deepspeed" not in self.exports:
+            raise UsageError(f"best.json: {self.config.engine} was the engine, and not deepspeed")
+        return copy.deepcopy(self.exports["deepspeed"])
 
     @property
     def stopped_by(self) -> str | None:
@@ -220,9 +255,13 @@ class Best:
             UsageError: it cannot be read, or does not match the schema.
         """
         try:
+            if path.stat().st_size > MOST_BYTES:
+                raise UsageError(f"{path}: is no best.json: it has over {MOST_BYTES >> 20} MiB")
             document: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
             _validate(document)
-            return parse(cls, document, strict=False)
+            found = parse(cls, document, strict=False)
+            _check_sums(found)
+            return found
         except OSError as error:
             raise UsageError(f"{path}: {error.strerror}") from error
         except (ValueError, RecursionError) as error:
@@ -239,7 +278,7 @@ def best_of(
     environment: dict[str, Any],
     provenance: dict[str, Any],
 ) -> Best:
-    """What best.json says of `choice`, without its exports.
+    """What best.json says of `choice`.
 
     `records` are all of the study's; `trials` counts the search's by verdict, and its finals.
     """
@@ -263,11 +302,21 @@ def best_of(
             FINALS: sum(r.purpose == "final" for r in records),
         },
         prediction=_prediction(records),
-        exports={},
+        exports=_exports(choice.record.candidate, space.workload, fingerprint["kind"]),
         fingerprint=fingerprint,
         environment=environment,
         provenance=provenance,
     )
+
+
+def _exports(
+    candidate: Candidate, workload: Workload, device_kind: str
+) -> dict[str, dict[str, Any]]:
+    """What an engine was built from, by its package, and what was in the ranks' environment."""
+    engine, conf = engine_of(workload, candidate), alloc_conf(candidate.allocator)
+    config = engine.config(candidate, workload, device_kind)
+    found = {str(engine.package): config} if config else {}
+    return found | ({"env": {"PYTORCH_ALLOC_CONF": conf}} if conf else {})
 
 
 def _prediction(records: Sequence[Record]) -> PeakErrors:
@@ -365,6 +414,27 @@ def _validate(document: dict[str, Any]) -> None:
     error = best_match(Draft202012Validator(load_schema()).iter_errors(document))
     if error is not None:
         raise ValueError(f"best.json: {error.json_path}: {error.message}")
+
+
+def _check_sums(best: Best) -> None:
+    """Raises ValueError where numbers that say the same differ: somebody changed one of them."""
+    config = best.config
+    samples = config.micro_batch * config.grad_accum * config.world_size
+    pairs: dict[str, tuple[Any, int]] = {
+        "global_batch_samples": (config.global_batch_samples, samples),
+        "global_batch_tokens": (config.global_batch_tokens, samples * config.seq_len),
+    }
+    if (probed := best.exports.get("deepspeed")) is not None:
+        name = "train_micro_batch_size_per_gpu"
+        pairs[f"exports.deepspeed.{name}"] = (probed.get(name), config.micro_batch)
+        name = "train_batch_size"
+        pairs[f"exports.deepspeed.{name}"] = (probed.get(name), samples)
+    for name, (said, is_so) in pairs.items():
+        if said != is_so:
+            raise ValueError(
+                f"{name} is {said}, and {config.micro_batch} x {config.grad_accum} x"
+                f" {config.world_size} ranks make {is_so}: it was changed by hand"
+            )
 
 
 def _not_finite(value: Any, where: str) -> Iterator[str]:

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import errno
+import shutil
 from collections.abc import Callable
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from shlex import quote
 
+from autotune import export
 from autotune.budget import Clock, StopFlag
 from autotune.errors import UsageError
-from autotune.export import exports
 from autotune.folder import provenance
 from autotune.folder.ending import Ended, Ending
 from autotune.folder.folder import Folder
@@ -213,6 +214,9 @@ class _Session:
         if self.testbed.remark:
             self.reporter.note(self.testbed.remark)
         self.reporter.finished(best, self.folder.best)
+        shutil.rmtree(self.folder.exports, ignore_errors=True)  # of an earlier winner
+        made = export.write(best, self.folder.exports)
+        self.reporter.note(f"Exports: {self.folder.exports.name}/ has {', '.join(made)}")
         if self.stop.name:
             return Ended(
                 Ending.STOPPED,
@@ -244,6 +248,5 @@ class _Session:
                 "stopped_by": self.stop.name,
             },
         )
-        best = replace(best, exports=exports(best))
         best.write(self.folder.best)
         return best

@@ -205,6 +205,10 @@ def test_a_flag_sets_its_option(flag: str, parsed: Callable[..., Options]) -> No
     assert getattr(options, field) == value
 
 
+def test_the_vocabulary_has_a_short_name(parsed: Callable[..., Options]) -> None:
+    assert parsed("--vocab", "512") == parsed("--vocab-size", "512")
+
+
 def test_tune_is_the_command_that_needs_no_name(parsed: Callable[..., Options]) -> None:
     assert parsed("tune", "--budget", "5m") == parsed("--budget", "5m")
 

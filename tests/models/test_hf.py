@@ -78,6 +78,13 @@ def test_a_file_that_is_no_config(text: str, tmp_path: Path) -> None:
         asked(f"hf:{tmp_path}")
 
 
+def test_a_config_for_several_media_says_how_its_text_model_is_named(saved: Any) -> None:
+    parts = {"model_type": "gemma3", "text_config": {"num_hidden_layers": 2}}
+    model = saved(**parts, num_hidden_layers=None)
+    with pytest.raises(UsageError, match=r"several media; .*text_config.*--model hf:FILE"):
+        asked(model)
+
+
 @pytest.mark.parametrize(
     ("config", "task"),
     [

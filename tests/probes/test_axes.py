@@ -258,3 +258,22 @@ def test_memory_that_runs_out_while_compiling_is_memory() -> None:
     error = InductorError(torch.OutOfMemoryError("CUDA out of memory"), None)
     error.__cause__ = torch.OutOfMemoryError("CUDA out of memory")
     assert fault(error, Phase.COMPILE, "cuda", None).cause == "oom"
+
+
+# An optimizer of 8 bits.
+
+
+@pytest.mark.slow
+def test_adamw_of_8_bits_learns_and_holds_a_quarter(tmp_path: Path) -> None:
+    pytest.importorskip("torchao")
+    how: dict[str, Any] = {"world_size": 1, "width": 512, "steps": 4, "depth": 1}
+    plain = train(tmp_path / "a", "ddp", **how)
+    low = train(tmp_path / "b", "ddp", **how, optimizer="adamw8bit")
+    assert low.losses[-1] < low.losses[0] == pytest.approx(plain.losses[0], rel=1e-5)
+    of = replace(WORKLOAD, width=512, vocab_size=97)
+    before, after = (
+        ENGINES["ddp"].state(of, Build(depth=1, optimizer=name)) for name in ("adamw", "adamw8bit")
+    )
+    assert before.optimizer > 3.9 * after.optimizer
+    saved = before.optimizer - after.optimizer
+    assert plain.state_bytes - low.state_bytes == pytest.approx(saved, rel=0.05)

@@ -70,4 +70,11 @@ def no_flops(spec: BuildSpec) -> Workload:
     return Workload(module=Net(spec), make_batch=batch, loss=loss, flops_per_token=lambda n: 0.0)
 
 
+def unused(spec: BuildSpec) -> Workload:
+    """A part of the module that the loss does not use."""
+    module = Net(spec)
+    module.more = nn.Linear(WIDTH, WIDTH)
+    return Workload(module=module, make_batch=batch, loss=loss)
+
+
 number = 3

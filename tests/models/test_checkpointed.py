@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from autotune.models.kept import kept_blocks, recomputed_share
+from autotune.models.checkpointed import kept_blocks, recomputed_share
 
 FLOATS = 34.0
 

@@ -1,0 +1,78 @@
+"""Training configurations before an expensive launch: what contradicts, costs, or is not measured.
+
+Each tool's files have one row of `READERS`, which turns them into a `Reading`; the rules work on
+readings alone.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from autotune.check import accelerate, deepspeed, transformers
+from autotune.check.against import against
+from autotune.check.reading import Finding, Reading
+from autotune.check.rules import agree, alone
+from autotune.errors import UsageError
+
+MOST_BYTES = 2**20
+"""No configuration of any tool is larger."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """A kind of file."""
+
+    is_one: Callable[[dict[str, Any]], bool]
+    """By what it holds."""
+    read: Callable[[str, dict[str, Any]], Reading]
+
+
+READERS = {
+    "deepspeed": Row(deepspeed.is_one, deepspeed.read),
+    "accelerate": Row(accelerate.is_one, accelerate.read),
+    "axolotl": Row(transformers.is_axolotl, transformers.read_axolotl),
+    "llama-factory": Row(transformers.is_llama_factory, transformers.read),
+    "transformers": Row(transformers.is_one, transformers.read),
+}
+"""By the tool's name; the first whose file it may be reads it."""
+
+__all__ = ["READERS", "Finding", "Reading", "against", "findings", "read"]
+
+
+def read(path: Path) -> Reading:
+    """The configuration in `path`.
+
+    Raises:
+        UsageError: it cannot be read, or is of no known tool.
+    """
+    try:
+        if path.stat().st_size > MOST_BYTES:
+            raise UsageError(f"{path}: is no configuration: it has over {MOST_BYTES >> 20} MiB")
+        text = path.read_text(encoding="utf-8")
+        body = json.loads(text) if path.suffix == ".json" else yaml.safe_load(text)
+    except OSError as error:
+        raise UsageError(f"{path}: {error.strerror}") from error
+    except (ValueError, RecursionError, yaml.YAMLError) as error:
+        first = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise UsageError(f"{path}: neither JSON nor YAML: {first:.200}") from error
+    if isinstance(body, dict):
+        for row in READERS.values():
+            if row.is_one(body):
+                return row.read(path.name, body)
+    raise UsageError(
+        f"{path}: no configuration that is known; expected one of {', '.join(READERS)}: e.g."
+        " train_micro_batch_size_per_gpu, per_device_train_batch_size, micro_batch_size or"
+        " distributed_type in it"
+    )
+
+
+def findings(readings: Sequence[Reading], world_size: int | None) -> list[Finding]:
+    """What is wrong with `readings`, which one launch uses together on `world_size` ranks."""
+    found = [finding for reading in readings for finding in alone(reading, readings, world_size)]
+    return [*found, *agree(readings)]

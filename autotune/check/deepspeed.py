@@ -1,0 +1,142 @@
+"""DeepSpeed's JSON. Keys and defaults: deepspeed 0.19.8, runtime/config.py and zero/config.py."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from autotune.check.reading import AUTO, Finding, Reading, is_on, number
+
+_KEYS = {
+    "micro_batch": "train_micro_batch_size_per_gpu",
+    "grad_accum": "gradient_accumulation_steps",
+    "global_batch": "train_batch_size",
+    "zero_stage": "zero_optimization.stage",
+    "offload": "zero_optimization.offload_optimizer",
+    "dtype": "bf16.enabled",
+}
+_OLD = {
+    "cpu_offload": "offload_optimizer: {device: cpu}",
+    "cpu_offload_params": "offload_param: {device: cpu}",
+    "cpu_offload_use_pin_memory": "offload_optimizer: {pin_memory: true}",
+    "stage3_gather_fp16_weights_on_model_save": "stage3_gather_16bit_weights_on_model_save",
+}
+_LARGE = 5e8
+"""Elements of a bucket by default: 1 GB in two bytes each, of which there are several."""
+
+
+def is_one(body: dict[str, Any]) -> bool:
+    return (
+        "zero_optimization" in body
+        or "train_micro_batch_size_per_gpu" in body
+        or (
+            "train_batch_size" in body
+            and "optimizer" in body
+            and isinstance(body["optimizer"], dict)
+        )
+    )
+
+
+def read(name: str, body: dict[str, Any]) -> Reading:
+    zero = body.get("zero_optimization")
+    zero = zero if isinstance(zero, dict) else {}
+    stage = zero.get("stage", 0)
+    return Reading(
+        name=name,
+        tool="deepspeed",
+        micro_batch=number(body.get("train_micro_batch_size_per_gpu")),
+        grad_accum=number(body.get("gradient_accumulation_steps")),
+        global_batch=number(body.get("train_batch_size")),
+        zero_stage=stage if isinstance(stage, int) else None,
+        offload=_offload(zero),
+        dtype=_dtype(body),
+        optimizer=_optimizer(body),
+        autos=tuple(_autos(body)),
+        findings=tuple(_findings(name, body, zero, stage)),
+        keys=_KEYS,
+    )
+
+
+def _offload(zero: dict[str, Any]) -> str:
+    def moved(key: str) -> bool:
+        part = zero.get(key)
+        return isinstance(part, dict) and part.get("device") in ("cpu", "nvme")
+
+    if moved("offload_param"):
+        return "all"
+    return "optimizer" if moved("offload_optimizer") or is_on(zero.get("cpu_offload")) else "none"
+
+
+def _dtype(body: dict[str, Any]) -> str | None:
+    for name in ("bf16", "fp16"):
+        part = body.get(name)
+        enabled = part.get("enabled") if isinstance(part, dict) else None
+        if enabled == AUTO:
+            return None
+        if is_on(enabled):
+            return name
+    return "fp32"
+
+
+def _optimizer(body: dict[str, Any]) -> str | None:
+    part = body.get("optimizer")
+    return str(part["type"]) if isinstance(part, dict) and "type" in part else None
+
+
+def _autos(body: dict[str, Any], where: str = "") -> Iterator[str]:
+    for key, value in body.items():
+        if value == AUTO:
+            yield f"{where}{key}"
+        elif isinstance(value, dict):
+            yield from _autos(value, f"{where}{key}.")
+
+
+def _findings(
+    name: str, body: dict[str, Any], zero: dict[str, Any], stage: Any
+) -> Iterator[Finding]:
+    def at(key: str) -> str:
+        return f"{name}: {key}"
+
+    for old, new in _OLD.items():
+        if old in zero:
+            yield Finding("warning", at(f"zero_optimization.{old}"), f"old name; write {new}")
+    for key, least in (("offload_optimizer", 1), ("offload_param", 3)):
+        part = zero.get(key)
+        if isinstance(part, dict) and part.get("device") in ("cpu", "nvme"):
+            if isinstance(stage, int) and stage < least:
+                yield Finding(
+                    "error", at(f"zero_optimization.{key}"),
+                    f"stage {stage} does not offload that; it needs stage {least} or more",
+                )  # fmt: skip
+            if part.get("device") == "cpu" and not is_on(part.get("pin_memory")):
+                yield Finding(
+                    "warning", at(f"zero_optimization.{key}.pin_memory"),
+                    "copies of memory that is not pinned are synchronous and slow; set it to true",
+                )  # fmt: skip
+    if is_on(_in(body, "bf16")) and is_on(_in(body, "fp16")):
+        yield Finding("error", at("bf16.enabled"), "fp16 is enabled as well; keep one of them")
+    if is_on(body.get("wall_clock_breakdown")):
+        yield Finding(
+            "warning", at("wall_clock_breakdown"),
+            "waits for the device several times a step; set it to false where nobody reads it",
+        )  # fmt: skip
+    if isinstance(stage, int) and stage >= 1:
+        for key in ("reduce_bucket_size", "allgather_bucket_size"):
+            size = zero.get(key, _LARGE)
+            if stage < 3 and isinstance(size, int | float) and size >= _LARGE:
+                said = "" if key in zero else " (the default)"
+                yield Finding(
+                    "warning", at(f"zero_optimization.{key}"),
+                    f"{size:.0e} elements{said} are made for many billions of parameters and cost"
+                    " gigabytes; the size of one block's weights is enough",
+                )  # fmt: skip
+        if zero.get("contiguous_gradients") is False:
+            yield Finding(
+                "warning", at("zero_optimization.contiguous_gradients"),
+                "gradients in fragments, whose memory is hard to use again; set it to true",
+            )  # fmt: skip
+
+
+def _in(body: dict[str, Any], name: str) -> Any:
+    part = body.get(name)
+    return part.get("enabled") if isinstance(part, dict) else None

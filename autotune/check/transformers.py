@@ -1,0 +1,126 @@
+"""TrainingArguments of transformers, and what is built on them: LLaMA-Factory, Axolotl, TRL.
+
+Names: transformers 5.23 and 4.57 training_args.py, LLaMA-Factory 0.9.4, Axolotl 0.13, TRL 1.x.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from autotune.check.reading import Finding, Reading, is_on, number
+
+_KEYS = {
+    "micro_batch": "per_device_train_batch_size",
+    "grad_accum": "gradient_accumulation_steps",
+    "dtype": "bf16",
+    "checkpointing": "gradient_checkpointing",
+    "optimizer": "optim",
+}
+_AXOLOTL = {
+    "micro_batch": "micro_batch_size",
+    "grad_accum": "gradient_accumulation_steps",
+    "seq_len": "sequence_len",
+    "dtype": "bf16",
+    "checkpointing": "gradient_checkpointing",
+    "optimizer": "optimizer",
+}
+_OLD = {
+    "per_gpu_train_batch_size": "per_device_train_batch_size",
+    "evaluation_strategy": "eval_strategy",
+    "max_seq_length": "max_length (TRL)",
+    "fsdp_transformer_layer_cls_to_wrap": "fsdp_config: {transformer_layer_cls_to_wrap: [...]}",
+    "fsdp_min_num_params": "fsdp_config: {min_num_params: ...}",
+    "gradient_checkpointing": "activation_checkpointing, from transformers 5.23 on",
+    "gradient_checkpointing_kwargs": "activation_checkpointing_kwargs, from transformers 5.23 on",
+}
+_QUIET = ("gradient_checkpointing", "gradient_checkpointing_kwargs")
+"""Old in one tool only: Axolotl, LLaMA-Factory and TRL go on with them."""
+
+
+def is_one(body: dict[str, Any]) -> bool:
+    return any(name in body for name in ("per_device_train_batch_size", *_OLD)) or (
+        "gradient_accumulation_steps" in body and "learning_rate" in body
+    )
+
+
+def is_llama_factory(body: dict[str, Any]) -> bool:
+    return "cutoff_len" in body or "finetuning_type" in body
+
+
+def is_axolotl(body: dict[str, Any]) -> bool:
+    return "sequence_len" in body or ("micro_batch_size" in body and "base_model" in body)
+
+
+def read(name: str, body: dict[str, Any]) -> Reading:
+    of_factory = is_llama_factory(body)
+    found = _switch(body, "activation_checkpointing", "gradient_checkpointing")
+    if of_factory:
+        found = not is_on(body.get("disable_gradient_checkpointing"))
+    length = body.get("cutoff_len", body.get("max_length", body.get("max_seq_length")))
+    return Reading(
+        name=name,
+        tool="llama-factory" if of_factory else "transformers",
+        micro_batch=number(body.get("per_device_train_batch_size", None if of_factory else 8)),
+        grad_accum=number(body.get("gradient_accumulation_steps", 1)),
+        seq_len=length if isinstance(length, int) else None,
+        dtype=_dtype(body),
+        checkpointing=None if found is None else "full" if found else "none",
+        optimizer=str(body["optim"]) if "optim" in body else None,
+        fills_auto=True,
+        findings=tuple(_findings(name, body, () if of_factory else _OLD)),
+        keys=_KEYS | ({"seq_len": "cutoff_len"} if of_factory else {"seq_len": "max_length"}),
+    )
+
+
+def read_axolotl(name: str, body: dict[str, Any]) -> Reading:
+    kept = body.get("gradient_checkpointing")
+    length = body.get("sequence_len")
+    return Reading(
+        name=name,
+        tool="axolotl",
+        micro_batch=number(body.get("micro_batch_size", 1)),
+        grad_accum=number(body.get("gradient_accumulation_steps", 1)),
+        seq_len=length if isinstance(length, int) else None,
+        dtype=_dtype(body),
+        checkpointing="host" if kept == "offload" else "full" if is_on(kept) else "none",
+        optimizer=str(body["optimizer"]) if "optimizer" in body else None,
+        fills_auto=True,
+        findings=tuple(_findings(name, body, ())),
+        keys=_AXOLOTL,
+    )
+
+
+def _switch(body: dict[str, Any], *names: str) -> bool | None:
+    return next((is_on(body[name]) for name in names if name in body), None)
+
+
+def _dtype(body: dict[str, Any]) -> str | None:
+    if body.get("bf16") == "auto":
+        return None
+    if is_on(body.get("bf16")) or is_on(body.get("pure_bf16")):
+        return "bf16"
+    return "fp16" if is_on(body.get("fp16")) else "fp32"
+
+
+def _findings(name: str, body: dict[str, Any], old: Any) -> Iterator[Finding]:
+    for key in old:
+        if key in body and key not in _QUIET:
+            yield Finding("warning", f"{name}: {key}", f"old name; write {_OLD[key]}")
+        elif key in body and key.replace("gradient", "activation", 1) in body:
+            yield Finding("error", f"{name}: {key}", f"two names for one thing; keep {_OLD[key]}")
+    if is_on(body.get("bf16")) and is_on(body.get("fp16")):
+        yield Finding("error", f"{name}: bf16", "fp16 is set as well; keep one of them")
+    if is_on(body.get("auto_find_batch_size")):
+        yield Finding(
+            "warning", f"{name}: auto_find_batch_size",
+            "the batch may become smaller without a word, and another one on each rank",
+        )  # fmt: skip
+    kwargs = body.get("gradient_checkpointing_kwargs", body.get("activation_checkpointing_kwargs"))
+    on = _switch(body, "activation_checkpointing", "gradient_checkpointing")
+    if on and isinstance(kwargs, dict) and is_on(kwargs.get("use_reentrant")):
+        yield Finding(
+            "warning", f"{name}: use_reentrant",
+            "reentrant checkpointing fails with what does not need gradients, and in DDP with"
+            " parameters that are used twice; set it to false",
+        )  # fmt: skip

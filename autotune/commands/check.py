@@ -1,0 +1,56 @@
+"""`python -m autotune check`: configurations before an expensive launch."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+from cyclopts import Parameter
+
+from autotune.commands import Run
+from autotune.commands.exits import ExitCode
+from autotune.errors import UsageError
+
+
+def check(
+    *configs: Annotated[Path, Parameter(help="Files that one launch uses together.")],
+    against: Annotated[
+        Path | None,
+        Parameter(help="best.json, or a study's folder, to compare with.", show_default=False),
+    ] = None,
+    world_size: Annotated[
+        int | None, Parameter(help="Ranks of the launch.", show_default=False)
+    ] = None,
+    json: Annotated[bool, Parameter(help="Print findings as JSON.")] = False,
+) -> Run:
+    """Check training configurations before an expensive launch, also against a result."""
+
+    def run(argv: list[str], started: float) -> int:
+        import json as writer
+        from dataclasses import asdict
+
+        from autotune.check import against as compare
+        from autotune.check import findings, read
+        from autotune.check.against import read_trials
+        from autotune.result.best import Best
+
+        if not configs:
+            raise UsageError("check: names no file; write check CONFIG...")
+        if world_size is not None and world_size < 1:
+            raise UsageError(f"--world-size {world_size}: must be at least 1")
+        readings = [read(path) for path in configs]
+        found = findings(readings, world_size)
+        if against is not None:
+            path = against / "best.json" if against.is_dir() else against
+            found += compare(readings, Best.read(path), read_trials(path))
+        if json:
+            print(writer.dumps([asdict(each) for each in found], indent=2))
+        else:
+            for reading in readings:
+                print(f"{reading.name}: read as {reading.tool}")
+            for each in found:
+                print(f"{each.level}: {each.where}: {each.what}")
+            print(f"{len(found)} finding{'' if len(found) == 1 else 's'}")
+        return ExitCode.FOUND if not found else ExitCode.FINDINGS
+
+    return run

@@ -1,0 +1,60 @@
+"""`python -m autotune export`: a result in the words of other tools."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+from cyclopts import Parameter
+
+from autotune.commands import Run
+from autotune.commands.exits import ExitCode
+from autotune.errors import UsageError
+
+
+def export(
+    best: Annotated[Path, Parameter(help="best.json, or the study folder that it lies in.")],
+    /,
+    *,
+    format: Annotated[
+        str | None,
+        Parameter(help="Formats, e.g. hf,launch (default: all that fit the result).",
+                  show_default=False),
+    ] = None,
+    out: Annotated[
+        Path | None,
+        Parameter(help="Folder to write to (default: exports, beside best.json).",
+                  show_default=False),
+    ] = None,
+) -> Run:  # fmt: skip
+    """Write a result as configurations that other tools take as they are."""
+
+    def run(argv: list[str], started: float) -> int:
+        from autotune.export import EXPORTS, FOLDER, write
+        from autotune.result.best import Best
+
+        names = None
+        if format is not None:
+            names = tuple(dict.fromkeys(part.strip() for part in format.split(",")))
+            for name in names:
+                if name not in EXPORTS:
+                    known = ", ".join(EXPORTS)
+                    raise UsageError(f"--format {name}: unknown; known: {known}")
+        path = best / "best.json" if best.is_dir() else best
+        found = Best.read(path)
+        folder = out or path.parent / FOLDER
+        try:
+            made = write(found, folder, names)
+        except OSError as error:
+            raise UsageError(f"--out {folder}: {error.strerror}") from error
+        for name, exported in made.items():
+            print(f"{name:14} {', '.join(exported.files)}")
+            if exported.unexpressed:
+                print(f"{name}: does not say {', '.join(exported.unexpressed)}", file=sys.stderr)
+        print(f"Written: {folder}")
+        if not found.confirmed:
+            print("autotune: the result is not confirmed, and every file says so", file=sys.stderr)
+        return ExitCode.FOUND
+
+    return run

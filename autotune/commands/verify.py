@@ -1,0 +1,85 @@
+"""`python -m autotune verify`: train a result for longer, and see whether it holds."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+from cyclopts import Parameter
+
+from autotune.commands import Run
+from autotune.commands.exits import ExitCode, complain
+from autotune.errors import UsageError
+
+if TYPE_CHECKING:
+    from autotune.result.best import Verified
+
+
+def verify(
+    best: Annotated[Path, Parameter(help="best.json, or the study folder that it lies in.")],
+    /,
+    *,
+    steps: Annotated[int, Parameter(help="Optimizer steps to train for.")] = 200,
+    minutes: Annotated[float, Parameter(help="At most about so long.")] = 5.0,
+) -> Run:
+    """Train a result for longer, and compare with what was measured."""
+
+    def run(argv: list[str], started: float) -> int:
+        import tempfile
+        from dataclasses import replace
+
+        from autotune.budget import StopFlag
+        from autotune.result.best import Best
+        from autotune.runner import StopRequestedError
+        from autotune.study.verify import LEAST_STEPS, VerifyError
+        from autotune.study.verify import verify as train
+
+        if steps < LEAST_STEPS:
+            raise UsageError(f"--steps {steps}: at least {LEAST_STEPS}, for quarters to compare")
+        if not 0 < minutes <= 24 * 60:
+            raise UsageError(f"--minutes {minutes:g}: must be above 0, and at most 1440")
+        path = best / "best.json" if best.is_dir() else best
+        found = Best.read(path)
+        stop = StopFlag()
+        try:
+            with tempfile.TemporaryDirectory(prefix="autotune-verify-") as logs:
+                verified = train(
+                    found, steps=steps, limit_s=60 * minutes, logs=Path(logs), note=complain,
+                    stop=lambda: bool(stop),
+                )  # fmt: skip
+        except VerifyError as error:
+            complain(str(error))
+            return ExitCode.NO_MEASUREMENT
+        except StopRequestedError:
+            complain("stopped; nothing was written")
+            return ExitCode.STOPPED
+        finally:
+            stop.restore()
+        try:
+            replace(found, verified=verified).write(path)
+        except OSError as error:
+            raise UsageError(f"{path}: {error.strerror}") from error
+        print("\n".join(lines(verified)))
+        return ExitCode.FOUND if verified.passed else ExitCode.NOT_VERIFIED
+
+    return run
+
+
+def lines(found: Verified) -> list[str]:
+    """What it came to, for people."""
+    from autotune.report.text import si
+    from autotune.units import gib
+
+    first, *_, last = found.quarters
+    said = [
+        f"{'Holds' if found.passed else 'DOES NOT HOLD'}: {si(found.tokens_per_s)} tokens/s in"
+        f" {found.steps} steps, {found.share_of_measured:.1%} of what the study measured",
+        f"Quarters: {', '.join(si(each) for each in found.quarters)} tokens/s; the last is"
+        f" {last / first:.1%} of the first",
+        f"Peak: {gib(found.peak_bytes)}, {gib(found.limit_bytes)} are allowed; allocator retries"
+        f" {found.alloc_retries}; memory held grew by"
+        f" {found.growth_bytes_per_100_steps / 2**20:.1f} MiB in 100 steps",
+    ]
+    if found.other_hardware:
+        said.append(f"Not the same hardware: {found.other_hardware}")
+    return said

@@ -1,0 +1,66 @@
+"""Axolotl's YAML. Keys: axolotl 0.13, utils/schemas/ (config.py, training.py, fsdp.py)."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from autotune.export.format import BATCHES, Exported, remark, unexpressed
+from autotune.export.hf import with_own_rate
+from autotune.result.best import Best
+from autotune.wire.recipe import CLIP_NORM
+
+_DEEPSPEED = "axolotl-deepspeed.json"
+_OPTIM = {"adamw": "adamw_torch_fused", "muon": "muon", "adamw8bit": "adamw_torch_8bit"}
+_ATTENTION = {
+    "sdpa": {"sdp_attention": True},
+    "eager": {"eager_attention": True},
+    "flash_attention_2": {"flash_attention": True},
+    "flex_attention": {"flex_attention": True},
+}
+
+
+def export(best: Best, folder: Path) -> Exported:
+    """`axolotl.yaml`, to be merged into one that names model and data."""
+    config = best.config
+    says = {*BATCHES, "seq_len", "dtype", "compile", "optimizer", "attention"}
+    files: dict[str, str] = {}
+    found: dict[str, Any] = {
+        "micro_batch_size": config.micro_batch,
+        "gradient_accumulation_steps": config.grad_accum,
+        "sequence_len": config.seq_len,
+        "bf16": config.dtype == "bf16",
+        "fp16": config.dtype == "fp16",
+        "optimizer": _OPTIM[config.optimizer],
+        "max_grad_norm": CLIP_NORM,
+        "torch_compile": config.compile == "on",
+        **_ATTENTION.get(config.attention, {}),
+    }
+    if config.checkpointing in ("none", "full", "host"):
+        says.add("checkpointing")
+        found["gradient_checkpointing"] = {"none": False, "full": True, "host": "offload"}[
+            config.checkpointing
+        ]
+        if config.checkpointing != "none":
+            found["gradient_checkpointing_kwargs"] = {"use_reentrant": False}
+    if config.engine == "deepspeed":
+        says |= {"zero_stage", "offload", "param_dtype"}
+        found["deepspeed"] = str(folder / _DEEPSPEED)
+        files[_DEEPSPEED] = json.dumps(with_own_rate(best.exports["deepspeed"]), indent=2) + "\n"
+    elif config.engine == "fsdp":
+        says.add("zero_stage")
+        found |= {
+            "fsdp_version": 2,
+            "fsdp_config": {
+                "reshard_after_forward": config.zero_stage == 3,
+                "offload_params": False,
+                "auto_wrap_policy": "TRANSFORMER_BASED_WRAP",
+                "state_dict_type": "SHARDED_STATE_DICT",
+            },
+        }
+    missing = unexpressed(best, says)
+    files["axolotl.yaml"] = remark(best, missing) + yaml.safe_dump(found, sort_keys=False)
+    return Exported(files=files, unexpressed=missing)

@@ -1,0 +1,75 @@
+"""What an export is: files for another tool, and what of the result that tool cannot say."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+from typing import Any
+
+from autotune.result.best import Best, Config
+from autotune.space.axes import AXES
+
+FACTS = (
+    "model", "depth", "seq_len", "micro_batch", "grad_accum", "world_size", "dtype", "zero_stage",
+    "offload", "checkpointing", "attention", "compile", "loss", "optimizer", "param_dtype",
+    "allocator",
+)  # fmt: skip
+"""What a training run has to take over of a result, by the names of `Config`."""
+BATCHES = ("micro_batch", "grad_accum")
+OF_MODEL = ("model", "depth")
+OF_ENGINE = ("zero_stage", "offload")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Exported:
+    """A result in the words of another tool."""
+
+    files: dict[str, str]
+    """Name of a file to its text."""
+    unexpressed: tuple[str, ...]
+    """What the tool has no word for, as "name value"."""
+
+
+def unexpressed(best: Best, says: Collection[str]) -> tuple[str, ...]:
+    """What a format does not say that only `says` so much. What is plain needs no word."""
+    config = best.config
+    return tuple(
+        f"{name} {getattr(config, name)}"
+        for name in FACTS
+        if name not in says and not _plain(config, name)
+    )
+
+
+def remark(best: Best, missing: Collection[str], sign: str = "#") -> str:
+    """Comment lines on top of a file: where it is from, and what it does not say."""
+    config, measured = best.config, best.measured
+    lines = [
+        f"From autotune: {config.model}, {config.engine}, {config.world_size} ranks,"
+        f" {measured.tokens_per_s:.4g} tokens/s, {measured.share_of_capacity:.0%} of"
+        f" {best.limits.capacity_bytes / 2**30:.4g} GiB.",
+    ]
+    if not best.confirmed:
+        lines.append("WARNING: not confirmed: it was not measured again in fresh processes.")
+    if missing:
+        lines.append(f"Not said here, set it yourself: {', '.join(missing)}.")
+    return "".join(f"{sign} {line}\n" for line in lines)
+
+
+def every_nth(checkpointing: str) -> int | None:
+    """2 of "1/2"; None where that is not how it is done."""
+    _, slash, number = checkpointing.partition("/")
+    return int(number) if slash else None
+
+
+def flags(given: dict[str, Any]) -> str:
+    """`given` as command-line flags, one a line: None is a switch, and False none at all."""
+    lines = [
+        name if value is None or value is True else f"{name} {value}"
+        for name, value in given.items()
+        if value is not False
+    ]
+    return " \\\n  ".join(lines)
+
+
+def _plain(config: Config, name: str) -> bool:
+    return name in AXES and getattr(config, name) == AXES[name].plain

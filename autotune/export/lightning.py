@@ -1,0 +1,73 @@
+"""A Trainer of Lightning. Names: lightning 2.6, pytorch/trainer/trainer.py and strategies/."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from autotune.export.format import BATCHES, Exported, remark, unexpressed
+from autotune.result.best import Best
+from autotune.wire.recipe import CLIP_NORM
+
+_PYTHON = '''\
+"""A Trainer of a result: lightning_trainer.trainer(max_steps=100)."""
+
+from lightning import Trainer
+{imports}
+MICRO_BATCH = {micro_batch}
+"""Samples that the data loader gives each device at a time."""
+SEQ_LEN = {seq_len}
+
+
+def trainer(**own):
+    """`own` come first."""
+    found = dict(
+        accelerator="{accelerator}",
+        devices={devices},
+        strategy={strategy},
+        precision="{precision}",
+        {schedule}
+    )
+    return Trainer(**found | own)
+'''
+_SCHEDULE = """accumulate_grad_batches={grad_accum},
+        gradient_clip_val={clip},"""
+_MIXED = {"fp32": "32-true", "bf16": "bf16-mixed", "fp16": "16-mixed"}
+
+
+def export(best: Best, folder: Path) -> Exported:
+    """`lightning_trainer.py`."""
+    config = best.config
+    says = {*BATCHES, "seq_len", "world_size", "dtype", "param_dtype"}
+    precision = "bf16-true" if config.param_dtype == "bf16" else _MIXED[config.dtype]
+    schedule = _SCHEDULE.format(grad_accum=config.grad_accum, clip=CLIP_NORM)
+    imports = strategy = ""
+    match config.engine:
+        case "deepspeed":
+            says |= {"zero_stage", "offload", "optimizer"}
+            imports = "from lightning.pytorch.strategies import DeepSpeedStrategy\n"
+            strategy = f"DeepSpeedStrategy(config={best.exports['deepspeed']!r})"
+            precision = _MIXED[config.dtype].replace("-mixed", "-true")
+            schedule = "# Accumulation and clipping are in DeepSpeed's config."
+        case "fsdp":
+            says.add("zero_stage")
+            sharding = "FULL_SHARD" if config.zero_stage == 3 else "SHARD_GRAD_OP"
+            imports = "from lightning.pytorch.strategies import FSDPStrategy\n"
+            # Clipping by norm is the module's own under Lightning's FSDP.
+            strategy = f'FSDPStrategy(sharding_strategy="{sharding}")'
+            schedule = f"accumulate_grad_batches={config.grad_accum},"
+        case _:
+            strategy = '"ddp"' if config.world_size > 1 else '"auto"'
+    missing = unexpressed(best, says)
+    text = _PYTHON.format(
+        imports=imports,
+        micro_batch=config.micro_batch,
+        seq_len=config.seq_len,
+        accelerator="cpu" if best.device_kind == "cpu" else "gpu",
+        devices=config.world_size,
+        strategy=strategy,
+        precision=precision,
+        schedule=schedule,
+    )
+    return Exported(
+        files={"lightning_trainer.py": remark(best, missing) + text}, unexpressed=missing
+    )

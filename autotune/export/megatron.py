@@ -1,0 +1,52 @@
+"""Flags of Megatron-LM. Names: Megatron-LM core 0.15, megatron/training/arguments.py."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from autotune.export.format import BATCHES, Exported, flags, remark, unexpressed
+from autotune.result.best import Best
+from autotune.wire.recipe import CLIP_NORM
+
+
+def export(best: Best, folder: Path) -> Exported:
+    """`megatron.sh`, to be sourced: it sets the array AUTOTUNE_ARGS."""
+    config = best.config
+    says = {*BATCHES, "depth", "seq_len", "dtype"}
+    given: dict[str, Any] = {
+        "--num-layers": config.depth,
+        "--seq-length": config.seq_len,
+        "--micro-batch-size": config.micro_batch,
+        "--global-batch-size": config.global_batch_samples,
+        "--clip-grad": CLIP_NORM,
+        "--bf16": config.dtype == "bf16",
+        "--fp16": config.dtype == "fp16",
+    }
+    if config.width is not None:
+        given["--hidden-size"] = config.width
+    if config.optimizer == "adamw":
+        says.add("optimizer")
+        given["--optimizer"] = "adam"
+    if config.engine == "fsdp":
+        says.add("zero_stage")
+        given["--use-torch-fsdp2"] = True
+    elif config.zero_stage == 1:  # it shares the optimizer's state, as stage 1 does
+        says.add("zero_stage")
+        given["--use-distributed-optimizer"] = True
+    if config.offload == "optimizer":
+        says.add("offload")
+        given["--optimizer-cpu-offload"] = True
+    if config.checkpointing in ("none", "full"):
+        says.add("checkpointing")
+    if config.checkpointing == "full":
+        given |= {
+            "--recompute-granularity": "full",
+            "--recompute-method": "uniform",
+            "--recompute-num-layers": 1,
+        }
+    missing = unexpressed(best, says)
+    lines = flags(given).replace(" \\\n", "\n")
+    first = "# shellcheck shell=bash disable=SC2034\n"
+    text = f"{first}{remark(best, missing)}AUTOTUNE_ARGS=(\n  {lines}\n)\n"
+    return Exported(files={"megatron.sh": text}, unexpressed=missing)

@@ -1,0 +1,152 @@
+"""A result against a longer run of the same: is it as fast, and does it stay within its memory?"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+from autotune.errors import UsageError
+from autotune.options import Options
+from autotune.result.best import Best, Verified
+from autotune.result.hardware import other_hardware
+from autotune.runner import Job, Result, Runner
+from autotune.space.space import Limits, Space
+from autotune.space.workload import GlobalBatch
+from autotune.study.prober import rule_for
+from autotune.testbed import REPLAY, open_testbed
+from autotune.testbed.testbed import Wiring
+from autotune.wire.messages import Report
+
+SLOWER = {"cpu": 0.05, "cuda": 0.03}
+"""By so much a longer run may be slower than what the study measured."""
+SHORT_STEPS = 20
+"""Of the run before the long one: what it holds afterwards is what growth is counted from."""
+LEAST_STEPS = 40
+PATIENCE_S = 600.0
+"""For the group to start and to make its short run, beside the minutes of the long one."""
+
+
+class VerifyError(Exception):
+    """The winner could not be trained; the message says why."""
+
+
+def verify(
+    best: Best,
+    *,
+    steps: int,
+    limit_s: float,
+    logs: Path,
+    note: Callable[[str], None],
+    stop: Callable[[], bool] = lambda: False,
+) -> Verified:
+    """Train the winner of `best` in fresh processes: `steps` optimizer steps with all their
+    micro-steps, fewer where these would take more than `limit_s` seconds.
+
+    Raises:
+        UsageError: what it was measured on is not here, or it was never measured.
+        VerifyError: it could not be trained.
+        StopRequestedError: the user asked to stop.
+    """
+    options = _options(best)
+    testbed = open_testbed(options.device)
+    space = replace(testbed.space(options), limits=_limits(best))
+    if best.config.candidate not in space.candidates:
+        raise UsageError(f"best.json: {best.config.candidate.key} cannot be trained here any more")
+    step_s = best.measured.step_s.median
+    steps = min(steps, max(LEAST_STEPS, int(limit_s / step_s)))
+    runner = testbed.runner(space, Wiring(
+        logs=logs, seed=options.seed, budget_s=limit_s, stop=stop,
+        on_phase=lambda phase, made: None, note=note,
+    ))  # fmt: skip
+    try:
+        before = _run(runner, best, options, space, SHORT_STEPS, fresh=True)
+        after = _run(runner, best, options, space, steps, fresh=False)
+    finally:
+        runner.close()
+    return _verified(best, before, after)
+
+
+def _options(best: Best) -> Options:
+    """Those of the study, narrowed to its winner."""
+    config, asked = best.config, best.provenance.get("options")
+    if not isinstance(asked, dict):
+        raise UsageError("best.json: does not say what its study was asked for")
+    options = Options.from_json(asked)
+    if options.device.startswith(REPLAY):
+        raise UsageError("best.json: of a recording: there is no device to train it on")
+    batch = GlobalBatch(config.global_batch_samples, "samples")
+    return replace(
+        options,
+        depth=(config.depth,),
+        seq_len=(config.seq_len,),
+        micro_batch=(config.micro_batch,),
+        tokens_per_batch=None,
+        zero=(config.zero_stage,),
+        offload=(config.offload,),
+        checkpointing=(config.checkpointing,),
+        attention=(config.attention,),
+        compile=(config.compile,),
+        loss=(config.loss,),
+        optimizer=(config.optimizer,),
+        param_dtype=(config.param_dtype,),
+        allocator=(config.allocator,),
+        world_size=config.world_size,
+        global_batch=batch,
+    )
+
+
+def _limits(best: Best) -> Limits:
+    found = best.limits
+    host = found.host_capacity_bytes or found.host_limit_bytes
+    share = found.host_ceiling or found.host_limit_bytes / host
+    return Limits(found.capacity_bytes, found.ceiling, host, share)
+
+
+def _run(
+    runner: Runner, best: Best, options: Options, space: Space, steps: int, *, fresh: bool
+) -> Report:
+    rule = replace(
+        rule_for(best.device_kind, options),
+        timed_steps=steps,
+        half_width=float("inf"),
+        timed_limit_s=float("inf"),
+    )
+    accum = best.config.grad_accum
+    job = Job(
+        candidate=best.config.candidate, grad_accum=accum, micro_steps=accum, rule=rule,
+        needed_step_s=None, fresh=fresh,
+    )  # fmt: skip
+    patience_s = PATIENCE_S + 3 * steps * best.measured.step_s.median
+    result: Result = runner.run(job, time.monotonic() + patience_s)
+    if result.report is None:
+        cause = result.reason or "it ended without a report"
+        raise VerifyError(f"the winner was {result.verdict}: {cause}")
+    return result.report
+
+
+def _verified(best: Best, before: Report, after: Report) -> Verified:
+    config, kind = best.config, best.device_kind
+    step_s = statistics.median(after.step_s)
+    size = len(after.step_s) // 4
+    quarters = [
+        statistics.median(after.step_s[place * size : (place + 1) * size]) for place in range(4)
+    ]
+    peak_bytes = max(before.peaks.device_bytes, after.peaks.device_bytes)
+    share = best.measured.step_s.median / step_s
+    fast, fits = share >= 1 - SLOWER[kind], peak_bytes <= best.limits.limit_bytes
+    made = len(after.step_s) + len(after.warmup_step_s)
+    return Verified(
+        passed=fast and fits,
+        steps=len(after.step_s),
+        tokens_per_s=config.global_batch_tokens / step_s,
+        share_of_measured=share,
+        quarters=[config.global_batch_tokens / each for each in quarters],
+        peak_bytes=peak_bytes,
+        limit_bytes=best.limits.limit_bytes,
+        alloc_retries=before.peaks.alloc_retries + after.peaks.alloc_retries,
+        growth_bytes_per_100_steps=(after.state_bytes - before.state_bytes) * 100 / made,
+        other_hardware=other_hardware(best) or None,
+    )

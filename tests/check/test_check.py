@@ -1,0 +1,225 @@
+"""`python -m autotune check`: what it finds, and what it leaves in peace."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from autotune.check import READERS, findings, read
+from autotune.commands.app import main
+from autotune.commands.exits import ExitCode
+from autotune.errors import UsageError
+from autotune.export import EXPORTS, write
+from tests.support.exported import result
+
+DEEPSPEED: dict[str, Any] = {
+    "train_micro_batch_size_per_gpu": 8, "gradient_accumulation_steps": 2, "train_batch_size": 32,
+    "bf16": {"enabled": True},
+    "zero_optimization": {"stage": 2, "reduce_bucket_size": 1e6, "allgather_bucket_size": 1e6},
+}  # fmt: skip
+ARGUMENTS: dict[str, Any] = {
+    "per_device_train_batch_size": 8, "gradient_accumulation_steps": 2, "bf16": True,
+    "learning_rate": 1e-4, "activation_checkpointing": True,
+}  # fmt: skip
+ACCELERATE: dict[str, Any] = {
+    "compute_environment": "LOCAL_MACHINE", "distributed_type": "DEEPSPEED", "num_processes": 2,
+    "deepspeed_config": {"zero_stage": 2, "gradient_accumulation_steps": 2},
+}  # fmt: skip
+AXOLOTL: dict[str, Any] = {
+    "base_model": "x", "micro_batch_size": 8, "gradient_accumulation_steps": 2, "bf16": True,
+    "sequence_len": 64, "gradient_checkpointing": True,
+}  # fmt: skip
+FACTORY: dict[str, Any] = {
+    "per_device_train_batch_size": 8, "gradient_accumulation_steps": 2, "cutoff_len": 64,
+    "bf16": True, "finetuning_type": "lora",
+}  # fmt: skip
+SOUND = {
+    "deepspeed": DEEPSPEED, "transformers": ARGUMENTS, "accelerate": ACCELERATE,
+    "axolotl": AXOLOTL, "llama-factory": FACTORY,
+}  # fmt: skip
+
+
+@pytest.fixture
+def saved(tmp_path: Path) -> Callable[..., Path]:
+    def save(body: dict[str, Any], name: str = "config", **changes: Any) -> Path:
+        path = tmp_path / f"{name}.yaml"
+        path.write_text(yaml.safe_dump(body | changes))
+        return path
+
+    return save
+
+
+def said(*paths: Path, world_size: int | None = None) -> list[str]:
+    found = findings([read(path) for path in paths], world_size)
+    return [f"{each.level} {each.where}: {each.what}" for each in found]
+
+
+@pytest.mark.parametrize("tool", READERS)
+def test_a_file_is_known_by_what_it_holds_and_a_sound_one_is_left_in_peace(
+    tool: str, saved: Callable[..., Path]
+) -> None:
+    path = saved(SOUND[tool])
+    assert read(path).tool == tool
+    assert said(path, world_size=2) == []
+
+
+def test_files_that_agree_are_left_in_peace(saved: Callable[..., Path]) -> None:
+    paths = [saved(SOUND[name], name) for name in ("deepspeed", "transformers", "accelerate")]
+    assert said(*paths) == []
+
+
+ZERO = DEEPSPEED["zero_optimization"]
+WRONG: list[tuple[str, dict[str, Any], str]] = [
+    ("deepspeed", {"train_batch_size": 48}, "48 is not 8 x 2 x 2 ranks, which is 32"),
+    ("deepspeed", {"train_micro_batch_size_per_gpu": "auto"}, "nobody fills in auto"),
+    ("deepspeed", {"zero_optimization": ZERO | {"offload_param": {"device": "cpu",
+     "pin_memory": True}}}, "stage 2 does not offload that; it needs stage 3"),
+    ("deepspeed", {"zero_optimization": {"stage": 0, "offload_optimizer": {"device": "cpu",
+     "pin_memory": True}}}, "stage 0 does not offload"),
+    ("deepspeed", {"zero_optimization": ZERO | {"offload_optimizer": {"device": "cpu"}}},
+     "not pinned"),
+    ("deepspeed", {"zero_optimization": ZERO | {"cpu_offload": True}}, "old name"),
+    ("deepspeed", {"zero_optimization": {"stage": 2}}, "(the default)"),
+    ("deepspeed", {"zero_optimization": ZERO | {"contiguous_gradients": False}}, "fragments"),
+    ("deepspeed", {"wall_clock_breakdown": True}, "waits for the device"),
+    ("deepspeed", {"fp16": {"enabled": True}}, "fp16 is enabled as well"),
+    ("transformers", {"fp16": True}, "fp16 is set as well"),
+    ("transformers", {"auto_find_batch_size": True}, "without a word"),
+    ("transformers", {"evaluation_strategy": "no"}, "old name; write eval_strategy"),
+    ("transformers", {"gradient_checkpointing": True}, "two names for one thing"),
+    ("transformers", {"activation_checkpointing_kwargs": {"use_reentrant": True}}, "reentrant"),
+    ("accelerate", {"deepspeed_config": {"zero_stage": 2, "offload_param_device": "cpu"}},
+     "needs stage 3"),
+    ("accelerate", {"deepspeed_config": {"zero_stage": 2, "deepspeed_config_file": "x.json"}},
+     "refuses it beside deepspeed_config_file"),
+    ("accelerate", {"distributed_type": "FSDP", "deepspeed_config": {},
+     "fsdp_config": {"fsdp_sharding_strategy": "FULL_SHARD"}}, "old name"),
+    ("axolotl", {"fp16": True}, "fp16 is set as well"),
+    ("llama-factory", {"auto_find_batch_size": True}, "without a word"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("tool", "changes", "what"), WRONG, ids=[w[2] for w in WRONG])
+def test_what_is_wrong_is_found_and_nothing_else(
+    tool: str, changes: dict[str, Any], what: str, saved: Callable[..., Path]
+) -> None:
+    found = said(saved(SOUND[tool], **changes), world_size=2)
+    assert len({line.partition(": ")[0] for line in found}) == 1
+    assert any(what in line for line in found), found
+
+
+def test_two_places_that_disagree_are_named(saved: Callable[..., Path]) -> None:
+    first = saved(DEEPSPEED, "ds")
+    second = saved(ARGUMENTS, "args", per_device_train_batch_size=6)
+    [line] = said(first, second)
+    assert "args.yaml: per_device_train_batch_size: is 6, and ds.yaml: train_micro" in line
+
+
+def test_auto_is_filled_beside_those_who_fill_it(saved: Callable[..., Path]) -> None:
+    auto = saved(DEEPSPEED, "ds", train_micro_batch_size_per_gpu="auto", train_batch_size="auto")
+    assert len(said(auto)) == 1
+    assert said(auto, saved(ARGUMENTS, "args")) == []
+
+
+# Against a result.
+
+
+@pytest.fixture
+def study(tmp_path: Path) -> Path:
+    folder = tmp_path / "study"
+    folder.mkdir()
+    result("deepspeed", 2, dtype="bf16").write(folder / "best.json")
+    (folder / "trials.csv").write_text(
+        "depth,seq_len,micro_batch,zero_stage,offload,checkpointing,verdict,tokens_per_s,"
+        "peak_device_bytes,reason\n"
+        "2,64,4,2,none,none,over_ceiling,,,peak 9 GiB is over the ceiling\n"
+        "2,64,1,2,none,none,ok,500,1073741824,\n"
+    )
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("changes", "what"),
+    [
+        ({"train_micro_batch_size_per_gpu": 4},
+         "is 4, measured was 2: measured over ceiling (peak 9 GiB is over the ceiling)"),
+        ({"train_micro_batch_size_per_gpu": 1}, "is 1, measured was 2: measured at"),
+        ({"train_micro_batch_size_per_gpu": 3}, "; that was not measured"),
+        ({"gradient_accumulation_steps": 8}, "the batch of an optimizer step is another"),
+        ({"zero_optimization": {"stage": 3}}, "is 3, measured was 2; that was not measured"),
+    ],
+)  # fmt: skip
+def test_a_difference_to_a_result_has_its_consequence(
+    changes: dict[str, Any], what: str, study: Path, saved: Callable[..., Path],
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    same = {"train_micro_batch_size_per_gpu": 2, "gradient_accumulation_steps": 4}
+    config = saved({name: value for name, value in DEEPSPEED.items()
+                    if name != "train_batch_size"} | same, **changes)  # fmt: skip
+    assert main(["check", str(config), "--against", str(study)]) == ExitCode.FINDINGS
+    assert what in " ".join(capsys.readouterr().out.split())
+
+
+@pytest.mark.parametrize("name", ["deepspeed", "accelerate", "hf", "axolotl", "llama-factory"])
+def test_what_is_exported_passes_the_check_against_its_own_result(
+    name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    best = result("deepspeed", 2, dtype="bf16", checkpointing="full")
+    best.write(tmp_path / "best.json")
+    made = write(best, tmp_path, [name])[name]
+    files = [tmp_path / file for file in made.files
+             if file.endswith((".json", ".yaml")) and file != "hf-4.json"]  # fmt: skip
+    asked = ["check", *map(str, files), "--against", str(tmp_path), "--world-size", "2"]
+    assert main(asked) == ExitCode.FOUND, capsys.readouterr().out
+    assert name in EXPORTS
+
+
+def test_findings_are_json_where_that_is_asked_for(
+    saved: Callable[..., Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = saved(DEEPSPEED, train_batch_size=48)
+    assert main(["check", str(path), "--world-size", "2", "--json"]) == ExitCode.FINDINGS
+    [found] = json.loads(capsys.readouterr().out)
+    assert found["level"] == "error"
+    assert found["where"] == "config.yaml: train_batch_size"
+
+
+# What is no configuration.
+
+
+@pytest.mark.parametrize(
+    "made",
+    [
+        lambda path: path.mkdir(),
+        lambda path: path.write_bytes(b"\x89PNG\r\n\x00\xff" * 100),
+        lambda path: path.write_text("just words"),
+        lambda path: path.write_text("{"),
+        lambda path: path.write_text("a: 1"),
+        lambda path: path.write_bytes(b" " * (100 * 2**20)),
+        lambda path: None,
+    ],
+    ids=["folder", "binary", "words", "torn", "other", "large", "missing"],
+)
+def test_what_is_no_configuration_is_one_line(
+    tmp_path: Path, made: Callable[[Path], Any], capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "config.yaml"
+    made(path)
+    assert main(["check", str(path)]) == ExitCode.USAGE
+    [line] = capsys.readouterr().err.splitlines()
+    assert str(path) in line
+
+
+def test_no_file_is_an_error() -> None:
+    assert main(["check"]) == ExitCode.USAGE
+
+
+def test_a_reader_refuses_with_what_it_expected(tmp_path: Path) -> None:
+    (tmp_path / "x.json").write_text("{}")
+    with pytest.raises(UsageError, match="expected one of deepspeed, accelerate, axolotl"):
+        read(tmp_path / "x.json")

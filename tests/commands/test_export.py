@@ -1,0 +1,138 @@
+"""`python -m autotune export`, and results in scripts."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import autotune
+from autotune.commands.app import main
+from autotune.commands.exits import ExitCode
+from autotune.errors import UsageError
+from autotune.loading import OtherHardwareError
+from autotune.wire.codec import to_json
+from tests.support.exported import result
+
+
+@pytest.fixture
+def study(tmp_path: Path) -> Path:
+    result("deepspeed", 2).write(tmp_path / "best.json")
+    return tmp_path
+
+
+def test_a_folder_or_its_result_is_exported_beside_it(
+    study: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["export", str(study)]) == ExitCode.FOUND
+    said, warned = capsys.readouterr()
+    assert f"Written: {study / 'exports'}" in said
+    assert "deepspeed: does not say model gpt, depth 2, seq_len 64" in warned
+    assert json.loads((study / "exports" / "deepspeed.json").read_text())["train_batch_size"] == 16
+
+
+def test_formats_and_folder_are_as_asked(study: Path) -> None:
+    asked = ["export", str(study / "best.json"), "--format", "hf, launch"]
+    assert main([*asked, "--out", str(study / "mine")]) == ExitCode.FOUND
+    assert {path.name for path in (study / "mine").iterdir()} == {
+        "hf.json", "hf-4.json", "hf.py", "launch.sh",
+    }  # fmt: skip
+    assert not (study / "exports").exists()
+
+
+def test_an_unconfirmed_result_is_exported_with_a_warning(
+    study: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    document = json.loads((study / "best.json").read_text()) | {"confirmed": False}
+    (study / "best.json").write_text(json.dumps(document))
+    assert main(["export", str(study)]) == ExitCode.FOUND
+    assert "not confirmed" in capsys.readouterr().err
+    assert "WARNING: not confirmed" in (study / "exports" / "launch.sh").read_text()
+
+
+def _binary(path: Path) -> None:
+    path.write_bytes(b"\x89PNG\r\n\x00\xff" * 100)
+
+
+def _other_version(path: Path) -> None:
+    path.write_text(json.dumps(to_json(result("ddp", 0)) | {"schema_version": 9}))
+
+
+def _large(path: Path) -> None:
+    with path.open("wb") as file:
+        file.truncate(100 * 2**20)
+
+
+@pytest.mark.parametrize("made", [_binary, _other_version, _large, lambda path: None])
+@pytest.mark.parametrize("more", [[], ["--format", "hf"]], ids=str)
+def test_what_is_no_result_is_one_line(
+    tmp_path: Path, made: Callable[[Path], Any], more: list[str],
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    made(tmp_path / "best.json")
+    assert main(["export", str(tmp_path / "best.json"), *more]) == ExitCode.USAGE
+    (line,) = capsys.readouterr().err.splitlines()
+    assert str(tmp_path / "best.json") in line
+
+
+def test_an_unknown_format_names_the_known(
+    study: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["export", str(study), "--format", "hf,pytorch"]) == ExitCode.USAGE
+    assert "--format pytorch: unknown; known: deepspeed, accelerate, hf" in capsys.readouterr().err
+
+
+def test_a_folder_that_cannot_be_written_is_one_line(
+    study: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (study / "file").write_text("")
+    assert main(["export", str(study), "--out", str(study / "file")]) == ExitCode.USAGE
+    assert "--out" in capsys.readouterr().err
+
+
+# In scripts.
+
+
+def test_a_script_reads_its_settings_without_torch(study: Path) -> None:
+    code = (
+        "import sys, autotune; best = autotune.load_best(sys.argv[1], anywhere=True);"
+        "print(best.config.micro_batch, best.deepspeed()['train_batch_size'],"
+        " 'torch' in sys.modules)"
+    )
+    ran = subprocess.run(
+        [sys.executable, "-c", code, str(study)], capture_output=True, text=True, check=True
+    )
+    assert ran.stdout.split() == ["2", "16", "False"]
+
+
+def test_a_result_of_other_hardware_is_refused_unless_anywhere_is_meant(study: Path) -> None:
+    with pytest.raises(OtherHardwareError, match="measured on a processor, and here is"):
+        autotune.load_best(study)
+    assert autotune.load_best(study, anywhere=True).config.depth == 2
+    result("ddp", 0, kind="cuda").write(study / "best.json")
+    with pytest.raises(UsageError, match="measured on cuda"):
+        autotune.load_best(study)
+
+
+def test_deepspeeds_config_of_another_engine_is_refused(study: Path) -> None:
+    result("ddp", 0).write(study / "best.json")
+    with pytest.raises(UsageError, match="ddp was the engine"):
+        autotune.load_best(study, anywhere=True).deepspeed()
+
+
+def test_trials_have_types() -> None:
+    sample = Path(__file__).parents[2] / "results" / "samples" / "cpu-2-cores"
+    trials = autotune.load_trials(sample)
+    named = ("micro_batch", "verdict", "tokens_per_s")
+    assert [str(trials[name].dtype) for name in named] == ["Int64", "string", "float64"]
+    assert len(trials.query("verdict == 'ok'")) > 3
+
+
+def test_trials_of_no_study_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="name the folder of a study"):
+        autotune.load_trials(tmp_path)

@@ -1,0 +1,215 @@
+"""What exports say of a result, and what they admit not to say."""
+
+from __future__ import annotations
+
+import ast
+import json
+import subprocess
+import sys
+from dataclasses import fields, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from autotune.engines import ENGINES
+from autotune.errors import UsageError
+from autotune.export import EXPORTS, write
+from autotune.export.format import FACTS, unexpressed
+from autotune.result.best import Best, Config
+from autotune.space.workload import GlobalBatch
+from autotune.wire.codec import to_json
+from tests.support.exported import result
+
+FOLDER = Path("/somewhere/exports")
+RESULTS = {
+    "ddp": result("ddp", 0),
+    "deepspeed": result("deepspeed", 2),
+    "deepspeed-3": result("deepspeed", 3, offload="all", kind="cuda", dtype="bf16"),
+    "fsdp": result("fsdp", 3, dtype="bf16", checkpointing="full"),
+    "all": result("ddp", 0, kind="cuda", dtype="bf16", checkpointing="selective",
+                  attention="eager", compile="on", loss="chunked", optimizer="adamw8bit",
+                  param_dtype="bf16", allocator="expandable"),
+}  # fmt: skip
+
+
+@pytest.fixture(params=RESULTS)
+def best(request: pytest.FixtureRequest) -> Best:
+    return RESULTS[str(request.param)]
+
+
+@pytest.mark.parametrize("name", EXPORTS)
+def test_a_format_is_a_function_of_the_result(name: str, best: Best) -> None:
+    first, second = (EXPORTS[name].make(best, FOLDER) for _ in range(2))
+    assert first == second
+    if first is None:
+        return
+    known = {f"{fact} {getattr(best.config, fact)}" for fact in FACTS}
+    assert set(first.unexpressed) <= known
+    for file, text in first.files.items():
+        assert text.endswith("\n")
+        if file.endswith(".json"):
+            json.loads(text)
+        elif file.endswith(".yaml"):
+            assert isinstance(yaml.safe_load(text), dict)
+        elif file.endswith(".py"):
+            ast.parse(text)
+
+
+@pytest.mark.parametrize("name", EXPORTS)
+def test_what_is_not_said_is_said_to_be_missing(name: str) -> None:
+    """In the file itself where that may hold a comment."""
+    best = RESULTS["all"]
+    made = EXPORTS[name].make(best, FOLDER)
+    if made is None:
+        return
+    assert "loss chunked" in made.unexpressed
+    texts = [text for file, text in made.files.items() if not file.endswith(".json")]
+    if texts and name != "env":
+        assert any("loss chunked" in text for text in texts)
+
+
+def test_what_is_plain_needs_no_word() -> None:
+    left = {each.split()[0] for each in unexpressed(RESULTS["ddp"], ())}
+    assert left == {
+        "model", "depth", "seq_len", "micro_batch", "grad_accum", "world_size", "dtype",
+    }  # fmt: skip
+    assert set(FACTS) <= {each.name for each in fields(Config)}
+
+
+@pytest.mark.parametrize("name", EXPORTS)
+def test_an_unconfirmed_result_says_so_in_its_files(name: str) -> None:
+    made = EXPORTS[name].make(replace(RESULTS["all"], confirmed=False), FOLDER)
+    if made is None:
+        return
+    texts = [text for file, text in made.files.items() if not file.endswith(".json")]
+    assert not texts or any("WARNING: not confirmed" in text for text in texts)
+
+
+@pytest.mark.parametrize("name", EXPORTS)
+def test_scripts_pass_shellcheck(name: str, best: Best, tmp_path: Path) -> None:
+    made = EXPORTS[name].make(best, FOLDER)
+    for file, text in made.files.items() if made else ():
+        if not file.endswith(".sh"):
+            continue
+        (tmp_path / file).write_text(text)
+        checker = Path(sys.executable).with_name("shellcheck")
+        ran = subprocess.run(
+            [str(checker), str(tmp_path / file)], capture_output=True, text=True, check=False
+        )
+        assert ran.returncode == 0, ran.stdout
+
+
+def test_batches_are_the_results_in_every_words(best: Best) -> None:
+    config = best.config
+
+    def said(name: str, file: str) -> dict[str, Any]:
+        made = EXPORTS[name].make(best, FOLDER)
+        assert made is not None
+        text = made.files[file]
+        found: dict[str, Any] = (json.loads if file.endswith(".json") else yaml.safe_load)(text)
+        return found
+
+    pair = (config.micro_batch, config.grad_accum)
+    hf = said("hf", "hf.json")
+    assert (hf["per_device_train_batch_size"], hf["gradient_accumulation_steps"]) == pair
+    trl = said("trl", "trl.json")
+    assert (trl["per_device_train_batch_size"], trl["max_length"]) == (pair[0], config.seq_len)
+    axolotl = said("axolotl", "axolotl.yaml")
+    assert (axolotl["micro_batch_size"], axolotl["gradient_accumulation_steps"]) == pair
+    factory = said("llama-factory", "llama-factory.yaml")
+    assert (factory["per_device_train_batch_size"], factory["cutoff_len"]) == (
+        pair[0], config.seq_len,
+    )  # fmt: skip
+    if config.engine == "deepspeed":
+        found = said("deepspeed", "deepspeed.json")
+        assert found == best.deepspeed()
+        assert found["train_batch_size"] == pair[0] * pair[1] * config.world_size
+
+
+def test_deepspeeds_config_is_the_one_that_was_probed_also_of_a_counted_model() -> None:
+    from tests.support.models import counted
+
+    workload = replace(
+        counted("llama-3-8b-tiny", (2,), (64,)), engine="deepspeed", world_size=2,
+        global_batch=GlobalBatch(16, "samples"),
+    )  # fmt: skip
+    found = result("deepspeed", 3, workload=workload)
+    candidate = found.config.candidate
+    probed = ENGINES["deepspeed"].config(candidate, workload, "cpu")
+    assert found.deepspeed() == probed
+    block = workload.shape(2).largest_block
+    assert probed["zero_optimization"]["reduce_bucket_size"] == block
+
+
+@pytest.mark.parametrize("name", ["hf", "hf-4"])
+def test_transformers_takes_the_arguments(
+    name: str, best: Best, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    transformers = pytest.importorskip("transformers")
+    if best.device_kind == "cuda" or best.config.engine == "deepspeed":
+        pytest.skip("needs its devices, or a process group")
+    made = EXPORTS["hf"].make(best, tmp_path)
+    assert made is not None
+    found = json.loads(made.files[f"{name}.json"])
+    found.pop("fsdp", None)  # wants a launcher
+    config = found.pop("fsdp_config", {})
+    args = transformers.TrainingArguments(str(tmp_path), **found)
+    assert args.per_device_train_batch_size == best.config.micro_batch
+    assert args.bf16 is (best.config.dtype == "bf16")
+    kept = bool(args.activation_checkpointing) or config.get("activation_checkpointing", False)
+    assert kept is (best.config.checkpointing != "none")
+
+
+def test_accelerate_reads_its_file(best: Best, tmp_path: Path) -> None:
+    pytest.importorskip("accelerate")
+    from accelerate.commands.config.config_args import (  # type: ignore[import-untyped]
+        load_config_from_file,
+    )
+
+    write(best, tmp_path, ["accelerate"])
+    found = load_config_from_file(str(tmp_path / "accelerate.yaml"))
+    assert found.num_processes == best.config.world_size
+    if best.config.engine == "deepspeed":
+        at = found.deepspeed_config["deepspeed_config_file"]
+        assert json.loads(Path(at).read_text())["zero_optimization"]["stage"] in (2, 3)
+
+
+def test_what_a_result_has_no_use_for_is_refused_by_name(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"^--format deepspeed: ddp was measured"):
+        write(RESULTS["ddp"], tmp_path, ["deepspeed"])
+
+
+def test_a_study_writes_what_fits_its_model(tmp_path: Path) -> None:
+    made = write(RESULTS["ddp"], tmp_path)
+    assert set(made) == {"accelerate", "lightning", "nanochat", "megatron", "launch"}
+    files = {file for each in made.values() for file in each.files}
+    assert {path.name for path in tmp_path.iterdir()} == files
+    assert (tmp_path / "launch.sh").stat().st_mode & 0o111
+    of_hf = result("deepspeed", 2, model="llama-3-8b-tiny")
+    assert {"deepspeed", "hf", "trl", "axolotl", "llama-factory"} <= set(write(of_hf, tmp_path))
+
+
+def test_a_result_that_was_changed_by_hand_is_refused(tmp_path: Path) -> None:
+    document = to_json(RESULTS["deepspeed"])
+    document["config"]["micro_batch"] += 1
+    path = tmp_path / "best.json"
+    path.write_text(json.dumps(document))
+    with pytest.raises(UsageError, match=r"changed by hand"):
+        Best.read(path)
+
+
+def test_what_is_too_large_is_no_result(tmp_path: Path) -> None:
+    path = tmp_path / "best.json"
+    with path.open("wb") as file:
+        file.truncate(100 * 2**20)
+    with pytest.raises(UsageError, match="over 16 MiB"):
+        Best.read(path)
+
+
+def test_best_of_writes_what_ranks_had_in_their_environment() -> None:
+    assert RESULTS["all"].exports == {
+        "env": {"PYTORCH_ALLOC_CONF": "expandable_segments:True"},
+    }
+    assert RESULTS["ddp"].exports == {}

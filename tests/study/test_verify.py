@@ -1,0 +1,130 @@
+"""What a longer run says of a result."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from autotune.commands import verify as command
+from autotune.commands.app import main
+from autotune.commands.exits import ExitCode
+from autotune.errors import UsageError
+from autotune.options import Options
+from autotune.result.best import Best
+from autotune.study import verify
+from autotune.wire.messages import Peaks
+from tests.support.exported import result
+from tests.support.scripted import report
+
+MIB = 2**20
+BEST = result("ddp", 0)
+STEP_S = BEST.measured.step_s.median
+
+
+def run_of(step_s: list[float], peak_mib: int = 100, held_mib: int = 50) -> Any:
+    made = report(1.0, peak_mib * MIB)
+    return replace(
+        made, step_s=step_s, warmup_step_s=[STEP_S] * 3, peaks=Peaks.same(peak_mib * MIB),
+        state_bytes=held_mib * MIB,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("factor", "peak_mib", "passed"),
+    [(1.0, 100, True), (1.04, 100, True), (1.06, 100, False), (0.5, 100, True),
+     (1.0, BEST.limits.limit_bytes // MIB + 1, False)],
+)  # fmt: skip
+def test_a_result_holds_if_it_is_as_fast_and_keeps_within_its_memory(
+    factor: float, peak_mib: int, passed: bool
+) -> None:
+    long = run_of([factor * STEP_S] * 200, peak_mib)
+    found = verify._verified(BEST, run_of([STEP_S] * 20), long)
+    assert found.passed is passed
+    assert found.share_of_measured == pytest.approx(1 / factor)
+    assert found.peak_bytes == peak_mib * MIB
+
+
+def test_a_gpu_is_held_to_three_percent() -> None:
+    on_gpu = result("ddp", 0, kind="cuda")
+    long = run_of([1.04 * on_gpu.measured.step_s.median] * 200)
+    assert not verify._verified(on_gpu, run_of([STEP_S] * 20), long).passed
+
+
+def test_drift_and_growth_are_told() -> None:
+    steps = [STEP_S] * 50 + [1.1 * STEP_S] * 50 + [1.2 * STEP_S] * 50 + [2 * STEP_S] * 50
+    before, after = run_of([STEP_S] * 20), run_of(steps, held_mib=50 + 203)
+    found = verify._verified(BEST, before, after)
+    rate = BEST.config.global_batch_tokens / STEP_S
+    assert found.quarters == pytest.approx([rate, rate / 1.1, rate / 1.2, rate / 2])
+    assert found.growth_bytes_per_100_steps == pytest.approx(100 * MIB)
+    said = " ".join(command.lines(found))
+    assert "the last is 50.0% of the first" in said
+    assert "grew by 100.0 MiB in 100 steps" in said
+    assert "Not the same hardware: it was measured on a processor" in said
+
+
+def test_the_study_s_options_are_narrowed_to_its_winner() -> None:
+    asked = Options(depth=(2, 4), seq_len=(64, 128), model="gpt", device="cpu", budget_s=90.0)
+    best = replace(BEST, provenance={"options": asked.to_json()})
+    options = verify._options(best)
+    assert (options.depth, options.seq_len, options.zero) == ((2,), (64,), (0,))
+    assert (options.world_size, str(options.global_batch)) == (2, "16")
+
+
+@pytest.mark.parametrize(
+    ("options", "what"),
+    [(None, "does not say what its study was asked for"),
+     (Options(device="replay:x.csv").to_json(), "of a recording")],
+)  # fmt: skip
+def test_what_cannot_be_trained_here_is_refused(options: Any, what: str) -> None:
+    with pytest.raises(UsageError, match=what):
+        verify._options(replace(BEST, provenance={"options": options}))
+
+
+@pytest.mark.parametrize(
+    "flags", [["--steps", "3"], ["--minutes", "0"], ["--minutes", "nan"]], ids=str
+)
+def test_wrong_input_is_one_line(
+    tmp_path: Path, flags: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    BEST.write(tmp_path / "best.json")
+    assert main(["verify", str(tmp_path), *flags]) == ExitCode.USAGE
+    (line,) = capsys.readouterr().err.splitlines()
+    assert flags[0] in line
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("slower", "code"), [(1.0, ExitCode.FOUND), (20.0, 6)])
+def test_a_winner_is_trained_for_real(
+    tmp_path: Path, slower: float, code: int, capsys: pytest.CaptureFixture[str],
+    studied: Callable[..., Path],
+) -> None:  # fmt: skip
+    """A study whose steps were 20 times as fast as they are does not hold."""
+    path = studied(tmp_path)
+    document = json.loads(path.read_text())
+    step = document["measured"]["step_s"]
+    for name in ("median", "low", "high"):
+        step[name] *= 3 / slower  # slower than it was: noise shall not decide
+    path.write_text(json.dumps(document))
+    assert main(["verify", str(path), "--steps", "40", "--minutes", "0.2"]) == code
+    assert ("Holds: " if code == 0 else "DOES NOT HOLD: ") in capsys.readouterr().out
+    found = Best.read(path).verified
+    assert found is not None
+    assert (found.passed, found.steps >= 40) == (code == 0, True)
+
+
+@pytest.fixture
+def studied() -> Callable[..., Path]:
+    def made(folder: Path) -> Path:
+        shape = ["--depth", "1", "--seq-len", "32", "--micro-batch", "2", "--vocab-size", "256"]
+        asked = ["--device", "cpu", "--checkpointing", "none", "--trials", "1", "--finals", "1"]
+        out = ["--budget", "60s", "--learn-from", "none", "--out", str(folder / "study")]
+        assert main([*asked, *shape, *out]) == ExitCode.FOUND
+        return folder / "study" / "best.json"
+
+    return made

@@ -1,0 +1,48 @@
+"""Results of every engine, as studies would write them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from autotune.result.best import Best, best_of
+from autotune.result.choice import winner
+from autotune.space.candidate import Candidate
+from autotune.space.workload import GlobalBatch, Workload
+from tests.support.records import WORKLOAD, record, space
+
+DEVICES: dict[str, dict[str, Any]] = {
+    "cpu": {"kind": "cpu", "devices": {"kind": "cpu", "name": "a processor", "cores": 2}},
+    "cuda": {
+        "kind": "cuda",
+        "devices": {"devices": [{"name": "a GPU", "capacity_bytes": 80 * 2**30}] * 2},
+    },
+}
+
+
+def result(
+    engine: str,
+    zero_stage: int,
+    *,
+    kind: str = "cpu",
+    dtype: str = "fp32",
+    model: str = "gpt",
+    workload: Workload | None = None,
+    world_size: int = 2,
+    **axes: str,
+) -> Best:
+    """A confirmed winner of micro_batch 2 and seq_len 64, of which 4 make a step on 2 ranks."""
+    of = workload or replace(
+        WORKLOAD, engine=engine, dtype=dtype, model=model, world_size=world_size,
+        global_batch=GlobalBatch(8 * world_size, "samples"),
+    )  # fmt: skip
+    candidate = Candidate(depth=2, seq_len=64, micro_batch=2, zero_stage=zero_stage, **axes)
+    found = record(candidate)
+    choice = winner([found], of, "flops")
+    assert choice is not None
+    among = replace(space(), workload=of)
+    made = best_of(
+        choice, [found], among, "flops",
+        fingerprint=DEVICES[kind], environment={}, provenance={},
+    )  # fmt: skip
+    return replace(made, confirmed=True)
