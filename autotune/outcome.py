@@ -157,8 +157,9 @@ class Record:
         offload, which an engine lacks whatever the model, and what is not plain of the rest."""
         return self.outcome.unsupported or tuple(
             name
-            for name in ("zero_stage", "offload", *LATER_AXES)
-            if name not in LATER_AXES or getattr(self.candidate, name) != AXES[name].plain
+            for name in ("zero_stage", "offload", "checkpointing", *LATER_AXES)
+            if name in ("zero_stage", "offload")
+            or getattr(self.candidate, name) not in (AXES[name].plain, "full")
         )
 
     def skipped(self, candidate: Candidate, number: int | None = None) -> Record:

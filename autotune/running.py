@@ -29,7 +29,7 @@ def tune(**options: Any) -> Best:
 
     Takes the options of `python -m autotune` by their names, with underscores: strings as on the
     command line, numbers, or sequences of values, e.g. `tune(budget="10m", depth=(12, 16),
-    micro_batch="1:64", dry_run=False)`. Training runs in processes of its own; this one touches no
+    micro_batch="1:64")`. Training runs in processes of its own; this one touches no
     device. Prints its progress. Ctrl-C ends it with the best so far.
 
     Raises:

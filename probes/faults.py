@@ -80,7 +80,8 @@ def _cause(error: BaseException, device_kind: str) -> Cause:
     if isinstance(error, UnsupportedError | NotImplementedError):
         return "unsupported"
     if _is_of_compiler(error):
-        cause = _cause(error.__cause__, device_kind) if error.__cause__ else "crashed"
+        inner = getattr(error, "inner_exception", None) or error.__cause__
+        cause = _cause(inner, device_kind) if inner else "crashed"
         return cause if cause in ("oom", "host_oom") else "unsupported"
     if isinstance(error, RuntimeError):
         if _DEVICE_MEMORY.search(str(error)):
@@ -100,7 +101,10 @@ def _axes(error: BaseException) -> tuple[str, ...]:
     if _SELECTED.search(str(error)):
         return ("checkpointing", "zero_stage", "offload")
     if _is_of_compiler(error):
-        return ("compile", "optimizer", "checkpointing", "zero_stage", "offload")
+        return (
+            "compile", "optimizer", "checkpointing", "attention", "loss", "param_dtype",
+            "zero_stage", "offload",
+        )  # fmt: skip
     return () if error.__cause__ is None else _axes(error.__cause__)
 
 
@@ -114,7 +118,9 @@ def _is_of_compiler(error: BaseException) -> bool:
 def _was_pinning(error: BaseException) -> bool:
     """Whether `error` came of page-locking host memory: CUDA has one text for that and its own."""
     frames = traceback.extract_tb(error.__traceback__)
-    return bool(frames) and any("pin_memory" in (text or "") for text in frames[-1][2:4])
+    return bool(frames) and any(
+        name in (text or "") for text in frames[-1][2:4] for name in ("pin_memory", "pack_to_cpu")
+    )
 
 
 def _requested_bytes(text: str) -> int | None:

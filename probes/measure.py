@@ -10,7 +10,7 @@ import re
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 import torch
 from torch import Tensor
@@ -24,6 +24,8 @@ from probes.memory import Meter
 from probes.models import family
 from probes.world import World
 
+Compiles = Literal["", "model", "optimizer"]
+"""What torch.compile is for: the model, at each of its shapes, or the optimizer's step alone."""
 PROGRESS_S = 0.25
 LIFE_SIGN_S = 5.0
 """Within a step of many micro-steps."""
@@ -45,18 +47,19 @@ def measure(
     watch: Callable[[], Watch],
     tell: Tell,
     history: History,
-    compiles: bool = False,
+    compiles: Compiles = "",
 ) -> Report:
     """Run `probe` in the live `engine` with that `history`. Raises whatever its steps raise.
 
-    Where something `compiles`, each shape has a step of its own for that before its warm-up.
+    Where something `compiles`, there is a step for that before the warm-up.
     """
     engine.prepare(probe.micro_batch, probe.micro_steps)
     meter.reset()
     progress = _Progress(probe.number, world, tell)
     stepper = _Stepper(probe, engine, world, model, progress)
     compile_s = 0.0
-    if compiles and (shape := (probe.micro_batch, probe.seq_len)) not in history.compiled:
+    shape = (probe.micro_batch, probe.seq_len) if compiles == "model" else ()
+    if compiles and shape not in history.compiled:
         tell(Entered(Phase.COMPILE))
         _, compile_s = stepper.step()
         history.compiled.add(shape)
@@ -73,7 +76,7 @@ def measure(
             tell(Entered(phase))
         retries = meter.retries()
         while steps.wanted(phase):
-            steps.add(phase, *_step(stepper, history))
+            steps.add(phase, *_step(stepper, history, looks=not compiles))
             meter.sample()
             looking.sample()
             if phase is Phase.TIMED and probe.rule.calm < 1 and steps.timed.due:
@@ -107,8 +110,8 @@ class History:
     """Seconds of steps."""
     attention: str = ""
     """Kernels of scaled dot product attention, by torch's names; empty where none was seen."""
-    compiled: set[tuple[int, int]] = field(default_factory=set)
-    """Shapes, as micro_batch and seq_len."""
+    compiled: set[tuple[int, ...]] = field(default_factory=set)
+    """Shapes, as micro_batch and seq_len; empty for what is compiled once."""
 
 
 class Attention(TorchDispatchMode):  # type: ignore[no-untyped-call]
@@ -133,12 +136,12 @@ class Attention(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return func(*args, **(kwargs or {}))
 
 
-def _step(stepper: _Stepper, history: History) -> list[float]:
-    """One step; a group's first, which no timing counts, shows its kernels."""
-    if history.attention:
+def _step(stepper: _Stepper, history: History, *, looks: bool) -> list[float]:
+    """One step; a group's first, which no timing counts, shows its kernels. What is compiled calls
+    them where nobody sees it, and an eager step instead would be another peak."""
+    if history.attention or not looks:
         return stepper.step()
-    # What is compiled calls its kernels where nobody sees it.
-    with torch.compiler.set_stance("force_eager"), Attention() as attention:
+    with Attention() as attention:
         step_s = stepper.step()
     history.attention = attention.names
     return step_s

@@ -184,6 +184,9 @@ class CudaMeter:
         torch.cuda.synchronize()
         torch.cuda.empty_cache()
         torch.cuda.reset_peak_memory_stats()
+        # Pinned memory of other shapes; torch has no public name for it.
+        if (forget := getattr(torch._C, "_host_emptyCache", None)) is not None:
+            forget()
         with suppress(
             OSError
         ):  # some sandboxes have none; the host's peak is then since the start

@@ -17,7 +17,7 @@ from probes import faults
 from probes.conditions import Watch
 from probes.engines import ENGINES, Engine, load
 from probes.faults import UnsupportedError
-from probes.measure import History, measure
+from probes.measure import Compiles, History, measure
 from probes.memory import CpuMeter, CudaMeter, Meter
 from probes.world import World, join
 
@@ -33,7 +33,11 @@ class Live:
         self._meter = meter
         self._model = start.model
         self._history = History()
-        self._compiles = start.model.compile or start.optimizer == "adamw8bit"
+        self._compiles: Compiles = ""
+        if start.model.compile or start.model.attention == "flex_attention":  # is compiled itself
+            self._compiles = "model"
+        elif start.optimizer == "adamw8bit":
+            self._compiles = "optimizer"
         self._watch = partial(Watch, start.device_uuid if start.device_kind == "cuda" else None)
 
     def probe(self, request: Probe, send: Send) -> Report:

@@ -347,6 +347,4 @@ def test_a_study_over_new_axes_compiles_and_says_so(run: Run) -> None:
     assert "Compiling took" in " ".join(stdout.split())
     rows = list(csv.DictReader((command.out / "trials.csv").open()))
     assert all(float(row["group_start_s"]) > float(row["compile_s"]) > 0.5 for row in rows)
-    assert {row["kernels"] for row in rows} == {
-        "none" if row["attention"] == "eager" else "flash_attention" for row in rows
-    }
+    assert {row["kernels"] for row in rows} == {""}  # compiled code calls them unseen

@@ -42,7 +42,7 @@ READERS = {
 }
 """By the tool's name; the first whose file it may be reads it."""
 
-__all__ = ["READERS", "Finding", "Reading", "against", "findings", "read"]
+__all__ = ["READERS", "Finding", "Reading", "against", "findings", "read", "with_inner"]
 
 
 def read(path: Path) -> Reading:
@@ -74,5 +74,11 @@ def read(path: Path) -> Reading:
 
 def findings(readings: Sequence[Reading], world_size: int | None) -> list[Finding]:
     """What is wrong with `readings`, which one launch uses together on `world_size` ranks."""
-    found = [finding for reading in readings for finding in alone(reading, readings, world_size)]
-    return [*found, *agree(readings)]
+    every = with_inner(readings)
+    found = [finding for reading in every for finding in alone(reading, every, world_size)]
+    return [*found, *agree(every)]
+
+
+def with_inner(readings: Sequence[Reading]) -> list[Reading]:
+    """These, and what they hold of other tools."""
+    return [each for reading in readings for each in (reading, *reading.inner)]

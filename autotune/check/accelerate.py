@@ -43,7 +43,8 @@ def read(name: str, body: dict[str, Any]) -> Reading:
         elif "zero_stage" in deepspeed:
             offload = "none"
     elif fsdp:
-        stage = 2 if fsdp.get("fsdp_reshard_after_forward") in (False, "SHARD_GRAD_OP") else 3
+        older = fsdp.get("fsdp_sharding_strategy") in ("SHARD_GRAD_OP", 2)
+        stage = 2 if older or fsdp.get("fsdp_reshard_after_forward") is False else 3
     mixed, ranks = body.get("mixed_precision"), body.get("num_processes")
     return Reading(
         name=name,
@@ -56,7 +57,7 @@ def read(name: str, body: dict[str, Any]) -> Reading:
         checkpointing="full" if is_on(fsdp.get("fsdp_activation_checkpointing")) else None,
         fills_auto=True,
         findings=tuple(_findings(name, deepspeed, fsdp)),
-        keys=_KEYS,
+        keys=_KEYS | ({"zero_stage": "fsdp_config.fsdp_reshard_after_forward"} if fsdp else {}),
     )
 
 

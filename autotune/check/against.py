@@ -8,13 +8,25 @@ from pathlib import Path
 import pandas as pd
 
 from autotune.check.reading import AUTO, Finding, Reading
+from autotune.errors import UsageError
 from autotune.result.best import Best
 from autotune.space.axes import AXES
 
 _FACTS = (
     "micro_batch", "grad_accum", "world_size", "seq_len", "zero_stage", "offload", "dtype",
-    "checkpointing",
+    "checkpointing", "compile",
 )  # fmt: skip
+_NEVER = ("optimizer", "attention", "loss", "param_dtype", "allocator")
+"""What no file of these tools says in words that can be compared, or only some do."""
+
+
+def not_compared(readings: Sequence[Reading], best: Best) -> list[str]:
+    """The facts that none of `readings` states, with their values in the result."""
+    missing = [
+        name for name in _FACTS
+        if all(getattr(each, name) in (None, AUTO) for each in readings)
+    ]  # fmt: skip
+    return [f"{name} {getattr(best.config, name)}" for name in (*missing, *_NEVER)]
 
 
 def against(
@@ -34,9 +46,18 @@ def against(
 
 
 def read_trials(path: Path) -> pd.DataFrame | None:
-    """Of the study that the best.json in `path` is of; None where they are not there."""
+    """Of the study that the best.json in `path` is of; None where they are not there.
+
+    Raises:
+        UsageError: they cannot be read.
+    """
     trials = path.parent / "trials.csv"
-    return pd.read_csv(trials) if trials.is_file() else None
+    if not trials.is_file():
+        return None
+    try:
+        return pd.read_csv(trials)
+    except (OSError, ValueError) as error:
+        raise UsageError(f"{trials}: is no trials.csv: {error!s:.200}") from error
 
 
 def _consequence(name: str, value: object, best: Best, trials: pd.DataFrame | None) -> str:

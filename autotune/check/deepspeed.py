@@ -21,6 +21,8 @@ _OLD = {
     "cpu_offload_use_pin_memory": "offload_optimizer: {pin_memory: true}",
     "stage3_gather_fp16_weights_on_model_save": "stage3_gather_16bit_weights_on_model_save",
 }
+_DEEPEST = 8
+"""YAML can hold itself; DeepSpeed's config is three deep."""
 _LARGE = 5e8
 """Elements of a bucket by default: 1 GB in two bytes each, of which there are several."""
 
@@ -75,7 +77,11 @@ def _dtype(body: dict[str, Any]) -> str | None:
             return None
         if is_on(enabled):
             return name
-    return "fp32"
+    cast = body.get("torch_autocast")
+    if isinstance(cast, dict) and is_on(cast.get("enabled")):
+        return {"torch.bfloat16": "bf16", "torch.float16": "fp16"}.get(str(cast.get("dtype")))
+    # A tool around DeepSpeed may fill a section in that is not there.
+    return "fp32" if "bf16" in body or "fp16" in body else None
 
 
 def _optimizer(body: dict[str, Any]) -> str | None:
@@ -83,12 +89,12 @@ def _optimizer(body: dict[str, Any]) -> str | None:
     return str(part["type"]) if isinstance(part, dict) and "type" in part else None
 
 
-def _autos(body: dict[str, Any], where: str = "") -> Iterator[str]:
-    for key, value in body.items():
+def _autos(body: dict[str, Any], where: str = "", deep: int = 0) -> Iterator[str]:
+    for key, value in body.items() if deep < _DEEPEST else ():
         if value == AUTO:
             yield f"{where}{key}"
         elif isinstance(value, dict):
-            yield from _autos(value, f"{where}{key}.")
+            yield from _autos(value, f"{where}{key}.", deep + 1)
 
 
 def _findings(

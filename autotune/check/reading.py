@@ -39,6 +39,9 @@ class Reading:
     dtype: str | None = None
     checkpointing: str | None = None
     optimizer: str | None = None
+    compile: str | None = None
+    inner: tuple[Reading, ...] = ()
+    """Configurations that it holds of other tools."""
     fills_auto: bool = False
     """Whether the tool fills "auto" in DeepSpeed's config."""
     autos: tuple[str, ...] = ()
@@ -57,7 +60,7 @@ def number(value: Any) -> int | str | None:
     """A count, or "auto"; None for what is neither."""
     if value == AUTO:
         return AUTO
-    return value if isinstance(value, int) and not isinstance(value, bool) else None
+    return value if isinstance(value, int) and not isinstance(value, bool) and value > 0 else None
 
 
 def is_on(value: Any) -> bool:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from autotune.check.deepspeed import read as read_deepspeed
 from autotune.check.reading import Finding, Reading, is_on, number
 
 _KEYS = {
@@ -34,6 +35,7 @@ _OLD = {
     "gradient_checkpointing": "activation_checkpointing, from transformers 5.23 on",
     "gradient_checkpointing_kwargs": "activation_checkpointing_kwargs, from transformers 5.23 on",
 }
+_COMPILE = {True: "on", False: "off", None: None}
 _QUIET = ("gradient_checkpointing", "gradient_checkpointing_kwargs")
 """Old in one tool only: Axolotl, LLaMA-Factory and TRL go on with them."""
 
@@ -57,6 +59,10 @@ def read(name: str, body: dict[str, Any]) -> Reading:
     found = _switch(body, "activation_checkpointing", "gradient_checkpointing")
     if of_factory:
         found = not is_on(body.get("disable_gradient_checkpointing"))
+    held = body.get("deepspeed")
+    inner = (read_deepspeed(f"{name}: deepspeed", held),) if isinstance(held, dict) else ()
+    if (part := body.get("fsdp_config")) and isinstance(part, dict):
+        found = found or is_on(part.get("activation_checkpointing"))
     length = body.get("cutoff_len", body.get("max_length", body.get("max_seq_length")))
     return Reading(
         name=name,
@@ -67,6 +73,10 @@ def read(name: str, body: dict[str, Any]) -> Reading:
         dtype=_dtype(body),
         checkpointing=None if found is None else "full" if found else "none",
         optimizer=str(body["optim"]) if "optim" in body else None,
+        compile=("on" if is_on(body["torch_compile"]) else "off")
+        if "torch_compile" in body
+        else None,
+        inner=inner,
         fills_auto=True,
         findings=tuple(_findings(name, body, () if of_factory else _OLD)),
         keys=_KEYS | ({"seq_len": "cutoff_len"} if of_factory else {"seq_len": "max_length"}),
@@ -100,14 +110,21 @@ def _dtype(body: dict[str, Any]) -> str | None:
         return None
     if is_on(body.get("bf16")) or is_on(body.get("pure_bf16")):
         return "bf16"
-    return "fp16" if is_on(body.get("fp16")) else "fp32"
+    if is_on(body.get("fp16")):
+        return "fp16"
+    # Beside DeepSpeed, its own config says it.
+    return None if body.get("deepspeed") else "fp32"
 
 
 def _findings(name: str, body: dict[str, Any], old: Any) -> Iterator[Finding]:
     for key in old:
         if key in body and key not in _QUIET:
             yield Finding("warning", f"{name}: {key}", f"old name; write {_OLD[key]}")
-        elif key in body and key.replace("gradient", "activation", 1) in body:
+        elif (
+            key in body
+            and key != (new := key.replace("gradient", "activation", 1))
+            and new in body
+        ):
             yield Finding("error", f"{name}: {key}", f"two names for one thing; keep {_OLD[key]}")
     if is_on(body.get("bf16")) and is_on(body.get("fp16")):
         yield Finding("error", f"{name}: bf16", "fp16 is set as well; keep one of them")

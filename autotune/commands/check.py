@@ -30,8 +30,8 @@ def check(
         from dataclasses import asdict
 
         from autotune.check import against as compare
-        from autotune.check import findings, read
-        from autotune.check.against import read_trials
+        from autotune.check import findings, read, with_inner
+        from autotune.check.against import not_compared, read_trials
         from autotune.result.best import Best
 
         if not configs:
@@ -40,9 +40,12 @@ def check(
             raise UsageError(f"--world-size {world_size}: must be at least 1")
         readings = [read(path) for path in configs]
         found = findings(readings, world_size)
+        left = []
         if against is not None:
             path = against / "best.json" if against.is_dir() else against
-            found += compare(readings, Best.read(path), read_trials(path))
+            best, every = Best.read(path), with_inner(readings)
+            found += compare(every, best, read_trials(path))
+            left = not_compared(every, best)
         if json:
             print(writer.dumps([asdict(each) for each in found], indent=2))
         else:
@@ -50,6 +53,8 @@ def check(
                 print(f"{reading.name}: read as {reading.tool}")
             for each in found:
                 print(f"{each.level}: {each.where}: {each.what}")
+            if left:
+                print(f"not compared, since no file says it: {', '.join(left)}")
             print(f"{len(found)} finding{'' if len(found) == 1 else 's'}")
         return ExitCode.FOUND if not found else ExitCode.FINDINGS
 

@@ -9,7 +9,7 @@ from typing import Annotated
 from cyclopts import Parameter
 
 from autotune.commands import Run
-from autotune.commands.exits import ExitCode
+from autotune.commands.exits import ExitCode, complain
 from autotune.errors import UsageError
 
 
@@ -54,7 +54,7 @@ def export(
                 print(f"{name}: does not say {', '.join(exported.unexpressed)}", file=sys.stderr)
         print(f"Written: {folder}")
         if not found.confirmed:
-            print("autotune: the result is not confirmed, and every file says so", file=sys.stderr)
+            complain("the result is not confirmed; files that may hold comments say so")
         return ExitCode.FOUND
 
     return run

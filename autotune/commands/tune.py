@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import os
 import sys
+import time
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -35,6 +36,8 @@ class Tune:
     budget_s: float | None = None
     """Of a resumed study, from now on."""
     accepted: frozenset[str] = frozenset()
+    verify: bool = False
+    """Whether the winner is trained for longer at the end, within the budget."""
 
     def __call__(self, argv: list[str], started: float) -> int:
         """Do it; returns the exit code. See `app.Run`."""
@@ -49,6 +52,9 @@ class Tune:
             return ExitCode.STOPPED if known else ExitCode.NO_MEASUREMENT
 
 
+VERIFY_STEPS = 200
+VERIFY_SHARE = 0.2
+"""Of the budget, that is kept for it."""
 _GROUPS = {topic: Group(topic.value, sort_key=place) for place, topic in enumerate(Topic, 1)}
 
 
@@ -68,6 +74,9 @@ def tune(
     accept_changed: Annotated[str | None, _of_this_run(
         "Fields that may differ from when a resumed study began, e.g. driver,torch.",
         "NAMES")] = None,
+    verify: Annotated[bool, _of_this_run(
+        f"Train the winner for up to {VERIFY_STEPS} steps at the end, in a fifth of the budget,"
+        " and compare; exit code 6 where it does not hold.")] = False,
     dry_run: Annotated[bool, _of_this_run(
         "Print the space and the first probe; measure and write nothing.")] = False,
     config: Annotated[Path | None, _of_this_run(
@@ -79,14 +88,19 @@ def tune(
     del config  # read by `config.read_config`, before this runs
     if resume is not None and not resume.strip():
         raise UsageError("--resume: names no folder; write --resume DIR")
+    if verify and resume is not None:
+        raise UsageError(f"--verify: not with --resume; afterwards, autotune verify {resume}")
     if accept_changed is not None and resume is None:
         raise UsageError("--accept-changed: only with --resume DIR")
     asked = Options.from_texts({name: text_of(value) for name, value in options.items()})
+    if verify and asked.device.startswith("replay:"):
+        raise UsageError(f"--verify: {asked.device} has no device to train on; leave it out")
     return Tune(
         options=asked,
         dry_run=dry_run,
         resume=None if resume is None else Path(resume),
         budget_s=asked.budget_s if "budget_s" in options else None,
+        verify=verify,
         accepted=frozenset(filter(None, (accept_changed or "").replace(" ", "").split(","))),
     )
 
@@ -148,7 +162,11 @@ def _begin(asked: Tune, argv: list[str], started: float) -> int:
     create_folder(folder)
     with hold(folder):
         refuse_used_folder(folder)  # another study may have come before
-        return _run(options, now, space=space, testbed=testbed, started=started)
+        if not asked.verify:
+            return _run(options, now, space=space, testbed=testbed, started=started)
+        search_s = (1 - VERIFY_SHARE) * options.budget_s
+        code = _run(options, now, space=space, testbed=testbed, started=started, budget_s=search_s)
+        return _verified(folder, options.budget_s, started) if code == ExitCode.FOUND else code
 
 
 def _resume(asked: Tune, folder: Path, argv: list[str], started: float) -> int:
@@ -183,11 +201,13 @@ def _run(
     testbed: Testbed,
     started: float,
     resumed: Resumed | None = None,
+    budget_s: float | None = None,
 ) -> int:
+    """Run the study, in `budget_s` where that is not the options'."""
     from autotune.report.terminal import reporter_for
     from autotune.study import session
 
-    clock = testbed.clock(options.budget_s, started)
+    clock = testbed.clock(budget_s or options.budget_s, started)
     ended = session.run(
         options,
         space=space,
@@ -200,3 +220,17 @@ def _run(
     if ended.message:
         complain(ended.message)
     return ExitCode[ended.code.name]
+
+
+def _verified(folder: Path, budget_s: float, started: float) -> int:
+    """Verify the result in `folder` in what is left of the budget; the exit code."""
+    from autotune.commands.verify import train
+    from autotune.result.best import Best
+    from autotune.study.verify import START_S, needed_s
+
+    path = Folder(folder).best
+    left_s = started + budget_s - time.monotonic()
+    if left_s < needed_s(Best.read(path)):
+        complain(f"not verified, the budget is spent; do it by autotune verify {folder}")
+        return ExitCode.FOUND
+    return train(path, VERIFY_STEPS, left_s - START_S)

@@ -25,44 +25,53 @@ def verify(
     """Train a result for longer, and compare with what was measured."""
 
     def run(argv: list[str], started: float) -> int:
-        import tempfile
-        from dataclasses import replace
-
-        from autotune.budget import StopFlag
-        from autotune.result.best import Best
-        from autotune.runner import StopRequestedError
-        from autotune.study.verify import LEAST_STEPS, VerifyError
-        from autotune.study.verify import verify as train
+        from autotune.study.verify import LEAST_STEPS
 
         if steps < LEAST_STEPS:
             raise UsageError(f"--steps {steps}: at least {LEAST_STEPS}, for quarters to compare")
         if not 0 < minutes <= 24 * 60:
             raise UsageError(f"--minutes {minutes:g}: must be above 0, and at most 1440")
-        path = best / "best.json" if best.is_dir() else best
-        found = Best.read(path)
-        stop = StopFlag()
-        try:
-            with tempfile.TemporaryDirectory(prefix="autotune-verify-") as logs:
-                verified = train(
-                    found, steps=steps, limit_s=60 * minutes, logs=Path(logs), note=complain,
-                    stop=lambda: bool(stop),
-                )  # fmt: skip
-        except VerifyError as error:
-            complain(str(error))
-            return ExitCode.NO_MEASUREMENT
-        except StopRequestedError:
-            complain("stopped; nothing was written")
-            return ExitCode.STOPPED
-        finally:
-            stop.restore()
-        try:
-            replace(found, verified=verified).write(path)
-        except OSError as error:
-            raise UsageError(f"{path}: {error.strerror}") from error
-        print("\n".join(lines(verified)))
-        return ExitCode.FOUND if verified.passed else ExitCode.NOT_VERIFIED
+        return train(best / "best.json" if best.is_dir() else best, steps, 60 * minutes)
 
     return run
+
+
+def train(path: Path, steps: int, limit_s: float) -> int:
+    """Verify the result in `path`, write what came of it there, and print it; the exit code.
+
+    Raises:
+        UsageError: there is no result, or none that can be trained here.
+    """
+    import tempfile
+    from dataclasses import replace
+
+    from autotune.budget import StopFlag
+    from autotune.result.best import Best
+    from autotune.runner import StopRequestedError
+    from autotune.study.verify import VerifyError, verify
+
+    found = Best.read(path)
+    stop = StopFlag()
+    try:
+        with tempfile.TemporaryDirectory(prefix="autotune-verify-") as logs:
+            verified = verify(
+                found, steps=steps, limit_s=limit_s, logs=Path(logs), note=complain,
+                stop=lambda: bool(stop),
+            )  # fmt: skip
+    except VerifyError as error:
+        complain(str(error))
+        return ExitCode.NO_MEASUREMENT
+    except StopRequestedError:
+        complain("stopped before the result was verified; it is as it was")
+        return ExitCode.STOPPED
+    finally:
+        stop.restore()
+    try:
+        replace(found, verified=verified).write(path)
+    except OSError as error:
+        raise UsageError(f"{path}: {error.strerror}") from error
+    print("\n".join(lines(verified)))
+    return ExitCode.FOUND if verified.passed else ExitCode.NOT_VERIFIED
 
 
 def lines(found: Verified) -> list[str]:

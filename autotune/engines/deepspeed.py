@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from autotune.engines.engine import Engine, StateBytes
+from autotune.engines.engine import Engine, Lack, StateBytes
 from autotune.space.candidate import Build, Candidate
 from autotune.space.workload import Workload
 from autotune.wire.recipe import CLIP_NORM, LEARNING_RATE, MUON_LEARNING_RATE
@@ -34,14 +34,21 @@ class DeepSpeed(Engine):
     package = "deepspeed"
     package_name = "DeepSpeed"
 
-    def lacks(self, workload: Workload, of: Candidate | Build, device_kind: str) -> str:
+    def lacks(self, of: Candidate | Build, device_kind: str) -> Lack | None:
+        low = of.param_dtype == "bf16"
         if of.optimizer == "adamw8bit":
-            return "it has no 8-bit AdamW of its own"
-        if of.param_dtype == "bf16" and of.zero_stage == 0:
-            return "its stage 0 steps bf16 weights on an fp32 copy"
-        if of.param_dtype == "bf16" and of.offload != "none" and device_kind == "cpu":
-            return "only its CPU Adam steps bf16 state that is offloaded"
-        return ""
+            return Lack(("optimizer",), "it has no 8-bit AdamW of its own")
+        if low and of.zero_stage == 0:
+            reason = "its stage 0 steps bf16 weights on an fp32 copy"
+            return Lack(("param_dtype", "zero_stage"), reason)
+        if low and of.offload != "none" and device_kind == "cpu":
+            reason = "only its CPU Adam steps bf16 state that is offloaded"
+            return Lack(("param_dtype", "offload"), reason)
+        return None
+
+    def reduces_in(self, dtype: str, of: Candidate | Build) -> str:
+        """Under `torch_autocast`, gradients of linear layers are sent in the products' type."""
+        return dtype if of.param_dtype == "fp32" else self.weights_in(dtype, of)
 
     def state(self, workload: Workload, of: Candidate | Build) -> StateBytes:
         whole = super().state(workload, of)

@@ -33,6 +33,15 @@ class StateBytes:
         return self.weights + self.gradients + self.optimizer
 
 
+@dataclass(frozen=True, order=True)
+class Lack:
+    """What an engine does not do."""
+
+    axes: tuple[str, ...]
+    """Those whose values are to blame."""
+    reason: str
+
+
 class Engine:
     """What holds for an engine unless its own class says otherwise."""
 
@@ -55,9 +64,9 @@ class Engine:
             return ""
         return f"{self.package_name} is not installed: pip install {self.package} (Linux)"
 
-    def lacks(self, workload: Workload, of: Candidate | Build, device_kind: str) -> str:
-        """Why it does not run that, in words of its own; empty where it may."""
-        return ""
+    def lacks(self, of: Candidate | Build, device_kind: str) -> Lack | None:
+        """Why it does not run that; None where it may."""
+        return None
 
     def state(self, workload: Workload, of: Candidate | Build) -> StateBytes:
         """What a rank keeps between steps, and its gradients.

@@ -39,8 +39,10 @@ class Row:
     result has no use for it."""
     fits: Callable[[Best], bool]
     """Whether a study writes it without being asked."""
-    checked: Literal["launched", "parsed", "names checked"]
-    """How it is tested: in runs of the tool itself, by the tool's own reader, or by its names."""
+    checked: Literal["launched", "names checked"]
+    """How it is tested: in runs of the tool itself, or by its names."""
+    without: str = "there is nothing to say"
+    """Why a result has no use for it."""
 
 
 def _always(best: Best) -> bool:
@@ -56,7 +58,9 @@ def _decoder(best: Best) -> bool:
 
 
 EXPORTS = {
-    "deepspeed": Row(deepspeed.export, _always, "launched"),
+    "deepspeed": Row(
+        deepspeed.export, _always, "launched", "{engine} was the engine, and not DeepSpeed"
+    ),
     "accelerate": Row(accelerate.export, _always, "launched"),
     "hf": Row(hf.export, _of_transformers, "launched"),
     "trl": Row(trl.export, _of_transformers, "launched"),
@@ -67,7 +71,7 @@ EXPORTS = {
     "nanochat": Row(nanochat.export, _decoder, "names checked"),
     "megatron": Row(megatron.export, _decoder, "names checked"),
     "launch": Row(launch.export, _always, "launched"),
-    "env": Row(env.export, _always, "launched"),
+    "env": Row(env.export, _always, "launched", "no variables were set beyond the machine's own"),
 }
 """By the name that `--format` takes."""
 
@@ -88,7 +92,7 @@ def write(best: Best, folder: Path, names: Collection[str] | None = None) -> dic
         if found is not None:
             made[name] = found
         elif names is not None:
-            raise UsageError(f"--format {name}: {best.config.engine} was measured, without any")
+            raise UsageError(f"--format {name}: {row.without.format(engine=best.config.engine)}")
     folder.mkdir(parents=True, exist_ok=True)
     for exported in made.values():
         for file, text in exported.files.items():

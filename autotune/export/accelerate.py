@@ -78,6 +78,8 @@ def export(best: Best, folder: Path) -> Exported:
         }
     missing = unexpressed(best, says)
     text = remark(best, missing)
+    if config.engine == "deepspeed" and config.offload != "none":
+        text += "# DeepSpeed brings the optimizer: prepare() wants accelerate.utils.DummyOptim.\n"
     if on_cpu and config.world_size > 1 and config.engine != "deepspeed":
         text += "# accelerate starts several ranks on CPUs by MPI alone (mpirun_config).\n"
     files["accelerate.yaml"] = text + yaml.safe_dump(found, sort_keys=False)

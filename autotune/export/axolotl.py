@@ -26,7 +26,7 @@ _ATTENTION = {
 def export(best: Best, folder: Path) -> Exported:
     """`axolotl.yaml`, to be merged into one that names model and data."""
     config = best.config
-    says = {*BATCHES, "seq_len", "dtype", "compile", "optimizer", "attention"}
+    says = {*BATCHES, "seq_len", "dtype", "optimizer", "attention"}
     files: dict[str, str] = {}
     found: dict[str, Any] = {
         "micro_batch_size": config.micro_batch,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from shlex import quote
 
 from autotune.export.format import Exported, remark, unexpressed
 from autotune.result.best import Best
@@ -13,7 +14,7 @@ def export(best: Best, folder: Path) -> Exported | None:
     variables = best.exports.get("env")
     if variables is None:
         return None
-    lines = "".join(f"export {name}={value}\n" for name, value in variables.items())
+    lines = "".join(f"export {name}={quote(value)}\n" for name, value in variables.items())
     return Exported(
         files={"env.sh": f"# shellcheck shell=sh\n{remark(best, ())}{lines}"},
         unexpressed=unexpressed(best, ("allocator",)),

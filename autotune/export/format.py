@@ -10,9 +10,9 @@ from autotune.result.best import Best, Config
 from autotune.space.axes import AXES
 
 FACTS = (
-    "model", "depth", "seq_len", "micro_batch", "grad_accum", "world_size", "dtype", "zero_stage",
-    "offload", "checkpointing", "attention", "compile", "loss", "optimizer", "param_dtype",
-    "allocator",
+    "model", "depth", "width", "vocab_size", "seq_len", "micro_batch", "grad_accum", "world_size",
+    "dtype", "zero_stage", "offload", "checkpointing", "attention", "compile", "loss",
+    "optimizer", "param_dtype", "allocator",
 )  # fmt: skip
 """What a training run has to take over of a result, by the names of `Config`."""
 BATCHES = ("micro_batch", "grad_accum")
@@ -33,11 +33,17 @@ class Exported:
 def unexpressed(best: Best, says: Collection[str]) -> tuple[str, ...]:
     """What a format does not say that only `says` so much. What is plain needs no word."""
     config = best.config
-    return tuple(
+    missing = [
         f"{name} {getattr(config, name)}"
         for name in FACTS
         if name not in says and not _plain(config, name)
-    )
+    ]
+    if "param_dtype" not in says and config.param_dtype == "auto" and best.dtypes is not None:
+        # Tools load weights in all kinds of types.
+        missing.append(f"weights in {best.dtypes['weights']}")
+    if config.engine == "fsdp" and config.dtype != "fp32" and "reduction" not in says:
+        missing.append("gradients reduced in fp32")
+    return tuple(missing)
 
 
 def remark(best: Best, missing: Collection[str], sign: str = "#") -> str:
@@ -52,7 +58,7 @@ def remark(best: Best, missing: Collection[str], sign: str = "#") -> str:
         lines.append("WARNING: not confirmed: it was not measured again in fresh processes.")
     if missing:
         lines.append(f"Not said here, set it yourself: {', '.join(missing)}.")
-    return "".join(f"{sign} {line}\n" for line in lines)
+    return "".join(f"{sign} {_in_one_line(line)}\n" for line in lines)
 
 
 def every_nth(checkpointing: str) -> int | None:
@@ -71,5 +77,12 @@ def flags(given: dict[str, Any]) -> str:
     return " \\\n  ".join(lines)
 
 
+def _in_one_line(text: str) -> str:
+    """Without what would end a comment."""
+    return "".join(c if c.isprintable() else "?" for c in text)
+
+
 def _plain(config: Config, name: str) -> bool:
-    return name in AXES and getattr(config, name) == AXES[name].plain
+    if name in ("width", "vocab_size"):  # a model of its own has them in its config
+        return config.model != "gpt" or getattr(config, name) is None
+    return name != "optimizer" and name in AXES and getattr(config, name) == AXES[name].plain

@@ -16,8 +16,13 @@ _PYTHON = '''\
 """TrainingArguments of a result: python -c "import hf; hf.training_arguments('out')"."""
 
 import json
+import os
 from dataclasses import fields
 from pathlib import Path
+
+# As it was measured: blocks alone are compiled, for the shape that they have.
+os.environ.setdefault("ACCELERATE_DYNAMO_USE_REGIONAL_COMPILATION", "true")
+os.environ.setdefault("ACCELERATE_DYNAMO_USE_DYNAMIC", "false")
 
 from transformers import TrainingArguments
 
@@ -51,6 +56,8 @@ def arguments(best: Best, *, older: bool = False) -> tuple[dict[str, Any], set[s
     if config.engine == "deepspeed":
         says |= {"zero_stage", "offload", "param_dtype", "optimizer"}
         found["deepspeed"] = with_own_rate(best.exports["deepspeed"])
+        if "torch_autocast" in found["deepspeed"]:  # or weights would become what these say
+            found |= {"bf16": False, "fp16": False}
     elif config.engine == "fsdp":
         says.add("zero_stage")
         found["fsdp"] = "full_shard auto_wrap" if older else True
@@ -64,20 +71,24 @@ def arguments(best: Best, *, older: bool = False) -> tuple[dict[str, Any], set[s
         says.add("checkpointing")
     if config.engine == "fsdp" and config.checkpointing == "full":
         found["fsdp_config"]["activation_checkpointing"] = True
-        checkpointing = {}
+        checkpointing = {next(iter(checkpointing)): False}
     return found | checkpointing, says
 
 
 def export(best: Best, folder: Path) -> Exported:
     """`hf.json`, `hf-4.json` for transformers before 5.23, and `hf.py`, which takes the right
     one."""
-    (new, says), (old, _) = arguments(best), arguments(best, older=True)
+    (new, says), (old, older_says) = arguments(best), arguments(best, older=True)
     missing = unexpressed(best, says)
+    older_missing = [each for each in unexpressed(best, older_says) if each not in missing]
+    text = remark(best, missing)
+    if older_missing:
+        text += f"# Before transformers 5.23 neither: {', '.join(older_missing)}.\n"
     return Exported(
         files={
             "hf.json": json.dumps(new, indent=2) + "\n",
             "hf-4.json": json.dumps(old, indent=2) + "\n",
-            "hf.py": remark(best, missing) + _PYTHON,
+            "hf.py": text + _PYTHON,
         },
         unexpressed=missing,
     )
@@ -99,9 +110,12 @@ def _checkpointing(kind: str, older: bool) -> tuple[dict[str, Any], bool]:
 
 
 def with_own_rate(config: dict[str, Any]) -> dict[str, Any]:
-    """The Trainer refuses a rate that is not its own, unless it is to fill it in."""
-    optimizer = config["optimizer"]
-    rates = {name: "auto" if name in ("lr", "weight_decay") else value
-             for name, value in optimizer["params"].items()
-             if name not in ("betas", "eps")}  # fmt: skip
-    return config | {"optimizer": optimizer | {"params": rates}}
+    """DeepSpeed's `config` for a Trainer, which refuses a rate that is not its own unless it is to
+    fill it in."""
+    optimizer, own = config["optimizer"], ("betas", "eps", "muon_lr", "adam_lr")
+    rates = {name: value for name, value in optimizer["params"].items() if name not in own}
+    rates |= {"lr": "auto", "weight_decay": "auto"}
+    off: dict[str, Any] = {}
+    if "torch_autocast" in config:
+        off = {"bf16": {"enabled": False}, "fp16": {"enabled": False}}
+    return config | {"optimizer": optimizer | {"params": rates}} | off

@@ -45,16 +45,23 @@ def export(best: Best, folder: Path) -> Exported:
         case "deepspeed":
             says |= {"zero_stage", "offload", "optimizer"}
             imports = "from lightning.pytorch.strategies import DeepSpeedStrategy\n"
-            strategy = f"DeepSpeedStrategy(config={best.exports['deepspeed']!r})"
-            precision = _MIXED[config.dtype].replace("-mixed", "-true")
-            schedule = "# Accumulation and clipping are in DeepSpeed's config."
+            # Lightning refuses these in DeepSpeed's config, and fills them in itself.
+            own = ("gradient_accumulation_steps", "train_batch_size")
+            probed = {k: v for k, v in best.exports["deepspeed"].items() if k not in own}
+            strategy = f"DeepSpeedStrategy(config={probed!r})"
+            autocast = "torch_autocast" in probed
+            precision = "32-true" if autocast else _MIXED[config.dtype].replace("-mixed", "-true")
+            schedule = f"accumulate_grad_batches={config.grad_accum},"
         case "fsdp":
-            says.add("zero_stage")
+            # Lightning's is FSDP1: what is sharded together is for its user to say.
             sharding = "FULL_SHARD" if config.zero_stage == 3 else "SHARD_GRAD_OP"
             imports = "from lightning.pytorch.strategies import FSDPStrategy\n"
-            # Clipping by norm is the module's own under Lightning's FSDP.
             strategy = f'FSDPStrategy(sharding_strategy="{sharding}")'
-            schedule = f"accumulate_grad_batches={config.grad_accum},"
+            schedule = (
+                f"accumulate_grad_batches={config.grad_accum},\n"
+                "        # FSDP1, and not the FSDP2 that was measured: pass FSDPStrategy an\n"
+                "        # auto_wrap_policy. Gradients are not clipped."
+            )
         case _:
             strategy = '"ddp"' if config.world_size > 1 else '"auto"'
     missing = unexpressed(best, says)

@@ -22,7 +22,7 @@ _ATTENTION = {"auto": "auto", "sdpa": "sdpa", "eager": "disabled", "flash_attent
 def export(best: Best, folder: Path) -> Exported:
     """`llama-factory.yaml`, to be merged into one that names model and data."""
     config = best.config
-    says = {*BATCHES, "seq_len", "dtype", "param_dtype", "compile"}
+    says = {*BATCHES, "seq_len", "dtype", "param_dtype"}
     files: dict[str, str] = {}
     found: dict[str, Any] = {
         "per_device_train_batch_size": config.micro_batch,

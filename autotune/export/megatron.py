@@ -13,7 +13,7 @@ from autotune.wire.recipe import CLIP_NORM
 def export(best: Best, folder: Path) -> Exported:
     """`megatron.sh`, to be sourced: it sets the array AUTOTUNE_ARGS."""
     config = best.config
-    says = {*BATCHES, "depth", "seq_len", "dtype"}
+    says = {*BATCHES, "depth", "width", "seq_len", "dtype"}
     given: dict[str, Any] = {
         "--num-layers": config.depth,
         "--seq-length": config.seq_len,
@@ -28,15 +28,10 @@ def export(best: Best, folder: Path) -> Exported:
     if config.optimizer == "adamw":
         says.add("optimizer")
         given["--optimizer"] = "adam"
-    if config.engine == "fsdp":
-        says.add("zero_stage")
-        given["--use-torch-fsdp2"] = True
-    elif config.zero_stage == 1:  # it shares the optimizer's state, as stage 1 does
-        says.add("zero_stage")
+    if config.zero_stage == 1 and config.offload == "none":
+        # It shares the optimizer's state, as stage 1 does.
+        says |= {"zero_stage", "offload"}
         given["--use-distributed-optimizer"] = True
-    if config.offload == "optimizer":
-        says.add("offload")
-        given["--optimizer-cpu-offload"] = True
     if config.checkpointing in ("none", "full"):
         says.add("checkpointing")
     if config.checkpointing == "full":
@@ -48,5 +43,6 @@ def export(best: Best, folder: Path) -> Exported:
     missing = unexpressed(best, says)
     lines = flags(given).replace(" \\\n", "\n")
     first = "# shellcheck shell=bash disable=SC2034\n"
+    first += "# Megatron-LM also wants --num-attention-heads and --max-position-embeddings.\n"
     text = f"{first}{remark(best, missing)}AUTOTUNE_ARGS=(\n  {lines}\n)\n"
     return Exported(files={"megatron.sh": text}, unexpressed=missing)

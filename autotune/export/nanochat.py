@@ -20,6 +20,8 @@ def export(best: Best, folder: Path) -> Exported:
         f"--total-batch-size={config.global_batch_tokens}": None,
     }
     missing = unexpressed(best, says)
+    if config.compile == "off":
+        missing = (*missing, "compile off")  # it always compiles
     text = (
         "#!/usr/bin/env bash\n"
         f"{remark(best, missing)}"

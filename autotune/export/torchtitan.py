@@ -22,16 +22,15 @@ def apply(config):
 def export(best: Best, folder: Path) -> Exported:
     """`torchtitan_config.py`."""
     config = best.config
-    says = {*BATCHES, "seq_len", "world_size", "dtype", "compile"}
+    says = {*BATCHES, "seq_len", "world_size", "compile"}
+    says |= set() if config.dtype == "fp16" else {"dtype"}
     sharded = config.engine == "fsdp"
     settings = {
         "training.max_context_length": config.seq_len,
         "training.num_tokens_per_microbatch_per_dp_rank": config.micro_batch * config.seq_len,
         "training.num_tokens_per_train_step": config.global_batch_tokens,
         "training.max_norm": CLIP_NORM,
-        "training.mixed_precision_param": {"fp32": "float32", "bf16": "bfloat16"}.get(
-            config.dtype, config.dtype
-        ),
+        "training.mixed_precision_param": {"bf16": "bfloat16"}.get(config.dtype, "float32"),
         "parallelism.data_parallel_replicate_degree": 1 if sharded else config.world_size,
         "parallelism.data_parallel_shard_degree": config.world_size if sharded else 1,
         "compile.enable": config.compile == "on",

@@ -14,8 +14,13 @@ _PYTHON = '''\
 """SFTConfig of a result: trl_config.sft_config("out")."""
 
 import json
+import os
 from dataclasses import fields
 from pathlib import Path
+
+# As it was measured: blocks alone are compiled, for the shape that they have.
+os.environ.setdefault("ACCELERATE_DYNAMO_USE_REGIONAL_COMPILATION", "true")
+os.environ.setdefault("ACCELERATE_DYNAMO_USE_DYNAMIC", "false")
 
 from trl import SFTConfig
 
@@ -45,8 +50,6 @@ def export(best: Best, folder: Path) -> Exported:
         says.add("param_dtype")
         of_model["dtype"] = _DTYPE["bf16" if config.param_dtype == "bf16" else "fp32"]
     found |= {"max_length": config.seq_len, "model_init_kwargs": of_model}
-    if not config.checkpointing.startswith(("full", "1/", "host")):
-        found["gradient_checkpointing"] = False  # TRL's own default is True
     missing = unexpressed(best, says)
     return Exported(
         files={

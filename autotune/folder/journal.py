@@ -258,7 +258,7 @@ def _sessions(optuna_study: optuna.Study) -> list[dict[str, Any]]:
 def _finals(optuna_study: optuna.Study) -> Iterator[Record]:
     for key, final in optuna_study.user_attrs.items():
         if key.startswith("final-"):
-            candidate = parse(Candidate, final["candidate"])
+            candidate = parse(Candidate, final["candidate"], strict=False)
             number = int(key.removeprefix("final-"))
             yield Record(number, "final", candidate, outcome_from(final["outcome"]))
 

@@ -101,7 +101,8 @@ class _Whitened:
         """One more: its prior covariance with all, its row of the Cholesky factor, and its own
         whitened residual."""
         if self.count == len(self._rows):
-            self._rows = np.concatenate([self._rows, np.empty_like(self._rows)])
+            more = np.empty((max(16, self.count), self._rows.shape[1]))
+            self._rows = np.concatenate([self._rows, more])
         before = factor[: self.count] @ self._rows[: self.count]
         row = (self.variant.scale**2 * covariance - before) / factor[self.count]
         self._rows[self.count] = row

@@ -18,6 +18,8 @@ from autotune.engines import engine_of, state_bytes
 from autotune.predict.belief import Array, Beliefs, Codes, Term, Variant, codes, normal_cdf
 from autotune.predict.earlier import Point
 from autotune.space.axes import LATER_AXES
+from autotune.space.candidate import Candidate
+from autotune.space.workload import Workload
 
 _PROCESS_BYTES = {"cpu": 340 * 2**20, "cuda": 900 * 2**20}
 """Beside what the model takes: interpreter and libraries, or CUDA's context and workspaces."""
@@ -157,13 +159,23 @@ def host_memory(points: Sequence[Point], device_kind: str) -> MemoryModel:
         nothing = np.zeros(len(points))
         states = [state_bytes(workload, c) for workload, c in points]
         moved = np.array([state.host + state.passing for state in states])
+        kept = np.array([kept_on_host(workload, c) for workload, c in points])
         parts = PeakParts(
             base=ranks * _HOST_BYTES,
             state=ranks * moved,
-            blocks=nothing,
+            blocks=ranks * kept,
             head=nothing,
         )
     return MemoryModel(points, parts)
+
+
+def kept_on_host(workload: Workload, candidate: Candidate) -> float:
+    """Bytes of blocks' inputs that one rank keeps in host memory instead of its device's."""
+    if candidate.checkpointing != "host":
+        return 0.0
+    shape = workload.shape(candidate.depth)
+    number_bytes = 4 if workload.dtype == "fp32" else 2
+    return float(candidate.tokens * shape.width * shape.depth * number_bytes)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -28,7 +28,7 @@ class Predictor:
         self._place = {candidate: i for i, candidate in enumerate(space.candidates)}
         self._own = slice(0, len(space.candidates))
         self.memory = device_memory(self._points, device_kind)
-        offloads = any(c.offload != "none" for c in space.candidates)
+        offloads = any(c.offload != "none" or c.checkpointing == "host" for c in space.candidates)
         # Without offload the host holds what the devices hold, or nothing of note.
         self.host_memory = host_memory(self._points, device_kind) if offloads else None
         self._speed = SpeedModel(self._points, device_kind)

@@ -30,8 +30,10 @@ def _traits_of(of: Candidate | Build | ModelSpec) -> Traits:
 
 
 def _traits(space: Space) -> list[Build]:
-    """One build for each combination of traits that a candidate has."""
-    return list({_traits_of(build): build for build in space.builds}.values())
+    """One build for each combination of traits that a candidate has, but for checkpoints on the
+    host: what is not on the device cannot be told apart in a trace."""
+    found = {_traits_of(build): build for build in space.builds if build.checkpointing != "host"}
+    return list(found.values())
 
 
 def request(space: Space) -> Describe:

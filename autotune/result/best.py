@@ -424,7 +424,13 @@ def _check_sums(best: Best) -> None:
         "global_batch_samples": (config.global_batch_samples, samples),
         "global_batch_tokens": (config.global_batch_tokens, samples * config.seq_len),
     }
+    if (config.engine == "deepspeed") != ("deepspeed" in best.exports):
+        raise ValueError(f"exports does not go with engine {config.engine}: changed by hand")
     if (probed := best.exports.get("deepspeed")) is not None:
+        zero = probed.get("zero_optimization")
+        stage = zero.get("stage") if isinstance(zero, dict) else None
+        if stage != config.zero_stage or not isinstance(probed.get("optimizer"), dict):
+            raise ValueError("exports.deepspeed is of another stage: it was changed by hand")
         name = "train_micro_batch_size_per_gpu"
         pairs[f"exports.deepspeed.{name}"] = (probed.get(name), config.micro_batch)
         name = "train_batch_size"

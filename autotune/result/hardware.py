@@ -10,7 +10,9 @@ from autotune.result.best import Best
 def other_hardware(best: Best) -> str:
     """How the devices here differ from those that `best` was measured on; empty where they do
     not."""
-    kind, measured = best.device_kind, best.fingerprint["devices"]
+    kind, measured = best.device_kind, best.fingerprint.get("devices")
+    if not isinstance(measured, dict):
+        return "it does not say what it was measured on"
     try:
         here = open_device(kind).fingerprint()
     except UsageError as error:

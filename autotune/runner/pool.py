@@ -176,7 +176,7 @@ class Pool:
         environment = self._device.rank_environment(world_size) | self._ops.environment
         if conf := alloc_conf(build.allocator):
             environment |= {"PYTORCH_ALLOC_CONF": conf}
-        if build.compile == "on":  # compilers beside the ranks would be more than their capacity
+        if build.compiles:  # compilers beside the ranks would be more than their capacity
             environment |= {"TORCHINDUCTOR_COMPILE_THREADS": "1"}
         ranks: list[Rank] = []
         # Known to `kill` before it has a rank.

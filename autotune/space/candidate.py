@@ -24,6 +24,11 @@ class Build:
     param_dtype: str = "auto"
     allocator: str = "default"
 
+    @property
+    def compiles(self) -> bool:
+        """Whether anything of it goes through torch.compile."""
+        return self.compile == "on" or self.optimizer == "adamw8bit"
+
 
 BUILD_AXES = tuple(each.name for each in fields(Build))
 _build_of, _memory_of, _others_of = (
@@ -50,6 +55,10 @@ class Candidate:
     optimizer: str = "adamw"
     param_dtype: str = "auto"
     allocator: str = "default"
+
+    @property
+    def compiles(self) -> bool:
+        return self.build.compiles
 
     @cached_property
     def build(self) -> Build:

@@ -21,7 +21,7 @@ from autotune.outcome import (
     measurement,
     others_share,
 )
-from autotune.predict.memory import Prediction
+from autotune.predict.memory import Prediction, kept_on_host
 from autotune.runner import Job, Result, Runner
 from autotune.space.candidate import Build, Candidate
 from autotune.space.space import Space
@@ -94,7 +94,8 @@ class Prober:
         engine = engine_of(self._space.workload, of)
         starts_s = self._starts_s[engine.name]
         plain_s = statistics.median(starts_s[1:] or starts_s or [engine.first_start_s])
-        return plain_s + self.compile_s(of)
+        compiled_s = statistics.median(self._compiles_s or [FIRST_COMPILE_S])
+        return plain_s + (compiled_s if of.compiles else 0.0)
 
     def compile_s(self, of: Build | Candidate) -> float:
         """What compiling a shape takes that a live group of that build has not seen."""
@@ -217,7 +218,8 @@ class Prober:
             return outcome
         found = self._measurement(job.candidate, result.report)
         state = state_bytes(self._space.workload, job.candidate)
-        moved = (state.host + state.passing) * self._space.workload.world_size
+        mine = state.host + state.passing + kept_on_host(self._space.workload, job.candidate)
+        moved = mine * self._space.workload.world_size
         verdict, reason = judge(found.peaks, self._space.limits, int(moved))
         if verdict == Verdict.OK:
             verdict, reason = result.verdict, result.reason

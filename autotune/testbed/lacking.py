@@ -37,6 +37,12 @@ def _attention(asked: Asked) -> str:
     return ""
 
 
+def _checkpointing(asked: Asked) -> str:
+    if asked.value != "host" or asked.device_kind == "cuda":
+        return ""
+    return "the CPU is the host; use full"
+
+
 def _compile(asked: Asked) -> str:
     if asked.value == "off":
         return ""
@@ -63,6 +69,8 @@ def _param_dtype(asked: Asked) -> str:
 
 
 def _allocator(asked: Asked) -> str:
+    if "backend:" in asked.value:
+        return "the backend is chosen before torch is imported; set it where autotune is started"
     if asked.value == "default" or asked.device_kind == "cuda":
         return ""
     return "torch's allocator of CUDA memory is not used on the CPU"
@@ -74,6 +82,7 @@ def _installed(package: str) -> bool:
 
 LACKS: dict[str, Callable[[Asked], str]] = {
     "attention": _attention,
+    "checkpointing": _checkpointing,
     "compile": _compile,
     "optimizer": _optimizer,
     "param_dtype": _param_dtype,

@@ -171,30 +171,27 @@ def _possible(
         held = {(n // length, length) for n in options.tokens_per_batch
                 for length in {c.seq_len for c in points}}  # fmt: skip
         points = [c for c in points if (c.micro_batch, c.seq_len) in held]
+    builds = sorted({c.build for c in points})
     lacking = {
-        build: engine_of(workload, build).lacks(workload, build, device_kind)
-        for build in {c.build for c in points}
+        build: lack for build in builds
+        if (lack := engine_of(workload, build).lacks(build, device_kind)) is not None
+    }  # fmt: skip
+    said = {
+        (engine_of(workload, build).name, _flags(build, lack.axes), lack.reason)
+        for build, lack in lacking.items()
     }
-    possible = [c for c in points if not lacking[c.build]]
-    reasons: dict[str, Build] = {why: build for build, why in lacking.items() if why}
-    said = [
-        (engine_of(workload, build).name, _not_plain(build), why)
-        for why, build in sorted(reasons.items())
-    ]
+    possible = [c for c in points if c.build not in lacking]
     if not possible:
-        name, what, why = said[0]
+        name, what, why = min(said)
         raise UsageError(f"{what}: {name} does not do that: {why}")
-    return possible, [Fixed("left out", f"{what} on {name}", why) for name, what, why in said]
+    return possible, [
+        Fixed("left out", f"{what} on {name}", why) for name, what, why in sorted(said)
+    ]
 
 
-def _not_plain(build: Build) -> str:
-    """What is special about it, as flags."""
-    special = {name: getattr(build, name) for name in LATER_AXES}
-    return " ".join(
-        f"{AXES[name].flag} {value}"
-        for name, value in special.items()
-        if value != AXES[name].plain
-    )
+def _flags(build: Build, axes: Sequence[str]) -> str:
+    """The values of `build` on `axes` as they are written."""
+    return " ".join(f"{AXES[name].flag} {getattr(build, name)}" for name in axes)
 
 
 def _check_model(

@@ -97,7 +97,10 @@ def made(spec: ModelSpec, family: Family) -> nn.Module:
     """The module that `spec` names, its blocks compiled if so."""
     module = family.make(spec)
     if spec.compile:
-        compile_blocks(family.blocks(module))
+        blocks = list(family.blocks(module))
+        if not blocks:
+            raise UnsupportedError(f"{type(module).__name__} has no blocks to compile", "compile")
+        compile_blocks(blocks)
     return module
 
 

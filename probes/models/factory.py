@@ -6,6 +6,7 @@ import importlib
 import sys
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -48,6 +49,8 @@ def make(spec: ModelSpec) -> nn.Module:
     if not isinstance(found, Workload):
         what = type(found).__name__
         raise UnsupportedError(f"{name} returned {what}, and not an autotune.factory.Workload")
+    if found.blocks is not None:
+        found = replace(found, blocks=list(found.blocks))  # to be gone through more than once
     _latest[:] = [found]
     found.module.train()
     return found.module

@@ -160,9 +160,12 @@ class SwiGlu(nn.Module):
 class Block(nn.Module):
     """Attention and MLP, each behind an RMSNorm."""
 
-    def __init__(self, spec: ModelSpec) -> None:
+    def __init__(self, spec: ModelSpec, number: int) -> None:
         super().__init__()
         width, recipe = spec.width, spec.recipe
+        self.again = None
+        if spec.checkpointing != "none" and number % every(spec.checkpointing) == 0:
+            self.again = checkpointed(spec.checkpointing)
         self.attend = _eager if spec.attention == "eager" else F.scaled_dot_product_attention
         self.head_dim = recipe.get("head_dim", HEAD_DIM)
         self.qk_norm = recipe.get("qk_norm", False)
@@ -173,6 +176,13 @@ class Block(nn.Module):
         self.mlp = SwiGlu(width) if recipe.get("mlp") == "swiglu" else Mlp(width)
 
     def forward(self, x_btd: Tensor, cos_tk: Tensor, sin_tk: Tensor) -> Tensor:
+        """Checkpointed within, as layers of transformers are: what is compiled has all of it."""
+        if self.again is None:
+            return self._forward(x_btd, cos_tk, sin_tk)
+        y_btd: Tensor = self.again(self._forward, x_btd, cos_tk, sin_tk)
+        return y_btd
+
+    def _forward(self, x_btd: Tensor, cos_tk: Tensor, sin_tk: Tensor) -> Tensor:
         b, t, d = x_btd.shape
         qkv = self.qkv(self.attention_norm(x_btd)).view(b, t, 3, d // self.head_dim, self.head_dim)
         q_bhtk, k_bhtk, v_bhtk = qkv.permute(2, 0, 3, 1, 4)
@@ -191,11 +201,10 @@ class Gpt(nn.Module):
     def __init__(self, spec: ModelSpec) -> None:
         super().__init__()
         recipe = spec.recipe
-        self.checkpointing = spec.checkpointing
         self.head_dim = recipe.get("head_dim", HEAD_DIM)
         self.tied = recipe.get("tied", False)
         self.embedding = Embedding(spec.vocab_size, spec.width)
-        self.blocks = nn.ModuleList(Block(spec) for _ in range(spec.depth))
+        self.blocks = nn.ModuleList(Block(spec, number) for number in range(spec.depth))
         self.norm = nn.RMSNorm(spec.width)
         self.head = Head(spec)
         self.tie_weights()
@@ -209,12 +218,8 @@ class Gpt(nn.Module):
         """Mean cross-entropy; `ids_bt` and `targets_bt` are int64 of shape (B, T)."""
         x_btd = self.embedding(ids_bt)
         cos_tk, sin_tk = _rotary(ids_bt.shape[1], self.head_dim, x_btd.device)
-        again = checkpointed(self.checkpointing)
-        for number, block in enumerate(self.blocks):
-            if self.checkpointing != "none" and number % every(self.checkpointing) == 0:
-                x_btd = again(block, x_btd, cos_tk, sin_tk)
-            else:
-                x_btd = block(x_btd, cos_tk, sin_tk)
+        for block in self.blocks:
+            x_btd = block(x_btd, cos_tk, sin_tk)
         mean: Tensor = self.head(self.norm(x_btd).flatten(0, 1), targets_bt.flatten())
         return mean
 

@@ -5,6 +5,7 @@ Batches and losses follow the recipe's task. B: samples, T: seq_len, U: target_l
 
 from __future__ import annotations
 
+import copy
 import json
 import os
 import re
@@ -55,7 +56,7 @@ def make(spec: ModelSpec) -> nn.Module:
         import transformers
     except ImportError as error:
         raise UnsupportedError(f"{error}; pip install transformers accelerate") from error
-    config = _config(spec)
+    config = copy.deepcopy(_config(spec))  # transformers writes into it
     made = getattr(transformers, _CLASSES[spec.recipe["task"]])
     trusted = bool(spec.recipe["code"])  # --trust-remote-code was given, or there is none
     lora = spec.recipe["lora"]
@@ -180,7 +181,10 @@ class ChunkedHead:
         mean: Tensor = model(**inputs).logits
         if not self._checked:
             found, said = mean.detach(), self._said
-            if found.dim() or said is None or float(found) != float(said.detach()):
+            same = said is not None and not found.dim()
+            if same and said is not None and detect_fake_mode(found) is None:
+                same = bool(torch.equal(found.nan_to_num(), said.detach().nan_to_num()))
+            if not same:
                 raise UnsupportedError("it does more to its logits than to compute them", "loss")
             self._checked = True
         return mean

@@ -157,7 +157,8 @@ FLAGS = {
 def test_the_flags_are_these_and_no_others(run: Callable[..., Run]) -> None:
     _, help_text, _ = run("--help")
     listed = re.findall(r"^│ (--[a-z-]+)", help_text, re.MULTILINE)
-    others = ["--dry-run", "--config", "--resume", "--accept-changed", "--help", "--version"]
+    others = ["--dry-run", "--verify", "--config", "--resume", "--accept-changed", "--help"]
+    others.append("--version")
     assert sorted(listed) == sorted([*FLAGS, *others])
 
 

@@ -32,7 +32,7 @@ def test_a_folder_or_its_result_is_exported_beside_it(
     assert main(["export", str(study)]) == ExitCode.FOUND
     said, warned = capsys.readouterr()
     assert f"Written: {study / 'exports'}" in said
-    assert "deepspeed: does not say model gpt, depth 2, seq_len 64" in warned
+    assert "deepspeed: does not say model gpt, depth 2, width 128" in warned
     assert json.loads((study / "exports" / "deepspeed.json").read_text())["train_batch_size"] == 16
 
 

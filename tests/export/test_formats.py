@@ -46,6 +46,8 @@ def test_a_format_is_a_function_of_the_result(name: str, best: Best) -> None:
     if first is None:
         return
     known = {f"{fact} {getattr(best.config, fact)}" for fact in FACTS}
+    assert best.dtypes is not None
+    known |= {f"weights in {best.dtypes['weights']}", "gradients reduced in fp32"}
     assert set(first.unexpressed) <= known
     for file, text in first.files.items():
         assert text.endswith("\n")
@@ -73,7 +75,8 @@ def test_what_is_not_said_is_said_to_be_missing(name: str) -> None:
 def test_what_is_plain_needs_no_word() -> None:
     left = {each.split()[0] for each in unexpressed(RESULTS["ddp"], ())}
     assert left == {
-        "model", "depth", "seq_len", "micro_batch", "grad_accum", "world_size", "dtype",
+        "model", "depth", "width", "vocab_size", "seq_len", "micro_batch", "grad_accum",
+        "world_size", "dtype", "optimizer", "weights",
     }  # fmt: skip
     assert set(FACTS) <= {each.name for each in fields(Config)}
 
@@ -177,7 +180,7 @@ def test_accelerate_reads_its_file(best: Best, tmp_path: Path) -> None:
 
 
 def test_what_a_result_has_no_use_for_is_refused_by_name(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match=r"^--format deepspeed: ddp was measured"):
+    with pytest.raises(UsageError, match=r"^--format deepspeed: ddp was the engine"):
         write(RESULTS["ddp"], tmp_path, ["deepspeed"])
 
 

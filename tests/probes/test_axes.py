@@ -256,8 +256,57 @@ def test_memory_that_runs_out_while_compiling_is_memory() -> None:
     from torch._inductor.exc import InductorError
 
     error = InductorError(torch.OutOfMemoryError("CUDA out of memory"), None)
-    error.__cause__ = torch.OutOfMemoryError("CUDA out of memory")
     assert fault(error, Phase.COMPILE, "cuda", None).cause == "oom"
+
+
+@pytest.mark.slow
+def test_what_is_compiled_is_checkpointed_as_it_would_be() -> None:
+    """Selective checkpointing computes no matrix product again, compiled or not."""
+    from torch.utils.flop_counter import FlopCounterMode
+
+    from probes.compiling import compile_blocks
+
+    found = {}
+    for kind in ("none", "selective", "full"):
+        module = family("gpt").make(replace(GPT, checkpointing=kind))
+        batch = family("gpt").batch(GPT, 2, 32, torch.Generator().manual_seed(5))
+        compile_blocks(family("gpt").blocks(module))
+        family("gpt").loss(module, batch).backward()  # type: ignore[no-untyped-call]
+        with FlopCounterMode(display=False) as counter:
+            family("gpt").loss(module, batch).backward()  # type: ignore[no-untyped-call]
+        found[kind] = counter.get_total_flops()
+    assert found["selective"] == found["none"] < found["full"]
+
+
+def test_a_model_without_blocks_is_not_compiled() -> None:
+    from probes.engines import made
+
+    bare = family("gpt").make(replace(GPT, depth=0))
+    assert list(family("gpt").blocks(bare)) == []
+    with pytest.raises(UnsupportedError, match="no blocks to compile") as caught:
+        made(replace(GPT, depth=0, compile=True), family("gpt"))
+    assert caught.value.axes == ("compile",)
+
+
+def test_a_model_says_nothing_of_the_next_one() -> None:
+    """transformers writes into the config that it is given."""
+    pytest.importorskip("transformers")
+    of = uncounted("llama-3-8b-tiny")
+    made: list[Any] = [
+        family("hf").make(of.spec(2, Build(depth=2, attention=name)))
+        for name in ("auto", "eager", "auto")
+    ]
+    kinds = [each.config._attn_implementation for each in made]
+    assert kinds == ["sdpa", "eager", "sdpa"]
+
+
+def test_a_chunked_loss_of_transformers_is_traced() -> None:
+    pytest.importorskip("transformers")
+    of = uncounted("gpt2-tiny")
+    whole, chunks = (
+        peak_bytes(of.spec(2, Build(depth=2, loss=each))) for each in ("whole", "chunked")
+    )
+    assert 0 < chunks < whole
 
 
 # An optimizer of 8 bits.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -116,6 +117,27 @@ def test_a_winner_is_trained_for_real(
     found = Best.read(path).verified
     assert found is not None
     assert (found.passed, found.steps >= 40) == (code == 0, True)
+
+
+@pytest.mark.slow
+def test_a_study_verifies_its_winner_within_its_budget(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shape = ["--depth", "1", "--seq-len", "32", "--micro-batch", "2", "--vocab-size", "256"]
+    asked = ["--device", "cpu", "--checkpointing", "none", "--trials", "1", "--finals", "1"]
+    out = ["--budget", "90s", "--learn-from", "none", "--out", str(tmp_path / "study")]
+    began = time.monotonic()
+    code = main([*asked, *shape, *out, "--verify"])
+    assert time.monotonic() - began < 95
+    found = Best.read(tmp_path / "study" / "best.json").verified
+    assert found is not None
+    assert code == (0 if found.passed else 6)  # noise may well be 5 %
+    assert "HOLD" in capsys.readouterr().out.upper()
+
+
+def test_a_recording_is_not_verified(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--verify", "--device", "replay:x.csv"]) == ExitCode.USAGE
+    assert "--verify: replay:x.csv has no device to train on" in capsys.readouterr().err
 
 
 @pytest.fixture

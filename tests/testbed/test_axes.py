@@ -82,12 +82,14 @@ def test_what_an_engine_does_not_do_is_left_out_and_said(cpu: Device) -> None:
 
 REFUSED = [
     ({"allocator": "expandable"}, "--allocator expandable: .*CPU"),
+    ({"allocator": "backend:cudaMallocAsync"}, "--allocator backend:.*before torch is imported"),
+    ({"checkpointing": "none,host"}, "--checkpointing host: the CPU is the host; use full"),
     ({"attention": "flash_attention_2"}, "--attention flash_attention_2: a gpt has sdpa"),
     ({"attention": "flash_attention_2", "model": "gpt2-tiny"}, "flash_attention_2: needs a GPU"),
     ({"attention": "flex_attention", "model": "gpt2-tiny"}, "no backward pass on the CPU"),
     ({"param_dtype": "bf16"}, "--param-dtype bf16: .* fp32; use --dtype bf16"),
     ({"param_dtype": "bf16", "dtype": "bf16", "engine": "deepspeed", "zero": "0"},
-     "--param-dtype bf16: deepspeed does not do that: .*fp32 copy"),
+     "--param-dtype bf16 --zero 0: deepspeed does not do that: .*fp32 copy"),
     ({"optimizer": "adamw8bit", "engine": "deepspeed"}, "adamw8bit: deepspeed does not do that"),
     ({"loss": "chunked", "model": "factory:a:b"}, "--loss chunked: a factory's loss is its own"),
     ({"loss": "chunked", "model": "bert-large-tiny", "task": "classification"},
