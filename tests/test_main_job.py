@@ -120,7 +120,7 @@ def test_the_main_job_writes_a_confirmed_best_json_that_validates(run: Run) -> N
     assert best["trials"]["ok"] + best["trials"]["pruned"] == 2
     assert str(command.out / "best.json") in stdout
     assert sorted(p.name for p in command.out.iterdir()) == [
-        "best.json", "logs", "manifest.json", "optuna.log", "trials.csv",
+        "best.json", "exports", "logs", "manifest.json", "optuna.log", "trials.csv",
     ]  # fmt: skip
 
 

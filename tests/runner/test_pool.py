@@ -144,7 +144,8 @@ def test_a_probe_that_cannot_reach_the_incumbent_stops_early(start: Start) -> No
 def test_every_phase_is_announced_in_order(start: Start) -> None:
     group = start()
     group.run()
-    assert group.phases[:5] == list(Phase)[:5]
+    plain = [phase for phase in Phase if phase is not Phase.COMPILE]
+    assert group.phases[:5] == plain[:5]
 
 
 # Memory.

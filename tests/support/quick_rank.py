@@ -95,6 +95,7 @@ def run(rank: rank_main.Rank, start: Start, probe: Probe) -> Report:
     """Raises MemoryError where the candidate's peak is above the capacity."""
     shape = (start.model.depth, probe.micro_batch * probe.seq_len, start.model.checkpointing)
     fault, where = misfortune(rank.number, start, probe)
+    rank.send(Entered(Phase.COMPILE))  # as if there were something to compile
     rank.send(Entered(Phase.WARMUP))
     if where == Phase.WARMUP:
         faulty_rank.FAULTS[fault]()
