@@ -145,7 +145,8 @@ def test_every_phase_is_announced_in_order(start: Start) -> None:
     group = start()
     group.run()
     plain = [phase for phase in Phase if phase is not Phase.COMPILE]
-    assert group.phases[:5] == plain[:5]
+    # Where nothing was imported before, that is announced by the one who does it, too.
+    assert list(dict.fromkeys(group.phases))[:5] == plain[:5]
 
 
 # Memory.
