@@ -52,7 +52,7 @@ def test_wrong_values_are_refused_as_on_the_command_line(tmp_path: Path) -> None
 def test_nothing_that_fits_is_an_error_with_its_exit_code(tmp_path: Path) -> None:
     with pytest.raises(autotune.NothingFoundError) as error:
         autotune.tune(
-            budget="40s", out=str(tmp_path / "study"), device="cpu", depth=2, seq_len=256,
+            budget="2m", out=str(tmp_path / "study"), device="cpu", depth=2, seq_len=256,
             micro_batch=8, ceiling="1%", learn_from="none",
         )  # fmt: skip
     assert error.value.code == 3
