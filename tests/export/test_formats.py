@@ -21,6 +21,7 @@ from autotune.result.best import Best, Config
 from autotune.space.workload import GlobalBatch
 from autotune.wire.codec import to_json
 from tests.support.exported import result
+from tests.support.programs import ROOT
 
 FOLDER = Path("/somewhere/exports")
 RESULTS = {
@@ -216,3 +217,12 @@ def test_best_of_writes_what_ranks_had_in_their_environment() -> None:
         "env": {"PYTORCH_ALLOC_CONF": "expandable_segments:True"},
     }
     assert RESULTS["ddp"].exports == {}
+
+
+@pytest.mark.parametrize("name", EXPORTS)
+def test_the_readme_says_how_a_format_is_tested(name: str) -> None:
+    [line] = [
+        line for line in (ROOT / "README.md").read_text().splitlines()
+        if line.startswith("| `") and f"`{name}`" in line.split("|")[1]
+    ]  # fmt: skip
+    assert EXPORTS[name].checked in line
