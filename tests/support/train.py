@@ -16,8 +16,9 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch._subclasses.fake_tensor import is_fake
 from torch.distributed.checkpoint.state_dict import StateDictOptions, set_model_state_dict
-from torch.distributed.tensor import DTensor
+from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from autotune.wire.messages import ModelSpec, Start, Store
 from probes import engines
@@ -89,11 +90,19 @@ def statistics(engine: Any) -> dict[str, list[float]]:
 
 
 def tensor_bytes() -> int:
-    """Of all tensors that live; what a shard was cut from counts as a whole."""
+    """Of all tensors that live; what a shard was cut from counts as a whole.
+
+    A wrapper (DTensor, a quantized state) is counted by the tensors in it, which live too. What
+    torch.compile traced with has no bytes.
+    """
     gc.collect()
     tensors = [each for each in gc.get_objects() if isinstance(each, Tensor)]
-    local = [each.to_local() if isinstance(each, DTensor) else each for each in tensors]
-    storages = [each.untyped_storage() for each in local if not each.is_meta]
+    plain = [
+        each
+        for each in tensors
+        if not (each.is_meta or is_fake(each) or is_traceable_wrapper_subclass(each))
+    ]
+    storages = [each.untyped_storage() for each in plain]
     return sum({each.data_ptr(): each.nbytes() for each in storages}.values())
 
 
