@@ -4,21 +4,29 @@ from __future__ import annotations
 
 import os
 import signal
+import threading
 import time
 from collections.abc import Callable
 from types import FrameType
 
 
 class StopFlag:
-    """Set by the first SIGINT, SIGTERM or SIGHUP; the second one calls `kill` and leaves."""
+    """Set by the first SIGINT, SIGTERM or SIGHUP; the second one calls `kill` and leaves.
 
-    def __init__(self) -> None:
+    Where the process is not only ours (`embedded`), e.g. a notebook's kernel, it leaves by
+    KeyboardInterrupt. Only a main thread hears signals; in another nothing sets the flag.
+    """
+
+    def __init__(self, *, embedded: bool = False) -> None:
+        self._embedded = embedded
         self.signal: signal.Signals | None = None
         self.kill: Callable[[], None] = lambda: None
+        heard = threading.current_thread() is threading.main_thread()
         self._previous = {
             number: signal.signal(number, self._receive)
             for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-            if signal.getsignal(number) is not signal.SIG_IGN  # nohup means it
+            # nohup means it; and what is not Python's cannot be restored
+            if heard and signal.getsignal(number) not in (signal.SIG_IGN, None)
         }
 
     def __bool__(self) -> bool:
@@ -36,6 +44,8 @@ class StopFlag:
     def _receive(self, number: int, frame: FrameType | None) -> None:
         if self.signal is not None:
             self.kill()
+            if self._embedded:
+                raise KeyboardInterrupt
             os._exit(128 + number)
         self.signal = signal.Signals(number)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import time
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -30,7 +31,8 @@ def tune(**options: Any) -> Best:
     Takes the options of `python -m autotune` by their names, with underscores: strings as on the
     command line, numbers, or sequences of values, e.g. `tune(budget="10m", depth=(12, 16),
     micro_batch="1:64")`. Training runs in processes of its own; this one touches no
-    device. Prints its progress. Ctrl-C ends it with the best so far.
+    device. Prints its progress. Ctrl-C (a notebook's interrupt) ends it with the best so far,
+    a second one at once, as KeyboardInterrupt. In a thread, nothing but the budget ends it.
 
     Raises:
         UsageError: an option that there is not, or one that does not go.
@@ -47,7 +49,7 @@ def tune(**options: Any) -> Best:
     texts = {_known(name, fields): value for name, value in options.items() if value is not None}
     folder = Path(texts.get("out") or default_folder(str(texts.get("model", "gpt")), "python"))
     given = {name: _plain(value) for name, value in texts.items()} | {"out": str(folder)}
-    code = asked(**given)(["autotune.tune"], started)
+    code = replace(asked(**given), embedded=True)(["autotune.tune"], started)
     if code not in (ExitCode.FOUND, ExitCode.STOPPED):
         raise NothingFoundError(code, folder)
     return Best.read(folder / "best.json")

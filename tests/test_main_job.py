@@ -20,6 +20,7 @@ import pytest
 from jsonschema import Draft202012Validator
 
 from autotune.result.best import load_schema
+from tests.support.programs import ranks_of
 
 pytestmark = pytest.mark.slow
 
@@ -54,12 +55,7 @@ class Command:
         return self.process.returncode, stdout, stderr
 
     def ranks(self) -> list[psutil.Process]:
-        """What writes to a rank's log: neither the helper that traces, nor e.g. uname."""
-        try:
-            children = psutil.Process(self.process.pid).children(recursive=True)
-            return [child for child in children if _log(child).startswith("group")]
-        except (psutil.NoSuchProcess, FileNotFoundError):
-            return []
+        return ranks_of(self.process.pid)
 
     def wait_for(self, what: Callable[[], Any]) -> Any:
         """What `what` returns as soon as it is true."""
@@ -263,11 +259,6 @@ def test_a_second_ctrl_c_gives_the_terminal_back(run: Run) -> None:
     os.close(ours)
     assert command.process.returncode == 128 + signal.SIGINT
     assert 0 < shown.rfind(HIDE_CURSOR) < shown.rfind(SHOW_CURSOR)
-
-
-def _log(process: psutil.Process) -> str:
-    """Name of the file that is its stdout."""
-    return Path(f"/proc/{process.pid}/fd/1").readlink().name
 
 
 def read(terminal: int) -> bytes:

@@ -38,6 +38,8 @@ class Tune:
     accepted: frozenset[str] = frozenset()
     verify: bool = False
     """Whether the winner is trained for longer at the end, within the budget."""
+    embedded: bool = False
+    """Whether the process is somebody else's, and goes on afterwards."""
 
     def __call__(self, argv: list[str], started: float) -> int:
         """Do it; returns the exit code. See `app.Run`."""
@@ -163,10 +165,12 @@ def _begin(asked: Tune, argv: list[str], started: float) -> int:
     with hold(folder):
         refuse_used_folder(folder)  # another study may have come before
         if not asked.verify:
-            return _run(options, now, space=space, testbed=testbed, started=started)
+            return _run(asked, options, now, space=space, testbed=testbed, started=started)
         search_s = (1 - VERIFY_SHARE) * options.budget_s
-        code = _run(options, now, space=space, testbed=testbed, started=started, budget_s=search_s)
-        return _verified(folder, options.budget_s, started) if code == ExitCode.FOUND else code
+        code = _run(
+            asked, options, now, space=space, testbed=testbed, started=started, budget_s=search_s
+        )
+        return _verified(asked, folder, started) if code == ExitCode.FOUND else code
 
 
 def _resume(asked: Tune, folder: Path, argv: list[str], started: float) -> int:
@@ -190,10 +194,13 @@ def _resume(asked: Tune, folder: Path, argv: list[str], started: float) -> int:
                 testbed.device, options.allow_busy or asked.options.allow_busy
             ),
         )
-        return _run(options, now, space=space, testbed=testbed, started=started, resumed=resumed)
+        return _run(
+            asked, options, now, space=space, testbed=testbed, started=started, resumed=resumed
+        )
 
 
 def _run(
+    asked: Tune,
     options: Options,
     now: Manifest,
     *,
@@ -204,7 +211,8 @@ def _run(
     budget_s: float | None = None,
 ) -> int:
     """Run the study, in `budget_s` where that is not the options'."""
-    from autotune.report.terminal import reporter_for
+    from autotune.budget import StopFlag
+    from autotune.report.reporters import reporter_for
     from autotune.study import session
 
     clock = testbed.clock(budget_s or options.budget_s, started)
@@ -215,6 +223,7 @@ def _run(
         manifest=now,
         reporter=reporter_for(sys.stdout, clock.elapsed_s),
         clock=clock,
+        stop=StopFlag(embedded=asked.embedded),
         resumed=resumed,
     )
     if ended.message:
@@ -222,15 +231,15 @@ def _run(
     return ExitCode[ended.code.name]
 
 
-def _verified(folder: Path, budget_s: float, started: float) -> int:
+def _verified(asked: Tune, folder: Path, started: float) -> int:
     """Verify the result in `folder` in what is left of the budget; the exit code."""
     from autotune.commands.verify import train
     from autotune.result.best import Best
     from autotune.study.verify import START_S, needed_s
 
     path = Folder(folder).best
-    left_s = started + budget_s - time.monotonic()
+    left_s = started + asked.options.budget_s - time.monotonic()
     if left_s < needed_s(Best.read(path)):
         complain(f"not verified, the budget is spent; do it by autotune verify {folder}")
         return ExitCode.FOUND
-    return train(path, VERIFY_STEPS, left_s - START_S)
+    return train(path, VERIFY_STEPS, left_s - START_S, embedded=asked.embedded)

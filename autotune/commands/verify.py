@@ -36,7 +36,7 @@ def verify(
     return run
 
 
-def train(path: Path, steps: int, limit_s: float) -> int:
+def train(path: Path, steps: int, limit_s: float, *, embedded: bool = False) -> int:
     """Verify the result in `path`, write what came of it there, and print it; the exit code.
 
     Raises:
@@ -51,7 +51,7 @@ def train(path: Path, steps: int, limit_s: float) -> int:
     from autotune.study.verify import VerifyError, verify
 
     found = Best.read(path)
-    stop = StopFlag()
+    stop = StopFlag(embedded=embedded)
     try:
         with tempfile.TemporaryDirectory(prefix="autotune-verify-") as logs:
             verified = verify(

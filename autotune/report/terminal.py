@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import os
 import sys
-import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TextIO, cast
+from typing import Any
 
 from rich.console import Console, Group
 from rich.live import Live
@@ -22,7 +21,6 @@ from rich.table import Table
 from rich.text import Text
 
 from autotune.outcome import Measurement, Record, Verdict
-from autotune.report import Reporter
 from autotune.report.result import cautions, print_result
 from autotune.report.text import (
     counts_text,
@@ -40,7 +38,6 @@ from autotune.space.space import Space
 from autotune.units import gib
 from autotune.wire.stopping import Phase
 
-MIN_WIDTH, MAX_WIDTH = 40, 100
 SHOW_CURSOR = b"\x1b[?25h\n"
 
 _INDENT = 17
@@ -50,44 +47,6 @@ _RESULT_WIDTH = 1 + _VERDICT_WIDTH + 1 + 33
 """Characters of a trial's line after the candidate."""
 _FAILED = tuple(v for v in Verdict if not v.fits and v is not Verdict.SKIPPED)
 _STYLES = {Verdict.OK: "green", Verdict.PRUNED: "dim", Verdict.SKIPPED: "dim"}
-
-
-class Forgiving:
-    """A stream whose reader may have gone, as in `| head -1`: what it cannot write is lost."""
-
-    def __init__(self, stream: TextIO) -> None:
-        self._stream = stream
-
-    def write(self, text: str) -> int:
-        with suppress(OSError):
-            self._stream.write(text)
-        return len(text)
-
-    def flush(self) -> None:
-        with suppress(OSError):
-            self._stream.flush()
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._stream, name)
-
-
-def reporter_for(stream: TextIO, clock: Callable[[], float] = time.monotonic) -> Reporter:
-    """The reporter that suits `stream`. `clock` gives the seconds of the study so far.
-
-    It raises nothing where it cannot print: a study goes on, whoever looks.
-    """
-    on_terminal = stream.isatty()
-    console = _console(stream, None if on_terminal else MAX_WIDTH)
-    if on_terminal and not console.is_dumb_terminal:
-        return LiveReporter(console, clock)
-    return PlainReporter(console, clock)
-
-
-def _console(stream: TextIO, width: int | None) -> Console:
-    file = cast(TextIO, Forgiving(stream))
-    console = Console(file=file, width=width, highlight=False, markup=False, emoji=False)
-    console.width = max(MIN_WIDTH, min(console.width, MAX_WIDTH))
-    return console
 
 
 @dataclass(frozen=True)
@@ -240,8 +199,8 @@ class LiveReporter(PlainReporter):
         text = f"{minutes(elapsed_s)} of {minutes(budget_s)}"
         if self._finals_at_s is not None:
             text += f"  finals {minutes(elapsed_s - search_s)}"
-        bar = _bar(search_s / budget_s, elapsed_s / budget_s, self._console)
-        return Text.assemble(bar, "  ", text)
+        drawn = bar(search_s / budget_s, elapsed_s / budget_s, self._console)
+        return Text.assemble(drawn, "  ", text)
 
     def _best_lines(self) -> list[Text]:
         best = self._incumbent
@@ -341,7 +300,7 @@ def _fit(head: Text, tail: str, width: int, indent: int) -> list[Text]:
     return [head, *paragraph(tail.strip(), width, " " * indent)]
 
 
-def _bar(search: float, elapsed: float, console: Console) -> Text:
+def bar(search: float, elapsed: float, console: Console) -> Text:
     """A bar of the budget: what the search took of it, what the finals took, what is left."""
     wide = max(10, console.width - 40)
     searched, spent = (min(wide, round(share * wide)) for share in (search, elapsed))

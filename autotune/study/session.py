@@ -53,18 +53,18 @@ def run(
     manifest: Manifest,
     reporter: Reporter,
     clock: Clock,
+    stop: StopFlag,
     resumed: Resumed | None = None,
 ) -> Ended:
     """Run the study of `manifest` in its folder, which this process holds; write its result there.
 
     The budget is that of `clock`. Returns how it ended; no process of the study is left, however
-    that was.
+    that was. The signals that `stop` hears are restored.
 
     Raises:
         UsageError: what is to be resumed cannot be read back.
     """
     folder = Folder(Path(manifest.folder))
-    stop = StopFlag()
     try:
         if resumed is None:
             manifest.write(folder.path)

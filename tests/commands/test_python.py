@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import psutil
 import pytest
 
 import autotune
+from autotune.budget import StopFlag
 from autotune.errors import UsageError
 from tests.support.programs import ROOT
 
@@ -41,6 +44,20 @@ def test_a_study_returns_its_result_and_leaves_nothing_running(tmp_path: Path) -
 def test_an_option_that_there_is_not_is_refused_with_one_that_there_is() -> None:
     with pytest.raises(UsageError, match=r"^microbatch: there is no .* micro_batch\?$"):
         autotune.tune(microbatch=4)
+
+
+def test_in_a_thread_no_signal_is_heard_and_none_is_changed() -> None:
+    before = signal.getsignal(signal.SIGINT)
+
+    def use() -> bool:
+        flag = StopFlag(embedded=True)
+        changed = signal.getsignal(signal.SIGINT) is not before
+        flag.restore()
+        return changed or bool(flag)
+
+    with ThreadPoolExecutor(1) as thread:
+        assert thread.submit(use).result() is False
+    assert signal.getsignal(signal.SIGINT) is before
 
 
 def test_wrong_values_are_refused_as_on_the_command_line(tmp_path: Path) -> None:

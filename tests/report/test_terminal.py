@@ -12,8 +12,9 @@ from rich.console import Console
 
 from autotune.outcome import Record, Verdict
 from autotune.report import Reporter
+from autotune.report.reporters import reporter_for
 from autotune.report.result import Caution, cautions
-from autotune.report.terminal import LiveReporter, PlainReporter, reporter_for
+from autotune.report.terminal import LiveReporter, PlainReporter
 from autotune.report.text import minutes, si
 from autotune.result.best import Best, best_of
 from autotune.result.choice import winner

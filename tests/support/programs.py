@@ -5,8 +5,24 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
+import psutil
+
 TESTS = Path(__file__).parents[1]
 ROOT = TESTS.parent
 SCRIPTS = ROOT / "scripts"
 QUICK_RANK = [sys.executable, "-P", str(TESTS / "support" / "quick_rank.py")]
 FAULTY_RANK = [sys.executable, "-P", str(TESTS / "support" / "faulty_rank.py")]
+
+
+def ranks_of(pid: int) -> list[psutil.Process]:
+    """What writes to a rank's log below `pid`: neither the helper that traces, nor e.g. uname."""
+    try:
+        children = psutil.Process(pid).children(recursive=True)
+        return [child for child in children if _log(child).startswith("group")]
+    except (psutil.NoSuchProcess, FileNotFoundError):
+        return []
+
+
+def _log(process: psutil.Process) -> str:
+    """Name of the file that is its stdout."""
+    return Path(f"/proc/{process.pid}/fd/1").readlink().name

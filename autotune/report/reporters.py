@@ -1,0 +1,31 @@
+"""Which reporter suits a stream."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import TextIO
+
+from rich.console import Console
+
+from autotune.report import Reporter
+from autotune.report.console import MAX_WIDTH, console_for
+from autotune.report.notebook import NotebookReporter
+from autotune.report.terminal import LiveReporter, PlainReporter
+
+_NOTEBOOK_WIDTH = 80
+"""Characters of a cell's output that a notebook shows without a bar to scroll."""
+
+
+def reporter_for(stream: TextIO, clock: Callable[[], float] = time.monotonic) -> Reporter:
+    """The reporter that suits `stream`. `clock` gives the seconds of the study so far.
+
+    It raises nothing where it cannot print: a study goes on, whoever looks.
+    """
+    if Console().is_jupyter:
+        return NotebookReporter(console_for(stream, _NOTEBOOK_WIDTH), clock)
+    on_terminal = stream.isatty()
+    console = console_for(stream, None if on_terminal else MAX_WIDTH)
+    if on_terminal and not console.is_dumb_terminal:
+        return LiveReporter(console, clock)
+    return PlainReporter(console, clock)
