@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -46,11 +46,15 @@ __all__ = ["READERS", "Finding", "Reading", "against", "findings", "read", "with
 
 
 def read(path: Path) -> Reading:
-    """The configuration in `path`.
+    """The configuration in `path`, with those in the files that it names.
 
     Raises:
-        UsageError: it cannot be read, or is of no known tool.
+        UsageError: one cannot be read, or is of no known tool.
     """
+    return _followed(_read(path), path.parent)
+
+
+def _read(path: Path) -> Reading:
     try:
         if path.stat().st_size > MOST_BYTES:
             raise UsageError(f"{path}: is no configuration: it has over {MOST_BYTES >> 20} MiB")
@@ -72,6 +76,19 @@ def read(path: Path) -> Reading:
     )
 
 
+def _followed(reading: Reading, folder: Path) -> Reading:
+    """With the files that it names, which lie where the launch begins or in its own `folder`."""
+    inner, found = list(reading.inner), list(reading.findings)
+    for key, name in reading.files.items():
+        place = next((each for each in (Path(name), folder / name) if each.is_file()), None)
+        if place is None:
+            where = reading.called(key)
+            found.append(Finding("error", where, f"{name}: no such file, here or beside it"))
+        else:
+            inner.append(_read(place))
+    return replace(reading, inner=tuple(inner), findings=tuple(found))
+
+
 def findings(readings: Sequence[Reading], world_size: int | None) -> list[Finding]:
     """What is wrong with `readings`, which one launch uses together on `world_size` ranks."""
     every = with_inner(readings)
@@ -81,4 +98,8 @@ def findings(readings: Sequence[Reading], world_size: int | None) -> list[Findin
 
 def with_inner(readings: Sequence[Reading]) -> list[Reading]:
     """These, and what they hold of other tools."""
-    return [each for reading in readings for each in (reading, *reading.inner)]
+    every: list[Reading] = []
+    for each in (one for reading in readings for one in (reading, *reading.inner)):
+        if each not in every:  # named by one file, and given as well
+            every.append(each)
+    return every

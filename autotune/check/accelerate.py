@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from autotune.check.reading import Finding, Reading, is_on, number
+from autotune.check.reading import Finding, Reading, is_on, named, number
 
 _KEYS = {
     "world_size": "num_processes",
@@ -55,6 +55,7 @@ def read(name: str, body: dict[str, Any]) -> Reading:
         offload=offload,
         dtype="fp32" if mixed in ("no", False) else mixed,
         checkpointing="full" if is_on(fsdp.get("fsdp_activation_checkpointing")) else None,
+        files=named(deepspeed_config_file=deepspeed.get("deepspeed_config_file")),
         fills_auto=True,
         findings=tuple(_findings(name, deepspeed, fsdp)),
         keys=_KEYS | ({"zero_stage": "fsdp_config.fsdp_reshard_after_forward"} if fsdp else {}),

@@ -42,6 +42,8 @@ class Reading:
     compile: str | None = None
     inner: tuple[Reading, ...] = ()
     """Configurations that it holds of other tools."""
+    files: Mapping[str, str] = field(default_factory=dict)
+    """Those that it names instead: key to path."""
     fills_auto: bool = False
     """Whether the tool fills "auto" in DeepSpeed's config."""
     autos: tuple[str, ...] = ()
@@ -61,6 +63,11 @@ def number(value: Any) -> int | str | None:
     if value == AUTO:
         return AUTO
     return value if isinstance(value, int) and not isinstance(value, bool) and value > 0 else None
+
+
+def named(**files: Any) -> dict[str, str]:
+    """Of `files`, those that are paths."""
+    return {key: value for key, value in files.items() if isinstance(value, str) and value}
 
 
 def is_on(value: Any) -> bool:

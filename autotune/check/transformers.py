@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from autotune.check.deepspeed import read as read_deepspeed
-from autotune.check.reading import Finding, Reading, is_on, number
+from autotune.check.reading import Finding, Reading, is_on, named, number
 
 _KEYS = {
     "micro_batch": "per_device_train_batch_size",
@@ -77,6 +77,7 @@ def read(name: str, body: dict[str, Any]) -> Reading:
         if "torch_compile" in body
         else None,
         inner=inner,
+        files=named(deepspeed=held),
         fills_auto=True,
         findings=tuple(_findings(name, body, () if of_factory else _OLD)),
         keys=_KEYS | ({"seq_len": "cutoff_len"} if of_factory else {"seq_len": "max_length"}),
@@ -95,6 +96,7 @@ def read_axolotl(name: str, body: dict[str, Any]) -> Reading:
         dtype=_dtype(body),
         checkpointing="host" if kept == "offload" else "full" if is_on(kept) else "none",
         optimizer=str(body["optimizer"]) if "optimizer" in body else None,
+        files=named(deepspeed=body.get("deepspeed")),
         fills_auto=True,
         findings=tuple(_findings(name, body, ())),
         keys=_AXOLOTL,

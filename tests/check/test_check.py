@@ -126,6 +126,27 @@ def test_auto_is_filled_beside_those_who_fill_it(saved: Callable[..., Path]) -> 
     assert said(auto, saved(ARGUMENTS, "args")) == []
 
 
+@pytest.mark.parametrize("tool", ["transformers", "accelerate", "axolotl"])
+def test_a_file_that_is_named_is_followed_from_the_folder_that_names_it(
+    tool: str, saved: Callable[..., Path]
+) -> None:
+    body = {key: value for key, value in DEEPSPEED.items() if key != "train_batch_size"}
+    named = saved(body, "ds", gradient_accumulation_steps=4)
+    if tool == "accelerate":
+        path = saved(ACCELERATE, deepspeed_config={"deepspeed_config_file": "ds.yaml"})
+        other = saved(ARGUMENTS, "args")
+    else:
+        path, other = saved(SOUND[tool], deepspeed="ds.yaml"), named
+    found = said(path, other)
+    assert len(found) == 1
+    assert "ds.yaml: gradient_accumulation_steps: is 4" in found[0] or "and ds.yaml" in found[0]
+
+
+def test_a_named_file_that_is_not_there_is_an_error(saved: Callable[..., Path]) -> None:
+    [line] = said(saved(ARGUMENTS, deepspeed="gone.json"))
+    assert line == "error config.yaml: deepspeed: gone.json: no such file, here or beside it"
+
+
 # Against a result.
 
 

@@ -430,6 +430,13 @@ def test_more_fields_may_stand_beside_those_of_the_contract(tmp_path: Path) -> N
     assert read(tmp_path, more) == best(record(A))
 
 
+def test_a_name_that_is_none_of_a_variable_does_not_reach_a_script(tmp_path: Path) -> None:
+    hostile = document(record(A))
+    hostile["exports"]["env"] = {"A; touch /tmp/x; B": "1"}
+    with pytest.raises(UsageError, match=r"exports\.env"):
+        read(tmp_path, hostile)
+
+
 def test_what_the_contract_leaves_open_may_be_missing(tmp_path: Path) -> None:
     less = document(record(A))
     for part, names in {
