@@ -44,7 +44,10 @@ def describe(request: Describe) -> Described:
     torch.ones(2**20).add_(1)  # starts OpenMP's threads, which a rank has before its model
     base_bytes = status_bytes("VmRSS")
     gc.freeze()  # torch's own objects: collecting between traces then costs little
-    traced = [_trace(spec, request) for spec in request.models]
+    traced = [
+        _trace(spec, weights, request)
+        for spec, weights in zip(request.models, request.weights, strict=True)
+    ]
     return Described(
         base_bytes=base_bytes,
         parameters=[each.parameters for each in traced],
@@ -105,12 +108,12 @@ class _Engine(DdpEngine):
                 parameter.grad = torch.zeros_like(parameter)
 
 
-def _trace(spec: ModelSpec, request: Describe) -> _Traced:
+def _trace(spec: ModelSpec, weights: str, request: Describe) -> _Traced:
     """One model at every shape; -1 everywhere if it cannot be run on tensors without data."""
     try:
         # A model may bring tensors that it made when it was imported.
         with FakeTensorMode(allow_non_fake_inputs=True), Ledger() as ledger:
-            return _steps(ledger, _Engine(_start(spec, request), _ALONE), spec, request)
+            return _steps(ledger, _Engine(_start(spec, weights, request), _ALONE), spec, request)
     except Exception:  # noqa: BLE001 - a user's model and its ops may raise whatever they like
         traceback.print_exc()
         shapes = [[-1] * len(request.micro_batches) for _ in request.seq_lens]
@@ -170,7 +173,7 @@ def _peaks(
 _ALONE = World(0, 1, torch.device("cpu"))
 
 
-def _start(spec: ModelSpec, request: Describe) -> Start:
+def _start(spec: ModelSpec, weights: str, request: Describe) -> Start:
     return Start(
         world_size=1,
         device_kind="cpu",
@@ -184,7 +187,7 @@ def _start(spec: ModelSpec, request: Describe) -> Start:
         offload="none",
         # The same sizes; the loss scaler of fp16 would read values, and there are none.
         dtype="bf16" if request.dtype == "fp16" else request.dtype,
-        param_dtype="auto",
+        param_dtype="bf16" if weights == "bf16" else "auto",
         allocator="",
         optimizer=request.optimizer,
         engine_config={},

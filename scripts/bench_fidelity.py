@@ -3,8 +3,9 @@
     .venv/bin/python scripts/bench_fidelity.py [--configs 8] [--steps 200] [-- --depth 2,4 ...]
 
 What follows `--` are options of `python -m autotune` that describe space and devices. A study is
-run first. Of its candidates that fitted, those with the largest peaks are trained again in fresh
-processes, as `verify` does it. Prints a table in Markdown.
+run first. Each of the fastest candidates of its search is then probed again as the study did it,
+trained for long, as `verify` does it, and probed once more, all in fresh processes: a machine that
+is shared is another one minutes later. Prints a table in Markdown.
 """
 
 from __future__ import annotations
@@ -19,9 +20,15 @@ from pathlib import Path
 
 from autotune.commands.app import main as autotune
 from autotune.commands.exits import ExitCode
-from autotune.result.best import Best, Cell, Tie, Verified
-from autotune.study.verify import verify
+from autotune.folder import manifest
+from autotune.folder.folder import Folder
+from autotune.folder.journal import records_in
+from autotune.outcome import Verdict
+from autotune.result.best import Best, Verified, tie_of
+from autotune.study.verify import probing, training, verify
+from autotune.wire.messages import Report
 
+PROBE_S = 600.0
 GOAL = {"cpu": 0.03, "cuda": 0.01}
 """Median error of throughput."""
 
@@ -31,10 +38,15 @@ class Row:
     """One configuration."""
 
     key: str
-    probed: float
-    """Tokens/s."""
+    probed: tuple[float, float]
+    """Tokens/s before and after the long run."""
     probed_peak_bytes: int
     long: Verified
+
+    @property
+    def error(self) -> float:
+        """Of the probes' mean, as a share of the long run's throughput."""
+        return statistics.mean(self.probed) / self.long.tokens_per_s - 1
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -50,60 +62,70 @@ def main(arguments: Sequence[str]) -> int:
             return 1
         best = Best.read(out / "best.json")
         rows = [long_run(each, asked.steps, asked.minutes, Path(folder), number)
-                for number, each in enumerate(near_frontier(best, asked.configs))]  # fmt: skip
+                for number, each in enumerate(fastest(out, best, asked.configs))]  # fmt: skip
     print("\n".join(report(rows, best)))
     return 0
 
 
-def near_frontier(best: Best, count: int) -> list[Best]:
-    """Results of which each has another configuration as its winner: the winner, what tied with
-    it, and the best of each depth and length, those with the largest peaks first."""
-    found = {best.config.candidate: (best.config, best.measured)}
-    others: tuple[Tie | Cell, ...] = (*best.ties, *best.cells)
-    for each in others:
-        found.setdefault(each.config.candidate, (each.config, each.measured))
-    ordered = sorted(found.values(), key=lambda pair: -pair[1].peak_bytes.device)
-    return [replace(best, config=config, measured=measured, exports={})
-            for config, measured in ordered[:count]]  # fmt: skip
+def fastest(folder: Path, best: Best, count: int) -> list[Best]:
+    """Results like that of the study in `folder`, each with another candidate as its winner."""
+    study = manifest.read(folder)
+    workload, limits = study.workload(), study.limits()
+    probed = [r for r in records_in(Folder(folder))
+              if r.purpose == "search" and r.outcome.verdict is Verdict.OK]  # fmt: skip
+    probed.sort(key=lambda r: -r.measured.model_flops_per_s)
+    ties = [tie_of(record, workload, limits) for record in probed[:count]]
+    return [replace(best, config=tie.config, measured=tie.measured, exports={}) for tie in ties]
 
 
 def long_run(best: Best, steps: int, minutes: float, folder: Path, number: int) -> Row:
-    logs = folder / f"logs{number}"
-    logs.mkdir()
-    found = verify(best, steps=steps, limit_s=60 * minutes, logs=logs,
-                   note=lambda text: print(text, file=sys.stderr))  # fmt: skip
-    return Row(
-        best.config.candidate.key,
-        best.measured.tokens_per_s,
-        best.measured.peak_bytes.device,
-        found,
-    )
+    def note(text: str) -> None:
+        print(text, file=sys.stderr)
+
+    def probe(name: str) -> Report:
+        with training(best, limit_s=PROBE_S, logs=made(folder, name), note=note) as run:
+            return run(probing(best), fresh=True)
+
+    before = probe(f"before{number}")
+    found = verify(best, steps=steps, limit_s=60 * minutes, logs=made(folder, f"long{number}"),
+                   note=note)  # fmt: skip
+    after = probe(f"after{number}")
+    tokens = best.config.global_batch_tokens
+    speeds = [tokens / statistics.median(each.step_s) for each in (before, after)]
+    peak_bytes = max(before.peaks.device_bytes, after.peaks.device_bytes)
+    return Row(best.config.candidate.key, (speeds[0], speeds[1]), peak_bytes, found)
+
+
+def made(folder: Path, name: str) -> Path:
+    (folder / name).mkdir()
+    return folder / name
 
 
 def device(best: Best) -> str:
     """In general terms."""
     found = best.fingerprint["devices"]
     if best.device_kind == "cpu":
-        return f"{found['name']}, {found['cores']} cores"
+        return f"{found['name']}"
     return str(found["devices"][0]["name"])
 
 
 def report(rows: Sequence[Row], best: Best) -> list[str]:
-    errors = [row.probed / row.long.tokens_per_s - 1 for row in rows]
-    median = statistics.median(map(abs, errors))
+    median = statistics.median(abs(row.error) for row in rows)
+    apart = statistics.median(abs(row.probed[1] / row.probed[0] - 1) for row in rows)
     over = sum(row.long.peak_bytes > row.long.limit_bytes for row in rows)
     goal = GOAL[best.device_kind]
     lines = [
         f"{device(best)}; {len(rows)} configurations, {rows[0].long.steps} steps or more each.",
         "",
-        "| candidate | tokens/s, probe | long run | error | peak, probe | long run | drift |"
+        "| candidate | tokens/s, probes | long run | error | peak, probes | long run | drift |"
         " growth |",
         "|---|---|---|---|---|---|---|---|",
     ]  # fmt: skip
-    for row, error in zip(rows, errors, strict=True):
+    for row in rows:
         found = row.long
         lines.append(
-            f"| {row.key} | {row.probed:.4g} | {found.tokens_per_s:.4g} | {error:+.1%} |"
+            f"| {row.key} | {row.probed[0]:.4g}, {row.probed[1]:.4g} | {found.tokens_per_s:.4g} |"
+            f" {row.error:+.1%} |"
             f" {row.probed_peak_bytes / 2**20:.0f} MiB | {found.peak_bytes / 2**20:.0f} MiB |"
             f" {found.quarters[-1] / found.quarters[0] - 1:+.1%} |"
             f" {found.growth_bytes_per_100_steps / 2**20:.1f} MiB in 100 steps |"
@@ -112,7 +134,8 @@ def report(rows: Sequence[Row], best: Best) -> list[str]:
         *lines, "",
         f"Median error of throughput: {median:.1%} (goal: at most {goal:.0%}):"
         f" {'held' if median <= goal else 'missed'}. Over the ceiling: {over} of {len(rows)}"
-        f" (goal: none): {'held' if not over else 'missed'}.",
+        f" (goal: none): {'held' if not over else 'missed'}. The two probes of a candidate are"
+        f" {apart:.1%} apart (median): that much the machine changed.",
     ]  # fmt: skip
 
 

@@ -23,7 +23,7 @@ FLOORS = (
     ("options",),
     ("folder", "replay"),
     ("testbed",),
-    ("study",),
+    ("study", "plan"),
     ("commands",),
     ("loading", "running"),
 )

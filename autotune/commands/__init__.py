@@ -27,6 +27,10 @@ COMMANDS = {
         "autotune.commands.tune:tune",
         "Find the fastest training configuration that fits, by running real steps.",
     ),
+    "plan": Row(
+        "autotune.commands.plan:plan",
+        "Say what fits on GPUs that are not here, and what to set on them.",
+    ),
     "verify": Row(
         "autotune.commands.verify:verify",
         "Train a result for longer, and compare with what was measured.",

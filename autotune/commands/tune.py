@@ -107,7 +107,7 @@ def tune(
     )
 
 
-def _parameter(name: str, flag: Flag) -> inspect.Parameter:
+def parameter(name: str, flag: Flag) -> inspect.Parameter:
     """The option `name` of a study as a parameter of `tune`."""
     switch = flag.type is bool
     # A value may start with a hyphen, so that our parser judges -5m.
@@ -126,7 +126,7 @@ def _parameter(name: str, flag: Flag) -> inspect.Parameter:
 def _signature() -> inspect.Signature:
     """That of `tune`, with the options of a study in the place of `options`."""
     *own, _ = inspect.signature(tune, eval_str=True).parameters.values()
-    return inspect.Signature([*(_parameter(*item) for item in FLAGS.items()), *own])
+    return inspect.Signature([*(parameter(*item) for item in FLAGS.items()), *own])
 
 
 tune.__signature__ = _signature()  # type: ignore[attr-defined]

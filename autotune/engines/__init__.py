@@ -7,15 +7,15 @@ from __future__ import annotations
 
 from autotune.engines.ddp import Ddp
 from autotune.engines.deepspeed import DeepSpeed
-from autotune.engines.engine import Engine, StateBytes
+from autotune.engines.engine import BYTES, Engine, StateBytes
 from autotune.engines.fsdp import Fsdp
 from autotune.space.axes import ZERO_STAGES
 from autotune.space.candidate import Build, Candidate
 from autotune.space.workload import Workload
 
 __all__ = [
-    "AUTO", "ENGINES", "NAMES", "Engine", "StateBytes", "engine_for", "engine_of", "stages_of",
-    "state_bytes",
+    "AUTO", "BYTES", "ENGINES", "NAMES", "Engine", "StateBytes", "engine_for", "engine_of",
+    "stages_of", "state_bytes",
 ]  # fmt: skip
 
 ENGINES: dict[str, Engine] = {engine.name: engine for engine in (Ddp(), DeepSpeed(), Fsdp())}

@@ -11,12 +11,14 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from autotune.engines.engine import Engine, Lack, StateBytes
+from autotune.engines.engine import BYTES, Engine, Lack, StateBytes
 from autotune.space.candidate import Build, Candidate
 from autotune.space.workload import Workload
 from autotune.wire.recipe import CLIP_NORM, LEARNING_RATE, MUON_LEARNING_RATE
 
 _NEVER = 2**31 - 1
+_SUB_GROUP = 100_000_000
+"""Parameters that stage 3 steps through at a time."""
 _TORCH = {"bf16": "bfloat16", "fp16": "float16"}
 
 
@@ -76,6 +78,26 @@ class DeepSpeed(Engine):
         if of.param_dtype == "bf16":
             return "bf16"
         return "fp32" if of.zero_stage > 0 or self.weights_in(dtype, of) != "fp32" else ""
+
+    def passing_bytes(self, workload: Workload, of: Candidate | Build) -> float:
+        """Buckets as `_zero` sets them, of which two are in use where communication overlaps; in
+        stage 3 the weights that it lets live at once, and those that it fetches ahead."""
+        if not of.zero_stage:
+            return 0.0
+        shape = workload.shape(of.depth)
+        block, low = shape.largest_block, BYTES[self.weights_in(workload.dtype, of)]
+        reduced = (2 if workload.world_size > 1 else 1) * block
+        if of.zero_stage < 3:
+            return low * (reduced + block)
+        return low * (reduced + 3 * block + shape.vocab_size * shape.width)
+
+    def updating_bytes(self, workload: Workload, of: Candidate | Build) -> float:
+        """A rank's gradients in fp32: in stages 1 and 2 of all that it steps, in stage 3 of one
+        group (stage_1_and_2.py, stage3.py of its runtime/zero). Offloaded, the host has them."""
+        if not of.zero_stage or of.offload != "none":
+            return 0.0
+        stepped = workload.shape(of.depth).trainable / workload.world_size
+        return BYTES["fp32"] * (min(stepped, _SUB_GROUP) if of.zero_stage == 3 else stepped)
 
     def gradient_copies(self, zero_stage: int) -> float:
         """Flattened, or on its way: scripts/bench_zero.py measures two to three."""
@@ -167,7 +189,7 @@ def _zero(candidate: Candidate, workload: Workload, device_kind: str) -> dict[st
             # A parameter that is used again within a block is not given back in between.
             "stage3_max_reuse_distance": block,
             # Parameters that the optimizer steps through at a time: its peak beside the state.
-            "sub_group_size": 100_000_000,
+            "sub_group_size": _SUB_GROUP,
         }
     if candidate.offload in ("optimizer", "all"):
         # Pinned, or the copies to and from the GPU are synchronous and slow.

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 from autotune.space.candidate import Build, Candidate
 from autotune.space.workload import Workload
 
-_BYTES = {"fp32": 4.0, "bf16": 2.0, "fp16": 2.0, "8 bit": 1.0 + 4.0 / 256}
+BYTES = {"fp32": 4.0, "bf16": 2.0, "fp16": 2.0, "8 bit": 1.0 + 4.0 / 256}
 """Of one number. Those of 8 bits share an fp32 scale among 256 (arXiv 2110.02861, section 2.1)."""
 
 
@@ -78,12 +78,12 @@ class Engine:
         """
         shape, stage, ranks = workload.shape(of.depth), of.zero_stage, workload.world_size
         n, stepped = shape.parameters, shape.trainable
-        weight = _BYTES[self.weights_in(workload.dtype, of)]
+        weight = BYTES[self.weights_in(workload.dtype, of)]
         muon = shape.block_matrices if of.optimizer == "muon" else 0
-        moment = _BYTES[self.moments_in(workload.dtype, of)]
+        moment = BYTES[self.moments_in(workload.dtype, of)]
         moments = 2.0 * moment * (stepped - muon) + moment * muon
         copy = self.steps_copies_in(workload.dtype, of)
-        copies = _BYTES[copy] * stepped if copy else 0.0
+        copies = BYTES[copy] * stepped if copy else 0.0
         return StateBytes(
             weights=n * weight / (ranks if stage == 3 else 1),
             gradients=stepped * weight / (ranks if stage >= 2 else 1),
@@ -93,6 +93,10 @@ class Engine:
     def weights_in(self, dtype: str, of: Candidate | Build) -> str:
         """What weights and gradients are stored as, where products are of `dtype`."""
         return "bf16" if of.param_dtype == "bf16" else "fp32"
+
+    def computes_with(self, dtype: str, of: Candidate | Build) -> str:
+        """What weights are while a block computes: a cast that only a product sees is none."""
+        return self.weights_in(dtype, of)
 
     def reduces_in(self, dtype: str, of: Candidate | Build) -> str:
         """What gradients are sent between ranks as."""
@@ -122,7 +126,16 @@ class Engine:
         }
 
     def gradient_copies(self, zero_stage: int) -> float:
-        """Of the whole gradient in fp32: what a step holds beside the state, roughly."""
+        """What a step on the CPU holds beside the state, in whole gradients of fp32."""
+        return 0.0
+
+    def passing_bytes(self, workload: Workload, of: Candidate | Build) -> float:
+        """What a GPU holds in the middle of a step of what passes between ranks: weights that are
+        gathered, gradients on their way."""
+        return 0.0
+
+    def updating_bytes(self, workload: Workload, of: Candidate | Build) -> float:
+        """What a GPU holds while the optimizer steps, beside the state."""
         return 0.0
 
     def library_bytes(self, device_kind: str) -> int:

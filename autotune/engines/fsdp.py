@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from autotune.engines.engine import Engine
+from dataclasses import replace
+
+from autotune.engines.engine import BYTES, Engine, StateBytes
 from autotune.space.candidate import Build, Candidate
+from autotune.space.workload import Workload
 
 
 class Fsdp(Engine):
@@ -15,5 +18,31 @@ class Fsdp(Engine):
     name = "fsdp"
     stages = (2, 3)
 
+    def computes_with(self, dtype: str, of: Candidate | Build) -> str:
+        """Its mixed precision gathers weights in the products' type."""
+        return dtype
+
     def reduces_in(self, dtype: str, of: Candidate | Build) -> str:
         return "fp32"
+
+    def state(self, workload: Workload, of: Candidate | Build) -> StateBytes:
+        """Between steps all weights are in shards, in stage 2 as well."""
+        whole = super().state(workload, of)
+        share = 1 if of.zero_stage == 3 else workload.world_size
+        return replace(whole, weights=whole.weights / share)
+
+    def gradient_copies(self, zero_stage: int) -> float:
+        """In stage 2, the weights of all blocks while a step runs."""
+        return 1.0 if zero_stage == 2 else 0.0
+
+    def passing_bytes(self, workload: Workload, of: Candidate | Build) -> float:
+        """This block's weights and the next one's, or those of all; those of the root, which is
+        embedding and head; a block's gradients, and what they are reduced in (torch's
+        distributed/fsdp/_fully_shard, _fsdp_collectives.py)."""
+        shape = workload.shape(of.depth)
+        low, block = BYTES[self.computes_with(workload.dtype, of)], shape.largest_block
+        # One matrix where they are tied, two where they are not.
+        matrix = shape.vocab_size * shape.width
+        root = min(2 * matrix, max(matrix, shape.parameters - shape.block_matrices))
+        gathered = shape.parameters if of.zero_stage == 2 else 2 * block + root
+        return low * (gathered + block) + BYTES["fp32"] * block

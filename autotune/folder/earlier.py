@@ -40,7 +40,7 @@ def learn(now: Manifest, asked: str | None, by_default: bool) -> Manifest:
         )
     found: list[Earlier] = []
     left = MOST_SEEN
-    for folder in _newest_first(place):
+    for folder in newest_first(place):
         if left == 0 or len(found) == MOST_STUDIES:
             break
         with suppress(Exception):  # whatever is wrong with it, this study does without
@@ -51,7 +51,7 @@ def learn(now: Manifest, asked: str | None, by_default: bool) -> Manifest:
     return replace(now, earlier=found)
 
 
-def _newest_first(place: Path) -> Iterator[Path]:
+def newest_first(place: Path) -> Iterator[Path]:
     def written(folder: Path) -> float:
         return (folder / MANIFEST).stat().st_mtime
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from autotune.engines import engine_of, state_bytes
+from autotune.engines import BYTES, engine_of, state_bytes
 from autotune.predict.belief import Array, Beliefs, Codes, Term, Variant, codes, normal_cdf
 from autotune.predict.earlier import Point
 from autotune.space.axes import LATER_AXES
@@ -25,6 +25,10 @@ _PROCESS_BYTES = {"cpu": 340 * 2**20, "cuda": 900 * 2**20}
 """Beside what the model takes: interpreter and libraries, or CUDA's context and workspaces."""
 _BUILDING_BYTES = 44 * 2**20
 """Between the imports and the model: threads, arenas, the process group."""
+_COMPILED_KEEPS = 0.8
+"""Of what blocks and head keep on a GPU, that is left where they are compiled: elementwise results
+are computed again. Source: torchtitan's and lightning-thunder's published peaks with and without
+(results/public)."""
 _COMPILED_BYTES = {"cpu": 80 * 2**20, "cuda": 0}
 """Of a process that has compiled its blocks: the compiler, and what it made."""
 _HOST_BYTES = 4 * 2**30
@@ -54,7 +58,7 @@ class OutOf:
 
 @dataclass(frozen=True)
 class Prediction:
-    """Bytes at the peak: the median and a 95 % interval."""
+    """Bytes at the peak: the median and an interval, of 95 % where nothing else is said."""
 
     bytes: int
     low_bytes: int
@@ -95,14 +99,16 @@ class MemoryModel:
             build=codes([(workload, c.build) for workload, c in points]),
             cell=codes([(workload, c.build, c.seq_len) for workload, c in points]),
         )
-        self._parts = parts
+        self.parts = self._closed = parts
+        """What is believed before anything was measured."""
         self._beliefs = _beliefs(parts, self._groups)
         self._seen: list[tuple[int, float | OutOf]] = []
 
     def trace(self, over: Array, more_base: float) -> None:
         """Start from what was traced instead; what was observed is kept. See `PeakParts`."""
         groups = replace(self._groups, workload=2 * self._groups.workload + np.isnan(over))
-        self._beliefs = _beliefs(self._parts.traced(over, more_base), groups)
+        self.parts = self._closed.traced(over, more_base)
+        self._beliefs = _beliefs(self.parts, groups)
         seen, self._seen = self._seen, []
         for place, peak in seen:
             self.observe(place, peak)
@@ -118,11 +124,12 @@ class MemoryModel:
         if self._beliefs.belief().mean[place] < at_least:
             self._beliefs.observe(place, at_least, (_OOM_BEYOND * peak.capacity_bytes) ** 2)
 
-    def predict(self, place: int) -> Prediction:
-        """The peak of the point in that `place` as it would be measured."""
+    def predict(self, place: int, z: float = _Z95) -> Prediction:
+        """The peak of the point in that `place` as it would be measured, and what lies within `z`
+        standard deviations."""
         belief = self._beliefs.belief()
         mean = float(belief.mean[place])
-        off = _Z95 * float(np.hypot(belief.deviation[place], _noise(mean)))
+        off = z * float(np.hypot(belief.deviation[place], _noise(mean)))
         low, middle, high = (int(max(0.0, value)) for value in (mean - off, mean, mean + off))
         return Prediction(middle, low, high)
 
@@ -227,6 +234,40 @@ def _noise(peak: Array | float) -> Array:
     return np.asarray(_NOISE * np.abs(peak) + _NOISE_BYTES)
 
 
+def on_rank(
+    workload: Workload, candidate: Candidate, over: float, device_kind: str, *, stay: bool
+) -> float:
+    """What a rank of its engine holds over weights and optimizer state at its peak, where a plain
+    step that shares nothing holds `over`; `stay` if that has all gradients throughout.
+
+    On the CPU engines share tensors with the step, and what they add is in the closed forms.
+    """
+    if device_kind == "cpu":
+        return over
+    engine, shape = engine_of(workload, candidate), workload.shape(candidate.depth)
+    whole = BYTES[engine.computes_with(workload.dtype, candidate)] * shape.trainable
+    if stay:
+        kept = over - whole
+    else:  # of the hinge, what is held where no gradient is there yet
+        form = candidate.tokens * (
+            shape.block_bytes(candidate.checkpointing, workload.dtype) + shape.head_bytes
+        )
+        kept = over * min(1.0, form / whole)
+    spared = kept * (1 - _COMPILED_KEEPS) if candidate.compile == "on" else 0.0
+    if candidate.zero_stage == 0:
+        return over - spared
+    return _at_peak(workload, candidate, kept - spared)
+
+
+def _at_peak(workload: Workload, candidate: Candidate, kept: float) -> float:
+    """Beside weights and optimizer state on a GPU where activations take `kept`: at the end of the
+    forward pass, or while the optimizer steps."""
+    engine = engine_of(workload, candidate)
+    passing = engine.passing_bytes(workload, candidate)
+    updating = engine.updating_bytes(workload, candidate)
+    return engine.state(workload, candidate).gradients + max(kept + passing, updating)
+
+
 def closed_forms(points: Sequence[Point], device_kind: str) -> PeakParts:
     """The parts by formula."""
     base, state, blocks, head = [], [], [], []
@@ -236,9 +277,14 @@ def closed_forms(points: Sequence[Point], device_kind: str) -> PeakParts:
         shape = workload.shape(c.depth)
         kept = c.tokens * shape.block_bytes(c.checkpointing, workload.dtype)
         logits = c.tokens * shape.head_bytes
+        if device_kind == "cuda" and c.compile == "on":
+            kept, logits = kept * _COMPILED_KEEPS, logits * _COMPILED_KEEPS
         # The hinge: gradients come as activations go.
         more = max(1.0, held.gradients / (kept + logits))
         copies = engine.gradient_copies(c.zero_stage) * 4.0 * shape.trainable
+        if device_kind == "cuda" and c.zero_stage:
+            more = _at_peak(workload, c, kept + logits) / (kept + logits)
+            copies = 0.0
         on_host = held.host + held.passing if device_kind == "cpu" else 0.0
         compiled = _COMPILED_BYTES[device_kind] if c.compile == "on" else 0
         base.append(_PROCESS_BYTES[device_kind] + engine.library_bytes(device_kind) + compiled)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -10,8 +10,15 @@ import numpy as np
 from autotune.outcome import Outcome, Verdict
 from autotune.predict.belief import Array, Belief, Off
 from autotune.predict.earlier import Earlier, each_seen, points
-from autotune.predict.memory import OutOf, Prediction, device_memory, host_memory, more_base
-from autotune.predict.speed import ANOTHER_DAY, DRIFT, SpeedModel
+from autotune.predict.memory import (
+    OutOf,
+    Prediction,
+    device_memory,
+    host_memory,
+    more_base,
+    on_rank,
+)
+from autotune.predict.speed import ANOTHER_DAY, DRIFT, Magnitudes, SpeedModel
 from autotune.predict.trace import Trace
 from autotune.space.candidate import Candidate
 from autotune.space.space import Space
@@ -20,8 +27,17 @@ from autotune.space.space import Space
 class Predictor:
     """Peak memory and step time; each outcome corrects them for all candidates."""
 
-    def __init__(self, space: Space, device_kind: str, earlier: Sequence[Earlier] = ()) -> None:
-        """`earlier` studies were on the same devices, and of any space."""
+    def __init__(
+        self,
+        space: Space,
+        device_kind: str,
+        earlier: Sequence[Earlier] = (),
+        *,
+        known: Magnitudes | None = None,
+        elsewhere: Collection[str] = (),
+    ) -> None:
+        """`earlier` studies were on the same devices, and of any space; or `elsewhere`, by their
+        folders, which says nothing of speed. The device's own magnitudes may be `known`."""
         self._space = space
         self._device_kind = device_kind
         self._points = points(space, earlier)
@@ -31,13 +47,14 @@ class Predictor:
         offloads = any(c.offload != "none" or c.checkpointing == "host" for c in space.candidates)
         # Without offload the host holds what the devices hold, or nothing of note.
         self.host_memory = host_memory(self._points, device_kind) if offloads else None
-        self._speed = SpeedModel(self._points, device_kind)
+        self._speed = SpeedModel(self._points, device_kind, known)
         for place, (study, seen) in enumerate(each_seen(earlier), start=len(space.candidates)):
             self.memory.observe(place, seen.device_bytes)
             if self.host_memory is not None:
                 self.host_memory.observe(place, seen.host_bytes)
-            off = Off(study.folder, ANOTHER_DAY)
-            self._speed.observe(place, seen.step, seen.disturbed_share, off)
+            if study.folder not in elsewhere:
+                off = Off(study.folder, ANOTHER_DAY)
+                self._speed.observe(place, seen.step, seen.disturbed_share, off)
 
     def observe(self, candidate: Candidate, outcome: Outcome, *, final: bool = False) -> None:
         """Learn from a trial, or from a final, that ended."""
@@ -59,9 +76,12 @@ class Predictor:
             for place, (workload, candidate) in enumerate(self._points)
             if workload == self._space.workload and found.covers(self._space, candidate)
         }
-        over[list(traced)] = found.over_state(
-            replace(self._space, candidates=tuple(traced.values()))
-        )
+        plain = found.over_state(replace(self._space, candidates=tuple(traced.values())))
+        over[list(traced)] = [
+            on_rank(self._space.workload, candidate, each, self._device_kind,
+                    stay=found.asked.gradients_stay)
+            for candidate, each in zip(traced.values(), plain, strict=True)
+        ]  # fmt: skip
         base = more_base(found.answer.base_bytes) if on_cpu else 0.0
         self.memory.trace(over, base)
         if self.host_memory is not None and on_cpu:  # it holds what the devices do

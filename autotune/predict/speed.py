@@ -80,6 +80,10 @@ DRIFT = Off("finals", 0.05)
 search by about so much, in the logarithm."""
 ANOTHER_DAY = 0.1
 """And by so much the measurements of an earlier study are."""
+_UNKNOWN_OFF = 1.5
+"""What the speed of a device may be off by that nobody knows, in the logarithm."""
+_KNOWN_OFF = 0.4
+"""And of one whose data sheet is known."""
 _MODEL_OFF = 0.2
 """What the prior of one workload may be off by more than that of another."""
 
@@ -101,8 +105,11 @@ _VARIANTS = tuple(
 class SpeedModel:
     """Seconds per optimizer step of all points, in the logarithm."""
 
-    def __init__(self, points: Sequence[Point], device_kind: str) -> None:
-        self._magnitudes = MAGNITUDES[device_kind]
+    def __init__(
+        self, points: Sequence[Point], device_kind: str, known: Magnitudes | None = None
+    ) -> None:
+        """The device's own magnitudes may be `known`."""
+        self._magnitudes = known or MAGNITUDES[device_kind]
         ones = np.ones(len(points))
         tokens = np.log([c.tokens for _, c in points])
         width = np.log([workload.shape(c.depth).width * c.depth for workload, c in points])
@@ -118,7 +125,7 @@ class SpeedModel:
         several = [Term(_MODEL_OFF * ones, group=workload)] if workload.any() else []
         self._beliefs = Beliefs(prior, [
             *several,
-            Term(1.5 * ones),
+            Term((_UNKNOWN_OFF if known is None else _KNOWN_OFF) * ones),
             Term(0.15 * middle),
             Term(0.2 * ones, position=tokens / 1.5),
             Term(0.2 * ones, position=width / 0.8),

@@ -12,27 +12,39 @@ from functools import cached_property
 
 import numpy as np
 
+from autotune.engines import BYTES, engine_of
 from autotune.predict.belief import Array
 from autotune.space.candidate import Build, Candidate
 from autotune.space.space import Space
-from autotune.wire.messages import Describe, Described, ModelSpec
+from autotune.space.workload import Workload
+from autotune.wire.messages import Describe, Described
 
 MOST_MICRO_BATCHES = 17
 """Of a longer axis so many are asked for, evenly spread; between them peaks are interpolated."""
 
 
-Traits = tuple[str, str, str]
-"""Checkpointing, attention and loss: what of a build is the model's, and changes what it holds."""
+Traits = tuple[str, str, str, str]
+"""Checkpointing, attention, loss and what weights are: what of a build changes what a model holds
+for its backward pass."""
 
 
-def _traits_of(of: Candidate | Build | ModelSpec) -> Traits:
-    return of.checkpointing, of.attention, of.loss
+def _traits_of(of: Candidate | Build, workload: Workload) -> Traits:
+    return of.checkpointing, of.attention, of.loss, _weights(of, workload)
+
+
+def _weights(of: Candidate | Build, workload: Workload) -> str:
+    """What they are while a block computes; those of fp16 are as large as those of bf16."""
+    seen = engine_of(workload, of).computes_with(workload.dtype, of)
+    return "bf16" if seen == "fp16" else seen
 
 
 def _traits(space: Space) -> list[Build]:
     """One build for each combination of traits that a candidate has, but for checkpoints on the
     host: what is not on the device cannot be told apart in a trace."""
-    found = {_traits_of(build): build for build in space.builds if build.checkpointing != "host"}
+    found = {
+        _traits_of(build, space.workload): build
+        for build in space.builds if build.checkpointing != "host"
+    }  # fmt: skip
     return list(found.values())
 
 
@@ -41,8 +53,8 @@ def request(space: Space) -> Describe:
     nothing."""
     workload = space.workload
     widths = {workload.shape(depth).width: depth for depth in space.axes["depth"]}
-    models = [
-        replace(workload.spec(depth, build, wide_as=deep), compile=False)
+    asked = [
+        (replace(workload.spec(depth, build, wide_as=deep), compile=False), build)
         for _, deep in sorted(widths.items())
         for build in _traits(space)
         for depth in workload.shallow_depths
@@ -50,7 +62,8 @@ def request(space: Space) -> Describe:
     sizes = sorted(set(space.axes["micro_batch"]))
     spread = np.linspace(0, len(sizes) - 1, min(len(sizes), MOST_MICRO_BATCHES))
     return Describe(
-        models=models,
+        models=[model for model, _ in asked],
+        weights=[_weights(build, workload) for _, build in asked],
         seq_lens=sorted(set(space.axes["seq_len"])),
         micro_batches=[sizes[round(place)] for place in spread],
         dtype=workload.dtype,
@@ -72,7 +85,8 @@ class Trace:
     def covers(self, space: Space, candidate: Candidate) -> bool:
         """Whether a model of which `candidate` is one was asked for, at its length."""
         shallow, _ = space.workload.shallow_depths
-        wide = (space.workload.shape(candidate.depth).width, _traits_of(candidate), shallow)
+        traits = _traits_of(candidate, space.workload)
+        wide = (space.workload.shape(candidate.depth).width, traits, shallow)
         return wide in self._places and candidate.seq_len in self.asked.seq_lens
 
     def held(self, space: Space) -> Array:
@@ -101,7 +115,10 @@ class Trace:
         gradients, whether they stay between steps or not."""
         over = self.peaks(space) - self.held(space)
         if self.asked.gradients_stay:
-            over += [4.0 * space.workload.shape(c.depth).trainable for c in space.candidates]
+            over += [
+                BYTES[_weights(c, space.workload)] * space.workload.shape(c.depth).trainable
+                for c in space.candidates
+            ]
         return over
 
     def _along_sizes(self, sizes: Array, traced: Array) -> Array:
@@ -122,8 +139,12 @@ class Trace:
 
     @cached_property
     def _places(self) -> dict[tuple[int, Traits, int], int]:
-        models = self.asked.models
-        return {(m.width, _traits_of(m), m.depth): place for place, m in enumerate(models)}
+        return {
+            (m.width, (m.checkpointing, m.attention, m.loss, weights), m.depth): place
+            for place, (m, weights) in enumerate(
+                zip(self.asked.models, self.asked.weights, strict=True)
+            )
+        }
 
     @cached_property
     def _held(self) -> Array:
@@ -142,7 +163,7 @@ def _curves(space: Space) -> dict[tuple[int, int, Traits], list[int]]:
     """Where the candidates stand of one model and length."""
     found: dict[tuple[int, int, Traits], list[int]] = defaultdict(list)
     for place, c in enumerate(space.candidates):
-        found[c.depth, c.seq_len, _traits_of(c)].append(place)
+        found[c.depth, c.seq_len, _traits_of(c, space.workload)].append(place)
     return found
 
 

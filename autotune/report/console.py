@@ -29,12 +29,13 @@ class Forgiving:
         return getattr(self._stream, name)
 
 
-def console_for(stream: TextIO, width: int | None = None) -> Console:
-    """One that prints plain text on `stream`, `width` characters wide or as wide as it is."""
+def console_for(stream: TextIO, width: int | None = None, most: int = MAX_WIDTH) -> Console:
+    """One that prints plain text on `stream`, `width` characters wide or as wide as it is, but
+    `most` of them."""
     file = cast(TextIO, Forgiving(stream))
     # In a notebook, rich would put every line into an element of its own.
     console = Console(
         file=file, width=width, highlight=False, markup=False, emoji=False, force_jupyter=False
     )
-    console.width = max(MIN_WIDTH, min(console.width, MAX_WIDTH))
+    console.width = max(MIN_WIDTH, min(console.width, most))
     return console

@@ -284,7 +284,7 @@ def best_of(
     """
     records = list(records)
     counts = Counter(r.outcome.verdict for r in records if r.purpose == "search")
-    winner = _tie(choice.record, space)
+    winner = tie_of(choice.record, space.workload, space.limits)
     return Best(
         confirmed=choice.confirmed,
         config=winner.config,
@@ -296,7 +296,7 @@ def best_of(
         ),
         sure=_sure(choice.certainty, space.workload),
         cells=tuple(_cell(r, space) for r in choice.cells),
-        ties=tuple(_tie(r, space) for r in choice.ties),
+        ties=tuple(tie_of(r, space.workload, space.limits) for r in choice.ties),
         trials={
             **{verdict.value: counts[verdict] for verdict in Verdict},
             FINALS: sum(r.purpose == "final" for r in records),
@@ -337,8 +337,9 @@ def _sure(certainty: Certainty | None, workload: Workload) -> Sure | None:
     return Sure(best=certainty.best, within_1_percent=certainty.equal, next=after)
 
 
-def _tie(record: Record, space: Space) -> Tie:
-    return Tie(_config(record.candidate, space.workload), _measured(record.measured, space.limits))
+def tie_of(record: Record, workload: Workload, limits: Limits) -> Tie:
+    """What best.json says of a record that was measured."""
+    return Tie(_config(record.candidate, workload), _measured(record.measured, limits))
 
 
 def _cell(record: Record, space: Space) -> Cell:

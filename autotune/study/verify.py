@@ -4,21 +4,24 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from typing import Protocol
 
 from autotune.errors import UsageError
 from autotune.options import Options
 from autotune.result.best import Best, Verified
 from autotune.result.hardware import other_hardware
 from autotune.runner import Job, Result, Runner
-from autotune.space.space import Limits, Space
+from autotune.space.space import Limits
 from autotune.space.workload import GlobalBatch
 from autotune.study.prober import rule_for
 from autotune.testbed import REPLAY, open_testbed
 from autotune.testbed.testbed import Wiring
 from autotune.wire.messages import Report
+from autotune.wire.stopping import Rule
 
 SLOWER = {"cpu": 0.05, "cuda": 0.03}
 """By so much a longer run may be slower than what the study measured."""
@@ -60,11 +63,6 @@ def verify(
         VerifyError: it could not be trained.
         StopRequestedError: the user asked to stop.
     """
-    options = _options(best)
-    testbed = open_testbed(options.device)
-    space = replace(testbed.space(options), limits=_limits(best))
-    if best.config.candidate not in space.candidates:
-        raise UsageError(f"best.json: {best.config.candidate.key} cannot be trained here any more")
     step_s = best.measured.step_s.median
     possible = int(limit_s / step_s) - SHORT_STEPS
     if possible < LEAST_STEPS:
@@ -75,17 +73,66 @@ def verify(
         )
     planned = min(steps, possible)
     note(f"training {planned} of {steps} steps, about {planned * step_s:.0f} s")
-    steps = planned
+    with training(best, limit_s=limit_s, logs=logs, note=note, stop=stop) as run:
+        before = run(_steps(best, SHORT_STEPS), fresh=True)
+        after = run(_steps(best, planned), fresh=False)
+    return _verified(best, before, after)
+
+
+class Run(Protocol):
+    """Makes steps of the winner, in `fresh` processes or the last ones.
+
+    Raises:
+        VerifyError: it could not be trained.
+        StopRequestedError: the user asked to stop.
+    """
+
+    def __call__(self, rule: Rule, *, fresh: bool) -> Report: ...
+
+
+@contextmanager
+def training(
+    best: Best,
+    *,
+    limit_s: float,
+    logs: Path,
+    note: Callable[[str], None],
+    stop: Callable[[], bool] = lambda: False,
+) -> Iterator[Run]:
+    """The winner of `best` on its devices; no process of it is left afterwards.
+
+    Raises:
+        UsageError: what it was measured on is not here, or it was never measured.
+    """
+    options = _options(best)
+    testbed = open_testbed(options.device)
+    space = replace(testbed.space(options), limits=_limits(best))
+    if best.config.candidate not in space.candidates:
+        raise UsageError(f"best.json: {best.config.candidate.key} cannot be trained here any more")
     runner = testbed.runner(space, Wiring(
         logs=logs, seed=options.seed, budget_s=limit_s, stop=stop,
         on_phase=lambda phase, made: None, note=note,
     ))  # fmt: skip
+
+    def run(rule: Rule, *, fresh: bool) -> Report:
+        return _run(runner, best, rule, fresh=fresh)
+
     try:
-        before = _run(runner, best, options, space, SHORT_STEPS, fresh=True)
-        after = _run(runner, best, options, space, steps, fresh=False)
+        yield run
     finally:
         runner.close()
-    return _verified(best, before, after)
+
+
+def probing(best: Best) -> Rule:
+    """How the study that found `best` probed."""
+    return rule_for(best.device_kind, _options(best))
+
+
+def _steps(best: Best, steps: int) -> Rule:
+    """So many timed steps, however long they take."""
+    return replace(
+        probing(best), timed_steps=steps, half_width=float("inf"), timed_limit_s=float("inf")
+    )
 
 
 def _options(best: Best) -> Options:
@@ -124,21 +171,13 @@ def _limits(best: Best) -> Limits:
     return Limits(found.capacity_bytes, found.ceiling, host, share)
 
 
-def _run(
-    runner: Runner, best: Best, options: Options, space: Space, steps: int, *, fresh: bool
-) -> Report:
-    rule = replace(
-        rule_for(best.device_kind, options),
-        timed_steps=steps,
-        half_width=float("inf"),
-        timed_limit_s=float("inf"),
-    )
+def _run(runner: Runner, best: Best, rule: Rule, *, fresh: bool) -> Report:
     accum = best.config.grad_accum
     job = Job(
         candidate=best.config.candidate, grad_accum=accum, micro_steps=accum, rule=rule,
         needed_step_s=None, fresh=fresh,
     )  # fmt: skip
-    patience_s = PATIENCE_S + 3 * steps * best.measured.step_s.median
+    patience_s = PATIENCE_S + 3 * rule.timed_steps * best.measured.step_s.median
     result: Result = runner.run(job, time.monotonic() + patience_s)
     if result.report is None:
         cause = result.reason or "it ended without a report"

@@ -91,8 +91,10 @@ LACKS: dict[str, Callable[[Asked], str]] = {
 """By axis: why a value cannot be had here, and what to do; empty where it can."""
 
 
-def check_machine(options: Options, workload: Workload, device_kind: str) -> None:
-    """That model and machine have what `options` ask for on the axes of words.
+def check_machine(
+    options: Options, workload: Workload, device_kind: str, *, here: bool = True
+) -> None:
+    """That the model, and the machine if it is to run `here`, have what `options` ask for.
 
     Raises:
         UsageError: a value that they lack.
@@ -101,7 +103,7 @@ def check_machine(options: Options, workload: Workload, device_kind: str) -> Non
     for name, axis in AXES.items():
         for value in getattr(options, axis.option) or () if axis.words else ():
             why = family.lacks(workload.recipe, name, value)
-            if not why and name in LACKS:
+            if not why and here and name in LACKS:
                 why = LACKS[name](Asked(value, device_kind, workload.dtype))
             if why:
                 raise UsageError(f"{axis.flag} {value}: {why}")

@@ -39,6 +39,7 @@ def resolve(
     *,
     count: CountModels | None = None,
     known: Workload | None = None,
+    here: bool = True,
 ) -> Space:
     """The space that `options` means on `device`.
 
@@ -47,6 +48,7 @@ def resolve(
         cores: processor cores this process may use.
         count: for models that have no closed form.
         known: what a study has found of its model before, which may have gone since.
+        here: whether it is to run on this machine, with what is installed on it.
 
     Raises:
         UsageError: there is no such model, more ranks than devices, a capacity above the device's,
@@ -76,7 +78,7 @@ def resolve(
         global_batch=options.global_batch,
         recipe=recipe,
     )
-    check_machine(options, workload, device.kind)
+    check_machine(options, workload, device.kind, here=here)
     remarks: list[Fixed] = []
     if known is not None and not family.is_code:
         workload = replace(workload, shapes=known.shapes, vocab_size=known.vocab_size)
@@ -84,7 +86,9 @@ def resolve(
         assert count is not None, "whoever offers such models can count them"
         workload, remarks = _counted(workload, depths, seq_lens, count)
     limits = Limits(capacity_bytes, options.ceiling, host_bytes, options.host_ceiling)
-    stages, offloads, stages_why = _stages(options, workload, limits, max(depths), device.kind)
+    stages, offloads, stages_why = _stages(
+        options, workload, limits, max(depths), device.kind, here=here
+    )
     axes: dict[str, tuple[Any, ...]] = {
         "depth": depths,
         "seq_len": seq_lens,
@@ -299,15 +303,16 @@ def _why(asked: object, flag: str, device_kind: str) -> str:
 
 
 def _stages(
-    options: Options, workload: Workload, limits: Limits, deepest: int, device_kind: str
-) -> tuple[tuple[int, ...], tuple[str, ...], str]:
+    options: Options, workload: Workload, limits: Limits, deepest: int, device_kind: str,
+    *, here: bool,
+) -> tuple[tuple[int, ...], tuple[str, ...], str]:  # fmt: skip
     """Stages and offloads to search, and why these.
 
     They matter where there are ranks to share with, or where stage 0 cannot hold the deepest
     model. On the CPU the host is the device, and an offload moves nothing.
     """
     known = stages_of(options.engine)
-    without = _left_out(options)
+    without = _left_out(options) if here else ""
     offloads = options.offload or ("none",)
     if options.zero is not None:
         return options.zero, offloads, "--zero"

@@ -106,6 +106,8 @@ class Describe:
     """Study to a helper process, once: which models to trace, at which shapes."""
 
     models: list[ModelSpec]
+    weights: list[str]
+    """What each of them computes with, fp32 or bf16."""
     seq_lens: list[int]
     micro_batches: list[int]
     dtype: str

@@ -10,9 +10,10 @@ import json
 import os
 import re
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from functools import cache
 from typing import Any
+from unittest.mock import patch
 
 os.environ["HF_HUB_OFFLINE"] = "1"  # before transformers is imported
 
@@ -139,10 +140,21 @@ def target_len(spec: ModelSpec, seq_len: int) -> int:
 
 
 def loss(model: nn.Module, batch: Batch) -> Tensor:
-    if _heads:
-        return _heads[0].loss(model, batch)
-    mean: Tensor = model(**batch).loss
-    return mean
+    with _as_with_data(batch):
+        if _heads:
+            return _heads[0].loss(model, batch)
+        mean: Tensor = model(**batch).loss
+        return mean
+
+
+def _as_with_data(batch: Batch) -> AbstractContextManager[object]:
+    """On tensors without data, have a model know that a row is one sample: it would look at the
+    positions, and makes a mask where it cannot."""
+    from transformers import masking_utils
+
+    if detect_fake_mode(list(batch.values())) is None:
+        return nullcontext()
+    return patch.object(masking_utils, "find_packed_sequence_indices", lambda position_ids: None)
 
 
 class ChunkedHead:

@@ -42,6 +42,7 @@ SMALL = ModelSpec(name="gpt", depth=1, width=64, vocab_size=256, checkpointing="
 def ask(*models: ModelSpec, **fields: Any) -> Describe:
     asked = Describe(
         models=list(models),
+        weights=["fp32"] * len(models),
         seq_lens=[64],
         micro_batches=[4],
         dtype="fp32",

@@ -99,6 +99,7 @@ MESSAGES: list[wire.Message] = [
     replace(PROBE, needed_step_s=0.125),
     wire.Describe(
         models=[replace(MODEL, depth=1), MODEL],
+        weights=["fp32", "bf16"],
         seq_lens=[64, 128],
         micro_batches=[1, 2, 4],
         dtype="fp32",

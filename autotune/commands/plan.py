@@ -1,0 +1,181 @@
+"""`python -m autotune plan`: what fits, before the GPUs are there."""
+
+from __future__ import annotations
+
+import inspect
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+from cyclopts import Group, Parameter
+
+from autotune.commands import Run
+from autotune.commands.exits import ExitCode, complain
+from autotune.commands.tune import parameter
+from autotune.device.cards import Gpus, parse_gpus
+from autotune.errors import UsageError
+from autotune.options import FLAGS, Options, Topic, text_of
+from autotune.units import parse_bytes
+
+if TYPE_CHECKING:
+    from autotune.plan.expected import Asked, Expected, Helpers, Plan
+
+TRACE_S = 120.0
+"""What tracing a model may take; then closed forms have to do."""
+WIDTH = 140
+"""Characters of a table where nobody says."""
+_OWN = Group("Plan", sort_key=0)
+_OF_A_STUDY = tuple(
+    name for name, flag in FLAGS.items()
+    if flag.topic is Topic.SPACE or name in ("ceiling", "host_ceiling", "objective")
+)  # fmt: skip
+"""Options of a study that a plan takes, too."""
+Quantity = Literal["micro_batch", "seq_len", "gpus"]
+
+
+def _own(text: str, metavar: str | None = None) -> Parameter:
+    return Parameter(group=_OWN, help=text, metavar=metavar, show_default=False)
+
+
+def plan(
+    *,
+    gpus: Annotated[str, _own(
+        "GPUs, by memory or name: 4x80GiB, 8xH100, or several numbers: 1,2,4,8x32GiB.", "GPUS")],
+    host_ram: Annotated[str | None, _own(
+        "Memory of the host, e.g. 512GiB (default: it is not looked at).", "SIZE")] = None,
+    solve: Annotated[Quantity | None, _own(
+        "The largest micro_batch or seq_len, or the fewest gpus, that fit.")] = None,
+    learn_from: Annotated[Path | None, _own(
+        "Study, or folder of studies, on GPUs: what they measured corrects what is expected.",
+        "DIR")] = None,
+    rows: Annotated[int, _own("Rows to print.", "N")] = 20,
+    json: Annotated[bool, _own("Print everything as JSON.")] = False,
+    csv: Annotated[bool, _own("Print everything as CSV.")] = False,
+    **options: Any,
+) -> Run:  # fmt: skip
+    """Say what fits on GPUs that are not here, and what to set on them."""
+    named = parse_gpus(gpus)
+    host_bytes = None if host_ram is None else parse_bytes(host_ram, "--host-ram")
+    if json and csv:
+        raise UsageError("--csv: --json says already what is to be printed; give one of them")
+    if rows < 1:
+        raise UsageError(f"--rows {rows}: must be at least 1")
+    if solve is not None and len(named.counts) > 1:
+        raise UsageError(f"--gpus {gpus}: --solve takes one number of GPUs, e.g. 8x80GiB")
+    asked = Options.from_texts({name: text_of(value) for name, value in options.items()})
+
+    def run(argv: list[str], started: float) -> int:
+        from autotune.plan.expected import Asked, Helpers
+        from autotune.runner import counting
+
+        helpers = Helpers(
+            lambda wanted: counting.count(wanted, asked.model),
+            lambda wanted: counting.describe(wanted, TRACE_S),
+        )
+        what = Asked(options=asked, card=named.card, host_bytes=host_bytes)
+        if learn_from is not None:
+            what = _learnt(what, learn_from)
+        if solve is not None:
+            return _solved(what, named, solve, helpers, json=json, csv=csv)
+        if len(named.counts) > 1:
+            return _by_count(what, named, helpers, json=json, csv=csv)
+        return _table(what, named, helpers, rows, json=json, csv=csv)
+
+    return run
+
+
+def _signature() -> inspect.Signature:
+    *own, _ = inspect.signature(plan, eval_str=True).parameters.values()
+    taken = [parameter(name, FLAGS[name]) for name in _OF_A_STUDY]
+    return inspect.Signature([*own, *taken])
+
+
+plan.__signature__ = _signature()  # type: ignore[attr-defined]
+
+
+def _table(
+    asked: Asked, named: Gpus, helpers: Helpers, most: int, *, json: bool, csv: bool
+) -> int:
+    from autotune.plan.answers import recommended, table, why_not
+    from autotune.plan.expected import plan as expect
+    from autotune.plan.show import print_table
+
+    found = expect(asked, named.counts[0], helpers)
+    _say(found)
+    rows, best = table(found), recommended(found)
+    if not _printed(found, [each.row for each in rows], json=json, csv=csv):
+        print_table(_console(), found, rows, most)
+    if best is None:
+        complain(why_not(found))
+        return ExitCode.NOTHING_FITS
+    return ExitCode.FOUND
+
+
+def _by_count(asked: Asked, named: Gpus, helpers: Helpers, *, json: bool, csv: bool) -> int:
+    from autotune.plan.answers import by_count
+    from autotune.plan.expected import plan as expect
+    from autotune.plan.show import print_counts
+
+    found = by_count(asked, named.counts, helpers)
+    rows = [row for _, row, _ in found if row is not None]
+    if json or csv:
+        whys = {str(count): why for count, _, why in found if why}
+        _printed(expect(asked, named.counts[-1], helpers), rows, json=json, csv=csv, why_not=whys)
+    else:
+        print_counts(_console(), found, named.card.name)
+    return ExitCode.FOUND if rows else ExitCode.NOTHING_FITS
+
+
+def _solved(
+    asked: Asked, named: Gpus, quantity: Quantity, helpers: Helpers, *, json: bool, csv: bool
+) -> int:
+    from autotune.plan.answers import solve_gpus, solve_micro_batch, solve_seq_len, why_not
+    from autotune.plan.show import print_solved
+
+    count = named.counts[0]
+    if quantity == "gpus":
+        found, solved = solve_gpus(asked, helpers)
+    elif quantity == "seq_len":
+        found, solved = solve_seq_len(asked, count, helpers)
+    else:
+        found, solved = solve_micro_batch(asked, count, helpers)
+    _say(found)
+    rows = [] if solved.row is None else [solved.row]
+    if not _printed(found, rows, json=json, csv=csv, **{quantity: solved.value}):
+        print_solved(_console(), found, solved)
+    if solved.row is None:
+        complain(why_not(found))
+        return ExitCode.NOTHING_FITS
+    return ExitCode.FOUND
+
+
+def _printed(found: Plan, rows: list[Expected], *, json: bool, csv: bool, **more: Any) -> bool:
+    """Print for programs, where that is asked for."""
+    from autotune.plan.show import as_csv, as_json
+
+    if json:
+        print(as_json(found, rows, **more))
+    elif csv:
+        print(as_csv(rows), end="")
+    return json or csv
+
+
+def _say(found: Plan) -> None:
+    if found.untraced:
+        complain(f"closed forms alone, activations are rough: {found.untraced}")
+
+
+def _console() -> Any:
+    import sys
+
+    from autotune.report.console import console_for
+
+    return console_for(sys.stdout, None if sys.stdout.isatty() else WIDTH, WIDTH)
+
+
+def _learnt(asked: Asked, place: Path) -> Asked:
+    from autotune.plan.learning import learn
+
+    learnt, said = learn(asked, place)
+    for line in said:
+        complain(line)
+    return learnt

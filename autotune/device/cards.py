@@ -1,0 +1,114 @@
+"""GPUs by name, for plans where there is none.
+
+Memory is the total that nvidia-smi shows, which is NVML's (modal-labs/modal-client #2797 for H100,
+A100, A10, L40S, L4 and T4; tables of nvidia-smi in public issues for the others). Rates are of
+NVIDIA's data sheets: of dense products in bf16, without sparsity, or in fp16 where the card has no
+bf16; and of its memory.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from autotune.errors import UsageError
+from autotune.units import parse_bytes
+
+
+@dataclass(frozen=True)
+class Card:
+    """One kind of GPU."""
+
+    name: str
+    memory_bytes: int
+    flops_per_s: float | None = None
+    """Of dense products in 16 bits; None where nothing is known but the memory."""
+    memory_bytes_per_s: float | None = None
+    bf16: bool = True
+
+
+def _card(name: str, mib: int, tera_flops: float, gb_per_s: float, *, bf16: bool = True) -> Card:
+    return Card(name, mib * 2**20, tera_flops * 1e12, gb_per_s * 1e9, bf16)
+
+
+CARDS = (
+    _card("T4", 15360, 65, 320, bf16=False),
+    _card("V100-16GB", 16384, 125, 900, bf16=False),
+    _card("V100-32GB", 32768, 125, 900, bf16=False),
+    _card("RTX2080Ti", 11264, 54, 616, bf16=False),
+    _card("RTX3090", 24576, 71, 936),
+    _card("RTX4080", 16376, 97, 717),
+    _card("RTX4090", 24564, 165, 1008),
+    _card("RTX5090", 32607, 209, 1792),
+    _card("RTXA4500", 20470, 95, 640),
+    _card("RTXA5000", 24564, 111, 768),
+    _card("RTXA6000", 49140, 155, 768),
+    _card("RTX6000Ada", 49140, 364, 960),
+    _card("A10", 23028, 125, 600),
+    _card("A10G", 23028, 70, 600),
+    _card("A30", 24576, 165, 933),
+    _card("A40", 46068, 150, 696),
+    _card("A100-40GB", 40960, 312, 1555),
+    _card("A100-80GB", 81920, 312, 2039),
+    _card("L4", 23034, 121, 300),
+    _card("L40", 46068, 181, 864),
+    _card("L40S", 46068, 362, 864),
+    _card("H100", 81559, 989, 3352),
+    _card("H100-PCIe", 81559, 756, 2039),
+    _card("H100-NVL", 95830, 835, 3938),
+    _card("H20", 97871, 148, 4000),
+    _card("GH200", 97871, 989, 4022),
+    _card("H200", 143771, 989, 4800),
+    _card("B200", 183359, 2250, 7700),
+)
+
+
+@dataclass(frozen=True)
+class Gpus:
+    """What `--gpus` names."""
+
+    counts: tuple[int, ...]
+    """Ascending; more than one for a table by number of GPUs."""
+    card: Card
+
+
+def parse_gpus(text: str, flag: str = "--gpus") -> Gpus:
+    """GPUs in "8xH100", "4x80GiB", "1,2,4x32GiB" or "RTX4090".
+
+    Raises:
+        UsageError: none of these, or a card that is not known.
+    """
+    match = re.fullmatch(r"\s*(?:([\d,\s]+?)\s*[xX*×]\s*)?(\w[\w. -]*?)\s*", text)
+    if match is None:
+        raise UsageError(f"{flag} {text}: write 4x80GiB, 8xH100 or 1,2,4x32GiB")
+    counts = {int(part) for part in (match[1] or "1").split(",") if part.strip()}
+    if not counts or min(counts) < 1 or max(counts) > MOST_GPUS:
+        raise UsageError(f"{flag} {text}: from 1 to {MOST_GPUS} GPUs, e.g. 8x{match[2]}")
+    return Gpus(tuple(sorted(counts)), _named(match[2], f"{flag} {text}"))
+
+
+MOST_GPUS = 65536
+
+
+def _named(text: str, asked: str) -> Card:
+    if re.fullmatch(r"[\d.]+ *[A-Za-z]+", text):
+        size = parse_bytes(text.replace(" ", ""), asked.partition(" ")[0])
+        if size > 2**50:
+            raise UsageError(f"{asked}: no GPU has {text}; write e.g. 80GiB")
+        return Card(text, size)
+    wanted = plain_name(text)
+    # Of most cards there is one size, which NVML's names have as well.
+    names = (wanted, plain_name(re.sub(r"\b\d+ ?GB\b", "", text)))
+    exact = [card for card in CARDS if plain_name(card.name) in names]
+    several = exact or [card for card in CARDS if plain_name(card.name).startswith(wanted)]
+    if len(several) == 1:
+        return several[0]
+    if several and wanted in ("a100", "v100"):
+        raise UsageError(f"{asked}: which one: {' or '.join(each.name for each in several)}?")
+    known = ", ".join(card.name for card in CARDS)
+    raise UsageError(f"{asked}: no such card is known; write its memory, e.g. 80GiB, or {known}")
+
+
+def plain_name(name: str) -> str:
+    """As people may write it: without maker, family, form and hyphens."""
+    return re.sub(r"nvidia|geforce|tesla|sxm\d?|hbm\d\w?|gb$|gib$|[\s_-]", "", name.lower())

@@ -1,0 +1,168 @@
+"""What a plan says: what fits, by number of GPUs, and the largest or least that does."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+from autotune.errors import UsageError
+from autotune.models import FAMILIES
+from autotune.plan.expected import Asked, Expected, Helpers, Largest, Plan, in_order, largest, plan
+from autotune.units import gib
+
+MOST_MICRO_BATCH = 1024
+MOST_GPUS = 1024
+_FIRST_LENGTH = 128
+_LAST_LENGTH = 2**20
+
+
+@dataclass(frozen=True)
+class Solved:
+    """An answer to --solve."""
+
+    quantity: str
+    value: int | None
+    """None where not even the least, or the most, of it fits."""
+    is_bound: bool
+    """Whether more of it was not looked at."""
+    row: Expected | None
+    """What fits with that."""
+
+
+def table(found: Plan) -> list[Largest]:
+    """The largest micro_batch of each build and length: what may fit, as a study would go about
+    it; then what does not, the least first."""
+    rows = largest(found.expected)
+    of = {id(each.row): each for each in rows}
+    possible = in_order([each.row for each in rows if each.row.may_fit])
+    others = [each.row for each in rows if not each.row.may_fit]
+    others.sort(key=lambda row: row.peak.bytes)
+    return [of[id(row)] for row in (*possible, *others)]
+
+
+def recommended(found: Plan) -> Expected | None:
+    """What to set: the best that fits; of what may fit, the likeliest; None for nothing."""
+    fitting = [row for row in found.expected if row.fits]
+    if fitting:
+        return max(fitting, key=lambda row: row.value)
+    possible = [row for row in found.expected if row.may_fit]
+    return max(possible, key=lambda row: row.chance, default=None)
+
+
+def by_count(
+    asked: Asked, counts: Sequence[int], helpers: Helpers
+) -> list[tuple[int, Expected | None, str]]:
+    """For each number of GPUs what to set, or why there is nothing."""
+    rows: list[tuple[int, Expected | None, str]] = []
+    for count in counts:
+        try:
+            found = plan(asked, count, helpers)
+        except UsageError as error:
+            if len(counts) == 1:
+                raise
+            rows.append((count, None, str(error)))
+            continue
+        best = recommended(found)
+        rows.append((count, best, "" if best else why_not(found)))
+    if all(row is None and not why.startswith("nothing fits") for _, row, why in rows):
+        raise UsageError(rows[0][2])
+    return rows
+
+
+def least(found: Plan) -> Expected:
+    """What needs the least memory."""
+    return min(found.expected, key=lambda row: row.peak.bytes)
+
+
+def why_not(found: Plan) -> str:
+    """What the least would need."""
+    row, limits = least(found), found.space.limits
+    if row.peak.bytes <= limits.limit_bytes:
+        return (
+            f"nothing fits the host: the least needs {gib(row.host_bytes)} of its memory, and"
+            f" {gib(limits.host_limit_bytes)} are allowed"
+        )
+    return (
+        f"nothing fits: the least, {row.candidate.key}, needs {gib(row.peak.bytes)} a GPU, and"
+        f" {gib(limits.limit_bytes)} are allowed"
+    )
+
+
+def solve_micro_batch(asked: Asked, gpus: int, helpers: Helpers) -> tuple[Plan, Solved]:
+    """The largest micro_batch that fits in any build and length that is asked for."""
+    wide = replace(asked.options, micro_batch=tuple(range(1, MOST_MICRO_BATCH + 1)))
+    found = plan(replace(asked, options=wide), gpus, helpers)
+    row = max(
+        (row for row in found.expected if row.fits),
+        key=lambda row: (row.candidate.micro_batch, row.value),
+        default=None,
+    )
+    value = None if row is None else row.candidate.micro_batch
+    return found, Solved("micro_batch", value, value == MOST_MICRO_BATCH, row)
+
+
+def solve_seq_len(asked: Asked, gpus: int, helpers: Helpers) -> tuple[Plan, Solved]:
+    """The longest samples of which one micro_batch that is asked for fits; a multiple of 128."""
+    recipe = FAMILIES[asked.options.family].recipe(asked.options.asked_model)
+    longest = FAMILIES[asked.options.family].most_seq_len(recipe) or _LAST_LENGTH
+    known: dict[int, tuple[Plan, Expected | None]] = {}
+
+    def fits(length: int) -> bool:
+        found = plan(with_length(asked, length), gpus, helpers)
+        known[length] = (found, recommended(found))
+        return known[length][1] is not None
+
+    value = largest_that(fits, min(_FIRST_LENGTH, longest), longest, _FIRST_LENGTH)
+    found, row = known[value or min(known)]
+    return found, Solved("seq_len", value, value == longest, row)
+
+
+def with_length(asked: Asked, length: int) -> Asked:
+    sizes = asked.options.micro_batch or (1,)
+    return replace(asked, options=replace(asked.options, seq_len=(length,), micro_batch=sizes))
+
+
+def solve_gpus(asked: Asked, helpers: Helpers) -> tuple[Plan, Solved]:
+    """The fewest GPUs on which something fits."""
+    known: dict[int, tuple[Plan, Expected | None]] = {}
+
+    def lacks(count: int) -> bool:
+        try:
+            found = plan(asked, count, helpers)
+        except UsageError as error:
+            if str(error).startswith("--global-batch"):  # that many do not divide it
+                return True
+            raise
+        known[count] = (found, recommended(found))
+        return known[count][1] is None
+
+    most = largest_that(lacks, 1, MOST_GPUS, 1)
+    value = (most or 0) + 1
+    if value not in known:
+        last = known.get(most or 1) or next(iter(known.values()), None)
+        if last is None:
+            raise UsageError(f"--global-batch {asked.options.global_batch}: no number of GPUs"
+                             f" up to {MOST_GPUS} divides it")  # fmt: skip
+        return last[0], Solved("gpus", None, True, None)
+    found, row = known[value]
+    return found, Solved("gpus", value, False, row)
+
+
+def largest_that(holds: Callable[[int], bool], first: int, last: int, step: int) -> int | None:
+    """The largest multiple of `step`, or `first` or `last`, of which something `holds` that holds
+    up to some number and not from there on; None where not even of `first`."""
+    if not holds(first):
+        return None
+    low, high = first, first
+    while high < last:
+        high = min(2 * high, last)
+        if not holds(high):
+            break
+        low = high
+    else:
+        return last
+    if low == high:
+        return low
+    while high - low > step and (middle := (low + high) // 2 // step * step) > low:
+        low, high = (middle, high) if holds(middle) else (low, middle)
+    return low

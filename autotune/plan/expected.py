@@ -1,0 +1,293 @@
+"""What is expected of every candidate on GPUs that are not here."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from autotune.device.cards import Card
+from autotune.device.imagined import ImaginedDevice
+from autotune.engines import engine_of
+from autotune.options import Options
+from autotune.outcome import step_s_for
+from autotune.predict.earlier import Earlier
+from autotune.predict.memory import MemoryModel, Prediction, host_memory
+from autotune.predict.predictor import Predictor
+from autotune.predict.speed import MAGNITUDES, Magnitudes
+from autotune.predict.trace import Trace, request
+from autotune.space.candidate import Candidate
+from autotune.space.space import Space
+from autotune.testbed.resolve import CountModels, resolve
+from autotune.wire.messages import Count, Counted, Describe, Described
+
+Z90 = 1.645
+"""Standard deviations on either side of 90 %."""
+_NO_LIMIT = 2**62
+LIKELY = 0.8
+"""Chance of keeping within the limits from which a candidate is said to fit."""
+KIND = "cuda"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Parts:
+    """What a peak is made of, in bytes."""
+
+    parameters: float
+    gradients: float
+    optimizer: float
+    activations: float
+    logits: float
+    buffers: float
+    """Weights that are gathered, and gradients on their way."""
+    outside: float
+    """Of torch's allocator: CUDA's context, libraries, communication."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Expected:
+    """One candidate."""
+
+    candidate: Candidate
+    engine: str
+    gpus: int
+    grad_accum: int
+    global_batch: int
+    """In samples: micro_batch x grad_accum x gpus."""
+    peak: Prediction
+    """Of a GPU; the interval is of 90 %."""
+    parts: Parts
+    host_bytes: int
+    """Of all ranks."""
+    chance: float
+    """Of keeping within the limits."""
+    step_s: tuple[float, float, float]
+    """Of an optimizer step: low, median, high, the interval of 90 %."""
+    tokens_per_s: tuple[float, float, float]
+    """Over all GPUs; the slow end comes first."""
+    traffic_bytes: float
+    """That a rank sends in an optimizer step; the ring's."""
+    value: float
+    """Of the objective, the median."""
+
+    @property
+    def fits(self) -> bool:
+        """Whether it likely does."""
+        return self.chance >= LIKELY
+
+    @property
+    def may_fit(self) -> bool:
+        """Whether it more likely does than not."""
+        return self.chance >= 0.5
+
+
+class Helpers:
+    """What a helper process found, kept: rows by number of GPUs ask the same."""
+
+    def __init__(
+        self, count: CountModels, describe: Callable[[Describe], Described | str]
+    ) -> None:
+        self._count = count
+        self._describe = describe
+        self._counted: dict[str, Counted] = {}
+        self._described: dict[str, Described | str] = {}
+
+    def count(self, asked: Count) -> Counted:
+        key = repr(asked)
+        if key not in self._counted:
+            self._counted[key] = self._count(asked)
+        return self._counted[key]
+
+    def describe(self, asked: Describe) -> Described | str:
+        """What was traced, or why nothing was."""
+        key = repr(asked)
+        if key not in self._described:
+            self._described[key] = self._describe(asked)
+        return self._described[key]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Asked:
+    """What a plan is asked for."""
+
+    options: Options
+    card: Card
+    host_bytes: int | None
+    """Of host memory; None where it is not to be looked at."""
+    earlier: Sequence[Earlier] = ()
+    elsewhere: Collection[str] = ()
+    """Of `earlier`, the folders of those on other devices."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Everything expected of one number of GPUs."""
+
+    space: Space
+    gpus: int
+    untraced: str
+    """Why closed forms had to do; empty where the model was traced."""
+    expected: list[Expected]
+    """In the order of the space's candidates."""
+
+
+def plan(asked: Asked, gpus: int, helpers: Helpers) -> Plan:
+    """What to expect on so many GPUs.
+
+    Raises:
+        UsageError: there is no such model, or no candidate.
+        ModelError: the model's own code failed.
+    """
+    options = replace(asked.options, world_size=gpus)
+    space = resolve(
+        options, ImaginedDevice(asked.card, gpus), asked.host_bytes or _NO_LIMIT, cores=1,
+        count=helpers.count, here=False,
+    )  # fmt: skip
+    space = replace(space, candidates=_settings(space))
+    predictor = Predictor(
+        space, KIND, asked.earlier, known=magnitudes(asked.card), elsewhere=asked.elsewhere
+    )
+    wanted = request(space)
+    found = helpers.describe(wanted)
+    stay = True
+    if isinstance(found, Described):
+        predictor.trace(Trace(wanted, found))
+        stay = wanted.gradients_stay
+    untraced = found if isinstance(found, str) else _holes(found)
+    return Plan(space, gpus, untraced, _expected(asked, space, predictor, stay=stay))
+
+
+def _settings(space: Space) -> tuple[Candidate, ...]:
+    """On one GPU stages that share nothing are left out, where others are there."""
+    if space.workload.world_size > 1:
+        return space.candidates
+    kept = [c for c in space.candidates if c.zero_stage == 0 or c.offload != "none"]
+    return tuple(kept) or space.candidates
+
+
+def _holes(found: Described) -> str:
+    return "" if min(found.held_bytes) >= 0 else "a trace of the model failed"
+
+
+def magnitudes(card: Card) -> Magnitudes | None:
+    """Those of a card that is known by name."""
+    if card.flops_per_s is None or card.memory_bytes_per_s is None:
+        return None
+    # Half of what the data sheet promises is what large products reach.
+    return replace(
+        MAGNITUDES[KIND],
+        flops_per_s=0.55 * card.flops_per_s,
+        memory_bytes_per_s=0.8 * card.memory_bytes_per_s,
+    )
+
+
+def _expected(asked: Asked, space: Space, predictor: Predictor, *, stay: bool) -> list[Expected]:
+    workload, options = space.workload, asked.options
+    hosts = predictor.host_memory or host_memory(
+        [(workload, candidate) for candidate in space.candidates], KIND
+    )
+    chance = predictor.chance()
+    if asked.host_bytes is not None:
+        host_chance = hosts.chance(space.limits.host_limit_bytes)[: len(space.candidates)]
+        chance = np.minimum(chance, host_chance)
+    speed = predictor.log_step_s()
+    found = []
+    for place, candidate in enumerate(space.candidates):
+        median, off = float(speed.mean[place]), Z90 * float(speed.deviation[place])
+        step_s = tuple(float(np.exp(median + by)) for by in (-off, 0.0, off))
+        accum = workload.micro_steps(candidate)
+        samples = workload.global_batch_samples(candidate)
+        tokens = samples * candidate.seq_len
+        one_s = step_s_for(1.0, candidate, workload, options.objective)
+        found.append(Expected(
+            candidate=candidate,
+            engine=engine_of(workload, candidate).name,
+            gpus=workload.world_size,
+            grad_accum=accum,
+            global_batch=samples,
+            peak=predictor.memory.predict(place, Z90),
+            parts=_parts(space, predictor.memory, place, stay=stay),
+            host_bytes=hosts.predict(place).bytes,
+            chance=float(chance[place]),
+            step_s=(step_s[0], step_s[1], step_s[2]),
+            tokens_per_s=(tokens / step_s[2], tokens / step_s[1], tokens / step_s[0]),
+            traffic_bytes=traffic_bytes(space, candidate),
+            value=one_s / step_s[1],
+        ))  # fmt: skip
+    return found
+
+
+def _parts(space: Space, memory: MemoryModel, place: int, *, stay: bool) -> Parts:
+    """The median peak by what it is made of. What measurements corrected is spread over all."""
+    candidate, workload = space.candidates[place], space.workload
+    engine = engine_of(workload, candidate)
+    state, found = engine.state(workload, candidate), memory.parts
+    over = float(found.blocks[place] + found.head[place])
+    # Gradients of one GPU's plain step come as activations go.
+    shared = stay or candidate.zero_stage > 0
+    gradients = min(state.gradients, over) if shared else 0.0
+    buffers = min(engine.passing_bytes(workload, candidate), over - gradients)
+    rest = over - gradients - buffers
+    head = float(found.head[place]) / over
+    whole = float(found.base[place] + found.state[place]) + over
+    more = memory.predict(place).bytes / whole
+    return Parts(
+        parameters=more * state.weights,
+        gradients=more * gradients,
+        optimizer=more * state.optimizer,
+        activations=more * rest * (1 - head),
+        logits=more * rest * head,
+        buffers=more * buffers,
+        outside=more * float(found.base[place]),
+    )
+
+
+def traffic_bytes(space: Space, candidate: Candidate) -> float:
+    """What a rank sends in an optimizer step: gradients all-reduced, or reduced and gathered, and
+    in stage 3 weights gathered twice a micro-step. Source: ZeRO (arXiv 1910.02054, section 7)."""
+    workload = space.workload
+    ranks = workload.world_size
+    if ranks == 1:
+        return 0.0
+    shape = workload.shape(candidate.depth)
+    engine = engine_of(workload, candidate)
+    of = {"fp32": 4.0, "bf16": 2.0, "fp16": 2.0}
+    share = (ranks - 1) / ranks
+    weights = of[engine.computes_with(workload.dtype, candidate)] * shape.parameters
+    gradients = of[engine.reduces_in(workload.dtype, candidate)] * shape.trainable
+    if candidate.zero_stage < 3:
+        return share * (gradients + of[engine.weights_in(workload.dtype, candidate)]
+                        * shape.trainable)  # fmt: skip
+    return share * workload.micro_steps(candidate) * (2 * weights + gradients)
+
+
+def in_order(rows: Sequence[Expected]) -> list[Expected]:
+    """As a study would go about them: what likely fits first, then by expected value."""
+    return sorted(rows, key=lambda row: (not row.fits, -row.value * row.chance))
+
+
+@dataclass(frozen=True)
+class Largest:
+    """The largest micro_batch of one build and length."""
+
+    row: Expected
+    """Of the largest that fits; or else that may; or else of the smallest."""
+    may: int | None
+    """The largest that may fit."""
+
+
+def largest(rows: Sequence[Expected]) -> list[Largest]:
+    """Of each build and length."""
+    alike: dict[object, list[Expected]] = {}
+    for row in rows:  # ascending in micro_batch
+        alike.setdefault((row.candidate.build, row.candidate.seq_len), []).append(row)
+    found = []
+    for each in alike.values():
+        fitting = [row for row in each if row.fits]
+        possible = [row for row in each if row.may_fit]
+        found.append(Largest(
+            row=(fitting or possible or each[:1])[-1],
+            may=possible[-1].candidate.micro_batch if possible else None,
+        ))  # fmt: skip
+    return found

@@ -1,0 +1,89 @@
+"""Plans beside other people's formulas: DeepSpeed's estimates, and activations by layer."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from deepspeed.runtime.zero.stage3 import estimate_zero3_model_states_mem_needs
+from deepspeed.runtime.zero.stage_1_and_2 import estimate_zero2_model_states_mem_needs
+
+from autotune.engines import engine_of
+from autotune.space.candidate import Candidate
+from autotune.space.workload import Workload
+from autotune.wire.messages import Describe, ModelSpec
+from probes.describe import describe
+
+_GB = 1e9
+HIDDEN, HEADS, LENGTH = 1024, 16, 1024
+"""Of the GPT-2 whose layers are looked at."""
+
+
+def deepspeed_states() -> Iterator[str]:
+    """State of a model of 7 billion parameters a GPU, by stage and offload."""
+    workload = Workload(
+        model="gpt", width=4096, vocab_size=32768, dtype="bf16", engine="deepspeed", world_size=8,
+        global_batch=None,
+    )  # fmt: skip
+    depth = 32
+    shape = workload.shape(depth)
+    yield f"{shape.parameters / 1e9:.2f} B parameters, 8 GPUs, bf16; GB of a GPU and of the host."
+    yield ""
+    yield "| stage | offload | DeepSpeed | here | DeepSpeed, host | here, host |"
+    yield "|---|---|---|---|---|---|"
+    for stage, offload in ((2, "none"), (2, "optimizer"), (3, "none"), (3, "optimizer"),
+                           (3, "all")):  # fmt: skip
+        c = Candidate(depth=depth, seq_len=2048, micro_batch=1, zero_stage=stage, offload=offload)
+        engine = engine_of(workload, c)
+        state = engine.state(workload, c)
+        device = state.device + engine.updating_bytes(workload, c)
+        host = 8 * (state.host + state.passing)
+        n = shape.parameters
+        if stage == 2:
+            cpu, gpu = estimate_zero2_model_states_mem_needs(
+                n, num_gpus_per_node=8, cpu_offload=offload != "none"
+            )
+        else:
+            cpu, gpu, _ = estimate_zero3_model_states_mem_needs(
+                n, shape.largest_block, num_gpus_per_node=8, cpu_offload=offload != "none",
+                cpu_offload_params=offload == "all",
+            )  # fmt: skip
+        yield (f"| {stage} | {offload} | {gpu / _GB:.2f} | {device / _GB:.2f} | {cpu / _GB:.1f} |"
+               f" {host / _GB:.1f} |")  # fmt: skip
+
+
+def activations() -> Iterator[str]:
+    """Bytes a token and channel that one layer of GPT-2 keeps, traced, beside Korthikanti et al.
+    2022 (arXiv 2205.05198, equation 2): 34 + 5 a s / h, or 34 where scores are not kept."""
+    yield "| attention | checkpointing | formula | traced |"
+    yield "|---|---|---|---|"
+    for attention, checkpointing, formula in (
+        ("eager", "none", 34 + 5 * HEADS * LENGTH / HIDDEN),
+        ("sdpa", "none", 34.0),
+        ("sdpa", "full", 2.0),
+    ):
+        found = describe(Describe(
+            models=[_gpt2(layers, attention, checkpointing)
+                    for layers in (2, 4)],
+            weights=["bf16", "bf16"], seq_lens=[LENGTH], micro_batches=[4], dtype="bf16",
+            optimizer="adamw", gradients_stay=True,
+        ))  # fmt: skip
+        low, high = (peak[0][0] - held for peak, held in
+                     zip(found.peak_bytes, found.held_bytes, strict=True))  # fmt: skip
+        kept = (high - low) / 2 / (4 * LENGTH * HIDDEN)
+        yield f"| {attention} | {checkpointing} | {formula:.0f} | {kept:.1f} |"
+
+
+def _gpt2(layers: int, attention: str, checkpointing: str) -> ModelSpec:
+    config = {
+        "model_type": "gpt2", "architectures": ["GPT2LMHeadModel"], "n_embd": HIDDEN,
+        "n_layer": layers, "n_head": HEADS, "n_positions": LENGTH, "vocab_size": 1024,
+        "bos_token_id": 0, "eos_token_id": 0,
+    }  # fmt: skip
+    recipe = {
+        "config": config, "task": "causal", "target_len": None, "code": "", "lora": None,
+        "seq_len": LENGTH, "dtype": "bf16",
+    }  # fmt: skip
+    return ModelSpec(
+        name="hf", depth=layers, width=HIDDEN, vocab_size=1024, checkpointing=checkpointing,
+        attention=attention, recipe=recipe,
+    )  # fmt: skip

@@ -1,0 +1,132 @@
+"""`python -m autotune plan` as people type it."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from autotune.commands.app import main
+from autotune.commands.exits import ExitCode
+from autotune.runner import counting
+from tests.support.programs import ROOT
+
+GPT = ["plan", "--depth", "24", "--seq-len", "1024,2048", "--micro-batch", "1:8"]
+
+
+@pytest.fixture(autouse=True)
+def _no_helper(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    if "slow" not in request.keywords:
+        monkeypatch.setattr(counting, "describe", lambda asked, limit_s: "not here")
+
+
+def test_a_table_with_what_peaks_are_made_of(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([*GPT, "--gpus", "2xH100"]) == ExitCode.FOUND
+    out = capsys.readouterr().out
+    assert "model gpt, dtype bf16; 2 x H100" in out.splitlines()[0]
+    for word in ("params", "grads", "optim", "activ", "logits", "buffer", "outside", "ceiling"):
+        assert word in out
+    assert max(map(len, out.splitlines())) <= 140
+
+
+def test_for_programs_it_is_json_or_csv(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([*GPT, "--gpus", "4x80GiB", "--json"]) == ExitCode.FOUND
+    body = json.loads(capsys.readouterr().out)
+    assert body["limit_bytes"] == int(0.8 * 80 * 2**30)
+    assert {row["candidate"]["seq_len"] for row in body["rows"]} == {1024, 2048}
+    assert main([*GPT, "--gpus", "4x80GiB", "--csv"]) == ExitCode.FOUND
+    rows = list(csv.DictReader(io.StringIO(capsys.readouterr().out)))
+    assert len(rows) == len(body["rows"])
+    first, same = rows[0], body["rows"][0]
+    assert int(first["peak_bytes"]) == same["peak"]["bytes"]
+    assert int(first["parts_optimizer"]) == same["parts"]["optimizer"]
+    assert int(first["micro_batch"]) == same["candidate"]["micro_batch"]
+
+
+def test_several_numbers_of_gpus_are_a_table_of_what_to_set(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    asked = [*GPT, "--gpus", "1,2,4,6,8x32GiB", "--global-batch", "384"]
+    assert main(asked) == ExitCode.FOUND
+    out = capsys.readouterr().out
+    assert all(f"x {count}" in out for count in (1, 2, 4, 6, 8))
+    assert main([*asked, "--json"]) == ExitCode.FOUND
+    for row in json.loads(capsys.readouterr().out)["rows"]:
+        product = row["candidate"]["micro_batch"] * row["grad_accum"] * row["gpus"]
+        assert product == row["global_batch"] == 384
+
+
+@pytest.mark.parametrize("quantity", ["micro_batch", "seq_len", "gpus"])
+def test_the_edge_is_said(quantity: str, capsys: pytest.CaptureFixture[str]) -> None:
+    shape = ["plan", "--depth", "24", "--checkpointing", "full", "--micro-batch", "1"]
+    shape = shape[:5] if quantity == "micro_batch" else shape
+    assert main([*shape, "--gpus", "24GiB", "--solve", quantity]) == ExitCode.FOUND
+    assert f"{quantity}: " in capsys.readouterr().out
+
+
+def test_nothing_fits_is_exit_code_3_with_the_least_need(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert main([*GPT, "--gpus", "1GiB"]) == ExitCode.NOTHING_FITS
+    captured = capsys.readouterr()
+    assert "nothing fits: the least, d24-s1024-b1-" in captured.err
+    assert main([*GPT, "--gpus", "1,2x1GiB"]) == ExitCode.NOTHING_FITS
+
+
+@pytest.mark.parametrize(
+    ("arguments", "why"),
+    [
+        ([], "gpus"),
+        (["--gpus", "elephants"], "no such card is known"),
+        (["--gpus", "0x80GiB"], "from 1 to"),
+        (["--gpus", "4x80GiB", "--model", "gpt9"], "unknown model"),
+        (["--gpus", "4x80GiB", "--model", "hf:nowhere"], "no such file or folder"),
+        (["--gpus", "4x80GiB", "--zero", "7"], "no such stage"),
+        (["--gpus", "1,2x80GiB", "--solve", "gpus"], "one number of GPUs"),
+        (["--gpus", "4x80GiB", "--solve", "money"], "money"),
+        (["--gpus", "4x80GiB", "--json", "--csv"], "give one of them"),
+        (["--gpus", "4x80GiB", "--host-ram", "lots"], "not a size"),
+        (["--gpus", "4x80GiB", "--ceiling", "180%"], "at most 100%"),
+        (["--gpus", "4x80GiB", "--learn-from", "nowhere"], "there is no such folder"),
+        (["--gpus", "4x80GiB", "--rows", "0"], "at least 1"),
+        (["--gpus", "3x80GiB", "--micro-batch", "1", "--global-batch", "64"], "nearest"),
+    ],
+)
+def test_wrong_input_is_one_line(
+    arguments: list[str], why: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["plan", *arguments]) == ExitCode.USAGE
+    [line] = capsys.readouterr().err.splitlines()
+    assert why in line
+
+
+def test_studies_on_a_cpu_say_nothing_of_gpus(capsys: pytest.CaptureFixture[str]) -> None:
+    sample = ROOT / "results" / "samples" / "cpu-2-cores"
+    assert main([*GPT, "--gpus", "80GiB", "--learn-from", str(sample)]) == ExitCode.USAGE
+    assert "ran on a CPU" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("model", ["t5-small-tiny", "gemma-3-1b-tiny", "mamba2-tiny"])
+def test_a_model_is_counted_and_traced_without_torch_in_this_process(
+    model: str, tmp_path: Path
+) -> None:
+    code = (
+        "import sys; from autotune.commands.app import main\n"
+        f"code = main(['plan', '--model', {model!r}, '--gpus', '2x20GiB', '--seq-len', '128',"
+        " '--micro-batch', '1,2', '--json'])\n"
+        "assert 'torch' not in sys.modules\n"
+        "sys.exit(code)"
+    )
+    ran = subprocess.run(
+        [sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, timeout=200,
+        env={"PYTHONPATH": str(ROOT), "PATH": "/usr/bin:/bin", "HOME": str(tmp_path)},
+        check=True,
+    )  # fmt: skip
+    assert ran.stderr == ""
+    assert json.loads(ran.stdout)["untraced"] == ""

@@ -1,0 +1,281 @@
+"""Plans: what fits, what to set, and the largest or least that does."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from autotune.device.cards import parse_gpus
+from autotune.engines import state_bytes
+from autotune.errors import UsageError
+from autotune.options import Options
+from autotune.plan.answers import (
+    by_count,
+    largest_that,
+    recommended,
+    solve_gpus,
+    solve_micro_batch,
+    solve_seq_len,
+    table,
+    why_not,
+)
+from autotune.plan.expected import Asked, Expected, Helpers, Plan, plan
+from autotune.predict.earlier import Earlier, Seen
+from autotune.space.workload import parse_global_batch
+from autotune.wire.messages import Count, Counted, Describe, Described
+from autotune.wire.stopping import Interval
+
+GIB = 2**30
+
+
+def no_count(asked: Count) -> Counted:
+    raise AssertionError("a gpt has a closed form")
+
+
+def no_trace(asked: Describe) -> str:
+    return "nobody traces here"
+
+
+def helpers() -> Helpers:
+    return Helpers(no_count, no_trace)
+
+
+def asked(gpus: str = "80GiB", host_gib: int | None = None, **texts: str) -> Asked:
+    given = {"depth": "24", "seq_len": "2048", "micro_batch": "1:16", "dtype": "bf16"} | texts
+    return Asked(
+        options=Options.from_texts(given),
+        card=parse_gpus(gpus).card,
+        host_bytes=None if host_gib is None else host_gib * GIB,
+    )
+
+
+def planned(count: int, *args: Any, **texts: Any) -> Plan:
+    return plan(asked(*args, **texts), count, helpers())
+
+
+def only(found: Plan, **values: Any) -> Expected:
+    (row,) = [
+        each for each in found.expected
+        if all(getattr(each.candidate, name) == value for name, value in values.items())
+    ]  # fmt: skip
+    return row
+
+
+# What is expected.
+
+
+def test_parts_add_up_to_the_peak() -> None:
+    for row in planned(8, zero="0,1,2,3", offload="none,optimizer,all").expected:
+        assert sum(vars(row.parts).values()) == pytest.approx(row.peak.bytes, rel=1e-6)
+        assert min(vars(row.parts).values()) >= 0
+
+
+def test_state_is_shared_exactly_among_ranks() -> None:
+    for ranks in (2, 8, 64):
+        found = planned(ranks, zero="3", checkpointing="full", micro_batch="1")
+        (row,) = found.expected
+        held = state_bytes(found.space.workload, row.candidate)
+        shape = found.space.workload.shape(24)
+        assert held.optimizer == pytest.approx(12 * shape.parameters / ranks)
+        assert row.parts.optimizer == pytest.approx(held.optimizer, rel=1e-6)
+
+
+def test_more_of_anything_needs_more() -> None:
+    found = planned(4, zero="0,2,3", depth="12,24", seq_len="1024,2048")
+    for row in found.expected:
+        for other in found.expected:
+            if row.candidate.covers(other.candidate):
+                assert row.peak.bytes >= other.peak.bytes
+
+
+def test_what_a_higher_stage_shares_is_not_held() -> None:
+    found = planned(8, zero="1,2,3", micro_batch="1", checkpointing="full", depth="48")
+    peaks = [only(found, zero_stage=stage).peak.bytes for stage in (1, 2, 3)]
+    assert peaks == sorted(peaks, reverse=True)
+    assert peaks[0] > 1.2 * peaks[2]
+
+
+def test_what_is_offloaded_is_in_host_memory_and_counts_against_it() -> None:
+    found = planned(4, zero="3", offload="none,optimizer", micro_batch="1", checkpointing="full")
+    kept, moved = only(found, offload="none"), only(found, offload="optimizer")
+    shape = found.space.workload.shape(24)
+    assert moved.host_bytes - kept.host_bytes > 12 * shape.parameters
+    assert moved.peak.bytes < kept.peak.bytes
+    small = plan(asked(host_gib=18, zero="3", offload="optimizer", micro_batch="1"), 4, helpers())
+    assert not any(row.fits for row in small.expected)
+    assert "nothing fits the host" in why_not(small)
+
+
+def test_the_global_batch_is_micro_times_accum_times_world() -> None:
+    for ranks in (1, 2, 4, 8):
+        for row in planned(ranks, global_batch="384").expected:
+            product = row.candidate.micro_batch * row.grad_accum * ranks
+            assert row.global_batch == product == 384
+
+
+def test_nothing_is_shared_with_nobody() -> None:
+    assert {row.candidate.zero_stage for row in planned(1, zero="0,2,3").expected} == {0}
+    assert {row.candidate.zero_stage for row in planned(1, zero="3").expected} == {3}
+
+
+def test_a_known_card_narrows_the_speed_that_is_expected() -> None:
+    known, unknown = planned(1, "H100"), planned(1, "80GiB")
+
+    def width(found: Plan) -> float:
+        slow, _, fast = found.expected[0].tokens_per_s
+        return fast / slow
+
+    assert width(known) < 0.3 * width(unknown)
+
+
+def test_a_faster_card_is_faster() -> None:
+    slow, fast = planned(1, "A100-80GB"), planned(1, "H100")
+    for one, other in zip(slow.expected, fast.expected, strict=True):
+        assert one.tokens_per_s[1] < other.tokens_per_s[1]
+
+
+def test_traffic_grows_with_the_stage_and_not_with_nobody() -> None:
+    found = planned(8, zero="1,2,3", micro_batch="1", checkpointing="none")
+    by_stage = [only(found, zero_stage=stage).traffic_bytes for stage in (1, 2, 3)]
+    assert by_stage[0] == by_stage[1] < by_stage[2] == pytest.approx(1.5 * by_stage[0])
+    assert {row.traffic_bytes for row in planned(1).expected} == {0.0}
+
+
+def test_what_was_measured_corrects_what_is_expected_and_narrows_it() -> None:
+    what = asked(micro_batch="1,2,4,8", checkpointing="none")
+    before = plan(what, 1, helpers())
+    truth = {row.candidate: int(1.3 * row.peak.bytes) for row in before.expected}
+    learnt = before.expected[0].candidate, before.expected[2].candidate
+    seen = [
+        Seen(candidate=c, step=Interval(0.1, 0.1, 0.1, 10), disturbed_share=0.0,
+             device_bytes=truth[c], host_bytes=GIB)
+        for c in learnt
+    ]  # fmt: skip
+    earlier = [Earlier(folder="a", workload=before.space.workload, seen=seen)]
+    after = plan(replace(what, earlier=earlier, elsewhere={"a"}), 1, helpers())
+    for one, other in zip(before.expected, after.expected, strict=True):
+        assert other.peak.bytes == pytest.approx(truth[other.candidate], rel=0.08)
+        assert spread(other) < spread(one)
+        assert other.tokens_per_s == pytest.approx(
+            one.tokens_per_s, rel=0.01
+        )  # measured elsewhere
+        assert sum(vars(other.parts).values()) == pytest.approx(other.peak.bytes)
+
+
+def spread(row: Expected) -> float:
+    return (row.peak.high_bytes - row.peak.low_bytes) / row.peak.bytes
+
+
+# Answers.
+
+
+def test_of_each_build_and_length_the_largest_that_fits_is_shown() -> None:
+    found = planned(1, "24GiB", seq_len="1024,2048")
+    rows = table(found)
+    keys = [(each.row.candidate.build, each.row.candidate.seq_len) for each in rows]
+    assert len(keys) == len(set(keys)) == 4
+    for each in rows:
+        build, length = each.row.candidate.build, each.row.candidate.seq_len
+        same = [row for row in found.expected
+                if (row.candidate.build, row.candidate.seq_len) == (build, length)]  # fmt: skip
+        sizes = [row.candidate.micro_batch for row in same]
+        fitting = [row.candidate.micro_batch for row in same if row.chance >= 0.8]
+        possible = [row.candidate.micro_batch for row in same if row.chance >= 0.5]
+        assert each.row.candidate.micro_batch == (fitting or possible or sizes[:1])[-1]
+        assert each.may == (possible[-1] if possible else None)
+    fit = [each.row.may_fit for each in rows]
+    assert fit == sorted(fit, reverse=True)
+
+
+def test_nothing_fits_with_the_least_need() -> None:
+    found = planned(1, "2GiB", depth="48")
+    assert recommended(found) is None
+    assert "nothing fits: the least, d48-s2048-b1-" in why_not(found)
+
+
+def test_rows_by_number_of_gpus_say_what_to_set() -> None:
+    what = asked("32GiB", depth="40", global_batch="64", checkpointing="full")
+    rows = by_count(what, (1, 2, 3, 4, 8), helpers())
+    assert [count for count, _, _ in rows] == [1, 2, 3, 4, 8]
+    for count, row, why in rows:
+        if row is None:
+            assert why
+        else:
+            assert row.candidate.micro_batch * row.grad_accum * count == 64
+            assert row.may_fit
+    by = {count: row for count, row, _ in rows}
+    assert by[3] is None  # 64 is no multiple of 3
+    assert by[8] is not None
+
+
+def test_the_largest_micro_batch_is_the_edge() -> None:
+    what = asked("24GiB", checkpointing="full")
+    found, solved = solve_micro_batch(what, 1, helpers())
+    assert solved.value is not None
+    fits = {row.candidate.micro_batch: row.fits for row in found.expected}
+    assert fits[solved.value]
+    assert not fits[solved.value + 1]
+    assert not solved.is_bound
+
+
+def test_the_longest_sample_is_the_edge() -> None:
+    what = asked("24GiB", checkpointing="full", micro_batch="1")
+    _, solved = solve_seq_len(what, 1, helpers())
+    assert solved.value is not None
+    assert solved.value % 128 == 0
+    over = plan(asked("24GiB", checkpointing="full", micro_batch="1",
+                      seq_len=str(solved.value + 128)), 1, helpers())  # fmt: skip
+    assert recommended(over) is None
+
+
+def test_the_fewest_gpus_are_the_edge() -> None:
+    what = asked("24GiB", depth="48", zero="3", checkpointing="full", micro_batch="1")
+    _, solved = solve_gpus(what, helpers())
+    assert solved.value is not None
+    assert solved.value > 1
+    assert recommended(plan(what, solved.value - 1, helpers())) is None
+    assert recommended(plan(what, solved.value, helpers())) is not None
+
+
+def test_what_no_number_of_gpus_does_has_no_answer() -> None:
+    what = asked("1GiB", depth="48", zero="3", checkpointing="full", micro_batch="1")
+    found, solved = solve_gpus(what, helpers())
+    assert solved.value is None
+    assert "nothing fits" in why_not(found)
+
+
+@pytest.mark.parametrize("edge", [1, 2, 3, 5, 64, 99, 100, 101, 1000])
+@pytest.mark.parametrize("step", [1, 4])
+def test_an_edge_is_found_by_few_looks(edge: int, step: int) -> None:
+    looks: list[int] = []
+
+    def holds(value: int) -> bool:
+        looks.append(value)
+        return value <= edge
+
+    found = largest_that(holds, step, 400, step)
+    last = 400 if edge >= 400 else edge // step * step
+    assert found == (last or None)
+    assert len(looks) <= 2 * np.log2(400) + 2
+
+
+def test_a_batch_that_nothing_divides_is_wrong_input() -> None:
+    what = asked(micro_batch="3")
+    what = replace(what, options=replace(
+        what.options, global_batch=parse_global_batch("64", "--global-batch")))  # fmt: skip
+    with pytest.raises(UsageError, match="nearest that works is --global-batch 63"):
+        plan(what, 1, helpers())
+
+
+def test_a_trace_is_asked_for_once_for_all_numbers_of_gpus() -> None:
+    times: list[Describe] = []
+
+    def describe(wanted: Describe) -> Described | str:
+        times.append(wanted)
+        return "none"
+
+    by_count(asked(zero="3"), (2, 4, 8), Helpers(no_count, describe))
+    assert len(times) == 1
