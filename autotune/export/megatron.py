@@ -1,4 +1,4 @@
-"""Flags of Megatron-LM. Names: Megatron-LM core 0.15, megatron/training/arguments.py."""
+"""Flags of Megatron-LM. Names: megatron-core 0.19, megatron/training/arguments.py."""
 
 from __future__ import annotations
 
