@@ -149,7 +149,7 @@ def test_torchtitan_reads_its_file(tmp_path: Path) -> None:
 
 
 def test_megatron_reads_its_flags(tmp_path: Path) -> None:
-    found = parsed("megatron", tmp_path, "ddp", "compiled", "fp16", "zero-1")
+    found = parsed("megatron", tmp_path, "ddp", "compiled", "fp16", "zero-1", "muon")
     for name, read in found.items():
         config = RESULTS[name].config
         kept = ["full", "uniform", 1] if config.checkpointing == "full" else [None] * 3
@@ -158,7 +158,7 @@ def test_megatron_reads_its_flags(tmp_path: Path) -> None:
             "dtype": {"bf16": "torch.bfloat16", "fp16": "torch.float16", "fp32": "torch.float32"}[
                 config.dtype
             ],
-            "optimizer": "adam",
+            "optimizer": "muon" if config.optimizer == "muon" else "adam",
             "shared": config.zero_stage == 1,
             "clip": 1.0,
             "recompute": kept,
