@@ -23,6 +23,33 @@ ensure_venv() {
     echo "$wanted" >"$repo/.venv/autotune-${extra:-base}.stamp"
 }
 
+# ensure_parsers: .parsers/TOOL holds the code of a tool that reads its configuration, for the tests of exports. What it
+# computes with, which is gigabytes, is not installed; where a tool cannot be had its test is skipped.
+ensure_parsers() {
+    _parser axolotl axolotl==0.19.0 addict==2.4.0 colorama==0.4.6 pillow==13.0.0
+    _parser llama-factory llamafactory==0.9.5 omegaconf==2.4.0
+    _parser torchtitan torchtitan==0.3.0 spmd_types==0.2.3 torch_checkpointing==0.1.1 torchdata==0.11.0 \
+        tyro==1.0.17 typeguard==4.6.0
+    # Its wheels are for Python 3.12 and newer; what is compiled in them is not needed.
+    _parser megatron --python-version 3.12 --ignore-requires-python megatron-core==0.19.2
+}
+
+_parser() {
+    local tool=$1 into=$repo/.parsers/$1
+    shift
+    if [ "$(cat "$into/installed" 2>/dev/null)" = "$*" ]; then
+        return
+    fi
+    rm -rf "$into"
+    if "$venv_python" -m pip install -qq --disable-pip-version-check --no-deps --only-binary :all: \
+        --retries 1 --timeout 15 --target "$into" "$@"; then
+        echo "$*" >"$into/installed"
+    else
+        rm -rf "$into"
+        echo "autotune: cannot install $tool; the test that it reads its export is skipped" >&2
+    fi
+}
+
 _stamped() {
     [ "$(cat "$repo/.venv/autotune-$1.stamp" 2>/dev/null)" = "$2" ]
 }

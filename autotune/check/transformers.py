@@ -1,6 +1,6 @@
 """TrainingArguments of transformers, and what is built on them: LLaMA-Factory, Axolotl, TRL.
 
-Names: transformers 5.23 and 4.57 training_args.py, LLaMA-Factory 0.9.4, Axolotl 0.13, TRL 1.x.
+Names: transformers 5.23 and 4.57 training_args.py, LLaMA-Factory 0.9.5, Axolotl 0.19, TRL 1.x.
 """
 
 from __future__ import annotations
@@ -86,6 +86,7 @@ def read(name: str, body: dict[str, Any]) -> Reading:
 
 def read_axolotl(name: str, body: dict[str, Any]) -> Reading:
     kept = body.get("gradient_checkpointing")
+    moved = kept == "offload" or body.get("activation_offloading") not in (None, False)
     length = body.get("sequence_len")
     return Reading(
         name=name,
@@ -94,7 +95,7 @@ def read_axolotl(name: str, body: dict[str, Any]) -> Reading:
         grad_accum=number(body.get("gradient_accumulation_steps", 1)),
         seq_len=length if isinstance(length, int) else None,
         dtype=_dtype(body),
-        checkpointing="host" if kept == "offload" else "full" if is_on(kept) else "none",
+        checkpointing="host" if moved else "full" if is_on(kept) else "none",
         optimizer=str(body["optimizer"]) if "optimizer" in body else None,
         files=named(deepspeed=body.get("deepspeed")),
         fills_auto=True,

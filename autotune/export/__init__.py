@@ -39,8 +39,8 @@ class Row:
     result has no use for it."""
     fits: Callable[[Best], bool]
     """Whether a study writes it without being asked."""
-    checked: Literal["launched", "names checked"]
-    """How it is tested: in runs of the tool itself, or by its names."""
+    checked: Literal["launched", "parsed", "names checked"]
+    """How it is tested: in runs of the tool itself, by its own parser, or by its names."""
     without: str = "there is nothing to say"
     """Why a result has no use for it."""
 
@@ -64,12 +64,12 @@ EXPORTS = {
     "accelerate": Row(accelerate.export, _always, "launched"),
     "hf": Row(hf.export, _of_transformers, "launched"),
     "trl": Row(trl.export, _of_transformers, "launched"),
-    "axolotl": Row(axolotl.export, _of_transformers, "names checked"),
-    "llama-factory": Row(llama_factory.export, _of_transformers, "names checked"),
+    "axolotl": Row(axolotl.export, _of_transformers, "parsed"),
+    "llama-factory": Row(llama_factory.export, _of_transformers, "parsed"),
     "lightning": Row(lightning.export, _always, "launched"),
-    "torchtitan": Row(torchtitan.export, _of_transformers, "names checked"),
+    "torchtitan": Row(torchtitan.export, _of_transformers, "parsed"),
     "nanochat": Row(nanochat.export, _decoder, "names checked"),
-    "megatron": Row(megatron.export, _decoder, "names checked"),
+    "megatron": Row(megatron.export, _decoder, "parsed"),
     "launch": Row(launch.export, _always, "launched"),
     "env": Row(env.export, _always, "launched", "no variables were set beyond the machine's own"),
 }

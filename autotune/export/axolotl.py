@@ -1,4 +1,4 @@
-"""Axolotl's YAML. Keys: axolotl 0.13, utils/schemas/ (config.py, training.py, fsdp.py)."""
+"""Axolotl's YAML. Keys: axolotl 0.19, utils/schemas/ (config.py, training.py, fsdp.py)."""
 
 from __future__ import annotations
 
@@ -9,17 +9,16 @@ from typing import Any
 import yaml
 
 from autotune.export.format import BATCHES, Exported, remark, unexpressed
-from autotune.export.hf import with_own_rate
+from autotune.export.hf import enabled, with_own_rate
 from autotune.result.best import Best
 from autotune.wire.recipe import CLIP_NORM
 
 _DEEPSPEED = "axolotl-deepspeed.json"
 _OPTIM = {"adamw": "adamw_torch_fused", "muon": "muon", "adamw8bit": "adamw_torch_8bit"}
-_ATTENTION = {
-    "sdpa": {"sdp_attention": True},
-    "eager": {"eager_attention": True},
-    "flash_attention_2": {"flash_attention": True},
-    "flex_attention": {"flex_attention": True},
+_CHECKPOINTING: dict[str, dict[str, Any]] = {
+    "none": {"gradient_checkpointing": False},
+    "full": {"gradient_checkpointing": True},
+    "host": {"gradient_checkpointing": True, "activation_offloading": "hidden_states"},
 }
 
 
@@ -37,19 +36,21 @@ def export(best: Best, folder: Path) -> Exported:
         "optimizer": _OPTIM[config.optimizer],
         "max_grad_norm": CLIP_NORM,
         "torch_compile": config.compile == "on",
-        **_ATTENTION.get(config.attention, {}),
     }
-    if config.checkpointing in ("none", "full", "host"):
+    if config.attention != "auto":
+        found["attn_implementation"] = config.attention
+    if config.checkpointing in _CHECKPOINTING:
         says.add("checkpointing")
-        found["gradient_checkpointing"] = {"none": False, "full": True, "host": "offload"}[
-            config.checkpointing
-        ]
+        found |= _CHECKPOINTING[config.checkpointing]
         if config.checkpointing != "none":
             found["gradient_checkpointing_kwargs"] = {"use_reentrant": False}
     if config.engine == "deepspeed":
         says |= {"zero_stage", "offload", "param_dtype"}
-        found["deepspeed"] = str(folder / _DEEPSPEED)
-        files[_DEEPSPEED] = json.dumps(with_own_rate(best.exports["deepspeed"]), indent=2) + "\n"
+        settings = with_own_rate(best.exports["deepspeed"])
+        found |= {"deepspeed": str(folder / _DEEPSPEED), **enabled(settings)}
+        if config.optimizer == "muon":  # refused beside DeepSpeed, whose own one it is
+            del found["optimizer"]
+        files[_DEEPSPEED] = json.dumps(settings, indent=2) + "\n"
     elif config.engine == "fsdp":
         says.add("zero_stage")
         found |= {

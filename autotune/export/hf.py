@@ -56,8 +56,7 @@ def arguments(best: Best, *, older: bool = False) -> tuple[dict[str, Any], set[s
     if config.engine == "deepspeed":
         says |= {"zero_stage", "offload", "param_dtype", "optimizer"}
         found["deepspeed"] = with_own_rate(best.exports["deepspeed"])
-        if "torch_autocast" in found["deepspeed"]:  # or weights would become what these say
-            found |= {"bf16": False, "fp16": False}
+        found |= enabled(found["deepspeed"])
     elif config.engine == "fsdp":
         says.add("zero_stage")
         found["fsdp"] = "full_shard auto_wrap" if older else True
@@ -119,3 +118,9 @@ def with_own_rate(config: dict[str, Any]) -> dict[str, Any]:
     if "torch_autocast" in config:
         off = {"bf16": {"enabled": False}, "fp16": {"enabled": False}}
     return config | {"optimizer": optimizer | {"params": rates}} | off
+
+
+def enabled(config: dict[str, Any]) -> dict[str, bool]:
+    """A Trainer's `bf16` and `fp16` beside DeepSpeed's `config`, which have to say the same: under
+    `torch_autocast` weights would become what these say."""
+    return {name: config[name]["enabled"] for name in ("bf16", "fp16")}

@@ -1,5 +1,5 @@
-"""LLaMA-Factory's YAML. Keys: LLaMA-Factory 0.9.4, hparams/ (model_args.py, data_args.py), and
-TrainingArguments."""
+"""LLaMA-Factory's YAML. Keys: LLaMA-Factory 0.9.5, hparams/ (model_args.py, data_args.py,
+finetuning_args.py), and TrainingArguments."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 import yaml
 
 from autotune.export.format import BATCHES, Exported, remark, unexpressed
-from autotune.export.hf import with_own_rate
+from autotune.export.hf import enabled, with_own_rate
 from autotune.result.best import Best
 from autotune.wire.recipe import CLIP_NORM
 
@@ -34,7 +34,7 @@ def export(best: Best, folder: Path) -> Exported:
         "max_grad_norm": CLIP_NORM,
         "torch_compile": config.compile == "on",
     }
-    if config.optimizer == "muon":
+    if config.optimizer == "muon" and config.engine != "deepspeed":  # it has its own
         says.add("optimizer")
         found["use_muon"] = True
     elif config.optimizer in _OPTIM:
@@ -49,8 +49,12 @@ def export(best: Best, folder: Path) -> Exported:
         found["use_reentrant_gc"] = False
     if config.engine == "deepspeed":
         says |= {"zero_stage", "offload", "optimizer"}
-        found["deepspeed"] = str(folder / _DEEPSPEED)
-        files[_DEEPSPEED] = json.dumps(with_own_rate(best.exports["deepspeed"]), indent=2) + "\n"
+        settings = with_own_rate(best.exports["deepspeed"])
+        # It says all of dtypes, and stage 3 is refused beside pure_bf16.
+        if config.param_dtype == "fp32" and config.zero_stage == 3:
+            says.discard("param_dtype")  # weights would be of the type that they were saved in
+        found |= {"deepspeed": str(folder / _DEEPSPEED), **enabled(settings), "pure_bf16": False}
+        files[_DEEPSPEED] = json.dumps(settings, indent=2) + "\n"
     missing = unexpressed(best, says)
     files["llama-factory.yaml"] = remark(best, missing) + yaml.safe_dump(found, sort_keys=False)
     return Exported(files=files, unexpressed=missing)

@@ -1,4 +1,4 @@
-"""Flags of Megatron-LM. Names: Megatron-LM core 0.15, megatron/training/arguments.py."""
+"""Flags of Megatron-LM. Names: megatron-core 0.19, megatron/training/arguments.py."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ from typing import Any
 from autotune.export.format import BATCHES, Exported, flags, remark, unexpressed
 from autotune.result.best import Best
 from autotune.wire.recipe import CLIP_NORM
+
+_OPTIMIZERS = {"adamw": "adam", "muon": "muon"}
 
 
 def export(best: Best, folder: Path) -> Exported:
@@ -25,9 +27,9 @@ def export(best: Best, folder: Path) -> Exported:
     }
     if config.width is not None:
         given["--hidden-size"] = config.width
-    if config.optimizer == "adamw":
+    if config.optimizer in _OPTIMIZERS:
         says.add("optimizer")
-        given["--optimizer"] = "adam"
+        given["--optimizer"] = _OPTIMIZERS[config.optimizer]
     if config.zero_stage == 1 and config.offload == "none":
         # It shares the optimizer's state, as stage 1 does.
         says |= {"zero_stage", "offload"}

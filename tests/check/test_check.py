@@ -200,6 +200,23 @@ def test_what_is_exported_passes_the_check_against_its_own_result(
     assert name in EXPORTS
 
 
+def test_what_axolotl_keeps_on_the_host_is_read(tmp_path: Path) -> None:
+    best = result(
+        "ddp", 0, dtype="bf16", kind="cuda", checkpointing="host", model="llama-3-8b-tiny"
+    )
+    best.write(tmp_path / "best.json")
+    write(best, tmp_path, ["axolotl"])
+    asked = [
+        "check",
+        str(tmp_path / "axolotl.yaml"),
+        "--against",
+        str(tmp_path),
+        "--world-size",
+        "2",
+    ]
+    assert main(asked) == ExitCode.FOUND
+
+
 def test_findings_are_json_where_that_is_asked_for(
     saved: Callable[..., Path], capsys: pytest.CaptureFixture[str]
 ) -> None:

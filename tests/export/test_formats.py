@@ -204,6 +204,39 @@ def test_a_result_that_was_changed_by_hand_is_refused(tmp_path: Path) -> None:
         Best.read(path)
 
 
+def test_nanochats_flags_are_its_own(best: Best) -> None:
+    """It is no package. scripts/base_train.py at its commit 92d63d4 of July 2026."""
+    known = {"--depth", "--max-seq-len", "--device-batch-size", "--total-batch-size"}
+    made = EXPORTS["nanochat"].make(best, FOLDER)
+    assert made is not None
+    _, _, given = made.files["nanochat.sh"].partition(" -- ")
+    assert {word.partition("=")[0] for word in given.split() if word.startswith("--")} == known
+
+
+def test_torchtitans_names_after_its_release_are_its_own(best: Best) -> None:
+    """torchtitan/config/configs.py at its commit b5bcd76 of August 2026; `compile` is replaced
+    whole, since `enable` is gone from later ones. The release itself is in test_parsed.py."""
+    known = {
+        "max_context_length", "num_tokens_per_microbatch_per_dp_rank", "num_tokens_per_train_step",
+        "max_norm", "mixed_precision_param", "mixed_precision_reduce", "disable_cuda_graphs",
+        "data_parallel_replicate_degree", "data_parallel_shard_degree",
+        "fsdp_reshard_after_forward",
+    }  # fmt: skip
+    made = EXPORTS["torchtitan"].make(best, FOLDER)
+    assert made is not None
+    whole = ast.parse(made.files["torchtitan_config.py"])
+    [apply] = (each for each in whole.body if isinstance(each, ast.FunctionDef))
+    older = apply.body[1]
+    assert isinstance(older, ast.If)
+    later = [*older.orelse, *apply.body[2:]]
+    names = {
+        each.targets[0].attr
+        for part in later for each in ast.walk(part)
+        if isinstance(each, ast.Assign) and isinstance(each.targets[0], ast.Attribute)
+    }  # fmt: skip
+    assert names - {"compile", "enable", "activation_checkpoint"} <= known
+
+
 def test_what_is_too_large_is_no_result(tmp_path: Path) -> None:
     path = tmp_path / "best.json"
     with path.open("wb") as file:

@@ -1,0 +1,256 @@
+"""Another tool's own code on files that exports wrote: `parsers.py TOOL FOLDER...`.
+
+Prints a JSON list of what the tool read in each folder, or of the error with which it refused.
+Runs in a process of its own, with the tool on its path: see ensure_parsers in scripts/_venv.sh.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import json
+import logging
+import multiprocessing
+import os
+import subprocess
+import sys
+import typing
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+from unittest.mock import MagicMock, patch
+
+import typing_extensions
+
+Parser = Callable[[Path], dict[str, Any]]
+
+
+def main(tool: str, folders: list[str]) -> None:
+    """A process for each folder, since some tools keep what they read."""
+    with contextlib.redirect_stdout(sys.stderr):
+        parser_of(tool)  # it is imported once
+        fork = multiprocessing.get_context("fork")
+        with fork.Pool(1, maxtasksperchild=1) as pool:
+            found = [pool.apply(_read, (tool, Path(folder))) for folder in folders]
+    print(json.dumps(found))
+
+
+@cache
+def parser_of(tool: str) -> Parser:
+    return TOOLS[tool]()
+
+
+def _read(tool: str, folder: Path) -> dict[str, Any]:
+    with contextlib.redirect_stdout(sys.stderr):
+        try:
+            return parser_of(tool)(folder)
+        except (Exception, SystemExit) as error:  # noqa: BLE001 - whatever it is, the test shows it
+            return {"refused": f"{type(error).__name__}: {error}"}
+
+
+def axolotl() -> Parser:
+    """Its models ignore what they do not know, and map old names with a warning: both are told."""
+    config = importlib.import_module("axolotl.utils.schemas.config")
+    machine = {
+        "capabilities": {"bf16": True, "n_gpu": 2, "compute_capability": "sm_90"},
+        "env_capabilities": {"torch_version": "2.13.0"},
+    }
+    model = config.AxolotlConfigWCapabilities
+    inner = importlib.import_module("axolotl.utils.schemas.fsdp").FSDPConfig.model_fields
+    told = _Told(logging.WARNING)
+    logging.getLogger("axolotl").addHandler(told)
+
+    def read(folder: Path) -> dict[str, Any]:
+        body = _yaml(folder / "axolotl.yaml")
+        own = {
+            "base_model": "a/model", "learning_rate": 1e-4,
+            "datasets": [{"path": "some/data", "type": "alpaca"}],
+        }  # fmt: skip
+        fields = model.model_fields
+        odd = [name for name in body if name not in fields or fields[name].deprecated]
+        odd += [name for name in body.get("fsdp_config", ()) if name not in inner]
+        found = model(**body, **own, **machine)
+        odd += told.texts
+        return {
+            "odd": odd,
+            "micro_batch": found.micro_batch_size,
+            "grad_accum": found.gradient_accumulation_steps,
+            "seq_len": found.sequence_len,
+            "dtype": "bf16" if found.bf16 else "fp16" if found.fp16 else "fp32",
+            "checkpointing": bool(found.gradient_checkpointing),
+            "offloaded": found.activation_offloading or False,
+            "compile": found.torch_compile,
+            "attention": found.attn_implementation or "auto",
+            "optimizer": str(getattr(found.optimizer, "value", found.optimizer)),
+            "deepspeed": found.deepspeed,
+            "reshard": found.fsdp_config.reshard_after_forward if found.fsdp_config else None,
+        }
+
+    return read
+
+
+def llama_factory() -> Parser:
+    os.environ |= {
+        "DISABLE_VERSION_CHECK": "1", "RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1",
+        "MASTER_ADDR": "127.0.0.1",
+    }  # fmt: skip
+    hparams = importlib.import_module("llamafactory.hparams")
+    parser = importlib.import_module("llamafactory.hparams.parser")
+
+    def read(folder: Path) -> dict[str, Any]:
+        own = {
+            "model_name_or_path": "a/model", "stage": "sft", "do_train": True, "dataset": "alpaca",
+            "finetuning_type": "full", "template": "default", "output_dir": str(folder / "out"),
+            "use_cpu": True, "report_to": "none",
+        }  # fmt: skip
+        os.environ["MASTER_PORT"] = str(_free_port())
+        with patch.object(parser, "is_torch_bf16_gpu_available", return_value=True):
+            body = _yaml(folder / "llama-factory.yaml")
+            model, data, training, tuning, _ = hparams.get_train_args(body | own)
+        held = getattr(training, "hf_deepspeed_config", None)
+        return {
+            "odd": held.mismatches if held else [],
+            "micro_batch": training.per_device_train_batch_size,
+            "grad_accum": training.gradient_accumulation_steps,
+            "seq_len": data.cutoff_len,
+            "dtype": "bf16" if training.bf16 else "fp16" if training.fp16 else "fp32",
+            "pure": tuning.pure_bf16,
+            "checkpointing": not model.disable_gradient_checkpointing,
+            "compile": training.torch_compile,
+            "attention": str(model.flash_attn),
+            "optimizer": "muon" if tuning.use_muon else str(training.optim.value),
+            "deepspeed": training.deepspeed,
+        }
+
+    return read
+
+
+def torchtitan() -> Parser:
+    """Through its ConfigManager, which wants a function that returns a config."""
+    _without("triton", "triton.language", "torch.utils.tensorboard")
+    manager = importlib.import_module("torchtitan.config").ConfigManager
+    trainer = importlib.import_module("torchtitan.trainer").Trainer
+
+    def read(folder: Path) -> dict[str, Any]:
+        sys.path.insert(0, str(folder))
+        apply = importlib.import_module("torchtitan_config").apply
+        mine: Any = SimpleNamespace(tuned=lambda: apply(trainer.Config()))
+        sys.modules["mine"] = mine
+        found = manager().parse_args(["--module", "mine", "--config", "tuned"])
+        found.__post_init__()
+        training, parallelism = found.training, found.parallelism
+        kept = found.activation_checkpoint
+        return {
+            "micro_batch": training.local_batch_size,
+            "global_batch": training.global_batch_size,
+            "seq_len": training.seq_len,
+            "dtype": training.mixed_precision_param,
+            "ranks": [
+                parallelism.data_parallel_replicate_degree,
+                parallelism.data_parallel_shard_degree,
+            ],
+            "reshard": parallelism.fsdp_reshard_after_forward,
+            "checkpointing": type(kept).__qualname__.partition(".")[0] if kept else "none",
+            "compile": found.compile.components if found.compile.enable else [],
+            "graphs": not training.disable_cuda_graphs,
+        }
+
+    return read
+
+
+def megatron() -> Parser:
+    """Its checks read the world's size in the environment, and ask no GPU."""
+    _without("triton", "triton.language")
+    if not hasattr(typing, "override"):  # it is made for Python 3.12
+        vars(typing)["override"] = typing_extensions.override
+    arguments = importlib.import_module("megatron.training.arguments")
+    own = [
+        "--num-attention-heads", "2", "--max-position-embeddings", "4096", "--train-iters", "1",
+        "--lr", "1e-4", "--tokenizer-type", "NullTokenizer", "--vocab-size", "4096",
+    ]  # fmt: skip
+
+    def read(folder: Path) -> dict[str, Any]:
+        best = json.loads((folder / "best.json").read_text())
+        os.environ |= {"WORLD_SIZE": str(best["config"]["world_size"]), "RANK": "0"}
+        given = subprocess.run(
+            ["bash", "-c", 'source "$0"; printf "%s\\n" "${AUTOTUNE_ARGS[@]}"',
+             str(folder / "megatron.sh")],
+            check=True, capture_output=True, text=True,
+        ).stdout.split()  # fmt: skip
+        sys.argv = ["pretrain_gpt.py", *given, *own]
+        found = arguments.parse_args()
+        arguments.validate_args(found)
+        each = found.micro_batch_size * found.data_parallel_size
+        return {
+            "micro_batch": found.micro_batch_size,
+            "grad_accum": found.global_batch_size / each,
+            "seq_len": found.seq_length,
+            "shape": [found.num_layers, found.hidden_size],
+            "dtype": str(found.params_dtype),
+            "optimizer": found.optimizer,
+            "shared": found.use_distributed_optimizer,
+            "clip": found.clip_grad,
+            "recompute": [
+                found.recompute_granularity, found.recompute_method, found.recompute_num_layers,
+            ],
+        }  # fmt: skip
+
+    return read
+
+
+class _Told(logging.Handler):
+    """Keeps what is logged."""
+
+    def __init__(self, level: int) -> None:
+        super().__init__(level)
+        self.texts: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.texts.append(record.getMessage())
+
+
+TOOLS: dict[str, Callable[[], Parser]] = {
+    "axolotl": axolotl,
+    "llama-factory": llama_factory,
+    "torchtitan": torchtitan,
+    "megatron": megatron,
+}
+
+
+def _yaml(path: Path) -> dict[str, Any]:
+    import yaml
+
+    found: dict[str, Any] = yaml.safe_load(path.read_text())
+    return found
+
+
+def _without(*names: str) -> None:
+    """Put up with missing modules that draw, or compute on a GPU: what reads a configuration only
+    imports them."""
+    # torch looks for some of them, too, and must have found nothing by then.
+    for name in (
+        "torch._dynamo",
+        "torch._inductor.utils",
+        "torch._inductor.runtime.triton_compat",
+    ):
+        importlib.import_module(name)
+    for name in names:
+        try:
+            importlib.import_module(name)
+        except ImportError:
+            sys.modules[name] = MagicMock(__spec__=None, __path__=[], __version__="0")
+
+
+def _free_port() -> int:
+    import socket
+
+    with socket.socket() as held:
+        held.bind(("127.0.0.1", 0))
+        port: int = held.getsockname()[1]
+        return port
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], sys.argv[2:])
