@@ -121,7 +121,7 @@ def _by_count(asked: Asked, named: Gpus, helpers: Helpers, *, json: bool, csv: b
         whys = {str(count): why for count, _, why in found if why}
         _printed(expect(asked, named.counts[-1], helpers), rows, json=json, csv=csv, why_not=whys)
     else:
-        print_counts(_console(), found, named.card.name)
+        print_counts(_console(), found, named.card.name, speed_known=asked.speed_known)
     return ExitCode.FOUND if rows else ExitCode.NOTHING_FITS
 
 

@@ -42,11 +42,16 @@ def table(found: Plan) -> list[Largest]:
 
 def recommended(found: Plan) -> Expected | None:
     """What to set: the best that fits; of what may fit, the likeliest; None for nothing."""
-    fitting = [row for row in found.expected if row.fits]
-    if fitting:
-        return max(fitting, key=lambda row: row.value)
+    if (best := fitting(found)) is not None:
+        return best
     possible = [row for row in found.expected if row.may_fit]
     return max(possible, key=lambda row: row.chance, default=None)
+
+
+def fitting(found: Plan) -> Expected | None:
+    """The best that fits, if anything does."""
+    return max((row for row in found.expected if row.fits), key=lambda row: row.value,
+               default=None)  # fmt: skip
 
 
 def by_count(
@@ -77,6 +82,12 @@ def least(found: Plan) -> Expected:
 def why_not(found: Plan) -> str:
     """What the least would need."""
     row, limits = least(found), found.space.limits
+    best = max(found.expected, key=lambda row: row.chance)
+    if best.may_fit:
+        return (
+            f"nothing surely fits: {best.candidate.key} may, with {best.chance:.0%}; its peak is"
+            f" expected at {gib(best.peak.bytes)} of {gib(limits.limit_bytes)} a GPU"
+        )
     if row.peak.bytes <= limits.limit_bytes:
         return (
             f"nothing fits the host: the least needs {gib(row.host_bytes)} of its memory, and"
@@ -109,7 +120,7 @@ def solve_seq_len(asked: Asked, gpus: int, helpers: Helpers) -> tuple[Plan, Solv
 
     def fits(length: int) -> bool:
         found = plan(with_length(asked, length), gpus, helpers)
-        known[length] = (found, recommended(found))
+        known[length] = (found, fitting(found))
         return known[length][1] is not None
 
     value = largest_that(fits, min(_FIRST_LENGTH, longest), longest, _FIRST_LENGTH)
@@ -133,7 +144,7 @@ def solve_gpus(asked: Asked, helpers: Helpers) -> tuple[Plan, Solved]:
             if str(error).startswith("--global-batch"):  # that many do not divide it
                 return True
             raise
-        known[count] = (found, recommended(found))
+        known[count] = (found, fitting(found))
         return known[count][1] is None
 
     most = largest_that(lacks, 1, MOST_GPUS, 1)

@@ -119,8 +119,14 @@ class Asked:
     elsewhere: Collection[str] = ()
     """Of `earlier`, the folders of those on other devices."""
 
+    @property
+    def speed_known(self) -> bool:
+        """Whether the card is known by name, or was measured."""
+        here = any(study.folder not in self.elsewhere for study in self.earlier)
+        return here or magnitudes(self.card) is not None
 
-@dataclass(frozen=True)
+
+@dataclass(frozen=True, kw_only=True)
 class Plan:
     """Everything expected of one number of GPUs."""
 
@@ -128,6 +134,8 @@ class Plan:
     gpus: int
     untraced: str
     """Why closed forms had to do; empty where the model was traced."""
+    speed_known: bool
+    """Whether anything is known of the card's speed."""
     expected: list[Expected]
     """In the order of the space's candidates."""
 
@@ -155,7 +163,10 @@ def plan(asked: Asked, gpus: int, helpers: Helpers) -> Plan:
         predictor.trace(Trace(wanted, found))
         stay = wanted.gradients_stay
     untraced = found if isinstance(found, str) else _holes(found)
-    return Plan(space, gpus, untraced, _expected(asked, space, predictor, stay=stay))
+    return Plan(
+        space=space, gpus=gpus, untraced=untraced, speed_known=asked.speed_known,
+        expected=_expected(asked, space, predictor, stay=stay),
+    )  # fmt: skip
 
 
 def _settings(space: Space) -> tuple[Candidate, ...]:

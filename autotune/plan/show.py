@@ -48,14 +48,19 @@ def print_table(console: Console, found: Plan, rows: Sequence[Largest], most: in
 
 
 def print_counts(
-    console: Console, rows: Sequence[tuple[int, Expected | None, str]], card: str
+    console: Console,
+    rows: Sequence[tuple[int, Expected | None, str]],
+    card: str,
+    *,
+    speed_known: bool,
 ) -> None:
     """What to set, by number of GPUs."""
     found = [row for _, row, _ in rows if row is not None]
     axes = _axes_of(found)
     table = Table(box=None, pad_edge=False)
-    for name in ("GPUs", "micro", "accum", "global batch", *axes, "peak", "of a GPU",
-                 "tokens/s", "sends a step"):  # fmt: skip
+    speed = ["tokens/s"] if speed_known else []
+    for name in ("GPUs", "micro", "accum", "global batch", *axes, "peak", "fits", *speed,
+                 "sends a step"):  # fmt: skip
         table.add_column(name, justify="right", no_wrap=name != "global batch")
     for count, row, why in rows:
         if row is None:
@@ -66,8 +71,9 @@ def print_counts(
             str(count), str(c.micro_batch), str(row.grad_accum),
             f"{row.global_batch} = {c.micro_batch} x {row.grad_accum} x {count}",
             *(str(getattr(c, name)) for name in axes.values()),
-            f"{row.peak.bytes / _GIB:.1f} GiB", f"{row.chance:.0%} fits",
-            _range(row.tokens_per_s), _size(row.traffic_bytes) if count > 1 else "",
+            f"{row.peak.bytes / _GIB:.1f} GiB", Text(f"{row.chance:.0%}", style=_colour(row)),
+            *([_range(row.tokens_per_s)] if speed_known else []),
+            _size(row.traffic_bytes) if count > 1 else "",
         )  # fmt: skip
     console.print(Text(f"What to set on {card}, by number of GPUs", style="bold"))
     console.print(table)
@@ -191,7 +197,8 @@ def _table(found: Plan, rows: Sequence[Largest]) -> Table:
     for part in fields(Parts):
         table.add_column(_HEADS[part.name], justify="right", style="dim", no_wrap=True)
     table.add_column("host", justify="right", no_wrap=True)
-    table.add_column("tokens/s", justify="right", no_wrap=True)
+    if found.speed_known:
+        table.add_column("tokens/s", justify="right", no_wrap=True)
     for number, each in enumerate(rows, 1):
         row, peak = each.row, each.row.peak
         interval = f"({peak.low_bytes / _GIB:.1f}-{peak.high_bytes / _GIB:.1f})"
@@ -204,7 +211,7 @@ def _table(found: Plan, rows: Sequence[Largest]) -> Table:
             Text(f"{row.chance:.0%}", style=_colour(row)),
             *(f"{getattr(row.parts, part.name) / _GIB:.1f}" for part in fields(Parts)),
             f"{row.host_bytes / _GIB:.0f}",
-            _range(row.tokens_per_s),
+            *([_range(row.tokens_per_s)] if found.speed_known else []),
         )
     return table
 

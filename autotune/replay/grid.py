@@ -219,7 +219,9 @@ def trace_header(trace: Trace) -> dict[str, Any]:
 
 
 def _trace(header: dict[str, Any]) -> Trace:
-    asked = parse(Describe, header["asked"], strict=False)  # older ones know of no recipe
+    # Older ones know of no recipe, and traced all weights in fp32.
+    older = {"weights": ["fp32"] * len(header["asked"]["models"])}
+    asked = parse(Describe, older | header["asked"], strict=False)
     return Trace(asked, parse(Described, header["answer"]))
 
 

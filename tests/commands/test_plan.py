@@ -14,6 +14,7 @@ import pytest
 from autotune.commands.app import main
 from autotune.commands.exits import ExitCode
 from autotune.runner import counting
+from tests.support import recorded
 from tests.support.programs import ROOT
 
 GPT = ["plan", "--depth", "24", "--seq-len", "1024,2048", "--micro-batch", "1:8"]
@@ -109,6 +110,29 @@ def test_studies_on_a_cpu_say_nothing_of_gpus(capsys: pytest.CaptureFixture[str]
     sample = ROOT / "results" / "samples" / "cpu-2-cores"
     assert main([*GPT, "--gpus", "80GiB", "--learn-from", str(sample)]) == ExitCode.USAGE
     assert "ran on a CPU" in capsys.readouterr().err
+
+
+def test_what_a_study_on_gpus_measured_narrows_what_is_expected(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    devices = {"kind": "cuda", "devices": [{"name": "NVIDIA H100 80GB HBM3"}]}
+    fingerprint = {"kind": "cuda", "devices": devices, "software": {"torch": "2.9.0"}}
+    grid = recorded.write(tmp_path / "grid.csv", kind="cuda", fingerprint=fingerprint)
+    study = tmp_path / "studies" / "one"
+    assert main(["--device", f"replay:{grid}", "--budget", "10m", "--out", str(study)]) == 0
+    asked = ["plan", "--depth", "2", "--seq-len", "64", "--micro-batch", "1:8", "--vocab-size",
+             "4096", "--dtype", "fp32", "--json", "--gpus"]  # fmt: skip
+
+    def wide(*more: str) -> float:
+        capsys.readouterr()
+        assert main([*asked, *more]) == ExitCode.FOUND
+        peaks = [row["peak"] for row in json.loads(capsys.readouterr().out)["rows"]]
+        return float(sum(peak["high_bytes"] - peak["low_bytes"] for peak in peaks))
+
+    before = wide("H100")
+    assert wide("H100", "--learn-from", str(study.parent)) < before
+    assert main([*asked, "A10", "--learn-from", str(study.parent)]) == ExitCode.FOUND
+    assert "other hardware: NVIDIA H100 80GB HBM3" in capsys.readouterr().err
 
 
 @pytest.mark.slow

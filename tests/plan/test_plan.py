@@ -14,6 +14,7 @@ from autotune.errors import UsageError
 from autotune.options import Options
 from autotune.plan.answers import (
     by_count,
+    fitting,
     largest_that,
     recommended,
     solve_gpus,
@@ -228,7 +229,7 @@ def test_the_longest_sample_is_the_edge() -> None:
     assert solved.value % 128 == 0
     over = plan(asked("24GiB", checkpointing="full", micro_batch="1",
                       seq_len=str(solved.value + 128)), 1, helpers())  # fmt: skip
-    assert recommended(over) is None
+    assert fitting(over) is None
 
 
 def test_the_fewest_gpus_are_the_edge() -> None:
@@ -236,8 +237,8 @@ def test_the_fewest_gpus_are_the_edge() -> None:
     _, solved = solve_gpus(what, helpers())
     assert solved.value is not None
     assert solved.value > 1
-    assert recommended(plan(what, solved.value - 1, helpers())) is None
-    assert recommended(plan(what, solved.value, helpers())) is not None
+    assert fitting(plan(what, solved.value - 1, helpers())) is None
+    assert fitting(plan(what, solved.value, helpers())) is not None
 
 
 def test_what_no_number_of_gpus_does_has_no_answer() -> None:
