@@ -6,6 +6,7 @@ around them, `causes` why, `advice` what to do, `show` tells it. `machine` needs
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Iterable, Sequence
 from contextlib import ExitStack
@@ -19,13 +20,17 @@ from autotune.diagnose.context import Context
 from autotune.diagnose.events import Event, event_of, merged
 from autotune.diagnose.kinds import Kind
 from autotune.diagnose.reading import BEHIND, BLOCK, Hit, Scanner, pieces
+from autotune.diagnose.wordings import NEEDLES
 from autotune.errors import UsageError
 
-_WHOLE = 2**20
+_WHOLE = 2**18
 """So much of a log's beginning is read for its context; of the rest, a little of each block."""
-_SAMPLE = 2**13
+_SAMPLE = 2**12
 _MOST_EVENTS = 500
 """Of one wording in one log. More of them say nothing new."""
+_CHANGING = re.compile(rb"\d+\.\d+|\d{4,}")
+"""Numbers that tell nothing of what a line is; exit codes and signals are shorter."""
+_MOST_SHAPES = 10_000
 _QUIET = (Kind.OTHER, Kind.ENDED, Kind.WARNING)
 """What explains nothing where there is something else."""
 
@@ -88,18 +93,20 @@ class LogReader:
     """Reads one log. What it has found is there whenever reading ends."""
 
     def __init__(self, name: str, context: Context) -> None:
-        self.scanner = Scanner()
+        self.scanner = Scanner(NEEDLES)
         self._name = name
         self._context = context
         self._events: list[Event] = []
         self._counts: dict[str, int] = {}
+        self._nothing: set[bytes] = set()
+        """Lines that say nothing, without their changing numbers."""
 
     def read(self, stream: BinaryIO) -> None:
         sampled = 0
         for piece in pieces(stream, self._name):
             before = self.scanner.bytes_read
             if before < _WHOLE:
-                self._context.look(_lines(piece))
+                self._context.look(_lines(piece[:_WHOLE]))
             elif before - sampled >= BLOCK:
                 sampled = before
                 self._context.look(_lines(piece[:_SAMPLE]))
@@ -120,8 +127,13 @@ class LogReader:
 
     def _take(self, hits: Iterable[Hit]) -> None:
         for hit in hits:
+            shape = _CHANGING.sub(b"", hit.bytes)
+            if shape in self._nothing:
+                continue
             event = event_of(hit, self._name)
             if event is None:
+                if len(self._nothing) < _MOST_SHAPES:
+                    self._nothing.add(shape)
                 continue
             name = event.wording.name
             self._counts[name] = self._counts.get(name, 0) + 1
@@ -172,9 +184,9 @@ def _first(events: list[Event]) -> tuple[Event | None, list[Event]]:
         first = (why or said[-1:] or [first])[0]
     if first is None:
         loud = [e for e in events if e.kind is Kind.OTHER] or [e for e in events if e.recovered]
-        first = (loud or events or [None])[-1]
-    if first is None:
-        return None, []
+        if not events:
+            return None, []
+        first = (loud or events)[-1]
     together = merged(events)
     mine = next(
         e for e in together if e.wording is first.wording and e.recovered == first.recovered

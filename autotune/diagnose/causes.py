@@ -79,7 +79,7 @@ def _other_process(event: Event, context: Context) -> Cause | None:
         return None
     who = " and ".join(f"process {pid} ({gib(size)})" for pid, size in a.others[:3])
     said = f"others hold {gib(others)} of the device" + (f": {who}" if who else "")
-    lines = ()
+    lines: tuple[str, ...] = ()
     if a.short is not None:
         assert a.asked is not None
         assert a.free is not None
@@ -170,7 +170,7 @@ def _first_step(event: Event, context: Context) -> Cause | None:
     if (event.step or 0) > 1 or not _OPTIMIZER.search("\n".join(event.trace)):
         return None
     a = event.amounts
-    lines = ()
+    lines: tuple[str, ...] = ()
     if a.allocated is not None:
         lines = (f"{gib(a.allocated)} were allocated when the first state was to be added",)
     return Cause(
@@ -184,7 +184,7 @@ def _logits(event: Event, context: Context) -> Cause | None:
     if not _LOGITS.search("\n".join(event.trace)):
         return None
     asked, vocabulary = event.amounts.asked, context.settings.get("vocab_size")
-    lines = ()
+    lines: tuple[str, ...] = ()
     if asked and vocabulary:
         lines = (f"{gib(asked)} asked / {vocabulary} words / 4 bytes ="
                  f" {asked // vocabulary // 4} tokens in fp32",)  # fmt: skip

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 
@@ -23,22 +23,21 @@ FRAMEWORKS = {
 }  # fmt: skip
 """What shows that one is in use; where several are, the first is whose settings are named."""
 
-_ASSIGN = r"['\"]?\s*(?:[=:]|\.{3,}|\s)\s*['\"]?"
+_ASSIGN = r"['\"]?[ \t]*(?:[=:]|\.{3,}|[ \t])[ \t]*['\"]?"
 _SETTINGS = {
-    name: re.compile(rf"\b(?:{keys}){_ASSIGN}(\d{{1,9}})\b")
-    for name, keys in {
-        "micro_batch": "per_device_train_batch_size|train_micro_batch_size_per_gpu"
-        "|micro_batch_size|Instantaneous batch size per device",
-        "grad_accum": "gradient_accumulation_steps|accumulate_grad_batches"
-        "|Gradient Accumulation steps",
-        "world_size": "world_size|WORLD_SIZE|num_processes|nproc[-_]per[-_]node|Num processes",
-        "seq_len": "max_seq_length|sequence_len|seq_length|max_seq_len|seq_len|cutoff_len"
-        "|block_size",
-        "vocab_size": "vocab_size",
-        "zero_stage": "zero_stage|zero_optimization_stage",
-        "workers": "dataloader_num_workers|num_workers",
-    }.items()
-}
+    "micro_batch": ("per_device_train_batch_size", "train_micro_batch_size_per_gpu",
+                    "micro_batch_size", "Instantaneous batch size per device"),
+    "grad_accum": ("gradient_accumulation_steps", "accumulate_grad_batches",
+                   "Gradient Accumulation steps"),
+    "world_size": ("world_size", "WORLD_SIZE", "num_processes", "nproc_per_node",
+                   "nproc-per-node", "Num processes"),
+    "seq_len": ("max_seq_length", "sequence_len", "seq_length", "max_seq_len", "seq_len",
+                "cutoff_len", "block_size"),
+    "vocab_size": ("vocab_size",),
+    "zero_stage": ("zero_stage", "zero_optimization_stage"),
+    "workers": ("dataloader_num_workers", "num_workers"),
+}  # fmt: skip
+"""What each is called in logs."""
 _MODEL = re.compile(
     r"\b(?:model_name_or_path|base_model|pretrained_model_name_or_path)" + _ASSIGN +
     r"([A-Za-z0-9_][\w./-]{2,100})"
@@ -86,29 +85,36 @@ class Context:
         """As far as the log shows."""
         return max([self.settings.get("world_size", 0), max(self.ranks, default=-1) + 1]) or None
 
-    def look(self, lines: Iterable[str]) -> None:
+    def look(self, lines: Sequence[str]) -> None:
         """Take from `lines`, which follow one another, what they say."""
+        text = "\n".join(lines)
+        self._frameworks(text)
+        self._settings(text)
         for line in lines:
-            self._frameworks(line)
-            self._settings(line)
             step = step_of(line)
             if step is not None:
                 self.last_step = step
             if self.last_step is not None and ("mem" in line or "lloc" in line or "MA " in line):
                 self._memory(line, self.last_step)
 
-    def _frameworks(self, line: str) -> None:
+    def _frameworks(self, text: str) -> None:
         for name, marks in FRAMEWORKS.items():
-            if name not in self.seen and any(mark in line for mark in marks):
+            if name not in self.seen and any(mark in text for mark in marks):
                 self.seen.add(name)
 
-    def _settings(self, line: str) -> None:
-        for name, pattern in _SETTINGS.items():
-            if name not in self.settings and (match := pattern.search(line)):
-                self.settings[name] = int(match[1])
-        if self.model is None and (match := _MODEL.search(line)):
-            self.model = match[1]
-        self.checkpointing = self.checkpointing or _CHECKPOINTING.search(line) is not None
+    def _settings(self, text: str) -> None:
+        for name, keys in _SETTINGS.items():
+            for key in keys:
+                # Looked for first, since that is fast.
+                if name not in self.settings and key in text:
+                    match = re.search(rf"\b{re.escape(key)}{_ASSIGN}(\d{{1,9}})\b", text)
+                    if match:
+                        self.settings[name] = int(match[1])
+        if self.model is None and any(key in text for key in ("model_name", "base_model")):
+            match = _MODEL.search(text)
+            self.model = match[1] if match else None
+        if not self.checkpointing and "gradient_checkpointing" in text:
+            self.checkpointing = _CHECKPOINTING.search(text) is not None
 
     def _memory(self, line: str, step: int) -> None:
         if "ried to allocate" in line:
@@ -144,7 +150,7 @@ class Context:
 
 def step_of(line: str) -> int | None:
     """The step that a line is of."""
-    if _NO_TRAINING.search(line):
+    if not ("tep" in line or "ter" in line or "<" in line) or _NO_TRAINING.search(line):
         return None
     match = _STEP.search(line) or _BAR.search(line)
     return int(match[1]) if match else None

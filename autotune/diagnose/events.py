@@ -72,7 +72,7 @@ def event_of(hit: Hit, log: str) -> Event | None:
     """What the line of `hit` says happened; None if nothing."""
     said = take_apart(hit.line)
     for wording in WORDINGS:
-        if wording.needle not in said.text:
+        if not any(needle in said.text for needle in wording.needles):
             continue
         match = wording.pattern.search(said.text)
         if match is None:
@@ -129,15 +129,21 @@ def _with_rest(text: str, hit: Hit, rank: int | None) -> str:
 
 def _amounts(text: str, groups: dict[str, str]) -> Amounts:
     found = read(text)
-    named = {name: parse(groups[name]) for name in ("asked", "total", "free") if name in groups}
-    for name in ("asked", "total", "free"):
-        if f"{name}_gib" in groups:
-            named[name] = round(float(groups[f"{name}_gib"]) * 2**30)
     if "asked_plain" in groups:
-        named["asked"] = int(groups["asked_plain"])
-    if groups.get("device") and found.device is None:
-        named["device"] = int(groups["device"])
-    return replace(found, **named)
+        found = replace(found, asked=int(groups["asked_plain"]))
+    return replace(
+        found,
+        asked=_size(groups, "asked") or found.asked,
+        total=_size(groups, "total") or found.total,
+        free=_size(groups, "free") or found.free,
+        device=int(groups["device"]) if groups.get("device") else found.device,
+    )
+
+
+def _size(groups: dict[str, str], name: str) -> int | None:
+    if f"{name}_gib" in groups:
+        return round(float(groups[f"{name}_gib"]) * 2**30)
+    return parse(groups[name]) if name in groups else None
 
 
 def _number(groups: dict[str, str], *names: str) -> int | None:
@@ -147,7 +153,7 @@ def _number(groups: dict[str, str], *names: str) -> int | None:
 def _trace(before: Sequence[str], rank: int | None) -> tuple[str, ...]:
     """The last traceback of `rank` in the lines before an error."""
     lines = [said.text for said in map(take_apart, before) if said.rank == rank]
-    last = max((i for i, line in enumerate(lines) if line.startswith("Traceback (")), default=None)
+    last = max((i for i, line in enumerate(lines) if "Traceback (most" in line), default=None)
     if last is None:
         return ()
     kept = []

@@ -37,8 +37,8 @@ class Wording:
 
     name: str
     kind: Kind
-    needle: str
-    """Is in every line that `pattern` matches; looked for first, since that is fast."""
+    needles: tuple[str, ...]
+    """One is in every line that `pattern` matches; looked for first, since that is fast."""
     pattern: re.Pattern[str]
     """Its groups `asked`, `total`, `free`, `rank`, `device` and `pid` go to the event."""
     source: str
@@ -49,5 +49,14 @@ RAISED = r"(?:^|what\(\):\s*|(?:Error|Exception|ERROR|error|FATAL|WARN)\]?:?\s+(
 """What stands before a message that is meant: the class of an exception, or nothing."""
 
 
-def row(name: str, kind: Kind, needle: str, pattern: str, source: str) -> Wording:
-    return Wording(name=name, kind=kind, needle=needle, pattern=re.compile(pattern), source=source)
+def row(
+    name: str, kind: Kind, needles: str | tuple[str, ...], pattern: str, source: str
+) -> Wording:
+    """A `Wording`; one needle may stand alone."""
+    return Wording(
+        name=name,
+        kind=kind,
+        needles=(needles,) if isinstance(needles, str) else needles,
+        pattern=re.compile(pattern),
+        source=source,
+    )

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import codecs
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import BinaryIO
 
@@ -20,13 +20,20 @@ BEHIND = 2**16
 AHEAD = 2**13
 """Bytes that are waited for after a hit: messages of several lines."""
 MOST_OF_A_LINE = 2**13
+MANY = 500
+"""Anchors in a block."""
 
-ANCHORS = (
-    b"ut of memory", b"ut Of Memory", b"rror", b"illed", b"oom", b"OOM", b"SIG", b"xit",
-    b"xception", b"bad_alloc", b"EXHAUSTED", b"OUT_OF_", b"atchdog", b"cache flushes",
-    b"NCCL WARN",
-)  # fmt: skip
-"""One of them is in every line that a wording matches."""
+ANCHORS = {
+    b"ut of memory": (), b"bad_alloc": (), b"illed": (), b"xception": (), b"atchdog": (),
+    b"NCCL WARN": (),
+    b"rror": (b"Error", b"urmstepd", b"ut Of Memory", b"CUDA error", b"bus error"),
+    b"oom": (b"oom-kill", b"oom_kill"),
+    b"OOM": (b"OOM when", b"OOMKilled"),
+    b"SIG": (b"SIGKILL", b"SIGTERM"),
+    b"xit": (b"xitcode", b"xit code", b"xit Code", b"xits with", b"xit status"),
+}  # fmt: skip
+"""One of them is in every line that a wording matches. Where a block has many of one, as where a
+metric's name has "error", those are looked for that stand beside it."""
 
 _ANSI = re.compile(
     rb"\x1b(?:\[[0-9;:?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[()][A-Z0-9]|[=>])"
@@ -57,8 +64,12 @@ class Hit:
     end: int
 
     @property
+    def bytes(self) -> bytes:
+        return self.block[self.start : self.end]
+
+    @property
     def line(self) -> str:
-        return self.block[self.start : self.end].decode("utf-8", "replace")
+        return self.bytes.decode("utf-8", "replace")
 
     def before(self, size: int = BEHIND) -> list[str]:
         """Lines before it, the nearest last; the first of them may be cut."""
@@ -71,7 +82,9 @@ class Hit:
 class Scanner:
     """Finds hits in a stream that is fed to it piece by piece."""
 
-    def __init__(self) -> None:
+    def __init__(self, needles: Sequence[bytes]) -> None:
+        """One of `needles` is in every line that is wanted."""
+        self._needles = needles
         self._held = b""
         self._searched = 0
         """Bytes at the beginning of what is held that were searched already."""
@@ -110,6 +123,8 @@ class Scanner:
                 continue
             start = _start_of_line(block, position)
             ends = min(_end_of_line(block, position), start + MOST_OF_A_LINE)
+            if not any(block.find(each, start, ends) >= 0 for each in self._needles):
+                continue
             line += block.count(b"\n", counted, start)
             counted = max(counted, start)
             yield Hit(line, block, start, ends)
@@ -119,14 +134,24 @@ class Scanner:
 
     @staticmethod
     def _positions(block: bytes, begin: int, cut: int) -> list[int]:
-        """Where anchors are: the first of each line and anchor, in order."""
-        found = []
-        for anchor in ANCHORS:
+        """Where anchors are, in order: the first of each line and anchor."""
+
+        def of(anchor: bytes, most: int | None) -> list[int] | None:
+            found: list[int] = []
             at = block.find(anchor, begin, cut)
             while at >= 0:
                 found.append(at)
+                if len(found) == most:
+                    return None
                 at = block.find(anchor, _end_of_line(block, at), cut)
-        return sorted(found)
+            return found
+
+        positions: list[int] = []
+        for anchor, finer in ANCHORS.items():
+            found = of(anchor, MANY if finer else None)
+            for each in (anchor,) if found is not None else finer:
+                positions += (found if found is not None else of(each, None)) or ()
+        return sorted(positions)
 
 
 def pieces(stream: BinaryIO, name: str) -> Iterator[bytes]:
@@ -175,14 +200,18 @@ def _encoding(first: bytes, name: str) -> str | None:
             return encoding
     sample = first[:4096]
     even, odd = sample[::2], sample[1::2]
-    if len(sample) >= 4 and odd.count(0) > 0.4 * len(odd) and even.count(0) < 0.1 * len(even):
-        return "utf-16-le"
-    if len(sample) >= 4 and even.count(0) > 0.4 * len(even) and odd.count(0) < 0.1 * len(odd):
-        return "utf-16-be"
-    odd_ones = sum(byte < 32 and byte not in b"\t\n\r\x0b\x0c\x1b\x08" for byte in sample)
-    if odd_ones > 0.1 * len(sample):
+    for mostly_zero, other, encoding in ((odd, even, "utf-16-le"), (even, odd, "utf-16-be")):
+        if len(sample) >= 4 and mostly_zero.count(0) > 0.4 * len(odd) and _is_text(other):
+            return encoding
+    if not _is_text(sample):
         raise UsageError(f"{name}: is binary; name a log, which is text")
     return None
+
+
+def _is_text(sample: bytes) -> bool:
+    """Whether it has next to none of the bytes that no text has."""
+    strange = sum(byte < 32 and byte not in b"\t\n\r\x0b\x0c\x1b\x08" for byte in sample)
+    return strange <= 0.03 * len(sample)
 
 
 def _start_of_line(block: bytes, position: int) -> int:

@@ -13,3 +13,5 @@ from autotune.diagnose.wordings_other import LAST, MISTAKEN
 
 WORDINGS = (*MISTAKEN, *DEVICE, *HOST, *SHARED, *KILLED, *LAST)
 """In the order in which they are tried: what is mistaken for something else stands before it."""
+
+NEEDLES = tuple(sorted({needle.encode() for row in WORDINGS for needle in row.needles}))

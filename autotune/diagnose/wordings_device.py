@@ -44,7 +44,7 @@ DEVICE = (
         "torch c10/cuda/CUDAException.h v1.0 to v2.11 (cudaErrorMemoryAllocation)",
     ),
     row(
-        "cuda-code", Kind.DEVICE, "emory",
+        "cuda-code", Kind.DEVICE, ("cudaErrorMemoryAllocation", "hipErrorOutOfMemory"),
         r"(?:\bcudaErrorMemoryAllocation\b|\bhipErrorOutOfMemory\b)(?!\s*[=)(,])",
         "CUDA runtime API, driver_types.h; HIP hip_runtime_api.h",
     ),
@@ -82,9 +82,12 @@ DEVICE = (
         "NCCL src/include/alloc.h v2.8+",
     ),
     row(
-        "nvml", Kind.DEVICE, "NVML_SUCCESS == r",
-        r"NVML_SUCCESS == r INTERNAL ASSERT FAILED",
-        "torch c10/cuda/CUDACachingAllocator.cpp v2.0+: it asks NVML who holds memory",
+        "nvml",
+        Kind.DEVICE,
+        "INTERNAL ASSERT FAILED",
+        r"(?:NVML_SUCCESS == .{1,60}|\bhandle_\d?) ?INTERNAL ASSERT FAILED",
+        "torch c10/cuda/CUDACachingAllocator.cpp and driver_api.cpp v2.0+: it asks NVML who holds"
+        " memory, and NVML is not there",
     ),
     row(
         "triton", Kind.DEVICE, "Triton Error",
@@ -148,5 +151,10 @@ DEVICE = (
         "no-batch", Kind.DEVICE, "No executable batch size",
         r"No executable batch size found, reached zero",
         "accelerate utils/memory.py 0.10 to 1.15: every size ran out of memory",
+    ),
+    row(
+        "torch-class", Kind.DEVICE, "OutOfMemoryError",
+        rf"\btorch(?:\.cuda)?\.OutOfMemoryError: (?:[Tt]ried to allocate (?P<asked>{SIZE}))?",
+        "torch torch/csrc/Exceptions.cpp v1.13 to v2.11, whatever its message",
     ),
 )  # fmt: skip

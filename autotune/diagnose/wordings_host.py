@@ -97,7 +97,7 @@ SHARED = (
         "torch torch/csrc/DataLoader.cpp v0.4 to v2.13",
     ),
     row(
-        "torchrun-bus", Kind.SHARED, "-7",
+        "torchrun-bus", Kind.SHARED, ": -7",
         r"exitcode ?: -7\)? (?:local_rank: (?P<rank>\d+) )?\(pid: (?P<pid>\d+)\)",
         "torch torch/distributed/elastic v1.9 to v2.13: SIGBUS, mostly a full /dev/shm",
     ),
@@ -152,7 +152,7 @@ KILLED = (
         "deepspeed launcher/launch.py 0.3 to 0.19",
     ),
     row(
-        "srun", Kind.KILLED, "Killed", r"error: \S+: tasks? \S+: Killed",
+        "srun", Kind.KILLED, ": Killed", r"error: \S+: tasks? \S+: Killed",
         "slurm src/srun/libsrun/task_state.c",
     ),
     row(
@@ -160,7 +160,7 @@ KILLED = (
         r"^(?:\S*: line \d+: +)?(?P<pid>\d+) Killed\s+\S|^Killed\s*$", "bash jobs.c",
     ),
     row(
-        "container", Kind.KILLED, "137", r"[Ee]xit(?:ed)?[ _]?(?:[Cc]ode|status)?[: =(]+137\b",
+        "container", Kind.KILLED, ("137",), r"[Ee]xit(?:ed)?[ _]?(?:[Cc]ode|status)?[: =(]+137\b",
         "docker ps; kubectl describe: 128 + SIGKILL",
     ),
 )  # fmt: skip

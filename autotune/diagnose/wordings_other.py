@@ -39,7 +39,7 @@ MISTAKEN = (
         r"ProcessGroupNCCL's watchdog got stuck for", "the same, v2.2+",
     ),
     row(
-        "gloo-timeout", Kind.TIMEOUT, "ime",
+        "gloo-timeout", Kind.TIMEOUT, ("imed out", "Timed out", "Socket Timeout"),
         r"(?:Timed out (?:waiting \d+ms for (?:recv|send)|initializing process group)"
         r"|Socket Timeout\b)",
         "gloo transport/tcp/unbound_buffer.cc; torch c10d store",
@@ -54,13 +54,13 @@ MISTAKEN = (
         r"an illegal (?:memory access|instruction) was encountered", "CUDA runtime error strings",
     ),
     row(
-        "device-lost", Kind.ASSERT, "error:",
+        "device-lost", Kind.ASSERT, "CUDA error:",
         r"CUDA error: (?:uncorrectable ECC error|unspecified launch failure|misaligned address"
         r"|all CUDA-capable devices are busy|no kernel image|invalid device ordinal)",
         "CUDA runtime error strings",
     ),
     row(
-        "shape", Kind.SHAPE, "rror: ",
+        "shape", Kind.SHAPE, "Error: ",
         r"Error: (?:mat1 and mat2 shapes|The size of tensor a|shape '\[|size mismatch"
         r"|Error\(s\) in loading state_dict|Sizes of tensors must match|stack expects each"
         r"|Expected input batch_size|The expanded size of the tensor|shape mismatch)",
@@ -76,16 +76,11 @@ MISTAKEN = (
         r"ran out of memory trying to allocate .*(?:is not a failure)",
         "tensorflow tsl/framework/bfc_allocator.cc",
     ),
-    row(
-        "cache-flush", Kind.WARNING, "cache flushes",
-        r"pytorch allocator cache flushes since last step",
-        "deepspeed runtime/zero/stage3.py 0.5 to 0.19",
-    ),
 )  # fmt: skip
 
 LAST = (
     row(
-        "ended", Kind.ENDED, "SIG",
+        "ended", Kind.ENDED, ("SIGTERM", "SignalException"),
         r"(?:Signal 15 \(SIGTERM\) received by PID|Sending process \d+ closing signal SIGTERM"
         r"|via SIGTERM, forcefully exiting via SIGKILL|SignalException: Process \d+ got signal)",
         "torch torch/distributed/elastic v1.9 to v2.13",
@@ -95,14 +90,14 @@ LAST = (
         "torch torch/distributed/elastic/multiprocessing/errors/__init__.py v1.9 to v2.13",
     ),
     row(
-        "peer", Kind.ENDED, "rror",
+        "peer", Kind.ENDED, (" peer", "ncclRemoteError", "Broken pipe", "exit status 1"),
         r"(?:Connection (?:reset|closed) by (?:remote )?peer|ncclRemoteError|Broken pipe)"
         r"|CalledProcessError: Command .* returned non-zero exit status 1\b",
         "torch c10d TCPStore, gloo, NCCL; CPython subprocess.py",
     ),
     row(
-        "python-exception", Kind.OTHER, ":",
-        r"^(?:[A-Za-z_]\w*\.)*[A-Z]\w*(?:Error|Exception|Interrupt|Exit)(?:: .|$|:$)",
+        "python-exception", Kind.OTHER, ("Error", "Exception", "Interrupt"),
+        r"^(?:[A-Za-z_]\w*\.)*[A-Z]\w*(?:Error|Exception|Interrupt)(?:: .|$|:$)",
         "CPython traceback.py",
     ),
 )  # fmt: skip
