@@ -100,7 +100,7 @@ def read(text: str) -> Amounts:
     held = [(int(pid), size) for pid, text in _PROCESS.findall(text) if (size := parse(text))]
     if held and found["process"] is None and allocated is not None:
         # Seen from a container, torch does not know its own process among those NVML lists.
-        ours = allocated + (found["unallocated"] or 0)
+        ours: int = allocated + (found["unallocated"] or 0)
         own = min(held, key=lambda each: abs(each[1] - ours))
         held.remove(own)
         found["process"] = own[1]

@@ -114,8 +114,8 @@ def test_what_follows_an_oom_is_a_consequence(tmp_path: Path) -> None:
     log = (
         "[rank3]: " + oom() +
         "[rank0]:[E1 ProcessGroupNCCL.cpp:6] [Rank 0] Watchdog caught collective operation"
-        " timeout\nW1 torch/distributed/elastic/multiprocessing/api.py:9] Sending process 7 closing signal"
-        " SIGTERM\ntraceback : Signal 9 (SIGKILL) received by PID 208585\n"
+        " timeout\nW1 torch/distributed/elastic/multiprocessing/api.py:9] Sending process 7 closing"
+        " signal SIGTERM\ntraceback : Signal 9 (SIGKILL) received by PID 208585\n"
     )  # fmt: skip
     found = told(tmp_path, log)
     assert (found["event"]["kind"], found["event"]["ranks"]) == ("device", [3])
