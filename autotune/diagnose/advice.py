@@ -22,7 +22,7 @@ from autotune.diagnose.settings import (
 from autotune.units import gib
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Advice:
     """One thing to do."""
 
@@ -68,8 +68,11 @@ def command(case: Case) -> str | None:
     parts.append(f"--micro-batch 1:{max(2, micro or 16)}")
     if "seq_len" in settings:
         parts.append(f"--seq-len {settings['seq_len']}")
-    if micro and accum:
-        parts.append(f"--global-batch {micro * accum * (ranks or 1)}")
+    batch = settings.get("global_batch") or (
+        micro * accum * ranks if micro and accum and ranks else 0
+    )
+    if batch:
+        parts.append(f"--global-batch {batch}")
     parts.append("--checkpointing none,full")
     if (context.world_size or 1) > 1:
         parts.append("--zero 0,1,2,3")
@@ -78,6 +81,10 @@ def command(case: Case) -> str | None:
     if case.event.amounts.total and case.event.kind is Kind.DEVICE:
         parts.append(f"--capacity {case.event.amounts.total / 2**30:.2f}GiB")
     return " ".join(parts)
+
+
+def _to(name: str, what: str, setting: str, saving: str, costs: str) -> Advice:
+    return Advice(name=name, what=what, setting=setting, saving=saving, costs=costs)
 
 
 def _of(table: dict[str, str], case: Case) -> str:
@@ -98,9 +105,7 @@ def _stop_others(case: Case) -> Advice | None:
             "nvidia-smi; python -m autotune diagnose",
         )
     held = a.others_bytes
-    return Advice(
-        "stop others", what, setting, f"{gib(held)}" if held else "all it holds", "nothing"
-    )
+    return _to("stop others", what, setting, f"{gib(held)}" if held else "all it holds", "nothing")
 
 
 def _allocator(case: Case) -> Advice | None:
@@ -117,7 +122,7 @@ def _allocator(case: Case) -> Advice | None:
     if a.unallocated:
         saving = f"up to {gib(a.unallocated)}, which is reserved and unused"
     variable = VARIABLE.get(event.backend or "", "PYTORCH_CUDA_ALLOC_CONF")
-    return Advice(
+    return _to(
         "allocator", "let the allocator join its pieces",
         f"export {variable}=expandable_segments:True",
         saving, "next to nothing",
@@ -127,14 +132,14 @@ def _allocator(case: Case) -> Advice | None:
 def _limit(case: Case) -> Advice | None:
     if not case.has("a limit of the program"):
         return None
-    return Advice("limit", "raise the limit", "torch.cuda.set_per_process_memory_fraction(1.0)",
+    return _to("limit", "raise the limit", "torch.cuda.set_per_process_memory_fraction(1.0)",
                   "what lies between the limit and the capacity", "nothing")  # fmt: skip
 
 
 def _leak(case: Case) -> Advice | None:
     if not case.has("a leak"):
         return None
-    return Advice(
+    return _to(
         "leak", "find what keeps tensors: losses summed up without .item(), lists of outputs,"
         " graphs that are kept", "total += loss.item()  # not loss", "the growth", "nothing",
     )  # fmt: skip
@@ -143,7 +148,7 @@ def _leak(case: Case) -> Advice | None:
 def _loading(case: Case) -> Advice | None:
     if not case.has("before training started"):
         return None
-    return Advice("load sharded", "do not make the whole model in every rank", _of(LOADING, case),
+    return _to("load sharded", "do not make the whole model in every rank", _of(LOADING, case),
                   "weights / ranks instead of all weights", "nothing")  # fmt: skip
 
 
@@ -151,7 +156,7 @@ def _loss(case: Case) -> Advice | None:
     if not case.has("logits"):
         return None
     asked = case.event.amounts.asked
-    return Advice(
+    return _to(
         "fused loss", "never hold all logits: fused or chunked loss", _of(FUSED_LOSS, case),
         f"most of the {gib(asked)} asked, several times (a rule of thumb)"
         if asked
@@ -178,7 +183,7 @@ def _micro_batch(case: Case) -> Advice | None:
         )
     if micro and micro % 2:
         saving += f"; the global batch is the same where {half} divides it"
-    return Advice("smaller micro-batch", "half the micro-batch, twice the accumulation: the same"
+    return _to("smaller micro-batch", "half the micro-batch, twice the accumulation: the same"
                   " global batch", setting, saving, "a few percent (a rule of thumb)")  # fmt: skip
 
 
@@ -187,7 +192,7 @@ def _checkpointing(case: Case) -> Advice | None:
         return None
     if case.has("before training started", "the first optimizer step"):
         return None
-    return Advice(
+    return _to(
         "checkpointing", "recompute activations in the backward pass", _of(CHECKPOINTING, case),
         "activations of one block instead of all (a rule of thumb)",
         "a fourth to a third of the speed (a rule of thumb)",
@@ -198,11 +203,13 @@ def _stage(case: Case) -> Advice | None:
     ranks, stage = case.context.world_size or 1, case.context.settings.get("zero_stage", 0)
     if ranks < 2 or stage >= 3 or case.framework == "vllm":
         return None
+    known = case.context.settings.get("world_size")
+    part = f"{1 - 1 / known:.0%}" if known else "all but 1/ranks"
     share = {0: "12 of 16 bytes a parameter", 1: "2 of 16", 2: "2 of 16"}[stage]
-    return Advice(
+    return _to(
         "stage", "shard the training state over the ranks",
         _of(STAGE, case).format(stage=2 if stage == 0 else stage + 1),
-        f"{1 - 1 / ranks:.0%} of {share} (mixed precision with Adam; a rule of thumb)",
+        f"{part} of {share} (mixed precision with Adam; a rule of thumb)",
         "communication; little within a machine",
     )  # fmt: skip
 
@@ -210,7 +217,7 @@ def _stage(case: Case) -> Advice | None:
 def _offload(case: Case) -> Advice | None:
     if case.framework == "vllm":
         return None
-    return Advice(
+    return _to(
         "offload", "keep the optimizer's state in host memory", _of(OFFLOAD, case),
         "12 of 16 bytes a parameter on the device (mixed precision with Adam); as much host RAM",
         "much: the optimizer step runs on the CPU",
@@ -221,7 +228,7 @@ def _length(case: Case) -> Advice | None:
     if case.has("before training started", "the first optimizer step"):
         return None
     length = case.context.settings.get("seq_len")
-    return Advice(
+    return _to(
         "shorter sequences", "cut sequences, or sort them by length",
         _of(LENGTH, case).format(length=length // 2 if length else "<half of now>"),
         "half of the activations at half the length (a rule of thumb)",
@@ -234,7 +241,7 @@ def _workers(case: Case) -> Advice | None:
     table = {"transformers": "dataloader_num_workers={n}, dataloader_pin_memory=False",
              "axolotl": "dataloader_num_workers: {n}"}  # fmt: skip
     text = table.get(case.framework, "DataLoader(num_workers={n}, prefetch_factor=2)")
-    return Advice(
+    return _to(
         "fewer workers", "fewer data-loading workers, that fetch less ahead",
         text.format(n=max(1, now // 2) if now else 2),
         "each worker's copy of the data set and its batches", "nothing while data keeps up",
@@ -248,33 +255,33 @@ def _host_request(case: Case) -> Advice | None:
         if slurm
         else "docker run --memory ..., resources.limits.memory"
     )
-    return Advice("more host memory", "ask for more host memory, where a limit ended it",
+    return _to("more host memory", "ask for more host memory, where a limit ended it",
                   setting, "what the machine has above the limit", "nothing")  # fmt: skip
 
 
 def _less_offload(case: Case) -> Advice | None:
     if "deepspeed" not in case.context.seen:
         return None
-    return Advice("less offload", "keep the optimizer on the devices",
+    return _to("less offload", "keep the optimizer on the devices",
                   '"offload_optimizer": {"device": "none"}',
                   "12 bytes a parameter of host RAM",
                   "nothing: it is faster, if it fits")  # fmt: skip
 
 
 def _load_once(case: Case) -> Advice | None:
-    return Advice("load less", "do not load the model once a rank into host memory",
+    return _to("load less", "do not load the model once a rank into host memory",
                   _of(LOADING, case), "weights x (ranks - 1) while it loads",
                   "nothing")  # fmt: skip
 
 
 def _shm(case: Case) -> Advice | None:
-    return Advice("larger /dev/shm", "give the container more shared memory",
+    return _to("larger /dev/shm", "give the container more shared memory",
                   "docker run --shm-size=16g, or --ipc=host; Kubernetes: emptyDir {medium: Memory}"
                   " at /dev/shm", "all that was missing", "nothing")  # fmt: skip
 
 
 def _sharing(case: Case) -> Advice | None:
-    return Advice("share by files", "hand tensors over in files",
+    return _to("share by files", "hand tensors over in files",
                   'torch.multiprocessing.set_sharing_strategy("file_system")',
                   "file descriptors; not space in /dev/shm", "little")  # fmt: skip
 
@@ -288,7 +295,7 @@ def _multiply(case: Case) -> Advice | None:
     if {"global", "micro", "world"} <= said.keys():
         unit = int(said["micro"]) * int(said["world"])
         values["accum"] = str(max(1, int(said["global"]) // unit)) if unit else "a"
-    return Advice("batch sizes", "make them multiply", "; ".join(table).format(**values),
+    return _to("batch sizes", "make them multiply", "; ".join(table).format(**values),
                   "none is needed", "nothing")  # fmt: skip
 
 

@@ -56,6 +56,13 @@ class Amounts:
         return self.asked - self.free if self.asked > self.free else None
 
     @property
+    def outside(self) -> int | None:
+        """In use, and not reserved by torch in this process: others, or the driver's context."""
+        known = (self.total, self.free, self.allocated, self.unallocated)
+        total, free, *reserved = (size if size is not None else -1 for size in known)
+        return None if None in known else max(0, total - free - sum(reserved))
+
+    @property
     def others_bytes(self) -> int | None:
         """Held by other processes: what is used, less what this process holds."""
         if self.others:

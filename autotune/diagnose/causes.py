@@ -17,6 +17,8 @@ from autotune.units import gib
 
 OTHERS_SHARE = 0.03
 """Of a device may be held besides this process before it counts: the driver, and rounding."""
+CONTEXT_BYTES, CONTEXT_SHARE = 2 * 2**30, 0.05
+"""More than both is no context of a process alone."""
 LARGE_SHARE = 0.1
 """A single request of so much of a device is worth a remark."""
 
@@ -49,7 +51,7 @@ def balance(event: Event) -> tuple[str, ...]:
             parts.append(f"{gib(a.others_bytes)} others")
         if parts:
             lines.append(f"{gib(used)} in use: {' + '.join(parts)}")
-        else:
+        elif a.outside is None:
             lines.append(f"the message does not say who holds the {gib(used)}")
     if a.allocated is not None:
         inner = [f"{gib(a.allocated)} allocated by torch"]
@@ -58,7 +60,10 @@ def balance(event: Event) -> tuple[str, ...]:
         if a.process and a.process > a.allocated + (a.unallocated or 0):
             rest = a.process - a.allocated - (a.unallocated or 0)
             inner.append(f"{gib(rest)} outside torch (context, NCCL, libraries)")
-        lines.append(" + ".join(inner) + (f" = {gib(a.process)}" if a.process else ""))
+        elif not a.process and a.outside is not None:
+            inner.append(f"{gib(a.outside)} outside torch")
+        whole = f" = {gib(a.process)}" if a.process else ""
+        lines.append(" + ".join(inner) + whole)
     if a.short:
         assert a.asked is not None
         assert a.free is not None
@@ -70,7 +75,13 @@ def balance(event: Event) -> tuple[str, ...]:
 
 def _other_process(event: Event, context: Context) -> Cause | None:
     a = event.amounts
-    others = a.others_bytes
+    others, outside = a.others_bytes, a.outside or 0
+    if others is None and a.total and outside > max(CONTEXT_BYTES, CONTEXT_SHARE * a.total):
+        return Cause(
+            "another process",
+            f"{gib(outside)} are in use that torch did not reserve here. A process's context takes"
+            f" less than {gib(CONTEXT_BYTES)} (a rule of thumb), so others hold most of it",
+        )
     if event.wording.name == "vllm-startup" and a.total and a.free is not None:
         others = a.total - a.free
     if not others or not a.total or others <= OTHERS_SHARE * a.total:

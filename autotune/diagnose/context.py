@@ -29,12 +29,14 @@ _SETTINGS = {
                     "micro_batch_size", "Instantaneous batch size per device"),
     "grad_accum": ("gradient_accumulation_steps", "accumulate_grad_batches",
                    "Gradient Accumulation steps"),
+    "global_batch": ("Total train batch size (w. parallel, distributed & accumulation)",
+                     "global_batch_size", "total_batch_size"),
     "world_size": ("world_size", "WORLD_SIZE", "num_processes", "nproc_per_node",
                    "nproc-per-node", "Num processes"),
     "seq_len": ("max_seq_length", "sequence_len", "seq_length", "max_seq_len", "seq_len",
                 "cutoff_len", "block_size"),
     "vocab_size": ("vocab_size",),
-    "zero_stage": ("zero_stage", "zero_optimization_stage"),
+    "zero_stage": ("zero_stage", "zero_optimization_stage", "ZeRO stage"),
     "workers": ("dataloader_num_workers", "num_workers"),
 }  # fmt: skip
 """What each is called in logs."""
@@ -49,7 +51,8 @@ _STEP = re.compile(
 )
 _BAR = re.compile(r"\b(\d{1,9})/\d{1,9} \[\d*:?\d+:\d\d<")
 _NO_TRAINING = re.compile(
-    r"[Ll]oading|shards|Map\b|[Tt]okeniz|ownload|Filter|Generat|files|[Vv]alid|[Ee]val"
+    r"[Ll]oading|shards|Map\b|[Tt]okeniz|ownload|Filter|Generat|files|[Vv]alid|[Ee]val|slurm|srun"
+    r"|CANCELLED|StepId"
 )
 _MEMORY = re.compile(
     r"(?P<key>[\w/]{0,24}(?:mem|alloc|reserved|\bMA|\bCA)[\w/]{0,24})"
@@ -60,7 +63,7 @@ _MEMORY = re.compile(
 _MOST_SAMPLES = 4000
 
 
-@dataclass
+@dataclass(kw_only=True)
 class Context:
     """Grows as texts of one log, or of several, are looked at."""
 

@@ -106,7 +106,7 @@ def _event(hit: Hit, log: str, said: Said, wording: Wording, match: re.Match[str
         pid=pid,
         time=said.time or next((t for t in (take_apart(b).time for b in before[-20:]) if t), None),
         backend=groups.get("backend"),
-        trace=_trace(before, said.rank),
+        trace=_trace(before, said) if memory else (),
         step=next((s for s in map(step_of, reversed(before)) if s is not None), None),
         recovered=any(_RECOVERED.search(line) for line in near),
         groups=tuple(groups.items()),
@@ -150,9 +150,12 @@ def _number(groups: dict[str, str], *names: str) -> int | None:
     return next((int(groups[name]) for name in names if name in groups), None)
 
 
-def _trace(before: Sequence[str], rank: int | None) -> tuple[str, ...]:
-    """The last traceback of `rank` in the lines before an error."""
-    lines = [said.text for said in map(take_apart, before) if said.rank == rank]
+def _trace(before: Sequence[str], said: Said) -> tuple[str, ...]:
+    """The last traceback of a rank before what it `said`; of JSON, the one that it holds."""
+    if "Traceback (most" in said.text:
+        inside = said.text[said.text.rindex("Traceback (most") :]
+        return tuple(f"{m['file']}:{m['line']} in {m['name']}" for m in _FRAME.finditer(inside))
+    lines = [each.text for each in map(take_apart, before) if each.rank == said.rank]
     last = max((i for i, line in enumerate(lines) if "Traceback (most" in line), default=None)
     if last is None:
         return ()

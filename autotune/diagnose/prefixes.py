@@ -14,6 +14,8 @@ _TIME = (
 _PREFIXES = tuple(
     re.compile(pattern)
     for pattern in (
+        r"[^|]{0,60}\d{1,3}%\|[^|]{0,200}\| ?\d+/\d+ \[[^\]]{0,60}\]",  # a bar without an end
+        r"[EWIF]\d{4} \d\d:\d\d:\d\d\.\d+ +(?:\d+ )?\S+:\d+\] ",  # torch 2.3+
         r"\[rank:? ?(?P<rank>\d+)\](?:\[[^\]]*\])?:?",  # torch 2.2+, Lightning
         r"\[default(?P<rank>\d+)\]:",  # torchrun --tee
         r"\[(?:[\w/-]+ ?\| ?)?Rank (?P<rank>\d+)\]:?",

@@ -67,7 +67,7 @@ def lines(report: Report) -> list[str]:
     said = [verdict(report)]
     event = report.event
     if event is not None:
-        said += ["", f"{event.log}:{event.line}: {event.text[:300]}"]
+        said += ["", f"{event.log}:{event.line}: {event.text.split(' If reserved')[0]}"]
         if event.step is not None:
             said.append(
                 f"after step {event.step}" + (f", {event.times} times" if event.times > 1 else "")

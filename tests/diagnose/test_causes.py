@@ -111,13 +111,13 @@ def test_interleaved_ranks_keep_their_own_numbers(tmp_path: Path) -> None:
 
 
 def test_what_follows_an_oom_is_a_consequence(tmp_path: Path) -> None:
-    log = (
-        "[rank3]: " + oom() +
-        "[rank0]:[E1 ProcessGroupNCCL.cpp:6] [Rank 0] Watchdog caught collective operation"
-        " timeout\nW1 torch/distributed/elastic/multiprocessing/api.py:9] Sending process 7 closing"
-        " signal SIGTERM\ntraceback : Signal 9 (SIGKILL) received by PID 208585\n"
-    )  # fmt: skip
-    found = told(tmp_path, log)
+    log = [
+        "[rank3]: " + oom(),
+        "[rank0]:[E1 x.cpp:6] [Rank 0] Watchdog caught collective operation timeout",
+        "W1 torch/distributed/elastic/api.py:9] Sending process 7 closing signal SIGTERM",
+        "traceback : Signal 9 (SIGKILL) received by PID 208585",
+    ]
+    found = told(tmp_path, "\n".join(log))
     assert (found["event"]["kind"], found["event"]["ranks"]) == ("device", [3])
     assert [each["kind"] for each in found["later"]] == ["timeout", "ended", "killed"]
 
@@ -195,6 +195,26 @@ def test_advice_is_in_the_order_of_its_cost(tmp_path: Path) -> None:
         "stop others", "allocator", "smaller micro-batch", "checkpointing", "stage", "offload",
         "shorter sequences",
     ]  # fmt: skip
+
+
+def test_memory_that_torch_did_not_reserve_is_others(tmp_path: Path) -> None:
+    text = (
+        "RuntimeError: HIP out of memory. Tried to allocate 2.00 GiB (GPU 0; 64.00 GiB total"
+        " capacity; 30.00 GiB already allocated; 1.00 GiB free; 31.00 GiB reserved in total by"
+        " PyTorch)\n"
+    )
+    cause = told(tmp_path, text)["cause"]
+    assert cause["name"] == "another process"
+    assert cause["sentence"].startswith("32.00 GiB are in use that torch did not reserve")
+
+
+def test_the_traceback_in_a_line_of_json_is_read(tmp_path: Path) -> None:
+    trace = TRACE.format(frames=frame("torch/optim/adam.py", "_init_group")) + oom()
+    log = json.dumps({"rank": 5, "message": "training failed", "exc_info": trace}) + "\n"
+    found = told(tmp_path, log + "slurmstepd: error: *** STEP 1234.0 ON n CANCELLED ***\n")
+    assert found["event"]["ranks"] == [5]
+    assert found["oom"]
+    assert found["cause"]["name"] == "the first optimizer step"
 
 
 def test_the_process_to_stop_is_named(tmp_path: Path) -> None:
