@@ -101,13 +101,14 @@ def read(text: str) -> Amounts:
     if found["unallocated"] is None and reserved is not None and allocated is not None:
         found["unallocated"] = max(0, reserved - allocated)
     if outside is not None and allocated is not None:  # MPS
-        found["process"] = outside + allocated
-        if found["free"] is None and found["total"] is not None:
-            found["free"] = max(0, found["total"] - found["process"])
+        process, total = outside + allocated, found["total"]
+        found["process"] = process
+        if found["free"] is None and total is not None:
+            found["free"] = max(0, total - process)
     held = [(int(pid), size) for pid, text in _PROCESS.findall(text) if (size := parse(text))]
     if held and found["process"] is None and allocated is not None:
         # Seen from a container, torch does not know its own process among those NVML lists.
-        ours: int = allocated + (found["unallocated"] or 0)
+        ours = allocated + (found["unallocated"] or 0)
         own = min(held, key=lambda each: abs(each[1] - ours))
         held.remove(own)
         found["process"] = own[1]

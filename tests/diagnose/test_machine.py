@@ -13,7 +13,6 @@ import pytest
 from autotune.commands.app import main
 from autotune.commands.exits import ExitCode
 from autotune.device import cuda
-from autotune.diagnose import machine
 from autotune.diagnose.machine import Gpu, Host, Machine, bottleneck, lines, look, next_command
 from tests.support.fake_nvml import GIB, FakeGpu, FakeNvml, FakeProcess
 from tests.support.programs import ROOT
@@ -121,7 +120,7 @@ def test_watching_ends_with_ctrl_c(
     def interrupted(seconds: float) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(machine.time, "sleep", interrupted)
+    monkeypatch.setattr("time.sleep", interrupted)
     assert main(["diagnose", "--watch"]) == ExitCode.FOUND
     assert "Next: " in capsys.readouterr().out
 
