@@ -25,6 +25,8 @@ _CODE = re.compile(
     r"^\s*(?:#|//|if |elif |except\b|assert |raise |return |with |print\(|log\w*\.|\"|'|>>>|\w+ = "
     r"|-?-> *\d+ |\d+ +(?:if|raise|assert|except))"
 )
+PINNED = next(row for row in WORDINGS if row.name == "pinned")
+"""CUDA says of host memory, too, that it is out of memory; only the traceback tells."""
 _FRAME = re.compile(r"(?:File \"(?P<file>[^\"]+)\", line (?P<line>\d+), in (?P<name>\S+))")
 _NEW_ERROR = re.compile(r"rror: |Traceback \(most|^File \"|ried to allocate")
 _RECOVERED = re.compile(
@@ -87,7 +89,9 @@ def event_of(hit: Hit, log: str) -> Event | None:
 def _event(hit: Hit, log: str, said: Said, wording: Wording, match: re.Match[str]) -> Event:
     groups = {name: value for name, value in match.groupdict().items() if value is not None}
     memory = wording.kind.is_oom
-    text = said.text[match.start() :] if memory else said.text
+    text = said.text
+    if memory:
+        text = text[text.rfind(" ", 0, match.start()) + 1 :]
     if wording.kind is Kind.DEVICE:
         text = _with_rest(text, hit, said.rank)
     amounts = _amounts(text, groups) if memory else NOTHING
@@ -95,6 +99,9 @@ def _event(hit: Hit, log: str, said: Said, wording: Wording, match: re.Match[str
     rank = said.rank if said.rank is not None else _number(groups, "rank")
     pid = said.pid if said.pid is not None else _number(groups, "pid", "pid2")
     near = [said.text, *(take_apart(line).text for line in hit.after(1000)[:5])] if memory else []
+    trace = _trace(before, said) if memory else ()
+    if wording.name == "cuda-error" and any("pin_memory" in each for each in trace):
+        wording = PINNED
     return Event(
         wording=wording,
         log=log,
@@ -106,7 +113,7 @@ def _event(hit: Hit, log: str, said: Said, wording: Wording, match: re.Match[str
         pid=pid,
         time=said.time or next((t for t in (take_apart(b).time for b in before[-20:]) if t), None),
         backend=groups.get("backend"),
-        trace=_trace(before, said) if memory else (),
+        trace=trace,
         step=next((s for s in map(step_of, reversed(before)) if s is not None), None),
         recovered=any(_RECOVERED.search(line) for line in near),
         groups=tuple(groups.items()),

@@ -217,6 +217,13 @@ def test_the_traceback_in_a_line_of_json_is_read(tmp_path: Path) -> None:
     assert found["cause"]["name"] == "the first optimizer step"
 
 
+def test_pinned_memory_is_the_hosts(tmp_path: Path) -> None:
+    frames = frame("torch/utils/data/_utils/pin_memory.py", "pin_memory")
+    log = TRACE.format(frames=frames) + "RuntimeError: CUDA error: out of memory\n"
+    event = told(tmp_path, log)["event"]
+    assert (event["kind"], event["text"]) == ("host", "RuntimeError: CUDA error: out of memory")
+
+
 def test_the_process_to_stop_is_named(tmp_path: Path) -> None:
     text = oom(process="30.00 GiB").replace("Including", "Process 4711 has 48.00 GiB memory in"
                                             " use. Including")  # fmt: skip
