@@ -17,6 +17,7 @@ SOURCES = sorted(
 )
 AT_HOME = (
     "autotune/check/",
+    "autotune/diagnose/",
     "autotune/result/best.py",
     "autotune/engines/",
     "autotune/export/",

@@ -19,7 +19,7 @@ FLOORS = (
     ("space",),
     ("engines", "outcome"),
     ("predict", "result"),
-    ("samplers", "runner", "report", "export", "check"),
+    ("samplers", "runner", "report", "export", "check", "diagnose"),
     ("options",),
     ("folder", "replay"),
     ("testbed",),

@@ -39,6 +39,10 @@ COMMANDS = {
         "autotune.commands.check:check",
         "Check training configurations before an expensive launch, also against a result.",
     ),
+    "diagnose": Row(
+        "autotune.commands.diagnose:diagnose",
+        "Say why a training run ended, from its logs, and what to do; or look at this machine.",
+    ),
     "export": Row(
         "autotune.commands.export:export",
         "Write a result as configurations that other tools take as they are.",

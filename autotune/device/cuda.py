@@ -76,6 +76,11 @@ class CudaDevice:
             for pid, used_bytes in _used_bytes_by_pid(unit).items()
         )
 
+    def utilisation(self) -> tuple[int | None, ...]:
+        """Percent of the last moments in which a kernel ran; None where NVML does not tell."""
+        rates = [_ask(nvml.nvmlDeviceGetUtilizationRates, unit.handle) for unit in self._units]
+        return tuple(None if each is None else int(each.gpu) for each in rates)
+
     def rank_environment(self, world_size: int) -> dict[str, str]:
         """The devices of all ranks in rank order, and an even share of the cores.
 

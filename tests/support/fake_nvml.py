@@ -41,6 +41,8 @@ class FakeGpu:
     graphics: list[FakeProcess] = field(default_factory=list)
     mig: list[FakeGpu | None] | None = None
     ecc: bool | None = True
+    busy: int | None = 97
+    """Percent of the time; None where it is not told."""
 
 
 class FakeNvml:
@@ -74,6 +76,11 @@ class FakeNvml:
 
     def nvmlDeviceGetUUID(self, gpu: FakeGpu) -> str | bytes:  # noqa: N802
         return self._text(gpu.uuid)
+
+    def nvmlDeviceGetUtilizationRates(self, gpu: FakeGpu) -> SimpleNamespace:  # noqa: N802
+        if gpu.busy is None:
+            raise pynvml.NVMLError(pynvml.NVML_ERROR_NOT_SUPPORTED)
+        return SimpleNamespace(gpu=gpu.busy, memory=0)
 
     def nvmlDeviceGetName(self, gpu: FakeGpu) -> str | bytes:  # noqa: N802
         return self._text(gpu.name)

@@ -1,0 +1,46 @@
+"""`python -m autotune diagnose`: why a run ended, or how this machine is used."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import Annotated
+
+from cyclopts import Parameter
+
+from autotune.commands import Run
+from autotune.commands.exits import ExitCode
+from autotune.errors import UsageError
+
+
+def diagnose(
+    *logs: Annotated[
+        str, Parameter(help='Logs, of several ranks too, or "-"; without any: this machine.',
+                       allow_leading_hyphen=True)
+    ],
+    json: Annotated[bool, Parameter(help="Print the same as JSON.")] = False,
+    watch: Annotated[bool, Parameter(help="Without a log: look again every 2 s.")] = False,
+) -> Run:  # fmt: skip
+    """Say why a training run ended, from its logs, and what to do; or look at this machine."""
+
+    def run(argv: list[str], started: float) -> int:
+        import json as writer
+
+        from autotune.diagnose import diagnose as read
+        from autotune.diagnose import machine, show
+
+        if watch and (logs or json):
+            raise UsageError("--watch: looks at this machine; leave logs and --json out")
+        if logs:
+            report = read(logs)
+            said, body = show.lines(report), show.body(report)
+        elif watch:
+            machine.watch()
+            return ExitCode.FOUND
+        else:
+            state = machine.look()
+            said, body = machine.lines(state), machine.body(state)
+        with suppress(BrokenPipeError):  # whoever read it has seen enough
+            print(writer.dumps(body, indent=2) if json else "\n".join(said))
+        return ExitCode.FOUND
+
+    return run

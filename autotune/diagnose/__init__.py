@@ -1,0 +1,195 @@
+"""What a log says went wrong, why, and what to do; or what a machine looks like without one.
+
+`reading` finds lines, `events` what they say (by the table `wordings`), `context` what stands
+around them, `causes` why, `advice` what to do, `show` tells it. `machine` needs no log.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Iterable, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import BinaryIO
+
+from autotune.diagnose.advice import Advice, Case, advice, command
+from autotune.diagnose.causes import Cause, causes
+from autotune.diagnose.context import Context
+from autotune.diagnose.events import Event, event_of, merged
+from autotune.diagnose.kinds import Kind
+from autotune.diagnose.reading import BEHIND, BLOCK, Hit, Scanner, pieces
+from autotune.diagnose.wordings import NEEDLES
+from autotune.errors import UsageError
+
+_WHOLE = 2**18
+"""So much of a log's beginning is read for its context; of the rest, a little of each block."""
+_SAMPLE = 2**12
+_MOST_EVENTS = 500
+"""Of one wording in one log. More of them say nothing new."""
+_CHANGING = re.compile(rb"\d+\.\d+|\d{4,}")
+"""Numbers that tell nothing of what a line is; exit codes and signals are shorter."""
+_MOST_SHAPES = 10_000
+_QUIET = (Kind.OTHER, Kind.ENDED, Kind.WARNING)
+"""What explains nothing where there is something else."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Report:
+    """What logs say."""
+
+    logs: tuple[str, ...]
+    bytes_read: int
+    interrupted: bool
+    """Whether there is more, that was not read."""
+    event: Event | None
+    """What came first and explains the rest."""
+    causes: tuple[Cause, ...]
+    advice: tuple[Advice, ...]
+    command: str | None
+    """Of this program."""
+    later: tuple[Event, ...]
+    """Other things that were said: consequences, and what was survived."""
+    context: Context
+
+
+def diagnose(logs: Sequence[str]) -> Report:
+    """Reads `logs`, where "-" is the standard input. Ctrl-C ends that with what was found.
+
+    Raises:
+        UsageError: one of them is missing, empty, a folder, or no text.
+    """
+    found: list[Event] = []
+    context, count, interrupted = Context(), 0, False
+    with ExitStack() as stack:
+        streams = [(name, stack.enter_context(_opened(name))) for name in logs]
+        try:
+            for name, stream in streams:
+                reader = LogReader("standard input" if name == "-" else name, context)
+                try:
+                    reader.read(stream)
+                finally:
+                    found += reader.finish()
+                    count += reader.scanner.bytes_read
+        except KeyboardInterrupt:
+            interrupted = True
+    first, later = _first(_in_time(found))
+    case = None if first is None else Case(first, tuple(causes(first, context)), context)
+    return Report(
+        logs=tuple(logs),
+        bytes_read=count,
+        interrupted=interrupted,
+        event=first,
+        causes=() if case is None else case.causes,
+        advice=() if case is None else tuple(advice(case)),
+        command=None if case is None else command(case),
+        later=tuple(later),
+        context=context,
+    )
+
+
+class LogReader:
+    """Reads one log. What it has found is there whenever reading ends."""
+
+    def __init__(self, name: str, context: Context) -> None:
+        self.scanner = Scanner(NEEDLES)
+        self._name = name
+        self._context = context
+        self._events: list[Event] = []
+        self._counts: dict[str, int] = {}
+        self._nothing: set[bytes] = set()
+        """Lines that say nothing, without their changing numbers."""
+
+    def read(self, stream: BinaryIO) -> None:
+        sampled = 0
+        for piece in pieces(stream, self._name):
+            before = self.scanner.bytes_read
+            if before < _WHOLE:
+                self._context.look(_lines(piece[:_WHOLE]))
+            elif before - sampled >= BLOCK:
+                sampled = before
+                self._context.look(_lines(piece[:_SAMPLE]))
+            self._take(self.scanner.feed(piece))
+
+    def finish(self) -> list[Event]:
+        self._take(self.scanner.finish())
+        if self.scanner.bytes_read > _WHOLE:
+            self._context.look(self.scanner.tail())
+        last = self._context.last_step
+        return [
+            replace(event, recovered=True)
+            if event.kind.is_oom and not event.trace and last is not None
+            and event.step is not None and last >= event.step + 2
+            else event
+            for event in self._events
+        ]  # fmt: skip
+
+    def _take(self, hits: Iterable[Hit]) -> None:
+        for hit in hits:
+            shape = _CHANGING.sub(b"", hit.bytes)
+            if shape in self._nothing:
+                continue
+            event = event_of(hit, self._name)
+            if event is None:
+                if len(self._nothing) < _MOST_SHAPES:
+                    self._nothing.add(shape)
+                continue
+            name = event.wording.name
+            self._counts[name] = self._counts.get(name, 0) + 1
+            if self._counts[name] > _MOST_EVENTS:
+                if event.kind is not Kind.OTHER:
+                    continue
+                # Of these the last one counts.
+                self._events.remove(next(e for e in self._events if e.wording.name == name))
+            self._context.ranks.update(event.ranks)
+            if event.kind.is_oom and self.scanner.bytes_read > _WHOLE and self._counts[name] < 10:
+                self._context.look(hit.before(BEHIND))
+            self._events.append(event)
+
+
+def _lines(piece: bytes) -> list[str]:
+    return piece.decode("utf-8", "replace").replace("\r", "\n").split("\n")
+
+
+def _opened(name: str) -> BinaryIO:
+    if name == "-":
+        return sys.stdin.buffer
+    path = Path(name)
+    if path.is_dir():
+        raise UsageError(
+            f"{name}: is a folder; name the logs in it, e.g. {name.rstrip('/')}/*.log"
+        )
+    try:
+        return path.open("rb")
+    except (OSError, ValueError) as error:
+        why = error.strerror if isinstance(error, OSError) else str(error)
+        raise UsageError(f"{name}: {why}") from error
+
+
+def _in_time(events: list[Event]) -> list[Event]:
+    """By the clock where all of them tell it, and else as they were read."""
+    timed = all(event.time is not None for event in events)
+    return sorted(events, key=lambda event: event.time or "") if timed else events
+
+
+def _first(events: list[Event]) -> tuple[Event | None, list[Event]]:
+    """What explains `events`, which are in the order of time, and the others; both merged."""
+    fatal = [e for e in events if e.kind not in _QUIET and not e.recovered]
+    first = fatal[0] if fatal else None
+    if first is not None and first.kind is Kind.KILLED:
+        # Launchers kill, too: what was said before counts more, and so does who says why.
+        said = [e for e in events[: events.index(first)] if e.kind is Kind.OTHER]
+        why = [e for e in fatal if e.kind is Kind.HOST]
+        first = (why or said[-1:] or [first])[0]
+    if first is None:
+        loud = [e for e in events if e.kind is Kind.OTHER] or [e for e in events if e.recovered]
+        if not events:
+            return None, []
+        first = (loud or events)[-1]
+    together = merged(events)
+    mine = next(
+        e for e in together if e.wording is first.wording and e.recovered == first.recovered
+    )
+    explained = replace(first, ranks=mine.ranks, devices=mine.devices, times=mine.times)
+    return explained, [event for event in together if event is not mine]

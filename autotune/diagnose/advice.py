@@ -1,0 +1,312 @@
+"""What to do about it: one row a measure, in the order of what it costs in training speed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from autotune.diagnose.causes import Cause
+from autotune.diagnose.context import Context
+from autotune.diagnose.events import Event
+from autotune.diagnose.kinds import Kind
+from autotune.diagnose.settings import (
+    CHECKPOINTING,
+    FUSED_LOSS,
+    LENGTH,
+    LOADING,
+    MICRO,
+    OFFLOAD,
+    STAGE,
+    VARIABLE,
+)
+from autotune.units import gib
+
+
+@dataclass(frozen=True, kw_only=True)
+class Advice:
+    """One thing to do."""
+
+    name: str
+    what: str
+    setting: str
+    """To be copied."""
+    saving: str
+    """What to expect of it; says where it is a rule of thumb."""
+    costs: str
+
+
+@dataclass(frozen=True)
+class Case:
+    """What measures are chosen by."""
+
+    event: Event
+    causes: tuple[Cause, ...]
+    context: Context
+
+    def has(self, *names: str) -> bool:
+        return any(cause.name in names for cause in self.causes)
+
+    @property
+    def framework(self) -> str:
+        return self.context.framework or "torch"
+
+
+def advice(case: Case) -> list[Advice]:
+    """What helps in `case`, the cheapest first."""
+    return [found for row in _ROWS[case.event.kind] if (found := row(case)) is not None]
+
+
+def command(case: Case) -> str | None:
+    """The command line that would measure which of them is best."""
+    if case.event.kind not in (Kind.DEVICE, Kind.BATCH, Kind.HOST, Kind.KILLED):
+        return None
+    context, parts = case.context, ["python -m autotune --budget 30m"]
+    model = context.model
+    parts.append(f"--model hf:{model}" if model else "--model hf:path/to/model")
+    settings = context.settings
+    micro, accum, ranks = (settings.get(k) for k in ("micro_batch", "grad_accum", "world_size"))
+    parts.append(f"--micro-batch 1:{max(2, micro or 16)}")
+    if "seq_len" in settings:
+        parts.append(f"--seq-len {settings['seq_len']}")
+    batch = settings.get("global_batch") or (
+        micro * accum * ranks if micro and accum and ranks else 0
+    )
+    if batch:
+        parts.append(f"--global-batch {batch}")
+    parts.append("--checkpointing none,full")
+    if (context.world_size or 1) > 1:
+        parts.append("--zero 0,1,2,3")
+        if case.event.kind is Kind.DEVICE:
+            parts.append("--offload none,optimizer")
+    if case.event.amounts.total and case.event.kind is Kind.DEVICE:
+        parts.append(f"--capacity {case.event.amounts.total / 2**30:.2f}GiB")
+    return " ".join(parts)
+
+
+def _to(name: str, what: str, setting: str, saving: str, costs: str) -> Advice:
+    return Advice(name=name, what=what, setting=setting, saving=saving, costs=costs)
+
+
+def _of(table: dict[str, str], case: Case) -> str:
+    return table.get(case.framework, table["torch"])
+
+
+def _stop_others(case: Case) -> Advice | None:
+    a = case.event.amounts
+    if not case.has("another process"):
+        return None
+    if a.others:
+        pids = [pid for pid, _ in a.others]
+        what = f"stop process {', '.join(map(str, pids))}, if it is not needed"
+        setting = "; ".join(f"ps -o pid,user,etime,args -p {p} && kill {p}" for p in pids[:3])
+    else:
+        what, setting = (
+            "stop what else runs on this device",
+            "nvidia-smi; python -m autotune diagnose",
+        )
+    held = a.others_bytes
+    return _to("stop others", what, setting, f"{gib(held)}" if held else "all it holds", "nothing")
+
+
+def _allocator(case: Case) -> Advice | None:
+    event, a = case.event, case.event.amounts
+    if event.wording.name not in ("torch", "torch-short") or event.backend not in (
+        None,
+        "CUDA",
+        *VARIABLE,
+    ):
+        return None
+    if a.unallocated is not None and a.unallocated < (a.short or 1):
+        return None
+    saving = "not known: the message does not say what is reserved and unused"
+    if a.unallocated:
+        saving = f"up to {gib(a.unallocated)}, which is reserved and unused"
+    variable = VARIABLE.get(event.backend or "", "PYTORCH_CUDA_ALLOC_CONF")
+    return _to(
+        "allocator", "let the allocator join its pieces",
+        f"export {variable}=expandable_segments:True",
+        saving, "next to nothing",
+    )  # fmt: skip
+
+
+def _limit(case: Case) -> Advice | None:
+    if not case.has("a limit of the program"):
+        return None
+    return _to("limit", "raise the limit", "torch.cuda.set_per_process_memory_fraction(1.0)",
+                  "what lies between the limit and the capacity", "nothing")  # fmt: skip
+
+
+def _leak(case: Case) -> Advice | None:
+    if not case.has("a leak"):
+        return None
+    return _to(
+        "leak", "find what keeps tensors: losses summed up without .item(), lists of outputs,"
+        " graphs that are kept", "total += loss.item()  # not loss", "the growth", "nothing",
+    )  # fmt: skip
+
+
+def _loading(case: Case) -> Advice | None:
+    if not case.has("before training started"):
+        return None
+    return _to("load sharded", "do not make the whole model in every rank", _of(LOADING, case),
+                  "weights / ranks instead of all weights", "nothing")  # fmt: skip
+
+
+def _loss(case: Case) -> Advice | None:
+    if not case.has("logits"):
+        return None
+    asked = case.event.amounts.asked
+    return _to(
+        "fused loss", "never hold all logits: fused or chunked loss", _of(FUSED_LOSS, case),
+        f"most of the {gib(asked)} asked, several times (a rule of thumb)"
+        if asked
+        else "the logits",
+        "nothing, or a little",
+    )  # fmt: skip
+
+
+def _micro_batch(case: Case) -> Advice | None:
+    settings, asked = case.context.settings, case.event.amounts.asked
+    micro, accum = settings.get("micro_batch"), settings.get("grad_accum", 1)
+    if micro == 1 or case.has("before training started", "the first optimizer step"):
+        return None
+    half = max(1, (micro or 0) // 2)
+    values = {
+        "micro": str(half) if micro else "<half of now>",
+        "accum": str(accum * micro // half) if micro else "<twice now>",
+    }
+    setting = "; ".join(MICRO.get(case.framework, MICRO["torch"])).format(**values)
+    saving = "about half of the activations (a rule of thumb)"
+    if asked:
+        saving += (
+            f"; a request of {gib(asked)} that grows with the batch becomes {gib(asked // 2)}"
+        )
+    if micro and micro % 2:
+        saving += f"; the global batch is the same where {half} divides it"
+    return _to("smaller micro-batch", "half the micro-batch, twice the accumulation: the same"
+                  " global batch", setting, saving, "a few percent (a rule of thumb)")  # fmt: skip
+
+
+def _checkpointing(case: Case) -> Advice | None:
+    if case.context.checkpointing or case.framework == "vllm":
+        return None
+    if case.has("before training started", "the first optimizer step"):
+        return None
+    return _to(
+        "checkpointing", "recompute activations in the backward pass", _of(CHECKPOINTING, case),
+        "activations of one block instead of all (a rule of thumb)",
+        "a fourth to a third of the speed (a rule of thumb)",
+    )  # fmt: skip
+
+
+def _stage(case: Case) -> Advice | None:
+    ranks, stage = case.context.world_size or 1, case.context.settings.get("zero_stage", 0)
+    if ranks < 2 or stage >= 3 or case.framework == "vllm":
+        return None
+    known = case.context.settings.get("world_size")
+    part = f"{1 - 1 / known:.0%}" if known else "all but 1/ranks"
+    share = {0: "12 of 16 bytes a parameter", 1: "2 of 16", 2: "2 of 16"}[stage]
+    return _to(
+        "stage", "shard the training state over the ranks",
+        _of(STAGE, case).format(stage=2 if stage == 0 else stage + 1),
+        f"{part} of {share} (mixed precision with Adam; a rule of thumb)",
+        "communication; little within a machine",
+    )  # fmt: skip
+
+
+def _offload(case: Case) -> Advice | None:
+    if case.framework == "vllm":
+        return None
+    return _to(
+        "offload", "keep the optimizer's state in host memory", _of(OFFLOAD, case),
+        "12 of 16 bytes a parameter on the device (mixed precision with Adam); as much host RAM",
+        "much: the optimizer step runs on the CPU",
+    )  # fmt: skip
+
+
+def _length(case: Case) -> Advice | None:
+    if case.has("before training started", "the first optimizer step"):
+        return None
+    length = case.context.settings.get("seq_len")
+    return _to(
+        "shorter sequences", "cut sequences, or sort them by length",
+        _of(LENGTH, case).format(length=length // 2 if length else "<half of now>"),
+        "half of the activations at half the length (a rule of thumb)",
+        "no speed, but what is trained is another",
+    )  # fmt: skip
+
+
+def _workers(case: Case) -> Advice | None:
+    now = case.context.settings.get("workers")
+    table = {"transformers": "dataloader_num_workers={n}, dataloader_pin_memory=False",
+             "axolotl": "dataloader_num_workers: {n}"}  # fmt: skip
+    text = table.get(case.framework, "DataLoader(num_workers={n}, prefetch_factor=2)")
+    return _to(
+        "fewer workers", "fewer data-loading workers, that fetch less ahead",
+        text.format(n=max(1, now // 2) if now else 2),
+        "each worker's copy of the data set and its batches", "nothing while data keeps up",
+    )  # fmt: skip
+
+
+def _host_request(case: Case) -> Advice | None:
+    slurm = case.event.wording.name.startswith(("slurm", "srun"))
+    setting = (
+        "#SBATCH --mem=0  (all of the node)"
+        if slurm
+        else "docker run --memory ..., resources.limits.memory"
+    )
+    return _to("more host memory", "ask for more host memory, where a limit ended it",
+                  setting, "what the machine has above the limit", "nothing")  # fmt: skip
+
+
+def _less_offload(case: Case) -> Advice | None:
+    if "deepspeed" not in case.context.seen:
+        return None
+    return _to("less offload", "keep the optimizer on the devices",
+                  '"offload_optimizer": {"device": "none"}',
+                  "12 bytes a parameter of host RAM",
+                  "nothing: it is faster, if it fits")  # fmt: skip
+
+
+def _load_once(case: Case) -> Advice | None:
+    return _to("load less", "do not load the model once a rank into host memory",
+                  _of(LOADING, case), "weights x (ranks - 1) while it loads",
+                  "nothing")  # fmt: skip
+
+
+def _shm(case: Case) -> Advice | None:
+    return _to("larger /dev/shm", "give the container more shared memory",
+                  "docker run --shm-size=16g, or --ipc=host; Kubernetes: emptyDir {medium: Memory}"
+                  " at /dev/shm", "all that was missing", "nothing")  # fmt: skip
+
+
+def _sharing(case: Case) -> Advice | None:
+    return _to("share by files", "hand tensors over in files",
+                  'torch.multiprocessing.set_sharing_strategy("file_system")',
+                  "file descriptors; not space in /dev/shm", "little")  # fmt: skip
+
+
+def _multiply(case: Case) -> Advice | None:
+    said = dict(case.event.groups)
+    table = MICRO.get(
+        "deepspeed" if "deepspeed" in case.event.wording.name else case.framework, MICRO["torch"]
+    )
+    values = {"micro": said.get("micro", "m"), "accum": "a"}
+    if {"global", "micro", "world"} <= said.keys():
+        unit = int(said["micro"]) * int(said["world"])
+        values["accum"] = str(max(1, int(said["global"]) // unit)) if unit else "a"
+    return _to("batch sizes", "make them multiply", "; ".join(table).format(**values),
+                  "none is needed", "nothing")  # fmt: skip
+
+
+Row = Callable[[Case], Advice | None]
+_ROWS: dict[Kind, tuple[Row, ...]] = dict.fromkeys(Kind, ()) | {
+    Kind.DEVICE: (
+        _stop_others, _limit, _leak, _allocator, _loading, _loss, _micro_batch, _checkpointing,
+        _stage, _offload, _length,
+    ),
+    Kind.HOST: (_leak, _workers, _load_once, _host_request, _less_offload),
+    Kind.KILLED: (_leak, _workers, _load_once, _host_request, _less_offload),
+    Kind.SHARED: (_shm, _workers, _sharing),
+    Kind.BATCH: (_multiply,),
+}  # fmt: skip

@@ -1,0 +1,116 @@
+"""The sizes that an error message says, in bytes."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from autotune.diagnose.kinds import SIZE
+
+_UNITS = {"b": 1, "bytes": 1, "k": 2**10, "m": 2**20, "g": 2**30, "t": 2**40}
+_MOST_BYTES = 2**50
+"""Some drivers make torch say 17179869184 GiB: a small negative number, read as a large one."""
+_PATTERNS = {
+    "asked": (rf"(?:[Tt]ried to allocate|trying to allocate|Requested *:) ?({SIZE})",),
+    "total": (rf"total capac(?:i?ty) of ({SIZE})", rf"({SIZE}) total capacity",
+              rf"Device limit *: ({SIZE})", rf"max allowed: ({SIZE})"),
+    "free": (rf"of which ({SIZE}) (?:is|are) free", rf"({SIZE}) free(?=[;)])",
+             rf"Free \(according to CUDA\): ({SIZE})", rf"available memory is only ({SIZE})"),
+    "allocated": (rf"({SIZE}) is allocated by PyTorch", rf"({SIZE}) already allocated",
+                  rf"Currently allocated *: ({SIZE})", rf"MPS allocated: ({SIZE})"),
+    "unallocated": (rf"({SIZE}) is reserved by PyTorch but unallocated",),
+    "reserved": (rf"({SIZE}) reserved in total by PyTorch", rf"({SIZE}) cached\)"),
+    "process": (rf"this process has ({SIZE}) memory in use",),
+    "allowed": (rf"({SIZE}) allowed;", rf"memory fraction\) *: ({SIZE})"),
+    "outside": (rf"other allocations: ({SIZE})",),
+}  # fmt: skip
+_COMPILED = {name: [re.compile(each) for each in rows] for name, rows in _PATTERNS.items()}
+_PROCESS = re.compile(rf"Process (\d+) has ({SIZE}) memory in use")
+_DEVICE = re.compile(r"(?:\bGPU |\bNPU |\bXPU |cuda:|on device )(\d+)\b")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Amounts:
+    """What one message says of memory; None for what it does not say."""
+
+    asked: int | None = None
+    total: int | None = None
+    free: int | None = None
+    allocated: int | None = None
+    """By torch, for tensors."""
+    unallocated: int | None = None
+    """Reserved by torch, and not allocated."""
+    process: int | None = None
+    """Held by the process that failed, the driver's context included."""
+    others: tuple[tuple[int, int], ...] = ()
+    """Process and bytes, of every other one that the message names."""
+    allowed: int | None = None
+    """A limit set in the program, below the capacity."""
+    device: int | None = None
+
+    @property
+    def short(self) -> int | None:
+        """How much was missing."""
+        if self.asked is None or self.free is None:
+            return None
+        return self.asked - self.free if self.asked > self.free else None
+
+    @property
+    def outside(self) -> int | None:
+        """In use, and not reserved by torch in this process: others, or the driver's context."""
+        known = (self.total, self.free, self.allocated, self.unallocated)
+        total, free, *reserved = (size if size is not None else -1 for size in known)
+        return None if None in known else max(0, total - free - sum(reserved))
+
+    @property
+    def others_bytes(self) -> int | None:
+        """Held by other processes: what is used, less what this process holds."""
+        if self.others:
+            return sum(size for _, size in self.others)
+        if None in (self.total, self.free) or not self.process:
+            return None
+        assert self.total is not None
+        assert self.free is not None
+        return max(0, self.total - self.free - self.process)
+
+
+NOTHING = Amounts()
+
+
+def parse(text: str) -> int | None:
+    """Bytes of "1.25 GiB" and the like; None for what cannot be.
+
+    Allocators write GB and GiB for 2^30 bytes alike.
+    """
+    match = re.fullmatch(r"\s*([\d,]*\.?\d+)\s*([A-Za-z]+)\s*", text)
+    if match is None:
+        return None
+    unit = match[2].lower()
+    size = float(match[1].replace(",", "")) * _UNITS.get(unit, _UNITS.get(unit[0], 1))
+    return round(size) if size < _MOST_BYTES else None
+
+
+def read(text: str) -> Amounts:
+    """All that `text` says."""
+    found: dict[str, int | None] = {}
+    for name, patterns in _COMPILED.items():
+        match = next(filter(None, (each.search(text) for each in patterns)), None)
+        found[name] = parse(match[1]) if match else None
+    reserved, outside = found.pop("reserved"), found.pop("outside")
+    allocated = found["allocated"]
+    if found["unallocated"] is None and reserved is not None and allocated is not None:
+        found["unallocated"] = max(0, reserved - allocated)
+    if outside is not None and allocated is not None:  # MPS
+        process, total = outside + allocated, found["total"]
+        found["process"] = process
+        if found["free"] is None and total is not None:
+            found["free"] = max(0, total - process)
+    held = [(int(pid), size) for pid, text in _PROCESS.findall(text) if (size := parse(text))]
+    if held and found["process"] is None and allocated is not None:
+        # Seen from a container, torch does not know its own process among those NVML lists.
+        ours = allocated + (found["unallocated"] or 0)
+        own = min(held, key=lambda each: abs(each[1] - ours))
+        held.remove(own)
+        found["process"] = own[1]
+    device = _DEVICE.search(text)
+    return Amounts(**found, others=tuple(held), device=int(device[1]) if device else None)

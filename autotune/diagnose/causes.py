@@ -1,0 +1,279 @@
+"""Why memory ran out, with the arithmetic of the log's own numbers.
+
+Each rule looks at one event in its context. The first that holds is the cause, the others that
+hold stand beside it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from autotune.diagnose.context import Context
+from autotune.diagnose.events import Event
+from autotune.diagnose.kinds import Kind
+from autotune.units import gib
+
+OTHERS_SHARE = 0.03
+"""Of a device may be held besides this process before it counts: the driver, and rounding."""
+CONTEXT_BYTES, CONTEXT_SHARE = 2 * 2**30, 0.05
+"""More than both is no context of a process alone."""
+LARGE_SHARE = 0.1
+"""A single request of so much of a device is worth a remark."""
+
+
+@dataclass(frozen=True)
+class Cause:
+    """One reason."""
+
+    name: str
+    sentence: str
+    arithmetic: tuple[str, ...] = ()
+
+
+def causes(event: Event, context: Context) -> list[Cause]:
+    """Why `event` came about, the first reason first."""
+    found = [each for rule in _RULES[event.kind] if (each := rule(event, context)) is not None]
+    return found or ([_too_big(event)] if event.kind is Kind.DEVICE else [])
+
+
+def balance(event: Event) -> tuple[str, ...]:
+    """The message's numbers, added up."""
+    a, lines = event.amounts, []
+    if a.total is not None and a.free is not None:
+        used = a.total - a.free
+        lines.append(f"{gib(a.total)} in all - {gib(a.free)} free = {gib(used)} in use")
+        parts = []
+        if a.process:
+            parts.append(f"{gib(a.process)} this process")
+        if a.others_bytes and a.others_bytes > OTHERS_SHARE * a.total:
+            parts.append(f"{gib(a.others_bytes)} others")
+        if parts:
+            lines.append(f"{gib(used)} in use: {' + '.join(parts)}")
+        elif a.outside is None:
+            lines.append(f"the message does not say who holds the {gib(used)}")
+    if a.allocated is not None:
+        inner = [f"{gib(a.allocated)} allocated by torch"]
+        if a.unallocated is not None:
+            inner.append(f"{gib(a.unallocated)} reserved but unallocated")
+        if a.process and a.process > a.allocated + (a.unallocated or 0):
+            rest = a.process - a.allocated - (a.unallocated or 0)
+            inner.append(f"{gib(rest)} outside torch (context, NCCL, libraries)")
+        elif not a.process and a.outside is not None:
+            inner.append(f"{gib(a.outside)} outside torch")
+        whole = f" = {gib(a.process)}" if a.process else ""
+        lines.append(" + ".join(inner) + whole)
+    if a.short:
+        assert a.asked is not None
+        assert a.free is not None
+        lines.append(f"{gib(a.asked)} asked - {gib(a.free)} free = {gib(a.short)} missing")
+    elif a.asked is not None and a.free is None:
+        lines.append(f"{gib(a.asked)} asked")
+    return tuple(lines)
+
+
+def _other_process(event: Event, context: Context) -> Cause | None:
+    a = event.amounts
+    others, outside = a.others_bytes, a.outside or 0
+    if others is None and a.total and outside > max(CONTEXT_BYTES, CONTEXT_SHARE * a.total):
+        return Cause(
+            "another process",
+            f"{gib(outside)} are in use that torch did not reserve here. A process's context takes"
+            f" less than {gib(CONTEXT_BYTES)} (a rule of thumb), so others hold most of it",
+        )
+    if event.wording.name == "vllm-startup" and a.total and a.free is not None:
+        others = a.total - a.free
+    if not others or not a.total or others <= OTHERS_SHARE * a.total:
+        return None
+    if a.short is not None and others < a.short:
+        return None
+    who = " and ".join(f"process {pid} ({gib(size)})" for pid, size in a.others[:3])
+    said = f"others hold {gib(others)} of the device" + (f": {who}" if who else "")
+    lines: tuple[str, ...] = ()
+    if a.short is not None:
+        assert a.asked is not None
+        assert a.free is not None
+        lines = (f"without them {gib(a.free + others)} would be free for {gib(a.asked)}",)
+    return Cause("another process", said, lines)
+
+
+def _never(event: Event, context: Context) -> Cause | None:
+    a = event.amounts
+    if a.asked is None or a.total is None or a.asked <= a.total:
+        return None
+    return Cause(
+        "too big", "one request is larger than the whole device; no allocator setting helps",
+        (f"{gib(a.asked)} asked / {gib(a.total)} in all = {a.asked / a.total:.1f}",),
+    )  # fmt: skip
+
+
+def _limit(event: Event, context: Context) -> Cause | None:
+    a = event.amounts
+    if a.allowed is None or a.allocated is None or a.asked is None or a.total is None:
+        return None
+    if a.allocated + a.asked <= a.allowed or a.allowed >= 0.99 * a.total:
+        return None
+    return Cause(
+        "a limit of the program",
+        f"the program allows itself {gib(a.allowed)} (set_per_process_memory_fraction)",
+        (f"{gib(a.allocated)} allocated + {gib(a.asked)} asked > {gib(a.allowed)} allowed",),
+    )
+
+
+def _fragmentation(event: Event, context: Context) -> Cause | None:
+    a = event.amounts
+    if a.asked is None or not a.unallocated or a.unallocated < a.asked:
+        return None
+    return Cause(
+        "fragmentation",
+        "torch holds more unallocated memory than was asked for, but in pieces that are too small",
+        (f"{gib(a.unallocated)} reserved but unallocated >= {gib(a.asked)} asked",),
+    )
+
+
+def _leak(event: Event, context: Context) -> Cause | None:
+    grown = context.grown()
+    if grown is None:
+        return None
+    key, (first, low), (last, high) = grown
+    a_step = (high - low) / max(1, last - first)
+    return Cause(
+        "a leak", f"memory grew from step to step ({key}); something keeps tensors alive",
+        (f"{gib(low)} at step {first}, {gib(high)} at step {last}:"
+         f" {gib(round(a_step))} more a step",),
+    )  # fmt: skip
+
+
+_LOADING = re.compile(
+    r"in from_pretrained|_load_(?:pretrained|state_dict)|in load_(?:state_dict|checkpoint|model)"
+    r"|modeling_utils\.py|checkpoint_loader|model_loader|safetensors|\.to\(device|model\.to\("
+    r"|model\.cuda\(|in (?:_apply|convert)$|initialize_model"
+)
+_INITIALISING = re.compile(
+    r"deepspeed\.initialize|deepspeed/__init__\.py|in _configure_(?:zero_)?optimizer"
+    r"|initialize_optimizer_states|_broadcast_model|partition_parameters\.py"
+    r"|in (?:_setup_for_real_optimizer|_create_fp\w+_|_prepare_deepspeed)"
+)
+_OPTIMIZER = re.compile(
+    r"torch/optim/|in _init_group|exp_avg|optimizer\.step\(|/optim/(?:adam|optimizer)"
+    r"|bitsandbytes/optim|apex/optimizers|optimizers/fused_|_init_optimizer_state"
+)
+_LOGITS = re.compile(
+    r"cross_entropy|lm_head|logits|loss_function|ForCausalLMLoss|log_softmax|loss_utils\.py"
+)
+
+
+def _before_training(event: Event, context: Context) -> Cause | None:
+    trace = "\n".join(event.trace)
+    if event.step is not None and event.step > 0:
+        return None
+    if _INITIALISING.search(trace):
+        what = "while DeepSpeed was set up: its buffers and the optimizer's master weights"
+    elif _LOADING.search(trace) or event.wording.name.startswith("vllm-"):
+        what = "while the model was loaded: every rank loads it whole, unless it is sharded"
+    else:
+        return None
+    return Cause("before training started", f"memory ran out {what}; no batch was seen yet")
+
+
+def _first_step(event: Event, context: Context) -> Cause | None:
+    if (event.step or 0) > 1 or not _OPTIMIZER.search("\n".join(event.trace)):
+        return None
+    a = event.amounts
+    lines: tuple[str, ...] = ()
+    if a.allocated is not None:
+        lines = (f"{gib(a.allocated)} were allocated when the first state was to be added",)
+    return Cause(
+        "the first optimizer step",
+        "optimizers make their state in the first step: Adam 8 bytes a parameter in fp32, which"
+        " no forward or backward pass before it needed", lines,
+    )  # fmt: skip
+
+
+def _logits(event: Event, context: Context) -> Cause | None:
+    if not _LOGITS.search("\n".join(event.trace)):
+        return None
+    asked, vocabulary = event.amounts.asked, context.settings.get("vocab_size")
+    lines: tuple[str, ...] = ()
+    if asked and vocabulary:
+        lines = (f"{gib(asked)} asked / {vocabulary} words / 4 bytes ="
+                 f" {asked // vocabulary // 4} tokens in fp32",)  # fmt: skip
+    return Cause(
+        "logits", "memory ran out at the logits or the loss: tokens x vocabulary, held several"
+        " times", lines,
+    )  # fmt: skip
+
+
+def _longer_sample(event: Event, context: Context) -> Cause | None:
+    if event.step is None or event.step < 2:
+        return None
+    return Cause(
+        "a longer sample",
+        f"{event.step} steps had fit; what changes from step to step is the batch, mostly the"
+        " length of its samples (a rule of thumb: the log does not say lengths)",
+    )
+
+
+def _too_big(event: Event) -> Cause:
+    a = event.amounts
+    if a.short:
+        lines = []
+        if a.asked and a.total and a.asked >= LARGE_SHARE * a.total:
+            lines = [f"one request of {a.asked / a.total:.0%} of the device: a tensor like logits"
+                     " or attention scores (a rule of thumb)"]  # fmt: skip
+        return Cause("too big", f"{gib(a.short)} are missing; nothing in the message points to"
+                     " anything but need", tuple(lines))  # fmt: skip
+    return Cause("too big", "the message has no more to tell than that memory ran out")
+
+
+def _host(event: Event, context: Context) -> Cause | None:
+    workers = context.settings.get("workers")
+    line = (f"the log names {workers} data-loading processes a rank",) if workers else ()
+    return Cause(
+        "host RAM", "the machine's or the job's main memory ran out, not the device's: each rank's"
+        " copy of the model as it loads, data-loading workers, pinned buffers, offload", line,
+    )  # fmt: skip
+
+
+def _killed(event: Event, context: Context) -> Cause | None:
+    return Cause(
+        "host RAM",
+        "SIGKILL leaves no message. The usual sender is the kernel, when main memory runs out (a"
+        " rule of thumb); `dmesg -T | grep -i oom` on that machine says whether it was",
+    )
+
+
+def _shared(event: Event, context: Context) -> Cause | None:
+    return Cause(
+        "shared memory",
+        "/dev/shm is full: data-loading workers hand batches over there; Docker gives it 64 MiB",
+    )
+
+
+def _batch(event: Event, context: Context) -> Cause | None:
+    said = dict(event.groups)
+    lines: tuple[str, ...] = ()
+    if {"global", "micro", "world"} <= said.keys():
+        whole, micro, world = (int(said[name]) for name in ("global", "micro", "world"))
+        accum = int(said.get("accum", 1))
+        lines = (f"{micro} x {accum} x {world} = {micro * accum * world}, not {whole}",)
+        if micro * world and whole % (micro * world) == 0:
+            lines += (f"{micro} x {whole // (micro * world)} x {world} = {whole} would do",)
+    return Cause(
+        "batch sizes", "global batch = micro-batch x accumulation x data-parallel ranks does not"
+        " hold; no memory ran out", lines,
+    )  # fmt: skip
+
+
+Rule = Callable[[Event, Context], Cause | None]
+_RULES: dict[Kind, tuple[Rule, ...]] = dict.fromkeys(Kind, ()) | {
+    Kind.DEVICE: (
+        _other_process, _never, _limit, _fragmentation, _leak, _before_training, _first_step,
+        _logits, _longer_sample,
+    ),
+    Kind.HOST: (_host, _leak, _before_training),
+    Kind.SHARED: (_shared,),
+    Kind.KILLED: (_killed, _leak, _before_training),
+    Kind.BATCH: (_batch,),
+}  # fmt: skip

@@ -1,0 +1,199 @@
+"""From lines to events: what was said, by which rank, with which amounts, and when."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from autotune.diagnose.amounts import NOTHING, Amounts, parse, read
+from autotune.diagnose.context import step_of
+from autotune.diagnose.kinds import Kind, Wording
+from autotune.diagnose.prefixes import Said, take_apart
+from autotune.diagnose.reading import Hit
+from autotune.diagnose.wordings import WORDINGS
+
+MOST_TEXT = 600
+
+_TALK = re.compile(
+    r"\b(?:if (?:you|it|this|the)|to avoid|avoids?|avoiding|prevents?|preventing|such as|e\.g\."
+    r"|for example|in case|[Tt]ip|[Hh]int|FAQ|(?:may|might|would|could|can|will) (?:see|cause|get"
+    r"|lead|result|raise|hit|run)|how to|watch(?:ing)? for|handles?|no)\b",
+)  # fmt: skip
+"""Before a message, this makes it something that is talked about."""
+_CODE = re.compile(
+    r"^\s*(?:#|//|if |elif |except\b|assert |raise |return |with |print\(|log\w*\.|\"|'|>>>|\w+ = "
+    r"|-?-> *\d+ |\d+ +(?:if|raise|assert|except))"
+)
+PINNED = next(row for row in WORDINGS if row.name == "pinned")
+"""CUDA says of host memory, too, that it is out of memory; only the traceback tells."""
+_FRAME = re.compile(r"(?:File \"(?P<file>[^\"]+)\", line (?P<line>\d+), in (?P<name>\S+))")
+_NEW_ERROR = re.compile(r"rror: |Traceback \(most|^File \"|ried to allocate")
+_RECOVERED = re.compile(
+    r"(?:[Dd]ecreasing batch size|attempting to recover|retrying|skipping (?:this )?batch"
+    r"|[Rr]ecovered from|[Tt]rying (?:again )?with (?:a )?(?:smaller )?batch|failed, trying batch)"
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Event:
+    """An error that a log says, once; the same of several ranks is one event."""
+
+    wording: Wording
+    log: str
+    line: int
+    text: str
+    amounts: Amounts = NOTHING
+    ranks: tuple[int, ...] = ()
+    devices: tuple[int, ...] = ()
+    pid: int | None = None
+    time: str | None = None
+    backend: str | None = None
+    trace: tuple[str, ...] = ()
+    """Frames and their source, outermost first."""
+    step: int | None = None
+    recovered: bool = False
+    """Whether training went on."""
+    times: int = 1
+    groups: tuple[tuple[str, str], ...] = ()
+    """What else the wording says, by name."""
+
+    @property
+    def kind(self) -> Kind:
+        return self.wording.kind
+
+    @property
+    def who(self) -> str:
+        """The ranks, for people; empty where the log does not say."""
+        if not self.ranks:
+            return ""
+        return f"rank{'' if len(self.ranks) == 1 else 's'} {spans(self.ranks)}"
+
+
+def event_of(hit: Hit, log: str) -> Event | None:
+    """What the line of `hit` says happened; None if nothing."""
+    said = take_apart(hit.line)
+    for wording in WORDINGS:
+        if not any(needle in said.text for needle in wording.needles):
+            continue
+        match = wording.pattern.search(said.text)
+        if match is None:
+            continue
+        before = said.text[: match.start()]
+        if wording.kind is not Kind.OTHER and (_TALK.search(before) or _CODE.match(said.text)):
+            continue
+        return _event(hit, log, said, wording, match)
+    return None
+
+
+def _event(hit: Hit, log: str, said: Said, wording: Wording, match: re.Match[str]) -> Event:
+    groups = {name: value for name, value in match.groupdict().items() if value is not None}
+    memory = wording.kind.is_oom
+    text = said.text
+    if memory:
+        text = text[text.rfind(" ", 0, match.start()) + 1 :]
+    if wording.kind is Kind.DEVICE:
+        text = _with_rest(text, hit, said.rank)
+    amounts = _amounts(text, groups) if memory else NOTHING
+    before = hit.before() if memory else []
+    rank = said.rank if said.rank is not None else _number(groups, "rank")
+    pid = said.pid if said.pid is not None else _number(groups, "pid", "pid2")
+    near = [said.text, *(take_apart(line).text for line in hit.after(1000)[:5])] if memory else []
+    trace = _trace(before, said) if memory else ()
+    if wording.name == "cuda-error" and any("pin_memory" in each for each in trace):
+        wording = PINNED
+    return Event(
+        wording=wording,
+        log=log,
+        line=hit.number,
+        text=" ".join(said.text.split())[:MOST_TEXT] if not memory else text[:MOST_TEXT],
+        amounts=amounts,
+        ranks=() if rank is None else (rank,),
+        devices=() if amounts.device is None else (amounts.device,),
+        pid=pid,
+        time=said.time or next((t for t in (take_apart(b).time for b in before[-20:]) if t), None),
+        backend=groups.get("backend"),
+        trace=trace,
+        step=next((s for s in map(step_of, reversed(before)) if s is not None), None),
+        recovered=any(_RECOVERED.search(line) for line in near),
+        groups=tuple(groups.items()),
+    )
+
+
+def _with_rest(text: str, hit: Hit, rank: int | None) -> str:
+    """`text` and the lines after it, where a message goes on in them."""
+    if "allocated by PyTorch" in text or "total capacity;" in text:
+        return text
+    for line in hit.after(4096)[:10]:
+        said = take_apart(line)
+        if said.rank != rank:
+            continue
+        if _NEW_ERROR.search(said.text) or len(text) > MOST_TEXT:
+            break
+        text = f"{text} {said.text}"
+    return text
+
+
+def _amounts(text: str, groups: dict[str, str]) -> Amounts:
+    found = read(text)
+    if "asked_plain" in groups:
+        found = replace(found, asked=int(groups["asked_plain"]))
+    return replace(
+        found,
+        asked=_size(groups, "asked") or found.asked,
+        total=_size(groups, "total") or found.total,
+        free=_size(groups, "free") or found.free,
+        device=int(groups["device"]) if groups.get("device") else found.device,
+    )
+
+
+def _size(groups: dict[str, str], name: str) -> int | None:
+    if f"{name}_gib" in groups:
+        return round(float(groups[f"{name}_gib"]) * 2**30)
+    return parse(groups[name]) if name in groups else None
+
+
+def _number(groups: dict[str, str], *names: str) -> int | None:
+    return next((int(groups[name]) for name in names if name in groups), None)
+
+
+def _trace(before: Sequence[str], said: Said) -> tuple[str, ...]:
+    """The last traceback of a rank before what it `said`; of JSON, the one that it holds."""
+    if "Traceback (most" in said.text:
+        inside = said.text[said.text.rindex("Traceback (most") :]
+        return tuple(f"{m['file']}:{m['line']} in {m['name']}" for m in _FRAME.finditer(inside))
+    lines = [each.text for each in map(take_apart, before) if each.rank == said.rank]
+    last = max((i for i, line in enumerate(lines) if "Traceback (most" in line), default=None)
+    if last is None:
+        return ()
+    kept = []
+    for line in lines[last + 1 :]:
+        frame = _FRAME.search(line)
+        kept.append(f"{frame['file']}:{frame['line']} in {frame['name']}" if frame else line)
+    return tuple(line[:200] for line in kept[-80:])
+
+
+def merged(events: Sequence[Event]) -> list[Event]:
+    """`events` with those of one cause and kind in one: the same wording in another rank."""
+    groups: dict[tuple[str, bool], Event] = {}
+    for event in events:
+        key = (event.wording.name, event.recovered)
+        first = groups.get(key)
+        groups[key] = event if first is None else replace(
+            first,
+            ranks=tuple(sorted({*first.ranks, *event.ranks})),
+            devices=tuple(sorted({*first.devices, *event.devices})),
+            times=first.times + event.times,
+        )  # fmt: skip
+    return list(groups.values())
+
+
+def spans(numbers: Sequence[int]) -> str:
+    """ "0-7" or "0-3, 6" of ascending numbers."""
+    runs: list[list[int]] = []
+    for number in numbers:
+        if runs and runs[-1][1] == number - 1:
+            runs[-1][1] = number
+        else:
+            runs.append([number, number])
+    return ", ".join(str(a) if a == b else f"{a}-{b}" for a, b in runs)

@@ -1,0 +1,98 @@
+"""What launchers, loggers and schedulers write before a message, and the rank that it names."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import dataclass
+from datetime import datetime
+
+_TIME = (
+    r"\[?(?P<time>\d{4}[-/]\d\d[-/]\d\d[T _]\d\d:\d\d:\d\d)(?:[.,:]\d+)?"
+    r"(?:Z|[+-]\d\d:?\d\d)?(?: (?:UTC|GMT|[CEMP][DES]?T)\b)?\]?[:,]?"
+)
+_PREFIXES = tuple(
+    re.compile(pattern)
+    for pattern in (
+        r"[^|]{0,60}\d{1,3}%\|[^|]{0,200}\| ?\d+/\d+ \[[^\]]{0,60}\]",  # a bar without an end
+        r"[EWIF]\d{4} \d\d:\d\d:\d\d\.\d+ +(?:\d+ )?\S+:\d+\] ",  # torch 2.3+
+        r"\[rank:? ?(?P<rank>\d+)\](?:\[[^\]]*\])?:?",  # torch 2.2+, Lightning
+        r"\[default(?P<rank>\d+)\]:",  # torchrun --tee
+        r"\[(?:[\w/-]+ ?\| ?)?Rank (?P<rank>\d+)\]:?",
+        r"[Rr]ank[ :_]?(?P<rank>\d+)\]?(?::|,| \||(?= -))",
+        r"\[\d+,(?P<rank>\d+)\](?:<std(?:out|err)>)?:",  # mpirun --tag-output
+        r"(?P<rank>\d{1,5}): (?=\D|\d{4}-)",  # srun --label
+        r"\([\w.:() -]*?(?:rank=(?P<rank>\d+)[, ]*)?pid=(?P<pid>\d+)[^)]*\)",  # Ray, vLLM
+        r"\[[\w.-]*:\d+ ?:? ?\d*\] ?\[?(?P<rank>\d+)\]? NCCL",
+        _TIME,
+        r"\d\d:\d\d:\d\d(?:[.,]\d+)?(?= )",
+        r"\[\d\d:\d\d:\d\d\]",
+        r"[A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d \S+ (?:[\w.-]+(?:\[\d+\])?:)?",  # syslog
+        r"\[ *\d+\.\d{6}\]",  # the kernel's
+        r"\[?(?:DEBUG|INFO|WARN(?:ING)?|ERROR|CRITICAL|FATAL|[EWI]\d{3,4})\]?[:|]?"
+        r"(?:[\w.]+:(?=\s|\S*Error))?(?=[\s\[|-]|$)",
+        r"\[[\w./-]+\.(?:py|cpp|cc):\d+(?::\w+)?\]",
+        r"[\w.-]*[a-z][\w.-]*\d: (?=\S)",  # pdsh: the host
+        r"[\w.-]+ +\| ",  # docker compose
+        r"(?:stderr|stdout|STDERR):",
+        r"[-|│>*•] ",
+        r"\[\d+\](?=:)",
+    )
+)
+_TEXTS = ("message", "msg", "log", "text", "line", "event", "error", "exception", "exc_info",
+          "traceback", "stack", "stack_trace", "textPayload", "body")  # fmt: skip
+_RANKS = ("rank", "global_rank", "local_rank", "RANK", "process_index")
+
+
+@dataclass(frozen=True)
+class Said:
+    """One line, taken apart."""
+
+    text: str
+    rank: int | None = None
+    pid: int | None = None
+    time: str | None = None
+    """As ISO 8601 without a zone, to order lines of several logs by."""
+
+
+def take_apart(line: str) -> Said:
+    """A line without its prefixes; of a line of JSON, what it says."""
+    rank, time = None, None
+    line = line.strip()
+    if line.startswith("{") and line.endswith("}"):
+        line, rank = _of_json(line)
+    pid = None
+    for _ in range(8):
+        line = line.lstrip()
+        found = next(filter(None, (each.match(line) for each in _PREFIXES)), None)
+        if found is None:
+            break
+        groups = found.groupdict()
+        if rank is None and groups.get("rank") is not None:
+            rank = int(groups["rank"])
+        if pid is None and groups.get("pid") is not None:
+            pid = int(groups["pid"])
+        time = time or groups.get("time")
+        if not found.end():
+            break
+        line = line[found.end() :]
+    return Said(line.strip(), rank, pid, _iso(time))
+
+
+def _iso(text: str | None) -> str | None:
+    if text is None:
+        return None
+    try:
+        return datetime.fromisoformat(text.replace("/", "-").replace("_", "T")).isoformat()
+    except ValueError:
+        return None
+
+
+def _of_json(line: str) -> tuple[str, int | None]:
+    try:
+        body = json.loads(line)
+    except (ValueError, RecursionError):
+        return line, None
+    texts = [body[key] for key in _TEXTS if isinstance(body.get(key), str)]
+    ranks = [body[key] for key in _RANKS if isinstance(body.get(key), int)]
+    return (" ".join(" ".join(texts).split()) or line), (ranks[0] if ranks else None)

@@ -1,0 +1,234 @@
+"""Logs as streams: blocks of bytes in, the lines that may matter out.
+
+Speed comes from not looking at lines: a block is searched for a few literal anchors, and only
+around a hit is text decoded. Memory is bounded by the block, however long lines are.
+"""
+
+from __future__ import annotations
+
+import codecs
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import BinaryIO
+
+from autotune.errors import UsageError
+
+BLOCK = 2**20
+BEHIND = 2**16
+"""Bytes that are kept of what was searched: a traceback and the step before an error."""
+AHEAD = 2**13
+"""Bytes that are waited for after a hit: messages of several lines."""
+MOST_OF_A_LINE = 2**13
+MANY = 500
+"""Anchors in a block."""
+
+ANCHORS = {
+    b"ut of memory": (), b"bad_alloc": (), b"illed": (), b"xception": (), b"atchdog": (),
+    b"NCCL WARN": (),
+    b"rror": (b"Error", b"urmstepd", b"ut Of Memory", b"CUDA error", b"bus error"),
+    b"oom": (b"oom-kill", b"oom_kill"),
+    b"OOM": (b"OOM when", b"OOMKilled"),
+    b"SIG": (b"SIGKILL", b"SIGTERM"),
+    b"xit": (b"xitcode", b"xit code", b"xit Code", b"xits with", b"xit status"),
+}  # fmt: skip
+"""One of them is in every line that a wording matches. Where a block has many of one, as where a
+metric's name has "error", those are looked for that stand beside it."""
+
+_ANSI = re.compile(
+    rb"\x1b(?:\[[0-9;:?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[()][A-Z0-9]|[=>])"
+)
+_LINE_END = re.compile(r"[\r\n]+")
+_MAGIC = {
+    b"\x7fELF": "a program", b"\x1f\x8b": "compressed; zcat it into diagnose -",
+    b"PK\x03\x04": "a zip archive; unzip -p it into diagnose -",
+    b"\x28\xb5\x2f\xfd": "compressed; zstdcat it into diagnose -",
+    b"BZh": "compressed; bzcat it into diagnose -",
+    b"\xfd7zXZ": "compressed; xzcat it into diagnose -",
+    b"\x89PNG": "an image", b"%PDF": "a PDF", b"\x80\x02": "a pickle", b"\x80\x04": "a pickle",
+}  # fmt: skip
+_BOMS = {
+    codecs.BOM_UTF8: "utf-8-sig", codecs.BOM_UTF32_LE: "utf-32", codecs.BOM_UTF32_BE: "utf-32",
+    codecs.BOM_UTF16_LE: "utf-16", codecs.BOM_UTF16_BE: "utf-16",
+}  # fmt: skip
+
+
+@dataclass(frozen=True, eq=False)
+class Hit:
+    """A line with an anchor in it, and where it stands; the lines around are cut when asked."""
+
+    number: int
+    """Of the line, from 1."""
+    block: bytes
+    start: int
+    end: int
+
+    @property
+    def bytes(self) -> bytes:
+        return self.block[self.start : self.end]
+
+    @property
+    def line(self) -> str:
+        return self.bytes.decode("utf-8", "replace")
+
+    def before(self, size: int = BEHIND) -> list[str]:
+        """Lines before it, the nearest last; the first of them may be cut."""
+        return _lines(self.block[max(0, self.start - size) : self.start])
+
+    def after(self, size: int = AHEAD) -> list[str]:
+        return _lines(self.block[self.end : self.end + size])
+
+
+class Scanner:
+    """Finds hits in a stream that is fed to it piece by piece."""
+
+    def __init__(self, needles: Sequence[bytes]) -> None:
+        """One of `needles` is in every line that is wanted."""
+        self._needles = needles
+        self._held = b""
+        self._searched = 0
+        """Bytes at the beginning of what is held that were searched already."""
+        self._line = 1
+        self.bytes_read = 0
+
+    def feed(self, piece: bytes) -> Iterator[Hit]:
+        """Hits in what can be searched now; not yet in the last lines."""
+        self.bytes_read += len(piece)
+        self._held += piece
+        edge = len(self._held) - AHEAD
+        if edge <= self._searched:
+            return
+        cut = max(self._held.rfind(b"\n", self._searched, edge),
+                  self._held.rfind(b"\r", self._searched, edge)) + 1  # fmt: skip
+        if cut <= self._searched:
+            if edge - self._searched < BLOCK:
+                return
+            cut = edge  # a line without an end
+        yield from self._search(cut)
+
+    def finish(self) -> Iterator[Hit]:
+        """Hits in the rest."""
+        yield from self._search(len(self._held))
+
+    def tail(self) -> list[str]:
+        """The last lines that were fed."""
+        return _lines(self._held[-BEHIND:])
+
+    def _search(self, cut: int) -> Iterator[Hit]:
+        block, begin = self._held, self._searched
+        ends = -1
+        counted, line = begin, self._line
+        for position in self._positions(block, begin, cut):
+            if position < ends:
+                continue
+            start = _start_of_line(block, position)
+            ends = min(_end_of_line(block, position), start + MOST_OF_A_LINE)
+            if not any(block.find(each, start, ends) >= 0 for each in self._needles):
+                continue
+            line += block.count(b"\n", counted, start)
+            counted = max(counted, start)
+            yield Hit(line, block, start, ends)
+        self._line += block.count(b"\n", begin, cut)
+        keep = max(0, cut - BEHIND)
+        self._held, self._searched = block[keep:], cut - keep
+
+    @staticmethod
+    def _positions(block: bytes, begin: int, cut: int) -> list[int]:
+        """Where anchors are, in order: the first of each line and anchor."""
+
+        def of(anchor: bytes, most: int | None) -> list[int] | None:
+            found: list[int] = []
+            at = block.find(anchor, begin, cut)
+            while at >= 0:
+                found.append(at)
+                if len(found) == most:
+                    return None
+                at = block.find(anchor, _end_of_line(block, at), cut)
+            return found
+
+        positions: list[int] = []
+        for anchor, finer in ANCHORS.items():
+            found = of(anchor, MANY if finer else None)
+            for each in (anchor,) if found is not None else finer:
+                positions += (found if found is not None else of(each, None)) or ()
+        return sorted(positions)
+
+
+def pieces(stream: BinaryIO, name: str) -> Iterator[bytes]:
+    """What `stream` holds, as UTF-8 without colours; each as soon as it is there.
+
+    Raises:
+        UsageError: it is empty or no text.
+    """
+    read = getattr(stream, "read1", stream.read)
+    first = read(BLOCK)
+    while first and len(first) < 4:
+        more = read(BLOCK)
+        if not more:
+            break
+        first += more
+    if not first:
+        raise UsageError(f"{name}: is empty")
+    encoding = _encoding(first, name)
+    decoder = codecs.getincrementaldecoder(encoding)("replace") if encoding else None
+    rest, piece = b"", first
+    while piece:
+        text = piece if decoder is None else decoder.decode(piece).encode("utf-8", "replace")
+        if b"\x1b" in text or rest:
+            text, rest = _plain(rest + text)
+        if text:
+            yield text
+        piece = read(BLOCK)
+
+
+def _plain(text: bytes) -> tuple[bytes, bytes]:
+    """`text` without escape sequences, and the beginning of one that goes on."""
+    last = text.rfind(b"\x1b", max(0, len(text) - 64))
+    rest = b""
+    if last >= 0 and _ANSI.match(text, last) is None:
+        text, rest = text[:last], text[last:]
+    return _ANSI.sub(b"", text), rest if len(rest) < 64 else b""
+
+
+def _encoding(first: bytes, name: str) -> str | None:
+    """What is not UTF-8 or alike, by its first bytes."""
+    for magic, what in _MAGIC.items():
+        if first.startswith(magic):
+            raise UsageError(f"{name}: is no log, but {what}")
+    for bom, encoding in _BOMS.items():
+        if first.startswith(bom):
+            return encoding
+    sample = first[:4096]
+    even, odd = sample[::2], sample[1::2]
+    for mostly_zero, other, encoding in ((odd, even, "utf-16-le"), (even, odd, "utf-16-be")):
+        if len(sample) >= 4 and mostly_zero.count(0) > 0.4 * len(odd) and _is_text(other):
+            return encoding
+    if not _is_text(sample):
+        raise UsageError(f"{name}: is binary; name a log, which is text")
+    return None
+
+
+def _is_text(sample: bytes) -> bool:
+    """Whether it has next to none of the bytes that no text has."""
+    strange = sum(byte < 32 and byte not in b"\t\n\r\x0b\x0c\x1b\x08" for byte in sample)
+    return strange <= 0.03 * len(sample)
+
+
+def _start_of_line(block: bytes, position: int) -> int:
+    """Where the line of `position` begins; a little before it where that is far away."""
+    least = max(0, position - MOST_OF_A_LINE // 4)
+    newline = block.rfind(b"\n", least, position) + 1 or least
+    return max(newline, block.rfind(b"\r", newline, position) + 1)
+
+
+def _end_of_line(block: bytes, position: int) -> int:
+    most = position + MOST_OF_A_LINE
+    newline = block.find(b"\n", position, most)
+    ends = newline if newline >= 0 else min(most, len(block))
+    carriage = block.find(b"\r", position, ends)
+    return carriage if carriage >= 0 else ends
+
+
+def _lines(text: bytes) -> list[str]:
+    lines = _LINE_END.split(text.decode("utf-8", "replace"))
+    return [line[:MOST_OF_A_LINE] for line in lines if line.strip()]

@@ -1,0 +1,166 @@
+"""How host memory and shared memory run out, and who says that a process was killed."""
+
+from __future__ import annotations
+
+from autotune.diagnose.kinds import SIZE, Kind, row
+
+HOST = (
+    row(
+        "cpu-allocator", Kind.HOST, "DefaultCPUAllocator",
+        r"DefaultCPUAllocator: (?:can't allocate memory|not enough memory): you tried to allocate"
+        r" (?P<asked>\d+ bytes)",
+        "torch c10/core/impl/alloc_cpu.cpp v1.0 to v2.13",
+    ),
+    row(
+        "cpu-th", Kind.HOST, "Torch: not enough memory",
+        r"Torch: not enough memory: you tried to allocate (?P<asked>\d+ ?GB)",
+        "torch aten/src/TH/THGeneral.cpp v0.3 to v1.4",
+    ),
+    row(
+        "pinned", Kind.HOST, "cudaHostAlloc",
+        r"cudaHost(?:Alloc|Register)\b.*(?:failed|out of memory)",
+        "torch aten/src/ATen/cuda/CachingHostAllocator.cpp v1.0+",
+    ),
+    row(
+        "numpy", Kind.HOST, "nable to allocate",
+        rf"MemoryError: Unable to allocate (?P<asked>{SIZE}) for an array",
+        "numpy core/_exceptions.py 1.17 to 2.x",
+    ),
+    row("python", Kind.HOST, "MemoryError", r"^MemoryError(?::|\s*$)", "CPython, exceptions.c"),
+    row(
+        "errno", Kind.HOST, "Cannot allocate memory",
+        r"(?:\[Errno 12\] |mmap.*|Error code 12 \(|fork: .*)Cannot allocate memory",
+        "glibc strerror(ENOMEM); torch aten/src/ATen/MapAllocator.cpp v1.0+",
+    ),
+    row("bad-alloc", Kind.HOST, "bad_alloc", r"'?std::bad_alloc'?", "C++ standard library"),
+    row(
+        "worker-killed", Kind.HOST, "is killed by signal: Killed",
+        r"DataLoader worker \(pid (?P<pid>\d+)\) is killed by signal: Killed",
+        "torch torch/csrc/DataLoader.cpp v0.4 to v2.13",
+    ),
+    row(
+        "kernel-killed", Kind.HOST, "ut of memory: Kill",
+        r"(?:Memory cgroup o|O)ut of memory: Kill(?:ed)? process (?P<pid>\d+)",
+        "Linux mm/oom_kill.c 3.x to 6.x",
+    ),
+    row(
+        "kernel-oom", Kind.HOST, "oom-kill", r"oom-kill:constraint=|invoked oom-killer:",
+        "Linux mm/oom_kill.c 4.19+",
+    ),
+    row(
+        "slurm-oom", Kind.HOST, "oom",
+        r"Detected \d+ oom[_-]kill event(?:\(s\)|s)? in [Ss]tep",
+        "slurm src/plugins/task/cgroup/task_cgroup_memory.c 17.11 to 24.11",
+    ),
+    row(
+        "slurm-out", Kind.HOST, "Out Of Memory", r"task \d[\d,-]*: Out Of Memory",
+        "slurm src/srun/libsrun/task_state.c 20.11+",
+    ),
+    row(
+        "slurm-state", Kind.HOST, "OUT_OF_MEMORY", r"\b(?:State|STATE)\S*\s*[:=]?\s*OUT_OF_ME",
+        "slurm seff and sacct 18.08+",
+    ),
+    row(
+        "slurm-limit", Kind.HOST, "emory limit",
+        r"(?:Exceeded (?:step|job) memory limit|exceeded memory limit \()",
+        "slurm src/slurmd/slurmstepd/req.c, jobacct_gather.c 2.x to 20.02",
+    ),
+    row(
+        "raylet", Kind.HOST, "memory pressure", r"[1-9]\d* Workers .*due to memory pressure",
+        "ray src/ray/raylet/node_manager.cc 2.2+",
+    ),
+    row("lsf", Kind.HOST, "TERM_MEMLIMIT", r"TERM_MEMLIMIT", "IBM Spectrum LSF, exit reasons"),
+    row(
+        "pbs", Kind.HOST, "job killed", r"PBS: job killed: (?:v?mem|pmem) \S+ exceeded limit",
+        "PBS src/resmom/mom_main.c",
+    ),
+    row(
+        "kubernetes", Kind.HOST, "OOMKilled", r"\bOOMKilled\b(?!['\"]?\s*:\s*false)",
+        "Kubernetes, reason of a container's state; docker inspect",
+    ),
+    row(
+        "ray", Kind.HOST, "running low on memory",
+        r"was killed due to the node running low on memory",
+        "ray python/ray/exceptions.py 2.2+",
+    ),
+)  # fmt: skip
+
+SHARED = (
+    row(
+        "worker-bus", Kind.SHARED, "bus error",
+        r"Unexpected bus error encountered in worker\. This might be caused by insufficient",
+        "torch torch/csrc/DataLoader.cpp v0.3 to v2.13",
+    ),
+    row(
+        "worker-bus-signal", Kind.SHARED, "killed by signal: Bus error",
+        r"DataLoader worker \(pid (?P<pid>\d+)\) is killed by signal: Bus error",
+        "torch torch/csrc/DataLoader.cpp v0.4 to v2.13",
+    ),
+    row(
+        "torchrun-bus", Kind.SHARED, ": -7",
+        r"exitcode ?: -7\)? (?:local_rank: (?P<rank>\d+) )?\(pid: (?P<pid>\d+)\)",
+        "torch torch/distributed/elastic v1.9 to v2.13: SIGBUS, mostly a full /dev/shm",
+    ),
+    row(
+        "shared-full", Kind.SHARED, "/torch_",
+        r"(?:unable to (?:write to file|open shared memory object|resize file|allocate shared"
+        r" memory\S*).*</torch_.*|/dev/shm/\S*torch_\S*.*)(?:No space left|Cannot allocate)",
+        "torch aten/src/ATen/MapAllocator.cpp v1.0 to v2.13",
+    ),
+    row(
+        "shared-errno", Kind.SHARED, "No space left on device",
+        r"\[Errno 28\] No space left on device: '?/(?:dev/shm|torch_|psm_)",
+        "CPython multiprocessing/shared_memory.py",
+    ),
+    row(
+        "nccl-shm", Kind.SHARED, "shared memory segment",
+        r"Error while (?:creating|attaching to) shared memory segment /dev/shm/nccl",
+        "NCCL src/misc/shmutils.cc v2.12+",
+    ),
+    row(
+        "nccl-shm-space", Kind.SHARED, "posix_fallocate",
+        r"posix_fallocate failed : No space left", "NCCL src/misc/shmutils.cc v2.8 to v2.11",
+    ),
+)  # fmt: skip
+
+KILLED = (
+    row(
+        "torchrun", Kind.KILLED, "Signal 9", r"Signal 9 \(SIGKILL\) received by PID (?P<pid>\d+)",
+        "torch torch/distributed/elastic/multiprocessing/errors/__init__.py v1.9 to v2.13",
+    ),
+    row(
+        "torchrun-code", Kind.KILLED, "exitcode",
+        r"exitcode ?: -9\)? (?:local_rank: (?P<rank>\d+) )?\(pid: (?P<pid>\d+)\)"
+        r"|exitcode +: -9 \(pid: (?P<pid2>\d+)\)",
+        "torch torch/distributed/elastic/multiprocessing/api.py v1.9 to v2.13",
+    ),
+    row(
+        "spawn", Kind.KILLED, "terminated with signal SIGKILL",
+        r"process (?P<rank>\d+) terminated with signal SIGKILL",
+        "torch torch/multiprocessing/spawn.py v1.0 to v2.13",
+    ),
+    row(
+        "launcher-status", Kind.KILLED, "SIGKILL", r"died with <Signals\.SIGKILL: 9>",
+        "CPython subprocess.py; accelerate commands/launch.py, torch/distributed/launch.py",
+    ),
+    row(
+        "launcher-code", Kind.KILLED, "returned non-zero exit status",
+        r"returned non-zero exit status (?:-9|137)\b", "CPython subprocess.py",
+    ),
+    row(
+        "deepspeed", Kind.KILLED, "return code", r"exits with return code = (?:-9|137)\b",
+        "deepspeed launcher/launch.py 0.3 to 0.19",
+    ),
+    row(
+        "srun", Kind.KILLED, ": Killed", r"error: \S+: tasks? \S+: Killed",
+        "slurm src/srun/libsrun/task_state.c",
+    ),
+    row(
+        "shell", Kind.KILLED, "Killed",
+        r"^(?:\S*: line \d+: +)?(?P<pid>\d+) Killed\s+\S|^Killed\s*$", "bash jobs.c",
+    ),
+    row(
+        "container", Kind.KILLED, ("137",), r"[Ee]xit(?:ed)?[ _]?(?:[Cc]ode|status)?[: =(]+137\b",
+        "docker ps; kubectl describe: 128 + SIGKILL",
+    ),
+)  # fmt: skip

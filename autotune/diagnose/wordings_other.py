@@ -1,0 +1,103 @@
+"""What is no lack of memory, but mistaken for it, or follows from it."""
+
+from __future__ import annotations
+
+from autotune.diagnose.kinds import Kind, row
+
+MISTAKEN = (
+    row(
+        "batch-deepspeed", Kind.BATCH, "Check batch related",
+        r"Check batch related parameters\. train_batch_size is not equal to"
+        r" micro_batch_per_gpu \* gradient_acc_step \* world_size"
+        r"(?: (?P<global>\d+) != (?P<micro>\d+) \* (?P<accum>\d+) \* (?P<world>\d+))?",
+        "deepspeed runtime/config.py 0.3 to 0.19",
+    ),
+    row(
+        "batch-megatron", Kind.BATCH, "is not divisible by micro batch",
+        r"global batch size \((?P<global>\d+)\) is not divisible by micro batch size"
+        r" \((?P<micro>\d+)\) times data parallel size \((?P<world>\d+)\)",
+        "megatron-lm core/num_microbatches_calculator.py v0.5+, megatron/microbatches.py",
+    ),
+    row(
+        "batch-torchtitan", Kind.BATCH, "global batch size must be",
+        r"global batch size must be multiple of local batch size times data-parallel degree"
+        r"(?: \((?P<global>\d+) % \((?P<micro>\d+) \* (?P<world>\d+)\))?",
+        "torchtitan train.py v0.1+",
+    ),
+    row(
+        "batch-transformers", Kind.BATCH, "mismatch TrainingArguments",
+        r"DeepSpeed config values that mismatch TrainingArguments values",
+        "transformers integrations/deepspeed.py 4.9 to 5.x",
+    ),
+    row(
+        "nccl-timeout", Kind.TIMEOUT, "atchdog caught",
+        r"Watchdog caught collective operation timeout",
+        "torch torch/csrc/distributed/c10d/ProcessGroupNCCL.cpp v1.7 to v2.11",
+    ),
+    row(
+        "nccl-heartbeat", Kind.TIMEOUT, "atchdog",
+        r"ProcessGroupNCCL's watchdog got stuck for", "the same, v2.2+",
+    ),
+    row(
+        "gloo-timeout", Kind.TIMEOUT, ("imed out", "Timed out", "Socket Timeout"),
+        r"(?:Timed out (?:waiting \d+ms for (?:recv|send)|initializing process group)"
+        r"|Socket Timeout\b)",
+        "gloo transport/tcp/unbound_buffer.cc; torch c10d store",
+    ),
+    row(
+        "device-assert", Kind.ASSERT, "device-side assert",
+        r"(?:CUDA|HIP) error: device-side assert triggered",
+        "torch c10/cuda/CUDAException.h (cudaErrorAssert)",
+    ),
+    row(
+        "illegal-access", Kind.ASSERT, "an illegal",
+        r"an illegal (?:memory access|instruction) was encountered", "CUDA runtime error strings",
+    ),
+    row(
+        "device-lost", Kind.ASSERT, "CUDA error:",
+        r"CUDA error: (?:uncorrectable ECC error|unspecified launch failure|misaligned address"
+        r"|all CUDA-capable devices are busy|no kernel image|invalid device ordinal)",
+        "CUDA runtime error strings",
+    ),
+    row(
+        "shape", Kind.SHAPE, "Error: ",
+        r"Error: (?:mat1 and mat2 shapes|The size of tensor a|shape '\[|size mismatch"
+        r"|Error\(s\) in loading state_dict|Sizes of tensors must match|stack expects each"
+        r"|Expected input batch_size|The expanded size of the tensor|shape mismatch)",
+        "torch aten/src/ATen/native/LinearAlgebra.cpp, ExpandUtils.cpp and others",
+    ),
+    row(
+        "triton-resources", Kind.KERNEL, "ut of resource",
+        r"out of resource: (?:shared memory|tensor memory|registers|threads), Required: \d+",
+        "triton python/triton/runtime/errors.py v2.1+",
+    ),
+    row(
+        "bfc-warning", Kind.WARNING, "ran out of memory",
+        r"ran out of memory trying to allocate .*(?:is not a failure)",
+        "tensorflow tsl/framework/bfc_allocator.cc",
+    ),
+)  # fmt: skip
+
+LAST = (
+    row(
+        "ended", Kind.ENDED, ("SIGTERM", "SignalException"),
+        r"(?:Signal 15 \(SIGTERM\) received by PID|Sending process \d+ closing signal SIGTERM"
+        r"|via SIGTERM, forcefully exiting via SIGKILL|SignalException: Process \d+ got signal)",
+        "torch torch/distributed/elastic v1.9 to v2.13",
+    ),
+    row(
+        "launcher", Kind.ENDED, "ChildFailedError", r"multiprocessing\.errors\.ChildFailedError",
+        "torch torch/distributed/elastic/multiprocessing/errors/__init__.py v1.9 to v2.13",
+    ),
+    row(
+        "peer", Kind.ENDED, (" peer", "ncclRemoteError", "Broken pipe", "exit status 1"),
+        r"(?:Connection (?:reset|closed) by (?:remote )?peer|ncclRemoteError|Broken pipe)"
+        r"|CalledProcessError: Command .* returned non-zero exit status 1\b",
+        "torch c10d TCPStore, gloo, NCCL; CPython subprocess.py",
+    ),
+    row(
+        "python-exception", Kind.OTHER, ("Error", "Exception", "Interrupt"),
+        r"^(?:[A-Za-z_]\w*\.)*[A-Z]\w*(?:Error|Exception|Interrupt)(?:: .|$|:$)",
+        "CPython traceback.py",
+    ),
+)  # fmt: skip

@@ -1,0 +1,268 @@
+"""Whole logs: which event explains the others, why it came about, and what is advised."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from autotune.commands.app import main, parsed
+from autotune.commands.exits import ExitCode
+from autotune.diagnose import diagnose
+from autotune.options import FLAGS
+
+FULL = (
+    "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate {asked}. GPU {device} has a"
+    " total capacity of 79.15 GiB of which {free} is free. Including non-PyTorch memory, this"
+    " process has {process} memory in use. Of the allocated memory {allocated} is allocated by"
+    " PyTorch, and {idle} is reserved by PyTorch but unallocated.\n"
+)
+TRACE = "Traceback (most recent call last):\n{frames}"
+
+
+def oom(**said: str) -> str:
+    usual = {
+        "asked": "2.00 GiB", "device": "0", "free": "1.15 GiB", "process": "77.90 GiB",
+        "allocated": "76.50 GiB", "idle": "200.00 MiB",
+    }  # fmt: skip
+    return FULL.format(**usual | said)
+
+
+def frame(file: str, name: str, source: str = "pass") -> str:
+    return f'  File "/venv/lib/{file}", line 12, in {name}\n    {source}\n'
+
+
+def told(tmp_path: Path, *logs: str) -> dict[str, Any]:
+    from autotune.diagnose import show
+
+    paths = []
+    for number, text in enumerate(logs):
+        paths.append(str(tmp_path / f"rank{number}.log"))
+        Path(paths[-1]).write_text(text)
+    report = diagnose(paths)
+    assert show.lines(report)
+    return json.loads(json.dumps(show.body(report)))  # type: ignore[no-any-return]
+
+
+STEPS = "".join(f"step {n} loss 2.0\n" for n in range(1, 41))
+LEAK = "".join(f"step {n} memory_allocated: {20 + n} GiB\n" for n in range(1, 41))
+CASES = {
+    "too big": oom(),
+    "fragmentation": oom(idle="3.00 GiB", allocated="73.00 GiB"),
+    "another process": oom(process="30.00 GiB", allocated="29.00 GiB"),
+    "before training started": TRACE.format(
+        frames=frame("transformers/modeling_utils.py", "from_pretrained")) + oom(),
+    "the first optimizer step": TRACE.format(
+        frames=frame("torch/optim/adam.py", "_init_group", 'state["exp_avg"] = zeros()')) + oom(),
+    "logits": "vocab_size: 151936\n" + TRACE.format(
+        frames=frame("transformers/loss/loss_utils.py", "ForCausalLMLoss")) + oom(),
+    "a longer sample": STEPS + TRACE.format(frames=frame("torch/nn/linear.py", "forward")) + oom(),
+    "a leak": LEAK + TRACE.format(frames=frame("torch/nn/linear.py", "forward")) + oom(),
+    "host RAM": "RuntimeError: DataLoader worker (pid 7) is killed by signal: Killed. \n",
+    "shared memory": "ERROR: Unexpected bus error encountered in worker. This might be caused by"
+    " insufficient shared memory (shm).\n",
+    "batch sizes": "AssertionError: Check batch related parameters. train_batch_size is not equal"
+    " to micro_batch_per_gpu * gradient_acc_step * world_size 256 != 4 * 8 * 1\n",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("cause", CASES)
+def test_a_cause_is_found(cause: str, tmp_path: Path) -> None:
+    found = told(tmp_path, CASES[cause])
+    assert found["cause"]["name"] == cause
+    assert found["advice"], "something can be done about each"
+    assert all(each["setting"] and each["saving"] for each in found["advice"])
+
+
+def test_deepspeed_before_training(tmp_path: Path) -> None:
+    frames = frame("deepspeed/runtime/engine.py", "_configure_optimizer")
+    found = told(tmp_path, TRACE.format(frames=frames) + oom())
+    assert "DeepSpeed was set up" in found["cause"]["sentence"]
+
+
+def test_the_arithmetic_is_the_messages(tmp_path: Path) -> None:
+    found = told(tmp_path, oom(process="30.00 GiB", allocated="29.00 GiB"))
+    event = found["event"]
+    assert event["others_bytes"] == event["total_bytes"] - event["free_bytes"] - 30 * 2**30
+    assert "2.00 GiB asked - 1.15 GiB free = 870 MiB missing" in event["arithmetic"]
+    [line] = found["cause"]["arithmetic"]
+    assert line == "without them 49.15 GiB would be free for 2.00 GiB"
+
+
+def test_ranks_with_the_same_error_are_one(tmp_path: Path) -> None:
+    log = "".join(f"[rank{r}]: " + oom(device=str(r)) for r in range(8))
+    found = told(tmp_path, log)
+    assert found["event"]["ranks"] == list(range(8))
+    assert found["verdict"].startswith("Ranks 0-7 on GPUs 0-7 ran out of memory")
+    assert found["later"] == []
+
+
+def test_interleaved_ranks_keep_their_own_numbers(tmp_path: Path) -> None:
+    log = (
+        "[rank0]: torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 1.00 GiB.\n"
+        "[rank1]: torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 3.00 GiB.\n"
+        "[rank0]: GPU 0 has a total capacity of 10.00 GiB of which 0.50 GiB is free.\n"
+        "[rank1]: GPU 1 has a total capacity of 20.00 GiB of which 0.50 GiB is free.\n"
+    )
+    event = told(tmp_path, log)["event"]
+    assert (event["asked_bytes"], event["total_bytes"]) == (2**30, 10 * 2**30)
+
+
+def test_what_follows_an_oom_is_a_consequence(tmp_path: Path) -> None:
+    log = [
+        "[rank3]: " + oom(),
+        "[rank0]:[E1 x.cpp:6] [Rank 0] Watchdog caught collective operation timeout",
+        "W1 torch/distributed/elastic/api.py:9] Sending process 7 closing signal SIGTERM",
+        "traceback : Signal 9 (SIGKILL) received by PID 208585",
+    ]
+    found = told(tmp_path, "\n".join(log))
+    assert (found["event"]["kind"], found["event"]["ranks"]) == ("device", [3])
+    assert [each["kind"] for each in found["later"]] == ["timeout", "ended", "killed"]
+
+
+def test_a_timeout_that_came_first_is_not_called_an_oom(tmp_path: Path) -> None:
+    log = (
+        "[rank0]:[E1 x.cpp:6] [Rank 0] Watchdog caught collective operation timeout\n"
+        "traceback : Signal 9 (SIGKILL) received by PID 208585\n"
+    )
+    found = told(tmp_path, log)
+    assert not found["oom"]
+    assert found["advice"] == []
+
+
+def test_a_kill_after_an_exception_is_the_launchers(tmp_path: Path) -> None:
+    log = "KeyError: 'labels'\ntraceback : Signal 9 (SIGKILL) received by PID 208585\n"
+    found = told(tmp_path, log)
+    assert not found["oom"]
+    assert found["event"]["text"] == "KeyError: 'labels'"
+
+
+def test_who_says_why_explains_a_kill(tmp_path: Path) -> None:
+    log = (
+        "failed (exitcode: -9) local_rank: 0 (pid: 7) of binary: python\n"
+        "slurmstepd: error: Detected 1 oom_kill event in StepId=1.0. Some of the step tasks have\n"
+    )
+    assert told(tmp_path, log)["event"]["wording"] == "slurm-oom"
+
+
+def test_an_oom_that_was_survived_is_said_to_be(tmp_path: Path) -> None:
+    message = "WARNING: CUDA out of memory. Tried to allocate 2.00 GiB; skipping batch\n"
+    found = told(
+        tmp_path, STEPS + message + "step 41 loss 2.0\nstep 42 loss 2.0\nstep 43 loss 1\n"
+    )
+    assert not found["oom"]
+    assert found["event"]["recovered"]
+    assert found["verdict"].endswith("training went on")
+
+
+def test_logs_of_ranks_are_put_in_the_order_of_their_clocks(tmp_path: Path) -> None:
+    later = "2026-11-22 02:00:05,000 ERROR Watchdog caught collective operation timeout\n"
+    first = "2026-11-22 01:30:00,000 ERROR " + oom()
+    found = told(tmp_path, later, first)
+    assert found["event"]["kind"] == "device"
+    assert found["event"]["log"].endswith("rank1.log")
+
+
+SETTINGS = {
+    "transformers": ("[INFO|trainer.py:1519] >>   Instantaneous batch size per device = 8\n"
+                     "[INFO|trainer.py:1521] >>   Gradient Accumulation steps = 4\n",
+                     "per_device_train_batch_size=4; gradient_accumulation_steps=8"),
+    "axolotl": ("axolotl.cli.train\nmicro_batch_size: 2\ngradient_accumulation_steps: 4\n",
+                "micro_batch_size: 1; gradient_accumulation_steps: 8"),
+    "deepspeed": ("[deepspeed] train_micro_batch_size_per_gpu ............ 16\n"
+                  "gradient_accumulation_steps .. 1\n",
+                  '"train_micro_batch_size_per_gpu": 8; "gradient_accumulation_steps": 2'),
+    "lightning": ("/lightning/pytorch/trainer.py\n",
+                  "DataLoader(batch_size=<half of now>);"
+                  " Trainer(accumulate_grad_batches=<twice now>)"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("framework", SETTINGS)
+def test_settings_are_those_of_the_framework(framework: str, tmp_path: Path) -> None:
+    log, setting = SETTINGS[framework]
+    found = told(tmp_path, log + oom())
+    assert found["context"]["framework"] == framework
+    by_name = {each["name"]: each["setting"] for each in found["advice"]}
+    assert by_name["smaller micro-batch"] == setting
+
+
+def test_advice_is_in_the_order_of_its_cost(tmp_path: Path) -> None:
+    log = "world_size=4\n" + oom(process="30.00 GiB", allocated="26.00 GiB", idle="3.00 GiB")
+    assert [each["name"] for each in told(tmp_path, log)["advice"]] == [
+        "stop others", "allocator", "smaller micro-batch", "checkpointing", "stage", "offload",
+        "shorter sequences",
+    ]  # fmt: skip
+
+
+def test_memory_that_torch_did_not_reserve_is_others(tmp_path: Path) -> None:
+    text = (
+        "RuntimeError: HIP out of memory. Tried to allocate 2.00 GiB (GPU 0; 64.00 GiB total"
+        " capacity; 30.00 GiB already allocated; 1.00 GiB free; 31.00 GiB reserved in total by"
+        " PyTorch)\n"
+    )
+    cause = told(tmp_path, text)["cause"]
+    assert cause["name"] == "another process"
+    assert cause["sentence"].startswith("32.00 GiB are in use that torch did not reserve")
+
+
+def test_the_traceback_in_a_line_of_json_is_read(tmp_path: Path) -> None:
+    trace = TRACE.format(frames=frame("torch/optim/adam.py", "_init_group")) + oom()
+    log = json.dumps({"rank": 5, "message": "training failed", "exc_info": trace}) + "\n"
+    found = told(tmp_path, log + "slurmstepd: error: *** STEP 1234.0 ON n CANCELLED ***\n")
+    assert found["event"]["ranks"] == [5]
+    assert found["oom"]
+    assert found["cause"]["name"] == "the first optimizer step"
+
+
+def test_pinned_memory_is_the_hosts(tmp_path: Path) -> None:
+    frames = frame("torch/utils/data/_utils/pin_memory.py", "pin_memory")
+    log = TRACE.format(frames=frames) + "RuntimeError: CUDA error: out of memory\n"
+    event = told(tmp_path, log)["event"]
+    assert (event["kind"], event["text"]) == ("host", "RuntimeError: CUDA error: out of memory")
+
+
+def test_the_process_to_stop_is_named(tmp_path: Path) -> None:
+    text = oom(process="30.00 GiB").replace("Including", "Process 4711 has 48.00 GiB memory in"
+                                            " use. Including")  # fmt: skip
+    first = told(tmp_path, text)["advice"][0]
+    assert first["setting"] == "ps -o pid,user,etime,args -p 4711 && kill 4711"
+
+
+def test_the_command_is_one_of_this_program(tmp_path: Path) -> None:
+    log = (
+        "--model_name_or_path org/name\nworld_size: 4\nmax_seq_length: 2048\n"
+        "per_device_train_batch_size: 8\ngradient_accumulation_steps: 4\n"
+    )
+    command = told(tmp_path, log + oom())["command"]
+    assert command == (
+        "python -m autotune --budget 30m --model hf:org/name --micro-batch 1:8 --seq-len 2048"
+        " --global-batch 128 --checkpointing none,full --zero 0,1,2,3 --offload none,optimizer"
+        " --capacity 79.15GiB"
+    )
+    assert {word for word in command.split() if word.startswith("--")} <= {
+        flag.name for flag in FLAGS.values()
+    }
+    assert parsed(command.split()[3:]) is not None
+
+
+def test_what_would_steer_a_terminal_is_written_out(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "log").write_bytes(
+        b"[bold]x[/bold] \x07\x9b31m RuntimeError: CUDA error: out of memory \x00\xc2\x9b2J\n"
+    )
+    assert main(["diagnose", str(tmp_path / "log")]) == ExitCode.FOUND
+    out = capsys.readouterr().out
+    assert all(c.isprintable() or c == "\n" for c in out)
+
+
+def test_json_is_an_object_with_its_version(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "log").write_text("nothing\n")
+    assert main(["diagnose", str(tmp_path / "log"), "--json"]) == ExitCode.FOUND
+    body = json.loads(capsys.readouterr().out)
+    assert (body["version"], body["event"], body["oom"]) == (1, None, False)
