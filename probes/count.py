@@ -22,9 +22,8 @@ from probes.models import family
 
 SAMPLES = 2
 """One alone runs other operations."""
-WHOLE_S = 20.0
-"""What counting one model at one length may take: state-space models without kernels loop over
-tokens."""
+WHOLE_S = 4.0
+"""What counting one model at one length may take."""
 
 
 def count(request: Count) -> Counted:

@@ -6,7 +6,7 @@ builds the modules and makes their batches. Nothing here builds anything.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 from autotune.errors import UsageError
@@ -99,6 +99,11 @@ class Family(Protocol):
 
     def shallow(self, recipe: Mapping[str, Any]) -> tuple[int, int]:
         """Two depths whose difference is what every further block adds."""
+        ...
+
+    def looked_at(self, recipe: Mapping[str, Any], seq_lens: Sequence[int]) -> tuple[int, ...]:
+        """The lengths to count and trace for `seq_lens`: these, or two shorter ones where all that
+        a step does and holds grows evenly with the length."""
         ...
 
 

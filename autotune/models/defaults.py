@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -46,6 +46,9 @@ class AnyDepth:
 
     def shallow(self, recipe: Mapping[str, Any]) -> tuple[int, int]:
         return 1, 2
+
+    def looked_at(self, recipe: Mapping[str, Any], seq_lens: Sequence[int]) -> tuple[int, ...]:
+        return tuple(seq_lens)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -7,7 +7,7 @@ is never imported here; `probes/models/hf.py` builds what these recipes say.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from functools import cache
 from importlib import resources
@@ -29,6 +29,9 @@ _OTHER_DEPTHS = ("num_decoder_layers", "decoder_layers")
 _POSITIONS = ("max_position_embeddings", "n_positions")
 _RELATIVE = ("t5", "mt5", "umt5", "longt5")
 """Types of model in which `n_positions` limits nothing."""
+_EVEN = ("mamba", "falcon_mamba")
+"""Types of model without attention, which loop over tokens where their kernels are not there."""
+_SHORT = (32, 64)
 _PADDED = ("roberta", "xlm-roberta", "xlm-roberta-xl", "camembert", "roberta-prelayernorm")
 """Types of model whose positions begin after that of the padding."""
 _TASKS = {
@@ -150,6 +153,10 @@ class Hf:
             periods.append(pattern or 6)  # what transformers makes of a config that says nothing
         one = max(periods, default=1)
         return one, 2 * one
+
+    def looked_at(self, recipe: Mapping[str, Any], seq_lens: Sequence[int]) -> tuple[int, ...]:
+        even = recipe["config"]["model_type"] in _EVEN and min(seq_lens) > _SHORT[-1]
+        return _SHORT if even else tuple(seq_lens)
 
 
 def _read(model: str) -> tuple[dict[str, Any], Path | None]:

@@ -13,6 +13,7 @@ from functools import cached_property
 import numpy as np
 
 from autotune.engines import BYTES, engine_of
+from autotune.models import FAMILIES
 from autotune.predict.belief import Array
 from autotune.space.candidate import Build, Candidate
 from autotune.space.space import Space
@@ -48,6 +49,13 @@ def _traits(space: Space) -> list[Build]:
     return list(found.values())
 
 
+def _looked_at(space: Space) -> tuple[int, ...]:
+    """The lengths to trace."""
+    workload = space.workload
+    lengths = sorted(set(space.axes["seq_len"]))
+    return FAMILIES[workload.family].looked_at(workload.recipe, lengths)
+
+
 def request(space: Space) -> Describe:
     """What to trace for `space`: every width and all traits at two shallow depths, compiled by
     nothing."""
@@ -64,7 +72,7 @@ def request(space: Space) -> Describe:
     return Describe(
         models=[model for model, _ in asked],
         weights=[_weights(build, workload) for _, build in asked],
-        seq_lens=sorted(set(space.axes["seq_len"])),
+        seq_lens=list(_looked_at(space)),
         micro_batches=[sizes[round(place)] for place in spread],
         dtype=workload.dtype,
         # That of 8 bits compiles its step, which tensors without data cannot.
@@ -87,7 +95,9 @@ class Trace:
         shallow, _ = space.workload.shallow_depths
         traits = _traits_of(candidate, space.workload)
         wide = (space.workload.shape(candidate.depth).width, traits, shallow)
-        return wide in self._places and candidate.seq_len in self.asked.seq_lens
+        known = self.asked.seq_lens
+        reached = candidate.seq_len in known or tuple(known) == _looked_at(space)
+        return wide in self._places and reached and candidate.seq_len >= min(known)
 
     def held(self, space: Space) -> Array:
         """Bytes between steps: weights, optimizer state, and gradients that stay."""
@@ -104,7 +114,7 @@ class Trace:
         depths = space.workload.shallow_depths
         for (depth, seq_len, traits), where in _curves(space).items():
             models = self._models(space, depth, traits)
-            traced = _deep(self._peaks[models, self.asked.seq_lens.index(seq_len)], depth, depths)
+            traced = _deep(self._at_length(models, seq_len), depth, depths)
             # A deep model may peak in its update, and shallow ones in their head.
             update = _deep(self._updates[models], depth, depths)
             peaks[where] = np.maximum(self._along_sizes(sizes[where], traced), update)
@@ -120,6 +130,17 @@ class Trace:
                 for c in space.candidates
             ]
         return over
+
+    def _at_length(self, models: list[int], seq_len: int) -> Array:
+        """The peaks of `models` by [model][micro_batch]; on the line through two lengths where
+        that one was not traced."""
+        known = self.asked.seq_lens
+        if seq_len in known:
+            return self._peaks[models, known.index(seq_len)]
+        first, last = self._peaks[models, 0], self._peaks[models, -1]
+        share = (seq_len - known[0]) / (known[-1] - known[0])
+        found: Array = first + share * (last - first)
+        return found
 
     def _along_sizes(self, sizes: Array, traced: Array) -> Array:
         """`traced` has the values at the traced micro_batches; lines between and beyond them."""

@@ -1,18 +1,38 @@
-"""What models have that no closed form tells: asked of a helper and waited for."""
+"""What models have that no closed form tells: asked of helpers and waited for."""
 
 from __future__ import annotations
 
+import os
 import tempfile
 import time
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from autotune.errors import ModelError, UsageError
 from autotune.runner import local
 from autotune.runner.helper import Helper
-from autotune.wire.messages import Count, Counted, Describe, Described
+from autotune.wire.messages import Count, Counted, Describe, Described, Fault
 
 LIMIT_S = 300.0
 POLL_S = 0.02
+MOST_HELPERS = 4
+"""At once: each imports torch, in about half a GiB."""
+
+
+@dataclass
+class _Answer:
+    """Of one helper."""
+
+    found: Counted | Described | None = None
+    fault: Fault | None = None
+    said: list[str] = field(default_factory=list)
+
+    @property
+    def why(self) -> str:
+        """Why nothing was found."""
+        return "".join(self.said).partition(";")[0]
 
 
 def count(asked: Count, model: str) -> Counted:
@@ -22,37 +42,61 @@ def count(asked: Count, model: str) -> Counted:
         UsageError: the model cannot be built as it was asked for.
         ModelError: its own code failed.
     """
-    found, helper, why = _answer(asked, LIMIT_S)
-    if isinstance(found, Counted):
-        return found
-    if helper.fault is None:
+    (answer,) = _answers([asked], LIMIT_S)
+    if isinstance(answer.found, Counted):
+        return answer.found
+    if answer.fault is None:
+        raise UsageError(f"--model {model}: {answer.why}")
+    if answer.fault.cause == "unsupported":
+        why = answer.fault.error.removeprefix("UnsupportedError: ")
         raise UsageError(f"--model {model}: {why}")
-    if helper.fault.cause == "unsupported":
-        why = helper.fault.error.removeprefix("UnsupportedError: ")
-        raise UsageError(f"--model {model}: {why}")
-    raise ModelError(f"--model {model}: {helper.fault.error}", helper.fault.traceback)
+    raise ModelError(f"--model {model}: {answer.fault.error}", answer.fault.traceback)
 
 
 def describe(asked: Describe, limit_s: float) -> Described | str:
-    """What a trace of models found; in words why there is none, at the latest after `limit_s`."""
-    found, _, why = _answer(asked, limit_s)
-    return found if isinstance(found, Described) else why
+    """What a trace of models found; in words why there is none, at the latest after `limit_s`.
+    Pairs of models, a shallow one and a deeper one, are traced beside each other."""
+    pairs = [slice(start, start + 2) for start in range(0, len(asked.models), 2)]
+    shares = [
+        replace(asked, models=asked.models[part], weights=asked.weights[part]) for part in pairs
+    ]
+    answers = _answers(shares, limit_s)
+    found = [each.found for each in answers if isinstance(each.found, Described)]
+    if len(found) < len(shares):
+        return next(each.why for each in answers if each.found is None)
+    return Described(
+        base_bytes=found[0].base_bytes,
+        parameters=[each for one in found for each in one.parameters],
+        held_bytes=[each for one in found for each in one.held_bytes],
+        update_bytes=[each for one in found for each in one.update_bytes],
+        peak_bytes=[each for one in found for each in one.peak_bytes],
+    )
 
 
-def _answer(
-    asked: Count | Describe, limit_s: float
-) -> tuple[Counted | Described | None, Helper, str]:
-    """The answer to `asked`, or None and why not."""
-    said: list[str] = []
-    with tempfile.TemporaryDirectory(prefix="autotune-count-") as folder:
-        helper = Helper(
-            asked, local.start_rank, logs=Path(folder), note=said.append, limit_s=limit_s,
-            # Counting has no use for a GPU, and must not leave a context on one.
-            environment={"CUDA_VISIBLE_DEVICES": ""},
-        )  # fmt: skip
-        try:
-            while (found := helper.poll()) is None and helper.works:
-                time.sleep(POLL_S)
-        finally:
-            helper.close()
-    return found, helper, "".join(said).partition(";")[0]
+def _answers(asked: Sequence[Count | Describe], limit_s: float) -> list[_Answer]:
+    """The answers to `asked`, each from a helper of its own, a few of which run at once."""
+    answers = [_Answer() for _ in asked]
+    waiting = list(range(len(asked)))[::-1]
+    running: dict[int, Helper] = {}
+    most = min(MOST_HELPERS, os.cpu_count() or 1)
+    with ExitStack() as stack:
+        folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="autotune-count-"))
+        while waiting or running:
+            while waiting and len(running) < most:
+                place = waiting.pop()
+                logs = Path(folder) / str(place)
+                logs.mkdir()
+                running[place] = Helper(
+                    asked[place], local.start_rank, logs=logs, note=answers[place].said.append,
+                    limit_s=limit_s,
+                    # Counting has no use for a GPU, and must not leave a context on one.
+                    environment={"CUDA_VISIBLE_DEVICES": ""},
+                )  # fmt: skip
+                stack.callback(running[place].close)
+            for place, helper in list(running.items()):
+                answers[place].found = helper.poll()
+                if answers[place].found is not None or not helper.works:
+                    answers[place].fault = helper.fault
+                    del running[place]
+            time.sleep(POLL_S)
+    return answers

@@ -220,17 +220,18 @@ def _counted(
     workload: Workload, depths: Sequence[int], seq_lens: Sequence[int], count: CountModels
 ) -> tuple[Workload, list[Fixed]]:
     """`workload` with the counts of its model, and what has to be said of them."""
+    looked_at = FAMILIES[workload.family].looked_at(workload.recipe, seq_lens)
     found = count(Count(
         models=[workload.spec(depth) for depth in depths],
         shallow=[workload.spec(depth) for depth in workload.shallow_depths],
-        seq_lens=list(seq_lens),
+        seq_lens=list(looked_at),
     ))  # fmt: skip
     shapes = [
         CountedShape(
             **asdict(each),
             depth=depth,
             seq_lens=list(seq_lens),
-            flops=[of / seq_len for of, seq_len in zip(flops, seq_lens, strict=True)],
+            flops=_by_length(flops, looked_at, seq_lens),
         )
         for depth, each, flops in zip(
             depths, found.parameters, found.flops_per_sample, strict=True
@@ -240,6 +241,15 @@ def _counted(
     return replace(
         workload, shapes=shapes, vocab_size=shapes[0].vocab_size
     ), remarks if found.uncounted else []
+
+
+def _by_length(
+    of_samples: Sequence[float], looked_at: Sequence[int], seq_lens: Sequence[int]
+) -> list[float]:
+    """FLOPs per token at each length, where samples of those `looked_at` take `of_samples`."""
+    per_token = {n: of / n for n, of in zip(looked_at, of_samples, strict=True)}
+    # Where others were looked at, a token takes the same in all of them.
+    return [per_token.get(n, per_token[looked_at[-1]]) for n in seq_lens]
 
 
 def _shared(options: Options, workload: Workload, device: Device) -> list[Fixed]:
