@@ -10,13 +10,16 @@ import gc
 import traceback
 import weakref
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.nn import functional
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
@@ -129,7 +132,8 @@ def _steps(ledger: Ledger, engine: _Engine, spec: ModelSpec, request: Describe) 
         engine.prepare(micro_batch, 1)
         if request.gradients_stay:
             engine.hold_gradients()
-        return ledger.timeline(lambda: _forward_backward(engine, spec, seq_len, micro_batch))
+        with _attention_of(request.device_kind):
+            return ledger.timeline(lambda: _forward_backward(engine, spec, seq_len, micro_batch))
 
     update()  # the first one makes the optimizer's state
     updating = update()
@@ -140,6 +144,18 @@ def _steps(ledger: Ledger, engine: _Engine, spec: ModelSpec, request: Describe) 
     ]
     held_bytes = int(updating[0] if request.gradients_stay else updating[-1])
     return _Traced(engine.parameters, held_bytes, update_bytes, peak_bytes)
+
+
+def _attention_of(device_kind: str) -> AbstractContextManager[object]:
+    """A GPU's fused attention drops out without keeping scores; the CPU's cannot drop out."""
+    if device_kind == "cpu":
+        return nullcontext()
+    fused = functional.scaled_dot_product_attention
+
+    def without_dropout(*tensors: Any, dropout_p: float = 0.0, **how: Any) -> torch.Tensor:
+        return fused(*tensors, **how)
+
+    return patch.object(functional, "scaled_dot_product_attention", without_dropout)
 
 
 def _forward_backward(engine: _Engine, spec: ModelSpec, seq_len: int, micro_batch: int) -> None:

@@ -93,7 +93,7 @@ def main(arguments: Sequence[str]) -> int:
                 print(shown(scored[-1]), file=sys.stderr)
     print("\n".join(report(scored, left_out, rows=asked.all)))
     if not asked.only:
-        print("\n## Peaks recorded on CPUs\n\n" + "\n".join(grid_errors(helpers)))
+        print("\n## Peaks recorded on CPUs\n\n" + "\n".join(grid_errors()))
         print("\n## DeepSpeed's estimates of model states\n\n" + "\n".join(deepspeed_states()))
         print("\n## What a layer keeps\n\n" + "\n".join(activations()))
     return 0

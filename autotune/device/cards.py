@@ -15,7 +15,7 @@ from autotune.errors import UsageError
 from autotune.units import parse_bytes
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Card:
     """One kind of GPU."""
 
@@ -28,7 +28,10 @@ class Card:
 
 
 def _card(name: str, mib: int, tera_flops: float, gb_per_s: float, *, bf16: bool = True) -> Card:
-    return Card(name, mib * 2**20, tera_flops * 1e12, gb_per_s * 1e9, bf16)
+    return Card(
+        name=name, memory_bytes=mib * 2**20, flops_per_s=tera_flops * 1e12,
+        memory_bytes_per_s=gb_per_s * 1e9, bf16=bf16,
+    )  # fmt: skip
 
 
 CARDS = (
@@ -95,7 +98,7 @@ def _named(text: str, asked: str) -> Card:
         size = parse_bytes(text.replace(" ", ""), asked.partition(" ")[0])
         if size > 2**50:
             raise UsageError(f"{asked}: no GPU has {text}; write e.g. 80GiB")
-        return Card(text, size)
+        return Card(name=text, memory_bytes=size)
     wanted = plain_name(text)
     # Of most cards there is one size, which NVML's names have as well.
     names = (wanted, plain_name(re.sub(r"\b\d+ ?GB\b", "", text)))

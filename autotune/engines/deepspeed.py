@@ -79,12 +79,15 @@ class DeepSpeed(Engine):
             return "bf16"
         return "fp32" if of.zero_stage > 0 or self.weights_in(dtype, of) != "fp32" else ""
 
-    def passing_bytes(self, workload: Workload, of: Candidate | Build) -> float:
+    def passing_bytes(self, workload: Workload, of: Candidate | Build, device_kind: str) -> float:
         """Buckets as `_zero` sets them, of which two are in use where communication overlaps; in
-        stage 3 the weights that it lets live at once, and those that it fetches ahead."""
+        stage 3 the weights that it lets live at once, and those that it fetches ahead. On the CPU
+        gradients are flattened or on their way: scripts/bench_zero.py measures two to three."""
         if not of.zero_stage:
             return 0.0
         shape = workload.shape(of.depth)
+        if device_kind == "cpu":
+            return 2 * BYTES["fp32"] * shape.trainable
         block, low = shape.largest_block, BYTES[self.weights_in(workload.dtype, of)]
         reduced = (2 if workload.world_size > 1 else 1) * block
         if of.zero_stage < 3:
@@ -98,10 +101,6 @@ class DeepSpeed(Engine):
             return 0.0
         stepped = workload.shape(of.depth).trainable / workload.world_size
         return BYTES["fp32"] * (min(stepped, _SUB_GROUP) if of.zero_stage == 3 else stepped)
-
-    def gradient_copies(self, zero_stage: int) -> float:
-        """Flattened, or on its way: scripts/bench_zero.py measures two to three."""
-        return 2.0 if zero_stage else 0.0
 
     def library_bytes(self, device_kind: str) -> int:
         return 80 * 2**20 if device_kind == "cpu" else 0

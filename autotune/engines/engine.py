@@ -125,13 +125,9 @@ class Engine:
             "optimizer": self.moments_in(dtype, of),
         }
 
-    def gradient_copies(self, zero_stage: int) -> float:
-        """What a step on the CPU holds beside the state, in whole gradients of fp32."""
-        return 0.0
-
-    def passing_bytes(self, workload: Workload, of: Candidate | Build) -> float:
-        """What a GPU holds in the middle of a step of what passes between ranks: weights that are
-        gathered, gradients on their way."""
+    def passing_bytes(self, workload: Workload, of: Candidate | Build, device_kind: str) -> float:
+        """What a rank holds in the middle of a step of what passes between ranks, roughly: weights
+        that are gathered, gradients on their way."""
         return 0.0
 
     def updating_bytes(self, workload: Workload, of: Candidate | Build) -> float:

@@ -31,11 +31,11 @@ class Fsdp(Engine):
         share = 1 if of.zero_stage == 3 else workload.world_size
         return replace(whole, weights=whole.weights / share)
 
-    def gradient_copies(self, zero_stage: int) -> float:
-        """In stage 2, the weights of all blocks while a step runs."""
-        return 1.0 if zero_stage == 2 else 0.0
+    def library_bytes(self, device_kind: str) -> int:
+        """Of the grid that was recorded on 2 ranks: DTensor, and what gloo keeps of collectives."""
+        return 60 * 2**20 if device_kind == "cpu" else 0
 
-    def passing_bytes(self, workload: Workload, of: Candidate | Build) -> float:
+    def passing_bytes(self, workload: Workload, of: Candidate | Build, device_kind: str) -> float:
         """This block's weights and the next one's, or those of all; those of the root, which is
         embedding and head; a block's gradients, and what they are reduced in (torch's
         distributed/fsdp/_fully_shard, _fsdp_collectives.py)."""

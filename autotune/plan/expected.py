@@ -156,7 +156,7 @@ def plan(asked: Asked, gpus: int, helpers: Helpers) -> Plan:
     predictor = Predictor(
         space, KIND, asked.earlier, known=magnitudes(asked.card), elsewhere=asked.elsewhere
     )
-    wanted = request(space)
+    wanted = request(space, KIND)
     found = helpers.describe(wanted)
     stay = True
     if isinstance(found, Described):
@@ -238,7 +238,7 @@ def _parts(space: Space, memory: MemoryModel, place: int, *, stay: bool) -> Part
     # Gradients of one GPU's plain step come as activations go.
     shared = stay or candidate.zero_stage > 0
     gradients = min(state.gradients, over) if shared else 0.0
-    buffers = min(engine.passing_bytes(workload, candidate), over - gradients)
+    buffers = min(engine.passing_bytes(workload, candidate, KIND), over - gradients)
     rest = over - gradients - buffers
     head = float(found.head[place]) / over
     whole = float(found.base[place] + found.state[place]) + over

@@ -263,7 +263,7 @@ def _at_peak(workload: Workload, candidate: Candidate, kept: float) -> float:
     """Beside weights and optimizer state on a GPU where activations take `kept`: at the end of the
     forward pass, or while the optimizer steps."""
     engine = engine_of(workload, candidate)
-    passing = engine.passing_bytes(workload, candidate)
+    passing = engine.passing_bytes(workload, candidate, "cuda")
     updating = engine.updating_bytes(workload, candidate)
     return engine.state(workload, candidate).gradients + max(kept + passing, updating)
 
@@ -281,14 +281,13 @@ def closed_forms(points: Sequence[Point], device_kind: str) -> PeakParts:
             kept, logits = kept * _COMPILED_KEEPS, logits * _COMPILED_KEEPS
         # The hinge: gradients come as activations go.
         more = max(1.0, held.gradients / (kept + logits))
-        copies = engine.gradient_copies(c.zero_stage) * 4.0 * shape.trainable
+        passing = engine.passing_bytes(workload, c, device_kind) if device_kind == "cpu" else 0.0
         if device_kind == "cuda" and c.zero_stage:
             more = _at_peak(workload, c, kept + logits) / (kept + logits)
-            copies = 0.0
         on_host = held.host + held.passing if device_kind == "cpu" else 0.0
         compiled = _COMPILED_BYTES[device_kind] if c.compile == "on" else 0
         base.append(_PROCESS_BYTES[device_kind] + engine.library_bytes(device_kind) + compiled)
-        state.append(held.weights + held.optimizer + on_host + copies)
+        state.append(held.weights + held.optimizer + on_host + passing)
         blocks.append(more * kept)
         head.append(more * logits)
     return PeakParts(

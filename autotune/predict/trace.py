@@ -56,7 +56,7 @@ def _looked_at(space: Space) -> tuple[int, ...]:
     return FAMILIES[workload.family].looked_at(workload.recipe, lengths)
 
 
-def request(space: Space) -> Describe:
+def request(space: Space, device_kind: str = "cpu") -> Describe:
     """What to trace for `space`: every width and all traits at two shallow depths, compiled by
     nothing."""
     workload = space.workload
@@ -77,6 +77,7 @@ def request(space: Space) -> Describe:
         dtype=workload.dtype,
         # That of 8 bits compiles its step, which tensors without data cannot.
         optimizer="muon" if space.candidates[0].optimizer == "muon" else "adamw",
+        device_kind=device_kind,
         gradients_stay=workload.world_size > 1
         or any((workload.grad_accum(c) or 1) > 1 for c in space.candidates),
     )

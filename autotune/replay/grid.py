@@ -219,8 +219,9 @@ def trace_header(trace: Trace) -> dict[str, Any]:
 
 
 def _trace(header: dict[str, Any]) -> Trace:
-    # Older ones know of no recipe, and traced all weights in fp32.
-    older = {"weights": ["fp32"] * len(header["asked"]["models"])}
+    # Older ones know of no recipe, and traced all weights in fp32, as on a CPU.
+    models = header["asked"]["models"]
+    older = {"weights": ["fp32"] * len(models), "device_kind": "cpu"}
     asked = parse(Describe, older | header["asked"], strict=False)
     return Trace(asked, parse(Described, header["answer"]))
 

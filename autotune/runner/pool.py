@@ -111,7 +111,7 @@ class Pool:
             return None
         # A trace has no use for a GPU, and must not leave a context on one.
         environment = self._device.rank_environment(self._workload.world_size)
-        asked = request(space)
+        asked = request(space, self._device.kind)
         helper = Helper(
             asked,
             partial(self._starter.start_rank, engine),

@@ -112,6 +112,8 @@ class Describe:
     micro_batches: list[int]
     dtype: str
     optimizer: str
+    device_kind: str
+    """Where the steps would run; they are traced on tensors of the CPU."""
     gradients_stay: bool
     """Gradients live through all of a step, as DDP's buckets and accumulation have it."""
 

@@ -65,7 +65,7 @@ def activations() -> Iterator[str]:
             models=[_gpt2(layers, attention, checkpointing)
                     for layers in (2, 4)],
             weights=["bf16", "bf16"], seq_lens=[LENGTH], micro_batches=[4], dtype="bf16",
-            optimizer="adamw", gradients_stay=True,
+            optimizer="adamw", device_kind="cuda", gradients_stay=True,
         ))  # fmt: skip
         low, high = (peak[0][0] - held for peak, held in
                      zip(found.peak_bytes, found.held_bytes, strict=True))  # fmt: skip

@@ -31,6 +31,9 @@ def asked_of(row: dict[str, Any], folder: Path) -> tuple[Options, int, Card]:
         raise NotComparableError("another kind of parallelism")
     if row["optimizer"] not in _OPTIMIZERS or row["dtype"] not in _DTYPES:
         raise NotComparableError(f"{row['dtype']}, {row['optimizer']}")
+    if row["checkpointing"] == "selective" and row["id"].startswith(("titan", "torchao")):
+        # Every second product is kept; `selective` here keeps all of them.
+        raise NotComparableError("torchtitan's own selective checkpointing")
     if row["checkpointing"] not in ("none", "full", "selective"):
         raise NotComparableError(str(row["checkpointing"]))
     lora = "" if is_empty(row["lora_rank"]) else f"r={int(row['lora_rank'])}"
@@ -69,4 +72,4 @@ def card_of(gpu: str) -> Card:
     match = re.search(r"(\d+)(GB|GiB)$", gpu)
     if match is None:
         raise NotComparableError("GPU without its memory")
-    return Card(gpu, int(match[1]) * _MIB[match[2]] * 2**20)
+    return Card(name=gpu, memory_bytes=int(match[1]) * _MIB[match[2]] * 2**20)

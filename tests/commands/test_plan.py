@@ -7,6 +7,7 @@ import io
 import json
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,9 +15,11 @@ import pytest
 from autotune.commands.app import main
 from autotune.commands.exits import ExitCode
 from autotune.runner import counting
-from tests.support import recorded
+from autotune.wire.messages import Peaks
+from tests.support import recorded, records
 from tests.support.programs import ROOT
 
+GIB = 2**30
 GPT = ["plan", "--depth", "24", "--seq-len", "1024,2048", "--micro-batch", "1:8"]
 
 
@@ -117,7 +120,12 @@ def test_what_a_study_on_gpus_measured_narrows_what_is_expected(
 ) -> None:
     devices = {"kind": "cuda", "devices": [{"name": "NVIDIA H100 80GB HBM3"}]}
     fingerprint = {"kind": "cuda", "devices": devices, "software": {"torch": "2.9.0"}}
-    grid = recorded.write(tmp_path / "grid.csv", kind="cuda", fingerprint=fingerprint)
+    rows = []
+    for each in map(recorded.row, records.space().candidates):
+        assert each.report is not None
+        size = GIB + each.candidate.depth * each.candidate.tokens * 40_000
+        rows.append(replace(each, report=replace(each.report, peaks=Peaks.same(size))))
+    grid = recorded.write(tmp_path / "grid.csv", rows, kind="cuda", fingerprint=fingerprint)
     study = tmp_path / "studies" / "one"
     assert main(["--device", f"replay:{grid}", "--budget", "10m", "--out", str(study)]) == 0
     asked = ["plan", "--depth", "2", "--seq-len", "64", "--micro-batch", "1:8", "--vocab-size",

@@ -45,7 +45,7 @@ def peak_bytes(spec: ModelSpec, seq_len: int = 64) -> int:
     (((peak,),),) = describe(
         Describe(
             models=[spec], weights=["fp32"], seq_lens=[seq_len], micro_batches=[4], dtype="fp32",
-            optimizer="adamw", gradients_stay=False,
+            optimizer="adamw", device_kind="cpu", gradients_stay=False,
         )
     ).peak_bytes  # fmt: skip
     return peak

@@ -47,6 +47,7 @@ def ask(*models: ModelSpec, **fields: Any) -> Describe:
         micro_batches=[4],
         dtype="fp32",
         optimizer="adamw",
+        device_kind="cpu",
         gradients_stay=False,
     )
     return replace(asked, **fields)

@@ -85,7 +85,7 @@ def test_every_published_row_is_planned_or_left_out_for_a_reason(tmp_path: Path)
 def scored(peak_gib: float | None, *, oom: bool = False, kind: str = "unknown") -> Any:
     given = {"depth": "12", "seq_len": "1024", "micro_batch": "4", "checkpointing": "full"}
     options = bench.asked_of.__globals__["Options"].from_texts(given)
-    card = bench.asked_of.__globals__["Card"]("x", 24 * 2**30)
+    card = bench.asked_of.__globals__["Card"](name="x", memory_bytes=24 * 2**30)
     helpers = Helpers(lambda asked: pytest.fail("a gpt"), lambda asked: "none")
     (expected,) = plan(Asked(options=options, card=card, host_bytes=None), 1, helpers).expected
     return bench.Scored(

@@ -104,6 +104,7 @@ MESSAGES: list[wire.Message] = [
         micro_batches=[1, 2, 4],
         dtype="fp32",
         optimizer="adamw",
+        device_kind="cuda",
         gradients_stay=False,
     ),
     DESCRIBED,
