@@ -32,7 +32,7 @@ class Fsdp(Engine):
         return replace(whole, weights=whole.weights / share)
 
     def library_bytes(self, device_kind: str) -> int:
-        """Of the grid that was recorded on 2 ranks: DTensor, and what gloo keeps of collectives."""
+        """DTensor, and what gloo keeps of collectives, as in the grid of 2 ranks."""
         return 60 * 2**20 if device_kind == "cpu" else 0
 
     def passing_bytes(self, workload: Workload, of: Candidate | Build, device_kind: str) -> float:
