@@ -81,7 +81,9 @@ def test_a_cell_shows_one_bar_and_the_result(notebook: Notebook) -> None:
     assert "0:" in bars[0]
     assert "tok/s" in bars[-1]
     assert "best.json" in printed
-    assert notebook.run("print(best.config.micro_batch in (1, 2))") == "True\n"
+    said = notebook.run("print(best.config.micro_batch in (1, 2), best.confirmed)")
+    assert said == "True True\n"
+    assert notebook.run("print('torch' in sys.modules)") == "False\n"
     assert not notebook.process.children(recursive=True)
 
 
