@@ -116,14 +116,16 @@ class LogReader:
         self._take(self.scanner.finish())
         if self.scanner.bytes_read > _WHOLE:
             self._context.look(self.scanner.tail())
-        last = self._context.last_step
-        return [
-            replace(event, recovered=True)
-            if event.kind.is_oom and not event.trace and last is not None
-            and event.step is not None and last >= event.step + 2
-            else event
-            for event in self._events
-        ]  # fmt: skip
+        return [replace(event, recovered=self._recovered(event)) for event in self._events]
+
+    def _recovered(self, event: Event) -> bool:
+        """Whether training went on after `event`: as it says itself, or as later steps show."""
+        last, step = self._context.last_step, event.step
+        later = last is not None and step is not None and last - step
+        if event.recovered:
+            failed = any(e.kind is Kind.OTHER and e.line > event.line for e in self._events)
+            return bool(later) or not failed
+        return event.kind.is_oom and not event.trace and later >= 2
 
     def _take(self, hits: Iterable[Hit]) -> None:
         for hit in hits:

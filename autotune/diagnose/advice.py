@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from autotune.diagnose.causes import Cause
+from autotune.diagnose.causes import IDLE_SHARE, Cause
 from autotune.diagnose.context import Context
 from autotune.diagnose.events import Event
 from autotune.diagnose.kinds import Kind
@@ -16,6 +16,7 @@ from autotune.diagnose.settings import (
     LOADING,
     MICRO,
     OFFLOAD,
+    SERVING,
     STAGE,
     VARIABLE,
 )
@@ -48,7 +49,23 @@ class Case:
 
     @property
     def framework(self) -> str:
-        return self.context.framework or "torch"
+        name = self.event.wording.name
+        own = {"xla": "jax", "tensorflow": "tensorflow"}.get(name.split("-")[0])
+        return self.context.framework or own or "torch"
+
+    def on(self, *switches: str) -> bool:
+        """Whether the log shows one of `switches` on."""
+        return not self.context.switches.isdisjoint(switches)
+
+    @property
+    def training(self) -> bool:
+        """Whether a smaller batch could have helped: not while loading, not in the optimizer."""
+        return self.framework not in SERVING and not self.has(
+            "loading the model",
+            "before training started",
+            "the first optimizer step",
+            "no room for the KV cache",
+        )
 
 
 def advice(case: Case) -> list[Advice]:
@@ -60,11 +77,14 @@ def command(case: Case) -> str | None:
     """The command line that would measure which of them is best."""
     if case.event.kind not in (Kind.DEVICE, Kind.BATCH, Kind.HOST, Kind.KILLED):
         return None
+    if case.framework in (*SERVING, "jax", "tensorflow"):
+        return None
     context, parts = case.context, ["python -m autotune --budget 30m"]
     model = context.model
     parts.append(f"--model hf:{model}" if model else "--model hf:path/to/model")
     settings = context.settings
-    micro, accum, ranks = (settings.get(k) for k in ("micro_batch", "grad_accum", "world_size"))
+    micro, accum = settings.get("micro_batch"), settings.get("grad_accum")
+    ranks = context.ranks_said
     parts.append(f"--micro-batch 1:{max(2, micro or 16)}")
     if "seq_len" in settings:
         parts.append(f"--seq-len {settings['seq_len']}")
@@ -108,15 +128,29 @@ def _stop_others(case: Case) -> Advice | None:
     return _to("stop others", what, setting, f"{gib(held)}" if held else "all it holds", "nothing")
 
 
+def _own_device(case: Case) -> Advice | None:
+    if not case.has("contexts of other ranks"):
+        return None
+    return _to(
+        "own device", "let each rank open its own device only",
+        'torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))  # before all else on CUDA',
+        gib(case.event.amounts.others_bytes or 0), "nothing",
+    )  # fmt: skip
+
+
 def _allocator(case: Case) -> Advice | None:
     event, a = case.event, case.event.amounts
+    if case.on("expandable"):
+        return None
     if event.wording.name not in ("torch", "torch-short") or event.backend not in (
         None,
         "CUDA",
         *VARIABLE,
     ):
         return None
-    if a.unallocated is not None and a.unallocated < (a.short or 1):
+    if a.unallocated is not None and a.unallocated < max(
+        a.short or 1, IDLE_SHARE * (a.total or 0)
+    ):
         return None
     saving = "not known: the message does not say what is reserved and unused"
     if a.unallocated:
@@ -130,6 +164,9 @@ def _allocator(case: Case) -> Advice | None:
 
 
 def _limit(case: Case) -> Advice | None:
+    if case.event.backend == "MPS":
+        return _to("limit", "raise the limit", "export PYTORCH_MPS_HIGH_WATERMARK_RATIO=0.0",
+                   "what main memory has above it", "swapping, if there is no more")  # fmt: skip
     if not case.has("a limit of the program"):
         return None
     return _to("limit", "raise the limit", "torch.cuda.set_per_process_memory_fraction(1.0)",
@@ -146,7 +183,11 @@ def _leak(case: Case) -> Advice | None:
 
 
 def _loading(case: Case) -> Advice | None:
-    if not case.has("before training started"):
+    if case.has("no room for the KV cache"):
+        return _to("cache", "leave more for the KV cache",
+                   "--gpu-memory-utilization higher; --max-model-len lower; --enforce-eager",
+                   "nothing: memory is used otherwise", "little")  # fmt: skip
+    if not case.has("loading the model"):
         return None
     return _to("load sharded", "do not make the whole model in every rank", _of(LOADING, case),
                   "weights / ranks instead of all weights", "nothing")  # fmt: skip
@@ -168,7 +209,10 @@ def _loss(case: Case) -> Advice | None:
 def _micro_batch(case: Case) -> Advice | None:
     settings, asked = case.context.settings, case.event.amounts.asked
     micro, accum = settings.get("micro_batch"), settings.get("grad_accum", 1)
-    if micro == 1 or case.has("before training started", "the first optimizer step"):
+    if case.framework in SERVING:
+        return _to("fewer tokens", "keep fewer tokens at a time", SERVING[case.framework],
+                   "their share of the cache and of activations", "requests wait")  # fmt: skip
+    if micro == 1 or not case.training or case.event.wording.name == "no-batch":
         return None
     half = max(1, (micro or 0) // 2)
     values = {
@@ -188,9 +232,7 @@ def _micro_batch(case: Case) -> Advice | None:
 
 
 def _checkpointing(case: Case) -> Advice | None:
-    if case.context.checkpointing or case.framework == "vllm":
-        return None
-    if case.has("before training started", "the first optimizer step"):
+    if case.on("checkpointing") or not case.training or case.framework == "llamafactory":
         return None
     return _to(
         "checkpointing", "recompute activations in the backward pass", _of(CHECKPOINTING, case),
@@ -201,21 +243,33 @@ def _checkpointing(case: Case) -> Advice | None:
 
 def _stage(case: Case) -> Advice | None:
     ranks, stage = case.context.world_size or 1, case.context.settings.get("zero_stage", 0)
-    if ranks < 2 or stage >= 3 or case.framework == "vllm":
+    if ranks < 2 or stage >= 3 or case.framework not in STAGE or case.on("sharded"):
         return None
-    known = case.context.settings.get("world_size")
-    part = f"{1 - 1 / known:.0%}" if known else "all but 1/ranks"
+    known = case.context.ranks_said
+    if case.on("lora"):
+        return _to(
+            "stage", "shard the weights over the ranks; an adapter has little other state",
+            _of(STAGE, case).format(stage=3), f"{part_of(known)} of 2 bytes a parameter (bf16)",
+            "communication; little within a machine",
+        )  # fmt: skip
     share = {0: "12 of 16 bytes a parameter", 1: "2 of 16", 2: "2 of 16"}[stage]
     return _to(
         "stage", "shard the training state over the ranks",
-        _of(STAGE, case).format(stage=2 if stage == 0 else stage + 1),
-        f"{part} of {share} (mixed precision with Adam; a rule of thumb)",
+        _of(STAGE, case).format(stage=3 if stage or case.has("loading the model") else 2),
+        f"{part_of(known)} of {share} (mixed precision with Adam; a rule of thumb)",
         "communication; little within a machine",
     )  # fmt: skip
 
 
+def part_of(ranks: int | None) -> str:
+    """What sharding over `ranks` saves."""
+    return f"{1 - 1 / ranks:.0%}" if ranks else "all but 1/ranks"
+
+
 def _offload(case: Case) -> Advice | None:
-    if case.framework == "vllm":
+    if case.framework in (*SERVING, "tensorflow") or case.event.backend == "MPS":
+        return None
+    if case.on("offload", "lora") or case.has("loading the model"):
         return None
     return _to(
         "offload", "keep the optimizer's state in host memory", _of(OFFLOAD, case),
@@ -225,7 +279,7 @@ def _offload(case: Case) -> Advice | None:
 
 
 def _length(case: Case) -> Advice | None:
-    if case.has("before training started", "the first optimizer step"):
+    if not case.training and case.framework not in SERVING:
         return None
     length = case.context.settings.get("seq_len")
     return _to(
@@ -239,11 +293,14 @@ def _length(case: Case) -> Advice | None:
 def _workers(case: Case) -> Advice | None:
     now = case.context.settings.get("workers")
     table = {"transformers": "dataloader_num_workers={n}, dataloader_pin_memory=False",
-             "axolotl": "dataloader_num_workers: {n}"}  # fmt: skip
-    text = table.get(case.framework, "DataLoader(num_workers={n}, prefetch_factor=2)")
+             "axolotl": "dataloader_num_workers: {n}",
+             "llamafactory": "dataloader_num_workers: {n}"}  # fmt: skip
+    text = table.get(case.framework, "DataLoader(num_workers={n})")
+    if now == 0:
+        return None
     return _to(
         "fewer workers", "fewer data-loading workers, that fetch less ahead",
-        text.format(n=max(1, now // 2) if now else 2),
+        text.format(n=now // 2 if now else "<half of now>"),
         "each worker's copy of the data set and its batches", "nothing while data keeps up",
     )  # fmt: skip
 
@@ -253,14 +310,14 @@ def _host_request(case: Case) -> Advice | None:
     setting = (
         "#SBATCH --mem=0  (all of the node)"
         if slurm
-        else "docker run --memory ..., resources.limits.memory"
+        else "sbatch --mem, docker run --memory, or Kubernetes resources.limits.memory"
     )
     return _to("more host memory", "ask for more host memory, where a limit ended it",
                   setting, "what the machine has above the limit", "nothing")  # fmt: skip
 
 
 def _less_offload(case: Case) -> Advice | None:
-    if "deepspeed" not in case.context.seen:
+    if not case.on("offload") or "deepspeed" not in case.context.seen:
         return None
     return _to("less offload", "keep the optimizer on the devices",
                   '"offload_optimizer": {"device": "none"}',
@@ -269,6 +326,8 @@ def _less_offload(case: Case) -> Advice | None:
 
 
 def _load_once(case: Case) -> Advice | None:
+    if case.event.step or case.framework in SERVING:
+        return None
     return _to("load less", "do not load the model once a rank into host memory",
                   _of(LOADING, case), "weights x (ranks - 1) while it loads",
                   "nothing")  # fmt: skip
@@ -302,11 +361,12 @@ def _multiply(case: Case) -> Advice | None:
 Row = Callable[[Case], Advice | None]
 _ROWS: dict[Kind, tuple[Row, ...]] = dict.fromkeys(Kind, ()) | {
     Kind.DEVICE: (
-        _stop_others, _limit, _leak, _allocator, _loading, _loss, _micro_batch, _checkpointing,
-        _stage, _offload, _length,
+        _stop_others, _own_device, _limit, _leak, _allocator, _loading, _loss, _micro_batch,
+        _checkpointing, _stage, _offload, _length,
     ),
     Kind.HOST: (_leak, _workers, _load_once, _host_request, _less_offload),
     Kind.KILLED: (_leak, _workers, _load_once, _host_request, _less_offload),
     Kind.SHARED: (_shm, _workers, _sharing),
+    Kind.BUS: (_shm, _workers),
     Kind.BATCH: (_multiply,),
 }  # fmt: skip

@@ -25,7 +25,9 @@ MANY = 500
 
 ANCHORS = {
     b"ut of memory": (), b"bad_alloc": (), b"illed": (), b"xception": (), b"atchdog": (),
-    b"NCCL WARN": (),
+    b"NCCL WARN": (), b"ALLOC_FAILED": (), b"Failed to CUDA": (), b"Assertion `": (),
+    b"memory on GPU #": (), b"Killing sub": (), b"llegal memory access": (),
+    b"No space left": (), b"NOT_INITIALIZED": (),
     b"rror": (b"Error", b"urmstepd", b"ut Of Memory", b"CUDA error", b"bus error"),
     b"oom": (b"oom-kill", b"oom_kill"),
     b"OOM": (b"OOM when", b"OOMKilled"),
