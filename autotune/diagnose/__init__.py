@@ -25,7 +25,7 @@ from autotune.errors import UsageError
 
 _WHOLE = 2**18
 """So much of a log's beginning is read for its context; of the rest, a little of each block."""
-_SAMPLE = 2**12
+_SAMPLE = 2**11
 _MOST_EVENTS = 500
 """Of one wording in one log. More of them say nothing new."""
 _CHANGING = re.compile(rb"\d+\.\d+|\d{4,}")

@@ -20,14 +20,13 @@ BEHIND = 2**16
 AHEAD = 2**13
 """Bytes that are waited for after a hit: messages of several lines."""
 MOST_OF_A_LINE = 2**13
-MANY = 500
+MANY = 100
 """Anchors in a block."""
 
 ANCHORS = {
     b"ut of memory": (), b"bad_alloc": (), b"illed": (), b"xception": (), b"atchdog": (),
-    b"NCCL WARN": (), b"ALLOC_FAILED": (), b"Failed to CUDA": (), b"Assertion `": (),
-    b"memory on GPU #": (), b"Killing sub": (), b"llegal memory access": (),
-    b"No space left": (), b"NOT_INITIALIZED": (),
+    b"NCCL WARN": (), b"Failed to CUDA": (), b"Assertion `": (), b"Killing subprocess": (),
+    b"_STATUS_": (b"ALLOC_FAILED", b"NOT_INITIALIZED"),
     b"rror": (b"Error", b"urmstepd", b"ut Of Memory", b"CUDA error", b"bus error"),
     b"oom": (b"oom-kill", b"oom_kill"),
     b"OOM": (b"OOM when", b"OOMKilled"),
