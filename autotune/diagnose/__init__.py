@@ -1,7 +1,8 @@
 """What a log says went wrong, why, and what to do; or what a machine looks like without one.
 
 `reading` finds lines, `events` what they say (by the table `wordings`), `context` what stands
-around them, `causes` why, `advice` what to do, `show` tells it. `machine` needs no log.
+around them, `causes` why, `advice` what to do in a `case`, `show` tells it. `machine` needs no
+log.
 """
 
 from __future__ import annotations
@@ -14,7 +15,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import BinaryIO
 
-from autotune.diagnose.advice import Advice, Case, advice, command
+from autotune.diagnose.advice import advice, command
+from autotune.diagnose.case import Advice, Case
 from autotune.diagnose.causes import Cause, causes
 from autotune.diagnose.context import Context
 from autotune.diagnose.events import Event, event_of, merged

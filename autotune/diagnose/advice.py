@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
-from autotune.diagnose.causes import IDLE_SHARE, Cause
-from autotune.diagnose.context import Context
-from autotune.diagnose.events import Event
+from autotune.diagnose.case import Advice, Case, of, to
+from autotune.diagnose.causes import IDLE_SHARE
 from autotune.diagnose.kinds import Kind
 from autotune.diagnose.settings import (
     CHECKPOINTING,
@@ -21,51 +19,6 @@ from autotune.diagnose.settings import (
     VARIABLE,
 )
 from autotune.units import gib
-
-
-@dataclass(frozen=True, kw_only=True)
-class Advice:
-    """One thing to do."""
-
-    name: str
-    what: str
-    setting: str
-    """To be copied."""
-    saving: str
-    """What to expect of it; says where it is a rule of thumb."""
-    costs: str
-
-
-@dataclass(frozen=True)
-class Case:
-    """What measures are chosen by."""
-
-    event: Event
-    causes: tuple[Cause, ...]
-    context: Context
-
-    def has(self, *names: str) -> bool:
-        return any(cause.name in names for cause in self.causes)
-
-    @property
-    def framework(self) -> str:
-        name = self.event.wording.name
-        own = {"xla": "jax", "tensorflow": "tensorflow"}.get(name.split("-")[0])
-        return self.context.framework or own or "torch"
-
-    def on(self, *switches: str) -> bool:
-        """Whether the log shows one of `switches` on."""
-        return not self.context.switches.isdisjoint(switches)
-
-    @property
-    def training(self) -> bool:
-        """Whether a smaller batch could have helped: not while loading, not in the optimizer."""
-        return self.framework not in SERVING and not self.has(
-            "loading the model",
-            "before training started",
-            "the first optimizer step",
-            "no room for the KV cache",
-        )
 
 
 def advice(case: Case) -> list[Advice]:
@@ -103,14 +56,6 @@ def command(case: Case) -> str | None:
     return " ".join(parts)
 
 
-def _to(name: str, what: str, setting: str, saving: str, costs: str) -> Advice:
-    return Advice(name=name, what=what, setting=setting, saving=saving, costs=costs)
-
-
-def _of(table: dict[str, str], case: Case) -> str:
-    return table.get(case.framework, table["torch"])
-
-
 def _stop_others(case: Case) -> Advice | None:
     a = case.event.amounts
     if not case.has("another process"):
@@ -125,13 +70,13 @@ def _stop_others(case: Case) -> Advice | None:
             "nvidia-smi; python -m autotune diagnose",
         )
     held = a.others_bytes
-    return _to("stop others", what, setting, f"{gib(held)}" if held else "all it holds", "nothing")
+    return to("stop others", what, setting, f"{gib(held)}" if held else "all it holds", "nothing")
 
 
 def _own_device(case: Case) -> Advice | None:
     if not case.has("contexts of other ranks"):
         return None
-    return _to(
+    return to(
         "own device", "let each rank open its own device only",
         'torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))  # before all else on CUDA',
         gib(case.event.amounts.others_bytes or 0), "nothing",
@@ -156,7 +101,7 @@ def _allocator(case: Case) -> Advice | None:
     if a.unallocated:
         saving = f"up to {gib(a.unallocated)}, which is reserved and unused"
     variable = VARIABLE.get(event.backend or "", "PYTORCH_CUDA_ALLOC_CONF")
-    return _to(
+    return to(
         "allocator", "let the allocator join its pieces",
         f"export {variable}=expandable_segments:True",
         saving, "next to nothing",
@@ -165,18 +110,18 @@ def _allocator(case: Case) -> Advice | None:
 
 def _limit(case: Case) -> Advice | None:
     if case.event.backend == "MPS":
-        return _to("limit", "raise the limit", "export PYTORCH_MPS_HIGH_WATERMARK_RATIO=0.0",
+        return to("limit", "raise the limit", "export PYTORCH_MPS_HIGH_WATERMARK_RATIO=0.0",
                    "what main memory has above it", "swapping, if there is no more")  # fmt: skip
     if not case.has("a limit of the program"):
         return None
-    return _to("limit", "raise the limit", "torch.cuda.set_per_process_memory_fraction(1.0)",
+    return to("limit", "raise the limit", "torch.cuda.set_per_process_memory_fraction(1.0)",
                   "what lies between the limit and the capacity", "nothing")  # fmt: skip
 
 
 def _leak(case: Case) -> Advice | None:
     if not case.has("a leak"):
         return None
-    return _to(
+    return to(
         "leak", "find what keeps tensors: losses summed up without .item(), lists of outputs,"
         " graphs that are kept", "total += loss.item()  # not loss", "the growth", "nothing",
     )  # fmt: skip
@@ -184,12 +129,12 @@ def _leak(case: Case) -> Advice | None:
 
 def _loading(case: Case) -> Advice | None:
     if case.has("no room for the KV cache"):
-        return _to("cache", "leave more for the KV cache",
+        return to("cache", "leave more for the KV cache",
                    "--gpu-memory-utilization higher; --max-model-len lower; --enforce-eager",
                    "nothing: memory is used otherwise", "little")  # fmt: skip
     if not case.has("loading the model"):
         return None
-    return _to("load sharded", "do not make the whole model in every rank", _of(LOADING, case),
+    return to("load sharded", "do not make the whole model in every rank", of(LOADING, case),
                   "weights / ranks instead of all weights", "nothing")  # fmt: skip
 
 
@@ -197,8 +142,8 @@ def _loss(case: Case) -> Advice | None:
     if not case.has("logits"):
         return None
     asked = case.event.amounts.asked
-    return _to(
-        "fused loss", "never hold all logits: fused or chunked loss", _of(FUSED_LOSS, case),
+    return to(
+        "fused loss", "never hold all logits: fused or chunked loss", of(FUSED_LOSS, case),
         f"most of the {gib(asked)} asked, several times (a rule of thumb)"
         if asked
         else "the logits",
@@ -210,7 +155,7 @@ def _micro_batch(case: Case) -> Advice | None:
     settings, asked = case.context.settings, case.event.amounts.asked
     micro, accum = settings.get("micro_batch"), settings.get("grad_accum", 1)
     if case.framework in SERVING:
-        return _to("fewer tokens", "keep fewer tokens at a time", SERVING[case.framework],
+        return to("fewer tokens", "keep fewer tokens at a time", SERVING[case.framework],
                    "their share of the cache and of activations", "requests wait")  # fmt: skip
     if micro == 1 or not case.training or case.event.wording.name == "no-batch":
         return None
@@ -227,15 +172,15 @@ def _micro_batch(case: Case) -> Advice | None:
         )
     if micro and micro % 2:
         saving += f"; the global batch is the same where {half} divides it"
-    return _to("smaller micro-batch", "half the micro-batch, twice the accumulation: the same"
+    return to("smaller micro-batch", "half the micro-batch, twice the accumulation: the same"
                   " global batch", setting, saving, "a few percent (a rule of thumb)")  # fmt: skip
 
 
 def _checkpointing(case: Case) -> Advice | None:
     if case.on("checkpointing") or not case.training or case.framework == "llamafactory":
         return None
-    return _to(
-        "checkpointing", "recompute activations in the backward pass", _of(CHECKPOINTING, case),
+    return to(
+        "checkpointing", "recompute activations in the backward pass", of(CHECKPOINTING, case),
         "activations of one block instead of all (a rule of thumb)",
         "a fourth to a third of the speed (a rule of thumb)",
     )  # fmt: skip
@@ -247,15 +192,15 @@ def _stage(case: Case) -> Advice | None:
         return None
     known = case.context.ranks_said
     if case.on("lora"):
-        return _to(
+        return to(
             "stage", "shard the weights over the ranks; an adapter has little other state",
-            _of(STAGE, case).format(stage=3), f"{part_of(known)} of 2 bytes a parameter (bf16)",
+            of(STAGE, case).format(stage=3), f"{part_of(known)} of 2 bytes a parameter (bf16)",
             "communication; little within a machine",
         )  # fmt: skip
     share = {0: "12 of 16 bytes a parameter", 1: "2 of 16", 2: "2 of 16"}[stage]
-    return _to(
+    return to(
         "stage", "shard the training state over the ranks",
-        _of(STAGE, case).format(stage=3 if stage or case.has("loading the model") else 2),
+        of(STAGE, case).format(stage=3 if stage or case.has("loading the model") else 2),
         f"{part_of(known)} of {share} (mixed precision with Adam; a rule of thumb)",
         "communication; little within a machine",
     )  # fmt: skip
@@ -271,8 +216,8 @@ def _offload(case: Case) -> Advice | None:
         return None
     if case.on("offload", "lora") or case.has("loading the model"):
         return None
-    return _to(
-        "offload", "keep the optimizer's state in host memory", _of(OFFLOAD, case),
+    return to(
+        "offload", "keep the optimizer's state in host memory", of(OFFLOAD, case),
         "12 of 16 bytes a parameter on the device (mixed precision with Adam); as much host RAM",
         "much: the optimizer step runs on the CPU",
     )  # fmt: skip
@@ -282,9 +227,9 @@ def _length(case: Case) -> Advice | None:
     if not case.training and case.framework not in SERVING:
         return None
     length = case.context.settings.get("seq_len")
-    return _to(
+    return to(
         "shorter sequences", "cut sequences, or sort them by length",
-        _of(LENGTH, case).format(length=length // 2 if length else "<half of now>"),
+        of(LENGTH, case).format(length=length // 2 if length else "<half of now>"),
         "half of the activations at half the length (a rule of thumb)",
         "no speed, but what is trained is another",
     )  # fmt: skip
@@ -298,7 +243,7 @@ def _workers(case: Case) -> Advice | None:
     text = table.get(case.framework, "DataLoader(num_workers={n})")
     if now == 0:
         return None
-    return _to(
+    return to(
         "fewer workers", "fewer data-loading workers, that fetch less ahead",
         text.format(n=now // 2 if now else "<half of now>"),
         "each worker's copy of the data set and its batches", "nothing while data keeps up",
@@ -312,14 +257,14 @@ def _host_request(case: Case) -> Advice | None:
         if slurm
         else "sbatch --mem, docker run --memory, or Kubernetes resources.limits.memory"
     )
-    return _to("more host memory", "ask for more host memory, where a limit ended it",
+    return to("more host memory", "ask for more host memory, where a limit ended it",
                   setting, "what the machine has above the limit", "nothing")  # fmt: skip
 
 
 def _less_offload(case: Case) -> Advice | None:
     if not case.on("offload") or "deepspeed" not in case.context.seen:
         return None
-    return _to("less offload", "keep the optimizer on the devices",
+    return to("less offload", "keep the optimizer on the devices",
                   '"offload_optimizer": {"device": "none"}',
                   "12 bytes a parameter of host RAM",
                   "nothing: it is faster, if it fits")  # fmt: skip
@@ -328,19 +273,19 @@ def _less_offload(case: Case) -> Advice | None:
 def _load_once(case: Case) -> Advice | None:
     if case.event.step or case.framework in SERVING:
         return None
-    return _to("load less", "do not load the model once a rank into host memory",
-                  _of(LOADING, case), "weights x (ranks - 1) while it loads",
+    return to("load less", "do not load the model once a rank into host memory",
+                  of(LOADING, case), "weights x (ranks - 1) while it loads",
                   "nothing")  # fmt: skip
 
 
 def _shm(case: Case) -> Advice | None:
-    return _to("larger /dev/shm", "give the container more shared memory",
+    return to("larger /dev/shm", "give the container more shared memory",
                   "docker run --shm-size=16g, or --ipc=host; Kubernetes: emptyDir {medium: Memory}"
                   " at /dev/shm", "all that was missing", "nothing")  # fmt: skip
 
 
 def _sharing(case: Case) -> Advice | None:
-    return _to("share by files", "hand tensors over in files",
+    return to("share by files", "hand tensors over in files",
                   'torch.multiprocessing.set_sharing_strategy("file_system")',
                   "file descriptors; not space in /dev/shm", "little")  # fmt: skip
 
@@ -354,7 +299,7 @@ def _multiply(case: Case) -> Advice | None:
     if {"global", "micro", "world"} <= said.keys():
         unit = int(said["micro"]) * int(said["world"])
         values["accum"] = str(max(1, int(said["global"]) // unit)) if unit else "a"
-    return _to("batch sizes", "make them multiply", "; ".join(table).format(**values),
+    return to("batch sizes", "make them multiply", "; ".join(table).format(**values),
                   "none is needed", "nothing")  # fmt: skip
 
 

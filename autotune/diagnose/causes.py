@@ -10,13 +10,12 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from autotune.diagnose.amounts import OTHERS_SHARE
 from autotune.diagnose.context import Context
 from autotune.diagnose.events import Event
 from autotune.diagnose.kinds import Kind
 from autotune.units import gib
 
-OTHERS_SHARE = 0.03
-"""Of a device may be held besides this process before it counts: the driver, and rounding."""
 CONTEXT_BYTES, CONTEXT_SHARE = 2 * 2**30, 0.05
 """More than both is no context of a process alone."""
 CONTEXT_ALONE = 2**29
@@ -40,41 +39,6 @@ def causes(event: Event, context: Context) -> list[Cause]:
     """Why `event` came about, the first reason first."""
     found = [each for rule in _RULES[event.kind] if (each := rule(event, context)) is not None]
     return found or ([_too_big(event)] if event.kind is Kind.DEVICE else [])
-
-
-def balance(event: Event) -> tuple[str, ...]:
-    """The message's numbers, added up."""
-    a, lines = event.amounts, []
-    if a.total is not None and a.free is not None:
-        used = a.total - a.free
-        lines.append(f"{gib(a.total)} in all - {gib(a.free)} free = {gib(used)} in use")
-        parts = []
-        if a.process:
-            parts.append(f"{gib(a.process)} this process")
-        if a.others_bytes and a.others_bytes > OTHERS_SHARE * a.total:
-            parts.append(f"{gib(a.others_bytes)} others")
-        if parts:
-            lines.append(f"{gib(used)} in use: {' + '.join(parts)}")
-        elif a.outside is None:
-            lines.append(f"the message does not say who holds the {gib(used)}")
-    if a.allocated is not None:
-        inner = [f"{gib(a.allocated)} allocated by torch"]
-        if a.unallocated is not None:
-            inner.append(f"{gib(a.unallocated)} reserved but unallocated")
-        if a.process and a.process > a.allocated + (a.unallocated or 0):
-            rest = a.process - a.allocated - (a.unallocated or 0)
-            inner.append(f"{gib(rest)} outside torch (context, NCCL, libraries)")
-        elif not a.process and a.outside is not None:
-            inner.append(f"{gib(a.outside)} outside torch")
-        whole = f" = {gib(a.process)}" if a.process else ""
-        lines.append(" + ".join(inner) + whole)
-    if a.short:
-        assert a.asked is not None
-        assert a.free is not None
-        lines.append(f"{gib(a.asked)} asked - {gib(a.free)} free = {gib(a.short)} missing")
-    elif a.asked is not None and a.free is None:
-        lines.append(f"{gib(a.asked)} asked")
-    return tuple(lines)
 
 
 def _other_process(event: Event, context: Context) -> Cause | None:

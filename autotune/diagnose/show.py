@@ -6,7 +6,7 @@ from dataclasses import asdict
 from typing import Any
 
 from autotune.diagnose import Report
-from autotune.diagnose.causes import balance
+from autotune.diagnose.amounts import balance
 from autotune.diagnose.events import Event, spans
 from autotune.diagnose.kinds import Kind
 from autotune.units import gib
@@ -83,7 +83,7 @@ def lines(report: Report) -> list[str]:
             said.append(
                 f"after step {event.step}" + (f", {event.times} times" if event.times > 1 else "")
             )
-        sums = balance(event) if event.kind.is_oom else ()
+        sums = balance(event.amounts) if event.kind.is_oom else ()
         if report.causes or sums:
             said += ["", "Why"]
             said += [f"  {each}" for each in sums]
@@ -179,5 +179,5 @@ def _event(event: Event) -> dict[str, Any]:
         "others": [{"pid": pid, "bytes": size} for pid, size in a.others],
         "allowed_bytes": a.allowed,
         "missing_bytes": a.short,
-        "arithmetic": list(balance(event)) if event.kind.is_oom else [],
+        "arithmetic": list(balance(event.amounts)) if event.kind.is_oom else [],
     }
