@@ -345,3 +345,20 @@ def test_json_is_an_object_with_its_version(
     assert main(["diagnose", str(tmp_path / "log"), "--json"]) == ExitCode.FOUND
     body = json.loads(capsys.readouterr().out)
     assert (body["version"], body["event"], body["oom"]) == (1, None, False)
+
+
+def test_the_fields_of_json_that_readers_rely_on_stay(tmp_path: Path) -> None:
+    found = told(tmp_path, "world_size: 4\n" + oom())
+    assert {
+        "version", "logs", "bytes_read", "interrupted", "verdict", "oom", "certain", "event",
+        "cause", "also", "advice", "command", "later", "context",
+    } <= found.keys()  # fmt: skip
+    assert {
+        "kind", "oom", "wording", "log", "line", "text", "time", "ranks", "devices", "pid", "step",
+        "times", "recovered", "asked_bytes", "total_bytes", "free_bytes", "allocated_bytes",
+        "reserved_unallocated_bytes", "process_bytes", "others_bytes", "missing_bytes",
+    } <= found["event"].keys()  # fmt: skip
+    assert found["advice"][0].keys() == {"name", "what", "setting", "saving", "costs"}
+    assert {"framework", "settings", "on", "model", "world_size", "last_step"} <= (
+        found["context"].keys()
+    )
