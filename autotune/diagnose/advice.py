@@ -138,8 +138,33 @@ def _loading(case: Case) -> Advice | None:
                   "weights / ranks instead of all weights", "nothing")  # fmt: skip
 
 
+def _apart(case: Case) -> Advice | None:
+    """What helps outside of training steps."""
+    if case.has("saving"):
+        return _shards(case)
+    if not case.has("evaluation"):
+        return None
+    setting = "torch.no_grad(); predictions.append(output.argmax(-1).cpu())"
+    if case.framework == "transformers":
+        setting = "eval_accumulation_steps=1; per_device_eval_batch_size=1"
+    elif case.framework == "llamafactory":
+        setting = "eval_accumulation_steps: 1; per_device_eval_batch_size: 1"
+    return to("evaluate less at a time", "take predictions off the device as they come", setting,
+              "all predictions but one batch's", "no training speed")  # fmt: skip
+
+
+def _shards(case: Case) -> Advice:
+    setting = "torch.distributed.checkpoint with sharded state dicts, or cpu_offload=True"
+    if "deepspeed" in case.context.seen:
+        setting = '"stage3_gather_16bit_weights_on_model_save": false'
+    elif case.framework in ("transformers", "accelerate"):
+        setting = "fsdp_config: state_dict_type SHARDED_STATE_DICT"
+    return to("save shards", "let each rank save what it holds", setting,
+              "the whole model on one device", "nothing; put shards together later")  # fmt: skip
+
+
 def _loss(case: Case) -> Advice | None:
-    if not case.has("logits"):
+    if not case.has("logits") or not case.training:
         return None
     asked = case.event.amounts.asked
     return to(
@@ -187,6 +212,8 @@ def _checkpointing(case: Case) -> Advice | None:
 
 
 def _stage(case: Case) -> Advice | None:
+    if case.has("evaluation", "saving"):
+        return None
     ranks, stage = case.context.world_size or 1, case.context.settings.get("zero_stage", 0)
     if ranks < 2 or stage >= 3 or case.framework not in STAGE or case.on("sharded"):
         return None
@@ -214,7 +241,7 @@ def part_of(ranks: int | None) -> str:
 def _offload(case: Case) -> Advice | None:
     if case.framework in (*SERVING, "tensorflow") or case.event.backend == "MPS":
         return None
-    if case.on("offload", "lora") or case.has("loading the model"):
+    if case.on("offload", "lora") or case.has("loading the model", "evaluation", "saving"):
         return None
     return to(
         "offload", "keep the optimizer's state in host memory", of(OFFLOAD, case),
@@ -306,7 +333,8 @@ def _multiply(case: Case) -> Advice | None:
 Row = Callable[[Case], Advice | None]
 _ROWS: dict[Kind, tuple[Row, ...]] = dict.fromkeys(Kind, ()) | {
     Kind.DEVICE: (
-        _stop_others, _own_device, _limit, _leak, _allocator, _loading, _loss, _micro_batch,
+        _stop_others, _own_device, _limit, _leak, _allocator, _loading, _apart, _loss,
+        _micro_batch,
         _checkpointing, _stage, _offload, _length,
     ),
     Kind.HOST: (_leak, _workers, _load_once, _host_request, _less_offload),

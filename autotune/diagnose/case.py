@@ -51,6 +51,8 @@ class Case:
             "loading the model",
             "before training started",
             "the first optimizer step",
+            "saving",
+            "evaluation",
             "no room for the KV cache",
         )
 

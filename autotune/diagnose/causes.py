@@ -16,7 +16,7 @@ from autotune.diagnose.events import Event
 from autotune.diagnose.kinds import Kind
 from autotune.units import gib
 
-CONTEXT_BYTES, CONTEXT_SHARE = 2 * 2**30, 0.05
+CONTEXT_BYTES, CONTEXT_SHARE = 3 * 2**30, 0.05
 """More than both is no context of a process alone."""
 CONTEXT_ALONE = 2**29
 """Less is what a process holds that only opened the device."""
@@ -171,6 +171,8 @@ _OPTIMIZER = re.compile(
     r"torch/optim/|in _init_group|exp_avg|optimizer\.step\(|[/\\]optim[/\\](?:adam|optimizer)"
     r"|bitsandbytes/optim|apex/optimizers|optimizers/fused_|_init_optimizer_state"
 )
+_EVALUATION = re.compile(r"in (?:evaluat\w+|predict\w*|nested_concat|torch_pad_and_concatenate)\b")
+_SAVING = re.compile(r"in \w*(?:save_(?:ckpt|checkpoint|model|state)|state_dict_hook)")
 _LOGITS = re.compile(
     r"cross_entropy|lm_head|logits|loss_function|ForCausalLMLoss|log_softmax|loss_utils\.py"
 )
@@ -207,6 +209,15 @@ def _first_step(event: Event, context: Context) -> Cause | None:
         "optimizers make their state in the first step: Adam 8 bytes a parameter in fp32, which"
         " no forward or backward pass before it needed", lines,
     )  # fmt: skip
+
+
+def _phase(event: Event, context: Context) -> Cause | None:
+    trace = "\n".join(event.trace)
+    if _EVALUATION.search(trace):
+        return Cause("evaluation", "memory ran out in evaluation, where predictions are gathered")
+    if _SAVING.search(trace):
+        return Cause("saving", "memory ran out while a checkpoint was put together for saving")
+    return None
 
 
 def _logits(event: Event, context: Context) -> Cause | None:
@@ -302,7 +313,8 @@ def _batch(event: Event, context: Context) -> Cause | None:
 Rule = Callable[[Event, Context], Cause | None]
 _RULES: dict[Kind, tuple[Rule, ...]] = dict.fromkeys(Kind, ()) | {
     Kind.DEVICE: (
-        _other_process, _never, _limit, _leak, _before_training, _first_step, _fragmentation,
+        _other_process, _never, _limit, _leak, _before_training, _first_step, _phase,
+        _fragmentation,
         _outside, _logits, _longer_sample, _freed,
     ),
     Kind.HOST: (_host, _leak, _before_training),

@@ -60,19 +60,19 @@ _SWITCHES = {
     r"[\w:,.]{0,60}expandable_segments:True",
     "lora": rf"\b(?:finetuning_type|train_type|tuner_type|adapter){_ASSIGN}q?lora\b"
     rf"|\buse_(?:peft|lora){_ASSIGN}[Tt]rue|\|\| trainable%|LoraConfig\(|--lora_(?:r|rank)\b"
-    r"|peft/tuners/lora",
+    r"|peft/tuners/lora|lora_finetune|LoRAFinetune",
     "offload": r"offload_optimizer['\"]?: *\{\s*['\"]device['\"]: *['\"](?:cpu|nvme)"
     r"|offload_optimizer_device: *(?:cpu|nvme)|cpuoffload|_offload_config\.json|DeepSpeedCPUAdam"
     r"|fsdp_offload_params: *true|_offload['\"]\)",
-    "sharded": r"full_shard|FULL_SHARD|--enable_fsdp|fully_sharded_data_parallel"
-    r"|fsdp\w{0,30}\.ya?ml",
+    "sharded": r"torch/distributed/fsdp/|full_shard|FULL_SHARD|--enable_fsdp"
+    r"|fully_sharded_data_parallel|fsdp\w{0,30}\.ya?ml",
 }
 """What a log shows to be on already."""
 _SWITCH = {name: re.compile(pattern, re.MULTILINE) for name, pattern in _SWITCHES.items()}
 _COMMENT = re.compile(r"^[ \t]*#.*$", re.MULTILINE)
 _STEP = re.compile(
     r"\b(?:global_?)?(?:step|iter|iteration)\b['\"]?(?:\s*[:=/]\s*|\s+)\[?(\d{1,9})\b"
-    r"|\bepoch:? ?\[\d+\] ?\[ *(\d{1,9})/\d+\]",
+    r"|\bepoch(?:\(train\))?:? *\[\d+\] ?\[ *(\d{1,9})/\d+\]",
     re.IGNORECASE,
 )
 _BAR = re.compile(r"\b(\d{1,9})/\d{1,9} \[\d*:?\d+:\d\d<")

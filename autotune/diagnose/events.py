@@ -28,8 +28,10 @@ _CODE = re.compile(
 PINNED = next(row for row in WORDINGS if row.name == "pinned")
 """CUDA says of host memory, too, that it is out of memory; only the traceback tells."""
 _FRAME = re.compile(r"(?:File \"(?P<file>[^\"]+)\", line (?P<line>\d+), in (?P<name>\S+))")
-_RICH = re.compile(r"(?P<file>\S+\.py):(?P<line>\d+) in (?P<name>\w+)")
-"""How rich, and pytest, write a frame."""
+_RICH = re.compile(
+    r"(?P<file>[^\s\[(]{1,300}\.py)(?:\]\(\S{1,300}\))?(?::(?P<line>\d+))? in (?P<name>\w+)"
+)
+"""How rich, and IPython, write a frame."""
 _NEW_ERROR = re.compile(r"rror: |Traceback \(most|^File \"")
 _WHOLE = re.compile(r"reserved in total by PyTorch|PyTorch but unallocated|cached\)|MiB\)? free\)")
 _RANK = re.compile(r"^rank +: (\d+) \(local_rank: \d+\)")
@@ -84,8 +86,9 @@ def event_of(hit: Hit, log: str) -> Event | None:
         match = wording.pattern.search(said.text)
         if match is None:
             continue
-        before = said.text[: match.start()]
-        if wording.kind is not Kind.OTHER and (_TALK.search(before) or _CODE.match(said.text)):
+        sentence = said.text[: match.start()].rsplit(". ", 1)[-1]
+        talk = _TALK.search(sentence) or _CODE.match(said.text)
+        if talk and wording.kind is not Kind.OTHER:
             continue
         return _event(hit, log, said, wording, match)
     return None
@@ -179,7 +182,7 @@ def _trace(before: Sequence[str], said: Said) -> tuple[str, ...]:
     kept = []
     for line in lines[starts[-1] + 1 :]:
         frame = _frame(line)
-        kept.append(f"{frame['file']}:{frame['line']} in {frame['name']}" if frame else line)
+        kept.append(f"{frame['file']}:{frame['line'] or ''} in {frame['name']}" if frame else line)
     return tuple(line[:200] for line in kept[-80:])
 
 

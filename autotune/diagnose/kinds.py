@@ -19,6 +19,7 @@ class Kind(Enum):
     """SIGBUS, mostly of a full /dev/shm."""
     BATCH = "batch sizes"
     DISK = "disk"
+    FILES = "open files"
     LIBRARY = "library start"
     """cuBLAS or cuDNN could not start, often for want of memory."""
     TIMEOUT = "collective timeout"

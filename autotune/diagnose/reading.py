@@ -31,7 +31,8 @@ ANCHORS = {
     b"oom": (b"oom-kill", b"oom_kill"),
     b"OOM": (b"OOM when", b"OOMKilled"),
     b"SIG": (b"SIGKILL", b"SIGTERM"),
-    b"xit": (b"xitcode", b"xit code", b"xit Code", b"xits with", b"xit status"),
+    b"xit": (b"xitcode", b"xit code", b"xit Code", b"xits with", b"xit status",
+             b"xit with"),
 }  # fmt: skip
 """One of them is in every line that a wording matches. Where a block has many of one, as where a
 metric's name has "error", those are looked for that stand beside it."""

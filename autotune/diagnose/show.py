@@ -23,6 +23,9 @@ _SAYS = {
     Kind.BUS: "a process was killed (SIGBUS); probably for shared memory, which the log does not"
     " prove",
     Kind.DISK: "no memory ran out: the disk is full, or its quota",
+    Kind.FILES: "no memory ran out as far as the log says: data-loading workers could not share a"
+    " tensor, mostly for too many open files; `ulimit -n 65536`, or"
+    ' torch.multiprocessing.set_sharing_strategy("file_system")',
     Kind.LIBRARY: "a CUDA library could not start; often for want of device memory, which the log"
     " does not prove: see nvidia-smi for who holds it, or try a smaller batch",
     Kind.BATCH: "no memory ran out: the batch sizes do not multiply",

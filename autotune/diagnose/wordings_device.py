@@ -117,6 +117,16 @@ DEVICE = (
         "openxla xla/pjrt and tsl/framework/bfc_allocator.cc 2022 to 2025",
     ),
     row(
+        "tensorflow-bfc", Kind.DEVICE, "ran out of memory trying",
+        rf"ran out of memory trying to allocate (?P<asked>{SIZE})(?!.*is not a failure)",
+        "tensorflow core/common_runtime/bfc_allocator.cc v1.0+",
+    ),
+    row(
+        "metal", Kind.DEVICE, "Insufficient Memory",
+        r"Insufficient Memory \(\d+:kIOGPUCommandBufferCallbackErrorOutOfMemory\)",
+        "Metal, through torch MPS and MLX",
+    ),
+    row(
         "tensorflow-request", Kind.DEVICE, "Failed to allocate request",
         rf"ResourceExhaustedError: Failed to allocate request for (?P<asked>{SIZE}) .*on device"
         r" ordinal (?P<device>\d+)",

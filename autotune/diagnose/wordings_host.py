@@ -168,7 +168,8 @@ KILLED = (
         r"^(?:\S*: line \d+: +)?(?P<pid>\d+) Killed\s+\S|^Killed\s*$", "bash jobs.c",
     ),
     row(
-        "container", Kind.KILLED, ("137",), r"[Ee]xit(?:ed)?[ _]?(?:[Cc]ode|status)?[: =(]+137\b",
+        "container", Kind.KILLED, "137",
+        r"[Ee]xit(?:ed)?(?: with)?(?: status)?[ _]?(?:[Cc]ode|status)?[: =(]+137\b",
         "docker ps; kubectl describe: 128 + SIGKILL",
     ),
 )  # fmt: skip

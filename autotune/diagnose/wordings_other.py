@@ -67,6 +67,12 @@ MISTAKEN = (
         "torch aten/src/ATen/native/LinearAlgebra.cpp, ExpandUtils.cpp and others",
     ),
     row(
+        "files", Kind.FILES, ("of ancdata", "shared memory object", "Too many open files"),
+        r"Error: (?:received \d+ items of ancdata|.*Too many open files"
+        r"|unable to open shared memory object </torch_\S+> in read-write mode(?!: \w))",
+        "CPython multiprocessing/reduction.py; torch aten/src/ATen/MapAllocator.cpp v1.0+",
+    ),
+    row(
         "triton-resources", Kind.KERNEL, "ut of resource",
         r"out of resource: (?:shared memory|tensor memory|registers|threads), Required: \d+",
         "triton python/triton/runtime/errors.py v2.1+",

@@ -63,6 +63,10 @@ CASES = {
     "host RAM": "RuntimeError: DataLoader worker (pid 7) is killed by signal: Killed. \n",
     "shared memory": "ERROR: Unexpected bus error encountered in worker. This might be caused by"
     " insufficient shared memory (shm).\n",
+    "evaluation": TRACE.format(frames=frame("transformers/trainer_pt_utils.py", "nested_concat"))
+    + oom(),
+    "saving": TRACE.format(frames=frame("fsdp/_state_dict_utils.py", "_pre_state_dict_hook"))
+    + oom(),
     "contexts of other ranks": oom(process="70.00 GiB").replace("Including", "".join(
         f"Process {pid} has 398.00 MiB memory in use. " for pid in range(4, 25)) + "Including"),
     "outside torch": oom(allocated="50.00 GiB"),
@@ -237,7 +241,8 @@ def test_a_number_in_the_error_is_no_setting(tmp_path: Path) -> None:
 @pytest.mark.parametrize("log", [
     frame("torch/optim/adam.py", "_init_group") + oom(),
     "│ C:\\torch\\optim\\adam.py:385 in step │\n" + oom(idle="1.00 GiB", asked="10.00 MiB"),
-], ids=["cut", "rich"])  # fmt: skip
+    "[/lib/torch/optim/adam.py](https://localhost:8080/#) in step(self, closure)\n" + oom(),
+], ids=["cut", "rich", "notebook"])  # fmt: skip
 def test_a_traceback_without_its_first_line_is_read(log: str, tmp_path: Path) -> None:
     assert told(tmp_path, log)["cause"]["name"] == "the first optimizer step"
 
