@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from autotune.diagnose.causes import Cause
@@ -55,6 +56,10 @@ class Case:
             "evaluation",
             "no room for the KV cache",
         )
+
+
+Measure = Callable[[Case], Advice | None]
+"""One row: advice where it applies."""
 
 
 def to(name: str, what: str, setting: str, saving: str, costs: str) -> Advice:

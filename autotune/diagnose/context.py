@@ -21,7 +21,7 @@ FRAMEWORKS = {
     "deepspeed": ("deepspeed", "DeepSpeed"),
     "accelerate": ("accelerate/", "accelerate launch", "accelerator.backward"),
     "vllm": ("vllm/", "vLLM"),
-    "sglang": ("sglang",),
+    "sglang": ("sglang/", "sglang.launch_server"),
 }  # fmt: skip
 """What shows that one is in use; where several are, the first is whose settings are named."""
 
