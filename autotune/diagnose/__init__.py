@@ -1,7 +1,8 @@
 """What a log says went wrong, why, and what to do; or what a machine looks like without one.
 
 `reading` finds lines, `events` what they say (by the table `wordings`), `context` what stands
-around them, `causes` why, `advice` what to do, `show` tells it. `machine` needs no log.
+around them, `causes` why, `advice` what to do in a `case`, `show` tells it. `machine` needs no
+log.
 """
 
 from __future__ import annotations
@@ -14,7 +15,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import BinaryIO
 
-from autotune.diagnose.advice import Advice, Case, advice, command
+from autotune.diagnose.advice import advice, command
+from autotune.diagnose.case import Advice, Case
 from autotune.diagnose.causes import Cause, causes
 from autotune.diagnose.context import Context
 from autotune.diagnose.events import Event, event_of, merged
@@ -25,7 +27,7 @@ from autotune.errors import UsageError
 
 _WHOLE = 2**18
 """So much of a log's beginning is read for its context; of the rest, a little of each block."""
-_SAMPLE = 2**12
+_SAMPLE = 2**11
 _MOST_EVENTS = 500
 """Of one wording in one log. More of them say nothing new."""
 _CHANGING = re.compile(rb"\d+\.\d+|\d{4,}")
@@ -116,14 +118,16 @@ class LogReader:
         self._take(self.scanner.finish())
         if self.scanner.bytes_read > _WHOLE:
             self._context.look(self.scanner.tail())
-        last = self._context.last_step
-        return [
-            replace(event, recovered=True)
-            if event.kind.is_oom and not event.trace and last is not None
-            and event.step is not None and last >= event.step + 2
-            else event
-            for event in self._events
-        ]  # fmt: skip
+        return [replace(event, recovered=self._recovered(event)) for event in self._events]
+
+    def _recovered(self, event: Event) -> bool:
+        """Whether training went on after `event`: as it says itself, or as later steps show."""
+        last, step = self._context.last_step, event.step
+        later = last is not None and step is not None and last - step
+        if event.recovered:
+            failed = any(e.kind is Kind.OTHER and e.line > event.line for e in self._events)
+            return bool(later) or not failed
+        return event.kind.is_oom and not event.trace and later >= 2
 
     def _take(self, hits: Iterable[Hit]) -> None:
         for hit in hits:

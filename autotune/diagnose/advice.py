@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
-
-from autotune.diagnose.causes import Cause
-from autotune.diagnose.context import Context
-from autotune.diagnose.events import Event
+from autotune.diagnose.advice_host import HOST, leak
+from autotune.diagnose.case import Advice, Case, Measure, of, to
+from autotune.diagnose.causes import IDLE_SHARE
 from autotune.diagnose.kinds import Kind
 from autotune.diagnose.settings import (
     CHECKPOINTING,
@@ -16,39 +13,11 @@ from autotune.diagnose.settings import (
     LOADING,
     MICRO,
     OFFLOAD,
+    SERVING,
     STAGE,
     VARIABLE,
 )
 from autotune.units import gib
-
-
-@dataclass(frozen=True, kw_only=True)
-class Advice:
-    """One thing to do."""
-
-    name: str
-    what: str
-    setting: str
-    """To be copied."""
-    saving: str
-    """What to expect of it; says where it is a rule of thumb."""
-    costs: str
-
-
-@dataclass(frozen=True)
-class Case:
-    """What measures are chosen by."""
-
-    event: Event
-    causes: tuple[Cause, ...]
-    context: Context
-
-    def has(self, *names: str) -> bool:
-        return any(cause.name in names for cause in self.causes)
-
-    @property
-    def framework(self) -> str:
-        return self.context.framework or "torch"
 
 
 def advice(case: Case) -> list[Advice]:
@@ -60,11 +29,14 @@ def command(case: Case) -> str | None:
     """The command line that would measure which of them is best."""
     if case.event.kind not in (Kind.DEVICE, Kind.BATCH, Kind.HOST, Kind.KILLED):
         return None
+    if case.framework in (*SERVING, "jax", "tensorflow"):
+        return None
     context, parts = case.context, ["python -m autotune --budget 30m"]
     model = context.model
     parts.append(f"--model hf:{model}" if model else "--model hf:path/to/model")
     settings = context.settings
-    micro, accum, ranks = (settings.get(k) for k in ("micro_batch", "grad_accum", "world_size"))
+    micro, accum = settings.get("micro_batch"), settings.get("grad_accum")
+    ranks = context.ranks_said
     parts.append(f"--micro-batch 1:{max(2, micro or 16)}")
     if "seq_len" in settings:
         parts.append(f"--seq-len {settings['seq_len']}")
@@ -83,14 +55,6 @@ def command(case: Case) -> str | None:
     return " ".join(parts)
 
 
-def _to(name: str, what: str, setting: str, saving: str, costs: str) -> Advice:
-    return Advice(name=name, what=what, setting=setting, saving=saving, costs=costs)
-
-
-def _of(table: dict[str, str], case: Case) -> str:
-    return table.get(case.framework, table["torch"])
-
-
 def _stop_others(case: Case) -> Advice | None:
     a = case.event.amounts
     if not case.has("another process"):
@@ -105,24 +69,38 @@ def _stop_others(case: Case) -> Advice | None:
             "nvidia-smi; python -m autotune diagnose",
         )
     held = a.others_bytes
-    return _to("stop others", what, setting, f"{gib(held)}" if held else "all it holds", "nothing")
+    return to("stop others", what, setting, f"{gib(held)}" if held else "all it holds", "nothing")
+
+
+def _own_device(case: Case) -> Advice | None:
+    if not case.has("contexts of other ranks"):
+        return None
+    return to(
+        "own device", "let each rank open its own device only",
+        'torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))  # before all else on CUDA',
+        gib(case.event.amounts.others_bytes or 0), "nothing",
+    )  # fmt: skip
 
 
 def _allocator(case: Case) -> Advice | None:
     event, a = case.event, case.event.amounts
+    if case.on("expandable"):
+        return None
     if event.wording.name not in ("torch", "torch-short") or event.backend not in (
         None,
         "CUDA",
         *VARIABLE,
     ):
         return None
-    if a.unallocated is not None and a.unallocated < (a.short or 1):
+    if a.unallocated is not None and a.unallocated < max(
+        a.short or 1, IDLE_SHARE * (a.total or 0)
+    ):
         return None
     saving = "not known: the message does not say what is reserved and unused"
     if a.unallocated:
         saving = f"up to {gib(a.unallocated)}, which is reserved and unused"
     variable = VARIABLE.get(event.backend or "", "PYTORCH_CUDA_ALLOC_CONF")
-    return _to(
+    return to(
         "allocator", "let the allocator join its pieces",
         f"export {variable}=expandable_segments:True",
         saving, "next to nothing",
@@ -130,34 +108,57 @@ def _allocator(case: Case) -> Advice | None:
 
 
 def _limit(case: Case) -> Advice | None:
+    if case.event.backend == "MPS":
+        return to("limit", "raise the limit", "export PYTORCH_MPS_HIGH_WATERMARK_RATIO=0.0",
+                   "what main memory has above it", "swapping, if there is no more")  # fmt: skip
     if not case.has("a limit of the program"):
         return None
-    return _to("limit", "raise the limit", "torch.cuda.set_per_process_memory_fraction(1.0)",
+    return to("limit", "raise the limit", "torch.cuda.set_per_process_memory_fraction(1.0)",
                   "what lies between the limit and the capacity", "nothing")  # fmt: skip
 
 
-def _leak(case: Case) -> Advice | None:
-    if not case.has("a leak"):
-        return None
-    return _to(
-        "leak", "find what keeps tensors: losses summed up without .item(), lists of outputs,"
-        " graphs that are kept", "total += loss.item()  # not loss", "the growth", "nothing",
-    )  # fmt: skip
-
-
 def _loading(case: Case) -> Advice | None:
-    if not case.has("before training started"):
+    if case.has("no room for the KV cache"):
+        return to("cache", "leave more for the KV cache",
+                   "--gpu-memory-utilization higher; --max-model-len lower; --enforce-eager",
+                   "nothing: memory is used otherwise", "little")  # fmt: skip
+    if not case.has("loading the model"):
         return None
-    return _to("load sharded", "do not make the whole model in every rank", _of(LOADING, case),
+    return to("load sharded", "do not make the whole model in every rank", of(LOADING, case),
                   "weights / ranks instead of all weights", "nothing")  # fmt: skip
 
 
+def _apart(case: Case) -> Advice | None:
+    """What helps outside of training steps."""
+    if case.has("saving"):
+        return _shards(case)
+    if not case.has("evaluation"):
+        return None
+    setting = "torch.no_grad(); predictions.append(output.argmax(-1).cpu())"
+    if case.framework == "transformers":
+        setting = "eval_accumulation_steps=1; per_device_eval_batch_size=1"
+    elif case.framework == "llamafactory":
+        setting = "eval_accumulation_steps: 1; per_device_eval_batch_size: 1"
+    return to("evaluate less at a time", "take predictions off the device as they come", setting,
+              "all predictions but one batch's", "no training speed")  # fmt: skip
+
+
+def _shards(case: Case) -> Advice:
+    setting = "torch.distributed.checkpoint with sharded state dicts, or cpu_offload=True"
+    if "deepspeed" in case.context.seen:
+        setting = '"stage3_gather_16bit_weights_on_model_save": false'
+    elif case.framework in ("transformers", "accelerate"):
+        setting = "fsdp_config: state_dict_type SHARDED_STATE_DICT"
+    return to("save shards", "let each rank save what it holds", setting,
+              "the whole model on one device", "nothing; put shards together later")  # fmt: skip
+
+
 def _loss(case: Case) -> Advice | None:
-    if not case.has("logits"):
+    if not case.has("logits") or not case.training:
         return None
     asked = case.event.amounts.asked
-    return _to(
-        "fused loss", "never hold all logits: fused or chunked loss", _of(FUSED_LOSS, case),
+    return to(
+        "fused loss", "never hold all logits: fused or chunked loss", of(FUSED_LOSS, case),
         f"most of the {gib(asked)} asked, several times (a rule of thumb)"
         if asked
         else "the logits",
@@ -168,7 +169,10 @@ def _loss(case: Case) -> Advice | None:
 def _micro_batch(case: Case) -> Advice | None:
     settings, asked = case.context.settings, case.event.amounts.asked
     micro, accum = settings.get("micro_batch"), settings.get("grad_accum", 1)
-    if micro == 1 or case.has("before training started", "the first optimizer step"):
+    if case.framework in SERVING:
+        return to("fewer tokens", "keep fewer tokens at a time", SERVING[case.framework],
+                   "their share of the cache and of activations", "requests wait")  # fmt: skip
+    if micro == 1 or not case.training or case.event.wording.name == "no-batch":
         return None
     half = max(1, (micro or 0) // 2)
     values = {
@@ -183,130 +187,75 @@ def _micro_batch(case: Case) -> Advice | None:
         )
     if micro and micro % 2:
         saving += f"; the global batch is the same where {half} divides it"
-    return _to("smaller micro-batch", "half the micro-batch, twice the accumulation: the same"
+    return to("smaller micro-batch", "half the micro-batch, twice the accumulation: the same"
                   " global batch", setting, saving, "a few percent (a rule of thumb)")  # fmt: skip
 
 
 def _checkpointing(case: Case) -> Advice | None:
-    if case.context.checkpointing or case.framework == "vllm":
+    if case.on("checkpointing") or not case.training or case.framework == "llamafactory":
         return None
-    if case.has("before training started", "the first optimizer step"):
-        return None
-    return _to(
-        "checkpointing", "recompute activations in the backward pass", _of(CHECKPOINTING, case),
+    return to(
+        "checkpointing", "recompute activations in the backward pass", of(CHECKPOINTING, case),
         "activations of one block instead of all (a rule of thumb)",
         "a fourth to a third of the speed (a rule of thumb)",
     )  # fmt: skip
 
 
 def _stage(case: Case) -> Advice | None:
-    ranks, stage = case.context.world_size or 1, case.context.settings.get("zero_stage", 0)
-    if ranks < 2 or stage >= 3 or case.framework == "vllm":
+    if case.has("evaluation", "saving"):
         return None
-    known = case.context.settings.get("world_size")
-    part = f"{1 - 1 / known:.0%}" if known else "all but 1/ranks"
+    ranks, stage = case.context.world_size or 1, case.context.settings.get("zero_stage", 0)
+    if ranks < 2 or stage >= 3 or case.framework not in STAGE or case.on("sharded"):
+        return None
+    known = case.context.ranks_said
+    if case.on("lora"):
+        return to(
+            "stage", "shard the weights over the ranks; an adapter has little other state",
+            of(STAGE, case).format(stage=3), f"{part_of(known)} of 2 bytes a parameter (bf16)",
+            "communication; little within a machine",
+        )  # fmt: skip
     share = {0: "12 of 16 bytes a parameter", 1: "2 of 16", 2: "2 of 16"}[stage]
-    return _to(
+    return to(
         "stage", "shard the training state over the ranks",
-        _of(STAGE, case).format(stage=2 if stage == 0 else stage + 1),
-        f"{part} of {share} (mixed precision with Adam; a rule of thumb)",
+        of(STAGE, case).format(stage=3 if stage or case.has("loading the model") else 2),
+        f"{part_of(known)} of {share} (mixed precision with Adam; a rule of thumb)",
         "communication; little within a machine",
     )  # fmt: skip
 
 
+def part_of(ranks: int | None) -> str:
+    """What sharding over `ranks` saves."""
+    return f"{1 - 1 / ranks:.0%}" if ranks else "all but 1/ranks"
+
+
 def _offload(case: Case) -> Advice | None:
-    if case.framework == "vllm":
+    if case.framework in (*SERVING, "tensorflow") or case.event.backend == "MPS":
         return None
-    return _to(
-        "offload", "keep the optimizer's state in host memory", _of(OFFLOAD, case),
+    if case.on("offload", "lora") or case.has("loading the model", "evaluation", "saving"):
+        return None
+    return to(
+        "offload", "keep the optimizer's state in host memory", of(OFFLOAD, case),
         "12 of 16 bytes a parameter on the device (mixed precision with Adam); as much host RAM",
         "much: the optimizer step runs on the CPU",
     )  # fmt: skip
 
 
 def _length(case: Case) -> Advice | None:
-    if case.has("before training started", "the first optimizer step"):
+    if not case.training and case.framework not in SERVING:
         return None
     length = case.context.settings.get("seq_len")
-    return _to(
+    return to(
         "shorter sequences", "cut sequences, or sort them by length",
-        _of(LENGTH, case).format(length=length // 2 if length else "<half of now>"),
+        of(LENGTH, case).format(length=length // 2 if length else "<half of now>"),
         "half of the activations at half the length (a rule of thumb)",
         "no speed, but what is trained is another",
     )  # fmt: skip
 
 
-def _workers(case: Case) -> Advice | None:
-    now = case.context.settings.get("workers")
-    table = {"transformers": "dataloader_num_workers={n}, dataloader_pin_memory=False",
-             "axolotl": "dataloader_num_workers: {n}"}  # fmt: skip
-    text = table.get(case.framework, "DataLoader(num_workers={n}, prefetch_factor=2)")
-    return _to(
-        "fewer workers", "fewer data-loading workers, that fetch less ahead",
-        text.format(n=max(1, now // 2) if now else 2),
-        "each worker's copy of the data set and its batches", "nothing while data keeps up",
-    )  # fmt: skip
-
-
-def _host_request(case: Case) -> Advice | None:
-    slurm = case.event.wording.name.startswith(("slurm", "srun"))
-    setting = (
-        "#SBATCH --mem=0  (all of the node)"
-        if slurm
-        else "docker run --memory ..., resources.limits.memory"
-    )
-    return _to("more host memory", "ask for more host memory, where a limit ended it",
-                  setting, "what the machine has above the limit", "nothing")  # fmt: skip
-
-
-def _less_offload(case: Case) -> Advice | None:
-    if "deepspeed" not in case.context.seen:
-        return None
-    return _to("less offload", "keep the optimizer on the devices",
-                  '"offload_optimizer": {"device": "none"}',
-                  "12 bytes a parameter of host RAM",
-                  "nothing: it is faster, if it fits")  # fmt: skip
-
-
-def _load_once(case: Case) -> Advice | None:
-    return _to("load less", "do not load the model once a rank into host memory",
-                  _of(LOADING, case), "weights x (ranks - 1) while it loads",
-                  "nothing")  # fmt: skip
-
-
-def _shm(case: Case) -> Advice | None:
-    return _to("larger /dev/shm", "give the container more shared memory",
-                  "docker run --shm-size=16g, or --ipc=host; Kubernetes: emptyDir {medium: Memory}"
-                  " at /dev/shm", "all that was missing", "nothing")  # fmt: skip
-
-
-def _sharing(case: Case) -> Advice | None:
-    return _to("share by files", "hand tensors over in files",
-                  'torch.multiprocessing.set_sharing_strategy("file_system")',
-                  "file descriptors; not space in /dev/shm", "little")  # fmt: skip
-
-
-def _multiply(case: Case) -> Advice | None:
-    said = dict(case.event.groups)
-    table = MICRO.get(
-        "deepspeed" if "deepspeed" in case.event.wording.name else case.framework, MICRO["torch"]
-    )
-    values = {"micro": said.get("micro", "m"), "accum": "a"}
-    if {"global", "micro", "world"} <= said.keys():
-        unit = int(said["micro"]) * int(said["world"])
-        values["accum"] = str(max(1, int(said["global"]) // unit)) if unit else "a"
-    return _to("batch sizes", "make them multiply", "; ".join(table).format(**values),
-                  "none is needed", "nothing")  # fmt: skip
-
-
-Row = Callable[[Case], Advice | None]
-_ROWS: dict[Kind, tuple[Row, ...]] = dict.fromkeys(Kind, ()) | {
+_ROWS: dict[Kind, tuple[Measure, ...]] = dict.fromkeys(Kind, ()) | {
     Kind.DEVICE: (
-        _stop_others, _limit, _leak, _allocator, _loading, _loss, _micro_batch, _checkpointing,
-        _stage, _offload, _length,
+        _stop_others, _own_device, _limit, leak, _allocator, _loading, _apart, _loss,
+        _micro_batch, _checkpointing, _stage, _offload, _length,
     ),
-    Kind.HOST: (_leak, _workers, _load_once, _host_request, _less_offload),
-    Kind.KILLED: (_leak, _workers, _load_once, _host_request, _less_offload),
-    Kind.SHARED: (_shm, _workers, _sharing),
-    Kind.BATCH: (_multiply,),
+    **HOST,
 }  # fmt: skip

@@ -6,6 +6,10 @@ import re
 from dataclasses import dataclass
 
 from autotune.diagnose.kinds import SIZE
+from autotune.units import gib
+
+OTHERS_SHARE = 0.03
+"""Of a device may be held besides this process before it counts: the driver, and rounding."""
 
 _UNITS = {"b": 1, "bytes": 1, "k": 2**10, "m": 2**20, "g": 2**30, "t": 2**40}
 _MOST_BYTES = 2**50
@@ -114,3 +118,38 @@ def read(text: str) -> Amounts:
         found["process"] = own[1]
     device = _DEVICE.search(text)
     return Amounts(**found, others=tuple(held), device=int(device[1]) if device else None)
+
+
+def balance(a: Amounts) -> tuple[str, ...]:
+    """The message's numbers, added up."""
+    lines = []
+    if a.total is not None and a.free is not None:
+        used = a.total - a.free
+        lines.append(f"{gib(a.total)} in all - {gib(a.free)} free = {gib(used)} in use")
+        parts = []
+        if a.process:
+            parts.append(f"{gib(a.process)} this process")
+        if a.others_bytes and a.others_bytes > OTHERS_SHARE * a.total:
+            parts.append(f"{gib(a.others_bytes)} others")
+        if parts:
+            lines.append(f"{gib(used)} in use: {' + '.join(parts)}")
+        elif a.outside is None:
+            lines.append(f"the message does not say who holds the {gib(used)}")
+    if a.allocated is not None:
+        inner = [f"{gib(a.allocated)} allocated by torch"]
+        if a.unallocated is not None:
+            inner.append(f"{gib(a.unallocated)} reserved but unallocated")
+        if a.process and a.process > a.allocated + (a.unallocated or 0):
+            rest = a.process - a.allocated - (a.unallocated or 0)
+            inner.append(f"{gib(rest)} outside torch (context, NCCL, libraries)")
+        elif not a.process and a.outside is not None:
+            inner.append(f"{gib(a.outside)} outside torch")
+        whole = f" = {gib(a.process)}" if a.process else ""
+        lines.append(" + ".join(inner) + whole)
+    if a.short:
+        assert a.asked is not None
+        assert a.free is not None
+        lines.append(f"{gib(a.asked)} asked - {gib(a.free)} free = {gib(a.short)} missing")
+    elif a.asked is not None and a.free is None:
+        lines.append(f"{gib(a.asked)} asked")
+    return tuple(lines)

@@ -10,15 +10,18 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from autotune.diagnose.amounts import OTHERS_SHARE
 from autotune.diagnose.context import Context
 from autotune.diagnose.events import Event
 from autotune.diagnose.kinds import Kind
 from autotune.units import gib
 
-OTHERS_SHARE = 0.03
-"""Of a device may be held besides this process before it counts: the driver, and rounding."""
-CONTEXT_BYTES, CONTEXT_SHARE = 2 * 2**30, 0.05
+CONTEXT_BYTES, CONTEXT_SHARE = 3 * 2**30, 0.05
 """More than both is no context of a process alone."""
+CONTEXT_ALONE = 2**29
+"""Less is what a process holds that only opened the device."""
+IDLE_SHARE = 0.01
+"""Less of a device that is reserved and unallocated is no fragmentation."""
 LARGE_SHARE = 0.1
 """A single request of so much of a device is worth a remark."""
 
@@ -38,41 +41,6 @@ def causes(event: Event, context: Context) -> list[Cause]:
     return found or ([_too_big(event)] if event.kind is Kind.DEVICE else [])
 
 
-def balance(event: Event) -> tuple[str, ...]:
-    """The message's numbers, added up."""
-    a, lines = event.amounts, []
-    if a.total is not None and a.free is not None:
-        used = a.total - a.free
-        lines.append(f"{gib(a.total)} in all - {gib(a.free)} free = {gib(used)} in use")
-        parts = []
-        if a.process:
-            parts.append(f"{gib(a.process)} this process")
-        if a.others_bytes and a.others_bytes > OTHERS_SHARE * a.total:
-            parts.append(f"{gib(a.others_bytes)} others")
-        if parts:
-            lines.append(f"{gib(used)} in use: {' + '.join(parts)}")
-        elif a.outside is None:
-            lines.append(f"the message does not say who holds the {gib(used)}")
-    if a.allocated is not None:
-        inner = [f"{gib(a.allocated)} allocated by torch"]
-        if a.unallocated is not None:
-            inner.append(f"{gib(a.unallocated)} reserved but unallocated")
-        if a.process and a.process > a.allocated + (a.unallocated or 0):
-            rest = a.process - a.allocated - (a.unallocated or 0)
-            inner.append(f"{gib(rest)} outside torch (context, NCCL, libraries)")
-        elif not a.process and a.outside is not None:
-            inner.append(f"{gib(a.outside)} outside torch")
-        whole = f" = {gib(a.process)}" if a.process else ""
-        lines.append(" + ".join(inner) + whole)
-    if a.short:
-        assert a.asked is not None
-        assert a.free is not None
-        lines.append(f"{gib(a.asked)} asked - {gib(a.free)} free = {gib(a.short)} missing")
-    elif a.asked is not None and a.free is None:
-        lines.append(f"{gib(a.asked)} asked")
-    return tuple(lines)
-
-
 def _other_process(event: Event, context: Context) -> Cause | None:
     a = event.amounts
     others, outside = a.others_bytes, a.outside or 0
@@ -80,7 +48,7 @@ def _other_process(event: Event, context: Context) -> Cause | None:
         return Cause(
             "another process",
             f"{gib(outside)} are in use that torch did not reserve here. A process's context takes"
-            f" less than {gib(CONTEXT_BYTES)} (a rule of thumb), so others hold most of it",
+            f" less than {gib(CONTEXT_BYTES)} (a rule of thumb): others, or libraries, hold most",
         )
     if event.wording.name == "vllm-startup" and a.total and a.free is not None:
         others = a.total - a.free
@@ -88,6 +56,12 @@ def _other_process(event: Event, context: Context) -> Cause | None:
         return None
     if a.short is not None and others < a.short:
         return None
+    if len(a.others) > 1 and all(size < CONTEXT_ALONE for _, size in a.others):
+        return Cause(
+            "contexts of other ranks",
+            f"{len(a.others)} other processes hold {gib(others)} here, a context each: mostly"
+            " ranks of the same run that did not choose their own device (a rule of thumb)",
+        )
     who = " and ".join(f"process {pid} ({gib(size)})" for pid, size in a.others[:3])
     said = f"others hold {gib(others)} of the device" + (f": {who}" if who else "")
     lines: tuple[str, ...] = ()
@@ -101,6 +75,8 @@ def _other_process(event: Event, context: Context) -> Cause | None:
 def _never(event: Event, context: Context) -> Cause | None:
     a = event.amounts
     if a.asked is None or a.total is None or a.asked <= a.total:
+        return None
+    if event.wording.name == "xla-hbm":  # asked by the whole program
         return None
     return Cause(
         "too big", "one request is larger than the whole device; no allocator setting helps",
@@ -123,12 +99,48 @@ def _limit(event: Event, context: Context) -> Cause | None:
 
 def _fragmentation(event: Event, context: Context) -> Cause | None:
     a = event.amounts
-    if a.asked is None or not a.unallocated or a.unallocated < a.asked:
+    if "Due to fragmentation" in event.text:
+        return Cause("fragmentation", "the message says itself that free memory is in pieces")
+    if a.asked is None or not a.unallocated or a.unallocated < IDLE_SHARE * (a.total or 0):
+        return None
+    if a.unallocated >= a.asked:
+        line = f"{gib(a.unallocated)} reserved but unallocated >= {gib(a.asked)} asked"
+    elif a.total and a.short and a.unallocated >= max(a.short, LARGE_SHARE * a.total):
+        line = (
+            f"{gib(a.asked - a.short)} free + {gib(a.unallocated)} reserved but unallocated >="
+            f" {gib(a.asked)} asked"
+        )
+    else:
         return None
     return Cause(
-        "fragmentation",
-        "torch holds more unallocated memory than was asked for, but in pieces that are too small",
-        (f"{gib(a.unallocated)} reserved but unallocated >= {gib(a.asked)} asked",),
+        "fragmentation", "torch holds enough unallocated memory, but in pieces that are too small",
+        (line,),
+    )  # fmt: skip
+
+
+def _outside(event: Event, context: Context) -> Cause | None:
+    a = event.amounts
+    if not a.process or not a.total or a.allocated is None:
+        return None
+    rest = a.process - a.allocated - (a.unallocated or 0)
+    if rest < LARGE_SHARE * a.total or rest < (a.short or 0):
+        return None
+    return Cause(
+        "outside torch",
+        f"{gib(rest)} of this process are not in torch's allocator: the driver and libraries",
+    )
+
+
+def _freed(event: Event, context: Context) -> Cause | None:
+    a = event.amounts
+    if a.asked is None or a.free is None or a.free <= a.asked:
+        return None
+    if "Due to fragmentation" in event.text:
+        return None
+    return Cause(
+        "free by now",
+        f"{gib(a.free)} were free when the message was written, more than was asked: another"
+        " process or stream gave memory back meanwhile, or a limit below the capacity holds",
     )
 
 
@@ -147,18 +159,20 @@ def _leak(event: Event, context: Context) -> Cause | None:
 
 _LOADING = re.compile(
     r"in from_pretrained|_load_(?:pretrained|state_dict)|in load_(?:state_dict|checkpoint|model)"
-    r"|modeling_utils\.py|checkpoint_loader|model_loader|safetensors|\.to\(device|model\.to\("
-    r"|model\.cuda\(|in (?:_apply|convert)$|initialize_model"
+    r"|modeling_utils\.py|checkpoint_loader|model_loader|safetensors|module\.to\(|model\.to\("
+    r"|model\.cuda\(|_move_m\w+_to_device|in (?:_apply|convert)$|initialize_model"
 )
 _INITIALISING = re.compile(
     r"deepspeed\.initialize|deepspeed/__init__\.py|in _configure_(?:zero_)?optimizer"
     r"|initialize_optimizer_states|_broadcast_model|partition_parameters\.py"
-    r"|in (?:_setup_for_real_optimizer|_create_fp\w+_|_prepare_deepspeed)"
+    r"|in (?:_setup_for_real_optimizer|_create_fp\w+_|_prepare_deepspeed)|ds_initialize\("
 )
 _OPTIMIZER = re.compile(
-    r"torch/optim/|in _init_group|exp_avg|optimizer\.step\(|/optim/(?:adam|optimizer)"
+    r"torch/optim/|in _init_group|exp_avg|optimizer\.step\(|[/\\]optim[/\\](?:adam|optimizer)"
     r"|bitsandbytes/optim|apex/optimizers|optimizers/fused_|_init_optimizer_state"
 )
+_EVALUATION = re.compile(r"in (?:evaluat\w+|predict\w*|nested_concat|torch_pad_and_concatenate)\b")
+_SAVING = re.compile(r"in \w*(?:save_(?:ckpt|checkpoint|model|state)|state_dict_hook)")
 _LOGITS = re.compile(
     r"cross_entropy|lm_head|logits|loss_function|ForCausalLMLoss|log_softmax|loss_utils\.py"
 )
@@ -168,13 +182,19 @@ def _before_training(event: Event, context: Context) -> Cause | None:
     trace = "\n".join(event.trace)
     if event.step is not None and event.step > 0:
         return None
-    if _INITIALISING.search(trace):
-        what = "while DeepSpeed was set up: its buffers and the optimizer's master weights"
-    elif _LOADING.search(trace) or event.wording.name.startswith("vllm-"):
-        what = "while the model was loaded: every rank loads it whole, unless it is sharded"
-    else:
-        return None
-    return Cause("before training started", f"memory ran out {what}; no batch was seen yet")
+    if event.wording.name == "vllm-cache":
+        return Cause("no room for the KV cache", "weights and warm-up left nothing for it")
+    if _INITIALISING.search(trace) and ".to(self.device)" not in trace:
+        return Cause(
+            "before training started", "memory ran out while DeepSpeed was set up: its buffers and"
+            " the optimizer's master weights; no batch was seen yet",
+        )  # fmt: skip
+    if _LOADING.search(trace) or event.wording.name.startswith("vllm-"):
+        return Cause(
+            "loading the model", "memory ran out while the model was loaded: every rank loads it"
+            " whole, unless it is sharded; no batch was seen yet",
+        )  # fmt: skip
+    return None
 
 
 def _first_step(event: Event, context: Context) -> Cause | None:
@@ -189,6 +209,15 @@ def _first_step(event: Event, context: Context) -> Cause | None:
         "optimizers make their state in the first step: Adam 8 bytes a parameter in fp32, which"
         " no forward or backward pass before it needed", lines,
     )  # fmt: skip
+
+
+def _phase(event: Event, context: Context) -> Cause | None:
+    trace = "\n".join(event.trace)
+    if _EVALUATION.search(trace):
+        return Cause("evaluation", "memory ran out in evaluation, where predictions are gathered")
+    if _SAVING.search(trace):
+        return Cause("saving", "memory ran out while a checkpoint was put together for saving")
+    return None
 
 
 def _logits(event: Event, context: Context) -> Cause | None:
@@ -224,15 +253,22 @@ def _too_big(event: Event) -> Cause:
                      " or attention scores (a rule of thumb)"]  # fmt: skip
         return Cause("too big", f"{gib(a.short)} are missing; nothing in the message points to"
                      " anything but need", tuple(lines))  # fmt: skip
+    if a.asked and a.total and a.asked > a.total:
+        return Cause("too big", f"it needs {gib(a.asked - a.total)} more than there is")
     return Cause("too big", "the message has no more to tell than that memory ran out")
 
 
 def _host(event: Event, context: Context) -> Cause | None:
     workers = context.settings.get("workers")
     line = (f"the log names {workers} data-loading processes a rank",) if workers else ()
+    what = (
+        "each rank's copy of the model as it loads, data-loading workers, pinned buffers, offload"
+    )
+    if event.step:
+        what = f"after {event.step} steps, so workers' copies, caches or lists of results grew"
     return Cause(
-        "host RAM", "the machine's or the job's main memory ran out, not the device's: each rank's"
-        " copy of the model as it loads, data-loading workers, pinned buffers, offload", line,
+        "host RAM", "the machine's or the job's main memory ran out, not the device's:"
+        f" {what} (a rule of thumb)", line,
     )  # fmt: skip
 
 
@@ -248,6 +284,14 @@ def _shared(event: Event, context: Context) -> Cause | None:
     return Cause(
         "shared memory",
         "/dev/shm is full: data-loading workers hand batches over there; Docker gives it 64 MiB",
+    )
+
+
+def _bus(event: Event, context: Context) -> Cause | None:
+    return Cause(
+        "shared memory",
+        "SIGBUS leaves no message. Mostly /dev/shm, or the disk of a mapped file, is full (a rule"
+        " of thumb); `df -h /dev/shm` on that machine says whether it is",
     )
 
 
@@ -269,11 +313,13 @@ def _batch(event: Event, context: Context) -> Cause | None:
 Rule = Callable[[Event, Context], Cause | None]
 _RULES: dict[Kind, tuple[Rule, ...]] = dict.fromkeys(Kind, ()) | {
     Kind.DEVICE: (
-        _other_process, _never, _limit, _fragmentation, _leak, _before_training, _first_step,
-        _logits, _longer_sample,
+        _other_process, _never, _limit, _leak, _before_training, _first_step, _phase,
+        _fragmentation,
+        _outside, _logits, _longer_sample, _freed,
     ),
     Kind.HOST: (_host, _leak, _before_training),
     Kind.SHARED: (_shared,),
     Kind.KILLED: (_killed, _leak, _before_training),
+    Kind.BUS: (_bus,),
     Kind.BATCH: (_batch,),
 }  # fmt: skip

@@ -18,7 +18,7 @@ MOST_TEXT = 600
 _TALK = re.compile(
     r"\b(?:if (?:you|it|this|the)|to avoid|avoids?|avoiding|prevents?|preventing|such as|e\.g\."
     r"|for example|in case|[Tt]ip|[Hh]int|FAQ|(?:may|might|would|could|can|will) (?:see|cause|get"
-    r"|lead|result|raise|hit|run)|how to|watch(?:ing)? for|handles?|no)\b",
+    r"|lead|result|raise|hit|run)|how to|watch(?:ing)? for|handles|no)\b",
 )  # fmt: skip
 """Before a message, this makes it something that is talked about."""
 _CODE = re.compile(
@@ -28,9 +28,16 @@ _CODE = re.compile(
 PINNED = next(row for row in WORDINGS if row.name == "pinned")
 """CUDA says of host memory, too, that it is out of memory; only the traceback tells."""
 _FRAME = re.compile(r"(?:File \"(?P<file>[^\"]+)\", line (?P<line>\d+), in (?P<name>\S+))")
-_NEW_ERROR = re.compile(r"rror: |Traceback \(most|^File \"|ried to allocate")
+_RICH = re.compile(
+    r"(?P<file>[^\s\[(]{1,300}\.py)(?:\]\(\S{1,300}\))?(?::(?P<line>\d+))? in (?P<name>\w+)"
+)
+"""How rich, and IPython, write a frame."""
+_NEW_ERROR = re.compile(r"rror: |Traceback \(most|^File \"")
+_WHOLE = re.compile(r"reserved in total by PyTorch|PyTorch but unallocated|cached\)|MiB\)? free\)")
+_RANK = re.compile(r"^rank +: (\d+) \(local_rank: \d+\)")
+"""In the table of torchrun, some lines above the exit code."""
 _RECOVERED = re.compile(
-    r"(?:[Dd]ecreasing batch size|attempting to recover|retrying|skipping (?:this )?batch"
+    r"(?:[Dd]ecreasing batch size|attempting to recover|retrying|[Ss]kipping (?:this )?batch"
     r"|[Rr]ecovered from|[Tt]rying (?:again )?with (?:a )?(?:smaller )?batch|failed, trying batch)"
 )
 
@@ -79,8 +86,9 @@ def event_of(hit: Hit, log: str) -> Event | None:
         match = wording.pattern.search(said.text)
         if match is None:
             continue
-        before = said.text[: match.start()]
-        if wording.kind is not Kind.OTHER and (_TALK.search(before) or _CODE.match(said.text)):
+        sentence = said.text[: match.start()].rsplit(". ", 1)[-1]
+        talk = _TALK.search(sentence) or _CODE.match(said.text)
+        if talk and wording.kind is not Kind.OTHER:
             continue
         return _event(hit, log, said, wording, match)
     return None
@@ -97,6 +105,9 @@ def _event(hit: Hit, log: str, said: Said, wording: Wording, match: re.Match[str
     amounts = _amounts(text, groups) if memory else NOTHING
     before = hit.before() if memory else []
     rank = said.rank if said.rank is not None else _number(groups, "rank")
+    if rank is None and wording.kind in (Kind.KILLED, Kind.BUS):
+        table = [_RANK.search(line.strip()) for line in before[-4:]]
+        rank = next((int(match[1]) for match in table if match), None)
     pid = said.pid if said.pid is not None else _number(groups, "pid", "pid2")
     near = [said.text, *(take_apart(line).text for line in hit.after(1000)[:5])] if memory else []
     trace = _trace(before, said) if memory else ()
@@ -122,13 +133,12 @@ def _event(hit: Hit, log: str, said: Said, wording: Wording, match: re.Match[str
 
 def _with_rest(text: str, hit: Hit, rank: int | None) -> str:
     """`text` and the lines after it, where a message goes on in them."""
-    if "allocated by PyTorch" in text or "total capacity;" in text:
-        return text
     for line in hit.after(4096)[:10]:
         said = take_apart(line)
         if said.rank != rank:
             continue
-        if _NEW_ERROR.search(said.text) or len(text) > MOST_TEXT:
+        again = "ried to allocate" in text and "ried to allocate" in said.text
+        if again or _WHOLE.search(text) or _NEW_ERROR.search(said.text) or len(text) > MOST_TEXT:
             break
         text = f"{text} {said.text}"
     return text
@@ -163,14 +173,21 @@ def _trace(before: Sequence[str], said: Said) -> tuple[str, ...]:
         inside = said.text[said.text.rindex("Traceback (most") :]
         return tuple(f"{m['file']}:{m['line']} in {m['name']}" for m in _FRAME.finditer(inside))
     lines = [each.text for each in map(take_apart, before) if each.rank == said.rank]
-    last = max((i for i, line in enumerate(lines) if "Traceback (most" in line), default=None)
-    if last is None:
+    starts = [i for i, line in enumerate(lines) if "Traceback (most" in line]
+    if not starts:  # cut off by who posted it: what stands right above
+        starts = [i for i in range(max(0, len(lines) - 80), len(lines)) if _frame(lines[i])]
+        starts = [starts[0] - 1] if starts else []
+    if not starts:
         return ()
     kept = []
-    for line in lines[last + 1 :]:
-        frame = _FRAME.search(line)
-        kept.append(f"{frame['file']}:{frame['line']} in {frame['name']}" if frame else line)
+    for line in lines[starts[-1] + 1 :]:
+        frame = _frame(line)
+        kept.append(f"{frame['file']}:{frame['line'] or ''} in {frame['name']}" if frame else line)
     return tuple(line[:200] for line in kept[-80:])
+
+
+def _frame(line: str) -> re.Match[str] | None:
+    return _FRAME.search(line) or _RICH.search(line)
 
 
 def merged(events: Sequence[Event]) -> list[Event]:

@@ -15,7 +15,13 @@ class Kind(Enum):
     SHARED = "shared memory"
     KILLED = "killed"
     """By SIGKILL, which the kernel sends for memory, and others for their own reasons."""
+    BUS = "bus error"
+    """SIGBUS, mostly of a full /dev/shm."""
     BATCH = "batch sizes"
+    DISK = "disk"
+    FILES = "open files"
+    LIBRARY = "library start"
+    """cuBLAS or cuDNN could not start, often for want of memory."""
     TIMEOUT = "collective timeout"
     ASSERT = "device fault"
     SHAPE = "shapes"
@@ -27,8 +33,8 @@ class Kind(Enum):
 
     @property
     def is_oom(self) -> bool:
-        """Whether memory is, or for KILLED may be, what ran out."""
-        return self in (Kind.DEVICE, Kind.HOST, Kind.SHARED, Kind.KILLED)
+        """Whether memory is, or for KILLED and BUS may be, what ran out."""
+        return self in (Kind.DEVICE, Kind.HOST, Kind.SHARED, Kind.KILLED, Kind.BUS)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -187,7 +187,7 @@ def lines(machine: Machine) -> list[str]:
     software += [f"{name} {found}" for name, found in machine.packages.items()]
     said.append(", ".join(software) or "torch is not installed")
     said += [f"{name}={value}" for name, value in machine.environment.items()]
-    if not any("ALLOC_CONF" in name for name in machine.environment):
+    if machine.gpus and not any("ALLOC_CONF" in name for name in machine.environment):
         said.append("PYTORCH_CUDA_ALLOC_CONF is not set: the allocator's defaults")
     said += ["", f"Next: {next_command(machine)}"]
     return [clean(each) for each in said]

@@ -20,17 +20,19 @@ BEHIND = 2**16
 AHEAD = 2**13
 """Bytes that are waited for after a hit: messages of several lines."""
 MOST_OF_A_LINE = 2**13
-MANY = 500
+MANY = 100
 """Anchors in a block."""
 
 ANCHORS = {
     b"ut of memory": (), b"bad_alloc": (), b"illed": (), b"xception": (), b"atchdog": (),
-    b"NCCL WARN": (),
+    b"NCCL WARN": (), b"Failed to CUDA": (), b"Assertion `": (), b"Killing subprocess": (),
+    b"_STATUS_": (b"ALLOC_FAILED", b"NOT_INITIALIZED"),
     b"rror": (b"Error", b"urmstepd", b"ut Of Memory", b"CUDA error", b"bus error"),
     b"oom": (b"oom-kill", b"oom_kill"),
     b"OOM": (b"OOM when", b"OOMKilled"),
     b"SIG": (b"SIGKILL", b"SIGTERM"),
-    b"xit": (b"xitcode", b"xit code", b"xit Code", b"xits with", b"xit status"),
+    b"xit": (b"xitcode", b"xit code", b"xit Code", b"xits with", b"xit status",
+             b"xit with"),
 }  # fmt: skip
 """One of them is in every line that a wording matches. Where a block has many of one, as where a
 metric's name has "error", those are looked for that stand beside it."""

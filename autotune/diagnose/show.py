@@ -6,7 +6,7 @@ from dataclasses import asdict
 from typing import Any
 
 from autotune.diagnose import Report
-from autotune.diagnose.causes import balance
+from autotune.diagnose.amounts import balance
 from autotune.diagnose.events import Event, spans
 from autotune.diagnose.kinds import Kind
 from autotune.units import gib
@@ -20,6 +20,14 @@ _SAYS = {
     Kind.SHARED: "shared memory (/dev/shm) ran out",
     Kind.KILLED: "a process was killed (SIGKILL); probably for host memory, which the log does not"
     " prove",
+    Kind.BUS: "a process was killed (SIGBUS); probably for shared memory, which the log does not"
+    " prove",
+    Kind.DISK: "no memory ran out: the disk is full, or its quota",
+    Kind.FILES: "no memory ran out as far as the log says: data-loading workers could not share a"
+    " tensor, mostly for too many open files; `ulimit -n 65536`, or"
+    ' torch.multiprocessing.set_sharing_strategy("file_system")',
+    Kind.LIBRARY: "a CUDA library could not start; often for want of device memory, which the log"
+    " does not prove: see nvidia-smi for who holds it, or try a smaller batch",
     Kind.BATCH: "no memory ran out: the batch sizes do not multiply",
     Kind.TIMEOUT: "no memory ran out: a collective operation timed out; another rank hung or died"
     " before",
@@ -30,8 +38,11 @@ _SAYS = {
     Kind.ENDED: "no memory ran out as far as the log says: the launcher ended it, and the first"
     " failure is in another log",
     Kind.WARNING: "no error: memory was short, and the allocator recovered",
-    Kind.OTHER: "no memory ran out: another error",
+    Kind.OTHER: "no memory ran out as far as the log says: another error",
 }
+
+
+_UNCERTAIN = (Kind.KILLED, Kind.BUS, Kind.LIBRARY)
 
 
 def verdict(report: Report) -> str:
@@ -43,6 +54,8 @@ def verdict(report: Report) -> str:
         said = _device(event)
     else:
         said = _SAYS[event.kind]
+        if event.kind is Kind.HOST and event.amounts.asked:
+            said += f": {gib(event.amounts.asked)} asked"
         if event.who:
             said = f"{event.who}: {said}"
     if event.recovered:
@@ -59,7 +72,8 @@ def _device(event: Event) -> str:
     said = f"{who or 'a device'} ran out of memory"
     if a.asked is not None and a.free is not None and a.total is not None:
         return f"{said}: {gib(a.asked)} asked, {gib(a.free)} of {gib(a.total)} free"
-    return f"{said}: {gib(a.asked)} asked" if a.asked is not None else said
+    there = f" of {gib(a.total)}" if a.total is not None else ""
+    return f"{said}: {gib(a.asked)} asked{there}" if a.asked is not None else said
 
 
 def lines(report: Report) -> list[str]:
@@ -72,7 +86,7 @@ def lines(report: Report) -> list[str]:
             said.append(
                 f"after step {event.step}" + (f", {event.times} times" if event.times > 1 else "")
             )
-        sums = balance(event) if event.kind.is_oom else ()
+        sums = balance(event.amounts) if event.kind.is_oom else ()
         if report.causes or sums:
             said += ["", "Why"]
             said += [f"  {each}" for each in sums]
@@ -121,7 +135,7 @@ def body(report: Report) -> dict[str, Any]:
         "interrupted": report.interrupted,
         "verdict": clean(verdict(report)),
         "oom": event is not None and event.kind.is_oom and not event.recovered,
-        "certain": event is None or event.kind is not Kind.KILLED,
+        "certain": event is None or event.kind not in _UNCERTAIN,
         "event": None if event is None else _event(event),
         "cause": asdict(report.causes[0]) if report.causes else None,
         "also": [asdict(each) for each in report.causes[1:]],
@@ -132,6 +146,7 @@ def body(report: Report) -> dict[str, Any]:
             "framework": context.framework,
             "frameworks": sorted(context.seen),
             "settings": context.settings,
+            "on": sorted(context.switches),
             "model": context.model,
             "world_size": context.world_size,
             "last_step": context.last_step,
@@ -167,5 +182,5 @@ def _event(event: Event) -> dict[str, Any]:
         "others": [{"pid": pid, "bytes": size} for pid, size in a.others],
         "allowed_bytes": a.allowed,
         "missing_bytes": a.short,
-        "arithmetic": list(balance(event)) if event.kind.is_oom else [],
+        "arithmetic": list(balance(event.amounts)) if event.kind.is_oom else [],
     }

@@ -35,8 +35,13 @@ DEVICE = (
     ),
     row(
         "torch-thc", Kind.DEVICE, "ut of memory",
-        r"cuda runtime error \(2\) ?: out of memory at",
+        r"cuda runtime error \(2\) ?: out of memory at|THCudaCheck FAIL .*error=2 : out of memory",
         "torch aten/src/THC/THCGeneral.cpp v0.3 to v1.6",
+    ),
+    row(
+        "fairseq", Kind.DEVICE, "memory on GPU #",
+        r"ran out of memory on GPU #(?P<device>\d+), skipping batch",
+        "fairseq trainer.py 0.4 to 0.6",
     ),
     row(
         "cuda-error", Kind.DEVICE, "ut of memory",
@@ -95,15 +100,37 @@ DEVICE = (
         "triton third_party/nvidia/backend/driver.c v2.0+",
     ),
     row(
+        "xla-hbm", Kind.DEVICE, "memory space hbm",
+        rf"Ran out of memory in memory space hbm\. Used (?P<asked>{SIZE}) of (?P<total>{SIZE})",
+        "openxla, TPU compiler",
+    ),
+    row(
+        "xla-reserve", Kind.DEVICE, "RESOURCE_EXHAUSTED",
+        rf"RESOURCE_EXHAUSTED: Attempting to (?:allocate|reserve) (?P<asked>{SIZE}).{{0,60}}"
+        rf" There are (?P<free>{SIZE}) free",
+        "openxla, TPU runtime 2020 to 2025",
+    ),
+    row(
         "xla", Kind.DEVICE, "RESOURCE_EXHAUSTED",
         rf"RESOURCE_EXHAUSTED: .*?(?:[Oo]ut of memory|[Rr]an out of memory|OOM)"
         rf"(?:.*?allocat\w+ (?P<asked>{SIZE}))?",
         "openxla xla/pjrt and tsl/framework/bfc_allocator.cc 2022 to 2025",
     ),
     row(
-        "xla-hbm", Kind.DEVICE, "memory space hbm",
-        rf"Ran out of memory in memory space hbm\. Used (?P<asked>{SIZE}) of (?P<total>{SIZE})",
-        "openxla, TPU compiler",
+        "tensorflow-bfc", Kind.DEVICE, "ran out of memory trying",
+        rf"ran out of memory trying to allocate (?P<asked>{SIZE})(?!.*is not a failure)",
+        "tensorflow core/common_runtime/bfc_allocator.cc v1.0+",
+    ),
+    row(
+        "metal", Kind.DEVICE, "Insufficient Memory",
+        r"Insufficient Memory \(\d+:kIOGPUCommandBufferCallbackErrorOutOfMemory\)",
+        "Metal, through torch MPS and MLX",
+    ),
+    row(
+        "tensorflow-request", Kind.DEVICE, "Failed to allocate request",
+        rf"ResourceExhaustedError: Failed to allocate request for (?P<asked>{SIZE}) .*on device"
+        r" ordinal (?P<device>\d+)",
+        "tensorflow 2.x, xla client",
     ),
     row(
         "tensorflow", Kind.DEVICE, "OOM when allocating",

@@ -97,11 +97,6 @@ SHARED = (
         "torch torch/csrc/DataLoader.cpp v0.4 to v2.13",
     ),
     row(
-        "torchrun-bus", Kind.SHARED, ": -7",
-        r"exitcode ?: -7\)? (?:local_rank: (?P<rank>\d+) )?\(pid: (?P<pid>\d+)\)",
-        "torch torch/distributed/elastic v1.9 to v2.13: SIGBUS, mostly a full /dev/shm",
-    ),
-    row(
         "shared-full", Kind.SHARED, "/torch_",
         r"(?:unable to (?:write to file|open shared memory object|resize file|allocate shared"
         r" memory\S*).*</torch_.*|/dev/shm/\S*torch_\S*.*)(?:No space left|Cannot allocate)",
@@ -124,6 +119,19 @@ SHARED = (
 )  # fmt: skip
 
 KILLED = (
+    row(
+        "torchrun-bus", Kind.BUS, ": -7",
+        r"exitcode ?: -7\)? (?:local_rank: (?P<rank>\d+) )?\(pid: (?P<pid>\d+)\)",
+        "torch torch/distributed/elastic v1.9 to v2.13",
+    ),
+    row(
+        "deepspeed-bus", Kind.BUS, "return code = -7", r"exits with return code = -7\b",
+        "deepspeed launcher/launch.py 0.3 to 0.19",
+    ),
+    row(
+        "srun-bus", Kind.BUS, ": Bus error", r"error: \S+: tasks? \S+: Bus error",
+        "slurm src/srun/libsrun/task_state.c",
+    ),
     row(
         "torchrun", Kind.KILLED, "Signal 9", r"Signal 9 \(SIGKILL\) received by PID (?P<pid>\d+)",
         "torch torch/distributed/elastic/multiprocessing/errors/__init__.py v1.9 to v2.13",
@@ -160,7 +168,8 @@ KILLED = (
         r"^(?:\S*: line \d+: +)?(?P<pid>\d+) Killed\s+\S|^Killed\s*$", "bash jobs.c",
     ),
     row(
-        "container", Kind.KILLED, ("137",), r"[Ee]xit(?:ed)?[ _]?(?:[Cc]ode|status)?[: =(]+137\b",
+        "container", Kind.KILLED, "137",
+        r"[Ee]xit(?:ed)?(?: with)?(?: status)?[ _]?(?:[Cc]ode|status)?[: =(]+137\b",
         "docker ps; kubectl describe: 128 + SIGKILL",
     ),
 )  # fmt: skip

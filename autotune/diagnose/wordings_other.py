@@ -50,14 +50,14 @@ MISTAKEN = (
         "torch c10/cuda/CUDAException.h (cudaErrorAssert)",
     ),
     row(
-        "illegal-access", Kind.ASSERT, "an illegal",
-        r"an illegal (?:memory access|instruction) was encountered", "CUDA runtime error strings",
+        "kernel-assert", Kind.ASSERT, "Assertion `",
+        r"block: \[\d+,\d+,\d+\], thread: \[\d+,\d+,\d+\] Assertion `.{1,200}` failed",
+        "CUDA device runtime, __assert_fail",
     ),
     row(
-        "device-lost", Kind.ASSERT, "CUDA error:",
-        r"CUDA error: (?:uncorrectable ECC error|unspecified launch failure|misaligned address"
-        r"|all CUDA-capable devices are busy|no kernel image|invalid device ordinal)",
-        "CUDA runtime error strings",
+        "library", Kind.LIBRARY, "NOT_INITIALIZED",
+        r"\b(?:CUBLAS|CUDNN|HIPBLAS|CUSOLVER)_STATUS_NOT_INITIALIZED\b",
+        "torch aten/src/ATen/cuda/CUDABlas.cpp, Exceptions.h and cudnn/Exceptions.h v0.2+",
     ),
     row(
         "shape", Kind.SHAPE, "Error: ",
@@ -65,6 +65,12 @@ MISTAKEN = (
         r"|Error\(s\) in loading state_dict|Sizes of tensors must match|stack expects each"
         r"|Expected input batch_size|The expanded size of the tensor|shape mismatch)",
         "torch aten/src/ATen/native/LinearAlgebra.cpp, ExpandUtils.cpp and others",
+    ),
+    row(
+        "files", Kind.FILES, ("of ancdata", "shared memory object", "Too many open files"),
+        r"Error: (?:received \d+ items of ancdata|.*Too many open files"
+        r"|unable to open shared memory object </torch_\S+> in read-write mode(?!: \w))",
+        "CPython multiprocessing/reduction.py; torch aten/src/ATen/MapAllocator.cpp v1.0+",
     ),
     row(
         "triton-resources", Kind.KERNEL, "ut of resource",
@@ -80,13 +86,35 @@ MISTAKEN = (
 
 LAST = (
     row(
+        "disk", Kind.DISK, ("No space left", "Disk quota exceeded", "PytorchStreamWriter failed"),
+        r"Error: .*(?:\[Errno 28\]|\[Errno 122\]|PytorchStreamWriter failed writing file"
+        r"|No space left on device)",
+        "CPython OSError; torch caffe2/serialize/inline_container.cc v1.4+; safetensors",
+    ),
+    row(
+        "illegal-access", Kind.ASSERT, "an illegal",
+        r"an illegal (?:memory access|instruction) was encountered", "CUDA runtime error strings",
+    ),
+    row(
+        "device-lost", Kind.ASSERT, "CUDA error:",
+        r"CUDA error: (?:uncorrectable ECC error|unspecified launch failure|misaligned address"
+        r"|all CUDA-capable devices are busy|no kernel image|invalid device ordinal)",
+        "CUDA runtime error strings",
+    ),
+    row(
+        "deepspeed-ended", Kind.ENDED, ("Killing subprocess", "return code ="),
+        r"^Killing subprocess \d+|exits with return code = -?[1-9]\d*",
+        "deepspeed launcher/launch.py 0.3 to 0.19",
+    ),
+    row(
         "ended", Kind.ENDED, ("SIGTERM", "SignalException"),
         r"(?:Signal 15 \(SIGTERM\) received by PID|Sending process \d+ closing signal SIGTERM"
         r"|via SIGTERM, forcefully exiting via SIGKILL|SignalException: Process \d+ got signal)",
         "torch torch/distributed/elastic v1.9 to v2.13",
     ),
     row(
-        "launcher", Kind.ENDED, "ChildFailedError", r"multiprocessing\.errors\.ChildFailedError",
+        "launcher", Kind.ENDED, ("ChildFailedError", "exitcode"),
+        r"multiprocessing\.errors\.ChildFailedError|failed \(exitcode: -?[1-9]\d*\)",
         "torch torch/distributed/elastic/multiprocessing/errors/__init__.py v1.9 to v2.13",
     ),
     row(
@@ -97,7 +125,7 @@ LAST = (
     ),
     row(
         "python-exception", Kind.OTHER, ("Error", "Exception", "Interrupt"),
-        r"^(?:[A-Za-z_]\w*\.)*[A-Z]\w*(?:Error|Exception|Interrupt)(?:: .|$|:$)",
+        r"^(?:[A-Za-z_]\w*\.)*(?:[A-Z]\w*(?:Error|Exception|Interrupt)|Exception)(?:: .|$|:$)",
         "CPython traceback.py",
     ),
 )  # fmt: skip

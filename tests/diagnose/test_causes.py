@@ -52,7 +52,7 @@ CASES = {
     "too big": oom(),
     "fragmentation": oom(idle="3.00 GiB", allocated="73.00 GiB"),
     "another process": oom(process="30.00 GiB", allocated="29.00 GiB"),
-    "before training started": TRACE.format(
+    "loading the model": TRACE.format(
         frames=frame("transformers/modeling_utils.py", "from_pretrained")) + oom(),
     "the first optimizer step": TRACE.format(
         frames=frame("torch/optim/adam.py", "_init_group", 'state["exp_avg"] = zeros()')) + oom(),
@@ -63,6 +63,14 @@ CASES = {
     "host RAM": "RuntimeError: DataLoader worker (pid 7) is killed by signal: Killed. \n",
     "shared memory": "ERROR: Unexpected bus error encountered in worker. This might be caused by"
     " insufficient shared memory (shm).\n",
+    "evaluation": TRACE.format(frames=frame("transformers/trainer_pt_utils.py", "nested_concat"))
+    + oom(),
+    "saving": TRACE.format(frames=frame("fsdp/_state_dict_utils.py", "_pre_state_dict_hook"))
+    + oom(),
+    "contexts of other ranks": oom(process="70.00 GiB").replace("Including", "".join(
+        f"Process {pid} has 398.00 MiB memory in use. " for pid in range(4, 25)) + "Including"),
+    "outside torch": oom(allocated="50.00 GiB"),
+    "no room for the KV cache": "ValueError: No available memory for the cache blocks.\n",
     "batch sizes": "AssertionError: Check batch related parameters. train_batch_size is not equal"
     " to micro_batch_per_gpu * gradient_acc_step * world_size 256 != 4 * 8 * 1\n",
 }  # fmt: skip
@@ -171,6 +179,8 @@ SETTINGS = {
                      "per_device_train_batch_size=4; gradient_accumulation_steps=8"),
     "axolotl": ("axolotl.cli.train\nmicro_batch_size: 2\ngradient_accumulation_steps: 4\n",
                 "micro_batch_size: 1; gradient_accumulation_steps: 8"),
+    "llamafactory": ("src/llamafactory/launcher.py\nper_device_train_batch_size: 4\n",
+                     "per_device_train_batch_size: 2; gradient_accumulation_steps: 2"),
     "deepspeed": ("[deepspeed] train_micro_batch_size_per_gpu ............ 16\n"
                   "gradient_accumulation_steps .. 1\n",
                   '"train_micro_batch_size_per_gpu": 8; "gradient_accumulation_steps": 2'),
@@ -187,6 +197,80 @@ def test_settings_are_those_of_the_framework(framework: str, tmp_path: Path) -> 
     assert found["context"]["framework"] == framework
     by_name = {each["name"]: each["setting"] for each in found["advice"]}
     assert by_name["smaller micro-batch"] == setting
+
+
+ALREADY = {
+    "allocator": "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True python train.py",
+    "smaller micro-batch": "['main.py', '--per_device_train_batch_size', '1']",
+    "checkpointing": "--gradient_checkpointing True",
+    "stage": '"zero_optimization": {"stage": 3}',
+    "offload": "offload_optimizer_device: cpu",
+}
+
+
+@pytest.mark.parametrize("name", ALREADY)
+def test_what_is_on_already_is_not_advised(name: str, tmp_path: Path) -> None:
+    message = "world_size: 4\n" + oom(idle="3.00 GiB", allocated="73.00 GiB")
+    assert name in {each["name"] for each in told(tmp_path, message)["advice"]}
+    found = told(tmp_path, f"{ALREADY[name]}\n{message}")
+    assert name not in {each["name"] for each in found["advice"]}
+
+
+def test_what_a_comment_or_a_message_says_is_not_on(tmp_path: Path) -> None:
+    hint = "#--gradient_checkpointing true\ntry setting PYTORCH_CUDA_ALLOC_CONF="
+    assert told(tmp_path, hint + "expandable_segments:True\n" + oom())["context"]["on"] == []
+
+
+def test_an_adapter_has_no_state_to_offload(tmp_path: Path) -> None:
+    found = told(tmp_path, "world_size: 4\nfinetuning_type: lora\n" + oom())
+    advice = {each["name"]: each for each in found["advice"]}
+    assert "offload" not in advice
+    assert advice["stage"]["saving"] == "75% of 2 bytes a parameter (bf16)"
+
+
+def test_ranks_are_those_of_all_nodes(tmp_path: Path) -> None:
+    log = "torchrun --nproc_per_node 8 --nnodes 2 train.py --zero_stage 1\n"
+    found = told(tmp_path, log + oom())
+    assert found["context"]["world_size"] == 16
+
+
+def test_a_number_in_the_error_is_no_setting(tmp_path: Path) -> None:
+    assert "world_size" not in told(tmp_path, CASES["batch sizes"])["context"]["settings"]
+
+
+@pytest.mark.parametrize("log", [
+    frame("torch/optim/adam.py", "_init_group") + oom(),
+    "│ C:\\torch\\optim\\adam.py:385 in step │\n" + oom(idle="1.00 GiB", asked="10.00 MiB"),
+    "[/lib/torch/optim/adam.py](https://localhost:8080/#) in step(self, closure)\n" + oom(),
+], ids=["cut", "rich", "notebook"])  # fmt: skip
+def test_a_traceback_without_its_first_line_is_read(log: str, tmp_path: Path) -> None:
+    assert told(tmp_path, log)["cause"]["name"] == "the first optimizer step"
+
+
+def test_a_batch_that_was_skipped_before_a_failure_was_not_survived(tmp_path: Path) -> None:
+    log = "WARNING: CUDA out of memory. Tried to allocate 2.00 GiB; skipping batch\n"
+    found = told(tmp_path, log + "Exception: Unable to unpickle data from other workers\n")
+    assert found["oom"]
+
+
+def test_the_rank_stands_in_the_table_of_torchrun(tmp_path: Path) -> None:
+    log = "  rank      : 7 (local_rank: 3)\n  exitcode  : -9 (pid: 3309)\n"
+    assert told(tmp_path, log)["event"]["ranks"] == [7]
+
+
+def test_a_kill_in_the_middle_is_not_put_down_to_loading(tmp_path: Path) -> None:
+    found = told(tmp_path, "Epoch: [0][511/1736]\tLoss 0.5\nKilled\n")
+    assert found["event"]["step"] == 511
+    assert "load less" not in {each["name"] for each in found["advice"]}
+
+
+def test_a_log_of_another_library_is_not_told_to_use_torch(tmp_path: Path) -> None:
+    log = (
+        "jaxlib.XlaRuntimeError: RESOURCE_EXHAUSTED: Out of memory while trying to allocate 7 GiB"
+    )
+    found = told(tmp_path, log)
+    assert found["command"] is None
+    assert not any("torch" in each["setting"] for each in found["advice"])
 
 
 def test_advice_is_in_the_order_of_its_cost(tmp_path: Path) -> None:
@@ -266,3 +350,20 @@ def test_json_is_an_object_with_its_version(
     assert main(["diagnose", str(tmp_path / "log"), "--json"]) == ExitCode.FOUND
     body = json.loads(capsys.readouterr().out)
     assert (body["version"], body["event"], body["oom"]) == (1, None, False)
+
+
+def test_the_fields_of_json_that_readers_rely_on_stay(tmp_path: Path) -> None:
+    found = told(tmp_path, "world_size: 4\n" + oom())
+    assert {
+        "version", "logs", "bytes_read", "interrupted", "verdict", "oom", "certain", "event",
+        "cause", "also", "advice", "command", "later", "context",
+    } <= found.keys()  # fmt: skip
+    assert {
+        "kind", "oom", "wording", "log", "line", "text", "time", "ranks", "devices", "pid", "step",
+        "times", "recovered", "asked_bytes", "total_bytes", "free_bytes", "allocated_bytes",
+        "reserved_unallocated_bytes", "process_bytes", "others_bytes", "missing_bytes",
+    } <= found["event"].keys()  # fmt: skip
+    assert found["advice"][0].keys() == {"name", "what", "setting", "saving", "costs"}
+    assert {"framework", "settings", "on", "model", "world_size", "last_step"} <= (
+        found["context"].keys()
+    )

@@ -1,0 +1,94 @@
+"""What to do where it is not a device's memory that ran out: rows of `advice`."""
+
+from __future__ import annotations
+
+from autotune.diagnose.case import Advice, Case, Measure, of, to
+from autotune.diagnose.kinds import Kind
+from autotune.diagnose.settings import LOADING, MICRO, SERVING
+
+
+def leak(case: Case) -> Advice | None:
+    """Of the device's memory, or the host's."""
+    if not case.has("a leak"):
+        return None
+    return to(
+        "leak", "find what keeps tensors: losses summed up without .item(), lists of outputs,"
+        " graphs that are kept", "total += loss.item()  # not loss", "the growth", "nothing",
+    )  # fmt: skip
+
+
+def _workers(case: Case) -> Advice | None:
+    now = case.context.settings.get("workers")
+    table = {"transformers": "dataloader_num_workers={n}, dataloader_pin_memory=False",
+             "axolotl": "dataloader_num_workers: {n}",
+             "llamafactory": "dataloader_num_workers: {n}"}  # fmt: skip
+    text = table.get(case.framework, "DataLoader(num_workers={n})")
+    if now == 0:
+        return None
+    return to(
+        "fewer workers", "fewer data-loading workers, that fetch less ahead",
+        text.format(n=now // 2 if now else "<half of now>"),
+        "each worker's copy of the data set and its batches", "nothing while data keeps up",
+    )  # fmt: skip
+
+
+def _host_request(case: Case) -> Advice | None:
+    slurm = case.event.wording.name.startswith(("slurm", "srun"))
+    setting = (
+        "#SBATCH --mem=0  (all of the node)"
+        if slurm
+        else "sbatch --mem, docker run --memory, or Kubernetes resources.limits.memory"
+    )
+    return to("more host memory", "ask for more host memory, where a limit ended it",
+                  setting, "what the machine has above the limit", "nothing")  # fmt: skip
+
+
+def _less_offload(case: Case) -> Advice | None:
+    if not case.on("offload") or "deepspeed" not in case.context.seen:
+        return None
+    return to("less offload", "keep the optimizer on the devices",
+                  '"offload_optimizer": {"device": "none"}',
+                  "12 bytes a parameter of host RAM",
+                  "nothing: it is faster, if it fits")  # fmt: skip
+
+
+def _load_once(case: Case) -> Advice | None:
+    if case.event.step or case.framework in SERVING:
+        return None
+    return to("load less", "do not load the model once a rank into host memory",
+                  of(LOADING, case), "weights x (ranks - 1) while it loads",
+                  "nothing")  # fmt: skip
+
+
+def _shm(case: Case) -> Advice | None:
+    return to("larger /dev/shm", "give the container more shared memory",
+                  "docker run --shm-size=16g, or --ipc=host; Kubernetes: emptyDir {medium: Memory}"
+                  " at /dev/shm", "all that was missing", "nothing")  # fmt: skip
+
+
+def _sharing(case: Case) -> Advice | None:
+    return to("share by files", "hand tensors over in files",
+                  'torch.multiprocessing.set_sharing_strategy("file_system")',
+                  "file descriptors; not space in /dev/shm", "little")  # fmt: skip
+
+
+def _multiply(case: Case) -> Advice | None:
+    said = dict(case.event.groups)
+    table = MICRO.get(
+        "deepspeed" if "deepspeed" in case.event.wording.name else case.framework, MICRO["torch"]
+    )
+    values = {"micro": said.get("micro", "m"), "accum": "a"}
+    if {"global", "micro", "world"} <= said.keys():
+        unit = int(said["micro"]) * int(said["world"])
+        values["accum"] = str(max(1, int(said["global"]) // unit)) if unit else "a"
+    return to("batch sizes", "make them multiply", "; ".join(table).format(**values),
+                  "none is needed", "nothing")  # fmt: skip
+
+
+HOST: dict[Kind, tuple[Measure, ...]] = {
+    Kind.HOST: (leak, _workers, _load_once, _host_request, _less_offload),
+    Kind.KILLED: (leak, _workers, _load_once, _host_request, _less_offload),
+    Kind.SHARED: (_shm, _workers, _sharing),
+    Kind.BUS: (_shm, _workers),
+    Kind.BATCH: (_multiply,),
+}
