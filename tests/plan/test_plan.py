@@ -138,6 +138,40 @@ def test_a_faster_card_is_faster() -> None:
         assert one.tokens_per_s[1] < other.tokens_per_s[1]
 
 
+def test_what_is_sent_is_as_often_as_engines_send_it() -> None:
+    steps, ranks = 4, 8
+
+    def sent(**texts: Any) -> list[float]:
+        """In bytes for each parameter, of what all ranks but this one hold."""
+        found = planned(ranks, micro_batch="1", checkpointing="full", global_batch="32", **texts)
+        assert {row.grad_accum for row in found.expected} == {steps}
+        per = (1 - 1 / ranks) * found.space.workload.shape(24).parameters
+        return [row.traffic_bytes / per for row in found.expected]
+
+    # Gradients, weights: fp32 reduced and gathered; then bf16 of both.
+    assert sent(zero="0") == pytest.approx([4 + 4])
+    assert sent(zero="1,2,3") == pytest.approx([2 + 2, steps * 2 + 2, steps * (2 + 2 * 2)])
+    # Gathered in bf16 in each micro-step, reduced in fp32 in the last.
+    assert sent(zero="2,3", engine="fsdp") == pytest.approx([steps * 2 + 4, steps * 2 * 2 + 4])
+
+
+def test_gradients_of_fsdp_wait_whole_for_the_last_micro_step() -> None:
+    def gradients(global_batch: str) -> float:
+        found = planned(8, micro_batch="1", checkpointing="full", zero="3", engine="fsdp",
+                        global_batch=global_batch)  # fmt: skip
+        (row,) = found.expected
+        return row.parts.gradients / found.space.workload.shape(24).parameters
+
+    assert gradients("8") == pytest.approx(4 / 8, rel=0.01)
+    assert gradients("16") == pytest.approx(4, rel=0.01)
+
+
+def test_gradients_that_make_the_peak_of_one_gpu_are_said_to_be_gradients() -> None:
+    found = planned(1, micro_batch="1", seq_len="128", checkpointing="full")
+    (row,) = found.expected
+    assert row.parts.gradients > 0.8 * 4 * found.space.workload.shape(24).parameters
+
+
 def test_traffic_grows_with_the_stage_and_not_with_nobody() -> None:
     found = planned(8, zero="1,2,3", micro_batch="1", checkpointing="none")
     by_stage = [only(found, zero_stage=stage).traffic_bytes for stage in (1, 2, 3)]
