@@ -15,7 +15,7 @@ from autotune.options import Options
 from autotune.plan.answers import (
     by_count,
     fitting,
-    largest_that,
+    last_that,
     recommended,
     solve_gpus,
     solve_micro_batch,
@@ -291,10 +291,25 @@ def test_an_edge_is_found_by_few_looks(edge: int, step: int) -> None:
         looks.append(value)
         return value <= edge
 
-    found = largest_that(holds, step, 400, step)
+    found = last_that(holds, range(step, 401, step))
     last = 400 if edge >= 400 else edge // step * step
     assert found == (last or None)
-    assert len(looks) <= 2 * np.log2(400) + 2
+    assert len(looks) == len(set(looks)) <= 2 * np.log2(400) + 2
+
+
+def test_the_fewest_gpus_are_of_those_that_divide_the_global_batch() -> None:
+    what = asked("24GiB", depth="48", zero="3", checkpointing="full", micro_batch="1")
+    assert solve_gpus(what, helpers())[1].value == 8
+    batch = parse_global_batch("27", "--global-batch")  # 1, 3, 9 or 27
+    what = replace(what, options=replace(what.options, global_batch=batch))
+    assert solve_gpus(what, helpers())[1].value == 9
+
+
+def test_the_longest_sample_is_of_those_that_make_up_the_global_batch() -> None:
+    what = asked("24GiB", checkpointing="full", micro_batch="1", global_batch="65536tok")
+    _, solved = solve_seq_len(what, 1, helpers())
+    assert solved.value is not None
+    assert 65536 % solved.value == 0
 
 
 def test_a_batch_that_nothing_divides_is_wrong_input() -> None:
