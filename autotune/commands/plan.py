@@ -62,6 +62,8 @@ def plan(
     if solve is not None and len(named.counts) > 1:
         raise UsageError(f"--gpus {gpus}: --solve takes one number of GPUs, e.g. 8x80GiB")
     asked = Options.from_texts({name: text_of(value) for name, value in options.items()})
+    if solve in ("micro_batch", "seq_len") and asked.tokens_per_batch is not None:
+        raise UsageError(f"--tokens-per-batch: not with --solve {solve}; leave one of them out")
 
     def run(argv: list[str], started: float) -> int:
         from autotune.plan.expected import Asked, Helpers
