@@ -14,6 +14,8 @@ MOST_MICRO_BATCH = 1024
 MOST_GPUS = 1024
 _LENGTHS_APART = 128
 _LAST_LENGTH = 2**20
+_AT_ONCE = 6
+"""Lengths that a helper is asked for together."""
 
 
 @dataclass(frozen=True)
@@ -42,16 +44,15 @@ def table(found: Plan) -> list[Largest]:
 
 def recommended(found: Plan) -> Expected | None:
     """What to set: the best that fits; of what may fit, the likeliest; None for nothing."""
-    if (best := fitting(found)) is not None:
+    if (best := fitting(found.expected)) is not None:
         return best
     possible = [row for row in found.expected if row.may_fit]
     return max(possible, key=lambda row: row.chance, default=None)
 
 
-def fitting(found: Plan) -> Expected | None:
+def fitting(rows: Sequence[Expected]) -> Expected | None:
     """The best that fits, if anything does."""
-    return max((row for row in found.expected if row.fits), key=lambda row: row.value,
-               default=None)  # fmt: skip
+    return max((row for row in rows if row.fits), key=lambda row: row.value, default=None)
 
 
 def by_count(
@@ -117,16 +118,32 @@ def solve_seq_len(asked: Asked, gpus: int, helpers: Helpers) -> tuple[Plan, Solv
     recipe = FAMILIES[asked.options.family].recipe(asked.options.asked_model)
     longest = FAMILIES[asked.options.family].most_seq_len(recipe) or _LAST_LENGTH
     every = [*range(_LENGTHS_APART, longest, _LENGTHS_APART), longest]
-    known: dict[int, tuple[Plan, Expected | None]] = {}
+    lengths = [n for n in every if _divides(asked, gpus, n)] or every
+    low, high = -1, len(lengths)
+    plans: list[Plan] = []
+    best: Expected | None = None
+    while high - low > 1:
+        places = _between(low, high, len(lengths))
+        found = plan(with_lengths(asked, [lengths[place] for place in places]), gpus, helpers)
+        plans.append(found)
+        for place in places:
+            same = [row for row in found.expected if row.candidate.seq_len == lengths[place]]
+            if (fits := fitting(same)) is None:
+                high = place
+                break
+            low, best = place, fits
+    value = None if low < 0 else lengths[low]
+    return plans[0 if best is None else -1], Solved("seq_len", value, value == longest, best)
 
-    def fits(length: int) -> bool:
-        found = plan(with_length(asked, length), gpus, helpers)
-        known[length] = (found, fitting(found))
-        return known[length][1] is not None
 
-    value = last_that(fits, [n for n in every if _divides(asked, gpus, n)] or every)
-    found, row = known[value or min(known)]
-    return found, Solved("seq_len", value, value == longest, row)
+def _between(low: int, high: int, end: int) -> list[int]:
+    """A few places between the two to look at together, since starting a helper takes longer than
+    tracing another length: twice as far each while none is known not to fit, then spread."""
+    if high < end:
+        apart = -(-(high - low) // (_AT_ONCE + 1))
+        return list(range(low + apart, high, apart))
+    doubled = [(low + 2) * 2**n - 1 for n in range(_AT_ONCE)]
+    return sorted({min(place, end - 1) for place in doubled})
 
 
 def _divides(asked: Asked, gpus: int, length: int) -> bool:
@@ -138,9 +155,10 @@ def _divides(asked: Asked, gpus: int, length: int) -> bool:
     return any(batch.amount % (size * gpus * length) == 0 for size in sizes)
 
 
-def with_length(asked: Asked, length: int) -> Asked:
-    sizes = asked.options.micro_batch or (1,)
-    return replace(asked, options=replace(asked.options, seq_len=(length,), micro_batch=sizes))
+def with_lengths(asked: Asked, lengths: Sequence[int]) -> Asked:
+    options = asked.options
+    sizes = options.micro_batch or (1,)
+    return replace(asked, options=replace(options, seq_len=tuple(lengths), micro_batch=sizes))
 
 
 def solve_gpus(asked: Asked, helpers: Helpers) -> tuple[Plan, Solved]:
@@ -155,7 +173,7 @@ def solve_gpus(asked: Asked, helpers: Helpers) -> tuple[Plan, Solved]:
 
     def lacks(count: int) -> bool:
         found = plan(asked, count, helpers)
-        known[count] = (found, fitting(found))
+        known[count] = (found, fitting(found.expected))
         return known[count][1] is None
 
     most = last_that(lacks, counts)

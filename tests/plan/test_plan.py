@@ -263,7 +263,27 @@ def test_the_longest_sample_is_the_edge() -> None:
     assert solved.value % 128 == 0
     over = plan(asked("24GiB", checkpointing="full", micro_batch="1",
                       seq_len=str(solved.value + 128)), 1, helpers())  # fmt: skip
-    assert fitting(over) is None
+    assert fitting(over.expected) is None
+
+
+def test_the_longest_sample_is_found_by_few_helpers() -> None:
+    times: list[Describe] = []
+
+    def describe(wanted: Describe) -> Described | str:
+        times.append(wanted)
+        return "none"
+
+    what = asked("24GiB", checkpointing="full", micro_batch="1")
+    _, solved = solve_seq_len(what, 1, Helpers(no_count, describe))
+    assert solved.value is not None
+    assert solved.value > 64 * 128
+    assert len(times) <= 5
+
+
+def test_samples_may_be_as_long_as_the_model_takes() -> None:
+    what = asked("1000GiB", depth="1", width="64", checkpointing="full", micro_batch="1")
+    _, solved = solve_seq_len(what, 1, helpers())
+    assert (solved.value, solved.is_bound) == (2**20, True)
 
 
 def test_the_fewest_gpus_are_the_edge() -> None:
@@ -271,8 +291,8 @@ def test_the_fewest_gpus_are_the_edge() -> None:
     _, solved = solve_gpus(what, helpers())
     assert solved.value is not None
     assert solved.value > 1
-    assert fitting(plan(what, solved.value - 1, helpers())) is None
-    assert fitting(plan(what, solved.value, helpers())) is not None
+    assert fitting(plan(what, solved.value - 1, helpers()).expected) is None
+    assert fitting(plan(what, solved.value, helpers()).expected) is not None
 
 
 def test_what_no_number_of_gpus_does_has_no_answer() -> None:
