@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import inspect
+import os
+import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -62,6 +65,8 @@ def plan(
     if solve is not None and len(named.counts) > 1:
         raise UsageError(f"--gpus {gpus}: --solve takes one number of GPUs, e.g. 8x80GiB")
     asked = Options.from_texts({name: text_of(value) for name, value in options.items()})
+    if solve in ("micro_batch", "seq_len") and asked.tokens_per_batch is not None:
+        raise UsageError(f"--tokens-per-batch: not with --solve {solve}; leave one of them out")
 
     def run(argv: list[str], started: float) -> int:
         from autotune.plan.expected import Asked, Helpers
@@ -117,10 +122,11 @@ def _by_count(asked: Asked, named: Gpus, helpers: Helpers, *, json: bool, csv: b
 
     found = by_count(asked, named.counts, helpers)
     rows = [row for _, row, _ in found if row is not None]
-    if json or csv:
-        whys = {str(count): why for count, _, why in found if why}
-        _printed(expect(asked, named.counts[-1], helpers), rows, json=json, csv=csv, why_not=whys)
-    else:
+    known = [count for count, row, why in found if row or why.startswith("nothing fits")]
+    head = expect(asked, known[-1], helpers)
+    _say(head)
+    whys = {str(count): why for count, _, why in found if why}
+    if not _printed(head, rows, json=json, csv=csv, gpus=named.counts, why_not=whys):
         print_counts(_console(), found, named.card.name, speed_known=asked.speed_known)
     return ExitCode.FOUND if rows else ExitCode.NOTHING_FITS
 
@@ -152,10 +158,10 @@ def _printed(found: Plan, rows: list[Expected], *, json: bool, csv: bool, **more
     """Print for programs, where that is asked for."""
     from autotune.plan.show import as_csv, as_json
 
-    if json:
-        print(as_json(found, rows, **more))
-    elif csv:
-        print(as_csv(rows), end="")
+    if json or csv:
+        text = as_json(found, rows, **more) if json else as_csv(rows)
+        with suppress(BrokenPipeError):  # whoever read it has seen enough
+            print(text, end="")
     return json or csv
 
 
@@ -165,11 +171,10 @@ def _say(found: Plan) -> None:
 
 
 def _console() -> Any:
-    import sys
-
     from autotune.report.console import console_for
 
-    return console_for(sys.stdout, None if sys.stdout.isatty() else WIDTH, WIDTH)
+    said = sys.stdout.isatty() or "COLUMNS" in os.environ
+    return console_for(sys.stdout, None if said else WIDTH, WIDTH)
 
 
 def _learnt(asked: Asked, place: Path) -> Asked:

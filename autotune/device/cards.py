@@ -84,7 +84,10 @@ def parse_gpus(text: str, flag: str = "--gpus") -> Gpus:
     match = re.fullmatch(r"\s*(?:([\d,\s]+?)\s*[xX*×]\s*)?(\w[\w. -]*?)\s*", text)
     if match is None:
         raise UsageError(f"{flag} {text}: write 4x80GiB, 8xH100 or 1,2,4x32GiB")
-    counts = {int(part) for part in (match[1] or "1").split(",") if part.strip()}
+    numbers = [part.strip() for part in (match[1] or "1").split(",") if part.strip()]
+    if not all(re.fullmatch(r"\d{1,9}", number) for number in numbers):
+        raise UsageError(f"{flag} {text}: no numbers of GPUs; write 4x80GiB or 1,2,4x32GiB")
+    counts = {int(number) for number in numbers}
     if not counts or min(counts) < 1 or max(counts) > MOST_GPUS:
         raise UsageError(f"{flag} {text}: from 1 to {MOST_GPUS} GPUs, e.g. 8x{match[2]}")
     return Gpus(tuple(sorted(counts)), _named(match[2], f"{flag} {text}"))

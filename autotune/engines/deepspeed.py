@@ -94,6 +94,19 @@ class DeepSpeed(Engine):
             return low * (reduced + block)
         return low * (reduced + 3 * block + shape.vocab_size * shape.width)
 
+    def sent_bytes(self, workload: Workload, of: Candidate) -> float:
+        """Stages 2 and 3 reduce gradients in every micro-step, stage 3 gathers weights twice in
+        each, the others what was updated, once (stage_1_and_2.py, stage3.py of its
+        runtime/zero)."""
+        if not of.zero_stage:
+            return super().sent_bytes(workload, of)
+        shape, steps = workload.shape(of.depth), workload.micro_steps(of)
+        weight = BYTES[self.weights_in(workload.dtype, of)]
+        reduced = self._reduced_bytes(workload, of)
+        if of.zero_stage == 3:
+            return steps * (2 * weight * shape.parameters + reduced)
+        return (steps if of.zero_stage == 2 else 1) * reduced + weight * shape.trainable
+
     def updating_bytes(self, workload: Workload, of: Candidate | Build) -> float:
         """A rank's gradients in fp32: in stages 1 and 2 of all that it steps, in stage 3 of one
         group (stage_1_and_2.py, stage3.py of its runtime/zero). Offloaded, the host has them."""

@@ -130,6 +130,16 @@ class Engine:
         that are gathered, gradients on their way."""
         return 0.0
 
+    def sent_bytes(self, workload: Workload, of: Candidate) -> float:
+        """What ranks reduce and gather in an optimizer step, of which each sends all but its own
+        share. Source: ZeRO (arXiv 1910.02054, section 7); an all-reduce is one of both."""
+        return 2 * self._reduced_bytes(workload, of)
+
+    def _reduced_bytes(self, workload: Workload, of: Candidate | Build) -> float:
+        """All gradients, as they are sent."""
+        trainable = workload.shape(of.depth).trainable
+        return BYTES[self.reduces_in(workload.dtype, of)] * trainable
+
     def updating_bytes(self, workload: Workload, of: Candidate | Build) -> float:
         """What a GPU holds while the optimizer steps, beside the state."""
         return 0.0

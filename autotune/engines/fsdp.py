@@ -26,10 +26,23 @@ class Fsdp(Engine):
         return "fp32"
 
     def state(self, workload: Workload, of: Candidate | Build) -> StateBytes:
-        """Between steps all weights are in shards, in stage 2 as well."""
+        """Between steps all weights are in shards, in stage 2 as well. Gradients are, if they are
+        reduced at once: those of several micro-steps wait whole for the last one, in what they are
+        sent as (`accumulate_unsharded_grad_if_needed` of its _fsdp_param.py)."""
         whole = super().state(workload, of)
         share = 1 if of.zero_stage == 3 else workload.world_size
-        return replace(whole, weights=whole.weights / share)
+        gradients = whole.gradients
+        if isinstance(of, Candidate) and (workload.grad_accum(of) or 1) > 1:
+            gradients = self._reduced_bytes(workload, of)
+        return replace(whole, weights=whole.weights / share, gradients=gradients)
+
+    def sent_bytes(self, workload: Workload, of: Candidate) -> float:
+        """Weights are gathered in every micro-step, in stage 3 twice; gradients are reduced in the
+        last one."""
+        gathers = workload.micro_steps(of) * (2 if of.zero_stage == 3 else 1)
+        weight = BYTES[self.computes_with(workload.dtype, of)]
+        gathered = gathers * weight * workload.shape(of.depth).parameters
+        return gathered + self._reduced_bytes(workload, of)
 
     def library_bytes(self, device_kind: str) -> int:
         """DTensor, and what gloo keeps of collectives, as in the grid of 2 ranks."""

@@ -12,8 +12,10 @@ from autotune.units import gib
 
 MOST_MICRO_BATCH = 1024
 MOST_GPUS = 1024
-_FIRST_LENGTH = 128
+_LENGTHS_APART = 128
 _LAST_LENGTH = 2**20
+_AT_ONCE = 6
+"""Lengths that a helper is asked for together."""
 
 
 @dataclass(frozen=True)
@@ -42,16 +44,15 @@ def table(found: Plan) -> list[Largest]:
 
 def recommended(found: Plan) -> Expected | None:
     """What to set: the best that fits; of what may fit, the likeliest; None for nothing."""
-    if (best := fitting(found)) is not None:
+    if (best := fitting(found.expected)) is not None:
         return best
     possible = [row for row in found.expected if row.may_fit]
     return max(possible, key=lambda row: row.chance, default=None)
 
 
-def fitting(found: Plan) -> Expected | None:
+def fitting(rows: Sequence[Expected]) -> Expected | None:
     """The best that fits, if anything does."""
-    return max((row for row in found.expected if row.fits), key=lambda row: row.value,
-               default=None)  # fmt: skip
+    return max((row for row in rows if row.fits), key=lambda row: row.value, default=None)
 
 
 def by_count(
@@ -116,64 +117,83 @@ def solve_seq_len(asked: Asked, gpus: int, helpers: Helpers) -> tuple[Plan, Solv
     """The longest samples of which one micro_batch that is asked for fits; a multiple of 128."""
     recipe = FAMILIES[asked.options.family].recipe(asked.options.asked_model)
     longest = FAMILIES[asked.options.family].most_seq_len(recipe) or _LAST_LENGTH
-    known: dict[int, tuple[Plan, Expected | None]] = {}
+    every = [*range(_LENGTHS_APART, longest, _LENGTHS_APART), longest]
+    lengths = [n for n in every if _divides(asked, gpus, n)] or every
+    low, high = -1, len(lengths)
+    plans: list[Plan] = []
+    best: Expected | None = None
+    while high - low > 1:
+        places = _between(low, high, len(lengths))
+        found = plan(with_lengths(asked, [lengths[place] for place in places]), gpus, helpers)
+        plans.append(found)
+        for place in places:
+            same = [row for row in found.expected if row.candidate.seq_len == lengths[place]]
+            if (fits := fitting(same)) is None:
+                high = place
+                break
+            low, best = place, fits
+    value = None if low < 0 else lengths[low]
+    return plans[0 if best is None else -1], Solved("seq_len", value, value == longest, best)
 
-    def fits(length: int) -> bool:
-        found = plan(with_length(asked, length), gpus, helpers)
-        known[length] = (found, fitting(found))
-        return known[length][1] is not None
 
-    value = largest_that(fits, min(_FIRST_LENGTH, longest), longest, _FIRST_LENGTH)
-    found, row = known[value or min(known)]
-    return found, Solved("seq_len", value, value == longest, row)
+def _between(low: int, high: int, end: int) -> list[int]:
+    """A few places between the two to look at together, since starting a helper takes longer than
+    tracing another length: twice as far each while none is known not to fit, then spread."""
+    if high < end:
+        apart = -(-(high - low) // (_AT_ONCE + 1))
+        return list(range(low + apart, high, apart))
+    doubled = [(low + 2) * 2**n - 1 for n in range(_AT_ONCE)]
+    return sorted({min(place, end - 1) for place in doubled})
 
 
-def with_length(asked: Asked, length: int) -> Asked:
+def _divides(asked: Asked, gpus: int, length: int) -> bool:
+    """Whether samples of `length` make up the global batch."""
+    batch = asked.options.global_batch
+    if batch is None or batch.unit != "tokens":
+        return True
     sizes = asked.options.micro_batch or (1,)
-    return replace(asked, options=replace(asked.options, seq_len=(length,), micro_batch=sizes))
+    return any(batch.amount % (size * gpus * length) == 0 for size in sizes)
+
+
+def with_lengths(asked: Asked, lengths: Sequence[int]) -> Asked:
+    options = asked.options
+    sizes = options.micro_batch or (1,)
+    return replace(asked, options=replace(options, seq_len=tuple(lengths), micro_batch=sizes))
 
 
 def solve_gpus(asked: Asked, helpers: Helpers) -> tuple[Plan, Solved]:
-    """The fewest GPUs on which something fits."""
+    """The fewest GPUs on which something fits, of the numbers that divide the global batch."""
+    one = plan(asked, 1, helpers).space
+    alike = {(c.micro_batch, c.seq_len): c for c in one.candidates}.values()
+    counts = [
+        count for count in range(1, MOST_GPUS + 1)
+        if any(replace(one.workload, world_size=count).grad_accum(c) for c in alike)
+    ]  # fmt: skip
     known: dict[int, tuple[Plan, Expected | None]] = {}
 
     def lacks(count: int) -> bool:
-        try:
-            found = plan(asked, count, helpers)
-        except UsageError as error:
-            if str(error).startswith("--global-batch"):  # that many do not divide it
-                return True
-            raise
-        known[count] = (found, fitting(found))
+        found = plan(asked, count, helpers)
+        known[count] = (found, fitting(found.expected))
         return known[count][1] is None
 
-    most = largest_that(lacks, 1, MOST_GPUS, 1)
-    value = (most or 0) + 1
-    if value not in known:
-        last = known.get(most or 1) or next(iter(known.values()), None)
-        if last is None:
-            raise UsageError(f"--global-batch {asked.options.global_batch}: no number of GPUs"
-                             f" up to {MOST_GPUS} divides it")  # fmt: skip
-        return last[0], Solved("gpus", None, True, None)
+    most = last_that(lacks, counts)
+    if most == counts[-1]:
+        return known[most][0], Solved("gpus", None, True, None)
+    value = counts[0] if most is None else counts[counts.index(most) + 1]
     found, row = known[value]
     return found, Solved("gpus", value, False, row)
 
 
-def largest_that(holds: Callable[[int], bool], first: int, last: int, step: int) -> int | None:
-    """The largest multiple of `step`, or `first` or `last`, of which something `holds` that holds
-    up to some number and not from there on; None where not even of `first`."""
-    if not holds(first):
+def last_that(holds: Callable[[int], bool], values: Sequence[int]) -> int | None:
+    """The last of `values` of which something `holds` that holds up to one of them and not from
+    there on; None where not even of the first."""
+    low, high = -1, 0
+    while high < len(values) and holds(values[high]):
+        low, high = high, 2 * high + 1
+    if low < 0:
         return None
-    low, high = first, first
-    while high < last:
-        high = min(2 * high, last)
-        if not holds(high):
-            break
-        low = high
-    else:
-        return last
-    if low == high:
-        return low
-    while high - low > step and (middle := (low + high) // 2 // step * step) > low:
-        low, high = (middle, high) if holds(middle) else (low, middle)
-    return low
+    high = min(high, len(values))
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if holds(values[middle]) else (low, middle)
+    return values[low]

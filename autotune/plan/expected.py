@@ -13,7 +13,12 @@ from autotune.engines import engine_of
 from autotune.options import Options
 from autotune.outcome import step_s_for
 from autotune.predict.earlier import Earlier
-from autotune.predict.memory import MemoryModel, Prediction, host_memory
+from autotune.predict.memory import (
+    MemoryModel,
+    Prediction,
+    before_gradients,
+    host_memory,
+)
 from autotune.predict.predictor import Predictor
 from autotune.predict.speed import MAGNITUDES, Magnitudes
 from autotune.predict.trace import Trace, request
@@ -207,14 +212,15 @@ def _expected(asked: Asked, space: Space, predictor: Predictor, *, stay: bool) -
     for place, candidate in enumerate(space.candidates):
         median, off = float(speed.mean[place]), Z90 * float(speed.deviation[place])
         step_s = tuple(float(np.exp(median + by)) for by in (-off, 0.0, off))
+        engine, ranks = engine_of(workload, candidate), workload.world_size
         accum = workload.micro_steps(candidate)
         samples = workload.global_batch_samples(candidate)
         tokens = samples * candidate.seq_len
         one_s = step_s_for(1.0, candidate, workload, options.objective)
         found.append(Expected(
             candidate=candidate,
-            engine=engine_of(workload, candidate).name,
-            gpus=workload.world_size,
+            engine=engine.name,
+            gpus=ranks,
             grad_accum=accum,
             global_batch=samples,
             peak=predictor.memory.predict(place, Z90),
@@ -223,7 +229,7 @@ def _expected(asked: Asked, space: Space, predictor: Predictor, *, stay: bool) -
             chance=float(chance[place]),
             step_s=(step_s[0], step_s[1], step_s[2]),
             tokens_per_s=(tokens / step_s[2], tokens / step_s[1], tokens / step_s[0]),
-            traffic_bytes=traffic_bytes(space, candidate),
+            traffic_bytes=(1 - 1 / ranks) * engine.sent_bytes(workload, candidate),
             value=one_s / step_s[1],
         ))  # fmt: skip
     return found
@@ -235,9 +241,10 @@ def _parts(space: Space, memory: MemoryModel, place: int, *, stay: bool) -> Part
     engine = engine_of(workload, candidate)
     state, found = engine.state(workload, candidate), memory.parts
     over = float(found.blocks[place] + found.head[place])
-    # Gradients of one GPU's plain step come as activations go.
-    shared = stay or candidate.zero_stage > 0
-    gradients = min(state.gradients, over) if shared else 0.0
+    if stay or candidate.zero_stage > 0:
+        gradients = min(state.gradients, over)
+    else:  # they come as activations go
+        gradients = over - before_gradients(workload, candidate, over, state.gradients)
     buffers = min(engine.passing_bytes(workload, candidate, KIND), over - gradients)
     rest = over - gradients - buffers
     head = float(found.head[place]) / over
@@ -252,25 +259,6 @@ def _parts(space: Space, memory: MemoryModel, place: int, *, stay: bool) -> Part
         buffers=more * buffers,
         outside=more * float(found.base[place]),
     )
-
-
-def traffic_bytes(space: Space, candidate: Candidate) -> float:
-    """What a rank sends in an optimizer step: gradients all-reduced, or reduced and gathered, and
-    in stage 3 weights gathered twice a micro-step. Source: ZeRO (arXiv 1910.02054, section 7)."""
-    workload = space.workload
-    ranks = workload.world_size
-    if ranks == 1:
-        return 0.0
-    shape = workload.shape(candidate.depth)
-    engine = engine_of(workload, candidate)
-    of = {"fp32": 4.0, "bf16": 2.0, "fp16": 2.0}
-    share = (ranks - 1) / ranks
-    weights = of[engine.computes_with(workload.dtype, candidate)] * shape.parameters
-    gradients = of[engine.reduces_in(workload.dtype, candidate)] * shape.trainable
-    if candidate.zero_stage < 3:
-        return share * (gradients + of[engine.weights_in(workload.dtype, candidate)]
-                        * shape.trainable)  # fmt: skip
-    return share * workload.micro_steps(candidate) * (2 * weights + gradients)
 
 
 def in_order(rows: Sequence[Expected]) -> list[Expected]:

@@ -7,7 +7,7 @@ from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
-from autotune.device.cards import Card, plain_name
+from autotune.device.cards import CARDS, Card, plain_name
 from autotune.errors import UsageError
 from autotune.folder import manifest
 from autotune.folder.earlier import MOST_SEEN, MOST_STUDIES, newest_first
@@ -45,7 +45,7 @@ def learn(asked: Asked, place: Path) -> tuple[Asked, list[str]]:
             found.append(Earlier(folder=str(folder), workload=then.workload(), seen=seen))
             left -= len(seen)
             name = _device(then.fingerprint)
-            if not _is(asked.card, name):
+            if not is_such(asked.card, name):
                 others[str(folder)] = name
     if not found:
         why = "those in it ran on a CPU, whose memory says nothing of a GPU's" if on_cpu else (
@@ -69,8 +69,10 @@ def _device(fingerprint: dict[str, object]) -> str:
     return str(first.get("name", "unknown GPUs")) if isinstance(first, dict) else "unknown GPUs"
 
 
-def _is(card: Card, name: str) -> bool:
+def is_such(card: Card, name: str) -> bool:
     """Whether a device of that `name`, as NVML has it, is such a card."""
     words = re.split(r"[\s_-]", name)
-    wanted = plain_name(card.name)
-    return any(plain_name("".join(words[:n])).endswith(wanted) for n in range(1, len(words) + 1))
+    known = {plain_name(each.name): each for each in CARDS}
+    # More words say more: an "H100 PCIe" is no "H100".
+    named = (known.get(plain_name("".join(words[:n]))) for n in range(len(words), 0, -1))
+    return next((each for each in named if each), None) == card

@@ -10,19 +10,18 @@ from dataclasses import asdict, fields
 from typing import Any
 
 from rich.console import Console
+from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
 from autotune.plan.answers import Solved
-from autotune.plan.expected import Expected, Largest, Parts, Plan
+from autotune.plan.expected import LIKELY, Expected, Largest, Parts, Plan
 from autotune.report.text import shown_axes, si
 from autotune.space.axes import AXES
 from autotune.units import gib
 
 BARS = 5
 """Rows that are drawn."""
-ROWS = 20
-"""Rows that are printed where nothing else is asked for."""
 _STYLES = {
     "parameters": "blue", "gradients": "cyan", "optimizer": "magenta", "activations": "green",
     "logits": "yellow", "buffers": "red", "outside": "bright_black",
@@ -34,13 +33,25 @@ _HEADS = {
     "logits": "logits", "buffers": "buffer", "outside": "outside",
 }  # fmt: skip
 _GIB = 2**30
+_ANY_WIDTH = 10_000
 
 
 def print_table(console: Console, found: Plan, rows: Sequence[Largest], most: int) -> None:
     """What fits, one row for each build and length, and what would not."""
     _head(console, found)
     shown = list(rows[:most])
-    console.print(_table(found, shown))
+    table, parts = _table(found, shown), _parts(shown)
+    if _width(console, table) + _width(console, parts) + 2 <= console.width:
+        both = Table.grid(padding=(0, 2, 0, 0))
+        both.add_row(table, parts)
+        _print_whole(console, both)
+    else:
+        _print_whole(console, table)
+        console.print("\nOf each peak, in GiB")
+        _print_whole(console, _parts(shown, numbered=True))
+    console.print(Text(
+        f"micro: the largest micro_batch that fits with a chance of {LIKELY:.0%}; may: with one of"
+        " 50%; host: GiB of all ranks, the rest of one GPU", style="dim"))  # fmt: skip
     if len(rows) > len(shown):
         console.print(f"  and {len(rows) - len(shown)} more rows: --rows {len(rows)}")
     drawn = [each.row for each in shown if each.row.may_fit][:BARS]
@@ -61,10 +72,10 @@ def print_counts(
     speed = ["tokens/s"] if speed_known else []
     for name in ("GPUs", "micro", "accum", "global batch", *axes, "peak", "fits", *speed,
                  "sends a step"):  # fmt: skip
-        table.add_column(name, justify="right", no_wrap=name != "global batch")
-    for count, row, why in rows:
+        table.add_column(name, justify="right", no_wrap=True)
+    for count, row, _ in rows:
         if row is None:
-            table.add_row(str(count), Text(why.partition(", needs")[0], style="red"))
+            table.add_row(str(count), Text("none", style="red"))
             continue
         c = row.candidate
         table.add_row(
@@ -76,7 +87,7 @@ def print_counts(
             _size(row.traffic_bytes) if count > 1 else "",
         )  # fmt: skip
     console.print(Text(f"What to set on {card}, by number of GPUs", style="bold"))
-    console.print(table)
+    _print_whole(console, table)
     for count, row, why in rows:
         if row is None:
             console.print(Text(f"  {count}: {why}"), soft_wrap=True)
@@ -101,35 +112,20 @@ def print_bars(console: Console, found: Plan, rows: Sequence[Expected]) -> None:
     console.print()
     for row in rows:
         bar = Text()
-        filled = 0
+        upto = 0.0
         for part in fields(Parts):
-            upto = (filled_bytes := sum_until(row.parts, part.name)) / limits.capacity_bytes * wide
-            del filled_bytes
-            more = max(0, min(wide, round(upto)) - filled)
+            upto += getattr(row.parts, part.name) / limits.capacity_bytes * wide
+            more = min(wide, round(upto)) - len(bar)
             bar.append(_SIGNS[part.name] * more, style=_STYLES[part.name])
-            filled += more
-        line = bar.plain.ljust(wide)
-        bar.append(" " * (wide - filled))
-        bar = bar[:ceiling] + Text("|" if line[ceiling:ceiling + 1].strip() == "" else "!",
-                                   style="bold red") + bar[ceiling:]  # fmt: skip
+        bar.pad_right(wide - len(bar))
+        bar = Text.assemble(bar[:ceiling], ("|", "bold red"), bar[ceiling:])
+        bar.rstrip()
         console.print(Text.assemble(f"  {gib(row.peak.bytes):>10} ", bar), soft_wrap=True)
         console.print(Text(f"  {'':>10} {_words(row)}", style="dim"), soft_wrap=True)
-    legend = Text("  ")
-    for name, style in _STYLES.items():
-        legend.append(f"{_SIGNS[name]} {name}  ", style=style)
-    console.print(legend)
+    legend = [Text(f"{_SIGNS[name]} {name}", style=style) for name, style in _STYLES.items()]
+    console.print(Text.assemble("  ", Text("  ").join(legend)))
     console.print(Text(f"  | the ceiling, {gib(limits.limit_bytes)} of"
                        f" {gib(limits.capacity_bytes)}", style="dim"))  # fmt: skip
-
-
-def sum_until(parts: Parts, name: str) -> float:
-    """Bytes of the parts up to the one of that name."""
-    total = 0.0
-    for part in fields(Parts):
-        total += getattr(parts, part.name)
-        if part.name == name:
-            break
-    return total
 
 
 def as_json(found: Plan, rows: Sequence[Expected], **more: Any) -> str:
@@ -138,12 +134,14 @@ def as_json(found: Plan, rows: Sequence[Expected], **more: Any) -> str:
         "gpus": found.gpus,
         "capacity_bytes": limits.capacity_bytes,
         "limit_bytes": limits.limit_bytes,
-        "fixed": {each.name: each.value for each in found.space.fixed},
+        "fixed": {
+            each.name: each.value for each in found.space.fixed if each.name != "world_size"
+        },
         "untraced": found.untraced,
         **more,
         "rows": [record(row) for row in rows],
     }
-    return json.dumps(body, indent=2)
+    return json.dumps(body, indent=2) + "\n"
 
 
 def as_csv(rows: Sequence[Expected]) -> str:
@@ -194,26 +192,54 @@ def _table(found: Plan, rows: Sequence[Largest]) -> Table:
         table.add_column(label, justify="right", no_wrap=True)
     table.add_column("peak GiB (90 %)", justify="right", no_wrap=True)
     table.add_column("fits", justify="right", no_wrap=True)
-    for part in fields(Parts):
-        table.add_column(_HEADS[part.name], justify="right", style="dim", no_wrap=True)
-    table.add_column("host", justify="right", no_wrap=True)
     if found.speed_known:
         table.add_column("tokens/s", justify="right", no_wrap=True)
     for number, each in enumerate(rows, 1):
         row, peak = each.row, each.row.peak
         interval = f"({peak.low_bytes / _GIB:.1f}-{peak.high_bytes / _GIB:.1f})"
         table.add_row(
-            str(number) if row.may_fit else "-",
+            _number(number, each),
             *(str(getattr(row.candidate, name)) for name in axes.values()),
             str(row.candidate.micro_batch),
             "" if each.may is None else str(each.may),
             f"{peak.bytes / _GIB:.1f} {interval}",
             Text(f"{row.chance:.0%}", style=_colour(row)),
-            *(f"{getattr(row.parts, part.name) / _GIB:.1f}" for part in fields(Parts)),
-            f"{row.host_bytes / _GIB:.0f}",
             *([_range(row.tokens_per_s)] if found.speed_known else []),
         )
     return table
+
+
+def _number(number: int, each: Largest) -> str:
+    """Its place in the order of a study, if that would try it."""
+    return str(number) if each.row.may_fit else "-"
+
+
+def _parts(rows: Sequence[Largest], *, numbered: bool = False) -> Table:
+    """What the peaks of these rows are made of, and what the host holds."""
+    table = Table(box=None, pad_edge=False)
+    if numbered:
+        table.add_column("#", justify="right")
+    for head in (*_HEADS.values(), "host"):
+        table.add_column(head, justify="right", style="dim", no_wrap=True)
+    for number, each in enumerate(rows, 1):
+        parts = (getattr(each.row.parts, part.name) for part in fields(Parts))
+        table.add_row(
+            *([_number(number, each)] if numbered else []),
+            *(f"{part / _GIB:.1f}" for part in parts), f"{each.row.host_bytes / _GIB:.0f}",
+        )  # fmt: skip
+    return table
+
+
+def _width(console: Console, table: Table) -> int:
+    """Characters that it needs."""
+    return Measurement.get(console, console.options.update(width=_ANY_WIDTH), table).maximum
+
+
+def _print_whole(console: Console, table: Table) -> None:
+    """Also where the console is narrower: better wrapped by it than cut."""
+    narrow, console.width = console.width, max(console.width, _width(console, table))
+    console.print(table)
+    console.width = narrow
 
 
 def _colour(row: Expected) -> str:

@@ -246,17 +246,22 @@ def on_rank(
         return over
     engine, shape = engine_of(workload, candidate), workload.shape(candidate.depth)
     whole = BYTES[engine.computes_with(workload.dtype, candidate)] * shape.trainable
-    if stay:
-        kept = over - whole
-    else:  # of the hinge, what is held where no gradient is there yet
-        form = candidate.tokens * (
-            shape.block_bytes(candidate.checkpointing, workload.dtype) + shape.head_bytes
-        )
-        kept = over * min(1.0, form / whole)
+    kept = over - whole if stay else before_gradients(workload, candidate, over, whole)
     spared = kept * (1 - _COMPILED_KEEPS) if candidate.compile == "on" else 0.0
     if candidate.zero_stage == 0:
         return over - spared
     return _at_peak(workload, candidate, kept - spared)
+
+
+def before_gradients(
+    workload: Workload, candidate: Candidate, over: float, gradients: float
+) -> float:
+    """Of the hinge `over`, what is held where no gradient is there yet, of `gradients` in all."""
+    shape = workload.shape(candidate.depth)
+    form = candidate.tokens * (
+        shape.block_bytes(candidate.checkpointing, workload.dtype) + shape.head_bytes
+    )
+    return over * min(1.0, form / gradients)
 
 
 def _at_peak(workload: Workload, candidate: Candidate, kept: float) -> float:

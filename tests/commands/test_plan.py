@@ -65,6 +65,43 @@ def test_several_numbers_of_gpus_are_a_table_of_what_to_set(
         assert product == row["global_batch"] == 384
 
 
+def test_a_number_of_gpus_that_does_not_divide_the_batch_is_a_row_also_for_programs(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    asked = [*GPT, "--gpus", "1,2,3x32GiB", "--global-batch", "64"]
+    assert main([*asked, "--json"]) == ExitCode.FOUND
+    captured = capsys.readouterr()
+    body = json.loads(captured.out)
+    assert body["gpus"] == [1, 2, 3]
+    assert [row["gpus"] for row in body["rows"]] == [1, 2]
+    assert "divides it" in body["why_not"]["3"]
+    assert "closed forms alone" in captured.err
+
+
+@pytest.mark.parametrize("columns", ["60", "80", "100", "140"])
+@pytest.mark.parametrize("gpus", ["8xH100", "1,2,3xH100"])
+def test_no_column_is_cut(
+    columns: str, gpus: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", columns)
+    asked = [*GPT, "--zero", "2,3", "--offload", "none,optimizer", "--global-batch", "64"]
+    assert main([*asked, "--gpus", gpus]) == ExitCode.FOUND
+    out = capsys.readouterr().out
+    assert "\N{HORIZONTAL ELLIPSIS}" not in out
+    assert "offload" in out.splitlines()[1]
+    assert len(out.splitlines()[2].split()) > 8
+
+
+def test_a_reader_that_has_gone_is_no_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Gone(io.StringIO):
+        def write(self, text: str) -> int:
+            raise BrokenPipeError
+
+    monkeypatch.setattr(sys, "stdout", Gone())
+    for form in ("--json", "--csv"):
+        assert main([*GPT, "--gpus", "80GiB", form]) == ExitCode.FOUND
+
+
 @pytest.mark.parametrize("quantity", ["micro_batch", "seq_len", "gpus"])
 def test_the_edge_is_said(quantity: str, capsys: pytest.CaptureFixture[str]) -> None:
     shape = ["plan", "--depth", "24", "--checkpointing", "full", "--micro-batch", "1"]
@@ -88,6 +125,9 @@ def test_nothing_fits_is_exit_code_3_with_the_least_need(
         ([], "gpus"),
         (["--gpus", "elephants"], "no such card is known"),
         (["--gpus", "0x80GiB"], "from 1 to"),
+        (["--gpus", "1 2x80GiB"], "no numbers of GPUs"),
+        (["--gpus", "9" * 5000 + "x80GiB"], "no numbers of GPUs"),
+        (["--gpus", "8GiB", "--tokens-per-batch", "512", "--solve", "micro_batch"], "leave one"),
         (["--gpus", "4x80GiB", "--model", "gpt9"], "unknown model"),
         (["--gpus", "4x80GiB", "--model", "hf:nowhere"], "no such file or folder"),
         (["--gpus", "4x80GiB", "--zero", "7"], "no such stage"),

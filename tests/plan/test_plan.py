@@ -15,7 +15,7 @@ from autotune.options import Options
 from autotune.plan.answers import (
     by_count,
     fitting,
-    largest_that,
+    last_that,
     recommended,
     solve_gpus,
     solve_micro_batch,
@@ -138,6 +138,40 @@ def test_a_faster_card_is_faster() -> None:
         assert one.tokens_per_s[1] < other.tokens_per_s[1]
 
 
+def test_what_is_sent_is_as_often_as_engines_send_it() -> None:
+    steps, ranks = 4, 8
+
+    def sent(**texts: Any) -> list[float]:
+        """In bytes for each parameter, of what all ranks but this one hold."""
+        found = planned(ranks, micro_batch="1", checkpointing="full", global_batch="32", **texts)
+        assert {row.grad_accum for row in found.expected} == {steps}
+        per = (1 - 1 / ranks) * found.space.workload.shape(24).parameters
+        return [row.traffic_bytes / per for row in found.expected]
+
+    # Gradients, weights: fp32 reduced and gathered; then bf16 of both.
+    assert sent(zero="0") == pytest.approx([4 + 4])
+    assert sent(zero="1,2,3") == pytest.approx([2 + 2, steps * 2 + 2, steps * (2 + 2 * 2)])
+    # Gathered in bf16 in each micro-step, reduced in fp32 in the last.
+    assert sent(zero="2,3", engine="fsdp") == pytest.approx([steps * 2 + 4, steps * 2 * 2 + 4])
+
+
+def test_gradients_of_fsdp_wait_whole_for_the_last_micro_step() -> None:
+    def gradients(global_batch: str) -> float:
+        found = planned(8, micro_batch="1", checkpointing="full", zero="3", engine="fsdp",
+                        global_batch=global_batch)  # fmt: skip
+        (row,) = found.expected
+        return row.parts.gradients / found.space.workload.shape(24).parameters
+
+    assert gradients("8") == pytest.approx(4 / 8, rel=0.01)
+    assert gradients("16") == pytest.approx(4, rel=0.01)
+
+
+def test_gradients_that_make_the_peak_of_one_gpu_are_said_to_be_gradients() -> None:
+    found = planned(1, micro_batch="1", seq_len="128", checkpointing="full")
+    (row,) = found.expected
+    assert row.parts.gradients > 0.8 * 4 * found.space.workload.shape(24).parameters
+
+
 def test_traffic_grows_with_the_stage_and_not_with_nobody() -> None:
     found = planned(8, zero="1,2,3", micro_batch="1", checkpointing="none")
     by_stage = [only(found, zero_stage=stage).traffic_bytes for stage in (1, 2, 3)]
@@ -229,7 +263,27 @@ def test_the_longest_sample_is_the_edge() -> None:
     assert solved.value % 128 == 0
     over = plan(asked("24GiB", checkpointing="full", micro_batch="1",
                       seq_len=str(solved.value + 128)), 1, helpers())  # fmt: skip
-    assert fitting(over) is None
+    assert fitting(over.expected) is None
+
+
+def test_the_longest_sample_is_found_by_few_helpers() -> None:
+    times: list[Describe] = []
+
+    def describe(wanted: Describe) -> Described | str:
+        times.append(wanted)
+        return "none"
+
+    what = asked("24GiB", checkpointing="full", micro_batch="1")
+    _, solved = solve_seq_len(what, 1, Helpers(no_count, describe))
+    assert solved.value is not None
+    assert solved.value > 64 * 128
+    assert len(times) <= 5
+
+
+def test_samples_may_be_as_long_as_the_model_takes() -> None:
+    what = asked("1000GiB", depth="1", width="64", checkpointing="full", micro_batch="1")
+    _, solved = solve_seq_len(what, 1, helpers())
+    assert (solved.value, solved.is_bound) == (2**20, True)
 
 
 def test_the_fewest_gpus_are_the_edge() -> None:
@@ -237,8 +291,8 @@ def test_the_fewest_gpus_are_the_edge() -> None:
     _, solved = solve_gpus(what, helpers())
     assert solved.value is not None
     assert solved.value > 1
-    assert fitting(plan(what, solved.value - 1, helpers())) is None
-    assert fitting(plan(what, solved.value, helpers())) is not None
+    assert fitting(plan(what, solved.value - 1, helpers()).expected) is None
+    assert fitting(plan(what, solved.value, helpers()).expected) is not None
 
 
 def test_what_no_number_of_gpus_does_has_no_answer() -> None:
@@ -257,10 +311,25 @@ def test_an_edge_is_found_by_few_looks(edge: int, step: int) -> None:
         looks.append(value)
         return value <= edge
 
-    found = largest_that(holds, step, 400, step)
+    found = last_that(holds, range(step, 401, step))
     last = 400 if edge >= 400 else edge // step * step
     assert found == (last or None)
-    assert len(looks) <= 2 * np.log2(400) + 2
+    assert len(looks) == len(set(looks)) <= 2 * np.log2(400) + 2
+
+
+def test_the_fewest_gpus_are_of_those_that_divide_the_global_batch() -> None:
+    what = asked("24GiB", depth="48", zero="3", checkpointing="full", micro_batch="1")
+    assert solve_gpus(what, helpers())[1].value == 8
+    batch = parse_global_batch("27", "--global-batch")  # 1, 3, 9 or 27
+    what = replace(what, options=replace(what.options, global_batch=batch))
+    assert solve_gpus(what, helpers())[1].value == 9
+
+
+def test_the_longest_sample_is_of_those_that_make_up_the_global_batch() -> None:
+    what = asked("24GiB", checkpointing="full", micro_batch="1", global_batch="65536tok")
+    _, solved = solve_seq_len(what, 1, helpers())
+    assert solved.value is not None
+    assert 65536 % solved.value == 0
 
 
 def test_a_batch_that_nothing_divides_is_wrong_input() -> None:
