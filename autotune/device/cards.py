@@ -94,6 +94,8 @@ def parse_gpus(text: str, flag: str = "--gpus") -> Gpus:
 
 
 MOST_GPUS = 65536
+NAMED_SIZE_OFF = 0.1
+"""Between the size in a card's name and what NVML has of it, at most, as a share."""
 
 
 def _named(text: str, asked: str) -> Card:
@@ -108,6 +110,13 @@ def _named(text: str, asked: str) -> Card:
     exact = [card for card in CARDS if plain_name(card.name) in names]
     several = exact or [card for card in CARDS if plain_name(card.name).startswith(wanted)]
     if len(several) == 1:
+        said = re.search(r"\b(\d+) ?GB\b", text)
+        has = several[0].memory_bytes / 2**30
+        if said is not None and abs(int(said[1]) / has - 1) > NAMED_SIZE_OFF:
+            raise UsageError(
+                f"{asked}: {several[0].name} has {has:.0f} GiB; for another of that name write its"
+                f" memory, {said[1]}GiB"
+            )
         return several[0]
     if several and wanted in ("a100", "v100"):
         raise UsageError(f"{asked}: which one: {' or '.join(each.name for each in several)}?")

@@ -54,6 +54,7 @@ def test_gpus_are_named_as_people_name_them(
         ("8xH9000", "no such card is known; write its memory, e.g. 80GiB"),
         ("4x" + "9" * 400 + "GiB", ".*"),
         ("4x80GiB; rm -rf", "write 4x80GiB"),
+        ("RTX4090-48GB", "RTX4090 has 24 GiB; for another of that name write its memory, 48GiB"),
     ],
 )
 def test_impossible_gpus_are_one_line(text: str, why: str) -> None:
