@@ -99,6 +99,8 @@ class Outcome:
     measurement: Measurement | None = None
     peaks: Peaks | None = None
     """The most that was held, where a probe that failed could still say."""
+    of_host: bool = False
+    """It was the host's memory that ran out, and not the device's."""
     reason: str = ""
     witness: str = ""
     """Key of the candidate whose failure stands for this one's."""

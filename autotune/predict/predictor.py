@@ -64,8 +64,10 @@ class Predictor:
             if self.host_memory is not None:
                 self.host_memory.observe(place, found.peaks.host_bytes)
             self._speed.observe(place, found.step, found.disturbed_share, DRIFT if final else None)
-        elif outcome.verdict == Verdict.OOM:
+        elif outcome.verdict == Verdict.OOM and not outcome.of_host:
             self.memory.observe(place, OutOf(self._space.limits.capacity_bytes))
+        elif outcome.verdict == Verdict.OOM and self.host_memory is not None:
+            self.host_memory.observe(place, OutOf(self._space.limits.host_capacity_bytes))
 
     def trace(self, found: Trace) -> None:
         """Start from traced memory instead of closed forms; what was observed is kept."""

@@ -43,6 +43,8 @@ class Result:
     """Over all ranks: slowest times, largest peaks, host memory and own CPU time summed."""
     peaks: Peaks | None = None
     """The most any rank held, where a probe that failed could still say."""
+    of_host: bool = False
+    """It was the host's memory that ran out, and not the device's."""
     group_start_s: float = 0.0
     warm: bool = False
     """The group had already run another probe."""

@@ -295,6 +295,7 @@ class Group:
                 return Result(
                     verdict=Verdict.OOM,
                     reason=f"rank {silent[0].number} was killed by the host's OOM killer",
+                    of_host=self._start is not None and self._start.device_kind == "cuda",
                 )
         rank = (silent or bad)[0]
         if rank.fault is None:
@@ -346,6 +347,7 @@ def _out_of_memory(rank: Rank, fault: Fault) -> Result:
         verdict=Verdict.OOM,
         reason=f"rank {rank.number} ran out of {where} in phase {fault.phase}{asked}",
         peaks=fault.peaks,
+        of_host=fault.cause == "host_oom",
     )
 
 

@@ -211,6 +211,7 @@ class Prober:
             parameters=result.parameters,
             versions=result.versions,
             peaks=result.peaks,
+            of_host=result.of_host,
             lacks_op=result.lacks_op,
             unsupported=result.unsupported,
         )

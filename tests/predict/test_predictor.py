@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from autotune.outcome import Record, measurement
+from autotune.outcome import Outcome, Record, Verdict, measurement
 from autotune.predict.earlier import Earlier, seen_in
 from autotune.predict.predictor import Predictor
 from autotune.predict.trace import request
@@ -99,3 +99,18 @@ def test_a_trace_moves_what_it_covers_and_keeps_what_was_learned() -> None:
         found.append(errors(predictor)[0])
         assert found[-1] != untraced
     assert found[1] < found[0]
+
+
+def test_host_memory_that_ran_out_says_nothing_of_the_devices() -> None:
+    moved = tuple(replace(c, zero_stage=3, offload="all") for c in NOW.candidates)
+    limits = replace(NOW.limits, host_capacity_bytes=64 * 1024 * MIB)
+    both = replace(NOW, candidates=moved, limits=limits)
+    predictor = Predictor(both, "cuda")
+    assert predictor.host_memory is not None
+    before = predictor.peak(moved[0]), predictor.host_memory.predict(0)
+    gone = Outcome(verdict=Verdict.OOM, of_host=True)
+    predictor.observe(moved[0], gone)
+    assert predictor.peak(moved[0]) == before[0]
+    assert predictor.host_memory.predict(0).bytes > before[1].bytes
+    predictor.observe(moved[0], replace(gone, of_host=False))
+    assert predictor.peak(moved[0]).bytes > before[0].bytes

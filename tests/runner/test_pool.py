@@ -21,6 +21,7 @@ from autotune.engines.deepspeed import DeepSpeed
 from autotune.outcome import Verdict
 from autotune.runner import Job, StopRequestedError, local, ops, pool
 from autotune.runner import group as group_module
+from autotune.wire.messages import Fault
 from autotune.wire.stopping import Phase
 from tests.support.pools import MIB, RULE, SMALL, Cpu, Gpu, Started, ranks
 from tests.support.programs import ROOT, TESTS
@@ -539,3 +540,11 @@ def test_a_wish_to_stop_ends_the_wait(start: Start, fault: Callable[[str], None]
         group.run()
     group.pool.close()
     assert not ranks()
+
+
+@pytest.mark.parametrize("cause", ["oom", "host_oom"])
+def test_whose_memory_ran_out_is_kept(cause: Any) -> None:
+    fault = Fault(cause=cause, phase=Phase.TIMED, error="e", traceback="", requested_bytes=None,
+                  peaks=None)  # fmt: skip
+    result = group_module._out_of_memory(SimpleNamespace(number=0), fault)  # type: ignore[arg-type]
+    assert (result.verdict, result.of_host) == (Verdict.OOM, cause == "host_oom")
