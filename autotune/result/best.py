@@ -302,7 +302,9 @@ def best_of(
             FINALS: sum(r.purpose == "final" for r in records),
         },
         prediction=_prediction(records),
-        exports=_exports(choice.record.candidate, space.workload, fingerprint["kind"]),
+        exports=_exports(
+            choice.record.candidate, space.workload, fingerprint["kind"], environment
+        ),
         fingerprint=fingerprint,
         environment=environment,
         provenance=provenance,
@@ -310,13 +312,17 @@ def best_of(
 
 
 def _exports(
-    candidate: Candidate, workload: Workload, device_kind: str
+    candidate: Candidate, workload: Workload, device_kind: str, environment: dict[str, Any]
 ) -> dict[str, dict[str, Any]]:
-    """What an engine was built from, by its package, and what was in the ranks' environment."""
+    """What an engine was built from, by its package, and what the ranks' environment said to the
+    allocator of CUDA memory: the candidate's settings, or else the user's own."""
     engine, conf = engine_of(workload, candidate), alloc_conf(candidate.allocator)
     config = engine.config(candidate, workload, device_kind)
     found = {str(engine.package): config} if config else {}
-    return found | ({"env": {"PYTORCH_ALLOC_CONF": conf}} if conf else {})
+    set_before = environment.get("variables", {}) if device_kind == "cuda" else {}
+    own = {name: value for name, value in set_before.items() if name.endswith("_ALLOC_CONF")}
+    variables = {"PYTORCH_ALLOC_CONF": conf} if conf else own
+    return found | ({"env": variables} if variables else {})
 
 
 def _prediction(records: Sequence[Record]) -> PeakErrors:

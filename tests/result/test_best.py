@@ -423,6 +423,19 @@ def test_the_median_error_of_the_predicted_peaks_is_in_the_result() -> None:
     assert found.prediction.peak_median_error == pytest.approx(0.1, abs=1e-6)
 
 
+@pytest.mark.parametrize(("kind", "kept"), [("cuda", True), ("cpu", False)])
+def test_what_the_user_said_to_the_allocator_is_exported(kind: str, *, kept: bool) -> None:
+    records = [record(A)]
+    choice = winner(records, WORKLOAD, "flops")
+    assert choice is not None
+    said = {"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True"}
+    found = best_of(
+        choice, records, space(), "flops", fingerprint={"kind": kind},
+        environment={"variables": said | {"OMP_NUM_THREADS": "1"}}, provenance={},
+    )  # fmt: skip
+    assert found.exports.get("env") == (said if kept else None)
+
+
 def test_more_fields_may_stand_beside_those_of_the_contract(tmp_path: Path) -> None:
     more = document(record(A)) | {"note": "by hand"}
     more["config"]["tied_head"] = False
