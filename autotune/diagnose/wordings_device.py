@@ -68,7 +68,7 @@ DEVICE = (
     row(
         "blas", Kind.DEVICE, "_STATUS_ALLOC_FAILED",
         r"\b(?:CUBLAS|CUDNN|CUSOLVER|CUSPARSE|HIPBLAS|HIPSOLVER)_STATUS_ALLOC_FAILED\b",
-        "torch aten/src/ATen/cuda/Exceptions.h, before also cudnn/Exceptions.h",
+        "torch aten/src/ATen/cuda/Exceptions.h",
     ),
     row(
         "fft", Kind.DEVICE, "CUFFT_ALLOC_FAILED", r"\bCUFFT_ALLOC_FAILED\b",

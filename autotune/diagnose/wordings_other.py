@@ -58,7 +58,7 @@ MISTAKEN = (
     row(
         "library", Kind.LIBRARY, "NOT_INITIALIZED",
         r"\b(?:CUBLAS|CUDNN|HIPBLAS|CUSOLVER)_STATUS_NOT_INITIALIZED\b",
-        "torch aten/src/ATen/cuda/Exceptions.h, before also cudnn/Exceptions.h",
+        "torch aten/src/ATen/cuda/Exceptions.h",
     ),
     row(
         "shape", Kind.SHAPE, "Error: ",
