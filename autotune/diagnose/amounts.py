@@ -86,7 +86,7 @@ def parse(text: str) -> int | None:
 
     Allocators write GB and GiB for 2^30 bytes alike.
     """
-    match = re.fullmatch(r"\s*([\d,]*\.?\d+)\s*([A-Za-z]+)\s*", text)
+    match = re.fullmatch(r"\s*(\d[\d,]*\.?\d*|\.\d+)\s*([A-Za-z]+)\s*", text)
     if match is None:
         return None
     unit = match[2].lower()

@@ -50,7 +50,7 @@ class Wording:
     source: str
 
 
-SIZE = r"\d[\d,]*(?:\.\d+)?\s*(?:bytes|[KMGTkB]i?B?)\b"
+SIZE = r"\d[\d,]*(?:\.\d*)?\s*(?:bytes|[KMGTkB]i?B?)\b"
 RAISED = r"(?:^|what\(\):\s*|(?:Error|Exception|ERROR|error|FATAL|WARN)\]?:?\s+(?:.{0,60}:\s)?)"
 """What stands before a message that is meant: the class of an exception, or nothing."""
 
