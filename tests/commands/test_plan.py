@@ -184,14 +184,14 @@ def test_what_a_study_on_gpus_measured_narrows_what_is_expected(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("model", ["t5-small-tiny", "gemma-3-1b-tiny", "mamba2-tiny"])
+@pytest.mark.parametrize("model", ["t5-small-tiny", "mamba2-tiny"])
 def test_a_model_is_counted_and_traced_without_torch_in_this_process(
     model: str, tmp_path: Path
 ) -> None:
     code = (
         "import sys; from autotune.commands.app import main\n"
         f"code = main(['plan', '--model', {model!r}, '--gpus', '2x20GiB', '--seq-len', '128',"
-        " '--micro-batch', '1,2', '--json'])\n"
+        " '--micro-batch', '1,2', '--zero', '0', '--checkpointing', 'none', '--json'])\n"
         "assert 'torch' not in sys.modules\n"
         "sys.exit(code)"
     )

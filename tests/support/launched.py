@@ -207,6 +207,11 @@ def main() -> None:
     # DeepSpeed's launcher has its own argument first.
     how, name = [each for each in sys.argv[1:] if not each.startswith("--local_rank")]
     folder = Path(name)
+    if how in ("deepspeed", "accelerate", "hf"):
+        import deepspeed
+
+        # On a CPU it would first compile communication that is for inference, for a minute.
+        deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
     found = globals()[f"with_{how}"](folder)
     if int(os.environ.get("RANK", os.environ.get("LOCAL_RANK", "0"))) == 0:
         (folder / f"seen-{how}.json").write_text(json.dumps(found))
