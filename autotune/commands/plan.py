@@ -117,13 +117,10 @@ def _table(
 
 def _by_count(asked: Asked, named: Gpus, helpers: Helpers, *, json: bool, csv: bool) -> int:
     from autotune.plan.answers import by_count
-    from autotune.plan.expected import plan as expect
     from autotune.plan.show import print_counts
 
-    found = by_count(asked, named.counts, helpers)
+    found, head = by_count(asked, named.counts, helpers)
     rows = [row for _, row, _ in found if row is not None]
-    known = [count for count, row, why in found if row or why.startswith("nothing fits")]
-    head = expect(asked, known[-1], helpers)
     _say(head)
     whys = {str(count): why for count, _, why in found if why}
     if not _printed(head, rows, json=json, csv=csv, gpus=named.counts, why_not=whys):

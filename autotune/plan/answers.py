@@ -57,22 +57,25 @@ def fitting(rows: Sequence[Expected]) -> Expected | None:
 
 def by_count(
     asked: Asked, counts: Sequence[int], helpers: Helpers
-) -> list[tuple[int, Expected | None, str]]:
-    """For each number of GPUs what to set, or why there is nothing."""
+) -> tuple[list[tuple[int, Expected | None, str]], Plan]:
+    """For each number of GPUs what to set, or why there is nothing; and the last of the plans.
+
+    Raises:
+        UsageError: there is none for any number.
+    """
     rows: list[tuple[int, Expected | None, str]] = []
+    last: Plan | None = None
     for count in counts:
         try:
             found = plan(asked, count, helpers)
         except UsageError as error:
-            if len(counts) == 1:
-                raise
             rows.append((count, None, str(error)))
             continue
-        best = recommended(found)
+        best, last = recommended(found), found
         rows.append((count, best, "" if best else why_not(found)))
-    if all(row is None and not why.startswith("nothing fits") for _, row, why in rows):
+    if last is None:
         raise UsageError(rows[0][2])
-    return rows
+    return rows, last
 
 
 def least(found: Plan) -> Expected:

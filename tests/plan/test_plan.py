@@ -233,7 +233,7 @@ def test_nothing_fits_with_the_least_need() -> None:
 
 def test_rows_by_number_of_gpus_say_what_to_set() -> None:
     what = asked("32GiB", depth="40", global_batch="64", checkpointing="full")
-    rows = by_count(what, (1, 2, 3, 4, 8), helpers())
+    rows, _ = by_count(what, (1, 2, 3, 4, 8), helpers())
     assert [count for count, _, _ in rows] == [1, 2, 3, 4, 8]
     for count, row, why in rows:
         if row is None:
