@@ -14,11 +14,12 @@ class StopFlag:
     """Set by the first SIGINT, SIGTERM or SIGHUP; the second one calls `kill` and leaves.
 
     Where the process is not only ours (`embedded`), e.g. a notebook's kernel, it leaves by
-    KeyboardInterrupt. Only a main thread hears signals; in another nothing sets the flag.
+    KeyboardInterrupt, and what comes after that is not heard: a study clears up then. Only a main thread hears signals; in another nothing sets the flag.
     """
 
     def __init__(self, *, embedded: bool = False) -> None:
         self._embedded = embedded
+        self._left = False
         self.signal: signal.Signals | None = None
         self.kill: Callable[[], None] = lambda: None
         heard = threading.current_thread() is threading.main_thread()
@@ -42,9 +43,12 @@ class StopFlag:
             signal.signal(number, handler)
 
     def _receive(self, number: int, frame: FrameType | None) -> None:
+        if self._left:
+            return
         if self.signal is not None:
             self.kill()
             if self._embedded:
+                self._left = True
                 raise KeyboardInterrupt
             os._exit(128 + number)
         self.signal = signal.Signals(number)

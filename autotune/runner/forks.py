@@ -173,8 +173,9 @@ class Forks:
 
     def close(self) -> None:
         self._works = False
-        while self._servers:
-            self._servers.popitem()[1].close()
+        for engine in list(self._servers):
+            self._servers[engine].close()
+            del self._servers[engine]
 
     def _stop(self, why: str) -> None:
         self._note(f"each rank imports its libraries itself from now on: {why}")

@@ -184,6 +184,7 @@ class _Session:
                 note=self.reporter.note,
             )
             runner = self.testbed.runner(self.space, wiring)
+            stack.callback(runner.close)  # where a second interrupt comes in the other one
             stack.callback(runner.close)
 
             def leave() -> None:

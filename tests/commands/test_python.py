@@ -32,6 +32,19 @@ def test_in_a_thread_no_signal_is_heard_and_none_is_changed() -> None:
     assert signal.getsignal(signal.SIGINT) is before
 
 
+def test_after_a_second_interrupt_no_third_one_comes_in_between() -> None:
+    flag, killed = StopFlag(embedded=True), []
+    flag.kill = lambda: killed.append(True)
+    try:
+        signal.raise_signal(signal.SIGINT)
+        with pytest.raises(KeyboardInterrupt):
+            signal.raise_signal(signal.SIGINT)
+        signal.raise_signal(signal.SIGINT)
+    finally:
+        flag.restore()
+    assert killed == [True]
+
+
 def test_wrong_values_are_refused_as_on_the_command_line(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="--zero 7: no such stage"):
         autotune.tune(zero=7, out=str(tmp_path / "study"))
