@@ -1,12 +1,13 @@
 """autotune finds the fastest training configuration that fits, by running real steps.
 
 `tune` runs a study, as the command line does. `load_best` and `load_trials` read what one wrote.
-None of them imports torch.
+`step` tells a study what only your own script knows. None of them imports torch.
 """
 
 from __future__ import annotations
 
 import importlib
+import sys
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -15,12 +16,25 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 __all__ = [
-    "NothingFoundError", "OtherHardwareError", "__version__", "load_best", "load_trials", "tune",
+    "NothingFoundError", "OtherHardwareError", "__version__", "load_best", "load_trials", "step",
+    "tune",
 ]  # fmt: skip
 _PLACES = {
     "NothingFoundError": "running", "OtherHardwareError": "loading", "load_best": "loading",
     "load_trials": "loading", "tune": "running",
 }  # fmt: skip
+
+
+def step(tokens: int | None = None) -> None:
+    """Say that an optimizer step of this process is done, of so many tokens.
+
+    For training scripts that `--script` launches, whose optimizer is none of torch's, or whose
+    batches hide how many tokens they have. From the first call on, only calls count as steps.
+    Does nothing in any other process.
+    """
+    hook = sys.modules.get("_autotune_hook")
+    if hook is not None:
+        hook.step(tokens)
 
 
 def __getattr__(name: str) -> Any:

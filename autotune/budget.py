@@ -14,7 +14,8 @@ class StopFlag:
     """Set by the first SIGINT, SIGTERM or SIGHUP; the second one calls `kill` and leaves.
 
     Where the process is not only ours (`embedded`), e.g. a notebook's kernel, it leaves by
-    KeyboardInterrupt, and what comes after that is not heard: a study clears up then. Only a main thread hears signals; in another nothing sets the flag.
+    KeyboardInterrupt, and what comes after that is not heard: a study clears up then. Only a main
+    thread hears signals; in another nothing sets the flag.
     """
 
     def __init__(self, *, embedded: bool = False) -> None:

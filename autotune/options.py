@@ -25,7 +25,8 @@ from autotune.models.defaults import Asked, GptTraits, Lora, Mlp, parse_lora
 from autotune.models.gpt import PRESETS
 from autotune.models.hf import TASKS, kept
 from autotune.outcome import Objective
-from autotune.space.axes import AXES, ZERO_STAGES, Axis
+from autotune.script.command import Command, parse_own, parse_set
+from autotune.space.axes import AXES, SCRIPT_AXES, ZERO_STAGES, Axis
 from autotune.space.workload import Dtype, GlobalBatch, parse_global_batch
 from autotune.units import (
     parse_bytes,
@@ -119,6 +120,12 @@ def _on(axis: str, text: str, metavar: str = "NAMES") -> Any:
     return option(row.flag, Topic.SPACE, partial(_values, axis=row), metavar, text)
 
 
+def _parts(text: str, flag: str, parse: Callable[[str], object]) -> str:
+    """`text`, which `parse` takes."""
+    parse(text)
+    return text
+
+
 def _yes(text: str, flag: str) -> bool:
     return parse_name(text, flag, known=("true", "false")) == "true"
 
@@ -184,6 +191,25 @@ class Options:
     world_size: int | None = option(
         "--world-size", Topic.DEVICES, parse_int, "N",
         "Ranks that train together (default: one per GPU; on cpu 1).")
+    script: str | None = option(
+        "--script", Topic.SPACE, _as_it_is, "COMMAND",
+        "Tune this command instead of a model: your own script, with {micro_batch}, {seq_len} and"
+        " so on where their values go, {out} for a scratch folder, {deepspeed_config},"
+        " {accelerate_config} and {training_args} for files.")
+    axis: str | None = option(
+        "--axis", Topic.SPACE, partial(_parts, parse=parse_own), "AXIS",
+        'An axis of a script\'s own, which goes where {attn} is: "attn=sdpa,eager". May be given'
+        " several times.", type=list[str])
+    given: str | None = option(
+        "--set", Topic.SPACE, partial(_parts, parse=parse_set), "VALUE",
+        "What goes into a script's command where {lr} is: lr=1e-4. May be given several times.",
+        type=list[str])
+    data_workers: tuple[str, ...] | None = _on("data_workers",
+        "Processes that load a script's data, where {data_workers} is, e.g. 0,2,4.", "INTS")
+    pin_memory: tuple[str, ...] | None = _on("pin_memory",
+        "Whether a script's loader pins memory, where {pin_memory} is: true, false.")
+    prefetch: tuple[str, ...] | None = _on("prefetch",
+        "Batches that each of a script's loader processes prepares, where {prefetch} is.", "INTS")
     model: str = option(
         "--model", Topic.SPACE, _as_it_is, "NAME",
         f"gpt, a decoder with rotary embeddings, RMSNorm and heads of {HEAD_DIM}; hf:PATH, the"
@@ -324,7 +350,11 @@ class Options:
                 f"--sampler {self.sampler}: needs {missing}; pip install {missing}, or use"
                 f" --sampler {samplers.DEFAULT}"
             )
-        self._check_gpt()
+        if self.script is None:
+            self._refuse_what_is_of_scripts()
+            self._check_gpt()
+        else:
+            self._check_script()
         if self.target_len is not None and self.target_len < 1:
             raise UsageError(f"--target-len {self.target_len}: must be at least 1")
         self._check_stages()
@@ -346,6 +376,18 @@ class Options:
             raise UsageError(f"--trials {self.trials}: must be at least 1")
         if not 0 <= self.seed < 2**32:
             raise UsageError(f"--seed {self.seed}: must be 0 to {2**32 - 1}, e.g. 0")
+
+    @property
+    def command(self) -> Command:
+        """What starts the script. Raises `UsageError` where it could not be started."""
+        assert self.script is not None
+        own, given = parse_own(self.axis or ""), parse_set(self.given or "")
+        return Command(self.script, own, given, Path.cwd())
+
+    @property
+    def subject(self) -> str:
+        """What is tuned, as people call it: the model, or the script."""
+        return self.model if self.script is None else self.command.name
 
     @property
     def family(self) -> str:
@@ -375,6 +417,26 @@ class Options:
             lora=self.lora,
             gpt=self.gpt_traits,
         )
+
+    def _refuse_what_is_of_scripts(self) -> None:
+        for name in ("axis", "given", *SCRIPT_AXES):
+            if (value := getattr(self, AXES[name].option if name in AXES else name)) is not None:
+                flag = FLAGS[AXES[name].option if name in AXES else name].name
+                raise UsageError(f"{flag} {text_of(value)}: only with --script")
+
+    def _check_script(self) -> None:
+        """That the command can be started, and nothing is said that scripts decide themselves."""
+        for name in ("task", "target_len", "lora", "trust_remote_code", "preset", "width",
+                     "vocab_size", *_TRAITS):  # fmt: skip
+            if getattr(self, name) not in (None, False):
+                raise UsageError(f"{FLAGS[name].name}: the script has its own; leave it out")
+        if self.model != "gpt":
+            raise UsageError(f"--model {self.model}: --script brings its own; give one of them")
+        if self.device.startswith("replay:"):
+            raise UsageError(f"--device {self.device}: a recording launches no script")
+        if self.objective == "flops":  # which nobody knows of a script; the order is the same
+            object.__setattr__(self, "objective", "tokens_per_s")
+        self.command  # noqa: B018 - which checks it
 
     def _check_gpt(self) -> None:
         """That what is said of a gpt goes together, and is said of one."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Literal
 
@@ -12,7 +12,7 @@ from autotune.space.space import Limits
 from autotune.space.workload import Workload
 from autotune.units import gib
 from autotune.wire.codec import parse
-from autotune.wire.messages import Conditions, Peaks
+from autotune.wire.messages import Conditions, Peaks, Ran
 from autotune.wire.stopping import Interval
 
 Objective = Literal["flops", "tokens_per_s", "samples_per_s"]
@@ -71,6 +71,8 @@ class Measurement:
     """That computed attention, by torch's names, as far as torch's own function was asked."""
     compile_s: float = 0.0
     """What compiling took before the first step."""
+    ran: Ran | None = None
+    """What a script of the user's own really ran."""
 
     def value(self, objective: Objective) -> float:
         """What the study maximises."""
@@ -116,6 +118,8 @@ class Outcome:
     """The axes whose values, together, are not supported."""
     lacks_op: str = ""
     """What its engine compiles, and could not be loaded in this run of the study."""
+    only: dict[str, int] = field(default_factory=dict)
+    """Values that a script runs whatever is asked for, by axis."""
 
     @property
     def put_off(self) -> bool:
@@ -146,6 +150,8 @@ class Record:
         It does if that needs no less memory than this, which did not fit, or if it has the values
         of this that are unsupported together.
         """
+        if self.outcome.only:
+            return any(getattr(candidate, n) != v for n, v in self.outcome.only.items())
         if self.outcome.verdict == Verdict.UNSUPPORTED:
             return all(
                 getattr(candidate, name) == getattr(self.candidate, name)
@@ -167,7 +173,10 @@ class Record:
     def skipped(self, candidate: Candidate, number: int | None = None) -> Record:
         """The record of a `candidate` that this one settles, which it is the witness of."""
         seen, verdict = self.candidate, self.outcome.verdict
-        if verdict == Verdict.UNSUPPORTED:
+        if self.outcome.only:
+            ignored = ", ".join(f"{{{name}}}" for name in self.outcome.only)
+            reason = f"the script pays no heed to {ignored}: see {seen.key}"
+        elif verdict == Verdict.UNSUPPORTED:
             together = ", ".join(self._unsupported)
             reason = f"the same {together} as {seen.key}, which is unsupported"
         else:
@@ -192,11 +201,15 @@ def measurement(
     conditions: Conditions,
     kernels: str = "",
     compile_s: float = 0.0,
+    ran: Ran | None = None,
 ) -> Measurement:
-    """The rates that `step` seconds per optimizer step mean for `candidate`."""
-    samples_per_s = workload.global_batch_samples(candidate) / step.median
-    tokens_per_s = samples_per_s * candidate.seq_len
+    """The rates that `step` seconds per optimizer step mean for `candidate`, or for what `ran`."""
+    samples = float(workload.global_batch_samples(candidate)) if ran is None else ran.samples
+    tokens = samples * candidate.seq_len if ran is None else ran.tokens
+    samples_per_s, tokens_per_s = samples / step.median, tokens / step.median
     flops = workload.shape(candidate.depth).flops_per_token(candidate.seq_len)
+    if ran is not None:  # arXiv 2001.08361, section 2.1
+        flops = 6.0 * ran.trainable
     return Measurement(
         step=step,
         tokens_per_s=tokens_per_s,
@@ -207,6 +220,7 @@ def measurement(
         conditions=conditions,
         kernels=kernels,
         compile_s=compile_s,
+        ran=ran,
     )
 
 

@@ -13,6 +13,7 @@ from typing import Literal
 
 import torch
 
+from autotune.wire.faults import DEVICE_MEMORY, HOST_MEMORY
 from autotune.wire.messages import Fault, Peaks
 from autotune.wire.stopping import Phase
 
@@ -20,20 +21,6 @@ Cause = Literal["oom", "host_oom", "unsupported", "crashed"]
 
 _UNITS = {"bytes": 1, "kib": 2**10, "mib": 2**20, "gib": 2**30, "tib": 2**40}
 
-# Texts of the libraries below torch, which reach Python as a bare RuntimeError.
-_DEVICE_MEMORY = re.compile(
-    r"CUDA (?:driver )?error: out of memory|CUDA out of memory|cudaErrorMemoryAllocation"
-    r"|Triton Error \[CUDA\]: out of memory"
-    r"|CUBLAS_STATUS_ALLOC_FAILED|CUDNN_STATUS_ALLOC_FAILED"
-    r"|(?:Cuda|CUDA) failure (?:\d+ )?'out of memory'"
-    # Torch's own report of an out-of-memory asks NVML who holds what, and containers and MIG may
-    # not let it (CUDACachingAllocator.cpp).
-    r"|NVML_SUCCESS == r INTERNAL ASSERT FAILED.*CUDACachingAllocator"
-)
-_HOST_MEMORY = re.compile(
-    r"DefaultCPUAllocator: (?:can't allocate|not enough) memory|std::bad_alloc"
-    r"|[Cc]annot allocate memory|unable to mmap \d+ bytes"
-)
 _UNSUPPORTED = re.compile(
     r"not implemented for '\w+'"
     # DDP waits for the gradient of a parameter that the loss does not use.
@@ -84,9 +71,9 @@ def _cause(error: BaseException, device_kind: str) -> Cause:
         cause = _cause(inner, device_kind) if inner else "crashed"
         return cause if cause in ("oom", "host_oom") else "unsupported"
     if isinstance(error, RuntimeError):
-        if _DEVICE_MEMORY.search(str(error)):
+        if DEVICE_MEMORY.search(str(error)):
             return host if _was_pinning(error) else "oom"
-        if _HOST_MEMORY.search(str(error)):
+        if HOST_MEMORY.search(str(error)):
             return host
         if _UNSUPPORTED.search(str(error)) or _SELECTED.search(str(error)):
             return "unsupported"

@@ -271,7 +271,7 @@ class Campaign:
 def _space() -> Space:
     request = parsed(QUICK_SPACE)
     assert isinstance(request, Tune)
-    return open_testbed(request.options.device).space(request.options)
+    return open_testbed(request.options).space(request.options)
 
 
 def table(rows: Iterable[Row]) -> str:

@@ -182,7 +182,7 @@ def main(arguments: Sequence[str]) -> int:
 def _record(asked: argparse.Namespace, options: Options) -> int:
     if options.device.startswith(REPLAY):
         raise UsageError("--device: a recording is no device to record; use cpu or cuda")
-    testbed = open_testbed(options.device)
+    testbed = open_testbed(options)
     kind = testbed.device.kind
     check_idle(testbed.device, options.allow_busy)
     space = testbed.space(options)

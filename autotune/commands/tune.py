@@ -94,7 +94,7 @@ def tune(
         raise UsageError(f"--verify: not with --resume; afterwards, autotune verify {resume}")
     if accept_changed is not None and resume is None:
         raise UsageError("--accept-changed: only with --resume DIR")
-    asked = Options.from_texts({name: text_of(value) for name, value in options.items()})
+    asked = Options.from_texts({name: _text(name, value) for name, value in options.items()})
     if verify and asked.device.startswith("replay:"):
         raise UsageError(f"--verify: {asked.device} has no device to train on; leave it out")
     return Tune(
@@ -105,6 +105,13 @@ def tune(
         verify=verify,
         accepted=frozenset(filter(None, (accept_changed or "").replace(" ", "").split(","))),
     )
+
+
+def _text(name: str, value: Any) -> str:
+    """What was given for the option `name`, as it is read: of one that may be given several times,
+    all of it."""
+    several = FLAGS[name].type == list[str] and isinstance(value, list | tuple)
+    return ";".join(value) if several else text_of(value)
 
 
 def parameter(name: str, flag: Flag) -> inspect.Parameter:
@@ -143,10 +150,10 @@ def _begin(asked: Tune, argv: list[str], started: float) -> int:
 
     options = asked.options
     refuse_used_folder(options.out)
-    testbed = open_testbed(options.device)
+    testbed = open_testbed(options)
     space = testbed.space(options)
     device = testbed.device
-    folder = options.out or default_folder(options.model, device.kind)
+    folder = options.out or default_folder(options.subject, device.kind)
     kept = replace(options, device=testbed.spec)
     now = manifest_of(kept, space, testbed.fingerprint(space), folder, argv)
     now = learn(now, options.learn_from, testbed.learns)
@@ -182,7 +189,7 @@ def _resume(asked: Tune, folder: Path, argv: list[str], started: float) -> int:
     then = manifest.read(folder)
     with hold(folder):
         options = then.asked()
-        testbed = open_testbed(options.device)
+        testbed = open_testbed(options)
         space = replace(testbed.space(options, then.workload()), limits=then.limits())
         now = manifest.manifest_of(options, space, testbed.fingerprint(space), folder, then.argv)
         now = replace(now, earlier=then.earlier)

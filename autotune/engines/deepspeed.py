@@ -120,6 +120,8 @@ class DeepSpeed(Engine):
 
     def config(self, candidate: Candidate, workload: Workload, device_kind: str) -> dict[str, Any]:
         """In DeepSpeed's own words."""
+        if workload.of_script:
+            return _of_script(candidate, workload, device_kind)
         return {
             "train_micro_batch_size_per_gpu": candidate.micro_batch,
             "gradient_accumulation_steps": workload.grad_accum(candidate),
@@ -140,6 +142,39 @@ class DeepSpeed(Engine):
         """Builders of the ops that an engine of `config` loads, by DeepSpeed's names."""
         torch_adam = _optimizer(candidate, workload, device_kind)["params"]["torch_adam"]
         return set() if torch_adam else {"CPUAdamBuilder"}
+
+
+_BUCKET = 500_000_000
+"""Elements, as DeepSpeed has it where nothing is said (runtime/zero/config.py)."""
+
+
+def _of_script(candidate: Candidate, workload: Workload, device_kind: str) -> dict[str, Any]:
+    """For a model that nobody knows the sizes of: DeepSpeed's own buckets, in proportion on a
+    small device. The optimizer is the script's, where nobody set a learning rate."""
+    bucket = min(_BUCKET, workload.shape(candidate.depth).largest_block)
+    zero: dict[str, Any] = {
+        "stage": candidate.zero_stage,
+        "reduce_bucket_size": bucket,
+        "allgather_bucket_size": bucket,
+    }
+    for name, of in (("optimizer", ("optimizer", "all")), ("param", ("all",))):
+        if candidate.offload in of:
+            zero[f"offload_{name}"] = {"device": "cpu", "pin_memory": device_kind == "cuda"}
+    config: dict[str, Any] = {
+        "train_micro_batch_size_per_gpu": candidate.micro_batch,
+        "gradient_accumulation_steps": workload.grad_accum(candidate),
+        "train_batch_size": workload.global_batch_samples(candidate),
+        "gradient_clipping": CLIP_NORM,
+        **_precision(candidate, workload),
+        "zero_force_ds_cpu_optimizer": False,
+        "zero_allow_untested_optimizer": True,
+        "zero_optimization": zero,
+        "steps_per_print": _NEVER,
+    }
+    if rate := workload.recipe["set"].get("lr"):
+        optimizer = _optimizer(candidate, workload, device_kind)
+        config["optimizer"] = optimizer | {"params": optimizer["params"] | {"lr": float(rate)}}
+    return config
 
 
 def _precision(candidate: Candidate, workload: Workload) -> dict[str, Any]:

@@ -50,7 +50,7 @@ def _always(best: Best) -> bool:
 
 
 def _of_transformers(best: Best) -> bool:
-    return best.config.model != "gpt" and not best.config.model.startswith("factory:")
+    return best.config.model != "gpt" and not best.config.model.startswith(("factory:", "script:"))
 
 
 def _decoder(best: Best) -> bool:

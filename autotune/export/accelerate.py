@@ -34,7 +34,7 @@ def export(best: Best, folder: Path) -> Exported:
         probed = dict(best.exports["deepspeed"])
         if config.offload == "none":
             # A script of accelerate brings its own optimizer, and may not have two.
-            del probed["optimizer"]
+            probed.pop("optimizer", None)
             probed["zero_force_ds_cpu_optimizer"] = False
             probed["zero_allow_untested_optimizer"] = True
         else:

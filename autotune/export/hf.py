@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -93,6 +94,15 @@ def export(best: Best, folder: Path) -> Exported:
     )
 
 
+def is_older() -> bool:
+    """Whether the transformers that is installed has the older names; False where none is."""
+    try:
+        major, minor = metadata.version("transformers").split(".")[:2]
+    except metadata.PackageNotFoundError:
+        return False
+    return (int(major), int(minor)) < (5, 23)
+
+
 def _checkpointing(kind: str, older: bool) -> tuple[dict[str, Any], bool]:
     """The arguments for it, and whether they say all of it."""
     name = "gradient_checkpointing" if older else "activation_checkpointing"
@@ -111,6 +121,8 @@ def _checkpointing(kind: str, older: bool) -> tuple[dict[str, Any], bool]:
 def with_own_rate(config: dict[str, Any]) -> dict[str, Any]:
     """DeepSpeed's `config` for a Trainer, which refuses a rate that is not its own unless it is to
     fill it in."""
+    if "optimizer" not in config:
+        return config
     optimizer, own = config["optimizer"], ("betas", "eps", "muon_lr", "adam_lr")
     rates = {name: value for name, value in optimizer["params"].items() if name not in own}
     rates |= {"lr": "auto", "weight_decay": "auto"}

@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 import re
+import shlex
 from pathlib import Path
 from shlex import quote
 
 from autotune.export.format import Exported, remark, unexpressed
 from autotune.result.best import Best
 
+_OWN = """\
+#!/usr/bin/env bash
+{remark}# Usage: launch.sh [MORE ARGUMENTS...]
+set -euo pipefail
+{exports}exec {command} "$@"
+"""
 _SCRIPT = """\
 #!/usr/bin/env bash
 {remark}# Usage: launch.sh train.py [ARGUMENTS...]; LAUNCHER=torchrun, deepspeed or accelerate.
@@ -37,7 +44,8 @@ def _positions(best: Best, ranks: int) -> str:
 
 
 def export(best: Best, folder: Path) -> Exported:
-    """`launch.sh`. The script it starts reads its settings from another of the exports."""
+    """`launch.sh`. The script it starts reads its settings from another of the exports, or is the
+    one that was tuned."""
     ranks, on_cpu = best.config.world_size, best.device_kind == "cpu"
     variables = dict(best.exports.get("env", {}))
     if on_cpu:
@@ -46,6 +54,13 @@ def export(best: Best, folder: Path) -> Exported:
     if not on_cpu:
         devices = _positions(best, ranks)
         lines.append(f'export CUDA_VISIBLE_DEVICES="${{CUDA_VISIBLE_DEVICES:-{devices}}}"')
+    if best.command is not None:
+        text = _OWN.format(
+            remark=remark(best, ()),
+            exports="".join(f"{line}\n" for line in lines),
+            command=shlex.join(best.command),
+        )
+        return Exported(files={"launch.sh": text}, unexpressed=())
     missing = unexpressed(best, ("world_size", "allocator"))
     text = _SCRIPT.format(
         remark=remark(best, missing),

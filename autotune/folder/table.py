@@ -11,7 +11,7 @@ import pandas as pd
 from autotune.files import write_whole
 from autotune.outcome import Measurement, Record
 from autotune.space.axes import LATER_AXES
-from autotune.wire.messages import Peaks
+from autotune.wire.messages import Peaks, Ran
 
 COLUMNS = (
     "depth", "seq_len", "micro_batch", "zero_stage", "offload", "checkpointing",
@@ -22,6 +22,7 @@ COLUMNS = (
     "steps", "samples_per_s", "peak_reserved_bytes", "peak_allocated_bytes", "alloc_retries",
     "disturbed_share", "attempts", "sm_clock_mhz", "power_w", "temperature_c", "throttle_reasons",
     "predicted_low_bytes", "predicted_high_bytes", *LATER_AXES, "compile_s", "kernels",
+    "waiting_share", "tokens",
 )  # fmt: skip
 
 
@@ -95,7 +96,14 @@ def _measured(measured: Measurement | None) -> dict[str, object]:
         "power_w": conditions.power_w,
         "temperature_c": conditions.temperature_c,
         "throttle_reasons": conditions.throttle_reasons,
+        **_ran(measured.ran),
     }
+
+
+def _ran(ran: Ran | None) -> dict[str, object]:
+    if ran is None:
+        return {}
+    return {"waiting_share": ran.waiting_share, "tokens": "seen" if ran.seen else "claimed"}
 
 
 def _peaks(peaks: Peaks | None) -> dict[str, object]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from enum import Enum
 from pathlib import Path
 
@@ -24,6 +25,8 @@ from autotune.space.space import Space
 from autotune.units import gib
 
 SHOWN_TIES = 4
+WAITS = 0.1
+"""Of a step, that is worth a word if it waits for data."""
 
 
 class Caution(Enum):
@@ -76,7 +79,7 @@ def print_result(console: Console, best: Best, path: Path, warn: tuple[Caution, 
     console.print()
     console.print(_cells_table(best))
     print_lines(console, Text(), winner)
-    for text in (_speed(best), _memory(best), *_sure(best), *_ties(best)):
+    for text in (_speed(best), *_waiting(best), _memory(best), *_sure(best), *_ties(best)):
         print_lines(console, *paragraph(text, width, "      "))
     for caution in warn:
         print_lines(console, *paragraph(caution.value, width, "Warning: ", "yellow"))
@@ -86,12 +89,16 @@ def print_result(console: Console, best: Best, path: Path, warn: tuple[Caution, 
     if known is not None and known.peak_median_error is not None:
         off, seen = f"{known.peak_median_error:.1%}", f"{known.trials} probes"
         print_lines(console, Text(f"Memory: peaks were predicted to {off} (median, {seen})"))
+    if best.command is not None:
+        print_lines(console, Text("Run:     " + printable(shlex.join(best.command), console)))
     print_lines(console, Text("Written: " + printable(str(path), console)))
 
 
 def _cells_table(best: Best) -> Table:
     candidates = [cell.config.candidate for cell in best.cells]
-    axes = shown_axes({name: {getattr(c, name) for c in candidates} for name in AXES})
+    of_script = best.command is not None
+    values = {name: {getattr(c, name) for c in candidates} for name in AXES}
+    axes = shown_axes(values, of_script=of_script)
     table = Table(box=None, pad_edge=False, padding=(0, 1), header_style="dim")
     table.add_column("")
     for axis in axes:
@@ -120,14 +127,19 @@ def _evidence(cell: Cell) -> str:
 
 def _config(config: Config) -> str:
     """A configuration in the names of its flags; what is switched off is left out."""
-    always = ("depth", "seq_len", "micro_batch", "checkpointing")
-    after = ("optimizer",)
+    of_script = config.model.startswith("script:")
+    always = ("depth", "seq_len", "micro_batch", "checkpointing")[
+        of_script : 3 if of_script else 4
+    ]
+    after = ("optimizer", *(("depth",) if of_script and config.depth == 1 else ()))
     names = [
         name for name, axis in AXES.items()
         if name in always or (getattr(config, name) != axis.plain and name not in after)
     ]  # fmt: skip
     ranks = "1 rank" if config.world_size == 1 else f"{config.world_size} ranks"
     searched = ", ".join(f"{name} {getattr(config, name)}" for name in names)
+    if of_script:
+        return f"{searched} ({ranks})"
     return f"{searched} ({config.dtype}, {config.optimizer}, {config.engine}, {ranks})"
 
 
@@ -146,6 +158,23 @@ def _speed(best: Best) -> str:
             else ""
         )
     )
+
+
+def _waiting(best: Best) -> list[str]:
+    """What of a script's step waits for data, and where its tokens are from."""
+    measured = best.measured
+    lines = []
+    if measured.waiting_share is not None and measured.waiting_share >= WAITS:
+        lines.append(
+            f"{measured.waiting_share:.0%} of the step waits for data: more loader processes"
+            " (--data-workers), or `autotune loader`, may help more than any other setting."
+        )
+    if measured.tokens == "claimed":
+        lines.append(
+            "Samples and tokens are those that were asked for: no batch could be seen. A script"
+            " may say them by autotune.step(tokens=...)."
+        )
+    return lines
 
 
 def _memory(best: Best) -> str:

@@ -324,7 +324,7 @@ def _shown(space: Space) -> dict[str, int]:
     """The axes that tell candidates apart, and the characters of the widest value of each."""
     return {
         axis.name: max(len(str(value)) for value in space.axes[axis.name])
-        for axis in shown_axes(space.axes)
+        for axis in shown_axes(space.axes, of_script=space.workload.of_script)
     }
 
 

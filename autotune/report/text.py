@@ -13,9 +13,14 @@ from autotune.outcome import Verdict
 from autotune.space.axes import AXES, Axis
 
 
-def shown_axes(values: Mapping[str, Collection[Any]]) -> list[Axis]:
-    """The axes that tell candidates apart, where they have these `values`."""
-    return [axis for name, axis in AXES.items() if not axis.quiet or len(values.get(name, ())) > 1]
+def shown_axes(values: Mapping[str, Collection[Any]], *, of_script: bool = False) -> list[Axis]:
+    """The axes that tell candidates apart, where they have these `values`. A script may not be
+    told of any but micro_batch."""
+    return [
+        axis for name, axis in AXES.items()
+        if len(values.get(name, ())) > 1
+        or (name == "micro_batch" if of_script else not axis.quiet)
+    ]  # fmt: skip
 
 
 def print_lines(console: Console, *lines: Text) -> None:

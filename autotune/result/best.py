@@ -15,7 +15,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from importlib import resources
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from autotune.engines import engine_of
 from autotune.errors import UsageError
@@ -27,6 +27,7 @@ from autotune.space.candidate import Candidate
 from autotune.space.space import Limits, Space
 from autotune.space.workload import GlobalBatch, Workload
 from autotune.wire.codec import parse, to_json
+from autotune.wire.messages import Ran
 from autotune.wire.stopping import Interval
 
 SCHEMA_VERSION = 1
@@ -54,6 +55,10 @@ class Config:
     optimizer: str
     param_dtype: str = AXES["param_dtype"].plain
     allocator: str = AXES["allocator"].plain
+    data_workers: str = AXES["data_workers"].plain
+    pin_memory: str = AXES["pin_memory"].plain
+    prefetch: str = AXES["prefetch"].plain
+    own: str = AXES["own"].plain
     dtype: str
     engine: str
     world_size: int
@@ -113,6 +118,11 @@ class Measured:
     """That computed attention."""
     compile_s: float | None = None
     """What compiling took before the first step; None where nothing was compiled."""
+    tokens: Literal["seen", "claimed"] | None = None
+    """Where the number of tokens is from: of a script, the batches that were seen, or what it was
+    asked for."""
+    waiting_share: float | None = None
+    """Of a script's step, that waits for data."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -214,6 +224,8 @@ class Best:
     fingerprint: dict[str, Any]
     environment: dict[str, Any]
     provenance: dict[str, Any]
+    command: list[str] | None = None
+    """Words that start a user's own script with this configuration."""
 
     @property
     def device_kind(self) -> str:
@@ -277,6 +289,7 @@ def best_of(
     fingerprint: dict[str, Any],
     environment: dict[str, Any],
     provenance: dict[str, Any],
+    command: list[str] | None = None,
 ) -> Best:
     """What best.json says of `choice`.
 
@@ -308,6 +321,29 @@ def best_of(
         fingerprint=fingerprint,
         environment=environment,
         provenance=provenance,
+        command=command,
+    )
+
+
+def unmeasured(candidate: Candidate, space: Space, device_kind: str) -> Best:
+    """What best.json would say of `candidate` were it the winner, but for all measurements."""
+    nothing = Measured(
+        tokens_per_s=0.0, samples_per_s=0.0, model_flops_per_s=0.0,
+        step_s=Interval(0.0, 0.0, 0.0, 0), peak_bytes=PeakBytes(0, 0, 0, 0), share_of_capacity=0.0,
+    )  # fmt: skip
+    return Best(
+        confirmed=False,
+        config=_config(candidate, space.workload),
+        measured=nothing,
+        limits=_limits(space.limits),
+        objective="tokens_per_s",
+        cells=(),
+        ties=(),
+        trials={},
+        exports=_exports(candidate, space.workload, device_kind, {}),
+        fingerprint={"kind": device_kind},
+        environment={},
+        provenance={},
     )
 
 
@@ -345,33 +381,38 @@ def _sure(certainty: Certainty | None, workload: Workload) -> Sure | None:
 
 def tie_of(record: Record, workload: Workload, limits: Limits) -> Tie:
     """What best.json says of a record that was measured."""
-    return Tie(_config(record.candidate, workload), _measured(record.measured, limits))
+    found = record.measured
+    return Tie(_config(record.candidate, workload, found.ran), _measured(found, limits))
 
 
 def _cell(record: Record, space: Space) -> Cell:
     return Cell(
         depth=record.candidate.depth,
         seq_len=record.candidate.seq_len,
-        config=_config(record.candidate, space.workload),
+        config=_config(record.candidate, space.workload, record.measured.ran),
         measured=_measured(record.measured, space.limits),
         verdict=record.outcome.verdict.value,
         confirmed=record.purpose == "final",
     )
 
 
-def _config(candidate: Candidate, workload: Workload) -> Config:
-    samples = workload.global_batch_samples(candidate)
+def _config(candidate: Candidate, workload: Workload, ran: Ran | None = None) -> Config:
+    """`candidate` as it is asked for, or as it `ran`."""
+    accum = workload.micro_steps(candidate) if ran is None else ran.micro_steps
+    length = candidate.seq_len if ran is None or candidate.seq_len > 1 else ran.seq_len
+    samples = candidate.micro_batch * accum * workload.world_size
+    known = not workload.of_script
     return Config(
-        **asdict(candidate),
+        **asdict(candidate) | {"seq_len": length},
         model=workload.model,
-        width=workload.shape(candidate.depth).width,
-        vocab_size=workload.vocab_size,
+        width=workload.shape(candidate.depth).width if known else None,
+        vocab_size=workload.vocab_size if known else None,
         dtype=workload.dtype,
         engine=engine_of(workload, candidate).name,
         world_size=workload.world_size,
-        grad_accum=workload.micro_steps(candidate),
+        grad_accum=accum,
         global_batch_samples=samples,
-        global_batch_tokens=samples * candidate.seq_len,
+        global_batch_tokens=samples * length,
     )
 
 
@@ -390,6 +431,8 @@ def _measured(found: Measurement, limits: Limits) -> Measured:
         disturbed_share=found.disturbed_share,
         kernels=found.kernels or None,
         compile_s=found.compile_s or None,
+        tokens=None if found.ran is None else "seen" if found.ran.seen else "claimed",
+        waiting_share=None if found.ran is None else found.ran.waiting_share,
     )
 
 
@@ -436,7 +479,9 @@ def _check_sums(best: Best) -> None:
     if (probed := best.exports.get("deepspeed")) is not None:
         zero = probed.get("zero_optimization")
         stage = zero.get("stage") if isinstance(zero, dict) else None
-        if stage != config.zero_stage or not isinstance(probed.get("optimizer"), dict):
+        of_script = config.model.startswith("script:")
+        optimizer = isinstance(probed.get("optimizer"), dict) or of_script
+        if stage != config.zero_stage or not optimizer:
             raise ValueError("exports.deepspeed is of another stage: it was changed by hand")
         name = "train_micro_batch_size_per_gpu"
         pairs[f"exports.deepspeed.{name}"] = (probed.get(name), config.micro_batch)

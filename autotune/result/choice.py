@@ -8,12 +8,12 @@ import operator
 import statistics
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from autotune.outcome import Measurement, Objective, Outcome, Record, Verdict, measurement
 from autotune.space.candidate import Candidate
 from autotune.space.workload import Workload
-from autotune.wire.messages import Conditions, Peaks
+from autotune.wire.messages import Conditions, Peaks, Ran
 from autotune.wire.stopping import Interval
 
 MAX_TIE = 0.01
@@ -130,6 +130,7 @@ def pool(rounds: Sequence[Record], workload: Workload) -> Record:
             conditions=_pooled_conditions([m.conditions for m in measured]),
             kernels=first.measured.kernels,
             compile_s=max(m.compile_s for m in measured),
+            ran=_pooled_run([m.ran for m in measured]),
         ),
         predicted_peak_bytes=first.outcome.predicted_peak_bytes,
         attempts=sum(o.attempts for o in outcomes),
@@ -221,6 +222,14 @@ def _pooled_interval(steps: list[Interval]) -> Interval:
         max(s.high for s in steps),
         sum(s.steps for s in steps),
     )
+
+
+def _pooled_run(ran: Sequence[Ran | None]) -> Ran | None:
+    """The last of them, with the most that any waited."""
+    known = [each for each in ran if each is not None]
+    if not known:
+        return None
+    return replace(known[-1], waiting_share=max(each.waiting_share for each in known))
 
 
 def _pooled_conditions(rounds: list[Conditions]) -> Conditions:

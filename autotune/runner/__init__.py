@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from autotune.outcome import Verdict
@@ -52,6 +52,8 @@ class Result:
     versions: dict[str, str] | None = None
     unsupported: tuple[str, ...] = ()
     """The axes whose values, together, are unsupported, where that is known."""
+    only: dict[str, int] = field(default_factory=dict)
+    """Values that a script runs whatever is asked for, by axis."""
     lacks_op: str = ""
     """What the engine compiles for this candidate, and could not be loaded."""
 

@@ -18,6 +18,7 @@ REAP_S = 5.0
 MAX_LOG_BYTES = 16 * 2**20
 # -P: a folder named like a module in the user's working directory must not stand in for it.
 WORKER = [sys.executable, "-P", "-m", "probes"]
+SUPERVISE = [sys.executable, "-P", "-m", "probes.supervise"]
 OPS = [sys.executable, "-P", "-m", "probes.ops"]
 
 

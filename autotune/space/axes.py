@@ -45,7 +45,7 @@ class Axis:
     @property
     def option(self) -> str:
         """The field of `Options` that sets its values."""
-        return {"zero_stage": "zero"}.get(self.name, self.name)
+        return {"zero_stage": "zero", "own": "axis"}.get(self.name, self.name)
 
     @property
     def flag(self) -> str:
@@ -74,6 +74,9 @@ EVERY_NTH = r"1/[2-9]|1/[1-9][0-9]"
 """Checkpointing of one block in so many."""
 SETTINGS = r"[a-z_]+:[A-Za-z0-9_.\[\]-]+(\+[a-z_]+:[A-Za-z0-9_.\[\]-]+)*"
 """Settings of torch's allocator, joined by + where PYTORCH_ALLOC_CONF has commas."""
+
+OWN_VALUES = r"[a-z_]\w*=[^;,]*(;[a-z_]\w*=[^;,]*)*"
+"""One value on each of a script's own axes."""
 
 _ALLOC_CONF = {"default": "", "expandable": "expandable_segments:True"}
 
@@ -107,6 +110,14 @@ _ROWS = (
     Axis(name="allocator", level=Level.LAUNCH, label="allocator",
          words=("default", "expandable"), pattern=SETTINGS,
          example="max_split_size_mb:128", plain="default", quiet=True),
+    Axis(name="data_workers", level=Level.LAUNCH, label="workers", words=("own",),
+         pattern=r"\d{1,4}", example="4", plain="own", quiet=True),
+    Axis(name="pin_memory", level=Level.LAUNCH, label="pinned", words=("own", "true", "false"),
+         plain="own", quiet=True),
+    Axis(name="prefetch", level=Level.LAUNCH, label="prefetch", words=("own",),
+         pattern=r"\d{1,4}", example="2", plain="own", quiet=True),
+    Axis(name="own", level=Level.LAUNCH, label="own", words=("none",), pattern=OWN_VALUES,
+         example="attn=sdpa", plain="none", quiet=True),
 )  # fmt: skip
 AXES: dict[str, Axis] = {row.name: row for row in _ROWS}
 """By name, in the order in which they are shown."""
@@ -115,3 +126,5 @@ MEMORY_AXES = ("depth", "seq_len", "micro_batch")
 OTHER_AXES = tuple(name for name in AXES if name not in MEMORY_AXES)
 LATER_AXES = tuple(AXES)[6:]
 """Those that older records do not have."""
+SCRIPT_AXES = ("data_workers", "pin_memory", "prefetch", "own")
+"""Those that only a script of the user's own has."""

@@ -23,6 +23,10 @@ class Build:
     optimizer: str = "adamw"
     param_dtype: str = "auto"
     allocator: str = "default"
+    data_workers: str = "own"
+    pin_memory: str = "own"
+    prefetch: str = "own"
+    own: str = "none"
 
     @property
     def compiles(self) -> bool:
@@ -55,6 +59,10 @@ class Candidate:
     optimizer: str = "adamw"
     param_dtype: str = "auto"
     allocator: str = "default"
+    data_workers: str = "own"
+    pin_memory: str = "own"
+    prefetch: str = "own"
+    own: str = "none"
 
     @property
     def compiles(self) -> bool:

@@ -68,6 +68,11 @@ class Workload:
         """The row of `models.FAMILIES` that the model is of."""
         return family_name(self.model)
 
+    @property
+    def of_script(self) -> bool:
+        """Whether a script of the user's own is tuned, of whose model nobody knows anything."""
+        return self.model.startswith("script:")
+
     @classmethod
     def from_json(cls, body: dict[str, Any]) -> Workload:
         """What `Space.manifest` wrote as a workload; types are not checked.

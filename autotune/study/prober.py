@@ -214,6 +214,7 @@ class Prober:
             of_host=result.of_host,
             lacks_op=result.lacks_op,
             unsupported=result.unsupported,
+            only=result.only,
         )
         if result.report is None:
             return outcome
@@ -246,6 +247,7 @@ class Prober:
             conditions=report.conditions,
             kernels=report.attention,
             compile_s=report.compile_s,
+            ran=report.ran,
         )
 
 

@@ -22,10 +22,12 @@ from autotune.options import Options
 from autotune.report import Reporter
 from autotune.report.text import minutes
 from autotune.result.best import Best, best_of
+from autotune.space.candidate import Candidate
 from autotune.space.space import Space
 from autotune.study.ledger import Ledger
 from autotune.study.study import Study
 from autotune.study.why_nothing import why_nothing
+from autotune.testbed.scripted import shown_command, write_files
 from autotune.testbed.testbed import Testbed, Wiring
 
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
@@ -217,6 +219,8 @@ class _Session:
         self.reporter.finished(best, self.folder.best)
         shutil.rmtree(self.folder.exports, ignore_errors=True)  # of an earlier winner
         made = export.write(best, self.folder.exports)
+        if self.space.workload.of_script:
+            write_files(self.space, best.config.candidate, best.device_kind, self.folder.exports)
         self.reporter.note(f"Exports: {self.folder.exports.name}/ has {', '.join(made)}")
         if self.stop.name:
             return Ended(
@@ -225,6 +229,13 @@ class _Session:
                 f" --resume {quote(str(self.folder.path))}",
             )
         return Ended(Ending.FOUND)
+
+    def _command(self, candidate: Candidate) -> list[str] | None:
+        """What starts the user's own script with `candidate`; None where there is none."""
+        if not self.space.workload.of_script:
+            return None
+        kind = self.testbed.device.kind
+        return shown_command(self.space, candidate, self.options, kind, self.folder.exports)
 
     def _publish(self, ledger: Ledger) -> Best | None:
         """Write best.json as far as `ledger` knows it; None where nothing fits."""
@@ -248,6 +259,7 @@ class _Session:
                 "elapsed_s": round(self.clock.elapsed_s(), 3),
                 "stopped_by": self.stop.name,
             },
+            command=self._command(choice.record.candidate),
         )
         best.write(self.folder.best)
         return best

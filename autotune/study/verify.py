@@ -105,7 +105,7 @@ def training(
         UsageError: what it was measured on is not here, or it was never measured.
     """
     options = _options(best)
-    testbed = open_testbed(options.device)
+    testbed = open_testbed(options)
     space = replace(testbed.space(options), limits=_limits(best))
     if best.config.candidate not in space.candidates:
         raise UsageError(f"best.json: {best.config.candidate.key} cannot be trained here any more")

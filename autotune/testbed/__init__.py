@@ -4,17 +4,19 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from autotune.options import Options
 from autotune.testbed.testbed import Testbed
 
 REPLAY = "replay:"
 
 
-def open_testbed(spec: str) -> Testbed:
-    """What `spec` names: "auto", "cpu", "cuda", "cuda:0,2" or "replay:FILE.csv".
+def open_testbed(options: Options) -> Testbed:
+    """What `options.device` names: "auto", "cpu", "cuda", "cuda:0,2" or "replay:FILE.csv".
 
     Raises:
-        UsageError: `spec` is none of these, or names a device or a recording that is not there.
+        UsageError: it is none of these, or names a device or a recording that is not there.
     """
+    spec = options.device
     if spec.startswith(REPLAY):
         from autotune.testbed.recording import Recording
 
@@ -22,4 +24,8 @@ def open_testbed(spec: str) -> Testbed:
     from autotune.device import open_device
     from autotune.testbed.machine import Machine
 
+    if options.script is not None:
+        from autotune.testbed.scripted import Scripted
+
+        return Scripted(open_device(spec), spec)
     return Machine(open_device(spec), spec)

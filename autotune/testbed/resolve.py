@@ -61,9 +61,9 @@ def resolve(
     defaults = family.defaults(recipe, device.kind)
     depths, seq_lens = options.depth or defaults.depth, options.seq_len or defaults.seq_len
     _check_model(options, recipe, depths, seq_lens)
-    world_size, world_why = _world_size(options, device, cores)
-    capacity_bytes, capacity_why = _capacity(options, device, world_size)
-    dtype, _ = _dtype(options, device)
+    world_size, world_why = chosen_world_size(device, cores, options.world_size)
+    capacity_bytes, capacity_why = capacity(options, device, world_size)
+    dtype, _ = chosen_dtype(options, device)
     preset = gpt.PRESETS[options.preset] if options.preset else None
     vocab_size = options.vocab_size or (preset.vocab_size if preset else defaults.vocab_size)
     known_now = {"seq_len": max(seq_lens), "dtype": dtype, "device": device.kind}
@@ -103,7 +103,7 @@ def resolve(
     axes |= {
         name: values for name, values in later.items() if values and values != (AXES[name].plain,)
     }
-    _check_size(axes)
+    check_size(axes)
     combined = (dict(zip(axes, point, strict=True)) for point in itertools.product(*axes.values()))
     points, left_out = _possible(
         [c for c in (Candidate(**values) for values in combined) if c.exists],
@@ -277,7 +277,7 @@ def _shared(options: Options, workload: Workload, device: Device) -> list[Fixed]
     return [
         Fixed("model", options.model, "--model"),
         *sizes,
-        Fixed("dtype", *_dtype(options, device)),
+        Fixed("dtype", *chosen_dtype(options, device)),
         Fixed("device", device.infos[0].name, device.why),
     ]
 
@@ -297,7 +297,7 @@ def _task(options: Options, workload: Workload) -> list[Fixed]:
     return fixed
 
 
-def _check_size(axes: dict[str, tuple[Any, ...]]) -> None:
+def check_size(axes: dict[str, tuple[Any, ...]]) -> None:
     size = math.prod(len(values) for values in axes.values())
     if size > MAX_POINTS:
         name, values = max(axes.items(), key=lambda axis: len(axis[1]))
@@ -369,7 +369,12 @@ def _left_out(options: Options) -> str:
     return f"stages 1 to 3 are left out: {missing}"
 
 
-def _world_size(options: Options, device: Device, cores: int) -> tuple[int, str]:
+def chosen_world_size(device: Device, cores: int, asked: int | None) -> tuple[int, str]:
+    """Ranks of a group, `asked` where that is said, and why so many.
+
+    Raises:
+        UsageError: more than there are devices for.
+    """
     if device.kind == "cpu":
         available, all_of_it = cores * RANKS_PER_CORE, 1
         what = f"{cores} cores, {RANKS_PER_CORE} ranks a core"
@@ -379,21 +384,21 @@ def _world_size(options: Options, device: Device, cores: int) -> tuple[int, str]
     else:
         available = all_of_it = len(device.infos)
         what = "devices"
-    if options.world_size is None:
+    if asked is None:
         return all_of_it, f"default on {device.kind}"
-    if options.world_size > available:
+    if asked > available:
         raise UsageError(
-            f"--world-size {options.world_size}: at most {available} here ({what});"
+            f"--world-size {asked}: at most {available} here ({what});"
             f" use --world-size {available}"
         )
-    return options.world_size, "--world-size"
+    return asked, "--world-size"
 
 
 SAID_BYTES = 64 * 2**20
 """What others hold of a device is said from here on."""
 
 
-def _capacity(options: Options, device: Device, world_size: int) -> tuple[int, str]:
+def capacity(options: Options, device: Device, world_size: int) -> tuple[int, str]:
     """Bytes a rank may call its device's, and where they come from."""
     on_cpu = device.kind == "cpu"
     free = [
@@ -415,7 +420,7 @@ def _capacity(options: Options, device: Device, world_size: int) -> tuple[int, s
     return options.capacity_bytes, "--capacity"
 
 
-def _dtype(options: Options, device: Device) -> tuple[str, str]:
+def chosen_dtype(options: Options, device: Device) -> tuple[str, str]:
     if options.dtype != "auto":
         return options.dtype, "--dtype"
     if device.kind == "cpu":

@@ -282,6 +282,25 @@ class Conditions:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Ran:
+    """What the steps of a user's own script were, all ranks together."""
+
+    samples: float
+    """Of an optimizer step."""
+    tokens: float
+    seq_len: int
+    """Tokens of the longest sample in a batch, mostly; 1 where nothing shows it."""
+    micro_steps: int
+    seen: bool
+    """Samples and tokens were seen in the batches; else they are what was asked for."""
+    waiting_share: float
+    """Of a step, that waits for the next batch of a DataLoader. On a GPU, which has work left
+    meanwhile, at most that."""
+    trainable: int
+    """Parameters that the loss reaches."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class Report:
     """Rank to study: one probe, done. Times are of the real schedule, the slowest rank's."""
 
@@ -302,6 +321,8 @@ class Report:
     """Kernels of scaled dot product attention that the group's first step used."""
     compile_s: float = 0.0
     """Wall time of the step before warm-up, which compiled what is to be compiled."""
+    ran: Ran | None = None
+    """In a script of the user's own."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -320,10 +341,55 @@ class Fault:
     """Those whose values, together, are unsupported, where that is known."""
 
 
+@dataclass(frozen=True, kw_only=True)
+class Seen:
+    """A process of the user's own script to study, a few times a second (probes/hook)."""
+
+    backwards: int
+    """Backward passes so far."""
+    ended: int
+    """Optimizer steps so far."""
+    world_size: int
+    """Of torch's process group; 1 where there is none."""
+    rank: int
+    trainable: int
+    """Parameters that the loss reaches."""
+    step_s: list[float]
+    """From the end of one optimizer step to the end of the next: of those since the last message.
+    The other lists have an entry for each of these."""
+    micro_steps: list[int]
+    waited_s: list[float]
+    """For the next batch of a DataLoader."""
+    tokens: list[int | None]
+    """What the script itself said."""
+    shapes: list[list[list[list[int]]]]
+    """Of the batches that were looked at, by [step][micro-step][tensor]: (samples, tokens),
+    (samples,), or none."""
+    cpu_s: float
+    """Processor time of the process."""
+    peaks: Peaks | None
+    used_bytes: int
+    """Of the device, beyond this process's allocator, by anybody."""
+    ooms: int
+    """Allocations that failed, whoever caught that."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Left:
+    """A process of the user's own script to study, last: nobody caught this error, or there was
+    none and all three are empty."""
+
+    error: str
+    """Type and message, one line."""
+    kinds: list[str]
+    """Names of the classes of it and of its causes."""
+    traceback: str
+
+
 Message = (
     Start | Probe | Count | Describe | Fork | Stop
     | Forkable | Forked | Hello | Counted | Described | Store
-    | Entered | Ready | Progress | Report | Fault
+    | Entered | Ready | Progress | Report | Fault | Seen | Left
 )  # fmt: skip
 _TYPES: dict[str, type[Any]] = {cls.__name__: cls for cls in get_args(Message)}
 

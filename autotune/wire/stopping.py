@@ -144,6 +144,11 @@ class Steps:
         self.stopped_early = self._rule.hopeless(self._needed_step_s, self.warmup, self.timed)
 
     @property
+    def least_timed(self) -> int:
+        """Timed steps, at least."""
+        return self._rule.timed_steps
+
+    @property
     def ran_s(self) -> float:
         """What the group ran in all, with earlier probes."""
         return self._ran_s + self.warmup.wall_s + self.timed.wall_s

@@ -20,6 +20,7 @@ from autotune.commands.exits import ExitCode
 from autotune.errors import UsageError
 from autotune.files import MANIFEST, hold
 from autotune.folder.ending import Ending
+from autotune.options import Options
 from autotune.replay.runner import Replay
 from autotune.runner import Job, Result
 from autotune.study.search import Search
@@ -103,11 +104,11 @@ def test_a_folder_in_which_nothing_was_begun_is_as_good_as_empty(
 def test_a_study_that_came_first_is_not_overwritten(
     tune: Tune, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def slow(spec: str) -> testbed.Testbed:
+    def slow(options: Options) -> testbed.Testbed:
         monkeypatch.undo()
         os.chdir(here)
         assert main(list(NEW)) == 0  # another process, meanwhile
-        return open_testbed(spec)
+        return open_testbed(options)
 
     here = Path.cwd()
     monkeypatch.setattr("autotune.testbed.open_testbed", slow)
@@ -294,7 +295,7 @@ def test_a_signal_while_a_study_is_loaded_keeps_its_result(
 ) -> None:
     tune(*NEW)
 
-    def interrupted(spec: str) -> None:
+    def interrupted(options: Options) -> None:
         raise KeyboardInterrupt
 
     monkeypatch.setattr("autotune.testbed.open_testbed", interrupted)

@@ -1,0 +1,225 @@
+"""The command that starts a script: its placeholders, and what stands in their place."""
+
+from __future__ import annotations
+
+import itertools
+import re
+import shlex
+import shutil
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from autotune.errors import UsageError
+from autotune.space.axes import AXES
+from autotune.space.candidate import Candidate
+from autotune.space.workload import Workload
+
+_PLACEHOLDER = re.compile(r"\{([a-z_]\w*)\}")
+_ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)=(.*)", re.DOTALL)
+_RANKS = re.compile(
+    r"--(?:nproc[-_]per[-_]node|num[-_]processes|num[-_]gpus|num[-_]accelerators)(?:=(\d+))?"
+)
+_READ_BYTES = 2**20
+
+FILES = {
+    "deepspeed_config": ("micro_batch", "zero_stage", "offload"),
+    "accelerate_config": ("zero_stage", "offload", "compile"),
+    "training_args": ("micro_batch", "zero_stage", "offload", "checkpointing", "compile"),
+}
+"""Files that are written for each candidate, and the axes that they say."""
+_ALSO = {"zero": "zero_stage"}
+_OF_ENVIRONMENT = ("allocator",)
+"""Axes that a variable says which torch reads itself."""
+_DERIVED = ("grad_accum", "global_batch", "tokens_per_batch", "world_size", "dtype", "seed", "out")
+_AXES = tuple(name for name in AXES if name != "own")
+PREFIX = "AUTOTUNE_"
+
+
+@dataclass(frozen=True)
+class Command:
+    """As it was written, with the user's own axes and what else stands in for a placeholder."""
+
+    template: str
+    own: Mapping[str, tuple[str, ...]]
+    given: Mapping[str, str]
+    """By `--set`."""
+    folder: Path
+    """Where it is started."""
+
+    def __post_init__(self) -> None:
+        """Raises `UsageError` for a command that could not be started."""
+        try:
+            words = shlex.split(self.template)
+        except ValueError as error:
+            raise UsageError(f"--script: {error}; quote it as a shell would") from error
+        if not self._words(words):
+            raise UsageError('--script: says no command; write "python train.py --batch {...}"')
+        for name in (*self.own, *self.given):
+            if name in self._known_of_ours():
+                raise UsageError(f"--axis or --set {name}: is a name of autotune's own")
+        unknown = [name for name in self.placeholders if name not in self.known]
+        if unknown:
+            raise UsageError(
+                f"--script: {{{unknown[0]}}} is unknown; known: {', '.join(sorted(self.known))}"
+            )
+        program = self._words(words)[0]
+        if not _PLACEHOLDER.search(program) and not self._found(program):
+            raise UsageError(f"--script: {program}: command not found")
+
+    @property
+    def placeholders(self) -> tuple[str, ...]:
+        """Names in the command, each once."""
+        return tuple(dict.fromkeys(_PLACEHOLDER.findall(self.template)))
+
+    @property
+    def known(self) -> set[str]:
+        """Names that something may stand in for."""
+        return {*self._known_of_ours(), *self.own, *self.given}
+
+    @property
+    def name(self) -> str:
+        """What people call it: the script's file, else the program."""
+        words = self._words(shlex.split(self.template))
+        scripts = [Path(word).name for word in words if word.endswith((".py", ".sh"))]
+        return (scripts or [Path(words[0]).name])[0]
+
+    @property
+    def ranks(self) -> int | None:
+        """How many a launcher is told to start on this machine; None where nobody says."""
+        words = shlex.split(self.template)
+        for word, following in itertools.pairwise([*words, ""]):
+            found = _RANKS.fullmatch(word)
+            number = found and (found[1] or following)
+            if number and number.isdigit() and int(number):
+                return int(number)
+        return None
+
+    def says(self, name: str) -> bool:
+        """Whether the script is told of the axis `name`, or of what follows from a candidate."""
+        names = {_ALSO.get(each, each) for each in self.placeholders}
+        if name in names or name in _OF_ENVIRONMENT:
+            return True
+        if any(name in axes for file, axes in FILES.items() if file in names):
+            return True
+        if name == "grad_accum" and {"deepspeed_config", "training_args"} & names:
+            return True
+        return self._reads(PREFIX + name.upper())
+
+    def filled(
+        self, candidate: Candidate, workload: Workload, seed: int, files: Mapping[str, str]
+    ) -> tuple[dict[str, str], list[str]]:
+        """Variables and words of the command for `candidate`; `files` are paths by name.
+
+        A word that is one placeholder, and empty, is left out.
+        """
+        values = self.values(candidate, workload, seed) | dict(files)
+
+        def fill(word: str) -> str:
+            return _PLACEHOLDER.sub(lambda found: values[found[1]], word)
+
+        words = shlex.split(self.template)
+        kept = [fill(word) for word in words if fill(word) or not _PLACEHOLDER.fullmatch(word)]
+        command = self._words(kept)
+        assigned = (_ASSIGNMENT.fullmatch(word) for word in kept[: len(kept) - len(command)])
+        variables = {PREFIX + name.upper(): value for name, value in values.items()}
+        return variables | {found[1]: found[2] for found in assigned if found}, command
+
+    def shown(
+        self, candidate: Candidate, workload: Workload, seed: int, files: Mapping[str, str]
+    ) -> list[str]:
+        """Words that start the script with `candidate`, variables that it reads included."""
+        variables, words = self.filled(candidate, workload, seed, files)
+        told = [
+            f"{name}={value}"
+            for name, value in variables.items()
+            if not name.startswith(PREFIX) or self._reads(name)
+        ]
+        return ["env", *told, *words] if told else words
+
+    def values(self, candidate: Candidate, workload: Workload, seed: int) -> dict[str, str]:
+        """What stands in for each placeholder that is no file."""
+        axes = {name: str(getattr(candidate, name)) for name in _AXES}
+        own = dict(part.split("=", 1) for part in candidate.own.split(";") if "=" in part)
+        return {
+            **axes,
+            **{also: axes[name] for also, name in _ALSO.items()},
+            "grad_accum": str(workload.micro_steps(candidate)),
+            "global_batch": str(workload.global_batch_samples(candidate)),
+            "tokens_per_batch": str(candidate.tokens),
+            "world_size": str(workload.world_size),
+            "dtype": workload.dtype,
+            "seed": str(seed),
+            **self.given,
+            **own,
+        }
+
+    @property
+    def has_engine(self) -> bool:
+        """Whether a file says what DeepSpeed is to do."""
+        return "deepspeed_config" in self.placeholders
+
+    def _known_of_ours(self) -> set[str]:
+        return {*_AXES, *_ALSO, *_DERIVED, *FILES}
+
+    @staticmethod
+    def _words(words: Sequence[str]) -> list[str]:
+        """Without the variables in front."""
+        return list(itertools.dropwhile(_ASSIGNMENT.fullmatch, words))
+
+    def _found(self, program: str) -> bool:
+        if "/" in program:
+            return shutil.which(str(self.folder / program)) is not None
+        return shutil.which(program) is not None
+
+    def _reads(self, variable: str) -> bool:
+        """Whether a file that the command names mentions `variable`."""
+        words = [_PLACEHOLDER.sub("", word) for word in shlex.split(self.template)]
+        files = [self.folder / word for word in words if word]
+        return any(variable in _text(path) for path in files)
+
+
+def parse_own(text: str) -> dict[str, tuple[str, ...]]:
+    """Own axes as "attn=sdpa,eager;fused=0,1".
+
+    Raises:
+        UsageError: it is none, or one is named twice.
+    """
+    found: dict[str, tuple[str, ...]] = {}
+    for part in filter(None, (part.strip() for part in text.split(";"))):
+        name, sign, values = part.partition("=")
+        if not sign or not re.fullmatch(r"[a-z_]\w*", name) or name in found:
+            raise UsageError(
+                f'--axis {part}: write a name once, and its values: "attn=sdpa,eager"'
+            )
+        found[name] = tuple(dict.fromkeys(value.strip() for value in values.split(",")))
+    return found
+
+
+def parse_set(text: str) -> dict[str, str]:
+    """Values of placeholders as "lr=1e-4;data=/data".
+
+    Raises:
+        UsageError: it is none.
+    """
+    found: dict[str, str] = {}
+    for part in filter(None, (part.strip() for part in text.split(";"))):
+        name, sign, value = part.partition("=")
+        if not sign or not re.fullmatch(r"[a-z_]\w*", name):
+            raise UsageError(f"--set {part}: write lr=1e-4")
+        found[name] = value
+    return found
+
+
+def combined(own: Mapping[str, Sequence[str]]) -> tuple[str, ...]:
+    """Every combination of values of own axes, as the one axis that a space has of them."""
+    each = ([f"{name}={value}" for value in values] for name, values in own.items())
+    return tuple(";".join(parts) for parts in itertools.product(*each)) if own else ()
+
+
+def _text(path: Path) -> str:
+    try:
+        with path.open(encoding="utf-8", errors="replace") as file:
+            return file.read(_READ_BYTES)
+    except OSError:
+        return ""

@@ -1,0 +1,1 @@
+"""First on the path of a user's script."""

@@ -1,0 +1,452 @@
+"""What a user's own training script does, told from inside its processes.
+
+A study puts this folder first on PYTHONPATH, and Python imports `sitecustomize` as it starts.
+Standard library alone: the script's interpreter may have nothing of ours. Until torch is imported
+nothing happens but that this waits for it.
+
+An optimizer step is the first step of any of torch's optimizers after a backward pass: ZeRO steps
+several of them, and so do scripts with two. What is told is numbers alone; the study decides when
+it has seen enough, and ends the process.
+"""
+
+from __future__ import annotations
+
+import atexit
+import functools
+import importlib.abc
+import importlib.machinery
+import importlib.util
+import json
+import os
+import signal
+import sys
+import threading
+import time
+import traceback
+from pathlib import Path
+from typing import Any
+
+VERSION = 1  # of autotune.wire.messages
+EVERY_S = 0.2
+LOOK_SHARE = 0.003
+"""Of the time, that walks through autograd's graph for the batch's shape may take."""
+FIRST_LOOKS = 4
+CUDA_GUARD = 0.97
+ERROR_CHARACTERS, TRACEBACK_CHARACTERS = 2000, 20_000
+
+
+class _Link:
+    """The connection to the study. Its end is the end of this process."""
+
+    def __init__(self, address: str) -> None:
+        from multiprocessing.connection import Client
+
+        host, port, key = address.rsplit(":", 2)
+        self._connection = Client((host, int(port)), authkey=bytes.fromhex(key))
+        self._lock = threading.Lock()
+        threading.Thread(target=self._listen, daemon=True).start()
+
+    def send(self, kind: str, body: dict[str, Any]) -> None:
+        data = json.dumps({"v": VERSION, "type": kind, "body": body}).encode()
+        with self._lock:
+            self._connection.send_bytes(data)
+
+    def _listen(self) -> None:
+        try:
+            while True:
+                self._connection.recv_bytes()
+        except (EOFError, OSError):
+            os.kill(os.getpid(), signal.SIGKILL)
+
+
+class _Watch:
+    """What this process has done so far."""
+
+    def __init__(self, torch: Any, address: str) -> None:
+        self._torch = torch
+        self._address = address
+        self._capacity = int(os.environ.get("AUTOTUNE_CAPACITY_BYTES", "0"))
+        self._is_of_cuda = os.environ.get("AUTOTUNE_DEVICE_KIND") == "cuda"
+        self._lock = threading.Lock()
+        self._begin()
+
+    def _begin(self) -> None:
+        self._link: _Link | None = None
+        self._limited = False
+        self._inside = 0
+        self._since = 0  # backward passes since the last step
+        self._backwards = 0
+        self._ended = 0
+        self._trainable = 0
+        self._explicit = False
+        self._last: Any = None  # when the last step ended: seconds, or an event of CUDA
+        self._pending: list[
+            tuple[Any, Any, dict[str, Any]]
+        ] = []  # events of steps that the device has not come to yet
+        self._waited_s = 0.0
+        self._waiting = 0
+        self._began_s = time.perf_counter()
+        self._look_s = 0.0
+        self._looks = 0
+        self._shapes: list[list[list[int]]] = []
+        self._steps: list[dict[str, Any]] = []  # not told yet
+        self._cuda = False
+
+    def forked(self) -> None:
+        """This is a child now: what its parent did is not its own."""
+        self._lock = threading.Lock()
+        self._begin()
+
+    def dial(self) -> None:
+        if self._link is not None:
+            return
+        try:
+            self._link = _Link(self._address)
+            self._send("Hello", self._hello())
+            threading.Thread(target=self._tell_now_and_then, daemon=True).start()
+        except OSError:  # the study has ended already
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    def _hello(self) -> dict[str, Any]:
+        import socket
+
+        rank = os.environ.get("RANK", "0")
+        number = int(rank) if rank.isdigit() else 0
+        return {"rank": number, "pid": os.getpid(), "host": socket.gethostname()}
+
+    def _send(self, kind: str, body: dict[str, Any]) -> None:
+        assert self._link is not None
+        try:
+            self._link.send(kind, body)
+        except (OSError, ValueError):
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    # Called from the script's threads.
+
+    def limit(self) -> None:
+        """Make what is beyond the capacity fail, as it would on such a device."""
+        if self._limited or not self._capacity or self._cuda != self._is_of_cuda:
+            return
+        self._limited = True
+        if self._cuda:
+            total = self._torch.cuda.mem_get_info()[1]
+            share = min(1.0, CUDA_GUARD * self._capacity / total)
+            self._torch.cuda.set_per_process_memory_fraction(share)
+            return
+        import resource
+
+        self._torch.ones(2**20).add_(1)  # OpenMP cannot start its threads under a tight limit
+        room = self._capacity - _status_bytes("VmRSS")
+        if room < 0:
+            raise MemoryError(f"the process holds {-room} bytes more than the capacity")
+        hard = resource.getrlimit(resource.RLIMIT_DATA)[1]
+        resource.setrlimit(resource.RLIMIT_DATA, (_status_bytes("VmData") + room, hard))
+
+    def backward(self, tensors: Any) -> None:
+        """A backward pass of these begins."""
+        self.dial()
+        roots = [tensors] if isinstance(tensors, self._torch.Tensor) else list(tensors)
+        roots = [each for each in roots if getattr(each, "grad_fn", None) is not None]
+        self._cuda = any(each.is_cuda for each in roots)
+        self.limit()
+        began = time.perf_counter()
+        if self._looks < FIRST_LOOKS or self._look_s < LOOK_SHARE * (began - self._began_s):
+            shapes, parameters = _look([each.grad_fn for each in roots], self._torch)
+            self._looks += 1
+            if shapes:
+                self._shapes.append(shapes)
+            self._trainable = max(self._trainable, parameters)
+            self._look_s += time.perf_counter() - began
+        self._since += 1
+        self._backwards += 1
+
+    def stepped(self) -> None:
+        """An optimizer has stepped."""
+        if self._since and not self._explicit:
+            self._step(None)
+
+    def step(self, tokens: int | None) -> None:
+        """The script itself says that a step is done."""
+        self.dial()
+        was, self._explicit = self._explicit, True
+        if was or self._since or not self._ended:  # else the first one was seen already
+            self._step(tokens)
+
+    def _step(self, tokens: int | None) -> None:
+        now: Any
+        if self._cuda:
+            now = self._torch.cuda.Event(enable_timing=True)
+            now.record()
+        else:
+            now = time.perf_counter()
+        with self._lock:
+            told: dict[str, Any] = {
+                "micro_steps": self._since,
+                "waited_s": self._waited_s,
+                "tokens": tokens,
+            }
+            told["shapes"], self._shapes = self._shapes, []
+            if self._last is not None:
+                self._pending.append((self._last, now, told))
+            self._last, self._since, self._waited_s = now, 0, 0.0
+            self._ended += 1
+        if not self._cuda:
+            self._settle()
+
+    def _settle(self) -> None:
+        """Give the steps that the device is through with their seconds."""
+        with self._lock:
+            while self._pending:
+                before, after, told = self._pending[0]
+                if isinstance(after, float):
+                    told["step_s"] = after - before
+                elif after.query():
+                    told["step_s"] = before.elapsed_time(after) / 1e3
+                else:
+                    break
+                self._steps.append(told)
+                del self._pending[0]
+
+    def waiting(self, inner: Any, loader: Any) -> Any:
+        """The next batch of a DataLoader, and how long it took."""
+        if self._waiting or threading.current_thread() is not threading.main_thread():
+            return inner(loader)
+        self._waiting, began = 1, time.perf_counter()
+        try:
+            return inner(loader)
+        finally:
+            self._waiting = 0
+            self._waited_s += time.perf_counter() - began
+
+    # Called from a thread of our own.
+
+    def _tell_now_and_then(self) -> None:
+        link = self._link
+        while self._link is link:
+            self.tell()
+            time.sleep(EVERY_S)
+
+    def tell(self) -> None:
+        if self._link is None:
+            return
+        self._settle()
+        with self._lock:
+            steps, self._steps = self._steps, []
+        dist = self._torch.distributed
+        joined = dist.is_available() and dist.is_initialized()
+        self._send(
+            "Seen",
+            {
+                "backwards": self._backwards,
+                "ended": self._ended,
+                "world_size": dist.get_world_size() if joined else 1,
+                "rank": dist.get_rank() if joined else 0,
+                "trainable": self._trainable,
+                "step_s": [each["step_s"] for each in steps],
+                "micro_steps": [each["micro_steps"] for each in steps],
+                "waited_s": [each["waited_s"] for each in steps],
+                "tokens": [each["tokens"] for each in steps],
+                "shapes": [each["shapes"] for each in steps],
+                "cpu_s": time.process_time(),
+                "peaks": self._peaks() if self._backwards else None,
+                "used_bytes": self._used_bytes(),
+                "ooms": self._counts().get("num_ooms", 0),
+            },
+        )
+
+    def _counts(self) -> dict[str, Any]:
+        return self._torch.cuda.memory_stats() if self._on_cuda() else {}
+
+    def _on_cuda(self) -> bool:
+        return self._cuda and bool(self._torch.cuda.is_initialized())
+
+    def _used_bytes(self) -> int:
+        """What of the device is in use beyond this process's allocator, by anybody."""
+        if not self._on_cuda():
+            return 0
+        free, total = self._torch.cuda.mem_get_info()
+        return max(0, int(total - free - self._torch.cuda.memory_reserved()))
+
+    def _peaks(self) -> dict[str, int]:
+        host = _status_bytes("VmHWM")
+        names = ("device_bytes", "reserved_bytes", "allocated_bytes", "active_bytes")
+        if not self._on_cuda():
+            return dict.fromkeys(names, host) | {"host_bytes": host, "alloc_retries": 0}
+        counts = self._counts()
+        values = ("reserved_bytes", "reserved_bytes", "allocated_bytes", "active_bytes")
+        found = {
+            name: counts.get(f"{value}.all.peak", 0)
+            for name, value in zip(names, values, strict=True)
+        }
+        retries = counts.get("num_alloc_retries", 0)
+        return found | {"host_bytes": host, "alloc_retries": retries}
+
+    def ended(self) -> None:
+        """The interpreter ends; after an error that nobody caught, or without one."""
+        if self._link is None:
+            return
+        error = getattr(sys, "last_exc", None) or getattr(sys, "last_value", None)
+        _lift()
+        self.tell()
+        body: dict[str, Any] = {"error": "", "kinds": [], "traceback": ""}
+        if isinstance(error, BaseException):
+            text = f"{type(error).__name__}: {' '.join(str(error).split())}"
+            lines = "".join(traceback.format_exception(type(error), error, error.__traceback__))
+            body = {
+                "error": text[:ERROR_CHARACTERS],
+                "kinds": _kinds(error),
+                "traceback": lines[-TRACEBACK_CHARACTERS:],
+            }
+        self._send("Left", body)
+
+
+def _kinds(error: BaseException | None) -> list[str]:
+    """Names of what `error` and its causes are."""
+    names: list[str] = []
+    while error is not None and len(names) < 64:
+        names += [f"{cls.__module__}.{cls.__name__}" for cls in type(error).__mro__]
+        error = error.__cause__
+    return names
+
+
+def _lift() -> None:
+    import resource
+
+    hard = resource.getrlimit(resource.RLIMIT_DATA)[1]
+    resource.setrlimit(resource.RLIMIT_DATA, (hard, hard))
+
+
+def _status_bytes(name: str) -> int:
+    with Path("/proc/self/status").open() as stream:
+        return next((int(s.split()[1]) * 1024 for s in stream if s.startswith(name + ":")), 0)
+
+
+def _look(roots: list[Any], torch: Any) -> tuple[list[list[int]], int]:
+    """Shapes of the batch that autograd's graph under `roots` keeps, largest table's first, and
+    how many parameters it reaches.
+
+    Token ids are what the embedding with the most rows was asked for; of compiled graphs, the
+    whole numbers that they keep; without either, the images of a convolution, or the labels.
+    """
+    tables: list[tuple[int, list[int]]] = []
+    compiled: list[list[int]] = []
+    images: list[list[int]] = []
+    labels: list[list[int]] = []
+    parameters = 0
+    seen: set[Any] = set()
+    left = list(roots)
+    while left:
+        node = left.pop()
+        if node is None or node in seen:
+            continue
+        seen.add(node)
+        name = node.name()
+        if name == "EmbeddingBackward0":
+            rows = int(getattr(node, "_saved_weight_sym_argsize_0", 0))
+            tables.append((rows, list(node._saved_indices.shape)))
+        elif name.startswith("CompiledFunctionBackward"):
+            compiled += [
+                list(each.shape)
+                for each in getattr(node, "saved_tensors", ())
+                if each.dtype == torch.int64 and each.dim() == 2
+            ]
+        elif name.startswith("Convolution"):
+            saved = getattr(node, "_saved_input", None)
+            images += [] if saved is None else [list(saved.shape[:1])]
+        elif name.startswith("NllLoss"):
+            labels.append([node._saved_target.numel()])
+        elif name.endswith("AccumulateGrad"):
+            variable = node.variable
+            parameters += getattr(variable, "ds_numel", None) or variable.numel()
+        left += [after for after, _ in node.next_functions]
+    most = max((rows for rows, _ in tables), default=0)
+    ids = [shape for rows, shape in tables if rows == most]
+    return next((found for found in (ids, compiled, images, labels) if found), []), parameters
+
+
+class _Finder(importlib.abc.MetaPathFinder):
+    """Has torch watched as soon as it is imported."""
+
+    def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
+        if name != "torch":
+            return None
+        sys.meta_path.remove(self)
+        spec = importlib.util.find_spec(name)
+        if spec is not None and spec.loader is not None:
+            load = spec.loader.exec_module
+
+            def exec_module(module: Any) -> None:
+                load(module)
+                try:
+                    _attach(module)
+                except Exception:  # noqa: BLE001 - a script runs whether it is watched or not
+                    traceback.print_exc()
+
+            spec.loader.exec_module = exec_module  # type: ignore[method-assign]
+        return spec
+
+
+def _attach(torch: Any) -> None:
+    """Watch what `torch` does in this process."""
+    watch = _Watch(torch, os.environ["AUTOTUNE_DIAL"])
+    run_backward = torch.autograd.backward
+
+    @functools.wraps(run_backward)
+    def backward(tensors: Any, *args: Any, **kwargs: Any) -> Any:
+        if watch._inside:  # of a checkpoint's recomputation
+            return run_backward(tensors, *args, **kwargs)
+        watch._inside = 1
+        try:
+            watch.backward(tensors)
+            return run_backward(tensors, *args, **kwargs)
+        finally:
+            watch._inside = 0
+
+    torch.autograd.backward = backward
+    optimizers = importlib.import_module("torch.optim.optimizer")
+    optimizers.register_optimizer_step_post_hook(lambda *_: watch.stepped())
+    make = optimizers.Optimizer.__init__
+
+    @functools.wraps(make)
+    def init(self: Any, *args: Any, **kwargs: Any) -> None:
+        make(self, *args, **kwargs)
+        parameters = [each for group in self.param_groups for each in group["params"]]
+        watch._cuda = any(each.is_cuda for each in parameters)
+        watch.limit()
+
+    optimizers.Optimizer.__init__ = init
+    _watches.append(watch)
+    from torch.utils.data import dataloader
+
+    iterator: Any = dataloader._BaseDataLoaderIter
+    following = iterator.__next__
+    iterator.__next__ = functools.wraps(following)(lambda self: watch.waiting(following, self))
+    os.register_at_fork(after_in_child=watch.forked)
+    atexit.register(watch.ended)
+    if "--multiprocessing-fork" not in sys.argv:  # a worker that loads data, until it trains
+        watch.dial()
+
+
+def step(tokens: int | None = None) -> None:
+    """What `autotune.step` does in a script that is watched."""
+    for watch in _watches:
+        watch.step(tokens)
+
+
+def _chain() -> None:
+    """Run the `sitecustomize` that this one hides."""
+    here = Path(__file__).resolve().parent
+    rest = [folder for folder in sys.path if Path(folder).resolve() != here]
+    spec = importlib.machinery.PathFinder.find_spec("sitecustomize", rest)
+    if spec is not None and spec.loader is not None:
+        module = importlib.util.module_from_spec(spec)
+        sys.modules["sitecustomize"] = module
+        spec.loader.exec_module(module)
+
+
+_watches: list[_Watch] = []
+"""The one of this process, once torch is imported."""
+if "AUTOTUNE_DIAL" in os.environ:
+    sys.modules["_autotune_hook"] = sys.modules[__name__]
+    sys.meta_path.insert(0, _Finder())
+_chain()

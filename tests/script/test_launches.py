@@ -1,0 +1,220 @@
+"""A script of the user's own, launched as it is: what is measured, and what is refused."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+
+import psutil
+import pytest
+
+from autotune.errors import ModelError
+from autotune.outcome import Verdict
+from autotune.runner import Result
+from autotune.script import launches
+from tests.support.launches import BIN, OWN, PLAIN, PYTHON, Lab
+from tests.support.pools import RULE
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture
+def lab(tmp_path: Path) -> Callable[..., Lab]:
+    def make(script: str, **more: str) -> Lab:
+        return Lab(tmp_path, script, **more)
+
+    return make
+
+
+def own(how: str, *words: str) -> str:
+    return " ".join([f"{PYTHON} {OWN} {how} --batch {{micro_batch}} --len {{seq_len}}", *words])
+
+
+def ran(result: Result) -> tuple[float, float, int, bool]:
+    assert result.report is not None, result.reason
+    assert result.report.ran is not None
+    found = result.report.ran
+    return found.samples, found.tokens, found.micro_steps, found.seen
+
+
+def own_figures(log: Path) -> list[float]:
+    return [float(each) for each in re.findall(r"tokens/s ([\d.]+)", log.read_text())]
+
+
+def nothing_is_left(of: Path) -> bool:
+    """Whether no process has a file of that folder in its environment or words."""
+    here = str(of).encode()
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            if here in (folder / "environ").read_bytes():
+                return False
+        except OSError:
+            continue
+    return not list(of.glob("*.tmp"))
+
+
+def test_a_plain_loop_with_two_optimizers_is_seen_as_it_is(
+    lab: Callable[..., Lab], tmp_path: Path
+) -> None:
+    before = OWN.read_bytes()
+    result = lab(own("plain", "--accum {grad_accum}"), global_batch="8", micro_batch="2").probe()
+    assert result.verdict == Verdict.OK
+    assert ran(result) == (8.0, 256.0, 4, True)
+    assert result.parameters == 256 * 64 + (64 * 256 + 256) + (256 * 256 + 256)
+    assert OWN.read_bytes() == before
+    assert nothing_is_left(tmp_path)
+
+
+def test_the_rate_is_the_script_s_own(lab: Callable[..., Lab], tmp_path: Path) -> None:
+    one = lab(own("plain", "--sample-s 0.005"), micro_batch="2")
+    result = one.probe(rule=replace(RULE, timed_steps=60))
+    assert result.report is not None
+    step_s = [*result.report.warmup_step_s, *result.report.step_s]  # from the second step on
+    (log,) = tmp_path.glob("launch*.log")
+    figure = own_figures(log)[1]
+    assert 20 * 64 / sum(step_s[19:39]) == pytest.approx(figure, rel=0.03)
+    assert result.report.ran is not None
+    assert result.report.ran.waiting_share > 0.3
+
+
+def test_a_loader_that_costs_nothing_is_not_waited_for(lab: Callable[..., Lab]) -> None:
+    result = lab(own("plain", "--workers 1"), micro_batch="64", seq_len="256").probe()
+    assert result.report is not None
+    assert result.report.ran is not None
+    assert result.report.ran.waiting_share < 0.3
+
+
+HOW = {
+    "hf": (own("hf", "--out {out}"), 1),
+    "t5": (own("t5", "--out {out}"), 1),
+    "accelerate": (own("accelerate"), 1),
+    "lightning": (own("lightning", "--out {out}"), 1),
+    "torchrun": (f"{BIN}/torchrun --nproc-per-node 2 {PLAIN.partition(' ')[2]}", 2),
+    "lightning on 2": (own("lightning", "--devices 2 --out {out}"), 2),
+}
+
+
+@pytest.mark.parametrize("how", HOW)
+def test_frameworks_are_seen_as_they_are(lab: Callable[..., Lab], how: str) -> None:
+    script, ranks = HOW[how]
+    more = {"world_size": "2"} if ranks == 2 else {}
+    result = lab(script, micro_batch="4", **more).probe()
+    assert result.verdict == Verdict.OK, result.reason
+    assert ran(result) == (4.0 * ranks, 4.0 * 32 * ranks, 1, True)
+
+
+@pytest.mark.parametrize("stage", ["0", "2", "3"])
+def test_deepspeed_reads_its_configuration(lab: Callable[..., Lab], stage: str) -> None:
+    script = f"{BIN}/torchrun --nproc-per-node 2 {OWN} deepspeed --ds {{deepspeed_config}}"
+    one = lab(script, micro_batch="2", zero=stage, given="lr=1e-4", global_batch="8", seq_len="")
+    result = one.probe()
+    assert result.verdict == Verdict.OK, result.reason
+    assert ran(result) == (8.0, 256.0, 2, True)
+
+
+def test_a_capacity_that_is_too_small_is_out_of_memory(lab: Callable[..., Lab]) -> None:
+    one = lab(own("plain"), micro_batch="16384", seq_len="512", capacity_bytes="1GiB")
+    result = one.probe()
+    assert result.verdict == Verdict.OOM
+    assert not result.of_host
+
+
+def test_a_script_that_pays_no_heed_is_never_ok(lab: Callable[..., Lab]) -> None:
+    one = lab(own("odd", "--odd heedless"), micro_batch="2,4,8")
+    first, second = one.probe(0), one.probe(1)
+    assert first.verdict == second.verdict == Verdict.UNSUPPORTED
+    assert first.reason == "asked for micro_batch 2, the model got 3 x 32"
+    assert first.unsupported == ("micro_batch",)
+    assert second.only == {"micro_batch": 3}
+    assert "pays no heed to {micro_batch}" in second.reason
+
+
+def test_too_few_ranks_end_the_study(lab: Callable[..., Lab]) -> None:
+    with pytest.raises(ModelError, match="asked for 2 ranks, 1 of a group of 1 train"):
+        lab(own("plain"), world_size="2").probe()
+
+
+def test_accumulation_that_is_not_as_asked_ends_the_study(lab: Callable[..., Lab]) -> None:
+    script = own("plain", "--out {grad_accum}")
+    with pytest.raises(ModelError, match="asked for 2 micro-steps, a step has 1 backward"):
+        lab(script, global_batch="4", micro_batch="2").probe()
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        ("--odd forward", "left with exit code 0; it imported torch, and made no backward pass"),
+        ("--odd raises", "ZeroDivisionError: of the script's own"),
+        ("--odd terminal", "EOFError: EOF when reading a line"),
+        ("--odd no-optimizer", "no step of a torch optimizer; .*autotune.step"),
+        ("--no-such-flag", "left with exit code 2"),
+    ],
+)
+def test_what_never_steps_ends_the_study_and_says_why(
+    lab: Callable[..., Lab], tmp_path: Path, words: str, says: str
+) -> None:
+    with pytest.raises(ModelError, match=says) as error:
+        lab(own("odd", words)).probe()
+    if "raises" in words:
+        assert error.value.traceback.count("in odd\n") == 1
+    if "such" in words:
+        assert "unrecognized arguments: --no-such-flag" in error.value.traceback
+    assert nothing_is_left(tmp_path)
+
+
+def test_a_script_that_ends_after_a_step_says_so(lab: Callable[..., Lab]) -> None:
+    with pytest.raises(ModelError, match="made 1 optimizer steps, which are too few"):
+        lab(own("plain", "--steps 1")).probe()
+
+
+def test_an_interpreter_that_hides_is_no_measurement(
+    lab: Callable[..., Lab], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(launches, "HIDDEN_S", 0.5)
+    with pytest.raises(ModelError, match="python -I"):
+        lab(own("plain").replace(PYTHON, f"{PYTHON} -I")).probe()
+
+
+def test_gigabytes_end_the_launch(
+    lab: Callable[..., Lab], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(launches, "SCRATCH_BYTES", 2**20)
+    monkeypatch.setattr(launches, "SCRATCH_EVERY_S", 0.0)
+    result = lab(own("odd", "--odd writes --out {out} --sample-s 0.5")).probe()
+    assert result.verdict == Verdict.CRASHED
+    assert "wrote 8 MiB to its scratch folder" in result.reason
+    assert nothing_is_left(tmp_path)
+
+
+@pytest.mark.parametrize("odd", ["daemon", "session"])
+def test_nothing_is_left_of_what_hides_from_its_launcher(
+    lab: Callable[..., Lab], tmp_path: Path, odd: str
+) -> None:
+    result = lab(own("odd", f"--odd {odd}")).probe()
+    assert result.verdict == Verdict.OK, result.reason
+    assert nothing_is_left(tmp_path)
+
+
+def test_what_the_script_says_counts(lab: Callable[..., Lab]) -> None:
+    result = lab(own("plain", "--say")).probe()
+    assert ran(result)[1] == 1000.0
+
+
+def test_a_supervisor_that_is_killed_leaves_nothing(
+    lab: Callable[..., Lab], tmp_path: Path
+) -> None:
+    one = lab(f"{BIN}/torchrun --nproc-per-node 2 {PLAIN.partition(' ')[2]}")
+
+    def kill(phase: object, made: int) -> None:
+        for process in psutil.Process().children(recursive=True):
+            with suppress(psutil.Error):
+                if made and "probes.supervise" in process.cmdline():
+                    process.kill()
+
+    one.runner._on_phase = kill
+    with pytest.raises(ModelError):
+        one.probe()
+    assert nothing_is_left(tmp_path)

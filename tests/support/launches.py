@@ -1,0 +1,58 @@
+"""Launches of scripts without a study."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+import time
+from pathlib import Path
+
+from autotune.device.cpu import CpuDevice
+from autotune.options import Options
+from autotune.runner import Job, Result
+from autotune.script.launches import Launches
+from autotune.space.candidate import Candidate
+from autotune.space.space import Space
+from autotune.testbed.scripted import Scripted
+from autotune.testbed.testbed import Wiring
+from autotune.wire.stopping import Rule
+from tests.support.pools import RULE
+from tests.support.programs import TESTS
+
+OWN = TESTS / "support" / "own_script.py"
+PYTHON = shlex.quote(sys.executable)
+BIN = Path(sys.executable).parent
+PLAIN = f"{PYTHON} {OWN} plain --batch {{micro_batch}} --len {{seq_len}}"
+
+
+def options(script: str, **more: str) -> Options:
+    given = {"micro_batch": "2,4", "seq_len": "32", "device": "cpu"} | more
+    return Options.from_texts({"script": script} | {k: v for k, v in given.items() if v})
+
+
+def space_of(script: str, **more: str) -> Space:
+    return Scripted(CpuDevice(), "cpu").space(options(script, **more))
+
+
+class Lab:
+    """A runner of one script, and what it said."""
+
+    def __init__(self, logs: Path, script: str, **more: str) -> None:
+        self.notes: list[str] = []
+        self.space = space_of(script, **more)
+        self.stopped = False
+        wiring = Wiring(
+            logs=logs, seed=0, budget_s=600.0, stop=lambda: self.stopped,
+            on_phase=lambda phase, made: None, note=self.notes.append,
+        )  # fmt: skip
+        runner = Scripted(CpuDevice(), "cpu").runner(self.space, wiring)
+        assert isinstance(runner, Launches)
+        self.runner = runner
+
+    def probe(self, place: int = 0, *, rule: Rule = RULE) -> Result:
+        """Of the candidate in that place."""
+        candidate: Candidate = self.space.candidates[place]
+        accum = self.space.workload.micro_steps(candidate)
+        job = Job(candidate=candidate, grad_accum=accum, micro_steps=accum, rule=rule,
+                  needed_step_s=None, fresh=True)  # fmt: skip
+        return self.runner.run(job, time.monotonic() + 120)

@@ -1,0 +1,229 @@
+"""A training script as a user would write it: nothing in it knows of autotune, but `--say`.
+
+`own_script.py HOW --batch N --len N --accum N`: trains a tiny model until it is ended, or for
+`--steps`, with what HOW names. Every 20 steps it prints its own figure, "tokens/s 123.4".
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+os.environ["HF_HUB_OFFLINE"] = "1"
+
+import torch
+from torch import Tensor, nn
+from torch.utils.data import DataLoader, Dataset
+
+VOCAB = 256
+
+
+class Tokens(Dataset[dict[str, Tensor]]):
+    def __init__(self, length: int, sample_s: float) -> None:
+        self.length, self.sample_s = length, sample_s
+
+    def __len__(self) -> int:
+        return 1_000_000
+
+    def __getitem__(self, i: int) -> dict[str, Tensor]:
+        time.sleep(self.sample_s)
+        ids = torch.randint(VOCAB, (self.length,))
+        return {"input_ids": ids, "labels": ids}
+
+
+class Speed:
+    """The script's own figure, of every 20 steps."""
+
+    def __init__(self, tokens: int) -> None:
+        self.tokens, self.made, self.began = tokens, 0, time.perf_counter()
+
+    def step(self) -> None:
+        self.made += 1
+        if self.made % 20 == 0:
+            now = time.perf_counter()
+            print(f"tokens/s {20 * self.tokens / (now - self.began):.1f}", flush=True)
+            self.began = now
+
+
+def net(width: int = 64) -> nn.Module:
+    return nn.Sequential(
+        nn.Embedding(VOCAB, width), nn.Linear(width, 4 * width), nn.ReLU(),
+        nn.Linear(4 * width, VOCAB),
+    )  # fmt: skip
+
+
+def loss_of(model: nn.Module, ids: Tensor) -> Tensor:
+    return nn.functional.cross_entropy(model(ids).flatten(0, 1), ids.flatten())
+
+
+def plain(asked: argparse.Namespace) -> None:
+    if "RANK" in os.environ:
+        torch.distributed.init_process_group("gloo")
+    world = int(os.environ.get("WORLD_SIZE", "1"))
+    model: nn.Module = net()
+    if world > 1:
+        model = nn.parallel.DistributedDataParallel(model)
+    halves = list(model.parameters())
+    optimizers = [torch.optim.AdamW(halves[:2]), torch.optim.SGD(halves[2:], lr=1e-3)]
+    speed = Speed(asked.batch * asked.len * asked.accum * world)
+    loader = DataLoader(Tokens(asked.len, asked.sample_s), batch_size=asked.batch,
+                        num_workers=asked.workers)  # fmt: skip
+    for number, batch in enumerate(loader, 1):
+        (loss_of(model, batch["input_ids"]) / asked.accum).backward()
+        if number % asked.accum == 0:
+            for optimizer in optimizers:
+                optimizer.step()
+                optimizer.zero_grad()
+            speed.step()
+            if asked.say:
+                import autotune
+
+                autotune.step(tokens=1000)
+        if number == asked.steps * asked.accum:
+            return
+
+
+def hf(asked: argparse.Namespace, *, seq2seq: bool = False) -> None:
+    from transformers import (
+        LlamaConfig,
+        LlamaForCausalLM,
+        T5Config,
+        T5ForConditionalGeneration,
+        Trainer,
+        TrainingArguments,
+    )
+
+    if seq2seq:
+        config: Any = T5Config(
+            d_model=64, d_ff=128, num_layers=2, num_heads=2, d_kv=32, vocab_size=VOCAB
+        )
+        config.decoder_start_token_id = 0
+        model: Any = T5ForConditionalGeneration(config)
+    else:
+        model = LlamaForCausalLM(LlamaConfig(
+            hidden_size=64, intermediate_size=128, num_hidden_layers=2, num_attention_heads=2,
+            num_key_value_heads=2, vocab_size=VOCAB,
+        ))  # fmt: skip
+    arguments = TrainingArguments(
+        asked.out, per_device_train_batch_size=asked.batch, max_steps=asked.steps, use_cpu=True,
+        gradient_accumulation_steps=asked.accum, report_to=[], save_strategy="no",
+        disable_tqdm=True, auto_find_batch_size=asked.find,
+        deepspeed=asked.ds or None,
+    )  # fmt: skip
+    Trainer(model, arguments, train_dataset=Tokens(asked.len, asked.sample_s)).train()
+
+
+def t5(asked: argparse.Namespace) -> None:
+    hf(asked, seq2seq=True)
+
+
+def accelerate(asked: argparse.Namespace) -> None:
+    from accelerate import Accelerator  # type: ignore[import-untyped]
+
+    accelerator = Accelerator(cpu=True, gradient_accumulation_steps=asked.accum)
+    model = net()
+    loader: Any = DataLoader(Tokens(asked.len, 0.0), batch_size=asked.batch)
+    model, optimizer, loader = accelerator.prepare(
+        model, torch.optim.AdamW(model.parameters()), loader
+    )
+    for batch in loader:
+        with accelerator.accumulate(model):
+            accelerator.backward(loss_of(model, batch["input_ids"]))
+            optimizer.step()
+            optimizer.zero_grad()
+
+
+def lightning(asked: argparse.Namespace) -> None:
+    import lightning
+
+    class Module(lightning.LightningModule):
+        def __init__(self) -> None:
+            super().__init__()
+            self.net = net()
+
+        def training_step(self, batch: dict[str, Tensor], number: int) -> Tensor:
+            return loss_of(self.net, batch["input_ids"])
+
+        def configure_optimizers(self) -> Any:
+            return torch.optim.AdamW(self.parameters())
+
+    loader = DataLoader(Tokens(asked.len, 0.0), batch_size=asked.batch)
+    lightning.Trainer(
+        accelerator="cpu", devices=asked.devices, max_epochs=-1, logger=False,
+        strategy="ddp" if asked.devices > 1 else "auto", enable_checkpointing=False,
+        accumulate_grad_batches=asked.accum, default_root_dir=asked.out,
+        enable_progress_bar=False, enable_model_summary=False,
+    ).fit(Module(), loader)  # fmt: skip
+
+
+def deepspeed(asked: argparse.Namespace) -> None:
+    import deepspeed
+
+    deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False  # takes a minute to compile
+    deepspeed.init_distributed("gloo")
+    model = net()
+    engine, *_ = deepspeed.initialize(
+        model=model, model_parameters=model.parameters(), config=asked.ds
+    )
+    while True:
+        ids = torch.randint(VOCAB, (engine.train_micro_batch_size_per_gpu(), asked.len))
+        engine.backward(loss_of(engine, ids))
+        engine.step()
+
+
+def odd(asked: argparse.Namespace) -> None:
+    """What no study should stumble over."""
+    if asked.odd == "forward":
+        net()(torch.zeros(1, 8, dtype=torch.long))
+    elif asked.odd == "raises":
+        raise ZeroDivisionError("of the script's own")
+    elif asked.odd == "terminal":
+        input("go on? ")
+    elif asked.odd == "no-optimizer":
+        model = net()
+        while True:
+            loss_of(model, torch.zeros(2, 8, dtype=torch.long)).backward()  # type: ignore[no-untyped-call]
+    elif asked.odd == "writes":
+        (Path(asked.out) / "checkpoint").write_bytes(bytes(8 << 20))
+        plain(asked)
+    elif asked.odd == "daemon":
+        if os.fork() == 0:
+            os.setsid()
+            if os.fork() == 0:
+                time.sleep(600)
+            os._exit(0)
+        plain(asked)
+    elif asked.odd == "session":
+        os.setpgid(0, 0)
+        plain(asked)
+    elif asked.odd == "heedless":
+        asked.batch = 3
+        plain(asked)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("how")
+    parser.add_argument("--batch", "--device-batch-size", type=int, default=2)
+    parser.add_argument("--len", type=int, default=32)
+    parser.add_argument("--accum", type=int, default=1)
+    parser.add_argument("--steps", type=int, default=1_000_000)
+    parser.add_argument("--workers", type=int, default=0)
+    parser.add_argument("--devices", type=int, default=1)
+    parser.add_argument("--sample-s", type=float, default=0.0)
+    parser.add_argument("--out", default="out")
+    parser.add_argument("--ds", default="")
+    parser.add_argument("--odd", default="")
+    parser.add_argument("--find", action="store_true")
+    parser.add_argument("--say", action="store_true")
+    parser.add_argument("--local_rank", type=int, default=0)
+    asked = parser.parse_args()
+    getattr(sys.modules[__name__], asked.how)(asked)
+
+
+if __name__ == "__main__":
+    main()
