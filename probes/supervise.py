@@ -11,6 +11,7 @@ import ctypes
 import json
 import os
 import select
+import shutil
 import signal
 import subprocess
 import sys
@@ -39,6 +40,7 @@ def main() -> int:
         return _watched(command)
     finally:
         clear()
+        shutil.rmtree(request["environment"]["TMPDIR"], ignore_errors=True)
 
 
 def _watched(command: subprocess.Popen[bytes]) -> int:

@@ -8,6 +8,7 @@ import os
 import re
 import shutil
 import signal
+import tempfile
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -140,6 +141,8 @@ class Launches:
             environment["ACCELERATE_USE_CPU"] = "true"
         if conf := alloc_conf(job.candidate.allocator):
             environment["PYTORCH_ALLOC_CONF"] = conf
+        # Short: a loader's processes open sockets there, whose paths may have 107 characters.
+        environment["TMPDIR"] = tempfile.mkdtemp(prefix="at-")
         request: dict[str, Any] = {
             "argv": words,
             "folder": str(self._command.folder),
@@ -375,6 +378,7 @@ class _Launch:
         self._oom_kills = host_oom_kills()
         self._ended_at: float | None = None
         self._mark = f"{PREFIX}DIAL={request['environment'][f'{PREFIX}DIAL']}".encode()
+        self._temporary = request["environment"]["TMPDIR"]
         self._out = temporary_folder(log) / OUT
         free = shutil.disk_usage(self._out).free
         self._most_bytes = min(SCRATCH_BYTES, int(SCRATCH_SHARE * free))
@@ -494,9 +498,11 @@ class _Launch:
         while self._process.exit_code() is None and time.monotonic() < deadline:
             time.sleep(0.01)
         self._process.signal(signal.SIGKILL)
-        self._kill_marked()
+        while self._kill_marked() and time.monotonic() < deadline + END_S:
+            time.sleep(0.01)
         self._process.reap()
         _remove_locks(self._began)
+        shutil.rmtree(self._temporary, ignore_errors=True)
         for process in self.processes:
             process.close()
         self._channel.close()
@@ -506,12 +512,16 @@ class _Launch:
             return psutil.Process(self._process.pid).children(recursive=True)
         return []
 
-    def _kill_marked(self) -> None:
-        """What has this launch's address in its environment, should the supervisor have died."""
+    def _kill_marked(self) -> bool:
+        """What has this launch's address in its environment, should the supervisor have died;
+        whether there was any."""
+        found = False
         for folder in Path("/proc").glob("[0-9]*"):
             with suppress(OSError):
                 if self._mark in (folder / "environ").read_bytes():
+                    found = True
                     os.kill(int(folder.name), signal.SIGKILL)
+        return found
 
     def _accept(self) -> None:
         peer = self._channel.accept()

@@ -15,6 +15,7 @@ from autotune.errors import ModelError
 from autotune.outcome import Verdict
 from autotune.runner import Result
 from autotune.script import launches
+from autotune.wire.stopping import Phase
 from tests.support.launches import BIN, OWN, PLAIN, PYTHON, Lab
 from tests.support.pools import RULE
 
@@ -208,10 +209,10 @@ def test_a_supervisor_that_is_killed_leaves_nothing(
 ) -> None:
     one = lab(f"{BIN}/torchrun --nproc-per-node 2 {PLAIN.partition(' ')[2]}")
 
-    def kill(phase: object, made: int) -> None:
+    def kill(phase: Phase, made: int) -> None:
         for process in psutil.Process().children(recursive=True):
             with suppress(psutil.Error):
-                if made and "probes.supervise" in process.cmdline():
+                if phase == Phase.BUILD and "probes.supervise" in process.cmdline():
                     process.kill()
 
     one.runner._on_phase = kill
