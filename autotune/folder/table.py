@@ -22,6 +22,7 @@ COLUMNS = (
     "steps", "samples_per_s", "peak_reserved_bytes", "peak_allocated_bytes", "alloc_retries",
     "disturbed_share", "attempts", "sm_clock_mhz", "power_w", "temperature_c", "throttle_reasons",
     "predicted_low_bytes", "predicted_high_bytes", *LATER_AXES, "compile_s", "kernels",
+    "joules_per_token",
 )  # fmt: skip
 
 
@@ -91,6 +92,7 @@ def _measured(measured: Measurement | None) -> dict[str, object]:
         "steps": step.steps,
         "disturbed_share": measured.disturbed_share,
         "kernels": measured.kernels or None,
+        "joules_per_token": measured.joules_per_token,
         "sm_clock_mhz": conditions.sm_clock_mhz,
         "power_w": conditions.power_w,
         "temperature_c": conditions.temperature_c,

@@ -73,6 +73,8 @@ class Start:
     engine_config: dict[str, Any]
     """From the engine's row in `autotune.engines`; empty for engines that take none."""
     seed: int
+    energy: str = ""
+    """Where the device's energy is counted: "nvml", RAPL's folder, or empty for nowhere."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -281,6 +283,15 @@ class Conditions:
     """How much the device memory changed in timed steps that is not this rank's."""
 
 
+@dataclass(frozen=True)
+class Energy:
+    """What the timed steps took, those of the real schedule."""
+
+    joules: float
+    covers: str
+    """What was counted: a device by its UUID, or all of a host's processors by its name."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Report:
     """Rank to study: one probe, done. Times are of the real schedule, the slowest rank's."""
@@ -302,6 +313,8 @@ class Report:
     """Kernels of scaled dot product attention that the group's first step used."""
     compile_s: float = 0.0
     """Wall time of the step before warm-up, which compiled what is to be compiled."""
+    energy: Energy | None = None
+    """None where it was not counted, or too short a time for that."""
 
 
 @dataclass(frozen=True, kw_only=True)
