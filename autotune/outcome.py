@@ -200,9 +200,9 @@ def measurement(
     conditions: Conditions,
     kernels: str = "",
     compile_s: float = 0.0,
-    joules_per_token: float | None = None,
+    mean_power_w: float | None = None,
 ) -> Measurement:
-    """The rates that `step` seconds per optimizer step mean for `candidate`."""
+    """What `step` seconds per optimizer step, at that mean power, mean for `candidate`."""
     samples_per_s = workload.global_batch_samples(candidate) / step.median
     tokens_per_s = samples_per_s * candidate.seq_len
     flops = workload.shape(candidate.depth).flops_per_token(candidate.seq_len)
@@ -216,7 +216,7 @@ def measurement(
         conditions=conditions,
         kernels=kernels,
         compile_s=compile_s,
-        joules_per_token=joules_per_token,
+        joules_per_token=mean_power_w and mean_power_w / tokens_per_s,
     )
 
 

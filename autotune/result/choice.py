@@ -138,7 +138,7 @@ def pool(rounds: Sequence[Record], workload: Workload) -> Record:
             conditions=_pooled_conditions([m.conditions for m in measured]),
             kernels=first.measured.kernels,
             compile_s=max(m.compile_s for m in measured),
-            joules_per_token=_pooled_joules([m.joules_per_token for m in measured]),
+            mean_power_w=_pooled_power_w([m.mean_power_w for m in measured]),
         ),
         predicted_peak_bytes=first.outcome.predicted_peak_bytes,
         attempts=sum(o.attempts for o in outcomes),
@@ -262,8 +262,8 @@ def _pooled_interval(steps: list[Interval]) -> Interval:
     )
 
 
-def _pooled_joules(rounds: list[float | None]) -> float | None:
-    known = [joules for joules in rounds if joules is not None]
+def _pooled_power_w(rounds: list[float | None]) -> float | None:
+    known = [power_w for power_w in rounds if power_w is not None]
     return statistics.median(known) if known else None
 
 

@@ -245,8 +245,7 @@ class Prober:
         )
 
     def _measurement(self, candidate: Candidate, report: Report) -> Measurement:
-        tokens = self._space.workload.global_batch_samples(candidate) * candidate.seq_len
-        joules = report.energy.joules / len(report.step_s) if report.energy else None
+        power_w = report.energy.joules / sum(report.step_s) if report.energy else None
         return measurement(
             candidate,
             self._space.workload,
@@ -256,7 +255,7 @@ class Prober:
             conditions=report.conditions,
             kernels=report.attention,
             compile_s=report.compile_s,
-            joules_per_token=joules and joules / tokens,
+            mean_power_w=power_w,
         )
 
 

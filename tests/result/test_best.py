@@ -551,9 +551,15 @@ def test_without_energy_there_is_no_front() -> None:
     assert best(record(A), record(B)).pareto == ()
 
 
-def test_rounds_take_the_median_of_what_their_tokens_took() -> None:
-    rounds = [record(A, purpose="final", joules_per_token=j) for j in (0.1, None, 0.2, 0.4)]
-    assert pool(rounds, WORKLOAD).measured.joules_per_token == 0.2
+def test_rounds_take_the_median_of_their_power_for_the_median_of_their_steps() -> None:
+    rates, powers_w = (1000, 900, 800, 850), (100, None, 400, 200)
+    rounds = [
+        record(A, purpose="final", tokens_per_s=rate, joules_per_token=power_w and power_w / rate)
+        for rate, power_w in zip(rates, powers_w, strict=True)
+    ]
+    pooled = pool(rounds, WORKLOAD).measured
+    assert pooled.mean_power_w == pytest.approx(200)
+    assert pooled.joules_per_token == pytest.approx(200 / pooled.tokens_per_s)
     unknown = [record(A, purpose="final")] * 2
     assert pool(unknown, WORKLOAD).measured.joules_per_token is None
 

@@ -22,6 +22,7 @@ from autotune.space.candidate import Candidate
 from autotune.study.prober import rule_for
 from autotune.testbed.machine import Machine
 from autotune.testbed.resolve import resolve
+from autotune.wire.messages import Energy
 from tests.support import rapl, recorded
 from tests.support.records import MIB, space
 from tests.support.scripted import ok
@@ -79,6 +80,19 @@ def test_the_joules_of_a_step_are_shared_by_its_tokens(tmp_path: Path) -> None:
     joules = a_token(first.candidate) * first.candidate.tokens
     assert first.measured.joules_per_token == pytest.approx(a_token(first.candidate))
     assert first.measured.mean_power_w == pytest.approx(joules / first.measured.step.median)
+
+
+def test_one_step_that_was_disturbed_does_not_count_as_what_a_token_takes(tmp_path: Path) -> None:
+    def answer(job: Job) -> Result:
+        found = ok(0.1, joules=2.0)  # 20 W
+        assert found.report is not None
+        step_s = [*found.report.step_s[1:], 1.0]
+        energy = Energy(20.0 * sum(step_s), "cpu")
+        return replace(found, report=replace(found.report, step_s=step_s, energy=energy))
+
+    first = frugal_run(tmp_path, answer, trials=1, finals=1).told[0]
+    assert first.measured.mean_power_w == pytest.approx(20.0)
+    assert first.measured.joules_per_token == pytest.approx(2.0 / first.candidate.tokens)
 
 
 def test_a_probe_whose_counter_told_nothing_is_no_result(tmp_path: Path) -> None:
@@ -169,7 +183,7 @@ def test_a_study_on_a_cpu_with_rapl_says_what_a_token_takes(
     assert "energy is left out" not in said.out
     measured = json.loads((tmp_path / "study" / "best.json").read_text())["measured"]
     power_w = measured["joules_per_token"] * measured["tokens_per_s"]
-    assert power_w > rapl.WATTS / 10  # and not that of a shorter or longer time
+    assert power_w > rapl.WATTS / 10
     table = pd.read_csv(tmp_path / "study" / "trials.csv")
     assert (table["joules_per_token"] > 0).all()
 

@@ -103,7 +103,7 @@ def record(
         measured = measurement(
             candidate, among, step,
             peaks=peaks, disturbed_share=disturbed_share, conditions=conditions,
-            joules_per_token=joules_per_token,
+            mean_power_w=joules_per_token and joules_per_token * tokens_per_s,
         )  # fmt: skip
     outcome = Outcome(
         verdict=verdict, started_s=10.0 * number, probe_s=4.0, group_start_s=1.0, warmup_s=1.0,
