@@ -30,16 +30,17 @@ def record(folder: Path, batch: GlobalBatch | None) -> Path:
 def test_another_accumulation_of_an_earlier_study_tells_what_a_larger_batch_would_gain(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    small = ("--depth", "2", "--seq-len", "64", "--budget", "1h", "--sampler", "grid")
+    small = ["--depth", "2", "--seq-len", "64", "--budget", "1h", "--sampler", "grid"]
     plain = record(tmp_path / "a", None)
     of_16 = record(tmp_path / "b", GlobalBatch(16, "samples"))
     first, then = tmp_path / "first", tmp_path / "then"
-    asked = ("--out", str(first), "--device", f"replay:{plain}", *small)
-    assert main(list(asked)) == ExitCode.FOUND
+    asked = ["--out", str(first), "--device", f"replay:{plain}", *small]
+    assert main(asked) == ExitCode.FOUND
     assert "same batch" not in capsys.readouterr().out
-    asked = ("--out", str(then), "--device", f"replay:{of_16}", "--learn-from", str(first), *small)
-    assert main(list(asked)) == ExitCode.FOUND
+    asked = ["--out", str(then), "--device", f"replay:{of_16}", "--learn-from", str(first), *small]
+    assert main(asked) == ExitCode.FOUND
     best, out = Best.read(then / "best.json"), capsys.readouterr().out
+    assert best.update_share is not None
     assert best.update_share == pytest.approx(UPDATE_S / best.measured.step_s.median)
     assert [cell.config.micro_batch for cell in best.same_batch] == [1, 2, 4, 8]
     assert "The same batch of 16 samples, 1024 tokens" in out
