@@ -223,9 +223,6 @@ class Prober:
         if result.report is None:
             return outcome
         found = self._measurement(job.candidate, result.report)
-        if self._needs_energy and found.joules_per_token is None:
-            reason = "the energy counter of its device told nothing"
-            return replace(outcome, verdict=Verdict.CRASHED, reason=reason, peaks=found.peaks)
         state = state_bytes(self._space.workload, job.candidate)
         mine = state.host + state.passing + kept_on_host(self._space.workload, job.candidate)
         moved = mine * self._space.workload.world_size
@@ -234,6 +231,9 @@ class Prober:
             verdict, reason = result.verdict, result.reason
             if verdict == Verdict.PRUNED:
                 reason = "too slow to beat the incumbent; stopped early"
+        if verdict.fits and self._needs_energy and found.joules_per_token is None:
+            reason = "the energy counter of its device told nothing"
+            return replace(outcome, verdict=Verdict.CRASHED, reason=reason, peaks=found.peaks)
         return replace(
             outcome,
             verdict=verdict,
