@@ -15,7 +15,7 @@ from autotune.wire.codec import parse
 from autotune.wire.messages import Conditions, Peaks, Ran
 from autotune.wire.stopping import Interval
 
-Objective = Literal["flops", "tokens_per_s", "samples_per_s"]
+Objective = Literal["flops", "tokens_per_s", "samples_per_s", "tokens_per_joule"]
 
 DISTURBED_SHARE = {"cpu": 0.15, "cuda": 0.5}
 """Processor time that others may take before a timing counts as disturbed. On CUDA the host only
@@ -73,13 +73,21 @@ class Measurement:
     """What compiling took before the first step."""
     ran: Ran | None = None
     """What a script of the user's own really ran."""
+    joules_per_token: float | None = None
+    """Of all devices, or of the host's processors, whoever used them. None: not measured."""
+
+    @property
+    def mean_power_w(self) -> float | None:
+        """In the timed steps, of what `joules_per_token` is of."""
+        return self.joules_per_token and self.joules_per_token * self.tokens_per_s
 
     def value(self, objective: Objective) -> float:
-        """What the study maximises."""
+        """What the study maximises; 0 where it was not measured."""
         return {
             "flops": self.model_flops_per_s,
             "tokens_per_s": self.tokens_per_s,
             "samples_per_s": self.samples_per_s,
+            "tokens_per_joule": 1 / self.joules_per_token if self.joules_per_token else 0.0,
         }[objective]
 
 
@@ -201,9 +209,11 @@ def measurement(
     conditions: Conditions,
     kernels: str = "",
     compile_s: float = 0.0,
+    mean_power_w: float | None = None,
     ran: Ran | None = None,
 ) -> Measurement:
-    """The rates that `step` seconds per optimizer step mean for `candidate`, or for what `ran`."""
+    """What `step` seconds per optimizer step, at that mean power, mean for `candidate`, or for
+    what `ran`."""
     samples = float(workload.global_batch_samples(candidate)) if ran is None else ran.samples
     tokens = samples * candidate.seq_len if ran is None else ran.tokens
     samples_per_s, tokens_per_s = samples / step.median, tokens / step.median
@@ -221,6 +231,7 @@ def measurement(
         kernels=kernels,
         compile_s=compile_s,
         ran=ran,
+        joules_per_token=mean_power_w and mean_power_w / tokens_per_s,
     )
 
 
@@ -238,14 +249,20 @@ def others_share(seen: Conditions) -> float:
     return min(1.0, others_s / seen.interval_cpu_s) if seen.interval_cpu_s > 0 else 0.0
 
 
-def step_s_for(
+def step_cost_for(
     value: float, candidate: Candidate, workload: Workload, objective: Objective
 ) -> float:
-    """Seconds per step at which `candidate` reaches `value` of the objective."""
+    """Seconds per step, or joules where it is of energy, at which `candidate` reaches `value` of
+    the objective."""
     samples = float(workload.global_batch_samples(candidate))
     tokens = samples * candidate.seq_len
     flops = tokens * workload.shape(candidate.depth).flops_per_token(candidate.seq_len)
-    work = {"flops": flops, "tokens_per_s": tokens, "samples_per_s": samples}[objective]
+    work = {
+        "flops": flops,
+        "tokens_per_s": tokens,
+        "samples_per_s": samples,
+        "tokens_per_joule": tokens,
+    }[objective]
     return work / value
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 import pynvml
 
 from autotune.wire.messages import Conditions
+from probes.energy import NOTHING, Counters, Energy
 
 _BUSY = (0, 1, 2, 5, 6)  # user, nice, system, irq, softirq of a /proc/stat line
 _STEAL = 7
@@ -33,7 +34,7 @@ class _CpuTimes:
 class Watch:
     """Counts from its making to `conditions`; `sample` reads the card between steps."""
 
-    def __init__(self, device_uuid: str | None) -> None:
+    def __init__(self, device_uuid: str | None, counters: Counters = NOTHING) -> None:
         self._cores = os.sched_getaffinity(0)
         self._handle = pynvml.nvmlDeviceGetHandleByUUID(device_uuid) if device_uuid else None
         self._clocks_mhz: list[int] = []
@@ -41,9 +42,11 @@ class Watch:
         self._temperatures_c: list[int] = []
         self._reasons = 0
         self._start = self._cpu_times()
+        self.energy = Energy(counters)
 
     def sample(self) -> None:
-        """Read clock, power, temperature and throttle reasons; nothing on the CPU."""
+        """Read energy; and clock, power, temperature and throttle reasons, not on the CPU."""
+        self.energy.sample()
         if self._handle is None:
             return
         card = self._handle

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from autotune.wire.messages import Entered, ModelSpec, Probe, Progress, Report
+from autotune.wire.messages import Energy, Entered, ModelSpec, Probe, Progress, Report
 from autotune.wire.stopping import Phase, Series, Steps
 from probes.conditions import Watch
 from probes.engines import Engine
@@ -70,10 +70,10 @@ def measure(
         if steps.stopped_early:
             break
         began = time.monotonic()
-        looking = watch()
         if phase is Phase.TIMED:
             meter.warmed()
             tell(Entered(phase))
+        looking = watch()
         retries = meter.retries()
         while steps.wanted(phase):
             steps.add(phase, *_step(stepper, history, looks=not compiles))
@@ -99,7 +99,16 @@ def measure(
         conditions=replace(looking.conditions(), foreign_bytes=meter.foreign_bytes()),
         attention=history.attention,
         compile_s=compile_s,
+        energy=_whole(looking.energy.used(), steps.timed),
     )
+
+
+def _whole(used: Energy | None, timed: Series) -> Energy | None:
+    """Of the timed steps as the real schedule has them, where `used` is of what ran of them: its
+    mean power for their time."""
+    if used is None or not timed.wall_s:
+        return None
+    return replace(used, joules=used.joules * sum(timed.step_s) / timed.wall_s)
 
 
 @dataclass

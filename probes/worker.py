@@ -15,6 +15,7 @@ from autotune.wire.messages import Entered, Fault, Probe, Progress, Report, Star
 from autotune.wire.stopping import Phase
 from probes import faults
 from probes.conditions import Watch
+from probes.energy import counters
 from probes.engines import ENGINES, Engine, load
 from probes.faults import UnsupportedError
 from probes.measure import Compiles, History, measure
@@ -38,7 +39,11 @@ class Live:
             self._compiles = "model"
         elif start.optimizer == "adamw8bit":
             self._compiles = "optimizer"
-        self._watch = partial(Watch, start.device_uuid if start.device_kind == "cuda" else None)
+        self._watch = partial(
+            Watch,
+            start.device_uuid if start.device_kind == "cuda" else None,
+            counters(start.energy, start.device_uuid),
+        )
 
     def probe(self, request: Probe, send: Send) -> Report:
         return measure(

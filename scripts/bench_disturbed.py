@@ -25,7 +25,7 @@ from pathlib import Path
 
 from autotune.device import open_device
 from autotune.options import Options
-from autotune.outcome import step_s_for
+from autotune.outcome import step_cost_for
 from autotune.result.best import Best
 from autotune.runner import Job
 from autotune.space.candidate import Candidate
@@ -124,7 +124,7 @@ def again(found: Sequence[Candidate], options: Options, folder: str) -> dict[Can
                 report = runner.run(job, time.monotonic() + DEADLINE_S).report
                 if report is not None:
                     step_s = interval(report.step_s).median
-                    work = step_s_for(1.0, candidate, space.workload, "flops")
+                    work = step_cost_for(1.0, candidate, space.workload, "flops")
                     seen[candidate].append(work / step_s)
     finally:
         runner.close()

@@ -11,7 +11,7 @@ from typing import Any, Literal
 import pytest
 from hypothesis import settings
 
-from autotune.device.device import BusyProcess, DeviceInfo
+from autotune.device.device import BusyProcess, DeviceInfo, EnergyCounters
 
 # No test depends on the machine's speed, or tries other examples than the last time.
 settings.register_profile("steady", deadline=None, derandomize=True)
@@ -39,6 +39,9 @@ class FakeDevice:
 
     def rank_environment(self, world_size: int) -> dict[str, str]:
         return {}
+
+    def energy(self) -> EnergyCounters:
+        return EnergyCounters(lack="no counter")
 
     def fingerprint(self) -> dict[str, Any]:
         return {"kind": self.kind}

@@ -283,6 +283,18 @@ def test_the_main_job_runs_on_cuda(run: Run, flags: list[str]) -> None:
     assert peaks["device"] >= peaks["reserved"] >= peaks["allocated"] > 0
 
 
+@pytest.mark.gpu
+def test_the_most_tokens_per_joule_are_searched_on_cuda(run: Run) -> None:
+    shape = ["--depth", "2", "--seq-len", "256", "--micro-batch", "1,4", "--finals", "1"]
+    how = ["--budget", "2m", "--device", "cuda:0", "--objective", "tokens_per_joule"]
+    command = run(*how, *shape)
+    code, _, stderr = command.end()
+    assert code == 0, stderr
+    measured = command.best()["measured"]
+    # Of one board: idle ones take tens of watts, and none takes two thousand.
+    assert 10 < measured["joules_per_token"] * measured["tokens_per_s"] < 2000
+
+
 @pytest.mark.parametrize(
     ("zero", "offload"),
     [("0", "none"), ("1", "none"), ("2", "none"), ("3", "none"), ("1", "optimizer"),

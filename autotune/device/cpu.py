@@ -1,6 +1,6 @@
 """The machine as one device whose memory the ranks share out, within the limits of its cgroup.
 
-Every function takes the roots of the two file systems it reads. Where there is no /proc (macOS)
+Every function takes the roots of the file systems it reads. Where there is no /proc (macOS)
 psutil and `os` say how large the machine is, and no limit is known.
 """
 
@@ -15,10 +15,12 @@ from typing import Any, Literal
 
 import psutil
 
-from autotune.device.device import BusyProcess, DeviceInfo
+from autotune.device.device import BusyProcess, DeviceInfo, EnergyCounters
+from autotune.wire.rapl import packages
 
 PROC = Path("/proc")
 CGROUPS = Path("/sys/fs/cgroup")
+POWERCAP = Path("/sys/class/powercap")
 
 _BF16_FLAGS = {"avx512_bf16", "amx_bf16", "bf16"}  # the last is Arm's
 
@@ -29,8 +31,15 @@ class CpuDevice:
     kind: Literal["cpu", "cuda"] = "cpu"
     infos: tuple[DeviceInfo, ...]
 
-    def __init__(self, why: str = "--device", proc: Path = PROC, cgroups: Path = CGROUPS) -> None:
+    def __init__(
+        self,
+        why: str = "--device",
+        proc: Path = PROC,
+        cgroups: Path = CGROUPS,
+        powercap: Path = POWERCAP,
+    ) -> None:
         self.why = why
+        self._powercap = powercap
         model, flags = _processor(proc)
         self._cores = cores(proc, cgroups)
         name = f"{model}, {self._cores} core{'s' if self._cores > 1 else ''}"
@@ -65,6 +74,19 @@ class CpuDevice:
             "DS_ACCELERATOR": self.kind,
             "OMP_NUM_THREADS": str(threads),
         }
+
+    def energy(self) -> EnergyCounters:
+        """RAPL's counters of the processors, which count for all programs together."""
+        try:
+            found = packages(self._powercap)
+        except PermissionError as error:
+            file = error.filename
+            return EnergyCounters(lack=f"only root may read {file} (chmod a+r {file} allows it)")
+        except (OSError, ValueError) as error:
+            return EnergyCounters(lack=f"{self._powercap} cannot be read: {error}")
+        if not found:
+            return EnergyCounters(lack=f"{self._powercap} has no RAPL counter of a processor")
+        return EnergyCounters(str(self._powercap))
 
     def fingerprint(self) -> dict[str, Any]:
         """Processor, cores and memory."""

@@ -18,7 +18,7 @@ import psutil
 import pynvml as nvml
 
 from autotune.device.cpu import cores
-from autotune.device.device import BusyProcess, DeviceInfo
+from autotune.device.device import BusyProcess, DeviceInfo, EnergyCounters
 
 
 @dataclass(frozen=True)
@@ -93,6 +93,15 @@ class CudaDevice:
             "DS_ACCELERATOR": self.kind,
             "OMP_NUM_THREADS": str(max(1, cores() // world_size)),
         }
+
+    def energy(self) -> EnergyCounters:
+        """NVML's counters of the boards, which the instances of a GPU in MIG mode share."""
+        for info, unit in zip(self.infos, self._units, strict=True):
+            if unit.handle is not unit.gpu:
+                return EnergyCounters(lack="MIG instances share the energy counter of their GPU")
+            if _ask(nvml.nvmlDeviceGetTotalEnergyConsumption, unit.gpu) is None:
+                return EnergyCounters(lack=f"NVML has no energy counter of {info.name}")
+        return EnergyCounters("nvml")
 
     def fingerprint(self) -> dict[str, Any]:
         """Driver and devices. `ecc` is None where the device has none."""

@@ -30,6 +30,16 @@ class BusyProcess:
     device_index: int
 
 
+@dataclass(frozen=True)
+class EnergyCounters:
+    """Where ranks read what the devices use."""
+
+    at: str = ""
+    """`Start.energy`: "nvml" or RAPL's folder; empty where nothing can be read."""
+    lack: str = ""
+    """Why nothing can be read there, in words."""
+
+
 class Device(Protocol):
     """What the study asks of the devices. Sizes in bytes, one entry per chosen device."""
 
@@ -49,6 +59,8 @@ class Device(Protocol):
     def rank_environment(self, world_size: int) -> dict[str, str]:
         """Environment variables that every rank needs to find its device and its threads."""
         ...
+
+    def energy(self) -> EnergyCounters: ...
 
     def fingerprint(self) -> dict[str, Any]:
         """Names, capacities and driver: what must be equal for two measurements to compare."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, Literal
 
 from autotune.device.cards import Card
-from autotune.device.device import BusyProcess, DeviceInfo
+from autotune.device.device import BusyProcess, DeviceInfo, EnergyCounters
 
 
 class ImaginedDevice:
@@ -32,6 +32,9 @@ class ImaginedDevice:
 
     def rank_environment(self, world_size: int) -> dict[str, str]:
         return {}
+
+    def energy(self) -> EnergyCounters:
+        return EnergyCounters(lack="a plan knows nothing of energy, which has to be measured")
 
     def fingerprint(self) -> dict[str, Any]:
         return {"name": self.card.name, "count": len(self.infos)}

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence, Set
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -155,7 +155,11 @@ def _parsed(text: str) -> Manifest:
     version = body.get("schema_version") if isinstance(body, dict) else None
     if version != SCHEMA_VERSION:
         raise FormatError(f"schema_version is {version!r}")
-    return parse(Manifest, {"earlier": [], **body})  # older ones learned from nothing
+    then = body.get("earlier", [])  # older ones learned from nothing, or from less
+    if not isinstance(then, list):
+        raise FormatError("earlier is no list")
+    earlier = [parse(Earlier, each, strict=False) for each in then]
+    return replace(parse(Manifest, body | {"earlier": []}), earlier=earlier)
 
 
 def _differences(path: str, then: Any, now: Any) -> Iterator[tuple[str, Any, Any]]:

@@ -23,6 +23,7 @@ COLUMNS = (
     "disturbed_share", "attempts", "sm_clock_mhz", "power_w", "temperature_c", "throttle_reasons",
     "predicted_low_bytes", "predicted_high_bytes", *LATER_AXES, "compile_s", "kernels",
     "waiting_share", "tokens",
+    "joules_per_token",
 )  # fmt: skip
 
 
@@ -92,6 +93,7 @@ def _measured(measured: Measurement | None) -> dict[str, object]:
         "steps": step.steps,
         "disturbed_share": measured.disturbed_share,
         "kernels": measured.kernels or None,
+        "joules_per_token": measured.joules_per_token,
         "sm_clock_mhz": conditions.sm_clock_mhz,
         "power_w": conditions.power_w,
         "temperature_c": conditions.temperature_c,

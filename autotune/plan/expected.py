@@ -11,7 +11,7 @@ from autotune.device.cards import Card
 from autotune.device.imagined import ImaginedDevice
 from autotune.engines import engine_of
 from autotune.options import Options
-from autotune.outcome import step_s_for
+from autotune.outcome import step_cost_for
 from autotune.predict.earlier import Earlier
 from autotune.predict.memory import (
     MemoryModel,
@@ -216,7 +216,7 @@ def _expected(asked: Asked, space: Space, predictor: Predictor, *, stay: bool) -
         accum = workload.micro_steps(candidate)
         samples = workload.global_batch_samples(candidate)
         tokens = samples * candidate.seq_len
-        one_s = step_s_for(1.0, candidate, workload, options.objective)
+        one_s = step_cost_for(1.0, candidate, workload, options.objective)
         found.append(Expected(
             candidate=candidate,
             engine=engine.name,

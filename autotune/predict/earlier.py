@@ -24,6 +24,7 @@ class Seen:
     disturbed_share: float
     device_bytes: int
     host_bytes: int
+    mean_power_w: float | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,6 +48,7 @@ def seen_in(records: Sequence[Record]) -> list[Seen]:
                 disturbed_share=measured.disturbed_share,
                 device_bytes=measured.peaks.device_bytes,
                 host_bytes=measured.peaks.host_bytes,
+                mean_power_w=measured.mean_power_w,
             )
     return list(found.values())
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from autotune.outcome import Outcome, Verdict
+from autotune.outcome import Objective, Outcome, Verdict
 from autotune.predict.belief import Array, Belief, Off
 from autotune.predict.earlier import Earlier, each_seen, points
 from autotune.predict.memory import (
@@ -22,10 +22,11 @@ from autotune.predict.speed import ANOTHER_DAY, DRIFT, Magnitudes, SpeedModel
 from autotune.predict.trace import Trace
 from autotune.space.candidate import Candidate
 from autotune.space.space import Space
+from autotune.wire.stopping import Interval
 
 
 class Predictor:
-    """Peak memory and step time; each outcome corrects them for all candidates."""
+    """Peak memory, and what a step takes; each outcome corrects them for all candidates."""
 
     def __init__(
         self,
@@ -35,6 +36,7 @@ class Predictor:
         *,
         known: Magnitudes | None = None,
         elsewhere: Collection[str] = (),
+        objective: Objective = "flops",
     ) -> None:
         """`earlier` studies were on the same devices, and of any space; or `elsewhere`, by their
         folders, which says nothing of speed. The device's own magnitudes may be `known`."""
@@ -48,13 +50,16 @@ class Predictor:
         # Without offload the host holds what the devices hold, or nothing of note.
         self.host_memory = host_memory(self._points, device_kind) if offloads else None
         self._speed = SpeedModel(self._points, device_kind, known)
+        self._cost = self._speed
+        if objective == "tokens_per_joule":
+            self._cost = SpeedModel(self._points, device_kind, known, of_energy=True)
         for place, (study, seen) in enumerate(each_seen(earlier), start=len(space.candidates)):
             self.memory.observe(place, seen.device_bytes)
             if self.host_memory is not None:
                 self.host_memory.observe(place, seen.host_bytes)
             if study.folder not in elsewhere:
                 off = Off(study.folder, ANOTHER_DAY)
-                self._speed.observe(place, seen.step, seen.disturbed_share, off)
+                self._observe(place, seen.step, seen.mean_power_w, seen.disturbed_share, off)
 
     def observe(self, candidate: Candidate, outcome: Outcome, *, final: bool = False) -> None:
         """Learn from a trial, or from a final, that ended."""
@@ -63,11 +68,20 @@ class Predictor:
             self.memory.observe(place, found.peaks.device_bytes)
             if self.host_memory is not None:
                 self.host_memory.observe(place, found.peaks.host_bytes)
-            self._speed.observe(place, found.step, found.disturbed_share, DRIFT if final else None)
+            off = DRIFT if final else None
+            self._observe(place, found.step, found.mean_power_w, found.disturbed_share, off)
         elif outcome.verdict == Verdict.OOM and not outcome.of_host:
             self.memory.observe(place, OutOf(self._space.limits.capacity_bytes))
         elif outcome.verdict == Verdict.OOM and self.host_memory is not None:
             self.host_memory.observe(place, OutOf(self._space.limits.host_capacity_bytes))
+
+    def _observe(
+        self, place: int, step: Interval, power_w: float | None, disturbed_share: float,
+        off: Off | None,
+    ) -> None:  # fmt: skip
+        self._speed.observe(place, step, disturbed_share, off)
+        if self._cost is not self._speed and power_w:
+            self._cost.observe(place, step.times(power_w), disturbed_share, off)
 
     def trace(self, found: Trace) -> None:
         """Start from traced memory instead of closed forms; what was observed is kept."""
@@ -103,15 +117,22 @@ class Predictor:
         return chance[self._own]
 
     def draws(self, candidates: Sequence[Candidate], count: int) -> Array:
-        """`count` times the logarithms of the seconds of `candidates`' steps, as they may be.
+        """`count` times the logarithms of what `candidates`' steps cost, as they may be.
 
         By [draw][candidate]; the same for the same observations.
         """
-        mean, covariance = self._speed.joint([self._place[each] for each in candidates])
+        mean, covariance = self._cost.joint([self._place[each] for each in candidates])
         rng = np.random.default_rng(0)
         return rng.multivariate_normal(mean, covariance, count, check_valid="ignore")
 
     def log_step_s(self, pending: Sequence[Candidate] = ()) -> Belief:
         """Logarithm of the seconds of a step, where `pending` ones come out as expected."""
-        found = self._speed.belief([self._place[each] for each in pending])
+        return self._belief(self._speed, pending)
+
+    def log_cost(self, pending: Sequence[Candidate] = ()) -> Belief:
+        """Of what the objective counts: seconds, or joules where it is of energy."""
+        return self._belief(self._cost, pending)
+
+    def _belief(self, of: SpeedModel, pending: Sequence[Candidate]) -> Belief:
+        found = of.belief([self._place[each] for each in pending])
         return Belief(found.mean[self._own], found.deviation[self._own])

@@ -45,6 +45,10 @@ class Magnitudes:
     """Channels of the model at which half of that is reached."""
     noise: float
     """Between two measurements in different groups, in the logarithm."""
+    power_w: float
+    """Of a device while it trains."""
+    power_noise: float
+    """Of a measured mean power, in the logarithm."""
 
 
 MAGNITUDES = {
@@ -59,6 +63,8 @@ MAGNITUDES = {
         half_rate_tokens=60.0,
         half_rate_width=100.0,
         noise=0.03,
+        power_w=100.0,
+        power_noise=0.02,
     ),
     "cuda": Magnitudes(
         flops_per_s=3e14,
@@ -71,6 +77,8 @@ MAGNITUDES = {
         half_rate_tokens=1500.0,
         half_rate_width=800.0,
         noise=0.008,
+        power_w=400.0,
+        power_noise=0.02,
     ),
 }
 
@@ -103,12 +111,19 @@ _VARIANTS = tuple(
 
 
 class SpeedModel:
-    """Seconds per optimizer step of all points, in the logarithm."""
+    """Seconds per optimizer step of all points, in the logarithm; or its joules, of which the same
+    is believed: what takes longer takes more."""
 
     def __init__(
-        self, points: Sequence[Point], device_kind: str, known: Magnitudes | None = None
+        self,
+        points: Sequence[Point],
+        device_kind: str,
+        known: Magnitudes | None = None,
+        *,
+        of_energy: bool = False,
     ) -> None:
         """The device's own magnitudes may be `known`."""
+        self._of_energy = of_energy
         self._magnitudes = known or MAGNITUDES[device_kind]
         ones = np.ones(len(points))
         tokens = np.log([c.tokens for _, c in points])
@@ -122,6 +137,9 @@ class SpeedModel:
         build = codes([(workload, c.build) for workload, c in points])
         cell = codes([(workload, c.build, c.seq_len) for workload, c in points])
         prior = np.log([prior_s(workload, c, self._magnitudes) for workload, c in points])
+        if of_energy:
+            ranks = np.array([workload.world_size for workload, _ in points])
+            prior += np.log(self._magnitudes.power_w * ranks)
         several = [Term(_MODEL_OFF * ones, group=workload)] if workload.any() else []
         self._beliefs = Beliefs(prior, [
             *several,
@@ -138,18 +156,20 @@ class SpeedModel:
         ], _VARIANTS)  # fmt: skip
 
     def belief(self, pending: Sequence[int] = ()) -> Belief:
-        """Logarithm of the seconds of a step, where `pending` points come out as expected."""
+        """Of the logarithm, where `pending` points come out as expected."""
         return self._beliefs.belief(pending)
 
     def observe(
         self, place: int, step: Interval, disturbed_share: float, off: Off | None = None
     ) -> None:
-        """Step times that were measured of the point in that `place`."""
+        """Step times, or a step's joules, that were measured of the point in that `place`."""
         noise = self._magnitudes.noise**2 + step.half_width**2 + (disturbed_share / 2) ** 2
+        if self._of_energy:
+            noise += self._magnitudes.power_noise**2
         self._beliefs.observe(place, float(np.log(step.median)), noise, off)
 
     def joint(self, places: Sequence[int]) -> tuple[Array, Array]:
-        """Mean and covariance of the logarithms of the steps of the points in these `places`."""
+        """Mean and covariance of the logarithms of the points in these `places`."""
         return self._beliefs.joint(places)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-from autotune.device.device import BusyProcess, DeviceInfo
+from autotune.device.device import BusyProcess, DeviceInfo, EnergyCounters
 from autotune.replay.grid import Grid
 
 
@@ -42,6 +42,10 @@ class RecordedDevice:
     def rank_environment(self, world_size: int) -> dict[str, str]:
         """Nothing: there are no ranks."""
         return {}
+
+    def energy(self) -> EnergyCounters:
+        """Recordings have none."""
+        return EnergyCounters(lack="the recording has no energy in it")
 
     def fingerprint(self) -> dict[str, Any]:
         """Of the devices that were recorded."""

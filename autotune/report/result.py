@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Callable, Sequence
 from enum import Enum
+from functools import partial
 from pathlib import Path
 
 from rich.console import Console
@@ -19,7 +21,7 @@ from autotune.report.text import (
     shown_axes,
     si,
 )
-from autotune.result.best import FINALS, Best, Cell, Config
+from autotune.result.best import FINALS, Best, Cell, Config, Measured, Tie
 from autotune.space.axes import AXES
 from autotune.space.space import Space
 from autotune.units import gib
@@ -79,8 +81,15 @@ def print_result(console: Console, best: Best, path: Path, warn: tuple[Caution, 
     console.print()
     console.print(_cells_table(best))
     print_lines(console, Text(), winner)
-    for text in (_speed(best), *_waiting(best), _memory(best), *_sure(best), *_ties(best)):
+    for text in (
+        _speed(best), *_waiting(best), _memory(best), *_sure(best), *_ties(best), *_pareto(best)
+    ):  # fmt: skip
         print_lines(console, *paragraph(text, width, "      "))
+    if best.same_batch:
+        console.print()
+        console.print(_same_batch_table(best))
+        for text in _of_same_batch(best):
+            print_lines(console, *paragraph(text, width))
     for caution in warn:
         print_lines(console, *paragraph(caution.value, width, "Warning: ", "yellow"))
     counts = f"{counts_text(trials)}; final rounds: {finals}"
@@ -103,7 +112,8 @@ def _cells_table(best: Best) -> Table:
     table.add_column("")
     for axis in axes:
         table.add_column(axis.label, justify="left" if axis.words else "right")
-    for name in ("tokens/s", "FLOP/s", "peak"):
+    with_energy = any(cell.measured.joules_per_token for cell in best.cells)
+    for name in ("tokens/s", "FLOP/s", "peak", *(["J/token"] if with_energy else [])):
         table.add_column(name, justify="right", no_wrap=True)
     table.add_column("measured")
     for cell in best.cells:
@@ -113,10 +123,80 @@ def _cells_table(best: Best) -> Table:
             si(cell.measured.tokens_per_s),
             si(cell.measured.model_flops_per_s, "FLOP/s"),
             f"{cell.measured.share_of_capacity:.0%}",
+            *([_joules(cell.measured)] if with_energy else []),
             _evidence(cell),
             style="bold" if cell.config == best.config else "",
         )
     return table
+
+
+def _joules(measured: Measured) -> str:
+    """Of a token; empty where that is not known."""
+    return f"{measured.joules_per_token:.3g}" if measured.joules_per_token else ""
+
+
+def _same_batch_table(best: Best) -> Table:
+    """What every micro_batch came to, where all of them make the same batch."""
+    cells, config = best.same_batch, best.config
+    most = max(cell.measured.tokens_per_s for cell in cells)
+    several = " x ranks" if config.world_size > 1 else ""
+    differing = [
+        axis for name, axis in AXES.items()
+        if name != "micro_batch" and len({getattr(cell.config, name) for cell in cells}) > 1
+    ]  # fmt: skip
+    columns: dict[str, Callable[[Cell], str]] = {
+        "micro x accum" + several: lambda cell: _product(cell.config),
+        **{axis.label: partial(_value, name=axis.name) for axis in differing},
+        "tokens/s": lambda cell: si(cell.measured.tokens_per_s),
+        "of best": lambda cell: f"{cell.measured.tokens_per_s / most:.1%}",
+        "peak": lambda cell: _peak(cell.measured),
+        "J/token": lambda cell: _joules(cell.measured),
+        "waits": lambda cell: _waits(cell.measured),
+    }
+    shown = {name: [text(cell) for cell in cells] for name, text in columns.items()}
+    shown = {name: texts for name, texts in shown.items() if any(texts)}
+    table = Table(
+        title=f"The same batch of {config.global_batch_samples} samples,"
+        f" {config.global_batch_tokens} tokens",
+        title_justify="left", title_style="", box=None, pad_edge=False, padding=(0, 1),
+        header_style="dim",
+    )  # fmt: skip
+    table.add_column("")
+    for name in shown:
+        table.add_column(name, justify="right")
+    table.add_column("measured")
+    for cell, *texts in zip(cells, *shown.values(), strict=True):
+        won = cell.config == config
+        table.add_row(">" if won else "", *texts, _evidence(cell), style="bold" if won else "")
+    return table
+
+
+def _product(config: Config) -> str:
+    ranks = [config.world_size] if config.world_size > 1 else []
+    return " x ".join(map(str, [config.micro_batch, config.grad_accum, *ranks]))
+
+
+def _value(cell: Cell, name: str) -> str:
+    return str(getattr(cell.config, name))
+
+
+def _peak(measured: Measured) -> str:
+    return f"{gib(measured.peak_bytes.device)} {measured.share_of_capacity:.0%}"
+
+
+def _of_same_batch(best: Best) -> list[str]:
+    """Which micro_batch is best, and what another effective batch would change instead."""
+    fastest = max(best.same_batch, key=lambda cell: cell.measured.tokens_per_s).config
+    text = f"Fastest here: {_product(fastest)}"
+    if fastest != best.config:
+        text += f"; by all measurements the best is {_product(best.config)}"
+    gain = best.update_share and 1 / (1 - best.update_share / 2) - 1
+    more = f"; twice as large, it would train {gain:.1%} more tokens/s" if gain else ""
+    return [
+        f"{text}.",
+        "Another effective batch changes the number of optimizer steps for the same tokens, and"
+        f" so the learning-rate schedule, not the memory{more}.",
+    ]
 
 
 def _evidence(cell: Cell) -> str:
@@ -152,12 +232,17 @@ def _speed(best: Best) -> str:
         f" {median} {unit} a step ({low} to {high} in {step.steps} steps) of"
         f" {config.global_batch_samples} samples, {config.global_batch_tokens} tokens,"
         f" grad_accum {config.grad_accum}."
+        + (f" {_joules(measured)} J a token." if measured.joules_per_token else "")
         + (
             f" Compiling took {measured.compile_s:.0f} s before that."
             if measured.compile_s
             else ""
         )
     )
+
+
+def _waits(measured: Measured) -> str:
+    return "" if measured.waiting_share is None else f"{measured.waiting_share:.0%}"
 
 
 def _waiting(best: Best) -> list[str]:
@@ -191,7 +276,8 @@ def _sure(best: Best) -> list[str]:
     sure = best.sure
     if sure is None:
         return []
-    text = f"The fastest of what fitted with {sure.best:.0%}"
+    most = "Most tokens per joule" if best.objective == "tokens_per_joule" else "The fastest"
+    text = f"{most} of what fitted with {sure.best:.0%}"
     if sure.best < 0.995:
         text += f", within 1% of it with {sure.within_1_percent:.0%}"
     return [f"{text}; next: {_differs(sure.next, best)}." if sure.next else f"{text}."]
@@ -208,13 +294,25 @@ def _differs(config: Config, best: Best) -> str:
 
 
 def _ties(best: Best) -> list[str]:
-    """What tied, as far as it fits in a few lines; best.json has all."""
     if not best.ties:
         return []
-    lines = ["Within the noise of it, but with no less memory:"]
-    for tie in best.ties[:SHOWN_TIES]:
-        rate, share = si(tie.measured.tokens_per_s), tie.measured.share_of_capacity
-        lines.append(f"  {_differs(tie.config, best)}: {rate} tokens/s, {share:.0%} of capacity")
-    if len(best.ties) > SHOWN_TIES:
-        lines.append(f"  and {len(best.ties) - SHOWN_TIES} more, see best.json")
+    head = "Within the noise of it, but with no less memory:"
+    return [head, *_few(best, best.ties, lambda m: f"{m.share_of_capacity:.0%} of capacity")]
+
+
+def _pareto(best: Best) -> list[str]:
+    if len(best.pareto) < 2:
+        return []
+    head = "Nothing that fits is both faster and takes less energy than one of these:"
+    return [head, *_few(best, best.pareto, lambda m: f"{_joules(m)} J a token")]
+
+
+def _few(best: Best, ties: Sequence[Tie], more: Callable[[Measured], str]) -> list[str]:
+    """As many of `ties` as fit in a few lines; best.json has all."""
+    lines = []
+    for tie in ties[:SHOWN_TIES]:
+        what, rate = _differs(tie.config, best) or "the best", si(tie.measured.tokens_per_s)
+        lines.append(f"  {what}: {rate} tokens/s, {more(tie.measured)}")
+    if len(ties) > SHOWN_TIES:
+        lines.append(f"  and {len(ties) - SHOWN_TIES} more, see best.json")
     return lines

@@ -123,6 +123,8 @@ class Measured:
     asked for."""
     waiting_share: float | None = None
     """Of a script's step, that waits for data."""
+    joules_per_token: float | None = None
+    """Of all devices, in the timed steps; on the CPU the host's processors, whoever used them."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -215,6 +217,13 @@ class Best:
     sure: Sure | None = None
     cells: tuple[Cell, ...]
     ties: tuple[Tie, ...]
+    pareto: tuple[Tie, ...] = ()
+    """Nothing else that fits is both faster and takes less energy; the fastest first."""
+    same_batch: tuple[Cell, ...] = ()
+    """The best of every micro_batch at the depth, length and global batch of `config`."""
+    update_share: float | None = None
+    """Of a step, what the optimizer's update takes, which a larger batch would share out; None
+    where no two accumulations of `config` were measured."""
     trials: dict[str, int]
     """Trials of the search by verdict, and the number of `FINALS`."""
     prediction: PeakErrors | None = None
@@ -310,6 +319,8 @@ def best_of(
         sure=_sure(choice.certainty, space.workload),
         cells=tuple(_cell(r, space) for r in choice.cells),
         ties=tuple(tie_of(r, space.workload, space.limits) for r in choice.ties),
+        pareto=tuple(tie_of(r, space.workload, space.limits) for r in choice.pareto),
+        same_batch=tuple(_cell(r, space) for r in choice.same_batch),
         trials={
             **{verdict.value: counts[verdict] for verdict in Verdict},
             FINALS: sum(r.purpose == "final" for r in records),
@@ -433,6 +444,7 @@ def _measured(found: Measurement, limits: Limits) -> Measured:
         compile_s=found.compile_s or None,
         tokens=None if found.ran is None else "seen" if found.ran.seen else "claimed",
         waiting_share=None if found.ran is None else found.ran.waiting_share,
+        joules_per_token=found.joules_per_token,
     )
 
 

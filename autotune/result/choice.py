@@ -9,6 +9,7 @@ import statistics
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from autotune.outcome import Measurement, Objective, Outcome, Record, Verdict, measurement
 from autotune.space.candidate import Candidate
@@ -52,6 +53,11 @@ class Choice:
     """Others within the noise of the fastest, fastest first; they need no less memory."""
     cells: tuple[Record, ...]
     """The best of every (depth, seq_len) in which anything fits, ascending."""
+    pareto: tuple[Record, ...] = ()
+    """Nothing else that fits is both faster and takes less energy; the fastest first. Empty where
+    energy is not known."""
+    same_batch: tuple[Record, ...] = ()
+    """Where the global batch is given: the best of every micro_batch in the cell of `record`."""
     certainty: Certainty | None = None
 
 
@@ -88,7 +94,9 @@ def winner(
         record=best,
         confirmed=best.purpose == "final",
         ties=ties,
-        cells=_cells(standing, best, objective),
+        cells=_best_of_each(lambda c: c.cell, standing, best, objective),
+        pareto=_pareto(measured, objective),
+        same_batch=_same_batch(standing, best, objective) if workload.global_batch else (),
     )
 
 
@@ -131,6 +139,7 @@ def pool(rounds: Sequence[Record], workload: Workload) -> Record:
             kernels=first.measured.kernels,
             compile_s=max(m.compile_s for m in measured),
             ran=_pooled_run([m.ran for m in measured]),
+            mean_power_w=_pooled_power_w([m.mean_power_w for m in measured]),
         ),
         predicted_peak_bytes=first.outcome.predicted_peak_bytes,
         attempts=sum(o.attempts for o in outcomes),
@@ -204,15 +213,45 @@ def _clearly_faster(record: Record, confirmed: Record, objective: Objective) -> 
     return slowest > fastest * (1 + CLEAR_MARGIN)
 
 
-def _cells(standing: list[Record], best: Record, objective: Objective) -> tuple[Record, ...]:
-    """The best of every cell; in the winner's own that is the winner, whatever tied with it.
+def _best_of_each(
+    what: Callable[[Candidate], Any], among: list[Record], best: Record, objective: Objective
+) -> tuple[Record, ...]:
+    """The best of those that have the same of `what`, ascending in it; where the winner is one of
+    them that is the winner, whatever tied with it.
 
     Elsewhere the fastest wins, without the noise: where probes were stopped early the intervals
     are so wide that nearly everything would tie.
     """
-    ordered = sorted(standing, key=lambda r: r.measured.value(objective))
-    cells = {r.candidate.cell: r for r in ordered} | {best.candidate.cell: best}
-    return tuple(cells[cell] for cell in sorted(cells))
+    ordered = sorted(among, key=lambda r: r.measured.value(objective))
+    found = {what(r.candidate): r for r in [*ordered, best]}
+    return tuple(found[key] for key in sorted(found))
+
+
+def _same_batch(standing: list[Record], best: Record, objective: Objective) -> tuple[Record, ...]:
+    """The best of every micro_batch in the winner's cell; empty where there is one alone."""
+    cell = [r for r in standing if r.candidate.cell == best.candidate.cell]
+    found = _best_of_each(lambda c: c.micro_batch, cell, best, objective)
+    return found if len(found) > 1 else ()
+
+
+def _pareto(measured: list[Record], objective: Objective) -> tuple[Record, ...]:
+    """The Pareto front of the work that is done in a second and for a joule.
+
+    Work is what the objective counts: tokens would always prefer the shallowest model.
+    """
+    counted: Objective = "tokens_per_s" if objective == "tokens_per_joule" else objective
+    known = [
+        (r.measured.value(counted), r.measured.value(counted) / power_w, r)
+        for r in measured
+        if (power_w := r.measured.mean_power_w)
+    ]
+    front: list[Record] = []
+    most = 0.0
+    for _, a_joule, record in sorted(known, key=lambda each: each[:2], reverse=True):
+        if a_joule > most:
+            front.append(record)
+            most = a_joule
+    return tuple(front)
 
 
 def _pooled_interval(steps: list[Interval]) -> Interval:
@@ -230,6 +269,11 @@ def _pooled_run(ran: Sequence[Ran | None]) -> Ran | None:
     if not known:
         return None
     return replace(known[-1], waiting_share=max(each.waiting_share for each in known))
+
+
+def _pooled_power_w(rounds: list[float | None]) -> float | None:
+    known = [power_w for power_w in rounds if power_w is not None]
+    return statistics.median(known) if known else None
 
 
 def _pooled_conditions(rounds: list[Conditions]) -> Conditions:

@@ -22,6 +22,7 @@ from autotune.runner.channel import Channel, Peer
 from autotune.runner.forks import RankProcess
 from autotune.units import gib
 from autotune.wire.messages import (
+    Energy,
     Entered,
     Fault,
     Hello,
@@ -324,7 +325,8 @@ def phase_deadlines(budget_s: float) -> dict[Phase, float]:
 
 
 def merge(reports: list[Report]) -> Report:
-    """One report for all ranks of this host: largest peaks; host memory and CPU time summed."""
+    """One report for all ranks of this host: largest peaks; host memory, CPU time and energy
+    summed."""
     peaks = [report.peaks for report in reports]
     first = reports[0]
     return replace(
@@ -337,7 +339,16 @@ def merge(reports: list[Report]) -> Report:
             thermally_throttled=any(r.conditions.thermally_throttled for r in reports),
             foreign_bytes=max(r.conditions.foreign_bytes for r in reports),
         ),
+        energy=_together([report.energy for report in reports]),
     )
+
+
+def _together(parts: list[Energy | None]) -> Energy | None:
+    """Each device once; None where one is not known, since a part is not the whole."""
+    known = {part.covers: part.joules for part in parts if part is not None}
+    if None in parts:
+        return None
+    return Energy(sum(known.values()), ", ".join(sorted(known)))
 
 
 def _out_of_memory(rank: Rank, fault: Fault) -> Result:

@@ -238,6 +238,7 @@ class Pool:
             allocator=alloc_conf(candidate.allocator),
             engine_config=engine.config(candidate, self._workload, self._device.kind),
             seed=self._seed,
+            energy=self._device.energy().at,
         )  # fmt: skip
 
     def _request(self, job: Job) -> Probe:

@@ -14,7 +14,7 @@ from optuna.samplers import BaseSampler
 from optuna.study import Study as OptunaStudy
 from optuna.trial import FrozenTrial
 
-from autotune.outcome import Objective, step_s_for
+from autotune.outcome import Objective, step_cost_for
 from autotune.predict.belief import Array, Belief, normal_cdf
 from autotune.predict.predictor import Predictor
 from autotune.samplers.ask import Ask, Costs
@@ -50,7 +50,7 @@ class Frontier:
         self._space = space
         self._predictor = predictor
         self._place = {candidate: i for i, candidate in enumerate(space.candidates)}
-        one_step = [step_s_for(1.0, c, space.workload, objective) for c in space.candidates]
+        one_step = [step_cost_for(1.0, c, space.workload, objective) for c in space.candidates]
         self._work = np.log(one_step)
         builds = {build: i for i, build in enumerate(space.builds)}
         self._builds = builds
@@ -68,11 +68,12 @@ class Frontier:
 
     def best(self, ask: Ask) -> Proposal:
         """The best of the allowed candidates."""
-        belief = self._predictor.log_step_s(ask.pending)
+        belief = self._predictor.log_cost(ask.pending)
+        seconds = self._predictor.log_step_s(ask.pending)
         fitting = [self._place[candidate] for candidate in ask.fitting]
         chance = self._predictor.chance()[ask.allowed]
         gain = self._gain(belief, fitting)[ask.allowed] * chance
-        per_s = gain / self._seconds(ask.costs, belief)[ask.allowed]
+        per_s = gain / self._seconds(ask.costs, seconds)[ask.allowed]
         likely = chance >= min(CAUTION, chance.max())
         if not fitting:
             return Proposal(int(ask.allowed[np.where(likely, per_s, -1.0).argmax()]), 1.0)
@@ -87,7 +88,7 @@ class Frontier:
 
     def _beside_incumbent(self, fitting: Sequence[int]) -> list[int]:
         """What is next to the incumbent in micro_batch, in its build and length."""
-        values = self._work - self._predictor.log_step_s().mean
+        values = self._work - self._predictor.log_cost().mean
         incumbent = max(fitting, key=lambda i: values[i])
         same = np.flatnonzero(
             (self._build_of == self._build_of[incumbent])

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from autotune.outcome import Objective, Record, Verdict, step_s_for
+from autotune.outcome import Objective, Record, Verdict, step_cost_for
 from autotune.predict.belief import Array, Belief
 from autotune.predict.predictor import Predictor
 from autotune.result.choice import EQUAL, Certainty, Choice, winner
@@ -39,8 +39,10 @@ class Ledger:
         self._certain: dict[Candidate, Certainty | None] = {}
         """What `certainty` found for the records of now."""
         self._place = {candidate: i for i, candidate in enumerate(space.candidates)}
-        self._work = {c: step_s_for(1.0, c, space.workload, objective) for c in space.candidates}
-        """Seconds of a step at which a candidate's value is 1."""
+        self._work = {
+            c: step_cost_for(1.0, c, space.workload, objective) for c in space.candidates
+        }
+        """What a step costs at which a candidate's value is 1."""
 
     @property
     def all(self) -> list[Record]:
@@ -125,7 +127,7 @@ class Ledger:
 
     def believed(self, candidate: Candidate) -> float:
         """The objective's value of `candidate`, by all measurements."""
-        return self._work[candidate] / math.exp(self._log_step_s.mean[self._place[candidate]])
+        return self._work[candidate] / math.exp(self._log_cost.mean[self._place[candidate]])
 
     def certainty(self, of: Candidate) -> Certainty | None:
         """How sure it is that `of` is the best of what fitted; None where it failed since."""
@@ -179,15 +181,15 @@ class Ledger:
     def needed_step_s(self, candidate: Candidate) -> float | None:
         """Seconds per step above which `candidate` cannot be as good as the incumbent."""
         incumbent = self.incumbent
-        if incumbent is None:
+        if incumbent is None or self._objective == "tokens_per_joule":  # seconds do not tell
             return None
-        deviation = self._log_step_s.deviation[self._place[incumbent.candidate]]
+        deviation = self._log_cost.deviation[self._place[incumbent.candidate]]
         low = self.believed(incumbent.candidate) * math.exp(-SURE * deviation)
         return self._work[candidate] / low
 
     @property
-    def _log_step_s(self) -> Belief:
-        return self.predictor.log_step_s()
+    def _log_cost(self) -> Belief:
+        return self.predictor.log_cost()
 
     def broken(self, since: int = 0) -> int:
         """Probes that ended for no reason that their candidate explains, from `since` on."""

@@ -38,6 +38,9 @@ FOREIGN_SHARE = 0.01
 SUSTAIN_S, FINAL_S, FULL_BUDGET_S = 3.0, 10.0, 600.0
 """On CUDA: seconds of steps before a group's first timing, and of timing in a final, in a budget
 of the last; in proportion in smaller ones."""
+ENERGY_S = {"cpu": 0.5, "cuda": 3.0}
+"""Seconds of timing where the objective is of energy, at least: a counter of a GPU moves ten times
+a second."""
 PAY_BACK = 2.0
 """A group stays up until its probes took this many times its start."""
 
@@ -52,6 +55,7 @@ def rule_for(device_kind: str, options: Options, *, final: bool = False) -> Rule
     limit_s = min(15.0, max(2.0, options.budget_s / 50))
     on_cpu = device_kind == "cpu"
     scale = 0.0 if on_cpu else min(1.0, options.budget_s / FULL_BUDGET_S)
+    energy_s = ENERGY_S[device_kind] if options.objective == "tokens_per_joule" else 0.0
     return Rule(
         warmup_steps=3,
         warmup_tolerance=0.2 if on_cpu else 0.1,
@@ -60,7 +64,7 @@ def rule_for(device_kind: str, options: Options, *, final: bool = False) -> Rule
         half_width=0.02 if on_cpu else 0.01,
         timed_limit_s=limit_s,
         sustain_s=scale * SUSTAIN_S,
-        timed_least_s=scale * FINAL_S if final else 0.0,
+        timed_least_s=max(energy_s, scale * FINAL_S if final else 0.0),
     )
 
 
@@ -77,6 +81,7 @@ class Prober:
         self.rule = rule_for(device_kind, options)
         """When the warm-up and timing of the search's probes stop."""
         self.final_rule = rule_for(device_kind, options, final=True)
+        self._needs_energy = options.objective == "tokens_per_joule"
         self._space = space
         self._device_kind = device_kind
         self._clock = clock
@@ -227,6 +232,9 @@ class Prober:
             verdict, reason = result.verdict, result.reason
             if verdict == Verdict.PRUNED:
                 reason = "too slow to beat the incumbent; stopped early"
+        if verdict.fits and self._needs_energy and found.joules_per_token is None:
+            reason = "the energy counter of its device told nothing"
+            return replace(outcome, verdict=Verdict.CRASHED, reason=reason, peaks=found.peaks)
         return replace(
             outcome,
             verdict=verdict,
@@ -238,6 +246,7 @@ class Prober:
         )
 
     def _measurement(self, candidate: Candidate, report: Report) -> Measurement:
+        power_w = report.energy.joules / sum(report.step_s) if report.energy else None
         return measurement(
             candidate,
             self._space.workload,
@@ -248,6 +257,7 @@ class Prober:
             kernels=report.attention,
             compile_s=report.compile_s,
             ran=report.ran,
+            mean_power_w=power_w,
         )
 
 

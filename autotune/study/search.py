@@ -236,7 +236,7 @@ def first_candidate(
     options: Options, space: Space, device_kind: str, earlier: Sequence[Earlier] = ()
 ) -> Candidate:
     """What a study with these options would probe first. Touches no device and no disk."""
-    predictor = Predictor(space, device_kind, earlier)
+    predictor = Predictor(space, device_kind, earlier, objective=options.objective)
     sampler = samplers.make(options.sampler, space, predictor, options.objective, options.seed)
     journal, opened = Journal.in_memory(), OpenCandidates(space)
     journal.use(Adapter(space, sampler))

@@ -6,7 +6,7 @@ import errno
 import shutil
 from collections.abc import Callable
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from shlex import quote
 
@@ -19,6 +19,7 @@ from autotune.folder.folder import Folder
 from autotune.folder.journal import Journal, Past
 from autotune.folder.manifest import Changes, Manifest
 from autotune.options import Options
+from autotune.predict.update import update_share
 from autotune.report import Reporter
 from autotune.report.text import minutes
 from autotune.result.best import Best, best_of
@@ -141,6 +142,8 @@ class _Session:
             self._tell_of(past)
         if self.manifest.earlier:
             self.reporter.note(self._learns_from())
+        if lack := self.testbed.device.energy().lack:
+            self.reporter.note(f"energy is left out: {lack}")
         ended = self._study()
         self.journal.end(ended, self.clock.elapsed_s())
         return ended
@@ -261,5 +264,8 @@ class _Session:
             },
             command=self._command(choice.record.candidate),
         )
+        if best.same_batch:
+            share = update_share(choice.record, self.space.workload, manifest.earlier)
+            best = replace(best, update_share=share)
         best.write(self.folder.best)
         return best

@@ -47,7 +47,7 @@ class Study:
     ) -> None:
         """`publish` is told at each new incumbent; `earlier` studies are learned from."""
         past = journal.past
-        predictor = Predictor(space, device_kind, earlier)
+        predictor = Predictor(space, device_kind, earlier, objective=options.objective)
         # Resumed with another seed, or it would draw again what it drew at first.
         seed = (options.seed + past.trials) % 2**32
         sampler = samplers.make(options.sampler, space, predictor, options.objective, seed)

@@ -8,6 +8,7 @@ import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from autotune.device.device import Device
 from autotune.errors import UsageError
 from autotune.models import FAMILIES
 from autotune.options import Options
@@ -91,19 +92,31 @@ LACKS: dict[str, Callable[[Asked], str]] = {
 """By axis: why a value cannot be had here, and what to do; empty where it can."""
 
 
+def check_energy(options: Options, device: Device) -> None:
+    """That energy can be measured, where it is the objective.
+
+    Raises:
+        UsageError: it cannot.
+    """
+    lack = device.energy().lack
+    if lack and options.objective == "tokens_per_joule":
+        raise UsageError(f"--objective tokens_per_joule: {lack}; use --objective tokens_per_s")
+
+
 def check_machine(
-    options: Options, workload: Workload, device_kind: str, *, here: bool = True
+    options: Options, workload: Workload, device: Device, *, here: bool = True
 ) -> None:
     """That the model, and the machine if it is to run `here`, have what `options` ask for.
 
     Raises:
         UsageError: a value that they lack.
     """
+    check_energy(options, device)
     family = FAMILIES[options.family]
     for name, axis in AXES.items():
         for value in getattr(options, axis.option) or () if axis.words else ():
             why = family.lacks(workload.recipe, name, value)
             if not why and here and name in LACKS:
-                why = LACKS[name](Asked(value, device_kind, workload.dtype))
+                why = LACKS[name](Asked(value, device.kind, workload.dtype))
             if why:
                 raise UsageError(f"{axis.flag} {value}: {why}")

@@ -18,6 +18,7 @@ from autotune.runner import Runner
 from autotune.space.axes import AXES, LATER_AXES
 from autotune.space.space import Fixed, Limits, Space
 from autotune.space.workload import Workload
+from autotune.testbed.lacking import check_energy
 from autotune.testbed.testbed import Wiring
 from autotune.units import gib
 
@@ -66,6 +67,7 @@ class Recording:
         Raises:
             UsageError: they ask for something that was not recorded.
         """
+        check_energy(options, self.device)
         self._check_workload(options)
         axes = self._axes(options)
         candidates = {

@@ -78,7 +78,7 @@ def resolve(
         global_batch=options.global_batch,
         recipe=recipe,
     )
-    check_machine(options, workload, device.kind, here=here)
+    check_machine(options, workload, device, here=here)
     remarks: list[Fixed] = []
     if known is not None and not family.is_code:
         workload = replace(workload, shapes=known.shapes, vocab_size=known.vocab_size)

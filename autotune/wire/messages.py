@@ -73,6 +73,8 @@ class Start:
     engine_config: dict[str, Any]
     """From the engine's row in `autotune.engines`; empty for engines that take none."""
     seed: int
+    energy: str = ""
+    """Where the device's energy is counted: "nvml", RAPL's folder, or empty for nowhere."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -281,6 +283,15 @@ class Conditions:
     """How much the device memory changed in timed steps that is not this rank's."""
 
 
+@dataclass(frozen=True)
+class Energy:
+    """What the timed steps took, those of the real schedule."""
+
+    joules: float
+    covers: str
+    """What was counted: a device by its UUID, or all of a host's processors by its name."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Ran:
     """What the steps of a user's own script were, all ranks together."""
@@ -323,6 +334,8 @@ class Report:
     """Wall time of the step before warm-up, which compiled what is to be compiled."""
     ran: Ran | None = None
     """In a script of the user's own."""
+    energy: Energy | None = None
+    """None where it was not counted, or too short a time for that."""
 
 
 @dataclass(frozen=True, kw_only=True)

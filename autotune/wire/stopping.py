@@ -173,6 +173,10 @@ class Interval:
         """Half the interval's length as a share of the median."""
         return (self.high - self.low) / 2 / self.median
 
+    def times(self, factor: float) -> Interval:
+        """With every bound that many times as large."""
+        return Interval(factor * self.median, factor * self.low, factor * self.high, self.steps)
+
 
 def interval(step_s: list[float]) -> Interval:
     """Median and 95 % interval of `step_s` from order statistics; no shape is assumed.

@@ -10,7 +10,10 @@ import pytest
 
 from autotune.device import open_device, overlooked
 from autotune.device.cpu import CpuDevice, cores, host_memory_bytes, host_oom_kills
+from autotune.device.device import EnergyCounters
 from autotune.device.idle import check_idle
+from autotune.wire.rapl import Package
+from tests.support import rapl
 
 GIB = 2**30
 V2 = "0::/user/job\n"
@@ -255,3 +258,24 @@ def test_a_gpu_that_auto_could_not_use_is_not_passed_over_in_silence(
     assert said.startswith(f"{tmp_path / node} is there, but NVML is not available: Driver Not")
     assert "--device cpu" in said
     assert overlooked(CpuDevice("--device"), tmp_path) == ""
+
+
+def test_energy_is_counted_where_there_is_a_package(tmp_path: Path) -> None:
+    folder = rapl.powercap(tmp_path)
+    assert CpuDevice(powercap=folder).energy() == EnergyCounters(str(folder))
+
+
+def test_without_a_package_energy_is_left_out(tmp_path: Path) -> None:
+    found = CpuDevice(powercap=tmp_path).energy()
+    assert found == EnergyCounters(lack=f"{tmp_path} has no RAPL counter of a processor")
+
+
+def test_a_counter_for_root_alone_is_left_out_with_what_allows_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(package: Package) -> int:
+        raise PermissionError(13, "Permission denied", str(package.counter))
+
+    monkeypatch.setattr(Package, "energy_uj", refuse)
+    found = CpuDevice(powercap=rapl.powercap(tmp_path)).energy()
+    assert (found.at, "chmod a+r" in found.lack) == ("", True)

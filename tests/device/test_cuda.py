@@ -10,7 +10,7 @@ import pynvml
 import pytest
 
 from autotune.device import cuda, open_device
-from autotune.device.device import Device
+from autotune.device.device import Device, EnergyCounters
 from autotune.device.idle import check_idle
 from autotune.errors import UsageError
 from tests.support.fake_nvml import GIB, FakeGpu, FakeNvml, FakeProcess
@@ -441,3 +441,19 @@ def test_a_question_that_a_driver_knows_nothing_of_has_no_answer(
     device = open_device("cuda")
     assert device.other_processes() == ()
     assert device.fingerprint()["devices"][0]["ecc"] is None
+
+
+def test_energy_is_counted_by_nvml(three: FakeNvml) -> None:
+    assert open_device("cuda").energy() == EnergyCounters("nvml")
+
+
+def test_one_gpu_without_a_counter_leaves_the_energy_of_all_out(install: Install) -> None:
+    install(FakeGpu(uuid=A), FakeGpu(uuid=B, name="Tesla K80", energy_mj=None))
+    lack = "NVML has no energy counter of Tesla K80"
+    assert open_device("cuda").energy() == EnergyCounters(lack=lack)
+    assert open_device("cuda:0").energy() == EnergyCounters("nvml")
+
+
+def test_the_energy_of_mig_instances_is_left_out(install: Install) -> None:
+    install(split_gpu())
+    assert "share the energy counter" in open_device("cuda").energy().lack

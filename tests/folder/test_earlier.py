@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -139,3 +140,13 @@ def test_a_manifest_keeps_what_is_learned_and_an_older_one_learned_nothing(tmp_p
     assert without != text
     (tmp_path / MANIFEST).write_text(without)
     assert manifest.read(tmp_path) == older
+
+
+def test_what_was_learned_before_power_was_measured_is_still_known(tmp_path: Path) -> None:
+    study(tmp_path / "before")
+    now = learn(begun(tmp_path, NOW), str(tmp_path / "before"), True)
+    now.write(tmp_path)
+    text = (tmp_path / MANIFEST).read_text()
+    assert '"mean_power_w": null' in text
+    (tmp_path / MANIFEST).write_text(re.sub(r',\s*"mean_power_w": null', "", text))
+    assert manifest.read(tmp_path) == now

@@ -42,7 +42,7 @@ def test_a_measured_trial_on_a_gpu_leaves_only_what_was_not_said_empty() -> None
     empty = {name for name, value in cells.items() if value is None}
     assert empty == {
         "predicted_peak_bytes", "predicted_low_bytes", "predicted_high_bytes", "witness", "reason",
-        "kernels",
+        "kernels", "joules_per_token",
     }  # fmt: skip
 
 
@@ -60,7 +60,10 @@ def test_a_trial_that_failed_gives_the_peaks_it_could_still_say() -> None:
 
 
 def test_values_stand_under_the_names_of_what_they_are() -> None:
-    one = record(A, number=7, purpose="final", tokens_per_s=2048, noise=0.1, steps=9, peak_mib=100)
+    one = record(
+        A, number=7, purpose="final", tokens_per_s=2048, noise=0.1, steps=9, peak_mib=100,
+        joules_per_token=0.25,
+    )  # fmt: skip
     cells = row(one)
     assert (cells["depth"], cells["seq_len"], cells["micro_batch"]) == (4, 128, 8)
     assert (cells["number"], cells["kind"], cells["key"]) == (
@@ -73,6 +76,7 @@ def test_values_stand_under_the_names_of_what_they_are() -> None:
         [0.45, 0.5, 0.55]
     )
     assert (cells["steps"], cells["peak_device_bytes"]) == (9, 100 * MIB)
+    assert cells["joules_per_token"] == 0.25
 
 
 def test_the_verdict_is_written_as_plain_text() -> None:

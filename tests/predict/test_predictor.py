@@ -42,6 +42,21 @@ def measured(among: Space, candidate: Candidate, slower: float = 1.0) -> Record:
     return replace(found, outcome=replace(found.outcome, measurement=known))
 
 
+def at_power(earlier: Earlier, watts: float) -> Earlier:
+    return replace(earlier, seen=[replace(each, mean_power_w=watts) for each in earlier.seen])
+
+
+def test_energy_is_believed_beside_time_and_earlier_power_tells_it() -> None:
+    frugal = Predictor(NOW, "cpu", [at_power(before(), 7.0)], objective="tokens_per_joule")
+    plain = Predictor(NOW, "cpu", [before()])
+    assert np.array_equal(frugal.log_step_s().mean, plain.log_step_s().mean)
+    assert np.array_equal(plain.log_cost().mean, plain.log_step_s().mean)
+    off = frugal.log_cost().mean - frugal.log_step_s().mean
+    assert np.median(off) == pytest.approx(np.log(7.0), abs=0.1)
+    unknown = Predictor(NOW, "cpu", [before()], objective="tokens_per_joule")
+    assert unknown.log_cost().deviation.mean() > 3 * frugal.log_cost().deviation.mean()
+
+
 def before(among: Space = BEFORE, every: int = 3, slower: float = 1.0) -> Earlier:
     records = [measured(among, c, slower) for c in among.candidates[::every]]
     return Earlier(folder="before", workload=among.workload, seen=seen_in(records))

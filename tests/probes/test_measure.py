@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from autotune.replay.runner import walk
 from autotune.runner import Job
 from autotune.space.candidate import Candidate
-from autotune.wire.messages import Entered, ModelSpec, Peaks, Probe
+from autotune.wire.messages import Energy, Entered, ModelSpec, Peaks, Probe
 from autotune.wire.stopping import Phase, Rule
 from probes.conditions import Watch
 from probes.measure import Attention, History, measure
@@ -231,3 +231,29 @@ def test_the_first_step_of_a_group_names_the_kernels_of_attention() -> None:
     assert seen.names == "flash_attention"
     assert run(probe(), history=history)[1].attention == "none"  # of an engine without a model
     assert history.attention == "none"
+
+
+class Counted(Watch):
+    """Sees the device use 30 J in each phase."""
+
+    def __init__(self) -> None:
+        super().__init__(None)
+        self.energy.used = lambda: Energy(30.0, "cpu")  # type: ignore[method-assign]
+
+
+def test_energy_is_that_of_the_timed_steps() -> None:
+    assert run(probe(), watch=Counted)[1].energy == Energy(30.0, "cpu")
+
+
+def test_the_energy_of_a_schedule_run_in_part_is_scaled_as_its_time_is(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    ticks = iter(range(10_000))
+    monkeypatch.setattr("probes.measure.time.perf_counter", lambda: float(next(ticks)))
+    # 8 s of the whole schedule for every 2 s that ran.
+    _, report, _ = run(probe(grad_accum=8, micro_steps=2), watch=Counted)
+    assert report.energy == Energy(30.0 * 8 / 2, "cpu")
+
+
+def test_a_probe_stopped_in_warm_up_has_no_energy() -> None:
+    assert run(probe(needed_step_s=1e-12), watch=Counted)[1].energy is None

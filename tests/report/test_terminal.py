@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -20,8 +21,9 @@ from autotune.result.best import Best, best_of
 from autotune.result.choice import winner
 from autotune.space.candidate import Candidate
 from autotune.space.space import Space
+from autotune.space.workload import GlobalBatch
 from autotune.wire.stopping import Phase
-from tests.support.records import WORKLOAD, record, space
+from tests.support.records import WORKLOAD, record, space, workload
 
 A = Candidate(depth=4, seq_len=128, micro_batch=8)
 B = Candidate(depth=4, seq_len=128, micro_batch=4)
@@ -259,6 +261,88 @@ def test_cautions_are_printed_with_the_result() -> None:
     reporter.started(SPACE, 600.0, FOLDER)
     reporter.finished(best(record(B)), FOLDER / "best.json")
     assert "Warning: " + Caution.NOT_CONFIRMED.value[:60] in screen.text
+
+
+FRONT = [
+    record(A, purpose="final", tokens_per_s=5000, joules_per_token=0.0123),
+    record(B, tokens_per_s=4000, joules_per_token=0.01),
+]
+
+
+def finished(found: Best, width: int = 100) -> str:
+    screen = Screen(width)
+    reporter = PlainReporter(screen.console, Clock())
+    reporter.started(SPACE, 600.0, FOLDER)
+    reporter.finished(found, FOLDER / "best.json")
+    return screen.text
+
+
+def test_the_end_says_what_a_token_takes_and_the_pareto_front() -> None:
+    text = finished(best(*FRONT))
+    assert "grad_accum 1. 0.0123 J a token." in " ".join(text.split())
+    assert line_with(text, "J/token").split()[-2:] == ["J/token", "measured"]
+    assert "  the best: 5.00k tokens/s, 0.0123 J a token" in text
+    assert "  micro_batch 4: 4.00k tokens/s, 0.01 J a token" in text
+
+
+def test_a_front_of_one_is_not_shown() -> None:
+    assert "takes less energy" not in finished(best(FRONT[0]))
+
+
+def test_without_energy_nothing_is_said_of_it() -> None:
+    assert "J" not in finished(best(record(A), record(B))).replace("FLOP/s", "")
+
+
+def of_one_batch(*rates: tuple[Candidate, float], joules: float | None = None) -> Best:
+    among = workload(GlobalBatch(8, "samples"), world_size=2)
+    records = [
+        record(c, tokens_per_s=rate, among=among, joules_per_token=joules) for c, rate in rates
+    ]
+    choice = winner(records, among, "flops")
+    assert choice is not None
+    return best_of(
+        choice, records, replace(SPACE, workload=among), "flops", fingerprint={"kind": "cpu"},
+        environment={}, provenance={},
+    )  # fmt: skip
+
+
+TWO = replace(A, micro_batch=2)
+
+
+def test_the_end_compares_what_makes_the_same_batch() -> None:
+    text = finished(of_one_batch((B, 12000), (TWO, 9000)))
+    assert "The same batch of 8 samples, 1024 tokens" in text
+    lines = text[text.index("micro x accum x ranks") :].splitlines()[:3]
+    assert [" ".join(line.split()) for line in lines] == [
+        "micro x accum x ranks tokens/s of best peak measured",
+        "2 x 2 x 2 9.00k 75.0% 1.00 GiB 25% once",
+        "> 4 x 1 x 2 12.0k 100.0% 1.00 GiB 25% once",
+    ]
+    assert "Fastest here: 4 x 1 x 2." in text
+
+
+def test_the_comparison_names_what_else_differs() -> None:
+    full = replace(TWO, checkpointing="full")
+    text = finished(of_one_batch((B, 12000), (full, 9000)))
+    assert "2 x 2 x 2 full 9.00k" in " ".join(text.split())
+
+
+def test_the_comparison_has_energy_where_it_is_known() -> None:
+    found = of_one_batch((B, 12000), (TWO, 9000), joules=0.5)
+    assert "J/token" in line_with(finished(found), "of best")
+
+
+def test_another_batch_is_not_promised_a_speed_that_was_not_measured() -> None:
+    found = of_one_batch((B, 12000), (TWO, 9000))
+    text = " ".join(finished(found).split())
+    assert "changes the number of optimizer steps" in text
+    assert "more tokens/s" not in text
+    measured = " ".join(finished(replace(found, update_share=0.2)).split())
+    assert "twice as large, it would train 11.1% more tokens/s" in measured  # 1 / 0.9
+
+
+def test_one_micro_batch_alone_is_not_compared() -> None:
+    assert "same batch" not in finished(of_one_batch((B, 12000)))
 
 
 # The live lines.

@@ -26,10 +26,10 @@ from autotune.result.best import (
 from autotune.result.choice import pool, winner
 from autotune.space.axes import AXES, LATER_AXES, ZERO_STAGES
 from autotune.space.candidate import Candidate
-from autotune.space.workload import Dtype
+from autotune.space.workload import Dtype, GlobalBatch
 from autotune.wire.codec import to_json
 from tests.support.programs import ROOT
-from tests.support.records import MIB, QUIET, WORKLOAD, record, space
+from tests.support.records import MIB, QUIET, WORKLOAD, record, space, workload
 
 SAMPLES = ROOT / "results" / "samples"
 A = Candidate(depth=4, seq_len=128, micro_batch=8)
@@ -384,7 +384,8 @@ def test_a_number_that_is_not_finite_is_never_written(tmp_path: Path) -> None:
 REQUIRED = ["", "config", "measured", "measured.step_s", "measured.peak_bytes", "limits", "trials"]
 OPTIONAL = {"width", "vocab_size", "headroom_bytes", "disturbed_share", "host_capacity_bytes",
             "host_ceiling", "finals", "prediction", "sure", "dtypes",
-            "kernels", "compile_s", "verified", *LATER_AXES} - {"optimizer"}  # fmt: skip
+            "kernels", "compile_s", "verified", "joules_per_token", "pareto", "same_batch",
+            "update_share", *LATER_AXES} - {"optimizer"}  # fmt: skip
 
 
 @pytest.mark.parametrize("part", REQUIRED)
@@ -473,8 +474,9 @@ def test_the_samples_can_be_read(name: str) -> None:
     plain = {name: AXES[name].plain for name in LATER_AXES}
     for each in (written, *written["cells"], *written["ties"]):
         each["config"] = plain | each["config"]
-        each["measured"] = {"kernels": None, "compile_s": None} | each["measured"]
-    assert written == known
+        later = {"kernels": None, "compile_s": None, "joules_per_token": None}
+        each["measured"] = later | each["measured"]
+    assert {"pareto": [], "same_batch": []} | written == known
 
 
 def test_schema_and_dataclass_have_the_same_names() -> None:
@@ -516,3 +518,78 @@ def test_the_schema_itself_is_valid() -> None:
     from jsonschema import Draft202012Validator
 
     Draft202012Validator.check_schema(load_schema())
+
+
+# Energy.
+
+
+D = Candidate(depth=4, seq_len=128, micro_batch=2)
+
+
+def test_the_pareto_front_is_what_nothing_else_beats_in_both(tmp_path: Path) -> None:
+    records = [
+        record(A, tokens_per_s=3000, joules_per_token=0.3),
+        record(B, tokens_per_s=2000, joules_per_token=0.1),
+        record(D, tokens_per_s=1000, joules_per_token=0.2),
+    ]
+    found = best(*records)
+    front = [(t.config.candidate, t.measured.joules_per_token) for t in found.pareto]
+    assert front == [(A, 0.3), (B, 0.1)]
+    assert read(tmp_path, to_json(found)) == found
+
+
+def test_the_front_counts_the_work_that_the_objective_does() -> None:
+    # The shallow model has more tokens for everything, and does less for each.
+    shallow = record(C, tokens_per_s=2000, joules_per_token=0.1)
+    deep = record(A, tokens_per_s=1900, joules_per_token=0.11)
+    assert [t.config.candidate for t in best(shallow, deep).pareto] == [C]
+    by_flops = best(shallow, deep, objective="flops")
+    assert [t.config.candidate for t in by_flops.pareto] == [A]
+
+
+def test_without_energy_there_is_no_front() -> None:
+    assert best(record(A), record(B)).pareto == ()
+
+
+def test_rounds_take_the_median_of_their_power_for_the_median_of_their_steps() -> None:
+    rates, powers_w = (1000, 900, 800, 850), (100, None, 400, 200)
+    rounds = [
+        record(A, purpose="final", tokens_per_s=rate, joules_per_token=power_w and power_w / rate)
+        for rate, power_w in zip(rates, powers_w, strict=True)
+    ]
+    pooled = pool(rounds, WORKLOAD).measured
+    assert pooled.mean_power_w == pytest.approx(200)
+    assert pooled.joules_per_token == pytest.approx(200 / pooled.tokens_per_s)
+    unknown = [record(A, purpose="final")] * 2
+    assert pool(unknown, WORKLOAD).measured.joules_per_token is None
+
+
+# The same batch by other means.
+
+
+def of_one_batch(*found: tuple[Candidate, float], samples: int = 8) -> Best:
+    """Of a study with that global batch, where candidates reached so many tokens/s."""
+    among = workload(GlobalBatch(samples, "samples"))
+    records = [record(c, tokens_per_s=rate, among=among) for c, rate in found]
+    choice = winner(records, among, "flops")
+    assert choice is not None
+    return best_of(
+        choice, records, replace(space(), workload=among), "flops", fingerprint={"kind": "cpu"},
+        environment={}, provenance={},
+    )  # fmt: skip
+
+
+def test_the_micro_batches_of_one_global_batch_are_compared(tmp_path: Path) -> None:
+    full = replace(B, checkpointing="full")
+    found = of_one_batch((A, 1000), (B, 900), (full, 950), (D, 500), (C, 4000))
+    rows = [(c.config.candidate, c.config.grad_accum) for c in found.same_batch]
+    assert rows == [(D, 4), (full, 2), (A, 1)]
+    assert read(tmp_path, to_json(found)) == found
+
+
+def test_one_micro_batch_alone_is_compared_with_nothing() -> None:
+    assert of_one_batch((A, 1000), (C, 100)).same_batch == ()
+
+
+def test_without_a_global_batch_there_is_nothing_to_compare() -> None:
+    assert best(record(A), record(B)).same_batch == ()

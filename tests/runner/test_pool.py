@@ -21,7 +21,7 @@ from autotune.engines.deepspeed import DeepSpeed
 from autotune.outcome import Verdict
 from autotune.runner import Job, StopRequestedError, local, ops, pool
 from autotune.runner import group as group_module
-from autotune.wire.messages import Fault
+from autotune.wire.messages import Energy, Fault
 from autotune.wire.stopping import Phase
 from tests.support.pools import MIB, RULE, SMALL, Cpu, Gpu, Started, ranks
 from tests.support.programs import ROOT, TESTS
@@ -133,6 +133,22 @@ def test_ranks_of_one_host_add_up_their_host_memory_and_nothing_else() -> None:
     second = replace(first, peaks=replace(first.peaks, device_bytes=7 * MIB, host_bytes=MIB))
     merged = group_module.merge([first, second]).peaks
     assert merged == replace(first.peaks, device_bytes=7 * MIB, host_bytes=6 * MIB)
+
+
+@pytest.mark.parametrize(
+    ("parts", "whole"),
+    [
+        ([Energy(2.0, "GPU-1"), Energy(3.0, "GPU-0")], Energy(5.0, "GPU-0, GPU-1")),
+        ([Energy(2.0, "a host"), Energy(2.1, "a host")], Energy(2.1, "a host")),
+        ([Energy(2.0, "GPU-0"), None], None),
+    ],
+    ids=["two devices", "one host", "one unknown"],
+)
+def test_the_energy_of_ranks_adds_up_each_device_once(
+    parts: list[Energy | None], whole: Energy | None
+) -> None:
+    reports = [replace(report(1.0, MIB), energy=part) for part in parts]
+    assert group_module.merge(reports).energy == whole
 
 
 def test_a_probe_that_cannot_reach_the_incumbent_stops_early(start: Start) -> None:

@@ -43,6 +43,8 @@ class FakeGpu:
     ecc: bool | None = True
     busy: int | None = 97
     """Percent of the time; None where it is not told."""
+    energy_mj: int | None = 0
+    """Since the driver was loaded; None where there is no counter."""
 
 
 class FakeNvml:
@@ -73,6 +75,12 @@ class FakeNvml:
         if self.gpus[index].closed:
             raise pynvml.NVMLError(pynvml.NVML_ERROR_NO_PERMISSION)
         return self.gpus[index]
+
+    def nvmlDeviceGetHandleByUUID(self, uuid: str) -> FakeGpu:  # noqa: N802
+        return next(gpu for gpu in self.gpus if gpu.uuid == uuid)
+
+    def nvmlDeviceGetTotalEnergyConsumption(self, gpu: FakeGpu) -> int:  # noqa: N802
+        return self._supported(gpu.energy_mj)
 
     def nvmlDeviceGetUUID(self, gpu: FakeGpu) -> str | bytes:  # noqa: N802
         return self._text(gpu.uuid)

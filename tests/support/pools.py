@@ -12,7 +12,7 @@ from typing import Any
 
 import psutil
 
-from autotune.device.device import DeviceInfo
+from autotune.device.device import DeviceInfo, EnergyCounters
 from autotune.runner import Job, Result, forks, local
 from autotune.runner.forks import Forks, Spawned
 from autotune.runner.pool import Pool
@@ -45,6 +45,9 @@ class Cpu:
 
     def in_use_bytes(self) -> tuple[int, ...]:
         return (0,)
+
+    def energy(self) -> EnergyCounters:
+        return EnergyCounters()
 
     def rank_environment(self, world_size: int) -> dict[str, str]:
         return {"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": "", "DS_ACCELERATOR": "cpu"}

@@ -80,6 +80,8 @@ def record(
     conditions: Conditions = QUIET,
     reason: str = "",
     witness: str = "",
+    joules_per_token: float | None = None,
+    among: Workload = WORKLOAD,
 ) -> Record:
     """A trial that reached `tokens_per_s`, its interval `noise` of the median to either side.
 
@@ -87,7 +89,7 @@ def record(
     """
     measured = None
     if verdict in (Verdict.OK, Verdict.PRUNED, Verdict.OVER_CEILING, Verdict.OVER_HOST_CEILING):
-        median = WORKLOAD.global_batch_samples(candidate) * candidate.seq_len / tokens_per_s
+        median = among.global_batch_samples(candidate) * candidate.seq_len / tokens_per_s
         step = Interval(median, median * (1 - noise), median * (1 + noise), steps)
         device = peak_mib * MIB
         peaks = Peaks(
@@ -99,8 +101,9 @@ def record(
             alloc_retries=0,
         )
         measured = measurement(
-            candidate, WORKLOAD, step,
+            candidate, among, step,
             peaks=peaks, disturbed_share=disturbed_share, conditions=conditions,
+            mean_power_w=joules_per_token and joules_per_token * tokens_per_s,
         )  # fmt: skip
     outcome = Outcome(
         verdict=verdict, started_s=10.0 * number, probe_s=4.0, group_start_s=1.0, warmup_s=1.0,

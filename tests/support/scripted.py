@@ -12,12 +12,15 @@ from autotune.result.best import Best
 from autotune.runner import Job, Result, StopRequestedError
 from autotune.space.candidate import Build, Candidate
 from autotune.space.space import Space
-from autotune.wire.messages import Conditions, Peaks, Report
+from autotune.wire.messages import Conditions, Energy, Peaks, Report
 from autotune.wire.stopping import Phase
 from tests.support.records import QUIET
 
 
-def report(step_s: float, peak_bytes: int, conditions: Conditions = QUIET) -> Report:
+def report(
+    step_s: float, peak_bytes: int, conditions: Conditions = QUIET, joules: float | None = None
+) -> Report:
+    """Of 6 timed steps, with `joules` for each."""
     peaks = Peaks.same(peak_bytes)
     steps = [step_s] * 6
     return Report(
@@ -31,11 +34,17 @@ def report(step_s: float, peak_bytes: int, conditions: Conditions = QUIET) -> Re
         peaks=peaks,
         state_bytes=0,
         conditions=conditions,
+        energy=None if joules is None else Energy(6 * joules, "cpu"),
     )
 
 
-def ok(step_s: float, peak_bytes: int = 2**20, conditions: Conditions = QUIET) -> Result:
-    return Result(verdict=Verdict.OK, report=report(step_s, peak_bytes, conditions))
+def ok(
+    step_s: float,
+    peak_bytes: int = 2**20,
+    conditions: Conditions = QUIET,
+    joules: float | None = None,
+) -> Result:
+    return Result(verdict=Verdict.OK, report=report(step_s, peak_bytes, conditions, joules))
 
 
 @dataclass

@@ -142,6 +142,7 @@ MESSAGES: list[wire.Message] = [
     wire.Progress(7, []),
     REPORT,
     replace(REPORT, conditions=ON_CPU, stopped_early=True),
+    replace(REPORT, energy=wire.Energy(1.5, "GPU-0")),
     wire.Fault(
         cause="oom",
         phase=Phase.TIMED,
