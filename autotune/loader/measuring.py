@@ -33,6 +33,9 @@ GRACE_S = 15.0
 POLL_S = 0.02
 LOG_TAIL = 2000
 """Characters."""
+LONGEST_TMP = 36
+"""Characters of a folder for temporary files, in whose folders workers can still open sockets:
+their whole path may have 107 (unix(7)), and workers hang without a word where it has more."""
 
 
 @dataclass(frozen=True)
@@ -145,7 +148,12 @@ class Measuring:
             timed_s=timed_s,
         )
         with ExitStack() as stack:
-            folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="autotune-loader-"))
+            own = tempfile.gettempdir()
+            folder = stack.enter_context(
+                tempfile.TemporaryDirectory(
+                    prefix="autotune-loader-", dir=own if len(own) <= LONGEST_TMP else "/tmp"
+                )
+            )
             ranks = []
             for number in range(asked.ranks):
                 logs = Path(folder) / str(number)
@@ -192,11 +200,14 @@ class Measuring:
             rank.helper.entered + limit_s
         ):
             return
+        why = f"no batch in {limit_s:.0f} s"
+        if said := rank.log_tail().strip():
+            why += f" (it printed last: {said.splitlines()[-1]:.200})"
         if any(row.rounds for row in self._rows.values()):
-            raise _Failed(f"no batch in {limit_s:.0f} s")
+            raise _Failed(why)
         raise UsageError(
-            f"loader {self._asked.name}: gave no batch in {limit_s:.0f} s; if it takes so long,"
-            f" write e.g. --budget {4 * self._clock.budget_s:.0f}s"
+            f"loader {self._asked.name}: gave {why}; if it takes so long, write e.g. --budget"
+            f" {4 * self._clock.budget_s:.0f}s"
         )
 
     def _check_unit(self, row: Row) -> None:

@@ -162,7 +162,7 @@ def _of_machine(rows: Sequence[Row], asked: Asked, cores: int) -> list[str]:
     said = []
     many = max((row.setting.workers for row in rows), default=0) * asked.ranks
     if many > cores:
-        said.append(f"{many} workers in all, and {cores} cores that they may use")
+        said.append(f"{many} workers in all, more than the cores that they may use ({cores})")
     shm = psutil.disk_usage(SHM).total
     held = max((row.shm_bytes for row in rows if row.rounds), default=0)
     if held > SHM_SHARE * shm or any(SHM in row.failed for row in rows):

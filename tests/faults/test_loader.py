@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import shutil
 import signal
-from collections.abc import Callable
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 
@@ -14,47 +15,55 @@ from tests.support.programs import ROOT
 pytestmark = pytest.mark.slow
 
 Make = Callable[..., HostileStudy]
-FLAGS = ["--data-workers", "2", "--prefetch", "2"]
+FLAGS = ["--prefetch", "2", "--data-workers"]
 
 
-def with_loaders(make: Make) -> HostileStudy:
-    study = make(RealStudy)
+@pytest.fixture
+def temporary() -> Iterator[Path]:
+    """With a name that is short enough for workers' sockets."""
+    with tempfile.TemporaryDirectory(prefix="at-", dir="/tmp") as folder:
+        yield Path(folder)
+
+
+def with_loaders(make: Make, temporary: Path) -> HostileStudy:
+    study = make(RealStudy, TMPDIR=str(temporary))
     own = ROOT / "tests" / "support" / "loaders.py"
     (study.folder / "mine.py").write_bytes(own.read_bytes())
     return study
 
 
 @pytest.mark.parametrize(
-    ("function", "flags", "code", "says"),
+    ("function", "flags", "expected"),
     [
-        ("hangs_on_exit", ["--budget", "15s"], 0, "workers did not leave when told to"),
-        ("never", ["--data-workers", "0", "--budget", "6s"], 2, "gave no batch in 3 s"),
-        ("killed", ["--budget", "15s"], 5, "a worker was killed (SIGKILL)"),
+        ("hangs_on_exit", ["2", "--budget", "20s"], (0, "workers did not leave when told to")),
+        ("never", ["0", "--budget", "6s"], (2, "gave no batch in 3 s")),
+        ("killed", ["2", "--budget", "20s"], (5, "a worker was killed (SIGKILL)")),
     ],
 )
 def test_nothing_is_left_of_a_loader_that_misbehaves(
-    make: Make, function: str, flags: list[str], code: int, says: str
+    make: Make, temporary: Path, function: str, flags: list[str], expected: tuple[int, str]
 ) -> None:
-    study = with_loaders(make)
+    code, says = expected
+    study = with_loaders(make, temporary)
     process = study.start("loader", f"mine:{function}", *FLAGS, *flags)
     told = "".join(process.communicate())
     assert process.returncode == code, told
     assert says in told
-    assert study.residue() == []
+    assert study.residue() == [] == list(temporary.iterdir())
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
-def test_nothing_runs_on_when_the_command_is_ended(make: Make, number: signal.Signals) -> None:
-    study = with_loaders(make)
-    process = study.start("loader", "mine:plain", *FLAGS, "--budget", "10m")
+def test_nothing_runs_on_when_the_command_is_ended(
+    make: Make, temporary: Path, number: signal.Signals
+) -> None:
+    study = with_loaders(make, temporary)
+    process = study.start("loader", "mine:plain", *FLAGS, "2", "--budget", "10m")
     while len(study.processes()) < 5:  # itself, the helper with its guard, two workers
         assert process.poll() is None
     process.send_signal(number)
     _, stderr = process.communicate()
-    if number is signal.SIGKILL:  # which leaves no moment to remove its folder
-        for folder in (study.folder / "temporary").glob("autotune-loader-*"):
-            shutil.rmtree(folder)
-    else:
+    if number is not signal.SIGKILL:  # which leaves no moment to remove its folder
         assert process.returncode == 5
         assert stderr == "autotune: stopped before anything was measured\n"
+        assert list(temporary.iterdir()) == []
     assert study.residue() == []

@@ -252,8 +252,8 @@ def test_both_rounds_count() -> None:
     ("changes", "of_row", "cores", "says"),
     [
         ({}, {}, 8, ""),
-        ({}, {}, 1, "2 workers in all, and 1 cores that they may use"),
-        ({"ranks": 8}, {}, 8, "16 workers in all, and 8 cores"),
+        ({}, {}, 1, "2 workers in all, more than the cores that they may use (1)"),
+        ({"ranks": 8}, {}, 8, "16 workers in all, more than the cores that they may use (8)"),
         ({}, {"epochs": [3, 3]}, 8, "an epoch has only 3 batches: it was iterated up to 3 times"),
         ({}, {"left": False}, 8, "workers did not leave when told to"),
         ({}, {"shm_bytes": 2**50}, 8, "/dev/shm has "),
