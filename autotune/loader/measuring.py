@@ -129,6 +129,11 @@ class Measuring:
             if "killed" in why and host_oom_kills() > kills:
                 why += ", by the kernel for memory"
             return replace(row, rounds=(), failed=why)
+        except ModelError:
+            if host_oom_kills() == kills:
+                raise
+            why = "its process ended as the kernel killed one for memory"
+            return replace(row, rounds=(), failed=why)
         took_s = self._clock.elapsed_s() - began - timed_s
         self._start_s = max(took_s, self._start_s if self._rows else 0.0)
         return replace(row, rounds=(*row.rounds, found))

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from autotune.budget import Clock, VirtualTime
-from autotune.errors import UsageError
+from autotune.errors import ModelError, UsageError
 from autotune.loader import measuring, show
 from autotune.loader.asked import Asked, Need, Setting, settings, worker_counts
 from autotune.loader.choice import choose
@@ -166,6 +166,21 @@ def test_a_kill_is_of_memory_only_where_the_kernel_says_so(
     run.failing = {2: "a worker was killed (SIGKILL)"}
     [failed] = [each for each in run.run().rows if each.failed]
     assert ("by the kernel for memory" in failed.failed) == said
+
+
+def test_a_loader_whose_process_is_killed_for_memory_fails_its_setting_alone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def ended(self: Formula, setting: Setting, timed_s: float) -> Round:
+        raise ModelError("loader mine:make: the helper ended without an answer", "")
+
+    monkeypatch.setattr(Formula, "_round", ended)
+    with pytest.raises(ModelError):
+        Formula(ASKED).run()
+    counts = iter(range(1000))
+    monkeypatch.setattr(measuring, "host_oom_kills", lambda: next(counts))
+    failed = {each.failed for each in Formula(ASKED).run().rows}
+    assert failed == {"its process ended as the kernel killed one for memory"}
 
 
 def test_what_was_measured_counts_when_the_user_stops() -> None:
