@@ -156,7 +156,9 @@ class Measuring:
             own = tempfile.gettempdir()
             folder = stack.enter_context(
                 tempfile.TemporaryDirectory(
-                    prefix="autotune-loader-", dir=own if len(own) <= LONGEST_TMP else "/tmp"
+                    prefix="autotune-loader-",
+                    dir=own if len(own) <= LONGEST_TMP else "/tmp",
+                    ignore_cleanup_errors=True,  # a worker that was killed may end a moment later
                 )
             )
             ranks = []
