@@ -142,7 +142,7 @@ def serve(rank: Rank) -> None:
         rank.send(report)
 
 
-def run(dial: Dial) -> NoReturn:
+def run(dial: Dial, serve: Callable[[Rank], None] = serve) -> NoReturn:
     """Serve the study that `dial` names.
 
     Whatever is raised on the way is reported as a `Fault` and ends the rank: a process that ran

@@ -23,7 +23,7 @@ FLOORS = (
     ("options",),
     ("folder", "replay"),
     ("testbed",),
-    ("study", "plan"),
+    ("study", "plan", "loader"),
     ("commands",),
     ("loading", "running"),
 )

@@ -43,6 +43,10 @@ COMMANDS = {
         "autotune.commands.diagnose:diagnose",
         "Say why a training run ended, from its logs, and what to do; or look at this machine.",
     ),
+    "loader": Row(
+        "autotune.commands.loader:loader",
+        "Say with how many workers a data loader keeps up with training.",
+    ),
     "export": Row(
         "autotune.commands.export:export",
         "Write a result as configurations that other tools take as they are.",

@@ -10,7 +10,13 @@ from typing import Any
 from autotune.errors import UsageError
 from autotune.models.defaults import LENGTHS, MICRO_BATCHES, AnyDepth, Asked, Defaults
 
-_NAME = re.compile(r"factory:([A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*):([A-Za-z_]\w*)")
+_NAME = re.compile(r"([A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*):([A-Za-z_]\w*)")
+
+
+def module_and_function(text: str) -> tuple[str, str] | None:
+    """The two names in "package.module:function"; None where it is not written so."""
+    found = _NAME.fullmatch(text)
+    return None if found is None else (found[1], found[2])
 
 
 class Factory(AnyDepth):
@@ -25,14 +31,14 @@ class Factory(AnyDepth):
         Raises:
             UsageError: the name is none of a function.
         """
-        found = _NAME.fullmatch(asked.model)
+        found = module_and_function(asked.model.removeprefix("factory:"))
         if found is None:
             raise UsageError(
                 f"--model {asked.model}: write factory:package.module:function, importable from"
                 " this folder"
             )
         asked.refuse_what_is_of_transformers("a factory")
-        where = {"module": found[1], "function": found[2], "folder": str(Path.cwd())}
+        where = {"module": found[0], "function": found[1], "folder": str(Path.cwd())}
         return where | dict.fromkeys(("seq_len", "dtype", "device"))  # whoever knows fills them in
 
     def lacks(self, recipe: Mapping[str, Any], axis: str, value: str) -> str:

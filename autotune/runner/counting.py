@@ -13,7 +13,7 @@ from pathlib import Path
 from autotune.errors import ModelError, UsageError
 from autotune.runner import local
 from autotune.runner.helper import Helper
-from autotune.wire.messages import Count, Counted, Describe, Described, Fault
+from autotune.wire.messages import Count, Counted, Describe, Described, Fault, Loaded
 
 LIMIT_S = 300.0
 POLL_S = 0.02
@@ -25,7 +25,7 @@ MOST_HELPERS = 4
 class _Answer:
     """Of one helper."""
 
-    found: Counted | Described | None = None
+    found: Counted | Described | Loaded | None = None
     fault: Fault | None = None
     said: list[str] = field(default_factory=list)
 
@@ -47,10 +47,14 @@ def count(asked: Count, model: str) -> Counted:
         return answer.found
     if answer.fault is None:
         raise UsageError(f"--model {model}: {answer.why}")
-    if answer.fault.cause == "unsupported":
-        why = answer.fault.error.removeprefix("UnsupportedError: ")
-        raise UsageError(f"--model {model}: {why}")
-    raise ModelError(f"--model {model}: {answer.fault.error}", answer.fault.traceback)
+    raise failure(f"--model {model}", answer.fault)
+
+
+def failure(what: str, fault: Fault) -> UsageError | ModelError:
+    """What to raise for a helper's `fault`, in which `what` names the user's input."""
+    if fault.cause == "unsupported":
+        return UsageError(f"{what}: {fault.error.removeprefix('UnsupportedError: ')}")
+    return ModelError(f"{what}: {fault.error}", fault.traceback)
 
 
 def describe(asked: Describe, limit_s: float) -> Described | str:

@@ -1,4 +1,4 @@
-"""A helper process that counts or traces models, before the first worker group."""
+"""A helper process that counts or traces models, or measures a data loader."""
 
 from __future__ import annotations
 
@@ -20,8 +20,12 @@ from autotune.wire.messages import (
     Entered,
     Fault,
     Hello,
+    Load,
+    Loaded,
+    Message,
     WireError,
 )
+from autotune.wire.stopping import Phase
 
 Start = Callable[[Dial, Path, dict[str, str]], RankProcess]
 """Starts a process that dials: with that log and those variables beside the study's own."""
@@ -32,7 +36,7 @@ class Helper:
 
     def __init__(
         self,
-        asked: Describe | Count,
+        asked: Describe | Count | Load,
         start: Start,
         *,
         logs: Path,
@@ -47,23 +51,31 @@ class Helper:
         self._asked = asked
         self._note = note
         self._limit_s = limit_s
-        self._found: Described | Counted | None = None
+        self._found: Described | Counted | Loaded | None = None
         self.fault: Fault | None = None
         """What it said as it failed, if it said something."""
         self.works = True
         """Whether there may be an answer yet."""
+        self.phase, self.entered = Phase.IMPORT, time.monotonic()
+        """What it said to be doing, and since when."""
         self._deadline = time.monotonic() + limit_s
         self._channel = Channel()
         self._peer: Peer | None = None
         self._log = logs / f"{type(asked).__name__.lower()}.log"
         self._process = start(self._channel.dial(0, child=True), self._log, environment)
 
-    def poll(self) -> Described | Counted | None:
+    def poll(self) -> Described | Counted | Loaded | None:
         """Handle what has come, without waiting for more. The answer, once it is there."""
         while self.works and self._handled_one():
             pass
         self._process.limit_log()
         return self._found
+
+    def send(self, message: Message) -> None:
+        """Tell it more, once it has entered a phase."""
+        if self._peer is not None and self.works:
+            with suppress(OSError):  # its end is seen by the next read
+                self._peer.send(message)
 
     def close(self) -> None:
         """No process of the helper is left when this returns."""
@@ -112,11 +124,11 @@ class Helper:
             self._fail(f"the helper sent what is no message: {error}")
             return
         match message:
-            case Described() | Counted():
+            case Described() | Counted() | Loaded():
                 self._found = message
                 self.close()
-            case Entered():
-                pass
+            case Entered(phase):
+                self.phase, self.entered = phase, time.monotonic()
             case Fault():
                 self.fault = message
                 self._fail(message.error)

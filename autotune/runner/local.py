@@ -19,6 +19,7 @@ MAX_LOG_BYTES = 16 * 2**20
 # -P: a folder named like a module in the user's working directory must not stand in for it.
 WORKER = [sys.executable, "-P", "-m", "probes"]
 SUPERVISE = [sys.executable, "-P", "-m", "probes.supervise"]
+LOADER = [sys.executable, "-P", "-m", "probes.loader"]
 OPS = [sys.executable, "-P", "-m", "probes.ops"]
 
 
@@ -105,6 +106,11 @@ def spawn(
 def start_rank(dial: Dial, log: Path, environment: dict[str, str]) -> LocalProcess:
     """A rank that will dial the study."""
     return spawn(WORKER, encode(dial) + b"\n", log, environment)
+
+
+def start_loader(dial: Dial, log: Path, environment: dict[str, str]) -> LocalProcess:
+    """A helper for a user's data loader. It imports torch, and nothing that trains."""
+    return spawn(LOADER, encode(dial) + b"\n", log, environment)
 
 
 def full_environment(log: Path, environment: dict[str, str]) -> dict[str, str]:

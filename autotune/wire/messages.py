@@ -121,6 +121,28 @@ class Describe:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Load:
+    """Study to a helper process, once: a data loader of the user's, and in which setting."""
+
+    folder: str
+    """That the module is importable from."""
+    module: str
+    function: str
+    workers: int
+    prefetch: int | None
+    """Batches that each worker loads ahead; None without workers."""
+    pin_memory: bool
+    micro_batch: int | None
+    seq_len: int | None
+    timed_s: float
+
+
+@dataclass(frozen=True)
+class Begin:
+    """Study to a helper process: the loaders of all ranks have given a batch; measure."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class Fork:
     """Study to a fork server: become a rank, which then speaks for itself."""
 
@@ -202,6 +224,39 @@ class Counted:
     """Forward and backward, without checkpointing, by [model][seq_len]."""
     uncounted: str
     """Why the FLOPs could not be counted, and stand at six a parameter and token; or empty."""
+
+
+@dataclass(frozen=True)
+class Slice:
+    """A part of a timing, in which each worker gave as many batches."""
+
+    wall_s: float
+    batches: int
+    samples: int
+    tokens: int
+    """0 where a batch has no integer tensor of the shape (B, T)."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Loaded:
+    """Helper process to study: what a loader gave whose batches were dropped at once."""
+
+    slices: list[Slice]
+    first_batch_s: float
+    """From the iterator, which starts the workers, to its first batch."""
+    shape: list[int]
+    """(B, T) of the last batch's tokens, or (B,)."""
+    loader_bytes: int
+    """Memory of the loader's process without what it shares with workers, nor /dev/shm."""
+    worker_bytes: list[int]
+    shm_bytes: int
+    """That all of them hold in /dev/shm while the workers have loaded ahead."""
+    epochs: list[int]
+    """Batches of each epoch that ended meanwhile."""
+    left: bool
+    """Whether the workers left when they were told to."""
+    failed: str = ""
+    """Why this setting alone gives no batches; nothing was measured then."""
 
 
 @dataclass(frozen=True)
@@ -400,8 +455,8 @@ class Left:
 
 
 Message = (
-    Start | Probe | Count | Describe | Fork | Stop
-    | Forkable | Forked | Hello | Counted | Described | Store
+    Start | Probe | Count | Describe | Load | Begin | Fork | Stop
+    | Forkable | Forked | Hello | Counted | Described | Loaded | Store
     | Entered | Ready | Progress | Report | Fault | Seen | Left
 )  # fmt: skip
 _TYPES: dict[str, type[Any]] = {cls.__name__: cls for cls in get_args(Message)}

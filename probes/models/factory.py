@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
-import sys
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
@@ -16,6 +14,7 @@ from autotune.factory import BuildSpec, Workload
 from autotune.wire.messages import ModelSpec
 from probes.faults import UnsupportedError
 from probes.models import Batch, in_lists
+from probes.own import function_of
 
 on_meta = False
 _latest: list[Workload] = []
@@ -29,19 +28,8 @@ def make(spec: ModelSpec) -> nn.Module:
     """Raises `UnsupportedError` where there is no such function, or it returns something else;
     and whatever the function raises."""
     recipe = spec.recipe
-    if recipe["folder"] not in sys.path:
-        sys.path.append(recipe["folder"])
     name = f"{recipe['module']}:{recipe['function']}"
-    try:
-        function = getattr(importlib.import_module(recipe["module"]), recipe["function"])
-    except ModuleNotFoundError as error:
-        if error.name is None or not recipe["module"].startswith(error.name):
-            raise  # of something that the user's module wants
-        raise UnsupportedError(f"{name}: {error}, looked for in {recipe['folder']}") from error
-    except AttributeError as error:
-        raise UnsupportedError(f"{name}: {error}") from error
-    if not callable(function):
-        raise UnsupportedError(f"{name}: is no function")
+    function = function_of(recipe["folder"], recipe["module"], recipe["function"])
     found = function(BuildSpec(
         depth=spec.depth, seq_len=recipe["seq_len"], dtype=recipe["dtype"],
         checkpointing=spec.checkpointing, device=recipe["device"], attention=spec.attention,

@@ -1,0 +1,80 @@
+"""What is to be measured of a loader, and what it has to give."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from autotune.result.best import Best
+
+MARGIN = 1.1
+"""A loader is no bottleneck that gives so many times what is taken."""
+
+
+@dataclass(frozen=True, order=True)
+class Setting:
+    """Arguments of a DataLoader. What is smaller takes less of the host."""
+
+    workers: int
+    prefetch: int | None
+    """Batches that each worker loads ahead; None without workers."""
+    pin_memory: bool
+
+    def __str__(self) -> str:
+        ahead = "" if self.prefetch is None else f", prefetch_factor {self.prefetch}"
+        return f"num_workers {self.workers}{ahead}{', pin_memory' if self.pin_memory else ''}"
+
+
+@dataclass(frozen=True)
+class Need:
+    """What all ranks of this host take, at most."""
+
+    tokens_per_s: float
+    samples_per_s: float | None
+
+    @classmethod
+    def of(cls, best: Best) -> Need:
+        return cls(best.measured.tokens_per_s, best.measured.samples_per_s)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Asked:
+    """One measurement of a loader."""
+
+    module: str
+    function: str
+    folder: str
+    settings: tuple[Setting, ...]
+    """Ascending."""
+    ranks: int
+    micro_batch: int | None
+    seq_len: int | None
+    need: Need | None
+    training_bytes: int
+    """Of host memory, that training holds beside the loaders."""
+    limit_bytes: int
+    """Of host memory, for both."""
+    budget_s: float
+
+    @property
+    def name(self) -> str:
+        return f"{self.module}:{self.function}"
+
+
+def settings(
+    workers: Sequence[int], prefetch: Sequence[int], pins: Sequence[bool]
+) -> tuple[Setting, ...]:
+    """All that there are; without workers nothing is loaded ahead."""
+    found = {
+        Setting(count, ahead if count else None, pin)
+        for count in workers
+        for ahead in prefetch
+        for pin in pins
+    }
+    return tuple(sorted(found))
+
+
+def worker_counts(cores: int, ranks: int) -> tuple[int, ...]:
+    """0 and the powers of two up to the cores that each of `ranks` may use."""
+    most = max(1, cores // ranks)
+    return (0, *(2**power for power in range(most.bit_length())))

@@ -1,0 +1,176 @@
+"""`python -m autotune loader`, with real helpers and workers."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from autotune.commands.app import main
+from autotune.commands.exits import ExitCode
+from tests.support.programs import ROOT
+
+OWN = ROOT / "tests" / "support" / "loaders.py"
+SAMPLE = ROOT / "results" / "samples" / "cpu-2-cores"
+
+
+@pytest.fixture
+def mine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with the user's module, which commands are run in."""
+    (tmp_path / "mine.py").write_bytes(OWN.read_bytes())
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def loader(function: str, *flags: str) -> int:
+    return main(["loader", function, *flags])
+
+
+def found(capsys: pytest.CaptureFixture[str]) -> Any:
+    return json.loads(capsys.readouterr().out)
+
+
+# With real processes.
+
+
+@pytest.mark.slow
+def test_samples_of_2_ms_are_said_to_be_a_bottleneck_and_workers_help(
+    mine: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    flags = ["--data-workers", "0,2", "--prefetch", "2", "--micro-batch", "8", "--json"]
+    code = loader("mine:slow", *flags, "--needs", "1e9", "--budget", "25s")
+    told = found(capsys)
+    assert code == ExitCode.NOTHING_FITS, told
+    without, two = told["rows"]
+    assert (without["shape"], without["workers"], two["workers"]) == ([8, 16], 0, 2)
+    assert without["samples_per_s"]["median"] < 1 / 0.002
+    assert two["tokens_per_s"]["median"] > without["tokens_per_s"]["median"]
+    assert (told["enough"], told["chosen"]["workers"]) == (False, 2)
+    assert told["lost_share"] > 0.9
+    assert (without["rounds"], two["rounds"]) == (2, 2)
+
+
+@pytest.mark.slow
+def test_a_free_loader_needs_no_workers(mine: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    code = loader(
+        "mine:free", "--data-workers", "0,1", "--prefetch", "2", "--needs", "10", "--budget", "20s"
+    )
+    out = capsys.readouterr().out
+    assert code == ExitCode.FOUND
+    assert "mine:free: batches of 4 x 16\n" in out
+    assert "\nSmallest that is no bottleneck: num_workers 0 gives " in out
+    assert "\n--pin-memory on: needs a GPU, and " in out
+
+
+@pytest.mark.slow
+def test_a_result_says_what_is_to_be_fed(mine: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    flags = ["--best", str(SAMPLE), "--data-workers", "0", "--budget", "12s", "--json"]
+    assert loader("mine:sized", *flags) == ExitCode.FOUND
+    told = found(capsys)
+    assert told["needed_per_s"] == pytest.approx(5439.5, rel=1e-4)
+    assert told["rows"][0]["shape"] == [12, 128]
+    assert told["training_bytes"] == 743059456
+    assert told["chosen"] == {"workers": 0, "prefetch": None, "pin_memory": False}
+
+
+@pytest.mark.slow
+def test_loaders_of_all_ranks_run_side_by_side_without_torch_in_this_process(mine: Path) -> None:
+    code = (
+        "import sys; from autotune.commands.app import main\n"
+        "code = main(['loader', 'mine:plain', '--ranks', '2', '--data-workers', '1',"
+        " '--prefetch', '2', '--budget', '25s', '--json'])\n"
+        "assert 'torch' not in sys.modules\n"
+        "sys.exit(code)"
+    )
+    ran = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=200, check=True,
+        env={"PYTHONPATH": str(ROOT), "PATH": "/usr/bin:/bin", "HOME": str(mine)},
+    )  # fmt: skip
+    assert ran.stderr == ""
+    told = json.loads(ran.stdout)
+    [row] = told["rows"]
+    assert told["ranks"] == 2
+    assert row["host_bytes"] > 2 * row["worker_bytes"] + row["loader_bytes"]
+
+
+@pytest.mark.slow
+def test_workers_hand_batches_over_where_the_temporary_folder_has_a_long_name(
+    mine: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    longest = mine / ("long" * 20)
+    longest.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(longest))
+    flags = ["--data-workers", "1", "--prefetch", "2", "--budget", "20s"]
+    assert loader("mine:plain", *flags) == ExitCode.FOUND
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("function", "flags", "expected"),
+    [
+        ("nowhere:make", [], (2, "nowhere:make: No module named 'nowhere', looked for in")),
+        ("mine:none", [], (2, "has no attribute 'none'")),
+        ("mine:no_iterable", [], (2, "returned int, which is no iterable")),
+        ("mine:empty", ["--data-workers", "0"], (2, "returned an empty loader")),
+        ("mine:sized", ["--seq-len", "8"], (2, "wants batch_size: give it by --micro-batch")),
+        ("mine:never", ["--data-workers", "0", "--budget", "6s"], (2, "write e.g. --budget 24s")),
+        ("mine:error", [], (5, "RuntimeError: my own mistake")),
+        ("mine:error_in_worker", ["--data-workers", "1"], (5, "KeyError: 'y' (in a worker)")),
+        (
+            "mine:bus_error",
+            ["--data-workers", "1", "--prefetch", "2"],
+            (5, "/dev/shm is too small"),
+        ),
+    ],
+)
+def test_what_cannot_be_measured_is_said_once(
+    mine: Path, capsys: pytest.CaptureFixture[str], function: str, flags: list[str],
+    expected: tuple[int, str],
+) -> None:  # fmt: skip
+    code, says = expected
+    assert loader(function, *flags) == code
+    err = capsys.readouterr().err
+    last = err.strip().splitlines()[-1]
+    assert says in last
+    assert last.startswith("autotune: ")
+    raised = code == ExitCode.NO_MEASUREMENT and function != "mine:bus_error"
+    assert err.count("Traceback") == raised
+    assert ("mine.py" in err) == raised
+
+
+# What is typed.
+
+
+@pytest.mark.parametrize(
+    ("arguments", "why"),
+    [
+        ([], "loader"),
+        (["mine"], "write module:function, importable from this folder"),
+        (["factory:mine:make"], "write module:function"),
+        (["m:f", "--data-workers", "many"], "not integers"),
+        (["m:f", "--data-workers", "-1"], "values must be at least 0"),
+        (["m:f", "--prefetch", "0"], "values must be at least 1"),
+        (["m:f", "--pin-memory", "maybe"], "write off, on or off,on"),
+        (["m:f", "--pin-memory", "on"], "needs a GPU, and "),
+        (["m:f", "--micro-batch", "1,2"], "takes one value, e.g. 1"),
+        (["m:f", "--ranks", "0"], "values must be at least 1"),
+        (["m:f", "--budget", "soon"], "not a duration"),
+        (["m:f", "--host-ceiling", "120%"], "at most 100%"),
+        (["m:f", "--needs", "lots"], "write it as 12000"),
+        (["m:f", "--needs", "nan"], "write it as 12000"),
+        (["m:f", "--needs", "5", "--best", "x"], "--best says it already"),
+        (["m:f", "--best", "nowhere.json"], "No such file"),
+    ],
+)
+def test_wrong_input_is_one_line(
+    arguments: Sequence[str], why: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["loader", *arguments]) == ExitCode.USAGE
+    [line] = capsys.readouterr().err.splitlines()
+    assert why in line
