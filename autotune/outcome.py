@@ -71,6 +71,9 @@ class Measurement:
     """That computed attention, by torch's names, as far as torch's own function was asked."""
     compile_s: float = 0.0
     """What compiling took before the first step."""
+    real_share: float | None = None
+    """Of the tokens of a batch, that are no padding, where lengths differ. `step` and the rates
+    are then those of the mix of lengths: expected, where the longest alone was run."""
 
     def value(self, objective: Objective) -> float:
         """What the study maximises."""
@@ -195,18 +198,18 @@ def measurement(
 ) -> Measurement:
     """The rates that `step` seconds per optimizer step mean for `candidate`."""
     samples_per_s = workload.global_batch_samples(candidate) / step.median
-    tokens_per_s = samples_per_s * candidate.seq_len
-    flops = workload.shape(candidate.depth).flops_per_token(candidate.seq_len)
+    tokens_per_s = samples_per_s * workload.tokens_per_sample(candidate.seq_len)
     return Measurement(
         step=step,
         tokens_per_s=tokens_per_s,
         samples_per_s=samples_per_s,
-        model_flops_per_s=tokens_per_s * flops,
+        model_flops_per_s=tokens_per_s * workload.flops_per_token(candidate),
         peaks=peaks,
         disturbed_share=disturbed_share,
         conditions=conditions,
         kernels=kernels,
         compile_s=compile_s,
+        real_share=workload.real_share(candidate),
     )
 
 
@@ -229,8 +232,8 @@ def step_s_for(
 ) -> float:
     """Seconds per step at which `candidate` reaches `value` of the objective."""
     samples = float(workload.global_batch_samples(candidate))
-    tokens = samples * candidate.seq_len
-    flops = tokens * workload.shape(candidate.depth).flops_per_token(candidate.seq_len)
+    tokens = samples * workload.tokens_per_sample(candidate.seq_len)
+    flops = tokens * workload.flops_per_token(candidate)
     work = {"flops": flops, "tokens_per_s": tokens, "samples_per_s": samples}[objective]
     return work / value
 

@@ -18,7 +18,7 @@ from autotune.predict.memory import (
     more_base,
     on_rank,
 )
-from autotune.predict.speed import ANOTHER_DAY, DRIFT, Magnitudes, SpeedModel
+from autotune.predict.speed import ANOTHER_DAY, DRIFT, Magnitudes, SpeedModel, bent
 from autotune.predict.trace import Trace
 from autotune.space.candidate import Candidate
 from autotune.space.space import Space
@@ -63,7 +63,8 @@ class Predictor:
             self.memory.observe(place, found.peaks.device_bytes)
             if self.host_memory is not None:
                 self.host_memory.observe(place, found.peaks.host_bytes)
-            self._speed.observe(place, found.step, found.disturbed_share, DRIFT if final else None)
+            off = DRIFT if final else bent(self._space.workload, candidate)
+            self._speed.observe(place, found.step, found.disturbed_share, off)
         elif outcome.verdict == Verdict.OOM and not outcome.of_host:
             self.memory.observe(place, OutOf(self._space.limits.capacity_bytes))
         elif outcome.verdict == Verdict.OOM and self.host_memory is not None:

@@ -67,7 +67,8 @@ def winner(
     stands for itself.
 
     Confirmed candidates come first. An unconfirmed one wins only if there is none of them, or if
-    it is clearly faster than the best of them: then something was wrong with the finals.
+    it is clearly faster than the best of them: then something was wrong with the finals. Where
+    lengths differ, only finals ran the mix of them, and what the search expects is no match.
     """
     standing = _standing(records, workload)
     # One that was stopped early fits as well, and is all there is where the others failed finals.
@@ -75,20 +76,21 @@ def winner(
     if not measured:
         return None
 
-    def value(record: Record) -> float:
-        if believed is not None:
-            return believed(record.candidate)
+    def measured_value(record: Record) -> float:
         return record.measured.value(objective)
+
+    def value(record: Record) -> float:
+        return measured_value(record) if believed is None else believed(record.candidate)
 
     best, ties = _select([r for r in measured if r.purpose == "final"] or measured, value)
     faster = [r for r in measured if r.purpose == "search" and _clearly_faster(r, best, objective)]
-    if faster:
+    if faster and workload.length_mix is None:
         best, ties = _select(faster, value)
     return Choice(
         record=best,
         confirmed=best.purpose == "final",
         ties=ties,
-        cells=_cells(standing, best, objective),
+        cells=_cells(standing, best, value if workload.length_mix is not None else measured_value),
     )
 
 
@@ -203,13 +205,15 @@ def _clearly_faster(record: Record, confirmed: Record, objective: Objective) -> 
     return slowest > fastest * (1 + CLEAR_MARGIN)
 
 
-def _cells(standing: list[Record], best: Record, objective: Objective) -> tuple[Record, ...]:
+def _cells(
+    standing: list[Record], best: Record, value: Callable[[Record], float]
+) -> tuple[Record, ...]:
     """The best of every cell; in the winner's own that is the winner, whatever tied with it.
 
     Elsewhere the fastest wins, without the noise: where probes were stopped early the intervals
     are so wide that nearly everything would tie.
     """
-    ordered = sorted(standing, key=lambda r: r.measured.value(objective))
+    ordered = sorted(standing, key=value)
     cells = {r.candidate.cell: r for r in ordered} | {best.candidate.cell: best}
     return tuple(cells[cell] for cell in sorted(cells))
 

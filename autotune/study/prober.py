@@ -26,7 +26,7 @@ from autotune.runner import Job, Result, Runner
 from autotune.space.candidate import Build, Candidate
 from autotune.space.space import Space
 from autotune.wire.messages import Report
-from autotune.wire.stopping import Rule, interval
+from autotune.wire.stopping import Interval, Rule, interval
 
 ATTEMPTS = 3
 """Runs of one probe where the machine keeps disturbing it."""
@@ -52,11 +52,13 @@ def rule_for(device_kind: str, options: Options, *, final: bool = False) -> Rule
     limit_s = min(15.0, max(2.0, options.budget_s / 50))
     on_cpu = device_kind == "cpu"
     scale = 0.0 if on_cpu else min(1.0, options.budget_s / FULL_BUDGET_S)
+    # A step of a mix of lengths is a cycle of many.
+    cycles = final and options.length_mix is not None
     return Rule(
-        warmup_steps=3,
+        warmup_steps=2 if cycles else 3,
         warmup_tolerance=0.2 if on_cpu else 0.1,
         warmup_limit_s=limit_s,
-        timed_steps=5,
+        timed_steps=3 if cycles else 5,
         half_width=0.02 if on_cpu else 0.01,
         timed_limit_s=limit_s,
         sustain_s=scale * SUSTAIN_S,
@@ -217,7 +219,7 @@ class Prober:
         )
         if result.report is None:
             return outcome
-        found = self._measurement(job.candidate, result.report)
+        found = self._measurement(job, result.report)
         state = state_bytes(self._space.workload, job.candidate)
         mine = state.host + state.passing + kept_on_host(self._space.workload, job.candidate)
         moved = mine * self._space.workload.world_size
@@ -236,17 +238,27 @@ class Prober:
             timed_s=result.report.timed_s,
         )
 
-    def _measurement(self, candidate: Candidate, report: Report) -> Measurement:
+    def _measurement(self, job: Job, report: Report) -> Measurement:
         return measurement(
-            candidate,
+            job.candidate,
             self._space.workload,
-            interval(report.step_s),
+            self._step(job, interval(report.step_s)),
             peaks=report.peaks,
             disturbed_share=others_share(report.conditions),
             conditions=report.conditions,
             kernels=report.attention,
             compile_s=report.compile_s,
         )
+
+    def _step(self, job: Job, ran: Interval) -> Interval:
+        """A step of the real schedule: where lengths differ and the longest alone `ran`, as much
+        shorter as batches are expected to be."""
+        workload = self._space.workload
+        if job.mixed:
+            cycle_steps = workload.cycle_steps(job.candidate, job.micro_steps)
+            return replace(ran, steps=ran.steps * cycle_steps)
+        share = workload.padded_share(job.candidate)
+        return Interval(share * ran.median, share * ran.low, share * ran.high, ran.steps)
 
 
 def _calmer(first: Outcome, second: Outcome) -> Outcome:

@@ -21,7 +21,8 @@ from autotune.space.workload import Workload
 from autotune.testbed.testbed import Wiring
 from autotune.units import gib
 
-_SHARED = [each.name for each in fields(Workload) if each.name not in ("recipe", "shapes")]
+_SHARED = [each.name for each in fields(Workload)
+           if each.name not in ("recipe", "shapes", "length_mix")]  # fmt: skip
 """Names of what all candidates share, as options have them."""
 
 
@@ -66,6 +67,11 @@ class Recording:
         Raises:
             UsageError: they ask for something that was not recorded.
         """
+        if options.length_mix is not None:
+            raise UsageError(
+                f"--length-mix {options.length_mix}: {self.grid.path} was recorded with samples of"
+                " one length; leave it out"
+            )
         self._check_workload(options)
         axes = self._axes(options)
         candidates = {
