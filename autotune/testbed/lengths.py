@@ -7,6 +7,7 @@ import json
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -36,14 +37,7 @@ def read_mix(options: Options) -> LengthMix | None:
     if path.suffix not in _READERS:
         raise UsageError(f"{flag}: name a .csv, a .npy or a .jsonl")
     try:
-        size = path.stat().st_size
-        if size > MOST_BYTES:
-            raise UsageError(
-                f"{flag}: has {size / 2**30:.1f} GiB, and at most 1 GiB is read, since that takes"
-                " from the budget; write a CSV of length,count"
-            )
-        with path.open("rb") as file:
-            found = _READERS[path.suffix](file)
+        found = _histogram(path.absolute(), path.stat().st_size, path.stat().st_mtime_ns)
     except OSError as error:
         raise UsageError(f"{flag}: {error.strerror or error}") from error
     except (ValueError, EOFError, RecursionError, csv.Error) as error:
@@ -51,6 +45,18 @@ def read_mix(options: Options) -> LengthMix | None:
     if not found:
         raise UsageError(f"{flag}: has no length in it; write a line such as 512,1")
     return LengthMix.of(options.length_mix, found, options.pad_to_multiple or 1)
+
+
+@lru_cache(maxsize=1)
+def _histogram(path: Path, size_bytes: int, changed_ns: int) -> Counter[int]:
+    """Of the file as it is: it is looked at before any device, and wanted again after that."""
+    if size_bytes > MOST_BYTES:
+        raise ValueError(
+            f"has {size_bytes / 2**30:.1f} GiB, and at most 1 GiB is read, since that takes from"
+            " the budget; write a CSV of length,count"
+        )
+    with path.open("rb") as file:
+        return _READERS[path.suffix](file)
 
 
 def at_longest(options: Options) -> Options:

@@ -383,7 +383,7 @@ def test_a_number_that_is_not_finite_is_never_written(tmp_path: Path) -> None:
 
 REQUIRED = ["", "config", "measured", "measured.step_s", "measured.peak_bytes", "limits", "trials"]
 OPTIONAL = {"width", "vocab_size", "headroom_bytes", "disturbed_share", "host_capacity_bytes",
-            "host_ceiling", "finals", "prediction", "sure", "dtypes",
+            "host_ceiling", "finals", "prediction", "sure", "dtypes", "real_share", "length_mix",
             "kernels", "compile_s", "verified", *LATER_AXES} - {"optimizer"}  # fmt: skip
 
 

@@ -154,23 +154,27 @@ def test_what_batches_are_padded_to_is_searched(cpu: Device) -> None:
         ({"seq_len": (600,)}, "--seq-len 600: the longest sample of a.csv is padded to 500"),
         ({"seq_len": (100,), "pad_to_multiple": 64},
          "--seq-len 100: is no multiple of --pad-to-multiple 64; use --seq-len 128"),
-        ({"model": "bert-base-tiny"}, ""),
     ],
 )  # fmt: skip
 def test_lengths_that_do_not_go_together_are_refused(
     cpu: Device, options: dict[str, Any], why: str
 ) -> None:
-    if not why:
-        config = {"model_type": "bert", "max_position_embeddings": 300, "num_hidden_layers": 2}
-        Path("config.json").write_text(json.dumps(config))
-        options = {"model": "hf:config.json", "task": "masked", "pad_to_multiple": 8}
-        why = (
-            "--length-mix a.csv: its longest sample is padded to 504 tokens, and hf:config.json"
-            " has positions for 300; cut it by --seq-len 296"
-        )
     with pytest.raises(UsageError) as refused:
         on(cpu, **options)
     assert str(refused.value).startswith(why)
+
+
+def test_a_sample_that_the_model_has_no_positions_for_is_refused_with_what_cuts_it(
+    cpu: Device,
+) -> None:
+    config = {"model_type": "bert", "max_position_embeddings": 300, "num_hidden_layers": 2}
+    Path("config.json").write_text(json.dumps(config))
+    with pytest.raises(UsageError) as refused:
+        on(cpu, model="hf:config.json", task="masked", pad_to_multiple=8)
+    assert str(refused.value) == (
+        "--length-mix a.csv: its longest sample is padded to 504 tokens, and hf:config.json has"
+        " positions for 300; cut it by --seq-len 296"
+    )
 
 
 @pytest.mark.parametrize(
