@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Sequence
 from dataclasses import replace
 
@@ -53,7 +54,9 @@ class Predictor:
             if self.host_memory is not None:
                 self.host_memory.observe(place, seen.host_bytes)
             if study.folder not in elsewhere:
-                off = Off(study.folder, ANOTHER_DAY)
+                guess = bent(study.workload, seen.candidate)
+                deviation = math.hypot(ANOTHER_DAY, guess.deviation if guess else 0.0)
+                off = Off(study.folder, deviation)
                 self._speed.observe(place, seen.step, seen.disturbed_share, off)
 
     def observe(self, candidate: Candidate, outcome: Outcome, *, final: bool = False) -> None:

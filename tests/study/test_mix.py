@@ -25,6 +25,7 @@ from autotune.space.space import Space
 from autotune.study import verify
 from autotune.study.ledger import Ledger
 from autotune.study.prober import rule_for
+from tests.support.programs import ROOT
 from tests.support.records import QUIET, record, space
 from tests.support.scripted import ok, report
 from tests.support.studies import Run
@@ -201,3 +202,39 @@ def test_a_study_of_a_mix_runs_for_real(
     assert set(rows.verdict) <= {Verdict.OK, Verdict.PRUNED, Verdict.SKIPPED}
     manifest = json.loads((out / "manifest.json").read_text())
     assert manifest["space"]["workload"]["length_mix"]["lengths"] == [8, 20, 40, 64]
+
+
+NOTING = """
+from dataclasses import replace
+from pathlib import Path
+import own
+
+def made(spec):
+    plain = own.small(spec)
+    def batch(micro_batch, seq_len, generator):
+        with (Path(__file__).parent / "shapes").open("a") as file:
+            file.write(f"{micro_batch} {seq_len}\\n" * (generator is not None))
+        return plain.make_batch(micro_batch, seq_len, generator)
+    return replace(plain, make_batch=batch)
+"""
+
+
+@pytest.mark.slow
+def test_ranks_run_what_was_drawn_after_the_longest(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "own.py").write_bytes((ROOT / "tests" / "support" / "own.py").read_bytes())
+    (tmp_path / "noting.py").write_text(NOTING)
+    (tmp_path / "mix.csv").write_text("2,3\n4,2\n8,1\n")
+    monkeypatch.chdir(tmp_path)
+    asked = ["--device", "cpu", "--model", "factory:noting:made", "--length-mix", "mix.csv"]
+    shape = ["--micro-batch", "3", "--checkpointing", "none", "--seed", "5", "--budget", "60s"]
+    assert main([*asked, *shape, "--learn-from", "none", "--out", "study"]) == 0
+    found = Best.read(tmp_path / "study" / "best.json")
+    mix = found.length_mix
+    assert mix is not None
+    drawn = mix.draw(3, 8, ranks=1, micro_steps=1, seed=5)
+    final = "".join(f"3 {max(lengths)}\n" for [lengths] in drawn)
+    search, *rounds = (tmp_path / "shapes").read_text().split(final)
+    assert len(rounds) >= found.trials["finals"]  # one that is disturbed is made again
+    assert set(search.splitlines()) | set(rounds) == {"3 8", "3 8\n"}
