@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import lru_cache
+from itertools import count
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -16,6 +17,7 @@ from autotune.options import Options
 from autotune.space.mix import LengthMix
 
 MOST_BYTES = 2**30
+MOST_LINE_BYTES = 2**26
 MOST_LENGTH = 10**9 - 1
 AT_ONCE = 2**20
 
@@ -37,7 +39,10 @@ def read_mix(options: Options) -> LengthMix | None:
     if path.suffix not in _READERS:
         raise UsageError(f"{flag}: name a .csv, a .npy or a .jsonl")
     try:
-        found = _histogram(path.absolute(), path.stat().st_size, path.stat().st_mtime_ns)
+        about = path.stat()
+        if not path.is_file():  # a pipe could be waited for without end
+            raise UsageError(f"{flag}: is no file; name a .csv, a .npy or a .jsonl")
+        found = _histogram(path.absolute(), about.st_size, about.st_mtime_ns)
     except OSError as error:
         raise UsageError(f"{flag}: {error.strerror or error}") from error
     except (ValueError, EOFError, RecursionError, csv.Error) as error:
@@ -85,7 +90,12 @@ def _length(value: Any, where: str) -> int:
 
 
 def _lines(file: BinaryIO) -> Iterator[str]:
-    for line in file:
+    for number in count(1):
+        line = file.readline(MOST_LINE_BYTES + 1)
+        if not line:
+            return
+        if len(line) > MOST_LINE_BYTES:
+            raise ValueError(f"line {number}: has over {MOST_LINE_BYTES >> 20} MiB")
         yield line.decode("utf-8-sig")
 
 
@@ -96,13 +106,13 @@ def _csv(file: BinaryIO) -> Counter[int]:
         if not row or (number == 1 and [cell.strip() for cell in row] == ["length", "count"]):
             continue
         try:
-            length, count = map(int, row)
+            length, times = map(int, row)
         except ValueError:
             said = ",".join(row)
             raise ValueError(f"{where}: {said!a:.40}; write length,count as 512,31") from None
-        if not 0 <= count < 2**53:
-            raise ValueError(f"{where}: a count of {count}; counts are 0 or more")
-        found[_length(length, where)] += count
+        if not 0 <= times < 2**53:
+            raise ValueError(f"{where}: a count of {times}; counts are 0 or more")
+        found[_length(length, where)] += times
     return +found
 
 
@@ -140,9 +150,12 @@ def _npy(file: BinaryIO) -> Counter[int]:
     found: Counter[int] = Counter()
     for begin in range(0, shape[0], AT_ONCE):
         size = min(AT_ONCE, shape[0] - begin) * dtype.itemsize
-        part = np.frombuffer(file.read(size), dtype)
-        for value, count in zip(*np.unique(part, return_counts=True), strict=True):
-            found[_length(value.item(), f"from entry {begin}")] += int(count)
+        read_bytes = file.read(size)
+        if len(read_bytes) < size:
+            raise ValueError(f"is cut off: its header says {shape[0]} entries")
+        part = np.frombuffer(read_bytes, dtype)
+        for value, times in zip(*np.unique(part, return_counts=True), strict=True):
+            found[_length(value.item(), f"from entry {begin}")] += int(times)
     return found
 
 

@@ -97,16 +97,18 @@ def test_a_pickle_is_not_loaded() -> None:
         read_mix(Options(length_mix="a.npy"))
 
 
-def test_a_cut_off_npy_is_refused() -> None:
+@pytest.mark.parametrize("bytes_less", [4, 8])
+def test_a_cut_off_npy_is_refused(bytes_less: int) -> None:
     np.save("a.npy", np.arange(1, 100))
-    os.truncate("a.npy", Path("a.npy").stat().st_size - 4)
-    with pytest.raises(UsageError, match=r"--length-mix a\.npy: "):
+    os.truncate("a.npy", Path("a.npy").stat().st_size - bytes_less)
+    with pytest.raises(UsageError, match=r"--length-mix a\.npy: is cut off: .* 99 entries"):
         read_mix(Options(length_mix="a.npy"))
 
 
 def test_what_is_no_file_is_refused() -> None:
     Path("a.csv").mkdir()
-    for name, why in {"a.csv": "Is a directory", "b.csv": "No such file or directory"}.items():
+    os.mkfifo("c.csv")
+    for name, why in {"a.csv": "is no file", "b.csv": "No such", "c.csv": "is no file"}.items():
         with pytest.raises(UsageError, match=f"--length-mix {name}: {why}"):
             read_mix(Options(length_mix=name))
 
@@ -116,6 +118,12 @@ def test_a_file_of_gigabytes_is_refused_with_a_reason() -> None:
     os.truncate("a.jsonl", 3 * lengths.MOST_BYTES)  # it is sparse
     with pytest.raises(UsageError, match=r"has 3\.0 GiB, and at most 1 GiB is read, since"):
         read_mix(Options(length_mix="a.jsonl"))
+
+
+def test_a_line_without_end_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lengths, "MOST_LINE_BYTES", 2**20)
+    with pytest.raises(UsageError, match="line 2: has over 1 MiB"):
+        read("a.jsonl", "5\n" + '{"input_ids": [' + "1," * 2**20)
 
 
 def test_a_large_array_is_read_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
