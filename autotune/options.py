@@ -276,6 +276,15 @@ class Options:
         "--tokens-per-batch", Topic.SPACE, parse_ints, "INTS",
         "Tokens per rank and micro-step in the place of --micro-batch, which is then as many"
         " samples of each seq_len as these hold: for data in buckets of lengths.")
+    length_mix: str | None = option(
+        "--length-mix", Topic.SPACE, _as_it_is, "FILE",
+        "Lengths of your samples: a CSV of length,count, a .npy of lengths, or a .jsonl with a"
+        " number or an object with length or input_ids a line. The longest is searched (or"
+        " --seq-len, which longer ones are cut to), and finals run on a mix padded as a collator"
+        " does it.")
+    pad_to_multiple: int | None = option(
+        "--pad-to-multiple", Topic.SPACE, parse_int, "N",
+        "Pad batches of a --length-mix to a multiple of N tokens (default: 1).")
     engine: str = option(
         "--engine", Topic.SPACE, _read_engine, None,
         "Training engine (auto: ddp for stage 0, deepspeed for the others).",
@@ -363,6 +372,7 @@ class Options:
                 f"--tokens-per-batch {_list(self.tokens_per_batch)}: --micro-batch"
                 f" {_list(self.micro_batch)} says it already; give one of them"
             )
+        self._check_mix()
         for flag, value in [("--width", self.width), ("--vocab-size", self.vocab_size)]:
             if value is not None and value < 1:
                 raise UsageError(f"{flag} {value}: must be at least 1")
@@ -459,6 +469,34 @@ class Options:
             raise UsageError(f"--head-dim {traits.head_dim}: must be even, for rotary positions")
         if self.width is not None:
             gpt.FAMILY.check_width(self.width, traits.head_dim)
+
+    def _check_mix(self) -> None:
+        """That what is said goes together with samples of different lengths."""
+        if self.pad_to_multiple is not None and self.pad_to_multiple < 1:
+            raise UsageError(
+                f"--pad-to-multiple {self.pad_to_multiple}: must be at least 1, e.g. 8"
+            )
+        if self.length_mix is None:
+            return
+        mixed = f"--length-mix {self.length_mix}"
+        if self.tokens_per_batch is not None:
+            raise UsageError(
+                f"--tokens-per-batch {_list(self.tokens_per_batch)}: packs samples of about one"
+                f" length, and {mixed} draws all of them; give one of the two"
+            )
+        if self.global_batch is not None and self.global_batch.unit == "tokens":
+            raise UsageError(
+                f"--global-batch {self.global_batch}: with {mixed} steps differ in tokens; write"
+                " it in samples, e.g. --global-batch 256"
+            )
+        compiled = {"--compile": ("on", self.compile, "off"),
+                    "--attention": ("flex_attention", self.attention, "sdpa")}  # fmt: skip
+        for flag, (value, asked, instead) in compiled.items():
+            if value in (asked or ()):
+                raise UsageError(
+                    f"{flag} {value}: is compiled for each shape, and {mixed} has many; use"
+                    f" {flag} {instead}"
+                )
 
     def _check_stages(self) -> None:
         """That engine, stages and offloads go together, as far as that can be told from them."""

@@ -81,6 +81,10 @@ class Measurement:
         """In the timed steps, of what `joules_per_token` is of."""
         return self.joules_per_token and self.joules_per_token * self.tokens_per_s
 
+    real_share: float | None = None
+    """Of the tokens of a batch, that are no padding, where lengths differ. `step` and the rates
+    are then those of the mix of lengths: expected, where the longest alone was run."""
+
     def value(self, objective: Objective) -> float:
         """What the study maximises; 0 where it was not measured."""
         return {
@@ -215,9 +219,9 @@ def measurement(
     """What `step` seconds per optimizer step, at that mean power, mean for `candidate`, or for
     what `ran`."""
     samples = float(workload.global_batch_samples(candidate)) if ran is None else ran.samples
-    tokens = samples * candidate.seq_len if ran is None else ran.tokens
+    tokens = samples * workload.tokens_per_sample(candidate.seq_len) if ran is None else ran.tokens
     samples_per_s, tokens_per_s = samples / step.median, tokens / step.median
-    flops = workload.shape(candidate.depth).flops_per_token(candidate.seq_len)
+    flops = workload.flops_per_token(candidate)
     if ran is not None:  # arXiv 2001.08361, section 2.1
         flops = 6.0 * ran.trainable
     return Measurement(
@@ -232,6 +236,7 @@ def measurement(
         compile_s=compile_s,
         ran=ran,
         joules_per_token=mean_power_w and mean_power_w / tokens_per_s,
+        real_share=workload.real_share(candidate),
     )
 
 
@@ -255,8 +260,8 @@ def step_cost_for(
     """Seconds per step, or joules where it is of energy, at which `candidate` reaches `value` of
     the objective."""
     samples = float(workload.global_batch_samples(candidate))
-    tokens = samples * candidate.seq_len
-    flops = tokens * workload.shape(candidate.depth).flops_per_token(candidate.seq_len)
+    tokens = samples * workload.tokens_per_sample(candidate.seq_len)
+    flops = tokens * workload.flops_per_token(candidate)
     work = {
         "flops": flops,
         "tokens_per_s": tokens,

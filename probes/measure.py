@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, Protocol
 
@@ -21,7 +21,7 @@ from autotune.wire.stopping import Phase, Series, Steps
 from probes.conditions import Watch
 from probes.engines import Engine
 from probes.memory import Meter
-from probes.models import family
+from probes.models import Batch, family
 from probes.world import World
 
 Compiles = Literal["", "model", "optimizer"]
@@ -29,6 +29,9 @@ Compiles = Literal["", "model", "optimizer"]
 PROGRESS_S = 0.25
 LIFE_SIGN_S = 5.0
 """Within a step of many micro-steps."""
+LONGEST_STEPS = 2
+"""On the longest samples, where lengths differ: the first makes the optimizer's state, and the
+second is in what training holds."""
 
 
 class Tell(Protocol):
@@ -73,6 +76,10 @@ def measure(
         if phase is Phase.TIMED:
             meter.warmed()
             tell(Entered(phase))
+        elif probe.longest:
+            for _ in range(LONGEST_STEPS):
+                stepper.longest()
+                meter.sample()
         looking = watch()
         retries = meter.retries()
         while steps.wanted(phase):
@@ -184,19 +191,17 @@ class _Stepper:
     def __init__(
         self, probe: Probe, engine: Engine, world: World, model: ModelSpec, progress: _Progress
     ) -> None:
-        generator = torch.Generator().manual_seed(1 + world.rank)
-        made = family(model.name)
-        batches = [
-            made.batch(model, probe.micro_batch, probe.seq_len, generator)
-            for _ in range(probe.micro_steps)
-        ]
-        self._batches = [{name: on_cpu.to(world.device) for name, on_cpu in batch.items()}
-                         for batch in batches]  # fmt: skip
+        self._generator = torch.Generator().manual_seed(1 + world.rank)
+        self._model = model
         self._probe = probe
         self._engine = engine
         self._world = world
         self._progress = progress
         self._loss: Tensor | None = None
+        same = [probe.seq_len] * probe.micro_batch
+        drawn = [by_rank[world.rank] for by_rank in probe.lengths] or [same] * probe.micro_steps
+        self._batches = [self._batch(lengths) for lengths in drawn]
+        self._longest = [self._batch(probe.longest)] if probe.longest else []
 
     @property
     def loss(self) -> float:
@@ -205,12 +210,39 @@ class _Stepper:
 
     def step(self) -> list[float]:
         """Seconds of one optimizer step of the real schedule, and of what ran of it; the slowest
-        rank's.
+        rank's. Where lengths make up several steps: their mean, and of all of them."""
+        micro_steps = self._probe.micro_steps
+        steps = max(1, len(self._batches) // micro_steps)
+        taken = []
+        for step in range(steps):
+            places = range(step * micro_steps, (step + 1) * micro_steps)
+            taken.append(self._step([self._batches[i % len(self._batches)] for i in places]))
+            self._progress.alive()
+        whole_s, ran_s = (sum(seconds) for seconds in zip(*taken, strict=True))
+        return [whole_s / steps, ran_s]
+
+    def longest(self) -> None:
+        """One step on the longest samples alone."""
+        self._step(self._longest * self._probe.micro_steps)
+        self._progress.alive()
+
+    def _batch(self, lengths: Sequence[int]) -> Batch:
+        """A batch of samples of these lengths on the device, padded as a collator does it."""
+        multiple = self._probe.pad_to_multiple
+        padded = -(-max(lengths) // multiple) * multiple
+        made = family(self._model.name)
+        batch = made.batch(self._model, len(lengths), padded, self._generator)
+        if min(lengths) < padded:
+            batch = made.masked(self._model, batch, lengths)
+        return {name: on_cpu.to(self._world.device) for name, on_cpu in batch.items()}
+
+    def _step(self, batches: Sequence[Batch]) -> list[float]:
+        """One optimizer step; returns what `step` does.
 
         Where fewer micro-steps run than the schedule has, those before the last are timed on
         their own and scaled: the last one also reduces gradients and is followed by the update.
         """
-        *early, last = self._batches
+        *early, last = batches
         self._world.synchronize()
         began = time.perf_counter()
         for batch in early:

@@ -182,6 +182,11 @@ def main(arguments: Sequence[str]) -> int:
 def _record(asked: argparse.Namespace, options: Options) -> int:
     if options.device.startswith(REPLAY):
         raise UsageError("--device: a recording is no device to record; use cpu or cuda")
+    if options.length_mix is not None:
+        raise UsageError(
+            "--length-mix: a recording has steps of one length, which no mix can be made of; name"
+            " several by --seq-len"
+        )
     testbed = open_testbed(options)
     kind = testbed.device.kind
     check_idle(testbed.device, options.allow_busy)

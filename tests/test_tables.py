@@ -37,6 +37,7 @@ from autotune.space.workload import Workload
 from autotune.testbed.resolve import resolve
 from autotune.wire.messages import ModelSpec
 from probes.faults import UnsupportedError
+from probes.models import chunked
 from tests.support.models import counted
 from tests.support.records import WORKLOAD, space
 
@@ -87,6 +88,22 @@ def test_a_family_learns_its_own_batch(name: str) -> None:
         optimizer.zero_grad()
         losses.append(float(loss.detach()))
     assert losses[-1] < losses[0] < 1.2 * math.log(max(97, of_family(name).vocab_size))
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_a_family_learns_nothing_of_what_is_padding(name: str) -> None:
+    torch.manual_seed(0)
+    found = probes.models.family(name)
+    found.make(spec(name))
+    batch = found.batch(spec(name), 2, 8, torch.Generator().manual_seed(1))
+    masked = found.masked(spec(name), batch, [8, 3])
+    assert masked.keys() >= batch.keys()
+    for part, before in batch.items():
+        assert masked[part].shape == before.shape
+        assert torch.equal(masked[part][0], before[0])  # the longest has none
+        assert torch.equal(masked[part][1].flatten()[:3], before[1].flatten()[:3])
+    ignored = [int((part == chunked.IGNORED).sum()) for part in masked.values()]
+    assert max(ignored) == (0 if name == "factory" else 5)
 
 
 @pytest.mark.parametrize("name", FAMILIES)
@@ -308,7 +325,7 @@ def test_an_option_is_the_same_after_a_manifest(name: str) -> None:
         "checkpointing": "full,none", "dtype": "bf16", "optimizer": "muon,adamw",
         "attention": "sdpa,eager", "compile": "off,on", "loss": "chunked", "param_dtype": "bf16",
         "allocator": "expandable,max_split_size_mb:128+garbage_collection_threshold:0.8",
-        "tokens_per_batch": "4096,8192",
+        "tokens_per_batch": "4096,8192", "length_mix": "lengths.csv", "pad_to_multiple": "8",
         "global_batch": "96tok", "objective": "samples_per_s",
         "sampler": "tpe", "seed": "7", "trials": "9", "finals": "2", "learn_from": "a folder",
         "out": "a folder",

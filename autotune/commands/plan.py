@@ -17,6 +17,7 @@ from autotune.commands.tune import parameter
 from autotune.device.cards import Gpus, parse_gpus
 from autotune.errors import UsageError
 from autotune.options import FLAGS, Options, Topic, text_of
+from autotune.testbed.lengths import at_longest
 from autotune.units import parse_bytes
 
 if TYPE_CHECKING:
@@ -67,6 +68,9 @@ def plan(
     asked = Options.from_texts({name: text_of(value) for name, value in options.items()})
     if solve in ("micro_batch", "seq_len") and asked.tokens_per_batch is not None:
         raise UsageError(f"--tokens-per-batch: not with --solve {solve}; leave one of them out")
+    if solve == "seq_len" and asked.length_mix is not None:
+        raise UsageError("--length-mix: not with --solve seq_len; leave one of them out")
+    asked = at_longest(asked)
 
     def run(argv: list[str], started: float) -> int:
         from autotune.plan.expected import Asked, Helpers

@@ -147,9 +147,11 @@ def _begin(asked: Tune, argv: list[str], started: float) -> int:
     from autotune.report.plan import print_plan
     from autotune.study.search import first_candidate
     from autotune.testbed import open_testbed
+    from autotune.testbed.lengths import read_mix
 
     options = asked.options
     refuse_used_folder(options.out)
+    read_mix(options)  # what is wrong with it is said before a device is opened
     testbed = open_testbed(options)
     space = testbed.space(options)
     device = testbed.device

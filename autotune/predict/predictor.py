@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Sequence
 from dataclasses import replace
 
@@ -18,7 +19,7 @@ from autotune.predict.memory import (
     more_base,
     on_rank,
 )
-from autotune.predict.speed import ANOTHER_DAY, DRIFT, Magnitudes, SpeedModel
+from autotune.predict.speed import ANOTHER_DAY, DRIFT, Magnitudes, SpeedModel, bent
 from autotune.predict.trace import Trace
 from autotune.space.candidate import Candidate
 from autotune.space.space import Space
@@ -58,7 +59,9 @@ class Predictor:
             if self.host_memory is not None:
                 self.host_memory.observe(place, seen.host_bytes)
             if study.folder not in elsewhere:
-                off = Off(study.folder, ANOTHER_DAY)
+                guess = bent(study.workload, seen.candidate)
+                deviation = math.hypot(ANOTHER_DAY, guess.deviation if guess else 0.0)
+                off = Off(study.folder, deviation)
                 self._observe(place, seen.step, seen.mean_power_w, seen.disturbed_share, off)
 
     def observe(self, candidate: Candidate, outcome: Outcome, *, final: bool = False) -> None:
@@ -68,7 +71,7 @@ class Predictor:
             self.memory.observe(place, found.peaks.device_bytes)
             if self.host_memory is not None:
                 self.host_memory.observe(place, found.peaks.host_bytes)
-            off = DRIFT if final else None
+            off = DRIFT if final else bent(self._space.workload, candidate)
             self._observe(place, found.step, found.mean_power_w, found.disturbed_share, off)
         elif outcome.verdict == Verdict.OOM and not outcome.of_host:
             self.memory.observe(place, OutOf(self._space.limits.capacity_bytes))

@@ -86,6 +86,10 @@ MAGNITUDES = {
 DRIFT = Off("finals", 0.05)
 """Finals come last, on a warm machine, in fresh groups: all of them are slower or faster than the
 search by about so much, in the logarithm."""
+BENT = 0.3
+"""What the longest samples say of a mix is off by about so much, as a share of the logarithm of
+the padding that was expected to go: steps have fixed costs, and attention grows with the square.
+All that is expected of a mix in this way is off together."""
 ANOTHER_DAY = 0.1
 """And by so much the measurements of an earlier study are."""
 _UNKNOWN_OFF = 1.5
@@ -136,7 +140,10 @@ class SpeedModel:
         checkpointing = codes([c.checkpointing for _, c in points])
         build = codes([(workload, c.build) for workload, c in points])
         cell = codes([(workload, c.build, c.seq_len) for workload, c in points])
-        prior = np.log([prior_s(workload, c, self._magnitudes) for workload, c in points])
+        prior = np.log([
+            prior_s(workload, c, self._magnitudes) * workload.padded_share(c)
+            for workload, c in points
+        ])  # fmt: skip
         if of_energy:
             ranks = np.array([workload.world_size for workload, _ in points])
             prior += np.log(self._magnitudes.power_w * ranks)
@@ -173,8 +180,16 @@ class SpeedModel:
         return self._beliefs.joint(places)
 
 
+def bent(workload: Workload, candidate: Candidate) -> Off | None:
+    """By what the step of a mix is off that its longest samples speak for; None without a mix."""
+    if workload.length_mix is None:
+        return None
+    return Off("longest", -BENT * math.log(workload.padded_share(candidate)))
+
+
 def prior_s(workload: Workload, candidate: Candidate, of: Magnitudes) -> float:
-    """Seconds of one optimizer step of `candidate`, by order of magnitude."""
+    """Seconds of one optimizer step of `candidate`, all samples of its seq_len, by order of
+    magnitude."""
     shape = workload.shape(candidate.depth)
     accum = workload.grad_accum(candidate) or 1
     tokens = candidate.tokens

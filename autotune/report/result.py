@@ -230,9 +230,15 @@ def _speed(best: Best) -> str:
     return (
         f"{si(measured.tokens_per_s)} tokens/s, {si(measured.model_flops_per_s, 'FLOP/s')}:"
         f" {median} {unit} a step ({low} to {high} in {step.steps} steps) of"
-        f" {config.global_batch_samples} samples, {config.global_batch_tokens} tokens,"
+        f" {config.global_batch_samples} samples, {best.tokens_per_step:.0f} tokens,"
         f" grad_accum {config.grad_accum}."
         + (f" {_joules(measured)} J a token." if measured.joules_per_token else "")
+        + (
+            f" Batches are padded to their longest sample: {measured.real_share:.0%} of what is"
+            " computed are tokens of samples, and these alone are counted."
+            if measured.real_share is not None
+            else ""
+        )
         + (
             f" Compiling took {measured.compile_s:.0f} s before that."
             if measured.compile_s

@@ -24,6 +24,7 @@ from autotune.outcome import Measurement, Objective, Record, Verdict
 from autotune.result.choice import Certainty, Choice
 from autotune.space.axes import AXES, alloc_conf
 from autotune.space.candidate import Candidate
+from autotune.space.mix import LengthMix
 from autotune.space.space import Limits, Space
 from autotune.space.workload import GlobalBatch, Workload
 from autotune.wire.codec import parse, to_json
@@ -125,6 +126,10 @@ class Measured:
     """Of a script's step, that waits for data."""
     joules_per_token: float | None = None
     """Of all devices, in the timed steps; on the CPU the host's processors, whoever used them."""
+    real_share: float | None = None
+    """Of the tokens of a batch, that are no padding; None where all samples have one length. Steps
+    and rates, which count no padding, are those of the mix of lengths: expected ones where the
+    longest alone was measured, as in a cell that is not confirmed."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -228,6 +233,8 @@ class Best:
     """Trials of the search by verdict, and the number of `FINALS`."""
     prediction: PeakErrors | None = None
     verified: Verified | None = None
+    length_mix: LengthMix | None = None
+    """Lengths of the samples that it was measured on; None where all are of config.seq_len."""
     exports: dict[str, dict[str, Any]]
     """Name of a tool to its configuration, exactly as it was probed."""
     fingerprint: dict[str, Any]
@@ -250,6 +257,23 @@ class Best:
         if "deepspeed" not in self.exports:
             raise UsageError(f"best.json: {self.config.engine} was the engine, and not deepspeed")
         return copy.deepcopy(self.exports["deepspeed"])
+
+    @property
+    def tokens_per_step(self) -> float:
+        """Without padding, in the mean."""
+        seq_len = self.config.seq_len
+        length = seq_len if self.length_mix is None else self.length_mix.mean(seq_len)
+        return self.config.global_batch_samples * length
+
+    @property
+    def cycle_steps(self) -> int:
+        """Steps after which lengths come round; 1 where all are the same."""
+        config = self.config
+        if self.length_mix is None:
+            return 1
+        return self.length_mix.cycle_steps(
+            config.micro_batch, config.world_size, config.grad_accum
+        )
 
     @property
     def stopped_by(self) -> str | None:
@@ -326,6 +350,7 @@ def best_of(
             FINALS: sum(r.purpose == "final" for r in records),
         },
         prediction=_prediction(records),
+        length_mix=space.workload.length_mix,
         exports=_exports(
             choice.record.candidate, space.workload, fingerprint["kind"], environment
         ),
@@ -445,6 +470,7 @@ def _measured(found: Measurement, limits: Limits) -> Measured:
         tokens=None if found.ran is None else "seen" if found.ran.seen else "claimed",
         waiting_share=None if found.ran is None else found.ran.waiting_share,
         joules_per_token=found.joules_per_token,
+        real_share=found.real_share,
     )
 
 
@@ -486,6 +512,8 @@ def _check_sums(best: Best) -> None:
         "global_batch_samples": (config.global_batch_samples, samples),
         "global_batch_tokens": (config.global_batch_tokens, samples * config.seq_len),
     }
+    if (mix := best.length_mix) is not None and sum(mix.counts) != mix.samples:
+        raise ValueError(f"length_mix.samples is {mix.samples}: it was changed by hand")
     if (config.engine == "deepspeed") != ("deepspeed" in best.exports):
         raise ValueError(f"exports does not go with engine {config.engine}: changed by hand")
     if (probed := best.exports.get("deepspeed")) is not None:

@@ -73,7 +73,8 @@ def winner(
     stands for itself.
 
     Confirmed candidates come first. An unconfirmed one wins only if there is none of them, or if
-    it is clearly faster than the best of them: then something was wrong with the finals.
+    it is clearly faster than the best of them: then something was wrong with the finals. Where
+    lengths differ, only finals ran the mix of them, and what the search expects is no match.
     """
     standing = _standing(records, workload)
     # One that was stopped early fits as well, and is all there is where the others failed finals.
@@ -81,22 +82,24 @@ def winner(
     if not measured:
         return None
 
-    def value(record: Record) -> float:
-        if believed is not None:
-            return believed(record.candidate)
+    def measured_value(record: Record) -> float:
         return record.measured.value(objective)
+
+    def value(record: Record) -> float:
+        return measured_value(record) if believed is None else believed(record.candidate)
 
     best, ties = _select([r for r in measured if r.purpose == "final"] or measured, value)
     faster = [r for r in measured if r.purpose == "search" and _clearly_faster(r, best, objective)]
-    if faster:
+    if faster and workload.length_mix is None:
         best, ties = _select(faster, value)
+    known = value if workload.length_mix is not None else measured_value
     return Choice(
         record=best,
         confirmed=best.purpose == "final",
         ties=ties,
-        cells=_best_of_each(lambda c: c.cell, standing, best, objective),
+        cells=_best_of_each(lambda c: c.cell, standing, best, known),
         pareto=_pareto(measured, objective),
-        same_batch=_same_batch(standing, best, objective) if workload.global_batch else (),
+        same_batch=_same_batch(standing, best, known) if workload.global_batch else (),
     )
 
 
@@ -214,7 +217,10 @@ def _clearly_faster(record: Record, confirmed: Record, objective: Objective) -> 
 
 
 def _best_of_each(
-    what: Callable[[Candidate], Any], among: list[Record], best: Record, objective: Objective
+    what: Callable[[Candidate], Any],
+    among: list[Record],
+    best: Record,
+    value: Callable[[Record], float],
 ) -> tuple[Record, ...]:
     """The best of those that have the same of `what`, ascending in it; where the winner is one of
     them that is the winner, whatever tied with it.
@@ -222,15 +228,17 @@ def _best_of_each(
     Elsewhere the fastest wins, without the noise: where probes were stopped early the intervals
     are so wide that nearly everything would tie.
     """
-    ordered = sorted(among, key=lambda r: r.measured.value(objective))
+    ordered = sorted(among, key=value)
     found = {what(r.candidate): r for r in [*ordered, best]}
     return tuple(found[key] for key in sorted(found))
 
 
-def _same_batch(standing: list[Record], best: Record, objective: Objective) -> tuple[Record, ...]:
+def _same_batch(
+    standing: list[Record], best: Record, value: Callable[[Record], float]
+) -> tuple[Record, ...]:
     """The best of every micro_batch in the winner's cell; empty where there is one alone."""
     cell = [r for r in standing if r.candidate.cell == best.candidate.cell]
-    found = _best_of_each(lambda c: c.micro_batch, cell, best, objective)
+    found = _best_of_each(lambda c: c.micro_batch, cell, best, value)
     return found if len(found) > 1 else ()
 
 

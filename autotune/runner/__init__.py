@@ -31,6 +31,8 @@ class Job:
     """Slower steps than this end the probe early."""
     fresh: bool
     """Run in a new group even where one is live."""
+    mixed: bool = False
+    """Run drawn lengths, and not the longest samples alone, where the workload has several."""
 
 
 @dataclass(frozen=True, kw_only=True)

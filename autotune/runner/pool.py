@@ -242,7 +242,8 @@ class Pool:
         )  # fmt: skip
 
     def _request(self, job: Job) -> Probe:
-        return Probe(
+        shape = (job.candidate.micro_batch, job.candidate.seq_len)
+        plain = Probe(
             number=self._probes,
             micro_batch=job.candidate.micro_batch,
             seq_len=job.candidate.seq_len,
@@ -251,6 +252,14 @@ class Pool:
             rule=job.rule,
             needed_step_s=job.needed_step_s,
         )
+        if (mix := self._workload.length_mix) is None:
+            return plain
+        ranks, longest = self._workload.world_size, mix.worst(*shape)
+        request = replace(plain, lengths=[[longest] * ranks], pad_to_multiple=mix.pad_to_multiple)
+        if not job.mixed:
+            return request
+        drawn = mix.draw(*shape, ranks=ranks, micro_steps=job.micro_steps, seed=self._seed)
+        return replace(request, lengths=drawn, longest=longest)
 
 
 def _last_group(logs: Path) -> int:

@@ -85,7 +85,7 @@ class Space:
         workload = asdict(self.workload)
         batch = self.workload.global_batch
         workload["global_batch"] = None if batch is None else str(batch)
-        for name in ("recipe", "shapes"):
+        for name in ("recipe", "shapes", "length_mix"):
             if not workload[name]:
                 del workload[name]
         # As it was before it was an axis: an older study can be gone on with.

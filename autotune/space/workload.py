@@ -10,6 +10,7 @@ from autotune.errors import UsageError
 from autotune.models import FAMILIES, Shape, family_name, gpt
 from autotune.models.counted import CountedShape
 from autotune.space.candidate import Build, Candidate
+from autotune.space.mix import LengthMix
 from autotune.wire.codec import parse
 from autotune.wire.messages import ModelSpec
 
@@ -59,6 +60,8 @@ class Workload:
     """What else the model's family builds it from."""
     shapes: list[CountedShape] = field(default_factory=list)
     """Of every depth that is searched, where the family has no closed form."""
+    length_mix: LengthMix | None = None
+    """Lengths of the samples; None where all are of a candidate's seq_len."""
 
     def __hash__(self) -> int:
         return hash((self.model, self.width, self.vocab_size, self.dtype, self.world_size))
@@ -85,6 +88,8 @@ class Workload:
         parsed = None if batch is None else parse_global_batch(batch, "global_batch")
         shapes = [parse(CountedShape, each) for each in body.get("shapes", [])]
         known = {name: value for name, value in body.items() if name != "optimizer"}
+        if "length_mix" in body:
+            known["length_mix"] = parse(LengthMix, body["length_mix"])
         return cls(**known | {"global_batch": parsed, "shapes": shapes})
 
     def shape(self, depth: int) -> Shape:
@@ -141,6 +146,37 @@ class Workload:
     def global_batch_samples(self, candidate: Candidate) -> int:
         """Samples of one optimizer step. Raises ValueError as `micro_steps` does."""
         return candidate.micro_batch * self.world_size * self.micro_steps(candidate)
+
+    def tokens_per_sample(self, seq_len: int) -> float:
+        """Those that are no padding, in the mean."""
+        return float(seq_len) if self.length_mix is None else self.length_mix.mean(seq_len)
+
+    def flops_per_token(self, candidate: Candidate) -> float:
+        """Model FLOPs of a token that is no padding, in the mean."""
+        mix, shape = self.length_mix, self.shape(candidate.depth)
+        length = candidate.seq_len if mix is None else mix.weighted_mean(candidate.seq_len)
+        return shape.flops_per_token(length)
+
+    def padded_share(self, candidate: Candidate) -> float:
+        """What a micro-step's batches are expected to be padded to, as a share of seq_len. Ranks
+        wait for the one that has the longest sample."""
+        if self.length_mix is None:
+            return 1.0
+        samples = candidate.micro_batch * self.world_size
+        return self.length_mix.padded_mean(samples, candidate.seq_len) / candidate.seq_len
+
+    def real_share(self, candidate: Candidate) -> float | None:
+        """Of the tokens of a batch, that are expected to be no padding; None without a mix."""
+        if self.length_mix is None:
+            return None
+        padded = self.length_mix.padded_mean(candidate.micro_batch, candidate.seq_len)
+        return self.length_mix.mean(candidate.seq_len) / padded
+
+    def cycle_steps(self, candidate: Candidate, micro_steps: int) -> int:
+        """Steps of so many micro-steps after which drawn batches come round."""
+        if self.length_mix is None:
+            return 1
+        return self.length_mix.cycle_steps(candidate.micro_batch, self.world_size, micro_steps)
 
     def nearest_global_batch(self, candidates: list[Candidate]) -> GlobalBatch:
         """The global batch nearest to the asked one that one of `candidates` divides."""

@@ -82,6 +82,7 @@ class Finals:
             rule=parts.prober.final_rule,
             needed_step_s=None,
             fresh=True,
+            mixed=True,
         )
         predicted = self._ledger.predictor.peak(candidate)
         outcome = parts.prober.measure(job, predicted, parts.clock.budget_s - CLOSING_S)
@@ -132,7 +133,8 @@ class Finals:
         rule = self._parts.prober.final_rule
         part = micro_steps / self._parts.space.workload.micro_steps(record.candidate)
         step_s = record.measured.step.median * part
-        least_s = (rule.warmup_steps + rule.timed_steps) * step_s
+        cycle_steps = self._parts.space.workload.cycle_steps(record.candidate, micro_steps)
+        least_s = (rule.warmup_steps + rule.timed_steps) * cycle_steps * step_s
         start_s = self._parts.prober.start_s(record.candidate)
         timed_s = rule.sustain_s + rule.timed_least_s
         return start_s + max(least_s, timed_s, self._parts.typical_probe_s())

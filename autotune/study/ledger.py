@@ -179,13 +179,14 @@ class Ledger:
         return found.value(self._objective) if found is not None else 0.0
 
     def needed_step_s(self, candidate: Candidate) -> float | None:
-        """Seconds per step above which `candidate` cannot be as good as the incumbent."""
+        """Seconds per step above which `candidate` cannot be as good as the incumbent; of the
+        longest samples, where lengths differ."""
         incumbent = self.incumbent
         if incumbent is None or self._objective == "tokens_per_joule":  # seconds do not tell
             return None
         deviation = self._log_cost.deviation[self._place[incumbent.candidate]]
         low = self.believed(incumbent.candidate) * math.exp(-SURE * deviation)
-        return self._work[candidate] / low
+        return self._work[candidate] / low / self._space.workload.padded_share(candidate)
 
     @property
     def _log_cost(self) -> Belief:

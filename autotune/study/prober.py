@@ -26,7 +26,7 @@ from autotune.runner import Job, Result, Runner
 from autotune.space.candidate import Build, Candidate
 from autotune.space.space import Space
 from autotune.wire.messages import Report
-from autotune.wire.stopping import Rule, interval
+from autotune.wire.stopping import Interval, Rule, interval
 
 ATTEMPTS = 3
 """Runs of one probe where the machine keeps disturbing it."""
@@ -56,11 +56,13 @@ def rule_for(device_kind: str, options: Options, *, final: bool = False) -> Rule
     on_cpu = device_kind == "cpu"
     scale = 0.0 if on_cpu else min(1.0, options.budget_s / FULL_BUDGET_S)
     energy_s = ENERGY_S[device_kind] if options.objective == "tokens_per_joule" else 0.0
+    # A step of a mix of lengths is a cycle of many.
+    cycles = final and options.length_mix is not None
     return Rule(
-        warmup_steps=3,
+        warmup_steps=2 if cycles else 3,
         warmup_tolerance=0.2 if on_cpu else 0.1,
         warmup_limit_s=limit_s,
-        timed_steps=5,
+        timed_steps=3 if cycles else 5,
         half_width=0.02 if on_cpu else 0.01,
         timed_limit_s=limit_s,
         sustain_s=scale * SUSTAIN_S,
@@ -223,7 +225,7 @@ class Prober:
         )
         if result.report is None:
             return outcome
-        found = self._measurement(job.candidate, result.report)
+        found = self._measurement(job, result.report)
         state = state_bytes(self._space.workload, job.candidate)
         mine = state.host + state.passing + kept_on_host(self._space.workload, job.candidate)
         moved = mine * self._space.workload.world_size
@@ -245,12 +247,12 @@ class Prober:
             timed_s=result.report.timed_s,
         )
 
-    def _measurement(self, candidate: Candidate, report: Report) -> Measurement:
+    def _measurement(self, job: Job, report: Report) -> Measurement:
         power_w = report.energy.joules / sum(report.step_s) if report.energy else None
         return measurement(
-            candidate,
+            job.candidate,
             self._space.workload,
-            interval(report.step_s),
+            self._step(job, interval(report.step_s)),
             peaks=report.peaks,
             disturbed_share=others_share(report.conditions),
             conditions=report.conditions,
@@ -259,6 +261,16 @@ class Prober:
             ran=report.ran,
             mean_power_w=power_w,
         )
+
+    def _step(self, job: Job, ran: Interval) -> Interval:
+        """A step of the real schedule: where lengths differ and the longest alone `ran`, as much
+        shorter as batches are expected to be."""
+        workload = self._space.workload
+        if job.mixed:
+            cycle_steps = workload.cycle_steps(job.candidate, job.micro_steps)
+            return replace(ran, steps=ran.steps * cycle_steps)
+        share = workload.padded_share(job.candidate)
+        return Interval(share * ran.median, share * ran.low, share * ran.high, ran.steps)
 
 
 def _calmer(first: Outcome, second: Outcome) -> Outcome:

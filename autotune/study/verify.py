@@ -28,6 +28,7 @@ SLOWER = {"cpu": 0.05, "cuda": 0.03}
 SHORT_STEPS = 20
 """Of the run before the long one: what it holds afterwards is what growth is counted from."""
 LEAST_STEPS = 40
+QUARTERS = 4
 PATIENCE_S = 600.0
 """For the group to start and to make its short run, beside the minutes of the long one."""
 
@@ -38,8 +39,13 @@ START_S = 10.0
 
 def needed_s(best: Best) -> float:
     """Seconds that the shortest run takes, about."""
-    steps = SHORT_STEPS + LEAST_STEPS
+    steps = SHORT_STEPS + _least_steps(best)
     return START_S + steps * best.measured.step_s.median + 2 * (best.measured.compile_s or 0.0)
+
+
+def _least_steps(best: Best) -> int:
+    """The fewest that say something: a quarter of them has every length that is drawn."""
+    return max(LEAST_STEPS, QUARTERS * best.cycle_steps)
 
 
 class VerifyError(Exception):
@@ -64,14 +70,14 @@ def verify(
         StopRequestedError: the user asked to stop.
     """
     step_s = best.measured.step_s.median
-    possible = int(limit_s / step_s) - SHORT_STEPS
-    if possible < LEAST_STEPS:
-        least = (LEAST_STEPS + SHORT_STEPS) * step_s
+    possible, fewest = int(limit_s / step_s) - SHORT_STEPS, _least_steps(best)
+    if possible < fewest:
+        least = (fewest + SHORT_STEPS) * step_s
         raise UsageError(
-            f"--minutes: {LEAST_STEPS + SHORT_STEPS} steps, the fewest that say something, take"
+            f"--minutes: {fewest + SHORT_STEPS} steps, the fewest that say something, take"
             f" {least / 60:.1f} minutes"
         )
-    planned = min(steps, possible)
+    planned = max(QUARTERS * best.cycle_steps, min(steps, possible))
     note(f"training {planned} of {steps} steps, about {planned * step_s:.0f} s")
     with training(best, limit_s=limit_s, logs=logs, note=note, stop=stop) as run:
         before = run(_steps(best, SHORT_STEPS), fresh=True)
@@ -107,6 +113,7 @@ def training(
     options = _options(best)
     testbed = open_testbed(options)
     space = replace(testbed.space(options), limits=_limits(best))
+    space = replace(space, workload=replace(space.workload, length_mix=best.length_mix))
     if best.config.candidate not in space.candidates:
         raise UsageError(f"best.json: {best.config.candidate.key} cannot be trained here any more")
     runner = testbed.runner(space, Wiring(
@@ -131,7 +138,10 @@ def probing(best: Best) -> Rule:
 def _steps(best: Best, steps: int) -> Rule:
     """So many timed steps, however long they take."""
     return replace(
-        probing(best), timed_steps=steps, half_width=float("inf"), timed_limit_s=float("inf")
+        probing(best),
+        timed_steps=-(-steps // best.cycle_steps),
+        half_width=float("inf"),
+        timed_limit_s=float("inf"),
     )
 
 
@@ -150,6 +160,8 @@ def _options(best: Best) -> Options:
         seq_len=(config.seq_len,),
         micro_batch=(config.micro_batch,),
         tokens_per_batch=None,
+        length_mix=None,  # its file may be gone: best.json has it
+        pad_to_multiple=None,
         zero=(config.zero_stage,),
         offload=(config.offload,),
         checkpointing=(config.checkpointing,),
@@ -175,9 +187,10 @@ def _run(runner: Runner, best: Best, rule: Rule, *, fresh: bool) -> Report:
     accum = best.config.grad_accum
     job = Job(
         candidate=best.config.candidate, grad_accum=accum, micro_steps=accum, rule=rule,
-        needed_step_s=None, fresh=fresh,
+        needed_step_s=None, fresh=fresh, mixed=True,
     )  # fmt: skip
-    patience_s = PATIENCE_S + 3 * rule.timed_steps * best.measured.step_s.median
+    step_s = best.cycle_steps * best.measured.step_s.median
+    patience_s = PATIENCE_S + 3 * rule.timed_steps * step_s
     result: Result = runner.run(job, time.monotonic() + patience_s)
     if result.report is None:
         cause = result.reason or "it ended without a report"
@@ -186,24 +199,25 @@ def _run(runner: Runner, best: Best, rule: Rule, *, fresh: bool) -> Report:
 
 
 def _verified(best: Best, before: Report, after: Report) -> Verified:
-    config, kind = best.config, best.device_kind
+    kind, tokens = best.device_kind, best.tokens_per_step
     step_s = statistics.median(after.step_s)
-    size = len(after.step_s) // 4
+    size = len(after.step_s) // QUARTERS
     quarters = [
-        statistics.median(after.step_s[place * size : (place + 1) * size]) for place in range(4)
+        statistics.median(after.step_s[place * size : (place + 1) * size])
+        for place in range(QUARTERS)
     ]
     peak_bytes = max(before.peaks.device_bytes, after.peaks.device_bytes)
     share = best.measured.step_s.median / step_s
     retries = before.peaks.alloc_retries + after.peaks.alloc_retries
     fast = share >= 1 - SLOWER[kind]
     fits = peak_bytes <= best.limits.limit_bytes and not retries  # as in the study
-    made = len(after.step_s) + len(after.warmup_step_s)
+    made = (len(after.step_s) + len(after.warmup_step_s)) * best.cycle_steps
     return Verified(
         passed=fast and fits,
-        steps=len(after.step_s),
-        tokens_per_s=config.global_batch_tokens / step_s,
+        steps=len(after.step_s) * best.cycle_steps,
+        tokens_per_s=tokens / step_s,
         share_of_measured=share,
-        quarters=[config.global_batch_tokens / each for each in quarters],
+        quarters=[tokens / each for each in quarters],
         peak_bytes=peak_bytes,
         limit_bytes=best.limits.limit_bytes,
         alloc_retries=retries,

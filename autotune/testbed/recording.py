@@ -22,7 +22,8 @@ from autotune.testbed.lacking import check_energy
 from autotune.testbed.testbed import Wiring
 from autotune.units import gib
 
-_SHARED = [each.name for each in fields(Workload) if each.name not in ("recipe", "shapes")]
+_SHARED = [each.name for each in fields(Workload)
+           if each.name not in ("recipe", "shapes", "length_mix")]  # fmt: skip
 """Names of what all candidates share, as options have them."""
 
 
@@ -68,6 +69,11 @@ class Recording:
             UsageError: they ask for something that was not recorded.
         """
         check_energy(options, self.device)
+        if options.length_mix is not None:
+            raise UsageError(
+                f"--length-mix {options.length_mix}: {self.grid.path} was recorded with samples of"
+                " one length; leave it out"
+            )
         self._check_workload(options)
         axes = self._axes(options)
         candidates = {

@@ -13,13 +13,15 @@ from autotune.engines import engine_for, engine_of, stages_of, state_bytes
 from autotune.errors import UsageError
 from autotune.models import FAMILIES, gpt
 from autotune.models.counted import CountedShape
-from autotune.models.defaults import GptTraits
+from autotune.models.defaults import Defaults, GptTraits
 from autotune.options import Options
 from autotune.space.axes import AXES, LATER_AXES
 from autotune.space.candidate import Build, Candidate
+from autotune.space.mix import LengthMix
 from autotune.space.space import Fixed, Limits, Space
 from autotune.space.workload import Workload
 from autotune.testbed.lacking import check_machine
+from autotune.testbed.lengths import read_mix
 from autotune.units import gib
 from autotune.wire.messages import Count, Counted
 
@@ -52,14 +54,15 @@ def resolve(
 
     Raises:
         UsageError: there is no such model, more ranks than devices, a capacity above the device's,
-            or a global batch that no candidate divides.
+            a global batch that no candidate divides, or lengths that cannot be read.
     """
     family = FAMILIES[options.family]
     recipe = known.recipe if known is not None else family.recipe(options.asked_model)
     if options.target_len is not None and "target_len" in recipe:
         _check_positions(options, "--target-len", options.target_len, recipe)
     defaults = family.defaults(recipe, device.kind)
-    depths, seq_lens = options.depth or defaults.depth, options.seq_len or defaults.seq_len
+    mix = known.length_mix if known is not None else read_mix(options)
+    depths, seq_lens = options.depth or defaults.depth, _cut_to(options, mix, recipe, defaults)
     _check_model(options, recipe, depths, seq_lens)
     world_size, world_why = chosen_world_size(device, cores, options.world_size)
     capacity_bytes, capacity_why = capacity(options, device, world_size)
@@ -67,7 +70,6 @@ def resolve(
     preset = gpt.PRESETS[options.preset] if options.preset else None
     vocab_size = options.vocab_size or (preset.vocab_size if preset else defaults.vocab_size)
     known_now = {"seq_len": max(seq_lens), "dtype": dtype, "device": device.kind}
-    recipe = recipe | {name: value for name, value in known_now.items() if name in recipe}
     workload = Workload(
         model=options.model,
         width=options.width,
@@ -76,7 +78,8 @@ def resolve(
         engine=options.engine,
         world_size=world_size,
         global_batch=options.global_batch,
-        recipe=recipe,
+        recipe=recipe | {name: value for name, value in known_now.items() if name in recipe},
+        length_mix=mix,
     )
     check_machine(options, workload, device, here=here)
     remarks: list[Fixed] = []
@@ -143,6 +146,46 @@ def resolve(
         candidates=tuple(sorted(candidates)),
         fixed=tuple(fixed),
     )
+
+
+def _cut_to(
+    options: Options, mix: LengthMix | None, recipe: dict[str, Any], defaults: Defaults
+) -> tuple[int, ...]:
+    """The lengths to search: with a `mix`, those that its samples are cut to.
+
+    Raises:
+        UsageError: those asked for are above its longest or none that it pads to, or the model has
+            no positions for it.
+    """
+    asked = options.seq_len
+    if mix is None:
+        return asked or defaults.seq_len
+    multiple = mix.pad_to_multiple
+    most = FAMILIES[options.family].most_seq_len(recipe)
+    if asked is None and most is not None and mix.longest > most:
+        raise UsageError(
+            f"--length-mix {mix.file}: its longest sample is padded to {mix.longest} tokens, and"
+            f" {options.model} has positions for {most}; cut it by --seq-len"
+            f" {most // multiple * multiple}"
+        )
+    for length in asked or ():
+        if length > mix.longest:
+            raise UsageError(
+                f"--seq-len {length}: the longest sample of {mix.file} is padded to {mix.longest};"
+                " use that, or leave --seq-len out"
+            )
+        if length % multiple:
+            raise UsageError(
+                f"--seq-len {length}: is no multiple of --pad-to-multiple {multiple}; use"
+                f" --seq-len {mix.padded(length)}"
+            )
+    return asked or (mix.longest,)
+
+
+def _mix(mix: LengthMix) -> Fixed:
+    first, last = mix.lengths[0], mix.lengths[-1]
+    what = f"{mix.samples} samples of {first} to {last} tokens, {mix.mean(last):.0f} in the mean"
+    return Fixed("lengths", what, f"--length-mix {mix.file}")
 
 
 def _micro_batches(options: Options, seq_lens: Sequence[int]) -> tuple[int, ...] | None:
@@ -220,6 +263,8 @@ def _counted(
     workload: Workload, depths: Sequence[int], seq_lens: Sequence[int], count: CountModels
 ) -> tuple[Workload, list[Fixed]]:
     """`workload` with the counts of its model, and what has to be said of them."""
+    if (mix := workload.length_mix) is not None:
+        seq_lens = sorted({*seq_lens, *map(mix.weighted_mean, seq_lens)})
     looked_at = FAMILIES[workload.family].looked_at(workload.recipe, seq_lens)
     found = count(Count(
         models=[workload.spec(depth) for depth in depths],
@@ -278,6 +323,7 @@ def _shared(options: Options, workload: Workload, device: Device) -> list[Fixed]
         Fixed("model", options.model, "--model"),
         *sizes,
         Fixed("dtype", *chosen_dtype(options, device)),
+        *([] if workload.length_mix is None else [_mix(workload.length_mix)]),
         Fixed("device", device.infos[0].name, device.why),
     ]
 

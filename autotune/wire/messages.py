@@ -91,6 +91,12 @@ class Probe:
     rule: Rule
     needed_step_s: float | None
     """Slower than this cannot beat the incumbent: stop early. None measures to the end."""
+    lengths: list[list[list[int]]] = field(default_factory=list)
+    """Of the samples, by [micro_batch][rank][sample]; a batch is padded to its longest. Steps take
+    these micro-batches in turn, again and again. Empty: all samples are of seq_len."""
+    longest: list[int] = field(default_factory=list)
+    """Lengths of a batch that the warm-up begins with, for the peak; empty for none."""
+    pad_to_multiple: int = 1
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -368,7 +374,8 @@ class Ran:
 
 @dataclass(frozen=True, kw_only=True)
 class Report:
-    """Rank to study: one probe, done. Times are of the real schedule, the slowest rank's."""
+    """Rank to study: one probe, done. Times are of the real schedule, the slowest rank's; where
+    lengths make up several steps, each is the mean of all of these."""
 
     number: int
     step_s: list[float]

@@ -6,7 +6,7 @@ The rows have the names of those in `autotune.models`, which has the arithmetic 
 from __future__ import annotations
 
 import importlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, Protocol
 
@@ -45,6 +45,11 @@ class Family(Protocol):
         self, spec: ModelSpec, micro_batch: int, seq_len: int, generator: torch.Generator | None
     ) -> Batch:
         """`micro_batch` random samples of `seq_len` tokens, on the CPU."""
+        ...
+
+    def masked(self, spec: ModelSpec, batch: Batch, lengths: Sequence[int]) -> Batch:
+        """`batch` where its samples have these lengths and the rest is padding, as far as the
+        family's models are told of that."""
         ...
 
     def loss(self, model: nn.Module, batch: Batch) -> Tensor:
@@ -88,6 +93,11 @@ class Family(Protocol):
     def is_block_weight(self, name: str) -> bool:
         """Whether the parameter of that name is a block's; embeddings, head and norms are not."""
         ...
+
+
+def past(lengths: Sequence[int], padded: int) -> Tensor:
+    """Whether a position is behind its sample's end; (B, T) for B lengths and T `padded`."""
+    return torch.arange(padded) >= torch.tensor(lengths)[:, None]
 
 
 def in_lists(module: nn.Module) -> Iterator[nn.Module]:

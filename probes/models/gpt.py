@@ -5,7 +5,7 @@ B: samples, T: seq_len, D: width, H: heads, K: channels of a head, V: vocab_size
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from autotune.wire.messages import ModelSpec
 from autotune.wire.recipe import HEAD_DIM, mlp_width
-from probes.models import Batch, chunked
+from probes.models import Batch, chunked, past
 from probes.recompute import checkpointed, every
 
 on_meta = True
@@ -35,6 +35,13 @@ def batch(
     """Token ids and those that follow them, both int64 of shape (B, T)."""
     tokens = torch.randint(spec.vocab_size, (micro_batch, seq_len + 1), generator=generator)
     return {"ids_bt": tokens[:, :-1].contiguous(), "targets_bt": tokens[:, 1:].contiguous()}
+
+
+def masked(spec: ModelSpec, batch: Batch, lengths: Sequence[int]) -> Batch:
+    """What is past an end is no target; attention looks back alone, and needs no mask."""
+    targets_bt = batch["targets_bt"]
+    past_bt = past(lengths, targets_bt.shape[1])
+    return batch | {"targets_bt": targets_bt.masked_fill(past_bt, chunked.IGNORED)}
 
 
 def loss(model: nn.Module, batch: Batch) -> Tensor:

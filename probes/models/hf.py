@@ -6,10 +6,11 @@ Batches and losses follow the recipe's task. B: samples, T: seq_len, U: target_l
 from __future__ import annotations
 
 import copy
+import inspect
 import json
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from functools import cache
 from typing import Any
@@ -25,7 +26,7 @@ from torch._subclasses.fake_tensor import unset_fake_temporarily
 from autotune.wire.messages import ModelSpec
 from probes import recompute
 from probes.faults import UnsupportedError
-from probes.models import Batch, chunked
+from probes.models import Batch, chunked, past
 
 MASKED_SHARE = 0.15
 """Of the tokens, that masked models predict. Source: BERT (arXiv 1810.04805), section 3.1."""
@@ -37,6 +38,8 @@ _CLASSES = {
 }
 _kept: list[Any] = []
 """What transformers holds by a weak reference alone."""
+_takes_mask = [True]
+"""Whether the model that was made last takes an attention_mask."""
 _heads: list[ChunkedHead] = []
 """Of the model that was made last, where its loss is to come in chunks."""
 
@@ -77,6 +80,7 @@ def make(spec: ModelSpec) -> nn.Module:
         except (ValueError, KeyError, TypeError, AttributeError, ImportError) as error:
             axes = () if spec.attention == "auto" else ("attention",)
             raise UnsupportedError(f"transformers: {_first_line(error)}", *axes) from error
+        _takes_mask[0] = "attention_mask" in inspect.signature(module.forward).parameters
         if spec.checkpointing != "none":
             _checkpoint(module, spec.checkpointing)
         if lora is not None:
@@ -131,6 +135,23 @@ def batch(
     raise UnsupportedError(
         f"task {spec.recipe['task']} is not known to this version of the probes"
     )
+
+
+def masked(spec: ModelSpec, batch: Batch, lengths: Sequence[int]) -> Batch:
+    """With an `attention_mask` (B, T) where the model takes one; labels of what is past an end do
+    not count."""
+    config = _config(spec).get_text_config()
+    past_bt = past(lengths, batch["input_ids"].shape[1])
+    found = batch | {"input_ids": batch["input_ids"].masked_fill(past_bt, config.pad_token_id)}
+    if spec.recipe["task"] == "seq2seq":
+        said = [target_len(spec, length) for length in lengths]
+        past_bu = past(said, batch["labels"].shape[1])
+        found["labels"] = batch["labels"].masked_fill(past_bu, chunked.IGNORED)
+    elif spec.recipe["task"] != "classification":
+        found["labels"] = batch["labels"].masked_fill(past_bt, chunked.IGNORED)
+    if _takes_mask[0]:
+        found["attention_mask"] = (~past_bt).long()
+    return found
 
 
 def target_len(spec: ModelSpec, seq_len: int) -> int:

@@ -127,6 +127,8 @@ def test_nothing_fits_is_exit_code_3_with_the_least_need(
         (["--gpus", "0x80GiB"], "from 1 to"),
         (["--gpus", "1 2x80GiB"], "no numbers of GPUs"),
         (["--gpus", "9" * 5000 + "x80GiB"], "no numbers of GPUs"),
+        (["--gpus", "8GiB", "--length-mix", "a.csv", "--solve", "seq_len"], "leave one"),
+        (["--gpus", "8GiB", "--length-mix", "a.csv"], "No such file"),
         (["--gpus", "8GiB", "--tokens-per-batch", "512", "--solve", "micro_batch"], "leave one"),
         (["--gpus", "4x80GiB", "--model", "gpt9"], "unknown model"),
         (["--gpus", "4x80GiB", "--model", "hf:nowhere"], "no such file or folder"),

@@ -87,6 +87,24 @@ def test_weights_are_drawn_as_in_a_model_that_is_made_whole(name: str, engine: s
         assert drawn[parameter][0] == pytest.approx(mean, abs=0.15 * deviation + 1e-6), parameter
 
 
+@pytest.mark.parametrize("loss", ["whole", "chunked"])
+@pytest.mark.parametrize("name", [*FEW, "bert-large-tiny"])
+def test_a_padded_sample_says_what_it_says_alone(name: str, loss: str) -> None:
+    of, found = uncounted(name), family("hf")
+    spec = of.spec(whole_depth(of)[0], Build(depth=whole_depth(of)[0], loss=loss))
+    torch.manual_seed(0)
+    model = found.make(spec).eval()
+    padded = found.batch(spec, 1, 32, torch.Generator().manual_seed(1))
+    said = 20 if padded["labels"].shape[1] == 32 else 5
+    alone = {"input_ids": padded["input_ids"][:, :20], "labels": padded["labels"][:, :said]}
+    masked = found.masked(spec, padded, [20])
+    assert masked["attention_mask"].sum() == 20
+    with torch.no_grad():
+        assert found.loss(model, masked) == pytest.approx(
+            float(found.loss(model, alone)), rel=1e-4
+        )
+
+
 def large() -> Workload:
     """Of 100 M parameters, of which there is enough to weigh."""
     whole = uncounted("llama-3-8b-tiny")

@@ -20,7 +20,7 @@ from autotune.wire.messages import Energy, Entered, ModelSpec, Peaks, Probe
 from autotune.wire.stopping import Phase, Rule
 from probes.conditions import Watch
 from probes.measure import Attention, History, measure
-from probes.models import Batch
+from probes.models import Batch, chunked
 from probes.world import World
 
 RULE = Rule(
@@ -88,8 +88,9 @@ def run(
     world: World | None = None,
     history: History | None = None,
     watch: Callable[[], Watch] = lambda: Watch(None),
+    engine: CountingEngine | None = None,
 ) -> tuple[CountingEngine, Any, list[Any]]:
-    engine = CountingEngine()
+    engine = engine or CountingEngine()
     told: list[Any] = []
     report = measure(
         asked,
@@ -137,6 +138,60 @@ def test_a_probe_stopped_in_warm_up_reports_those_steps_and_no_timed_phase() -> 
     assert report.stopped_early
     assert report.step_s == report.warmup_step_s[1:]
     assert Entered(Phase.TIMED) not in told
+
+
+class LengthsEngine(CountingEngine):
+    """Notes how long each micro-batch is, and how many targets of each sample count."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen: list[tuple[int, list[int]]] = []
+
+    def forward_backward(self, batch: Batch, *, last: bool) -> torch.Tensor:
+        counted = (batch["targets_bt"] != chunked.IGNORED).sum(dim=1)
+        self.seen.append((batch["ids_bt"].shape[1], counted.tolist()))
+        self.calls += "L" if last else "m"
+        return torch.tensor(1.5)
+
+
+MIXED = probe(
+    seq_len=8, grad_accum=2, micro_steps=2, longest=[8, 7],
+    lengths=[[[2, 3], [8, 8]], [[1, 5], [2, 2]], [[8, 1], [7, 7]], [[4, 4], [1, 1]]],
+)  # fmt: skip
+CYCLE = [(3, [2, 3]), (5, [1, 5]), (8, [8, 1]), (4, [4, 4])]
+"""What rank 0 sees of `MIXED`."""
+
+
+def test_batches_are_padded_to_their_longest_sample_and_come_round() -> None:
+    engine = LengthsEngine()
+    _, report, _ = run(MIXED, engine=engine)
+    cycles = len(report.step_s) + len(report.warmup_step_s)
+    assert engine.seen == [(8, [8, 7])] * 4 + CYCLE * cycles
+    assert engine.calls == "p" + "mLu" * (2 + 2 * cycles)
+
+
+def test_a_rank_takes_the_samples_that_are_its_own() -> None:
+    engine = LengthsEngine()
+    run(MIXED, EvenWorld(1, 2, torch.device("cpu")), engine=engine)
+    assert engine.seen[4:8] == [(8, [8, 8]), (2, [2, 2]), (7, [7, 7]), (1, [1, 1])]
+
+
+def test_the_search_s_lengths_are_one_batch_for_all_micro_steps() -> None:
+    engine = LengthsEngine()
+    run(replace(MIXED, longest=[], lengths=[[[8, 7]]]), engine=engine)
+    assert set(map(str, engine.seen)) == {"(8, [8, 7])"}
+
+
+def test_batches_are_padded_to_a_multiple() -> None:
+    engine = LengthsEngine()
+    run(replace(MIXED, pad_to_multiple=4), engine=engine)
+    assert [length for length, _ in engine.seen[4:8]] == [4, 8, 8, 4]
+
+
+def test_a_step_of_several_lengths_is_the_mean_of_their_cycle() -> None:
+    _, report, _ = run(MIXED, SlowWorld([0.1, 0.5]), engine=LengthsEngine())
+    assert report.step_s == pytest.approx([0.3] * len(report.step_s))
+    assert report.warmup_step_s[0] == pytest.approx(0.3)
 
 
 class SlowWorld(World):

@@ -486,6 +486,13 @@ def test_what_was_not_recorded_is_refused(
     assert refused(*argv).startswith(message)
 
 
+def test_a_recording_of_one_length_is_no_mix(refused: Callable[..., str], tmp_path: Path) -> None:
+    write(tmp_path / "g.csv")
+    (tmp_path / "mix.csv").write_text("64,1\n128,1\n")
+    said = refused("--length-mix", str(tmp_path / "mix.csv"))
+    assert said.endswith("g.csv was recorded with samples of one length; leave it out")
+
+
 def test_axes_of_which_nothing_was_recorded_together_are_refused(
     refused: Callable[..., str], tmp_path: Path
 ) -> None:

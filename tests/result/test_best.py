@@ -383,9 +383,10 @@ def test_a_number_that_is_not_finite_is_never_written(tmp_path: Path) -> None:
 
 REQUIRED = ["", "config", "measured", "measured.step_s", "measured.peak_bytes", "limits", "trials"]
 OPTIONAL = {"width", "vocab_size", "headroom_bytes", "disturbed_share", "host_capacity_bytes",
-            "host_ceiling", "finals", "prediction", "sure", "dtypes",
+            "host_ceiling", "finals", "prediction", "sure", "dtypes", "real_share", "length_mix",
             "kernels", "compile_s", "verified", "joules_per_token", "pareto", "same_batch",
-            "update_share", *LATER_AXES} - {"optimizer"}  # fmt: skip
+            "update_share", "tokens", "waiting_share", "command",
+            *LATER_AXES} - {"optimizer"}  # fmt: skip
 
 
 @pytest.mark.parametrize("part", REQUIRED)
@@ -474,7 +475,9 @@ def test_the_samples_can_be_read(name: str) -> None:
     plain = {name: AXES[name].plain for name in LATER_AXES}
     for each in (written, *written["cells"], *written["ties"]):
         each["config"] = plain | each["config"]
-        later = {"kernels": None, "compile_s": None, "joules_per_token": None}
+        later = dict.fromkeys(
+            ("kernels", "compile_s", "joules_per_token", "real_share", "tokens", "waiting_share")
+        )
         each["measured"] = later | each["measured"]
     assert {"pareto": [], "same_batch": []} | written == known
 

@@ -112,3 +112,10 @@ def test_a_recording_is_no_device_to_record(
     asked = [str(tmp_path / "h.csv"), "--", "--device", f"replay:{source}"]
     assert record_grid.main(asked) == 2
     assert "use cpu or cuda" in capsys.readouterr().err
+
+
+def test_a_mix_of_lengths_is_not_recorded(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert record_grid.main([str(tmp_path / "g.csv"), "--", "--length-mix", "a.csv"]) == 2
+    assert "name several by --seq-len" in capsys.readouterr().err

@@ -97,6 +97,7 @@ MESSAGES: list[wire.Message] = [
     ),
     PROBE,
     replace(PROBE, needed_step_s=0.125),
+    replace(PROBE, lengths=[[[9, 8], [7, 7]]], longest=[9, 8], pad_to_multiple=8),
     wire.Describe(
         models=[replace(MODEL, depth=1), MODEL],
         weights=["fp32", "bf16"],
