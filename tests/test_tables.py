@@ -329,7 +329,12 @@ def test_an_option_is_the_same_after_a_manifest(name: str) -> None:
         "global_batch": "96tok", "objective": "samples_per_s",
         "sampler": "tpe", "seed": "7", "trials": "9", "finals": "2", "learn_from": "a folder",
         "out": "a folder",
+        "script": "true {attn} {lr}", "axis": "attn=sdpa,eager", "given": "lr=1",
+        "data_workers": "0,4", "pin_memory": "true,false", "prefetch": "2",
     }  # fmt: skip
-    asked = Options.from_texts({name: examples[name]})
+    of_script = {"script": "true"} if name in ("axis", "given", *SCRIPT_AXES) else {}
+    if name == "script":
+        of_script = {"axis": examples["axis"], "given": examples["given"]}
+    asked = Options.from_texts({name: examples[name]} | of_script)
     again = Options.from_json(json.loads(json.dumps(asked.to_json())))
     assert replace(again, out=asked.out) == asked

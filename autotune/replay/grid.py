@@ -20,7 +20,7 @@ from autotune import engines
 from autotune.errors import UsageError
 from autotune.outcome import Verdict, others_share
 from autotune.predict.trace import Trace
-from autotune.space.axes import AXES, LATER_AXES, ZERO_STAGES
+from autotune.space.axes import AXES, LATER_AXES, SCRIPT_AXES, ZERO_STAGES
 from autotune.space.candidate import Candidate
 from autotune.space.space import Limits
 from autotune.space.workload import Dtype, Workload
@@ -30,7 +30,7 @@ from autotune.wire.messages import Conditions, Describe, Described, Peaks, Repor
 
 SCHEMA_VERSION = 1
 COLUMNS = (
-    *AXES,
+    *(name for name in AXES if name not in SCRIPT_AXES),
     "repeat", "verdict", "group_start_s", "warmup_s", "timed_s",
     "peak_device_bytes", "peak_reserved_bytes", "peak_allocated_bytes", "peak_active_bytes",
     "peak_host_bytes", "alloc_retries", "state_bytes", "disturbed_share", "own_share",
@@ -266,7 +266,11 @@ def _row(cells: dict[str, str], count: int) -> Row:
         seq_len=_natural(int(cells["seq_len"])),
         micro_batch=_natural(int(cells["micro_batch"])),
         zero_stage=int(cells["zero_stage"]),
-        **{name: _word(name, cells[name]) for name, axis in AXES.items() if axis.words},
+        **{
+            name: _word(name, cells[name])
+            for name, axis in AXES.items()
+            if axis.words and name in cells
+        },
     )
     if candidate.zero_stage not in ZERO_STAGES or not candidate.exists:
         raise ValueError(f"no stage {candidate.zero_stage} with offload {candidate.offload}")

@@ -14,7 +14,7 @@ from autotune.wire.messages import Left, Ran, Seen
 Shape = list[int]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Step:
     """One optimizer step of one process."""
 
@@ -42,8 +42,8 @@ class Process:
         before = self.latest
         self.latest = seen
         self.steps += [
-            Step(*each)
-            for each in zip(
+            Step(step_s=step_s, micro_steps=made, waited_s=waited_s, tokens=tokens, shapes=shapes)
+            for step_s, made, waited_s, tokens, shapes in zip(
                 seen.step_s, seen.micro_steps, seen.waited_s, seen.tokens, seen.shapes, strict=True
             )
         ]

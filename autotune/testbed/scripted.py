@@ -10,7 +10,7 @@ from typing import Any
 from autotune.budget import Clock
 from autotune.device.cpu import cores, host_memory_bytes
 from autotune.device.device import Device
-from autotune.engines import stages_of
+from autotune.engines import AUTO, engine_for, stages_of
 from autotune.errors import UsageError
 from autotune.folder import provenance
 from autotune.models.counted import CountedShape
@@ -229,7 +229,9 @@ def _default(name: str, engine: str, device_kind: str) -> tuple[Any, ...]:
 
 def _engine(options: Options, command: Command) -> str:
     """DeepSpeed's configuration is one of DeepSpeed in stage 0, too."""
-    return "deepspeed" if command.has_engine and options.engine == "auto" else options.engine
+    if command.has_engine and options.engine == AUTO:
+        return engine_for(AUTO, max(stages_of(AUTO))).name
+    return options.engine
 
 
 def _ranks_why(options: Options, command: Command) -> str:

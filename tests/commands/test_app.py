@@ -143,6 +143,12 @@ FLAGS = {
     "--param-dtype": ("bf16", "param_dtype", ("bf16",)),
     "--allocator": ("expandable", "allocator", ("expandable",)),
     "--tokens-per-batch": ("4096", "tokens_per_batch", (4096,)),
+    "--script": ("true", "script", "true"),
+    "--axis": ("attn=sdpa,eager", "axis", "attn=sdpa,eager"),
+    "--set": ("lr=1e-4", "given", "lr=1e-4"),
+    "--data-workers": ("0,4", "data_workers", ("0", "4")),
+    "--pin-memory": ("true", "pin_memory", ("true",)),
+    "--prefetch": ("2,4", "prefetch", ("2", "4")),
     "--length-mix": ("lengths.csv", "length_mix", "lengths.csv"),
     "--pad-to-multiple": ("8", "pad_to_multiple", 8),
     "--global-batch": ("65536tok", "global_batch", GlobalBatch(65536, "tokens")),
@@ -206,7 +212,9 @@ def test_the_defaults_are_those_of_options(parsed: Callable[..., Options]) -> No
 @pytest.mark.parametrize("flag", FLAGS)
 def test_a_flag_sets_its_option(flag: str, parsed: Callable[..., Options]) -> None:
     text, field, value = FLAGS[flag]
-    options = parsed(flag) if text is None else parsed(flag, text)
+    of_script = flag in ("--axis", "--set", "--data-workers", "--pin-memory", "--prefetch")
+    more = ["--script", "true"] if of_script else []
+    options = parsed(flag, *more) if text is None else parsed(flag, text, *more)
     assert getattr(options, field) == value
 
 
