@@ -450,10 +450,6 @@ class Options:
             raise UsageError(f"--model {self.model}: --script brings its own; give one of them")
         if self.device.startswith("replay:"):
             raise UsageError(f"--device {self.device}: a recording launches no script")
-        if self.objective == "tokens_per_joule":
-            raise UsageError(
-                "--objective tokens_per_joule: is not measured in scripts; use tokens_per_s"
-            )
         if self.length_mix is not None:
             raise UsageError(f"--length-mix {self.length_mix}: a script has data of its own")
         if self.objective == "flops":  # which nobody knows of a script; the order is the same

@@ -10,7 +10,7 @@ import shutil
 import signal
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from multiprocessing.connection import wait
@@ -35,6 +35,8 @@ from autotune.space.axes import alloc_conf
 from autotune.space.candidate import Build, Candidate
 from autotune.space.space import Space
 from autotune.units import gib
+from autotune.wire import messages
+from autotune.wire.energy import Counters, Energy
 from autotune.wire.faults import DEVICE_MEMORY, HOST_MEMORY
 from autotune.wire.messages import Conditions, Hello, Left, Peaks, Report, Seen, WireError
 from autotune.wire.stopping import Phase, Steps
@@ -153,7 +155,8 @@ class Launches:
     def _watch(self, launch: _Launch, job: Job, deadline: float) -> Result:
         told = [name for name in ("micro_batch", "seq_len", "grad_accum", "tokens_per_batch")
                 if self._command.says(name)]  # fmt: skip
-        timing = _Timing(Steps(job.rule, job.needed_step_s), launch)
+        ranks_of = self._device.energy().counters[: self._space.workload.world_size]
+        timing = _Timing(Steps(job.rule, job.needed_step_s), launch, ranks_of)
         self._on_phase(Phase.IMPORT, 0)
         while True:
             if self._stop():
@@ -288,6 +291,7 @@ class Launches:
             peaks=launch.peaks(ranks, timing.retries),
             state_bytes=0,
             conditions=timing.conditions(),
+            energy=timing.energy(),
             ran=ranks.ran(len(steps.warmup.step_s), job.grad_accum, world_size),
         )
         return Result(
@@ -300,8 +304,12 @@ class Launches:
 class _Timing:
     """Feeds steps to the rule, and looks at the machine while they are timed."""
 
-    def __init__(self, steps: Steps, launch: _Launch) -> None:
+    def __init__(self, steps: Steps, launch: _Launch, counters: Sequence[Counters]) -> None:
+        """`counters` are of the energy of each device in use, or of the host."""
         self.steps = steps
+        self._counters = counters
+        self._energy: list[Energy] = []
+        self._began = 0.0
         self.retries = 0
         """Of the allocator, before the timing."""
         self._launch = launch
@@ -325,6 +333,8 @@ class _Timing:
             if not self.steps.wanted(Phase.WARMUP) and self._phase is not Phase.TIMED:
                 self._phase = Phase.TIMED
                 self._before = self._launch.times()
+                self._energy = [Energy(of) for of in self._counters]
+                self._began = time.monotonic()
                 self.retries = _retries(ranks)
             phase = Phase.WARMUP if self.steps.wanted(Phase.WARMUP) else Phase.TIMED
             if self.steps.stopped_early:
@@ -336,7 +346,19 @@ class _Timing:
             self._fed += 1
         if self.steps.stopped_early:
             self._phase = Phase.TIMED
+        for each in self._energy:
+            each.sample()
         return self._phase
+
+    def energy(self) -> messages.Energy | None:
+        """Of the timed steps, at the mean power since they began; None where that is not known."""
+        known = [used for each in self._energy if (used := each.used()) is not None]
+        took_s = time.monotonic() - self._began
+        if not known or len(known) < len(self._energy):
+            return None
+        share = sum(self.steps.step_s) / took_s
+        joules = sum(used.joules for used in known)
+        return messages.Energy(share * joules, ",".join(used.covers for used in known))
 
     def conditions(self) -> Conditions:
         """What the machine did since the timing began."""

@@ -24,6 +24,7 @@ from autotune.space.axes import AXES, LATER_AXES
 from autotune.space.candidate import Candidate
 from autotune.space.space import Fixed, Limits, Space
 from autotune.space.workload import Workload
+from autotune.testbed.lacking import check_energy
 from autotune.testbed.resolve import capacity, check_size, chosen_dtype, chosen_world_size
 from autotune.testbed.testbed import Wiring
 from autotune.units import gib
@@ -73,8 +74,10 @@ class Scripted:
 
         Raises:
             UsageError: it is not told of an axis that is to be searched, or of values that nobody
-                named; more ranks than devices; a capacity above the device's.
+                named; more ranks than devices; a capacity above the device's; energy that cannot
+                be measured.
         """
+        check_energy(options, self.device)
         command = options.command if known is None else command_of(known)
         axes = _axes(options, command, self.device.kind)
         check_size(axes)

@@ -11,11 +11,13 @@ from pathlib import Path
 import psutil
 import pytest
 
+from autotune.device.cpu import CpuDevice
 from autotune.errors import ModelError
 from autotune.outcome import Verdict
 from autotune.runner import Result
 from autotune.script import launches
 from autotune.wire.stopping import Phase
+from tests.support import rapl
 from tests.support.launches import BIN, OWN, PLAIN, PYTHON, Lab
 from tests.support.pools import RULE
 
@@ -25,7 +27,7 @@ pytestmark = pytest.mark.slow
 @pytest.fixture
 def lab(tmp_path: Path) -> Callable[..., Lab]:
     def make(script: str, **more: str) -> Lab:
-        return Lab(tmp_path, script, **more)
+        return Lab(tmp_path, script, device=None, **more)
 
     return make
 
@@ -197,6 +199,18 @@ def test_nothing_is_left_of_what_hides_from_its_launcher(
     result = lab(own("odd", f"--odd {odd}")).probe()
     assert result.verdict == Verdict.OK, result.reason
     assert nothing_is_left(tmp_path)
+
+
+def test_energy_is_that_of_the_timed_steps(tmp_path: Path) -> None:
+    folder = rapl.powercap(tmp_path / "powercap")
+    (tmp_path / "logs").mkdir()
+    one = Lab(tmp_path / "logs", own("plain"), device=CpuDevice(powercap=folder))
+    with rapl.burning(folder):
+        result = one.probe(rule=replace(RULE, timed_steps=50))
+    assert result.report is not None
+    assert result.report.energy is not None
+    power_w = result.report.energy.joules / sum(result.report.step_s)
+    assert power_w == pytest.approx(rapl.WATTS, rel=0.1)
 
 
 def test_what_the_script_says_counts(lab: Callable[..., Lab]) -> None:
