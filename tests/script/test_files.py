@@ -48,8 +48,9 @@ def test_a_rate_that_is_set_makes_deepspeed_s_optimizer(tmp_path: Path) -> None:
 def test_transformers_takes_its_arguments(tmp_path: Path, zero: str) -> None:
     from transformers import HfArgumentParser, TrainingArguments
 
+    kind: Any = TrainingArguments
     paths = written(tmp_path, "true {training_args}", zero=zero, checkpointing="full")
-    (found,) = HfArgumentParser(TrainingArguments).parse_json_file(paths["training_args"])
+    (found,) = HfArgumentParser(kind).parse_json_file(paths["training_args"])
     assert found.per_device_train_batch_size == 4
     assert found.gradient_accumulation_steps == 2
     assert found.activation_checkpointing is True

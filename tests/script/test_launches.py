@@ -90,12 +90,17 @@ def test_a_loader_that_costs_nothing_is_not_waited_for(lab: Callable[..., Lab]) 
     assert result.report.ran.waiting_share < 0.3
 
 
+TORCHRUN = f"{BIN}/torchrun --nproc-per-node=2 {OWN}"
+SIZES = "--device-batch-size={micro_batch} --len {seq_len} --out {out}"
 HOW = {
     "hf": (own("hf", "--out {out}"), 1),
     "t5": (own("t5", "--out {out}"), 1),
     "accelerate": (own("accelerate"), 1),
     "lightning": (own("lightning", "--out {out}"), 1),
     "torchrun": (f"{BIN}/torchrun --nproc-per-node 2 {PLAIN.partition(' ')[2]}", 2),
+    "hf on 2": (f"{TORCHRUN} hf {SIZES}", 2),
+    "t5 on 2": (f"{TORCHRUN} t5 {SIZES}", 2),
+    "accelerate on 2": (f"{TORCHRUN} accelerate {SIZES}", 2),
     "lightning on 2": (own("lightning", "--devices 2 --out {out}"), 2),
 }
 
@@ -103,7 +108,7 @@ HOW = {
 @pytest.mark.parametrize("how", HOW)
 def test_frameworks_are_seen_as_they_are(lab: Callable[..., Lab], how: str) -> None:
     script, ranks = HOW[how]
-    more = {"world_size": "2"} if ranks == 2 else {}
+    more = {"world_size": "2"} if how == "lightning on 2" else {}
     result = lab(script, micro_batch="4", **more).probe()
     assert result.verdict == Verdict.OK, result.reason
     assert ran(result) == (4.0 * ranks, 4.0 * 32 * ranks, 1, True)
