@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from multiprocessing.connection import wait
 from pathlib import Path
 from textwrap import dedent
+from typing import Any
 
 from autotune.runner.channel import Channel, Peer
 from autotune.script.launches import HOOK
@@ -78,7 +79,8 @@ class Watched:
 
     def pump(self, limit_s: float) -> None:
         """Take over what is said within `limit_s`, at most once of each process."""
-        for ready in wait([self._channel, *self._peers], limit_s):
+        listened: list[Any] = [self._channel, *self._peers]
+        for ready in wait(listened, limit_s):
             if isinstance(ready, Peer):
                 self._receive(ready)
             elif isinstance(peer := self._channel.accept(), Peer):
