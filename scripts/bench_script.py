@@ -36,14 +36,13 @@ from autotune.commands.exits import ExitCode
 from autotune.device.cpu import CpuDevice
 from autotune.folder.folder import Folder
 from autotune.folder.journal import records_in
-from autotune.options import Options
+from autotune.options import FLAGS, Options
 from autotune.outcome import Outcome, Record, Verdict
 from autotune.predict.predictor import Predictor
 from autotune.runner import Job
 from autotune.runner.channel import Channel, Peer
 from autotune.script.launches import HOOK
 from autotune.space.candidate import Candidate
-from autotune.space.space import Space
 from autotune.study.prober import Prober, rule_for
 from autotune.testbed.scripted import Scripted
 from autotune.testbed.testbed import Wiring
@@ -206,8 +205,8 @@ def rate(words: str, tokens: int) -> tuple[float, float]:
 # How soon a study finds the best.
 
 SEARCHED = {
-    "micro_batch": "1,2,4,8,16,32,64", "seq_len": "128,256", "capacity_bytes": "1GiB",
-    "device": "cpu", "budget_s": "4m", "objective": "tokens_per_s",
+    "micro_batch": "2,4,8,16,32,64", "seq_len": "128,256", "capacity_bytes": "1GiB",
+    "device": "cpu", "budget_s": "2m", "objective": "tokens_per_s",
 }  # fmt: skip
 
 
@@ -230,7 +229,7 @@ class Lab:
 
     def outcome(self, candidate: Candidate) -> Outcome:
         """As a study would judge it."""
-        clock = Clock(LIMIT_S, time.monotonic())
+        clock = Clock(self.options.budget_s, time.monotonic())
         prober = Prober(self.space, "cpu", clock, self.runner, self.options)
         return prober.measure(self.job(candidate), self._predictor.peak(candidate), LIMIT_S)
 
@@ -257,7 +256,10 @@ class Row:
 
 def search(repeats: int) -> list[str]:
     """Lines on every candidate, and on studies beside."""
-    script = f"{python()} {OWN} hf --batch {{micro_batch}} --len {{seq_len}} --out {{out}}"
+    script = (  # on one thread: another program on another core disturbs it less
+        f"OMP_NUM_THREADS=1 {python()} {OWN} hf --batch {{micro_batch}} --len {{seq_len}}"
+        " --out {out}"
+    )
     texts = {"script": script} | SEARCHED
     rng, studies = random.Random(0), []
     with tempfile.TemporaryDirectory(prefix="autotune-script-") as scratch:
@@ -269,20 +271,17 @@ def search(repeats: int) -> list[str]:
             for candidate in rng.sample(lab.space.candidates, len(outcomes)):
                 outcomes[candidate].append(lab.outcome(candidate))
                 say(candidate, outcomes[candidate][-1])
-            studies.append(study(script, folder / f"study{number}"))
+            if number + 1 < repeats:
+                studies.append(study(script, folder / f"study{number}"))
     rows = [row(candidate, found) for candidate, found in outcomes.items()]
-    return report(rows, studies, lab.space)
+    return report(rows, studies, lab.space.limits.limit_bytes)
 
 
 def study(script: str, out: Path) -> list[Record]:
     """The search's records of a study of the same space, in their order."""
-    flags = [
-        "--script", script, "--micro-batch", SEARCHED["micro_batch"], "--seq-len",
-        SEARCHED["seq_len"], "--capacity", SEARCHED["capacity_bytes"], "--device", "cpu",
-        "--budget", SEARCHED["budget_s"], "--objective", "tokens-per-s", "--learn-from", "none",
-        "--out", str(out),
-    ]  # fmt: skip
-    if autotune(flags) != ExitCode.FOUND:
+    texts = {"script": script} | SEARCHED | {"learn_from": "none"}
+    flags = [word for name, text in texts.items() for word in (FLAGS[name].name, text)]
+    if autotune([*flags, "--out", str(out)]) != ExitCode.FOUND:
         return []
     records = [r for r in records_in(Folder(out)) if r.purpose == "search"]
     return [r for r in records if r.outcome.verdict != Verdict.SKIPPED]
@@ -295,10 +294,12 @@ def row(candidate: Candidate, found: Sequence[Outcome]) -> Row:
     return Row(candidate.key, tuple(speeds), verdicts, max(peaks, default=0))
 
 
-def report(rows: Sequence[Row], studies: Sequence[Sequence[Record]], space: Space) -> list[str]:
+def report(
+    rows: Sequence[Row], studies: Sequence[Sequence[Record]], limit_bytes: int
+) -> list[str]:
     best = max(rows, key=lambda each: each.value)
     lines = [
-        f"{len(rows)} candidates, limit {space.limits.limit_bytes / 2**20:.0f} MiB.", "",
+        f"{len(rows)} candidates, limit {limit_bytes / 2**20:.0f} MiB.", "",
         "| candidate | verdicts | tokens/s, each launch | below the best | peak |",
         "|---|---|---|---|---|",
     ]  # fmt: skip
