@@ -23,6 +23,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import redirect_stdout
 from dataclasses import dataclass, replace
 from multiprocessing.connection import wait
 from pathlib import Path
@@ -281,7 +282,9 @@ def study(script: str, out: Path) -> list[Record]:
     """The search's records of a study of the same space, in their order."""
     texts = {"script": script} | SEARCHED | {"learn_from": "none"}
     flags = [word for name, text in texts.items() for word in (FLAGS[name].name, text)]
-    if autotune([*flags, "--out", str(out)]) != ExitCode.FOUND:
+    with redirect_stdout(sys.stderr):
+        code = autotune([*flags, "--out", str(out)])
+    if code != ExitCode.FOUND:
         return []
     records = [r for r in records_in(Folder(out)) if r.purpose == "search"]
     return [r for r in records if r.outcome.verdict != Verdict.SKIPPED]
