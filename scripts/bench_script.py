@@ -207,7 +207,7 @@ def rate(words: str, tokens: int) -> tuple[float, float]:
 
 SEARCHED = {
     "micro_batch": "2,4,8,16,32,64", "seq_len": "128,256", "capacity_bytes": "1GiB",
-    "device": "cpu", "budget_s": "2m", "objective": "tokens_per_s",
+    "device": "cpu", "budget_s": "5m", "objective": "tokens_per_s",
 }  # fmt: skip
 
 
@@ -312,6 +312,8 @@ def report(
         verdicts = ", ".join(dict.fromkeys(each.verdicts))
         peak = f"{each.peak_bytes / 2**20:.0f} MiB"
         lines.append(f"| {each.key} | {verdicts} | {speeds} | {behind} | {peak} |")
+    apart = [max(each.tokens_per_s) / min(each.tokens_per_s) - 1 for each in rows]
+    lines += ["", f"Launches of one candidate are {statistics.median(apart):.0%} apart (median)."]
     by_key = {each.key: each for each in rows}
     for number, records in enumerate(studies, 1):
         lines += ["", f"Study {number}, launch by launch:", "", *course(records, by_key, best)]
