@@ -188,6 +188,8 @@ class _Watch:
             told["shapes"], self._shapes = self._shapes, []
             if self._last is not None:
                 self._pending.append((self._last, now, told))
+            else:
+                self._looks = 0  # the first step is not told: what it looked at is lost
             self._last, self._since, self._waited_s = now, 0, 0.0
             self._ended += 1
         if not self._cuda:
@@ -423,7 +425,8 @@ def _attach(torch: Any) -> None:
     iterator.__next__ = functools.wraps(following)(lambda self: watch.waiting(following, self))
     os.register_at_fork(after_in_child=watch.forked)
     atexit.register(watch.ended)
-    if "--multiprocessing-fork" not in sys.argv:  # a worker that loads data, until it trains
+    # A spawned child may only load data; its sys.argv is its parent's by now.
+    if "--multiprocessing-fork" not in sys.orig_argv:
         watch.dial()
 
 

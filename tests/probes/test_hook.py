@@ -1,0 +1,273 @@
+"""What the hook in a user's own script says of it, program by program."""
+
+from __future__ import annotations
+
+import ast
+import signal
+import sys
+from pathlib import Path
+
+import pytest
+
+from autotune.script.launches import HOOK
+from autotune.wire import messages
+from tests.support.watched import Told, Watched, watched
+
+SOURCE = HOOK / "sitecustomize.py"
+MODEL = """
+import os, sys
+os.environ["HF_HUB_OFFLINE"] = "1"
+import torch
+from torch import nn
+
+torch.manual_seed(0)
+ids = torch.randint(64, (3, 16))
+def loss_of(model, ids=ids):
+    return nn.functional.cross_entropy(model(ids).flatten(0, 1), ids.flatten())
+def net():
+    return nn.Sequential(nn.Embedding(64, 8), nn.Linear(8, 64))
+"""
+
+
+def test_it_needs_the_standard_library_alone() -> None:
+    tree = ast.parse(SOURCE.read_text(encoding="utf-8"))
+    names = {alias.name for node in ast.walk(tree) if isinstance(node, ast.Import)
+             for alias in node.names}  # fmt: skip
+    names |= {node.module or "" for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
+    others = {name for name in names if name.partition(".")[0] not in sys.stdlib_module_names}
+    assert others == {"torch.utils.data"}  # once the script has imported torch
+
+
+def test_it_speaks_the_version_of_the_study() -> None:
+    line = next(s for s in SOURCE.read_text().splitlines() if s.startswith("VERSION ="))
+    assert line.split()[2] == str(messages.VERSION)
+
+
+def test_without_torch_nothing_dials_and_a_hidden_sitecustomize_runs(tmp_path: Path) -> None:
+    (tmp_path / "sitecustomize.py").write_text("HIDDEN = 'ran'")
+    program = """
+        import sys, sitecustomize
+        print(sitecustomize.HIDDEN, sitecustomize.__file__, "multiprocessing" in sys.modules,
+              "torch" in sys.modules, "socket" in sys.modules)
+    """
+    told, code, out = watched(tmp_path, program, MORE_PATH=str(tmp_path))
+    assert (told, code) == ([], 0)
+    assert out.split() == ["ran", str(tmp_path / "sitecustomize.py"), "False", "False", "False"]
+
+
+STEPS = (
+    MODEL
+    + """
+import _autotune_hook, autotune
+from torch.utils.checkpoint import checkpoint
+
+_autotune_hook.LOOK_SHARE = 0.0  # no looks but the first ones
+
+def frozen():
+    model = net()
+    model[0].requires_grad_(False)
+    return model
+image = nn.Sequential(nn.Conv2d(3, 4, 3), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(4, 10))
+images, classes = torch.rand(5, 3, 8, 8), torch.zeros(5, dtype=torch.long)
+types = nn.Embedding(2, 8)
+typed = net()
+kinds = [
+    (net(), loss_of),
+    (typed, lambda m: loss_of(lambda i: m[1](m[0](i) + types(torch.zeros(1, 16).long())))),
+    (frozen(), loss_of),
+    (image, lambda m: nn.functional.cross_entropy(m(images), classes)),
+]
+for _ in range(3):
+    loss_of(kinds[0][0]).backward()
+for model, loss in kinds[:1] + kinds:
+    loss(model).backward()
+    torch.optim.SGD(model.parameters(), lr=1e-3).step()
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.embedding, self.block = nn.Embedding(64, 8), nn.Linear(8, 8)
+        self.head = nn.Linear(8, 64)
+    def forward(self, ids):
+        return self.head(checkpoint(self.block, self.embedding(ids), use_reentrant=True))
+model = Net()
+held = list(model.parameters())
+optimizers = [torch.optim.AdamW(held[:2]), torch.optim.SGD(held[2:], lr=1e-3)]
+for _ in range(6):
+    for _ in range(4):
+        loss_of(model).backward()
+    for optimizer in optimizers:
+        optimizer.step()
+
+for number in range(4):
+    for _ in range(2):
+        loss_of(model).backward()
+        optimizers[0].step()
+    if number >= 1:
+        autotune.step(tokens=100 + number)
+
+class OwnError(KeyError):
+    pass
+def fails():
+    try:
+        raise MemoryError("first")
+    except MemoryError as error:
+        raise OwnError("of two\\nlines") from error
+fails()
+"""
+)
+SHAPED, ACCUMULATED, SEEN, SAID = 4, 6, 4, 2
+"""Steps of the parts of that program, as they are told."""
+
+
+@pytest.fixture(scope="module")
+def steps(tmp_path_factory: pytest.TempPathFactory) -> Told:
+    told, code, _ = watched(tmp_path_factory.mktemp("steps"), STEPS, RANK="5")
+    assert code == 1
+    (process,) = told
+    return process
+
+
+def test_batches_show_in_the_graph_of_many_kinds_of_model(steps: Told) -> None:
+    # The first step, which is not told, made four backward passes.
+    assert steps.shapes == [[[3, 16]], [[3, 16]], [[48]], [[5]]]
+
+
+def test_a_step_is_one_whatever_steps_and_recomputes_inside(steps: Told) -> None:
+    assert steps.micro_steps[SHAPED:][:ACCUMULATED] == [4] * ACCUMULATED
+
+
+def test_what_the_script_says_counts_alone_from_its_first_call(steps: Told) -> None:
+    before = SHAPED + ACCUMULATED + SEEN
+    assert steps.tokens == [None] * before + [102, 103]
+    assert steps.micro_steps[-SEEN - SAID :] == [1] * SEEN + [2] * SAID
+
+
+def test_totals_and_peaks_are_of_the_process(steps: Told) -> None:
+    last = steps.seen[-1]
+    assert steps.hello.rank == 5
+    assert last.ended == 1 + SHAPED + ACCUMULATED + SEEN + SAID
+    assert last.backwards == 3 + 5 + 4 * 6 + 2 * 4
+    assert last.trainable == 64 * 8 + 8 * 64 + 64 + 2 * 8  # of the largest that was looked at
+    assert last.peaks is not None
+    assert last.peaks.host_bytes > 0
+
+
+def test_an_error_that_nobody_caught_is_told_with_its_classes(steps: Told) -> None:
+    assert steps.left.error == r"OwnError: 'of two\nlines'"
+    assert steps.left.kinds[:2] == ["__main__.OwnError", "builtins.KeyError"]
+    assert "builtins.MemoryError" in steps.left.kinds
+    assert "in fails" in steps.left.traceback
+
+
+def test_ranks_dial_and_workers_do_not_and_an_exit_is_no_error(tmp_path: Path) -> None:
+    program = (
+        MODEL
+        + """
+from torch.utils.data import DataLoader
+
+def train(rank):
+    model = net()
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+    for _ in range(3):
+        loss_of(model).backward()
+        optimizer.step()
+if __name__ == "__main__":
+    for context in ("fork", "spawn"):
+        list(DataLoader(ids, num_workers=1, multiprocessing_context=context))
+    torch.multiprocessing.spawn(train, nprocs=1)
+    sys.exit(3)
+"""
+    )
+    told, code, _ = watched(tmp_path, program)
+    assert code == 3
+    left = told[0].left
+    assert (left.error, left.kinds, left.traceback) == ("", [], "")
+    assert [each.seen[-1].backwards for each in told] == [0, 3]
+    assert told[1].micro_steps == [1, 1]
+
+
+def test_the_end_of_the_channel_ends_a_process_that_sleeps(tmp_path: Path) -> None:
+    run = Watched(tmp_path, "import torch, time\ntime.sleep(600)")
+    try:
+        while not (run.told and run.told[0].messages):
+            run.pump(1.0)
+        run.hang_up()
+        assert run.process.wait(60) == -signal.SIGKILL
+    finally:
+        run.ended()
+
+
+@pytest.mark.slow
+def test_compiled_models_are_seen(tmp_path: Path) -> None:
+    program = (
+        MODEL
+        + """
+model = torch.compile(net())
+optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+for _ in range(3):
+    loss_of(model).backward()
+    optimizer.step()
+"""
+    )
+    ((process,), code, _) = watched(tmp_path, program)
+    assert code == 0
+    assert process.micro_steps == [1, 1]
+    assert [3, 16] in process.shapes[0]
+
+
+TRAINER = (
+    MODEL
+    + """
+from autotune.callbacks import transformers_callback
+from transformers import T5Config, T5ForConditionalGeneration, Trainer, TrainingArguments
+
+config = T5Config(d_model=8, d_ff=8, num_layers=1, num_heads=1, d_kv=8, vocab_size=64)
+config.decoder_start_token_id = 0
+data = [{"input_ids": ids[0], "labels": ids[0]}] * 100
+arguments = TrainingArguments(
+    sys.argv[0] + ".out", per_device_train_batch_size=3, max_steps=6, use_cpu=True, report_to=[],
+    gradient_accumulation_steps=2, save_strategy="no", disable_tqdm=True,
+)
+Trainer(
+    T5ForConditionalGeneration(config), arguments, train_dataset=data,
+    callbacks=[transformers_callback()],
+).train()
+"""
+)
+LIGHTNING = (
+    MODEL
+    + """
+import lightning
+from autotune.callbacks import lightning_callback
+
+class Module(lightning.LightningModule):
+    def __init__(self):
+        super().__init__()
+        self.net = net()
+    def training_step(self, batch, number):
+        return loss_of(self.net, batch)
+    def configure_optimizers(self):
+        return torch.optim.AdamW(self.parameters())
+lightning.Trainer(
+    accelerator="cpu", devices=1, max_steps=6, logger=False, enable_checkpointing=False,
+    accumulate_grad_batches=2, enable_progress_bar=False, enable_model_summary=False,
+    callbacks=[lightning_callback()],
+).fit(Module(), torch.utils.data.DataLoader(ids.repeat(40, 1), batch_size=3))
+"""
+)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("program", "shape"),
+    [(TRAINER, [[3, 16], [3, 16]]), (LIGHTNING, [[3, 16]])],
+    ids=["transformers", "lightning"],
+)
+def test_callbacks_say_each_step_of_a_trainer_once(
+    tmp_path: Path, program: str, shape: list[list[int]]
+) -> None:
+    ((process,), code, _) = watched(tmp_path, program)
+    assert code == 0
+    assert process.micro_steps == [2] * 5
+    assert process.shapes[:2] == [shape] * 2
