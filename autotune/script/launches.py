@@ -10,7 +10,7 @@ import shutil
 import signal
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from multiprocessing.connection import wait
@@ -70,6 +70,7 @@ class Launches:
         *,
         command: Command,
         device: Device,
+        environment: Mapping[str, str],
         space: Space,
         files: Files,
         logs: Path,
@@ -81,6 +82,7 @@ class Launches:
     ) -> None:
         self._command = command
         self._device = device
+        self._environment = dict(environment)
         self._space = space
         self._files = files
         self._logs = logs
@@ -130,17 +132,18 @@ class Launches:
         variables, words = self._command.filled(job.candidate, workload, self._seed, paths)
         channel = Channel()
         dial = channel.dial(0, child=False)
-        environment = variables | {
-            f"{PREFIX}DIAL": f"{dial.host}:{dial.port}:{dial.key}",
-            f"{PREFIX}CAPACITY_BYTES": str(self._space.limits.capacity_bytes),
-            f"{PREFIX}DEVICE_KIND": self._device.kind,
-            "PYTHONPATH": os.pathsep.join(
-                filter(None, [str(HOOK), os.environ.get("PYTHONPATH", "")])
-            ),
-        }
-        if self._device.kind == "cpu":
-            environment |= {"CUDA_VISIBLE_DEVICES": "", "DS_ACCELERATOR": "cpu"}
-            environment["ACCELERATE_USE_CPU"] = "true"
+        environment = (
+            variables
+            | self._environment
+            | {
+                f"{PREFIX}DIAL": f"{dial.host}:{dial.port}:{dial.key}",
+                f"{PREFIX}CAPACITY_BYTES": str(self._space.limits.capacity_bytes),
+                f"{PREFIX}DEVICE_KIND": self._device.kind,
+                "PYTHONPATH": os.pathsep.join(
+                    filter(None, [str(HOOK), os.environ.get("PYTHONPATH", "")])
+                ),
+            }
+        )
         if conf := alloc_conf(job.candidate.allocator):
             environment["PYTORCH_ALLOC_CONF"] = conf
         # Short: a loader's processes open sockets there, whose paths may have 107 characters.

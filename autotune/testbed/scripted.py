@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import itertools
+import os
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -66,6 +68,7 @@ class Scripted:
         return Launches(
             command=command,
             device=self.device,
+            environment=visible(self.spec, os.environ.get("CUDA_VISIBLE_DEVICES", "")),
             space=space,
             files=Files(command, space, self.device.kind),
             logs=wiring.logs,
@@ -169,6 +172,21 @@ def shown_command(
 def write_files(space: Space, candidate: Candidate, device_kind: str, exports: Path) -> None:
     """Write the files that `shown_command` names. Raises OSError."""
     Files(command_of(space.workload), space, device_kind).write(candidate, exports.absolute())
+
+
+def visible(spec: str, before: str) -> dict[str, str]:
+    """Variables that leave a script the devices of `spec`, of those that it was to see `before`.
+
+    Numbers, as they were written: UUIDs are more than some libraries read. Empty for all of them.
+    """
+    if spec == "cpu":
+        return {"CUDA_VISIBLE_DEVICES": "", "DS_ACCELERATOR": "cpu", "ACCELERATE_USE_CPU": "true"}
+    named = re.fullmatch(r"cuda:(\d+(?:,\d+)*)", spec)
+    if named is None:
+        return {}
+    were = before.split(",") if before else None
+    chosen = [were[int(n)] if were else n for n in named[1].split(",")]
+    return {"CUDA_VISIBLE_DEVICES": ",".join(chosen), "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
 
 
 def _recipe(command: Command) -> dict[str, Any]:
