@@ -127,7 +127,7 @@ class Launches:
         folder = temporary_folder(log)
         self._files.write(job.candidate, folder)
         paths = self._files.paths(folder)
-        Path(paths["out"]).mkdir()
+        Path(paths["out"]).mkdir(exist_ok=True)
         workload = self._space.workload
         variables, words = self._command.filled(job.candidate, workload, self._seed, paths)
         channel = Channel()
@@ -152,6 +152,7 @@ class Launches:
             "argv": words,
             "folder": str(self._command.folder),
             "environment": environment,
+            "scratch": [str(folder), environment["TMPDIR"]],
         }
         return _Launch(channel, request, log, self._device.in_use_bytes())
 
@@ -250,8 +251,9 @@ class Launches:
         if first is not None:
             reason, trace = first.error, first.traceback
         else:
-            reason = f"left with exit code {code}; {_saw(launch)}"
             trace = launch.last_lines() if code else ""
+            said = [line for line in trace.splitlines() if re.search(r"\w", line)]
+            reason = f"left with exit code {code}; {said[-1] if said else _saw(launch)}"
         if not self._measured:
             raise ModelError(f"--script: {reason}; see {launch.log}", trace)
         return Result(verdict=Verdict.CRASHED, reason=f"{reason}; see {launch.log.name}")

@@ -27,7 +27,14 @@ from autotune.space.candidate import Candidate
 from autotune.space.space import Fixed, Limits, Space
 from autotune.space.workload import Workload
 from autotune.testbed.lacking import check_energy
-from autotune.testbed.resolve import capacity, check_size, chosen_dtype, chosen_world_size
+from autotune.testbed.resolve import (
+    capacity,
+    check_size,
+    chosen_dtype,
+    chosen_world_size,
+    holding,
+    micro_batches,
+)
 from autotune.testbed.testbed import Wiring
 from autotune.units import gib
 
@@ -99,7 +106,13 @@ class Scripted:
             Candidate(**dict(zip(named, point, strict=True)))
             for point in itertools.product(*named.values())
         ]
-        points = [c for c in points if c.exists]
+        points = holding([c for c in points if c.exists], options)
+        told = [name for name in axes if name != "allocator" and command.says(name)]
+        if len(points) == 1 and not told and not command.own:
+            raise UsageError(
+                "--script: nothing of it is to be searched; write {micro_batch} where its value"
+                " goes, or have it read AUTOTUNE_MICRO_BATCH"
+            )
         workload = Workload(
             model=f"script:{command.name}",
             width=None,
@@ -118,11 +131,13 @@ class Scripted:
                 f" {world_size} ranks x grad_accum); the nearest that works is --global-batch"
                 f" {workload.nearest_global_batch(points)}"
             )
-        if options.global_batch is not None and not command.says("grad_accum"):
-            raise UsageError(
-                f"--global-batch {options.global_batch}: the script is not told how to make it;"
-                " write {grad_accum} where its accumulation goes"
-            )
+        if options.global_batch is not None:
+            for name in ("grad_accum", "micro_batch"):
+                if not command.says(name) and "tokens_per_batch" not in command.placeholders:
+                    raise UsageError(
+                        f"--global-batch {options.global_batch}: the script is not told how to"
+                        f" make it; write {{{name}}} where its value goes"
+                    )
         fixed = [
             Fixed("script", command.template, "--script"),
             Fixed("dtype", dtype, dtype_why),
@@ -202,19 +217,22 @@ def _axes(options: Options, command: Command, device_kind: str) -> dict[str, tup
     if options.tokens_per_batch is not None:
         if "tokens_per_batch" not in command.placeholders:
             raise UsageError(_untold("--tokens-per-batch", "tokens_per_batch"))
-        asked["micro_batch"] = options.tokens_per_batch
+        asked["micro_batch"] = micro_batches(options, options.seq_len or _NOT_SAID["seq_len"])
     for name, values in asked.items():
         told = command.says(name) or (name == "micro_batch" and options.tokens_per_batch)
         if values is not None and not told:
             raise UsageError(_untold(AXES[name].flag, name))
-        if values is None and command.says(name) and name in command.placeholders:
+        if values is None and (name in command.named or (name == "micro_batch" and told)):
             asked[name] = _default(name, options.engine, device_kind)
     for name in parse_own(options.axis or ""):
         if name not in command.placeholders:
             raise UsageError(_untold("--axis", name))
-    for name in parse_set(options.given or ""):
-        if name not in command.placeholders and name != "lr":
+    for name, value in parse_set(options.given or "").items():
+        of_engine = name == "lr" and command.has_engine  # its configuration has it
+        if name not in command.placeholders and not of_engine:
             raise UsageError(_untold("--set", name))
+        if of_engine and not _is_number(value):
+            raise UsageError(f"--set lr={value}: DeepSpeed takes a number, e.g. --set lr=1e-4")
     axes = {
         name: asked[name] or _NOT_SAID.get(name) or (AXES[name].plain,)
         for name in AXES
@@ -227,6 +245,13 @@ def _axes(options: Options, command: Command, device_kind: str) -> dict[str, tup
         if values and values != (AXES[name].plain,):
             axes[name] = values
     return axes
+
+
+def _is_number(text: str) -> bool:
+    try:
+        return float(text) > 0
+    except ValueError:
+        return False
 
 
 def _untold(flag: str, name: str) -> str:

@@ -148,6 +148,12 @@ def test_a_script_that_pays_no_heed_is_never_ok(lab: Callable[..., Lab]) -> None
     assert "pays no heed to {micro_batch}" in second.reason
 
 
+def test_positions_are_no_tokens_of_a_small_vocabulary(lab: Callable[..., Lab]) -> None:
+    result = lab(own("positions"), micro_batch="4").probe()
+    assert result.verdict == Verdict.OK, result.reason
+    assert ran(result) == (4.0, 128.0, 1, True)
+
+
 def test_too_few_ranks_end_the_study(lab: Callable[..., Lab]) -> None:
     with pytest.raises(ModelError, match="asked for 2 ranks, 1 of a group of 1 train"):
         lab(own("plain"), world_size="2").probe()
