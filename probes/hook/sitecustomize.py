@@ -323,6 +323,11 @@ def _status_bytes(name: str) -> int:
         return next((int(s.split()[1]) * 1024 for s in stream if s.startswith(name + ":")), 0)
 
 
+def _numel(parameter: Any) -> int:
+    """Of all of it, where ZeRO keeps a part of it here."""
+    return int(getattr(parameter, "ds_numel", None) or parameter.numel())
+
+
 def _look(roots: list[Any], torch: Any) -> tuple[list[list[int]], int]:
     """Shapes of the batch that autograd's graph under `roots` keeps, largest table's first, and
     how many parameters it reaches.
@@ -360,8 +365,7 @@ def _look(roots: list[Any], torch: Any) -> tuple[list[list[int]], int]:
         elif name.startswith("NllLoss"):
             labels.append([node._saved_target.numel()])
         elif name.endswith("AccumulateGrad"):
-            variable = node.variable
-            parameters += getattr(variable, "ds_numel", None) or variable.numel()
+            parameters += _numel(node.variable)
         left += [after for after, _ in node.next_functions]
     most = max((kind for kind, _ in tables), default=None)
     ids = [shape for kind, shape in tables if kind == most]
@@ -416,6 +420,8 @@ def _attach(torch: Any) -> None:
         make(self, *args, **kwargs)
         parameters = [each for group in self.param_groups for each in group["params"]]
         watch._cuda = any(each.is_cuda for each in parameters)
+        trainable = sum(_numel(each) for each in parameters if each.requires_grad)
+        watch._trainable = max(watch._trainable, trainable)  # the graph may hide some of them
         watch.limit()
 
     optimizers.Optimizer.__init__ = init

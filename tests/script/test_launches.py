@@ -154,6 +154,12 @@ def test_positions_are_no_tokens_of_a_small_vocabulary(lab: Callable[..., Lab]) 
     assert ran(result) == (4.0, 128.0, 1, True)
 
 
+def test_parameters_behind_a_checkpoint_are_counted(lab: Callable[..., Lab]) -> None:
+    result = lab(own("checkpointed")).probe()
+    assert ran(result) == (2.0, 64.0, 1, True)
+    assert result.parameters == 256 * 8 + 8 * 8 + 8 * 256
+
+
 def test_too_few_ranks_end_the_study(lab: Callable[..., Lab]) -> None:
     with pytest.raises(ModelError, match="asked for 2 ranks, 1 of a group of 1 train"):
         lab(own("plain"), world_size="2").probe()
@@ -172,7 +178,7 @@ def test_accumulation_that_is_not_as_asked_ends_the_study(lab: Callable[..., Lab
         ("--odd raises", "ZeroDivisionError: of the script's own"),
         ("--odd terminal", "EOFError: EOF when reading a line"),
         ("--odd no-optimizer", "no step of a torch optimizer; .*autotune.step"),
-        ("--no-such-flag", "left with exit code 2"),
+        ("--no-such-flag", "left with exit code 2; .* unrecognized arguments: --no-such-flag"),
     ],
 )
 def test_what_never_steps_ends_the_study_and_says_why(

@@ -187,6 +187,21 @@ def positions(asked: argparse.Namespace) -> None:
         optimizer.step()
 
 
+def checkpointed(asked: argparse.Namespace) -> None:
+    """By the kind of checkpoint that autograd's graph does not see into."""
+    from torch.utils.checkpoint import checkpoint
+
+    tokens, block = nn.Embedding(VOCAB, 8), nn.Linear(8, 8, bias=False)
+    head = nn.Linear(8, VOCAB, bias=False)
+    optimizer = torch.optim.SGD(nn.ModuleList([tokens, block, head]).parameters())
+    while True:
+        ids = torch.randint(VOCAB, (asked.batch, asked.len))
+        logits = head(checkpoint(block, tokens(ids), use_reentrant=True))
+        loss: Tensor = nn.functional.cross_entropy(logits.flatten(0, 1), ids.flatten())
+        loss.backward()  # type: ignore[no-untyped-call]
+        optimizer.step()
+
+
 def odd(asked: argparse.Namespace) -> None:
     """What no study should stumble over."""
     if asked.odd == "forward":
