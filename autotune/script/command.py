@@ -20,6 +20,8 @@ _ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)=(.*)", re.DOTALL)
 _RANKS = re.compile(
     r"--(?:nproc[-_]per[-_]node|num[-_]processes|num[-_]gpus|num[-_]accelerators)(?:=(\d+))?"
 )
+_OF_SHELL = re.compile(r"&&?|\|\|?|\d?>>?\S*|<\S*|\S*;")
+_QUOTED = re.compile(r"""'[^']*'|"(?:\\.|[^"\\])*"|\\.""", re.DOTALL)
 _READ_BYTES = 2**20
 
 FILES = {
@@ -53,6 +55,9 @@ class Command:
             words = shlex.split(self.template)
         except ValueError as error:
             raise UsageError(f"--script: {error}; quote it as a shell would") from error
+        for word in _QUOTED.sub("_", self.template).split():
+            if _OF_SHELL.fullmatch(word):
+                raise UsageError(f"--script: {word} is for a shell; write \"bash -c '...'\"")
         if not self._words(words):
             raise UsageError('--script: says no command; write "python train.py --batch {...}"')
         for name in (*self.own, *self.given):

@@ -31,8 +31,10 @@ def test_placeholders_are_filled_and_an_empty_one_of_a_whole_word_is_left_out() 
 
 
 def test_braces_that_are_no_name_stay() -> None:
-    _, words = filled("""true {micro_batch} '{"a": 1}' {} {0} $X""")
-    assert words[2:] == ['{"a": 1}', "{}", "{0}", "$X"]
+    _, words = filled(
+        """true {micro_batch} '{"a": 1}' {} {0} $X 'a && b; c' ';' --x="y && \\" z" \\;"""
+    )
+    assert words[2:] == ['{"a": 1}', "{}", "{0}", "$X", "a && b; c", ";", '--x=y && " z', ";"]
 
 
 def test_variables_in_front_are_set_and_are_no_program() -> None:
@@ -100,6 +102,10 @@ def test_every_combination_of_own_axes_is_one_value() -> None:
     [
         ("", {}, "says no command"),
         ("A=1", {}, "says no command"),
+        ("cd /tmp; true {micro_batch}", {}, '/tmp; is for a shell; write "bash -c'),
+        ("true {micro_batch} && true", {}, "&& is for a shell"),
+        ("true {micro_batch} >log", {}, ">log is for a shell"),
+        ("true {micro_batch} 2>&1 | tee log", {}, "2>&1 is for a shell"),
         ("true 'x", {}, "quote it"),
         ("no-such-program {micro_batch}", {}, "no-such-program: command not found"),
         ("true {batch}", {}, "{batch} is unknown; known: .*micro_batch"),
