@@ -46,6 +46,7 @@ class Topic(Enum):
 
     LIMITS = "Budget and limits"
     DEVICES = "Devices"
+    SCRIPT = "Your own script"
     SPACE = "Space"
     SEARCH = "Search"
     OUTPUT = "Output"
@@ -117,13 +118,18 @@ def _values(text: str, flag: str, axis: Axis) -> tuple[str, ...]:
 def _on(axis: str, text: str, metavar: str = "NAMES") -> Any:
     """The option that sets the values of an axis of words."""
     row = AXES[axis]
-    return option(row.flag, Topic.SPACE, partial(_values, axis=row), metavar, text)
+    topic = Topic.SCRIPT if axis in SCRIPT_AXES else Topic.SPACE
+    return option(row.flag, topic, partial(_values, axis=row), metavar, text)
 
 
 def _parts(text: str, flag: str, parse: Callable[[str], object]) -> str:
     """`text`, which `parse` takes."""
     parse(text)
     return text
+
+
+def _shown(value: object) -> str:
+    return ",".join(map(str, value)) if isinstance(value, tuple) else str(value)
 
 
 def _yes(text: str, flag: str) -> bool:
@@ -192,16 +198,16 @@ class Options:
         "--world-size", Topic.DEVICES, parse_int, "N",
         "Ranks that train together (default: one per GPU; on cpu 1).")
     script: str | None = option(
-        "--script", Topic.SPACE, _as_it_is, "COMMAND",
+        "--script", Topic.SCRIPT, _as_it_is, "COMMAND",
         "Tune this command instead of a model: your own script, with {micro_batch}, {seq_len} and"
         " so on where their values go, {out} for a scratch folder, {deepspeed_config},"
         " {accelerate_config} and {training_args} for files.")
     axis: str | None = option(
-        "--axis", Topic.SPACE, partial(_parts, parse=parse_own), "AXIS",
+        "--axis", Topic.SCRIPT, partial(_parts, parse=parse_own), "AXIS",
         'An axis of a script\'s own, which goes where {attn} is: "attn=sdpa,eager". May be given'
         " several times.", type=list[str])
     given: str | None = option(
-        "--set", Topic.SPACE, partial(_parts, parse=parse_set), "VALUE",
+        "--set", Topic.SCRIPT, partial(_parts, parse=parse_set), "VALUE",
         "What goes into a script's command where {lr} is: lr=1e-4. May be given several times.",
         type=list[str])
     data_workers: tuple[str, ...] | None = _on("data_workers",
@@ -432,7 +438,7 @@ class Options:
         for name in ("axis", "given", *SCRIPT_AXES):
             if (value := getattr(self, AXES[name].option if name in AXES else name)) is not None:
                 flag = FLAGS[AXES[name].option if name in AXES else name].name
-                raise UsageError(f"{flag} {text_of(value)}: only with --script")
+                raise UsageError(f"{flag} {_shown(value)}: only with --script")
 
     def _check_script(self) -> None:
         """That the command can be started, and nothing is said that scripts decide themselves."""
@@ -444,6 +450,8 @@ class Options:
             raise UsageError(f"--model {self.model}: --script brings its own; give one of them")
         if self.device.startswith("replay:"):
             raise UsageError(f"--device {self.device}: a recording launches no script")
+        if self.length_mix is not None:
+            raise UsageError(f"--length-mix {self.length_mix}: a script has data of its own")
         if self.objective == "flops":  # which nobody knows of a script; the order is the same
             object.__setattr__(self, "objective", "tokens_per_s")
         self.command  # noqa: B018 - which checks it

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pynvml
 
+from autotune.wire.energy import NOTHING, Counters, Energy
 from autotune.wire.messages import Conditions
-from probes.energy import NOTHING, Counters, Energy
 
 _BUSY = (0, 1, 2, 5, 6)  # user, nice, system, irq, softirq of a /proc/stat line
 _STEAL = 7

@@ -1,8 +1,9 @@
 """Runs a user's command, and leaves nothing of it: `python -m probes.supervise`.
 
 The first line on stdin is the command as JSON; the end of stdin is the end of the command. What it
-starts, in whatever session and however orphaned, stays below this process, which adopts it. The
-exit code is the command's, 128 and the signal's number where one ended it.
+starts, in whatever session and however orphaned, stays below this process, which adopts it. Its
+scratch folders are removed at last. The exit code is the command's, 128 and the signal's number
+where one ended it.
 """
 
 from __future__ import annotations
@@ -40,7 +41,8 @@ def main() -> int:
         return _watched(command)
     finally:
         clear()
-        shutil.rmtree(request["environment"]["TMPDIR"], ignore_errors=True)
+        for folder in request["scratch"]:
+            shutil.rmtree(folder, ignore_errors=True)
 
 
 def _watched(command: subprocess.Popen[bytes]) -> int:

@@ -32,6 +32,7 @@ from autotune.samplers import SAMPLERS
 from autotune.samplers.ask import Ask
 from autotune.samplers.open_candidates import OpenCandidates
 from autotune.samplers.sampler import Adapter
+from autotune.space.axes import SCRIPT_AXES
 from autotune.space.candidate import Build, Candidate
 from autotune.space.workload import Workload
 from autotune.testbed.resolve import resolve

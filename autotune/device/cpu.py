@@ -16,6 +16,7 @@ from typing import Any, Literal
 import psutil
 
 from autotune.device.device import BusyProcess, DeviceInfo, EnergyCounters
+from autotune.wire.energy import of_host
 from autotune.wire.rapl import packages
 
 PROC = Path("/proc")
@@ -86,7 +87,7 @@ class CpuDevice:
             return EnergyCounters(lack=f"{self._powercap} cannot be read: {error}")
         if not found:
             return EnergyCounters(lack=f"{self._powercap} has no RAPL counter of a processor")
-        return EnergyCounters(str(self._powercap))
+        return EnergyCounters(str(self._powercap), counters=(of_host(self._powercap),))
 
     def fingerprint(self) -> dict[str, Any]:
         """Processor, cores and memory."""

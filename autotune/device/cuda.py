@@ -12,6 +12,7 @@ import os
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Literal
 
 import psutil
@@ -19,6 +20,7 @@ import pynvml as nvml
 
 from autotune.device.cpu import cores
 from autotune.device.device import BusyProcess, DeviceInfo, EnergyCounters
+from autotune.wire.energy import of_board
 
 
 @dataclass(frozen=True)
@@ -101,7 +103,15 @@ class CudaDevice:
                 return EnergyCounters(lack="MIG instances share the energy counter of their GPU")
             if _ask(nvml.nvmlDeviceGetTotalEnergyConsumption, unit.gpu) is None:
                 return EnergyCounters(lack=f"NVML has no energy counter of {info.name}")
-        return EnergyCounters("nvml")
+        each = (
+            of_board(
+                info.uuid,
+                partial(nvml.nvmlDeviceGetTotalEnergyConsumption, unit.gpu),
+                nvml.NVMLError,
+            )
+            for info, unit in zip(self.infos, self._units, strict=True)
+        )
+        return EnergyCounters("nvml", counters=tuple(each))
 
     def fingerprint(self) -> dict[str, Any]:
         """Driver and devices. `ecc` is None where the device has none."""

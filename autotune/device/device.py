@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
+from autotune.wire.energy import Counters
+
 
 @dataclass(frozen=True, kw_only=True)
 class DeviceInfo:
@@ -38,6 +40,8 @@ class EnergyCounters:
     """`Start.energy`: "nvml" or RAPL's folder; empty where nothing can be read."""
     lack: str = ""
     """Why nothing can be read there, in words."""
+    counters: tuple[Counters, ...] = ()
+    """The same, read by this process: one for each device, or that of the host."""
 
 
 class Device(Protocol):

@@ -29,6 +29,8 @@ from autotune.units import gib
 SHOWN_TIES = 4
 WAITS = 0.1
 """Of a step, that is worth a word if it waits for data."""
+HOST_FULL = 0.8
+"""Of the host's memory: more processes may not have room."""
 
 
 class Caution(Enum):
@@ -257,9 +259,17 @@ def _waiting(best: Best) -> list[str]:
     lines = []
     if measured.waiting_share is not None and measured.waiting_share >= WAITS:
         lines.append(
-            f"{measured.waiting_share:.0%} of the step waits for data: more loader processes"
-            " (--data-workers), or `autotune loader`, may help more than any other setting."
+            f"{measured.waiting_share:.0%} of the step waits for data, while the device is idle:"
+            " more loader processes (--data-workers), pinned memory or prefetching may help more"
+            " than any other setting; `autotune loader` measures a loader alone."
         )
+        host_bytes = best.limits.host_capacity_bytes
+        held = measured.peak_bytes.host / host_bytes if host_bytes else 0.0
+        if held >= HOST_FULL:
+            lines.append(
+                f"But the run holds {held:.0%} of the host's memory, and each of those processes"
+                " takes more: first have it hold less of the data, or map files into memory."
+            )
     if measured.tokens == "claimed":
         lines.append(
             "Samples and tokens are those that were asked for: no batch could be seen. A script"

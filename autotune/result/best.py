@@ -12,7 +12,7 @@ import math
 import statistics
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from importlib import resources
 from pathlib import Path
 from typing import Any, Literal
@@ -260,7 +260,9 @@ class Best:
 
     @property
     def tokens_per_step(self) -> float:
-        """Without padding, in the mean."""
+        """Without padding, in the mean; of a script, as they were seen."""
+        if self.command is not None:
+            return self.measured.tokens_per_s * self.measured.step_s.median
         seq_len = self.config.seq_len
         length = seq_len if self.length_mix is None else self.length_mix.mean(seq_len)
         return self.config.global_batch_samples * length
@@ -340,7 +342,7 @@ def best_of(
         dtypes=engine_of(space.workload, choice.record.candidate).dtypes(
             space.workload.dtype, choice.record.candidate
         ),
-        sure=_sure(choice.certainty, space.workload),
+        sure=_sure(choice.certainty, space, winner.config),
         cells=tuple(_cell(r, space) for r in choice.cells),
         ties=tuple(tie_of(r, space.workload, space.limits) for r in choice.ties),
         pareto=tuple(tie_of(r, space.workload, space.limits) for r in choice.pareto),
@@ -408,10 +410,13 @@ def _prediction(records: Sequence[Record]) -> PeakErrors:
     return PeakErrors(statistics.median(errors) if errors else None, len(errors))
 
 
-def _sure(certainty: Certainty | None, workload: Workload) -> Sure | None:
+def _sure(certainty: Certainty | None, space: Space, winner: Config) -> Sure | None:
     if certainty is None:
         return None
-    after = None if certainty.next is None else _config(certainty.next, workload)
+    # What a script is not told is the same in all of them.
+    same = {name: getattr(winner, name) for name, each in space.axes.items() if len(each) == 1}
+    following = certainty.next
+    after = None if following is None else _config(replace(following, **same), space.workload)
     return Sure(best=certainty.best, within_1_percent=certainty.equal, next=after)
 
 
@@ -433,13 +438,22 @@ def _cell(record: Record, space: Space) -> Cell:
 
 
 def _config(candidate: Candidate, workload: Workload, ran: Ran | None = None) -> Config:
-    """`candidate` as it is asked for, or as it `ran`."""
-    accum = workload.micro_steps(candidate) if ran is None else ran.micro_steps
-    length = candidate.seq_len if ran is None or candidate.seq_len > 1 else ran.seq_len
-    samples = candidate.micro_batch * accum * workload.world_size
+    """`candidate` as it is asked for, or as it `ran`: what a script is not told is 1 in it."""
+    accum, length, batch = (
+        workload.micro_steps(candidate),
+        candidate.seq_len,
+        candidate.micro_batch,
+    )
+    if ran is not None:
+        accum = ran.micro_steps
+        by_tokens = "{tokens_per_batch}" in workload.recipe["command"]
+        length = length if length > 1 or by_tokens else ran.seq_len
+        each = round(ran.samples / (accum * workload.world_size))
+        batch = batch if batch > 1 else max(1, each)
+    samples = batch * accum * workload.world_size
     known = not workload.of_script
     return Config(
-        **asdict(candidate) | {"seq_len": length},
+        **asdict(candidate) | {"seq_len": length, "micro_batch": batch},
         model=workload.model,
         width=workload.shape(candidate.depth).width if known else None,
         vocab_size=workload.vocab_size if known else None,

@@ -58,6 +58,10 @@ class Command:
         for name in (*self.own, *self.given):
             if name in self._known_of_ours():
                 raise UsageError(f"--axis or --set {name}: is a name of autotune's own")
+        if both := sorted(self.own.keys() & self.given.keys()):
+            raise UsageError(
+                f"--set {both[0]}: --axis {both[0]} says it already; give one of them"
+            )
         unknown = [name for name in self.placeholders if name not in self.known]
         if unknown:
             raise UsageError(
@@ -71,6 +75,11 @@ class Command:
     def placeholders(self) -> tuple[str, ...]:
         """Names in the command, each once."""
         return tuple(dict.fromkeys(_PLACEHOLDER.findall(self.template)))
+
+    @property
+    def named(self) -> set[str]:
+        """What the placeholders stand for: {zero} is zero_stage."""
+        return {_ALSO.get(each, each) for each in self.placeholders}
 
     @property
     def known(self) -> set[str]:
@@ -97,7 +106,7 @@ class Command:
 
     def says(self, name: str) -> bool:
         """Whether the script is told of the axis `name`, or of what follows from a candidate."""
-        names = {_ALSO.get(each, each) for each in self.placeholders}
+        names = self.named
         if name in names or name in _OF_ENVIRONMENT:
             return True
         if any(name in axes for file, axes in FILES.items() if file in names):
@@ -173,10 +182,14 @@ class Command:
         return shutil.which(program) is not None
 
     def _reads(self, variable: str) -> bool:
-        """Whether a file that the command names mentions `variable`."""
+        """Whether a file or module that the command names mentions `variable`."""
         words = [_PLACEHOLDER.sub("", word) for word in shlex.split(self.template)]
         files = [self.folder / word for word in words if word]
-        return any(variable in _text(path) for path in files)
+        for option, module in itertools.pairwise(words):
+            if option in ("-m", "--module"):
+                path = self.folder / module.replace(".", "/")
+                files += [path.with_name(f"{path.name}.py"), path / "__main__.py"]
+        return any(re.search(rf"\b{variable}\b", _text(path)) for path in files)
 
 
 def parse_own(text: str) -> dict[str, tuple[str, ...]]:

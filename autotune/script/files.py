@@ -25,6 +25,7 @@ class Files:
     """Those of one study."""
 
     def __init__(self, command: Command, space: Space, device_kind: str) -> None:
+        self._has_out = command.says("out")
         self._names = [name for name in FILES if name in command.placeholders]
         self._space = space
         self._device_kind = device_kind
@@ -37,6 +38,8 @@ class Files:
     def write(self, candidate: Candidate, folder: Path) -> None:
         """Write those that the command names for `candidate` to `folder`. Raises OSError."""
         folder.mkdir(parents=True, exist_ok=True)
+        if self._has_out:
+            (folder / OUT).mkdir(exist_ok=True)
         for name in self._names:
             for file, text in self._made(name, candidate, folder).items():
                 write_whole(folder / file, text)

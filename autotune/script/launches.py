@@ -10,7 +10,7 @@ import shutil
 import signal
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from multiprocessing.connection import wait
@@ -35,6 +35,8 @@ from autotune.space.axes import alloc_conf
 from autotune.space.candidate import Build, Candidate
 from autotune.space.space import Space
 from autotune.units import gib
+from autotune.wire import messages
+from autotune.wire.energy import Counters, Energy
 from autotune.wire.faults import DEVICE_MEMORY, HOST_MEMORY
 from autotune.wire.messages import Conditions, Hello, Left, Peaks, Report, Seen, WireError
 from autotune.wire.stopping import Phase, Steps
@@ -68,6 +70,7 @@ class Launches:
         *,
         command: Command,
         device: Device,
+        environment: Mapping[str, str],
         space: Space,
         files: Files,
         logs: Path,
@@ -79,6 +82,7 @@ class Launches:
     ) -> None:
         self._command = command
         self._device = device
+        self._environment = dict(environment)
         self._space = space
         self._files = files
         self._logs = logs
@@ -123,22 +127,23 @@ class Launches:
         folder = temporary_folder(log)
         self._files.write(job.candidate, folder)
         paths = self._files.paths(folder)
-        Path(paths["out"]).mkdir()
+        Path(paths["out"]).mkdir(exist_ok=True)
         workload = self._space.workload
         variables, words = self._command.filled(job.candidate, workload, self._seed, paths)
         channel = Channel()
         dial = channel.dial(0, child=False)
-        environment = variables | {
-            f"{PREFIX}DIAL": f"{dial.host}:{dial.port}:{dial.key}",
-            f"{PREFIX}CAPACITY_BYTES": str(self._space.limits.capacity_bytes),
-            f"{PREFIX}DEVICE_KIND": self._device.kind,
-            "PYTHONPATH": os.pathsep.join(
-                filter(None, [str(HOOK), os.environ.get("PYTHONPATH", "")])
-            ),
-        }
-        if self._device.kind == "cpu":
-            environment |= {"CUDA_VISIBLE_DEVICES": "", "DS_ACCELERATOR": "cpu"}
-            environment["ACCELERATE_USE_CPU"] = "true"
+        environment = (
+            variables
+            | self._environment
+            | {
+                f"{PREFIX}DIAL": f"{dial.host}:{dial.port}:{dial.key}",
+                f"{PREFIX}CAPACITY_BYTES": str(self._space.limits.capacity_bytes),
+                f"{PREFIX}DEVICE_KIND": self._device.kind,
+                "PYTHONPATH": os.pathsep.join(
+                    filter(None, [str(HOOK), os.environ.get("PYTHONPATH", "")])
+                ),
+            }
+        )
         if conf := alloc_conf(job.candidate.allocator):
             environment["PYTORCH_ALLOC_CONF"] = conf
         # Short: a loader's processes open sockets there, whose paths may have 107 characters.
@@ -147,13 +152,15 @@ class Launches:
             "argv": words,
             "folder": str(self._command.folder),
             "environment": environment,
+            "scratch": [str(folder), environment["TMPDIR"]],
         }
         return _Launch(channel, request, log, self._device.in_use_bytes())
 
     def _watch(self, launch: _Launch, job: Job, deadline: float) -> Result:
         told = [name for name in ("micro_batch", "seq_len", "grad_accum", "tokens_per_batch")
                 if self._command.says(name)]  # fmt: skip
-        timing = _Timing(Steps(job.rule, job.needed_step_s), launch)
+        ranks_of = self._device.energy().counters[: self._space.workload.world_size]
+        timing = _Timing(Steps(job.rule, job.needed_step_s), launch, ranks_of)
         self._on_phase(Phase.IMPORT, 0)
         while True:
             if self._stop():
@@ -244,8 +251,9 @@ class Launches:
         if first is not None:
             reason, trace = first.error, first.traceback
         else:
-            reason = f"left with exit code {code}; {_saw(launch)}"
             trace = launch.last_lines() if code else ""
+            said = [line for line in trace.splitlines() if re.search(r"\w", line)]
+            reason = f"left with exit code {code}; {said[-1] if said else _saw(launch)}"
         if not self._measured:
             raise ModelError(f"--script: {reason}; see {launch.log}", trace)
         return Result(verdict=Verdict.CRASHED, reason=f"{reason}; see {launch.log.name}")
@@ -288,6 +296,7 @@ class Launches:
             peaks=launch.peaks(ranks, timing.retries),
             state_bytes=0,
             conditions=timing.conditions(),
+            energy=timing.energy(),
             ran=ranks.ran(len(steps.warmup.step_s), job.grad_accum, world_size),
         )
         return Result(
@@ -300,8 +309,12 @@ class Launches:
 class _Timing:
     """Feeds steps to the rule, and looks at the machine while they are timed."""
 
-    def __init__(self, steps: Steps, launch: _Launch) -> None:
+    def __init__(self, steps: Steps, launch: _Launch, counters: Sequence[Counters]) -> None:
+        """`counters` are of the energy of each device in use, or of the host."""
         self.steps = steps
+        self._counters = counters
+        self._energy: list[Energy] = []
+        self._began = 0.0
         self.retries = 0
         """Of the allocator, before the timing."""
         self._launch = launch
@@ -325,6 +338,8 @@ class _Timing:
             if not self.steps.wanted(Phase.WARMUP) and self._phase is not Phase.TIMED:
                 self._phase = Phase.TIMED
                 self._before = self._launch.times()
+                self._energy = [Energy(of) for of in self._counters]
+                self._began = time.monotonic()
                 self.retries = _retries(ranks)
             phase = Phase.WARMUP if self.steps.wanted(Phase.WARMUP) else Phase.TIMED
             if self.steps.stopped_early:
@@ -336,7 +351,19 @@ class _Timing:
             self._fed += 1
         if self.steps.stopped_early:
             self._phase = Phase.TIMED
+        for each in self._energy:
+            each.sample()
         return self._phase
+
+    def energy(self) -> messages.Energy | None:
+        """Of the timed steps, at the mean power since they began; None where that is not known."""
+        known = [used for each in self._energy if (used := each.used()) is not None]
+        took_s = time.monotonic() - self._began
+        if not known or len(known) < len(self._energy):
+            return None
+        share = sum(self.steps.step_s) / took_s
+        joules = sum(used.joules for used in known)
+        return messages.Energy(share * joules, ",".join(used.covers for used in known))
 
     def conditions(self) -> Conditions:
         """What the machine did since the timing began."""

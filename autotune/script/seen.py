@@ -12,6 +12,8 @@ from autotune.space.candidate import Candidate
 from autotune.wire.messages import Left, Ran, Seen
 
 Shape = list[int]
+SAME_LENGTH = 4
+"""Batches of one length, shorter than was asked for, that show that none is padded to another."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -178,11 +180,12 @@ class Ranks:
             return _too_many_tokens(shapes, asked)
         (samples, length), _ = shapes.most_common(1)[0]
         lengths = {t for _, t in shapes}
+        may_be_padded = len(lengths) > 1 or shapes.total() < SAME_LENGTH  # to a batch's longest
         got = f"{samples} x {length}" if length else str(samples)
         if "micro_batch" in told and samples != asked.micro_batch:
             says = f"asked for micro_batch {asked.micro_batch}, the model got {got}"
             return Mismatch("micro_batch", asked.micro_batch, samples, says)
-        padded = len(lengths) > 1 and max(lengths) <= asked.seq_len  # to the longest of a batch
+        padded = may_be_padded and max(lengths) <= asked.seq_len
         if "seq_len" in told and length and length != asked.seq_len and not padded:
             says = f"asked for seq_len {asked.seq_len}, the model got {got}"
             return Mismatch("seq_len", asked.seq_len, length, says)

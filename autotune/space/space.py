@@ -48,6 +48,21 @@ class Space:
     candidates: tuple[Candidate, ...]
     fixed: tuple[Fixed, ...]
 
+    def asked_for(self, ran: Candidate) -> Candidate | None:
+        """The candidate that became `ran`, if it is one of these: a script says itself what it is
+        not told."""
+        searched = [name for name, values in self.axes.items() if len(values) > 1]
+        if not self.workload.of_script:
+            return ran if ran in self.candidates else None
+        return next(
+            (
+                c
+                for c in self.candidates
+                if all(getattr(c, n) == getattr(ran, n) for n in searched)
+            ),
+            None,
+        )
+
     @cached_property
     def builds(self) -> tuple[Build, ...]:
         return tuple(sorted({c.build for c in self.candidates}))

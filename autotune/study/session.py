@@ -223,7 +223,8 @@ class _Session:
         shutil.rmtree(self.folder.exports, ignore_errors=True)  # of an earlier winner
         made = export.write(best, self.folder.exports)
         if self.space.workload.of_script:
-            write_files(self.space, best.config.candidate, best.device_kind, self.folder.exports)
+            asked = self.space.asked_for(best.config.candidate) or best.config.candidate
+            write_files(self.space, asked, best.device_kind, self.folder.exports)
         self.reporter.note(f"Exports: {self.folder.exports.name}/ has {', '.join(made)}")
         if self.stop.name:
             return Ended(

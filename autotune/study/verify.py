@@ -15,6 +15,7 @@ from autotune.options import Options
 from autotune.result.best import Best, Verified
 from autotune.result.hardware import other_hardware
 from autotune.runner import Job, Result, Runner
+from autotune.space.candidate import Candidate
 from autotune.space.space import Limits
 from autotune.space.workload import GlobalBatch
 from autotune.study.prober import rule_for
@@ -114,7 +115,8 @@ def training(
     testbed = open_testbed(options)
     space = replace(testbed.space(options), limits=_limits(best))
     space = replace(space, workload=replace(space.workload, length_mix=best.length_mix))
-    if best.config.candidate not in space.candidates:
+    candidate = space.asked_for(best.config.candidate)
+    if candidate is None:
         raise UsageError(f"best.json: {best.config.candidate.key} cannot be trained here any more")
     runner = testbed.runner(space, Wiring(
         logs=logs, seed=options.seed, budget_s=limit_s, stop=stop,
@@ -122,7 +124,7 @@ def training(
     ))  # fmt: skip
 
     def run(rule: Rule, *, fresh: bool) -> Report:
-        return _run(runner, best, rule, fresh=fresh)
+        return _run(runner, best, candidate, rule, fresh=fresh)
 
     try:
         yield run
@@ -146,13 +148,16 @@ def _steps(best: Best, steps: int) -> Rule:
 
 
 def _options(best: Best) -> Options:
-    """Those of the study, narrowed to its winner."""
+    """Those of the study, narrowed to its winner; of a script, which may not be told of all that
+    the winner says, they are as they were."""
     config, asked = best.config, best.provenance.get("options")
     if not isinstance(asked, dict):
         raise UsageError("best.json: does not say what its study was asked for")
     options = Options.from_json(asked)
     if options.device.startswith(REPLAY):
         raise UsageError("best.json: of a recording: there is no device to train it on")
+    if options.script is not None:
+        return options
     batch = GlobalBatch(config.global_batch_samples, "samples")
     return replace(
         options,
@@ -183,10 +188,10 @@ def _limits(best: Best) -> Limits:
     return Limits(found.capacity_bytes, found.ceiling, host, share)
 
 
-def _run(runner: Runner, best: Best, rule: Rule, *, fresh: bool) -> Report:
+def _run(runner: Runner, best: Best, candidate: Candidate, rule: Rule, *, fresh: bool) -> Report:
     accum = best.config.grad_accum
     job = Job(
-        candidate=best.config.candidate, grad_accum=accum, micro_steps=accum, rule=rule,
+        candidate=candidate, grad_accum=accum, micro_steps=accum, rule=rule,
         needed_step_s=None, fresh=fresh, mixed=True,
     )  # fmt: skip
     step_s = best.cycle_steps * best.measured.step_s.median

@@ -95,7 +95,7 @@ def resolve(
     axes: dict[str, tuple[Any, ...]] = {
         "depth": depths,
         "seq_len": seq_lens,
-        "micro_batch": _micro_batches(options, seq_lens) or defaults.micro_batch,
+        "micro_batch": micro_batches(options, seq_lens) or defaults.micro_batch,
         "zero_stage": stages,
         "offload": offloads,
         "checkpointing": options.checkpointing or ("none", "full"),
@@ -188,7 +188,7 @@ def _mix(mix: LengthMix) -> Fixed:
     return Fixed("lengths", what, f"--length-mix {mix.file}")
 
 
-def _micro_batches(options: Options, seq_lens: Sequence[int]) -> tuple[int, ...] | None:
+def micro_batches(options: Options, seq_lens: Sequence[int]) -> tuple[int, ...] | None:
     """What was asked for, in samples.
 
     Raises:
@@ -205,6 +205,15 @@ def _micro_batches(options: Options, seq_lens: Sequence[int]) -> tuple[int, ...]
     return tuple(sorted(sizes))
 
 
+def holding(points: Sequence[Candidate], options: Options) -> list[Candidate]:
+    """Those of `points` that hold the asked number of tokens, where one is asked for."""
+    if options.tokens_per_batch is None:
+        return list(points)
+    held = {(n // length, length) for n in options.tokens_per_batch
+            for length in {c.seq_len for c in points}}  # fmt: skip
+    return [c for c in points if (c.micro_batch, c.seq_len) in held]
+
+
 def _possible(
     points: Sequence[Candidate], options: Options, workload: Workload, device_kind: str
 ) -> tuple[list[Candidate], list[Fixed]]:
@@ -214,10 +223,7 @@ def _possible(
     Raises:
         UsageError: no engine runs any of them.
     """
-    if options.tokens_per_batch is not None:
-        held = {(n // length, length) for n in options.tokens_per_batch
-                for length in {c.seq_len for c in points}}  # fmt: skip
-        points = [c for c in points if (c.micro_batch, c.seq_len) in held]
+    points = holding(points, options)
     builds = sorted({c.build for c in points})
     lacking = {
         build: lack for build in builds

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import itertools
+import os
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -24,7 +26,15 @@ from autotune.space.axes import AXES, LATER_AXES
 from autotune.space.candidate import Candidate
 from autotune.space.space import Fixed, Limits, Space
 from autotune.space.workload import Workload
-from autotune.testbed.resolve import capacity, check_size, chosen_dtype, chosen_world_size
+from autotune.testbed.lacking import check_energy
+from autotune.testbed.resolve import (
+    capacity,
+    check_size,
+    chosen_dtype,
+    chosen_world_size,
+    holding,
+    micro_batches,
+)
 from autotune.testbed.testbed import Wiring
 from autotune.units import gib
 
@@ -58,6 +68,7 @@ class Scripted:
         return Launches(
             command=command,
             device=self.device,
+            environment=visible(self.spec, os.environ.get("CUDA_VISIBLE_DEVICES", "")),
             space=space,
             files=Files(command, space, self.device.kind),
             logs=wiring.logs,
@@ -73,8 +84,10 @@ class Scripted:
 
         Raises:
             UsageError: it is not told of an axis that is to be searched, or of values that nobody
-                named; more ranks than devices; a capacity above the device's.
+                named; more ranks than devices; a capacity above the device's; energy that cannot
+                be measured.
         """
+        check_energy(options, self.device)
         command = options.command if known is None else command_of(known)
         axes = _axes(options, command, self.device.kind)
         check_size(axes)
@@ -93,7 +106,13 @@ class Scripted:
             Candidate(**dict(zip(named, point, strict=True)))
             for point in itertools.product(*named.values())
         ]
-        points = [c for c in points if c.exists]
+        points = holding([c for c in points if c.exists], options)
+        told = [name for name in axes if name != "allocator" and command.says(name)]
+        if len(points) == 1 and not told and not command.own:
+            raise UsageError(
+                "--script: nothing of it is to be searched; write {micro_batch} where its value"
+                " goes, or have it read AUTOTUNE_MICRO_BATCH"
+            )
         workload = Workload(
             model=f"script:{command.name}",
             width=None,
@@ -112,11 +131,13 @@ class Scripted:
                 f" {world_size} ranks x grad_accum); the nearest that works is --global-batch"
                 f" {workload.nearest_global_batch(points)}"
             )
-        if options.global_batch is not None and not command.says("grad_accum"):
-            raise UsageError(
-                f"--global-batch {options.global_batch}: the script is not told how to make it;"
-                " write {grad_accum} where its accumulation goes"
-            )
+        if options.global_batch is not None:
+            for name in ("grad_accum", "micro_batch"):
+                if not command.says(name) and "tokens_per_batch" not in command.placeholders:
+                    raise UsageError(
+                        f"--global-batch {options.global_batch}: the script is not told how to"
+                        f" make it; write {{{name}}} where its value goes"
+                    )
         fixed = [
             Fixed("script", command.template, "--script"),
             Fixed("dtype", dtype, dtype_why),
@@ -153,6 +174,21 @@ def write_files(space: Space, candidate: Candidate, device_kind: str, exports: P
     Files(command_of(space.workload), space, device_kind).write(candidate, exports.absolute())
 
 
+def visible(spec: str, before: str) -> dict[str, str]:
+    """Variables that leave a script the devices of `spec`, of those that it was to see `before`.
+
+    Numbers, as they were written: UUIDs are more than some libraries read. Empty for all of them.
+    """
+    if spec == "cpu":
+        return {"CUDA_VISIBLE_DEVICES": "", "DS_ACCELERATOR": "cpu", "ACCELERATE_USE_CPU": "true"}
+    named = re.fullmatch(r"cuda:(\d+(?:,\d+)*)", spec)
+    if named is None:
+        return {}
+    were = before.split(",") if before else None
+    chosen = [were[int(n)] if were else n for n in named[1].split(",")]
+    return {"CUDA_VISIBLE_DEVICES": ",".join(chosen), "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
+
+
 def _recipe(command: Command) -> dict[str, Any]:
     return {
         "command": command.template,
@@ -181,19 +217,22 @@ def _axes(options: Options, command: Command, device_kind: str) -> dict[str, tup
     if options.tokens_per_batch is not None:
         if "tokens_per_batch" not in command.placeholders:
             raise UsageError(_untold("--tokens-per-batch", "tokens_per_batch"))
-        asked["micro_batch"] = options.tokens_per_batch
+        asked["micro_batch"] = micro_batches(options, options.seq_len or _NOT_SAID["seq_len"])
     for name, values in asked.items():
         told = command.says(name) or (name == "micro_batch" and options.tokens_per_batch)
         if values is not None and not told:
             raise UsageError(_untold(AXES[name].flag, name))
-        if values is None and command.says(name) and name in command.placeholders:
+        if values is None and (name in command.named or (name == "micro_batch" and told)):
             asked[name] = _default(name, options.engine, device_kind)
     for name in parse_own(options.axis or ""):
         if name not in command.placeholders:
             raise UsageError(_untold("--axis", name))
-    for name in parse_set(options.given or ""):
-        if name not in command.placeholders and name != "lr":
+    for name, value in parse_set(options.given or "").items():
+        of_engine = name == "lr" and command.has_engine  # its configuration has it
+        if name not in command.placeholders and not of_engine:
             raise UsageError(_untold("--set", name))
+        if of_engine and not _is_number(value):
+            raise UsageError(f"--set lr={value}: DeepSpeed takes a number, e.g. --set lr=1e-4")
     axes = {
         name: asked[name] or _NOT_SAID.get(name) or (AXES[name].plain,)
         for name in AXES
@@ -206,6 +245,13 @@ def _axes(options: Options, command: Command, device_kind: str) -> dict[str, tup
         if values and values != (AXES[name].plain,):
             axes[name] = values
     return axes
+
+
+def _is_number(text: str) -> bool:
+    try:
+        return float(text) > 0
+    except ValueError:
+        return False
 
 
 def _untold(flag: str, name: str) -> str:

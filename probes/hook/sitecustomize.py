@@ -327,10 +327,11 @@ def _look(roots: list[Any], torch: Any) -> tuple[list[list[int]], int]:
     """Shapes of the batch that autograd's graph under `roots` keeps, largest table's first, and
     how many parameters it reaches.
 
-    Token ids are what the embedding with the most rows was asked for; of compiled graphs, the
-    whole numbers that they keep; without either, the images of a convolution, or the labels.
+    Token ids are what the embedding with the most rows was asked for, but positions, which all
+    samples share, are none; of compiled graphs, the whole numbers that they keep; without either,
+    the images of a convolution, or the labels.
     """
-    tables: list[tuple[int, list[int]]] = []
+    tables: list[tuple[tuple[bool, bool, int], list[int]]] = []
     compiled: list[list[int]] = []
     images: list[list[int]] = []
     labels: list[list[int]] = []
@@ -345,7 +346,8 @@ def _look(roots: list[Any], torch: Any) -> tuple[list[list[int]], int]:
         name = node.name()
         if name == "EmbeddingBackward0":
             rows = int(getattr(node, "_saved_weight_sym_argsize_0", 0))
-            tables.append((rows, list(node._saved_indices.shape)))
+            shape = list(node._saved_indices.shape)
+            tables.append(((len(shape) > 1, shape[:1] > [1], rows), shape))
         elif name.startswith("CompiledFunctionBackward"):
             compiled += [
                 list(each.shape)
@@ -361,8 +363,8 @@ def _look(roots: list[Any], torch: Any) -> tuple[list[list[int]], int]:
             variable = node.variable
             parameters += getattr(variable, "ds_numel", None) or variable.numel()
         left += [after for after, _ in node.next_functions]
-    most = max((rows for rows, _ in tables), default=0)
-    ids = [shape for rows, shape in tables if rows == most]
+    most = max((kind for kind, _ in tables), default=None)
+    ids = [shape for kind, shape in tables if kind == most]
     return next((found for found in (ids, compiled, images, labels) if found), []), parameters
 
 

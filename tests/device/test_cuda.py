@@ -444,14 +444,17 @@ def test_a_question_that_a_driver_knows_nothing_of_has_no_answer(
 
 
 def test_energy_is_counted_by_nvml(three: FakeNvml) -> None:
-    assert open_device("cuda").energy() == EnergyCounters("nvml")
+    found = open_device("cuda").energy()
+    assert (found.at, found.lack) == ("nvml", "")
+    assert [each.covers for each in found.counters] == [i.uuid for i in open_device("cuda").infos]
+    assert [counter.read() for each in found.counters for counter in each.counters] == [0] * 3
 
 
 def test_one_gpu_without_a_counter_leaves_the_energy_of_all_out(install: Install) -> None:
     install(FakeGpu(uuid=A), FakeGpu(uuid=B, name="Tesla K80", energy_mj=None))
     lack = "NVML has no energy counter of Tesla K80"
     assert open_device("cuda").energy() == EnergyCounters(lack=lack)
-    assert open_device("cuda:0").energy() == EnergyCounters("nvml")
+    assert open_device("cuda:0").energy().at == "nvml"
 
 
 def test_the_energy_of_mig_instances_is_left_out(install: Install) -> None:

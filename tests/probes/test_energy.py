@@ -9,8 +9,9 @@ import pynvml
 import pytest
 
 from autotune.wire import messages
+from autotune.wire.energy import NOTHING, Counters, Energy
 from probes import energy
-from probes.energy import NOTHING, Counters, Energy, counters
+from probes.energy import counters
 from tests.support import rapl
 from tests.support.fake_nvml import FakeGpu, FakeNvml
 
@@ -19,7 +20,7 @@ from tests.support.fake_nvml import FakeGpu, FakeNvml
 def minutes(monkeypatch: pytest.MonkeyPatch) -> None:
     """Between any two looks at the clock."""
     ticks = iter(range(0, 10**6, 60))
-    monkeypatch.setattr("probes.energy.time.monotonic", lambda: float(next(ticks)))
+    monkeypatch.setattr("autotune.wire.energy.time.monotonic", lambda: float(next(ticks)))
 
 
 def test_the_energy_of_all_packages_is_that_of_the_host(tmp_path: Path) -> None:

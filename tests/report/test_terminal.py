@@ -17,7 +17,7 @@ from autotune.report.reporters import reporter_for
 from autotune.report.result import Caution, cautions
 from autotune.report.terminal import LiveReporter, PlainReporter
 from autotune.report.text import minutes, si
-from autotune.result.best import Best, best_of
+from autotune.result.best import Best, PeakBytes, best_of
 from autotune.result.choice import winner
 from autotune.space.candidate import Candidate
 from autotune.space.space import Space
@@ -503,3 +503,33 @@ def test_a_unit_follows_its_prefix_after_a_space() -> None:
 @pytest.mark.parametrize(("seconds", "text"), [(7.9, "0:07"), (83, "1:23"), (5400, "90:00")])
 def test_times_are_minutes_and_seconds(seconds: float, text: str) -> None:
     assert minutes(seconds) == text
+
+
+def waited(share: float, **peaks: int) -> Best:
+    found = best(record(A))
+    measured = replace(found.measured, waiting_share=share, tokens="seen")
+    return replace(found, measured=replace(measured, peak_bytes=PeakBytes(1, 1, 1, **peaks)))
+
+
+def test_the_end_says_what_waits_for_data_and_what_would_help() -> None:
+    text = " ".join(finished(waited(0.57, host=2**20)).split())
+    assert "57% of the step waits for data, while the device is idle: more loader" in text
+    assert "of the host's memory" not in text
+    assert "waits for data" not in finished(waited(0.02, host=2**20))
+
+
+def test_a_full_host_is_named_before_more_processes_are_started() -> None:
+    host_bytes = best(record(A)).limits.host_capacity_bytes
+    assert host_bytes is not None
+    text = " ".join(finished(waited(0.57, host=int(0.94 * host_bytes))).split())
+    assert "holds 94% of the host's memory, and each of those processes takes more" in text
+
+
+def test_the_end_says_how_the_script_is_started_and_whether_its_tokens_were_seen() -> None:
+    found = best(record(A))
+    claimed = replace(found.measured, tokens="claimed", waiting_share=0.0)
+    text = finished(
+        replace(found, measured=claimed, command=["python", "my train.py", "--b", "4"])
+    )
+    assert "Run:     python 'my train.py' --b 4\n" in text
+    assert "those that were asked for: no batch could be seen" in " ".join(text.split())

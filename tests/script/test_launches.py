@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import statistics
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
@@ -11,11 +12,13 @@ from pathlib import Path
 import psutil
 import pytest
 
+from autotune.device.cpu import CpuDevice
 from autotune.errors import ModelError
 from autotune.outcome import Verdict
 from autotune.runner import Result
 from autotune.script import launches
 from autotune.wire.stopping import Phase
+from tests.support import rapl
 from tests.support.launches import BIN, OWN, PLAIN, PYTHON, Lab
 from tests.support.pools import RULE
 
@@ -25,7 +28,7 @@ pytestmark = pytest.mark.slow
 @pytest.fixture
 def lab(tmp_path: Path) -> Callable[..., Lab]:
     def make(script: str, **more: str) -> Lab:
-        return Lab(tmp_path, script, **more)
+        return Lab(tmp_path, script, device=None, **more)
 
     return make
 
@@ -77,23 +80,35 @@ def test_the_rate_is_the_script_s_own(lab: Callable[..., Lab], tmp_path: Path) -
     (log,) = tmp_path.glob("launch*.log")
     figure = own_figures(log)[1]
     assert 20 * 64 / sum(step_s[19:39]) == pytest.approx(figure, rel=0.03)
+
+
+def test_what_a_loader_takes_is_waited_for(lab: Callable[..., Lab]) -> None:
+    result = lab(own("plain", "--sample-s 0.05"), micro_batch="2").probe()
+    assert result.report is not None
     assert result.report.ran is not None
-    assert result.report.ran.waiting_share > 0.3
+    step_s = statistics.fmean(result.report.step_s)
+    assert result.report.ran.waiting_share * step_s > 0.099
+    assert result.report.ran.waiting_share < 1
 
 
 def test_a_loader_that_costs_nothing_is_not_waited_for(lab: Callable[..., Lab]) -> None:
-    result = lab(own("plain", "--workers 1"), micro_batch="64", seq_len="256").probe()
+    result = lab(own("plain"), micro_batch="64", seq_len="256").probe()
     assert result.report is not None
     assert result.report.ran is not None
     assert result.report.ran.waiting_share < 0.3
 
 
+TORCHRUN = f"{BIN}/torchrun --nproc-per-node=2 {OWN}"
+SIZES = "--device-batch-size={micro_batch} --len {seq_len} --out {out}"
 HOW = {
     "hf": (own("hf", "--out {out}"), 1),
     "t5": (own("t5", "--out {out}"), 1),
     "accelerate": (own("accelerate"), 1),
     "lightning": (own("lightning", "--out {out}"), 1),
     "torchrun": (f"{BIN}/torchrun --nproc-per-node 2 {PLAIN.partition(' ')[2]}", 2),
+    "hf on 2": (f"{TORCHRUN} hf {SIZES}", 2),
+    "t5 on 2": (f"{TORCHRUN} t5 {SIZES}", 2),
+    "accelerate on 2": (f"{TORCHRUN} accelerate {SIZES}", 2),
     "lightning on 2": (own("lightning", "--devices 2 --out {out}"), 2),
 }
 
@@ -101,7 +116,7 @@ HOW = {
 @pytest.mark.parametrize("how", HOW)
 def test_frameworks_are_seen_as_they_are(lab: Callable[..., Lab], how: str) -> None:
     script, ranks = HOW[how]
-    more = {"world_size": "2"} if ranks == 2 else {}
+    more = {"world_size": "2"} if how == "lightning on 2" else {}
     result = lab(script, micro_batch="4", **more).probe()
     assert result.verdict == Verdict.OK, result.reason
     assert ran(result) == (4.0 * ranks, 4.0 * 32 * ranks, 1, True)
@@ -131,6 +146,12 @@ def test_a_script_that_pays_no_heed_is_never_ok(lab: Callable[..., Lab]) -> None
     assert first.unsupported == ("micro_batch",)
     assert second.only == {"micro_batch": 3}
     assert "pays no heed to {micro_batch}" in second.reason
+
+
+def test_positions_are_no_tokens_of_a_small_vocabulary(lab: Callable[..., Lab]) -> None:
+    result = lab(own("positions"), micro_batch="4").probe()
+    assert result.verdict == Verdict.OK, result.reason
+    assert ran(result) == (4.0, 128.0, 1, True)
 
 
 def test_too_few_ranks_end_the_study(lab: Callable[..., Lab]) -> None:
@@ -197,6 +218,18 @@ def test_nothing_is_left_of_what_hides_from_its_launcher(
     result = lab(own("odd", f"--odd {odd}")).probe()
     assert result.verdict == Verdict.OK, result.reason
     assert nothing_is_left(tmp_path)
+
+
+def test_energy_is_that_of_the_timed_steps(tmp_path: Path) -> None:
+    folder = rapl.powercap(tmp_path / "powercap")
+    (tmp_path / "logs").mkdir()
+    one = Lab(tmp_path / "logs", own("plain"), device=CpuDevice(powercap=folder))
+    with rapl.burning(folder):
+        result = one.probe(rule=replace(RULE, timed_steps=50))
+    assert result.report is not None
+    assert result.report.energy is not None
+    power_w = result.report.energy.joules / sum(result.report.step_s)
+    assert power_w == pytest.approx(rapl.WATTS, rel=0.1)
 
 
 def test_what_the_script_says_counts(lab: Callable[..., Lab]) -> None:

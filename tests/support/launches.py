@@ -8,6 +8,7 @@ import time
 from pathlib import Path
 
 from autotune.device.cpu import CpuDevice
+from autotune.device.device import Device
 from autotune.options import Options
 from autotune.runner import Job, Result
 from autotune.script.launches import Launches
@@ -37,7 +38,9 @@ def space_of(script: str, **more: str) -> Space:
 class Lab:
     """A runner of one script, and what it said."""
 
-    def __init__(self, logs: Path, script: str, **more: str) -> None:
+    def __init__(
+        self, logs: Path, script: str, *, device: Device | None = None, **more: str
+    ) -> None:
         self.notes: list[str] = []
         self.space = space_of(script, **more)
         self.stopped = False
@@ -45,7 +48,7 @@ class Lab:
             logs=logs, seed=0, budget_s=600.0, stop=lambda: self.stopped,
             on_phase=lambda phase, made: None, note=self.notes.append,
         )  # fmt: skip
-        runner = Scripted(CpuDevice(), "cpu").runner(self.space, wiring)
+        runner = Scripted(device or CpuDevice(), "cpu").runner(self.space, wiring)
         assert isinstance(runner, Launches)
         self.runner = runner
 

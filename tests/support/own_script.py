@@ -175,6 +175,18 @@ def deepspeed(asked: argparse.Namespace) -> None:
         engine.step()
 
 
+def positions(asked: argparse.Namespace) -> None:
+    """A vocabulary that is smaller than the table of positions."""
+    tokens, places, head = nn.Embedding(65, 8), nn.Embedding(256, 8), nn.Linear(8, 65)
+    optimizer = torch.optim.SGD(nn.ModuleList([tokens, places, head]).parameters())
+    while True:
+        ids = torch.randint(65, (asked.batch, asked.len))
+        logits = head(tokens(ids) + places(torch.arange(asked.len)))
+        loss: Tensor = nn.functional.cross_entropy(logits.flatten(0, 1), ids.flatten())
+        loss.backward()  # type: ignore[no-untyped-call]
+        optimizer.step()
+
+
 def odd(asked: argparse.Namespace) -> None:
     """What no study should stumble over."""
     if asked.odd == "forward":

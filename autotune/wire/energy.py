@@ -1,0 +1,94 @@
+"""What counters of energy say of a while, on either side of the wire."""
+
+from __future__ import annotations
+
+import socket
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from autotune.wire import messages
+from autotune.wire.rapl import packages
+
+UPDATES = 10
+"""Of its counters, that a time has to have for its energy to be known, to a tenth at worst."""
+# Yang et al., Part-time Power Measurements (2024): A100 and H100. RAPL: Intel's manual, volume 3.
+NVML_UPDATE_S = 0.1
+_RAPL_UPDATE_S = 0.001
+
+
+@dataclass(frozen=True, kw_only=True)
+class Counter:
+    """Counts energy since some moment."""
+
+    read: Callable[[], int]
+    joules: float
+    """Of one count."""
+    range: int
+    """Where it begins anew."""
+
+
+@dataclass(frozen=True)
+class Counters:
+    """All of one device, which `covers` names: ranks that share it count it once."""
+
+    covers: str = ""
+    counters: tuple[Counter, ...] = ()
+    update_s: float = 0.0
+    errors: tuple[type[Exception], ...] = (OSError, ValueError)
+    """What reading may raise where a counter fails."""
+
+
+NOTHING = Counters()
+
+
+def of_host(powercap: Path) -> Counters:
+    """Those of the processors. Raises as `packages` does."""
+    return Counters(
+        socket.gethostname(),
+        tuple(
+            Counter(read=p.energy_uj, joules=1e-6, range=p.range_uj) for p in packages(powercap)
+        ),
+        _RAPL_UPDATE_S,
+    )
+
+
+def of_board(uuid: str, read: Callable[[], int], error: type[Exception]) -> Counters:
+    """That of a GPU by NVML, in mJ, which `read` gives or raises `error`."""
+    board = Counter(read=read, joules=1e-3, range=2**64)
+    return Counters(uuid, (board,), NVML_UPDATE_S, (error,))
+
+
+class Energy:
+    """What a device used from the making of this to the last `sample`, which is to come at least
+    once while a counter goes round."""
+
+    def __init__(self, of: Counters) -> None:
+        self._of = of
+        self._joules = 0.0
+        self._last = self._read()
+        self._began = self._ended = time.monotonic()
+
+    def sample(self) -> None:
+        now, before = self._read(), self._last
+        if before is not None and now is not None:
+            self._joules += sum(
+                (new - old) % counter.range * counter.joules
+                for counter, new, old in zip(self._of.counters, now, before, strict=True)
+            )
+        self._last = None if before is None else now
+        self._ended = time.monotonic()
+
+    def used(self) -> messages.Energy | None:
+        """None where there is no counter, or it failed, or had no time to count."""
+        known = self._last and self._joules
+        if not known or self._ended - self._began < UPDATES * self._of.update_s:
+            return None
+        return messages.Energy(self._joules, self._of.covers)
+
+    def _read(self) -> list[int] | None:
+        try:
+            return [counter.read() for counter in self._of.counters]
+        except self._of.errors:
+            return None

@@ -1,0 +1,67 @@
+"""Studies of a script of the user's own, from the command line to what they write."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from autotune.result.best import Best
+from tests.support.launches import OWN, PYTHON
+
+
+def autotune(*words: str) -> subprocess.CompletedProcess[str]:
+    argv = [sys.executable, "-m", "autotune", *words]
+    return subprocess.run(argv, capture_output=True, text=True, timeout=300, check=False)
+
+
+@pytest.mark.slow
+def test_what_a_script_is_not_told_is_in_the_result_as_it_ran(tmp_path: Path) -> None:
+    script = f"{PYTHON} {OWN} plain --batch 4 --len 16 --out {{out}} --steps {{steps}}"
+    out = tmp_path / "study"
+    ended = autotune(
+        "--script", script, "--axis", "steps=100000,200000", "--device", "cpu", "--budget", "90s",
+        "--finals", "1", "--out", str(out),
+    )  # fmt: skip
+    assert ended.returncode == 0, ended.stderr
+    best = Best.read(out / "best.json")
+    config = best.config
+    assert (config.micro_batch, config.seq_len, config.global_batch_tokens) == (4, 16, 64)
+    assert best.tokens_per_step == pytest.approx(64)
+    assert best.sure is not None
+    if best.sure.next is not None:
+        assert (best.sure.next.micro_batch, best.sure.next.seq_len) == (4, 16)
+    assert (out / "exports" / "out").is_dir()  # that the command it prints saves to
+    verified = autotune("verify", str(out))
+    assert verified.returncode in (0, 6), verified.stderr  # 6: slower than measured
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="adopting orphans is Linux's")
+def test_a_study_that_dies_leaves_no_process_and_no_scratch_folder(tmp_path: Path) -> None:
+    scratch = [tmp_path / "out", tmp_path / "temporary"]
+    for folder in scratch:
+        folder.mkdir()
+    request = {
+        "argv": [shutil.which("sh"), "-c", "setsid sleep 600 & echo $!; exec sleep 600"],
+        "folder": str(tmp_path),
+        "environment": {},
+        "scratch": [str(folder) for folder in scratch],
+    }
+    supervisor = subprocess.Popen(
+        [sys.executable, "-m", "probes.supervise"], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+        text=True,
+    )  # fmt: skip
+    assert supervisor.stdin is not None
+    assert supervisor.stdout is not None
+    supervisor.stdin.write(json.dumps(request) + "\n")
+    supervisor.stdin.flush()
+    orphan = supervisor.stdout.readline().strip()
+    supervisor.stdin.close()  # as the kernel does for a study that was killed
+    assert supervisor.wait(timeout=60) == 0
+    supervisor.stdout.close()
+    assert not Path(f"/proc/{orphan}").exists()
+    assert not any(folder.exists() for folder in scratch)
