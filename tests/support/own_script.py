@@ -217,7 +217,8 @@ def odd(asked: argparse.Namespace) -> None:
         os.setpgid(0, 0)
         plain(asked)
     elif asked.odd == "spawned":
-        torch.multiprocessing.spawn(too_large, nprocs=1)
+        processes: Any = torch.multiprocessing
+        processes.spawn(too_large, nprocs=1)
     elif asked.odd == "heedless":
         asked.batch = 3
         plain(asked)
