@@ -599,9 +599,11 @@ def _memory(left: Left, device_kind: str) -> bool | None:
     """Whether the error is of the host's memory, and not the device's; None where of neither."""
     names = {kind.rpartition(".")[2] for kind in left.kinds}
     text = left.error + left.traceback[-4000:]
-    if "OutOfMemoryError" in names or ("RuntimeError" in names and DEVICE_MEMORY.search(text)):
+    # The second has the text of a rank's error that torch.multiprocessing.spawn started.
+    worded = bool(names & {"RuntimeError", "ProcessRaisedException"})
+    if "OutOfMemoryError" in names or (worded and DEVICE_MEMORY.search(text)):
         return False
-    if "MemoryError" in names or ("RuntimeError" in names and HOST_MEMORY.search(text)):
+    if "MemoryError" in names or (worded and HOST_MEMORY.search(text)):
         return device_kind == "cuda"
     return None
 

@@ -138,6 +138,11 @@ def test_a_capacity_that_is_too_small_is_out_of_memory(lab: Callable[..., Lab]) 
     assert not result.of_host
 
 
+def test_a_spawned_rank_s_memory_is_memory(lab: Callable[..., Lab]) -> None:
+    result = lab(own("odd", "--odd spawned")).probe()
+    assert result.verdict == Verdict.OOM
+
+
 def test_a_script_that_pays_no_heed_is_never_ok(lab: Callable[..., Lab]) -> None:
     one = lab(own("odd", "--odd heedless"), micro_batch="2,4,8")
     first, second = one.probe(0), one.probe(1)

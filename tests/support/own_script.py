@@ -202,6 +202,10 @@ def checkpointed(asked: argparse.Namespace) -> None:
         optimizer.step()
 
 
+def too_large(rank: int) -> None:
+    torch.empty(2**50)
+
+
 def odd(asked: argparse.Namespace) -> None:
     """What no study should stumble over."""
     if asked.odd == "forward":
@@ -227,6 +231,9 @@ def odd(asked: argparse.Namespace) -> None:
     elif asked.odd == "session":
         os.setpgid(0, 0)
         plain(asked)
+    elif asked.odd == "spawned":
+        processes: Any = torch.multiprocessing
+        processes.spawn(too_large, nprocs=1)
     elif asked.odd == "heedless":
         asked.batch = 3
         plain(asked)
