@@ -351,7 +351,7 @@ def best_of(
             **{verdict.value: counts[verdict] for verdict in Verdict},
             FINALS: sum(r.purpose == "final" for r in records),
         },
-        prediction=_prediction(records),
+        prediction=_prediction(records, of_script=space.workload.of_script),
         length_mix=space.workload.length_mix,
         exports=_exports(
             choice.record.candidate, space.workload, fingerprint["kind"], environment
@@ -399,14 +399,15 @@ def _exports(
     return found | ({"env": variables} if variables else {})
 
 
-def _prediction(records: Sequence[Record]) -> PeakErrors:
+def _prediction(records: Sequence[Record], *, of_script: bool) -> PeakErrors:
+    """Of a script, nothing is predicted before anything of it was measured."""
     errors = [
         abs(r.outcome.predicted_peak_bytes / r.outcome.measurement.peaks.device_bytes - 1)
-        for r in records
+        for r in sorted(records, key=lambda r: r.outcome.started_s)
         if r.purpose == "search"
         and r.outcome.measurement is not None
         and r.outcome.predicted_peak_bytes is not None
-    ]
+    ][of_script:]
     return PeakErrors(statistics.median(errors) if errors else None, len(errors))
 
 

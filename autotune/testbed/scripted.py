@@ -108,7 +108,8 @@ class Scripted:
         ]
         points = holding([c for c in points if c.exists], options)
         told = [name for name in axes if name != "allocator" and command.says(name)]
-        if len(points) == 1 and not told and not command.own:
+        by_tokens = "tokens_per_batch" in command.placeholders
+        if len(points) == 1 and not (told or by_tokens or command.own):
             raise UsageError(
                 "--script: nothing of it is to be searched; write {micro_batch} where its value"
                 " goes, or have it read AUTOTUNE_MICRO_BATCH"

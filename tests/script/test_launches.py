@@ -16,7 +16,7 @@ from autotune.device.cpu import CpuDevice
 from autotune.errors import ModelError
 from autotune.outcome import Verdict
 from autotune.runner import Result
-from autotune.script import launches
+from autotune.script import launch
 from autotune.wire.stopping import Phase
 from tests.support import rapl
 from tests.support.launches import BIN, OWN, PLAIN, PYTHON, Lab
@@ -206,7 +206,7 @@ def test_a_script_that_ends_after_a_step_says_so(lab: Callable[..., Lab]) -> Non
 def test_an_interpreter_that_hides_is_no_measurement(
     lab: Callable[..., Lab], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(launches, "HIDDEN_S", 0.5)
+    monkeypatch.setattr(launch, "HIDDEN_S", 0.5)
     with pytest.raises(ModelError, match="python -I"):
         lab(own("plain").replace(PYTHON, f"{PYTHON} -I")).probe()
 
@@ -214,8 +214,8 @@ def test_an_interpreter_that_hides_is_no_measurement(
 def test_gigabytes_end_the_launch(
     lab: Callable[..., Lab], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(launches, "SCRATCH_BYTES", 2**20)
-    monkeypatch.setattr(launches, "SCRATCH_EVERY_S", 0.0)
+    monkeypatch.setattr(launch, "SCRATCH_BYTES", 2**20)
+    monkeypatch.setattr(launch, "SCRATCH_EVERY_S", 0.0)
     result = lab(own("odd", "--odd writes --out {out} --sample-s 0.5")).probe()
     assert result.verdict == Verdict.CRASHED
     assert "wrote 8 MiB to its scratch folder" in result.reason

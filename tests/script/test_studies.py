@@ -25,7 +25,7 @@ def test_what_a_script_is_not_told_is_in_the_result_as_it_ran(tmp_path: Path) ->
     out = tmp_path / "study"
     ended = autotune(
         "--script", script, "--axis", "steps=100000,200000", "--device", "cpu", "--budget", "90s",
-        "--finals", "1", "--out", str(out),
+        "--finals", "1", "--trials", "1", "--out", str(out),
     )  # fmt: skip
     assert ended.returncode == 0, ended.stderr
     best = Best.read(out / "best.json")

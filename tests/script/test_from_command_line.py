@@ -18,7 +18,7 @@ from tests.support.launches import BIN, OWN, PLAIN, PYTHON
 from tests.support.programs import ROOT
 
 pytestmark = pytest.mark.slow
-STUDY = ["--device", "cpu", "--budget", "90s", "--trials", "2", "--finals", "1", "--out", "study"]
+STUDY = ["--device", "cpu", "--budget", "90s", "--trials", "1", "--finals", "1", "--out", "study"]
 
 
 @pytest.fixture(autouse=True)
