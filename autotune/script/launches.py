@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import os
 import re
-import signal
 import tempfile
 import time
 from collections.abc import Callable, Mapping
@@ -181,7 +180,8 @@ class Launches:
         if now > deadline:
             return Result(verdict=Verdict.SKIPPED, reason="the budget ended during this probe")
         stepping = ranks.made > 0
-        limit_s = self._deadline_s[Phase.TIMED if stepping else Phase.ENGINE]
+        # Before the first one, a script may load data, evaluate, or compile.
+        limit_s = self._deadline_s[Phase.TIMED if stepping else Phase.COMPILE]
         if now - launch.lively > limit_s:
             doing = "between two steps" if stepping else f"before its first step; {_saw(launch)}"
             return Result(
@@ -224,12 +224,12 @@ class Launches:
             ModelError: nothing was ever measured, and it was not for memory.
         """
         code = launch.code or 0
-        if code == 128 + signal.SIGKILL and launch.oom_kills():
+        errors = [p.left for p in launch.processes if p.left is not None and p.left.error]
+        by_rank = [left for p in ranks.all if (left := p.left) is not None and left.error]
+        if code and not by_rank and launch.oom_kills():  # a launcher has an error of its own then
             reason = "a process was killed by the host's OOM killer"
             of_host = self._device.kind == "cuda"
             return Result(verdict=Verdict.OOM, reason=reason, of_host=of_host)
-        errors = [p.left for p in launch.processes if p.left is not None and p.left.error]
-        by_rank = [left for p in ranks.all if (left := p.left) is not None and left.error]
         first = next(iter([*by_rank, *errors]), None)
         if first is not None:
             reason, trace = first.error, first.traceback

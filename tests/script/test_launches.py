@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 import statistics
 from collections.abc import Callable
@@ -209,6 +210,17 @@ def test_an_interpreter_that_hides_is_no_measurement(
     monkeypatch.setattr(launch, "HIDDEN_S", 0.5)
     with pytest.raises(ModelError, match="python -I"):
         lab(own("plain").replace(PYTHON, f"{PYTHON} -I")).probe()
+
+
+def test_a_rank_that_the_kernel_killed_for_memory_is_out_of_memory(
+    lab: Callable[..., Lab], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    counts = itertools.count()
+    monkeypatch.setattr(launch, "host_oom_kills", lambda: next(counts))
+    words = "--batch {micro_batch} --len {seq_len}"
+    result = lab(f"{BIN}/torchrun --nproc-per-node 1 {OWN} killed {words}").probe()
+    assert result.verdict == Verdict.OOM
+    assert result.reason == "a process was killed by the host's OOM killer"
 
 
 def test_gigabytes_end_the_launch(

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import signal
 import sys
 import time
 from pathlib import Path
@@ -204,6 +205,10 @@ def checkpointed(asked: argparse.Namespace) -> None:
 
 def too_large(rank: int) -> None:
     torch.empty(2**50)
+
+
+def killed(asked: argparse.Namespace) -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
 
 
 def odd(asked: argparse.Namespace) -> None:
