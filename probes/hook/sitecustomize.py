@@ -91,6 +91,7 @@ class _Watch:
         self._shapes: list[list[list[int]]] = []
         self._steps: list[dict[str, Any]] = []  # not told yet
         self._cuda = False
+        self._device: Any = None
 
     def forked(self) -> None:
         """This is a child now: what its parent did is not its own."""
@@ -123,15 +124,21 @@ class _Watch:
 
     # Called from the script's threads.
 
+    def uses(self, tensors: list[Any]) -> None:
+        """Where these are: our own thread would ask torch for another device's memory."""
+        on_cuda = [each.device for each in tensors if each.is_cuda]
+        self._cuda = bool(on_cuda)
+        self._device = on_cuda[0] if on_cuda else None
+
     def limit(self) -> None:
         """Make what is beyond the capacity fail, as it would on such a device."""
         if self._limited or not self._capacity or self._cuda != self._is_of_cuda:
             return
         self._limited = True
         if self._cuda:
-            total = self._torch.cuda.mem_get_info()[1]
+            total = self._torch.cuda.mem_get_info(self._device)[1]
             share = min(1.0, CUDA_GUARD * self._capacity / total)
-            self._torch.cuda.set_per_process_memory_fraction(share)
+            self._torch.cuda.set_per_process_memory_fraction(share, self._device)
             return
         import resource
 
@@ -145,9 +152,11 @@ class _Watch:
     def backward(self, tensors: Any) -> None:
         """A backward pass of these begins."""
         self.dial()
+        self._since += 1
+        self._backwards += 1
         roots = [tensors] if isinstance(tensors, self._torch.Tensor) else list(tensors)
         roots = [each for each in roots if getattr(each, "grad_fn", None) is not None]
-        self._cuda = any(each.is_cuda for each in roots)
+        self.uses(roots)
         self.limit()
         began = time.perf_counter()
         if self._looks < FIRST_LOOKS or self._look_s < LOOK_SHARE * (began - self._began_s):
@@ -157,8 +166,6 @@ class _Watch:
                 self._shapes.append(shapes)
             self._trainable = max(self._trainable, parameters)
             self._look_s += time.perf_counter() - began
-        self._since += 1
-        self._backwards += 1
 
     def stepped(self) -> None:
         """An optimizer has stepped."""
@@ -257,7 +264,7 @@ class _Watch:
         )
 
     def _counts(self) -> dict[str, Any]:
-        return self._torch.cuda.memory_stats() if self._on_cuda() else {}
+        return self._torch.cuda.memory_stats(self._device) if self._on_cuda() else {}
 
     def _on_cuda(self) -> bool:
         return self._cuda and bool(self._torch.cuda.is_initialized())
@@ -266,8 +273,8 @@ class _Watch:
         """What of the device is in use beyond this process's allocator, by anybody."""
         if not self._on_cuda():
             return 0
-        free, total = self._torch.cuda.mem_get_info()
-        return max(0, int(total - free - self._torch.cuda.memory_reserved()))
+        free, total = self._torch.cuda.mem_get_info(self._device)
+        return max(0, int(total - free - self._torch.cuda.memory_reserved(self._device)))
 
     def _peaks(self) -> dict[str, int]:
         host = _status_bytes("VmHWM")
@@ -394,6 +401,22 @@ class _Finder(importlib.abc.MetaPathFinder):
         return spec
 
 
+def _harmless(look: Any) -> Any:
+    """`look`, without its own errors: a script runs whether it is seen or not. Memory that a small
+    capacity lacks is the script's."""
+
+    @functools.wraps(look)
+    def safe(*args: Any) -> None:
+        try:
+            look(*args)
+        except MemoryError:
+            raise
+        except Exception:  # noqa: BLE001 - as it says
+            traceback.print_exc()
+
+    return safe
+
+
 def _attach(torch: Any) -> None:
     """Watch what `torch` does in this process."""
     watch = _Watch(torch, os.environ["AUTOTUNE_DIAL"])
@@ -405,21 +428,22 @@ def _attach(torch: Any) -> None:
             return run_backward(tensors, *args, **kwargs)
         watch._inside = 1
         try:
-            watch.backward(tensors)
+            seen(tensors)
             return run_backward(tensors, *args, **kwargs)
         finally:
             watch._inside = 0
 
+    seen, stepped = _harmless(watch.backward), _harmless(watch.stepped)
     torch.autograd.backward = backward
     optimizers = importlib.import_module("torch.optim.optimizer")
-    optimizers.register_optimizer_step_post_hook(lambda *_: watch.stepped())
+    optimizers.register_optimizer_step_post_hook(lambda *_: stepped())
     make = optimizers.Optimizer.__init__
 
     @functools.wraps(make)
     def init(self: Any, *args: Any, **kwargs: Any) -> None:
         make(self, *args, **kwargs)
         parameters = [each for group in self.param_groups for each in group["params"]]
-        watch._cuda = any(each.is_cuda for each in parameters)
+        watch.uses(parameters)
         trainable = sum(_numel(each) for each in parameters if each.requires_grad)
         watch._trainable = max(watch._trainable, trainable)  # the graph may hide some of them
         watch.limit()

@@ -216,6 +216,30 @@ for _ in range(3):
     assert [3, 16] in process.shapes[0]
 
 
+FAILS = """
+import _autotune_hook
+def fails(*_):
+    raise TypeError("of the hook's own")
+_autotune_hook._look = fails
+model = net()
+optimizer = torch.optim.SGD(model.parameters())
+for _ in range(3):
+    loss_of(model).backward()
+    optimizer.step()
+print("trained", flush=True)
+"""
+
+
+@pytest.mark.slow
+def test_what_fails_in_it_fails_nothing_of_the_script(tmp_path: Path) -> None:
+    told, code, out = watched(tmp_path, MODEL + FAILS)
+    assert code == 0
+    assert "trained" in out
+    (process,) = told
+    assert process.seen[-1].ended == 3
+    assert process.left.error == ""
+
+
 TRAINER = (
     MODEL
     + """
