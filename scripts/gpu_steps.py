@@ -179,6 +179,18 @@ def zero_job(bench: Bench) -> dict[str, Any]:
     return _study(bench, "--budget", "30s" if bench.small else "7m", *stages, *_little(bench))
 
 
+def script(bench: Bench) -> dict[str, Any]:
+    """A training script as a user would have it, launched for each probe."""
+    own = f"{sys.executable} {ROOT / 'tests' / 'support' / 'own_script.py'} plain"
+    command = f"{own} --batch {{micro_batch}} --len {{seq_len}}"
+    if bench.small:
+        small = ["--micro-batch", "1,2", "--seq-len", "32", "--trials", "1", "--finals", "1"]
+        return _study(bench, "--script", command, "--budget", "60s", *small)
+    command += " --cuda --width 2048"
+    sizes = ["--micro-batch", "1:64", "--seq-len", "512,1024"]
+    return _study(bench, "--script", command, "--budget", "3m", *sizes)
+
+
 def axes(bench: Bench) -> dict[str, Any]:
     """The axes that matter on a GPU: compiling, the allocator, the loss, checkpointing."""
     new = [
@@ -339,6 +351,7 @@ STEPS: dict[str, Callable[[Bench], dict[str, Any]]] = {
     "default": default_job,
     "zero": zero_job,
     "axes": axes,
+    "script": script,
     "oom": oom,
     "peaks": peaks,
     "warm": warm,

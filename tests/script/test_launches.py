@@ -13,6 +13,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from autotune.device import open_device
 from autotune.device.cpu import CpuDevice
 from autotune.errors import ModelError
 from autotune.outcome import Verdict
@@ -29,7 +30,7 @@ pytestmark = pytest.mark.slow
 @pytest.fixture
 def lab(tmp_path: Path) -> Callable[..., Lab]:
     def make(script: str, **more: str) -> Lab:
-        return Lab(tmp_path, script, device=None, **more)
+        return Lab(tmp_path, script, None, **more)
 
     return make
 
@@ -246,7 +247,7 @@ def test_nothing_is_left_of_what_hides_from_its_launcher(
 def test_energy_is_that_of_the_timed_steps(tmp_path: Path) -> None:
     folder = rapl.powercap(tmp_path / "powercap")
     (tmp_path / "logs").mkdir()
-    one = Lab(tmp_path / "logs", own("plain"), device=CpuDevice(powercap=folder))
+    one = Lab(tmp_path / "logs", own("plain"), CpuDevice(powercap=folder))
     with rapl.burning(folder):
         result = one.probe(rule=replace(RULE, timed_steps=50))
     assert result.report is not None
@@ -275,3 +276,26 @@ def test_a_supervisor_that_is_killed_leaves_nothing(
     with pytest.raises(ModelError):
         one.probe()
     assert nothing_is_left(tmp_path)
+
+
+@pytest.mark.gpu
+def test_a_script_on_a_gpu_is_timed_and_its_memory_is_the_device_s(tmp_path: Path) -> None:
+    script = own("plain", "--cuda --width 1024")
+    one = Lab(tmp_path, script, open_device("cuda:0"), micro_batch="16", seq_len="512")
+    result = one.probe(rule=replace(RULE, timed_steps=60))
+    assert result.verdict == Verdict.OK, result.reason
+    assert ran(result) == (16.0, 16.0 * 512, 1, True)
+    assert result.report is not None
+    peaks, step_s = result.report.peaks, [*result.report.warmup_step_s, *result.report.step_s]
+    assert peaks.device_bytes > peaks.reserved_bytes >= peaks.allocated_bytes > 2**26
+    assert peaks.device_bytes - peaks.reserved_bytes < 4 * 2**30  # the context
+    (log,) = tmp_path.glob("launch*.log")
+    assert 20 * 16 * 512 / sum(step_s[19:39]) == pytest.approx(own_figures(log)[1], rel=0.03)
+
+
+@pytest.mark.gpu
+def test_a_capacity_that_is_too_small_on_a_gpu_is_out_of_memory(tmp_path: Path) -> None:
+    script = own("plain", "--cuda --width 1024")
+    one = Lab(tmp_path, script, open_device("cuda:0"), micro_batch="4096", seq_len="512",
+              capacity_bytes="2GiB")  # fmt: skip
+    assert one.probe().verdict == Verdict.OOM

@@ -31,24 +31,25 @@ def options(script: str, **more: str) -> Options:
     return Options.from_texts({"script": script} | {k: v for k, v in given.items() if v})
 
 
-def space_of(script: str, **more: str) -> Space:
-    return Scripted(CpuDevice(), "cpu").space(options(script, **more))
+def space_of(script: str, device: Device | None = None, /, **more: str) -> Space:
+    return Scripted(device or CpuDevice(), "cpu").space(options(script, **more))
 
 
 class Lab:
     """A runner of one script, and what it said."""
 
     def __init__(
-        self, logs: Path, script: str, *, device: Device | None = None, **more: str
+        self, logs: Path, script: str, device: Device | None = None, /, **more: str
     ) -> None:
         self.notes: list[str] = []
-        self.space = space_of(script, **more)
+        self.space = space_of(script, device, **more)
         self.stopped = False
         wiring = Wiring(
             logs=logs, seed=0, budget_s=600.0, stop=lambda: self.stopped,
             on_phase=lambda phase, made: None, note=self.notes.append,
         )  # fmt: skip
-        runner = Scripted(device or CpuDevice(), "cpu").runner(self.space, wiring)
+        spec = "cpu" if device is None else device.kind
+        runner = Scripted(device or CpuDevice(), spec).runner(self.space, wiring)
         assert isinstance(runner, Launches)
         self.runner = runner
 

@@ -65,7 +65,8 @@ def plain(asked: argparse.Namespace) -> None:
     if "RANK" in os.environ:
         torch.distributed.init_process_group("gloo")
     world = int(os.environ.get("WORLD_SIZE", "1"))
-    model: nn.Module = net()
+    device = torch.device(f"cuda:{os.environ.get('LOCAL_RANK', '0')}" if asked.cuda else "cpu")
+    model: nn.Module = net(asked.width).to(device)
     if world > 1:
         model = nn.parallel.DistributedDataParallel(model)
     halves = list(model.parameters())
@@ -74,7 +75,7 @@ def plain(asked: argparse.Namespace) -> None:
     loader = DataLoader(Tokens(asked.len, asked.sample_s), batch_size=asked.batch,
                         num_workers=asked.workers)  # fmt: skip
     for number, batch in enumerate(loader, 1):
-        (loss_of(model, batch["input_ids"]) / asked.accum).backward()
+        (loss_of(model, batch["input_ids"].to(device)) / asked.accum).backward()
         if number % asked.accum == 0:
             for optimizer in optimizers:
                 optimizer.step()
@@ -258,6 +259,8 @@ def main() -> None:
     parser.add_argument("--ds", default="")
     parser.add_argument("--odd", default="")
     parser.add_argument("--find", action="store_true")
+    parser.add_argument("--cuda", action="store_true")
+    parser.add_argument("--width", type=int, default=64)
     parser.add_argument("--say", action="store_true")
     parser.add_argument("--local_rank", type=int, default=0)
     asked = parser.parse_args()
