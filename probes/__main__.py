@@ -142,8 +142,8 @@ def serve(rank: Rank) -> None:
         rank.send(report)
 
 
-def run(dial: Dial, serve: Callable[[Rank], None] = serve) -> NoReturn:
-    """Serve the study that `dial` names.
+def run(dial: Dial, does: Callable[[Rank], None] | None = None) -> NoReturn:
+    """Serve the study that `dial` names, as what `does` it; else as a rank.
 
     Whatever is raised on the way is reported as a `Fault` and ends the rank: a process that ran
     out of memory is not trusted with another measurement.
@@ -153,7 +153,7 @@ def run(dial: Dial, serve: Callable[[Rank], None] = serve) -> NoReturn:
     rank = Rank(Link(dial), dial.rank)
     rank.send(Hello(dial.rank, os.getpid(), socket.gethostname()))
     try:
-        serve(rank)
+        (does or serve)(rank)
     except BaseException as error:  # noqa: BLE001 - it is said, and the rank ends
         rank.send(rank.explain(error, rank.phase))
         traceback.print_exc()
