@@ -221,7 +221,7 @@ def oom(bench: Bench) -> dict[str, Any]:
     if bench.small:
         space, capacity = ["--micro-batch", "1,64", "--seq-len", "512", "--depth", "2"], "1GiB"
         space += ["--trials", "2", "--finals", "1"]
-    budget = "30s" if bench.small else "3m"
+    budget = "90s" if bench.small else "3m"
     found = _study(
         bench, "--budget", budget, "--capacity", capacity, "--sampler", "random", *space
     )
