@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
+from multiprocessing import resource_tracker
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -149,10 +150,13 @@ class Started:
 
 
 def ranks() -> list[psutil.Process]:
-    """Living processes that this test started, zombies left out."""
-    kept_servers = servers(kept()).values()
+    """Living processes that this test started, zombies left out.
+
+    Python's own resource tracker stays from the first test on that shared memory in this process.
+    """
+    others = {*servers(kept()).values(), resource_tracker._resource_tracker._pid}  # type: ignore[attr-defined]
     return [
         child
         for child in psutil.Process().children(recursive=True)
-        if child.pid not in kept_servers and child.status() != psutil.STATUS_ZOMBIE
+        if child.pid not in others and child.status() != psutil.STATUS_ZOMBIE
     ]
