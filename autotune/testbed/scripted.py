@@ -9,12 +9,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from autotune.budget import Clock
 from autotune.device.cpu import cores, host_memory_bytes
-from autotune.device.device import Device
 from autotune.engines import AUTO, engine_for, stages_of
 from autotune.errors import UsageError
-from autotune.folder import provenance
 from autotune.models.counted import CountedShape
 from autotune.models.defaults import MICRO_BATCHES
 from autotune.options import Options
@@ -27,6 +24,7 @@ from autotune.space.candidate import Candidate
 from autotune.space.space import Fixed, Limits, Space
 from autotune.space.workload import Workload
 from autotune.testbed.lacking import check_energy
+from autotune.testbed.machine import Machine
 from autotune.testbed.resolve import (
     capacity,
     check_size,
@@ -47,21 +45,10 @@ _NOT_SAID: dict[str, tuple[Any, ...]] = {"depth": (1,), "seq_len": (1,)}
 """Of numbers that the script is not told."""
 
 
-class Scripted:
+class Scripted(Machine):
     """The `Testbed` whose results are measured now, in a script that is not ours."""
 
     learns = False
-    remark = ""
-
-    def __init__(self, device: Device, spec: str) -> None:
-        self.device = device
-        self.spec = spec
-
-    def fingerprint(self, space: Space) -> dict[str, Any]:
-        return provenance.fingerprint(self.device, space)
-
-    def clock(self, budget_s: float, started: float) -> Clock:
-        return Clock(budget_s, started)
 
     def runner(self, space: Space, wiring: Wiring) -> Runner:
         command = command_of(space.workload)
