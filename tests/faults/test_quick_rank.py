@@ -15,7 +15,7 @@ from autotune.outcome import Verdict
 from autotune.runner import group, local
 from autotune.wire.stopping import Phase
 from tests.support import quick_rank
-from tests.support.pools import MIB, SMALL, Started
+from tests.support.pools import MIB, SMALL, Started, ranks
 from tests.support.programs import QUICK_RANK
 
 pytestmark = pytest.mark.slow
@@ -46,7 +46,7 @@ def start(tmp_path: Path) -> Iterator[Callable[[], Started]]:
 def held() -> tuple[int, int, int]:
     """Children of this process, its open files and its threads."""
     me = psutil.Process()
-    return len(me.children(recursive=True)), me.num_fds(), me.num_threads()
+    return len(ranks()), me.num_fds(), me.num_threads()
 
 
 def test_a_quick_rank_answers_as_its_formulas_say(start: Callable[[], Started]) -> None:

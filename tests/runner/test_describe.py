@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import psutil
 import pytest
 import torch
 from torch import Tensor, nn
@@ -31,6 +30,7 @@ from probes.models import gpt as gpt_family
 from probes.world import World
 from tests.support import records
 from tests.support.jobs import train
+from tests.support.pools import ranks
 from tests.support.programs import FAULTY_RANK
 
 pytestmark = pytest.mark.slow
@@ -232,15 +232,6 @@ def thaw() -> Iterator[None]:
     gc.unfreeze()  # describe froze what this process had
 
 
-def helpers() -> list[psutil.Process]:
-    """Living processes that this test started, zombies left out."""
-    return [
-        child
-        for child in psutil.Process().children(recursive=True)
-        if child.status() != psutil.STATUS_ZOMBIE
-    ]
-
-
 class Helper(helping.Helper):
     """What it noted is why it failed."""
 
@@ -301,16 +292,16 @@ def test_the_helper_answers_as_a_trace_here_does_and_is_gone(start: Start_) -> N
     assert 50 * 2**20 < answer.base_bytes < 2**30
     assert helper.poll() == answer
     assert not helper.failed
-    assert not helpers()
+    assert not ranks()
 
 
 def test_a_helper_that_is_killed_has_failed_and_leaves_no_process(start: Start_) -> None:
     helper = start()
     until(helper, lambda: helper._peer is not None)
-    helpers()[0].send_signal(signal.SIGKILL)
+    ranks()[0].send_signal(signal.SIGKILL)
     assert until(helper, never) is None
     assert "ended without an answer; see describe.log" in helper.failed
-    assert not helpers()
+    assert not ranks()
 
 
 def test_a_helper_that_ends_before_it_dials_has_failed(
@@ -340,7 +331,7 @@ def test_a_helper_that_misbehaves_has_failed_and_leaves_no_process(
     helper = start()
     assert until(helper, never) is None
     assert why in helper.failed
-    assert not helpers()
+    assert not ranks()
 
 
 @pytest.mark.parametrize("what", ["hang", "stop"])
@@ -354,7 +345,7 @@ def test_a_helper_that_takes_too_long_has_failed_and_leaves_no_process(
     monkeypatch.setattr(helper, "_deadline", time.monotonic())
     assert until(helper, never) is None
     assert f"no answer in {LIMIT_S:.0f} s" in helper.failed
-    assert not helpers()
+    assert not ranks()
 
 
 @pytest.mark.parametrize("moment", ["at once", "dialled", "tracing", "answered"])
@@ -363,7 +354,7 @@ def test_closing_at_any_moment_leaves_no_process(start: Start_, moment: str) -> 
     moments: dict[str, Callable[[], object]] = {
         "at once": lambda: True,
         "dialled": lambda: helper._peer is not None,
-        "tracing": lambda: any(each.memory_info().rss > 150 * 2**20 for each in helpers()),
+        "tracing": lambda: any(each.memory_info().rss > 150 * 2**20 for each in ranks()),
         "answered": never,
     }
     if moment == "answered":
@@ -372,5 +363,5 @@ def test_closing_at_any_moment_leaves_no_process(start: Start_, moment: str) -> 
     until(helper, moments[moment])
     helper.close()
     helper.close()
-    assert not helpers()
+    assert not ranks()
     assert not helper.failed
