@@ -203,7 +203,8 @@ def batches(loader: Any, epochs: list[int]) -> Iterator[Any]:
 
 
 def timed(given: Iterator[Any], request: Load) -> tuple[list[Slice], list[int]]:
-    """Slices of about the time that `request` asks for, and the last batch's shape.
+    """Slices of about the time that `request` asks for, and the shape of the largest batch; the
+    last one of an epoch may be smaller.
 
     Workers hand batches over in turn and often at once: a slice ends after a whole round.
     """
@@ -213,11 +214,12 @@ def timed(given: Iterator[Any], request: Load) -> tuple[list[Slice], list[int]]:
     while ahead and time.perf_counter() < deadline and next(given, _END) is not _END:
         ahead -= 1
     slices: list[Slice] = []
-    shape: list[int] = []
+    largest: list[int] = []
     began = since = time.perf_counter()
     count = samples = tokens = 0
     while (batch := next(given, _END)) is not _END:
         shape = shape_of(batch)
+        largest = max(largest, shape)
         del batch
         now = time.perf_counter()
         count, samples = count + 1, samples + shape[0]
@@ -229,7 +231,7 @@ def timed(given: Iterator[Any], request: Load) -> tuple[list[Slice], list[int]]:
                 break
     if not slices and count:
         slices.append(Slice(time.perf_counter() - since, count, samples, tokens))
-    return slices, shape
+    return slices, largest
 
 
 def shape_of(batch: Any) -> list[int]:

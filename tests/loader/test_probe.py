@@ -126,6 +126,12 @@ def test_what_was_loaded_ahead_is_not_timed_and_a_slice_is_a_whole_round() -> No
     assert [(each.batches, each.tokens) for each in slices] == [(5, 0)]
 
 
+def test_the_shape_is_that_of_a_whole_batch_whichever_came_last() -> None:
+    whole, rest = (torch.zeros((size, 8), dtype=torch.long) for size in (12, 4))
+    _, shape = loader.timed(iter([whole, whole, rest]), asked("plain"))
+    assert shape == [12, 8]
+
+
 def test_a_loader_is_timed_after_its_first_batch_and_the_studys_word() -> None:
     said: list[Message] = []
 
