@@ -132,6 +132,8 @@ class Outcome:
     """What its engine compiles, and could not be loaded in this run of the study."""
     only: dict[str, int] = field(default_factory=dict)
     """Values that a script runs whatever is asked for, by axis."""
+    log: str = ""
+    """Name of the log of rank 0, or of a script's launch; other trials of the group are in it."""
 
     @property
     def put_off(self) -> bool:

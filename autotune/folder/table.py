@@ -23,7 +23,7 @@ COLUMNS = (
     "disturbed_share", "attempts", "sm_clock_mhz", "power_w", "temperature_c", "throttle_reasons",
     "predicted_low_bytes", "predicted_high_bytes", *LATER_AXES, "compile_s", "kernels",
     "waiting_share", "tokens",
-    "joules_per_token",
+    "joules_per_token", "log",
 )  # fmt: skip
 
 
@@ -73,6 +73,7 @@ def row(record: Record) -> dict[str, object]:
         "warmup_s": outcome.warmup_s,
         "timed_s": outcome.timed_s,
         "attempts": outcome.attempts,
+        "log": outcome.log or None,
         **_measured(outcome.measurement),
         **_peaks(outcome.measurement.peaks if outcome.measurement else outcome.peaks),
     }

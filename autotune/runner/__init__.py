@@ -58,6 +58,8 @@ class Result:
     """Values that a script runs whatever is asked for, by axis."""
     lacks_op: str = ""
     """What the engine compiles for this candidate, and could not be loaded."""
+    log: str = ""
+    """Name of the log of rank 0, or of a script's launch."""
 
 
 class Runner(Protocol):

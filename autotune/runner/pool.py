@@ -86,7 +86,8 @@ class Pool:
             self.retire(deadline)
             launched = self._launch(job.candidate, deadline)
             if isinstance(launched, Result):
-                return replace(launched, group_start_s=time.monotonic() - began)
+                log = self._log(0).name
+                return replace(launched, group_start_s=time.monotonic() - began, log=log)
             group = launched
         start_s = time.monotonic() - began if not group.probes else 0.0
         ready = group.ranks[0].ready
@@ -97,6 +98,7 @@ class Pool:
             warm=group.probes > 1,
             parameters=ready.parameters if ready else None,
             versions=ready.versions if ready else None,
+            log=group.ranks[0].log.name,
         )
         if result.report is None:
             self._end(politely=False, until=deadline)
@@ -190,12 +192,15 @@ class Pool:
         )
         for number in range(world_size):
             dial = self._channel.dial(number, child=True)
-            log = self._logs / f"group{self._groups:03d}-rank{number}.log"
+            log = self._log(number)
             # On the CPU all ranks share the one device.
             info = self._device.infos[number % len(self._device.infos)]
             process = self._starter.start_rank(engine, dial, log, environment)
             ranks.append(Rank(number=number, process=process, log=log, device_uuid=info.uuid))
         return self._group
+
+    def _log(self, rank: int) -> Path:
+        return self._logs / f"group{self._groups:03d}-rank{rank}.log"
 
     def _end(self, *, politely: bool, until: float) -> None:
         """End the live group; return when its device memory is back, or at `until`."""

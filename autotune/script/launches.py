@@ -89,7 +89,8 @@ class Launches:
             self._launch = None
             launch.end()
         self._measured |= result.report is not None
-        return replace(result, group_start_s=(launch.first_step or time.monotonic()) - began)
+        start_s = (launch.first_step or time.monotonic()) - began
+        return replace(result, group_start_s=start_s, log=launch.log.name)
 
     def trace(self, space: Space, limit_s: float) -> Trace | None:
         return None  # nobody knows its model before it runs

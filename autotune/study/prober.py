@@ -222,6 +222,7 @@ class Prober:
             lacks_op=result.lacks_op,
             unsupported=result.unsupported,
             only=result.only,
+            log=result.log,
         )
         if result.report is None:
             return outcome

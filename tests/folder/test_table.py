@@ -42,7 +42,7 @@ def test_a_measured_trial_on_a_gpu_leaves_only_what_was_not_said_empty() -> None
     empty = {name for name, value in cells.items() if value is None}
     assert empty == {
         "predicted_peak_bytes", "predicted_low_bytes", "predicted_high_bytes", "witness", "reason",
-        "kernels", "joules_per_token", "waiting_share", "tokens",
+        "kernels", "joules_per_token", "waiting_share", "tokens", "log",
     }  # fmt: skip
 
 
