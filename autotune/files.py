@@ -70,6 +70,18 @@ def hold(folder: Path) -> Iterator[None]:
                 path.unlink()
 
 
+def is_held(folder: Path) -> bool:
+    """Whether a process on this host runs a study in `folder`."""
+    try:
+        with FileIO(folder / LOCK, "r") as file:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:  # nobody ever held it, or the file system has no locks
+        return False
+    return False
+
+
 def _locked(path: Path) -> FileIO | None:
     """The locked file; None where it cannot be written: then nothing else can be either."""
     while True:

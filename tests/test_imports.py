@@ -24,6 +24,7 @@ FLOORS = (
     ("options",),
     ("folder", "replay"),
     ("testbed",),
+    ("view",),
     ("study", "plan", "loader"),
     ("commands",),
     ("callbacks", "loading", "running"),

@@ -47,6 +47,14 @@ COMMANDS = {
         "autotune.commands.loader:loader",
         "Say with how many workers a data loader keeps up with training.",
     ),
+    "report": Row(
+        "autotune.commands.report:report",
+        "Show a study as a page, live while it runs, as pictures or as a table.",
+    ),
+    "compare": Row(
+        "autotune.commands.compare:compare",
+        "Show studies side by side: their winners, and what differs beyond the noise.",
+    ),
     "export": Row(
         "autotune.commands.export:export",
         "Write a result as configurations that other tools take as they are.",

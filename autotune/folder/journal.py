@@ -271,14 +271,19 @@ def _load(path: Path) -> optuna.Study:
 
 
 def records_in(folder: Folder) -> list[Record]:
-    """What the study in `folder` has told so far, in the order of time. Nothing is written there.
+    """What the study in `folder` has told so far, in the order of time; see `past_in`."""
+    return past_in(folder).records
+
+
+def past_in(folder: Folder) -> Past:
+    """What the study in `folder` has come to so far. Nothing is written there.
 
     Raises whatever a damaged journal makes Optuna raise; OSError where there is none.
     """
     path = folder.optuna_log
     path.stat()  # or Optuna would create it
     storage = JournalStorage(JournalFileBackend(str(path), _NoLock(str(path))))
-    return _past(optuna.load_study(storage=storage, study_name=_NAME)).records
+    return _past(optuna.load_study(storage=storage, study_name=_NAME))
 
 
 def repair(path: Path) -> int:

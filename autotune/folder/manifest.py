@@ -96,8 +96,8 @@ def manifest_of(
     return parse(Manifest, to_json(made))  # as it will be read back
 
 
-def read(folder: Path) -> Manifest:
-    """The manifest of the study in `folder`.
+def read(folder: Path, flag: str = "--resume ") -> Manifest:
+    """The manifest of the study in `folder`, which `flag` named.
 
     Raises:
         UsageError: there is no study, or none that this version can go on with.
@@ -106,15 +106,15 @@ def read(folder: Path) -> Manifest:
     try:
         text = path.read_text(encoding="utf-8")
     except (FileNotFoundError, NotADirectoryError):
-        raise UsageError(f"--resume {folder}: no study, there is no {MANIFEST} in it") from None
+        raise UsageError(f"{flag}{folder}: no study, there is no {MANIFEST} in it") from None
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or "it is no text"
-        raise UsageError(f"--resume {folder}: {MANIFEST}: {reason}") from error
+        raise UsageError(f"{flag}{folder}: {MANIFEST}: {reason}") from error
     try:
         return _parsed(text)
     except (ValueError, RecursionError) as error:
         raise UsageError(
-            f"--resume {folder}: {MANIFEST} is not of version {SCHEMA_VERSION}: {error!s:.200}"
+            f"{flag}{folder}: {MANIFEST} is not of version {SCHEMA_VERSION}: {error!s:.200}"
         ) from error
 
 

@@ -23,7 +23,6 @@ from autotune.report.text import (
 )
 from autotune.result.best import FINALS, Best, Cell, Config, Measured, Tie
 from autotune.space.axes import AXES
-from autotune.space.space import Space
 from autotune.units import gib
 
 SHOWN_TIES = 4
@@ -58,9 +57,9 @@ class Caution(Enum):
     )
 
 
-def cautions(best: Best, space: Space) -> tuple[Caution, ...]:
-    """The cautions that apply to `best`."""
-    micro_batches, trials = space.axes["micro_batch"], best.trials
+def cautions(best: Best, micro_batches: Sequence[int]) -> tuple[Caution, ...]:
+    """The cautions that apply to `best`, of a study that searched these `micro_batches`."""
+    trials = best.trials
     applies = {
         Caution.NOT_CONFIRMED: not best.confirmed,
         Caution.STOPPED_BY_USER: bool(best.stopped_by),
@@ -78,14 +77,12 @@ def print_result(console: Console, best: Best, path: Path, warn: tuple[Caution, 
     width = console.width
     finals = best.trials.get(FINALS, 0)
     trials = {Verdict(name): n for name, n in best.trials.items() if name != FINALS}
-    winner = Text("\n").join(paragraph(_config(best.config), width, "Best: "))
+    winner = Text("\n").join(paragraph(configuration(best.config), width, "Best: "))
     winner.stylize("bold")
     console.print()
     console.print(_cells_table(best))
     print_lines(console, Text(), winner)
-    for text in (
-        _speed(best), *_waiting(best), _memory(best), *_sure(best), *_ties(best), *_pareto(best)
-    ):  # fmt: skip
+    for text in (*sentences(best), *_ties(best), *_pareto(best)):
         print_lines(console, *paragraph(text, width, "      "))
     if best.same_batch:
         console.print()
@@ -103,6 +100,11 @@ def print_result(console: Console, best: Best, path: Path, warn: tuple[Caution, 
     if best.command is not None:
         print_lines(console, Text("Run:     " + printable(shlex.join(best.command), console)))
     print_lines(console, Text("Written: " + printable(str(path), console)))
+
+
+def sentences(best: Best) -> list[str]:
+    """The winner for people: speed, memory, how sure."""
+    return [_speed(best), *_waiting(best), _memory(best), *_sure(best)]
 
 
 def _cells_table(best: Best) -> Table:
@@ -207,7 +209,7 @@ def _evidence(cell: Cell) -> str:
     return "stopped early" if cell.verdict == Verdict.PRUNED else "once"
 
 
-def _config(config: Config) -> str:
+def configuration(config: Config) -> str:
     """A configuration in the names of its flags; what is switched off is left out."""
     of_script = config.model.startswith("script:")
     always = ("depth", "seq_len", "micro_batch", "checkpointing")[

@@ -92,7 +92,9 @@ class PlainReporter:
 
     def finished(self, best: Best, path: Path) -> None:
         self.close()
-        print_result(self._console, best, path, cautions(best, self._known.space))
+        print_result(
+            self._console, best, path, cautions(best, self._known.space.axes["micro_batch"])
+        )
 
     def close(self) -> None:
         pass

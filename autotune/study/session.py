@@ -13,6 +13,7 @@ from shlex import quote
 from autotune import export
 from autotune.budget import Clock, StopFlag
 from autotune.errors import UsageError
+from autotune.files import write_whole
 from autotune.folder import provenance
 from autotune.folder.ending import Ended, Ending
 from autotune.folder.folder import Folder
@@ -30,6 +31,8 @@ from autotune.study.study import Study
 from autotune.study.why_nothing import why_nothing
 from autotune.testbed.scripted import shown_command, write_files
 from autotune.testbed.testbed import Testbed, Wiring
+from autotune.view.page import page
+from autotune.view.study import read
 
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _LOST = (errno.EROFS, errno.EIO, errno.ESTALE)
@@ -146,6 +149,7 @@ class _Session:
             self.reporter.note(f"energy is left out: {lack}")
         ended = self._study()
         self.journal.end(ended, self.clock.elapsed_s())
+        self._report()
         return ended
 
     def _again(self, ended: Ended) -> Ended | None:
@@ -233,6 +237,19 @@ class _Session:
                 f" --resume {quote(str(self.folder.path))}",
             )
         return Ended(Ending.FOUND)
+
+    def _report(self) -> None:
+        """Write the page of the study; it is not worth the study's exit code."""
+        try:
+            write_whole(self.folder.report, page(read(self.folder.path)))
+        except OSError:
+            raise
+        except Exception as error:  # noqa: BLE001 - what was measured is written, whatever it is
+            self.reporter.note(
+                f"{self.folder.report.name} could not be made: {type(error).__name__}: {error}"
+            )
+            return
+        self.reporter.note(f"Report: {self.folder.report}")
 
     def _command(self, candidate: Candidate) -> list[str] | None:
         """What starts the user's own script with `candidate`; None where there is none."""

@@ -240,11 +240,11 @@ CAUTIONS = [
 
 @pytest.mark.parametrize(("caution", "found"), CAUTIONS)
 def test_each_caution_is_given_for_its_own_cause(caution: Caution, found: Best) -> None:
-    assert cautions(found, SPACE) == (caution,)
+    assert cautions(found, SPACE.axes["micro_batch"]) == (caution,)
 
 
 def test_a_calm_confirmed_result_comes_without_cautions() -> None:
-    assert cautions(CALM, SPACE) == ()
+    assert cautions(CALM, SPACE.axes["micro_batch"]) == ()
 
 
 def test_every_caution_has_a_test_of_its_cause() -> None:
@@ -252,7 +252,7 @@ def test_every_caution_has_a_test_of_its_cause() -> None:
 
 
 def test_one_fixed_micro_batch_is_not_called_the_largest() -> None:
-    assert cautions(CALM, space(micro_batch=(4,))) == ()
+    assert cautions(CALM, (4,)) == ()
 
 
 def test_cautions_are_printed_with_the_result() -> None:

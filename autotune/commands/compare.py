@@ -1,0 +1,43 @@
+"""`python -m autotune compare`: studies side by side."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+from cyclopts import Parameter
+
+from autotune.commands import Run
+from autotune.commands.exits import ExitCode
+from autotune.errors import UsageError
+
+
+def compare(
+    *folders: Annotated[Path, Parameter(help="Folders of studies; the first is compared with.")],
+    html: Annotated[Path | None, Parameter(
+        help="Write it as a page to this file, too.", show_default=False)] = None,
+) -> Run:  # fmt: skip
+    """Show studies side by side: their winners, and what differs beyond the noise."""
+
+    def run(argv: list[str], started: float) -> int:
+        if len(folders) < 2:
+            raise UsageError("compare: needs two folders or more, e.g. results/a results/b")
+        import sys
+
+        from autotune.report.console import console_for
+        from autotune.view.compare_show import compare_page, print_compared
+        from autotune.view.study import read
+
+        studies = [read(folder) for folder in folders]
+        print_compared(console_for(sys.stdout, most=160), studies)
+        if html is not None:
+            from autotune.files import write_whole
+
+            try:
+                write_whole(html, compare_page(studies))
+            except OSError as error:
+                raise UsageError(f"--html {html}: {error.strerror}") from error
+            print(f"Written: {html}")
+        return ExitCode.FOUND
+
+    return run

@@ -1,0 +1,93 @@
+"""`python -m autotune report`: a study's folder as a page, as pictures, as a table."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+from cyclopts import Parameter
+
+from autotune.commands import Run
+from autotune.commands.exits import ExitCode, complain
+from autotune.errors import UsageError
+
+if TYPE_CHECKING:
+    from autotune.view.study import Shown
+
+
+def report(
+    folder: Annotated[Path, Parameter(help="The study's folder.")],
+    /,
+    *,
+    serve: Annotated[bool, Parameter(
+        help="Show the page on this machine's own address while the study runs; Ctrl+C ends it.",
+        show_default=False)] = False,
+    port: Annotated[int | None, Parameter(
+        help="Of --serve (default: any that is free).", show_default=False)] = None,
+    png: Annotated[Path | None, Parameter(
+        help="Write the charts, and a card to share, to this folder as PNG and SVG.",
+        show_default=False)] = None,
+    markdown: Annotated[bool, Parameter(
+        help="Print the summary as a table of Markdown, and nothing else.",
+        show_default=False)] = False,
+    out: Annotated[Path | None, Parameter(
+        help="File of the page (default: report.html in the study's folder).",
+        show_default=False)] = None,
+) -> Run:  # fmt: skip
+    """Show a study as a page, live while it runs, as pictures or as a table."""
+
+    def run(argv: list[str], started: float) -> int:
+        if serve and (png or markdown or out):
+            raise UsageError("--serve: alone; run report again for --png, --markdown or --out")
+        if port is not None and not serve:
+            raise UsageError(f"--port {port}: only with --serve")
+        from autotune.folder.folder import Folder
+        from autotune.view.study import read
+
+        study = read(folder)
+        if serve:
+            return _serve(folder, port or 0)
+        if markdown:
+            from autotune.view.markdown import markdown as summary
+
+            print(summary(study), end="")
+        if png is not None:
+            _pictures(study, png)
+        if out is not None or not (markdown or png):
+            _page(study, out or Folder(folder).report)
+        return ExitCode.FOUND
+
+    return run
+
+
+def _page(study: Shown, path: Path) -> None:
+    from autotune.files import write_whole
+    from autotune.view.page import page
+
+    try:
+        write_whole(path, page(study))
+    except OSError as error:
+        raise UsageError(f"{path}: {error.strerror}; name another file by --out") from error
+    print(f"Written: {path}")
+
+
+def _pictures(study: Shown, folder: Path) -> None:
+    from autotune.view.pictures import write
+
+    try:
+        names = write(study, folder)
+    except OSError as error:
+        raise UsageError(f"--png {folder}: {error.strerror}") from error
+    print(f"Written: {folder}: {', '.join(names)}")
+
+
+def _serve(folder: Path, port: int) -> int:
+    from autotune.view.serve import HOST, server
+
+    with server(folder, port, complain) as serving:
+        print(f"http://{HOST}:{serving.server_port}/ shows {folder}; Ctrl+C ends it", flush=True)
+        try:
+            serving.serve_forever()
+        except KeyboardInterrupt:
+            print()
+    return ExitCode.FOUND

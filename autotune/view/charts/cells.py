@@ -1,0 +1,65 @@
+"""The map of depths and lengths, each with its winner."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from autotune.outcome import Objective, Verdict
+from autotune.report.text import si
+from autotune.result.best import Cell, Measured
+from autotune.space.axes import AXES, OTHER_AXES
+from autotune.view.charts.vega import Spec, chart
+from autotune.view.study import Shown
+
+
+def cells(study: Shown) -> Spec | None:
+    """None where there are not two of them."""
+    if study.best is None or len(study.best.cells) < 2:
+        return None
+    found = study.best.cells
+    differing = [n for n in OTHER_AXES if len({getattr(cell.config, n) for cell in found}) > 1]
+    rows = [_row(study, cell, differing) for cell in found]
+    most = max(row["value"] for row in rows)
+    place = {
+        "x": {"field": "seq_len", "type": "ordinal", "title": "sequence length",
+              "axis": {"labelAngle": 0}},
+        "y": {"field": "depth", "type": "ordinal", "title": "depth", "sort": "descending"},
+    }  # fmt: skip
+    ink = {"condition": {"test": f"datum.value > {0.55 * most}", "value": "#ffffff"},
+           "value": "#1a1a1a"}  # fmt: skip
+    told = [{"field": name} for name in ("depth", "seq_len", "winner", "rate", "evidence")]
+    return chart(
+        {"mark": {"type": "rect", "cornerRadius": 4},
+         "encoding": {**place, "tooltip": told,
+                      "color": {"field": "value", "type": "quantitative", "title": study.unit,
+                                "scale": {"scheme": "blues", "domainMin": 0},
+                                "legend": {"format": "~s"}}}},
+        {"mark": {"type": "text", "dy": -8, "fontWeight": "bold"},
+         "encoding": {**place, "text": {"field": "rate"}, "color": ink}},
+        {"mark": {"type": "text", "dy": 8},
+         "encoding": {**place, "text": {"field": "winner"}, "color": ink}},
+        data=rows, height={"step": 56},
+    )  # fmt: skip
+
+
+def _row(study: Shown, cell: Cell, differing: list[str]) -> dict[str, Any]:
+    words = [f"{AXES[name].label} {getattr(cell.config, name)}" for name in differing]
+    value = of_objective(cell.measured, study.objective)
+    evidence = "confirmed" if cell.confirmed else (
+        "stopped early" if cell.verdict == Verdict.PRUNED else "measured once")  # fmt: skip
+    return {
+        "depth": cell.depth,
+        "seq_len": cell.seq_len,
+        "value": value,
+        "rate": si(value, study.unit.removeprefix("model ")),
+        "winner": ", ".join([f"micro {cell.config.micro_batch}", *words]),
+        "evidence": evidence,
+    }
+
+
+def of_objective(measured: Measured, objective: Objective | str) -> float:
+    """What a study with that objective maximises; 0 where it was not measured."""
+    if objective == "tokens_per_joule":
+        return 1 / measured.joules_per_token if measured.joules_per_token else 0.0
+    rates = {"flops": measured.model_flops_per_s, "samples_per_s": measured.samples_per_s}
+    return rates.get(objective, measured.tokens_per_s)

@@ -1,0 +1,61 @@
+"""The summary of a study as a table of Markdown, for a pull request or a paper's notes."""
+
+from __future__ import annotations
+
+import re
+
+from autotune.report.result import configuration
+from autotune.report.text import counts_text, minutes, si
+from autotune.result.best import Cell
+from autotune.units import gib
+from autotune.view.baseline import compared
+from autotune.view.charts.cells import of_objective
+from autotune.view.study import Shown
+
+
+def markdown(study: Shown) -> str:
+    """One table of the cells with their winners, the best in bold, and what it was measured on."""
+    lines = [f"### {_plain(study.name)}", ""]
+    best = study.best
+    if best is None:
+        ended = study.past.ended if study.past is not None else None
+        why = ended.message if ended is not None and ended.message else "nothing fitted yet"
+        lines += [f"No result: {_plain(why)}", ""]
+    else:
+        lines += [
+            f"| configuration | {study.unit} | tokens/s | peak | of capacity | measured |",
+            "|---|--:|--:|--:|--:|---|",
+            *(_row(study, cell, strong=cell.config == best.config) for cell in best.cells),
+            "",
+        ]
+        if told := compared(study, of_objective(best.measured, study.objective)):
+            lines += [_plain(told), ""]
+    finals = int((study.trials["kind"] == "final").sum())
+    software = study.manifest.fingerprint.get("software") or {}
+    versions = ", ".join(f"{name} {version}" for name, version in software.items())
+    lines += [
+        f"Ceiling {study.limits.ceiling:.0%} of {gib(study.limits.capacity_bytes)};"
+        f" {minutes(study.elapsed_s)} of {minutes(study.budget_s)};"
+        f" trials: {counts_text(study.counts)}; final rounds: {finals}.",
+        f"Measured on {_plain(study.devices)}; {_plain(versions)}.",
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _row(study: Shown, cell: Cell, *, strong: bool) -> str:
+    measured, mark = cell.measured, "**" if strong else ""
+    words = [
+        f"{mark}{_plain(configuration(cell.config))}{mark}",
+        si(of_objective(measured, study.objective)),
+        si(measured.tokens_per_s),
+        gib(measured.peak_bytes.device),
+        f"{measured.share_of_capacity:.0%}",
+        "confirmed" if cell.confirmed else "once",
+    ]
+    return f"| {' | '.join(words)} |"
+
+
+def _plain(text: str) -> str:
+    """`text` with what Markdown would read as more than text escaped."""
+    line = " ".join(text.split())
+    return re.sub(r"([\\`*_{}\[\]<>#|&~!])", r"\\\1", line)

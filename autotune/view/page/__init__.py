@@ -1,0 +1,271 @@
+"""The page of a study."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from autotune.export.launch import export as launch
+from autotune.outcome import Verdict
+from autotune.report.result import cautions, configuration, sentences
+from autotune.report.text import counts_text, minutes, si
+from autotune.result.best import Best, Tie
+from autotune.result.best import Cell as BestCell
+from autotune.units import gib
+from autotune.view.baseline import compared
+from autotune.view.charts import CHARTS, drawn
+from autotune.view.charts.cells import of_objective
+from autotune.view.charts.vega import trials
+from autotune.view.page.rendering import rendered
+from autotune.view.study import GIB, Shown
+from autotune.wire.codec import to_json
+
+LOG_TAIL, LOGS = 2000, 400_000
+"""Characters of a log that are shown, and of all of them."""
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One of the table of trials."""
+
+    text: str
+    sort: float | None = None
+    """What it is sorted by, where that is a number."""
+    style: str = ""
+    log: str = ""
+    """Name of the log that it opens."""
+
+
+@dataclass(frozen=True)
+class Table:
+    """A small table of texts."""
+
+    caption: str
+    columns: list[str]
+    rows: list[list[str]]
+
+
+def page(study: Shown, *, live: bool = False, state: str = "") -> str:
+    """The whole page; a `live` one asks again for what has another `state`."""
+    logs = _logs(study)
+    specs = drawn(study)
+    return rendered(
+        "page.html.j2",
+        {"charts": specs, "trials": trials(study), "logs": logs},
+        live=live,
+        title=study.name,
+        facts=_facts(study),
+        remarks=_remarks(study),
+        winner=None if study.best is None else _winner(study, study.best),
+        tables=_tables(study),
+        charts=[{"name": name, "title": CHARTS[name].title, "caption": CHARTS[name].caption}
+                for name in specs],
+        columns=_columns(study),
+        trials=[_row(study, row, logs) for row in study.trials.to_dict("records")],
+        verdicts=[verdict.value for verdict, count in study.counts.items() if count],
+        fingerprint=list(_flat("", study.manifest.fingerprint)),
+        state=state,
+    )  # fmt: skip
+
+
+def _facts(study: Shown) -> list[str]:
+    finals = int((study.trials["kind"] == "final").sum())
+    return [
+        study.model,
+        study.devices,
+        f"{minutes(study.elapsed_s)} of {minutes(study.budget_s)}",
+        f"trials: {counts_text(study.counts)}; final rounds: {finals}",
+        "running" if study.running else _ending(study),
+    ]
+
+
+def _ending(study: Shown) -> str:
+    if study.past is not None and study.past.ended is None:
+        return "interrupted"
+    return "ended"
+
+
+def _remarks(study: Shown) -> list[str]:
+    """What a reader has to know before the numbers."""
+    if study.best is not None:
+        known = cautions(study.best, study.manifest.space["axes"]["micro_batch"])
+        return [each.value for each in known]
+    ended = study.past.ended if study.past is not None else None
+    if ended is not None and ended.message:
+        return [f"There is no result: {ended.message}."]
+    if study.running:
+        return ["Nothing has been found yet."]
+    return ["There is no result: the study was interrupted before anything fitted."]
+
+
+def _winner(study: Shown, best: Best) -> dict[str, Any]:
+    measured, limits = best.measured, best.limits
+    value = of_objective(measured, study.objective)
+    step, share = measured.step_s, measured.share_of_capacity
+    low, high = (value * step.median / each if each else 0.0 for each in (step.high, step.low))
+    unit = study.unit.removeprefix("model ")
+    sure = best.sure
+    numbers = [
+        {"value": si(value, unit), "name": study.unit,
+         "more": f"95 % interval {si(low, unit)} to {si(high, unit)}"},
+        {"value": si(measured.tokens_per_s), "name": "tokens/s",
+         "more": f"{step.median * 1e3:.4g} ms a step, {step.steps} steps"},
+        {"value": f"{share:.0%}", "name": "of the memory at the peak",
+         "more": f"{gib(measured.peak_bytes.device)} of {gib(limits.capacity_bytes)}"},
+    ]  # fmt: skip
+    if sure is not None:
+        numbers.append({"value": f"{sure.best:.0%}", "name": "sure to be the fastest",
+                        "more": f"{sure.within_1_percent:.0%} within 1 % of it"})  # fmt: skip
+    headroom = limits.limit_bytes - measured.peak_bytes.device
+    return {
+        "title": "Best configuration" + ("" if best.confirmed else ", not confirmed"),
+        "chips": configuration(best.config).replace(" (", ", ").rstrip(")").split(", "),
+        "numbers": numbers,
+        "memory": f"Peak {gib(measured.peak_bytes.device)}, ceiling {gib(limits.limit_bytes)}"
+        f" ({limits.ceiling:.0%} of {gib(limits.capacity_bytes)}), headroom {gib(headroom)}.",
+        "used": round(100 * min(1.0, share), 2),
+        "ceiling": round(100 * limits.ceiling, 2),
+        "baseline": compared(study, value),
+        "lines": sentences(best),
+        "copies": _copies(best),
+    }
+
+
+def _copies(best: Best) -> list[dict[str, str]]:
+    """What is copied from the card."""
+    made = launch(best, Path("exports"))
+    document = to_json(best)
+    return [
+        {"label": "Configuration (JSON)", "text": json.dumps(document["config"], indent=2)},
+        *({"label": f"Configuration of {name} (JSON)", "text": json.dumps(body, indent=2)}
+          for name, body in best.exports.items()),
+        {"label": "Launch (exports/launch.sh)", "text": made.files["launch.sh"]},
+    ]  # fmt: skip
+
+
+def _tables(study: Shown) -> list[Table]:
+    """Configurations beside the winner."""
+    if study.best is None:
+        return []
+    best = study.best
+    kinds: dict[str, Sequence[BestCell | Tie]] = {
+        f"The same batch of {best.config.global_batch_samples} samples": best.same_batch,
+        "Within the noise of the best, with no less memory": best.ties,
+        "Nothing that fits is both faster and takes less energy": best.pareto,
+    }
+    return [
+        Table(
+            caption,
+            ["configuration", study.unit, "tokens/s", "peak", "J/token"],
+            [
+                [
+                    configuration(each.config),
+                    si(of_objective(each.measured, study.objective)),
+                    si(each.measured.tokens_per_s),
+                    f"{gib(each.measured.peak_bytes.device)}"
+                    f" {each.measured.share_of_capacity:.0%}",
+                    f"{each.measured.joules_per_token:.3g}"
+                    if each.measured.joules_per_token
+                    else "",
+                ]
+                for each in found
+            ],
+        )
+        for caption, found in kinds.items()
+        if len(found) > (found is best.pareto)
+    ]
+
+
+def _columns(study: Shown) -> list[str]:
+    return ["no", "kind", *(axis.label for axis in study.axes), "verdict", study.unit,
+            "tokens/s", "step, ms", "peak, GiB", "of capacity", "predicted, GiB", "began, s",
+            "took, s", "log", "reason"]  # fmt: skip
+
+
+def _row(study: Shown, row: dict[Any, Any], logs: dict[str, str]) -> dict[str, Any]:
+    log = _log_of(row)
+    capacity_gib = study.limits.capacity_bytes / GIB
+    peak = row["peak_device_gib"]
+    return {
+        "verdict": row["verdict"],
+        "cells": [
+            _number(row["number"], "d"),
+            Cell(row["kind"], style="words"),
+            *(Cell(str(row[axis.name]), style="words") if axis.words
+              else _number(row[axis.name], "d") for axis in study.axes),
+            Cell(row["verdict"], style="words"),
+            _number(row["value"], "si"),
+            _number(row["tokens_per_s"], "si"),
+            _number(_scaled(row["step_s_median"], 1e3), ".4g"),
+            _number(peak, ".3f"),
+            _number(_scaled(peak, 1 / capacity_gib), ".0%"),
+            _number(row["predicted_peak_gib"], ".3f"),
+            _number(row["started_s"], ".1f"),
+            _number(row["probe_s"], ".1f"),
+            Cell(log, style="words", log=log if log in logs else ""),
+            Cell("" if pd.isna(row["reason"]) else str(row["reason"]), style="long"),
+        ],
+    }  # fmt: skip
+
+
+def _scaled(value: Any, factor: float) -> float:
+    return math.nan if pd.isna(value) else float(value) * factor
+
+
+def _number(value: Any, format: str) -> Cell:
+    if pd.isna(value):
+        return Cell("")
+    number = float(value)
+    if format == "si":
+        return Cell(si(number), number)
+    return Cell(f"{int(number) if format == 'd' else number:{format}}", number)
+
+
+def _log_of(row: dict[Any, Any]) -> str:
+    """Name of the log that tells of a trial: the one that its reason names, else its group's."""
+    reason = "" if pd.isna(row["reason"]) else str(row["reason"])
+    named = [word.rstrip(".,;:)") for word in reason.split() if ".log" in word]
+    return named[-1] if named else ("" if pd.isna(row["log"]) else str(row["log"]))
+
+
+def _logs(study: Shown) -> dict[str, str]:
+    """The tails of logs by name, of what went wrong first, as many as there is room for."""
+    rows = study.trials.to_dict("records")
+    fits = {verdict.value for verdict in Verdict if verdict.fits}
+    rows.sort(key=lambda row: row["verdict"] in fits)
+    tails: dict[str, str] = {}
+    room = LOGS
+    for name in dict.fromkeys(_log_of(row) for row in rows):
+        path = study.folder.logs / name
+        if room <= 0 or not name or path.parent != study.folder.logs:
+            continue
+        try:
+            with path.open("rb") as file:
+                file.seek(max(0, path.stat().st_size - 4 * LOG_TAIL))
+                tail = file.read().decode("utf-8", "replace")[-LOG_TAIL:]
+        except OSError:
+            continue
+        if tail.strip():
+            tails[name] = tail
+            room -= len(tail)
+    return tails
+
+
+def _flat(name: str, value: Any) -> Any:
+    """Names and values of all that is in `value`, however deep."""
+    if isinstance(value, dict):
+        for key, each in value.items():
+            yield from _flat(f"{name} {key}".strip(), each)
+    elif isinstance(value, list):
+        for index, each in enumerate(value):
+            yield from _flat(f"{name} {index}", each)
+    else:
+        sized = name.endswith("_bytes") and isinstance(value, int)
+        text = gib(value) if sized else str(value)
+        yield name.removesuffix("_bytes").replace("_", " "), text

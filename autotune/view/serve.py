@@ -1,0 +1,92 @@
+"""A study's page while it runs, on this machine alone."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from http import HTTPStatus
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+from autotune.errors import UsageError
+from autotune.files import is_held
+from autotune.folder.folder import Folder
+from autotune.view.page import page
+from autotune.view.study import read
+
+HOST = "127.0.0.1"
+NAMES = (HOST, "localhost")
+
+
+def server(path: Path, port: int, lost: Callable[[str], object]) -> ThreadingHTTPServer:
+    """Serves the page of the study in `path` on loopback; `port` 0 is any that is free.
+
+    It answers GET of one address, to those who call it by its own name: a page of a stranger's
+    that had its name point here would be refused. `lost` is told what could not be shown.
+
+    Raises:
+        UsageError: the port is taken, or may not be used.
+    """
+
+    class Handler(_Handler):
+        folder = path
+        tell = staticmethod(lost)
+
+    try:
+        return ThreadingHTTPServer((HOST, port), Handler)
+    except (OSError, OverflowError) as error:
+        reason = getattr(error, "strerror", None) or str(error)
+        raise UsageError(f"--port {port}: {reason}; leave it out to have a free one") from error
+
+
+def state(path: Path) -> str:
+    """What changes when the page would."""
+    folder = Folder(path)
+    seen: list[Any] = [is_held(path)]
+    for file in (folder.trials, folder.best):
+        try:
+            found = file.stat()
+            seen.append((found.st_mtime_ns, found.st_size))
+        except OSError:
+            seen.append(None)
+    return f'"{hashlib.sha256(repr(seen).encode()).hexdigest()[:16]}"'
+
+
+class _Handler(BaseHTTPRequestHandler):
+    folder: Path
+    tell: Callable[[str], object]
+    server: ThreadingHTTPServer
+
+    def do_GET(self) -> None:
+        known = {f"{name}:{self.server.server_port}" for name in NAMES}
+        if self.headers.get("Host") not in known:
+            self.send_error(HTTPStatus.FORBIDDEN, "call it by its own name")
+        elif self.path != "/":
+            self.send_error(HTTPStatus.NOT_FOUND)
+        elif self.headers.get("If-None-Match") == (now := state(self.folder)):
+            self._answer(HTTPStatus.NOT_MODIFIED, b"", now)
+        else:
+            self._page(now)
+
+    def _page(self, now: str) -> None:
+        try:
+            text = page(read(self.folder), live=True, state=now)
+        except UsageError as error:
+            self.tell(str(error))
+            self.send_error(HTTPStatus.SERVICE_UNAVAILABLE, "the study cannot be read")
+            return
+        self._answer(HTTPStatus.OK, text.encode("utf-8", "replace"), now)
+
+    def _answer(self, status: HTTPStatus, body: bytes, now: str) -> None:
+        self.send_response(status)
+        self.send_header("ETag", now)
+        self.send_header("Cache-Control", "no-cache")
+        self.send_header("X-Content-Type-Options", "nosniff")
+        self.send_header("Content-Type", "text/html; charset=utf-8")
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, format: str, *args: Any) -> None:
+        """Nobody wants a line for each look."""

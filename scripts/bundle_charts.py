@@ -1,0 +1,32 @@
+"""Make the script that draws the charts of a page: Vega, Vega-Lite and Vega-Embed in one file.
+
+It comes from vl-convert-python (the extra `pictures`), which draws the pictures with the same
+versions. Run it after that was updated, look at a report, and bring vega.LICENSE.txt up to date.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import vl_convert
+
+PLACE = Path(__file__).parent.parent / "autotune" / "view" / "page" / "vega.js"
+
+
+def versions() -> str:
+    """Of what is in it, as its first line says them."""
+    newest = vl_convert.get_vegalite_versions()[-1]
+    return (
+        f"/* Vega {vl_convert.get_vega_version()}, Vega-Lite {newest},"
+        f" Vega-Embed {vl_convert.get_vega_embed_version()}; see vega.LICENSE.txt */"
+    )
+
+
+def main() -> None:
+    body = vl_convert.javascript_bundle("window.embedChart = vegaEmbed;")
+    PLACE.write_text(f"{versions()}\n{body}\n", encoding="utf-8")
+    print(f"{PLACE}: {PLACE.stat().st_size} bytes; {versions()}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,101 @@
+"""The charts: what they draw of which trials."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from autotune.view.charts import CHARTS, drawn
+from autotune.view.charts.peak import parts
+from autotune.view.charts.phases import seconds
+from autotune.view.charts.vega import VERDICTS, trials
+from autotune.view.study import Shown, read
+from tests.support.shown import change_rows, failed, folder
+
+vl_convert = pytest.importorskip("vl_convert", reason="what draws pictures is not installed")
+
+
+@pytest.fixture
+def study(tmp_path: Path) -> Shown:
+    return read(folder(tmp_path))
+
+
+def empty(tmp_path: Path) -> Shown:
+    path = folder(tmp_path)
+    change_rows(path, lambda rows: [failed(row, "crashed") for row in rows[:1]])
+    (path / "best.json").unlink()
+    return read(path)
+
+
+@pytest.mark.parametrize("name", CHARTS)
+def test_a_chart_compiles_and_draws_something_of_a_study(study: Shown, name: str) -> None:
+    spec = CHARTS[name].draw(study)
+    assert spec is not None
+    svg = vl_convert.vegalite_to_svg({**spec, "datasets": {"trials": trials(study)}})
+    assert svg.count("<path") > 5
+
+
+@pytest.mark.parametrize("name", CHARTS)
+def test_a_chart_of_a_study_without_a_measurement_is_left_out_or_drawn(
+    tmp_path: Path, name: str
+) -> None:
+    study = empty(tmp_path)
+    spec = CHARTS[name].draw(study)
+    assert (spec is not None) == (name in ("time", "phases"))
+    if spec is not None:
+        vl_convert.vegalite_to_svg({**spec, "datasets": {"trials": trials(study)}})
+
+
+def test_charts_are_json(study: Shown) -> None:
+    json.dumps({"charts": drawn(study), "trials": trials(study)}, allow_nan=False)
+
+
+def test_the_frontier_is_the_largest_micro_batch_of_each_build_that_fitted(
+    tmp_path: Path,
+) -> None:
+    path = folder(tmp_path)
+
+    def with_one_that_failed(rows: list[dict[str, str]]) -> list[dict[str, str]]:
+        return [*rows, failed(rows[0], "oom", micro_batch="64", number="99")]
+
+    change_rows(path, with_one_that_failed)
+    drawn_ = trials(read(path))
+    edges = {(row["cell"], row["micro_batch"]) for row in drawn_ if row["edge"]}
+    largest: dict[str, int] = {}
+    for row in drawn_:
+        if row["kind"] == "search" and row["verdict"] in ("ok", "pruned"):
+            largest[row["cell"]] = max(largest.get(row["cell"], 0), row["micro_batch"])
+    assert edges == set(largest.items())
+
+
+def test_the_best_so_far_never_falls(study: Shown) -> None:
+    found = [row["so_far"] for row in trials(study) if row["so_far"] is not None]
+    assert found == sorted(found)
+    assert found
+
+
+def test_skipped_candidates_are_not_drawn(tmp_path: Path) -> None:
+    path = folder(tmp_path)
+    before = len(trials(read(path)))
+    change_rows(path, lambda rows: [*rows, failed(rows[0], "skipped")])
+    assert len(trials(read(path))) == before
+
+
+def test_every_verdict_has_a_colour_and_a_shape_of_its_own() -> None:
+    assert len({colour for colour, _ in VERDICTS.values()}) == len(VERDICTS)
+    assert len(set(VERDICTS.values())) == len(VERDICTS)
+
+
+def test_the_parts_of_a_peak_add_up_to_it(study: Shown) -> None:
+    assert study.best is not None
+    for cell in study.best.cells:
+        found = parts(study, cell)
+        assert sum(found.values()) == pytest.approx(cell.measured.peak_bytes.device)
+        assert min(found.values()) >= 0
+
+
+def test_the_phases_add_up_to_the_time_that_passed(study: Shown) -> None:
+    spent = [s for each in seconds(study).values() for s in each.values()]
+    assert sum(spent) == pytest.approx(study.elapsed_s, rel=1e-6)

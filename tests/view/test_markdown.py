@@ -1,0 +1,41 @@
+"""The summary as Markdown."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from autotune.view.markdown import markdown
+from autotune.view.study import read
+from tests.support.shown import HOSTILE, change_json, change_rows, failed, folder
+
+
+def test_each_cell_has_a_row_and_the_best_is_bold(tmp_path: Path) -> None:
+    study = read(folder(tmp_path))
+    text = markdown(study)
+    assert study.best is not None
+    rows = [line for line in text.splitlines() if line.startswith("| ")]
+    assert len(rows) == 1 + len(study.best.cells)
+    (best,) = [row for row in rows if "**" in row]
+    assert "micro\\_batch 12" in best
+    assert "145G" in best
+    assert "AMD EPYC, 2 cores" in text
+
+
+def test_a_study_without_a_result_says_so(tmp_path: Path) -> None:
+    path = folder(tmp_path)
+    (path / "best.json").unlink()
+    change_rows(path, lambda rows: [failed(row, "oom") for row in rows])
+    text = markdown(read(path))
+    assert "No result: nothing fitted yet" in text
+    assert "10 oom" in text
+
+
+def test_what_is_hostile_is_no_markup(tmp_path: Path) -> None:
+    path = folder(tmp_path, "a|b*c<d>")
+    fingerprint = read(path).manifest.fingerprint
+    devices = fingerprint["devices"] | {"name": f"{HOSTILE}\n| a | b |"}
+    change_json(path / "manifest.json", fingerprint=fingerprint | {"devices": devices})
+    text = markdown(read(path))
+    assert "a\\|b\\*c\\<d\\>" in text
+    assert "<img" not in text.replace("\\<img", "")
+    assert "\n| a |" not in text

@@ -1,0 +1,108 @@
+"""The page of a study that runs, over HTTP on loopback."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from http.client import HTTPConnection, HTTPResponse
+from pathlib import Path
+
+import pytest
+
+from autotune.errors import UsageError
+from autotune.files import hold
+from autotune.view.serve import HOST, server
+from tests.support.shown import change_rows, failed, folder
+
+Get = Callable[..., HTTPResponse]
+
+
+@pytest.fixture
+def study(tmp_path: Path) -> Path:
+    return folder(tmp_path)
+
+
+@pytest.fixture
+def lost() -> list[str]:
+    return []
+
+
+@pytest.fixture
+def get(study: Path, lost: list[str]) -> Iterator[Get]:
+    with server(study, 0, lost.append) as serving:
+        thread = threading.Thread(target=serving.serve_forever)
+        thread.start()
+
+        def one(path: str = "/", method: str = "GET", **headers: str) -> HTTPResponse:
+            connection = HTTPConnection(HOST, serving.server_port, timeout=60)
+            headers = {name.replace("_", "-"): value for name, value in headers.items()}
+            if "Host" in headers:
+                headers["Host"] = headers["Host"].replace("PORT", str(serving.server_port))
+            connection.request(method, path, headers=headers)
+            return connection.getresponse()
+
+        yield one
+        serving.shutdown()
+        thread.join()
+
+
+def test_it_is_the_live_page_on_loopback_alone(get: Get) -> None:
+    answer = get()
+    body = answer.read().decode()
+    assert (answer.status, answer.headers["Content-Type"]) == (200, "text/html; charset=utf-8")
+    assert "connect-src &#39;self&#39;" in body
+    assert HOST == "127.0.0.1"
+
+
+def test_what_did_not_change_is_not_sent_again(get: Get, study: Path) -> None:
+    first = get()
+    first.read()
+    state = first.headers["ETag"]
+    assert get(If_None_Match=state).status == 304
+    change_rows(study, lambda rows: [*rows, failed(rows[0], "oom", number="77")])
+    again = get(If_None_Match=state)
+    assert again.status == 200
+    assert again.headers["ETag"] != state
+
+
+def test_the_end_of_a_study_is_a_change(get: Get, study: Path) -> None:
+    with hold(study):
+        running = get()
+        assert "<span>running</span>" in running.read().decode()
+    ended = get(If_None_Match=running.headers["ETag"])
+    assert "<span>running</span>" not in ended.read().decode()
+    assert ended.status == 200
+
+
+@pytest.mark.parametrize("host", ["evil.example", "evil.example:PORT", "127.0.0.1", ""])
+def test_only_who_calls_it_by_its_own_name_is_answered(get: Get, host: str) -> None:
+    assert get(Host=host).status == 403
+    assert get(Host="localhost:PORT").status == 200
+
+
+@pytest.mark.parametrize("path", ["/best.json", "/../manifest.json", "/?x", "/logs/"])
+def test_there_is_one_address(get: Get, path: str) -> None:
+    assert get(path).status == 404
+
+
+@pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "PATCH", "OPTIONS"])
+def test_nothing_can_be_written(get: Get, method: str) -> None:
+    assert get(method=method).status == 501
+
+
+def test_a_study_that_cannot_be_read_is_said_on_both_sides(
+    get: Get, study: Path, lost: list[str]
+) -> None:
+    (study / "manifest.json").unlink()
+    assert get().status == 503
+    assert "no study, there is no manifest.json in it" in lost[0]
+
+
+def test_a_port_that_is_taken_is_refused(study: Path, lost: list[str]) -> None:
+    with (
+        server(study, 0, lost.append) as serving,
+        pytest.raises(UsageError, match=r"--port \d+: .*leave it out"),
+    ):
+        server(study, serving.server_port, lost.append)
+    with pytest.raises(UsageError, match="--port 99999: "):
+        server(study, 99999, lost.append)
