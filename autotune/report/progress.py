@@ -20,8 +20,10 @@ _DOING_OF_SCRIPT = {
     Phase.IMPORT: "starting the script",
     Phase.BUILD: "before its first step",
 }
-_START = (Phase.IMPORT, Phase.BUILD, Phase.ENGINE, Phase.COMPILE)
-"""In their order. How long the others take depends on the candidate."""
+_STARTING = (Phase.IMPORT, Phase.BUILD, Phase.ENGINE, Phase.COMPILE, Phase.WARMUP)
+_THEN = {phase: _STARTING[i:] for i, phase in enumerate(_STARTING[:-1], 1)}
+"""What comes after each phase of a start that does not fail. How long others take depends on the
+candidate."""
 
 
 class Progress:
@@ -34,13 +36,14 @@ class Progress:
         self._clock = clock
         self._doing = _DOING | (_DOING_OF_SCRIPT if of_script else {})
         self._engine = ""
+        """Of the probe; empty before the first one."""
         self._now: tuple[Phase | None, int, float] = (None, 0, clock())
         """The phase, its steps, and when it began."""
         self._took_s: dict[tuple[str, Phase], list[float]] = {}
         """By engine and phase of a start, in their order."""
 
-    def begin(self, engine: str = "") -> None:
-        """A probe on `engine` begins; none where that is empty."""
+    def begin(self, engine: str) -> None:
+        """A probe on `engine` begins."""
         self._engine = engine
         self._now = (None, 0, self._clock())
 
@@ -49,7 +52,7 @@ class Progress:
         before, _, since_s = self._now
         if phase is not before:
             now_s = self._clock()
-            if before in _START and phase not in _START[: _START.index(before)]:
+            if before in _THEN and phase in _THEN[before]:
                 key = (self._engine, before)
                 took_s = [*self._took_s.get(key, []), now_s - since_s]
                 self._took_s = self._took_s | {key: took_s}
@@ -65,6 +68,8 @@ class Progress:
         if phase is Phase.DONE:
             return self._doing[phase]
         doing = self._doing[phase] + (f", {steps} steps" if phase is Phase.TIMED else "")
+        if phase is Phase.IMPORT and not self._engine:
+            doing += ", then tracing the model"
         for_s, about_s = round(self._clock() - since_s), self._about_s(phase)
         if not about_s:
             return f"{doing}, {for_s} s"

@@ -20,7 +20,7 @@ from rich.table import Table
 from rich.text import Text
 
 from autotune.engines import engine_of
-from autotune.outcome import Measurement, Record, Verdict
+from autotune.outcome import Record, Verdict
 from autotune.report.lines import Lines
 from autotune.report.progress import Progress
 from autotune.report.result import cautions, print_result
@@ -195,7 +195,7 @@ class LiveReporter(PlainReporter):
 
     def _budget(self) -> Text:
         budget_s, elapsed_s = self._known.budget_s, self._elapsed_s
-        whole, left = minutes(budget_s), minutes(max(0.0, budget_s - elapsed_s))
+        whole, left = minutes(budget_s), minutes(max(0.0, budget_s - int(elapsed_s)))
         widest = len(f"{whole} of {whole}, {whole} left")
         text = f"  {f'{minutes(elapsed_s)} of {whole}, {left} left':>{widest}}"
         searched_s = elapsed_s if self._finals_at_s is None else self._finals_at_s
@@ -212,19 +212,17 @@ class LiveReporter(PlainReporter):
         purpose, _, until_s = probe
         if purpose == "search" or finals_at_s is None:
             return f"in {minutes(max(0.0, until_s - self._elapsed_s))} at the latest"
-        rounds = "1 round" if self._rounds == 1 else f"{self._rounds} rounds"
+        rounds = "1 round" if self._rounds == 1 else f"{self._rounds or 'no'} rounds"
         return f"for {minutes(self._elapsed_s - finals_at_s)}, {rounds} so far"
 
     def _best(self) -> Text:
         best = self._incumbent
         if best is None or best.outcome.measurement is None:
             return Text("nothing yet", "dim")
-        return self._known.lines.beside(best.candidate, Text(self._rates(best.measured)), _LABEL)
-
-    def _rates(self, measured: Measurement) -> str:
-        text = self._known.lines.rates(measured, " tok/s")
-        joules = measured.joules_per_token
-        return f"{text}  {joules:.3g} J/token" if joules else text
+        lines, measured = self._known.lines, best.measured
+        rates, joules = lines.rates(measured, " tok/s"), measured.joules_per_token
+        text = f"{rates}  {joules:.3g} J/token" if joules else rates
+        return lines.beside(best.candidate, Text(text), _LABEL)
 
     def _doing(self) -> tuple[str, Text]:
         """What the probe is for, and where it is."""

@@ -55,11 +55,12 @@ def test_one_engine_s_starts_say_nothing_of_another_s() -> None:
     assert building(progress, clock, "deepspeed", 3.0) == "building the engine, 3 s"
 
 
-def test_a_start_that_failed_is_no_measure_of_others() -> None:
+@pytest.mark.parametrize("after", [Phase.BUILD, Phase.DONE], ids=["tried again", "given up"])
+def test_a_start_that_failed_is_no_measure_of_others(after: Phase) -> None:
     clock = Clock()
     progress = Progress(clock)
     building(progress, clock, "ddp", 1.0)
-    progress.phase(Phase.BUILD, 0)  # it is tried again
+    progress.phase(after, 0)
     assert building(progress, clock, "ddp", 3.0) == "building the engine, 3 s"
 
 
@@ -82,8 +83,18 @@ def test_there_are_words_for_every_phase(phase: Phase, of_script: bool) -> None:
     assert progress.text != preparing
 
 
+def test_imports_before_the_first_probe_are_for_tracing() -> None:
+    progress = Progress(Clock())
+    progress.phase(Phase.IMPORT, 0)
+    assert progress.text == "importing, then tracing the model, 0 s"
+    progress.begin("ddp")
+    progress.phase(Phase.IMPORT, 0)
+    assert progress.text == "importing, 0 s"
+
+
 def test_a_script_is_started_and_has_no_ranks_of_ours() -> None:
     progress = Progress(Clock(), of_script=True)
+    progress.begin("ddp")
     progress.phase(Phase.IMPORT, 0)
     assert progress.text == "starting the script, 0 s"
     progress.phase(Phase.BUILD, 0)
