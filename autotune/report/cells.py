@@ -8,7 +8,7 @@ from functools import partial
 from rich.table import Table
 
 from autotune.outcome import Verdict
-from autotune.report.text import shown_axes, si, wrapped
+from autotune.report.text import shown_axes, si, visible, wrapped
 from autotune.result.best import Best, Cell, Config, Measured
 from autotune.space.axes import AXES, Axis
 from autotune.units import gib
@@ -110,7 +110,7 @@ def _named(cell: Cell, axes: Sequence[Axis], width: int) -> str:
 
 
 def _value(cell: Cell, name: str) -> str:
-    return str(getattr(cell.config, name))
+    return visible(str(getattr(cell.config, name)))
 
 
 def _peak(measured: Measured) -> str:

@@ -12,7 +12,7 @@ from rich.text import Text
 
 from autotune.outcome import DISTURBED_SHARE, Verdict
 from autotune.report.cells import cells_table, joules, product, same_batch_table
-from autotune.report.text import counts_text, paragraph, print_lines, printable, si
+from autotune.report.text import counts_text, paragraph, print_lines, printable, si, visible
 from autotune.result.best import FINALS, Best, Config, Measured, Tie
 from autotune.space.axes import AXES
 from autotune.space.space import Space
@@ -70,7 +70,7 @@ def print_result(console: Console, best: Best, path: Path, warn: tuple[Caution, 
     width = console.width
     finals = best.trials.get(FINALS, 0)
     trials = {Verdict(name): n for name, n in best.trials.items() if name != FINALS}
-    winner = Text("\n").join(paragraph(_config(best.config), width, "Best: "))
+    winner = Text("\n").join(paragraph(visible(_config(best.config)), width, "Best: "))
     winner.stylize("bold")
     console.print()
     console.print(cells_table(best, width))
@@ -78,7 +78,7 @@ def print_result(console: Console, best: Best, path: Path, warn: tuple[Caution, 
     for text in (
         _speed(best), *_waiting(best), _memory(best), *_sure(best), *_ties(best), *_pareto(best)
     ):  # fmt: skip
-        print_lines(console, *paragraph(text, width, "      "))
+        print_lines(console, *paragraph(visible(text), width, "      "))
     if best.same_batch:
         console.print()
         console.print(same_batch_table(best))

@@ -90,7 +90,11 @@ def minutes(seconds: float) -> str:
     return f"{whole // 60}:{whole % 60:02}"
 
 
+def visible(text: str) -> str:
+    """`text` with a "?" for what steers a terminal, or shows nothing."""
+    return "".join(c if c.isprintable() else "?" for c in text)
+
+
 def printable(text: str, console: Console) -> str:
     """`text` with a "?" for what `console` cannot show: control characters, or other alphabets."""
-    shown = "".join(c if c.isprintable() else "?" for c in text)
-    return shown.encode(console.encoding, "replace").decode(console.encoding)
+    return visible(text).encode(console.encoding, "replace").decode(console.encoding)

@@ -529,3 +529,12 @@ def test_the_end_says_how_the_script_is_started_and_whether_its_tokens_were_seen
     )
     assert "Run:     python 'my train.py' --b 4\n" in text
     assert "those that were asked for: no batch could be seen" in " ".join(text.split())
+
+
+def test_what_a_script_s_values_would_do_to_a_terminal_is_not_done_at_the_end() -> None:
+    hostile = replace(A, own="ckpt=\x1b[2J")
+    records = [record(hostile, purpose="final"), record(replace(B, own="ckpt=\x1b]0;")),
+               record(replace(C, own="ckpt=\x07"))]  # fmt: skip
+    text = finished(best(*records))
+    assert text.count("ckpt=?[2J") == 2  # in its cell, and of the winner
+    assert not {"\x1b", "\x07"} & set(text)
