@@ -26,8 +26,6 @@ from autotune.space.candidate import Candidate
 from autotune.space.space import Space
 from autotune.units import gib
 
-_INDENT = 17
-"""Characters of a trial's line before the candidate: elapsed, number, purpose."""
 _VERDICT_WIDTH = 6
 _RESULT_WIDTH = 1 + _VERDICT_WIDTH + 1 + 33
 """Characters of a trial's line after the candidate."""
@@ -41,6 +39,7 @@ class Lines:
     """Trials of `space` on `console`, as wide as that is at the moment."""
 
     space: Space
+    budget_s: float
     console: Console
     of_log: bool
 
@@ -52,26 +51,26 @@ class Lines:
         elif self._has_columns:
             candidate = " ".join(f"{AXES[axis].label:>{w}}" for axis, w in self._columns.items())
         result = f"result {'tok/s':>5} {'model FLOP/s':>12} {'peak':>9}"
-        return self._lines(" time  no kind   ", [candidate], Text(result, "dim"), "dim")
+        start = self._start("time", "no", "kind")
+        return self._lines(start, [candidate], Text(result, "dim"), "dim")
 
     def trial(self, record: Record, elapsed_s: float) -> list[Text]:
         """One trial that ended `elapsed_s` after the study began, and what came of it."""
         verdict, measured = record.outcome.verdict, record.outcome.measurement
-        number = "" if record.number is None else record.number
-        start = f"{minutes(elapsed_s):>5} {number:>3} {record.purpose:<6} "
+        number = "" if record.number is None else str(record.number)
+        start = self._start(minutes(elapsed_s), number, record.purpose)
+        candidate = self._candidate(record.candidate)
         result = Text.assemble((verdict.value, _STYLES.get(verdict, "red")))
         if verdict.fits and measured is not None:
             result.append(" " * (_VERDICT_WIDTH + 1 - len(verdict.value)) + self.rates(measured))
-            return self._lines(start, self._candidate(record.candidate), result)
+            return self._lines(start, candidate, result)
         reason = printable(" ".join(record.outcome.reason.split()), self.console)
         if not reason:
-            return self._lines(start, self._candidate(record.candidate), result)
-        *above, last = self._lines(
-            start, self._candidate(record.candidate), result.append(": ", "")
-        )
+            return self._lines(start, candidate, result)
+        *above, last = self._lines(start, candidate, result.append(": ", ""))
         width = sys.maxsize if self.of_log else self.console.width
         first, *others = textwrap.wrap(
-            reason, width, initial_indent=" " * last.cell_len, subsequent_indent=" " * _INDENT,
+            reason, width, initial_indent=" " * last.cell_len, subsequent_indent=self._indent,
             break_on_hyphens=False,
         )  # fmt: skip
         return [*above, last.append(first.lstrip(), ""), *map(Text, others)]
@@ -93,17 +92,27 @@ class Lines:
             return Text.assemble("  ".join(self._named(candidate, self._widest)), "  ", text)
         return Text("\n").join([*map(Text, wrapped(self._named(candidate), width)), text])
 
+    def _start(self, time: str, number: str, purpose: str) -> str:
+        """What stands before the candidate, as wide in the whole study."""
+        time_width = max(5, len(minutes(self.budget_s)))
+        return f"{time:>{time_width}} {number:>3} {purpose:<6} "
+
+    @cached_property
+    def _indent(self) -> str:
+        """Where that is not repeated."""
+        return " " * len(self._start("", "", ""))
+
     def _lines(
         self, start: str, candidate: list[str], result: Text, style: str = ""
     ) -> list[Text]:
         """`result` beside the `candidate`, or below it."""
-        starts = [start, *(" " * _INDENT for _ in candidate[1:])]
+        starts = [start, *[self._indent] * (len(candidate) - 1)]
         lines = [
             Text.assemble((lead, "dim"), (line, style))
             for lead, line in zip(starts, candidate, strict=True)
         ]
         if self._apart:
-            return [*lines, Text.assemble(" " * _INDENT, result)]
+            return [*lines, Text.assemble(self._indent, result)]
         return [*lines[:-1], Text.assemble(lines[-1], " ", result)]
 
     def _candidate(self, candidate: Candidate) -> list[str]:
@@ -112,7 +121,7 @@ class Lines:
         if self._has_columns:
             values = self._values(candidate)
             return [" ".join(f"{values[axis]:>{w}}" for axis, w in self._columns.items())]
-        return wrapped(self._named(candidate), self.console.width - _INDENT)
+        return wrapped(self._named(candidate), self.console.width - len(self._indent))
 
     def _named(self, candidate: Candidate, widths: dict[str, int] | None = None) -> list[str]:
         """Each value with the name of its axis; all of one axis are as wide, with `widths`."""
@@ -128,16 +137,16 @@ class Lines:
 
     @property
     def _has_names(self) -> bool:
-        return _INDENT + self._words_width + _RESULT_WIDTH <= self.console.width
+        return len(self._indent) + self._words_width + _RESULT_WIDTH <= self.console.width
 
     @property
     def _has_columns(self) -> bool:
-        return self.of_log or _INDENT + self._columns_width <= self.console.width
+        return self.of_log or len(self._indent) + self._columns_width <= self.console.width
 
     @property
     def _apart(self) -> bool:
         """Whether a trial's result stands below its candidate."""
-        wide = _INDENT + self._columns_width + _RESULT_WIDTH
+        wide = len(self._indent) + self._columns_width + _RESULT_WIDTH
         return not (self.of_log or self._has_names or wide <= self.console.width)
 
     @cached_property

@@ -59,7 +59,9 @@ class PlainReporter:
         self._header: list[Text] = []
 
     def started(self, space: Space, budget_s: float, folder: Path) -> None:
-        self._started = _Started(space, budget_s, Lines(space, self._console, self._of_log))
+        self._started = _Started(
+            space, budget_s, Lines(space, budget_s, self._console, self._of_log)
+        )
         for label, text in _opening(space, budget_s).items():
             shown = printable(text, self._console)
             self._print(*paragraph(shown, self._console.width, f"{label:<{_LABEL}}", "dim"))

@@ -17,7 +17,7 @@ LONGEST = SPACES["many"].candidates[-1]
 
 def shown(among: Space, candidate: Candidate, width: int, *, of_log: bool = False) -> list[str]:
     """The header and a trial of `candidate`."""
-    lines = Lines(among, Screen(width).console, of_log)
+    lines = Lines(among, 600.0, Screen(width).console, of_log)
     trial = lines.trial(record(candidate, number=7, tokens_per_s=12345), 83.0)
     return [line.plain for line in [*lines.header(), *trial]]
 
@@ -60,7 +60,7 @@ def test_a_log_has_a_trial_in_one_line_however_long_it_is() -> None:
 
 def test_a_reason_goes_on_below_the_candidate() -> None:
     failed = record(A, Verdict.OOM, reason="no room for " + "more and " * 20 + "more")
-    first, second, *_ = Lines(SPACES["few"], Screen(80).console, False).trial(failed, 83.0)
+    first, second, *_ = Lines(SPACES["few"], 600.0, Screen(80).console, False).trial(failed, 83.0)
     assert "oom: no room for more and" in first.plain
     assert second.plain.startswith(" " * 17 + "and more")
 
@@ -70,3 +70,17 @@ def test_what_a_value_would_do_to_a_terminal_is_not_done() -> None:
     among = SPACES["many"]
     [*lines] = shown(among, Candidate(depth=2, seq_len=64, micro_batch=1, own=own), 140)
     assert "ckpt=?[31mred" in "".join(lines)
+
+
+@pytest.mark.parametrize("width", [80, 100, 140])
+@pytest.mark.parametrize("among", SPACES.values(), ids=SPACES)
+def test_columns_line_up_from_the_first_to_the_last_trial_of_a_long_study(
+    among: Space, width: int
+) -> None:
+    lines = Lines(among, 24 * 3600.0, Screen(width).console, False)
+    first, last = (
+        lines.trial(record(among.candidates[-1], number=number), elapsed_s)
+        for number, elapsed_s in [(0, 1.0), (999, 24 * 3600.0)]
+    )
+    assert [line.cell_len for line in first] == [line.cell_len for line in last]
+    assert max(line.cell_len for line in [*lines.header(), *last]) <= width

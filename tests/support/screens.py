@@ -107,7 +107,10 @@ def best(*records: Record, among: Space = SPACE, **provenance: str) -> Best:
 
 
 def study(
-    reporter: Reporter, clock: Clock, among: Space = SPACE, pause: Callable[[], object] = int
+    reporter: Reporter,
+    clock: Clock,
+    among: Space = SPACE,
+    pause: Callable[[], object] = lambda: None,
 ) -> None:
     """A short study with one of everything; before its last trial ends, `pause` is called."""
     longest = max(among.candidates, key=lambda c: (len(c.key), c.micro_batch, c.depth, c.seq_len))
