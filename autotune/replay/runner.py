@@ -1,7 +1,8 @@
 """The `Runner` of a recorded grid: real measurements, on a clock that only the replay moves.
 
-A replayed probe stops by the job's own rule, as a rank would, and takes the time that its steps
-took when they were recorded. What was not recorded is refused: nothing is interpolated.
+A replayed probe stops by the job's own rule, as a rank would, and takes the time that its start
+and its steps took when they were recorded; its phases are told as that passes. What was not
+recorded is refused: nothing is interpolated.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 import random
 import statistics
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from autotune.budget import VirtualTime
@@ -27,13 +28,21 @@ from autotune.wire.stopping import Phase, Steps
 class Replay:
     """Answers each job with one of the candidate's measurements, chosen at random from `seed`."""
 
-    def __init__(self, grid: Grid, limits: Limits, time: VirtualTime, seed: int) -> None:
+    def __init__(
+        self,
+        grid: Grid,
+        limits: Limits,
+        time: VirtualTime,
+        seed: int,
+        on_phase: Callable[[Phase, int], object] = lambda phase, steps: None,
+    ) -> None:
         self.live_build: Build | None = None
         self._compiled: set[tuple[int, int]] = set()
         """Shapes that the live group has met, as micro_batch and seq_len."""
         self._grid = grid
         self._limits = limits
         self._time = time
+        self._on_phase = on_phase
         self._random = random.Random(seed)
         self._rows: defaultdict[Candidate, list[Row]] = defaultdict(list)
         self._starts_s: defaultdict[Build, list[float]] = defaultdict(list)
@@ -59,7 +68,7 @@ class Replay:
         if start_s + probe_s > left_s:
             result = Result(verdict=Verdict.SKIPPED, reason="the budget ended during this probe")
             start_s, probe_s = min(start_s, left_s), max(0.0, left_s - start_s)
-        self._time.advance(start_s + probe_s)
+        self._let_pass(start_s, probe_s, result.report)
         self.live_build = None if result.report is None else build
         return replace(result, group_start_s=start_s, warm=warm)
 
@@ -76,6 +85,22 @@ class Replay:
 
     def close(self) -> None:
         """Nothing is open."""
+
+    def _let_pass(self, start_s: float, probe_s: float, report: Report | None) -> None:
+        """The time of a probe, by its phases. What of a start took how long is not recorded."""
+        phases = {Phase.BUILD: start_s, Phase.WARMUP: probe_s}
+        if report is not None:
+            phases |= {
+                Phase.COMPILE: report.compile_s,
+                Phase.WARMUP: report.warmup_s,
+                Phase.TIMED: report.timed_s,
+            }
+        for phase in sorted(phases, key=list(Phase).index):
+            if phases[phase]:
+                self._on_phase(phase, 0)
+                self._time.advance(phases[phase])
+        if report is not None and report.timed_s:
+            self._on_phase(Phase.TIMED, len(report.step_s))
 
     def _rows_of(self, job: Job) -> list[Row]:
         key, path = job.candidate.key, self._grid.path

@@ -24,8 +24,9 @@ class Reporter(Protocol):
         """An earlier run of the study had come to these trials and finals."""
         ...
 
-    def probing(self, purpose: str, candidate: Candidate) -> None:
-        """A trial for this `purpose` ("search" or "final") begins."""
+    def probing(self, purpose: str, candidate: Candidate, until_s: float) -> None:
+        """A trial for this `purpose` ("search" or "final") begins, whose part of the budget ends
+        `until_s` after the study began, at the latest."""
         ...
 
     def phase(self, phase: Phase, steps: int) -> None:

@@ -2,23 +2,26 @@
 
 from __future__ import annotations
 
+import os
 from contextlib import suppress
 from typing import Any, TextIO, cast
 
-from rich.console import Console
+from rich.console import Console, ConsoleDimensions
 
-MIN_WIDTH, MAX_WIDTH = 40, 100
+MIN_WIDTH, MAX_WIDTH = 40, 140
 
 
 class Forgiving:
-    """A stream whose reader may have gone, as in `| head -1`: what it cannot write is lost."""
+    """A stream whose reader may have gone, as in `| head -1`: what it cannot write is lost. What
+    it has no letter for is a "?"."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
+        self.encoding = _encoding(stream)
 
     def write(self, text: str) -> int:
         with suppress(OSError):
-            self._stream.write(text)
+            self._stream.write(text.encode(self.encoding, "replace").decode(self.encoding))
         return len(text)
 
     def flush(self) -> None:
@@ -29,13 +32,33 @@ class Forgiving:
         return getattr(self._stream, name)
 
 
+class _Fitted(Console):
+    """As wide as its terminal is at the moment, within limits."""
+
+    most = MAX_WIDTH
+
+    @property  # type: ignore[misc] # nobody sets it
+    def size(self) -> ConsoleDimensions:
+        width, height = super().size
+        return ConsoleDimensions(max(MIN_WIDTH, min(width, self.most)), height)
+
+
 def console_for(stream: TextIO, width: int | None = None, most: int = MAX_WIDTH) -> Console:
     """One that prints plain text on `stream`, `width` characters wide or as wide as it is, but
     `most` of them."""
     file = cast(TextIO, Forgiving(stream))
     # In a notebook, rich would put every line into an element of its own.
-    console = Console(
+    console = _Fitted(
         file=file, width=width, highlight=False, markup=False, emoji=False, force_jupyter=False
     )
-    console.width = max(MIN_WIDTH, min(console.width, most))
+    console.most = most
     return console
+
+
+def _encoding(stream: TextIO) -> str:
+    """That of `stream`; of a terminal for which the user set the C locale it is ASCII, whatever
+    Python makes of that (PEP 540)."""
+    said = os.environ.get("PYTHONIOENCODING") or os.environ.get("PYTHONUTF8")
+    if stream.isatty() and os.environ.get("LC_ALL") in ("C", "POSIX") and not said:
+        return "ascii"
+    return getattr(stream, "encoding", None) or "utf-8"

@@ -10,8 +10,8 @@ from rich.console import Console
 from rich.text import Text
 
 from autotune.outcome import Record, Verdict
-from autotune.report.terminal import PlainReporter, bar
-from autotune.report.text import counts_text, minutes, si
+from autotune.report.terminal import PlainReporter
+from autotune.report.text import bar, counts_text, minutes, si
 from autotune.result.best import Best
 from autotune.space.candidate import Candidate
 from autotune.wire.stopping import Phase
@@ -22,8 +22,6 @@ _EVERY_S = 0.5
 
 class NotebookReporter(PlainReporter):
     """A bar instead of a line per trial. A notebook knows the carriage return, and no more."""
-
-    _wraps = True
 
     def __init__(self, console: Console, clock: Callable[[], float]) -> None:
         super().__init__(console, clock)
@@ -36,7 +34,7 @@ class NotebookReporter(PlainReporter):
         self._counts = Counter(record.outcome.verdict for record in records)
         self._incumbent = incumbent
 
-    def probing(self, purpose: str, candidate: Candidate) -> None:
+    def probing(self, purpose: str, candidate: Candidate, until_s: float) -> None:
         self._draw()
 
     def phase(self, phase: Phase, steps: int) -> None:
@@ -67,7 +65,7 @@ class NotebookReporter(PlainReporter):
         share = min(1.0, elapsed_s / budget_s)
         best = self._incumbent and self._incumbent.outcome.measurement
         line = Text.assemble(
-            bar(share, share, self._console),
+            bar([share, share, 1.0], max(10, self._console.width - 40), self._console),
             f" {minutes(elapsed_s)} of {minutes(budget_s)}",
             f"  best {si(best.tokens_per_s)} tok/s" if best else "",
             f"  trials {counts_text(self._counts)}",

@@ -9,10 +9,11 @@ from typing import TextIO
 from rich.console import Console
 
 from autotune.report import Reporter
-from autotune.report.console import MAX_WIDTH, console_for
+from autotune.report.console import console_for
 from autotune.report.notebook import NotebookReporter
 from autotune.report.terminal import LiveReporter, PlainReporter
 
+_LOG_WIDTH = 100
 _NOTEBOOK_WIDTH = 80
 """Characters of a cell's output that a notebook shows without a bar to scroll."""
 
@@ -25,7 +26,7 @@ def reporter_for(stream: TextIO, clock: Callable[[], float] = time.monotonic) ->
     if Console().is_jupyter:
         return NotebookReporter(console_for(stream, _NOTEBOOK_WIDTH), clock)
     on_terminal = stream.isatty()
-    console = console_for(stream, None if on_terminal else MAX_WIDTH)
+    console = console_for(stream, None if on_terminal else _LOG_WIDTH)
     if on_terminal and not console.is_dumb_terminal:
         return LiveReporter(console, clock)
     return PlainReporter(console, clock)

@@ -5,23 +5,15 @@ from __future__ import annotations
 import shlex
 from collections.abc import Callable, Sequence
 from enum import Enum
-from functools import partial
 from pathlib import Path
 
 from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
 from autotune.outcome import DISTURBED_SHARE, Verdict
-from autotune.report.text import (
-    counts_text,
-    paragraph,
-    print_lines,
-    printable,
-    shown_axes,
-    si,
-)
-from autotune.result.best import FINALS, Best, Cell, Config, Measured, Tie
+from autotune.report.cells import cells_table, joules, product, same_batch_table
+from autotune.report.text import counts_text, paragraph, print_lines, printable, si, visible
+from autotune.result.best import FINALS, Best, Config, Measured, Tie
 from autotune.space.axes import AXES
 from autotune.units import gib
 
@@ -77,16 +69,16 @@ def print_result(console: Console, best: Best, path: Path, warn: tuple[Caution, 
     width = console.width
     finals = best.trials.get(FINALS, 0)
     trials = {Verdict(name): n for name, n in best.trials.items() if name != FINALS}
-    winner = Text("\n").join(paragraph(configuration(best.config), width, "Best: "))
+    winner = Text("\n").join(paragraph(visible(configuration(best.config)), width, "Best: "))
     winner.stylize("bold")
     console.print()
-    console.print(_cells_table(best))
+    console.print(cells_table(best, width))
     print_lines(console, Text(), winner)
     for text in (*sentences(best), *_ties(best), *_pareto(best)):
-        print_lines(console, *paragraph(text, width, "      "))
+        print_lines(console, *paragraph(visible(text), width, "      "))
     if best.same_batch:
         console.print()
-        console.print(_same_batch_table(best))
+        console.print(same_batch_table(best))
         for text in _of_same_batch(best):
             print_lines(console, *paragraph(text, width))
     for caution in warn:
@@ -107,93 +99,12 @@ def sentences(best: Best) -> list[str]:
     return [_speed(best), *_waiting(best), _memory(best), *_sure(best)]
 
 
-def _cells_table(best: Best) -> Table:
-    candidates = [cell.config.candidate for cell in best.cells]
-    of_script = best.command is not None
-    values = {name: {getattr(c, name) for c in candidates} for name in AXES}
-    axes = shown_axes(values, of_script=of_script)
-    table = Table(box=None, pad_edge=False, padding=(0, 1), header_style="dim")
-    table.add_column("")
-    for axis in axes:
-        table.add_column(axis.label, justify="left" if axis.words else "right")
-    with_energy = any(cell.measured.joules_per_token for cell in best.cells)
-    for name in ("tokens/s", "FLOP/s", "peak", *(["J/token"] if with_energy else [])):
-        table.add_column(name, justify="right", no_wrap=True)
-    table.add_column("measured")
-    for cell in best.cells:
-        table.add_row(
-            ">" if cell.config == best.config else "",
-            *(str(getattr(cell.config, axis.name)) for axis in axes),
-            si(cell.measured.tokens_per_s),
-            si(cell.measured.model_flops_per_s, "FLOP/s"),
-            f"{cell.measured.share_of_capacity:.0%}",
-            *([_joules(cell.measured)] if with_energy else []),
-            _evidence(cell),
-            style="bold" if cell.config == best.config else "",
-        )
-    return table
-
-
-def _joules(measured: Measured) -> str:
-    """Of a token; empty where that is not known."""
-    return f"{measured.joules_per_token:.3g}" if measured.joules_per_token else ""
-
-
-def _same_batch_table(best: Best) -> Table:
-    """What every micro_batch came to, where all of them make the same batch."""
-    cells, config = best.same_batch, best.config
-    most = max(cell.measured.tokens_per_s for cell in cells)
-    several = " x ranks" if config.world_size > 1 else ""
-    differing = [
-        axis for name, axis in AXES.items()
-        if name != "micro_batch" and len({getattr(cell.config, name) for cell in cells}) > 1
-    ]  # fmt: skip
-    columns: dict[str, Callable[[Cell], str]] = {
-        "micro x accum" + several: lambda cell: _product(cell.config),
-        **{axis.label: partial(_value, name=axis.name) for axis in differing},
-        "tokens/s": lambda cell: si(cell.measured.tokens_per_s),
-        "of best": lambda cell: f"{cell.measured.tokens_per_s / most:.1%}",
-        "peak": lambda cell: _peak(cell.measured),
-        "J/token": lambda cell: _joules(cell.measured),
-        "waits": lambda cell: _waits(cell.measured),
-    }
-    shown = {name: [text(cell) for cell in cells] for name, text in columns.items()}
-    shown = {name: texts for name, texts in shown.items() if any(texts)}
-    table = Table(
-        title=f"The same batch of {config.global_batch_samples} samples,"
-        f" {config.global_batch_tokens} tokens",
-        title_justify="left", title_style="", box=None, pad_edge=False, padding=(0, 1),
-        header_style="dim",
-    )  # fmt: skip
-    table.add_column("")
-    for name in shown:
-        table.add_column(name, justify="right")
-    table.add_column("measured")
-    for cell, *texts in zip(cells, *shown.values(), strict=True):
-        won = cell.config == config
-        table.add_row(">" if won else "", *texts, _evidence(cell), style="bold" if won else "")
-    return table
-
-
-def _product(config: Config) -> str:
-    ranks = [config.world_size] if config.world_size > 1 else []
-    return " x ".join(map(str, [config.micro_batch, config.grad_accum, *ranks]))
-
-
-def _value(cell: Cell, name: str) -> str:
-    return str(getattr(cell.config, name))
-
-
-def _peak(measured: Measured) -> str:
-    return f"{gib(measured.peak_bytes.device)} {measured.share_of_capacity:.0%}"
-
-
 def _of_same_batch(best: Best) -> list[str]:
     """Which micro_batch is best, and what another effective batch would change instead."""
     fastest = max(best.same_batch, key=lambda cell: cell.measured.tokens_per_s).config
-    text = f"Fastest here: {_product(fastest)}"
+    text = f"Fastest here: {product(fastest)}"
     if fastest != best.config:
-        text += f"; by all measurements the best is {_product(best.config)}"
+        text += f"; by all measurements the best is {product(best.config)}"
     gain = best.update_share and 1 / (1 - best.update_share / 2) - 1
     more = f"; twice as large, it would train {gain:.1%} more tokens/s" if gain else ""
     return [
@@ -201,12 +112,6 @@ def _of_same_batch(best: Best) -> list[str]:
         "Another effective batch changes the number of optimizer steps for the same tokens, and"
         f" so the learning-rate schedule, not the memory{more}.",
     ]
-
-
-def _evidence(cell: Cell) -> str:
-    if cell.confirmed:
-        return "confirmed"
-    return "stopped early" if cell.verdict == Verdict.PRUNED else "once"
 
 
 def configuration(config: Config) -> str:
@@ -236,7 +141,7 @@ def _speed(best: Best) -> str:
         f" {median} {unit} a step ({low} to {high} in {step.steps} steps) of"
         f" {config.global_batch_samples} samples, {best.tokens_per_step:.0f} tokens,"
         f" grad_accum {config.grad_accum}."
-        + (f" {_joules(measured)} J a token." if measured.joules_per_token else "")
+        + (f" {joules(measured)} J a token." if measured.joules_per_token else "")
         + (
             f" Batches are padded to their longest sample: {measured.real_share:.0%} of what is"
             " computed are tokens of samples, and these alone are counted."
@@ -249,10 +154,6 @@ def _speed(best: Best) -> str:
             else ""
         )
     )
-
-
-def _waits(measured: Measured) -> str:
-    return "" if measured.waiting_share is None else f"{measured.waiting_share:.0%}"
 
 
 def _waiting(best: Best) -> list[str]:
@@ -322,7 +223,7 @@ def _pareto(best: Best) -> list[str]:
     if len(best.pareto) < 2:
         return []
     head = "Nothing that fits is both faster and takes less energy than one of these:"
-    return [head, *_few(best, best.pareto, lambda m: f"{_joules(m)} J a token")]
+    return [head, *_few(best, best.pareto, lambda m: f"{joules(m)} J a token")]
 
 
 def _few(best: Best, ties: Sequence[Tie], more: Callable[[Measured], str]) -> list[str]:

@@ -7,7 +7,6 @@ UTF-8 nor an escape sequence in an error message can end or garble a study.
 from __future__ import annotations
 
 import os
-import sys
 from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -20,19 +19,13 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from autotune.outcome import Measurement, Record, Verdict
+from autotune.engines import engine_of
+from autotune.outcome import Record, Verdict
+from autotune.report.lines import Lines
+from autotune.report.progress import Progress
 from autotune.report.result import cautions, print_result
-from autotune.report.text import (
-    counts_text,
-    minutes,
-    paragraph,
-    print_lines,
-    printable,
-    shown_axes,
-    si,
-)
+from autotune.report.text import bar, counts_text, minutes, paragraph, print_lines, printable
 from autotune.result.best import Best
-from autotune.space.axes import AXES
 from autotune.space.candidate import Candidate
 from autotune.space.space import Space
 from autotune.units import gib
@@ -40,13 +33,9 @@ from autotune.wire.stopping import Phase
 
 SHOW_CURSOR = b"\x1b[?25h\n"
 
-_INDENT = 17
-"""Characters of a trial's line before the candidate: elapsed, number, purpose."""
-_VERDICT_WIDTH = 6
-_RESULT_WIDTH = 1 + _VERDICT_WIDTH + 1 + 33
-"""Characters of a trial's line after the candidate."""
+_LABEL = 8
+"""Characters of a line before what it says."""
 _FAILED = tuple(v for v in Verdict if not v.fits and v is not Verdict.SKIPPED)
-_STYLES = {Verdict.OK: "green", Verdict.PRUNED: "dim", Verdict.SKIPPED: "dim"}
 
 
 @dataclass(frozen=True)
@@ -55,37 +44,44 @@ class _Started:
 
     space: Space
     budget_s: float
+    lines: Lines
 
 
 class PlainReporter:
     """Appends one line per trial, however long its reason."""
 
-    _wraps = False
+    _of_log = True
 
     def __init__(self, console: Console, clock: Callable[[], float]) -> None:
         self._console = console
         self._clock = clock
         self._started: _Started | None = None
+        self._header: list[Text] = []
 
     def started(self, space: Space, budget_s: float, folder: Path) -> None:
-        self._started = _Started(space, budget_s)
+        self._started = _Started(
+            space, budget_s, Lines(space, budget_s, self._console, self._of_log)
+        )
         for label, text in _opening(space, budget_s).items():
-            self._print(*paragraph(text, self._console.width, f"{label:<8}", "dim"))
+            shown = printable(text, self._console)
+            self._print(*paragraph(shown, self._console.width, f"{label:<{_LABEL}}", "dim"))
         folder_text = printable(str(folder), self._console)
-        self._print(Text.assemble(("folder  ", "dim"), folder_text))
-        self._print(Text(), _header(space, self._console.width))
+        self._print(Text.assemble((f"{'folder':<{_LABEL}}", "dim"), folder_text))
+        if self._of_log:
+            self._print(*self._new_header())
 
     def restored(self, records: Sequence[Record], incumbent: Record | None) -> None:
         pass
 
-    def probing(self, purpose: str, candidate: Candidate) -> None:
+    def probing(self, purpose: str, candidate: Candidate, until_s: float) -> None:
         pass
 
     def phase(self, phase: Phase, steps: int) -> None:
         pass
 
     def told(self, record: Record, incumbent: Record | None) -> None:
-        self._print(*self._trial(record))
+        trial = self._known.lines.trial(record, self._elapsed_s)
+        self._print(*self._new_header(), *trial)
 
     def note(self, text: str) -> None:
         self._print(*paragraph(printable(text, self._console), self._console.width))
@@ -112,10 +108,10 @@ class PlainReporter:
     def _elapsed_s(self) -> float:
         return self._clock()
 
-    def _trial(self, record: Record) -> list[Text]:
-        head, tail = _trial(record, self._elapsed_s, self._known.space, self._console)
-        width = self._console.width if self._wraps else sys.maxsize
-        return _fit(head, tail, width, _INDENT)
+    def _new_header(self) -> list[Text]:
+        """What stands above trials, where it is not what was printed last."""
+        before, self._header = self._header, self._known.lines.header()
+        return [] if self._header == before else [Text(), *self._header]
 
     def _print(self, *lines: Text) -> None:
         print_lines(self._console, *lines)
@@ -128,50 +124,51 @@ class LiveReporter(PlainReporter):
     replaced whole, never changed in place.
     """
 
-    _wraps = True
+    _of_log = False
 
     def __init__(self, console: Console, clock: Callable[[], float]) -> None:
         super().__init__(console, clock)
         self._live = Live(
-            console=console, get_renderable=self._render, refresh_per_second=4, transient=True
+            console=console, get_renderable=self.drawn, refresh_per_second=4, transient=True
         )
         self._counts: Counter[Verdict] = Counter()
+        self._rounds = 0
         self._incumbent: Record | None = None
-        self._probe: tuple[str, Candidate] | None = None
-        self._phase: tuple[Phase, int] | None = None
-        self._phase_since = 0.0
+        self._probe: tuple[str, Candidate, float] | None = None
+        self._progress = Progress(clock)
         self._finals_at_s: float | None = None
 
     def started(self, space: Space, budget_s: float, folder: Path) -> None:
         super().started(space, budget_s, folder)
+        self._progress = Progress(self._clock, of_script=space.workload.of_script)
         self._live.start()
 
     def restored(self, records: Sequence[Record], incumbent: Record | None) -> None:
-        searched = (record for record in records if record.purpose == "search")
+        searched = [record for record in records if record.purpose == "search"]
         self._counts = Counter(record.outcome.verdict for record in searched)
+        self._rounds = len(records) - len(searched)
         self._incumbent = incumbent
 
-    def probing(self, purpose: str, candidate: Candidate) -> None:
+    def probing(self, purpose: str, candidate: Candidate, until_s: float) -> None:
         if purpose == "final" and self._finals_at_s is None:
             self._finals_at_s = self._elapsed_s
-        self._phase = None
-        self._phase_since = self._clock()
-        self._probe = (purpose, candidate)
+        self._progress.begin(engine_of(self._known.space.workload, candidate).name)
+        self._probe = (purpose, candidate, until_s)
 
     def phase(self, phase: Phase, steps: int) -> None:
-        if self._phase is None or self._phase[0] is not phase:
-            self._phase_since = self._clock()
-        self._phase = (phase, steps)
+        self._progress.phase(phase, steps)
 
     def told(self, record: Record, incumbent: Record | None) -> None:
         verdict = record.outcome.verdict
         if record.purpose == "search":
             self._counts = self._counts + Counter([verdict])
+        else:
+            self._rounds += 1
         better = _candidate(incumbent) != _candidate(self._incumbent)
         self._incumbent = incumbent
-        self._probe = None
+        self._progress.phase(Phase.DONE, 0)
         if better or verdict in _FAILED:
-            self._print(*self._trial(record))
+            super().told(record, incumbent)
 
     def close(self) -> None:
         self._live.stop()
@@ -182,45 +179,62 @@ class LiveReporter(PlainReporter):
             with suppress(OSError):
                 os.write(self._console.file.fileno(), SHOW_CURSOR)
 
-    def _render(self) -> Group:
+    def drawn(self) -> Group:
+        """The lines that are kept up to date, as they are now."""
         if self._started is None:
             return Group()
-        rows = [("budget", [self._budget_line()]), ("best", self._best_lines())]
-        probe = self._probe  # read once: it may be gone by the next line
-        if probe is not None:
-            rows.append(("now", [self._probe_line(*probe)]))
-        rows.append(("trials", [Text(counts_text(self._counts))]))
-        grid = Table.grid(padding=(0, 2, 0, 0))
-        for label, lines in rows:
-            grid.add_row(Text(label, "dim"), Text("\n").join(lines))
+        purpose, doing = self._doing()
+        grid = Table.grid()
+        grid.add_column(width=_LABEL)
+        grid.add_column(overflow="fold")
+        for label, text in {
+            "budget": self._budget(),
+            "finals": Text(self._finals()),
+            "trials": Text(counts_text(self._counts)),
+            "best": self._best(),
+            purpose: doing,
+        }.items():
+            grid.add_row(Text(label, "dim"), text)
         return Group(Text(), grid)
 
-    def _budget_line(self) -> Text:
+    def _budget(self) -> Text:
         budget_s, elapsed_s = self._known.budget_s, self._elapsed_s
-        search_s = elapsed_s if self._finals_at_s is None else self._finals_at_s
-        text = f"{minutes(elapsed_s)} of {minutes(budget_s)}"
-        if self._finals_at_s is not None:
-            text += f"  finals {minutes(elapsed_s - search_s)}"
-        drawn = bar(search_s / budget_s, elapsed_s / budget_s, self._console)
-        return Text.assemble(drawn, "  ", text)
+        whole, left = minutes(budget_s), minutes(max(0.0, budget_s - int(elapsed_s)))
+        widest = len(f"{whole} of {whole}, {whole} left")
+        text = f"  {f'{minutes(elapsed_s)} of {whole}, {left} left':>{widest}}"
+        searched_s = elapsed_s if self._finals_at_s is None else self._finals_at_s
+        until_s = budget_s if self._probe is None else self._probe[-1]
+        shares = [seconds / budget_s for seconds in (searched_s, elapsed_s, until_s)]
+        wide = self._console.width - _LABEL - len(text)
+        return Text.assemble(bar(shares, wide, self._console), text)
 
-    def _best_lines(self) -> list[Text]:
+    def _finals(self) -> str:
+        """How long until they begin, or since they did."""
+        probe, finals_at_s = self._probe, self._finals_at_s
+        if probe is None:
+            return "after the search"
+        purpose, _, until_s = probe
+        if purpose == "search" or finals_at_s is None:
+            return f"in {minutes(max(0.0, until_s - self._elapsed_s))} at the latest"
+        rounds = "1 round" if self._rounds == 1 else f"{self._rounds or 'no'} rounds"
+        return f"for {minutes(self._elapsed_s - finals_at_s)}, {rounds} so far"
+
+    def _best(self) -> Text:
         best = self._incumbent
         if best is None or best.outcome.measurement is None:
-            return [Text("nothing yet", "dim")]
-        space = self._known.space
-        rates = _rates(best.outcome.measurement, space, " tok/s")
-        return _fit(Text(words(best.candidate, space)), rates, self._console.width - 8, 0)
+            return Text("nothing yet", "dim")
+        lines, measured = self._known.lines, best.measured
+        rates, joules = lines.rates(measured, " tok/s"), measured.joules_per_token
+        text = f"{rates}  {joules:.3g} J/token" if joules else rates
+        return lines.beside(best.candidate, Text(text), _LABEL)
 
-    def _probe_line(self, purpose: str, candidate: Candidate) -> Text:
-        phase, steps = self._phase or (None, 0)
-        doing = "starting" if phase is None else phase.value
-        steps_text = f", {steps} steps" if phase is Phase.TIMED else ""
-        seconds = self._clock() - self._phase_since
-        name = words(candidate, self._known.space)
-        return Text.assemble(
-            name, "  ", (f"{purpose}: {doing}{steps_text}, {seconds:.0f} s", "cyan")
-        )
+    def _doing(self) -> tuple[str, Text]:
+        """What the probe is for, and where it is."""
+        probe, doing = self._probe, Text(self._progress.text, "cyan")
+        if probe is None:
+            return "now", doing
+        purpose, candidate, _ = probe
+        return purpose, self._known.lines.beside(candidate, doing, _LABEL)
 
 
 def _opening(space: Space, budget_s: float) -> dict[str, str]:
@@ -240,99 +254,6 @@ def _opening(space: Space, budget_s: float) -> dict[str, str]:
 def _values(values: tuple[Any, ...]) -> str:
     few = len(values) <= 4
     return ", ".join(map(str, values)) if few else f"{values[0]}..{values[-1]} ({len(values)})"
-
-
-def _header(space: Space, width: int) -> Text:
-    """Names of the columns of `_trial`."""
-    first = space.candidates[0]
-    if _has_room(space, width):
-        candidate = "candidate".ljust(len(words(first, space)))
-    else:
-        candidate = " ".join(f"{AXES[axis].label:>{w}}" for axis, w in _widths(space).items())
-    rates = f"{'tok/s':>5} {'model FLOP/s':>12} {'peak':>9}"
-    return Text(f" time  no kind   {candidate} result {rates}", "dim")
-
-
-def _trial(record: Record, elapsed_s: float, space: Space, console: Console) -> tuple[Text, str]:
-    """One trial, and what came of it."""
-    verdict, measured = record.outcome.verdict, record.outcome.measurement
-    if _has_room(space, console.width):
-        candidate = words(record.candidate, space)
-    else:
-        candidate = " ".join(
-            f"{getattr(record.candidate, axis):>{w}}" for axis, w in _widths(space).items()
-        )
-    number = "" if record.number is None else record.number
-    head = Text.assemble(
-        (
-            f"{minutes(elapsed_s):>5} {number:>3} {record.purpose:<6} ",
-            "dim",
-        ),
-        candidate + " ",
-        (verdict.value, _STYLES.get(verdict, "red")),
-    )
-    if verdict.fits and measured is not None:
-        head.append(" " * (_VERDICT_WIDTH - len(verdict.value)))
-        return head, _rates(measured, space)
-    reason = printable(" ".join(record.outcome.reason.split()), console)
-    head.append(":" if reason else "")
-    return head, reason
-
-
-def _has_room(space: Space, width: int) -> bool:
-    """Whether a trial's line fits with the name of every axis in it."""
-    return _INDENT + len(words(space.candidates[0], space)) + _RESULT_WIDTH <= width
-
-
-def _rates(measured: Measurement, space: Space, unit: str = "") -> str:
-    peak_bytes = measured.peaks.device_bytes
-    return (
-        f"{si(measured.tokens_per_s):>5}{unit} {si(measured.model_flops_per_s, 'FLOP/s'):>12}"
-        f" {gib(peak_bytes):>9} {peak_bytes / space.limits.capacity_bytes:>4.0%}"
-    )
-
-
-def _fit(head: Text, tail: str, width: int, indent: int) -> list[Text]:
-    """`head` and `tail` in one line, else `tail` wrapped and indented below."""
-    if not tail:
-        return [head]
-    if head.cell_len + 1 + len(tail) <= width:
-        return [Text.assemble(head, " ", tail)]
-    head.rstrip()
-    return [head, *paragraph(tail.strip(), width, " " * indent)]
-
-
-def bar(search: float, elapsed: float, console: Console) -> Text:
-    """A bar of the budget: what the search took of it, what the finals took, what is left."""
-    wide = max(10, console.width - 40)
-    searched, spent = (min(wide, round(share * wide)) for share in (search, elapsed))
-    full, finals, rest = ("=", "#", "-") if console.options.ascii_only else ("█", "▓", "░")
-    return Text.assemble(
-        (full * searched, "cyan"),
-        (finals * (spent - searched), "green"),
-        (rest * (wide - spent), "dim"),
-    )
-
-
-def words(candidate: Candidate, space: Space) -> str:
-    """`candidate` for people, its values as wide as the widest of their axes."""
-    shown = _shown(space)
-    return "  ".join(
-        f"{AXES[axis].label} {getattr(candidate, axis):<{wide}}" for axis, wide in shown.items()
-    )
-
-
-def _shown(space: Space) -> dict[str, int]:
-    """The axes that tell candidates apart, and the characters of the widest value of each."""
-    return {
-        axis.name: max(len(str(value)) for value in space.axes[axis.name])
-        for axis in shown_axes(space.axes, of_script=space.workload.of_script)
-    }
-
-
-def _widths(space: Space) -> dict[str, int]:
-    """Widths of one column per shown axis, its name above it."""
-    return {axis: max(wide, len(AXES[axis].label)) for axis, wide in _shown(space).items()}
 
 
 def _candidate(record: Record | None) -> Candidate | None:

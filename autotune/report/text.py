@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from rich.console import Console
@@ -11,6 +11,9 @@ from rich.text import Text
 
 from autotune.outcome import Verdict
 from autotune.space.axes import AXES, Axis
+
+PROSE_WIDTH = 100
+"""Characters of a line of sentences, at most: longer ones are hard to read."""
 
 
 def shown_axes(values: Mapping[str, Collection[Any]], *, of_script: bool = False) -> list[Axis]:
@@ -30,14 +33,38 @@ def print_lines(console: Console, *lines: Text) -> None:
 
 def paragraph(text: str, width: int, label: str = "", style: str = "") -> list[Text]:
     """`text` wrapped beside `label`, which is in `style`."""
-    wrapped = textwrap.wrap(
-        text, width, initial_indent=label, subsequent_indent=" " * len(label),
+    folded = textwrap.wrap(
+        text, min(width, PROSE_WIDTH), initial_indent=label, subsequent_indent=" " * len(label),
         break_on_hyphens=False,
     )  # fmt: skip
-    lines = [Text(line) for line in wrapped]
+    lines = [Text(line) for line in folded]
     if lines:
         lines[0].stylize(style, 0, len(label))
     return lines
+
+
+def wrapped(parts: Sequence[str], width: int) -> list[str]:
+    """`parts` in lines of at most `width`; one that fits in a line is not broken."""
+    lines: list[str] = []
+    for part in parts:
+        if lines and len(lines[-1]) + 2 + len(part) <= width:
+            lines[-1] += f"  {part}"
+        else:
+            lines += textwrap.wrap(part, width, break_on_hyphens=False)
+    return lines
+
+
+def bar(shares: Sequence[float], wide: int, console: Console) -> Text:
+    """A bar of `wide` characters for the budget: what the search took of it, then the finals,
+    what is left, and what is kept for the finals. `shares` are the ends of the first three."""
+    searched, spent, until = (min(wide, round(share * wide)) for share in shares)
+    full, finals, rest = ("=", "#", "-") if console.options.ascii_only else ("█", "▓", "░")
+    return Text.assemble(
+        (full * searched, "cyan"),
+        (finals * (spent - searched), "green"),
+        (rest * (until - spent), "dim"),
+        (rest * (wide - max(until, spent)), "dim green"),
+    )
 
 
 def counts_text(counts: dict[Verdict, int]) -> str:
@@ -63,7 +90,11 @@ def minutes(seconds: float) -> str:
     return f"{whole // 60}:{whole % 60:02}"
 
 
+def visible(text: str) -> str:
+    """`text` with a "?" for what steers a terminal, or shows nothing."""
+    return "".join(c if c.isprintable() else "?" for c in text)
+
+
 def printable(text: str, console: Console) -> str:
     """`text` with a "?" for what `console` cannot show: control characters, or other alphabets."""
-    shown = "".join(c if c.isprintable() else "?" for c in text)
-    return shown.encode(console.encoding, "replace").decode(console.encoding)
+    return visible(text).encode(console.encoding, "replace").decode(console.encoding)

@@ -74,7 +74,8 @@ class Finals:
     def _run(self, candidate: Candidate, grad_accum: int, micro_steps: int) -> bool:
         """One round of `candidate`; False where the budget ended in it."""
         parts = self._parts
-        parts.reporter.probing("final", candidate)
+        until_s = parts.clock.budget_s - CLOSING_S
+        parts.reporter.probing("final", candidate, until_s)
         job = Job(
             candidate=candidate,
             grad_accum=grad_accum,
@@ -85,7 +86,7 @@ class Finals:
             mixed=True,
         )
         predicted = self._ledger.predictor.peak(candidate)
-        outcome = parts.prober.measure(job, predicted, parts.clock.budget_s - CLOSING_S)
+        outcome = parts.prober.measure(job, predicted, until_s)
         number = sum(r.purpose == "final" for r in self._ledger.records)
         final = Record(number, "final", candidate, outcome)
         self._ledger.add(final)

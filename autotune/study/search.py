@@ -164,7 +164,8 @@ class Search:
         witness = self._ledger.witness(candidate)
         if witness is not None:
             return witness.skipped(candidate, asked.trial.number)
-        parts.reporter.probing("search", candidate)
+        until_s = parts.clock.budget_s - self._finals_s()
+        parts.reporter.probing("search", candidate, until_s)
         parts.journal.begin_probe(asked.trial, parts.clock.elapsed_s(), numbers)
         grad_accum = parts.space.workload.micro_steps(candidate)
         job = Job(
@@ -177,7 +178,6 @@ class Search:
         )
         predicted = self._ledger.predictor.peak(candidate)
         try:
-            until_s = parts.clock.budget_s - self._finals_s()
             outcome = parts.prober.measure(job, predicted, until_s)
         except StopRequestedError:
             parts.journal.excuse(asked.trial)

@@ -60,7 +60,7 @@ class Recording:
         return Clock(budget_s, self.time(), self.time)
 
     def runner(self, space: Space, wiring: Wiring) -> Runner:
-        return Replay(self.grid, space.limits, self.time, wiring.seed)
+        return Replay(self.grid, space.limits, self.time, wiring.seed, wiring.on_phase)
 
     def space(self, options: Options, known: Workload | None = None) -> Space:
         """What `options` leave of what was recorded; what they leave open is as recorded.

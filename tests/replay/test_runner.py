@@ -24,7 +24,7 @@ from autotune.replay.runner import Replay
 from autotune.runner import Job
 from autotune.space.candidate import Candidate
 from autotune.space.workload import GlobalBatch, Workload
-from autotune.wire.stopping import Rule
+from autotune.wire.stopping import Phase, Rule
 from tests.support.recorded import CALM, START_S, failed, row, step_s, write
 from tests.support.records import MIB, space
 
@@ -64,7 +64,11 @@ class Machine:
         recorded = grid.read(write(folder / "g.csv", rows, workload=workload))
         limits = replace(recorded.limits, capacity_bytes=capacity_mib * MIB)
         self.time = VirtualTime()
-        self.runner = Replay(recorded, limits, self.time, seed)
+        self.told: list[tuple[Phase, int, float]] = []
+        self.runner = Replay(recorded, limits, self.time, seed, self._tell)
+
+    def _tell(self, phase: Phase, steps: int) -> None:
+        self.told.append((phase, steps, self.time()))
 
     def took_s(self, asked: Job) -> float:
         began_s = self.time()
@@ -98,6 +102,21 @@ def test_virtual_time_moves_only_as_far_as_it_is_told() -> None:
 
 def test_a_probe_takes_its_group_s_start_and_its_steps(machine: Callable[..., Machine]) -> None:
     assert machine(row(A)).took_s(job(A)) == pytest.approx(START_S + PROBE_S)
+
+
+def test_phases_are_told_as_their_time_passes(machine: Callable[..., Machine]) -> None:
+    replay = machine(row(A))
+    replay.took_s(job(A))
+    warm_s = START_S + 3 * step_s(A)
+    assert replay.told == [
+        (Phase.BUILD, 0, 0.0),
+        (Phase.WARMUP, 0, START_S),
+        (Phase.TIMED, 0, pytest.approx(warm_s)),
+        (Phase.TIMED, 5, pytest.approx(START_S + PROBE_S)),
+    ]
+    del replay.told[:]
+    replay.took_s(job(A))
+    assert [phase for phase, *_ in replay.told] == [Phase.WARMUP, Phase.TIMED, Phase.TIMED]
 
 
 def test_a_live_group_is_not_started_again(machine: Callable[..., Machine]) -> None:

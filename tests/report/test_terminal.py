@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import re
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -11,7 +10,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from autotune.outcome import Record, Verdict
+from autotune.outcome import Verdict
 from autotune.report import Reporter
 from autotune.report.reporters import reporter_for
 from autotune.report.result import Caution, cautions
@@ -23,82 +22,22 @@ from autotune.space.candidate import Candidate
 from autotune.space.space import Space
 from autotune.space.workload import GlobalBatch
 from autotune.wire.stopping import Phase
-from tests.support.records import WORKLOAD, record, space, workload
+from tests.support.records import record, workload
+from tests.support.screens import (
+    FOLDER,
+    LONG_REASON,
+    SPACE,
+    SPACES,
+    A,
+    B,
+    C,
+    Clock,
+    Screen,
+    best,
+    study,
+)
 
-A = Candidate(depth=4, seq_len=128, micro_batch=8)
-B = Candidate(depth=4, seq_len=128, micro_batch=4)
-C = Candidate(depth=2, seq_len=64, micro_batch=8, checkpointing="full")
-SPACE = space()
-FOLDER = Path("results/a-study")
-LONG_REASON = "RuntimeError: a message that goes on and on, " + "and on, " * 30 + "and ends"
 HIDE_CURSOR, SHOW_CURSOR = "\x1b[?25l", "\x1b[?25h"
-
-
-class Clock:
-    """A clock that stands until it is moved."""
-
-    def __init__(self) -> None:
-        self.now_s = 0.0
-
-    def __call__(self) -> float:
-        return self.now_s
-
-
-class Screen:
-    """A stream with what a console needs to know of one."""
-
-    def __init__(self, width: int = 100, *, terminal: bool = False, encoding: str = "utf-8"):
-        self._bytes = io.BytesIO()
-        stream = io.TextIOWrapper(self._bytes, encoding=encoding, write_through=True)
-        self._encoding = encoding
-        self.console = Console(
-            file=stream, width=width, force_terminal=terminal, legacy_windows=False,
-            color_system=None, highlight=False, markup=False, emoji=False,
-        )  # fmt: skip
-
-    @property
-    def text(self) -> str:
-        return self._bytes.getvalue().decode(self._encoding)
-
-
-def best(*records: Record, **provenance: str) -> Best:
-    choice = winner(records, WORKLOAD, "flops")
-    assert choice is not None
-    return best_of(
-        choice,
-        records,
-        SPACE,
-        "flops",
-        fingerprint={"kind": "cpu"},
-        environment={},
-        provenance=provenance,
-    )
-
-
-def study(reporter: Reporter, clock: Clock, among: Space = SPACE) -> None:
-    """A short study with one of everything."""
-    records = [
-        record(A, number=1, tokens_per_s=12345),
-        record(
-            Candidate(depth=4, seq_len=128, micro_batch=8, checkpointing="full"),
-            Verdict.OOM,
-            number=2,
-            reason="allocating 512 MiB failed",
-        ),
-        record(C, Verdict.CRASHED, number=3, reason=LONG_REASON),
-        record(B, number=4, tokens_per_s=12340, peak_mib=1500),
-        record(A, number=5, purpose="final", tokens_per_s=12300),
-        record(B, number=6, purpose="final", tokens_per_s=12310, peak_mib=1500),
-    ]
-    reporter.started(among, 600.0, FOLDER)
-    for one in records:
-        reporter.probing(one.purpose, one.candidate)
-        reporter.phase(Phase.TIMED, 3)
-        clock.now_s += 20
-        reporter.told(one, records[0])
-    reporter.note("search ended: a third of the budget is spent")
-    reporter.finished(best(*records), FOLDER / "best.json")
-    reporter.close()
 
 
 def line_with(text: str, part: str) -> str:
@@ -139,23 +78,11 @@ def test_trials_stand_under_their_header() -> None:
         assert row.index(value) + len(value) == header.index(title) + len(title)
 
 
-WIDE_SPACE = space(depth=(12, 24), micro_batch=(1, 128))
-
-
-@pytest.mark.parametrize("among", [SPACE, WIDE_SPACE], ids=["small", "wide"])
-@pytest.mark.parametrize("width", [80, 100])
-def test_no_line_is_wider_than_the_terminal(width: int, among: Space) -> None:
-    screen, clock = Screen(width, terminal=True), Clock()
-    study(LiveReporter(screen.console, clock), clock, among)
-    lines = re.sub(r"\x1b\[[?\d;]*[A-Za-z]|\r", "", screen.text).splitlines()
-    assert max(len(line.rstrip()) for line in lines) <= width
-
-
 @pytest.mark.parametrize("width", [80, 100])
 def test_a_measured_trial_of_a_large_space_stays_on_one_line(width: int) -> None:
     screen = Screen(width)
     reporter = PlainReporter(screen.console, Clock())
-    reporter.started(WIDE_SPACE, 600.0, FOLDER)
+    reporter.started(SPACES["wide"], 600.0, FOLDER)
     before = len(screen.text.splitlines())
     reporter.told(record(Candidate(depth=24, seq_len=128, micro_batch=128), Verdict.PRUNED), None)
     assert len(screen.text.splitlines()) == before + 1
@@ -352,14 +279,14 @@ def test_the_live_lines_say_what_is_probed_in_which_phase_for_how_long() -> None
     screen, clock = Screen(terminal=True), Clock()
     reporter = LiveReporter(screen.console, clock)
     reporter.started(SPACE, 600.0, FOLDER)
-    reporter.probing("search", A)
+    reporter.probing("search", A, 420.0)
     reporter.phase(Phase.WARMUP, 0)
     clock.now_s += 30
     reporter.phase(Phase.TIMED, 0)
     clock.now_s += 7
     reporter.phase(Phase.TIMED, 12)
-    assert " ".join(_drawn(reporter, screen, "now").split()) == (
-        "now depth 4 seq 128 micro 8 ckpt none search: timed, 12 steps, 7 s"
+    assert " ".join(_drawn(reporter, screen, "search").split()) == (
+        "search depth 4 seq 128 micro 8 ckpt none timing, 12 steps, 7 s"
     )
     reporter.close()
 
@@ -372,9 +299,9 @@ def test_the_live_lines_show_the_incumbent_the_counts_and_the_clock() -> None:
     reporter.told(best, best)
     reporter.told(record(C, Verdict.SKIPPED), best)
     clock.now_s += 125
-    assert "micro 8  ckpt none 12.3k tok/s" in _drawn(reporter, screen, "best")
+    assert "micro 8  ckpt none  12.3k tok/s" in _drawn(reporter, screen, "best")
     assert _drawn(reporter, screen, "trials").strip() == "trials  2 (1 ok, 1 skipped)"
-    assert "2:05 of 10:00" in _drawn(reporter, screen, "budget")
+    assert "2:05 of 10:00, 7:55 left" in _drawn(reporter, screen, "budget")
     reporter.close()
 
 
@@ -383,11 +310,80 @@ def test_the_budget_bar_tells_the_search_from_the_finals() -> None:
     reporter = LiveReporter(screen.console, clock)
     reporter.started(SPACE, 600.0, FOLDER)
     clock.now_s += 300
-    reporter.probing("final", A)
+    reporter.probing("final", A, 599.0)
     clock.now_s += 150
     bar = _drawn(reporter, screen, "budget").split()[1]
-    assert [bar.count(c) for c in "=#-"] == [30, 15, 15]
+    assert [bar.count(c) for c in "=#-"] == [32, 16, 16]
     reporter.close()
+
+
+def test_the_live_lines_say_when_the_finals_begin_and_how_far_they_are() -> None:
+    screen, clock = Screen(terminal=True), Clock()
+    reporter = LiveReporter(screen.console, clock)
+    reporter.started(SPACE, 600.0, FOLDER)
+    assert "finals  after the search" in _drawn(reporter, screen, "finals")
+    reporter.probing("search", A, 420.0)
+    clock.now_s += 100
+    assert "finals  in 5:20 at the latest" in _drawn(reporter, screen, "finals")
+    reporter.probing("final", A, 599.0)
+    clock.now_s += 70
+    reporter.told(record(A, purpose="final"), None)
+    assert "finals  for 1:10, 1 round so far" in _drawn(reporter, screen, "finals")
+    reporter.close()
+
+
+def test_a_start_is_shown_with_what_earlier_ones_took() -> None:
+    screen, clock = Screen(terminal=True), Clock()
+    reporter = LiveReporter(screen.console, clock)
+    reporter.started(SPACE, 600.0, FOLDER)
+    for seconds in (6, 3):
+        reporter.probing("search", A, 420.0)
+        reporter.phase(Phase.ENGINE, 0)
+        clock.now_s += seconds
+        if seconds == 6:
+            reporter.phase(Phase.WARMUP, 0)
+            reporter.told(record(A), record(A))
+            assert "ckpt none  done" in _drawn(reporter, screen, "search")
+    assert "building the engine, 3 s of about 6 s" in _drawn(reporter, screen, "search")
+    reporter.close()
+
+
+def test_where_energy_is_known_the_best_has_it() -> None:
+    screen = Screen(terminal=True)
+    reporter = LiveReporter(screen.console, Clock())
+    reporter.started(SPACE, 600.0, FOLDER)
+    best = record(A, joules_per_token=0.0123)
+    reporter.told(best, best)
+    assert "25%  0.0123 J/token" in _drawn(reporter, screen, "GFLOP/s")
+    reporter.close()
+
+
+@pytest.mark.parametrize("width", [80, 100, 140])
+@pytest.mark.parametrize("among", SPACES.values(), ids=SPACES)
+def test_as_long_as_the_candidate_is_the_same_no_live_line_moves(among: Space, width: int) -> None:
+    screen, clock = Screen(width, terminal=True), Clock()
+    reporter = LiveReporter(screen.console, clock)
+    reporter.started(among, 600.0, FOLDER)
+    reporter.probing("search", among.candidates[-1], 420.0)
+    heights = set()
+    for phase, steps in [(phase, 0) for phase in Phase] + [(Phase.TIMED, 1000)]:
+        for _ in range(3):
+            reporter.phase(phase, steps)
+            clock.now_s += 33
+            heights.add(len(screen.console.render_lines(reporter.drawn())))
+    assert len(heights) == 1
+    reporter.close()
+
+
+def test_the_names_of_columns_stand_above_trials_again_where_the_width_is_another() -> None:
+    screen = Screen(100, terminal=True)
+    reporter = LiveReporter(screen.console, Clock())
+    reporter.started(SPACE, 600.0, FOLDER)
+    for number, width in enumerate([100, 100, 80]):
+        screen.console.width = width
+        reporter.told(record(A, Verdict.HUNG, number=number), None)
+    reporter.close()
+    assert screen.text.count("result tok/s") == 2
 
 
 def test_only_new_incumbents_and_failures_scroll_by() -> None:
@@ -430,7 +426,7 @@ def test_a_terminal_that_was_never_taken_is_not_given_back(
 def _drawn(reporter: LiveReporter, screen: Screen, label: str) -> str:
     """The live line that begins with `label`, as it is drawn now."""
     with screen.console.capture() as drawn:
-        screen.console.print(reporter._render())
+        screen.console.print(reporter.drawn())
     return line_with(drawn.get(), label)
 
 
@@ -533,3 +529,12 @@ def test_the_end_says_how_the_script_is_started_and_whether_its_tokens_were_seen
     )
     assert "Run:     python 'my train.py' --b 4\n" in text
     assert "those that were asked for: no batch could be seen" in " ".join(text.split())
+
+
+def test_what_a_script_s_values_would_do_to_a_terminal_is_not_done_at_the_end() -> None:
+    hostile = replace(A, own="ckpt=\x1b[2J")
+    records = [record(hostile, purpose="final"), record(replace(B, own="ckpt=\x1b]0;")),
+               record(replace(C, own="ckpt=\x07"))]  # fmt: skip
+    text = finished(best(*records))
+    assert text.count("ckpt=?[2J") == 2  # in its cell, and of the winner
+    assert not {"\x1b", "\x07"} & set(text)

@@ -17,7 +17,7 @@ from autotune.outcome import Verdict, judge
 from autotune.runner import Job, Result
 from autotune.space.candidate import Build, Candidate
 from autotune.space.space import Space
-from autotune.study.finals import MOST_ROUNDS
+from autotune.study.finals import CLOSING_S, FINALS_SHARE, MOST_ROUNDS
 from autotune.study.prober import ATTEMPTS, rule_for
 from autotune.study.search import first_candidate
 from autotune.wire.messages import Peaks
@@ -48,6 +48,18 @@ def test_every_sampler_tries_each_candidate_once_and_stops(
     assert sorted(done.verdicts()) == sorted(SPACE.candidates)
     assert len(done.runner.searched) == len(set(done.runner.searched))
     assert "search ended: every candidate of the space was tried" in done.listener.notes
+
+
+def test_who_is_told_of_a_probe_is_told_until_when_its_part_of_the_budget_is(
+    run: Callable[..., Run],
+) -> None:
+    done = run(trials=3, budget_s=600.0)
+    least_s = (1 - FINALS_SHARE) * 600.0
+    assert len(done.listener.untils_s["search"]) == 3
+    assert all(
+        least_s <= until_s < 600.0 - CLOSING_S for until_s in done.listener.untils_s["search"]
+    )
+    assert set(done.listener.untils_s["final"]) == {600.0 - CLOSING_S}
 
 
 def test_trials_bounds_the_probes_of_the_search(run: Callable[..., Run]) -> None:

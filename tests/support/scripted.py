@@ -84,11 +84,15 @@ class Listener:
 
     records: list[Record] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
+    untils_s: dict[str, list[float]] = field(default_factory=dict)
+    """When the part of the budget ends that each probe is for, by its purpose."""
 
     def started(self, space: Space, budget_s: float, folder: Path) -> None: ...
     def restored(self, records: Sequence[Record], incumbent: Record | None) -> None: ...
-    def probing(self, purpose: str, candidate: Candidate) -> None: ...
     def phase(self, phase: Phase, steps: int) -> None: ...
+
+    def probing(self, purpose: str, candidate: Candidate, until_s: float) -> None:
+        self.untils_s.setdefault(purpose, []).append(until_s)
 
     def told(self, record: Record, incumbent: Record | None) -> None:
         self.records.append(record)

@@ -1,0 +1,84 @@
+"""What goes on in a probe, for how long, and how long that took in earlier group starts."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable
+
+from autotune.wire.stopping import Phase
+
+_DOING = {
+    Phase.IMPORT: "importing",
+    Phase.BUILD: "starting the ranks",
+    Phase.ENGINE: "building the engine",
+    Phase.COMPILE: "compiling",
+    Phase.WARMUP: "warming up",
+    Phase.TIMED: "timing",
+    Phase.DONE: "done",
+}
+_DOING_OF_SCRIPT = {
+    Phase.IMPORT: "starting the script",
+    Phase.BUILD: "before its first step",
+}
+_STARTING = (Phase.IMPORT, Phase.BUILD, Phase.ENGINE, Phase.COMPILE, Phase.WARMUP)
+_THEN = {phase: _STARTING[i:] for i, phase in enumerate(_STARTING[:-1], 1)}
+"""What comes after each phase of a start that does not fail. How long others take depends on the
+candidate."""
+
+
+class Progress:
+    """Where the probes of a study are, and were.
+
+    Another thread may ask for the `text`: attributes are replaced whole, never changed in place.
+    """
+
+    def __init__(self, clock: Callable[[], float], *, of_script: bool = False) -> None:
+        self._clock = clock
+        self._doing = _DOING | (_DOING_OF_SCRIPT if of_script else {})
+        self._engine = ""
+        """Of the probe; empty before the first one."""
+        self._now: tuple[Phase | None, int, float] = (None, 0, clock())
+        """The phase, its steps, and when it began."""
+        self._took_s: dict[tuple[str, Phase], list[float]] = {}
+        """By engine and phase of a start, in their order."""
+
+    def begin(self, engine: str) -> None:
+        """A probe on `engine` begins."""
+        self._engine = engine
+        self._now = (None, 0, self._clock())
+
+    def phase(self, phase: Phase, steps: int) -> None:
+        """The probe made so many steps of that phase. Called often."""
+        before, _, since_s = self._now
+        if phase is not before:
+            now_s = self._clock()
+            if before in _THEN and phase in _THEN[before]:
+                key = (self._engine, before)
+                took_s = [*self._took_s.get(key, []), now_s - since_s]
+                self._took_s = self._took_s | {key: took_s}
+            since_s = now_s
+        self._now = (phase, steps, since_s)
+
+    @property
+    def text(self) -> str:
+        """What goes on, e.g. "building the engine, 3 s of about 6 s"."""
+        phase, steps, since_s = self._now
+        if phase is None:
+            return "preparing"
+        if phase is Phase.DONE:
+            return self._doing[phase]
+        doing = self._doing[phase] + (f", {steps} steps" if phase is Phase.TIMED else "")
+        if phase is Phase.IMPORT and not self._engine:
+            doing += ", then tracing the model"
+        for_s, about_s = round(self._clock() - since_s), self._about_s(phase)
+        if not about_s:
+            return f"{doing}, {for_s} s"
+        return f"{doing}, {for_s} s{' of about' if for_s <= about_s else ', usually'} {about_s} s"
+
+    def _about_s(self, phase: Phase) -> int:
+        """What `phase` took in earlier starts; 0 where that is not known, or nothing.
+
+        The first start of an engine imports its library, which later ones need not.
+        """
+        took_s = self._took_s.get((self._engine, phase), [])
+        return round(statistics.median(took_s[1:] or took_s or [0.0]))
