@@ -34,6 +34,18 @@ ensure_parsers() {
     _parser megatron --python-version 3.12 --ignore-requires-python megatron-core==0.19.2
 }
 
+# ensure_browser: Chromium, for the tests of the page. Where it cannot be installed they are skipped.
+ensure_browser() {
+    if command -v chromium >/dev/null && command -v chromedriver >/dev/null; then
+        return
+    fi
+    if [ "$(id -u)" != 0 ] || ! command -v apt-get >/dev/null ||
+        ! { apt-get update && DEBIAN_FRONTEND=noninteractive apt-get install --yes --no-install-recommends \
+            chromium chromium-driver; } >/dev/null 2>&1; then
+        echo "autotune: no browser (apt-get install chromium chromium-driver); the tests of the page are skipped" >&2
+    fi
+}
+
 _parser() {
     local tool=$1 into=$repo/.parsers/$1
     shift

@@ -2,7 +2,8 @@
 
     .venv/bin/python scripts/make_pictures.py
 
-They are of a replayed recording, so that they are the same wherever they are made.
+They are of a replayed recording, so that they are the same wherever they are made. The page is
+drawn by Chromium (apt-get install chromium).
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import io
 import re
+import subprocess
 import sys
 import tempfile
 from collections.abc import Callable
@@ -35,6 +37,9 @@ TRIALS_BEFORE = 9
 """The terminal is captured at the first start of a group after so many trials,"""
 LATER_S = 2.0
 """so long after it began: a recording's own clock jumps over it."""
+OPTIONS = {"capacity": "800MiB", "seed": "1", "budget": "3m"}
+PAGE_SIZE = (1280, 1510)
+"""Pixels of the report that are shown: the winner, and the first charts."""
 MONOSPACE = "ui-monospace, Menlo, Consolas, 'DejaVu Sans Mono', monospace"
 
 
@@ -63,15 +68,13 @@ class Captured(LiveReporter):
         super().finished(best, path)
 
 
-def terminal() -> str:
+def terminal() -> bytes:
     """A study at a moment of its search, and its end."""
     # Where nobody interacts, rich draws no live lines: they are printed when they are wanted.
     console = Console(
         file=io.StringIO(), record=True, width=WIDTH, force_terminal=True, force_interactive=False,
         color_system="truecolor", highlight=False, markup=False, emoji=False, legacy_windows=False,
     )  # fmt: skip
-
-    options = {"capacity": "800MiB", "seed": "1", "budget": "3m"}
 
     def reporter(stream: TextIO, clock: Callable[[], float]) -> Captured:
         return Captured(console, clock)
@@ -81,10 +84,27 @@ def terminal() -> str:
         contextlib.chdir(folder),
         mock.patch.object(reporters, "reporter_for", reporter),
     ):
-        autotune.tune(device=f"replay:{ROOT / GRID}", **options, out="results/my-study")
-    flags = " ".join(f"--{name} {value}" for name, value in options.items())
+        autotune.tune(device=f"replay:{ROOT / GRID}", **OPTIONS, out="results/my-study")
+    flags = " ".join(f"--{name} {value}" for name, value in OPTIONS.items())
     title = f"python -m autotune --device replay:{GRID} {flags}"
-    return _without_network(console.export_svg(title=title))
+    return _without_network(console.export_svg(title=title)).encode()
+
+
+def report() -> bytes:
+    """The upper part of a study's page."""
+    width, height = PAGE_SIZE
+    with tempfile.TemporaryDirectory() as folder:
+        study, picture = Path(folder, "my-study"), Path(folder, "page.png")
+        with contextlib.redirect_stdout(io.StringIO()):
+            autotune.tune(device=f"replay:{ROOT / GRID}", **OPTIONS, out=str(study))
+        command = [
+            "chromium", "--headless=new", "--no-sandbox", "--disable-gpu", "--hide-scrollbars",
+            f"--user-data-dir={folder}/profile", f"--window-size={width},{height}",
+            "--virtual-time-budget=20000", f"--screenshot={picture}",
+            (study / "report.html").as_uri(),
+        ]  # fmt: skip
+        subprocess.run(command, check=True, capture_output=True, timeout=120)
+        return picture.read_bytes()
 
 
 def _without_network(svg: str) -> str:
@@ -96,9 +116,9 @@ def _without_network(svg: str) -> str:
 
 def main() -> int:
     PICTURES.mkdir(exist_ok=True)
-    for name, make in {"terminal.svg": terminal}.items():
+    for name, make in {"terminal.svg": terminal, "report.png": report}.items():
         picture = make()
-        (PICTURES / name).write_text(picture, encoding="utf-8")
+        (PICTURES / name).write_bytes(picture)
         print(f"{name}: {len(picture) / 1000:.0f} kB", file=sys.stderr)
     return 0
 

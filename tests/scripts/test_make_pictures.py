@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import shutil
+import struct
 from html import unescape
 from pathlib import Path
 from typing import Any
@@ -21,8 +23,8 @@ SVG = "{http://www.w3.org/2000/svg}"
 def terminal(request: pytest.FixtureRequest) -> str:
     if request.param == "kept":
         return Path(make_pictures.PICTURES, "terminal.svg").read_text(encoding="utf-8")
-    svg: str = make_pictures.terminal()
-    return svg
+    svg: bytes = make_pictures.terminal()
+    return svg.decode()
 
 
 def lines(svg: str) -> list[str]:
@@ -46,6 +48,14 @@ def test_a_picture_asks_nobody_for_anything_and_is_small(terminal: str) -> None:
     assert set(re.findall(r"url\((.)", terminal)) == {"#"}
     assert "@font-face" not in terminal
     assert len(terminal.encode()) < 150_000
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(shutil.which("chromium") is None, reason="no browser")
+def test_the_picture_of_the_page_is_drawn_by_a_browser() -> None:
+    picture = make_pictures.report()
+    assert struct.unpack(">II", picture[16:24]) == make_pictures.PAGE_SIZE
+    assert len(picture) > 100_000  # with its charts
 
 
 def test_the_readme_shows_every_picture() -> None:

@@ -1,0 +1,150 @@
+"""`python -m autotune report` and `compare`, and the page that a study writes at its end."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Sequence
+from http.client import HTTPConnection
+from pathlib import Path
+
+import pytest
+
+import autotune
+from autotune.commands.app import main
+from autotune.commands.exits import ExitCode
+from autotune.study import session
+from tests.support.programs import ROOT
+from tests.support.shown import change_json, folder
+
+GRID = ROOT / "results" / "grids" / "cpu-1-rank.csv"
+
+
+def said(capsys: pytest.CaptureFixture[str], *argv: str | Path) -> tuple[int, str, str]:
+    """Exit code, stdout and stderr of a command line."""
+    code = main([str(word) for word in argv])
+    out, err = capsys.readouterr()
+    return code, out, err
+
+
+def replayed(path: Path, **options: str) -> None:
+    autotune.tune(device=f"replay:{GRID}", out=str(path), budget="3m", depth=2, **options)
+
+
+def test_a_study_ends_with_its_page(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    replayed(tmp_path / "study")
+    page = (tmp_path / "study" / "report.html").read_text("utf-8")
+    assert f"Report: {tmp_path / 'study' / 'report.html'}\n" in capsys.readouterr().out
+    assert "<span>ended</span>" in page
+    assert "Best configuration" in page
+
+
+def test_a_study_that_found_nothing_has_a_page_that_says_why(tmp_path: Path) -> None:
+    with pytest.raises(autotune.NothingFoundError):
+        replayed(tmp_path / "study", capacity="300MiB", sampler="random")
+    page = (tmp_path / "study" / "report.html").read_text("utf-8")
+    assert "There is no result: nothing fits under 240 MiB" in page
+
+
+def test_a_page_that_cannot_be_made_costs_nobody_a_result(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*given: object) -> str:
+        raise KeyError("a chart")
+
+    monkeypatch.setattr(session, "page", broken)
+    replayed(tmp_path / "study")
+    assert "report.html could not be made: KeyError: 'a chart'" in capsys.readouterr().out
+    assert (tmp_path / "study" / "best.json").exists()
+
+
+def test_the_page_is_written_again_where_it_is_asked_for(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    study = folder(tmp_path)
+    assert said(capsys, "report", study) == (0, f"Written: {study / 'report.html'}\n", "")
+    code, _, _ = said(capsys, "report", study, "--out", tmp_path / "elsewhere.html")
+    assert code == ExitCode.FOUND
+    texts = [p.read_text("utf-8") for p in (study / "report.html", tmp_path / "elsewhere.html")]
+    assert texts[0] == texts[1]
+
+
+def test_markdown_goes_to_stdout_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    study = folder(tmp_path)
+    code, out, err = said(capsys, "report", study, "--markdown")
+    assert (code, err) == (ExitCode.FOUND, "")
+    assert out.startswith("### study\n\n| configuration |")
+    assert not (study / "report.html").exists()
+
+
+def test_pictures_go_where_they_are_asked_for(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("vl_convert")
+    code, out, _ = said(capsys, "report", folder(tmp_path), "--png", tmp_path / "figures")
+    assert code == ExitCode.FOUND
+    assert "card.png" in out
+    assert (tmp_path / "figures" / "throughput.svg").exists()
+
+
+def test_studies_are_compared_on_the_terminal_and_as_a_page(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    one, two = folder(tmp_path, "one"), folder(tmp_path, "two")
+    page = tmp_path / "both.html"
+    code, out, _ = said(capsys, "compare", one, two, "--html", page)
+    assert code == ExitCode.FOUND
+    assert "within the noise (+0.0%)" in " ".join(out.split())
+    assert "one and two" in page.read_text("utf-8")
+
+
+WRONG: list[tuple[list[str], str]] = [
+    (["report", "nowhere"], "nowhere: no study, there is no manifest.json in it"),
+    (["report", "file"], "file: no study, there is no manifest.json in it"),
+    (["report", "old"], "old: manifest.json is not of version 1: schema_version is 0"),
+    (["report", "study", "--serve", "--markdown"], "--serve: alone; run report again for"),
+    (["report", "study", "--port", "80"], "--port 80: only with --serve"),
+    (["report", "study", "--out", "/proc/page.html"], "/proc/page.html: No such file"),
+    (["report", "study", "--out", "nowhere/page.html"], "nowhere/page.html: No such file"),
+    (["report", "study", "--png", "file"], "--png file: File exists"),
+    (["report"], 'Command "report" parameter FOLDER requires an argument'),
+    (["compare", "study"], "compare: needs two folders or more"),
+    (["compare", "study", "nowhere"], "nowhere: no study"),
+    (["compare", "study", "study", "--html", "/proc/a.html"], "--html /proc/a.html: No such"),
+]
+
+
+@pytest.mark.parametrize(("argv", "why"), WRONG, ids=[" ".join(argv) for argv, _ in WRONG])
+def test_what_is_wrong_is_one_line_and_exit_code_2(
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    argv: Sequence[str],
+    why: str,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "file").touch()
+    folder(tmp_path)
+    change_json(folder(tmp_path, "old") / "manifest.json", schema_version=0)
+    code, _, err = said(capsys, *argv)
+    assert (code, err.count("\n")) == (ExitCode.USAGE, 1)
+    assert why in err
+
+
+@pytest.mark.slow
+def test_the_page_is_served_until_it_is_interrupted(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "autotune", "report", str(folder(tmp_path)), "--serve"]
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as serving:
+        assert serving.stdout is not None
+        line = serving.stdout.readline()
+        found = re.match(r"http://127\.0\.0\.1:(\d+)/ shows .*; Ctrl\+C ends it\n", line)
+        assert found is not None
+        connection = HTTPConnection("127.0.0.1", int(found[1]), timeout=60)
+        connection.request("GET", "/")
+        assert connection.getresponse().status == 200
+        serving.send_signal(signal.SIGINT)
+        assert serving.wait(60) == 0
