@@ -80,14 +80,17 @@ def lines(found: Verified) -> list[str]:
     from autotune.units import gib
 
     first, *_, last = found.quarters
+    growth_bytes = found.growth_bytes_per_100_steps
+    grown = "" if growth_bytes is None else (
+        f"; memory held grew by {growth_bytes / 2**20:.1f} MiB in 100 steps"
+    )  # fmt: skip
     said = [
         f"{'Holds' if found.passed else 'DOES NOT HOLD'}: {si(found.tokens_per_s)} tokens/s in"
         f" {found.steps} steps, {found.share_of_measured:.1%} of what the study measured",
         f"Quarters: {', '.join(si(each) for each in found.quarters)} tokens/s; the last is"
         f" {last / first:.1%} of the first",
         f"Peak: {gib(found.peak_bytes)}, {gib(found.limit_bytes)} are allowed; allocator retries"
-        f" {found.alloc_retries}; memory held grew by"
-        f" {found.growth_bytes_per_100_steps / 2**20:.1f} MiB in 100 steps",
+        f" {found.alloc_retries}{grown}",
     ]
     if found.other_hardware:
         said.append(f"Not the same hardware: {found.other_hardware}")

@@ -200,8 +200,8 @@ class Verified:
     peak_bytes: int
     limit_bytes: int
     alloc_retries: int
-    growth_bytes_per_100_steps: float
-    """Of what is held between steps."""
+    growth_bytes_per_100_steps: float | None
+    """Of what is held between steps; None of a script, in which nobody looks at that."""
     other_hardware: str | None = None
     """How the devices differ from those of the study."""
 

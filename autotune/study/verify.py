@@ -216,6 +216,7 @@ def _verified(best: Best, before: Report, after: Report) -> Verified:
     retries = before.peaks.alloc_retries + after.peaks.alloc_retries
     fast = share >= 1 - SLOWER[kind]
     fits = peak_bytes <= best.limits.limit_bytes and not retries  # as in the study
+    grown_bytes = after.state_bytes - before.state_bytes
     made = (len(after.step_s) + len(after.warmup_step_s)) * best.cycle_steps
     return Verified(
         passed=fast and fits,
@@ -226,6 +227,6 @@ def _verified(best: Best, before: Report, after: Report) -> Verified:
         peak_bytes=peak_bytes,
         limit_bytes=best.limits.limit_bytes,
         alloc_retries=retries,
-        growth_bytes_per_100_steps=(after.state_bytes - before.state_bytes) * 100 / made,
+        growth_bytes_per_100_steps=None if best.command else grown_bytes * 100 / made,
         other_hardware=other_hardware(best) or None,
     )

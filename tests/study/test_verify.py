@@ -69,6 +69,13 @@ def test_drift_and_growth_are_told() -> None:
     assert "Not the same hardware: it was measured on a processor" in said
 
 
+def test_what_a_script_holds_nobody_looked_at_and_no_growth_is_told() -> None:
+    script = replace(BEST, command=["python", "train.py"])
+    found = verify._verified(script, run_of([STEP_S] * 20), run_of([STEP_S] * 200))
+    assert found.growth_bytes_per_100_steps is None
+    assert "grew" not in " ".join(command.lines(found))
+
+
 def test_the_study_s_options_are_narrowed_to_its_winner() -> None:
     asked = Options(depth=(2, 4), seq_len=(64, 128), model="gpt", device="cpu", budget_s=90.0)
     best = replace(BEST, provenance={"options": asked.to_json()})
