@@ -128,7 +128,7 @@ def report(rows: Sequence[Row], best: Best) -> list[str]:
             f" {row.error:+.1%} |"
             f" {row.probed_peak_bytes / 2**20:.0f} MiB | {found.peak_bytes / 2**20:.0f} MiB |"
             f" {found.quarters[-1] / found.quarters[0] - 1:+.1%} |"
-            f" {found.growth_bytes_per_100_steps / 2**20:.1f} MiB in 100 steps |"
+            f" {(found.growth_bytes_per_100_steps or 0.0) / 2**20:.1f} MiB in 100 steps |"
         )
     return [
         *lines, "",

@@ -105,7 +105,10 @@ SIZES = "--device-batch-size={micro_batch} --len {seq_len} --out {out}"
 HOW = {
     "hf": (own("hf", "--out {out}"), 1),
     "t5": (own("t5", "--out {out}"), 1),
-    "accelerate": (own("accelerate"), 1),
+    "accelerate": (
+        f"{BIN}/accelerate launch --config_file {{accelerate_config}} {OWN} accelerate {SIZES}",
+        1,
+    ),
     "lightning": (own("lightning", "--out {out}"), 1),
     "torchrun": (f"{BIN}/torchrun --nproc-per-node 2 {PLAIN.partition(' ')[2]}", 2),
     "hf on 2": (f"{TORCHRUN} hf {SIZES}", 2),
