@@ -19,7 +19,7 @@ FLOORS = (
     ("space",),
     ("engines", "outcome"),
     ("predict", "result"),
-    ("samplers", "runner", "report", "export", "check", "diagnose"),
+    ("samplers", "runner", "report", "export", "loggers", "check", "diagnose"),
     ("script",),
     ("options",),
     ("folder", "replay"),

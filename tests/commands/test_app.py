@@ -159,6 +159,7 @@ FLAGS = {
     "--finals": ("1", "finals", 1),
     "--learn-from": ("before", "learn_from", "before"),
     "--out": ("there", "out", Path("there")),
+    "--log": ("tensorboard", "log", ("tensorboard",)),
 }
 
 
