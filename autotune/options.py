@@ -369,6 +369,10 @@ class Options:
         "--out", Topic.OUTPUT, _path, "DIR",
         "Folder for everything the study writes, new or empty (default: results/<UTC"
         " time>-<model>-<device>).")
+    storage: str | None = option(
+        "--storage", Topic.OUTPUT, _as_it_is, "URL",
+        "Where the trials go: sqlite:///PATH, a database that other programs can open (default:"
+        " optuna.log in the study's folder).")
     log: tuple[str, ...] | None = option(
         "--log", Topic.OUTPUT, _loggers, "NAMES",
         f"Trackers whose files are written at the end, as well: {', '.join(loggers.LOGGERS)}.")

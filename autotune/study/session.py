@@ -18,6 +18,7 @@ from autotune.folder.ending import Ended, Ending
 from autotune.folder.folder import Folder
 from autotune.folder.journal import Journal, Past
 from autotune.folder.manifest import Changes, Manifest
+from autotune.folder.storage import storage_of
 from autotune.options import Options
 from autotune.predict.update import update_share
 from autotune.report import Reporter
@@ -78,7 +79,7 @@ def run(
             testbed=testbed,
             manifest=manifest,
             folder=folder,
-            journal=Journal.open(folder, space),
+            journal=Journal.open(folder, space, storage_of(folder, manifest), options.objective),
             reporter=reporter,
             clock=clock,
             stop=stop,
