@@ -17,7 +17,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Literal, TypeVar, get_args
 
-from autotune import engines, samplers
+from autotune import engines, loggers, samplers
 from autotune.engines import stages_of
 from autotune.errors import UsageError
 from autotune.models import family_name, gpt
@@ -146,6 +146,18 @@ def _path(text: str, flag: str) -> Path:
 
 def _least_0(text: str, flag: str) -> tuple[int, ...]:
     return parse_ints(text, flag, least=0)
+
+
+def _loggers(text: str, flag: str) -> tuple[str, ...]:
+    names = tuple(dict.fromkeys(part.strip() for part in text.split(",")))
+    for name in names:
+        parse_name(name, flag, known=tuple(loggers.LOGGERS))
+        if row := loggers.missing(name):
+            raise UsageError(
+                f"{flag} {name}: needs {row.package}; pip install {row.package}, or autotune with"
+                f" its extra [{row.extra}]"
+            )
+    return names
 
 
 _ENGINE, _read_engine = _word(engines.NAMES)
@@ -357,6 +369,13 @@ class Options:
         "--out", Topic.OUTPUT, _path, "DIR",
         "Folder for everything the study writes, new or empty (default: results/<UTC"
         " time>-<model>-<device>).")
+    storage: str | None = option(
+        "--storage", Topic.OUTPUT, _as_it_is, "URL",
+        "Where the trials go: sqlite:///PATH, a database that other programs can open (default:"
+        " optuna.log in the study's folder).")
+    log: tuple[str, ...] | None = option(
+        "--log", Topic.OUTPUT, _loggers, "NAMES",
+        f"Trackers whose files are written at the end, as well: {', '.join(loggers.LOGGERS)}.")
     # fmt: on
 
     def __post_init__(self) -> None:

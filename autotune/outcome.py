@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
+from itertools import pairwise
 from typing import Any, Literal
 
 from autotune.space.axes import AXES, LATER_AXES
@@ -13,13 +15,14 @@ from autotune.space.workload import Workload
 from autotune.units import gib
 from autotune.wire.codec import parse
 from autotune.wire.messages import Conditions, Peaks, Ran
-from autotune.wire.stopping import Interval
+from autotune.wire.stopping import Interval, interval
 
 Objective = Literal["flops", "tokens_per_s", "samples_per_s", "tokens_per_joule"]
 
 DISTURBED_SHARE = {"cpu": 0.15, "cuda": 0.5}
 """Processor time that others may take before a timing counts as disturbed. On CUDA the host only
 feeds the device, so that more of it may be busy."""
+MOST_SLICES = 16
 
 
 class Verdict(StrEnum):
@@ -84,6 +87,14 @@ class Measurement:
     real_share: float | None = None
     """Of the tokens of a batch, that are no padding, where lengths differ. `step` and the rates
     are then those of the mix of lengths: expected, where the longest alone was run."""
+    slices_s: tuple[float, ...] = ()
+    """Median step times of even slices of the timed steps, in the order of time."""
+
+    @property
+    def step_times(self) -> dict[int, float]:
+        """The same by the number of the slice's last step."""
+        count = len(self.slices_s)
+        return {self.step.steps * n // count: s for n, s in enumerate(self.slices_s, start=1)}
 
     def value(self, objective: Objective) -> float:
         """What the study maximises; 0 where it was not measured."""
@@ -217,6 +228,7 @@ def measurement(
     compile_s: float = 0.0,
     mean_power_w: float | None = None,
     ran: Ran | None = None,
+    slices_s: tuple[float, ...] = (),
 ) -> Measurement:
     """What `step` seconds per optimizer step, at that mean power, mean for `candidate`, or for
     what `ran`."""
@@ -239,7 +251,16 @@ def measurement(
         ran=ran,
         joules_per_token=mean_power_w and mean_power_w / tokens_per_s,
         real_share=workload.real_share(candidate),
+        slices_s=slices_s,
     )
+
+
+def in_slices(step_s: Sequence[float], scale: float = 1.0) -> tuple[float, ...]:
+    """Medians of up to `MOST_SLICES` even slices of `step_s`, `scale` times as long."""
+    count = min(MOST_SLICES, len(step_s))
+    ends = [len(step_s) * n // count for n in range(count + 1)]
+    medians = (interval(list(step_s[first:end])).median for first, end in pairwise(ends))
+    return tuple(float(f"{scale * each:.5g}") for each in medians)
 
 
 def outcome_from(body: Any) -> Outcome:

@@ -34,6 +34,7 @@ from autotune.commands.tune import Tune  # noqa: E402
 from autotune.errors import UsageError  # noqa: E402
 from autotune.folder.folder import Folder  # noqa: E402
 from autotune.folder.journal import Journal  # noqa: E402
+from autotune.folder.storage import JournalFile  # noqa: E402
 from autotune.outcome import Verdict  # noqa: E402
 from autotune.runner import local  # noqa: E402
 from autotune.space.space import Space  # noqa: E402
@@ -165,7 +166,8 @@ class Campaign:
         folder, space = Folder(study.out), _space()
 
         def told() -> int:
-            return len(Journal.open(folder, space).past.records)
+            storage = JournalFile(folder.optuna_log)
+            return len(Journal.open(folder, space, storage, "flops").past.records)
 
         data = folder.optuna_log.read_bytes()
         start = data.rfind(b"\n", 0, data.rstrip(b"\n").rfind(b"\n")) + 1

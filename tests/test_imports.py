@@ -19,7 +19,7 @@ FLOORS = (
     ("space",),
     ("engines", "outcome"),
     ("predict", "result"),
-    ("samplers", "runner", "report", "export", "check", "diagnose"),
+    ("samplers", "runner", "report", "export", "loggers", "check", "diagnose"),
     ("script",),
     ("options",),
     ("folder", "replay"),
@@ -132,9 +132,12 @@ def test_autotune_never_imports_probes_or_torch() -> None:
     assert ran.stdout == "False\n"
 
 
-def test_optuna_is_known_to_samplers_and_the_journal_alone() -> None:
+def test_optuna_is_known_to_samplers_the_journal_and_storages_alone() -> None:
     known = importers("optuna", among=("autotune", "probes"))
-    assert {m for m in known if not within(m, "autotune.samplers")} == {"autotune.folder.journal"}
+    assert {m for m in known if not within(m, "autotune.samplers")} == {
+        "autotune.folder.journal",
+        "autotune.folder.storage",
+    }
 
 
 def test_the_wire_needs_the_standard_library_alone() -> None:

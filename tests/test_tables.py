@@ -329,7 +329,7 @@ def test_an_option_is_the_same_after_a_manifest(name: str) -> None:
         "tokens_per_batch": "4096,8192", "length_mix": "lengths.csv", "pad_to_multiple": "8",
         "global_batch": "96tok", "objective": "samples_per_s",
         "sampler": "tpe", "seed": "7", "trials": "9", "finals": "2", "learn_from": "a folder",
-        "out": "a folder",
+        "out": "a folder", "storage": "sqlite:////a/b.db", "log": "wandb-offline,tensorboard",
         "script": "true {attn} {lr}", "axis": "attn=sdpa,eager", "given": "lr=1",
         "data_workers": "0,4", "pin_memory": "true,false", "prefetch": "2",
     }  # fmt: skip

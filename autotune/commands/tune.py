@@ -152,6 +152,7 @@ def _begin(asked: Tune, argv: list[str], started: float) -> int:
     options = asked.options
     refuse_used_folder(options.out)
     read_mix(options)  # what is wrong with it is said before a device is opened
+    options = _with_storage(options)
     testbed = open_testbed(options)
     space = testbed.space(options)
     device = testbed.device
@@ -182,6 +183,15 @@ def _begin(asked: Tune, argv: list[str], started: float) -> int:
         return _verified(asked, folder, started) if code == ExitCode.FOUND else code
 
 
+def _with_storage(options: Options) -> Options:
+    """`options` with the URL of their storage, where one is given, as any folder can use it."""
+    if options.storage is None:
+        return options
+    from autotune.folder.storage import checked
+
+    return replace(options, storage=checked(options.storage))
+
+
 def _resume(asked: Tune, folder: Path, argv: list[str], started: float) -> int:
     from autotune.device.idle import check_idle
     from autotune.folder import manifest
@@ -190,11 +200,11 @@ def _resume(asked: Tune, folder: Path, argv: list[str], started: float) -> int:
 
     then = manifest.read(folder)
     with hold(folder):
-        options = then.asked()
+        options = _with_storage(then.asked())
         testbed = open_testbed(options)
         space = replace(testbed.space(options, then.workload()), limits=then.limits())
         now = manifest.manifest_of(options, space, testbed.fingerprint(space), folder, then.argv)
-        now = replace(now, earlier=then.earlier)
+        now = replace(now, earlier=then.earlier, study_name=then.study_name)
         resumed = Resumed(
             argv=argv,
             budget_s=asked.budget_s,

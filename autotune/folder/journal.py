@@ -1,31 +1,31 @@
-"""Optuna's journal, the record of record: each trial with its outcome, finals, and how runs ended.
+"""Optuna's study, the record of record: each trial with its outcome, finals, and how runs ended.
 
-Whatever interrupts a study, it holds what was told: only its last line can be torn. What else is
-written in the folder can be made from it.
+Whatever interrupts a study, its storage holds what was told. What else is written in the folder
+can be made from it.
 """
 
 from __future__ import annotations
 
-import io
-import json
-import os
+import warnings
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import optuna
-from optuna.storages import JournalStorage
-from optuna.storages.journal import JournalFileBackend, JournalFileOpenLock
+from optuna.exceptions import ExperimentalWarning
 from optuna.trial import FrozenTrial, Trial, TrialState
 
 from autotune.errors import UsageError
+from autotune.folder import manifest
 from autotune.folder.ending import Ended, Ending
 from autotune.folder.folder import Folder
 from autotune.folder.manifest import Changes
+from autotune.folder.storage import Storage, storage_of
 from autotune.folder.table import Table
-from autotune.outcome import Outcome, Record, Verdict, outcome_from
+from autotune.loggers.runs import figures
+from autotune.outcome import Objective, Outcome, Record, Verdict, outcome_from
 from autotune.samplers.ask import Ask
 from autotune.samplers.sampler import Adapter, Asked, candidate_of, named
 from autotune.space.candidate import Candidate
@@ -44,31 +44,25 @@ _STATES = {
     Verdict.CRASHED: TrialState.FAIL,
     Verdict.SKIPPED: TrialState.FAIL,
 }
-_NAME = "autotune"
 _BEYOND = 1.0
 """Constraint value of a candidate that ran out of memory: how far over is not known."""
-
-
-class _NoLock(JournalFileOpenLock):
-    """The whole folder is held already (files.py), and a lock file could outlive its process."""
-
-    def acquire(self) -> bool:
-        return True
-
-    def release(self) -> None:
-        pass
 
 
 class Journal:
     """Owner of a study's trials: Optuna's study of them, and the table for people."""
 
-    def __init__(self, optuna_study: optuna.Study, table: Table | None) -> None:
+    def __init__(
+        self,
+        optuna_study: optuna.Study,
+        table: Table | None,
+        together: Callable[[], AbstractContextManager[None]] = nullcontext,
+    ) -> None:
         self.optuna_study = optuna_study
         self._table = table
+        self._together = together
         self._adapter: Adapter | None = None
         self.cut_bytes = 0
         """What was torn at the end of Optuna's journal."""
-        self._end_running()
         self.past = _past(optuna_study)
 
     @classmethod
@@ -78,8 +72,8 @@ class Journal:
         return cls(optuna.create_study(direction="maximize"), None)
 
     @classmethod
-    def open(cls, folder: Folder, space: Space) -> Journal:
-        """Begin the study in `folder`, or go on with the one that is there.
+    def open(cls, folder: Folder, space: Space, storage: Storage, objective: Objective) -> Journal:
+        """Begin the study of `folder` in `storage`, or go on with the one that is there.
 
         Trials that were running are told as failed, or with the outcome that they had reached.
 
@@ -87,17 +81,20 @@ class Journal:
             UsageError: what is there cannot be read back.
         """
         optuna.logging.set_verbosity(optuna.logging.WARNING)
-        path = folder.optuna_log
-        if not path.exists() and (folder.best.exists() or folder.trials.exists()):
-            raise UsageError(f"{path}: is missing, and with it what was measured; start anew")
-        cut_bytes = repair(path)
         try:
-            journal = cls(_load(path), Table(folder.trials))
-        except OSError:
+            if not storage.exists() and (folder.best.exists() or folder.trials.exists()):
+                raise UsageError(
+                    f"{storage.where}: is missing, and with it what was measured; start anew"
+                )
+            optuna_study, cut_bytes = storage.open()
+            _name_value(optuna_study, objective)
+            _end_running(optuna_study, objective)
+            journal = cls(optuna_study, Table(folder.trials), storage.together)
+        except (OSError, UsageError):
             raise
-        except Exception as error:  # whatever it is that a damaged journal makes Optuna raise
+        except Exception as error:  # whatever it is that a damaged storage makes Optuna raise
             raise UsageError(
-                f"{path}: cannot be read back: {type(error).__name__}: {error!s:.200}"
+                f"{storage.where}: cannot be read back: {type(error).__name__}: {error!s:.200}"
             ) from error
         journal.cut_bytes = cut_bytes
         past = journal.past
@@ -105,7 +102,7 @@ class Journal:
         strangers = set(known).difference(space.candidates)
         if strangers:
             first = min(strangers, key=known.index)
-            raise UsageError(f"{path}: {first.key} is no candidate of this study's space")
+            raise UsageError(f"{storage.where}: {first.key} is no candidate of this study's space")
         return journal
 
     def use(self, adapter: Adapter) -> None:
@@ -116,7 +113,8 @@ class Journal:
     def ask(self, ask: Ask) -> Asked:
         """A new trial, of a candidate that `ask` allows."""
         assert self._adapter is not None, "`use` comes before this"
-        return self._adapter.ask(self.optuna_study, ask)
+        with self._together():
+            return self._adapter.ask(self.optuna_study, ask)
 
     def begin(self, argv: Sequence[str], budget_s: float, accepted: Changes) -> None:
         """Note that a run begins, of which the study has `budget_s` in all."""
@@ -124,8 +122,9 @@ class Journal:
             "argv": list(argv), "spent_s": self.past.spent_s, "budget_s": budget_s,
             "accepted_changes": accepted,
         }  # fmt: skip
-        self.optuna_study.set_user_attr(f"session-{len(self.sessions):04d}", session)
-        self.optuna_study.set_user_attr("ended", None)
+        with self._together():
+            self.optuna_study.set_user_attr(f"session-{len(self.sessions):04d}", session)
+            self.optuna_study.set_user_attr("ended", None)
 
     @property
     def sessions(self) -> list[dict[str, Any]]:
@@ -135,36 +134,44 @@ class Journal:
     def end(self, ended: Ended, elapsed_s: float) -> None:
         """Note how it ended."""
         told = {"code": ended.code.value, "message": ended.message, "elapsed_s": elapsed_s}
-        self.optuna_study.set_user_attr("ended", told)
+        with self._together():
+            self.optuna_study.set_user_attr("ended", told)
 
     def begin_probe(self, trial: Trial, elapsed_s: float, asked: Sequence[int]) -> None:
         """Note that `trial` is being probed, one of a round whose trials are `asked`."""
-        trial.set_user_attr("began", {"elapsed_s": elapsed_s, "round": list(asked)})
+        with self._together():
+            trial.set_user_attr("began", {"elapsed_s": elapsed_s, "round": list(asked)})
 
     def excuse(self, trial: Trial) -> None:
         """Note that it was the user who stopped the study in the probe of `trial`."""
-        trial.set_user_attr("excused", True)
+        with self._together():
+            trial.set_user_attr("excused", True)
 
     def tell(self, trial: Trial, record: Record, value: float | None, limits: Limits) -> None:
         """Record a search trial: its outcome, its constraints, its state.
 
-        `value` is the measured objective; it is Optuna's value of a COMPLETE trial and an
-        intermediate value of one that was stopped early.
+        `value` is the measured objective, Optuna's value of a COMPLETE trial. Intermediate values
+        are step times; other attributes than the outcome are for people, who see them in a table.
         """
         outcome = record.outcome
-        for name, excess in constraints(outcome, limits).items():
-            trial.set_constraint(name, excess)
-        if outcome.measurement is not None and value is not None:
-            trial.report(value, outcome.measurement.step.steps)
-        trial.set_user_attr("outcome", to_json(outcome))
         state = _STATES[outcome.verdict]
-        self.optuna_study.tell(trial, value if state == TrialState.COMPLETE else None, state)
+        with self._together():
+            for name, excess in constraints(outcome, limits).items():
+                trial.set_constraint(name, excess)
+            if outcome.measurement is not None:
+                for number, step_s in outcome.measurement.step_times.items():
+                    trial.report(step_s, number)
+            for name, shown in _shown(outcome, limits).items():
+                trial.set_user_attr(name, shown)
+            trial.set_user_attr("outcome", to_json(outcome))
+            self.optuna_study.tell(trial, value if state == TrialState.COMPLETE else None, state)
         self._append([record])
 
     def add_final(self, record: Record) -> None:
         """Record a final: a measurement of a candidate that already has its trial."""
         final = {"candidate": to_json(record.candidate), "outcome": to_json(record.outcome)}
-        self.optuna_study.set_user_attr(f"final-{record.number:04d}", final)
+        with self._together():
+            self.optuna_study.set_user_attr(f"final-{record.number:04d}", final)
         self._append([record])
 
     def add_skipped(self, records: Sequence[Record]) -> None:
@@ -179,15 +186,6 @@ class Journal:
     def _append(self, records: Sequence[Record]) -> None:
         if self._table is not None:
             self._table.append(records)
-
-    def _end_running(self) -> None:
-        for trial in self.optuna_study.get_trials(deepcopy=False, states=(TrialState.RUNNING,)):
-            state, value = TrialState.FAIL, None
-            if "outcome" in trial.user_attrs:  # it had ended, and all but its state was written
-                state = _STATES[_outcome(trial).verdict]
-            if state == TrialState.COMPLETE:
-                value = trial.intermediate_values[trial.last_step or 0]
-            self.optuna_study.tell(trial.number, value, state)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -210,6 +208,26 @@ class Past:
     """In all, as the last run had it; None before the first."""
     ended: Ended | None
     """How the last run ended; None where it did not get to say so."""
+
+
+def _name_value(optuna_study: optuna.Study, objective: Objective) -> None:
+    """Have charts of Optuna's say what its value is. Older studies go without."""
+    if not optuna_study.get_trials(deepcopy=False):
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", ExperimentalWarning)
+            name = "model FLOP/s" if objective == "flops" else objective
+            optuna_study.set_metric_names([name])
+
+
+def _end_running(optuna_study: optuna.Study, objective: Objective) -> None:
+    for trial in optuna_study.get_trials(deepcopy=False, states=(TrialState.RUNNING,)):
+        state, value = TrialState.FAIL, None
+        if "outcome" in trial.user_attrs:  # it had ended, and all but its state was written
+            outcome = _outcome(trial)
+            state = _STATES[outcome.verdict]
+            if state == TrialState.COMPLETE and outcome.measurement is not None:
+                value = outcome.measurement.value(objective)
+        optuna_study.tell(trial.number, value, state)
 
 
 def _past(optuna_study: optuna.Study) -> Past:
@@ -263,13 +281,6 @@ def _finals(optuna_study: optuna.Study) -> Iterator[Record]:
             yield Record(number, "final", candidate, outcome_from(final["outcome"]))
 
 
-def _load(path: Path) -> optuna.Study:
-    storage = JournalStorage(JournalFileBackend(str(path), _NoLock(str(path))))
-    if _NAME in optuna.get_all_study_names(storage):
-        return optuna.load_study(storage=storage, study_name=_NAME)
-    return optuna.create_study(storage=storage, study_name=_NAME, direction="maximize")
-
-
 def records_in(folder: Folder) -> list[Record]:
     """What the study in `folder` has told so far, in the order of time; see `past_in`."""
     return past_in(folder).records
@@ -278,43 +289,10 @@ def records_in(folder: Folder) -> list[Record]:
 def past_in(folder: Folder) -> Past:
     """What the study in `folder` has come to so far. Nothing is written there.
 
-    Raises whatever a damaged journal makes Optuna raise; OSError where there is none.
+    Raises UsageError where there is no study, OSError where its trials are gone, and whatever a
+    damaged storage makes Optuna raise.
     """
-    path = folder.optuna_log
-    path.stat()  # or Optuna would create it
-    storage = JournalStorage(JournalFileBackend(str(path), _NoLock(str(path))))
-    return _past(optuna.load_study(storage=storage, study_name=_NAME))
-
-
-def repair(path: Path) -> int:
-    """Cut a torn last line off Optuna's journal; returns the bytes that were cut.
-
-    A file that is not there has nothing torn.
-
-    Raises:
-        UsageError: a line before the last one is damaged; nothing was changed.
-    """
-    data = path.read_bytes() if path.exists() else b""
-    whole = 0
-    for number, line in enumerate(io.BytesIO(data), start=1):
-        if not (line.endswith(b"\n") and _is_entry(line)):
-            if data[whole + len(line) :].strip(b"\0\r\n\t "):
-                raise UsageError(
-                    f"{path}: line {number} is damaged, and others follow it; cut the file before"
-                    " that line to go on with what is above it"
-                )
-            break
-        whole += len(line)
-    if whole < len(data):
-        os.truncate(path, whole)
-    return len(data) - whole
-
-
-def _is_entry(line: bytes) -> bool:
-    try:
-        return isinstance(json.loads(line), dict)
-    except (ValueError, RecursionError):
-        return False
+    return _past(storage_of(folder, manifest.read(folder.path)).read())
 
 
 def _ended_s(record: Record) -> float:
@@ -323,6 +301,12 @@ def _ended_s(record: Record) -> float:
 
 def _outcome(trial: FrozenTrial) -> Outcome:
     return outcome_from(trial.user_attrs["outcome"])
+
+
+def _shown(outcome: Outcome, limits: Limits) -> dict[str, str | float]:
+    """What a table of trials shows of `outcome` beside its candidate."""
+    why = {"reason": outcome.reason} if outcome.reason else {}
+    return {"verdict": outcome.verdict.value, **figures(outcome, limits), **why}
 
 
 def constraints(outcome: Outcome, limits: Limits) -> dict[str, float]:

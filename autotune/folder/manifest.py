@@ -10,6 +10,7 @@ import json
 from collections.abc import Iterator, Sequence, Set
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from secrets import token_hex
 from typing import Any
 
 from autotune.errors import UsageError
@@ -21,6 +22,8 @@ from autotune.space.workload import Workload
 from autotune.wire.codec import FormatError, parse, to_json
 
 SCHEMA_VERSION = 1
+IN_JOURNAL = "autotune"
+"""The name of Optuna's study in the journal of a folder, which has no other."""
 _FOR_GOOD = ("space.workload", "space.axes", "space.size")
 """Paths of what no `--accept-changed` can bridge: the candidates are others."""
 
@@ -40,6 +43,8 @@ class Manifest:
     fingerprint: dict[str, Any]
     earlier: list[Earlier]
     """What is learned from. It is kept here, so that the folders it came from may go."""
+    study_name: str = IN_JOURNAL
+    """Optuna's, where it keeps the trials."""
 
     def write(self, folder: Path) -> None:
         """Raises OSError."""
@@ -92,6 +97,7 @@ def manifest_of(
         space=space.manifest(),
         fingerprint=fingerprint,
         earlier=[],
+        study_name=f"{folder.absolute().name}-{token_hex(4)}" if options.storage else IN_JOURNAL,
     )
     return parse(Manifest, to_json(made))  # as it will be read back
 
@@ -159,7 +165,8 @@ def _parsed(text: str) -> Manifest:
     if not isinstance(then, list):
         raise FormatError("earlier is no list")
     earlier = [parse(Earlier, each, strict=False) for each in then]
-    return replace(parse(Manifest, body | {"earlier": []}), earlier=earlier)
+    whole = {"study_name": IN_JOURNAL} | body | {"earlier": []}
+    return replace(parse(Manifest, whole), earlier=earlier)
 
 
 def _differences(path: str, then: Any, now: Any) -> Iterator[tuple[str, Any, Any]]:

@@ -17,6 +17,7 @@ from autotune.outcome import (
     Outcome,
     Record,
     Verdict,
+    in_slices,
     judge,
     measurement,
     others_share,
@@ -250,10 +251,12 @@ class Prober:
 
     def _measurement(self, job: Job, report: Report) -> Measurement:
         power_w = report.energy.joules / sum(report.step_s) if report.energy else None
+        ran = interval(report.step_s)
+        step = self._step(job, ran)
         return measurement(
             job.candidate,
             self._space.workload,
-            self._step(job, interval(report.step_s)),
+            step,
             peaks=report.peaks,
             disturbed_share=others_share(report.conditions),
             conditions=report.conditions,
@@ -261,6 +264,7 @@ class Prober:
             compile_s=report.compile_s,
             ran=report.ran,
             mean_power_w=power_w,
+            slices_s=in_slices(report.step_s, step.median / ran.median),
         )
 
     def _step(self, job: Job, ran: Interval) -> Interval:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from shlex import quote
 
-from autotune import export
+from autotune import export, loggers
 from autotune.budget import Clock, StopFlag
 from autotune.errors import UsageError
 from autotune.files import write_whole
@@ -19,6 +19,7 @@ from autotune.folder.ending import Ended, Ending
 from autotune.folder.folder import Folder
 from autotune.folder.journal import Journal, Past
 from autotune.folder.manifest import Changes, Manifest
+from autotune.folder.storage import storage_of
 from autotune.options import Options
 from autotune.predict.update import update_share
 from autotune.report import Reporter
@@ -81,7 +82,7 @@ def run(
             testbed=testbed,
             manifest=manifest,
             folder=folder,
-            journal=Journal.open(folder, space),
+            journal=Journal.open(folder, space, storage_of(folder, manifest), options.objective),
             reporter=reporter,
             clock=clock,
             stop=stop,
@@ -215,7 +216,9 @@ class _Session:
             )
             study.run()
             runner.close()  # before the result is written: the budget counts to there
-            return self._result(study.ledger)
+            ended = self._result(study.ledger)
+            self._log(study.ledger)
+            return ended
 
     def _result(self, ledger: Ledger) -> Ended:
         best = self._publish(ledger)
@@ -250,6 +253,16 @@ class _Session:
             )
             return
         self.reporter.note(f"Report: {self.folder.report}")
+
+    def _log(self, ledger: Ledger) -> None:
+        """Write the trials as others' trackers have them, where that is asked for."""
+        records, limits = ledger.records, self.space.limits
+        for name in self.options.log or ():
+            try:
+                place = loggers.write(name, records, limits, self.folder.path)
+                self.reporter.note(f"Log: {place.name}/ has the trials for {name}")
+            except OSError as error:  # the result is there all the same
+                self.reporter.note(f"--log {name}: could not be written: {error}")
 
     def _command(self, candidate: Candidate) -> list[str] | None:
         """What starts the user's own script with `candidate`; None where there is none."""

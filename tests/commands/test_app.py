@@ -159,6 +159,8 @@ FLAGS = {
     "--finals": ("1", "finals", 1),
     "--learn-from": ("before", "learn_from", "before"),
     "--out": ("there", "out", Path("there")),
+    "--storage": ("sqlite:///a.db", "storage", "sqlite:///a.db"),
+    "--log": ("tensorboard", "log", ("tensorboard",)),
 }
 
 

@@ -10,11 +10,10 @@ import signal
 import subprocess
 import time
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 
-from tests.support.hostile import QUICK_SPACE, HostileStudy, kill_and_resume
+from tests.support.hostile import QUICK_SPACE, HostileStudy, SqliteStudy, kill_and_resume
 
 pytestmark = pytest.mark.slow
 
@@ -22,17 +21,18 @@ Make = Callable[..., HostileStudy]
 MOMENTS = 5
 
 
+@pytest.mark.parametrize("kind", [HostileStudy, SqliteStudy])
 def test_a_study_that_is_killed_at_any_moment_ends_as_if_it_had_not_been(
-    make: Make, tmp_path: Path
+    make: Make, kind: type[HostileStudy]
 ) -> None:
-    whole = make(HostileStudy, *QUICK_SPACE)
+    whole = make(kind, *QUICK_SPACE)
     began = time.monotonic()
     assert whole.begin().wait() == 0
     length_s = time.monotonic() - began
     assert {row[2] for row in whole.trials()} >= {"ok", "oom", "over_ceiling", "skipped"}
     found, rng = [], random.Random(0)
     for moment in range(MOMENTS):
-        study = make(HostileStudy, *QUICK_SPACE)
+        study = make(kind, *QUICK_SPACE)
         after_s = length_s * (moment + rng.random()) / MOMENTS
         found.append(kill_and_resume(study, after_s, whole.trials()))
     assert [each for each in found if not each.sound] == []

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from autotune.errors import UsageError
-from autotune.folder.journal import repair
+from autotune.folder.storage import repair
 from autotune.outcome import Record
 from autotune.space.candidate import Candidate
 from tests.support.records import space

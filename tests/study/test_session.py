@@ -274,7 +274,7 @@ def test_what_can_be_made_anew_is(tune: Tune, name: str) -> None:
     [
         (b'"code":"found"', b'"code":"fouod"'), (b'"budget_s":3600.0', b'"budget_s":"soon"'),
         (b'"spent_s":0.0', b'"spent_s":[]'), (b'"op_code":4', b'"op_code":44'),
-        (b'"verdict":"ok"', b'"verdict":"no"'),
+        (b'"outcome":{"verdict":"ok"', b'"outcome":{"verdict":"no"'),
     ],
 )  # fmt: skip
 def test_damage_that_is_still_json_is_refused_in_one_line(

@@ -22,7 +22,7 @@ from autotune.commands.exits import one_line
 from autotune.errors import UsageError
 from autotune.files import MANIFEST
 from autotune.folder import manifest
-from autotune.folder.journal import repair
+from autotune.folder.storage import repair
 from autotune.replay import grid
 from autotune.result.best import Best, best_of
 from autotune.result.choice import winner

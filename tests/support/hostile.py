@@ -23,6 +23,8 @@ from pathlib import Path
 from typing import Any
 
 from autotune.errors import UsageError
+from autotune.folder.folder import Folder
+from autotune.folder.journal import records_in
 from autotune.result.best import Best
 from autotune.wire.codec import to_json
 from tests.support.programs import ROOT, TESTS
@@ -195,6 +197,19 @@ class HostileStudy:
                 yield json.loads(line)
             except ValueError:
                 return
+
+
+class SqliteStudy(HostileStudy):
+    """Whose trials are in a database beside its folder."""
+
+    def begin(self, *arguments: str, **how: Any) -> subprocess.Popen[str]:
+        return super().begin("--storage", f"sqlite:///{self.folder}/a.db", *arguments, **how)
+
+    def _outcomes(self) -> Iterator[tuple[str, str]]:
+        with suppress(UsageError, OSError, KeyError):  # there is no study yet
+            for record in records_in(Folder(self.out)):
+                if record.purpose == "search":
+                    yield record.candidate.key, record.outcome.verdict
 
 
 class RealStudy(HostileStudy):

@@ -10,6 +10,7 @@ from typing import Any
 from autotune.budget import Clock, StopFlag
 from autotune.folder.folder import Folder
 from autotune.folder.journal import Journal
+from autotune.folder.storage import JournalFile, Storage
 from autotune.options import Options
 from autotune.outcome import Record, Verdict
 from autotune.runner import Job, Result
@@ -47,10 +48,10 @@ def killing(after: int, answer: Answer = saturating) -> Answer:
     return until
 
 
-def open_journal(folder: Path, among: Space) -> Journal:
+def open_journal(folder: Path, among: Space, storage: Storage | None = None) -> Journal:
     made = Folder(folder)
     made.prepare()
-    return Journal.open(made, among)
+    return Journal.open(made, among, storage or JournalFile(made.optuna_log), "flops")
 
 
 class Run:
@@ -63,6 +64,7 @@ class Run:
         among: Space | None = None,
         *,
         now: Callable[[], float] = time.monotonic,
+        storage: Storage | None = None,
         **options: Any,
     ) -> None:
         """`now` is the time that the budget counts."""
@@ -73,7 +75,7 @@ class Run:
         self.listener = Listener()
         self.published: list[Sequence[Record]] = []
         """All records at each new incumbent."""
-        self.journal = open_journal(folder, among)
+        self.journal = open_journal(folder, among, storage)
         past = self.journal.past
         stop = StopFlag()
         clock = Clock(asked.budget_s, now(), now)
