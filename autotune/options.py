@@ -148,7 +148,7 @@ def _least_0(text: str, flag: str) -> tuple[int, ...]:
     return parse_ints(text, flag, least=0)
 
 
-def _loggers(text: str, flag: str) -> tuple[str, ...]:
+def parse_loggers(text: str, flag: str) -> tuple[str, ...]:
     names = tuple(dict.fromkeys(part.strip() for part in text.split(",")))
     for name in names:
         parse_name(name, flag, known=tuple(loggers.LOGGERS))
@@ -374,7 +374,7 @@ class Options:
         "Where the trials go: sqlite:///PATH, a database that other programs can open (default:"
         " optuna.log in the study's folder).")
     log: tuple[str, ...] | None = option(
-        "--log", Topic.OUTPUT, _loggers, "NAMES",
+        "--log", Topic.OUTPUT, parse_loggers, "NAMES",
         f"Trackers whose files are written at the end, as well: {', '.join(loggers.LOGGERS)}.")
     # fmt: on
 

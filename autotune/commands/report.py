@@ -30,6 +30,9 @@ def report(
     markdown: Annotated[bool, Parameter(
         help="Print the summary as a table of Markdown, and nothing else.",
         show_default=False)] = False,
+    log: Annotated[str | None, Parameter(
+        help="Write the trials for trackers, e.g. tensorboard,wandb-offline.",
+        show_default=False)] = None,
     out: Annotated[Path | None, Parameter(
         help="File of the page (default: report.html in the study's folder).",
         show_default=False)] = None,
@@ -37,8 +40,9 @@ def report(
     """Show a study as a page, live while it runs, as pictures or as a table."""
 
     def run(argv: list[str], started: float) -> int:
-        if serve and (png or markdown or out):
-            raise UsageError("--serve: alone; run report again for --png, --markdown or --out")
+        others = (png, markdown, log, out)
+        if serve and any(others):
+            raise UsageError("--serve: alone; run report again for what else is wanted")
         if port is not None and not serve:
             raise UsageError(f"--port {port}: only with --serve")
         from autotune.folder.folder import Folder
@@ -53,7 +57,9 @@ def report(
             print(summary(study), end="")
         if png is not None:
             _pictures(study, png)
-        if out is not None or not (markdown or png):
+        if log is not None:
+            _log(study, log)
+        if out is not None or not any(others):
             _page(study, out or Folder(folder).report)
         return ExitCode.FOUND
 
@@ -79,6 +85,20 @@ def _pictures(study: Shown, folder: Path) -> None:
     except OSError as error:
         raise UsageError(f"--png {folder}: {error.strerror}") from error
     print(f"Written: {folder}: {', '.join(names)}")
+
+
+def _log(study: Shown, names: str) -> None:
+    from autotune import loggers
+    from autotune.folder.journal import records_in
+    from autotune.options import parse_loggers
+
+    for name in parse_loggers(names, "--log"):
+        try:
+            records = records_in(study.folder)
+            place = loggers.write(name, records, study.limits, study.folder.path)
+        except OSError as error:
+            raise UsageError(f"--log {name}: {error.filename}: {error.strerror}") from error
+        print(f"Written: {place}")
 
 
 def _serve(folder: Path, port: int) -> int:

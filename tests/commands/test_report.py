@@ -101,11 +101,24 @@ def test_studies_are_compared_on_the_terminal_and_as_a_page(
     assert "one and two" in page.read_text("utf-8")
 
 
+def test_trials_are_written_for_trackers_later_too(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    replayed(tmp_path / "study")
+    capsys.readouterr()
+    place = tmp_path / "study" / "tensorboard"
+    found = said(capsys, "report", tmp_path / "study", "--log", "tensorboard")
+    assert found == (0, f"Written: {place}\n", "")
+    assert len(list(place.glob("search-*"))) >= 3
+
+
 WRONG: list[tuple[list[str], str]] = [
     (["report", "nowhere"], "nowhere: no study, there is no manifest.json in it"),
     (["report", "file"], "file: no study, there is no manifest.json in it"),
     (["report", "old"], "old: manifest.json is not of version 1: schema_version is 0"),
     (["report", "study", "--serve", "--markdown"], "--serve: alone; run report again for"),
+    (["report", "study", "--log", "paper"], "--log paper: unknown; known: tensorboard"),
+    (["report", "study", "--log", "tensorboard"], "study/optuna.log: No such file"),
     (["report", "study", "--port", "80"], "--port 80: only with --serve"),
     (["report", "study", "--out", "/proc/page.html"], "/proc/page.html: No such file"),
     (["report", "study", "--out", "nowhere/page.html"], "nowhere/page.html: No such file"),

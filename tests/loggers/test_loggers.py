@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -11,14 +12,16 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
+from optuna.trial import Trial
 
 from autotune import loggers
 from autotune.commands.app import main
 from autotune.commands.exits import ExitCode
 from autotune.folder.folder import Folder
-from autotune.folder.journal import records_in
+from autotune.folder.journal import Journal, records_in
 from autotune.loggers import LOGGERS, write
 from autotune.loggers.runs import runs_of
 from autotune.outcome import Record, Verdict
@@ -144,6 +147,24 @@ def test_several_are_written_after_the_result_which_stands_where_they_fail(
     out = capsys.readouterr().out
     assert "Log: a/ has the trials for wandb-offline" in out
     assert "--log tensorboard: could not be written: no room" in out
+
+
+def test_a_study_that_the_user_stopped_is_logged_as_far_as_it_came(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recorded.write(tmp_path / "grid.csv")
+    monkeypatch.chdir(tmp_path)
+    tell = Journal.tell
+
+    def stopping(self: Journal, trial: Trial, *told: Any) -> None:
+        tell(self, trial, *told)
+        if trial.number == 2:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    monkeypatch.setattr(Journal, "tell", stopping)
+    assert main(["--device", "replay:grid.csv", "--out", "study", "--sampler", "grid",
+                 "--log", "tensorboard"]) == ExitCode.STOPPED  # fmt: skip
+    assert len(READERS["tensorboard"](tmp_path / "study" / "tensorboard")) == 3
 
 
 @pytest.mark.parametrize("name", LOGGERS)
