@@ -71,7 +71,7 @@ def test_what_the_loss_does_not_use_is_unsupported_by_ddp_alone(tmp_path: Path) 
         ("factory:mine:nothing", 2, "returned Net, and not an autotune.factory.Workload"),
         ("factory:mine:number", 2, "mine:number: is no function"),
         ("factory:mine:broken", 5, "RuntimeError: my own mistake"),
-        ("factory:mine:wrong_loss", 5, "KeyError: 'y'"),
+        pytest.param("factory:mine:wrong_loss", 5, "KeyError: 'y'", marks=pytest.mark.slow),
     ],
 )
 def test_what_cannot_be_made_is_said_once(
@@ -86,6 +86,7 @@ def test_what_cannot_be_made_is_said_once(
     assert ("mine.py" in ran.stderr) == (code == 5)
 
 
+@pytest.mark.slow
 def test_flops_that_are_none_are_said_to_be_a_guess(tmp_path: Path) -> None:
     ran = tune(tmp_path, "--model", "factory:mine:no_flops", "--dry-run")
     assert ran.returncode == 0, ran.stderr

@@ -17,7 +17,9 @@ TINY = ["--device", "cpu", "--depth", "1", "--seq-len", "32", "--micro-batch", "
         "--budget", "100s"]  # fmt: skip
 
 
-@pytest.mark.parametrize("name", ENGINES)
+@pytest.mark.parametrize("name", [
+    name if name == "ddp" else pytest.param(name, marks=pytest.mark.slow) for name in ENGINES
+])  # fmt: skip
 def test_a_study_comes_to_a_result(name: str, tmp_path: Path) -> None:
     stage = ENGINES[name].stages[-1]
     arguments = [

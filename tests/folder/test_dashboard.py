@@ -49,7 +49,7 @@ def asked(address: str) -> Any:
         return json.load(answer)
 
 
-@pytest.fixture(params=[None, "sqlite:///studies.db"])
+@pytest.fixture(params=[None, pytest.param("sqlite:///studies.db", marks=pytest.mark.slow)])
 def shown(
     request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> dict[str, Any]:

@@ -43,7 +43,7 @@ def begun(folder: Path, url: str | None) -> Manifest:
     return made
 
 
-@pytest.fixture(params=[None, "sqlite"])
+@pytest.fixture(params=[None, pytest.param("sqlite", marks=pytest.mark.slow)])
 def url(request: pytest.FixtureRequest, tmp_path: Path) -> str | None:
     return checked(f"sqlite:///{tmp_path}/studies.db") if request.param else None
 

@@ -64,6 +64,7 @@ def test_a_run_has_the_axes_that_matter_and_what_was_measured() -> None:
     assert (crashed.verdict, crashed.reason, crashed.figures) == ("crashed", HOSTILE, {})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", LOGGERS)
 def test_a_tracker_reads_what_the_runs_are(name: str, tmp_path: Path) -> None:
     runs = {run.name: run for run in runs_of(RECORDS, LIMITS)}

@@ -160,6 +160,7 @@ def test_an_error_that_nobody_caught_is_told_with_its_classes(steps: Told) -> No
     assert "in fails" in steps.left.traceback
 
 
+@pytest.mark.slow
 def test_ranks_dial_and_workers_do_not_and_an_exit_is_no_error(tmp_path: Path) -> None:
     program = (
         MODEL
