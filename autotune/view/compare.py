@@ -6,8 +6,6 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
-import pandas as pd
-
 from autotune.report.text import minutes, si
 from autotune.result.best import Best
 from autotune.space.axes import AXES
@@ -138,7 +136,7 @@ def _best_of_each(study: Shown, column: str) -> dict[int, dict[str, Any]]:
         return {}
     trials, config = study.measured, study.best.config
     cell = trials[(trials["depth"] == config.depth) & (trials["seq_len"] == config.seq_len)]
-    cell = cell.assign(value=pd.to_numeric(cell[column])).dropna(subset=["value"])
+    cell = cell.assign(value=cell[column]).dropna(subset=["value"])
     best = cell.loc[cell.groupby("micro_batch")["value"].idxmax()]
     return {
         int(row["micro_batch"]): {"value": float(row["value"]), "build": str(row["build"])}

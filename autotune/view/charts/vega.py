@@ -56,7 +56,7 @@ _FIELDS = (
 def trials(study: Shown) -> list[dict[str, Any]]:
     """The rows of the data named `TRIALS`; what is not known is left out."""
     shown, edges = study.ran, _edges(study.measured)
-    best = pd.to_numeric(study.measured["value"]).where(study.measured["kind"] == "search")
+    best = study.measured["value"].where(study.measured["kind"] == "search")
     so_far = best.reindex(shown.index).cummax().ffill()
     return [
         _rounded(row) | {"edge": index in edges, "so_far": _number(so_far[index])}

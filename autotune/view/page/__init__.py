@@ -249,7 +249,7 @@ def _logs(study: Shown) -> dict[str, str]:
             with path.open("rb") as file:
                 file.seek(max(0, path.stat().st_size - 4 * LOG_TAIL))
                 tail = file.read().decode("utf-8", "replace")[-LOG_TAIL:]
-        except OSError:
+        except (OSError, ValueError):  # it may be no name at all
             continue
         if tail.strip():
             tails[name] = tail
