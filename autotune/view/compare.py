@@ -10,7 +10,7 @@ from autotune.report.text import minutes, si
 from autotune.result.best import Best
 from autotune.space.axes import AXES
 from autotune.units import gib
-from autotune.view.charts.cells import of_objective
+from autotune.view.charts.cells import interval, of_objective
 from autotune.view.charts.vega import Spec, chart, powers, quantity
 from autotune.view.study import SCALES, Shown
 
@@ -63,21 +63,13 @@ def _setting(best: Best, name: str) -> str:
 
 def against(best: Best, other: Best, first: Shown) -> str:
     """How much more `best` does than `other`; "within the noise" where their intervals meet."""
-    ours, theirs = (interval(each, first.objective) for each in (best, other))
+    ours, theirs = (interval(each.measured, first.objective) for each in (best, other))
     if not all((*ours, *theirs)):
         return "not measured"
     change = ours[1] / theirs[1] - 1
     if ours[0] <= theirs[2] and theirs[0] <= ours[2]:
         return f"within the noise ({change:+.1%})"
     return f"{change:+.1%}"
-
-
-def interval(best: Best, objective: str) -> tuple[float, float, float]:
-    """Low, median and high of the winner's objective."""
-    value, step = of_objective(best.measured, objective), best.measured.step_s
-    if not step.low:
-        return value, value, value
-    return value * step.median / step.high, value, value * step.median / step.low
 
 
 def differences(studies: Sequence[Shown]) -> list[tuple[str, list[str]]]:

@@ -63,3 +63,11 @@ def of_objective(measured: Measured, objective: Objective | str) -> float:
         return 1 / measured.joules_per_token if measured.joules_per_token else 0.0
     rates = {"flops": measured.model_flops_per_s, "samples_per_s": measured.samples_per_s}
     return rates.get(objective, measured.tokens_per_s)
+
+
+def interval(measured: Measured, objective: Objective | str) -> tuple[float, float, float]:
+    """Low, median and high of what a study with that objective maximises."""
+    value, step = of_objective(measured, objective), measured.step_s
+    if not step.low:
+        return value, value, value
+    return value * step.median / step.high, value, value * step.median / step.low
