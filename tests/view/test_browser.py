@@ -178,6 +178,31 @@ def test_a_page_on_paper_shows_the_whole_table(chromium: Browser, study: Path) -
     chromium.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": ""})
 
 
+def test_on_paper_a_dark_page_is_dark_on_light_and_no_chart_is_cut(
+    chromium: Browser, study: Path
+) -> None:
+    chromium.open(written(study), scheme="dark")
+    light = "rgb(232, 234, 238)"
+    ink = "return getComputedStyle(document.querySelector(arguments[0])).{}"
+    title = "[data-chart] svg .role-axis-title text"
+    assert chromium.run(ink.format("fill"), title) == light
+    chromium.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": "print"})
+    try:
+        assert chromium.run(ink.format("fill"), title) == "rgb(0, 0, 0)"
+        assert chromium.run(ink.format("color"), ".copy summary") == "rgb(0, 90, 143)"
+        chromium.driver.execute_cdp_cmd(
+            "Emulation.setDeviceMetricsOverride",
+            {"width": 720, "height": 900, "deviceScaleFactor": 1, "mobile": False},
+        )
+        wider = (
+            "return [...document.querySelectorAll('[data-chart]')]"
+            ".filter(e => e.scrollWidth > e.clientWidth).map(e => e.dataset.chart)"
+        )
+        assert chromium.run(wider) == []
+    finally:
+        chromium.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": ""})
+
+
 def test_1000_trials_are_drawn_and_filtered(chromium: Browser, study: Path) -> None:
     of_1000_trials(study)
     chromium.open(written(study))
