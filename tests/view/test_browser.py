@@ -81,6 +81,14 @@ def test_all_charts_are_drawn_without_an_error_or_a_request(
     assert (tmp_path / "page.png").stat().st_size > 50_000
 
 
+def test_names_are_whole_on_a_phone(chromium: Browser, study: Path) -> None:
+    chromium.open(written(study), width=PHONE)
+    for chart in ("peak", "finals", "cells"):
+        shown = chromium.texts(f"[data-chart={chart}] svg text")
+        assert any("micro" in text for text in shown)
+        assert not [text for text in shown if "…" in text]
+
+
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_nothing_serious_is_in_the_way_of_people_with_disabilities(
     chromium: Browser, study: Path, scheme: str
@@ -190,10 +198,7 @@ def test_on_paper_a_dark_page_is_dark_on_light_and_no_chart_is_cut(
     try:
         assert chromium.run(ink.format("fill"), title) == "rgb(0, 0, 0)"
         assert chromium.run(ink.format("color"), ".copy summary") == "rgb(0, 90, 143)"
-        chromium.driver.execute_cdp_cmd(
-            "Emulation.setDeviceMetricsOverride",
-            {"width": 720, "height": 900, "deviceScaleFactor": 1, "mobile": False},
-        )
+        chromium.run("document.body.style.width = '400px'")  # as paper is, without an event
         wider = (
             "return [...document.querySelectorAll('[data-chart]')]"
             ".filter(e => e.scrollWidth > e.clientWidth).map(e => e.dataset.chart)"
