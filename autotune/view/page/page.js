@@ -117,7 +117,7 @@ async function enter() {
 }
 
 // The live page: the same page again, as soon as it changed.
-async function follow(state) {
+async function follow() {
   const main = document.getElementById("main");
   try {
     const answer = await fetch("/", { headers: { "If-None-Match": main.dataset.state } });
