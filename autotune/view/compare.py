@@ -128,9 +128,9 @@ def _best_of_each(study: Shown, column: str) -> dict[int, dict[str, Any]]:
         return {}
     trials, config = study.measured, study.best.config
     cell = trials[(trials["depth"] == config.depth) & (trials["seq_len"] == config.seq_len)]
-    cell = cell.assign(value=cell[column]).dropna(subset=["value"])
-    best = cell.loc[cell.groupby("micro_batch")["value"].idxmax()]
+    medians = cell.groupby(["micro_batch", "build"])[column].median().reset_index()
+    best = medians.dropna().sort_values(column).drop_duplicates("micro_batch", keep="last")
     return {
-        int(row["micro_batch"]): {"value": float(row["value"]), "build": str(row["build"])}
-        for row in best.to_dict("records")
+        int(row["micro_batch"]): {"value": float(row[column]), "build": str(row["build"])}
+        for row in best.sort_values("micro_batch").to_dict("records")
     }

@@ -25,8 +25,8 @@ def finals(study: Shown) -> Spec | None:
     return chart(
         {"mark": {"type": "rule", "strokeWidth": 2},
          "encoding": {**shared, "x": x | {"field": "value_low"}, "x2": {"field": "value_high"},
-                      "color": {"value": "#56b4e9"}}},
-        {"mark": {"type": "point", "filled": True, "shape": "diamond", "size": 70},
+                      "color": {"value": "#8c8c8c"}}},
+        {"mark": {"type": "point", "filled": True, "shape": "diamond", "size": 70, "opacity": 1},
          "encoding": {**shared, "x": x, "color": {"value": "#0072b2"}}},
         data=rounds[fields].to_dict("records"), height={"step": max(16, LINE * words / most)},
     )  # fmt: skip
