@@ -77,6 +77,22 @@ def test_the_best_so_far_never_falls(study: Shown) -> None:
     assert found
 
 
+@pytest.mark.parametrize("name", ["memory", "predicted"])
+def test_what_was_predicted_to_need_nothing_spoils_no_scale(tmp_path: Path, name: str) -> None:
+    path = folder(tmp_path)
+    nothing = {
+        "predicted_peak_bytes": "0",
+        "predicted_low_bytes": "0",
+        "predicted_high_bytes": "9",
+    }
+    change_rows(path, lambda rows: [rows[0] | nothing, *rows[1:]])
+    study = read(path)
+    spec = CHARTS[name].draw(study)
+    svg = vl_convert.vegalite_to_svg({**(spec or {}), "datasets": {"trials": trials(study)}})
+    assert "NaN" not in svg
+    assert svg.count("<path") > 5
+
+
 def test_skipped_candidates_are_not_drawn(tmp_path: Path) -> None:
     path = folder(tmp_path)
     before = len(trials(read(path)))
