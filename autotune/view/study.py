@@ -57,6 +57,8 @@ class Shown:
 
     @property
     def model(self) -> str:
+        if self.workload.of_script:
+            return self.workload.model
         return str(self.manifest.options.get("model", self.workload.model))
 
     @property

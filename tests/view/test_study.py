@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pandas as pd
@@ -119,3 +120,9 @@ def test_values_of_a_script_that_read_like_nothing_are_values(tmp_path: Path) ->
 def test_the_axes_of_a_long_table_are_looked_for_once(tmp_path: Path) -> None:
     study = read(folder(tmp_path))
     assert study.axes is study.axes
+
+
+def test_a_study_of_a_script_is_called_by_it(tmp_path: Path) -> None:
+    study = read(folder(tmp_path))
+    of_script = replace(study, workload=replace(study.workload, model="script:train.py"))
+    assert (study.model, of_script.model) == ("gpt", "script:train.py")
