@@ -6,9 +6,12 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
+import pandas as pd
+
 from autotune.outcome import Verdict
 from autotune.result.best import Config
 from autotune.space.axes import AXES
+from autotune.view.charts.cells import interval
 from autotune.view.study import Shown
 
 DEFAULT_MICRO_BATCH = 8
@@ -23,13 +26,10 @@ class Baseline:
     micro_batch: int
     candidate: str
     verdict: Verdict
-    value: float | None
-    """Of the objective, where it was timed."""
-
-    @property
-    def is_default(self) -> bool:
-        """Whether it has the default micro_batch, and is not only near to it."""
-        return self.micro_batch == DEFAULT_MICRO_BATCH
+    interval: tuple[float, float, float] | None
+    """Low, median and high of the objective over its rounds, where it was timed."""
+    is_default: bool
+    """Whether it has the defaults, and is not only near to them."""
 
 
 def baseline(study: Shown) -> Baseline | None:
@@ -38,10 +38,14 @@ def baseline(study: Shown) -> Baseline | None:
         return None
     trials, config = study.trials, study.best.config
     alike: Any = (trials["depth"] == config.depth) & (trials["seq_len"] == config.seq_len)
-    for name, axis in AXES.items():
-        values = study.manifest.space["axes"].get(name, [axis.plain])
-        if axis.plain is not None and axis.plain in values:
-            alike &= trials[name] == axis.plain
+    switched = {name: axis.plain for name, axis in AXES.items() if axis.plain is not None}
+    for name, plain in switched.items():
+        values = study.manifest.space["axes"].get(name, [plain])
+        switched[name] = plain if plain in values else getattr(config, name)
+        alike &= trials[name] == switched[name]
+    lost = ~trials["verdict"].isin([verdict.value for verdict in Verdict if verdict.fits])
+    if study.workload.length_mix is not None:  # the search measured the longest samples alone
+        alike &= lost | (trials["kind"] == "final")
     # What was skipped for want of memory does not fit; what the budget left out says nothing.
     near = trials[alike & ((trials["verdict"] != Verdict.SKIPPED) | trials["witness"].notna())]
     if near.empty:
@@ -50,17 +54,25 @@ def baseline(study: Shown) -> Baseline | None:
     rows = near[near["micro_batch"] == nearest]
     # Where it had finals, they count, and whatever did not fit once does not fit.
     rows = rows[rows["kind"] == rows["kind"].iloc[-1]]
-    lost = rows[~rows["verdict"].isin([verdict.value for verdict in Verdict if verdict.fits])]
+    unfit = rows[lost[rows.index]]
     return Baseline(
         micro_batch=int(nearest),
         candidate=str(rows["candidate"].iloc[0]),
-        verdict=Verdict(rows["verdict"].iloc[0] if lost.empty else lost["verdict"].iloc[0]),
-        value=float(rows["value"].median()) if lost.empty else None,
+        verdict=Verdict((rows if unfit.empty else unfit)["verdict"].iloc[0]),
+        interval=_interval(rows) if unfit.empty else None,
+        is_default=int(nearest) == DEFAULT_MICRO_BATCH
+        and all(value == AXES[name].plain for name, value in switched.items()),
     )
 
 
-def compared(study: Shown, value: float) -> str:
-    """How the winner, of that value, compares with the defaults, for people; empty: with none."""
+def _interval(rows: pd.DataFrame) -> tuple[float, float, float]:
+    value = float(rows["value"].median())
+    low, high = rows["value_low"].min(), rows["value_high"].max()
+    return (value, value, value) if pd.isna(low) else (float(low), value, float(high))
+
+
+def compared(study: Shown) -> str:
+    """How the winner compares with the defaults, for people; empty where with none."""
     found = baseline(study)
     if found is None or study.best is None:
         return ""
@@ -68,10 +80,14 @@ def compared(study: Shown, value: float) -> str:
     shown = f"{name[0].upper()}{name[1:]} ({found.candidate})"
     if found.micro_batch == study.best.config.micro_batch and _is_plain(study.best.config):
         return f"{shown}: they are the best here." if found.is_default else ""
-    if found.value is None:
+    if found.interval is None:
         fits = "did not fit" if found.verdict.bounds_memory else f"{found.verdict}"
         return f"{shown}: {'does not fit' if found.verdict == Verdict.SKIPPED else fits}."
-    return f"{shown} → best: {value / found.value:.2f} times as fast."
+    low, value, high = interval(study.best.measured, study.objective)
+    times = f"{value / found.interval[1]:.2f} times the {study.unit}"
+    if low <= found.interval[2] and found.interval[0] <= high:
+        return f"{shown} → best: no difference beyond the noise ({times})."
+    return f"{shown} → best: {times}."
 
 
 def _is_plain(config: Config) -> bool:

@@ -6,13 +6,11 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
-import pandas as pd
-
 from autotune.report.text import minutes, si
 from autotune.result.best import Best
 from autotune.space.axes import AXES
 from autotune.units import gib
-from autotune.view.charts.cells import of_objective
+from autotune.view.charts.cells import interval, of_objective
 from autotune.view.charts.vega import Spec, chart, powers, quantity
 from autotune.view.study import SCALES, Shown
 
@@ -65,21 +63,13 @@ def _setting(best: Best, name: str) -> str:
 
 def against(best: Best, other: Best, first: Shown) -> str:
     """How much more `best` does than `other`; "within the noise" where their intervals meet."""
-    ours, theirs = (interval(each, first.objective) for each in (best, other))
+    ours, theirs = (interval(each.measured, first.objective) for each in (best, other))
     if not all((*ours, *theirs)):
         return "not measured"
     change = ours[1] / theirs[1] - 1
     if ours[0] <= theirs[2] and theirs[0] <= ours[2]:
         return f"within the noise ({change:+.1%})"
     return f"{change:+.1%}"
-
-
-def interval(best: Best, objective: str) -> tuple[float, float, float]:
-    """Low, median and high of the winner's objective."""
-    value, step = of_objective(best.measured, objective), best.measured.step_s
-    if not step.low:
-        return value, value, value
-    return value * step.median / step.high, value, value * step.median / step.low
 
 
 def differences(studies: Sequence[Shown]) -> list[tuple[str, list[str]]]:
@@ -138,9 +128,9 @@ def _best_of_each(study: Shown, column: str) -> dict[int, dict[str, Any]]:
         return {}
     trials, config = study.measured, study.best.config
     cell = trials[(trials["depth"] == config.depth) & (trials["seq_len"] == config.seq_len)]
-    cell = cell.assign(value=pd.to_numeric(cell[column])).dropna(subset=["value"])
-    best = cell.loc[cell.groupby("micro_batch")["value"].idxmax()]
+    medians = cell.groupby(["micro_batch", "build"])[column].median().reset_index()
+    best = medians.dropna().sort_values(column).drop_duplicates("micro_batch", keep="last")
     return {
-        int(row["micro_batch"]): {"value": float(row["value"]), "build": str(row["build"])}
-        for row in best.to_dict("records")
+        int(row["micro_batch"]): {"value": float(row[column]), "build": str(row["build"])}
+        for row in best.sort_values("micro_batch").to_dict("records")
     }

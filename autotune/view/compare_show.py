@@ -15,8 +15,8 @@ from autotune.view.study import Shown
 
 TITLE = "Throughput against micro-batch"
 CAPTION = (
-    "The best of every micro-batch at the depth and length of each study's winner, whatever the"
-    " build."
+    "The best build of every micro-batch at the depth and length of each study's winner, by the"
+    " median of its trials and finals."
 )
 NOISE = "Within the noise: the 95 % intervals of the two winners meet."
 

@@ -28,7 +28,7 @@ def markdown(study: Shown) -> str:
             *(_row(study, cell, strong=cell.config == best.config) for cell in best.cells),
             "",
         ]
-        if told := compared(study, of_objective(best.measured, study.objective)):
+        if told := compared(study):
             lines += [_plain(told), ""]
     finals = int((study.trials["kind"] == "final").sum())
     software = study.manifest.fingerprint.get("software") or {}

@@ -97,7 +97,7 @@ def _card(study: Shown, rows: list[dict[str, Any]], converter: Any) -> str:
         tokens=f"{si(measured.tokens_per_s)} tokens/s",
         memory=f"{measured.share_of_capacity:.0%} of {gib(best.limits.capacity_bytes)} at peak",
         chips=[_short(word, 34) for word in configuration(best.config).split(" (")[0].split(", ")],
-        compared=textwrap.wrap(compared(study, value), 52)[:4],
+        compared=textwrap.wrap(compared(study), 48)[:4],
         confirmed="confirmed" if best.confirmed else "not confirmed",
         chart=base64.b64encode(chart.encode()).decode(),
         version=__version__,

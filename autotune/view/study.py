@@ -57,6 +57,8 @@ class Shown:
 
     @property
     def model(self) -> str:
+        if self.workload.of_script:
+            return self.workload.model
         return str(self.manifest.options.get("model", self.workload.model))
 
     @property
@@ -109,7 +111,7 @@ class Shown:
         found = self.trials.loc[self.trials["kind"] == "search", "verdict"].value_counts()
         return {verdict: int(found.get(verdict.value, 0)) for verdict in Verdict}
 
-    @property
+    @cached_property
     def axes(self) -> list[Axis]:
         """Those that tell the trials apart."""
         values = {name: set(self.trials[name].dropna()) for name in AXES}
@@ -165,34 +167,35 @@ def _trials(path: Path) -> pd.DataFrame:
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or "it is no text"
         raise UsageError(f"{path}: {reason}") from error
-    whole = text[: text.rfind("\n") + 1]
+    whole = text[: text.rfind("\n") + 1] or ",".join(COLUMNS)
     types = dict.fromkeys(_TEXTS, "str")
-    try:
-        found = pd.read_csv(io.StringIO(whole), dtype=types) if whole else pd.DataFrame()
+    numbers = [name for name in COLUMNS if name not in _TEXTS]
+    try:  # a script's axis may have values such as None or NA
+        found = pd.read_csv(io.StringIO(whole), dtype=types, keep_default_na=False, na_values=[""])
+        if not {"verdict", "kind", *list(AXES)[:6]} <= set(found.columns):
+            raise UsageError(f"{path}: is no table of trials, or one of another version")
+        found = found.reindex(columns=list(COLUMNS))
+        found[numbers] = found[numbers].apply(pd.to_numeric)
     except ValueError as error:
         raise UsageError(f"{path}: is no table of trials: {error!s:.200}") from error
-    if whole and not {"verdict", "kind", *list(AXES)[:6]} <= set(found.columns):
-        raise UsageError(f"{path}: is no table of trials, or one of another version")
-    found = found.reindex(columns=list(COLUMNS))
     for name, axis in AXES.items():
         if axis.plain is not None:  # older tables lack later axes
             found[name] = found[name].astype(object).where(found[name].notna(), axis.plain)
     known = [verdict.value for verdict in Verdict]
-    return found[found["verdict"].isin(known)].reset_index(drop=True)
+    return found[found["verdict"].isin(known) & found["kind"].notna()].reset_index(drop=True)
 
 
 def _with_more(trials: pd.DataFrame, column: str) -> pd.DataFrame:
     """With what charts and tables show beside the columns of the file."""
     found = trials.copy()
-    found["tokens_per_joule"] = 1 / pd.to_numeric(found["joules_per_token"])
-    found["value"] = pd.to_numeric(found[column])
-    step_s = pd.to_numeric(found["step_s_median"])
-    found["value_low"] = found["value"] * step_s / pd.to_numeric(found["step_s_high"])
-    found["value_high"] = found["value"] * step_s / pd.to_numeric(found["step_s_low"])
-    found["ended_s"] = pd.to_numeric(found["started_s"]) + pd.to_numeric(found["probe_s"])
+    found["tokens_per_joule"] = 1 / found["joules_per_token"]
+    found["value"] = found[column]
+    found["value_low"] = found["value"] * found["step_s_median"] / found["step_s_high"]
+    found["value_high"] = found["value"] * found["step_s_median"] / found["step_s_low"]
+    found["ended_s"] = found["started_s"] + found["probe_s"]
     found["tokens_per_micro_step"] = found["micro_batch"] * found["seq_len"]
     for name in ("peak_device", "predicted_peak", "predicted_low", "predicted_high"):
-        found[f"{name}_gib"] = pd.to_numeric(found[f"{name}_bytes"]) / GIB
+        found[f"{name}_gib"] = found[f"{name}_bytes"] / GIB
     values = {name: set(found[name].dropna()) for name in AXES}
     varying = [axis for axis in AXES.values() if len(values[axis.name]) > 1]
     builds = [axis for axis in varying if axis.name not in ("depth", "seq_len", "micro_batch")]

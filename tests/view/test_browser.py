@@ -81,6 +81,14 @@ def test_all_charts_are_drawn_without_an_error_or_a_request(
     assert (tmp_path / "page.png").stat().st_size > 50_000
 
 
+def test_names_are_whole_on_a_phone(chromium: Browser, study: Path) -> None:
+    chromium.open(written(study), width=PHONE)
+    for chart in ("peak", "finals", "cells"):
+        shown = chromium.texts(f"[data-chart={chart}] svg text")
+        assert any("micro" in text for text in shown)
+        assert not [text for text in shown if "…" in text]
+
+
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_nothing_serious_is_in_the_way_of_people_with_disabilities(
     chromium: Browser, study: Path, scheme: str
@@ -176,6 +184,28 @@ def test_a_page_on_paper_shows_the_whole_table(chromium: Browser, study: Path) -
     )
     assert heights[0] >= heights[1] - 1
     chromium.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": ""})
+
+
+def test_on_paper_a_dark_page_is_dark_on_light_and_no_chart_is_cut(
+    chromium: Browser, study: Path
+) -> None:
+    chromium.open(written(study), scheme="dark")
+    light = "rgb(232, 234, 238)"
+    ink = "return getComputedStyle(document.querySelector(arguments[0])).{}"
+    title = "[data-chart] svg .role-axis-title text"
+    assert chromium.run(ink.format("fill"), title) == light
+    chromium.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": "print"})
+    try:
+        assert chromium.run(ink.format("fill"), title) == "rgb(0, 0, 0)"
+        assert chromium.run(ink.format("color"), ".copy summary") == "rgb(0, 90, 143)"
+        chromium.run("document.body.style.width = '400px'")  # as paper is, without an event
+        wider = (
+            "return [...document.querySelectorAll('[data-chart]')]"
+            ".filter(e => e.scrollWidth > e.clientWidth).map(e => e.dataset.chart)"
+        )
+        assert chromium.run(wider) == []
+    finally:
+        chromium.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": ""})
 
 
 def test_1000_trials_are_drawn_and_filtered(chromium: Browser, study: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -76,6 +77,22 @@ def test_the_best_so_far_never_falls(study: Shown) -> None:
     assert found
 
 
+@pytest.mark.parametrize("name", ["memory", "predicted"])
+def test_what_was_predicted_to_need_nothing_spoils_no_scale(tmp_path: Path, name: str) -> None:
+    path = folder(tmp_path)
+    nothing = {
+        "predicted_peak_bytes": "0",
+        "predicted_low_bytes": "0",
+        "predicted_high_bytes": "9",
+    }
+    change_rows(path, lambda rows: [rows[0] | nothing, *rows[1:]])
+    study = read(path)
+    spec = CHARTS[name].draw(study)
+    svg = vl_convert.vegalite_to_svg({**(spec or {}), "datasets": {"trials": trials(study)}})
+    assert "NaN" not in svg
+    assert svg.count("<path") > 5
+
+
 def test_skipped_candidates_are_not_drawn(tmp_path: Path) -> None:
     path = folder(tmp_path)
     before = len(trials(read(path)))
@@ -86,6 +103,25 @@ def test_skipped_candidates_are_not_drawn(tmp_path: Path) -> None:
 def test_every_verdict_has_a_colour_and_a_shape_of_its_own() -> None:
     assert len({colour for colour, _ in VERDICTS.values()}) == len(VERDICTS)
     assert len(set(VERDICTS.values())) == len(VERDICTS)
+
+
+def test_builds_that_are_many_have_a_colour_each(tmp_path: Path) -> None:
+    path = folder(tmp_path)
+    sizes = [f"max_split_size_mb:{64 + n}" for n in range(12)]
+    change_rows(path, lambda rows: [rows[0] | {"allocator": size} for size in sizes])
+    study = read(path)
+    spec = CHARTS["throughput"].draw(study)
+    svg = vl_convert.vegalite_to_svg({**(spec or {}), "datasets": {"trials": trials(study)}})
+    legend = svg[svg.index("role-legend-symbol") :]
+    assert len(set(re.findall(r'stroke="(#[0-9a-f]{6})"', legend))) == 12
+
+
+def test_a_cell_says_how_it_was_measured_and_which_one_is_the_best(study: Shown) -> None:
+    spec = CHARTS["cells"].draw(study)
+    assert spec is not None
+    words = [row["words"].split(", ") for row in spec["data"]["values"]]
+    assert sum("the best" in each for each in words) == 1
+    assert all({"confirmed", "measured once", "stopped early"} & set(each) for each in words)
 
 
 def test_the_parts_of_a_peak_add_up_to_it(study: Shown) -> None:

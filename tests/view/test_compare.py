@@ -85,7 +85,9 @@ def test_a_curve_has_the_best_of_every_micro_batch_of_each_study(first: Shown) -
     rows = spec["data"]["values"]
     cell = first.measured[(first.measured["depth"] == 4) & (first.measured["seq_len"] == 128)]
     assert {row["micro_batch"] for row in rows} == set(cell["micro_batch"])
-    assert max(row["value"] for row in rows) == pytest.approx(cell["value"].max(), rel=1e-5)
+    for row in rows:  # of one build here
+        rounds = cell.loc[cell["micro_batch"] == row["micro_batch"], "value"]
+        assert row["value"] == pytest.approx(rounds.median(), rel=1e-5)
 
 
 def test_folders_of_one_name_are_told_apart(tmp_path: Path) -> None:

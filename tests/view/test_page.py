@@ -103,7 +103,7 @@ def test_a_log_is_shown_by_its_end_and_only_from_the_folder(tmp_path: Path) -> N
     path = folder(tmp_path)
     (path / "logs" / "group001-rank0.log").write_text("start\n" + "x" * 9000 + "\nend\n")
     (tmp_path / "secret.log").write_text("secret")
-    names = ["group001-rank0.log", "../../secret.log", "/etc/hostname.log"]
+    names = ["group001-rank0.log", "../../secret.log", "/etc/hostname.log", "a\0b.log"]
     change_rows(
         path,
         lambda rows: [row | {"log": name} for row, name in zip(rows, names, strict=False)],

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import io
 import threading
 from collections.abc import Callable, Iterator
-from http.client import HTTPConnection, HTTPResponse
+from http.client import HTTPConnection, HTTPException, HTTPResponse
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 
 import pytest
@@ -96,6 +98,32 @@ def test_a_study_that_cannot_be_read_is_said_on_both_sides(
     (study / "manifest.json").unlink()
     assert get().status == 503
     assert "no study, there is no manifest.json in it" in lost[0]
+
+
+def test_who_leaves_before_the_end_is_not_told_of(
+    get: Get, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answered = threading.Event()
+
+    class Gone(io.BytesIO):
+        def write(self, body: object) -> int:
+            raise BrokenPipeError
+
+        def close(self) -> None:
+            super().close()
+            answered.set()
+
+    setup = BaseHTTPRequestHandler.setup
+
+    def leaving(self: BaseHTTPRequestHandler) -> None:
+        setup(self)
+        self.wfile = Gone()
+
+    monkeypatch.setattr(BaseHTTPRequestHandler, "setup", leaving)
+    with pytest.raises(HTTPException):
+        get()
+    assert answered.wait(60)
+    assert "Traceback" not in capsys.readouterr().err
 
 
 def test_a_port_that_is_taken_is_refused(study: Path, lost: list[str]) -> None:

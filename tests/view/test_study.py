@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pandas as pd
@@ -81,6 +82,10 @@ def test_a_study_runs_while_a_process_holds_its_folder(tmp_path: Path) -> None:
         (lambda path: (path / "best.json").write_text("[]"), "is no best.json"),
         (lambda path: (path / "trials.csv").write_text("a,b\n1,2\n"), "is no table of trials"),
         (lambda path: (path / "trials.csv").write_bytes(b"\xff\xfe\n"), "it is no text"),
+        (
+            lambda path: change_rows(path, lambda rows: [*rows, rows[0] | {"step_s_low": "fast"}]),
+            "is no table of trials: .*'fast'",
+        ),
         (lambda path: (path / "optuna.log").write_text('{"op_code": 99}\n'), "its journal cannot"),
         (lambda path: (path / "optuna.log").write_text("not JSON\n{}\n"), "its journal cannot"),
     ],
@@ -104,3 +109,20 @@ def test_numbers_of_the_table_are_numbers(tmp_path: Path) -> None:
     trials = read(folder(tmp_path)).trials
     assert pd.api.types.is_numeric_dtype(trials["value"])
     assert pd.api.types.is_numeric_dtype(trials["micro_batch"])
+
+
+def test_values_of_a_script_that_read_like_nothing_are_values(tmp_path: Path) -> None:
+    path = folder(tmp_path)
+    change_rows(path, lambda rows: [row | {"own": "None"} for row in rows[:1]])
+    assert set(read(path).trials["own"]) == {"None"}
+
+
+def test_the_axes_of_a_long_table_are_looked_for_once(tmp_path: Path) -> None:
+    study = read(folder(tmp_path))
+    assert study.axes is study.axes
+
+
+def test_a_study_of_a_script_is_called_by_it(tmp_path: Path) -> None:
+    study = read(folder(tmp_path))
+    of_script = replace(study, workload=replace(study.workload, model="script:train.py"))
+    assert (study.model, of_script.model) == ("gpt", "script:train.py")

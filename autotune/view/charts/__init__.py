@@ -51,12 +51,14 @@ CHARTS = {
     ),
     "cells": Chart(
         "The winner of each depth and length",
-        "The darker, the faster by the objective.",
+        "The darker, the better by the objective. Confirmed ones were measured again in fresh"
+        " processes; of the others the single rate may be high by chance.",
         cells,
     ),
     "time": Chart(
         "Trials over time",
-        "Each trial at the time it ended. The line is the best single measurement so far.",
+        "Each trial and final at the time it ended. The line is the best single measurement of"
+        " the search so far.",
         time,
     ),
     "phases": Chart(

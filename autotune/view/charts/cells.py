@@ -8,7 +8,7 @@ from autotune.outcome import Objective, Verdict
 from autotune.report.text import si
 from autotune.result.best import Cell, Measured
 from autotune.space.axes import AXES, OTHER_AXES
-from autotune.view.charts.vega import Spec, chart
+from autotune.view.charts.vega import LINE, Spec, chart
 from autotune.view.study import Shown
 
 
@@ -20,6 +20,7 @@ def cells(study: Shown) -> Spec | None:
     differing = [n for n in OTHER_AXES if len({getattr(cell.config, n) for cell in found}) > 1]
     rows = [_row(study, cell, differing) for cell in found]
     most = max(row["value"] for row in rows)
+    lines = max(1 + row["words"].count(", ") for row in rows)
     place = {
         "x": {"field": "seq_len", "type": "ordinal", "title": "sequence length",
               "axis": {"labelAngle": 0}},
@@ -27,18 +28,19 @@ def cells(study: Shown) -> Spec | None:
     }  # fmt: skip
     ink = {"condition": {"test": f"datum.value > {0.55 * most}", "value": "#ffffff"},
            "value": "#1a1a1a"}  # fmt: skip
-    told = [{"field": name} for name in ("depth", "seq_len", "winner", "rate", "evidence")]
+    told = [{"field": name} for name in ("depth", "seq_len", "rate", "words")]
+    text = {"type": "text", "limit": {"expr": "bandwidth('x') - 4"}}
     return chart(
         {"mark": {"type": "rect", "cornerRadius": 4},
          "encoding": {**place, "tooltip": told,
                       "color": {"field": "value", "type": "quantitative", "title": study.unit,
                                 "scale": {"scheme": "blues", "domainMin": 0},
                                 "legend": {"format": "~s"}}}},
-        {"mark": {"type": "text", "dy": -8, "fontWeight": "bold"},
+        {"mark": {**text, "dy": -LINE * lines / 2, "fontWeight": "bold"},
          "encoding": {**place, "text": {"field": "rate"}, "color": ink}},
-        {"mark": {"type": "text", "dy": 8},
-         "encoding": {**place, "text": {"field": "winner"}, "color": ink}},
-        data=rows, height={"step": 56},
+        {"mark": {**text, "dy": LINE - LINE * lines / 2, "lineBreak": ", ", "lineHeight": LINE},
+         "encoding": {**place, "text": {"field": "words"}, "color": ink}},
+        data=rows, height={"step": LINE * (lines + 2)},
     )  # fmt: skip
 
 
@@ -47,13 +49,13 @@ def _row(study: Shown, cell: Cell, differing: list[str]) -> dict[str, Any]:
     value = of_objective(cell.measured, study.objective)
     evidence = "confirmed" if cell.confirmed else (
         "stopped early" if cell.verdict == Verdict.PRUNED else "measured once")  # fmt: skip
+    best = ["the best"] if study.best and study.best.config == cell.config else []
     return {
         "depth": cell.depth,
         "seq_len": cell.seq_len,
         "value": value,
         "rate": si(value, study.unit.removeprefix("model ")),
-        "winner": ", ".join([f"micro {cell.config.micro_batch}", *words]),
-        "evidence": evidence,
+        "words": ", ".join([f"micro {cell.config.micro_batch}", *words, evidence, *best]),
     }
 
 
@@ -63,3 +65,11 @@ def of_objective(measured: Measured, objective: Objective | str) -> float:
         return 1 / measured.joules_per_token if measured.joules_per_token else 0.0
     rates = {"flops": measured.model_flops_per_s, "samples_per_s": measured.samples_per_s}
     return rates.get(objective, measured.tokens_per_s)
+
+
+def interval(measured: Measured, objective: Objective | str) -> tuple[float, float, float]:
+    """Low, median and high of what a study with that objective maximises."""
+    value, step = of_objective(measured, objective), measured.step_s
+    if not step.low:
+        return value, value, value
+    return value * step.median / step.high, value, value * step.median / step.low

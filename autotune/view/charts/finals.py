@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from autotune.view.charts.vega import WIDTH, Spec, chart, quantity
+from autotune.view.charts.vega import LINE, Spec, chart, named, quantity
 from autotune.view.study import Shown
 
 
@@ -13,10 +13,10 @@ def finals(study: Shown) -> Spec | None:
         return None
     rounds = rounds.assign(round=1 + rounds.groupby("candidate").cumcount())
     fields = ["candidate", "value", "value_low", "value_high", "round"]
+    words = 1 + rounds["candidate"].str.count(", ").max()  # each may have a line of its own
+    most = rounds["round"].max()
     x = quantity("value", study.unit, format="~s")
-    y = {"field": "candidate", "type": "nominal", "title": None,
-         "sort": {"field": "value", "op": "median", "order": "descending"},
-         "axis": {"labelLimit": {"expr": f"0.42 * {WIDTH}"}}}  # fmt: skip
+    y = named("candidate", sort={"field": "value", "op": "median", "order": "descending"})
     offset = {"field": "round", "type": "ordinal"}
     told = [{"field": "candidate"}, {"field": "round"},
             *({"field": name, "title": title, "format": ".4s"} for name, title in (
@@ -25,8 +25,8 @@ def finals(study: Shown) -> Spec | None:
     return chart(
         {"mark": {"type": "rule", "strokeWidth": 2},
          "encoding": {**shared, "x": x | {"field": "value_low"}, "x2": {"field": "value_high"},
-                      "color": {"value": "#56b4e9"}}},
-        {"mark": {"type": "point", "filled": True, "shape": "diamond", "size": 70},
+                      "color": {"value": "#8c8c8c"}}},
+        {"mark": {"type": "point", "filled": True, "shape": "diamond", "size": 70, "opacity": 1},
          "encoding": {**shared, "x": x, "color": {"value": "#0072b2"}}},
-        data=rounds[fields].to_dict("records"), height={"step": 16},
+        data=rounds[fields].to_dict("records"), height={"step": max(16, LINE * words / most)},
     )  # fmt: skip

@@ -20,6 +20,9 @@ def memory(study: Shown) -> Spec | None:
     x = powers("tokens_per_micro_step", "tokens per micro-step and rank", tokens)
     y = quantity("peak_device_gib", "peak of a rank, GiB", log=log, zero=not log)
     predicted = ("predicted_peak_gib", "predicted, GiB", ".3f")
+    least = 0.8 * float(peaks.min()) if log else 0.0
+    if log:
+        y["scale"] |= {"domain": [least, 1.1 * limits.capacity_bytes / GIB]}
     colour, told = by_build(study), tooltip(study, predicted)
     fitted = "datum.verdict === 'ok' || datum.verdict === 'pruned'"
     lines = [
@@ -27,9 +30,11 @@ def memory(study: Shown) -> Spec | None:
         {"gib": limits.limit_bytes / GIB, "line": f"ceiling {_gib(limits.limit_bytes)}"},
     ]
     return chart(
-        {"transform": [{"filter": "datum.kind === 'search' && isValid(datum.predicted_low_gib)"}],
-         "mark": {"type": "rule", "strokeWidth": 3, "opacity": 0.25},
-         "encoding": {"x": x, "y": y | {"field": "predicted_low_gib"},
+        {"transform": [{"filter": "datum.kind === 'search' && isValid(datum.predicted_low_gib)"},
+                       {"filter": f"datum.predicted_high_gib > {least}"},
+                       {"calculate": f"max({least}, datum.predicted_low_gib)", "as": "low"}],
+         "mark": {"type": "rule", "strokeWidth": 3, "opacity": 0.25, "clip": True},
+         "encoding": {"x": x, "y": y | {"field": "low"},
                       "y2": {"field": "predicted_high_gib"}, "color": colour, "tooltip": told}},
         {"transform": [{"filter": f"isValid(datum.peak_device_gib) && ({fitted})"}],
          "mark": {"type": "point", "filled": True, "size": 50},

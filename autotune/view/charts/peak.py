@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from autotune.engines import state_bytes
 from autotune.result.best import Cell
-from autotune.view.charts.vega import WIDTH, Spec, chart
+from autotune.view.charts.vega import Spec, chart, named
 from autotune.view.study import GIB, Shown
 
 MOST = 12
@@ -29,8 +29,7 @@ def peak(study: Shown) -> Spec | None:
     return chart(
         {"mark": {"type": "bar", "height": {"band": 0.7}},
          "encoding": {
-             "y": {"field": "cell", "type": "nominal", "title": None, "sort": None,
-                   "axis": {"labelLimit": {"expr": f"0.42 * {WIDTH}"}}},
+             "y": named("cell", sort=None),
              "x": {"field": "gib", "type": "quantitative", "title": "GiB of a rank",
                    "stack": "zero"},
              "order": {"field": "place"},
@@ -39,7 +38,7 @@ def peak(study: Shown) -> Spec | None:
                                  "range": [COLOURS[PARTS.index(name)] for name in shown]}},
              "tooltip": [{"field": "cell", "title": "of"}, {"field": "part"},
                          {"field": "gib", "title": "GiB", "format": ".3f"}]}},
-        data=rows, height={"step": 34},
+        data=rows, height={"step": 48},
     )  # fmt: skip
 
 

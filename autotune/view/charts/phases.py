@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import pandas as pd
-
 from autotune.view.charts.vega import Spec, chart
 from autotune.view.study import Shown
 
@@ -53,7 +51,7 @@ def seconds(study: Shown) -> dict[str, dict[str, float]]:
     for kind, name in (("search", "search"), ("final", "finals")):
         of_kind = study.trials[study.trials["kind"] == kind]
         sums = {
-            column: float(pd.to_numeric(of_kind[column]).sum())
+            column: float(of_kind[column].sum())
             for column in ("probe_s", "group_start_s", "compile_s", "warmup_s", "timed_s")
         }
         probes_s += sums["probe_s"]

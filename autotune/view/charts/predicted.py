@@ -9,6 +9,7 @@ from autotune.view.study import Shown
 def predicted(study: Shown) -> Spec | None:
     """None where nothing that was measured had been predicted."""
     known = study.trials[["peak_device_gib", "predicted_peak_gib"]].dropna()
+    known = known[(known > 0).all(axis=1)]  # of few measurements, 0 may be predicted
     if known.empty:
         return None
     low, high = 0.95 * float(known.to_numpy().min()), 1.05 * float(known.to_numpy().max())
@@ -16,8 +17,8 @@ def predicted(study: Shown) -> Spec | None:
     y = quantity("peak_device_gib", "measured peak, GiB", log=True)
     for axis in (x, y):
         axis["scale"] |= {"domain": [low, high]}
-    searched = {"filter": "datum.kind === 'search' && isValid(datum.predicted_peak_gib)"
-                          " && isValid(datum.peak_device_gib)"}  # fmt: skip
+    searched = {"filter": "datum.kind === 'search' && datum.predicted_peak_gib > 0"
+                          " && datum.peak_device_gib > 0"}  # fmt: skip
     told = tooltip(study, ("predicted_peak_gib", "predicted, GiB", ".3f"))
     right = [{"predicted_peak_gib": size, "peak_device_gib": size} for size in (low, high)]
     return chart(

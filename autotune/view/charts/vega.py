@@ -32,6 +32,8 @@ Universal Design (2008): people with any colour vision tell them apart."""
 PALETTE = ["#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00", "#8c8c8c", "#7b3294"]
 WIDTH = "(containerSize()[0] || 620)"
 """Pixels of the place of a chart on a page, as an expression; in a picture, what that is there."""
+NARROW, LINE = 480, 15
+"""Pixels of a place that is narrow, and of a line of text."""
 CONFIG: Spec = {
     "font": "system-ui, -apple-system, Segoe UI, Roboto, DejaVu Sans, sans-serif",
     "range": {"category": PALETTE},
@@ -56,7 +58,7 @@ _FIELDS = (
 def trials(study: Shown) -> list[dict[str, Any]]:
     """The rows of the data named `TRIALS`; what is not known is left out."""
     shown, edges = study.ran, _edges(study.measured)
-    best = pd.to_numeric(study.measured["value"]).where(study.measured["kind"] == "search")
+    best = study.measured["value"].where(study.measured["kind"] == "search")
     so_far = best.reindex(shown.index).cummax().ffill()
     return [
         _rounded(row) | {"edge": index in edges, "so_far": _number(so_far[index])}
@@ -91,6 +93,16 @@ def quantity(field: str, title: str, *, zero: bool = False, log: bool = False,
     scale: Spec = {"type": "log", "nice": False} if log else {"zero": zero}
     axis: Spec = {"labelOverlap": "greedy", **({"format": format} if format else {})}
     return {"field": field, "type": "quantitative", "title": title, "scale": scale, "axis": axis}
+
+
+def named(field: str, **more: Any) -> Spec:
+    """An axis of configurations; where there is little room each word has a line."""
+    narrow = f"{WIDTH} < {NARROW}"
+    axis = {
+        "labelExpr": f"{narrow} ? split(datum.label, ', ') : datum.label",
+        "labelLimit": {"expr": f"0.42 * {WIDTH}"},
+    }
+    return {"field": field, "type": "nominal", "title": None, "axis": axis, **more}
 
 
 def powers(field: str, title: str, values: Sequence[int]) -> Spec:
@@ -134,12 +146,17 @@ def by_verdict(study: Shown, channel: str, title: str | None = "Verdict") -> Spe
 def by_build(study: Shown) -> Spec:
     """The colour that tells builds apart; without a legend where there is one."""
     builds = sorted(set(study.trials["build"]), key=lambda build: (build != "plain", build))
+    longest = max((len(build) for build in builds), default=0)
+    many = {"scheme": "tableau20" if len(builds) <= 20 else "sinebow"}
     return {
         "field": "build",
         "type": "nominal",
         "title": "Build",
         "sort": builds,
+        **({"scale": many} if len(builds) > len(PALETTE) else {}),
         "legend": {
+            "columns": {"expr": f"max(1, floor({WIDTH} / {60 + 7 * longest}))"},
+            "labelLimit": {"expr": f"0.8 * {WIDTH}"},
             "symbolType": "circle",
             "symbolOpacity": 1,
             "symbolFillColor": "transparent",

@@ -20,7 +20,7 @@ from autotune.result.best import Cell as BestCell
 from autotune.units import gib
 from autotune.view.baseline import compared
 from autotune.view.charts import CHARTS, drawn
-from autotune.view.charts.cells import of_objective
+from autotune.view.charts.cells import interval, of_objective
 from autotune.view.charts.vega import trials
 from autotune.view.page.rendering import rendered
 from autotune.view.study import GIB, Shown
@@ -106,9 +106,8 @@ def _remarks(study: Shown) -> list[str]:
 
 def _winner(study: Shown, best: Best) -> dict[str, Any]:
     measured, limits = best.measured, best.limits
-    value = of_objective(measured, study.objective)
+    low, value, high = interval(measured, study.objective)
     step, share = measured.step_s, measured.share_of_capacity
-    low, high = (value * step.median / each if each else 0.0 for each in (step.high, step.low))
     unit = study.unit.removeprefix("model ")
     sure = best.sure
     numbers = [
@@ -131,7 +130,7 @@ def _winner(study: Shown, best: Best) -> dict[str, Any]:
         f" ({limits.ceiling:.0%} of {gib(limits.capacity_bytes)}), headroom {gib(headroom)}.",
         "used": round(100 * min(1.0, share), 2),
         "ceiling": round(100 * limits.ceiling, 2),
-        "baseline": compared(study, value),
+        "baseline": compared(study),
         "lines": sentences(best),
         "copies": _copies(best),
     }
@@ -249,7 +248,7 @@ def _logs(study: Shown) -> dict[str, str]:
             with path.open("rb") as file:
                 file.seek(max(0, path.stat().st_size - 4 * LOG_TAIL))
                 tail = file.read().decode("utf-8", "replace")[-LOG_TAIL:]
-        except OSError:
+        except (OSError, ValueError):  # it may be no name at all
             continue
         if tail.strip():
             tails[name] = tail

@@ -2,17 +2,14 @@
 // Charts in the colours of the page, the table, copying, and the live page. No request is made
 // but where the page is served live, and then to where it came from.
 
-const dark = matchMedia("(prefers-color-scheme: dark)");
 let views = [];
 let study = {};
-let printing = false;
 
-const colour = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
-
+// Colours are those of the style sheet, whatever it comes to: light, dark or on paper.
 function config() {
-  const ink = printing ? "#000000" : colour("--ink");
-  const soft = printing ? "#444444" : colour("--soft");
-  const line = printing ? "#dddddd" : colour("--line");
+  const ink = "var(--ink)";
+  const soft = "var(--soft)";
+  const line = "var(--line)";
   const text = { labelColor: soft, titleColor: ink };
   return {
     ...study.config,
@@ -32,7 +29,7 @@ async function draw() {
     spec.height ??= 300;
     spec.datasets = { trials: study.trials };
     const drawn = await embedChart(place, spec, {
-      actions: false, ast: true, renderer: "svg", logLevel: 1, config: config(), tooltip: { theme: dark.matches ? "dark" : "light" },
+      actions: false, ast: true, renderer: "svg", logLevel: 1, config: config(), tooltip: { theme: matchMedia("(prefers-color-scheme: dark)").matches ? "dark" : "light" },
     });
     name(place);
     views.push(drawn);
@@ -120,7 +117,7 @@ async function enter() {
 }
 
 // The live page: the same page again, as soon as it changed.
-async function follow(state) {
+async function follow() {
   const main = document.getElementById("main");
   try {
     const answer = await fetch("/", { headers: { "If-None-Match": main.dataset.state } });
@@ -146,7 +143,4 @@ async function follow(state) {
   setTimeout(follow, 2000);
 }
 
-dark.addEventListener("change", draw);
-addEventListener("beforeprint", () => { printing = true; draw(); });
-addEventListener("afterprint", () => { printing = false; draw(); });
 enter().then(() => { if (study.live) follow(); });
