@@ -11,7 +11,7 @@ import pandas as pd
 from autotune.outcome import Verdict
 from autotune.result.best import Config
 from autotune.space.axes import AXES
-from autotune.view.charts.cells import interval
+from autotune.view.objective import interval
 from autotune.view.study import Shown
 
 DEFAULT_MICRO_BATCH = 8

@@ -10,9 +10,9 @@ from autotune.report.text import minutes, si
 from autotune.result.best import Best
 from autotune.space.axes import AXES
 from autotune.units import gib
-from autotune.view.charts.cells import interval, of_objective
 from autotune.view.charts.vega import Spec, chart, powers, quantity
-from autotune.view.study import SCALES, Shown
+from autotune.view.objective import SCALES, interval, of_objective
+from autotune.view.study import Shown
 
 
 def names(studies: Sequence[Shown]) -> list[str]:

@@ -9,7 +9,7 @@ from autotune.report.text import counts_text, minutes, si
 from autotune.result.best import Cell
 from autotune.units import gib
 from autotune.view.baseline import compared
-from autotune.view.charts.cells import of_objective
+from autotune.view.objective import of_objective
 from autotune.view.study import Shown
 
 

@@ -18,8 +18,8 @@ from autotune.report.text import si
 from autotune.units import gib
 from autotune.view.baseline import compared
 from autotune.view.charts import CHARTS, drawn
-from autotune.view.charts.cells import of_objective
 from autotune.view.charts.vega import CONFIG, Spec, trials
+from autotune.view.objective import of_objective, rate
 from autotune.view.study import Shown
 
 WIDTH, HEIGHT, SCALE = 620, 340, 2.0
@@ -93,7 +93,7 @@ def _card(study: Shown, rows: list[dict[str, Any]], converter: Any) -> str:
     return made.from_string(text).render(
         name=_short(study.name, 44),
         model=_short(f"{study.model} on {study.devices}", 70),
-        value=si(value, study.unit.removeprefix("model ")),
+        value=rate(value, study.objective),
         tokens=f"{si(measured.tokens_per_s)} tokens/s",
         memory=f"{measured.share_of_capacity:.0%} of {gib(best.limits.capacity_bytes)} at peak",
         chips=[_short(word, 34) for word in configuration(best.config).split(" (")[0].split(", ")],

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import threading
 from collections.abc import Callable
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -32,6 +33,7 @@ def server(path: Path, port: int, lost: Callable[[str], object]) -> ThreadingHTT
     class Handler(_Handler):
         folder = path
         tell = staticmethod(lost)
+        kept = _Kept(path)
 
     try:
         return ThreadingHTTPServer((HOST, port), Handler)
@@ -53,7 +55,27 @@ def state(path: Path) -> str:
     return f'"{hashlib.sha256(repr(seen).encode()).hexdigest()[:16]}"'
 
 
+class _Kept:
+    """The last page that was made: however many look, it is made once."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._lock = threading.Lock()
+        self._state = ""
+        self._page = b""
+
+    def page(self, now: str) -> bytes:
+        """Raises UsageError where the study cannot be read."""
+        with self._lock:
+            if self._state != now:
+                text = page(read(self._path), live=True, state=now)
+                self._state, self._page = now, text.encode("utf-8", "replace")
+            return self._page
+
+
 class _Handler(BaseHTTPRequestHandler):
+    timeout = 30.0  # or who says nothing would hold a thread
+    kept: _Kept
     folder: Path
     tell: Callable[[str], object]
     server: ThreadingHTTPServer
@@ -71,12 +93,12 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _page(self, now: str) -> None:
         try:
-            text = page(read(self.folder), live=True, state=now)
+            body = self.kept.page(now)
         except UsageError as error:
             self.tell(str(error))
             self.send_error(HTTPStatus.SERVICE_UNAVAILABLE, "the study cannot be read")
             return
-        self._answer(HTTPStatus.OK, text.encode("utf-8", "replace"), now)
+        self._answer(HTTPStatus.OK, body, now)
 
     def _answer(self, status: HTTPStatus, body: bytes, now: str) -> None:
         self.send_response(status)

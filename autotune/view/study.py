@@ -22,15 +22,9 @@ from autotune.result.best import Best
 from autotune.space.axes import AXES, LATER_AXES, Axis
 from autotune.space.space import Limits
 from autotune.space.workload import Workload
+from autotune.view.objective import SCALES
 
 GIB = 2**30
-SCALES = {
-    "flops": ("model_flops_per_s", "model FLOP/s"),
-    "tokens_per_s": ("tokens_per_s", "tokens/s"),
-    "samples_per_s": ("samples_per_s", "samples/s"),
-    "tokens_per_joule": ("tokens_per_joule", "tokens/J"),
-}
-"""Of each objective: the column of it, and its name for people."""
 _TEXTS = ("offload", "checkpointing", "verdict", "witness", "reason", "kind", "key", "kernels",
           "tokens", "log", *LATER_AXES)  # fmt: skip
 
@@ -79,6 +73,11 @@ class Shown:
     def unit(self) -> str:
         """Of the objective, for people."""
         return SCALES[self.objective][1]
+
+    @property
+    def rates(self) -> list[str]:
+        """What is shown of a speed: the objective, and tokens/s."""
+        return list(dict.fromkeys([self.objective, "tokens_per_s"]))
 
     @property
     def budget_s(self) -> float:

@@ -225,6 +225,11 @@ def test_the_live_page_shows_a_trial_as_it_ends_and_keeps_what_was_asked(
         chromium.open(f"http://{HOST}:{serving.server_port}/")
         chromium.find("#filter").send_keys("oom")
         assert len(chromium.texts("#table tbody tr")) == 1
+        other = chromium.run(
+            "const choice = document.querySelector('.vega-bindings select');"
+            "const other = [...choice.options].find(each => !each.selected);"
+            "other.selected = true; choice.dispatchEvent(new Event('change')); return other.value"
+        )
 
         def one_more(rows: list[dict[str, str]]) -> list[dict[str, str]]:
             return [*rows, failed(rows[0], "oom", number="51")]
@@ -232,6 +237,8 @@ def test_the_live_page_shows_a_trial_as_it_ends_and_keeps_what_was_asked(
         change_rows(study, one_more)
         chromium.wait(lambda: len(chromium.texts("#table tbody tr")) == 2)
         assert chromium.find("#filter").get_attribute("value") == "oom"
+        chosen = "return document.querySelector('.vega-bindings select')?.value"
+        chromium.wait(lambda: chromium.run(chosen) == other)
         assert chromium.errors == []
         chromium.driver.get("about:blank")
         serving.shutdown()

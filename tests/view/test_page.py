@@ -54,6 +54,28 @@ def test_the_winner_is_on_it_with_all_that_is_copied(tmp_path: Path) -> None:
         assert said in shown.text
 
 
+def test_a_rate_that_is_the_objective_is_shown_once(tmp_path: Path) -> None:
+    path = folder(tmp_path)
+    options = read(path).manifest.options | {"objective": "tokens_per_s"}
+    change_json(path / "manifest.json", options=options)
+    text = page(read(path))
+    assert text.count('<button type="button">tokens/s</button>') == 1
+    assert text.count("<span>tokens/s</span>") == 1
+    assert "<strong>5.44k</strong>" in text
+
+
+def test_what_stands_beside_the_best_is_held_against_the_fastest(tmp_path: Path) -> None:
+    path = folder(tmp_path)
+    cells = json.loads((path / "best.json").read_text("utf-8"))["cells"]
+    change_json(path / "best.json", same_batch=[cell for cell in cells if cell["depth"] == 4])
+    shown = Page(page(read(path)))
+    text = " ".join(shown.text.split())
+    assert "of the fastest" in text
+    assert "100.0%" in text
+    assert "the best" in text
+    assert "J/token" not in text
+
+
 def test_every_trial_has_a_row_and_its_verdict(tmp_path: Path) -> None:
     study = read(folder(tmp_path))
     shown = Page(page(study))

@@ -8,11 +8,14 @@ from collections.abc import Callable, Iterator
 from http.client import HTTPConnection, HTTPException, HTTPResponse
 from http.server import BaseHTTPRequestHandler
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from autotune.errors import UsageError
 from autotune.files import hold
+from autotune.view import serve
+from autotune.view.page import page
 from autotune.view.serve import HOST, server
 from tests.support.shown import change_rows, failed, folder
 
@@ -65,6 +68,18 @@ def test_what_did_not_change_is_not_sent_again(get: Get, study: Path) -> None:
     again = get(If_None_Match=state)
     assert again.status == 200
     assert again.headers["ETag"] != state
+
+
+def test_a_page_is_made_once_however_many_look(get: Get, monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[str] = []
+
+    def counted(*given: Any, **how: Any) -> str:
+        made.append("page")
+        return page(*given, **how)
+
+    monkeypatch.setattr(serve, "page", counted)
+    assert get().read() == get().read()
+    assert made == ["page"]
 
 
 def test_the_end_of_a_study_is_a_change(get: Get, study: Path) -> None:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from autotune.outcome import Objective, Verdict
-from autotune.report.text import si
-from autotune.result.best import Cell, Measured
+from autotune.outcome import Verdict
+from autotune.result.best import Cell
 from autotune.space.axes import AXES, OTHER_AXES
 from autotune.view.charts.vega import LINE, Spec, chart
+from autotune.view.objective import of_objective, rate
 from autotune.view.study import Shown
 
 
@@ -54,22 +54,6 @@ def _row(study: Shown, cell: Cell, differing: list[str]) -> dict[str, Any]:
         "depth": cell.depth,
         "seq_len": cell.seq_len,
         "value": value,
-        "rate": si(value, study.unit.removeprefix("model ")),
+        "rate": rate(value, study.objective),
         "words": ", ".join([f"micro {cell.config.micro_batch}", *words, evidence, *best]),
     }
-
-
-def of_objective(measured: Measured, objective: Objective | str) -> float:
-    """What a study with that objective maximises; 0 where it was not measured."""
-    if objective == "tokens_per_joule":
-        return 1 / measured.joules_per_token if measured.joules_per_token else 0.0
-    rates = {"flops": measured.model_flops_per_s, "samples_per_s": measured.samples_per_s}
-    return rates.get(objective, measured.tokens_per_s)
-
-
-def interval(measured: Measured, objective: Objective | str) -> tuple[float, float, float]:
-    """Low, median and high of what a study with that objective maximises."""
-    value, step = of_objective(measured, objective), measured.step_s
-    if not step.low:
-        return value, value, value
-    return value * step.median / step.high, value, value * step.median / step.low

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from autotune.units import gib
 from autotune.view.charts.vega import Spec, by_build, chart, powers, quantity, tooltip
 from autotune.view.study import GIB, Shown
 
@@ -26,8 +27,8 @@ def memory(study: Shown) -> Spec | None:
     colour, told = by_build(study), tooltip(study, predicted)
     fitted = "datum.verdict === 'ok' || datum.verdict === 'pruned'"
     lines = [
-        {"gib": limits.capacity_bytes / GIB, "line": f"capacity {_gib(limits.capacity_bytes)}"},
-        {"gib": limits.limit_bytes / GIB, "line": f"ceiling {_gib(limits.limit_bytes)}"},
+        {"gib": limits.capacity_bytes / GIB, "line": f"capacity {gib(limits.capacity_bytes)}"},
+        {"gib": limits.limit_bytes / GIB, "line": f"ceiling {gib(limits.limit_bytes)}"},
     ]
     return chart(
         {"transform": [{"filter": "datum.kind === 'search' && isValid(datum.predicted_low_gib)"},
@@ -50,7 +51,3 @@ def memory(study: Shown) -> Spec | None:
          "encoding": {"x": {"value": 0}, "y": {"field": "gib", "type": "quantitative"},
                       "text": {"field": "line"}}},
     )  # fmt: skip
-
-
-def _gib(size: int) -> str:
-    return f"{size / GIB:.3g} GiB"

@@ -5,27 +5,30 @@ from __future__ import annotations
 from autotune.engines import state_bytes
 from autotune.result.best import Cell
 from autotune.view.charts.vega import Spec, chart, named
+from autotune.view.objective import of_objective
 from autotune.view.study import GIB, Shown
 
 MOST = 12
 """Cells that are shown, the fastest ones."""
 PARTS = ("weights", "gradients", "optimizer state", "activations and the rest",
-         "kept by the allocator", "outside the allocator", "free below the ceiling")  # fmt: skip
-COLOURS = ("#0072b2", "#56b4e9", "#009e73", "#e69f00", "#cc79a7", "#8c8c8c", "#00000000")
+         "kept by the allocator", "outside the allocator")  # fmt: skip
+COLOURS = ("#0072b2", "#56b4e9", "#009e73", "#e69f00", "#cc79a7", "#8c8c8c")
 
 
 def peak(study: Shown) -> Spec | None:
     """None where nothing fitted, or the model is known to nobody but its script."""
     if study.best is None or study.workload.of_script:
         return None
-    cells = sorted(study.best.cells, key=lambda c: -c.measured.model_flops_per_s)[:MOST]
+    cells = sorted(
+        study.best.cells, key=lambda cell: -of_objective(cell.measured, study.objective)
+    )[:MOST]
     rows = [
         {"cell": _name(cell), "part": part, "gib": size / GIB, "place": place}
         for cell in cells
         for place, (part, size) in enumerate(parts(study, cell).items())
         if size
     ]
-    shown = [name for name in PARTS[:-1] if any(row["part"] == name for row in rows)]
+    shown = [name for name in PARTS if any(row["part"] == name for row in rows)]
     return chart(
         {"mark": {"type": "bar", "height": {"band": 0.7}},
          "encoding": {

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ import pandas as pd
 
 from autotune.export.launch import export as launch
 from autotune.outcome import Verdict
+from autotune.report.cells import joules
 from autotune.report.result import cautions, configuration, sentences
 from autotune.report.text import counts_text, minutes, si
 from autotune.result.best import Best, Tie
@@ -20,8 +22,8 @@ from autotune.result.best import Cell as BestCell
 from autotune.units import gib
 from autotune.view.baseline import compared
 from autotune.view.charts import CHARTS, drawn
-from autotune.view.charts.cells import interval, of_objective
 from autotune.view.charts.vega import trials
+from autotune.view.objective import SCALES, interval, of_objective, rate
 from autotune.view.page.rendering import rendered
 from autotune.view.study import GIB, Shown
 from autotune.wire.codec import to_json
@@ -108,13 +110,16 @@ def _winner(study: Shown, best: Best) -> dict[str, Any]:
     measured, limits = best.measured, best.limits
     low, value, high = interval(measured, study.objective)
     step, share = measured.step_s, measured.share_of_capacity
-    unit = study.unit.removeprefix("model ")
     sure = best.sure
+    shown_low, shown_value, shown_high = (
+        rate(each, study.objective).removesuffix(f" {study.unit}") for each in (low, value, high)
+    )
     numbers = [
-        {"value": si(value, unit), "name": study.unit,
-         "more": f"95 % interval {si(low, unit)} to {si(high, unit)}"},
-        {"value": si(measured.tokens_per_s), "name": "tokens/s",
-         "more": f"{step.median * 1e3:.4g} ms a step, {step.steps} steps"},
+        {"value": shown_value, "name": study.unit,
+         "more": f"95 % interval {shown_low} to {shown_high}"},
+        *({"value": si(of_objective(measured, name)), "name": SCALES[name][1],
+           "more": f"{step.median * 1e3:.4g} ms a step, {step.steps} steps"}
+          for name in study.rates[1:]),
         {"value": f"{share:.0%}", "name": "of the memory at the peak",
          "more": f"{gib(measured.peak_bytes.device)} of {gib(limits.capacity_bytes)}"},
     ]  # fmt: skip
@@ -159,32 +164,39 @@ def _tables(study: Shown) -> list[Table]:
         "Nothing that fits is both faster and takes less energy": best.pareto,
     }
     return [
-        Table(
-            caption,
-            ["configuration", study.unit, "tokens/s", "peak", "J/token"],
-            [
-                [
-                    configuration(each.config),
-                    si(of_objective(each.measured, study.objective)),
-                    si(each.measured.tokens_per_s),
-                    f"{gib(each.measured.peak_bytes.device)}"
-                    f" {each.measured.share_of_capacity:.0%}",
-                    f"{each.measured.joules_per_token:.3g}"
-                    if each.measured.joules_per_token
-                    else "",
-                ]
-                for each in found
-            ],
-        )
+        _beside(study, best, caption, found)
         for caption, found in kinds.items()
         if len(found) > (found is best.pareto)
     ]
 
 
+def _beside(study: Shown, best: Best, caption: str, found: Sequence[BestCell | Tie]) -> Table:
+    """`found` beside the winner, which is marked where it is one of them."""
+    most = max(of_objective(each.measured, study.objective) for each in found)
+    columns: dict[str, Callable[[BestCell | Tie], str]] = {
+        "configuration": lambda each: configuration(each.config),
+        **{SCALES[name][1]: partial(_rate, objective=name) for name in study.rates},
+        "of the fastest": lambda each: (
+            f"{of_objective(each.measured, study.objective) / most:.1%}"
+        ),
+        "peak": lambda each: gib(each.measured.peak_bytes.device),
+        "of capacity": lambda each: f"{each.measured.share_of_capacity:.0%}",
+        "J/token": lambda each: joules(each.measured),
+        "": lambda each: "the best" if each.config == best.config else "",
+    }
+    texts = {name: [text(each) for each in found] for name, text in columns.items()}
+    shown = {name: words for name, words in texts.items() if any(words)}
+    return Table(caption, list(shown), [list(row) for row in zip(*shown.values(), strict=True)])
+
+
+def _rate(each: BestCell | Tie, objective: str) -> str:
+    return si(of_objective(each.measured, objective))
+
+
 def _columns(study: Shown) -> list[str]:
-    return ["no", "kind", *(axis.label for axis in study.axes), "verdict", study.unit,
-            "tokens/s", "step, ms", "peak, GiB", "of capacity", "predicted, GiB", "began, s",
-            "took, s", "log", "reason"]  # fmt: skip
+    return ["no", "kind", *(axis.label for axis in study.axes), "verdict",
+            *(SCALES[name][1] for name in study.rates), "step, ms", "peak, GiB", "of capacity",
+            "predicted, GiB", "began, s", "took, s", "log", "reason"]  # fmt: skip
 
 
 def _row(study: Shown, row: dict[Any, Any], logs: dict[str, str]) -> dict[str, Any]:
@@ -199,8 +211,7 @@ def _row(study: Shown, row: dict[Any, Any], logs: dict[str, str]) -> dict[str, A
             *(Cell(str(row[axis.name]), style="words") if axis.words
               else _number(row[axis.name], "d") for axis in study.axes),
             Cell(row["verdict"], style="words"),
-            _number(row["value"], "si"),
-            _number(row["tokens_per_s"], "si"),
+            *(_number(row[SCALES[name][0]], "si") for name in study.rates),
             _number(_scaled(row["step_s_median"], 1e3), ".4g"),
             _number(peak, ".3f"),
             _number(_scaled(peak, 1 / capacity_gib), ".0%"),

@@ -46,6 +46,13 @@ function name(place) {
   [...svg.children].forEach((child) => child.setAttribute("aria-hidden", "true"));
 }
 
+function chooseCell(cell) {
+  const choice = document.querySelector(".vega-bindings select");
+  if (!choice || ![...choice.options].some((each) => each.value === cell)) return;
+  choice.value = cell;
+  choice.dispatchEvent(new Event("change"));
+}
+
 function sortBy(header) {
   const table = header.closest("table");
   const column = header.cellIndex;
@@ -126,6 +133,8 @@ async function follow() {
       const kept = ["filter", "verdict"].map((id) => [id, document.getElementById(id).value]);
       const sorted = document.querySelector("#table th[aria-sort]");
       const open = [...document.querySelectorAll("details")].map((each) => each.open);
+      const cell = views.map((view) => view.spec.params && view.view.signal("cell")).find(Boolean);
+      const scrolled = [...document.querySelectorAll(".scroll")].map((each) => each.scrollTop);
       main.replaceWith(next);
       kept.forEach(([id, value]) => { document.getElementById(id).value = value; });
       document.querySelectorAll("details").forEach((each, i) => { each.open = open[i] ?? false; });
@@ -135,6 +144,8 @@ async function follow() {
         if (sorted.getAttribute("aria-sort") === "descending") sortBy(header);
       }
       await enter();
+      chooseCell(cell);
+      document.querySelectorAll(".scroll").forEach((each, i) => { each.scrollTop = scrolled[i] ?? 0; });
     }
     document.body.dataset.live = "yes";
   } catch {
