@@ -8,6 +8,7 @@ import os
 import re
 import socket
 import tempfile
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
@@ -19,6 +20,8 @@ from autotune.errors import UsageError
 
 LOCK = "lock"
 MANIFEST = "manifest.json"
+LOOKS, LOOK_S = 5, 0.01
+"""A folder is taken to be in use that is held at so many moments, with so many seconds between."""
 _BEFORE_MANIFEST = {LOCK, f"{MANIFEST}.tmp"}
 """What a study leaves that was killed before it began."""
 
@@ -84,6 +87,7 @@ def is_held(folder: Path) -> bool:
 
 def _locked(path: Path) -> FileIO | None:
     """The locked file; None where it cannot be written: then nothing else can be either."""
+    looks = 0
     while True:
         try:
             file = FileIO(path, "a+")
@@ -94,6 +98,11 @@ def _locked(path: Path) -> FileIO | None:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
+            if looks < LOOKS:  # it may be one who only looks (`is_held`)
+                looks += 1
+                file.close()
+                time.sleep(LOOK_S)
+                continue
             file.seek(0)
             pid, _, host = file.read(200).decode(errors="replace").strip().partition(" ")
             file.close()

@@ -7,12 +7,13 @@ import fcntl
 import os
 import subprocess
 import sys
+from io import FileIO
 from pathlib import Path
 
 import pytest
 
 from autotune.errors import UsageError
-from autotune.files import LOCK, hold, write_whole
+from autotune.files import LOCK, hold, is_held, write_whole
 
 HOLDER = """
 import sys, time
@@ -64,6 +65,17 @@ def test_a_folder_is_held_by_one_at_a_time_within_a_process_too(tmp_path: Path) 
         hold(tmp_path).__enter__()
     with hold(tmp_path):
         pass
+
+
+def test_who_only_looks_whether_a_folder_is_held_is_in_nobodys_way(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looking = FileIO(tmp_path / LOCK, "w")
+    fcntl.flock(looking, fcntl.LOCK_SH)
+    monkeypatch.setattr("time.sleep", lambda seconds: looking.close())
+    with hold(tmp_path):
+        assert is_held(tmp_path)
+    assert not is_held(tmp_path)
 
 
 def test_a_file_system_without_locks_is_no_obstacle(
