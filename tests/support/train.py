@@ -13,6 +13,7 @@ import json
 import os
 import sys
 import traceback
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -112,6 +113,8 @@ def tensor_bytes() -> int:
 def main() -> None:
     """Import, and run one job after the other, until stdin is closed."""
     forkserver.import_libraries(*sys.argv[1:])
+    if "deepspeed" in sys.argv:  # imports torch's compiler with it, as it first builds a stage
+        import_module("deepspeed.runtime.zero.muon.muon_optimizer")
     gc.collect()
     gc.freeze()
     for line in sys.stdin:
