@@ -83,6 +83,15 @@ def end_kept_servers() -> Iterator[None]:
         pools.kept().end()
 
 
+@pytest.fixture(scope="module", autouse=True)
+def end_job_servers() -> Iterator[None]:
+    """What `tests.support.jobs` keeps for the tests of a module is gone after the last."""
+    yield
+    jobs = sys.modules.get("tests.support.jobs")
+    if jobs is not None:
+        jobs.end_kept_servers()
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Skip what needs a GPU where there is none."""
     marked = [item for item in items if item.get_closest_marker("gpu")]

@@ -199,7 +199,7 @@ def test_a_study_that_is_killed_leaves_no_rank_that_was_stopped(run: Run) -> Non
 def test_a_first_signal_writes_the_best_so_far_and_is_exit_code_4(
     run: Run, number: signal.Signals
 ) -> None:
-    command = run("--budget", "100s", "--device", "cpu")
+    command = run(*LONG)
     command.wait_for(lambda: "ok" in command.trials())
     ranks = command.ranks()
     command.process.send_signal(number)

@@ -139,7 +139,7 @@ def test_the_growth_with_micro_batch_is_that_of_a_real_process(
     real = [
         train(
             tmp_path / str(size), world_size=1, micro_batch=size, global_batch=size, steps=3,
-            depth=4, width=128, vocab_size=512,
+            depth=4, width=128, vocab_size=512, kept=False,
         ).peak_bytes
         for size in sizes
     ]  # fmt: skip

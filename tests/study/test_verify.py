@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from shutil import copytree
 from typing import Any
 
 import pytest
@@ -110,11 +110,11 @@ def test_wrong_input_is_one_line(
 @pytest.mark.parametrize(("factor", "code"), [(50.0, ExitCode.FOUND), (0.02, 6)])
 def test_a_winner_is_trained_for_real(
     tmp_path: Path, factor: float, code: int, capsys: pytest.CaptureFixture[str],
-    studied: Callable[..., Path],
+    studied: Path,
 ) -> None:  # fmt: skip
     """A study that says its steps were 50 times as fast as they are does not hold. That much no
     noise does."""
-    path = studied(tmp_path)
+    path = copytree(studied.parent, tmp_path / "study") / studied.name
     document = json.loads(path.read_text())
     step = document["measured"]["step_s"]
     for name in ("median", "low", "high"):
@@ -148,13 +148,12 @@ def test_a_recording_is_not_verified(capsys: pytest.CaptureFixture[str]) -> None
     assert "--verify: replay:x.csv has no device to train on" in capsys.readouterr().err
 
 
-@pytest.fixture
-def studied() -> Callable[..., Path]:
-    def made(folder: Path) -> Path:
-        shape = ["--depth", "1", "--seq-len", "32", "--micro-batch", "2", "--vocab-size", "256"]
-        asked = ["--device", "cpu", "--checkpointing", "none", "--trials", "1", "--finals", "1"]
-        out = ["--budget", "60s", "--learn-from", "none", "--out", str(folder / "study")]
-        assert main([*asked, *shape, *out]) == ExitCode.FOUND
-        return folder / "study" / "best.json"
-
-    return made
+@pytest.fixture(scope="module")
+def studied(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The best.json of one study: for copies."""
+    folder = tmp_path_factory.mktemp("studied") / "study"
+    shape = ["--depth", "1", "--seq-len", "32", "--micro-batch", "2", "--vocab-size", "256"]
+    asked = ["--device", "cpu", "--checkpointing", "none", "--trials", "1", "--finals", "1"]
+    out = ["--budget", "60s", "--learn-from", "none", "--out", str(folder)]
+    assert main([*asked, *shape, *out]) == ExitCode.FOUND
+    return folder / "best.json"

@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from contextlib import closing
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -35,6 +36,42 @@ class Trained:
     """Mean and standard deviation of each parameter at first, where that was asked for."""
 
 
+class Server:
+    """A process that has imported what ranks of one engine and family need, and forks them."""
+
+    def __init__(self, engine: str, family: str) -> None:
+        environment = os.environ | {
+            "DS_ACCELERATOR": "cpu", "CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1",
+            "OPENBLAS_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo",
+        }  # fmt: skip
+        self._process = subprocess.Popen(
+            [sys.executable, str(SCRIPT), engine, family], env=environment, text=True,
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+        )  # fmt: skip
+
+    def run(self, asked: dict[str, Any]) -> list[int]:
+        """Exit codes of the ranks of a job."""
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.write(json.dumps(asked) + "\n")
+        self._process.stdin.flush()
+        codes: list[int] = json.loads(self._process.stdout.readline())
+        return codes
+
+    def close(self) -> None:
+        self._process.kill()
+        self._process.communicate()
+
+
+KEPT: dict[tuple[str, str], Server] = {}
+"""By engine and family, for all tests of a module."""
+
+
+def end_kept_servers() -> None:
+    while KEPT:
+        KEPT.popitem()[1].close()
+
+
 def train(
     folder: Path,
     engine: str = "ddp",
@@ -54,12 +91,14 @@ def train(
     workload: Workload | None = None,
     copy: bool = False,
     statistics: bool = False,
+    kept: bool = True,
     **axes: str,
 ) -> Trained:
     """Train the same tokens from the same weights, whatever the engine.
 
     A `workload` is of any model; its weights are the same where they are to be `copy`d. `axes` are
-    further ones of the candidate.
+    further ones of the candidate. Ranks are forked from a server that is `kept` for the next job,
+    or from one that has this test's environment.
     """
     folder.mkdir(parents=True)
     candidate = Candidate(
@@ -96,18 +135,13 @@ def train(
     asked = {"start": start, "steps": steps, "global_batch": global_batch,
              "micro_batch": micro_batch, "seq_len": 32, "folder": str(folder),
              "copy": copy, "statistics": statistics}  # fmt: skip
-    environment = os.environ | {
-        "DS_ACCELERATOR": "cpu", "CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1",
-        "GLOO_SOCKET_IFNAME": "lo",
-    }  # fmt: skip
-    ranks = []
-    for rank in range(world_size):
-        with (folder / f"rank{rank}.log").open("wb") as log:
-            command = [sys.executable, str(SCRIPT), str(rank), json.dumps(asked)]
-            ranks.append(
-                subprocess.Popen(command, env=environment, stdout=log, stderr=subprocess.STDOUT)
-            )
-    codes = [rank.wait() for rank in ranks]
+    needs = (engine, workload.family)
+    if kept:
+        KEPT[needs] = KEPT.get(needs) or Server(*needs)
+        codes = KEPT[needs].run(asked)
+    else:
+        with closing(Server(*needs)) as server:
+            codes = server.run(asked)
     assert codes == [0] * world_size, (folder / "rank0.log").read_text()[-3000:]
     found = [json.loads((folder / f"rank{r}.json").read_text()) for r in range(world_size)]
     return Trained(

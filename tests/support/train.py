@@ -1,7 +1,9 @@
-"""One rank of a training job on the CPU: prints the mean loss of each of its steps.
+"""A process that the CPU ranks of training jobs are forked from: `python train.py ENGINE FAMILY`.
 
-`python train.py RANK PORT JSON`, where the JSON holds `start` (fields of wire.Start), `steps`,
-`global_batch`, `micro_batch` and `seq_len`. Every engine sees the same tokens in the same order.
+It imports what these need once. Each line of its stdin is a job: `start` (fields of wire.Start),
+`steps`, `global_batch`, `micro_batch`, `seq_len`, `folder`, `copy` and `statistics`. Each line of
+its stdout has the exit codes of that job's ranks; what they found is in the folder. Every engine
+sees the same tokens in the same order.
 """
 
 from __future__ import annotations
@@ -10,6 +12,8 @@ import gc
 import json
 import os
 import sys
+import traceback
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +25,7 @@ from torch.distributed.checkpoint.state_dict import StateDictOptions, set_model_
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from autotune.wire.messages import ModelSpec, Start, Store
-from probes import engines
+from probes import engines, forkserver
 from probes.memory import CpuMeter
 from probes.models import family
 from probes.world import LOOPBACK, join
@@ -107,7 +111,39 @@ def tensor_bytes() -> int:
 
 
 def main() -> None:
-    rank, asked = int(sys.argv[1]), json.loads(sys.argv[2])
+    """Import, and run one job after the other, until stdin is closed."""
+    forkserver.import_libraries(*sys.argv[1:])
+    if "deepspeed" in sys.argv:  # imports torch's compiler with it, as it first builds a stage
+        import_module("deepspeed.runtime.zero.muon.muon_optimizer")
+    gc.collect()
+    gc.freeze()
+    for line in sys.stdin:
+        asked = json.loads(line)
+        assert not forkserver.why_not()
+        ranks = [fork(rank, asked) for rank in range(asked["start"]["world_size"])]
+        codes = [os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) for pid in ranks]
+        print(json.dumps(codes), flush=True)
+
+
+def fork(rank: int, asked: dict[str, Any]) -> int:
+    """The process id of a new rank, whose output goes to a log in the job's folder."""
+    pid = os.fork()
+    if pid == 0:
+        try:
+            with Path(asked["folder"], f"rank{rank}.log").open("wb") as log:
+                os.dup2(log.fileno(), 1)
+                os.dup2(log.fileno(), 2)
+            train(rank, asked)
+            os._exit(0)
+        except BaseException:  # noqa: BLE001 - nothing may return to the server's loop
+            traceback.print_exc()
+        finally:
+            os._exit(1)
+    return pid
+
+
+def train(rank: int, asked: dict[str, Any]) -> None:
+    """Be one rank: train, and write what was found."""
     ready = Path(asked["folder"]) / "store"
     fields = asked["start"] | {"model": ModelSpec(**asked["start"]["model"])}
     if rank and asked["start"]["world_size"] > 1:
@@ -164,7 +200,6 @@ def main() -> None:
         "drawn": drawn,
     }
     Path(asked["folder"], f"rank{rank}.json").write_text(json.dumps(found))
-    os._exit(0)
 
 
 if __name__ == "__main__":
