@@ -48,9 +48,10 @@ def winners(studies: Sequence[Shown]) -> list[tuple[str, list[str]]]:
         (name, ["" if best is None else fact(best) for best in found])
         for name, fact in facts.items()
     ]
-    limits = [study.limits for study in studies]
+    limits, lacks = [study.limits for study in studies], [study.lack for study in studies]
     return [
         *told,
+        *([("no result", lacks)] if any(lacks) else []),
         ("ceiling", [f"{each.ceiling:.0%} of {gib(each.capacity_bytes)}" for each in limits]),
         ("took", [minutes(study.elapsed_s) for study in studies]),
         ("trials", [str(sum(study.counts.values())) for study in studies]),

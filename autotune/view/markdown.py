@@ -18,9 +18,7 @@ def markdown(study: Shown) -> str:
     lines = [f"### {_plain(study.name)}", ""]
     best = study.best
     if best is None:
-        ended = study.past.ended if study.past is not None else None
-        why = ended.message if ended is not None and ended.message else "nothing fitted yet"
-        lines += [f"No result: {_plain(why)}", ""]
+        lines += [f"No result: {_plain(study.lack)}", ""]
     else:
         lines += [
             f"| configuration | {study.unit} | tokens/s | peak | of capacity | measured |",

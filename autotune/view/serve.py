@@ -82,7 +82,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         known = {f"{name}:{self.server.server_port}" for name in NAMES}
-        if self.headers.get("Host") not in known:
+        if not known.issuperset(self.headers.get_all("Host", [""])):
             self.send_error(HTTPStatus.FORBIDDEN, "call it by its own name")
         elif self.path != "/":
             self.send_error(HTTPStatus.NOT_FOUND)

@@ -75,6 +75,18 @@ class Shown:
         return SCALES[self.objective][1]
 
     @property
+    def lack(self) -> str:
+        """Why there is no result; empty where there is one."""
+        if self.best is not None:
+            return ""
+        ended = self.past.ended if self.past is not None else None
+        if ended is not None and ended.message:
+            return ended.message
+        if self.running:
+            return "nothing has been found yet"
+        return "the study was interrupted before anything fitted"
+
+    @property
     def rates(self) -> list[str]:
         """What is shown of a speed: the objective, and tokens/s."""
         return list(dict.fromkeys([self.objective, "tokens_per_s"]))

@@ -76,6 +76,7 @@ def test_a_study_without_a_result_stands_beside_one_that_has_it(
     none = read(path)
     assert of("micro", first, none)[1] == ""
     assert of("against none", none, first) == ["", ""]
+    assert of("no result", first, none) == ["", "the study was interrupted before anything fitted"]
     assert "none" in compare_page([first, none])
 
 

@@ -26,7 +26,7 @@ def test_a_study_without_a_result_says_so(tmp_path: Path) -> None:
     (path / "best.json").unlink()
     change_rows(path, lambda rows: [failed(row, "oom") for row in rows])
     text = markdown(read(path))
-    assert "No result: nothing fitted yet" in text
+    assert "No result: the study was interrupted before anything fitted" in text
     assert "10 oom" in text
 
 

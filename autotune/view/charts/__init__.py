@@ -57,8 +57,8 @@ CHARTS = {
     ),
     "time": Chart(
         "Trials over time",
-        "Each trial and final at the time it ended. The line is the best single measurement of"
-        " the search so far.",
+        "Each trial at the time it ended; diamonds are finals. The line is the best single"
+        " measurement of the search so far.",
         time,
     ),
     "phases": Chart(

@@ -98,12 +98,7 @@ def _remarks(study: Shown) -> list[str]:
     if study.best is not None:
         known = cautions(study.best, study.manifest.space["axes"]["micro_batch"])
         return [each.value for each in known]
-    ended = study.past.ended if study.past is not None else None
-    if ended is not None and ended.message:
-        return [f"There is no result: {ended.message}."]
-    if study.running:
-        return ["Nothing has been found yet."]
-    return ["There is no result: the study was interrupted before anything fitted."]
+    return [f"There is no result: {study.lack}."]
 
 
 def _winner(study: Shown, best: Best) -> dict[str, Any]:
