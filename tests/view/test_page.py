@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from autotune.view.page import LOG_TAIL, page
+from autotune.view.page import page
+from autotune.view.page.rows import LOG_TAIL
 from autotune.view.study import read
 from tests.support.shown import (
     HOSTILE,

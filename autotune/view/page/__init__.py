@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-import pandas as pd
-
 from autotune.export.launch import export as launch
-from autotune.outcome import Verdict
 from autotune.report.cells import joules
 from autotune.report.result import cautions, configuration, sentences
 from autotune.report.text import counts_text, minutes, si
@@ -25,23 +21,9 @@ from autotune.view.charts import CHARTS, drawn
 from autotune.view.charts.vega import trials
 from autotune.view.objective import SCALES, interval, of_objective, rate
 from autotune.view.page.rendering import rendered
-from autotune.view.study import GIB, Shown
+from autotune.view.page.rows import columns, log_tails, trial
+from autotune.view.study import Shown
 from autotune.wire.codec import to_json
-
-LOG_TAIL, LOGS = 2000, 400_000
-"""Characters of a log that are shown, and of all of them."""
-
-
-@dataclass(frozen=True)
-class Cell:
-    """One of the table of trials."""
-
-    text: str
-    sort: float | None = None
-    """What it is sorted by, where that is a number."""
-    style: str = ""
-    log: str = ""
-    """Name of the log that it opens."""
 
 
 @dataclass(frozen=True)
@@ -55,7 +37,7 @@ class Table:
 
 def page(study: Shown, *, live: bool = False, state: str = "") -> str:
     """The whole page; a `live` one asks again for what has another `state`."""
-    logs = _logs(study)
+    logs = log_tails(study)
     specs = drawn(study)
     return rendered(
         "page.html.j2",
@@ -68,8 +50,8 @@ def page(study: Shown, *, live: bool = False, state: str = "") -> str:
         tables=_tables(study),
         charts=[{"name": name, "title": CHARTS[name].title, "caption": CHARTS[name].caption}
                 for name in specs],
-        columns=_columns(study),
-        trials=[_row(study, row, logs) for row in study.trials.to_dict("records")],
+        columns=columns(study),
+        trials=[trial(study, row, logs) for row in study.trials.to_dict("records")],
         verdicts=[verdict.value for verdict, count in study.counts.items() if count],
         fingerprint=list(_flat("", study.manifest.fingerprint)),
         state=state,
@@ -168,7 +150,7 @@ def _tables(study: Shown) -> list[Table]:
 def _beside(study: Shown, best: Best, caption: str, found: Sequence[BestCell | Tie]) -> Table:
     """`found` beside the winner, which is marked where it is one of them."""
     most = max(of_objective(each.measured, study.objective) for each in found)
-    columns: dict[str, Callable[[BestCell | Tie], str]] = {
+    cells: dict[str, Callable[[BestCell | Tie], str]] = {
         "configuration": lambda each: configuration(each.config),
         **{SCALES[name][1]: partial(_rate, objective=name) for name in study.rates},
         "of the fastest": lambda each: (
@@ -179,87 +161,13 @@ def _beside(study: Shown, best: Best, caption: str, found: Sequence[BestCell | T
         "J/token": lambda each: joules(each.measured),
         "": lambda each: "the best" if each.config == best.config else "",
     }
-    texts = {name: [text(each) for each in found] for name, text in columns.items()}
+    texts = {name: [text(each) for each in found] for name, text in cells.items()}
     shown = {name: words for name, words in texts.items() if any(words)}
     return Table(caption, list(shown), [list(row) for row in zip(*shown.values(), strict=True)])
 
 
 def _rate(each: BestCell | Tie, objective: str) -> str:
     return si(of_objective(each.measured, objective))
-
-
-def _columns(study: Shown) -> list[str]:
-    return ["no", "kind", *(axis.label for axis in study.axes), "verdict",
-            *(SCALES[name][1] for name in study.rates), "step, ms", "peak, GiB", "of capacity",
-            "predicted, GiB", "began, s", "took, s", "log", "reason"]  # fmt: skip
-
-
-def _row(study: Shown, row: dict[Any, Any], logs: dict[str, str]) -> dict[str, Any]:
-    log = _log_of(row)
-    capacity_gib = study.limits.capacity_bytes / GIB
-    peak = row["peak_device_gib"]
-    return {
-        "verdict": row["verdict"],
-        "cells": [
-            _number(row["number"], "d"),
-            Cell(row["kind"], style="words"),
-            *(Cell(str(row[axis.name]), style="words") if axis.words
-              else _number(row[axis.name], "d") for axis in study.axes),
-            Cell(row["verdict"], style="words"),
-            *(_number(row[SCALES[name][0]], "si") for name in study.rates),
-            _number(_scaled(row["step_s_median"], 1e3), ".4g"),
-            _number(peak, ".3f"),
-            _number(_scaled(peak, 1 / capacity_gib), ".0%"),
-            _number(row["predicted_peak_gib"], ".3f"),
-            _number(row["started_s"], ".1f"),
-            _number(row["probe_s"], ".1f"),
-            Cell(log, style="words", log=log if log in logs else ""),
-            Cell("" if pd.isna(row["reason"]) else str(row["reason"]), style="long"),
-        ],
-    }  # fmt: skip
-
-
-def _scaled(value: Any, factor: float) -> float:
-    return math.nan if pd.isna(value) else float(value) * factor
-
-
-def _number(value: Any, format: str) -> Cell:
-    if pd.isna(value):
-        return Cell("")
-    number = float(value)
-    if format == "si":
-        return Cell(si(number), number)
-    return Cell(f"{int(number) if format == 'd' else number:{format}}", number)
-
-
-def _log_of(row: dict[Any, Any]) -> str:
-    """Name of the log that tells of a trial: the one that its reason names, else its group's."""
-    reason = "" if pd.isna(row["reason"]) else str(row["reason"])
-    named = [word.rstrip(".,;:)") for word in reason.split() if ".log" in word]
-    return named[-1] if named else ("" if pd.isna(row["log"]) else str(row["log"]))
-
-
-def _logs(study: Shown) -> dict[str, str]:
-    """The tails of logs by name, of what went wrong first, as many as there is room for."""
-    rows = study.trials.to_dict("records")
-    fits = {verdict.value for verdict in Verdict if verdict.fits}
-    rows.sort(key=lambda row: row["verdict"] in fits)
-    tails: dict[str, str] = {}
-    room = LOGS
-    for name in dict.fromkeys(_log_of(row) for row in rows):
-        path = study.folder.logs / name
-        if room <= 0 or not name or path.parent != study.folder.logs:
-            continue
-        try:
-            with path.open("rb") as file:
-                file.seek(max(0, path.stat().st_size - 4 * LOG_TAIL))
-                tail = file.read().decode("utf-8", "replace")[-LOG_TAIL:]
-        except (OSError, ValueError):  # it may be no name at all
-            continue
-        if tail.strip():
-            tails[name] = tail
-            room -= len(tail)
-    return tails
 
 
 def _flat(name: str, value: Any) -> Any:
