@@ -14,7 +14,7 @@ _OWN = """\
 #!/usr/bin/env bash
 {remark}# Usage: launch.sh [MORE ARGUMENTS...]
 set -euo pipefail
-{exports}exec {command} "$@"
+{folder}{exports}exec {command} "$@"
 """
 _SCRIPT = """\
 #!/usr/bin/env bash
@@ -57,6 +57,7 @@ def export(best: Best, folder: Path) -> Exported:
     if best.command is not None:
         text = _OWN.format(
             remark=remark(best, ()),
+            folder=f"cd {quote(best.started_in)}\n" if best.started_in else "",
             exports="".join(f"{line}\n" for line in lines),
             command=shlex.join(best.command),
         )

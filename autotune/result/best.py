@@ -278,6 +278,12 @@ class Best:
         )
 
     @property
+    def started_in(self) -> str | None:
+        """The folder that a script or function of the user's was found in; None of other models."""
+        folder: str | None = self.provenance.get("started_in")
+        return folder
+
+    @property
     def stopped_by(self) -> str | None:
         """The signal by which the user ended the study early, if one did."""
         name: str | None = self.provenance.get("stopped_by")

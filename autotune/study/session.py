@@ -288,6 +288,7 @@ class _Session:
                 "argv": manifest.argv,
                 "options": manifest.options,
                 "folder": manifest.folder,
+                "started_in": self.space.workload.recipe.get("folder"),
                 "sessions": self.journal.sessions,
                 "learned_from": [study.folder for study in manifest.earlier],
                 "elapsed_s": round(self.clock.elapsed_s(), 3),

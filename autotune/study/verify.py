@@ -5,7 +5,7 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import chdir, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Protocol
@@ -112,8 +112,12 @@ def training(
         UsageError: what it was measured on is not here, or it was never measured.
     """
     options = _options(best)
-    testbed = open_testbed(options)
-    space = replace(testbed.space(options), limits=_limits(best))
+    try:
+        with chdir(best.started_in or "."):
+            testbed = open_testbed(options)
+            space = replace(testbed.space(options), limits=_limits(best))
+    except FileNotFoundError as error:
+        raise UsageError(f"best.json: {error.filename}: {error.strerror}") from error
     space = replace(space, workload=replace(space.workload, length_mix=best.length_mix))
     candidate = space.asked_for(best.config.candidate)
     if candidate is None:

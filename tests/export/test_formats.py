@@ -195,6 +195,21 @@ def test_a_study_writes_what_fits_its_model(tmp_path: Path) -> None:
     assert {"deepspeed", "hf", "trl", "axolotl", "llama-factory"} <= set(write(of_hf, tmp_path))
 
 
+def test_a_users_own_script_is_started_where_it_was_found(tmp_path: Path) -> None:
+    mine = tmp_path / "my project"
+    mine.mkdir()
+    (mine / "train.sh").write_text('echo "$PWD" "$@"\n')
+    best = replace(
+        RESULTS["ddp"], command=["bash", "train.sh"], provenance={"started_in": str(mine)}
+    )
+    write(best, tmp_path, ["launch"])
+    ran = subprocess.run(
+        [tmp_path / "launch.sh", "--steps", "20"], capture_output=True, text=True, cwd="/",
+        check=True,
+    )  # fmt: skip
+    assert ran.stdout == f"{mine} --steps 20\n"
+
+
 def test_a_result_that_was_changed_by_hand_is_refused(tmp_path: Path) -> None:
     document = to_json(RESULTS["deepspeed"])
     document["config"]["micro_batch"] += 1

@@ -12,6 +12,7 @@ import pytest
 
 from autotune.result.best import Best
 from tests.support.launches import OWN, PYTHON
+from tests.support.programs import ROOT
 
 
 def autotune(*words: str) -> subprocess.CompletedProcess[str]:
@@ -20,8 +21,13 @@ def autotune(*words: str) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.slow
-def test_what_a_script_is_not_told_is_in_the_result_as_it_ran(tmp_path: Path) -> None:
-    script = f"{PYTHON} {OWN} plain --batch 4 --len 16 --out {{out}} --steps {{steps}}"
+def test_what_a_script_is_not_told_is_in_the_result_as_it_ran(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shutil.copy(OWN, tmp_path / "own.py")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    script = f"{PYTHON} own.py plain --batch 4 --len 16 --out {{out}} --steps {{steps}}"
     out = tmp_path / "study"
     ended = autotune(
         "--script", script, "--axis", "steps=100000,200000", "--device", "cpu", "--budget", "90s",
@@ -36,6 +42,8 @@ def test_what_a_script_is_not_told_is_in_the_result_as_it_ran(tmp_path: Path) ->
     if best.sure.next is not None:
         assert (best.sure.next.micro_batch, best.sure.next.seq_len) == (4, 16)
     assert (out / "exports" / "out").is_dir()  # that the command it prints saves to
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")  # the script is found where it was
     verified = autotune("verify", str(out))
     assert verified.returncode in (0, 6), verified.stderr  # 6: slower than measured
 
