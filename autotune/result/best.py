@@ -279,7 +279,7 @@ class Best:
 
     @property
     def started_in(self) -> str | None:
-        """The folder that a script or function of the user's was found in; None of other models."""
+        """The folder that a user's own script or function was found in; None of other models."""
         folder: str | None = self.provenance.get("started_in")
         return folder
 
