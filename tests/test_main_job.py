@@ -105,7 +105,7 @@ def gone(processes: list[psutil.Process], within_s: float) -> bool:
 
 
 def test_the_main_job_writes_a_confirmed_best_json_that_validates(run: Run) -> None:
-    command = run("--budget", "100s", "--trials", "2", "--finals", "1", *TINY)
+    command = run("--budget", "100s", "--trials", "2", "--finals", "2", *TINY)
     code, stdout, stderr = command.end()
     assert (code, stderr) == (0, "")
     best = command.best()
@@ -116,12 +116,12 @@ def test_the_main_job_writes_a_confirmed_best_json_that_validates(run: Run) -> N
     assert best["trials"]["ok"] + best["trials"]["pruned"] == 2
     assert str(command.out / "best.json") in stdout
     assert sorted(p.name for p in command.out.iterdir()) == [
-        "best.json", "exports", "logs", "manifest.json", "optuna.log", "trials.csv",
+        "best.json", "exports", "logs", "manifest.json", "optuna.log", "report.html", "trials.csv",
     ]  # fmt: skip
 
 
 def test_a_study_whose_output_nobody_reads_any_more_ends_as_it_would_have(run: Run) -> None:
-    command = run("--budget", "100s", "--trials", "2", "--finals", "1", *TINY)
+    command = run("--budget", "100s", "--trials", "2", "--finals", "2", *TINY)
     assert command.process.stdout is not None
     command.process.stdout.readline()
     command.process.stdout.close()

@@ -19,7 +19,7 @@ DEFAULT_MICRO_BATCH = 8
 nothing is checkpointed, sharded, offloaded or compiled there either."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Baseline:
     """The trial that is nearest to a framework's defaults at the winner's depth and length."""
 
