@@ -130,11 +130,14 @@ def _limit() -> str:
 
 
 def _cut_middle(log: Path) -> None:
-    """Keep the first half of `MAX_LOG_BYTES` and the last quarter."""
-    with log.open("rb+") as stream:
+    """Keep the first half of `MAX_LOG_BYTES` and the last quarter, with what comes meanwhile."""
+    with log.open("rb+", buffering=0) as stream:
         stream.seek(-(MAX_LOG_BYTES // 4), os.SEEK_END)
-        latest = stream.read(MAX_LOG_BYTES // 4)
+        latest = stream.readall()
+        while len(latest) < MAX_LOG_BYTES and (more := stream.readall()):
+            latest += more
         stream.truncate(MAX_LOG_BYTES // 2)
+    latest = latest[-(MAX_LOG_BYTES // 4) :]
     mark = f"\n[this log passed {_limit()}; its middle was cut out here]\n"
     with log.open("ab") as stream:
         stream.write(mark.encode() + latest)

@@ -67,11 +67,12 @@ class _Watch:
         self._address = address
         self._capacity = int(os.environ.get("AUTOTUNE_CAPACITY_BYTES", "0"))
         self._is_of_cuda = os.environ.get("AUTOTUNE_DEVICE_KIND") == "cuda"
-        self._lock = threading.Lock()
+        self._lock, self._sending = threading.Lock(), threading.Lock()
         self._begin()
 
     def _begin(self) -> None:
         self._link: _Link | None = None
+        self._left = False
         self._limited = False
         self._inside = 0
         self._since = 0  # backward passes since the last step
@@ -95,7 +96,7 @@ class _Watch:
 
     def forked(self) -> None:
         """This is a child now: what its parent did is not its own."""
-        self._lock = threading.Lock()
+        self._lock, self._sending = threading.Lock(), threading.Lock()
         self._begin()
 
     def dial(self) -> None:
@@ -117,10 +118,14 @@ class _Watch:
 
     def _send(self, kind: str, body: dict[str, Any]) -> None:
         assert self._link is not None
-        try:
-            self._link.send(kind, body)
-        except (OSError, ValueError):
-            os.kill(os.getpid(), signal.SIGKILL)
+        with self._sending:
+            if self._left:  # nothing comes after that: our own thread runs as long as the process
+                return
+            self._left = kind == "Left"
+            try:
+                self._link.send(kind, body)
+            except (OSError, ValueError):
+                os.kill(os.getpid(), signal.SIGKILL)
 
     # Called from the script's threads.
 

@@ -160,6 +160,18 @@ def test_an_error_that_nobody_caught_is_told_with_its_classes(steps: Told) -> No
     assert "in fails" in steps.left.traceback
 
 
+def test_nothing_is_told_after_a_process_said_that_it_ends(tmp_path: Path) -> None:
+    program = (
+        "import torch, _autotune_hook\n"
+        "(watch,) = _autotune_hook._watches\n"
+        "watch.ended()\nwatch.tell()\n"
+    )
+    told, code, _ = watched(tmp_path, program)
+    assert code == 0
+    assert [isinstance(each, messages.Left) for each in told[0].messages].count(True) == 1
+    assert isinstance(told[0].messages[-1], messages.Left)
+
+
 @pytest.mark.slow
 def test_ranks_dial_and_workers_do_not_and_an_exit_is_no_error(tmp_path: Path) -> None:
     program = (
