@@ -245,8 +245,6 @@ class _Session:
         """Write the page of the study; it is not worth the study's exit code."""
         try:
             write_whole(self.folder.report, page(read(self.folder.path)))
-        except OSError:
-            raise
         except Exception as error:  # noqa: BLE001 - what was measured is written, whatever it is
             self.reporter.note(
                 f"{self.folder.report.name} could not be made: {type(error).__name__}: {error}"

@@ -49,15 +49,20 @@ def test_a_study_that_found_nothing_has_a_page_that_says_why(tmp_path: Path) -> 
     assert "There is no result: nothing fits under 240 MiB" in page
 
 
+@pytest.mark.parametrize("error", [KeyError("a chart"), OSError("a full disk")])
 def test_a_page_that_cannot_be_made_costs_nobody_a_result(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    error: Exception,
 ) -> None:
     def broken(*given: object) -> str:
-        raise KeyError("a chart")
+        raise error
 
     monkeypatch.setattr(session, "page", broken)
     replayed(tmp_path / "study")
-    assert "report.html could not be made: KeyError: 'a chart'" in capsys.readouterr().out
+    said = f"report.html could not be made: {type(error).__name__}: {error}"
+    assert said in capsys.readouterr().out
     assert (tmp_path / "study" / "best.json").exists()
 
 
