@@ -8,6 +8,9 @@ import threading
 import time
 from collections.abc import Callable
 from types import FrameType
+from typing import TypeVar
+
+T = TypeVar("T")
 
 
 class StopFlag:
@@ -70,6 +73,11 @@ class Clock:
         self._start -= spent_s
         self.budget_s = budget_s
 
+    @property
+    def virtual_time(self) -> VirtualTime | None:
+        """What it counts, where that is no real time."""
+        return self._now if isinstance(self._now, VirtualTime) else None
+
     def elapsed_s(self) -> float:
         return self._now() - self._start
 
@@ -92,3 +100,15 @@ class VirtualTime:
 
     def advance(self, seconds: float) -> None:
         self._now += seconds
+
+    def ahead(self, work: Callable[[], T]) -> tuple[T, float]:
+        """What `work` comes to where it begins now, and when it ends. No time passes yet."""
+        began = self._now
+        try:
+            return work(), self._now
+        finally:
+            self._now = began
+
+    def pass_until(self, end: float) -> None:
+        """That time has come, unless it had before."""
+        self._now = max(self._now, end)

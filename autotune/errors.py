@@ -12,3 +12,8 @@ class ModelError(Exception):
         super().__init__(message)
         self.traceback = traceback
         """Of the process that it failed in."""
+
+
+class NoNodesError(Exception):
+    """There is no machine to run anything on, or none is left; says in one line what became of
+    it."""

@@ -36,7 +36,7 @@ def load_best(path: str | Path, *, anywhere: bool = False) -> Best:
     Raises:
         UsageError: there is no result that this version can read.
         OtherHardwareError: it was measured on other devices, or another number of them is here
-            than it has ranks; not where it is to be used `anywhere`.
+            than it has ranks on a node; not where it is to be used `anywhere`.
     """
     from autotune.result.best import Best
     from autotune.result.hardware import other_hardware

@@ -17,7 +17,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Literal, TypeVar, get_args
 
-from autotune import engines, loggers, samplers
+from autotune import engines, launch, loggers, samplers
 from autotune.engines import stages_of
 from autotune.errors import UsageError
 from autotune.models import family_name, gpt
@@ -168,6 +168,22 @@ _PRESET, _read_preset = _word(tuple(PRESETS))
 _TASK, _read_task = _word(TASKS)
 _SAMPLER, _read_sampler = _word(tuple(samplers.SAMPLERS))
 
+Parallel = int | Literal["auto"]
+"""Probes at once; "auto" for as many as there is room for."""
+
+
+def _read_parallel(text: str, flag: str) -> Parallel:
+    if text.strip() == "auto":
+        return "auto"
+    try:
+        found = parse_int(text, flag)
+    except UsageError as error:
+        raise UsageError(f"{error}, or auto") from error
+    if found < 1:
+        raise UsageError(f"{flag} {found}: must be at least 1, or auto")
+    return found
+
+
 _ON_CUDA, _ON_CPU = gpt.FAMILY.defaults({}, "cuda"), gpt.FAMILY.defaults({}, "cpu")
 
 
@@ -208,7 +224,26 @@ class Options:
         "Measure even though other processes use the devices.", type=bool, silently="false")
     world_size: int | None = option(
         "--world-size", Topic.DEVICES, parse_int, "N",
-        "Ranks that train together (default: one per GPU; on cpu 1).")
+        "Ranks that train together (default: one per GPU; on cpu one per node).")
+    launch: str | None = option(
+        "--launch", Topic.DEVICES, launch.parse_launch, "LAUNCHER",
+        f"Who starts an agent on each node: {', '.join(launch.WRITTEN)} (default: this machine"
+        " alone; slurm in a Slurm job of several nodes).")
+    nodes: int | None = option(
+        "--nodes", Topic.DEVICES, parse_int, "N",
+        "How many nodes take part (default: all that the launcher has).")
+    interface: str | None = option(
+        "--interface", Topic.DEVICES, _as_it_is, "NAME",
+        "Interface, or address, of this host that other nodes reach it by (default: the one by"
+        " which this host reaches them).")
+    parallel: Parallel = option(
+        "--parallel", Topic.DEVICES, _read_parallel, "N",
+        "Probes that run at once, each on devices of its own: a number, or auto for as many as the"
+        " devices hold; on cpu cores and memory are divided.", default="1")
+    allow_mixed: bool = option(
+        "--allow-mixed", Topic.DEVICES, _yes, None,
+        "Have nodes that differ take part; limits are those of the smallest.",
+        type=bool, silently="false")
     script: str | None = option(
         "--script", Topic.SCRIPT, _as_it_is, "COMMAND",
         "Tune this command instead of a model: your own script, with {micro_batch}, {seq_len} and"
@@ -371,8 +406,8 @@ class Options:
         " time>-<model>-<device>).")
     storage: str | None = option(
         "--storage", Topic.OUTPUT, _as_it_is, "URL",
-        "Where the trials go: sqlite:///PATH, a database that other programs can open (default:"
-        " optuna.log in the study's folder).")
+        "Where the trials go: sqlite:///PATH or postgresql://HOST/NAME, a database that other"
+        " programs can open, and processes share (default: optuna.log in the study's folder).")
     log: tuple[str, ...] | None = option(
         "--log", Topic.OUTPUT, parse_loggers, "NAMES",
         f"Trackers whose files are written at the end, as well: {', '.join(loggers.LOGGERS)}.")
@@ -398,11 +433,14 @@ class Options:
                 f" {_list(self.micro_batch)} says it already; give one of them"
             )
         self._check_mix()
-        for flag, value in [("--width", self.width), ("--vocab-size", self.vocab_size)]:
+        for flag, value in [
+            ("--width", self.width), ("--vocab-size", self.vocab_size),
+            ("--world-size", self.world_size), ("--nodes", self.nodes),
+        ]:  # fmt: skip
             if value is not None and value < 1:
                 raise UsageError(f"{flag} {value}: must be at least 1")
-        if self.world_size is not None and self.world_size < 1:
-            raise UsageError(f"--world-size {self.world_size}: must be at least 1")
+        if self.launch is not None and self.device.startswith("replay:"):
+            raise UsageError(f"--launch {self.launch}: {self.device} needs no node; leave it out")
         if self.finals < 1:
             raise UsageError(
                 f"--finals {self.finals}: must be at least 1, since what is written is confirmed"
@@ -469,6 +507,16 @@ class Options:
             raise UsageError(f"--model {self.model}: --script brings its own; give one of them")
         if self.device.startswith("replay:"):
             raise UsageError(f"--device {self.device}: a recording launches no script")
+        for name in ("launch", "nodes", "interface"):
+            if (value := getattr(self, name)) is not None:
+                flag = FLAGS[name].name
+                raise UsageError(
+                    f"{flag} {value}: a script is launched on this machine; leave it out"
+                )
+        if self.parallel != 1:
+            raise UsageError(
+                f"--parallel {self.parallel}: a script is launched once at a time; leave it out"
+            )
         if self.length_mix is not None:
             raise UsageError(f"--length-mix {self.length_mix}: a script has data of its own")
         if self.objective == "flops":  # which nobody knows of a script; the order is the same

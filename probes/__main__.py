@@ -18,14 +18,15 @@ import threading
 import traceback
 from collections.abc import Callable
 from functools import partial
-from multiprocessing.connection import Client, Connection
 from typing import NoReturn
 
+from autotune.wire import stream
+from autotune.wire.cores import keep_to_cores
+from autotune.wire.dial import Dial
 from autotune.wire.messages import (
     MAX_MESSAGE_BYTES,
     Count,
     Describe,
-    Dial,
     Entered,
     Fault,
     Hello,
@@ -48,14 +49,13 @@ class Link:
     """The channel to the study: messages out, messages in, and its end."""
 
     def __init__(self, dial: Dial) -> None:
-        self._connection: Connection = Client(
-            (dial.host, dial.port), authkey=bytes.fromhex(dial.key)
-        )
+        key = bytes.fromhex(dial.key)
+        self._stream = stream.dial(dial.host, dial.port, key, dial.certificate)
         self._received: queue.SimpleQueue[Message] = queue.SimpleQueue()
         threading.Thread(target=self._listen, daemon=True).start()
 
     def send(self, message: Message) -> None:
-        self._connection.send_bytes(encode(message))
+        self._stream.send(encode(message))
 
     def receive(self) -> Message:
         """The next message; waits for it."""
@@ -64,7 +64,7 @@ class Link:
     def _listen(self) -> None:
         while True:
             try:
-                self._received.put(decode(self._connection.recv_bytes(MAX_MESSAGE_BYTES)))
+                self._received.put(decode(self._stream.receive(MAX_MESSAGE_BYTES)))
             except BaseException as end:  # noqa: BLE001 - without the study there is nothing to do
                 print(f"the study is gone: {end!r}", file=sys.stderr, flush=True)
                 end_session()
@@ -150,8 +150,9 @@ def run(dial: Dial, does: Callable[[Rank], None] | None = None) -> NoReturn:
     """
     if dial.child:
         die_with_parent()
+    keep_to_cores()
     rank = Rank(Link(dial), dial.rank)
-    rank.send(Hello(dial.rank, os.getpid(), socket.gethostname()))
+    rank.send(Hello(dial.rank, os.getpid(), socket.gethostname(), dial.token))
     try:
         (does or serve)(rank)
     except BaseException as error:  # noqa: BLE001 - it is said, and the rank ends

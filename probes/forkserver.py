@@ -14,19 +14,20 @@ import ctypes
 import gc
 import os
 import signal
+import socket
 import sys
 import tempfile
 import time
 import traceback
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import NoReturn
 
 import numpy as np
 
 from autotune.wire.messages import MAX_MESSAGE_BYTES, Fork, Forkable, Forked, decode, encode
+from autotune.wire.stream import Stream
 from probes import __main__ as rank
 
 _PR_SET_PDEATHSIG = 1
@@ -38,18 +39,18 @@ _PRESENT = 63  # bit of an entry of /proc/self/pagemap (the kernel's admin-guide
 def main() -> None:
     """Import, say so, and fork a rank at each request, until the study is gone."""
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    study = Connection(os.dup(0))
+    study = Stream(socket.socket(fileno=os.dup(0)))
     import_libraries(*sys.argv[1:])
     gc.collect()
     gc.freeze()  # a collection would write to pages that ranks share
     with suppress(EOFError, ConnectionError):
         pages = list(file_pages())
-        study.send_bytes(encode(Forkable(why_not())))
+        study.send(encode(Forkable(why_not())))
         while True:
-            request = decode(study.recv_bytes(MAX_MESSAGE_BYTES))
+            request = decode(study.receive(MAX_MESSAGE_BYTES))
             assert isinstance(request, Fork)
             but = why_not()
-            study.send_bytes(encode(Forkable(but) if but else Forked(fork(request, study, pages))))
+            study.send(encode(Forkable(but) if but else Forked(fork(request, study, pages))))
 
 
 def import_libraries(engine: str, model: str) -> None:
@@ -79,7 +80,7 @@ def _open_files() -> Iterator[str]:
             yield str(opened.readlink())
 
 
-def fork(request: Fork, study: Connection, pages: Sequence[int]) -> int:
+def fork(request: Fork, study: Stream, pages: Sequence[int]) -> int:
     """The process id of a new rank, which is a child of the study.
 
     The process between this one and the rank ends at once: that hands the rank over.

@@ -87,7 +87,7 @@ def measure(
             meter.sample()
             looking.sample()
             if phase is Phase.TIMED and probe.rule.calm < 1 and steps.timed.due:
-                [steps.others] = world.slowest(looking.others_share(world.size))
+                [steps.others] = world.slowest(looking.others_share(world.here))
             progress.made(steps.of(phase))
         wall_s[phase] = time.monotonic() - began
         retried = meter.retries() - retries if phase is Phase.TIMED else 0

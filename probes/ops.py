@@ -9,9 +9,12 @@ from __future__ import annotations
 import signal
 import sys
 
+from probes.__main__ import die_with_parent
+
 
 def main() -> None:
     """Load the named ops; one that cannot be had for this accelerator is an error."""
+    die_with_parent()
     # Leaving through SystemExit releases torch's lock on the folder of compiled extensions.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
     from deepspeed.accelerator import get_accelerator

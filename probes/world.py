@@ -11,15 +11,17 @@ import torch.distributed as dist
 
 from autotune.wire.messages import Start, Store
 
-LOOPBACK = "127.0.0.1"
-
 
 class World:
     """This rank's place among `size` ranks."""
 
-    def __init__(self, rank: int, size: int, device: torch.device) -> None:
+    def __init__(
+        self, rank: int, size: int, device: torch.device, here: int | None = None
+    ) -> None:
+        """`here` is how many of the ranks are on this host, where not all are."""
         self.rank = rank
         self.size = size
+        self.here = here or size
         self.device = device
 
     def slowest(self, *seconds: float) -> list[float]:
@@ -46,7 +48,7 @@ def join(
     Nobody chooses a port beforehand, so none can be taken in between.
     """
     if start.device_kind == "cuda":
-        device = torch.device("cuda", rank)
+        device = torch.device("cuda", start.local_rank)
         torch.cuda.set_device(device)
     else:
         device = torch.device("cpu")
@@ -57,8 +59,8 @@ def join(
     )  # the study's deadlines are shorter: it ends a group that hangs
     host, port, listening = start.store_host, start.store_port, None
     if rank == 0:  # on its own, the store would listen on every interface, to anyone
-        server = socket.create_server((LOOPBACK, 0))
-        host, port = server.getsockname()
+        server = socket.create_server((start.address, 0))
+        host, port = server.getsockname()[:2]
         listening = server.detach()  # the store closes it
     store = dist.TCPStore(  # type: ignore[attr-defined]  # a C++ class the stubs leave out
         host,
@@ -79,4 +81,4 @@ def join(
         timeout=timeout,
         device_id=device if start.device_kind == "cuda" else None,
     )
-    return World(rank, start.world_size, device)
+    return World(rank, start.world_size, device, start.local_ranks)

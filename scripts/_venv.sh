@@ -36,14 +36,41 @@ ensure_parsers() {
 
 # ensure_browser: Chromium, for the tests of the page. Where it cannot be installed they are skipped.
 ensure_browser() {
-    if command -v chromium >/dev/null && command -v chromedriver >/dev/null; then
-        return
-    fi
-    if [ "$(id -u)" != 0 ] || ! command -v apt-get >/dev/null ||
-        ! { apt-get update && DEBIAN_FRONTEND=noninteractive apt-get install --yes --no-install-recommends \
-            chromium chromium-driver; } >/dev/null 2>&1; then
+    if ! { command -v chromium && command -v chromedriver; } >/dev/null && ! _debian chromium chromium-driver; then
         echo "autotune: no browser (apt-get install chromium chromium-driver); the tests of the page are skipped" >&2
     fi
+}
+
+# ensure_postgres: PostgreSQL's programs, for the tests of studies in a database, which start servers of their own in
+# temporary folders: no other is made. Where they cannot be installed the tests are skipped.
+ensure_postgres() {
+    if command -v initdb >/dev/null || compgen -G "/usr/lib/postgresql/*/bin/initdb" >/dev/null; then
+        return
+    fi
+    _debian postgresql-common &&
+        echo "create_main_cluster = false" >/etc/postgresql-common/createcluster.conf &&
+        _debian postgresql ||
+        echo "autotune: no PostgreSQL (apt-get install postgresql); the tests of its studies are skipped" >&2
+}
+
+# ensure_engines: what starts agents on several machines, for the tests of launchers. Where it cannot be installed they
+# are skipped. Ray comes with the extra "dev".
+ensure_engines() {
+    local packages=(iproute2 openssh-client openssh-server slurmctld slurmd slurm-client munge) program
+    for program in ip ssh sshd slurmctld slurmd srun munged; do
+        if ! command -v "$program" >/dev/null; then
+            _debian "${packages[@]}" ||
+                echo "autotune: no $program (apt-get install ${packages[*]}); the tests of launchers are skipped" >&2
+            return
+        fi
+    done
+}
+
+# Installs packages of Debian, and starts no service of theirs.
+_debian() {
+    [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null &&
+        { apt-get update && RUNLEVEL=1 DEBIAN_FRONTEND=noninteractive apt-get install --yes \
+            --no-install-recommends "$@"; } >/dev/null 2>&1
 }
 
 _parser() {

@@ -25,7 +25,7 @@ from autotune.device import open_device
 from autotune.device.device import Device
 from autotune.outcome import others_share
 from autotune.runner import Job
-from autotune.runner.pool import Pool
+from autotune.runner.pool import Pool, on_this_machine
 from autotune.space.candidate import Candidate
 from autotune.space.space import Limits
 from autotune.space.workload import Workload
@@ -130,9 +130,9 @@ def pool(device: Device, engine: str, ranks: int) -> Iterator[Pool]:
     """Ranks of one engine, which leave their logs in a folder that goes with them."""
     capacity_bytes = device.infos[0].capacity_bytes
     with tempfile.TemporaryDirectory() as logs:
-        runner = Pool(
-            device=device,
-            workload=Workload(
+        runner = on_this_machine(
+            device,
+            Workload(
                 model="gpt",
                 width=WIDTH,
                 vocab_size=VOCAB_SIZE,

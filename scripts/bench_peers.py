@@ -40,7 +40,7 @@ from autotune.report.text import si
 from autotune.result.best import Best
 from autotune.runner import Job, Result
 from autotune.runner.local import OPS
-from autotune.runner.pool import Pool
+from autotune.runner.pool import Pool, on_this_machine
 from autotune.space.candidate import Candidate
 from autotune.space.space import Limits
 from autotune.space.workload import Workload
@@ -318,8 +318,8 @@ def measure(
     logs.mkdir()
     rng = random.Random(0)
     began = time.monotonic()
-    runner = Pool(
-        device=device, workload=WORKLOAD, limits=limits, logs=logs, seed=0, stop=lambda: False,
+    runner = on_this_machine(
+        device, WORKLOAD, limits=limits, logs=logs, seed=0, stop=lambda: False,
         on_phase=lambda phase, steps: None, note=lambda text: print(text, file=sys.stderr),
     )  # fmt: skip
     try:

@@ -151,7 +151,7 @@ def loop(with_hook: bool) -> dict[str, float]:
             peer = channel.accept()
             continue
         try:
-            peer.receive()
+            list(peer.arrived())
         except EOFError:
             break
     out, _ = process.communicate()
@@ -232,7 +232,8 @@ class Lab:
         """As a study would judge it."""
         clock = Clock(self.options.budget_s, time.monotonic())
         prober = Prober(self.space, "cpu", clock, self.runner, self.options)
-        return prober.measure(self.job(candidate), self._predictor.peak(candidate), LIMIT_S)
+        probed = prober.measure(self.job(candidate), self._predictor.peak(candidate), LIMIT_S)
+        return probed.outcome
 
 
 @dataclass(frozen=True)

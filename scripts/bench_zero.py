@@ -26,7 +26,7 @@ from autotune.device import open_device
 from autotune.device.device import Device
 from autotune.engines import engine_of, state_bytes
 from autotune.runner import Job, Result
-from autotune.runner.pool import Pool
+from autotune.runner.pool import Pool, on_this_machine
 from autotune.space.candidate import Candidate
 from autotune.space.space import Limits
 from autotune.space.workload import Workload
@@ -242,8 +242,8 @@ def pool(device: Device, work: Workload) -> Iterator[Pool]:
     """Ranks for `work`, which leave their logs in a folder that goes with them."""
     capacity_bytes = device.infos[0].capacity_bytes
     with tempfile.TemporaryDirectory() as logs:
-        runner = Pool(
-            device=device, workload=work, limits=Limits(capacity_bytes, 1.0, capacity_bytes, 1.0),
+        runner = on_this_machine(
+            device, work, limits=Limits(capacity_bytes, 1.0, capacity_bytes, 1.0),
             logs=Path(logs), seed=0, stop=lambda: False, on_phase=lambda phase, steps: None,
             note=lambda text: print(text, file=sys.stderr),
         )  # fmt: skip

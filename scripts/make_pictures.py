@@ -55,7 +55,7 @@ class Captured(LiveReporter):
         super().told(record, incumbent)
         self._told += 1
 
-    def phase(self, phase: Phase, steps: int) -> None:
+    def phase(self, phase: Phase, steps: int, slot: int = 0) -> None:
         super().phase(phase, steps)
         if phase is Phase.BUILD and self._told >= TRIALS_BEFORE and not self._console.quiet:
             self._later_s = LATER_S

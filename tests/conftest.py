@@ -12,6 +12,7 @@ import pytest
 from hypothesis import settings
 
 from autotune.device.device import BusyProcess, DeviceInfo, EnergyCounters
+from tests.support.postgres import Server, binaries, server
 
 # No test depends on the machine's speed, or tries other examples than the last time.
 settings.register_profile("steady", deadline=None, derandomize=True)
@@ -39,6 +40,9 @@ class FakeDevice:
 
     def rank_environment(self, world_size: int) -> dict[str, str]:
         return {}
+
+    def shares(self, groups: int, ranks: int) -> list[FakeDevice]:
+        return [self] * groups
 
     def energy(self) -> EnergyCounters:
         return EnergyCounters(lack="no counter")
@@ -72,6 +76,16 @@ def gpus() -> FakeDevice:
             ),
         ),
     )
+
+
+@pytest.fixture
+def postgres() -> Iterator[Server]:
+    """A server of PostgreSQL with nothing in it."""
+    programs = binaries()
+    if programs is None:
+        pytest.skip("no PostgreSQL (apt-get install postgresql)")
+    with server(programs) as made:
+        yield made
 
 
 @pytest.fixture(scope="session", autouse=True)

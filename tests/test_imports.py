@@ -20,7 +20,7 @@ FLOORS = (
     ("engines", "outcome"),
     ("predict", "result"),
     ("samplers", "runner", "report", "export", "loggers", "check", "diagnose"),
-    ("script",),
+    ("script", "agent", "launch"),
     ("options",),
     ("folder", "replay"),
     ("testbed",),
@@ -136,6 +136,8 @@ def test_optuna_is_known_to_samplers_the_journal_and_storages_alone() -> None:
     known = importers("optuna", among=("autotune", "probes"))
     assert {m for m in known if not within(m, "autotune.samplers")} == {
         "autotune.folder.journal",
+        "autotune.folder.past",
+        "autotune.folder.processes",
         "autotune.folder.storage",
     }
 

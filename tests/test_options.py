@@ -162,6 +162,7 @@ def test_no_text_is_anything_but_parsed_or_refused(
         ("width", 0, "--width 0", "at least 1"),
         ("vocab_size", 0, "--vocab-size 0", "at least 1"),
         ("world_size", -1, "--world-size -1", "at least 1"),
+        ("nodes", 0, "--nodes 0", "at least 1"),
         ("finals", 0, "--finals 0", "at least 1"),
         ("trials", 0, "--trials 0", "at least 1"),
         ("seed", -1, "--seed -1", "0 to"),
@@ -177,3 +178,30 @@ def test_options_refuse_what_no_study_can_do(
     assert message.startswith(flag)
     assert valid in message
     assert "\n" not in message
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("0", "--parallel 0: must be at least 1, or auto"),
+        ("many", "--parallel many: not a whole number; write it as 2, or auto"),
+    ],
+)
+def test_parallel_is_a_number_or_auto(text: str, why: str) -> None:
+    assert Options.from_texts({"parallel": "auto"}).parallel == "auto"
+    assert Options.from_texts({"parallel": "4"}).parallel == 4
+    with pytest.raises(UsageError) as refused:
+        Options.from_texts({"parallel": text})
+    assert str(refused.value) == why
+
+
+@pytest.mark.parametrize("asked", [{"launch": "wait"}, {"nodes": 2}, {"interface": "lo"}])
+def test_a_script_is_launched_on_one_machine(asked: dict[str, Any]) -> None:
+    [(name, value)] = asked.items()
+    with pytest.raises(UsageError, match=f"--{name} {value}: a script is launched on this"):
+        Options(script="true {micro_batch}", **asked)
+
+
+def test_a_script_is_launched_once_at_a_time() -> None:
+    with pytest.raises(UsageError, match="--parallel 2: a script is launched once at a time"):
+        Options(script="true {micro_batch}", parallel=2)

@@ -24,6 +24,7 @@ from autotune.commands.app import _make_app, main
 from autotune.device.device import Device
 from autotune.engines import ENGINES
 from autotune.errors import UsageError
+from autotune.launch import LAUNCHERS
 from autotune.models import FAMILIES
 from autotune.options import FLAGS, Options
 from autotune.predict.predictor import Predictor
@@ -271,6 +272,19 @@ def test_a_sampler_can_be_asked_for_by_its_name(name: str) -> None:
     assert Options.from_texts({"sampler": name}).sampler == name
 
 
+# Launchers.
+
+
+@pytest.mark.parametrize("name", LAUNCHERS)
+def test_a_launcher_can_be_asked_for_by_its_name(name: str) -> None:
+    argument = LAUNCHERS[name].argument
+    text = name if argument is None else f"{name}:a file"
+    assert Options.from_texts({"launch": text}).launch == text
+    assert inspect.signature(
+        importlib.import_module(LAUNCHERS[name].module).make
+    ).parameters.keys() == {"asked"}
+
+
 # Commands.
 
 
@@ -315,7 +329,9 @@ def test_an_options_default_is_what_its_flag_makes_of_the_text_that_help_shows(n
 def test_an_option_is_the_same_after_a_manifest(name: str) -> None:
     examples = {
         "budget_s": "90s", "ceiling": "0.3", "host_ceiling": "0.3", "capacity_bytes": "24GiB",
-        "device": "cuda:0,2", "allow_busy": "true", "world_size": "2", "model": "gpt",
+        "device": "cuda:0,2", "allow_busy": "true", "allow_mixed": "true",
+        "world_size": "2", "parallel": "auto",
+        "model": "gpt",
         "width": "128", "vocab_size": "512", "depth": "2,4", "seq_len": "64",
         "task": "masked", "target_len": "7", "lora": "r=8,targets=q_proj+v_proj",
         "preset": "nanochat",
@@ -332,6 +348,7 @@ def test_an_option_is_the_same_after_a_manifest(name: str) -> None:
         "out": "a folder", "storage": "sqlite:////a/b.db", "log": "wandb-offline,tensorboard",
         "script": "true {attn} {lr}", "axis": "attn=sdpa,eager", "given": "lr=1",
         "data_workers": "0,4", "pin_memory": "true,false", "prefetch": "2",
+        "launch": "ssh:hosts", "nodes": "2", "interface": "eth0",
     }  # fmt: skip
     of_script = {"script": "true"} if name in ("axis", "given", *SCRIPT_AXES) else {}
     if name == "script":

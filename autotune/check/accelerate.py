@@ -10,6 +10,7 @@ from autotune.check.reading import Finding, Reading, is_on, named, number
 
 _KEYS = {
     "world_size": "num_processes",
+    "nodes": "num_machines",
     "grad_accum": "deepspeed_config.gradient_accumulation_steps",
     "zero_stage": "deepspeed_config.zero_stage",
     "offload": "deepspeed_config.offload_optimizer_device",
@@ -46,11 +47,13 @@ def read(name: str, body: dict[str, Any]) -> Reading:
         older = fsdp.get("fsdp_sharding_strategy") in ("SHARD_GRAD_OP", 2)
         stage = 2 if older or fsdp.get("fsdp_reshard_after_forward") is False else 3
     mixed, ranks = body.get("mixed_precision"), body.get("num_processes")
+    nodes = body.get("num_machines")
     return Reading(
         name=name,
         tool="accelerate",
         grad_accum=number(deepspeed.get("gradient_accumulation_steps")),
         world_size=ranks if isinstance(ranks, int) else None,
+        nodes=nodes if isinstance(nodes, int) else None,
         zero_stage=stage,
         offload=offload,
         dtype="fp32" if mixed in ("no", False) else mixed,

@@ -13,8 +13,8 @@ from autotune.result.best import Best
 from autotune.space.axes import AXES
 
 _FACTS = (
-    "micro_batch", "grad_accum", "world_size", "seq_len", "zero_stage", "offload", "dtype",
-    "checkpointing", "compile",
+    "micro_batch", "grad_accum", "world_size", "nodes", "seq_len", "zero_stage", "offload",
+    "dtype", "checkpointing", "compile",
 )  # fmt: skip
 _NEVER = ("optimizer", "attention", "loss", "param_dtype", "allocator")
 """What no file of these tools says in words that can be compared, or only some do."""
@@ -25,6 +25,7 @@ def not_compared(readings: Sequence[Reading], best: Best) -> list[str]:
     missing = [
         name for name in _FACTS
         if all(getattr(each, name) in (None, AUTO) for each in readings)
+        and (name != "nodes" or best.config.nodes > 1)
     ]  # fmt: skip
     return [f"{name} {getattr(best.config, name)}" for name in (*missing, *_NEVER)]
 

@@ -33,6 +33,7 @@ class Reading:
     global_batch: int | str | None = None
     """In samples."""
     world_size: int | None = None
+    nodes: int | None = None
     seq_len: int | None = None
     zero_stage: int | None = None
     offload: str | None = None

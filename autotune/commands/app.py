@@ -13,7 +13,7 @@ from autotune import __version__
 from autotune.commands import COMMANDS, DEFAULT, Run
 from autotune.commands.config import read_config
 from autotune.commands.exits import ExitCode, complain, one_line
-from autotune.errors import ModelError, UsageError
+from autotune.errors import ModelError, NoNodesError, UsageError
 
 
 def main(argv: list[str], started: float | None = None) -> int:
@@ -31,6 +31,9 @@ def main(argv: list[str], started: float | None = None) -> int:
         return ExitCode.USAGE
     except ModelError as error:
         print(error.traceback, file=sys.stderr)
+        complain(str(error))
+        return ExitCode.NO_MEASUREMENT
+    except NoNodesError as error:
         complain(str(error))
         return ExitCode.NO_MEASUREMENT
     except KeyboardInterrupt:  # before the study, which takes signals itself

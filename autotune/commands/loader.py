@@ -88,7 +88,7 @@ def loader(
         if best is not None:
             found = Best.read(best / "best.json" if best.is_dir() else best)
         need = None if tokens_per_s is None else Need(tokens_per_s, None)
-        rank_count = sizes["--ranks"] or (found.config.world_size if found else 1)
+        rank_count = sizes["--ranks"] or (found.config.ranks_on_a_node if found else 1)
         usable, left_out = _usable(pins)
         asked = Asked(
             module=named[0],

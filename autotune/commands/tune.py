@@ -8,6 +8,7 @@ import sys
 import time
 from dataclasses import dataclass, replace
 from pathlib import Path
+from secrets import token_hex
 from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Group, Parameter
@@ -33,6 +34,10 @@ class Tune:
     dry_run: bool = False
     resume: Path | None = None
     """The study to go on with; its manifest has the options then."""
+    join: str | None = None
+    """The study in a database to work on beside others; it has the options then."""
+    own: frozenset[str] = frozenset()
+    """Names of the options that go with `join`: where to work there."""
     budget_s: float | None = None
     """Of a resumed study, from now on."""
     accepted: frozenset[str] = frozenset()
@@ -44,6 +49,8 @@ class Tune:
     def __call__(self, argv: list[str], started: float) -> int:
         """Do it; returns the exit code. See `app.Run`."""
         os.umask(os.umask(0o022) | 0o022)  # nobody else writes in a study's folder
+        if self.join is not None:
+            return _join(self, self.join, argv, started)
         if self.resume is None:
             return _begin(self, argv, started)
         try:
@@ -57,6 +64,7 @@ class Tune:
 VERIFY_STEPS = 200
 VERIFY_SHARE = 0.2
 """Of the budget, that is kept for it."""
+_WITH_JOIN = {name for name, flag in FLAGS.items() if flag.topic is Topic.DEVICES} - {"world_size"}
 _GROUPS = {topic: Group(topic.value, sort_key=place) for place, topic in enumerate(Topic, 1)}
 
 
@@ -73,8 +81,12 @@ def tune(
     resume: Annotated[str | None, _of_this_run(
         "Go on with the study in this folder, however it was interrupted, with the options that"
         " it was started with.", "DIR")] = None,
+    join: Annotated[str | None, _of_this_run(
+        "Work on the study NAME in this database beside other processes, on devices like theirs:"
+        " --join URL/NAME, as the study prints it. Of a study's options, --budget, --out and those"
+        " of devices go with it.", "URL")] = None,
     accept_changed: Annotated[str | None, _of_this_run(
-        "Fields that may differ from when a resumed study began, e.g. driver,torch.",
+        "Fields that may differ from when a resumed or joined study began, e.g. driver,torch.",
         "NAMES")] = None,
     verify: Annotated[bool, _of_this_run(
         f"Train the winner for up to {VERIFY_STEPS} steps at the end, in a fifth of the budget,"
@@ -92,8 +104,10 @@ def tune(
         raise UsageError("--resume: names no folder; write --resume DIR")
     if verify and resume is not None:
         raise UsageError(f"--verify: not with --resume; afterwards, autotune verify {resume}")
-    if accept_changed is not None and resume is None:
-        raise UsageError("--accept-changed: only with --resume DIR")
+    if join is not None:
+        _check_join({"resume": resume, "verify": verify, "dry_run": dry_run} | options)
+    if accept_changed is not None and resume is None and join is None:
+        raise UsageError("--accept-changed: only with --resume DIR or --join URL/NAME")
     asked = Options.from_texts({name: _text(name, value) for name, value in options.items()})
     if verify and asked.device.startswith("replay:"):
         raise UsageError(f"--verify: {asked.device} has no device to train on; leave it out")
@@ -101,10 +115,20 @@ def tune(
         options=asked,
         dry_run=dry_run,
         resume=None if resume is None else Path(resume),
+        join=join,
+        own=frozenset(options) & _WITH_JOIN,
         budget_s=asked.budget_s if "budget_s" in options else None,
         verify=verify,
         accepted=frozenset(filter(None, (accept_changed or "").replace(" ", "").split(","))),
     )
+
+
+def _check_join(given: dict[str, Any]) -> None:
+    """That nothing was `given` that the study has already."""
+    for name, value in given.items():
+        if value not in (None, False) and name not in _WITH_JOIN | {"budget_s", "out"}:
+            flag = FLAGS[name].name if name in FLAGS else f"--{name.replace('_', '-')}"
+            raise UsageError(f"{flag}: not with --join, whose study has it; leave it out")
 
 
 def _text(name: str, value: Any) -> str:
@@ -204,7 +228,7 @@ def _resume(asked: Tune, folder: Path, argv: list[str], started: float) -> int:
         testbed = open_testbed(options)
         space = replace(testbed.space(options, then.workload()), limits=then.limits())
         now = manifest.manifest_of(options, space, testbed.fingerprint(space), folder, then.argv)
-        now = replace(now, earlier=then.earlier, study_name=then.study_name)
+        now = replace(now, earlier=then.earlier, study_name=then.study_name, part=then.part)
         resumed = Resumed(
             argv=argv,
             budget_s=asked.budget_s,
@@ -213,6 +237,39 @@ def _resume(asked: Tune, folder: Path, argv: list[str], started: float) -> int:
                 testbed.device, options.allow_busy or asked.options.allow_busy
             ),
         )
+        return _run(
+            asked, options, now, space=space, testbed=testbed, started=started, resumed=resumed
+        )
+
+
+def _join(asked: Tune, place: str, argv: list[str], started: float) -> int:
+    from autotune.device.idle import check_idle
+    from autotune.folder import manifest
+    from autotune.folder.storage import manifest_in
+    from autotune.study.session import Resumed
+    from autotune.testbed import open_testbed
+
+    refuse_used_folder(asked.options.out)
+    url, then = manifest_in(place)
+    own = {name: getattr(asked.options, name) for name in asked.own}
+    options = replace(then.asked(f"--join {place}"), storage=url, **own)
+    testbed = open_testbed(options)
+    space = replace(testbed.space(options, then.workload()), limits=then.limits())
+    folder = asked.options.out or default_folder(options.subject, testbed.device.kind)
+    kept = replace(options, device=testbed.spec)
+    now = manifest.manifest_of(kept, space, testbed.fingerprint(space), folder, argv)
+    now = replace(now, earlier=then.earlier, study_name=then.study_name, part=token_hex(4))
+    accepted = manifest.check(then, now, asked.accepted, f"--join {place}")
+    resumed = Resumed(
+        argv=argv,
+        budget_s=asked.budget_s,
+        accepted=accepted,
+        check_idle=lambda: check_idle(testbed.device, asked.options.allow_busy),
+        joined=True,
+    )
+    create_folder(folder)
+    with hold(folder):
+        refuse_used_folder(folder)
         return _run(
             asked, options, now, space=space, testbed=testbed, started=started, resumed=resumed
         )

@@ -9,13 +9,15 @@ from __future__ import annotations
 import math
 import os
 import platform
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from copy import copy
 from pathlib import Path
 from typing import Any, Literal
 
 import psutil
 
 from autotune.device.device import BusyProcess, DeviceInfo, EnergyCounters
+from autotune.wire.cores import CORES
 from autotune.wire.energy import of_host
 from autotune.wire.rapl import packages
 
@@ -43,6 +45,8 @@ class CpuDevice:
         self._powercap = powercap
         model, flags = _processor(proc)
         self._cores = cores(proc, cgroups)
+        self._pinned: Sequence[int] = ()
+        """Cores of a share, by their numbers."""
         name = f"{model}, {self._cores} core{'s' if self._cores > 1 else ''}"
         capacity_bytes = host_memory_bytes(proc, cgroups)
         self.infos = (
@@ -74,10 +78,28 @@ class CpuDevice:
             "CUDA_VISIBLE_DEVICES": "",
             "DS_ACCELERATOR": self.kind,
             "OMP_NUM_THREADS": str(threads),
+            **({CORES: ",".join(map(str, self._pinned))} if self._pinned else {}),
         }
+
+    def shares(self, groups: int, ranks: int) -> Sequence[CpuDevice]:
+        """Each with cores of its own, so that what others do elsewhere is in nobody's timing.
+
+        Memory is divided by who sets the limits.
+        """
+        if groups == 1:
+            return [self]
+        usable = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
+        size = len(usable) // groups
+        made = [copy(self) for _ in range(groups)]
+        for number, share in enumerate(made):
+            share._cores = max(1, self._cores // groups)
+            share._pinned = usable[number * size : (number + 1) * size]
+        return made
 
     def energy(self) -> EnergyCounters:
         """RAPL's counters of the processors, which count for all programs together."""
+        if self._pinned:
+            return EnergyCounters(lack="groups that run at once share the processors' counters")
         try:
             found = packages(self._powercap)
         except PermissionError as error:

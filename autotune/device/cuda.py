@@ -60,8 +60,10 @@ class CudaDevice:
     kind: Literal["cpu", "cuda"] = "cuda"
     infos: tuple[DeviceInfo, ...]
 
-    def __init__(self, units: Sequence[Unit], why: str = "--device") -> None:
+    def __init__(self, units: Sequence[Unit], why: str = "--device", groups: int = 1) -> None:
+        """So many `groups` share the cores."""
         self.why = why
+        self._groups = groups
         self._units = tuple(units)
         self.infos = tuple(_info(index, unit) for index, unit in enumerate(units))
 
@@ -93,8 +95,13 @@ class CudaDevice:
             "CUDA_VISIBLE_DEVICES": ",".join(unit.uuid for unit in self._units[:world_size]),
             "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
             "DS_ACCELERATOR": self.kind,
-            "OMP_NUM_THREADS": str(max(1, cores() // world_size)),
+            "OMP_NUM_THREADS": str(max(1, cores() // (world_size * self._groups))),
         }
+
+    def shares(self, groups: int, ranks: int) -> Sequence[CudaDevice]:
+        """The first `ranks` devices, the next ones, and so on."""
+        parts = (self._units[n * ranks : (n + 1) * ranks] for n in range(groups))
+        return [CudaDevice(part, self.why, groups) for part in parts] if groups > 1 else [self]
 
     def energy(self) -> EnergyCounters:
         """NVML's counters of the boards, which the instances of a GPU in MIG mode share."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
@@ -65,6 +66,10 @@ class Device(Protocol):
         ...
 
     def energy(self) -> EnergyCounters: ...
+
+    def shares(self, groups: int, ranks: int) -> Sequence[Device]:
+        """What is for each of so many `groups` of so many ranks, that run at once."""
+        ...
 
     def fingerprint(self) -> dict[str, Any]:
         """Names, capacities and driver: what must be equal for two measurements to compare."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from autotune.device.device import BusyProcess, Device, DeviceInfo
 from autotune.errors import UsageError
 from autotune.units import gib
@@ -22,13 +24,20 @@ def check_idle(device: Device, allow_busy: bool) -> None:
         return
     processes = device.other_processes()
     for info, in_use_bytes in zip(device.infos, device.in_use_bytes(), strict=True):
-        theirs = [process for process in processes if process.device_index == info.index]
-        holders = _holders(info, theirs, in_use_bytes)
-        if holders:
-            raise UsageError(
-                f"--device: {info.name} ({info.uuid}) is busy: {holders};"
-                " wait, choose another --device, or pass --allow-busy"
-            )
+        if said := busy(info, processes, in_use_bytes):
+            raise UsageError(f"--device: {said}")
+
+
+def busy(info: DeviceInfo, processes: Sequence[BusyProcess], in_use_bytes: int) -> str:
+    """Who uses a device so much that no study may begin, and what to do; empty for nobody."""
+    theirs = [process for process in processes if process.device_index == info.index]
+    holders = _holders(info, theirs, in_use_bytes)
+    if not holders:
+        return ""
+    return (
+        f"{info.name} ({info.uuid}) is busy: {holders};"
+        " wait, choose another --device, or pass --allow-busy"
+    )
 
 
 def _holders(info: DeviceInfo, theirs: list[BusyProcess], in_use_bytes: int) -> str:

@@ -33,6 +33,10 @@ class ImaginedDevice:
     def rank_environment(self, world_size: int) -> dict[str, str]:
         return {}
 
+    def shares(self, groups: int, ranks: int) -> list[ImaginedDevice]:
+        """It, as often."""
+        return [self] * groups
+
     def energy(self) -> EnergyCounters:
         return EnergyCounters(lack="a plan knows nothing of energy, which has to be measured")
 

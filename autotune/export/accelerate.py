@@ -9,7 +9,7 @@ from typing import Any
 
 import yaml
 
-from autotune.export.format import Exported, remark, unexpressed
+from autotune.export.format import Exported, machines, remark, unexpressed
 from autotune.result.best import Best
 
 _DEEPSPEED = "accelerate-deepspeed.json"
@@ -19,12 +19,12 @@ _MIXED = {"fp32": "no", "bf16": "bf16", "fp16": "fp16"}
 def export(best: Best, folder: Path) -> Exported:
     """`accelerate.yaml`, and beside it DeepSpeed's config where that is the engine."""
     config, on_cpu = best.config, best.device_kind == "cpu"
-    says = {"world_size", "dtype"}
+    says = {"dtype", *machines(config)}
     files: dict[str, str] = {}
     found: dict[str, Any] = {
         "compute_environment": "LOCAL_MACHINE",
-        "num_machines": 1,
-        "machine_rank": 0,
+        "num_machines": config.nodes,
+        **({"machine_rank": 0} if config.nodes == 1 else {"same_network": True}),
         "num_processes": config.world_size,
         "main_training_function": "main",
         "use_cpu": on_cpu,
@@ -45,6 +45,8 @@ def export(best: Best, folder: Path) -> Exported:
             "deepspeed_config": {
                 "deepspeed_config_file": str(folder / _DEEPSPEED),
                 "zero3_init_flag": config.zero_stage == 3,
+                # Started on each node, and not from one by ssh.
+                **({"deepspeed_multinode_launcher": "standard"} if config.nodes > 1 else {}),
             },
         }
     elif config.engine == "fsdp":
@@ -78,6 +80,8 @@ def export(best: Best, folder: Path) -> Exported:
         }
     missing = unexpressed(best, says)
     text = remark(best, missing)
+    if config.nodes > 1:
+        text += "# On each node: --machine_rank, and the first one's --main_process_ip.\n"
     if config.engine == "deepspeed" and config.offload != "none":
         text += "# DeepSpeed brings the optimizer: prepare() wants accelerate.utils.DummyOptim.\n"
     if on_cpu and config.world_size > 1 and config.engine != "deepspeed":

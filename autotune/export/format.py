@@ -11,7 +11,7 @@ from autotune.space.axes import AXES
 
 FACTS = (
     "model", "depth", "width", "vocab_size", "seq_len", "micro_batch", "grad_accum", "world_size",
-    "dtype", "zero_stage", "offload", "checkpointing", "attention", "compile", "loss",
+    "nodes", "dtype", "zero_stage", "offload", "checkpointing", "attention", "compile", "loss",
     "optimizer", "param_dtype", "allocator",
 )  # fmt: skip
 """What a training run has to take over of a result, by the names of `Config`."""
@@ -50,7 +50,8 @@ def remark(best: Best, missing: Collection[str], sign: str = "#") -> str:
     """Comment lines on top of a file: where it is from, and what it does not say."""
     config, measured = best.config, best.measured
     lines = [
-        f"From autotune: {config.model}, {config.engine}, {config.world_size} ranks,"
+        f"From autotune: {config.model}, {config.engine},"
+        f" {config.world_size} ranks{config.on_nodes},"
         f" {measured.tokens_per_s:.4g} tokens/s, {measured.share_of_capacity:.0%} of"
         f" {best.limits.capacity_bytes / 2**30:.4g} GiB.",
     ]
@@ -59,6 +60,11 @@ def remark(best: Best, missing: Collection[str], sign: str = "#") -> str:
     if missing:
         lines.append(f"Not said here, set it yourself: {', '.join(missing)}.")
     return "".join(f"{sign} {_in_one_line(line)}\n" for line in lines)
+
+
+def machines(config: Config) -> set[str]:
+    """What is said by a number of nodes and one of ranks on each: nothing where these differ."""
+    return {"world_size", "nodes"} if config.world_size % config.nodes == 0 else set()
 
 
 def every_nth(checkpointing: str) -> int | None:
@@ -85,4 +91,6 @@ def _in_one_line(text: str) -> str:
 def _plain(config: Config, name: str) -> bool:
     if name in ("width", "vocab_size"):  # a model of its own has them in its config
         return config.model != "gpt" or getattr(config, name) is None
+    if name == "nodes":
+        return config.nodes == 1
     return name != "optimizer" and name in AXES and getattr(config, name) == AXES[name].plain

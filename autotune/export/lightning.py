@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from autotune.export.format import BATCHES, Exported, remark, unexpressed
+from autotune.export.format import BATCHES, Exported, machines, remark, unexpressed
 from autotune.result.best import Best
 from autotune.wire.recipe import CLIP_NORM
 
@@ -22,7 +22,7 @@ def trainer(**own):
     """`own` come first."""
     found = dict(
         accelerator="{accelerator}",
-        devices={devices},
+        devices={devices},{nodes}
         strategy={strategy},
         precision="{precision}",
         {schedule}
@@ -37,7 +37,7 @@ _MIXED = {"fp32": "32-true", "bf16": "bf16-mixed", "fp16": "16-mixed"}
 def export(best: Best, folder: Path) -> Exported:
     """`lightning_trainer.py`."""
     config = best.config
-    says = {*BATCHES, "seq_len", "world_size", "dtype", "param_dtype"}
+    says = {*BATCHES, *machines(config), "seq_len", "dtype", "param_dtype"}
     precision = "bf16-true" if config.param_dtype == "bf16" else _MIXED[config.dtype]
     schedule = _SCHEDULE.format(grad_accum=config.grad_accum, clip=CLIP_NORM)
     imports = strategy = ""
@@ -70,7 +70,8 @@ def export(best: Best, folder: Path) -> Exported:
         micro_batch=config.micro_batch,
         seq_len=config.seq_len,
         accelerator="cpu" if best.device_kind == "cpu" else "gpu",
-        devices=config.world_size,
+        devices=config.ranks_on_a_node,
+        nodes=f"\n        num_nodes={config.nodes}," if config.nodes > 1 else "",
         strategy=strategy,
         precision=precision,
         schedule=schedule,

@@ -5,13 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 
 from autotune.export.format import BATCHES, Exported, flags, remark, unexpressed
+from autotune.export.nodes import checked, torchrun
 from autotune.result.best import Best
 
 
 def export(best: Best, folder: Path) -> Exported:
     """`nanochat.sh`, which starts a pre-training run with its own arguments after these."""
     config = best.config
-    says = {*BATCHES, "depth", "seq_len", "world_size"}
+    says = {*BATCHES, "depth", "seq_len", "world_size", "nodes"}
     says |= {"optimizer"} if config.optimizer == "muon" else set()
     given = {
         f"--depth={config.depth}": None,
@@ -22,11 +23,15 @@ def export(best: Best, folder: Path) -> Exported:
     missing = unexpressed(best, says)
     if config.compile == "off":
         missing = (*missing, "compile off")  # it always compiles
+    started = f"torchrun --standalone --nproc_per_node={config.world_size}"
+    if config.nodes > 1:
+        started = torchrun(config)
     text = (
         "#!/usr/bin/env bash\n"
         f"{remark(best, missing)}"
         "set -euo pipefail\n"
-        f"exec torchrun --standalone --nproc_per_node={config.world_size}"
+        f"{checked(config) if config.nodes > 1 else ''}"
+        f"exec {started}"
         " -m scripts.base_train -- \\\n"
         f'  {flags(given)} "$@"\n'
     )

@@ -12,7 +12,7 @@ from autotune.files import MANIFEST
 from autotune.folder import manifest
 from autotune.folder.folder import Folder
 from autotune.folder.journal import records_in
-from autotune.folder.manifest import Manifest
+from autotune.folder.manifest import IN_JOURNAL, Manifest
 from autotune.predict.earlier import Earlier, seen_in
 
 NOTHING = "none"
@@ -52,6 +52,18 @@ def learn(now: Manifest, asked: str | None, by_default: bool) -> Manifest:
 
 
 def newest_first(place: Path) -> Iterator[Path]:
+    """Folders of studies: `place`, and those in it. Of those that share a study, one."""
+    known: set[str] = set()
+    for folder in _folders(place):
+        with suppress(UsageError):
+            name = manifest.read(folder).study_name
+            if name in known:
+                continue
+            known |= {name} - {IN_JOURNAL}
+        yield folder
+
+
+def _folders(place: Path) -> Iterator[Path]:
     def written(folder: Path) -> float:
         return (folder / MANIFEST).stat().st_mtime
 

@@ -7,30 +7,35 @@ can be made from it.
 from __future__ import annotations
 
 import warnings
-from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext, suppress
+from itertools import count
+from typing import Any, TypeVar
 
 import optuna
 from optuna.exceptions import ExperimentalWarning
-from optuna.trial import FrozenTrial, Trial, TrialState
+from optuna.trial import FrozenTrial, Trial, TrialState, create_trial
 
+from autotune.budget import Clock, StopFlag
 from autotune.errors import UsageError
-from autotune.folder import manifest
-from autotune.folder.ending import Ended, Ending
+from autotune.folder import manifest, processes
+from autotune.folder.ending import Ended
 from autotune.folder.folder import Folder
 from autotune.folder.manifest import Changes
-from autotune.folder.storage import Storage, storage_of
+from autotune.folder.past import FINAL, News, Past, finals_in, past_of, sessions_in, told
+from autotune.folder.patience import Patience
+from autotune.folder.processes import Processes
+from autotune.folder.storage import Storage, UnreachableError, storage_of
 from autotune.folder.table import Table
 from autotune.loggers.runs import figures
 from autotune.outcome import Objective, Outcome, Record, Verdict, outcome_from
 from autotune.samplers.ask import Ask
-from autotune.samplers.sampler import Adapter, Asked, candidate_of, named
+from autotune.samplers.sampler import Adapter, Asked, candidate_of
 from autotune.space.candidate import Candidate
 from autotune.space.space import Limits, Space
 from autotune.wire.codec import parse, to_json
+
+T = TypeVar("T")
 
 # The state each verdict has in Optuna: what was measured, what did not fit, what broke.
 _STATES = {
@@ -49,21 +54,51 @@ _BEYOND = 1.0
 
 
 class Journal:
-    """Owner of a study's trials: Optuna's study of them, and the table for people."""
+    """Owner of a study's trials: Optuna's study of them, and the table for people.
+
+    Other processes may work on the same study, where its storage is shared: then each trial has
+    its `owner`. What one writes is one transaction in which no other writes, and is written again
+    where the storage did not answer, so each looks first what is there already.
+    """
 
     def __init__(
         self,
         optuna_study: optuna.Study,
         table: Table | None,
-        together: Callable[[], AbstractContextManager[None]] = nullcontext,
+        storage: Storage | None = None,
+        objective: Objective = "flops",
     ) -> None:
         self.optuna_study = optuna_study
         self._table = table
-        self._together = together
+        self._storage = storage
+        self._objective = objective
         self._adapter: Adapter | None = None
+        self._processes: Processes | None = None
+        self._patience: Patience | None = None
+        self._asks = 0
+        self._last_final = -1
+        self._again = False
+        """Whether a write is made once more, since the answer to the first one got lost."""
+        self._where = storage.where if storage is not None else ""
+        self.part = storage.part if storage is not None else ""
+        if storage is not None and storage.shared:
+            self._processes = Processes(storage.read, self.part)
         self.cut_bytes = 0
         """What was torn at the end of Optuna's journal."""
-        self.past = _past(optuna_study)
+        self._write(self._begin)
+        self.past = past_of(self.optuna_study, self.part)
+        self._known = {(str(r.purpose), r.number or 0) for r in self.past.records}
+
+    def _begin(self) -> None:
+        """End what ran in this folder before."""
+        _name_value(self.optuna_study, self._objective)
+        if self._processes is not None:
+            self._processes.enter(self.optuna_study)
+        seen = self.optuna_study.user_attrs
+        running = self.optuna_study.get_trials(deepcopy=False, states=(TrialState.RUNNING,))
+        for trial in running:
+            if processes.part_of(seen, _owner(trial.user_attrs)) == self.part:
+                _end(self.optuna_study, trial, self._objective)
 
     @classmethod
     def in_memory(cls) -> Journal:
@@ -75,21 +110,22 @@ class Journal:
     def open(cls, folder: Folder, space: Space, storage: Storage, objective: Objective) -> Journal:
         """Begin the study of `folder` in `storage`, or go on with the one that is there.
 
-        Trials that were running are told as failed, or with the outcome that they had reached.
+        Trials that were running there are told as failed, or with the outcome that they had
+        reached.
 
         Raises:
             UsageError: what is there cannot be read back.
         """
-        optuna.logging.set_verbosity(optuna.logging.WARNING)
+        # Optuna warns of each query that a server did not answer; that is said once, here.
+        level = optuna.logging.ERROR if storage.shared else optuna.logging.WARNING
+        optuna.logging.set_verbosity(level)
         try:
             if not storage.exists() and (folder.best.exists() or folder.trials.exists()):
                 raise UsageError(
                     f"{storage.where}: is missing, and with it what was measured; start anew"
                 )
             optuna_study, cut_bytes = storage.open()
-            _name_value(optuna_study, objective)
-            _end_running(optuna_study, objective)
-            journal = cls(optuna_study, Table(folder.trials), storage.together)
+            journal = cls(optuna_study, Table(folder.trials), storage, objective)
         except (OSError, UsageError):
             raise
         except Exception as error:  # whatever it is that a damaged storage makes Optuna raise
@@ -110,42 +146,87 @@ class Journal:
         self._adapter = adapter
         self.optuna_study.sampler = adapter
 
-    def ask(self, ask: Ask) -> Asked:
-        """A new trial, of a candidate that `ask` allows."""
-        assert self._adapter is not None, "`use` comes before this"
-        with self._together():
-            return self._adapter.ask(self.optuna_study, ask)
+    def attend(self, clock: Clock, stop: StopFlag, note: Callable[[str], None]) -> None:
+        """From now on, show others that this process lives, and wait out a storage that does not
+        answer, until the budget ends."""
+        self._patience = Patience(clock, stop, note)
+        if self._processes is not None:
+            self._processes.start(clock.elapsed_s)
+
+    def close(self) -> None:
+        """What runs here is free for others."""
+        if self._processes is not None:
+            self._processes.stop()
+            self._patience = None
+            leave = self._processes.leave
+            with suppress(OSError):  # they find out
+                self._write(lambda: leave(self.optuna_study))
+
+    @property
+    def shared(self) -> bool:
+        """Whether other processes may work on the study."""
+        return self._processes is not None
+
+    def ask(self, make: Callable[[News], Ask | None]) -> Asked | None:
+        """A new trial, of a candidate that is allowed by what `make` makes of the news; none
+        where that is None."""
+        adapter = self._adapter
+        assert adapter is not None, "`use` comes before this"
+        self._asks += 1
+        noted = self._noted({}, ask=f"#{self._asks}")  # no number to sort by
+
+        def change() -> Asked | None:
+            ask = make(self._news())
+            if (there := self._there(noted)) is not None:
+                trial = Trial(self.optuna_study, there._trial_id)
+                return Asked(trial, candidate_of(there.params))
+            return None if ask is None else adapter.ask(self.optuna_study, ask, noted)
+
+        return self._write(change)
+
+    def look(self, idle: Callable[[News], bool]) -> News:
+        """What others did. They are told where this process is `idle` for now."""
+
+        def change() -> News:
+            news = self._news()
+            if self._processes is not None:
+                self._processes.rest(self.optuna_study, idle(news))
+            return news
+
+        return self._write(change)
 
     def begin(self, argv: Sequence[str], budget_s: float, accepted: Changes) -> None:
         """Note that a run begins, of which the study has `budget_s` in all."""
-        session = {
+        session = self._noted({
             "argv": list(argv), "spent_s": self.past.spent_s, "budget_s": budget_s,
             "accepted_changes": accepted,
-        }  # fmt: skip
-        with self._together():
-            self.optuna_study.set_user_attr(f"session-{len(self.sessions):04d}", session)
+        }, part=self.part)  # fmt: skip
+
+        def change() -> None:
+            before = sessions_in(self.optuna_study.user_attrs)
+            if not self.shared or session["owner"] not in map(_owner, before):
+                self.optuna_study.set_user_attr(f"session-{len(before):04d}", session)
             self.optuna_study.set_user_attr("ended", None)
+
+        self._write(change)
 
     @property
     def sessions(self) -> list[dict[str, Any]]:
         """What every run of this study was started with, the first one included."""
-        return _sessions(self.optuna_study)
+        return self._write(lambda: sessions_in(self.optuna_study.user_attrs))
 
     def end(self, ended: Ended, elapsed_s: float) -> None:
         """Note how it ended."""
         told = {"code": ended.code.value, "message": ended.message, "elapsed_s": elapsed_s}
-        with self._together():
-            self.optuna_study.set_user_attr("ended", told)
+        self._write(lambda: self.optuna_study.set_user_attr("ended", told))
 
     def begin_probe(self, trial: Trial, elapsed_s: float, asked: Sequence[int]) -> None:
         """Note that `trial` is being probed, one of a round whose trials are `asked`."""
-        with self._together():
-            trial.set_user_attr("began", {"elapsed_s": elapsed_s, "round": list(asked)})
+        self._set(trial, "began", {"elapsed_s": elapsed_s, "round": list(asked)})
 
     def excuse(self, trial: Trial) -> None:
         """Note that it was the user who stopped the study in the probe of `trial`."""
-        with self._together():
-            trial.set_user_attr("excused", True)
+        self._set(trial, "excused", True)
 
     def tell(self, trial: Trial, record: Record, value: float | None, limits: Limits) -> None:
         """Record a search trial: its outcome, its constraints, its state.
@@ -155,23 +236,68 @@ class Journal:
         """
         outcome = record.outcome
         state = _STATES[outcome.verdict]
-        with self._together():
-            for name, excess in constraints(outcome, limits).items():
+        told_value = value if state == TrialState.COMPLETE else None
+        steps_s = outcome.measurement.step_times if outcome.measurement is not None else {}
+        excesses = constraints(outcome, limits)
+        shown = {**_shown(outcome, limits), "outcome": to_json(outcome)}
+
+        def change() -> int:
+            there = self._finished(trial)
+            if there is not None and "outcome" in there.user_attrs:
+                return there.number
+            if there is not None:  # others took this process for dead
+                noted = self._noted({}, instead_of=there.number)
+                if (other := self._there(noted)) is not None:
+                    return other.number
+                self.optuna_study.add_trial(create_trial(
+                    state=state, value=told_value, params=there.params,
+                    distributions=there.distributions, user_attrs=shown | noted,
+                    intermediate_values=steps_s, constraints=excesses,
+                ))  # fmt: skip
+                return self.optuna_study.get_trials(deepcopy=False)[-1].number
+            for name, excess in excesses.items():
                 trial.set_constraint(name, excess)
-            if outcome.measurement is not None:
-                for number, step_s in outcome.measurement.step_times.items():
-                    trial.report(step_s, number)
-            for name, shown in _shown(outcome, limits).items():
-                trial.set_user_attr(name, shown)
-            trial.set_user_attr("outcome", to_json(outcome))
-            self.optuna_study.tell(trial, value if state == TrialState.COMPLETE else None, state)
+            for number, step_s in steps_s.items():  # the trial would not report them twice
+                trial.storage.set_trial_intermediate_value(trial._trial_id, number, step_s)
+            for name, each in shown.items():
+                trial.set_user_attr(name, each)
+            self.optuna_study.tell(trial, told_value, state)
+            return trial.number
+
+        self._known.add(("search", self._write(change)))
         self._append([record])
+
+    def claim_final(self, choose: Callable[[News], Candidate | None]) -> int | None:
+        """The number of a new final of what `choose` makes of the news; others know that it is
+        being measured. None where that is None."""
+        self._asks += 1
+        noted = self._noted({}, ask=f"#{self._asks}")  # no number to sort by
+
+        def change() -> int | None:
+            chosen = choose(self._news())
+            if chosen is None:
+                return None
+            final = noted | {"candidate": to_json(chosen)}
+            finals = dict(finals_in(self.optuna_study.user_attrs))
+            number = max([self._last_final, *finals]) + 1
+            if self._again:
+                number = next((n for n, each in finals.items() if each == final), number)
+            if self.shared:
+                self.optuna_study.set_user_attr(f"{FINAL}{number:04d}", final)
+            return number
+
+        number = self._write(change)
+        self._last_final = self._last_final if number is None else number
+        return number
 
     def add_final(self, record: Record) -> None:
         """Record a final: a measurement of a candidate that already has its trial."""
-        final = {"candidate": to_json(record.candidate), "outcome": to_json(record.outcome)}
-        with self._together():
-            self.optuna_study.set_user_attr(f"final-{record.number:04d}", final)
+        final = self._noted(
+            {"candidate": to_json(record.candidate), "outcome": to_json(record.outcome)}
+        )
+        key = f"{FINAL}{record.number:04d}"
+        self._write(lambda: self.optuna_study.set_user_attr(key, final))
+        self._known.add(("final", record.number or 0))
         self._append([record])
 
     def add_skipped(self, records: Sequence[Record]) -> None:
@@ -183,31 +309,113 @@ class Journal:
         if self._table is not None:
             self._table.rewrite(records)
 
+    def add_others(self, records: Sequence[Record]) -> None:
+        """Have what other processes told in the table, too."""
+        self._append(records)
+
+    def told(self) -> list[Record]:
+        """All records, in the same order for every process."""
+        return self._write(lambda: past_of(self.optuna_study, self.part)).records
+
     def _append(self, records: Sequence[Record]) -> None:
-        if self._table is not None:
+        if self._table is not None and records:
             self._table.append(records)
 
+    def _write(self, change: Callable[[], T]) -> T:
+        """Make a change in one go; again where the storage did not answer.
 
-@dataclass(frozen=True, kw_only=True)
-class Past:
-    """What the earlier runs of a study came to."""
+        Raises OSError.
+        """
+        for tries in count():
+            self._again = tries > 0
+            try:
+                with self._together():
+                    if self._again:
+                        self._forget()
+                    changed = change()
+            except UnreachableError as error:
+                patience = self._patience
+                if patience is None or patience.ended:
+                    raise
+                if tries == 1:  # after the first one, connections were made anew
+                    patience.note(f"{self._where}: {error.strerror}; it is waited for")
+                if not patience.pause(tries):
+                    raise
+            else:
+                if tries > 1 and self._patience is not None:
+                    self._patience.note(f"{self._where}: answers again")
+                return changed
+        raise AssertionError("counts for ever")
 
-    trials: int
-    """That were asked for."""
-    records: list[Record]
-    """Trials and finals, in the order in which they ended."""
-    interrupted: list[Candidate]
-    """What was asked for and never told, in that order."""
-    round_begun: bool
-    """Whether a trial of their round was probed; else there may have been more to ask for."""
-    suspects: set[Candidate]
-    """In whose probes the study died more than once."""
-    spent_s: float
-    """Budget that was used, as far as is known."""
-    budget_s: float | None
-    """In all, as the last run had it; None before the first."""
-    ended: Ended | None
-    """How the last run ended; None where it did not get to say so."""
+    def _together(self) -> AbstractContextManager[None]:
+        return nullcontext() if self._storage is None else self._storage.together()
+
+    def _forget(self) -> None:
+        """Have Optuna remember nothing of what did not get there."""
+        assert self._storage is not None
+        self.optuna_study = self._storage.again()
+        if self._adapter is not None:
+            self.optuna_study.sampler = self._adapter
+
+    def _news(self) -> News:
+        """What others did; what runs in processes that are gone is ended."""
+        if self._processes is None:
+            return News()
+        seen = self.optuna_study.user_attrs
+        trials = self.optuna_study.get_trials(deepcopy=False)
+        running = []
+        for trial in trials:
+            owner = _owner(trial.user_attrs)
+            if trial.state != TrialState.RUNNING or owner == self._processes.own:
+                continue
+            if self._processes.lives(seen, owner):
+                running.append(candidate_of(trial.params))
+            else:
+                _end(self.optuna_study, trial, self._objective)
+        records = tuple(told(trials, seen, self.part, self._known))
+        self._known |= {(str(r.purpose), r.number or 0) for r in records}
+        return News(
+            records=records,
+            running=tuple(running),
+            finals=tuple(
+                parse(Candidate, final["candidate"], strict=False)
+                for _, final in finals_in(seen)
+                if "outcome" not in final
+                and _owner(final) != self._processes.own
+                and self._processes.lives(seen, _owner(final))
+            ),
+            at_work=self._processes.at_work(seen),
+        )
+
+    def _noted(self, attributes: dict[str, Any], **more: Any) -> dict[str, Any]:
+        """With whose they are, and `more`, where there are others."""
+        if self._processes is None:
+            return attributes
+        return {**attributes, "owner": self._processes.own, **more}
+
+    def _there(self, noted: Mapping[str, Any]) -> FrozenTrial | None:
+        """The trial of this process that was written already, though the answer got lost."""
+        trials = self.optuna_study.get_trials(deepcopy=False) if self._again else []
+        return next((t for t in trials if noted.items() <= t.user_attrs.items()), None)
+
+    def _finished(self, trial: Trial) -> FrozenTrial | None:
+        """`trial` as it ended; None while it runs, as it does where nobody else could end it."""
+        if not self.shared:
+            return None
+        there = self.optuna_study._storage.get_trial(trial._trial_id)
+        return there if there.state.is_finished() else None
+
+    def _set(self, trial: Trial, name: str, value: Any) -> None:
+        def change() -> None:
+            if self._finished(trial) is None:
+                trial.set_user_attr(name, value)
+
+        self._write(change)
+
+
+def _owner(attributes: Mapping[str, Any]) -> str:
+    """The process that a trial or a final is of; empty where none was noted."""
+    return str(attributes.get("owner", ""))
 
 
 def _name_value(optuna_study: optuna.Study, objective: Objective) -> None:
@@ -219,66 +427,15 @@ def _name_value(optuna_study: optuna.Study, objective: Objective) -> None:
             optuna_study.set_metric_names([name])
 
 
-def _end_running(optuna_study: optuna.Study, objective: Objective) -> None:
-    for trial in optuna_study.get_trials(deepcopy=False, states=(TrialState.RUNNING,)):
-        state, value = TrialState.FAIL, None
-        if "outcome" in trial.user_attrs:  # it had ended, and all but its state was written
-            outcome = _outcome(trial)
-            state = _STATES[outcome.verdict]
-            if state == TrialState.COMPLETE and outcome.measurement is not None:
-                value = outcome.measurement.value(objective)
-        optuna_study.tell(trial.number, value, state)
-
-
-def _past(optuna_study: optuna.Study) -> Past:
-    """Read a study back. Raises all kinds of errors where its journal is damaged."""
-    trials = optuna_study.get_trials(deepcopy=False)
-    told = [trial for trial in trials if "outcome" in trial.user_attrs]
-    known = {candidate_of(trial.params) for trial in told}
-    untold = [
-        trial for trial in trials if "outcome" not in trial.user_attrs and named(trial.params)
-    ]
-    lost = [trial for trial in untold if candidate_of(trial.params) not in known]
-    begun = [trial.user_attrs["began"] for trial in trials if "began" in trial.user_attrs]
-    deaths = Counter(
-        candidate_of(trial.params)
-        for trial in untold
-        if "began" in trial.user_attrs and "excused" not in trial.user_attrs
-    )
-    records = [
-        *(Record(t.number, "search", candidate_of(t.params), _outcome(t)) for t in told),
-        *_finals(optuna_study),
-    ]
-    sessions, ended = _sessions(optuna_study), optuna_study.user_attrs.get("ended")
-    marks_s = [
-        0.0,
-        *map(_ended_s, records),
-        *(float(each["elapsed_s"]) for each in [*begun, *([ended] if ended else [])]),
-        *(float(session["spent_s"]) for session in sessions),
-    ]
-    return Past(
-        trials=len(trials),
-        records=sorted(records, key=_ended_s),
-        interrupted=list(dict.fromkeys(candidate_of(trial.params) for trial in lost)),
-        round_begun=any(trial.number in each["round"] for trial in lost for each in begun),
-        suspects={candidate for candidate, times in deaths.items() if times > 1},
-        spent_s=max(marks_s),
-        budget_s=float(sessions[-1]["budget_s"]) if sessions else None,
-        ended=Ended(Ending(ended["code"]), ended["message"]) if ended else None,
-    )
-
-
-def _sessions(optuna_study: optuna.Study) -> list[dict[str, Any]]:
-    attributes = optuna_study.user_attrs
-    return [attributes[key] for key in sorted(attributes) if key.startswith("session-")]
-
-
-def _finals(optuna_study: optuna.Study) -> Iterator[Record]:
-    for key, final in optuna_study.user_attrs.items():
-        if key.startswith("final-"):
-            candidate = parse(Candidate, final["candidate"], strict=False)
-            number = int(key.removeprefix("final-"))
-            yield Record(number, "final", candidate, outcome_from(final["outcome"]))
+def _end(optuna_study: optuna.Study, trial: FrozenTrial, objective: Objective) -> None:
+    """Have `trial`, which nobody probes any more, run no longer."""
+    state, value = TrialState.FAIL, None
+    if "outcome" in trial.user_attrs:  # it had ended, and all but its state was written
+        outcome = outcome_from(trial.user_attrs["outcome"])
+        state = _STATES[outcome.verdict]
+        if state == TrialState.COMPLETE and outcome.measurement is not None:
+            value = outcome.measurement.value(objective)
+    optuna_study.tell(trial.number, value, state)
 
 
 def records_in(folder: Folder) -> list[Record]:
@@ -292,15 +449,8 @@ def past_in(folder: Folder) -> Past:
     Raises UsageError where there is no study, OSError where its trials are gone, and whatever a
     damaged storage makes Optuna raise.
     """
-    return _past(storage_of(folder, manifest.read(folder.path)).read())
-
-
-def _ended_s(record: Record) -> float:
-    return record.outcome.started_s + record.outcome.probe_s
-
-
-def _outcome(trial: FrozenTrial) -> Outcome:
-    return outcome_from(trial.user_attrs["outcome"])
+    found = manifest.read(folder.path)
+    return past_of(storage_of(folder, found).read(), found.part)
 
 
 def _shown(outcome: Outcome, limits: Limits) -> dict[str, str | float]:

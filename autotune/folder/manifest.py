@@ -45,13 +45,17 @@ class Manifest:
     """What is learned from. It is kept here, so that the folders it came from may go."""
     study_name: str = IN_JOURNAL
     """Optuna's, where it keeps the trials."""
+    part: str = ""
+    """What a folder that joined the study of another is called in it; empty of the first one."""
 
     def write(self, folder: Path) -> None:
         """Raises OSError."""
         write_whole(folder / MANIFEST, json.dumps(asdict(self), indent=2) + "\n")
 
-    def asked(self) -> Options:
+    def asked(self, flag: str = "") -> Options:
         """The options that the study was started with, checked as those of a command line are.
+
+        `flag` asked for the study; `--resume` of its folder if it is empty.
 
         Raises:
             UsageError: there is one that this version does not know or would not take.
@@ -59,7 +63,8 @@ class Manifest:
         try:
             return Options.from_json(self.options)
         except UsageError as error:
-            raise UsageError(f"--resume {self.folder}: its options: {error}") from error
+            flag = flag or f"--resume {self.folder}"
+            raise UsageError(f"{flag}: its options: {error}") from error
 
     def limits(self) -> Limits:
         """What a configuration may use: a resumed study keeps it, as its verdicts stand on it.
@@ -117,15 +122,17 @@ def read(folder: Path, flag: str = "--resume ") -> Manifest:
         reason = getattr(error, "strerror", None) or "it is no text"
         raise UsageError(f"{flag}{folder}: {MANIFEST}: {reason}") from error
     try:
-        return _parsed(text)
+        return parsed(json.loads(text))
     except (ValueError, RecursionError) as error:
         raise UsageError(
             f"{flag}{folder}: {MANIFEST} is not of version {SCHEMA_VERSION}: {error!s:.200}"
         ) from error
 
 
-def check(then: Manifest, now: Manifest, accepted: Set[str]) -> Changes:
+def check(then: Manifest, now: Manifest, accepted: Set[str], flag: str = "--resume") -> Changes:
     """What is not as it was, all of it `accepted`: by the name of the field, or of what holds it.
+
+    `flag` asked for it.
 
     Raises:
         UsageError: something else differs.
@@ -134,9 +141,7 @@ def check(then: Manifest, now: Manifest, accepted: Set[str]) -> Changes:
     anew = f"start a new study in another folder than {now.folder}"
     for path, (before, after) in changes.items():
         if path.startswith(_FOR_GOOD):
-            raise UsageError(
-                f"--resume: {path} was {_short(before)} and is {_short(after)}; {anew}"
-            )
+            raise UsageError(f"{flag}: {path} was {_short(before)} and is {_short(after)}; {anew}")
     left = {path: pair for path, pair in changes.items() if accepted.isdisjoint(path.split("."))}
     if left:
         path, (before, after) = next(iter(left.items()))
@@ -144,7 +149,7 @@ def check(then: Manifest, now: Manifest, accepted: Set[str]) -> Changes:
         passed = sorted(_named(accepted, changes))
         names = dict.fromkeys([*passed, *(path.rpartition(".")[2] for path in left)])
         raise UsageError(
-            f"--resume: {path} was {_short(before)} and is {_short(after)}{others}; measurements"
+            f"{flag}: {path} was {_short(before)} and is {_short(after)}{others}; measurements"
             f" may not compare: {anew}, or pass --accept-changed {','.join(names)}"
         )
     return changes
@@ -155,9 +160,8 @@ def _named(accepted: Set[str], changes: Changes) -> Set[str]:
     return accepted & {part for path in changes for part in path.split(".")}
 
 
-def _parsed(text: str) -> Manifest:
-    """Raises ValueError."""
-    body = json.loads(text)
+def parsed(body: Any) -> Manifest:
+    """What was written of one, as JSON types. Raises ValueError."""
     version = body.get("schema_version") if isinstance(body, dict) else None
     if version != SCHEMA_VERSION:
         raise FormatError(f"schema_version is {version!r}")
@@ -165,7 +169,7 @@ def _parsed(text: str) -> Manifest:
     if not isinstance(then, list):
         raise FormatError("earlier is no list")
     earlier = [parse(Earlier, each, strict=False) for each in then]
-    whole = {"study_name": IN_JOURNAL} | body | {"earlier": []}
+    whole = {"study_name": IN_JOURNAL, "part": ""} | body | {"earlier": []}
     return replace(parse(Manifest, whole), earlier=earlier)
 
 

@@ -3,27 +3,13 @@
 from __future__ import annotations
 
 import os
-import platform
 from collections.abc import Sequence
-from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 from autotune.device.device import Device
-from autotune.engines import ENGINES
+from autotune.engines.software import software
 from autotune.outcome import Record
 from autotune.space.space import Space
-
-
-def software() -> dict[str, str]:
-    """Versions of what decides the numbers, without importing it."""
-    found = {"python": platform.python_version(), "platform": platform.platform()}
-    engines = (engine.package for engine in ENGINES.values() if engine.package)
-    for package in ("torch", *engines, "optuna", "numpy", "autotune"):
-        try:
-            found[package] = version(package)
-        except PackageNotFoundError:
-            continue
-    return found
 
 
 def fingerprint(device: Device, space: Space) -> dict[str, Any]:

@@ -34,7 +34,8 @@ class Need:
 
     @classmethod
     def of(cls, best: Best) -> Need:
-        return cls(best.measured.tokens_per_s, best.measured.samples_per_s)
+        share = best.config.ranks_on_a_node / best.config.world_size
+        return cls(share * best.measured.tokens_per_s, share * best.measured.samples_per_s)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -133,14 +133,19 @@ class Beliefs:
         self._variants = tuple(variants)
         self._seen: list[_Seen] = []
         self._known: Belief | None = None
+        self._likely: Variant | None = None
         self._whitened: _Whitened | None = None
+        self._supposed: list[_Seen] = []
+        """What was pending when that was last asked for, as if it had been observed."""
+        self._believer: _Whitened | None = None
+        """With what is in there."""
 
     def observe(
         self, index: int, value: float, noise_variance: float, off: Off | None = None
     ) -> None:
         """A measurement of candidate `index`; its variance must be above 0."""
         self._seen.append(self._row(index, value, noise_variance, off))
-        self._known = None
+        self._known = self._likely = None
 
     def joint(self, indices: Sequence[int]) -> tuple[Array, Array]:
         """Mean and covariance of those candidates."""
@@ -164,19 +169,30 @@ class Beliefs:
         their surroundings become surer (the "believer" of Ginsbourger et al., 2010).
         """
         if self._known is None:
-            self._known = self._posterior()
+            variant = self.likely
+            if self._whitened is None or self._whitened.variant != variant:
+                self._whitened = _Whitened(variant, self._mean, self._variance)
+            self._known = self._posterior(self._whitened, self._seen)
+            self._supposed, self._believer = [], None
         if not pending:
             return self._known
-        supposed = [
+        # Mostly one more is pending than was before: what stands for the others is kept.
+        before = [each.index for each in self._supposed]
+        if self._believer is None or before != list(pending[: len(before)]):
+            assert self._whitened is not None
+            self._supposed, self._believer = [], self._whitened.copy()
+        self._supposed += [
             self._row(i, float(self._known.mean[i]), _SUPPOSED_NOISE * float(self._variance[i]))
-            for i in pending
+            for i in pending[len(self._supposed) :]
         ]
-        return self._posterior(supposed)
+        return self._posterior(self._believer, [*self._seen, *self._supposed])
 
     @property
     def likely(self) -> Variant:
         """The variant that what was observed speaks for."""
-        return max(self._variants, key=self._log_evidence)
+        if self._likely is None:
+            self._likely = max(self._variants, key=self._log_evidence)
+        return self._likely
 
     def _row(
         self, index: int, value: float, noise_variance: float, off: Off | None = None
@@ -186,15 +202,10 @@ class Beliefs:
             index=index, value=value, noise_variance=noise_variance, covariance=covariance, off=off
         )
 
-    def _posterior(self, supposed: Sequence[_Seen] = ()) -> Belief:
-        seen = [*self._seen, *supposed]
-        variant = self.likely
-        if self._whitened is None or self._whitened.variant != variant:
-            self._whitened = _Whitened(variant, self._mean, self._variance)
-        # What is only supposed leaves no trace.
-        known = self._whitened.copy() if supposed else self._whitened
+    def _posterior(self, known: _Whitened, seen: Sequence[_Seen]) -> Belief:
+        """What follows from `seen`, the first of which are `known` already."""
         if seen[known.count :]:
-            factor, residual = self._factor(variant, seen)
+            factor, residual = self._factor(known.variant, seen)
             for place in range(known.count, len(seen)):
                 known.add(
                     seen[place].covariance, factor[place, : place + 1], float(residual[place])

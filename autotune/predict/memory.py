@@ -152,8 +152,8 @@ def device_memory(points: Sequence[Point], device_kind: str) -> MemoryModel:
 
 
 def host_memory(points: Sequence[Point], device_kind: str) -> MemoryModel:
-    """Of all ranks on the host. On the CPU it is the devices'."""
-    ranks = np.array([workload.world_size for workload, _ in points], dtype=float)
+    """Of all ranks on one host. On the CPU it is the devices'."""
+    ranks = np.array([workload.ranks_on_a_node for workload, _ in points], dtype=float)
     if device_kind == "cpu":
         device = closed_forms(points, device_kind)
         parts = PeakParts(

@@ -104,7 +104,7 @@ class Predictor:
         base = more_base(found.answer.base_bytes) if on_cpu else 0.0
         self.memory.trace(over, base)
         if self.host_memory is not None and on_cpu:  # it holds what the devices do
-            ranks = self._space.workload.world_size
+            ranks = self._space.workload.ranks_on_a_node
             self.host_memory.trace(ranks * over, ranks * base)
 
     def peak(self, candidate: Candidate) -> Prediction:
@@ -118,6 +118,11 @@ class Predictor:
         if self.host_memory is not None:
             chance = np.minimum(chance, self.host_memory.chance(limits.host_limit_bytes))
         return chance[self._own]
+
+    def expected_lost(self, candidates: Sequence[Candidate]) -> float:
+        """How many of them will not fit, by these probabilities."""
+        chance = self.chance()
+        return float(sum(1 - chance[self._place[candidate]] for candidate in candidates))
 
     def draws(self, candidates: Sequence[Candidate], count: int) -> Array:
         """`count` times the logarithms of what `candidates`' steps cost, as they may be.

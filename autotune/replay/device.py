@@ -43,6 +43,10 @@ class RecordedDevice:
         """Nothing: there are no ranks."""
         return {}
 
+    def shares(self, groups: int, ranks: int) -> list[RecordedDevice]:
+        """It, as often."""
+        return [self] * groups
+
     def energy(self) -> EnergyCounters:
         """Recordings have none."""
         return EnergyCounters(lack="the recording has no energy in it")

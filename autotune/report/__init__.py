@@ -24,13 +24,14 @@ class Reporter(Protocol):
         """An earlier run of the study had come to these trials and finals."""
         ...
 
-    def probing(self, purpose: str, candidate: Candidate, until_s: float) -> None:
-        """A trial for this `purpose` ("search" or "final") begins, whose part of the budget ends
-        `until_s` after the study began, at the latest."""
+    def probing(self, purpose: str, candidate: Candidate, until_s: float, slot: int = 0) -> None:
+        """A trial for this `purpose` ("search" or "final") begins in a `slot`, whose part of the
+        budget ends `until_s` after the study began, at the latest."""
         ...
 
-    def phase(self, phase: Phase, steps: int) -> None:
-        """Where the probe is, with the timed steps so far. Called often; must cost nothing."""
+    def phase(self, phase: Phase, steps: int, slot: int = 0) -> None:
+        """Where the probe of a slot is, with the timed steps so far. Called often, by threads;
+        must cost nothing."""
         ...
 
     def told(self, record: Record, incumbent: Record | None) -> None:
@@ -38,7 +39,7 @@ class Reporter(Protocol):
         ...
 
     def note(self, text: str) -> None:
-        """A remark of one line, e.g. why the search stopped."""
+        """A remark of one line, e.g. why the search stopped. Called by threads, too."""
         ...
 
     def finished(self, best: Best, path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -29,15 +30,16 @@ class NotebookReporter(PlainReporter):
         self._incumbent: Record | None = None
         self._drawn_s: float | None = None
         """When there was a bar last; None where there is none to write over."""
+        self._one_at_a_time = threading.RLock()
 
     def restored(self, records: Sequence[Record], incumbent: Record | None) -> None:
         self._counts = Counter(record.outcome.verdict for record in records)
         self._incumbent = incumbent
 
-    def probing(self, purpose: str, candidate: Candidate, until_s: float) -> None:
+    def probing(self, purpose: str, candidate: Candidate, until_s: float, slot: int = 0) -> None:
         self._draw()
 
-    def phase(self, phase: Phase, steps: int) -> None:
+    def phase(self, phase: Phase, steps: int, slot: int = 0) -> None:
         if self._drawn_s is None or self._elapsed_s - self._drawn_s >= _EVERY_S:
             self._draw()
 
@@ -57,8 +59,9 @@ class NotebookReporter(PlainReporter):
 
     def _print(self, *lines: Text) -> None:
         """Leave the bar as it was, and go on below."""
-        self.close()
-        super()._print(*lines)
+        with self._one_at_a_time:
+            self.close()
+            super()._print(*lines)
 
     def _draw(self) -> None:
         budget_s, elapsed_s = self._known.budget_s, self._elapsed_s
@@ -71,5 +74,6 @@ class NotebookReporter(PlainReporter):
             f"  trials {counts_text(self._counts)}",
         )
         line.truncate(self._console.width, pad=True)
-        self._console.print(line, end="\r", soft_wrap=True)
-        self._drawn_s = elapsed_s
+        with self._one_at_a_time:
+            self._console.print(line, end="\r", soft_wrap=True)
+            self._drawn_s = elapsed_s

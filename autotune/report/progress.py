@@ -47,8 +47,13 @@ class Progress:
         self._engine = engine
         self._now = (None, 0, self._clock())
 
-    def phase(self, phase: Phase, steps: int) -> None:
-        """The probe made so many steps of that phase. Called often."""
+    @property
+    def done(self) -> bool:
+        """Whether the last probe ended."""
+        return self._now[0] is Phase.DONE
+
+    def phase(self, phase: Phase, steps: int) -> bool:
+        """The probe made so many steps of that phase; whether that began now. Called often."""
         before, _, since_s = self._now
         if phase is not before:
             now_s = self._clock()
@@ -58,6 +63,7 @@ class Progress:
                 self._took_s = self._took_s | {key: took_s}
             since_s = now_s
         self._now = (phase, steps, since_s)
+        return phase is not before
 
     @property
     def text(self) -> str:

@@ -125,7 +125,7 @@ def configuration(config: Config) -> str:
         name for name, axis in AXES.items()
         if name in always or (getattr(config, name) != axis.plain and name not in after)
     ]  # fmt: skip
-    ranks = "1 rank" if config.world_size == 1 else f"{config.world_size} ranks"
+    ranks = "1 rank" if config.world_size == 1 else f"{config.world_size} ranks{config.on_nodes}"
     searched = ", ".join(f"{name} {getattr(config, name)}" for name in names)
     if of_script:
         return f"{searched} ({ranks})"

@@ -47,6 +47,15 @@ class _Started:
     lines: Lines
 
 
+@dataclass(frozen=True)
+class _Probe:
+    """What `probing` was told."""
+
+    purpose: str
+    candidate: Candidate
+    until_s: float
+
+
 class PlainReporter:
     """Appends one line per trial, however long its reason."""
 
@@ -73,10 +82,10 @@ class PlainReporter:
     def restored(self, records: Sequence[Record], incumbent: Record | None) -> None:
         pass
 
-    def probing(self, purpose: str, candidate: Candidate, until_s: float) -> None:
+    def probing(self, purpose: str, candidate: Candidate, until_s: float, slot: int = 0) -> None:
         pass
 
-    def phase(self, phase: Phase, steps: int) -> None:
+    def phase(self, phase: Phase, steps: int, slot: int = 0) -> None:
         pass
 
     def told(self, record: Record, incumbent: Record | None) -> None:
@@ -134,13 +143,19 @@ class LiveReporter(PlainReporter):
         self._counts: Counter[Verdict] = Counter()
         self._rounds = 0
         self._incumbent: Record | None = None
-        self._probe: tuple[str, Candidate, float] | None = None
-        self._progress = Progress(clock)
+        self._probes: dict[int, _Probe] = {}
+        """The last one of each slot."""
+        self._recent = 0
+        """The slot in which something began last."""
+        self._of_script = False
+        self._progress = {0: Progress(clock)}
+        """By slot."""
         self._finals_at_s: float | None = None
 
     def started(self, space: Space, budget_s: float, folder: Path) -> None:
         super().started(space, budget_s, folder)
-        self._progress = Progress(self._clock, of_script=space.workload.of_script)
+        self._of_script = space.workload.of_script
+        self._progress = {0: self._new_progress()}
         self._live.start()
 
     def restored(self, records: Sequence[Record], incumbent: Record | None) -> None:
@@ -149,14 +164,19 @@ class LiveReporter(PlainReporter):
         self._rounds = len(records) - len(searched)
         self._incumbent = incumbent
 
-    def probing(self, purpose: str, candidate: Candidate, until_s: float) -> None:
+    def probing(self, purpose: str, candidate: Candidate, until_s: float, slot: int = 0) -> None:
         if purpose == "final" and self._finals_at_s is None:
             self._finals_at_s = self._elapsed_s
-        self._progress.begin(engine_of(self._known.space.workload, candidate).name)
-        self._probe = (purpose, candidate, until_s)
+        progress = self._progress.get(slot) or self._new_progress()
+        progress.begin(engine_of(self._known.space.workload, candidate).name)
+        self._progress = self._progress | {slot: progress}
+        self._probes = self._probes | {slot: _Probe(purpose, candidate, until_s)}
+        self._recent = slot
 
-    def phase(self, phase: Phase, steps: int) -> None:
-        self._progress.phase(phase, steps)
+    def phase(self, phase: Phase, steps: int, slot: int = 0) -> None:
+        progress = self._progress.get(slot)
+        if progress is not None and progress.phase(phase, steps):
+            self._recent = slot
 
     def told(self, record: Record, incumbent: Record | None) -> None:
         verdict = record.outcome.verdict
@@ -166,7 +186,6 @@ class LiveReporter(PlainReporter):
             self._rounds += 1
         better = _candidate(incumbent) != _candidate(self._incumbent)
         self._incumbent = incumbent
-        self._progress.phase(Phase.DONE, 0)
         if better or verdict in _FAILED:
             super().told(record, incumbent)
 
@@ -203,7 +222,7 @@ class LiveReporter(PlainReporter):
         widest = len(f"{whole} of {whole}, {whole} left")
         text = f"  {f'{minutes(elapsed_s)} of {whole}, {left} left':>{widest}}"
         searched_s = elapsed_s if self._finals_at_s is None else self._finals_at_s
-        until_s = budget_s if self._probe is None else self._probe[-1]
+        until_s = self._probe.until_s if self._probe else budget_s
         shares = [seconds / budget_s for seconds in (searched_s, elapsed_s, until_s)]
         wide = self._console.width - _LABEL - len(text)
         return Text.assemble(bar(shares, wide, self._console), text)
@@ -213,9 +232,8 @@ class LiveReporter(PlainReporter):
         probe, finals_at_s = self._probe, self._finals_at_s
         if probe is None:
             return "after the search"
-        purpose, _, until_s = probe
-        if purpose == "search" or finals_at_s is None:
-            return f"in {minutes(max(0.0, until_s - self._elapsed_s))} at the latest"
+        if probe.purpose == "search" or finals_at_s is None:
+            return f"in {minutes(max(0.0, probe.until_s - self._elapsed_s))} at the latest"
         rounds = "1 round" if self._rounds == 1 else f"{self._rounds or 'no'} rounds"
         return f"for {minutes(self._elapsed_s - finals_at_s)}, {rounds} so far"
 
@@ -230,11 +248,31 @@ class LiveReporter(PlainReporter):
 
     def _doing(self) -> tuple[str, Text]:
         """What the probe is for, and where it is."""
-        probe, doing = self._probe, Text(self._progress.text, "cyan")
+        slot = self._shown
+        probe, text = self._probes.get(slot), self._progress[slot].text
+        if (others := len(self._running - {slot})) > 0:
+            text += f"; {others} more at once"
         if probe is None:
-            return "now", doing
-        purpose, candidate, _ = probe
-        return purpose, self._known.lines.beside(candidate, doing, _LABEL)
+            return "now", Text(text, "cyan")
+        doing = self._known.lines.beside(probe.candidate, Text(text, "cyan"), _LABEL)
+        return probe.purpose, doing
+
+    @property
+    def _running(self) -> set[int]:
+        return {slot for slot in self._probes if not self._progress[slot].done}
+
+    @property
+    def _shown(self) -> int:
+        """The slot to tell of: where something began last, of those where a probe runs."""
+        running = self._running
+        return self._recent if self._recent in running else max(running, default=self._recent)
+
+    @property
+    def _probe(self) -> _Probe | None:
+        return self._probes.get(self._shown)
+
+    def _new_progress(self) -> Progress:
+        return Progress(self._clock, of_script=self._of_script)
 
 
 def _opening(space: Space, budget_s: float) -> dict[str, str]:

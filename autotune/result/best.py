@@ -63,9 +63,21 @@ class Config:
     dtype: str
     engine: str
     world_size: int
+    nodes: int = 1
+    """Machines that the ranks are on."""
     grad_accum: int
     global_batch_samples: int
     global_batch_tokens: int
+
+    @property
+    def ranks_on_a_node(self) -> int:
+        """The most."""
+        return -(-self.world_size // self.nodes)
+
+    @property
+    def on_nodes(self) -> str:
+        """What follows the number of ranks, for people; nothing where one machine has them all."""
+        return f" on {self.nodes} nodes" if self.nodes > 1 else ""
 
     @property
     def candidate(self) -> Candidate:
@@ -88,6 +100,7 @@ class Config:
             engine=self.engine,
             world_size=self.world_size,
             global_batch=GlobalBatch(self.global_batch_samples, "samples"),
+            nodes=self.nodes,
         )
 
 
@@ -467,6 +480,7 @@ def _config(candidate: Candidate, workload: Workload, ran: Ran | None = None) ->
         dtype=workload.dtype,
         engine=engine_of(workload, candidate).name,
         world_size=workload.world_size,
+        nodes=workload.nodes,
         grad_accum=accum,
         global_batch_samples=samples,
         global_batch_tokens=samples * length,
@@ -533,6 +547,10 @@ def _check_sums(best: Best) -> None:
         "global_batch_samples": (config.global_batch_samples, samples),
         "global_batch_tokens": (config.global_batch_tokens, samples * config.seq_len),
     }
+    if config.nodes > config.world_size:
+        raise ValueError(
+            f"config.nodes is {config.nodes} of {config.world_size} ranks: it was changed by hand"
+        )
     if (mix := best.length_mix) is not None and sum(mix.counts) != mix.samples:
         raise ValueError(f"length_mix.samples is {mix.samples}: it was changed by hand")
     if (config.engine == "deepspeed") != ("deepspeed" in best.exports):

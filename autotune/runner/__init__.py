@@ -13,6 +13,10 @@ from autotune.wire.messages import Peaks, Report
 from autotune.wire.stopping import Rule
 
 
+class NodeLostError(Exception):
+    """A node is gone on which ranks of a probe ran. It names the node."""
+
+
 class StopRequestedError(Exception):
     """The user asked the study to stop while a probe ran."""
 
@@ -60,10 +64,14 @@ class Result:
     """What the engine compiles for this candidate, and could not be loaded."""
     log: str = ""
     """Name of the log of rank 0, or of a script's launch."""
+    put_off: bool = False
+    """It is not the candidate's doing, e.g. a node was lost: ask for it again, elsewhere. The
+    verdict is then `SKIPPED`, and the reason says what happened."""
 
 
 class Runner(Protocol):
-    """Runs one probe at a time."""
+    """One slot of a study: runs one probe at a time. Its methods are called by one thread at a
+    time, `kill` by any."""
 
     @property
     def live_build(self) -> Build | None:
@@ -75,6 +83,7 @@ class Runner(Protocol):
 
         Raises:
             StopRequestedError: the user asked to stop.
+            NoNodesError: it can run nothing any more; the study puts the job off.
         """
         ...
 

@@ -1,99 +1,216 @@
-"""The socket that ranks dial: loopback, a random key, JSON messages of bounded size."""
+"""The socket that ranks dial: one interface, a random key, JSON messages of bounded size.
+
+Who dials is let in by a thread of its own, so that nobody who does not know the key, or does not
+go on, keeps the study waiting.
+"""
 
 from __future__ import annotations
 
+import os
+import queue
 import secrets
 import socket
-import struct
+import ssl
 import threading
+import time
+from collections.abc import Iterator
 from contextlib import suppress
-from multiprocessing import AuthenticationError
-from multiprocessing.connection import Connection, answer_challenge, deliver_challenge
+from dataclasses import dataclass
 
-from autotune.wire.messages import MAX_MESSAGE_BYTES, Dial, Message, WireError, decode, encode
+from autotune.wire.dial import Dial
+from autotune.wire.messages import MAX_MESSAGE_BYTES, Message, WireError, decode, encode
+from autotune.wire.stream import FrameError, Stream, answer, watch
 
 PEER_TIMEOUT_S = 5
 """A peer that began a handshake or a message and does not go on is dropped after this."""
+MOST_DIALLING = 64
+"""So many may be in their handshake; of more, who began first goes."""
+
+
+@dataclass(frozen=True)
+class Identity:
+    """What tells this study's end of a connection between hosts from anybody else's."""
+
+    certificate: str
+    """PEM; whoever dials trusts it alone."""
+    context: ssl.SSLContext
 
 
 class Channel:
-    """Listens for ranks. Used from one thread: wait for it to be readable, then `accept`."""
+    """Listens for ranks. Wait for it to be readable, then `accept`, from one thread."""
 
-    def __init__(self, host: str = "127.0.0.1") -> None:
+    def __init__(
+        self,
+        host: str = "127.0.0.1",
+        identity: Identity | None = None,
+        key: bytes | None = None,
+    ) -> None:
+        """`identity` is for a `host` that is not loopback; `key` is random where none is given."""
         self._socket = socket.create_server((host, 0))
-        self._key = secrets.token_bytes(32)
+        self._identity = identity
+        self._key = key or secrets.token_bytes(32)
+        self._came: queue.SimpleQueue[Peer] = queue.SimpleQueue()
+        self._woken, self._wake = os.pipe()
+        self._dialling: dict[socket.socket, None] = {}
+        self._lock = threading.Lock()
+        self._open = True
+        threading.Thread(target=self._listen, daemon=True).start()
 
     def fileno(self) -> int:
-        return self._socket.fileno()
+        return self._woken
+
+    @property
+    def address(self) -> tuple[str, int]:
+        host, port = self._socket.getsockname()[:2]
+        return str(host), int(port)
 
     def dial(self, rank: int, *, child: bool) -> Dial:
-        """What `rank` needs to know to reach this channel."""
-        host, port = self._socket.getsockname()[:2]
-        return Dial(host=host, port=port, key=self._key.hex(), rank=rank, child=child)
+        """What one process needs to know to reach this channel, as `rank`."""
+        host, port = self.address
+        return Dial(
+            host=host,
+            port=port,
+            key=self._key.hex(),
+            rank=rank,
+            child=child,
+            token=secrets.token_hex(8),
+            certificate=self._identity.certificate if self._identity else "",
+        )
 
     def accept(self) -> Peer | None:
-        """The next peer that knows the key; None for one that does not."""
-        peer, _ = self._socket.accept()
-        connection = connect(peer.dup())
-        # They are of one read: a peer that sends byte after byte would pass them for ever.
-        late = threading.Timer(PEER_TIMEOUT_S, _shut, [peer])
-        late.start()
+        """Who came first of those that know the key and have said a word; None for nobody."""
         try:
-            deliver_challenge(connection, self._key)
-            answer_challenge(connection, self._key)
-        except (AuthenticationError, OSError, EOFError, ValueError, AssertionError):
-            connection.close()
+            peer = self._came.get_nowait()
+        except queue.Empty:
             return None
-        finally:
-            late.cancel()
-            peer.close()
-        return Peer(connection)
+        os.read(self._woken, 1)
+        return peer
 
     def close(self) -> None:
+        with self._lock:
+            if not self._open:
+                return
+            self._open = False
+            dialling = list(self._dialling)
+        with suppress(OSError):
+            self._socket.shutdown(socket.SHUT_RDWR)  # which ends its thread
         self._socket.close()
+        for connected in dialling:
+            _shut(connected)
+        while (peer := self.accept()) is not None:
+            peer.close()
+        os.close(self._wake)
+        os.close(self._woken)
+
+    def _listen(self) -> None:
+        while self._open:
+            try:
+                connected, _ = self._socket.accept()
+            except OSError:
+                if self._open:  # of one who hung up already, or too many files are open
+                    time.sleep(0.01)
+                continue
+            with self._lock:
+                if len(self._dialling) >= MOST_DIALLING:
+                    _shut(next(iter(self._dialling)))
+                self._dialling[connected] = None
+            threading.Thread(target=self._let_in, args=(connected,), daemon=True).start()
+
+    def _let_in(self, connected: socket.socket) -> None:
+        connected.settimeout(PEER_TIMEOUT_S)
+        # That is of one read: who sends byte after byte would pass it for ever.
+        late = threading.Timer(PEER_TIMEOUT_S, _shut, [connected])
+        late.daemon = True
+        late.start()
+        peer = None
+        try:
+            stream = Stream(connected, self._identity.context if self._identity else None)
+            answer(stream, self._key)
+            peer = Peer(stream)
+            peer.wait_for_word()
+        except (OSError, EOFError, ValueError):
+            peer = None
+            connected.close()
+        finally:
+            late.cancel()
+        with self._lock:
+            del self._dialling[connected]
+            if peer is None or not self._open:
+                connected.close()
+                return
+            watch(connected)
+            self._came.put(peer)
+            os.write(self._wake, b"1")
 
 
-def connect(peer: socket.socket) -> Connection:
-    """`peer`, which belongs to the connection from now on; no read or write waits long."""
-    # The kernel's own timeouts hold for the plain reads that Connection makes.
-    timeout = struct.pack("ll", PEER_TIMEOUT_S, 0)
-    peer.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, timeout)
-    peer.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, timeout)
-    return Connection(peer.detach())
-
-
-def _shut(peer: socket.socket) -> None:
+def _shut(connected: socket.socket) -> None:
     with suppress(OSError):  # gone already
-        peer.shutdown(socket.SHUT_RDWR)
+        connected.shutdown(socket.SHUT_RDWR)
 
 
 class Peer:
-    """One authenticated rank."""
+    """One who knows the key."""
 
-    def __init__(self, connection: Connection) -> None:
-        self._connection = connection
+    def __init__(self, stream: Stream) -> None:
+        self._stream = stream
+        self._first: bytes | None = None
+        self._torn_since: float | None = None
 
     def fileno(self) -> int:
-        return self._connection.fileno()
+        return self._stream.fileno()
+
+    @property
+    def here(self) -> str:
+        """The address of this host that it dialled."""
+        return self._stream.here
 
     def send(self, message: Message) -> None:
         """Raises OSError where the peer is gone."""
-        self._connection.send_bytes(encode(message))
+        self._stream.send(encode(message))
+
+    def wait_for_word(self) -> None:
+        """Have its first message here. Raises as `receive` does."""
+        self._first = self._stream.receive(MAX_MESSAGE_BYTES)
 
     def receive(self) -> Message:
-        """The message that is waiting.
+        """The next message; waits for it.
 
         Raises:
             EOFError: the peer is gone.
-            WireError: what came is no message of this version, too long, or cut short.
+            OSError: nothing came within the socket's timeout.
+            WireError: what came is no message of this version, or too long.
         """
+        first, self._first = self._first, None
         try:
-            data = self._connection.recv_bytes(MAX_MESSAGE_BYTES)
-        except ConnectionError as error:
-            raise EOFError(str(error)) from error
-        except OSError as error:
+            return decode(first if first is not None else self._stream.receive(MAX_MESSAGE_BYTES))
+        except FrameError as error:
             raise WireError(f"bad message: {error}") from error
-        return decode(data)
+
+    def arrived(self) -> Iterator[Message]:
+        """What has come; does not wait. Raises as `receive` does, after that."""
+        try:
+            if self._first is not None:
+                yield self.receive()
+            for data in self._stream.arrived(MAX_MESSAGE_BYTES):
+                yield decode(data)
+        except FrameError as error:
+            raise WireError(f"bad message: {error}") from error
+        now = time.monotonic()
+        self._torn_since = (self._torn_since or now) if self._stream.torn else None
+        if self.stuck:
+            raise WireError("bad message: it does not go on")
+
+    @property
+    def stuck(self) -> bool:
+        """Whether it began a message and does not go on."""
+        since = self._torn_since
+        return since is not None and time.monotonic() - since > PEER_TIMEOUT_S
+
+    def limit(self, timeout_s: float) -> None:
+        """Have `receive` wait no longer than that for a word, and `send` for room."""
+        self._stream.limit(timeout_s)
 
     def close(self) -> None:
-        self._connection.close()
+        """Whoever waits for it, waits no longer."""
+        self._stream.shut()
+        self._stream.close()

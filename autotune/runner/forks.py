@@ -9,6 +9,7 @@ import ctypes
 import signal
 import socket
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -17,25 +18,17 @@ from pathlib import Path
 from typing import Protocol
 
 from autotune.runner import StopRequestedError, local
-from autotune.runner.channel import Peer, connect
+from autotune.runner.channel import PEER_TIMEOUT_S, Peer
 from autotune.runner.local import LocalProcess, full_environment, spawn
-from autotune.wire.messages import Dial, Fork, Forkable, Forked, Message, WireError
+from autotune.runner.process import RankProcess
+from autotune.wire.dial import Dial
+from autotune.wire.messages import Fork, Forkable, Forked, Message, WireError
+from autotune.wire.stream import Stream
 
 SERVER = [sys.executable, "-P", "-m", "probes.forkserver"]
 IMPORT_LIMIT_S = 120.0
 POLL_S = 0.05
 _PR_SET_CHILD_SUBREAPER = 36
-
-
-class RankProcess(Protocol):
-    """A rank's process, wherever it runs."""
-
-    pid: int
-
-    def exit_code(self) -> int | None: ...
-    def limit_log(self) -> str: ...
-    def signal(self, number: signal.Signals) -> None: ...
-    def reap(self) -> None: ...
 
 
 class Starter(Protocol):
@@ -119,6 +112,7 @@ class Forks:
         self._environment = environment
         self._note = note
         self._servers: dict[str, _Server] = {}
+        self._one_at_a_time = threading.RLock()  # groups may start at once, each in a thread
         self._works = sys.platform == "linux"
         self._proven = False
 
@@ -127,6 +121,11 @@ class Forks:
         return not self._works or (server is not None and server.imported)
 
     def prepare(self, engine: str, stop: Callable[[], bool], deadline: float) -> None:
+        with self._one_at_a_time:
+            if not self.ready(engine):
+                self._prepare(engine, stop, deadline)
+
+    def _prepare(self, engine: str, stop: Callable[[], bool], deadline: float) -> None:
         log = self._logs / f"forkserver-{engine}.log"
         if engine not in self._servers:
             self._servers[engine] = _Server([engine, self._family], log, self._environment)
@@ -150,22 +149,24 @@ class Forks:
     def start_rank(
         self, engine: str, dial: Dial, log: Path, environment: dict[str, str]
     ) -> RankProcess:
-        server = self._servers.get(engine)
-        if server is not None and server.imported:
-            try:
-                return server.fork(dial, log, environment)
-            except _ServerError as error:
-                self._stop(str(error))
+        with self._one_at_a_time:
+            server = self._servers.get(engine)
+            if server is not None and server.imported:
+                try:
+                    return server.fork(dial, log, environment)
+                except _ServerError as error:
+                    self._stop(str(error))
         return local.start_rank(dial, log, environment)
 
     def succeeded(self) -> None:
         self._proven = True
 
     def give_up(self, why: str) -> bool:
-        if self._proven or not self._works:
-            return False
-        self._stop(f"the first ones that were forked did not come up: {why}")
-        return True
+        with self._one_at_a_time:
+            if self._proven or not self._works:
+                return False
+            self._stop(f"the first ones that were forked did not come up: {why}")
+            return True
 
     def kill(self) -> None:
         for server in self._servers.values():
@@ -198,7 +199,8 @@ class _Server:
             alone = {"OPENBLAS_NUM_THREADS": "1"}
             self.process = spawn([*SERVER, *needs], theirs.fileno(), log, environment | alone)
         self._log = log
-        self._peer = Peer(connect(ours))
+        ours.settimeout(PEER_TIMEOUT_S)
+        self._peer = Peer(Stream(ours))
 
     def heard(self, timeout_s: float) -> bool:
         """Whether it says something or is gone, within `timeout_s`."""
@@ -245,7 +247,7 @@ class _Server:
     def _receive(self) -> Message:
         try:
             return self._peer.receive()
-        except (EOFError, WireError) as error:
+        except (EOFError, OSError, WireError) as error:
             raise _ServerError(self._gone) from error
 
     @property

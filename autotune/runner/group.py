@@ -15,11 +15,11 @@ from dataclasses import dataclass, field, replace
 from multiprocessing.connection import wait
 from pathlib import Path
 
-from autotune.device.cpu import host_oom_kills
-from autotune.outcome import Verdict
-from autotune.runner import Result, StopRequestedError
+from autotune.outcome import Verdict, others_share
+from autotune.runner import NodeLostError, Result, StopRequestedError
 from autotune.runner.channel import Channel, Peer
-from autotune.runner.forks import RankProcess
+from autotune.runner.node import LOOPBACK, Node, Seat
+from autotune.runner.process import RankProcess
 from autotune.units import gib
 from autotune.wire.messages import (
     Energy,
@@ -38,6 +38,7 @@ from autotune.wire.messages import (
     WireError,
 )
 from autotune.wire.stopping import Phase
+from autotune.wire.stream import TamperedError
 
 # Without a sign of life; a step that is made is one.
 PHASE_DEADLINE_S = {
@@ -56,6 +57,8 @@ PEER_GRACE_S = 3.0
 """After a first failure, how long to wait for a peer's word that memory was the cause."""
 TERM_GRACE_S = 1.0
 STOP_GRACE_S = 1.0
+RECENT_S = 2.0
+"""A node beats every second."""
 POLL_S = 0.1
 
 
@@ -66,7 +69,12 @@ class Rank:
     number: int
     process: RankProcess
     log: Path
-    device_uuid: str
+    seat: Seat
+    token: str
+    """What it says in its `Hello`."""
+    local_rank: int = 0
+    address: str = LOOPBACK
+    """Of its node, as the other ranks reach it."""
     peer: Peer | None = None
     phase: Phase = Phase.IMPORT
     entered: float = field(default_factory=time.monotonic)
@@ -105,13 +113,14 @@ class Group:
         self._on_phase = on_phase
         self._note = note
         self._deadline_s = deadline_s
-        self._oom_kills = host_oom_kills()
+        self._oom_kills: dict[Node, int] = {}
         self._first_failure: float | None = None
         self._start: Start | None = None
 
     def start(self, start: Start, deadline: float) -> Result | None:
         """Bring the engine up on every rank; a `Result` says why that failed."""
         self._start = start
+        self._oom_kills = {rank.seat.node: rank.seat.node.oom_kills() for rank in self.ranks}
         return self._until(lambda: all(r.ready for r in self.ranks), deadline)
 
     def probe(self, request: Probe, deadline: float) -> Result:
@@ -124,7 +133,11 @@ class Group:
         failure = self._until(lambda: all(r.report for r in self.ranks), deadline)
         if failure is not None:
             return failure
-        report = merge([r.report for r in self.ranks if r.report is not None])
+        told: dict[Node, list[Report]] = {}
+        for rank in self.ranks:
+            if rank.report is not None:
+                told.setdefault(rank.seat.node, []).append(rank.report)
+        report = merge(list(told.values()))
         verdict = Verdict.PRUNED if report.stopped_early else Verdict.OK
         return Result(verdict=verdict, report=report)
 
@@ -166,10 +179,17 @@ class Group:
             if self._stop():
                 raise StopRequestedError
             self._pump(POLL_S)
+            self._check_nodes()
             failure = self._failure(deadline)
             if failure is not None:
                 return failure
         return None
+
+    def _check_nodes(self) -> None:
+        """Raises NodeLostError where one of the ranks' nodes is gone."""
+        for rank in self.ranks:
+            if why := rank.seat.node.lost:
+                raise NodeLostError(why)
 
     def _pump(self, timeout: float) -> None:
         """Handle what came within `timeout` seconds."""
@@ -182,6 +202,8 @@ class Group:
             elif isinstance(source, Peer):
                 self._receive(peers[source])
         for rank in self.ranks:
+            if rank.peer is not None and rank.peer.stuck and not rank.gone:
+                self._receive(rank)
             code = rank.process.exit_code()
             if rank.peer is None and not rank.gone and code is not None:
                 rank.gone = f"{_exit(code)} before it dialled"
@@ -196,24 +218,26 @@ class Group:
         peer = channel.accept()
         if peer is None:
             return
-        try:
+        expected = {r.token: r for r in self.ranks if r.peer is None}
+        rank = None
+        with suppress(WireError):
             hello = peer.receive()
-        except (EOFError, WireError):
-            peer.close()
-            return
-        expected = {r.process.pid: r for r in self.ranks if r.peer is None}
-        rank = expected.get(hello.pid) if isinstance(hello, Hello) else None
-        if rank is None or not isinstance(hello, Hello) or hello.rank != rank.number:
+            rank = expected.get(hello.token) if isinstance(hello, Hello) else None
+        if rank is None:
             peer.close()
             return
         rank.peer = peer
         if rank.number == 0 or (self._start is not None and self._start.store_port):
             self._send_start(rank)
+        self._receive(rank)  # what came with its first word
 
     def _receive(self, rank: Rank) -> None:
         assert rank.peer is not None
         try:
-            self._handle(rank, rank.peer.receive())
+            for message in rank.peer.arrived():
+                self._handle(rank, message)
+        except TamperedError as error:
+            raise NodeLostError(f"{rank.seat.node.name}: the link to it: {error}") from error
         except EOFError:
             rank.gone = self._end_of(rank)
         except WireError as error:
@@ -244,7 +268,16 @@ class Group:
 
     def _send_start(self, rank: Rank) -> None:
         if self._start is not None:
-            self._send(rank, replace(self._start, device_uuid=rank.device_uuid))
+            node = rank.seat.node
+            mine = replace(
+                self._start,
+                device_uuid=node.uuids[rank.seat.device],
+                local_rank=rank.local_rank,
+                local_ranks=sum(other.seat.node is node for other in self.ranks),
+                address=rank.address,
+                energy=node.energy_at,
+            )
+            self._send(rank, mine)
 
     def _send(self, rank: Rank, message: Message) -> None:
         if rank.peer is not None and not rank.gone:
@@ -267,13 +300,15 @@ class Group:
         bad = [rank for rank in self.ranks if rank.failed]
         if bad:
             self._first_failure = self._first_failure or now
+            if not self._heard_since(self._first_failure):
+                return None  # what ranks complain of may be that a node went
             if len(bad) == len(self.ranks) or now - self._first_failure > PEER_GRACE_S:
                 return self._crash(bad)
             return None
         for rank in self.ranks:
             waiting = not (rank.report if self.probes else rank.ready)
             limit_s = self._deadline_s[rank.phase]
-            if waiting and now - rank.entered > limit_s:
+            if waiting and now - rank.entered > limit_s and self._heard_since(now - RECENT_S):
                 return Result(
                     verdict=Verdict.HUNG,
                     reason=f"rank {rank.number} gave no sign for {limit_s:.0f} s"
@@ -283,6 +318,10 @@ class Group:
             return Result(verdict=Verdict.SKIPPED, reason="the budget ended during this probe")
         return None
 
+    def _heard_since(self, moment: float) -> bool:
+        """Whether all nodes were there after that."""
+        return all(rank.seat.node.heard_since(moment) for rank in self.ranks)
+
     def _crash(self, bad: list[Rank]) -> Result:
         """The failure of a group in which no rank spoke of memory.
 
@@ -290,12 +329,13 @@ class Group:
         the others complain of is mostly that it went.
         """
         silent = [rank for rank in bad if rank.fault is None]
-        if any(rank.process.exit_code() == -signal.SIGKILL for rank in silent):
-            kills = host_oom_kills() - self._oom_kills
-            if kills > 0:
+        for rank in silent:
+            node = rank.seat.node
+            before = self._oom_kills.get(node, node.oom_kills())
+            if rank.process.exit_code() == -signal.SIGKILL and node.oom_kills() > before:
                 return Result(
                     verdict=Verdict.OOM,
-                    reason=f"rank {silent[0].number} was killed by the host's OOM killer",
+                    reason=f"rank {rank.number} was killed by the host's OOM killer",
                     of_host=self._start is not None and self._start.device_kind == "cuda",
                 )
         rank = (silent or bad)[0]
@@ -324,9 +364,25 @@ def phase_deadlines(budget_s: float) -> dict[Phase, float]:
     return {p: min(s, step_s) if p in steps else s for p, s in PHASE_DEADLINE_S.items()}
 
 
-def merge(reports: list[Report]) -> Report:
-    """One report for all ranks of this host: largest peaks; host memory, CPU time and energy
-    summed."""
+def merge(told: list[list[Report]]) -> Report:
+    """One report for the ranks of all hosts, by host: the largest peaks, host memory of the host
+    that held the most, what disturbed the one that was disturbed the most, energy summed."""
+    hosts = [_of_host(reports) for reports in told]
+    return replace(
+        hosts[0],
+        peaks=Peaks.largest([host.peaks for host in hosts]),
+        state_bytes=max(host.state_bytes for host in hosts),
+        conditions=replace(
+            max((host.conditions for host in hosts), key=others_share),
+            thermally_throttled=any(host.conditions.thermally_throttled for host in hosts),
+            foreign_bytes=max(host.conditions.foreign_bytes for host in hosts),
+        ),
+        energy=_together([report.energy for reports in told for report in reports]),
+    )
+
+
+def _of_host(reports: list[Report]) -> Report:
+    """One report for the ranks of one host: largest peaks; host memory and CPU time summed."""
     peaks = [report.peaks for report in reports]
     first = reports[0]
     return replace(
@@ -339,7 +395,6 @@ def merge(reports: list[Report]) -> Report:
             thermally_throttled=any(r.conditions.thermally_throttled for r in reports),
             foreign_bytes=max(r.conditions.foreign_bytes for r in reports),
         ),
-        energy=_together([report.energy for report in reports]),
     )
 
 

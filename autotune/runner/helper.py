@@ -6,17 +6,16 @@ import signal
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from multiprocessing.connection import wait
 from pathlib import Path
 
 from autotune.runner.channel import Channel, Peer
-from autotune.runner.forks import RankProcess
+from autotune.runner.process import RankProcess
+from autotune.wire.dial import Dial
 from autotune.wire.messages import (
     Count,
     Counted,
     Describe,
     Described,
-    Dial,
     Entered,
     Fault,
     Hello,
@@ -43,10 +42,12 @@ class Helper:
         environment: dict[str, str],
         note: Callable[[str], None],
         limit_s: float,
+        channel: Channel | None = None,
     ) -> None:
         """Start the helper, with the `environment` of the ranks whose memory it speaks of.
 
-        `note` is told, once, if there is no answer, which is waited for `limit_s`.
+        `note` is told, once, if there is no answer, which is waited for `limit_s`. It dials
+        `channel`, which stays open, or one of its own.
         """
         self._asked = asked
         self._note = note
@@ -59,15 +60,18 @@ class Helper:
         self.phase, self.entered = Phase.IMPORT, time.monotonic()
         """What it said to be doing, and since when."""
         self._deadline = time.monotonic() + limit_s
-        self._channel = Channel()
+        self._own_channel = channel is None
+        self._channel = channel or Channel()
         self._peer: Peer | None = None
         self._log = logs / f"{type(asked).__name__.lower()}.log"
-        self._process = start(self._channel.dial(0, child=True), self._log, environment)
+        dial = self._channel.dial(0, child=True)
+        self._token = dial.token
+        self._process = start(dial, self._log, environment)
 
     def poll(self) -> Described | Counted | Loaded | None:
         """Handle what has come, without waiting for more. The answer, once it is there."""
-        while self.works and self._handled_one():
-            pass
+        if self.works:
+            self._look()
         self._process.limit_log()
         return self._found
 
@@ -86,29 +90,26 @@ class Helper:
         self._process.reap()
         if self._peer is not None:
             self._peer.close()
-        self._channel.close()
+        if self._own_channel:
+            self._channel.close()
 
-    def _handled_one(self) -> bool:
+    def _look(self) -> None:
         ended = self._process.exit_code() is not None  # asked first: its last words still count
-        if self._peer is None and wait([self._channel], 0):  # type: ignore[list-item]
-            self._accept()
-            return True
-        if self._peer is not None and wait([self._peer], 0):  # type: ignore[list-item]
+        while self._peer is None and (peer := self._channel.accept()) is not None:
+            self._let_in(peer)
+        if self._peer is not None:
             self._receive(self._peer)
-            return True
-        if ended:
+        if not self.works:
+            return
+        if ended and self._peer is None:
             self._fail("the helper ended without an answer")
         elif time.monotonic() > self._deadline:
             self._fail(f"the helper gave no answer in {self._limit_s:.0f} s")
-        return False
 
-    def _accept(self) -> None:
-        peer = self._channel.accept()
-        if peer is None:
-            return
-        with suppress(EOFError, OSError, WireError):  # the process will be seen to end
+    def _let_in(self, peer: Peer) -> None:
+        with suppress(OSError, WireError):  # the process will be seen to end
             hello = peer.receive()
-            if isinstance(hello, Hello) and hello.pid == self._process.pid:
+            if isinstance(hello, Hello) and hello.token == self._token:
                 peer.send(self._asked)
                 self._peer = peer
                 return
@@ -116,13 +117,14 @@ class Helper:
 
     def _receive(self, peer: Peer) -> None:
         try:
-            message = peer.receive()
+            for message in peer.arrived():
+                self._take(message)
         except EOFError:
             self._fail("the helper ended without an answer")
-            return
         except WireError as error:
             self._fail(f"the helper sent what is no message: {error}")
-            return
+
+    def _take(self, message: Message) -> None:
         match message:
             case Described() | Counted() | Loaded():
                 self._found = message
@@ -136,5 +138,7 @@ class Helper:
                 self._fail(f"the helper sent a {type(message).__name__}")
 
     def _fail(self, why: str) -> None:
+        if not self.works:  # there is an answer
+            return
         self.close()
         self._note(f"{why}; see {self._log.name}")

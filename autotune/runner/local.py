@@ -10,9 +10,11 @@ import subprocess
 import sys
 import sysconfig
 import time
+from collections.abc import Callable
 from pathlib import Path
 
-from autotune.wire.messages import Dial, encode
+from autotune.wire.dial import Dial
+from autotune.wire.messages import encode
 
 REAP_S = 5.0
 MAX_LOG_BYTES = 16 * 2**20
@@ -37,6 +39,8 @@ class LocalProcess:
         self._log_was_cut = False
         self._popen = popen
         self._code: int | None = None
+        self.at_end: Callable[[], None] = lambda: None
+        """What `reap` does last."""
 
     def exit_code(self) -> int | None:
         """Exit code, negative for a signal, None while it runs.
@@ -81,6 +85,7 @@ class LocalProcess:
             os.waitpid(self.pid, 0)
         self._code = code
         shutil.rmtree(temporary_folder(self._log), ignore_errors=True)
+        self.at_end()
 
 
 def spawn(
@@ -117,7 +122,8 @@ def full_environment(log: Path, environment: dict[str, str]) -> dict[str, str]:
     """All variables of a process that appends to `log`, with a folder for its temporary files."""
     temporary = temporary_folder(log)
     temporary.mkdir(mode=0o700, exist_ok=True)
-    return dict(os.environ) | _paths() | _LOOPBACK | {"TMPDIR": str(temporary)} | environment
+    inherited = {name: value for name, value in os.environ.items() if not of_launcher(name)}
+    return inherited | _paths() | {"TMPDIR": str(temporary)} | environment
 
 
 def temporary_folder(log: Path) -> Path:
@@ -143,26 +149,31 @@ def _cut_middle(log: Path) -> None:
         stream.write(mark.encode() + latest)
 
 
-# Ranks of one machine meet on its loopback; looking the host's name up can fail in a container.
-_LOOPBACK = (
-    {
-        "GLOO_SOCKET_IFNAME": "lo",
-        "NCCL_SOCKET_IFNAME": os.environ.get("NCCL_SOCKET_IFNAME", "lo"),
-    }
-    if sys.platform == "linux"
-    else {}
-)
+def of_launcher(name: str) -> bool:
+    """Whether that variable tells a process its place among others that a launcher started: a rank
+    has its place from the study, and libraries would believe the launcher."""
+    return name in _PLACES or name.startswith(_LAUNCHERS)
+
+
+_PLACES = {
+    "RANK", "LOCAL_RANK", "GROUP_RANK", "NODE_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE",
+    "GROUP_WORLD_SIZE", "ROLE_RANK", "ROLE_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT",
+}  # fmt: skip
+_LAUNCHERS = ("SLURM", "SRUN_", "PMI_", "PMIX_", "PMI2_", "OMPI_", "TORCHELASTIC_", "RAY_")
 
 
 def _paths() -> dict[str, str]:
     """Where a rank finds its programs and modules.
 
     PATH has ninja, which compiles DeepSpeed's ops, though nobody activated this environment.
-    PYTHONPATH has the probes that came with this study, in a checkout that is not installed.
     """
     programs = os.pathsep.join([sysconfig.get_path("scripts"), os.environ.get("PATH", "")])
+    return {"PATH": programs} | module_path()
+
+
+def module_path() -> dict[str, str]:
+    """PYTHONPATH with what came with this study, in a checkout that is not installed."""
     root = str(Path(__file__).parents[2])
     if root in (sysconfig.get_path("purelib"), sysconfig.get_path("platlib")):
-        return {"PATH": programs}
-    modules = os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH")]))
-    return {"PATH": programs, "PYTHONPATH": modules}
+        return {}
+    return {"PYTHONPATH": os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH")]))}

@@ -2,26 +2,27 @@
 
 from __future__ import annotations
 
-import os
 import signal
-import tempfile
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from autotune.device.device import Device
 from autotune.engines import engine_of
 from autotune.outcome import Verdict
-from autotune.runner import Result, StopRequestedError
-from autotune.runner.local import OPS, LocalProcess, spawn
+from autotune.runner import NodeLostError, Result, StopRequestedError
+from autotune.runner.node import Node
+from autotune.runner.process import RankProcess
 from autotune.space.candidate import Candidate
 from autotune.space.workload import Workload
+from autotune.wire.agents import Task
 
 LOAD_SHARE = 0.5
 """What loading may take of the time that is left. What is through by then leaves as much time to
 measure what needs it; what is not would leave too little for that, and for all other engines."""
 POLL_S = 0.1
 TERM_GRACE_S = 1.0
+_one_at_a_time = threading.Lock()
 
 
 class Ops:
@@ -29,27 +30,29 @@ class Ops:
 
     def __init__(
         self,
-        device: Device,
+        device_kind: str,
         workload: Workload,
         logs: Path,
         stop: Callable[[], bool],
         note: Callable[[str], None],
     ) -> None:
-        self._device = device
+        self._device_kind = device_kind
         self._workload = workload
         self._logs = logs
         self._stop = stop
         self._note = note
-        self._tried: set[str] = set()
+        self._tried: set[tuple[Node, str]] = set()
         self._lacking: dict[str, str] = {}
         """Ops that could not be loaded, and why."""
-        self._process: LocalProcess | None = None
-        self.environment: dict[str, str] = {}
-        """What ranks need to find the loaded ops."""
+        self._processes: list[RankProcess] = []
 
-    def missing(self, candidate: Candidate) -> set[str]:
-        """Ops that `candidate` needs and that were not tried yet."""
-        return self._needed(candidate) - self._tried
+    def missing(self, candidate: Candidate, nodes: Sequence[Node]) -> set[str]:
+        """Ops that `candidate` needs and that were not tried yet on all of `nodes`."""
+        return {
+            op
+            for op in self._needed(candidate)
+            if any((node, op) not in self._tried for node in nodes)
+        }
 
     def refusal(self, candidate: Candidate) -> Result | None:
         """What comes of `candidate` where it needs an op that could not be loaded."""
@@ -59,10 +62,10 @@ class Ops:
 
     def _needed(self, candidate: Candidate) -> set[str]:
         engine = engine_of(self._workload, candidate)
-        return engine.ops(candidate, self._workload, self._device.kind)
+        return engine.ops(candidate, self._workload, self._device_kind)
 
-    def load(self, names: set[str], deadline: float) -> None:
-        """Load `names`, compiled first where they never were; each is tried once.
+    def load(self, names: set[str], nodes: Sequence[Node], deadline: float) -> None:
+        """Load `names` on each of `nodes`, compiled first where they never were; once each.
 
         What is not loaded after a part of the time until `deadline` is not waited for.
 
@@ -73,31 +76,48 @@ class Ops:
             f"loading DeepSpeed's {', '.join(sorted(names))};"
             " on a machine that never did, this compiles for about a minute"
         )
-        self.environment = _extensions(self._logs)
-        log = self._logs / f"ops-{len(self._tried)}.log"
+        with _one_at_a_time:  # they are compiled in one place, for all groups
+            self._load(names, nodes, deadline)
+
+    def _load(self, names: set[str], nodes: Sequence[Node], deadline: float) -> None:
         began = time.monotonic()
         enough = began + LOAD_SHARE * (deadline - began)
-        environment = self._device.rank_environment(1) | self.environment
-        self._process = process = spawn([*OPS, *sorted(names)], b"", log, environment)
+        task = Task(program="ops", ops=sorted(names))
+        logs = [
+            self._logs / f"ops-{'-'.join(filter(None, [str(len(self._tried)), node.name]))}.log"
+            for node in nodes
+        ]
         try:
-            while process.exit_code() is None and time.monotonic() < enough:
+            for node, log in zip(nodes, logs, strict=True):
+                self._processes.append(node.start(task, None, log))
+            while time.monotonic() < enough and None in self._codes():
                 if self._stop():
                     raise StopRequestedError
-                if said := process.limit_log():
-                    self._note(said)
+                for process in self._processes:
+                    if said := process.limit_log():
+                        self._note(said)
                 time.sleep(POLL_S)
-            why = _why_not(process.exit_code(), time.monotonic() - began, log)
+            took_s = time.monotonic() - began
+            whys = (_why_not(c, took_s, log) for c, log in zip(self._codes(), logs, strict=True))
+            why = next(filter(None, whys), "")
         finally:
-            _end(process)
-            self._process = None
-        self._tried |= names
+            for process in self._processes:
+                _end(process)
+            self._processes = []
+        for node in nodes:
+            if node.lost:
+                raise NodeLostError(node.lost)
+        self._tried |= {(node, name) for node in nodes for name in names}
         if why:
             self._lacking |= {op: f"DeepSpeed's {op} {why}" for op in names}
 
     def kill(self) -> None:
         """SIGKILL to what loads; for a second Ctrl-C."""
-        if self._process is not None:
-            self._process.signal(signal.SIGKILL)
+        for process in self._processes:
+            process.signal(signal.SIGKILL)
+
+    def _codes(self) -> list[int | None]:
+        return [process.exit_code() for process in self._processes]
 
 
 def _why_not(code: int | None, took_s: float, log: Path) -> str:
@@ -110,19 +130,7 @@ def _why_not(code: int | None, took_s: float, log: Path) -> str:
     return f"cannot be loaded, see {log.name}: repair that, or use --offload none" if code else ""
 
 
-def _extensions(logs: Path) -> dict[str, str]:
-    """Has torch keep what it compiles in `logs` where it cannot write to its own cache."""
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"))  # noqa: PTH111
-    usual = os.environ.get("TORCH_EXTENSIONS_DIR") or cache / "torch_extensions"
-    try:
-        Path(usual).mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryFile(dir=usual):
-            return {}
-    except OSError:
-        return {"TORCH_EXTENSIONS_DIR": str(logs.absolute() / "torch_extensions")}
-
-
-def _end(process: LocalProcess) -> None:
+def _end(process: RankProcess) -> None:
     process.signal(signal.SIGTERM)
     ended = time.monotonic() + TERM_GRACE_S
     while process.exit_code() is None and time.monotonic() < ended:

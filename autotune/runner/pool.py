@@ -2,29 +2,35 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import re
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
+from typing import Any, Literal
 
 from autotune.device.device import Device
 from autotune.engines import engine_of
 from autotune.outcome import Verdict
 from autotune.predict.trace import Trace, request
-from autotune.runner import Job, Result, StopRequestedError
+from autotune.runner import Job, NodeLostError, Result, StopRequestedError
 from autotune.runner.channel import Channel
 from autotune.runner.forks import Spawned, Starter
 from autotune.runner.group import POLL_S, Group, Rank, phase_deadlines
 from autotune.runner.helper import Helper
+from autotune.runner.node import LOOPBACK, Host, Node, Seat
 from autotune.runner.ops import Ops
+from autotune.runner.process import RankProcess
 from autotune.space.axes import alloc_conf
 from autotune.space.candidate import Build, Candidate
 from autotune.space.space import Limits, Space
 from autotune.space.workload import Workload
 from autotune.units import gib
+from autotune.wire.agents import Task
+from autotune.wire.dial import Dial
 from autotune.wire.messages import Described, Probe, Start
 from autotune.wire.stopping import Phase
 
@@ -40,7 +46,8 @@ class Pool:
     def __init__(
         self,
         *,
-        device: Device,
+        device_kind: Literal["cpu", "cuda"],
+        seats: Callable[[], Sequence[Seat]],
         workload: Workload,
         limits: Limits,
         logs: Path,
@@ -49,10 +56,21 @@ class Pool:
         on_phase: Callable[[Phase, int], None],
         note: Callable[[str], None],
         budget_s: float = math.inf,
-        starter: Starter | None = None,
+        channel: Channel | None = None,
+        beside: int = 1,
+        close: Callable[[], None] = lambda: None,
+        turn: Callable[[], AbstractContextManager[object]] = nullcontext,
+        numbers: Iterator[int] | None = None,
     ) -> None:
-        """`starter` starts the ranks, and is closed with the pool; without it they are spawned."""
-        self._device = device
+        """`seats` says where the ranks of the next group run, or raises `NoNodesError`; it raises
+        the same, or gives others, once a node of these is lost. `channel` is what ranks dial, and
+        closed with the pool; `beside` is how many groups share a node. `close` ends the nodes.
+        Pools that share a machine make steps in `turn`, and have the `numbers` of their groups
+        from one source: logs are named by them."""
+        self._device_kind = device_kind
+        self._seats_now = seats
+        self._beside = beside
+        self._close_nodes = close
         self._workload = workload
         self._limits = limits
         self._logs = logs
@@ -61,13 +79,17 @@ class Pool:
         self._on_phase = on_phase
         self._note = note
         self._deadline_s = phase_deadlines(budget_s)
-        self._channel = Channel()
-        self._baseline_bytes = device.in_use_bytes()
+        self._channel = channel or Channel()
+        self._seats: Sequence[Seat] = ()
+        self._baseline_bytes: dict[Node, tuple[int, ...]] = {}
+        """Of all devices of a node; of these the group's own are looked at."""
         self._group: Group | None = None
         self._build: Build | None = None
-        self._groups = _last_group(logs)
-        self._ops = Ops(device, workload, logs, stop, note)
-        self._starter: Starter = starter or Spawned()
+        self._turn = turn
+        self._numbers = numbers or group_numbers(logs)
+        self._number = 0
+        """Of the live group, or the last one."""
+        self._ops = Ops(device_kind, workload, logs, stop, note)
         self._probes = 0
 
     @property
@@ -75,9 +97,18 @@ class Pool:
         return self._build if self._group is not None else None
 
     def run(self, job: Job, deadline: float) -> Result:
-        if new_ops := self._ops.missing(job.candidate):
+        try:
+            return self._run(job, deadline)
+        except NodeLostError as lost:
+            if self._group is not None:
+                self._end(politely=False, until=deadline)
+            return Result(verdict=Verdict.SKIPPED, reason=str(lost), put_off=True)
+
+    def _run(self, job: Job, deadline: float) -> Result:
+        self._take_seats(deadline)
+        if new_ops := self._ops.missing(job.candidate, self._nodes):
             self.retire(deadline)
-            self._ops.load(new_ops, deadline)
+            self._ops.load(new_ops, self._nodes, deadline)
         if (refusal := self._ops.refusal(job.candidate)) is not None:
             return refusal
         group = self._group
@@ -92,8 +123,10 @@ class Pool:
         start_s = time.monotonic() - began if not group.probes else 0.0
         ready = group.ranks[0].ready
         self._probes += 1
+        with self._turn():
+            probed = group.probe(self._request(job), deadline)
         result = replace(
-            group.probe(self._request(job), deadline),
+            probed,
             group_start_s=start_s,
             warm=group.probes > 1,
             parameters=ready.parameters if ready else None,
@@ -107,18 +140,25 @@ class Pool:
     def trace(self, space: Space, limit_s: float) -> Trace | None:
         engine = engine_of(self._workload, space.opening[0]).name
         began = time.monotonic()
+        self._take_seats(began + limit_s)
+        node = self._nodes[0]
         self._get_ready(engine, began + limit_s)
-        if not self._starter.ready(engine):
+        if not node.ready(engine):
             self._note(f"memory is predicted without a trace: imports took over {limit_s:.0f} s")
             return None
-        # A trace has no use for a GPU, and must not leave a context on one.
-        environment = self._device.rank_environment(self._workload.world_size)
-        asked = request(space, self._device.kind)
+
+        def start(dial: Dial, log: Path, environment: dict[str, str]) -> RankProcess:
+            task = self._task(engine, self._seats[0], environment)
+            return node.start(task, dial, log)
+
+        asked = request(space, self._device_kind)
         helper = Helper(
             asked,
-            partial(self._starter.start_rank, engine),
+            start,
             logs=self._logs,
-            environment=environment | {"CUDA_VISIBLE_DEVICES": ""},
+            # A trace has no use for a GPU, and must not leave a context on one.
+            environment={"CUDA_VISIBLE_DEVICES": ""},
+            channel=self._channel,
             note=lambda why: self._note(f"memory is predicted without a trace: {why}"),
             limit_s=limit_s,
         )
@@ -140,14 +180,15 @@ class Pool:
         if self._group is not None:
             self._group.kill()
         self._ops.kill()
-        self._starter.kill()
+        for node in self._nodes:
+            node.kill()
 
     def close(self) -> None:
         """End the live group and the channel; nothing is probed after this."""
         if self._group is not None:
             self._group.end(politely=False)
             self._group = None
-        self._starter.close()
+        self._close_nodes()
         self._channel.close()
 
     def _launch(self, candidate: Candidate, deadline: float) -> Group | Result:
@@ -158,24 +199,54 @@ class Pool:
         group = self._new_group(engine, self._build)
         failure = group.start(self._start_message(candidate), deadline)
         if failure is None:
-            self._starter.succeeded()
+            for node in self._nodes:
+                node.succeeded()
             return group
         self._end(politely=False, until=deadline)
-        spoke = failure.verdict.bounds_memory or failure.verdict is Verdict.SKIPPED
-        if not spoke and self._starter.give_up(failure.reason):
-            return self._launch(candidate, deadline)
-        return failure
+        if failure.verdict.bounds_memory or failure.verdict is Verdict.SKIPPED:
+            return failure
+        others = [node.give_up(failure.reason) for node in self._nodes]
+        return self._launch(candidate, deadline) if any(others) else failure
+
+    def _take_seats(self, until: float) -> None:
+        """Where the next group would run. Raises NoNodesError."""
+        if any(node.lost for node in self._nodes) and self._group is not None:
+            self._end(politely=False, until=until)
+        self._seats = self._seats_now()
+        for node in self._nodes:
+            self._baseline_bytes.setdefault(node, node.in_use_bytes())
+
+    @property
+    def _nodes(self) -> list[Node]:
+        return list(dict.fromkeys(seat.node for seat in self._seats))
 
     def _get_ready(self, engine: str, deadline: float) -> None:
         """Make that ranks of `engine` can be started at once."""
-        if not self._starter.ready(engine):
+        waiting = [node for node in self._nodes if not node.ready(engine)]
+        if waiting:
             self._on_phase(Phase.IMPORT, 0)
-            self._starter.prepare(engine, self._stop, deadline)
+        for until in (time.monotonic(), deadline):  # asked first: all import at once
+            for node in waiting:
+                node.prepare(engine, self._workload.family, self._stop, until)
+
+    def _task(self, engine: str, seat: Seat, environment: dict[str, str]) -> Task:
+        """Of a rank in `seat`."""
+        there = [each for each in self._seats if each.node is seat.node]
+        return Task(
+            program="rank",
+            family=self._workload.family,
+            engine=engine,
+            ranks=len(there),
+            local_rank=there.index(seat),
+            share=there[0].place // len(there) if self._beside > 1 else 0,
+            shares=self._beside,
+            spans=len(self._nodes) > 1,
+            environment=environment,
+        )
 
     def _new_group(self, engine: str, build: Build) -> Group:
-        self._groups += 1
-        world_size = self._workload.world_size
-        environment = self._device.rank_environment(world_size) | self._ops.environment
+        self._number = next(self._numbers)
+        environment: dict[str, str] = {}
         if conf := alloc_conf(build.allocator):
             environment |= {"PYTORCH_ALLOC_CONF": conf}
         if build.compiles:  # compilers beside the ranks would be more than their capacity
@@ -190,17 +261,20 @@ class Pool:
             note=self._note,
             deadline_s=self._deadline_s,
         )
-        for number in range(world_size):
+        for number, seat in enumerate(self._seats):
             dial = self._channel.dial(number, child=True)
             log = self._log(number)
-            # On the CPU all ranks share the one device.
-            info = self._device.infos[number % len(self._device.infos)]
-            process = self._starter.start_rank(engine, dial, log, environment)
-            ranks.append(Rank(number=number, process=process, log=log, device_uuid=info.uuid))
+            task = self._task(engine, seat, environment)
+            process = seat.node.start(task, dial, log)
+            rank = Rank(
+                number=number, process=process, log=log, token=dial.token, seat=seat,
+                local_rank=task.local_rank, address=seat.node.address if task.spans else LOOPBACK,
+            )  # fmt: skip
+            ranks.append(rank)
         return self._group
 
     def _log(self, rank: int) -> Path:
-        return self._logs / f"group{self._groups:03d}-rank{rank}.log"
+        return self._logs / f"group{self._number:03d}-rank{rank}.log"
 
     def _end(self, *, politely: bool, until: float) -> None:
         """End the live group; return when its device memory is back, or at `until`."""
@@ -210,9 +284,10 @@ class Pool:
         began = time.monotonic()
         deadline = min(until, began + BASELINE_WAIT_S)
         last, changed = self._over_baseline_bytes(), began
+        flat_s = FLAT_S + 2 * max((node.refreshed_s for node in self._nodes), default=0.0)
         while last > BASELINE_SLACK_BYTES:
             now = time.monotonic()
-            if now > deadline or now - changed > FLAT_S:
+            if now > deadline or now - changed > flat_s:
                 self._note(f"device memory is {gib(last)} over its baseline after a group's end")
                 return
             time.sleep(POLL_S)
@@ -221,14 +296,18 @@ class Pool:
                 last, changed = over, time.monotonic()
 
     def _over_baseline_bytes(self) -> int:
-        now = self._device.in_use_bytes()
-        return max(a - b for a, b in zip(now, self._baseline_bytes, strict=True))
+        over = [0]
+        for node in self._nodes:
+            now, then = node.in_use_bytes(), self._baseline_bytes[node]
+            mine = {seat.device for seat in self._seats if seat.node is node}
+            over += [] if node.lost else [now[place] - then[place] for place in mine]
+        return max(over)
 
     def _start_message(self, candidate: Candidate) -> Start:
         engine = engine_of(self._workload, candidate)
         return Start(
             world_size=self._workload.world_size,
-            device_kind=self._device.kind,
+            device_kind=self._device_kind,
             device_uuid="",
             capacity_bytes=self._limits.capacity_bytes,
             store_host="",
@@ -241,9 +320,9 @@ class Pool:
             param_dtype=candidate.param_dtype,
             optimizer=candidate.optimizer,
             allocator=alloc_conf(candidate.allocator),
-            engine_config=engine.config(candidate, self._workload, self._device.kind),
+            engine_config=engine.config(candidate, self._workload, self._device_kind),
             seed=self._seed,
-            energy=self._device.energy().at,
+            energy=self._nodes[0].energy_at,
         )  # fmt: skip
 
     def _request(self, job: Job) -> Probe:
@@ -267,7 +346,21 @@ class Pool:
         return replace(request, lengths=drawn, longest=longest)
 
 
-def _last_group(logs: Path) -> int:
-    """The largest number of a group that left its log in `logs`; 0 if none did."""
+def on_this_machine(
+    device: Device, workload: Workload, starter: Starter | None = None, **how: Any
+) -> Pool:
+    """A pool whose ranks run here, side by side on the devices; see `Pool` for the rest.
+
+    `starter` starts them; without it they are spawned.
+    """
+    host = Host(device, starter or Spawned())
+    seats = [Seat(host, rank) for rank in range(workload.world_size)]
+    return Pool(
+        device_kind=device.kind, seats=lambda: seats, close=host.close, workload=workload, **how
+    )
+
+
+def group_numbers(logs: Path) -> Iterator[int]:
+    """Numbers of groups, from the first one on that left no log in `logs`."""
     names = (re.fullmatch(r"group(\d+)-rank\d+\.log", path.name) for path in logs.iterdir())
-    return max((int(name[1]) for name in names if name), default=0)
+    return itertools.count(1 + max((int(name[1]) for name in names if name), default=0))

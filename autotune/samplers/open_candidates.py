@@ -26,6 +26,9 @@ class OpenCandidates:
         """What may still be proposed, ascending."""
         return (self._candidates[i] for i in np.flatnonzero(self._open))
 
+    def __contains__(self, candidate: Candidate) -> bool:
+        return bool(self._open[self._place[candidate]])
+
     def close(self, candidate: Candidate) -> None:
         """Never propose `candidate` again."""
         self._open[self._place[candidate]] = False

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 from optuna.distributions import BaseDistribution, CategoricalDistribution, IntDistribution
 from optuna.samplers import BaseSampler
 from optuna.study import Study as OptunaStudy
-from optuna.trial import FrozenTrial, Trial, TrialState
+from optuna.trial import FrozenTrial, Trial, TrialState, create_trial
 
 from autotune.samplers.ask import Ask
 from autotune.space.axes import AXES, LATER_AXES, MEMORY_AXES
@@ -54,11 +54,28 @@ class Adapter(BaseSampler):
         self._distributions = distributions(space)
         self._ask: Ask | None = None
 
-    def ask(self, optuna_study: OptunaStudy, ask: Ask) -> Asked:
-        """A new trial of `optuna_study`, whose sampler this is."""
+    def ask(
+        self, optuna_study: OptunaStudy, ask: Ask, attributes: Mapping[str, Any] | None = None
+    ) -> Asked:
+        """A new trial of `optuna_study`, whose sampler this is, with these `attributes`."""
         self._ask = ask
-        trial = optuna_study.ask(self._distributions)
-        return Asked(trial, candidate_of(trial.params))
+        noted = dict(attributes or {})
+        if self._sampler.base is not None:  # it wants to know the trial
+            trial = optuna_study.ask(self._distributions)
+            for name, value in noted.items():
+                trial.set_user_attr(name, value)
+            return Asked(trial, candidate_of(trial.params))
+        # Written at once, parameters and all, that is the fastest.
+        new = create_trial(state=TrialState.RUNNING)
+        chosen = self.sample_relative(optuna_study, new, self._distributions)
+        chosen = {name: chosen[name] for name in self._distributions}
+        new = create_trial(
+            state=TrialState.RUNNING, params=chosen, distributions=self._distributions,
+            user_attrs=noted,
+        )  # fmt: skip
+        storage = optuna_study._storage
+        trial = Trial(optuna_study, storage.create_new_trial(optuna_study._study_id, new))
+        return Asked(trial, candidate_of(chosen))
 
     def infer_relative_search_space(
         self, study: OptunaStudy, trial: FrozenTrial

@@ -17,11 +17,12 @@ import psutil
 
 from autotune.device.cpu import host_oom_kills
 from autotune.runner.channel import Channel, Peer
+from autotune.runner.extensions import remove_locks
 from autotune.runner.local import SUPERVISE, LocalProcess, spawn, temporary_folder
 from autotune.script.command import PREFIX
 from autotune.script.files import OUT
 from autotune.script.seen import Process, Ranks
-from autotune.wire.messages import Hello, Left, Peaks, Seen, WireError
+from autotune.wire.messages import Hello, Left, Message, Peaks, Seen, WireError
 
 END_S = 5.0
 LAST_WORDS_S = 1.0
@@ -186,7 +187,7 @@ class Launch:
         while self._kill_marked() and time.monotonic() < deadline + END_S:
             time.sleep(0.01)
         self._process.reap()
-        _remove_locks(self._began)
+        remove_locks(os.environ, self._began)
         shutil.rmtree(self._temporary, ignore_errors=True)
         for process in self.processes:
             process.close()
@@ -212,23 +213,23 @@ class Launch:
         peer = self._channel.accept()
         if peer is None:
             return
-        try:
+        with suppress(WireError):
             hello = peer.receive()
-        except (EOFError, WireError):
-            peer.close()
-            return
-        if not isinstance(hello, Hello):
-            peer.close()
-            return
-        self.lively = time.monotonic()
-        self.processes.append(Process(pid=hello.pid, peer=peer))
+            if isinstance(hello, Hello):
+                self.lively = time.monotonic()
+                self.processes.append(Process(pid=hello.pid, peer=peer))
+                self._receive(self.processes[-1])
+                return
+        peer.close()
 
     def _receive(self, process: Process) -> None:
         try:
-            message = process.peer.receive()
+            for message in process.peer.arrived():
+                self._take(process, message)
         except (EOFError, WireError):
             process.close()
-            return
+
+    def _take(self, process: Process, message: Message) -> None:
         if isinstance(message, Left):
             process.left = message
         elif isinstance(message, Seen) and process.told(message):
@@ -241,13 +242,3 @@ def _maps_torch(pid: int) -> bool:
     with suppress(OSError):
         return "libtorch" in Path(f"/proc/{pid}/maps").read_text()
     return False
-
-
-def _remove_locks(since: float) -> None:
-    """Remove what a build of one of torch's extensions that was killed leaves behind: every later
-    process that needs it would wait for that build, for ever (torch/utils/file_baton.py)."""
-    usual = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "torch_extensions"
-    for lock in Path(os.environ.get("TORCH_EXTENSIONS_DIR") or usual).glob("**/lock"):
-        with suppress(OSError):
-            if lock.stat().st_mtime >= since:
-                lock.unlink()

@@ -103,6 +103,8 @@ class Space:
         for name in ("recipe", "shapes", "length_mix"):
             if not workload[name]:
                 del workload[name]
+        if workload["nodes"] == 1:
+            del workload["nodes"]
         # As it was before it was an axis: an older study can be gone on with.
         optimizers = self.axes.get("optimizer", (AXES["optimizer"].plain,))
         workload["optimizer"] = ",".join(optimizers)

@@ -62,6 +62,13 @@ class Workload:
     """Of every depth that is searched, where the family has no closed form."""
     length_mix: LengthMix | None = None
     """Lengths of the samples; None where all are of a candidate's seq_len."""
+    nodes: int = 1
+    """Machines that the ranks are on."""
+
+    @property
+    def ranks_on_a_node(self) -> int:
+        """The most."""
+        return -(-self.world_size // self.nodes)
 
     def __hash__(self) -> int:
         return hash((self.model, self.width, self.vocab_size, self.dtype, self.world_size))

@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Sequence
+from functools import partial
+
+from autotune.folder.past import News
 from autotune.outcome import Record, Verdict
 from autotune.runner import Job
 from autotune.space.candidate import Candidate
 from autotune.study.parts import Parts
+from autotune.study.prober import Probed
 from autotune.study.search import RANKING_MICRO_STEPS
+from autotune.study.slots import Slot, Work
 
 FINAL_ROUNDS = 2
 """Of the winner, at least."""
@@ -27,85 +34,144 @@ class Finals:
         self._parts = parts
         self._ledger = parts.ledger
         self._count = finalists
+        self._made = 0
+        self._made_on: Counter[tuple[Candidate, Slot]] = Counter()
         self.out_of_time = False
         """Whether the budget had no time for a round that was wanted."""
+        self._ended = False
 
     def run(self) -> int:
         """How many rounds were made.
 
-        A final that does not fit after all makes room for the next best. Raises
-        `StopRequestedError` where the user wants to end the study.
+        A final that does not fit after all makes room for the next best.
+
+        Raises:
+            StopRequestedError: the user ended the study.
+            NoNodesError: nothing can be run any more.
         """
-        parts, made = self._parts, 0
-        while (record := self._next()) is not None:
-            parts.go_on()
-            left_s = parts.clock.remaining_s() - CLOSING_S
-            grad_accum = micro_steps = parts.space.workload.micro_steps(record.candidate)
-            if self._final_s(record, micro_steps) > left_s and micro_steps > RANKING_MICRO_STEPS:
-                micro_steps = RANKING_MICRO_STEPS
-                parts.reporter.note(
-                    f"the budget has no time for {grad_accum} micro-steps: {micro_steps} run"
-                )
-            if self._final_s(record, micro_steps) > left_s:
-                parts.reporter.note("the budget leaves no time for more finals")
-                self.out_of_time = True
-                break
-            made += 1
-            if not self._run(record.candidate, grad_accum, micro_steps):
-                break
-        return made
+        self._made, self._ended = 0, False
+        self._parts.slots.run(self._next_work)
+        return self._made
 
     def needed_s(self) -> float:
         """Seconds kept for the finals that are left to make."""
         finalists = self._finalists()
         if self._settled(finalists):
             return CLOSING_S
-        left_s = sum(
-            max(0, FINAL_ROUNDS - self._rounds(r.candidate))
-            * self._final_s(r, self._parts.space.workload.micro_steps(r.candidate))
+        workload = self._parts.space.workload
+        left = [
+            (FINAL_ROUNDS - made, self._final_s(r, workload.micro_steps(r.candidate)))
             for r in finalists
-        )
+            if (made := self._rounds(r.candidate)) < FINAL_ROUNDS
+        ]
         if not finalists:
             build = self._parts.space.opening[0]
-            one_s = self._parts.prober.start_s(build) + self._parts.typical_probe_s()
-            left_s = FINAL_ROUNDS * self._count * one_s
+            one_s = self._parts.pace.start_s(build) + self._parts.typical_probe_s()
+            left = [(FINAL_ROUNDS * self._count, one_s)]
+        whole_s = sum(rounds * each_s for rounds, each_s in left) / len(self._parts.slots)
+        left_s = max([whole_s, *(each_s for _, each_s in left)])
         return min(FINALS_SHARE * self._parts.clock.budget_s, left_s + CLOSING_S)
 
-    def _run(self, candidate: Candidate, grad_accum: int, micro_steps: int) -> bool:
-        """One round of `candidate`; False where the budget ended in it."""
-        parts = self._parts
+    def _next_work(self, free: Sequence[Slot]) -> tuple[Slot, Work] | None:
+        parts, found = self._parts, None
+        parts.go_on()
+
+        def choose(news: News) -> Candidate | None:
+            nonlocal found
+            parts.others.learn(news)
+            found = self._next_in_time(free)
+            return None if found is None else found[1].candidate
+
+        number = None if self._ended else parts.journal.claim_final(choose)
+        if found is None or number is None:
+            return None
+        return found[0], self._work(number, *found)
+
+    def _next_in_time(self, free: Sequence[Slot]) -> tuple[Slot, Record] | None:
+        """`_next`, if there is time for it."""
+        found = self._next(free)
+        if found is None or self._final_s(found[1], self._micro_steps(found[1])) <= self._left_s():
+            return found
+        self._parts.reporter.note("the budget leaves no time for more finals")
+        self.out_of_time = self._ended = True
+        return None
+
+    def _micro_steps(self, record: Record) -> int:
+        """The whole schedule, or what the search runs of it where there is no time for more."""
+        whole = self._parts.space.workload.micro_steps(record.candidate)
+        in_time = self._final_s(record, whole) <= self._left_s()
+        return whole if in_time else min(whole, RANKING_MICRO_STEPS)
+
+    def _left_s(self) -> float:
+        return self._parts.clock.remaining_s() - CLOSING_S
+
+    def _work(self, number: int, slot: Slot, record: Record) -> Work:
+        """Round `number` in `slot`, of the candidate of `record`."""
+        parts, candidate = self._parts, record.candidate
+        grad_accum = parts.space.workload.micro_steps(candidate)
+        micro_steps = self._micro_steps(record)
+        if micro_steps < grad_accum:
+            parts.reporter.note(
+                f"the budget has no time for {grad_accum} micro-steps: {micro_steps} run"
+            )
         until_s = parts.clock.budget_s - CLOSING_S
-        parts.reporter.probing("final", candidate, until_s)
+        parts.reporter.probing("final", candidate, until_s, slot.number)
+        self._made += 1
+        self._made_on[candidate, slot] += 1
         job = Job(
             candidate=candidate,
             grad_accum=grad_accum,
             micro_steps=micro_steps,
-            rule=parts.prober.final_rule,
+            rule=parts.pace.final_rule,
             needed_step_s=None,
             fresh=True,
             mixed=True,
         )
-        predicted = self._ledger.predictor.peak(candidate)
-        outcome = parts.prober.measure(job, predicted, until_s)
-        number = sum(r.purpose == "final" for r in self._ledger.records)
-        final = Record(number, "final", candidate, outcome)
-        self._ledger.add(final)
-        parts.journal.add_final(final)
-        parts.reporter.told(final, self._ledger.incumbent)
-        return outcome.verdict != Verdict.SKIPPED
+        return Work(
+            job=job,
+            predicted=self._ledger.predictor.peak(candidate),
+            until_s=until_s,
+            told=partial(self._told, number, candidate),
+        )
 
-    def _next(self) -> Record | None:
-        """The search record of the candidate to measure again next; None where it is settled.
+    def _told(self, number: int, candidate: Candidate, probed: Probed) -> None:
+        final = Record(number, "final", candidate, probed.outcome)
+        self._ledger.add(final)
+        self._parts.journal.add_final(final)
+        self._parts.reporter.told(final, self._ledger.incumbent)
+        if probed.outcome.verdict == Verdict.SKIPPED and not probed.put_off:
+            self._ended = True  # the budget did, in this round
+
+    def _next(self, free: Sequence[Slot]) -> tuple[Slot, Record] | None:
+        """A free slot, and the search record of what to measure again there; None where all is
+        settled, or runs.
 
         Of the two most likely to be the best, the one that was measured less often ("top-two",
-        Russo, Operations Research 2020).
+        Russo, Operations Research 2020); several slots run several rounds at once, and of one
+        candidate on different ones.
         """
         finalists = self._finalists()
         if not finalists or self._settled(finalists):
             return None
         leader = finalists[0]
-        rivals = [] if self._is_sure(leader) else self._rivals(finalists)
-        return min([leader, *rivals], key=lambda r: self._rounds(r.candidate))
+        sure = self._is_sure(leader)
+        running = Counter([*self._parts.slots.running, *self._parts.others.finals])
+        first = [leader, *([] if sure else self._rivals(finalists))]
+        later = [] if sure else [r for r in finalists if r not in first]
+        for among in (first, later if running else []):
+            able = [r for r in among if running[r.candidate] < FINAL_ROUNDS]
+            if able:
+                return min(
+                    ((slot, record) for record in able for slot in free),
+                    key=lambda pair: self._order(pair[0], pair[1], running),
+                )
+        return None
+
+    def _order(self, slot: Slot, record: Record, running: Counter[Candidate]) -> tuple[int, int]:
+        """What was measured less often comes first, and then where it was."""
+        candidate = record.candidate
+        here = self._made_on[candidate, slot] if len(self._parts.slots) > 1 else 0
+        return self._rounds(candidate) + running[candidate], here
 
     def _settled(self, finalists: list[Record]) -> bool:
         if not finalists or self._rounds(finalists[0].candidate) < FINAL_ROUNDS:
@@ -131,11 +197,11 @@ class Finals:
 
     def _final_s(self, record: Record, micro_steps: int) -> float:
         """What a final of `record` takes, as far as the search has shown."""
-        rule = self._parts.prober.final_rule
+        rule = self._parts.pace.final_rule
         part = micro_steps / self._parts.space.workload.micro_steps(record.candidate)
         step_s = record.measured.step.median * part
         cycle_steps = self._parts.space.workload.cycle_steps(record.candidate, micro_steps)
         least_s = (rule.warmup_steps + rule.timed_steps) * cycle_steps * step_s
-        start_s = self._parts.prober.start_s(record.candidate)
+        start_s = self._parts.pace.start_s(record.candidate)
         timed_s = rule.sustain_s + rule.timed_least_s
         return start_s + max(least_s, timed_s, self._parts.typical_probe_s())

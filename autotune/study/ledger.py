@@ -57,6 +57,13 @@ class Ledger:
         )
 
     @property
+    def tried(self) -> set[Candidate]:
+        """Of which the search need not propose any again."""
+        return {
+            r.candidate for r in self.records if r.purpose == "search" and not r.outcome.put_off
+        }
+
+    @property
     def lost(self) -> int:
         """Those of them that did not fit."""
         return sum(r.purpose == "search" and r.outcome.verdict.bounds_memory for r in self.records)
@@ -68,6 +75,18 @@ class Ledger:
         if not record.outcome.put_off:
             final = record.purpose == "final"
             self.predictor.observe(record.candidate, record.outcome, final=final)
+
+    def take(self, records: Sequence[Record]) -> list[Record]:
+        """Learn what an earlier run or another process told; returns what that settles."""
+        for record in records:
+            if record.purpose == "search" and not record.outcome.put_off:
+                self.opened.close(record.candidate)
+        settled = []
+        for record in records:
+            self.add(record)
+            if not record.outcome.put_off:
+                settled += self.settle(record)
+        return settled
 
     def settle(self, record: Record) -> list[Record]:
         """Close what `record`, which was added, says the end of; returns that."""

@@ -11,7 +11,9 @@ from autotune.report import Reporter
 from autotune.runner import StopRequestedError
 from autotune.space.space import Space
 from autotune.study.ledger import Ledger
-from autotune.study.prober import Prober
+from autotune.study.others import Others
+from autotune.study.pace import Pace
+from autotune.study.slots import Slots
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,7 +26,9 @@ class Parts:
     journal: Journal
     reporter: Reporter
     ledger: Ledger
-    prober: Prober
+    pace: Pace
+    slots: Slots
+    others: Others
 
     def go_on(self) -> None:
         """Raises `StopRequestedError` where the user wants to end the study."""
@@ -33,5 +37,5 @@ class Parts:
 
     def typical_probe_s(self) -> float:
         """Warm-up and timed steps of a candidate that was measured to the end."""
-        whole = [self.prober.probe_s(record) for record in self.ledger.fitting]
-        return statistics.median(whole) if whole else self.prober.rule.timed_limit_s
+        whole = [self.pace.probe_s(record) for record in self.ledger.fitting]
+        return statistics.median(whole) if whole else self.pace.rule.timed_limit_s

@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import itertools
-import statistics
-from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from autotune.budget import Clock
-from autotune.engines import engine_of, state_bytes
+from autotune.engines import state_bytes
+from autotune.errors import NoNodesError
 from autotune.options import Options
 from autotune.outcome import (
     DISTURBED_SHARE,
     Measurement,
     Outcome,
-    Record,
     Verdict,
     in_slices,
     judge,
@@ -24,7 +22,6 @@ from autotune.outcome import (
 )
 from autotune.predict.memory import Prediction, kept_on_host
 from autotune.runner import Job, Result, Runner
-from autotune.space.candidate import Build, Candidate
 from autotune.space.space import Space
 from autotune.wire.messages import Report
 from autotune.wire.stopping import Interval, Rule, interval
@@ -71,68 +68,43 @@ def rule_for(device_kind: str, options: Options, *, final: bool = False) -> Rule
     )
 
 
-FIRST_COMPILE_S = 15.0
-"""What compiling a model is taken to last before the first one was."""
+@dataclass(frozen=True, kw_only=True)
+class Probed:
+    """What came of a job, over all its attempts."""
+
+    outcome: Outcome
+    starts_s: Sequence[float] = ()
+    """What its group starts took."""
+    compiles_s: Sequence[float] = ()
+    """And compiling, where that was done."""
+    put_off: bool = False
+    """It says nothing of the candidate, and was no doing of it."""
+    gone: bool = False
+    """Nothing more can be run where it ran."""
 
 
 class Prober:
-    """Runs jobs, and knows what starting a group takes."""
+    """Runs the jobs of one slot."""
 
     def __init__(
         self, space: Space, device_kind: str, clock: Clock, runner: Runner, options: Options
     ) -> None:
-        self.rule = rule_for(device_kind, options)
-        """When the warm-up and timing of the search's probes stop."""
-        self.final_rule = rule_for(device_kind, options, final=True)
         self._needs_energy = options.objective == "tokens_per_joule"
         self._space = space
         self._device_kind = device_kind
         self._clock = clock
         self._runner = runner
-        self._starts_s: defaultdict[str, list[float]] = defaultdict(list)
-        """By engine, in their order."""
-        self._compiles_s: list[float] = []
         self._last_start_s = 0.0
         self._group_probe_s = 0.0
         self._normal: set[str] = set()
         """Disturbances that a probe met as often as it was tried: then repeating helps none."""
-
-    def start_s(self, of: Build | Candidate) -> float:
-        """What starting a group takes; the first one of an engine imports its library."""
-        engine = engine_of(self._space.workload, of)
-        starts_s = self._starts_s[engine.name]
-        plain_s = statistics.median(starts_s[1:] or starts_s or [engine.first_start_s])
-        compiled_s = statistics.median(self._compiles_s or [FIRST_COMPILE_S])
-        return plain_s + (compiled_s if of.compiles else 0.0)
-
-    def compile_s(self, of: Build | Candidate) -> float:
-        """What compiling a shape takes that a live group of that build has not seen."""
-        if of.compile == "off":
-            return 0.0
-        return statistics.median(self._compiles_s or [FIRST_COMPILE_S])
-
-    def probe_s(self, record: Record) -> float:
-        """What warm-up and timed steps of `record` would take again, were it not disturbed."""
-        outcome, rule = record.outcome, self.rule
-        taken_s = (outcome.warmup_s + outcome.timed_s) / outcome.attempts
-        least_s = (rule.warmup_steps + rule.timed_steps) * record.measured.step.low
-        return min(taken_s, max(rule.warmup_limit_s + rule.timed_limit_s, least_s))
 
     @property
     def owed(self) -> bool:
         """Whether the probes of the live group have not paid for its start yet."""
         return self._group_probe_s < PAY_BACK * self._last_start_s
 
-    def restore(self, records: Sequence[Record]) -> None:
-        """Know what earlier group starts took, from what came of their probes."""
-        for record in records:
-            outcome = record.outcome
-            if outcome.compile_s:
-                self._compiles_s.append(outcome.compile_s)
-            if outcome.group_start_s > outcome.compile_s:
-                self._note_start(record.candidate, outcome.group_start_s - outcome.compile_s)
-
-    def measure(self, job: Job, predicted: Prediction, until_s: float) -> Outcome:
+    def measure(self, job: Job, predicted: Prediction, until_s: float) -> Probed:
         """Run `job` until the machine leaves it in peace, or until it was tried often enough.
 
         `until_s` is on the budget's clock.
@@ -143,17 +115,27 @@ class Prober:
         started_s = self._clock.elapsed_s()
         repeats_until_s = started_s + REPEATS_SHARE * self._clock.budget_s
         outcome: Outcome | None = None
-        start_s = compile_s = warmup_s = timed_s = 0.0
+        start_s = warmup_s = timed_s = 0.0
+        starts_s: list[float] = []
+        compiles_s: list[float] = []
+        gone = False
         for attempt in itertools.count(1):
             began_s = self._clock.elapsed_s()
             last = attempt >= ATTEMPTS or BUSY in self._normal or began_s > repeats_until_s
             calm = 1.0 if last else DISTURBED_SHARE[self._device_kind]
             job = replace(job, rule=replace(job.rule, calm=calm))
-            result = self._runner.run(job, self._clock.at(until_s))
+            try:
+                result = self._runner.run(job, self._clock.at(until_s))
+            except NoNodesError as error:
+                result = Result(verdict=Verdict.SKIPPED, reason=str(error), put_off=True)
+                gone = True
             took_s = self._clock.elapsed_s() - began_s
             compiled_s = result.report.compile_s if result.report is not None else 0.0
-            compile_s += compiled_s
-            start_s += self._note_group(job.candidate, result, compiled_s)
+            compiles_s += [compiled_s] if compiled_s else []
+            if result.group_start_s:
+                starts_s.append(result.group_start_s)
+                start_s += result.group_start_s + compiled_s
+            self._note_group(result)
             again = self._outcome(job, result)
             warmup_s, timed_s = warmup_s + again.warmup_s, timed_s + again.timed_s
             outcome = again if outcome is None else _calmer(outcome, again)
@@ -161,7 +143,8 @@ class Prober:
             if again.verdict.bounds_memory and result.warm and not job.fresh:
                 job = replace(job, fresh=True)  # what the last probes left behind may be the cause
             elif (
-                attempt >= ATTEMPTS
+                result.put_off
+                or attempt >= ATTEMPTS
                 or not self._disturbances(outcome) - self._normal
                 or self._clock.elapsed_s() + took_s > min(until_s, repeats_until_s)
             ):
@@ -173,32 +156,29 @@ class Prober:
             self._normal |= self._disturbances(outcome)
         elif outcome.measurement is not None:
             self._normal &= self._disturbances(outcome) | {HEAT}
-        return replace(
+        outcome = replace(
             outcome,
             started_s=started_s,
             probe_s=self._clock.elapsed_s() - started_s,
             group_start_s=start_s,
-            compile_s=compile_s,
+            compile_s=sum(compiles_s, 0.0),
             warmup_s=warmup_s,
             timed_s=timed_s,
             predicted_peak_bytes=predicted.bytes,
             predicted_low_bytes=predicted.low_bytes,
             predicted_high_bytes=predicted.high_bytes,
         )
+        put_off = result.put_off and outcome.put_off  # an earlier attempt may have told enough
+        return Probed(
+            outcome=outcome, starts_s=starts_s, compiles_s=compiles_s, put_off=put_off, gone=gone
+        )
 
-    def _note_start(self, candidate: Candidate, start_s: float) -> None:
-        self._starts_s[engine_of(self._space.workload, candidate).name].append(start_s)
-        self._last_start_s, self._group_probe_s = start_s, 0.0
-
-    def _note_group(self, candidate: Candidate, result: Result, compile_s: float) -> float:
-        """What the group's start took, compiling for its first probe included; 0 of a live one."""
-        if compile_s:
-            self._compiles_s.append(compile_s)
+    def _note_group(self, result: Result) -> None:
+        """Know whether the live group has paid for its start."""
         if result.group_start_s:
-            self._note_start(candidate, result.group_start_s)
+            self._last_start_s, self._group_probe_s = result.group_start_s, 0.0
         if result.report is not None:
             self._group_probe_s += result.report.warmup_s + result.report.timed_s
-        return result.group_start_s + compile_s if result.group_start_s else 0.0
 
     def _disturbances(self, outcome: Outcome) -> set[str]:
         """What made the timing of `outcome` worth less than it could be."""
@@ -230,7 +210,7 @@ class Prober:
         found = self._measurement(job, result.report)
         state = state_bytes(self._space.workload, job.candidate)
         mine = state.host + state.passing + kept_on_host(self._space.workload, job.candidate)
-        moved = mine * self._space.workload.world_size
+        moved = mine * self._space.workload.ranks_on_a_node
         verdict, reason = judge(found.peaks, self._space.limits, int(moved))
         if verdict == Verdict.OK:
             verdict, reason = result.verdict, result.reason

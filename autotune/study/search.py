@@ -2,22 +2,29 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
 
 from autotune import samplers
 from autotune.folder.journal import Journal
+from autotune.folder.past import News
 from autotune.options import Options
-from autotune.outcome import Outcome, Record, Verdict
+from autotune.outcome import Measurement, Outcome, Record, Verdict
 from autotune.predict.earlier import Earlier
 from autotune.predict.predictor import Predictor
-from autotune.runner import Job, Runner, StopRequestedError
+from autotune.runner import Job
 from autotune.samplers.ask import Ask, Costs
 from autotune.samplers.open_candidates import OpenCandidates
 from autotune.samplers.sampler import Adapter, Asked, Sampler
 from autotune.space.candidate import Build, Candidate
 from autotune.space.space import Space
 from autotune.study.ledger import Ledger
+from autotune.study.neighbours import Neighbours
 from autotune.study.parts import Parts
+from autotune.study.prober import Probed
+from autotune.study.slots import Slot, Work
 
 LOSABLE = 0.08
 """Of the probes, that may be lost on candidates that may well not fit; one always may."""
@@ -25,6 +32,16 @@ RANKING_MICRO_STEPS = 2
 """Micro-steps of a longer schedule that the search runs; finals run it whole."""
 HOPELESS_STARTS = 3
 """So many probes in a row that break before anything was measured end the study."""
+SUSPICIOUS_LOSSES = 2
+"""What a node was lost in so often comes last, and is not asked for after another one."""
+
+
+class _Round:
+    """Trials that were asked for together."""
+
+    def __init__(self, asked: Sequence[Asked]) -> None:
+        self.numbers = [each.trial.number for each in asked]
+        self.waiting = list(asked)
 
 
 class Search:
@@ -35,21 +52,28 @@ class Search:
         parts: Parts,
         *,
         sampler: Sampler,
-        runner: Runner,
         trials: int | None,
         finals_s: Callable[[], float],
         publish: Callable[[Ledger], object],
+        neighbours: Neighbours | None,
     ) -> None:
-        """`trials` bounds the probes; `finals_s` is what of the budget is not the search's."""
+        """`trials` bounds the probes; `finals_s` is what of the budget is not the search's. What
+        slots share a machine with are their `neighbours`."""
         self._parts = parts
         self._sampler = sampler
-        self._runner = runner
         self._trials = trials
         self._finals_s = finals_s
         self._publish = publish
+        self._neighbours = neighbours
+        self._alone: tuple[Slot, Work, Measurement] | None = None
+        """What was measured while nothing else ran."""
         self._ledger = parts.ledger
         self._earlier = 0
         self._again: list[Candidate] = []
+        self._rounds: dict[Slot, _Round] = {}
+        """What each slot was given to do."""
+        self._why = ""
+        self._put_offs: Counter[Candidate] = Counter()
 
     def restore(self, suspects: set[Candidate], interrupted: Sequence[Candidate]) -> None:
         """Go on from the records of an earlier run, which the ledger has.
@@ -61,34 +85,76 @@ class Search:
         self._again = [c for c in interrupted if not self._ledger.opened.avoids(c)]
 
     def run(self) -> int:
-        """How many probes were made. Raises `StopRequestedError` where the user ends the study."""
-        before = self._ledger.probed
-        while (why := self._why_stop() or self._why_enough()) is None:
-            asked = self._ask_round()
-            numbers = [each.trial.number for each in asked]
-            for each in asked:
-                if self._why_stop() is not None:
-                    record = self._put_off(each, "the search ended before its turn")
-                elif self._ledger.opened.avoids(each.candidate):
-                    record = self._put_off(each, "the last probes of its build broke")
-                else:
-                    record = self._probe(each, numbers)
-                self._tell(each, record)
+        """How many probes were made.
+
+        Raises:
+            StopRequestedError: the user ended the study.
+            NoNodesError: nothing can be run any more.
+        """
+        before, slots = self._ledger.probed, self._parts.slots
+        if self._neighbours is not None and not self._neighbours.compared:
+            slots.run(self._next_alone)
+            if self._alone is not None and self._why_stop() is None:
+                self._neighbours.compare(slots, *self._alone)
+        slots.run(self._next)
         made = self._ledger.probed - before
         if made:
-            self._parts.reporter.note(f"search ended: {why}")
+            self._parts.reporter.note(f"search ended: {self._why}")
         return made
 
-    def _why_enough(self) -> str | None:
+    def _next(self, free: Sequence[Slot]) -> tuple[Slot, Work] | None:
+        """The next probe, and the slot whose round it is of."""
+        while True:
+            slot = next((slot for slot in free if self._left(slot)), free[0])
+            if (why := self._why_stop()) is not None:
+                for each in self._rounds:
+                    self._put_off_round(each, "the search ended before its turn")
+            elif not self._left(slot):
+                why = self._why_enough(slot)
+            if why is not None:
+                self._why = why
+                return None
+            if not self._left(slot):
+                self._rounds[slot] = _Round(self._ask_round(slot))
+            if not self._left(slot):
+                continue  # other processes were faster
+            asked = self._rounds[slot].waiting.pop(0)
+            witness = self._ledger.witness(asked.candidate)
+            if self._ledger.opened.avoids(asked.candidate):
+                self._put_off(asked, "the last probes of its build broke")
+            elif witness is not None:
+                self._tell(asked, witness.skipped(asked.candidate, asked.trial.number))
+            else:
+                return slot, self._work(slot, asked)
+
+    def _next_alone(self, free: Sequence[Slot]) -> tuple[Slot, Work] | None:
+        """One after the other, until something was measured."""
+        if self._parts.slots.running or self._alone or (found := self._next(free)) is None:
+            return None
+        slot, work = found
+
+        def told(probed: Probed) -> None:
+            work.told(probed)
+            measured = probed.outcome.measurement
+            if probed.outcome.verdict == Verdict.OK and measured is not None:
+                self._alone = (slot, work, measured)
+
+        return slot, replace(work, told=told)
+
+    def _left(self, slot: Slot) -> list[Asked]:
+        """What of its round is still to be probed."""
+        return self._rounds[slot].waiting if slot in self._rounds else []
+
+    def _why_enough(self, slot: Slot) -> str | None:
         """Why no candidate is worth a probe; None while one may be."""
         if not self._ledger.opened.has():
             return "every candidate of the space was tried"
-        return self._sampler.why_stop(self._ask())
+        return self._sampler.why_stop(self._ask(slot))
 
     def _why_stop(self) -> str | None:
         """Why no further probe is run; None while there may be one."""
         self._parts.go_on()
-        if self._trials is not None and self._ledger.probed >= self._trials:
+        if self._trials is not None and self._begun() >= self._trials:
             return f"--trials {self._trials} probes were run"
         if self._parts.clock.remaining_s() < self._finals_s() + self._parts.typical_probe_s():
             return "its part of the budget is spent"
@@ -97,99 +163,146 @@ class Search:
             return f"the first {broken} probes all broke"
         return None
 
+    def _begun(self) -> int:
+        """Probes that came to something, or may."""
+        parts = self._parts
+        return self._ledger.probed + len(parts.slots.running) + len(parts.others.running)
+
+    def _pending(self) -> list[Candidate]:
+        """What runs, or was asked for and waits; also of other processes."""
+        waiting = [asked.candidate for each in self._rounds.values() for asked in each.waiting]
+        return [*self._parts.slots.running, *waiting, *self._parts.others.running]
+
+    def _ask_after(
+        self,
+        slot: Slot,
+        build: Build | None,
+        exactly: Candidate | None,
+        asked: Sequence[Candidate],
+        news: News,
+    ) -> Ask | None:
+        """What to ask after the `news`; None where they left nothing of it."""
+        self._parts.others.learn(news)
+        opened = self._ledger.opened
+        gone = exactly is not None and exactly not in opened
+        if gone or not opened.has(build if asked else None):
+            return None
+        if self._trials is not None and self._begun() >= self._trials:
+            return None
+        return self._ask(slot, build, exactly, asked)
+
     def _ask(
         self,
+        slot: Slot,
         build: Build | None = None,
         exactly: Candidate | None = None,
-        pending: Sequence[Candidate] = (),
+        asked: Sequence[Candidate] = (),
     ) -> Ask:
+        ledger, pending = self._ledger, [*self._pending(), *asked]
         # Candidates of the live build are the cheaper by a group's start.
         costs = Costs(
-            live_build=self._runner.live_build,
-            start_s=self._parts.prober.start_s,
-            compile_s=self._parts.prober.compile_s,
+            live_build=slot.runner.live_build,
+            start_s=self._parts.pace.start_s,
+            compile_s=self._parts.pace.compile_s,
             probe_s=self._parts.typical_probe_s(),
         )
+        # What runs may be lost, too.
+        lost = ledger.lost + ledger.predictor.expected_lost(self._parts.slots.running)
+        probed = ledger.probed + len(self._parts.slots.running)
         return Ask(
-            allowed=self._ledger.opened.places(build),
+            allowed=ledger.opened.places(build),
             pending=tuple(pending),
-            fitting=tuple(r.candidate for r in self._ledger.fitting),
+            fitting=tuple(r.candidate for r in ledger.fitting),
             costs=costs,
-            daring=self._ledger.lost + 1 <= max(1.0, LOSABLE * (self._ledger.probed + 1)),
+            daring=lost + 1 <= max(1.0, LOSABLE * (probed + 1)),
             exactly=exactly,
         )
 
-    def _ask_round(self) -> list[Asked]:
-        """Some open candidates of one build, ascending in tokens.
+    def _ask_round(self, slot: Slot) -> list[Asked]:
+        """Some open candidates of one build for `slot`, ascending in tokens.
 
         A sampler that knows nothing of what a group's start costs is asked for several at once:
         the live group is kept until its probes have paid for it, unless all of its last round
         were too slow. Then come builds of the opening, so that the sampler has seen every value
         of their axes, and then the sampler chooses. While nothing has fitted, the smallest open
-        candidate comes next, alone. A resumed study begins with the round that was interrupted.
+        candidate comes next, alone. A resumed study begins with the rounds that were interrupted.
         """
         size, journal, opened = self._sampler.round, self._parts.journal, self._ledger.opened
+        ask = partial(self._ask_after, slot)
+        self._again = [c for c in self._again if c in opened]
         if self._again:
-            again = self._again
+            again = [c for c in self._again if c.build == self._again[0].build][:size]
             begun = journal.past.round_begun
-            asked = ask_round(
-                journal, opened, self._ask, len(again) if begun else size, first=again
-            )
-            self._again = again[len(asked) :]
+            asked = ask_round(journal, opened, ask, len(again) if begun else size, first=again)
+            known = {each.candidate for each in asked}
+            self._again = [c for c in self._again if c not in known]
             return asked
         if self._ledger.nothing_fits_yet:
             usable = (c for c in opened if not opened.avoids(c))
             smallest = min(usable, key=lambda c: (c.depth, c.tokens))
-            return ask_round(journal, opened, self._ask, 1, first=[smallest])
-        build = self._build_of_round(size) if size > 1 else None
-        left = size if self._trials is None else self._trials - self._ledger.probed
-        return ask_round(journal, opened, self._ask, min(size, left), build=build)
+            return ask_round(journal, opened, ask, 1, first=[smallest])
+        build = self._build_of_round(slot, size) if size > 1 else None
+        pending = len(self._pending())
+        left = size if self._trials is None else self._trials - self._ledger.probed - pending
+        return ask_round(journal, opened, ask, max(1, min(size, left)), build=build)
 
-    def _build_of_round(self, size: int) -> Build | None:
+    def _build_of_round(self, slot: Slot, size: int) -> Build | None:
         """The build that the next round is to stay in; None leaves it to the sampler."""
-        live = self._runner.live_build
-        if self._parts.prober.owed and self._ledger.promising(size) and live is not None:
+        live = slot.runner.live_build
+        if slot.prober.owed and self._ledger.promising(size) and live is not None:
             return live
         seen = {record.candidate.build for record in self._ledger.records}
+        seen |= {candidate.build for candidate in self._pending()}
         opened = self._ledger.opened
         unseen = (b for b in self._parts.space.opening if b not in seen and opened.has(b))
         return next(unseen, None)
 
-    def _probe(self, asked: Asked, numbers: Sequence[int]) -> Record:
-        """Measure what was asked for, unless what is known already says how that would end.
-
-        `numbers` are those of its round's trials.
-        """
+    def _work(self, slot: Slot, asked: Asked) -> Work:
+        """To measure what was asked for, in `slot`."""
         candidate, parts = asked.candidate, self._parts
-        witness = self._ledger.witness(candidate)
-        if witness is not None:
-            return witness.skipped(candidate, asked.trial.number)
         until_s = parts.clock.budget_s - self._finals_s()
-        parts.reporter.probing("search", candidate, until_s)
+        parts.reporter.probing("search", candidate, until_s, slot.number)
+        numbers = self._rounds[slot].numbers
         parts.journal.begin_probe(asked.trial, parts.clock.elapsed_s(), numbers)
         grad_accum = parts.space.workload.micro_steps(candidate)
         job = Job(
             candidate=candidate,
             grad_accum=grad_accum,
             micro_steps=min(grad_accum, RANKING_MICRO_STEPS),
-            rule=parts.prober.rule,
+            rule=parts.pace.rule,
             needed_step_s=self._ledger.needed_step_s(candidate),
             fresh=False,
         )
-        predicted = self._ledger.predictor.peak(candidate)
-        try:
-            outcome = parts.prober.measure(job, predicted, until_s)
-        except StopRequestedError:
-            parts.journal.excuse(asked.trial)
-            raise
-        return Record(asked.trial.number, "search", candidate, outcome)
+        return Work(
+            job=job,
+            predicted=self._ledger.predictor.peak(candidate),
+            until_s=until_s,
+            told=partial(self._probed, slot, asked),
+            excused=partial(parts.journal.excuse, asked.trial),
+        )
 
-    def _put_off(self, asked: Asked, why: str) -> Record:
+    def _probed(self, slot: Slot, asked: Asked, probed: Probed) -> None:
+        candidate = asked.candidate
+        if probed.put_off:
+            self._put_offs[candidate] += not probed.gone  # where nothing was left, nothing ran
+            if self._put_offs[candidate] == SUSPICIOUS_LOSSES:  # it may have been the cause
+                self._ledger.opened.avoid([candidate])
+            if self._put_offs[candidate] <= SUSPICIOUS_LOSSES:
+                self._ledger.opened.reopen(candidate)
+        self._tell(asked, Record(asked.trial.number, "search", candidate, probed.outcome))
+        if probed.gone:
+            self._put_off_round(slot, probed.outcome.reason)
+
+    def _put_off_round(self, slot: Slot, why: str) -> None:
+        while waiting := self._left(slot):
+            self._put_off(waiting.pop(0), why)
+
+    def _put_off(self, asked: Asked, why: str) -> None:
         """Leave a candidate for later: it may be proposed again."""
         self._ledger.opened.reopen(asked.candidate)
         started_s = self._parts.clock.elapsed_s()
         outcome = Outcome(verdict=Verdict.SKIPPED, started_s=started_s, reason=why)
-        return Record(asked.trial.number, "search", asked.candidate, outcome)
+        self._tell(asked, Record(asked.trial.number, "search", asked.candidate, outcome))
 
     def _tell(self, asked: Asked, record: Record) -> None:
         parts, ledger = self._parts, self._ledger
@@ -205,8 +318,9 @@ class Search:
             parts.reporter.note(f"skipped {len(skipped)}: {skipped[0].outcome.reason}")
 
 
-AskFor = Callable[[Build | None, Candidate | None, Sequence[Candidate]], Ask]
-"""What to tell a sampler: of which build, of which candidate, and what is asked for already."""
+AskFor = Callable[[Build | None, Candidate | None, Sequence[Candidate], News], Ask | None]
+"""What to tell a sampler: of which build, of which candidate, what is asked for already, and what
+other processes did; None where that left nothing."""
 
 
 def ask_round(
@@ -220,13 +334,16 @@ def ask_round(
 ) -> list[Asked]:
     """At most `size` open candidates of one build, ascending in tokens, and their trials.
 
-    Those in `first` come before what the sampler proposes.
+    Those in `first` come before what the sampler proposes. None where other processes took them.
     """
     asked: list[Asked] = []
     while not asked or (len(asked) < size and opened.has(asked[0].candidate.build)):
         exactly = first[len(asked)] if len(asked) < len(first) else None
         pending = [each.candidate for each in asked]
-        asked.append(journal.ask(ask_for(build, exactly, pending)))
+        found = journal.ask(partial(ask_for, build, exactly, pending))
+        if found is None:
+            break
+        asked.append(found)
         build = asked[-1].candidate.build
         opened.close(asked[-1].candidate)
     return sorted(asked, key=lambda each: each.candidate.tokens)
@@ -241,7 +358,9 @@ def first_candidate(
     journal, opened = Journal.in_memory(), OpenCandidates(space)
     journal.use(Adapter(space, sampler))
 
-    def ask_for(build: Build | None, exactly: object, pending: Sequence[Candidate]) -> Ask:
+    def ask_for(
+        build: Build | None, exactly: object, pending: Sequence[Candidate], news: News
+    ) -> Ask:
         return Ask(allowed=opened.places(build), pending=tuple(pending))
 
     size = sampler.round if options.trials is None else min(sampler.round, options.trials)

@@ -4,22 +4,26 @@ from __future__ import annotations
 
 import errno
 import shutil
+import threading
 from collections.abc import Callable
-from contextlib import ExitStack
+from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass, replace
+from functools import cached_property, partial
 from pathlib import Path
 from shlex import quote
 
 from autotune import export, loggers
 from autotune.budget import Clock, StopFlag
+from autotune.device.device import Device
 from autotune.errors import UsageError
 from autotune.files import write_whole
 from autotune.folder import provenance
 from autotune.folder.ending import Ended, Ending
 from autotune.folder.folder import Folder
-from autotune.folder.journal import Journal, Past
+from autotune.folder.journal import Journal
 from autotune.folder.manifest import Changes, Manifest
-from autotune.folder.storage import storage_of
+from autotune.folder.past import Past
+from autotune.folder.storage import place_of, storage_of
 from autotune.options import Options
 from autotune.predict.update import update_share
 from autotune.report import Reporter
@@ -28,6 +32,7 @@ from autotune.result.best import Best, best_of
 from autotune.space.candidate import Candidate
 from autotune.space.space import Space
 from autotune.study.ledger import Ledger
+from autotune.study.neighbours import Neighbours
 from autotune.study.study import Study
 from autotune.study.why_nothing import why_nothing
 from autotune.testbed.scripted import shown_command, write_files
@@ -50,6 +55,8 @@ class Resumed:
     """What is not as it was when the study began."""
     check_idle: Callable[[], None]
     """Raises `UsageError` where others use the devices; a result is shown again all the same."""
+    joined: bool = False
+    """Whether it is another process's study, in a folder of its own here."""
 
 
 def run(
@@ -72,17 +79,20 @@ def run(
         UsageError: what is to be resumed cannot be read back.
     """
     folder = Folder(Path(manifest.folder))
+    stack = ExitStack()
     try:
-        if resumed is None:
+        if resumed is None or resumed.joined:
             manifest.write(folder.path)
         folder.prepare()
+        journal = Journal.open(folder, space, storage_of(folder, manifest), options.objective)
+        stack.callback(journal.close)
         session = _Session(
             options=options,
             space=space,
             testbed=testbed,
             manifest=manifest,
             folder=folder,
-            journal=Journal.open(folder, space, storage_of(folder, manifest), options.objective),
+            journal=journal,
             reporter=reporter,
             clock=clock,
             stop=stop,
@@ -93,6 +103,7 @@ def run(
             raise
         return Ended(Ending.INTERNAL, _why_unwritable(folder.path, error))
     finally:
+        stack.close()
         reporter.close()
         stop.restore()
 
@@ -135,18 +146,23 @@ class _Session:
             if resumed.budget_s is not None:
                 budget_s = past.spent_s + resumed.budget_s
             self.clock.go_on(past.spent_s, budget_s)
-            if past.ended is not None and past.ended.code.is_final and resumed.budget_s is None:
-                again = self._again(past.ended)
-                if again is not None:
-                    return again
+            again = not resumed.joined and resumed.budget_s is None
+            if again and past.ended is not None and past.ended.code.is_final:
+                shown = self._again(past.ended)
+                if shown is not None:
+                    return shown
             resumed.check_idle()
+        self.journal.attend(self.clock, self.stop, self.reporter.note)
         self.journal.begin(argv, self.clock.budget_s, accepted)
         self.reporter.started(self.space, self.clock.budget_s, self.folder.path)
         if resumed is not None:
-            self._tell_of(past)
+            self._tell_of(past, "joined" if resumed.joined else "resumed")
+        if self.journal.shared:
+            name = place_of(str(self.options.storage), self.manifest.study_name)
+            self.reporter.note(f"others join this study by --join {quote(name)}")
         if self.manifest.earlier:
             self.reporter.note(self._learns_from())
-        if lack := self.testbed.device.energy().lack:
+        if lack := self._device.energy().lack:
             self.reporter.note(f"energy is left out: {lack}")
         ended = self._study()
         self.journal.end(ended, self.clock.elapsed_s())
@@ -167,12 +183,12 @@ class _Session:
             self.reporter.finished(best, self.folder.best)
         return ended
 
-    def _tell_of(self, past: Past) -> None:
+    def _tell_of(self, past: Past, how: str) -> None:
         finals = sum(record.purpose == "final" for record in past.records)
         cut = self.journal.cut_bytes
         torn = f"; {cut} torn bytes were cut off" if cut else ""
         self.reporter.note(
-            f"resumed after {minutes(past.spent_s)}: trials {len(past.records) - finals},"
+            f"{how} after {minutes(past.spent_s)}: trials {len(past.records) - finals},"
             f" finals {finals}{torn}"
         )
 
@@ -185,20 +201,42 @@ class _Session:
 
     def _study(self) -> Ended:
         with ExitStack() as stack:
+            leaving = threading.Event()
+
+            def stop() -> bool:
+                return bool(self.stop) or leaving.is_set()
+
+            slots = self._slots
+            neighbours = None
+            if slots > 1 and self.testbed.shared:
+                neighbours = Neighbours(stop, self.reporter)
             wiring = Wiring(
                 logs=self.folder.logs,
                 seed=self.options.seed,
                 budget_s=self.clock.budget_s,
-                stop=lambda: bool(self.stop),
+                stop=stop,
                 on_phase=self.reporter.phase,
                 note=self.reporter.note,
+                turn=neighbours.turn if neighbours else nullcontext,
             )
-            runner = self.testbed.runner(self.space, wiring)
-            stack.callback(runner.close)  # where a second interrupt comes in the other one
-            stack.callback(runner.close)
+            runners = self.testbed.runners(
+                self.space,
+                [
+                    replace(wiring, on_phase=partial(self.reporter.phase, slot=slot))
+                    for slot in range(slots)
+                ],
+            )
+
+            def close() -> None:
+                for runner in runners:
+                    runner.close()
+
+            stack.callback(close)  # where a second interrupt comes in the other one
+            stack.callback(close)
 
             def leave() -> None:
-                runner.kill()
+                for runner in runners:
+                    runner.kill()
                 self.reporter.abandon()
 
             self.stop.kill = leave
@@ -208,22 +246,36 @@ class _Session:
                 device_kind=self.testbed.device.kind,
                 clock=self.clock,
                 journal=self.journal,
-                runner=runner,
+                runners=runners,
                 reporter=self.reporter,
                 stop=self.stop,
                 publish=self._publish,
                 earlier=self.manifest.earlier,
+                neighbours=neighbours,
             )
+            stack.callback(study.close)
+            stack.callback(leaving.set)
             study.run()
-            runner.close()  # before the result is written: the budget counts to there
-            ended = self._result(study.ledger)
+            close()  # before the result is written: the budget counts to there
+            ended = self._result(study.ledger, study.lost)
             self._log(study.ledger)
             return ended
 
-    def _result(self, ledger: Ledger) -> Ended:
+    @cached_property
+    def _slots(self) -> int:
+        return self.testbed.slots(self.options, self.space)
+
+    @cached_property
+    def _device(self) -> Device:
+        """What each group has of it."""
+        return self.testbed.device.shares(self._slots, self.space.workload.world_size)[0]
+
+    def _result(self, ledger: Ledger, lost: str) -> Ended:
         best = self._publish(ledger)
         if best is None:
-            return why_nothing(ledger.all, self.space, self.stop.name, self.clock.budget_s)
+            return why_nothing(
+                ledger.all, self.space, self.stop.name, self.clock.budget_s, lost=lost
+            )
         if self.testbed.remark:
             self.reporter.note(self.testbed.remark)
         self.reporter.finished(best, self.folder.best)
@@ -281,7 +333,7 @@ class _Session:
             self.space,
             self.options.objective,
             fingerprint=manifest.fingerprint | {"ranks": provenance.rank_versions(records)},
-            environment=provenance.environment(self.testbed.device, self.space),
+            environment=provenance.environment(self._device, self.space),
             provenance={
                 "argv": manifest.argv,
                 "options": manifest.options,

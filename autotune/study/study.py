@@ -7,22 +7,29 @@ best.json. A part of it is kept for the finals; the rest is the search's.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 
 from autotune import samplers
 from autotune.budget import Clock, StopFlag
+from autotune.errors import NoNodesError
 from autotune.folder.journal import Journal
 from autotune.options import Options
 from autotune.predict.earlier import Earlier
 from autotune.predict.predictor import Predictor
+from autotune.predict.trace import Trace
 from autotune.report import Reporter
 from autotune.runner import Runner, StopRequestedError
 from autotune.samplers.sampler import Adapter
 from autotune.space.space import Space
-from autotune.study.finals import Finals
+from autotune.study.finals import CLOSING_S, Finals
 from autotune.study.ledger import Ledger
+from autotune.study.neighbours import Neighbours
+from autotune.study.others import Others
+from autotune.study.pace import Pace
 from autotune.study.parts import Parts
 from autotune.study.prober import Prober
 from autotune.study.search import Search
+from autotune.study.slots import Slot, Slots
 
 TRACE_S, TRACE_SHARE = 10.0, 0.1
 """Tracing the models may take these seconds, or this share of the budget where that is more."""
@@ -39,20 +46,34 @@ class Study:
         device_kind: str,
         clock: Clock,
         journal: Journal,
-        runner: Runner,
+        runners: Sequence[Runner],
         reporter: Reporter,
         stop: StopFlag,
         publish: Callable[[Ledger], object],
         earlier: Sequence[Earlier] = (),
+        neighbours: Neighbours | None = None,
     ) -> None:
-        """`publish` is told at each new incumbent; `earlier` studies are learned from."""
+        """Each of `runners` is a slot. `publish` is told at each new incumbent; `earlier` studies
+        are learned from. Slots that share a machine are `neighbours`."""
         past = journal.past
-        predictor = Predictor(space, device_kind, earlier, objective=options.objective)
+        self._new_predictor = partial(
+            Predictor, space, device_kind, earlier, objective=options.objective
+        )
+        predictor = self._new_predictor()
         # Resumed with another seed, or it would draw again what it drew at first.
-        seed = (options.seed + past.trials) % 2**32
+        seed = (options.seed + past.trials + int(journal.part or "0", 16)) % 2**32
         sampler = samplers.make(options.sampler, space, predictor, options.objective, seed)
         journal.use(Adapter(space, sampler))
-        self.ledger = Ledger(space, options.objective, predictor)
+        self._new_ledger = partial(Ledger, space, options.objective)
+        self.ledger = self._new_ledger(predictor)
+        self._traced: Trace | None = None
+        pace = Pace(space.workload, device_kind, options)
+        slots = [
+            Slot(
+                number=number, runner=each, prober=Prober(space, device_kind, clock, each, options)
+            )
+            for number, each in enumerate(runners)
+        ]
         self._parts = Parts(
             space=space,
             clock=clock,
@@ -60,17 +81,21 @@ class Study:
             journal=journal,
             reporter=reporter,
             ledger=self.ledger,
-            prober=Prober(space, device_kind, clock, runner, options),
+            pace=pace,
+            slots=Slots(slots, clock, pace, reporter),
+            others=Others(journal, self.ledger, reporter),
         )
-        self._runner = runner
+        self._tracer = runners[0]
+        self.lost = ""
+        """Why nothing could be run any more; empty where it could."""
         self._finals = Finals(self._parts, options.finals)
         self._search = Search(
             self._parts,
             sampler=sampler,
-            runner=runner,
             trials=options.trials,
             finals_s=self._finals.needed_s,
             publish=publish,
+            neighbours=neighbours,
         )
         if past.trials:
             self._restore()
@@ -82,27 +107,47 @@ class Study:
             # Finals that end early, or find out that nothing fits after all, leave time to search.
             while self._search.run() + self._finals.run() and not self._finals.out_of_time:
                 pass
+            while self._parts.others.wait(self._has_time):
+                self._search.run()
+                self._finals.run()
+            if self._parts.journal.shared:
+                self._agree()
         except StopRequestedError:
             self._parts.reporter.note("stopped by the user")
+        except NoNodesError as error:
+            self.lost = str(error)
+            self._parts.reporter.note(f"nothing more can be run: {error}")
+
+    def close(self) -> None:
+        """Wait for what still runs, which was asked to stop."""
+        self._parts.slots.close()
 
     def _trace(self) -> None:
         """Before anything is timed: on a machine of few cores it would be in the way."""
         clock = self._parts.clock
         limit_s = min(max(TRACE_S, TRACE_SHARE * clock.budget_s), clock.remaining_s())
-        found = self._runner.trace(self._parts.space, limit_s)
+        found = self._tracer.trace(self._parts.space, limit_s)
         if found is not None:
             self.ledger.predictor.trace(found)
+        self._traced = found
+
+    def _has_time(self) -> bool:
+        self._parts.go_on()
+        return self._parts.clock.remaining_s() > CLOSING_S
+
+    def _agree(self) -> None:
+        """Know the same as every process of the study, whatever the order it was learned in."""
+        predictor = self._new_predictor()
+        if self._traced is not None:
+            predictor.trace(self._traced)
+        self.ledger = self._new_ledger(predictor)
+        self.ledger.take(self._parts.journal.told())
+        self._parts.journal.rewrite(self.ledger.all)
 
     def _restore(self) -> None:
         past, ledger = self._parts.journal.past, self.ledger
-        for record in past.records:
-            if record.purpose == "search" and not record.outcome.put_off:
-                ledger.opened.close(record.candidate)
-        self._parts.prober.restore(past.records)
-        for record in past.records:
-            ledger.add(record)
-            if not record.outcome.put_off:
-                ledger.settle(record)
+        self._parts.pace.restore(past.records)
+        ledger.take(past.records)
         self._search.restore(past.suspects, past.interrupted)
         self._parts.journal.rewrite(ledger.all)
         self._parts.reporter.restored(ledger.records, ledger.incumbent)

@@ -6,10 +6,12 @@ import statistics
 import time
 from collections.abc import Callable, Iterator
 from contextlib import chdir, contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Protocol
 
+from autotune import launch
+from autotune.device import open_device
+from autotune.device.device import Device
 from autotune.errors import UsageError
 from autotune.options import Options
 from autotune.result.best import Best, Verified
@@ -79,14 +81,15 @@ def verify(
             f" {least / 60:.1f} minutes"
         )
     planned = max(QUARTERS * best.cycle_steps, min(steps, possible))
-    note(f"training {planned} of {steps} steps, about {planned * step_s:.0f} s")
     with training(best, limit_s=limit_s, logs=logs, note=note, stop=stop) as run:
+        note(f"training {planned} of {steps} steps, about {planned * step_s:.0f} s")
         before = run(_steps(best, SHORT_STEPS), fresh=True)
         after = run(_steps(best, planned), fresh=False)
-    return _verified(best, before, after)
+        return _verified(best, before, after, run.device)
 
 
-class Run(Protocol):
+@dataclass(frozen=True)
+class Run:
     """Makes steps of the winner, in `fresh` processes or the last ones.
 
     Raises:
@@ -94,7 +97,14 @@ class Run(Protocol):
         StopRequestedError: the user asked to stop.
     """
 
-    def __call__(self, rule: Rule, *, fresh: bool) -> Report: ...
+    runner: Runner
+    best: Best
+    candidate: Candidate
+    device: Device
+    """That it is trained on."""
+
+    def __call__(self, rule: Rule, *, fresh: bool) -> Report:
+        return _run(self.runner, self.best, self.candidate, rule, fresh=fresh)
 
 
 @contextmanager
@@ -111,9 +121,9 @@ def training(
     Raises:
         UsageError: what it was measured on is not here, or it was never measured.
     """
-    options = _options(best)
     try:
         with chdir(best.started_in or "."):
+            options = _here(best, _options(best))
             testbed = open_testbed(options)
             space = replace(testbed.space(options), limits=_limits(best))
     except FileNotFoundError as error:
@@ -126,12 +136,8 @@ def training(
         logs=logs, seed=options.seed, budget_s=limit_s, stop=stop,
         on_phase=lambda phase, made: None, note=note,
     ))  # fmt: skip
-
-    def run(rule: Rule, *, fresh: bool) -> Report:
-        return _run(runner, best, candidate, rule, fresh=fresh)
-
     try:
-        yield run
+        yield Run(runner, best, candidate, testbed.device)
     finally:
         runner.close()
 
@@ -181,8 +187,42 @@ def _options(best: Best) -> Options:
         param_dtype=(config.param_dtype,),
         allocator=(config.allocator,),
         world_size=config.world_size,
+        parallel=1,
         global_batch=batch,
     )
+
+
+def _here(best: Best, options: Options) -> Options:
+    """`options` as they can be carried out: of one machine, where the study's launcher starts
+    nothing here.
+
+    Raises:
+        UsageError: one machine has not as many devices.
+    """
+    nodes, kind = best.config.nodes, best.device_kind
+    try:
+        if launch.checked(options.launch, options.nodes, world_size=options.world_size,
+                          interface=options.interface):  # fmt: skip
+            return options
+        why = f"verify it in a Slurm job of {nodes} nodes"
+    except UsageError as error:
+        why = str(error)
+    alone = replace(options, launch=None, nodes=None, interface=None)
+    if nodes == 1:
+        return alone
+    if _devices(kind) < best.config.world_size:
+        raise UsageError(
+            f"best.json: was measured on {nodes} nodes, and cannot be verified on one: {why}"
+        )
+    return replace(alone, device=kind)
+
+
+def _devices(kind: str) -> int:
+    """How many are here."""
+    try:
+        return len(open_device(kind).infos)
+    except UsageError:
+        return 0
 
 
 def _limits(best: Best) -> Limits:
@@ -207,7 +247,7 @@ def _run(runner: Runner, best: Best, candidate: Candidate, rule: Rule, *, fresh:
     return result.report
 
 
-def _verified(best: Best, before: Report, after: Report) -> Verified:
+def _verified(best: Best, before: Report, after: Report, on: Device | None = None) -> Verified:
     kind, tokens = best.device_kind, best.tokens_per_step
     step_s = statistics.median(after.step_s)
     size = len(after.step_s) // QUARTERS
@@ -232,5 +272,5 @@ def _verified(best: Best, before: Report, after: Report) -> Verified:
         limit_bytes=best.limits.limit_bytes,
         alloc_retries=retries,
         growth_bytes_per_100_steps=None if best.command else grown_bytes * 100 / made,
-        other_hardware=other_hardware(best) or None,
+        other_hardware=other_hardware(best, on) or None,
     )

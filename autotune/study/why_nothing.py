@@ -12,9 +12,15 @@ from autotune.units import gib
 
 
 def why_nothing(
-    records: Sequence[Record], space: Space, stopped_by: str | None, budget_s: float
+    records: Sequence[Record],
+    space: Space,
+    stopped_by: str | None,
+    budget_s: float,
+    *,
+    lost: str = "",
 ) -> Ended:
-    """Why no configuration can be named by a study that had `budget_s` in all."""
+    """Why no configuration can be named by a study that had `budget_s` in all, and may have `lost`
+    all that it ran on."""
     tried = [r for r in records if r.outcome.verdict != Verdict.SKIPPED]
     bounded = [r for r in tried if r.outcome.verdict.bounds_memory]
     if stopped_by is not None:
@@ -24,6 +30,8 @@ def why_nothing(
         what = "nothing that was tried fits" if untried else "nothing fits"
         rest = f"; {untried} candidates were not tried before the budget ended" if untried else ""
         return Ended(Ending.NOTHING_FITS, _least(what, bounded, space) + rest)
+    if lost:
+        return Ended(Ending.NO_MEASUREMENT, f"nothing could be measured: {lost}")
     if tried:
         first = tried[0]
         cause = f"{first.candidate.key} was {first.outcome.verdict}: {first.outcome.reason}"

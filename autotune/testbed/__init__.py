@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from autotune import launch
 from autotune.options import Options
 from autotune.testbed.testbed import Testbed
 
@@ -21,6 +22,16 @@ def open_testbed(options: Options) -> Testbed:
         from autotune.testbed.recording import Recording
 
         return Recording(Path(spec.removeprefix(REPLAY)))
+    if options.script is None and (launcher := launch.checked(
+        options.launch, options.nodes, world_size=options.world_size, interface=options.interface
+    )):  # fmt: skip
+        from autotune.testbed.cluster import DIAL_BY_HAND_S, DIAL_S, Cluster
+
+        by_hand = options.launch == "wait"
+        return Cluster(
+            launcher, spec, allow_mixed=options.allow_mixed, allow_busy=options.allow_busy,
+            dial_s=DIAL_BY_HAND_S if by_hand else DIAL_S,
+        )  # fmt: skip
     from autotune.device import open_device
     from autotune.testbed.machine import Machine
 

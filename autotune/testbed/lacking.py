@@ -98,8 +98,14 @@ def check_energy(options: Options, device: Device) -> None:
     Raises:
         UsageError: it cannot.
     """
-    lack = device.energy().lack
-    if lack and options.objective == "tokens_per_joule":
+    if options.objective != "tokens_per_joule":
+        return
+    if options.parallel != 1 and device.kind == "cpu":
+        raise UsageError(
+            f"--parallel {options.parallel}: the processors' counters count all groups together;"
+            " leave it out, or use --objective tokens_per_s"
+        )
+    if lack := device.energy().lack:
         raise UsageError(f"--objective tokens_per_joule: {lack}; use --objective tokens_per_s")
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from autotune.budget import Clock
@@ -12,10 +13,12 @@ from autotune.options import Options
 from autotune.runner import Runner
 from autotune.runner.counting import count
 from autotune.runner.forks import Forks
-from autotune.runner.pool import Pool
+from autotune.runner.node import Host
+from autotune.runner.seating import Seating
 from autotune.space.space import Space
 from autotune.space.workload import Workload
-from autotune.testbed.resolve import resolve
+from autotune.testbed.pools import pools
+from autotune.testbed.resolve import chosen_slots, resolve
 from autotune.testbed.testbed import Wiring
 from autotune.wire.messages import Count, Counted
 
@@ -25,6 +28,7 @@ class Machine:
 
     learns = True
     remark = ""
+    shared = True
 
     def __init__(self, device: Device, spec: str) -> None:
         self.device = device
@@ -44,21 +48,19 @@ class Machine:
     def clock(self, budget_s: float, started: float) -> Clock:
         return Clock(budget_s, started)
 
-    def runner(self, space: Space, wiring: Wiring) -> Runner:
-        return Pool(
-            device=self.device,
-            workload=space.workload,
-            limits=space.limits,
-            logs=wiring.logs,
-            seed=wiring.seed,
-            stop=wiring.stop,
-            on_phase=wiring.on_phase,
-            note=wiring.note,
-            budget_s=wiring.budget_s,
-            starter=Forks(
-                wiring.logs,
-                self.device.rank_environment(space.workload.world_size),
-                wiring.note,
-                space.workload.family,
-            ),
+    def slots(self, options: Options, space: Space) -> int:
+        return chosen_slots(self.device, cores(), space.workload.world_size, options.parallel)
+
+    def runners(self, space: Space, wirings: Sequence[Wiring]) -> list[Runner]:
+        first, ranks = wirings[0], space.workload.world_size
+        share = self.device.shares(len(wirings), ranks)[0]
+        starter = Forks(
+            first.logs, share.rank_environment(ranks), first.note, space.workload.family
         )
+        host = Host(self.device, starter)
+        seating = Seating([(host, len(wirings) * ranks)], ranks)
+        return pools(self.device.kind, seating, space, wirings, close=host.close)
+
+    def runner(self, space: Space, wiring: Wiring) -> Runner:
+        (only,) = self.runners(space, [wiring])
+        return only

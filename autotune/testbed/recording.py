@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -35,6 +36,7 @@ class Recording:
     """
 
     device: Device
+    shared = False
     learns = False  # the same replay ends the same
 
     def __init__(self, path: Path) -> None:
@@ -59,8 +61,19 @@ class Recording:
     def clock(self, budget_s: float, started: float) -> Clock:
         return Clock(budget_s, self.time(), self.time)
 
+    def slots(self, options: Options, space: Space) -> int:
+        assert options.parallel != "auto", "`space` refuses that"
+        return options.parallel
+
+    def runners(self, space: Space, wirings: Sequence[Wiring]) -> list[Runner]:
+        return [
+            Replay(self.grid, space.limits, self.time, each.seed + slot, each.on_phase)
+            for slot, each in enumerate(wirings)
+        ]
+
     def runner(self, space: Space, wiring: Wiring) -> Runner:
-        return Replay(self.grid, space.limits, self.time, wiring.seed, wiring.on_phase)
+        (only,) = self.runners(space, [wiring])
+        return only
 
     def space(self, options: Options, known: Workload | None = None) -> Space:
         """What `options` leave of what was recorded; what they leave open is as recorded.
@@ -69,6 +82,11 @@ class Recording:
             UsageError: they ask for something that was not recorded.
         """
         check_energy(options, self.device)
+        if options.parallel == "auto":
+            raise UsageError(
+                f"--parallel auto: {self.grid.path} has no devices to count; write how many probes"
+                " are to run at once, e.g. --parallel 4"
+            )
         if options.length_mix is not None:
             raise UsageError(
                 f"--length-mix {options.length_mix}: {self.grid.path} was recorded with samples of"

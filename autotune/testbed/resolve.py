@@ -5,7 +5,8 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
+from functools import partial
 from typing import Any
 
 from autotune.device.device import Device
@@ -14,7 +15,7 @@ from autotune.errors import UsageError
 from autotune.models import FAMILIES, gpt
 from autotune.models.counted import CountedShape
 from autotune.models.defaults import Defaults, GptTraits
-from autotune.options import Options
+from autotune.options import Options, Parallel
 from autotune.space.axes import AXES, LATER_AXES
 from autotune.space.candidate import Build, Candidate
 from autotune.space.mix import LengthMix
@@ -42,6 +43,7 @@ def resolve(
     count: CountModels | None = None,
     known: Workload | None = None,
     here: bool = True,
+    lay_out: LayOut | None = None,
 ) -> Space:
     """The space that `options` means on `device`.
 
@@ -51,6 +53,7 @@ def resolve(
         count: for models that have no closed form.
         known: what a study has found of its model before, which may have gone since.
         here: whether it is to run on this machine, with what is installed on it.
+        lay_out: how groups lie on several machines; without it they are on one.
 
     Raises:
         UsageError: there is no such model, more ranks than devices, a capacity above the device's,
@@ -65,7 +68,8 @@ def resolve(
     depths, seq_lens = options.depth or defaults.depth, _cut_to(options, mix, recipe, defaults)
     _check_model(options, recipe, depths, seq_lens)
     world_size, world_why = chosen_world_size(device, cores, options.world_size)
-    capacity_bytes, capacity_why = capacity(options, device, world_size)
+    layout = (lay_out or partial(on_one_machine, device, cores))(world_size, options.parallel)
+    capacity_bytes, capacity_why = capacity(options, device, world_size, layout)
     dtype, _ = chosen_dtype(options, device)
     preset = gpt.PRESETS[options.preset] if options.preset else None
     vocab_size = options.vocab_size or (preset.vocab_size if preset else defaults.vocab_size)
@@ -80,6 +84,7 @@ def resolve(
         global_batch=options.global_batch,
         recipe=recipe | {name: value for name, value in known_now.items() if name in recipe},
         length_mix=mix,
+        nodes=layout.nodes,
     )
     check_machine(options, workload, device, here=here)
     remarks: list[Fixed] = []
@@ -88,7 +93,9 @@ def resolve(
     elif family.counted:
         assert count is not None, "whoever offers such models can count them"
         workload, remarks = _counted(workload, depths, seq_lens, count)
-    limits = Limits(capacity_bytes, options.ceiling, host_bytes, options.host_ceiling)
+    limits = Limits(
+        capacity_bytes, options.ceiling, host_bytes // layout.beside, options.host_ceiling
+    )
     stages, offloads, stages_why = _stages(
         options, workload, limits, max(depths), device.kind, here=here
     )
@@ -112,7 +119,6 @@ def resolve(
         [c for c in (Candidate(**values) for values in combined) if c.exists],
         options, workload, device.kind,
     )  # fmt: skip
-    remarks += left_out
     candidates = [c for c in points if workload.grad_accum(c) is not None]
     if not candidates:
         nearest = workload.nearest_global_batch(points)
@@ -124,13 +130,14 @@ def resolve(
     fixed = [
         *_shared(options, workload, device),
         Fixed("world_size", str(world_size), world_why),
+        *_spread(device, layout),
         Fixed("capacity", f"{gib(capacity_bytes)} a rank", capacity_why),
         Fixed("ceiling", f"{options.ceiling:.0%}", "--ceiling"),
     ]
     if options.global_batch is not None:
         fixed.append(Fixed("global_batch", str(options.global_batch), "--global-batch"))
     fixed.append(Fixed("engine", options.engine, "--engine"))
-    fixed += remarks
+    fixed += [*remarks, *left_out]
     if "optimizer" not in axes:
         fixed.append(Fixed("optimizer", AXES["optimizer"].plain, "default"))
     for name, values in axes.items():
@@ -428,8 +435,10 @@ def chosen_world_size(device: Device, cores: int, asked: int | None) -> tuple[in
         UsageError: more than there are devices for.
     """
     if device.kind == "cpu":
-        available, all_of_it = cores * RANKS_PER_CORE, 1
-        what = f"{cores} cores, {RANKS_PER_CORE} ranks a core"
+        machines = len(device.infos)
+        available, all_of_it = machines * cores * RANKS_PER_CORE, machines
+        several = f"{machines} nodes of " if machines > 1 else ""
+        what = f"{several}{cores} cores, {RANKS_PER_CORE} ranks a core"
     elif any(info.uuid.startswith("MIG-") for info in device.infos):
         # CUDA gives a process one MIG instance, and NCCL does not join several.
         available, all_of_it, what = 1, 1, "a MIG instance trains alone"
@@ -446,11 +455,75 @@ def chosen_world_size(device: Device, cores: int, asked: int | None) -> tuple[in
     return asked, "--world-size"
 
 
+@dataclass(frozen=True, kw_only=True)
+class Layout:
+    """How groups lie on machines."""
+
+    slots: int = 1
+    """Groups that run at once."""
+    nodes: int = 1
+    """Machines that a group is on."""
+    beside: int = 1
+    """Groups on one machine."""
+    ranks: int | None = None
+    """Of a group on one machine, the most; None for an even part."""
+
+    def ranks_on_a_node(self, world_size: int) -> int:
+        """That share its memory."""
+        return (self.ranks or math.ceil(world_size / self.nodes)) * self.beside
+
+
+LayOut = Callable[[int, Parallel], Layout]
+"""By the ranks of a group, and how many groups are asked for. Raises UsageError."""
+
+
+def on_one_machine(device: Device, cores: int, world_size: int, asked: Parallel) -> Layout:
+    """Groups that share the devices of one."""
+    slots = chosen_slots(device, cores, world_size, asked)
+    return Layout(slots=slots, beside=slots)
+
+
+def _spread(device: Device, layout: Layout) -> list[Fixed]:
+    """What is said of groups that share machines, or span some."""
+    said = []
+    if layout.nodes > 1:
+        said.append(Fixed("nodes", str(layout.nodes), "a group's ranks are on so many"))
+    if layout.slots > 1:
+        said.append(Fixed("parallel", str(layout.slots), "--parallel"))
+    return said
+
+
+def chosen_slots(device: Device, cores: int, world_size: int, asked: Parallel) -> int:
+    """Groups of `world_size` ranks that run at once, on devices of their own.
+
+    Raises:
+        UsageError: more than there is room for.
+    """
+    if device.kind == "cpu":
+        most = max(1, min(cores, cores * RANKS_PER_CORE // world_size))
+        auto, what = max(1, cores // world_size), f"{cores} cores"
+    else:
+        most = auto = max(1, len(device.infos) // world_size)
+        what = f"{len(device.infos)} devices"
+    if asked == "auto":
+        return auto
+    if asked > most:
+        ranks = "1 rank" if world_size == 1 else f"{world_size} ranks"
+        fewer = f", or --world-size {fits}" if (fits := len(device.infos) // asked) else ""
+        raise UsageError(
+            f"--parallel {asked}: {what} hold at most {most} of {ranks} each;"
+            f" use --parallel {most}{fewer}"
+        )
+    return asked
+
+
 SAID_BYTES = 64 * 2**20
 """What others hold of a device is said from here on."""
 
 
-def capacity(options: Options, device: Device, world_size: int) -> tuple[int, str]:
+def capacity(
+    options: Options, device: Device, world_size: int, layout: Layout = Layout()
+) -> tuple[int, str]:
     """Bytes a rank may call its device's, and where they come from."""
     on_cpu = device.kind == "cpu"
     free = [
@@ -458,10 +531,11 @@ def capacity(options: Options, device: Device, world_size: int) -> tuple[int, st
         for info, held in zip(device.infos, device.in_use_bytes(), strict=True)
     ]
     smallest, others = min(free)
-    own = smallest // world_size if on_cpu else smallest
+    own = smallest // layout.ranks_on_a_node(world_size) if on_cpu else smallest
     if options.capacity_bytes is None:
         if on_cpu:
-            return own, "the host's memory over its ranks"
+            several = f" of {layout.beside} groups" if layout.beside > 1 else ""
+            return own, f"the host's memory over its ranks{several}"
         less = f", less {gib(others)} that others hold" if others >= SAID_BYTES else ""
         return own, f"the smallest device{less}"
     if options.capacity_bytes > own:

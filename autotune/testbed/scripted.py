@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -50,7 +50,14 @@ class Scripted(Machine):
 
     learns = False
 
-    def runner(self, space: Space, wiring: Wiring) -> Runner:
+    def slots(self, options: Options, space: Space) -> int:
+        return 1
+
+    def runners(self, space: Space, wirings: Sequence[Wiring]) -> list[Runner]:
+        (wiring,) = wirings
+        return [self._launches(space, wiring)]
+
+    def _launches(self, space: Space, wiring: Wiring) -> Launches:
         command = command_of(space.workload)
         return Launches(
             command=command,

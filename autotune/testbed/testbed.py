@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -30,6 +31,8 @@ class Wiring:
     """Told where a probe is, with the steps it made there."""
     note: Callable[[str], None]
     """Told what the user should know, one line each."""
+    turn: Callable[[], AbstractContextManager[object]] = nullcontext
+    """Entered by a runner that shares a machine with others, while a probe makes its steps."""
 
 
 class Testbed(Protocol):
@@ -60,4 +63,17 @@ class Testbed(Protocol):
         """The budget's clock; `started` is a reading of `time.monotonic`."""
         ...
 
-    def runner(self, space: Space, wiring: Wiring) -> Runner: ...
+    def slots(self, options: Options, space: Space) -> int:
+        """Probes that `options` have run at once here."""
+        ...
+
+    shared: bool
+    """Whether several slots are on one machine, where they may be in each other's way."""
+
+    def runners(self, space: Space, wirings: Sequence[Wiring]) -> list[Runner]:
+        """One for each slot, which has a wiring of its own."""
+        ...
+
+    def runner(self, space: Space, wiring: Wiring) -> Runner:
+        """For one probe at a time."""
+        ...

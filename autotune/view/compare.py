@@ -34,7 +34,7 @@ def winners(studies: Sequence[Shown]) -> list[tuple[str, list[str]]]:
     ]  # fmt: skip
     facts: dict[str, Callable[[Best], str]] = {
         **{AXES[name].label: partial(_setting, name=name) for name in axes},
-        "ranks": lambda best: str(best.config.world_size),
+        "ranks": lambda best: f"{best.config.world_size}{best.config.on_nodes}",
         first.unit: lambda best: si(of_objective(best.measured, first.objective)),
         f"against {names(studies)[0]}": lambda best: (
             "" if first.best is None or best is first.best else against(best, first.best, first)

@@ -13,8 +13,9 @@ from autotune.errors import UsageError
 from autotune.files import is_held
 from autotune.folder import manifest
 from autotune.folder.folder import Folder
-from autotune.folder.journal import Past, past_in
+from autotune.folder.journal import past_in
 from autotune.folder.manifest import Manifest
+from autotune.folder.past import Past
 from autotune.folder.table import COLUMNS
 from autotune.outcome import Verdict
 from autotune.report.text import shown_axes
@@ -62,8 +63,9 @@ class Shown:
         found = fingerprint.get("devices") or {}
         first = (found.get("devices") or [found])[0]
         name = str(first.get("name", fingerprint.get("kind", "")))
-        ranks = self.workload.world_size
-        return f"{ranks} x {name}" if ranks > 1 and found.get("devices") else name
+        ranks, nodes = self.workload.world_size, self.workload.nodes
+        several = f"{ranks} x {name}" if ranks > 1 and found.get("devices") else name
+        return several + (f" on {nodes} nodes" if nodes > 1 else "")
 
     @property
     def objective(self) -> str:

@@ -11,7 +11,9 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any, Literal, get_args
 
+from autotune.wire.agents import AgentMessage
 from autotune.wire.codec import FormatError, parse
+from autotune.wire.dial import Dial
 from autotune.wire.stopping import Phase, Rule
 
 VERSION = 1
@@ -20,18 +22,6 @@ MAX_MESSAGE_BYTES = 4 * 2**20
 
 class WireError(FormatError):
     """Bytes that are no message of this version."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Dial:
-    """How a rank reaches its study; the first line on the rank's stdin. The key is hex."""
-
-    host: str
-    port: int
-    key: str
-    rank: int
-    child: bool
-    """The rank is a child process of the study and shall not outlive it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,6 +65,12 @@ class Start:
     seed: int
     energy: str = ""
     """Where the device's energy is counted: "nvml", RAPL's folder, or empty for nowhere."""
+    local_rank: int = 0
+    """Among the ranks of its group on its host: the place of its device there."""
+    local_ranks: int | None = None
+    """How many these are; None for all."""
+    address: str = "127.0.0.1"
+    """Of its host, as the other ranks reach it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -186,6 +182,8 @@ class Hello:
     rank: int
     pid: int
     host: str
+    token: str = ""
+    """Of its `Dial`."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -464,7 +462,7 @@ class Left:
 Message = (
     Start | Probe | Count | Describe | Load | Begin | Fork | Stop
     | Forkable | Forked | Hello | Counted | Described | Loaded | Store
-    | Entered | Ready | Progress | Report | Fault | Seen | Left
+    | Entered | Ready | Progress | Report | Fault | Seen | Left | AgentMessage
 )  # fmt: skip
 _TYPES: dict[str, type[Any]] = {cls.__name__: cls for cls in get_args(Message)}
 

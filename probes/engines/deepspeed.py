@@ -27,7 +27,7 @@ class DeepSpeedEngine:
         # DeepSpeed takes its place among the ranks from the launcher's variables.
         os.environ |= {
             "RANK": str(world.rank),
-            "LOCAL_RANK": str(world.rank),
+            "LOCAL_RANK": str(start.local_rank),
             "WORLD_SIZE": str(world.size),
         }
         # With it, DeepSpeed makes buffers in /dev/shm that nobody removes, for inference alone.

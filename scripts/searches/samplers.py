@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 from autotune.budget import Clock, StopFlag, VirtualTime
 from autotune.device.cpu import CpuDevice
 from autotune.folder.journal import Journal
+from autotune.folder.past import News
 from autotune.options import Options
 from autotune.outcome import Outcome, Record, Verdict, measurement
 from autotune.predict.earlier import Earlier, seen_in
 from autotune.predict.predictor import Predictor
 from autotune.replay.runner import Replay
 from autotune.result.best import Best
+from autotune.runner import Runner
 from autotune.samplers.ask import Ask
 from autotune.samplers.frontier import Frontier
 from autotune.samplers.open_candidates import OpenCandidates
@@ -43,8 +46,10 @@ class Watcher:
 
     def started(self, space: Space, budget_s: float, folder: Path) -> None: ...
     def restored(self, records: Sequence[Record], incumbent: Record | None) -> None: ...
-    def probing(self, purpose: str, candidate: Candidate, until_s: float) -> None: ...
-    def phase(self, phase: Phase, steps: int) -> None: ...
+    def probing(
+        self, purpose: str, candidate: Candidate, until_s: float, slot: int = 0
+    ) -> None: ...
+    def phase(self, phase: Phase, steps: int, slot: int = 0) -> None: ...
     def note(self, text: str) -> None: ...
     def finished(self, best: Best, path: Path) -> None: ...
     def close(self) -> None: ...
@@ -70,12 +75,12 @@ def sampler_course(
 ) -> Course:
     """One search by the sampler `name`."""
     options = replace(truth.options, sampler=name, seed=seed, trials=probes, finals=1)
-    return _run(truth, options, earlier)[1].course
+    return run_study(truth, options, earlier)[1].course
 
 
 def study_before(truth: Truth, seed: int, minutes: float) -> Earlier:
     """What a whole study measured, for another one to learn from."""
-    study, _ = _run(truth, replace(truth.options, seed=seed, budget_s=60 * minutes))
+    study, _ = run_study(truth, replace(truth.options, seed=seed, budget_s=60 * minutes))
     seen = seen_in(study.ledger.records)
     return Earlier(folder="before", workload=truth.space.workload, seen=seen)
 
@@ -83,12 +88,25 @@ def study_before(truth: Truth, seed: int, minutes: float) -> Earlier:
 def study_result(truth: Truth, name: str, seed: int, minutes: float) -> Candidate | None:
     """The winner of a whole study, finals included; None where it found nothing."""
     options = replace(truth.options, sampler=name, seed=seed, budget_s=60 * minutes)
-    study, _ = _run(truth, options)
+    study, _ = run_study(truth, options)
     choice = study.ledger.choice()
     return None if choice is None else choice.record.candidate
 
 
-def _run(truth: Truth, options: Options, earlier: Sequence[Earlier] = ()) -> tuple[Study, Watcher]:
+Runners = Callable[[Truth, VirtualTime, Options], Sequence[Runner]]
+"""What runs probes, one for each slot."""
+
+
+def replays(truth: Truth, now: VirtualTime, options: Options) -> Sequence[Runner]:
+    """Slots that never fail."""
+    seeds = range(options.seed, options.seed + int(options.parallel))
+    return [Replay(truth.grid, truth.space.limits, now, seed) for seed in seeds]
+
+
+def run_study(
+    truth: Truth, options: Options, earlier: Sequence[Earlier] = (), runners: Runners = replays
+) -> tuple[Study, Watcher]:
+    """A whole study, and how it went."""
     now = VirtualTime()  # not the recording's, which goes on from search to search
     clock = Clock(options.budget_s, now(), now)
     now.advance(TRACE_S)
@@ -100,7 +118,7 @@ def _run(truth: Truth, options: Options, earlier: Sequence[Earlier] = ()) -> tup
             device_kind=truth.grid.device_kind,
             clock=clock,
             journal=Journal.in_memory(),
-            runner=Replay(truth.grid, truth.space.limits, now, options.seed),
+            runners=runners(truth, now, options),
             reporter=watcher,
             stop=stop,
             publish=lambda records: None,
@@ -128,7 +146,9 @@ def ask_seconds(size: int, told: int = 20) -> float:
     took: list[float] = []
     for number in range(told):
         began = time.perf_counter()
-        asked = journal.ask(Ask(allowed=opened.places(), fitting=tuple(fitting)))
+        ask = Ask(allowed=opened.places(), fitting=tuple(fitting))
+        asked = journal.ask(partial(_always, ask))
+        assert asked is not None
         took.append(time.perf_counter() - began)
         fitting.append(asked.candidate)
         opened.close(asked.candidate)
@@ -137,6 +157,10 @@ def ask_seconds(size: int, told: int = 20) -> float:
         journal.tell(asked.trial, record, float(number), space.limits)
         predictor.observe(asked.candidate, outcome)
     return statistics.median(took[told // 2 :])
+
+
+def _always(ask: Ask, news: News) -> Ask:
+    return ask
 
 
 def _made_up(space: Space, candidate: Candidate) -> Outcome:

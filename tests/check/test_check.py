@@ -200,6 +200,21 @@ def test_what_is_exported_passes_the_check_against_its_own_result(
     assert name in EXPORTS
 
 
+def test_the_number_of_machines_is_held_against_a_result_of_several(
+    saved: Callable[..., Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    best = result("deepspeed", 2, world_size=4, nodes=2)
+    best.write(tmp_path / "best.json")
+    write(best, tmp_path, ["accelerate"])
+    own = tmp_path / "accelerate.yaml"
+    assert main(["check", str(own), "--against", str(tmp_path)]) == ExitCode.FOUND
+    one = saved(yaml.safe_load(own.read_text()), num_machines=1)
+    assert main(["check", str(one), "--against", str(tmp_path)]) == ExitCode.FINDINGS
+    capsys.readouterr()
+    assert main(["check", str(saved(ARGUMENTS)), "--against", str(tmp_path)])
+    assert "nodes 2" in capsys.readouterr().out
+
+
 def test_what_axolotl_keeps_on_the_host_is_read(tmp_path: Path) -> None:
     best = result(
         "ddp", 0, dtype="bf16", kind="cuda", checkpointing="host", model="llama-3-8b-tiny"

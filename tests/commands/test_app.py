@@ -114,6 +114,11 @@ FLAGS = {
     "--device": ("cuda:0,2", "device", "cuda:0,2"),
     "--allow-busy": (None, "allow_busy", True),
     "--world-size": ("2", "world_size", 2),
+    "--launch": ("slurm", "launch", "slurm"),
+    "--nodes": ("2", "nodes", 2),
+    "--interface": ("eth0", "interface", "eth0"),
+    "--parallel": ("auto", "parallel", "auto"),
+    "--allow-mixed": (None, "allow_mixed", True),
     "--model": ("gpt2", "model", "gpt2"),
     "--task": ("masked", "task", "masked"),
     "--lora": ("r=4", "lora", Lora(4)),
@@ -168,7 +173,7 @@ def test_the_flags_are_these_and_no_others(run: Callable[..., Run]) -> None:
     _, help_text, _ = run("--help")
     listed = re.findall(r"^│ (--[a-z-]+)", help_text, re.MULTILINE)
     others = ["--dry-run", "--verify", "--config", "--resume", "--accept-changed", "--help"]
-    others.append("--version")
+    others += ["--version", "--join"]
     assert sorted(listed) == sorted([*FLAGS, *others])
 
 

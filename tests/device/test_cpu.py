@@ -12,6 +12,7 @@ from autotune.device import open_device, overlooked
 from autotune.device.cpu import CpuDevice, cores, host_memory_bytes, host_oom_kills
 from autotune.device.device import EnergyCounters
 from autotune.device.idle import check_idle
+from autotune.wire.cores import CORES
 from autotune.wire.rapl import Package
 from tests.support import rapl
 
@@ -221,6 +222,23 @@ def test_bf16_follows_the_instruction_sets(machine: Machine, cpuinfo: str, bf16:
 def test_ranks_share_the_cores(machine: Machine, world_size: int, threads: str) -> None:
     environment = CpuDevice("--device", *machine.roots).rank_environment(world_size)
     assert environment["OMP_NUM_THREADS"] == threads
+
+
+def test_groups_at_once_have_cores_of_their_own(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("os.sched_getaffinity", lambda of: set(range(16)))
+    device = CpuDevice("--device", *machine.roots)
+    first, second = (each.rank_environment(2) for each in device.shares(2, 2))
+    assert first["OMP_NUM_THREADS"] == second["OMP_NUM_THREADS"] == "4"
+    assert first[CORES] == "0,1,2,3,4,5,6,7"
+    assert second[CORES] == "8,9,10,11,12,13,14,15"
+    assert CORES not in device.shares(1, 2)[0].rank_environment(2)
+
+
+def test_groups_at_once_measure_no_energy_of_a_host(machine: Machine) -> None:
+    first, _ = CpuDevice("--device", *machine.roots).shares(2, 1)
+    assert first.energy().lack == "groups that run at once share the processors' counters"
 
 
 def test_ranks_on_the_cpu_see_no_cuda_device(machine: Machine) -> None:

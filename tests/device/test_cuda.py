@@ -262,6 +262,17 @@ def test_ranks_see_no_device_that_none_of_them_uses(three: FakeNvml) -> None:
     assert open_device("cuda").rank_environment(2)["CUDA_VISIBLE_DEVICES"] == f"{A},{B}"
 
 
+def test_groups_at_once_have_devices_of_their_own_and_share_the_cores(
+    three: FakeNvml, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cuda, "cores", lambda: 16)
+    shares = open_device("cuda:2,0,1").shares(3, 1)
+    environments = [share.rank_environment(1) for share in shares]
+    assert [each["CUDA_VISIBLE_DEVICES"] for each in environments] == [C, A, B]
+    assert {each["OMP_NUM_THREADS"] for each in environments} == {"5"}
+    assert [info.uuid for share in shares for info in share.infos] == [C, A, B]
+
+
 @pytest.mark.parametrize(("world_size", "threads"), [(1, "16"), (3, "5"), (32, "1")])
 def test_ranks_share_the_cores(
     three: FakeNvml, monkeypatch: pytest.MonkeyPatch, world_size: int, threads: str

@@ -32,6 +32,9 @@ RESULTS = {
     "all": result("ddp", 0, kind="cuda", dtype="bf16", checkpointing="selective",
                   attention="eager", compile="on", loss="chunked", optimizer="adamw8bit",
                   param_dtype="bf16", allocator="expandable"),
+    "nodes": result("deepspeed", 3, kind="cuda", dtype="bf16", allocator="expandable",
+                    world_size=4, nodes=2),
+    "uneven": result("ddp", 0, world_size=3, nodes=2),
 }  # fmt: skip
 
 
@@ -175,6 +178,7 @@ def test_accelerate_reads_its_file(best: Best, tmp_path: Path) -> None:
     write(best, tmp_path, ["accelerate"])
     found = load_config_from_file(str(tmp_path / "accelerate.yaml"))
     assert found.num_processes == best.config.world_size
+    assert found.num_machines == best.config.nodes
     if best.config.engine == "deepspeed":
         at = found.deepspeed_config["deepspeed_config_file"]
         assert json.loads(Path(at).read_text())["zero_optimization"]["stage"] in (2, 3)

@@ -14,6 +14,7 @@ import pytest
 from autotune.export import write
 from autotune.result.best import Best
 from tests.support.exported import result
+from tests.support.namespaces import free_port
 from tests.support.programs import ROOT
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
@@ -25,15 +26,27 @@ def launched(best: Best, folder: Path, how: str, launcher: str = "torchrun") -> 
     """What the training script saw that the export's own launch.sh started."""
     write(best, folder)
     beside = Path(sys.executable).parent
-    environment = os.environ | {
+    here = os.environ | {
         "LAUNCHER": launcher, "PATH": f"{beside}:{os.environ['PATH']}", "OMP_NUM_THREADS": "1",
         "GLOO_SOCKET_IFNAME": "lo", "HF_HUB_OFFLINE": "1", "PYTHONPATH": str(ROOT),
     }  # fmt: skip
-    ran = subprocess.run(
-        [str(folder / "launch.sh"), str(SCRIPT), how, str(folder)], cwd=folder, env=environment,
-        capture_output=True, text=True, check=False, timeout=300,
-    )  # fmt: skip
-    assert ran.returncode == 0, (ran.stdout + ran.stderr)[-3000:]
+    nodes, port = best.config.nodes, str(free_port())
+    said = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port} if nodes > 1 else {}
+    logs = [folder / f"node{node}.log" for node in range(nodes)]
+    ran = []
+    for node, log in enumerate(logs):
+        with log.open("w") as file:
+            ran.append(subprocess.Popen(
+                [str(folder / "launch.sh"), str(SCRIPT), how, str(folder)], cwd=folder,
+                env=here | said | ({"NODE_RANK": str(node)} if said else {}),
+                stdout=file, stderr=subprocess.STDOUT,
+            ))  # fmt: skip
+    try:
+        for each, log in zip(ran, logs, strict=True):
+            assert each.wait(300) == 0, log.read_text()[-3000:]
+    finally:
+        for each in ran:
+            each.terminate()
     found: dict[str, Any] = json.loads((folder / f"seen-{how}.json").read_text())
     return found
 
@@ -50,6 +63,21 @@ def test_deepspeed(tmp_path: Path, launcher: str) -> None:
     best = result("deepspeed", 2, model=MODEL)
     found = launched(best, tmp_path, "deepspeed", launcher)
     has(found, **BATCHES, zero_stage=2, offload="none", steps=3)
+
+
+@pytest.mark.parametrize("launcher", ["torchrun", "accelerate"])
+def test_two_nodes_of_one_rank_each(tmp_path: Path, launcher: str) -> None:
+    """Both are this machine."""
+    best = result("deepspeed", 2, model=MODEL, nodes=2)
+    how = "accelerate" if launcher == "accelerate" else "deepspeed"
+    found = launched(best, tmp_path, how, launcher)
+    has(found, **BATCHES, zero_stage=2)
+
+
+def test_lightning_over_two_nodes(tmp_path: Path) -> None:
+    pytest.importorskip("lightning")
+    found = launched(result("ddp", 0, model=MODEL, nodes=2), tmp_path, "lightning")
+    has(found, **BATCHES, strategy="DDPStrategy", num=2)
 
 
 def test_accelerate_with_deepspeed(tmp_path: Path) -> None:

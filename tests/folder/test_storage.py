@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import errno
+import itertools
 import shutil
 import sqlite3
-from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing, contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,22 +19,30 @@ from optuna.storages import RDBStorage
 from optuna.storages.journal import JournalFileBackend
 from optuna.trial import TrialState
 
+from autotune.budget import Clock, StopFlag
 from autotune.commands.app import main
 from autotune.commands.exits import ExitCode
 from autotune.errors import UsageError
 from autotune.files import MANIFEST
-from autotune.folder import manifest, storage
+from autotune.folder import manifest, processes, storage
 from autotune.folder.earlier import learn
 from autotune.folder.folder import Folder
-from autotune.folder.journal import records_in
+from autotune.folder.journal import Journal, records_in
 from autotune.folder.manifest import Manifest, manifest_of
-from autotune.folder.storage import Storage, checked, storage_of
+from autotune.folder.past import News
+from autotune.folder.storage import Storage, UnreachableError, checked, storage_of
 from autotune.options import Options
+from autotune.samplers.ask import Ask
+from autotune.samplers.in_order import InOrder
+from autotune.samplers.open_candidates import OpenCandidates
+from autotune.samplers.sampler import Adapter, Asked
 from tests.support import recorded, studies
-from tests.support.records import space
+from tests.support.postgres import Server
+from tests.support.records import record, space
 from tests.support.studies import Killed, killing, open_journal
 
 SPACE = space(depth=(2,), micro_batch=(1, 8))
+MANY = space(depth=(1, 2, 4, 8))
 FINGERPRINT = {"kind": "cpu", "devices": {"name": "two cores"}, "software": {"torch": "2.13.0"}}
 
 
@@ -43,15 +53,73 @@ def begun(folder: Path, url: str | None) -> Manifest:
     return made
 
 
-@pytest.fixture(params=[None, pytest.param("sqlite", marks=pytest.mark.slow)])
+@pytest.fixture(
+    params=[None, *(pytest.param(each, marks=pytest.mark.slow) for each in ("sqlite", "postgres"))]
+)
 def url(request: pytest.FixtureRequest, tmp_path: Path) -> str | None:
+    if request.param == "postgres":
+        server: Server = request.getfixturevalue("postgres")
+        return checked(server.url)
     return checked(f"sqlite:///{tmp_path}/studies.db") if request.param else None
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+def database(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    if request.param == "postgres":
+        server: Server = request.getfixturevalue("postgres")
+        return checked(server.url)
+    return checked(f"sqlite:///{tmp_path}/studies.db")
 
 
 @pytest.fixture
 def in_sqlite(tmp_path: Path) -> Storage:
     folder = tmp_path / "study"
     return storage_of(Folder(folder), begun(folder, f"sqlite:///{tmp_path}/studies.db"))
+
+
+def stored_in(folder: Path) -> Storage:
+    return storage_of(Folder(folder), manifest.read(folder))
+
+
+def seen_by(journal: Journal) -> News:
+    return journal.look(lambda news: False)
+
+
+def beat(journal: Journal) -> None:
+    assert journal._processes is not None
+    journal._processes.beat(journal.optuna_study)
+
+
+@contextmanager
+def patient(journal: Journal, notes: list[str], looks: int = 10**6) -> Iterator[None]:
+    """The budget ends after so many `looks` at its clock."""
+    stop, ticks = StopFlag(), itertools.count()
+    journal.attend(Clock(looks, 0.0, lambda: next(ticks)), stop, notes.append)
+    yield
+    journal.close()
+    stop.restore()
+
+
+def losing(journal: Journal, arrived: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The answer to the next write gets lost, which `arrived`, or did not."""
+    kept = journal._storage
+    assert kept is not None
+    together = kept.together
+
+    @contextmanager
+    def once() -> Iterator[None]:
+        monkeypatch.setattr(kept, "together", together)
+        lost = UnreachableError(errno.EIO, "server closed the connection", "url")
+        if arrived:
+            with together():
+                yield
+            raise lost
+        with suppress(ZeroDivisionError), together():
+            yield
+            raise ZeroDivisionError
+        raise lost
+
+    monkeypatch.setattr(kept, "together", once)
 
 
 def run(folder: Path, answer: studies.Answer = studies.saturating, **options: Any) -> studies.Run:
@@ -197,6 +265,171 @@ def locked(path: Path) -> Iterator[None]:
         yield
 
 
+# Several processes, as far as one can be several.
+
+
+def member(folder: Path, url: str, number: int) -> Journal:
+    """The journal of a process of the study that the first one begins, in a folder of its own."""
+    made = begun(folder / str(number), url)
+    if number:
+        name = manifest.read(folder / "0").study_name
+        made = replace(made, study_name=name, part=f"{number:08x}")
+    journal = open_journal(folder / str(number), MANY, storage_of(Folder(folder), made))
+    journal.use(Adapter(MANY, InOrder(MANY)))
+    return journal
+
+
+def asking(journal: Journal) -> Callable[[], Asked]:
+    """Asks for the next candidate that nobody asked for yet."""
+    opened = OpenCandidates(MANY)
+
+    def make(news: News) -> Ask:
+        for candidate in [*news.running, *(told.candidate for told in news.records)]:
+            opened.close(candidate)
+        return Ask(allowed=opened.places())
+
+    def ask() -> Asked:
+        asked = journal.ask(make)
+        assert asked is not None
+        opened.close(asked.candidate)
+        return asked
+
+    return ask
+
+
+def test_four_that_ask_at_once_ask_for_no_candidate_twice(tmp_path: Path, database: str) -> None:
+    four = [asking(member(tmp_path, database, number)) for number in range(4)]
+    with ThreadPoolExecutor(4) as threads:
+        asked = [*threads.map(lambda ask: [ask().candidate for _ in range(12)], four)]
+    assert len({candidate for each in asked for candidate in each}) == 48
+
+
+def test_four_that_begin_studies_at_once_make_one_database(tmp_path: Path, database: str) -> None:
+    with ThreadPoolExecutor(4) as threads:
+        made = [*threads.map(lambda name: member(tmp_path / name, database, 0), "abcd")]
+    assert len(made) == 4
+    kind = storage._DATABASES[database.partition(":")[0]]
+    assert len(kind.names(database)) == 4
+    assert sorted(path.name for path in tmp_path.glob("*.tmp")) == []
+
+
+def test_what_was_told_is_known_to_the_others(tmp_path: Path, database: str) -> None:
+    first, second = (member(tmp_path, database, number) for number in range(2))
+    asked = asking(first)()
+    told = record(asked.candidate, number=asked.trial.number)
+    assert seen_by(second).running == (asked.candidate,)
+    first.tell(asked.trial, told, 1.0, MANY.limits)
+    first.claim_final(lambda news: asked.candidate)
+    news = seen_by(second)
+    assert [(r.candidate, r.outcome.verdict) for r in news.records] == [(told.candidate, "ok")]
+    assert (news.running, news.finals) == ((), (asked.candidate,))
+    first.add_final(replace(told, purpose="final", number=0))
+    assert [r.purpose for r in seen_by(second).records] == ["final"]
+    assert seen_by(second).records == ()
+    assert seen_by(first).records == ()
+
+
+def test_a_process_that_leaves_frees_what_it_probed(tmp_path: Path, database: str) -> None:
+    first, second = (member(tmp_path, database, number) for number in range(2))
+    asking(first)()
+    assert seen_by(second).at_work
+    first.close()
+    news = seen_by(second)
+    assert (news.running, news.at_work) == ((), False)
+
+
+def test_only_what_runs_in_processes_that_miss_beats_is_ended(
+    tmp_path: Path, database: str
+) -> None:
+    dead, second = (member(tmp_path, database, number) for number in range(2))
+    lives = member(tmp_path, database, 2)
+    for each in (dead, lives):
+        asking(each)()
+    assert len(seen_by(second).running) == 2
+    for _ in range(processes.MISSED + 1):
+        beat(lives)
+        beat(second)
+    assert len(seen_by(second).running) == 1
+    states = [trial.state for trial in second.optuna_study.get_trials()]
+    assert sorted(states) == [TrialState.RUNNING, TrialState.FAIL]
+
+
+@pytest.mark.parametrize("lost", [True, False])
+def test_what_was_taken_from_a_process_is_told_all_the_same(
+    tmp_path: Path, database: str, lost: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slow, second = (member(tmp_path, database, number) for number in range(2))
+    asked = asking(slow)()
+    for _ in range(processes.MISSED + 1):
+        beat(second)
+    assert seen_by(second).running == ()
+    slow.begin_probe(asked.trial, 1.0, [asked.trial.number])
+    told = record(asked.candidate, number=asked.trial.number)
+    with patient(slow, []):
+        if lost:
+            losing(slow, True, monkeypatch)
+        slow.tell(asked.trial, told, 1.0, MANY.limits)
+    [known] = seen_by(second).records
+    assert (known.candidate, known.number) == (told.candidate, asked.trial.number + 1)
+    assert known.outcome.measurement == told.outcome.measurement
+    assert slow.told() == second.told()
+
+
+def test_a_process_in_the_same_folder_takes_the_place_of_the_last(
+    tmp_path: Path, database: str
+) -> None:
+    first, second = (member(tmp_path, database, number) for number in range(2))
+    mine, others = asking(first)(), asking(second)()
+    again = open_journal(tmp_path / "0", MANY, stored_in(tmp_path / "0"))
+    assert again.past.interrupted == [mine.candidate]
+    assert seen_by(again).running == (others.candidate,)
+
+
+@pytest.mark.parametrize("arrived", [True, False])
+def test_a_write_whose_answer_gets_lost_is_made_once(
+    tmp_path: Path, database: str, arrived: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    journal = member(tmp_path, database, 0)
+    notes: list[str] = []
+    with patient(journal, notes):
+        losing(journal, arrived, monkeypatch)
+        journal.begin([], 1.0, {"driver": (1, 2)})
+        losing(journal, arrived, monkeypatch)
+        asked = asking(journal)()
+        told = record(asked.candidate, number=asked.trial.number)
+        sliced = replace(told.measured, slices_s=(0.1, 0.2))
+        told = replace(told, outcome=replace(told.outcome, measurement=sliced))
+        losing(journal, arrived, monkeypatch)
+        journal.tell(asked.trial, told, 1.0, MANY.limits)
+        losing(journal, arrived, monkeypatch)
+        number = journal.claim_final(lambda news: asked.candidate)
+        losing(journal, arrived, monkeypatch)
+        journal.add_final(replace(told, purpose="final", number=number))
+    [trial] = stored_in(tmp_path / "0").read().get_trials()
+    assert (trial.state, len(trial.intermediate_values)) == (TrialState.COMPLETE, 2)
+    found = records_in(Folder(tmp_path / "0"))
+    assert sorted((each.purpose, each.number) for each in found) == [("final", 0), ("search", 0)]
+    assert len(journal.sessions) == 1
+    assert notes == []  # it was there again at once
+
+
+def test_a_server_that_is_away_is_waited_for_until_the_budget_ends(
+    tmp_path: Path, postgres: Server
+) -> None:
+    journal = member(tmp_path, checked(postgres.url), 0)
+    postgres.kill()
+    notes: list[str] = []
+    with patient(journal, notes, looks=20), pytest.raises(UnreachableError, match="refused"):
+        asking(journal)()
+    [note] = notes
+    assert note.startswith(f"--storage {postgres.url}: ")
+    assert note.endswith("it is waited for")
+    postgres.start()
+    with patient(journal, notes):
+        asking(journal)()
+    assert len(notes) == 1  # nothing was to be waited for
+
+
 # What cannot be a storage.
 
 
@@ -224,6 +457,9 @@ BAD = {
     "sqlite:///text": "file is not a database",
     "sqlite:///foreign.db": "holds something else",
     "sqlite:///other.db": "The runtime optuna version",
+    "postgresql://host": "names no database",
+    "postgresql://host:port/name": "names no database",
+    "postgresql://127.0.0.1:1/name": "refused",
 }
 
 
@@ -246,6 +482,53 @@ def test_a_bad_one_is_refused_in_one_line_and_left_as_it_is(
     assert message.count("\n") == 1
     after = {path: path.read_bytes() for path in tmp_path.iterdir() if path.is_file()}
     assert after == before
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "postgresql://me:secret@host/name",
+        "postgresql://host/name?password=secret",
+        "mysql://me:secret@host/name",
+    ],
+)
+@pytest.mark.parametrize("how", [["--storage", "{}"], ["--join", "{}/study"]])
+def test_a_password_is_kept_out(
+    url: str, how: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    asked = [each.format(url) for each in how]
+    assert main([*asked, "--out", str(tmp_path / "study")]) == ExitCode.USAGE
+    message = capsys.readouterr().err
+    assert "secret" not in message
+    assert "mysql" in message or "~/.pgpass" in message
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.slow
+def test_a_server_that_cannot_hold_studies_is_refused_in_one_line(postgres: Server) -> None:
+    postgres.sql("CREATE DATABASE notes")
+    notes = postgres.url.replace("/postgres", "/notes")
+    postgres.sql("CREATE TABLE notes (text text)", notes)
+    with pytest.raises(UsageError, match="holds something else; name another database"):
+        checked(notes)
+    with pytest.raises(UsageError, match='database "none" does not exist'):
+        checked(postgres.url.replace("/postgres", "/none"))
+    postgres.sql("CREATE USER reader")
+    with pytest.raises(UsageError, match="its user may make no tables in it"):
+        checked(postgres.url.replace("autotune@", "reader@"))
+    assert checked(postgres.url) == postgres.url
+    RDBStorage(postgres.url.replace("postgresql", "postgresql+psycopg"))
+    with pytest.raises(UsageError, match="its user may not write to it"):
+        checked(postgres.url.replace("autotune@", "reader@"))
+    postgres.sql("UPDATE alembic_version SET version_num = 'v9.9.9'")
+    with pytest.raises(UsageError, match="The runtime optuna version"):
+        checked(postgres.url)
+
+
+def test_a_server_needs_its_driver(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(storage, "find_spec", lambda name: None)
+    with pytest.raises(UsageError, match=r"pip install 'psycopg\[binary\]'"):
+        checked("postgresql://host/name")
 
 
 def test_a_database_that_others_write_to_is_refused(

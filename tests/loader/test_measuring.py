@@ -16,6 +16,7 @@ from autotune.loader.measured import Round, Row
 from autotune.loader.measuring import Measured, Measuring
 from autotune.runner import StopRequestedError
 from autotune.wire.messages import Loaded, Slice
+from tests.support.exported import result
 
 MIB = 2**20
 ASKED = Asked(
@@ -285,3 +286,11 @@ def test_what_is_to_be_known_beside_it_is_one_line(
     told = show.notes(measured, replace(ASKED, **changes), cores)
     assert len(told) == bool(says), told
     assert all(says in line for line in told)
+
+
+def test_of_a_result_over_several_nodes_one_nodes_ranks_are_kept_up_with() -> None:
+    best = result("ddp", 0, world_size=4, nodes=2)
+    need = Need.of(best)
+    assert need.tokens_per_s == best.measured.tokens_per_s / 2
+    assert need.samples_per_s is not None
+    assert need.samples_per_s == best.measured.samples_per_s / 2

@@ -391,6 +391,43 @@ def test_the_same_seed_gives_the_same_study(tune: Callable[..., Ran], tmp_path: 
     assert {**best("a"), "provenance": None} == {**best("b"), "provenance": None}
 
 
+def test_several_probes_at_once_end_sooner_and_the_same_each_time(
+    tune: Callable[..., Ran], tmp_path: Path
+) -> None:
+    write(tmp_path / "g.csv")
+    for name, slots in [("one", "1"), ("a", "4"), ("b", "4")]:
+        how = ("--sampler", "grid", "--parallel", slots, "--out", name)
+        assert tune("--budget", "30m", *how)[0] == ExitCode.FOUND
+    one, a, b = (pd.read_csv(Path(name, "trials.csv")) for name in ("one", "a", "b"))
+    pd.testing.assert_frame_equal(a, b)
+    assert sorted(a.key[a.kind == "search"]) == sorted(one.key[one.kind == "search"])
+    searched = [(each.started_s + each.probe_s)[each.kind == "search"].max() for each in (one, a)]
+    assert searched[1] < searched[0] / 2
+    assert best("a")["config"] == best("one")["config"]
+
+
+def test_several_probes_at_once_go_on_after_an_interruption(
+    tune: Callable[..., Ran], tmp_path: Path
+) -> None:
+    write(tmp_path / "g.csv")
+    how = ("--sampler", "grid", "--parallel", "4", "--out", "mine")
+    assert tune("--budget", "30s", *how)[0] == ExitCode.FOUND
+    before = len(pd.read_csv("mine/trials.csv"))
+    assert main(["--resume", "mine", "--budget", "30m"]) == ExitCode.FOUND
+    after = pd.read_csv("mine/trials.csv")
+    assert len(after) > before
+    tried = after[(after.kind == "search") & (after.verdict != "skipped")]
+    assert sorted(tried.key) == sorted(c.key for c in space().candidates)
+
+
+def test_a_recording_has_no_devices_to_count(refused: Callable[..., str], tmp_path: Path) -> None:
+    write(tmp_path / "g.csv")
+    assert refused("--parallel", "auto") == (
+        "--parallel auto: g.csv has no devices to count; write how many probes are to run at once,"
+        " e.g. --parallel 4"
+    )
+
+
 def test_what_is_not_asked_for_is_as_recorded(tune: Callable[..., Ran], tmp_path: Path) -> None:
     workload = Workload(
         model="gpt",

@@ -342,6 +342,7 @@ def test_a_start_is_shown_with_what_earlier_ones_took() -> None:
         clock.now_s += seconds
         if seconds == 6:
             reporter.phase(Phase.WARMUP, 0)
+            reporter.phase(Phase.DONE, 0)
             reporter.told(record(A), record(A))
             assert "ckpt none  done" in _drawn(reporter, screen, "search")
     assert "building the engine, 3 s of about 6 s" in _drawn(reporter, screen, "search")
@@ -538,3 +539,20 @@ def test_what_a_script_s_values_would_do_to_a_terminal_is_not_done_at_the_end() 
     text = finished(best(*records))
     assert text.count("ckpt=?[2J") == 2  # in its cell, and of the winner
     assert not {"\x1b", "\x07"} & set(text)
+
+
+def test_of_probes_that_run_at_once_the_one_is_shown_in_which_something_began_last() -> None:
+    screen = Screen(terminal=True)
+    reporter = LiveReporter(screen.console, Clock())
+    reporter.started(SPACE, 600.0, FOLDER)
+    reporter.phase(Phase.IMPORT, 0, 1)  # of a slot that has no probe yet
+    reporter.probing("search", A, 420.0, 0)
+    reporter.probing("search", B, 420.0, 1)
+    reporter.phase(Phase.ENGINE, 0, 1)
+    reporter.phase(Phase.WARMUP, 0, 0)
+    reporter.phase(Phase.ENGINE, 0, 1)
+    assert "warming up, 0 s; 1 more at once" in _drawn(reporter, screen, "search")
+    reporter.phase(Phase.DONE, 0, 0)
+    shown = _drawn(reporter, screen, "search")
+    assert "building the engine, 0 s" in shown
+    assert "more at once" not in shown

@@ -14,6 +14,7 @@ import pytest
 from autotune.engines import ENGINES
 from autotune.errors import UsageError
 from autotune.outcome import Objective, Record, Verdict
+from autotune.report.result import configuration
 from autotune.result.best import (
     Best,
     BestLimits,
@@ -28,6 +29,7 @@ from autotune.space.axes import AXES, LATER_AXES, ZERO_STAGES
 from autotune.space.candidate import Candidate
 from autotune.space.workload import Dtype, GlobalBatch
 from autotune.wire.codec import to_json
+from tests.support.exported import result
 from tests.support.programs import ROOT
 from tests.support.records import MIB, QUIET, WORKLOAD, record, space, workload
 
@@ -385,7 +387,7 @@ REQUIRED = ["", "config", "measured", "measured.step_s", "measured.peak_bytes", 
 OPTIONAL = {"width", "vocab_size", "headroom_bytes", "disturbed_share", "host_capacity_bytes",
             "host_ceiling", "finals", "prediction", "sure", "dtypes", "real_share", "length_mix",
             "kernels", "compile_s", "verified", "joules_per_token", "pareto", "same_batch",
-            "update_share", "tokens", "waiting_share", "command",
+            "update_share", "tokens", "waiting_share", "command", "nodes",
             *LATER_AXES} - {"optimizer"}  # fmt: skip
 
 
@@ -452,6 +454,25 @@ def test_a_name_that_is_none_of_a_variable_does_not_reach_a_script(tmp_path: Pat
         read(tmp_path, hostile)
 
 
+def test_a_result_over_several_nodes_says_so_and_an_older_one_is_of_one(tmp_path: Path) -> None:
+    body = to_json(result("ddp", 0, world_size=4, nodes=2))
+    found = read(tmp_path, body).config
+    assert (found.nodes, found.ranks_on_a_node, found.workload.nodes) == (2, 2, 2)
+    assert configuration(found).endswith("4 ranks on 2 nodes)")
+    del body["config"]["nodes"]
+    older = read(tmp_path, body).config
+    assert (older.nodes, older.ranks_on_a_node) == (1, 4)
+    assert configuration(older).endswith("4 ranks)")
+
+
+@pytest.mark.parametrize(("nodes", "why"), [(0, r"\$\.config\.nodes"), (5, "5 of 4 ranks")])
+def test_a_number_of_nodes_that_cannot_be_is_refused(tmp_path: Path, nodes: int, why: str) -> None:
+    body = to_json(result("ddp", 0, world_size=4, nodes=2))
+    body["config"]["nodes"] = nodes
+    with pytest.raises(UsageError, match=why):
+        read(tmp_path, body)
+
+
 def test_what_the_contract_leaves_open_may_be_missing(tmp_path: Path) -> None:
     less = document(record(A))
     for part, names in {
@@ -474,7 +495,7 @@ def test_the_samples_can_be_read(name: str) -> None:
     written = json.loads(path.read_text("utf-8"))
     plain = {name: AXES[name].plain for name in LATER_AXES}
     for each in (written, *written["cells"], *written["ties"]):
-        each["config"] = plain | each["config"]
+        each["config"] = plain | {"nodes": 1} | each["config"]
         later = dict.fromkeys(
             ("kernels", "compile_s", "joules_per_token", "real_share", "tokens", "waiting_share")
         )

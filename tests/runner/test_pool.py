@@ -131,8 +131,23 @@ def test_what_launchers_leave_in_the_shell_disturbs_no_group(
 def test_ranks_of_one_host_add_up_their_host_memory_and_nothing_else() -> None:
     first = report(1.0, 5 * MIB)
     second = replace(first, peaks=replace(first.peaks, device_bytes=7 * MIB, host_bytes=MIB))
-    merged = group_module.merge([first, second]).peaks
+    merged = group_module.merge([[first, second]]).peaks
     assert merged == replace(first.peaks, device_bytes=7 * MIB, host_bytes=6 * MIB)
+
+
+def test_of_several_hosts_the_one_that_holds_or_suffers_the_most_counts() -> None:
+    calm = report(1.0, 5 * MIB)
+    hot = replace(
+        calm,
+        peaks=replace(calm.peaks, host_bytes=9 * MIB),
+        conditions=replace(calm.conditions, thermally_throttled=True, foreign_bytes=3),
+    )
+    busy = replace(calm, conditions=replace(calm.conditions, steal_cpu_s=1e6))
+    merged = group_module.merge([[calm, calm], [hot], [busy]])
+    assert merged.peaks == replace(calm.peaks, host_bytes=10 * MIB)  # of the first one's two
+    assert merged.conditions.steal_cpu_s == 1e6
+    assert merged.conditions.thermally_throttled
+    assert merged.conditions.foreign_bytes == 3
 
 
 @pytest.mark.parametrize(
@@ -148,7 +163,7 @@ def test_the_energy_of_ranks_adds_up_each_device_once(
     parts: list[Energy | None], whole: Energy | None
 ) -> None:
     reports = [replace(report(1.0, MIB), energy=part) for part in parts]
-    assert group_module.merge(reports).energy == whole
+    assert group_module.merge([reports]).energy == whole
 
 
 def test_a_probe_that_cannot_reach_the_incumbent_stops_early(start: Start) -> None:
@@ -252,7 +267,7 @@ def test_nothing_is_compiled_for_a_cpu(
 def test_deepspeeds_ops_are_loaded_once_and_with_a_word_about_it(
     start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(ops, "OPS", [sys.executable, "-c", ""])
+    monkeypatch.setattr(local, "OPS", [sys.executable, "-c", ""])
     monkeypatch.setattr(local, "WORKER", [sys.executable, "-c", ""])
     group = start(device=Gpu)
     for stage in (1, 2):
@@ -272,7 +287,7 @@ def test_a_study_without_deepspeed_loads_no_ops(
 def test_what_needs_an_op_that_cannot_be_loaded_is_unsupported_and_nothing_else_is(
     start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(ops, "OPS", [sys.executable, "-c", "raise SystemExit(1)"])
+    monkeypatch.setattr(local, "OPS", [sys.executable, "-c", "raise SystemExit(1)"])
     monkeypatch.setattr(local, "WORKER", [sys.executable, "-c", ""])
     group = start(device=Gpu)
     for depth in (1, 2):
@@ -289,7 +304,7 @@ def test_what_needs_an_op_that_cannot_be_loaded_is_unsupported_and_nothing_else_
 def test_an_op_is_waited_for_half_of_the_time_and_what_needs_it_is_unsupported_then(
     start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(ops, "OPS", [sys.executable, "-c", "import time; time.sleep(3600)"])
+    monkeypatch.setattr(local, "OPS", [sys.executable, "-c", "import time; time.sleep(3600)"])
     now = VirtualTime()
     monkeypatch.setattr(ops, "time", SimpleNamespace(monotonic=now, sleep=now.advance))
     result = start(device=Gpu).pool.run(JOB, 200.0)
@@ -328,7 +343,7 @@ def test_memory_that_does_not_come_back_is_waited_for_while_it_changes(
 def test_a_wish_to_stop_ends_the_loading_of_ops(
     start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(ops, "OPS", [sys.executable, "-c", "import time; time.sleep(3600)"])
+    monkeypatch.setattr(local, "OPS", [sys.executable, "-c", "import time; time.sleep(3600)"])
     group = start(device=Gpu)
     group.stop = True
     with pytest.raises(StopRequestedError):
@@ -525,7 +540,7 @@ def test_ops_are_compiled_in_the_study_where_the_users_cache_cannot_be_written(
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("HOME", str(tmp_path / home))
     ask = "import os; print(os.environ.get('TORCH_EXTENSIONS_DIR', 'as usual'))"
-    monkeypatch.setattr(ops, "OPS", [sys.executable, "-c", ask])
+    monkeypatch.setattr(local, "OPS", [sys.executable, "-c", ask])
     monkeypatch.setattr(local, "WORKER", [sys.executable, "-c", ask])
     start(device=Gpu).run(OFFLOADED)
     where = "as usual" if home == "home" else str(tmp_path / "torch_extensions")

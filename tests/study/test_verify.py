@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -14,12 +15,15 @@ import pytest
 from autotune.commands import verify as command
 from autotune.commands.app import main
 from autotune.commands.exits import ExitCode
+from autotune.device import cuda, open_device
 from autotune.errors import UsageError
 from autotune.options import Options
 from autotune.result.best import Best
+from autotune.result.hardware import other_hardware
 from autotune.study import verify
 from autotune.wire.messages import Peaks
 from tests.support.exported import result
+from tests.support.fake_nvml import FakeGpu, FakeNvml
 from tests.support.scripted import report
 
 MIB = 2**20
@@ -92,6 +96,81 @@ def test_the_study_s_options_are_narrowed_to_its_winner() -> None:
 def test_what_cannot_be_trained_here_is_refused(options: Any, what: str) -> None:
     with pytest.raises(UsageError, match=what):
         verify._options(replace(BEST, provenance={"options": options}))
+
+
+# What was measured on several nodes.
+
+
+def over_two_nodes(kind: str = "cuda", **options: Any) -> Best:
+    found = result("ddp", 0, kind=kind, world_size=2, nodes=2)
+    return replace(found, provenance={"options": Options(**options).to_json()})
+
+
+@pytest.fixture
+def outside(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of any Slurm job."""
+    for name in [name for name in os.environ if name.startswith("SLURM_")]:
+        monkeypatch.delenv(name)
+
+
+@pytest.mark.parametrize(
+    ("kind", "launch", "more"),
+    [("cpu", "slurm", "--launch slurm: not in a Slurm allocation"),
+     ("cuda", None, "verify it in a Slurm job of 2 nodes")],
+)  # fmt: skip
+@pytest.mark.usefixtures("outside")
+def test_a_result_of_two_nodes_is_not_verified_on_one(
+    tmp_path: Path, kind: str, launch: str | None, more: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    over_two_nodes(kind, launch=launch).write(tmp_path / "best.json")
+    assert main(["verify", str(tmp_path)]) == ExitCode.USAGE
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "was measured on 2 nodes, and cannot be verified on one: " + more in line
+
+
+@pytest.mark.usefixtures("outside")
+def test_a_machine_of_as_many_devices_takes_it_and_says_that_it_is_other_hardware(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    gpus = FakeNvml(FakeGpu(uuid="GPU-1"), FakeGpu(uuid="GPU-2"))
+    monkeypatch.setattr(cuda, "nvml", gpus)
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    best = over_two_nodes(launch="slurm", device="cuda:0", nodes=2)
+    options = verify._here(best, verify._options(best))
+    assert (options.launch, options.nodes, options.device) == (None, None, "cuda")
+    long = run_of([best.measured.step_s.median] * 200)
+    found = verify._verified(best, run_of([STEP_S] * 20), long, open_device("cuda"))
+    assert found.other_hardware == "it was measured on 2 nodes, and here is 1"
+
+
+@pytest.mark.usefixtures("outside")
+def test_a_study_s_launcher_that_is_there_verifies_its_result() -> None:
+    best = over_two_nodes(launch="wait", nodes=2)
+    assert verify._here(best, verify._options(best)).launch == "wait"
+
+
+def test_a_result_of_gpus_that_is_verified_on_a_cpu_says_so() -> None:
+    differs = other_hardware(result("ddp", 0, kind="cuda"), open_device("cpu"))
+    assert differs == "it was measured on cuda, and here is cpu"
+
+
+@pytest.mark.usefixtures("outside")
+def test_a_result_of_one_node_needs_no_launcher() -> None:
+    best = replace(BEST, provenance={"options": Options(launch="slurm").to_json()})
+    assert verify._here(best, verify._options(best)).launch is None
+
+
+def test_a_script_on_one_of_the_nodes_is_on_the_hardware_that_was_measured(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    best = result("ddp", 0, kind="cuda", world_size=4, nodes=2)  # of 2 devices of 80 GiB each
+    one, two = (FakeGpu(uuid=each, name="a GPU", total=80 * 2**30) for each in ("A", "B"))
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    monkeypatch.setattr(cuda, "nvml", FakeNvml(one, two))
+    assert other_hardware(best) == ""
+    monkeypatch.setattr(cuda, "nvml", FakeNvml(one))
+    differs = "it was measured on 2 x a GPU a node, and here is 1 x a GPU"
+    assert other_hardware(best) == differs
 
 
 @pytest.mark.parametrize(

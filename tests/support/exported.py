@@ -29,11 +29,12 @@ def result(
     model: str = "gpt",
     workload: Workload | None = None,
     world_size: int = 2,
+    nodes: int = 1,
     **axes: str,
 ) -> Best:
     """A confirmed winner of micro_batch 2 and seq_len 64, of which 4 make a step on 2 ranks."""
     of = workload or replace(
-        WORKLOAD, engine=engine, dtype=dtype, model=model, world_size=world_size,
+        WORKLOAD, engine=engine, dtype=dtype, model=model, world_size=world_size, nodes=nodes,
         global_batch=GlobalBatch(8 * world_size, "samples"),
     )  # fmt: skip
     candidate = Candidate(depth=2, seq_len=64, micro_batch=2, zero_stage=zero_stage, **axes)

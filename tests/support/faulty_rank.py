@@ -61,12 +61,12 @@ def old_version() -> None:
 
 def huge() -> None:
     # The header alone: a message of 1 GiB is announced.
-    os.write(LINKS[0]._connection.fileno(), struct.pack("!i", 2**30))
+    os.write(LINKS[0]._stream.fileno(), struct.pack("!I", 2**30))
     hang()
 
 
 def cut_short() -> None:
-    os.write(LINKS[0]._connection.fileno(), struct.pack("!i", 100) + b"{")
+    os.write(LINKS[0]._stream.fileno(), struct.pack("!I", 100) + b"{")
     hang()
 
 
@@ -95,7 +95,7 @@ def litter() -> None:
 
 
 def send_raw(data: bytes) -> None:
-    LINKS[0]._connection.send_bytes(data)
+    LINKS[0]._stream.send(data)
 
 
 LINKS: list[Any] = []

@@ -173,18 +173,15 @@ class HostileStudy:
 
     def _outcomes(self) -> Iterator[tuple[str, str]]:
         """Key and verdict of the trials that were told, in their order."""
-        parameters: dict[int, dict[str, Any]] = {}
+        parameters: list[dict[str, Any]] = []
         outcomes: dict[int, str] = {}
-        number = -1
         for entry in self._entries():
             match entry:
-                case {"op_code": 4}:
-                    number += 1
-                    parameters[number] = {}
-                case {"op_code": 5, "trial_id": trial, "param_name": name}:
-                    value = entry["param_value_internal"]
-                    choices = json.loads(entry["distribution"])["attributes"].get("choices")
-                    parameters[trial][name] = choices[int(value)] if choices else int(value)
+                case {"op_code": 4, "params": params, "distributions": distributions}:
+                    parameters.append({})
+                    for name, value in params.items():
+                        choices = json.loads(distributions[name])["attributes"].get("choices")
+                        parameters[-1][name] = choices[int(value)] if choices else int(value)
                 case {"op_code": 8, "trial_id": trial, "user_attr": {"outcome": outcome}}:
                     outcomes[trial] = outcome["verdict"]
                 case {"op_code": 6, "trial_id": trial} if trial in outcomes:

@@ -16,7 +16,7 @@ import psutil
 from autotune.device.device import DeviceInfo, EnergyCounters
 from autotune.runner import Job, Result, forks, local
 from autotune.runner.forks import Forks, Spawned
-from autotune.runner.pool import Pool
+from autotune.runner.pool import on_this_machine
 from autotune.space.candidate import Candidate
 from autotune.space.space import Limits
 from autotune.space.workload import Workload
@@ -46,6 +46,9 @@ class Cpu:
 
     def in_use_bytes(self) -> tuple[int, ...]:
         return (0,)
+
+    def shares(self, groups: int, ranks: int) -> list[Cpu]:
+        return [self] * groups
 
     def energy(self) -> EnergyCounters:
         return EnergyCounters()
@@ -116,10 +119,10 @@ class Started:
         self.phases: list[Phase] = []
         self.stop = False
         spawned = local.WORKER is not WORKER
-        options = {"starter": Spawned() if spawned else kept()} | options
-        self.pool = Pool(
-            device=device(),  # type: ignore[arg-type]
-            workload=Workload(
+        starter = options.pop("starter", None) or (Spawned() if spawned else kept())
+        self.pool = on_this_machine(
+            device(),  # type: ignore[arg-type]
+            Workload(
                 model="gpt",
                 width=width,
                 vocab_size=256,
@@ -128,6 +131,7 @@ class Started:
                 world_size=world_size,
                 global_batch=None,
             ),
+            starter,
             limits=Limits(capacity_bytes, 0.8, 64 * 2**30, 0.9),
             logs=logs,
             seed=0,

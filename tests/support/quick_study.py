@@ -1,12 +1,17 @@
-"""`python -m autotune` with quick ranks in the place of real ones: no torch, made-up times."""
+"""`python -m autotune` with quick ranks in the place of real ones: no torch, made-up times.
+
+QUICK_BEAT_S     seconds between two signs of life of a process; as usual if unset
+"""
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 
 sys.path.append(str(Path(__file__).parents[2]))
 
+from autotune.folder import processes
 from autotune.runner import forks, local
 from tests.support.programs import QUICK_RANK
 
@@ -14,4 +19,5 @@ if __name__ == "__main__":
     from autotune.__main__ import main
 
     local.WORKER = forks.SERVER = QUICK_RANK
+    processes.BEAT_S = float(os.environ.get("QUICK_BEAT_S", processes.BEAT_S))
     main()

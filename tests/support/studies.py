@@ -16,6 +16,7 @@ from autotune.outcome import Record, Verdict
 from autotune.runner import Job, Result
 from autotune.space.candidate import Candidate
 from autotune.space.space import Space
+from autotune.study.neighbours import Neighbours
 from autotune.study.study import Study
 from tests.support.records import MIB, space
 from tests.support.scripted import Listener, ScriptedRunner, ok
@@ -65,13 +66,16 @@ class Run:
         *,
         now: Callable[[], float] = time.monotonic,
         storage: Storage | None = None,
+        slots: int = 1,
+        neighbours: Neighbours | None = None,
         **options: Any,
     ) -> None:
         """`now` is the time that the budget counts."""
         among = among or space()
         asked = Options(**{"budget_s": PLENTY_S} | options)
         self.folder = folder
-        self.runner = ScriptedRunner(answer)
+        self.runners = [ScriptedRunner(answer) for _ in range(slots)]
+        self.runner = self.runners[0]
         self.listener = Listener()
         self.published: list[Sequence[Record]] = []
         """All records at each new incumbent."""
@@ -86,14 +90,16 @@ class Run:
             device_kind="cpu",
             clock=clock,
             journal=self.journal,
-            runner=self.runner,
+            runners=self.runners,
             reporter=self.listener,
             stop=stop,
             publish=lambda ledger: self.published.append(ledger.all),
+            neighbours=neighbours,
         )
         try:
             self.study.run()
         finally:
+            self.study.close()
             stop.restore()
 
     @property

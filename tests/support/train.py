@@ -28,7 +28,7 @@ from autotune.wire.messages import ModelSpec, Start, Store
 from probes import engines, forkserver
 from probes.memory import CpuMeter
 from probes.models import family
-from probes.world import LOOPBACK, join
+from probes.world import join
 
 
 def watch_building(meter: CpuMeter, start: Start, weights: dict[str, Tensor] | None) -> list[int]:
@@ -149,7 +149,7 @@ def train(rank: int, asked: dict[str, Any]) -> None:
     if rank and asked["start"]["world_size"] > 1:
         while not ready.exists():
             os.sched_yield()
-        fields |= {"store_host": LOOPBACK, "store_port": int(ready.read_text())}
+        fields |= {"store_host": "127.0.0.1", "store_port": int(ready.read_text())}
     start = Start(**fields)
 
     def opened(store: Store) -> None:

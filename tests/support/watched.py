@@ -86,6 +86,7 @@ class Watched:
             elif isinstance(peer := self._channel.accept(), Peer):
                 self.told.append(Told())
                 self._peers[peer] = self.told[-1]
+                self._receive(peer)
 
     def hang_up(self) -> None:
         """No process of the program is listened to any more."""
@@ -109,7 +110,8 @@ class Watched:
 
     def _receive(self, peer: Peer) -> None:
         try:
-            self._peers[peer].messages.append(peer.receive())
+            for message in peer.arrived():
+                self._peers[peer].messages.append(message)
         except EOFError:
             del self._peers[peer]
             peer.close()

@@ -14,7 +14,7 @@ from autotune.options import Options
 from autotune.space.candidate import Candidate
 from autotune.space.space import Space
 from autotune.space.workload import GlobalBatch
-from autotune.testbed.resolve import MAX_POINTS, resolve
+from autotune.testbed.resolve import MAX_POINTS, chosen_slots, resolve
 from tests.support.records import workload
 
 HOST_BYTES = 16 * 2**30
@@ -258,3 +258,49 @@ def test_auto_is_ddp_for_stage_0_and_deepspeed_for_the_others(
     among = replace(workload(None), engine=engine)
     candidate = Candidate(depth=2, seq_len=64, micro_batch=1, zero_stage=stage)
     assert engine_of(among, candidate).name == runs
+
+
+def test_groups_at_once_divide_the_memory_of_a_host(cpu: Device) -> None:
+    alone, two = on(cpu), on(cpu, Options(parallel=2))
+    assert two.limits.capacity_bytes == alone.limits.capacity_bytes // 2
+    assert two.limits.host_capacity_bytes == alone.limits.host_capacity_bytes // 2
+    assert why(two, "capacity") == "the host's memory over its ranks of 2 groups"
+    assert why(two, "parallel") == "--parallel"
+
+
+def test_groups_at_once_have_gpus_of_their_own(gpus: Device) -> None:
+    space = on(gpus, Options(parallel=2, world_size=1))
+    assert space.limits.capacity_bytes == on(gpus).limits.capacity_bytes
+
+
+@pytest.mark.parametrize(
+    ("parallel", "world_size", "instead"),
+    [
+        (3, 1, "2 devices hold at most 2 of 1 rank each; use --parallel 2"),
+        (2, 2, "2 devices hold at most 1 of 2 ranks each; use --parallel 1, or --world-size 1"),
+    ],
+)
+def test_more_groups_than_devices_are_refused(
+    gpus: Device, parallel: int, world_size: int, instead: str
+) -> None:
+    with pytest.raises(UsageError) as refused:
+        on(gpus, Options(parallel=parallel, world_size=world_size))
+    assert str(refused.value) == f"--parallel {parallel}: {instead}"
+
+
+def test_more_groups_than_cores_are_refused(cpu: Device) -> None:
+    with pytest.raises(UsageError, match="2 cores hold at most 2 of 1 rank each"):
+        on(cpu, Options(parallel=3))
+
+
+@pytest.mark.parametrize(("world_size", "slots"), [(1, 2), (2, 1)])
+def test_auto_is_as_many_groups_as_the_devices_hold(
+    cpu: Device, gpus: Device, world_size: int, slots: int
+) -> None:
+    for device in (cpu, gpus):
+        assert chosen_slots(device, CORES, world_size, "auto") == slots
+
+
+def test_energy_of_groups_at_once_is_nobodys_on_the_cpu(cpu: Device) -> None:
+    with pytest.raises(UsageError, match="--parallel 2: the processors' counters"):
+        on(cpu, Options(parallel=2, objective="tokens_per_joule"))

@@ -46,6 +46,15 @@ def test_what_is_faster_beyond_the_noise_is_said_in_percent(first: Shown, tmp_pa
     assert of("against first", first, faster, slower) == ["", "+20.0%", "-10.0%"]
 
 
+def test_ranks_on_several_nodes_are_said_to_be(first: Shown, tmp_path: Path) -> None:
+    config = json.loads((first.folder.path / "best.json").read_text("utf-8"))["config"]
+    batch = {name: 2 * config[name] for name in ("global_batch_samples", "global_batch_tokens")}
+    two = with_measured(
+        tmp_path, "two", 1.0, config=config | batch | {"world_size": 2, "nodes": 2}
+    )
+    assert of("ranks", first, two) == ["1", "2 on 2 nodes"]
+
+
 def test_what_is_within_the_noise_is_said_to_be(first: Shown, tmp_path: Path) -> None:
     near = with_measured(tmp_path, "near", 1.03)
     spread = with_measured(tmp_path, "spread", 1.2, width=0.3)

@@ -126,3 +126,9 @@ def test_a_study_of_a_script_is_called_by_it(tmp_path: Path) -> None:
     study = read(folder(tmp_path))
     of_script = replace(study, workload=replace(study.workload, model="script:train.py"))
     assert (study.model, of_script.model) == ("gpt", "script:train.py")
+
+
+def test_devices_of_several_nodes_are_said_to_be(tmp_path: Path) -> None:
+    study = read(folder(tmp_path))
+    two = replace(study, workload=replace(study.workload, world_size=2, nodes=2))
+    assert two.devices == f"{study.devices} on 2 nodes"

@@ -11,7 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from autotune.wire import agents
 from autotune.wire import messages as wire
+from autotune.wire.dial import Dial
 from autotune.wire.stopping import Interval, Phase, Rule, interval
 
 PEAKS = wire.Peaks(
@@ -152,10 +154,64 @@ MESSAGES: list[wire.Message] = [
         failed="",
     ),
     wire.Fork(
-        dial=wire.Dial(host="127.0.0.1", port=40000, key="00ff", rank=0, child=True),
+        dial=Dial(host="127.0.0.1", port=40000, key="00ff", rank=0, child=True),
         log="group001-rank0.log",
         environment={"OMP_NUM_THREADS": "1"},
     ),
+    agents.Joined(name="n1", version="0.1.0", pid=4711),
+    agents.Serve(device="cuda:0,2", lease_s=6.0),
+    agents.Facts(
+        kind="cuda",
+        devices=[
+            agents.NodeDevice(
+                uuid="GPU-0",
+                name="a GPU",
+                capacity_bytes=2**36,
+                in_use_bytes=2**28,
+                bf16=True,
+                busy="",
+            )
+        ],
+        fingerprint={"driver": "570", "devices": [{"ecc": None}]},
+        software={"torch": "2.11.0"},
+        host_memory_bytes=2**38,
+        cores=64,
+        energy_at="nvml",
+        energy_lack="",
+        address="10.0.0.2",
+    ),
+    agents.Refused("--device cuda: NVML sees no device"),
+    agents.Prepare(engine="ddp", family="gpt"),
+    agents.Prepared(engine="ddp"),
+    agents.Run(
+        token="00ff",
+        task=agents.Task(
+            program="rank",
+            family="gpt",
+            engine="ddp",
+            local_rank=1,
+            ranks=2,
+            share=1,
+            shares=4,
+            spans=True,
+            environment={"TORCHINDUCTOR_COMPILE_THREADS": "1"},
+        ),
+        dial=Dial(host="10.0.0.1", port=40000, key="00ff", rank=3, child=True, token="00ff"),
+        log="group001-rank3.log",
+    ),
+    agents.Run(
+        token="00ff", task=agents.Task(program="ops", ops=["cpu_adam"]), dial=None, log="ops.log"
+    ),
+    agents.Signal(token="00ff", number=9),
+    agents.Collect(token="00ff"),
+    agents.Started(token="00ff", pid=4711),
+    agents.Ended(token="00ff", code=-9),
+    agents.Collected(token="00ff", log="a line\n"),
+    agents.Unforkable("they did not come up"),
+    agents.Proven(),
+    agents.Said("a log passed 16 MiB"),
+    agents.Beat([2**28], 3),
+    agents.Beat(),
     wire.Forkable("what was imported started 1 threads"),
     wire.Forked(4242),
     wire.Stop(),
@@ -232,14 +288,14 @@ def test_every_type_of_message_is_tested_here() -> None:
 
 
 def test_a_dial_arrives_as_it_was_sent() -> None:
-    dial = wire.Dial(host="127.0.0.1", port=40000, key="00ff", rank=3, child=True)
+    dial = Dial(host="127.0.0.1", port=40000, key="00ff", rank=3, child=True)
     assert wire.decode_dial(wire.encode(dial)) == dial
 
 
 def test_a_dial_is_no_message_of_the_channel() -> None:
     with pytest.raises(wire.WireError, match="unknown message type 'Dial'"):
         wire.decode(
-            wire.encode(wire.Dial(host="127.0.0.1", port=40000, key="00ff", rank=3, child=True))
+            wire.encode(Dial(host="127.0.0.1", port=40000, key="00ff", rank=3, child=True))
         )
 
 

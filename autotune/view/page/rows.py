@@ -76,7 +76,12 @@ def _number(value: Any, format: str) -> Cell:
 
 
 def _log_of(row: dict[Any, Any]) -> str:
-    """Name of the log that tells of a trial: the one that its reason names, else its group's."""
+    """Name of the log that tells of a trial: the one that its reason names, else its group's.
+
+    That of another process has a path.
+    """
+    if "/" in str(row["log"]):
+        return str(row["log"])
     reason = "" if pd.isna(row["reason"]) else str(row["reason"])
     named = [word.rstrip(".,;:)") for word in reason.split() if ".log" in word]
     return named[-1] if named else ("" if pd.isna(row["log"]) else str(row["log"]))

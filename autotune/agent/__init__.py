@@ -1,0 +1,1 @@
+"""One machine of a study that runs elsewhere: `python -m autotune.agent`, once on each node."""

@@ -1,0 +1,79 @@
+"""A process's temporary folder, and a small process that outlives it to remove that."""
+
+from __future__ import annotations
+
+import os
+import select
+import shutil
+import signal
+import tempfile
+from pathlib import Path
+from types import TracebackType
+from typing import NoReturn
+
+
+class Scratch:
+    """A folder that is there until it is left, however this process ends. Made before there are
+    threads: it forks."""
+
+    def __init__(self, prefix: str, silent_s: float | None = None) -> None:
+        """A process that does not call `alive` for `silent_s`, e.g. since it was stopped, is
+        killed, where that is given. What dies with its parent goes, too."""
+        self.folder = Path(tempfile.mkdtemp(prefix=prefix))
+        heard, self._alive = os.pipe()
+        owner = os.getpid()
+        self._guard = os.fork()
+        if self._guard == 0:
+            os.close(self._alive)
+            _guard(owner, heard, self.folder, silent_s)
+        os.close(heard)
+        self._left = False
+
+    def alive(self) -> None:
+        """Say that this process runs."""
+        os.write(self._alive, b".")
+
+    def leave(self) -> None:
+        """The folder is gone when this returns; may be called again."""
+        if not self._left:
+            self._left = True
+            os.close(self._alive)
+            os.waitpid(self._guard, 0)
+
+    def __enter__(self) -> Scratch:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.leave()
+
+
+def _guard(owner: int, heard: int, folder: Path, silent_s: float | None) -> NoReturn:
+    try:
+        os.setsid()  # a terminal's or a launcher's signal to the owner's group is not for this one
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+            signal.signal(number, signal.SIG_IGN)
+        _close_all_but(heard)
+        while runs := bool(select.select([heard], [], [], silent_s)[0]):
+            if not os.read(heard, 4096):
+                break  # it has ended, or is about to
+        if not runs and os.getppid() == owner:
+            os.kill(owner, signal.SIGKILL)
+        shutil.rmtree(folder, ignore_errors=True)
+    finally:
+        os._exit(0)
+
+
+def _close_all_but(heard: int) -> None:
+    """Whoever waits for the end of the owner's output, or of its connections, does not wait for
+    this process."""
+    os.closerange(3, heard)
+    os.closerange(heard + 1, os.sysconf("SC_OPEN_MAX"))
+    nothing = os.open(os.devnull, os.O_RDWR)
+    for number in (0, 1, 2):
+        os.dup2(nothing, number)
+    os.close(nothing)

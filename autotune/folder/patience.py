@@ -1,0 +1,34 @@
+"""How long a storage that does not answer is waited for."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from autotune.budget import Clock, StopFlag
+
+LOOK_S = 0.1
+LONGEST_S = 2.0
+"""Between two tries; the first ones come sooner."""
+
+
+@dataclass(frozen=True)
+class Patience:
+    """Of a study: until its budget ends, or its user stops it."""
+
+    clock: Clock
+    stop: StopFlag
+    note: Callable[[str], None]
+
+    def pause(self, tries: int) -> bool:
+        """Wait for the next of so many tries; False where there is to be none."""
+        left_s = min(LONGEST_S, LOOK_S * 2**tries)
+        while left_s > 0 and not self.ended:
+            time.sleep(LOOK_S)
+            left_s -= LOOK_S
+        return not self.ended
+
+    @property
+    def ended(self) -> bool:
+        return bool(self.stop) or self.clock.remaining_s() <= 0

@@ -1,0 +1,56 @@
+"""Addresses of this host."""
+
+from __future__ import annotations
+
+import ipaddress
+import socket
+from collections.abc import Iterable
+
+import psutil
+
+from autotune.errors import UsageError
+
+_ANY_PORT = 9
+"""Nothing is sent: connecting a UDP socket only chooses a route."""
+
+
+def address_of(interface: str) -> str:
+    """The IPv4 address of an interface of this host, or that address itself.
+
+    Raises:
+        UsageError: this host has no such interface.
+    """
+    known = {
+        name: each.address
+        for name, addresses in psutil.net_if_addrs().items()
+        for each in addresses
+        if each.family == socket.AF_INET
+    }
+    if interface in known:
+        return known[interface]
+    if interface in known.values():
+        return interface
+    have = ", ".join(f"{name} ({address})" for name, address in known.items())
+    raise UsageError(f"--interface {interface}: this host has none; it has {have}")
+
+
+def address_towards(hosts: Iterable[str], launch: str) -> str:
+    """This host's address as the first of `hosts` that is another one reaches it.
+
+    Raises:
+        UsageError: there is no way to any; `launch` is how the user asked for them.
+    """
+    here, why = "", "names no host"
+    for host in hosts:
+        try:
+            with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asked:
+                asked.connect((host, _ANY_PORT))
+                here = str(asked.getsockname()[0])
+        except OSError as error:
+            why = f"{host}: {error.strerror or error}"
+            continue
+        if not ipaddress.ip_address(here).is_loopback:
+            return here
+    if here:
+        return here
+    raise UsageError(f"--launch {launch}: {why}; say which address nodes reach with --interface")

@@ -1,0 +1,94 @@
+"""The Slurm job that this process is in, as its variables and Slurm tell it."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+from dataclasses import dataclass
+
+import psutil
+
+_NO_KILL = ("SLURM_NO_KILL", "SALLOC_NO_KILL", "SBATCH_NO_KILL")
+_FLAGS = {"--no-kill", "-k"}
+_GPUS = re.compile(r"gpu(?::[^:,(]+)?:(\d+)")
+_TALK_S = 30.0
+
+
+@dataclass(frozen=True)
+class SlurmJob:
+    """An allocation of nodes."""
+
+    number: str
+    names: tuple[str, ...]
+    """Of its nodes."""
+    addresses: tuple[str, ...]
+    """Of the nodes, by which Slurm reaches them."""
+
+    @classmethod
+    def here(cls) -> SlurmJob | None:
+        """The job that this process is in; None outside of one, or where Slurm is silent."""
+        number, listed = os.environ.get("SLURM_JOB_ID"), os.environ.get("SLURM_JOB_NODELIST")
+        if not number or not listed:
+            return None
+        shown = ask("scontrol", "--oneliner", "show", "node", listed)
+        nodes = re.findall(r"^NodeName=(\S+)(?:.*? NodeAddr=(\S+))?", shown, re.MULTILINE)
+        if not nodes:
+            return None
+        return cls(number, tuple(n for n, _ in nodes), tuple(a or n for n, a in nodes))
+
+    @classmethod
+    def found(cls) -> SlurmJob | None:
+        """The job, where a study would use its nodes without being told to."""
+        if in_tasks() or int(os.environ.get("SLURM_JOB_NUM_NODES", "1")) < 2:
+            return None
+        return cls.here()
+
+    def gpus(self) -> list[int]:
+        """How many the job has on a node, of each kind of node."""
+        shown = ask("scontrol", "--details", "show", "job", self.number)
+        held = re.findall(r"^\s+Nodes=.* GRES=(\S*)", shown, re.MULTILINE)
+        return [sum(map(int, _GPUS.findall(gres))) for gres in held]
+
+    @property
+    def said_no_kill(self) -> bool:
+        """Whether it is known to go on without a node that is lost: Slurm shows it nowhere."""
+        if any(name in os.environ for name in _NO_KILL):
+            return True
+        above = [word for each in psutil.Process().parents() for word in _words(each)]
+        script = ask("scontrol", "write", "batch_script", self.number, "-")
+        asked = re.search(r"^#SBATCH\b.*\s(--no-kill|-k)\b", script, re.MULTILINE)
+        return asked is not None or not _FLAGS.isdisjoint(above)
+
+
+def in_tasks() -> bool:
+    """Whether srun started this process several times: each would be a study."""
+    return int(os.environ.get("SLURM_STEP_NUM_TASKS", "1")) > 1
+
+
+def names_of(listed: str) -> list[str]:
+    """The nodes that Slurm writes as n[1-2]."""
+    return ask("scontrol", "show", "hostnames", listed).split() or [listed]
+
+
+def ask(*command: str) -> str:
+    """What a program of Slurm prints; nothing where it fails."""
+    if shutil.which(command[0]) is None:
+        return ""
+    try:
+        done = subprocess.run(
+            command, check=False, capture_output=True, text=True, timeout=_TALK_S,
+            stdin=subprocess.DEVNULL,
+        )  # fmt: skip
+    except subprocess.TimeoutExpired:
+        return ""
+    return done.stdout if done.returncode == 0 else ""
+
+
+def _words(process: psutil.Process) -> list[str]:
+    try:
+        words = process.cmdline()
+    except psutil.Error:
+        return []
+    return words if words and words[0].endswith("salloc") else []

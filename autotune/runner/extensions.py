@@ -1,0 +1,70 @@
+"""Where torch keeps what it compiles, such as DeepSpeed's ops."""
+
+from __future__ import annotations
+
+import math
+import os
+import socket
+import tempfile
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+
+import psutil
+
+VARIABLE = "TORCH_EXTENSIONS_DIR"
+BUILDER = "autotune-builder"
+STALE_S = 600.0
+"""No op takes so long to build: a lock that is older is that of a build that was killed."""
+
+
+def folder(environ: Mapping[str, str] = os.environ) -> Path:
+    """What processes with the variables `environ` use."""
+    cache = Path(environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"))  # noqa: PTH111
+    return Path(environ.get(VARIABLE) or cache / "torch_extensions")
+
+
+def environment(instead: Path) -> dict[str, str]:
+    """Has torch use a folder in `instead` where it cannot write to its own."""
+    usual = folder()
+    try:
+        usual.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=usual):
+            return {}
+    except OSError:
+        return {VARIABLE: str(instead.absolute() / "torch_extensions")}
+
+
+def remove_locks(environ: Mapping[str, str], since: float, until: float = math.inf) -> None:
+    """Remove what a build that was killed left between these times, in seconds of the epoch: every
+    later process that needs that op would wait for it, for ever (torch/utils/file_baton.py)."""
+    for lock in folder(environ).glob("**/lock"):
+        with suppress(OSError):
+            if since <= lock.stat().st_mtime <= until:
+                lock.unlink()
+
+
+def note_builder(environ: Mapping[str, str], pid: int) -> None:
+    """Leave word of who builds, for `remove_stale_locks`."""
+    with suppress(OSError):
+        folder(environ).mkdir(parents=True, exist_ok=True)
+        (folder(environ) / BUILDER).write_text(f"{socket.gethostname()} {pid} {_began_s(pid)}")
+
+
+def remove_stale_locks(environ: Mapping[str, str]) -> None:
+    """Remove those that no build has any more: of this host's last builder, where that is gone,
+    and all that are old."""
+    note = folder(environ) / BUILDER
+    with suppress(OSError, ValueError):
+        host, pid, began_s = note.read_text().split()
+        if host == socket.gethostname() and _began_s(int(pid)) != float(began_s):
+            remove_locks(environ, note.stat().st_mtime - 1.0)
+    remove_locks(environ, 0.0, time.time() - STALE_S)
+
+
+def _began_s(pid: int) -> float:
+    """When that process began; 0 where it is gone."""
+    with suppress(psutil.Error):
+        return psutil.Process(pid).create_time()
+    return 0.0

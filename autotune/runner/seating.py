@@ -1,0 +1,107 @@
+"""Who runs where: groups that run at once, and nodes that may be lost."""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from collections.abc import Iterator, Sequence
+
+from autotune.errors import NoNodesError
+from autotune.runner.node import Node, Seat
+
+Block = tuple[Seat, ...]
+"""The seats of one group."""
+
+
+class Seating:
+    """Seats of groups of one size, on as few nodes each as can be.
+
+    A group keeps its seats until a node of these is lost. Then it gets others, if any are free.
+    """
+
+    def __init__(
+        self, places: Sequence[tuple[Node, int]], ranks: int, slots: int | None = None
+    ) -> None:
+        """`places` are nodes and how many ranks each takes; groups have `ranks`, and `slots` of
+        them run at once, or as many as there is room for."""
+        self._all = [[Seat(node, place) for place in range(count)] for node, count in places]
+        self._ranks = ranks
+        self._blocks = list(_blocks(self._all, ranks))[:slots]
+        self._of: dict[int, Block] = {}
+        self._lock = threading.Lock()
+
+    @property
+    def groups(self) -> int:
+        """How many can run at once."""
+        return len(self._blocks)
+
+    @property
+    def nodes(self) -> int:
+        """How many a group is on."""
+        return max((len({seat.node for seat in block}) for block in self._blocks), default=0)
+
+    @property
+    def beside(self) -> int:
+        """Groups that share a node, the most."""
+        each = Counter(node for block in self._blocks for node in {seat.node for seat in block})
+        return max(each.values(), default=1)
+
+    @property
+    def ranks_on_a_node(self) -> int:
+        """Of one group, the most."""
+        each = (Counter(seat.node for seat in block) for block in self._blocks)
+        return max((max(counts.values()) for counts in each), default=0)
+
+    def seats(self, slot: int) -> Block:
+        """Of the group of that slot, from now on.
+
+        Raises:
+            NoNodesError: none are left.
+        """
+        with self._lock:
+            if slot in self._of and _is_there(self._of[slot]):
+                return self._of[slot]
+            lost = self._of.pop(slot, ())
+            taken = {seat for block in self._of.values() for seat in block}
+            # A node of which a group has a part is no part of a group that spans nodes.
+            there = [
+                seats
+                for seats in self._all
+                if not any(seat.node.lost for seat in seats)
+                and (len(seats) >= self._ranks or taken.isdisjoint(seats))
+            ]
+            free = (b for b in _blocks(there, self._ranks) if taken.isdisjoint(b))
+            if (found := next(free, None)) is None:
+                why = next((seat.node.lost for seat in lost if seat.node.lost), "")
+                raise NoNodesError(why or "no free node is left")
+            self._of[slot] = found
+            return found
+
+
+def _is_there(block: Block) -> bool:
+    return not any(seat.node.lost for seat in block)
+
+
+def _blocks(nodes: Sequence[Sequence[Seat]], ranks: int) -> Iterator[Block]:
+    """Where a node takes a whole group, that is on it alone; else a group is on several, of which
+    no other one has a part."""
+    small: list[Sequence[Seat]] = []
+    for seats in nodes:
+        if ranks <= len(seats):
+            for first in range(0, len(seats) - ranks + 1, ranks):
+                yield tuple(seats[first : first + ranks])
+            continue
+        small.append(seats)
+        if sum(map(len, small)) >= ranks:
+            yield _spread(small, ranks)
+            small = []
+
+
+def _spread(nodes: Sequence[Sequence[Seat]], ranks: int) -> Block:
+    """As evenly as there is room."""
+    counts = [0] * len(nodes)
+    for _ in range(ranks):
+        room = [place for place, seats in enumerate(nodes) if counts[place] < len(seats)]
+        counts[min(room, key=counts.__getitem__)] += 1
+    each = zip(nodes, counts, strict=True)
+    return tuple(seat for seats, count in each for seat in seats[:count])

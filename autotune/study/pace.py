@@ -1,0 +1,66 @@
+"""What probes take: the rules by which they stop, and what starting a group took so far."""
+
+from __future__ import annotations
+
+import statistics
+from collections import defaultdict
+from collections.abc import Sequence
+
+from autotune.engines import engine_of
+from autotune.options import Options
+from autotune.outcome import Record
+from autotune.space.candidate import Build, Candidate
+from autotune.space.workload import Workload
+from autotune.study.prober import Probed, rule_for
+
+FIRST_COMPILE_S = 15.0
+"""What compiling a model is taken to last before the first one was."""
+
+
+class Pace:
+    """Of all slots together. It is told of what ended, and of nothing that runs."""
+
+    def __init__(self, workload: Workload, device_kind: str, options: Options) -> None:
+        self.rule = rule_for(device_kind, options)
+        """When the warm-up and timing of the search's probes stop."""
+        self.final_rule = rule_for(device_kind, options, final=True)
+        self._workload = workload
+        self._starts_s: defaultdict[str, list[float]] = defaultdict(list)
+        """By engine, in their order."""
+        self._compiles_s: list[float] = []
+
+    def start_s(self, of: Build | Candidate) -> float:
+        """What starting a group takes; the first one of an engine imports its library."""
+        engine = engine_of(self._workload, of)
+        starts_s = self._starts_s[engine.name]
+        plain_s = statistics.median(starts_s[1:] or starts_s or [engine.first_start_s])
+        compiled_s = statistics.median(self._compiles_s or [FIRST_COMPILE_S])
+        return plain_s + (compiled_s if of.compiles else 0.0)
+
+    def compile_s(self, of: Build | Candidate) -> float:
+        """What compiling a shape takes that a live group of that build has not seen."""
+        if of.compile == "off":
+            return 0.0
+        return statistics.median(self._compiles_s or [FIRST_COMPILE_S])
+
+    def probe_s(self, record: Record) -> float:
+        """What warm-up and timed steps of `record` would take again, were it not disturbed."""
+        outcome, rule = record.outcome, self.rule
+        taken_s = (outcome.warmup_s + outcome.timed_s) / outcome.attempts
+        least_s = (rule.warmup_steps + rule.timed_steps) * record.measured.step.low
+        return min(taken_s, max(rule.warmup_limit_s + rule.timed_limit_s, least_s))
+
+    def learn(self, candidate: Candidate, probed: Probed) -> None:
+        """Know what the group starts of a probe took."""
+        self._compiles_s += probed.compiles_s
+        self._starts_s[engine_of(self._workload, candidate).name] += probed.starts_s
+
+    def restore(self, records: Sequence[Record]) -> None:
+        """Know what earlier group starts took, from what came of their probes."""
+        for record in records:
+            outcome = record.outcome
+            started_s = outcome.group_start_s - outcome.compile_s
+            starts_s = (started_s,) if started_s > 0 else ()
+            compiles_s = (outcome.compile_s,) if outcome.compile_s else ()
+            probed = Probed(outcome=outcome, starts_s=starts_s, compiles_s=compiles_s)
+            self.learn(record.candidate, probed)

@@ -1,0 +1,130 @@
+"""`--join`: what it takes and refuses, on recorded measurements."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import optuna
+import pytest
+
+from autotune.commands.app import main
+from autotune.commands.exits import ExitCode
+from autotune.files import MANIFEST
+from autotune.folder import manifest
+from autotune.folder.folder import Folder
+from autotune.folder.journal import records_in
+from autotune.folder.storage import place_of
+from tests.support import recorded
+
+Run = tuple[int, str, str]
+Tune = Callable[..., Run]
+URL = "sqlite:///studies.db"
+NEW = ("--device", "replay:grid.csv", "--storage", URL, "--budget", "1h", "--trials", "4")
+
+
+@pytest.fixture
+def tune(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Tune:
+    """Runs a command line in a folder of its own: exit code, stdout, stderr."""
+    monkeypatch.chdir(tmp_path)
+    recorded.write(Path("grid.csv"))
+
+    def tune(*argv: str) -> Run:
+        code = main(list(argv))
+        return (code, *capsys.readouterr())
+
+    return tune
+
+
+def place(folder: str = "study") -> str:
+    return place_of(URL, manifest.read(Path(folder)).study_name)
+
+
+def test_a_study_says_how_it_is_joined(tune: Tune) -> None:
+    _, stdout, _ = tune(*NEW, "--out", "study")
+    said = "".join(stdout.split())  # it may be longer than a line
+    assert f"--joinsqlite:///{Path.cwd()}/studies.db/study-" in said
+
+
+def test_what_joins_has_the_options_of_the_study_and_a_folder_of_its_own(tune: Tune) -> None:
+    tune(*NEW, "--out", "study", "--finals", "1", "--seed", "3")
+    code, stdout, _ = tune("--join", place(), "--out", "mine")
+    assert (code, "joined after" in stdout) == (ExitCode.FOUND, True)
+    first, mine = (json.loads(Path(each, MANIFEST).read_text()) for each in ("study", "mine"))
+    for name in ("out", "storage"):
+        assert first["options"].pop(name) != "mine"
+        mine["options"].pop(name)
+    assert mine["options"] == first["options"]
+    assert (mine["study_name"], mine["folder"]) == (first["study_name"], "mine")
+    assert (
+        records_in(Folder(Path("mine")))[0].candidate
+        == records_in(Folder(Path("study")))[0].candidate
+    )
+
+
+def test_logs_of_others_are_named_with_their_process(tune: Tune) -> None:
+    tune(*NEW, "--out", "study")
+    tune("--join", place(), "--out", "mine")
+    logs = {record.outcome.log for record in records_in(Folder(Path("mine")))}
+    assert all(not log or "/" in log for log in logs)
+
+
+def test_a_study_of_several_folders_is_learned_from_once(tune: Tune) -> None:
+    tune(*NEW, "--out", "all/study")
+    tune("--join", place("all/study"), "--out", "all/mine")
+    tune(*NEW[:2], "--out", "next", "--learn-from", "all")
+    [known] = json.loads(Path("next", MANIFEST).read_text())["earlier"]
+    assert known["seen"]
+
+
+def test_what_joined_is_resumed_in_its_folder(tune: Tune) -> None:
+    tune(*NEW, "--out", "study")
+    tune("--join", place(), "--out", "mine")
+    before = records_in(Folder(Path("study")))
+    code, stdout, _ = tune("--resume", "mine")
+    assert (code, "Written: mine/best.json" in stdout) == (ExitCode.FOUND, True)
+    assert records_in(Folder(Path("study"))) == before
+
+
+def test_other_devices_are_refused_unless_they_are_accepted(tune: Tune) -> None:
+    tune(*NEW, "--out", "study")
+    devices = recorded.header()["fingerprint"]["devices"] | {"name": "another"}
+    other = recorded.header()["fingerprint"] | {"devices": devices}
+    recorded.write(Path("grid.csv"), fingerprint=other)
+    code, _, stderr = tune("--join", place(), "--out", "mine")
+    assert code == ExitCode.USAGE
+    assert "fingerprint.devices.name was a processor and is another" in stderr
+    assert stderr.startswith(f"autotune: --join {place()}: ")
+    assert not Path("mine").exists()
+    code, _, _ = tune("--join", place(), "--out", "mine", "--accept-changed", "name")
+    assert code == ExitCode.FOUND
+
+
+REFUSED = {
+    ("--join", "sqlite:///studies.db/none"): "no study 'none' in sqlite:///",
+    ("--join", "sqlite:///new.db/none"): "it has none",
+    ("--join", "study"): "unknown; write it as sqlite:///studies.db or postgresql://HOST/NAME",
+    ("--join", "sqlite:///studies.db/old"): "an earlier version began it",
+    ("--join", "sqlite:///studies.db/other"): "it is of another version",
+    ("--join", f"{URL}/x", "--resume", "study"): "--join: a resumed study keeps the options",
+    ("--join", f"{URL}/x", "--seed", "4"): "--seed: not with --join, whose study has it",
+    ("--join", f"{URL}/x", "--dry-run"): "--dry-run: not with --join",
+    ("--join", f"{URL}/x", "--out", "study"): "--out study: has a study",
+}
+
+
+@pytest.mark.parametrize("asked", REFUSED)
+def test_what_cannot_be_joined_is_said_in_one_line(tune: Tune, asked: tuple[str, ...]) -> None:
+    tune(*NEW, "--out", "study")
+    optuna.create_study(storage=URL, study_name="old")
+    optuna.create_study(storage=URL, study_name="other").set_user_attr(
+        "manifest", {"schema_version": 9}
+    )
+    code, _, stderr = tune(*asked)
+    assert code == ExitCode.USAGE
+    assert REFUSED[asked] in stderr
+    assert stderr.count("\n") == 1
+    assert sorted(path.name for path in Path().iterdir()) == ["grid.csv", "studies.db", "study"]

@@ -1,0 +1,122 @@
+"""Agents on the hosts of a test's network, and groups over them."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from autotune.runner.channel import Channel
+from autotune.runner.credentials import Credentials
+from autotune.runner.gather import gather
+from autotune.runner.identity import identity
+from autotune.runner.pool import Pool
+from autotune.runner.remote import Remote
+from autotune.runner.seating import Seating
+from autotune.space.space import Limits
+from autotune.space.workload import Workload
+from autotune.wire.stopping import Phase
+from tests.support.namespaces import Host, Network
+from tests.support.programs import ROOT, TESTS
+
+AGENT = [sys.executable, "-P", "-m", "autotune.agent"]
+QUICK_AGENT = [sys.executable, "-P", str(TESTS / "support" / "quick_agent.py")]
+
+
+SLACK_S = 8.0
+"""What a busy machine may add."""
+
+
+class Agents:
+    """One on each host, which has dialled, as a study has them."""
+
+    def __init__(self, net: Network, program: Sequence[str] = AGENT, **variables: str) -> None:
+        self.net = net
+        self.hosts = net.hosts
+        self.notes: list[str] = []
+        self.identity = identity()
+        self.key = secrets.token_bytes(32)
+        self.channel = Channel(net.address, self.identity, self.key)
+        self.driver = ":".join(map(str, self.channel.address))
+        self.line = Credentials(self.key, self.identity.certificate).line()
+        environment = os.environ | {"PYTHONPATH": str(ROOT)} | variables
+        self.processes = [self._start(host, program, environment) for host in self.hosts]
+        self.nodes: list[Remote] = gather(
+            self.channel, len(self.hosts), device="cpu", limit_s=60, ended=lambda: [],
+            note=self.notes.append,
+        )  # fmt: skip
+
+    def _start(
+        self, host: Host, program: Sequence[str], environment: dict[str, str]
+    ) -> subprocess.Popen[str]:
+        words = [*program, "--driver", self.driver, "--key-file", "-", "--node", host.name]
+        process = subprocess.Popen(
+            host.command(*words), stdin=subprocess.PIPE, text=True, env=environment
+        )
+        assert process.stdin is not None
+        process.stdin.write(self.line + "\n")
+        process.stdin.close()
+        return process
+
+    def pool(
+        self, logs: Path, ranks: int = 2, places: int = 1, *, engine: str = "auto", **how: Any
+    ) -> Pool:
+        """Groups of so many ranks, of which a node takes `places`."""
+        seating = Seating([(node, places) for node in self.nodes], ranks)
+        return Pool(
+            device_kind="cpu",
+            seats=partial(seating.seats, 0),
+            channel=Channel(self.net.address, self.identity),
+            workload=Workload(
+                model="gpt", width=64, vocab_size=256, dtype="fp32", engine=engine,
+                world_size=ranks, global_batch=None, nodes=seating.nodes,
+            ),
+            limits=Limits(4 * 2**30, 0.8, 64 * 2**30, 0.9),
+            logs=logs,
+            seed=0,
+            **{"stop": lambda: False, "on_phase": _ignore, "note": self.notes.append} | how,
+        )  # fmt: skip
+
+    def close(self) -> None:
+        for node in self.nodes:
+            node.close()
+        self.channel.close()
+        for process in self.processes:
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(20)
+            process.kill()
+            process.wait()
+
+
+def ranks_on(host: Host) -> list[int]:
+    """Processes that write to a group's log there."""
+    found = []
+    for pid in host.processes():
+        try:
+            log = Path(f"/proc/{pid}/fd/1").readlink().name
+        except OSError:
+            continue
+        if log.startswith("group"):
+            found.append(pid)
+    return found
+
+
+def _ignore(phase: Phase, steps: int) -> None:
+    pass
+
+
+def until(what: Any, limit_s: float) -> bool:
+    """Whether `what` comes true within `limit_s`."""
+    deadline = time.monotonic() + limit_s
+    while not what():
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.05)
+    return True

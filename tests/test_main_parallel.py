@@ -1,0 +1,153 @@
+"""Several groups at once on this machine, for real."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+
+import psutil
+import pytest
+
+from autotune.device.cpu import CpuDevice
+from autotune.options import Options
+from autotune.outcome import Verdict
+from autotune.runner import Job, Result, Runner
+from autotune.space.candidate import Candidate
+from autotune.testbed.machine import Machine
+from autotune.testbed.testbed import Wiring
+from autotune.wire.stopping import Phase, Rule
+from tests.support.programs import ranks_of
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="needs two cores"),
+]
+
+PATIENCE_S = 240.0
+TINY = ["--device", "cpu", "--depth", "1", "--seq-len", "32", "--micro-batch", "1,2,4",
+        "--vocab-size", "256", "--checkpointing", "none", "--learn-from", "none"]  # fmt: skip
+OPTIONS = Options(
+    device="cpu", depth=(1,), seq_len=(32,), micro_batch=(1,), vocab_size=256, parallel=2,
+    checkpointing=("none",),
+)  # fmt: skip
+LONG = Rule(
+    warmup_steps=3,
+    warmup_tolerance=1.0,
+    warmup_limit_s=0.0,
+    timed_steps=5,
+    half_width=1.0,
+    timed_limit_s=4.0,
+    timed_least_s=4.0,
+)
+"""Times for seconds, however fast the machine is."""
+
+
+@pytest.fixture
+def runners(tmp_path: Path) -> Iterator[tuple[list[Runner], list[list[float]]]]:
+    """Two, which make steps once both have come to that, and when each made timed steps."""
+    testbed = Machine(CpuDevice(), "cpu")
+    space = testbed.space(OPTIONS)
+    timed: list[list[float]] = [[], []]
+    barrier = threading.Barrier(2)
+
+    @contextmanager
+    def together() -> Iterator[None]:
+        barrier.wait(PATIENCE_S)
+        yield
+
+    def on_phase(slot: int, phase: Phase, steps: int) -> None:
+        if phase is Phase.TIMED:
+            timed[slot].append(time.monotonic())
+
+    assert testbed.slots(OPTIONS, space) == 2
+    made = testbed.runners(space, [
+        Wiring(
+            logs=tmp_path, seed=0, budget_s=PATIENCE_S, stop=lambda: False,
+            on_phase=partial(on_phase, slot), note=print, turn=together,
+        )
+        for slot in range(2)
+    ])  # fmt: skip
+    yield made, timed
+    for runner in made:
+        runner.close()
+
+
+def test_two_groups_make_timed_steps_at_the_same_time_on_cores_of_their_own(
+    runners: tuple[list[Runner], list[list[float]]], tmp_path: Path
+) -> None:
+    made, timed = runners
+    job = Job(
+        candidate=Candidate(depth=1, seq_len=32, micro_batch=1), grad_accum=1, micro_steps=1,
+        rule=LONG, needed_step_s=None, fresh=False,
+    )  # fmt: skip
+
+    def run(runner: Runner) -> Result:
+        return runner.run(job, time.monotonic() + PATIENCE_S)
+
+    with ThreadPoolExecutor(2) as threads:
+        results = list(threads.map(run, made))
+        # Ranks end with the thread that started them.
+        ranks = [rank for rank in ranks_of(os.getpid()) if os.getsid(rank.pid) == rank.pid]
+        first, second = (set(rank.cpu_affinity()) for rank in ranks)
+    assert [result.verdict for result in results] == [Verdict.OK, Verdict.OK]
+    began, ended = max(each[0] for each in timed), min(each[-1] for each in timed)
+    assert began < ended
+    assert not first & second
+    assert sorted(path.name for path in tmp_path.glob("group*")) == [
+        "group001-rank0.log", "group001-rank0.tmp", "group002-rank0.log", "group002-rank0.tmp",
+    ]  # fmt: skip
+
+
+def start(folder: Path, *arguments: str) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-m", "autotune", "--out", str(folder), "--parallel", "2", *arguments],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def wait_for_two_groups(study: subprocess.Popen[str]) -> list[psutil.Process]:
+    deadline = time.monotonic() + PATIENCE_S
+    while len(ranks := ranks_of(study.pid)) < 2:
+        assert time.monotonic() < deadline
+        assert study.poll() is None, study.communicate()
+        time.sleep(0.05)
+    return ranks
+
+
+def test_a_study_of_two_groups_ends_with_a_result_and_leaves_nothing(tmp_path: Path) -> None:
+    folder = tmp_path / "study"
+    study = start(folder, "--budget", "100s", "--finals", "2", *TINY)
+    ranks = wait_for_two_groups(study)
+    stdout, stderr = study.communicate(timeout=PATIENCE_S)
+    assert (study.returncode, stderr) == (0, "")
+    best = json.loads((folder / "best.json").read_text())
+    assert best["confirmed"]
+    threads = str(len(os.sched_getaffinity(0)) // 2)
+    assert best["environment"]["variables"]["OMP_NUM_THREADS"] == threads
+    assert "side by side, steps take" in stdout
+    assert not psutil.wait_procs(ranks, timeout=5)[1]
+    assert json.loads((folder / "manifest.json").read_text())["options"]["parallel"] == 2
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
+def test_a_study_of_two_groups_that_is_stopped_leaves_no_rank(
+    tmp_path: Path, number: signal.Signals
+) -> None:
+    study = start(tmp_path / "study", "--device", "cpu", "--budget", "200s")
+    ranks = wait_for_two_groups(study)
+    study.send_signal(number)
+    study.communicate(timeout=PATIENCE_S)
+    assert not psutil.wait_procs(ranks, timeout=5)[1]
+    assert study.returncode in (-number, 4, 5)
