@@ -18,11 +18,14 @@ def ranks_of(pid: int) -> list[psutil.Process]:
     """What writes to a rank's log below `pid`: neither the helper that traces, nor e.g. uname."""
     try:
         children = psutil.Process(pid).children(recursive=True)
-        return [child for child in children if _log(child).startswith("group")]
-    except (psutil.NoSuchProcess, FileNotFoundError):
+    except psutil.NoSuchProcess:
         return []
+    return [child for child in children if _log(child).startswith("group")]
 
 
 def _log(process: psutil.Process) -> str:
-    """Name of the file that is its stdout."""
-    return Path(f"/proc/{process.pid}/fd/1").readlink().name
+    """Name of the file that is its stdout; none of a process that has ended."""
+    try:
+        return Path(f"/proc/{process.pid}/fd/1").readlink().name
+    except OSError:
+        return ""
