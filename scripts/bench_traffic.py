@@ -112,6 +112,9 @@ class Agents:
     def poll(self) -> list[str]:
         return []
 
+    def last_line(self) -> str:
+        return ""
+
     def close(self) -> None:
         for process in self._started:
             process.wait()

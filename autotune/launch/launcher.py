@@ -44,6 +44,9 @@ class Launcher(Protocol):
     def poll(self) -> list[str]:
         """What ended since this was last asked, a line each that names the node."""
 
+    def last_line(self) -> str:
+        """What the engine printed last, for who waits in vain; empty where it has said nothing."""
+
     def close(self) -> None:
         """End what it started, here and on the nodes. May be called twice, or without a start."""
 

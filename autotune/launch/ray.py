@@ -102,6 +102,9 @@ class Ray:
             ended.append(f"all nodes: Ray's driver left with {with_line(how, client.last_line())}")
         return ended
 
+    def last_line(self) -> str:
+        return "" if self._client is None else self._client.last_line()
+
     def close(self) -> None:
         if self._client is not None:
             end([self._client], END_S)

@@ -94,6 +94,9 @@ class Slurm:
         self._ended |= ended.keys()
         return [f"{name}: {how}" for name, how in ended.items()]
 
+    def last_line(self) -> str:
+        return "" if self._client is None else self._client.last_line()
+
     def close(self) -> None:
         if self._client is None:
             return

@@ -114,6 +114,10 @@ class Ssh:
             if (how := client.left())
         ]
 
+    def last_line(self) -> str:
+        said = [(host, client.last_line()) for host, client in self._clients.items()]
+        return next((f"{host}: {line}" for host, line in said if line), "")
+
     def close(self) -> None:
         end(self._clients.values())
 

@@ -46,6 +46,9 @@ class Wait:
     def poll(self) -> list[str]:
         return []
 
+    def last_line(self) -> str:
+        return ""
+
     def close(self) -> None:
         pass
 

@@ -26,14 +26,15 @@ def gather(
     limit_s: float,
     names: Sequence[str] = (),
     ended: Callable[[], Sequence[str]],
+    last_line: Callable[[], str] = str,
     note: Callable[[str], None],
     stop: Callable[[], bool] = lambda: False,
 ) -> list[Remote]:
     """Agents that dial `channel`: `wanted` ones, or fewer after `limit_s`, ordered by name.
 
     `device` is what each opens, as `--device` names it; `names` are those of the nodes, where they
-    are known. `ended` says what the launcher knows of
-    agents that ended.
+    are known. `ended` says what the launcher knows of agents that ended, `last_line` what it said
+    last.
 
     Raises:
         UsageError: a node has another version of autotune, or not that device.
@@ -69,7 +70,8 @@ def gather(
                 node.close()
         if not there:
             where = ":".join(map(str, channel.address))
-            why = said[-1] if said else f"no agent has dialled {where} in {limit_s:.0f} s"
+            silence = [f"no agent has dialled {where} in {limit_s:.0f} s", last_line()]
+            why = said[-1] if said else "; ".join(filter(None, silence))
             raise NoNodesError(f"no node to run on: {why}")
         if len(there) < wanted:
             note(_who_lacks(there, wanted, names, "" if said else f"{limit_s:.0f}"))

@@ -153,6 +153,7 @@ class Cluster:
                 limit_s=dial_s,
                 names=self._launcher.names,
                 ended=self._launcher.poll,
+                last_line=self._launcher.last_line,
                 note=self._note,
             )
         finally:

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import os
 from types import SimpleNamespace
 from typing import Any
 
+import deepspeed
 import pytest
 import torch
 from deepspeed.accelerator import cuda_accelerator
 
-from probes.engines.deepspeed import free_memory_from_torch
+from probes.engines.deepspeed import DeepSpeedEngine, free_memory_from_torch
+from probes.world import World
 
 
 @pytest.fixture
@@ -33,3 +36,22 @@ def test_free_memory_is_what_torch_says(accelerator: Any) -> None:
     free_memory_from_torch(accelerator)
     assert accelerator.available_memory() == 12345
     assert accelerator.available_memory(0) == 12345
+
+
+def test_a_rank_of_a_second_host_has_its_place_on_that_host(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """DeepSpeed takes the device of LOCAL_RANK."""
+    places = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1"}
+    for name, value in places.items():
+        monkeypatch.setenv(name, value)
+
+    def look() -> None:
+        places.update({name: os.environ[name] for name in places})
+        raise StopIteration
+
+    monkeypatch.setattr(deepspeed, "init_distributed", look)
+    start: Any = SimpleNamespace(local_rank=1)
+    with pytest.raises(StopIteration):
+        DeepSpeedEngine(start, World(3, 4, torch.device("cpu"), 2))
+    assert places == {"RANK": "3", "LOCAL_RANK": "1", "WORLD_SIZE": "4"}

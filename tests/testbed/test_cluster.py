@@ -64,6 +64,9 @@ class Here:
         self.started = [each for each in self.started if each not in ended]
         return [f"n{self.nodes}: left with exit code {each.returncode}" for each in ended]
 
+    def last_line(self) -> str:
+        return "engine: queued and waiting for resources"
+
     def close(self) -> None:
         for each in self.started:
             each.wait(20)
@@ -130,7 +133,8 @@ def test_a_node_that_never_dials_is_named_and_the_others_go_on(
 def test_without_any_node_there_is_no_study() -> None:
     with pytest.raises(NoNodesError, match=r"no node to run on: n1: left with exit code 1"):
         cluster([BROKEN])
-    with pytest.raises(NoNodesError, match=r"no agent has dialled 127.0.0.1:\d+ in 0 s"):
+    why = r"no agent has dialled 127.0.0.1:\d+ in 0 s; engine: queued and waiting for resources"
+    with pytest.raises(NoNodesError, match=why):
         cluster([""], dial_s=0.2)
 
 

@@ -1,0 +1,153 @@
+"""What groups make of their nodes' word, with nodes that only say what they are told to."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from autotune.agent import agent
+from autotune.outcome import Verdict
+from autotune.runner import NodeLostError, extensions
+from autotune.runner.channel import Channel
+from autotune.runner.group import PHASE_DEADLINE_S, Group, Rank
+from autotune.runner.node import LOOPBACK, Seat
+from autotune.runner.ops import Ops
+from autotune.space.workload import Workload
+from autotune.wire.messages import Start
+from tests.support.pools import SMALL
+
+OPS = {"CPUAdamBuilder"}
+
+
+class Process:
+    """It has ended with `code`, or runs where that is None."""
+
+    pid = 0
+
+    def __init__(self, code: int | None) -> None:
+        self.code = code
+
+    def exit_code(self) -> int | None:
+        return self.code
+
+    def limit_log(self) -> str:
+        return ""
+
+    def signal(self, number: signal.Signals) -> None:
+        self.code = -number if self.code is None else self.code
+
+    def reap(self) -> None:
+        pass
+
+
+class Node:
+    """Of one device. Its kernel kills a process for memory before it is asked for the second
+    time, where `kills`; it is lost once it has started a process, where `goes`."""
+
+    uuids = ("cpu",)
+    energy_at = ""
+    address = LOOPBACK
+    refreshed_s = 0.0
+
+    def __init__(self, name: str, *, kills: bool = False, goes: bool = False) -> None:
+        self.name = name
+        self.lost = ""
+        self._kills = iter([3, *[3 + kills] * 100])
+        self._goes = goes
+        self.started = 0
+
+    def heard_since(self, moment: float) -> bool:
+        return True
+
+    def oom_kills(self) -> int:
+        return next(self._kills)
+
+    def start(self, task: object, dial: object, log: Path) -> Process:
+        self.started += 1
+        if self._goes:
+            self.lost = f"node {self.name} was lost"
+            return Process(-signal.SIGKILL)
+        return Process(0)
+
+
+@pytest.fixture
+def channel() -> Iterator[Channel]:
+    made = Channel()
+    yield made
+    made.close()
+
+
+@pytest.mark.parametrize(
+    ("where", "verdict", "reason"),
+    [
+        ("n2", Verdict.OOM, "rank 1 was killed by the host's OOM killer"),
+        ("n1", Verdict.CRASHED, "rank 0 left with exit code 1 before it dialled in phase import"),
+    ],
+)
+def test_the_kernel_that_counts_is_that_of_the_killed_ranks_node(
+    channel: Channel, where: str, verdict: Verdict, reason: str
+) -> None:
+    nodes: Any = [Node(name, kills=name == where) for name in ("n1", "n2")]
+    ranks = [
+        Rank(
+            number=number, process=Process(code), log=Path(f"rank{number}.log"),
+            seat=Seat(nodes[number], 0), token=str(number),
+        )
+        for number, code in enumerate([1, -signal.SIGKILL])
+    ]  # fmt: skip
+    group = Group(
+        channel, ranks, stop=lambda: False, on_phase=lambda phase, steps: None, note=print,
+        deadline_s=PHASE_DEADLINE_S,
+    )  # fmt: skip
+    start = Start(
+        world_size=2, device_kind="cpu", device_uuid="", capacity_bytes=2**30, store_host="",
+        store_port=0, model=_workload().spec(1, SMALL.build), engine="ddp", zero_stage=0,
+        offload="none", dtype="fp32", optimizer="adamw", engine_config={}, seed=0,
+    )  # fmt: skip
+    failure = group.start(start, time.monotonic() + 60)
+    assert failure is not None
+    assert failure.verdict is verdict
+    assert reason in failure.reason
+
+
+def test_a_node_that_is_lost_while_ops_are_loaded_says_nothing_of_the_op(tmp_path: Path) -> None:
+    notes: list[str] = []
+    ops = Ops("cuda", _workload(), tmp_path, lambda: False, notes.append)
+    stays: Any = Node("n1")
+    goes: Any = Node("n2", goes=True)
+    with pytest.raises(NodeLostError, match="node n2 was lost"):
+        ops.load(OPS, [stays, goes], time.monotonic() + 60)
+    candidate = replace(SMALL, zero_stage=1, offload="optimizer")
+    assert ops.refusal(candidate) is None
+    assert ops.missing(candidate, [stays]) == OPS  # nobody knows how it went
+    ops.load(OPS, [stays], time.monotonic() + 60)
+    assert not ops.missing(candidate, [stays])
+
+
+@pytest.mark.parametrize("own", [None, "/scratch/ops"])
+def test_nodes_that_share_a_home_compile_in_folders_of_their_own(
+    monkeypatch: pytest.MonkeyPatch, own: str | None
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", "/home/me/.cache")
+    monkeypatch.setenv(extensions.VARIABLE, own or "")
+    if own is None:
+        monkeypatch.delenv(extensions.VARIABLE)
+    nothing: Any = SimpleNamespace()
+    agent.Agent(nothing, "n2", nothing)
+    wanted = own or "/home/me/.cache/torch_extensions/n2"
+    assert os.environ[extensions.VARIABLE] == wanted
+
+
+def _workload() -> Workload:
+    return Workload(
+        model="gpt", width=64, vocab_size=256, dtype="fp32", engine="auto", world_size=2,
+        global_batch=None,
+    )  # fmt: skip
