@@ -3,16 +3,9 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 
 from autotune.errors import UsageError
-from autotune.wire.codec import FormatError, parse
-
-
-@dataclass(frozen=True)
-class _Line:
-    key: str
-    certificate: str
 
 
 @dataclass(frozen=True)
@@ -25,13 +18,13 @@ class Credentials:
 
     def line(self) -> str:
         """For a file that nobody else may read, or for stdin."""
-        return json.dumps(asdict(_Line(self.key.hex(), self.certificate)))
+        return json.dumps({"key": self.key.hex(), "certificate": self.certificate})
 
     @classmethod
     def parse(cls, line: str) -> Credentials:
         """Raises UsageError where `line` is none of a study."""
         try:
-            found = parse(_Line, json.loads(line))
-            return cls(bytes.fromhex(found.key), found.certificate)
-        except (ValueError, FormatError) as error:
+            found = json.loads(line)
+            return cls(bytes.fromhex(found["key"]), str(found["certificate"]))
+        except (ValueError, TypeError, KeyError, RecursionError) as error:
             raise UsageError("--key-file: is no key of a study; take the file it made") from error
