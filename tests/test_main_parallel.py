@@ -61,7 +61,7 @@ def runners(tmp_path: Path) -> Iterator[tuple[list[Runner], list[list[float]]]]:
     barrier = threading.Barrier(2)
 
     @contextmanager
-    def together() -> Iterator[None]:
+    def together(machine: str) -> Iterator[None]:
         barrier.wait(PATIENCE_S)
         yield
 

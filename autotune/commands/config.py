@@ -29,7 +29,8 @@ def read_config(app: App, commands: tuple[str, ...], arguments: ArgumentCollecti
     given = {argument.name for argument in arguments if argument.tokens}
     if "--resume" in given:
         _refuse_beside_resume(given)
-        return
+    if given & {"--resume", "--join"}:
+        return  # the study has its options
     named = [Path(argument.tokens[0].value) for argument in arguments
              if argument.name == "--config" and argument.tokens]  # fmt: skip
     path = named[0] if named else _nearest_pyproject()

@@ -226,8 +226,9 @@ def _resume(asked: Tune, folder: Path, argv: list[str], started: float) -> int:
     with hold(folder):
         options = _with_storage(then.asked())
         testbed = open_testbed(options)
-        space = replace(testbed.space(options, then.workload()), limits=then.limits())
-        now = manifest.manifest_of(options, space, testbed.fingerprint(space), folder, then.argv)
+        here = testbed.space(options, then.workload())
+        space = replace(here, limits=then.limits())
+        now = manifest.manifest_of(options, space, testbed.fingerprint(here), folder, then.argv)
         now = replace(now, earlier=then.earlier, study_name=then.study_name, part=then.part)
         resumed = Resumed(
             argv=argv,
@@ -254,17 +255,20 @@ def _join(asked: Tune, place: str, argv: list[str], started: float) -> int:
     own = {name: getattr(asked.options, name) for name in asked.own}
     options = replace(then.asked(f"--join {place}"), storage=url, **own)
     testbed = open_testbed(options)
-    space = replace(testbed.space(options, then.workload()), limits=then.limits())
+    here = testbed.space(options, then.workload())
+    space = replace(here, limits=then.limits())
     folder = asked.options.out or default_folder(options.subject, testbed.device.kind)
     kept = replace(options, device=testbed.spec)
-    now = manifest.manifest_of(kept, space, testbed.fingerprint(space), folder, argv)
+    now = manifest.manifest_of(kept, space, testbed.fingerprint(here), folder, argv)
     now = replace(now, earlier=then.earlier, study_name=then.study_name, part=token_hex(4))
-    accepted = manifest.check(then, now, asked.accepted, f"--join {place}")
+    accepted = manifest.check(
+        then.of_any_devices(), now.of_any_devices(), asked.accepted, f"--join {place}"
+    )
     resumed = Resumed(
         argv=argv,
         budget_s=asked.budget_s,
         accepted=accepted,
-        check_idle=lambda: check_idle(testbed.device, asked.options.allow_busy),
+        check_idle=lambda: check_idle(testbed.device, options.allow_busy),
         joined=True,
     )
     create_folder(folder)

@@ -22,7 +22,16 @@ from autotune.folder import manifest, processes
 from autotune.folder.ending import Ended
 from autotune.folder.folder import Folder
 from autotune.folder.manifest import Changes
-from autotune.folder.past import FINAL, News, Past, finals_in, past_of, sessions_in, told
+from autotune.folder.past import (
+    FINAL,
+    News,
+    Past,
+    ended_of,
+    finals_in,
+    past_of,
+    sessions_in,
+    told,
+)
 from autotune.folder.patience import Patience
 from autotune.folder.processes import Processes
 from autotune.folder.storage import Storage, UnreachableError, storage_of
@@ -77,6 +86,7 @@ class Journal:
         self._patience: Patience | None = None
         self._asks = 0
         self._last_final = -1
+        self._sessions: list[dict[str, Any]] = []
         self._again = False
         """Whether a write is made once more, since the answer to the first one got lost."""
         self._where = storage.where if storage is not None else ""
@@ -206,19 +216,23 @@ class Journal:
             before = sessions_in(self.optuna_study.user_attrs)
             if not self.shared or session["owner"] not in map(_owner, before):
                 self.optuna_study.set_user_attr(f"session-{len(before):04d}", session)
-            self.optuna_study.set_user_attr("ended", None)
+            self._sessions = sessions_in(self.optuna_study.user_attrs)
+            self.optuna_study.set_user_attr(ended_of(self.part), None)
 
         self._write(change)
 
     @property
     def sessions(self) -> list[dict[str, Any]]:
-        """What every run of this study was started with, the first one included."""
-        return self._write(lambda: sessions_in(self.optuna_study.user_attrs))
+        """What every run of this study was started with, the first one included, as far as is
+        known where the storage does not answer."""
+        with suppress(UnreachableError):
+            self._sessions = self._write(lambda: sessions_in(self.optuna_study.user_attrs))
+        return self._sessions
 
     def end(self, ended: Ended, elapsed_s: float) -> None:
         """Note how it ended."""
         told = {"code": ended.code.value, "message": ended.message, "elapsed_s": elapsed_s}
-        self._write(lambda: self.optuna_study.set_user_attr("ended", told))
+        self._write(lambda: self.optuna_study.set_user_attr(ended_of(self.part), told))
 
     def begin_probe(self, trial: Trial, elapsed_s: float, asked: Sequence[int]) -> None:
         """Note that `trial` is being probed, one of a round whose trials are `asked`."""
@@ -265,7 +279,7 @@ class Journal:
             return trial.number
 
         self._known.add(("search", self._write(change)))
-        self._append([record])
+        self.append([record])
 
     def claim_final(self, choose: Callable[[News], Candidate | None]) -> int | None:
         """The number of a new final of what `choose` makes of the news; others know that it is
@@ -277,12 +291,12 @@ class Journal:
             chosen = choose(self._news())
             if chosen is None:
                 return None
-            final = noted | {"candidate": to_json(chosen)}
             finals = dict(finals_in(self.optuna_study.user_attrs))
             number = max([self._last_final, *finals]) + 1
-            if self._again:
-                number = next((n for n, each in finals.items() if each == final), number)
-            if self.shared:
+            if self.shared:  # what was claimed already, though the answer got lost, is replaced
+                mine = (n for n, each in finals.items() if noted.items() <= each.items())
+                number = next(mine, number)
+                final = noted | {"candidate": to_json(chosen)}
                 self.optuna_study.set_user_attr(f"{FINAL}{number:04d}", final)
             return number
 
@@ -298,26 +312,20 @@ class Journal:
         key = f"{FINAL}{record.number:04d}"
         self._write(lambda: self.optuna_study.set_user_attr(key, final))
         self._known.add(("final", record.number or 0))
-        self._append([record])
-
-    def add_skipped(self, records: Sequence[Record]) -> None:
-        """Record candidates that are not even proposed; they are no trials of Optuna's."""
-        self._append(records)
+        self.append([record])
 
     def rewrite(self, records: Sequence[Record]) -> None:
         """Make trials.csv anew, of `records`."""
         if self._table is not None:
             self._table.rewrite(records)
 
-    def add_others(self, records: Sequence[Record]) -> None:
-        """Have what other processes told in the table, too."""
-        self._append(records)
-
     def told(self) -> list[Record]:
         """All records, in the same order for every process."""
         return self._write(lambda: past_of(self.optuna_study, self.part)).records
 
-    def _append(self, records: Sequence[Record]) -> None:
+    def append(self, records: Sequence[Record]) -> None:
+        """Have them in trials.csv: also candidates that are not even proposed, which are no trials
+        of Optuna's, and what other processes told."""
         if self._table is not None and records:
             self._table.append(records)
 

@@ -81,6 +81,16 @@ class Manifest:
         """Of the study's space. Raises what `Workload.from_json` does."""
         return Workload.from_json(self.space["workload"])
 
+    def of_any_devices(self) -> Manifest:
+        """With the kinds of its devices, and without which and how many they are: processes of
+        one study have their own."""
+        known = self.fingerprint.get("devices", {})
+        devices = {name: value for name, value in known.items() if name != "nodes"}
+        if "devices" in devices:
+            kinds = [{k: v for k, v in each.items() if k != "uuid"} for each in devices["devices"]]
+            devices["devices"] = [kind for n, kind in enumerate(kinds) if kind not in kinds[:n]]
+        return replace(self, fingerprint=self.fingerprint | {"devices": devices})
+
     def changes(self, now: Manifest, of: Sequence[str] = ("space", "fingerprint")) -> Changes:
         """What of space and fingerprint is not as it was."""
         return {

@@ -81,7 +81,7 @@ def past_of(optuna_study: optuna.Study, part: str = "") -> Past:
         for trial in untold
         if "began" in trial.user_attrs and "excused" not in trial.user_attrs
     )
-    sessions, ended = sessions_in(seen), seen.get("ended")
+    sessions, ended = sessions_in(seen), seen.get(ended_of(part))
     mine = [each for each in sessions if each.get("part", "") in ("", part)]
     marks_s = [
         processes.elapsed_s(seen),
@@ -124,6 +124,11 @@ def finals_in(seen: Mapping[str, Any]) -> Iterator[tuple[int, dict[str, Any]]]:
     for key, final in seen.items():
         if key.startswith(FINAL):
             yield int(key.removeprefix(FINAL)), final
+
+
+def ended_of(part: str) -> str:
+    """The attribute that says how the last run in the folder of `part` ended."""
+    return f"ended-{part}" if part else "ended"
 
 
 def sessions_in(seen: Mapping[str, Any]) -> list[dict[str, Any]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -13,13 +14,19 @@ LONGEST_S = 2.0
 """Between two tries; the first ones come sooner."""
 
 
-@dataclass(frozen=True)
+GRACE_S = 10.0
+"""A server that starts again is back by then."""
+
+
+@dataclass
 class Patience:
-    """Of a study: until its budget ends, or its user stops it."""
+    """Of a study: until its budget has ended, or its user has stopped it, for `GRACE_S`."""
 
     clock: Clock
     stop: StopFlag
     note: Callable[[str], None]
+    _until: float = math.inf
+    """Of `time.monotonic`."""
 
     def pause(self, tries: int) -> bool:
         """Wait for the next of so many tries; False where there is to be none."""
@@ -31,4 +38,6 @@ class Patience:
 
     @property
     def ended(self) -> bool:
-        return bool(self.stop) or self.clock.remaining_s() <= 0
+        if self._until == math.inf and (self.stop or self.clock.remaining_s() <= 0):
+            self._until = time.monotonic() + GRACE_S
+        return time.monotonic() > self._until

@@ -19,7 +19,7 @@ import optuna
 
 BEAT_S = 10.0
 MISSED = 6
-ENDS_S = 1.0
+ENDS_S = 10.0
 """How long a beat that is on its way is waited for."""
 _ENTERED, _BEAT, _IDLE = "process-", "beat-", "idle-"
 """Beginnings of names of attributes: who it is; its last beat, None when it has left; and whether

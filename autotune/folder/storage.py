@@ -124,7 +124,13 @@ def manifest_in(place: str) -> tuple[str, Manifest]:
     """
     path, query, rest = place.partition("?")
     path, _, name = path.rpartition("/")
-    url, name = checked(f"{path}{query}{rest}"), unquote(name)
+    try:
+        url, name = checked(f"{path}{query}{rest}"), unquote(name)
+    except UsageError as error:
+        why = str(error).removeprefix("--storage ")
+        raise UsageError(
+            f"--join: write URL/NAME, as the study prints it; the URL before the last /: {why}"
+        ) from error
     names = _kind(url).names(url)
     if name not in names:
         known = f"it has {', '.join(sorted(names)[:5])}" if names else "it has none"
@@ -153,7 +159,14 @@ def _kind(url: str) -> type[_Database]:
 
 def _without_password(url: str) -> str:
     plain = re.sub(r"(?<=//)([^/:@]*):[^/@]*@", r"\1@", url)
-    return re.sub(r"[?&]\w*pass\w*=[^&]*", "", plain)
+    return re.sub(r"[?&]\w*password=[^&]*", "", plain)
+
+
+def _had_password(shown: str) -> str:
+    return (
+        f"--storage {shown}: had a password, which the study's files would show; leave it out, and"
+        " put it into ~/.pgpass or PGPASSWORD"
+    )
 
 
 # The journal.
@@ -491,14 +504,14 @@ class _Postgres(_Database):
         from sqlalchemy.exc import ArgumentError
 
         if (shown := _without_password(url)) != url:
-            raise UsageError(
-                f"--storage {shown}: had a password, which the study's files would show; leave it"
-                " out, and put it into ~/.pgpass or PGPASSWORD"
-            )
+            raise UsageError(_had_password(shown))
         try:
             parsed = make_url(url)
         except (ArgumentError, ValueError):
             parsed = None
+        if parsed is not None and parsed.password is not None:
+            shown = parsed.set(password=None).render_as_string()
+            raise UsageError(_had_password(shown))
         if parsed is None or not parsed.database or re.search("[{}]", url):
             raise UsageError(
                 f"--storage {url}: names no database; write it as {cls.example}, without {{ or }}"

@@ -52,6 +52,8 @@ class Result:
     of_host: bool = False
     """It was the host's memory that ran out, and not the device's."""
     group_start_s: float = 0.0
+    waited_s: float = 0.0
+    """For the turn to make steps, beside other groups of its machine."""
     warm: bool = False
     """The group had already run another probe."""
     parameters: int | None = None

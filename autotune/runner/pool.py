@@ -59,14 +59,14 @@ class Pool:
         channel: Channel | None = None,
         beside: int = 1,
         close: Callable[[], None] = lambda: None,
-        turn: Callable[[], AbstractContextManager[object]] = nullcontext,
+        turn: Callable[[str], AbstractContextManager[object]] = nullcontext,
         numbers: Iterator[int] | None = None,
     ) -> None:
         """`seats` says where the ranks of the next group run, or raises `NoNodesError`; it raises
         the same, or gives others, once a node of these is lost. `channel` is what ranks dial, and
         closed with the pool; `beside` is how many groups share a node. `close` ends the nodes.
-        Pools that share a machine make steps in `turn`, and have the `numbers` of their groups
-        from one source: logs are named by them."""
+        Pools make steps in the `turn` of the machine that they share, and have the `numbers` of
+        their groups from one source: logs are named by them."""
         self._device_kind = device_kind
         self._seats_now = seats
         self._beside = beside
@@ -123,10 +123,13 @@ class Pool:
         start_s = time.monotonic() - began if not group.probes else 0.0
         ready = group.ranks[0].ready
         self._probes += 1
-        with self._turn():
+        began = time.monotonic()
+        with self._turn(self._nodes[0].name):  # a group on several shares none
+            waited_s = time.monotonic() - began
             probed = group.probe(self._request(job), deadline)
         result = replace(
             probed,
+            waited_s=waited_s,
             group_start_s=start_s,
             warm=group.probes > 1,
             parameters=ready.parameters if ready else None,

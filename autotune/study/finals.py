@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
 from collections.abc import Sequence
 from functools import partial
@@ -12,7 +13,7 @@ from autotune.runner import Job
 from autotune.space.candidate import Candidate
 from autotune.study.parts import Parts
 from autotune.study.prober import Probed
-from autotune.study.search import RANKING_MICRO_STEPS
+from autotune.study.search import RANKING_MICRO_STEPS, SUSPICIOUS_LOSSES
 from autotune.study.slots import Slot, Work
 
 FINAL_ROUNDS = 2
@@ -36,6 +37,7 @@ class Finals:
         self._count = finalists
         self._made = 0
         self._made_on: Counter[tuple[Candidate, Slot]] = Counter()
+        self._put_offs: Counter[Candidate] = Counter()
         self.out_of_time = False
         """Whether the budget had no time for a round that was wanted."""
         self._ended = False
@@ -60,16 +62,16 @@ class Finals:
             return CLOSING_S
         workload = self._parts.space.workload
         left = [
-            (FINAL_ROUNDS - made, self._final_s(r, workload.micro_steps(r.candidate)))
+            (self._start_s(r), self._steps_s(r, workload.micro_steps(r.candidate)))
             for r in finalists
-            if (made := self._rounds(r.candidate)) < FINAL_ROUNDS
+            for _ in range(self._rounds(r.candidate), FINAL_ROUNDS)
         ]
         if not finalists:
-            build = self._parts.space.opening[0]
-            one_s = self._parts.pace.start_s(build) + self._parts.typical_probe_s()
-            left = [(FINAL_ROUNDS * self._count, one_s)]
-        whole_s = sum(rounds * each_s for rounds, each_s in left) / len(self._parts.slots)
-        left_s = max([whole_s, *(each_s for _, each_s in left)])
+            start_s = self._parts.pace.start_s(self._parts.space.opening[0])
+            left = [(start_s, self._parts.typical_probe_s())] * (FINAL_ROUNDS * self._count)
+        starts_s = sum(start_s for start_s, _ in left) / len(self._parts.slots)
+        steps_s = sum(steps_s for _, steps_s in left) / self._parts.timed_at_once
+        left_s = max([starts_s + steps_s, *map(sum, left)])
         return min(FINALS_SHARE * self._parts.clock.budget_s, left_s + CLOSING_S)
 
     def _next_work(self, free: Sequence[Slot]) -> tuple[Slot, Work] | None:
@@ -90,20 +92,22 @@ class Finals:
     def _next_in_time(self, free: Sequence[Slot]) -> tuple[Slot, Record] | None:
         """`_next`, if there is time for it."""
         found = self._next(free)
-        if found is None or self._final_s(found[1], self._micro_steps(found[1])) <= self._left_s():
+        if found is None or self._has_time(found[1], self._micro_steps(found[1])):
             return found
-        self._parts.reporter.note("the budget leaves no time for more finals")
+        if not self.out_of_time:
+            self._parts.reporter.note("the budget leaves no time for more finals")
         self.out_of_time = self._ended = True
         return None
 
     def _micro_steps(self, record: Record) -> int:
         """The whole schedule, or what the search runs of it where there is no time for more."""
         whole = self._parts.space.workload.micro_steps(record.candidate)
-        in_time = self._final_s(record, whole) <= self._left_s()
-        return whole if in_time else min(whole, RANKING_MICRO_STEPS)
+        return whole if self._has_time(record, whole) else min(whole, RANKING_MICRO_STEPS)
 
-    def _left_s(self) -> float:
-        return self._parts.clock.remaining_s() - CLOSING_S
+    def _has_time(self, record: Record, micro_steps: int) -> bool:
+        steps_s = self._steps_s(record, micro_steps)
+        needed_s = self._start_s(record) + steps_s + self._parts.queue_s(steps_s)
+        return needed_s <= self._parts.clock.remaining_s() - CLOSING_S
 
     def _work(self, number: int, slot: Slot, record: Record) -> Work:
         """Round `number` in `slot`, of the candidate of `record`."""
@@ -139,6 +143,7 @@ class Finals:
         self._ledger.add(final)
         self._parts.journal.add_final(final)
         self._parts.reporter.told(final, self._ledger.incumbent)
+        self._put_offs[candidate] += probed.put_off and not probed.gone
         if probed.outcome.verdict == Verdict.SKIPPED and not probed.put_off:
             self._ended = True  # the budget did, in this round
 
@@ -193,15 +198,21 @@ class Finals:
         return len(self._ledger.finals_of(candidate))
 
     def _finalists(self) -> list[Record]:
-        return self._ledger.contenders[: self._count]
+        """Without what lost its nodes again and again: it may be the cause."""
+        able = (
+            r for r in self._ledger.contenders if self._put_offs[r.candidate] < SUSPICIOUS_LOSSES
+        )
+        return list(itertools.islice(able, self._count))
 
-    def _final_s(self, record: Record, micro_steps: int) -> float:
-        """What a final of `record` takes, as far as the search has shown."""
+    def _start_s(self, record: Record) -> float:
+        return self._parts.pace.start_s(record.candidate)
+
+    def _steps_s(self, record: Record, micro_steps: int) -> float:
+        """What the steps of a final of `record` take, as far as the search has shown."""
         rule = self._parts.pace.final_rule
         part = micro_steps / self._parts.space.workload.micro_steps(record.candidate)
         step_s = record.measured.step.median * part
         cycle_steps = self._parts.space.workload.cycle_steps(record.candidate, micro_steps)
         least_s = (rule.warmup_steps + rule.timed_steps) * cycle_steps * step_s
-        start_s = self._parts.pace.start_s(record.candidate)
         timed_s = rule.sustain_s + rule.timed_least_s
-        return start_s + max(least_s, timed_s, self._parts.typical_probe_s())
+        return max(least_s, timed_s, self._parts.typical_probe_s())

@@ -1,4 +1,4 @@
-"""Groups that run side by side on one machine: whether they disturb each other's timing.
+"""Groups that run side by side on a machine: whether they disturb each other's timing.
 
 They share memory, power, cooling and the processor. So a candidate that was measured alone is
 measured once more while all others make the same steps. Where that takes noticeably longer, and
@@ -8,6 +8,7 @@ until it is known, one group at a time makes steps; groups start whenever they l
 from __future__ import annotations
 
 import threading
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -24,22 +25,25 @@ POLL_S = 0.1
 
 
 class Neighbours:
-    """Of one machine."""
+    """Of one study. Its machines are alike."""
 
-    def __init__(self, stop: Callable[[], bool], reporter: Reporter) -> None:
+    def __init__(self, beside: int, stop: Callable[[], bool], reporter: Reporter) -> None:
+        """A machine has as many groups as `beside`, at most."""
+        self.beside = beside
         self._stop = stop
         self._reporter = reporter
         self.in_turns = True
         self.compared = False
-        self._one_at_a_time = threading.Lock()
+        self._one_at_a_time: defaultdict[str, threading.Lock] = defaultdict(threading.Lock)
+        """On each machine."""
         self._awaited = 0
         """Groups that are to begin their steps together; 0 where they need not."""
         self._together = threading.Event()
         self._counting = threading.Lock()
 
     @contextmanager
-    def turn(self) -> Iterator[None]:
-        """Wait until a group may make its steps, which it does within this.
+    def turn(self, machine: str) -> Iterator[None]:
+        """Wait until a group on `machine` may make its steps, which it does within this.
 
         Raises:
             StopRequestedError: the user asked to stop.
@@ -52,11 +56,13 @@ class Neighbours:
             self._wait(self._together.wait)
             yield
         elif self.in_turns:
-            self._wait(lambda for_s: self._one_at_a_time.acquire(timeout=for_s))
+            with self._counting:
+                steps = self._one_at_a_time[machine]
+            self._wait(lambda for_s: steps.acquire(timeout=for_s))
             try:
                 yield
             finally:
-                self._one_at_a_time.release()
+                steps.release()
         else:
             yield
 
@@ -81,7 +87,10 @@ class Neighbours:
                 return None
             slot = waiting.pop(0)
             self._reporter.probing("search", work.job.candidate, work.until_s, slot.number)
-            return slot, replace(work, told=lambda probed: told(slot, probed), excused=_nothing)
+            return slot, replace(
+                # A repeat would be alone.
+                work, attempts=1, told=lambda probed: told(slot, probed), excused=_nothing
+            )  # fmt: skip
 
         slots.run(next_work)
         self._awaited = 0
@@ -90,13 +99,11 @@ class Neighbours:
             self._decide(alone, beside)
 
     def _decide(self, alone: Measurement, beside: Measurement) -> None:
-        longer = beside.step.median / alone.step.median - 1
-        apart = beside.step.low > alone.step.high or beside.step.high < alone.step.low
-        self.in_turns = apart and abs(longer) > NOTICED
+        times = beside.step.median / alone.step.median
+        self.in_turns = beside.step.low > alone.step.high and times > 1 + NOTICED
         then = "take turns at timing" if self.in_turns else "are timed at once"
-        more = "longer" if longer > 0 else "less long"
         self._reporter.note(
-            f"side by side, steps take {abs(longer):.1%} {more} than alone: groups {then}"
+            f"side by side, steps take {times:.3f} times as long as alone: groups {then}"
         )
 
 

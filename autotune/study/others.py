@@ -29,7 +29,7 @@ class Others:
         """Whether there was anything that may change what is to be done here."""
         ledger = self._ledger
         skipped = ledger.take(news.records)
-        self._journal.add_others([*news.records, *skipped])
+        self._journal.append([*news.records, *skipped])
         for record in news.records:
             self._reporter.told(record, ledger.incumbent)
         freed = set(self.running).difference(news.running, ledger.tried)
@@ -46,7 +46,7 @@ class Others:
 
         def idle(news: News) -> bool:
             nonlocal changed
-            changed = self.learn(news)
+            changed = self.learn(news) or changed
             return not changed
 
         while self._journal.shared and go_on():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 from dataclasses import dataclass
 
@@ -11,6 +12,7 @@ from autotune.report import Reporter
 from autotune.runner import StopRequestedError
 from autotune.space.space import Space
 from autotune.study.ledger import Ledger
+from autotune.study.neighbours import Neighbours
 from autotune.study.others import Others
 from autotune.study.pace import Pace
 from autotune.study.slots import Slots
@@ -29,11 +31,24 @@ class Parts:
     pace: Pace
     slots: Slots
     others: Others
+    neighbours: Neighbours | None
 
     def go_on(self) -> None:
         """Raises `StopRequestedError` where the user wants to end the study."""
         if self.stop:
             raise StopRequestedError
+
+    @property
+    def timed_at_once(self) -> int:
+        """Groups that make steps at the same time."""
+        in_turns = self.neighbours is not None and self.neighbours.in_turns
+        beside = self.neighbours.beside if self.neighbours is not None and in_turns else 1
+        return math.ceil(len(self.slots) / beside)
+
+    def queue_s(self, each_s: float) -> float:
+        """What another group waits for its turn, where steps of those that run take `each_s`."""
+        turns = math.ceil((len(self.slots.running) + 1) / self.timed_at_once)
+        return (turns - 1) * each_s
 
     def typical_probe_s(self) -> float:
         """Warm-up and timed steps of a candidate that was measured to the end."""

@@ -79,8 +79,8 @@ class Probed:
     """And compiling, where that was done."""
     put_off: bool = False
     """It says nothing of the candidate, and was no doing of it."""
-    gone: bool = False
-    """Nothing more can be run where it ran."""
+    gone: str = ""
+    """Why nothing more can be run where it ran; empty where something can."""
 
 
 class Prober:
@@ -104,8 +104,10 @@ class Prober:
         """Whether the probes of the live group have not paid for its start yet."""
         return self._group_probe_s < PAY_BACK * self._last_start_s
 
-    def measure(self, job: Job, predicted: Prediction, until_s: float) -> Probed:
-        """Run `job` until the machine leaves it in peace, or until it was tried often enough.
+    def measure(
+        self, job: Job, predicted: Prediction, until_s: float, attempts: int = ATTEMPTS
+    ) -> Probed:
+        """Run `job` until the machine leaves it in peace, or until `attempts` were made.
 
         `until_s` is on the budget's clock.
 
@@ -118,18 +120,19 @@ class Prober:
         start_s = warmup_s = timed_s = 0.0
         starts_s: list[float] = []
         compiles_s: list[float] = []
-        gone = False
+        gone = ""
         for attempt in itertools.count(1):
             began_s = self._clock.elapsed_s()
-            last = attempt >= ATTEMPTS or BUSY in self._normal or began_s > repeats_until_s
+            last = attempt >= attempts or BUSY in self._normal or began_s > repeats_until_s
             calm = 1.0 if last else DISTURBED_SHARE[self._device_kind]
             job = replace(job, rule=replace(job.rule, calm=calm))
             try:
                 result = self._runner.run(job, self._clock.at(until_s))
             except NoNodesError as error:
                 result = Result(verdict=Verdict.SKIPPED, reason=str(error), put_off=True)
-                gone = True
-            took_s = self._clock.elapsed_s() - began_s
+                gone = str(error)
+            repeats_until_s += result.waited_s
+            took_s = self._clock.elapsed_s() - began_s - result.waited_s
             compiled_s = result.report.compile_s if result.report is not None else 0.0
             compiles_s += [compiled_s] if compiled_s else []
             if result.group_start_s:
@@ -140,11 +143,11 @@ class Prober:
             warmup_s, timed_s = warmup_s + again.warmup_s, timed_s + again.timed_s
             outcome = again if outcome is None else _calmer(outcome, again)
             outcome = replace(outcome, attempts=attempt)
-            if again.verdict.bounds_memory and result.warm and not job.fresh:
+            if again.verdict.bounds_memory and result.warm and not job.fresh and attempts > 1:
                 job = replace(job, fresh=True)  # what the last probes left behind may be the cause
             elif (
                 result.put_off
-                or attempt >= ATTEMPTS
+                or attempt >= attempts
                 or not self._disturbances(outcome) - self._normal
                 or self._clock.elapsed_s() + took_s > min(until_s, repeats_until_s)
             ):

@@ -21,7 +21,6 @@ from autotune.samplers.sampler import Adapter, Asked, Sampler
 from autotune.space.candidate import Build, Candidate
 from autotune.space.space import Space
 from autotune.study.ledger import Ledger
-from autotune.study.neighbours import Neighbours
 from autotune.study.parts import Parts
 from autotune.study.prober import Probed
 from autotune.study.slots import Slot, Work
@@ -55,16 +54,13 @@ class Search:
         trials: int | None,
         finals_s: Callable[[], float],
         publish: Callable[[Ledger], object],
-        neighbours: Neighbours | None,
     ) -> None:
-        """`trials` bounds the probes; `finals_s` is what of the budget is not the search's. What
-        slots share a machine with are their `neighbours`."""
+        """`trials` bounds the probes; `finals_s` is what of the budget is not the search's."""
         self._parts = parts
         self._sampler = sampler
         self._trials = trials
         self._finals_s = finals_s
         self._publish = publish
-        self._neighbours = neighbours
         self._alone: tuple[Slot, Work, Measurement] | None = None
         """What was measured while nothing else ran."""
         self._ledger = parts.ledger
@@ -91,11 +87,13 @@ class Search:
             StopRequestedError: the user ended the study.
             NoNodesError: nothing can be run any more.
         """
-        before, slots = self._ledger.probed, self._parts.slots
-        if self._neighbours is not None and not self._neighbours.compared:
+        before, slots, neighbours = self._ledger.probed, self._parts.slots, self._parts.neighbours
+        if neighbours is not None and not neighbours.compared:
             slots.run(self._next_alone)
-            if self._alone is not None and self._why_stop() is None:
-                self._neighbours.compare(slots, *self._alone)
+            alone = self._alone
+            there = alone is not None and alone[0] in slots and len(slots) > 1
+            if alone is not None and there and self._why_stop() is None:
+                neighbours.compare(slots, *alone)
         slots.run(self._next)
         made = self._ledger.probed - before
         if made:
@@ -156,7 +154,9 @@ class Search:
         self._parts.go_on()
         if self._trials is not None and self._begun() >= self._trials:
             return f"--trials {self._trials} probes were run"
-        if self._parts.clock.remaining_s() < self._finals_s() + self._parts.typical_probe_s():
+        probe_s = self._parts.typical_probe_s()
+        needed_s = probe_s + self._parts.queue_s(probe_s)
+        if self._parts.clock.remaining_s() < self._finals_s() + needed_s:
             return "its part of the budget is spent"
         broken = self._ledger.broken()
         if broken == self._ledger.probed and self._ledger.broken(self._earlier) >= HOPELESS_STARTS:
@@ -291,7 +291,7 @@ class Search:
                 self._ledger.opened.reopen(candidate)
         self._tell(asked, Record(asked.trial.number, "search", candidate, probed.outcome))
         if probed.gone:
-            self._put_off_round(slot, probed.outcome.reason)
+            self._put_off_round(slot, probed.gone)
 
     def _put_off_round(self, slot: Slot, why: str) -> None:
         while waiting := self._left(slot):
@@ -314,7 +314,7 @@ class Search:
             self._publish(ledger)
         parts.reporter.told(record, ledger.incumbent)
         if skipped := ledger.settle(record):
-            parts.journal.add_skipped(skipped)
+            parts.journal.append(skipped)
             parts.reporter.note(f"skipped {len(skipped)}: {skipped[0].outcome.reason}")
 
 

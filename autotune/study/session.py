@@ -208,8 +208,8 @@ class _Session:
 
             slots = self._slots
             neighbours = None
-            if slots > 1 and self.testbed.shared:
-                neighbours = Neighbours(stop, self.reporter)
+            if (beside := self.testbed.beside(self.space, slots)) > 1:
+                neighbours = Neighbours(beside, stop, self.reporter)
             wiring = Wiring(
                 logs=self.folder.logs,
                 seed=self.options.seed,
@@ -259,6 +259,8 @@ class _Session:
             close()  # before the result is written: the budget counts to there
             ended = self._result(study.ledger, study.lost)
             self._log(study.ledger)
+            if study.away is not None:
+                raise study.away
             return ended
 
     @cached_property
@@ -285,10 +287,10 @@ class _Session:
             asked = self.space.asked_for(best.config.candidate) or best.config.candidate
             write_files(self.space, asked, best.device_kind, self.folder.exports)
         self.reporter.note(f"Exports: {self.folder.exports.name}/ has {', '.join(made)}")
-        if self.stop.name:
+        if why := f"stopped by {self.stop.name}" if self.stop.name else lost:
             return Ended(
                 Ending.STOPPED,
-                f"stopped by {self.stop.name}; the best so far is written; go on with"
+                f"{why}; the best so far is written; go on with"
                 f" --resume {quote(str(self.folder.path))}",
             )
         return Ended(Ending.FOUND)

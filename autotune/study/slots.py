@@ -11,6 +11,7 @@ import heapq
 import queue
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 
@@ -21,7 +22,7 @@ from autotune.report import Reporter
 from autotune.runner import Job, Runner, StopRequestedError
 from autotune.space.candidate import Candidate
 from autotune.study.pace import Pace
-from autotune.study.prober import Probed, Prober
+from autotune.study.prober import ATTEMPTS, Probed, Prober
 from autotune.wire.stopping import Phase
 
 
@@ -33,6 +34,8 @@ class Work:
     predicted: Prediction
     until_s: float
     """On the budget's clock."""
+    attempts: int = ATTEMPTS
+    """At most, where the machine disturbs it."""
     told: Callable[[Probed], None]
     excused: Callable[[], None] = lambda: None
     """In the place of `told`, where the user stopped the study in it."""
@@ -105,13 +108,19 @@ class Slots:
             raise
 
     def close(self) -> None:
-        """Wait for what runs, which the study has been asked to stop."""
+        """Wait for what runs, which the study has been asked to stop. What ended unheard of, since
+        another slot failed, is excused."""
         self._threads.shutdown()
+        while not self._ended.empty():
+            slot, _ = self._ended.get()
+            if slot.work is not None:
+                with suppress(OSError):
+                    slot.work.excused()
 
     def _begin(self, slot: Slot, work: Work) -> None:
         slot.work = work
         self._begun += 1
-        probe = partial(slot.prober.measure, work.job, work.predicted, work.until_s)
+        probe = partial(slot.prober.measure, work.job, work.predicted, work.until_s, work.attempts)
         if self._time is None:
             future = self._threads.submit(probe)
             future.add_done_callback(lambda done: self._ended.put((slot, done)))
@@ -139,10 +148,9 @@ class Slots:
         self._pace.learn(work.job.candidate, probed)
         work.told(probed)
         if probed.gone:
-            why = probed.outcome.reason
             if not self._slots:
-                raise NoNodesError(why)
-            self._reporter.note(f"{why}; {len(self._slots)} of the groups go on")
+                raise NoNodesError(probed.gone)
+            self._reporter.note(f"{probed.gone}; {len(self._slots)} of the groups go on")
 
 
 def _carried_out(probe: Callable[[], Probed]) -> Future[Probed]:

@@ -13,6 +13,7 @@ from autotune import samplers
 from autotune.budget import Clock, StopFlag
 from autotune.errors import NoNodesError
 from autotune.folder.journal import Journal
+from autotune.folder.storage import UnreachableError
 from autotune.options import Options
 from autotune.predict.earlier import Earlier
 from autotune.predict.predictor import Predictor
@@ -84,10 +85,13 @@ class Study:
             pace=pace,
             slots=Slots(slots, clock, pace, reporter),
             others=Others(journal, self.ledger, reporter),
+            neighbours=neighbours,
         )
         self._tracer = runners[0]
         self.lost = ""
         """Why nothing could be run any more; empty where it could."""
+        self.away: UnreachableError | None = None
+        """Why the storage could not be told any more."""
         self._finals = Finals(self._parts, options.finals)
         self._search = Search(
             self._parts,
@@ -95,7 +99,6 @@ class Study:
             trials=options.trials,
             finals_s=self._finals.needed_s,
             publish=publish,
-            neighbours=neighbours,
         )
         if past.trials:
             self._restore()
@@ -117,6 +120,8 @@ class Study:
         except NoNodesError as error:
             self.lost = str(error)
             self._parts.reporter.note(f"nothing more can be run: {error}")
+        except UnreachableError as error:
+            self.away = error
 
     def close(self) -> None:
         """Wait for what still runs, which was asked to stop."""

@@ -43,8 +43,6 @@ class Cluster:
 
     learns = True
     remark = ""
-    shared = False
-    """Set where several groups are on one node."""
     device: Device
 
     def __init__(
@@ -101,6 +99,9 @@ class Cluster:
 
     def slots(self, options: Options, space: Space) -> int:
         return self._layout(space.workload.world_size, options.parallel).slots
+
+    def beside(self, space: Space, slots: int) -> int:
+        return self._seating(space.workload.world_size, slots).beside
 
     def runners(self, space: Space, wirings: Sequence[Wiring]) -> list[Runner]:
         self._say = wirings[0].note
@@ -194,7 +195,6 @@ class Cluster:
             )
         slots = seating.groups if parallel == "auto" else parallel
         seating = self._seating(world_size, slots)
-        self.shared = seating.beside > 1
         return Layout(
             slots=slots,
             nodes=seating.nodes,

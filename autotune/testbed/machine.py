@@ -28,7 +28,6 @@ class Machine:
 
     learns = True
     remark = ""
-    shared = True
 
     def __init__(self, device: Device, spec: str) -> None:
         self.device = device
@@ -50,6 +49,9 @@ class Machine:
 
     def slots(self, options: Options, space: Space) -> int:
         return chosen_slots(self.device, cores(), space.workload.world_size, options.parallel)
+
+    def beside(self, space: Space, slots: int) -> int:
+        return slots
 
     def runners(self, space: Space, wirings: Sequence[Wiring]) -> list[Runner]:
         first, ranks = wirings[0], space.workload.world_size

@@ -36,7 +36,6 @@ class Recording:
     """
 
     device: Device
-    shared = False
     learns = False  # the same replay ends the same
 
     def __init__(self, path: Path) -> None:
@@ -64,6 +63,9 @@ class Recording:
     def slots(self, options: Options, space: Space) -> int:
         assert options.parallel != "auto", "`space` refuses that"
         return options.parallel
+
+    def beside(self, space: Space, slots: int) -> int:
+        return 1  # what was recorded was alone
 
     def runners(self, space: Space, wirings: Sequence[Wiring]) -> list[Runner]:
         return [

@@ -31,8 +31,9 @@ class Wiring:
     """Told where a probe is, with the steps it made there."""
     note: Callable[[str], None]
     """Told what the user should know, one line each."""
-    turn: Callable[[], AbstractContextManager[object]] = nullcontext
-    """Entered by a runner that shares a machine with others, while a probe makes its steps."""
+    turn: Callable[[str], AbstractContextManager[object]] = nullcontext
+    """Entered, with the name of the machine, by a runner that shares it with others, while a probe
+    makes its steps."""
 
 
 class Testbed(Protocol):
@@ -67,8 +68,9 @@ class Testbed(Protocol):
         """Probes that `options` have run at once here."""
         ...
 
-    shared: bool
-    """Whether several slots are on one machine, where they may be in each other's way."""
+    def beside(self, space: Space, slots: int) -> int:
+        """How many of `slots` are on one machine, where they may be in each other's way."""
+        ...
 
     def runners(self, space: Space, wirings: Sequence[Wiring]) -> list[Runner]:
         """One for each slot, which has a wiring of its own."""

@@ -3,19 +3,26 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable
+from dataclasses import asdict, replace
 from pathlib import Path
+from typing import Any
 
 import optuna
 import pytest
+from optuna.storages import RDBStorage
 
 from autotune.commands.app import main
 from autotune.commands.exits import ExitCode
 from autotune.files import MANIFEST
 from autotune.folder import manifest
+from autotune.folder.ending import Ended, Ending
 from autotune.folder.folder import Folder
-from autotune.folder.journal import records_in
+from autotune.folder.journal import past_in, records_in
 from autotune.folder.storage import place_of
+from autotune.options import Options
+from autotune.testbed import open_testbed
 from tests.support import recorded
 
 Run = tuple[int, str, str]
@@ -103,10 +110,75 @@ def test_other_devices_are_refused_unless_they_are_accepted(tune: Tune) -> None:
     assert code == ExitCode.FOUND
 
 
+def gpus(*uuids: str) -> dict[str, Any]:
+    """What a machine of these GPUs says of itself."""
+    devices = [{"name": "a GPU", "capacity_bytes": 2**36, "uuid": uuid} for uuid in uuids]
+    known: dict[str, Any] = recorded.header()["fingerprint"]
+    return known | {"devices": known["devices"] | {"devices": devices}}
+
+
+def test_each_process_has_devices_of_its_own(tune: Tune) -> None:
+    recorded.write(Path("grid.csv"), fingerprint=gpus("GPU-0", "GPU-1"))
+    tune(*NEW, "--out", "study")
+    recorded.write(Path("grid.csv"), fingerprint=gpus("GPU-2"))
+    code, _, stderr = tune("--join", place(), "--out", "mine")
+    assert (code, stderr) == (ExitCode.FOUND, "")
+    code, _, stderr = tune("--resume", "study")
+    assert code == ExitCode.USAGE  # there they are the same ones, or it is said
+    assert "fingerprint.devices.devices was" in stderr
+    small = gpus("GPU-3")
+    small["devices"]["devices"][0]["capacity_bytes"] = 2**35
+    recorded.write(Path("grid.csv"), fingerprint=small)
+    code, _, stderr = tune("--join", place(), "--out", "other")
+    assert code == ExitCode.USAGE
+    assert "capacity_bytes was 68719476736 and is 34359738368" in stderr
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="needs two cores")
+def test_groups_that_share_a_host_join_none_that_have_one_alone(tune: Tune) -> None:
+    one = ("--device", "cpu", "--depth", "1", "--seq-len", "32", "--micro-batch", "1")
+    options = Options.from_texts({"device": "cpu", "depth": "1", "seq_len": "32"})
+    machine = open_testbed(options)
+    alone = machine.space(options)
+    made = manifest.manifest_of(
+        replace(options, storage=URL), alone, machine.fingerprint(alone), Path("study"), one
+    )
+    study = optuna.create_study(storage=URL, study_name=made.study_name)
+    study.set_user_attr("manifest", asdict(made))
+    code, _, stderr = tune("--join", place_of(URL, made.study_name), "--parallel", "2")
+    assert code == ExitCode.USAGE
+    assert "fingerprint.host_bytes was" in stderr
+
+
+def test_each_process_remembers_how_it_ended_itself(tune: Tune) -> None:
+    tune(*NEW, "--out", "study", "--finals", "1")
+    journal = RDBStorage(URL)
+    name = manifest.read(Path("study")).study_name
+    study = optuna.load_study(storage=journal, study_name=name)
+    stopped = study.user_attrs["ended"] | {"code": Ending.STOPPED.value}
+    study.set_user_attr("ended", stopped)
+    tune("--join", place(), "--out", "mine")
+    assert past_in(Folder(Path("mine"))).ended == Ended(Ending.FOUND)
+    ended = past_in(Folder(Path("study"))).ended
+    assert ended is not None
+    assert ended.code == Ending.STOPPED
+    code, stdout, _ = tune("--resume", "study")
+    assert (code, "resumed after" in stdout) == (ExitCode.FOUND, True)
+
+
+def test_a_file_of_options_is_not_for_a_study_that_has_them(tune: Tune) -> None:
+    tune(*NEW, "--out", "study")
+    Path("pyproject.toml").write_text("[tool.autotune]\ndepth = [2]\nout = 'elsewhere'\n")
+    code, _, stderr = tune("--join", place(), "--out", "mine")
+    assert (code, stderr) == (ExitCode.FOUND, "")
+
+
 REFUSED = {
     ("--join", "sqlite:///studies.db/none"): "no study 'none' in sqlite:///",
     ("--join", "sqlite:///new.db/none"): "it has none",
-    ("--join", "study"): "unknown; write it as sqlite:///studies.db or postgresql://HOST/NAME",
+    ("--join", "study"): "--join: write URL/NAME, as the study prints it; the URL before the last",
+    ("--join", "postgresql://host/x"): "postgresql://host: names no database",
     ("--join", "sqlite:///studies.db/old"): "an earlier version began it",
     ("--join", "sqlite:///studies.db/other"): "it is of another version",
     ("--join", f"{URL}/x", "--resume", "study"): "--join: a resumed study keeps the options",

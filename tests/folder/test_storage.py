@@ -488,6 +488,7 @@ def test_a_bad_one_is_refused_in_one_line_and_left_as_it_is(
     "url",
     [
         "postgresql://me:secret@host/name",
+        "postgresql://me:se/secret@host/name",
         "postgresql://host/name?password=secret",
         "mysql://me:secret@host/name",
     ],

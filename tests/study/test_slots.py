@@ -12,16 +12,21 @@ from autotune.budget import VirtualTime
 from autotune.errors import NoNodesError
 from autotune.folder.ending import Ending
 from autotune.outcome import Record, Verdict
+from autotune.predict.memory import Prediction
 from autotune.runner import Job, Result, StopRequestedError
 from autotune.space.candidate import Build, Candidate
+from autotune.study.finals import CLOSING_S, FINAL_ROUNDS
+from autotune.study.neighbours import Neighbours
 from autotune.study.search import SUSPICIOUS_LOSSES
+from autotune.study.slots import Work
 from autotune.study.why_nothing import why_nothing
 from tests.support.records import space
-from tests.support.scripted import ok
+from tests.support.scripted import Listener, ok
 from tests.support.studies import Answer, Killed, Run, killing, open_journal, saturating
 
 SPACE = space(micro_batch=(1, 8))
 PATIENCE_S = 60.0
+PREDICTED = Prediction(0, 0, 0)
 LOST = Result(verdict=Verdict.SKIPPED, reason="node n1 was lost", put_off=True)
 
 
@@ -130,6 +135,42 @@ def test_what_takes_node_after_node_with_it_comes_last_and_is_given_up(tmp_path:
     assert asked.count(lost) == SUSPICIOUS_LOSSES + 1
     assert asked[-1] == lost
     assert run.study.ledger.choice() is not None
+
+
+def test_a_final_that_takes_node_after_node_with_it_is_not_made_again(tmp_path: Path) -> None:
+    best = Run(tmp_path / "one", saturating, SPACE, sampler="grid").study.ledger.choice()
+    assert best is not None
+    winner = best.record.candidate
+
+    def answer(job: Job) -> Result:
+        return LOST if job.fresh and job.candidate == winner else saturating(job)
+
+    run = Run(tmp_path / "two", answer, SPACE, sampler="grid")
+    finals = [r.candidate for r in run.told if r.purpose == "final"]
+    assert finals.count(winner) == SUSPICIOUS_LOSSES
+    assert set(finals) > {winner}
+
+
+def test_groups_that_take_turns_have_time_for_one_after_the_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    neighbours = Neighbours(2, lambda: False, Listener())
+    run = Run(tmp_path, saturating, SPACE, slots=2, trials=2, neighbours=neighbours)
+    parts, finals = run.study._parts, run.study._finals
+    monkeypatch.setattr(finals, "_rounds", lambda candidate: 0)
+    monkeypatch.setattr(finals, "_start_s", lambda record: 1.0)
+    monkeypatch.setattr(finals, "_steps_s", lambda record, micro_steps: 10.0)
+    rounds = FINAL_ROUNDS * len(finals._finalists())
+    assert rounds >= 2
+    neighbours.in_turns = False
+    assert finals.needed_s() == CLOSING_S + rounds * 11.0 / 2
+    neighbours.in_turns = True
+    assert finals.needed_s() == CLOSING_S + rounds * (1.0 / 2 + 10.0)
+    one, _ = parts.slots
+    one.work = Work(job=run.runner.jobs[0], predicted=PREDICTED, until_s=0.0, told=print)
+    assert parts.queue_s(10.0) == 10.0
+    neighbours.in_turns = False
+    assert parts.queue_s(10.0) == 0.0
 
 
 def gone_after(jobs: int, answer: Answer = saturating) -> Answer:

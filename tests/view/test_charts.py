@@ -10,7 +10,7 @@ import pytest
 
 from autotune.view.charts import CHARTS, drawn
 from autotune.view.charts.peak import parts
-from autotune.view.charts.phases import seconds
+from autotune.view.charts.phases import phases, seconds
 from autotune.view.charts.vega import VERDICTS, trials
 from autotune.view.study import Shown, read
 from tests.support.shown import change_rows, failed, folder
@@ -135,3 +135,14 @@ def test_the_parts_of_a_peak_add_up_to_it(study: Shown) -> None:
 def test_the_phases_add_up_to_the_time_that_passed(study: Shown) -> None:
     spent = [s for each in seconds(study).values() for s in each.values()]
     assert sum(spent) == pytest.approx(study.elapsed_s, rel=1e-6)
+
+
+def test_time_in_which_several_groups_probed_counts_once_between_probes(tmp_path: Path) -> None:
+    path = folder(tmp_path)
+    alone = read(path)
+    change_rows(path, lambda rows: [row for row in rows for _ in range(2)])
+    twice = read(path)
+    between = "between probes"
+    assert seconds(twice)["neither"][between] == pytest.approx(seconds(alone)["neither"][between])
+    assert "of all groups together" in json.dumps(phases(twice))
+    assert "of all groups together" not in json.dumps(phases(alone))

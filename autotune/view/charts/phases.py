@@ -30,11 +30,13 @@ def phases(study: Shown) -> Spec | None:
     if not rows:
         return None
     names = [phase for phase in PHASES if any(row["phase"] == phase for row in rows)]
+    several = float(study.trials["probe_s"].sum()) > probing_s(study) * (1 + LEAST_SHARE)
+    title = "seconds, of all groups together" if several else "seconds"
     return chart(
         {"mark": {"type": "bar", "height": {"band": 0.7}},
          "encoding": {
              "y": {"field": "of", "type": "nominal", "title": None, "sort": None},
-             "x": {"field": "s", "type": "quantitative", "title": "seconds", "stack": "zero"},
+             "x": {"field": "s", "type": "quantitative", "title": title, "stack": "zero"},
              "order": {"field": "place"},
              "color": {"field": "phase", "type": "nominal", "title": None,
                        "scale": {"domain": names, "range": [PHASES[name] for name in names]}},
@@ -47,14 +49,12 @@ def phases(study: Shown) -> Spec | None:
 def seconds(study: Shown) -> dict[str, dict[str, float]]:
     """Of the search, of the finals and of neither, by phase."""
     spent: dict[str, dict[str, float]] = {}
-    probes_s = 0.0
     for kind, name in (("search", "search"), ("final", "finals")):
         of_kind = study.trials[study.trials["kind"] == kind]
         sums = {
             column: float(of_kind[column].sum())
             for column in ("probe_s", "group_start_s", "compile_s", "warmup_s", "timed_s")
         }
-        probes_s += sums["probe_s"]
         starting_s = max(0.0, sums["group_start_s"] - sums["compile_s"])
         known_s = starting_s + sums["compile_s"] + sums["warmup_s"] + sums["timed_s"]
         spent[name] = {
@@ -64,5 +64,15 @@ def seconds(study: Shown) -> dict[str, dict[str, float]]:
             "timed steps": sums["timed_s"],
             "rest of the probes": max(0.0, sums["probe_s"] - known_s),
         }
-    spent["neither"] = {"between probes": max(0.0, study.elapsed_s - probes_s)}
+    spent["neither"] = {"between probes": max(0.0, study.elapsed_s - probing_s(study))}
     return spent
+
+
+def probing_s(study: Shown) -> float:
+    """In which at least one group probed."""
+    probed_s = last_s = 0.0
+    spans = study.trials[["started_s", "ended_s"]].dropna().sort_values("started_s")
+    for began_s, ended_s in spans.to_numpy():
+        probed_s += max(0.0, ended_s - max(began_s, last_s))
+        last_s = max(last_s, ended_s)
+    return probed_s
