@@ -39,12 +39,15 @@ def main(argv: list[str] | None = None) -> int:
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         if signal.getsignal(number) is not signal.SIG_IGN:  # as nohup has it
             signal.signal(number, _leave)
+    try:
+        dialled = stream.dial(host, port, credentials.key, credentials.certificate)
+    except (OSError, EOFError) as error:
+        why = getattr(error, "strerror", None) or str(error)
+        hint = "does the study still run?"
+        if isinstance(error, TimeoutError):
+            hint = "is there a firewall between, or another --interface of the study's?"
+        return _complain(f"--driver {asked.driver}: {why}; {hint}", LOST)
     with Scratch("autotune-agent-", SILENT_S) as scratch:  # before there are threads: it forks
-        try:
-            dialled = stream.dial(host, port, credentials.key, credentials.certificate)
-        except (OSError, EOFError) as error:
-            why = getattr(error, "strerror", None) or str(error)
-            return _complain(f"--driver {asked.driver}: {why}; does the study still run?", LOST)
         why = Agent(Peer(dialled), name, scratch).serve()
     return _complain(why, LOST) if why else 0
 

@@ -115,11 +115,14 @@ class Agent:
             self._over.set()
 
     def _listen(self) -> None:
+        asked = False
         try:
             while True:
-                self._came.put(self._peer.receive())
+                message = self._peer.receive()
+                asked = asked or isinstance(message, Serve)
+                self._came.put(message)
         except EOFError:
-            self._came.put("")
+            self._came.put("" if asked else "the study hung up at once: is this another version?")
         except (OSError, ValueError) as error:
             self._came.put(f"the study is gone: {error}")
         self._kill()

@@ -47,10 +47,11 @@ def _refuse_beside_resume(given: set[str]) -> None:
     Raises:
         UsageError: another one is given.
     """
-    if others := sorted(given - {"--resume", "--budget", "--accept-changed", "--allow-busy"}):
+    able = {"--resume", "--budget", "--accept-changed", "--allow-busy", "--interface"}
+    if others := sorted(given - able):
         raise UsageError(
             f"{others[0]}: a resumed study keeps the options that it was started with; beside"
-            " --resume only --budget, --accept-changed and --allow-busy can be given"
+            " --resume only --budget, --accept-changed, --allow-busy and --interface can be given"
         )
 
 

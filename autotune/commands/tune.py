@@ -225,6 +225,8 @@ def _resume(asked: Tune, folder: Path, argv: list[str], started: float) -> int:
     then = manifest.read(folder)
     with hold(folder):
         options = _with_storage(then.asked())
+        if asked.options.interface is not None:  # the head node may be another one
+            options = replace(options, interface=asked.options.interface)
         testbed = open_testbed(options)
         here = testbed.space(options, then.workload())
         space = replace(here, limits=then.limits())

@@ -148,10 +148,15 @@ _BUCKET = 500_000_000
 """Elements, as DeepSpeed has it where nothing is said (runtime/zero/config.py)."""
 
 
+def _even(elements: int) -> int:
+    """DeepSpeed takes no odd bucket (runtime/zero/stage_1_and_2.py)."""
+    return elements + elements % 2
+
+
 def _of_script(candidate: Candidate, workload: Workload, device_kind: str) -> dict[str, Any]:
     """For a model that nobody knows the sizes of: DeepSpeed's own buckets, in proportion on a
     small device. The optimizer is the script's, where nobody set a learning rate."""
-    bucket = min(_BUCKET, workload.shape(candidate.depth).largest_block)
+    bucket = min(_BUCKET, _even(workload.shape(candidate.depth).largest_block))
     zero: dict[str, Any] = {
         "stage": candidate.zero_stage,
         "reduce_bucket_size": bucket,
@@ -212,7 +217,7 @@ def _zero(candidate: Candidate, workload: Workload, device_kind: str) -> dict[st
     shape = workload.shape(candidate.depth)
     # One block's gradients are reduced while the block before it is in backward. The embedding
     # and the head are larger than that and get buckets of their own.
-    block = shape.largest_block
+    block = _even(shape.largest_block)
     on_gpu = device_kind == "cuda"
     zero: dict[str, Any] = {
         "stage": candidate.zero_stage,

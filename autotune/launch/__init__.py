@@ -59,14 +59,14 @@ def checked(
 ) -> Launcher | None:  # fmt: skip
     """The launcher that `text` names, which has started nothing; None where none is meant.
 
-    In a Slurm job of several nodes it need not be named.
+    In a Slurm job of several nodes it need not be named; `nodes` of 1 is then this machine.
 
     Raises:
         UsageError: it cannot work here, or what is asked for does not go together.
     """
     from autotune.launch.slurm_job import SlurmJob  # which imports psutil
 
-    job = SlurmJob.found() if text is None else None
+    job = SlurmJob.found() if text is None and nodes != 1 else None
     if job is None and text is None:
         _refuse_what_is_of_launchers(nodes, interface)
         return None

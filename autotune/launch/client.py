@@ -64,7 +64,7 @@ class Client:
         with self._log.open("rb") as stream:
             stream.seek(max(0, stream.seek(0, os.SEEK_END) - _LAST_BYTES))
             lines = stream.read().decode(errors="replace").splitlines()
-        said = [rest for line in lines if line.startswith(start)
+        said = [rest for line in map(str.strip, lines) if line.startswith(start)
                 and (rest := line.removeprefix(start).strip())]  # fmt: skip
         return said[-1] if said else ""
 

@@ -24,8 +24,8 @@ from autotune.runner.local import module_path
 HOLDER = [sys.executable, "-P", "-m", "autotune.launch.ray_holder"]
 REACH_S = 10.0
 JOIN_S = 60.0
-FREE_S = 60.0
-"""For nodes to become free."""
+FREE_S = 40.0
+"""For nodes to become free: said before it is given up that agents dial."""
 END_S = 5.0
 _SAID = re.compile(r"autotune: (.*)")
 
@@ -99,7 +99,8 @@ class Ray:
             return []
         ended = [said[1] for line in client.new_lines() if (said := _SAID.fullmatch(line))]
         if how := client.left():
-            ended.append(f"all nodes: Ray's driver left with {with_line(how, client.last_line())}")
+            why = with_line(how, client.last_line())
+            ended += [f"all nodes: Ray's driver left with {why}"] * self.nodes
         return ended
 
     def last_line(self) -> str:

@@ -10,6 +10,8 @@ from dataclasses import dataclass
 
 import psutil
 
+from autotune.errors import UsageError
+
 _NO_KILL = ("SLURM_NO_KILL", "SALLOC_NO_KILL", "SBATCH_NO_KILL")
 _FLAGS = {"--no-kill", "-k"}
 _GPUS = re.compile(r"gpu(?::[^:,(]+)?:(\d+)")
@@ -28,14 +30,23 @@ class SlurmJob:
 
     @classmethod
     def here(cls) -> SlurmJob | None:
-        """The job that this process is in; None outside of one, or where Slurm is silent."""
+        """The job that this process is in; None outside of one.
+
+        Raises:
+            UsageError: Slurm is silent.
+        """
         number, listed = os.environ.get("SLURM_JOB_ID"), os.environ.get("SLURM_JOB_NODELIST")
         if not number or not listed:
             return None
         shown = ask("scontrol", "--oneliner", "show", "node", listed)
         nodes = re.findall(r"^NodeName=(\S+)(?:.*? NodeAddr=(\S+))?", shown, re.MULTILINE)
         if not nodes:
-            return None
+            missing = shutil.which("scontrol") is None
+            raise UsageError(
+                f"--launch slurm: in Slurm job {number}, of which scontrol"
+                f" {'is not here' if missing else 'says nothing'}; start the study outside of the"
+                " container, or use this machine alone with --nodes 1"
+            )
         return cls(number, tuple(n for n, _ in nodes), tuple(a or n for n, a in nodes))
 
     @classmethod

@@ -16,16 +16,18 @@ from autotune.launch.address import address_of, address_towards
 from autotune.launch.client import Client, end, with_line
 from autotune.launch.launcher import Asked
 
+TALK_S = 10.0
 PROGRAM = "AUTOTUNE_SSH"
 """A variable that may name another program than ssh, with arguments."""
 _LINE = re.compile(r"(?P<host>\S+)\s+slots=(?P<slots>\d+)(\s.*)?")
-_HELD = """\
-cd {folder} && exec 3<&0 && read -r key && {{
-printf '%s\\n' "$key" | {agent} 3<&- & agent=$!
-{{ cat; kill $agent; }} <&3 >/dev/null 2>&1 & watch=$!
-wait $agent; code=$?; kill $watch 2>/dev/null; exit $code; }}
-"""
-"""For a shell: an agent with the first line of stdin, which is ended where stdin ends."""
+_HELD = (
+    "cd {folder} && exec 3<&0 && read -r key && {{"
+    " printf '%s\\n' \"$key\" | {agent} 3<&- & agent=$!;"
+    " {{ cat; kill $agent; }} <&3 >/dev/null 2>&1 & watch=$!;"
+    " wait $agent; code=$?; kill $watch 2>/dev/null; exit $code; }}"
+)
+"""For a shell: an agent with the first line of stdin, that is ended where stdin ends. On one line,
+as a csh around it takes it."""
 
 
 def parse_hostfile(path: Path) -> dict[str, int]:
@@ -125,7 +127,7 @@ class Ssh:
         """What ssh takes `host` for, by its configuration."""
         shown = subprocess.run(
             [*self._program, "-G", host], check=False, capture_output=True, text=True,
-            stdin=subprocess.DEVNULL,
+            stdin=subprocess.DEVNULL, timeout=TALK_S,
         ).stdout  # fmt: skip
         found = re.search(r"^hostname (\S+)$", shown, re.MULTILINE)
         return found[1] if found else host.rpartition("@")[2]

@@ -13,6 +13,7 @@ import socket
 import ssl
 import threading
 import time
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
@@ -24,7 +25,7 @@ from autotune.wire.stream import FrameError, Stream, answer, watch
 PEER_TIMEOUT_S = 5
 """A peer that began a handshake or a message and does not go on is dropped after this."""
 MOST_DIALLING = 64
-"""So many may be in their handshake; of more, who began first goes."""
+"""So many may be in their handshake; of more, the first one goes of the host that has the most."""
 
 
 @dataclass(frozen=True)
@@ -51,7 +52,8 @@ class Channel:
         self._key = key or secrets.token_bytes(32)
         self._came: queue.SimpleQueue[Peer] = queue.SimpleQueue()
         self._woken, self._wake = os.pipe()
-        self._dialling: dict[socket.socket, None] = {}
+        self._dialling: dict[socket.socket, str] = {}
+        """With the address of its host."""
         self._lock = threading.Lock()
         self._open = True
         threading.Thread(target=self._listen, daemon=True).start()
@@ -105,15 +107,16 @@ class Channel:
     def _listen(self) -> None:
         while self._open:
             try:
-                connected, _ = self._socket.accept()
+                connected, (host, _) = self._socket.accept()
             except OSError:
                 if self._open:  # of one who hung up already, or too many files are open
                     time.sleep(0.01)
                 continue
             with self._lock:
                 if len(self._dialling) >= MOST_DIALLING:
-                    _shut(next(iter(self._dialling)))
-                self._dialling[connected] = None
+                    ((most, _),) = Counter(self._dialling.values()).most_common(1)
+                    _shut(next(each for each, by in self._dialling.items() if by == most))
+                self._dialling[connected] = host
             threading.Thread(target=self._let_in, args=(connected,), daemon=True).start()
 
     def _let_in(self, connected: socket.socket) -> None:

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from multiprocessing.connection import wait
 
 import autotune
 from autotune.errors import NoNodesError, UsageError
 from autotune.runner import StopRequestedError
-from autotune.runner.channel import Channel
+from autotune.runner.channel import Channel, Peer
 from autotune.runner.remote import Remote
 from autotune.wire.agents import Joined
 from autotune.wire.messages import WireError
@@ -50,21 +49,16 @@ def gather(
                 raise StopRequestedError
             wait([channel], POLL_S)  # type: ignore[list-item]
             while (peer := channel.accept()) is not None:
-                joined = None
-                with suppress(WireError):
-                    joined = peer.receive()
-                if not isinstance(joined, Joined):
-                    peer.close()
-                    continue
-                nodes.append(Remote(peer, joined, device, note))
+                nodes.append(Remote(peer, _word_of(peer), device, note))
                 _name_apart(nodes)
             _check(nodes)
             for each in ended():
-                note(each)
+                if each not in said:
+                    note(each)
                 said.append(each)
             if len(said) + len([n for n in nodes if not n.lost]) >= wanted and said:
                 deadline = min(deadline, time.monotonic() + 1.0)  # nobody else will come
-        there = [node for node in nodes if node.facts is not None and not node.lost]
+        there = [node for node in nodes if node.facts is not None and not node.lost][:wanted]
         for node in nodes:
             if node not in there:
                 node.close()
@@ -80,6 +74,20 @@ def gather(
         for node in nodes:
             node.close()
         raise
+
+
+def _word_of(peer: Peer) -> Joined:
+    """What an agent says first. It knows the key, so it is one of ours."""
+    why = ""
+    try:
+        if isinstance(joined := peer.receive(), Joined):
+            return joined
+    except WireError as error:
+        why = f" ({error})"
+    peer.close()
+    raise UsageError(
+        f"--launch: an agent is of another version of autotune{why}; install the same on all nodes"
+    )
 
 
 def _who_lacks(there: Sequence[Remote], wanted: int, names: Sequence[str], late: str) -> str:

@@ -309,6 +309,12 @@ class Group:
             waiting = not (rank.report if self.probes else rank.ready)
             limit_s = self._deadline_s[rank.phase]
             if waiting and now - rank.entered > limit_s and self._heard_since(now - RECENT_S):
+                if not rank.process.pid:
+                    rank.seat.node.kill()
+                    raise NodeLostError(
+                        f"node {rank.seat.node.name} was lost: it started no process within"
+                        f" {limit_s:.0f} s"
+                    )
                 return Result(
                     verdict=Verdict.HUNG,
                     reason=f"rank {rank.number} gave no sign for {limit_s:.0f} s"

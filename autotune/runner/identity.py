@@ -24,8 +24,8 @@ def check_installed() -> None:
         )
 
 
-def identity() -> Identity:
-    """A new one. Its private key is in this process alone."""
+def identity(folder: Path | None = None) -> Identity:
+    """A new one. Its private key is in this process alone, and in `folder` for a moment."""
     from cryptography import x509
     from cryptography.hazmat.primitives import hashes, serialization
     from cryptography.hazmat.primitives.asymmetric import ec
@@ -48,8 +48,8 @@ def identity() -> Identity:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_3
     context.num_tickets = 0  # nobody resumes
-    with tempfile.TemporaryDirectory() as folder:  # its mode is 0700; ssl reads files alone
-        key, chain = Path(folder) / "key", Path(folder) / "chain"
+    with tempfile.TemporaryDirectory(dir=folder) as own:  # of mode 0700; ssl reads files alone
+        key, chain = Path(own) / "key", Path(own) / "chain"
         key.write_bytes(
             private.private_bytes(
                 serialization.Encoding.PEM,

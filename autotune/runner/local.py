@@ -39,8 +39,8 @@ class LocalProcess:
         self._log_was_cut = False
         self._popen = popen
         self._code: int | None = None
-        self.at_end: Callable[[], None] = lambda: None
-        """What `reap` does last."""
+        self.at_end: Callable[[int | None], None] = lambda code: None
+        """What `reap` does last, with the exit code."""
 
     def exit_code(self) -> int | None:
         """Exit code, negative for a signal, None while it runs.
@@ -85,7 +85,7 @@ class LocalProcess:
             os.waitpid(self.pid, 0)
         self._code = code
         shutil.rmtree(temporary_folder(self._log), ignore_errors=True)
-        self.at_end()
+        self.at_end(code)
 
 
 def spawn(

@@ -10,7 +10,6 @@ import os
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Protocol
 
@@ -172,5 +171,10 @@ def _load(ops: Sequence[str], log: Path, environment: dict[str, str]) -> RankPro
     began = time.time()
     process = local.spawn([*local.OPS, *ops], b"", log, environment)
     extensions.note_builder(environ, process.pid)
-    process.at_end = partial(extensions.remove_locks, environ, began - 1.0)
+
+    def clear(code: int | None) -> None:
+        if code != 0:  # what ended by itself left none, and others may be at work there
+            extensions.remove_locks(environ, began - 1.0)
+
+    process.at_end = clear
     return process

@@ -82,7 +82,7 @@ class Ops:
     def _load(self, names: set[str], nodes: Sequence[Node], deadline: float) -> None:
         began = time.monotonic()
         enough = began + LOAD_SHARE * (deadline - began)
-        task = Task(program="ops", ops=sorted(names))
+        task = Task(program="ops", family=self._workload.family, ops=sorted(names))
         logs = [
             self._logs / f"ops-{'-'.join(filter(None, [str(len(self._tried)), node.name]))}.log"
             for node in nodes

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 from autotune.errors import NoNodesError
 from autotune.runner.node import Node, Seat
@@ -24,9 +24,11 @@ class Seating:
     ) -> None:
         """`places` are nodes and how many ranks each takes; groups have `ranks`, and `slots` of
         them run at once, or as many as there is room for."""
-        self._all = [[Seat(node, place) for place in range(count)] for node, count in places]
+        # Groups that share a node come first, or who compares them would look at one alone.
+        most_first = sorted(places, key=lambda each: -each[1])
+        self._all = [[Seat(node, place) for place in range(count)] for node, count in most_first]
         self._ranks = ranks
-        self._blocks = list(_blocks(self._all, ranks))[:slots]
+        self._blocks = _blocks(self._all, ranks)[:slots]
         self._of: dict[int, Block] = {}
         self._lock = threading.Lock()
 
@@ -38,12 +40,12 @@ class Seating:
     @property
     def nodes(self) -> int:
         """How many a group is on."""
-        return max((len({seat.node for seat in block}) for block in self._blocks), default=0)
+        return max(map(len, map(_nodes, self._blocks)), default=0)
 
     @property
     def beside(self) -> int:
         """Groups that share a node, the most."""
-        each = Counter(node for block in self._blocks for node in {seat.node for seat in block})
+        each = Counter(node for block in self._blocks for node in _nodes(block))
         return max(each.values(), default=1)
 
     @property
@@ -63,11 +65,13 @@ class Seating:
                 return self._of[slot]
             lost = self._of.pop(slot, ())
             taken = {seat for block in self._of.values() for seat in block}
+            groups = Counter(node for block in self._of.values() for node in _nodes(block))
             # A node of which a group has a part is no part of a group that spans nodes.
             there = [
                 seats
                 for seats in self._all
                 if not any(seat.node.lost for seat in seats)
+                and groups[seats[0].node] < self.beside
                 and (len(seats) >= self._ranks or taken.isdisjoint(seats))
             ]
             free = (b for b in _blocks(there, self._ranks) if taken.isdisjoint(b))
@@ -78,23 +82,29 @@ class Seating:
             return found
 
 
+def _nodes(block: Block) -> set[Node]:
+    return {seat.node for seat in block}
+
+
 def _is_there(block: Block) -> bool:
     return not any(seat.node.lost for seat in block)
 
 
-def _blocks(nodes: Sequence[Sequence[Seat]], ranks: int) -> Iterator[Block]:
+def _blocks(nodes: Sequence[Sequence[Seat]], ranks: int) -> list[Block]:
     """Where a node takes a whole group, that is on it alone; else a group is on several, of which
-    no other one has a part."""
+    no other one has a part. The first ones are on nodes of their own."""
+    found: list[Block] = []
     small: list[Sequence[Seat]] = []
     for seats in nodes:
         if ranks <= len(seats):
-            for first in range(0, len(seats) - ranks + 1, ranks):
-                yield tuple(seats[first : first + ranks])
+            whole = range(0, len(seats) - ranks + 1, ranks)
+            found += (tuple(seats[first : first + ranks]) for first in whole)
             continue
         small.append(seats)
         if sum(map(len, small)) >= ranks:
-            yield _spread(small, ranks)
+            found.append(_spread(small, ranks))
             small = []
+    return sorted(found, key=lambda block: block[0].place)
 
 
 def _spread(nodes: Sequence[Sequence[Seat]], ranks: int) -> Block:

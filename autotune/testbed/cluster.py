@@ -5,9 +5,13 @@ from __future__ import annotations
 import atexit
 import os
 import secrets
+import shutil
 import sys
+import threading
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import partial
+from pathlib import Path
 from typing import Any, Literal
 
 from autotune.agent.scratch import Scratch
@@ -36,6 +40,7 @@ from autotune.wire.messages import Count, Counted
 DIAL_S = 60.0
 """An agent that has not dialled after this does not come any more."""
 DIAL_BY_HAND_S = 600.0
+HEAR_S = 1.0
 
 
 class Cluster:
@@ -54,17 +59,21 @@ class Cluster:
             UsageError: nodes differ, or cannot serve.
             NoNodesError: there is none.
         """
+        for line in launcher.notes:
+            _say(line)
         check_installed()
         self.spec = spec
         self._say: Callable[[str], None] = _say
         self._launcher = launcher
         self._scratch = Scratch("autotune-launch-")
         self._nodes: list[Remote] = []
-        self._identity = identity()
+        self._closed = threading.Event()
+        self._logs: Path | None = None
+        """The study's, that the launcher's are kept with."""
+        self._identity = identity(self._scratch.folder)
         atexit.register(self.close)
-        for line in launcher.notes:
-            _say(line)
         try:
+            self._address = launcher.address()
             self._nodes = self._gathered(dial_s)
             check_alike(self._nodes, allow_mixed=allow_mixed)
             if not allow_busy:
@@ -105,14 +114,15 @@ class Cluster:
 
     def runners(self, space: Space, wirings: Sequence[Wiring]) -> list[Runner]:
         self._say = wirings[0].note
-        address = self._launcher.address()
+        self._logs = wirings[0].logs
+        threading.Thread(target=self._hear, daemon=True).start()
         return pools(
             self.device.kind,
             self._seating(space.workload.world_size, len(wirings)),
             space,
             wirings,
             close=self.close,
-            channel=partial(Channel, address, self._identity),
+            channel=partial(Channel, self._address, self._identity),
         )
 
     def runner(self, space: Space, wiring: Wiring) -> Runner:
@@ -122,13 +132,25 @@ class Cluster:
     def close(self) -> None:
         """No agent is left when this returns; may be called again."""
         atexit.unregister(self.close)
+        self._closed.set()
         for node in self._nodes:
             node.close()
         self._launcher.close()
+        if self._logs is not None:
+            for log in self._scratch.folder.glob("*.log"):
+                with suppress(OSError):  # the disk is full
+                    shutil.copy(log, self._logs)
         self._scratch.leave()
 
     def _note(self, text: str) -> None:
         self._say(text)
+
+    def _hear(self) -> None:
+        """Say what the launcher knows of agents that end in the study."""
+        while not self._closed.wait(HEAR_S):
+            for line in self._launcher.poll():
+                if not self._closed.is_set():
+                    self._say(line)
 
     @property
     def _facts(self) -> list[Facts]:
@@ -136,7 +158,7 @@ class Cluster:
 
     def _gathered(self, dial_s: float) -> list[Remote]:
         key = secrets.token_bytes(32)
-        channel = Channel(self._launcher.address(), self._identity, key)
+        channel = Channel(self._address, self._identity, key)
         try:
             line = Credentials(key, self._identity.certificate).line()
             folder = self._scratch.folder
@@ -243,11 +265,18 @@ class ClusterDevice:
         return EnergyCounters("" if lack else self._facts[0].energy_at, lack)
 
     def fingerprint(self) -> dict[str, Any]:
-        """That of the first node, how many there are, and of each that is not like it."""
+        """That of the first node, whichever it is, how many there are, and of each that is not
+        like it."""
         first, *others = self._facts
-        unlike = [_said(each) for each in others if _said(each) != _said(first)]
+        said = [_said(each, first) for each in others]
+        unlike = [each for each in said if each != _said(first, first)]
+        kinds = [
+            {name: value for name, value in device.items() if name != "uuid"}
+            for device in first.fingerprint.get("devices", [])
+        ]
         return {
             **first.fingerprint,
+            **({"devices": kinds} if kinds else {}),
             "nodes": len(self._nodes),
             **({"unlike": unlike} if unlike else {}),
         }
@@ -257,6 +286,14 @@ def check_alike(nodes: Sequence[Remote], *, allow_mixed: bool) -> None:
     """Raises UsageError where a node has not what the first one has, unless that is meant."""
     first = nodes[0]
     assert first.facts is not None, "a node that serves has said what it has"
+    owners: dict[str, str] = {}
+    for node in nodes if first.facts.kind == "cuda" else ():
+        for uuid in node.uuids:
+            if (other := owners.setdefault(uuid, node.name)) != node.name:
+                raise UsageError(
+                    f"--launch: {other} and {node.name} have the same device {uuid}; start one"
+                    " agent on each node"
+                )
     for node in nodes[1:]:
         assert node.facts is not None
         if node.facts.kind != first.facts.kind:
@@ -264,7 +301,7 @@ def check_alike(nodes: Sequence[Remote], *, allow_mixed: bool) -> None:
                 f"--device: {first.name} has {first.facts.kind}, {node.name} has"
                 f" {node.facts.kind}; say which by --device cpu or --device cuda"
             )
-        pairs = zip(_said(first.facts), _said(node.facts), strict=True)
+        pairs = zip(_said(first.facts, first.facts), _said(node.facts, first.facts), strict=True)
         for one, other in pairs if not allow_mixed else ():
             if one != other:
                 raise UsageError(
@@ -281,15 +318,20 @@ def check_idle(nodes: Sequence[Remote]) -> None:
                 raise UsageError(f"--device: node {node.name}: {device.busy}")
 
 
-def _said(facts: Facts) -> tuple[str, ...]:
-    """What nodes may differ in, in words."""
+def _said(facts: Facts, first: Facts) -> tuple[str, ...]:
+    """What nodes may differ in from the `first` one, in words."""
     names = sorted(facts.software.keys() - {"platform"})
     versions = [f"{name} {facts.software[name]}" for name in names]
-    return _devices(facts), _driver(facts), f"{facts.cores} cores", ", ".join(versions)
+    return _devices(facts, first), _driver(facts), f"{facts.cores} cores", ", ".join(versions)
 
 
-def _devices(facts: Facts) -> str:
-    sizes = {f"{device.name} of {device.capacity_bytes >> 20} MiB" for device in facts.devices}
+def _devices(facts: Facts, like: Facts) -> str:
+    """Sizes to 1 %: equal machines differ in what firmware and kernel keep for themselves."""
+    usual = like.devices[0].capacity_bytes
+    sizes = set()
+    for device in facts.devices:
+        near = abs(device.capacity_bytes - usual) <= 0.01 * usual
+        sizes.add(f"{device.name} of {(usual if near else device.capacity_bytes) >> 20} MiB")
     return f"{len(facts.devices)} x {', '.join(sorted(sizes))}"
 
 

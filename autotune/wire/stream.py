@@ -15,6 +15,7 @@ import ssl
 import struct
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import suppress
 
@@ -22,6 +23,7 @@ READ_BYTES = 2**16
 NUMBER_BYTES = 32
 QUIET_S = 2
 """After so long without a word the kernel asks the other host whether it is there, every 2 s."""
+AGAIN_S = 10.0
 GONE_S = 8
 """A host that has not confirmed anything for so long is gone."""
 
@@ -180,10 +182,25 @@ class Stream:
 def dial(host: str, port: int, key: bytes, certificate: str = "") -> Stream:
     """A connection to who knows `key`, and has `certificate` (PEM) where one is given.
 
+    Where it hangs up in the handshake, as it may when many dial at once, it is tried again.
+
     Raises:
         OSError: nobody is there, or somebody else.
         EOFError: it hung up.
     """
+    until = time.monotonic() + AGAIN_S
+    while True:
+        try:
+            return _dial(host, port, key, certificate)
+        except (StrangerError, ConnectionRefusedError):
+            raise
+        except (ConnectionError, EOFError):
+            if time.monotonic() > until:
+                raise
+        time.sleep(AGAIN_S / 100)
+
+
+def _dial(host: str, port: int, key: bytes, certificate: str) -> Stream:
     connected = socket.create_connection((host, port), timeout=GONE_S)
     watch(connected)
     stream = Stream(connected, trusting(certificate) if certificate else None)
@@ -191,9 +208,11 @@ def dial(host: str, port: int, key: bytes, certificate: str = "") -> Stream:
         theirs = stream.receive(NUMBER_BYTES)
         mine = secrets.token_bytes(NUMBER_BYTES)
         stream.send(mine + _proof(key, b"dials", theirs, mine))
-        if not hmac.compare_digest(
-            stream.receive(NUMBER_BYTES), _proof(key, b"answers", theirs, mine)
-        ):
+        try:
+            proof = stream.receive(NUMBER_BYTES)
+        except EOFError as error:
+            raise StrangerError("it knows another key, and hung up") from error
+        if not hmac.compare_digest(proof, _proof(key, b"answers", theirs, mine)):
             raise StrangerError("who answered does not know the key")
     except BaseException:
         stream.close()

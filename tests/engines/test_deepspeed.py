@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from autotune.engines import ENGINES
+from autotune.models.counted import CountedShape
 from autotune.space.candidate import Candidate
 from autotune.space.workload import GlobalBatch, Workload
 
@@ -63,6 +64,23 @@ def test_buckets_grow_with_the_model_and_stay_below_deepspeeds_defaults() -> Non
     )
     for name in ("reduce_bucket_size", "allgather_bucket_size", "stage3_prefetch_bucket_size"):
         assert small[name] < large[name] < 5e8
+
+
+@pytest.mark.parametrize("stage", [1, 2, 3])
+@pytest.mark.parametrize("name", ["script", "counted"])
+def test_buckets_of_models_with_odd_blocks_are_even(name: str, stage: int) -> None:
+    """DeepSpeed takes no others."""
+    shape = CountedShape(
+        depth=2, width=8, vocab_size=16, parameters=1001, trainable=1001, block_matrices=4,
+        largest_block=333, seq_lens=[32], flops=[1.0],
+    )  # fmt: skip
+    candidate = Candidate(depth=2, seq_len=32, micro_batch=1, zero_stage=stage)
+    workload: dict[str, Any] = {"model": "hf:model", "shapes": [shape], "global_batch": None}
+    if name == "script":
+        workload |= {"model": "script", "recipe": {"set": {}}}
+    zero = of(candidate, **workload)["zero_optimization"]
+    assert zero["allgather_bucket_size"] == 334
+    assert all(size % 2 == 0 for size in (v for k, v in zero.items() if "bucket_size" in k))
 
 
 def test_dtypes_are_switched_on_one_at_a_time() -> None:

@@ -11,6 +11,8 @@ import pytest
 from autotune import launch
 from autotune.commands.app import main
 from autotune.errors import UsageError
+from autotune.launch import slurm_job
+from autotune.launch.client import Client, end
 from tests.support.namespaces import free_port
 
 
@@ -79,6 +81,30 @@ def test_what_cannot_work_is_one_line_before_a_device_is_touched(
 def test_one_machine_needs_no_launcher() -> None:
     assert launch.checked(None, None) is None
     assert launch.checked(None, 1) is None
+
+
+@pytest.mark.parametrize("path", ["/nowhere", None])
+def test_a_job_of_slurm_that_cannot_be_asked_is_no_single_machine(
+    path: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in {"ID": "7", "NODELIST": "n[1-2]", "NUM_NODES": "2"}.items():
+        monkeypatch.setenv(f"SLURM_JOB_{name}", value)
+    if path is not None:
+        monkeypatch.setenv("PATH", path)
+    else:
+        monkeypatch.setattr(slurm_job, "ask", lambda *command: "")
+    why = "is not here" if path else "(is not here|says nothing)"
+    with pytest.raises(UsageError, match=f"in Slurm job 7, of which scontrol {why}.*--nodes 1"):
+        launch.checked(None, None)
+    assert launch.checked(None, 1) is None  # this machine alone
+
+
+def test_the_last_line_of_an_agent_is_found_behind_any_label(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    log.write_text(" 1: starting\n 1: no room here\n11: fine\n")
+    client = Client(["true"], "", log)
+    assert client.last_line("1: ") == "no room here"
+    end([client])
 
 
 def test_nodes_and_an_interface_need_a_launcher() -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from autotune.runner import extensions
+from autotune.runner import extensions, local, node
 
 
 @pytest.fixture
@@ -50,6 +50,17 @@ def test_a_lock_that_is_older_than_any_build_is_removed(
     new = lock(tmp_path)  # somebody else's, of whom nothing is known
     extensions.remove_stale_locks(environ)
     assert new.exists()
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_only_a_build_that_failed_left_something(
+    environ: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fails: bool
+) -> None:
+    monkeypatch.setattr(local, "OPS", [sys.executable, "-c", f"raise SystemExit({fails})"])
+    process = node._load(["CPUAdamBuilder"], tmp_path / "ops-0.log", environ)
+    there = lock(tmp_path)  # it may be another program's
+    process.reap()
+    assert there.exists() is not fails
 
 
 def test_what_a_killed_build_left_is_removed_and_what_was_there_before_is_not(

@@ -107,12 +107,7 @@ def test_the_kernel_that_counts_is_that_of_the_killed_ranks_node(
         channel, ranks, stop=lambda: False, on_phase=lambda phase, steps: None, note=print,
         deadline_s=PHASE_DEADLINE_S,
     )  # fmt: skip
-    start = Start(
-        world_size=2, device_kind="cpu", device_uuid="", capacity_bytes=2**30, store_host="",
-        store_port=0, model=_workload().spec(1, SMALL.build), engine="ddp", zero_stage=0,
-        offload="none", dtype="fp32", optimizer="adamw", engine_config={}, seed=0,
-    )  # fmt: skip
-    failure = group.start(start, time.monotonic() + 60)
+    failure = group.start(_start(), time.monotonic() + 60)
     assert failure is not None
     assert failure.verdict is verdict
     assert reason in failure.reason
@@ -132,6 +127,27 @@ def test_a_node_that_is_lost_while_ops_are_loaded_says_nothing_of_the_op(tmp_pat
     assert not ops.missing(candidate, [stays])
 
 
+def test_a_node_that_starts_no_process_is_lost_and_the_candidate_is_not_hung(
+    channel: Channel,
+) -> None:
+    node: Any = Node("n1")
+    ended: list[str] = []
+    node.kill = lambda: ended.append("n1")
+    process = Process(None)
+    rank = Rank(number=0, process=process, log=Path("log"), seat=Seat(node, 0), token="0")
+    group = Group(
+        channel, [rank], stop=lambda: False, on_phase=lambda phase, steps: None, note=print,
+        deadline_s=dict.fromkeys(PHASE_DEADLINE_S, 0.0),
+    )  # fmt: skip
+    with pytest.raises(NodeLostError, match="node n1 was lost: it started no process within 0 s"):
+        group.start(_start(), time.monotonic() + 60)
+    assert ended == ["n1"]
+    process.pid = 7
+    failure = group.start(_start(), time.monotonic() + 60)
+    assert failure is not None
+    assert failure.verdict is Verdict.HUNG
+
+
 @pytest.mark.parametrize("own", [None, "/scratch/ops"])
 def test_nodes_that_share_a_home_compile_in_folders_of_their_own(
     monkeypatch: pytest.MonkeyPatch, own: str | None
@@ -144,6 +160,14 @@ def test_nodes_that_share_a_home_compile_in_folders_of_their_own(
     agent.Agent(nothing, "n2", nothing)
     wanted = own or "/home/me/.cache/torch_extensions/n2"
     assert os.environ[extensions.VARIABLE] == wanted
+
+
+def _start() -> Start:
+    return Start(
+        world_size=2, device_kind="cpu", device_uuid="", capacity_bytes=2**30, store_host="",
+        store_port=0, model=_workload().spec(1, SMALL.build), engine="ddp", zero_stage=0,
+        offload="none", dtype="fp32", optimizer="adamw", engine_config={}, seed=0,
+    )  # fmt: skip
 
 
 def _workload() -> Workload:

@@ -27,7 +27,7 @@ def test_groups_that_fit_on_a_node_are_side_by_side_on_it() -> None:
     made = seating(nodes(4, 4), 2)
     assert (made.groups, made.nodes, made.beside, made.ranks_on_a_node) == (4, 1, 2, 2)
     assert [where(made, slot) for slot in range(4)] == [
-        ["n1-0", "n1-1"], ["n1-2", "n1-3"], ["n2-0", "n2-1"], ["n2-2", "n2-3"],
+        ["n1-0", "n1-1"], ["n2-0", "n2-1"], ["n1-2", "n1-3"], ["n2-2", "n2-3"],
     ]  # fmt: skip
 
 
@@ -46,12 +46,39 @@ def test_a_group_that_spans_nodes_is_spread_evenly() -> None:
     assert (made.groups, made.nodes, made.beside, made.ranks_on_a_node) == (1, 2, 1, 3)
     assert where(made, 0) == ["n1-0", "n1-1", "n1-2", "n2-0", "n2-1", "n2-2"]
     uneven = seating(nodes(2, 4), 5)
-    assert where(uneven, 0) == ["n1-0", "n1-1", "n2-0", "n2-1", "n2-2"]
+    assert where(uneven, 0) == ["n2-0", "n2-1", "n2-2", "n1-0", "n1-1"]
 
 
 def test_a_group_that_is_alone_shares_its_node_with_nobody() -> None:
     assert seating(nodes(8), 1, slots=1).beside == 1
     assert seating(nodes(8), 1).beside == 8
+
+
+def test_groups_are_on_nodes_of_their_own_while_there_are_some() -> None:
+    made = seating(nodes(8, 8), 4, slots=2)
+    assert made.beside == 1
+    assert [where(made, slot)[0] for slot in range(2)] == ["n1-0", "n2-0"]
+
+
+def test_the_first_group_has_a_neighbour_where_any_has() -> None:
+    made = seating(nodes(2, 4, 2), 2)
+    assert [where(made, slot)[0] for slot in range(4)] == ["n2-0", "n1-0", "n3-0", "n2-2"]
+
+
+@pytest.mark.parametrize(("places", "ranks", "slots"), [((4, 8), 4, 2), ((8, 16), 4, 3)])
+def test_a_group_that_moves_shares_no_node_with_more_than_was_laid_out(
+    places: tuple[int, int], ranks: int, slots: int
+) -> None:
+    of = nodes(*places)
+    made = seating(of, ranks, slots)
+    before = {slot: where(made, slot)[0] for slot in range(slots)}
+    of[0].lost = "node n1 was lost"
+    for slot, seat in before.items():
+        if seat.startswith("n1"):
+            with pytest.raises(NoNodesError, match="node n1 was lost"):
+                made.seats(slot)
+        else:
+            assert where(made, slot)[0] == seat
 
 
 def test_a_group_keeps_its_seats_until_one_of_its_nodes_is_lost() -> None:

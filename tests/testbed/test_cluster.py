@@ -8,13 +8,19 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from textwrap import dedent
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from autotune.device.cpu import cores
 from autotune.errors import NoNodesError, UsageError
 from autotune.options import Options
-from autotune.testbed.cluster import Cluster
+from autotune.testbed import cluster as cluster_module
+from autotune.testbed.cluster import Cluster, check_alike
+from autotune.testbed.testbed import Wiring
+from autotune.wire.agents import Facts, NodeDevice
+from tests.support.dialed import wait_until
 from tests.support.programs import ROOT
 
 AGENT = "from autotune.agent.__main__ import main; sys.exit(main())"
@@ -23,6 +29,13 @@ DIFFERENT = (
     """
 from autotune.agent import agent
 agent.cores = lambda: 99
+"""
+    + AGENT
+)
+OTHER = (
+    """
+from autotune.wire import messages
+messages.VERSION += 1
 """
     + AGENT
 )
@@ -141,6 +154,60 @@ def test_without_any_node_there_is_no_study() -> None:
 def test_nodes_with_another_version_are_refused() -> None:
     with pytest.raises(UsageError, match=r"node n2 has autotune 0.0.1, .* install the same"):
         cluster([AGENT, OLD])
+
+
+def test_nodes_that_speak_another_version_are_refused(capfd: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(UsageError, match=r"an agent is of another version of autotune .*install"):
+        cluster([OTHER])
+    assert (
+        "autotune.agent: the study hung up at once: is this another version?"
+        in capfd.readouterr().err
+    )
+
+
+def test_agents_on_the_same_device_are_refused() -> None:
+    with pytest.raises(UsageError, match="n1 and n2 have the same device GPU-0; start one agent"):
+        check_alike([node("n1"), node("n2")], allow_mixed=True)
+
+
+def test_sizes_that_firmware_makes_differ_are_the_same() -> None:
+    check_alike([node("n1"), node("n2", size=100.5, uuid="GPU-1")], allow_mixed=False)
+    with pytest.raises(UsageError, match="n1 has 1 x a GPU of 100 MiB, n2 has 1 x a GPU of 110"):
+        check_alike([node("n1"), node("n2", size=110, uuid="GPU-1")], allow_mixed=False)
+
+
+def node(name: str, *, size: float = 100, uuid: str = "GPU-0") -> Any:
+    """A node of one GPU of `size` MiB."""
+    device = NodeDevice(
+        uuid=uuid, name="a GPU", capacity_bytes=int(size * 2**20), in_use_bytes=0, bf16=True,
+        busy="",
+    )  # fmt: skip
+    facts = Facts(
+        kind="cuda", devices=[device], fingerprint={}, host_memory_bytes=2**30, cores=8,
+        software={}, energy_at="", energy_lack="", address="",
+    )  # fmt: skip
+    return SimpleNamespace(name=name, uuids=(uuid,), facts=facts)
+
+
+def test_what_becomes_of_agents_in_the_study_is_said_and_their_logs_are_kept(
+    gathered: Gathered, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cluster_module, "HEAR_S", 0.05)
+    nodes = cluster([AGENT])
+    gathered.append(nodes)
+    options = Options(depth=(1,), seq_len=(32,), micro_batch=(1,))
+    notes: list[str] = []
+    wiring = Wiring(
+        logs=tmp_path, seed=0, budget_s=60.0, stop=lambda: False, on_phase=print, note=notes.append
+    )
+    (nodes._scratch.folder / "srun.log").write_text("srun: task 0: Killed\n")
+    runner = nodes.runner(nodes.space(options), wiring)
+    launcher: Any = nodes._launcher
+    launcher.started[0].kill()
+    wait_until(lambda: "n1: left with exit code -9" in notes)
+    runner.close()
+    assert (tmp_path / "srun.log").read_text() == "srun: task 0: Killed\n"
+    assert not (tmp_path / "key").exists()
 
 
 def test_nodes_that_differ_are_refused_unless_that_is_meant(gathered: Gathered) -> None:
