@@ -195,7 +195,10 @@ def test_a_study_that_is_killed_leaves_no_rank_that_was_stopped(run: Run) -> Non
     assert gone(ranks, within_s=5)
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+@pytest.mark.parametrize("number", [
+    signal.SIGINT, *(pytest.param(n, marks=pytest.mark.campaign)
+                     for n in (signal.SIGTERM, signal.SIGHUP))
+])  # fmt: skip
 def test_a_first_signal_writes_the_best_so_far_and_is_exit_code_4(
     run: Run, number: signal.Signals
 ) -> None:

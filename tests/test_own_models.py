@@ -33,7 +33,7 @@ def tune(folder: Path, *flags: str) -> Ran:
 @pytest.mark.parametrize(
     ("function", "flags"),
     [
-        ("small", ["--depth", "2,3"]),
+        pytest.param("small", ["--depth", "2,3"], marks=pytest.mark.campaign),
         ("small", ["--world-size", "2", "--engine", "deepspeed", "--zero", "3"]),
         ("known", ["--world-size", "2", "--engine", "fsdp", "--zero", "3"]),
     ],
@@ -61,6 +61,7 @@ def test_what_the_loss_does_not_use_is_unsupported_by_ddp_alone(tmp_path: Path) 
     assert json.loads((tmp_path / "study" / "best.json").read_text())["config"]["zero_stage"] == 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("model", "code", "what"),
     [
@@ -71,7 +72,7 @@ def test_what_the_loss_does_not_use_is_unsupported_by_ddp_alone(tmp_path: Path) 
         ("factory:mine:nothing", 2, "returned Net, and not an autotune.factory.Workload"),
         ("factory:mine:number", 2, "mine:number: is no function"),
         ("factory:mine:broken", 5, "RuntimeError: my own mistake"),
-        pytest.param("factory:mine:wrong_loss", 5, "KeyError: 'y'", marks=pytest.mark.slow),
+        ("factory:mine:wrong_loss", 5, "KeyError: 'y'"),
     ],
 )
 def test_what_cannot_be_made_is_said_once(

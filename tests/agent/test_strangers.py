@@ -159,8 +159,9 @@ def in_plain_text(dial: Dial) -> None:
 
 @pytest.mark.parametrize("intrude", [without_key, in_plain_text])
 def test_the_key_alone_or_the_certificate_alone_opens_nothing(
-    secure: Channel, intrude: Callable[[Dial], None]
+    secure: Channel, intrude: Callable[[Dial], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(stream, "AGAIN_S", 0.0)
     with pytest.raises((OSError, EOFError, ValueError)):
         intrude(secure.dial(0, child=False))
     assert came(secure, 0.2) is None
@@ -178,6 +179,7 @@ def scan(port: int) -> None:
         each.close()
 
 
+@pytest.mark.slow
 def test_a_running_group_does_not_notice_a_port_scan(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

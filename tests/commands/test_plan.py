@@ -186,7 +186,9 @@ def test_what_a_study_on_gpus_measured_narrows_what_is_expected(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("model", ["t5-small-tiny", "mamba2-tiny"])
+@pytest.mark.parametrize(
+    "model", ["t5-small-tiny", pytest.param("mamba2-tiny", marks=pytest.mark.campaign)]
+)
 def test_a_model_is_counted_and_traced_without_torch_in_this_process(
     model: str, tmp_path: Path
 ) -> None:

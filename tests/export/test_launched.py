@@ -58,14 +58,18 @@ def has(found: dict[str, Any], **expected: Any) -> None:
 BATCHES = {"micro_batch": 2, "grad_accum": 4, "world_size": 2}
 
 
-@pytest.mark.parametrize("launcher", ["torchrun", "deepspeed"])
+@pytest.mark.parametrize(
+    "launcher", [pytest.param("torchrun", marks=pytest.mark.campaign), "deepspeed"]
+)
 def test_deepspeed(tmp_path: Path, launcher: str) -> None:
     best = result("deepspeed", 2, model=MODEL)
     found = launched(best, tmp_path, "deepspeed", launcher)
     has(found, **BATCHES, zero_stage=2, offload="none", steps=3)
 
 
-@pytest.mark.parametrize("launcher", ["torchrun", "accelerate"])
+@pytest.mark.parametrize(
+    "launcher", [pytest.param("torchrun", marks=pytest.mark.campaign), "accelerate"]
+)
 def test_two_nodes_of_one_rank_each(tmp_path: Path, launcher: str) -> None:
     """Both are this machine."""
     best = result("deepspeed", 2, model=MODEL, nodes=2)
@@ -88,7 +92,7 @@ def test_accelerate_with_deepspeed(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("engine", "stage", "checkpointing"),
-    [("ddp", 0, "1/2"), ("deepspeed", 2, "full")],
+    [pytest.param("ddp", 0, "1/2", marks=pytest.mark.campaign), ("deepspeed", 2, "full")],
 )
 def test_the_trainer_of_transformers(
     tmp_path: Path, engine: str, stage: int, checkpointing: str

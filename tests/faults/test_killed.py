@@ -21,7 +21,9 @@ Make = Callable[..., HostileStudy]
 MOMENTS = 5
 
 
-@pytest.mark.parametrize("kind", [HostileStudy, SqliteStudy])
+@pytest.mark.parametrize(
+    "kind", [HostileStudy, pytest.param(SqliteStudy, marks=pytest.mark.campaign)]
+)
 def test_a_study_that_is_killed_at_any_moment_ends_as_if_it_had_not_been(
     make: Make, kind: type[HostileStudy]
 ) -> None:
@@ -38,7 +40,10 @@ def test_a_study_that_is_killed_at_any_moment_ends_as_if_it_had_not_been(
     assert [each for each in found if not each.sound] == []
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+@pytest.mark.parametrize("number", [
+    signal.SIGTERM, *(pytest.param(n, marks=pytest.mark.campaign)
+                      for n in (signal.SIGINT, signal.SIGHUP))
+])  # fmt: skip
 def test_a_study_that_was_asked_to_stop_goes_on_too(make: Make, number: signal.Signals) -> None:
     study = make(HostileStudy, *QUICK_SPACE)
     process = study.begin()
@@ -92,18 +97,15 @@ def test_a_study_that_is_done_shows_its_result_again(make: Make) -> None:
     assert "resumed after" in stdout
 
 
-@pytest.mark.parametrize(
-    "flags",
-    [["--depth", "2"], ["--out", "elsewhere"], ["--dry-run"], ["--config", "x.toml"]],
-)
-def test_a_resumed_study_takes_no_other_options(make: Make, flags: list[str]) -> None:
+def test_a_resumed_study_takes_no_other_options(make: Make) -> None:
     study = make(HostileStudy, *QUICK_SPACE)
     assert study.begin().wait() == 0
-    process = study.resume(*flags)
-    _, stderr = process.communicate()
-    assert process.returncode == 2
-    assert stderr.count("\n") == 1
-    assert flags[0] in stderr
+    for flags in ["--depth", "2"], ["--out", "elsewhere"], ["--dry-run"], ["--config", "x.toml"]:
+        process = study.resume(*flags)
+        _, stderr = process.communicate()
+        assert process.returncode == 2
+        assert stderr.count("\n") == 1
+        assert flags[0] in stderr
 
 
 def test_what_changed_is_refused_by_name(make: Make) -> None:

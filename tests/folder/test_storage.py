@@ -24,7 +24,7 @@ from autotune.commands.app import main
 from autotune.commands.exits import ExitCode
 from autotune.errors import UsageError
 from autotune.files import MANIFEST
-from autotune.folder import manifest, processes, storage
+from autotune.folder import manifest, patience, processes, storage
 from autotune.folder.earlier import learn
 from autotune.folder.folder import Folder
 from autotune.folder.journal import Journal, records_in
@@ -414,11 +414,12 @@ def test_a_write_whose_answer_gets_lost_is_made_once(
 
 
 def test_a_server_that_is_away_is_waited_for_until_the_budget_ends(
-    tmp_path: Path, postgres: Server
+    tmp_path: Path, postgres: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     journal = member(tmp_path, checked(postgres.url), 0)
     postgres.kill()
     notes: list[str] = []
+    monkeypatch.setattr(patience, "GRACE_S", 0.5)
     with patient(journal, notes, looks=20), pytest.raises(UnreachableError, match="refused"):
         asking(journal)()
     [note] = notes

@@ -34,7 +34,7 @@ def of_ray() -> Iterator[Cluster]:
         yield Cluster("ray", net.hosts, "ray", variables)
 
 
-@pytest.fixture(params=["slurm", "ssh", pytest.param("ray", marks=pytest.mark.slow)])
+@pytest.fixture(params=["slurm", "ssh", "ray"])
 def engine(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[Cluster]:
     """One that this process may use."""
     if request.param == "slurm":

@@ -14,6 +14,8 @@ from autotune.launch import agent
 from tests.support.dialed import STUB, Cluster, Dialed, dialed, stubs, telling, wait_until
 from tests.support.namespaces import command_line
 
+pytestmark = pytest.mark.slow
+
 NODES = 2
 CLIENTS = {"slurm": "srun ", "ssh": "ssh -F", "ray": "ray_holder"}
 """How command lines of an engine's processes here begin, or what is in them."""
@@ -87,7 +89,6 @@ def test_an_agent_that_ends_is_told_of_with_its_node_and_its_last_line(
     assert all(line.endswith(": no room here") for line in told)
 
 
-@pytest.mark.slow
 def test_a_ray_that_is_too_small_says_what_it_has(
     of_ray: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -18,6 +18,8 @@ from tests.support.dialed import STUB, dialed, wait_until
 from tests.support.programs import ROOT
 from tests.support.slurm import Slurm, slurm
 
+pytestmark = pytest.mark.slow
+
 FOUND = (
     "import json; from autotune import launch; made = launch.checked(None, None);"
     "print(json.dumps([made.nodes, made.address(), made.notes]))"
@@ -112,7 +114,6 @@ def test_a_launch_that_slurm_refuses_is_told_of(in_job: Slurm, tmp_path: Path) -
     assert all("invalid job" in line for line in told)
 
 
-@pytest.mark.slow
 def test_the_readmes_job_finds_a_result_on_its_nodes(cluster: Slurm, tmp_path: Path) -> None:
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
     [script] = re.findall(r"```bash\n(#!/bin/bash\n#SBATCH .*?)```", readme, re.DOTALL)

@@ -81,6 +81,7 @@ def test_a_tracker_reads_what_the_runs_are(name: str, tmp_path: Path) -> None:
         assert tracked.reason == run.reason
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", LOGGERS)
 def test_what_was_logged_before_is_replaced(name: str, tmp_path: Path) -> None:
     write(name, RECORDS, LIMITS, tmp_path)

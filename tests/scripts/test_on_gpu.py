@@ -28,17 +28,29 @@ def on_gpu(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.timeout(600)
-def test_the_steps_go_through_and_only_the_rest_is_run_again(tmp_path: Path) -> None:
-    through = ("facts", "default", "oom", "warm", "logits", "sustained", "steps200", "grid")
+@pytest.mark.parametrize(
+    "through",
+    [
+        ("facts", "oom", "grid"),
+        pytest.param(
+            ("default", "warm", "logits", "sustained", "steps200"), marks=pytest.mark.campaign
+        ),
+    ],
+)
+def test_the_steps_go_through_and_only_the_rest_is_run_again(
+    tmp_path: Path, through: tuple[str, ...]
+) -> None:
     done = on_gpu(tmp_path, *through)
     assert done.returncode == 0, done.stdout + done.stderr
     for name in through:
         assert f"{name}: done in" in done.stdout
         result = json.loads((tmp_path / name / "result.json").read_text())
         assert (result["device"], result["small"]) == ("cpu", True)
-    verdicts = json.loads((tmp_path / "oom" / "result.json").read_text())["verdicts"]
-    assert verdicts["oom"] == 1
-    assert len((tmp_path / "grid" / "grid.csv").read_text().splitlines()) > 2
+    if "oom" in through:
+        verdicts = json.loads((tmp_path / "oom" / "result.json").read_text())["verdicts"]
+        assert verdicts["oom"] == 1
+    if "grid" in through:
+        assert len((tmp_path / "grid" / "grid.csv").read_text().splitlines()) > 2
     listed = dict(
         line.split(maxsplit=1) for line in on_gpu(tmp_path, "--list").stdout.splitlines()
     )

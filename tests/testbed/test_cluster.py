@@ -35,6 +35,8 @@ agent.cores = lambda: 99
 OTHER = (
     """
 from autotune.wire import messages
+
+pytestmark = pytest.mark.slow
 messages.VERSION += 1
 """
     + AGENT
