@@ -151,3 +151,15 @@ def test_a_study_of_two_groups_that_is_stopped_leaves_no_rank(
     study.communicate(timeout=PATIENCE_S)
     assert not psutil.wait_procs(ranks, timeout=5)[1]
     assert study.returncode in (-number, 4, 5)
+
+
+def test_a_second_signal_ends_two_groups_at_once(tmp_path: Path) -> None:
+    study = start(tmp_path / "study", "--device", "cpu", "--budget", "200s")
+    ranks = wait_for_two_groups(study)
+    for rank in ranks:
+        rank.suspend()  # it does not react, so that the first signal takes a while
+    while study.poll() is None:
+        study.send_signal(signal.SIGINT)
+        time.sleep(0.1)
+    assert study.returncode == 128 + signal.SIGINT
+    assert not psutil.wait_procs(ranks, timeout=5)[1]
