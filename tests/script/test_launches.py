@@ -239,7 +239,7 @@ def test_gigabytes_end_the_launch(
     monkeypatch.setattr(launch, "SCRATCH_EVERY_S", 0.0)
     result = lab(own("odd", "--odd writes --out {out} --sample-s 0.5")).probe()
     assert result.verdict == Verdict.CRASHED
-    assert "wrote 8 MiB to its scratch folder" in result.reason
+    assert re.match("wrote [1-8] MiB to its scratch folder", result.reason)  # of 8, so far
     assert nothing_is_left(tmp_path)
 
 

@@ -23,6 +23,8 @@ from autotune.wire.agents import Facts, NodeDevice
 from tests.support.dialed import wait_until
 from tests.support.programs import ROOT
 
+pytestmark = pytest.mark.slow
+
 AGENT = "from autotune.agent.__main__ import main; sys.exit(main())"
 OLD = "import autotune; autotune.__version__ = '0.0.1'; " + AGENT
 DIFFERENT = (
@@ -36,7 +38,6 @@ OTHER = (
     """
 from autotune.wire import messages
 
-pytestmark = pytest.mark.slow
 messages.VERSION += 1
 """
     + AGENT
