@@ -135,3 +135,38 @@ def test_the_readmes_job_finds_a_result_on_its_nodes(cluster: Slurm, tmp_path: P
     assert "nodes 2" in out, out
     best = json.loads((tmp_path / "results" / "two-nodes" / "best.json").read_text())
     assert best["config"]["world_size"] == 2
+
+
+@pytest.mark.campaign
+@pytest.mark.parametrize(("flags", "goes_on"), [("--no-kill", True), ("", False)])
+def test_a_node_that_slurm_loses_ends_the_job_unless_it_was_told_not_to(
+    cluster: Slurm, tmp_path: Path, flags: str, goes_on: bool
+) -> None:
+    lost = cluster.network.hosts[1]
+    asked = (
+        "--device cpu --world-size 1 --parallel auto --depth 1 --seq-len 32,64 --vocab-size 256"
+        f" --micro-batch 1:32 --sampler tpe --finals 1 --budget 45s --out {tmp_path / 'study'}"
+    )
+    (tmp_path / "job.sh").write_text(
+        f"#!/bin/bash\n#SBATCH --nodes=2 --exclusive --no-requeue {flags}\n"
+        f"exec {sys.executable} -m autotune {asked}\n"
+    )
+    cluster.run(
+        "sbatch", f"--chdir={tmp_path}", f"--export=ALL,PYTHONPATH={ROOT}",
+        f"--output={tmp_path / 'out'}", str(tmp_path / "job.sh"),
+    )  # fmt: skip
+    try:
+        wait_until(lambda: (tmp_path / "study" / "best.json").exists())
+        wait_until(lambda: "autotune.agent" in " ".join(lost.processes().values()))
+        lost.cut()
+        wait_until(lambda: not cluster.run("squeue", "--noheader", "--states=running"))
+    finally:
+        lost.heal()
+    wait_until(lambda: cluster.run("sinfo", "--noheader", "--format=%D %t") == "3 idle\n")
+    out = (tmp_path / "out").read_text()
+    assert ("unless sbatch or salloc was given --no-kill" in out) is not goes_on
+    assert ("DUE TO NODE FAILURE" in out) is not goes_on, out
+    assert (tmp_path / "study" / "best.json").exists()
+    if goes_on:
+        assert "node n2 was lost: no sign of it" in out
+        assert "Written: " in out
