@@ -156,7 +156,7 @@ def test_a_node_that_slurm_loses_ends_the_job_unless_it_was_told_not_to(
         f"--output={tmp_path / 'out'}", str(tmp_path / "job.sh"),
     )  # fmt: skip
     try:
-        wait_until(lambda: (tmp_path / "study" / "best.json").exists())
+        wait_until((tmp_path / "study" / "best.json").exists)
         wait_until(lambda: "autotune.agent" in " ".join(lost.processes().values()))
         lost.cut()
         wait_until(lambda: not cluster.run("squeue", "--noheader", "--states=running"))
