@@ -56,6 +56,7 @@ POLL_S = 0.1
 LOG_BYTES = 2**18
 """Of a process's log, that the study gets of its beginning, and of its end."""
 FIRST_LEASE_S = 60.0
+UNASKED = "the study hung up at once: it has its nodes, has ended, or is of another version"
 END_S = 15.0
 """In which the main thread ends all processes."""
 LOST = 5
@@ -122,7 +123,7 @@ class Agent:
                 asked = asked or isinstance(message, Serve)
                 self._came.put(message)
         except EOFError:
-            self._came.put("" if asked else "the study hung up at once: is this another version?")
+            self._came.put("" if asked else UNASKED)
         except (OSError, ValueError) as error:
             self._came.put(f"the study is gone: {error}")
         self._kill()

@@ -47,11 +47,11 @@ def _refuse_beside_resume(given: set[str]) -> None:
     Raises:
         UsageError: another one is given.
     """
-    able = {"--resume", "--budget", "--accept-changed", "--allow-busy", "--interface"}
+    able = {"--resume", "--budget", "--accept-changed", "--allow-busy", "--interface", "--nodes"}
     if others := sorted(given - able):
         raise UsageError(
             f"{others[0]}: a resumed study keeps the options that it was started with; beside"
-            " --resume only --budget, --accept-changed, --allow-busy and --interface can be given"
+            f" --resume only {', '.join(sorted(able - {'--resume'}))} can be given"
         )
 
 

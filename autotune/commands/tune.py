@@ -95,17 +95,19 @@ def tune(
         "Print the space and the first probe; measure and write nothing.")] = False,
     config: Annotated[Path | None, _of_this_run(
         "TOML file whose top-level keys are these options (default: the table [tool.autotune] of"
-        " the nearest pyproject.toml); the command line wins.", "FILE")] = None,
+        " the nearest pyproject.toml); the command line wins. Not read with --resume or --join.",
+        "FILE")] = None,
     **options: Any,
 ) -> Tune:  # fmt: skip
     """Find the fastest training configuration that fits, by running real steps."""
-    del config  # read by `config.read_config`, before this runs
+    # `config` was read by `config.read_config`, before this runs.
     if resume is not None and not resume.strip():
         raise UsageError("--resume: names no folder; write --resume DIR")
     if verify and resume is not None:
         raise UsageError(f"--verify: not with --resume; afterwards, autotune verify {resume}")
     if join is not None:
-        _check_join({"resume": resume, "verify": verify, "dry_run": dry_run} | options)
+        given = {"resume": resume, "verify": verify, "dry_run": dry_run, "config": config}
+        _check_join(given | options)
     if accept_changed is not None and resume is None and join is None:
         raise UsageError("--accept-changed: only with --resume DIR or --join URL/NAME")
     asked = Options.from_texts({name: _text(name, value) for name, value in options.items()})
@@ -225,8 +227,12 @@ def _resume(asked: Tune, folder: Path, argv: list[str], started: float) -> int:
     then = manifest.read(folder)
     with hold(folder):
         options = _with_storage(then.asked())
-        if asked.options.interface is not None:  # the head node may be another one
-            options = replace(options, interface=asked.options.interface)
+        given = asked.options
+        options = replace(  # the head node may be another one, and the job
+            options,
+            interface=given.interface or options.interface,
+            nodes=given.nodes or options.nodes,
+        )
         testbed = open_testbed(options)
         here = testbed.space(options, then.workload())
         space = replace(here, limits=then.limits())

@@ -85,10 +85,14 @@ class Manifest:
         """With the kinds of its devices, and without which and how many they are: processes of
         one study have their own."""
         known = self.fingerprint.get("devices", {})
-        devices = {name: value for name, value in known.items() if name != "nodes"}
-        if "devices" in devices:
-            kinds = [{k: v for k, v in each.items() if k != "uuid"} for each in devices["devices"]]
-            devices["devices"] = [kind for n, kind in enumerate(kinds) if kind not in kinds[:n]]
+        devices = {k: v for k, v in known.items() if k not in ("nodes", "unlike")}
+        kinds: list[dict[str, Any]] = []
+        for each in devices.get("devices", ()):
+            kind = {name: value for name, value in each.items() if name != "uuid"}
+            if all(any(_differences("", other, kind)) for other in kinds):
+                kinds.append(kind)
+        if kinds:
+            devices["devices"] = kinds
         return replace(self, fingerprint=self.fingerprint | {"devices": devices})
 
     def changes(self, now: Manifest, of: Sequence[str] = ("space", "fingerprint")) -> Changes:

@@ -43,7 +43,7 @@ class SlurmJob:
         if not nodes:
             missing = shutil.which("scontrol") is None
             raise UsageError(
-                f"--launch slurm: in Slurm job {number}, of which scontrol"
+                f"in Slurm job {number} (--launch slurm), of which scontrol"
                 f" {'is not here' if missing else 'says nothing'}; start the study outside of the"
                 " container, or use this machine alone with --nodes 1"
             )

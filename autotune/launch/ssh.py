@@ -8,6 +8,7 @@ import shlex
 import shutil
 import subprocess
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 
 from autotune.errors import UsageError
@@ -125,10 +126,12 @@ class Ssh:
 
     def _name(self, host: str) -> str:
         """What ssh takes `host` for, by its configuration."""
-        shown = subprocess.run(
-            [*self._program, "-G", host], check=False, capture_output=True, text=True,
-            stdin=subprocess.DEVNULL, timeout=TALK_S,
-        ).stdout  # fmt: skip
+        shown = ""
+        with suppress(subprocess.TimeoutExpired):
+            shown = subprocess.run(
+                [*self._program, "-G", host], check=False, capture_output=True, text=True,
+                stdin=subprocess.DEVNULL, timeout=TALK_S,
+            ).stdout  # fmt: skip
         found = re.search(r"^hostname (\S+)$", shown, re.MULTILINE)
         return found[1] if found else host.rpartition("@")[2]
 

@@ -53,7 +53,7 @@ class Channel:
         self._came: queue.SimpleQueue[Peer] = queue.SimpleQueue()
         self._woken, self._wake = os.pipe()
         self._dialling: dict[socket.socket, str] = {}
-        """With the address of its host."""
+        """With the address of its host, until it has proven that it knows the key."""
         self._lock = threading.Lock()
         self._open = True
         threading.Thread(target=self._listen, daemon=True).start()
@@ -114,8 +114,9 @@ class Channel:
                 continue
             with self._lock:
                 if len(self._dialling) >= MOST_DIALLING:
-                    ((most, _),) = Counter(self._dialling.values()).most_common(1)
-                    _shut(next(each for each, by in self._dialling.items() if by == most))
+                    strangers = Counter(by for by in self._dialling.values() if by)
+                    for most, _ in strangers.most_common(1):
+                        _shut(next(each for each, by in self._dialling.items() if by == most))
                 self._dialling[connected] = host
             threading.Thread(target=self._let_in, args=(connected,), daemon=True).start()
 
@@ -129,6 +130,8 @@ class Channel:
         try:
             stream = Stream(connected, self._identity.context if self._identity else None)
             answer(stream, self._key)
+            with self._lock:
+                self._dialling[connected] = ""  # which is nobody's host: it is let in
             peer = Peer(stream)
             peer.wait_for_word()
         except (OSError, EOFError, ValueError):

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Protocol
 
 from autotune.runner import StopRequestedError, local
-from autotune.runner.channel import PEER_TIMEOUT_S, Peer
+from autotune.runner.channel import Peer
 from autotune.runner.local import LocalProcess, full_environment, spawn
 from autotune.runner.process import RankProcess
 from autotune.wire.dial import Dial
@@ -27,6 +27,8 @@ from autotune.wire.stream import Stream
 
 SERVER = [sys.executable, "-P", "-m", "probes.forkserver"]
 IMPORT_LIMIT_S = 120.0
+REPLY_S = 15.0
+"""A fork takes a tenth of a second, and some on a busy machine."""
 POLL_S = 0.05
 _PR_SET_CHILD_SUBREAPER = 36
 
@@ -199,7 +201,7 @@ class _Server:
             alone = {"OPENBLAS_NUM_THREADS": "1"}
             self.process = spawn([*SERVER, *needs], theirs.fileno(), log, environment | alone)
         self._log = log
-        ours.settimeout(PEER_TIMEOUT_S)
+        ours.settimeout(REPLY_S)
         self._peer = Peer(Stream(ours))
 
     def heard(self, timeout_s: float) -> bool:

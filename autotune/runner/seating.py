@@ -25,7 +25,7 @@ class Seating:
         """`places` are nodes and how many ranks each takes; groups have `ranks`, and `slots` of
         them run at once, or as many as there is room for."""
         # Groups that share a node come first, or who compares them would look at one alone.
-        most_first = sorted(places, key=lambda each: -each[1])
+        most_first = sorted(places, key=lambda each: -(each[1] // ranks))
         self._all = [[Seat(node, place) for place in range(count)] for node, count in most_first]
         self._ranks = ranks
         self._blocks = _blocks(self._all, ranks)[:slots]

@@ -92,7 +92,13 @@ class Finals:
     def _next_in_time(self, free: Sequence[Slot]) -> tuple[Slot, Record] | None:
         """`_next`, if there is time for it."""
         found = self._next(free)
-        if found is None or self._has_time(found[1], self._micro_steps(found[1])):
+        if found is None:
+            return None
+        record = found[1]
+        whole = self._parts.space.workload.micro_steps(record.candidate)
+        if self._parts.in_turns and self._parts.slots.running:
+            return found if self._has_time(record, whole) else None  # later, there may be
+        if self._has_time(record, self._micro_steps(record)):
             return found
         if not self.out_of_time:
             self._parts.reporter.note("the budget leaves no time for more finals")

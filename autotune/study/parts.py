@@ -39,10 +39,14 @@ class Parts:
             raise StopRequestedError
 
     @property
+    def in_turns(self) -> bool:
+        """Whether groups that share a machine wait for each other to make steps."""
+        return self.neighbours is not None and self.neighbours.in_turns
+
+    @property
     def timed_at_once(self) -> int:
         """Groups that make steps at the same time."""
-        in_turns = self.neighbours is not None and self.neighbours.in_turns
-        beside = self.neighbours.beside if self.neighbours is not None and in_turns else 1
+        beside = self.neighbours.beside if self.neighbours is not None and self.in_turns else 1
         return math.ceil(len(self.slots) / beside)
 
     def queue_s(self, each_s: float) -> float:

@@ -88,11 +88,12 @@ class Search:
             NoNodesError: nothing can be run any more.
         """
         before, slots, neighbours = self._ledger.probed, self._parts.slots, self._parts.neighbours
-        if neighbours is not None and not neighbours.compared:
+        if neighbours is not None and not neighbours.compared and len(slots) > 1:
+            if self._alone is not None and self._alone[0] not in slots:
+                self._alone = None
             slots.run(self._next_alone)
             alone = self._alone
-            there = alone is not None and alone[0] in slots and len(slots) > 1
-            if alone is not None and there and self._why_stop() is None:
+            if alone is not None and alone[0] in slots and self._why_stop() is None:
                 neighbours.compare(slots, *alone)
         slots.run(self._next)
         made = self._ledger.probed - before
@@ -104,6 +105,8 @@ class Search:
         """The next probe, and the slot whose round it is of."""
         while True:
             slot = next((slot for slot in free if self._left(slot)), free[0])
+            if self._waits():
+                return None
             if (why := self._why_stop()) is not None:
                 for each in self._rounds:
                     self._put_off_round(each, "the search ended before its turn")
@@ -154,14 +157,21 @@ class Search:
         self._parts.go_on()
         if self._trials is not None and self._begun() >= self._trials:
             return f"--trials {self._trials} probes were run"
-        probe_s = self._parts.typical_probe_s()
-        needed_s = probe_s + self._parts.queue_s(probe_s)
-        if self._parts.clock.remaining_s() < self._finals_s() + needed_s:
+        if not self._has_time(self._parts.typical_probe_s()):
             return "its part of the budget is spent"
         broken = self._ledger.broken()
         if broken == self._ledger.probed and self._ledger.broken(self._earlier) >= HOPELESS_STARTS:
             return f"the first {broken} probes all broke"
         return None
+
+    def _has_time(self, probe_s: float) -> bool:
+        return self._parts.clock.remaining_s() >= self._finals_s() + probe_s
+
+    def _waits(self) -> bool:
+        """Whether there is time for a probe, but not beside those that run."""
+        probe_s = self._parts.typical_probe_s()
+        queue_s = self._parts.queue_s(probe_s)
+        return queue_s > 0 and self._has_time(probe_s) and not self._has_time(probe_s + queue_s)
 
     def _begun(self) -> int:
         """Probes that came to something, or may."""

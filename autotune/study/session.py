@@ -256,6 +256,8 @@ class _Session:
             stack.callback(study.close)
             stack.callback(leaving.set)
             study.run()
+            leaving.set()
+            study.close()
             close()  # before the result is written: the budget counts to there
             ended = self._result(study.ledger, study.lost)
             self._log(study.ledger)

@@ -145,8 +145,9 @@ class Study:
         predictor = self._new_predictor()
         if self._traced is not None:
             predictor.trace(self._traced)
+        records = self._parts.journal.told()
         self.ledger = self._new_ledger(predictor)
-        self.ledger.take(self._parts.journal.told())
+        self.ledger.take(records)
         self._parts.journal.rewrite(self.ledger.all)
 
     def _restore(self) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import atexit
 import os
 import secrets
-import shutil
 import sys
 import threading
 from collections.abc import Callable, Sequence
@@ -68,6 +67,7 @@ class Cluster:
         self._scratch = Scratch("autotune-launch-")
         self._nodes: list[Remote] = []
         self._closed = threading.Event()
+        self._hears: threading.Thread | None = None
         self._logs: Path | None = None
         """The study's, that the launcher's are kept with."""
         self._identity = identity(self._scratch.folder)
@@ -115,7 +115,8 @@ class Cluster:
     def runners(self, space: Space, wirings: Sequence[Wiring]) -> list[Runner]:
         self._say = wirings[0].note
         self._logs = wirings[0].logs
-        threading.Thread(target=self._hear, daemon=True).start()
+        self._hears = threading.Thread(target=self._hear, daemon=True)
+        self._hears.start()
         return pools(
             self.device.kind,
             self._seating(space.workload.world_size, len(wirings)),
@@ -136,10 +137,13 @@ class Cluster:
         for node in self._nodes:
             node.close()
         self._launcher.close()
+        if self._hears is not None:
+            self._hears.join(HEAR_S)
         if self._logs is not None:
             for log in self._scratch.folder.glob("*.log"):
-                with suppress(OSError):  # the disk is full
-                    shutil.copy(log, self._logs)
+                with suppress(OSError), (self._logs / log.name).open("ab") as kept:
+                    kept.write(log.read_bytes())  # after that of an earlier run
+            self._logs = None
         self._scratch.leave()
 
     def _note(self, text: str) -> None:
@@ -148,7 +152,7 @@ class Cluster:
     def _hear(self) -> None:
         """Say what the launcher knows of agents that end in the study."""
         while not self._closed.wait(HEAR_S):
-            for line in self._launcher.poll():
+            for line in dict.fromkeys(self._launcher.poll()):
                 if not self._closed.is_set():
                     self._say(line)
 

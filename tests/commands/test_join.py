@@ -123,9 +123,13 @@ def test_each_process_has_devices_of_its_own(tune: Tune) -> None:
     recorded.write(Path("grid.csv"), fingerprint=gpus("GPU-2"))
     code, _, stderr = tune("--join", place(), "--out", "mine")
     assert (code, stderr) == (ExitCode.FOUND, "")
+    near = gpus("GPU-4", "GPU-5")
+    near["devices"]["devices"][1]["capacity_bytes"] += 2**24
+    recorded.write(Path("grid.csv"), fingerprint=near)
+    assert tune("--join", place(), "--out", "near")[0] == ExitCode.FOUND
     code, _, stderr = tune("--resume", "study")
     assert code == ExitCode.USAGE  # there they are the same ones, or it is said
-    assert "fingerprint.devices.devices was" in stderr
+    assert "fingerprint.devices.devices.0.uuid was GPU-0" in stderr
     small = gpus("GPU-3")
     small["devices"]["devices"][0]["capacity_bytes"] = 2**35
     recorded.write(Path("grid.csv"), fingerprint=small)
@@ -184,6 +188,7 @@ REFUSED = {
     ("--join", f"{URL}/x", "--resume", "study"): "--join: a resumed study keeps the options",
     ("--join", f"{URL}/x", "--seed", "4"): "--seed: not with --join, whose study has it",
     ("--join", f"{URL}/x", "--dry-run"): "--dry-run: not with --join",
+    ("--join", f"{URL}/x", "--config", "grid.csv"): "--config: not with --join",
     ("--join", f"{URL}/x", "--out", "study"): "--out study: has a study",
 }
 

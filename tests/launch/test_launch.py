@@ -94,7 +94,7 @@ def test_a_job_of_slurm_that_cannot_be_asked_is_no_single_machine(
     else:
         monkeypatch.setattr(slurm_job, "ask", lambda *command: "")
     why = "is not here" if path else "(is not here|says nothing)"
-    with pytest.raises(UsageError, match=f"in Slurm job 7, of which scontrol {why}.*--nodes 1"):
+    with pytest.raises(UsageError, match=rf"in Slurm job 7 .* scontrol {why}.*--nodes 1"):
         launch.checked(None, None)
     assert launch.checked(None, 1) is None  # this machine alone
 

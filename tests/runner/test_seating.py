@@ -46,7 +46,7 @@ def test_a_group_that_spans_nodes_is_spread_evenly() -> None:
     assert (made.groups, made.nodes, made.beside, made.ranks_on_a_node) == (1, 2, 1, 3)
     assert where(made, 0) == ["n1-0", "n1-1", "n1-2", "n2-0", "n2-1", "n2-2"]
     uneven = seating(nodes(2, 4), 5)
-    assert where(uneven, 0) == ["n2-0", "n2-1", "n2-2", "n1-0", "n1-1"]
+    assert where(uneven, 0) == ["n1-0", "n1-1", "n2-0", "n2-1", "n2-2"]
 
 
 def test_a_group_that_is_alone_shares_its_node_with_nobody() -> None:
@@ -63,6 +63,11 @@ def test_groups_are_on_nodes_of_their_own_while_there_are_some() -> None:
 def test_the_first_group_has_a_neighbour_where_any_has() -> None:
     made = seating(nodes(2, 4, 2), 2)
     assert [where(made, slot)[0] for slot in range(4)] == ["n2-0", "n1-0", "n3-0", "n2-2"]
+
+
+def test_small_nodes_are_paired_as_they_are_listed() -> None:
+    assert seating(nodes(6, 2, 6, 2), 8).groups == 2
+    assert seating(nodes(3, 1, 3, 1), 4).groups == 2
 
 
 @pytest.mark.parametrize(("places", "ranks", "slots"), [((4, 8), 4, 2), ((8, 16), 4, 3)])

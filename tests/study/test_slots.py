@@ -169,6 +169,11 @@ def test_groups_that_take_turns_have_time_for_one_after_the_other(
     one, _ = parts.slots
     one.work = Work(job=run.runner.jobs[0], predicted=PREDICTED, until_s=0.0, told=print)
     assert parts.queue_s(10.0) == 10.0
+    # Only the queue is too long: it is asked again once that has ended, and nothing is given up.
+    now = parts.clock.elapsed_s()
+    parts.clock.go_on(0.0, now + CLOSING_S + 15.0)
+    assert finals._next_in_time(list(parts.slots)[1:]) is None
+    assert not finals.out_of_time
     neighbours.in_turns = False
     assert parts.queue_s(10.0) == 0.0
 
