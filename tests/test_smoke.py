@@ -17,9 +17,13 @@ TINY = ["--device", "cpu", "--depth", "1", "--seq-len", "32", "--micro-batch", "
         "--budget", "100s"]  # fmt: skip
 
 
-@pytest.mark.parametrize("name", [
-    name if name == "ddp" else pytest.param(name, marks=pytest.mark.slow) for name in ENGINES
-])  # fmt: skip
+MARKS = {"deepspeed": [pytest.mark.slow, pytest.mark.campaign], "fsdp": [pytest.mark.slow]}
+"""`tests/test_main_job.py` has a study with DeepSpeed."""
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=MARKS.get(name, [])) for name in ENGINES]
+)
 def test_a_study_comes_to_a_result(name: str, tmp_path: Path) -> None:
     stage = ENGINES[name].stages[-1]
     arguments = [

@@ -11,6 +11,7 @@ pytestmark = pytest.mark.slow
 campaign = load("fault_campaign")
 
 
+@pytest.mark.campaign
 def test_the_campaign_prints_what_it_did_and_that_nothing_was_lost(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
