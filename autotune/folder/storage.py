@@ -350,6 +350,7 @@ class _Database:
 
         assert self._storage is not None, "`open` comes before this"
         sessions, engine = self._storage.scoped_session, self._storage.engine
+        lost = False
         try:
             with engine.begin() as connection:
                 self._lock(connection)
@@ -358,11 +359,12 @@ class _Database:
                 try:
                     yield
                 finally:
+                    lost = connection.invalidated  # whatever went on to use it complains of
                     sessions.remove()
                     sessions.configure(bind=engine)
         except (StorageInternalError, SQLAlchemyError) as error:
             cause = error.__cause__ if isinstance(error, StorageInternalError) else error
-            kind = UnreachableError if self._may_answer(cause) else OSError
+            kind = UnreachableError if lost or self._may_answer(cause) else OSError
             why = " ".join(str(getattr(cause, "orig", cause)).split())
             raise kind(errno.EIO, why, self.url) from error
 
@@ -576,14 +578,7 @@ class _Postgres(_Database):
         from sqlalchemy import exc
 
         lost = isinstance(error, exc.DBAPIError) and error.connection_invalidated
-        # The last two: somebody went on to use the connection that was lost.
-        return lost or isinstance(
-            error,
-            exc.OperationalError
-            | exc.InterfaceError
-            | exc.PendingRollbackError
-            | exc.ResourceClosedError,
-        )
+        return lost or isinstance(error, exc.OperationalError | exc.InterfaceError)
 
 
 _LACK = """

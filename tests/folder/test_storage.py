@@ -15,9 +15,11 @@ from typing import Any
 
 import optuna
 import pytest
+from optuna.exceptions import StorageInternalError
 from optuna.storages import RDBStorage
 from optuna.storages.journal import JournalFileBackend
 from optuna.trial import TrialState
+from sqlalchemy.exc import SQLAlchemyError
 
 from autotune.budget import Clock, StopFlag
 from autotune.commands.app import main
@@ -432,6 +434,22 @@ def test_a_server_that_is_away_is_waited_for_until_the_budget_ends(
 
 
 # What cannot be a storage.
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("statements", [1, 2, 3])
+def test_what_is_asked_of_a_connection_that_was_lost_is_lost_as_well(
+    tmp_path: Path, postgres: Server, statements: int
+) -> None:
+    begun(tmp_path, checked(postgres.url))
+    stored = stored_in(tmp_path)
+    study, _ = stored.open()
+    with pytest.raises(UnreachableError), stored.together():
+        postgres.kill()
+        for _ in range(statements - 1):
+            with suppress(StorageInternalError, SQLAlchemyError):
+                study.set_user_attr("after", 1)
+        study.set_user_attr("after", 1)
 
 
 def other_schema(path: Path) -> None:

@@ -205,7 +205,7 @@ def test_a_study_that_is_stopped_while_the_server_is_away_keeps_what_it_has(
     one.running[0].send_signal(signal.SIGINT)
     stdout, stderr = one.running[0].communicate()
     assert one.running[0].returncode == 1
-    assert f"Written: {one.first.best}" in stdout
+    assert f"Written: {one.first.best}" in stdout, stdout + stderr
     assert f"--resume {one.first.path}" in stderr
     assert stderr.count("\n") == 1
     assert one.first.best.exists()
