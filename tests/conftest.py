@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import sys
 from collections.abc import Iterator
@@ -17,6 +18,9 @@ from tests.support.postgres import Server, binaries, server
 # No test depends on the machine's speed, or tries other examples than the last time.
 settings.register_profile("steady", deadline=None, derandomize=True)
 settings.load_profile("steady")
+
+# Tests side by side have more threads than the machine has cores: those that wait are not to spin.
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 # What a shell starts in the background, or nohup, ignores signals; studies would inherit that.
 for number in (signal.SIGINT, signal.SIGHUP):

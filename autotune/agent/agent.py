@@ -19,7 +19,7 @@ from pynvml import NVMLError
 
 import autotune
 from autotune.agent.scratch import Scratch
-from autotune.device import open_device
+from autotune.device import crowding, open_device
 from autotune.device.cpu import cores, host_memory_bytes, host_oom_kills
 from autotune.device.device import Device
 from autotune.device.idle import busy
@@ -204,7 +204,10 @@ class Agent:
         if self._host is None:
             assert self._device is not None, "`Serve` comes first"
             folder, device = self._scratch.folder, self._device
-            starter = Forks(folder, device.rank_environment(1), self._say, family)
+            environment = device.rank_environment(1)
+            if said := crowding.remark(environment):
+                self._say(said)
+            starter = Forks(folder, environment, self._say, family)
             self._host = Host(device, starter, name=self._name, address=self._peer.here)
         return self._host
 

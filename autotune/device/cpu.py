@@ -16,6 +16,7 @@ from typing import Any, Literal
 
 import psutil
 
+from autotune.device.crowding import Crowding
 from autotune.device.device import BusyProcess, DeviceInfo, EnergyCounters
 from autotune.wire.cores import CORES
 from autotune.wire.energy import of_host
@@ -45,6 +46,7 @@ class CpuDevice:
         self._powercap = powercap
         model, flags = _processor(proc)
         self._cores = cores(proc, cgroups)
+        self._crowding = Crowding(self._cores)
         self._pinned: Sequence[int] = ()
         """Cores of a share, by their numbers."""
         name = f"{model}, {self._cores} core{'s' if self._cores > 1 else ''}"
@@ -72,12 +74,13 @@ class CpuDevice:
         return ()
 
     def rank_environment(self, world_size: int) -> dict[str, str]:
-        """An even share of the cores, and no CUDA device even where there are some."""
+        """An even share of the cores, how threads wait, and no CUDA device even if it has."""
         threads = max(1, self._cores // world_size)
         return {
             "CUDA_VISIBLE_DEVICES": "",
             "DS_ACCELERATOR": self.kind,
             "OMP_NUM_THREADS": str(threads),
+            **self._crowding.variables(),
             **({CORES: ",".join(map(str, self._pinned))} if self._pinned else {}),
         }
 

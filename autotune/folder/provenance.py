@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from autotune.device.device import Device
@@ -42,7 +42,8 @@ _TELLING = (
 """Beginnings of the environment variables that change what a step costs."""
 
 
-def environment(device: Device, space: Space) -> dict[str, Any]:
-    """What the ranks ran under: allocator, thread and communication settings."""
-    ranks = dict(os.environ) | device.rank_environment(space.workload.world_size)
+def environment(own: Mapping[str, str]) -> dict[str, Any]:
+    """What ranks ran under that had these variables of their `own`: allocator, thread and
+    communication settings."""
+    ranks = dict(os.environ) | dict(own)
     return {"variables": {k: v for k, v in sorted(ranks.items()) if k.startswith(_TELLING)}}

@@ -337,7 +337,7 @@ class _Session:
             self.space,
             self.options.objective,
             fingerprint=manifest.fingerprint | {"ranks": provenance.rank_versions(records)},
-            environment=provenance.environment(self._device, self.space),
+            environment=provenance.environment(self.testbed.variables(self.space, self._slots)),
             provenance={
                 "argv": manifest.argv,
                 "options": manifest.options,

@@ -112,6 +112,9 @@ class Cluster:
     def beside(self, space: Space, slots: int) -> int:
         return self._seating(space.workload.world_size, slots).beside
 
+    def variables(self, space: Space, slots: int) -> dict[str, str]:
+        return self.device.rank_environment(space.workload.world_size)
+
     def runners(self, space: Space, wirings: Sequence[Wiring]) -> list[Runner]:
         self._say = wirings[0].note
         self._logs = wirings[0].logs

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from autotune.budget import Clock
+from autotune.device import crowding
 from autotune.device.cpu import cores, host_memory_bytes
 from autotune.device.device import Device
 from autotune.folder import provenance
@@ -53,12 +54,16 @@ class Machine:
     def beside(self, space: Space, slots: int) -> int:
         return slots
 
+    def variables(self, space: Space, slots: int) -> dict[str, str]:
+        ranks = space.workload.world_size
+        return self.device.shares(slots, ranks)[0].rank_environment(ranks)
+
     def runners(self, space: Space, wirings: Sequence[Wiring]) -> list[Runner]:
         first, ranks = wirings[0], space.workload.world_size
-        share = self.device.shares(len(wirings), ranks)[0]
-        starter = Forks(
-            first.logs, share.rank_environment(ranks), first.note, space.workload.family
-        )
+        environment = self.variables(space, len(wirings))
+        if said := crowding.remark(environment):
+            first.note(said)
+        starter = Forks(first.logs, environment, first.note, space.workload.family)
         host = Host(self.device, starter)
         seating = Seating([(host, len(wirings) * ranks)], ranks)
         return pools(self.device.kind, seating, space, wirings, close=host.close)

@@ -67,6 +67,9 @@ class Recording:
     def beside(self, space: Space, slots: int) -> int:
         return 1  # what was recorded was alone
 
+    def variables(self, space: Space, slots: int) -> dict[str, str]:
+        return {}  # there are no ranks
+
     def runners(self, space: Space, wirings: Sequence[Wiring]) -> list[Runner]:
         return [
             Replay(self.grid, space.limits, self.time, each.seed + slot, each.on_phase)

@@ -53,6 +53,9 @@ class Scripted(Machine):
     def slots(self, options: Options, space: Space) -> int:
         return 1
 
+    def variables(self, space: Space, slots: int) -> dict[str, str]:
+        return visible(self.spec, os.environ.get("CUDA_VISIBLE_DEVICES", ""))
+
     def runners(self, space: Space, wirings: Sequence[Wiring]) -> list[Runner]:
         (wiring,) = wirings
         return [self._launches(space, wiring)]
@@ -62,7 +65,7 @@ class Scripted(Machine):
         return Launches(
             command=command,
             device=self.device,
-            environment=visible(self.spec, os.environ.get("CUDA_VISIBLE_DEVICES", "")),
+            environment=self.variables(space, 1),
             space=space,
             files=Files(command, space, self.device.kind),
             logs=wiring.logs,

@@ -72,6 +72,10 @@ class Testbed(Protocol):
         """How many of `slots` are on one machine, where they may be in each other's way."""
         ...
 
+    def variables(self, space: Space, slots: int) -> dict[str, str]:
+        """Of the environment, those that ranks of one of `slots` have beside the user's own."""
+        ...
+
     def runners(self, space: Space, wirings: Sequence[Wiring]) -> list[Runner]:
         """One for each slot, which has a wiring of its own."""
         ...

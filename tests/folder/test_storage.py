@@ -444,12 +444,17 @@ def test_what_is_asked_of_a_connection_that_was_lost_is_lost_as_well(
     begun(tmp_path, checked(postgres.url))
     stored = stored_in(tmp_path)
     study, _ = stored.open()
-    with pytest.raises(UnreachableError), stored.together():
-        postgres.kill()
-        for _ in range(statements - 1):
-            with suppress(StorageInternalError, SQLAlchemyError):
-                study.set_user_attr("after", 1)
-        study.set_user_attr("after", 1)
+
+    def lose() -> None:
+        with stored.together():
+            postgres.kill()
+            for _ in range(statements - 1):
+                with suppress(StorageInternalError, SQLAlchemyError):
+                    study.set_user_attr("after", 1)
+            study.set_user_attr("after", 1)
+
+    with pytest.raises(UnreachableError):
+        lose()
 
 
 def other_schema(path: Path) -> None:
