@@ -4,8 +4,9 @@
 
 Every search replays real measurements (each candidate was measured several times, and one of its
 measurements is drawn) on a virtual clock that charges what they took. The truth of a candidate is
-the median of its measurements; regret is what the best candidate found lacks of the best that
-fits, as a share. The capacity is the largest peak of the grid, so that the ceiling is what binds.
+the median of its measurements, and it fits if all of them kept under the ceiling; regret is what
+the best candidate found lacks of the best that fits, as a share. The capacity is the largest peak
+of the grid, so that the ceiling is what binds.
 
 "result" is what a whole study of the default sampler writes as best, finals included.
 
@@ -114,8 +115,9 @@ def run(task: Task) -> Search | Whole:
     """Carry `task` out."""
     known = truth(task.path, task.ceiling)
     if task.minutes is not None:
-        found = study_result(known, task.method, task.seed, task.minutes)
-        return Whole(task.minutes, known.regret(found))
+        found, lost = study_result(known, task.method, task.seed, task.minutes)
+        over = found is not None and found not in known.fitting
+        return Whole(task.minutes, known.regret(found), lost, over)
     make = rule_course if task.method in RULES else sampler_course
     course = make(known, task.method, task.seed, max(PROBES))
 

@@ -35,7 +35,8 @@ class Ask:
     fitting: tuple[Candidate, ...] = ()
     """What was measured to the end and fits."""
     costs: Costs = Costs()
-    daring: bool = True
-    """Whether what may well not fit is worth a probe: not too many were lost on that so far."""
+    least_chance: float = 0.5
+    """Of fitting: with less, a candidate is not worth a probe once something fits. The search
+    knows how many were lost so far, and what it has left."""
     exactly: Candidate | None = None
     """The one candidate to propose, whatever would be proposed otherwise."""

@@ -25,8 +25,6 @@ ENOUGH = 0.01
 """The search ends when no candidate is expected to gain more than this share."""
 CAUTION = 0.8
 """A candidate with less chance of fitting is measured only if no other is expected to gain."""
-UNLIKELY = 0.5
-"""A candidate with less chance is not measured once something fits."""
 
 
 @dataclass(frozen=True)
@@ -78,7 +76,7 @@ class Frontier:
         if not fitting:
             return Proposal(int(ask.allowed[np.where(likely, per_s, -1.0).argmax()]), 1.0)
         beside = np.isin(ask.allowed, self._beside_incumbent(fitting)) & (chance >= CAUTION)
-        possible = (chance >= UNLIKELY) & ask.daring
+        possible = chance >= ask.least_chance
         # The likely ones first: each makes the others' memory surer.
         for among in (likely & (gain >= ENOUGH), beside, possible & (gain >= ENOUGH)):
             if among.any():

@@ -182,15 +182,18 @@ class Ledger:
         work = np.log([self._work[c] for c in candidates])
         return np.asarray(work - self.predictor.draws(candidates, DRAWS))
 
-    def finals_of(self, candidate: Candidate) -> list[Record]:
-        """Final rounds of `candidate` that were run."""
+    @property
+    def finals(self) -> list[Record]:
+        """Final rounds that were run."""
         return [
             r
             for r in self.records
-            if r.purpose == "final"
-            and r.candidate == candidate
-            and r.outcome.verdict != Verdict.SKIPPED
+            if r.purpose == "final" and r.outcome.verdict != Verdict.SKIPPED
         ]
+
+    def finals_of(self, candidate: Candidate) -> list[Record]:
+        """Those of `candidate`."""
+        return [r for r in self.finals if r.candidate == candidate]
 
     def value(self, record: Record) -> float:
         """What was measured of the objective; 0 where nothing was."""

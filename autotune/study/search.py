@@ -27,6 +27,9 @@ from autotune.study.slots import Slot, Work
 
 LOSABLE = 0.08
 """Of the probes, that may be lost on candidates that may well not fit; one always may."""
+LIKELY, EVEN, DARING = 0.8, 0.5, 0.3
+"""The least chance of fitting that is worth a probe: where too many were lost, in the search, and
+once finals were made, which leave time for what is uncertain."""
 RANKING_MICRO_STEPS = 2
 """Micro-steps of a longer schedule that the search runs; finals run it whole."""
 HOPELESS_STARTS = 3
@@ -216,17 +219,25 @@ class Search:
             compile_s=self._parts.pace.compile_s,
             probe_s=self._parts.typical_probe_s(),
         )
-        # What runs may be lost, too.
-        lost = ledger.lost + ledger.predictor.expected_lost(self._parts.slots.running)
-        probed = ledger.probed + len(self._parts.slots.running)
         return Ask(
             allowed=ledger.opened.places(build),
             pending=tuple(pending),
             fitting=tuple(r.candidate for r in ledger.fitting),
             costs=costs,
-            daring=lost + 1 <= max(1.0, LOSABLE * (probed + 1)),
+            least_chance=self._least_chance(),
             exactly=exactly,
         )
+
+    def _least_chance(self) -> float:
+        """That a candidate fits, for which it is worth a probe now."""
+        ledger, running = self._ledger, self._parts.slots.running
+        lost_finals = sum(r.outcome.verdict.bounds_memory for r in ledger.finals)
+        # What runs may be lost, too.
+        probes = (
+            ledger.probed + len(running),
+            ledger.lost + ledger.predictor.expected_lost(running),
+        )
+        return least_chance(*probes, len(ledger.finals), lost_finals)
 
     def _ask_round(self, slot: Slot) -> list[Asked]:
         """Some open candidates of one build for `slot`, ascending in tokens.
@@ -326,6 +337,13 @@ class Search:
         if skipped := ledger.settle(record):
             parts.journal.append(skipped)
             parts.reporter.note(f"skipped {len(skipped)}: {skipped[0].outcome.reason}")
+
+
+def least_chance(probes: int, lost: float, finals: int, lost_finals: int) -> float:
+    """Of fitting, for which a candidate is worth a probe after so many, and so many finals."""
+    if finals and lost + lost_finals + 1 <= LOSABLE * (probes + finals + 1):
+        return DARING
+    return EVEN if lost + 1 <= max(1.0, LOSABLE * (probes + 1)) else LIKELY
 
 
 AskFor = Callable[[Build | None, Candidate | None, Sequence[Candidate], News], Ask | None]

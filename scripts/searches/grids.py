@@ -24,8 +24,9 @@ BUDGET_S = 1800.0
 class Truth:
     """Of a recorded grid under one ceiling.
 
-    The value of a candidate is the median of its measurements. The capacity is the largest peak,
-    so that the ceiling is what binds. `axes` are options that leave a part of the grid.
+    The value of a candidate is the median of its measurements; it fits if it kept under the
+    ceiling in all of them. The capacity is the largest peak, so that the ceiling is what binds.
+    `axes` are options that leave a part of the grid.
     """
 
     def __init__(self, path: Path, ceiling: float, **axes: Any) -> None:
@@ -42,14 +43,15 @@ class Truth:
             for candidate, reports in self.reports.items()
         }
         peaks = {
-            candidate: statistics.median(each.peaks.device_bytes for each in reports)
+            candidate: [each.peaks.device_bytes for each in reports]
             for candidate, reports in self.reports.items()
         }
-        capacity = min(math.ceil(max(peaks.values())), self.grid.limits.capacity_bytes)
+        largest = max(statistics.median(each) for each in peaks.values())
+        capacity = min(math.ceil(largest), self.grid.limits.capacity_bytes)
         self.options = Options(budget_s=BUDGET_S, capacity_bytes=capacity, ceiling=ceiling, **axes)
         self.space = recording.space(self.options)
         limit = self.space.limits.limit_bytes
-        self.fitting = [c for c in self.space.candidates if peaks[c] <= limit]
+        self.fitting = [c for c in self.space.candidates if max(peaks[c]) <= limit]
         self.best = max((self.values[c] for c in self.fitting), default=0.0)
 
     def regret(self, found: Candidate | None) -> float:

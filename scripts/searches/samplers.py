@@ -85,12 +85,17 @@ def study_before(truth: Truth, seed: int, minutes: float) -> Earlier:
     return Earlier(folder="before", workload=truth.space.workload, seen=seen)
 
 
-def study_result(truth: Truth, name: str, seed: int, minutes: float) -> Candidate | None:
-    """The winner of a whole study, finals included; None where it found nothing."""
+def study_result(
+    truth: Truth, name: str, seed: int, minutes: float
+) -> tuple[Candidate | None, float]:
+    """The winner of a whole study, finals included, None where it found nothing; and the share of
+    its probes, finals included, that was lost to memory."""
     options = replace(truth.options, sampler=name, seed=seed, budget_s=60 * minutes)
     study, _ = run_study(truth, options)
     choice = study.ledger.choice()
-    return None if choice is None else choice.record.candidate
+    ran = [r for r in study.ledger.records if r.outcome.verdict != Verdict.SKIPPED]
+    lost = sum(r.outcome.verdict.bounds_memory for r in ran) / len(ran)
+    return None if choice is None else choice.record.candidate, lost
 
 
 Runners = Callable[[Truth, VirtualTime, Options], Sequence[Runner]]

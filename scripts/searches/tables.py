@@ -44,16 +44,26 @@ class Whole:
     """Its budget."""
     regret: float
     """Of its result; 1 where it found nothing."""
+    lost: float
+    """Share of its probes, finals included."""
+    over: bool
+    """Whether another measurement of its result was over the ceiling."""
 
 
 def results(studies: Sequence[Whole]) -> list[str]:
     """Regret of what studies write as best, by budget."""
-    lines = ["| budget | result: regret, % (median / 90th percentile) | nothing found |",
-             "|---|---|---|"]  # fmt: skip
+    lines = ["| budget | result: regret, % (median / 90th percentile) | nothing found"
+             " | lost to memory, finals included | over the ceiling in another measurement |",
+             "|---|---|---|---|---|"]  # fmt: skip
     for minutes in BUDGETS:
-        regrets = [each.regret for each in studies if each.minutes == minutes]
-        nothing = sum(regret == 1.0 for regret in regrets)
-        lines.append(f"| {minutes:g} min | {percent(regrets)} | {nothing} of {len(regrets)} |")
+        mine = [each for each in studies if each.minutes == minutes]
+        nothing = sum(each.regret == 1.0 for each in mine)
+        lost = float(np.mean([each.lost for each in mine]))
+        over = sum(each.over for each in mine)
+        lines.append(
+            f"| {minutes:g} min | {percent([each.regret for each in mine])}"
+            f" | {nothing} of {len(mine)} | {lost:.1%} | {over} of {len(mine)} |"
+        )
     return lines
 
 
@@ -112,7 +122,8 @@ def promises(
 
     middle, upper = float(np.median(floor)), float(np.quantile(floor, 0.9))
     lost = float(np.mean([each.lost for each in of[DEFAULT]]))
-    regrets = [each.regret for each in studies if each.minutes == PROMISED]
+    promised = [each for each in studies if each.minutes == PROMISED]
+    regrets = [each.regret for each in promised]
     of_result = f"of the result after {PROMISED:g} min"
     rows = [
         ("median regret after 6 probes", 0.05, at(6, 0.5)),
@@ -122,6 +133,8 @@ def promises(
         (f"median regret {of_result}", max(0.015, middle + 0.005), float(np.median(regrets))),
         (f"90th percentile {of_result}", max(0.065, upper + 0.01),
          float(np.quantile(regrets, 0.9))),
+        (f"lost to memory in {PROMISED:g} min, finals included", 0.08,
+         float(np.mean([each.lost for each in promised]))),
         ("studies that found nothing", 0.0, float(np.mean([r == 1.0 for r in regrets]))),
     ]  # fmt: skip
     lines = ["| promise | at most | measured | held |", "|---|---|---|---|"]

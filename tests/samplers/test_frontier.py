@@ -15,7 +15,7 @@ from autotune.predict.earlier import points
 from autotune.predict.memory import device_memory
 from autotune.predict.predictor import Predictor
 from autotune.samplers.ask import Ask, Costs
-from autotune.samplers.frontier import CAUTION, ENOUGH, UNLIKELY, Frontier, Proposal
+from autotune.samplers.frontier import CAUTION, ENOUGH, Frontier, Proposal
 from autotune.samplers.open_candidates import OpenCandidates
 from autotune.samplers.sampler import Adapter
 from autotune.space.candidate import Candidate
@@ -161,15 +161,16 @@ def test_a_space_in_which_only_micro_batch_1_fits_finds_it() -> None:
     assert any(r.outcome.verdict == Verdict.OK for r in told)
 
 
-def test_what_may_not_fit_comes_after_what_does_and_only_for_the_daring() -> None:
+@pytest.mark.parametrize("least", [0.5, 0.3, 0.0])
+def test_what_may_not_fit_comes_after_what_does_and_only_for_the_daring(least: float) -> None:
     """The limit is in the middle of what is believed of the faster half."""
     searched = Searched(limited(800), 12)
-    while (best := searched.best(daring=False)).gain >= ENOUGH:
+    while (best := searched.best(least_chance=CAUTION)).gain >= ENOUGH:
         assert searched.predictor.chance()[best.place] >= CAUTION
         searched.tell(measured(SPACE.candidates[best.place], searched.among))
     chance = searched.predictor.chance()[searched.open.places()]
-    doubtful = searched.open.places()[(chance >= UNLIKELY) & (chance < CAUTION)]
-    daring = searched.best()
+    doubtful = searched.open.places()[(chance >= least) & (chance < CAUTION)]
+    daring = searched.best(least_chance=least)
     assert daring.gain < ENOUGH or daring.place in doubtful
 
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Generator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from autotune.space.candidate import Candidate
+from autotune.wire.messages import Peaks
 from tests.support import recorded, scripts
 from tests.support.records import MIB, space
 
@@ -99,6 +101,19 @@ def test_the_truth_under_a_ceiling_is_the_fastest_that_fits(
     assert half.regret(max(half.fitting, key=lambda c: half.values[c])) == 0.0
 
 
+def test_what_was_over_the_ceiling_once_does_not_fit(tmp_path: Path) -> None:
+    often = [recorded.row(c, repeat=n) for c in space().candidates for n in range(3)]
+    before = grids.Truth(recorded.write(tmp_path / "before.csv", often), 0.5)
+    largest = max(before.fitting, key=lambda c: c.tokens)
+    for place, row in enumerate(often):
+        if row.candidate == largest and row.repeat == 0:
+            assert row.report is not None
+            over = replace(row.report, peaks=Peaks.same(2 * row.report.peaks.device_bytes))
+            often[place] = replace(row, report=over)
+    after = grids.Truth(recorded.write(tmp_path / "after.csv", often), 0.5)
+    assert after.fitting == [c for c in before.fitting if c != largest]
+
+
 def test_without_noise_the_oracle_has_no_regret(truth: Callable[[float], Any]) -> None:
     assert truth(0.7).oracle(seed=1) == 0.0
 
@@ -141,15 +156,19 @@ def made(method: str, regret: float) -> Any:
     )
 
 
-STUDIES = [tables.Whole(3.0, 0.02), tables.Whole(3.0, 1.0), tables.Whole(1.0, 0.5)]
+STUDIES = [
+    tables.Whole(3.0, 0.02, 0.1, over=False),
+    tables.Whole(3.0, 1.0, 0.0, over=True),
+    tables.Whole(1.0, 0.5, 0.0, over=False),
+]
 
 
 def test_the_results_of_whole_studies_have_a_table() -> None:
-    said = tables.results([*STUDIES, tables.Whole(10.0, 0.0)])
+    said = tables.results([*STUDIES, tables.Whole(10.0, 0.0, 0.0, over=False)])
     assert said[2:] == [
-        "| 1 min | 50.0 / 50.0 | 0 of 1 |",
-        "| 3 min | 51.0 / 90.2 | 1 of 2 |",
-        "| 10 min | 0.0 / 0.0 | 0 of 1 |",
+        "| 1 min | 50.0 / 50.0 | 0 of 1 | 0.0% | 0 of 1 |",
+        "| 3 min | 51.0 / 90.2 | 1 of 2 | 5.0% | 1 of 2 |",
+        "| 10 min | 0.0 / 0.0 | 0 of 1 | 0.0% | 0 of 1 |",
     ]
 
 
@@ -159,6 +178,7 @@ def test_the_tables_say_what_was_missed() -> None:
     assert "| median regret after 6 probes | 5.0% | 10.0% | no |" in said
     assert "| probes lost to memory | 8.0% | 20.0% | no |" in said
     assert "| median regret of the result after 3 min | 1.5% | 51.0% | no |" in said
+    assert "| lost to memory in 3 min, finals included | 8.0% | 5.0% | yes |" in said
     assert "| studies that found nothing | 0.0% | 50.0% | no |" in said
     assert "random after 4" in said
     table = "\n".join(tables.table(searches, [0.01, 0.02]))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -15,11 +16,13 @@ from optuna.trial import TrialState
 from autotune.options import Options
 from autotune.outcome import Verdict, judge
 from autotune.runner import Job, Result
+from autotune.samplers.ask import Ask
+from autotune.samplers.frontier import Frontier, Proposal
 from autotune.space.candidate import Build, Candidate
 from autotune.space.space import Space
 from autotune.study.finals import CLOSING_S, FINALS_SHARE, MOST_ROUNDS
 from autotune.study.prober import ATTEMPTS, rule_for
-from autotune.study.search import first_candidate
+from autotune.study.search import DARING, EVEN, LIKELY, first_candidate, least_chance
 from autotune.wire.messages import Peaks
 from tests.support.records import QUIET, space, with_offload
 from tests.support.scripted import ok
@@ -48,6 +51,42 @@ def test_every_sampler_tries_each_candidate_once_and_stops(
     assert sorted(done.verdicts()) == sorted(SPACE.candidates)
     assert len(done.runner.searched) == len(set(done.runner.searched))
     assert "search ended: every candidate of the space was tried" in done.listener.notes
+
+
+@pytest.mark.parametrize(
+    ("probes", "lost", "finals", "lost_finals", "least"),
+    [
+        (0, 0, 0, 0, EVEN),  # one may always be lost
+        (5, 1, 0, 0, LIKELY),
+        (5, 0.5, 0, 0, LIKELY),  # what runs may be
+        (24, 1, 0, 0, EVEN),
+        (10, 0, 6, 0, DARING),
+        (10, 1, 6, 0, LIKELY),  # 2 of 17 are more than 8 %
+        (10, 1, 14, 0, DARING),
+        (10, 0, 14, 1, DARING),
+        (10, 1, 14, 1, LIKELY),
+    ],
+)
+def test_what_may_not_fit_is_worth_a_probe_while_few_were_lost(
+    probes: int, lost: float, finals: int, lost_finals: int, least: float
+) -> None:
+    assert least_chance(probes, lost, finals, lost_finals) == least
+
+
+def test_what_is_uncertain_comes_after_finals(
+    run: Callable[..., Run], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[float] = []
+    best = Frontier.best
+
+    def noted(self: Frontier, ask: Ask) -> Proposal:
+        asked.append(ask.least_chance)
+        return best(self, ask)
+
+    monkeypatch.setattr(Frontier, "best", noted)
+    done = run(sampler="frontier")
+    assert [least for least, _ in itertools.groupby(asked)] == [EVEN, DARING]
+    assert any(job.fresh for job in done.runner.jobs)
 
 
 def test_who_is_told_of_a_probe_is_told_until_when_its_part_of_the_budget_is(
