@@ -1,7 +1,7 @@
 """Parameters and FLOPs of models, counted on the modules themselves, without data.
 
 Parameters come from a module on the meta device, FLOPs from a step on tensors without data
-(`FakeTensorMode`; meta tensors fail where a mask is looked at).
+(`dataless`; meta tensors fail where a mask is looked at).
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from contextlib import suppress
 from typing import Any
 
 import torch
-from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils.flop_counter import FlopCounterMode
 
 from autotune.wire.messages import Count, Counted, ModelSpec, Parameters
+from probes.dataless import dataless
 from probes.models import family
 
 SAMPLES = 2
@@ -109,7 +109,7 @@ def _flops(spec: ModelSpec, seq_len: int) -> float:
 
 def _flops_in(dtype: torch.dtype, spec: ModelSpec, seq_len: int) -> float:
     made, before = family(spec.name), torch.get_default_dtype()
-    with FakeTensorMode(allow_non_fake_inputs=True):
+    with dataless():
         torch.set_default_dtype(dtype)
         try:
             module = made.make(spec)

@@ -18,12 +18,12 @@ from unittest.mock import patch
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.nn import functional
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from autotune.wire.messages import Describe, Described, ModelSpec, Start
+from probes.dataless import dataless
 from probes.engines.ddp import DdpEngine
 from probes.memory import status_bytes
 from probes.models import family
@@ -114,8 +114,7 @@ class _Engine(DdpEngine):
 def _trace(spec: ModelSpec, weights: str, request: Describe) -> _Traced:
     """One model at every shape; -1 everywhere if it cannot be run on tensors without data."""
     try:
-        # A model may bring tensors that it made when it was imported.
-        with FakeTensorMode(allow_non_fake_inputs=True), Ledger() as ledger:
+        with dataless(), Ledger() as ledger:
             return _steps(ledger, _Engine(_start(spec, weights, request), _ALONE), spec, request)
     except Exception:  # noqa: BLE001 - a user's model and its ops may raise whatever they like
         traceback.print_exc()

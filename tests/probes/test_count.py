@@ -5,11 +5,14 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+import torch
+from torch.utils.flop_counter import FlopCounterMode
 
 from autotune.models import FAMILIES, gpt
 from autotune.wire.messages import Count, ModelSpec
 from probes import count as counting
-from probes.count import count
+from probes.count import _formulas, count
+from probes.models import family
 from tests.support.models import uncounted
 
 
@@ -90,3 +93,24 @@ def test_a_mixture_of_experts_counts_those_that_work() -> None:
         flops.append(found.flops_per_sample[0][0])
     # The router of four more experts is all there is more.
     assert flops[0] < flops[1] < 1.02 * flops[0]
+
+
+def test_weights_that_are_drawn_by_looking_at_them_are_no_hindrance() -> None:
+    """As ModernBERT's are; without data there is nothing to look at."""
+    pytest.importorskip("transformers")
+    workload = uncounted("bert-large-tiny")
+    workload.recipe["config"] = {
+        "model_type": "modernbert", "architectures": ["ModernBertForMaskedLM"], "vocab_size": 128,
+        "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 3,
+        "num_attention_heads": 4, "max_position_embeddings": 64, "pad_token_id": 0,
+        "bos_token_id": 1, "eos_token_id": 2, "cls_token_id": 1, "sep_token_id": 2,
+    }  # fmt: skip
+    specs = [workload.spec(depth) for depth in (1, 2, 3)]
+    found = count(Count(models=specs[2:], shallow=specs[:2], seq_lens=[32]))
+    assert not found.uncounted
+    made, counter = family("hf"), FlopCounterMode(display=False, custom_mapping=_formulas())
+    module = made.make(specs[2])
+    batch = made.batch(specs[2], 2, 32, torch.Generator().manual_seed(0))
+    with counter:
+        made.loss(module, batch).backward()
+    assert found.flops_per_sample == [[counter.get_total_flops() / 2]]
