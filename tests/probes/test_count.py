@@ -112,5 +112,5 @@ def test_weights_that_are_drawn_by_looking_at_them_are_no_hindrance() -> None:
     module = made.make(specs[2])
     batch = made.batch(specs[2], 2, 32, torch.Generator().manual_seed(0))
     with counter:
-        made.loss(module, batch).backward()
+        made.loss(module, batch).backward()  # type: ignore[no-untyped-call]
     assert found.flops_per_sample == [[counter.get_total_flops() / 2]]
