@@ -30,6 +30,7 @@ pytest.importorskip("transformers")
 SMALL = [name for name in ready() if name.endswith(TINY)]
 FEW = ["llama-3-8b-tiny", "t5-small-tiny", "gemma-3-1b-tiny", "mamba2-tiny"]
 """What differs most in how it is built: plain, encoder and decoder, windows, no attention."""
+ALL = [pytest.param(n, marks=[] if n in FEW else pytest.mark.campaign) for n in SMALL]
 
 
 @cache
@@ -59,7 +60,7 @@ def reference(name: str) -> Trained:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("engine", [("deepspeed", 0), ("deepspeed", 3), ("fsdp", 3)], ids=str)
-@pytest.mark.parametrize("name", FEW)
+@pytest.mark.parametrize("name", ALL)
 def test_losses_agree_with_plain_data_parallelism(name: str, engine: tuple[str, int]) -> None:
     plain = reference(name)
     found = trained(name, engine[0], stage=engine[1], copy=True)
@@ -70,7 +71,7 @@ def test_losses_agree_with_plain_data_parallelism(name: str, engine: tuple[str, 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("engine", ["deepspeed", "fsdp"])
-@pytest.mark.parametrize("name", FEW)
+@pytest.mark.parametrize("name", ALL)
 def test_weights_are_drawn_as_in_a_model_that_is_made_whole(name: str, engine: str) -> None:
     """However they are sharded as they are made."""
     of = workload(name)
