@@ -236,8 +236,8 @@ def measurement(
     tokens = samples * workload.tokens_per_sample(candidate.seq_len) if ran is None else ran.tokens
     samples_per_s, tokens_per_s = samples / step.median, tokens / step.median
     flops = workload.flops_per_token(candidate)
-    if ran is not None:  # arXiv 2001.08361, section 2.1
-        flops = 6.0 * ran.trainable
+    if ran is not None:  # arXiv 2001.08361, section 2.1; what is frozen gets no gradient
+        flops = 6.0 * ran.trainable + 4.0 * ran.frozen
     return Measurement(
         step=step,
         tokens_per_s=tokens_per_s,

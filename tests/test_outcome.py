@@ -6,7 +6,7 @@ import pytest
 
 from autotune.outcome import MOST_SLICES, in_slices, measurement
 from autotune.space.candidate import Candidate
-from autotune.wire.messages import Peaks
+from autotune.wire.messages import Peaks, Ran
 from autotune.wire.stopping import Interval
 from tests.support.records import QUIET, WORKLOAD
 
@@ -36,3 +36,18 @@ def test_a_step_time_is_that_of_the_last_step_of_its_slice(
     assert len(found.step_times) == count
     assert max(found.step_times) == steps
     assert numbers is None or list(found.step_times) == numbers
+
+
+@pytest.mark.parametrize(("frozen", "flops"), [(0, 600.0), (50, 800.0)])
+def test_what_is_frozen_costs_a_script_two_thirds_of_what_is_trained(
+    frozen: int, flops: float
+) -> None:
+    ran = Ran(
+        samples=2.0, tokens=32.0, seq_len=16, micro_steps=1, seen=True, waiting_share=0.0,
+        trainable=100, frozen=frozen,
+    )  # fmt: skip
+    found = measurement(
+        Candidate(depth=1, seq_len=16, micro_batch=2), WORKLOAD, Interval(0.5, 0.5, 0.5, 9),
+        peaks=Peaks.same(1), disturbed_share=0.0, conditions=QUIET, ran=ran,
+    )  # fmt: skip
+    assert found.model_flops_per_s == 32.0 / 0.5 * flops

@@ -120,6 +120,7 @@ class Ranks:
             seen=is_seen,
             waiting_share=min(1.0, waited_s / took_s) if took_s else 0.0,
             trainable=max((r.latest.trainable for r in self.all if r.latest), default=0),
+            frozen=max((r.latest.frozen for r in self.all if r.latest), default=0),
         )
 
     @property

@@ -368,6 +368,8 @@ class Ran:
     meanwhile, at most that."""
     trainable: int
     """Parameters that the loss reaches."""
+    frozen: int = 0
+    """Parameters that are not trained, of models of which others are."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -427,6 +429,8 @@ class Seen:
     rank: int
     trainable: int
     """Parameters that the loss reaches."""
+    frozen: int
+    """Parameters that are not trained, of models of which others are."""
     step_s: list[float]
     """From the end of one optimizer step to the end of the next: of those since the last message.
     The other lists have an entry for each of these."""

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import atexit
 import functools
+import gc
 import importlib.abc
 import importlib.machinery
 import importlib.util
@@ -105,6 +106,7 @@ class _Watch:
         self._backwards = 0
         self._ended = 0
         self._trainable = 0
+        self._frozen = 0
         self._explicit = False
         self._last: Any = None  # when the last step ended: seconds, or an event of CUDA
         self._pending: list[
@@ -201,6 +203,8 @@ class _Watch:
 
     def stepped(self) -> None:
         """An optimizer has stepped."""
+        if self._since and not self._ended:  # of a step that is not told, so there is time for it
+            self._frozen = _frozen(self._torch)
         if self._since and not self._explicit:
             self._step(None)
 
@@ -283,6 +287,7 @@ class _Watch:
                 "world_size": dist.get_world_size() if joined else 1,
                 "rank": dist.get_rank() if joined else 0,
                 "trainable": self._trainable,
+                "frozen": self._frozen,
                 "step_s": [each["step_s"] for each in steps],
                 "micro_steps": [each["micro_steps"] for each in steps],
                 "waited_s": [each["waited_s"] for each in steps],
@@ -367,18 +372,35 @@ def _numel(parameter: Any) -> int:
     return int(getattr(parameter, "ds_numel", None) or parameter.numel())
 
 
+def _frozen(torch: Any) -> int:
+    """How many parameters are not trained, in models of which some are: LoRA's base, but no model
+    that is only asked. No graph of autograd has them."""
+    # Not isinstance: an object's own `__class__` may do things.
+    modules = [each for each in gc.get_objects() if issubclass(type(each), torch.nn.Module)]
+    inner = {id(child) for module in modules for child in module.children()}
+    found: dict[int, int] = {}
+    for module in modules:
+        if id(module) not in inner:
+            parameters = list(module.parameters())
+            if any(each.requires_grad for each in parameters):
+                found |= {id(each): _numel(each) for each in parameters if not each.requires_grad}
+    return sum(found.values())
+
+
 def _look(roots: list[Any], torch: Any) -> tuple[list[list[int]], int]:
     """Shapes of the batch that autograd's graph under `roots` keeps, largest table's first, and
     how many parameters it reaches.
 
     Token ids are what the embedding with the most rows was asked for, but positions, which all
     samples share, are none; of compiled graphs, the whole numbers that they keep; without either,
-    the images of a convolution, or the labels.
+    the images of a convolution, or the labels. A frozen embedding, as LoRA's base has, is in no
+    graph: what passes between layers says how many samples the labels are of.
     """
     tables: list[tuple[tuple[bool, bool, int], list[int]]] = []
     compiled: list[list[int]] = []
     images: list[list[int]] = []
-    labels: list[list[int]] = []
+    labels: list[int] = []
+    between: dict[tuple[int, int], int] = {}
     parameters = 0
     seen: set[Any] = set()
     left = list(roots)
@@ -402,13 +424,28 @@ def _look(roots: list[Any], torch: Any) -> tuple[list[list[int]], int]:
             saved = getattr(node, "_saved_input", None)
             images += [] if saved is None else [list(saved.shape[:1])]
         elif name.startswith("NllLoss"):
-            labels.append([node._saved_target.numel()])
+            labels.append(node._saved_target.numel())
+        elif name == "ViewBackward0" and len(size := node._saved_self_sym_sizes) == 3:
+            pair = int(size[0]), int(size[1])
+            between[pair] = between.get(pair, 0) + 1
         elif name.endswith("AccumulateGrad"):
             parameters += _numel(node.variable)
         left += [after for after, _ in node.next_functions]
     most = max((kind for kind, _ in tables), default=None)
     ids = [shape for kind, shape in tables if kind == most]
-    return next((found for found in (ids, compiled, images, labels) if found), []), parameters
+    said = [_shaped(count, between) for count in labels]
+    return next((found for found in (ids, compiled, images, said) if found), []), parameters
+
+
+def _shaped(labels: int, between: dict[tuple[int, int], int]) -> list[int]:
+    """The batch of which there are so many labels: one of each token, perhaps but the last of each
+    sample, where that passed `between` layers, most often; else one of each sample."""
+    alike = [
+        (samples, length)
+        for samples, length in between
+        if length > 1 and labels in (samples * length, samples * (length - 1))
+    ]
+    return list(max(alike, key=lambda pair: between[pair[0], pair[1]])) if alike else [labels]
 
 
 class _Finder(importlib.abc.MetaPathFinder):

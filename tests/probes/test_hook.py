@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import signal
 import sys
+import textwrap
 from pathlib import Path
 
 import pytest
@@ -130,7 +131,7 @@ def steps(tmp_path_factory: pytest.TempPathFactory) -> Told:
 
 def test_batches_show_in_the_graph_of_many_kinds_of_model(steps: Told) -> None:
     # The first step, which is not told, made four backward passes.
-    assert steps.shapes == [[[3, 16]], [[3, 16]], [[48]], [[5]]]
+    assert steps.shapes == [[[3, 16]], [[3, 16]], [[3, 16]], [[5]]]
 
 
 def test_a_step_is_one_whatever_steps_and_recomputes_inside(steps: Told) -> None:
@@ -151,6 +152,43 @@ def test_totals_and_peaks_are_of_the_process(steps: Told) -> None:
     assert last.trainable == 64 * 8 + 8 * 64 + 64 + 2 * 8  # of the largest that was looked at
     assert last.peaks is not None
     assert last.peaks.host_bytes > 0
+
+
+def test_a_batch_whose_embedding_is_frozen_shows_between_the_layers(tmp_path: Path) -> None:
+    """By labels of all tokens, and of all but the first; a sample that has one alone is one."""
+    program = """
+        model = nn.Sequential(nn.Embedding(64, 8), nn.Linear(8, 8), nn.Linear(8, 64))
+        model[0].weight.requires_grad_(False)
+        stepper = torch.optim.SGD(model[1:].parameters())
+        for said, most in ((model(ids), 16), (model(ids), 16), (model(ids)[:, 1:], 15),
+                           (model(ids)[:, 0], 1)):
+            labels = ids[:, -most:].reshape(-1)
+            nn.functional.cross_entropy(said.reshape(-1, 64), labels).backward()
+            stepper.zero_grad()
+            stepper.step()
+    """
+    (told,), code, _ = watched(tmp_path, MODEL + textwrap.dedent(program))
+    assert code == 0
+    assert told.shapes == [[[3, 16]], [[3, 16]], [[3]]]
+
+
+def test_what_is_frozen_beside_what_is_trained_is_counted(tmp_path: Path) -> None:
+    """But no model that is only asked, and what two modules share only once."""
+    program = """
+        model, teacher = net(), net()
+        model[0].weight.requires_grad_(False)
+        tied = nn.ModuleList([model, nn.Embedding(64, 8)])
+        tied[1].weight = model[0].weight
+        teacher.requires_grad_(False)
+        stepper = torch.optim.SGD(model[1].parameters())
+        for _ in range(3):
+            (loss_of(model) - loss_of(teacher)).backward()
+            stepper.step()
+    """
+    (told,), code, _ = watched(tmp_path, MODEL + textwrap.dedent(program))
+    assert code == 0
+    assert told.seen[-1].frozen == 64 * 8
+    assert told.seen[-1].trainable == 8 * 64 + 64
 
 
 def test_an_error_that_nobody_caught_is_told_with_its_classes(steps: Told) -> None:

@@ -229,6 +229,7 @@ MESSAGES: list[wire.Message] = [
         world_size=2,
         rank=1,
         trainable=100,
+        frozen=10,
         step_s=[0.25],
         micro_steps=[2],
         waited_s=[0.125],
