@@ -445,7 +445,8 @@ def _shaped(labels: int, between: dict[tuple[int, int], int]) -> list[int]:
         for samples, length in between
         if length > 1 and labels in (samples * length, samples * (length - 1))
     ]
-    return list(max(alike, key=lambda pair: between[pair[0], pair[1]])) if alike else [labels]
+    most = max(alike, key=lambda pair: between[pair], default=None)
+    return [labels] if most is None else list(most)
 
 
 class _Finder(importlib.abc.MetaPathFinder):
