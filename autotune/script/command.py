@@ -118,6 +118,8 @@ class Command:
             return True
         if name == "grad_accum" and {"deepspeed_config", "training_args"} & names:
             return True
+        if name == "dtype" and FILES.keys() & names:
+            return True
         return self._reads(PREFIX + name.upper())
 
     def filled(

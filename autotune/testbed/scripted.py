@@ -138,7 +138,7 @@ class Scripted(Machine):
                     )
         fixed = [
             Fixed("script", command.template, "--script"),
-            Fixed("dtype", dtype, dtype_why),
+            *([Fixed("dtype", dtype, dtype_why)] if command.says("dtype") else []),
             Fixed("device", self.device.infos[0].name, self.device.why),
             Fixed("world_size", str(world_size), _ranks_why(options, command)),
             Fixed("capacity", f"{gib(capacity_bytes)} a rank", capacity_why),

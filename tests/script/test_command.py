@@ -68,6 +68,15 @@ def test_a_variable_that_the_script_or_module_reads_tells_it(tmp_path: Path, wor
     assert not found.says("micro_batch")
 
 
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [("", False), ("{dtype}", True), ("{training_args}", True), ("{deepspeed_config}", True)],
+)
+def test_a_dtype_is_said_only_of_a_script_that_is_told_of_it(words: str, told: bool) -> None:
+    space = space_of(f"true {{micro_batch}} {words}", seq_len="")
+    assert any(each.name == "dtype" for each in space.fixed) is told
+
+
 def test_what_is_shown_starts_it_with_variables_that_it_reads_alone(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text("os.environ['AUTOTUNE_MICRO_BATCH']")
     space = space_of(f"X=1 true {tmp_path}/train.py", seq_len="")
