@@ -8,13 +8,15 @@ from typing import Any
 
 import yaml
 
-from autotune.export.format import BATCHES, Exported, remark, unexpressed
+from autotune.export.format import BATCHES, Exported, lora_of, remark, unexpressed
 from autotune.export.hf import enabled, with_own_rate
 from autotune.result.best import Best
 from autotune.wire.recipe import CLIP_NORM
 
 _DEEPSPEED = "axolotl-deepspeed.json"
 _OPTIM = {"adamw": "adamw_torch_fused", "muon": "muon", "adamw8bit": "adamw_torch_8bit"}
+_KERNELS = ("lora_mlp_kernel", "lora_qkv_kernel", "lora_o_kernel", "lora_embedding_kernel")
+"""They are turned on where nothing is said, and none of them was measured."""
 _CHECKPOINTING: dict[str, dict[str, Any]] = {
     "none": {"gradient_checkpointing": False},
     "full": {"gradient_checkpointing": True},
@@ -25,7 +27,7 @@ _CHECKPOINTING: dict[str, dict[str, Any]] = {
 def export(best: Best, folder: Path) -> Exported:
     """`axolotl.yaml`, to be merged into one that names model and data."""
     config = best.config
-    says = {*BATCHES, "seq_len", "dtype", "optimizer", "attention"}
+    says = {*BATCHES, "seq_len", "dtype", "optimizer", "attention", "lora"}
     files: dict[str, str] = {}
     found: dict[str, Any] = {
         "micro_batch_size": config.micro_batch,
@@ -37,6 +39,11 @@ def export(best: Best, folder: Path) -> Exported:
         "max_grad_norm": CLIP_NORM,
         "torch_compile": config.compile == "on",
     }
+    if (lora := lora_of(best)) is not None:
+        found |= {"adapter": "lora", "lora_r": lora.rank, "lora_alpha": lora.alpha}
+        every = {"lora_target_linear": True}
+        found |= {"lora_target_modules": list(lora.targets)} if lora.targets else every
+        found |= dict.fromkeys(_KERNELS, False)
     if config.attention != "auto":
         found["attn_implementation"] = config.attention
     if config.checkpointing in _CHECKPOINTING:

@@ -9,7 +9,7 @@ from typing import Any
 
 import yaml
 
-from autotune.export.format import BATCHES, Exported, remark, unexpressed
+from autotune.export.format import BATCHES, Exported, lora_of, remark, unexpressed
 from autotune.export.hf import enabled, with_own_rate
 from autotune.result.best import Best
 from autotune.wire.recipe import CLIP_NORM
@@ -22,7 +22,7 @@ _ATTENTION = {"auto": "auto", "sdpa": "sdpa", "eager": "disabled", "flash_attent
 def export(best: Best, folder: Path) -> Exported:
     """`llama-factory.yaml`, to be merged into one that names model and data."""
     config = best.config
-    says = {*BATCHES, "seq_len", "dtype", "param_dtype"}
+    says = {*BATCHES, "seq_len", "dtype", "param_dtype", "lora"}
     files: dict[str, str] = {}
     found: dict[str, Any] = {
         "per_device_train_batch_size": config.micro_batch,
@@ -33,7 +33,15 @@ def export(best: Best, folder: Path) -> Exported:
         "fp16": config.dtype == "fp16",
         "max_grad_norm": CLIP_NORM,
         "torch_compile": config.compile == "on",
+        "finetuning_type": "full",  # adapters, where nothing is said
     }
+    if (lora := lora_of(best)) is not None:
+        found |= {
+            "finetuning_type": "lora",
+            "lora_rank": lora.rank,
+            "lora_alpha": lora.alpha,
+            "lora_target": ",".join(lora.targets) or "all",
+        }
     if config.optimizer == "muon" and config.engine != "deepspeed":  # it has its own
         says.add("optimizer")
         found["use_muon"] = True

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from autotune.export.format import Exported, remark, unexpressed
+from autotune.export.format import Exported, lora_of, remark, unexpressed
 from autotune.export.hf import arguments
 from autotune.result.best import Best
 
@@ -35,6 +35,14 @@ def sft_config(output_dir, **own):
                 found[name.replace("activation", "gradient", 1)] = found.pop(name)
     return SFTConfig(output_dir, **found)
 '''
+_LORA = '''
+
+def peft_config():
+    """For SFTTrainer(peft_config=...)."""
+    from peft import LoraConfig
+
+    return LoraConfig(**json.loads(Path(__file__).with_name("trl-lora.json").read_text()))
+'''
 _DTYPE = {"fp32": "float32", "bf16": "bfloat16"}
 
 
@@ -50,11 +58,18 @@ def export(best: Best, folder: Path) -> Exported:
         says.add("param_dtype")
         of_model["dtype"] = _DTYPE["bf16" if config.param_dtype == "bf16" else "fp32"]
     found |= {"max_length": config.seq_len, "model_init_kwargs": of_model}
+    says.add("lora")
     missing = unexpressed(best, says)
-    return Exported(
-        files={
-            "trl.json": json.dumps(found, indent=2) + "\n",
-            "trl_config.py": remark(best, missing) + _PYTHON,
-        },
-        unexpressed=missing,
-    )
+    files = {
+        "trl.json": json.dumps(found, indent=2) + "\n",
+        "trl_config.py": remark(best, missing) + _PYTHON,
+    }
+    if (lora := lora_of(best)) is not None:
+        adapters = {
+            "r": lora.rank,
+            "lora_alpha": lora.alpha,
+            "target_modules": list(lora.targets) or "all-linear",
+        }
+        files["trl-lora.json"] = json.dumps(adapters, indent=2) + "\n"
+        files["trl_config.py"] += _LORA
+    return Exported(files=files, unexpressed=missing)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from autotune.errors import UsageError
-from autotune.wire.recipe import HEAD_DIM
+from autotune.wire.recipe import HEAD_DIM, LORA_ALPHA
 
 Mlp = Literal["relu2", "swiglu"]
 """Squared ReLU (arXiv 2109.08668) in 4 x width, or SwiGLU (arXiv 2002.05202) in 8/3 x width."""
@@ -97,6 +97,11 @@ class Lora:
     rank: int
     targets: tuple[str, ...] = ()
     """Names of the modules that get one; all linear ones but the head where it is empty."""
+
+    @property
+    def alpha(self) -> int:
+        """What their product is scaled by, as a multiple of 1/rank."""
+        return LORA_ALPHA * self.rank
 
     def __str__(self) -> str:
         return f"r={self.rank}" + (f",targets={'+'.join(self.targets)}" if self.targets else "")

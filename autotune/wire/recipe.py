@@ -6,6 +6,8 @@ LEARNING_RATE = 3e-4
 MUON_LEARNING_RATE = 2e-3
 HEAD_DIM = 64
 """Channels of an attention head of the `gpt` family."""
+LORA_ALPHA = 2
+"""Alpha of low-rank adapters, as a multiple of their rank."""
 
 
 def mlp_width(width: int, mlp: str) -> int:

@@ -24,6 +24,7 @@ from torch._guards import detect_fake_mode
 from torch._subclasses.fake_tensor import unset_fake_temporarily
 
 from autotune.wire.messages import ModelSpec
+from autotune.wire.recipe import LORA_ALPHA
 from probes import recompute
 from probes.faults import UnsupportedError
 from probes.models import Batch, chunked, past
@@ -97,7 +98,9 @@ def _adapted(module: nn.Module, rank: int, targets: list[str]) -> nn.Module:
         from peft import LoraConfig, get_peft_model
     except ImportError as error:
         raise UnsupportedError(f"--lora: {error}; pip install peft") from error
-    config = LoraConfig(r=rank, lora_alpha=2 * rank, target_modules=targets or "all-linear")
+    config = LoraConfig(
+        r=rank, lora_alpha=LORA_ALPHA * rank, target_modules=targets or "all-linear"
+    )
     try:
         # Adapters in the model's own dtype: engines shard one dtype at a time.
         adapted: nn.Module = get_peft_model(module, config, autocast_adapter_dtype=False)

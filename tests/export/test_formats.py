@@ -278,3 +278,31 @@ def test_the_readme_says_how_a_format_is_tested(name: str) -> None:
         if line.startswith("| `") and f"`{name}`" in line.split("|")[1]
     ]  # fmt: skip
     assert EXPORTS[name].checked in line
+
+
+ADAPTERS = {"r=8": "all-linear", "r=8,targets=q_proj+v_proj": ["q_proj", "v_proj"]}
+
+
+@pytest.mark.parametrize("lora", ADAPTERS)
+def test_adapters_are_exported_or_said_to_be_missing(lora: str, tmp_path: Path) -> None:
+    made = write(result("ddp", 0, model="llama-3-8b-tiny", lora=lora), tmp_path)
+    silent = {name for name, found in made.items() if "lora" not in str(found.unexpressed)}
+    assert silent >= {"axolotl", "llama-factory", "trl"}
+    for name in ("accelerate", "hf", "lightning", "torchtitan"):
+        assert f"lora {lora}, of alpha 16" in made[name].unexpressed
+    peft = json.loads((tmp_path / "trl-lora.json").read_text())
+    assert peft == {"r": 8, "lora_alpha": 16, "target_modules": ADAPTERS[lora]}
+    whole = write(result("ddp", 0, model="llama-3-8b-tiny"), tmp_path / "whole")
+    assert "trl-lora.json" not in whole["trl"].files
+    assert "lora" not in str([found.unexpressed for found in whole.values()])
+
+
+@pytest.mark.slow
+def test_trl_gets_a_config_of_peft(tmp_path: Path) -> None:
+    pytest.importorskip("trl")
+    write(result("ddp", 0, model="llama-3-8b-tiny", lora="r=8,targets=q_proj"), tmp_path, ["trl"])
+    program = "import trl_config; p = trl_config.peft_config(); print(p.r, *p.target_modules)"
+    ran = subprocess.run(
+        [sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True, check=True
+    )
+    assert ran.stdout.split() == ["8", "q_proj"]

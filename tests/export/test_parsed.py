@@ -41,6 +41,8 @@ RESULTS = {
     "fp16": of_gpus("ddp", 0, dtype="fp16", checkpointing="host", attention="eager"),
     "muon": of_gpus("ddp", 0, optimizer="muon", attention="flash_attention_2"),
     "low": of_gpus("ddp", 0, optimizer="adamw8bit", param_dtype="bf16"),
+    "lora": of_gpus("ddp", 0, lora="r=8"),
+    "lora-of-some": of_gpus("deepspeed", 3, world_size=1, lora="r=16,targets=q_proj+v_proj"),
     "fsdp-2": of_gpus("fsdp", 2, checkpointing="selective", attention="flex_attention"),
     "fsdp-3": of_gpus("fsdp", 3, checkpointing="full"),
     "zero-1": of_gpus("deepspeed", 1, world_size=1, param_dtype="fp32"),
@@ -49,6 +51,11 @@ RESULTS = {
     "zero-3-low": of_gpus("deepspeed", 3, world_size=1, param_dtype="bf16"),
     "zero-1-fp16": of_gpus("deepspeed", 1, world_size=1, dtype="fp16"),
 }
+LORA = {
+    "lora": {"r": 8, "alpha": 16, "dropout": 0.0, "targets": "all"},
+    "lora-of-some": {"r": 16, "alpha": 32, "dropout": 0.0, "targets": ["q_proj", "v_proj"]},
+}
+"""What is to be read of these; nothing of the others."""
 OPTIM = {"adamw": "adamw_torch_fused", "adamw8bit": "adamw_torch_8bit", "muon": "muon"}
 
 
@@ -107,6 +114,7 @@ def test_axolotl_reads_its_file(tmp_path: Path) -> None:
             "optimizer": OPTIM["adamw" if own else config.optimizer],
             "deepspeed": settings(best, tmp_path / name / "axolotl-deepspeed.json"),
             "reshard": config.zero_stage == 3 if sharded else None,
+            "lora": LORA.get(name),
         }, name
 
 
@@ -126,6 +134,7 @@ def test_llama_factory_reads_its_file(tmp_path: Path) -> None:
             "attention": attention.get(config.attention, config.attention),
             "optimizer": OPTIM["adamw" if own else config.optimizer],
             "deepspeed": settings(best, tmp_path / name / "llama-factory-deepspeed.json"),
+            "lora": LORA.get(name),
         }, name
 
 

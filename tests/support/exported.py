@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+from autotune.models.defaults import parse_lora
+from autotune.options import Options
 from autotune.result.best import Best, best_of
 from autotune.result.choice import winner
 from autotune.space.candidate import Candidate
@@ -30,6 +32,7 @@ def result(
     workload: Workload | None = None,
     world_size: int = 2,
     nodes: int = 1,
+    lora: str | None = None,
     **axes: str,
 ) -> Best:
     """A confirmed winner of micro_batch 2 and seq_len 64, of which 4 make a step on 2 ranks."""
@@ -42,8 +45,10 @@ def result(
     choice = winner([found], of, "flops")
     assert choice is not None
     among = replace(space(), workload=of)
+    options = Options(lora=parse_lora(lora, "--lora") if lora else None)
     made = best_of(
         choice, [found], among, "flops",
-        fingerprint=DEVICES[kind], environment={}, provenance={},
+        fingerprint=DEVICES[kind], environment={},
+        provenance={"options": options.to_json()},
     )  # fmt: skip
     return replace(made, confirmed=True)

@@ -86,6 +86,13 @@ def axolotl() -> Parser:
             "optimizer": str(getattr(found.optimizer, "value", found.optimizer)),
             "deepspeed": found.deepspeed,
             "reshard": found.fsdp_config.reshard_after_forward if found.fsdp_config else None,
+            "lora": found.adapter
+            and {
+                "r": found.lora_r,
+                "alpha": found.lora_alpha,
+                "dropout": found.lora_dropout,
+                "targets": "all" if found.lora_target_linear else found.lora_target_modules,
+            },
         }
 
     return read
@@ -102,7 +109,7 @@ def llama_factory() -> Parser:
     def read(folder: Path) -> dict[str, Any]:
         own = {
             "model_name_or_path": "a/model", "stage": "sft", "do_train": True, "dataset": "alpaca",
-            "finetuning_type": "full", "template": "default", "output_dir": str(folder / "out"),
+            "template": "default", "output_dir": str(folder / "out"),
             "use_cpu": True, "report_to": "none",
         }  # fmt: skip
         os.environ["MASTER_PORT"] = str(_free_port())
@@ -122,6 +129,14 @@ def llama_factory() -> Parser:
             "attention": str(model.flash_attn),
             "optimizer": "muon" if tuning.use_muon else str(training.optim.value),
             "deepspeed": training.deepspeed,
+            "lora": None
+            if tuning.finetuning_type == "full"
+            else {
+                "r": tuning.lora_rank,
+                "alpha": tuning.lora_alpha,
+                "dropout": tuning.lora_dropout,
+                "targets": "all" if tuning.lora_target == ["all"] else tuning.lora_target,
+            },
         }
 
     return read
