@@ -35,15 +35,21 @@ def against(
 ) -> Iterator[Finding]:
     """Where `readings` are not `best`; `trials` are its study's, if they are there."""
     seen: set[str] = set()
-    for name in _FACTS:
+    for name in (*_FACTS, "adapters"):
         for reading in readings:
-            value, wanted = getattr(reading, name), getattr(best.config, name)
+            value, wanted = getattr(reading, name), _wanted(name, best)
             if value in (None, AUTO) or value == wanted or name in seen:
                 continue
             seen.add(name)
             consequence = _consequence(name, value, best, trials)
             differs = f"is {value}, measured was {wanted}{consequence}"
             yield Finding("error", reading.called(name), differs)
+
+
+def _wanted(name: str, best: Best) -> object:
+    if name == "adapters":
+        return "none" if best.lora is None else f"r={best.lora.rank}"
+    return getattr(best.config, name)
 
 
 def read_trials(path: Path) -> pd.DataFrame | None:

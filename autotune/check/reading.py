@@ -41,6 +41,8 @@ class Reading:
     checkpointing: str | None = None
     optimizer: str | None = None
     compile: str | None = None
+    adapters: str | None = None
+    """"none" where the whole model is trained, else such as "r=16"."""
     inner: tuple[Reading, ...] = ()
     """Configurations that it holds of other tools."""
     files: Mapping[str, str] = field(default_factory=dict)

@@ -25,7 +25,9 @@ _AXOLOTL = {
     "dtype": "bf16",
     "checkpointing": "gradient_checkpointing",
     "optimizer": "optimizer",
+    "adapters": "adapter",
 }
+_FACTORY = {"seq_len": "cutoff_len", "adapters": "finetuning_type"}
 _OLD = {
     "per_gpu_train_batch_size": "per_device_train_batch_size",
     "evaluation_strategy": "eval_strategy",
@@ -76,11 +78,12 @@ def read(name: str, body: dict[str, Any]) -> Reading:
         compile=("on" if is_on(body["torch_compile"]) else "off")
         if "torch_compile" in body
         else None,
+        adapters=_adapters_of_factory(body) if of_factory else None,
         inner=inner,
         files=named(deepspeed=held),
         fills_auto=True,
         findings=tuple(_findings(name, body, () if of_factory else _OLD)),
-        keys=_KEYS | ({"seq_len": "cutoff_len"} if of_factory else {"seq_len": "max_length"}),
+        keys=_KEYS | (_FACTORY if of_factory else {"seq_len": "max_length"}),
     )
 
 
@@ -97,11 +100,17 @@ def read_axolotl(name: str, body: dict[str, Any]) -> Reading:
         dtype=_dtype(body),
         checkpointing="host" if moved else "full" if is_on(kept) else "none",
         optimizer=str(body["optimizer"]) if "optimizer" in body else None,
+        adapters=f"r={body.get('lora_r')}" if body.get("adapter") else "none",
         files=named(deepspeed=body.get("deepspeed")),
         fills_auto=True,
         findings=tuple(_findings(name, body, ())),
         keys=_AXOLOTL,
     )
+
+
+def _adapters_of_factory(body: dict[str, Any]) -> str | None:
+    kind = body.get("finetuning_type", "lora")  # its default, of rank 8
+    return {"lora": f"r={body.get('lora_rank', 8)}", "full": "none"}.get(str(kind))
 
 
 def _switch(body: dict[str, Any], *names: str) -> bool | None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import yaml
 
-from autotune.export.format import BATCHES, Exported, lora_of, remark, unexpressed
+from autotune.export.format import BATCHES, Exported, remark, unexpressed
 from autotune.export.hf import enabled, with_own_rate
 from autotune.result.best import Best
 from autotune.wire.recipe import CLIP_NORM
@@ -39,7 +39,7 @@ def export(best: Best, folder: Path) -> Exported:
         "max_grad_norm": CLIP_NORM,
         "torch_compile": config.compile == "on",
     }
-    if (lora := lora_of(best)) is not None:
+    if (lora := best.lora) is not None:
         found |= {"adapter": "lora", "lora_r": lora.rank, "lora_alpha": lora.alpha}
         every = {"lora_target_linear": True}
         found |= {"lora_target_modules": list(lora.targets)} if lora.targets else every

@@ -6,7 +6,6 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any
 
-from autotune.models.defaults import Lora
 from autotune.result.best import Best, Config
 from autotune.space.axes import AXES
 
@@ -42,17 +41,11 @@ def unexpressed(best: Best, says: Collection[str]) -> tuple[str, ...]:
     if "param_dtype" not in says and config.param_dtype == "auto" and best.dtypes is not None:
         # Tools load weights in all kinds of types.
         missing.append(f"weights in {best.dtypes['weights']}")
-    if "lora" not in says and (lora := lora_of(best)) is not None:
+    if "lora" not in says and (lora := best.lora) is not None:
         missing.append(f"lora {lora}, of alpha {lora.alpha}")
     if config.engine == "fsdp" and config.dtype != "fp32" and "reduction" not in says:
         missing.append("gradients reduced in fp32")
     return tuple(missing)
-
-
-def lora_of(best: Best) -> Lora | None:
-    """The adapters that were trained; None where the whole model was."""
-    given = best.provenance.get("options", {}).get("lora")
-    return None if given is None else Lora(given["rank"], tuple(given["targets"]))
 
 
 def remark(best: Best, missing: Collection[str], sign: str = "#") -> str:

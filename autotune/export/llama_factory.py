@@ -9,7 +9,7 @@ from typing import Any
 
 import yaml
 
-from autotune.export.format import BATCHES, Exported, lora_of, remark, unexpressed
+from autotune.export.format import BATCHES, Exported, remark, unexpressed
 from autotune.export.hf import enabled, with_own_rate
 from autotune.result.best import Best
 from autotune.wire.recipe import CLIP_NORM
@@ -35,7 +35,7 @@ def export(best: Best, folder: Path) -> Exported:
         "torch_compile": config.compile == "on",
         "finetuning_type": "full",  # adapters, where nothing is said
     }
-    if (lora := lora_of(best)) is not None:
+    if (lora := best.lora) is not None:
         found |= {
             "finetuning_type": "lora",
             "lora_rank": lora.rank,

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from autotune.export.format import Exported, lora_of, remark, unexpressed
+from autotune.export.format import Exported, remark, unexpressed
 from autotune.export.hf import arguments
 from autotune.result.best import Best
 
@@ -64,7 +64,7 @@ def export(best: Best, folder: Path) -> Exported:
         "trl.json": json.dumps(found, indent=2) + "\n",
         "trl_config.py": remark(best, missing) + _PYTHON,
     }
-    if (lora := lora_of(best)) is not None:
+    if (lora := best.lora) is not None:
         adapters = {
             "r": lora.rank,
             "lora_alpha": lora.alpha,

@@ -20,6 +20,7 @@ from typing import Any, Literal
 from autotune.engines import engine_of
 from autotune.errors import UsageError
 from autotune.files import write_whole
+from autotune.models.defaults import Lora
 from autotune.outcome import Measurement, Objective, Record, Verdict
 from autotune.result.choice import Certainty, Choice
 from autotune.space.axes import AXES, alloc_conf
@@ -297,6 +298,13 @@ class Best:
         return folder
 
     @property
+    def lora(self) -> Lora | None:
+        """The adapters that were trained; None where the whole model was."""
+        options = self.provenance.get("options")
+        given = options.get("lora") if isinstance(options, dict) else None
+        return parse(Lora, given) if isinstance(given, dict) else None
+
+    @property
     def stopped_by(self) -> str | None:
         """The signal by which the user ended the study early, if one did."""
         name: str | None = self.provenance.get("stopped_by")
@@ -551,6 +559,8 @@ def _check_sums(best: Best) -> None:
         raise ValueError(
             f"config.nodes is {config.nodes} of {config.world_size} ranks: it was changed by hand"
         )
+    if (lora := best.lora) is not None and lora.rank < 1:
+        raise ValueError(f"provenance.options.lora has rank {lora.rank}: it was changed by hand")
     if (mix := best.length_mix) is not None and sum(mix.counts) != mix.samples:
         raise ValueError(f"length_mix.samples is {mix.samples}: it was changed by hand")
     if (config.engine == "deepspeed") != ("deepspeed" in best.exports):

@@ -232,6 +232,31 @@ def test_what_axolotl_keeps_on_the_host_is_read(tmp_path: Path) -> None:
     assert main(asked) == ExitCode.FOUND
 
 
+@pytest.mark.parametrize(
+    ("name", "key", "changes"),
+    [
+        ("llama-factory", "finetuning_type", {"lora_rank": 64}),
+        ("llama-factory", "finetuning_type", {"finetuning_type": "full"}),
+        ("axolotl", "adapter", {"lora_r": 64}),
+        ("axolotl", "adapter", {"adapter": None}),
+    ],
+)
+def test_adapters_that_were_not_measured_are_found(
+    name: str, key: str, changes: dict[str, Any], tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    best = result("ddp", 0, dtype="bf16", model="llama-3-8b-tiny", kind="cuda", lora="r=8")
+    best.write(tmp_path / "best.json")
+    write(best, tmp_path, [name])
+    file = tmp_path / f"{name}.yaml"
+    asked = ["check", str(file), "--against", str(tmp_path), "--world-size", "2"]
+    assert main(asked) == ExitCode.FOUND, capsys.readouterr().out
+    file.write_text(yaml.safe_dump(yaml.safe_load(file.read_text()) | changes))
+    assert main(asked) == ExitCode.FINDINGS
+    assert f"{name}.yaml: {key}" in (found := capsys.readouterr().out)
+    assert "measured was r=8" in " ".join(found.split())
+
+
 def test_findings_are_json_where_that_is_asked_for(
     saved: Callable[..., Path], capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -306,3 +306,13 @@ def test_trl_gets_a_config_of_peft(tmp_path: Path) -> None:
         [sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True, check=True
     )
     assert ran.stdout.split() == ["8", "q_proj"]
+
+
+@pytest.mark.parametrize("rank", [0, "8", None])
+def test_adapters_that_were_changed_by_hand_are_refused(rank: object, tmp_path: Path) -> None:
+    result("ddp", 0, lora="r=8").write(tmp_path / "best.json")
+    document = json.loads((tmp_path / "best.json").read_text())
+    document["provenance"]["options"]["lora"]["rank"] = rank
+    (tmp_path / "best.json").write_text(json.dumps(document))
+    with pytest.raises(UsageError, match=r"is no best\.json"):
+        Best.read(tmp_path / "best.json")
