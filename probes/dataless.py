@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
+from unittest.mock import patch
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
@@ -18,14 +19,11 @@ def dataless() -> Iterator[None]:
 
     A truncated normal is drawn again where it looks too far off, so there is nothing to draw.
     """
-    drawn = init._no_grad_trunc_normal_
 
     def nothing(tensor: torch.Tensor, *rest: Any, **more: Any) -> torch.Tensor:
         return tensor
 
-    init._no_grad_trunc_normal_ = nothing
-    try:
-        with FakeTensorMode(allow_non_fake_inputs=True):
-            yield
-    finally:
-        init._no_grad_trunc_normal_ = drawn
+    # A name of torch's own, which another version may not have.
+    drawing = patch.object(init, "_no_grad_trunc_normal_", nothing, create=True)
+    with drawing, FakeTensorMode(allow_non_fake_inputs=True):
+        yield

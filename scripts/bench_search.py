@@ -5,8 +5,9 @@
 Every search replays real measurements (each candidate was measured several times, and one of its
 measurements is drawn) on a virtual clock that charges what they took. The truth of a candidate is
 the median of its measurements, and it fits if all of them kept under the ceiling; regret is what
-the best candidate found lacks of the best that fits, as a share. The capacity is the largest peak
-of the grid, so that the ceiling is what binds.
+the best candidate found lacks of the best that fits, as a share, and none where it is faster but
+goes over the ceiling in another measurement. The capacity is the largest of the median peaks, so
+that the ceiling is what binds.
 
 "result" is what a whole study of the default sampler writes as best, finals included.
 

@@ -74,7 +74,7 @@ class CpuDevice:
         return ()
 
     def rank_environment(self, world_size: int) -> dict[str, str]:
-        """An even share of the cores, how threads wait, and no CUDA device even if it has."""
+        """An even share of the cores, how threads wait, and no CUDA device of those there are."""
         threads = max(1, self._cores // world_size)
         return {
             "CUDA_VISIBLE_DEVICES": "",

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 
 import psutil
@@ -24,7 +24,8 @@ _CROWDED = 0.5
 
 
 class Crowding:
-    """Of this machine's cores, of which ranks want some; found out once, when first asked for."""
+    """Of the cores that this process may run on, of which ranks want some; found out once, when
+    first asked for. What others of a cgroup's quota take does not show."""
 
     def __init__(self, wanted: int) -> None:
         self._wanted = wanted
@@ -35,9 +36,10 @@ class Crowding:
         if any(name in os.environ for name in _POLICIES):
             return {}
         if self._taken is None:
-            spare = (os.cpu_count() or self._wanted) - self._wanted
+            usable = _usable()
+            spare = max(0, len(usable) - self._wanted)
             for look_s in _LOOKS_S:
-                self._taken = max(0.0, _cores_of_others(look_s) - spare)
+                self._taken = max(0.0, _cores_of_others(usable, look_s) - spare)
                 if self._taken < _CROWDED:
                     break
         assert self._taken is not None
@@ -54,24 +56,40 @@ def remark(variables: Mapping[str, str]) -> str:
     )
 
 
-def _cores_of_others(seconds: float) -> float:
-    """That other processes than this one and those it started keep busy, over so many seconds."""
-    began, busy_s, own_s = time.monotonic(), _busy_s(), _own_s()
+def _usable() -> Sequence[int]:
+    """Cores that this process may run on, by their numbers."""
+    if hasattr(os, "sched_getaffinity"):
+        return sorted(os.sched_getaffinity(0))
+    return range(psutil.cpu_count() or 1)
+
+
+def _cores_of_others(usable: Sequence[int], seconds: float) -> float:
+    """Of those cores, how many other processes than this one and those it started keep busy, over
+    so many seconds."""
+    own_s, began, busy_s = _own_s(), time.monotonic(), _busy_s(usable)
     time.sleep(seconds)
-    others_s = (_busy_s() - busy_s) - (_own_s() - own_s)
-    return max(0.0, others_s / (time.monotonic() - began))
+    busy_s, took_s = _busy_s(usable) - busy_s, time.monotonic() - began
+    return max(0.0, (busy_s - (_own_s() - own_s)) / took_s)
 
 
-def _busy_s() -> float:
-    """Of all cores, since the machine began."""
-    times = psutil.cpu_times()._asdict()
+def _busy_s(usable: Sequence[int]) -> float:
+    """Of these cores, since the machine began."""
+    cores = psutil.cpu_times(percpu=True)
     # The first two are in user's and nice's times as well; stolen time is nobody's here.
     besides = ("guest", "guest_nice", "idle", "iowait", "steal")
-    return float(sum(spent_s for name, spent_s in times.items() if name not in besides))
+    return float(
+        sum(
+            spent_s
+            for number in usable
+            if number < len(cores)
+            for name, spent_s in cores[number]._asdict().items()
+            if name not in besides
+        )
+    )
 
 
 def _own_s() -> float:
-    """Of this process and its descendants, those that ended included."""
+    """Of this process and its descendants; on Linux also of those that ended."""
     own_s = 0.0
     me = psutil.Process()
     for process in (me, *me.children(recursive=True)):

@@ -35,6 +35,8 @@ _TELLING = (
     "NCCL_",
     "GLOO_",
     "OMP_",
+    "GOMP_",
+    "KMP_",
     "MKL_",
     "MALLOC_",
     "LD_PRELOAD",

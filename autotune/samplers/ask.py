@@ -36,7 +36,7 @@ class Ask:
     """What was measured to the end and fits."""
     costs: Costs = Costs()
     least_chance: float = 0.5
-    """Of fitting: with less, a candidate is not worth a probe once something fits. The search
-    knows how many were lost so far, and what it has left."""
+    """Of fitting: with less, a candidate is not worth a probe once something fits, while others
+    are likelier. The search knows how many were lost so far, and what it has left."""
     exactly: Candidate | None = None
     """The one candidate to propose, whatever would be proposed otherwise."""

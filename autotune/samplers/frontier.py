@@ -25,6 +25,9 @@ ENOUGH = 0.01
 """The search ends when no candidate is expected to gain more than this share."""
 CAUTION = 0.8
 """A candidate with less chance of fitting is measured only if no other is expected to gain."""
+UNLIKELY = 0.3
+"""Where none has as much as that, the likeliest comes first if it has this much: a tight space
+would be given up with its budget unspent."""
 
 
 @dataclass(frozen=True)
@@ -72,7 +75,8 @@ class Frontier:
         chance = self._predictor.chance()[ask.allowed]
         gain = self._gain(belief, fitting)[ask.allowed] * chance
         per_s = gain / self._seconds(ask.costs, seconds)[ask.allowed]
-        likely = chance >= min(CAUTION, chance.max())
+        most = chance.max()
+        likely = chance >= (min(CAUTION, most) if most >= UNLIKELY or not fitting else CAUTION)
         if not fitting:
             return Proposal(int(ask.allowed[np.where(likely, per_s, -1.0).argmax()]), 1.0)
         beside = np.isin(ask.allowed, self._beside_incumbent(fitting)) & (chance >= CAUTION)
@@ -82,7 +86,7 @@ class Frontier:
             if among.any():
                 place = int(np.where(among, per_s, -1.0).argmax())
                 return Proposal(int(ask.allowed[place]), max(ENOUGH, float(gain[place])))
-        return Proposal(int(ask.allowed[per_s.argmax()]), float(gain[likely].max()))
+        return Proposal(int(ask.allowed[per_s.argmax()]), float(gain[likely].max(initial=0.0)))
 
     def _beside_incumbent(self, fitting: Sequence[int]) -> list[int]:
         """What is next to the incumbent in micro_batch, in its build and length."""

@@ -155,8 +155,13 @@ class Ranks:
                 yield self._unpacked(largest[0], largest[1] if len(largest) > 1 else 0)
 
     def _unpacked(self, samples: int, length: int) -> tuple[int, int]:
-        """A batch in one row, and labels without rows, as what was asked for if they are that."""
+        """A batch in one row, or with its samples in columns, and labels without rows, as what was
+        asked for if they are that."""
         asked = self._candidate
+        if "micro_batch" in self._told and (samples, length) == (1, asked.micro_batch):
+            return asked.micro_batch, 0  # a state of a recurrent layer
+        if (samples, length) == (asked.seq_len, asked.micro_batch) and "seq_len" in self._told:
+            return asked.micro_batch, asked.seq_len
         whole = (asked.tokens, asked.tokens - asked.micro_batch)
         if not {"micro_batch", "seq_len"} <= set(self._told) or (samples > 1 and length):
             return samples, length

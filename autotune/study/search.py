@@ -72,6 +72,8 @@ class Search:
         self._rounds: dict[Slot, _Round] = {}
         """What each slot was given to do."""
         self._why = ""
+        self._runs = 0
+        """Calls of `run`, between which finals are made."""
         self._put_offs: Counter[Candidate] = Counter()
 
     def restore(self, suspects: set[Candidate], interrupted: Sequence[Candidate]) -> None:
@@ -90,6 +92,7 @@ class Search:
             StopRequestedError: the user ended the study.
             NoNodesError: nothing can be run any more.
         """
+        self._runs += 1
         before, slots, neighbours = self._ledger.probed, self._parts.slots, self._parts.neighbours
         if neighbours is not None and not neighbours.compared and len(slots) > 1:
             if self._alone is not None and self._alone[0] not in slots:
@@ -231,13 +234,12 @@ class Search:
     def _least_chance(self) -> float:
         """That a candidate fits, for which it is worth a probe now."""
         ledger, running = self._ledger, self._parts.slots.running
-        lost_finals = sum(r.outcome.verdict.bounds_memory for r in ledger.finals)
+        # Those of an earlier run, or of another process, left this one no time.
+        finals = ledger.finals if self._runs > 1 else []
+        lost_finals = sum(r.outcome.verdict.bounds_memory for r in finals)
         # What runs may be lost, too.
-        probes = (
-            ledger.probed + len(running),
-            ledger.lost + ledger.predictor.expected_lost(running),
-        )
-        return least_chance(*probes, len(ledger.finals), lost_finals)
+        lost = ledger.lost + ledger.predictor.expected_lost(running)
+        return least_chance(ledger.probed + len(running), lost, len(finals), lost_finals)
 
     def _ask_round(self, slot: Slot) -> list[Asked]:
         """Some open candidates of one build for `slot`, ascending in tokens.

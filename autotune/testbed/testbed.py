@@ -73,7 +73,8 @@ class Testbed(Protocol):
         ...
 
     def variables(self, space: Space, slots: int) -> dict[str, str]:
-        """Of the environment, those that ranks of one of `slots` have beside the user's own."""
+        """Of the environment, those that ranks of one of `slots` have beside the user's own, as
+        far as they are alike on all nodes."""
         ...
 
     def runners(self, space: Space, wirings: Sequence[Wiring]) -> list[Runner]:

@@ -24,6 +24,7 @@ import sys
 import threading
 import time
 import traceback
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -368,22 +369,29 @@ def _status_bytes(name: str) -> int:
 
 
 def _numel(parameter: Any) -> int:
-    """Of all of it, where ZeRO keeps a part of it here."""
+    """Of all of it, where ZeRO keeps a part of it here, and unpacked, where bitsandbytes packs."""
+    if (packed := getattr(parameter, "quant_state", None)) is not None:
+        return int(packed.shape.numel())
     return int(getattr(parameter, "ds_numel", None) or parameter.numel())
 
 
 def _frozen(torch: Any) -> int:
     """How many parameters are not trained, in models of which some are: LoRA's base, but no model
-    that is only asked. No graph of autograd has them."""
-    # Not isinstance: an object's own `__class__` may do things.
-    modules = [each for each in gc.get_objects() if issubclass(type(each), torch.nn.Module)]
-    inner = {id(child) for module in modules for child in module.children()}
+    that is only asked. No graph of autograd has them.
+
+    It touches every object of the process, once. 0 where a model will not be looked at.
+    """
+    kind = torch.nn.Module
     found: dict[int, int] = {}
-    for module in modules:
-        if id(module) not in inner:
-            parameters = list(module.parameters())
-            if any(each.requires_grad for each in parameters):
-                found |= {id(each): _numel(each) for each in parameters if not each.requires_grad}
+    with suppress(Exception):  # also of memory, which is short where the script may have little
+        # Not isinstance: an object's own `__class__` may do things. Nor its own methods.
+        modules = [each for each in gc.get_objects() if issubclass(type(each), kind)]
+        inner = {id(child) for module in modules for child in kind.children(module)}
+        for module in modules:
+            if id(module) not in inner:
+                held = list(kind.parameters(module))
+                if any(each.requires_grad for each in held):
+                    found |= {id(each): _numel(each) for each in held if not each.requires_grad}
     return sum(found.values())
 
 
@@ -400,7 +408,7 @@ def _look(roots: list[Any], torch: Any) -> tuple[list[list[int]], int]:
     compiled: list[list[int]] = []
     images: list[list[int]] = []
     labels: list[int] = []
-    between: dict[tuple[int, int], int] = {}
+    between: dict[tuple[int, int], None] = {}  # in their order
     parameters = 0
     seen: set[Any] = set()
     left = list(roots)
@@ -426,8 +434,7 @@ def _look(roots: list[Any], torch: Any) -> tuple[list[list[int]], int]:
         elif name.startswith("NllLoss"):
             labels.append(node._saved_target.numel())
         elif name == "ViewBackward0" and len(size := node._saved_self_sym_sizes) == 3:
-            pair = int(size[0]), int(size[1])
-            between[pair] = between.get(pair, 0) + 1
+            between[int(size[0]), int(size[1])] = None
         elif name.endswith("AccumulateGrad"):
             parameters += _numel(node.variable)
         left += [after for after, _ in node.next_functions]
@@ -437,16 +444,16 @@ def _look(roots: list[Any], torch: Any) -> tuple[list[list[int]], int]:
     return next((found for found in (ids, compiled, images, said) if found), []), parameters
 
 
-def _shaped(labels: int, between: dict[tuple[int, int], int]) -> list[int]:
+def _shaped(labels: int, between: dict[tuple[int, int], None]) -> list[int]:
     """The batch of which there are so many labels: one of each token, perhaps but the last of each
-    sample, where that passed `between` layers, most often; else one of each sample."""
-    alike = [
-        (samples, length)
-        for samples, length in between
-        if length > 1 and labels in (samples * length, samples * (length - 1))
-    ]
-    most = max(alike, key=lambda pair: between[pair], default=None)
-    return [labels] if most is None else list(most)
+    sample, where that passed `between` layers, from the loss on; else one of each sample."""
+    for samples, length in between:
+        if length > 1 and labels == samples * length:
+            whole = length + ((samples, length + 1) in between)  # of the logits the last is cut
+            return [samples, whole]
+        if length > 1 and labels == samples * (length - 1):
+            return [samples, length]
+    return [labels]
 
 
 class _Finder(importlib.abc.MetaPathFinder):

@@ -25,8 +25,8 @@ class Truth:
     """Of a recorded grid under one ceiling.
 
     The value of a candidate is the median of its measurements; it fits if it kept under the
-    ceiling in all of them. The capacity is the largest peak, so that the ceiling is what binds.
-    `axes` are options that leave a part of the grid.
+    ceiling in all of them. The capacity is the largest of the median peaks, so that the ceiling is
+    what binds. `axes` are options that leave a part of the grid.
     """
 
     def __init__(self, path: Path, ceiling: float, **axes: Any) -> None:

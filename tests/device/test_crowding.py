@@ -6,12 +6,19 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections import namedtuple
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
 
 import pytest
 
 from autotune.device import crowding
+from autotune.device.cpu import CpuDevice
 from autotune.device.crowding import Crowding, remark
+from autotune.folder import provenance
+from autotune.testbed.machine import Machine
+from autotune.testbed.scripted import Scripted
+from tests.support.records import space
 
 BUSY = "import time; until = time.monotonic() + 20\nwhile time.monotonic() < until: pass"
 NOT_OURS = (
@@ -31,19 +38,21 @@ def stranger() -> Iterator[int]:
     started = [sys.executable, "-c", NOT_OURS, BUSY]
     pid = int(subprocess.run(started, capture_output=True, text=True, check=True).stdout)
     yield pid
-    os.kill(pid, 9)
+    with suppress(ProcessLookupError):
+        os.kill(pid, 9)
 
 
 def seen(monkeypatch: pytest.MonkeyPatch, *taken: float) -> list[float]:
-    """What is looked at, where others take so many cores each time."""
+    """What is looked at, where others take so many of 4 cores each time."""
     looks: list[float] = []
 
-    def look(seconds: float) -> float:
+    def look(usable: Sequence[int], seconds: float) -> float:
+        assert len(usable) == 4
         looks.append(seconds)
         return taken[len(looks) - 1]
 
     monkeypatch.setattr(crowding, "_cores_of_others", look)
-    monkeypatch.setattr("os.cpu_count", lambda: 4)
+    monkeypatch.setattr("os.sched_getaffinity", lambda of: {8, 9, 10, 11}, raising=False)
     return looks
 
 
@@ -83,12 +92,47 @@ def test_it_is_said_where_we_decided(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_stranger_that_computes_is_seen(stranger: int) -> None:
-    assert crowding._cores_of_others(1.0) > 0.3, stranger
+    assert crowding._cores_of_others(crowding._usable(), 1.0) > 0.3, stranger
 
 
-def test_what_this_process_started_is_no_stranger() -> None:
+def test_others_are_what_is_busy_and_not_our_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of the cores that may be used: 1.5 of them in 0.2 s, of which one is ours."""
+    busy, own = [10.0, 10.3], [4.0, 4.2]
+    asked: list[Sequence[int]] = []
+
+    def busy_s(usable: Sequence[int]) -> float:
+        asked.append(usable)
+        return busy[len(asked) - 1]
+
+    monkeypatch.setattr(crowding, "_busy_s", busy_s)
+    monkeypatch.setattr(crowding, "_own_s", lambda: own.pop(0))
+    clock = iter([1.0, 1.2])
+    monkeypatch.setattr("time.monotonic", lambda: next(clock))
+    assert crowding._cores_of_others([2, 3], 0.0) == pytest.approx(0.5)
+    assert asked == [[2, 3]] * 2
+
+
+def test_only_cores_that_may_be_used_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    core = namedtuple("core", ["user", "system", "idle", "iowait", "guest", "steal"])
+    each = [core(1.0, 2.0, 50.0, 5.0, 1.0, 9.0), core(100.0, 0.0, 0.0, 0.0, 0.0, 0.0)]
+    monkeypatch.setattr("psutil.cpu_times", lambda percpu: each)
+    assert crowding._busy_s([0]) == 3.0
+    assert crowding._busy_s([0, 1, 7]) == 103.0
+
+
+def test_what_this_process_started_is_our_own() -> None:
     with subprocess.Popen([sys.executable, "-c", BUSY]) as mine:
         before = crowding._own_s()
         time.sleep(2.0)
         assert crowding._own_s() - before > 0.2
         mine.kill()
+
+
+def test_ranks_and_their_record_have_what_was_decided(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen(monkeypatch, 4.0, 4.0)
+    monkeypatch.setattr("autotune.device.cpu.cores", lambda *roots: 4)
+    among = space()
+    ours = Machine(CpuDevice(), "cpu").variables(among, 1)
+    assert ours["OMP_WAIT_POLICY"] == "PASSIVE"
+    assert provenance.environment(ours)["variables"]["OMP_WAIT_POLICY"] == "PASSIVE"
+    assert "OMP_WAIT_POLICY" not in Scripted(CpuDevice(), "cpu").variables(among, 1)

@@ -172,6 +172,51 @@ def test_a_batch_whose_embedding_is_frozen_shows_between_the_layers(tmp_path: Pa
     assert told.shapes == [[[3, 16]], [[3, 16]], [[3]]]
 
 
+def test_other_views_between_layers_are_no_batches(tmp_path: Path) -> None:
+    """Attention and recurrent layers have the samples second."""
+    program = """
+        class Recurrent(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.layer, self.head = nn.LSTM(8, 8, batch_first=True), nn.Linear(8, 64)
+            def forward(self, x):
+                _, (state, _) = self.layer(x)
+                return self.head(state.view(-1, 8))
+        layer = nn.TransformerEncoderLayer(8, 2, 16, batch_first=True)
+        embedding = nn.Embedding(64, 8).requires_grad_(False)
+        tokens = nn.Sequential(embedding, nn.TransformerEncoder(layer, 2), nn.Linear(8, 64))
+        classes = nn.Sequential(embedding, Recurrent())
+        for model, labels in ((tokens, ids), (tokens, ids), (classes, ids[:, :1])):
+            said = model(ids)
+            nn.functional.cross_entropy(said.view(-1, 64), labels.flatten()).backward()
+            torch.optim.SGD(model.parameters()).step()
+    """
+    (told,), code, _ = watched(tmp_path, MODEL + textwrap.dedent(program))
+    assert code == 0
+    assert told.shapes in ([[[3, 16]], [[3]]], [[[3, 16]], [[1, 3]]])
+
+
+def test_a_model_that_will_not_be_looked_at_is_timed_all_the_same(tmp_path: Path) -> None:
+    program = """
+        class Own(nn.Linear):
+            def parameters(self, recurse=True):
+                return [{"params": list(super().parameters()), "lr": 1.0}]
+        class Bare(nn.Module):
+            def __init__(self):
+                pass
+        model, bare = nn.Sequential(nn.Embedding(64, 8), Own(8, 64)), Bare()
+        model.children = []
+        own = Own(8, 8)
+        stepper = torch.optim.SGD(list(nn.Module.parameters(model)))
+        for _ in range(3):
+            loss_of(model).backward()
+            stepper.step()
+    """
+    (told,), code, _ = watched(tmp_path, MODEL + textwrap.dedent(program))
+    assert code == 0
+    assert told.seen[-1].ended == 3
+
+
 def test_what_is_frozen_beside_what_is_trained_is_counted(tmp_path: Path) -> None:
     """But no model that is only asked, and what two modules share only once."""
     program = """

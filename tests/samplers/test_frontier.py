@@ -15,7 +15,7 @@ from autotune.predict.earlier import points
 from autotune.predict.memory import device_memory
 from autotune.predict.predictor import Predictor
 from autotune.samplers.ask import Ask, Costs
-from autotune.samplers.frontier import CAUTION, ENOUGH, Frontier, Proposal
+from autotune.samplers.frontier import CAUTION, ENOUGH, UNLIKELY, Frontier, Proposal
 from autotune.samplers.open_candidates import OpenCandidates
 from autotune.samplers.sampler import Adapter
 from autotune.space.candidate import Candidate
@@ -161,17 +161,27 @@ def test_a_space_in_which_only_micro_batch_1_fits_finds_it() -> None:
     assert any(r.outcome.verdict == Verdict.OK for r in told)
 
 
-@pytest.mark.parametrize("least", [0.5, 0.3, 0.0])
-def test_what_may_not_fit_comes_after_what_does_and_only_for_the_daring(least: float) -> None:
-    """The limit is in the middle of what is believed of the faster half."""
-    searched = Searched(limited(800), 12)
-    while (best := searched.best(least_chance=CAUTION)).gain >= ENOUGH:
-        assert searched.predictor.chance()[best.place] >= CAUTION
-        searched.tell(measured(SPACE.candidates[best.place], searched.among))
-    chance = searched.predictor.chance()[searched.open.places()]
-    doubtful = searched.open.places()[(chance >= least) & (chance < CAUTION)]
-    daring = searched.best(least_chance=least)
-    assert daring.gain < ENOUGH or daring.place in doubtful
+@pytest.mark.parametrize("limit_mib", [500, 800, 1100])
+def test_what_may_not_fit_comes_last_and_only_for_the_daring(limit_mib: int) -> None:
+    searched = Searched(limited(limit_mib), 3)
+    chances, places = searched.predictor.chance(), searched.open.places()
+    assert chances[searched.best(least_chance=0.0).place] >= CAUTION
+    doubtful = places[chances[places] < UNLIKELY]
+    daring = searched.best(allowed=doubtful, least_chance=0.0)
+    assert daring.gain >= ENOUGH
+    chance = float(chances[daring.place])
+    assert searched.best(allowed=doubtful, least_chance=chance) == daring
+    above = searched.best(allowed=doubtful, least_chance=float(np.nextafter(chance, 1.0)))
+    assert above.gain < ENOUGH or (above.place != daring.place and chances[above.place] > chance)
+    assert searched.best(allowed=doubtful, least_chance=CAUTION).gain < ENOUGH
+
+
+def test_where_nothing_is_likely_the_likeliest_comes_first() -> None:
+    searched = Searched(limited(800), 3)
+    chances, places = searched.predictor.chance(), searched.open.places()
+    doubtful = places[(chances[places] < CAUTION) & (chances[places] >= UNLIKELY)]
+    best = searched.best(allowed=doubtful, least_chance=CAUTION)
+    assert chances[best.place] == chances[doubtful].max()
 
 
 def test_while_nothing_fits_it_goes_on_however_small_the_chance() -> None:

@@ -81,6 +81,9 @@ def test_a_process_that_makes_no_backward_pass_is_no_rank() -> None:
         (seen([[[3]]]), "asked for micro_batch 4, the model got 3"),
         (seen([]), ""),  # nothing shows it
         (seen([[[1, 128]]]), ""),  # packed in one row
+        (seen([[[32, 4]]]), ""),  # samples are columns
+        (seen([[[1, 4]]]), ""),  # a state between recurrent layers
+        (seen([[[1, 3]]]), "asked for micro_batch 4, the model got 1 x 3"),
         (seen([[[128]]]), ""),  # labels alone
         (seen([[[124]]]), ""),  # without the first of each sample
         (seen([[[4, 32], [4, 8]]]), ""),  # of a decoder, too

@@ -87,6 +87,9 @@ def test_what_is_uncertain_comes_after_finals(
     done = run(sampler="frontier")
     assert [least for least, _ in itertools.groupby(asked)] == [EVEN, DARING]
     assert any(job.fresh for job in done.runner.jobs)
+    asked.clear()
+    run(sampler="frontier")  # goes on, and those finals left it no time
+    assert set(asked) == {EVEN}
 
 
 def test_who_is_told_of_a_probe_is_told_until_when_its_part_of_the_budget_is(
