@@ -18,6 +18,8 @@ from autotune.wire.messages import encode
 
 REAP_S = 5.0
 MAX_LOG_BYTES = 16 * 2**20
+_MOST_READS = 1000
+"""Of a log that grows while its middle is cut out."""
 # -P: a folder named like a module in the user's working directory must not stand in for it.
 WORKER = [sys.executable, "-P", "-m", "probes"]
 SUPERVISE = [sys.executable, "-P", "-m", "probes.supervise"]
@@ -136,12 +138,14 @@ def _limit() -> str:
 
 
 def _cut_middle(log: Path) -> None:
-    """Keep the first half of `MAX_LOG_BYTES` and the last quarter, with what comes meanwhile."""
+    """Keep the first half of `MAX_LOG_BYTES` and the last quarter."""
+    latest = b""
     with log.open("rb+", buffering=0) as stream:
         stream.seek(-(MAX_LOG_BYTES // 4), os.SEEK_END)
-        latest = stream.readall()
-        while len(latest) < MAX_LOG_BYTES and (more := stream.readall()):
-            latest += more
+        for _ in range(_MOST_READS):  # what came meanwhile may be the last that comes
+            if not (more := stream.readall()):
+                break
+            latest = (latest + more)[-(MAX_LOG_BYTES // 4) :]
         stream.truncate(MAX_LOG_BYTES // 2)
     latest = latest[-(MAX_LOG_BYTES // 4) :]
     mark = f"\n[this log passed {_limit()}; its middle was cut out here]\n"

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -473,6 +474,45 @@ def test_a_rank_that_cannot_start_is_crashed(
 
 
 # Logs.
+
+
+class Growing:
+    """A log to which somebody writes as fast as it is read."""
+
+    def __init__(self, path: Path, texts: list[bytes]) -> None:
+        self._path = path
+        self._texts = texts
+
+    def open(self, mode: str, buffering: int = -1) -> Any:
+        stream = self._path.open(mode, buffering=buffering)
+        if mode == "ab":
+            return stream
+        read = stream.read
+
+        def read_all() -> bytes:
+            found: bytes = read()
+            if self._texts:
+                with self._path.open("ab") as more:
+                    more.write(self._texts.pop(0))
+            return found
+
+        watched = SimpleNamespace(seek=stream.seek, truncate=stream.truncate, readall=read_all)
+        return nullcontext(watched)
+
+
+def test_what_is_written_while_a_log_is_cut_is_kept_to_its_last_line(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(local, "MAX_LOG_BYTES", MIB)
+    log = tmp_path / "log"
+    log.write_bytes(b"first\n" + b"x" * MIB)
+    written = [b"y" * MIB + b"\n"] * 5 + [b"the last\n"]
+    local._cut_middle(Growing(log, written))  # type: ignore[arg-type]
+    assert written == []
+    found = log.read_bytes()
+    assert found.startswith(b"first\n")
+    assert found.endswith(b"the last\n")
+    assert len(found) <= MIB
 
 
 def test_a_log_that_grows_without_end_keeps_its_start_and_its_latest_lines(
