@@ -23,7 +23,7 @@ from tests.support.records import space
 BUSY = "import time; until = time.monotonic() + 20\nwhile time.monotonic() < until: pass"
 NOT_OURS = (
     "import subprocess, sys; print(subprocess.Popen([sys.executable, '-c', sys.argv[1]],"
-    " stdout=subprocess.DEVNULL).pid)"
+    " stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL).pid)"
 )
 
 
