@@ -27,7 +27,9 @@ def not_compared(readings: Sequence[Reading], best: Best) -> list[str]:
         if all(getattr(each, name) in (None, AUTO) for each in readings)
         and (name != "nodes" or best.config.nodes > 1)
     ]  # fmt: skip
-    return [f"{name} {getattr(best.config, name)}" for name in (*missing, *_NEVER)]
+    silent = best.lora is not None and all(each.adapters is None for each in readings)
+    lora = [f"lora {best.lora}"] if silent else []
+    return [*(f"{name} {getattr(best.config, name)}" for name in (*missing, *_NEVER)), *lora]
 
 
 def against(

@@ -100,12 +100,17 @@ def read_axolotl(name: str, body: dict[str, Any]) -> Reading:
         dtype=_dtype(body),
         checkpointing="host" if moved else "full" if is_on(kept) else "none",
         optimizer=str(body["optimizer"]) if "optimizer" in body else None,
-        adapters=f"r={body.get('lora_r')}" if body.get("adapter") else "none",
+        adapters=_adapters_of_axolotl(body),
         files=named(deepspeed=body.get("deepspeed")),
         fills_auto=True,
         findings=tuple(_findings(name, body, ())),
         keys=_AXOLOTL,
     )
+
+
+def _adapters_of_axolotl(body: dict[str, Any]) -> str:
+    kind, rank = body.get("adapter"), f"r={body.get('lora_r')}"
+    return {"None": "none", "lora": rank}.get(str(kind), f"{kind} {rank}")
 
 
 def _adapters_of_factory(body: dict[str, Any]) -> str | None:

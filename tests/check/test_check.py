@@ -239,6 +239,7 @@ def test_what_axolotl_keeps_on_the_host_is_read(tmp_path: Path) -> None:
         ("llama-factory", "finetuning_type", {"finetuning_type": "full"}),
         ("axolotl", "adapter", {"lora_r": 64}),
         ("axolotl", "adapter", {"adapter": None}),
+        ("axolotl", "adapter", {"adapter": "qlora"}),
     ],
 )
 def test_adapters_that_were_not_measured_are_found(
@@ -255,6 +256,14 @@ def test_adapters_that_were_not_measured_are_found(
     assert main(asked) == ExitCode.FINDINGS
     assert f"{name}.yaml: {key}" in (found := capsys.readouterr().out)
     assert "measured was r=8" in " ".join(found.split())
+
+
+def test_adapters_that_a_file_has_no_word_for_are_said(
+    saved: Callable[..., Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    result("ddp", 0, model="llama-3-8b-tiny", lora="r=8").write(tmp_path / "best.json")
+    main(["check", str(saved(ARGUMENTS)), "--against", str(tmp_path)])
+    assert "lora r=8" in " ".join(capsys.readouterr().out.split())
 
 
 def test_findings_are_json_where_that_is_asked_for(

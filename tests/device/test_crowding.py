@@ -29,7 +29,8 @@ NOT_OURS = (
 
 @pytest.fixture(autouse=True)
 def undecided(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("OMP_WAIT_POLICY", raising=False)
+    for name in crowding._POLICIES:
+        monkeypatch.delenv(name, raising=False)
 
 
 @pytest.fixture
