@@ -56,7 +56,8 @@ class Workload:
     """Model FLOPs, forward and backward, per sample and unit of `seq_len`, for a `seq_len`.
     Counted where it is not given."""
     optimizer: Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer] | None = None
-    """In the place of AdamW, with ddp and fsdp."""
+    """In the place of AdamW. ZeRO gives it what it shards: one that looks at a parameter's shape
+    finds a flat part of it there."""
     blocks: Iterable[nn.Module] | None = None
     """Parts that FSDP shards on their own; none within another. Without it: the members of the
     module's lists."""

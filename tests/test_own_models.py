@@ -35,7 +35,12 @@ def tune(folder: Path, *flags: str) -> Ran:
     [
         pytest.param("small", ["--depth", "2,3"], marks=pytest.mark.campaign),
         ("small", ["--world-size", "2", "--engine", "deepspeed", "--zero", "3"]),
-        ("known", ["--world-size", "2", "--engine", "fsdp", "--zero", "3"]),
+        pytest.param(
+            "known",
+            ["--world-size", "2", "--engine", "fsdp", "--zero", "3"],
+            marks=pytest.mark.campaign,
+        ),
+        ("known", ["--world-size", "2", "--engine", "deepspeed", "--zero", "2"]),
     ],
 )
 def test_a_function_in_the_working_directory_is_tuned(
@@ -48,6 +53,9 @@ def test_a_function_in_the_working_directory_is_tuned(
     if function == "known":
         measured = best["measured"]
         assert measured["model_flops_per_s"] == pytest.approx(6000 * measured["tokens_per_s"])
+        said = best["exports"].get("deepspeed", {"zero_allow_untested_optimizer": True})
+        assert said["zero_allow_untested_optimizer"]
+        assert "optimizer" not in said
 
 
 @pytest.mark.slow

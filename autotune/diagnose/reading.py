@@ -22,6 +22,8 @@ AHEAD = 2**13
 MOST_OF_A_LINE = 2**13
 MANY = 100
 """Anchors in a block."""
+COLOURS = 8
+"""Kinds of escape sequences that a log has, mostly."""
 
 ANCHORS = {
     b"ut of memory": (), b"bad_alloc": (), b"illed": (), b"xception": (), b"atchdog": (),
@@ -189,6 +191,11 @@ def _plain(text: bytes) -> tuple[bytes, bytes]:
     rest = b""
     if last >= 0 and _ANSI.match(text, last) is None:
         text, rest = text[:last], text[last:]
+    for _ in range(COLOURS):  # each at once, which is faster than one by one
+        found = _ANSI.match(text, max(0, text.find(b"\x1b")))
+        if found is None:
+            break
+        text = text.replace(found[0], b"")
     return _ANSI.sub(b"", text), rest if len(rest) < 64 else b""
 
 

@@ -122,15 +122,20 @@ class DeepSpeed(Engine):
         """In DeepSpeed's own words."""
         if workload.of_script:
             return _of_script(candidate, workload, device_kind)
+        own = workload.shape(candidate.depth).own_optimizer
         return {
             "train_micro_batch_size_per_gpu": candidate.micro_batch,
             "gradient_accumulation_steps": workload.grad_accum(candidate),
             "train_batch_size": workload.global_batch_samples(candidate),
             "gradient_clipping": CLIP_NORM,
             **_precision(candidate, workload),
-            "optimizer": _optimizer(candidate, workload, device_kind),
+            **(
+                {"zero_allow_untested_optimizer": True}
+                if own
+                else {"optimizer": _optimizer(candidate, workload, device_kind)}
+            ),
             # Off a real CPU Adam the offloaded optimizer is torch's own.
-            "zero_force_ds_cpu_optimizer": device_kind == "cuda",
+            "zero_force_ds_cpu_optimizer": device_kind == "cuda" and not own,
             "zero_optimization": _zero(candidate, workload, device_kind),
             "steps_per_print": _NEVER,
             "wall_clock_breakdown": False,
@@ -140,6 +145,8 @@ class DeepSpeed(Engine):
 
     def ops(self, candidate: Candidate, workload: Workload, device_kind: str) -> set[str]:
         """Builders of the ops that an engine of `config` loads, by DeepSpeed's names."""
+        if workload.shape(candidate.depth).own_optimizer:
+            return set()
         torch_adam = _optimizer(candidate, workload, device_kind)["params"]["torch_adam"]
         return set() if torch_adam else {"CPUAdamBuilder"}
 

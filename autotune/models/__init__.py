@@ -46,6 +46,11 @@ class Shape(Protocol):
         """Parameters of the matrices of the largest block."""
         ...
 
+    @property
+    def own_optimizer(self) -> bool:
+        """Whether it brings one, in the place of AdamW."""
+        ...
+
     def flops_per_token(self, seq_len: int) -> float:
         """Model FLOPs of forward and backward per token, recomputation not counted."""
         ...

@@ -27,6 +27,7 @@ class CountedShape:
     seq_lens: list[int]
     flops: list[float]
     """Model FLOPs per token, forward and backward, by seq_len."""
+    own_optimizer: bool = False
 
     def flops_per_token(self, seq_len: int) -> float:
         return self.flops[self.seq_lens.index(seq_len)]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from autotune.errors import UsageError
 from autotune.models.checkpointed import kept_blocks
@@ -33,6 +33,7 @@ class GptShape:
     width: int
     vocab_size: int
     traits: GptTraits = field(default_factory=GptTraits)
+    own_optimizer: ClassVar[bool] = False
 
     @property
     def hidden(self) -> int:

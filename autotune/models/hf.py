@@ -72,11 +72,9 @@ class Hf:
                 f"--model {asked.model}: its config brings code of its own; look at it, and pass"
                 " --trust-remote-code to run it"
             )
+        left_out: list[str] = []
         if _depth(config) is None and isinstance(config.get("text_config"), dict):
-            raise UsageError(
-                f"--model {asked.model}: its config has parts for several media; save the text"
-                " model's own, which is its text_config, as a file: --model hf:FILE --task causal"
-            )
+            config, left_out = _text_of(asked.model, config)
         task = asked.task or _task(asked.model, config)
         if asked.target_len is not None and task != "seq2seq":
             raise UsageError(
@@ -89,6 +87,7 @@ class Hf:
             "target_len": asked.target_len,
             "code": str(folder) if "auto_map" in config else "",
             "lora": None if asked.lora is None else asdict(asked.lora),
+            "left_out": left_out,
         }
 
     def defaults(self, recipe: Mapping[str, Any], device_kind: str) -> Defaults:
@@ -197,6 +196,21 @@ def _kept(model: str) -> dict[str, Any]:
     kept = json.loads(text)
     config: dict[str, Any] = kept["config"]
     return config | kept["tiny"] if model.endswith(TINY) else config
+
+
+def _text_of(model: str, config: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
+    """The config of the text model of one for several media, and the names of the other parts."""
+    text: dict[str, Any] = config["text_config"]
+    if "auto_map" in config or not isinstance(text.get("model_type"), str):
+        raise UsageError(
+            f"--model {model}: its config has parts for several media; save the text model's own,"
+            " which is its text_config, as a file: --model hf:FILE --task causal"
+        )
+    others = [name for name, part in config.items()
+              if isinstance(part, dict) and name.endswith("_config") and name != "text_config"
+              and "model_type" in part]  # fmt: skip
+    tied = {name: config[name] for name in ("tie_word_embeddings",) if name in config}
+    return {"architectures": ["ForCausalLM"], **tied, **text}, others
 
 
 def _task(model: str, config: Mapping[str, Any]) -> str:

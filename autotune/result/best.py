@@ -568,9 +568,10 @@ def _check_sums(best: Best) -> None:
     if (probed := best.exports.get("deepspeed")) is not None:
         zero = probed.get("zero_optimization")
         stage = zero.get("stage") if isinstance(zero, dict) else None
-        of_script = config.model.startswith("script:")
-        optimizer = isinstance(probed.get("optimizer"), dict) or of_script
-        if stage != config.zero_stage or not optimizer:
+        brought = probed.get("zero_allow_untested_optimizer") is True
+        if stage != config.zero_stage or not (
+            brought or isinstance(probed.get("optimizer"), dict)
+        ):
             raise ValueError("exports.deepspeed is of another stage: it was changed by hand")
         name = "train_micro_batch_size_per_gpu"
         pairs[f"exports.deepspeed.{name}"] = (probed.get(name), config.micro_batch)

@@ -33,7 +33,9 @@ FILES = {
 _ALSO = {"zero": "zero_stage"}
 _OF_ENVIRONMENT = ("allocator",)
 """Axes that a variable says which torch reads itself."""
-_DERIVED = ("grad_accum", "global_batch", "tokens_per_batch", "world_size", "dtype", "seed", "out")
+_WHOLE = ("global_batch", "global_tokens")
+"""Of an optimizer step, in samples and tokens: a script makes the micro-steps that it takes."""
+_DERIVED = ("grad_accum", *_WHOLE, "tokens_per_batch", "world_size", "dtype", "seed", "out")
 _AXES = tuple(name for name in AXES if name != "own")
 PREFIX = "AUTOTUNE_"
 
@@ -120,6 +122,8 @@ class Command:
             return True
         if name == "dtype" and FILES.keys() & names:
             return True
+        if name == "grad_accum" and any(self.says(each) for each in _WHOLE):
+            return True
         return self._reads(PREFIX + name.upper())
 
     def filled(
@@ -153,6 +157,14 @@ class Command:
         ]
         return ["env", *told, *words] if told else words
 
+    @property
+    def assigned(self) -> dict[str, str]:
+        """Variables in front of the command, which are the same for all candidates."""
+        words = shlex.split(self.template)
+        in_front = words[: len(words) - len(self._words(words))]
+        found = map(_ASSIGNMENT.fullmatch, in_front)
+        return {each[1]: each[2] for each in found if each and not _PLACEHOLDER.search(each[2])}
+
     def values(self, candidate: Candidate, workload: Workload, seed: int) -> dict[str, str]:
         """What stands in for each placeholder that is no file."""
         axes = {name: str(getattr(candidate, name)) for name in _AXES}
@@ -162,6 +174,7 @@ class Command:
             **{also: axes[name] for also, name in _ALSO.items()},
             "grad_accum": str(workload.micro_steps(candidate)),
             "global_batch": str(workload.global_batch_samples(candidate)),
+            "global_tokens": str(workload.global_batch_samples(candidate) * candidate.seq_len),
             "tokens_per_batch": str(candidate.tokens),
             "world_size": str(workload.world_size),
             "dtype": workload.dtype,

@@ -139,7 +139,12 @@ def resolve(
     fixed.append(Fixed("engine", options.engine, "--engine"))
     fixed += [*remarks, *left_out]
     if "optimizer" not in axes:
-        fixed.append(Fixed("optimizer", AXES["optimizer"].plain, "default"))
+        own = workload.shape(axes["depth"][0]).own_optimizer
+        fixed.append(
+            Fixed("optimizer", "own", "the model's")
+            if own
+            else Fixed("optimizer", AXES["optimizer"].plain, "default")
+        )
     for name, values in axes.items():
         if len(values) == 1:
             why = stages_why if name in ("zero_stage", "offload") else "the only value"
@@ -353,6 +358,8 @@ def _task(options: Options, workload: Workload) -> list[Fixed]:
     if options.lora is not None:
         stepped = ", ".join(f"{shape.trainable / 1e6:.2f} M" for shape in workload.shapes)
         fixed.append(Fixed("lora", f"{options.lora}: {stepped} trained", "--lora"))
+    if left_out := workload.recipe.get("left_out"):
+        fixed.append(Fixed("left out", ", ".join(left_out), "only the text model is tuned"))
     return fixed
 
 

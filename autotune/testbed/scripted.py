@@ -54,7 +54,8 @@ class Scripted(Machine):
         return 1
 
     def variables(self, space: Space, slots: int) -> dict[str, str]:
-        return visible(self.spec, os.environ.get("CUDA_VISIBLE_DEVICES", ""))
+        ours = visible(self.spec, os.environ.get("CUDA_VISIBLE_DEVICES", ""))
+        return command_of(space.workload).assigned | ours
 
     def runners(self, space: Space, wirings: Sequence[Wiring]) -> list[Runner]:
         (wiring,) = wirings

@@ -217,6 +217,8 @@ class Parameters:
     block_matrices: int
     """In matrices of its blocks: what Muon is for."""
     largest_block: int
+    own_optimizer: bool = False
+    """Whether it brings one, in the place of AdamW."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -109,6 +109,11 @@ def is_muon(family: Family, name: str, parameter: Tensor) -> bool:
     return len(_whole_shape(parameter)) == 2 and family.is_block_weight(name)
 
 
+def trained(module: nn.Module) -> list[nn.Parameter]:
+    """What the optimizer steps."""
+    return [parameter for parameter in module.parameters() if parameter.requires_grad]
+
+
 def count(module: nn.Module) -> int:
     """Parameters of a whole module, also where DeepSpeed has left this rank a shard of it."""
     return sum(math.prod(_whole_shape(parameter)) for parameter in module.parameters())

@@ -15,7 +15,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from autotune.wire.messages import Start
 from autotune.wire.recipe import CLIP_NORM, LEARNING_RATE, MUON_LEARNING_RATE
-from probes.engines import count, is_muon, made, stored_as
+from probes.engines import count, is_muon, made, stored_as, trained
 from probes.models import Batch, Family, family
 from probes.world import World
 
@@ -84,14 +84,14 @@ class DdpEngine:
 def optimizers(module: nn.Module, name: str, family: Family) -> Iterator[torch.optim.Optimizer]:
     """AdamW for everything, of 8 bits if so named, or Muon for what `is_muon` says and AdamW for
     the rest."""
-    if (own := family.optimizer(module)) is not None:
-        yield own
+    if (own := family.optimizer()) is not None:
+        yield own(trained(module))
         return
     muon = [p for n, p in module.named_parameters() if name == "muon" and is_muon(family, n, p)]
     if muon:
         yield torch.optim.Muon(muon, lr=MUON_LEARNING_RATE)
     taken = {id(p) for p in muon}
-    rest = [p for p in module.parameters() if p.requires_grad and id(p) not in taken]
+    rest = [p for p in trained(module) if id(p) not in taken]
     if name == "adamw8bit":
         from torchao.optim import AdamW8bit  # type: ignore[import-untyped]
 

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from autotune.wire.messages import Start
 from probes import memory
-from probes.engines import DTYPES, count, is_muon, made
+from probes.engines import DTYPES, count, is_muon, made, trained
 from probes.faults import UnsupportedError
 from probes.models import Batch, Family, family
 from probes.world import World
@@ -43,15 +43,15 @@ class DeepSpeedEngine:
         with _own_reasons():
             with _placed(start, world, self._family):
                 module = made(start.model, self._family)
-            if self._family.optimizer(module) is not None:
-                raise UnsupportedError("deepspeed: a factory's own optimizer runs on ddp and fsdp")
             self.parameters = count(module)
             for name, parameter in module.named_parameters():
                 muon = start.optimizer == "muon" and is_muon(self._family, name, parameter)
                 parameter.use_muon = muon  # type: ignore[attr-defined]
+            own = self._family.optimizer()
             self._engine: Any = deepspeed.initialize(
                 model=module,
-                model_parameters=[p for p in module.parameters() if p.requires_grad],
+                model_parameters=trained(module),
+                optimizer=None if own is None else own(trained(module)),
                 config=start.engine_config,
             )[0]
         self._world_size = world.size

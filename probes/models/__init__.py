@@ -6,7 +6,7 @@ The rows have the names of those in `autotune.models`, which has the arithmetic 
 from __future__ import annotations
 
 import importlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, Protocol
 
@@ -25,6 +25,7 @@ FAMILIES = {
 
 Batch = dict[str, Tensor]
 """What one micro-step is fed, by names that the family chooses."""
+MakeOptimizer = Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer]
 
 
 class Family(Protocol):
@@ -60,8 +61,9 @@ class Family(Protocol):
         """Model FLOPs of a sample, where the family knows better than to count them."""
         ...
 
-    def optimizer(self, module: nn.Module) -> torch.optim.Optimizer | None:
-        """The model's own, in the place of AdamW; None where it has none."""
+    def optimizer(self) -> MakeOptimizer | None:
+        """What makes the own one of the model that was made last, in the place of AdamW; None where
+        it has none."""
         ...
 
     def sizes(self, spec: ModelSpec, module: nn.Module) -> tuple[int, int]:

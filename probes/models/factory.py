@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from autotune.factory import BuildSpec, Workload
 from autotune.wire.messages import ModelSpec
 from probes.faults import UnsupportedError
-from probes.models import Batch, in_lists
+from probes.models import Batch, MakeOptimizer, in_lists
 from probes.own import function_of
 
 on_meta = False
@@ -64,9 +64,8 @@ def flops_per_sample(spec: ModelSpec, seq_len: int) -> float | None:
     return None if counted is None else counted(seq_len) * seq_len
 
 
-def optimizer(module: nn.Module) -> torch.optim.Optimizer | None:
-    own = _latest[0].optimizer
-    return None if own is None else own([p for p in module.parameters() if p.requires_grad])
+def optimizer() -> MakeOptimizer | None:
+    return _latest[0].optimizer
 
 
 def sizes(spec: ModelSpec, module: nn.Module) -> tuple[int, int]:

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from autotune.wire.messages import ModelSpec
 from autotune.wire.recipe import HEAD_DIM, mlp_width
-from probes.models import Batch, chunked, past
+from probes.models import Batch, MakeOptimizer, chunked, past
 from probes.recompute import checkpointed, every
 
 on_meta = True
@@ -53,7 +53,7 @@ def flops_per_sample(spec: ModelSpec, seq_len: int) -> float | None:
     return None
 
 
-def optimizer(module: nn.Module) -> torch.optim.Optimizer | None:
+def optimizer() -> MakeOptimizer | None:
     return None
 
 

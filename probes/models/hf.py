@@ -27,7 +27,7 @@ from autotune.wire.messages import ModelSpec
 from autotune.wire.recipe import LORA_ALPHA
 from probes import recompute
 from probes.faults import UnsupportedError
-from probes.models import Batch, chunked, past
+from probes.models import Batch, MakeOptimizer, chunked, past
 
 MASKED_SHARE = 0.15
 """Of the tokens, that masked models predict. Source: BERT (arXiv 1810.04805), section 3.1."""
@@ -241,7 +241,7 @@ def flops_per_sample(spec: ModelSpec, seq_len: int) -> float | None:
     return None
 
 
-def optimizer(module: nn.Module) -> torch.optim.Optimizer | None:
+def optimizer() -> MakeOptimizer | None:
     return None
 
 
@@ -326,8 +326,9 @@ def _config_of(text: str, code: str) -> Any:
             config = AutoConfig.for_model(**body)
     except Exception as error:
         raise UnsupportedError(f"transformers: {_first_line(error)}") from error
-    if config.get_text_config().pad_token_id is None:
-        config.get_text_config().pad_token_id = 0  # classification looks for it; no token is 0
+    of_text = config.get_text_config()
+    if getattr(of_text, "pad_token_id", None) is None:
+        of_text.pad_token_id = 0  # classification looks for it; no token is 0
     config.use_cache = False  # what generation keeps
     return config
 

@@ -78,6 +78,7 @@ def test_two_nodes_of_one_rank_each(tmp_path: Path, launcher: str) -> None:
     has(found, **BATCHES, zero_stage=2)
 
 
+@pytest.mark.campaign
 def test_lightning_over_two_nodes(tmp_path: Path) -> None:
     pytest.importorskip("lightning")
     found = launched(result("ddp", 0, model=MODEL, nodes=2), tmp_path, "lightning")

@@ -45,6 +45,11 @@ def loss(runner: Runner, candidate: Candidate) -> float:
     return result.report.loss
 
 
+@pytest.mark.parametrize(
+    "engine",
+    ["ssh", *(pytest.param(each, marks=pytest.mark.campaign) for each in ("slurm", "ray"))],
+    indirect=True,
+)
 def test_losses_over_two_hosts_equal_those_of_one(engine: Cluster, tmp_path: Path) -> None:
     asked = engine.launch
     if engine.engine == "ssh":  # a rank on each

@@ -27,6 +27,7 @@ def recipe(**config: Any) -> dict[str, Any]:
         "target_len": None,
         "code": "",
         "lora": None,
+        "left_out": [],
     }
 
 
@@ -78,11 +79,33 @@ def test_a_file_that_is_no_config(text: str, tmp_path: Path) -> None:
         asked(f"hf:{tmp_path}")
 
 
-def test_a_config_for_several_media_says_how_its_text_model_is_named(saved: Any) -> None:
-    parts = {"model_type": "gemma3", "text_config": {"num_hidden_layers": 2}}
-    model = saved(**parts, num_hidden_layers=None)
+def test_of_a_config_for_several_media_the_text_model_is_taken(saved: Any) -> None:
+    text = {"model_type": "gemma3_text", "num_hidden_layers": 2}
+    parts = {
+        "model_type": "gemma3",
+        "architectures": ["Gemma3ForConditionalGeneration"],
+        "num_hidden_layers": None,
+        "tie_word_embeddings": False,
+        "quantization_config": {"bits": 4},
+        "vision_config": {"model_type": "siglip_vision_model"},
+    }
+    taken = asked(saved(**parts, text_config=text))
+    assert taken["config"] == text | {
+        "architectures": ["ForCausalLM"], "tie_word_embeddings": False,
+    }  # fmt: skip
+    assert taken["left_out"] == ["vision_config"]
+    assert taken["task"] == "causal"
+    assert asked(saved())["left_out"] == []
+
+
+@pytest.mark.parametrize("more", [{}, {"auto_map": {}}])
+def test_one_whose_text_model_has_no_type_says_how_it_is_named(
+    saved: Any, more: dict[str, Any]
+) -> None:
+    text = {"num_hidden_layers": 2} | ({"model_type": "llama"} if more else {})
+    model = saved(model_type="gemma3", text_config=text, num_hidden_layers=None, **more)
     with pytest.raises(UsageError, match=r"several media; .*text_config.*--model hf:FILE"):
-        asked(model)
+        asked(model, trust_remote_code=True)
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,9 @@ from typing import Any
 
 import pytest
 
+from autotune.space.workload import Workload
 from tests.support.jobs import Trained, train
+from tests.support.models import counted
 
 pytestmark = pytest.mark.slow
 
@@ -53,6 +55,33 @@ def test_losses_agree_with_plain_data_parallelism(
     trained = train(tmp_path / "job", engine, **how)
     assert trained.losses == pytest.approx(reference().losses, rel=1e-4)
     assert trained.parameters == reference().parameters
+
+
+OWN: list[tuple[str, dict[str, Any]]] = [
+    ("deepspeed", {"stage": 0}),
+    ("deepspeed", {"stage": 1, "offload": "optimizer"}),
+    ("deepspeed", {"stage": 3}),
+    ("fsdp", {"stage": 3}),
+]
+
+
+@cache
+def own() -> Workload:
+    return counted("factory:tests.support.own:known", (2,), (32,))
+
+
+@cache
+def own_reference() -> Trained:
+    return train(Path(mkdtemp()) / "ddp", workload=own(), copy=True)
+
+
+@pytest.mark.parametrize("case", OWN, ids=name)
+def test_an_optimizer_that_a_model_brings_learns_alike(
+    tmp_path: Path, case: tuple[str, dict[str, Any]]
+) -> None:
+    engine, how = case
+    trained = train(tmp_path / "job", engine, workload=own(), copy=True, **how)
+    assert trained.losses == pytest.approx(own_reference().losses, rel=1e-4)
 
 
 def test_the_reference_learns() -> None:

@@ -43,9 +43,20 @@ def test_variables_in_front_are_set_and_are_no_program() -> None:
     assert (variables["A"], variables["B"], variables["AUTOTUNE_MICRO_BATCH"]) == ("1", "2", "2")
 
 
+def test_variables_of_all_candidates_are_known_before(tmp_path: Path) -> None:
+    assert command("A=1 B={micro_batch} true C=2", tmp_path).assigned == {"A": "1"}
+
+
 def test_what_is_accumulated_follows_from_the_batch() -> None:
-    _, words = filled("true {micro_batch} {grad_accum} {global_batch}", global_batch="8")
-    assert words[1:] == ["2", "4", "8"]
+    script = "true {micro_batch} {grad_accum} {global_batch} {global_tokens} {seq_len}"
+    _, words = filled(script, global_batch="8", seq_len="32")
+    assert words[1:] == ["2", "4", "8", "256", "32"]
+
+
+@pytest.mark.parametrize("whole", ["global_batch", "global_tokens"])
+def test_who_is_told_the_whole_batch_makes_its_micro_steps(tmp_path: Path, whole: str) -> None:
+    assert command(f"true {{{whole}}}", tmp_path).says("grad_accum")
+    assert not command("true {micro_batch}", tmp_path).says("grad_accum")
 
 
 def test_tokens_of_a_batch_are_as_many_as_were_asked_for_at_every_length() -> None:

@@ -29,7 +29,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_a_result_names_the_command_that_starts_it(capsys: pytest.CaptureFixture[str]) -> None:
     script = (
-        f"{BIN}/torchrun --nproc-per-node 2 {OWN} plain --batch {{micro_batch}}"
+        f"NCCL_DEBUG=WARN {BIN}/torchrun --nproc-per-node 2 {OWN} plain --batch {{micro_batch}}"
         " --accum {grad_accum} --sample-s {wait}"
     )
     asked = ["--script", script, "--micro-batch", "2,4", "--global-batch", "16"]
@@ -41,6 +41,7 @@ def test_a_result_names_the_command_that_starts_it(capsys: pytest.CaptureFixture
     assert measured.tokens == "seen"
     assert measured.waiting_share is not None
     assert measured.tokens_per_s == pytest.approx(32 * measured.samples_per_s)
+    assert best.environment["variables"]["NCCL_DEBUG"] == "WARN"
     assert best.command is not None
     assert best.command[-6:] == [
         "--batch", str(config.micro_batch), "--accum", str(config.grad_accum),

@@ -132,13 +132,24 @@ def test_frameworks_are_seen_as_they_are(lab: Callable[..., Lab], how: str) -> N
     assert ran(result) == (4.0 * ranks, 4.0 * 32 * ranks, 1, True)
 
 
-@pytest.mark.parametrize("stage", [pytest.param("0", marks=pytest.mark.campaign), "2", "3"])
-def test_deepspeed_reads_its_configuration(lab: Callable[..., Lab], stage: str) -> None:
-    script = f"{BIN}/torchrun --nproc-per-node 2 {OWN} deepspeed --ds {{deepspeed_config}}"
+@pytest.mark.parametrize(
+    ("stage", "ranks"),
+    [
+        pytest.param("0", 2, marks=pytest.mark.campaign),
+        pytest.param("0", 1, marks=pytest.mark.campaign),
+        ("2", 2),
+        ("3", 2),
+        ("3", 1),
+    ],
+)
+def test_deepspeed_reads_its_configuration(
+    lab: Callable[..., Lab], stage: str, ranks: int
+) -> None:
+    script = f"{BIN}/torchrun --nproc-per-node {ranks} {OWN} deepspeed --ds {{deepspeed_config}}"
     one = lab(script, micro_batch="2", zero=stage, given="lr=1e-4", global_batch="8", seq_len="")
     result = one.probe()
     assert result.verdict == Verdict.OK, result.reason
-    assert ran(result) == (8.0, 256.0, 2, True)
+    assert ran(result) == (8.0, 256.0, 4 // ranks, True)
 
 
 def test_a_capacity_that_is_too_small_is_out_of_memory(lab: Callable[..., Lab]) -> None:
