@@ -27,7 +27,7 @@ CONFIG = {
     "vocab_size": 97,
 }
 CODE = {
-    "configuration_brought.py": '''
+    "configuration_brought.py": """
 from transformers import PreTrainedConfig
 
 
@@ -39,8 +39,8 @@ class BroughtConfig(PreTrainedConfig):
         self.hidden_size = hidden_size
         self.vocab_size = vocab_size
         super().__init__(**more)
-''',
-    "modeling_brought.py": '''
+""",
+    "modeling_brought.py": """
 from torch import nn
 from torch.nn import functional
 from transformers import PreTrainedModel
@@ -78,7 +78,7 @@ class BroughtForCausalLM(PreTrainedModel):
         logits = self.head(x)
         loss = functional.cross_entropy(logits[:, :-1].flatten(0, 1), labels[:, 1:].flatten())
         return CausalLMOutput(loss=loss, logits=logits)
-''',
+""",
 }
 
 
@@ -92,7 +92,8 @@ def test_code_that_a_config_brings_is_tuned_on_two_ranks_and_in_shards(tmp_path:
     command = [
         sys.executable, "-m", "autotune", "--model", f"hf:{brought}", "--trust-remote-code",
         "--device", "cpu", "--world-size", "2", "--zero", "0,3", "--checkpointing", "none",
-        "--micro-batch", "2", "--seq-len", "16", "--budget", "60s", "--finals", "1", "--out", "study",
+        "--micro-batch", "2", "--seq-len", "16", "--budget", "60s", "--finals", "1",
+        "--out", "study",
     ]  # fmt: skip
     ran = subprocess.run(
         command, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=150,

@@ -33,7 +33,8 @@ _MOST_EVENTS = 500
 _CHANGING = re.compile(rb"\d+\.\d+|\d{4,}")
 """Numbers that tell nothing of what a line is; exit codes and signals are shorter."""
 _MOST_SHAPES = 10_000
-_QUIET = (Kind.OTHER, Kind.ENDED, Kind.WARNING)
+_CUT = ("Traceback (most recent call last)", "Exception during training:")
+_QUIET = (Kind.OTHER, Kind.ENDED, Kind.SCHEDULED, Kind.WARNING)
 """What explains nothing where there is something else."""
 
 
@@ -54,6 +55,8 @@ class Report:
     later: tuple[Event, ...]
     """Other things that were said: consequences, and what was survived."""
     context: Context
+    cut: bool = False
+    """Whether nothing was found, and a log ends within a traceback."""
 
 
 def diagnose(logs: Sequence[str]) -> Report:
@@ -63,7 +66,7 @@ def diagnose(logs: Sequence[str]) -> Report:
         UsageError: one of them is missing, empty, a folder, or no text.
     """
     found: list[Event] = []
-    context, count, interrupted = Context(), 0, False
+    context, count, interrupted, cut = Context(), 0, False, False
     with ExitStack() as stack:
         streams = [(name, stack.enter_context(_opened(name))) for name in logs]
         try:
@@ -74,6 +77,7 @@ def diagnose(logs: Sequence[str]) -> Report:
                 finally:
                     found += reader.finish()
                     count += reader.scanner.bytes_read
+                    cut |= reader.cut
         except KeyboardInterrupt:
             interrupted = True
     first, later = _first(_in_time(found))
@@ -88,6 +92,7 @@ def diagnose(logs: Sequence[str]) -> Report:
         command=None if case is None else command(case),
         later=tuple(later),
         context=context,
+        cut=cut and first is None,
     )
 
 
@@ -100,6 +105,8 @@ class LogReader:
         self._context = context
         self._events: list[Event] = []
         self._counts: dict[str, int] = {}
+        self.cut = False
+        """Whether its last lines are of a traceback."""
         self._nothing: set[bytes] = set()
         """Lines that say nothing, without their changing numbers."""
 
@@ -116,6 +123,7 @@ class LogReader:
 
     def finish(self) -> list[Event]:
         self._take(self.scanner.finish())
+        self.cut = any(cut in line for line in self.scanner.tail() for cut in _CUT)
         if self.scanner.bytes_read > _WHOLE:
             self._context.look(self.scanner.tail())
         return [replace(event, recovered=self._recovered(event)) for event in self._events]
@@ -179,15 +187,21 @@ def _in_time(events: list[Event]) -> list[Event]:
 
 def _first(events: list[Event]) -> tuple[Event | None, list[Event]]:
     """What explains `events`, which are in the order of time, and the others; both merged."""
-    fatal = [e for e in events if e.kind not in _QUIET and not e.recovered]
+    scheduled = [e for e in events if e.kind is Kind.SCHEDULED]
+    fatal = [
+        e for e in events
+        if (e.kind not in _QUIET or (e.kind is Kind.SCHEDULED and e.groups)) and not e.recovered
+    ]  # fmt: skip
     first = fatal[0] if fatal else None
     if first is not None and first.kind is Kind.KILLED:
         # Launchers kill, too: what was said before counts more, and so does who says why.
         said = [e for e in events[: events.index(first)] if e.kind is Kind.OTHER]
         why = [e for e in fatal if e.kind is Kind.HOST]
-        first = (why or said[-1:] or [first])[0]
+        ended = [e for e in scheduled if events.index(e) < events.index(first)]
+        first = (why or said[-1:] or ended or [first])[0]
     if first is None:
-        loud = [e for e in events if e.kind is Kind.OTHER] or [e for e in events if e.recovered]
+        loud = [e for e in events if e.kind is Kind.OTHER] or scheduled
+        loud = loud or [e for e in events if e.recovered]
         if not events:
             return None, []
         first = (loud or events)[-1]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 from autotune.diagnose.advice_host import HOST, leak
 from autotune.diagnose.case import Advice, Case, Measure, of, to
 from autotune.diagnose.causes import IDLE_SHARE
@@ -29,7 +31,11 @@ def command(case: Case) -> str | None:
     """The command line that would measure which of them is best."""
     if case.event.kind not in (Kind.DEVICE, Kind.BATCH, Kind.HOST, Kind.KILLED):
         return None
-    if case.framework in (*SERVING, "jax", "tensorflow"):
+    if case.event.kind in (Kind.HOST, Kind.KILLED) and not case.on("offload"):
+        return None  # what a search changes is on the device
+    if case.framework in (*SERVING, "jax", "tensorflow", "paddle"):
+        return None
+    if case.event.backend in _ELSEWHERE or case.event.wording.name in ("ascend", "metal"):
         return None
     context, parts = case.context, ["python -m autotune --budget 30m"]
     model = context.model
@@ -55,8 +61,19 @@ def command(case: Case) -> str | None:
     return " ".join(parts)
 
 
+_ELSEWHERE = ("MPS", "XPU", "NPU", "MUSA", "MLU")
+"""Backends that nothing can be measured on here."""
+_BEFORE_2_1 = re.compile(r"\(GPU \d+; [^)]*total capacity")
+"""How torch wrote it before it could join its pieces."""
+
+
 def _stop_others(case: Case) -> Advice | None:
     a = case.event.amounts
+    if case.has("not said"):
+        return to(
+            "look who holds it", "see who else is on this device",
+            "nvidia-smi; python -m autotune diagnose", "what others hold", "nothing",
+        )  # fmt: skip
     if not case.has("another process"):
         return None
     if a.others:
@@ -96,10 +113,20 @@ def _allocator(case: Case) -> Advice | None:
         a.short or 1, IDLE_SHARE * (a.total or 0)
     ):
         return None
+    if case.has("a corrupt size") or (a.asked and a.total and a.asked > a.total):
+        return None
     saving = "not known: the message does not say what is reserved and unused"
     if a.unallocated:
         saving = f"up to {gib(a.unallocated)}, which is reserved and unused"
     variable = VARIABLE.get(event.backend or "", "PYTORCH_CUDA_ALLOC_CONF")
+    if _BEFORE_2_1.search(event.text):
+        if "max_split_size_mb" not in event.text:
+            return None  # older ones have no setting
+        return to(
+            "allocator", "keep the allocator from splitting large pieces; torch 2.1 and later can"
+            " join them: expandable_segments:True", f"export {variable}=max_split_size_mb:128",
+            saving, "a little",
+        )  # fmt: skip
     return to(
         "allocator", "let the allocator join its pieces",
         f"export {variable}=expandable_segments:True",
@@ -115,6 +142,16 @@ def _limit(case: Case) -> Advice | None:
         return None
     return to("limit", "raise the limit", "torch.cuda.set_per_process_memory_fraction(1.0)",
                   "what lies between the limit and the capacity", "nothing")  # fmt: skip
+
+
+def _share(case: Case) -> Advice | None:
+    a = case.event.amounts
+    if not case.has("a share that is not free") or not a.total or a.free is None:
+        return None
+    share = max(0.05, int(20 * a.free / a.total) / 20)
+    return to("smaller share", "ask for a share that is free, or end what holds the rest",
+              f"--gpu-memory-utilization {share:.2f}", "nothing: less is asked for",
+              "a smaller cache")  # fmt: skip
 
 
 def _loading(case: Case) -> Advice | None:
@@ -229,7 +266,7 @@ def part_of(ranks: int | None) -> str:
 
 
 def _offload(case: Case) -> Advice | None:
-    if case.framework in (*SERVING, "tensorflow") or case.event.backend == "MPS":
+    if case.framework in (*SERVING, "tensorflow", "paddle") or case.event.backend == "MPS":
         return None
     if case.on("offload", "lora") or case.has("loading the model", "evaluation", "saving"):
         return None
@@ -254,7 +291,7 @@ def _length(case: Case) -> Advice | None:
 
 _ROWS: dict[Kind, tuple[Measure, ...]] = dict.fromkeys(Kind, ()) | {
     Kind.DEVICE: (
-        _stop_others, _own_device, _limit, leak, _allocator, _loading, _apart, _loss,
+        _share, _stop_others, _own_device, _limit, leak, _allocator, _loading, _apart, _loss,
         _micro_batch, _checkpointing, _stage, _offload, _length,
     ),
     **HOST,

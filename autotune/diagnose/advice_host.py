@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import re
+
 from autotune.diagnose.case import Advice, Case, Measure, of, to
 from autotune.diagnose.kinds import Kind
 from autotune.diagnose.settings import LOADING, MICRO, SERVING
+
+_ON_WINDOWS = re.compile(r"\b[A-Z]:\\")
 
 
 def leak(case: Case) -> Advice | None:
@@ -15,6 +19,23 @@ def leak(case: Case) -> Advice | None:
         "leak", "find what keeps tensors: losses summed up without .item(), lists of outputs,"
         " graphs that are kept", "total += loss.item()  # not loss", "the growth", "nothing",
     )  # fmt: skip
+
+
+def _evaluation(case: Case) -> Advice | None:
+    if not case.has("evaluation"):
+        return None
+    setting = "keep less of each batch: predictions.append(output.argmax(-1).cpu())"
+    if case.framework == "transformers":
+        setting = "preprocess_logits_for_metrics=lambda logits, labels: logits.argmax(-1)"
+    return to("keep less", "keep less of what is predicted", setting, "all logits", "nothing")
+
+
+def _tensor(case: Case) -> Advice | None:
+    if not case.has("one large tensor"):
+        return None
+    return to("smaller tensor", "make that tensor in parts, or in a smaller dtype",
+              "where the traceback ends: its shape, and whether all of it is needed at once",
+              "most of the request", "little")  # fmt: skip
 
 
 def _workers(case: Case) -> Advice | None:
@@ -33,6 +54,12 @@ def _workers(case: Case) -> Advice | None:
 
 
 def _host_request(case: Case) -> Advice | None:
+    if "CONSTRAINT_NONE" in case.event.text or _ON_WINDOWS.search(case.event.text):
+        return None  # the whole machine's: no limit can be raised
+    if case.event.wording.name.startswith("ray"):
+        return to("fewer at once", "have fewer tasks and actors on a node at once",
+                  "@ray.remote(num_cpus=2, memory=8 * 2**30)", "what the others hold",
+                  "as many fewer run side by side")  # fmt: skip
     slurm = case.event.wording.name.startswith(("slurm", "srun"))
     setting = (
         "#SBATCH --mem=0  (all of the node)"
@@ -86,7 +113,7 @@ def _multiply(case: Case) -> Advice | None:
 
 
 HOST: dict[Kind, tuple[Measure, ...]] = {
-    Kind.HOST: (leak, _workers, _load_once, _host_request, _less_offload),
+    Kind.HOST: (_evaluation, _tensor, leak, _workers, _load_once, _host_request, _less_offload),
     Kind.KILLED: (leak, _workers, _load_once, _host_request, _less_offload),
     Kind.SHARED: (_shm, _workers, _sharing),
     Kind.BUS: (_shm, _workers),

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from autotune.diagnose.kinds import SIZE
 from autotune.units import gib
 
+_OWN_SHARE = 0.9
+"""Of what is in use, that one process holds which is the only one that a message names: itself."""
 OTHERS_SHARE = 0.03
 """Of a device may be held besides this process before it counts: the driver, and rounding."""
 
@@ -21,16 +23,18 @@ _PATTERNS = {
     "free": (rf"of which ({SIZE}) (?:is|are) free", rf"({SIZE}) free(?=[;)])",
              rf"Free \(according to CUDA\): ({SIZE})", rf"available memory is only ({SIZE})"),
     "allocated": (rf"({SIZE}) is allocated by PyTorch", rf"({SIZE}) already allocated",
-                  rf"Currently allocated *: ({SIZE})", rf"MPS allocated: ({SIZE})"),
+                  rf"Currently allocated *: ({SIZE})", rf"MPS allocated: ({SIZE})",
+                  rf"({SIZE}) memory has been allocated"),
     "unallocated": (rf"({SIZE}) is reserved by PyTorch but unallocated",),
-    "reserved": (rf"({SIZE}) reserved in total by PyTorch", rf"({SIZE}) cached\)"),
+    "reserved": (rf"({SIZE}) reserved in total by PyTorch",),
+    "cached": (rf"({SIZE}) cached[;)]",),
     "process": (rf"this process has ({SIZE}) memory in use",),
     "allowed": (rf"({SIZE}) allowed;", rf"memory fraction\) *: ({SIZE})"),
     "outside": (rf"other allocations: ({SIZE})",),
 }  # fmt: skip
 _COMPILED = {name: [re.compile(each) for each in rows] for name, rows in _PATTERNS.items()}
 _PROCESS = re.compile(rf"Process (\d+) has ({SIZE}) memory in use")
-_DEVICE = re.compile(r"(?:\bGPU |\bNPU |\bXPU |cuda:|on device )(\d+)\b")
+_DEVICE = re.compile(r"(?:\bGPU |\bNPU |\bXPU |cuda:|on device |/device:GPU:)(\d+)\b")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,6 +55,8 @@ class Amounts:
     allowed: int | None = None
     """A limit set in the program, below the capacity."""
     device: int | None = None
+    is_limit: bool = False
+    """Whether the total is a limit that torch keeps on main memory, as with MPS."""
 
     @property
     def short(self) -> int | None:
@@ -100,24 +106,35 @@ def read(text: str) -> Amounts:
     for name, patterns in _COMPILED.items():
         match = next(filter(None, (each.search(text) for each in patterns)), None)
         found[name] = parse(match[1]) if match else None
-    reserved, outside = found.pop("reserved"), found.pop("outside")
-    allocated = found["allocated"]
+    reserved, outside, cached = (found.pop(name) for name in ("reserved", "outside", "cached"))
+    allocated, total, free = found["allocated"], found["total"], found["free"]
+    if cached is not None and allocated is not None:
+        # Torch up to 1.3 says what is cached beside what is allocated, some builds both together.
+        beside = total is None or allocated + cached + (free or 0) <= 1.01 * total
+        reserved = allocated + cached if beside else cached
     if found["unallocated"] is None and reserved is not None and allocated is not None:
         found["unallocated"] = max(0, reserved - allocated)
     if outside is not None and allocated is not None:  # MPS
-        process, total = outside + allocated, found["total"]
+        process = outside + allocated
         found["process"] = process
-        if found["free"] is None and total is not None:
+        if free is None and total is not None:
             found["free"] = max(0, total - process)
-    held = [(int(pid), size) for pid, text in _PROCESS.findall(text) if (size := parse(text))]
-    if held and found["process"] is None and allocated is not None:
+    sizes = [(int(pid), parse(said)) for pid, said in _PROCESS.findall(text)]
+    held = [(pid, size) for pid, size in sizes if size is not None]
+    if len(held) == 1 and found["process"] is None and allocated is None:
+        if total and free is not None and held[0][1] >= _OWN_SHARE * (total - free):
+            found["process"] = held.pop()[1]
+    elif held and found["process"] is None and allocated is not None:
         # Seen from a container, torch does not know its own process among those NVML lists.
         ours = allocated + (found["unallocated"] or 0)
         own = min(held, key=lambda each: abs(each[1] - ours))
         held.remove(own)
         found["process"] = own[1]
     device = _DEVICE.search(text)
-    return Amounts(**found, others=tuple(held), device=int(device[1]) if device else None)
+    return Amounts(
+        **found, others=tuple(held), device=int(device[1]) if device else None,
+        is_limit=outside is not None,
+    )  # fmt: skip
 
 
 def balance(a: Amounts) -> tuple[str, ...]:
@@ -125,7 +142,8 @@ def balance(a: Amounts) -> tuple[str, ...]:
     lines = []
     if a.total is not None and a.free is not None:
         used = a.total - a.free
-        lines.append(f"{gib(a.total)} in all - {gib(a.free)} free = {gib(used)} in use")
+        whole = "allowed" if a.is_limit else "in all"
+        lines.append(f"{gib(a.total)} {whole} - {gib(a.free)} free = {gib(used)} in use")
         parts = []
         if a.process:
             parts.append(f"{gib(a.process)} this process")
@@ -141,7 +159,8 @@ def balance(a: Amounts) -> tuple[str, ...]:
             inner.append(f"{gib(a.unallocated)} reserved but unallocated")
         if a.process and a.process > a.allocated + (a.unallocated or 0):
             rest = a.process - a.allocated - (a.unallocated or 0)
-            inner.append(f"{gib(rest)} outside torch (context, NCCL, libraries)")
+            who = "other allocations" if a.is_limit else "context, NCCL, libraries"
+            inner.append(f"{gib(rest)} outside torch ({who})")
         elif not a.process and a.outside is not None:
             inner.append(f"{gib(a.outside)} outside torch")
         whole = f" = {gib(a.process)}" if a.process else ""

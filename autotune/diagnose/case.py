@@ -24,6 +24,13 @@ class Advice:
     costs: str
 
 
+_OWN = {
+    "xla": "jax", "tensorflow": "tensorflow", "stream": "tensorflow", "vllm": "vllm",
+    "ggml": "llama.cpp", "paddle": "paddle",
+}  # fmt: skip
+"""The framework that says it, by how the wording's name begins."""
+
+
 @dataclass(frozen=True)
 class Case:
     """What measures are chosen by."""
@@ -38,7 +45,7 @@ class Case:
     @property
     def framework(self) -> str:
         name = self.event.wording.name
-        own = {"xla": "jax", "tensorflow": "tensorflow"}.get(name.split("-")[0])
+        own = _OWN.get(name.split("-")[0])
         return self.context.framework or own or "torch"
 
     def on(self, *switches: str) -> bool:
@@ -55,6 +62,7 @@ class Case:
             "saving",
             "evaluation",
             "no room for the KV cache",
+            "a corrupt size",
         )
 
 

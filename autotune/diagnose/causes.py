@@ -20,8 +20,17 @@ CONTEXT_BYTES, CONTEXT_SHARE = 3 * 2**30, 0.05
 """More than both is no context of a process alone."""
 CONTEXT_ALONE = 2**29
 """Less is what a process holds that only opened the device."""
+CONTEXT_OF_RANK = 2 * 2**30
+"""Less is what a rank holds that also joined a group of NCCL: where there are several alike."""
+ALIKE = 1.2
+SMALLEST_SEGMENT = 20 * 2**20
+"""What torch's allocator takes from the device at least, for all but the smallest requests."""
+CORRUPT_BYTES = 2**44
+"""No device has so much."""
 IDLE_SHARE = 0.01
 """Less of a device that is reserved and unallocated is no fragmentation."""
+LARGE_TENSOR = 4 * 2**30
+_TENSORS = ("cpu-allocator", "cpu-th", "numpy")
 LARGE_SHARE = 0.1
 """A single request of so much of a device is worth a remark."""
 
@@ -50,19 +59,27 @@ def _other_process(event: Event, context: Context) -> Cause | None:
             f"{gib(outside)} are in use that torch did not reserve here. A process's context takes"
             f" less than {gib(CONTEXT_BYTES)} (a rule of thumb): others, or libraries, hold most",
         )
-    if event.wording.name == "vllm-startup" and a.total and a.free is not None:
-        others = a.total - a.free
+    if len(a.others) > 1 and not others:
+        return Cause(
+            "contexts of other ranks",
+            f"{len(a.others)} other processes have this device open, the message cannot say how"
+            " much they hold: mostly ranks of the same run that did not choose their own device"
+            " (a rule of thumb)",
+        )
     if not others or not a.total or others <= OTHERS_SHARE * a.total:
         return None
     if a.short is not None and others < a.short:
         return None
-    if len(a.others) > 1 and all(size < CONTEXT_ALONE for _, size in a.others):
+    sizes = [size for _, size in a.others]
+    alike = len(sizes) > 2 and max(sizes) <= min(CONTEXT_OF_RANK, ALIKE * min(sizes))
+    if len(sizes) > 1 and (alike or max(sizes) < CONTEXT_ALONE):
         return Cause(
             "contexts of other ranks",
             f"{len(a.others)} other processes hold {gib(others)} here, a context each: mostly"
             " ranks of the same run that did not choose their own device (a rule of thumb)",
         )
     who = " and ".join(f"process {pid} ({gib(size)})" for pid, size in a.others[:3])
+    who += f" and {len(a.others) - 3} more" if len(a.others) > 3 else ""
     said = f"others hold {gib(others)} of the device" + (f": {who}" if who else "")
     lines: tuple[str, ...] = ()
     if a.short is not None:
@@ -70,6 +87,36 @@ def _other_process(event: Event, context: Context) -> Cause | None:
         assert a.free is not None
         lines = (f"without them {gib(a.free + others)} would be free for {gib(a.asked)}",)
     return Cause("another process", said, lines)
+
+
+def _corrupt(event: Event, context: Context) -> Cause | None:
+    if "more than 1EB" not in event.text and (event.amounts.asked or 0) < CORRUPT_BYTES:
+        return None
+    return Cause(
+        "a corrupt size",
+        "no device has that much: a shape or an offset was computed wrongly, or what it was read"
+        " from is damaged",
+    )
+
+
+def _vllm(event: Event, context: Context) -> Cause | None:
+    a = event.amounts
+    if event.wording.name != "vllm-startup" or not a.total or a.free is None:
+        return None
+    return Cause(
+        "a share that is not free",
+        f"it asks for a share of the device at its start, and {gib(a.total - a.free)} are in use"
+        " already: by others, or by an earlier one that has not ended",
+    )
+
+
+def _nccl(event: Event, context: Context) -> Cause | None:
+    if not event.wording.name.startswith("nccl"):
+        return None
+    return Cause(
+        "outside torch",
+        "NCCL's buffers are not in torch's allocator, which had left too little of the device",
+    )
 
 
 def _never(event: Event, context: Context) -> Cause | None:
@@ -137,6 +184,14 @@ def _freed(event: Event, context: Context) -> Cause | None:
         return None
     if "Due to fragmentation" in event.text:
         return None
+    if a.free < max(SMALLEST_SEGMENT, IDLE_SHARE * (a.total or 0), a.asked + SMALLEST_SEGMENT):
+        return None  # it takes whole segments
+    if event.backend == "XPU":
+        return Cause(
+            "a limit of one allocation",
+            f"{gib(a.free)} were free: drivers of Intel GPUs may limit one allocation, often to 4"
+            " GiB (a rule of thumb)",
+        )
     return Cause(
         "free by now",
         f"{gib(a.free)} were free when the message was written, more than was asked: another"
@@ -160,7 +215,8 @@ def _leak(event: Event, context: Context) -> Cause | None:
 _LOADING = re.compile(
     r"in from_pretrained|_load_(?:pretrained|state_dict)|in load_(?:state_dict|checkpoint|model)"
     r"|modeling_utils\.py|checkpoint_loader|model_loader|safetensors|module\.to\(|model\.to\("
-    r"|model\.cuda\(|_move_m\w+_to_device|in (?:_apply|convert)$|initialize_model"
+    r"|model\.cuda\(|_move_m\w+_to_device|in (?:_apply|convert)$|initialize_model",
+    re.MULTILINE,
 )
 _INITIALISING = re.compile(
     r"deepspeed\.initialize|deepspeed/__init__\.py|in _configure_(?:zero_)?optimizer"
@@ -172,7 +228,9 @@ _OPTIMIZER = re.compile(
     r"|bitsandbytes/optim|apex/optimizers|optimizers/fused_|_init_optimizer_state"
 )
 _EVALUATION = re.compile(r"in (?:evaluat\w+|predict\w*|nested_concat|torch_pad_and_concatenate)\b")
-_SAVING = re.compile(r"in \w*(?:save_(?:ckpt|checkpoint|model|state)|state_dict_hook)")
+_SAVING = re.compile(
+    r"in \w*(?:save_(?:ckpt|checkpoint|model|state)|state_dict_hook)|state_dict\(\) call"
+)
 _LOGITS = re.compile(
     r"cross_entropy|lm_head|logits|loss_function|ForCausalLMLoss|log_softmax|loss_utils\.py"
 )
@@ -189,7 +247,7 @@ def _before_training(event: Event, context: Context) -> Cause | None:
             "before training started", "memory ran out while DeepSpeed was set up: its buffers and"
             " the optimizer's master weights; no batch was seen yet",
         )  # fmt: skip
-    if _LOADING.search(trace) or event.wording.name.startswith("vllm-"):
+    if _LOADING.search(trace) or event.wording.name == "vllm-warmup":
         return Cause(
             "loading the model", "memory ran out while the model was loaded: every rank loads it"
             " whole, unless it is sharded; no batch was seen yet",
@@ -255,7 +313,26 @@ def _too_big(event: Event) -> Cause:
                      " anything but need", tuple(lines))  # fmt: skip
     if a.asked and a.total and a.asked > a.total:
         return Cause("too big", f"it needs {gib(a.asked - a.total)} more than there is")
+    if a.total and a.free is not None and a.free < IDLE_SHARE * a.total:
+        return Cause("too big", "the device is full; nothing in the message points to anything but"
+                     " need")  # fmt: skip
+    if event.wording.name in ("cuda-error", "cuda-code"):
+        return Cause(
+            "not said",
+            "the message is CUDA's own, not that of torch's allocator, and says no sizes:"
+            " nvidia-smi says who holds the device",
+        )
     return Cause("too big", "the message has no more to tell than that memory ran out")
+
+
+def _one_tensor(event: Event, context: Context) -> Cause | None:
+    if event.wording.name not in _TENSORS or (event.amounts.asked or 0) < LARGE_TENSOR:
+        return None
+    return Cause(
+        "one large tensor",
+        f"a single request of {gib(event.amounts.asked or 0)} of main memory: of one tensor or"
+        " array, where the traceback ends",
+    )
 
 
 def _host(event: Event, context: Context) -> Cause | None:
@@ -313,11 +390,12 @@ def _batch(event: Event, context: Context) -> Cause | None:
 Rule = Callable[[Event, Context], Cause | None]
 _RULES: dict[Kind, tuple[Rule, ...]] = dict.fromkeys(Kind, ()) | {
     Kind.DEVICE: (
-        _other_process, _never, _limit, _leak, _before_training, _first_step, _phase,
+        _corrupt, _vllm, _other_process, _never, _limit, _leak, _before_training, _first_step,
+        _phase,
         _fragmentation,
-        _outside, _logits, _longer_sample, _freed,
+        _outside, _logits, _longer_sample, _freed, _nccl,
     ),
-    Kind.HOST: (_host, _leak, _before_training),
+    Kind.HOST: (_phase, _one_tensor, _host, _leak, _before_training),
     Kind.SHARED: (_shared,),
     Kind.KILLED: (_killed, _leak, _before_training),
     Kind.BUS: (_bus,),

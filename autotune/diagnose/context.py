@@ -20,7 +20,7 @@ FRAMEWORKS = {
                      "***** Running training *****", "Instantaneous batch size per device"),
     "deepspeed": ("deepspeed", "DeepSpeed"),
     "accelerate": ("accelerate/", "accelerate launch", "accelerator.backward"),
-    "vllm": ("vllm/", "vLLM"),
+    "vllm": ("vllm/", "vLLM", "vllm_", "EngineCore"),
     "sglang": ("sglang/", "sglang.launch_server"),
 }  # fmt: skip
 """What shows that one is in use; where several are, the first is whose settings are named."""
@@ -28,7 +28,8 @@ FRAMEWORKS = {
 _ASSIGN = r"['\"]?[ \t]*(?:[=:,]|\.{3,}|[ \t])[ \t]*['\"]?"
 _SETTINGS = {
     "micro_batch": ("per_device_train_batch_size", "train_micro_batch_size_per_gpu",
-                    "micro_batch_size", "Instantaneous batch size per device"),
+                    "micro_batch_size", "Instantaneous batch size per device",
+                    "Batch size per device"),
     "grad_accum": ("gradient_accumulation_steps", "accumulate_grad_batches",
                    "Gradient Accumulation steps"),
     "global_batch": ("Total train batch size (w. parallel, distributed & accumulation)",

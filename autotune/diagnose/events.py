@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -22,11 +23,18 @@ _TALK = re.compile(
 )  # fmt: skip
 """Before a message, this makes it something that is talked about."""
 _CODE = re.compile(
-    r"^\s*(?:#|//|if |elif |except\b|assert |raise |return |with |print\(|log\w*\.|\"|'|>>>|\w+ = "
-    r"|-?-> *\d+ |\d+ +(?:if|raise|assert|except))"
+    r"^\s*(?:#|//|if |elif |except\b|assert |raise |return |with |print\(|log\w*\."
+    r"|\"(?![^\"]*\"\s*$)|'|>>>|\w+ = |-?-> *\d+ |\d+ +(?:if|raise|assert|except))"
 )
-PINNED = next(row for row in WORDINGS if row.name == "pinned")
+_ROWS = {row.name: row for row in WORDINGS}
+PINNED = _ROWS["pinned"]
 """CUDA says of host memory, too, that it is out of memory; only the traceback tells."""
+_SEMAPHORE = _ROWS["shared-errno"]
+"""A semaphore is made in /dev/shm, whatever disk the error seems to be of."""
+_GOES_ON = ("torch", "torch-short", "torch-async", "torch-class", "torch-mps")
+"""Wordings whose message may be broken into several lines."""
+_TENSOR = re.compile(r"shape ?\[(?P<shape>[\d, ]+)\] and type (?P<type>\w+)")
+_TYPE_BYTES = {"half": 2, "bfloat16": 2, "float": 4, "int32": 4, "double": 8, "int64": 8}
 _FRAME = re.compile(r"(?:File \"(?P<file>[^\"]+)\", line (?P<line>\d+), in (?P<name>\S+))")
 _RICH = re.compile(
     r"(?P<file>[^\s\[(]{1,300}\.py)(?:\]\(\S{1,300}\))?(?::(?P<line>\d+))? in (?P<name>\w+)"
@@ -34,6 +42,7 @@ _RICH = re.compile(
 """How rich, and IPython, write a frame."""
 _NEW_ERROR = re.compile(r"rror: |Traceback \(most|^File \"")
 _WHOLE = re.compile(r"reserved in total by PyTorch|PyTorch but unallocated|cached\)|MiB\)? free\)")
+_ALL_SAID = re.compile(r"ried to allocate \d.*\btotal capac")
 _RANK = re.compile(r"^rank +: (\d+) \(local_rank: \d+\)")
 """In the table of torchrun, some lines above the exit code."""
 _RECOVERED = re.compile(
@@ -87,9 +96,13 @@ def event_of(hit: Hit, log: str) -> Event | None:
         if match is None:
             continue
         sentence = said.text[: match.start()].rsplit(". ", 1)[-1]
-        talk = _TALK.search(sentence) or _CODE.match(said.text)
+        # No code has these numbers; and JSON is none.
+        whole = _ALL_SAID.search(said.text) or wording.name == "container"
+        talk = _TALK.search(sentence) or (_CODE.match(said.text) and not whole)
         if talk and wording.kind is not Kind.OTHER:
             continue
+        if wording.name == "torch-class" and any("ried to allocate" in s for s in hit.after()):
+            continue  # its message comes later, with the numbers
         return _event(hit, log, said, wording, match)
     return None
 
@@ -100,17 +113,22 @@ def _event(hit: Hit, log: str, said: Said, wording: Wording, match: re.Match[str
     text = said.text
     if memory:
         text = text[text.rfind(" ", 0, match.start()) + 1 :]
-    if wording.kind is Kind.DEVICE:
-        text = _with_rest(text, hit, said.rank)
+    if wording.name in _GOES_ON:
+        text = _with_rest(text, hit, said)
     amounts = _amounts(text, groups) if memory else NOTHING
-    before = hit.before() if memory else []
+    in_table = wording.name == "launcher" or wording.kind in (Kind.KILLED, Kind.BUS)
+    before = hit.before() if memory or in_table or wording.name == "disk" else []
     rank = said.rank if said.rank is not None else _number(groups, "rank")
-    if rank is None and wording.kind in (Kind.KILLED, Kind.BUS):
+    if rank is None and in_table:
         table = [_RANK.search(line.strip()) for line in before[-4:]]
         rank = next((int(match[1]) for match in table if match), None)
     pid = said.pid if said.pid is not None else _number(groups, "pid", "pid2")
     near = [said.text, *(take_apart(line).text for line in hit.after(1000)[:5])] if memory else []
     trace = _trace(before, said) if memory else ()
+    if not trace and "state_dict" in said.text[: match.start()]:
+        trace = (said.text[: match.start()][-MOST_TEXT:],)
+    if wording.name == "disk" and any("SemLock" in each for each in before[-3:]):
+        wording = _SEMAPHORE
     if wording.name == "cuda-error" and any("pin_memory" in each for each in trace):
         wording = PINNED
     return Event(
@@ -119,7 +137,7 @@ def _event(hit: Hit, log: str, said: Said, wording: Wording, match: re.Match[str
         line=hit.number,
         text=" ".join(said.text.split())[:MOST_TEXT] if not memory else text[:MOST_TEXT],
         amounts=amounts,
-        ranks=() if rank is None else (rank,),
+        ranks=_numbers(groups.get("tasks", "")) or (() if rank is None else (rank,)),
         devices=() if amounts.device is None else (amounts.device,),
         pid=pid,
         time=said.time or next((t for t in (take_apart(b).time for b in before[-20:]) if t), None),
@@ -131,12 +149,14 @@ def _event(hit: Hit, log: str, said: Said, wording: Wording, match: re.Match[str
     )
 
 
-def _with_rest(text: str, hit: Hit, rank: int | None) -> str:
+def _with_rest(text: str, hit: Hit, first: Said) -> str:
     """`text` and the lines after it, where a message goes on in them."""
     for line in hit.after(4096)[:10]:
         said = take_apart(line)
-        if said.rank != rank:
+        if said.rank != first.rank:
             continue
+        if said.time is not None and first.time is None:
+            break
         again = "ried to allocate" in text and "ried to allocate" in said.text
         if again or _WHOLE.search(text) or _NEW_ERROR.search(said.text) or len(text) > MOST_TEXT:
             break
@@ -148,6 +168,9 @@ def _amounts(text: str, groups: dict[str, str]) -> Amounts:
     found = read(text)
     if "asked_plain" in groups:
         found = replace(found, asked=int(groups["asked_plain"]))
+    if found.asked is None and (tensor := _TENSOR.search(text)) and tensor["type"] in _TYPE_BYTES:
+        sizes = map(int, tensor["shape"].split(","))
+        found = replace(found, asked=math.prod(sizes) * _TYPE_BYTES[tensor["type"]])
     return replace(
         found,
         asked=_size(groups, "asked") or found.asked,
@@ -158,13 +181,23 @@ def _amounts(text: str, groups: dict[str, str]) -> Amounts:
 
 
 def _size(groups: dict[str, str], name: str) -> int | None:
-    if f"{name}_gib" in groups:
-        return round(float(groups[f"{name}_gib"]) * 2**30)
+    for unit, size in (("gib", 2**30), ("kib", 2**10)):
+        if f"{name}_{unit}" in groups:
+            return round(float(groups[f"{name}_{unit}"]) * size)
     return parse(groups[name]) if name in groups else None
 
 
 def _number(groups: dict[str, str], *names: str) -> int | None:
     return next((int(groups[name]) for name in names if name in groups), None)
+
+
+def _numbers(text: str) -> tuple[int, ...]:
+    """Those of "1-3,5"."""
+    found: list[int] = []
+    for part in filter(None, text.split(",")):
+        low, _, high = part.partition("-")
+        found += range(int(low), int(high or low) + 1) if low else ()
+    return tuple(found)
 
 
 def _trace(before: Sequence[str], said: Said) -> tuple[str, ...]:

@@ -28,6 +28,7 @@ class Kind(Enum):
     KERNEL = "kernel resources"
     """On-chip memory of one kernel; how much memory the device has does not matter."""
     ENDED = "ended by the launcher"
+    SCHEDULED = "ended by the scheduler"
     WARNING = "warning"
     OTHER = "other error"
 
@@ -50,7 +51,7 @@ class Wording:
     source: str
 
 
-SIZE = r"\d[\d,]*(?:\.\d*)?\s*(?:bytes|[KMGTkB]i?B?)\b"
+SIZE = r"\d[\d,]*(?:\.\d*)?\s*(?:[Bb]ytes|[KMGTkB]i?B?)\b"
 RAISED = r"(?:^|what\(\):\s*|(?:Error|Exception|ERROR|error|FATAL|WARN)\]?:?\s+(?:.{0,60}:\s)?)"
 """What stands before a message that is meant: the class of an exception, or nothing."""
 

@@ -26,14 +26,15 @@ COLOURS = 8
 """Kinds of escape sequences that a log has, mostly."""
 
 ANCHORS = {
-    b"ut of memory": (), b"bad_alloc": (), b"illed": (), b"xception": (), b"atchdog": (),
+    b"ut of memory": (), b"illed": (), b"xception": (), b"atchdog": (),
     b"NCCL WARN": (), b"Failed to CUDA": (), b"Assertion `": (), b"Killing subprocess": (),
+    b"emory limit": (), b"OUT_OF_ME": (), b"alloc": (b"bad_alloc", b"ed to alloc", b"rtMalloc"),
     b"_STATUS_": (b"ALLOC_FAILED", b"NOT_INITIALIZED"),
     b"rror": (b"Error", b"urmstepd", b"ut Of Memory", b"CUDA error", b"bus error"),
     b"oom": (b"oom-kill", b"oom_kill"),
     b"OOM": (b"OOM when", b"OOMKilled"),
     b"SIG": (b"SIGKILL", b"SIGTERM"),
-    b"xit": (b"xitcode", b"xit code", b"xit Code", b"xits with", b"xit status",
+    b"xit": (b"xitcode", b"xitCode", b"xit code", b"xit Code", b"xits with", b"xit status",
              b"xit with"),
 }  # fmt: skip
 """One of them is in every line that a wording matches. Where a block has many of one, as where a

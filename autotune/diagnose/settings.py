@@ -15,11 +15,13 @@ MICRO = {
     "torch": ("DataLoader(batch_size={micro})",
               "step the optimizer every {accum} micro-batches, loss / {accum}"),
     "jax": ("batch_size={micro}", "optax.MultiSteps(optimizer, {accum})"),
+    "paddle": ("batch_size={micro}", "step the optimizer every {accum} micro-batches"),
     "tensorflow": ("batch_size={micro}", "keras optimizer(gradient_accumulation_steps={accum})"),
 }  # fmt: skip
 SERVING = {
     "vllm": "--max-num-seqs and --max-num-batched-tokens lower",
     "sglang": "--mem-fraction-static and --chunked-prefill-size lower",
+    "llama.cpp": "-c (context) and -ub lower, or fewer layers on the device: -ngl lower",
 }
 """What serves and does not train: how to keep fewer tokens at a time."""
 CHECKPOINTING = {
@@ -32,6 +34,7 @@ CHECKPOINTING = {
     "torch": "torch.utils.checkpoint.checkpoint(block, x, use_reentrant=False)",
     "jax": "jax.checkpoint(block)",
     "tensorflow": "tf.recompute_grad(block)",
+    "paddle": "paddle.distributed.fleet.utils.recompute(block, x)",
 }
 STAGE = {
     "transformers": 'deepspeed="ds.json" with "zero_optimization": {{"stage": {stage}}}, or'
@@ -62,6 +65,7 @@ LENGTH = {
     "torch": "truncate to {length} tokens; batch samples of similar length",
     "vllm": "--max-model-len {length}",
     "sglang": "--context-length {length}",
+    "llama.cpp": "-c {length}",
 }
 FUSED_LOSS = {
     "transformers": "use_liger_kernel=True",
@@ -78,6 +82,7 @@ LOADING = {
     "deepspeed": "with deepspeed.zero.Init(config_dict_or_path=ds_config): model = Model(...)",
     "vllm": "--tensor-parallel-size 2, or a quantised model",
     "sglang": "--tp-size 2, or a quantised model",
+    "llama.cpp": "-ngl lower, or a smaller quantisation",
     "torch": "make the model on torch.device('meta'), shard it, then load the shards",
 }
 VARIABLE = {"HIP": "PYTORCH_HIP_ALLOC_CONF", "NPU": "PYTORCH_NPU_ALLOC_CONF"}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import asdict
 from typing import Any
 
@@ -35,6 +36,7 @@ _SAYS = {
     Kind.SHAPE: "no memory ran out: shapes do not match",
     Kind.KERNEL: "no device memory ran out: a Triton kernel wants more on-chip memory than there"
     " is; smaller blocks or num_stages help",
+    Kind.SCHEDULED: "no memory ran out as far as the log says: the scheduler ended the job",
     Kind.ENDED: "no memory ran out as far as the log says: the launcher ended it, and the first"
     " failure is in another log",
     Kind.WARNING: "no error: memory was short, and the allocator recovered",
@@ -43,19 +45,32 @@ _SAYS = {
 
 
 _UNCERTAIN = (Kind.KILLED, Kind.BUS, Kind.LIBRARY)
+_OF_LIBRARIES = ("blas", "fft", "rocblas", "xpu-resources")
+"""Wordings by which a library says that it could not allocate, whatever the reason."""
+_OF_INDICES = re.compile(r"[Ii]ndex|n_classes|srcSelectDimSize")
 
 
 def verdict(report: Report) -> str:
     """What happened, in one sentence."""
     event = report.event
     if event is None:
-        return "No error found"
+        return "No error found" + (
+            "; the log ends within a traceback, whose error is missing" if report.cut else ""
+        )
     if event.kind is Kind.DEVICE:
         said = _device(event)
     else:
         said = _SAYS[event.kind]
-        if event.kind is Kind.HOST and event.amounts.asked:
-            said += f": {gib(event.amounts.asked)} asked"
+        a = event.amounts
+        if event.kind is Kind.HOST and a.asked and a.total:
+            said += f": {gib(a.asked)} in use, the limit is {gib(a.total)}"
+        elif event.kind is Kind.HOST and a.asked:
+            held = event.wording.name == "kernel-killed"
+            said += f": {gib(a.asked)} {'held by what was killed' if held else 'asked'}"
+        elif event.kind is Kind.SCHEDULED:
+            said += f": {dict(event.groups).get('why', 'it was cancelled').lower()}"
+        elif event.kind is Kind.ASSERT and _OF_INDICES.search(event.text):
+            said += ": an index is out of range, as of a token beyond the vocabulary, or a label"
         if event.who:
             said = f"{event.who}: {said}"
     if event.recovered:
@@ -67,13 +82,22 @@ def verdict(report: Report) -> str:
 
 def _device(event: Event) -> str:
     a = event.amounts
-    devices = f"GPU{'' if len(event.devices) == 1 else 's'} {spans(event.devices)}"
+    word = event.backend if event.backend in ("NPU", "XPU", "MLU", "MUSA") else "GPU"
+    devices = f"{word}{'' if len(event.devices) == 1 else 's'} {spans(event.devices)}"
     who = " on ".join(filter(None, (event.who, devices if event.devices else "")))
     said = f"{who or 'a device'} ran out of memory"
     if a.asked is not None and a.free is not None and a.total is not None:
         return f"{said}: {gib(a.asked)} asked, {gib(a.free)} of {gib(a.total)} free"
+    if a.asked is None:
+        return said + (", probably: a library got none" if _unsure(event) else "")
     there = f" of {gib(a.total)}" if a.total is not None else ""
-    return f"{said}: {gib(a.asked)} asked{there}" if a.asked is not None else said
+    there += f", {gib(a.free)} free" if a.free is not None else ""
+    return f"{said}: {gib(a.asked)} asked{there}"
+
+
+def _unsure(event: Event) -> bool:
+    """Whether the log does not prove that memory ran out."""
+    return event.kind in _UNCERTAIN or event.wording.name in _OF_LIBRARIES
 
 
 def lines(report: Report) -> list[str]:
@@ -135,7 +159,7 @@ def body(report: Report) -> dict[str, Any]:
         "interrupted": report.interrupted,
         "verdict": clean(verdict(report)),
         "oom": event is not None and event.kind.is_oom and not event.recovered,
-        "certain": event is None or event.kind not in _UNCERTAIN,
+        "certain": event is None or not _unsure(event),
         "event": None if event is None else _event(event),
         "cause": asdict(report.causes[0]) if report.causes else None,
         "also": [asdict(each) for each in report.causes[1:]],

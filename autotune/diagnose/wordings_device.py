@@ -49,13 +49,19 @@ DEVICE = (
         "torch c10/cuda/CUDAException.h, CUDAException.cpp, driver_api.h",
     ),
     row(
+        "stream-executor", Kind.DEVICE, "from device: ",
+        rf"^[EF] \S+\] failed to alloc(?:ate)? (?:{SIZE}|[\d.]+\w) \((?P<asked_plain>\d+) bytes\)"
+        r" from device: ",
+        "tensorflow stream_executor cuda_driver.cc, rocm_driver.cc",
+    ),
+    row(
         "cuda-code", Kind.DEVICE, ("cudaErrorMemoryAllocation", "hipErrorOutOfMemory"),
         r"(?:\bcudaErrorMemoryAllocation\b|\bhipErrorOutOfMemory\b)(?!\s*[=)(,])",
         "CUDA runtime API, driver_types.h; HIP hip_runtime_api.h",
     ),
     row(
-        "cuda-driver", Kind.DEVICE, "OUT_OF_",
-        r"(?:CUDA_ERROR_OUT_OF_MEMORY|(?:UR_RESULT|ZE_RESULT|PI)_ERROR_OUT_OF_(?:DEVICE_)?MEMORY)",
+        "cuda-driver", Kind.DEVICE, ("OUT_OF_", "HIP_ERROR_OutOfMemory"),
+        r"(?:CUDA_ERROR_OUT_OF_MEMORY|HIP_ERROR_OutOfMemory|(?:UR_RESULT|ZE_RESULT|PI)_ERROR_OUT_OF_(?:DEVICE_)?MEMORY)",
         "CUDA driver API, cuda.h; oneAPI unified runtime ur_api.h",
     ),
     row(
@@ -80,11 +86,13 @@ DEVICE = (
     ),
     row(
         "nccl", Kind.DEVICE, "out of memory",
-        r"(?:Cuda|HIP|CUDA) failure (?:2 )?'out of memory'",
+        r"(?:\[(?P<device>\d+)\] \S+ NCCL WARN )?(?:Cuda|HIP|CUDA) failure (?:2 )?'out of memory'",
         "NCCL src/include/checks.h v2.7 to v2.30; with a number cudawrap.h v2.19 to v2.30; RCCL",
     ),
     row(
-        "nccl-calloc", Kind.DEVICE, "Failed to CUDA", r"Failed to CUDA (?:calloc|malloc)",
+        "nccl-calloc", Kind.DEVICE, "Failed to CUDA",
+        r"(?:\[(?P<device>\d+)\] \S+ NCCL WARN )?Failed to CUDA (?:calloc|malloc)"
+        r"(?: (?P<asked_plain>\d+) bytes)?",
         "NCCL src/include/alloc.h v2.14 to v2.30",
     ),
     row(
@@ -101,6 +109,16 @@ DEVICE = (
         "triton third_party/nvidia/backend/driver.c",
     ),
     row(
+        "tensorrt", Kind.DEVICE, "Cuda Runtime (out of memory)",
+        r"Error Code \d+: Cuda Runtime \(out of memory\)", "TensorRT defaultAllocator.cpp",
+    ),
+    row(
+        "ascend", Kind.DEVICE, ("Call rtMalloc fail", "EL0004"),
+        r"Call rtMalloc fail.*\bsize: ?(?P<asked_plain>\d+), ?device_id: ?(?P<device>\d+)"
+        r"|\(?EL0004\)?: Failed to allocate memory",
+        "CANN runtime and graph engine, error codes",
+    ),
+    row(
         "xla-hbm", Kind.DEVICE, "memory space hbm",
         rf"Ran out of memory in memory space hbm\. Used (?P<asked>{SIZE}) of (?P<total>{SIZE})",
         "openxla, TPU compiler",
@@ -112,8 +130,9 @@ DEVICE = (
         "openxla, TPU runtime, seen of 2022 and 2025",
     ),
     row(
-        "xla", Kind.DEVICE, "RESOURCE_EXHAUSTED",
-        rf"RESOURCE_EXHAUSTED: .*?(?:[Oo]ut of memory|[Rr]an out of memory|OOM)"
+        "xla", Kind.DEVICE, ("RESOURCE_EXHAUSTED", "Resource exhausted"),
+        rf"(?:RESOURCE_EXHAUSTED|Resource exhausted): .*?(?:[Oo]ut of memory|[Rr]an out"
+        rf" of memory|OOM)"
         rf"(?:.*?allocat\w+ (?P<asked>{SIZE}))?",
         "openxla and jaxlib, seen of 2022 to 2026",
     ),
@@ -182,7 +201,8 @@ DEVICE = (
     ),
     row(
         "torch-class", Kind.DEVICE, "OutOfMemoryError",
-        rf"\btorch(?:\.cuda)?\.OutOfMemoryError: (?:[Tt]ried to allocate (?P<asked>{SIZE}))?",
+        rf"(?:\btorch(?:\.cuda)?\.OutOfMemoryError|RayTaskError\(OutOfMemoryError\)):(?:\s|$)"
+        rf"(?:[Tt]ried to allocate (?P<asked>{SIZE}))?|^OutOfMemoryError +Traceback \(most",
         "torch torch/csrc/Exceptions.cpp, whatever its message",
     ),
 )  # fmt: skip

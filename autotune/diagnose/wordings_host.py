@@ -40,7 +40,8 @@ HOST = (
     ),
     row(
         "kernel-killed", Kind.HOST, "ut of memory: Kill",
-        r"(?:Memory cgroup o|O)ut of memory: Kill(?:ed)? process (?P<pid>\d+)",
+        r"(?:Memory cgroup o|O)ut of memory: Kill(?:ed)? process (?P<pid>\d+)"
+        r"(?:.*\banon-rss:(?P<asked_kib>\d+) *kB)?",
         "Linux mm/oom_kill.c",
     ),
     row(
@@ -53,16 +54,18 @@ HOST = (
         "slurm src/plugins/task/cgroup/task_cgroup_memory.c 18.08 to 25.05",
     ),
     row(
-        "slurm-out", Kind.HOST, "Out Of Memory", r"task \d[\d,-]*: Out Of Memory",
+        "slurm-out", Kind.HOST, "Out Of Memory", r"tasks? (?P<tasks>\d[\d,-]*): Out Of Memory",
         "slurm src/plugins/launch/slurm/launch_slurm.c 17.02 to 22.05, src/srun/launch.c to 25.05",
     ),
     row(
-        "slurm-state", Kind.HOST, "OUT_OF_MEMORY", r"\b(?:State|STATE)\S*\s*[:=]?\s*OUT_OF_ME",
+        "slurm-state", Kind.HOST, "OUT_OF_MEMORY",
+        r"(?:\b|Job)(?:State|STATE)\S*\s*[:=]?\s*OUT_OF_ME",
         "slurm seff and sacct",
     ),
     row(
         "slurm-limit", Kind.HOST, "emory limit",
-        r"(?:Exceeded (?:step|job) memory limit|exceeded memory limit \()",
+        r"(?:Exceeded (?:step|job) memory limit"
+        r"|exceeded memory limit \((?P<asked_kib>\d+) > (?P<total_kib>\d+)\))",
         "slurm task_cgroup_memory.c 17.02 to 17.11, slurm_jobacct_gather.c 15.08 to 20.11",
     ),
     row(
@@ -99,7 +102,8 @@ SHARED = (
     row(
         "shared-full", Kind.SHARED, "/torch_",
         r"(?:unable to (?:write to file|open shared memory object|resize file|allocate shared"
-        r" memory\S*).*</torch_.*|/dev/shm/\S*torch_\S*.*)(?:No space left|Cannot allocate)",
+        r" memory\S*).*</torch_.*|/dev/shm/\S*torch_\S*.*)(?:No space left|Cannot allocate)"
+        r"|unable to write to file </torch_\w+>\s*$",
         "torch aten/src/ATen/MapAllocator.cpp, as in v2.13",
     ),
     row(
@@ -129,7 +133,7 @@ KILLED = (
         "deepspeed launcher/launch.py 0.6 to 0.19",
     ),
     row(
-        "srun-bus", Kind.BUS, ": Bus error", r"error: \S+: tasks? \S+: Bus error",
+        "srun-bus", Kind.BUS, ": Bus error", r"error: \S+: tasks? (?P<tasks>[\d,-]+): Bus error",
         "slurm src/plugins/launch/slurm/launch_slurm.c 17.02 to 22.05, src/srun/launch.c 23.02",
     ),
     row(
@@ -160,8 +164,13 @@ KILLED = (
         "deepspeed launcher/launch.py 0.6 to 0.19",
     ),
     row(
-        "srun", Kind.KILLED, ": Killed", r"error: \S+: tasks? \S+: Killed",
+        "srun", Kind.KILLED, ": Killed", r"error: \S+: tasks? (?P<tasks>[\d,-]+): Killed",
         "slurm src/plugins/launch/slurm/launch_slurm.c 17.02 to 22.05, src/srun/launch.c 23.02",
+    ),
+    row(
+        "mpirun", Kind.KILLED, "exited on signal 9",
+        r"noticed that process rank (?P<rank>\d+) with PID \d+ on node \S+ exited on signal 9\b",
+        "Open MPI orte/tools/orterun, prte of PRRTE",
     ),
     row(
         "shell", Kind.KILLED, "Killed",
@@ -169,7 +178,7 @@ KILLED = (
     ),
     row(
         "container", Kind.KILLED, "137",
-        r"[Ee]xit(?:ed)?(?: with)?(?: status)?[ _]?(?:[Cc]ode|status)?[: =(]+137\b",
+        r"[Ee]xit(?:ed)?(?: with)?(?: status)?[ _]?(?:[Cc]ode|status)?\"?[: =(]+137\b",
         "docker ps; kubectl describe: 128 + SIGKILL",
     ),
 )  # fmt: skip

@@ -79,6 +79,16 @@ MISTAKEN = (
         "triton python/triton/runtime/errors.py",
     ),
     row(
+        "stream-executor-host", Kind.HOST, "bytes on host",
+        r"failed to alloc(?:ate)? (?P<asked_plain>\d+) bytes on host: ",
+        "tensorflow stream_executor cuda_driver.cc: pinned memory",
+    ),
+    row(
+        "stream-executor-info", Kind.WARNING, "from device: ",
+        r"^I \S+\] failed to alloc(?:ate)? .* from device: ",
+        "tensorflow stream_executor cuda_driver.cc: it tries again with less",
+    ),
+    row(
         "bfc-warning", Kind.WARNING, "ran out of memory",
         r"ran out of memory trying to allocate .*(?:is not a failure)",
         "tensorflow core/common_runtime/bfc_allocator.cc, later tsl/framework/bfc_allocator.cc",
@@ -86,6 +96,12 @@ MISTAKEN = (
 )  # fmt: skip
 
 LAST = (
+    row(
+        "slurm-ended", Kind.SCHEDULED, "CANCELLED AT",
+        r"\*\*\* (?:STEP|JOB) \S+ ON \S+ CANCELLED AT \S+"
+        r"(?: DUE TO (?P<why>[A-Z][A-Z ,]*[A-Z]))?",
+        "slurm slurmstepd, as jobs' error files have it",
+    ),
     row(
         "disk", Kind.DISK, ("No space left", "Disk quota exceeded", "PytorchStreamWriter failed"),
         r"Error: .*(?:\[Errno 28\]|\[Errno 122\]|PytorchStreamWriter failed writing file"
@@ -97,9 +113,10 @@ LAST = (
         r"an illegal (?:memory access|instruction) was encountered", "CUDA runtime error strings",
     ),
     row(
-        "device-lost", Kind.ASSERT, "CUDA error:",
+        "device-lost", Kind.ASSERT, ("CUDA error:", "no kernel image"),
         r"CUDA error: (?:uncorrectable ECC error|unspecified launch failure|misaligned address"
-        r"|all CUDA-capable devices are busy|no kernel image|invalid device ordinal)",
+        r"|all CUDA-capable devices are busy|invalid device ordinal)"
+        r"|[Ee]rror:? no kernel image is available",
         "CUDA runtime error strings",
     ),
     row(
@@ -110,12 +127,14 @@ LAST = (
     row(
         "ended", Kind.ENDED, ("SIGTERM", "SignalException"),
         r"(?:Signal 15 \(SIGTERM\) received by PID|Sending process \d+ closing signal SIGTERM"
-        r"|via SIGTERM, forcefully exiting via SIGKILL|SignalException: Process \d+ got signal)",
+        r"|via (?:Signals\.)?SIGTERM, forcefully exiting via (?:Signals\.)?SIGKILL"
+        r"|SignalException: Process \d+ got signal)",
         "torch torch/distributed/elastic, as in v2.13",
     ),
     row(
         "launcher", Kind.ENDED, ("ChildFailedError", "exitcode"),
-        r"multiprocessing\.errors\.ChildFailedError|failed \(exitcode: -?[1-9]\d*\)",
+        r"multiprocessing\.errors\.ChildFailedError|failed \(exitcode: -?[1-9]\d*\)"
+        r"|^exitcode +: -?[1-9]\d* \(pid: \d+\)",
         "torch torch/distributed/elastic/multiprocessing/errors/__init__.py, as in v2.13",
     ),
     row(
@@ -126,7 +145,8 @@ LAST = (
     ),
     row(
         "python-exception", Kind.OTHER, ("Error", "Exception", "Interrupt"),
-        r"^(?:[A-Za-z_]\w*\.)*(?:[A-Z]\w*(?:Error|Exception|Interrupt)|Exception)(?:: .|$|:$)",
+        r"^(?:[A-Za-z_]\w*\.)*(?:[A-Z]\w*(?:Error|Exception|Interrupt)|Exception)(?:\(\w+\))?"
+        r"(?:: .|$|:$)",
         "CPython traceback.py",
     ),
 )  # fmt: skip

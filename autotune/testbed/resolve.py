@@ -139,12 +139,7 @@ def resolve(
     fixed.append(Fixed("engine", options.engine, "--engine"))
     fixed += [*remarks, *left_out]
     if "optimizer" not in axes:
-        own = workload.shape(axes["depth"][0]).own_optimizer
-        fixed.append(
-            Fixed("optimizer", "own", "the model's")
-            if own
-            else Fixed("optimizer", AXES["optimizer"].plain, "default")
-        )
+        fixed.append(_optimizer(workload, axes["depth"][0]))
     for name, values in axes.items():
         if len(values) == 1:
             why = stages_why if name in ("zero_stage", "offload") else "the only value"
@@ -349,6 +344,13 @@ def _shared(options: Options, workload: Workload, device: Device) -> list[Fixed]
 def _count(shape: CountedShape) -> str:
     n = shape.parameters
     return f"{n / 1e9:.2f} B" if n >= 1e9 else f"{n / 1e6:.3g} M"
+
+
+def _optimizer(workload: Workload, depth: int) -> Fixed:
+    """Where nobody chose one."""
+    if workload.shape(depth).own_optimizer:
+        return Fixed("optimizer", "own", "the model's")
+    return Fixed("optimizer", AXES["optimizer"].plain, "default")
 
 
 def _task(options: Options, workload: Workload) -> list[Fixed]:

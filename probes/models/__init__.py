@@ -62,8 +62,8 @@ class Family(Protocol):
         ...
 
     def optimizer(self) -> MakeOptimizer | None:
-        """What makes the own one of the model that was made last, in the place of AdamW; None where
-        it has none."""
+        """What makes the own one of the model that was made last, in the place of AdamW; None
+        where it has none."""
         ...
 
     def sizes(self, spec: ModelSpec, module: nn.Module) -> tuple[int, int]:

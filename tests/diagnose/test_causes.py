@@ -71,6 +71,13 @@ CASES = {
         f"Process {pid} has 398.00 MiB memory in use. " for pid in range(4, 25)) + "Including"),
     "outside torch": oom(allocated="50.00 GiB"),
     "no room for the KV cache": "ValueError: No available memory for the cache blocks.\n",
+    "a corrupt size": "torch.cuda.OutOfMemoryError: CUDA out of memory. Tried to allocate more"
+    " than 1EB memory.\n",
+    "not said": "RuntimeError: CUDA error: out of memory\n",
+    "a share that is not free": "ValueError: Free memory on device (31.44/47.38 GiB) on startup is"
+    " less than desired GPU memory utilization (0.95, 45.01 GiB). Decrease it.\n",
+    "one large tensor": "RuntimeError: [enforce fail at alloc_cpu.cpp:73] . DefaultCPUAllocator:"
+    " can't allocate memory: you tried to allocate 116813856768 bytes. Error code 12\n",
     "batch sizes": "AssertionError: Check batch related parameters. train_batch_size is not equal"
     " to micro_batch_per_gpu * gradient_acc_step * world_size 256 != 4 * 8 * 1\n",
 }  # fmt: skip
@@ -82,6 +89,113 @@ def test_a_cause_is_found(cause: str, tmp_path: Path) -> None:
     assert found["cause"]["name"] == cause
     assert found["advice"], "something can be done about each"
     assert all(each["setting"] and each["saving"] for each in found["advice"])
+
+
+CONTEXTS = {
+    "as NCCL makes them": "1.19 GiB", "of a size that is not known": "0 bytes",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("size", CONTEXTS.values(), ids=CONTEXTS.keys())
+def test_many_processes_alike_are_ranks_of_the_same_run(size: str, tmp_path: Path) -> None:
+    text = "".join(f"Process {pid} has {size} memory in use. " for pid in range(4, 19))
+    held = {"process": "60.00 GiB", "allocated": "59.00 GiB"} if size != "0 bytes" else {}
+    found = told(tmp_path, oom(**held).replace("Including", f"{text}Including"))
+    assert found["cause"]["name"] == "contexts of other ranks"
+    assert found["advice"][0]["name"] == "own device"
+
+
+def test_the_only_process_that_a_cut_message_names_is_itself(tmp_path: Path) -> None:
+    text = (
+        "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 9.47 GiB. GPU 0 has a total"
+        " capacity of 14.75 GiB of which 3.78 GiB is free. Process 2116 has 10.95 GiB memory in"
+    )
+    found = told(tmp_path, f"{text} use.\n")
+    assert found["event"]["process_bytes"] == pytest.approx(10.95 * 2**30)
+    assert "stop others" not in {each["name"] for each in found["advice"]}
+
+
+OLD = (
+    "RuntimeError: CUDA out of memory. Tried to allocate 1.52 GiB (GPU 0; 15.75 GiB total"
+    " capacity; 12.18 GiB already allocated; 585.56 MiB free; {rest}\n"
+)
+
+
+@pytest.mark.parametrize(
+    ("rest", "setting"),
+    [
+        ("1.91 GiB cached)", None),
+        (
+            "14.30 GiB reserved in total by PyTorch) If reserved memory is >> allocated memory try"
+            " setting max_split_size_mb to avoid fragmentation.",
+            "max_split_size_mb:128",
+        ),
+    ],
+)
+def test_torch_of_before_2_1_is_not_told_of_what_it_lacks(
+    rest: str, setting: str | None, tmp_path: Path
+) -> None:
+    found = told(tmp_path, OLD.format(rest=rest))
+    assert found["cause"]["name"] == "fragmentation"
+    said = {each["name"]: each["setting"] for each in found["advice"]}
+    assert said.get("allocator") == (setting and f"export PYTORCH_CUDA_ALLOC_CONF={setting}")
+
+
+def test_what_stands_after_a_message_is_no_part_of_it(tmp_path: Path) -> None:
+    log = "RuntimeError: CUDA error: out of memory\n"
+    log += "INFO cuda:5 trying to allocate 3.0 GiB of shm\n"
+    event = told(tmp_path, log)["event"]
+    assert (event["devices"], event["asked_bytes"]) == ([], None)
+
+
+@pytest.mark.parametrize("why", ["", " DUE TO TIME LIMIT", " DUE TO PREEMPTION"])
+def test_a_kill_after_the_scheduler_s_end_is_not_put_down_to_memory(
+    why: str, tmp_path: Path
+) -> None:
+    log = (
+        f"slurmstepd: error: *** STEP 7.0 ON n1 CANCELLED AT 2025-10-23T14:31:08{why} ***\n"
+        "srun: error: n1: task 0: Killed\n"
+    )
+    found = told(tmp_path, log)
+    assert not found["oom"]
+    assert why.removeprefix(" DUE TO ").lower() in found["verdict"]
+
+
+def test_a_step_that_ends_for_memory_is_cancelled_for_that(tmp_path: Path) -> None:
+    log = (
+        "slurmstepd: error: Detected 1 oom_kill event in StepId=7.0.\n"
+        "srun: error: n1: tasks 1-3: Out Of Memory\n"
+        "slurmstepd: error: *** STEP 7.0 ON n1 CANCELLED AT 2025-10-23T14:31:08 ***\n"
+    )
+    found = told(tmp_path, log)
+    assert found["event"]["wording"] == "slurm-oom"
+    assert [each["ranks"] for each in found["later"]] == [[1, 2, 3], []]
+
+
+def test_a_semaphore_that_cannot_be_made_is_of_shared_memory(tmp_path: Path) -> None:
+    frames = frame("multiprocessing/synchronize.py", "__init__", "sl = SemLock(kind, value)")
+    log = TRACE.format(frames=frames) + "OSError: [Errno 28] No space left on device\n"
+    assert told(tmp_path, log)["event"]["kind"] == "shared"
+
+
+def test_a_log_that_ends_within_a_traceback_says_so(tmp_path: Path) -> None:
+    log = TRACE.format(frames=frame("torch/nn/linear.py", "forward"))
+    assert "ends within a traceback" in told(tmp_path, log)["verdict"]
+
+
+def test_a_library_that_got_no_memory_proves_nothing(tmp_path: Path) -> None:
+    log = "RuntimeError: CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate`\n"
+    found = told(tmp_path, log)
+    assert not found["certain"]
+    assert "probably" in found["verdict"]
+
+
+@pytest.mark.parametrize("backend", ["XPU", "NPU"])
+def test_a_device_that_is_no_gpu_is_called_what_it_is(backend: str, tmp_path: Path) -> None:
+    log = OLD.format(rest="14.30 GiB reserved in total by PyTorch)").replace("CUDA", backend)
+    found = told(tmp_path, log.replace("GPU 0;", f"{backend} 0;"))
+    assert found["verdict"].startswith(f"{backend} 0 ran out of memory")
+    assert found["command"] is None
 
 
 def test_deepspeed_before_training(tmp_path: Path) -> None:
