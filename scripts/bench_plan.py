@@ -51,17 +51,20 @@ class Scored:
     expected: Expected
 
     @property
-    def outside_gib(self) -> float:
-        """What the source's figure leaves out: torch's own know nothing outside its allocator."""
-        of_torch = self.kind in ("max_allocated", "max_reserved")
-        return self.expected.parts.outside / 2**30 if of_torch else 0.0
+    def left_out_gib(self) -> float:
+        """What the source's figure leaves out: torch's own know nothing outside its allocator, and
+        of what is allocated, nothing that is only reserved."""
+        parts, of_torch = self.expected.parts, self.kind in ("max_allocated", "max_reserved")
+        left_out = parts.outside if of_torch else 0.0
+        left_out += parts.unused if self.kind == "max_allocated" else 0.0
+        return left_out / 2**30
 
     @property
     def interval_gib(self) -> tuple[float, float, float]:
         """What is expected of the figure: low, median, high."""
         peak = self.expected.peak
         sizes = (peak.low_bytes, peak.bytes, peak.high_bytes)
-        low, median, high = (size / 2**30 - self.outside_gib for size in sizes)
+        low, median, high = (size / 2**30 - self.left_out_gib for size in sizes)
         return low, median, high
 
     @property

@@ -56,12 +56,16 @@ class DeepSpeed(Engine):
         whole = super().state(workload, of)
         if of.offload == "none":
             return whole
-        # It also keeps what passes through: stages 1 and 2 the updated weights' partition,
+        # Gradients go to the host as they come; those of others' partitions stay in stage 1. It
+        # also keeps what passes through: stages 1 and 2 the updated weights' partition,
         # stage 3 the fp32 gradients' (stage_1_and_2.py and stage3.py of its runtime/zero).
         low = self.weights_in(workload.dtype, of) != "fp32"
         passing = 4.0 if of.zero_stage == 3 or not low else 2.0
         moved = replace(
             whole,
+            gradients=whole.gradients * (1 - 1 / workload.world_size)
+            if of.zero_stage == 1
+            else 0.0,
             optimizer=0.0,
             host=whole.optimizer,
             passing=passing * workload.shape(of.depth).trainable / workload.world_size,
@@ -89,7 +93,9 @@ class DeepSpeed(Engine):
         if device_kind == "cpu":
             return 2 * BYTES["fp32"] * shape.trainable
         block, low = shape.largest_block, BYTES[self.weights_in(workload.dtype, of)]
-        reduced = (2 if workload.world_size > 1 else 1) * block
+        # Of a block that is frozen for the most part, gradients are as few.
+        trained = shape.trainable / shape.parameters
+        reduced = (2 if workload.world_size > 1 else 1) * block * trained
         if of.zero_stage < 3:
             return low * (reduced + block)
         return low * (reduced + 3 * block + shape.vocab_size * shape.width)

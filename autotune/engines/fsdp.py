@@ -58,4 +58,5 @@ class Fsdp(Engine):
         matrix = shape.vocab_size * shape.width
         root = min(2 * matrix, max(matrix, shape.parameters - shape.block_matrices))
         gathered = shape.parameters if of.zero_stage == 2 else 2 * block + root
-        return low * (gathered + block) + BYTES["fp32"] * block
+        reduced = block * shape.trainable / shape.parameters
+        return low * (gathered + reduced) + BYTES["fp32"] * reduced

@@ -111,6 +111,15 @@ class Family(Protocol):
         a step does and holds grows evenly with the length."""
         ...
 
+    def untraced(self, recipe: Mapping[str, Any], device_kind: str) -> str:
+        """Why a trace says nothing of what its models hold on such a device; empty where it
+        does."""
+        ...
+
+    def block_floats(self, recipe: Mapping[str, Any], device_kind: str) -> float:
+        """2-byte floats a token and channel that a block keeps for its backward pass, roughly."""
+        ...
+
 
 FAMILIES: dict[str, Family] = {"gpt": gpt.FAMILY, "hf": hf.Hf(), "factory": factory.Factory()}
 

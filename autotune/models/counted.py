@@ -5,10 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from autotune.models.checkpointed import kept_blocks
+from autotune.models.defaults import BLOCK_FLOATS
 
-_BLOCK_FLOATS = 34
-"""Floats a token and channel that a block keeps for its backward pass: those of a plain
-transformer (arXiv 2205.05198, equation 2, in 2-byte floats). A trace knows better."""
 _LOGIT_BYTES = 12
 """A token and vocabulary entry: logits, their log-softmax and its gradient, in fp32."""
 
@@ -28,13 +26,14 @@ class CountedShape:
     flops: list[float]
     """Model FLOPs per token, forward and backward, by seq_len."""
     own_optimizer: bool = False
+    block_floats: float = BLOCK_FLOATS
 
     def flops_per_token(self, seq_len: int) -> float:
         return self.flops[self.seq_lens.index(seq_len)]
 
     def block_bytes(self, checkpointing: str, dtype: str) -> float:
-        one = float(_BLOCK_FLOATS * self.width * (4 if dtype == "fp32" else 2))
-        return one * kept_blocks(checkpointing, self.depth, _BLOCK_FLOATS)
+        one = float(self.block_floats * self.width * (4 if dtype == "fp32" else 2))
+        return one * kept_blocks(checkpointing, self.depth, self.block_floats)
 
     @property
     def head_bytes(self) -> float:

@@ -32,6 +32,11 @@ class Defaults:
     """0 where the model has its own."""
 
 
+BLOCK_FLOATS = 34
+"""Floats a token and channel that a block keeps for its backward pass: those of a plain
+transformer (arXiv 2205.05198, equation 2, in 2-byte floats). A trace knows better."""
+
+
 class AnyDepth:
     """What holds for a family whose models have any depth and length, of blocks that are alike."""
 
@@ -49,6 +54,12 @@ class AnyDepth:
 
     def looked_at(self, recipe: Mapping[str, Any], seq_lens: Sequence[int]) -> tuple[int, ...]:
         return tuple(seq_lens)
+
+    def untraced(self, recipe: Mapping[str, Any], device_kind: str) -> str:
+        return ""
+
+    def block_floats(self, recipe: Mapping[str, Any], device_kind: str) -> float:
+        return BLOCK_FLOATS
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 from autotune.errors import UsageError
-from autotune.models.defaults import LENGTHS, MICRO_BATCHES, Asked, Defaults
+from autotune.models.defaults import BLOCK_FLOATS, LENGTHS, MICRO_BATCHES, Asked, Defaults
 
 Task = Literal["causal", "seq2seq", "masked", "classification"]
 TASKS: tuple[str, ...] = get_args(Task)
@@ -32,6 +32,12 @@ _RELATIVE = ("t5", "mt5", "umt5", "longt5")
 _EVEN = ("mamba", "falcon_mamba")
 """Types of model without attention, which loop over tokens where their kernels are not there."""
 _SHORT = (32, 64)
+_SCANS = {"mamba": 9, "falcon_mamba": 9, "mamba2": 12}
+"""Bytes of bf16 a token and inner channel that a block keeps with the kernels of mamba-ssm: what
+projects in, is convolved and scanned, and goes out (its selective_scan_interface.py and
+ssd_combined.py, which compute the rest again)."""
+_SCAN_OUTER = 6
+"""And a token and channel: what goes into a norm, and comes out."""
 _PADDED = ("roberta", "xlm-roberta", "xlm-roberta-xl", "camembert", "roberta-prelayernorm")
 """Types of model whose positions begin after that of the padding."""
 _TASKS = {
@@ -156,6 +162,21 @@ class Hf:
     def looked_at(self, recipe: Mapping[str, Any], seq_lens: Sequence[int]) -> tuple[int, ...]:
         even = recipe["config"]["model_type"] in _EVEN and min(seq_lens) > _SHORT[-1]
         return _SHORT if even else tuple(seq_lens)
+
+    def untraced(self, recipe: Mapping[str, Any], device_kind: str) -> str:
+        kind = recipe["config"]["model_type"]
+        if device_kind == "cpu" or kind not in _SCANS:
+            return ""
+        return f"kernels of a {kind} keep less than the loops that they stand for"
+
+    def block_floats(self, recipe: Mapping[str, Any], device_kind: str) -> float:
+        config = recipe["config"]
+        inner = _SCANS.get(config["model_type"])
+        if inner is None or device_kind == "cpu":
+            return BLOCK_FLOATS
+        width = float(config["hidden_size"])
+        wide = float(config.get("intermediate_size") or config.get("expand", 2) * width)
+        return (inner * wide / width + _SCAN_OUTER) / 2
 
 
 def _read(model: str) -> tuple[dict[str, Any], Path | None]:

@@ -10,6 +10,7 @@ import numpy as np
 from autotune.device.cards import Card
 from autotune.device.imagined import ImaginedDevice
 from autotune.engines import engine_of
+from autotune.models import FAMILIES
 from autotune.options import Options
 from autotune.outcome import step_cost_for
 from autotune.predict.earlier import Earlier
@@ -18,6 +19,7 @@ from autotune.predict.memory import (
     Prediction,
     before_gradients,
     host_memory,
+    unused_share,
 )
 from autotune.predict.predictor import Predictor
 from autotune.predict.speed import MAGNITUDES, Magnitudes
@@ -46,6 +48,8 @@ class Parts:
     logits: float
     buffers: float
     """Weights that are gathered, and gradients on their way."""
+    unused: float
+    """What torch's allocator has reserved beside these."""
     outside: float
     """Of torch's allocator: CUDA's context, libraries, communication."""
 
@@ -162,7 +166,7 @@ def plan(asked: Asked, gpus: int, helpers: Helpers) -> Plan:
         space, KIND, asked.earlier, known=magnitudes(asked.card), elsewhere=asked.elsewhere
     )
     wanted = request(space, KIND)
-    found = helpers.describe(wanted)
+    found = helpers.describe(wanted) if wanted.models else _why_not(space)
     stay = True
     if isinstance(found, Described):
         predictor.trace(Trace(wanted, found))
@@ -180,6 +184,13 @@ def _settings(space: Space) -> tuple[Candidate, ...]:
         return space.candidates
     kept = [c for c in space.candidates if c.zero_stage == 0 or c.offload != "none"]
     return tuple(kept) or space.candidates
+
+
+def _why_not(space: Space) -> str:
+    """Why there is nothing to trace."""
+    workload = space.workload
+    why = FAMILIES[workload.family].untraced(workload.recipe, KIND)
+    return why or "what is kept on the host cannot be told apart in a trace"
 
 
 def _holes(found: Described) -> str:
@@ -240,15 +251,17 @@ def _parts(space: Space, memory: MemoryModel, place: int, *, stay: bool) -> Part
     candidate, workload = space.candidates[place], space.workload
     engine = engine_of(workload, candidate)
     state, found = engine.state(workload, candidate), memory.parts
-    over = float(found.blocks[place] + found.head[place])
+    with_unused = float(found.blocks[place] + found.head[place])
+    unused = unused_share(KIND) * with_unused
+    over = with_unused - unused
     if stay or candidate.zero_stage > 0:
         gradients = min(state.gradients, over)
     else:  # they come as activations go
         gradients = over - before_gradients(workload, candidate, over, state.gradients)
     buffers = min(engine.passing_bytes(workload, candidate, KIND), over - gradients)
     rest = over - gradients - buffers
-    head = float(found.head[place]) / over
-    whole = float(found.base[place] + found.state[place]) + over
+    head = float(found.head[place]) / with_unused
+    whole = float(found.base[place] + found.state[place]) + with_unused
     more = memory.predict(place).bytes / whole
     return Parts(
         parameters=more * state.weights,
@@ -257,6 +270,7 @@ def _parts(space: Space, memory: MemoryModel, place: int, *, stay: bool) -> Part
         activations=more * rest * (1 - head),
         logits=more * rest * head,
         buffers=more * buffers,
+        unused=more * unused,
         outside=more * float(found.base[place]),
     )
 

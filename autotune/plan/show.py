@@ -24,13 +24,15 @@ BARS = 5
 """Rows that are drawn."""
 _STYLES = {
     "parameters": "blue", "gradients": "cyan", "optimizer": "magenta", "activations": "green",
-    "logits": "yellow", "buffers": "red", "outside": "bright_black",
+    "logits": "yellow", "buffers": "red", "unused": "white",
+    "outside": "bright_black",
 }  # fmt: skip
-_SIGNS = dict(zip(_STYLES, "PGOALB.", strict=True))
+_SIGNS = dict(zip(_STYLES, "PGOALBu.", strict=True))
 """What a bar is drawn with, so that it can be read without colours."""
 _HEADS = {
     "parameters": "params", "gradients": "grads", "optimizer": "optim", "activations": "activ",
-    "logits": "logits", "buffers": "buffer", "outside": "outside",
+    "logits": "logits", "buffers": "buffer", "unused": "unused",
+    "outside": "outside",
 }  # fmt: skip
 _GIB = 2**30
 _ANY_WIDTH = 10_000

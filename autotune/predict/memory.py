@@ -20,6 +20,7 @@ from autotune.predict.earlier import Point
 from autotune.space.axes import LATER_AXES
 from autotune.space.candidate import Candidate
 from autotune.space.workload import Workload
+from autotune.wire.recipe import LOSS_CHUNKS
 
 _PROCESS_BYTES = {"cpu": 340 * 2**20, "cuda": 900 * 2**20}
 """Beside what the model takes: interpreter and libraries, or CUDA's context and workspaces."""
@@ -31,11 +32,16 @@ are computed again. Source: torchtitan's and lightning-thunder's published peaks
 (results/public)."""
 _COMPILED_BYTES = {"cpu": 80 * 2**20, "cuda": 0}
 """Of a process that has compiled its blocks: the compiler, and what it made."""
+_UNUSED = 0.08
+"""Beside what a step holds at its peak over weights and optimizer state, that torch's allocator
+has reserved and does not use. A guess: published runs have 2 to 36 % (results/public)."""
 _HOST_BYTES = 4 * 2**30
 """Of a rank that feeds a CUDA device: libraries, the driver's and pinned buffers."""
 
 # What the parts may be off by, as shares, before anything was measured.
 _BASE_OFF = 0.3
+_MEASURED_BASE_OFF = 0.1
+"""Where a process that imports what a rank imports was weighed."""
 _STATE_OFF = 0.4
 _OVER_OFF = 0.3
 _BUILD_OFF = 0.05
@@ -101,14 +107,17 @@ class MemoryModel:
         )
         self.parts = self._closed = parts
         """What is believed before anything was measured."""
-        self._beliefs = _beliefs(parts, self._groups)
+        self._beliefs = _beliefs(parts, self._groups, _BASE_OFF)
         self._seen: list[tuple[int, float | OutOf]] = []
 
     def trace(self, over: Array, more_base: float) -> None:
-        """Start from what was traced instead; what was observed is kept. See `PeakParts`."""
+        """Start from what was traced instead; what was observed is kept. See `PeakParts`. A base
+        of which nothing more is known has `more_base` 0."""
         groups = replace(self._groups, workload=2 * self._groups.workload + np.isnan(over))
         self.parts = self._closed.traced(over, more_base)
-        self._beliefs = _beliefs(self.parts, groups)
+        self._beliefs = _beliefs(
+            self.parts, groups, _MEASURED_BASE_OFF if more_base else _BASE_OFF
+        )
         seen, self._seen = self._seen, []
         for place, peak in seen:
             self.observe(place, peak)
@@ -198,7 +207,7 @@ class _Groups:
     cell: Codes
 
 
-def _beliefs(parts: PeakParts, groups: _Groups) -> Beliefs:
+def _beliefs(parts: PeakParts, groups: _Groups, base_off: float) -> Beliefs:
     held, over = parts.base + parts.state, parts.blocks + parts.head
     several = [
         Term(_BUILD_OFF * parts.base, group=groups.workload),
@@ -206,8 +215,8 @@ def _beliefs(parts: PeakParts, groups: _Groups) -> Beliefs:
     ]
     terms = [
         *(several if len(set(groups.workload)) > 1 else ()),
-        Term(_BASE_OFF * parts.base),
-        Term(_BASE_OFF / 2 * parts.base, group=groups.engine),
+        Term(base_off * parts.base),
+        Term(base_off / 2 * parts.base, group=groups.engine),
         Term(_BUILD_OFF * parts.base, group=groups.stage),
         *(
             Term(_BUILD_OFF * parts.base, group=group)
@@ -234,13 +243,19 @@ def _noise(peak: Array | float) -> Array:
     return np.asarray(_NOISE * np.abs(peak) + _NOISE_BYTES)
 
 
+def unused_share(device_kind: str) -> float:
+    """Of what is over weights and optimizer state, that is reserved and not used."""
+    return _UNUSED / (1 + _UNUSED) if device_kind == "cuda" else 0.0
+
+
 def on_rank(
     workload: Workload, candidate: Candidate, over: float, device_kind: str, *, stay: bool
 ) -> float:
     """What a rank of its engine holds over weights and optimizer state at its peak, where a plain
     step that shares nothing holds `over`; `stay` if that has all gradients throughout.
 
-    On the CPU engines share tensors with the step, and what they add is in the closed forms.
+    With what the allocator reserves beside it. On the CPU engines share tensors with the step, and
+    what they add is in the closed forms.
     """
     if device_kind == "cpu":
         return over
@@ -249,8 +264,8 @@ def on_rank(
     kept = over - whole if stay else before_gradients(workload, candidate, over, whole)
     spared = kept * (1 - _COMPILED_KEEPS) if candidate.compile == "on" else 0.0
     if candidate.zero_stage == 0:
-        return over - spared
-    return _at_peak(workload, candidate, kept - spared)
+        return (1 + _UNUSED) * (over - spared)
+    return (1 + _UNUSED) * _at_peak(workload, candidate, kept - spared)
 
 
 def before_gradients(
@@ -282,13 +297,19 @@ def closed_forms(points: Sequence[Point], device_kind: str) -> PeakParts:
         shape = workload.shape(c.depth)
         kept = c.tokens * shape.block_bytes(c.checkpointing, workload.dtype)
         logits = c.tokens * shape.head_bytes
+        if c.loss == "chunked":
+            logits /= LOSS_CHUNKS
         if device_kind == "cuda" and c.compile == "on":
             kept, logits = kept * _COMPILED_KEEPS, logits * _COMPILED_KEEPS
-        # The hinge: gradients come as activations go.
-        more = max(1.0, held.gradients / (kept + logits))
+        # The hinge: gradients come as activations go. On the CPU offload moves none elsewhere.
+        here = replace(c, offload="none") if device_kind == "cpu" else c
+        gradients = engine.state(workload, here).gradients
+        more = max(1.0, gradients / (kept + logits))
         passing = engine.passing_bytes(workload, c, device_kind) if device_kind == "cpu" else 0.0
         if device_kind == "cuda" and c.zero_stage:
             more = _at_peak(workload, c, kept + logits) / (kept + logits)
+        if device_kind == "cuda":
+            more *= 1 + _UNUSED
         on_host = held.host + held.passing if device_kind == "cpu" else 0.0
         compiled = _COMPILED_BYTES[device_kind] if c.compile == "on" else 0
         base.append(_PROCESS_BYTES[device_kind] + engine.library_bytes(device_kind) + compiled)

@@ -39,9 +39,12 @@ def _weights(of: Candidate | Build, workload: Workload) -> str:
     return "bf16" if seen == "fp16" else seen
 
 
-def _traits(space: Space) -> list[Build]:
+def _traits(space: Space, device_kind: str) -> list[Build]:
     """One build for each combination of traits that a candidate has, but for checkpoints on the
     host: what is not on the device cannot be told apart in a trace."""
+    workload = space.workload
+    if FAMILIES[workload.family].untraced(workload.recipe, device_kind):
+        return []
     found = {
         _traits_of(build, space.workload): build
         for build in space.builds if build.checkpointing != "host"
@@ -58,13 +61,13 @@ def _looked_at(space: Space) -> tuple[int, ...]:
 
 def request(space: Space, device_kind: str = "cpu") -> Describe:
     """What to trace for `space`: every width and all traits at two shallow depths, compiled by
-    nothing."""
+    nothing. No models where a trace would tell nothing."""
     workload = space.workload
     widths = {workload.shape(depth).width: depth for depth in space.axes["depth"]}
     asked = [
         (replace(workload.spec(depth, build, wide_as=deep), compile=False), build)
         for _, deep in sorted(widths.items())
-        for build in _traits(space)
+        for build in _traits(space, device_kind)
         for depth in workload.shallow_depths
     ]
     sizes = sorted(set(space.axes["micro_batch"]))

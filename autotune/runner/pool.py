@@ -155,6 +155,8 @@ class Pool:
             return node.start(task, dial, log)
 
         asked = request(space, self._device_kind)
+        if not asked.models:
+            return None
         helper = Helper(
             asked,
             start,

@@ -92,7 +92,7 @@ def resolve(
         workload = replace(workload, shapes=known.shapes, vocab_size=known.vocab_size)
     elif family.counted:
         assert count is not None, "whoever offers such models can count them"
-        workload, remarks = _counted(workload, depths, seq_lens, count)
+        workload, remarks = _counted(workload, depths, seq_lens, count, device.kind)
     limits = Limits(
         capacity_bytes, options.ceiling, host_bytes // layout.beside, options.host_ceiling
     )
@@ -273,12 +273,17 @@ def _check_positions(options: Options, flag: str, length: int, recipe: dict[str,
 
 
 def _counted(
-    workload: Workload, depths: Sequence[int], seq_lens: Sequence[int], count: CountModels
+    workload: Workload,
+    depths: Sequence[int],
+    seq_lens: Sequence[int],
+    count: CountModels,
+    device_kind: str,
 ) -> tuple[Workload, list[Fixed]]:
     """`workload` with the counts of its model, and what has to be said of them."""
     if (mix := workload.length_mix) is not None:
         seq_lens = sorted({*seq_lens, *map(mix.weighted_mean, seq_lens)})
-    looked_at = FAMILIES[workload.family].looked_at(workload.recipe, seq_lens)
+    family = FAMILIES[workload.family]
+    looked_at = family.looked_at(workload.recipe, seq_lens)
     found = count(Count(
         models=[workload.spec(depth) for depth in depths],
         shallow=[workload.spec(depth) for depth in workload.shallow_depths],
@@ -290,6 +295,7 @@ def _counted(
             depth=depth,
             seq_lens=list(seq_lens),
             flops=_by_length(flops, looked_at, seq_lens),
+            block_floats=family.block_floats(workload.recipe, device_kind),
         )
         for depth, each, flops in zip(
             depths, found.parameters, found.flops_per_sample, strict=True

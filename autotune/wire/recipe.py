@@ -6,6 +6,9 @@ LEARNING_RATE = 3e-4
 MUON_LEARNING_RATE = 2e-3
 HEAD_DIM = 64
 """Channels of an attention head of the `gpt` family."""
+LOSS_CHUNKS = 8
+"""Of the tokens of a micro-batch, where their loss comes in chunks: as torchtune's has by default
+(CEWithChunkedOutputLoss)."""
 LORA_ALPHA = 2
 """Alpha of low-rank adapters, as a multiple of their rank."""
 

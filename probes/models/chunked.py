@@ -9,8 +9,8 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
-CHUNKS = 8
-"""As torchtune's chunked loss has by default (CEWithChunkedOutputLoss)."""
+from autotune.wire.recipe import LOSS_CHUNKS
+
 IGNORED = -100
 """The target that does not count, as in torch's cross_entropy."""
 
@@ -24,6 +24,6 @@ def cross_entropy(logits: Callable[[Tensor], Tensor], x_nd: Tensor, targets_n: T
     def summed(x_cd: Tensor, targets_c: Tensor) -> Tensor:
         return F.cross_entropy(logits(x_cd).float(), targets_c, reduction="sum")
 
-    parts = zip(x_nd.chunk(CHUNKS), targets_n.chunk(CHUNKS), strict=True)
+    parts = zip(x_nd.chunk(LOSS_CHUNKS), targets_n.chunk(LOSS_CHUNKS), strict=True)
     total = torch.stack([checkpoint(summed, *part, use_reentrant=False) for part in parts]).sum()
     return total / (targets_n != IGNORED).sum()

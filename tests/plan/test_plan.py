@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 
 from autotune.device.cards import parse_gpus
-from autotune.engines import state_bytes
+from autotune.engines import ENGINES, state_bytes
 from autotune.errors import UsageError
+from autotune.models.counted import CountedShape
 from autotune.options import Options
 from autotune.plan.answers import (
     by_count,
@@ -25,8 +26,9 @@ from autotune.plan.answers import (
 )
 from autotune.plan.expected import Asked, Expected, Helpers, Plan, plan
 from autotune.predict.earlier import Earlier, Seen
+from autotune.space.candidate import Candidate
 from autotune.space.workload import parse_global_batch
-from autotune.wire.messages import Count, Counted, Describe, Described
+from autotune.wire.messages import Count, Counted, Describe, Described, Parameters
 from autotune.wire.stopping import Interval
 
 GIB = 2**30
@@ -349,3 +351,88 @@ def test_a_trace_is_asked_for_once_for_all_numbers_of_gpus() -> None:
 
     by_count(asked(zero="3"), (2, 4, 8), Helpers(no_count, describe))
     assert len(times) == 1
+
+
+# What engines and families know better.
+
+
+def a_mamba(seq_len: str, **texts: str) -> Plan:
+    """With parameters as they might be; nobody counts or traces here."""
+    one = Parameters(
+        width=2560, vocab_size=50280, parameters=2_770_000_000, trainable=2_770_000_000,
+        block_matrices=2_600_000_000, largest_block=40_000_000,
+    )  # fmt: skip
+
+    def count(asked: Count) -> Counted:
+        flops = [[6.0 * 2.77e9 * n for n in asked.seq_lens]] * len(asked.models)
+        counts = [one] * len(asked.models)
+        return Counted(parameters=counts, flops_per_sample=flops, uncounted="")
+
+    def trace(asked: Describe) -> str:
+        raise AssertionError("loops are not what kernels keep")
+
+    texts = {"model": "mamba2", "micro_batch": "1", "checkpointing": "none"} | texts
+    asking = asked("80GiB", seq_len=seq_len, depth="64", **texts)
+    return plan(asking, 1, Helpers(count, trace))
+
+
+def test_what_a_state_space_model_keeps_grows_with_every_token() -> None:
+    found = a_mamba("1024,2048,16384")
+    short, double, long = (
+        only(found, seq_len=n).parts.activations + only(found, seq_len=n).parts.logits
+        for n in (1024, 2048, 16384)
+    )
+    assert found.untraced.startswith("kernels of a mamba2 keep less than the loops")
+    # 12 bytes of each of 5120 inner channels and 6 of each of 2560, in 64 blocks.
+    a_token = 64 * (12 * 5120 + 6 * 2560) + 12 * 50280
+    assert long == pytest.approx(16384 * a_token - 2 * 2.77e9, rel=0.15)
+    assert short < double < long
+
+
+def test_checkpoints_on_the_host_alone_have_no_trace() -> None:
+    def trace(asked: Describe) -> str:
+        raise AssertionError("there is nothing to trace")
+
+    found = plan(asked(checkpointing="host", micro_batch="1"), 8, Helpers(no_count, trace))
+    assert "kept on the host" in found.untraced
+
+
+@pytest.mark.parametrize(("stage", "left"), [("1", 1 / 2), ("2", 0), ("3", 0)])
+def test_gradients_go_to_the_host_with_the_optimizer(stage: str, left: float) -> None:
+    offloaded = planned(2, zero=stage, offload="optimizer", micro_batch="1")
+    (row,) = (each for each in offloaded.expected if each.candidate.checkpointing == "none")
+    whole = 2 * offloaded.space.workload.shape(24).parameters
+    assert row.parts.gradients == pytest.approx(left * whole)
+
+
+@pytest.mark.parametrize("engine", ["fsdp", "deepspeed"])
+def test_blocks_that_are_frozen_send_no_gradients(engine: str) -> None:
+    workload = planned(8, zero="3").space.workload
+    [shape] = {workload.shape(24)}
+    candidate = Candidate(depth=24, seq_len=2048, micro_batch=1, zero_stage=3)
+    counted = CountedShape(
+        depth=24, width=shape.width, vocab_size=shape.vocab_size, parameters=shape.parameters,
+        trainable=shape.parameters, block_matrices=shape.block_matrices,
+        largest_block=shape.largest_block, seq_lens=[2048], flops=[1.0],
+    )  # fmt: skip
+    whole, few = (
+        ENGINES[engine].passing_bytes(
+            replace(workload, model="hf:x", shapes=[replace(counted, trainable=trained)]),
+            candidate, "cuda",
+        )
+        for trained in (shape.parameters, shape.parameters // 100)
+    )  # fmt: skip
+    a_block = {"fsdp": 2 + 4, "deepspeed": 2 * 2}[engine] * shape.largest_block
+    assert whole - few == pytest.approx(0.99 * a_block, rel=0.01)
+
+
+def test_logits_in_chunks_are_an_eighth() -> None:
+    found = planned(8, zero="3", loss="whole,chunked", micro_batch="8", checkpointing="full")
+    whole, chunked = only(found, loss="whole").parts, only(found, loss="chunked").parts
+    assert chunked.logits == pytest.approx(whole.logits / 8, rel=0.35)  # as both share a base
+
+
+def test_more_is_reserved_than_is_used() -> None:
+    for row in planned(8, zero="3").expected:
+        used = row.parts.gradients + row.parts.activations + row.parts.logits + row.parts.buffers
+        assert row.parts.unused == pytest.approx(0.08 * used)
