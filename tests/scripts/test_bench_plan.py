@@ -96,9 +96,12 @@ def scored(peak_gib: float | None, *, oom: bool = False, kind: str = "unknown") 
 
 def test_an_error_is_of_the_figure_that_the_source_has() -> None:
     whole = scored(None).expected.peak.bytes / 2**30
-    outside = scored(None).expected.parts.outside / 2**30
+    parts = scored(None).expected.parts
+    outside, unused = parts.outside / 2**30, parts.unused / 2**30
     assert scored(whole / 2).error == pytest.approx(1.0)
-    assert scored(whole - outside, kind="max_allocated").error == pytest.approx(0.0)
+    assert scored(whole - outside, kind="max_reserved").error == pytest.approx(0.0)
+    used = whole - outside - unused
+    assert scored(used, kind="max_allocated").error == pytest.approx(0.0)
 
 
 def test_what_was_said_to_fit_and_ran_out_is_named() -> None:
