@@ -61,11 +61,10 @@ class DeepSpeed(Engine):
         # stage 3 the fp32 gradients' (stage_1_and_2.py and stage3.py of its runtime/zero).
         low = self.weights_in(workload.dtype, of) != "fp32"
         passing = 4.0 if of.zero_stage == 3 or not low else 2.0
+        others = 1 - 1 / workload.world_size if of.zero_stage == 1 else 0.0
         moved = replace(
             whole,
-            gradients=whole.gradients * (1 - 1 / workload.world_size)
-            if of.zero_stage == 1
-            else 0.0,
+            gradients=others * whole.gradients,
             optimizer=0.0,
             host=whole.optimizer,
             passing=passing * workload.shape(of.depth).trainable / workload.world_size,

@@ -10,7 +10,6 @@ import numpy as np
 from autotune.device.cards import Card
 from autotune.device.imagined import ImaginedDevice
 from autotune.engines import engine_of
-from autotune.models import FAMILIES
 from autotune.options import Options
 from autotune.outcome import step_cost_for
 from autotune.predict.earlier import Earlier
@@ -23,7 +22,7 @@ from autotune.predict.memory import (
 )
 from autotune.predict.predictor import Predictor
 from autotune.predict.speed import MAGNITUDES, Magnitudes
-from autotune.predict.trace import Trace, request
+from autotune.predict.trace import Trace, request, why_untraced
 from autotune.space.candidate import Candidate
 from autotune.space.space import Space
 from autotune.testbed.resolve import CountModels, resolve
@@ -166,7 +165,7 @@ def plan(asked: Asked, gpus: int, helpers: Helpers) -> Plan:
         space, KIND, asked.earlier, known=magnitudes(asked.card), elsewhere=asked.elsewhere
     )
     wanted = request(space, KIND)
-    found = helpers.describe(wanted) if wanted.models else _why_not(space)
+    found = helpers.describe(wanted) if wanted.models else why_untraced(space, KIND)
     stay = True
     if isinstance(found, Described):
         predictor.trace(Trace(wanted, found))
@@ -184,13 +183,6 @@ def _settings(space: Space) -> tuple[Candidate, ...]:
         return space.candidates
     kept = [c for c in space.candidates if c.zero_stage == 0 or c.offload != "none"]
     return tuple(kept) or space.candidates
-
-
-def _why_not(space: Space) -> str:
-    """Why there is nothing to trace."""
-    workload = space.workload
-    why = FAMILIES[workload.family].untraced(workload.recipe, KIND)
-    return why or "what is kept on the host cannot be told apart in a trace"
 
 
 def _holes(found: Described) -> str:

@@ -86,6 +86,13 @@ def request(space: Space, device_kind: str = "cpu") -> Describe:
     )
 
 
+def why_untraced(space: Space, device_kind: str) -> str:
+    """Why a request for `space` has no models."""
+    workload = space.workload
+    why = FAMILIES[workload.family].untraced(workload.recipe, device_kind)
+    return why or "what is kept on the host cannot be told apart in one"
+
+
 @dataclass(frozen=True)
 class Trace:
     """Traced bytes, extended to full depth. Arrays have one value for each candidate of a space,

@@ -15,7 +15,7 @@ from typing import Any, Literal
 from autotune.device.device import Device
 from autotune.engines import engine_of
 from autotune.outcome import Verdict
-from autotune.predict.trace import Trace, request
+from autotune.predict.trace import Trace, request, why_untraced
 from autotune.runner import Job, NodeLostError, Result, StopRequestedError
 from autotune.runner.channel import Channel
 from autotune.runner.forks import Spawned, Starter
@@ -156,6 +156,8 @@ class Pool:
 
         asked = request(space, self._device_kind)
         if not asked.models:
+            why = why_untraced(space, self._device_kind)
+            self._note(f"memory is predicted without a trace: {why}")
             return None
         helper = Helper(
             asked,

@@ -356,7 +356,7 @@ def test_a_trace_is_asked_for_once_for_all_numbers_of_gpus() -> None:
 # What engines and families know better.
 
 
-def a_mamba(seq_len: str, **texts: str) -> Plan:
+def a_mamba(seq_len: str) -> Plan:
     """With parameters as they might be; nobody counts or traces here."""
     one = Parameters(
         width=2560, vocab_size=50280, parameters=2_770_000_000, trainable=2_770_000_000,
@@ -371,8 +371,10 @@ def a_mamba(seq_len: str, **texts: str) -> Plan:
     def trace(asked: Describe) -> str:
         raise AssertionError("loops are not what kernels keep")
 
-    texts = {"model": "mamba2", "micro_batch": "1", "checkpointing": "none"} | texts
-    asking = asked("80GiB", seq_len=seq_len, depth="64", **texts)
+    asking = asked(
+        "80GiB", model="mamba2", seq_len=seq_len, depth="64", micro_batch="1",
+        checkpointing="none",
+    )  # fmt: skip
     return plan(asking, 1, Helpers(count, trace))
 
 

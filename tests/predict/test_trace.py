@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from autotune.predict.trace import MOST_MICRO_BATCHES, request
+from autotune.predict.trace import MOST_MICRO_BATCHES, request, why_untraced
 from autotune.space.space import Space
 from autotune.space.workload import GlobalBatch
 from autotune.wire.messages import ModelSpec
@@ -54,6 +54,12 @@ def test_every_width_and_checkpointing_is_asked_for_at_two_depths() -> None:
     assert {(m.name, m.vocab_size) for m in asked.models} == {("gpt", 4096)}
     assert (asked.seq_lens, asked.micro_batches) == ([64, 128], [1, 2, 4, 8])
     assert (asked.dtype, asked.optimizer) == ("fp32", "adamw")
+
+
+def test_of_what_is_kept_on_the_host_alone_nothing_is_asked() -> None:
+    whole = space(checkpointing=("host",))
+    assert request(whole, "cuda").models == []
+    assert "kept on the host" in why_untraced(whole, "cuda")
 
 
 def test_depths_of_one_width_share_their_models() -> None:
