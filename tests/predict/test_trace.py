@@ -57,7 +57,8 @@ def test_every_width_and_checkpointing_is_asked_for_at_two_depths() -> None:
 
 
 def test_of_what_is_kept_on_the_host_alone_nothing_is_asked() -> None:
-    whole = space(checkpointing=("host",))
+    kept = tuple({replace(c, checkpointing="host") for c in space().candidates})
+    whole = replace(space(), candidates=kept)
     assert request(whole, "cuda").models == []
     assert "kept on the host" in why_untraced(whole, "cuda")
 
