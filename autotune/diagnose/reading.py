@@ -40,6 +40,9 @@ ANCHORS = {
 """One of them is in every line that a wording matches. Where a block has many of one, as where a
 metric's name has "error", those are looked for that stand beside it."""
 
+_NOISE = bytes(byte for byte in range(256) if not chr(byte).isascii() or not chr(byte).isalpha())
+"""Most of a log that tells of progress. Without it, what no anchor is in is soon looked through."""
+
 _ANSI = re.compile(
     rb"\x1b(?:\[[0-9;:?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[()][A-Z0-9]|[=>])"
 )
@@ -151,11 +154,19 @@ class Scanner:
                 at = block.find(anchor, _end_of_line(block, at), cut)
             return found
 
+        letters = block[begin:cut].translate(None, _NOISE)
+
+        def may_be(anchor: bytes) -> bool:
+            return anchor.translate(None, _NOISE) in letters
+
         positions: list[int] = []
         for anchor, finer in ANCHORS.items():
+            if not may_be(anchor):
+                continue
             found = of(anchor, MANY if finer else None)
-            for each in (anchor,) if found is not None else finer:
-                positions += (found if found is not None else of(each, None)) or ()
+            if found is None:
+                found = [at for each in finer if may_be(each) for at in of(each, None) or ()]
+            positions += found
         return sorted(positions)
 
 
