@@ -41,7 +41,7 @@ ANCHORS = {
 metric's name has "error", those are looked for that stand beside it."""
 
 _NOISE = bytes(byte for byte in range(256) if not chr(byte).isascii() or not chr(byte).isalpha())
-"""Most of a log that tells of progress. Without it, what no anchor is in is soon looked through."""
+"""Most of a log that tells of progress. Without it, what has no anchor is soon looked through."""
 
 _ANSI = re.compile(
     rb"\x1b(?:\[[0-9;:?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[()][A-Z0-9]|[=>])"
