@@ -34,13 +34,17 @@ def tune(folder: Path, *flags: str) -> Ran:
     ("function", "flags"),
     [
         pytest.param("small", ["--depth", "2,3"], marks=pytest.mark.campaign),
-        ("small", ["--world-size", "2", "--engine", "deepspeed", "--zero", "3"]),
+        pytest.param(
+            "small",
+            ["--world-size", "2", "--engine", "deepspeed", "--zero", "3"],
+            marks=pytest.mark.campaign,
+        ),
         pytest.param(
             "known",
             ["--world-size", "2", "--engine", "fsdp", "--zero", "3"],
             marks=pytest.mark.campaign,
         ),
-        ("known", ["--world-size", "2", "--engine", "deepspeed", "--zero", "2"]),
+        ("known", ["--world-size", "2", "--engine", "deepspeed", "--zero", "3"]),
     ],
 )
 def test_a_function_in_the_working_directory_is_tuned(
