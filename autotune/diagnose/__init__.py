@@ -33,7 +33,8 @@ _MOST_EVENTS = 500
 _CHANGING = re.compile(rb"\d+\.\d+|\d{4,}")
 """Numbers that tell nothing of what a line is; exit codes and signals are shorter."""
 _MOST_SHAPES = 10_000
-_CUT = ("Traceback (most recent call last)", "Exception during training:")
+_CUT = ("Traceback (most recent call last)", "Exception during training:", '  File "')
+"""What a traceback without its end ends with."""
 _QUIET = (Kind.OTHER, Kind.ENDED, Kind.SCHEDULED, Kind.WARNING)
 """What explains nothing where there is something else."""
 
@@ -123,7 +124,7 @@ class LogReader:
 
     def finish(self) -> list[Event]:
         self._take(self.scanner.finish())
-        self.cut = any(cut in line for line in self.scanner.tail() for cut in _CUT)
+        self.cut = any(cut in line for line in self.scanner.tail()[-3:] for cut in _CUT)
         if self.scanner.bytes_read > _WHOLE:
             self._context.look(self.scanner.tail())
         return [replace(event, recovered=self._recovered(event)) for event in self._events]

@@ -181,6 +181,8 @@ def test_a_semaphore_that_cannot_be_made_is_of_shared_memory(tmp_path: Path) -> 
 def test_a_log_that_ends_within_a_traceback_says_so(tmp_path: Path) -> None:
     log = TRACE.format(frames=frame("torch/nn/linear.py", "forward"))
     assert "ends within a traceback" in told(tmp_path, log)["verdict"]
+    went_on = f"{log}MyOwn: no word of an error\n" + "step 3 loss 2.0\n" * 5
+    assert told(tmp_path, went_on)["verdict"] == "No error found"
 
 
 def test_a_library_that_got_no_memory_proves_nothing(tmp_path: Path) -> None:
