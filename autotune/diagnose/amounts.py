@@ -14,7 +14,7 @@ OTHERS_SHARE = 0.03
 """Of a device may be held besides this process before it counts: the driver, and rounding."""
 
 _UNITS = {"b": 1, "bytes": 1, "k": 2**10, "m": 2**20, "g": 2**30, "t": 2**40}
-_MOST_BYTES = 2**50
+MOST_BYTES = 2**50
 """Some drivers make torch say 17179869184 GiB: a small negative number, read as a large one."""
 _PATTERNS = {
     "asked": (rf"(?:[Tt]ried to allocate|trying to allocate|Requested *:) ?({SIZE})",),
@@ -97,7 +97,7 @@ def parse(text: str) -> int | None:
         return None
     unit = match[2].lower()
     size = float(match[1].replace(",", "")) * _UNITS.get(unit, _UNITS.get(unit[0], 1))
-    return round(size) if size < _MOST_BYTES else None
+    return round(size) if size < MOST_BYTES else None
 
 
 def read(text: str) -> Amounts:

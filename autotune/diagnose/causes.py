@@ -184,7 +184,7 @@ def _freed(event: Event, context: Context) -> Cause | None:
         return None
     if "Due to fragmentation" in event.text:
         return None
-    if a.free < max(SMALLEST_SEGMENT, IDLE_SHARE * (a.total or 0), a.asked + SMALLEST_SEGMENT):
+    if a.free < max(IDLE_SHARE * (a.total or 0), a.asked + SMALLEST_SEGMENT):
         return None  # it takes whole segments
     if event.backend == "XPU":
         return Cause(

@@ -20,7 +20,7 @@ FRAMEWORKS = {
                      "***** Running training *****", "Instantaneous batch size per device"),
     "deepspeed": ("deepspeed", "DeepSpeed"),
     "accelerate": ("accelerate/", "accelerate launch", "accelerator.backward"),
-    "vllm": ("vllm/", "vLLM", "vllm_", "EngineCore"),
+    "vllm": ("vllm/", "vLLM", "vllm_ascend", "EngineCore"),
     "sglang": ("sglang/", "sglang.launch_server"),
 }  # fmt: skip
 """What shows that one is in use; where several are, the first is whose settings are named."""

@@ -7,7 +7,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from autotune.diagnose.amounts import NOTHING, Amounts, parse, read
+from autotune.diagnose.amounts import MOST_BYTES, NOTHING, Amounts, parse, read
 from autotune.diagnose.context import step_of
 from autotune.diagnose.kinds import Kind, Wording
 from autotune.diagnose.prefixes import Said, take_apart
@@ -15,6 +15,7 @@ from autotune.diagnose.reading import Hit
 from autotune.diagnose.wordings import WORDINGS
 
 MOST_TEXT = 600
+_MOST_TASKS = 100_000
 
 _TALK = re.compile(
     r"\b(?:if (?:you|it|this|the)|to avoid|avoids?|avoiding|prevents?|preventing|such as|e\.g\."
@@ -166,11 +167,12 @@ def _with_rest(text: str, hit: Hit, first: Said) -> str:
 
 def _amounts(text: str, groups: dict[str, str]) -> Amounts:
     found = read(text)
-    if "asked_plain" in groups:
+    if len(groups.get("asked_plain", "")) in range(1, 19):  # more bytes nobody asks for
         found = replace(found, asked=int(groups["asked_plain"]))
     if found.asked is None and (tensor := _TENSOR.search(text)) and tensor["type"] in _TYPE_BYTES:
-        sizes = map(int, tensor["shape"].split(","))
-        found = replace(found, asked=math.prod(sizes) * _TYPE_BYTES[tensor["type"]])
+        sizes = map(int, re.findall(r"\d{1,12}", tensor["shape"]))
+        size = math.prod(sizes) * _TYPE_BYTES[tensor["type"]]
+        found = replace(found, asked=size if size < MOST_BYTES else None)
     return replace(
         found,
         asked=_size(groups, "asked") or found.asked,
@@ -192,11 +194,11 @@ def _number(groups: dict[str, str], *names: str) -> int | None:
 
 
 def _numbers(text: str) -> tuple[int, ...]:
-    """Those of "1-3,5"."""
+    """Those of "1-3,5"; of a range that no cluster has, its ends."""
     found: list[int] = []
-    for part in filter(None, text.split(",")):
-        low, _, high = part.partition("-")
-        found += range(int(low), int(high or low) + 1) if low else ()
+    for low, high in re.findall(r"(\d{1,9})(?:-(\d{1,9}))?", text):
+        first, last = int(low), int(high or low)
+        found += range(first, last + 1) if last - first < _MOST_TASKS else (first, last)
     return tuple(found)
 
 

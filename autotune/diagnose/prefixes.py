@@ -25,7 +25,9 @@ _PREFIXES = tuple(
         r"(?P<rank>\d{1,5}): (?=\D|\d{4}-)",  # srun --label
         r"\([\w.:() -]*?(?:rank=(?P<rank>\d+)[, ]*)?pid=(?P<pid>\d+)[^)]*\)",  # Ray, vLLM
         r"\[[\w.-]*:\d+ ?:? ?\d*\] ?\[?(?P<rank>\d+)\]? NCCL",
-        r"\[[\w.-]*[A-Za-z][\w.-]*:(?P<rank>\d{1,3})\]:",  # the host, and a rank on it
+        # The host, and a rank on it; not a line of a file.
+        r"\[(?![\w.-]*\.(?:py|pyx|cpp|cc|cu|c|h|hpp|rs|go):)[\w.-]*[A-Za-z][\w.-]*:"
+        r"(?P<rank>\d{1,3})\]:",
         r"\d{1,7}:(?=\[)",  # grep -n
         r"# (?=\[(?:rank)?\d)",  # marked as a quotation
         r"(?:ERROR|INFO|WARNING|DEBUG) \d\d-\d\d \d\d:\d\d:\d\d \[[\w./-]+:\d+\]",  # vLLM

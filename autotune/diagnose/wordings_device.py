@@ -61,7 +61,8 @@ DEVICE = (
     ),
     row(
         "cuda-driver", Kind.DEVICE, ("OUT_OF_", "HIP_ERROR_OutOfMemory"),
-        r"(?:CUDA_ERROR_OUT_OF_MEMORY|HIP_ERROR_OutOfMemory|(?:UR_RESULT|ZE_RESULT|PI)_ERROR_OUT_OF_(?:DEVICE_)?MEMORY)",
+        r"(?:CUDA_ERROR_OUT_OF_MEMORY|HIP_ERROR_OutOfMemory"
+        r"|(?:UR_RESULT|ZE_RESULT|PI)_ERROR_OUT_OF_(?:DEVICE_)?MEMORY)",
         "CUDA driver API, cuda.h; oneAPI unified runtime ur_api.h",
     ),
     row(

@@ -172,6 +172,47 @@ def test_a_step_that_ends_for_memory_is_cancelled_for_that(tmp_path: Path) -> No
     assert [each["ranks"] for each in found["later"]] == [[1, 2, 3], []]
 
 
+@pytest.mark.parametrize(
+    ("tasks", "ranks"),
+    [
+        ("0", [0]),
+        ("1-3,5", [1, 2, 3, 5]),
+        ("1-2-3", [1, 2, 3]),
+        ("0-999999999", [0, 999999999]),
+        ("-,", []),
+    ],
+)
+def test_tasks_are_ranks_whatever_a_log_says_of_them(
+    tasks: str, ranks: list[int], tmp_path: Path
+) -> None:
+    log = f"srun: error: n1: tasks {tasks}: Killed\n"
+    assert told(tmp_path, log)["event"]["ranks"] == ranks
+
+
+@pytest.mark.parametrize("shape", ["1024, ,2", "9" * 5000, ","])
+def test_a_shape_that_is_none_is_no_error(shape: str, tmp_path: Path) -> None:
+    log = (
+        f"ResourceExhaustedError: OOM when allocating tensor with shape[{shape}] and type float\n"
+    )
+    assert told(tmp_path, log)["event"]["kind"] == "device"
+
+
+@pytest.mark.parametrize(
+    ("before", "ranks"), [("[train.py:83]: ", []), ("[gpu187:1]:", [1]), ("1077:[rank4]: ", [4])]
+)
+def test_a_line_of_a_file_is_no_rank(before: str, ranks: list[int], tmp_path: Path) -> None:
+    assert told(tmp_path, before + oom())["event"]["ranks"] == ranks
+
+
+def test_what_fails_beside_much_free_memory_on_an_xpu_met_a_limit(tmp_path: Path) -> None:
+    log = (
+        "RuntimeError: XPU out of memory. Tried to allocate 5.00 GiB (XPU 0; 15.56 GiB total"
+        " capacity; 1.00 GiB already allocated; 14.00 GiB free; 1.10 GiB reserved in total by"
+        " PyTorch)\n"
+    )
+    assert told(tmp_path, log)["cause"]["name"] == "a limit of one allocation"
+
+
 def test_a_semaphore_that_cannot_be_made_is_of_shared_memory(tmp_path: Path) -> None:
     frames = frame("multiprocessing/synchronize.py", "__init__", "sl = SemLock(kind, value)")
     log = TRACE.format(frames=frames) + "OSError: [Errno 28] No space left on device\n"
