@@ -4,23 +4,17 @@ from __future__ import annotations
 
 import os
 import time
-from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import pynvml
 
 from autotune.wire.energy import NOTHING, Counters, Energy
-from autotune.wire.messages import Conditions
+from autotune.wire.messages import Conditions, Readings
+from autotune.wire.sensors import Sensors
 
 _BUSY = (0, 1, 2, 5, 6)  # user, nice, system, irq, softirq of a /proc/stat line
 _STEAL = 7
-# The card slowed down because it was hot. A power cap is its normal working point, and HwSlowdown
-# is also set for a power brake and in changes of the P-state (nvml.h).
-THERMAL = (
-    pynvml.nvmlClocksThrottleReasonSwThermalSlowdown
-    | pynvml.nvmlClocksThrottleReasonHwThermalSlowdown
-)
 
 
 @dataclass(frozen=True)
@@ -36,30 +30,15 @@ class Watch:
 
     def __init__(self, device_uuid: str | None, counters: Counters = NOTHING) -> None:
         self._cores = os.sched_getaffinity(0)
-        self._handle = pynvml.nvmlDeviceGetHandleByUUID(device_uuid) if device_uuid else None
-        self._clocks_mhz: list[int] = []
-        self._powers_w: list[float] = []
-        self._temperatures_c: list[int] = []
-        self._reasons = 0
+        self._sensors = Sensors(pynvml, device_uuid) if device_uuid else None
         self._start = self._cpu_times()
         self.energy = Energy(counters)
 
     def sample(self) -> None:
         """Read energy; and clock, power, temperature and throttle reasons, not on the CPU."""
         self.energy.sample()
-        if self._handle is None:
-            return
-        card = self._handle
-        # MIG instances and some virtual cards lack a sensor or another: each is read on its own.
-        with suppress(pynvml.NVMLError):
-            self._clocks_mhz.append(pynvml.nvmlDeviceGetClockInfo(card, pynvml.NVML_CLOCK_SM))
-        with suppress(pynvml.NVMLError):
-            self._powers_w.append(pynvml.nvmlDeviceGetPowerUsage(card) / 1000)
-        with suppress(pynvml.NVMLError):
-            sensor = pynvml.NVML_TEMPERATURE_GPU
-            self._temperatures_c.append(pynvml.nvmlDeviceGetTemperature(card, sensor))
-        with suppress(pynvml.NVMLError):
-            self._reasons |= pynvml.nvmlDeviceGetCurrentClocksThrottleReasons(card)
+        if self._sensors is not None:
+            self._sensors.sample()
 
     def others_share(self, ranks: int) -> float:
         """What other programs and the hypervisor took of the processor's time since this watch
@@ -77,11 +56,7 @@ class Watch:
             busy_cpu_s=now.busy_s - start.busy_s,
             steal_cpu_s=now.steal_s - start.steal_s,
             own_cpu_s=now.own_s - start.own_s,
-            sm_clock_mhz=min(self._clocks_mhz, default=None),
-            power_w=max(self._powers_w, default=None),
-            temperature_c=max(self._temperatures_c, default=None),
-            throttle_reasons=None if self._handle is None else self._reasons,
-            thermally_throttled=bool(self._reasons & THERMAL),
+            **asdict(Readings() if self._sensors is None else self._sensors.readings()),
         )
 
     def _cpu_times(self) -> _CpuTimes:

@@ -19,8 +19,9 @@ import psutil
 import pynvml as nvml
 
 from autotune.device.cpu import cores
-from autotune.device.device import BusyProcess, DeviceInfo, EnergyCounters
+from autotune.device.device import BusyProcess, Device, DeviceInfo, EnergyCounters
 from autotune.wire.energy import of_board
+from autotune.wire.sensors import Sensors
 
 
 @dataclass(frozen=True)
@@ -158,6 +159,12 @@ def open_cuda(
         return chosen if isinstance(chosen, NoCuda) else CudaDevice(chosen, why)
     except nvml.NVMLError as error:
         return NoCuda(f"NVML is not available: {str(error).rstrip('.')}")
+
+
+def sensors_of(device: Device, ranks: int) -> list[Sensors]:
+    """Of the first `ranks` devices, from now on; of none on the CPU. Raises NVMLError."""
+    cards = device.infos[:ranks] if device.kind == "cuda" else ()
+    return [Sensors(nvml, card.uuid) for card in cards]
 
 
 def _at(positions: Sequence[int], visible: Sequence[Unit]) -> list[Unit] | NoCuda:

@@ -232,7 +232,8 @@ class Best:
     limits: BestLimits
     objective: str
     dtypes: dict[str, str] | None = None
-    """What the engine holds, computes and sends between ranks in which dtype."""
+    """What the engine holds, computes and sends between ranks in which dtype; of a script's own
+    engine nothing is known."""
     sure: Sure | None = None
     cells: tuple[Cell, ...]
     ties: tuple[Tie, ...]
@@ -366,9 +367,7 @@ def best_of(
         measured=winner.measured,
         limits=_limits(space.limits),
         objective=objective,
-        dtypes=engine_of(space.workload, choice.record.candidate).dtypes(
-            space.workload.dtype, choice.record.candidate
-        ),
+        dtypes=_dtypes(choice.record.candidate, space.workload),
         sure=_sure(choice.certainty, space, winner.config),
         cells=tuple(_cell(r, space) for r in choice.cells),
         ties=tuple(tie_of(r, space.workload, space.limits) for r in choice.ties),
@@ -485,7 +484,7 @@ def _config(candidate: Candidate, workload: Workload, ran: Ran | None = None) ->
         model=workload.model,
         width=workload.shape(candidate.depth).width if known else None,
         vocab_size=workload.vocab_size if known else None,
-        dtype=workload.dtype,
+        dtype=(ran and ran.dtype) or workload.dtype,
         engine=engine_of(workload, candidate).name,
         world_size=workload.world_size,
         nodes=workload.nodes,
@@ -493,6 +492,12 @@ def _config(candidate: Candidate, workload: Workload, ran: Ran | None = None) ->
         global_batch_samples=samples,
         global_batch_tokens=samples * length,
     )
+
+
+def _dtypes(candidate: Candidate, workload: Workload) -> dict[str, str] | None:
+    if workload.of_script:
+        return None
+    return engine_of(workload, candidate).dtypes(workload.dtype, candidate)
 
 
 def _measured(found: Measurement, limits: Limits) -> Measured:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import functools
 import math
-import operator
 import statistics
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
@@ -286,20 +284,11 @@ def _pooled_power_w(rounds: list[float | None]) -> float | None:
 
 def _pooled_conditions(rounds: list[Conditions]) -> Conditions:
     """Times add up; of every reading the worst."""
-    clocks = [c.sm_clock_mhz for c in rounds if c.sm_clock_mhz is not None]
-    powers = [c.power_w for c in rounds if c.power_w is not None]
-    temperatures = [c.temperature_c for c in rounds if c.temperature_c is not None]
-    throttles = [c.throttle_reasons for c in rounds if c.throttle_reasons is not None]
-    return Conditions(
+    pooled = Conditions(
         interval_cpu_s=sum(c.interval_cpu_s for c in rounds),
         busy_cpu_s=sum(c.busy_cpu_s for c in rounds),
         steal_cpu_s=sum(c.steal_cpu_s for c in rounds),
         own_cpu_s=sum(c.own_cpu_s for c in rounds),
-        sm_clock_mhz=min(clocks, default=None),
-        power_w=max(powers, default=None),
-        temperature_c=max(temperatures, default=None),
-        # A bit mask: any round's reason is one of the whole.
-        throttle_reasons=functools.reduce(operator.or_, throttles) if throttles else None,
-        thermally_throttled=any(c.thermally_throttled for c in rounds),
         foreign_bytes=max(c.foreign_bytes for c in rounds),
     )
+    return pooled.at_worst(rounds)

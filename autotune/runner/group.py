@@ -380,9 +380,8 @@ def merge(told: list[list[Report]]) -> Report:
         state_bytes=max(host.state_bytes for host in hosts),
         conditions=replace(
             max((host.conditions for host in hosts), key=others_share),
-            thermally_throttled=any(host.conditions.thermally_throttled for host in hosts),
             foreign_bytes=max(host.conditions.foreign_bytes for host in hosts),
-        ),
+        ).at_worst([host.conditions for host in hosts]),
         energy=_together([report.energy for reports in told for report in reports]),
     )
 
@@ -398,9 +397,8 @@ def _of_host(reports: list[Report]) -> Report:
         conditions=replace(
             first.conditions,
             own_cpu_s=sum(r.conditions.own_cpu_s for r in reports),
-            thermally_throttled=any(r.conditions.thermally_throttled for r in reports),
             foreign_bytes=max(r.conditions.foreign_bytes for r in reports),
-        ),
+        ).at_worst([r.conditions for r in reports]),
     )
 
 

@@ -9,9 +9,11 @@ import tempfile
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+from autotune.device.cuda import sensors_of
 from autotune.device.device import Device
 from autotune.errors import ModelError
 from autotune.outcome import Verdict
@@ -76,6 +78,8 @@ class Launches:
         self._launches = _last_launch(logs)
         self._launch: Launch | None = None
         self._measured = False
+        self._dtype = ""
+        """That of the script, where it was said that it is another than was asked for."""
         self._got: dict[str, dict[int, int]] = {}
         """By axis: what was asked for, and what ran instead."""
 
@@ -142,8 +146,10 @@ class Launches:
     def _watch(self, launch: Launch, job: Job, deadline: float) -> Result:
         told = [name for name in ("micro_batch", "seq_len", "grad_accum", "tokens_per_batch")
                 if self._command.says(name)]  # fmt: skip
-        ranks_of = self._device.energy().counters[: self._space.workload.world_size]
-        timing = Timing(Steps(job.rule, job.needed_step_s), launch, ranks_of)
+        world_size = self._space.workload.world_size
+        counters = self._device.energy().counters[:world_size]
+        sensors = partial(sensors_of, self._device, world_size)
+        timing = Timing(Steps(job.rule, job.needed_step_s), launch, counters, sensors)
         self._on_phase(Phase.IMPORT, 0)
         while True:
             if self._stop():
@@ -153,9 +159,9 @@ class Launches:
             if (failed := self._out_of_memory(launch)) is not None:
                 return failed
             if ranks.made >= CHECKED_STEPS:
-                world_size = self._space.workload.world_size
                 if (found := ranks.mismatch(job.grad_accum, world_size)) is not None:
                     return self._refused(found, job.candidate)
+                self._say_dtype(ranks)
             phase = timing.feed(ranks)
             self._on_phase(phase or self._phase(launch), ranks.made)
             if timing.enough or (launch.ended and timing.measured):
@@ -164,6 +170,13 @@ class Launches:
                 return self._ended(launch, ranks)
             if (failed := self._late(launch, job, ranks, deadline)) is not None:
                 return failed
+
+    def _say_dtype(self, ranks: Ranks) -> None:
+        """Where the script computes in another than it is told; what ran is in the result."""
+        asked = self._space.workload.dtype
+        if self._command.says("dtype") and ranks.dtype not in ("", asked, self._dtype):
+            self._dtype = ranks.dtype
+            self._note(f"asked for {asked}, the model computes in {ranks.dtype}")
 
     @staticmethod
     def _phase(launch: Launch) -> Phase:

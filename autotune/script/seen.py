@@ -121,7 +121,13 @@ class Ranks:
             waiting_share=min(1.0, waited_s / took_s) if took_s else 0.0,
             trainable=max((r.latest.trainable for r in self.all if r.latest), default=0),
             frozen=max((r.latest.frozen for r in self.all if r.latest), default=0),
+            dtype=self.dtype,
         )
+
+    @property
+    def dtype(self) -> str:
+        """In which the ranks compute; empty where nothing shows it."""
+        return max((r.latest.dtype for r in self.all if r.latest), default="")
 
     @property
     def micro_steps(self) -> int:

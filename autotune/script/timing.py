@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
 
 import psutil
 
@@ -11,18 +12,28 @@ from autotune.script.launch import Launch, Times
 from autotune.script.seen import Ranks
 from autotune.wire import messages
 from autotune.wire.energy import Counters, Energy
-from autotune.wire.messages import Conditions
+from autotune.wire.messages import Conditions, Readings
+from autotune.wire.sensors import Sensors
 from autotune.wire.stopping import Phase, Steps
 
 
 class Timing:
     """Feeds steps to the rule, and looks at the machine while they are timed."""
 
-    def __init__(self, steps: Steps, launch: Launch, counters: Sequence[Counters]) -> None:
-        """`counters` are of the energy of each device in use, or of the host."""
+    def __init__(
+        self,
+        steps: Steps,
+        launch: Launch,
+        counters: Sequence[Counters],
+        sensors: Callable[[], Sequence[Sensors]],
+    ) -> None:
+        """`counters` are of the energy of each device in use, or of the host; `sensors` opens
+        those of each device."""
         self.steps = steps
         self._counters = counters
         self._energy: list[Energy] = []
+        self._open = sensors
+        self._sensors: Sequence[Sensors] = ()
         self._began = self._sampled = 0.0
         self.retries = 0
         """Of the allocator, before the timing."""
@@ -48,6 +59,7 @@ class Timing:
                 self._phase = Phase.TIMED
                 self._before = self._launch.times()
                 self._energy = [Energy(of) for of in self._counters]
+                self._sensors = self._open()
                 self._began = time.monotonic()
                 self.retries = _retries(ranks)
             phase = Phase.WARMUP if self.steps.wanted(Phase.WARMUP) else Phase.TIMED
@@ -60,8 +72,10 @@ class Timing:
             self._fed += 1
         if self.steps.stopped_early:
             self._phase = Phase.TIMED
-        for each in self._energy:
-            each.sample()
+        for energy in self._energy:
+            energy.sample()
+        for sensors in self._sensors:
+            sensors.sample()
         self._sampled = time.monotonic()
         return self._phase
 
@@ -84,6 +98,7 @@ class Timing:
             busy_cpu_s=now.busy_s - before.busy_s,
             steal_cpu_s=now.steal_s - before.steal_s,
             own_cpu_s=max(0.0, now.own_s - before.own_s),
+            **asdict(Readings.worst([each.readings() for each in self._sensors])),
         )
 
 

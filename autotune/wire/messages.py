@@ -6,9 +6,11 @@ that does not decode to exactly the declared fields and types is a `WireError`, 
 
 from __future__ import annotations
 
+import functools
 import json
+import operator
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any, Literal, get_args
 
 from autotune.wire.agents import AgentMessage
@@ -324,24 +326,50 @@ class Peaks:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Conditions:
+class Readings:
+    """The worst that sensors of devices showed: the lowest clock, the highest power and
+    temperature, and all reasons for slowing down. None where a device has no such sensor."""
+
+    sm_clock_mhz: int | None = None
+    power_w: float | None = None
+    temperature_c: int | None = None
+    throttle_reasons: int | None = None
+    """NVML's bits."""
+    thermally_throttled: bool = False
+
+    @staticmethod
+    def worst(several: Sequence[Readings]) -> Readings:
+        reasons = [r.throttle_reasons for r in several if r.throttle_reasons is not None]
+        return Readings(
+            sm_clock_mhz=min(
+                (r.sm_clock_mhz for r in several if r.sm_clock_mhz is not None), default=None
+            ),
+            power_w=max((r.power_w for r in several if r.power_w is not None), default=None),
+            temperature_c=max(
+                (r.temperature_c for r in several if r.temperature_c is not None), default=None
+            ),
+            throttle_reasons=functools.reduce(operator.or_, reasons) if reasons else None,
+            thermally_throttled=any(r.thermally_throttled for r in several),
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Conditions(Readings):
     """What the machine did during the timed steps, as this rank saw it.
 
-    CPU fields are seconds of processor time summed over the cores this rank may use; clock, power
-    and temperature are the largest (clock: smallest) readings. None where the device has none.
+    CPU fields are seconds of processor time summed over the cores this rank may use.
     """
 
     interval_cpu_s: float
     busy_cpu_s: float
     steal_cpu_s: float
     own_cpu_s: float
-    sm_clock_mhz: int | None = None
-    power_w: float | None = None
-    temperature_c: int | None = None
-    throttle_reasons: int | None = None
-    thermally_throttled: bool = False
     foreign_bytes: int = 0
     """How much the device memory changed in timed steps that is not this rank's."""
+
+    def at_worst(self, several: Sequence[Readings]) -> Conditions:
+        """These, with the worst readings of `several` in place of their own."""
+        return replace(self, **asdict(Readings.worst(several)))
 
 
 @dataclass(frozen=True)
@@ -372,6 +400,8 @@ class Ran:
     """Parameters that the loss reaches."""
     frozen: int = 0
     """Parameters that are not trained, of models of which others are."""
+    dtype: str = ""
+    """Of most products of matrices: fp32, bf16 or fp16; empty where nothing shows it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -433,6 +463,8 @@ class Seen:
     """Parameters that the loss reaches."""
     frozen: int
     """Parameters that are not trained, of models of which others are."""
+    dtype: str
+    """Of most products of matrices: fp32, bf16 or fp16; empty where nothing shows it."""
     step_s: list[float]
     """From the end of one optimizer step to the end of the next: of those since the last message.
     The other lists have an entry for each of these."""

@@ -24,16 +24,21 @@ import sys
 import threading
 import time
 import traceback
+from collections.abc import Collection
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 VERSION = 1  # of autotune.wire.messages
 EVERY_S = 0.2
 LOOK_SHARE = 0.003
 """Of the time, that walks through autograd's graph for the batch's shape may take."""
 FIRST_LOOKS = 4
+STEP_LOOKS = 256
+"""Of one step, at most: one that never comes to an end is not looked at for ever."""
 CUDA_GUARD = 0.97
+_MET = "autotune"
+_PRODUCTS = {"AddmmBackward0", "MmBackward0", "BmmBackward0", "LinearBackward0"}
 ERROR_CHARACTERS, TRACEBACK_CHARACTERS = 2000, 20_000
 
 
@@ -118,7 +123,11 @@ class _Watch:
         self._began_s = time.perf_counter()
         self._look_s = 0.0
         self._looks = 0
+        self._looking = False
+        self._again = self._fresh = 0  # looks of this step, at a batch that it had, or had not
+        self._fresh_share = 1.0  # of the backward passes of a step
         self._shapes: list[list[list[int]]] = []
+        self._dtype = ""
         self._steps: list[dict[str, Any]] = []  # not told yet
         self._cuda = False
         self._device: Any = None
@@ -194,18 +203,24 @@ class _Watch:
         self.uses(roots)
         self.limit()
         began = time.perf_counter()
-        if self._looks < FIRST_LOOKS or self._look_s < LOOK_SHARE * (began - self._began_s):
-            shapes, parameters = _look([each.grad_fn for each in roots], self._torch)
+        if self._since == 1:  # all of a step, or nothing: a batch may have several losses
+            spare = self._look_s < LOOK_SHARE * (began - self._began_s)
+            self._looking = spare or self._looks < FIRST_LOOKS
+        if self._looking and self._since <= STEP_LOOKS:
+            found = _look([each.grad_fn for each in roots], self._torch)
             self._looks += 1
-            if shapes:
-                self._shapes.append(shapes)
-            self._trainable = max(self._trainable, parameters)
+            if found.shapes and found.fresh:
+                self._shapes.append(found.shapes)
+            self._again, self._fresh = self._again + (not found.fresh), self._fresh + found.fresh
+            self._trainable = max(self._trainable, found.parameters)
+            self._dtype = found.dtype or self._dtype
             self._look_s += time.perf_counter() - began
 
     def stepped(self) -> None:
         """An optimizer has stepped."""
         if self._since and not self._ended:  # of a step that is not told, so there is time for it
-            self._frozen = _frozen(self._torch)
+            self._frozen, cut = _frozen(self._torch)
+            self._trainable = max(self._trainable, cut)
         if self._since and not self._explicit:
             self._step(None)
 
@@ -223,9 +238,11 @@ class _Watch:
             now.record()
         else:
             now = time.perf_counter()
+        if self._fresh:
+            self._fresh_share = self._fresh / (self._fresh + self._again)
         with self._lock:
             told: dict[str, Any] = {
-                "micro_steps": self._since,
+                "micro_steps": max(1, round(self._fresh_share * self._since)),
                 "waited_s": self._waited_s,
                 "tokens": tokens,
             }
@@ -235,6 +252,7 @@ class _Watch:
             else:
                 self._looks = 0  # the first step is not told: what it looked at is lost
             self._last, self._since, self._waited_s = now, 0, 0.0
+            self._again = self._fresh = 0
             self._ended += 1
         if not self._cuda:
             self._settle()
@@ -289,6 +307,7 @@ class _Watch:
                 "rank": dist.get_rank() if joined else 0,
                 "trainable": self._trainable,
                 "frozen": self._frozen,
+                "dtype": self._dtype,
                 "step_s": [each["step_s"] for each in steps],
                 "micro_steps": [each["micro_steps"] for each in steps],
                 "waited_s": [each["waited_s"] for each in steps],
@@ -369,47 +388,75 @@ def _status_bytes(name: str) -> int:
 
 
 def _numel(parameter: Any) -> int:
-    """Of all of it, where ZeRO keeps a part of it here, and unpacked, where bitsandbytes packs."""
+    """Of all of it, where ZeRO or FSDP keeps a part of it here, and unpacked, where bitsandbytes
+    packs."""
+    if (flat := getattr(parameter, "_unpadded_unsharded_size", None)) is not None:
+        return int(flat.numel())
     if (packed := getattr(parameter, "quant_state", None)) is not None:
         return int(packed.shape.numel())
     return int(getattr(parameter, "ds_numel", None) or parameter.numel())
 
 
-def _frozen(torch: Any) -> int:
+def _frozen(torch: Any) -> tuple[int, int]:
     """How many parameters are not trained, in models of which some are: LoRA's base, but no model
-    that is only asked. No graph of autograd has them.
+    that is only asked; no graph of autograd has them. And how many are trained of which FSDP's
+    first version leaves but slices to see.
 
     It touches every object of the process, once. 0 where a model will not be looked at.
     """
     kind = torch.nn.Module
     found: dict[int, int] = {}
+    cut: dict[int, int] = {}
+    trained = 0
     with suppress(Exception):  # also of memory, which is short where the script may have little
         # Not isinstance: an object's own `__class__` may do things. Nor its own methods.
         modules = [each for each in gc.get_objects() if issubclass(type(each), kind)]
+        for module in modules:
+            if (flat := getattr(vars(module).get("_handle"), "flat_param", None)) is not None:
+                whole = list(zip(flat._params or (), flat._numels, strict=False))
+                cut |= {id(each): size for each, size in whole}
+                trained += sum(size for each, size in whole if each.requires_grad)
         inner = {id(child) for module in modules for child in kind.children(module)}
         for module in modules:
             if id(module) not in inner:
                 held = list(kind.parameters(module))
                 if any(each.requires_grad for each in held):
-                    found |= {id(each): _numel(each) for each in held if not each.requires_grad}
-    return sum(found.values())
+                    found |= {
+                        id(each): cut.get(id(each)) or _numel(each)
+                        for each in held
+                        if not each.requires_grad
+                    }
+    return sum(found.values()), trained
 
 
-def _look(roots: list[Any], torch: Any) -> tuple[list[list[int]], int]:
-    """Shapes of the batch that autograd's graph under `roots` keeps, largest table's first, and
-    how many parameters it reaches.
+class _Found(NamedTuple):
+    """What one look at autograd's graph showed."""
+
+    shapes: list[list[int]]
+    """Of the batch, largest table's first."""
+    parameters: int
+    """How many it reaches."""
+    fresh: bool
+    """No look has met this batch before."""
+    dtype: str
+    """Of most products of matrices; empty where nothing shows it."""
+
+
+def _look(roots: list[Any], torch: Any) -> _Found:
+    """What autograd's graph under `roots` keeps of the batch.
 
     Token ids are what the embedding with the most rows was asked for, but positions, which all
     samples share, are none; of compiled graphs, the whole numbers that they keep; without either,
     the images of a convolution, or the labels. A frozen embedding, as LoRA's base has, is in no
     graph: what passes between layers says how many samples the labels are of.
     """
-    tables: list[tuple[tuple[bool, bool, int], list[int]]] = []
-    compiled: list[list[int]] = []
-    images: list[list[int]] = []
+    tables: list[tuple[tuple[bool, bool, int], list[int], Any]] = []
+    compiled: list[tuple[list[int], Any]] = []
+    images: list[tuple[list[int], Any]] = []
     labels: list[int] = []
-    between: dict[tuple[int, int], None] = {}  # in their order
+    between: dict[tuple[int, int], Any] = {}  # in their order
     parameters = 0
+    dtypes: list[Any] = []
     seen: set[Any] = set()
     left = list(roots)
     while left:
@@ -418,33 +465,50 @@ def _look(roots: list[Any], torch: Any) -> tuple[list[list[int]], int]:
             continue
         seen.add(node)
         name = node.name()
+        if name in _PRODUCTS:  # what it gave; what it keeps might be computed again if asked for
+            dtypes += [each.dtype for each in getattr(node, "_input_metadata", ())[:1]]
         if name == "EmbeddingBackward0":
             rows = int(getattr(node, "_saved_weight_sym_argsize_0", 0))
             shape = list(node._saved_indices.shape)
-            tables.append(((len(shape) > 1, shape[:1] > [1], rows), shape))
+            tables.append(((len(shape) > 1, shape[:1] > [1], rows), shape, node))
         elif name.startswith("CompiledFunctionBackward"):
+            kept = getattr(node, "saved_tensors", ())
             compiled += [
-                list(each.shape)
-                for each in getattr(node, "saved_tensors", ())
+                (list(each.shape), node)
+                for each in kept
                 if each.dtype == torch.int64 and each.dim() == 2
             ]
+            halves = [each.dtype for each in kept if each.dtype in (torch.bfloat16, torch.half)]
+            dtypes += halves or [torch.float] * any(each.is_floating_point() for each in kept)
         elif name.startswith("Convolution"):
             saved = getattr(node, "_saved_input", None)
-            images += [] if saved is None else [list(saved.shape[:1])]
+            images += [] if saved is None else [(list(saved.shape[:1]), node)]
         elif name.startswith("NllLoss"):
             labels.append(node._saved_target.numel())
         elif name == "ViewBackward0" and len(size := node._saved_self_sym_sizes) == 3:
-            between[int(size[0]), int(size[1])] = None
+            between[int(size[0]), int(size[1])] = node
         elif name.endswith("AccumulateGrad"):
             parameters += _numel(node.variable)
         left += [after for after, _ in node.next_functions]
-    most = max((kind for kind, _ in tables), default=None)
-    ids = [shape for kind, shape in tables if kind == most]
-    said = [_shaped(count, between) for count in labels]
-    return next((found for found in (ids, compiled, images, said) if found), []), parameters
+    most = max((kind for kind, _, _ in tables), default=None)
+    ids = [(shape, node) for kind, shape, node in tables if kind == most]
+    found = next((found for found in (ids, compiled, images) if found), [])
+    shapes = [shape for shape, _ in found] or [_shaped(count, between) for count in labels]
+    fresh = _is_new([node for _, node in found] or list(between.values()))
+    names = {torch.float: "fp32", torch.bfloat16: "bf16", torch.half: "fp16"}
+    most_of = max(dtypes, key=dtypes.count, default=None)
+    return _Found(shapes, parameters, fresh, names.get(most_of, ""))
 
 
-def _shaped(labels: int, between: dict[tuple[int, int], None]) -> list[int]:
+def _is_new(nodes: list[Any]) -> bool:
+    """Whether no look has met any of them before: a node of autograd's keeps what it is told."""
+    known = [_MET in node.metadata for node in nodes]
+    for node in nodes:
+        node.metadata[_MET] = True
+    return not any(known)
+
+
+def _shaped(labels: int, between: Collection[tuple[int, int]]) -> list[int]:
     """The batch of which there are so many labels: one of each token, perhaps but the last of each
     sample, where that passed `between` layers, from the loss on; else one of each sample."""
     for samples, length in between:

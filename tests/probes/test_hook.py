@@ -138,6 +138,41 @@ def test_a_step_is_one_whatever_steps_and_recomputes_inside(steps: Told) -> None
     assert steps.micro_steps[SHAPED:][:ACCUMULATED] == [4] * ACCUMULATED
 
 
+SEVERAL = (
+    MODEL
+    + """
+import _autotune_hook
+_autotune_hook.LOOK_SHARE = 0.0  # no looks but the first ones
+
+def train(model, losses):
+    for _ in range(6):
+        for _ in range(4):
+            found = losses(model(ids))
+            for loss in found:
+                loss.backward(retain_graph=loss is not found[-1])
+        torch.optim.SGD(model.parameters(), lr=1e-3).step()
+def three(logits):
+    return logits.exp().mean(), logits.square().mean(), logits.mean()
+def two(logits):
+    first = nn.functional.cross_entropy(logits.flatten(0, 1), ids.flatten())
+    second = nn.functional.cross_entropy(logits.flatten(0, 1) / 2, ids.flatten())
+    return first, second
+train(net(), three)
+frozen = nn.Sequential(nn.Embedding(64, 8), nn.Linear(8, 8), nn.Linear(8, 64))
+frozen[0].requires_grad_(False)
+_autotune_hook.LOOK_SHARE = 1.0
+train(frozen, two)
+"""
+)
+
+
+def test_several_losses_of_one_batch_are_one_micro_step(tmp_path: Path) -> None:
+    (process,), _, _ = watched(tmp_path, SEVERAL)
+    # The first step of all is not told.
+    assert process.micro_steps == [4] * 5 + [4] * 6
+    assert process.shapes == [[[3, 16]]] * len(process.shapes)
+
+
 def test_what_the_script_says_counts_alone_from_its_first_call(steps: Told) -> None:
     before = SHAPED + ACCUMULATED + SEEN
     assert steps.tokens == [None] * before + [102, 103]
@@ -234,6 +269,67 @@ def test_what_is_frozen_beside_what_is_trained_is_counted(tmp_path: Path) -> Non
     assert code == 0
     assert told.seen[-1].frozen == 64 * 8
     assert told.seen[-1].trainable == 8 * 64 + 64
+
+
+@pytest.mark.parametrize(
+    ("how", "dtype"),
+    [("torch.autocast('cpu', torch.bfloat16)", "bf16"), ("contextlib.nullcontext()", "fp32")],
+)
+def test_it_says_in_what_the_model_computes_and_has_nothing_computed_again(
+    how: str, dtype: str, tmp_path: Path
+) -> None:
+    program = f"""
+        import contextlib
+        from torch.utils.checkpoint import checkpoint
+        calls = 0
+        class Block(nn.Linear):
+            def forward(self, x):
+                global calls
+                calls += 1
+                return super().forward(x)
+        tokens, block, head = nn.Embedding(64, 8), Block(8, 8), nn.Linear(8, 64)
+        stepper = torch.optim.SGD(nn.ModuleList([tokens, block, head]).parameters())
+        def model(ids):
+            return head(checkpoint(block, tokens(ids), use_reentrant=False))
+        for _ in range(3):
+            with {how}:
+                loss = loss_of(model)
+            loss.backward()
+            stepper.step()
+        print(calls)
+    """
+    (told,), _, out = watched(tmp_path, MODEL + textwrap.dedent(program))
+    assert told.seen[-1].dtype == dtype
+    assert out.split() == ["6"]  # forward, and again in the backward pass
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("as_written", [False, True])
+def test_what_fsdp_has_cut_up_counts_whole(as_written: bool, tmp_path: Path) -> None:
+    program = f"""
+        from torch.distributed.fsdp import FullyShardedDataParallel
+        def wrapped(module):
+            cpu = torch.device("cpu")
+            return FullyShardedDataParallel(module, device_id=cpu, use_orig_params={as_written})
+        rank = 0 if os.fork() else 1
+        torch.distributed.init_process_group(
+            "gloo", init_method="file://{tmp_path}/store", rank=rank, world_size=2
+        )
+        model = net()
+        model[0].weight.requires_grad_(False)
+        model[0] = wrapped(model[0])
+        model = wrapped(model)
+        stepper = torch.optim.SGD([each for each in model.parameters() if each.requires_grad])
+        for _ in range(3):
+            loss_of(model).backward()
+            stepper.step()
+        torch.distributed.barrier()
+        torch.distributed.destroy_process_group()
+    """
+    told, _, _ = watched(tmp_path, MODEL + textwrap.dedent(program))
+    assert [each.seen[-1].ended for each in told] == [3, 3]
+    assert [each.seen[-1].frozen for each in told] == [64 * 8] * 2
+    assert [each.seen[-1].trainable for each in told] == [8 * 64 + 64] * 2
 
 
 def test_an_error_that_nobody_caught_is_told_with_its_classes(steps: Told) -> None:

@@ -11,9 +11,10 @@ from dataclasses import replace
 from pathlib import Path
 
 import psutil
+import pynvml
 import pytest
 
-from autotune.device import open_device
+from autotune.device import cuda, open_device
 from autotune.device.cpu import CpuDevice
 from autotune.errors import ModelError
 from autotune.outcome import Verdict
@@ -21,6 +22,7 @@ from autotune.runner import Result
 from autotune.script import launch
 from autotune.wire.stopping import Phase
 from tests.support import rapl
+from tests.support.fake_nvml import FakeGpu, FakeNvml
 from tests.support.launches import BIN, OWN, PLAIN, PYTHON, Lab
 from tests.support.pools import RULE
 
@@ -72,6 +74,30 @@ def test_a_plain_loop_with_two_optimizers_is_seen_as_it_is(
     assert result.parameters == 256 * 64 + (64 * 256 + 256) + (256 * 256 + 256)
     assert OWN.read_bytes() == before
     assert nothing_is_left(tmp_path)
+
+
+def test_another_dtype_than_was_asked_for_is_said_and_is_what_ran(
+    lab: Callable[..., Lab],
+) -> None:
+    one = lab(own("plain", "--note {dtype}"), dtype="bf16")
+    result = one.probe()
+    assert result.report is not None
+    assert result.report.ran is not None
+    assert result.report.ran.dtype == "fp32"
+    one.probe()
+    assert one.notes == ["asked for bf16, the model computes in fp32"]
+
+
+def test_several_losses_of_a_batch_are_one_micro_step(lab: Callable[..., Lab]) -> None:
+    several = own("plain", "--accum {grad_accum} --losses 3")
+    result = lab(several, global_batch="8", micro_batch="2").probe()
+    assert ran(result) == (8.0, 256.0, 4, True)
+
+
+def test_steps_that_a_loss_s_scale_leaves_out_are_none(lab: Callable[..., Lab]) -> None:
+    one = lab(own("scaled", "--accum {grad_accum}"), global_batch="4", micro_batch="2")
+    result = one.probe(rule=replace(RULE, timed_steps=20))
+    assert ran(result) == (4.0, 128.0, 2, True)
 
 
 def test_the_rate_is_the_script_s_own(lab: Callable[..., Lab], tmp_path: Path) -> None:
@@ -273,6 +299,25 @@ def test_energy_is_that_of_the_timed_steps(tmp_path: Path) -> None:
     assert result.report.energy is not None
     power_w = result.report.energy.joules / sum(result.report.step_s)
     assert power_w == pytest.approx(rapl.WATTS, rel=0.1)
+
+
+def test_the_sensors_of_its_devices_are_read_while_steps_are_timed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    heat = pynvml.nvmlClocksThrottleReasonSwThermalSlowdown
+    hot = FakeGpu(uuid="GPU-1", clock_mhz=900, reasons=heat)
+    unused = FakeGpu(uuid="GPU-2", clock_mhz=5)
+    nvml = FakeNvml(FakeGpu(uuid="GPU-0", power_mw=700_000), hot, unused)
+    monkeypatch.setattr(cuda, "nvml", nvml)
+    device = CpuDevice()  # the script's own; the study takes it for the first two of these
+    one = Lab(tmp_path, f"{BIN}/torchrun --nproc-per-node 2 {PLAIN.partition(' ')[2]}", device)
+    device.kind = "cuda"
+    device.infos = tuple(replace(device.infos[0], uuid=gpu.uuid) for gpu in nvml.gpus)
+    result = one.probe()
+    assert result.report is not None, result.reason
+    seen = result.report.conditions
+    assert (seen.sm_clock_mhz, seen.power_w, seen.throttle_reasons) == (900, 700.0, heat)
+    assert seen.thermally_throttled
 
 
 def test_what_the_script_says_counts(lab: Callable[..., Lab]) -> None:

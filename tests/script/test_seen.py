@@ -22,7 +22,7 @@ def seen(*shapes: Shapes, micro_steps: int = 1, **more: Any) -> Seen:
     steps = len(shapes)
     fields: dict[str, Any] = {
         "backwards": steps * micro_steps, "ended": steps, "world_size": 1, "rank": 0,
-        "trainable": 10, "frozen": 4, "step_s": [1.0] * steps,
+        "trainable": 10, "frozen": 4, "dtype": "bf16", "step_s": [1.0] * steps,
         "micro_steps": [micro_steps] * steps, "waited_s": [0.1] * steps,
         "tokens": [None] * steps, "shapes": list(shapes),
         "cpu_s": 0.0, "peaks": None, "used_bytes": 0, "ooms": 0,

@@ -45,6 +45,11 @@ class FakeGpu:
     """Percent of the time; None where it is not told."""
     energy_mj: int | None = 0
     """Since the driver was loaded; None where there is no counter."""
+    clock_mhz: int | None = 1980
+    power_mw: int | None = 650_000
+    temperature_c: int | None = 61
+    reasons: int | None = 0
+    """Bits of what slows it down. All four are None where there is no such sensor."""
 
 
 class FakeNvml:
@@ -57,7 +62,7 @@ class FakeNvml:
         self.cuda_version = 13000
 
     def __getattr__(self, name: str) -> Any:
-        if name.startswith("NVMLError"):
+        if name.startswith(("NVMLError", "NVML_", "nvmlClocksThrottleReason")):
             return getattr(pynvml, name)
         raise AttributeError(name)
 
@@ -81,6 +86,20 @@ class FakeNvml:
 
     def nvmlDeviceGetTotalEnergyConsumption(self, gpu: FakeGpu) -> int:  # noqa: N802
         return self._supported(gpu.energy_mj)
+
+    def nvmlDeviceGetClockInfo(self, gpu: FakeGpu, kind: int) -> int:  # noqa: N802
+        assert kind == pynvml.NVML_CLOCK_SM
+        return self._supported(gpu.clock_mhz)
+
+    def nvmlDeviceGetPowerUsage(self, gpu: FakeGpu) -> int:  # noqa: N802
+        return self._supported(gpu.power_mw)
+
+    def nvmlDeviceGetTemperature(self, gpu: FakeGpu, sensor: int) -> int:  # noqa: N802
+        assert sensor == pynvml.NVML_TEMPERATURE_GPU
+        return self._supported(gpu.temperature_c)
+
+    def nvmlDeviceGetCurrentClocksThrottleReasons(self, gpu: FakeGpu) -> int:  # noqa: N802
+        return self._supported(gpu.reasons)
 
     def nvmlDeviceGetUUID(self, gpu: FakeGpu) -> str | bytes:  # noqa: N802
         return self._text(gpu.uuid)

@@ -75,7 +75,9 @@ def plain(asked: argparse.Namespace) -> None:
     loader = DataLoader(Tokens(asked.len, asked.sample_s), batch_size=asked.batch,
                         num_workers=asked.workers)  # fmt: skip
     for number, batch in enumerate(loader, 1):
-        (loss_of(model, batch["input_ids"].to(device)) / asked.accum).backward()
+        loss = loss_of(model, batch["input_ids"].to(device)) / asked.accum
+        for left in reversed(range(asked.losses)):
+            (loss / (1 + left)).backward(retain_graph=left > 0)
         if number % asked.accum == 0:
             for optimizer in optimizers:
                 optimizer.step()
@@ -204,6 +206,20 @@ def checkpointed(asked: argparse.Namespace) -> None:
         optimizer.step()
 
 
+def scaled(asked: argparse.Namespace) -> None:
+    """With a scale of the loss that is too large at first, and now and then: no step then."""
+    model = net()
+    optimizer = torch.optim.AdamW(model.parameters())
+    scaler = torch.amp.GradScaler("cpu", init_scale=2.0**127, growth_interval=7)
+    while True:
+        for _ in range(asked.accum):
+            loss = loss_of(model, torch.randint(VOCAB, (asked.batch, asked.len)))
+            scaler.scale(loss / asked.accum).backward()
+        scaler.step(optimizer)
+        scaler.update()
+        optimizer.zero_grad()
+
+
 def too_large(rank: int) -> None:
     torch.empty(2**50)
 
@@ -260,7 +276,9 @@ def main() -> None:
     parser.add_argument("--odd", default="")
     parser.add_argument("--find", action="store_true")
     parser.add_argument("--cuda", action="store_true")
+    parser.add_argument("--note", default="", help="which nothing reads")
     parser.add_argument("--width", type=int, default=64)
+    parser.add_argument("--losses", type=int, default=1)
     parser.add_argument("--say", action="store_true")
     parser.add_argument("--local_rank", type=int, default=0)
     asked = parser.parse_args()

@@ -230,6 +230,7 @@ MESSAGES: list[wire.Message] = [
         rank=1,
         trainable=100,
         frozen=10,
+        dtype="bf16",
         step_s=[0.25],
         micro_steps=[2],
         waited_s=[0.125],
