@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, Literal
 
 from autotune.device.device import BusyProcess, DeviceInfo, EnergyCounters
-from autotune.replay.grid import Grid
+from autotune.replay.grid import COVERS, Grid
 
 
 class RecordedDevice:
@@ -48,8 +48,11 @@ class RecordedDevice:
         return [self] * groups
 
     def energy(self) -> EnergyCounters:
-        """Recordings have none."""
-        return EnergyCounters(lack="the recording has no energy in it")
+        """That of the steps that were recorded, where they have one."""
+        reports = [row.report for row in self._recorded.rows if row.report is not None]
+        if any(report.energy is None for report in reports):
+            return EnergyCounters(lack="the recording has no energy in it")
+        return EnergyCounters(COVERS)
 
     def fingerprint(self) -> dict[str, Any]:
         """Of the devices that were recorded."""

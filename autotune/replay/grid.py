@@ -26,7 +26,7 @@ from autotune.space.space import Limits
 from autotune.space.workload import Dtype, Workload
 from autotune.units import LONGEST_S
 from autotune.wire.codec import parse
-from autotune.wire.messages import Conditions, Describe, Described, Peaks, Report
+from autotune.wire.messages import Conditions, Describe, Described, Energy, Peaks, Report
 
 SCHEMA_VERSION = 1
 COLUMNS = (
@@ -34,15 +34,20 @@ COLUMNS = (
     "repeat", "verdict", "group_start_s", "warmup_s", "timed_s",
     "peak_device_bytes", "peak_reserved_bytes", "peak_allocated_bytes", "peak_active_bytes",
     "peak_host_bytes", "alloc_retries", "state_bytes", "disturbed_share", "own_share",
-    "interval_cpu_s", "sm_clock_mhz", "power_w", "temperature_c", "throttle_reasons",
+    "interval_cpu_s", "sm_clock_mhz", "power_w", "joules", "temperature_c", "throttle_reasons",
     "thermally_throttled", "last_loss", "compile_s", "warmup_step_s", "step_s", "reason",
 )  # fmt: skip
+_WITHOUT_ENERGY = tuple(name for name in COLUMNS if name != "joules")
 _OLDER = tuple(
     {"last_loss": "loss"}.get(name, name)
-    for name in COLUMNS
+    for name in _WITHOUT_ENERGY
     if name not in (*LATER_AXES, "compile_s")
 )
 """As they were before there were so many axes."""
+COVERS = "recorded"
+"""What the energy in a recording is of: all devices together."""
+_JOULES = 1e12
+"""Nothing that is timed takes more."""
 SHORTEST_STEP_S = 1e-6
 """Nothing trains a step in less."""
 
@@ -123,6 +128,7 @@ def _report_cells(report: Report) -> dict[str, object]:
         "interval_cpu_s": f"{seen.interval_cpu_s:.4f}",
         "sm_clock_mhz": seen.sm_clock_mhz,
         "power_w": seen.power_w,
+        "joules": None if report.energy is None else f"{report.energy.joules:.5g}",
         "temperature_c": seen.temperature_c,
         "throttle_reasons": seen.throttle_reasons,
         "thermally_throttled": int(seen.thermally_throttled),
@@ -242,12 +248,12 @@ def _optimizer(header: dict[str, Any]) -> str:
 def _rows(path: Path, text: str, optimizer: str) -> Iterator[Row]:
     reader = csv.DictReader(io.StringIO(text))
     columns = tuple(reader.fieldnames or ())
-    if columns not in (COLUMNS, _OLDER):
+    if columns not in (COLUMNS, _WITHOUT_ENERGY, _OLDER):
         raise UsageError(f"{path}: line 2: the columns of a recorded grid are not these")
     plain = {name: str(AXES[name].plain) for name in LATER_AXES} | {"optimizer": optimizer}
     for cells in reader:
         try:
-            yield _row(cells if columns == COLUMNS else _newer(cells, plain), len(columns))
+            yield _row(_newer(cells, plain) if columns == _OLDER else cells, len(columns))
         except (TypeError, ValueError, OverflowError) as error:
             where = f"{path}: line {reader.line_num + 1}"
             raise UsageError(f"{where}: no measurement: {error!s:.200}") from error
@@ -324,6 +330,7 @@ def _report(cells: dict[str, str]) -> Report:
         peaks=peaks,
         state_bytes=_bytes(cells["state_bytes"]),
         conditions=conditions,
+        energy=Energy(_number(cells["joules"], _JOULES), COVERS) if cells.get("joules") else None,
     )
 
 

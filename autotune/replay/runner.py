@@ -150,9 +150,14 @@ def walk(recorded: Report, job: Job) -> Report:
             if not steps.wanted(phase):
                 break
             steps.add(phase, step_s, step_s * part)
+    energy = recorded.energy
+    if energy is not None:
+        joules = energy.joules * sum(steps.step_s) / sum(recorded.step_s)
+        energy = replace(energy, joules=joules)
     return replace(
         recorded,
         step_s=steps.step_s,
+        energy=energy,
         warmup_step_s=steps.warmup.step_s,
         warmup_s=steps.warmup.wall_s * _pace(recorded.warmup_s, recorded.warmup_step_s),
         timed_s=steps.timed.wall_s * _pace(recorded.timed_s, recorded.step_s),

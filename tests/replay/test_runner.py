@@ -24,6 +24,7 @@ from autotune.replay.runner import Replay
 from autotune.runner import Job
 from autotune.space.candidate import Candidate
 from autotune.space.workload import GlobalBatch, Workload
+from autotune.wire.messages import Energy
 from autotune.wire.stopping import Phase, Rule
 from tests.support.recorded import CALM, START_S, failed, row, step_s, write
 from tests.support.records import MIB, space
@@ -208,6 +209,28 @@ def test_a_probe_reports_the_steps_it_walked_and_what_was_seen(
     assert result.report is not None
     assert result.report.step_s == pytest.approx([step_s(A)] * 5)
     assert (result.report.peaks.device_bytes, result.report.conditions) == (64 * MIB, CALM)
+
+
+def test_energy_is_that_of_the_steps_it_walked(machine: Callable[..., Machine]) -> None:
+    result = machine(row(A, ([1.0] * 3, [2.0] * 9), joules=900.0)).runner.run(job(A), NEVER)
+    assert result.report is not None
+    assert result.report.step_s == [2.0] * 5
+    assert result.report.energy == Energy(500.0, "recorded")
+
+
+def test_a_study_of_energy_is_replayed_where_that_was_recorded(
+    tune: Callable[..., Ran], refused: Callable[..., str], tmp_path: Path
+) -> None:
+    rows = [row(c, joules=1.0 if c == A else 1e4) for c in space().candidates]
+    write(tmp_path / "g.csv", rows)
+    argv = "--objective", "tokens_per_joule"
+    assert tune(*argv, "--sampler", "grid", "--out", "t")[0] == ExitCode.FOUND
+    found = best("t")
+    assert found["config"]["micro_batch"] == A.micro_batch
+    # 64 tokens in each of 6 steps of 1 J together.
+    assert found["measured"]["joules_per_token"] == pytest.approx(1 / (6 * 64))
+    write(tmp_path / "g.csv", [*rows[1:], row(rows[0].candidate)])
+    assert "no energy" in refused(*argv)
 
 
 def test_a_recording_that_is_longer_than_the_rule_asks_for_is_not_walked_to_its_end(

@@ -12,7 +12,7 @@ from autotune.replay import grid
 from autotune.replay.grid import Row
 from autotune.space.candidate import Candidate
 from autotune.space.workload import Workload
-from autotune.wire.messages import Conditions, Peaks, Report
+from autotune.wire.messages import Conditions, Energy, Peaks, Report
 from tests.support.records import MIB, space
 
 START_S = 3.0
@@ -47,6 +47,7 @@ def row(
     start_s: float = START_S,
     overhead: float = 1.0,
     conditions: Conditions = CALM,
+    joules: float | None = None,
     repeat: int = 0,
 ) -> Row:
     """Measured in `steps` of warm-up and timing, else in 3 and 6 of `step_s`; 1 MiB a token.
@@ -67,6 +68,7 @@ def row(
         peaks=Peaks.same(size),
         state_bytes=2 * MIB,
         conditions=conditions,
+        energy=None if joules is None else Energy(joules, grid.COVERS),
     )
     return Row(
         candidate=candidate,
