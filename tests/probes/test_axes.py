@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -260,12 +261,21 @@ def test_memory_that_runs_out_while_compiling_is_memory() -> None:
 
 
 @pytest.mark.slow
-def test_what_is_compiled_is_checkpointed_as_it_would_be() -> None:
-    """Selective checkpointing computes no matrix product again, compiled or not."""
+@pytest.mark.parametrize(
+    "backend", ["aot_eager_decomp_partition", pytest.param("inductor", marks=pytest.mark.campaign)]
+)
+def test_what_is_compiled_is_checkpointed_as_it_would_be(
+    backend: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Selective checkpointing computes no matrix product again, compiled or not.
+
+    What is computed again is decided before code is made of it, which is what takes long.
+    """
     from torch.utils.flop_counter import FlopCounterMode
 
     from probes.compiling import compile_blocks
 
+    monkeypatch.setattr(torch, "compile", partial(torch.compile, backend=backend))
     found = {}
     for kind in ("none", "selective", "full"):
         module = family("gpt").make(replace(GPT, checkpointing=kind))
