@@ -25,6 +25,11 @@ class _CpuTimes:
     own_s: float
 
 
+SAMPLE_S = 0.25
+"""Between two readings of a card, at least: it idles meanwhile, and would run cooler than in
+training."""
+
+
 class Watch:
     """Counts from its making to `conditions`; `sample` reads the card between steps."""
 
@@ -33,9 +38,16 @@ class Watch:
         self._sensors = Sensors(pynvml, device_uuid) if device_uuid else None
         self._start = self._cpu_times()
         self.energy = Energy(counters)
+        self._sampled = time.monotonic()
+
+    @property
+    def due(self) -> bool:
+        """Whether the last reading is a while ago."""
+        return time.monotonic() - self._sampled >= SAMPLE_S
 
     def sample(self) -> None:
         """Read energy; and clock, power, temperature and throttle reasons, not on the CPU."""
+        self._sampled = time.monotonic()
         self.energy.sample()
         if self._sensors is not None:
             self._sensors.sample()

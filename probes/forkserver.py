@@ -55,7 +55,12 @@ def main() -> None:
 
 def import_libraries(engine: str, model: str) -> None:
     """What a rank of `engine` and of that family imports. If something is missing, that is for the
-    rank to say."""
+    rank to say.
+
+    Some libraries ask on import whether there is a GPU: torch answers by NVML then, which, unlike
+    CUDA, can be closed again.
+    """
+    os.environ["PYTORCH_NVML_BASED_CUDA_CHECK"] = "1"  # a rank has an environment of its own
     with suppress(Exception):
         from probes import models, worker
         from probes.engines import load
@@ -63,6 +68,12 @@ def import_libraries(engine: str, model: str) -> None:
         assert worker
         load(engine)
         models.family(model).import_library()
+    with suppress(Exception):  # which says so when it is closed, or that there is none
+        import pynvml
+
+        pynvml.nvmlInit()
+        while True:  # once for each who opened it: DeepSpeed does
+            pynvml.nvmlShutdown()
 
 
 def why_not() -> str:

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from autotune.wire.messages import Energy, Entered, ModelSpec, Probe, Progress, Report
+from autotune.wire.messages import Entered, ModelSpec, Probe, Progress, Report
 from autotune.wire.stopping import Phase, Series, Steps
 from probes.conditions import Watch
 from probes.engines import Engine
@@ -84,14 +84,17 @@ def measure(
         retries = meter.retries()
         while steps.wanted(phase):
             steps.add(phase, *_step(stepper, history, looks=not compiles))
-            meter.sample()
-            looking.sample()
+            if looking.due:
+                meter.sample()
+                looking.sample()
             if phase is Phase.TIMED and probe.rule.calm < 1 and steps.timed.due:
                 [steps.others] = world.slowest(looking.others_share(world.here))
             progress.made(steps.of(phase))
         wall_s[phase] = time.monotonic() - began
+        meter.sample()
+        looking.sample()
         retried = meter.retries() - retries if phase is Phase.TIMED else 0
-    history.ran_s = steps.ran_s
+    history.ran_s, timed = steps.ran_s, steps.timed
     peaks = replace(meter.peaks(), alloc_retries=retried)
     return Report(
         number=probe.number,
@@ -106,16 +109,8 @@ def measure(
         conditions=replace(looking.conditions(), foreign_bytes=meter.foreign_bytes()),
         attention=history.attention,
         compile_s=compile_s,
-        energy=_whole(looking.energy.used(), steps.timed),
+        energy=looking.energy.used(sum(timed.step_s)) if timed.step_s else None,
     )
-
-
-def _whole(used: Energy | None, timed: Series) -> Energy | None:
-    """Of the timed steps as the real schedule has them, where `used` is of what ran of them: its
-    mean power for their time."""
-    if used is None or not timed.wall_s:
-        return None
-    return replace(used, joules=used.joules * sum(timed.step_s) / timed.wall_s)
 
 
 @dataclass

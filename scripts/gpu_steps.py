@@ -24,7 +24,7 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
 from datetime import datetime
 from pathlib import Path
@@ -44,6 +44,7 @@ from autotune.wire.messages import Report  # noqa: E402
 from autotune.wire.stopping import Rule, interval  # noqa: E402
 
 STEP_LIMIT_S = 530.0
+END_S = 20.0
 SMI_EVERY_MS = 20
 MIB = 2**20
 ALLOCATORS = {"default": "", "expandable": "expandable_segments:True"}
@@ -90,14 +91,14 @@ class Bench:
         self.say("$ python " + " ".join(arguments))
         process = subprocess.Popen(
             [sys.executable, *arguments], cwd=ROOT, env=environment,
-            stdout=self.log, stderr=subprocess.STDOUT,
+            stdout=self.log, stderr=subprocess.STDOUT, start_new_session=True,
         )  # fmt: skip
         try:
             return process.wait(limit_s)
         except subprocess.TimeoutExpired:
-            process.send_signal(signal.SIGTERM)
-            process.wait()
             raise NotThrough from None
+        finally:
+            _end(process)
 
     @contextmanager
     def pool(self, options: Options, allocator: str = "") -> Iterator[Pool]:
@@ -118,6 +119,15 @@ class Bench:
         finally:
             runner.close()
             del os.environ["PYTORCH_CUDA_ALLOC_CONF"]
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    """What still runs of it: the studies that tests started would go on, and keep the GPU."""
+    for how in (signal.SIGTERM, signal.SIGKILL):
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, how)
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(END_S)
 
 
 def probe(pool: Pool, candidate: Candidate, rule: Rule = RULE, *, fresh: bool = False) -> Result:
@@ -141,12 +151,25 @@ def measured(result: Result) -> Report:
 
 def tests(bench: Bench) -> dict[str, Any]:
     """`pytest -m gpu`."""
-    code = bench.python("-m", "pytest", "-q", "-m", "gpu", "-p", "no:cacheprovider")
-    text = (bench.folder / "log.txt").read_text()
-    counts = {word: int(n) for n, word in re.findall(r"(\d+) (passed|failed|skipped|error)", text)}
-    if code not in (0, 5):
-        raise StepError(f"pytest ended with {code}: {counts}")
-    return {"counts": counts}
+    files = sorted(
+        str(path.relative_to(ROOT))
+        for path in (ROOT / "tests").rglob("test_*.py")
+        if "mark.gpu" in path.read_text(encoding="utf-8")
+    )
+    before = [f"--deselect={name}" for name, how in _ended(bench).items() if how == "PASSED"]
+    how = ["-v", "-m", "gpu", "-p", "no:cacheprovider", "--tb=short"]
+    code = bench.python("-m", "pytest", *how, *files, *before)
+    counts = Counter(_ended(bench).values())
+    bench.say(str(dict(counts)))
+    if code not in (0, 5) or (counts["SKIPPED"] and open_device(bench.device).kind == "cuda"):
+        raise StepError(f"pytest ended with {code}: {dict(counts)}")
+    return {"counts": dict(counts)}
+
+
+def _ended(bench: Bench) -> dict[str, str]:
+    """How tests ended, of this call of the step and of those before it."""
+    text = (bench.folder / "log.txt").read_text(encoding="utf-8", errors="replace")
+    return dict(re.findall(r"^(tests/\S+) (PASSED|FAILED|SKIPPED|ERROR)\b", text, re.MULTILINE))
 
 
 def facts(bench: Bench) -> dict[str, Any]:
@@ -336,6 +359,10 @@ def grid(bench: Bench) -> dict[str, Any]:
     if bench.small:
         space = ["--depth", "1", "--seq-len", "32", "--micro-batch", "1,2", *_small()]
     repeats = "1" if bench.small else "2"
+    device = open_device(bench.device)
+    if device.kind == "cuda":  # what others hold now and later is not to make it another space
+        most = device.infos[0].capacity_bytes * 19 // 20
+        space += ["--capacity", f"{most // 2**30}GiB"]
     code = bench.python(
         "scripts/record_grid.py", str(path), "--repeats", repeats,
         "--", "--device", bench.device, *space,

@@ -144,8 +144,7 @@ class DeepSpeed(Engine):
             "zero_optimization": _zero(candidate, workload, device_kind),
             "steps_per_print": _NEVER,
             "wall_clock_breakdown": False,
-            # They would wait for the device twice a micro-step.
-            "timers": {"throughput": {"enabled": False}},
+            "timers": _NO_TIMERS,
         }
 
     def ops(self, candidate: Candidate, workload: Workload, device_kind: str) -> set[str]:
@@ -156,6 +155,8 @@ class DeepSpeed(Engine):
         return set() if torch_adam else {"CPUAdamBuilder"}
 
 
+_NO_TIMERS = {"throughput": {"enabled": False}}
+"""They would wait for the device twice a micro-step."""
 _BUCKET = 500_000_000
 """Elements, as DeepSpeed has it where nothing is said (runtime/zero/config.py)."""
 
@@ -187,6 +188,7 @@ def _of_script(candidate: Candidate, workload: Workload, device_kind: str) -> di
         "zero_allow_untested_optimizer": True,
         "zero_optimization": zero,
         "steps_per_print": _NEVER,
+        "timers": _NO_TIMERS,
     }
     if rate := workload.recipe["set"].get("lr"):
         optimizer = _optimizer(candidate, workload, device_kind)

@@ -72,6 +72,8 @@ class Off:
     """The same for all of them, and for no others."""
     deviation: float
     """Standard deviation, in the quantity's unit."""
+    alone: float = 0.0
+    """And by so much each of them by itself, beside its noise."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -19,7 +19,7 @@ from autotune.predict.memory import (
     more_base,
     on_rank,
 )
-from autotune.predict.speed import ANOTHER_DAY, DRIFT, Magnitudes, SpeedModel, bent
+from autotune.predict.speed import ANOTHER_DAY, ANOTHER_SPACE, DRIFT, Magnitudes, SpeedModel, bent
 from autotune.predict.trace import Trace
 from autotune.space.candidate import Candidate
 from autotune.space.space import Space
@@ -61,7 +61,9 @@ class Predictor:
             if study.folder not in elsewhere:
                 guess = bent(study.workload, seen.candidate)
                 deviation = math.hypot(ANOTHER_DAY, guess.deviation if guess else 0.0)
-                off = Off(study.folder, deviation)
+                same = study.workload == space.workload and seen.candidate in self._place
+                alone = 0.0 if same else ANOTHER_SPACE * self._speed.noise
+                off = Off(study.folder, deviation, alone)
                 self._observe(place, seen.step, seen.mean_power_w, seen.disturbed_share, off)
 
     def observe(self, candidate: Candidate, outcome: Outcome, *, final: bool = False) -> None:

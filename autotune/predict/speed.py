@@ -92,6 +92,9 @@ the padding that was expected to go: steps have fixed costs, and attention grows
 All that is expected of a mix in this way is off together."""
 ANOTHER_DAY = 0.1
 """And by so much the measurements of an earlier study are."""
+ANOTHER_SPACE = 10.0
+"""Of a measurement's noise: by so much one of another candidate, in another space, may mislead by
+itself. Taken for surer, an earlier study misled searches on recorded grids."""
 _UNKNOWN_OFF = 1.5
 """What the speed of a device may be off by that nobody knows, in the logarithm."""
 _KNOWN_OFF = 0.4
@@ -129,6 +132,7 @@ class SpeedModel:
         """The device's own magnitudes may be `known`."""
         self._of_energy = of_energy
         self._magnitudes = known or MAGNITUDES[device_kind]
+        self.noise = self._magnitudes.noise
         ones = np.ones(len(points))
         tokens = np.log([c.tokens for _, c in points])
         width = np.log([workload.shape(c.depth).width * c.depth for workload, c in points])
@@ -171,6 +175,7 @@ class SpeedModel:
     ) -> None:
         """Step times, or a step's joules, that were measured of the point in that `place`."""
         noise = self._magnitudes.noise**2 + step.half_width**2 + (disturbed_share / 2) ** 2
+        noise += off.alone**2 if off else 0.0
         if self._of_energy:
             noise += self._magnitudes.power_noise**2
         self._beliefs.observe(place, float(np.log(step.median)), noise, off)

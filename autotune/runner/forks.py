@@ -101,7 +101,8 @@ class Spawned:
 class Forks:
     """Ranks forked from a server for their engine, which is started when it is first needed.
 
-    Where that does not work they are spawned from then on, and one line says why.
+    Where that does not work they are spawned from then on, those of that engine, and one line says
+    why; where forked ranks do not come up, all are.
     """
 
     def __init__(
@@ -117,10 +118,13 @@ class Forks:
         self._one_at_a_time = threading.RLock()  # groups may start at once, each in a thread
         self._works = sys.platform == "linux"
         self._proven = False
+        self._spawned: set[str] = set()
+        """Engines whose ranks are not forked."""
 
     def ready(self, engine: str) -> bool:
         server = self._servers.get(engine)
-        return not self._works or (server is not None and server.imported)
+        known = engine in self._spawned or (server is not None and server.imported)
+        return not self._works or known
 
     def prepare(self, engine: str, stop: Callable[[], bool], deadline: float) -> None:
         with self._one_at_a_time:
@@ -136,7 +140,7 @@ class Forks:
             if stop():
                 raise StopRequestedError
             if time.monotonic() > server.began + IMPORT_LIMIT_S:
-                self._stop(f"the fork server's imports take too long, see {log.name}")
+                self._spawn(engine, f"the fork server's imports take too long, see {log.name}")
                 return
             if time.monotonic() > deadline:
                 return  # whoever asks next goes on waiting
@@ -146,7 +150,7 @@ class Forks:
         except _ServerError as error:
             but = str(error)
         if but:
-            self._stop(but)
+            self._spawn(engine, but)
 
     def start_rank(
         self, engine: str, dial: Dial, log: Path, environment: dict[str, str]
@@ -157,7 +161,7 @@ class Forks:
                 try:
                     return server.fork(dial, log, environment)
                 except _ServerError as error:
-                    self._stop(str(error))
+                    self._spawn(engine, str(error))
         return local.start_rank(dial, log, environment)
 
     def succeeded(self) -> None:
@@ -167,7 +171,8 @@ class Forks:
         with self._one_at_a_time:
             if self._proven or not self._works:
                 return False
-            self._stop(f"the first ones that were forked did not come up: {why}")
+            self._say(f"the first ones that were forked did not come up: {why}")
+            self.close()
             return True
 
     def kill(self) -> None:
@@ -180,9 +185,13 @@ class Forks:
             self._servers[engine].close()
             del self._servers[engine]
 
-    def _stop(self, why: str) -> None:
-        self._note(f"each rank imports its libraries itself from now on: {why}")
-        self.close()
+    def _spawn(self, engine: str, why: str) -> None:
+        self._say(why, f" of {engine}")
+        self._spawned.add(engine)
+        self._servers.pop(engine).close()
+
+    def _say(self, why: str, of: str = "") -> None:
+        self._note(f"each rank{of} imports its libraries itself from now on: {why}")
 
 
 class _ServerError(Exception):

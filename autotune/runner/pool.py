@@ -24,7 +24,7 @@ from autotune.runner.helper import Helper
 from autotune.runner.node import LOOPBACK, Host, Node, Seat
 from autotune.runner.ops import Ops
 from autotune.runner.process import RankProcess
-from autotune.space.axes import alloc_conf
+from autotune.space.axes import alloc_conf, alloc_variables
 from autotune.space.candidate import Build, Candidate
 from autotune.space.space import Limits, Space
 from autotune.space.workload import Workload
@@ -210,7 +210,8 @@ class Pool:
                 node.succeeded()
             return group
         self._end(politely=False, until=deadline)
-        if failure.verdict.bounds_memory or failure.verdict is Verdict.SKIPPED:
+        told = failure.verdict in (Verdict.SKIPPED, Verdict.UNSUPPORTED)
+        if failure.verdict.bounds_memory or told:
             return failure
         others = [node.give_up(failure.reason) for node in self._nodes]
         return self._launch(candidate, deadline) if any(others) else failure
@@ -253,9 +254,7 @@ class Pool:
 
     def _new_group(self, engine: str, build: Build) -> Group:
         self._number = next(self._numbers)
-        environment: dict[str, str] = {}
-        if conf := alloc_conf(build.allocator):
-            environment |= {"PYTORCH_ALLOC_CONF": conf}
+        environment = alloc_variables(build.allocator)
         if build.compiles:  # compilers beside the ranks would be more than their capacity
             environment |= {"TORCHINDUCTOR_COMPILE_THREADS": "1"}
         ranks: list[Rank] = []

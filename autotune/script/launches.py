@@ -27,7 +27,7 @@ from autotune.script.files import Files
 from autotune.script.launch import Launch
 from autotune.script.seen import Mismatch, Ranks
 from autotune.script.timing import Timing
-from autotune.space.axes import alloc_conf
+from autotune.space.axes import alloc_variables
 from autotune.space.candidate import Build, Candidate
 from autotune.space.space import Space
 from autotune.units import gib
@@ -131,8 +131,7 @@ class Launches:
                 ),
             }
         )
-        if conf := alloc_conf(job.candidate.allocator):
-            environment["PYTORCH_ALLOC_CONF"] = conf
+        environment |= alloc_variables(job.candidate.allocator)
         # Short: a loader's processes open sockets there, whose paths may have 107 characters.
         environment["TMPDIR"] = tempfile.mkdtemp(prefix="at-")
         request: dict[str, Any] = {

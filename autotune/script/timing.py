@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
 
@@ -34,7 +33,6 @@ class Timing:
         self._energy: list[Energy] = []
         self._open = sensors
         self._sensors: Sequence[Sensors] = ()
-        self._began = self._sampled = 0.0
         self.retries = 0
         """Of the allocator, before the timing."""
         self._launch = launch
@@ -60,7 +58,6 @@ class Timing:
                 self._before = self._launch.times()
                 self._energy = [Energy(of) for of in self._counters]
                 self._sensors = self._open()
-                self._began = time.monotonic()
                 self.retries = _retries(ranks)
             phase = Phase.WARMUP if self.steps.wanted(Phase.WARMUP) else Phase.TIMED
             if self.steps.stopped_early:
@@ -76,18 +73,16 @@ class Timing:
             energy.sample()
         for sensors in self._sensors:
             sensors.sample()
-        self._sampled = time.monotonic()
         return self._phase
 
     def energy(self) -> messages.Energy | None:
         """Of the timed steps, at the mean power since they began; None where that is not known."""
-        known = [used for each in self._energy if (used := each.used()) is not None]
-        took_s = self._sampled - self._began
+        of_s = sum(self.steps.step_s)
+        known = [used for each in self._energy if (used := each.used(of_s)) is not None]
         if not known or len(known) < len(self._energy):
             return None
-        share = sum(self.steps.step_s) / took_s
         joules = sum(used.joules for used in known)
-        return messages.Energy(share * joules, ",".join(used.covers for used in known))
+        return messages.Energy(joules, ",".join(used.covers for used in known))
 
     def conditions(self) -> Conditions:
         """What the machine did since the timing began."""

@@ -86,6 +86,16 @@ def alloc_conf(allocator: str) -> str:
     return _ALLOC_CONF.get(allocator, allocator.replace("+", ","))
 
 
+def alloc_variables(allocator: str) -> dict[str, str]:
+    """Variables of a process that is to have that value; none where nothing is said.
+
+    Of two names torch takes the older one first, which may be set already
+    (c10/cuda/CUDAAllocatorConfig.h, torch 2.11).
+    """
+    conf = alloc_conf(allocator)
+    return {"PYTORCH_ALLOC_CONF": conf, "PYTORCH_CUDA_ALLOC_CONF": conf} if conf else {}
+
+
 _ROWS = (
     Axis(name="depth", level=Level.BUILD, label="depth"),
     Axis(name="seq_len", level=Level.PROBE, label="seq"),

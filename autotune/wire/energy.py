@@ -80,12 +80,14 @@ class Energy:
         self._last = None if before is None else now
         self._ended = time.monotonic()
 
-    def used(self) -> messages.Energy | None:
-        """None where there is no counter, or it failed, or had no time to count."""
-        known = self._last and self._joules
-        if not known or self._ended - self._began < UPDATES * self._of.update_s:
+    def used(self, of_s: float | None = None) -> messages.Energy | None:
+        """All of it, or what so many seconds take at its mean power: what passed between steps is
+        not theirs. None where there is no counter, or it failed, or had no time to count."""
+        known, took_s = self._last and self._joules, self._ended - self._began
+        if not known or took_s < UPDATES * self._of.update_s:
             return None
-        return messages.Energy(self._joules, self._of.covers)
+        share = 1.0 if of_s is None else of_s / took_s
+        return messages.Energy(share * self._joules, self._of.covers)
 
     def _read(self) -> list[int] | None:
         try:

@@ -131,6 +131,8 @@ class _Watch:
         self._steps: list[dict[str, Any]] = []  # not told yet
         self._cuda = False
         self._device: Any = None
+        self._used = 0  # bytes of the device that are in use beyond our allocator
+        self._used_at = 0.0
 
     def forked(self) -> None:
         """This is a child now: what its parent did is not its own."""
@@ -202,6 +204,7 @@ class _Watch:
         roots = [each for each in roots if getattr(each, "grad_fn", None) is not None]
         self.uses(roots)
         self.limit()
+        self._look_at_device()
         began = time.perf_counter()
         if self._since == 1:  # all of a step, or nothing: a batch may have several losses
             spare = self._look_s < LOOK_SHARE * (began - self._began_s)
@@ -233,6 +236,8 @@ class _Watch:
 
     def _step(self, tokens: int | None) -> None:
         now: Any
+        if self._cuda and self._torch.cuda.is_current_stream_capturing():
+            return  # into a graph: nothing runs
         if self._cuda:
             now = self._torch.cuda.Event(enable_timing=True)
             now.record()
@@ -254,8 +259,19 @@ class _Watch:
             self._last, self._since, self._waited_s = now, 0, 0.0
             self._again = self._fresh = 0
             self._ended += 1
+        self._look_at_device()
+
+    def _look_at_device(self) -> None:
+        """In the script's own thread: what asks CUDA while a graph is captured would break it."""
         if not self._cuda:
             self._settle()
+        elif self._on_cuda() and not self._torch.cuda.is_current_stream_capturing():
+            self._settle()
+            now = time.perf_counter()
+            if now - self._used_at > EVERY_S:
+                free, total = self._torch.cuda.mem_get_info(self._device)
+                reserved = self._torch.cuda.memory_reserved(self._device)
+                self._used, self._used_at = max(0, int(total - free - reserved)), now
 
     def _settle(self) -> None:
         """Give the steps that the device is through with their seconds."""
@@ -285,15 +301,14 @@ class _Watch:
     # Called from a thread of our own.
 
     def _tell_now_and_then(self) -> None:
-        link = self._link
+        link, told = self._link, _harmless(self.tell)
         while self._link is link:
-            self.tell()
+            told()
             time.sleep(EVERY_S)
 
     def tell(self) -> None:
         if self._link is None:
             return
-        self._settle()
         with self._lock:
             steps, self._steps = self._steps, []
         dist = self._torch.distributed
@@ -315,7 +330,7 @@ class _Watch:
                 "shapes": [each["shapes"] for each in steps],
                 "cpu_s": time.process_time(),
                 "peaks": self._peaks() if self._backwards else None,
-                "used_bytes": self._used_bytes(),
+                "used_bytes": self._used,
                 "ooms": self._counts().get("num_ooms", 0),
             },
         )
@@ -325,13 +340,6 @@ class _Watch:
 
     def _on_cuda(self) -> bool:
         return self._cuda and bool(self._torch.cuda.is_initialized())
-
-    def _used_bytes(self) -> int:
-        """What of the device is in use beyond this process's allocator, by anybody."""
-        if not self._on_cuda():
-            return 0
-        free, total = self._torch.cuda.mem_get_info(self._device)
-        return max(0, int(total - free - self._torch.cuda.memory_reserved(self._device)))
 
     def _peaks(self) -> dict[str, int]:
         host = _status_bytes("VmHWM")
@@ -353,6 +361,7 @@ class _Watch:
             return
         error = getattr(sys, "last_exc", None) or getattr(sys, "last_value", None)
         _lift()
+        self._look_at_device()
         self.tell()
         body: dict[str, Any] = {"error": "", "kinds": [], "traceback": ""}
         if isinstance(error, BaseException):

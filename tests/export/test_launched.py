@@ -120,6 +120,7 @@ def test_lightnings_trainer(tmp_path: Path) -> None:
 @pytest.mark.parametrize("how", ["hf", "accelerate", "lightning"])
 def test_on_a_gpu(tmp_path: Path, how: str) -> None:
     """What needs one: FSDP2 of accelerate, Lightning's DeepSpeed."""
+    pytest.importorskip("transformers" if how == "hf" else how)
     engine, stage = ("deepspeed", 2) if how == "lightning" else ("fsdp", 3)
     best = result(engine, stage, model=MODEL, dtype="bf16", kind="cuda", world_size=1)
     launcher = "accelerate" if how == "accelerate" else "torchrun"

@@ -53,6 +53,15 @@ def test_a_counter_that_fails_once_says_nothing_from_then_on(tmp_path: Path) -> 
     assert used.used() is None
 
 
+def test_what_passes_between_steps_is_not_theirs(tmp_path: Path) -> None:
+    folder = rapl.powercap(tmp_path)
+    used = Energy(counters(str(folder), "cpu"))
+    rapl.count(folder, 6_000_000)
+    used.sample()
+    # 6 J in a minute, by the clock of these tests.
+    assert used.used(of_s=15.0) == messages.Energy(1.5, socket.gethostname())
+
+
 def test_without_counters_nothing_is_said() -> None:
     used = Energy(NOTHING)
     used.sample()

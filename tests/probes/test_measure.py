@@ -18,6 +18,7 @@ from autotune.runner import Job
 from autotune.space.candidate import Candidate
 from autotune.wire.messages import Energy, Entered, ModelSpec, Peaks, Probe
 from autotune.wire.stopping import Phase, Rule
+from probes import conditions
 from probes.conditions import Watch
 from probes.measure import Attention, History, measure
 from probes.models import Batch, chunked
@@ -289,15 +290,21 @@ def test_the_first_step_of_a_group_names_the_kernels_of_attention() -> None:
 
 
 class Counted(Watch):
-    """Sees the device use 30 J in each phase."""
+    """Sees the device use 30 W."""
 
     def __init__(self) -> None:
         super().__init__(None)
-        self.energy.used = lambda: Energy(30.0, "cpu")  # type: ignore[method-assign]
+
+        def used(of_s: float | None = None) -> Energy:
+            assert of_s is not None
+            return Energy(30.0 * of_s, "cpu")
+
+        self.energy.used = used  # type: ignore[method-assign]
 
 
 def test_energy_is_that_of_the_timed_steps() -> None:
-    assert run(probe(), watch=Counted)[1].energy == Energy(30.0, "cpu")
+    _, report, _ = run(probe(), watch=Counted)
+    assert report.energy == Energy(30.0 * sum(report.step_s), "cpu")
 
 
 def test_the_energy_of_a_schedule_run_in_part_is_scaled_as_its_time_is(
@@ -307,7 +314,31 @@ def test_the_energy_of_a_schedule_run_in_part_is_scaled_as_its_time_is(
     monkeypatch.setattr("probes.measure.time.perf_counter", lambda: float(next(ticks)))
     # 8 s of the whole schedule for every 2 s that ran.
     _, report, _ = run(probe(grad_accum=8, micro_steps=2), watch=Counted)
-    assert report.energy == Energy(30.0 * 8 / 2, "cpu")
+    assert set(report.step_s) == {8.0}
+    assert report.energy == Energy(30.0 * 8 * len(report.step_s), "cpu")
+
+
+def test_a_device_is_looked_at_now_and_then_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It idles meanwhile: a look after every step would change what is measured."""
+    looks = 0
+
+    class Looking(Watch):
+        def __init__(self) -> None:
+            super().__init__(None)
+
+        def sample(self) -> None:
+            nonlocal looks
+            looks += 1
+            super().sample()
+
+    rule = replace(RULE, timed_steps=50)
+    monkeypatch.setattr(conditions, "SAMPLE_S", 3600.0)
+    _, report, _ = run(probe(rule=rule), watch=Looking)
+    assert len(report.step_s) >= 50
+    assert looks == 2  # at the end of each phase
+    monkeypatch.setattr(conditions, "SAMPLE_S", 0.0)
+    run(probe(rule=rule), watch=Looking)
+    assert looks > 50
 
 
 def test_a_probe_stopped_in_warm_up_has_no_energy() -> None:

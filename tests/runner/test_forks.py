@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import sys
 import time
@@ -12,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import psutil
+import pynvml
 import pytest
 import torch
 
@@ -20,6 +22,7 @@ from autotune.runner import StopRequestedError, forks, local
 from autotune.runner.forks import Forks, Spawned, Starter
 from autotune.runner.group import PHASE_DEADLINE_S
 from autotune.wire.stopping import Phase
+from probes import forkserver
 from tests.support.pools import SMALL, Cpu, Started, kept, ranks, servers
 from tests.support.programs import QUICK_RANK, ROOT
 
@@ -148,8 +151,47 @@ def test_where_no_rank_can_be_forked_one_line_says_why_and_it_is_spawned(
     assert group.run().verdict is Verdict.OK
     assert group.run(fresh=True).verdict is Verdict.OK
     (note,) = group.notes
-    assert note.startswith("each rank imports its libraries itself from now on: ")
+    assert re.match("each rank( of ddp)? imports its libraries itself from now on: ", note)
     assert why in note
+
+
+def test_the_ranks_of_other_engines_are_forked_all_the_same(quick: Make) -> None:
+    group = quick(f"if sys.argv[1] == 'deepspeed': sys.exit('cannot')\n{AS_QUICK}")
+    (forked,) = FORKED
+    forked.prepare("deepspeed", lambda: False, time.monotonic() + 60)
+    assert forked.ready("deepspeed")
+    (note,) = group.notes
+    assert note.startswith("each rank of deepspeed imports its libraries itself")
+    assert group.run().verdict is Verdict.OK
+    assert list(servers(forked)) == ["ddp"]
+
+
+def test_what_is_unsupported_came_up_well(quick: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FAULT", "unsupported@build:0")
+    group = quick(AS_QUICK)
+    assert group.run().verdict is Verdict.UNSUPPORTED
+    assert group.notes == []
+
+
+def test_nvml_is_closed_again_whoever_opened_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """DeepSpeed opens it as it is imported, and ranks are not forked beside an open driver."""
+    opened = 2
+
+    def init() -> None:
+        nonlocal opened
+        opened += 1
+
+    def shutdown() -> None:
+        nonlocal opened
+        if not opened:
+            raise pynvml.NVMLError(pynvml.NVML_ERROR_UNINITIALIZED)
+        opened -= 1
+
+    monkeypatch.setattr(pynvml, "nvmlInit", init)
+    monkeypatch.setattr(pynvml, "nvmlShutdown", shutdown)
+    monkeypatch.setenv("PYTORCH_NVML_BASED_CUDA_CHECK", "0")
+    forkserver.import_libraries("ddp", "gpt")
+    assert opened == 0
 
 
 def test_a_server_that_is_killed_between_two_groups_is_not_needed(quick: Make) -> None:

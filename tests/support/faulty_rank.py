@@ -43,6 +43,12 @@ def error() -> None:
     raise ZeroDivisionError("a bug in the user's model")
 
 
+def unsupported() -> None:
+    from probes.faults import UnsupportedError
+
+    raise UnsupportedError("not by this engine")
+
+
 def oom() -> None:
     import torch
 
@@ -103,7 +109,7 @@ FAULTS: dict[str, Callable[[], None]] = {
     f.__name__: f
     for f in (
         hang, stop, leave, killed, error, oom, garbage, old_version, huge, cut_short, child,
-        chatter, litter,
+        chatter, litter, unsupported,
     )
 }  # fmt: skip
 
