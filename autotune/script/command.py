@@ -15,7 +15,9 @@ from autotune.space.axes import AXES
 from autotune.space.candidate import Candidate
 from autotune.space.workload import Workload
 
-_PLACEHOLDER = re.compile(r"\{([a-z_]\w*)\}")
+_PLACEHOLDER = re.compile(r"(?<![${])\{([a-z_]\w*)\}(?!\})")
+"""Not a shell's ${name}, and not {{name}}, which stands for {name}."""
+_LITERAL = re.compile(r"\{(\{[a-z_]\w*\})\}")
 _ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)=(.*)", re.DOTALL)
 _RANKS = re.compile(
     r"--(?:nproc[-_]per[-_]node|num[-_]processes|num[-_]gpus|num[-_]accelerators)(?:=(\d+))?"
@@ -136,7 +138,7 @@ class Command:
         values = self.values(candidate, workload, seed) | dict(files)
 
         def fill(word: str) -> str:
-            return _PLACEHOLDER.sub(lambda found: values[found[1]], word)
+            return _LITERAL.sub(r"\1", _PLACEHOLDER.sub(lambda found: values[found[1]], word))
 
         words = shlex.split(self.template)
         kept = [fill(word) for word in words if fill(word) or not _PLACEHOLDER.fullmatch(word)]

@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 import os
 import re
+import shutil
+import signal
 import tempfile
 import time
 from collections.abc import Callable, Mapping
@@ -36,6 +38,8 @@ from autotune.wire.messages import Left, Report
 from autotune.wire.stopping import Phase, Steps
 
 HOOK = Path(__file__).parents[2] / "probes" / "hook"
+COMPILED = "compiled.tmp"
+CACHES = ("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR")
 CHECKED_STEPS = 2
 """After so many steps, what ran is compared with what was asked for."""
 ENDLESS = 64
@@ -75,11 +79,14 @@ class Launches:
         self._on_phase = on_phase
         self._note = note
         self._deadline_s = phase_deadlines(budget_s)
+        self._compiled = (logs / COMPILED).absolute()
         self._launches = _last_launch(logs)
         self._launch: Launch | None = None
         self._measured = False
         self._dtype = ""
         """That of the script, where it was said that it is another than was asked for."""
+        self._rows = 1
+        """That a model gets of each sample."""
         self._got: dict[str, dict[int, int]] = {}
         """By axis: what was asked for, and what ran instead."""
 
@@ -108,6 +115,7 @@ class Launches:
 
     def close(self) -> None:
         self.kill()
+        shutil.rmtree(self._compiled, ignore_errors=True)
 
     def _start(self, job: Job) -> Launch:
         log = self._logs / f"launch{self._launches:03d}.log"
@@ -119,16 +127,16 @@ class Launches:
         variables, words = self._command.filled(job.candidate, workload, self._seed, paths)
         channel = Channel()
         dial = channel.dial(0, child=False)
+        given = variables | self._environment
+        paths_before = given.get("PYTHONPATH", os.environ.get("PYTHONPATH", ""))
         environment = (
-            variables
-            | self._environment
+            self._caches()
+            | given
             | {
                 f"{PREFIX}DIAL": f"{dial.host}:{dial.port}:{dial.key}",
                 f"{PREFIX}CAPACITY_BYTES": str(self._space.limits.capacity_bytes),
                 f"{PREFIX}DEVICE_KIND": self._device.kind,
-                "PYTHONPATH": os.pathsep.join(
-                    filter(None, [str(HOOK), os.environ.get("PYTHONPATH", "")])
-                ),
+                "PYTHONPATH": os.pathsep.join(filter(None, [str(HOOK), paths_before])),
             }
         )
         environment |= alloc_variables(job.candidate.allocator)
@@ -141,6 +149,13 @@ class Launches:
             "scratch": [str(folder), environment["TMPDIR"]],
         }
         return Launch(channel, request, log, self._device.in_use_bytes())
+
+    def _caches(self) -> dict[str, str]:
+        """Where launches keep what they compiled: else each would do it again, since that is
+        kept among temporary files."""
+        return {
+            name: str(self._compiled / name.lower()) for name in CACHES if name not in os.environ
+        }
 
     def _watch(self, launch: Launch, job: Job, deadline: float) -> Result:
         told = [name for name in ("micro_batch", "seq_len", "grad_accum", "tokens_per_batch")
@@ -158,7 +173,8 @@ class Launches:
             if (failed := self._out_of_memory(launch)) is not None:
                 return failed
             if ranks.made >= CHECKED_STEPS:
-                if (found := ranks.mismatch(job.grad_accum, world_size)) is not None:
+                found = ranks.mismatch(job.grad_accum, world_size, self._rows)
+                if found is not None and not self._learns_rows(found):
                     return self._refused(found, job.candidate)
                 self._say_dtype(ranks)
             phase = timing.feed(ranks)
@@ -169,6 +185,19 @@ class Launches:
                 return self._ended(launch, ranks)
             if (failed := self._late(launch, job, ranks, deadline)) is not None:
                 return failed
+
+    def _learns_rows(self, found: Mismatch) -> bool:
+        """Whether `found` shows, with an earlier one, that the model gets so many rows a sample:
+        chosen and rejected, or two views of it."""
+        rows = found.got // found.asked
+        known = self._got.get("micro_batch", {})
+        if found.axis != "micro_batch" or rows * found.asked != found.got or self._rows > 1:
+            return False
+        if not any(asked != found.asked and got == rows * asked for asked, got in known.items()):
+            return False
+        self._rows = rows
+        self._note(f"the model gets {rows} rows a sample")
+        return True
 
     def _say_dtype(self, ranks: Ranks) -> None:
         """Where the script computes in another than it is told; what ran is in the result."""
@@ -191,7 +220,9 @@ class Launches:
         """
         now = time.monotonic()
         if now > deadline:
-            return Result(verdict=Verdict.SKIPPED, reason="the budget ended during this probe")
+            saw = "" if ranks.made else f"; {_saw(launch)}"
+            reason = f"the budget ended during this probe{saw}"
+            return Result(verdict=Verdict.SKIPPED, reason=reason)
         stepping = ranks.made > 0
         # Before the first one, a script may load data, evaluate, or compile.
         limit_s = self._deadline_s[Phase.TIMED if stepping else Phase.COMPILE]
@@ -243,13 +274,14 @@ class Launches:
             reason = "a process was killed by the host's OOM killer"
             of_host = self._device.kind == "cuda"
             return Result(verdict=Verdict.OOM, reason=reason, of_host=of_host)
-        first = next(iter([*by_rank, *errors]), None)
+        # A launcher has only heard that one of its processes failed.
+        first = next(iter(sorted([*by_rank, *errors], key=_is_launchers)), None)
         if first is not None:
             reason, trace = first.error, first.traceback
         else:
             trace = launch.last_lines() if code else ""
             said = [line for line in trace.splitlines() if re.search(r"\w", line)]
-            reason = f"left with exit code {code}; {said[-1] if said else _saw(launch)}"
+            reason = f"{_exit(code)}; {said[-1] if said else _saw(launch)}"
         if not self._measured:
             raise ModelError(f"--script: {reason}; see {launch.log}", trace)
         return Result(verdict=Verdict.CRASHED, reason=f"{reason}; see {launch.log.name}")
@@ -271,6 +303,12 @@ class Launches:
         got = self._got.setdefault(found.axis, {})
         got[found.asked] = found.got
         if len(got) >= HEEDLESS and len(set(got.values())) == 1:
+            if all(getattr(c, found.axis) != found.got for c in self._space.candidates):
+                raise ModelError(
+                    f"--script: {found.says} again: it pays no heed to {{{found.axis}}}; leave"
+                    " that out, or have the script read it",
+                    "",
+                )
             return Result(
                 verdict=Verdict.UNSUPPORTED,
                 reason=f"{found.says} again: the script pays no heed to {{{found.axis}}}",
@@ -293,7 +331,7 @@ class Launches:
             state_bytes=0,
             conditions=timing.conditions(),
             energy=timing.energy(),
-            ran=ranks.ran(len(steps.warmup.step_s), job.grad_accum, world_size),
+            ran=ranks.ran(len(steps.warmup.step_s), job.grad_accum, world_size, self._rows),
         )
         return Result(
             verdict=Verdict.PRUNED if steps.stopped_early else Verdict.OK,
@@ -313,6 +351,18 @@ def _memory(left: Left, device_kind: str) -> bool | None:
     if "MemoryError" in names or (worded and HOST_MEMORY.search(text)):
         return device_kind == "cuda"
     return None
+
+
+def _is_launchers(left: Left) -> bool:
+    names = {kind.rpartition(".")[2] for kind in left.kinds}
+    return bool(names & {"CalledProcessError", "ChildFailedError", "ProcessExitedException"})
+
+
+def _exit(code: int) -> str:
+    number = -code if code < 0 else code - 128
+    if number in set(signal.Signals):
+        return f"was ended by {signal.Signals(number).name}"
+    return f"left with exit code {code}"
 
 
 def _saw(launch: Launch) -> str:

@@ -12,6 +12,9 @@ from autotune.space.candidate import Candidate
 from autotune.wire.messages import Left, Ran, Seen
 
 Shape = list[int]
+SHIFTED = 1
+"""By so many tokens a batch may be longer or shorter than was asked for: the next one of each is
+predicted."""
 SAME_LENGTH = 4
 """Batches of one length, shorter than was asked for, that show that none is padded to another."""
 
@@ -79,7 +82,11 @@ class Ranks:
         self, processes: Sequence[Process], candidate: Candidate, told: Collection[str]
     ) -> None:
         """`told` are the names that the script is told the values of."""
-        self.all = [process for process in processes if process.trains]
+        trains = [process for process in processes if process.trains]
+        stay = [process for process in trains if not process.gone]
+        group = max((p.latest.world_size for p in stay if p.latest is not None), default=0)
+        # What trained something before, and ended, is none of them.
+        self.all = stay if len(stay) == group < len(trains) else trains
         self._candidate = candidate
         self._told = told
 
@@ -99,16 +106,21 @@ class Ranks:
         """Seconds of that step, the slowest rank's."""
         return max(rank.steps[number].step_s for rank in self.all)
 
-    def ran(self, first: int, accum: int, world_size: int) -> Ran:
-        """What the steps from `first` on were; what nobody saw is as asked for."""
+    def ran(self, first: int, accum: int, world_size: int, rows: int = 1) -> Ran:
+        """What the steps from `first` on were, of which the model gets so many `rows` a sample;
+        what nobody saw is as asked for."""
         steps = [step for rank in self.all for step in rank.steps[first : self.made]]
         micro_steps = self.micro_steps
-        each = [self._of_rank(rank, micro_steps) for rank in self.all]
+        each = [
+            self._of_rank(rank.steps[first : self.made], micro_steps)
+            or self._of_rank(rank.steps, micro_steps)  # the first steps are looked at, then few
+            for rank in self.all
+        ]
         samples = float(self._candidate.micro_batch * accum * world_size)
         tokens = samples * self._candidate.seq_len
         is_seen = all(found is not None for found in each)
         if is_seen:
-            samples = sum(found[0] for found in each if found)
+            samples = sum(found[0] for found in each if found) / rows
             tokens = sum(found[1] for found in each if found)
         lengths = [length for _, length in self.shapes() if length]
         waited_s, took_s = sum(s.waited_s for s in steps), sum(s.step_s for s in steps)
@@ -141,10 +153,10 @@ class Ranks:
         for rank in self.all:
             yield from self._shapes(rank.steps)
 
-    def _of_rank(self, rank: Process, micro_steps: int) -> tuple[float, float] | None:
-        """Samples and tokens of one rank's step; None where nothing showed them."""
-        looked = list(self._shapes(rank.steps))
-        said = [step.tokens for step in rank.steps if step.tokens is not None]
+    def _of_rank(self, steps: Sequence[Step], micro_steps: int) -> tuple[float, float] | None:
+        """Samples and tokens of one of a rank's `steps`; None where nothing showed them."""
+        looked = list(self._shapes(steps))
+        said = [step.tokens for step in steps if step.tokens is not None]
         if not looked and not said:
             return None
         samples = micro_steps * statistics.fmean(b for b, _ in looked) if looked else 0.0
@@ -174,8 +186,9 @@ class Ranks:
         fits = samples * max(1, length) in whole
         return (asked.micro_batch, asked.seq_len) if fits else (samples, length)
 
-    def mismatch(self, accum: int, world_size: int) -> Mismatch | None:
-        """Where the script runs something else than was asked for."""
+    def mismatch(self, accum: int, world_size: int, rows: int = 1) -> Mismatch | None:
+        """Where the script runs something else than was asked for, whose model gets so many `rows`
+        a sample."""
         asked, told = self._candidate, self._told
         if self.world_size != world_size or len(self.all) != world_size:
             got = f"{len(self.all)} of a group of {self.world_size} train"
@@ -194,11 +207,12 @@ class Ranks:
         lengths = {t for _, t in shapes}
         may_be_padded = len(lengths) > 1 or shapes.total() < SAME_LENGTH  # to a batch's longest
         got = f"{samples} x {length}" if length else str(samples)
-        if "micro_batch" in told and samples != asked.micro_batch:
+        if "micro_batch" in told and samples != rows * asked.micro_batch:
             says = f"asked for micro_batch {asked.micro_batch}, the model got {got}"
             return Mismatch("micro_batch", asked.micro_batch, samples, says)
-        padded = may_be_padded and max(lengths) <= asked.seq_len
-        if "seq_len" in told and length and length != asked.seq_len and not padded:
+        padded = may_be_padded and max(lengths) <= asked.seq_len + SHIFTED
+        shifted = abs(length - asked.seq_len) <= SHIFTED
+        if "seq_len" in told and length and not shifted and not padded:
             says = f"asked for seq_len {asked.seq_len}, the model got {got}"
             return Mismatch("seq_len", asked.seq_len, length, says)
         return None

@@ -38,6 +38,8 @@ def why_nothing(
         return Ended(Ending.NO_MEASUREMENT, f"nothing could be measured; first, {cause}")
     more = max(2, math.ceil(2 * budget_s / 60))
     early = f"the budget ended before anything was measured; try --budget {more}m"
+    saw = next((r.outcome.reason.partition("; ")[2] for r in records), "")
+    early += f" ({saw})" if saw else ""
     return Ended(Ending.NO_MEASUREMENT, early)
 
 

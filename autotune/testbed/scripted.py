@@ -98,6 +98,8 @@ class Scripted(Machine):
         world_size, _ = chosen_world_size(self.device, cores(), ranks or 1)
         capacity_bytes, capacity_why = capacity(options, self.device, world_size)
         dtype, dtype_why = chosen_dtype(options, self.device)
+        if dtype_why == "--dtype" and not command.says("dtype"):
+            raise UsageError(_untold("--dtype", "dtype"))
         limits = Limits(capacity_bytes, options.ceiling, host_memory_bytes(), options.host_ceiling)
         named = {name: values for name, values in axes.items() if values}
         points = [
@@ -224,11 +226,11 @@ def _axes(options: Options, command: Command, device_kind: str) -> dict[str, tup
         if values is None and (name in command.named or (name == "micro_batch" and told)):
             asked[name] = _default(name, options.engine, device_kind)
     for name in parse_own(options.axis or ""):
-        if name not in command.placeholders:
+        if not command.says(name):
             raise UsageError(_untold("--axis", name))
     for name, value in parse_set(options.given or "").items():
         of_engine = name == "lr" and command.has_engine  # its configuration has it
-        if name not in command.placeholders and not of_engine:
+        if not command.says(name) and not of_engine:
             raise UsageError(_untold("--set", name))
         if of_engine and not _is_number(value):
             raise UsageError(f"--set lr={value}: DeepSpeed takes a number, e.g. --set lr=1e-4")

@@ -105,10 +105,12 @@ class _Watch:
 
     def _begin(self) -> None:
         self._link: _Link | None = None
+        self._telling = False
         self._left = False
         self._limited = False
         self._inside = 0
         self._since = 0  # backward passes since the last step
+        self._grads = 0  # calls of torch.autograd.grad, which a loop may use in their place
         self._backwards = 0
         self._ended = 0
         self._trainable = 0
@@ -139,15 +141,22 @@ class _Watch:
         self._lock, self._sending = threading.Lock(), threading.Lock()
         self._begin()
 
-    def dial(self) -> None:
+    def greet(self) -> None:
+        """Dial the study."""
         if self._link is not None:
             return
         try:
             self._link = _Link(self._address)
             self._send("Hello", self._hello())
-            threading.Thread(target=self._tell_now_and_then, daemon=True).start()
         except OSError:  # the study has ended already
             os.kill(os.getpid(), signal.SIGKILL)
+
+    def dial(self) -> None:
+        """Dial the study, and tell it how things are from now on."""
+        self.greet()
+        if not self._telling:
+            self._telling = True
+            threading.Thread(target=self._tell_now_and_then, daemon=True).start()
 
     def _hello(self) -> dict[str, Any]:
         import socket
@@ -221,6 +230,8 @@ class _Watch:
 
     def stepped(self) -> None:
         """An optimizer has stepped."""
+        if not self._since:
+            self._since, self._backwards = self._grads, self._backwards + self._grads
         if self._since and not self._ended:  # of a step that is not told, so there is time for it
             self._frozen, cut = _frozen(self._torch)
             self._trainable = max(self._trainable, cut)
@@ -257,7 +268,7 @@ class _Watch:
             else:
                 self._looks = 0  # the first step is not told: what it looked at is lost
             self._last, self._since, self._waited_s = now, 0, 0.0
-            self._again = self._fresh = 0
+            self._again = self._fresh = self._grads = 0
             self._ended += 1
         self._look_at_device()
 
@@ -530,20 +541,30 @@ def _shaped(labels: int, between: Collection[tuple[int, int]]) -> list[int]:
 
 
 class _Finder(importlib.abc.MetaPathFinder):
-    """Has torch watched as soon as it is imported."""
+    """Has torch watched as soon as it is imported, and not before: many only ask for its spec."""
+
+    _asking = False
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
-        if name != "torch":
+        if name != "torch" or self._asking:
             return None
-        sys.meta_path.remove(self)
-        spec = importlib.util.find_spec(name)
+        self._asking = True
+        try:
+            spec = importlib.util.find_spec(name)
+        finally:
+            self._asking = False
         if spec is not None and spec.loader is not None:
             load = spec.loader.exec_module
 
             def exec_module(module: Any) -> None:
+                with suppress(ValueError):
+                    sys.meta_path.remove(self)
+                watch = _Watch(module, os.environ["AUTOTUNE_DIAL"])
+                if not _only_loads():
+                    watch.greet()  # the import may take long
                 load(module)
                 try:
-                    _attach(module)
+                    _attach(module, watch)
                 except Exception:  # noqa: BLE001 - a script runs whether it is watched or not
                     traceback.print_exc()
 
@@ -567,9 +588,13 @@ def _harmless(look: Any) -> Any:
     return safe
 
 
-def _attach(torch: Any) -> None:
-    """Watch what `torch` does in this process."""
-    watch = _Watch(torch, os.environ["AUTOTUNE_DIAL"])
+def _only_loads() -> bool:
+    """Whether this is a spawned child, which may only load data; its sys.argv is its parent's."""
+    return "--multiprocessing-fork" in sys.orig_argv
+
+
+def _attach(torch: Any, watch: _Watch) -> None:
+    """Have `watch` told what `torch` does in this process."""
     run_backward = torch.autograd.backward
 
     @functools.wraps(run_backward)
@@ -585,6 +610,15 @@ def _attach(torch: Any) -> None:
 
     seen, stepped = _harmless(watch.backward), _harmless(watch.stepped)
     torch.autograd.backward = backward
+    run_grad = torch.autograd.grad
+
+    @functools.wraps(run_grad)
+    def grad(*args: Any, **kwargs: Any) -> Any:
+        if not watch._inside:
+            watch._grads += 1
+        return run_grad(*args, **kwargs)
+
+    torch.autograd.grad = grad
     optimizers = importlib.import_module("torch.optim.optimizer")
     optimizers.register_optimizer_step_post_hook(lambda *_: stepped())
     make = optimizers.Optimizer.__init__
@@ -607,8 +641,7 @@ def _attach(torch: Any) -> None:
     iterator.__next__ = functools.wraps(following)(lambda self: watch.waiting(following, self))
     os.register_at_fork(after_in_child=watch.forked)
     atexit.register(watch.ended)
-    # A spawned child may only load data; its sys.argv is its parent's by now.
-    if "--multiprocessing-fork" not in sys.orig_argv:
+    if not _only_loads():
         watch.dial()
 
 

@@ -56,6 +56,51 @@ def test_without_torch_nothing_dials_and_a_hidden_sitecustomize_runs(tmp_path: P
     assert out.split() == ["ran", str(tmp_path / "sitecustomize.py"), "False", "False", "False"]
 
 
+def test_who_only_asks_for_torch_hides_nothing(tmp_path: Path) -> None:
+    program = """
+        import importlib.util
+        assert importlib.util.find_spec("torch")  # as datasets and transformers do
+        assert importlib.util.find_spec("torch")
+    """
+    train = """
+        model = net()
+        stepper = torch.optim.SGD(model.parameters())
+        for _ in range(3):
+            loss_of(model).backward()
+            stepper.step()
+    """
+    (told,), _, _ = watched(tmp_path, textwrap.dedent(program) + MODEL + textwrap.dedent(train))
+    assert told.seen[-1].ended == 3
+
+
+def test_a_process_dials_before_torch_is_imported(tmp_path: Path) -> None:
+    """Which may take a minute."""
+    (tmp_path / "torch").mkdir()
+    (tmp_path / "torch" / "__init__.py").write_text("raise ImportError('of a made up torch')")
+    (told,), code, _ = watched(tmp_path, "import torch", MORE_PATH=str(tmp_path))
+    assert code == 1
+    assert [type(each) for each in told.messages] == [messages.Hello]
+
+
+def test_gradients_that_are_asked_for_make_a_step_where_nothing_else_does(tmp_path: Path) -> None:
+    program = """
+        model = net()
+        held = list(model.parameters())
+        stepper = torch.optim.SGD(held)
+        for number in range(6):
+            for _ in range(2):
+                of = torch.autograd.grad(loss_of(model), held)
+                for each, gradient in zip(held, of):
+                    each.grad = gradient
+            if number >= 3:  # as for a penalty
+                loss_of(model).backward()
+            stepper.step()
+    """
+    (told,), _, _ = watched(tmp_path, MODEL + textwrap.dedent(program))
+    assert told.micro_steps == [2, 2, 1, 1, 1]
+    assert told.seen[-1].trainable == 64 * 8 + 8 * 64 + 64
+
+
 STEPS = (
     MODEL
     + """

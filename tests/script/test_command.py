@@ -37,6 +37,18 @@ def test_braces_that_are_no_name_stay() -> None:
     assert words[2:] == ['{"a": 1}', "{}", "{0}", "$X", "a && b; c", ";", '--x=y && " z', ";"]
 
 
+def test_braces_that_are_doubled_or_a_shell_s_stay_as_they_are_written() -> None:
+    _, words = filled("""true {micro_batch} 'awk {{print}}' '${name} {"a": {"b": 1}}' {{out}}""")
+    assert words[2:] == ["awk {print}", '${name} {"a": {"b": 1}}', "{out}"]
+
+
+def test_own_axes_and_set_values_may_be_read_from_the_environment(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text("os.environ['AUTOTUNE_ATTN'], os.environ['AUTOTUNE_LR']")
+    more = {"axis": "attn=sdpa,eager", "given": "lr=1e-4"}
+    variables, _ = filled(f"true {tmp_path}/train.py {{micro_batch}}", 1, **more)
+    assert (variables["AUTOTUNE_ATTN"], variables["AUTOTUNE_LR"]) == ("sdpa", "1e-4")
+
+
 def test_variables_in_front_are_set_and_are_no_program() -> None:
     variables, words = filled("A=1 B={micro_batch} true x=y")
     assert words == ["true", "x=y"]
@@ -138,6 +150,7 @@ def test_every_combination_of_own_axes_is_one_value() -> None:
         ("true {a}", {"axis": "micro_batch=1"}, "name of autotune's own"),
         ("true {a}", {"axis": "a=1,2", "given": "a=3"}, "--set a: --axis a says it already"),
         ("true {micro_batch}", {"axis": "a=1,2"}, "--axis: the script is not told of it"),
+        ("true {micro_batch}", {"dtype": "bf16"}, "--dtype: the script is not told of it"),
         ("true {micro_batch}", {"given": "lr"}, "--set lr: write lr=1e-4"),
         ("true {micro_batch}", {"given": "lr=1"}, "--set: the script is not told of it"),
         ("true {deepspeed_config}", {"given": "lr=fast"}, "--set lr=fast: .* takes a number"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import re
 import statistics
+import textwrap
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
@@ -20,6 +21,7 @@ from autotune.errors import ModelError
 from autotune.outcome import Verdict
 from autotune.runner import Result
 from autotune.script import launch
+from autotune.script.launches import COMPILED
 from autotune.wire.stopping import Phase
 from tests.support import rapl
 from tests.support.fake_nvml import FakeGpu, FakeNvml
@@ -61,7 +63,7 @@ def nothing_is_left(of: Path) -> bool:
                 return False
         except OSError:
             continue
-    return not list(of.glob("*.tmp"))
+    return {path.name for path in of.glob("*.tmp")} <= {COMPILED}  # which the next launches need
 
 
 def test_a_plain_loop_with_two_optimizers_is_seen_as_it_is(
@@ -74,6 +76,91 @@ def test_a_plain_loop_with_two_optimizers_is_seen_as_it_is(
     assert result.parameters == 256 * 64 + (64 * 256 + 256) + (256 * 256 + 256)
     assert OWN.read_bytes() == before
     assert nothing_is_left(tmp_path)
+
+
+def written(folder: Path, program: str) -> str:
+    """Words that start a script of that text, and of `own_script.plain` after it."""
+    file = folder / "script.py"
+    here = f"import sys; sys.path.insert(0, {str(OWN.parent)!r})\n"
+    file.write_text(f"{here}{textwrap.dedent(program)}\nimport own_script\nown_script.main()\n")
+    return f"{PYTHON} {file} plain --batch {{micro_batch}} --len {{seq_len}}"
+
+
+def test_a_path_in_front_of_the_command_is_kept(lab: Callable[..., Lab], tmp_path: Path) -> None:
+    (tmp_path / "modules").mkdir()
+    (tmp_path / "modules" / "of_their_own.py").touch()
+    script = written(tmp_path, "import of_their_own")
+    result = lab(f"PYTHONPATH={tmp_path / 'modules'} {script}").probe()
+    assert result.verdict == Verdict.OK, result.reason
+
+
+def test_what_a_launch_compiled_is_there_for_the_next_one_until_the_end(
+    lab: Callable[..., Lab], tmp_path: Path
+) -> None:
+    one = lab(written(tmp_path, """
+        import os, pathlib
+        folder = pathlib.Path(os.environ["TORCHINDUCTOR_CACHE_DIR"])
+        print("had", sorted(each.name for each in folder.glob("*")))
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "kernel").touch()
+    """))  # fmt: skip
+    for place in (0, 1):
+        assert one.probe(place).verdict == Verdict.OK
+    said = [(tmp_path / f"launch00{n}.log").read_text().splitlines()[0] for n in (1, 2)]
+    assert said == ["had []", "had ['kernel']"]
+    assert (tmp_path / COMPILED).is_dir()
+    one.runner.close()
+    assert not (tmp_path / COMPILED).exists()
+
+
+def test_the_error_of_a_process_is_told_not_its_launchers(
+    lab: Callable[..., Lab], tmp_path: Path
+) -> None:
+    one = lab(written(tmp_path, """
+        import subprocess, sys, torch
+        if "child" in sys.argv:
+            raise ValueError("of the child")
+        subprocess.check_call([sys.executable, __file__, "child"])
+    """))  # fmt: skip
+    with pytest.raises(ModelError, match="ValueError: of the child"):
+        one.probe()
+
+
+def test_what_trained_before_and_ended_is_no_rank(lab: Callable[..., Lab], tmp_path: Path) -> None:
+    one = lab(written(tmp_path, """
+        import subprocess, sys
+        if "--steps" not in sys.argv:
+            words = [sys.executable, __file__, "plain", "--len", "32", "--steps", "5"]
+            subprocess.check_call(words)
+    """))  # fmt: skip
+    assert ran(one.probe()) == (2.0, 64.0, 1, True)
+
+
+def test_where_the_budget_ends_before_a_step_it_is_said_what_was_seen(
+    lab: Callable[..., Lab],
+) -> None:
+    result = lab(own("sleeps")).probe(limit_s=12.0)
+    assert result.verdict == Verdict.SKIPPED
+    assert result.reason.endswith("; it imported torch, and made no backward pass")
+
+
+def test_rows_that_a_model_gets_of_each_sample_are_told_from_heedlessness(
+    lab: Callable[..., Lab],
+) -> None:
+    one = lab(own("plain", "--rows 2"), micro_batch="2,4,8")
+    first = one.probe(0)
+    assert first.verdict == Verdict.UNSUPPORTED
+    assert "asked for micro_batch 2, the model got 4 x 32" in first.reason
+    assert ran(one.probe(1)) == (4.0, 256.0, 1, True)
+    assert ran(one.probe(2)) == (8.0, 512.0, 1, True)
+    assert one.notes == ["the model gets 2 rows a sample"]
+
+
+def test_heed_that_is_paid_to_no_value_of_the_space_is_said(lab: Callable[..., Lab]) -> None:
+    one = lab(own("odd", "--odd heedless"), micro_batch="4,8")
+    assert one.probe(0).verdict == Verdict.UNSUPPORTED
+    with pytest.raises(ModelError, match=r"it pays no heed to \{micro_batch\}; leave that out"):
+        one.probe(1)
 
 
 def test_another_dtype_than_was_asked_for_is_said_and_is_what_ran(
@@ -191,8 +278,8 @@ def test_a_spawned_rank_s_memory_is_memory(lab: Callable[..., Lab]) -> None:
 
 
 def test_a_script_that_pays_no_heed_is_never_ok(lab: Callable[..., Lab]) -> None:
-    one = lab(own("odd", "--odd heedless"), micro_batch="2,4,8")
-    first, second = one.probe(0), one.probe(1)
+    one = lab(own("odd", "--odd heedless"), micro_batch="2,3,8")
+    first, second = one.probe(0), one.probe(2)
     assert first.verdict == second.verdict == Verdict.UNSUPPORTED
     assert first.reason == "asked for micro_batch 2, the model got 3 x 32"
     assert first.unsupported == ("micro_batch",)

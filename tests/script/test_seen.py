@@ -73,6 +73,9 @@ def test_a_process_that_makes_no_backward_pass_is_no_rank() -> None:
         (seen([[[3, 32]]]), "asked for micro_batch 4, the model got 3 x 32"),
         (seen(*[[[[4, 16]]]] * 4), "asked for seq_len 32, the model got 4 x 16"),
         (seen(*[[[[4, 16]]]] * 3), ""),  # others may be padded to more
+        (seen(*[[[[4, 33]]]] * 4), ""),  # the next token of each is predicted
+        (seen(*[[[[4, 31]]]] * 4), ""),
+        (seen(*[[[[4, 30]]]] * 4), "asked for seq_len 32, the model got 4 x 30"),
         (seen([[[4, 48]]], [[[4, 40]]]), "asked for seq_len 32, the model got 4 x 48"),
         (seen([[[4, 32]]], micro_steps=2), "asked for 1 micro-steps, a step has 2 backward"),
         (seen([[[4, 32]]], world_size=2), "asked for 1 ranks, 1 of a group of 2 train"),
@@ -91,6 +94,36 @@ def test_a_process_that_makes_no_backward_pass_is_no_rank() -> None:
 )  # fmt: skip
 def test_a_mismatch_says_what_was_asked_for_and_what_ran(message: Seen, what: str) -> None:
     assert says(ranks(message)).removesuffix(" passes") == what
+
+
+def test_of_who_trained_before_and_ended_nothing_is_asked() -> None:
+    found = ranks(seen([[[7, 9]]]), seen([[[4, 32]]]))
+    before, now = found.all
+    before.gone = True
+    found = Ranks([before, now], ASKED, ALL)
+    assert says(found) == ""
+    assert found.ran(0, 1, 1).samples == 4.0
+
+
+def test_a_rank_that_ended_first_is_one_all_the_same() -> None:
+    both = ranks(*[seen([[[4, 32]]], world_size=2, rank=rank) for rank in (0, 1)]).all
+    both[1].gone = True
+    assert says(Ranks(both, ASKED, ALL), world_size=2) == ""
+
+
+def test_tokens_are_those_of_the_steps_that_were_timed() -> None:
+    warm = [[[[1, 32]]]] * 3
+    found = ranks(seen(*warm, [[[4, 32]]], [[[4, 32]]], []))
+    assert found.ran(3, 1, 1).tokens == 128.0
+    assert found.ran(5, 1, 1).tokens == pytest.approx((3 * 32 + 2 * 128) / 5)  # none was looked at
+
+
+def test_rows_of_a_sample_are_no_samples() -> None:
+    found = ranks(seen([[[8, 32]]]))
+    assert says(found) == "asked for micro_batch 4, the model got 8 x 32"
+    assert found.mismatch(1, 1, rows=2) is None
+    ran = found.ran(0, 1, 1, rows=2)
+    assert (ran.samples, ran.tokens) == (4.0, 256.0)
 
 
 def test_the_last_batch_of_an_epoch_may_be_smaller() -> None:

@@ -5,9 +5,18 @@ from __future__ import annotations
 import pytest
 
 from autotune.folder.ending import Ending
+from autotune.outcome import Outcome, Record, Verdict
 from autotune.study.why_nothing import why_nothing
 from autotune.units import parse_duration_s
 from tests.support.records import space
+
+
+def test_what_was_seen_meanwhile_is_said() -> None:
+    reason = "the budget ended during this probe; it imported torch, and made no backward pass"
+    outcome = Outcome(verdict=Verdict.SKIPPED, started_s=0.0, reason=reason)
+    records = [Record(0, "search", space().candidates[0], outcome)]
+    ended = why_nothing(records, space(), None, 60.0)
+    assert ended.message.endswith("--budget 2m (it imported torch, and made no backward pass)")
 
 
 @pytest.mark.parametrize(

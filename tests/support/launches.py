@@ -53,10 +53,10 @@ class Lab:
         assert isinstance(runner, Launches)
         self.runner = runner
 
-    def probe(self, place: int = 0, *, rule: Rule = RULE) -> Result:
+    def probe(self, place: int = 0, *, rule: Rule = RULE, limit_s: float = 120.0) -> Result:
         """Of the candidate in that place."""
         candidate: Candidate = self.space.candidates[place]
         accum = self.space.workload.micro_steps(candidate)
         job = Job(candidate=candidate, grad_accum=accum, micro_steps=accum, rule=rule,
                   needed_step_s=None, fresh=True)  # fmt: skip
-        return self.runner.run(job, time.monotonic() + 120)
+        return self.runner.run(job, time.monotonic() + limit_s)

@@ -75,7 +75,8 @@ def plain(asked: argparse.Namespace) -> None:
     loader = DataLoader(Tokens(asked.len, asked.sample_s), batch_size=asked.batch,
                         num_workers=asked.workers)  # fmt: skip
     for number, batch in enumerate(loader, 1):
-        loss = loss_of(model, batch["input_ids"].to(device)) / asked.accum
+        ids = batch["input_ids"].to(device).repeat(asked.rows, 1)
+        loss = loss_of(model, ids) / asked.accum
         for left in reversed(range(asked.losses)):
             (loss / (1 + left)).backward(retain_graph=left > 0)
         if number % asked.accum == 0:
@@ -228,6 +229,10 @@ def killed(asked: argparse.Namespace) -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
+def sleeps(asked: argparse.Namespace) -> None:
+    time.sleep(600)
+
+
 def odd(asked: argparse.Namespace) -> None:
     """What no study should stumble over."""
     if asked.odd == "forward":
@@ -279,6 +284,7 @@ def main() -> None:
     parser.add_argument("--note", default="", help="which nothing reads")
     parser.add_argument("--width", type=int, default=64)
     parser.add_argument("--losses", type=int, default=1)
+    parser.add_argument("--rows", type=int, default=1, help="of each sample, in a batch")
     parser.add_argument("--say", action="store_true")
     parser.add_argument("--local_rank", type=int, default=0)
     asked = parser.parse_args()

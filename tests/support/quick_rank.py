@@ -150,8 +150,9 @@ def shares() -> Iterator[tuple[str, float]]:
 
 def explain(error: BaseException, phase: Phase, start: Start) -> Fault:
     memory = isinstance(error, MemoryError)
+    refused = type(error).__name__ == "UnsupportedError"
     return Fault(
-        cause="oom" if memory else "crashed",
+        cause="oom" if memory else "unsupported" if refused else "crashed",
         phase=phase,
         error=f"{type(error).__name__}: {error}",
         traceback=traceback.format_exc(),
