@@ -138,6 +138,8 @@ class Measured:
     asked for."""
     waiting_share: float | None = None
     """Of a script's step, that waits for data."""
+    rows: int | None = None
+    """That a script's model gets of each sample; None where it is one."""
     joules_per_token: float | None = None
     """Of all devices, in the timed steps; on the CPU the host's processors, whoever used them."""
     real_share: float | None = None
@@ -517,6 +519,7 @@ def _measured(found: Measurement, limits: Limits) -> Measured:
         compile_s=found.compile_s or None,
         tokens=None if found.ran is None else "seen" if found.ran.seen else "claimed",
         waiting_share=None if found.ran is None else found.ran.waiting_share,
+        rows=None if found.ran is None or found.ran.rows == 1 else found.ran.rows,
         joules_per_token=found.joules_per_token,
         real_share=found.real_share,
     )

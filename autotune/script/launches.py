@@ -67,7 +67,9 @@ class Launches:
         on_phase: Callable[[Phase, int], None],
         note: Callable[[str], None],
         budget_s: float = math.inf,
+        rows: int = 1,
     ) -> None:
+        """The model is known to get so many `rows` of each sample."""
         self._command = command
         self._device = device
         self._environment = dict(environment)
@@ -85,8 +87,7 @@ class Launches:
         self._measured = False
         self._dtype = ""
         """That of the script, where it was said that it is another than was asked for."""
-        self._rows = 1
-        """That a model gets of each sample."""
+        self._rows = rows
         self._got: dict[str, dict[int, int]] = {}
         """By axis: what was asked for, and what ran instead."""
 

@@ -134,6 +134,7 @@ class Ranks:
             trainable=max((r.latest.trainable for r in self.all if r.latest), default=0),
             frozen=max((r.latest.frozen for r in self.all if r.latest), default=0),
             dtype=self.dtype,
+            rows=rows,
         )
 
     @property

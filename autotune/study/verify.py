@@ -134,7 +134,7 @@ def training(
         raise UsageError(f"best.json: {best.config.candidate.key} cannot be trained here any more")
     runner = testbed.runner(space, Wiring(
         logs=logs, seed=options.seed, budget_s=limit_s, stop=stop,
-        on_phase=lambda phase, made: None, note=note,
+        on_phase=lambda phase, made: None, note=note, rows=best.measured.rows or 1,
     ))  # fmt: skip
     try:
         yield Run(runner, best, candidate, testbed.device)

@@ -75,6 +75,7 @@ class Scripted(Machine):
             on_phase=wiring.on_phase,
             note=wiring.note,
             budget_s=wiring.budget_s,
+            rows=wiring.rows,
         )
 
     def space(self, options: Options, known: Workload | None = None) -> Space:

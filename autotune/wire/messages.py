@@ -402,6 +402,8 @@ class Ran:
     """Parameters that are not trained, of models of which others are."""
     dtype: str = ""
     """Of most products of matrices: fp32, bf16 or fp16; empty where nothing shows it."""
+    rows: int = 1
+    """That the model gets of each sample."""
 
 
 @dataclass(frozen=True, kw_only=True)

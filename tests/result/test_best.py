@@ -387,7 +387,7 @@ REQUIRED = ["", "config", "measured", "measured.step_s", "measured.peak_bytes", 
 OPTIONAL = {"width", "vocab_size", "headroom_bytes", "disturbed_share", "host_capacity_bytes",
             "host_ceiling", "finals", "prediction", "sure", "dtypes", "real_share", "length_mix",
             "kernels", "compile_s", "verified", "joules_per_token", "pareto", "same_batch",
-            "update_share", "tokens", "waiting_share", "command", "nodes",
+            "update_share", "tokens", "waiting_share", "rows", "command", "nodes",
             *LATER_AXES} - {"optimizer"}  # fmt: skip
 
 
@@ -497,7 +497,16 @@ def test_the_samples_can_be_read(name: str) -> None:
     for each in (written, *written["cells"], *written["ties"]):
         each["config"] = plain | {"nodes": 1} | each["config"]
         later = dict.fromkeys(
-            ("kernels", "compile_s", "joules_per_token", "real_share", "tokens", "waiting_share")
+            (
+                "kernels",
+                "compile_s",
+                "joules_per_token",
+                "real_share",
+                "tokens",
+                "waiting_share",
+                "rows",
+                "rows",
+            )
         )
         each["measured"] = later | each["measured"]
     assert {"pareto": [], "same_batch": []} | written == known

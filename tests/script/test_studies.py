@@ -48,6 +48,23 @@ def test_what_a_script_is_not_told_is_in_the_result_as_it_ran(
     assert verified.returncode in (0, 6), verified.stderr  # 6: slower than measured
 
 
+@pytest.mark.slow
+def test_rows_of_a_sample_are_known_to_who_verifies(tmp_path: Path) -> None:
+    script = f"{PYTHON} {OWN} plain --batch {{micro_batch}} --rows 2"
+    out = tmp_path / "study"
+    ended = autotune(
+        "--script", script, "--micro-batch", "2,4", "--device", "cpu", "--budget", "90s",
+        "--finals", "1", "--out", str(out),
+    )  # fmt: skip
+    assert ended.returncode == 0, ended.stderr
+    assert "the model gets 2 rows a sample" in ended.stdout
+    best = Best.read(out / "best.json")
+    assert best.measured.rows == 2
+    assert best.measured.samples_per_s * 2 * 32 == pytest.approx(best.measured.tokens_per_s)
+    verified = autotune("verify", str(out))
+    assert verified.returncode in (0, 6), verified.stderr  # 6: slower than measured
+
+
 @pytest.mark.skipif(sys.platform != "linux", reason="adopting orphans is Linux's")
 def test_a_study_that_dies_leaves_no_process_and_no_scratch_folder(tmp_path: Path) -> None:
     scratch = [tmp_path / "out", tmp_path / "temporary"]
