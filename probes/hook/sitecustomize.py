@@ -372,8 +372,9 @@ class _Watch:
             return
         error = getattr(sys, "last_exc", None) or getattr(sys, "last_value", None)
         _lift()
-        self._look_at_device()
-        self.tell()
+        with suppress(Exception):  # of a device that failed; the error itself is told all the same
+            self._look_at_device()
+            self.tell()
         body: dict[str, Any] = {"error": "", "kinds": [], "traceback": ""}
         if isinstance(error, BaseException):
             text = f"{type(error).__name__}: {' '.join(str(error).split())}"

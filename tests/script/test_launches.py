@@ -21,7 +21,7 @@ from autotune.errors import ModelError
 from autotune.outcome import Verdict
 from autotune.runner import Result
 from autotune.script import launch
-from autotune.script.launches import COMPILED
+from autotune.script.launches import CACHES, COMPILED
 from autotune.wire.stopping import Phase
 from tests.support import rapl
 from tests.support.fake_nvml import FakeGpu, FakeNvml
@@ -95,8 +95,10 @@ def test_a_path_in_front_of_the_command_is_kept(lab: Callable[..., Lab], tmp_pat
 
 
 def test_what_a_launch_compiled_is_there_for_the_next_one_until_the_end(
-    lab: Callable[..., Lab], tmp_path: Path
+    lab: Callable[..., Lab], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    for name in CACHES:  # torch sets one of them where something was compiled before
+        monkeypatch.delenv(name, raising=False)
     one = lab(written(tmp_path, """
         import os, pathlib
         folder = pathlib.Path(os.environ["TORCHINDUCTOR_CACHE_DIR"])
