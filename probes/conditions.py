@@ -68,7 +68,7 @@ class Watch:
             busy_cpu_s=now.busy_s - start.busy_s,
             steal_cpu_s=now.steal_s - start.steal_s,
             own_cpu_s=now.own_s - start.own_s,
-            **asdict(Readings() if self._sensors is None else self._sensors.readings()),
+            **asdict(Readings() if self._sensors is None else self._sensors.worst),
         )
 
     def _cpu_times(self) -> _CpuTimes:

@@ -15,7 +15,7 @@ from autotune.space.axes import AXES
 from autotune.space.candidate import Candidate
 from autotune.space.workload import Workload
 
-_PLACEHOLDER = re.compile(r"(?<![${])\{([a-z_]\w*)\}(?!\})")
+_PLACEHOLDER = re.compile(r"(?<![${])\{([a-z_]\w*)\}")
 """Not a shell's ${name}, and not {{name}}, which stands for {name}."""
 _LITERAL = re.compile(r"\{(\{[a-z_]\w*\})\}")
 _ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)=(.*)", re.DOTALL)

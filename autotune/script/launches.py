@@ -84,7 +84,7 @@ class Launches:
         self._compiled = (logs / COMPILED).absolute()
         self._launches = _last_launch(logs)
         self._launch: Launch | None = None
-        self._measured = False
+        self._measured: set[Candidate] = set()
         self._dtype = ""
         """That of the script, where it was said that it is another than was asked for."""
         self._rows = rows
@@ -100,7 +100,8 @@ class Launches:
         finally:
             self._launch = None
             launch.end()
-        self._measured |= result.report is not None
+        if result.report is not None:
+            self._measured.add(job.candidate)
         start_s = (launch.first_step or time.monotonic()) - began
         return replace(result, group_start_s=start_s, log=launch.log.name)
 
@@ -303,7 +304,8 @@ class Launches:
             raise ModelError(f"--script: {found.says}; does it read {{grad_accum}}?", "")
         got = self._got.setdefault(found.axis, {})
         got[found.asked] = found.got
-        if len(got) >= HEEDLESS and len(set(got.values())) == 1:
+        ran = {getattr(c, found.axis) for c in self._measured} | set(got.values())
+        if len(got) >= HEEDLESS and len(ran) == 1:
             if all(getattr(c, found.axis) != found.got for c in self._space.candidates):
                 raise ModelError(
                     f"--script: {found.says} again: it pays no heed to {{{found.axis}}}; leave"

@@ -93,7 +93,7 @@ class Timing:
             busy_cpu_s=now.busy_s - before.busy_s,
             steal_cpu_s=now.steal_s - before.steal_s,
             own_cpu_s=max(0.0, now.own_s - before.own_s),
-            **asdict(Readings.worst([each.readings() for each in self._sensors])),
+            **asdict(Readings.worst([each.worst for each in self._sensors])),
         )
 
 

@@ -22,7 +22,8 @@ class Sensors:
             nvml.nvmlClocksThrottleReasonSwThermalSlowdown
             | nvml.nvmlClocksThrottleReasonHwThermalSlowdown
         )
-        self._seen: list[Readings] = []
+        self.worst = Readings()
+        """Of each reading so far."""
 
     def sample(self) -> None:
         """Read clock, power, temperature and what slows the card down now."""
@@ -36,11 +37,7 @@ class Sensors:
             throttle_reasons=reasons or 0,
             thermally_throttled=bool((reasons or 0) & self._thermal),
         )
-        self._seen = [Readings.worst([*self._seen, now])]
-
-    def readings(self) -> Readings:
-        """The worst of each."""
-        return Readings.worst(self._seen)
+        self.worst = Readings.worst([self.worst, now])
 
     def _ask(self, read: Callable[..., int], *arguments: int) -> int | None:
         # MIG instances and some virtual cards lack a sensor or another: each is read on its own.

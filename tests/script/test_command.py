@@ -42,6 +42,11 @@ def test_braces_that_are_doubled_or_a_shell_s_stay_as_they_are_written() -> None
     assert words[2:] == ["awk {print}", '${name} {"a": {"b": 1}}', "{out}"]
 
 
+def test_a_value_may_stand_at_the_end_of_an_object() -> None:
+    _, words = filled("""true '{"train": {"batch": {micro_batch}}}'""")
+    assert words[1] == '{"train": {"batch": 2}}'
+
+
 def test_own_axes_and_set_values_may_be_read_from_the_environment(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text("os.environ['AUTOTUNE_ATTN'], os.environ['AUTOTUNE_LR']")
     more = {"axis": "attn=sdpa,eager", "given": "lr=1e-4"}

@@ -165,6 +165,15 @@ def test_heed_that_is_paid_to_no_value_of_the_space_is_said(lab: Callable[..., L
         one.probe(1)
 
 
+def test_a_script_that_heeds_some_values_is_not_heedless(lab: Callable[..., Lab]) -> None:
+    one = lab(own("capped"), micro_batch="2,4,8")
+    assert one.probe(0).verdict == Verdict.OK
+    for place in (1, 2):
+        result = one.probe(place)
+        assert result.verdict == Verdict.UNSUPPORTED
+        assert (result.unsupported, result.only) == (("micro_batch",), {})
+
+
 def test_another_dtype_than_was_asked_for_is_said_and_is_what_ran(
     lab: Callable[..., Lab],
 ) -> None:

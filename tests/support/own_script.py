@@ -229,6 +229,12 @@ def killed(asked: argparse.Namespace) -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
+def capped(asked: argparse.Namespace) -> None:
+    """With no more samples than a small dataset has."""
+    asked.batch = min(asked.batch, 3)
+    plain(asked)
+
+
 def sleeps(asked: argparse.Namespace) -> None:
     time.sleep(600)
 

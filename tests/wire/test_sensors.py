@@ -20,7 +20,7 @@ def test_the_worst_of_every_reading_is_kept() -> None:
         (1980, 500_000, 60, 0), (1400, 650_500, 71, CAPPED), (1700, 600_000, 66, HOT),
     ):  # fmt: skip
         sensors.sample()
-    assert sensors.readings() == Readings(
+    assert sensors.worst == Readings(
         sm_clock_mhz=1400,
         power_w=650.5,
         temperature_c=71,
@@ -33,17 +33,17 @@ def test_a_power_cap_or_brake_is_no_heat() -> None:
     gpu = FakeGpu(uuid="GPU-0", reasons=CAPPED | SLOWED)
     sensors = Sensors(FakeNvml(gpu), "GPU-0")
     sensors.sample()
-    assert not sensors.readings().thermally_throttled
+    assert not sensors.worst.thermally_throttled
     gpu.reasons = pynvml.nvmlClocksThrottleReasonHwThermalSlowdown
     sensors.sample()
-    assert sensors.readings().thermally_throttled
+    assert sensors.worst.thermally_throttled
 
 
 def test_a_sensor_that_is_not_there_hides_no_other() -> None:
     instance = FakeGpu(uuid="MIG-0", clock_mhz=None, power_mw=None, temperature_c=55, reasons=None)
     sensors = Sensors(FakeNvml(instance), "MIG-0")
     sensors.sample()
-    assert sensors.readings() == Readings(temperature_c=55, throttle_reasons=0)
+    assert sensors.worst == Readings(temperature_c=55, throttle_reasons=0)
 
 
 def test_the_worst_of_several_devices() -> None:
