@@ -150,10 +150,10 @@ def walk(recorded: Report, job: Job) -> Report:
             if not steps.wanted(phase):
                 break
             steps.add(phase, step_s, step_s * part)
-    energy = recorded.energy
-    if energy is not None:
-        joules = energy.joules * sum(steps.step_s) / sum(recorded.step_s)
-        energy = replace(energy, joules=joules)
+    energy, timed = recorded.energy, steps.timed.step_s
+    if energy is not None:  # of timed steps alone, as where it was measured
+        joules = energy.joules * sum(timed) / sum(recorded.step_s)
+        energy = replace(energy, joules=joules) if timed else None
     return replace(
         recorded,
         step_s=steps.step_s,

@@ -216,6 +216,9 @@ def test_energy_is_that_of_the_steps_it_walked(machine: Callable[..., Machine]) 
     assert result.report is not None
     assert result.report.step_s == [2.0] * 5
     assert result.report.energy == Energy(500.0, "recorded")
+    hopeless = machine(row(A, joules=900.0)).runner.run(job(A, needed_step_s=1e-6), NEVER)
+    assert hopeless.report is not None
+    assert hopeless.report.energy is None  # it was stopped before anything was timed
 
 
 def test_a_study_of_energy_is_replayed_where_that_was_recorded(
