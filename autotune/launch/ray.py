@@ -97,9 +97,10 @@ class Ray:
         client = self._client
         if client is None:
             return []
+        gone = client.left()  # asked first, so that the lines are all that it said
         ended = [said[1] for line in client.new_lines() if (said := _SAID.fullmatch(line))]
-        if how := client.left():
-            why = with_line(how, client.last_line())
+        if gone:
+            why = with_line(gone, client.last_line())
             ended += [f"all nodes: Ray's driver left with {why}"] * self.nodes
         return ended
 

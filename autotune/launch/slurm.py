@@ -18,6 +18,8 @@ from autotune.launch.slurm_job import SlurmJob, ask, in_tasks, names_of
 from autotune.runner.local import module_path
 
 END_S = 5.0
+SAYS_S = 2.0
+"""What a task wrote last may come so long after srun's word that it left."""
 _SHARES = re.compile(
     r"S(LURM|RUN)_(.*_PER_.*|NTASKS|NPROCS|GPUS|GRES|STEP_GRES|GPU_.*|CPU_BIND.*|MEM_.*|EXACT"
     r"|EXCLUSIVE|DISTRIBUTION)"
@@ -56,6 +58,8 @@ class Slurm:
         self._interface = asked.interface
         self._step = f"autotune-{secrets.token_hex(4)}"
         self._client: Client | None = None
+        self._left: dict[str, tuple[str, str, float]] = {}
+        """Of nodes that are not told of yet: the task, how it left, and when to wait no more."""
         self._ended: set[str] = set()
         self.nodes = asked.nodes or len(job.names)
         self.names = tuple(job.names[: self.nodes])
@@ -82,14 +86,21 @@ class Slurm:
         client = self._client
         if client is None:
             return []
-        ended: dict[str, str] = {}
+        gone = client.left()  # asked first, so that the lines are all that it said
+        now = time.monotonic()
         for line in client.new_lines():
             if left := _TASK_LEFT.match(line):
-                how = with_line(left["how"], client.last_line(f"{left['task']}: "))
-                ended |= dict.fromkeys(names_of(left["nodes"]), f"srun: {how}")
-        if how := client.left():
+                how = left["task"], left["how"], now + SAYS_S
+                self._left |= dict.fromkeys(names_of(left["nodes"]), how)
+        ended: dict[str, str] = {}
+        for node, (task, reason, deadline) in list(self._left.items()):
+            last = client.last_line(f"{task}: ")
+            if last or gone or now > deadline:
+                ended[node] = f"srun: {with_line(reason, last)}"
+                del self._left[node]
+        if gone:
             rest = set(self._job.names[: self.nodes]) - self._ended - ended.keys()
-            said = f"srun left with {with_line(how, client.last_line())}"
+            said = f"srun left with {with_line(gone, client.last_line())}"
             ended |= dict.fromkeys(sorted(rest), said)
         self._ended |= ended.keys()
         return [f"{name}: {how}" for name, how in ended.items()]

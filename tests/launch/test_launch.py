@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import time
 from pathlib import Path
 
 import pytest
@@ -11,8 +12,10 @@ import pytest
 from autotune import launch
 from autotune.commands.app import main
 from autotune.errors import UsageError
-from autotune.launch import slurm_job
+from autotune.launch import slurm, slurm_job
 from autotune.launch.client import Client, end
+from autotune.launch.launcher import Asked
+from tests.support.dialed import dialed
 from tests.support.namespaces import free_port
 
 
@@ -214,3 +217,35 @@ def test_an_interface_that_there_is_not_is_refused() -> None:
     assert made is not None
     with pytest.raises(UsageError, match=r"--interface eth99: this host has none; it has .*lo "):
         made.address()
+
+
+LATE = """#!/bin/sh
+read key
+echo "srun: error: n1: task 0: Exited with exit code 3" >&2
+sleep 0.3
+echo "0: no room here"
+sleep 60
+"""
+GONE = """#!/bin/sh
+read key
+echo "0: no room here"
+echo "srun: error: n1: task 0: Exited with exit code 3" >&2
+exit 3
+"""
+
+
+@pytest.mark.parametrize("srun", [LATE, GONE])
+def test_a_task_of_slurm_that_left_is_told_of_with_its_last_line(
+    srun: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, text in {"srun": srun, "scontrol": "#!/bin/sh\necho n1\n"}.items():
+        (tmp_path / name).write_text(text)
+        (tmp_path / name).chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    job = slurm_job.SlurmJob("7", ("n1",), ("127.0.0.1",))
+    with dialed(slurm.Slurm(job, Asked(nodes=1)), tmp_path) as agents:
+        agents.launcher.start("127.0.0.1:9", "{}", tmp_path / "key", tmp_path)
+        told = agents.polled(1)
+        time.sleep(0.1)
+        told += agents.launcher.poll()
+    assert told == ["n1: srun: Exited with exit code 3: no room here"]
