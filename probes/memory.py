@@ -25,6 +25,8 @@ from autotune.wire.messages import Peaks
 from probes.faults import UnsupportedError
 
 _PINNED_TRIAL_BYTES = 2**23
+_SEGMENT_BYTES = 20 * 2**20
+"""What torch's allocator takes at once, at least, for more than 1 MiB (kLargeBuffer)."""
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # malloc.h
 FOREIGN_SHARE = 0.01
 """Of the capacity: a change of memory that counts as somebody else's."""
@@ -61,6 +63,11 @@ class Meter(Protocol):
 
     def foreign_bytes(self) -> int:
         """How much the device memory that is not this rank's has changed since `warmed`."""
+        ...
+
+    def taken_bytes(self, requested_bytes: int) -> int:
+        """Where so much more could not be had: what others took of the device meanwhile. 0 where
+        this rank's own limit stood in the way."""
         ...
 
     def sample(self) -> None:
@@ -113,6 +120,9 @@ class CpuMeter:
     def foreign_bytes(self) -> int:
         return 0
 
+    def taken_bytes(self, requested_bytes: int) -> int:
+        return 0
+
     def reset(self) -> None:
         trim_heap()
         try:
@@ -146,13 +156,14 @@ class CudaMeter:
         self._before_bytes = self._in_use_bytes()
         self._outside_bytes = 0
         self._seen_bytes: list[int] = []
-        self._slack_bytes = 0
+        self._slack_bytes = self._limit_bytes = 0
         self._is_new, self._is_warm = True, False
         self._pinned_is_resident = True
 
     def limit(self, capacity_bytes: int) -> None:
         total = torch.cuda.get_device_properties().total_memory
         share = min(1.0, CUDA_GUARD * capacity_bytes / total)
+        self._limit_bytes = int(share * total)
         self._slack_bytes = int(FOREIGN_SHARE * capacity_bytes)
         torch.cuda.set_per_process_memory_fraction(share)
         # Drivers differ in whether pinned pages are resident memory of the process: look.
@@ -160,6 +171,7 @@ class CudaMeter:
         pinned = torch.zeros(_PINNED_TRIAL_BYTES, dtype=torch.uint8, pin_memory=True)
         self._pinned_is_resident = status_bytes("VmRSS") - before > _PINNED_TRIAL_BYTES // 2
         del pinned
+        self._outside_bytes = max(0, self._outside_now())  # the context, which pinning made
 
     def lift(self) -> None:
         pass  # the host's memory is not limited
@@ -179,6 +191,11 @@ class CudaMeter:
             return 0
         return max((abs(seen - self._outside_bytes) for seen in self._seen_bytes), default=0)
 
+    def taken_bytes(self, requested_bytes: int) -> int:
+        if torch.cuda.memory_reserved() + requested_bytes + _SEGMENT_BYTES > self._limit_bytes:
+            return 0
+        return max(0, self._outside_now() - self._outside_bytes)
+
     def reset(self) -> None:
         trim_heap()
         torch.cuda.synchronize()
@@ -187,6 +204,7 @@ class CudaMeter:
         # Pinned memory of other shapes; torch has no public name for it.
         if (forget := getattr(torch._C, "_host_emptyCache", None)) is not None:
             forget()
+        torch.cuda.reset_peak_host_memory_stats()
         with suppress(
             OSError
         ):  # some sandboxes have none; the host's peak is then since the start

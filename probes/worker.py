@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import platform
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from importlib import metadata
 
@@ -101,7 +102,10 @@ def fault(error: BaseException, phase: Phase, device_kind: str, meter: Meter) ->
         peaks = meter.peaks()
     except Exception:  # noqa: BLE001 - the error that is being reported is the one that counts
         peaks = None
-    return faults.fault(error, phase, device_kind, peaks)
+    found = faults.fault(error, phase, device_kind, peaks)
+    if found.cause != "oom" or found.requested_bytes is None or peaks is None:
+        return found
+    return replace(found, foreign_bytes=meter.taken_bytes(found.requested_bytes))
 
 
 def versions() -> dict[str, str]:

@@ -51,6 +51,8 @@ class Result:
     """The most any rank held, where a probe that failed could still say."""
     of_host: bool = False
     """It was the host's memory that ran out, and not the device's."""
+    foreign_bytes: int = 0
+    """How much others took of a device on which memory ran out."""
     group_start_s: float = 0.0
     waited_s: float = 0.0
     """For the turn to make steps, beside other groups of its machine."""

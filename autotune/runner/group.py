@@ -418,6 +418,7 @@ def _out_of_memory(rank: Rank, fault: Fault) -> Result:
         reason=f"rank {rank.number} ran out of {where} in phase {fault.phase}{asked}",
         peaks=fault.peaks,
         of_host=fault.cause == "host_oom",
+        foreign_bytes=fault.foreign_bytes,
     )
 
 

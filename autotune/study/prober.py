@@ -148,17 +148,17 @@ class Prober:
             elif (
                 result.put_off
                 or attempt >= attempts
-                or not self._disturbances(outcome) - self._normal
+                or not self._disturbances(outcome, result) - self._normal
                 or self._clock.elapsed_s() + took_s > min(until_s, repeats_until_s)
             ):
                 break
-            elif MEMORY in self._disturbances(again):
+            elif MEMORY in self._disturbances(again, result):
                 job = replace(job, fresh=True)  # one that sees the others' memory as it is now
         assert outcome is not None
         if attempt > 1:
-            self._normal |= self._disturbances(outcome)
+            self._normal |= self._disturbances(outcome, result)
         elif outcome.measurement is not None:
-            self._normal &= self._disturbances(outcome) | {HEAT}
+            self._normal &= self._disturbances(outcome, result) | {HEAT}
         outcome = replace(
             outcome,
             started_s=started_s,
@@ -183,14 +183,15 @@ class Prober:
         if result.report is not None:
             self._group_probe_s += result.report.warmup_s + result.report.timed_s
 
-    def _disturbances(self, outcome: Outcome) -> set[str]:
-        """What made the timing of `outcome` worth less than it could be."""
+    def _disturbances(self, outcome: Outcome, last: Result) -> set[str]:
+        """What made `outcome`, after the `last` attempt, worth less than it could be."""
+        little = FOREIGN_SHARE * self._space.limits.capacity_bytes
         found = outcome.measurement
         if found is None or outcome.verdict.bounds_memory:
-            return set()
+            return {MEMORY} if last.foreign_bytes > little else set()
         busy = found.disturbed_share > DISTURBED_SHARE[self._device_kind]
         hot = found.conditions.thermally_throttled
-        memory = found.conditions.foreign_bytes > FOREIGN_SHARE * self._space.limits.capacity_bytes
+        memory = found.conditions.foreign_bytes > little
         seen = {BUSY: busy, HEAT: hot, MEMORY: memory}
         return {name for name, is_so in seen.items() if is_so}
 

@@ -446,6 +446,8 @@ class Fault:
     requested_bytes: int | None
     """What the failed allocation asked for, where the error says it."""
     peaks: Peaks | None
+    foreign_bytes: int = 0
+    """How much others took of the device while this rank ran out of it within its own limit."""
     axes: list[str] = field(default_factory=list)
     """Those whose values, together, are unsupported, where that is known."""
 

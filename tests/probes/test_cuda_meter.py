@@ -23,6 +23,10 @@ class Card:
         self.outside = 0
         self.reserved = 0
         self.reserved_peak = 0
+        self.pinned_peak = 0
+
+    def forget_pinned(self) -> None:
+        self.pinned_peak = 0
 
     @property
     def used(self) -> int:
@@ -54,6 +58,8 @@ def card(monkeypatch: pytest.MonkeyPatch) -> Card:
         "max_memory_reserved": lambda: card.reserved_peak,
         "max_memory_allocated": lambda: card.reserved_peak,
         "memory_stats": dict,
+        "host_memory_stats": lambda: {"allocated_bytes.peak": card.pinned_peak},
+        "reset_peak_host_memory_stats": card.forget_pinned,
         "set_per_process_memory_fraction": lambda share: None,
         "get_device_properties": lambda: SimpleNamespace(total_memory=CAPACITY),
     }
@@ -134,3 +140,33 @@ def test_a_probe_that_ended_in_its_warm_up_blames_nobody(card: Card) -> None:
     meter.sample()
     assert meter.foreign_bytes() == 0
     assert meter.peaks().device_bytes == 290 * MIB
+
+
+def test_pinned_memory_of_an_earlier_probe_is_not_this_ones(card: Card) -> None:
+    meter = rank(card)
+    meter._pinned_is_resident = False  # as some drivers have it
+    probe(card, meter)
+    resident = meter.peaks().host_bytes
+    card.pinned_peak = 2**40
+    assert meter.peaks().host_bytes > resident + 2**39
+    probe(card, meter)
+    assert meter.peaks().host_bytes < 2**39
+
+
+@pytest.mark.parametrize("phase", ["build", "first probe", "second probe"])
+@pytest.mark.parametrize(
+    ("others", "asked", "taken"), [(300, 400, 300), (0, 960, 0), (300, 960, 0)]
+)
+def test_where_others_took_the_device_memory_ran_out_for_them(
+    card: Card, phase: str, others: int, asked: int, taken: int
+) -> None:
+    meter = CudaMeter("GPU-0")
+    card.outside = 50 * MIB
+    meter.limit(CAPACITY)
+    if phase != "build":
+        card.hold(200 * MIB)
+        meter.built()
+    if phase == "second probe":
+        probe(card, meter)
+    card.others += others * MIB
+    assert meter.taken_bytes(asked * MIB) == taken * MIB

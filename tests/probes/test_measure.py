@@ -18,7 +18,7 @@ from autotune.runner import Job
 from autotune.space.candidate import Candidate
 from autotune.wire.messages import Energy, Entered, ModelSpec, Peaks, Probe
 from autotune.wire.stopping import Phase, Rule
-from probes import conditions
+from probes import conditions, worker
 from probes.conditions import Watch
 from probes.measure import Attention, History, measure
 from probes.models import Batch, chunked
@@ -82,6 +82,9 @@ class NoMeter:
 
     def foreign_bytes(self) -> int:
         return 7
+
+    def taken_bytes(self, requested_bytes: int) -> int:
+        return requested_bytes // 2
 
 
 def run(
@@ -343,3 +346,16 @@ def test_a_device_is_looked_at_now_and_then_alone(monkeypatch: pytest.MonkeyPatc
 
 def test_a_probe_stopped_in_warm_up_has_no_energy() -> None:
     assert run(probe(needed_step_s=1e-12), watch=Counted)[1].energy is None
+
+
+@pytest.mark.parametrize(
+    ("text", "taken"),
+    [
+        ("CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has", 2**30),
+        ("CUDA error: out of memory", 0),
+        ("no kernel image is available", 0),
+    ],
+)
+def test_who_ran_out_of_memory_says_what_others_took(text: str, taken: int) -> None:
+    said = worker.fault(RuntimeError(text), Phase.TIMED, "cuda", NoMeter())
+    assert said.foreign_bytes == taken

@@ -310,6 +310,19 @@ def test_what_lacks_memory_in_a_warm_group_is_tried_once_in_a_fresh_one(
     assert [job.fresh for job in jobs if job.candidate == left_behind][:2] == [False, True]
 
 
+@pytest.mark.parametrize(("others", "attempts"), [(0.005, 1), (0.5, 2)])
+def test_what_ran_out_as_others_took_memory_is_tried_again(
+    run: Callable[..., Run], others: float, attempts: int
+) -> None:
+    taken = int(others * SPACE.limits.capacity_bytes)
+    ran_out = iter([Result(verdict=Verdict.OOM, reason="ran out", foreign_bytes=taken)])
+    done = run(lambda job: next(ran_out, None) or saturating(job), trials=1)
+    record = done.told[0]
+    assert record.outcome.attempts == attempts
+    assert record.outcome.verdict is (Verdict.OOM if attempts == 1 else Verdict.OK)
+    assert [job.fresh for job in done.runner.jobs[:attempts]] == [False, True][:attempts]
+
+
 def test_the_last_attempt_too_needs_a_fresh_group_to_lack_memory(run: Callable[..., Run]) -> None:
     busy = replace(QUIET, busy_cpu_s=9.9, own_cpu_s=1.0)
     short = replace(ok(0.1, LIMIT_BYTES + 1), warm=True)
