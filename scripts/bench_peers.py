@@ -1,12 +1,13 @@
 """Other tools that look for a micro-batch, and this one, on the same GPT under the same limit.
 
     .venv/bin/pip install -c scripts/constraints.txt -e .[bench]
-    .venv/bin/python scripts/bench_peers.py [--budget 2m] [--capacity 896MiB] [--repeats 3]
+    .venv/bin/python scripts/bench_peers.py [--budget 2m] [--capacity 896MiB] [--rounds 40]
 
 Each tool searches micro_batch in processes of its own on the CPU, one after the other, under the
 memory limit that a rank of the study has. The study has a second row, in which it searches
 seq_len and checkpointing as well. Then whatever they found is measured beside every micro_batch,
-in turns, in the same worker groups. Progress goes to stderr. A tool that is not installed, fails
+in turns, in the same worker groups, and, in many short rounds, beside those that may be the best.
+Progress goes to stderr. A tool that is not installed, fails
 or takes too long has a row that says so; the exit code is 0 whatever comes out.
 """
 
@@ -15,6 +16,7 @@ from __future__ import annotations
 import argparse
 import csv
 import importlib.util
+import math
 import os
 import random
 import signal
@@ -46,7 +48,7 @@ from autotune.space.space import Limits
 from autotune.space.workload import Workload
 from autotune.units import parse_bytes
 from autotune.wire.messages import Peaks
-from autotune.wire.stopping import Rule, interval
+from autotune.wire.stopping import Interval, Rule, interval
 
 SCRIPTS = Path(__file__).resolve().parent
 DEPTH, WIDTH, VOCAB_SIZE, SEQ_LEN = 4, 256, 4096, 128
@@ -68,6 +70,10 @@ RULE = Rule(
     warmup_steps=3, warmup_tolerance=0.2, warmup_limit_s=1.0,
     timed_steps=5, half_width=0.02, timed_limit_s=1.5,
 )  # fmt: skip
+SHORT = replace(RULE, warmup_steps=1, warmup_limit_s=0.1, timed_steps=2, timed_limit_s=0.1)
+"""Of a round: what the machine does meanwhile is the same for all that run in it."""
+CONTESTED = 6
+"""Micro-batches of the axis that are measured in rounds: the fastest ones."""
 PEER_OPS = ("ShareMemCommBuilder",)
 """What DeepSpeed uses on a CPU. Compiled once a machine, for minutes: no cost of a search."""
 DEADLINE_S = 180.0
@@ -128,6 +134,8 @@ class Measured:
     """The largest of any repeat."""
     reason: str = ""
     """Why there is no measurement."""
+    rounds: list[float] = field(default_factory=list)
+    """Model FLOP/s of each round; NaN where it did not run."""
 
     @property
     def median(self) -> float:
@@ -150,10 +158,35 @@ class Comparison:
         return found.reason or ("over the ceiling" if over else "")
 
     @property
-    def optimum(self) -> Schedule | None:
-        """The fastest of the axis that may be used; None where nothing may."""
+    def fastest(self) -> list[Schedule]:
+        """Those of the axis that may be used, the fastest in the repeats first."""
         fits = [each for each in self.axis if not self.objection(each)]
-        return max(fits, key=lambda each: self.measured[each].median, default=None)
+        return sorted(fits, key=lambda each: -self.measured[each].median)
+
+    @property
+    def optimum(self) -> Schedule | None:
+        """The fastest of the axis that may be used; None where nothing may.
+
+        The first half of the rounds tells it from others: the second half compares.
+        """
+        fits = self.fastest
+        return max(fits, key=lambda each: self._share(each, fits[0], False).median, default=None)
+
+    def share(self, schedule: Schedule) -> Interval | None:
+        """Of the optimum's speed, with its 95 % interval; None where there is no optimum."""
+        best = self.optimum
+        return None if best is None else self._share(schedule, best, True)
+
+    def _share(self, schedule: Schedule, best: Schedule, second: bool) -> Interval:
+        """Of the speed of `best`, round by round in one half of them; without rounds, of medians.
+        What was in no round is the slowest."""
+        mine, its = self.measured[schedule], self.measured[best]
+        if not its.rounds:
+            return interval([mine.median / its.median])
+        half = len(its.rounds) // 2
+        part = slice(half, None) if second else slice(half)
+        pairs = zip(mine.rounds[part], its.rounds[part], strict=False)
+        return interval([a / b for a, b in pairs if not math.isnan(a / b)] or [0.0])
 
 
 @dataclass(frozen=True)
@@ -181,8 +214,8 @@ def main() -> None:
         for name, flags in STUDIES:
             rows.append(studied(name, flags, options, Path(tempfile.mkdtemp(dir=scratch))))
         found = [row.schedule for row in rows if row.schedule is not None]
-        measured = measure(device, limits, [*axis, *found], options.repeats, Path(scratch))
-    compared = Comparison(measured, axis, limits)
+        compared = Comparison({each: Measured() for each in [*axis, *found]}, axis, limits)
+        measure(device, compared, found, options, Path(scratch))
     print(f"{header(device, limits, options)}\n\n{table(rows, compared)}")
     print(f"\nEvery micro_batch:\n\n{curve(compared)}")
 
@@ -195,6 +228,7 @@ def parse() -> argparse.Namespace:
     add("--capacity", type=capacity_bytes, default="896MiB", help="pretended, 896MiB by default")
     add("--most", type=int, default=32, help="largest micro_batch, 32 by default")
     add("--repeats", type=int, default=3, help="measurements of each, 3 by default")
+    add("--rounds", type=int, default=40, help="short ones of what was found and the fastest, 40")
     add("--limit-s", type=float, default=480.0, help="seconds for a tool, 480 by default")
     return parser.parse_args()
 
@@ -306,45 +340,59 @@ def failure(ended: Ended, log: Path) -> str:
 
 
 def measure(
-    device: Device, limits: Limits, schedules: Sequence[Schedule], repeats: int, scratch: Path
-) -> dict[Schedule, Measured]:
-    """Every schedule `repeats` times, in an order that is new each time.
+    device: Device,
+    compared: Comparison,
+    found: Sequence[Schedule],
+    options: argparse.Namespace,
+    scratch: Path,
+) -> None:
+    """Every schedule, in an order that is new each time; then what was found and the fastest, in
+    rounds.
 
     Each repeat has worker groups of its own. What runs out of memory in a fresh group is not
     measured again.
     """
-    measured = {schedule: Measured() for schedule in schedules}
+    measured = compared.measured
     logs = scratch / "harness"
     logs.mkdir()
     rng = random.Random(0)
     began = time.monotonic()
     runner = on_this_machine(
-        device, WORKLOAD, limits=limits, logs=logs, seed=0, stop=lambda: False,
+        device, WORKLOAD, limits=compared.limits, logs=logs, seed=0, stop=lambda: False,
         on_phase=lambda phase, steps: None, note=lambda text: print(text, file=sys.stderr),
     )  # fmt: skip
     try:
-        for repeat in range(repeats):
-            runner.retire(time.monotonic() + DEADLINE_S)
-            order = [schedule for schedule in measured if not measured[schedule].reason]
+        contested = list(measured)
+        for number in range(options.repeats + options.rounds):
+            short = number >= options.repeats
+            if number == options.repeats:
+                contested = list(dict.fromkeys([*compared.fastest[:CONTESTED], *found]))
+            if not short:
+                runner.retire(time.monotonic() + DEADLINE_S)
+            order = [schedule for schedule in contested if not measured[schedule].reason]
             rng.shuffle(order)
-            order.sort(key=lambda schedule: schedule.candidate.build)
+            live = runner.live_build  # a group is ended once a round, where there are two builds
+            order.sort(key=lambda schedule: schedule.candidate.build != live)
             for schedule in order:
-                add(measured[schedule], schedule, probe(runner, schedule))
+                result = probe(runner, schedule, SHORT if short else RULE)
+                if short:
+                    measured[schedule].rounds.append(rate(schedule, result))
+                else:
+                    add(measured[schedule], schedule, result)
             took_s = time.monotonic() - began
-            print(f"harness: {repeat + 1} of {repeats}, {took_s:.0f} s", file=sys.stderr)
+            print(f"harness: {number + 1}, {took_s:.0f} s", file=sys.stderr)
     finally:
         runner.close()
-    return measured
 
 
-def probe(runner: Pool, schedule: Schedule) -> Result:
+def probe(runner: Pool, schedule: Schedule, rule: Rule) -> Result:
     """One measurement; memory counts as too small only where a fresh group runs out of it."""
     accum = schedule.grad_accum
     job = Job(
         candidate=schedule.candidate,
         grad_accum=accum,
         micro_steps=accum,
-        rule=RULE,
+        rule=rule,
         needed_step_s=None,
         fresh=False,
     )
@@ -362,10 +410,17 @@ def add(measured: Measured, schedule: Schedule, result: Result) -> None:
         return
     peaks: Peaks = result.report.peaks
     measured.peak_bytes = max(measured.peak_bytes, peaks.device_bytes)
+    measured.flops_per_s.append(rate(schedule, result))
+
+
+def rate(schedule: Schedule, result: Result) -> float:
+    """Model FLOP/s, from the median of the steps; NaN where there are none."""
+    if result.report is None:
+        return math.nan
     candidate = schedule.candidate
     tokens = candidate.tokens * schedule.grad_accum
     flops = WORKLOAD.shape(DEPTH).flops_per_token(candidate.seq_len) * tokens
-    measured.flops_per_s.append(flops / interval(result.report.step_s).median)
+    return flops / interval(result.report.step_s).median
 
 
 def header(device: Device, limits: Limits, options: argparse.Namespace) -> str:
@@ -380,7 +435,10 @@ def header(device: Device, limits: Limits, options: argparse.Namespace) -> str:
         "What was found is measured again beside every micro_batch, in turns: rates are medians of"
         f" {options.repeats} probes, peaks the largest. 100 % is the fastest micro_batch under the"
         " ceiling, also for the wider space, which has seq_len 64 and 256 and full checkpointing"
-        f" besides. A study's budget is {options.budget}. Launches are processes that trained."
+        f" besides. It is chosen in the first half of {options.rounds} short rounds of what was"
+        f" found and of the {CONTESTED} fastest; shares are medians of the second half, round by"
+        " round, with 95 % intervals."
+        f" A study's budget is {options.budget}. Launches are processes that trained."
         " What a tool's libraries take is not held against it."
     )
 
@@ -418,8 +476,10 @@ def cells(schedule: Schedule | None, compared: Comparison) -> str:
     found = compared.measured[schedule]
     if found.reason:
         return f"{words(schedule)} | | | "
-    best = compared.optimum
-    share = f"{found.median / compared.measured[best].median:.1%}" if best is not None else ""
+    of = compared.share(schedule)
+    share = "" if of is None else f"{of.median:.1%}"
+    if of is not None and of.steps > 1 and schedule != compared.optimum:
+        share += f" ({of.low:.1%} to {of.high:.1%})"
     peak = found.peak_bytes / compared.limits.capacity_bytes
     return f"{words(schedule)} | {share} | {si(found.median, 'FLOP/s')} | {peak:.0%}"
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -112,6 +113,25 @@ def test_the_whole_axis_has_the_range_of_its_repeats(bench: ModuleType, compared
     assert list(table) == ["1", "2", "3", "4"]
     assert table["1"] == ["85.0G", "80.0G to 90.0G", "40%", ""]
     assert table["4"] == ["", "", "", "runs out of memory"]
+
+
+def test_rounds_choose_the_optimum_in_one_half_and_compare_in_the_other(
+    bench: ModuleType, compared: Any
+) -> None:
+    slow, fast = compared.measured[schedule(bench, 2)], compared.measured[schedule(bench, 1)]
+    slow.rounds = [10e9] * 8 + [12e9] * 10
+    fast.rounds = [11e9] * 8 + [9e9, math.nan, *[9e9] * 7, 18e9]
+    over = compared.measured[schedule(bench, 3)]
+    over.rounds = [20e9] * 18
+    assert compared.optimum == schedule(bench, 1)
+    share = compared.share(schedule(bench, 2))
+    assert share.median == pytest.approx(12 / 9)
+    assert share.steps == 8
+    found = [bench.Found(tool="tool", schedule=schedule(bench, size)) for size in (2, 3)]
+    shown = rows(bench.table(found[:1], compared))
+    assert shown["exhaustive optimum"][:2] == ["micro_batch 1", "100.0%"]
+    assert shown["tool"][1] == "133.3% (66.7% to 133.3%)"
+    assert rows(bench.table(found[1:], compared))["tool"][-1] == "over the ceiling"
 
 
 def test_where_nothing_fits_there_is_no_share(bench: ModuleType) -> None:
