@@ -1,4 +1,4 @@
-"""Cores that a rank keeps to, where several groups share a machine."""
+"""Cores that a rank keeps to, where several groups share a machine, and what their use is."""
 
 from __future__ import annotations
 
@@ -6,6 +6,12 @@ import os
 
 CORES = "AUTOTUNE_CORES"
 """The variable that has their numbers."""
+
+
+def surely_busy_s(counted_s: float, cores: int) -> float:
+    """Of the seconds that the kernel counted on so many cores: it counts in ticks (proc(5),
+    /proc/stat), of which each core may have had one too many."""
+    return max(0.0, counted_s - cores / os.sysconf("SC_CLK_TCK"))
 
 
 def keep_to_cores() -> None:

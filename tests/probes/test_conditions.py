@@ -6,7 +6,11 @@ import subprocess
 import sys
 import time
 
-from probes.conditions import Watch
+import pytest
+
+from autotune.outcome import others_share
+from autotune.wire.cores import surely_busy_s
+from probes.conditions import Watch, _CpuTimes
 
 
 def busy(seconds: float) -> None:
@@ -27,3 +31,25 @@ def test_what_others_take_does_not_count_what_this_process_does() -> None:
     assert 0.0 < alone <= 1.0
     # With a second rank that does as much as this one, less of it is others'.
     assert as_two < alone
+
+
+def test_a_moment_is_too_short_to_blame_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The kernel counts in ticks of 10 ms: a whole one may be in a step of 1 ms."""
+    times = iter(
+        [
+            _CpuTimes(wall_s=0.0, busy_s=5.0, steal_s=0.0, own_s=1.0),
+            _CpuTimes(wall_s=0.005, busy_s=5.01, steal_s=0.0, own_s=1.004),
+            _CpuTimes(wall_s=0.005, busy_s=5.01, steal_s=0.0, own_s=1.004),
+        ]
+    )
+    monkeypatch.setattr(Watch, "_cpu_times", lambda self: next(times))
+    watch = Watch(None)
+    assert watch.others_share(1) == 0.0
+    assert others_share(watch.conditions()) == 0.0
+
+
+@pytest.mark.parametrize(("counted_s", "cores", "sure_s"), [(3.0, 2, 2.98), (0.01, 2, 0.0)])
+def test_of_what_the_kernel_counted_a_tick_of_each_core_is_unsure(
+    counted_s: float, cores: int, sure_s: float
+) -> None:
+    assert surely_busy_s(counted_s, cores) == pytest.approx(sure_s)
