@@ -92,6 +92,27 @@ class Launches:
         """By axis: what was asked for, and what ran instead."""
 
     def run(self, job: Job, deadline: float) -> Result:
+        result = self._run(job, deadline)
+        other = self._tells_rows(job.candidate)
+        if other is None:
+            return result
+        accum = self._space.workload.micro_steps(other)
+        few = replace(job.rule, warmup_limit_s=0.0, timed_limit_s=0.0)
+        asked = replace(job, candidate=other, grad_accum=accum, micro_steps=accum, rule=few)
+        self._run(asked, deadline)
+        return self._run(job, deadline) if self._rows > 1 else result
+
+    def _tells_rows(self, candidate: Candidate) -> Candidate | None:
+        """The one to launch besides, where the model got a multiple of this micro_batch, the only
+        one so far: another tells rows of each sample from a script that pays no heed."""
+        got, asked = self._got.get("micro_batch", {}), candidate.micro_batch
+        if self._measured or list(got) != [asked] or got[asked] % asked:
+            return None
+        alike = (c for c in self._space.candidates if replace(c, micro_batch=asked) == candidate)
+        others = (each for each in alike if each != candidate)
+        return min(others, key=lambda each: each.micro_batch, default=None)
+
+    def _run(self, job: Job, deadline: float) -> Result:
         self._launches += 1
         began = time.monotonic()
         launch = self._launch = self._start(job)
@@ -193,7 +214,9 @@ class Launches:
         chosen and rejected, or two views of it."""
         rows = found.got // found.asked
         known = self._got.get("micro_batch", {})
-        if found.axis != "micro_batch" or rows * found.asked != found.got or self._rows > 1:
+        if found.axis != "micro_batch" or rows * found.asked != found.got:
+            return False
+        if self._measured or self._rows > 1:  # with as many as are known
             return False
         if not any(asked != found.asked and got == rows * asked for asked, got in known.items()):
             return False

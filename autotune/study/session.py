@@ -218,6 +218,7 @@ class _Session:
                 on_phase=self.reporter.phase,
                 note=self.reporter.note,
                 turn=neighbours.turn if neighbours else nullcontext,
+                rows=self._rows,
             )
             runners = self.testbed.runners(
                 self.space,
@@ -264,6 +265,12 @@ class _Session:
             if study.away is not None:
                 raise study.away
             return ended
+
+    @property
+    def _rows(self) -> int:
+        """That a script's model was seen to get of each sample before the study went on."""
+        found = (record.outcome.measurement for record in self.journal.past.records)
+        return max((each.ran.rows for each in found if each and each.ran), default=1)
 
     @cached_property
     def _slots(self) -> int:

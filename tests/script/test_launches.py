@@ -147,14 +147,13 @@ def test_where_the_budget_ends_before_a_step_it_is_said_what_was_seen(
 
 
 def test_rows_that_a_model_gets_of_each_sample_are_told_from_heedlessness(
-    lab: Callable[..., Lab],
+    lab: Callable[..., Lab], tmp_path: Path
 ) -> None:
     one = lab(own("plain", "--rows 2"), micro_batch="2,4,8")
-    first = one.probe(0)
-    assert first.verdict == Verdict.UNSUPPORTED
-    assert "asked for micro_batch 2, the model got 4 x 32" in first.reason
-    assert ran(one.probe(1)) == (4.0, 256.0, 1, True)
+    assert ran(one.probe(1)) == (4.0, 256.0, 1, True)  # the second of three launches
+    assert ran(one.probe(0)) == (2.0, 128.0, 1, True)
     assert ran(one.probe(2)) == (8.0, 512.0, 1, True)
+    assert len(list(tmp_path.glob("launch*.log"))) == 5
     assert one.notes == ["the model gets 2 rows a sample"]
 
 

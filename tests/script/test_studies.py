@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import json
 import shutil
+import signal
 import subprocess
 import sys
 from pathlib import Path
 
+import pandas as pd
 import pytest
 
+from autotune.commands.exits import ExitCode
 from autotune.result.best import Best
 from tests.support.launches import OWN, PYTHON
 from tests.support.programs import ROOT
@@ -49,15 +52,26 @@ def test_what_a_script_is_not_told_is_in_the_result_as_it_ran(
 
 
 @pytest.mark.slow
-def test_rows_of_a_sample_are_known_to_who_verifies(tmp_path: Path) -> None:
+def test_rows_of_a_sample_are_known_to_who_goes_on_and_who_verifies(tmp_path: Path) -> None:
     script = f"{PYTHON} {OWN} plain --batch {{micro_batch}} --rows 2"
     out = tmp_path / "study"
-    ended = autotune(
-        "--script", script, "--micro-batch", "2,4", "--device", "cpu", "--budget", "90s",
-        "--finals", "1", "--out", str(out),
+    begun = subprocess.Popen(
+        [sys.executable, "-m", "autotune", "--script", script, "--micro-batch", "2,4,8",
+         "--sampler", "grid", "--device", "cpu", "--budget", "90s", "--finals", "1",
+         "--out", str(out)],
+        stdout=subprocess.PIPE, text=True,
     )  # fmt: skip
-    assert ended.returncode == 0, ended.stderr
-    assert "the model gets 2 rows a sample" in ended.stdout
+    assert begun.stdout is not None
+    assert any("the model gets 2 rows a sample" in line for line in begun.stdout)
+    assert any(" ok " in line for line in begun.stdout)
+    begun.send_signal(signal.SIGINT)
+    begun.communicate()
+    assert begun.returncode == ExitCode.STOPPED
+    went_on = autotune("--resume", str(out))
+    assert went_on.returncode == 0, went_on.stderr
+    assert "rows a sample" not in went_on.stdout  # it is known already
+    trials = pd.read_csv(out / "trials.csv")
+    assert set(trials["micro_batch"][trials["verdict"] == "ok"]) == {2, 4, 8}
     best = Best.read(out / "best.json")
     assert best.measured.rows == 2
     assert best.measured.samples_per_s * 2 * 32 == pytest.approx(best.measured.tokens_per_s)
