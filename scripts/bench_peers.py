@@ -16,7 +16,6 @@ from __future__ import annotations
 import argparse
 import csv
 import importlib.util
-import math
 import os
 import random
 import signal
@@ -70,7 +69,7 @@ RULE = Rule(
     warmup_steps=3, warmup_tolerance=0.2, warmup_limit_s=1.0,
     timed_steps=5, half_width=0.02, timed_limit_s=1.5,
 )  # fmt: skip
-SHORT = replace(RULE, warmup_steps=1, warmup_limit_s=0.1, timed_steps=2, timed_limit_s=0.1)
+SHORT = replace(RULE, warmup_steps=2, warmup_limit_s=0.1, timed_steps=2, timed_limit_s=0.1)
 """Of a round: what the machine does meanwhile is the same for all that run in it."""
 CONTESTED = 6
 """Micro-batches of the axis that are measured in rounds: the fastest ones."""
@@ -135,7 +134,7 @@ class Measured:
     reason: str = ""
     """Why there is no measurement."""
     rounds: list[float] = field(default_factory=list)
-    """Model FLOP/s of each round; NaN where it did not run."""
+    """Model FLOP/s of each round."""
 
     @property
     def median(self) -> float:
@@ -186,7 +185,7 @@ class Comparison:
         half = len(its.rounds) // 2
         part = slice(half, None) if second else slice(half)
         pairs = zip(mine.rounds[part], its.rounds[part], strict=False)
-        return interval([a / b for a, b in pairs if not math.isnan(a / b)] or [0.0])
+        return interval([a / b for a, b in pairs] or [0.0])
 
 
 @dataclass(frozen=True)
@@ -375,10 +374,7 @@ def measure(
             order.sort(key=lambda schedule: schedule.candidate.build != live)
             for schedule in order:
                 result = probe(runner, schedule, SHORT if short else RULE)
-                if short:
-                    measured[schedule].rounds.append(rate(schedule, result))
-                else:
-                    add(measured[schedule], schedule, result)
+                add(measured[schedule], schedule, result, short)
             took_s = time.monotonic() - began
             print(f"harness: {number + 1}, {took_s:.0f} s", file=sys.stderr)
     finally:
@@ -402,25 +398,19 @@ def probe(runner: Pool, schedule: Schedule, rule: Rule) -> Result:
     return result
 
 
-def add(measured: Measured, schedule: Schedule, result: Result) -> None:
-    """Keep what `result` says of `schedule`."""
+def add(measured: Measured, schedule: Schedule, result: Result, short: bool) -> None:
+    """Keep what `result`, `short` in a round, says of `schedule`."""
     if result.report is None:
         out = result.verdict is Verdict.OOM
         measured.reason = "runs out of memory" if out else result.reason.replace("|", "/")
         return
     peaks: Peaks = result.report.peaks
     measured.peak_bytes = max(measured.peak_bytes, peaks.device_bytes)
-    measured.flops_per_s.append(rate(schedule, result))
-
-
-def rate(schedule: Schedule, result: Result) -> float:
-    """Model FLOP/s, from the median of the steps; NaN where there are none."""
-    if result.report is None:
-        return math.nan
     candidate = schedule.candidate
     tokens = candidate.tokens * schedule.grad_accum
     flops = WORKLOAD.shape(DEPTH).flops_per_token(candidate.seq_len) * tokens
-    return flops / interval(result.report.step_s).median
+    rates = measured.rounds if short else measured.flops_per_s
+    rates.append(flops / interval(result.report.step_s).median)
 
 
 def header(device: Device, limits: Limits, options: argparse.Namespace) -> str:

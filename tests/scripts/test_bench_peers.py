@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -13,6 +12,7 @@ from autotune.outcome import Verdict
 from autotune.runner import Result
 from autotune.space.candidate import Candidate
 from autotune.space.space import Limits
+from autotune.wire.stopping import Phase, Steps
 from tests.support.scripted import report
 from tests.support.scripts import load
 
@@ -120,17 +120,17 @@ def test_rounds_choose_the_optimum_in_one_half_and_compare_in_the_other(
 ) -> None:
     slow, fast = compared.measured[schedule(bench, 2)], compared.measured[schedule(bench, 1)]
     slow.rounds = [10e9] * 8 + [12e9] * 10
-    fast.rounds = [11e9] * 8 + [9e9, math.nan, *[9e9] * 7, 18e9]
+    fast.rounds = [11e9] * 8 + [9e9] * 9 + [18e9]
     over = compared.measured[schedule(bench, 3)]
     over.rounds = [20e9] * 18
     assert compared.optimum == schedule(bench, 1)
     share = compared.share(schedule(bench, 2))
     assert share.median == pytest.approx(12 / 9)
-    assert share.steps == 8
+    assert share.steps == 9
     found = [bench.Found(tool="tool", schedule=schedule(bench, size)) for size in (2, 3)]
     shown = rows(bench.table(found[:1], compared))
     assert shown["exhaustive optimum"][:2] == ["micro_batch 1", "100.0%"]
-    assert shown["tool"][1] == "133.3% (66.7% to 133.3%)"
+    assert shown["tool"][1] == "133.3% (133.3% to 133.3%)"
     assert rows(bench.table(found[1:], compared))["tool"][-1] == "over the ceiling"
 
 
@@ -144,11 +144,21 @@ def test_where_nothing_fits_there_is_no_share(bench: ModuleType) -> None:
 
 def test_a_step_is_worth_the_flops_of_all_its_micro_steps(bench: ModuleType) -> None:
     measured, accumulated = bench.Measured(), schedule(bench, 3, 4)
-    bench.add(measured, accumulated, Result(verdict=Verdict.OK, report=report(2.0, 5 * MIB)))
-    bench.add(measured, accumulated, Result(verdict=Verdict.OK, report=report(1.0, 3 * MIB)))
+    for step_s, peak, short in ((2.0, 5, False), (1.0, 3, False), (4.0, 6, True)):
+        said = Result(verdict=Verdict.OK, report=report(step_s, peak * MIB))
+        bench.add(measured, accumulated, said, short)
     step = bench.WORKLOAD.shape(bench.DEPTH).flops_per_token(bench.SEQ_LEN) * bench.SEQ_LEN * 12
     assert measured.flops_per_s == pytest.approx([step / 2, step])
-    assert measured.peak_bytes == 5 * MIB
+    assert measured.rounds == pytest.approx([step / 4])
+    assert measured.peak_bytes == 6 * MIB
+
+
+def test_short_probes_are_probes(bench: ModuleType) -> None:
+    steps = Steps(bench.SHORT, None)
+    for phase in (Phase.WARMUP, Phase.TIMED):
+        while steps.wanted(phase):
+            steps.add(phase, 1.0, 1.0)
+    assert (len(steps.warmup.step_s), len(steps.timed.step_s)) == (2, 2)
 
 
 def search(bench: ModuleType, folder: Path, text: str, **others: Any) -> Any:
