@@ -373,7 +373,7 @@ def measure(
             live = runner.live_build  # a group is ended once a round, where there are two builds
             order.sort(key=lambda schedule: schedule.candidate.build != live)
             for schedule in order:
-                result = probe(runner, schedule, SHORT if short else RULE)
+                result = probe(runner, schedule, compared.limits, short)
                 add(measured[schedule], schedule, result, short)
             took_s = time.monotonic() - began
             print(f"harness: {number + 1}, {took_s:.0f} s", file=sys.stderr)
@@ -381,19 +381,21 @@ def measure(
         runner.close()
 
 
-def probe(runner: Pool, schedule: Schedule, rule: Rule) -> Result:
-    """One measurement; memory counts as too small only where a fresh group runs out of it."""
+def probe(runner: Pool, schedule: Schedule, limits: Limits, short: bool) -> Result:
+    """One measurement. Memory is too small, and a peak too large, only in a fresh group: what
+    others left in a warm one may be the cause. A `short` one tells no peak."""
     accum = schedule.grad_accum
     job = Job(
         candidate=schedule.candidate,
         grad_accum=accum,
         micro_steps=accum,
-        rule=rule,
+        rule=SHORT if short else RULE,
         needed_step_s=None,
         fresh=False,
     )
     result = runner.run(job, time.monotonic() + DEADLINE_S)
-    if result.verdict is Verdict.OOM and result.warm:
+    over = result.report is not None and result.report.peaks.device_bytes > limits.limit_bytes
+    if result.warm and (result.verdict is Verdict.OOM or (over and not short)):
         result = runner.run(replace(job, fresh=True), time.monotonic() + DEADLINE_S)
     return result
 
@@ -404,8 +406,9 @@ def add(measured: Measured, schedule: Schedule, result: Result, short: bool) -> 
         out = result.verdict is Verdict.OOM
         measured.reason = "runs out of memory" if out else result.reason.replace("|", "/")
         return
-    peaks: Peaks = result.report.peaks
-    measured.peak_bytes = max(measured.peak_bytes, peaks.device_bytes)
+    if not short:
+        peaks: Peaks = result.report.peaks
+        measured.peak_bytes = max(measured.peak_bytes, peaks.device_bytes)
     candidate = schedule.candidate
     tokens = candidate.tokens * schedule.grad_accum
     flops = WORKLOAD.shape(DEPTH).flops_per_token(candidate.seq_len) * tokens

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from autotune.outcome import Verdict
-from autotune.runner import Result
+from autotune.runner import Job, Result
 from autotune.space.candidate import Candidate
 from autotune.space.space import Limits
 from autotune.wire.stopping import Phase, Steps
@@ -150,7 +150,35 @@ def test_a_step_is_worth_the_flops_of_all_its_micro_steps(bench: ModuleType) -> 
     step = bench.WORKLOAD.shape(bench.DEPTH).flops_per_token(bench.SEQ_LEN) * bench.SEQ_LEN * 12
     assert measured.flops_per_s == pytest.approx([step / 2, step])
     assert measured.rounds == pytest.approx([step / 4])
-    assert measured.peak_bytes == 6 * MIB
+    assert measured.peak_bytes == 5 * MIB
+
+
+@pytest.mark.parametrize(
+    ("first", "short", "jobs"),
+    [
+        (Result(verdict=Verdict.OOM, warm=True), True, [False, True]),
+        (
+            Result(verdict=Verdict.OK, report=report(1.0, 801 * MIB), warm=True),
+            False,
+            [False, True],
+        ),
+        (Result(verdict=Verdict.OK, report=report(1.0, 801 * MIB), warm=True), True, [False]),
+        (Result(verdict=Verdict.OK, report=report(1.0, 801 * MIB)), False, [False]),
+        (Result(verdict=Verdict.OK, report=report(1.0, 799 * MIB), warm=True), False, [False]),
+    ],
+)
+def test_what_lacks_memory_in_a_warm_group_is_run_in_a_fresh_one(
+    bench: ModuleType, first: Result, short: bool, jobs: list[bool]
+) -> None:
+    asked: list[bool] = []
+
+    class Runner:
+        def run(self, job: Job, deadline: float) -> Result:
+            asked.append(job.fresh)
+            return first if len(asked) == 1 else Result(verdict=Verdict.OK)
+
+    bench.probe(Runner(), schedule(bench, 2), LIMITS, short)
+    assert asked == jobs
 
 
 def test_short_probes_are_probes(bench: ModuleType) -> None:
