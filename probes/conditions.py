@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pynvml
 
-from autotune.wire.cores import surely_busy_s
+from autotune.wire.cores import surely_s
 from autotune.wire.energy import NOTHING, Counters, Energy
 from autotune.wire.messages import Conditions, Readings
 from autotune.wire.sensors import Sensors
@@ -58,8 +58,9 @@ class Watch:
         was made, where all `ranks` took as much as this one."""
         now, start = self._cpu_times(), self._start
         own_s = ranks * (now.own_s - start.own_s)
-        busy_s = surely_busy_s(now.busy_s - start.busy_s, len(self._cores))
-        others_s = max(0.0, busy_s - own_s) + now.steal_s - start.steal_s
+        busy_s = surely_s(now.busy_s - start.busy_s, len(self._cores))
+        steal_s = surely_s(now.steal_s - start.steal_s, len(self._cores))
+        others_s = max(0.0, busy_s - own_s) + steal_s
         return others_s / max(1e-9, (now.wall_s - start.wall_s) * len(self._cores))
 
     def conditions(self) -> Conditions:
@@ -67,8 +68,8 @@ class Watch:
         now, start = self._cpu_times(), self._start
         return Conditions(
             interval_cpu_s=(now.wall_s - start.wall_s) * len(self._cores),
-            busy_cpu_s=surely_busy_s(now.busy_s - start.busy_s, len(self._cores)),
-            steal_cpu_s=now.steal_s - start.steal_s,
+            busy_cpu_s=surely_s(now.busy_s - start.busy_s, len(self._cores)),
+            steal_cpu_s=surely_s(now.steal_s - start.steal_s, len(self._cores)),
             own_cpu_s=now.own_s - start.own_s,
             **asdict(Readings() if self._sensors is None else self._sensors.worst),
         )

@@ -28,6 +28,8 @@ _PINNED_TRIAL_BYTES = 2**23
 _SEGMENT_BYTES = 20 * 2**20
 """What torch's allocator takes at once, at least, for more than 1 MiB (kLargeBuffer)."""
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # malloc.h
+_FIRST_USE_BYTES = 2**30
+"""What NCCL's buffers and kernels that are loaded late may take until the warm-up is through."""
 FOREIGN_SHARE = 0.01
 """Of the capacity: a change of memory that counts as somebody else's."""
 CUDA_GUARD = 0.97
@@ -194,7 +196,8 @@ class CudaMeter:
     def taken_bytes(self, requested_bytes: int) -> int:
         if torch.cuda.memory_reserved() + requested_bytes + _SEGMENT_BYTES > self._limit_bytes:
             return 0
-        return max(0, self._outside_now() - self._outside_bytes)
+        own = _FIRST_USE_BYTES if self._is_new else 0
+        return max(0, self._outside_now() - self._outside_bytes - own)
 
     def reset(self) -> None:
         trim_heap()

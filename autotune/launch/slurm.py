@@ -18,8 +18,9 @@ from autotune.launch.slurm_job import SlurmJob, ask, in_tasks, names_of
 from autotune.runner.local import module_path
 
 END_S = 5.0
-SAYS_S = 2.0
-"""What a task wrote last may come so long after srun's word that it left."""
+LATE_S, LATEST_S = 0.5, 5.0
+"""What a task wrote last may come so long after srun's word that it left; and where it has written
+nothing, so long."""
 _SHARES = re.compile(
     r"S(LURM|RUN)_(.*_PER_.*|NTASKS|NPROCS|GPUS|GRES|STEP_GRES|GPU_.*|CPU_BIND.*|MEM_.*|EXACT"
     r"|EXCLUSIVE|DISTRIBUTION)"
@@ -59,7 +60,7 @@ class Slurm:
         self._step = f"autotune-{secrets.token_hex(4)}"
         self._client: Client | None = None
         self._left: dict[str, tuple[str, str, float]] = {}
-        """Of nodes that are not told of yet: the task, how it left, and when to wait no more."""
+        """Of nodes that are not told of yet: the task, how it left, and when that was said."""
         self._ended: set[str] = set()
         self.nodes = asked.nodes or len(job.names)
         self.names = tuple(job.names[: self.nodes])
@@ -90,12 +91,12 @@ class Slurm:
         now = time.monotonic()
         for line in client.new_lines():
             if left := _TASK_LEFT.match(line):
-                how = left["task"], left["how"], now + SAYS_S
+                how = left["task"], left["how"], now
                 self._left |= dict.fromkeys(names_of(left["nodes"]), how)
         ended: dict[str, str] = {}
-        for node, (task, reason, deadline) in list(self._left.items()):
+        for node, (task, reason, since) in list(self._left.items()):
             last = client.last_line(f"{task}: ")
-            if last or gone or now > deadline:
+            if gone or now - since > (LATE_S if last else LATEST_S):
                 ended[node] = f"srun: {with_line(reason, last)}"
                 del self._left[node]
         if gone:

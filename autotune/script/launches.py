@@ -67,9 +67,9 @@ class Launches:
         on_phase: Callable[[Phase, int], None],
         note: Callable[[str], None],
         budget_s: float = math.inf,
-        rows: int = 1,
+        rows: int | None = None,
     ) -> None:
-        """The model is known to get so many `rows` of each sample."""
+        """The model gets so many `rows` of each sample, where that is known."""
         self._command = command
         self._device = device
         self._environment = dict(environment)
@@ -97,20 +97,28 @@ class Launches:
         if other is None:
             return result
         accum = self._space.workload.micro_steps(other)
-        few = replace(job.rule, warmup_limit_s=0.0, timed_limit_s=0.0)
+        few = replace(
+            job.rule, warmup_limit_s=0.0, sustain_s=0.0, timed_limit_s=0.0, timed_least_s=0.0
+        )
         asked = replace(job, candidate=other, grad_accum=accum, micro_steps=accum, rule=few)
-        self._run(asked, deadline)
-        return self._run(job, deadline) if self._rows > 1 else result
+        try:
+            second = self._run(asked, deadline)
+        except ModelError:  # whoever asks for that candidate is told
+            return result
+        if self._rows is not None and self._rows > 1:
+            return self._run(job, deadline)
+        return second if second.only else result
 
     def _tells_rows(self, candidate: Candidate) -> Candidate | None:
-        """The one to launch besides, where the model got a multiple of this micro_batch, the only
-        one so far: another tells rows of each sample from a script that pays no heed."""
+        """Another candidate, where the model got a multiple of this one's micro_batch: if it gets
+        the same multiple of the other's, these are rows of each sample; if not, the script pays
+        no heed. None where nothing was found out, or that much is known."""
         got, asked = self._got.get("micro_batch", {}), candidate.micro_batch
-        if self._measured or list(got) != [asked] or got[asked] % asked:
+        if self._rows is not None or list(got) != [asked] or got[asked] % asked:
             return None
         alike = (c for c in self._space.candidates if replace(c, micro_batch=asked) == candidate)
         others = (each for each in alike if each != candidate)
-        return min(others, key=lambda each: each.micro_batch, default=None)
+        return min(others, key=lambda each: abs(each.micro_batch - asked), default=None)
 
     def _run(self, job: Job, deadline: float) -> Result:
         self._launches += 1
@@ -123,6 +131,7 @@ class Launches:
             launch.end()
         if result.report is not None:
             self._measured.add(job.candidate)
+            self._rows = self._rows or 1
         start_s = (launch.first_step or time.monotonic()) - began
         return replace(result, group_start_s=start_s, log=launch.log.name)
 
@@ -196,7 +205,7 @@ class Launches:
             if (failed := self._out_of_memory(launch)) is not None:
                 return failed
             if ranks.made >= CHECKED_STEPS:
-                found = ranks.mismatch(job.grad_accum, world_size, self._rows)
+                found = ranks.mismatch(job.grad_accum, world_size, self._rows or 1)
                 if found is not None and not self._learns_rows(found):
                     return self._refused(found, job.candidate)
                 self._say_dtype(ranks)
@@ -216,7 +225,7 @@ class Launches:
         known = self._got.get("micro_batch", {})
         if found.axis != "micro_batch" or rows * found.asked != found.got:
             return False
-        if self._measured or self._rows > 1:  # with as many as are known
+        if self._rows is not None:
             return False
         if not any(asked != found.asked and got == rows * asked for asked, got in known.items()):
             return False
@@ -357,7 +366,7 @@ class Launches:
             state_bytes=0,
             conditions=timing.conditions(),
             energy=timing.energy(),
-            ran=ranks.ran(len(steps.warmup.step_s), job.grad_accum, world_size, self._rows),
+            ran=ranks.ran(len(steps.warmup.step_s), job.grad_accum, world_size, self._rows or 1),
         )
         return Result(
             verdict=Verdict.PRUNED if steps.stopped_early else Verdict.OK,

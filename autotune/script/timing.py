@@ -10,7 +10,7 @@ import psutil
 from autotune.script.launch import Launch, Times
 from autotune.script.seen import Ranks
 from autotune.wire import messages
-from autotune.wire.cores import surely_busy_s
+from autotune.wire.cores import surely_s
 from autotune.wire.energy import Counters, Energy
 from autotune.wire.messages import Conditions, Readings
 from autotune.wire.sensors import Sensors
@@ -92,8 +92,8 @@ class Timing:
         cores = psutil.cpu_count() or 1
         return Conditions(
             interval_cpu_s=(now.wall_s - before.wall_s) * cores,
-            busy_cpu_s=surely_busy_s(now.busy_s - before.busy_s, cores),
-            steal_cpu_s=now.steal_s - before.steal_s,
+            busy_cpu_s=surely_s(now.busy_s - before.busy_s, cores),
+            steal_cpu_s=surely_s(now.steal_s - before.steal_s, cores),
             own_cpu_s=max(0.0, now.own_s - before.own_s),
             **asdict(Readings.worst([each.worst for each in self._sensors])),
         )

@@ -267,10 +267,10 @@ class _Session:
             return ended
 
     @property
-    def _rows(self) -> int:
+    def _rows(self) -> int | None:
         """That a script's model was seen to get of each sample before the study went on."""
         found = (record.outcome.measurement for record in self.journal.past.records)
-        return max((each.ran.rows for each in found if each and each.ran), default=1)
+        return max((each.ran.rows for each in found if each and each.ran), default=None)
 
     @cached_property
     def _slots(self) -> int:

@@ -34,8 +34,8 @@ class Wiring:
     turn: Callable[[str], AbstractContextManager[object]] = nullcontext
     """Entered, with the name of the machine, by a runner that shares it with others, while a probe
     makes its steps."""
-    rows: int = 1
-    """That the model of a script is known to get of each sample."""
+    rows: int | None = None
+    """That the model of a script gets of each sample, where that is known."""
 
 
 class Testbed(Protocol):

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import math
 import os
 
 CORES = "AUTOTUNE_CORES"
 """The variable that has their numbers."""
 
 
-def surely_busy_s(counted_s: float, cores: int) -> float:
-    """Of the seconds that the kernel counted on so many cores: it counts in ticks (proc(5),
-    /proc/stat), of which each core may have had one too many."""
-    return max(0.0, counted_s - cores / os.sysconf("SC_CLK_TCK"))
+def surely_s(counted_s: float, cores: int) -> float:
+    """What is certain of the seconds that the kernel counted on so many cores. It counts ticks
+    (proc(5), /proc/stat): each core is off by up to one, and they are so independently."""
+    return max(0.0, counted_s - math.sqrt(cores) / os.sysconf("SC_CLK_TCK"))
 
 
 def keep_to_cores() -> None:

@@ -221,6 +221,7 @@ def test_an_interface_that_there_is_not_is_refused() -> None:
 
 LATE = """#!/bin/sh
 read key
+echo "0: of something else"
 echo "srun: error: n1: task 0: Exited with exit code 3" >&2
 sleep 0.3
 echo "0: no room here"
@@ -228,6 +229,7 @@ sleep 60
 """
 GONE = """#!/bin/sh
 read key
+while [ ! -e "$GO" ]; do sleep 0.02; done
 echo "0: no room here"
 echo "srun: error: n1: task 0: Exited with exit code 3" >&2
 exit 3
@@ -242,6 +244,20 @@ def test_a_task_of_slurm_that_left_is_told_of_with_its_last_line(
         (tmp_path / name).write_text(text)
         (tmp_path / name).chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    monkeypatch.setenv("GO", str(tmp_path / "go"))
+    monkeypatch.setattr(slurm, "LATE_S", 2.0)  # the machine may be busy
+    read = Client.new_lines
+    waited: list[int] = []
+
+    def read_before_the_end(client: Client) -> list[str]:
+        """The first time: all comes just after it was read, and the client ends."""
+        if srun is LATE or waited:
+            return read(client)
+        (tmp_path / "go").touch()
+        waited.append(client._process.wait())
+        return []
+
+    monkeypatch.setattr(Client, "new_lines", read_before_the_end)
     job = slurm_job.SlurmJob("7", ("n1",), ("127.0.0.1",))
     with dialed(slurm.Slurm(job, Asked(nodes=1)), tmp_path) as agents:
         agents.launcher.start("127.0.0.1:9", "{}", tmp_path / "key", tmp_path)

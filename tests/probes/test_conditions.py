@@ -9,7 +9,7 @@ import time
 import pytest
 
 from autotune.outcome import others_share
-from autotune.wire.cores import surely_busy_s
+from autotune.wire.cores import surely_s
 from probes.conditions import Watch, _CpuTimes
 
 
@@ -38,8 +38,8 @@ def test_a_moment_is_too_short_to_blame_others(monkeypatch: pytest.MonkeyPatch) 
     times = iter(
         [
             _CpuTimes(wall_s=0.0, busy_s=5.0, steal_s=0.0, own_s=1.0),
-            _CpuTimes(wall_s=0.005, busy_s=5.01, steal_s=0.0, own_s=1.004),
-            _CpuTimes(wall_s=0.005, busy_s=5.01, steal_s=0.0, own_s=1.004),
+            _CpuTimes(wall_s=0.005, busy_s=5.01, steal_s=0.01, own_s=1.004),
+            _CpuTimes(wall_s=0.005, busy_s=5.01, steal_s=0.01, own_s=1.004),
         ]
     )
     monkeypatch.setattr(Watch, "_cpu_times", lambda self: next(times))
@@ -48,8 +48,10 @@ def test_a_moment_is_too_short_to_blame_others(monkeypatch: pytest.MonkeyPatch) 
     assert others_share(watch.conditions()) == 0.0
 
 
-@pytest.mark.parametrize(("counted_s", "cores", "sure_s"), [(3.0, 2, 2.98), (0.01, 2, 0.0)])
+@pytest.mark.parametrize(
+    ("counted_s", "cores", "sure_s"), [(3.0, 4, 2.98), (0.01, 2, 0.0), (0.4, 64, 0.32)]
+)
 def test_of_what_the_kernel_counted_a_tick_of_each_core_is_unsure(
     counted_s: float, cores: int, sure_s: float
 ) -> None:
-    assert surely_busy_s(counted_s, cores) == pytest.approx(sure_s)
+    assert surely_s(counted_s, cores) == pytest.approx(sure_s)

@@ -157,6 +157,19 @@ def test_rows_that_a_model_gets_of_each_sample_are_told_from_heedlessness(
     assert one.notes == ["the model gets 2 rows a sample"]
 
 
+def test_another_launch_that_fails_ends_no_study(lab: Callable[..., Lab], tmp_path: Path) -> None:
+    command = written(tmp_path, """
+        import sys
+        if sys.argv[sys.argv.index("--batch") + 1] == "4":
+            raise ValueError("not with four")
+    """)  # fmt: skip
+    one = lab(f"{command} --rows 2", micro_batch="2,4,8")
+    first = one.probe(0)
+    assert first.verdict == Verdict.UNSUPPORTED
+    assert "asked for micro_batch 2, the model got 4 x 32" in first.reason
+    assert ran(one.probe(2)) == (8.0, 512.0, 1, True)
+
+
 def test_heed_that_is_paid_to_no_value_of_the_space_is_said(lab: Callable[..., Lab]) -> None:
     one = lab(own("odd", "--odd heedless"), micro_batch="4,8")
     assert one.probe(0).verdict == Verdict.UNSUPPORTED

@@ -57,7 +57,7 @@ def test_rows_of_a_sample_are_known_to_who_goes_on_and_who_verifies(tmp_path: Pa
     out = tmp_path / "study"
     begun = subprocess.Popen(
         [sys.executable, "-m", "autotune", "--script", script, "--micro-batch", "2,4,8",
-         "--sampler", "grid", "--device", "cpu", "--budget", "90s", "--finals", "1",
+         "--sampler", "grid", "--device", "cpu", "--budget", "3m", "--finals", "1",
          "--out", str(out)],
         stdout=subprocess.PIPE, text=True,
     )  # fmt: skip
