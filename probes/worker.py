@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import platform
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from importlib import metadata
@@ -103,9 +104,10 @@ def fault(error: BaseException, phase: Phase, device_kind: str, meter: Meter) ->
     except Exception:  # noqa: BLE001 - the error that is being reported is the one that counts
         peaks = None
     found = faults.fault(error, phase, device_kind, peaks)
-    if found.cause != "oom" or found.requested_bytes is None or peaks is None:
-        return found
-    return replace(found, foreign_bytes=meter.taken_bytes(found.requested_bytes))
+    if found.cause == "oom" and found.requested_bytes is not None:
+        with suppress(Exception):  # as above
+            found = replace(found, foreign_bytes=meter.taken_bytes(found.requested_bytes))
+    return found
 
 
 def versions() -> dict[str, str]:

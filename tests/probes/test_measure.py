@@ -359,3 +359,14 @@ def test_a_probe_stopped_in_warm_up_has_no_energy() -> None:
 def test_who_ran_out_of_memory_says_what_others_took(text: str, taken: int) -> None:
     said = worker.fault(RuntimeError(text), Phase.TIMED, "cuda", NoMeter())
     assert said.foreign_bytes == taken
+
+
+def test_who_ran_out_of_memory_says_so_though_nothing_can_be_looked_at(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def lost(self: NoMeter, requested_bytes: int) -> int:
+        raise RuntimeError("the device was lost")
+
+    monkeypatch.setattr(NoMeter, "taken_bytes", lost)
+    error = RuntimeError("CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has")
+    assert worker.fault(error, Phase.TIMED, "cuda", NoMeter()).cause == "oom"
