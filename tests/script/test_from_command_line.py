@@ -50,8 +50,9 @@ def test_a_result_names_the_command_that_starts_it(capsys: pytest.CaptureFixture
     printed = capsys.readouterr().out
     assert "Run:     " in printed
     ran = subprocess.run(
-        ["study/exports/launch.sh", "--steps", "20"], capture_output=True, text=True, check=True
+        ["study/exports/launch.sh", "--steps", "20"], capture_output=True, text=True
     )
+    assert ran.returncode == 0, ran.stderr
     assert ran.stdout.count("tokens/s") == 2  # of each rank
 
 
@@ -81,6 +82,8 @@ def test_an_error_of_the_script_is_shown_once(capsys: pytest.CaptureFixture[str]
     said = capsys.readouterr().err
     assert said.count("Traceback (most recent call last)") == 1
     assert said.splitlines()[-1].startswith("autotune: --script: ZeroDivisionError: of the script")
+    assert main(["report", "study", "--markdown"]) == 0
+    assert "No result: --script: ZeroDivisionError: of the script" in capsys.readouterr().out
 
 
 def test_a_batch_by_tokens_is_held_against_what_ran(capsys: pytest.CaptureFixture[str]) -> None:

@@ -295,6 +295,8 @@ def main() -> None:
     parser.add_argument("--local_rank", type=int, default=0)
     asked = parser.parse_args()
     getattr(sys.modules[__name__], asked.how)(asked)
+    if torch.distributed.is_initialized():  # else its threads may abort a process that ends
+        torch.distributed.destroy_process_group()
 
 
 if __name__ == "__main__":
