@@ -114,7 +114,11 @@ class _Engine(DdpEngine):
 def _trace(spec: ModelSpec, weights: str, request: Describe) -> _Traced:
     """One model at every shape; -1 everywhere if it cannot be run on tensors without data."""
     try:
-        with dataless(), Ledger() as ledger:
+        with (
+            dataless(),
+            Ledger() as ledger,
+            patch.object(functional, "grouped_mm", _grouped, create=True),
+        ):
             return _steps(ledger, _Engine(_start(spec, weights, request), _ALONE), spec, request)
     except Exception:  # noqa: BLE001 - a user's model and its ops may raise whatever they like
         traceback.print_exc()
@@ -155,6 +159,27 @@ def _attention_of(device_kind: str) -> AbstractContextManager[object]:
         return fused(*tensors, **how)
 
     return patch.object(functional, "scaled_dot_product_attention", without_dropout)
+
+
+class _GroupedProduct(torch.autograd.Function):
+    """What `functional.grouped_mm` keeps and makes, of any dtype: without data it takes bf16
+    alone, and experts' weights are fp32 under autocast, which knows nothing of it."""
+
+    @staticmethod
+    def forward(ctx: Any, rows_sk: torch.Tensor, experts_ekn: torch.Tensor) -> torch.Tensor:
+        ctx.save_for_backward(rows_sk, experts_ekn)
+        return rows_sk.new_empty(len(rows_sk), experts_ekn.shape[-1])
+
+    @staticmethod
+    def backward(ctx: Any, *_: Any) -> tuple[torch.Tensor, torch.Tensor]:
+        rows_sk, experts_ekn = ctx.saved_tensors
+        return torch.empty_like(rows_sk), torch.empty_like(experts_ekn)
+
+
+def _grouped(rows_sk: torch.Tensor, experts_ekn: torch.Tensor, **_: Any) -> torch.Tensor:
+    apply: Any = _GroupedProduct.apply
+    made: torch.Tensor = apply(rows_sk, experts_ekn)
+    return made
 
 
 def _forward_backward(engine: _Engine, spec: ModelSpec, seq_len: int, micro_batch: int) -> None:

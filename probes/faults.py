@@ -7,8 +7,10 @@ taken for memory, since a candidate that is said not to fit is not tried again.
 from __future__ import annotations
 
 import errno
+import linecache
 import re
 import traceback
+from contextlib import suppress
 from typing import Literal
 
 import torch
@@ -21,6 +23,8 @@ Cause = Literal["oom", "host_oom", "unsupported", "crashed"]
 
 _UNITS = {"bytes": 1, "kib": 2**10, "mib": 2**20, "gib": 2**30, "tib": 2**40}
 
+_HANDLE_BYTES = 256 * 2**20
+"""Of free device memory: with less, a library's first use may fail."""
 _UNSUPPORTED = re.compile(
     r"not implemented for '\w+'"
     # DDP waits for the gradient of a parameter that the loss does not use.
@@ -75,6 +79,8 @@ def _cause(error: BaseException, device_kind: str) -> Cause:
             return host if _was_pinning(error) else "oom"
         if HOST_MEMORY.search(str(error)):
             return host
+        if "CUBLAS_STATUS_NOT_INITIALIZED" in str(error) and _device_is_full():
+            return "oom"
         if _UNSUPPORTED.search(str(error)) or _SELECTED.search(str(error)):
             return "unsupported"
     if error.__cause__ is not None:
@@ -102,12 +108,23 @@ def _is_of_compiler(error: BaseException) -> bool:
     return any(cls.__module__ in packages for cls in type(error).__mro__)
 
 
+def _device_is_full() -> bool:
+    """Whether a library that says no more than that it cannot begin does so for want of memory."""
+    with suppress(Exception):
+        return torch.cuda.mem_get_info()[0] < _HANDLE_BYTES
+    return False
+
+
 def _was_pinning(error: BaseException) -> bool:
     """Whether `error` came of page-locking host memory: CUDA has one text for that and its own."""
     frames = traceback.extract_tb(error.__traceback__)
-    return bool(frames) and any(
-        name in (text or "") for text in frames[-1][2:4] for name in ("pin_memory", "pack_to_cpu")
-    )
+    if not frames:
+        return False
+    last = frames[-1]
+    first = last.lineno or 0
+    lines = range(first, (last.end_lineno or first) + 1)
+    said = [last.name, *(linecache.getline(last.filename, number) for number in lines)]
+    return any(name in text for text in said for name in ("pin_memory", "pack_to_cpu"))
 
 
 def _requested_bytes(text: str) -> int | None:

@@ -29,7 +29,8 @@ _SEGMENT_BYTES = 20 * 2**20
 """What torch's allocator takes at once, at least, for more than 1 MiB (kLargeBuffer)."""
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # malloc.h
 _FIRST_USE_BYTES = 2**30
-"""What NCCL's buffers and kernels that are loaded late may take until the warm-up is through."""
+"""What NCCL's buffers and kernels that are loaded late may take beside the context, until the
+first warm-up is through. What is more is others'."""
 FOREIGN_SHARE = 0.01
 """Of the capacity: a change of memory that counts as somebody else's."""
 CUDA_GUARD = 0.97
@@ -64,7 +65,8 @@ class Meter(Protocol):
         ...
 
     def foreign_bytes(self) -> int:
-        """How much the device memory that is not this rank's has changed since `warmed`."""
+        """How much the device memory that is not this rank's has changed since `warmed`, or grew
+        before."""
         ...
 
     def taken_bytes(self, requested_bytes: int) -> int:
@@ -156,7 +158,7 @@ class CudaMeter:
         pynvml.nvmlInit()
         self._handle = pynvml.nvmlDeviceGetHandleByUUID(uuid)
         self._before_bytes = self._in_use_bytes()
-        self._outside_bytes = 0
+        self._outside_bytes = self._most_own_bytes = 0
         self._seen_bytes: list[int] = []
         self._slack_bytes = self._limit_bytes = 0
         self._is_new, self._is_warm = True, False
@@ -168,12 +170,16 @@ class CudaMeter:
         self._limit_bytes = int(share * total)
         self._slack_bytes = int(FOREIGN_SHARE * capacity_bytes)
         torch.cuda.set_per_process_memory_fraction(share)
-        # Drivers differ in whether pinned pages are resident memory of the process: look.
+        # Drivers differ in whether pinned pages are resident memory of the process: look, once
+        # the context that the first ones make and OpenMP's threads are there.
+        torch.ones(2**20).add_(1)
+        torch.zeros(1, dtype=torch.uint8, pin_memory=True)
         before = status_bytes("VmRSS")
         pinned = torch.zeros(_PINNED_TRIAL_BYTES, dtype=torch.uint8, pin_memory=True)
         self._pinned_is_resident = status_bytes("VmRSS") - before > _PINNED_TRIAL_BYTES // 2
         del pinned
         self._outside_bytes = max(0, self._outside_now())  # the context, which pinning made
+        self._most_own_bytes = self._outside_bytes + _FIRST_USE_BYTES
 
     def lift(self) -> None:
         pass  # the host's memory is not limited
@@ -191,13 +197,14 @@ class CudaMeter:
     def foreign_bytes(self) -> int:
         if not self._is_warm:
             return 0
-        return max((abs(seen - self._outside_bytes) for seen in self._seen_bytes), default=0)
+        before = self._outside_bytes - self._most_own_bytes  # that came while it was built
+        return max(0, before, *(abs(seen - self._outside_bytes) for seen in self._seen_bytes))
 
     def taken_bytes(self, requested_bytes: int) -> int:
         if torch.cuda.memory_reserved() + requested_bytes + _SEGMENT_BYTES > self._limit_bytes:
             return 0
-        own = _FIRST_USE_BYTES if self._is_new else 0
-        return max(0, self._outside_now() - self._outside_bytes - own)
+        own = self._most_own_bytes if self._is_new else self._outside_bytes
+        return max(0, self._outside_now() - own)
 
     def reset(self) -> None:
         trim_heap()

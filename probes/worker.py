@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import os
 import platform
 from collections.abc import Callable
 from contextlib import suppress
@@ -12,6 +13,7 @@ from importlib import metadata
 
 import torch
 import torch._dynamo  # optimizers import it on first use: a second that belongs to this phase
+import torch._inductor.config as inductor_config
 
 from autotune.wire.messages import Entered, Fault, Probe, Progress, Report, Start, Store
 from autotune.wire.stopping import Phase
@@ -25,6 +27,8 @@ from probes.memory import CpuMeter, CudaMeter, Meter
 from probes.world import World, join
 
 Send = Callable[[Entered | Progress | Store], None]
+MOST_COMPILERS = 8
+"""Of one rank, at once."""
 
 
 class Live:
@@ -71,6 +75,9 @@ def set_up(start: Start, rank: int, meter: Meter, send: Send) -> Live:
     send(Entered(Phase.BUILD))
     if start.allocator:
         _settle_allocator(start.allocator)
+    # Compilers beside the ranks on the CPU would be more than their capacity.
+    threads = int(os.environ.get("OMP_NUM_THREADS", "1")) if start.device_kind == "cuda" else 1
+    inductor_config.compile_threads = min(threads, MOST_COMPILERS)
     row = ENGINES.get(start.engine)
     world = join(rank, start, send, needs_group=row is None or row.needs_group)
     engine = load(start.engine)  # before the limit: a library is no part of the model's state
@@ -116,6 +123,7 @@ def versions() -> dict[str, str]:
     found["float32_matmul_precision"] = torch.get_float32_matmul_precision()  # "highest": no TF32
     if torch.version.cuda:
         found["cuda"] = torch.version.cuda
+        found["cudnn_allow_tf32"] = str(torch.backends.cudnn.allow_tf32).lower()
         found["cudnn"] = str(torch.backends.cudnn.version())  # type: ignore[no-untyped-call]
         found["nccl"] = ".".join(map(str, torch.cuda.nccl.version()))  # type: ignore[no-untyped-call]
     for package in filter(None, [*(row.package for row in ENGINES.values()), "numpy"]):

@@ -290,7 +290,7 @@ def test_the_main_job_runs_on_cuda(run: Run, flags: list[str]) -> None:
 @pytest.mark.gpu
 def test_the_most_tokens_per_joule_are_searched_on_cuda(run: Run) -> None:
     shape = ["--depth", "2", "--seq-len", "256", "--micro-batch", "1,4", "--finals", "1"]
-    how = ["--budget", "2m", "--device", "cuda:0", "--objective", "tokens_per_joule"]
+    how = ["--budget", "90s", "--device", "cuda:0", "--objective", "tokens_per_joule"]
     command = run(*how, *shape)
     code, _, stderr = command.end()
     assert code == 0, stderr
@@ -299,31 +299,26 @@ def test_the_most_tokens_per_joule_are_searched_on_cuda(run: Run) -> None:
     assert 10 < measured["joules_per_token"] * measured["tokens_per_s"] < 2000
 
 
-@pytest.mark.parametrize(
-    ("zero", "offload"),
-    [("0", "none"), ("1", "none"), ("2", "none"), ("3", "none"), ("1", "optimizer"),
-     ("2", "optimizer"), ("3", "optimizer"), ("3", "all")],
-)  # fmt: skip
 @pytest.mark.gpu
-def test_every_stage_and_offload_trains_on_one_cuda_device(
-    run: Run, zero: str, offload: str
-) -> None:
+def test_every_stage_and_offload_trains_on_one_cuda_device(run: Run) -> None:
     shape = ["--depth", "4", "--seq-len", "256", "--micro-batch", "2", "--checkpointing", "none"]
-    how = ["--engine", "deepspeed", "--zero", zero, "--offload", offload, "--finals", "1"]
-    command = run("--budget", "5m", "--device", "cuda:0", *shape, *how)
+    how = ["--zero", "0,1,2,3", "--offload", "none,optimizer,all", "--sampler", "grid"]
+    how += ["--engine", "deepspeed", "--finals", "1"]
+    command = run("--budget", "4m", "--device", "cuda:0", *shape, *how)
     code, _, stderr = command.end()
     assert code == 0, stderr
-    best = command.best()
-    stated = best["exports"]["deepspeed"]["zero_optimization"]
-    assert stated["stage"] == int(zero)
-    assert ("offload_optimizer" in stated) == (offload != "none")
+    rows = list(csv.DictReader((command.out / "trials.csv").open()))
+    fitted = [row for row in rows if row["verdict"] in ("ok", "pruned")]
+    trained = {(row["zero_stage"], row["offload"]) for row in fitted}
+    everywhere = {(stage, "none") for stage in "0123"} | {(stage, "optimizer") for stage in "123"}
+    assert trained == everywhere | {("3", "all")}, rows
 
 
 @pytest.mark.gpu
 def test_a_pretended_smaller_card_runs_out_of_memory(run: Run) -> None:
     shape = ["--depth", "4", "--seq-len", "2048", "--micro-batch", "1,256", "--finals", "1"]
     how = ["--capacity", "8GiB", "--sampler", "grid"]  # which also tries what will not fit
-    command = run("--budget", "2m", "--device", "cuda:0", *how, *shape)
+    command = run("--budget", "90s", "--device", "cuda:0", *how, *shape)
     assert command.end()[0] == 0
     assert "oom" in command.trials()
 
@@ -338,7 +333,7 @@ def test_every_axis_is_searched_on_cuda(run: Run, flag: str, values: str) -> Non
     shape = ["--depth", "4", "--seq-len", "512", "--micro-batch", "4", "--finals", "1"]
     shape += [] if flag == "--checkpointing" else ["--checkpointing", "none"]
     command = run(
-        "--budget", "4m", "--device", "cuda:0", "--sampler", "grid", flag, values, *shape
+        "--budget", "2m", "--device", "cuda:0", "--sampler", "grid", flag, values, *shape
     )
     code, _, stderr = command.end()
     assert code == 0, stderr

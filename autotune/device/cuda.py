@@ -126,7 +126,7 @@ class CudaDevice:
         version = _ask(nvml.nvmlSystemGetCudaDriverVersion)  # 12080 is 12.8
         return {
             "kind": self.kind,
-            "driver": _text(nvml.nvmlSystemGetDriverVersion()),
+            "driver": _text(_ask(nvml.nvmlSystemGetDriverVersion) or ""),
             "cuda_driver": None
             if version is None
             else f"{version // 1000}.{version % 1000 // 10}",
@@ -195,7 +195,10 @@ def _gpus() -> list[Gpu]:
     for index in range(nvml.nvmlDeviceGetCount()):
         try:
             handle = nvml.nvmlDeviceGetHandleByIndex(index)
-            found.append(Gpu(_text(nvml.nvmlDeviceGetUUID(handle)), _units(handle)))
+            gpu = Gpu(_text(nvml.nvmlDeviceGetUUID(handle)), _units(handle))
+            for unit in gpu.units:
+                _info(0, unit)  # what does not answer cannot be used
+            found.append(gpu)
         except nvml.NVMLError as error:  # not ours, or fallen off the bus
             refused.append(error)
     if refused and not found:

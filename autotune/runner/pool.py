@@ -255,8 +255,6 @@ class Pool:
     def _new_group(self, engine: str, build: Build) -> Group:
         self._number = next(self._numbers)
         environment = alloc_variables(build.allocator)
-        if build.compiles:  # compilers beside the ranks would be more than their capacity
-            environment |= {"TORCHINDUCTOR_COMPILE_THREADS": "1"}
         ranks: list[Rank] = []
         # Known to `kill` before it has a rank.
         self._group = Group(

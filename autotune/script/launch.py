@@ -60,7 +60,8 @@ class Launch:
         self.code: int | None = None
         """The command's exit code, once it ended."""
         self._channel = channel
-        self._in_use = in_use
+        self.in_use = in_use
+        """Bytes that others held of each device when it began."""
         self._oom_kills = host_oom_kills()
         self._ended_at: float | None = None
         self._mark = f"{PREFIX}DIAL={request['environment'][f'{PREFIX}DIAL']}".encode()
@@ -163,7 +164,7 @@ class Launch:
                 continue
             outside = 0
             if seen.used_bytes:
-                before = self._in_use[seen.rank % len(self._in_use)]
+                before = self.in_use[seen.rank % len(self.in_use)]
                 outside = max(0, seen.used_bytes - before)
             peaks = replace(seen.peaks, device_bytes=seen.peaks.device_bytes + outside)
             each.append(replace(peaks, alloc_retries=max(0, peaks.alloc_retries - retries_before)))

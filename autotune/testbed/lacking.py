@@ -48,11 +48,16 @@ def _compile(asked: Asked) -> str:
     if asked.value == "off":
         return ""
     if asked.device_kind == "cuda":
-        return "" if _installed("triton") else "triton is not installed: pip install triton"
-    compilers = (os.environ.get("CXX", ""), "g++", "clang++")
-    if any(name and shutil.which(name) for name in compilers):
+        if not _installed("triton"):
+            return "triton is not installed: pip install triton"
+        return _compiler("C", os.environ.get("CC", ""), "gcc", "clang")
+    return _compiler("C++", os.environ.get("CXX", ""), "g++", "clang++")
+
+
+def _compiler(language: str, *names: str) -> str:
+    if any(name and shutil.which(name) for name in names):
         return ""
-    return "needs a C++ compiler on the CPU: install g++"
+    return f"needs a {language} compiler: install {names[1]}"
 
 
 def _optimizer(asked: Asked) -> str:

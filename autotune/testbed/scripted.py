@@ -183,12 +183,13 @@ def visible(spec: str, before: str) -> dict[str, str]:
     """
     if spec == "cpu":
         return {"CUDA_VISIBLE_DEVICES": "", "DS_ACCELERATOR": "cpu", "ACCELERATE_USE_CPU": "true"}
+    order = {"CUDA_DEVICE_ORDER": "PCI_BUS_ID"}  # in which this study has them, too
     named = re.fullmatch(r"cuda:(\d+(?:,\d+)*)", spec)
     if named is None:
-        return {}
+        return order
     were = before.split(",") if before else None
     chosen = [were[int(n)] if were else n for n in named[1].split(",")]
-    return {"CUDA_VISIBLE_DEVICES": ",".join(chosen), "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
+    return order | {"CUDA_VISIBLE_DEVICES": ",".join(chosen)}
 
 
 def _recipe(command: Command) -> dict[str, Any]:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import torch
 from torch import Tensor, nn
+from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 
 from autotune.wire.messages import Start
@@ -59,13 +62,20 @@ def _shard(module: nn.Module, family: Family, start: Start, world: World) -> Non
     policy = MixedPrecisionPolicy(
         param_dtype=torch.bfloat16 if start.dtype == "bf16" else None, reduce_dtype=torch.float32
     )
+    # The default is of the accelerator that torch was built for, which may not be there.
+    shard = partial(
+        fully_shard,
+        mesh=init_device_mesh(world.device.type, (world.size,)),
+        reshard_after_forward=start.zero_stage == 3,
+        mp_policy=policy,
+    )
     units = list(family.units(module))  # sharding renames their classes
     rest = set(module.modules()).difference(*(unit.modules() for unit in units))
     for unit in units:
         if family.on_meta:
             unit.to_empty(device=world.device)
             family.draw(module, unit)
-        fully_shard(unit, reshard_after_forward=start.zero_stage == 3, mp_policy=policy)
+        shard(unit)
     if family.on_meta:
         parts = [part for part in module.modules() if part in rest]
         for part in parts:
@@ -73,4 +83,4 @@ def _shard(module: nn.Module, family: Family, start: Start, world: World) -> Non
         for part in reversed(parts):
             family.draw(module, part, within=False)
         family.tie(module)
-    fully_shard(module, reshard_after_forward=start.zero_stage == 3, mp_policy=policy)
+    shard(module)

@@ -10,6 +10,7 @@ import inspect
 import json
 import os
 import re
+import sys
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from functools import cache
@@ -49,15 +50,32 @@ on_meta = True
 
 
 def import_library() -> None:
-    import transformers
-    import transformers.modeling_utils
+    """Without torchao, which it would import for quantized weights: that takes two seconds, and
+    asks a GPU what it can, after which no rank can be forked."""
+    with _hidden("torchao"):
+        import transformers
+        import transformers.modeling_utils
 
-    assert transformers.modeling_utils  # the package loads its modules lazily
+        assert transformers.modeling_utils  # the package loads its modules lazily
+
+
+@contextmanager
+def _hidden(package: str) -> Iterator[None]:
+    """It cannot be imported meanwhile, unless it was before."""
+    if package in sys.modules:
+        yield
+        return
+    sys.modules[package] = None  # type: ignore[assignment]
+    try:
+        yield
+    finally:
+        del sys.modules[package]
 
 
 def make(spec: ModelSpec) -> nn.Module:
     """In torch's default dtype, whatever the config says: it is the engine that chooses."""
     try:
+        import_library()
         import transformers
     except ImportError as error:
         raise UnsupportedError(f"{error}; pip install transformers accelerate") from error
@@ -334,7 +352,8 @@ def _config_of(text: str, code: str) -> Any:
 
 
 def _first_line(error: BaseException) -> str:
-    return (str(error).strip() or type(error).__name__).splitlines()[0]
+    first, *more = (str(error).strip() or type(error).__name__).splitlines()
+    return " ".join([first, *(more[:1] if first.endswith(":") else [])])
 
 
 def _checkpoint(module: nn.Module, kind: str) -> None:

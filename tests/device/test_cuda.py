@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import os
+from types import SimpleNamespace
 from typing import NoReturn, Protocol
 
 import psutil
 import pynvml
 import pytest
 
+from autotune.commands.app import main
+from autotune.commands.exits import ExitCode
 from autotune.device import cuda, open_device
 from autotune.device.device import Device, EnergyCounters
 from autotune.device.idle import check_idle
@@ -434,6 +437,39 @@ def test_a_gpu_that_may_not_be_opened_is_left_out(install: Install) -> None:
     assert uuids(open_device("cuda")) == [A]
 
 
+def test_a_gpu_that_opens_and_tells_nothing_is_left_out(
+    install: Install, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    nvml = install(FakeGpu(uuid=B), FakeGpu(uuid=A))
+    known = nvml.nvmlDeviceGetMemoryInfo
+
+    def lost(gpu: FakeGpu, *how: int, **more: int) -> object:
+        if gpu.uuid == B:
+            raise pynvml.NVMLError(pynvml.NVML_ERROR_GPU_IS_LOST)
+        return known(gpu, *how, **more)
+
+    monkeypatch.setattr(nvml, "nvmlDeviceGetMemoryInfo", lost)
+    assert uuids(open_device("cuda")) == [A]
+
+
+def test_a_driver_that_fails_later_is_one_line(
+    install: Install, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    nvml = install(FakeGpu(uuid=A))
+    asked = []
+
+    def unknown(gpu: FakeGpu, version: int | None = None) -> SimpleNamespace:
+        asked.append(version)
+        if len(asked) > 2:  # it was opened by then
+            raise pynvml.NVMLError(pynvml.NVML_ERROR_UNKNOWN)
+        return SimpleNamespace(total=gpu.total, used=0)
+
+    monkeypatch.setattr(nvml, "nvmlDeviceGetMemoryInfo", unknown)
+    assert main(["--device", "cuda", "--dry-run"]) == ExitCode.NO_MEASUREMENT
+    said = capsys.readouterr().err
+    assert said == "autotune: the NVIDIA driver fails: Unknown Error; see what nvidia-smi says\n"
+
+
 def test_gpus_of_which_none_may_be_opened_are_a_reason(install: Install) -> None:
     install(FakeGpu(uuid=A, closed=True), FakeGpu(uuid=B, closed=True))
     with pytest.raises(UsageError, match="NVML is not available: Insufficient Permissions"):
@@ -449,6 +485,7 @@ def test_a_question_that_a_driver_knows_nothing_of_has_no_answer(
     nvml = install(FakeGpu(uuid=A))
     monkeypatch.setattr(nvml, "nvmlDeviceGetComputeRunningProcesses", unknown)
     monkeypatch.setattr(nvml, "nvmlDeviceGetEccMode", unknown)
+    monkeypatch.setattr(nvml, "nvmlSystemGetDriverVersion", unknown)
     device = open_device("cuda")
     assert device.other_processes() == ()
     assert device.fingerprint()["devices"][0]["ecc"] is None

@@ -59,6 +59,7 @@ def test_a_folder_and_the_file_in_it_are_the_same_model(saved: Any, tmp_path: Pa
         ("hf:", "names no folder or file; write hf:PATH"),
         ("hf:.", "there is no config.json in ."),
         ("gpt:3", "unknown model; known: gpt, hf:PATH"),
+        ("meta-llama/Llama-3.1-8B", "did you mean hf:meta-llama/Llama-3.1-8B?"),
         ("t5-huge", "unknown model; known: gpt, hf:PATH"),
         ("bert-large-tiny-tiny", "unknown model"),
     ],

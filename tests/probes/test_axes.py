@@ -42,10 +42,12 @@ def learnt(spec: ModelSpec) -> tuple[float, float]:
     return float(loss.detach()), float(torch.stack(of).norm())
 
 
-def peak_bytes(spec: ModelSpec, seq_len: int = 64) -> int:
+def peak_bytes(
+    spec: ModelSpec, seq_len: int = 64, *, dtype: str = "fp32", weights: str = "fp32"
+) -> int:
     (((peak,),),) = describe(
         Describe(
-            models=[spec], weights=["fp32"], seq_lens=[seq_len], micro_batches=[4], dtype="fp32",
+            models=[spec], weights=[weights], seq_lens=[seq_len], micro_batches=[4], dtype=dtype,
             optimizer="adamw", device_kind="cpu", gradients_stay=False,
         )
     ).peak_bytes  # fmt: skip
@@ -317,6 +319,16 @@ def test_a_chunked_loss_of_transformers_is_traced() -> None:
         peak_bytes(of.spec(2, Build(depth=2, loss=each))) for each in ("whole", "chunked")
     )
     assert 0 < chunks < whole
+
+
+@pytest.mark.parametrize("weights", ["fp32", "bf16"])
+def test_a_mixture_of_experts_is_traced_in_half_precision(weights: str) -> None:
+    """Its experts' weights are fp32 under autocast; what tells shapes of their products takes
+    bf16 alone."""
+    pytest.importorskip("transformers")
+    spec = uncounted("mixtral-tiny").spec(2, Build(depth=2))
+    peaks = {dtype: peak_bytes(spec, dtype=dtype, weights=weights) for dtype in ("fp32", "bf16")}
+    assert 0 < peaks["bf16"] < 1.05 * peaks["fp32"]
 
 
 # An optimizer of 8 bits.

@@ -129,6 +129,20 @@ def test_what_a_library_takes_later_is_the_ranks_as_long_as_it_is_little(card: C
     assert probe(card, meter, during=load) == 358 * MIB
 
 
+@pytest.mark.parametrize(("others", "told"), [(300, 200), (80, 0)])
+def test_what_comes_while_a_rank_is_built_is_others_where_it_is_much(
+    card: Card, others: int, told: int
+) -> None:
+    meter = CudaMeter("GPU-0")
+    card.outside = 50 * MIB
+    meter.limit(CAPACITY)
+    card.hold(200 * MIB)
+    card.others += others * MIB
+    meter.built()
+    probe(card, meter)
+    assert meter.foreign_bytes() == told * MIB
+
+
 def test_others_that_were_there_before_the_rank_do_not_matter(card: Card) -> None:
     card.others = 700 * MIB
     assert probe(card, rank(card)) == 350 * MIB

@@ -11,6 +11,7 @@ import pytest
 import torch
 from deepspeed.accelerator import cuda_accelerator
 
+import probes.engines.deepspeed
 from probes.engines.deepspeed import DeepSpeedEngine, free_memory_from_torch
 from probes.world import World
 
@@ -36,6 +37,20 @@ def test_free_memory_is_what_torch_says(accelerator: Any) -> None:
     free_memory_from_torch(accelerator)
     assert accelerator.available_memory() == 12345
     assert accelerator.available_memory(0) == 12345
+
+
+def test_a_rank_on_a_gpu_takes_that_way(accelerator: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    def look() -> None:
+        raise StopIteration
+
+    for name in ("RANK", "LOCAL_RANK", "WORLD_SIZE"):
+        monkeypatch.setenv(name, "0")
+    monkeypatch.setattr(probes.engines.deepspeed, "get_accelerator", lambda: accelerator)
+    monkeypatch.setattr(deepspeed, "init_distributed", look)
+    start: Any = SimpleNamespace(local_rank=0)
+    with pytest.raises(StopIteration):
+        DeepSpeedEngine(start, World(0, 1, torch.device("cuda", 0)))
+    assert accelerator.available_memory() == 12345
 
 
 def test_a_rank_of_a_second_host_has_its_place_on_that_host(

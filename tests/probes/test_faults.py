@@ -106,3 +106,23 @@ def test_memory_that_cannot_be_pinned_is_the_hosts() -> None:
     with pytest.raises(RuntimeError) as raised:
         pin_memory()
     assert cause(raised.value) == "host_oom"
+
+
+@pytest.mark.parametrize(("free", "found"), [(100 * 2**20, "oom"), (2**30, "crashed")])
+def test_a_library_that_cannot_begin_on_a_full_device_is_out_of_memory(
+    free: int, found: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda: (free, 8 * 2**30))
+    text = "CUDA error: CUBLAS_STATUS_NOT_INITIALIZED when calling `cublasCreate(handle)`"
+    assert cause(RuntimeError(text)) == found
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="it can be pinned here")
+def test_a_pinned_allocation_may_take_several_lines() -> None:
+    with pytest.raises(RuntimeError) as raised:
+        torch.empty(
+            10,
+            pin_memory=True,
+        )
+    raised.value.args = ("CUDA error: out of memory",)
+    assert cause(raised.value) == "host_oom"

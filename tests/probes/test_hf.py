@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
 from dataclasses import asdict, replace
 from functools import cache
@@ -86,6 +87,17 @@ def test_weights_are_drawn_as_in_a_model_that_is_made_whole(name: str, engine: s
         mean, deviation = float(weights.mean()), float(weights.std())
         assert drawn[parameter][1] == pytest.approx(deviation, rel=0.15), parameter
         assert drawn[parameter][0] == pytest.approx(mean, abs=0.15 * deviation + 1e-6), parameter
+
+
+def test_torchao_is_imported_by_who_needs_it_alone() -> None:
+    """It asks a GPU what it can as it is imported, after which no rank can be forked."""
+    pytest.importorskip("torchao")
+    script = (
+        "import sys; from probes.models import family; family('hf').import_library();"
+        "import transformers.modeling_utils; assert 'torchao' not in sys.modules;"
+        "from torchao.optim import AdamW8bit"
+    )
+    subprocess.run([sys.executable, "-c", script], check=True)
 
 
 @pytest.mark.parametrize("loss", ["whole", "chunked"])

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.distributed._tools.mem_tracker import MemTracker
+from torch.nn import functional
 
 from autotune.predict.trace import Trace, request
 from autotune.runner import helper as helping
@@ -184,6 +185,15 @@ class Looking(nn.Module):
 
     def forward(self, ids_bt: Tensor, targets_bt: Tensor) -> Tensor:
         return self.weight.sum() * 2 if ids_bt.sum() > 0 else self.weight.sum()
+
+
+def test_an_older_torch_lacks_products_of_groups_and_traces_all_the_same(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    whole = describe.describe(ask(gpt(2, "none"))).peak_bytes
+    monkeypatch.delattr(functional, "grouped_mm", raising=False)
+    assert describe.describe(ask(gpt(2, "none"))).peak_bytes == whole != [[[-1]]]
+    assert not hasattr(functional, "grouped_mm")
 
 
 def test_a_model_that_cannot_be_traced_is_marked_and_the_next_one_is_traced(

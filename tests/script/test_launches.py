@@ -24,7 +24,7 @@ from autotune.script import launch
 from autotune.script.launches import CACHES, COMPILED
 from autotune.wire.stopping import Phase
 from tests.support import rapl
-from tests.support.fake_nvml import FakeGpu, FakeNvml
+from tests.support.fake_nvml import GIB, FakeGpu, FakeNvml
 from tests.support.launches import BIN, OWN, PLAIN, PYTHON, Lab
 from tests.support.pools import RULE
 
@@ -293,6 +293,21 @@ def test_a_capacity_that_is_too_small_is_out_of_memory(lab: Callable[..., Lab]) 
     result = one.probe()
     assert result.verdict == Verdict.OOM
     assert not result.of_host
+
+
+@pytest.mark.parametrize(("size", "verdict"), [("2", Verdict.OK), ("16384", Verdict.OOM)])
+def test_what_others_took_of_its_device_meanwhile_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size: str, verdict: Verdict
+) -> None:
+    asked = {"micro_batch": size, "seq_len": "512", "capacity_bytes": "1GiB"}
+    one = Lab(tmp_path, own("plain"), None, **asked)
+    in_use = iter([3 * GIB, 5 * GIB])
+    monkeypatch.setattr(CpuDevice, "in_use_bytes", lambda device: (next(in_use),))
+    result = one.probe()
+    assert result.verdict == verdict, result.reason
+    assert result.foreign_bytes == (2 * GIB if verdict == Verdict.OOM else 0)
+    if result.report is not None:
+        assert result.report.conditions.foreign_bytes == 2 * GIB
 
 
 def test_a_spawned_rank_s_memory_is_memory(lab: Callable[..., Lab]) -> None:

@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -35,6 +36,7 @@ def on_gpu(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
         pytest.param(
             ("default", "warm", "logits", "sustained", "steps200"), marks=pytest.mark.campaign
         ),
+        pytest.param(("tests", "zero", "axes", "script", "peaks"), marks=pytest.mark.campaign),
     ],
 )
 def test_the_steps_go_through_and_only_the_rest_is_run_again(
@@ -81,6 +83,30 @@ def test_a_step_that_fails_is_said_and_the_next_one_is_run(
         "begun",
         "done",
     ]
+
+
+def test_tests_go_on_where_they_ran_out_of_time(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    calls: list[tuple[str, ...]] = []
+
+    def pytest_(bench: Any, *arguments: str) -> int:
+        calls.append(arguments)
+        number = len(calls)
+        print(f"tests/test_it.py::test_{number} PASSED [{number}%]", file=bench.log, flush=True)
+        if number == 1:
+            raise steps.NotThrough
+        return 0
+
+    monkeypatch.setattr(steps.Bench, "python", pytest_)
+    command = ["--device", "cpu", "--small", "--out", str(tmp_path), "tests"]
+    assert steps.main(command) == 1
+    assert steps.main(command) == 0
+    assert [a for a in calls[1] if "deselect" in a] == ["--deselect=tests/test_it.py::test_1"]
+    result = json.loads((tmp_path / "tests" / "result.json").read_text())
+    assert result["counts"] == {"PASSED": 2}
+    assert steps.main(command) == 0  # what is done begins anew
+    assert not [a for a in calls[2] if "deselect" in a]
 
 
 def test_a_step_that_is_not_there_is_refused(tmp_path: Path) -> None:

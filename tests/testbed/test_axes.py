@@ -108,16 +108,6 @@ def test_what_is_lacking_is_one_line(cpu: Device, texts: dict[str, str], message
     assert "\n" not in str(caught.value)
 
 
-def test_a_compiler_is_needed_to_compile_on_the_cpu(
-    cpu: Device, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(shutil, "which", lambda name: None)
-    with pytest.raises(UsageError, match=r"^--compile on: needs a C\+\+ compiler .*g\+\+$"):
-        on(cpu, compile="off,on")
-    monkeypatch.setattr(shutil, "which", lambda name: f"/usr/bin/{name}")
-    assert len(on(cpu, compile="off,on").builds) == 2
-
-
 @pytest.mark.parametrize(
     ("package", "texts"),
     [
@@ -138,6 +128,18 @@ def test_a_package_that_is_missing_is_named(
     assert f"is not installed: pip install {package.replace('_', '-')}" in lacking.LACKS[axis](
         asked
     )
+
+
+@pytest.mark.parametrize(
+    ("kind", "message"),
+    [("cuda", "needs a C compiler: install gcc"), ("cpu", "needs a C++ compiler: install g++")],
+)
+def test_compiling_needs_a_compiler(
+    kind: str, message: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: object())
+    monkeypatch.setattr(shutil, "which", lambda name: None)
+    assert lacking.LACKS["compile"](lacking.Asked("on", kind, "bf16")) == message
 
 
 def test_an_allocator_is_what_its_variable_holds() -> None:
