@@ -121,6 +121,8 @@ class Outcome:
     warmup_s: float = 0.0
     timed_s: float = 0.0
     """Of that, running steps, over all attempts."""
+    least_s: float = 0.0
+    """What these took in the quickest attempt that ran to its end."""
     measurement: Measurement | None = None
     peaks: Peaks | None = None
     """The most that was held, where a probe that failed could still say."""

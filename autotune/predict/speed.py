@@ -14,12 +14,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from autotune.engines import BYTES
 from autotune.models.checkpointed import recomputed_share
 from autotune.predict.belief import Array, Belief, Beliefs, Off, Term, Variant, codes
 from autotune.predict.earlier import Point
 from autotune.space.axes import AXES, LATER_AXES
 from autotune.space.candidate import Candidate
 from autotune.space.workload import Workload
+from autotune.wire.recipe import LOSS_CHUNKS
 from autotune.wire.stopping import Interval
 
 
@@ -108,6 +110,9 @@ _FACTORS = {
     ("checkpointing", "selective"): 1.1,
 }
 """What values do to the time of the work, roughly: measurements decide."""
+_HEAD_PASSES = 7
+"""Of a chunk of logits over the head's weights: they are read three times, and their gradient is
+written, and added to those of the chunks before it."""
 _LATER_OFF = 0.1
 """What compiling, another attention, loss or optimizer may make faster or slower."""
 
@@ -207,6 +212,9 @@ def prior_s(workload: Workload, candidate: Candidate, of: Magnitudes) -> float:
     rate = of.flops_per_s * tokens / (tokens + of.half_rate_tokens)
     rate *= shape.width / (shape.width + of.half_rate_width)
     micro_s = of.fixed_s + of.block_s * shape.depth + flops / rate
+    if candidate.loss == "chunked":
+        head_bytes = BYTES[workload.dtype] * shape.vocab_size * shape.width
+        micro_s += (LOSS_CHUNKS - 1) * _HEAD_PASSES * head_bytes / of.memory_bytes_per_s
     # Adam reads and writes weights, gradients and two moments.
     ranks = workload.world_size
     share = ranks if candidate.zero_stage else 1

@@ -18,8 +18,9 @@ from autotune.study.slots import Slot, Work
 
 FINAL_ROUNDS = 2
 """Of the winner, at least."""
-MOST_ROUNDS = 8
-"""Of one candidate: what differs by less than so many rounds show is as good."""
+FIRST_ROUNDS, MOST_ROUNDS = 8, 32
+"""Of one candidate, before the search goes on, and in all: what differs by less than so many
+rounds show is as good."""
 SURE = 0.95
 """Probability of being the best, or within `choice.EQUAL` of it, at which finals end."""
 FINALS_SHARE = 0.4
@@ -41,6 +42,9 @@ class Finals:
         self.out_of_time = False
         """Whether the budget had no time for a round that was wanted."""
         self._ended = False
+        self._turns = 0
+        self._had_none = False
+        """Whether it was their turn, and nothing was there that fits."""
 
     def run(self) -> int:
         """How many rounds were made.
@@ -52,13 +56,15 @@ class Finals:
             NoNodesError: nothing can be run any more.
         """
         self._made, self._ended = 0, False
+        self._had_none = not self._finalists()
+        self._turns += 1
         self._parts.slots.run(self._next_work)
         return self._made
 
     def needed_s(self) -> float:
         """Seconds kept for the finals that are left to make."""
         finalists = self._finalists()
-        if self._settled(finalists):
+        if self._settled(finalists) or (self._had_none and not finalists):
             return CLOSING_S
         workload = self._parts.space.workload
         left = [
@@ -187,7 +193,8 @@ class Finals:
     def _settled(self, finalists: list[Record]) -> bool:
         if not finalists or self._rounds(finalists[0].candidate) < FINAL_ROUNDS:
             return False
-        alone = len(finalists) == 1 or self._rounds(finalists[0].candidate) >= MOST_ROUNDS
+        most = MOST_ROUNDS if self._turns > 1 else FIRST_ROUNDS
+        alone = len(finalists) == 1 or self._rounds(finalists[0].candidate) >= most
         return alone or self._is_sure(finalists[0])
 
     def _is_sure(self, leader: Record) -> bool:

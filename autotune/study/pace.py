@@ -46,7 +46,7 @@ class Pace:
     def probe_s(self, record: Record) -> float:
         """What warm-up and timed steps of `record` would take again, were it not disturbed."""
         outcome, rule = record.outcome, self.rule
-        taken_s = (outcome.warmup_s + outcome.timed_s) / outcome.attempts
+        taken_s = outcome.least_s or (outcome.warmup_s + outcome.timed_s) / outcome.attempts
         least_s = (rule.warmup_steps + rule.timed_steps) * record.measured.step.low
         return min(taken_s, max(rule.warmup_limit_s + rule.timed_limit_s, least_s))
 

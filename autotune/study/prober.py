@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -94,6 +95,7 @@ class Prober:
         self._device_kind = device_kind
         self._clock = clock
         self._runner = runner
+        self._little = FOREIGN_SHARE * space.limits.capacity_bytes
         self._last_start_s = 0.0
         self._group_probe_s = 0.0
         self._normal: set[str] = set()
@@ -118,6 +120,7 @@ class Prober:
         repeats_until_s = started_s + REPEATS_SHARE * self._clock.budget_s
         outcome: Outcome | None = None
         start_s = warmup_s = timed_s = 0.0
+        least_s = math.inf
         starts_s: list[float] = []
         compiles_s: list[float] = []
         gone = ""
@@ -141,7 +144,9 @@ class Prober:
             self._note_group(result)
             again = self._outcome(job, result)
             warmup_s, timed_s = warmup_s + again.warmup_s, timed_s + again.timed_s
-            outcome = again if outcome is None else _calmer(outcome, again)
+            if again.verdict == Verdict.OK:
+                least_s = min(least_s, again.warmup_s + again.timed_s)
+            outcome = again if outcome is None else self._calmer(outcome, again)
             outcome = replace(outcome, attempts=attempt)
             if again.verdict.bounds_memory and result.warm and not job.fresh and attempts > 1:
                 job = replace(job, fresh=True)  # what the last probes left behind may be the cause
@@ -167,6 +172,7 @@ class Prober:
             compile_s=sum(compiles_s, 0.0),
             warmup_s=warmup_s,
             timed_s=timed_s,
+            least_s=least_s if least_s < math.inf else 0.0,
             predicted_peak_bytes=predicted.bytes,
             predicted_low_bytes=predicted.low_bytes,
             predicted_high_bytes=predicted.high_bytes,
@@ -185,15 +191,33 @@ class Prober:
 
     def _disturbances(self, outcome: Outcome, last: Result) -> set[str]:
         """What made `outcome`, after the `last` attempt, worth less than it could be."""
-        little = FOREIGN_SHARE * self._space.limits.capacity_bytes
         found = outcome.measurement
         if found is None or outcome.verdict.bounds_memory:
-            return {MEMORY} if last.foreign_bytes > little else set()
+            report = last.report
+            foreign = 0 if report is None else report.conditions.foreign_bytes
+            return {MEMORY} if max(last.foreign_bytes, foreign) > self._little else set()
         busy = found.disturbed_share > DISTURBED_SHARE[self._device_kind]
         hot = found.conditions.thermally_throttled
-        memory = found.conditions.foreign_bytes > little
+        memory = found.conditions.foreign_bytes > self._little
         seen = {BUSY: busy, HEAT: hot, MEMORY: memory}
         return {name for name, is_so in seen.items() if is_so}
+
+    def _calmer(self, first: Outcome, second: Outcome) -> Outcome:
+        """Of two runs of one probe the one to keep: what is surer of memory, else the calmer one.
+
+        The second was in a fresh group where memory was short in the first.
+        """
+        memory = first.verdict.bounds_memory or second.verdict.bounds_memory
+        if memory or first.measurement is None:
+            return second
+        if second.measurement is None:
+            return first
+        return min(first, second, key=lambda o: self._disturbance(o.measurement))
+
+    def _disturbance(self, found: Measurement | None) -> tuple[bool, bool, float]:
+        assert found is not None
+        seen = found.conditions
+        return seen.foreign_bytes > self._little, seen.thermally_throttled, found.disturbed_share
 
     def _outcome(self, job: Job, result: Result) -> Outcome:
         """What `result` means under this study's limits."""
@@ -260,20 +284,3 @@ class Prober:
             return replace(ran, steps=ran.steps * cycle_steps)
         share = workload.padded_share(job.candidate)
         return Interval(share * ran.median, share * ran.low, share * ran.high, ran.steps)
-
-
-def _calmer(first: Outcome, second: Outcome) -> Outcome:
-    """Of two runs of one probe the one to keep: what is surer of memory, else the calmer one.
-
-    The second was in a fresh group where memory was short in the first.
-    """
-    if first.verdict.bounds_memory or second.verdict.bounds_memory or first.measurement is None:
-        return second
-    if second.measurement is None:
-        return first
-    return min(first, second, key=lambda o: _disturbance(o.measurement))
-
-
-def _disturbance(found: Measurement | None) -> tuple[bool, float]:
-    assert found is not None
-    return found.conditions.thermally_throttled, found.disturbed_share

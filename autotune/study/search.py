@@ -21,6 +21,7 @@ from autotune.samplers.sampler import Adapter, Asked, Sampler
 from autotune.space.candidate import Build, Candidate
 from autotune.space.space import Space
 from autotune.study.ledger import Ledger
+from autotune.study.pace import Pace
 from autotune.study.parts import Parts
 from autotune.study.prober import Probed
 from autotune.study.slots import Slot, Work
@@ -388,10 +389,13 @@ def first_candidate(
     journal, opened = Journal.in_memory(), OpenCandidates(space)
     journal.use(Adapter(space, sampler))
 
+    pace = Pace(space.workload, device_kind, options)
+    costs = Costs(start_s=pace.start_s, compile_s=pace.compile_s, probe_s=pace.rule.timed_limit_s)
+
     def ask_for(
         build: Build | None, exactly: object, pending: Sequence[Candidate], news: News
     ) -> Ask:
-        return Ask(allowed=opened.places(build), pending=tuple(pending))
+        return Ask(allowed=opened.places(build), pending=tuple(pending), costs=costs)
 
     size = sampler.round if options.trials is None else min(sampler.round, options.trials)
     build = space.opening[0] if sampler.round > 1 else None

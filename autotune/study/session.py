@@ -15,7 +15,7 @@ from shlex import quote
 from autotune import export, loggers
 from autotune.budget import Clock, StopFlag
 from autotune.device.device import Device
-from autotune.errors import UsageError
+from autotune.errors import ModelError, UsageError
 from autotune.files import write_whole
 from autotune.folder import provenance
 from autotune.folder.ending import Ended, Ending
@@ -164,7 +164,12 @@ class _Session:
             self.reporter.note(self._learns_from())
         if lack := self._device.energy().lack:
             self.reporter.note(f"energy is left out: {lack}")
-        ended = self._study()
+        try:
+            ended = self._study()
+        except ModelError as error:  # whoever looks at the folder later is told, too
+            self.journal.end(Ended(Ending.NO_MEASUREMENT, str(error)), self.clock.elapsed_s())
+            self._report()
+            raise
         self.journal.end(ended, self.clock.elapsed_s())
         self._report()
         return ended
@@ -285,8 +290,9 @@ class _Session:
         best = self._publish(ledger)
         if best is None:
             return why_nothing(
-                ledger.all, self.space, self.stop.name, self.clock.budget_s, lost=lost
-            )
+                ledger.all, self.space, self.stop.name, self.clock.budget_s,
+                trials=self.options.trials, lost=lost,
+            )  # fmt: skip
         if self.testbed.remark:
             self.reporter.note(self.testbed.remark)
         self.reporter.finished(best, self.folder.best)

@@ -107,9 +107,12 @@ class Study:
         """What was measured is in the ledger even if the user stopped it."""
         try:
             self._trace()
-            # Finals that end early, or find out that nothing fits after all, leave time to search.
-            while self._search.run() + self._finals.run() and not self._finals.out_of_time:
-                pass
+            # Finals that end early, or find out that nothing fits after all, leave time to search;
+            # so may those of a run that was interrupted.
+            made = self._search.run() + self._finals.run()
+            first = True
+            while (made or first) and not self._finals.out_of_time:
+                made, first = self._search.run() + self._finals.run(), False
             while self._parts.others.wait(self._has_time):
                 self._search.run()
                 self._finals.run()

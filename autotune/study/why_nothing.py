@@ -17,30 +17,44 @@ def why_nothing(
     stopped_by: str | None,
     budget_s: float,
     *,
+    trials: int | None = None,
     lost: str = "",
 ) -> Ended:
-    """Why no configuration can be named by a study that had `budget_s` in all, and may have `lost`
-    all that it ran on."""
+    """Why no configuration can be named by a study that had `budget_s` and `trials` in all,
+    and may have `lost` what it ran on."""
     tried = [r for r in records if r.outcome.verdict != Verdict.SKIPPED]
     bounded = [r for r in tried if r.outcome.verdict.bounds_memory]
     if stopped_by is not None:
         return Ended(Ending.NO_MEASUREMENT, f"stopped by {stopped_by} before anything fitted")
     if bounded:
-        untried = sum(not any(r.settles(c) for r in bounded) for c in space.candidates)
-        what = "nothing that was tried fits" if untried else "nothing fits"
-        rest = f"; {untried} candidates were not tried before the budget ended" if untried else ""
-        return Ended(Ending.NOTHING_FITS, _least(what, bounded, space) + rest)
+        known = [r for r in tried if not r.outcome.verdict.broke]
+        open_ = {c for c in space.candidates if not any(r.settles(c) for r in known)}
+        broke = {r.candidate: r for r in tried if r.outcome.verdict.broke and r.candidate in open_}
+        untried = len(open_.difference(r.candidate for r in tried))
+        text = _least("nothing that was tried fits" if open_ else "nothing fits", bounded, space)
+        if broke:
+            text += f"; {len(broke)} ended otherwise: one, {_cause(next(iter(broke.values())))}"
+        if untried:
+            spent = trials is not None and len(tried) >= trials
+            end = lost or (f"--trials {trials} were run" if spent else "the budget ended")
+            text += f"; {untried} candidates were not tried before {end}"
+        unknown = broke or (lost and untried)
+        return Ended(Ending.NO_MEASUREMENT if unknown else Ending.NOTHING_FITS, text)
     if lost:
         return Ended(Ending.NO_MEASUREMENT, f"nothing could be measured: {lost}")
     if tried:
-        first = tried[0]
-        cause = f"{first.candidate.key} was {first.outcome.verdict}: {first.outcome.reason}"
-        return Ended(Ending.NO_MEASUREMENT, f"nothing could be measured; first, {cause}")
+        return Ended(
+            Ending.NO_MEASUREMENT, f"nothing could be measured; first, {_cause(tried[0])}"
+        )
     more = max(2, math.ceil(2 * budget_s / 60))
     early = f"the budget ended before anything was measured; try --budget {more}m"
     saw = next((r.outcome.reason.partition("; ")[2] for r in records), "")
     early += f" ({saw})" if saw else ""
     return Ended(Ending.NO_MEASUREMENT, early)
+
+
+def _cause(of: Record) -> str:
+    return f"{of.candidate.key} was {of.outcome.verdict}: {of.outcome.reason}"
 
 
 def _least(what: str, bounded: Sequence[Record], space: Space) -> str:

@@ -7,8 +7,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
+from autotune.predict.predictor import Predictor
 from autotune.space.candidate import Candidate
 from autotune.wire.messages import Peaks
 from tests.support import recorded, scripts
@@ -116,6 +118,24 @@ def test_what_was_over_the_ceiling_once_does_not_fit(tmp_path: Path) -> None:
 
 def test_without_noise_the_oracle_has_no_regret(truth: Callable[[float], Any]) -> None:
     assert truth(0.7).oracle(seed=1) == 0.0
+
+
+def test_chunks_of_logits_are_expected_to_cost_what_was_recorded() -> None:
+    """They pass over the head's weights again and again, however few tokens they have."""
+    known = grids.truth(Path("results/grids/cpu-1-rank-axes.csv"), 0.8)
+    expected_s = dict(
+        zip(
+            known.space.candidates,
+            np.exp(Predictor(known.space, "cpu").log_step_s().mean),
+            strict=True,
+        )
+    )
+    few = [c for c in expected_s if c.micro_batch == 1 and c.loss == "whole"]
+    pairs = [(c, replace(c, loss="chunked")) for c in few]
+    expected = np.median([expected_s[chunked] / expected_s[c] for c, chunked in pairs])
+    recorded = np.median([known.values[c] / known.values[chunked] for c, chunked in pairs])
+    assert recorded > 1.5
+    assert expected == pytest.approx(recorded, rel=0.1)
 
 
 @pytest.mark.parametrize("method", ["frontier", "tpe", "random", "grid", *rules.RULES])

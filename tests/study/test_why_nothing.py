@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from autotune.folder.ending import Ending
 from autotune.outcome import Outcome, Record, Verdict
 from autotune.study.why_nothing import why_nothing
 from autotune.units import parse_duration_s
-from tests.support.records import space
+from tests.support.records import record, space
 
 
 def test_what_was_seen_meanwhile_is_said() -> None:
@@ -17,6 +19,73 @@ def test_what_was_seen_meanwhile_is_said() -> None:
     records = [Record(0, "search", space().candidates[0], outcome)]
     ended = why_nothing(records, space(), None, 60.0)
     assert ended.message.endswith("--budget 2m (it imported torch, and made no backward pass)")
+
+
+SPACE = space()
+SMALL = [c for c in SPACE.candidates if (c.depth, c.seq_len, c.micro_batch) == (2, 64, 1)]
+"""Without checkpointing and with: one of them is no larger than each candidate."""
+OPEN = len(SPACE.candidates) // 2
+"""Candidates that the first of them says nothing of."""
+
+
+def test_where_all_is_known_not_to_fit_nothing_fits() -> None:
+    ended = why_nothing([record(c, Verdict.OOM) for c in SMALL], SPACE, None, 60.0)
+    assert ended.code is Ending.NOTHING_FITS
+    assert ended.message.startswith("nothing fits under 3.20 GiB")
+    assert "not tried" not in ended.message
+
+
+@pytest.mark.parametrize(
+    ("trials", "end"), [(None, "the budget ended"), (9, "the budget ended"), (1, "--trials 1")]
+)
+def test_what_was_not_tried_is_said_and_why(trials: int | None, end: str) -> None:
+    records = [record(SMALL[0], Verdict.OVER_CEILING, peak_mib=4000)]
+    ended = why_nothing(records, SPACE, None, 60.0, trials=trials)
+    assert ended.code is Ending.NOTHING_FITS
+    assert ended.message.startswith("nothing that was tried fits under 3.20 GiB")
+    assert f"; {OPEN} candidates were not tried before {end}" in ended.message
+
+
+def test_what_is_unsupported_is_not_said_to_be_untried() -> None:
+    lacks = record(SMALL[1], Verdict.UNSUPPORTED, reason="no such op")
+    lacks = replace(lacks, outcome=replace(lacks.outcome, unsupported=("checkpointing",)))
+    ended = why_nothing([record(SMALL[0], Verdict.OOM), lacks], SPACE, None, 60.0)
+    assert ended.code is Ending.NOTHING_FITS
+    assert ended.message.startswith("nothing fits under")
+
+
+def test_nodes_that_were_lost_are_no_budget_that_ended() -> None:
+    records = [record(SMALL[0], Verdict.OOM)]
+    ended = why_nothing(records, SPACE, None, 60.0, lost="node n1 is gone")
+    assert ended.code is Ending.NO_MEASUREMENT
+    assert ended.message.endswith(f"; {OPEN} candidates were not tried before node n1 is gone")
+
+
+def test_a_final_that_broke_is_what_is_said_of_what_fitted_before() -> None:
+    records = [
+        record(SMALL[0], Verdict.OOM),
+        record(SMALL[1]),
+        record(SMALL[1], Verdict.CRASHED, purpose="final", reason="no torch"),
+    ]
+    ended = why_nothing(records, SPACE, None, 60.0)
+    assert ended.code is Ending.NO_MEASUREMENT
+    assert f"; 1 ended otherwise: one, {SMALL[1].key} was crashed: no torch" in ended.message
+    assert f"; {OPEN - 1} candidates were not tried" in ended.message
+
+
+def test_where_probes_broke_it_is_not_said_that_nothing_fits() -> None:
+    records = [
+        record(SMALL[0], Verdict.OOM),
+        *(
+            record(c, Verdict.CRASHED, reason="no torch")
+            for c in SPACE.candidates
+            if c.checkpointing == SMALL[1].checkpointing
+        ),
+    ]
+    ended = why_nothing(records, SPACE, None, 60.0)
+    assert ended.code is Ending.NO_MEASUREMENT
+    assert f"; {OPEN} ended otherwise: one, {SMALL[1].key} was crashed: no torch" in ended.message
+    assert "not tried" not in ended.message
 
 
 @pytest.mark.parametrize(
