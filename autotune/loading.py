@@ -20,7 +20,8 @@ _COUNTS = (
 )  # fmt: skip
 _WORDS = (
     "offload", "checkpointing", "verdict", "witness", "reason", "kind", "key", "attention",
-    "compile", "loss", "optimizer", "param_dtype", "allocator", "kernels",
+    "compile", "loss", "optimizer", "param_dtype", "allocator", "kernels", "data_workers",
+    "pin_memory", "prefetch", "own", "tokens", "log",
 )  # fmt: skip
 
 

@@ -36,9 +36,19 @@ def main(argv: list[str], started: float | None = None) -> int:
     except NoNodesError as error:
         complain(str(error))
         return ExitCode.NO_MEASUREMENT
+    except _nvml_error() as error:
+        complain(f"the NVIDIA driver fails: {str(error).rstrip('.')}; see what nvidia-smi says")
+        return ExitCode.NO_MEASUREMENT
     except KeyboardInterrupt:  # before the study, which takes signals itself
         complain("stopped before anything was measured")
         return ExitCode.NO_MEASUREMENT
+
+
+def _nvml_error() -> type[Exception]:
+    """Asked for only where something went wrong: most commands need no NVML."""
+    import pynvml
+
+    return pynvml.NVMLError  # type: ignore[no-any-return]
 
 
 def entry(started: float) -> None:

@@ -18,7 +18,7 @@ from autotune.device.cards import Gpus, parse_gpus
 from autotune.errors import UsageError
 from autotune.options import FLAGS, Options, Topic, text_of
 from autotune.testbed.lengths import at_longest
-from autotune.units import parse_bytes
+from autotune.units import gib, parse_bytes
 
 if TYPE_CHECKING:
     from autotune.plan.expected import Asked, Expected, Helpers, Plan
@@ -70,6 +70,13 @@ def plan(
         raise UsageError(f"--tokens-per-batch: not with --solve {solve}; leave one of them out")
     if solve == "seq_len" and asked.length_mix is not None:
         raise UsageError("--length-mix: not with --solve seq_len; leave one of them out")
+    if solve in ("micro_batch", "seq_len") and getattr(asked, solve) is not None:
+        flag = f"--{solve.replace('_', '-')}"
+        raise UsageError(f"{flag}: --solve {solve} looks for it; leave one of them out")
+    if solve == "gpus" and named.counts != (1,):
+        raise UsageError(
+            f"--gpus {gpus}: --solve gpus looks for their number; name one, e.g. 80GiB or H100"
+        )
     asked = at_longest(asked)
 
     def run(argv: list[str], started: float) -> int:
@@ -111,6 +118,11 @@ def _table(
     found = expect(asked, named.counts[0], helpers)
     _say(found)
     rows, best = table(found), recommended(found)
+    if best is not None and best.candidate.offload != "none" and asked.host_bytes is None:
+        complain(
+            f"the host's memory was not looked at: {best.candidate.key} needs"
+            f" {gib(best.host_bytes)} of it; see --host-ram"
+        )
     if not _printed(found, [each.row for each in rows], json=json, csv=csv):
         print_table(_console(), found, rows, most)
     if best is None:

@@ -170,6 +170,7 @@ def _begin(asked: Tune, argv: list[str], started: float) -> int:
     from autotune.device.idle import check_idle
     from autotune.folder.earlier import NOTHING, learn
     from autotune.folder.manifest import manifest_of
+    from autotune.predict.predictor import Predictor
     from autotune.report.plan import print_plan
     from autotune.study.search import first_candidate
     from autotune.testbed import open_testbed
@@ -192,7 +193,9 @@ def _begin(asked: Tune, argv: list[str], started: float) -> int:
             " these devices and this software"
         )
     if asked.dry_run:
-        print_plan(space, first_candidate(options, space, device.kind, now.earlier))
+        predictor = Predictor(space, device.kind, now.earlier, objective=options.objective)
+        first = first_candidate(options, space, device.kind, now.earlier)
+        print_plan(space, first, options.budget_s, predictor)
         return ExitCode.FOUND
     check_idle(device, options.allow_busy)
     if warning := overlooked(device):
@@ -252,6 +255,7 @@ def _resume(asked: Tune, folder: Path, argv: list[str], started: float) -> int:
 
 
 def _join(asked: Tune, place: str, argv: list[str], started: float) -> int:
+    from autotune.device import overlooked
     from autotune.device.idle import check_idle
     from autotune.folder import manifest
     from autotune.folder.storage import manifest_in
@@ -263,6 +267,8 @@ def _join(asked: Tune, place: str, argv: list[str], started: float) -> int:
     own = {name: getattr(asked.options, name) for name in asked.own}
     options = replace(then.asked(f"--join {place}"), storage=url, **own)
     testbed = open_testbed(options)
+    if warning := overlooked(testbed.device):
+        complain(warning)
     here = testbed.space(options, then.workload())
     space = replace(here, limits=then.limits())
     folder = asked.options.out or default_folder(options.subject, testbed.device.kind)

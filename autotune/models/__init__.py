@@ -7,6 +7,7 @@ builds the modules and makes their batches. Nothing here builds anything.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any, Protocol
 
 from autotune.errors import UsageError
@@ -135,6 +136,8 @@ def family_name(model: str) -> str:
         return prefix
     if model in hf.ready():
         return "hf"
+    if "/" in model or Path(model).is_dir():
+        raise UsageError(f"--model {model}: unknown; did you mean hf:{model}?")
     raise UsageError(
         f"--model {model}: unknown model; known: gpt, hf:PATH for a config of transformers,"
         f" factory:MODULE:FUNCTION for your own, and {', '.join(hf.kept())}, each also with"

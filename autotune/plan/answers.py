@@ -12,6 +12,7 @@ from autotune.units import gib
 
 MOST_MICRO_BATCH = 1024
 MOST_GPUS = 1024
+OR_MORE = "or more"
 _LENGTHS_APART = 128
 _LAST_LENGTH = 2**20
 _AT_ONCE = 6
@@ -25,8 +26,8 @@ class Solved:
     quantity: str
     value: int | None
     """None where not even the least, or the most, of it fits."""
-    is_bound: bool
-    """Whether more of it was not looked at."""
+    bound: str
+    """Why more of it was not looked at; empty where it was."""
     row: Expected | None
     """What fits with that."""
 
@@ -113,13 +114,14 @@ def solve_micro_batch(asked: Asked, gpus: int, helpers: Helpers) -> tuple[Plan, 
         default=None,
     )
     value = None if row is None else row.candidate.micro_batch
-    return found, Solved("micro_batch", value, value == MOST_MICRO_BATCH, row)
+    return found, Solved("micro_batch", value, OR_MORE if value == MOST_MICRO_BATCH else "", row)
 
 
 def solve_seq_len(asked: Asked, gpus: int, helpers: Helpers) -> tuple[Plan, Solved]:
     """The longest samples of which one micro_batch that is asked for fits; a multiple of 128."""
     recipe = FAMILIES[asked.options.family].recipe(asked.options.asked_model)
-    longest = FAMILIES[asked.options.family].most_seq_len(recipe) or _LAST_LENGTH
+    most = FAMILIES[asked.options.family].most_seq_len(recipe)
+    longest = most or _LAST_LENGTH
     every = [*range(_LENGTHS_APART, longest, _LENGTHS_APART), longest]
     lengths = [n for n in every if _divides(asked, gpus, n)] or every
     low, high = -1, len(lengths)
@@ -136,7 +138,9 @@ def solve_seq_len(asked: Asked, gpus: int, helpers: Helpers) -> tuple[Plan, Solv
                 break
             low, best = place, fits
     value = None if low < 0 else lengths[low]
-    return plans[0 if best is None else -1], Solved("seq_len", value, value == longest, best)
+    bound = OR_MORE if most is None else "as many as the model has positions for"
+    solved = Solved("seq_len", value, bound if value == longest else "", best)
+    return plans[0 if best is None else -1], solved
 
 
 def _between(low: int, high: int, end: int) -> list[int]:
@@ -181,10 +185,10 @@ def solve_gpus(asked: Asked, helpers: Helpers) -> tuple[Plan, Solved]:
 
     most = last_that(lacks, counts)
     if most == counts[-1]:
-        return known[most][0], Solved("gpus", None, True, None)
+        return known[most][0], Solved("gpus", None, OR_MORE, None)
     value = counts[0] if most is None else counts[counts.index(most) + 1]
     found, row = known[value]
-    return found, Solved("gpus", value, False, row)
+    return found, Solved("gpus", value, "", row)
 
 
 def last_that(holds: Callable[[int], bool], values: Sequence[int]) -> int | None:

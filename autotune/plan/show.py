@@ -36,6 +36,8 @@ _HEADS = {
 }  # fmt: skip
 _GIB = 2**30
 _ANY_WIDTH = 10_000
+_MANY = 20
+"""Values that are not listed any more."""
 
 
 def print_table(console: Console, found: Plan, rows: Sequence[Largest], most: int) -> None:
@@ -51,9 +53,14 @@ def print_table(console: Console, found: Plan, rows: Sequence[Largest], most: in
         _print_whole(console, table)
         console.print("\nOf each peak, in GiB")
         _print_whole(console, _parts(shown, numbered=True))
-    console.print(Text(
-        f"micro: the largest micro_batch that fits with a chance of {LIKELY:.0%}; may: with one of"
-        " 50%; host: GiB of all ranks, the rest of one GPU", style="dim"))  # fmt: skip
+    console.print(
+        Text(
+            f"micro: the largest micro_batch of {_looked_at(found)} that fits with a chance of"
+            f" {LIKELY:.0%}, or else of 50%, or else the least; may: with one of 50%; -: not"
+            " expected to fit; host: GiB of all ranks, the rest of one GPU",
+            style="dim",
+        )
+    )
     if len(rows) > len(shown):
         console.print(f"  and {len(rows) - len(shown)} more rows: --rows {len(rows)}")
     drawn = [each.row for each in shown if each.row.may_fit][:BARS]
@@ -100,9 +107,12 @@ def print_solved(console: Console, found: Plan, solved: Solved) -> None:
     if row is None:
         console.print(f"{solved.quantity}: nothing fits")
         return
-    sign = " or more" if solved.is_bound and solved.quantity != "gpus" else ""
+    sign = f", {solved.bound}" if solved.bound else ""
     console.print(Text(f"{solved.quantity}: {solved.value}{sign}", style="bold"))
     console.print(f"  {_words(row)} on {row.gpus} GPU{'s' if row.gpus > 1 else ''}")
+    speed = f", {_range(row.tokens_per_s)} tokens/s" if found.speed_known else ""
+    host = f"; {gib(row.host_bytes)} of host memory" if row.host_bytes else ""
+    console.print(f"  fits with a chance of {row.chance:.0%}{speed}{host}")
     print_bars(console, found, [row])
 
 
@@ -209,6 +219,13 @@ def _table(found: Plan, rows: Sequence[Largest]) -> Table:
             *([_range(row.tokens_per_s)] if found.speed_known else []),
         )
     return table
+
+
+def _looked_at(found: Plan) -> str:
+    values = found.space.axes["micro_batch"]
+    if len(values) < _MANY:
+        return ",".join(map(str, values))
+    return f"{values[0]} to {values[-1]}"
 
 
 def _number(number: int, each: Largest) -> str:

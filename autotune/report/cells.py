@@ -28,7 +28,7 @@ def cells_table(best: Best, width: int) -> Table:
         "FLOP/s": lambda cell: si(cell.measured.model_flops_per_s, "FLOP/s"),
         "peak": lambda cell: f"{cell.measured.share_of_capacity:.0%}",
         "J/token": lambda cell: joules(cell.measured),
-        "measured": _evidence,
+        "measured": evidence,
     }
     candidate: _Columns = {axis.label: partial(_value, name=axis.name) for axis in axes}
     room = width - 1 - _width(best.cells, measured)
@@ -89,7 +89,7 @@ def same_batch_table(best: Best) -> Table:
         "peak": lambda cell: _peak(cell.measured),
         "J/token": lambda cell: joules(cell.measured),
         "waits": lambda cell: _waits(cell.measured),
-        "measured": _evidence,
+        "measured": evidence,
     }
     title = (
         f"The same batch of {config.global_batch_samples} samples,"
@@ -117,7 +117,8 @@ def _peak(measured: Measured) -> str:
     return f"{gib(measured.peak_bytes.device)} {measured.share_of_capacity:.0%}"
 
 
-def _evidence(cell: Cell) -> str:
+def evidence(cell: Cell) -> str:
+    """How well it was measured, in a word or two."""
     if cell.confirmed:
         return "confirmed"
     return "stopped early" if cell.verdict == Verdict.PRUNED else "once"

@@ -11,12 +11,17 @@ from rich.markup import escape
 from rich.padding import Padding
 from rich.table import Table
 
+from autotune.predict.predictor import Predictor
+from autotune.report.text import minutes
 from autotune.space.candidate import Candidate
 from autotune.space.space import Space
+from autotune.units import gib
+
+LIKELY = 0.5
 
 
-def print_plan(space: Space, first: Candidate) -> None:
-    """Prints what a study over `space` would do."""
+def print_plan(space: Space, first: Candidate, budget_s: float, predictor: Predictor) -> None:
+    """Prints what a study over `space` would do in `budget_s` seconds."""
     searched = {name: values for name, values in space.axes.items() if len(values) > 1}
     total = math.prod(len(values) for values in space.axes.values())
     builds = "1 build" if len(space.builds) == 1 else f"{len(space.builds)} builds"
@@ -30,7 +35,23 @@ def print_plan(space: Space, first: Candidate) -> None:
     console.print(
         f"  {', '.join(f'{name} {getattr(first, name)}' for name in searched or space.axes)}"
     )
-    console.print("\nDry run: nothing was measured and nothing was written.")
+    if not space.workload.of_script:
+        console.print(f"  {_expected(space, first, predictor)}", highlight=False)
+    console.print(f"\nBudget: {minutes(budget_s)} (minutes:seconds)")
+    console.print("Dry run: nothing was measured and nothing was written.")
+
+
+def _expected(space: Space, first: Candidate, predictor: Predictor) -> str:
+    """What is known of memory before anything ran: without a trace, by formulas."""
+    limit = gib(space.limits.limit_bytes)
+    if predictor.chance().max() < LIKELY:
+        peaks = {c: predictor.peak(c).bytes for c in space.candidates}
+        least = min(peaks, key=lambda c: peaks[c])
+        return (
+            f"Nothing is expected to fit: {least.key} needs the least, about"
+            f" {gib(peaks[least])}, and {limit} are allowed. See autotune plan."
+        )
+    return f"its peak is expected at about {gib(predictor.peak(first).bytes)} of {limit} allowed"
 
 
 def _columns(rows: Iterable[tuple[str, ...]]) -> Padding:

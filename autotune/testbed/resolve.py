@@ -142,7 +142,10 @@ def resolve(
         fixed.append(_optimizer(workload, axes["depth"][0]))
     for name, values in axes.items():
         if len(values) == 1:
-            why = stages_why if name in ("zero_stage", "offload") else "the only value"
+            why = {
+                "zero_stage": stages_why,
+                "offload": _offloads_why(options, device.kind, stages_why),
+            }.get(name, "the only value")
             if name == "optimizer":
                 why = AXES[name].flag if options.optimizer else "--preset"
             fixed.append(Fixed(name, str(values[0]), why))
@@ -415,6 +418,19 @@ def _stages(
     return tuple(s for s in known if s != 1), offloads, "stage 0 cannot hold the deepest model"
 
 
+def _offloads_why(options: Options, device_kind: str, stages_why: str) -> str:
+    """Why one value of it alone is searched."""
+    if options.offload:
+        return "--offload"
+    if device_kind == "cpu":
+        return "on the CPU it moves nothing"
+    if stages_why.startswith(LEFT_OUT):
+        return stages_why
+    if options.zero is not None or options.engine != "auto":
+        return f"default with {stages_why if options.zero is not None else '--engine'}"
+    return "stage 0 holds the deepest model"
+
+
 def _offloads_for(
     workload: Workload, limits: Limits, deepest: int, device_kind: str
 ) -> tuple[str, ...]:
@@ -440,7 +456,7 @@ def _left_out(options: Options) -> str:
     if any(options.zero or ()):
         asked = ",".join(map(str, options.zero or ()))
         raise UsageError(f"--zero {asked}: {missing}, or use --zero 0, or --engine fsdp")
-    return f"stages 1 to 3 are left out: {missing}"
+    return f"{LEFT_OUT}: {missing}"
 
 
 def chosen_world_size(device: Device, cores: int, asked: int | None) -> tuple[int, str]:
@@ -532,6 +548,7 @@ def chosen_slots(device: Device, cores: int, world_size: int, asked: Parallel) -
     return asked
 
 
+LEFT_OUT = "stages 1 to 3 are left out"
 SAID_BYTES = 64 * 2**20
 """What others hold of a device is said from here on."""
 

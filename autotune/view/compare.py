@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
+from autotune.outcome import Verdict
 from autotune.report.text import minutes, si
 from autotune.result.best import Best
 from autotune.space.axes import AXES
@@ -54,8 +55,12 @@ def winners(studies: Sequence[Shown]) -> list[tuple[str, list[str]]]:
         *([("no result", lacks)] if any(lacks) else []),
         ("ceiling", [f"{each.ceiling:.0%} of {gib(each.capacity_bytes)}" for each in limits]),
         ("took", [minutes(study.elapsed_s) for study in studies]),
-        ("trials", [str(sum(study.counts.values())) for study in studies]),
+        ("trials", [str(_ran(study)) for study in studies]),
     ]
+
+
+def _ran(study: Shown) -> int:
+    return sum(count for how, count in study.counts.items() if how != Verdict.SKIPPED)
 
 
 def _setting(best: Best, name: str) -> str:

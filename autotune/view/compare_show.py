@@ -18,7 +18,8 @@ CAPTION = (
     "The best build of every micro-batch at the depth and length of each study's winner, by the"
     " median of its trials and finals."
 )
-NOISE = "Within the noise: the 95 % intervals of the two winners meet."
+NOISE = "within the noise"
+MEANS = f'"{NOISE}": the 95 % intervals of the two winners meet.'
 
 
 def _tables(studies: Sequence[Shown]) -> list[PageTable]:
@@ -42,14 +43,17 @@ def print_compared(console: Console, studies: Sequence[Shown]) -> None:
             table.add_row(*(printable(word, console) for word in row))
         console.print(table)
         console.print()
-    print_lines(console, *paragraph(_remarks(studies), console.width))
+    if said := _remarks(studies):
+        print_lines(console, *paragraph(said, console.width))
 
 
 def _remarks(studies: Sequence[Shown]) -> str:
+    near = any(value.startswith(NOISE) for _, values in winners(studies) for value in values)
+    said = [MEANS] if near else []
     others = [study.name for study in studies if study.objective != studies[0].objective]
-    if not others:
-        return NOISE
-    return f"{NOISE} {', '.join(others)} searched for another objective than is shown here."
+    if others:
+        said.append(f"{', '.join(others)} searched for another objective than is shown here.")
+    return " ".join(said)
 
 
 def compare_page(studies: Sequence[Shown]) -> str:
@@ -59,7 +63,7 @@ def compare_page(studies: Sequence[Shown]) -> str:
         "compare.html.j2",
         {"charts": {"frontiers": spec} if spec else {}, "trials": [], "logs": {}},
         title=" and ".join(names(studies)),
-        facts=[_remarks(studies)],
+        facts=[said] if (said := _remarks(studies)) else [],
         tables=_tables(studies),
         charts=[{"name": "frontiers", "title": TITLE, "caption": CAPTION}] if spec else [],
     )

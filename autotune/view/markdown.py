@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 
+from autotune.report.cells import evidence
 from autotune.report.result import configuration
 from autotune.report.text import counts_text, minutes, si
 from autotune.result.best import Cell
@@ -48,7 +49,7 @@ def _row(study: Shown, cell: Cell, *, strong: bool) -> str:
         si(measured.tokens_per_s),
         gib(measured.peak_bytes.device),
         f"{measured.share_of_capacity:.0%}",
-        "confirmed" if cell.confirmed else "once",
+        evidence(cell),
     ]
     return f"| {' | '.join(words)} |"
 

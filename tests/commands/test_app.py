@@ -561,6 +561,22 @@ def test_a_dry_run_tells_the_space_and_the_first_probe(
     assert "depth 4, seq_len 64, micro_batch 6, checkpointing full" in lines
 
 
+def test_a_dry_run_tells_the_budget_and_what_is_expected_to_fit(run: Callable[..., Run]) -> None:
+    small = ["--device", "cpu", "--dry-run", "--depth", "1", "--budget", "90s"]
+    _, out, _ = run(*small, "--capacity", "4GiB")
+    assert "Budget: 1:30 (minutes:seconds)" in out
+    assert re.search(r"its peak is expected at about \d+ MiB of 3.20 GiB allowed", out)
+    _, out, _ = run(*small, "--capacity", "128MiB")
+    said = " ".join(out.split())
+    assert "Nothing is expected to fit: d1-s64-b1-z0-none-" in said
+
+
+def test_why_offload_is_not_searched_is_said_of_offload(run: Callable[..., Run]) -> None:
+    _, out, _ = run("--device", "cpu", "--dry-run", "--world-size", "2")
+    lines = [" ".join(line.split()) for line in out.splitlines()]
+    assert "offload none on the CPU it moves nothing" in lines
+
+
 def test_the_first_probe_of_a_dry_run_is_one_of_the_space(cpu: Any) -> None:
     options = Options(micro_batch=(3, 5))
     space: Space = resolve(options, cpu, 16 * 2**30, 2)

@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +16,12 @@ import autotune
 from autotune.commands.app import main
 from autotune.commands.exits import ExitCode
 from autotune.errors import UsageError
+from autotune.folder.table import Table
 from autotune.loading import OtherHardwareError
+from autotune.space.candidate import Candidate
 from autotune.wire.codec import to_json
 from tests.support.exported import result
+from tests.support.records import record
 
 
 @pytest.fixture
@@ -131,6 +135,23 @@ def test_trials_have_types() -> None:
     named = ("micro_batch", "verdict", "tokens_per_s")
     assert [str(trials[name].dtype) for name in named] == ["Int64", "string", "float64"]
     assert len(trials.query("verdict == 'ok'")) > 3
+
+
+def test_every_column_of_a_study_can_be_read(tmp_path: Path) -> None:
+    mine = Candidate(
+        depth=2, seq_len=64, micro_batch=1, own="lr=0.1", data_workers="own", prefetch="2"
+    )
+    found = record(mine, reason="why", witness="who")
+    outcome = replace(found.outcome, log="group001-rank0.log")
+    measured = replace(found.measured, kernels="flash")
+    outcome = replace(outcome, measurement=measured, predicted_peak_bytes=1)
+    Table(tmp_path / "trials.csv").append([replace(found, outcome=outcome)])
+    (row,) = autotune.load_trials(tmp_path).to_dict("records")
+    words = {name: row[name] for name in ("own", "data_workers", "prefetch", "log", "kernels")}
+    assert words == {
+        "own": "lr=0.1", "data_workers": "own", "prefetch": "2", "log": "group001-rank0.log",
+        "kernels": "flash",
+    }  # fmt: skip
 
 
 def test_trials_of_no_study_are_refused(tmp_path: Path) -> None:

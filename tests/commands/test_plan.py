@@ -107,7 +107,22 @@ def test_the_edge_is_said(quantity: str, capsys: pytest.CaptureFixture[str]) -> 
     shape = ["plan", "--depth", "24", "--checkpointing", "full", "--micro-batch", "1"]
     shape = shape[:5] if quantity == "micro_batch" else shape
     assert main([*shape, "--gpus", "24GiB", "--solve", quantity]) == ExitCode.FOUND
-    assert f"{quantity}: " in capsys.readouterr().out
+    out = capsys.readouterr().out
+    assert f"{quantity}: " in out
+    assert "fits with a chance of " in out
+
+
+def test_it_is_said_where_the_host_was_not_looked_at(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    shape = ["plan", "--depth", "24", "--seq-len", "64", "--micro-batch", "1", "--zero", "2"]
+    assert main([*shape, "--gpus", "80GiB", "--offload", "optimizer"]) == ExitCode.FOUND
+    assert "the host's memory was not looked at: d24-s64-b1-z2-optimizer-" in (
+        capsys.readouterr().err
+    )
+    with_host = [*shape, "--gpus", "80GiB", "--offload", "optimizer", "--host-ram", "512GiB"]
+    assert main(with_host) == ExitCode.FOUND
+    assert "not looked at" not in capsys.readouterr().err
 
 
 def test_nothing_fits_is_exit_code_3_with_the_least_need(
@@ -134,6 +149,9 @@ def test_nothing_fits_is_exit_code_3_with_the_least_need(
         (["--gpus", "4x80GiB", "--model", "hf:nowhere"], "no such file or folder"),
         (["--gpus", "4x80GiB", "--zero", "7"], "no such stage"),
         (["--gpus", "1,2x80GiB", "--solve", "gpus"], "one number of GPUs"),
+        (["--gpus", "8x80GiB", "--solve", "gpus"], "name one, e.g. 80GiB"),
+        (["--gpus", "80GiB", "--solve", "seq_len", "--seq-len", "64"], "leave one of them out"),
+        (["--gpus", "80GiB", "--solve", "micro_batch", "--micro-batch", "4"], "leave one of"),
         (["--gpus", "4x80GiB", "--solve", "money"], "money"),
         (["--gpus", "4x80GiB", "--json", "--csv"], "give one of them"),
         (["--gpus", "4x80GiB", "--host-ram", "lots"], "not a size"),

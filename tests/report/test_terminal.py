@@ -16,7 +16,7 @@ from autotune.report.reporters import reporter_for
 from autotune.report.result import Caution, cautions
 from autotune.report.terminal import LiveReporter, PlainReporter
 from autotune.report.text import minutes, si
-from autotune.result.best import Best, PeakBytes, best_of
+from autotune.result.best import Best, PeakBytes, Sure, best_of
 from autotune.result.choice import winner
 from autotune.space.candidate import Candidate
 from autotune.space.space import Space
@@ -138,6 +138,31 @@ def test_the_end_says_how_far_under_the_ceiling_the_winner_stays() -> None:
     screen, clock = Screen(), Clock()
     study(PlainReporter(screen.console, clock), clock)
     assert "Uses 25% of 4.00 GiB; 2.20 GiB under the ceiling of 80%." in screen.text
+
+
+@pytest.mark.parametrize(
+    ("sure", "said"),
+    [
+        (
+            Sure(best=0.97, within_1_percent=0.98),
+            "The fastest of what fitted with 97%, within 1% of it with 98%.",
+        ),
+        (Sure(best=1.0, within_1_percent=1.0), "The fastest of what fitted with 100%."),
+        (None, ""),
+    ],
+)
+def test_the_end_says_how_sure_it_is(sure: Sure | None, said: str) -> None:
+    screen, clock = Screen(), Clock()
+    reporter = PlainReporter(screen.console, clock)
+    reporter.started(SPACE, 600.0, FOLDER)
+    found = best(record(A, purpose="final", tokens_per_s=5000), record(C))
+    following = sure and replace(sure, next=found.cells[-1].config)
+    reporter.finished(replace(found, sure=sure), FOLDER / "best.json")
+    assert said in " ".join(screen.text.split())
+    assert ("of what fitted with" in screen.text) == (sure is not None)
+    if following is not None:
+        reporter.finished(replace(found, sure=following), FOLDER / "best.json")
+        assert "; next: " in " ".join(screen.text.split())
 
 
 def test_the_end_names_what_tied_by_what_differs() -> None:

@@ -83,6 +83,18 @@ def test_the_capacity_of_gpus_is_that_of_the_smallest(gpus: Device) -> None:
     assert on(gpus).limits.capacity_bytes == 40 * 2**30
 
 
+def test_what_others_hold_of_a_gpu_is_taken_off_and_said(
+    gpus: Device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    held = [0, 3 * 2**30]
+    whole = [info.capacity_bytes for info in gpus.infos]
+    monkeypatch.setattr(gpus, "in_use_bytes", lambda: tuple(held))
+    space = on(gpus)
+    left = min(total - used for total, used in zip(whole, held, strict=True))
+    assert space.limits.capacity_bytes == left < min(whole)
+    assert why(space, "capacity") == "the smallest device, less 3.00 GiB that others hold"
+
+
 def test_the_capacity_of_the_cpu_is_divided_by_the_ranks(cpu: Device) -> None:
     assert on(cpu, Options(world_size=4)).limits.capacity_bytes == 4 * 2**30
 

@@ -11,7 +11,7 @@ import pytest
 from rich.console import Console
 
 from autotune.view.compare import differences, frontiers, winners
-from autotune.view.compare_show import compare_page, print_compared
+from autotune.view.compare_show import MEANS, compare_page, print_compared
 from autotune.view.study import Shown, read
 from tests.support.shown import HOSTILE, change_json, folder
 
@@ -61,6 +61,23 @@ def test_what_is_within_the_noise_is_said_to_be(first: Shown, tmp_path: Path) ->
     assert of("against first", first, near, spread) == [
         "", "within the noise (+3.0%)", "within the noise (+20.0%)",
     ]  # fmt: skip
+
+
+def test_noise_is_explained_only_where_something_is_within_it(
+    first: Shown, tmp_path: Path
+) -> None:
+    near, faster = with_measured(tmp_path, "near", 1.03), with_measured(tmp_path, "faster", 1.2)
+    assert MEANS in text_of([first, near])
+    assert MEANS not in text_of([first, faster])
+    assert MEANS in compare_page([first, near]).replace("&#34;", '"')
+    assert "intervals of the two" not in compare_page([first, faster])
+
+
+def text_of(studies: list[Shown]) -> str:
+    screen = Console(file=io.StringIO(), width=200)
+    print_compared(screen, studies)
+    assert isinstance(screen.file, io.StringIO)
+    return screen.file.getvalue()
 
 
 def test_what_differs_is_named_and_nothing_else(first: Shown, tmp_path: Path) -> None:

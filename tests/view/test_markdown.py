@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from autotune.report.cells import evidence
 from autotune.view.markdown import markdown
 from autotune.view.study import read
 from tests.support.shown import HOSTILE, change_json, change_rows, failed, folder
@@ -18,6 +19,9 @@ def test_each_cell_has_a_row_and_the_best_is_bold(tmp_path: Path) -> None:
     (best,) = [row for row in rows if "**" in row]
     assert "micro\\_batch 12" in best
     assert "145G" in best
+    said = [evidence(cell) for cell in study.best.cells]
+    assert sorted(row.split(" | ")[-1].strip(" |") for row in rows[1:]) == sorted(said)
+    assert "stopped early" in said
     assert "AMD EPYC, 2 cores" in text
 
 
