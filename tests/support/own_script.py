@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 import argparse
+import atexit
 import os
 import signal
 import sys
@@ -295,8 +296,11 @@ def main() -> None:
     parser.add_argument("--local_rank", type=int, default=0)
     asked = parser.parse_args()
     getattr(sys.modules[__name__], asked.how)(asked)
-    if torch.distributed.is_initialized():  # else its threads may abort a process that ends
-        torch.distributed.destroy_process_group()
+    if torch.distributed.is_initialized():
+        # Threads of gloo may want the interpreter when it has begun to end, and abort it then.
+        atexit._run_exitfuncs()
+        sys.stdout.flush()
+        os._exit(0)
 
 
 if __name__ == "__main__":
