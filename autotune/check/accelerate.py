@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from autotune.check.reading import Finding, Reading, is_on, named, number
+from autotune.check.reading import Finding, Reading, is_on, moved_key, named, number, offload_of
 
 _KEYS = {
     "world_size": "num_processes",
@@ -21,6 +21,7 @@ _OLD = {
     "fsdp_backward_prefetch_policy": "fsdp_backward_prefetch",
     "fsdp_transformer_layer_cls_to_wrap_class": "fsdp_transformer_layer_cls_to_wrap",
 }
+_MOVED = ("cpu", "nvme")
 _IGNORED = (
     "gradient_accumulation_steps", "gradient_clipping", "zero_stage", "offload_optimizer_device",
     "offload_param_device", "zero3_save_16bit_model",
@@ -37,12 +38,11 @@ def read(name: str, body: dict[str, Any]) -> Reading:
     if str(body.get("distributed_type")).upper() == "DEEPSPEED":
         found = deepspeed.get("zero_stage")
         stage = found if isinstance(found, int) else None
-        if deepspeed.get("offload_param_device") in ("cpu", "nvme"):
-            offload = "all"
-        elif deepspeed.get("offload_optimizer_device") in ("cpu", "nvme"):
-            offload = "optimizer"
-        elif "zero_stage" in deepspeed:
-            offload = "none"
+        optimizer, param = (
+            deepspeed.get(f"offload_{part}_device") in _MOVED for part in ("optimizer", "param")
+        )
+        if optimizer or param or "zero_stage" in deepspeed:
+            offload = offload_of(optimizer=optimizer, param=param)
     elif fsdp:
         older = fsdp.get("fsdp_sharding_strategy") in ("SHARD_GRAD_OP", 2)
         stage = 2 if older or fsdp.get("fsdp_reshard_after_forward") is False else 3
@@ -61,7 +61,9 @@ def read(name: str, body: dict[str, Any]) -> Reading:
         files=named(deepspeed_config_file=deepspeed.get("deepspeed_config_file")),
         fills_auto=True,
         findings=tuple(_findings(name, deepspeed, fsdp)),
-        keys=_KEYS | ({"zero_stage": "fsdp_config.fsdp_reshard_after_forward"} if fsdp else {}),
+        keys=_KEYS
+        | moved_key(offload, "deepspeed_config.offload_param_device")
+        | ({"zero_stage": "fsdp_config.fsdp_reshard_after_forward"} if fsdp else {}),
     )
 
 
@@ -83,7 +85,7 @@ def _findings(name: str, deepspeed: dict[str, Any], fsdp: dict[str, Any]) -> Ite
                 )  # fmt: skip
     stage = deepspeed.get("zero_stage")
     for key, least in (("offload_optimizer_device", 1), ("offload_param_device", 3)):
-        if deepspeed.get(key) in ("cpu", "nvme") and isinstance(stage, int) and stage < least:
+        if deepspeed.get(key) in _MOVED and isinstance(stage, int) and stage < least:
             yield Finding(
                 "error", f"{name}: deepspeed_config.{key}",
                 f"stage {stage} does not offload that; it needs stage {least} or more",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from autotune.check.reading import AUTO, Finding, Reading, is_on, number
+from autotune.check.reading import AUTO, Finding, Reading, is_on, moved_key, number, offload_of
 
 _KEYS = {
     "micro_batch": "train_micro_batch_size_per_gpu",
@@ -42,7 +42,7 @@ def is_one(body: dict[str, Any]) -> bool:
 def read(name: str, body: dict[str, Any]) -> Reading:
     zero = body.get("zero_optimization")
     zero = zero if isinstance(zero, dict) else {}
-    stage = zero.get("stage", 0)
+    stage, offload = zero.get("stage", 0), _offload(zero)
     return Reading(
         name=name,
         tool="deepspeed",
@@ -50,12 +50,12 @@ def read(name: str, body: dict[str, Any]) -> Reading:
         grad_accum=number(body.get("gradient_accumulation_steps")),
         global_batch=number(body.get("train_batch_size")),
         zero_stage=stage if isinstance(stage, int) else None,
-        offload=_offload(zero),
+        offload=offload,
         dtype=_dtype(body),
         optimizer=_optimizer(body),
         autos=tuple(_autos(body)),
         findings=tuple(_findings(name, body, zero, stage)),
-        keys=_KEYS,
+        keys=_KEYS | moved_key(offload, "zero_optimization.offload_param"),
     )
 
 
@@ -64,9 +64,8 @@ def _offload(zero: dict[str, Any]) -> str:
         part = zero.get(key)
         return isinstance(part, dict) and part.get("device") in ("cpu", "nvme")
 
-    if moved("offload_param"):
-        return "all"
-    return "optimizer" if moved("offload_optimizer") or is_on(zero.get("cpu_offload")) else "none"
+    optimizer = moved("offload_optimizer") or is_on(zero.get("cpu_offload"))
+    return offload_of(optimizer=optimizer, param=moved("offload_param"))
 
 
 def _dtype(body: dict[str, Any]) -> str | None:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import inspect
 import os
 import sys
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -22,6 +23,7 @@ from autotune.units import gib, parse_bytes
 
 if TYPE_CHECKING:
     from autotune.plan.expected import Asked, Expected, Helpers, Plan
+    from autotune.wire.messages import Count, Counted, Describe, Described
 
 TRACE_S = 120.0
 """What tracing a model may take; then closed forms have to do."""
@@ -83,10 +85,16 @@ def plan(
         from autotune.plan.expected import Asked, Helpers
         from autotune.runner import counting
 
-        helpers = Helpers(
-            lambda wanted: counting.count(wanted, asked.model),
-            lambda wanted: counting.describe(wanted, TRACE_S),
-        )
+        def count(wanted: Count) -> Counted:
+            with _waiting(f"counting the parameters of {asked.model}"):
+                return counting.count(wanted, asked.model)
+
+        def describe(wanted: Describe) -> Described | str:
+            lengths = ", ".join(map(str, wanted.seq_lens))
+            with _waiting(f"tracing {asked.model} at seq_len {lengths}: at most {TRACE_S:.0f} s"):
+                return counting.describe(wanted, TRACE_S)
+
+        helpers = Helpers(count, describe)
         what = Asked(options=asked, card=named.card, host_bytes=host_bytes)
         if learn_from is not None:
             what = _learnt(what, learn_from)
@@ -165,6 +173,19 @@ def _solved(
         complain(why_not(found))
         return ExitCode.NOTHING_FITS
     return ExitCode.FOUND
+
+
+@contextmanager
+def _waiting(what: str) -> Iterator[None]:
+    """Whoever sits before a terminal sees what takes so long, until it is done."""
+    from autotune.report.console import console_for
+
+    console = console_for(sys.stderr)
+    if not console.is_terminal:
+        yield
+        return
+    with console.status(what):
+        yield
 
 
 def _printed(found: Plan, rows: list[Expected], *, json: bool, csv: bool, **more: Any) -> bool:

@@ -38,6 +38,8 @@ class Ledger:
         self._bounds: list[Record] = []
         self._certain: dict[Candidate, Certainty | None] = {}
         """What `certainty` found for the records of now."""
+        self._fits: list[Record] | None = None
+        """What `_fitted` found for them."""
         self._place = {candidate: i for i, candidate in enumerate(space.candidates)}
         self._work = {
             c: step_cost_for(1.0, c, space.workload, objective) for c in space.candidates
@@ -72,6 +74,7 @@ class Ledger:
         """Learn what a trial or a final came to."""
         self.records.append(record)
         self._certain.clear()
+        self._fits = None
         if not record.outcome.put_off:
             final = record.purpose == "final"
             self.predictor.observe(record.candidate, record.outcome, final=final)
@@ -127,6 +130,11 @@ class Ledger:
         return sorted(self._fitted(), key=lambda r: self.believed(r.candidate), reverse=True)
 
     def _fitted(self) -> list[Record]:
+        if self._fits is None:
+            self._fits = self._find_fitted()
+        return self._fits
+
+    def _find_fitted(self) -> list[Record]:
         failed = {
             r.candidate
             for r in self.records

@@ -6,6 +6,7 @@ Batches and losses follow the recipe's task. B: samples, T: seq_len, U: target_l
 from __future__ import annotations
 
 import copy
+import dataclasses
 import inspect
 import json
 import os
@@ -13,6 +14,7 @@ import re
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from difflib import get_close_matches
 from functools import cache
 from typing import Any
 from unittest.mock import patch
@@ -30,6 +32,8 @@ from probes import recompute
 from probes.faults import UnsupportedError
 from probes.models import Batch, MakeOptimizer, chunked, past
 
+_ALIKE = 0.9
+"""Of a misspelled name of a config and the right one."""
 MASKED_SHARE = 0.15
 """Of the tokens, that masked models predict. Source: BERT (arXiv 1810.04805), section 3.1."""
 _CLASSES = {
@@ -344,11 +348,29 @@ def _config_of(text: str, code: str) -> Any:
             config = AutoConfig.for_model(**body)
     except Exception as error:
         raise UnsupportedError(f"transformers: {_first_line(error)}") from error
+    _check_names(config, body)
     of_text = config.get_text_config()
     if getattr(of_text, "pad_token_id", None) is None:
         of_text.pad_token_id = 0  # classification looks for it; no token is 0
     config.use_cache = False  # what generation keeps
     return config
+
+
+def _check_names(config: Any, body: dict[str, Any]) -> None:
+    """transformers takes names that it does not know, and a default in the place of the value."""
+    cls = type(config)
+    if dataclasses.is_dataclass(cls):
+        known = {field.name for field in dataclasses.fields(cls)}
+    else:  # before transformers 5, and in code of the config's own
+        known = set(inspect.signature(cls.__init__).parameters)
+    known |= {*cls.attribute_map, *cls.attribute_map.values()}
+    public = {name for name in known if not name.startswith("_")}
+    for name in body.keys() - known:
+        near = get_close_matches(name, public - body.keys(), 1, _ALIKE)
+        if near and not name.endswith("_token_id"):
+            raise UnsupportedError(
+                f"{cls.__name__} knows no {name}, and would ignore it; did you mean {near[0]}?"
+            )
 
 
 def _first_line(error: BaseException) -> str:

@@ -11,6 +11,7 @@ import pytest
 import yaml
 
 from autotune.check import READERS, findings, read
+from autotune.check.reading import misspelled
 from autotune.commands.app import main
 from autotune.commands.exits import ExitCode
 from autotune.errors import UsageError
@@ -66,6 +67,48 @@ def test_a_file_is_known_by_what_it_holds_and_a_sound_one_is_left_in_peace(
     path = saved(SOUND[tool])
     assert read(path).tool == tool
     assert said(path, world_size=2) == []
+
+
+@pytest.mark.parametrize(("tool", "name", "wrong"), [
+    ("deepspeed", "gradient_accumulation_steps", "gradient_accumulation_step"),
+    ("deepspeed", "zero_optimization", "zero_optimisation"),
+    ("transformers", "per_device_train_batch_size", "per_device_train_batchsize"),
+    ("accelerate", "num_processes", "num_process"),
+    ("axolotl", "micro_batch_size", "micro_batchsize"),
+    ("llama-factory", "gradient_accumulation_steps", "gradient_acumulation_steps"),
+])  # fmt: skip
+def test_a_misspelled_name_is_told_from_one_that_nobody_here_reads(
+    tool: str, name: str, wrong: str, saved: Callable[..., Path]
+) -> None:
+    body = {k: v for k, v in SOUND[tool].items() if k not in (name, "train_batch_size")}
+    (line,) = said(saved(body | {wrong: SOUND[tool][name]}))
+    assert line == (f"error config.yaml: {wrong}: {tool} knows no such name; did you mean {name}?")
+
+
+def test_what_tools_themselves_know_is_no_misspelled_name() -> None:
+    from deepspeed.runtime.zero.config import DeepSpeedZeroConfig
+    from transformers import TrainingArguments
+
+    arguments = dict.fromkeys(TrainingArguments.__dataclass_fields__, 1)
+    zero = {"zero_optimization": dict.fromkeys(DeepSpeedZeroConfig.model_fields, 1)}
+    for body, tool in ((arguments, "transformers"), (zero, "deepspeed")):
+        for left_out in [*body, *zero["zero_optimization"]]:
+            rest = {k: v for k, v in body.items() if k != left_out}
+            reading = READERS[tool].read("c", rest)
+            assert list(misspelled(rest, reading)) == []
+
+
+@pytest.mark.parametrize(("tool", "changes", "key"), [
+    ("deepspeed", {"zero_optimization": {"stage": 3, "offload_param": {"device": "cpu"}}},
+     "zero_optimization.offload_param"),
+    ("accelerate", {"deepspeed_config": {"zero_stage": 3, "offload_param_device": "cpu"}},
+     "deepspeed_config.offload_param_device"),
+])  # fmt: skip
+def test_parameters_moved_alone_are_not_the_optimizer_moved_as_well(
+    tool: str, changes: dict[str, Any], key: str, saved: Callable[..., Path]
+) -> None:
+    reading = read(saved(SOUND[tool], **changes))
+    assert (reading.offload, reading.keys["offload"]) == ("param", key)
 
 
 def test_files_that_agree_are_left_in_peace(saved: Callable[..., Path]) -> None:

@@ -38,6 +38,18 @@ def test_a_table_with_what_peaks_are_made_of(capsys: pytest.CaptureFixture[str])
     assert max(map(len, out.splitlines())) <= 140
 
 
+def test_on_a_terminal_it_says_what_takes_so_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Terminal(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    for stream, told in ((Terminal(), True), (io.StringIO(), False)):
+        monkeypatch.setattr(sys, "stderr", stream)
+        monkeypatch.setenv("TERM", "xterm-256color")
+        assert main([*GPT, "--gpus", "H100"]) == ExitCode.FOUND
+        assert ("tracing gpt at seq_len 1024, 2048" in stream.getvalue()) is told
+
+
 def test_for_programs_it_is_json_or_csv(capsys: pytest.CaptureFixture[str]) -> None:
     assert main([*GPT, "--gpus", "4x80GiB", "--json"]) == ExitCode.FOUND
     body = json.loads(capsys.readouterr().out)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from autotune.engines import StateBytes, state_bytes
+from autotune.engines import ENGINES, StateBytes, state_bytes
 from autotune.models.gpt import GptShape
 from autotune.space.candidate import Build
 from autotune.space.workload import Workload
@@ -78,3 +78,24 @@ def test_muon_keeps_one_moment_of_the_blocks_matrices() -> None:
 
 def test_fsdp_shards_all_three() -> None:
     assert state(engine="fsdp", zero_stage=3, world_size=4).device == 16 * N / 4
+
+
+@pytest.mark.parametrize(
+    ("engine", "stage", "param_dtype", "kept"),
+    [  # weights, master_weights, gradients, reduction, optimizer
+        ("ddp", 0, "fp32", "fp32 fp32 fp32 fp32 fp32"),
+        ("ddp", 0, "bf16", "bf16 bf16 bf16 bf16 bf16"),
+        ("deepspeed", 2, "fp32", "fp32 fp32 fp32 bf16 fp32"),
+        ("deepspeed", 3, "bf16", "bf16 bf16 bf16 bf16 bf16"),
+        ("fsdp", 3, "fp32", "fp32 fp32 fp32 fp32 fp32"),
+        ("fsdp", 3, "bf16", "bf16 bf16 bf16 fp32 bf16"),
+    ],
+)
+def test_what_is_kept_and_sent_in_which_dtype(
+    engine: str, stage: int, param_dtype: str, kept: str
+) -> None:
+    found = ENGINES[engine].dtypes(
+        "bf16", Build(depth=2, zero_stage=stage, offload="none", param_dtype=param_dtype)
+    )
+    assert found.pop("compute") == "bf16"
+    assert " ".join(found.values()) == kept

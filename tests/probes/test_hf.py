@@ -186,6 +186,14 @@ def test_what_transformers_does_not_know_is_unsupported_in_its_words() -> None:
         family("hf").make(of.spec(2))
 
 
+def test_a_misspelled_name_is_not_ignored_with_its_value() -> None:
+    of = uncounted("llama-3-8b-tiny")
+    size = of.recipe["config"].pop("hidden_size")
+    of.recipe["config"]["hidden_sise"] = size
+    with pytest.raises(UnsupportedError, match=r"knows no hidden_sise.* mean hidden_size\?"):
+        family("hf").make(of.spec(2))
+
+
 def test_a_bf16_config_says_nothing_of_the_weights() -> None:
     of = uncounted("llama-3-8b-tiny")
     of.recipe["config"] = of.recipe["config"] | {"dtype": "bfloat16", "torch_dtype": "bfloat16"}
