@@ -13,7 +13,8 @@ that the ceiling is what binds.
 
 Samplers run in the study's own loop; `searches/rules.py` has the rules, and says what they know.
 The noise floor is the regret of an oracle that sees one measurement of every candidate and takes
-the best.
+the best. What it sees is one of those that judge it, and so it is for searches; a line below the
+table has both where others judge.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from searches.grids import truth
+from searches.grids import repeats, truth
 from searches.rules import RULES, rule_course
 from searches.samplers import ask_seconds, sampler_course, study_result
 from searches.tables import (
@@ -36,6 +37,7 @@ from searches.tables import (
     PROBES,
     Search,
     Whole,
+    judged_apart,
     plot,
     promises,
     results,
@@ -57,6 +59,8 @@ class Task:
     seed: int
     minutes: float | None = None
     """The budget of a whole study, finals included; None for a search of so many probes."""
+    repeat: int | None = None
+    """The measurements that it draws, where others judge."""
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -70,9 +74,13 @@ def main(arguments: Sequence[str]) -> int:
             found = [each for each in ran if isinstance(each, Search)]
             whole = [each for each in ran if isinstance(each, Whole)]
             floor = [truth(path, c).oracle(seed) for c in ceilings for seed in range(asked.seeds)]
+            blind = [truth(path, c, repeat=n) for c in ceilings for n in range(repeats(path))]
+            again = pool.map(run, tasks_apart(asked, path, ceilings), chunksize=8)
+            apart = [each for each in again if isinstance(each, Search)]
             searches[path.stem], floors[path.stem] = found, floor
             print(f"{header(path, ceilings)}\n")
-            print("\n".join(table(found, floor)), "\n")
+            print("\n".join(table(found, floor)))
+            print(judged_apart(apart, [each.oracle(seed=0) for each in blind]), "\n")
             print("\n".join(results(whole)), "\n")
             print("\n".join(promises(found, whole, floor)), "\n", flush=True)
     print(
@@ -112,9 +120,19 @@ def tasks(asked: argparse.Namespace, path: Path, ceilings: Sequence[float]) -> l
     return searches + studies
 
 
+def tasks_apart(asked: argparse.Namespace, path: Path, ceilings: Sequence[float]) -> list[Task]:
+    """Searches of the default sampler that draw one measurement, and are judged by the others."""
+    return [
+        Task(path, ceiling, DEFAULT, seed, repeat=repeat)
+        for ceiling in ceilings
+        for repeat in range(repeats(path))
+        for seed in range(asked.seeds)
+    ]
+
+
 def run(task: Task) -> Search | Whole:
     """Carry `task` out."""
-    known = truth(task.path, task.ceiling)
+    known = truth(task.path, task.ceiling, repeat=task.repeat)
     if task.minutes is not None:
         found, lost = study_result(known, task.method, task.seed, task.minutes)
         over = found is not None and found not in known.fitting

@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 import random
 import statistics
-from collections import defaultdict
+from collections import Counter, defaultdict
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -26,26 +27,32 @@ class Truth:
 
     The value of a candidate is the median of its measurements; it fits if it kept under the
     ceiling in all of them. The capacity is the largest of the median peaks, so that the ceiling is
-    what binds. `axes` are options that leave a part of the grid.
+    what binds. `axes` are options that leave a part of the grid. Searches draw any measurement, or
+    those of one `repeat` alone, which then do not judge.
     """
 
-    def __init__(self, path: Path, ceiling: float, **axes: Any) -> None:
+    def __init__(
+        self, path: Path, ceiling: float, *, repeat: int | None = None, **axes: Any
+    ) -> None:
         recording = _recording(path)
         self.grid = recording.grid
         part = set(recording.space(Options(**axes)).candidates)
         self.reports: dict[Candidate, list[Report]] = defaultdict(list)
-        for row in self.grid.rows:
-            if row.report is not None and row.candidate in part:
-                self.reports[row.candidate].append(row.report)
+        """What is drawn."""
+        values, peaks = defaultdict(list), defaultdict(list)
         workload = self.grid.workload
-        self.values = {
-            candidate: statistics.median(value(workload, candidate, each) for each in reports)
-            for candidate, reports in self.reports.items()
-        }
-        peaks = {
-            candidate: [each.peaks.device_bytes for each in reports]
-            for candidate, reports in self.reports.items()
-        }
+        for row in self.grid.rows:
+            if row.report is None or row.candidate not in part:
+                continue
+            peaks[row.candidate].append(row.report.peaks.device_bytes)
+            if repeat in (None, row.repeat):
+                self.reports[row.candidate].append(row.report)
+            if repeat is None or repeat != row.repeat:
+                values[row.candidate].append(value(workload, row.candidate, row.report))
+        self.values = {candidate: statistics.median(each) for candidate, each in values.items()}
+        if repeat is not None:
+            drawn = tuple(row for row in self.grid.rows if row.repeat == repeat)
+            self.grid = replace(self.grid, rows=drawn)
         largest = max(statistics.median(each) for each in peaks.values())
         capacity = min(math.ceil(largest), self.grid.limits.capacity_bytes)
         self.options = Options(budget_s=BUDGET_S, capacity_bytes=capacity, ceiling=ceiling, **axes)
@@ -74,6 +81,11 @@ class Truth:
 def truth(path: Path, ceiling: float, **axes: Any) -> Truth:
     """Read once a process."""
     return Truth(path, ceiling, **axes)
+
+
+def repeats(path: Path) -> int:
+    """Measurements that every candidate has at least."""
+    return min(Counter(row.candidate for row in _recording(path).grid.rows).values())
 
 
 @cache

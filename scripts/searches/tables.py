@@ -109,6 +109,18 @@ def table(searches: Sequence[Search], floor: Sequence[float]) -> list[str]:
     return lines
 
 
+def judged_apart(searches: Sequence[Search], floor: Sequence[float]) -> str:
+    """Of searches that are judged by measurements that they cannot draw, and an oracle that is."""
+    after = ", ".join(
+        f"after {count} probes {percent([each.regrets[count] for each in searches])}"
+        for count in PROBES
+    )
+    return (
+        f"Judged by measurements that it does not draw: {DEFAULT} {after}; the oracle"
+        f" {percent(floor)}."
+    )
+
+
 def promises(
     searches: Sequence[Search], studies: Sequence[Whole], floor: Sequence[float]
 ) -> list[str]:

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from autotune.predict.predictor import Predictor
+from autotune.replay.grid import Row
 from autotune.space.candidate import Candidate
 from autotune.wire.messages import Peaks
 from tests.support import recorded, scripts
@@ -114,6 +115,25 @@ def test_what_was_over_the_ceiling_once_does_not_fit(tmp_path: Path) -> None:
             often[place] = replace(row, report=over)
     after = grids.Truth(recorded.write(tmp_path / "after.csv", often), 0.5)
     assert after.fitting == [c for c in before.fitting if c != largest]
+
+
+def test_what_is_drawn_does_not_judge_where_others_do(tmp_path: Path) -> None:
+    def faster(row: Row, factor: float) -> Row:
+        assert row.report is not None
+        step_s = [each / factor for each in row.report.step_s]
+        return replace(row, report=replace(row.report, step_s=step_s))
+
+    lucky = space().candidates[0]
+    rows = [recorded.row(c, repeat=n) for c in space().candidates for n in range(3)]
+    rows = [faster(r, 100.0) if (r.candidate, r.repeat) == (lucky, 1) else r for r in rows]
+    path = recorded.write(tmp_path / "g.csv", rows)
+    assert grids.repeats(path) == 3
+    drawn, calm = grids.Truth(path, 1.0, repeat=1), grids.Truth(path, 1.0, repeat=2)
+    assert {row.repeat for row in drawn.grid.rows} == {1}
+    # It takes what was lucky for the best, which the others do not confirm.
+    assert drawn.oracle(seed=0) == drawn.regret(lucky)
+    assert drawn.regret(lucky) > 0.1
+    assert calm.values[lucky] > 10 * drawn.values[lucky]
 
 
 def test_without_noise_the_oracle_has_no_regret(truth: Callable[[float], Any]) -> None:
