@@ -167,13 +167,18 @@ class _GroupedProduct(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, rows_sk: torch.Tensor, experts_ekn: torch.Tensor) -> torch.Tensor:
-        ctx.save_for_backward(rows_sk, experts_ekn)
+        of_rows, of_experts = ctx.needs_input_grad
+        ctx.like = (rows_sk.shape, rows_sk.dtype), (experts_ekn.shape, experts_ekn.dtype)
+        # Each is needed for the other's gradient.
+        ctx.save_for_backward(*([rows_sk] * of_experts), *([experts_ekn] * of_rows))
         return rows_sk.new_empty(len(rows_sk), experts_ekn.shape[-1])
 
     @staticmethod
-    def backward(ctx: Any, *_: Any) -> tuple[torch.Tensor, torch.Tensor]:
-        rows_sk, experts_ekn = ctx.saved_tensors
-        return torch.empty_like(rows_sk), torch.empty_like(experts_ekn)
+    def backward(ctx: Any, *_: Any) -> tuple[torch.Tensor | None, ...]:
+        return tuple(
+            torch.empty(shape, dtype=dtype) if needed else None
+            for needed, (shape, dtype) in zip(ctx.needs_input_grad, ctx.like, strict=True)
+        )
 
 
 def _grouped(rows_sk: torch.Tensor, experts_ekn: torch.Tensor, **_: Any) -> torch.Tensor:

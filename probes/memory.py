@@ -28,7 +28,7 @@ _PINNED_TRIAL_BYTES = 2**23
 _SEGMENT_BYTES = 20 * 2**20
 """What torch's allocator takes at once, at least, for more than 1 MiB (kLargeBuffer)."""
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # malloc.h
-_FIRST_USE_BYTES = 2**30
+_FIRST_USE_BYTES = 2 * 2**30
 """What NCCL's buffers and kernels that are loaded late may take beside the context, until the
 first warm-up is through. What is more is others'."""
 FOREIGN_SHARE = 0.01

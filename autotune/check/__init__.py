@@ -16,7 +16,7 @@ import yaml
 
 from autotune.check import accelerate, deepspeed, transformers
 from autotune.check.against import against
-from autotune.check.reading import Finding, Reading, misspelled
+from autotune.check.reading import Finding, Reading
 from autotune.check.rules import agree, alone
 from autotune.errors import UsageError
 
@@ -68,9 +68,7 @@ def _read(path: Path) -> Reading:
     if isinstance(body, dict):
         for row in READERS.values():
             if row.is_one(body):
-                reading = row.read(path.name, body)
-                found = (*reading.findings, *misspelled(body, reading))
-                return replace(reading, findings=found)
+                return row.read(path.name, body)
     raise UsageError(
         f"{path}: no configuration that is known; expected one of {', '.join(READERS)}: e.g."
         " train_micro_batch_size_per_gpu, per_device_train_batch_size, micro_batch_size or"

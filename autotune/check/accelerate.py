@@ -6,7 +6,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from autotune.check.reading import Finding, Reading, is_on, moved_key, named, number, offload_of
+from autotune.check.reading import (
+    Finding,
+    Reading,
+    is_on,
+    named,
+    number,
+    offload_of,
+    with_misspelled,
+)
 
 _KEYS = {
     "world_size": "num_processes",
@@ -14,6 +22,7 @@ _KEYS = {
     "grad_accum": "deepspeed_config.gradient_accumulation_steps",
     "zero_stage": "deepspeed_config.zero_stage",
     "offload": "deepspeed_config.offload_optimizer_device",
+    "offload_param": "deepspeed_config.offload_param_device",
     "dtype": "mixed_precision",
 }
 _OLD = {
@@ -48,7 +57,7 @@ def read(name: str, body: dict[str, Any]) -> Reading:
         stage = 2 if older or fsdp.get("fsdp_reshard_after_forward") is False else 3
     mixed, ranks = body.get("mixed_precision"), body.get("num_processes")
     nodes = body.get("num_machines")
-    return Reading(
+    reading = Reading(
         name=name,
         tool="accelerate",
         grad_accum=number(deepspeed.get("gradient_accumulation_steps")),
@@ -61,10 +70,9 @@ def read(name: str, body: dict[str, Any]) -> Reading:
         files=named(deepspeed_config_file=deepspeed.get("deepspeed_config_file")),
         fills_auto=True,
         findings=tuple(_findings(name, deepspeed, fsdp)),
-        keys=_KEYS
-        | moved_key(offload, "deepspeed_config.offload_param_device")
-        | ({"zero_stage": "fsdp_config.fsdp_reshard_after_forward"} if fsdp else {}),
+        keys=_KEYS | ({"zero_stage": "fsdp_config.fsdp_reshard_after_forward"} if fsdp else {}),
     )
+    return with_misspelled(reading, body)
 
 
 def _part(body: dict[str, Any], key: str) -> dict[str, Any]:

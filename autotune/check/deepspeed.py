@@ -5,7 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from autotune.check.reading import AUTO, Finding, Reading, is_on, moved_key, number, offload_of
+from autotune.check.reading import (
+    AUTO,
+    Finding,
+    Reading,
+    is_on,
+    number,
+    offload_of,
+    with_misspelled,
+)
 
 _KEYS = {
     "micro_batch": "train_micro_batch_size_per_gpu",
@@ -13,6 +21,7 @@ _KEYS = {
     "global_batch": "train_batch_size",
     "zero_stage": "zero_optimization.stage",
     "offload": "zero_optimization.offload_optimizer",
+    "offload_param": "zero_optimization.offload_param",
     "dtype": "bf16.enabled",
 }
 _OLD = {
@@ -42,21 +51,22 @@ def is_one(body: dict[str, Any]) -> bool:
 def read(name: str, body: dict[str, Any]) -> Reading:
     zero = body.get("zero_optimization")
     zero = zero if isinstance(zero, dict) else {}
-    stage, offload = zero.get("stage", 0), _offload(zero)
-    return Reading(
+    stage = zero.get("stage", 0)
+    reading = Reading(
         name=name,
         tool="deepspeed",
         micro_batch=number(body.get("train_micro_batch_size_per_gpu")),
         grad_accum=number(body.get("gradient_accumulation_steps")),
         global_batch=number(body.get("train_batch_size")),
         zero_stage=stage if isinstance(stage, int) else None,
-        offload=offload,
+        offload=_offload(zero),
         dtype=_dtype(body),
         optimizer=_optimizer(body),
         autos=tuple(_autos(body)),
         findings=tuple(_findings(name, body, zero, stage)),
-        keys=_KEYS | moved_key(offload, "zero_optimization.offload_param"),
+        keys=_KEYS,
     )
+    return with_misspelled(reading, body)
 
 
 def _offload(zero: dict[str, Any]) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from typing import Any, Literal
 
@@ -11,8 +11,6 @@ AUTO = "auto"
 _ALIKE = 0.9
 """Of a misspelled name and the right one, as difflib has it. No two names that transformers or
 DeepSpeed know are as alike as one of them and one that is read here."""
-_SECTIONS = 2
-"""Depth to which names are looked at."""
 
 
 @dataclass(frozen=True)
@@ -64,29 +62,41 @@ class Reading:
 
     def called(self, name: str) -> str:
         """File and key of what is called `name` here."""
+        if name == "offload" and self.offload in ("all", "param"):
+            name = "offload_param"  # which is what differs, then
         return f"{self.name}: {self.keys.get(name, name)}"
 
 
-def misspelled(body: Mapping[str, Any], reading: Reading) -> Iterator[Finding]:
-    """Names in `body` that nothing reads, beside which the one that is meant is missing."""
-    known = {part for path in reading.keys.values() for part in path.split(".")}
-    names = list(_names(body))
-    said = {path[-1] for path in names}
-    for path in names:
-        near = get_close_matches(path[-1], known - said, 1, _ALIKE)
-        if path[-1] not in known and near:
-            yield Finding(
-                "error", f"{reading.name}: {'.'.join(path)}",
-                f"{reading.tool} knows no such name; did you mean {near[0]}?",
-            )  # fmt: skip
+def with_misspelled(reading: Reading, body: Mapping[str, Any]) -> Reading:
+    """With what is said of names in `body` that nothing reads, beside which the one that is meant
+    is missing."""
+    known: dict[tuple[str, ...], set[str]] = {}
+    for path in reading.keys.values():
+        *above, name = path.split(".")
+        known.setdefault(tuple(above), set()).add(name)
+        if above:
+            known.setdefault((), set()).add(above[0])
+    found = tuple(
+        Finding(
+            "error", f"{reading.name}: {'.'.join(path)}",
+            f"{reading.tool} knows no such name; did you mean {meant}?",
+        )
+        for path, meant in _misspelled(body, (), known)
+    )  # fmt: skip
+    return replace(reading, findings=(*reading.findings, *found))
 
 
-def _names(body: Mapping[str, Any], above: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
-    for name, value in body.items():
-        path = (*above, str(name))
-        yield path
-        if isinstance(value, dict) and len(path) < _SECTIONS:
-            yield from _names(value, path)
+def _misspelled(
+    section: Mapping[str, Any], at: tuple[str, ...], known: Mapping[tuple[str, ...], set[str]]
+) -> Iterator[tuple[tuple[str, ...], str]]:
+    """Paths, and the names that are meant."""
+    for name, value in section.items():
+        path = (*at, str(name))
+        near = get_close_matches(path[-1], known[at] - section.keys(), 1, _ALIKE)
+        if near and name not in known[at]:
+            yield path, near[0]
+        elif path in known and isinstance(value, dict):
+            yield from _misspelled(value, path, known)
 
 
 def number(value: Any) -> int | str | None:
@@ -99,11 +109,6 @@ def number(value: Any) -> int | str | None:
 def named(**files: Any) -> dict[str, str]:
     """Of `files`, those that are paths."""
     return {key: value for key, value in files.items() if isinstance(value, str) and value}
-
-
-def moved_key(offload: str | None, key: str) -> dict[str, str]:
-    """The `key` of the parameters, where these are moved: it is what differs, then."""
-    return {"offload": key} if offload in ("all", "param") else {}
 
 
 def offload_of(*, optimizer: bool, param: bool) -> str:

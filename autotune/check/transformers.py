@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from autotune.check.deepspeed import read as read_deepspeed
-from autotune.check.reading import Finding, Reading, is_on, named, number
+from autotune.check.reading import Finding, Reading, is_on, named, number, with_misspelled
 
 _KEYS = {
     "micro_batch": "per_device_train_batch_size",
@@ -66,7 +66,7 @@ def read(name: str, body: dict[str, Any]) -> Reading:
     if (part := body.get("fsdp_config")) and isinstance(part, dict):
         found = found or is_on(part.get("activation_checkpointing"))
     length = body.get("cutoff_len", body.get("max_length", body.get("max_seq_length")))
-    return Reading(
+    reading = Reading(
         name=name,
         tool="llama-factory" if of_factory else "transformers",
         micro_batch=number(body.get("per_device_train_batch_size", None if of_factory else 8)),
@@ -85,13 +85,14 @@ def read(name: str, body: dict[str, Any]) -> Reading:
         findings=tuple(_findings(name, body, () if of_factory else _OLD)),
         keys=_KEYS | (_FACTORY if of_factory else {"seq_len": "max_length"}),
     )
+    return with_misspelled(reading, body)
 
 
 def read_axolotl(name: str, body: dict[str, Any]) -> Reading:
     kept = body.get("gradient_checkpointing")
     moved = kept == "offload" or body.get("activation_offloading") not in (None, False)
     length = body.get("sequence_len")
-    return Reading(
+    reading = Reading(
         name=name,
         tool="axolotl",
         micro_batch=number(body.get("micro_batch_size", 1)),
@@ -106,6 +107,7 @@ def read_axolotl(name: str, body: dict[str, Any]) -> Reading:
         findings=tuple(_findings(name, body, ())),
         keys=_AXOLOTL,
     )
+    return with_misspelled(reading, body)
 
 
 def _adapters_of_axolotl(body: dict[str, Any]) -> str:

@@ -91,7 +91,7 @@ def plan(
 
         def describe(wanted: Describe) -> Described | str:
             lengths = ", ".join(map(str, wanted.seq_lens))
-            with _waiting(f"tracing {asked.model} at seq_len {lengths}: at most {TRACE_S:.0f} s"):
+            with _waiting(f"tracing {asked.model} at seq_len {lengths}"):
                 return counting.describe(wanted, TRACE_S)
 
         helpers = Helpers(count, describe)

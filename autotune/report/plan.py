@@ -47,9 +47,14 @@ def _expected(space: Space, first: Candidate, predictor: Predictor) -> str:
     if predictor.chance().max() < LIKELY:
         peaks = {c: predictor.peak(c).bytes for c in space.candidates}
         least = min(peaks, key=lambda c: peaks[c])
+        if peaks[least] <= space.limits.limit_bytes and predictor.host_memory is not None:
+            return (
+                "Nothing is expected to fit in the host's memory, of which"
+                f" {gib(space.limits.host_limit_bytes)} are allowed."
+            )
         return (
             f"Nothing is expected to fit: {least.key} needs the least, about"
-            f" {gib(peaks[least])}, and {limit} are allowed. See autotune plan."
+            f" {gib(peaks[least])}, and {limit} are allowed."
         )
     return f"its peak is expected at about {gib(predictor.peak(first).bytes)} of {limit} allowed"
 

@@ -17,6 +17,7 @@ from autotune.engines import engine_of
 from autotune.outcome import Verdict
 from autotune.predict.trace import Trace, request, why_untraced
 from autotune.runner import Job, NodeLostError, Result, StopRequestedError
+from autotune.runner.baseline import FLAT_S, SLACK_BYTES, left_bytes
 from autotune.runner.channel import Channel
 from autotune.runner.forks import Spawned, Starter
 from autotune.runner.group import POLL_S, Group, Rank, phase_deadlines
@@ -33,11 +34,6 @@ from autotune.wire.agents import Task
 from autotune.wire.dial import Dial
 from autotune.wire.messages import Described, Probe, Start
 from autotune.wire.stopping import Phase
-
-BASELINE_SLACK_BYTES = 64 * 2**20
-BASELINE_WAIT_S = 20.0
-FLAT_S = 0.5
-"""Device memory that does not change for so long is not on its way back any more."""
 
 
 class Pool:
@@ -285,19 +281,10 @@ class Pool:
         assert self._group is not None
         group, self._group = self._group, None
         group.end(politely=politely)
-        began = time.monotonic()
-        deadline = min(until, began + BASELINE_WAIT_S)
-        last, changed = self._over_baseline_bytes(), began
         flat_s = FLAT_S + 2 * max((node.refreshed_s for node in self._nodes), default=0.0)
-        while last > BASELINE_SLACK_BYTES:
-            now = time.monotonic()
-            if now > deadline or now - changed > flat_s:
-                self._note(f"device memory is {gib(last)} over its baseline after a group's end")
-                return
-            time.sleep(POLL_S)
-            over = self._over_baseline_bytes()
-            if over != last:
-                last, changed = over, time.monotonic()
+        left = left_bytes(self._over_baseline_bytes, until, flat_s)
+        if left > SLACK_BYTES:
+            self._note(f"device memory is {gib(left)} over its baseline after a group's end")
 
     def _over_baseline_bytes(self) -> int:
         over = [0]

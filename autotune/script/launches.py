@@ -21,6 +21,7 @@ from autotune.errors import ModelError
 from autotune.outcome import Verdict
 from autotune.predict.trace import Trace
 from autotune.runner import Job, Result, StopRequestedError
+from autotune.runner.baseline import left_bytes
 from autotune.runner.channel import Channel
 from autotune.runner.group import POLL_S, phase_deadlines
 from autotune.runner.local import temporary_folder
@@ -133,21 +134,21 @@ class Launches:
             self._measured.add(job.candidate)
             self._rows = self._rows or 1
         start_s = (launch.first_step or time.monotonic()) - began
-        foreign_bytes = self._foreign_bytes(launch)
-        report = result.report
+        left_bytes(lambda: max(self._foreign_bytes(launch)))
+        changes, report = self._foreign_bytes(launch), result.report
         if report is not None:
-            conditions = replace(report.conditions, foreign_bytes=foreign_bytes)
+            conditions = replace(report.conditions, foreign_bytes=max(map(abs, changes)))
             report = replace(report, conditions=conditions)
         return replace(
             result, group_start_s=start_s, log=launch.log.name, report=report,
-            foreign_bytes=foreign_bytes if result.verdict.bounds_memory else 0,
+            foreign_bytes=max(0, *changes) if result.verdict.bounds_memory else 0,
         )  # fmt: skip
 
-    def _foreign_bytes(self, launch: Launch) -> int:
-        """How much more others hold of a device than when `launch` began, which has ended."""
+    def _foreign_bytes(self, launch: Launch) -> list[int]:
+        """How much more others hold of each device than when `launch` began, which has ended."""
         used = range(min(self._space.workload.world_size, len(launch.in_use)))
         now = self._device.in_use_bytes()
-        return max(0, *(now[i] - launch.in_use[i] for i in used))
+        return [now[i] - launch.in_use[i] for i in used]
 
     def trace(self, space: Space, limit_s: float) -> Trace | None:
         return None  # nobody knows its model before it runs

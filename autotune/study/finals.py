@@ -44,7 +44,7 @@ class Finals:
         self._ended = False
         self._turns = 0
         self._had_none = False
-        """Whether it was their turn, and nothing was there that fits."""
+        """Whether their last turn ended with nothing that fits."""
 
     def run(self) -> int:
         """How many rounds were made.
@@ -56,9 +56,9 @@ class Finals:
             NoNodesError: nothing can be run any more.
         """
         self._made, self._ended = 0, False
-        self._had_none = not self._finalists()
         self._turns += 1
         self._parts.slots.run(self._next_work)
+        self._had_none = not self._finalists()
         return self._made
 
     def needed_s(self) -> float:

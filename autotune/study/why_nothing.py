@@ -35,7 +35,8 @@ def why_nothing(
         if broke:
             text += f"; {len(broke)} ended otherwise: one, {_cause(next(iter(broke.values())))}"
         if untried:
-            spent = trials is not None and len(tried) >= trials
+            probes = sum(r.purpose == "search" for r in tried)
+            spent = trials is not None and probes >= trials
             end = lost or (f"--trials {trials} were run" if spent else "the budget ended")
             text += f"; {untried} candidates were not tried before {end}"
         unknown = broke or (lost and untried)

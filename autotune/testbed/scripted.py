@@ -179,7 +179,7 @@ def write_files(space: Space, candidate: Candidate, device_kind: str, exports: P
 def visible(spec: str, before: str) -> dict[str, str]:
     """Variables that leave a script the devices of `spec`, of those that it was to see `before`.
 
-    Numbers, as they were written: UUIDs are more than some libraries read. Empty for all of them.
+    Numbers, as they were written: UUIDs are more than some libraries read.
     """
     if spec == "cpu":
         return {"CUDA_VISIBLE_DEVICES": "", "DS_ACCELERATOR": "cpu", "ACCELERATE_USE_CPU": "true"}

@@ -6,7 +6,6 @@ Batches and losses follow the recipe's task. B: samples, T: seq_len, U: target_l
 from __future__ import annotations
 
 import copy
-import dataclasses
 import inspect
 import json
 import os
@@ -359,15 +358,15 @@ def _config_of(text: str, code: str) -> Any:
 def _check_names(config: Any, body: dict[str, Any]) -> None:
     """transformers takes names that it does not know, and a default in the place of the value."""
     cls = type(config)
-    if dataclasses.is_dataclass(cls):
-        known = {field.name for field in dataclasses.fields(cls)}
-    else:  # before transformers 5, and in code of the config's own
-        known = set(inspect.signature(cls.__init__).parameters)
+    known = {
+        *getattr(cls, "__dataclass_fields__", ()),
+        *inspect.signature(cls.__init__).parameters,
+    }
     known |= {*cls.attribute_map, *cls.attribute_map.values()}
     public = {name for name in known if not name.startswith("_")}
     for name in body.keys() - known:
         near = get_close_matches(name, public - body.keys(), 1, _ALIKE)
-        if near and not name.endswith("_token_id"):
+        if near and not name.startswith("_") and not name.endswith("_token_id"):
             raise UnsupportedError(
                 f"{cls.__name__} knows no {name}, and would ignore it; did you mean {near[0]}?"
             )

@@ -28,7 +28,7 @@ class Truth:
     The value of a candidate is the median of its measurements; it fits if it kept under the
     ceiling in all of them. The capacity is the largest of the median peaks, so that the ceiling is
     what binds. `axes` are options that leave a part of the grid. Searches draw any measurement, or
-    those of one `repeat` alone, which then do not judge.
+    those of one `repeat` alone, which then do not judge values.
     """
 
     def __init__(

@@ -115,9 +115,10 @@ def judged_apart(searches: Sequence[Search], floor: Sequence[float]) -> str:
         f"after {count} probes {percent([each.regrets[count] for each in searches])}"
         for count in PROBES
     )
+    middle = 100 * float(np.median(floor))
     return (
-        f"Judged by measurements that it does not draw: {DEFAULT} {after}; the oracle"
-        f" {percent(floor)}."
+        f"Judged by measurements that it does not draw: {DEFAULT} {after}; the oracle {middle:.1f}"
+        f" (median of {len(floor)})."
     )
 
 

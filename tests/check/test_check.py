@@ -11,7 +11,6 @@ import pytest
 import yaml
 
 from autotune.check import READERS, findings, read
-from autotune.check.reading import misspelled
 from autotune.commands.app import main
 from autotune.commands.exits import ExitCode
 from autotune.errors import UsageError
@@ -85,17 +84,38 @@ def test_a_misspelled_name_is_told_from_one_that_nobody_here_reads(
     assert line == (f"error config.yaml: {wrong}: {tool} knows no such name; did you mean {name}?")
 
 
+@pytest.mark.parametrize(("tool", "changes", "where", "meant"), [
+    ("deepspeed", {"bf16": {"enable": True}, "fp16": {"enabled": False}},
+     "bf16.enable", "enabled"),
+    ("deepspeed", {"zero_optimization": {"stage": 3, "offload_params": {"device": "cpu"}}},
+     "zero_optimization.offload_params", "offload_param"),
+    ("deepspeed", {"zero_optimization": {"stage": 3, "offload_param": {"device": "cpu"},
+     "offload_optimizr": {"device": "cpu"}}},
+     "zero_optimization.offload_optimizr", "offload_optimizer"),
+    ("transformers", {"deepspeed": {"zero_optimization": {"stage": 2},
+     "gradient_accumulation_step": 2}}, "gradient_accumulation_step",
+     "gradient_accumulation_steps"),
+])  # fmt: skip
+def test_names_are_looked_at_section_by_section(
+    tool: str, changes: dict[str, Any], where: str, meant: str, saved: Callable[..., Path]
+) -> None:
+    (line,) = (each for each in said(saved(SOUND[tool], **changes)) if "did you mean" in each)
+    assert f": {where}: " in line
+    assert line.endswith(f"did you mean {meant}?")
+
+
 def test_what_tools_themselves_know_is_no_misspelled_name() -> None:
     from deepspeed.runtime.zero.config import DeepSpeedZeroConfig
     from transformers import TrainingArguments
 
     arguments = dict.fromkeys(TrainingArguments.__dataclass_fields__, 1)
-    zero = {"zero_optimization": dict.fromkeys(DeepSpeedZeroConfig.model_fields, 1)}
-    for body, tool in ((arguments, "transformers"), (zero, "deepspeed")):
-        for left_out in [*body, *zero["zero_optimization"]]:
-            rest = {k: v for k, v in body.items() if k != left_out}
-            reading = READERS[tool].read("c", rest)
-            assert list(misspelled(rest, reading)) == []
+    zero = dict.fromkeys(DeepSpeedZeroConfig.model_fields, 1)
+    for names, tool in ((arguments, "transformers"), (zero, "deepspeed")):
+        for left_out in names:
+            rest: dict[str, Any] = {k: v for k, v in names.items() if k != left_out}
+            rest = rest if tool == "transformers" else {"zero_optimization": rest}
+            what = [each.what for each in READERS[tool].read("c", rest).findings]
+            assert [each for each in what if "did you mean" in each] == []
 
 
 @pytest.mark.parametrize(("tool", "changes", "key"), [
@@ -108,7 +128,7 @@ def test_parameters_moved_alone_are_not_the_optimizer_moved_as_well(
     tool: str, changes: dict[str, Any], key: str, saved: Callable[..., Path]
 ) -> None:
     reading = read(saved(SOUND[tool], **changes))
-    assert (reading.offload, reading.keys["offload"]) == ("param", key)
+    assert (reading.offload, reading.called("offload")) == ("param", f"config.yaml: {key}")
 
 
 def test_files_that_agree_are_left_in_peace(saved: Callable[..., Path]) -> None:

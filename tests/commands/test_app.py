@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,11 +20,14 @@ from autotune.errors import UsageError
 from autotune.folder.ending import Ended, Ending
 from autotune.models.defaults import Lora
 from autotune.options import Options
+from autotune.predict.predictor import Predictor
+from autotune.report.plan import print_plan
 from autotune.space.candidate import Candidate
 from autotune.space.space import Space
 from autotune.space.workload import GlobalBatch
 from autotune.study import search, session
 from autotune.testbed.resolve import resolve
+from tests.support.records import space, with_offload
 
 Run = tuple[int, str, str]
 
@@ -569,6 +573,16 @@ def test_a_dry_run_tells_the_budget_and_what_is_expected_to_fit(run: Callable[..
     _, out, _ = run(*small, "--capacity", "128MiB")
     said = " ".join(out.split())
     assert "Nothing is expected to fit: d1-s64-b1-z0-none-" in said
+
+
+def test_a_dry_run_tells_where_the_host_is_too_small(capsys: pytest.CaptureFixture[str]) -> None:
+    among = with_offload(space())
+    limits = replace(among.limits, host_capacity_bytes=2**20, capacity_bytes=2**36)
+    moved = tuple(c for c in among.candidates if c.offload != "none")
+    host = replace(among, limits=limits, candidates=moved)
+    print_plan(host, moved[0], 60.0, Predictor(host, "cuda"))
+    said = " ".join(capsys.readouterr().out.split())
+    assert "Nothing is expected to fit in the host's memory, of which" in said
 
 
 def test_why_offload_is_not_searched_is_said_of_offload(run: Callable[..., Run]) -> None:

@@ -187,6 +187,23 @@ class Looking(nn.Module):
         return self.weight.sum() * 2 if ids_bt.sum() > 0 else self.weight.sum()
 
 
+def test_frozen_experts_keep_no_rows_and_get_no_gradient() -> None:
+    kept: list[torch.Size] = []
+    rows, experts = torch.zeros(4, 2, requires_grad=True), torch.zeros(3, 2, 5)
+
+    def keep(tensor: Tensor) -> Tensor:
+        kept.append(tensor.shape)
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+        made = describe._grouped(rows, experts)
+        assert kept == [experts.shape]
+        describe._grouped(rows, experts.requires_grad_())
+    assert sorted(kept[1:]) == [experts.shape, rows.shape]
+    made.sum().backward()  # type: ignore[no-untyped-call]
+    assert (rows.grad is not None, experts.grad) == (True, None)
+
+
 def test_an_older_torch_lacks_products_of_groups_and_traces_all_the_same(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

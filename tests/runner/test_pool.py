@@ -20,7 +20,7 @@ import pytest
 from autotune.budget import VirtualTime
 from autotune.engines.deepspeed import DeepSpeed
 from autotune.outcome import Verdict
-from autotune.runner import Job, StopRequestedError, local, ops, pool
+from autotune.runner import Job, StopRequestedError, baseline, local, ops
 from autotune.runner import group as group_module
 from autotune.wire.messages import Energy, Fault
 from autotune.wire.stopping import Phase
@@ -338,7 +338,7 @@ def test_memory_that_does_not_come_back_is_waited_for_while_it_changes(
     began = time.monotonic()
     assert group.run(replace(SMALL)).verdict is Verdict.CRASHED
     assert group.notes == ["device memory is 1.00 GiB over its baseline after a group's end"]
-    assert time.monotonic() - began < pool.BASELINE_WAIT_S
+    assert time.monotonic() - began < baseline.MOST_S
 
 
 def test_a_wish_to_stop_ends_the_loading_of_ops(

@@ -295,17 +295,27 @@ def test_a_capacity_that_is_too_small_is_out_of_memory(lab: Callable[..., Lab]) 
     assert not result.of_host
 
 
-@pytest.mark.parametrize(("size", "verdict"), [("2", Verdict.OK), ("16384", Verdict.OOM)])
+@pytest.mark.parametrize(
+    ("size", "verdict", "after"),
+    [
+        ("2", Verdict.OK, 5),
+        ("2", Verdict.OK, 1),  # the peak lacks what they gave back
+        ("16384", Verdict.OOM, 5),
+        ("16384", Verdict.OOM, 1),  # nobody took what it had no room in
+    ],
+)
 def test_what_others_took_of_its_device_meanwhile_is_told(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size: str, verdict: Verdict
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size: str, verdict: Verdict, after: int
 ) -> None:
     asked = {"micro_batch": size, "seq_len": "512", "capacity_bytes": "1GiB"}
     one = Lab(tmp_path, own("plain"), None, **asked)
-    in_use = iter([3 * GIB, 5 * GIB])
+    # What the script held comes back a moment after its end.
+    in_use = itertools.chain([3 * GIB, 9 * GIB, 7 * GIB], itertools.repeat(after * GIB))
     monkeypatch.setattr(CpuDevice, "in_use_bytes", lambda device: (next(in_use),))
     result = one.probe()
     assert result.verdict == verdict, result.reason
-    assert result.foreign_bytes == (2 * GIB if verdict == Verdict.OOM else 0)
+    taken = 2 * GIB if verdict == Verdict.OOM and after == 5 else 0
+    assert result.foreign_bytes == taken
     if result.report is not None:
         assert result.report.conditions.foreign_bytes == 2 * GIB
 

@@ -15,6 +15,7 @@ from autotune.replay.grid import Row
 from autotune.space.candidate import Candidate
 from autotune.wire.messages import Peaks
 from tests.support import recorded, scripts
+from tests.support.programs import ROOT
 from tests.support.records import MIB, space
 
 bench = scripts.load("bench_search")
@@ -142,7 +143,7 @@ def test_without_noise_the_oracle_has_no_regret(truth: Callable[[float], Any]) -
 
 def test_chunks_of_logits_are_expected_to_cost_what_was_recorded() -> None:
     """They pass over the head's weights again and again, however few tokens they have."""
-    known = grids.truth(Path("results/grids/cpu-1-rank-axes.csv"), 0.8)
+    known = grids.truth(ROOT / "results" / "grids" / "cpu-1-rank-axes.csv", 0.8)
     expected_s = dict(
         zip(
             known.space.candidates,

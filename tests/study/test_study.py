@@ -454,6 +454,34 @@ def test_what_finals_do_not_need_is_left_to_a_search_that_found_nothing(
     assert done.study.ledger.choice() is not None
 
 
+def test_what_finals_that_failed_do_not_need_is_left_to_the_search(
+    run: Callable[..., Run],
+) -> None:
+    """The first of ten builds fits until its final, and then the eighth does, in the time that
+    finals of others would be kept."""
+    now = VirtualTime()
+    tried: list[Candidate] = []
+
+    def slow(job: Job) -> Result:
+        now.advance(10.0)
+        if job.candidate not in tried:
+            tried.append(job.candidate)
+        place = tried.index(job.candidate)
+        fits = place > 6 or (place == 0 and not job.fresh)
+        return saturating(job) if fits else Result(verdict=Verdict.OOM)
+
+    kinds = ("auto", "sdpa", "eager", "flash_attention_2", "flex_attention")
+    alike = tuple(
+        replace(SPACE.candidates[0], attention=kind, loss=loss)
+        for kind in kinds
+        for loss in ("whole", "chunked")
+    )
+    axes = SPACE.axes | {"attention": kinds, "loss": ("whole", "chunked")}
+    among = replace(SPACE, axes=axes, candidates=alike)
+    done = run(slow, among, now=now, budget_s=100.0, sampler="grid")
+    assert done.study.ledger.choice() is not None
+
+
 def test_a_probe_is_taken_to_cost_what_its_quickest_attempt_did(run: Callable[..., Run]) -> None:
     now = VirtualTime()
     took_s = iter([10.0])

@@ -46,6 +46,15 @@ def test_what_was_not_tried_is_said_and_why(trials: int | None, end: str) -> Non
     assert f"; {OPEN} candidates were not tried before {end}" in ended.message
 
 
+def test_finals_are_no_trials() -> None:
+    records = [
+        record(SMALL[1]),
+        record(SMALL[1], Verdict.OVER_CEILING, purpose="final", peak_mib=4000),
+    ]
+    ended = why_nothing(records, SPACE, None, 60.0, trials=2)
+    assert "were not tried before the budget ended" in ended.message
+
+
 def test_what_is_unsupported_is_not_said_to_be_untried() -> None:
     lacks = record(SMALL[1], Verdict.UNSUPPORTED, reason="no such op")
     lacks = replace(lacks, outcome=replace(lacks.outcome, unsupported=("checkpointing",)))
