@@ -105,12 +105,10 @@ def test_a_study_that_came_first_is_not_overwritten(
     tune: Tune, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def slow(options: Options) -> testbed.Testbed:
-        monkeypatch.undo()
-        os.chdir(here)
+        monkeypatch.setattr("autotune.testbed.open_testbed", open_testbed)
         assert main(list(NEW)) == 0  # another process, meanwhile
         return open_testbed(options)
 
-    here = Path.cwd()
     monkeypatch.setattr("autotune.testbed.open_testbed", slow)
     code, _, stderr = tune(*NEW)
     assert code == ExitCode.USAGE
