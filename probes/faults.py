@@ -15,7 +15,7 @@ from typing import Literal
 
 import torch
 
-from autotune.wire.faults import DEVICE_MEMORY, HOST_MEMORY
+from autotune.wire.faults import DEVICE_MEMORY, HOST_MEMORY, PINNING
 from autotune.wire.messages import Fault, Peaks
 from autotune.wire.stopping import Phase
 
@@ -116,7 +116,7 @@ def _device_is_full() -> bool:
 
 
 def _was_pinning(error: BaseException) -> bool:
-    """Whether `error` came of page-locking host memory: CUDA has one text for that and its own."""
+    """Whether `error` came of page-locking host memory."""
     frames = traceback.extract_tb(error.__traceback__)
     if not frames:
         return False
@@ -124,7 +124,7 @@ def _was_pinning(error: BaseException) -> bool:
     first = last.lineno or 0
     lines = range(first, (last.end_lineno or first) + 1)
     said = [last.name, *(linecache.getline(last.filename, number) for number in lines)]
-    return any(name in text for text in said for name in ("pin_memory", "pack_to_cpu"))
+    return any(name in text for text in said for name in PINNING)
 
 
 def _requested_bytes(text: str) -> int | None:

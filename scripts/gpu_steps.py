@@ -35,6 +35,7 @@ sys.path.insert(0, str(ROOT))  # autotune need not be installed
 
 from autotune.device import open_device  # noqa: E402
 from autotune.options import Options  # noqa: E402
+from autotune.outcome import Verdict  # noqa: E402
 from autotune.runner import Job, Result  # noqa: E402
 from autotune.runner.pool import Pool  # noqa: E402
 from autotune.space.candidate import Candidate  # noqa: E402
@@ -72,6 +73,8 @@ class Bench:
     folder: Path
     """Its own."""
     log: TextIO
+    until: float
+    """On the monotonic clock: what is not through by then is run again."""
 
     def say(self, line: str = "") -> None:
         """Print `line`, and keep it."""
@@ -83,8 +86,8 @@ class Bench:
         command = ["-m", "autotune", "--device", self.device, "--out", str(self.folder / out)]
         return self.python(*command, *arguments)
 
-    def python(self, *arguments: str, limit_s: float = STEP_LIMIT_S) -> int:
-        """Run this Python with `arguments`, which is asked to stop after `limit_s`."""
+    def python(self, *arguments: str) -> int:
+        """Run this Python with `arguments`, which is asked to stop when the step has to."""
         environment = os.environ | {
             "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
         }
@@ -94,7 +97,7 @@ class Bench:
             stdout=self.log, stderr=subprocess.STDOUT, start_new_session=True,
         )  # fmt: skip
         try:
-            return process.wait(limit_s)
+            return process.wait(max(0.0, self.until - time.monotonic()))
         except subprocess.TimeoutExpired:
             raise NotThrough from None
         finally:
@@ -120,6 +123,21 @@ class Bench:
             runner.close()
             del os.environ["PYTORCH_CUDA_ALLOC_CONF"]
 
+    def probe(
+        self, pool: Pool, candidate: Candidate, rule: Rule = RULE, *, fresh: bool = False
+    ) -> Result:
+        """One probe, measured to the end of `rule`."""
+        if time.monotonic() > self.until:
+            raise NotThrough
+        job = Job(
+            candidate=candidate, grad_accum=1, micro_steps=1, rule=rule, needed_step_s=None,
+            fresh=fresh,
+        )  # fmt: skip
+        result = pool.run(job, self.until)
+        if result.verdict is Verdict.SKIPPED:
+            raise NotThrough
+        return result
+
 
 def _end(process: subprocess.Popen[bytes]) -> None:
     """What still runs of it: the studies that tests started would go on, and keep the GPU."""
@@ -128,15 +146,6 @@ def _end(process: subprocess.Popen[bytes]) -> None:
             os.killpg(process.pid, how)
         with suppress(subprocess.TimeoutExpired):
             process.wait(END_S)
-
-
-def probe(pool: Pool, candidate: Candidate, rule: Rule = RULE, *, fresh: bool = False) -> Result:
-    """One probe, measured to the end of `rule`."""
-    job = Job(
-        candidate=candidate, grad_accum=1, micro_steps=1, rule=rule, needed_step_s=None,
-        fresh=fresh,
-    )  # fmt: skip
-    return pool.run(job, time.monotonic() + STEP_LIMIT_S)
 
 
 def measured(result: Result) -> Report:
@@ -233,7 +242,7 @@ def axes(bench: Bench) -> dict[str, Any]:
     ]
     if bench.small:
         new = ["--attention", "sdpa,eager", "--loss", "whole,chunked"]
-    return _study(bench, "--budget", "30s" if bench.small else "8m", *new, *_little(bench))
+    return _study(bench, "--budget", "30s" if bench.small else "7m", *new, *_little(bench))
 
 
 def oom(bench: Bench) -> dict[str, Any]:
@@ -289,10 +298,10 @@ def warm(bench: Bench) -> dict[str, Any]:
     for name, setting in ALLOCATORS.items():
         with bench.pool(options, setting) as pool:
             for candidate in reversed(_candidates(options)):  # large first: its segments stay
-                in_warm = measured(probe(pool, candidate)).peaks.device_bytes
+                in_warm = measured(bench.probe(pool, candidate)).peaks.device_bytes
                 found[f"{name} {candidate.key}"] = [in_warm]
             for candidate in _candidates(options):
-                in_fresh = measured(probe(pool, candidate, fresh=True)).peaks.device_bytes
+                in_fresh = measured(bench.probe(pool, candidate, fresh=True)).peaks.device_bytes
                 found[f"{name} {candidate.key}"].append(in_fresh)
     for key, (in_warm, in_fresh) in found.items():
         bench.say(f"{key:44} warm {in_warm / MIB:9.0f} MiB   fresh {in_fresh / MIB:9.0f} MiB")
@@ -304,7 +313,7 @@ def logits(bench: Bench) -> dict[str, Any]:
     micro, seq, vocab = (2, 64, 1024) if bench.small else (64, 2048, 32768)
     options = replace(_options(bench, (micro,)), depth=(1,), seq_len=(seq,), vocab_size=vocab)
     with bench.pool(options) as pool:
-        result = probe(pool, _candidates(options)[0])
+        result = bench.probe(pool, _candidates(options)[0])
     bench.say(f"{result.verdict} {result.reason}")
     if result.verdict not in ("ok", "oom"):
         raise StepError(f"{result.verdict}: {result.reason}")
@@ -319,7 +328,7 @@ def sustained(bench: Bench) -> dict[str, Any]:
     with bench.pool(options) as pool:
         for span in spans:
             rule = replace(RULE, half_width=0.0, timed_limit_s=span, warmup_limit_s=0.0)
-            report = measured(probe(pool, _candidates(options)[0], rule, fresh=True))
+            report = measured(bench.probe(pool, _candidates(options)[0], rule, fresh=True))
             seen = report.conditions
             found[f"{span:g} s"] = {
                 "step_s": interval(report.step_s).median, "steps": len(report.step_s),
@@ -338,7 +347,9 @@ def steps_200(bench: Bench) -> dict[str, Any]:
     with bench.pool(options) as pool:
         for _ in range(1 if bench.small else 3):
             pair = [
-                interval(measured(probe(pool, _candidates(options)[0], rule, fresh=True)).step_s)
+                interval(
+                    measured(bench.probe(pool, _candidates(options)[0], rule, fresh=True)).step_s
+                )
                 for rule in (RULE, long)
             ]
             found.append([each.median for each in pair])
@@ -517,7 +528,7 @@ def run(name: str, asked: argparse.Namespace) -> bool:
     began = time.monotonic()
     print(f"== {name}: {(STEPS[name].__doc__ or '').strip()}", flush=True)
     with (folder / "log.txt").open("w" if again else "a") as log:
-        bench = Bench(asked.device, asked.small, folder, log)
+        bench = Bench(asked.device, asked.small, folder, log, began + STEP_LIMIT_S)
         try:
             found = STEPS[name](bench)
         except NotThrough:

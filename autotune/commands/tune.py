@@ -192,14 +192,14 @@ def _begin(asked: Tune, argv: list[str], started: float) -> int:
             f"--learn-from {options.learn_from}: nothing to learn from; no study in it was on"
             " these devices and this software"
         )
+    if warning := overlooked(device):
+        complain(warning)
     if asked.dry_run:
         predictor = Predictor(space, device.kind, now.earlier, objective=options.objective)
         first = first_candidate(options, space, device.kind, now.earlier)
         print_plan(space, first, options.budget_s, predictor)
         return ExitCode.FOUND
     check_idle(device, options.allow_busy)
-    if warning := overlooked(device):
-        complain(warning)
     create_folder(folder)
     with hold(folder):
         refuse_used_folder(folder)  # another study may have come before

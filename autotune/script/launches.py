@@ -34,7 +34,7 @@ from autotune.space.axes import alloc_variables
 from autotune.space.candidate import Build, Candidate
 from autotune.space.space import Space
 from autotune.units import gib
-from autotune.wire.faults import DEVICE_MEMORY, HOST_MEMORY
+from autotune.wire.faults import DEVICE_MEMORY, HOST_MEMORY, PINNING
 from autotune.wire.messages import Left, Report
 from autotune.wire.stopping import Phase, Steps
 
@@ -397,7 +397,8 @@ def _memory(left: Left, device_kind: str) -> bool | None:
     # The second has the text of a rank's error that torch.multiprocessing.spawn started.
     worded = bool(names & {"RuntimeError", "ProcessRaisedException"})
     if "OutOfMemoryError" in names or (worded and DEVICE_MEMORY.search(text)):
-        return False
+        last_frame = left.traceback.rpartition("\n  File ")[2]
+        return device_kind == "cuda" and any(name in last_frame for name in PINNING)
     if "MemoryError" in names or (worded and HOST_MEMORY.search(text)):
         return device_kind == "cuda"
     return None

@@ -339,9 +339,12 @@ class _Session:
         return shown_command(self.space, candidate, self.options, kind, self.folder.exports)
 
     def _publish(self, ledger: Ledger) -> Best | None:
-        """Write best.json as far as `ledger` knows it; None where nothing fits."""
+        """Write best.json as far as `ledger` knows it; None where nothing fits, and then what an
+        earlier incumbent left is gone."""
         choice = ledger.choice()
         if choice is None:
+            self.folder.best.unlink(missing_ok=True)
+            shutil.rmtree(self.folder.exports, ignore_errors=True)
             return None
         manifest, records = self.manifest, ledger.all
         best = best_of(

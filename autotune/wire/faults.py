@@ -13,6 +13,9 @@ DEVICE_MEMORY = re.compile(
     # not let it (CUDACachingAllocator.cpp).
     r"|NVML_SUCCESS == r INTERNAL ASSERT FAILED.*CUDACachingAllocator"
 )
+PINNING = ("pin_memory", "pack_to_cpu")
+"""In the name or the line of the frame in which page-locking host memory failed: CUDA has one text
+for that and its own memory."""
 HOST_MEMORY = re.compile(
     r"DefaultCPUAllocator: (?:can't allocate|not enough) memory|std::bad_alloc"
     r"|[Cc]annot allocate memory|unable to mmap \d+ bytes"

@@ -96,13 +96,12 @@ def test_what_joined_is_resumed_in_its_folder(tune: Tune) -> None:
     assert records_in(Folder(Path("study"))) == before
 
 
-def test_a_gpu_that_is_passed_over_is_said_when_joining_too(
-    tune: Tune, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    tune(*NEW, "--out", "study")
+def test_a_gpu_that_is_passed_over_is_said(tune: Tune, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("autotune.device.overlooked", lambda device: "a GPU is passed over")
-    code, _, stderr = tune("--join", place(), "--out", "mine")
-    assert (code, "autotune: a GPU is passed over" in stderr) == (ExitCode.FOUND, True)
+    asked = [(*NEW, "--dry-run"), (*NEW, "--out", "study"), ("--join", place, "--out", "mine")]
+    for words in asked:
+        code, _, stderr = tune(*(each if isinstance(each, str) else each() for each in words))
+        assert (code, stderr.count("autotune: a GPU is passed over")) == (ExitCode.FOUND, 1)
 
 
 def test_other_devices_are_refused_unless_they_are_accepted(tune: Tune) -> None:

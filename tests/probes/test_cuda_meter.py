@@ -120,6 +120,17 @@ def test_others_memory_is_not_the_ranks_and_its_change_is_told(card: Card) -> No
     assert meter.foreign_bytes() == 300 * MIB
 
 
+def test_what_others_give_back_is_a_change_too(card: Card) -> None:
+    card.others = 700 * MIB
+    meter = rank(card)
+
+    def go() -> None:
+        card.others -= 300 * MIB
+
+    probe(card, meter, during=go)
+    assert meter.foreign_bytes() == 300 * MIB
+
+
 def test_what_a_library_takes_later_is_the_ranks_as_long_as_it_is_little(card: Card) -> None:
     meter = rank(card)
 

@@ -87,12 +87,27 @@ class NoMeter:
         return requested_bytes // 2
 
 
+class Hearing(NoMeter):
+    """Keeps what it was asked for."""
+
+    def __init__(self) -> None:
+        self.calls: list[str] = []
+
+    def __getattribute__(self, name: str) -> Any:
+        if name in ("limit", "built", "warmed", "reset", "peaks"):
+            self.calls.append(name)
+        return super().__getattribute__(name)
+
+
 def run(
     asked: Probe,
     world: World | None = None,
     history: History | None = None,
     watch: Callable[[], Watch] = lambda: Watch(None),
     engine: CountingEngine | None = None,
+    *,
+    meter: NoMeter | None = None,
+    tell: Callable[[Any], None] | None = None,
 ) -> tuple[CountingEngine, Any, list[Any]]:
     engine = engine or CountingEngine()
     told: list[Any] = []
@@ -100,13 +115,27 @@ def run(
         asked,
         engine=engine,
         world=world or World(0, 1, torch.device("cpu")),
-        meter=NoMeter(),
+        meter=meter or NoMeter(),
         model=ModelSpec(name="gpt", depth=1, width=64, vocab_size=10, checkpointing="none"),
         watch=watch,
-        tell=told.append,
+        tell=tell or told.append,
         history=history or History(),
     )
     return engine, report, told
+
+
+def test_the_meter_hears_when_it_is_warm_before_anything_is_timed() -> None:
+    meter, told = Hearing(), []
+
+    def tell(message: object) -> None:
+        told.append(message)
+        meter.calls += ["timed"] if message == Entered(Phase.TIMED) else []
+
+    run(probe(), meter=meter, tell=tell)
+    begins, *_, ends = meter.calls
+    assert (begins, ends) == ("reset", "peaks")
+    assert meter.calls.count("warmed") == 1
+    assert meter.calls.index("warmed") == meter.calls.index("timed") - 1
 
 
 def test_a_step_is_its_micro_steps_and_one_update() -> None:

@@ -1,11 +1,17 @@
-"""What a worker says of itself."""
+"""How a worker begins, and what it says of itself."""
 
 from __future__ import annotations
+
+import gc
+from typing import Any
 
 import pytest
 import torch
 
+from probes import worker
 from probes.worker import versions
+from tests.probes.test_gpt import spec, start
+from tests.probes.test_measure import Hearing
 
 
 def test_what_numbers_depend_on_has_tf32_and_the_libraries_of_cuda(
@@ -22,3 +28,19 @@ def test_what_numbers_depend_on_has_tf32_and_the_libraries_of_cuda(
         torch.set_float32_matmul_precision(before)
     assert found["float32_matmul_precision"] == "high"
     assert (found["cuda"], found["nccl"], found["cudnn_allow_tf32"]) == ("12.8", "2.27.5", "false")
+
+
+def test_a_rank_is_limited_before_its_engine_is_built_and_metered_right_after(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    meter = Hearing()
+
+    def engine(*how: Any) -> object:
+        meter.calls.append("engine")
+        return object()
+
+    monkeypatch.setattr(worker, "join", lambda *how, **more: meter.calls.append("join"))
+    monkeypatch.setattr(worker, "load", lambda name: engine)
+    worker.set_up(start(spec()), 0, meter, lambda message: None)
+    gc.unfreeze()
+    assert meter.calls == ["join", "limit", "engine", "built"]

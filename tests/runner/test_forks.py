@@ -203,6 +203,23 @@ def test_a_server_that_is_killed_between_two_groups_is_not_needed(quick: Make) -
     assert "the fork server is gone" in "".join(group.notes)
 
 
+def test_before_each_fork_it_is_asked_again_whether_there_may_be_one(quick: Make) -> None:
+    """After the first one the server begins a thread."""
+    group = quick(
+        f"{AS_QUICK}\nfork = forkserver.fork\n"
+        "def then(*how):\n"
+        "    made = fork(*how)\n"
+        "    threading.Thread(target=time.sleep, args=(99,), daemon=True).start()\n"
+        "    return made\n"
+        "forkserver.fork = then"
+    )
+    assert group.run().verdict is Verdict.OK
+    assert group.notes == []
+    assert group.run(fresh=True).verdict is Verdict.OK
+    (note,) = group.notes
+    assert "1 thread" in note
+
+
 def test_a_candidate_that_breaks_after_others_came_up_is_at_fault_itself(
     quick: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -21,7 +21,8 @@ from autotune.errors import ModelError
 from autotune.outcome import Verdict
 from autotune.runner import Result
 from autotune.script import launch
-from autotune.script.launches import CACHES, COMPILED
+from autotune.script.launches import CACHES, COMPILED, _memory
+from autotune.wire.messages import Left
 from autotune.wire.stopping import Phase
 from tests.support import rapl
 from tests.support.fake_nvml import GIB, FakeGpu, FakeNvml
@@ -498,3 +499,22 @@ def test_a_capacity_that_is_too_small_on_a_gpu_is_out_of_memory(tmp_path: Path) 
     one = Lab(tmp_path, script, open_device("cuda:0"), micro_batch="4096", seq_len="512",
               capacity_bytes="2GiB")  # fmt: skip
     assert one.probe().verdict == Verdict.OOM
+
+
+@pytest.mark.parametrize(
+    ("line", "kind", "of_host"),
+    [
+        ("x.pin_memory()", "cuda", True),
+        ("x.cuda()", "cuda", False),
+        ("x.pin_memory()", "cpu", False),
+    ],
+)
+def test_page_locking_that_failed_is_of_the_host_s_memory(
+    line: str, kind: str, of_host: bool
+) -> None:
+    text = "torch.AcceleratorError: CUDA error: out of memory"
+    outer = '  File "a.py", line 1, in pin_memory_first\n    go()'
+    frames = f'Traceback:\n{outer}\n  File "a.py", line 3, in go\n    {line}\n{text}'
+    kinds = ["torch.AcceleratorError", "builtins.RuntimeError"]
+    left = Left(error=text, kinds=kinds, traceback=frames)
+    assert _memory(left, kind) is of_host

@@ -6,11 +6,17 @@ import json
 import os
 import subprocess
 import sys
+import time
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from autotune.outcome import Verdict
+from autotune.runner import Result
+from autotune.space.candidate import Candidate
 from tests.support import scripts
 from tests.support.programs import SCRIPTS
 
@@ -83,6 +89,19 @@ def test_a_step_that_fails_is_said_and_the_next_one_is_run(
         "begun",
         "done",
     ]
+
+
+def test_a_step_that_is_out_of_time_makes_no_further_probe(tmp_path: Path) -> None:
+    with (tmp_path / "log.txt").open("w") as log:
+        bench = steps.Bench("cpu", True, tmp_path, log, time.monotonic() - 1)
+        with pytest.raises(steps.NotThrough):
+            bench.python("-c", "import time; time.sleep(99)")
+        with pytest.raises(steps.NotThrough):
+            bench.probe(None, None)
+        skipping = SimpleNamespace(run=lambda job, until: Result(verdict=Verdict.SKIPPED))
+        bench = replace(bench, until=time.monotonic() + 99)
+        with pytest.raises(steps.NotThrough):
+            bench.probe(skipping, Candidate(depth=1, seq_len=64, micro_batch=1))
 
 
 def test_tests_go_on_where_they_ran_out_of_time(

@@ -21,6 +21,7 @@ from autotune.errors import UsageError
 from autotune.files import MANIFEST, hold
 from autotune.folder.ending import Ending
 from autotune.options import Options
+from autotune.outcome import Verdict
 from autotune.replay.runner import Replay
 from autotune.runner import Job, Result
 from autotune.study.search import Search
@@ -99,6 +100,24 @@ def test_a_folder_in_which_nothing_was_begun_is_as_good_as_empty(
     for name in names:
         (Path("study") / name).touch()
     assert tune(*NEW)[0] == ExitCode.FOUND
+
+
+def test_nothing_is_left_of_what_did_not_fit_after_all(
+    tune: Tune, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[bool] = []
+    probe = Replay.run
+
+    def run(self: Replay, job: Job, deadline: float) -> Result:
+        if job.mixed:  # a final
+            seen.append(Path("study/best.json").exists())
+            return Result(verdict=Verdict.OOM)
+        return probe(self, job, deadline)
+
+    monkeypatch.setattr(Replay, "run", run)
+    assert tune(*NEW)[0] == ExitCode.NOTHING_FITS
+    assert seen[0]
+    assert not Path("study/best.json").exists()
 
 
 def test_a_study_that_came_first_is_not_overwritten(

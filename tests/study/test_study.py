@@ -14,6 +14,7 @@ import pytest
 from optuna.trial import TrialState
 
 from autotune.budget import VirtualTime
+from autotune.folder.provenance import rank_versions
 from autotune.options import Options
 from autotune.outcome import Verdict, judge
 from autotune.runner import Job, Result
@@ -480,6 +481,22 @@ def test_what_finals_that_failed_do_not_need_is_left_to_the_search(
     among = replace(SPACE, axes=axes, candidates=alike)
     done = run(slow, among, now=now, budget_s=100.0, sampler="grid")
     assert done.study.ledger.choice() is not None
+
+
+def test_the_kernels_that_were_seen_and_what_ranks_run_on_are_kept(
+    run: Callable[..., Run],
+) -> None:
+    seen = {"torch": "2.13.0", "float32_matmul_precision": "high"}
+
+    def answer(job: Job) -> Result:
+        found = saturating(job)
+        assert found.report is not None
+        report = replace(found.report, attention="flash_attention")
+        return replace(found, report=report, versions=seen)
+
+    done = run(answer, trials=1, finals=1)
+    assert [r.measured.kernels for r in done.told] == ["flash_attention"] * len(done.told)
+    assert rank_versions(done.told) == seen
 
 
 def test_a_probe_is_taken_to_cost_what_its_quickest_attempt_did(run: Callable[..., Run]) -> None:
