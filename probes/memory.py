@@ -28,9 +28,9 @@ _PINNED_TRIAL_BYTES = 2**23
 _SEGMENT_BYTES = 20 * 2**20
 """What torch's allocator takes at once, at least, for more than 1 MiB (kLargeBuffer)."""
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # malloc.h
-_FIRST_USE_BYTES = 2 * 2**30
-"""What NCCL's buffers and kernels that are loaded late may take beside the context, until the
-first warm-up is through. What is more is others'."""
+_KERNELS_BYTES = _NCCL_BYTES = 2**30
+"""What kernels that are loaded late may take beside the context, and NCCL's buffers where there are
+several ranks, until the first warm-up is through. What is more is others'."""
 FOREIGN_SHARE = 0.01
 """Of the capacity: a change of memory that counts as somebody else's."""
 CUDA_GUARD = 0.97
@@ -154,8 +154,9 @@ class CpuMeter:
 class CudaMeter:
     """Peaks of this process on one CUDA device. Make it before anything touches CUDA."""
 
-    def __init__(self, uuid: str) -> None:
+    def __init__(self, uuid: str, ranks: int) -> None:
         pynvml.nvmlInit()
+        self._first_use_bytes = _KERNELS_BYTES + (_NCCL_BYTES if ranks > 1 else 0)
         self._handle = pynvml.nvmlDeviceGetHandleByUUID(uuid)
         self._before_bytes = self._in_use_bytes()
         self._outside_bytes = self._most_own_bytes = 0
@@ -179,7 +180,7 @@ class CudaMeter:
         self._pinned_is_resident = status_bytes("VmRSS") - before > _PINNED_TRIAL_BYTES // 2
         del pinned
         self._outside_bytes = max(0, self._outside_now())  # the context, which pinning made
-        self._most_own_bytes = self._outside_bytes + _FIRST_USE_BYTES
+        self._most_own_bytes = self._outside_bytes + self._first_use_bytes
 
     def lift(self) -> None:
         pass  # the host's memory is not limited

@@ -67,7 +67,9 @@ class Live:
 
 def meter_for(start: Start) -> Meter:
     """The memory meter of this rank's device, before anything is allocated there."""
-    return CudaMeter(start.device_uuid) if start.device_kind == "cuda" else CpuMeter()
+    if start.device_kind == "cpu":
+        return CpuMeter()
+    return CudaMeter(start.device_uuid, start.world_size)
 
 
 def set_up(start: Start, rank: int, meter: Meter, send: Send) -> Live:

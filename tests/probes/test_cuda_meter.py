@@ -50,7 +50,8 @@ def card(monkeypatch: pytest.MonkeyPatch) -> Card:
         nvmlDeviceGetMemoryInfo=lambda handle: card,
     )
     monkeypatch.setattr(memory, "pynvml", nvml)
-    monkeypatch.setattr(memory, "_FIRST_USE_BYTES", 100 * MIB)
+    monkeypatch.setattr(memory, "_KERNELS_BYTES", 100 * MIB)
+    monkeypatch.setattr(memory, "_NCCL_BYTES", 50 * MIB)
     fakes: dict[str, Callable[..., object]] = {
         "synchronize": lambda: None,
         "empty_cache": lambda: None,
@@ -77,7 +78,7 @@ def card(monkeypatch: pytest.MonkeyPatch) -> Card:
 
 def rank(card: Card) -> CudaMeter:
     """A meter whose engine stands: 50 MiB of context, 200 MiB of weights."""
-    meter = CudaMeter("GPU-0")
+    meter = CudaMeter("GPU-0", 1)
     card.outside = 50 * MIB
     meter.limit(CAPACITY)
     card.hold(200 * MIB)
@@ -140,11 +141,13 @@ def test_what_a_library_takes_later_is_the_ranks_as_long_as_it_is_little(card: C
     assert probe(card, meter, during=load) == 358 * MIB
 
 
-@pytest.mark.parametrize(("others", "told"), [(300, 200), (80, 0)])
+@pytest.mark.parametrize(
+    ("ranks", "others", "told"), [(1, 300, 200), (1, 80, 0), (2, 300, 150), (2, 130, 0)]
+)
 def test_what_comes_while_a_rank_is_built_is_others_where_it_is_much(
-    card: Card, others: int, told: int
+    card: Card, ranks: int, others: int, told: int
 ) -> None:
-    meter = CudaMeter("GPU-0")
+    meter = CudaMeter("GPU-0", ranks)
     card.outside = 50 * MIB
     meter.limit(CAPACITY)
     card.hold(200 * MIB)
@@ -186,7 +189,7 @@ def test_pinned_memory_of_an_earlier_probe_is_not_this_ones(card: Card) -> None:
 def test_where_others_took_the_device_memory_ran_out_for_them(
     card: Card, phase: str, others: int, asked: int, taken: int
 ) -> None:
-    meter = CudaMeter("GPU-0")
+    meter = CudaMeter("GPU-0", 1)
     card.outside = 50 * MIB
     meter.limit(CAPACITY)
     if phase != "build":
