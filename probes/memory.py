@@ -29,8 +29,8 @@ _SEGMENT_BYTES = 20 * 2**20
 """What torch's allocator takes at once, at least, for more than 1 MiB (kLargeBuffer)."""
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # malloc.h
 _KERNELS_BYTES = _NCCL_BYTES = 2**30
-"""What kernels that are loaded late may take beside the context, and NCCL's buffers where there are
-several ranks, until the first warm-up is through. What is more is others'."""
+"""What kernels that are loaded late may take beside the context, and NCCL's buffers where there
+are several ranks, until the first warm-up is through. What is more is others'."""
 FOREIGN_SHARE = 0.01
 """Of the capacity: a change of memory that counts as somebody else's."""
 CUDA_GUARD = 0.97
