@@ -55,7 +55,8 @@ _WANTS_WORKERS = re.compile(
 )
 _KILLED = re.compile(r"killed by signal: Killed|exit code -9")
 _SHM_FULL = re.compile(
-    r"killed by signal: Bus error|unable to (?:write to|mmap|resize|open) .*(?:torch_|shared mem)"
+    r"killed by signal: Bus error|exit code -7"
+    r"|unable to (?:write to|mmap|resize|open) .*(?:torch_|shared mem)"
     r"|No space left on device: '?/(?:dev/shm|torch_|psm_)"
 )
 _IN_WORKER = re.compile(r"Caught \w+ in DataLoader worker process \d+\.\n(?P<told>.*)", re.DOTALL)
@@ -316,6 +317,17 @@ def _left(given: Iterator[Any]) -> bool:
     return not leaving.is_alive()
 
 
+def _exit_codes(error: BaseException) -> list[int]:
+    """Of workers that torch found dead before it heard of their end: then it says no more than
+    that they "exited unexpectedly"."""
+    found = (
+        frame.f_locals.get("failed_workers", ())
+        for frame, _ in traceback.walk_tb(error.__traceback__)
+        if frame.f_code.co_name == "_try_get_data"
+    )
+    return [worker.exitcode for workers in found for worker in workers]
+
+
 def _alone(error: BaseException) -> str:
     """Why it is this setting that fails, where the loader itself may be sound; or empty."""
     if isinstance(error, UnsupportedError | WireError):
@@ -326,7 +338,8 @@ def _alone(error: BaseException) -> str:
         return f"workers are spawned, and what they are given cannot be pickled: {said}"
     if _WANTS_WORKERS.search(said):
         return f"the function makes no loader without workers: {said}"
-    text = "".join(traceback.format_exception(error))
+    codes = "".join(f"\nexit code {code}" for code in _exit_codes(error))
+    text = "".join(traceback.format_exception(error)) + codes
     if _SHM_FULL.search(text):
         return "a worker ended with a bus error: /dev/shm is too small for its batches"
     if _KILLED.search(text):

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import gc
 import multiprocessing
 import re
 from collections import UserDict
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -33,6 +36,13 @@ REQUEST = Load(
     timed_s=0.02,
 )
 WORKERS = {"workers": 2, "prefetch": 3}
+
+
+@pytest.fixture(autouse=True)
+def _workers_leave() -> Iterator[None]:
+    """With the test that started them, which the cycles of an error would outlive."""
+    yield
+    gc.collect()
 
 
 def asked(function: str, **changes: Any) -> Load:
@@ -189,6 +199,22 @@ def test_a_setting_that_fails_alone_says_why(function: str, why: str) -> None:
     assert found.failed
     assert not found.slices
     assert re.search(why, found.failed)
+
+
+@pytest.mark.parametrize(
+    ("code", "why"),
+    [(-9, "a worker was killed (SIGKILL)"), (-7, "a worker ended with a bus error")],
+)
+def test_workers_that_torch_found_dead_say_how_they_ended(code: int, why: str) -> None:
+    """Where it looks before it hears of their end, its error names their numbers alone."""
+
+    def _try_get_data() -> None:
+        failed_workers = [SimpleNamespace(exitcode=code)]
+        raise RuntimeError(f"DataLoader worker (pid(s) {len(failed_workers)}) exited unexpectedly")
+
+    with pytest.raises(RuntimeError) as caught:
+        _try_get_data()
+    assert loader._alone(caught.value).startswith(why)
 
 
 def test_a_loader_that_wants_workers_fails_without_them_alone() -> None:

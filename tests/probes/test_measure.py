@@ -16,13 +16,14 @@ from hypothesis import strategies as st
 from autotune.replay.runner import walk
 from autotune.runner import Job
 from autotune.space.candidate import Candidate
-from autotune.wire.messages import Energy, Entered, ModelSpec, Peaks, Probe
+from autotune.wire.messages import Energy, Entered, ModelSpec, Probe
 from autotune.wire.stopping import Phase, Rule
 from probes import conditions, worker
 from probes.conditions import Watch
 from probes.measure import Attention, History, measure
 from probes.models import Batch, chunked
 from probes.world import World
+from tests.support.meters import Hearing, NoMeter
 
 RULE = Rule(
     warmup_steps=3, warmup_tolerance=0.1, warmup_limit_s=10, timed_steps=5, half_width=0.02,
@@ -61,42 +62,6 @@ class CountingEngine:
 
     def prepare(self, micro_batch: int, micro_steps: int) -> None:
         self.calls += "p"
-
-
-class NoMeter:
-    def limit(self, capacity_bytes: int) -> None: ...
-    def lift(self) -> None: ...
-    def built(self) -> None: ...
-    def warmed(self) -> None: ...
-    def reset(self) -> None: ...
-    def sample(self) -> None: ...
-
-    def peaks(self) -> Peaks:
-        return Peaks.same(1)
-
-    def held_bytes(self) -> int:
-        return 0
-
-    def retries(self) -> int:
-        return 0
-
-    def foreign_bytes(self) -> int:
-        return 7
-
-    def taken_bytes(self, requested_bytes: int) -> int:
-        return requested_bytes // 2
-
-
-class Hearing(NoMeter):
-    """Keeps what it was asked for."""
-
-    def __init__(self) -> None:
-        self.calls: list[str] = []
-
-    def __getattribute__(self, name: str) -> Any:
-        if name in ("limit", "built", "warmed", "reset", "peaks"):
-            self.calls.append(name)
-        return super().__getattribute__(name)
 
 
 def run(

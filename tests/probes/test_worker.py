@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 import torch
 
+from autotune.wire.messages import ModelSpec, Start
 from probes import worker
 from probes.worker import versions
-from tests.probes.test_gpt import spec, start
-from tests.probes.test_measure import Hearing
+from tests.support.meters import Hearing
 
 
 def test_what_numbers_depend_on_has_tf32_and_the_libraries_of_cuda(
@@ -41,6 +41,12 @@ def test_a_rank_is_limited_before_its_engine_is_built_and_metered_right_after(
 
     monkeypatch.setattr(worker, "join", lambda *how, **more: meter.calls.append("join"))
     monkeypatch.setattr(worker, "load", lambda name: engine)
-    worker.set_up(start(spec()), 0, meter, lambda message: None)
+    model = ModelSpec(name="gpt", depth=1, width=64, vocab_size=10, checkpointing="none")
+    start = Start(
+        world_size=1, device_kind="cpu", device_uuid="cpu", capacity_bytes=2**33, store_host="",
+        store_port=0, model=model, engine="ddp", zero_stage=0, offload="none", dtype="fp32",
+        optimizer="adamw", engine_config={}, seed=0,
+    )  # fmt: skip
+    worker.set_up(start, 0, meter, lambda message: None)
     gc.unfreeze()
     assert meter.calls == ["join", "limit", "engine", "built"]
