@@ -112,7 +112,7 @@ def named(**files: Any) -> dict[str, str]:
 
 
 def offload_of(*, optimizer: bool, param: bool) -> str:
-    """ "all" is both; parameters alone, which no study measures, are "param"."""
+    """Both are "all"; parameters alone, which no study measures, "param"."""
     if param:
         return "all" if optimizer else "param"
     return "optimizer" if optimizer else "none"

@@ -54,8 +54,6 @@ class Predictor:
         self._cost = self._speed
         if objective == "tokens_per_joule":
             self._cost = SpeedModel(self._points, device_kind, known, of_energy=True)
-        self._beliefs: dict[SpeedModel, Belief] = {}
-        """Where nothing is pending: asked for again and again between two observations."""
         for place, (study, seen) in enumerate(each_seen(earlier), start=len(space.candidates)):
             self.memory.observe(place, seen.device_bytes)
             if self.host_memory is not None:
@@ -86,7 +84,6 @@ class Predictor:
         self, place: int, step: Interval, power_w: float | None, disturbed_share: float,
         off: Off | None,
     ) -> None:  # fmt: skip
-        self._beliefs.clear()
         self._speed.observe(place, step, disturbed_share, off)
         if self._cost is not self._speed and power_w:
             self._cost.observe(place, step.times(power_w), disturbed_share, off)
@@ -147,10 +144,5 @@ class Predictor:
         return self._belief(self._cost, pending)
 
     def _belief(self, of: SpeedModel, pending: Sequence[Candidate]) -> Belief:
-        if not pending and of in self._beliefs:
-            return self._beliefs[of]
         found = of.belief([self._place[each] for each in pending])
-        own = Belief(found.mean[self._own], found.deviation[self._own])
-        if not pending:
-            self._beliefs[of] = own
-        return own
+        return Belief(found.mean[self._own], found.deviation[self._own])
