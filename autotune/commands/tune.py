@@ -315,7 +315,7 @@ def _run(
         space=space,
         testbed=testbed,
         manifest=now,
-        reporter=reporter_for(sys.stdout, clock.elapsed_s),
+        reporter=reporter_for(sys.stdout, clock.elapsed_s, options.objective),
         clock=clock,
         stop=StopFlag(embedded=asked.embedded),
         resumed=resumed,

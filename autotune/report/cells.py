@@ -24,6 +24,7 @@ def cells_table(best: Best, width: int) -> Table:
     values = {name: {getattr(c, name) for c in candidates} for name in AXES}
     axes = shown_axes(values, of_script=best.command is not None)
     measured: _Columns = {
+        "samples/s": partial(_samples, best=best),
         "tokens/s": lambda cell: si(cell.measured.tokens_per_s),
         "FLOP/s": lambda cell: si(cell.measured.model_flops_per_s, "FLOP/s"),
         "peak": lambda cell: f"{cell.measured.share_of_capacity:.0%}",
@@ -84,6 +85,7 @@ def same_batch_table(best: Best) -> Table:
     columns: _Columns = {
         "micro x accum" + several: lambda cell: product(cell.config),
         **{axis.label: partial(_value, name=axis.name) for axis in differing},
+        "samples/s": partial(_samples, best=best),
         "tokens/s": lambda cell: si(cell.measured.tokens_per_s),
         "of best": lambda cell: f"{cell.measured.tokens_per_s / most:.1%}",
         "peak": lambda cell: _peak(cell.measured),
@@ -122,6 +124,11 @@ def evidence(cell: Cell) -> str:
     if cell.confirmed:
         return "confirmed"
     return "stopped early" if cell.verdict == Verdict.PRUNED else "once"
+
+
+def _samples(cell: Cell, best: Best) -> str:
+    """Its samples/s, where these are the objective."""
+    return si(cell.measured.samples_per_s) if best.objective == "samples_per_s" else ""
 
 
 def _waits(measured: Measured) -> str:

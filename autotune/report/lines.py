@@ -19,7 +19,7 @@ from functools import cached_property
 from rich.console import Console
 from rich.text import Text
 
-from autotune.outcome import Measurement, Record, Verdict
+from autotune.outcome import Measurement, Objective, Record, Verdict
 from autotune.report.text import minutes, printable, shown_axes, si, wrapped
 from autotune.space.axes import AXES
 from autotune.space.candidate import Candidate
@@ -27,8 +27,6 @@ from autotune.space.space import Space
 from autotune.units import gib
 
 _VERDICT_WIDTH = 6
-_RESULT_WIDTH = 1 + _VERDICT_WIDTH + 1 + 33
-"""Characters of a trial's line after the candidate."""
 _BESIDE = 45
 """Characters kept beside a candidate, for what its probe is doing."""
 _STYLES = {Verdict.OK: "green", Verdict.PRUNED: "dim", Verdict.SKIPPED: "dim"}
@@ -42,6 +40,7 @@ class Lines:
     budget_s: float
     console: Console
     of_log: bool
+    objective: Objective = "flops"
 
     def header(self) -> list[Text]:
         """Names of what is in the lines of a trial."""
@@ -50,7 +49,7 @@ class Lines:
             candidate = candidate.ljust(self._words_width)
         elif self._has_columns:
             candidate = " ".join(f"{AXES[axis].label:>{w}}" for axis, w in self._columns.items())
-        result = f"result {'tok/s':>5} {'model FLOP/s':>12} {'peak':>9}"
+        result = f"result {self._rate:>5} {'model FLOP/s':>12} {'peak':>9}"
         start = self._start("time", "no", "kind")
         return self._lines(start, [candidate], Text(result, "dim"), "dim")
 
@@ -75,11 +74,20 @@ class Lines:
         )  # fmt: skip
         return [*above, last.append(first.lstrip(), ""), *map(Text, others)]
 
-    def rates(self, measured: Measurement, unit: str = "") -> str:
+    def rate(self, measured: Measurement) -> str:
+        """The rate that is shown first, with its name."""
+        of_samples = self.objective == "samples_per_s"
+        value = measured.samples_per_s if of_samples else measured.tokens_per_s
+        return f"{si(value):>5} {self._rate}"
+
+    def rates(self, measured: Measurement, *, named: bool = False) -> str:
         """Speed and peak, in columns."""
         peak_bytes = measured.peaks.device_bytes
+        rate = self.rate(measured)
+        if not named:
+            rate = f"{rate.removesuffix(self._rate).rstrip():>{len(self._rate)}}"
         return (
-            f"{si(measured.tokens_per_s):>5}{unit}"
+            f"{rate}"
             f" {si(measured.model_flops_per_s, 'FLOP/s'):>12}"
             f" {gib(peak_bytes):>9} {peak_bytes / self.space.limits.capacity_bytes:>4.0%}"
         )
@@ -136,8 +144,18 @@ class Lines:
         }
 
     @property
+    def _rate(self) -> str:
+        """Name of the rate that is shown first."""
+        return "samples/s" if self.objective == "samples_per_s" else "tok/s"
+
+    @property
+    def _result_width(self) -> int:
+        """Characters of a trial's line after the candidate."""
+        return 1 + _VERDICT_WIDTH + 1 + 28 + len(self._rate)
+
+    @property
     def _has_names(self) -> bool:
-        return len(self._indent) + self._words_width + _RESULT_WIDTH <= self.console.width
+        return len(self._indent) + self._words_width + self._result_width <= self.console.width
 
     @property
     def _has_columns(self) -> bool:
@@ -146,7 +164,7 @@ class Lines:
     @property
     def _apart(self) -> bool:
         """Whether a trial's result stands below its candidate."""
-        wide = len(self._indent) + self._columns_width + _RESULT_WIDTH
+        wide = len(self._indent) + self._columns_width + self._result_width
         return not (self.of_log or self._has_names or wide <= self.console.width)
 
     @cached_property

@@ -10,9 +10,9 @@ from pathlib import Path
 from rich.console import Console
 from rich.text import Text
 
-from autotune.outcome import Record, Verdict
+from autotune.outcome import Objective, Record, Verdict
 from autotune.report.terminal import PlainReporter
-from autotune.report.text import bar, counts_text, minutes, si
+from autotune.report.text import bar, counts_text, minutes
 from autotune.result.best import Best
 from autotune.space.candidate import Candidate
 from autotune.wire.stopping import Phase
@@ -24,8 +24,10 @@ _EVERY_S = 0.5
 class NotebookReporter(PlainReporter):
     """A bar instead of a line per trial. A notebook knows the carriage return, and no more."""
 
-    def __init__(self, console: Console, clock: Callable[[], float]) -> None:
-        super().__init__(console, clock)
+    def __init__(
+        self, console: Console, clock: Callable[[], float], objective: Objective = "flops"
+    ) -> None:
+        super().__init__(console, clock, objective)
         self._counts: Counter[Verdict] = Counter()
         self._incumbent: Record | None = None
         self._drawn_s: float | None = None
@@ -70,7 +72,7 @@ class NotebookReporter(PlainReporter):
         line = Text.assemble(
             bar([share, share, 1.0], max(10, self._console.width - 40), self._console),
             f" {minutes(elapsed_s)} of {minutes(budget_s)}",
-            f"  best {si(best.tokens_per_s)} tok/s" if best else "",
+            f"  best {self._known.lines.rate(best)}" if best else "",
             f"  trials {counts_text(self._counts)}",
         )
         line.truncate(self._console.width, pad=True)

@@ -8,6 +8,7 @@ from typing import TextIO
 
 from rich.console import Console
 
+from autotune.outcome import Objective
 from autotune.report import Reporter
 from autotune.report.console import console_for
 from autotune.report.notebook import NotebookReporter
@@ -18,15 +19,19 @@ _NOTEBOOK_WIDTH = 80
 """Characters of a cell's output that a notebook shows without a bar to scroll."""
 
 
-def reporter_for(stream: TextIO, clock: Callable[[], float] = time.monotonic) -> Reporter:
+def reporter_for(
+    stream: TextIO,
+    clock: Callable[[], float] = time.monotonic,
+    objective: Objective = "flops",
+) -> Reporter:
     """The reporter that suits `stream`. `clock` gives the seconds of the study so far.
 
     It raises nothing where it cannot print: a study goes on, whoever looks.
     """
     if Console().is_jupyter:
-        return NotebookReporter(console_for(stream, _NOTEBOOK_WIDTH), clock)
+        return NotebookReporter(console_for(stream, _NOTEBOOK_WIDTH), clock, objective)
     on_terminal = stream.isatty()
     console = console_for(stream, None if on_terminal else _LOG_WIDTH)
     if on_terminal and not console.is_dumb_terminal:
-        return LiveReporter(console, clock)
-    return PlainReporter(console, clock)
+        return LiveReporter(console, clock, objective)
+    return PlainReporter(console, clock, objective)

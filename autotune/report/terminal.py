@@ -20,7 +20,7 @@ from rich.table import Table
 from rich.text import Text
 
 from autotune.engines import engine_of
-from autotune.outcome import Record, Verdict
+from autotune.outcome import Objective, Record, Verdict
 from autotune.report.lines import Lines
 from autotune.report.progress import Progress
 from autotune.report.result import cautions, print_result
@@ -61,15 +61,20 @@ class PlainReporter:
 
     _of_log = True
 
-    def __init__(self, console: Console, clock: Callable[[], float]) -> None:
+    def __init__(
+        self, console: Console, clock: Callable[[], float], objective: Objective = "flops"
+    ) -> None:
         self._console = console
         self._clock = clock
+        self._objective = objective
         self._started: _Started | None = None
         self._header: list[Text] = []
 
     def started(self, space: Space, budget_s: float, folder: Path) -> None:
         self._started = _Started(
-            space, budget_s, Lines(space, budget_s, self._console, self._of_log)
+            space,
+            budget_s,
+            Lines(space, budget_s, self._console, self._of_log, self._objective),
         )
         for label, text in _opening(space, budget_s).items():
             shown = printable(text, self._console)
@@ -135,8 +140,10 @@ class LiveReporter(PlainReporter):
 
     _of_log = False
 
-    def __init__(self, console: Console, clock: Callable[[], float]) -> None:
-        super().__init__(console, clock)
+    def __init__(
+        self, console: Console, clock: Callable[[], float], objective: Objective = "flops"
+    ) -> None:
+        super().__init__(console, clock, objective)
         self._live = Live(
             console=console, get_renderable=self.drawn, refresh_per_second=4, transient=True
         )
@@ -242,7 +249,7 @@ class LiveReporter(PlainReporter):
         if best is None or best.outcome.measurement is None:
             return Text("nothing yet", "dim")
         lines, measured = self._known.lines, best.measured
-        rates, joules = lines.rates(measured, " tok/s"), measured.joules_per_token
+        rates, joules = lines.rates(measured, named=True), measured.joules_per_token
         text = f"{rates}  {joules:.3g} J/token" if joules else rates
         return lines.beside(best.candidate, Text(text), _LABEL)
 

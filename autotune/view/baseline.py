@@ -9,9 +9,9 @@ from typing import Any
 import pandas as pd
 
 from autotune.outcome import Verdict
+from autotune.report.objective import interval
 from autotune.result.best import Config
 from autotune.space.axes import AXES
-from autotune.view.objective import interval
 from autotune.view.study import Shown
 
 DEFAULT_MICRO_BATCH = 8

@@ -7,12 +7,12 @@ from functools import partial
 from typing import Any
 
 from autotune.outcome import Verdict
+from autotune.report.objective import SCALES, interval, of_objective
 from autotune.report.text import minutes, si
 from autotune.result.best import Best
 from autotune.space.axes import AXES
 from autotune.units import gib
 from autotune.view.charts.vega import Spec, chart, powers, quantity
-from autotune.view.objective import SCALES, interval, of_objective
 from autotune.view.study import Shown
 
 

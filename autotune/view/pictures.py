@@ -13,13 +13,13 @@ import jinja2
 
 from autotune import __version__
 from autotune.errors import UsageError
+from autotune.report.objective import of_objective, rate
 from autotune.report.result import configuration
 from autotune.report.text import si
 from autotune.units import gib
 from autotune.view.baseline import compared
 from autotune.view.charts import CHARTS, drawn
 from autotune.view.charts.vega import CONFIG, Spec, trials
-from autotune.view.objective import of_objective, rate
 from autotune.view.study import Shown
 
 WIDTH, HEIGHT, SCALE = 620, 340, 2.0

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from autotune.outcome import Verdict
+from autotune.report.objective import of_objective, rate
 from autotune.result.best import Cell
 from autotune.space.axes import AXES, OTHER_AXES
 from autotune.view.charts.vega import LINE, Spec, chart
-from autotune.view.objective import of_objective, rate
 from autotune.view.study import Shown
 
 

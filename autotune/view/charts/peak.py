@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from autotune.engines import state_bytes
+from autotune.report.objective import of_objective
 from autotune.result.best import Cell
 from autotune.view.charts.vega import Spec, chart, named
-from autotune.view.objective import of_objective
 from autotune.view.study import GIB, Shown
 
 MOST = 12

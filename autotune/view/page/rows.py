@@ -9,8 +9,8 @@ from typing import Any
 import pandas as pd
 
 from autotune.outcome import Verdict
+from autotune.report.objective import SCALES
 from autotune.report.text import si
-from autotune.view.objective import SCALES
 from autotune.view.study import GIB, Shown
 
 LOG_TAIL, LOGS = 2000, 400_000
