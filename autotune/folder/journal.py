@@ -9,6 +9,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
+from datetime import UTC, datetime
 from itertools import count
 from typing import Any, TypeVar
 
@@ -209,7 +210,7 @@ class Journal:
         """Note that a run begins, of which the study has `budget_s` in all."""
         session = self._noted({
             "argv": list(argv), "spent_s": self.past.spent_s, "budget_s": budget_s,
-            "accepted_changes": accepted,
+            "accepted_changes": accepted, "began": f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC",
         }, part=self.part)  # fmt: skip
 
         def change() -> None:

@@ -43,6 +43,8 @@ class Past:
     """In all, as the last run had it; None before the first."""
     ended: Ended | None
     """How the last run ended; None where it did not get to say so."""
+    began: str
+    """When the first run did; empty where that is not known."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -98,6 +100,7 @@ def past_of(optuna_study: optuna.Study, part: str = "") -> Past:
         spent_s=max(marks_s),
         budget_s=float(mine[-1]["budget_s"]) if mine else None,
         ended=Ended(Ending(ended["code"]), ended["message"]) if ended else None,
+        began=str(sessions[0].get("began", "")) if sessions else "",
     )
 
 

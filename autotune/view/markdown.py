@@ -5,18 +5,18 @@ from __future__ import annotations
 import re
 
 from autotune.report.cells import evidence
+from autotune.report.objective import of_objective
 from autotune.report.result import configuration
 from autotune.report.text import counts_text, minutes, si
 from autotune.result.best import Cell
 from autotune.units import gib
 from autotune.view.baseline import compared
-from autotune.view.objective import of_objective
 from autotune.view.study import Shown
 
 
 def markdown(study: Shown) -> str:
     """One table of the cells with their winners, the best in bold, and what it was measured on."""
-    lines = [f"### {_plain(study.name)}", ""]
+    lines = [f"### {_plain(study.title)}", ""]
     best = study.best
     if best is None:
         lines += [f"No result: {_plain(study.lack)}", ""]

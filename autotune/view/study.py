@@ -18,12 +18,12 @@ from autotune.folder.manifest import Manifest
 from autotune.folder.past import Past
 from autotune.folder.table import COLUMNS
 from autotune.outcome import Verdict
+from autotune.report.objective import SCALES
 from autotune.report.text import shown_axes
 from autotune.result.best import Best
 from autotune.space.axes import AXES, LATER_AXES, Axis
 from autotune.space.space import Limits
 from autotune.space.workload import Workload
-from autotune.view.objective import SCALES
 
 GIB = 2**30
 _TEXTS = ("offload", "checkpointing", "verdict", "witness", "reason", "kind", "key", "kernels",
@@ -49,6 +49,12 @@ class Shown:
     @property
     def name(self) -> str:
         return self.folder.path.resolve().name
+
+    @property
+    def title(self) -> str:
+        """Model, devices, and when it began."""
+        began = self.past.began if self.past is not None else ""
+        return f"{self.model} on {self.devices}" + (f", {began}" if began else "")
 
     @property
     def model(self) -> str:

@@ -168,7 +168,7 @@ def test_a_study_that_found_nothing_says_why_and_counts_its_verdicts(tmp_path: P
 
 def test_what_is_not_confirmed_is_said_above_the_numbers(tmp_path: Path) -> None:
     path = folder(tmp_path)
-    change_json(path / "best.json", confirmed=False)
+    change_json(path / "best.json", confirmed=False, unconfirmed="no finals")
     text = Page(page(read(path))).text
     assert text.index("Not confirmed:") < text.index("Best configuration, not confirmed")
 

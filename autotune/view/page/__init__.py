@@ -11,6 +11,7 @@ from typing import Any
 
 from autotune.export.launch import export as launch
 from autotune.report.cells import joules
+from autotune.report.objective import SCALES, interval, of_objective, rate
 from autotune.report.result import cautions, configuration, sentences
 from autotune.report.text import counts_text, minutes, si
 from autotune.result.best import Best, Tie
@@ -19,7 +20,6 @@ from autotune.units import gib
 from autotune.view.baseline import compared
 from autotune.view.charts import CHARTS, drawn
 from autotune.view.charts.vega import trials
-from autotune.view.objective import SCALES, interval, of_objective, rate
 from autotune.view.page.rendering import rendered
 from autotune.view.page.rows import columns, log_tails, trial
 from autotune.view.study import Shown
@@ -43,7 +43,7 @@ def page(study: Shown, *, live: bool = False, state: str = "") -> str:
         "page.html.j2",
         {"charts": specs, "trials": trials(study), "logs": logs},
         live=live,
-        title=study.name,
+        title=study.title,
         facts=_facts(study),
         remarks=_remarks(study),
         winner=None if study.best is None else _winner(study, study.best),
@@ -61,8 +61,7 @@ def page(study: Shown, *, live: bool = False, state: str = "") -> str:
 def _facts(study: Shown) -> list[str]:
     finals = int((study.trials["kind"] == "final").sum())
     return [
-        study.model,
-        study.devices,
+        study.name,
         f"{minutes(study.elapsed_s)} of {minutes(study.budget_s)}",
         f"trials: {counts_text(study.counts)}; final rounds: {finals}",
         "running" if study.running else _ending(study),
