@@ -117,8 +117,8 @@ _LATER_OFF = 0.1
 """What compiling, another attention, loss or optimizer may make faster or slower."""
 
 _VARIANTS = tuple(
-    Variant(scale, noise, -0.5 * (scale > 1) - 0.5 * (noise > 1))
-    for scale in (1.0, 2.0) for noise in (1.0, 3.0)
+    Variant(scale, noise, -0.5 * (scale > 1) - 0.5 * (noise > 1) - 0.5 * (noise > 3))
+    for scale in (1.0, 2.0) for noise in (1.0, 3.0, 10.0)
 )  # fmt: skip
 
 
@@ -184,6 +184,11 @@ class SpeedModel:
         if self._of_energy:
             noise += self._magnitudes.power_noise**2
         self._beliefs.observe(place, float(np.log(step.median)), noise, off)
+
+    @property
+    def spread(self) -> float:
+        """Between two measurements in different groups, in the logarithm, as it was seen."""
+        return self.noise * self._beliefs.likely.noise
 
     def joint(self, places: Sequence[int]) -> tuple[Array, Array]:
         """Mean and covariance of the logarithms of the points in these `places`."""

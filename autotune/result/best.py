@@ -22,7 +22,7 @@ from autotune.errors import UsageError
 from autotune.files import write_whole
 from autotune.models.defaults import Lora
 from autotune.outcome import Measurement, Objective, Record, Verdict
-from autotune.result.choice import Certainty, Choice
+from autotune.result.choice import Certainty, Choice, Repeats
 from autotune.space.axes import AXES, alloc_conf
 from autotune.space.candidate import Candidate
 from autotune.space.mix import LengthMix
@@ -237,6 +237,9 @@ class Best:
     """What the engine holds, computes and sends between ranks in which dtype; of a script's own
     engine nothing is known."""
     sure: Sure | None = None
+    repeats: Repeats | None = None
+    unconfirmed: str | None = None
+    """Why it is not confirmed: one of `choice.Unconfirmed`."""
     cells: tuple[Cell, ...]
     ties: tuple[Tie, ...]
     pareto: tuple[Tie, ...] = ()
@@ -371,6 +374,8 @@ def best_of(
         objective=objective,
         dtypes=_dtypes(choice.record.candidate, space.workload),
         sure=_sure(choice.certainty, space, winner.config),
+        repeats=choice.repeats,
+        unconfirmed=choice.unconfirmed,
         cells=tuple(_cell(r, space) for r in choice.cells),
         ties=tuple(tie_of(r, space.workload, space.limits) for r in choice.ties),
         pareto=tuple(tie_of(r, space.workload, space.limits) for r in choice.pareto),

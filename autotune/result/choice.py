@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import statistics
-from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Literal
 
 from autotune.outcome import Measurement, Objective, Outcome, Record, Verdict, measurement
 from autotune.space.candidate import Candidate
@@ -23,7 +24,9 @@ CLEAR_MARGIN = 0.1
 one. Finals come last, on a warm machine, and of what looked best once a part was luck: they come
 out slower than the search, by 1 to 12 % in results/samples. Intervals this far apart are more."""
 
-
+NOISY = 0.05
+"""Of the standard deviation between measurements of one candidate: from here on, those that it
+does not tell apart are tied, though their medians differ by more than `MAX_TIE`."""
 EQUAL = 0.01
 """Candidates that differ by less than this share are as good as each other."""
 
@@ -38,6 +41,23 @@ class Certainty:
     """Probability that it is, or is within `EQUAL` of it."""
     next: Candidate | None
     """What is most likely to be the best if it is not."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Repeats:
+    """By how much probes of one candidate differ: what is smaller decides nothing."""
+
+    differ: float
+    """Median over all pairs, as a share of the faster one's step time."""
+    pairs: int
+
+    @property
+    def noisy(self) -> bool:
+        return self.differ >= NOISY
+
+
+Unconfirmed = Literal["no finals", "its finals failed", "other finals were slower"]
+"""Why a result is not confirmed."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,6 +77,8 @@ class Choice:
     same_batch: tuple[Record, ...] = ()
     """Where the global batch is given: the best of every micro_batch in the cell of `record`."""
     certainty: Certainty | None = None
+    repeats: Repeats | None = None
+    unconfirmed: Unconfirmed | None = None
 
 
 def winner(
@@ -64,16 +86,19 @@ def winner(
     workload: Workload,
     objective: Objective,
     believed: Callable[[Candidate], float] | None = None,
+    spread: float = 0.0,
 ) -> Choice | None:
     """The best of `records`; None where no candidate fits.
 
     `believed` is what all measurements together say of a candidate's value; without it each
-    stands for itself.
+    stands for itself. `spread` is the standard deviation between measurements of one candidate, in
+    the logarithm: no belief overrules a difference between finals that is larger than that.
 
     Confirmed candidates come first. An unconfirmed one wins only if there is none of them, or if
     it is clearly faster than the best of them: then something was wrong with the finals. Where
     lengths differ, only finals ran the mix of them, and what the search expects is no match.
     """
+    records = list(records)
     standing = _standing(records, workload)
     # One that was stopped early fits as well, and is all there is where the others failed finals.
     measured = [r for r in standing if r.outcome.verdict is Verdict.OK] or standing
@@ -86,14 +111,27 @@ def winner(
     def value(record: Record) -> float:
         return measured_value(record) if believed is None else believed(record.candidate)
 
-    best, ties = _select([r for r in measured if r.purpose == "final"] or measured, value)
+    finals = [r for r in measured if r.purpose == "final"]
+    rounds = Counter(r.candidate for r in records if r.purpose == "final")
+    if finals:
+        best, ties = _select_final(finals, value, measured_value, spread, rounds)
+    else:
+        best, ties = _select(measured, value)
     faster = [r for r in measured if r.purpose == "search" and _clearly_faster(r, best, objective)]
     if faster and workload.length_mix is None:
         best, ties = _select(faster, value)
+    why: Unconfirmed | None = None
+    if best.purpose != "final":
+        failed = best.candidate in rounds
+        why = "its finals failed" if failed else "no finals"
+        if finals:
+            why = "other finals were slower"
     known = value if workload.length_mix is not None else measured_value
     return Choice(
         record=best,
-        confirmed=best.purpose == "final",
+        confirmed=why is None,
+        unconfirmed=why,
+        repeats=_repeats(records, workload),
         ties=ties,
         cells=_best_of_each(lambda c: c.cell, standing, best, known),
         pareto=_pareto(measured, objective),
@@ -198,6 +236,46 @@ def _select(
     ]
     best = min(tied, key=lambda r: r.measured.peaks.device_bytes)
     return best, tuple(r for r in tied if r is not best)
+
+
+def _select_final(
+    finals: list[Record],
+    value: Callable[[Record], float],
+    measured: Callable[[Record], float],
+    spread: float,
+    rounds: Mapping[Candidate, int],
+) -> tuple[Record, tuple[Record, ...]]:
+    """The same of `finals`. What a final found slower than another, by more than the noise, cannot
+    win; what it found faster is tied."""
+    leader = max(finals, key=measured)
+
+    def level(record: Record) -> bool:
+        each = 1 / rounds[record.candidate] + 1 / rounds[leader.candidate]
+        noise = max(_noise(record.measured, leader.measured), spread * math.sqrt(each))
+        return math.log(measured(leader) / measured(record)) <= noise
+
+    able = [r for r in finals if level(r)]
+    fastest, others = _select(able, value)
+    if spread >= NOISY:
+        least = (1 - NOISY) * value(fastest)
+        others = tuple(r for r in able if r is not fastest and value(r) >= least)
+    others += tuple(r for r in able if measured(r) > measured(fastest) and r not in others)
+    best = min((fastest, *others), key=lambda r: r.measured.peaks.device_bytes)
+    tied = sorted((fastest, *others), key=value, reverse=True)
+    return best, tuple(r for r in tied if r is not best)
+
+
+def _repeats(records: Iterable[Record], workload: Workload) -> Repeats | None:
+    """None where no candidate has two whole measurements of the same batches."""
+    purposes = ("search", "final") if workload.length_mix is None else ("final",)
+    steps: defaultdict[Candidate, list[float]] = defaultdict(list)
+    for record in records:
+        if record.purpose in purposes and record.outcome.verdict is Verdict.OK:
+            steps[record.candidate].append(record.measured.step.median)
+    pairs = [pair for each in steps.values() for pair in itertools.combinations(each, 2)]
+    if not pairs:
+        return None
+    return Repeats(differ=statistics.median(1 - min(p) / max(p) for p in pairs), pairs=len(pairs))
 
 
 def _noise(one: Measurement, other: Measurement) -> float:

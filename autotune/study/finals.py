@@ -9,6 +9,7 @@ from functools import partial
 
 from autotune.folder.past import News
 from autotune.outcome import Record, Verdict
+from autotune.result.choice import NOISY
 from autotune.runner import Job
 from autotune.space.candidate import Candidate
 from autotune.study.parts import Parts
@@ -21,6 +22,8 @@ FINAL_ROUNDS = 2
 FIRST_ROUNDS, MOST_ROUNDS = 8, 32
 """Of one candidate, before the search goes on, and in all: what differs by less than so many
 rounds show is as good."""
+VAIN_ROUNDS = 4
+"""Of each of the first two, before finals may end since the noise hides which one is better."""
 SURE = 0.95
 """Probability of being the best, or within `choice.EQUAL` of it, at which finals end."""
 FINALS_SHARE = 0.4
@@ -41,6 +44,8 @@ class Finals:
         self._put_offs: Counter[Candidate] = Counter()
         self.out_of_time = False
         """Whether the budget had no time for a round that was wanted."""
+        self.in_vain = False
+        """Whether more rounds would not tell which one is the best."""
         self._ended = False
         self._turns = 0
         self._had_none = False
@@ -58,7 +63,14 @@ class Finals:
         self._made, self._ended = 0, False
         self._turns += 1
         self._parts.slots.run(self._next_work)
-        self._had_none = not self._finalists()
+        finalists = self._finalists()
+        self._had_none = not finalists
+        if self._is_in_vain(finalists) and not self._is_sure(finalists[0]):
+            self.in_vain = True
+            self._parts.reporter.note(
+                "the study ends early: measurements of one candidate differ by more than the best"
+                " candidates do, so more of them would not find a better one"
+            )
         return self._made
 
     def needed_s(self) -> float:
@@ -195,7 +207,24 @@ class Finals:
             return False
         most = MOST_ROUNDS if self._turns > 1 else FIRST_ROUNDS
         alone = len(finalists) == 1 or self._rounds(finalists[0].candidate) >= most
-        return alone or self._is_sure(finalists[0])
+        return alone or self._is_sure(finalists[0]) or self._is_in_vain(finalists)
+
+    def _is_in_vain(self, finalists: list[Record]) -> bool:
+        """Whether there is no time for the rounds that would tell the first two apart."""
+        if len(finalists) < 2 or self._ledger.predictor.spread < NOISY:
+            return False
+        pair = [finalists[0], *self._rivals(finalists)]
+        made = min(self._rounds(r.candidate) for r in pair)
+        if made < VAIN_ROUNDS:
+            return False
+        micro_steps = [self._parts.space.workload.micro_steps(r.candidate) for r in pair]
+        round_s = sum(
+            self._start_s(r) + self._steps_s(r, steps)
+            for r, steps in zip(pair, micro_steps, strict=True)
+        )
+        left = len(self._parts.slots) * self._parts.clock.remaining_s() / round_s
+        needed = self._ledger.rounds_to_tell(*(r.candidate for r in pair))
+        return needed > min(made + left, MOST_ROUNDS)
 
     def _is_sure(self, leader: Record) -> bool:
         certainty = self._ledger.certainty(leader.candidate)

@@ -177,9 +177,15 @@ class Ledger:
             next=among[max(rivals, key=lambda place: wins[place])].candidate if rivals else None,
         )
 
+    def rounds_to_tell(self, one: Candidate, other: Candidate) -> float:
+        """Measurements of each that tell which one is better, if they differ as is believed."""
+        apart = abs(math.log(self.believed(one) / self.believed(other)))
+        return 2 * (SURE * self.predictor.spread / max(apart, EQUAL)) ** 2
+
     def choice(self) -> Choice | None:
         """The best of all records; None where nothing fits."""
-        found = winner(self.all, self._space.workload, self._objective, self.believed)
+        spread, workload = self.predictor.spread, self._space.workload
+        found = winner(self.all, workload, self._objective, self.believed, spread)
         if found is None:
             return None
         return replace(found, certainty=self.certainty(found.record.candidate))

@@ -125,6 +125,38 @@ def test_a_confirmed_candidate_wins_unless_an_unconfirmed_one_is_clearly_faster(
     assert (choice.record.candidate, choice.confirmed) == (best, best == B)
 
 
+@pytest.mark.parametrize(("spread", "best", "ties"), [(0.3, A, []), (0.8, B, [A])])
+def test_what_finals_found_slower_by_more_than_the_noise_does_not_win_by_belief(
+    spread: float, best: Candidate, ties: list[Candidate]
+) -> None:
+    records = [final(A, tokens_per_s=900, peak_mib=2000), final(B, tokens_per_s=420)]
+    believed = {A: 600.0, B: 900.0}
+    choice = winner(records, WORKLOAD, "tokens_per_s", lambda c: believed[c], spread)
+    assert choice is not None
+    assert (choice.record.candidate, [r.candidate for r in choice.ties]) == (best, ties)
+
+
+@pytest.mark.parametrize(("spread", "best"), [(0.0, A), (0.04, A), (0.06, B)])
+def test_on_a_noisy_machine_the_least_memory_wins_among_equals(
+    spread: float, best: Candidate
+) -> None:
+    records = [final(A, tokens_per_s=1000, peak_mib=2000), final(B, tokens_per_s=970)]
+    choice = winner(records, WORKLOAD, "tokens_per_s", None, spread)
+    assert choice is not None
+    assert choice.record.candidate == best
+
+
+def test_repeats_are_pairs_of_probes_of_one_candidate() -> None:
+    rates = {A: (1000, 800, 1000), B: (500, 500), C: (2000,)}
+    records = [final(c, tokens_per_s=rate) for c, each in rates.items() for rate in each[1:]]
+    records += [record(c, tokens_per_s=each[0]) for c, each in rates.items()]
+    choice = winner(records, WORKLOAD, "tokens_per_s")
+    assert choice is not None
+    assert choice.repeats is not None
+    assert choice.repeats.pairs == 4
+    assert choice.repeats.differ == pytest.approx(0.1)  # 0, 0, 20 and 20 %
+
+
 def test_an_unconfirmed_winner_ties_with_what_is_clearly_faster_too_and_nothing_else() -> None:
     clear, less_memory = record(A, tokens_per_s=4010, peak_mib=2000), record(C, tokens_per_s=4000)
     choice = winner([clear, less_memory, final(B)], WORKLOAD, "tokens_per_s")
@@ -388,6 +420,7 @@ OPTIONAL = {"width", "vocab_size", "headroom_bytes", "disturbed_share", "host_ca
             "host_ceiling", "finals", "prediction", "sure", "dtypes", "real_share", "length_mix",
             "kernels", "compile_s", "verified", "joules_per_token", "pareto", "same_batch",
             "update_share", "tokens", "waiting_share", "rows", "command", "nodes",
+            "repeats", "unconfirmed",
             *LATER_AXES} - {"optimizer"}  # fmt: skip
 
 

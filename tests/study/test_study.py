@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import itertools
+import math
+import random
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -33,7 +35,7 @@ from autotune.study.search import (
     least_chance,
 )
 from autotune.wire.messages import Peaks
-from tests.support.records import QUIET, space, with_offload
+from tests.support.records import MIB, QUIET, space, with_offload
 from tests.support.scripted import ScriptedRunner, ok
 from tests.support.studies import Killed, Run, killing, saturating
 
@@ -515,6 +517,21 @@ def test_a_probe_is_taken_to_cost_what_its_quickest_attempt_did(run: Callable[..
     assert outcome.warmup_s + outcome.timed_s == pytest.approx(11.0)
     assert outcome.least_s == pytest.approx(1.0)
     assert done.study._parts.pace.probe_s(done.told[0]) == pytest.approx(1.0)
+
+
+@pytest.mark.parametrize(("spread", "early"), [(0.0, False), (0.4, True)])
+def test_a_study_ends_early_where_noise_hides_which_candidate_is_the_best(
+    run: Callable[..., Run], spread: float, early: bool
+) -> None:
+    draw = random.Random(0).gauss
+
+    def noisy(job: Job) -> Result:
+        c = job.candidate
+        return ok(1e-3 * c.depth**3 * c.tokens * math.exp(draw(0.0, spread)), c.tokens * MIB)
+
+    done = run(noisy, sampler="frontier")
+    assert any("the study ends early" in note for note in done.listener.notes) == early
+    assert (len(done.study.ledger.finals) < MOST_ROUNDS) == early
 
 
 @pytest.mark.parametrize("after", [3, 12, 25])
