@@ -12,8 +12,10 @@ from rich.text import Text
 
 from autotune.outcome import DISTURBED_SHARE, Verdict
 from autotune.report.cells import cells_table, joules, product, same_batch_table
+from autotune.report.objective import of_objective, rate
 from autotune.report.text import counts_text, paragraph, print_lines, printable, si, visible
 from autotune.result.best import FINALS, Best, Config, Measured, Tie
+from autotune.result.choice import Unconfirmed
 from autotune.space.axes import AXES
 from autotune.units import gib
 
@@ -27,10 +29,15 @@ HOST_FULL = 0.8
 class Caution(Enum):
     """What a reader of the result should know; the text says what to do about it."""
 
-    NOT_CONFIRMED = (
-        "Not confirmed: no final measured this configuration again and found it ok; finals of"
-        " others, if there were any, came out far slower. Run again with a longer --budget, on a"
-        " quiet machine."
+    NO_FINALS = (
+        "Not confirmed: no final was made of this configuration. Run again with a longer --budget."
+    )
+    FINALS_FAILED = (
+        "Not confirmed: a final of this configuration failed; trials.csv has the reason."
+    )
+    FINALS_SLOWER = (
+        "Not confirmed: finals of other configurations were more than 10% slower than what the"
+        " search measured of this one. Run again with a longer --budget, on a quiet machine."
     )
     STOPPED_BY_USER = (
         "Stopped by you before the search had ended: something faster may not have been tried."
@@ -49,11 +56,18 @@ class Caution(Enum):
     )
 
 
+_UNCONFIRMED: dict[Caution, Unconfirmed] = {
+    Caution.NO_FINALS: "no finals",
+    Caution.FINALS_FAILED: "its finals failed",
+    Caution.FINALS_SLOWER: "other finals were slower",
+}
+
+
 def cautions(best: Best, micro_batches: Sequence[int]) -> tuple[Caution, ...]:
     """The cautions that apply to `best`, of a study that searched these `micro_batches`."""
     trials = best.trials
     applies = {
-        Caution.NOT_CONFIRMED: not best.confirmed,
+        **{caution: best.unconfirmed == why for caution, why in _UNCONFIRMED.items()},
         Caution.STOPPED_BY_USER: bool(best.stopped_by),
         Caution.DISTURBED: (best.measured.disturbed_share or 0.0)
         > DISTURBED_SHARE[best.device_kind],
@@ -136,8 +150,10 @@ def _speed(best: Best) -> str:
     config, measured, step = best.config, best.measured, best.measured.step_s
     unit, scale = ("s", 1.0) if step.median >= 1 else ("ms", 1e3)
     median, low, high = (f"{value * scale:.4g}" for value in (step.median, step.low, step.high))
+    samples = best.objective == "samples_per_s"
     return (
-        f"{si(measured.tokens_per_s)} tokens/s, {si(measured.model_flops_per_s, 'FLOP/s')}:"
+        (f"{si(measured.samples_per_s)} samples/s, " if samples else "")
+        + f"{si(measured.tokens_per_s)} tokens/s, {si(measured.model_flops_per_s, 'FLOP/s')}:"
         f" {median} {unit} a step ({low} to {high} in {step.steps} steps) of"
         f" {config.global_batch_samples} samples, {best.tokens_per_step:.0f} tokens,"
         f" grad_accum {config.grad_accum}."
@@ -192,14 +208,20 @@ def _memory(best: Best) -> str:
 
 def _sure(best: Best) -> list[str]:
     """How sure it is that nothing else that fitted is faster."""
-    sure = best.sure
+    sure, repeats = best.sure, best.repeats
+    if repeats is not None and repeats.noisy:
+        return [
+            f"Noise: two probes of one configuration differ by {repeats.differ:.0%} here (median"
+            f" of {repeats.pairs} pairs). Smaller differences decide nothing:"
+            " of equals, the one with the least memory wins."
+        ]
     if sure is None:
         return []
     most = "Most tokens per joule" if best.objective == "tokens_per_joule" else "The fastest"
-    text = f"{most} of what fitted with {sure.best:.0%}"
+    text = f"{most} of what fitted, with a probability of {sure.best:.0%}"
     if sure.best < 0.995:
-        text += f", within 1% of it with {sure.within_1_percent:.0%}"
-    return [f"{text}; next: {_differs(sure.next, best)}." if sure.next else f"{text}."]
+        text += f"; at most 1% slower than that, with {sure.within_1_percent:.0%}"
+    return [f"{text}. Next: {_differs(sure.next, best)}." if sure.next else f"{text}."]
 
 
 def _differs(config: Config, best: Best) -> str:
@@ -215,7 +237,7 @@ def _differs(config: Config, best: Best) -> str:
 def _ties(best: Best) -> list[str]:
     if not best.ties:
         return []
-    head = "Within the noise of it, but with no less memory:"
+    head = "Equal to it within the noise, but with no less memory:"
     return [head, *_few(best, best.ties, lambda m: f"{m.share_of_capacity:.0%} of capacity")]
 
 
@@ -230,8 +252,11 @@ def _few(best: Best, ties: Sequence[Tie], more: Callable[[Measured], str]) -> li
     """As many of `ties` as fit in a few lines; best.json has all."""
     lines = []
     for tie in ties[:SHOWN_TIES]:
-        what, rate = _differs(tie.config, best) or "the best", si(tie.measured.tokens_per_s)
-        lines.append(f"  {what}: {rate} tokens/s, {more(tie.measured)}")
+        what, shown = _differs(tie.config, best) or "the best", "tokens_per_s"
+        if best.objective == "samples_per_s":
+            shown = best.objective
+        value = rate(of_objective(tie.measured, shown), shown)
+        lines.append(f"  {what}: {value}, {more(tie.measured)}")
     if len(ties) > SHOWN_TIES:
         lines.append(f"  and {len(ties) - SHOWN_TIES} more, see best.json")
     return lines

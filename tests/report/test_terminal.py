@@ -17,7 +17,7 @@ from autotune.report.result import Caution, cautions
 from autotune.report.terminal import LiveReporter, PlainReporter
 from autotune.report.text import minutes, si
 from autotune.result.best import Best, PeakBytes, Sure, best_of
-from autotune.result.choice import winner
+from autotune.result.choice import Repeats, winner
 from autotune.space.candidate import Candidate
 from autotune.space.space import Space
 from autotune.space.workload import GlobalBatch
@@ -145,9 +145,13 @@ def test_the_end_says_how_far_under_the_ceiling_the_winner_stays() -> None:
     [
         (
             Sure(best=0.97, within_1_percent=0.98),
-            "The fastest of what fitted with 97%, within 1% of it with 98%.",
+            "The fastest of what fitted, with a probability of 97%; at most 1% slower than that,"
+            " with 98%.",
         ),
-        (Sure(best=1.0, within_1_percent=1.0), "The fastest of what fitted with 100%."),
+        (
+            Sure(best=1.0, within_1_percent=1.0),
+            "The fastest of what fitted, with a probability of 100%.",
+        ),
         (None, ""),
     ],
 )
@@ -159,10 +163,28 @@ def test_the_end_says_how_sure_it_is(sure: Sure | None, said: str) -> None:
     following = sure and replace(sure, next=found.cells[-1].config)
     reporter.finished(replace(found, sure=sure), FOLDER / "best.json")
     assert said in " ".join(screen.text.split())
-    assert ("of what fitted with" in screen.text) == (sure is not None)
+    assert ("of what fitted, with" in screen.text) == (sure is not None)
     if following is not None:
         reporter.finished(replace(found, sure=following), FOLDER / "best.json")
-        assert "; next: " in " ".join(screen.text.split())
+        assert ". Next: " in " ".join(screen.text.split())
+
+
+def test_on_a_noisy_machine_the_end_says_what_it_cannot_tell() -> None:
+    screen, clock = Screen(), Clock()
+    reporter = PlainReporter(screen.console, clock, "samples_per_s")
+    reporter.started(SPACE, 600.0, FOLDER)
+    found = replace(
+        best(record(A, purpose="final", tokens_per_s=5000), record(C)),
+        sure=Sure(best=0.15, within_1_percent=0.23),
+        repeats=Repeats(differ=0.234, pairs=7),
+        objective="samples_per_s",
+    )
+    reporter.finished(found, FOLDER / "best.json")
+    shown = " ".join(screen.text.split())
+    assert "two probes of one configuration differ by 23% here (median of 7 pairs)" in shown
+    assert "probability" not in shown
+    assert f"{si(found.measured.samples_per_s)} samples/s, 5.00k tokens/s" in shown
+    assert "samples/s model FLOP/s" in shown
 
 
 def test_the_end_names_what_tied_by_what_differs() -> None:
@@ -182,7 +204,12 @@ def test_the_path_of_the_result_is_never_broken() -> None:
 
 CALM = best(record(B, purpose="final"))
 CAUTIONS = [
-    (Caution.NOT_CONFIRMED, best(record(B))),
+    (Caution.NO_FINALS, best(record(B))),
+    (Caution.FINALS_FAILED, best(record(B), record(B, Verdict.CRASHED, purpose="final"))),
+    (
+        Caution.FINALS_SLOWER,
+        best(record(B, tokens_per_s=5000), record(C, purpose="final", tokens_per_s=1000)),
+    ),
     (Caution.STOPPED_BY_USER, best(record(B, purpose="final"), stopped_by="user")),
     (Caution.DISTURBED, best(record(B, purpose="final", disturbed_share=0.4))),
     (Caution.BROKEN_TRIALS, best(record(B, purpose="final"), record(C, Verdict.HUNG))),
@@ -212,7 +239,7 @@ def test_cautions_are_printed_with_the_result() -> None:
     reporter = PlainReporter(screen.console, Clock())
     reporter.started(SPACE, 600.0, FOLDER)
     reporter.finished(best(record(B)), FOLDER / "best.json")
-    assert "Warning: " + Caution.NOT_CONFIRMED.value[:60] in screen.text
+    assert "Warning: " + Caution.NO_FINALS.value[:60] in screen.text
 
 
 FRONT = [
