@@ -20,6 +20,8 @@ from autotune.errors import UsageError
 
 LOCK = "lock"
 MANIFEST = "manifest.json"
+RESULTS = Path("results")
+"""Where studies go for which nobody names a folder."""
 LOOKS, LOOK_S = 5, 0.01
 """A folder is taken to be in use that is held at so many moments, with so many seconds between."""
 _BEFORE_MANIFEST = {LOCK, f"{MANIFEST}.tmp"}
@@ -119,9 +121,9 @@ def _locked(path: Path) -> FileIO | None:
 
 
 def default_folder(model: str, device_kind: str) -> Path:
-    """A new name under `results`, from the UTC time."""
+    """A new name under `RESULTS`, from the UTC time."""
     name = re.sub(r"[^A-Za-z0-9._-]+", "-", model.rpartition("/")[2]).strip("-")
-    return _unused(Path("results") / f"{datetime.now(UTC):%Y%m%dT%H%M%SZ}-{name}-{device_kind}")
+    return _unused(RESULTS / f"{datetime.now(UTC):%Y%m%dT%H%M%SZ}-{name}-{device_kind}")
 
 
 def refuse_used_folder(folder: Path | None) -> None:

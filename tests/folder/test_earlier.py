@@ -37,8 +37,12 @@ def study(folder: Path, among: Space = BEFORE, **changed: object) -> Run:
     return Run(folder, among=among, trials=5)
 
 
-def found(place: Path, asked: str | None = None, by_default: bool = True) -> list[str]:
-    now = learn(begun(place / "now", NOW), asked, by_default)
+def found(place: Path) -> list[str]:
+    """Names of the studies in `place` that are learned from where that is asked for."""
+    return named(learn(begun(place / "now", NOW), str(place), True))
+
+
+def named(now: Manifest) -> list[str]:
     return [Path(each.folder).name for each in now.earlier]
 
 
@@ -54,7 +58,7 @@ def test_what_was_measured_is_known_once_a_candidate_its_final_before_its_trial(
     tmp_path: Path,
 ) -> None:
     told = study(tmp_path / "before").told
-    [known] = learn(begun(tmp_path / "now", NOW), None, True).earlier
+    [known] = learn(begun(tmp_path / "now", NOW), str(tmp_path), True).earlier
     assert known.seen == seen_in(told)
     assert known.workload == BEFORE.workload
     measured = {r.candidate for r in told if r.outcome.measurement is not None}
@@ -95,22 +99,36 @@ def test_the_folder_of_another_study_is_left_as_it_is(tmp_path: Path) -> None:
     assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == files
 
 
-def test_a_study_by_its_name_or_a_folder_of_studies_or_none(tmp_path: Path) -> None:
+def test_a_study_by_its_name_or_a_folder_of_studies(tmp_path: Path) -> None:
     study(tmp_path / "a" / "one")
-    study(tmp_path / "b" / "two")
     assert found(tmp_path) == []
-    assert found(tmp_path, str(tmp_path / "a")) == ["one"]
-    assert found(tmp_path, str(tmp_path / "b" / "two")) == ["two"]
-    assert found(tmp_path / "a", learning.NOTHING) == []
-    assert found(tmp_path / "a", by_default=False) == []
+    assert found(tmp_path / "a") == found(tmp_path / "a" / "one") == ["one"]
+
+
+def test_unasked_a_study_learns_only_in_results_of_the_working_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    study(tmp_path / "results" / "mine")
+    study(tmp_path / "strangers")
+    monkeypatch.chdir(tmp_path)
+
+    def unasked(folder: Path, asked: str | None = None, by_default: bool = True) -> list[str]:
+        return named(learn(begun(folder, NOW), asked, by_default))
+
+    assert unasked(Path("results/now")) == unasked(tmp_path / "results" / "now") == ["mine"]
+    assert unasked(Path("results/now"), learning.NOTHING) == []
+    assert unasked(Path("results/now"), by_default=False) == []
+    assert unasked(Path("now")) == unasked(tmp_path / "now") == []
+    monkeypatch.chdir("strangers")
+    assert unasked(tmp_path / "results" / "now") == unasked(Path("now")) == []
 
 
 def test_a_folder_that_is_not_there_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(UsageError, match="there is no such folder; name one"):
-        found(tmp_path, str(tmp_path / "nowhere"))
+        found(tmp_path / "nowhere")
     with pytest.raises(UsageError, match="is no folder"):
-        found(tmp_path, str(tmp_path / "file"))
+        found(tmp_path / "file")
 
 
 def test_no_more_is_learned_than_keeps_proposals_cheap(
@@ -119,7 +137,7 @@ def test_no_more_is_learned_than_keeps_proposals_cheap(
     for name in "abc":
         study(tmp_path / name)
     monkeypatch.setattr(learning, "MOST_SEEN", 7)
-    known = learn(begun(tmp_path / "now", NOW), None, True).earlier
+    known = learn(begun(tmp_path / "now", NOW), str(tmp_path), True).earlier
     assert sum(len(each.seen) for each in known) == 7
     monkeypatch.setattr(learning, "MOST_STUDIES", 1)
     assert len(found(tmp_path)) == 1
@@ -127,8 +145,7 @@ def test_no_more_is_learned_than_keeps_proposals_cheap(
 
 def test_a_manifest_keeps_what_is_learned_and_an_older_one_learned_nothing(tmp_path: Path) -> None:
     study(tmp_path / "before")
-    now = learn(begun(tmp_path, NOW), None, True)
-    now = learn(now, str(tmp_path / "before"), True)
+    now = learn(begun(tmp_path, NOW), str(tmp_path / "before"), True)
     assert now.earlier
     now.write(tmp_path)
     shutil.rmtree(tmp_path / "before")
