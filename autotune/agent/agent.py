@@ -38,6 +38,7 @@ from autotune.wire.agents import (
     Ended,
     Facts,
     Joined,
+    Leaving,
     NodeDevice,
     Prepare,
     Prepared,
@@ -109,7 +110,11 @@ class Agent:
             return f"the study is gone: {error}"
         except Exception as error:
             with suppress(_GoneError):
-                self._say(f"its agent failed: {type(error).__name__}: {error}")
+                self._send(Leaving(f"its agent failed: {type(error).__name__}: {error}"))
+            raise
+        except SystemExit as left:
+            with suppress(_GoneError):
+                self._send(Leaving(f"its agent was ended, with exit code {left.code}"))
             raise
         finally:
             self._end()

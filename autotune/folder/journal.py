@@ -25,10 +25,12 @@ from autotune.folder.folder import Folder
 from autotune.folder.manifest import Changes
 from autotune.folder.past import (
     FINAL,
+    Lost,
     News,
     Past,
     ended_of,
     finals_in,
+    lost_of,
     past_of,
     sessions_in,
     told,
@@ -96,8 +98,13 @@ class Journal:
             self._processes = Processes(storage.read, self.part)
         self.cut_bytes = 0
         """What was torn at the end of Optuna's journal."""
+        self.lost: list[Lost] = []
+        """Nodes; threads may add some, which the next write takes along."""
+        self._lost_told = 0
         self._write(self._begin)
         self.past = past_of(self.optuna_study, self.part)
+        self.lost += self.past.lost
+        self._lost_told = len(self.lost)
         self._known = {(str(r.purpose), r.number or 0) for r in self.past.records}
 
     def _begin(self) -> None:
@@ -337,10 +344,14 @@ class Journal:
         """
         for tries in count():
             self._again = tries > 0
+            lost = list(self.lost)
             try:
                 with self._together():
                     if self._again:
                         self._forget()
+                    if len(lost) > self._lost_told:
+                        said = [to_json(each) for each in lost]
+                        self.optuna_study.set_user_attr(lost_of(self.part), said)
                     changed = change()
             except UnreachableError as error:
                 patience = self._patience
@@ -351,6 +362,7 @@ class Journal:
                 if not patience.pause(tries):
                     raise
             else:
+                self._lost_told = len(lost)
                 if tries > 1 and self._patience is not None:
                     self._patience.note(f"{self._where}: answers again")
                 return changed

@@ -23,6 +23,16 @@ Known = Set[tuple[str, int]]
 """Purposes and numbers of records."""
 
 
+@dataclass(frozen=True)
+class Lost:
+    """A node that a study went on without."""
+
+    elapsed_s: float
+    """On the budget's clock."""
+    why: str
+    """Names it."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Past:
     """What the earlier runs of a study came to."""
@@ -45,6 +55,8 @@ class Past:
     """How the last run ended; None where it did not get to say so."""
     began: str
     """When the first run did; empty where that is not known."""
+    lost: list[Lost]
+    """Nodes, in all runs in this folder."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -101,6 +113,7 @@ def past_of(optuna_study: optuna.Study, part: str = "") -> Past:
         budget_s=float(mine[-1]["budget_s"]) if mine else None,
         ended=Ended(Ending(ended["code"]), ended["message"]) if ended else None,
         began=str(sessions[0].get("began", "")) if sessions else "",
+        lost=[parse(Lost, each, strict=False) for each in seen.get(lost_of(part), ())],
     )
 
 
@@ -132,6 +145,11 @@ def finals_in(seen: Mapping[str, Any]) -> Iterator[tuple[int, dict[str, Any]]]:
 def ended_of(part: str) -> str:
     """The attribute that says how the last run in the folder of `part` ended."""
     return f"ended-{part}" if part else "ended"
+
+
+def lost_of(part: str) -> str:
+    """The attribute that has the nodes that the folder of `part` lost."""
+    return f"lost-{part}" if part else "lost"
 
 
 def sessions_in(seen: Mapping[str, Any]) -> list[dict[str, Any]]:

@@ -71,6 +71,8 @@ class Result:
     put_off: bool = False
     """It is not the candidate's doing, e.g. a node was lost: ask for it again, elsewhere. The
     verdict is then `SKIPPED`, and the reason says what happened."""
+    gone: str = ""
+    """Why nothing more can be run there, where it was put off; empty where something can."""
 
 
 class Runner(Protocol):

@@ -27,13 +27,15 @@ def gather(
     ended: Callable[[], Sequence[str]],
     last_line: Callable[[], str] = str,
     note: Callable[[str], None],
+    on_lost: Callable[[str], None],
     stop: Callable[[], bool] = lambda: False,
 ) -> list[Remote]:
     """Agents that dial `channel`: `wanted` ones, or fewer after `limit_s`, ordered by name.
 
     `device` is what each opens, as `--device` names it; `names` are those of the nodes, where they
     are known. `ended` says what the launcher knows of agents that ended, `last_line` what it said
-    last.
+    last. `on_lost` is told of nodes that are lost, now and later. Where no `names` are known, each
+    node that comes is named.
 
     Raises:
         UsageError: a node has another version of autotune, or not that device.
@@ -42,6 +44,7 @@ def gather(
     """
     nodes: list[Remote] = []
     said: list[str] = []
+    on_come: Callable[[str], object] = str if names else note
     deadline = time.monotonic() + limit_s
     try:
         while time.monotonic() < deadline and not _complete(nodes, wanted):
@@ -49,8 +52,10 @@ def gather(
                 raise StopRequestedError
             wait([channel], POLL_S)  # type: ignore[list-item]
             while (peer := channel.accept()) is not None:
-                nodes.append(Remote(peer, _word_of(peer), device, note))
+                nodes.append(Remote(peer, _word_of(peer), device, note, on_lost))
                 _name_apart(nodes)
+                come = sum(not node.lost for node in nodes)
+                on_come(f"node {nodes[-1].name} has come, {come} of {wanted}")
             _check(nodes)
             for each in ended():
                 if each not in said:

@@ -310,11 +310,8 @@ class Group:
             limit_s = self._deadline_s[rank.phase]
             if waiting and now - rank.entered > limit_s and self._heard_since(now - RECENT_S):
                 if not rank.process.pid:
-                    rank.seat.node.kill()
-                    raise NodeLostError(
-                        f"node {rank.seat.node.name} was lost: it started no process within"
-                        f" {limit_s:.0f} s"
-                    )
+                    rank.seat.node.kill(f"it started no process within {limit_s:.0f} s")
+                    raise NodeLostError(rank.seat.node.lost)
                 return Result(
                     verdict=Verdict.HUNG,
                     reason=f"rank {rank.number} gave no sign for {limit_s:.0f} s"

@@ -80,8 +80,8 @@ class Node(Protocol):
         """Learn that ranks did not come up; true if from now on they start in another way."""
         ...
 
-    def kill(self) -> None:
-        """End everything that is not a rank, at once."""
+    def kill(self, why: str = "") -> None:
+        """End everything that is not a rank, at once. A node elsewhere is lost then, and `why`."""
         ...
 
     def close(self) -> None:
@@ -157,7 +157,7 @@ class Host:
     def give_up(self, why: str) -> bool:
         return self._starter.give_up(why)
 
-    def kill(self) -> None:
+    def kill(self, why: str = "") -> None:
         self._starter.kill()
 
     def close(self) -> None:

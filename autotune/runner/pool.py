@@ -14,13 +14,14 @@ from typing import Any, Literal
 
 from autotune.device.device import Device
 from autotune.engines import engine_of
+from autotune.errors import NoNodesError
 from autotune.outcome import Verdict
 from autotune.predict.trace import Trace, request, why_untraced
 from autotune.runner import Job, NodeLostError, Result, StopRequestedError
 from autotune.runner.baseline import FLAT_S, SLACK_BYTES, left_bytes
 from autotune.runner.channel import Channel
 from autotune.runner.forks import Spawned, Starter
-from autotune.runner.group import POLL_S, Group, Rank, phase_deadlines
+from autotune.runner.group import POLL_S, RECENT_S, Group, Rank, phase_deadlines
 from autotune.runner.helper import Helper
 from autotune.runner.node import LOOPBACK, Host, Node, Seat
 from autotune.runner.ops import Ops
@@ -98,7 +99,9 @@ class Pool:
         except NodeLostError as lost:
             if self._group is not None:
                 self._end(politely=False, until=deadline)
-            return Result(verdict=Verdict.SKIPPED, reason=str(lost), put_off=True)
+            gone = self._why_gone(deadline)
+            why = gone or str(lost)
+            return Result(verdict=Verdict.SKIPPED, reason=why, put_off=True, gone=gone)
 
     def _run(self, job: Job, deadline: float) -> Result:
         self._take_seats(deadline)
@@ -213,12 +216,28 @@ class Pool:
         return self._launch(candidate, deadline) if any(others) else failure
 
     def _take_seats(self, until: float) -> None:
-        """Where the next group would run. Raises NoNodesError."""
-        if any(node.lost for node in self._nodes) and self._group is not None:
-            self._end(politely=False, until=until)
-        self._seats = self._seats_now()
-        for node in self._nodes:
-            self._baseline_bytes.setdefault(node, node.in_use_bytes())
+        """Where the next group would run. A node that is silent is waited for until it speaks or
+        is lost. Raises NoNodesError."""
+        while True:
+            if any(node.lost for node in self._nodes) and self._group is not None:
+                self._end(politely=False, until=until)
+            self._seats = self._seats_now()
+            for node in self._nodes:
+                self._baseline_bytes.setdefault(node, node.in_use_bytes())
+            now = time.monotonic()
+            if now > until or all(node.heard_since(now - RECENT_S) for node in self._nodes):
+                return
+            if self._stop():
+                raise StopRequestedError
+            time.sleep(POLL_S)
+
+    def _why_gone(self, until: float) -> str:
+        """Why no other group can be started; empty where one can."""
+        try:
+            self._take_seats(until)
+        except NoNodesError as error:
+            return str(error)
+        return ""
 
     @property
     def _nodes(self) -> list[Node]:

@@ -22,6 +22,7 @@ from autotune.wire.agents import (
     Ended,
     Facts,
     Joined,
+    Leaving,
     Prepare,
     Prepared,
     Proven,
@@ -51,9 +52,15 @@ class Remote:
     refreshed_s = BEAT_S
 
     def __init__(
-        self, peer: Peer, joined: Joined, device: str, note: Callable[[str], None]
+        self,
+        peer: Peer,
+        joined: Joined,
+        device: str,
+        note: Callable[[str], None],
+        on_lost: Callable[[str], None],
     ) -> None:
-        """`device` is what it is to open there, as `--device` names it."""
+        """`device` is what it is to open there, as `--device` names it. `on_lost` is told why, at
+        once and by a thread, where the node is lost before it is closed."""
         self.name = joined.name
         self.version = joined.version
         self.address = ""
@@ -65,6 +72,7 @@ class Remote:
         self.lost = ""
         self._peer = peer
         self._note = note
+        self._on_lost = on_lost
         self._heard = time.monotonic()
         self._beat = Beat()
         self._ready: set[str] = set()
@@ -112,9 +120,11 @@ class Remote:
         self.send(Unforkable(why))
         return True
 
-    def kill(self) -> None:
+    def kill(self, why: str = "") -> None:
         """Its agent leaves where the connection ends, and kills what it has."""
-        self._peer.close()
+        if why:
+            self._lose(why)
+        self.close()
 
     def close(self) -> None:
         self.lost = self.lost or "the study ended"
@@ -144,11 +154,15 @@ class Remote:
             why = f"its agent is gone ({error})"
         except WireError as error:
             why = f"its agent sent what is no message: {error}"
-        if not self.lost:
-            self.lost = f"node {self.name} was lost: {why}"
+        self._lose(why)
         self._peer.close()
         for process in list(self._processes.values()):
             process.collected.set()
+
+    def _lose(self, why: str) -> None:
+        if not self.lost:
+            self.lost = f"node {self.name} was lost: {why}"
+            self._on_lost(self.lost)
 
     def _take(self, message: Message) -> None:
         match message:
@@ -164,6 +178,8 @@ class Remote:
                 self.refused = reason
             case Prepared(engine=engine):
                 self._ready.add(engine)
+            case Leaving(why):
+                self._lose(why)
             case Said(text):
                 self._note(f"{self.name}: {text}")
             case Started() | Ended() | Collected():

@@ -63,7 +63,7 @@ class Seating:
         with self._lock:
             if slot in self._of and _is_there(self._of[slot]):
                 return self._of[slot]
-            lost = self._of.pop(slot, ())
+            self._of.pop(slot, None)
             taken = {seat for block in self._of.values() for seat in block}
             groups = Counter(node for block in self._of.values() for node in _nodes(block))
             # A node of which a group has a part is no part of a group that spans nodes.
@@ -76,8 +76,8 @@ class Seating:
             ]
             free = (b for b in _blocks(there, self._ranks) if taken.isdisjoint(b))
             if (found := next(free, None)) is None:
-                why = next((seat.node.lost for seat in lost if seat.node.lost), "")
-                raise NoNodesError(why or "no free node is left")
+                lost = [seats[0].node.lost for seats in self._all if seats and seats[0].node.lost]
+                raise NoNodesError("; ".join(lost) or "no free node is left")
             self._of[slot] = found
             return found
 

@@ -167,7 +167,7 @@ class Finals:
         self._ledger.add(final)
         self._parts.journal.add_final(final)
         self._parts.reporter.told(final, self._ledger.incumbent)
-        self._put_offs[candidate] += probed.put_off and not probed.gone
+        self._put_offs[candidate] += probed.suspect
         if probed.outcome.verdict == Verdict.SKIPPED and not probed.put_off:
             self._ended = True  # the budget did, in this round
 

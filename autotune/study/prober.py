@@ -80,6 +80,8 @@ class Probed:
     """And compiling, where that was done."""
     put_off: bool = False
     """It says nothing of the candidate, and was no doing of it."""
+    suspect: bool = False
+    """It was put off in the middle: the candidate may have been the cause."""
     gone: str = ""
     """Why nothing more can be run where it ran; empty where something can."""
 
@@ -123,7 +125,7 @@ class Prober:
         least_s = math.inf
         starts_s: list[float] = []
         compiles_s: list[float] = []
-        gone = ""
+        ran = True
         for attempt in itertools.count(1):
             began_s = self._clock.elapsed_s()
             last = attempt >= attempts or BUSY in self._normal or began_s > repeats_until_s
@@ -132,8 +134,8 @@ class Prober:
             try:
                 result = self._runner.run(job, self._clock.at(until_s))
             except NoNodesError as error:
-                result = Result(verdict=Verdict.SKIPPED, reason=str(error), put_off=True)
-                gone = str(error)
+                why, ran = str(error), False
+                result = Result(verdict=Verdict.SKIPPED, reason=why, put_off=True, gone=why)
             repeats_until_s += result.waited_s
             took_s = self._clock.elapsed_s() - began_s - result.waited_s
             compiled_s = result.report.compile_s if result.report is not None else 0.0
@@ -179,7 +181,12 @@ class Prober:
         )
         put_off = result.put_off and outcome.put_off  # an earlier attempt may have told enough
         return Probed(
-            outcome=outcome, starts_s=starts_s, compiles_s=compiles_s, put_off=put_off, gone=gone
+            outcome=outcome,
+            starts_s=starts_s,
+            compiles_s=compiles_s,
+            put_off=put_off,
+            suspect=put_off and ran,
+            gone=result.gone,
         )
 
     def _note_group(self, result: Result) -> None:

@@ -308,7 +308,7 @@ class Search:
     def _probed(self, slot: Slot, asked: Asked, probed: Probed) -> None:
         candidate = asked.candidate
         if probed.put_off:
-            self._put_offs[candidate] += not probed.gone  # where nothing was left, nothing ran
+            self._put_offs[candidate] += probed.suspect
             if self._put_offs[candidate] == SUSPICIOUS_LOSSES:  # it may have been the cause
                 self._ledger.opened.avoid([candidate])
             if self._put_offs[candidate] <= SUSPICIOUS_LOSSES:

@@ -22,7 +22,7 @@ from autotune.folder.ending import Ended, Ending
 from autotune.folder.folder import Folder
 from autotune.folder.journal import Journal
 from autotune.folder.manifest import Changes, Manifest
-from autotune.folder.past import Past
+from autotune.folder.past import Lost, Past
 from autotune.folder.storage import place_of, storage_of
 from autotune.options import Options
 from autotune.predict.update import update_share
@@ -39,6 +39,7 @@ from autotune.testbed.scripted import shown_command, write_files
 from autotune.testbed.testbed import Testbed, Wiring
 from autotune.view.page import page
 from autotune.view.study import read
+from autotune.wire.codec import to_json
 
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _LOST = (errno.EROFS, errno.EIO, errno.ESTALE)
@@ -222,6 +223,7 @@ class _Session:
                 stop=stop,
                 on_phase=self.reporter.phase,
                 note=self.reporter.note,
+                on_lost=self._lose,
                 turn=neighbours.turn if neighbours else nullcontext,
                 rows=self._rows,
             )
@@ -270,6 +272,11 @@ class _Session:
             if study.away is not None:
                 raise study.away
             return ended
+
+    def _lose(self, why: str) -> None:
+        """Go on without a node. Called by a thread."""
+        self.journal.lost.append(Lost(round(self.clock.elapsed_s(), 3), why))
+        self.reporter.note(why)
 
     @property
     def _rows(self) -> int | None:
@@ -363,6 +370,7 @@ class _Session:
                 "learned_from": [study.folder for study in manifest.earlier],
                 "elapsed_s": round(self.clock.elapsed_s(), 3),
                 "stopped_by": self.stop.name,
+                "lost_nodes": [to_json(each) for each in self.journal.lost],
             },
             command=self._command(choice.record.candidate),
         )

@@ -63,6 +63,7 @@ class Cluster:
         check_installed()
         self.spec = spec
         self._say: Callable[[str], None] = _say
+        self._on_lost: Callable[[str], None] = _say
         self._launcher = launcher
         self._scratch = Scratch("autotune-launch-")
         self._nodes: list[Remote] = []
@@ -117,6 +118,10 @@ class Cluster:
 
     def runners(self, space: Space, wirings: Sequence[Wiring]) -> list[Runner]:
         self._say = wirings[0].note
+        self._on_lost = wirings[0].on_lost or self._say
+        for node in self._nodes:
+            if node.lost:  # before there was a study to tell
+                self._on_lost(node.lost)
         self._logs = wirings[0].logs
         self._hears = threading.Thread(target=self._hear, daemon=True)
         self._hears.start()
@@ -152,6 +157,9 @@ class Cluster:
     def _note(self, text: str) -> None:
         self._say(text)
 
+    def _lose(self, why: str) -> None:
+        self._on_lost(why)
+
     def _hear(self) -> None:
         """Say what the launcher knows of agents that end in the study."""
         while not self._closed.wait(HEAR_S):
@@ -185,6 +193,7 @@ class Cluster:
                 ended=self._launcher.poll,
                 last_line=self._launcher.last_line,
                 note=self._note,
+                on_lost=self._lose,
             )
         finally:
             channel.close()

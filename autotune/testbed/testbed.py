@@ -31,6 +31,8 @@ class Wiring:
     """Told where a probe is, with the steps it made there."""
     note: Callable[[str], None]
     """Told what the user should know, one line each."""
+    on_lost: Callable[[str], None] | None = None
+    """Told at once, by a thread, why a node is lost, in one line; where it is None, `note` is."""
     turn: Callable[[str], AbstractContextManager[object]] = nullcontext
     """Entered, with the name of the machine, by a runner that shares it with others, while a probe
     makes its steps."""

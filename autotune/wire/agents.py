@@ -182,6 +182,13 @@ class Said:
 
 
 @dataclass(frozen=True)
+class Leaving:
+    """Agent to study, last: why it leaves before the study ends."""
+
+    why: str
+
+
+@dataclass(frozen=True)
 class Beat:
     """Either way, every second."""
 
@@ -193,5 +200,5 @@ class Beat:
 
 AgentMessage = (
     Joined | Serve | Facts | Refused | Prepare | Prepared | Run | Signal | Collect
-    | Started | Ended | Collected | Unforkable | Proven | Said | Beat
+    | Started | Ended | Collected | Unforkable | Proven | Said | Leaving | Beat
 )  # fmt: skip

@@ -17,6 +17,7 @@ import pytest
 from autotune.errors import NoNodesError
 from autotune.outcome import Verdict
 from autotune.runner import Job, Result
+from autotune.runner.group import RECENT_S
 from autotune.runner.pool import Pool
 from autotune.runner.remote import LEASE_S, LOST_S
 from autotune.space.candidate import Candidate
@@ -141,7 +142,7 @@ def test_a_cut_link_loses_the_node_and_gives_no_verdict(
     pool = agents.pool(tmp_path, on_phase=at_timed(act))
     result = probe(pool, rule=LONG)
     took_s = time.monotonic() - was
-    assert result.put_off
+    assert (result.put_off, result.gone) == (True, "")
     assert (result.verdict, result.report) == (Verdict.SKIPPED, None)
     assert "node n2 was lost: no sign of it" in result.reason
     assert took_s < LOST_S + 1 + SLACK_S
@@ -155,9 +156,38 @@ def test_a_cut_link_loses_the_node_and_gives_no_verdict(
     pool.close()
 
 
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP, signal.SIGTERM])
+def test_nothing_is_started_on_nodes_that_are_silent(
+    quick: Callable[..., Agents], tmp_path: Path
+) -> None:
+    agents = quick()
+    pool = agents.pool(tmp_path)
+    assert probe(pool).verdict is Verdict.OK
+
+    def cut(number: int) -> None:
+        agents.hosts[number - 1].cut()
+        node = agents.nodes[number - 1]
+        assert until(lambda: not node.heard_since(time.monotonic() - RECENT_S), SLACK_S)
+        assert not node.lost
+
+    cut(2)
+    assert probe(pool).verdict is Verdict.OK  # on the others
+    assert agents.notes[-1] == "node n2 was lost: no sign of it for 7 s"
+    cut(3)
+    with pytest.raises(NoNodesError, match=r"node n2 was lost: .*; node n3 was lost: "):
+        probe(pool)
+    pool.close()
+
+
+@pytest.mark.parametrize(
+    ("number", "why"),
+    [
+        (signal.SIGKILL, "its agent is gone"),
+        (signal.SIGSTOP, "no sign of it for 7 s"),
+        (signal.SIGTERM, "its agent was ended, with exit code 143"),
+    ],
+)
 def test_an_agent_that_ends_or_stops_is_a_lost_node_and_leaves_nothing(
-    quick: Callable[..., Agents], tmp_path: Path, number: signal.Signals
+    quick: Callable[..., Agents], tmp_path: Path, number: signal.Signals, why: str
 ) -> None:
     agents = quick()
     lost = agents.hosts[1]
@@ -168,7 +198,8 @@ def test_an_agent_that_ends_or_stops_is_a_lost_node_and_leaves_nothing(
     pool = agents.pool(tmp_path, on_phase=at_timed(act))
     result = probe(pool, rule=LONG)
     assert result.put_off
-    assert "node n2 was lost" in result.reason
+    assert f"node n2 was lost: {why}" in result.reason
+    assert result.reason in agents.notes
     assert until(lambda: not ranks_on(lost), SLACK_S)
     assert probe(pool).verdict is Verdict.OK
     pool.close()

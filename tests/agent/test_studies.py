@@ -15,7 +15,8 @@ from pathlib import Path
 
 import pytest
 
-from autotune.runner.remote import LEASE_S
+from autotune.report.text import minutes
+from autotune.runner.remote import LEASE_S, LOST_S
 from tests.support.agents import QUICK_AGENT, SLACK_S, ranks_on, until
 from tests.support.namespaces import Network, network
 from tests.support.programs import ROOT
@@ -26,13 +27,13 @@ pytestmark = pytest.mark.slow
 class Study:
     """A study whose agents are started by hand, with quick ranks."""
 
-    def __init__(self, net: Network, folder: Path, *options: str) -> None:
+    def __init__(self, net: Network, folder: Path, *options: str, pace: int = 3) -> None:
         self.net = net
         self.folder = folder
         self.temporary = folder.parent / "tmp"
         self.temporary.mkdir()
         environment = os.environ | {
-            "PYTHONPATH": str(ROOT), "QUICK_PACE": "3", "TMPDIR": str(self.temporary),
+            "PYTHONPATH": str(ROOT), "QUICK_PACE": str(pace), "TMPDIR": str(self.temporary),
         }  # fmt: skip
         self.process = subprocess.Popen(
             [sys.executable, "-m", "autotune", "--launch", "wait", "--device", "cpu",
@@ -64,6 +65,13 @@ class Study:
 
     def runs_ranks(self) -> bool:
         return all(ranks_on(host) for host in self.net.hosts)
+
+    def says(self, text: str) -> bool:
+        return any(text in line for line in self.said)
+
+    def rows(self) -> list[dict[str, str]]:
+        with (self.folder / "trials.csv").open(newline="") as file:
+            return list(csv.DictReader(file))
 
     def ended(self) -> int:
         code = self.process.wait(180)
@@ -119,8 +127,7 @@ def test_a_node_that_is_lost_in_a_study_is_named_and_the_others_go_on(
     assert study.ended() == 0, study.said
     said = "".join(study.said)
     assert "node n2 was lost" in said
-    with (study.folder / "trials.csv").open(newline="") as file:
-        rows = list(csv.DictReader(file))
+    rows = study.rows()
     assert {row["verdict"] for row in rows} <= {"ok", "pruned", "skipped"}
     lost = [row for row in rows if "n2 was lost" in row["reason"]]
     assert {row["verdict"] for row in lost} == {"skipped"}
@@ -128,6 +135,46 @@ def test_a_node_that_is_lost_in_a_study_is_named_and_the_others_go_on(
     assert set(again) - {"skipped"}  # it was asked for again
     study.close()
     assert nothing_is_left(study)
+
+
+SILENT = "node n2 was lost: no sign of it for 7 s"
+
+
+def reported(study: Study) -> bool:
+    best = json.loads((study.folder / "best.json").read_text())
+    [lost] = best["provenance"]["lost_nodes"]
+    in_page = f"After {minutes(lost['elapsed_s'])}, {SILENT}." in (
+        study.folder / "report.html"
+    ).read_text(encoding="utf-8")
+    return in_page and lost["why"] == SILENT
+
+
+def test_a_node_that_is_lost_while_it_is_idle_is_named_at_once_and_in_the_report(
+    net: Network, tmp_path: Path
+) -> None:
+    study = Study(net, tmp_path / "study", "--world-size", "1", "--budget", "120s", pace=300)
+    assert until(lambda: study.says(" ok "), 60), study.said
+    assert all(study.says(f"node {name} has come") for name in ("n1", "n2"))
+    net.hosts[1].cut()
+    assert until(lambda: study.says(SILENT), LOST_S + SLACK_S), study.said
+    assert study.process.poll() is None
+    study.process.send_signal(signal.SIGINT)
+    assert study.ended() == 4
+    assert reported(study)
+    assert not [row for row in study.rows() if "n2" in row["reason"]]  # nothing ran there
+    study.close()
+
+
+def test_a_candidate_is_in_the_table_once_where_too_few_nodes_are_left_for_it(
+    net: Network, tmp_path: Path
+) -> None:
+    study = Study(net, tmp_path / "study", "--world-size", "2", "--budget", "120s", pace=300)
+    assert until(lambda: study.says(" ok "), 60), study.said
+    net.hosts[1].cut()
+    assert study.ended() == 4
+    assert [row["reason"] for row in study.rows() if row["verdict"] == "skipped"] == [SILENT]
+    assert reported(study)
+    study.close()
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT])

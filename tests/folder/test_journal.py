@@ -11,6 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from autotune.errors import UsageError
+from autotune.folder.ending import Ended, Ending
+from autotune.folder.past import Lost
 from autotune.folder.storage import repair
 from autotune.outcome import Record
 from autotune.space.candidate import Candidate
@@ -45,6 +47,20 @@ def test_a_journal_cut_at_any_byte_of_its_last_two_lines_keeps_all_told_before(
         path.write_bytes(data[:size])
         assert told(tmp_path) == records, size
         assert path.read_bytes().endswith(b"\n")
+
+
+def test_nodes_that_were_lost_are_kept_with_the_next_write_and_by_the_next_run(
+    tmp_path: Path,
+) -> None:
+    first, second = Lost(13.5, "node n3 was lost"), Lost(70.0, "node n3 was lost")
+    journal = open_journal(tmp_path, SPACE)
+    journal.lost.append(first)
+    journal.end(Ended(Ending.FOUND), 20.0)
+    again = open_journal(tmp_path, SPACE)
+    assert again.lost == again.past.lost == [first]
+    again.lost.append(second)
+    again.begin([], 60.0, {})
+    assert open_journal(tmp_path, SPACE).past.lost == [first, second]
 
 
 def test_a_journal_cut_at_any_line_can_be_gone_on_with(journal: bytes, tmp_path: Path) -> None:

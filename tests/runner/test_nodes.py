@@ -132,7 +132,12 @@ def test_a_node_that_starts_no_process_is_lost_and_the_candidate_is_not_hung(
 ) -> None:
     node: Any = Node("n1")
     ended: list[str] = []
-    node.kill = lambda: ended.append("n1")
+
+    def kill(why: str) -> None:
+        ended.append(why)
+        node.lost = f"node n1 was lost: {why}"
+
+    node.kill = kill
     process = Process(None)
     rank = Rank(number=0, process=process, log=Path("log"), seat=Seat(node, 0), token="0")
     group = Group(
@@ -141,8 +146,8 @@ def test_a_node_that_starts_no_process_is_lost_and_the_candidate_is_not_hung(
     )  # fmt: skip
     with pytest.raises(NodeLostError, match="node n1 was lost: it started no process within 0 s"):
         group.start(_start(), time.monotonic() + 60)
-    assert ended == ["n1"]
-    process.pid = 7
+    assert ended == ["it started no process within 0 s"]
+    node.lost, process.pid = "", 7
     failure = group.start(_start(), time.monotonic() + 60)
     assert failure is not None
     assert failure.verdict is Verdict.HUNG

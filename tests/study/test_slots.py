@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -135,6 +136,21 @@ def test_what_takes_node_after_node_with_it_comes_last_and_is_given_up(tmp_path:
     assert asked.count(lost) == SUSPICIOUS_LOSSES + 1
     assert asked[-1] == lost
     assert run.study.ledger.choice() is not None
+
+
+def test_a_slot_that_lost_its_last_node_in_a_probe_is_given_no_other(tmp_path: Path) -> None:
+    lost = SPACE.candidates[0]
+
+    def answer(job: Job) -> Result:
+        return replace(LOST, gone="node n1 was lost") if job.candidate == lost else saturating(job)
+
+    run = Run(tmp_path, answer, SPACE, slots=SUSPICIOUS_LOSSES + 2, sampler="grid")
+    last = [each.jobs[-1].candidate == lost for each in run.runners]
+    assert last.count(False) == 1  # what may be the cause does not take the last one with it
+    assert run.study.lost == ""
+    alone = Run(tmp_path / "alone", answer, SPACE, sampler="grid")
+    assert [r.outcome.reason for r in alone.told if r.candidate == lost] == ["node n1 was lost"]
+    assert alone.study.lost == "node n1 was lost"
 
 
 def test_a_final_that_takes_node_after_node_with_it_is_not_made_again(tmp_path: Path) -> None:

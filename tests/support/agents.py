@@ -50,7 +50,7 @@ class Agents:
         self.processes = [self._start(host, program, environment) for host in self.hosts]
         self.nodes: list[Remote] = gather(
             self.channel, len(self.hosts), device="cpu", limit_s=60, ended=lambda: [],
-            note=self.notes.append,
+            note=self.notes.append, on_lost=self.notes.append,
         )  # fmt: skip
 
     def _start(

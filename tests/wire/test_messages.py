@@ -210,6 +210,7 @@ MESSAGES: list[wire.Message] = [
     agents.Unforkable("they did not come up"),
     agents.Proven(),
     agents.Said("a log passed 16 MiB"),
+    agents.Leaving("its agent was ended, with exit code 143"),
     agents.Beat([2**28], 3),
     agents.Beat(),
     wire.Forkable("what was imported started 1 threads"),

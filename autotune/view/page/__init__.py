@@ -76,10 +76,14 @@ def _ending(study: Shown) -> str:
 
 def _remarks(study: Shown) -> list[str]:
     """What a reader has to know before the numbers."""
+    lost = [
+        f"After {minutes(each.elapsed_s)}, {each.why}."
+        for each in (study.past.lost if study.past is not None else ())
+    ]
     if study.best is not None:
         known = cautions(study.best, study.manifest.space["axes"]["micro_batch"])
-        return [each.value for each in known]
-    return [f"There is no result: {study.lack}."]
+        return [*(each.value for each in known), *lost]
+    return [f"There is no result: {study.lack}.", *lost]
 
 
 def _winner(study: Shown, best: Best) -> dict[str, Any]:
