@@ -22,6 +22,8 @@ LOCK = "lock"
 MANIFEST = "manifest.json"
 RESULTS = Path("results")
 """Where studies go for which nobody names a folder."""
+OURS = ".autotune"
+"""Marks a folder that autotune made for studies: those in it are the user's own."""
 LOOKS, LOOK_S = 5, 0.01
 """A folder is taken to be in use that is held at so many moments, with so many seconds between."""
 _BEFORE_MANIFEST = {LOCK, f"{MANIFEST}.tmp"}
@@ -145,11 +147,16 @@ def refuse_used_folder(folder: Path | None) -> None:
 def create_folder(folder: Path) -> Path:
     """Creates `folder`, its parents too, and checks that files can be written in it.
 
+    A parent that did not exist is marked as `OURS`.
+
     Raises:
         UsageError: it cannot be created or written in.
     """
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        if not folder.parent.exists():
+            folder.parent.mkdir(parents=True)
+            (folder.parent / OURS).touch()
+        folder.mkdir(exist_ok=True)
         with tempfile.TemporaryFile(dir=folder):
             pass
     except (OSError, ValueError) as error:
@@ -157,6 +164,16 @@ def create_folder(folder: Path) -> Path:
         other = _unused(Path("/tmp/autotune-study"))
         raise UsageError(f"--out {folder}: {reason}; use e.g. --out {other}") from error
     return folder
+
+
+def is_ours(place: Path) -> bool:
+    """Whether studies in `place` are the user's own: it is `RESULTS`, or the user's autotune made
+    it."""
+    with suppress(OSError):
+        if place.resolve() == RESULTS.resolve():
+            return True
+        return (place / OURS).stat().st_uid == os.getuid()
+    return False
 
 
 def _unused(folder: Path) -> Path:

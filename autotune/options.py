@@ -399,7 +399,8 @@ class Options:
     learn_from: str | None = option(
         "--learn-from", Topic.SEARCH, _as_it_is, "DIR",
         "Study, or folder of studies, whose measurements on the same devices and software sharpen"
-        " what is expected (default: results, where this study lies there; none for none).")
+        " what is expected (default: the study's neighbours in results, or in a folder that"
+        " autotune made; none for none).")
     out: Path | None = option(
         "--out", Topic.OUTPUT, _path, "DIR",
         "Folder for everything the study writes, new or empty (default: results/<UTC"

@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from autotune.errors import UsageError
-from autotune.files import MANIFEST, RESULTS
+from autotune.files import MANIFEST, is_ours
 from autotune.folder import manifest
 from autotune.folder.folder import Folder
 from autotune.folder.journal import records_in
@@ -24,17 +24,16 @@ MOST_SEEN = 60
 def learn(now: Manifest, asked: str | None, by_default: bool) -> Manifest:
     """`now` with what the studies measured that lie in the folder `asked`, or are that folder.
 
-    Without one it is `results` of the working directory, if that is so `by_default` and the study
-    of `now` lies there: any other folder may have studies of other people. The newest come first.
-    Only studies on the same devices and software count.
+    Without one it is the folder that the study of `now` lies in, if that is so `by_default`, and
+    `is_ours`: any other may have studies of other people. The newest come first. Only studies on
+    the same devices and software count.
 
     Raises:
         UsageError: there is no such folder.
     """
-    ours = by_default and Path(now.folder).parent.resolve() == RESULTS.resolve()
-    if asked == NOTHING or (asked is None and not ours):
+    place = Path(now.folder).parent if asked is None else Path(asked)
+    if asked == NOTHING or (asked is None and not (by_default and is_ours(place))):
         return now
-    place = RESULTS if asked is None else Path(asked)
     if asked is not None and not place.is_dir():
         what = "is no folder" if place.exists() else "there is no such folder"
         raise UsageError(

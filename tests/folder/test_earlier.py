@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from autotune.errors import UsageError
-from autotune.files import MANIFEST
+from autotune.files import MANIFEST, OURS, create_folder
 from autotune.folder import earlier as learning
 from autotune.folder import manifest
 from autotune.folder.earlier import learn
@@ -119,6 +119,11 @@ def test_unasked_a_study_learns_only_in_results_of_the_working_directory(
     assert unasked(Path("results/now"), learning.NOTHING) == []
     assert unasked(Path("results/now"), by_default=False) == []
     assert unasked(Path("now")) == unasked(tmp_path / "now") == []
+    create_folder(tmp_path / "made" / "one")
+    study(tmp_path / "made" / "two")
+    assert unasked(tmp_path / "made" / "one") == ["two"]
+    (tmp_path / "strangers" / OURS).symlink_to("/proc/1/status" if os.getuid() else "/nowhere")
+    assert unasked(Path("now")) == unasked(tmp_path / "strangers" / "now") == []
     monkeypatch.chdir("strangers")
     assert unasked(tmp_path / "results" / "now") == unasked(Path("now")) == []
 
