@@ -33,6 +33,23 @@ class Row:
     read: Callable[[str, dict[str, Any]], Reading]
 
 
+OTHERS = {
+    "a result of autotune; to compare with it, write check CONFIG... --against":
+        ("schema_version",),
+    "the state of transformers' Trainer, not its configuration; give its TrainingArguments":
+        ("log_history",),
+    "a configuration of adapters, not a training one": ("peft_type",),
+    "a tokenizer's configuration, not a training one":
+        ("tokenizer_class", "added_tokens_decoder", "pre_tokenizer"),
+    "a preprocessor's configuration, not a training one":
+        ("image_processor_type", "feature_extractor_type", "processor_class"),
+    "an index of a model's weights, not a training configuration": ("weight_map",),
+    "a model's configuration, not a training one": ("model_type", "architectures"),
+    "a configuration of generation, not a training one":
+        ("eos_token_id", "max_new_tokens", "do_sample", "transformers_version"),
+}  # fmt: skip
+"""Files that are given in the place of a configuration, with names that show which they are."""
+
 READERS = {
     "deepspeed": Row(deepspeed.is_one, deepspeed.read),
     "accelerate": Row(accelerate.is_one, accelerate.read),
@@ -42,7 +59,16 @@ READERS = {
 }
 """By the tool's name; the first whose file it may be reads it."""
 
-__all__ = ["READERS", "Finding", "Reading", "against", "findings", "read", "with_inner"]
+__all__ = [
+    "READERS",
+    "Finding",
+    "Reading",
+    "against",
+    "findings",
+    "of_command",
+    "read",
+    "with_inner",
+]
 
 
 def read(path: Path) -> Reading:
@@ -69,6 +95,9 @@ def _read(path: Path) -> Reading:
         for row in READERS.values():
             if row.is_one(body):
                 return row.read(path.name, body)
+        other = next((what for what, names in OTHERS.items() if body.keys() & set(names)), None)
+        if other is not None:
+            raise UsageError(f"{path}: is {other}")
     raise UsageError(
         f"{path}: no configuration that is known; expected one of {', '.join(READERS)}: e.g."
         " train_micro_batch_size_per_gpu, per_device_train_batch_size, micro_batch_size or"
@@ -89,10 +118,18 @@ def _followed(reading: Reading, folder: Path) -> Reading:
     return replace(reading, inner=tuple(inner), findings=tuple(found))
 
 
-def findings(readings: Sequence[Reading], world_size: int | None) -> list[Finding]:
-    """What is wrong with `readings`, which one launch uses together on `world_size` ranks."""
+def of_command(world_size: int | None) -> list[Reading]:
+    """What the command line itself says; it goes before what files say."""
+    if world_size is None:
+        return []
+    keys = {"world_size": "--world-size"}
+    return [Reading(name="command line", tool="autotune", world_size=world_size, keys=keys)]
+
+
+def findings(readings: Sequence[Reading]) -> list[Finding]:
+    """What is wrong with `readings`, which one launch uses together."""
     every = with_inner(readings)
-    found = [finding for reading in every for finding in alone(reading, every, world_size)]
+    found = [finding for reading in every for finding in alone(reading, every)]
     return [*found, *agree(every)]
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from autotune.check.deepspeed_names import NAMES
 from autotune.check.reading import (
     AUTO,
     Finding,
@@ -26,7 +27,7 @@ _KEYS = {
 }
 _OLD = {
     "cpu_offload": "offload_optimizer: {device: cpu}",
-    "cpu_offload_params": "offload_param: {device: cpu}",
+    "cpu_offload_param": "offload_param: {device: cpu}",
     "cpu_offload_use_pin_memory": "offload_optimizer: {pin_memory: true}",
     "stage3_gather_fp16_weights_on_model_save": "stage3_gather_16bit_weights_on_model_save",
 }
@@ -45,7 +46,14 @@ def is_one(body: dict[str, Any]) -> bool:
             and "optimizer" in body
             and isinstance(body["optimizer"], dict)
         )
+        or (body.keys() <= NAMES[()] and any(_is_section(body, name) for name in body))
     )
+
+
+def _is_section(body: dict[str, Any], name: str) -> bool:
+    """Whether `name` holds what DeepSpeed reads there."""
+    part = body[name]
+    return isinstance(part, dict) and not NAMES.get((name,), frozenset()).isdisjoint(part)
 
 
 def read(name: str, body: dict[str, Any]) -> Reading:
@@ -63,10 +71,10 @@ def read(name: str, body: dict[str, Any]) -> Reading:
         dtype=_dtype(body),
         optimizer=_optimizer(body),
         autos=tuple(_autos(body)),
-        findings=tuple(_findings(name, body, zero, stage)),
+        findings=(*_checkpointing(name, body), *_findings(name, body, zero, stage)),
         keys=_KEYS,
     )
-    return with_misspelled(reading, body)
+    return with_misspelled(reading, body, NAMES)
 
 
 def _offload(zero: dict[str, Any]) -> str:
@@ -104,6 +112,17 @@ def _autos(body: dict[str, Any], where: str = "", deep: int = 0) -> Iterator[str
             yield f"{where}{key}"
         elif isinstance(value, dict):
             yield from _autos(value, f"{where}{key}.", deep + 1)
+
+
+def _checkpointing(name: str, body: dict[str, Any]) -> Iterator[Finding]:
+    """Source: runtime/activation_checkpointing/checkpointing.py; transformers never calls it."""
+    if "activation_checkpointing" in body:
+        yield Finding(
+            "warning", f"{name}: activation_checkpointing",
+            "does nothing for models of transformers, only for those that call"
+            " deepspeed.checkpointing; leave it out, and set gradient_checkpointing of"
+            " TrainingArguments (activation_checkpointing from transformers 5.23 on)",
+        )  # fmt: skip
 
 
 def _findings(

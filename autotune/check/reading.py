@@ -10,7 +10,12 @@ from typing import Any, Literal
 AUTO = "auto"
 _ALIKE = 0.9
 """Of a misspelled name and the right one, as difflib has it. No two names that transformers or
-DeepSpeed know are as alike as one of them and one that is read here."""
+accelerate know are as alike as one of them and one that is read here."""
+_ALIKE_OF_ALL = 0.8
+"""The same where all names are known: none of them is taken for another."""
+
+Names = Mapping[tuple[str, ...], frozenset[str]]
+"""What is known in each section, by its path; () is the file itself."""
 
 
 @dataclass(frozen=True)
@@ -67,36 +72,43 @@ class Reading:
         return f"{self.name}: {self.keys.get(name, name)}"
 
 
-def with_misspelled(reading: Reading, body: Mapping[str, Any]) -> Reading:
+def with_misspelled(
+    reading: Reading, body: Mapping[str, Any], names: Names | None = None
+) -> Reading:
     """With what is said of names in `body` that nothing reads, beside which the one that is meant
-    is missing."""
-    known: dict[tuple[str, ...], set[str]] = {}
-    for path in reading.keys.values():
-        *above, name = path.split(".")
-        known.setdefault(tuple(above), set()).add(name)
-        if above:
-            known.setdefault((), set()).add(above[0])
+    is missing. `names` are all that the tool knows; without them, those that are read here."""
+    known, alike = names or _read_of(reading), _ALIKE_OF_ALL if names else _ALIKE
     found = tuple(
         Finding(
             "error", f"{reading.name}: {'.'.join(path)}",
             f"{reading.tool} knows no such name; did you mean {meant}?",
         )
-        for path, meant in _misspelled(body, (), known)
+        for path, meant in _misspelled(body, (), known, alike)
     )  # fmt: skip
     return replace(reading, findings=(*reading.findings, *found))
 
 
+def _read_of(reading: Reading) -> Names:
+    """The names that are read here, by their section."""
+    known: dict[tuple[str, ...], frozenset[str]] = {(): frozenset()}
+    for path in reading.keys.values():
+        *above, name = path.split(".")
+        known[tuple(above)] = known.get(tuple(above), frozenset()) | {name}
+        known[()] |= {above[0]} if above else set()
+    return known
+
+
 def _misspelled(
-    section: Mapping[str, Any], at: tuple[str, ...], known: Mapping[tuple[str, ...], set[str]]
+    section: Mapping[str, Any], at: tuple[str, ...], known: Names, alike: float
 ) -> Iterator[tuple[tuple[str, ...], str]]:
     """Paths, and the names that are meant."""
     for name, value in section.items():
         path = (*at, str(name))
-        near = get_close_matches(path[-1], known[at] - section.keys(), 1, _ALIKE)
+        near = get_close_matches(path[-1], known[at] - section.keys(), 1, alike)
         if near and name not in known[at]:
             yield path, near[0]
         elif path in known and isinstance(value, dict):
-            yield from _misspelled(value, path, known)
+            yield from _misspelled(value, path, known, alike)
 
 
 def number(value: Any) -> int | str | None:

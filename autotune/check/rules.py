@@ -10,13 +10,11 @@ from autotune.check.reading import AUTO, Finding, Reading
 _SHARED = ("micro_batch", "grad_accum", "world_size", "seq_len", "zero_stage", "offload", "dtype")
 
 
-def alone(
-    reading: Reading, beside: Sequence[Reading], world_size: int | None
-) -> Iterator[Finding]:
-    """Of one file, used together with those `beside` it on `world_size` ranks."""
+def alone(reading: Reading, beside: Sequence[Reading]) -> Iterator[Finding]:
+    """Of one file, used together with those `beside` it."""
     yield from reading.findings
     yield from _autos(reading, beside)
-    yield from _formula(reading, world_size or _ranks(beside))
+    yield from _formula(reading, _ranks(beside))
 
 
 def agree(readings: Sequence[Reading]) -> Iterator[Finding]:

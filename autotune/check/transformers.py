@@ -37,13 +37,14 @@ _OLD = {
     "gradient_checkpointing": "activation_checkpointing, from transformers 5.23 on",
     "gradient_checkpointing_kwargs": "activation_checkpointing_kwargs, from transformers 5.23 on",
 }
+_LOADING = ("dataloader_num_workers", "dataloader_prefetch_factor", "dataloader_pin_memory")
 _COMPILE = {True: "on", False: "off", None: None}
 _QUIET = ("gradient_checkpointing", "gradient_checkpointing_kwargs")
 """Old in one tool only: Axolotl, LLaMA-Factory and TRL go on with them."""
 
 
 def is_one(body: dict[str, Any]) -> bool:
-    return any(name in body for name in ("per_device_train_batch_size", *_OLD)) or (
+    return any(name in body for name in ("per_device_train_batch_size", *_OLD, *_LOADING)) or (
         "gradient_accumulation_steps" in body and "learning_rate" in body
     )
 
@@ -135,6 +136,27 @@ def _dtype(body: dict[str, Any]) -> str | None:
     return None if body.get("deepspeed") else "fp32"
 
 
+def _loading(name: str, body: dict[str, Any], workers: int | None) -> Iterator[Finding]:
+    """Of the data loader, which has so many `workers` where the file does not say it. Sources:
+    transformers training_args.py, `__post_init__`; torch/utils/data/dataloader.py."""
+    for names in (_LOADING, tuple(each.removeprefix("dataloader_") for each in _LOADING)):
+        of_workers, of_prefetch, of_pinned = names
+        if body.get(of_workers, workers if names is _LOADING else None) != 0:
+            continue
+        if body.get(of_prefetch) is not None:
+            yield Finding(
+                "error", f"{name}: {of_prefetch}",
+                f"torch and transformers refuse it with 0 workers; set {of_workers} to 1 or more,"
+                f" or leave {of_prefetch} out",
+            )  # fmt: skip
+        if body.get(of_pinned) is False:
+            yield Finding(
+                "warning", f"{name}: {of_pinned}",
+                "false, with 0 workers: each step waits until its batch is loaded and copied; set"
+                f" {of_workers} to 2 or more and {of_pinned} to true",
+            )  # fmt: skip
+
+
 def _findings(name: str, body: dict[str, Any], old: Any) -> Iterator[Finding]:
     for key in old:
         if key in body and key not in _QUIET:
@@ -147,6 +169,8 @@ def _findings(name: str, body: dict[str, Any], old: Any) -> Iterator[Finding]:
             yield Finding("error", f"{name}: {key}", f"two names for one thing; keep {_OLD[key]}")
     if is_on(body.get("bf16")) and is_on(body.get("fp16")):
         yield Finding("error", f"{name}: bf16", "fp16 is set as well; keep one of them")
+    # Axolotl chooses the number itself.
+    yield from _loading(name, body, None if is_axolotl(body) else 0)
     if is_on(body.get("auto_find_batch_size")):
         yield Finding(
             "warning", f"{name}: auto_find_batch_size",

@@ -30,7 +30,7 @@ def check(
         from dataclasses import asdict
 
         from autotune.check import against as compare
-        from autotune.check import findings, read, with_inner
+        from autotune.check import findings, of_command, read, with_inner
         from autotune.check.against import not_compared, read_trials
         from autotune.result.best import Best
 
@@ -39,11 +39,12 @@ def check(
         if world_size is not None and world_size < 1:
             raise UsageError(f"--world-size {world_size}: must be at least 1")
         readings = [read(path) for path in configs]
-        found = findings(readings, world_size)
+        every = with_inner([*of_command(world_size), *readings])
+        found = findings(every)
         left = []
         if against is not None:
             path = against / "best.json" if against.is_dir() else against
-            best, every = Best.read(path), with_inner(readings)
+            best = Best.read(path)
             found += compare(every, best, read_trials(path))
             left = not_compared(every, best)
         if json:

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 import yaml
+from transformers import GenerationConfig, LlamaConfig
+from transformers.trainer_callback import TrainerState
 
-from autotune.check import READERS, findings, read
+from autotune.check import READERS, findings, of_command, read
+from autotune.check.deepspeed_names import NAMES
 from autotune.commands.app import main
 from autotune.commands.exits import ExitCode
 from autotune.errors import UsageError
@@ -55,7 +60,7 @@ def saved(tmp_path: Path) -> Callable[..., Path]:
 
 
 def said(*paths: Path, world_size: int | None = None) -> list[str]:
-    found = findings([read(path) for path in paths], world_size)
+    found = findings([*of_command(world_size), *(read(path) for path in paths)])
     return [f"{each.level} {each.where}: {each.what}" for each in found]
 
 
@@ -92,6 +97,12 @@ def test_a_misspelled_name_is_told_from_one_that_nobody_here_reads(
     ("deepspeed", {"zero_optimization": {"stage": 3, "offload_param": {"device": "cpu"},
      "offload_optimizr": {"device": "cpu"}}},
      "zero_optimization.offload_optimizr", "offload_optimizer"),
+    ("deepspeed", {"zero_optimization": {"stage": 3, "stage3_prefetch_buket_size": 1}},
+     "zero_optimization.stage3_prefetch_buket_size", "stage3_prefetch_bucket_size"),
+    ("deepspeed", {"zero_optimization": {"stage": 3, "offload_param": {"devise": "cpu"}}},
+     "zero_optimization.offload_param.devise", "device"),
+    ("deepspeed", {"flops_profiler": {"modul_depth": 1}}, "flops_profiler.modul_depth",
+     "module_depth"),
     ("transformers", {"deepspeed": {"zero_optimization": {"stage": 2},
      "gradient_accumulation_step": 2}}, "gradient_accumulation_step",
      "gradient_accumulation_steps"),
@@ -116,6 +127,47 @@ def test_what_tools_themselves_know_is_no_misspelled_name() -> None:
             rest = rest if tool == "transformers" else {"zero_optimization": rest}
             what = [each.what for each in READERS[tool].read("c", rest).findings]
             assert [each for each in what if "did you mean" in each] == []
+
+
+def test_the_names_of_deepspeed_are_those_of_its_own_classes_and_constants() -> None:
+    from deepspeed.comm.config import CommsLoggerConfig
+    from deepspeed.compile.config import CompileConfig
+    from deepspeed.inference.config import WeightQuantConfig
+    from deepspeed.monitor.config import DeepSpeedMonitorConfig
+    from deepspeed.runtime import config, precision_config
+    from deepspeed.runtime.tensor_parallel.config import TPTrainingConfig
+    from deepspeed.runtime.zero.config import DeepSpeedZeroConfig
+    from deepspeed.utils.config import DeepSpeedThroughputTimerConfig
+    from pydantic import BaseModel
+
+    seen = {()}
+
+    def look(path: tuple[str, ...], known: type[BaseModel]) -> None:
+        seen.add(path)
+        fields = known.model_fields
+        names = {each for name, at in fields.items() for each in (name, at.alias) if each}
+        assert NAMES[path] >= names if path == () else NAMES[path] == names
+        for name, at in fields.items():
+            for kind in (at.annotation, *get_args(at.annotation)):
+                inner = (*path, name)
+                if isinstance(kind, type) and issubclass(kind, BaseModel) and inner in NAMES:
+                    look(inner, kind)
+
+    look((), DeepSpeedMonitorConfig)
+    look(("zero_optimization",), DeepSpeedZeroConfig)
+    look(("fp16",), precision_config.DeepSpeedFP16Config)
+    look(("bf16",), precision_config.DeepSpeedBF16Config)
+    look(("hybrid_engine",), config.HybridEngineConfig)
+    look(("tensor_parallel",), TPTrainingConfig)
+    look(("compile",), CompileConfig)
+    look(("comms_logger",), CommsLoggerConfig)
+    look(("weight_quantization",), WeightQuantConfig)
+    look(("timers", "throughput"), DeepSpeedThroughputTimerConfig)
+    sources = Path(config.__file__).parents[1].rglob("*.py")
+    words = set(re.findall(r"""["']([a-z0-9_]+)["']""", "".join(p.read_text() for p in sources)))
+    assert {name for path in NAMES.keys() - (seen - {()}) for name in NAMES[path]} - {
+        name for name, *_ in seen - {()}
+    } <= words
 
 
 @pytest.mark.parametrize(("tool", "changes", "key"), [
@@ -162,6 +214,13 @@ WRONG: list[tuple[str, dict[str, Any], str]] = [
      "refuses it beside deepspeed_config_file"),
     ("accelerate", {"distributed_type": "FSDP", "deepspeed_config": {},
      "fsdp_config": {"fsdp_sharding_strategy": "FULL_SHARD"}}, "old name"),
+    ("deepspeed", {"activation_checkpointing": {"partition_activations": True}},
+     "does nothing for models of transformers"),
+    ("transformers", {"dataloader_prefetch_factor": 4}, "refuse it with 0 workers"),
+    ("transformers", {"num_workers": 0, "prefetch_factor": 4}, "refuse it with 0 workers"),
+    ("llama-factory", {"dataloader_pin_memory": False}, "false, with 0 workers"),
+    ("axolotl", {"dataloader_num_workers": 0, "dataloader_pin_memory": False},
+     "false, with 0 workers"),
     ("axolotl", {"fp16": True}, "fp16 is set as well"),
     ("llama-factory", {"auto_find_batch_size": True}, "without a word"),
 ]  # fmt: skip
@@ -210,6 +269,22 @@ def test_a_named_file_that_is_not_there_is_an_error(saved: Callable[..., Path]) 
     assert line == "error config.yaml: deepspeed: gone.json: no such file, here or beside it"
 
 
+@pytest.mark.parametrize("body", [
+    {"dataloader_num_workers": 4, "dataloader_prefetch_factor": 2, "dataloader_pin_memory": False},
+    {"num_workers": 2, "prefetch_factor": 2},
+])  # fmt: skip
+def test_a_loader_with_workers_may_load_ahead(
+    body: dict[str, Any], saved: Callable[..., Path]
+) -> None:
+    assert said(saved(ARGUMENTS, **body)) == []
+
+
+@pytest.mark.parametrize("section", sorted({path[0] for path in NAMES if path}))
+def test_a_section_of_deepspeeds_alone_is_known(section: str, saved: Callable[..., Path]) -> None:
+    body = {section: dict.fromkeys(NAMES[(section,)], 1)}
+    assert read(saved(body)).tool == "deepspeed"
+
+
 # Against a result.
 
 
@@ -247,6 +322,17 @@ def test_a_difference_to_a_result_has_its_consequence(
                     if name != "train_batch_size"} | same, **changes)  # fmt: skip
     assert main(["check", str(config), "--against", str(study)]) == ExitCode.FINDINGS
     assert what in " ".join(capsys.readouterr().out.split())
+
+
+def test_ranks_of_the_command_line_are_held_against_a_result(
+    study: Path, saved: Callable[..., Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = saved(ARGUMENTS)
+    asked = ["check", str(config), "--against", str(study), "--world-size"]
+    main([*asked, "6"])
+    assert "command line: --world-size: is 6, measured was 2" in capsys.readouterr().out
+    main([*asked, "2"])
+    assert "world" not in capsys.readouterr().out.replace("not compared", "")
 
 
 @pytest.mark.parametrize("name", ["deepspeed", "accelerate", "hf", "axolotl", "llama-factory"])
@@ -363,6 +449,22 @@ def test_what_is_no_configuration_is_one_line(
     assert main(["check", str(path)]) == ExitCode.USAGE
     [line] = capsys.readouterr().err.splitlines()
     assert str(path) in line
+
+
+@pytest.mark.parametrize(("made", "what"), [
+    (lambda: LlamaConfig().to_dict(), "a model's configuration"),
+    (lambda: GenerationConfig(do_sample=True).to_dict(), "a configuration of generation"),
+    (lambda: {"tokenizer_class": "LlamaTokenizer", "model_max_length": 64}, "a tokenizer's"),
+    (lambda: asdict(TrainerState()), "the state of transformers' Trainer"),
+    (lambda: asdict(result("ddp", 0)), "write check CONFIG... --against"),
+])  # fmt: skip
+def test_what_is_given_by_mistake_is_named(
+    made: Callable[[], dict[str, Any]], what: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "given.json"
+    path.write_text(json.dumps(made(), default=str))
+    with pytest.raises(UsageError, match=re.escape(what)):
+        read(path)
 
 
 def test_no_file_is_an_error() -> None:
