@@ -18,7 +18,7 @@ from autotune.errors import UsageError
 from autotune.outcome import Verdict
 from autotune.predict.trace import Trace
 from autotune.replay.grid import Grid, Row
-from autotune.runner import Job, Result
+from autotune.runner import OUT_OF_BUDGET, Job, Result
 from autotune.space.candidate import Build, Candidate
 from autotune.space.space import Limits, Space
 from autotune.wire.messages import Report
@@ -66,7 +66,7 @@ class Replay:
         result, probe_s = self._result(row, job)
         left_s = max(0.0, deadline - self._time())
         if start_s + probe_s > left_s:
-            result = Result(verdict=Verdict.SKIPPED, reason="the budget ended during this probe")
+            result = Result(verdict=Verdict.SKIPPED, reason=OUT_OF_BUDGET)
             start_s, probe_s = min(start_s, left_s), max(0.0, left_s - start_s)
         self._let_pass(start_s, probe_s, result.report)
         self.live_build = None if result.report is None else build

@@ -35,8 +35,14 @@ class Job:
     """Slower steps than this end the probe early."""
     fresh: bool
     """Run in a new group even where one is live."""
+    budget: str = "the budget"
+    """What ends at the deadline, for people."""
     mixed: bool = False
     """Run drawn lengths, and not the longest samples alone, where the workload has several."""
+
+
+OUT_OF_BUDGET = "the budget ended during this probe"
+"""Reason of a probe that had no time left; the prober says whether it was all of the budget."""
 
 
 @dataclass(frozen=True, kw_only=True)

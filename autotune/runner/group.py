@@ -16,7 +16,7 @@ from multiprocessing.connection import wait
 from pathlib import Path
 
 from autotune.outcome import Verdict, others_share
-from autotune.runner import NodeLostError, Result, StopRequestedError
+from autotune.runner import OUT_OF_BUDGET, NodeLostError, Result, StopRequestedError
 from autotune.runner.channel import Channel, Peer
 from autotune.runner.node import LOOPBACK, Node, Seat
 from autotune.runner.process import RankProcess
@@ -318,7 +318,7 @@ class Group:
                     f" in phase {rank.phase}; see {rank.log.name}",
                 )
         if now > deadline:
-            return Result(verdict=Verdict.SKIPPED, reason="the budget ended during this probe")
+            return Result(verdict=Verdict.SKIPPED, reason=OUT_OF_BUDGET)
         return None
 
     def _heard_since(self, moment: float) -> bool:

@@ -20,7 +20,7 @@ from autotune.device.device import Device
 from autotune.errors import ModelError
 from autotune.outcome import Verdict
 from autotune.predict.trace import Trace
-from autotune.runner import Job, Result, StopRequestedError
+from autotune.runner import OUT_OF_BUDGET, Job, Result, StopRequestedError
 from autotune.runner.baseline import left_bytes
 from autotune.runner.channel import Channel
 from autotune.runner.group import POLL_S, phase_deadlines
@@ -270,7 +270,7 @@ class Launches:
         now = time.monotonic()
         if now > deadline:
             saw = "" if ranks.made else f"; {_saw(launch)}"
-            reason = f"the budget ended during this probe{saw}"
+            reason = OUT_OF_BUDGET + saw
             return Result(verdict=Verdict.SKIPPED, reason=reason)
         stepping = ranks.made > 0
         # Before the first one, a script may load data, evaluate, or compile.

@@ -22,7 +22,7 @@ from autotune.outcome import (
     others_share,
 )
 from autotune.predict.memory import Prediction, kept_on_host
-from autotune.runner import Job, Result, Runner
+from autotune.runner import OUT_OF_BUDGET, Job, Result, Runner
 from autotune.space.space import Space
 from autotune.wire.messages import Report
 from autotune.wire.stopping import Interval, Rule, interval
@@ -136,6 +136,9 @@ class Prober:
             except NoNodesError as error:
                 why, ran = str(error), False
                 result = Result(verdict=Verdict.SKIPPED, reason=why, put_off=True, gone=why)
+            if result.reason.startswith(OUT_OF_BUDGET):
+                reason = job.budget + result.reason.removeprefix("the budget")
+                result = replace(result, reason=reason)
             repeats_until_s += result.waited_s
             took_s = self._clock.elapsed_s() - began_s - result.waited_s
             compiled_s = result.report.compile_s if result.report is not None else 0.0

@@ -296,6 +296,7 @@ class Search:
             rule=parts.pace.rule,
             needed_step_s=self._ledger.needed_step_s(candidate),
             fresh=False,
+            budget="the search's part of the budget",
         )
         return Work(
             job=job,

@@ -23,7 +23,7 @@ from autotune.folder.ending import Ending
 from autotune.options import Options
 from autotune.outcome import Verdict
 from autotune.replay.runner import Replay
-from autotune.runner import Job, Result
+from autotune.runner import OUT_OF_BUDGET, Job, Result
 from autotune.study.search import Search
 from autotune.study.study import Study
 from autotune.testbed import open_testbed, testbed
@@ -118,6 +118,28 @@ def test_nothing_is_left_of_what_did_not_fit_after_all(
     assert tune(*NEW)[0] == ExitCode.NOTHING_FITS
     assert seen[0]
     assert not Path("study/best.json").exists()
+
+
+def test_a_probe_without_time_says_whether_it_was_the_search_s_part_or_all_of_the_budget(
+    tune: Tune, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    searched: list[Job] = []
+    probe = Replay.run
+
+    def run(self: Replay, job: Job, deadline: float) -> Result:
+        searched.extend([] if job.mixed else [job])
+        if job.mixed or len(searched) == 5:
+            return Result(verdict=Verdict.SKIPPED, reason=OUT_OF_BUDGET)
+        return probe(self, job, deadline)
+
+    monkeypatch.setattr(Replay, "run", run)
+    tune(*NEW)
+    skipped = rows().query("verdict == 'skipped' and witness.isna()")
+    said = set(zip(skipped["kind"], skipped["reason"], strict=True))
+    assert said == {
+        ("search", "the search's part of the budget ended during this probe"),
+        ("final", OUT_OF_BUDGET),
+    }
 
 
 def test_a_study_that_came_first_is_not_overwritten(
