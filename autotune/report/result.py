@@ -73,9 +73,17 @@ def cautions(best: Best, micro_batches: Sequence[int]) -> tuple[Caution, ...]:
         > DISTURBED_SHARE[best.device_kind],
         Caution.BROKEN_TRIALS: trials["crashed"] + trials["hung"] > 0,
         Caution.LARGEST_MICRO_BATCH: len(micro_batches) > 1
-        and best.config.micro_batch == max(micro_batches),
+        and best.config.micro_batch == max(micro_batches)
+        and not _batch_is_whole(best),
     }
     return tuple(caution for caution, does in applies.items() if does)
+
+
+def _batch_is_whole(best: Best) -> bool:
+    """Whether one micro-batch a rank is all of the global batch that was asked for."""
+    options = best.provenance.get("options")
+    asked = isinstance(options, dict) and options.get("global_batch") is not None
+    return asked and best.config.grad_accum == 1
 
 
 def print_result(console: Console, best: Best, path: Path, warn: tuple[Caution, ...]) -> None:
@@ -142,7 +150,7 @@ def configuration(config: Config) -> str:
     ranks = "1 rank" if config.world_size == 1 else f"{config.world_size} ranks{config.on_nodes}"
     searched = ", ".join(f"{name} {getattr(config, name)}" for name in names)
     if of_script:
-        return f"{searched} ({ranks})"
+        return f"{searched} (optimizer {config.optimizer}, {ranks})"
     return f"{searched} ({config.dtype}, {config.optimizer}, {config.engine}, {ranks})"
 
 

@@ -222,6 +222,18 @@ def test_each_caution_is_given_for_its_own_cause(caution: Caution, found: Best) 
     assert cautions(found, SPACE.axes["micro_batch"]) == (caution,)
 
 
+def test_a_larger_micro_batch_is_not_asked_for_where_the_global_batch_allows_none() -> None:
+    found = best(record(A, purpose="final"))
+    whole = {"options": {"global_batch": {"amount": 8, "unit": "samples"}}}
+    half = replace(found.config, grad_accum=2)
+    searched = SPACE.axes["micro_batch"]
+    assert found.config.grad_accum == 1
+    assert cautions(replace(found, provenance=whole), searched) == ()
+    assert cautions(replace(found, provenance=whole, config=half), searched) == (
+        Caution.LARGEST_MICRO_BATCH,
+    )
+
+
 def test_a_calm_confirmed_result_comes_without_cautions() -> None:
     assert cautions(CALM, SPACE.axes["micro_batch"]) == ()
 
