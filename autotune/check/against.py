@@ -77,7 +77,8 @@ def _consequence(name: str, value: object, best: Best, trials: pd.DataFrame | No
         return "; speed and memory are others, and nobody measured them"
     if trials is None:
         return ""
-    wanted = {axis: getattr(best.config, axis) for axis in AXES if axis in trials} | {name: value}
+    asked = best.config.candidate
+    wanted = {axis: getattr(asked, axis) for axis in AXES if axis in trials} | {name: value}
     rows = trials
     for axis, each in wanted.items():
         rows = rows[rows[axis] == each]

@@ -34,6 +34,7 @@ from autotune.wire.stopping import Interval
 
 SCHEMA_VERSION = 1
 MOST_BYTES = 16 * 2**20
+UNKNOWN = "unknown"
 FINALS = "finals"
 """Key of `Best.trials` that is no verdict: the number of final rounds."""
 
@@ -55,6 +56,7 @@ class Config:
     compile: str = AXES["compile"].plain
     loss: str = AXES["loss"].plain
     optimizer: str
+    """Of a script, the classes that were seen to step, or `UNKNOWN`."""
     param_dtype: str = AXES["param_dtype"].plain
     allocator: str = AXES["allocator"].plain
     data_workers: str = AXES["data_workers"].plain
@@ -82,7 +84,10 @@ class Config:
 
     @property
     def candidate(self) -> Candidate:
-        return Candidate(**{axis: getattr(self, axis) for axis in AXES})
+        """What was asked for; a script that was not told which optimizer has one of its own."""
+        axis, asked = AXES["optimizer"], {axis: getattr(self, axis) for axis in AXES}
+        own = self.optimizer not in axis.words
+        return Candidate(**asked | ({"optimizer": axis.plain} if own else {}))
 
     @property
     def workload(self) -> Workload:
@@ -218,6 +223,8 @@ class Verified:
     alloc_retries: int
     growth_bytes_per_100_steps: float | None
     """Of what is held between steps; None of a script, in which nobody looks at that."""
+    cannot_tell: str | None = None
+    """Why it was slower, where that may have been the machine's noise alone; None else."""
     other_hardware: str | None = None
     """How the devices differ from those of the study."""
 
@@ -449,6 +456,8 @@ def _sure(certainty: Certainty | None, space: Space, winner: Config) -> Sure | N
         return None
     # What a script is not told is the same in all of them.
     same = {name: getattr(winner, name) for name, each in space.axes.items() if len(each) == 1}
+    if _has_own_optimizer(space.workload):
+        same["optimizer"] = winner.optimizer
     following = certainty.next
     after = None if following is None else _config(replace(following, **same), space.workload)
     return Sure(best=certainty.best, within_1_percent=certainty.equal, next=after)
@@ -484,6 +493,8 @@ def _config(candidate: Candidate, workload: Workload, ran: Ran | None = None) ->
         length = length if length > 1 or by_tokens else ran.seq_len
         each = round(ran.samples / (accum * workload.world_size))
         batch = batch if batch > 1 else max(1, each)
+        if _has_own_optimizer(workload):
+            candidate = replace(candidate, optimizer=ran.optimizer or UNKNOWN)
     samples = batch * accum * workload.world_size
     known = not workload.of_script
     return Config(
@@ -499,6 +510,11 @@ def _config(candidate: Candidate, workload: Workload, ran: Ran | None = None) ->
         global_batch_samples=samples,
         global_batch_tokens=samples * length,
     )
+
+
+def _has_own_optimizer(workload: Workload) -> bool:
+    """Whether it is a script's, which is not told which one to take."""
+    return workload.of_script and "{optimizer}" not in workload.recipe["command"]
 
 
 def _dtypes(candidate: Candidate, workload: Workload) -> dict[str, str] | None:

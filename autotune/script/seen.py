@@ -135,6 +135,7 @@ class Ranks:
             frozen=max((r.latest.frozen for r in self.all if r.latest), default=0),
             dtype=self.dtype,
             rows=rows,
+            optimizer=max((r.latest.optimizer for r in self.all if r.latest), default=""),
         )
 
     @property

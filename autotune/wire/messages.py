@@ -404,6 +404,8 @@ class Ran:
     """Of most products of matrices: fp32, bf16 or fp16; empty where nothing shows it."""
     rows: int = 1
     """That the model gets of each sample."""
+    optimizer: str = ""
+    """As `Seen` has it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -487,6 +489,8 @@ class Seen:
     """Of the device, beyond this process's allocator, by anybody."""
     ooms: int
     """Allocations that failed, whoever caught that."""
+    optimizer: str = ""
+    """Classes that stepped, such as "adafactor" or "adamw+muon"; empty where none was seen."""
 
 
 @dataclass(frozen=True, kw_only=True)

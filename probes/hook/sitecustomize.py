@@ -130,6 +130,7 @@ class _Watch:
         self._fresh_share = 1.0  # of the backward passes of a step
         self._shapes: list[list[list[int]]] = []
         self._dtype = ""
+        self._optimizers: set[str] = set()  # names of their classes
         self._steps: list[dict[str, Any]] = []  # not told yet
         self._cuda = False
         self._device: Any = None
@@ -228,8 +229,9 @@ class _Watch:
             self._dtype = found.dtype or self._dtype
             self._look_s += time.perf_counter() - began
 
-    def stepped(self) -> None:
-        """An optimizer has stepped."""
+    def stepped(self, optimizer: Any) -> None:
+        """This optimizer has stepped."""
+        self._optimizers.add(type(optimizer).__name__.lower())
         if not self._since:
             self._since, self._backwards = self._grads, self._backwards + self._grads
         if self._since and not self._ended:  # of a step that is not told, so there is time for it
@@ -334,6 +336,7 @@ class _Watch:
                 "trainable": self._trainable,
                 "frozen": self._frozen,
                 "dtype": self._dtype,
+                "optimizer": "+".join(sorted(self._optimizers)),
                 "step_s": [each["step_s"] for each in steps],
                 "micro_steps": [each["micro_steps"] for each in steps],
                 "waited_s": [each["waited_s"] for each in steps],
@@ -621,7 +624,7 @@ def _attach(torch: Any, watch: _Watch) -> None:
 
     torch.autograd.grad = grad
     optimizers = importlib.import_module("torch.optim.optimizer")
-    optimizers.register_optimizer_step_post_hook(lambda *_: stepped())
+    optimizers.register_optimizer_step_post_hook(lambda optimizer, *_: stepped(optimizer))
     make = optimizers.Optimizer.__init__
 
     @functools.wraps(make)

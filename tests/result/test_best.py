@@ -554,7 +554,8 @@ def test_schema_and_dataclass_have_the_same_names() -> None:
 
 def test_the_schema_knows_the_names_that_the_options_and_verdicts_have() -> None:
     schema = load_schema()
-    config = schema["$defs"]["config"]["properties"]
+    config = schema["$defs"]["config"]
+    config = config["properties"] | config["then"]["properties"]
     for name, axis in AXES.items():
         if axis.pattern is not None:
             words, pattern = config[name]["anyOf"]

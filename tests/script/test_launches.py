@@ -74,6 +74,9 @@ def test_a_plain_loop_with_two_optimizers_is_seen_as_it_is(
     result = lab(own("plain", "--accum {grad_accum}"), global_batch="8", micro_batch="2").probe()
     assert result.verdict == Verdict.OK
     assert ran(result) == (8.0, 256.0, 4, True)
+    assert result.report is not None
+    assert result.report.ran is not None
+    assert result.report.ran.optimizer == "adamw+sgd"
     assert result.parameters == 256 * 64 + (64 * 256 + 256) + (256 * 256 + 256)
     assert OWN.read_bytes() == before
     assert nothing_is_left(tmp_path)

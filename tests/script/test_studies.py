@@ -40,15 +40,18 @@ def test_what_a_script_is_not_told_is_in_the_result_as_it_ran(
     best = Best.read(out / "best.json")
     config = best.config
     assert (config.micro_batch, config.seq_len, config.global_batch_tokens) == (4, 16, 64)
+    assert config.optimizer == "adamw+sgd"
     assert best.tokens_per_step == pytest.approx(64)
     assert best.sure is not None
     if best.sure.next is not None:
         assert (best.sure.next.micro_batch, best.sure.next.seq_len) == (4, 16)
+        assert best.sure.next.optimizer == "adamw+sgd"
+    assert "optimizer adamw+sgd" in (out / "exports" / "accelerate.yaml").read_text()
     assert (out / "exports" / "out").is_dir()  # that the command it prints saves to
     (tmp_path / "elsewhere").mkdir()
     monkeypatch.chdir(tmp_path / "elsewhere")  # the script is found where it was
     verified = autotune("verify", str(out))
-    assert verified.returncode in (0, 6), verified.stderr  # 6: slower than measured
+    assert verified.returncode in (0, 5, 6), verified.stderr  # slower than measured
 
 
 @pytest.mark.slow
@@ -76,7 +79,7 @@ def test_rows_of_a_sample_are_known_to_who_goes_on_and_who_verifies(tmp_path: Pa
     assert best.measured.rows == 2
     assert best.measured.samples_per_s * 2 * 32 == pytest.approx(best.measured.tokens_per_s)
     verified = autotune("verify", str(out))
-    assert verified.returncode in (0, 6), verified.stderr  # 6: slower than measured
+    assert verified.returncode in (0, 5, 6), verified.stderr  # slower than measured
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="adopting orphans is Linux's")
