@@ -22,6 +22,7 @@ class ExitCode(IntEnum):
     STOPPED = 4
     """By the user, with a result written."""
     NO_MEASUREMENT = 5
+    """Also where `verify` cannot tell."""
     FINDINGS = 7
     """`check` found something."""
     NOT_VERIFIED = 6

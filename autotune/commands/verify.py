@@ -71,7 +71,14 @@ def train(path: Path, steps: int, limit_s: float, *, embedded: bool = False) -> 
     except OSError as error:
         raise UsageError(f"{path}: {error.strerror}") from error
     print("\n".join(lines(verified)))
-    return ExitCode.FOUND if verified.passed else ExitCode.NOT_VERIFIED
+    return exit_of(verified)
+
+
+def exit_of(found: Verified) -> ExitCode:
+    """What the process ends with."""
+    if found.cannot_tell:
+        return ExitCode.NO_MEASUREMENT
+    return ExitCode.FOUND if found.passed else ExitCode.NOT_VERIFIED
 
 
 def lines(found: Verified) -> list[str]:
@@ -84,14 +91,17 @@ def lines(found: Verified) -> list[str]:
     grown = "" if growth_bytes is None else (
         f"; memory held grew by {growth_bytes / 2**20:.1f} MiB in 100 steps"
     )  # fmt: skip
+    held = "Holds" if found.passed else "CANNOT TELL" if found.cannot_tell else "DOES NOT HOLD"
     said = [
-        f"{'Holds' if found.passed else 'DOES NOT HOLD'}: {si(found.tokens_per_s)} tokens/s in"
+        f"{held}: {si(found.tokens_per_s)} tokens/s in"
         f" {found.steps} steps, {found.share_of_measured:.1%} of what the study measured",
         f"Quarters: {', '.join(si(each) for each in found.quarters)} tokens/s; the last is"
         f" {last / first:.1%} of the first",
         f"Peak: {gib(found.peak_bytes)}, {gib(found.limit_bytes)} are allowed; allocator retries"
         f" {found.alloc_retries}{grown}",
     ]
+    if found.cannot_tell:
+        said.insert(1, f"Slower, but {found.cannot_tell}")
     if found.other_hardware:
         said.append(f"Not the same hardware: {found.other_hardware}")
     return said

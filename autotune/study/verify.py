@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import chdir, contextmanager
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from pathlib import Path
 
 from autotune import launch
@@ -14,6 +15,7 @@ from autotune.device import open_device
 from autotune.device.device import Device
 from autotune.errors import UsageError
 from autotune.options import Options
+from autotune.outcome import DISTURBED_SHARE, others_share
 from autotune.result.best import Best, Verified
 from autotune.result.hardware import other_hardware
 from autotune.runner import Job, Result, Runner
@@ -247,6 +249,25 @@ def _run(runner: Runner, best: Best, candidate: Candidate, rule: Rule, *, fresh:
     return result.report
 
 
+def _noise(best: Best, after: Report, quarters: list[float]) -> str | None:
+    """What of the machine alone may have made the steps of `after` too slow, whose median of each
+    quarter is `quarters`; None where nothing shows that it did."""
+    kind, measured = best.device_kind, best.measured.step_s
+    slow_s = statistics.median(after.step_s)
+    others = others_share(after.conditions)
+    # A step waits for its slowest core: there, one more than the mean of others' processes runs.
+    slower = 2 + others / max(1 - others, 1e-3)
+    if others > DISTURBED_SHARE[kind] and slow_s <= slower * measured.median:
+        return f"other processes took {others:.0%} of the processor; run it on an idle machine"
+    limit_s = measured.median / (1 - SLOWER[kind])
+    slow = [each > limit_s for each in quarters]
+    if any(before and not later for before, later in pairwise(slow)):  # it does not wear out
+        return "a later quarter of the run was as fast as measured; run it for longer"
+    if slow_s <= measured.high / (1 - SLOWER[kind]):
+        return "the study's own steps varied as much; run the study again on an idle machine"
+    return None
+
+
 def _verified(best: Best, before: Report, after: Report, on: Device | None = None) -> Verified:
     kind, tokens = best.device_kind, best.tokens_per_step
     step_s = statistics.median(after.step_s)
@@ -262,8 +283,10 @@ def _verified(best: Best, before: Report, after: Report, on: Device | None = Non
     fits = peak_bytes <= best.limits.limit_bytes and not retries  # as in the study
     grown_bytes = after.state_bytes - before.state_bytes
     made = (len(after.step_s) + len(after.warmup_step_s)) * best.cycle_steps
+    noise = None if fast or not fits else _noise(best, after, quarters)
     return Verified(
         passed=fast and fits,
+        cannot_tell=noise,
         steps=len(after.step_s) * best.cycle_steps,
         tokens_per_s=tokens / step_s,
         share_of_measured=share,

@@ -60,6 +60,44 @@ def test_a_gpu_is_held_to_three_percent() -> None:
     assert not verify._verified(on_gpu, run_of([STEP_S] * 20), long).passed
 
 
+def busy(made: Any, others: float) -> Any:
+    """On two cores, of whose time others took that share."""
+    wall_s = sum(made.step_s)
+    seen = replace(
+        made.conditions, interval_cpu_s=2 * wall_s, busy_cpu_s=2 * wall_s, steal_cpu_s=0.0,
+        own_cpu_s=2 * wall_s * (1 - others),
+    )  # fmt: skip
+    return replace(made, timed_s=wall_s, conditions=seen)
+
+
+FAST, SLOW = [STEP_S] * 50, [2 * STEP_S] * 50
+WIDE = replace(BEST, measured=replace(
+    BEST.measured, step_s=replace(BEST.measured.step_s, high=2 * STEP_S)))  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("best", "steps", "others", "peak_mib", "ends"),
+    [
+        (BEST, SLOW * 4, 0.33, 100, (ExitCode.NO_MEASUREMENT, "took 33% of the processor")),
+        (BEST, SLOW * 4, 0.10, 100, (ExitCode.NOT_VERIFIED, "DOES NOT HOLD")),
+        (BEST, [3 * STEP_S] * 200, 0.33, 100, (ExitCode.NOT_VERIFIED, "DOES NOT HOLD")),
+        (BEST, SLOW * 4, 0.0, 100, (ExitCode.NOT_VERIFIED, "DOES NOT HOLD")),
+        (BEST, SLOW * 3 + FAST, 0.0, 100, (ExitCode.NO_MEASUREMENT, "a later quarter")),
+        (BEST, FAST + SLOW * 3, 0.0, 100, (ExitCode.NOT_VERIFIED, "DOES NOT HOLD")),
+        (WIDE, SLOW * 4, 0.0, 100, (ExitCode.NO_MEASUREMENT, "the study's own steps")),
+        (BEST, SLOW * 4, 0.33, 2**20, (ExitCode.NOT_VERIFIED, "DOES NOT HOLD")),
+        (BEST, FAST * 4, 0.33, 100, (ExitCode.FOUND, "Holds")),
+    ],
+)  # fmt: skip
+def test_what_the_machine_alone_may_have_made_slow_is_no_answer(
+    best: Best, steps: list[float], others: float, peak_mib: int, ends: tuple[ExitCode, str]
+) -> None:
+    found = verify._verified(best, run_of(FAST), busy(run_of(steps, peak_mib), others))
+    code, said = ends
+    assert command.exit_of(found) == code
+    assert said in " ".join(command.lines(found))
+
+
 def test_drift_and_growth_are_told() -> None:
     steps = [STEP_S] * 50 + [1.1 * STEP_S] * 50 + [1.2 * STEP_S] * 50 + [2 * STEP_S] * 50
     before, after = run_of([STEP_S] * 20), run_of(steps, held_mib=50 + 203)
@@ -218,8 +256,8 @@ def test_a_study_verifies_its_winner_within_its_budget(
     assert time.monotonic() - began < 95
     found = Best.read(tmp_path / "study" / "best.json").verified
     assert found is not None
-    assert code == (0 if found.passed else 6)  # noise may well be 5 %
-    assert "HOLD" in capsys.readouterr().out.upper()
+    assert code == command.exit_of(found)  # noise may well be 5 %
+    assert command.lines(found)[0] in capsys.readouterr().out
 
 
 def test_a_recording_is_not_verified(capsys: pytest.CaptureFixture[str]) -> None:
