@@ -143,11 +143,6 @@ class Predictor:
         """Of what the objective counts: seconds, or joules where it is of energy."""
         return self._belief(self._cost, pending)
 
-    @property
-    def spread(self) -> float:
-        """Standard deviation of the logarithm between measurements of one candidate."""
-        return self._cost.spread
-
     def _belief(self, of: SpeedModel, pending: Sequence[Candidate]) -> Belief:
         found = of.belief([self._place[each] for each in pending])
         return Belief(found.mean[self._own], found.deviation[self._own])

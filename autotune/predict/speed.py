@@ -185,11 +185,6 @@ class SpeedModel:
             noise += self._magnitudes.power_noise**2
         self._beliefs.observe(place, float(np.log(step.median)), noise, off)
 
-    @property
-    def spread(self) -> float:
-        """Between two measurements in different groups, in the logarithm, as it was seen."""
-        return self.noise * self._beliefs.likely.noise
-
     def joint(self, places: Sequence[int]) -> tuple[Array, Array]:
         """Mean and covariance of the logarithms of the points in these `places`."""
         return self._beliefs.joint(places)

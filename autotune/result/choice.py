@@ -25,8 +25,8 @@ one. Finals come last, on a warm machine, and of what looked best once a part wa
 out slower than the search, by 1 to 12 % in results/samples. Intervals this far apart are more."""
 
 NOISY = 0.05
-"""Of the standard deviation between measurements of one candidate: from here on, those that it
-does not tell apart are tied, though their medians differ by more than `MAX_TIE`."""
+"""Where probes of one candidate differ by this share, candidates that are believed to be within as
+much of the best are tied, though they differ by more than `MAX_TIE`."""
 EQUAL = 0.01
 """Candidates that differ by less than this share are as good as each other."""
 
@@ -48,12 +48,17 @@ class Repeats:
     """By how much probes of one candidate differ: what is smaller decides nothing."""
 
     differ: float
-    """Median over all pairs, as a share of the faster one's step time."""
+    """Median over all pairs, as a share of the slower one's step time; under 1."""
     pairs: int
 
     @property
     def noisy(self) -> bool:
         return self.differ >= NOISY
+
+    @property
+    def spread(self) -> float:
+        """Standard deviation of a probe's logarithm: half of normal pairs differ by 0.95 of it."""
+        return -math.log(1 - self.differ) / 0.954
 
 
 Unconfirmed = Literal["no finals", "its finals failed", "other finals were slower"]
@@ -86,13 +91,12 @@ def winner(
     workload: Workload,
     objective: Objective,
     believed: Callable[[Candidate], float] | None = None,
-    spread: float = 0.0,
 ) -> Choice | None:
     """The best of `records`; None where no candidate fits.
 
     `believed` is what all measurements together say of a candidate's value; without it each
-    stands for itself. `spread` is the standard deviation between measurements of one candidate, in
-    the logarithm: no belief overrules a difference between finals that is larger than that.
+    stands for itself. No belief overrules a difference between finals that is larger than what
+    probes of one candidate differ by.
 
     Confirmed candidates come first. An unconfirmed one wins only if there is none of them, or if
     it is clearly faster than the best of them: then something was wrong with the finals. Where
@@ -112,9 +116,10 @@ def winner(
         return measured_value(record) if believed is None else believed(record.candidate)
 
     finals = [r for r in measured if r.purpose == "final"]
+    repeats = repeats_in(records, workload)
     rounds = Counter(r.candidate for r in records if r.purpose == "final")
     if finals:
-        best, ties = _select_final(finals, value, measured_value, spread, rounds)
+        best, ties = _select_final(finals, value, measured_value, repeats, rounds)
     else:
         best, ties = _select(measured, value)
     faster = [r for r in measured if r.purpose == "search" and _clearly_faster(r, best, objective)]
@@ -131,12 +136,25 @@ def winner(
         record=best,
         confirmed=why is None,
         unconfirmed=why,
-        repeats=_repeats(records, workload),
+        repeats=repeats,
         ties=ties,
         cells=_best_of_each(lambda c: c.cell, standing, best, known),
         pareto=_pareto(measured, objective),
         same_batch=_same_batch(standing, best, known) if workload.global_batch else (),
     )
+
+
+def repeats_in(records: Iterable[Record], workload: Workload) -> Repeats | None:
+    """None where no candidate has two whole measurements of the same batches."""
+    purposes = ("search", "final") if workload.length_mix is None else ("final",)
+    steps: defaultdict[Candidate, list[float]] = defaultdict(list)
+    for record in records:
+        if record.purpose in purposes and record.outcome.verdict is Verdict.OK:
+            steps[record.candidate].append(record.measured.step.median)
+    pairs = [pair for each in steps.values() for pair in itertools.combinations(each, 2)]
+    if not pairs:
+        return None
+    return Repeats(differ=statistics.median(1 - min(p) / max(p) for p in pairs), pairs=len(pairs))
 
 
 def pool(rounds: Sequence[Record], workload: Workload) -> Record:
@@ -242,12 +260,13 @@ def _select_final(
     finals: list[Record],
     value: Callable[[Record], float],
     measured: Callable[[Record], float],
-    spread: float,
+    repeats: Repeats | None,
     rounds: Mapping[Candidate, int],
 ) -> tuple[Record, tuple[Record, ...]]:
     """The same of `finals`. What a final found slower than another, by more than the noise, cannot
     win; what it found faster is tied."""
     leader = max(finals, key=measured)
+    spread = repeats.spread if repeats is not None else 0.0
 
     def level(record: Record) -> bool:
         each = 1 / rounds[record.candidate] + 1 / rounds[leader.candidate]
@@ -256,26 +275,13 @@ def _select_final(
 
     able = [r for r in finals if level(r)]
     fastest, others = _select(able, value)
-    if spread >= NOISY:
+    if repeats is not None and repeats.noisy:
         least = (1 - NOISY) * value(fastest)
         others = tuple(r for r in able if r is not fastest and value(r) >= least)
     others += tuple(r for r in able if measured(r) > measured(fastest) and r not in others)
     best = min((fastest, *others), key=lambda r: r.measured.peaks.device_bytes)
     tied = sorted((fastest, *others), key=value, reverse=True)
     return best, tuple(r for r in tied if r is not best)
-
-
-def _repeats(records: Iterable[Record], workload: Workload) -> Repeats | None:
-    """None where no candidate has two whole measurements of the same batches."""
-    purposes = ("search", "final") if workload.length_mix is None else ("final",)
-    steps: defaultdict[Candidate, list[float]] = defaultdict(list)
-    for record in records:
-        if record.purpose in purposes and record.outcome.verdict is Verdict.OK:
-            steps[record.candidate].append(record.measured.step.median)
-    pairs = [pair for each in steps.values() for pair in itertools.combinations(each, 2)]
-    if not pairs:
-        return None
-    return Repeats(differ=statistics.median(1 - min(p) / max(p) for p in pairs), pairs=len(pairs))
 
 
 def _noise(one: Measurement, other: Measurement) -> float:

@@ -9,7 +9,6 @@ from functools import partial
 
 from autotune.folder.past import News
 from autotune.outcome import Record, Verdict
-from autotune.result.choice import NOISY
 from autotune.runner import Job
 from autotune.space.candidate import Candidate
 from autotune.study.parts import Parts
@@ -169,7 +168,7 @@ class Finals:
         self._parts.reporter.told(final, self._ledger.incumbent)
         self._put_offs[candidate] += probed.suspect
         if probed.outcome.verdict == Verdict.SKIPPED and not probed.put_off:
-            self._ended = True  # the budget did, in this round
+            self.out_of_time = self._ended = True  # the budget ended in this round
 
     def _next(self, free: Sequence[Slot]) -> tuple[Slot, Record] | None:
         """A free slot, and the search record of what to measure again there; None where all is
@@ -211,7 +210,8 @@ class Finals:
 
     def _is_in_vain(self, finalists: list[Record]) -> bool:
         """Whether there is no time for the rounds that would tell the first two apart."""
-        if len(finalists) < 2 or self._ledger.predictor.spread < NOISY:
+        repeats = self._ledger.repeats
+        if len(finalists) < 2 or repeats is None or not repeats.noisy:
             return False
         pair = [finalists[0], *self._rivals(finalists)]
         made = min(self._rounds(r.candidate) for r in pair)

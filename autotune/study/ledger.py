@@ -11,7 +11,7 @@ import numpy as np
 from autotune.outcome import Objective, Record, Verdict, step_cost_for
 from autotune.predict.belief import Array, Belief
 from autotune.predict.predictor import Predictor
-from autotune.result.choice import EQUAL, Certainty, Choice, winner
+from autotune.result.choice import EQUAL, Certainty, Choice, Repeats, repeats_in, winner
 from autotune.samplers.open_candidates import OpenCandidates
 from autotune.space.candidate import Candidate
 from autotune.space.space import Space
@@ -180,12 +180,17 @@ class Ledger:
     def rounds_to_tell(self, one: Candidate, other: Candidate) -> float:
         """Measurements of each that tell which one is better, if they differ as is believed."""
         apart = abs(math.log(self.believed(one) / self.believed(other)))
-        return 2 * (SURE * self.predictor.spread / max(apart, EQUAL)) ** 2
+        repeats = self.repeats
+        return 2 * (SURE * repeats.spread / max(apart, EQUAL)) ** 2 if repeats is not None else 0.0
+
+    @property
+    def repeats(self) -> Repeats | None:
+        """By how much measurements of one candidate differ; None where there are none."""
+        return repeats_in(self.records, self._space.workload)
 
     def choice(self) -> Choice | None:
         """The best of all records; None where nothing fits."""
-        spread, workload = self.predictor.spread, self._space.workload
-        found = winner(self.all, workload, self._objective, self.believed, spread)
+        found = winner(self.all, self._space.workload, self._objective, self.believed)
         if found is None:
             return None
         return replace(found, certainty=self.certainty(found.record.candidate))

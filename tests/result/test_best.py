@@ -125,23 +125,25 @@ def test_a_confirmed_candidate_wins_unless_an_unconfirmed_one_is_clearly_faster(
     assert (choice.record.candidate, choice.confirmed) == (best, best == B)
 
 
-@pytest.mark.parametrize(("spread", "best", "ties"), [(0.3, A, []), (0.8, B, [A])])
+@pytest.mark.parametrize(("repeats", "best", "ties"), [((300, 240), A, []), ((600, 300), B, [A])])
 def test_what_finals_found_slower_by_more_than_the_noise_does_not_win_by_belief(
-    spread: float, best: Candidate, ties: list[Candidate]
+    repeats: tuple[int, int], best: Candidate, ties: list[Candidate]
 ) -> None:
     records = [final(A, tokens_per_s=900, peak_mib=2000), final(B, tokens_per_s=420)]
-    believed = {A: 600.0, B: 900.0}
-    choice = winner(records, WORKLOAD, "tokens_per_s", lambda c: believed[c], spread)
+    records += [final(C, tokens_per_s=rate) for rate in repeats]
+    believed = {A: 600.0, B: 900.0, C: 100.0}
+    choice = winner(records, WORKLOAD, "tokens_per_s", lambda c: believed[c])
     assert choice is not None
     assert (choice.record.candidate, [r.candidate for r in choice.ties]) == (best, ties)
 
 
-@pytest.mark.parametrize(("spread", "best"), [(0.0, A), (0.04, A), (0.06, B)])
+@pytest.mark.parametrize(("repeat", "best"), [(500, A), (485, A), (470, B)])
 def test_on_a_noisy_machine_the_least_memory_wins_among_equals(
-    spread: float, best: Candidate
+    repeat: float, best: Candidate
 ) -> None:
     records = [final(A, tokens_per_s=1000, peak_mib=2000), final(B, tokens_per_s=970)]
-    choice = winner(records, WORKLOAD, "tokens_per_s", None, spread)
+    records += [final(C, tokens_per_s=rate) for rate in (500, repeat)]
+    choice = winner(records, WORKLOAD, "tokens_per_s")
     assert choice is not None
     assert choice.record.candidate == best
 
