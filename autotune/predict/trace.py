@@ -7,13 +7,15 @@ evenly with depth: traces of two depths give every depth. Source: probes/describ
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 
 import numpy as np
 
 from autotune.engines import BYTES, engine_of
 from autotune.models import FAMILIES
+from autotune.models.checkpointed import recomputed_share
 from autotune.predict.belief import Array
 from autotune.space.candidate import Build, Candidate
 from autotune.space.space import Space
@@ -40,16 +42,27 @@ def _weights(of: Candidate | Build, workload: Workload) -> str:
 
 
 def _traits(space: Space, device_kind: str) -> list[Build]:
-    """One build for each combination of traits that a candidate has, but for checkpoints on the
-    host: what is not on the device cannot be told apart in a trace."""
+    """One build for each combination of traits that a candidate has, or that its blocks have; but
+    for checkpoints on the host: what is not on the device cannot be told apart in a trace."""
     workload = space.workload
     if FAMILIES[workload.family].untraced(workload.recipe, device_kind):
         return []
     found = {
-        _traits_of(build, space.workload): build
+        _traits_of(alike, space.workload): alike
         for build in space.builds if build.checkpointing != "host"
+        for kind in _shares(build.checkpointing, build.depth)
+        for alike in [replace(build, checkpointing=kind)]
     }  # fmt: skip
     return list(found.values())
+
+
+def _shares(checkpointing: str, depth: int) -> dict[str, float]:
+    """Of the blocks of a model: how many are checkpointed in which way. Shallow models would not
+    show that every second block is."""
+    if "/" not in checkpointing:
+        return {checkpointing: 1.0}
+    full = recomputed_share(checkpointing, depth)
+    return {"none": 1 - full, "full": full}
 
 
 def _looked_at(space: Space) -> tuple[int, ...]:
@@ -104,30 +117,32 @@ class Trace:
     def covers(self, space: Space, candidate: Candidate) -> bool:
         """Whether a model of which `candidate` is one was asked for, at its length."""
         shallow, _ = space.workload.shallow_depths
-        traits = _traits_of(candidate, space.workload)
-        wide = (space.workload.shape(candidate.depth).width, traits, shallow)
+        kind, *more = _traits_of(candidate, space.workload)
+        width = space.workload.shape(candidate.depth).width
+        traced = all(
+            (width, (each, *more), shallow) in self._places
+            for each in _shares(kind, candidate.depth)
+        )
         known = self.asked.seq_lens
         reached = candidate.seq_len in known or tuple(known) == _looked_at(space)
-        return wide in self._places and reached and candidate.seq_len >= min(known)
+        return traced and reached and candidate.seq_len >= min(known)
 
     def held(self, space: Space) -> Array:
         """Bytes between steps: weights, optimizer state, and gradients that stay."""
         held = np.empty(len(space.candidates))
         for (depth, _, traits), where in _curves(space).items():
-            shallow = self._held[self._models(space, depth, traits)]
-            held[where] = _deep(shallow, depth, space.workload.shallow_depths)
+            held[where] = self._deep(space, depth, traits, lambda models: self._held[models])
         return held
 
     def peaks(self, space: Space) -> Array:
         """Bytes at the peak of a whole step."""
         peaks = np.empty(len(space.candidates))
         sizes = np.array([c.micro_batch for c in space.candidates], dtype=float)
-        depths = space.workload.shallow_depths
         for (depth, seq_len, traits), where in _curves(space).items():
-            models = self._models(space, depth, traits)
-            traced = _deep(self._at_length(models, seq_len), depth, depths)
+            at_length = partial(self._at_length, seq_len=seq_len)
+            traced = self._deep(space, depth, traits, at_length)
             # A deep model may peak in its update, and shallow ones in their head.
-            update = _deep(self._updates[models], depth, depths)
+            update = self._deep(space, depth, traits, lambda models: self._updates[models])
             peaks[where] = np.maximum(self._along_sizes(sizes[where], traced), update)
         return peaks
 
@@ -163,6 +178,20 @@ class Trace:
         along: Array = traced[left] + slopes[left] * (sizes - known[left])
         return along
 
+    def _deep(
+        self, space: Space, depth: int, traits: Traits, of: Callable[[list[int]], Array]
+    ) -> Array:
+        """What a model of `depth` has of what shallow ones have, `of` their places: the first
+        axis."""
+        kind, *more = traits
+        low, high = space.workload.shallow_depths
+        deep: Array = np.zeros(())
+        for each, share in _shares(kind, depth).items():
+            shallow = of(self._models(space, depth, (each, *more)))
+            a_block = (shallow[1] - shallow[0]) / (high - low)
+            deep = deep + share * (shallow[0] + (depth - low) * a_block)
+        return deep
+
     def _models(self, space: Space, depth: int, traits: Traits) -> list[int]:
         """Where the shallow models stand that are as wide as one of `depth`."""
         width = space.workload.shape(depth).width
@@ -197,13 +226,6 @@ def _curves(space: Space) -> dict[tuple[int, int, Traits], list[int]]:
     for place, c in enumerate(space.candidates):
         found[c.depth, c.seq_len, _traits_of(c, space.workload)].append(place)
     return found
-
-
-def _deep(shallow: Array, depth: int, depths: tuple[int, int]) -> Array:
-    """The value at `depth` from those at the two `depths`, which are the first axis."""
-    low, high = depths
-    deep: Array = shallow[0] + (depth - low) / (high - low) * (shallow[1] - shallow[0])
-    return deep
 
 
 def _known(values: object) -> Array:
