@@ -79,25 +79,29 @@ def by_count(
     return rows, last
 
 
-def least(found: Plan) -> Expected:
-    """What needs the least memory."""
-    return min(found.expected, key=lambda row: row.peak.bytes)
-
-
 def why_not(found: Plan) -> str:
-    """What the least would need."""
-    row, limits = least(found), found.space.limits
+    """What the least would need: of a GPU, or of the host where that alone is too small."""
+    limits = found.space.limits
     best = max(found.expected, key=lambda row: row.chance)
     if best.may_fit:
-        return (
-            f"nothing surely fits: {best.candidate.key} may, with {best.chance:.0%}; its peak is"
-            f" expected at {gib(best.peak.bytes)} of {gib(limits.limit_bytes)} a GPU"
+        needed, allowed, whose = (
+            (best.host_bytes, limits.host_limit_bytes, "of the host's memory")
+            if best.limited_by == "host"
+            else (best.peak.bytes, limits.limit_bytes, "a GPU")
         )
-    if row.peak.bytes <= limits.limit_bytes:
         return (
-            f"nothing fits the host: the least needs {gib(row.host_bytes)} of its memory, and"
-            f" {gib(limits.host_limit_bytes)} are allowed"
+            f"nothing surely fits: {best.candidate.key} may, with {best.chance:.0%}; it needs"
+            f" {gib(needed)} {whose}, and {gib(allowed)} are allowed"
         )
+    on_gpu = [row for row in found.expected if row.peak.bytes <= limits.limit_bytes]
+    if on_gpu:
+        row = min(on_gpu, key=lambda row: (row.host_bytes, row.peak.bytes))
+        return (
+            f"nothing fits the host: of what fits a GPU, {row.candidate.key} needs the least of"
+            f" the host's memory, {gib(row.host_bytes)}, and {gib(limits.host_limit_bytes)} are"
+            " allowed"
+        )
+    row = min(found.expected, key=lambda row: row.peak.bytes)
     return (
         f"nothing fits: the least, {row.candidate.key}, needs {gib(row.peak.bytes)} a GPU, and"
         f" {gib(limits.limit_bytes)} are allowed"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
+from typing import Literal
 
 import numpy as np
 
@@ -70,6 +71,8 @@ class Expected:
     """Of all ranks."""
     chance: float
     """Of keeping within the limits."""
+    limited_by: Literal["device", "host"]
+    """Whose limit it is likelier to break."""
     step_s: tuple[float, float, float]
     """Of an optimizer step: low, median, high, the interval of 90 %."""
     tokens_per_s: tuple[float, float, float]
@@ -206,10 +209,9 @@ def _expected(asked: Asked, space: Space, predictor: Predictor, *, stay: bool) -
     hosts = predictor.host_memory or host_memory(
         [(workload, candidate) for candidate in space.candidates], KIND
     )
-    chance = predictor.chance()
-    if asked.host_bytes is not None:
-        host_chance = hosts.chance(space.limits.host_limit_bytes)[: len(space.candidates)]
-        chance = np.minimum(chance, host_chance)
+    chance = predictor.memory.chance(space.limits.limit_bytes)
+    # One that is not to be looked at has no limit, and nothing breaks it.
+    host_chance = hosts.chance(space.limits.host_limit_bytes)
     speed = predictor.log_step_s()
     found = []
     for place, candidate in enumerate(space.candidates):
@@ -229,7 +231,8 @@ def _expected(asked: Asked, space: Space, predictor: Predictor, *, stay: bool) -
             peak=predictor.memory.predict(place, Z90),
             parts=_parts(space, predictor.memory, place, stay=stay),
             host_bytes=hosts.predict(place).bytes,
-            chance=float(chance[place]),
+            chance=float(min(chance[place], host_chance[place])),
+            limited_by="host" if host_chance[place] < chance[place] else "device",
             step_s=(step_s[0], step_s[1], step_s[2]),
             tokens_per_s=(tokens / step_s[2], tokens / step_s[1], tokens / step_s[0]),
             traffic_bytes=(1 - 1 / ranks) * engine.sent_bytes(workload, candidate),

@@ -112,6 +112,22 @@ def test_what_is_offloaded_is_in_host_memory_and_counts_against_it() -> None:
     assert "nothing fits the host" in why_not(small)
 
 
+@pytest.mark.parametrize(
+    ("gpus", "host_gib", "limited_by", "said"),
+    [("80GiB", 49, "host", "of the host's memory, and 44.1"), ("4.5GiB", 900, "device", "a GPU")],
+)
+def test_what_may_fit_is_said_with_the_memory_that_it_may_break(
+    gpus: str, host_gib: int, limited_by: str, said: str
+) -> None:
+    found = plan(
+        asked(gpus, host_gib=host_gib, zero="3", offload="optimizer", micro_batch="1"),
+        4, helpers(),
+    )  # fmt: skip
+    best = max(found.expected, key=lambda row: row.chance)
+    assert best.limited_by == limited_by
+    assert "nothing surely fits" in why_not(found) and said in why_not(found)
+
+
 def test_the_global_batch_is_micro_times_accum_times_world() -> None:
     for ranks in (1, 2, 4, 8):
         for row in planned(ranks, global_batch="384").expected:
