@@ -366,6 +366,12 @@ def _task(options: Options, workload: Workload) -> list[Fixed]:
     if "task" not in workload.recipe:
         return []
     fixed = [Fixed("task", workload.recipe["task"], "--task" if options.task else "the model's")]
+    if workload.recipe["task"] == "seq2seq":
+        said = options.target_len
+        fixed.append(
+            Fixed("target_len", str(said), "--target-len") if said
+            else Fixed("target_len", "a quarter of seq_len", "default, as T5's; --target-len")
+        )  # fmt: skip
     if options.lora is not None:
         stepped = ", ".join(f"{shape.trainable / 1e6:.2f} M" for shape in workload.shapes)
         fixed.append(Fixed("lora", f"{options.lora}: {stepped} trained", "--lora"))
