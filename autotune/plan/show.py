@@ -188,7 +188,8 @@ def flattened(body: dict[str, Any], before: str = "") -> dict[str, Any]:
 def _head(console: Console, found: Plan) -> None:
     fixed = {each.name: each.value for each in found.space.fixed}
     limits = found.space.limits
-    said = [f"{name} {fixed[name]}" for name in ("model", "parameters", "task", "target_len", "lora", "dtype")
+    said = [f"{name} {fixed[name]}"
+            for name in ("model", "parameters", "task", "target_len", "lora", "dtype")
             if name in fixed]  # fmt: skip
     gpus = f"{found.gpus} x {fixed['device']}"
     allowed = f"{gib(limits.limit_bytes)} of {gib(limits.capacity_bytes)} a GPU allowed"
