@@ -17,6 +17,7 @@ from autotune.commands.exits import ExitCode, complain
 from autotune.commands.tune import parameter
 from autotune.device.cards import Gpus, parse_gpus
 from autotune.errors import UsageError
+from autotune.models.hf import FUSED
 from autotune.options import FLAGS, Options, Topic, text_of
 from autotune.testbed.lengths import at_longest
 from autotune.units import gib, parse_bytes
@@ -53,6 +54,9 @@ def plan(
     learn_from: Annotated[Path | None, _own(
         "Study, or folder of studies, on GPUs: what they measured corrects what is expected.",
         "DIR")] = None,
+    kernels: Annotated[Literal["fused", "installed"], _own(
+        "Of state-space models: fused kernels of mamba-ssm, or those that are installed here.")
+    ] = "fused",
     rows: Annotated[int, _own("Rows to print.", "N")] = 20,
     json: Annotated[bool, _own("Print everything as JSON.")] = False,
     csv: Annotated[bool, _own("Print everything as CSV.")] = False,
@@ -85,24 +89,27 @@ def plan(
         from autotune.plan.expected import Asked, Helpers
         from autotune.runner import counting
 
-        def count(wanted: Count) -> Counted:
-            with _waiting(f"counting the parameters of {asked.model}"):
-                return counting.count(wanted, asked.model)
+        with counting.forked(asked.family) as start:
 
-        def describe(wanted: Describe) -> Described | str:
-            lengths = ", ".join(map(str, wanted.seq_lens))
-            with _waiting(f"tracing {asked.model} at seq_len {lengths}"):
-                return counting.describe(wanted, TRACE_S)
+            def count(wanted: Count) -> Counted:
+                with _waiting(f"counting the parameters of {asked.model}"):
+                    return counting.count(wanted, asked.model, start)
 
-        helpers = Helpers(count, describe)
-        what = Asked(options=asked, card=named.card, host_bytes=host_bytes)
-        if learn_from is not None:
-            what = _learnt(what, learn_from)
-        if solve is not None:
-            return _solved(what, named, solve, helpers, json=json, csv=csv)
-        if len(named.counts) > 1:
-            return _by_count(what, named, helpers, json=json, csv=csv)
-        return _table(what, named, helpers, rows, json=json, csv=csv)
+            def describe(wanted: Describe) -> Described | str:
+                lengths = ", ".join(map(str, wanted.seq_lens))
+                with _waiting(f"tracing {asked.model} at seq_len {lengths}"):
+                    return counting.describe(wanted, TRACE_S, start)
+
+            helpers = Helpers(count, describe)
+            what = Asked(options=asked, card=named.card, host_bytes=host_bytes,
+                         fused=kernels == "fused")  # fmt: skip
+            if learn_from is not None:
+                what = _learnt(what, learn_from)
+            if solve is not None:
+                return _solved(what, named, solve, helpers, json=json, csv=csv)
+            if len(named.counts) > 1:
+                return _by_count(what, named, helpers, json=json, csv=csv)
+            return _table(what, named, helpers, rows, json=json, csv=csv)
 
     return run
 
@@ -200,6 +207,10 @@ def _printed(found: Plan, rows: list[Expected], *, json: bool, csv: bool, **more
 
 
 def _say(found: Plan) -> None:
+    if (kernels := found.space.workload.recipe.get("kernels")) == FUSED:
+        complain(f"assumes {FUSED}'s kernels, without which it takes more: --kernels installed")
+    elif kernels:
+        complain(f"assumes {kernels}'s own kernels: {FUSED} is not installed here")
     if found.untraced:
         complain(f"closed forms alone, activations are rough: {found.untraced}")
 

@@ -108,8 +108,8 @@ class Family(Protocol):
         ...
 
     def looked_at(self, recipe: Mapping[str, Any], seq_lens: Sequence[int]) -> tuple[int, ...]:
-        """The lengths to count and trace for `seq_lens`: these, or two shorter ones where all that
-        a step does and holds grows evenly with the length."""
+        """The lengths to count and trace for `seq_lens`: these, or a shorter one where all that a
+        step does and holds grows with its tokens, however long its samples are."""
         ...
 
     def untraced(self, recipe: Mapping[str, Any], device_kind: str) -> str:

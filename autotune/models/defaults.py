@@ -73,6 +73,8 @@ class Asked:
     lora: Lora | None = None
     gpt: GptTraits | None = None
     """Where anything was said of it."""
+    fused: bool = False
+    """Whether libraries of kernels are there that are not installed here."""
 
     def refuse_what_is_of_transformers(self, who: str) -> None:
         """Raises `UsageError` where something was said that only those models have."""

@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from functools import cache
 from importlib import resources
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Literal, get_args
 
@@ -21,6 +22,8 @@ Task = Literal["causal", "seq2seq", "masked", "classification"]
 TASKS: tuple[str, ...] = get_args(Task)
 PREFIX = "hf:"
 TINY = "-tiny"
+FUSED = "mamba-ssm"
+"""Of a recipe's kernels: fused ones."""
 
 _DEPTHS = ("num_hidden_layers", "num_layers", "n_layer", "n_layers", "encoder_layers")
 """Names of a config's depth, of which the first that it has counts."""
@@ -31,13 +34,20 @@ _RELATIVE = ("t5", "mt5", "umt5", "longt5")
 """Types of model in which `n_positions` limits nothing."""
 _EVEN = ("mamba", "falcon_mamba")
 """Types of model without attention, which loop over tokens where their kernels are not there."""
-_SHORT = (32, 64)
+_SHORT = 64
 _SCANS = {"mamba": 9, "falcon_mamba": 9, "mamba2": 12}
 """Bytes of bf16 a token and inner channel that a block keeps with the kernels of mamba-ssm: what
 projects in, is convolved and scanned, and goes out (its selective_scan_interface.py and
 ssd_combined.py, which compute the rest again)."""
 _SCAN_OUTER = 6
 """And a token and channel: what goes into a norm, and comes out."""
+_KERNELS = ("mamba_ssm", "causal_conv1d")
+"""Modules that have these kernels; without them transformers computes the same in plain torch."""
+_LOOP_BYTES = 14
+"""Of plain torch, a token, inner channel and entry of the state that it scans: three products in
+fp32, and what is multiplied by the output's weights."""
+_CHUNK_BYTES = (12, 30)
+"""The same of mamba2: a token, head and token of its chunk, and a token and inner channel."""
 _PADDED = ("roberta", "xlm-roberta", "xlm-roberta-xl", "camembert", "roberta-prelayernorm")
 """Types of model whose positions begin after that of the padding."""
 _TASKS = {
@@ -94,6 +104,7 @@ class Hf:
             "code": str(folder) if "auto_map" in config else "",
             "lora": None if asked.lora is None else asdict(asked.lora),
             "left_out": left_out,
+            **({"kernels": _kernels(asked)} if config["model_type"] in _SCANS else {}),
         }
 
     def defaults(self, recipe: Mapping[str, Any], device_kind: str) -> Defaults:
@@ -160,23 +171,43 @@ class Hf:
         return one, 2 * one
 
     def looked_at(self, recipe: Mapping[str, Any], seq_lens: Sequence[int]) -> tuple[int, ...]:
-        even = recipe["config"]["model_type"] in _EVEN and min(seq_lens) > _SHORT[-1]
-        return _SHORT if even else tuple(seq_lens)
+        even = recipe["config"]["model_type"] in _EVEN and min(seq_lens) > _SHORT
+        return (_SHORT,) if even else tuple(seq_lens)
 
     def untraced(self, recipe: Mapping[str, Any], device_kind: str) -> str:
-        kind = recipe["config"]["model_type"]
-        if device_kind == "cpu" or kind not in _SCANS:
+        if not _is_fused(recipe, device_kind):
             return ""
+        kind = recipe["config"]["model_type"]
         return f"kernels of a {kind} keep less than the loops that they stand for"
 
     def block_floats(self, recipe: Mapping[str, Any], device_kind: str) -> float:
         config = recipe["config"]
         inner = _SCANS.get(config["model_type"])
-        if inner is None or device_kind == "cpu":
+        if inner is None:
             return BLOCK_FLOATS
         width = float(config["hidden_size"])
         wide = float(config.get("intermediate_size") or config.get("expand", 2) * width)
-        return (inner * wide / width + _SCAN_OUTER) / 2
+        if _is_fused(recipe, device_kind):
+            return (inner * wide / width + _SCAN_OUTER) / 2
+        if config["model_type"] in _EVEN:
+            a_token = _LOOP_BYTES * wide * config.get("state_size", 16)
+        else:
+            of_chunk, of_channel = _CHUNK_BYTES
+            heads = config.get("num_heads", 128)
+            a_token = of_chunk * heads * config.get("chunk_size", 256) + of_channel * wide
+        return max(BLOCK_FLOATS, a_token / width / 2)
+
+
+def _kernels(asked: Asked) -> str:
+    """Whose kernels a GPU runs: those of mamba-ssm, or torch's."""
+    there = asked.fused or all(find_spec(name) is not None for name in _KERNELS)
+    return FUSED if there else "torch"
+
+
+def _is_fused(recipe: Mapping[str, Any], device_kind: str) -> bool:
+    # A study of before this was said meant fused ones.
+    scans = recipe["config"]["model_type"] in _SCANS and device_kind != "cpu"
+    return scans and recipe.get("kernels", FUSED) == FUSED
 
 
 def _read(model: str) -> tuple[dict[str, Any], Path | None]:

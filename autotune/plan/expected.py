@@ -126,6 +126,8 @@ class Asked:
     card: Card
     host_bytes: int | None
     """Of host memory; None where it is not to be looked at."""
+    fused: bool = True
+    """Whether fused kernels are there, also where they are not installed here."""
     earlier: Sequence[Earlier] = ()
     elsewhere: Collection[str] = ()
     """Of `earlier`, the folders of those on other devices."""
@@ -161,7 +163,7 @@ def plan(asked: Asked, gpus: int, helpers: Helpers) -> Plan:
     options = replace(asked.options, world_size=gpus)
     space = resolve(
         options, ImaginedDevice(asked.card, gpus), asked.host_bytes or _NO_LIMIT, cores=1,
-        count=helpers.count, here=False,
+        count=helpers.count, here=False, fused=asked.fused,
     )  # fmt: skip
     space = replace(space, candidates=_settings(space))
     predictor = Predictor(

@@ -7,9 +7,9 @@ evenly with depth: traces of two depths give every depth. Source: probes/describ
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property, partial
+from functools import cached_property
 
 import numpy as np
 
@@ -72,6 +72,13 @@ def _looked_at(space: Space) -> tuple[int, ...]:
     return FAMILIES[workload.family].looked_at(workload.recipe, lengths)
 
 
+def _as_at(lengths: Sequence[int], candidate: Candidate) -> float:
+    """The micro_batch that has as many tokens at the one of `lengths` that is traced for it."""
+    if candidate.seq_len in lengths:
+        return candidate.micro_batch
+    return candidate.tokens / lengths[-1]
+
+
 def request(space: Space, device_kind: str = "cpu") -> Describe:
     """What to trace for `space`: every width and all traits at two shallow depths, compiled by
     nothing. No models where a trace would tell nothing."""
@@ -83,12 +90,13 @@ def request(space: Space, device_kind: str = "cpu") -> Describe:
         for build in _traits(space, device_kind)
         for depth in workload.shallow_depths
     ]
-    sizes = sorted(set(space.axes["micro_batch"]))
+    lengths = _looked_at(space)
+    sizes = sorted({round(_as_at(lengths, c)) for c in space.candidates})
     spread = np.linspace(0, len(sizes) - 1, min(len(sizes), MOST_MICRO_BATCHES))
     return Describe(
         models=[model for model, _ in asked],
         weights=[_weights(build, workload) for _, build in asked],
-        seq_lens=list(_looked_at(space)),
+        seq_lens=list(lengths),
         micro_batches=[sizes[round(place)] for place in spread],
         dtype=workload.dtype,
         # That of 8 bits compiles its step, which tensors without data cannot.
@@ -137,10 +145,13 @@ class Trace:
     def peaks(self, space: Space) -> Array:
         """Bytes at the peak of a whole step."""
         peaks = np.empty(len(space.candidates))
-        sizes = np.array([c.micro_batch for c in space.candidates], dtype=float)
+        known = self.asked.seq_lens
+        sizes = np.array([_as_at(known, c) for c in space.candidates])
         for (depth, seq_len, traits), where in _curves(space).items():
-            at_length = partial(self._at_length, seq_len=seq_len)
-            traced = self._deep(space, depth, traits, at_length)
+            length = known.index(seq_len) if seq_len in known else -1
+            traced = self._deep(
+                space, depth, traits, lambda models, at=length: self._peaks[models, at]
+            )
             # A deep model may peak in its update, and shallow ones in their head.
             update = self._deep(space, depth, traits, lambda models: self._updates[models])
             peaks[where] = np.maximum(self._along_sizes(sizes[where], traced), update)
@@ -156,17 +167,6 @@ class Trace:
                 for c in space.candidates
             ]
         return over
-
-    def _at_length(self, models: list[int], seq_len: int) -> Array:
-        """The peaks of `models` by [model][micro_batch]; on the line through two lengths where
-        that one was not traced."""
-        known = self.asked.seq_lens
-        if seq_len in known:
-            return self._peaks[models, known.index(seq_len)]
-        first, last = self._peaks[models, 0], self._peaks[models, -1]
-        share = (seq_len - known[0]) / (known[-1] - known[0])
-        found: Array = first + share * (last - first)
-        return found
 
     def _along_sizes(self, sizes: Array, traced: Array) -> Array:
         """`traced` has the values at the traced micro_batches; lines between and beyond them."""

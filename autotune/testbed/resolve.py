@@ -12,7 +12,7 @@ from typing import Any
 from autotune.device.device import Device
 from autotune.engines import engine_for, engine_of, stages_of, state_bytes
 from autotune.errors import UsageError
-from autotune.models import FAMILIES, gpt
+from autotune.models import FAMILIES, gpt, hf
 from autotune.models.counted import CountedShape
 from autotune.models.defaults import Defaults, GptTraits
 from autotune.options import Options, Parallel
@@ -43,6 +43,7 @@ def resolve(
     count: CountModels | None = None,
     known: Workload | None = None,
     here: bool = True,
+    fused: bool = False,
     lay_out: LayOut | None = None,
 ) -> Space:
     """The space that `options` means on `device`.
@@ -53,6 +54,7 @@ def resolve(
         count: for models that have no closed form.
         known: what a study has found of its model before, which may have gone since.
         here: whether it is to run on this machine, with what is installed on it.
+        fused: whether fused kernels are there that are not installed here.
         lay_out: how groups lie on several machines; without it they are on one.
 
     Raises:
@@ -60,7 +62,9 @@ def resolve(
             a global batch that no candidate divides, or lengths that cannot be read.
     """
     family = FAMILIES[options.family]
-    recipe = known.recipe if known is not None else family.recipe(options.asked_model)
+    recipe = known.recipe if known is not None else family.recipe(
+        replace(options.asked_model, fused=fused)
+    )  # fmt: skip
     if options.target_len is not None and "target_len" in recipe:
         _check_positions(options, "--target-len", options.target_len, recipe)
     defaults = family.defaults(recipe, device.kind)
@@ -326,7 +330,7 @@ def _shared(options: Options, workload: Workload, device: Device) -> list[Fixed]
             Fixed("width", str(workload.shapes[0].width), "the model's"),
             Fixed("outputs", str(workload.vocab_size), "the model's"),
             Fixed("parameters", ", ".join(_count(s) for s in workload.shapes), "counted"),
-            *_task(options, workload),
+            *_task(options, workload, device.kind),
         ]  # fmt: skip
     else:
         width_rule = f"{options.gpt_traits.aspect_ratio} x depth"
@@ -362,7 +366,7 @@ def _optimizer(workload: Workload, depth: int) -> Fixed:
     return Fixed("optimizer", AXES["optimizer"].plain, "default")
 
 
-def _task(options: Options, workload: Workload) -> list[Fixed]:
+def _task(options: Options, workload: Workload, device_kind: str) -> list[Fixed]:
     if "task" not in workload.recipe:
         return []
     fixed = [Fixed("task", workload.recipe["task"], "--task" if options.task else "the model's")]
@@ -372,6 +376,13 @@ def _task(options: Options, workload: Workload) -> list[Fixed]:
             Fixed("target_len", str(said), "--target-len") if said
             else Fixed("target_len", "a quarter of seq_len", "default, as T5's; --target-len")
         )  # fmt: skip
+    if kernels := workload.recipe.get("kernels"):
+        why = "installed, or assumed to be"
+        if device_kind == "cpu":
+            kernels, why = "torch", "a CPU has no others"
+        elif kernels != hf.FUSED:
+            why = f"{hf.FUSED} is not installed, whose kernels hold less and are faster"
+        fixed.append(Fixed("kernels", kernels, why))
     if options.lora is not None:
         stepped = ", ".join(f"{shape.trainable / 1e6:.2f} M" for shape in workload.shapes)
         fixed.append(Fixed("lora", f"{options.lora}: {stepped} trained", "--lora"))

@@ -125,7 +125,8 @@ def test_what_may_fit_is_said_with_the_memory_that_it_may_break(
     )  # fmt: skip
     best = max(found.expected, key=lambda row: row.chance)
     assert best.limited_by == limited_by
-    assert "nothing surely fits" in why_not(found) and said in why_not(found)
+    assert "nothing surely fits" in why_not(found)
+    assert said in why_not(found)
 
 
 def test_the_global_batch_is_micro_times_accum_times_world() -> None:
@@ -405,6 +406,30 @@ def test_what_a_state_space_model_keeps_grows_with_every_token() -> None:
     a_token = 64 * (12 * 5120 + 6 * 2560) + 12 * 50280
     assert long == pytest.approx(16384 * a_token - 2 * 2.77e9, rel=0.15)
     assert short < double < long
+
+
+@pytest.mark.parametrize("fused", [True, False])
+def test_a_state_space_model_is_traced_where_its_kernels_are_not_installed(fused: bool) -> None:
+    one = Parameters(
+        width=4096, vocab_size=65024, parameters=7_270_000_000, trainable=7_270_000_000,
+        block_matrices=6_700_000_000, largest_block=105_000_000,
+    )  # fmt: skip
+    wanted: list[Describe] = []
+
+    def count(asked: Count) -> Counted:
+        return Counted(parameters=[one], flops_per_sample=[[1e12]], uncounted="")
+
+    def trace(asked: Describe) -> str:
+        wanted.append(asked)
+        return "nobody traces here"
+
+    asking = asked(model="mamba-7b", depth="64", seq_len="1024", micro_batch="2,4")
+    found = plan(replace(asking, fused=fused), 8, Helpers(count, trace))
+    said = {each.name: each.value for each in found.space.fixed}["kernels"]
+    assert said == ("mamba-ssm" if fused else "torch")
+    # Short samples, as many tokens in all: loops go over each token of one.
+    sizes = [(each.seq_lens, each.micro_batches) for each in wanted]
+    assert sizes == ([] if fused else [([64], [32, 64])])
 
 
 def test_checkpoints_on_the_host_alone_have_no_trace() -> None:
