@@ -22,7 +22,7 @@ from probes.models import family
 
 SAMPLES = 2
 """One alone runs other operations."""
-WHOLE_S = 4.0
+WHOLE_S = 1.0
 """What counting one model at one length may take."""
 
 

@@ -30,6 +30,9 @@ from probes.models import family
 from probes.world import World
 
 
+_DEVICE_OF = torch.ops.prim.device.default
+
+
 @dataclass(frozen=True)
 class _Traced:
     parameters: int
@@ -47,6 +50,7 @@ def describe(request: Describe) -> Described:
     torch.ones(2**20).add_(1)  # starts OpenMP's threads, which a rank has before its model
     base_bytes = status_bytes("VmRSS")
     gc.freeze()  # torch's own objects: collecting between traces then costs little
+    gc.disable()  # it would happen anywhere within them
     traced = [
         _trace(spec, weights, request)
         for spec, weights in zip(request.models, request.weights, strict=True)
@@ -73,6 +77,11 @@ class Ledger(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._changes: list[int] = []
         self._living: dict[int, weakref.ref[torch.UntypedStorage]] = {}
 
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """Nothing is compiled under it: what torch wraps around every operation takes time."""
+        return False
+
     def timeline(self, run: Callable[[], object]) -> NDArray[np.int64]:
         """Bytes held before `run` and after each change within it."""
         before, start = self._held_bytes, len(self._changes)
@@ -82,6 +91,8 @@ class Ledger(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def __torch_dispatch__(
         self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
+        if func is _DEVICE_OF:  # asked twice as often as anything is made
+            return args[0].fake_device
         made = func(*args, **(kwargs or {}))
         for leaf in tree_leaves(made):
             if isinstance(leaf, torch.Tensor):
@@ -135,6 +146,7 @@ def _steps(ledger: Ledger, engine: _Engine, spec: ModelSpec, request: Describe) 
         engine.prepare(micro_batch, 1)
         if request.gradients_stay:
             engine.hold_gradients()
+        gc.collect()
         with _attention_of(request.device_kind):
             return ledger.timeline(lambda: _forward_backward(engine, spec, seq_len, micro_batch))
 

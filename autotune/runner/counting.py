@@ -5,20 +5,27 @@ from __future__ import annotations
 import os
 import tempfile
 import time
-from collections.abc import Sequence
-from contextlib import ExitStack
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from autotune.errors import ModelError, UsageError
 from autotune.runner import local
-from autotune.runner.helper import Helper
+from autotune.runner.forks import Forks
+from autotune.runner.helper import Helper, Start
+from autotune.runner.process import RankProcess
+from autotune.wire.dial import Dial
 from autotune.wire.messages import Count, Counted, Describe, Described, Fault, Loaded
 
 LIMIT_S = 300.0
 POLL_S = 0.02
 MOST_HELPERS = 4
 """At once: each imports torch, in about half a GiB."""
+_NO_GPU = {"CUDA_VISIBLE_DEVICES": ""}
+"""Counting has no use for one, and must not leave a context on it."""
+_ENGINE = "ddp"
+"""That models are traced in."""
 
 
 @dataclass
@@ -35,14 +42,29 @@ class _Answer:
         return "".join(self.said).partition(";")[0]
 
 
-def count(asked: Count, model: str) -> Counted:
-    """The helper's answer.
+@contextmanager
+def forked(family: str) -> Iterator[Start]:
+    """What starts helpers that share what they import: the first one waits for it."""
+    with (
+        tempfile.TemporaryDirectory(prefix="autotune-count-") as logs,
+        closing(Forks(Path(logs), _NO_GPU, lambda _: None, family)) as forks,
+    ):
+
+        def start(dial: Dial, log: Path, environment: dict[str, str]) -> RankProcess:
+            forks.prepare(_ENGINE, lambda: False, time.monotonic() + LIMIT_S)
+            return forks.start_rank(_ENGINE, dial, log, environment)
+
+        yield start
+
+
+def count(asked: Count, model: str, start: Start = local.start_rank) -> Counted:
+    """The answer of a helper that `start` starts.
 
     Raises:
         UsageError: the model cannot be built as it was asked for.
         ModelError: its own code failed.
     """
-    (answer,) = _answers([asked], LIMIT_S)
+    (answer,) = _answers([asked], LIMIT_S, start)
     if isinstance(answer.found, Counted):
         return answer.found
     if answer.fault is None:
@@ -57,14 +79,14 @@ def failure(what: str, fault: Fault) -> UsageError | ModelError:
     return ModelError(f"{what}: {fault.error}", fault.traceback)
 
 
-def describe(asked: Describe, limit_s: float) -> Described | str:
+def describe(asked: Describe, limit_s: float, start: Start = local.start_rank) -> Described | str:
     """What a trace of models found; in words why there is none, at the latest after `limit_s`.
     Pairs of models, a shallow one and a deeper one, are traced beside each other."""
     pairs = [slice(start, start + 2) for start in range(0, len(asked.models), 2)]
     shares = [
         replace(asked, models=asked.models[part], weights=asked.weights[part]) for part in pairs
     ]
-    answers = _answers(shares, limit_s)
+    answers = _answers(shares, limit_s, start)
     found = [each.found for each in answers if isinstance(each.found, Described)]
     if len(found) < len(shares):
         return next(each.why for each in answers if each.found is None)
@@ -77,7 +99,7 @@ def describe(asked: Describe, limit_s: float) -> Described | str:
     )
 
 
-def _answers(asked: Sequence[Count | Describe], limit_s: float) -> list[_Answer]:
+def _answers(asked: Sequence[Count | Describe], limit_s: float, start: Start) -> list[_Answer]:
     """The answers to `asked`, each from a helper of its own, a few of which run at once."""
     answers = [_Answer() for _ in asked]
     waiting = list(range(len(asked)))[::-1]
@@ -91,10 +113,9 @@ def _answers(asked: Sequence[Count | Describe], limit_s: float) -> list[_Answer]
                 logs = Path(folder) / str(place)
                 logs.mkdir()
                 running[place] = Helper(
-                    asked[place], local.start_rank, logs=logs, note=answers[place].said.append,
+                    asked[place], start, logs=logs, note=answers[place].said.append,
                     limit_s=limit_s,
-                    # Counting has no use for a GPU, and must not leave a context on one.
-                    environment={"CUDA_VISIBLE_DEVICES": ""},
+                    environment=_NO_GPU,
                 )  # fmt: skip
                 stack.callback(running[place].close)
             for place, helper in list(running.items()):
