@@ -29,7 +29,6 @@ from probes.memory import status_bytes
 from probes.models import family
 from probes.world import World
 
-
 _DEVICE_OF = torch.ops.prim.device.default
 
 

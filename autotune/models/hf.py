@@ -195,7 +195,7 @@ class Hf:
             of_chunk, of_channel = _CHUNK_BYTES
             heads = config.get("num_heads", 128)
             a_token = of_chunk * heads * config.get("chunk_size", 256) + of_channel * wide
-        return max(BLOCK_FLOATS, a_token / width / 2)
+        return max(BLOCK_FLOATS, float(a_token) / width / 2)
 
 
 def _kernels(asked: Asked) -> str:

@@ -7,7 +7,7 @@ evenly with depth: traces of two depths give every depth. Source: probes/describ
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -139,7 +139,7 @@ class Trace:
         """Bytes between steps: weights, optimizer state, and gradients that stay."""
         held = np.empty(len(space.candidates))
         for (depth, _, traits), where in _curves(space).items():
-            held[where] = self._deep(space, depth, traits, lambda models: self._held[models])
+            held[where] = self._deep(space, depth, traits, self._held)
         return held
 
     def peaks(self, space: Space) -> Array:
@@ -149,11 +149,10 @@ class Trace:
         sizes = np.array([_as_at(known, c) for c in space.candidates])
         for (depth, seq_len, traits), where in _curves(space).items():
             length = known.index(seq_len) if seq_len in known else -1
-            traced = self._deep(
-                space, depth, traits, lambda models, at=length: self._peaks[models, at]
-            )
+            at_length = self._peaks[:, length]
+            traced = self._deep(space, depth, traits, at_length)
             # A deep model may peak in its update, and shallow ones in their head.
-            update = self._deep(space, depth, traits, lambda models: self._updates[models])
+            update = self._deep(space, depth, traits, self._updates)
             peaks[where] = np.maximum(self._along_sizes(sizes[where], traced), update)
         return peaks
 
@@ -178,18 +177,15 @@ class Trace:
         along: Array = traced[left] + slopes[left] * (sizes - known[left])
         return along
 
-    def _deep(
-        self, space: Space, depth: int, traits: Traits, of: Callable[[list[int]], Array]
-    ) -> Array:
-        """What a model of `depth` has of what shallow ones have, `of` their places: the first
-        axis."""
-        kind, *more = traits
+    def _deep(self, space: Space, depth: int, traits: Traits, of_shallow: Array) -> Array:
+        """What a model of `depth` has of what shallow ones have, which are the first axis."""
+        kind, attention, loss, weights = traits
         low, high = space.workload.shallow_depths
         deep: Array = np.zeros(())
         for each, share in _shares(kind, depth).items():
-            shallow = of(self._models(space, depth, (each, *more)))
-            a_block = (shallow[1] - shallow[0]) / (high - low)
-            deep = deep + share * (shallow[0] + (depth - low) * a_block)
+            models = self._models(space, depth, (each, attention, loss, weights))
+            first, last = of_shallow[models]
+            deep = deep + share * (first + (depth - low) / (high - low) * (last - first))
         return deep
 
     def _models(self, space: Space, depth: int, traits: Traits) -> list[int]:

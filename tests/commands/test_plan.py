@@ -26,7 +26,7 @@ GPT = ["plan", "--depth", "24", "--seq-len", "1024,2048", "--micro-batch", "1:8"
 @pytest.fixture(autouse=True)
 def _no_helper(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     if "slow" not in request.keywords:
-        monkeypatch.setattr(counting, "describe", lambda asked, limit_s: "not here")
+        monkeypatch.setattr(counting, "describe", lambda asked, limit_s, start: "not here")
 
 
 def test_a_table_with_what_peaks_are_made_of(capsys: pytest.CaptureFixture[str]) -> None:
