@@ -200,6 +200,10 @@ def _first(events: list[Event]) -> tuple[Event | None, list[Event]]:
         why = [e for e in fatal if e.kind is Kind.HOST]
         ended = [e for e in scheduled if events.index(e) < events.index(first)]
         first = (why or said[-1:] or ended or [first])[0]
+    if first is not None and first.kind in (Kind.DEVICE, Kind.LIBRARY):
+        # A library that got no memory says less than torch's allocator does.
+        sized = [e for e in fatal if e.kind is Kind.DEVICE and e.amounts.asked is not None]
+        first = first if first in sized else next(iter(sized), first)
     if first is None:
         loud = [e for e in events if e.kind is Kind.OTHER] or scheduled
         loud = loud or [e for e in events if e.recovered]

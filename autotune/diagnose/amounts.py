@@ -34,7 +34,10 @@ _PATTERNS = {
 }  # fmt: skip
 _COMPILED = {name: [re.compile(each) for each in rows] for name, rows in _PATTERNS.items()}
 _PROCESS = re.compile(rf"Process (\d+) has ({SIZE}) memory in use")
-_DEVICE = re.compile(r"(?:\bGPU |\bNPU |\bXPU |cuda:|on device |/device:GPU:)(\d+)\b")
+_DEVICE = re.compile(
+    r"(?:\b(?:GPU|NPU|XPU|MLU|MUSA|DCU)[ :#]{0,2}|\b(?:cuda|hip|npu|xpu):|on device |device_id: ?)"
+    r"(\d{1,4})\b(?![.\d]* ?[KMG]i?B)"
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,7 +59,7 @@ class Amounts:
     """A limit set in the program, below the capacity."""
     device: int | None = None
     is_limit: bool = False
-    """Whether the total is a limit that torch keeps on main memory, as with MPS."""
+    """Whether the total is no device's size, but a limit on main memory, as with MPS."""
 
     @property
     def short(self) -> int | None:
@@ -133,7 +136,7 @@ def read(text: str) -> Amounts:
     device = _DEVICE.search(text)
     return Amounts(
         **found, others=tuple(held), device=int(device[1]) if device else None,
-        is_limit=outside is not None,
+        is_limit="max allowed" in text,
     )  # fmt: skip
 
 

@@ -16,6 +16,8 @@ from autotune.diagnose.events import Event
 from autotune.diagnose.kinds import Kind
 from autotune.units import gib
 
+NOT_SAID, BY_NOW = "not said", "free by now"
+"""The first of causes where the message leaves open which it is."""
 CONTEXT_BYTES, CONTEXT_SHARE = 3 * 2**30, 0.05
 """More than both is no context of a process alone."""
 CONTEXT_ALONE = 2**29
@@ -193,7 +195,7 @@ def _freed(event: Event, context: Context) -> Cause | None:
             " GiB (a rule of thumb)",
         )
     return Cause(
-        "free by now",
+        BY_NOW,
         f"{gib(a.free)} were free when the message was written, more than was asked: another"
         " process or stream gave memory back meanwhile, or a limit below the capacity holds",
     )
@@ -318,11 +320,14 @@ def _too_big(event: Event) -> Cause:
                      " need")  # fmt: skip
     if event.wording.name in ("cuda-error", "cuda-code"):
         return Cause(
-            "not said",
+            NOT_SAID,
             "the message is CUDA's own, not that of torch's allocator, and says no sizes:"
             " nvidia-smi says who holds the device",
         )
-    return Cause("too big", "the message has no more to tell than that memory ran out")
+    return Cause(
+        NOT_SAID, "the message does not say who held how much of the device: nvidia-smi does,"
+        " as the run starts and before it fails"
+    )  # fmt: skip
 
 
 def _one_tensor(event: Event, context: Context) -> Cause | None:

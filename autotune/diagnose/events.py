@@ -32,7 +32,8 @@ PINNED = _ROWS["pinned"]
 """CUDA says of host memory, too, that it is out of memory; only the traceback tells."""
 _SEMAPHORE = _ROWS["shared-errno"]
 """A semaphore is made in /dev/shm, whatever disk the error seems to be of."""
-_GOES_ON = ("torch", "torch-short", "torch-async", "torch-class", "torch-mps")
+_GOES_ON = ("torch", "torch-short", "torch-async", "torch-class", "torch-mps", "torch-part",
+            "ascend", "batch-deepspeed")  # fmt: skip
 """Wordings whose message may be broken into several lines."""
 _TENSOR = re.compile(r"shape ?\[(?P<shape>[\d, ]+)\] and type (?P<type>\w+)")
 _TYPE_BYTES = {"half": 2, "bfloat16": 2, "float": 4, "int32": 4, "double": 8, "int64": 8}
@@ -41,9 +42,12 @@ _RICH = re.compile(
     r"(?P<file>[^\s\[(]{1,300}\.py)(?:\]\(\S{1,300}\))?(?::(?P<line>\d+))? in (?P<name>\w+)"
 )
 """How rich, and IPython, write a frame."""
+_TRACE = re.compile(r"Traceback \(most|File \\?\".+, line \d|-> \d+ ")
 _NEW_ERROR = re.compile(r"rror: |Traceback \(most|^File \"")
 _WHOLE = re.compile(r"reserved in total by PyTorch|PyTorch but unallocated|cached\)|MiB\)? free\)")
-_ALL_SAID = re.compile(r"ried to allocate \d.*\btotal capac")
+_PARTS = {"torch-part": "ut of memory", "batch-part": "heck batch related"}
+"""What goes on behind a line that had the beginning is no message of its own."""
+_ALL_SAID = re.compile(r"ried to allocate \d.*\btotal capac|MPS allocated: \d")
 _RANK = re.compile(r"^rank +: (\d+) \(local_rank: \d+\)")
 """In the table of torchrun, some lines above the exit code."""
 _RECOVERED = re.compile(
@@ -97,15 +101,28 @@ def event_of(hit: Hit, log: str) -> Event | None:
         if match is None:
             continue
         sentence = said.text[: match.start()].rsplit(". ", 1)[-1]
+        text = _with_rest(said.text, hit, said) if wording.name in _GOES_ON else said.text
         # No code has these numbers; and JSON is none.
-        whole = _ALL_SAID.search(said.text) or wording.name == "container"
+        whole = _ALL_SAID.search(text) or wording.name == "container"
+        if said.comment and not whole and not _in_trace(hit):
+            continue
         talk = _TALK.search(sentence) or (_CODE.match(said.text) and not whole)
         if talk and wording.kind is not Kind.OTHER:
             continue
+        begin = _PARTS.get(wording.name)
+        if begin and any(begin in line for line in hit.before(2**12)[-12:]):
+            continue
+        match = wording.pattern.search(text) or match
         if wording.name == "torch-class" and any("ried to allocate" in s for s in hit.after()):
             continue  # its message comes later, with the numbers
-        return _event(hit, log, said, wording, match)
+        return _event(hit, log, replace(said, text=text), wording, match)
     return None
+
+
+def _in_trace(hit: Hit) -> bool:
+    """Whether the lines before are a traceback that is a comment, too: a log that is quoted."""
+    lines = map(take_apart, hit.before(2**13)[-40:])
+    return any(each.comment and _TRACE.search(each.text) for each in lines)
 
 
 def _event(hit: Hit, log: str, said: Said, wording: Wording, match: re.Match[str]) -> Event:
@@ -114,8 +131,6 @@ def _event(hit: Hit, log: str, said: Said, wording: Wording, match: re.Match[str
     text = said.text
     if memory:
         text = text[text.rfind(" ", 0, match.start()) + 1 :]
-    if wording.name in _GOES_ON:
-        text = _with_rest(text, hit, said)
     amounts = _amounts(text, groups) if memory else NOTHING
     in_table = wording.name == "launcher" or wording.kind in (Kind.KILLED, Kind.BUS)
     before = hit.before() if memory or in_table or wording.name == "disk" else []

@@ -29,7 +29,8 @@ _PREFIXES = tuple(
         r"\[(?![\w.-]*\.(?:py|pyx|cpp|cc|cu|c|h|hpp|rs|go):)[\w.-]*[A-Za-z][\w.-]*:"
         r"(?P<rank>\d{1,3})\]:",
         r"\d{1,7}:(?=\[)",  # grep -n
-        r"# (?=\[(?:rank)?\d)",  # marked as a quotation
+        r"(?!>>> )> ?",  # quoted, as in mails
+        r"(?:`{1,3}|\*\*)(?=[\w\[])",  # Markdown
         r"(?:ERROR|INFO|WARNING|DEBUG) \d\d-\d\d \d\d:\d\d:\d\d \[[\w./-]+:\d+\]",  # vLLM
         _TIME,
         r"\d\d:\d\d:\d\d(?:[.,]\d+)?(?= )",
@@ -46,8 +47,15 @@ _PREFIXES = tuple(
         r"\[\d+\](?=:| +\[| +\d+%\|)",
     )
 )
+_COMMENT = re.compile(r"(?:#+|//+) (?=\S)")
+_STRING = re.compile(
+    r"[\[{]?\s*(?:\"(?P<key>\w{1,20})\":\s*\[?\s*(?=\")|(?=b?[\"'].*\\n))b?[\"']"
+    r"(?P<said>.*?)(?:\\n)*[\"']?\]?,?$"
+)
+"""Of JSON or Python, over a line: as notebooks keep what cells wrote."""
 _TEXTS = ("message", "msg", "log", "text", "line", "event", "error", "exception", "exc_info",
-          "traceback", "stack", "stack_trace", "textPayload", "body")  # fmt: skip
+          "traceback", "stack", "stack_trace", "textPayload", "body", "evalue",
+          "stderr", "output")  # fmt: skip
 _RANKS = ("rank", "global_rank", "local_rank", "RANK", "process_index")
 
 
@@ -60,6 +68,8 @@ class Said:
     pid: int | None = None
     time: str | None = None
     """As ISO 8601 without a zone, to order lines of several logs by."""
+    comment: bool = False
+    """Whether it is behind the mark of a comment, or a string of who knows what."""
 
 
 def take_apart(line: str) -> Said:
@@ -68,9 +78,14 @@ def take_apart(line: str) -> Said:
     line = line.strip()
     if line.startswith("{") and line.endswith("}"):
         line, rank = _of_json(line)
-    pid = None
+    pid, comment = None, False
+    if string := _STRING.match(line):
+        line = string["said"].replace("\\n", " ").replace('\\"', '"')
+        comment = string["key"] not in _TEXTS
     for _ in range(8):
         line = line.lstrip()
+        if mark := _COMMENT.match(line):
+            comment, line = True, line[mark.end() :]
         found = next(filter(None, (each.match(line) for each in _PREFIXES)), None)
         if found is None:
             break
@@ -83,7 +98,7 @@ def take_apart(line: str) -> Said:
         if not found.end():
             break
         line = line[found.end() :]
-    return Said(line.strip(), rank, pid, _iso(time))
+    return Said(line.strip(), rank, pid, _iso(time), comment)
 
 
 def _iso(text: str | None) -> str | None:
@@ -100,6 +115,12 @@ def _of_json(line: str) -> tuple[str, int | None]:
         body = json.loads(line)
     except (ValueError, RecursionError):
         return line, None
-    texts = [body[key] for key in _TEXTS if isinstance(body.get(key), str)]
+    texts = _texts(body) or [text for each in body.values() for text in _texts(each)]
     ranks = [body[key] for key in _RANKS if isinstance(body.get(key), int)]
     return (" ".join(" ".join(texts).split()) or line), (ranks[0] if ranks else None)
+
+
+def _texts(body: object) -> list[str]:
+    """What a dictionary says, where it is one."""
+    said = [body.get(key) for key in _TEXTS] if isinstance(body, dict) else []
+    return [each for each in said if isinstance(each, str)]

@@ -28,7 +28,8 @@ COLOURS = 8
 ANCHORS = {
     b"ut of memory": (), b"illed": (), b"xception": (), b"atchdog": (),
     b"NCCL WARN": (), b"Failed to CUDA": (), b"Assertion `": (), b"Killing subprocess": (),
-    b"emory limit": (), b"OUT_OF_ME": (), b"alloc": (b"bad_alloc", b"ed to alloc", b"rtMalloc"),
+    b"emory limit": (), b"OUT_OF_ME": (), b"heck batch rel": (), b"o_batch_per_gpu": (),
+    b"alloc": (b"bad_alloc", b"ed to alloc", b"rtMalloc", b"allocated by PyT"),
     b"_STATUS_": (b"ALLOC_FAILED", b"NOT_INITIALIZED"),
     b"rror": (b"Error", b"urmstepd", b"ut Of Memory", b"CUDA error", b"bus error"),
     b"oom": (b"oom-kill", b"oom_kill"),
@@ -46,6 +47,12 @@ _NOISE = bytes(byte for byte in range(256) if not chr(byte).isascii() or not chr
 _ANSI = re.compile(
     rb"\x1b(?:\[[0-9;:?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[()][A-Z0-9]|[=>])"
 )
+_SPELLED = re.compile(
+    r"(?:\\(?:u001[bB]|x1[bB]|0?33|e)|\^\[|[\ufffd\x00-\x08\x0e-\x1f])\[[\d;]*m"
+    r"|\??\[(?:[01]|22|[39]\d|[014];[\d;]{1,12})m(?!\d+s)"
+)
+"""Colours whose escape character a copy lost, or that JSON or a shell wrote out."""
+_STRAY = re.compile("[\x00-\x08\x0e-\x1f\x7f\u200b\ufeff]")
 _LINE_END = re.compile(r"[\r\n]+")
 _MAGIC = {
     b"\x7fELF": "a program", b"\x1f\x8b": "compressed; zcat it into diagnose -",
@@ -77,7 +84,7 @@ class Hit:
 
     @property
     def line(self) -> str:
-        return self.bytes.decode("utf-8", "replace")
+        return _text(self.bytes)
 
     def before(self, size: int = BEHIND) -> list[str]:
         """Lines before it, the nearest last; the first of them may be cut."""
@@ -250,6 +257,14 @@ def _end_of_line(block: bytes, position: int) -> int:
     return carriage if carriage >= 0 else ends
 
 
+def _text(text: bytes) -> str:
+    """`text` decoded, without what was left of colours."""
+    said = text.decode("utf-8", "replace")
+    if "[" in said:
+        said = _SPELLED.sub("", said)
+    return _STRAY.sub("", said)
+
+
 def _lines(text: bytes) -> list[str]:
-    lines = _LINE_END.split(text.decode("utf-8", "replace"))
+    lines = _LINE_END.split(_text(text))
     return [line[:MOST_OF_A_LINE] for line in lines if line.strip()]

@@ -8,6 +8,7 @@ from typing import Any
 
 from autotune.diagnose import Report
 from autotune.diagnose.amounts import balance
+from autotune.diagnose.causes import BY_NOW, NOT_SAID
 from autotune.diagnose.events import Event, spans
 from autotune.diagnose.kinds import Kind
 from autotune.units import gib
@@ -86,11 +87,12 @@ def _device(event: Event) -> str:
     devices = f"{word}{'' if len(event.devices) == 1 else 's'} {spans(event.devices)}"
     who = " on ".join(filter(None, (event.who, devices if event.devices else "")))
     said = f"{who or 'a device'} ran out of memory"
-    if a.asked is not None and a.free is not None and a.total is not None:
+    if a.asked is not None and a.free is not None and a.total is not None and not a.is_limit:
         return f"{said}: {gib(a.asked)} asked, {gib(a.free)} of {gib(a.total)} free"
     if a.asked is None:
         return said + (", probably: a library got none" if _unsure(event) else "")
     there = f" of {gib(a.total)}" if a.total is not None else ""
+    there += " allowed" if a.is_limit else ""
     there += f", {gib(a.free)} free" if a.free is not None else ""
     return f"{said}: {gib(a.asked)} asked{there}"
 
@@ -159,7 +161,9 @@ def body(report: Report) -> dict[str, Any]:
         "interrupted": report.interrupted,
         "verdict": clean(verdict(report)),
         "oom": event is not None and event.kind.is_oom and not event.recovered,
-        "certain": event is None or not _unsure(event),
+        "certain": event is None or not (
+            _unsure(event) or any(cause.name in (NOT_SAID, BY_NOW) for cause in report.causes[:1])
+        ),
         "event": None if event is None else _event(event),
         "cause": asdict(report.causes[0]) if report.causes else None,
         "also": [asdict(each) for each in report.causes[1:]],
@@ -197,14 +201,14 @@ def _event(event: Event) -> dict[str, Any]:
         "times": event.times,
         "recovered": event.recovered,
         "asked_bytes": a.asked,
-        "total_bytes": a.total,
+        "total_bytes": None if a.is_limit else a.total,
         "free_bytes": a.free,
         "allocated_bytes": a.allocated,
         "reserved_unallocated_bytes": a.unallocated,
         "process_bytes": a.process,
         "others_bytes": a.others_bytes,
         "others": [{"pid": pid, "bytes": size} for pid, size in a.others],
-        "allowed_bytes": a.allowed,
+        "allowed_bytes": a.total if a.is_limit else a.allowed,
         "missing_bytes": a.short,
         "arithmetic": list(balance(event.amounts)) if event.kind.is_oom else [],
     }

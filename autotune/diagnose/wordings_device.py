@@ -14,7 +14,7 @@ DEVICE = (
     ),
     row(
         "torch-short", Kind.DEVICE, "ut of memory",
-        rf"{RAISED}(?P<backend>CUDA|HIP|XPU|NPU|MUSA|MLU) out of memory"
+        rf"{RAISED}(?P<backend>CUDA|HIP|XPU|NPU|MUSA|MLU|MPS)(?: backend)? out of memory"
         r"(?:[.!,:;)\"']|\s*$)(?! Tried)",
         "the same, cut or repeated by a caller",
     ),
@@ -27,6 +27,13 @@ DEVICE = (
         "torch-mps-buffer", Kind.DEVICE, "nvalid buffer size",
         rf"{RAISED}Invalid buffer size: (?P<asked>{SIZE})",
         "torch aten/src/ATen/mps/MPSAllocator.mm, seen of v2.0 and v2.6",
+    ),
+    row(
+        "torch-part", Kind.DEVICE, ("ried to allocate", "total capac"),
+        rf"^(?:\S+ ){{0,3}}[Tt]ried to allocate (?P<asked>{SIZE})"
+        rf"(?:\. GPU \d+ has a total capac| \(GPU \d+; {SIZE} total capac| on (?:private|shared) p)"
+        rf"|\btotal capac(?:i?ty of {SIZE} of which {SIZE} (?:is|are) free|ity; {SIZE} already a)",
+        "the same, whose beginning other ranks' lines have torn off",
     ),
     row(
         "torch-async", Kind.DEVICE, "exceed allowed memory",
@@ -64,6 +71,11 @@ DEVICE = (
         r"(?:CUDA_ERROR_OUT_OF_MEMORY|HIP_ERROR_OutOfMemory"
         r"|(?:UR_RESULT|ZE_RESULT|PI)_ERROR_OUT_OF_(?:DEVICE_)?MEMORY)",
         "CUDA driver API, cuda.h; oneAPI unified runtime ur_api.h",
+    ),
+    row(
+        "xpu-platform", Kind.DEVICE, "out of device memory",
+        rf"{RAISED}Allocation is out of device memory on current platform",
+        "intel-extension-for-pytorch csrc/gpu/runtime/CachingDeviceAllocator.cpp, seen of 2023",
     ),
     row(
         "xpu-resources", Kind.DEVICE, "OUT_OF_RESOURCES",
@@ -115,8 +127,8 @@ DEVICE = (
     ),
     row(
         "ascend", Kind.DEVICE, ("Call rtMalloc fail", "EL0004"),
-        r"Call rtMalloc fail.*\bsize: ?(?P<asked_plain>\d+), ?device_id: ?(?P<device>\d+)"
-        r"|\(?EL0004\)?: Failed to allocate memory",
+        r"(?:Call rtMalloc fail|\(?EL0004\)?:.{0,60}Failed to allocate memory)"
+        r"(?:.*?\bsize: ?(?P<asked_plain>\d+)(?:, ?device_id: ?(?P<device>\d+))?)?",
         "CANN runtime and graph engine, error codes",
     ),
     row(

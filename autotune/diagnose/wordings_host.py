@@ -35,8 +35,8 @@ HOST = (
     row("bad-alloc", Kind.HOST, "bad_alloc", r"'?std::bad_alloc'?", "C++ standard library"),
     row(
         "worker-killed", Kind.HOST, "is killed by signal: Killed",
-        r"DataLoader worker \(pid (?P<pid>\d+)\) is killed by signal: Killed",
-        "torch torch/csrc/DataLoader.cpp, as in v2.13",
+        r"DataLoader (?:worker|process) \(pid +(?P<pid>\d+)\) (?:exited )?is killed by signal: Killed",
+        "torch torch/csrc/DataLoader.cpp, as in v2.13; paddle fluid/imperative/data_loader.cc",
     ),
     row(
         "kernel-killed", Kind.HOST, "ut of memory: Kill",

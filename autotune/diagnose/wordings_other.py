@@ -4,13 +4,20 @@ from __future__ import annotations
 
 from autotune.diagnose.kinds import Kind, row
 
+_PRODUCT = (
+    r"(?:.*?micro_batch_per_gpu \* gradient_acc_step \* world_size"
+    r" ?(?P<global>\d+) != (?P<micro>\d+) \* (?P<accum>\d+) \* (?P<world>\d+))?"
+)
+
 MISTAKEN = (
     row(
         "batch-deepspeed", Kind.BATCH, "Check batch related",
-        r"Check batch related parameters\. train_batch_size is not equal to"
-        r" micro_batch_per_gpu \* gradient_acc_step \* world_size"
-        r"(?: ?(?P<global>\d+) != (?P<micro>\d+) \* (?P<accum>\d+) \* (?P<world>\d+))?",
+        rf"(?<!f\")Check batch related parameters\.(?:\s*$| train_batch_size is not{_PRODUCT})",
         "deepspeed runtime/config.py 0.3 to 0.19, before 0.6 without the blank",
+    ),
+    row(
+        "batch-part", Kind.BATCH, "o_batch_per_gpu", rf"^.{{0,60}}equal to{_PRODUCT}",
+        "the same, whose beginning other ranks' lines have torn off",
     ),
     row(
         "batch-megatron", Kind.BATCH, "is not divisible by micro batch",
