@@ -137,12 +137,13 @@ def _limit(event: Event, context: Context) -> Cause | None:
     a = event.amounts
     if a.allowed is None or a.allocated is None or a.asked is None or a.total is None:
         return None
-    if a.allocated + a.asked <= a.allowed or a.allowed >= 0.99 * a.total:
+    held = a.allocated + (a.unallocated or 0)
+    if held + a.asked <= 0.99 * a.allowed or a.allowed >= 0.99 * a.total:
         return None
     return Cause(
         "a limit of the program",
         f"the program allows itself {gib(a.allowed)} (set_per_process_memory_fraction)",
-        (f"{gib(a.allocated)} allocated + {gib(a.asked)} asked > {gib(a.allowed)} allowed",),
+        (f"{gib(held)} reserved + {gib(a.asked)} asked > {gib(a.allowed)} allowed",),
     )
 
 
@@ -150,6 +151,8 @@ def _fragmentation(event: Event, context: Context) -> Cause | None:
     a = event.amounts
     if "Due to fragmentation" in event.text:
         return Cause("fragmentation", "the message says itself that free memory is in pieces")
+    if event.wording.name == "xla-reserve" and (a.free or 0) > (a.asked or 0):
+        return Cause("fragmentation", "enough was free, but not in one piece where it was needed")
     if a.asked is None or not a.unallocated or a.unallocated < IDLE_SHARE * (a.total or 0):
         return None
     if a.unallocated >= a.asked:
@@ -184,7 +187,7 @@ def _freed(event: Event, context: Context) -> Cause | None:
     a = event.amounts
     if a.asked is None or a.free is None or a.free <= a.asked:
         return None
-    if "Due to fragmentation" in event.text:
+    if "Due to fragmentation" in event.text or event.wording.name == "xla-reserve":
         return None
     if a.free < max(IDLE_SHARE * (a.total or 0), a.asked + SMALLEST_SEGMENT):
         return None  # it takes whole segments
@@ -395,10 +398,8 @@ def _batch(event: Event, context: Context) -> Cause | None:
 Rule = Callable[[Event, Context], Cause | None]
 _RULES: dict[Kind, tuple[Rule, ...]] = dict.fromkeys(Kind, ()) | {
     Kind.DEVICE: (
-        _corrupt, _vllm, _other_process, _never, _limit, _leak, _before_training, _first_step,
-        _phase,
-        _fragmentation,
-        _outside, _logits, _longer_sample, _freed, _nccl,
+        _corrupt, _vllm, _limit, _freed, _other_process, _never, _leak, _before_training,
+        _first_step, _phase, _fragmentation, _outside, _logits, _longer_sample, _nccl,
     ),
     Kind.HOST: (_phase, _one_tensor, _host, _leak, _before_training),
     Kind.SHARED: (_shared,),

@@ -33,7 +33,7 @@ PINNED = _ROWS["pinned"]
 _SEMAPHORE = _ROWS["shared-errno"]
 """A semaphore is made in /dev/shm, whatever disk the error seems to be of."""
 _GOES_ON = ("torch", "torch-short", "torch-async", "torch-class", "torch-mps", "torch-part",
-            "ascend", "batch-deepspeed")  # fmt: skip
+            "ascend", "paddle", "batch-deepspeed")  # fmt: skip
 """Wordings whose message may be broken into several lines."""
 _TENSOR = re.compile(r"shape ?\[(?P<shape>[\d, ]+)\] and type (?P<type>\w+)")
 _TYPE_BYTES = {"half": 2, "bfloat16": 2, "float": 4, "int32": 4, "double": 8, "int64": 8}
@@ -47,7 +47,8 @@ _NEW_ERROR = re.compile(r"rror: |Traceback \(most|^File \"")
 _WHOLE = re.compile(r"reserved in total by PyTorch|PyTorch but unallocated|cached\)|MiB\)? free\)")
 _PARTS = {"torch-part": "ut of memory", "batch-part": "heck batch related"}
 """What goes on behind a line that had the beginning is no message of its own."""
-_ALL_SAID = re.compile(r"ried to allocate \d.*\btotal capac|MPS allocated: \d")
+_ALL_SAID = re.compile(r"ried to allocate \d.*\btotal capac|MPS allocated: \d|\d != \d+ \* \d")
+_GLUED = re.compile(r"ried to allocate [\d.]+ \w+(?:\. | \()GPU (\d{1,4})\b")
 _RANK = re.compile(r"^rank +: (\d+) \(local_rank: \d+\)")
 """In the table of torchrun, some lines above the exit code."""
 _RECOVERED = re.compile(
@@ -154,7 +155,7 @@ def _event(hit: Hit, log: str, said: Said, wording: Wording, match: re.Match[str
         text=" ".join(said.text.split())[:MOST_TEXT] if not memory else text[:MOST_TEXT],
         amounts=amounts,
         ranks=_numbers(groups.get("tasks", "")) or (() if rank is None else (rank,)),
-        devices=() if amounts.device is None else (amounts.device,),
+        devices=_devices(said.text, amounts.device),
         pid=pid,
         time=said.time or next((t for t in (take_apart(b).time for b in before[-20:]) if t), None),
         backend=groups.get("backend"),
@@ -163,6 +164,12 @@ def _event(hit: Hit, log: str, said: Said, wording: Wording, match: re.Match[str
         recovered=any(_RECOVERED.search(line) for line in near),
         groups=tuple(groups.items()),
     )
+
+
+def _devices(text: str, device: int | None) -> tuple[int, ...]:
+    """`device`, and those of messages that ranks wrote into the same line."""
+    glued = {int(number) for number in _GLUED.findall(text)}
+    return tuple(sorted(glued | ({device} if device is not None else set())))
 
 
 def _with_rest(text: str, hit: Hit, first: Said) -> str:

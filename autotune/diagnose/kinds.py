@@ -52,7 +52,10 @@ class Wording:
 
 
 SIZE = r"\d[\d,]*(?:\.\d*)?\s*(?:[Bb]ytes|[KMGTkB]i?B?)\b"
-RAISED = r"(?:^|what\(\):\s*|(?:Error|Exception|ERROR|error|FATAL|WARN)\]?:?\s+(?:.{0,60}:\s)?)"
+RAISED = (
+    r"(?:^|what\(\):\s*"
+    r"|(?:Error|Exception|ERROR|error|FATAL|WARN|failed)\]?:?\s+(?:.{0,60}:\s)?)"
+)
 """What stands before a message that is meant: the class of an exception, or nothing."""
 
 

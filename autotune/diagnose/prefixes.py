@@ -30,7 +30,7 @@ _PREFIXES = tuple(
         r"(?P<rank>\d{1,3})\]:",
         r"\d{1,7}:(?=\[)",  # grep -n
         r"(?!>>> )> ?",  # quoted, as in mails
-        r"(?:`{1,3}|\*\*)(?=[\w\[])",  # Markdown
+        r"(?:`{1,3}|\*\*)(?=[\w\[#])",  # Markdown
         r"(?:ERROR|INFO|WARNING|DEBUG) \d\d-\d\d \d\d:\d\d:\d\d \[[\w./-]+:\d+\]",  # vLLM
         _TIME,
         r"\d\d:\d\d:\d\d(?:[.,]\d+)?(?= )",
@@ -98,7 +98,7 @@ def take_apart(line: str) -> Said:
         if not found.end():
             break
         line = line[found.end() :]
-    return Said(line.strip(), rank, pid, _iso(time), comment)
+    return Said(line.rstrip("` \t"), rank, pid, _iso(time), comment)
 
 
 def _iso(text: str | None) -> str | None:

@@ -28,8 +28,10 @@ COLOURS = 8
 ANCHORS = {
     b"ut of memory": (), b"illed": (), b"xception": (), b"atchdog": (),
     b"NCCL WARN": (), b"Failed to CUDA": (), b"Assertion `": (), b"Killing subprocess": (),
-    b"emory limit": (), b"OUT_OF_ME": (), b"heck batch rel": (), b"o_batch_per_gpu": (),
-    b"alloc": (b"bad_alloc", b"ed to alloc", b"rtMalloc", b"allocated by PyT"),
+    b"emory limit": (), b"OUT_OF_ME": (), b"o_batch_per_gpu": (), b"RCE_EXHAUSTED": (),
+    b"available RAM": (), b"low on resource": (),
+    b"alloc": (b"bad_alloc", b"ed to alloc", b"rtMalloc", b"allocated by PyT",
+              b"y allocation of"),
     b"_STATUS_": (b"ALLOC_FAILED", b"NOT_INITIALIZED"),
     b"rror": (b"Error", b"urmstepd", b"ut Of Memory", b"CUDA error", b"bus error"),
     b"oom": (b"oom-kill", b"oom_kill"),
@@ -52,6 +54,8 @@ _SPELLED = re.compile(
     r"|\??\[(?:[01]|22|[39]\d|[014];[\d;]{1,12})m(?!\d+s)"
 )
 """Colours whose escape character a copy lost, or that JSON or a shell wrote out."""
+_TAG = re.compile(r"</?(?:span|pre|code|font|b|p)\b[^<>]{0,200}>")
+"""HTML, as notebooks keep what rich writes."""
 _STRAY = re.compile("[\x00-\x08\x0e-\x1f\x7f\u200b\ufeff]")
 _LINE_END = re.compile(r"[\r\n]+")
 _MAGIC = {
@@ -262,6 +266,8 @@ def _text(text: bytes) -> str:
     said = text.decode("utf-8", "replace")
     if "[" in said:
         said = _SPELLED.sub("", said)
+    if "</" in said:
+        said = _TAG.sub("", said)
     return _STRAY.sub("", said)
 
 

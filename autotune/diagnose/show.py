@@ -161,7 +161,8 @@ def body(report: Report) -> dict[str, Any]:
         "interrupted": report.interrupted,
         "verdict": clean(verdict(report)),
         "oom": event is not None and event.kind.is_oom and not event.recovered,
-        "certain": event is None or not (
+        "certain": event is None
+        or not (
             _unsure(event) or any(cause.name in (NOT_SAID, BY_NOW) for cause in report.causes[:1])
         ),
         "event": None if event is None else _event(event),

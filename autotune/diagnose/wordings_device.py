@@ -31,7 +31,7 @@ DEVICE = (
     row(
         "torch-part", Kind.DEVICE, ("ried to allocate", "total capac"),
         rf"^(?:\S+ ){{0,3}}[Tt]ried to allocate (?P<asked>{SIZE})"
-        rf"(?:\. GPU \d+ has a total capac| \(GPU \d+; {SIZE} total capac| on (?:private|shared) p)"
+        rf"(?:\. GPU \d+ has a total cap| \(GPU \d+; {SIZE} total cap| on (?:private|shared) p)"
         rf"|\btotal capac(?:i?ty of {SIZE} of which {SIZE} (?:is|are) free|ity; {SIZE} already a)",
         "the same, whose beginning other ranks' lines have torn off",
     ),
@@ -137,9 +137,10 @@ DEVICE = (
         "openxla, TPU compiler",
     ),
     row(
-        "xla-reserve", Kind.DEVICE, "RESOURCE_EXHAUSTED",
-        rf"RESOURCE_EXHAUSTED: (?:Error [a-z ]+: )?Attempting to (?:allocate|reserve)"
-        rf" (?P<asked>{SIZE}).{{0,60}} There are (?P<free>{SIZE}) free",
+        "xla-reserve", Kind.DEVICE, ("RESOURCE_EXHAUSTED", "Resource exhausted"),
+        rf"(?:RESOURCE_EXHAUSTED|Resource exhausted): (?:Error [a-z ]+: )?"
+        rf"Attempting to (?:allocate|reserve) (?P<asked>{SIZE}).{{0,60}} There are"
+        rf" (?P<free>{SIZE}) free",
         "openxla, TPU runtime, seen of 2022 and 2025",
     ),
     row(
@@ -150,8 +151,8 @@ DEVICE = (
         "openxla and jaxlib, seen of 2022 to 2026",
     ),
     row(
-        "tensorflow-bfc", Kind.DEVICE, "ran out of memory trying",
-        rf"ran out of memory trying to allocate (?P<asked>{SIZE})(?!.*is not a failure)",
+        "tensorflow-bfc", Kind.DEVICE, "an out of memory trying",
+        rf"[Rr]an out of memory trying to allocate (?P<asked>{SIZE})(?!.*is not a failure)",
         "tensorflow core/common_runtime/bfc_allocator.cc, later tsl/framework/bfc_allocator.cc",
     ),
     row(

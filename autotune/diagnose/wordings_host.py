@@ -32,10 +32,16 @@ HOST = (
         r"(?:\[Errno 12\] |mmap.*|Error code 12 \(|fork: .*)Cannot allocate memory",
         "glibc strerror(ENOMEM); torch aten/src/ATen/MapAllocator.cpp",
     ),
+    row(
+        "rust", Kind.HOST, "memory allocation of",
+        r"^memory allocation of (?P<asked>\d+ bytes) failed",
+        "rust library/std/src/alloc.rs: tokenizers, safetensors",
+    ),
     row("bad-alloc", Kind.HOST, "bad_alloc", r"'?std::bad_alloc'?", "C++ standard library"),
     row(
         "worker-killed", Kind.HOST, "is killed by signal: Killed",
-        r"DataLoader (?:worker|process) \(pid +(?P<pid>\d+)\) (?:exited )?is killed by signal: Killed",
+        r"DataLoader (?:worker|process) \(pid +(?P<pid>\d+)\) (?:exited )?is killed by signal:"
+        r" Killed",
         "torch torch/csrc/DataLoader.cpp, as in v2.13; paddle fluid/imperative/data_loader.cc",
     ),
     row(
@@ -78,13 +84,28 @@ HOST = (
         "PBS, as a job's error file has it",
     ),
     row(
-        "kubernetes", Kind.HOST, "OOMKilled", r"\bOOMKilled\b(?!['\"]?\s*:\s*false)",
+        "kubernetes", Kind.HOST, "OOMKilled", r"(?<!as )\bOOMKilled\b(?!['\"]?\s*[:=]\s*false)",
         "Kubernetes, reason of a container's state; docker inspect",
+    ),
+    row(
+        "evicted", Kind.HOST, "low on resource: memory",
+        r"The node was low on resource: memory", "Kubernetes, kubelet's eviction manager",
+    ),
+    row(
+        "notebook", Kind.HOST, ("more memory than is available", "all available RAM"),
+        r"notebook tried to allocate more memory than is available"
+        r"|session crashed after using all available RAM",
+        "Kaggle and Colab, as users quote them",
     ),
     row(
         "ray", Kind.HOST, "running low on memory",
         r"was killed due to the node running low on memory",
         "ray, as its out-of-memory documentation shows it",
+    ),
+    row(
+        "ray-threshold", Kind.HOST, "exceeds the memory usage threshold",
+        rf"was running was (?P<asked>{SIZE}) / (?P<total>{SIZE}) \(",
+        "ray src/ray/raylet/worker_killing_policy.cc, seen of 2025",
     ),
 )  # fmt: skip
 
@@ -178,7 +199,7 @@ KILLED = (
     ),
     row(
         "container", Kind.KILLED, "137",
-        r"[Ee]xit(?:ed)?(?: with)?(?: status)?[ _]?(?:[Cc]ode|status)?\"?[: =(]+137\b",
+        r"[Ee]xit(?:ed)?(?: with)?(?: status)?[ _]?(?:[Cc]ode|status)?\"?[: =(]+137\b(?!/)",
         "docker ps; kubectl describe: 128 + SIGKILL",
     ),
 )  # fmt: skip

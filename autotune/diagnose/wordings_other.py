@@ -139,10 +139,10 @@ LAST = (
         "torch torch/distributed/elastic, as in v2.13",
     ),
     row(
-        "launcher", Kind.ENDED, ("ChildFailedError", "exitcode"),
+        "launcher", Kind.ENDED, ("ChildFailedError", "exitcode", "Worker unexpectedly exits"),
         r"multiprocessing\.errors\.ChildFailedError|failed \(exitcode: -?[1-9]\d*\)"
-        r"|^exitcode +: -?[1-9]\d* \(pid: \d+\)",
-        "torch torch/distributed/elastic/multiprocessing/errors/__init__.py, as in v2.13",
+        r"|^exitcode +: -?[1-9]\d* \(pid: \d+\)|Worker unexpectedly exits with a connection error",
+        "torch torch/distributed/elastic/multiprocessing/errors/__init__.py, as in v2.13; raylet",
     ),
     row(
         "peer", Kind.ENDED, (" peer", "ncclRemoteError", "Broken pipe", "exit status 1"),
@@ -151,9 +151,9 @@ LAST = (
         "torch c10d TCPStore, gloo, NCCL; CPython subprocess.py",
     ),
     row(
-        "python-exception", Kind.OTHER, ("Error", "Exception", "Interrupt"),
+        "python-exception", Kind.OTHER, ("Error", "Exception", "Interrupt", "terminat"),
         r"^(?:[A-Za-z_]\w*\.)*(?:[A-Z]\w*(?:Error|Exception|Interrupt)|Exception)(?:\(\w+\))?"
-        r"(?:: .|$|:$)",
-        "CPython traceback.py",
+        r"(?:: .|$|:$)|^(?:libc\+\+abi: )?terminat(?:e called after throwing|ing due to uncaught)",
+        "CPython traceback.py; libstdc++ and libc++abi",
     ),
 )  # fmt: skip

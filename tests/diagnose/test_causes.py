@@ -397,7 +397,8 @@ def test_a_number_in_the_error_is_no_setting(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("log", [
     frame("torch/optim/adam.py", "_init_group") + oom(),
-    "│ C:\\torch\\optim\\adam.py:385 in step │\n" + oom(idle="1.00 GiB", asked="10.00 MiB"),
+    "│ C:\\torch\\optim\\adam.py:385 in step │\n"
+    + oom(idle="1.00 GiB", free="4.00 MiB", asked="10.00 MiB"),
     "[/lib/torch/optim/adam.py](https://localhost:8080/#) in step(self, closure)\n" + oom(),
 ], ids=["cut", "rich", "notebook"])  # fmt: skip
 def test_a_traceback_without_its_first_line_is_read(log: str, tmp_path: Path) -> None:
@@ -524,3 +525,40 @@ def test_the_fields_of_json_that_readers_rely_on_stay(tmp_path: Path) -> None:
     assert {"framework", "settings", "on", "model", "world_size", "last_step"} <= (
         found["context"].keys()
     )
+
+
+SHORT = "RuntimeError: CUDA out of memory. Tried to allocate 20.00 MiB"
+
+
+@pytest.mark.parametrize(("log", "cause"), [
+    (SHORT + " (GPU 0; 11.17 GiB total\n", "not said"),
+    (SHORT + ".\n", "not said"),
+    ("torch.OutOfMemoryError: CUDA out of memory.\n", "not said"),
+    ("RuntimeError: CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling\n", "not said"),
+    (oom(free="5.15 GiB"), "free by now"),
+    (oom(free="5.15 GiB", idle="3.00 GiB"), "free by now"),
+])  # fmt: skip
+def test_a_cause_that_the_message_leaves_open_is_not_certain(
+    log: str, cause: str, tmp_path: Path
+) -> None:
+    found = told(tmp_path, log)
+    assert found["oom"]
+    assert (found["cause"]["name"], found["certain"]) == (cause, False)
+
+
+def test_a_limit_on_main_memory_is_no_size_of_a_device(tmp_path: Path) -> None:
+    found = told(tmp_path, "RuntimeError: MPS backend out of memory (MPS allocated: 5.50 GB, other"
+                 " allocations: 14.76 GB, max allowed: 20.40 GB). Tried to allocate 147.24 MB on"
+                 " private pool.\n")  # fmt: skip
+    assert found["event"]["total_bytes"] is None
+    assert found["event"]["allowed_bytes"] == round(20.40 * 2**30)
+
+
+def test_the_allocator_that_says_sizes_explains_a_library_that_got_none(tmp_path: Path) -> None:
+    blas = "RuntimeError: CUDA error: HIPBLAS_STATUS_ALLOC_FAILED when calling `hipblasCreate`\n"
+    assert told(tmp_path, blas + oom())["event"]["wording"] == "torch"
+
+
+def test_messages_of_ranks_in_one_line_name_all_their_devices(tmp_path: Path) -> None:
+    glued = "".join(f"{SHORT} (GPU {gpu}; 11.17 GiB total capacity;" for gpu in (3, 1))
+    assert told(tmp_path, glued)["event"]["devices"] == [1, 3]

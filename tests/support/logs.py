@@ -24,6 +24,12 @@ wrapped: dict[str, Callable[[str], bytes]] = {
     "utf-16-be": lambda text: f"begin of the log\n{text}\n".encode("utf-16-be"),
     "windows": lambda text: f"begin\r\n{text}\r\n".encode("utf-8-sig"),
     "bars": lambda text: f"{_BAR * 5}\n{text}\n{_BAR * 5}".encode(),
+    "quoted": lambda text: f"> > {text}\n".encode(),
+    "list": lambda text: f"- `{text}`\n".encode(),
+    "notebook": lambda text: f' {{\n  "evalue": {json.dumps(text)},\n }}\n'.encode(),
+    "spelled colours": lambda text: (
+        r"\u001b[31m" + re.sub(r"(\d+(?:\.\d+)?)", r"\\u001b[1;31m\1\\u001b[0m", text) + "\n"
+    ).encode(),
     "colours": lambda text: (
         "\x1b[31m" + re.sub(r"(\d+(?:\.\d+)?)", "\x1b[1;31m\\1\x1b[0m", text) + "\x1b[0m\n"
     ).encode(),
