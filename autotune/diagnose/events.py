@@ -24,7 +24,7 @@ _TALK = re.compile(
 )  # fmt: skip
 """Before a message, this makes it something that is talked about."""
 _CODE = re.compile(
-    r"^\s*(?:#|//|if |elif |except\b|assert |raise |return |with |print\(|log\w*\."
+    r"^\s*(?:\+ *)?(?:#|//|if |elif |except\b|assert |raise |return |with |print\(|log\w*\."
     r"|\"(?![^\"]*\"\s*$)|'|>>>|\w+ = |-?-> *\d+ |\d+ +(?:if|raise|assert|except))"
 )
 _ROWS = {row.name: row for row in WORDINGS}
@@ -133,6 +133,10 @@ def _event(hit: Hit, log: str, said: Said, wording: Wording, match: re.Match[str
     if memory:
         text = text[text.rfind(" ", 0, match.start()) + 1 :]
     amounts = _amounts(text, groups) if memory else NOTHING
+    if wording.name in _GOES_ON and memory and amounts.free is None:
+        # A terminal breaks lines within words.
+        torn = read(_with_rest(hit.line, hit, said, between=""))
+        amounts = replace(torn, **{k: v for k, v in vars(amounts).items() if v not in (None, ())})
     in_table = wording.name == "launcher" or wording.kind in (Kind.KILLED, Kind.BUS)
     before = hit.before() if memory or in_table or wording.name == "disk" else []
     rank = said.rank if said.rank is not None else _number(groups, "rank")
@@ -172,18 +176,18 @@ def _devices(text: str, device: int | None) -> tuple[int, ...]:
     return tuple(sorted(glued | ({device} if device is not None else set())))
 
 
-def _with_rest(text: str, hit: Hit, first: Said) -> str:
+def _with_rest(text: str, hit: Hit, first: Said, between: str = " ") -> str:
     """`text` and the lines after it, where a message goes on in them."""
     for line in hit.after(4096)[:10]:
         said = take_apart(line)
-        if said.rank != first.rank:
+        if said.rank not in (None, first.rank):
             continue
         if said.time is not None and first.time is None:
             break
         again = "ried to allocate" in text and "ried to allocate" in said.text
         if again or _WHOLE.search(text) or _NEW_ERROR.search(said.text) or len(text) > MOST_TEXT:
             break
-        text = f"{text} {said.text}"
+        text = f"{text}{between}{said.text}"
     return text
 
 

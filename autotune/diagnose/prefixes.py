@@ -59,7 +59,7 @@ _TEXTS = ("message", "msg", "log", "text", "line", "event", "error", "exception"
 _RANKS = ("rank", "global_rank", "local_rank", "RANK", "process_index")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Said:
     """One line, taken apart."""
 
@@ -98,7 +98,7 @@ def take_apart(line: str) -> Said:
         if not found.end():
             break
         line = line[found.end() :]
-    return Said(line.rstrip("` \t"), rank, pid, _iso(time), comment)
+    return Said(text=line.rstrip("` \t"), rank=rank, pid=pid, time=_iso(time), comment=comment)
 
 
 def _iso(text: str | None) -> str | None:

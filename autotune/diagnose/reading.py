@@ -27,11 +27,12 @@ COLOURS = 8
 
 ANCHORS = {
     b"ut of memory": (), b"illed": (), b"xception": (), b"atchdog": (),
-    b"NCCL WARN": (), b"Failed to CUDA": (), b"Assertion `": (), b"Killing subprocess": (),
+    b"NCCL WARN": (), b"Assertion `": (), b"Killing subprocess": (),
     b"emory limit": (), b"OUT_OF_ME": (), b"o_batch_per_gpu": (), b"RCE_EXHAUSTED": (),
     b"available RAM": (), b"low on resource": (),
     b"alloc": (b"bad_alloc", b"ed to alloc", b"rtMalloc", b"allocated by PyT",
-              b"y allocation of"),
+              b"y allocation of",
+              b"Failed to CUDA"),
     b"_STATUS_": (b"ALLOC_FAILED", b"NOT_INITIALIZED"),
     b"rror": (b"Error", b"urmstepd", b"ut Of Memory", b"CUDA error", b"bus error"),
     b"oom": (b"oom-kill", b"oom_kill"),

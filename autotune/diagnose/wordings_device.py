@@ -42,8 +42,9 @@ DEVICE = (
     ),
     row(
         "torch-thc", Kind.DEVICE, "ut of memory",
-        r"cuda runtime error \(2\) ?: out of memory at|THCudaCheck FAIL .*error=2 : out of memory",
-        "torch torch/lib/THC/THCGeneral.c v0.3, aten/src/THC/THCGeneral.cpp",
+        r"cuda runtime error \(2\) ?: out of memory at|THCudaCheck FAIL .*error=2 : out of memory"
+        r"|context_gpu\.cu:\d+: out of memory",
+        "torch torch/lib/THC/THCGeneral.c v0.3, aten/src/THC/THCGeneral.cpp; caffe2",
     ),
     row(
         "fairseq", Kind.DEVICE, "memory on GPU #",
