@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import BinaryIO
 
-from autotune.diagnose.advice import advice, command
+from autotune.diagnose.advice import advice, again, command
 from autotune.diagnose.case import Advice, Case
 from autotune.diagnose.causes import Cause, causes
 from autotune.diagnose.context import Context
@@ -53,6 +53,8 @@ class Report:
     advice: tuple[Advice, ...]
     command: str | None
     """Of this program."""
+    again: str | None
+    """The user's own command line with what is advised, where the log has it."""
     later: tuple[Event, ...]
     """Other things that were said: consequences, and what was survived."""
     context: Context
@@ -82,15 +84,18 @@ def diagnose(logs: Sequence[str]) -> Report:
         except KeyboardInterrupt:
             interrupted = True
     first, later = _first(_in_time(found))
+    context.until = None if first is None else (first.log, first.line)
     case = None if first is None else Case(first, tuple(causes(first, context)), context)
+    measures = () if case is None else tuple(advice(case))
     return Report(
         logs=tuple(logs),
         bytes_read=count,
         interrupted=interrupted,
         event=first,
         causes=() if case is None else case.causes,
-        advice=() if case is None else tuple(advice(case)),
+        advice=measures,
         command=None if case is None else command(case),
+        again=None if case is None else again(case, measures),
         later=tuple(later),
         context=context,
         cut=cut and first is None,
@@ -112,21 +117,24 @@ class LogReader:
         """Lines that say nothing, without their changing numbers."""
 
     def read(self, stream: BinaryIO) -> None:
-        sampled = 0
+        sampled, line = 0, 1
+        self._context.log = self._name
         for piece in pieces(stream, self._name):
             before = self.scanner.bytes_read
             if before < _WHOLE:
-                self._context.look(_lines(piece[:_WHOLE]))
+                self._context.look(_lines(piece[:_WHOLE]), line)
             elif before - sampled >= BLOCK:
                 sampled = before
-                self._context.look(_lines(piece[:_SAMPLE]))
+                self._context.look(_lines(piece[:_SAMPLE]), line)
+            line += piece.count(b"\n")
             self._take(self.scanner.feed(piece))
 
     def finish(self) -> list[Event]:
         self._take(self.scanner.finish())
         self.cut = any(cut in line for line in self.scanner.tail()[-3:] for cut in _CUT)
         if self.scanner.bytes_read > _WHOLE:
-            self._context.look(self.scanner.tail())
+            tail = self.scanner.tail()
+            self._context.look(tail, self.scanner.line - len(tail))
         return [replace(event, recovered=self._recovered(event)) for event in self._events]
 
     def _recovered(self, event: Event) -> bool:
@@ -156,13 +164,15 @@ class LogReader:
                 # Of these the last one counts.
                 self._events.remove(next(e for e in self._events if e.wording.name == name))
             self._context.ranks.update(event.ranks)
+            self._context.devices.update(event.devices)
             if event.kind.is_oom and self.scanner.bytes_read > _WHOLE and self._counts[name] < 10:
-                self._context.look(hit.before(BEHIND))
+                before = hit.before(BEHIND)
+                self._context.look(before, hit.number - len(before))
             self._events.append(event)
 
 
 def _lines(piece: bytes) -> list[str]:
-    return piece.decode("utf-8", "replace").replace("\r", "\n").split("\n")
+    return piece.decode("utf-8", "replace").replace("\r\n", "\n").split("\n")
 
 
 def _opened(name: str) -> BinaryIO:

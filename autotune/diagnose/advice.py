@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import re
+import shlex
+from collections.abc import Sequence
 
 from autotune.diagnose.advice_host import HOST, leak
 from autotune.diagnose.case import Advice, Case, Measure, of, to
 from autotune.diagnose.causes import IDLE_SHARE
+from autotune.diagnose.flags import OPTIMIZERS
 from autotune.diagnose.kinds import Kind
 from autotune.diagnose.settings import (
     CHECKPOINTING,
@@ -38,27 +41,69 @@ def command(case: Case) -> str | None:
     if case.event.backend in _ELSEWHERE or case.event.wording.name in ("ascend", "metal"):
         return None
     context, parts = case.context, ["python -m autotune --budget 30m"]
-    model = context.model
-    parts.append(f"--model hf:{model}" if model else "--model hf:path/to/model")
     settings = context.settings
     micro, accum = settings.get("micro_batch"), settings.get("grad_accum")
-    ranks = context.ranks_said
+    ranks, script = context.ranks_said, _script(case)
+    if script:
+        parts.append(f"--script {shlex.quote(script)}")
+    else:
+        model = context.model
+        parts.append(f"--model hf:{model}" if model else "--model hf:path/to/model")
     parts.append(f"--micro-batch 1:{max(2, micro or 16)}")
-    if "seq_len" in settings:
+    if "seq_len" in settings and (not script or "{seq_len}" in script):
         parts.append(f"--seq-len {settings['seq_len']}")
     batch = settings.get("global_batch") or (
         micro * accum * ranks if micro and accum and ranks else 0
     )
-    if batch:
+    if batch and (not script or "{grad_accum}" in script):
         parts.append(f"--global-batch {batch}")
-    parts.append("--checkpointing none,full")
-    if (context.world_size or 1) > 1:
+    if not script:
+        parts.append("--checkpointing none,full")
+    if (context.world_size or 1) > 1 and not script:
         parts.append("--zero 0,1,2,3")
         if case.event.kind is Kind.DEVICE:
             parts.append("--offload none,optimizer")
     if case.event.amounts.total and case.event.kind is Kind.DEVICE:
         parts.append(f"--capacity {case.event.amounts.total / 2**30:.2f}GiB")
     return " ".join(parts)
+
+
+def again(case: Case, found: Sequence[Advice]) -> str | None:
+    """The user's own command line, launcher and all, with what of `found` goes into it."""
+    by_name, command = {each.name: each.setting for each in found}, case.context.launch
+    if command is None:
+        return None
+    if "smaller micro-batch" in by_name and (micro := case.context.settings.get("micro_batch")):
+        half = max(1, micro // 2)
+        accum = case.context.settings.get("grad_accum", 1) * micro // half
+        command = _filled(case, command, {"micro": str(half), "accum": str(accum)})
+    if "allocator" in by_name:
+        kept = re.sub(r"\bPYTORCH_\w*ALLOC_CONF=\S+ +", "", command)
+        command = f"{by_name['allocator'].removeprefix('export ')} {kept}"
+    return command if command != case.context.launch else None
+
+
+def _script(case: Case) -> str | None:
+    """The user's own command line with places for what is searched; None if it names no batch."""
+    command = case.context.launch
+    if command is None or "{" in command:
+        return None
+    names = {"micro": "{micro_batch}", "accum": "{grad_accum}", "length": "{seq_len}"}
+    filled = _filled(case, command, names)
+    return filled if "{micro_batch}" in filled else None
+
+
+_NAMES = {"micro": ("micro_batch", "batch"), "accum": ("grad_accum",), "length": ("seq_len",)}
+
+
+def _filled(case: Case, command: str, values: dict[str, str]) -> str:
+    """`command` with `values` in the place of what it says now."""
+    for name, value in values.items():
+        now = case.context.last(*_NAMES[name], written=True)
+        if now is not None:
+            said = re.escape(now.form).replace(r"\{\}", r"\d+").replace(r"\ ", " +")
+            command = re.sub(rf"(?<!\S){said}(?!\S)", lambda _: now.form.format(value), command)
+    return command
 
 
 _ELSEWHERE = ("MPS", "XPU", "NPU", "MUSA", "MLU")
@@ -118,7 +163,9 @@ def _allocator(case: Case) -> Advice | None:
     saving = "not known: the message does not say what is reserved and unused"
     if a.unallocated:
         saving = f"up to {gib(a.unallocated)}, which is reserved and unused"
-    variable = VARIABLE.get(event.backend or "", "PYTORCH_CUDA_ALLOC_CONF")
+    usual = VARIABLE.get(event.backend or "", "PYTORCH_CUDA_ALLOC_CONF")
+    variable, now = case.context.allocator
+    variable = variable or usual
     if _BEFORE_2_1.search(event.text):
         if "max_split_size_mb" not in event.text:
             return None  # older ones have no setting
@@ -129,9 +176,17 @@ def _allocator(case: Case) -> Advice | None:
         )  # fmt: skip
     return to(
         "allocator", "let the allocator join its pieces",
-        f"export {variable}=expandable_segments:True",
+        f"export {variable}={','.join([*_kept(now), 'expandable_segments:True'])}",
         saving, "next to nothing",
     )  # fmt: skip
+
+
+def _kept(options: str) -> list[str]:
+    """Of the allocator's options now, those that go together with segments that expand."""
+    return [
+        each for each in re.split(r",(?![^\[]*\])", options)
+        if each and not each.startswith(("expandable_segments", "max_split_size_mb", "backend"))
+    ]  # fmt: skip
 
 
 def _limit(case: Case) -> Advice | None:
@@ -212,11 +267,8 @@ def _micro_batch(case: Case) -> Advice | None:
     if micro == 1 or not case.training or case.event.wording.name == "no-batch":
         return None
     half = max(1, (micro or 0) // 2)
-    values = {
-        "micro": str(half) if micro else "<half of now>",
-        "accum": str(accum * micro // half) if micro else "<twice now>",
-    }
-    setting = "; ".join(MICRO.get(case.framework, MICRO["torch"])).format(**values)
+    values = {"micro": str(half), "accum": str(accum * micro // half)} if micro else {}
+    setting = "; ".join(_settings(case, **values))
     saving = "about half of the activations (a rule of thumb)"
     if asked:
         saving += (
@@ -226,6 +278,19 @@ def _micro_batch(case: Case) -> Advice | None:
         saving += f"; the global batch is the same where {half} divides it"
     return to("smaller micro-batch", "half the micro-batch, twice the accumulation: the same"
                   " global batch", setting, saving, "a few percent (a rule of thumb)")  # fmt: skip
+
+
+def _settings(case: Case, micro: str = "<half of now>", accum: str = "<twice now>") -> list[str]:
+    """Micro-batch and accumulation, by the names that the log has for them, or the framework."""
+    usual = MICRO.get(case.framework, MICRO["torch"])
+    written = [
+        case.context.last("micro_batch", "batch", written=True),
+        case.context.last("grad_accum", written=True),
+    ]
+    return [
+        each.form.format(value) if each else text.format(micro=micro, accum=accum)
+        for each, value, text in zip(written, (micro, accum), usual, strict=True)
+    ]
 
 
 def _checkpointing(case: Case) -> Advice | None:
@@ -244,25 +309,37 @@ def _stage(case: Case) -> Advice | None:
     ranks, stage = case.context.world_size or 1, case.context.settings.get("zero_stage", 0)
     if ranks < 2 or stage >= 3 or case.framework not in STAGE or case.on("sharded"):
         return None
-    known = case.context.ranks_said
+    said = case.context.ranks_said
+    part = f"{1 - 1 / ranks:.0%}" if said == ranks else f"at least {1 - 1 / ranks:.0%}"
+    more = ""
+    if said != ranks:
+        more = f" (the log shows at least {ranks} devices{f' and {said} ranks' if said else ''})"
     if case.on("lora"):
         return to(
-            "stage", "shard the weights over the ranks; an adapter has little other state",
-            of(STAGE, case).format(stage=3), f"{part_of(known)} of 2 bytes a parameter (bf16)",
+            "stage", f"shard the weights over the ranks{more}; an adapter has little other state",
+            of(STAGE, case).format(stage=3), f"{part} of 2 bytes a parameter (bf16)",
             "communication; little within a machine",
         )  # fmt: skip
-    share = {0: "12 of 16 bytes a parameter", 1: "2 of 16", 2: "2 of 16"}[stage]
+    state = 2 if stage else OPTIMIZERS[case.context.optimizer or "adam"]
     return to(
-        "stage", "shard the training state over the ranks",
+        "stage", f"shard the training state over the ranks{more}",
         of(STAGE, case).format(stage=3 if stage or case.has("loading the model") else 2),
-        f"{part_of(known)} of {share} (mixed precision with Adam; a rule of thumb)",
-        "communication; little within a machine",
+        f"{part} of {_state(case, state)}", "communication; little within a machine",
     )  # fmt: skip
 
 
-def part_of(ranks: int | None) -> str:
-    """What sharding over `ranks` saves."""
-    return f"{1 - 1 / ranks:.0%}" if ranks else "all but 1/ranks"
+def _state(case: Case, each: int) -> str:
+    """What `each` byte of a parameter is of, and together."""
+    name = case.context.optimizer or "adam"
+    parameters = case.context.parameters
+    size = (
+        f", {gib(each * parameters)} of {parameters / 1e9:.2g}e9 parameters" if parameters else ""
+    )
+    title = name.upper() if name == "sgd" else name.capitalize()
+    return (
+        f"{each} of {OPTIMIZERS[name] + 4} bytes a parameter{size} (mixed precision with"
+        f" {title}; a rule of thumb)"
+    )
 
 
 def _offload(case: Case) -> Advice | None:
@@ -272,7 +349,8 @@ def _offload(case: Case) -> Advice | None:
         return None
     return to(
         "offload", "keep the optimizer's state in host memory", of(OFFLOAD, case),
-        "12 of 16 bytes a parameter on the device (mixed precision with Adam); as much host RAM",
+        f"{_state(case, OPTIMIZERS[case.context.optimizer or 'adam'])} on the device; as much host"
+        " RAM",
         "much: the optimizer step runs on the CPU",
     )  # fmt: skip
 
@@ -281,9 +359,11 @@ def _length(case: Case) -> Advice | None:
     if not case.training and case.framework not in SERVING:
         return None
     length = case.context.settings.get("seq_len")
+    written = case.context.last("seq_len", written=True)
     return to(
         "shorter sequences", "cut sequences, or sort them by length",
-        of(LENGTH, case).format(length=length // 2 if length else "<half of now>"),
+        (written.form if written else of(LENGTH, case)).replace("{}", "{length}").format(
+            length=length // 2 if length else "<half of now>"),
         "half of the activations at half the length (a rule of thumb)",
         "no speed, but what is trained is another",
     )  # fmt: skip

@@ -108,7 +108,8 @@ class Scanner:
         self._held = b""
         self._searched = 0
         """Bytes at the beginning of what is held that were searched already."""
-        self._line = 1
+        self.line = 1
+        """Of what was not yet searched."""
         self.bytes_read = 0
 
     def feed(self, piece: bytes) -> Iterator[Hit]:
@@ -137,7 +138,7 @@ class Scanner:
     def _search(self, cut: int) -> Iterator[Hit]:
         block, begin = self._held, self._searched
         ends = -1
-        counted, line = begin, self._line
+        counted, line = begin, self.line
         for position in self._positions(block, begin, cut):
             if position < ends:
                 continue
@@ -148,7 +149,7 @@ class Scanner:
             line += block.count(b"\n", counted, start)
             counted = max(counted, start)
             yield Hit(line, block, start, ends)
-        self._line += block.count(b"\n", begin, cut)
+        self.line += block.count(b"\n", begin, cut)
         keep = max(0, cut - BEHIND)
         self._held, self._searched = block[keep:], cut - keep
 

@@ -125,6 +125,8 @@ def lines(report: Report) -> list[str]:
             said.append(f"  {number}. {each.what}")
             said.append(f"       {each.setting}")
             said.append(f"     saves {each.saving}; costs {each.costs}")
+    if report.again:
+        said += ["", "To start it again so, with the cheapest of them:", f"  {report.again}"]
     if report.command:
         said += ["", "To measure which of them is fastest and fits:", f"  {report.command}"]
     if report.later:
@@ -170,6 +172,7 @@ def body(report: Report) -> dict[str, Any]:
         "also": [asdict(each) for each in report.causes[1:]],
         "advice": [asdict(each) for each in report.advice],
         "command": report.command,
+        "again": report.again,
         "later": [_event(each) for each in report.later],
         "context": {
             "framework": context.framework,
@@ -177,6 +180,10 @@ def body(report: Report) -> dict[str, Any]:
             "settings": context.settings,
             "on": sorted(context.switches),
             "model": context.model,
+            "optimizer": context.optimizer,
+            "parameters": context.parameters,
+            "allocator": context.allocator[1] or None,
+            "launch": context.launch,
             "world_size": context.world_size,
             "last_step": context.last_step,
         },

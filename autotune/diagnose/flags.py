@@ -1,0 +1,265 @@
+"""What a line of a log, a script or a command sets: batch sizes, ranks, the model, its optimizer.
+
+Frameworks and people call one thing by many names. A name is taken apart into its words, so that
+`batch_size_per_gpu`, `--train.micro-batch-size` and `perDeviceTrainBatchSize` are read alike.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+_STEMS = re.compile(
+    r"batch|bsz|\bbs\b|[mg]bs|accum|update_freq|world|nproc|num_proc|n_?gpu|gpus|devices|nodes"
+    r"|ntasks|-np\b|_per_gpu|gres|rank|member|visible|localhost|cuda:\d|seq|_len|block_size|vocab|zero|stage"
+    r"|worker|layer|depth|n_embd|d_model|hidden|width|dim\b|\d ?[x×] ?\w|\dL\b|param|optim|muon"
+    r"|processes|checkpointing",
+    re.IGNORECASE,
+)
+"""Lines without one of them set nothing, which is found out fast."""
+_ASSIGNED = re.compile(
+    r"(?<![\w.\-])(?P<quote>['\"]?)(?P<key>[-+]{0,2}[A-Za-z_][\w.\-]{0,80})"
+    r"(?=(?P<sep>['\"]?[ \t]*(?:[=:,]|[.]{3,}|[│┃|]|[ \t])[ \t]*['\"]?)"
+    r"(?P<value>\d{1,9}(?:,\d{1,3})+(?![\d.])|\d{1,9}\b(?!\.\d|/|:\d|%| !=)|[A-Za-z][\w.]{1,40}))"
+)
+_CAMEL = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
+_NOT_TRAINING = {
+    "eval", "evaluation", "val", "valid", "validation", "test", "dev", "predict", "inference",
+    "infer", "generation", "gen", "rollout", "teacher", "reward", "log", "logging", "max", "min",
+}  # fmt: skip
+"""Words of names of what is no batch of training."""
+_SECTION = re.compile(r"^(\s*)['\"]?([\w.]+)['\"]?\s*:\s*\{?\s*$")
+_BATCH = {"bs", "bsz", "batchsize", "mbs", "microbatch", "gbs"}
+_WHOLE_BATCH = {"global", "total", "effective", "overall", "gbs"}
+_OF_A_RANK = {"micro", "per", "device", "local", "gpu", "mbs", "microbatch"}
+_SAMPLES = {"samples", "imgs", "images", "sequences", "examples"}
+_NO_SIZE = {"tokens", "num", "id", "idx", "index", "time", "sampler", "loss", "finder", "norm"}
+_PROGRESS = re.compile(r"\bloss\b|\bstep\b|it/s|\biter\b", re.IGNORECASE)
+_NAMES = {
+    "world_size": ("world_size", "num_processes", "slurm_ntasks", "ntasks", "np", "num_ranks",
+                   "total_gpus"),
+    "ranks_per_node": ("nproc_per_node", "num_gpus", "gpus_per_node", "ntasks_per_node",
+                       "local_world_size", "n_gpus", "n_gpu", "ngpus", "gpus", "num_devices",
+                       "devices"),
+    "nodes": ("nnodes", "num_nodes", "num_node", "slurm_nnodes", "nodes"),
+    "seq_len": ("max_seq_length", "sequence_len", "seq_length", "max_seq_len", "seq_len",
+                "cutoff_len", "block_size", "max_length"),
+    "vocab_size": ("vocab_size",),
+    "zero_stage": ("zero_stage", "zero_optimization_stage", "deepspeed_stage"),
+    "workers": ("dataloader_num_workers", "num_workers", "n_workers", "workers"),
+    "layers": ("num_hidden_layers", "n_layers", "n_layer", "num_layers", "depth"),
+    "hidden": ("hidden_size", "d_model", "n_embd", "model_dim", "embed_dim", "hidden_dim",
+               "width", "dim"),
+    "rank": ("local_rank", "global_rank"),
+}  # fmt: skip
+"""What else each is called, the most telling name first."""
+_NAMED = {key: (name, at) for name, keys in _NAMES.items() for at, key in enumerate(keys)}
+_LISTS = ("ranks_per_node",)
+"""A list here has as many as are meant, as in `--gpus 0,1,2,3`."""
+_SENTENCES = tuple(
+    (name, re.compile(pattern, re.IGNORECASE))
+    for name, pattern in (
+        ("micro_batch", r"batch size per (?:device|gpu|rank)\D{1,12}?(\d{1,9})\b"),
+        ("batch", r"(?<!train )(?<!total )(?<!global )(?<!effective )(?<!eval )\bbatch size"
+                  r"(?: is| of|:| =)* (\d{1,9})\b(?![.]\d)"),
+        ("global_batch", r"(?:total train|global|effective|total) batch size[^=:\d]*[=: ] *(\d{1,9})\b"),
+        ("grad_accum", r"gradient accumulation(?: steps)?(?: of|:| =)* (\d{1,9})\b"),
+        ("world_size", r"num processes\W{1,3}(\d{1,9})\b"),
+        ("world_size", r"\bmember: \d+/(\d{1,9})\b"),
+        ("zero_stage", r"\bzero(?:[- ]?stage[ -]?|-)?([123])\b(?! *[/.])"),
+        ("gpus", r"gres=gpu(?::[a-z]\w*)?:(\d{1,3})\b"),
+        ("gpus", r"\b(\d{1,4}) ?[x×] ?(?:nvidia |amd )?(?:[abhlv]\d{2,3}s?|gb?\d00|mi\d{3}x?|rtx)\b"),
+        ("gpus", r"\b(\d{1,4}) (?:[x×] )?gpus\b"),
+        ("device", r"\bcuda:(\d{1,3})\b"),
+        ("layers", r"\bdepth(?: of|:| =)* (\d{1,3})\b"),
+        ("layers", r"\b(\d{1,3})[ -]?(?:layers?\b|blocks\b)"),
+        ("layers", r"\b(\d{1,3})L[-/_, ]+\d{3,5}[dhw]\b"),
+        ("hidden", r"\b\d{1,3}L[-/_, ]+(\d{3,5})[dhw]\b"),
+        ("hidden", r"\b(?:width|hidden(?: size)?|channels|embedding dimension)(?: of|:| =)* (\d{3,5})\b"),
+        ("hidden", r"\b(\d{3,5})[ -](?:wide|hidden|channels|dim\w*)\b"),
+    )
+)  # fmt: skip
+_SHAPE = re.compile(r"(?<![\dx×.])(\d{1,3}) ?[x×] ?(\d{3,5})\b(?! ?[x×])")
+_OTHER_SHAPE = re.compile(r"batch|seq|token|image|pixel|resol|grid|tensor|micro", re.IGNORECASE)
+_CHOSEN = re.compile(
+    r"(?:VISIBLE_DEVICES['\"]?\]? ?[=:] ?['\"]?|localhost:)(\d+(?:,\d+)*)(?![\w.])"
+)
+_PARAMETERS = re.compile(
+    r"\b(\d[\d,_]*(?:\.\d+)?) ?([KMBT])?(?:illion)? (?:\w+ ){0,2}param(?:eter)?s?\b"
+    r"|\bparam(?:eter)?s?(?: count)?\b[^\d\n|]{0,12}(\d[\d,_]*(?:\.\d+)?) ?([KMBT])?\b",
+    re.IGNORECASE,
+)
+_MANY = {"": 1, "K": 10**3, "M": 10**6, "B": 10**9, "T": 10**12}
+OPTIMIZERS = {
+    "adam8bit": 6, "muon": 8, "lion": 8, "adafactor": 4, "adagrad": 8, "rmsprop": 8, "sgd": 8,
+    "adam": 12,
+}  # fmt: skip
+"""Bytes a parameter of optimizers' state in mixed precision, with the fp32 copy of the weights."""
+_OPTIMIZER = re.compile(
+    r"(?<![a-z])(?:\w*?(?P<small>adamw?_?(?:bnb_)?8bit)|(?P<name>muon|lion|adafactor|adagrad|rmsprop|sgd)"
+    r"|(?:fused|deepspeedcpu|cpu|paged_)?(?P<adam>adamw?))(?![a-z])",
+    re.IGNORECASE,
+)  # fmt: skip
+_OPTIMIZES = re.compile(r"optim|\bopt[ =:]|muon", re.IGNORECASE)
+_LAUNCHER = (
+    r"(?:\S*/)?(?:torchrun|accelerate(?:-launch| launch)|deepspeed|srun|mpirun|mpiexec|horovodrun"
+    r"|composer|colossalai run|axolotl train|llamafactory-cli train"
+    r"|python[\d.]* (?:-u )?-m (?:torch\.distributed\.(?:run|launch)|accelerate\.commands\.launch)"
+    r")(?= )"
+)
+_LAUNCH = re.compile(
+    rf"(?:^|(?<=[\s;&'\"=`]))(?P<command>(?:[A-Z_]+=\S+ +)*(?:(?P<launcher>{_LAUNCHER})"
+    r"|(?:\S*/)?python[\d.]*(?= .*\.py\b))(?P<rest>(?:(?! \d?>)[^;|>&`]){2,4000}))"
+)
+_SCRIPT = re.compile(r"\s(?:\S+\.(?:py|sh|ya?ml)\b|-m \S+|--?\w[\w.-]*)")
+_COMES_LATER = re.compile(r"launcher\.launch|--world_info|CANCELLED|error:|Error|usage:")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Setting:
+    """One thing that was set, once."""
+
+    name: str
+    value: int | str
+    place: int = 0
+    """Among the names that a thing has: 0 is the most telling one."""
+    form: str = ""
+    """As the user wrote it, with {} for the value; empty where it is a sentence."""
+
+
+def settings_of(line: str, section: str = "") -> Iterator[Setting]:
+    """What `line` sets, under the heading `section` of YAML or JSON."""
+    if not _STEMS.search(line):
+        return
+    training = not _NOT_TRAINING.intersection(_words(section))
+    for match in _ASSIGNED.finditer(line):
+        found = _assigned(match, line, section)
+        if found is not None and (training or "batch" not in found.name):
+            yield found
+    if _NOT_TRAINING.intersection(re.findall(r"[a-z]+", line.lower())) and "batch" in line.lower():
+        return
+    for name, pattern in _SENTENCES:
+        for match in pattern.finditer(line):
+            yield Setting(name=name, value=int(match[1]), place=-1 if "batch" in name else 50)
+    for match in _CHOSEN.finditer(line):
+        if (count := match[1].count(",") + 1) > 1:
+            yield Setting(name="gpus", value=count)
+    yield from _model(line)
+
+
+def section_of(line: str) -> tuple[int, str] | None:
+    """The indentation and name of a heading."""
+    match = _SECTION.match(line)
+    return (len(match[1]), match[2]) if match else None
+
+
+def _words(name: str) -> list[str]:
+    return re.split(r"[_.\-\s]+", _CAMEL.sub("_", name.strip("-+.")).lower())
+
+
+def _assigned(match: re.Match[str], line: str, section: str) -> Setting | None:
+    key, said, sep = match["key"].rstrip("."), match["value"], match["sep"]
+    words = _words(key)
+    plain = "_".join(_words(key.rsplit(".", 1)[-1]))
+    dots = ".." in sep or match["key"] != key
+    form = _form(match, key)
+    if dots:  # how Megatron lists its flags, and DeepSpeed its file
+        form = "" if "train" in words else f"--{plain.replace('_', '-')} {{}}"
+    elif not sep.strip() and key[0] != "-":
+        form = ""
+    if plain in ("optim", "optimizer", "optimizer_type", "optimizer_name", "opt"):
+        named = optimizer_of(said)
+        return None if named is None else Setting(name="optimizer", value=named)
+    if not said[0].isdigit():
+        return None
+    many = "," in said and not sep.strip().startswith(",")
+    value = int(said.split(",")[0])
+    name, place = _NAMED.get(plain, (None, 0))
+    if plain == "stage" and section == "zero_optimization":
+        name = "zero_stage"
+    if name in ("layers", "hidden", "nodes", "rank") and not sep.strip(" ") and key[0] != "-":
+        return None  # words before a number
+    if plain == "np" and key[0] != "-":
+        return None
+    if name in _LISTS and many:
+        value = said.count(",") + 1
+    if name is None:
+        name, place = _batch(words, key, line)
+        if not value:
+            return None
+    if name is None or (name in ("world_size", "ranks_per_node", "nodes") and not value):
+        return None
+    return Setting(name=name, value=value, place=place, form=form)
+
+
+def _form(match: re.Match[str], key: str) -> str:
+    sep = match["sep"]
+    if key.startswith("-"):
+        return f"{key}={{}}" if "=" in sep else f"{key} {{}}"
+    if ":" in sep:
+        return f'"{key}": {{}}' if match["quote"] else f"{key}: {{}}"
+    return f"{key}={{}}"
+
+
+def _batch(words: list[str], key: str, line: str) -> tuple[str | None, int]:
+    said = set(words)
+    if said & _NOT_TRAINING or said & _NO_SIZE:
+        return None, 0
+    if any(word.startswith("accum") for word in words) or {"update", "freq"} <= said:
+        return "grad_accum", 0
+    lone = words in (["batch"], ["b"], ["bs"])
+    if lone and (key[0] != "-" and (_PROGRESS.search(line) or words == ["b"])):
+        return None, 0
+    if said & _SAMPLES and said & {"gpu", "device"}:
+        return "micro_batch", 0
+    if not lone and not said & _BATCH and not {"batch", "size"} <= said:
+        return None, 0
+    if said & _WHOLE_BATCH or said >= {"ims", "batch"}:
+        return "global_batch", 0
+    return ("micro_batch", 0) if said & _OF_A_RANK else ("batch", int("train" not in said))
+
+
+def _model(line: str) -> Iterator[Setting]:
+    for match in _SHAPE.finditer(line):
+        about = line[max(0, match.start() - 25) : match.end() + 12]
+        if (
+            2 <= int(match[1]) <= 200
+            and int(match[2]) % 32 == 0
+            and not _OTHER_SHAPE.search(about)
+        ):
+            yield Setting(name="layers", value=int(match[1]), place=50)
+            yield Setting(name="hidden", value=int(match[2]), place=50)
+            break
+    for match in _PARAMETERS.finditer(line):
+        number, unit = (match[1], match[2]) if match[1] else (match[3], match[4])
+        count = float(number.replace(",", "").replace("_", "")) * _MANY[(unit or "").upper()]
+        if 10**6 <= count < 10**14:
+            yield Setting(name="parameters", value=round(count))
+    if _OPTIMIZES.search(line) and (named := optimizer_of(line)):
+        yield Setting(name="optimizer", value=named, place=1 + (named != "muon"))
+
+
+def optimizer_of(text: str) -> str | None:
+    """The kind of the optimizer that `text` names: a row of `OPTIMIZERS`."""
+    found = [
+        "adam8bit" if match["small"] else (match["name"] or "adam").lower()
+        for match in _OPTIMIZER.finditer(text)
+    ]
+    return next((name for name in OPTIMIZERS if name in found), None)
+
+
+def launch_of(line: str) -> tuple[bool, str] | None:
+    """The command that starts training, and whether it is a launcher's."""
+    if _COMES_LATER.search(line):
+        return None
+    for match in _LAUNCH.finditer(line):
+        command = match["command"].rstrip("'\"\\ ")
+        try:
+            shlex.split(command)
+        except ValueError:
+            continue
+        if _SCRIPT.search(match["rest"]):
+            return bool(match["launcher"]), command
+    return None
