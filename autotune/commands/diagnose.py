@@ -30,17 +30,17 @@ def diagnose(
 
         if watch and (logs or json):
             raise UsageError("--watch: looks at this machine; leave logs and --json out")
-        if logs:
-            report = read(logs)
-            said, body = show.lines(report), show.body(report)
-        elif watch:
-            machine.watch()
-            return ExitCode.FOUND
-        else:
-            state = machine.look()
-            said, body = machine.lines(state), machine.body(state)
         with suppress(BrokenPipeError):  # whoever read it has seen enough
-            print(writer.dumps(body, indent=2) if json else "\n".join(said))
+            if watch:
+                machine.watch()
+                return ExitCode.FOUND
+            if logs:
+                report = read(logs)
+                said, body = show.lines(report), show.body(report)
+            else:
+                state = machine.look()
+                said, body = machine.lines(state), machine.body(state)
+            print(writer.dumps(body, indent=2) if json else "\n".join(said), flush=True)
         return ExitCode.FOUND
 
     return run

@@ -20,7 +20,8 @@ from autotune.diagnose.case import Advice, Case
 from autotune.diagnose.causes import Cause, causes
 from autotune.diagnose.context import Context
 from autotune.diagnose.events import Event, event_of, merged
-from autotune.diagnose.kinds import Kind
+from autotune.diagnose.kinds import Kind, Wording
+from autotune.diagnose.listing import Listing
 from autotune.diagnose.reading import BEHIND, BLOCK, Hit, Scanner, pieces
 from autotune.diagnose.wordings import NEEDLES
 from autotune.errors import UsageError
@@ -33,6 +34,11 @@ _MOST_EVENTS = 500
 _CHANGING = re.compile(rb"\d+\.\d+|\d{4,}")
 """Numbers that tell nothing of what a line is; exit codes and signals are shorter."""
 _MOST_SHAPES = 10_000
+LISTING = Wording(
+    name="listing", kind=Kind.LISTING, needles=(), pattern=re.compile("(?!)"),
+    source="nvidia-smi, rocm-smi, gpustat, nvitop, nvtop, htop, top, free, df",
+)  # fmt: skip
+"""No wording of an error: what is said where only a listing was found."""
 _CUT = ("Traceback (most recent call last)", "Exception during training:", '  File "')
 """What a traceback without its end ends with."""
 _QUIET = (Kind.OTHER, Kind.ENDED, Kind.SCHEDULED, Kind.WARNING)
@@ -85,7 +91,10 @@ def diagnose(logs: Sequence[str]) -> Report:
             interrupted = True
     first, later = _first(_in_time(found))
     context.until = None if first is None else (first.log, first.line)
-    case = None if first is None else Case(first, tuple(causes(first, context)), context)
+    reasons = () if first is None else tuple(causes(first, context))
+    if first is None and context.listing.text():
+        first, reasons = _listed(context.listing)
+    case = None if first is None else Case(first, reasons, context)
     measures = () if case is None else tuple(advice(case))
     return Report(
         logs=tuple(logs),
@@ -169,6 +178,13 @@ class LogReader:
                 before = hit.before(BEHIND)
                 self._context.look(before, hit.number - len(before))
             self._events.append(event)
+
+
+def _listed(listing: Listing) -> tuple[Event, tuple[Cause, ...]]:
+    """What a listing shows, where nothing failed."""
+    found = listing.bottleneck()
+    event = Event(wording=LISTING, log=listing.log, line=listing.line, text=listing.text())
+    return event, (Cause(found.name, found.sentence),) if found else ()
 
 
 def _lines(piece: bytes) -> list[str]:

@@ -6,7 +6,7 @@ import re
 import shlex
 from collections.abc import Sequence
 
-from autotune.diagnose.advice_host import HOST, leak
+from autotune.diagnose.advice_host import HOST, LISTED, leak
 from autotune.diagnose.case import Advice, Case, Measure, of, to
 from autotune.diagnose.causes import IDLE_SHARE
 from autotune.diagnose.flags import OPTIMIZERS
@@ -27,7 +27,10 @@ from autotune.units import gib
 
 def advice(case: Case) -> list[Advice]:
     """What helps in `case`, the cheapest first."""
-    return [found for row in _ROWS[case.event.kind] if (found := row(case)) is not None]
+    rows = _ROWS[case.event.kind]
+    if case.event.kind is Kind.LISTING:
+        rows = _LISTED.get(case.causes[0].name, ()) if case.causes else ()
+    return [found for row in rows if (found := row(case)) is not None]
 
 
 def command(case: Case) -> str | None:
@@ -102,7 +105,8 @@ def _filled(case: Case, command: str, values: dict[str, str]) -> str:
         now = case.context.last(*_NAMES[name], written=True)
         if now is not None:
             said = re.escape(now.form).replace(r"\{\}", r"\d+").replace(r"\ ", " +")
-            command = re.sub(rf"(?<!\S){said}(?!\S)", lambda _: now.form.format(value), command)
+            said = rf"(?<!\S){said}(?!\S)"
+            command = now.form.format(value).join(re.split(said, command))
     return command
 
 
@@ -376,3 +380,8 @@ _ROWS: dict[Kind, tuple[Measure, ...]] = dict.fromkeys(Kind, ()) | {
     ),
     **HOST,
 }  # fmt: skip
+_LISTED: dict[str, tuple[Measure, ...]] = {
+    **LISTED,
+    "device memory": (_micro_batch, _checkpointing, _stage, _offload),
+}
+"""By the name of the bottleneck."""

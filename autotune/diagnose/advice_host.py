@@ -6,6 +6,7 @@ import re
 
 from autotune.diagnose.case import Advice, Case, Measure, of, to
 from autotune.diagnose.kinds import Kind
+from autotune.diagnose.loads import ROOMY
 from autotune.diagnose.settings import LOADING, MICRO, SERVING
 
 _ON_WINDOWS = re.compile(r"\b[A-Z]:\\")
@@ -18,6 +19,43 @@ def leak(case: Case) -> Advice | None:
     return to(
         "leak", "find what keeps tensors: losses summed up without .item(), lists of outputs,"
         " graphs that are kept", "total += loss.item()  # not loss", "the growth", "nothing",
+    )  # fmt: skip
+
+
+def _keep_up(case: Case) -> Advice | None:
+    """For devices that wait."""
+    now = case.context.settings.get("workers")
+    many = 2 * now if now else 4
+    return to(
+        "more workers", "load data with more processes, if the devices wait for it; measure first",
+        f"python -m autotune loader; DataLoader(num_workers={many}, pin_memory=True,"
+        " persistent_workers=True, prefetch_factor=4)", "the time that devices wait",
+        "host memory: each worker's copy of the data set and its batches",
+    )  # fmt: skip
+
+
+def _larger_batch(case: Case) -> Advice | None:
+    """For devices that are half empty."""
+    if not any(load.share < ROOMY for load in case.context.listing.devices.values()):
+        return None
+    now, form = case.context.settings.get("micro_batch"), "micro-batch {}"
+    if written := case.context.last("micro_batch", "batch", written=True):
+        form = written.form
+    return to(
+        "larger micro-batch", "use what is free on the device: twice the micro-batch, half the"
+        " accumulation", form.format(2 * now if now else "<twice now>"),
+        "nothing: it makes steps more efficient", "device memory, which is free",
+    )  # fmt: skip
+
+
+def _more_on_device(case: Case) -> Advice | None:
+    """For a full host beside devices with room."""
+    if not any(load.share < ROOMY for load in case.context.listing.devices.values()):
+        return None
+    return to(
+        "more on the device", "if the optimizer or the weights are offloaded, keep them on the"
+        " device, which has room", '"offload_optimizer": {"device": "none"}; CPUOffload off',
+        "12 bytes a parameter of host RAM (Adam; a rule of thumb)", "nothing: it is faster",
     )  # fmt: skip
 
 
@@ -119,3 +157,10 @@ HOST: dict[Kind, tuple[Measure, ...]] = {
     Kind.BUS: (_shm, _workers),
     Kind.BATCH: (_multiply,),
 }
+LISTED: dict[str, tuple[Measure, ...]] = {
+    "host memory": (_more_on_device, _workers, _load_once),
+    "/dev/shm": HOST[Kind.SHARED],
+    "not memory": (_keep_up, _larger_batch),
+    "room": (_larger_batch,),
+}
+"""By the bottleneck that a listing shows."""

@@ -10,6 +10,7 @@ from itertools import pairwise
 
 from autotune.diagnose.amounts import parse
 from autotune.diagnose.flags import Setting, launch_of, section_of, settings_of
+from autotune.diagnose.listing import Listing
 from autotune.diagnose.prefixes import take_apart
 
 FRAMEWORKS = {
@@ -108,6 +109,7 @@ class Context:
         default_factory=lambda: defaultdict(list)
     )
     """By the name of a setting: the log and line of each time that it was set."""
+    listing: Listing = field(default_factory=Listing)
     memory: dict[tuple[str, int | None], list[tuple[int, int]]] = field(
         default_factory=lambda: defaultdict(list)
     )
@@ -206,7 +208,7 @@ class Context:
         counts = [self.ranks_said or 0, *(n + 1 for n in (*self.ranks, *self.devices))]
         counts += [int(row[2].value) for row in self.said["gpus"]]
         counts += [int(row[2].value) + 1 for n in ("device", "rank") for row in self.said[n]]
-        return max(counts) or None
+        return max(*counts, max(self.listing.devices, default=-1) + 1) or None
 
     def look(self, lines: Sequence[str], line: int = 1) -> None:
         """Take from `lines`, which follow one another from the number `line`, what they say."""
@@ -246,13 +248,15 @@ class Context:
                 note(name, on, match)
         for match in _ALLOCATOR.finditer(text):
             start = text[max(0, match.start() - 40) : match.start()]
+            if "setdefault(" in start and match["name"] in self.said:
+                continue
             if match["said"] or start.endswith("unset "):
-                if "setdefault(" not in start or match["name"] not in self.said:
-                    note(match["name"], match["value"] or "", match)
+                note(match["name"], match["value"] or "", match)
 
     def _lines(self, lines: Sequence[str], line: int) -> None:
         section, command = (0, ""), ""
         for number, text in enumerate(lines, line):
+            self.listing.look(text, number, self.log)
             indent = len(text) - len(text.lstrip())
             if text.strip() and indent <= section[0]:
                 section = (0, "")

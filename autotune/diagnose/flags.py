@@ -64,20 +64,22 @@ _SENTENCES = tuple(
         ("micro_batch", r"batch size per (?:device|gpu|rank)\D{1,12}?(\d{1,9})\b"),
         ("batch", r"(?<!train )(?<!total )(?<!global )(?<!effective )(?<!eval )\bbatch size"
                   r"(?: is| of|:| =)* (\d{1,9})\b(?![.]\d)"),
-        ("global_batch", r"(?:total train|global|effective|total) batch size[^=:\d]*[=: ] *(\d{1,9})\b"),
+        ("global_batch", r"(?:total train|global|effective|total) batch size[^=:\d]*[=: ] *"
+                         r"(\d{1,9})\b"),
         ("grad_accum", r"gradient accumulation(?: steps)?(?: of|:| =)* (\d{1,9})\b"),
         ("world_size", r"num processes\W{1,3}(\d{1,9})\b"),
         ("world_size", r"\bmember: \d+/(\d{1,9})\b"),
         ("zero_stage", r"\bzero(?:[- ]?stage[ -]?|-)?([123])\b(?! *[/.])"),
         ("gpus", r"gres=gpu(?::[a-z]\w*)?:(\d{1,3})\b"),
-        ("gpus", r"\b(\d{1,4}) ?[x×] ?(?:nvidia |amd )?(?:[abhlv]\d{2,3}s?|gb?\d00|mi\d{3}x?|rtx)\b"),
+        ("gpus", r"\b(\d{1,4}) ?[x×] ?(?:nvidia |amd )?"
+                 r"(?:[abhlv]\d{2,3}s?|gb?\d00|mi\d{3}x?|rtx)\b"),
         ("gpus", r"\b(\d{1,4}) (?:[x×] )?gpus\b"),
         ("device", r"\bcuda:(\d{1,3})\b"),
         ("layers", r"\bdepth(?: of|:| =)* (\d{1,3})\b"),
         ("layers", r"\b(\d{1,3})[ -]?(?:layers?\b|blocks\b)"),
         ("layers", r"\b(\d{1,3})L[-/_, ]+\d{3,5}[dhw]\b"),
         ("hidden", r"\b\d{1,3}L[-/_, ]+(\d{3,5})[dhw]\b"),
-        ("hidden", r"\b(?:width|hidden(?: size)?|channels|embedding dimension)(?: of|:| =)* (\d{3,5})\b"),
+        ("hidden", r"\b(?:width|hidden(?: size)?|channels|dimension)(?: of|:| =)* (\d{3,5})\b"),
         ("hidden", r"\b(\d{3,5})[ -](?:wide|hidden|channels|dim\w*)\b"),
     )
 )  # fmt: skip

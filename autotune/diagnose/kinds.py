@@ -30,6 +30,8 @@ class Kind(Enum):
     ENDED = "ended by the launcher"
     SCHEDULED = "ended by the scheduler"
     WARNING = "warning"
+    LISTING = "listing"
+    """Nothing failed: of nvidia-smi, top and the like, which show how a machine is used."""
     OTHER = "other error"
 
     @property

@@ -16,15 +16,12 @@ import psutil
 
 from autotune.device.cpu import CGROUPS, host_memory_bytes
 from autotune.device.cuda import CudaDevice, NoCuda, open_cuda
+from autotune.diagnose.loads import MARGINAL, DeviceLoad, scarce
 from autotune.diagnose.show import VERSION, clean
 from autotune.units import gib
 
-SAFE, MARGINAL = 0.85, 0.90
-"""Shares of a device's memory: below the first is safe, above the second is danger."""
-FULL = 0.9
-"""Of host memory, swap or /dev/shm."""
-IDLE_PERCENT = 30
-"""Under this a device that holds a job waits for something else (a rule of thumb)."""
+SAFE = 0.85
+"""Of a device's memory: below it is safe, above `loads.MARGINAL` is danger."""
 EVERY_S = 2.0
 VARIABLES = (
     "PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_HIP_ALLOC_CONF",
@@ -116,35 +113,13 @@ def look() -> Machine:
 def bottleneck(machine: Machine) -> str | None:
     """What is scarce now, in one sentence; None if nothing stands out."""
     host = machine.host
-    used = host.used_bytes / host.total_bytes
-    swapping = host.swap_used_bytes > 0.1 * max(1, host.swap_total_bytes)
-    roomy = [gpu for gpu in machine.gpus if gpu.share < 0.6]
-    if used > FULL and swapping:
-        beside = f"; device {roomy[0].index} is only {roomy[0].share:.0%} full" if roomy else ""
-        return (
-            f"host memory: {used:.0%} in use and {gib(host.swap_used_bytes)} in swap{beside}."
-            " Offload less, or load fewer copies"
-        )
-    full = [gpu for gpu in machine.gpus if gpu.share >= MARGINAL]
-    if full:
-        named = ", ".join(str(gpu.index) for gpu in full)
-        return f"device memory: device {named} at {max(g.share for g in full):.0%}"
-    if host.shm_total_bytes and (host.shm_used_bytes or 0) > FULL * host.shm_total_bytes:
-        return f"/dev/shm: full, it has {gib(host.shm_total_bytes)}"
-    if used > FULL:
-        return f"host memory: {used:.0%} in use"
-    idle = [
-        gpu for gpu in machine.gpus
-        if gpu.share > 0.1 and (gpu.utilisation_percent or 0) < IDLE_PERCENT
-        and gpu.utilisation_percent is not None
-    ]  # fmt: skip
-    if idle:
-        return (
-            f"not memory: device {idle[0].index} is {idle[0].share:.0%} full and computes"
-            f" {idle[0].utilisation_percent} % of the time; data loading or communication, or"
-            " nobody is training (a rule of thumb)"
-        )
-    return None
+    found = scarce(
+        [DeviceLoad(gpu.index, gpu.share, gpu.utilisation_percent) for gpu in machine.gpus],
+        host=host.used_bytes / host.total_bytes,
+        swap=host.swap_used_bytes / max(1, host.swap_total_bytes),
+        shm=(host.shm_used_bytes or 0) / host.shm_total_bytes if host.shm_total_bytes else None,
+    )
+    return f"{found.name}: {found.sentence}" if found else None
 
 
 def next_command(machine: Machine) -> str:
@@ -210,8 +185,13 @@ def watch() -> None:
     from rich.live import Live
     from rich.text import Text
 
+    console = Console()
     try:
-        with Live(console=Console(), auto_refresh=False) as live:
+        if not console.is_terminal:
+            while True:
+                print("\n".join(lines(look())), end="\n\n", flush=True)
+                time.sleep(EVERY_S)
+        with Live(console=console, auto_refresh=False) as live:
             while True:
                 live.update(Text("\n".join(lines(look()))), refresh=True)
                 time.sleep(EVERY_S)

@@ -41,6 +41,7 @@ _SAYS = {
     Kind.ENDED: "no memory ran out as far as the log says: the launcher ended it, and the first"
     " failure is in another log",
     Kind.WARNING: "no error: memory was short, and the allocator recovered",
+    Kind.LISTING: "no error found",
     Kind.OTHER: "no memory ran out as far as the log says: another error",
 }
 
@@ -68,6 +69,9 @@ def verdict(report: Report) -> str:
         elif event.kind is Kind.HOST and a.asked:
             held = event.wording.name == "kernel-killed"
             said += f": {gib(a.asked)} {'held by what was killed' if held else 'asked'}"
+        elif event.kind is Kind.LISTING:
+            [why] = report.causes or (None,)
+            said += f"; {why.sentence if why else 'nothing is scarce in what is listed'}"
         elif event.kind is Kind.SCHEDULED:
             said += f": {dict(event.groups).get('why', 'it was cancelled').lower()}"
         elif event.kind is Kind.ASSERT and _OF_INDICES.search(event.text):
@@ -119,16 +123,7 @@ def lines(report: Report) -> list[str]:
             for cause in report.causes:
                 said.append(f"  {cause.name}: {cause.sentence}")
                 said += [f"    {each}" for each in cause.arithmetic]
-    if report.advice:
-        said += ["", "What to do, the cheapest in training speed first"]
-        for number, each in enumerate(report.advice, 1):
-            said.append(f"  {number}. {each.what}")
-            said.append(f"       {each.setting}")
-            said.append(f"     saves {each.saving}; costs {each.costs}")
-    if report.again:
-        said += ["", "To start it again so, with the cheapest of them:", f"  {report.again}"]
-    if report.command:
-        said += ["", "To measure which of them is fastest and fits:", f"  {report.command}"]
+    said += _to_do(report)
     if report.later:
         said += ["", "Also in the log"]
         for later in report.later[:12]:
@@ -146,6 +141,22 @@ def lines(report: Report) -> list[str]:
         said = [each.replace(f" ({_THUMB})", "*") for each in said]
         said += ["", f"* {_THUMB}; all other numbers are the log's, or follow from them"]
     return [clean(each) for each in said]
+
+
+def _to_do(report: Report) -> list[str]:
+    """Advice, and command lines."""
+    said = []
+    if report.advice:
+        said += ["", "What to do, the cheapest in training speed first"]
+        for number, each in enumerate(report.advice, 1):
+            said.append(f"  {number}. {each.what}")
+            said.append(f"       {each.setting}")
+            said.append(f"     saves {each.saving}; costs {each.costs}")
+    if report.again:
+        said += ["", "To start it again so, with the cheapest of them:", f"  {report.again}"]
+    if report.command:
+        said += ["", "To measure which of them is fastest and fits:", f"  {report.command}"]
+    return said
 
 
 def clean(text: str) -> str:

@@ -73,7 +73,7 @@ def test_host_memory_is_the_bottleneck_where_it_swaps_beside_an_empty_device() -
     full = replace(HOST, used_bytes=97 * GIB, swap_used_bytes=8 * GIB)
     said = bottleneck(replace(EMPTY, host=full, gpus=(gpu(0.5),)))
     assert said is not None
-    assert said.startswith("host memory: 97% in use and 8.00 GiB in swap; device 0 is only 50%")
+    assert said.startswith("host memory: 97% in use and 80% of swap; device 0 is only 50%")
 
 
 @pytest.mark.parametrize(
