@@ -96,13 +96,15 @@ def _script(case: Case) -> str | None:
     return filled if "{micro_batch}" in filled else None
 
 
-_NAMES = {"micro": ("micro_batch", "batch"), "accum": ("grad_accum",), "length": ("seq_len",)}
-
-
 def _filled(case: Case, command: str, values: dict[str, str]) -> str:
     """`command` with `values` in the place of what it says now."""
+    flags = {
+        "micro": case.context.batch_flag,
+        "accum": case.context.last("grad_accum", written=True),
+        "length": case.context.last("seq_len", written=True),
+    }
     for name, value in values.items():
-        now = case.context.last(*_NAMES[name], written=True)
+        now = flags[name]
         if now is not None:
             said = re.escape(now.form).replace(r"\{\}", r"\d+").replace(r"\ ", " +")
             said = rf"(?<!\S){said}(?!\S)"
@@ -288,7 +290,7 @@ def _settings(case: Case, micro: str = "<half of now>", accum: str = "<twice now
     """Micro-batch and accumulation, by the names that the log has for them, or the framework."""
     usual = MICRO.get(case.framework, MICRO["torch"])
     written = [
-        case.context.last("micro_batch", "batch", written=True),
+        case.context.batch_flag,
         case.context.last("grad_accum", written=True),
     ]
     return [

@@ -39,7 +39,7 @@ def _larger_batch(case: Case) -> Advice | None:
     if not any(load.share < ROOMY for load in case.context.listing.devices.values()):
         return None
     now, form = case.context.settings.get("micro_batch"), "micro-batch {}"
-    if written := case.context.last("micro_batch", "batch", written=True):
+    if written := case.context.batch_flag:
         form = written.form
     return to(
         "larger micro-batch", "use what is free on the device: twice the micro-batch, half the"

@@ -63,8 +63,9 @@ _SWITCH = [
     for name, pattern in table.items()
 ]
 _ALLOCATOR = re.compile(
-    r"(?<!setting[ \n])\b(?P<name>PYTORCH_(?:CUDA_|HIP_|NPU_)?ALLOC_CONF)(?P<said>['\"]?\]?[ \t]*"
-    r"[=:,][ \t]*['\"]?(?P<value>[\w:,.\[\]]*))?(?! to (?:avoid|reduce))"
+    r"(?<!setting[ \n])\b(?P<name>PYTORCH_(?:CUDA_|HIP_|NPU_)?ALLOC_CONF)"
+    r"(?P<said>=(?=\s|$)|['\"]?\]?[ \t]*[=:,][ \t]*['\"]?(?P<value>[\w:,.\[\]]*))?"
+    r"(?! to (?:avoid|reduce))"
 )
 _EXPANDABLE = re.compile(r"expandable_segments:(\w+)")
 _COMMENT = re.compile(r"^[ \t]*#(?!SBATCH|PBS|BSUB).*$", re.MULTILINE)
@@ -146,14 +147,22 @@ class Context:
         }  # fmt: skip
         batch = self.last("batch")
         if batch is not None and isinstance(batch.value, int) and "micro_batch" not in found:
-            # DeepSpeed's own file says with this name what all ranks take together.
-            whole = "deepspeed" in self.seen and batch.form == '"train_batch_size": {}'
-            found["global_batch" if whole else "micro_batch"] = batch.value
+            found["global_batch" if self._whole(batch) else "micro_batch"] = batch.value
         ranks = found.get("world_size") or found.get("ranks_per_node", 0) * found.get("nodes", 1)
         unit = ranks * found.get("grad_accum", 0)
         if "micro_batch" not in found and unit and found.get("global_batch", 1) % unit == 0:
             found["micro_batch"] = found["global_batch"] // unit
         return found
+
+    def _whole(self, batch: Setting) -> bool:
+        """DeepSpeed's own file says with this name what all ranks take together."""
+        return "deepspeed" in self.seen and batch.form == '"train_batch_size": {}'
+
+    @property
+    def batch_flag(self) -> Setting | None:
+        """By which the user says a rank's batch size."""
+        found = self.last("micro_batch", "batch", written=True)
+        return None if found is None or self._whole(found) else found
 
     @property
     def switches(self) -> set[str]:

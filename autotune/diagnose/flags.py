@@ -12,9 +12,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 _STEMS = re.compile(
-    r"batch|bsz|\bbs\b|[mg]bs|accum|update_freq|world|nproc|num_proc|n_?gpu|gpus|devices|nodes"
-    r"|ntasks|-np\b|_per_gpu|gres|rank|member|visible|localhost|cuda:\d|seq|_len|block_size|vocab|zero|stage"
-    r"|worker|layer|depth|n_embd|d_model|hidden|width|dim\b|\d ?[x×] ?\w|\dL\b|param|optim|muon"
+    r"batch|bsz| -b\b|\bbs\b|[mg]bs|accum|update_freq|world|nproc|num_proc|n_?gpu|gpus|devices"
+    r"|nodes|ntasks|-np\b|_per_gpu|gres|rank|member|visible|localhost|cuda:\d|seq|_len|block_size|vocab"
+    r"|zero|stage|worker|layer|depth|n_embd|d_model|hidden|width|dim\b|\d ?[x×] ?\w|\dL\b|param|optim|muon"
     r"|processes|checkpointing",
     re.IGNORECASE,
 )

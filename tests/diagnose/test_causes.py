@@ -4,46 +4,19 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from autotune.commands.app import main, parsed
 from autotune.commands.exits import ExitCode
-from autotune.diagnose import diagnose
 from autotune.options import FLAGS
+from tests.support.logs import oom, told
 
-FULL = (
-    "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate {asked}. GPU {device} has a"
-    " total capacity of 79.15 GiB of which {free} is free. Including non-PyTorch memory, this"
-    " process has {process} memory in use. Of the allocated memory {allocated} is allocated by"
-    " PyTorch, and {idle} is reserved by PyTorch but unallocated.\n"
-)
 TRACE = "Traceback (most recent call last):\n{frames}"
-
-
-def oom(**said: str) -> str:
-    usual = {
-        "asked": "2.00 GiB", "device": "0", "free": "1.15 GiB", "process": "77.90 GiB",
-        "allocated": "76.50 GiB", "idle": "200.00 MiB",
-    }  # fmt: skip
-    return FULL.format(**usual | said)
 
 
 def frame(file: str, name: str, source: str = "pass") -> str:
     return f'  File "/venv/lib/{file}", line 12, in {name}\n    {source}\n'
-
-
-def told(tmp_path: Path, *logs: str) -> dict[str, Any]:
-    from autotune.diagnose import show
-
-    paths = []
-    for number, text in enumerate(logs):
-        paths.append(str(tmp_path / f"rank{number}.log"))
-        Path(paths[-1]).write_text(text)
-    report = diagnose(paths)
-    assert show.lines(report)
-    return json.loads(json.dumps(show.body(report)))  # type: ignore[no-any-return]
 
 
 STEPS = "".join(f"step {n} loss 2.0\n" for n in range(1, 41))

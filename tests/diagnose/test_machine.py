@@ -140,3 +140,17 @@ def test_reading_a_log_loads_nothing_heavy() -> None:
         text=True,
     )  # fmt: skip
     assert done.stdout.endswith("[]\n")
+
+
+def test_watching_into_a_pipe_writes_at_once() -> None:
+    running = subprocess.Popen(
+        [sys.executable, "-m", "autotune", "diagnose", "--watch"], cwd=ROOT,
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    assert running.stdout is not None
+    first = running.stdout.readline()
+    running.stdout.close()  # as `head -1` does
+    assert running.wait(60) == ExitCode.FOUND
+    assert "ottleneck" in first
+    assert running.stderr is not None
+    assert running.stderr.read() == ""

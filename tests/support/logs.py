@@ -5,6 +5,10 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from autotune.diagnose import diagnose, show
 
 _BAR = " 12%|#2        | 120/1000 [00:10<01:20, 11.0it/s]\r"
 
@@ -35,3 +39,30 @@ wrapped: dict[str, Callable[[str], bytes]] = {
     ).encode(),
 }  # fmt: skip
 """One message in a log, by what writes it."""
+
+FULL = (
+    "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate {asked}. GPU {device} has a"
+    " total capacity of 79.15 GiB of which {free} is free. Including non-PyTorch memory, this"
+    " process has {process} memory in use. Of the allocated memory {allocated} is allocated by"
+    " PyTorch, and {idle} is reserved by PyTorch but unallocated.\n"
+)
+
+
+def oom(**said: str) -> str:
+    """Torch's message, with the sizes that are `said`."""
+    usual = {
+        "asked": "2.00 GiB", "device": "0", "free": "1.15 GiB", "process": "77.90 GiB",
+        "allocated": "76.50 GiB", "idle": "200.00 MiB",
+    }  # fmt: skip
+    return FULL.format(**usual | said)
+
+
+def told(tmp_path: Path, *logs: str) -> dict[str, Any]:
+    """What is said of `logs`, as JSON."""
+    paths = []
+    for number, text in enumerate(logs):
+        paths.append(str(tmp_path / f"rank{number}.log"))
+        Path(paths[-1]).write_text(text)
+    report = diagnose(paths)
+    assert show.lines(report)
+    return json.loads(json.dumps(show.body(report)))  # type: ignore[no-any-return]
