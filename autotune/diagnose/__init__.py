@@ -1,8 +1,9 @@
 """What a log says went wrong, why, and what to do; or what a machine looks like without one.
 
 `reading` finds lines, `events` what they say (by the table `wordings`), `context` what stands
-around them (`flags` set, `listing` of a machine), `causes` why, `advice` what to do in a `case`, `show` tells it. `machine` needs
-no log; `loads` says for it and for listings who is the bottleneck.
+around them (`flags` set, `listing` of a machine), `causes` why, `advice` what to do in a `case`,
+`show` tells it. `machine` needs no log; `loads` says for it and for listings who is the
+bottleneck.
 """
 
 from __future__ import annotations

@@ -12,6 +12,7 @@ from autotune.diagnose.amounts import parse
 from autotune.diagnose.flags import Setting, launch_of, section_of, settings_of
 from autotune.diagnose.listing import Listing
 from autotune.diagnose.prefixes import take_apart
+from autotune.diagnose.reading import MOST_OF_A_LINE
 
 FRAMEWORKS = {
     "axolotl": ("axolotl",),
@@ -264,7 +265,8 @@ class Context:
 
     def _lines(self, lines: Sequence[str], line: int) -> None:
         section, command = (0, ""), ""
-        for number, text in enumerate(lines, line):
+        for number, whole in enumerate(lines, line):
+            text = whole[:MOST_OF_A_LINE]
             self.listing.look(text, number, self.log)
             indent = len(text) - len(text.lstrip())
             if text.strip() and indent <= section[0]:

@@ -13,9 +13,9 @@ from dataclasses import dataclass
 
 _STEMS = re.compile(
     r"batch|bsz| -b\b|\bbs\b|[mg]bs|accum|update_freq|world|nproc|num_proc|n_?gpu|gpus|devices"
-    r"|nodes|ntasks|-np\b|_per_gpu|gres|rank|member|visible|localhost|cuda:\d|seq|_len|block_size|vocab"
-    r"|zero|stage|worker|layer|depth|n_embd|d_model|hidden|width|dim\b|\d ?[x×] ?\w|\dL\b|param|optim|muon"
-    r"|processes|checkpointing",
+    r"|nodes|ntasks|-np\b|_per_gpu|gres|rank|member|visible|localhost|cuda:\d|seq|_len|block_size"
+    r"|vocab|zero|stage|worker|layer|depth|n_embd|d_model|hidden|width|dim\b|\d ?[x×] ?\w|\dL\b"
+    r"|param|optim|muon|processes|checkpointing",
     re.IGNORECASE,
 )
 """Lines without one of them set nothing, which is found out fast."""
@@ -112,9 +112,10 @@ _LAUNCHER = (
     r")(?= )"
 )
 _LAUNCH = re.compile(
-    rf"(?:^|(?<=[\s;&'\"=`]))(?P<command>(?:[A-Z_]+=\S+ +)*(?:(?P<launcher>{_LAUNCHER})"
+    rf"(?:^|(?<=[\s;&'\"=`]))(?P<command>(?:[A-Z_]{1, 60}=\S{1, 300} +){0, 8}(?:(?P<launcher>{_LAUNCHER})"
     r"|(?:\S*/)?python[\d.]*(?= .*\.py\b))(?P<rest>(?:(?! \d?>)[^;|>&`]){2,4000}))"
 )
+_STARTS = re.compile(r"torchrun|accelerate|deepspeed|srun|mpi|run |train |composer|python")
 _SCRIPT = re.compile(r"\s(?:\S+\.(?:py|sh|ya?ml)\b|-m \S+|--?\w[\w.-]*)")
 _COMES_LATER = re.compile(r"launcher\.launch|--world_info|CANCELLED|error:|Error|usage:")
 
@@ -254,7 +255,7 @@ def optimizer_of(text: str) -> str | None:
 
 def launch_of(line: str) -> tuple[bool, str] | None:
     """The command that starts training, and whether it is a launcher's."""
-    if _COMES_LATER.search(line):
+    if not _STARTS.search(line) or _COMES_LATER.search(line):
         return None
     for match in _LAUNCH.finditer(line):
         command = match["command"].rstrip("'\"\\ ")
