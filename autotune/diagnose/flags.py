@@ -112,7 +112,8 @@ _LAUNCHER = (
     r")(?= )"
 )
 _LAUNCH = re.compile(
-    rf"(?:^|(?<=[\s;&'\"=`]))(?P<command>(?:[A-Z_]{1, 60}=\S{1, 300} +){0, 8}(?:(?P<launcher>{_LAUNCHER})"
+    rf"(?:^|(?<=[\s;&'\"=`]))(?P<command>(?:[A-Z_]{{1,60}}=\S{{1,300}} +){{0,8}}"
+    rf"(?:(?P<launcher>{_LAUNCHER})"
     r"|(?:\S*/)?python[\d.]*(?= .*\.py\b))(?P<rest>(?:(?! \d?>)[^;|>&`]){2,4000}))"
 )
 _STARTS = re.compile(r"torchrun|accelerate|deepspeed|srun|mpi|run |train |composer|python")
