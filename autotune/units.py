@@ -16,7 +16,13 @@ MIN_CAPACITY_BYTES = 64 * 2**20
 LONGEST_S = 365 * 24 * 3600.0
 
 _SECONDS = {"s": 1.0, "m": 60.0, "h": 3600.0}
-_BYTES = {"b": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "kib": 2**10, "mib": 2**20, "gib": 2**30}
+_BYTES = {"b": 1} | {
+    unit: size**power
+    for power, letter in enumerate("kmgt", 1)
+    for unit, size in ((f"{letter}b", 10**3), (f"{letter}ib", 2**10), (f"{letter}i", 2**10),
+                       (letter, 2**10))
+}  # fmt: skip
+"""A letter alone is binary, as for Slurm, Docker and GNU's tools."""
 
 
 def parse_duration_s(text: str, flag: str) -> float:
@@ -50,17 +56,20 @@ def parse_share(text: str, flag: str) -> float:
 
 
 def parse_bytes(text: str, flag: str) -> int:
-    """Bytes in "24GiB", "512MiB", "80GB" or a bare number of bytes.
+    """Bytes in "24GiB", "512MiB", "80GB", "1T" (1 TiB) or a bare number of bytes.
 
     Raises:
         UsageError: not a size, or below `MIN_CAPACITY_BYTES`.
     """
     number, unit = _split(text)
     if number is None or (unit and unit not in _BYTES):
-        raise UsageError(f"{flag} {text}: not a size; write it as 24GiB or 512MiB")
+        raise UsageError(f"{flag} {text}: not a size; write it as 512MiB, 24GiB or 1TiB")
     size = number * _BYTES[unit or "b"]
     if not MIN_CAPACITY_BYTES <= size < math.inf:
-        raise UsageError(f"{flag} {text}: must be at least {MIN_CAPACITY_BYTES // 2**20}MiB")
+        bare = not unit and 0 < number < MIN_CAPACITY_BYTES
+        meant = f"; a number alone counts bytes: write {number:g}GiB" if bare else ""
+        least = f"must be at least {MIN_CAPACITY_BYTES // 2**20}MiB"
+        raise UsageError(f"{flag} {text}: {least}{meant}")
     return int(size)
 
 

@@ -42,7 +42,20 @@ def test_a_share_is_read_as_a_fraction(text: str, share: float) -> None:
 
 @pytest.mark.parametrize(
     ("text", "size"),
-    [("24GiB", 24 * 2**30), ("80GB", 80 * 10**9), ("512mib", 2**29), ("67108864", 2**26)],
+    [
+        ("24GiB", 24 * 2**30),
+        ("80GB", 80 * 10**9),
+        ("512mib", 2**29),
+        ("67108864", 2**26),
+        ("1TiB", 2**40),
+        ("2 TB", 2 * 10**12),
+        ("1.5T", 3 * 2**39),
+        ("24g", 24 * 2**30),
+        ("512Mi", 2**29),
+        ("524288KiB", 2**29),
+        ("524288K", 2**29),
+        ("80000000kB", 80 * 10**9),
+    ],
 )
 def test_a_size_is_read_in_bytes(text: str, size: int) -> None:
     assert parse_bytes(text, "--capacity") == size
@@ -107,6 +120,8 @@ WRONG = [
     (parse_share, "101%", "80%"),
     (parse_bytes, "24 apples", "24GiB"),
     (parse_bytes, "1MiB", "64MiB"),
+    (parse_bytes, "512", "512GiB"),
+    (parse_bytes, "1PiB", "1TiB"),
     (parse_bytes, "-24GiB", "64MiB"),
     (parse_bytes, "9" * 308 + "GiB", "64MiB"),
     (parse_ints, "two", "1,2,4"),
