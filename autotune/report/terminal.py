@@ -27,7 +27,7 @@ from autotune.report.result import cautions, print_result
 from autotune.report.text import bar, counts_text, minutes, paragraph, print_lines, printable
 from autotune.result.best import Best
 from autotune.space.candidate import Candidate
-from autotune.space.space import Space
+from autotune.space.space import LEFT_OUT, Space
 from autotune.units import gib
 from autotune.wire.stopping import Phase
 
@@ -287,9 +287,13 @@ def _opening(space: Space, budget_s: float) -> dict[str, str]:
     varying = {name: values for name, values in space.axes.items() if len(values) > 1}
     searched = "; ".join(f"{name} {_values(values)}" for name, values in varying.items())
     limits = space.limits
+    lost = "; ".join(f"{each.value} ({each.why})" for each in space.fixed if each.name == LEFT_OUT)
     return {
         "search": f"{len(space.candidates)} candidates: {searched or 'nothing varies'}",
-        "fixed": ", ".join(f"{each.name} {each.value}" for each in space.fixed),
+        **({"without": lost} if lost else {}),
+        "fixed": ", ".join(
+            f"{each.name} {each.value}" for each in space.fixed if each.name != LEFT_OUT
+        ),
         "memory": f"at most {gib(limits.limit_bytes)} a rank"
         f" ({limits.ceiling:.0%} of {gib(limits.capacity_bytes)})",
         "budget": minutes(budget_s),

@@ -10,6 +10,9 @@ from autotune.space.axes import AXES
 from autotune.space.candidate import BUILD_AXES, Build, Candidate
 from autotune.space.workload import Workload
 
+LEFT_OUT = "left out"
+"""The name of a `Fixed` that says what is not searched, and why."""
+
 
 @dataclass(frozen=True)
 class Fixed:

@@ -19,7 +19,7 @@ from autotune.options import Options, Parallel
 from autotune.space.axes import AXES, LATER_AXES
 from autotune.space.candidate import Build, Candidate
 from autotune.space.mix import LengthMix
-from autotune.space.space import Fixed, Limits, Space
+from autotune.space.space import LEFT_OUT, Fixed, Limits, Space
 from autotune.space.workload import Workload
 from autotune.testbed.lacking import check_machine
 from autotune.testbed.lengths import read_mix
@@ -28,6 +28,8 @@ from autotune.wire.messages import Count, Counted
 
 RANKS_PER_CORE = 2
 MAX_POINTS = 200_000
+_SHOWN = 8
+"""Values that are listed, at most."""
 
 
 CountModels = Callable[[Count], Counted]
@@ -123,14 +125,7 @@ def resolve(
         [c for c in (Candidate(**values) for values in combined) if c.exists],
         options, workload, device.kind,
     )  # fmt: skip
-    candidates = [c for c in points if workload.grad_accum(c) is not None]
-    if not candidates:
-        nearest = workload.nearest_global_batch(points)
-        raise UsageError(
-            f"--global-batch {options.global_batch}: no candidate divides it"
-            f" (micro_batch x seq_len x {world_size} ranks x grad_accum); the nearest that works"
-            f" is --global-batch {nearest}"
-        )
+    candidates, undivided = dividing(points, workload)
     fixed = [
         *_shared(options, workload, device),
         Fixed("world_size", str(world_size), world_why),
@@ -141,7 +136,7 @@ def resolve(
     if options.global_batch is not None:
         fixed.append(Fixed("global_batch", str(options.global_batch), "--global-batch"))
     fixed.append(Fixed("engine", options.engine, "--engine"))
-    fixed += [*remarks, *left_out]
+    fixed += [*remarks, *left_out, *undivided]
     if "optimizer" not in axes:
         fixed.append(_optimizer(workload, axes["depth"][0]))
     for name, values in axes.items():
@@ -228,6 +223,47 @@ def holding(points: Sequence[Candidate], options: Options) -> list[Candidate]:
     return [c for c in points if (c.micro_batch, c.seq_len) in held]
 
 
+def dividing(
+    points: Sequence[Candidate], workload: Workload
+) -> tuple[list[Candidate], list[Fixed]]:
+    """Those of `points` of which whole micro-steps make up the global batch, and what has to be
+    said of the others.
+
+    Raises:
+        UsageError: there is none.
+    """
+    candidates = [c for c in points if workload.grad_accum(c) is not None]
+    batch = workload.global_batch
+    if batch is None:
+        return candidates, []
+    ranks = "1 rank" if workload.world_size == 1 else f"{workload.world_size} ranks"
+    times = f"{' x seq_len' if batch.unit == 'tokens' else ''} x {ranks}"
+    if not candidates:
+        raise UsageError(
+            f"--global-batch {batch}: no candidate divides it (micro_batch{times} x grad_accum);"
+            f" the nearest that works is --global-batch"
+            f" {workload.nearest_global_batch(list(points))}"
+        )
+    lost = {(c.seq_len, c.micro_batch) for c in points}
+    lost -= {(c.seq_len, c.micro_batch) for c in candidates}
+    lengths: dict[tuple[int, ...], list[int]] = {}
+    for length in sorted({c.seq_len for c in points}):
+        sizes = tuple(sorted(size for of, size in lost if of == length))
+        lengths.setdefault(sizes, []).append(length)
+    what = [
+        _listed(sizes) + (f" at seq_len {_listed(at)}" if len(lengths) > 1 else "")
+        for sizes, at in lengths.items() if sizes
+    ]  # fmt: skip
+    why = f"--global-batch {batch} is no multiple of these{times}"
+    return candidates, [Fixed(LEFT_OUT, f"micro_batch {'; '.join(what)}", why)] if what else []
+
+
+def _listed(values: Sequence[int]) -> str:
+    """All of a few, else the first of them and their number."""
+    shown = ",".join(map(str, values[:_SHOWN]))
+    return shown if len(values) <= _SHOWN else f"{shown},... ({len(values)} values)"
+
+
 def _possible(
     points: Sequence[Candidate], options: Options, workload: Workload, device_kind: str
 ) -> tuple[list[Candidate], list[Fixed]]:
@@ -252,7 +288,7 @@ def _possible(
         name, what, why = min(said)
         raise UsageError(f"{what}: {name} does not do that: {why}")
     return possible, [
-        Fixed("left out", f"{what} on {name}", why) for name, what, why in sorted(said)
+        Fixed(LEFT_OUT, f"{what} on {name}", why) for name, what, why in sorted(said)
     ]
 
 
@@ -387,7 +423,7 @@ def _task(options: Options, workload: Workload, device_kind: str) -> list[Fixed]
         stepped = ", ".join(f"{shape.trainable / 1e6:.2f} M" for shape in workload.shapes)
         fixed.append(Fixed("lora", f"{options.lora}: {stepped} trained", "--lora"))
     if left_out := workload.recipe.get("left_out"):
-        fixed.append(Fixed("left out", ", ".join(left_out), "only the text model is tuned"))
+        fixed.append(Fixed(LEFT_OUT, ", ".join(left_out), "only the text model is tuned"))
     return fixed
 
 
@@ -441,7 +477,7 @@ def _offloads_why(options: Options, device_kind: str, stages_why: str) -> str:
         return "--offload"
     if device_kind == "cpu":
         return "on the CPU it moves nothing"
-    if stages_why.startswith(LEFT_OUT):
+    if stages_why.startswith(STAGES_LEFT_OUT):
         return stages_why
     if options.zero is not None or options.engine != "auto":
         return f"default with {stages_why if options.zero is not None else '--engine'}"
@@ -473,7 +509,7 @@ def _left_out(options: Options) -> str:
     if any(options.zero or ()):
         asked = ",".join(map(str, options.zero or ()))
         raise UsageError(f"--zero {asked}: {missing}, or use --zero 0, or --engine fsdp")
-    return f"{LEFT_OUT}: {missing}"
+    return f"{STAGES_LEFT_OUT}: {missing}"
 
 
 def chosen_world_size(device: Device, cores: int, asked: int | None) -> tuple[int, str]:
@@ -565,7 +601,7 @@ def chosen_slots(device: Device, cores: int, world_size: int, asked: Parallel) -
     return asked
 
 
-LEFT_OUT = "stages 1 to 3 are left out"
+STAGES_LEFT_OUT = "stages 1 to 3 are left out"
 SAID_BYTES = 64 * 2**20
 """What others hold of a device is said from here on."""
 

@@ -30,6 +30,7 @@ from autotune.testbed.resolve import (
     check_size,
     chosen_dtype,
     chosen_world_size,
+    dividing,
     holding,
     micro_batches,
 )
@@ -126,13 +127,7 @@ class Scripted(Machine):
             recipe=_recipe(command),
             shapes=[_guess(depth, axes, points, limits) for depth in axes["depth"]],
         )
-        candidates = [c for c in points if workload.grad_accum(c) is not None]
-        if not candidates:
-            raise UsageError(
-                f"--global-batch {options.global_batch}: no candidate divides it (micro_batch x"
-                f" {world_size} ranks x grad_accum); the nearest that works is --global-batch"
-                f" {workload.nearest_global_batch(points)}"
-            )
+        candidates, undivided = dividing(points, workload)
         if options.global_batch is not None:
             for name in ("grad_accum", "micro_batch"):
                 if not command.says(name) and "tokens_per_batch" not in command.placeholders:
@@ -152,6 +147,7 @@ class Scripted(Machine):
                 for name, values in axes.items()
                 if len(values) == 1 and command.says(name)
             ),
+            *undivided,
         ]
         return Space(
             workload=workload,

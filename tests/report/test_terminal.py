@@ -19,7 +19,7 @@ from autotune.report.text import minutes, si
 from autotune.result.best import Best, PeakBytes, Sure, best_of
 from autotune.result.choice import Repeats, winner
 from autotune.space.candidate import Candidate
-from autotune.space.space import Space
+from autotune.space.space import LEFT_OUT, Fixed, Space
 from autotune.space.workload import GlobalBatch
 from autotune.wire.stopping import Phase
 from tests.support.records import record, workload
@@ -64,6 +64,14 @@ def test_a_trial_that_failed_says_why_on_its_one_line() -> None:
     reporter.started(SPACE, 600.0, FOLDER)
     reporter.told(record(A, Verdict.CRASHED, reason=LONG_REASON), None)
     assert screen.text.splitlines()[-1].endswith(f"crashed: {LONG_REASON}")
+
+
+def test_a_study_says_at_once_what_it_leaves_out_and_why() -> None:
+    screen = Screen()
+    lost = Fixed(LEFT_OUT, "micro_batch 3", "--global-batch 16 is no multiple of these")
+    space = replace(SPACE, fixed=(*SPACE.fixed, lost))
+    PlainReporter(screen.console, Clock()).started(space, 600.0, FOLDER)
+    assert "\nwithout micro_batch 3 (--global-batch 16 is no multiple of these)\n" in screen.text
 
 
 def test_trials_stand_under_their_header() -> None:

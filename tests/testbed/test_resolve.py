@@ -12,7 +12,7 @@ from autotune.engines import engine_of
 from autotune.errors import UsageError
 from autotune.options import Options
 from autotune.space.candidate import Candidate
-from autotune.space.space import Space
+from autotune.space.space import LEFT_OUT, Space
 from autotune.space.workload import GlobalBatch
 from autotune.testbed.resolve import MAX_POINTS, chosen_slots, resolve
 from tests.support.records import workload
@@ -180,6 +180,27 @@ def test_a_global_batch_that_nothing_divides_is_answered_with_the_nearest(
     options = Options(micro_batch=(6, 12), global_batch=GlobalBatch(int(asked), "samples"))
     with pytest.raises(UsageError, match=rf"^--global-batch {asked}: .*--global-batch {nearest}$"):
         on(cpu, options)
+
+
+@pytest.mark.parametrize(
+    ("batch", "sizes", "said"),
+    [
+        (GlobalBatch(16, "samples"), (2, 4, 5, 12), "micro_batch 5,12"),
+        (GlobalBatch(16, "samples"), (2, 4), None),
+        (GlobalBatch(512, "tokens"), (2, 3, 8), "micro_batch 3 at seq_len 64; 3,8 at seq_len 128"),
+        (GlobalBatch(512, "tokens"), (2, 3), "micro_batch 3"),
+        (None, (3,), None),
+        (GlobalBatch(1, "samples"), tuple(range(1, 65)),
+         "micro_batch 2,3,4,5,6,7,8,9,... (63 values)"),
+    ],
+)  # fmt: skip
+def test_micro_batches_that_do_not_divide_the_global_batch_are_named(
+    batch: GlobalBatch | None, sizes: tuple[int, ...], said: str | None, cpu: Device
+) -> None:
+    space = on(cpu, Options(micro_batch=sizes, global_batch=batch))
+    found = [(each.value, each.why) for each in space.fixed if each.name == LEFT_OUT]
+    assert [value for value, _ in found] == ([] if said is None else [said])
+    assert all(f"--global-batch {batch} is no multiple" in reason for _, reason in found)
 
 
 def test_keys_are_different_for_different_candidates(cpu: Device) -> None:
