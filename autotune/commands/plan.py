@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -133,11 +133,7 @@ def _table(
     found = expect(asked, named.counts[0], helpers)
     _say(found)
     rows, best = table(found), recommended(found)
-    if best is not None and best.candidate.offload != "none" and asked.host_bytes is None:
-        complain(
-            f"the host's memory was not looked at: {best.candidate.key} needs"
-            f" {gib(best.host_bytes)} of it; see --host-ram"
-        )
+    _say_host(asked, [best])
     if not _printed(found, [each.row for each in rows], json=json, csv=csv):
         print_table(_console(), found, rows, most)
     if best is None:
@@ -150,12 +146,13 @@ def _by_count(asked: Asked, named: Gpus, helpers: Helpers, *, json: bool, csv: b
     from autotune.plan.answers import by_count
     from autotune.plan.show import print_counts
 
-    found, head = by_count(asked, named.counts, helpers)
+    found, plans = by_count(asked, named.counts, helpers)
     rows = [row for _, row, _ in found if row is not None]
-    _say(head)
+    _say(plans[-1])
+    _say_host(asked, rows)
     whys = {str(count): why for count, _, why in found if why}
-    if not _printed(head, rows, json=json, csv=csv, gpus=named.counts, why_not=whys):
-        print_counts(_console(), found, named.card.name, speed_known=asked.speed_known)
+    if not _printed(plans[-1], rows, json=json, csv=csv, gpus=named.counts, why_not=whys):
+        print_counts(_console(), found, plans)
     return ExitCode.FOUND if rows else ExitCode.NOTHING_FITS
 
 
@@ -174,6 +171,7 @@ def _solved(
         found, solved = solve_micro_batch(asked, count, helpers)
     _say(found)
     rows = [] if solved.row is None else [solved.row]
+    _say_host(asked, rows)
     if not _printed(found, rows, json=json, csv=csv, **{quantity: solved.value}):
         print_solved(_console(), found, solved)
     if solved.row is None:
@@ -212,7 +210,18 @@ def _say(found: Plan) -> None:
     elif kernels:
         complain(f"assumes {kernels}'s own kernels: {FUSED} is not installed here")
     if found.untraced:
-        complain(f"closed forms alone, activations are rough: {found.untraced}")
+        complain(f"the model was not traced, so activations are rough: {found.untraced}")
+
+
+def _say_host(asked: Asked, rows: Iterable[Expected | None]) -> None:
+    """Where what is to be set moves state to a host of which nothing was said."""
+    moved = [row for row in rows if row is not None and row.candidate.offload != "none"]
+    if moved and asked.host_bytes is None:
+        most = max(moved, key=lambda row: row.host_bytes)
+        complain(
+            f"the host's memory was not looked at: {most.candidate.key} needs"
+            f" {gib(most.host_bytes)} of it; say how much there is, e.g. --host-ram 512GiB"
+        )
 
 
 def _console() -> Any:

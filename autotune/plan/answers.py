@@ -44,39 +44,42 @@ def table(found: Plan) -> list[Largest]:
 
 
 def recommended(found: Plan) -> Expected | None:
-    """What to set: the best that fits; of what may fit, the likeliest; None for nothing."""
-    if (best := fitting(found.expected)) is not None:
-        return best
-    possible = [row for row in found.expected if row.may_fit]
-    return max(possible, key=lambda row: row.chance, default=None)
+    """What to set: the first row of `table`; None where nothing may fit."""
+    return _first(found.expected)
 
 
 def fitting(rows: Sequence[Expected]) -> Expected | None:
-    """The best that fits, if anything does."""
-    return max((row for row in rows if row.fits), key=lambda row: row.value, default=None)
+    """The same, where that likely fits."""
+    best = _first(rows)
+    return best if best is not None and best.fits else None
+
+
+def _first(rows: Sequence[Expected]) -> Expected | None:
+    return next(iter(in_order([each.row for each in largest(rows) if each.row.may_fit])), None)
 
 
 def by_count(
     asked: Asked, counts: Sequence[int], helpers: Helpers
-) -> tuple[list[tuple[int, Expected | None, str]], Plan]:
-    """For each number of GPUs what to set, or why there is nothing; and the last of the plans.
+) -> tuple[list[tuple[int, Expected | None, str]], list[Plan]]:
+    """For each number of GPUs what to set, or why there is nothing; and the plans that were made.
 
     Raises:
         UsageError: there is none for any number.
     """
     rows: list[tuple[int, Expected | None, str]] = []
-    last: Plan | None = None
+    plans: list[Plan] = []
     for count in counts:
         try:
             found = plan(asked, count, helpers)
         except UsageError as error:
             rows.append((count, None, str(error)))
             continue
-        best, last = recommended(found), found
+        best = recommended(found)
+        plans.append(found)
         rows.append((count, best, "" if best else why_not(found)))
-    if last is None:
+    if not plans:
         raise UsageError(rows[0][2])
-    return rows, last
+    return rows, plans
 
 
 def why_not(found: Plan) -> str:

@@ -31,7 +31,8 @@ from autotune.wire.messages import Count, Counted, Describe, Described
 
 Z90 = 1.645
 """Standard deviations on either side of 90 %."""
-_NO_LIMIT = 2**62
+NO_LIMIT = 2**62
+"""Of a host whose memory is not looked at."""
 LIKELY = 0.8
 """Chance of keeping within the limits from which a candidate is said to fit."""
 KIND = "cuda"
@@ -81,6 +82,10 @@ class Expected:
     """That a rank sends in an optimizer step; the ring's."""
     value: float
     """Of the objective, the median."""
+
+    @property
+    def global_batch_tokens(self) -> int:
+        return self.global_batch * self.candidate.seq_len
 
     @property
     def fits(self) -> bool:
@@ -162,7 +167,7 @@ def plan(asked: Asked, gpus: int, helpers: Helpers) -> Plan:
     """
     options = replace(asked.options, world_size=gpus)
     space = resolve(
-        options, ImaginedDevice(asked.card, gpus), asked.host_bytes or _NO_LIMIT, cores=1,
+        options, ImaginedDevice(asked.card, gpus), asked.host_bytes or NO_LIMIT, cores=1,
         count=helpers.count, here=False, fused=asked.fused,
     )  # fmt: skip
     space = replace(space, candidates=_settings(space))

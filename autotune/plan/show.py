@@ -15,9 +15,10 @@ from rich.table import Table
 from rich.text import Text
 
 from autotune.plan.answers import Solved
-from autotune.plan.expected import LIKELY, Expected, Largest, Parts, Plan
+from autotune.plan.expected import LIKELY, NO_LIMIT, Expected, Largest, Parts, Plan
 from autotune.report.text import shown_axes, si
 from autotune.space.axes import AXES
+from autotune.space.space import LEFT_OUT
 from autotune.units import gib
 
 BARS = 5
@@ -55,12 +56,15 @@ def print_table(console: Console, found: Plan, rows: Sequence[Largest], most: in
         _print_whole(console, _parts(shown, numbered=True))
     console.print(
         Text(
-            f"micro: the largest micro_batch of {_looked_at(found)} that fits with a chance of"
-            f" {LIKELY:.0%}, or else of 50%, or else the least; may: with one of 50%; -: not"
-            " expected to fit; host: GiB of all ranks, the rest of one GPU",
+            "#: the order to try them in, 1 is what to set; -: not expected to fit; micro: the"
+            f" largest of {_looked_at(found)} that fits with a chance of {LIKELY:.0%}, else of"
+            " 50%, else the least; may: the largest with 50%; host: GiB of all ranks, the rest of"
+            " one GPU",
             style="dim",
         )
     )
+    for line in (*_batch(found, [each.row for each in shown]), *_without([found])):
+        console.print(Text(f"  {line}"), soft_wrap=True)
     if len(rows) > len(shown):
         console.print(f"  and {len(rows) - len(shown)} more rows: --rows {len(rows)}")
     drawn = [each.row for each in shown if each.row.may_fit][:BARS]
@@ -68,19 +72,15 @@ def print_table(console: Console, found: Plan, rows: Sequence[Largest], most: in
 
 
 def print_counts(
-    console: Console,
-    rows: Sequence[tuple[int, Expected | None, str]],
-    card: str,
-    *,
-    speed_known: bool,
+    console: Console, rows: Sequence[tuple[int, Expected | None, str]], plans: Sequence[Plan]
 ) -> None:
     """What to set, by number of GPUs."""
     found = [row for _, row, _ in rows if row is not None]
-    axes = _axes_of(found)
+    axes, head = _axes_of(found), plans[-1]
     table = Table(box=None, pad_edge=False)
-    speed = ["tokens/s"] if speed_known else []
-    for name in ("GPUs", "micro", "accum", "global batch", *axes, "peak", "fits", *speed,
-                 "sends a step"):  # fmt: skip
+    speed = ["tokens/s"] if head.speed_known else []
+    for name in ("GPUs", "micro", "accum", "global batch", *axes, "peak", "host", "fits", *speed,
+                 "GPU sends a step"):  # fmt: skip
         table.add_column(name, justify="right", no_wrap=True)
     for count, row, _ in rows:
         if row is None:
@@ -88,18 +88,21 @@ def print_counts(
             continue
         c = row.candidate
         table.add_row(
-            str(count), str(c.micro_batch), str(row.grad_accum),
-            f"{row.global_batch} = {c.micro_batch} x {row.grad_accum} x {count}",
+            str(count), str(c.micro_batch), str(row.grad_accum), _product(head, row),
             *(str(getattr(c, name)) for name in axes.values()),
-            f"{row.peak.bytes / _GIB:.1f} GiB", Text(f"{row.chance:.0%}", style=_colour(row)),
-            *([_range(row.tokens_per_s)] if speed_known else []),
+            f"{row.peak.bytes / _GIB:.1f} GiB", f"{row.host_bytes / _GIB:.0f} GiB",
+            Text(f"{row.chance:.0%}", style=_colour(row)),
+            *([_range(row.tokens_per_s)] if head.speed_known else []),
             _size(row.traffic_bytes) if count > 1 else "",
         )  # fmt: skip
-    console.print(Text(f"What to set on {card}, by number of GPUs", style="bold"))
+    card = _fixed(head)["device"]
+    title = f"What to set on {card}, by number of GPUs; {_allowed(head)}"
+    console.print(Text(title, style="bold"), soft_wrap=True)
     _print_whole(console, table)
-    for count, row, why in rows:
-        if row is None:
-            console.print(Text(f"  {count}: {why}"), soft_wrap=True)
+    console.print(Text("peak: of a GPU; host: of all ranks; fits: the chance of it", style="dim"))
+    for line in (*(f"{count}: {why}" for count, row, why in rows if row is None),
+                 *_without(plans)):  # fmt: skip
+        console.print(Text(f"  {line}"), soft_wrap=True)
 
 
 def print_solved(console: Console, found: Plan, solved: Solved) -> None:
@@ -110,6 +113,8 @@ def print_solved(console: Console, found: Plan, solved: Solved) -> None:
     sign = f", {solved.bound}" if solved.bound else ""
     console.print(Text(f"{solved.quantity}: {solved.value}{sign}", style="bold"))
     console.print(f"  {_words(row)} on {row.gpus} GPU{'s' if row.gpus > 1 else ''}")
+    if found.space.workload.global_batch is not None:
+        console.print(f"  grad_accum {row.grad_accum}: global batch {_product(found, row)}")
     speed = f", {_range(row.tokens_per_s)} tokens/s" if found.speed_known else ""
     host = f"; {gib(row.host_bytes)} of host memory" if row.host_bytes else ""
     console.print(f"  fits with a chance of {row.chance:.0%}{speed}{host}")
@@ -121,7 +126,7 @@ def print_bars(console: Console, found: Plan, rows: Sequence[Expected]) -> None:
     limits = found.space.limits
     wide = max(20, min(console.width - 30, 80))
     ceiling = round(wide * limits.ceiling)
-    console.print()
+    console.print("\nWhat peaks are made of; | is the ceiling", style="bold")
     for row in rows:
         bar = Text()
         upto = 0.0
@@ -136,8 +141,6 @@ def print_bars(console: Console, found: Plan, rows: Sequence[Expected]) -> None:
         console.print(Text(f"  {'':>10} {_words(row)}", style="dim"), soft_wrap=True)
     legend = [Text(f"{_SIGNS[name]} {name}", style=style) for name, style in _STYLES.items()]
     console.print(Text.assemble("  ", Text("  ").join(legend)))
-    console.print(Text(f"  | the ceiling, {gib(limits.limit_bytes)} of"
-                       f" {gib(limits.capacity_bytes)}", style="dim"))  # fmt: skip
 
 
 def as_json(found: Plan, rows: Sequence[Expected], **more: Any) -> str:
@@ -146,9 +149,7 @@ def as_json(found: Plan, rows: Sequence[Expected], **more: Any) -> str:
         "gpus": found.gpus,
         "capacity_bytes": limits.capacity_bytes,
         "limit_bytes": limits.limit_bytes,
-        "fixed": {
-            each.name: each.value for each in found.space.fixed if each.name != "world_size"
-        },
+        "fixed": {name: value for name, value in _fixed(found).items() if name != "world_size"},
         "untraced": found.untraced,
         **more,
         "rows": [record(row) for row in rows],
@@ -171,7 +172,8 @@ def record(row: Expected) -> dict[str, Any]:
     body["parts"] = {name: round(value) for name, value in body["parts"].items()}
     for name in ("step_s", "tokens_per_s"):
         body[name] = dict(zip(("low", "median", "high"), body[name], strict=True))
-    return {"fits": row.fits, "may_fit": row.may_fit, **body}
+    more = {"fits": row.fits, "may_fit": row.may_fit}
+    return more | body | {"global_batch_tokens": row.global_batch_tokens}
 
 
 def flattened(body: dict[str, Any], before: str = "") -> dict[str, Any]:
@@ -186,14 +188,71 @@ def flattened(body: dict[str, Any], before: str = "") -> dict[str, Any]:
 
 
 def _head(console: Console, found: Plan) -> None:
-    fixed = {each.name: each.value for each in found.space.fixed}
-    limits = found.space.limits
+    fixed = _fixed(found)
     said = [f"{name} {fixed[name]}"
             for name in ("model", "parameters", "task", "target_len", "lora", "dtype")
             if name in fixed]  # fmt: skip
     gpus = f"{found.gpus} x {fixed['device']}"
-    allowed = f"{gib(limits.limit_bytes)} of {gib(limits.capacity_bytes)} a GPU allowed"
-    console.print(Text(f"{', '.join(said)}; {gpus}, {allowed}", style="bold"), soft_wrap=True)
+    line = f"{', '.join(said)}; {gpus}, {_allowed(found)}"
+    console.print(Text(line, style="bold"), soft_wrap=True)
+
+
+def _fixed(found: Plan) -> dict[str, str]:
+    """Values by name; of what is left out, all."""
+    values: dict[str, list[str]] = {}
+    for each in found.space.fixed:
+        values.setdefault(each.name, []).append(each.value)
+    return {name: "; ".join(each) for name, each in values.items()}
+
+
+def _allowed(found: Plan) -> str:
+    limits = found.space.limits
+    said = f"{gib(limits.limit_bytes)} of {gib(limits.capacity_bytes)} a GPU"
+    if limits.host_capacity_bytes < NO_LIMIT:
+        said += f" and {gib(limits.host_limit_bytes)} of {gib(limits.host_capacity_bytes)} of host"
+    return f"{said} allowed"
+
+
+def _product(found: Plan, row: Expected) -> str:
+    """The global batch as it was asked for, what it is made of, and the other unit."""
+    made = f"{row.global_batch} = {row.candidate.micro_batch} x {row.grad_accum} x {row.gpus}"
+    batch = found.space.workload.global_batch
+    if batch is not None and batch.unit == "tokens":
+        return f"{batch} ({made})"
+    return f"{made} ({row.global_batch_tokens}tok)"
+
+
+def _batch(found: Plan, rows: Sequence[Expected]) -> list[str]:
+    """The global batch as it was asked for, and in the other unit; nothing where none was."""
+    batch = found.space.workload.global_batch
+    if batch is None:
+        return []
+    in_tokens = batch.unit == "tokens"
+    others = [row.global_batch if in_tokens else row.global_batch_tokens for row in rows]
+    least, most = min(others), max(others)
+    other = f"{least}" if least == most else f"{least} to {most}"
+    unit = "samples" if in_tokens else "tokens"
+    return [
+        f"global batch: {batch.amount} {batch.unit} a step ({other} {unit}) = micro"
+        f"{' x seq' if in_tokens else ''} x accum x {found.gpus}"
+    ]
+
+
+def _without(plans: Sequence[Plan]) -> list[str]:
+    """What was not looked at and why, and with how many GPUs where that differs."""
+    counts: dict[str, list[int]] = {}
+    whys: dict[str, str] = {}
+    for found in plans:
+        for each in found.space.fixed:
+            if each.name == LEFT_OUT:
+                counts.setdefault(each.value, []).append(found.gpus)
+                whys[each.value] = each.why
+    return [
+        f"without {what}"
+        + (f" on {','.join(map(str, on))} GPU{'s' * (on != [1])}" if len(on) < len(plans) else "")
+        + f": {whys[what]}"
+        for what, on in counts.items()
+    ]
 
 
 def _table(found: Plan, rows: Sequence[Largest]) -> Table:
@@ -201,7 +260,8 @@ def _table(found: Plan, rows: Sequence[Largest]) -> Table:
             if axis.name != "micro_batch"
             and (len(found.space.axes.get(axis.name, ())) > 1 or not axis.quiet)}  # fmt: skip
     table = Table(box=None, pad_edge=False)
-    for label in ("#", *axes, "micro", "may"):
+    accumulated = found.space.workload.global_batch is not None
+    for label in ("#", *axes, "micro", *(["accum"] if accumulated else []), "may"):
         table.add_column(label, justify="right", no_wrap=True)
     table.add_column("peak GiB (90 %)", justify="right", no_wrap=True)
     table.add_column("fits", justify="right", no_wrap=True)
@@ -214,6 +274,7 @@ def _table(found: Plan, rows: Sequence[Largest]) -> Table:
             _number(number, each),
             *(str(getattr(row.candidate, name)) for name in axes.values()),
             str(row.candidate.micro_batch),
+            *([str(row.grad_accum)] if accumulated else []),
             "" if each.may is None else str(each.may),
             f"{peak.bytes / _GIB:.1f} {interval}",
             Text(f"{row.chance:.0%}", style=_colour(row)),
@@ -223,7 +284,7 @@ def _table(found: Plan, rows: Sequence[Largest]) -> Table:
 
 
 def _looked_at(found: Plan) -> str:
-    values = found.space.axes["micro_batch"]
+    values = sorted({c.micro_batch for c in found.space.candidates})
     if len(values) < _MANY:
         return ",".join(map(str, values))
     return f"{values[0]} to {values[-1]}"

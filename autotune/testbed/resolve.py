@@ -236,25 +236,26 @@ def dividing(
     batch = workload.global_batch
     if batch is None:
         return candidates, []
-    ranks = "1 rank" if workload.world_size == 1 else f"{workload.world_size} ranks"
-    times = f"{' x seq_len' if batch.unit == 'tokens' else ''} x {ranks}"
+    length = " x seq_len" if batch.unit == "tokens" else ""
     if not candidates:
+        ranks = "1 rank" if workload.world_size == 1 else f"{workload.world_size} ranks"
         raise UsageError(
-            f"--global-batch {batch}: no candidate divides it (micro_batch{times} x grad_accum);"
-            f" the nearest that works is --global-batch"
+            f"--global-batch {batch}: no candidate divides it (micro_batch{length} x {ranks} x"
+            " grad_accum); the nearest that works is --global-batch"
             f" {workload.nearest_global_batch(list(points))}"
         )
     lost = {(c.seq_len, c.micro_batch) for c in points}
     lost -= {(c.seq_len, c.micro_batch) for c in candidates}
     lengths: dict[tuple[int, ...], list[int]] = {}
-    for length in sorted({c.seq_len for c in points}):
-        sizes = tuple(sorted(size for of, size in lost if of == length))
-        lengths.setdefault(sizes, []).append(length)
+    for each in sorted({c.seq_len for c in points}):
+        sizes = tuple(sorted(size for of, size in lost if of == each))
+        lengths.setdefault(sizes, []).append(each)
     what = [
         _listed(sizes) + (f" at seq_len {_listed(at)}" if len(lengths) > 1 else "")
         for sizes, at in lengths.items() if sizes
     ]  # fmt: skip
-    why = f"--global-batch {batch} is no multiple of these{times}"
+    ranks = " x ranks" if workload.world_size > 1 else ""
+    why = f"--global-batch {batch} is no multiple of these{length}{ranks}"
     return candidates, [Fixed(LEFT_OUT, f"micro_batch {'; '.join(what)}", why)] if what else []
 
 

@@ -87,7 +87,33 @@ def test_a_number_of_gpus_that_does_not_divide_the_batch_is_a_row_also_for_progr
     assert body["gpus"] == [1, 2, 3]
     assert [row["gpus"] for row in body["rows"]] == [1, 2]
     assert "divides it" in body["why_not"]["3"]
-    assert "closed forms alone" in captured.err
+    assert "the model was not traced" in captured.err
+
+
+@pytest.mark.parametrize(
+    ("batch", "in_a_table", "by_count"),
+    [
+        ("96", "global batch: 96 samples a step (98304 to 196608 tokens)",
+         "96 = 4 x 12 x 2 (196608tok)"),
+        ("196608tok", "global batch: 196608 tokens a step (96 to 192 samples)",
+         "196608tok (96 = 4 x 12 x 2)"),
+    ],
+)  # fmt: skip
+def test_the_global_batch_is_shown_as_it_was_asked_for_and_in_the_other_unit(
+    batch: str, in_a_table: str, by_count: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    asked = ["plan", "--depth", "24", "--micro-batch", "4,5", "--global-batch", batch]
+    assert main([*asked, "--gpus", "2x80GiB", "--seq-len", "1024,2048"]) == ExitCode.FOUND
+    out = capsys.readouterr().out
+    assert in_a_table in out
+    assert "accum" in out.splitlines()[1]
+    assert f"without micro_batch 5: --global-batch {batch} is no multiple of these" in out
+    assert main([*asked, "--gpus", "1,2x80GiB", "--seq-len", "2048"]) == ExitCode.FOUND
+    out = capsys.readouterr().out
+    assert by_count in out
+    assert out.count("without micro_batch 5:") == 1
+    assert main([*asked, "--gpus", "80GiB", "--seq-len", "2048", "--solve", "gpus"]) == 0
+    assert f"grad_accum 24: global batch {by_count[:4]}" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("columns", ["60", "80", "100", "140"])
@@ -127,14 +153,17 @@ def test_the_edge_is_said(quantity: str, capsys: pytest.CaptureFixture[str]) -> 
 def test_it_is_said_where_the_host_was_not_looked_at(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    shape = ["plan", "--depth", "24", "--seq-len", "64", "--micro-batch", "1", "--zero", "2"]
-    assert main([*shape, "--gpus", "80GiB", "--offload", "optimizer"]) == ExitCode.FOUND
-    assert "the host's memory was not looked at: d24-s64-b1-z2-optimizer-" in (
-        capsys.readouterr().err
-    )
-    with_host = [*shape, "--gpus", "80GiB", "--offload", "optimizer", "--host-ram", "512GiB"]
-    assert main(with_host) == ExitCode.FOUND
-    assert "not looked at" not in capsys.readouterr().err
+    shape = ["plan", "--depth", "24", "--micro-batch", "1", "--zero", "2", "--offload",
+             "optimizer", "--gpus"]  # fmt: skip
+    for how in (["80GiB"], ["1,2x80GiB"], ["80GiB", "--solve", "seq_len"]):
+        assert main([*shape, *how]) == ExitCode.FOUND
+        found = capsys.readouterr()
+        assert "the host's memory was not looked at: d24-s" in found.err
+        assert "host" in found.out
+        assert main([*shape, *how, "--host-ram", "1TiB"]) == ExitCode.FOUND
+        found = capsys.readouterr()
+        assert "not looked at" not in found.err
+        assert ("921.60 GiB of 1024.00 GiB of host allowed" in found.out) != ("--solve" in how)
 
 
 def test_nothing_fits_is_exit_code_3_with_the_least_need(

@@ -28,6 +28,7 @@ from autotune.plan.expected import Asked, Expected, Helpers, Plan, plan
 from autotune.predict.earlier import Earlier, Seen
 from autotune.space.candidate import Candidate
 from autotune.space.workload import parse_global_batch
+from autotune.units import gib
 from autotune.wire.messages import Count, Counted, Describe, Described, Parameters
 from autotune.wire.stopping import Interval
 
@@ -127,6 +128,18 @@ def test_what_may_fit_is_said_with_the_memory_that_it_may_break(
     assert best.limited_by == limited_by
     assert "nothing surely fits" in why_not(found)
     assert said in why_not(found)
+
+
+def test_what_the_host_lacks_is_the_least_of_what_fits_a_gpu() -> None:
+    found = plan(asked("24GiB", host_gib=16, depth="48", micro_batch="1"), 1, helpers())
+    limit = found.space.limits.limit_bytes
+    least = min((row for row in found.expected if row.peak.bytes <= limit),
+                key=lambda row: row.host_bytes)  # fmt: skip
+    lightest = min(found.expected, key=lambda row: row.peak.bytes)
+    assert least.host_bytes < 0.9 * lightest.host_bytes
+    said = why_not(found)
+    assert f"{least.candidate.key} needs the least" in said
+    assert gib(least.host_bytes) in said
 
 
 def test_the_global_batch_is_micro_times_accum_times_world() -> None:
@@ -242,6 +255,15 @@ def test_of_each_build_and_length_the_largest_that_fits_is_shown() -> None:
         assert each.may == (possible[-1] if possible else None)
     fit = [each.row.may_fit for each in rows]
     assert fit == sorted(fit, reverse=True)
+
+
+@pytest.mark.parametrize("count", [1, 4])
+def test_what_to_set_is_the_first_row(count: int) -> None:
+    what = asked("24GiB", depth="24,48", zero="0,2,3", offload="none,optimizer")
+    found = plan(what, count, helpers())
+    first = table(found)[0].row
+    assert recommended(found) == fitting(found.expected) == first
+    assert by_count(what, (count,), helpers())[0] == [(count, first, "")]
 
 
 def test_nothing_fits_with_the_least_need() -> None:
