@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, TextIO
 
 from cyclopts import Parameter
 
 from autotune.commands import Run
 from autotune.commands.exits import ExitCode, complain
 from autotune.errors import UsageError
+
+if TYPE_CHECKING:
+    from autotune.export.format import Exported
 
 
 def export(
@@ -48,13 +51,18 @@ def export(
             made = write(found, folder, names)
         except OSError as error:
             raise UsageError(f"--out {folder}: {error.strerror}") from error
-        for name, exported in made.items():
-            print(f"{name:14} {', '.join(exported.files)}")
-            if exported.unexpressed:
-                print(f"{name}: does not say {', '.join(exported.unexpressed)}", file=sys.stderr)
-        print(f"Written: {folder}")
+        show(made, folder, sys.stdout)
         if not found.confirmed:
             complain("the result is not confirmed; files that may hold comments say so")
         return ExitCode.FOUND
 
     return run
+
+
+def show(made: dict[str, Exported], folder: Path, file: TextIO) -> None:
+    """Print which files were written; on stderr, what they do not say."""
+    for name, exported in made.items():
+        print(f"{name:14} {', '.join(exported.files)}", file=file)
+        if exported.unexpressed:
+            print(f"{name}: does not say {', '.join(exported.unexpressed)}", file=sys.stderr)
+    print(f"Written: {folder}", file=file)

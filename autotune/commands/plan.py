@@ -8,7 +8,7 @@ import sys
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TextIO
 
 from cyclopts import Group, Parameter
 
@@ -57,6 +57,9 @@ def plan(
     kernels: Annotated[Literal["fused", "installed"], _own(
         "Of state-space models: fused kernels of mamba-ssm, or those that are installed here.")
     ] = "fused",
+    write: Annotated[Path | None, _own(
+        "Write what is to be set to this new folder, for DeepSpeed, accelerate and others, with a"
+        " script that launches it. It is marked as expected, not measured.", "DIR")] = None,
     rows: Annotated[int, _own("Rows to print.", "N")] = 20,
     json: Annotated[bool, _own("Print everything as JSON.")] = False,
     csv: Annotated[bool, _own("Print everything as CSV.")] = False,
@@ -69,8 +72,11 @@ def plan(
         raise UsageError("--csv: --json says already what is to be printed; give one of them")
     if rows < 1:
         raise UsageError(f"--rows {rows}: must be at least 1")
-    if solve is not None and len(named.counts) > 1:
-        raise UsageError(f"--gpus {gpus}: --solve takes one number of GPUs, e.g. 8x80GiB")
+    for flag, value in (("--solve", solve), ("--write", write)):
+        if value is not None and len(named.counts) > 1:
+            raise UsageError(f"--gpus {gpus}: {flag} takes one number of GPUs, e.g. 8x80GiB")
+    if write is not None and write.exists() and not (write.is_dir() and not any(write.iterdir())):
+        raise UsageError(f"--write {write}: is there already; name a new folder")
     asked = Options.from_texts({name: text_of(value) for name, value in options.items()})
     if solve in ("micro_batch", "seq_len") and asked.tokens_per_batch is not None:
         raise UsageError(f"--tokens-per-batch: not with --solve {solve}; leave one of them out")
@@ -86,6 +92,7 @@ def plan(
     asked = at_longest(asked)
 
     def run(argv: list[str], started: float) -> int:
+        from autotune.plan.answers import why_not
         from autotune.plan.expected import Asked, Helpers
         from autotune.runner import counting
 
@@ -105,11 +112,18 @@ def plan(
                          fused=kernels == "fused")  # fmt: skip
             if learn_from is not None:
                 what = _learnt(what, learn_from)
-            if solve is not None:
-                return _solved(what, named, solve, helpers, json=json, csv=csv)
             if len(named.counts) > 1:
                 return _by_count(what, named, helpers, json=json, csv=csv)
-            return _table(what, named, helpers, rows, json=json, csv=csv)
+            if solve is not None:
+                found, best = _solved(what, named, solve, helpers, json=json, csv=csv)
+            else:
+                found, best = _table(what, named, helpers, rows, json=json, csv=csv)
+            if best is None:
+                complain(why_not(found))
+                return ExitCode.NOTHING_FITS
+            if write is not None:
+                _write(best, found, asked, write, sys.stderr if json or csv else sys.stdout)
+            return ExitCode.FOUND
 
     return run
 
@@ -125,8 +139,8 @@ plan.__signature__ = _signature()  # type: ignore[attr-defined]
 
 def _table(
     asked: Asked, named: Gpus, helpers: Helpers, most: int, *, json: bool, csv: bool
-) -> int:
-    from autotune.plan.answers import recommended, table, why_not
+) -> tuple[Plan, Expected | None]:
+    from autotune.plan.answers import recommended, table
     from autotune.plan.expected import plan as expect
     from autotune.plan.show import print_table
 
@@ -136,10 +150,7 @@ def _table(
     _say_host(asked, [best])
     if not _printed(found, [each.row for each in rows], json=json, csv=csv):
         print_table(_console(), found, rows, most)
-    if best is None:
-        complain(why_not(found))
-        return ExitCode.NOTHING_FITS
-    return ExitCode.FOUND
+    return found, best
 
 
 def _by_count(asked: Asked, named: Gpus, helpers: Helpers, *, json: bool, csv: bool) -> int:
@@ -158,8 +169,8 @@ def _by_count(asked: Asked, named: Gpus, helpers: Helpers, *, json: bool, csv: b
 
 def _solved(
     asked: Asked, named: Gpus, quantity: Quantity, helpers: Helpers, *, json: bool, csv: bool
-) -> int:
-    from autotune.plan.answers import solve_gpus, solve_micro_batch, solve_seq_len, why_not
+) -> tuple[Plan, Expected | None]:
+    from autotune.plan.answers import solve_gpus, solve_micro_batch, solve_seq_len
     from autotune.plan.show import print_solved
 
     count = named.counts[0]
@@ -174,10 +185,20 @@ def _solved(
     _say_host(asked, rows)
     if not _printed(found, rows, json=json, csv=csv, **{quantity: solved.value}):
         print_solved(_console(), found, solved)
-    if solved.row is None:
-        complain(why_not(found))
-        return ExitCode.NOTHING_FITS
-    return ExitCode.FOUND
+    return found, solved.row
+
+
+def _write(row: Expected, found: Plan, asked: Options, folder: Path, file: TextIO) -> None:
+    from autotune.commands.export import show
+    from autotune.plan.write import start, write
+
+    try:
+        made = write(row, found, asked, folder)
+    except OSError as error:
+        raise UsageError(f"--write {folder}: {error.strerror}") from error
+    show(made, folder, file)
+    print(start(row, folder), file=file)
+    complain("nothing was measured: a study may find that it does not fit; the files say so")
 
 
 @contextmanager

@@ -51,13 +51,15 @@ def unexpressed(best: Best, says: Collection[str]) -> tuple[str, ...]:
 def remark(best: Best, missing: Collection[str], sign: str = "#") -> str:
     """Comment lines on top of a file: where it is from, and what it does not say."""
     config, measured = best.config, best.measured
+    found = best.expected or (
+        f"{measured.tokens_per_s:.4g} tokens/s, {measured.share_of_capacity:.0%} of"
+        f" {best.limits.capacity_bytes / 2**30:.4g} GiB"
+    )
     lines = [
         f"From autotune: {config.model}, {config.engine},"
-        f" {config.world_size} ranks{config.on_nodes},"
-        f" {measured.tokens_per_s:.4g} tokens/s, {measured.share_of_capacity:.0%} of"
-        f" {best.limits.capacity_bytes / 2**30:.4g} GiB.",
+        f" {config.world_size} ranks{config.on_nodes}, {found}.",
     ]
-    if not best.confirmed:
+    if not best.confirmed and not best.expected:
         lines.append("WARNING: not confirmed: it was not measured again in fresh processes.")
     if missing:
         lines.append(f"Not said here, set it yourself: {', '.join(missing)}.")

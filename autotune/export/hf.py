@@ -21,7 +21,7 @@ import os
 from dataclasses import fields
 from pathlib import Path
 
-# As it was measured: blocks alone are compiled, for the shape that they have.
+# As probes do it: blocks alone are compiled, for the shape that they have.
 os.environ.setdefault("ACCELERATE_DYNAMO_USE_REGIONAL_COMPILATION", "true")
 os.environ.setdefault("ACCELERATE_DYNAMO_USE_DYNAMIC", "false")
 

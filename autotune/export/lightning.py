@@ -59,7 +59,7 @@ def export(best: Best, folder: Path) -> Exported:
             strategy = f'FSDPStrategy(sharding_strategy="{sharding}")'
             schedule = (
                 f"accumulate_grad_batches={config.grad_accum},\n"
-                "        # FSDP1, and not the FSDP2 that was measured: pass FSDPStrategy an\n"
+                "        # FSDP1, and not the FSDP2 of the result: pass FSDPStrategy an\n"
                 "        # auto_wrap_policy. Gradients are not clipped."
             )
         case _:

@@ -17,7 +17,7 @@ from torchtitan.config import CompileConfig
 {imports}
 
 def apply(config):
-    """`config` with what was measured."""
+    """`config` with the settings of the result."""
     if hasattr(config.training, "local_batch_size"):  # torchtitan 0.3
 {older}
     else:  # after it (its pull request 4121)

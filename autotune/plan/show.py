@@ -65,8 +65,8 @@ def print_table(console: Console, found: Plan, rows: Sequence[Largest], most: in
     )
     for line in (*_batch(found, [each.row for each in shown]), *_without([found])):
         console.print(Text(f"  {line}"), soft_wrap=True)
-    if len(rows) > len(shown):
-        console.print(f"  and {len(rows) - len(shown)} more rows: --rows {len(rows)}")
+    if (more := len(rows) - len(shown)) > 0:
+        console.print(f"  and {more} more row{'s' * (more > 1)}: --rows {len(rows)}")
     drawn = [each.row for each in shown if each.row.may_fit][:BARS]
     print_bars(console, found, drawn or [each.row for each in shown[:1]])
 

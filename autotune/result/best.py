@@ -311,6 +311,12 @@ class Best:
         return folder
 
     @property
+    def expected(self) -> str | None:
+        """What a plan expects of it, for people; None where it was measured."""
+        said: str | None = self.provenance.get("expected")
+        return said
+
+    @property
     def lora(self) -> Lora | None:
         """The adapters that were trained; None where the whole model was."""
         options = self.provenance.get("options")
@@ -403,7 +409,7 @@ def best_of(
     )
 
 
-def unmeasured(candidate: Candidate, space: Space, device_kind: str) -> Best:
+def unmeasured(candidate: Candidate, space: Space, device_kind: str, **provenance: Any) -> Best:
     """What best.json would say of `candidate` were it the winner, but for all measurements."""
     nothing = Measured(
         tokens_per_s=0.0, samples_per_s=0.0, model_flops_per_s=0.0,
@@ -415,13 +421,14 @@ def unmeasured(candidate: Candidate, space: Space, device_kind: str) -> Best:
         measured=nothing,
         limits=_limits(space.limits),
         objective="tokens_per_s",
+        dtypes=_dtypes(candidate, space.workload),
         cells=(),
         ties=(),
         trials={},
         exports=_exports(candidate, space.workload, device_kind, {}),
         fingerprint={"kind": device_kind},
         environment={},
-        provenance={},
+        provenance=provenance,
     )
 
 
