@@ -239,20 +239,18 @@ def _batch(found: Plan, rows: Sequence[Expected]) -> list[str]:
 
 
 def _without(plans: Sequence[Plan]) -> list[str]:
-    """What was not looked at and why, and with how many GPUs where that differs."""
-    counts: dict[str, list[int]] = {}
-    whys: dict[str, str] = {}
+    """What was not looked at, with how many GPUs where that differs, and why."""
+    counts: dict[tuple[str, str], list[int]] = {}
     for found in plans:
         for each in found.space.fixed:
             if each.name == LEFT_OUT:
-                counts.setdefault(each.value, []).append(found.gpus)
-                whys[each.value] = each.why
-    return [
-        f"without {what}"
-        + (f" on {','.join(map(str, on))} GPU{'s' * (on != [1])}" if len(on) < len(plans) else "")
-        + f": {whys[what]}"
-        for what, on in counts.items()
-    ]
+                why = each.why.removesuffix(" x ranks")  # where there are several
+                counts.setdefault((why, each.value), []).append(found.gpus)
+    whats: dict[str, list[str]] = {}
+    for (why, what), on in counts.items():
+        several = f" on {','.join(map(str, on))} GPU{'s' * (on != [1])}"
+        whats.setdefault(why, []).append(what + several * (len(on) < len(plans)))
+    return [f"without {'; '.join(each)}: {why}" for why, each in whats.items()]
 
 
 def _table(found: Plan, rows: Sequence[Largest]) -> Table:

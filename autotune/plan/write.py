@@ -15,7 +15,7 @@ from autotune.result.best import unmeasured
 from autotune.units import gib
 
 COMMENT = "_comment"
-"""A key that DeepSpeed and those who read its file pass over, at the top alone. Arguments of a
+"""A key that an engine and those who read its file pass over, at the top alone. Arguments of a
 Trainer have no room for one: README.txt speaks for these."""
 README = "README.txt"
 
@@ -35,9 +35,9 @@ def write(row: Expected, found: Plan, options: Options, folder: Path) -> dict[st
     best = unmeasured(
         row.candidate, found.space, KIND, options=options.to_json(), expected=expected
     )
-    if (settings := best.exports.get("deepspeed")) is not None:
-        marked = {COMMENT: f"From autotune: {expected}"} | settings
-        best = replace(best, exports=best.exports | {"deepspeed": marked})
+    note = {COMMENT: f"From autotune: {expected}"}
+    marked = {name: body if name == "env" else note | body for name, body in best.exports.items()}
+    best = replace(best, exports=marked)
     made = export.write(best, folder)
     files = [
         f"{name}: {', '.join(each.files)}"

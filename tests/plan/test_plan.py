@@ -130,18 +130,6 @@ def test_what_may_fit_is_said_with_the_memory_that_it_may_break(
     assert said in why_not(found)
 
 
-def test_what_the_host_lacks_is_the_least_of_what_fits_a_gpu() -> None:
-    found = plan(asked("24GiB", host_gib=16, depth="48", micro_batch="1"), 1, helpers())
-    limit = found.space.limits.limit_bytes
-    least = min((row for row in found.expected if row.peak.bytes <= limit),
-                key=lambda row: row.host_bytes)  # fmt: skip
-    lightest = min(found.expected, key=lambda row: row.peak.bytes)
-    assert least.host_bytes < 0.9 * lightest.host_bytes
-    said = why_not(found)
-    assert f"{least.candidate.key} needs the least" in said
-    assert gib(least.host_bytes) in said
-
-
 def test_the_global_batch_is_micro_times_accum_times_world() -> None:
     for ranks in (1, 2, 4, 8):
         for row in planned(ranks, global_batch="384").expected:
@@ -270,6 +258,18 @@ def test_nothing_fits_with_the_least_need() -> None:
     found = planned(1, "2GiB", depth="48")
     assert recommended(found) is None
     assert "nothing fits: the least, d48-s2048-b1-" in why_not(found)
+
+
+def test_what_the_host_lacks_is_the_least_of_what_fits_a_gpu() -> None:
+    found = plan(asked("24GiB", host_gib=16, depth="48", micro_batch="1"), 1, helpers())
+    limit = found.space.limits.limit_bytes
+    least = min((row for row in found.expected if row.peak.bytes <= limit),
+                key=lambda row: row.host_bytes)  # fmt: skip
+    lightest = min(found.expected, key=lambda row: row.peak.bytes)
+    assert least.host_bytes < 0.9 * lightest.host_bytes
+    said = why_not(found)
+    assert f"{least.candidate.key} needs the least" in said
+    assert gib(least.host_bytes) in said
 
 
 def test_rows_by_number_of_gpus_say_what_to_set() -> None:
