@@ -239,9 +239,11 @@ def _say_host(asked: Asked, rows: Iterable[Expected | None]) -> None:
     moved = [row for row in rows if row is not None and row.candidate.offload != "none"]
     if moved and asked.host_bytes is None:
         most = max(moved, key=lambda row: row.host_bytes)
+        enough_gib = int(most.host_bytes / asked.options.host_ceiling) >> 30
         complain(
             f"the host's memory was not looked at: {most.candidate.key} needs"
-            f" {gib(most.host_bytes)} of it; say how much there is, e.g. --host-ram 512GiB"
+            f" {gib(most.host_bytes)} of it; say how much there is, e.g."
+            f" --host-ram {1 << enough_gib.bit_length()}GiB"
         )
 
 
