@@ -20,6 +20,7 @@ from typing import Any, Literal, TypeVar, get_args
 from autotune import engines, launch, loggers, samplers
 from autotune.engines import stages_of
 from autotune.errors import UsageError
+from autotune.installed import missing
 from autotune.models import family_name, gpt
 from autotune.models.defaults import Asked, GptTraits, Lora, Mlp, parse_lora
 from autotune.models.gpt import PRESETS
@@ -152,11 +153,8 @@ def parse_loggers(text: str, flag: str) -> tuple[str, ...]:
     names = tuple(dict.fromkeys(part.strip() for part in text.split(",")))
     for name in names:
         parse_name(name, flag, known=tuple(loggers.LOGGERS))
-        if row := loggers.missing(name):
-            raise UsageError(
-                f"{flag} {name}: needs {row.package}; pip install {row.package}, or autotune with"
-                f" its extra [{row.extra}]"
-            )
+        if why := missing(loggers.LOGGERS[name].package):
+            raise UsageError(f"{flag} {name}: {why}")
     return names
 
 
@@ -415,10 +413,9 @@ class Options:
     # fmt: on
 
     def __post_init__(self) -> None:
-        if missing := samplers.missing(self.sampler):
+        if why := samplers.missing(self.sampler):
             raise UsageError(
-                f"--sampler {self.sampler}: needs {missing}; pip install {missing}, or use"
-                f" --sampler {samplers.DEFAULT}"
+                f"--sampler {self.sampler}: {why}, or use --sampler {samplers.DEFAULT}"
             )
         if self.script is None:
             self._refuse_what_is_of_scripts()

@@ -1,6 +1,6 @@
 """Every kept model's small twin, on every engine: a short study each, and what came of it.
 
-    .venv/bin/pip install -c scripts/constraints.txt -e .[hf]
+    .venv/bin/pip install -c scripts/constraints.txt -e .
     .venv/bin/python scripts/try_models.py [--models t5-small,gpt2] [--ranks 1,2] [--budget 60s]
 
 Prints one row a model, number of ranks and engine: the verdicts of its trials, whether a final

@@ -14,7 +14,7 @@ from tests.support.programs import ROOT
 
 FLOORS = (
     ("errors", "factory"),
-    ("wire", "units", "budget"),
+    ("wire", "units", "budget", "installed"),
     ("models", "device", "files"),
     ("space",),
     ("engines", "outcome"),

@@ -34,7 +34,6 @@ class DeepSpeed(Engine):
     offloads = True
     first_start_s = 6.0
     package = "deepspeed"
-    package_name = "DeepSpeed"
 
     def lacks(self, of: Candidate | Build, device_kind: str) -> Lack | None:
         low = of.param_dtype == "bf16"

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import importlib.util
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+from autotune.installed import missing
 from autotune.space.candidate import Build, Candidate
 from autotune.space.workload import Workload
 
@@ -52,17 +52,13 @@ class Engine:
     """Whether it can move state to host memory."""
     package: ClassVar[str | None] = None
     """What has to be installed for it beside torch."""
-    package_name: ClassVar[str] = ""
-    """The same in words."""
 
     first_start_s: ClassVar[float] = 3.0
     """What starting its first group takes, its library not imported yet; roughly."""
 
     def missing(self) -> str:
         """Why it cannot run here, and what to do; empty where it can."""
-        if self.package is None or importlib.util.find_spec(self.package) is not None:
-            return ""
-        return f"{self.package_name} is not installed: pip install {self.package} (Linux)"
+        return "" if self.package is None else missing(self.package)
 
     def lacks(self, of: Candidate | Build, device_kind: str) -> Lack | None:
         """Why it does not run that; None where it may."""

@@ -18,7 +18,6 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, closing, contextmanager
 from dataclasses import asdict
-from importlib.util import find_spec
 from pathlib import Path
 from secrets import token_hex
 from typing import TYPE_CHECKING, Any, Protocol
@@ -33,6 +32,7 @@ from autotune.errors import UsageError
 from autotune.folder import manifest
 from autotune.folder.folder import Folder
 from autotune.folder.manifest import IN_JOURNAL, Manifest
+from autotune.installed import missing
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection, Engine
@@ -518,8 +518,8 @@ class _Postgres(_Database):
             raise UsageError(
                 f"--storage {url}: names no database; write it as {cls.example}, without {{ or }}"
             )
-        if find_spec("psycopg") is None:
-            raise UsageError(f"--storage {url}: needs psycopg; pip install 'psycopg[binary]'")
+        if why := missing("psycopg"):
+            raise UsageError(f"--storage {url}: {why}")
 
     @classmethod
     def of_engine(cls, url: str) -> str:

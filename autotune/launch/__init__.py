@@ -6,10 +6,10 @@ A member is imported when it is asked for.
 from __future__ import annotations
 
 import importlib
-import importlib.util
 from dataclasses import dataclass
 
 from autotune.errors import UsageError
+from autotune.installed import missing
 from autotune.launch.launcher import Asked, Launcher
 from autotune.units import parse_name
 
@@ -23,7 +23,7 @@ class Row:
     argument: str | None = None
     """What follows its name and a colon."""
     package: str | None = None
-    """What has to be installed for it; our extra has the same name."""
+    """What has to be installed for it."""
 
 
 LAUNCHERS = {
@@ -72,11 +72,8 @@ def checked(
         return None
     name, _, argument = (text or "slurm").partition(":")
     row = LAUNCHERS[name]
-    if row.package and importlib.util.find_spec(row.package) is None:
-        raise UsageError(
-            f"--launch {name}: needs {row.package}; pip install {row.package}, or autotune with"
-            f" its extra [{row.package}]"
-        )
+    if row.package and (why := missing(row.package)):
+        raise UsageError(f"--launch {name}: {why}")
     note = f"in Slurm job {job.number} of {len(job.names)} nodes: --launch slurm" if job else ""
     made: Launcher = importlib.import_module(row.module).make(
         Asked(argument, nodes, interface, note)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import importlib.util
 import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -24,25 +23,13 @@ class Row:
     """Of a study: what it writes is all there."""
     package: str
     """What has to be installed for it."""
-    extra: str
-    """Of ours, that installs it."""
 
 
 LOGGERS = {
-    "tensorboard": Row(
-        "autotune.loggers.tensorboard", "tensorboard", package="tensorboardX", extra="tensorboard"
-    ),
-    "wandb-offline": Row("autotune.loggers.wandb", "wandb", package="wandb", extra="wandb"),
+    "tensorboard": Row("autotune.loggers.tensorboard", "tensorboard", package="tensorboardX"),
+    "wandb-offline": Row("autotune.loggers.wandb", "wandb", package="wandb"),
 }
 """By the name that `--log` takes."""
-
-
-def missing(name: str) -> Row | None:
-    """The row of the logger `name` where what it needs is not installed; None where it is."""
-    row = LOGGERS[name]
-    found = importlib.util.find_spec(row.package)
-    # A folder of that name in the current one, such as `wandb`, is found too, and has no origin.
-    return row if found is None or found.origin is None else None
 
 
 def write(name: str, records: Sequence[Record], limits: Limits, folder: Path) -> Path:

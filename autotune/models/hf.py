@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 from autotune.errors import UsageError
+from autotune.installed import missing
 from autotune.models.defaults import BLOCK_FLOATS, LENGTHS, MICRO_BATCHES, Asked, Defaults
 
 Task = Literal["causal", "seq2seq", "masked", "classification"]
@@ -80,8 +81,12 @@ class Hf:
         """Config and task of what `--model` names.
 
         Raises:
-            UsageError: there is no such config, or it needs what was not given.
+            UsageError: there is no such config, or it needs what was not given or installed.
         """
+        for package in ("transformers", "accelerate", *(["peft"] if asked.lora else [])):
+            if why := missing(package):
+                flag = "--lora" if package == "peft" else f"--model {asked.model}"
+                raise UsageError(f"{flag}: {why}")
         config, folder = _read(asked.model)
         if "auto_map" in config and not asked.trust_remote_code:
             raise UsageError(

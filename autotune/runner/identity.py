@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import importlib.util
 import ssl
 import tempfile
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from autotune.errors import UsageError
+from autotune.installed import missing
 from autotune.runner.channel import Identity
 
 VALID = timedelta(days=365)
@@ -18,10 +18,8 @@ SLACK = timedelta(days=1)
 
 def check_installed() -> None:
     """Raises UsageError where what makes certificates is not installed."""
-    if importlib.util.find_spec("cryptography") is None:
-        raise UsageError(
-            "--launch: needs cryptography, for TLS between hosts; pip install cryptography"
-        )
+    if why := missing("cryptography"):
+        raise UsageError(f"--launch: TLS between hosts: {why}")
 
 
 def identity(folder: Path | None = None) -> Identity:

@@ -6,9 +6,10 @@ A member is imported when it is asked for: Optuna's samplers are heavy.
 from __future__ import annotations
 
 import importlib
-import importlib.util
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
+
+from autotune import installed
 
 if TYPE_CHECKING:
     from autotune.outcome import Objective
@@ -37,10 +38,10 @@ SAMPLERS = {
 DEFAULT = "frontier"
 
 
-def missing(name: str) -> str | None:
-    """The package that the sampler `name` needs and that is not installed; None if it has all."""
+def missing(name: str) -> str:
+    """What the sampler `name` lacks, and the line that installs it; empty where it has all."""
     package = SAMPLERS[name].package
-    return package if package and importlib.util.find_spec(package) is None else None
+    return installed.missing(package) if package else ""
 
 
 def make(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import shutil
 from collections.abc import Callable
@@ -10,6 +9,7 @@ from dataclasses import dataclass
 
 from autotune.device.device import Device
 from autotune.errors import UsageError
+from autotune.installed import missing
 from autotune.models import FAMILIES
 from autotune.options import Options
 from autotune.space.axes import AXES
@@ -31,8 +31,7 @@ def _attention(asked: Asked) -> str:
             return "needs a GPU"
         if asked.dtype == "fp32":
             return "needs --dtype bf16 or fp16"
-        if not _installed("flash_attn"):
-            return "flash-attn is not installed: pip install flash-attn --no-build-isolation"
+        return missing("flash_attn")
     if asked.value == "flex_attention" and asked.device_kind != "cuda":
         return "has no backward pass on the CPU"
     return ""
@@ -48,9 +47,7 @@ def _compile(asked: Asked) -> str:
     if asked.value == "off":
         return ""
     if asked.device_kind == "cuda":
-        if not _installed("triton"):
-            return "triton is not installed: pip install triton"
-        return _compiler("C", os.environ.get("CC", ""), "gcc", "clang")
+        return missing("triton") or _compiler("C", os.environ.get("CC", ""), "gcc", "clang")
     return _compiler("C++", os.environ.get("CXX", ""), "g++", "clang++")
 
 
@@ -63,9 +60,7 @@ def _compiler(language: str, *names: str) -> str:
 def _optimizer(asked: Asked) -> str:
     if asked.value != "adamw8bit":
         return ""
-    if not _installed("torchao"):
-        return "torchao is not installed: pip install torchao"
-    return _compile(Asked("on", asked.device_kind, asked.dtype))
+    return missing("torchao") or _compile(Asked("on", asked.device_kind, asked.dtype))
 
 
 def _param_dtype(asked: Asked) -> str:
@@ -80,10 +75,6 @@ def _allocator(asked: Asked) -> str:
     if asked.value == "default" or asked.device_kind == "cuda":
         return ""
     return "torch's allocator of CUDA memory is not used on the CPU"
-
-
-def _installed(package: str) -> bool:
-    return importlib.util.find_spec(package) is not None
 
 
 LACKS: dict[str, Callable[[Asked], str]] = {

@@ -13,6 +13,7 @@ import jinja2
 
 from autotune import __version__
 from autotune.errors import UsageError
+from autotune.installed import missing
 from autotune.report.objective import of_objective, rate
 from autotune.report.result import configuration
 from autotune.report.text import si
@@ -47,13 +48,9 @@ def write(study: Shown, folder: Path) -> list[str]:
 
 
 def _converter() -> Any:
-    try:
-        vl_convert = importlib.import_module("vl_convert")
-    except ImportError:
-        raise UsageError(
-            "--png: needs vl-convert-python: pip install 'autotune[pictures]'"
-        ) from None
-    return vl_convert
+    if why := missing("vl_convert"):
+        raise UsageError(f"--png: {why}")
+    return importlib.import_module("vl_convert")
 
 
 def pictures(study: Shown, converter: Any) -> dict[str, str]:

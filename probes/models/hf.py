@@ -81,7 +81,7 @@ def make(spec: ModelSpec) -> nn.Module:
         import_library()
         import transformers
     except ImportError as error:
-        raise UnsupportedError(f"{error}; pip install transformers accelerate") from error
+        raise UnsupportedError(f"transformers cannot be imported: {error}") from error
     config = copy.deepcopy(_config(spec))  # transformers writes into it
     made = getattr(transformers, _CLASSES[spec.recipe["task"]])
     trusted = bool(spec.recipe["code"])  # --trust-remote-code was given, or there is none
@@ -118,7 +118,7 @@ def _adapted(module: nn.Module, rank: int, targets: list[str]) -> nn.Module:
     try:
         from peft import LoraConfig, get_peft_model
     except ImportError as error:
-        raise UnsupportedError(f"--lora: {error}; pip install peft") from error
+        raise UnsupportedError(f"--lora: peft cannot be imported: {error}") from error
     config = LoraConfig(
         r=rank, lora_alpha=LORA_ALPHA * rank, target_modules=targets or "all-linear"
     )
@@ -318,10 +318,7 @@ def sharded(config: dict[str, Any]) -> Iterator[None]:
     """
     from transformers.integrations.deepspeed import HfDeepSpeedConfig
 
-    try:
-        _kept.append(HfDeepSpeedConfig(config))  # type: ignore[no-untyped-call]
-    except ImportError as error:
-        raise UnsupportedError(f"stage 3: {error}; pip install accelerate") from error
+    _kept.append(HfDeepSpeedConfig(config))  # type: ignore[no-untyped-call]
     yield
 
 

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from autotune import installed
 from autotune.commands.app import main
 from autotune.commands.exits import ExitCode
 from autotune.commands.tune import Tune
@@ -394,11 +395,34 @@ def test_wrong_input_is_one_line_that_says_what_would_be_right(
     assert valid in message.removeprefix(start)
 
 
-def test_the_gp_sampler_without_scipy_is_refused(
-    refused: Callable[..., str], monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("package", "argv"),
+    [
+        ("scipy", ["--sampler", "gp"]),
+        ("tensorboardX", ["--log", "tensorboard"]),
+        ("wandb", ["--log", "wandb-offline"]),
+        ("torchao", ["--optimizer", "adamw8bit", "--device", "cpu"]),
+        ("peft", ["--model", "gpt2-tiny", "--lora", "r=16", "--device", "cpu"]),
+        ("peft", ["plan", "--model", "gpt2-tiny", "--lora", "r=16", "--gpus", "H100"]),
+        ("transformers", ["--model", "gpt2-tiny", "--device", "cpu"]),
+        ("psycopg", ["--storage", "postgresql://host/name", "--device", "cpu"]),
+        ("ray", ["--launch", "ray"]),
+        ("cryptography", ["--launch", "wait", "--nodes", "2"]),
+    ],
+    ids=lambda value: value if isinstance(value, str) else " ".join(value),
+)
+def test_what_a_flag_needs_and_is_not_installed_is_one_line_with_the_command_that_installs_it(
+    package: str, argv: list[str], run: Callable[..., Run], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    assert refused("--sampler", "gp").endswith("pip install scipy, or use --sampler frontier")
+    found = importlib.util.find_spec
+    monkeypatch.setattr(
+        importlib.util, "find_spec", lambda name: None if name == package else found(name)
+    )
+    code, _, err = run(*argv, *([] if argv[0] == "plan" else ["--dry-run"]))
+    assert code == ExitCode.USAGE
+    last = err.splitlines()[-1]  # a launcher may say first where it is
+    assert last.startswith("autotune: --")
+    assert installed.missing(package) in last
 
 
 def test_an_unknown_device_is_wrong_input(run: Callable[..., Run]) -> None:

@@ -100,7 +100,7 @@ def test_a_sampler_whose_package_has_gone_is_refused(
     manifest: Manifest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    with pytest.raises(UsageError, match="its options: --sampler gp: needs scipy"):
+    with pytest.raises(UsageError, match="its options: --sampler gp: scipy is not"):
         replace(manifest, options={"sampler": "gp"}).asked()
 
 

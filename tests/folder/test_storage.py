@@ -550,12 +550,6 @@ def test_a_server_that_cannot_hold_studies_is_refused_in_one_line(postgres: Serv
         checked(postgres.url)
 
 
-def test_a_server_needs_its_driver(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(storage, "find_spec", lambda name: None)
-    with pytest.raises(UsageError, match=r"pip install 'psycopg\[binary\]'"):
-        checked("postgresql://host/name")
-
-
 def test_a_database_that_others_write_to_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -169,25 +169,6 @@ def test_a_study_that_the_user_stopped_is_logged_as_far_as_it_came(
     assert len(READERS["tensorboard"](tmp_path / "study" / "tensorboard")) == 3
 
 
-@pytest.mark.parametrize("name", LOGGERS)
-def test_one_that_is_not_installed_is_refused_by_the_name_of_its_extra(
-    name: str,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    row = LOGGERS[name]
-    (tmp_path / "absent").mkdir()  # as trackers leave folders of their own names
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.syspath_prepend(str(tmp_path))
-    monkeypatch.setitem(LOGGERS, name, replace(row, package="absent"))
-    assert main(["--device", "replay:none.csv", "--log", name]) == ExitCode.USAGE
-    assert capsys.readouterr().err == (
-        f"autotune: --log {name}: needs absent; pip install absent, or autotune with its extra"
-        f" [{row.extra}]\n"
-    )
-
-
 def test_one_that_is_not_known_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--device", "replay:none.csv", "--log", "tensorboard,mlflow"]) == ExitCode.USAGE
     assert capsys.readouterr().err == (

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import shutil
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -125,9 +126,7 @@ def test_a_package_that_is_missing_is_named(
     )
     (axis,) = [name for name in texts if name != "model"]
     asked = lacking.Asked(texts[axis], "cuda", "bf16")
-    assert f"is not installed: pip install {package.replace('_', '-')}" in lacking.LACKS[axis](
-        asked
-    )
+    assert lacking.LACKS[axis](asked).startswith(f"{package} is not installed; run ")
 
 
 @pytest.mark.parametrize(
@@ -137,7 +136,7 @@ def test_a_package_that_is_missing_is_named(
 def test_compiling_needs_a_compiler(
     kind: str, message: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: object())
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: SimpleNamespace(origin=name))
     monkeypatch.setattr(shutil, "which", lambda name: None)
     assert lacking.LACKS["compile"](lacking.Asked("on", kind, "bf16")) == message
 

@@ -1,0 +1,49 @@
+"""Packages that a flag needs, and the line that installs one."""
+
+from __future__ import annotations
+
+import importlib.util
+import shlex
+import sys
+from importlib.metadata import packages_distributions
+from pathlib import Path
+
+EXTRAS = {
+    "cryptography": "cluster",
+    "peft": "lora",
+    "psycopg": "postgres",
+    "ray": "ray",
+    "scipy": "gp",
+    "tensorboardX": "tensorboard",
+    "torchao": "adamw8bit",
+    "vl_convert": "pictures",
+    "wandb": "wandb",
+}
+"""By the name that it is imported by: the extra of pyproject.toml that installs it."""
+OTHERS = {"flash_attn": "flash-attn --no-build-isolation", "triton": "triton"}
+"""The same for those that no extra has: what pip installs."""
+CHECKOUT = Path(__file__).resolve().parents[1]
+
+
+def missing(package: str) -> str:
+    """That `package`, by the name that it is imported by, is not installed, and the line that
+    installs it; empty where it is installed."""
+    found = importlib.util.find_spec(package)
+    # A folder of that name in the current one, such as `wandb`, is found too, and has no origin.
+    if found is not None and found.origin is not None:
+        return ""
+    return f"{package} is not installed; run {_install(package)}"
+
+
+def _install(package: str) -> str:
+    pip = f"{shlex.quote(sys.executable)} -m pip install"
+    if package in OTHERS:
+        return f"{pip} {OTHERS[package]}"
+    extra = f"[{EXTRAS[package]}]" if package in EXTRAS else ""
+    if not (CHECKOUT / "scripts" / "tune").is_file():
+        names = packages_distributions().get("autotune", ["autotune"])
+        return f'{pip} "{names[0]}{extra}"'
+    if extra:
+        return f'{pip} -e "{CHECKOUT}{extra}"'
+    # Its environment is there only after the script has run, and is brought up to date by it.
+    return f"{shlex.quote(str(CHECKOUT / 'scripts' / 'tune'))}, which takes the same arguments"
