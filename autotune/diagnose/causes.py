@@ -309,6 +309,10 @@ def _longer_sample(event: Event, context: Context) -> Cause | None:
 
 def _too_big(event: Event) -> Cause:
     a = event.amounts
+    if a.short and a.allocated is None and a.process is None:
+        return Cause(
+            NOT_SAID, f"{gib(a.short)} are missing; the message does not say who held the rest"
+        )
     if a.short:
         lines = []
         if a.asked and a.total and a.asked >= LARGE_SHARE * a.total:

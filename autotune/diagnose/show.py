@@ -71,7 +71,10 @@ def verdict(report: Report) -> str:
             said += f": {gib(a.asked)} {'held by what was killed' if held else 'asked'}"
         elif event.kind is Kind.LISTING:
             [why] = report.causes or (None,)
-            said += f"; {why.sentence if why else 'nothing is scarce in what is listed'}"
+            scarce = (
+                f"{why.name}: {why.sentence}" if why else "nothing is scarce in what is listed"
+            )
+            said += f"; {scarce}"
         elif event.kind is Kind.SCHEDULED:
             said += f": {dict(event.groups).get('why', 'it was cancelled').lower()}"
         elif event.kind is Kind.ASSERT and _OF_INDICES.search(event.text):

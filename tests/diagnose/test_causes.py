@@ -506,6 +506,7 @@ SHORT = "RuntimeError: CUDA out of memory. Tried to allocate 20.00 MiB"
 @pytest.mark.parametrize(("log", "cause"), [
     (SHORT + " (GPU 0; 11.17 GiB total\n", "not said"),
     (SHORT + ".\n", "not said"),
+    (SHORT + ". GPU 0 has a total capacity of 11.17 GiB of which 5.00 MiB is free.\n", "not said"),
     ("torch.OutOfMemoryError: CUDA out of memory.\n", "not said"),
     ("RuntimeError: CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling\n", "not said"),
     (oom(free="5.15 GiB"), "free by now"),

@@ -229,7 +229,9 @@ def test_a_listing_is_read(text: str, says: str, name: str | None) -> None:
 def test_a_full_host_beside_a_half_empty_device_is_named_with_what_to_do(tmp_path: Path) -> None:
     both = LISTINGS["nvidia-smi of before 530"][0] + LISTINGS["htop"][0]
     found = told(tmp_path, f"--num_workers 16\n{both}")
-    assert found["verdict"].startswith("No error found; 94% in use; device 0 is only 50% full")
+    assert found["verdict"].startswith(
+        "No error found; host memory: 94% in use; device 0 is only 50% full"
+    )
     assert (found["event"]["kind"], found["event"]["line"], found["oom"]) == ("listing", 3, False)
     settings = {each["name"]: each["setting"] for each in found["advice"]}
     assert settings["fewer workers"] == "DataLoader(num_workers=8)"
