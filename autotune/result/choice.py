@@ -22,7 +22,8 @@ memory below the ceiling is not worth more speed than that."""
 CLEAR_MARGIN = 0.1
 """How much faster, interval to interval, an unconfirmed candidate must be to win over a confirmed
 one. Finals come last, on a warm machine, and of what looked best once a part was luck: they come
-out slower than the search, by 1 to 12 % in results/samples. Intervals this far apart are more."""
+out slower than the search, by 1 to 12 % in results/samples. Intervals this far apart are more.
+Where probes of one candidate spread by more than half of that, more is asked."""
 
 NOISY = 0.05
 """Where probes of one candidate differ by this share, candidates that are believed to be within as
@@ -117,12 +118,21 @@ def winner(
 
     finals = [r for r in measured if r.purpose == "final"]
     repeats = repeats_in(records, workload)
-    rounds = Counter(r.candidate for r in records if r.purpose == "final")
+    rounds = Counter(
+        r.candidate
+        for r in records
+        if r.purpose == "final" and r.outcome.verdict is not Verdict.SKIPPED
+    )
     if finals:
         best, ties = _select_final(finals, value, measured_value, repeats, rounds)
     else:
         best, ties = _select(measured, value)
-    faster = [r for r in measured if r.purpose == "search" and _clearly_faster(r, best, objective)]
+    margin = max(CLEAR_MARGIN, 2 * repeats.spread if repeats is not None else 0.0)
+    faster = [
+        r
+        for r in measured
+        if r.purpose == "search" and _clearly_faster(r, best, objective, margin)
+    ]
     if faster and workload.length_mix is None:
         best, ties = _select(faster, value)
     why: Unconfirmed | None = None
@@ -290,12 +300,14 @@ def _noise(one: Measurement, other: Measurement) -> float:
     return min(math.hypot(one.step.half_width, other.step.half_width), MAX_TIE)
 
 
-def _clearly_faster(record: Record, confirmed: Record, objective: Objective) -> bool:
-    """Whether the whole interval of `record` is above that of `confirmed` by `CLEAR_MARGIN`."""
+def _clearly_faster(
+    record: Record, confirmed: Record, objective: Objective, margin: float
+) -> bool:
+    """Whether the whole interval of `record` is above that of `confirmed` by `margin`, a share."""
     one, other = record.measured, confirmed.measured
     slowest = one.value(objective) * one.step.median / one.step.high
     fastest = other.value(objective) * other.step.median / other.step.low
-    return slowest > fastest * (1 + CLEAR_MARGIN)
+    return slowest > fastest * (1 + margin)
 
 
 def _best_of_each(

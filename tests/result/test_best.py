@@ -148,6 +148,17 @@ def test_on_a_noisy_machine_the_least_memory_wins_among_equals(
     assert choice.record.candidate == best
 
 
+@pytest.mark.parametrize(("repeat", "best"), [(500, A), (300, B)])
+def test_on_a_noisy_machine_an_unconfirmed_candidate_must_be_as_much_faster(
+    repeat: float, best: Candidate
+) -> None:
+    records = [record(A, tokens_per_s=1500), final(B, tokens_per_s=1000)]
+    records += [final(C, tokens_per_s=rate) for rate in (500, repeat)]
+    choice = winner(records, WORKLOAD, "tokens_per_s")
+    assert choice is not None
+    assert choice.record.candidate == best
+
+
 def test_repeats_are_pairs_of_probes_of_one_candidate() -> None:
     rates = {A: (1000, 800, 1000), B: (500, 500), C: (2000,)}
     records = [final(c, tokens_per_s=rate) for c, each in rates.items() for rate in each[1:]]
