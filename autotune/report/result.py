@@ -219,9 +219,9 @@ def _sure(best: Best) -> list[str]:
     sure, repeats = best.sure, best.repeats
     if repeats is not None and repeats.noisy:
         return [
-            f"Noise: two probes of one configuration differ by {repeats.differ:.0%} here (median"
-            f" of {repeats.pairs} pairs). Smaller differences decide nothing:"
-            " of equals, the one with the least memory wins."
+            f"Noise: finals of one configuration differ by {repeats.differ:.0%} here (median of"
+            f" {repeats.pairs} pairs). Small differences beside that decide nothing"
+            + (": of equals, the one with the least memory wins." if best.ties else ".")
         ]
     if sure is None:
         return []

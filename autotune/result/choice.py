@@ -28,6 +28,8 @@ Where probes of one candidate spread by more than half of that, more is asked.""
 NOISY = 0.05
 """Where probes of one candidate differ by this share, candidates that are believed to be within as
 much of the best are tied, though they differ by more than `MAX_TIE`."""
+FEWEST_PAIRS = 2
+"""Of finals of one candidate, that say something of the noise."""
 EQUAL = 0.01
 """Candidates that differ by less than this share are as good as each other."""
 
@@ -46,7 +48,7 @@ class Certainty:
 
 @dataclass(frozen=True, kw_only=True)
 class Repeats:
-    """By how much probes of one candidate differ: what is smaller decides nothing."""
+    """By how much single finals of one candidate differ."""
 
     differ: float
     """Median over all pairs, as a share of the slower one's step time; under 1."""
@@ -117,7 +119,7 @@ def winner(
         return measured_value(record) if believed is None else believed(record.candidate)
 
     finals = [r for r in measured if r.purpose == "final"]
-    repeats = repeats_in(records, workload)
+    repeats = repeats_in(records)
     rounds = Counter(
         r.candidate
         for r in records
@@ -154,15 +156,14 @@ def winner(
     )
 
 
-def repeats_in(records: Iterable[Record], workload: Workload) -> Repeats | None:
-    """None where no candidate has two whole measurements of the same batches."""
-    purposes = ("search", "final") if workload.length_mix is None else ("final",)
+def repeats_in(records: Iterable[Record]) -> Repeats | None:
+    """Of finals alone: the search's probes are faster by a bias. None where there are too few."""
     steps: defaultdict[Candidate, list[float]] = defaultdict(list)
     for record in records:
-        if record.purpose in purposes and record.outcome.verdict is Verdict.OK:
+        if record.purpose == "final" and record.outcome.verdict is Verdict.OK:
             steps[record.candidate].append(record.measured.step.median)
     pairs = [pair for each in steps.values() for pair in itertools.combinations(each, 2)]
-    if not pairs:
+    if len(pairs) < FEWEST_PAIRS:
         return None
     return Repeats(differ=statistics.median(1 - min(p) / max(p) for p in pairs), pairs=len(pairs))
 

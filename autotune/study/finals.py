@@ -43,8 +43,6 @@ class Finals:
         self._put_offs: Counter[Candidate] = Counter()
         self.out_of_time = False
         """Whether the budget had no time for a round that was wanted."""
-        self.in_vain = False
-        """Whether more rounds would not tell which one is the best."""
         self._ended = False
         self._turns = 0
         self._had_none = False
@@ -64,11 +62,13 @@ class Finals:
         self._parts.slots.run(self._next_work)
         finalists = self._finalists()
         self._had_none = not finalists
-        if self._is_in_vain(finalists) and not self._is_sure(finalists[0]):
-            self.in_vain = True
+        if self._made and self._is_in_vain(finalists) and not self._is_sure(finalists[0]):
+            rounds = self._needed_rounds(finalists)
             self._parts.reporter.note(
-                "the study ends early: measurements of one candidate differ by more than the best"
-                " candidates do, so more of them would not find a better one"
+                "finals end: rounds of one candidate differ by more than the best candidates do"
+                if rounds > MOST_ROUNDS
+                else f"finals end: the budget has no time for {rounds:.0f} rounds of each of the"
+                " best two, which would tell them apart"
             )
         return self._made
 
@@ -223,8 +223,12 @@ class Finals:
             for r, steps in zip(pair, micro_steps, strict=True)
         )
         left = len(self._parts.slots) * self._parts.clock.remaining_s() / round_s
-        needed = self._ledger.rounds_to_tell(*(r.candidate for r in pair))
-        return needed > min(made + left, MOST_ROUNDS)
+        return self._needed_rounds(finalists) > min(made + left, MOST_ROUNDS)
+
+    def _needed_rounds(self, finalists: list[Record]) -> float:
+        """Of each of the first two, to tell them apart."""
+        leader, rival, *_ = [finalists[0], *self._rivals(finalists)]
+        return self._ledger.rounds_to_tell(leader.candidate, rival.candidate)
 
     def _is_sure(self, leader: Record) -> bool:
         certainty = self._ledger.certainty(leader.candidate)

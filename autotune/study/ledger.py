@@ -186,7 +186,7 @@ class Ledger:
     @property
     def repeats(self) -> Repeats | None:
         """By how much measurements of one candidate differ; None where there are none."""
-        return repeats_in(self.records, self._space.workload)
+        return repeats_in(self.records)
 
     def choice(self) -> Choice | None:
         """The best of all records; None where nothing fits."""

@@ -111,7 +111,7 @@ class Study:
             # so may those of a run that was interrupted.
             made = self._search.run() + self._finals.run()
             first = True
-            while (made or first) and not (self._finals.out_of_time or self._finals.in_vain):
+            while (made or first) and not self._finals.out_of_time:
                 made, first = self._search.run() + self._finals.run(), False
             while self._parts.others.wait(self._has_time):
                 self._search.run()

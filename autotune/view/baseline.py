@@ -86,7 +86,7 @@ def compared(study: Shown) -> str:
     low, value, high = interval(study.best.measured, study.objective)
     times = f"{value / found.interval[1]:.2f} times the {study.unit}"
     if low <= found.interval[2] and found.interval[0] <= high:
-        return f"{shown} → best: no difference beyond the noise ({times})."
+        return f"{shown} → best: {times}; the intervals overlap."
     return f"{shown} → best: {times}."
 
 

