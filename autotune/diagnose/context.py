@@ -28,7 +28,7 @@ FRAMEWORKS = {
 }  # fmt: skip
 """What shows that one is in use; where several are, the first is whose settings are named."""
 
-_ASSIGN = r"['\"]?[ \t]*(?:[=:,]|\.{3,}|[ \t])[ \t]*['\"]?"
+_ASSIGN = r"['\"]?[ \t]*+(?:[=:,]|\.{3,}|(?<=[ \t]))[ \t]*+['\"]?"
 _MODEL = re.compile(
     r"\b(?:model_name_or_path|base_model|pretrained_model_name_or_path)" + _ASSIGN +
     r"([\w./][\w./-]{2,100})"

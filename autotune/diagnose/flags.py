@@ -21,7 +21,7 @@ _STEMS = re.compile(
 """Lines without one of them set nothing, which is found out fast."""
 _ASSIGNED = re.compile(
     r"(?<![\w.\-])(?P<quote>['\"]?)(?P<key>[-+]{0,2}[A-Za-z_][\w.\-]{0,80})"
-    r"(?=(?P<sep>['\"]?[ \t]*(?:[=:,]|[.]{3,}|[│┃|]|[ \t])[ \t]*['\"]?)"
+    r"(?=(?P<sep>['\"]?[ \t]*+(?:[=:,]|[.]{3,}|[│┃|]|(?<=[ \t]))[ \t]*+['\"]?)"
     r"(?P<value>\d{1,9}(?:,\d{1,3})+(?![\d.])|\d{1,9}\b(?!\.\d|/|:\d|%| !=)|[A-Za-z][\w.]{1,40}))"
 )
 _CAMEL = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
@@ -89,8 +89,9 @@ _CHOSEN = re.compile(
     r"(?:VISIBLE_DEVICES['\"]?\]? ?[=:] ?['\"]?|localhost:)(\d+(?:,\d+)*)(?![\w.])"
 )
 _PARAMETERS = re.compile(
-    r"\b(\d[\d,_]*(?:\.\d+)?) ?([KMBT])?(?:illion)? (?:\w+ ){0,2}param(?:eter)?s?\b"
-    r"|\bparam(?:eter)?s?(?: count)?\b[^\d\n|]{0,12}(\d[\d,_]*(?:\.\d+)?) ?([KMBT])?\b",
+    r"\b(\d[\d,_]{0,30}+(?:\.\d{1,30}+)?) ?([KMBT])?(?:illion)? (?:\w+ ){0,2}param(?:eter)?s?\b"
+    r"|\bparam(?:eter)?s?(?: count)?\b[^\d\n|]{0,12}(\d[\d,_]{0,30}+(?:\.\d{1,30}+)?)"
+    r" ?([KMBT])?\b",
     re.IGNORECASE,
 )
 _MANY = {"": 1, "K": 10**3, "M": 10**6, "B": 10**9, "T": 10**12}
@@ -100,21 +101,21 @@ OPTIMIZERS = {
 }  # fmt: skip
 """Bytes a parameter of optimizers' state in mixed precision, with the fp32 copy of the weights."""
 _OPTIMIZER = re.compile(
-    r"(?<![a-z])(?:\w*?(?P<small>adamw?_?(?:bnb_)?8bit)|(?P<name>muon|lion|adafactor|adagrad|rmsprop|sgd)"
+    r"(?<![a-z])(?:\w{0,30}?(?P<small>adamw?_?(?:bnb_)?8bit)|(?P<name>muon|lion|adafactor|adagrad|rmsprop|sgd)"
     r"|(?:fused|deepspeedcpu|cpu|paged_)?(?P<adam>adamw?))(?![a-z])",
     re.IGNORECASE,
 )  # fmt: skip
 _OPTIMIZES = re.compile(r"optim|\bopt[ =:]|muon", re.IGNORECASE)
 _LAUNCHER = (
-    r"(?:\S*/)?(?:torchrun|accelerate(?:-launch| launch)|deepspeed|srun|mpirun|mpiexec|horovodrun"
-    r"|composer|colossalai run|axolotl train|llamafactory-cli train"
+    r"(?:\S{0,300}/)?(?:torchrun|accelerate(?:-launch| launch)|deepspeed|srun|mpirun|mpiexec"
+    r"|horovodrun|composer|colossalai run|axolotl train|llamafactory-cli train"
     r"|python[\d.]* (?:-u )?-m (?:torch\.distributed\.(?:run|launch)|accelerate\.commands\.launch)"
     r")(?= )"
 )
 _LAUNCH = re.compile(
     rf"(?:^|(?<=[\s;&'\"=`]))(?P<command>(?:[A-Z_]{{1,60}}=\S{{1,300}} +){{0,8}}"
     rf"(?:(?P<launcher>{_LAUNCHER})"
-    r"|(?:\S*/)?python[\d.]*(?= .*\.py\b))(?P<rest>(?:(?! \d?>)[^;|>&`]){2,4000}))"
+    r"|(?:\S{0,300}/)?python[\d.]*(?= .*\.py\b))(?P<rest>(?:(?! \d?>)[^;|>&`]){2,4000}))"
 )
 _STARTS = re.compile(r"torchrun|accelerate|deepspeed|srun|mpi|run |train |composer|python")
 _SCRIPT = re.compile(r"\s(?:\S+\.(?:py|sh|ya?ml)\b|-m \S+|--?\w[\w.-]*)")

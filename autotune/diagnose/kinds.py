@@ -53,7 +53,8 @@ class Wording:
     source: str
 
 
-SIZE = r"\d[\d,]*(?:\.\d*)?\s*(?:[Bb]ytes|[KMGTkB]i?B?)\b"
+SIZE = r"\d[\d,]{0,30}+(?:\.\d{0,30}+)?\s*+(?:[Bb]ytes|[KMGTkB]i?B?)\b"
+"""Bounded, like all that a searched pattern may begin with: a run of digits takes linear time."""
 RAISED = (
     r"(?:^|what\(\):\s*"
     r"|(?:Error|Exception|ERROR|error|FATAL|WARN|failed)\]?:?\s+(?:.{0,60}:\s)?)"

@@ -26,8 +26,8 @@ _PREFIXES = tuple(
         r"\([\w.:() -]*?(?:rank=(?P<rank>\d+)[, ]*)?pid=(?P<pid>\d+)[^)]*\)",  # Ray, vLLM
         r"\[[\w.-]*:\d+ ?:? ?\d*\] ?\[?(?P<rank>\d+)\]? NCCL",
         # The host, and a rank on it; not a line of a file.
-        r"\[(?![\w.-]*\.(?:py|pyx|cpp|cc|cu|c|h|hpp|rs|go):)[\w.-]*[A-Za-z][\w.-]*:"
-        r"(?P<rank>\d{1,3})\]:",
+        r"\[(?![\w.-]*\.(?:py|pyx|cpp|cc|cu|c|h|hpp|rs|go):)(?=[^A-Za-z\s:]*[A-Za-z])"
+        r"[\w.-]++:(?P<rank>\d{1,3})\]:",
         r"\d{1,7}:(?=\[)",  # grep -n
         r"(?!>>> )> ?",  # quoted, as in mails
         r"(?:`{1,3}|\*\*)(?=[\w\[#])",  # Markdown
@@ -40,7 +40,7 @@ _PREFIXES = tuple(
         r"\[?(?:DEBUG|INFO|WARN(?:ING)?|ERROR|CRITICAL|FATAL|[EWI]\d{3,4})\]?[:|]?"
         r"(?:[\w.]+:(?=\s|\S*Error))?(?=[\s\[|-]|$)",
         r"\[[\w./-]+\.(?:py|cpp|cc):\d+(?::\w+)?\]",
-        r"[\w.-]*[a-z][\w.-]*\d: (?=\S)",  # pdsh: the host
+        r"(?=[^a-z\s:]*[a-z])[\w.-]++(?<=\d): (?=\S)",  # pdsh: the host
         r"[\w.-]+ +\| ",  # docker compose
         r"(?:stderr|stdout|STDERR):",
         r"[-|│>*•] ",
@@ -50,7 +50,7 @@ _PREFIXES = tuple(
 _COMMENT = re.compile(r"(?:#+|//+) (?=\S)")
 _STRING = re.compile(
     r"[\[{]?\s*(?:\"(?P<key>\w{1,20})\":\s*\[?\s*(?=\")|(?=b?[\"'].*\\n))b?[\"']"
-    r"(?P<said>.*?)(?:\\n)*[\"']?\]?,?$"
+    r"(?P<said>.*?)[\"']?\]?,?$"
 )
 """Of JSON or Python, over a line: as notebooks keep what cells wrote."""
 _TEXTS = ("message", "msg", "log", "text", "line", "event", "error", "exception", "exc_info",

@@ -75,7 +75,7 @@ HOST = (
         "slurm task_cgroup_memory.c 17.02 to 17.11, slurm_jobacct_gather.c 15.08 to 20.11",
     ),
     row(
-        "raylet", Kind.HOST, "memory pressure", r"[1-9]\d* Workers .*due to memory pressure",
+        "raylet", Kind.HOST, "memory pressure", r"[1-9]\d{0,8} Workers .*due to memory pressure",
         "ray src/ray/raylet/node_manager.cc, seen of 2022 to 2025",
     ),
     row("lsf", Kind.HOST, "TERM_MEMLIMIT", r"TERM_MEMLIMIT", "IBM Spectrum LSF, exit reasons"),
