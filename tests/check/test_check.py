@@ -11,8 +11,6 @@ from typing import Any, get_args
 
 import pytest
 import yaml
-from transformers import LlamaConfig
-from transformers.trainer_callback import TrainerState
 
 from autotune.check import READERS, findings, of_command, read
 from autotune.check.deepspeed_names import NAMES
@@ -451,11 +449,23 @@ def test_what_is_no_configuration_is_one_line(
     assert str(path) in line
 
 
+def llama() -> dict[str, Any]:
+    from transformers import LlamaConfig  # seconds, which each worker would take at collection
+
+    return LlamaConfig().to_dict()
+
+
+def trainer_state() -> dict[str, Any]:
+    from transformers.trainer_callback import TrainerState
+
+    return asdict(TrainerState())
+
+
 @pytest.mark.parametrize(("made", "what"), [
-    (lambda: LlamaConfig().to_dict(), "a model's configuration"),
+    (llama, "a model's configuration"),
     (lambda: {"do_sample": True, "transformers_version": "5"}, "a configuration of generation"),
     (lambda: {"tokenizer_class": "LlamaTokenizer", "model_max_length": 64}, "a tokenizer's"),
-    (lambda: asdict(TrainerState()), "the state of transformers' Trainer"),
+    (trainer_state, "the state of transformers' Trainer"),
     (lambda: asdict(result("ddp", 0)), "write check CONFIG... --against"),
 ])  # fmt: skip
 def test_what_is_given_by_mistake_is_named(

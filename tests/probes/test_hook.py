@@ -56,6 +56,7 @@ def test_without_torch_nothing_dials_and_a_hidden_sitecustomize_runs(tmp_path: P
     assert out.split() == ["ran", str(tmp_path / "sitecustomize.py"), "False", "False", "False"]
 
 
+@pytest.mark.slow
 def test_who_only_asks_for_torch_hides_nothing(tmp_path: Path) -> None:
     program = """
         import importlib.util
@@ -82,6 +83,7 @@ def test_a_process_dials_before_torch_is_imported(tmp_path: Path) -> None:
     assert [type(each) for each in told.messages] == [messages.Hello]
 
 
+@pytest.mark.slow
 def test_gradients_that_are_asked_for_make_a_step_where_nothing_else_does(tmp_path: Path) -> None:
     program = """
         model = net()
@@ -211,6 +213,7 @@ train(frozen, two)
 )
 
 
+@pytest.mark.slow
 def test_several_losses_of_one_batch_are_one_micro_step(tmp_path: Path) -> None:
     (process,), _, _ = watched(tmp_path, SEVERAL)
     # The first step of all is not told.
@@ -234,6 +237,7 @@ def test_totals_and_peaks_are_of_the_process(steps: Told) -> None:
     assert last.peaks.host_bytes > 0
 
 
+@pytest.mark.slow
 def test_a_batch_whose_embedding_is_frozen_shows_between_the_layers(tmp_path: Path) -> None:
     """By labels of all tokens, and of all but the first; a sample that has one alone is one."""
     program = """
@@ -252,6 +256,7 @@ def test_a_batch_whose_embedding_is_frozen_shows_between_the_layers(tmp_path: Pa
     assert told.shapes == [[[3, 16]], [[3, 16]], [[3]]]
 
 
+@pytest.mark.slow
 def test_other_views_between_layers_are_no_batches(tmp_path: Path) -> None:
     """Attention and recurrent layers have the samples second."""
     program = """
@@ -276,6 +281,7 @@ def test_other_views_between_layers_are_no_batches(tmp_path: Path) -> None:
     assert told.shapes in ([[[3, 16]], [[3]]], [[[3, 16]], [[1, 3]]])
 
 
+@pytest.mark.slow
 def test_a_model_that_will_not_be_looked_at_is_timed_all_the_same(tmp_path: Path) -> None:
     program = """
         class Own(nn.Linear):
@@ -297,6 +303,7 @@ def test_a_model_that_will_not_be_looked_at_is_timed_all_the_same(tmp_path: Path
     assert told.seen[-1].ended == 3
 
 
+@pytest.mark.slow
 def test_what_is_frozen_beside_what_is_trained_is_counted(tmp_path: Path) -> None:
     """But no model that is only asked, and what two modules share only once."""
     program = """
@@ -316,6 +323,7 @@ def test_what_is_frozen_beside_what_is_trained_is_counted(tmp_path: Path) -> Non
     assert told.seen[-1].trainable == 8 * 64 + 64
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("how", "dtype"),
     [("torch.autocast('cpu', torch.bfloat16)", "bf16"), ("contextlib.nullcontext()", "fp32")],
