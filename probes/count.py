@@ -35,7 +35,8 @@ def count(request: Count) -> Counted:
     parameters = [_parameters(spec) for spec in request.models]
     uncounted = ""
     try:
-        by_length = [_by_depth(request, seq_len) for seq_len in request.seq_lens]
+        shares = _shares(request, parameters)
+        by_length = [_by_depth(request, shares, seq_len) for seq_len in request.seq_lens]
         flops = [list(of) for of in zip(*by_length, strict=True)]
         if not all(math.isfinite(value) and value > 0 for of in flops for value in of):
             raise ValueError(f"FLOPs of a sample came out as {flops[0][0]!r}")
@@ -51,21 +52,36 @@ def count(request: Count) -> Counted:
     return Counted(parameters=parameters, flops_per_sample=flops, uncounted=uncounted)
 
 
-def _by_depth(request: Count, seq_len: int) -> list[float]:
-    """FLOPs of a sample of each model: counted, or on the line through the shallow ones where
-    counting would take too long."""
-    low, high = request.shallow
-    of_low = _flops(low, seq_len)
-    began = time.monotonic()
-    of_high = _flops(high, seq_len)
-    a_block_s = (time.monotonic() - began) / high.depth
-    slope = (of_high - of_low) / (high.depth - low.depth)
+def _shares(request: Count, parameters: Sequence[Parameters]) -> list[list[float]]:
+    """Those of `request` by which the shallow models tell the parameters; of a model with other
+    blocks, which no list in its config names, there are none."""
+    if not request.shares:
+        return [[] for _ in request.models]
+    shallow = [_parameters(spec).parameters for spec in request.shallow]
     return [
-        _flops(spec, seq_len)
-        if spec.depth * a_block_s <= WHOLE_S
-        else of_low + (spec.depth - low.depth) * slope
-        for spec in request.models
+        shares if math.isclose(of.parameters, _mixed(shares, shallow), rel_tol=1e-9) else []
+        for of, shares in zip(parameters, request.shares, strict=True)
     ]
+
+
+def _by_depth(request: Count, shares: Sequence[Sequence[float]], seq_len: int) -> list[float]:
+    """FLOPs of a sample of each model: counted, or by `shares` of the shallow ones where counting
+    would take too long."""
+    of_shallow, began = [], 0.0
+    for spec in request.shallow:
+        began = time.monotonic()
+        of_shallow.append(_flops(spec, seq_len))
+    a_block_s = (time.monotonic() - began) / max(1, request.shallow[-1].depth)
+    return [
+        _mixed(each, of_shallow)
+        if each and spec.depth * a_block_s > WHOLE_S
+        else _flops(spec, seq_len)
+        for spec, each in zip(request.models, shares, strict=True)
+    ]
+
+
+def _mixed(shares: Sequence[float], values: Sequence[float]) -> float:
+    return sum(share * value for share, value in zip(shares, values, strict=True))
 
 
 def _one_step(spec: ModelSpec, seq_len: int) -> None:

@@ -39,6 +39,8 @@ class _Traced:
     update_bytes: int
     peak_bytes: list[list[int]]
     """By [seq_len][micro_batch]."""
+    early_bytes: list[list[int]]
+    late_bytes: list[list[int]]
 
 
 def describe(request: Describe) -> Described:
@@ -60,6 +62,8 @@ def describe(request: Describe) -> Described:
         held_bytes=[each.held_bytes for each in traced],
         update_bytes=[each.update_bytes for each in traced],
         peak_bytes=[each.peak_bytes for each in traced],
+        early_bytes=[each.early_bytes for each in traced],
+        late_bytes=[each.late_bytes for each in traced],
     )
 
 
@@ -75,6 +79,7 @@ class Ledger(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._held_bytes = 0
         self._changes: list[int] = []
         self._living: dict[int, weakref.ref[torch.UntypedStorage]] = {}
+        self._late: int | None = None
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
@@ -86,6 +91,17 @@ class Ledger(TorchDispatchMode):  # type: ignore[no-untyped-call]
         before, start = self._held_bytes, len(self._changes)
         run()
         return before + np.cumsum([0, *self._changes[start:]])
+
+    def halves(self, run: Callable[[], object]) -> tuple[NDArray[np.int64], int]:
+        """The same, and from which of them on it is late; 0 where nothing said so."""
+        start, self._late = len(self._changes), None
+        found = self.timeline(run)
+        return found, 0 if self._late is None else self._late - start
+
+    def late(self, _: torch.Tensor) -> None:
+        """From here on it is; as a hook of the gradient that comes to the first block."""
+        if self._late is None:
+            self._late = len(self._changes)
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
@@ -114,6 +130,17 @@ class Ledger(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 
 class _Engine(DdpEngine):
+    def tell_when_late(self, ledger: Ledger, spec: ModelSpec) -> None:
+        """Tell `ledger` when a gradient comes to the model's first block."""
+
+        def watch(block: object, inputs: object, output: object) -> None:
+            first = next((t for t in tree_leaves(output) if isinstance(t, torch.Tensor)), None)
+            if first is not None and first.requires_grad:
+                first.register_hook(ledger.late)
+
+        for block in list(family(spec.name).blocks(self._module))[:1]:
+            block.register_forward_hook(watch)
+
     def hold_gradients(self) -> None:
         """Have a gradient for every parameter, as if a backward had left them."""
         for parameter in self._module.parameters():
@@ -133,7 +160,7 @@ def _trace(spec: ModelSpec, weights: str, request: Describe) -> _Traced:
     except Exception:  # noqa: BLE001 - a user's model and its ops may raise whatever they like
         traceback.print_exc()
         shapes = [[-1] * len(request.micro_batches) for _ in request.seq_lens]
-        return _Traced(-1, -1, -1, shapes)
+        return _Traced(-1, -1, -1, shapes, shapes, shapes)
 
 
 def _steps(ledger: Ledger, engine: _Engine, spec: ModelSpec, request: Describe) -> _Traced:
@@ -141,23 +168,26 @@ def _steps(ledger: Ledger, engine: _Engine, spec: ModelSpec, request: Describe) 
         engine.hold_gradients()
         return ledger.timeline(engine.update)
 
-    def forward_backward(seq_len: int, micro_batch: int) -> NDArray[np.int64]:
+    def forward_backward(seq_len: int, micro_batch: int) -> tuple[NDArray[np.int64], int]:
         engine.prepare(micro_batch, 1)
         if request.gradients_stay:
             engine.hold_gradients()
         gc.collect()
         with _attention_of(request.device_kind):
-            return ledger.timeline(lambda: _forward_backward(engine, spec, seq_len, micro_batch))
+            return ledger.halves(lambda: _forward_backward(engine, spec, seq_len, micro_batch))
 
+    engine.tell_when_late(ledger, spec)
     update()  # the first one makes the optimizer's state
     updating = update()
     update_bytes = int(updating.max())
-    peak_bytes = [
-        [max(update_bytes, peak) for peak in _peaks(seq_len, request, forward_backward)]
-        for seq_len in request.seq_lens
-    ]
+    peaks = [_peaks(seq_len, request, forward_backward) for seq_len in request.seq_lens]
     held_bytes = int(updating[0] if request.gradients_stay else updating[-1])
-    return _Traced(engine.parameters, held_bytes, update_bytes, peak_bytes)
+    return _Traced(
+        engine.parameters, held_bytes, update_bytes,
+        peak_bytes=[[max(update_bytes, *each) for each in of] for of in peaks],
+        early_bytes=[[early for early, _ in of] for of in peaks],
+        late_bytes=[[late for _, late in of] for of in peaks],
+    )  # fmt: skip
 
 
 def _attention_of(device_kind: str) -> AbstractContextManager[object]:
@@ -204,26 +234,34 @@ def _forward_backward(engine: _Engine, spec: ModelSpec, seq_len: int, micro_batc
 
 
 def _peaks(
-    seq_len: int, request: Describe, trace: Callable[[int, int], NDArray[np.int64]]
-) -> list[int]:
-    """The peak at each micro_batch, from traces of the smallest and the largest.
+    seq_len: int,
+    request: Describe,
+    trace: Callable[[int, int], tuple[NDArray[np.int64], int]],
+) -> list[tuple[int, int]]:
+    """The peaks at each micro_batch, from traces of the smallest and the largest.
 
     Every tensor's size is affine in micro_batch, so what is held at any one moment is, too. Where
     the smallest runs other operations, as at 1, it stands for itself, and the next one is tried.
     """
     sizes = sorted(request.micro_batches)
     largest = sizes[-1]
-    at_largest = trace(seq_len, largest)
-    peaks: dict[int, int] = {largest: int(at_largest.max())}
+    at_largest, late = trace(seq_len, largest)
+    peaks = {largest: _halves(at_largest, late)}
     for place, low in enumerate(sizes[:-1]):
-        at_low = trace(seq_len, low)
+        at_low, late = trace(seq_len, low)
         if len(at_low) == len(at_largest):
             slope = (at_largest - at_low) / (largest - low)
             between = sizes[place:-1]
-            peaks |= {size: round((at_low + slope * (size - low)).max()) for size in between}
+            peaks |= {size: _halves(at_low + slope * (size - low), late) for size in between}
             break
-        peaks[low] = int(at_low.max())
+        peaks[low] = _halves(at_low, late)
     return [peaks[size] for size in request.micro_batches]
+
+
+def _halves(held: NDArray[np.number], late: int) -> tuple[int, int]:
+    """The peak before it is late, and from then on; that of all twice where it never is."""
+    before = held[:late] if late else held
+    return round(float(before.max())), round(float(held[late:].max()))
 
 
 _ALONE = World(0, 1, torch.device("cpu"))

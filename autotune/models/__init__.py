@@ -103,8 +103,16 @@ class Family(Protocol):
         """The recipe with so many blocks."""
         ...
 
-    def shallow(self, recipe: Mapping[str, Any]) -> tuple[int, int]:
-        """Two depths whose difference is what every further block adds."""
+    def of_blocks(self, recipe: Mapping[str, Any], places: Sequence[int]) -> dict[str, Any]:
+        """The recipe with blocks like its own at these places, in this order."""
+        ...
+
+    def kinds(self, recipe: Mapping[str, Any], depth: int) -> list[int]:
+        """For each of so many blocks the place of the first that is like it."""
+        ...
+
+    def parts(self, recipe: Mapping[str, Any]) -> list[tuple[int, ...]]:
+        """Places of blocks that come again and again together; of all kinds one part has each."""
         ...
 
     def looked_at(self, recipe: Mapping[str, Any], seq_lens: Sequence[int]) -> tuple[int, ...]:

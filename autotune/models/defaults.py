@@ -49,8 +49,14 @@ class AnyDepth:
     def at_depth(self, recipe: Mapping[str, Any], depth: int) -> dict[str, Any]:
         return dict(recipe)
 
-    def shallow(self, recipe: Mapping[str, Any]) -> tuple[int, int]:
-        return 1, 2
+    def of_blocks(self, recipe: Mapping[str, Any], places: Sequence[int]) -> dict[str, Any]:
+        return dict(recipe)
+
+    def kinds(self, recipe: Mapping[str, Any], depth: int) -> list[int]:
+        return [0] * depth
+
+    def parts(self, recipe: Mapping[str, Any]) -> list[tuple[int, ...]]:
+        return [(0,)]
 
     def looked_at(self, recipe: Mapping[str, Any], seq_lens: Sequence[int]) -> tuple[int, ...]:
         return tuple(seq_lens)

@@ -149,31 +149,32 @@ class Hf:
     def at_depth(self, recipe: Mapping[str, Any], depth: int) -> dict[str, Any]:
         """The recipe of the same model with `depth` blocks, in encoder and decoder alike; lists
         that have an entry for each block are cut, or go on as they began."""
+        same = _depth(recipe["config"]) == depth
+        return dict(recipe) if same else self.of_blocks(recipe, range(depth))
+
+    def of_blocks(self, recipe: Mapping[str, Any], places: Sequence[int]) -> dict[str, Any]:
         config = dict(recipe["config"])
-        whole = _depth(config)
-        if whole is None or whole == depth:
+        if _depth(config) is None:
             return dict(recipe)
+        for name, value in _by_block(config).items():
+            config[name] = [value[place % _period(value)] for place in places]
         for name in (*_DEPTHS, *_OTHER_DEPTHS):
             if config.get(name) is not None:
-                config[name] = depth
-        for name, value in config.items():
-            if isinstance(value, list) and len(value) == whole and name != "architectures":
-                period = _period(value)
-                config[name] = [value[i % period] for i in range(depth)]
+                config[name] = len(places)
         return {**recipe, "config": config}
 
-    def shallow(self, recipe: Mapping[str, Any]) -> tuple[int, int]:
-        """One and two times the blocks after which their kinds repeat."""
-        config = recipe["config"]
-        whole = _depth(config) or 1
-        lists = [v for k, v in config.items()
-                 if isinstance(v, list) and len(v) == whole and k != "architectures"]  # fmt: skip
-        periods = [_period(each) for each in lists]
-        pattern = config.get("sliding_window_pattern") or config.get("_sliding_window_pattern")
-        if not periods and config["model_type"].startswith("gemma3"):
-            periods.append(pattern or 6)  # what transformers makes of a config that says nothing
-        one = max(periods, default=1)
-        return one, 2 * one
+    def kinds(self, recipe: Mapping[str, Any], depth: int) -> list[int]:
+        lists = _by_block(recipe["config"]).values()
+        values = [[each[i % _period(each)] for each in lists] for i in range(depth)]
+        return [values.index(each) for each in values]
+
+    def parts(self, recipe: Mapping[str, Any]) -> list[tuple[int, ...]]:
+        """Each kind, or all until they repeat where these are fewer blocks to trace."""
+        kinds = self.kinds(recipe, _depth(recipe["config"]) or 1)
+        period, different = _period(kinds), sorted(set(kinds))
+        if len(different) * (len(different) + 2) <= 3 * period:
+            return [(kind,) for kind in different]
+        return [tuple(range(period))]
 
     def looked_at(self, recipe: Mapping[str, Any], seq_lens: Sequence[int]) -> tuple[int, ...]:
         even = recipe["config"]["model_type"] in _EVEN and min(seq_lens) > _SHORT
@@ -285,6 +286,22 @@ def _task(model: str, config: Mapping[str, Any]) -> str:
 
 def _depth(config: Mapping[str, Any]) -> int | None:
     return next((config[name] for name in _DEPTHS if isinstance(config.get(name), int)), None)
+
+
+def _by_block(config: Mapping[str, Any]) -> dict[str, list[Any]]:
+    """Lists that have an entry for each block."""
+    whole = _depth(config) or 1
+    lists = {
+        name: value
+        for name, value in config.items()
+        if isinstance(value, list) and len(value) == whole and name != "architectures"
+    }
+    if not lists and config["model_type"].startswith("gemma3"):
+        # What transformers makes of a config that says nothing.
+        pattern = config.get("sliding_window_pattern") or 6
+        kinds = ["sliding_attention"] * (pattern - 1) + ["full_attention"]
+        return {"layer_types": [kinds[i % pattern] for i in range(whole)]}
+    return lists
 
 
 def _period(kinds: list[Any]) -> int:

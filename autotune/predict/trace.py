@@ -1,7 +1,8 @@
 """Memory of plain training steps from traces of shallow models: what to ask, and what it means.
 
-A model's layers are alike, or their kinds come round, so what a step holds at any one moment grows
-evenly with depth: traces of two depths give every depth. Source: probes/describe.py.
+What a step holds at any one moment grows evenly with the blocks of each kind: traces of a model
+with one of each, and of those with one more of a kind, give every depth.
+Source: probes/describe.py.
 """
 
 from __future__ import annotations
@@ -80,15 +81,15 @@ def _as_at(lengths: Sequence[int], candidate: Candidate) -> float:
 
 
 def request(space: Space, device_kind: str = "cpu") -> Describe:
-    """What to trace for `space`: every width and all traits at two shallow depths, compiled by
+    """What to trace for `space`: every width and all traits, shallow and compiled by
     nothing. No models where a trace would tell nothing."""
     workload = space.workload
     widths = {workload.shape(depth).width: depth for depth in space.axes["depth"]}
     asked = [
-        (replace(workload.spec(depth, build, wide_as=deep), compile=False), build)
+        (replace(model, compile=False), build)
         for _, deep in sorted(widths.items())
         for build in _traits(space, device_kind)
-        for depth in workload.shallow_depths
+        for model in workload.shallow(build, wide_as=deep)
     ]
     lengths = _looked_at(space)
     sizes = sorted({round(_as_at(lengths, c)) for c in space.candidates})
@@ -124,12 +125,10 @@ class Trace:
 
     def covers(self, space: Space, candidate: Candidate) -> bool:
         """Whether a model of which `candidate` is one was asked for, at its length."""
-        shallow, _ = space.workload.shallow_depths
         kind, *more = _traits_of(candidate, space.workload)
         width = space.workload.shape(candidate.depth).width
         traced = all(
-            (width, (each, *more), shallow) in self._places
-            for each in _shares(kind, candidate.depth)
+            (width, (each, *more)) in self._places for each in _shares(kind, candidate.depth)
         )
         known = self.asked.seq_lens
         reached = candidate.seq_len in known or tuple(known) == _looked_at(space)
@@ -149,11 +148,13 @@ class Trace:
         sizes = np.array([_as_at(known, c) for c in space.candidates])
         for (depth, seq_len, traits), where in _curves(space).items():
             length = known.index(seq_len) if seq_len in known else -1
-            at_length = self._peaks[:, length]
-            traced = self._deep(space, depth, traits, at_length)
-            # A deep model may peak in its update, and shallow ones in their head.
+            # A deep model may peak elsewhere than shallow ones, so each moment is looked at.
             update = self._deep(space, depth, traits, self._updates)
-            peaks[where] = np.maximum(self._along_sizes(sizes[where], traced), update)
+            found = [
+                self._along_sizes(sizes[where], self._deep(space, depth, traits, at[:, length]))
+                for at in self._peaks
+            ]
+            peaks[where] = np.max([*found, np.broadcast_to(update, len(where))], axis=0)
         return peaks
 
     def over_state(self, space: Space) -> Array:
@@ -180,28 +181,23 @@ class Trace:
     def _deep(self, space: Space, depth: int, traits: Traits, of_shallow: Array) -> Array:
         """What a model of `depth` has of what shallow ones have, which are the first axis."""
         kind, attention, loss, weights = traits
-        low, high = space.workload.shallow_depths
+        width = space.workload.shape(depth).width
+        shares = np.array(space.workload.shares(depth))
         deep: Array = np.zeros(())
         for each, share in _shares(kind, depth).items():
-            models = self._models(space, depth, (each, attention, loss, weights))
-            first, last = of_shallow[models]
-            deep = deep + share * (first + (depth - low) / (high - low) * (last - first))
+            models = self._places[width, (each, attention, loss, weights)]
+            deep = deep + share * np.tensordot(shares, of_shallow[models], 1)
         return deep
 
-    def _models(self, space: Space, depth: int, traits: Traits) -> list[int]:
-        """Where the shallow models stand that are as wide as one of `depth`."""
-        width = space.workload.shape(depth).width
-        depths = space.workload.shallow_depths
-        return [self._places[width, traits, shallow] for shallow in depths]
-
     @cached_property
-    def _places(self) -> dict[tuple[int, Traits, int], int]:
-        return {
-            (m.width, (m.checkpointing, m.attention, m.loss, weights), m.depth): place
-            for place, (m, weights) in enumerate(
-                zip(self.asked.models, self.asked.weights, strict=True)
-            )
-        }
+    def _places(self) -> dict[tuple[int, Traits], list[int]]:
+        """Where the shallow models of a width stand."""
+        found: dict[tuple[int, Traits], list[int]] = defaultdict(list)
+        for place, (m, weights) in enumerate(
+            zip(self.asked.models, self.asked.weights, strict=True)
+        ):
+            found[m.width, (m.checkpointing, m.attention, m.loss, weights)].append(place)
+        return found
 
     @cached_property
     def _held(self) -> Array:
@@ -212,8 +208,10 @@ class Trace:
         return _known(self.answer.update_bytes)
 
     @cached_property
-    def _peaks(self) -> Array:
-        return _known(self.answer.peak_bytes)
+    def _peaks(self) -> list[Array]:
+        found = self.answer
+        split = (found.early_bytes, found.late_bytes)  # older answers lack them
+        return [_known(each) for each in (split if found.early_bytes else (found.peak_bytes,))]
 
 
 def _curves(space: Space) -> dict[tuple[int, int, Traits], list[int]]:

@@ -81,10 +81,11 @@ def failure(what: str, fault: Fault) -> UsageError | ModelError:
 
 def describe(asked: Describe, limit_s: float, start: Start = local.start_rank) -> Described | str:
     """What a trace of models found; in words why there is none, at the latest after `limit_s`.
-    Pairs of models, a shallow one and a deeper one, are traced beside each other."""
-    pairs = [slice(start, start + 2) for start in range(0, len(asked.models), 2)]
+    Each helper traces several models: of its first operations each takes long."""
+    each = max(2, -(-len(asked.models) // _at_once()))
+    parts = [slice(start, start + each) for start in range(0, len(asked.models), each)]
     shares = [
-        replace(asked, models=asked.models[part], weights=asked.weights[part]) for part in pairs
+        replace(asked, models=asked.models[part], weights=asked.weights[part]) for part in parts
     ]
     answers = _answers(shares, limit_s, start)
     found = [each.found for each in answers if isinstance(each.found, Described)]
@@ -96,7 +97,13 @@ def describe(asked: Describe, limit_s: float, start: Start = local.start_rank) -
         held_bytes=[each for one in found for each in one.held_bytes],
         update_bytes=[each for one in found for each in one.update_bytes],
         peak_bytes=[each for one in found for each in one.peak_bytes],
+        early_bytes=[each for one in found for each in one.early_bytes],
+        late_bytes=[each for one in found for each in one.late_bytes],
     )
+
+
+def _at_once() -> int:
+    return min(MOST_HELPERS, os.cpu_count() or 1)
 
 
 def _answers(asked: Sequence[Count | Describe], limit_s: float, start: Start) -> list[_Answer]:
@@ -104,7 +111,7 @@ def _answers(asked: Sequence[Count | Describe], limit_s: float, start: Start) ->
     answers = [_Answer() for _ in asked]
     waiting = list(range(len(asked)))[::-1]
     running: dict[int, Helper] = {}
-    most = min(MOST_HELPERS, os.cpu_count() or 1)
+    most = _at_once()
     with ExitStack() as stack:
         folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="autotune-count-"))
         while waiting or running:

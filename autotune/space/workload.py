@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from autotune.errors import UsageError
@@ -105,10 +105,29 @@ class Workload:
             return next(shape for shape in self.shapes if shape.depth == depth)
         return gpt.FAMILY.shape(depth, self.width, self.vocab_size, self.recipe)
 
-    @property
-    def shallow_depths(self) -> tuple[int, int]:
-        """Two depths whose difference is what every further block adds."""
-        return FAMILIES[self.family].shallow(self.recipe)
+    def shallow(self, of: Build | None = None, wide_as: int | None = None) -> list[ModelSpec]:
+        """A model of one of each part, and for each part one that has it twice."""
+        family, parts = FAMILIES[self.family], FAMILIES[self.family].parts(self.recipe)
+        once = [place for part in parts for place in part]
+        return [
+            replace(
+                self.spec(len(places), of, wide_as),
+                recipe=family.of_blocks(self.recipe, places),
+            )
+            for more in [(), *parts]
+            for places in [sorted([*once, *more])]
+        ]
+
+    def shares(self, depth: int) -> list[float]:
+        """Of what each of the `shallow` has: how much makes up what one of `depth` has, of
+        whatever grows evenly with the blocks of each kind."""
+        family = FAMILIES[self.family]
+        kinds = family.kinds(self.recipe, depth)
+        more = [
+            sum(kind in part for kind in kinds) / len(part) - 1
+            for part in family.parts(self.recipe)
+        ]
+        return [1 - sum(more), *more]
 
     def spec(self, depth: int, of: Build | None = None, wide_as: int | None = None) -> ModelSpec:
         """What ranks build for `of`, with `depth` blocks; plain where there is no such build. As

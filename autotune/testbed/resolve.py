@@ -330,7 +330,8 @@ def _counted(
     looked_at = family.looked_at(workload.recipe, seq_lens)
     found = count(Count(
         models=[workload.spec(depth) for depth in depths],
-        shallow=[workload.spec(depth) for depth in workload.shallow_depths],
+        shallow=workload.shallow(),
+        shares=[workload.shares(depth) for depth in depths],
         seq_lens=list(looked_at),
     ))  # fmt: skip
     shapes = [

@@ -103,8 +103,10 @@ class Count:
 
     models: list[ModelSpec]
     shallow: list[ModelSpec]
-    """Two depths that tell the FLOPs of a model that is too deep to count."""
+    """These tell the FLOPs of a model that is too deep to count."""
     seq_lens: list[int]
+    shares: list[list[float]] = field(default_factory=list)
+    """Of the FLOPs of each `shallow` model, by [model][shallow]; empty to count all."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -204,6 +206,10 @@ class Described:
     """The most while gradients are clipped and the optimizer steps: the same for all shapes."""
     peak_bytes: list[list[list[int]]]
     """The most in a whole step, optimizer included, by [model][seq_len][micro_batch]."""
+    early_bytes: list[list[list[int]]] = field(default_factory=list)
+    """Until the backward pass comes to the first block: all activations are there."""
+    late_bytes: list[list[list[int]]] = field(default_factory=list)
+    """From there to its end. Each of the two grows evenly with depth."""
 
 
 @dataclass(frozen=True, kw_only=True)

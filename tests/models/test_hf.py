@@ -167,11 +167,13 @@ def test_lists_by_layer_are_cut_and_go_on_as_they_began() -> None:
     kinds = ["sliding", "sliding", "full", "sliding"]
     of = recipe(layer_types=["sliding", "sliding", "full", "sliding"], eos_token_id=[1, 2, 3])
     assert HF.at_depth(of, 2)["config"]["layer_types"] == kinds[:2]
-    assert HF.shallow(of) == (3, 6)
+    assert HF.parts(of) == [(0,), (2,)]
+    assert HF.kinds(of, 5) == [0, 0, 2, 0, 0]
+    assert HF.of_blocks(of, [0, 2, 2])["config"]["layer_types"] == ["sliding", "full", "full"]
     again = recipe(layer_types=["sliding", "full"] * 2)
     assert HF.at_depth(again, 5)["config"]["layer_types"] == ["sliding", "full"] * 2 + ["sliding"]
-    assert HF.shallow(again) == (2, 4)
-    assert HF.shallow(recipe()) == (1, 2)
+    assert HF.parts(again) == [(0, 1)]
+    assert HF.parts(recipe()) == [(0,)]
     assert HF.at_depth(of, 2)["config"]["eos_token_id"] == [1, 2, 3]
 
 

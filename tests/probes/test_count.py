@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 
 import pytest
 import torch
@@ -52,19 +54,29 @@ def test_a_kept_config_has_the_parameters_that_its_model_is_known_for(name: str)
 
 
 @pytest.mark.parametrize("name", ["llama-3-8b-tiny", "gemma-3-1b-tiny", "t5-small-tiny"])
-def test_two_shallow_models_give_every_depth(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_shallow_models_give_every_depth(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("transformers")
     workload = uncounted(name)
-    low, high = workload.shallow_depths
-    shallow = [workload.spec(depth) for depth in (low, high)]
-    asked = Count(models=[workload.spec(4 * low)], shallow=shallow, seq_lens=[32])
+    specs = [workload.spec(depth) for depth in (5, 13)]
+    shares = [workload.shares(depth) for depth in (5, 13)]
+    asked = Count(models=specs, shallow=workload.shallow(), seq_lens=[32], shares=shares)
     counted = count(asked).flops_per_sample
     monkeypatch.setattr(counting, "WHOLE_S", 0.0)
-    assert count(asked).flops_per_sample[0] == pytest.approx(counted[0], rel=1e-9)
+    monkeypatch.setattr(counting, "_flops", partial(_but, counting._flops, specs))
+    assert count(asked).flops_per_sample == [pytest.approx(each, rel=1e-9) for each in counted]
 
 
-def test_layers_that_differ_by_a_number_in_the_config_are_counted_as_they_are() -> None:
-    """Three dense layers before those with experts: two shallow models see none of these."""
+def _but(
+    flops: Callable[[ModelSpec, int], float], specs: list[ModelSpec], spec: ModelSpec, length: int
+) -> float:
+    assert spec not in specs, "counted whole"
+    return flops(spec, length)
+
+
+def test_layers_that_differ_by_a_number_in_the_config_are_counted_as_they_are(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Three dense layers before those with experts: shallow models see none of these."""
     pytest.importorskip("transformers")
     workload = uncounted("mixtral-tiny")
     workload.recipe["config"] = {
@@ -74,8 +86,11 @@ def test_layers_that_differ_by_a_number_in_the_config_are_counted_as_they_are() 
         "num_key_value_heads": 2, "num_experts": 4, "num_experts_per_tok": 2,
         "mlp_only_layers": [0, 1, 2],
     }  # fmt: skip
-    specs = {depth: workload.spec(depth) for depth in (1, 2, 6)}
-    found = count(Count(models=[specs[6], specs[2]], shallow=[specs[1], specs[2]], seq_lens=[32]))
+    monkeypatch.setattr(counting, "WHOLE_S", 0.0)
+    found = count(Count(
+        models=[workload.spec(depth) for depth in (6, 2)], shallow=workload.shallow(),
+        seq_lens=[32], shares=[workload.shares(depth) for depth in (6, 2)],
+    ))  # fmt: skip
     assert not found.uncounted
     [six], [two] = found.flops_per_sample
     assert six < 2.5 * two

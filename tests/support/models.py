@@ -31,7 +31,7 @@ def counted(
 
     whole = uncounted(model, lora)
     specs = [whole.spec(depth) for depth in depths]
-    shallow = [whole.spec(depth) for depth in whole.shallow_depths]
+    shallow = whole.shallow()
     found = count(Count(models=specs, shallow=shallow, seq_lens=list(seq_lens)))
     assert not found.uncounted
     shapes = [
