@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from autotune.errors import UsageError
@@ -15,8 +15,8 @@ MOST_GPUS = 1024
 OR_MORE = "or more"
 _LENGTHS_APART = 128
 _LAST_LENGTH = 2**20
-_AT_ONCE = 6
-"""Lengths that a helper is asked for together."""
+_ROUND_A_GUESS = 1 / 16
+"""Of the lengths that are left: how far from a guess others are looked at with it."""
 
 
 @dataclass(frozen=True)
@@ -134,12 +134,14 @@ def solve_seq_len(asked: Asked, gpus: int, helpers: Helpers) -> tuple[Plan, Solv
     low, high = -1, len(lengths)
     plans: list[Plan] = []
     best: Expected | None = None
+    over: dict[int, float] = {}
     while high - low > 1:
-        places = _between(low, high, len(lengths))
+        places = _between(low, high, over) if over else sorted({0, high - 1})
         found = plan(with_lengths(asked, [lengths[place] for place in places]), gpus, helpers)
         plans.append(found)
         for place in places:
             same = [row for row in found.expected if row.candidate.seq_len == lengths[place]]
+            over[place] = min(map(_likely_bytes, same)) - found.space.limits.limit_bytes
             if (fits := fitting(same)) is None:
                 high = place
                 break
@@ -150,14 +152,18 @@ def solve_seq_len(asked: Asked, gpus: int, helpers: Helpers) -> tuple[Plan, Solv
     return plans[0 if best is None else -1], solved
 
 
-def _between(low: int, high: int, end: int) -> list[int]:
-    """A few places between the two to look at together, since starting a helper takes longer than
-    tracing another length: twice as far each while none is known not to fit, then spread."""
-    if high < end:
-        apart = -(-(high - low) // (_AT_ONCE + 1))
-        return list(range(low + apart, high, apart))
-    doubled = [(low + 2) * 2**n - 1 for n in range(_AT_ONCE)]
-    return sorted({min(place, end - 1) for place in doubled})
+def _between(low: int, high: int, over: Mapping[int, float]) -> list[int]:
+    """A few places about the one where what is missing of the limit, and what is `over` it at
+    either end, say that it is met."""
+    guess = low + round((high - low) * over[low] / ((over[low] - over[high]) or 1.0))
+    apart = max(1, int((high - low) * _ROUND_A_GUESS))
+    guess = min(max(guess, low + 1), high - 1)
+    return [place for place in (guess - apart, guess, guess + apart) if low < place < high]
+
+
+def _likely_bytes(row: Expected) -> float:
+    """Of the peak, what it keeps within with the chance that a row needs to fit; roughly."""
+    return float((row.peak.bytes * row.peak.high_bytes) ** 0.5)
 
 
 def _divides(asked: Asked, gpus: int, length: int) -> bool:
