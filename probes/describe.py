@@ -29,6 +29,7 @@ from probes.memory import status_bytes
 from probes.models import family
 from probes.world import World
 
+_Halves = tuple[NDArray[np.int64], int | None, int | None]
 _DEVICE_OF = torch.ops.prim.device.default
 
 
@@ -79,6 +80,7 @@ class Ledger(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._held_bytes = 0
         self._changes: list[int] = []
         self._living: dict[int, weakref.ref[torch.UntypedStorage]] = {}
+        self._early: int | None = None
         self._late: int | None = None
 
     @classmethod
@@ -92,16 +94,23 @@ class Ledger(TorchDispatchMode):  # type: ignore[no-untyped-call]
         run()
         return before + np.cumsum([0, *self._changes[start:]])
 
-    def halves(self, run: Callable[[], object]) -> tuple[NDArray[np.int64], int]:
-        """The same, and from which of them on it is late; 0 where nothing said so."""
-        start, self._late = len(self._changes), None
+    def halves(self, run: Callable[[], object]) -> _Halves:
+        """The same; how many of them are early, and from which on they are late. None: all."""
+        start = len(self._changes)
+        self._early, self._late = None, None
         found = self.timeline(run)
-        return found, 0 if self._late is None else self._late - start
+        late = None if self._late is None else self._late - start
+        return found, late if self._early is None else self._early - start, late
 
-    def late(self, _: torch.Tensor) -> None:
-        """From here on it is; as a hook of the gradient that comes to the first block."""
+    def enters(self, _: torch.Tensor) -> None:
+        """As a hook: a gradient comes to the first block."""
         if self._late is None:
             self._late = len(self._changes)
+
+    def leaves(self, _: torch.Tensor) -> None:
+        """As a hook: it has gone through the only block, which is the last one, too."""
+        if self._early is None:
+            self._early = len(self._changes)
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
@@ -130,22 +139,29 @@ class Ledger(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 
 class _Engine(DdpEngine):
-    def tell_when_late(self, ledger: Ledger, spec: ModelSpec) -> None:
-        """Tell `ledger` when a gradient comes to the model's first block."""
+    def tell(self, ledger: Ledger, spec: ModelSpec) -> None:
+        """Tell `ledger` when the backward pass comes to the model's first block."""
 
-        def watch(block: object, inputs: object, output: object) -> None:
-            first = next((t for t in tree_leaves(output) if isinstance(t, torch.Tensor)), None)
-            if first is not None and first.requires_grad:
-                first.register_hook(ledger.late)
+        def after(block: object, inputs: object, output: object) -> None:
+            _hook(output, ledger.enters)
+            if spec.depth == 1:
+                _hook(inputs, ledger.leaves)
 
         for block in list(family(spec.name).blocks(self._module))[:1]:
-            block.register_forward_hook(watch)
+            block.register_forward_hook(after)
 
     def hold_gradients(self) -> None:
         """Have a gradient for every parameter, as if a backward had left them."""
         for parameter in self._module.parameters():
             if parameter.requires_grad:
                 parameter.grad = torch.zeros_like(parameter)
+
+
+def _hook(values: object, told: Callable[[torch.Tensor], None]) -> None:
+    """Have `told` called with the gradient of the first tensor in `values`."""
+    first = next((leaf for leaf in tree_leaves(values) if isinstance(leaf, torch.Tensor)), None)
+    if first is not None and first.requires_grad:
+        first.register_hook(told)
 
 
 def _trace(spec: ModelSpec, weights: str, request: Describe) -> _Traced:
@@ -168,7 +184,7 @@ def _steps(ledger: Ledger, engine: _Engine, spec: ModelSpec, request: Describe) 
         engine.hold_gradients()
         return ledger.timeline(engine.update)
 
-    def forward_backward(seq_len: int, micro_batch: int) -> tuple[NDArray[np.int64], int]:
+    def forward_backward(seq_len: int, micro_batch: int) -> _Halves:
         engine.prepare(micro_batch, 1)
         if request.gradients_stay:
             engine.hold_gradients()
@@ -176,7 +192,7 @@ def _steps(ledger: Ledger, engine: _Engine, spec: ModelSpec, request: Describe) 
         with _attention_of(request.device_kind):
             return ledger.halves(lambda: _forward_backward(engine, spec, seq_len, micro_batch))
 
-    engine.tell_when_late(ledger, spec)
+    engine.tell(ledger, spec)
     update()  # the first one makes the optimizer's state
     updating = update()
     update_bytes = int(updating.max())
@@ -236,7 +252,7 @@ def _forward_backward(engine: _Engine, spec: ModelSpec, seq_len: int, micro_batc
 def _peaks(
     seq_len: int,
     request: Describe,
-    trace: Callable[[int, int], tuple[NDArray[np.int64], int]],
+    trace: Callable[[int, int], _Halves],
 ) -> list[tuple[int, int]]:
     """The peaks at each micro_batch, from traces of the smallest and the largest.
 
@@ -245,23 +261,22 @@ def _peaks(
     """
     sizes = sorted(request.micro_batches)
     largest = sizes[-1]
-    at_largest, late = trace(seq_len, largest)
-    peaks = {largest: _halves(at_largest, late)}
+    at_largest, *ends = trace(seq_len, largest)
+    peaks = {largest: _halves(at_largest, *ends)}
     for place, low in enumerate(sizes[:-1]):
-        at_low, late = trace(seq_len, low)
+        at_low, *ends = trace(seq_len, low)
         if len(at_low) == len(at_largest):
             slope = (at_largest - at_low) / (largest - low)
             between = sizes[place:-1]
-            peaks |= {size: _halves(at_low + slope * (size - low), late) for size in between}
+            peaks |= {size: _halves(at_low + slope * (size - low), *ends) for size in between}
             break
-        peaks[low] = _halves(at_low, late)
+        peaks[low] = _halves(at_low, *ends)
     return [peaks[size] for size in request.micro_batches]
 
 
-def _halves(held: NDArray[np.number], late: int) -> tuple[int, int]:
-    """The peak before it is late, and from then on; that of all twice where it never is."""
-    before = held[:late] if late else held
-    return round(float(before.max())), round(float(held[late:].max()))
+def _halves(held: NDArray[np.number], early: int | None, late: int | None) -> tuple[int, int]:
+    """The early and the late peak."""
+    return round(float(held[:early].max())), round(float(held[late:].max()))
 
 
 _ALONE = World(0, 1, torch.device("cpu"))
