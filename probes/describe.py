@@ -161,7 +161,7 @@ def _hook(values: object, told: Callable[[torch.Tensor], None]) -> None:
     """Have `told` called with the gradient of the first tensor in `values`."""
     first = next((leaf for leaf in tree_leaves(values) if isinstance(leaf, torch.Tensor)), None)
     if first is not None and first.requires_grad:
-        first.register_hook(told)
+        first.register_hook(told)  # type: ignore[no-untyped-call]
 
 
 def _trace(spec: ModelSpec, weights: str, request: Describe) -> _Traced:

@@ -21,7 +21,7 @@ PLAN = ["plan", "--seq-len", "64", "--micro-batch", "2", "--checkpointing", "ful
 
 @pytest.fixture(autouse=True)
 def _no_trace(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(counting, "describe", lambda asked, limit_s: "not here")
+    monkeypatch.setattr(counting, "describe", lambda asked, limit_s, start: "not here")
 
 
 @pytest.mark.slow
