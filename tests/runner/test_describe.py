@@ -31,6 +31,7 @@ from probes.models import gpt as gpt_family
 from probes.world import World
 from tests.support import records
 from tests.support.jobs import train
+from tests.support.models import uncounted
 from tests.support.pools import ranks
 from tests.support.programs import FAULTY_RANK
 
@@ -116,6 +117,21 @@ def test_depths_1_and_2_give_the_peak_of_depth_4(dtype: str, checkpointing: str)
     whole = describe.describe(ask(gpt(4, checkpointing), micro_batches=[1, 8], dtype=dtype))
     assert extended.peaks(space) == pytest.approx(whole.peak_bytes[0][0], rel=0.01)
     assert extended.held(space) == pytest.approx(2 * whole.held_bytes, rel=1e-9)
+
+
+def test_blocks_of_two_kinds_give_the_peak_of_all_of_them() -> None:
+    """Shallow ones peak where the embedding's gradient comes, which does not grow with depth."""
+    pytest.importorskip("transformers")
+    workload = replace(uncounted("gemma-3-1b-tiny"), world_size=2)
+    shallow, whole = workload.shallow(), workload.spec(14)
+    found = describe.describe(ask(*shallow, whole, micro_batches=[1, 8]))
+    for each in (found.early_bytes, found.late_bytes):
+        *few, all_of_them = np.array(each, dtype=float)
+        mixed = np.tensordot(workload.shares(14), np.array(few), 1)
+        assert mixed == pytest.approx(all_of_them, rel=1e-3)
+    assert (
+        np.max([found.early_bytes[-1], found.late_bytes[-1]], 0).tolist() == found.peak_bytes[-1]
+    )
 
 
 def test_sizes_between_the_ends_have_the_peaks_of_their_own_traces() -> None:
