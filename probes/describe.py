@@ -33,7 +33,7 @@ _Halves = tuple[NDArray[np.int64], int | None, int | None]
 _DEVICE_OF = torch.ops.prim.device.default
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class _Traced:
     parameters: int
     held_bytes: int
@@ -176,7 +176,10 @@ def _trace(spec: ModelSpec, weights: str, request: Describe) -> _Traced:
     except Exception:  # noqa: BLE001 - a user's model and its ops may raise whatever they like
         traceback.print_exc()
         shapes = [[-1] * len(request.micro_batches) for _ in request.seq_lens]
-        return _Traced(-1, -1, -1, shapes, shapes, shapes)
+        return _Traced(
+            parameters=-1, held_bytes=-1, update_bytes=-1,
+            peak_bytes=shapes, early_bytes=shapes, late_bytes=shapes,
+        )  # fmt: skip
 
 
 def _steps(ledger: Ledger, engine: _Engine, spec: ModelSpec, request: Describe) -> _Traced:
@@ -199,7 +202,7 @@ def _steps(ledger: Ledger, engine: _Engine, spec: ModelSpec, request: Describe) 
     peaks = [_peaks(seq_len, request, forward_backward) for seq_len in request.seq_lens]
     held_bytes = int(updating[0] if request.gradients_stay else updating[-1])
     return _Traced(
-        engine.parameters, held_bytes, update_bytes,
+        parameters=engine.parameters, held_bytes=held_bytes, update_bytes=update_bytes,
         peak_bytes=[[max(update_bytes, *each) for each in of] for of in peaks],
         early_bytes=[[early for early, _ in of] for of in peaks],
         late_bytes=[[late for _, late in of] for of in peaks],

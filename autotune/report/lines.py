@@ -32,7 +32,7 @@ _BESIDE = 45
 _STYLES = {Verdict.OK: "green", Verdict.PRUNED: "dim", Verdict.SKIPPED: "dim"}
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Lines:
     """Trials of `space` on `console`, as wide as that is at the moment."""
 

@@ -74,7 +74,13 @@ class PlainReporter:
         self._started = _Started(
             space,
             budget_s,
-            Lines(space, budget_s, self._console, self._of_log, self._objective),
+            Lines(
+                space=space,
+                budget_s=budget_s,
+                console=self._console,
+                of_log=self._of_log,
+                objective=self._objective,
+            ),
         )
         for label, text in _opening(space, budget_s).items():
             shown = printable(text, self._console)

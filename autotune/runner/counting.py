@@ -10,6 +10,7 @@ from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from autotune.engines import ENGINES
 from autotune.errors import ModelError, UsageError
 from autotune.runner import local
 from autotune.runner.forks import Forks
@@ -24,8 +25,8 @@ MOST_HELPERS = 4
 """At once: each imports torch, in about half a GiB."""
 _NO_GPU = {"CUDA_VISIBLE_DEVICES": ""}
 """Counting has no use for one, and must not leave a context on it."""
-_ENGINE = "ddp"
-"""That models are traced in."""
+_ENGINE = next(iter(ENGINES))
+"""That models are traced in: torch's own."""
 
 
 @dataclass

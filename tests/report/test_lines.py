@@ -17,7 +17,7 @@ LONGEST = SPACES["many"].candidates[-1]
 
 def shown(among: Space, candidate: Candidate, width: int, *, of_log: bool = False) -> list[str]:
     """The header and a trial of `candidate`."""
-    lines = Lines(among, 600.0, Screen(width).console, of_log)
+    lines = lines_of(among, Screen(width), of_log=of_log)
     trial = lines.trial(record(candidate, number=7, tokens_per_s=12345), 83.0)
     return [line.plain for line in [*lines.header(), *trial]]
 
@@ -43,6 +43,12 @@ def test_a_narrow_line_has_its_result_below_itself() -> None:
     assert result.split() == ["ok", "12.3k", "330", "GFLOP/s", "1.00", "GiB", "25%"]
 
 
+def lines_of(
+    among: Space, screen: Screen, *, budget_s: float = 600.0, of_log: bool = False
+) -> Lines:
+    return Lines(space=among, budget_s=budget_s, console=screen.console, of_log=of_log)
+
+
 @pytest.mark.parametrize("width", [60, 80, 100, 140])
 def test_no_value_is_cut_and_no_line_too_long(width: int) -> None:
     lines = shown(SPACES["many"], LONGEST, width)
@@ -60,7 +66,7 @@ def test_a_log_has_a_trial_in_one_line_however_long_it_is() -> None:
 
 def test_a_reason_goes_on_below_the_candidate() -> None:
     failed = record(A, Verdict.OOM, reason="no room for " + "more and " * 20 + "more")
-    first, second, *_ = Lines(SPACES["few"], 600.0, Screen(80).console, False).trial(failed, 83.0)
+    first, second, *_ = lines_of(SPACES["few"], Screen(80)).trial(failed, 83.0)
     assert "oom: no room for more and" in first.plain
     assert second.plain.startswith(" " * 17 + "and more")
 
@@ -77,7 +83,7 @@ def test_what_a_value_would_do_to_a_terminal_is_not_done() -> None:
 def test_columns_line_up_from_the_first_to_the_last_trial_of_a_long_study(
     among: Space, width: int
 ) -> None:
-    lines = Lines(among, 24 * 3600.0, Screen(width).console, False)
+    lines = lines_of(among, Screen(width), budget_s=24 * 3600.0)
     first, last = (
         lines.trial(record(among.candidates[-1], number=number), elapsed_s)
         for number, elapsed_s in [(0, 1.0), (999, 24 * 3600.0)]
