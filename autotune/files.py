@@ -147,7 +147,7 @@ def refuse_used_folder(folder: Path | None) -> None:
 def create_folder(folder: Path) -> Path:
     """Creates `folder`, its parents too, and checks that files can be written in it.
 
-    A parent that did not exist is marked as `OURS`.
+    A parent that did not exist is marked as `OURS`, but for `RESULTS`.
 
     Raises:
         UsageError: it cannot be created or written in.
@@ -155,7 +155,8 @@ def create_folder(folder: Path) -> Path:
     try:
         if not folder.parent.exists():
             folder.parent.mkdir(parents=True)
-            (folder.parent / OURS).touch()
+            if not is_ours(folder.parent):
+                (folder.parent / OURS).touch()
         folder.mkdir(exist_ok=True)
         with tempfile.TemporaryFile(dir=folder):
             pass

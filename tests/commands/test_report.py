@@ -81,7 +81,7 @@ def test_markdown_goes_to_stdout_alone(tmp_path: Path, capsys: pytest.CaptureFix
     study = folder(tmp_path)
     code, out, err = said(capsys, "report", study, "--markdown")
     assert (code, err) == (ExitCode.FOUND, "")
-    assert out.startswith("### study\n\n| configuration |")
+    assert out.startswith("### gpt on ")
     assert not (study / "report.html").exists()
 
 
