@@ -23,7 +23,7 @@ from rich.console import Console
 from rich.text import Text
 
 import autotune
-from autotune.outcome import Objective, Record
+from autotune.outcome import Record
 from autotune.report import reporters
 from autotune.report.terminal import LiveReporter
 from autotune.result.best import Best
@@ -76,8 +76,8 @@ def terminal() -> bytes:
         color_system="truecolor", highlight=False, markup=False, emoji=False, legacy_windows=False,
     )  # fmt: skip
 
-    def reporter(stream: TextIO, clock: Callable[[], float], objective: Objective) -> Captured:
-        return Captured(console, clock, objective)
+    def reporter(stream: TextIO, clock: Callable[[], float], objective: object) -> Captured:
+        return Captured(console, clock)
 
     with (
         tempfile.TemporaryDirectory() as folder,
