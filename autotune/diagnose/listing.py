@@ -11,7 +11,9 @@ from autotune.diagnose.amounts import parse
 from autotune.diagnose.loads import ROOMY, DeviceLoad, Scarce, scarce
 
 _MAY_BE = re.compile(r"Mi?B|Gi?B|[Mm]em|MEM|Sw[ap]p?|VRAM|\[\d+\]|GPU|/dev/shm|RAM|%|total|\d,")
-_SIZE = r"(\d[\d.]*) ?([KMGT]i?B?)"
+_NUMBER = r"(?<!\d)(?<!\d[.,])\d{1,15}(?:[.,]\d{1,9})?(?![.,]?\d)"
+"""With a decimal point or comma; never a part of what has several, such as a version."""
+_SIZE = rf"({_NUMBER}) ?([KMGT]i?B?)"
 _NAME = re.compile(r"^[|│] +(\d{1,3}) +[A-Z].*[|│] +[0-9A-Fa-f]{4,8}:[0-9A-Fa-f]{2}:")
 _TABLE = re.compile(rf"[|│] *{_SIZE} */ *{_SIZE} *[|│](?: *(\d{{1,3}}) ?%)?")
 _GPUSTAT = re.compile(r"^(?:\S+ +)?\[(\d{1,3})\] [^|]*\|([^|]*)\| *(\d+) */ *(\d+) *M")
@@ -21,28 +23,28 @@ _DEVICE_LINE = re.compile(r"^ ?Device (\d{1,3}) \[")
 _ROCM = re.compile(r"^ *(\d{1,3})\s.*\s(\d{1,3})% +(\d{1,3})% *$")
 _ROCM_LINE = re.compile(r"GPU\[(\d{1,3})\]\s*: ([^:]+): (\d+)")
 _CSV_ROW = re.compile(r"^[^\d|]*\d[^,|]*,[^\d|]*\d[^|]*$")
-_HTOP = re.compile(rf"\b(Mem|Swp) *\[[^\]\d]*(?:{_SIZE}/{_SIZE}|(\d[\d.]*)%) *\]")
-_TOP = re.compile(r"^(?:([KMG]i?B) )?(Mem|Swap) ?: *(\d[\d.]*)([kmgKMG]?\+?) *total,(.*)")
-_TOP_PART = re.compile(r"(\d[\d.]{0,30}+)([kmgKMG]?\+?) *(used|free|buff\S*|avail Mem|cached)")
+_HTOP = re.compile(rf"\b(Mem|Swp) *\[[^\]\d]*(?:{_SIZE}/{_SIZE}|({_NUMBER})%) *\]")
+_TOP = re.compile(rf"^(?:([KMG]i?B) )?(Mem|Swap) ?: *({_NUMBER})([kmgKMG]?\+?) *total,(.*)")
+_TOP_PART = re.compile(rf"({_NUMBER})([kmgKMG]?\+?) *(used|free|buff\S*|avail Mem|cached)")
 _FREE_HEAD = re.compile(r"^\s+total\s+used\s+free\b.*")
-_FREE = re.compile(r"^(Mem|Swap):((?:\s+\d[\d.,]*[KMGTi]*B?){3,6})\s*$")
-_FREE_OLD = re.compile(r"^-/\+ buffers/cache:\s+(\d[\d.]*)([KMGT]?)\s+(\d[\d.]*)([KMGT]?)")
+_FREE = re.compile(rf"^(Mem|Swap):((?:\s+{_NUMBER}[KMGTi]*B?){{3,6}})\s*$")
+_FREE_OLD = re.compile(rf"^-/\+ buffers/cache:\s+({_NUMBER})([KMGT]?)\s+({_NUMBER})([KMGT]?)")
 _MEMINFO = re.compile(r"^(MemTotal|MemAvailable|SwapTotal|SwapFree): +(\d+) kB")
 _MAIN = r"(?:RAM|(?:[Hh]ost|[Ss]ystem|CPU|[Mm]ain) (?:memory|RAM|mem))"
 _PERCENTS = tuple(
     (what, re.compile(pattern))
     for what, pattern in (
-        ("Mem", r"\bMEM: [^\d%]*(\d[\d.]*)%.*USED:"),
-        ("Swap", r"\bSWP: [^\d%]*(\d[\d.]*)%"),
-        ("Mem", r"(?:^|\s)MEM +[-–]? *(\d[\d.]*)%"),
-        ("Swap", r"(?:^|\s)SWAP +[-–]? *(\d[\d.]*)%"),
-        ("Mem", rf"\b(?:{_MAIN}|[Hh]ost)\b[^%\n\d]{{0,30}}(\d{{1,3}}(?:\.\d+)?) ?%(?!\|)"),
-        ("Mem", rf"\b(\d{{1,3}}(?:\.\d+)?) ?%[^%\n\d]{{0,12}}\b{_MAIN}\b"),
+        ("Mem", rf"\bMEM: [^\d%]*({_NUMBER})%.*USED:"),
+        ("Swap", rf"\bSWP: [^\d%]*({_NUMBER})%"),
+        ("Mem", rf"(?:^|\s)MEM +[-–]? *({_NUMBER})%"),
+        ("Swap", rf"(?:^|\s)SWAP +[-–]? *({_NUMBER})%"),
+        ("Mem", rf"\b(?:{_MAIN}|[Hh]ost)\b[^%\n\d]{{0,30}}({_NUMBER}) ?%(?!\|)"),
+        ("Mem", rf"\b({_NUMBER}) ?%[^%\n\d]{{0,12}}\b{_MAIN}\b"),
     )
 )
 """Of nvitop, of glances, and of people."""
 _SHM = re.compile(r"^\S+ +\S+ +\S+ +\S+ +(\d{1,3})% +/dev/shm$")
-_DOCKER = re.compile(rf" {_SIZE} / {_SIZE} +(\d[\d.]*)% ")
+_DOCKER = re.compile(rf" {_SIZE} / {_SIZE} +({_NUMBER})% ")
 
 
 @dataclass(kw_only=True)
@@ -187,7 +189,7 @@ class Listing:
         found: re.Match[str] | None
         for found in _HTOP.finditer(line):
             sizes = _sizes(*found.groups()[1:5])
-            self._share(found[1], *(sizes or (float(found[6] or 0), 100.0)))
+            self._share(found[1], *(sizes or (_plain(found[6] or "0"), 100.0)))
         if found := _TOP.match(line.strip()):
             self._top(found)
         elif _FREE_HEAD.match(line):
@@ -203,11 +205,11 @@ class Listing:
         elif "MEM USAGE / LIMIT" in line:
             self._columns = ("MEM USAGE",)
         elif self._columns[:1] == ("MEM USAGE",) and (found := _DOCKER.search(line)):
-            self._share("Mem", float(found[5]), 100)
+            self._share("Mem", _plain(found[5]), 100)
         else:
             for what, pattern in _PERCENTS:
                 if found := pattern.search(line):
-                    self._share(what, float(found[1]), 100)
+                    self._share(what, _plain(found[1]), 100)
 
     def _meminfo(self, name: str, size: int) -> None:
         self._known[name] = size
@@ -237,7 +239,7 @@ class Listing:
     def _free(self, what: str, values: list[str]) -> None:
         sizes = [
             _plain(found[1], found[2])
-            for value in values if (found := re.match(r"([\d.]+)([KMGT]?)", value))
+            for value in values if (found := re.match(rf"({_NUMBER})([KMGT]?)", value))
         ]  # fmt: skip
         row = dict(zip(self._free_columns, sizes, strict=False))
         used, total = sizes[1], sizes[0]
@@ -248,11 +250,11 @@ class Listing:
         self._share(what, used, total)
 
 
-def _plain(size: str, unit: str) -> float:
+def _plain(size: str, unit: str = "") -> float:
     """A size in units that are alike within one listing; top cuts digits off and says "+"."""
     if unit.endswith("+"):
         return 10 * _plain(size, unit[:-1])
-    return float(size.rstrip(".")) * 1024.0 ** " KMGT".index(unit.upper() or " ")
+    return float(size.replace(",", ".")) * 1024.0 ** " KMGT".index(unit.upper() or " ")
 
 
 def _sizes(
@@ -260,5 +262,5 @@ def _sizes(
 ) -> tuple[float, float] | None:
     if used is None or total is None:
         return None
-    first, second = parse(f"{used} {unit}"), parse(f"{total} {whole}")
+    first, second = (parse(f"{_plain(size)} {of}") for size, of in ((used, unit), (total, whole)))
     return None if first is None or not second else (first, second)

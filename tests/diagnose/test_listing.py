@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -256,3 +257,35 @@ def test_an_error_counts_more_than_a_listing_whose_devices_are_counted(tmp_path:
     found = told(tmp_path, LISTINGS["nvidia-smi"][0] + oom())
     assert found["oom"]
     assert found["context"]["world_size"] == 2
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "Mem: 10.2.0.1 11Gi 12Gi",
+        "MiB Mem :  1.2.3 total, 512.2 free, 400.1 used",
+        "Mem[|||| 1.2.3G/62.0G]",
+        "Mem[|||| 9.9.9%]",
+        "[ MEM: ███ 9.4.1%  USED: 236.8GiB ]",
+        "RAM 99.9.9%",
+        "9.9.9% of RAM",
+        f"Mem: {'9' * 400} {'9' * 400} 1",
+    ],
+)
+def test_what_is_no_number_is_no_size(line: str) -> None:
+    listing = Listing()
+    listing.look(line, 1, "log")
+    assert listing.text() == ""
+
+
+@pytest.mark.parametrize("name", ["top", "free -h", "htop", "nvitop", "a sentence"])
+def test_a_decimal_comma_is_read_as_a_point(name: str) -> None:
+    text, says, _ = LISTINGS[name]
+    if name == "htop":
+        text = text.replace("236G/251G", "236.0G/251.0G")
+    if name == "a sentence":
+        text = text.replace("94 %", "94.0 %")
+    listing = Listing()
+    for line in re.sub(r"(\d)\.(\d)", r"\1,\2", text).splitlines():
+        listing.look(line, 1, "log")
+    assert listing.text() == says
