@@ -5,11 +5,12 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Sequence
+from typing import TypeGuard
 
 from autotune.diagnose.advice_host import HOST, LISTED, leak
 from autotune.diagnose.case import Advice, Case, Measure, of, to
 from autotune.diagnose.causes import IDLE_SHARE
-from autotune.diagnose.flags import OPTIMIZERS
+from autotune.diagnose.flags import OPTIMIZERS, Setting
 from autotune.diagnose.kinds import Kind
 from autotune.diagnose.settings import (
     CHECKPOINTING,
@@ -293,10 +294,20 @@ def _settings(case: Case, micro: str = "<half of now>", accum: str = "<twice now
         case.context.batch_flag,
         case.context.last("grad_accum", written=True),
     ]
-    return [
+    first, second = (
         each.form.format(value) if each else text.format(micro=micro, accum=accum)
         for each, value, text in zip(written, (micro, accum), usual, strict=True)
-    ]
+    )
+    whole = case.context.last("global_batch", written=True)
+    if all(written[:1]) and "grad_accum" not in case.context.settings and _is_asked(whole):
+        second = f"leave {whole.form.format(whole.value)}: accumulation follows from it"
+    return [first, second]
+
+
+def _is_asked(whole: Setting | None) -> TypeGuard[Setting]:
+    """Whether `whole`, a global batch, is what was asked for, as of Megatron, and not a sum that
+    a program printed."""
+    return whole is not None and bool(re.match(r"-|.*(?:global|gbs)", whole.form))
 
 
 def _checkpointing(case: Case) -> Advice | None:

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 
 from autotune.diagnose.amounts import MOST_BYTES, NOTHING, Amounts, parse, read
 from autotune.diagnose.context import step_of
+from autotune.diagnose.flags import launch_of
 from autotune.diagnose.kinds import Kind, Wording
 from autotune.diagnose.prefixes import Said, take_apart
 from autotune.diagnose.reading import Hit
@@ -44,7 +45,10 @@ _RICH = re.compile(
 """How rich, and IPython, write a frame."""
 _TRACE = re.compile(r"Traceback \(most|File \\?\".+, line \d|-> \d+ ")
 _NEW_ERROR = re.compile(r"rror: |Traceback \(most|^File \"")
-_WHOLE = re.compile(r"reserved in total by PyTorch|PyTorch but unallocated|cached\)|MiB\)? free\)")
+_WHOLE = re.compile(
+    r"reserved in total by PyTorch|PyTorch but unallocated|cached\)|MiB\)? free\)"
+    r"|may cause system failure\)"
+)
 _PARTS = {"torch-part": "ut of memory", "batch-part": "heck batch related"}
 """What goes on behind a line that had the beginning is no message of its own."""
 _ALL_SAID = re.compile(r"ried to allocate \d.*\btotal capac|MPS allocated: \d|\d != \d+ \* \d")
@@ -183,6 +187,8 @@ def _with_rest(text: str, hit: Hit, first: Said, between: str = " ") -> str:
         if said.rank not in (None, first.rank):
             continue
         if said.time is not None and first.time is None:
+            break
+        if launch_of(said.text):
             break
         again = "ried to allocate" in text and "ried to allocate" in said.text
         if again or _WHOLE.search(text) or _NEW_ERROR.search(said.text) or len(text) > MOST_TEXT:

@@ -56,6 +56,14 @@ _NAMES = {
 }  # fmt: skip
 """What else each is called, the most telling name first."""
 _NAMED = {key: (name, at) for name, keys in _NAMES.items() for at, key in enumerate(keys)}
+_SENSIBLE = {
+    "micro_batch": (1, 2**20), "batch": (1, 2**20), "global_batch": (1, 2**27),
+    "grad_accum": (1, 2**20), "seq_len": (4, 2**27), "vocab_size": (2, 2**27),
+    "world_size": (1, 2**20), "ranks_per_node": (1, 2**10), "nodes": (1, 2**17),
+    "gpus": (1, 2**20), "device": (0, 2**10), "rank": (0, 2**20), "zero_stage": (0, 3),
+    "workers": (0, 2**12), "layers": (1, 2**12), "hidden": (1, 2**17),
+}  # fmt: skip
+"""The least and the most that a training run can have; other values are a mistake or no size."""
 _LISTS = ("ranks_per_node",)
 """A list here has as many as are meant, as in `--gpus 0,1,2,3`."""
 _SENTENCES = tuple(
@@ -136,6 +144,13 @@ class Setting:
 
 def settings_of(line: str, section: str = "") -> Iterator[Setting]:
     """What `line` sets, under the heading `section` of YAML or JSON."""
+    for found in _settings(line, section):
+        least, most = _SENSIBLE.get(found.name, (0, 10**14))
+        if isinstance(found.value, str) or least <= found.value <= most:
+            yield found
+
+
+def _settings(line: str, section: str) -> Iterator[Setting]:
     if not _STEMS.search(line):
         return
     training = not _NOT_TRAINING.intersection(_words(section))
@@ -192,9 +207,7 @@ def _assigned(match: re.Match[str], line: str, section: str) -> Setting | None:
         value = said.count(",") + 1
     if name is None:
         name, place = _batch(words, key, line)
-        if not value:
-            return None
-    if name is None or (name in ("world_size", "ranks_per_node", "nodes") and not value):
+    if name is None:
         return None
     return Setting(name=name, value=value, place=place, form=form)
 

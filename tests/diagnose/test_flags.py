@@ -96,6 +96,41 @@ def test_advice_names_the_batch_as_the_user_does(log: str, tmp_path: Path) -> No
     assert setting.split("; ")[0] == BATCHES[log]
 
 
+@pytest.mark.parametrize(("log", "follows"), [
+    ("pretrain.py --micro-batch-size 2 --global-batch-size 512",
+     "leave --global-batch-size 512: accumulation follows from it"),
+    ("micro_batch_size: 2\nglobal_batch_size: 512",
+     "leave global_batch_size: 512: accumulation follows from it"),
+    ("--micro-batch-size 2 --global-batch-size 512 --accum 4", "--accum 8"),
+    ("--micro-batch-size 2\ntotal batch size: 512", "step the optimizer every 2 micro-batches, loss / 2"),
+])  # fmt: skip
+def test_accumulation_follows_where_the_global_batch_is_asked_for(
+    log: str, follows: str, tmp_path: Path
+) -> None:
+    setting = advised(tmp_path, f"{log}\n")["smaller micro-batch"]
+    assert setting.split("; ")[1] == follows
+
+
+@pytest.mark.parametrize("said", [
+    "seq_len: 0", "--seq-len 1", "micro_batch_size: 999999999", "--batch-size 999999999",
+    "--micro-batch 0", "hidden_size: 999999999, num_layers: 999999999", "--num_workers 999999999",
+])  # fmt: skip
+def test_values_that_no_training_has_are_dropped(said: str, tmp_path: Path) -> None:
+    assert told(tmp_path, f"{said}\n{oom()}")["context"]["settings"] == {}
+
+
+def test_a_command_behind_a_message_is_no_part_of_it(tmp_path: Path) -> None:
+    for end in (" (may cause system failure).", ""):
+        found = told(
+            tmp_path,
+            "RuntimeError: MPS backend out of memory (MPS allocated: 16.92 GiB, other allocations:"
+            " 1.22 GiB, max allowed: 18.13 GiB). Tried to allocate 256.00 MiB on private pool. Use"
+            f" PYTORCH_MPS_HIGH_WATERMARK_RATIO=0.0 to disable upper limit{end}\n"
+            "python train.py --batch-size 32\n",
+        )
+        assert "train.py" not in found["event"]["text"]
+
+
 @pytest.mark.parametrize("line", [
     "***** Running Evaluation *****  Batch size = 8", "per_device_eval_batch_size: 8",
     "epoch 1, batch 32, loss 2.0", "batch=32/1000", "batch_size: auto", "batch_time: 32",
