@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +24,8 @@ from autotune.errors import UsageError
 
 MOST_BYTES = 2**20
 """No configuration of any tool is larger."""
+_MOST_BESIDE = 100
+"""Files of a folder that are looked at for one that names another."""
 
 
 @dataclass(frozen=True)
@@ -77,7 +81,22 @@ def read(path: Path) -> Reading:
     Raises:
         UsageError: one cannot be read, or is of no known tool.
     """
-    return _followed(_read(path), path.parent)
+    reading = _followed(_read(path), path.parent)
+    if reading.autos and not reading.fills_auto:
+        return replace(reading, fills_auto=_is_named_beside(path))
+    return reading
+
+
+def _is_named_beside(path: Path) -> bool:
+    """Whether a configuration in the same folder, whose tool fills in "auto", names `path`."""
+    for other in islice(path.absolute().parent.iterdir(), _MOST_BESIDE):
+        if other.suffix in (".json", ".yaml", ".yml") and other.name != path.name:
+            with suppress(UsageError):
+                found = _read(other)
+                named = {Path(each).name for each in found.files.values()}
+                if found.fills_auto and path.name in named:
+                    return True
+    return False
 
 
 def _read(path: Path) -> Reading:

@@ -7,12 +7,16 @@ from collections.abc import Iterator
 from typing import Any
 
 from autotune.check.reading import (
+    DEVICES,
+    STAGES,
     Finding,
     Reading,
     is_on,
     named,
     number,
     offload_of,
+    refused_choice,
+    refused_counts,
     with_misspelled,
 )
 
@@ -69,7 +73,10 @@ def read(name: str, body: dict[str, Any]) -> Reading:
         checkpointing="full" if is_on(fsdp.get("fsdp_activation_checkpointing")) else None,
         files=named(deepspeed_config_file=deepspeed.get("deepspeed_config_file")),
         fills_auto=True,
-        findings=tuple(_findings(name, deepspeed, fsdp)),
+        findings=(
+            *refused_counts(name, body, num_processes=1, num_machines=1),
+            *_findings(name, deepspeed, fsdp),
+        ),
         keys=_KEYS | ({"zero_stage": "fsdp_config.fsdp_reshard_after_forward"} if fsdp else {}),
     )
     return with_misspelled(reading, body)
@@ -91,6 +98,12 @@ def _findings(name: str, deepspeed: dict[str, Any], fsdp: dict[str, Any]) -> Ite
                     "error", f"{name}: deepspeed_config.{key}",
                     "accelerate refuses it beside deepspeed_config_file; leave it out",
                 )  # fmt: skip
+    at = "deepspeed_config."
+    yield from refused_counts(name, deepspeed, at, gradient_accumulation_steps=1)
+    for key, choices in (("zero_stage", STAGES), ("offload_optimizer_device", DEVICES),
+                         ("offload_param_device", DEVICES)):  # fmt: skip
+        if deepspeed.get(key) is not None:
+            yield from refused_choice(f"{name}: {at}{key}", deepspeed[key], choices)
     stage = deepspeed.get("zero_stage")
     for key, least in (("offload_optimizer_device", 1), ("offload_param_device", 3)):
         if deepspeed.get(key) in _MOVED and isinstance(stage, int) and stage < least:

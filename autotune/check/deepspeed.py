@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from difflib import get_close_matches
 from typing import Any
 
-from autotune.check.deepspeed_names import NAMES
+from autotune.check.deepspeed_names import NAMES, REMOVED
 from autotune.check.reading import (
+    ALIKE_OF_ALL,
     AUTO,
+    DEVICES,
+    STAGES,
     Finding,
     Reading,
     is_on,
     number,
     offload_of,
+    refused_choice,
+    refused_counts,
     with_misspelled,
 )
 
@@ -31,6 +37,8 @@ _OLD = {
     "cpu_offload_use_pin_memory": "offload_optimizer: {pin_memory: true}",
     "stage3_gather_fp16_weights_on_model_save": "stage3_gather_16bit_weights_on_model_save",
 }
+_TELLING = ("stage", "type", "enabled", "device")
+"""Names by which a section is shown."""
 _DEEPEST = 8
 """YAML can hold itself; DeepSpeed's config is three deep."""
 _LARGE = 5e8
@@ -46,8 +54,17 @@ def is_one(body: dict[str, Any]) -> bool:
             and "optimizer" in body
             and isinstance(body["optimizer"], dict)
         )
-        or (body.keys() <= NAMES[()] and any(_is_section(body, name) for name in body))
+        or (
+            2 * sum(map(_may_be_meant, body)) > len(body)
+            and any(_is_section(body, name) for name in body)
+        )
     )
+
+
+def _may_be_meant(name: Any) -> bool:
+    """Whether DeepSpeed knows, or knew, `name` or one that is spelled almost so."""
+    known = (*NAMES[()], *REMOVED[()])
+    return name in known or bool(get_close_matches(str(name), known, 1, ALIKE_OF_ALL))
 
 
 def _is_section(body: dict[str, Any], name: str) -> bool:
@@ -72,9 +89,13 @@ def read(name: str, body: dict[str, Any]) -> Reading:
         optimizer=_optimizer(body),
         autos=tuple(_autos(body)),
         findings=(*_checkpointing(name, body), *_findings(name, body, zero, stage)),
-        keys=_KEYS,
+        keys=_KEYS | {"dtype": _dtype_key(body)},
     )
-    return with_misspelled(reading, body, NAMES)
+    kept = {key: value for key, value in body.items() if key not in REMOVED[()]}
+    if zero:
+        gone = REMOVED["zero_optimization",]
+        kept["zero_optimization"] = {key: zero[key] for key in zero.keys() - gone.keys()}
+    return with_misspelled(reading, kept, NAMES)
 
 
 def _offload(zero: dict[str, Any]) -> str:
@@ -99,6 +120,14 @@ def _dtype(body: dict[str, Any]) -> str | None:
         return {"torch.bfloat16": "bf16", "torch.float16": "fp16"}.get(str(cast.get("dtype")))
     # A tool around DeepSpeed may fill a section in that is not there.
     return "fp32" if "bf16" in body or "fp16" in body else None
+
+
+def _dtype_key(body: dict[str, Any]) -> str:
+    """The key that says `_dtype`."""
+    for name in ("bf16", "fp16", "torch_autocast"):
+        if is_on(_in(body, name)):
+            return f"{name}.dtype" if name == "torch_autocast" else f"{name}.enabled"
+    return "fp16.enabled" if "fp16" in body and "bf16" not in body else "bf16.enabled"
 
 
 def _optimizer(body: dict[str, Any]) -> str | None:
@@ -131,6 +160,7 @@ def _findings(
     def at(key: str) -> str:
         return f"{name}: {key}"
 
+    yield from _refused(name, body, zero, stage)
     for old, new in _OLD.items():
         if old in zero:
             yield Finding("warning", at(f"zero_optimization.{old}"), f"old name; write {new}")
@@ -169,6 +199,38 @@ def _findings(
                 "warning", at("zero_optimization.contiguous_gradients"),
                 "gradients in fragments, whose memory is hard to use again; set it to true",
             )  # fmt: skip
+
+
+def _refused(
+    name: str, body: dict[str, Any], zero: dict[str, Any], stage: Any
+) -> Iterator[Finding]:
+    """What ends deepspeed.initialize."""
+    for path, gone in REMOVED.items():
+        for key, new in gone.items():
+            if key in (zero if path else body):
+                instead = f", or write {new} instead" if new else ""
+                yield Finding(
+                    "error", f"{name}: {'.'.join((*path, key))}",
+                    f"DeepSpeed removed it, and 0.19.8 refuses it; leave it out{instead}",
+                )  # fmt: skip
+    counts = (_KEYS["micro_batch"], _KEYS["grad_accum"], _KEYS["global_batch"])
+    yield from refused_counts(name, body, **dict.fromkeys(counts, 1))
+    for path in filter(None, NAMES):
+        section = {(): body, ("zero_optimization",): zero}.get(path[:-1], {})
+        value = section.get(path[-1])
+        older = path == ("zero_optimization",) and isinstance(value, bool)
+        if value is not None and not isinstance(value, dict) and not older:
+            such = next((each for each in _TELLING if each in NAMES[path]), min(NAMES[path]))
+            yield Finding(
+                "error", f"{name}: {'.'.join(path)}",
+                f"is {value!r:.40}; DeepSpeed takes a section there, as in {{{such}: ...}}",
+            )  # fmt: skip
+    yield from refused_choice(f"{name}: zero_optimization.stage", stage, STAGES)
+    for key in ("offload_optimizer", "offload_param"):
+        part = zero.get(key)
+        if isinstance(part, dict) and "device" in part:
+            where = f"{name}: zero_optimization.{key}.device"
+            yield from refused_choice(where, part["device"], DEVICES)
 
 
 def _in(body: dict[str, Any], name: str) -> Any:

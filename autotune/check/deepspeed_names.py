@@ -91,3 +91,24 @@ NAMES = {
     for section, names in _BY_SECTION.items()
 }
 """By the path of the section; () is the file itself."""
+REMOVED = {
+    (): {
+        "amp": "fp16, bf16 or torch_autocast",
+        "compression_training": "",
+        "curriculum_learning": "data_efficiency.data_sampling.curriculum_learning",
+        "eigenvalue": "",
+        "elasticity": "the batch sizes themselves",
+        "graph_harvesting": "",
+        "nebula": "",
+        "progressive_layer_drop": "",
+        "quantize_training": "",
+        "sparse_attention": "",
+        "sparse_gradients": "",
+    },
+    ("zero_optimization",): {
+        "mics_hierarchical_params_gather": "",
+        "mics_shard_size": "",
+        "zeropp_loco_param": "",
+    },
+}
+"""What DeepSpeed 0.19.8 refuses since it was removed, and what to write instead, by section."""

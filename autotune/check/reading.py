@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from typing import Any, Literal
@@ -11,8 +11,12 @@ AUTO = "auto"
 _ALIKE = 0.9
 """Of a misspelled name and the right one, as difflib has it. No two names that transformers or
 accelerate know are as alike as one of them and one that is read here."""
-_ALIKE_OF_ALL = 0.8
+ALIKE_OF_ALL = 0.8
 """The same where all names are known: none of them is taken for another."""
+
+STAGES = (0, 1, 2, 3)
+DEVICES = ("none", "cpu", "nvme")
+"""To which ZeRO offloads."""
 
 Names = Mapping[tuple[str, ...], frozenset[str]]
 """What is known in each section, by its path; () is the file itself."""
@@ -77,7 +81,7 @@ def with_misspelled(
 ) -> Reading:
     """With what is said of names in `body` that nothing reads, beside which the one that is meant
     is missing. `names` are all that the tool knows; without them, those that are read here."""
-    known, alike = names or _read_of(reading), _ALIKE_OF_ALL if names else _ALIKE
+    known, alike = names or _read_of(reading), ALIKE_OF_ALL if names else _ALIKE
     found = tuple(
         Finding(
             "error", f"{reading.name}: {'.'.join(path)}",
@@ -116,6 +120,29 @@ def number(value: Any) -> int | str | None:
     if value == AUTO:
         return AUTO
     return value if isinstance(value, int) and not isinstance(value, bool) and value > 0 else None
+
+
+def refused_counts(
+    name: str, body: Mapping[str, Any], at: str = "", **least: int
+) -> Iterator[Finding]:
+    """Values in `body` that are no whole number, or below the `least` of their key."""
+    for key, smallest in least.items():
+        value = body.get(key)
+        if value is None or value == AUTO or (type(value) is int and value >= smallest):
+            continue
+        yield Finding(
+            "error", f"{name}: {at}{key}",
+            f"is {value!r:.40}; write a whole number, {smallest} or more",
+        )  # fmt: skip
+
+
+def refused_choice(where: str, value: Any, choices: Sequence[Any]) -> Iterator[Finding]:
+    """Whether DeepSpeed refuses `value`, which is none of its `choices`."""
+    shown = [str(each) for each in choices]
+    if value not in (AUTO, *choices, *shown):
+        yield Finding(
+            "error", where, f"is {value!r:.40}; DeepSpeed takes one of {', '.join(shown)}"
+        )
 
 
 def named(**files: Any) -> dict[str, str]:

@@ -9,7 +9,15 @@ from collections.abc import Iterator
 from typing import Any
 
 from autotune.check.deepspeed import read as read_deepspeed
-from autotune.check.reading import Finding, Reading, is_on, named, number, with_misspelled
+from autotune.check.reading import (
+    Finding,
+    Reading,
+    is_on,
+    named,
+    number,
+    refused_counts,
+    with_misspelled,
+)
 
 _KEYS = {
     "micro_batch": "per_device_train_batch_size",
@@ -37,7 +45,10 @@ _OLD = {
     "gradient_checkpointing": "activation_checkpointing, from transformers 5.23 on",
     "gradient_checkpointing_kwargs": "activation_checkpointing_kwargs, from transformers 5.23 on",
 }
-_LOADING = ("dataloader_num_workers", "dataloader_prefetch_factor", "dataloader_pin_memory")
+_LOADING = (
+    "dataloader_num_workers", "dataloader_prefetch_factor", "dataloader_pin_memory",
+    "dataloader_persistent_workers",
+)  # fmt: skip
 _COMPILE = {True: "on", False: "off", None: None}
 _QUIET = ("gradient_checkpointing", "gradient_checkpointing_kwargs")
 """Old in one tool only: Axolotl, LLaMA-Factory and TRL go on with them."""
@@ -84,7 +95,9 @@ def read(name: str, body: dict[str, Any]) -> Reading:
         files=named(deepspeed=held),
         fills_auto=True,
         findings=tuple(_findings(name, body, () if of_factory else _OLD)),
-        keys=_KEYS | (_FACTORY if of_factory else {"seq_len": "max_length"}),
+        keys=_KEYS
+        | {"dtype": _dtype_key(body)}
+        | (_FACTORY if of_factory else {"seq_len": "max_length"}),
     )
     return with_misspelled(reading, body)
 
@@ -106,7 +119,7 @@ def read_axolotl(name: str, body: dict[str, Any]) -> Reading:
         files=named(deepspeed=body.get("deepspeed")),
         fills_auto=True,
         findings=tuple(_findings(name, body, ())),
-        keys=_AXOLOTL,
+        keys=_AXOLOTL | {"dtype": _dtype_key(body)},
     )
     return with_misspelled(reading, body)
 
@@ -136,11 +149,17 @@ def _dtype(body: dict[str, Any]) -> str | None:
     return None if body.get("deepspeed") else "fp32"
 
 
+def _dtype_key(body: dict[str, Any]) -> str:
+    """The key that says `_dtype`."""
+    return next((key for key in ("bf16", "pure_bf16", "fp16") if is_on(body.get(key))), "bf16")
+
+
 def _loading(name: str, body: dict[str, Any], workers: int | None) -> Iterator[Finding]:
     """Of the data loader, which has so many `workers` where the file does not say it. Sources:
     transformers training_args.py, `__post_init__`; torch/utils/data/dataloader.py."""
     for names in (_LOADING, tuple(each.removeprefix("dataloader_") for each in _LOADING)):
-        of_workers, of_prefetch, of_pinned = names
+        of_workers, of_prefetch, of_pinned, of_persistent = names
+        yield from refused_counts(name, body, **{of_workers: 0})
         if body.get(of_workers, workers if names is _LOADING else None) != 0:
             continue
         if body.get(of_prefetch) is not None:
@@ -148,6 +167,12 @@ def _loading(name: str, body: dict[str, Any], workers: int | None) -> Iterator[F
                 "error", f"{name}: {of_prefetch}",
                 f"torch and transformers refuse it with 0 workers; set {of_workers} to 1 or more,"
                 f" or leave {of_prefetch} out",
+            )  # fmt: skip
+        if is_on(body.get(of_persistent)):
+            yield Finding(
+                "error", f"{name}: {of_persistent}",
+                f"torch refuses it with 0 workers; set {of_workers} to 1 or more, or"
+                f" {of_persistent} to false",
             )  # fmt: skip
         if body.get(of_pinned) is False:
             yield Finding(
@@ -169,6 +194,8 @@ def _findings(name: str, body: dict[str, Any], old: Any) -> Iterator[Finding]:
             yield Finding("error", f"{name}: {key}", f"two names for one thing; keep {_OLD[key]}")
     if is_on(body.get("bf16")) and is_on(body.get("fp16")):
         yield Finding("error", f"{name}: bf16", "fp16 is set as well; keep one of them")
+    batches = ("per_device_train_batch_size", "micro_batch_size", "gradient_accumulation_steps")
+    yield from refused_counts(name, body, **dict.fromkeys(batches, 1))
     # Axolotl chooses the number itself.
     yield from _loading(name, body, None if is_axolotl(body) else 0)
     if is_on(body.get("auto_find_batch_size")):

@@ -13,7 +13,7 @@ import pytest
 import yaml
 
 from autotune.check import READERS, findings, of_command, read
-from autotune.check.deepspeed_names import NAMES
+from autotune.check.deepspeed_names import NAMES, REMOVED
 from autotune.commands.app import main
 from autotune.commands.exits import ExitCode
 from autotune.errors import UsageError
@@ -45,6 +45,7 @@ SOUND = {
     "deepspeed": DEEPSPEED, "transformers": ARGUMENTS, "accelerate": ACCELERATE,
     "axolotl": AXOLOTL, "llama-factory": FACTORY,
 }  # fmt: skip
+ZERO = DEEPSPEED["zero_optimization"]
 
 
 @pytest.fixture
@@ -168,6 +169,81 @@ def test_the_names_of_deepspeed_are_those_of_its_own_classes_and_constants() -> 
     } <= words
 
 
+def test_what_deepspeed_removed_is_what_it_says_itself() -> None:
+    from deepspeed.runtime import config
+
+    assert REMOVED[()].keys() == config._REMOVED_TOP_LEVEL_CONFIG_KEYS.keys()
+    assert REMOVED["zero_optimization",].keys() == config._REMOVED_ZERO_CONFIG_KEYS.keys()
+
+
+def _offloaded(device: Any) -> dict[str, Any]:
+    offload = {"device": device, "pin_memory": True}
+    return {"zero_optimization": ZERO | {"offload_optimizer": offload}}
+
+
+REFUSED: list[tuple[dict[str, Any], str]] = [
+    *(({key: {}}, key) for key in REMOVED[()]),
+    *(({"zero_optimization": ZERO | {key: 1}}, f"zero_optimization.{key}")
+      for key in REMOVED["zero_optimization",]),
+    *(({path[0]: 3}, path[0]) for path in NAMES if len(path) == 1),
+    *(({"zero_optimization": ZERO | {"stage": stage}}, "zero_optimization.stage")
+      for stage in (5, -1, "two")),
+    *((_offloaded(device), "zero_optimization.offload_optimizer.device")
+      for device in ("cuda", None)),
+    ({"zero_optimization": ZERO | {"offload_optimizer": True}},
+     "zero_optimization.offload_optimizer"),
+    ({"optimizer": "adam"}, "optimizer"),
+    *(({key: value}, key) for key in ("gradient_accumulation_steps", "train_batch_size")
+      for value in (0, "two", [1])),
+]  # fmt: skip
+TAKEN: list[dict[str, Any]] = [
+    {"zero_optimization": ZERO | {"stage": "2"}}, _offloaded("cpu"), _offloaded("none"),
+    {"zero_optimization": ZERO | {"offload_optimizer": None}},
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("changes", "key"), [*REFUSED, *((each, "") for each in TAKEN)], ids=str)
+def test_what_deepspeed_itself_refuses_is_an_error(
+    changes: dict[str, Any], key: str, saved: Callable[..., Path]
+) -> None:
+    from deepspeed.runtime.config import DeepSpeedConfig
+
+    body = DEEPSPEED | {"train_batch_size": 16} | changes
+    errors = [line for line in said(saved(body)) if line.startswith(f"error config.yaml: {key}: ")]
+    if key:
+        assert len(errors) == 1
+        with pytest.raises(Exception):  # noqa: B017, PT011 -- of many kinds
+            DeepSpeedConfig(body)
+    else:
+        assert said(saved(body)) == []
+        DeepSpeedConfig(body)
+
+
+def test_a_part_of_deepspeeds_file_is_known_though_one_name_is_misspelled(
+    saved: Callable[..., Path],
+) -> None:
+    path = saved({"fp16": {"enabled": True}, "gradient_accumulation_step": 2})
+    assert read(path).tool == "deepspeed"
+    assert "did you mean gradient_accumulation_steps?" in said(path)[0]
+    with pytest.raises(UsageError, match="no configuration that is known"):
+        read(saved({"optimizer": {"type": "Adam"}, "model": {"layers": 2}}))
+
+
+@pytest.mark.parametrize(("tool", "changes", "key"), [
+    ("deepspeed", {"bf16": {"enabled": False}, "fp16": {"enabled": True}}, "fp16.enabled"),
+    ("deepspeed", {"bf16": {"enabled": False}, "torch_autocast": {
+        "enabled": True, "dtype": "torch.float16"}}, "torch_autocast.dtype"),
+    ("deepspeed", {}, "bf16.enabled"),
+    ("transformers", {"bf16": False, "fp16": True}, "fp16"),
+    ("axolotl", {"bf16": False, "fp16": True}, "fp16"),
+    ("llama-factory", {"bf16": False, "pure_bf16": True}, "pure_bf16"),
+])  # fmt: skip
+def test_a_dtype_is_quoted_by_the_key_that_says_it(
+    tool: str, changes: dict[str, Any], key: str, saved: Callable[..., Path]
+) -> None:
+    assert read(saved(SOUND[tool], **changes)).called("dtype") == f"config.yaml: {key}"
+
+
 @pytest.mark.parametrize(("tool", "changes", "key"), [
     ("deepspeed", {"zero_optimization": {"stage": 3, "offload_param": {"device": "cpu"}}},
      "zero_optimization.offload_param"),
@@ -186,7 +262,6 @@ def test_files_that_agree_are_left_in_peace(saved: Callable[..., Path]) -> None:
     assert said(*paths) == []
 
 
-ZERO = DEEPSPEED["zero_optimization"]
 WRONG: list[tuple[str, dict[str, Any], str]] = [
     ("deepspeed", {"train_batch_size": 48}, "48 is not 8 x 2 x 2 ranks, which is 32"),
     ("deepspeed", {"train_micro_batch_size_per_gpu": "auto"}, "nobody fills in auto"),
@@ -220,6 +295,15 @@ WRONG: list[tuple[str, dict[str, Any], str]] = [
     ("axolotl", {"dataloader_num_workers": 0, "dataloader_pin_memory": False},
      "false, with 0 workers"),
     ("axolotl", {"fp16": True}, "fp16 is set as well"),
+    ("transformers", {"per_device_train_batch_size": 0}, "is 0; write a whole number, 1 or more"),
+    ("axolotl", {"micro_batch_size": 1.5}, "is 1.5; write a whole number, 1 or more"),
+    ("llama-factory", {"gradient_accumulation_steps": "two"}, "is 'two'; write a whole number"),
+    ("transformers", {"dataloader_num_workers": -1}, "is -1; write a whole number, 0 or more"),
+    ("transformers", {"dataloader_persistent_workers": True}, "torch refuses it with 0 workers"),
+    ("accelerate", {"num_processes": 0}, "is 0; write a whole number, 1 or more"),
+    ("accelerate", {"deepspeed_config": {"zero_stage": 5}}, "is 5; DeepSpeed takes one of 0, 1"),
+    ("accelerate", {"deepspeed_config": {"zero_stage": 2, "offload_optimizer_device": "cuda"}},
+     "is 'cuda'; DeepSpeed takes one of none, cpu, nvme"),
     ("llama-factory", {"auto_find_batch_size": True}, "without a word"),
 ]  # fmt: skip
 
@@ -243,7 +327,11 @@ def test_two_places_that_disagree_are_named(saved: Callable[..., Path]) -> None:
 def test_auto_is_filled_beside_those_who_fill_it(saved: Callable[..., Path]) -> None:
     auto = saved(DEEPSPEED, "ds", train_micro_batch_size_per_gpu="auto", train_batch_size="auto")
     assert len(said(auto)) == 1
-    assert said(auto, saved(ARGUMENTS, "args")) == []
+    args = saved(ARGUMENTS, "args")
+    assert said(auto, args) == []
+    assert len(said(auto)) == 1  # nobody says that they are used together
+    saved(ARGUMENTS, "args", deepspeed=str(auto))
+    assert said(auto) == []
 
 
 @pytest.mark.parametrize("tool", ["transformers", "accelerate", "axolotl"])

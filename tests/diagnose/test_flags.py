@@ -102,7 +102,8 @@ def test_advice_names_the_batch_as_the_user_does(log: str, tmp_path: Path) -> No
     ("micro_batch_size: 2\nglobal_batch_size: 512",
      "leave global_batch_size: 512: accumulation follows from it"),
     ("--micro-batch-size 2 --global-batch-size 512 --accum 4", "--accum 8"),
-    ("--micro-batch-size 2\ntotal batch size: 512", "step the optimizer every 2 micro-batches, loss / 2"),
+    ("--micro-batch-size 2\ntotal batch size: 512",
+     "step the optimizer every 2 micro-batches, loss / 2"),
 ])  # fmt: skip
 def test_accumulation_follows_where_the_global_batch_is_asked_for(
     log: str, follows: str, tmp_path: Path
