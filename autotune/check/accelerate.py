@@ -74,7 +74,7 @@ def read(name: str, body: dict[str, Any]) -> Reading:
         files=named(deepspeed_config_file=deepspeed.get("deepspeed_config_file")),
         fills_auto=True,
         findings=(
-            *refused_counts(name, body, num_processes=1, num_machines=1),
+            *refused_counts(name, body, {"num_processes": 1, "num_machines": 1}),
             *_findings(name, deepspeed, fsdp),
         ),
         keys=_KEYS | ({"zero_stage": "fsdp_config.fsdp_reshard_after_forward"} if fsdp else {}),
@@ -99,7 +99,7 @@ def _findings(name: str, deepspeed: dict[str, Any], fsdp: dict[str, Any]) -> Ite
                     "accelerate refuses it beside deepspeed_config_file; leave it out",
                 )  # fmt: skip
     at = "deepspeed_config."
-    yield from refused_counts(name, deepspeed, at, gradient_accumulation_steps=1)
+    yield from refused_counts(name, deepspeed, {"gradient_accumulation_steps": 1}, at)
     for key, choices in (("zero_stage", STAGES), ("offload_optimizer_device", DEVICES),
                          ("offload_param_device", DEVICES)):  # fmt: skip
         if deepspeed.get(key) is not None:

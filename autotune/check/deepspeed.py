@@ -214,7 +214,7 @@ def _refused(
                     f"DeepSpeed removed it, and 0.19.8 refuses it; leave it out{instead}",
                 )  # fmt: skip
     counts = (_KEYS["micro_batch"], _KEYS["grad_accum"], _KEYS["global_batch"])
-    yield from refused_counts(name, body, **dict.fromkeys(counts, 1))
+    yield from refused_counts(name, body, dict.fromkeys(counts, 1))
     for path in filter(None, NAMES):
         section = {(): body, ("zero_optimization",): zero}.get(path[:-1], {})
         value = section.get(path[-1])

@@ -123,7 +123,7 @@ def number(value: Any) -> int | str | None:
 
 
 def refused_counts(
-    name: str, body: Mapping[str, Any], at: str = "", **least: int
+    name: str, body: Mapping[str, Any], least: Mapping[str, int], at: str = ""
 ) -> Iterator[Finding]:
     """Values in `body` that are no whole number, or below the `least` of their key."""
     for key, smallest in least.items():

@@ -159,7 +159,7 @@ def _loading(name: str, body: dict[str, Any], workers: int | None) -> Iterator[F
     transformers training_args.py, `__post_init__`; torch/utils/data/dataloader.py."""
     for names in (_LOADING, tuple(each.removeprefix("dataloader_") for each in _LOADING)):
         of_workers, of_prefetch, of_pinned, of_persistent = names
-        yield from refused_counts(name, body, **{of_workers: 0})
+        yield from refused_counts(name, body, {of_workers: 0})
         if body.get(of_workers, workers if names is _LOADING else None) != 0:
             continue
         if body.get(of_prefetch) is not None:
@@ -195,7 +195,7 @@ def _findings(name: str, body: dict[str, Any], old: Any) -> Iterator[Finding]:
     if is_on(body.get("bf16")) and is_on(body.get("fp16")):
         yield Finding("error", f"{name}: bf16", "fp16 is set as well; keep one of them")
     batches = ("per_device_train_batch_size", "micro_batch_size", "gradient_accumulation_steps")
-    yield from refused_counts(name, body, **dict.fromkeys(batches, 1))
+    yield from refused_counts(name, body, dict.fromkeys(batches, 1))
     # Axolotl chooses the number itself.
     yield from _loading(name, body, None if is_axolotl(body) else 0)
     if is_on(body.get("auto_find_batch_size")):
