@@ -144,10 +144,11 @@ def refuse_used_folder(folder: Path | None) -> None:
         )
 
 
-def create_folder(folder: Path) -> Path:
+def create_folder(folder: Path, flag: str = "--out") -> Path:
     """Creates `folder`, its parents too, and checks that files can be written in it.
 
-    A parent that did not exist is marked as `OURS`, but for `RESULTS`.
+    `flag` is what the user gave it by. A parent that did not exist is marked as `OURS`, but for
+    `RESULTS`.
 
     Raises:
         UsageError: it cannot be created or written in.
@@ -163,7 +164,7 @@ def create_folder(folder: Path) -> Path:
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or str(error)
         other = _unused(Path("/tmp/autotune-study"))
-        raise UsageError(f"--out {folder}: {reason}; use e.g. --out {other}") from error
+        raise UsageError(f"{flag} {folder}: {reason}; use e.g. {flag} {other}") from error
     return folder
 
 

@@ -17,6 +17,7 @@ from autotune.commands.exits import ExitCode, complain
 from autotune.commands.tune import parameter
 from autotune.device.cards import Gpus, parse_gpus
 from autotune.errors import UsageError
+from autotune.files import create_folder
 from autotune.models.hf import FUSED
 from autotune.options import FLAGS, Options, Topic, text_of
 from autotune.testbed.lengths import at_longest
@@ -96,7 +97,7 @@ def plan(
         from autotune.plan.expected import Asked, Helpers
         from autotune.runner import counting
 
-        with counting.forked(asked.family) as start:
+        with _made(write), counting.forked(asked.family) as start:
 
             def count(wanted: Count) -> Counted:
                 with _waiting(f"counting the parameters of {asked.model}"):
@@ -199,6 +200,20 @@ def _write(row: Expected, found: Plan, asked: Options, folder: Path, file: TextI
     show(made, folder, file)
     print(start(row, folder), file=file)
     complain("nothing was measured: a study may find that it does not fit; the files say so")
+
+
+@contextmanager
+def _made(folder: Path | None) -> Iterator[None]:
+    """Makes `folder` before anything is planned; a new one goes again if nothing is written."""
+    new = folder is not None and not folder.exists()
+    if folder is not None:
+        create_folder(folder, "--write")
+    try:
+        yield
+    finally:
+        if folder is not None and new:
+            with suppress(OSError):  # where it is not empty
+                folder.rmdir()
 
 
 @contextmanager
