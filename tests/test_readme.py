@@ -1,4 +1,4 @@
-"""The README's first examples are run as they stand there, for a shorter time."""
+"""The first examples of the README and of some pages are run as they stand, for a shorter time."""
 
 from __future__ import annotations
 
@@ -12,27 +12,21 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.documents import PAGES, commands
 from tests.support.programs import ROOT
 
-README = (ROOT / "README.md").read_text(encoding="utf-8")
-PROGRAM = "python -m autotune"
 SHORT = "--budget 4m --trials 2 --finals 1"
-[VIT] = re.findall(r"```python\n(import torch\n.*?class ViT.*?)```", README, re.DOTALL)
-TRAIN = """
-import argparse
+RUN = ("tutorial", "how-to/huggingface", "how-to/module", "how-to/diagnose")
+"""Pages whose commands run on a CPU, as the README's do."""
 
-import torch
 
-parser = argparse.ArgumentParser()
-parser.add_argument("--batch", type=int)
-batch = parser.parse_args().batch
-model = torch.nn.Linear(64, 64)
-optimizer = torch.optim.AdamW(model.parameters())
-while True:
-    optimizer.zero_grad()
-    model(torch.randn(batch, 64)).sum().backward()
-    optimizer.step()
-"""
+def python_of(page: str) -> str:
+    """The first block of Python that stands in a page."""
+    text = (PAGES / f"{page}.md").read_text(encoding="utf-8")
+    return re.findall(r"```python\n(.*?)```", text, re.DOTALL)[0]
+
+
+VIT, TRAIN = python_of("how-to/module"), python_of("tutorial")
 DATA = """
 import torch
 from torch.utils.data import DataLoader, TensorDataset
@@ -52,25 +46,30 @@ LOG = (
 
 
 def examples() -> list[str]:
-    """Commands of autotune up to where scripts of one's own are explained."""
-    text = README.partition("## Your own training script")[0]
-    blocks = "\n".join(re.findall(r"^```\n(.*?)^```", text, re.DOTALL | re.MULTILINE))
-    lines = blocks.replace("scripts/tune ", f"{PROGRAM} ").splitlines()
-    return [line for line in lines if line.startswith(PROGRAM)]
+    """The commands of the README and of these pages, each once. Those on a result, and on several
+    machines, are left out."""
+    pages = (ROOT / "README.md", *(PAGES / f"{name}.md" for name in RUN))
+    found = dict.fromkeys(each for page in pages for each in commands(page))
+    away = ("export", "verify", "check", "report", "--resume", "--help")
+    return [each for each in found if each.split()[1] not in away and "--launch" not in each]
 
 
-def shorter(arguments: list[str]) -> list[str]:
+def arguments(example: str) -> list[str]:
+    return shlex.split(example, comments=True)[1:]
+
+
+def shorter(given: list[str]) -> list[str]:
     """The same where it ends soon, with two trials where it trains for minutes, else a dry run."""
-    if arguments[0] in ("plan", "diagnose") or "--dry-run" in arguments:
-        return arguments
-    if arguments[0] == "loader":
-        return [*arguments, "--budget", "20s"]
-    if "--budget" not in arguments:
-        return [*arguments, *SHORT.split()]
-    place = arguments.index("--budget")
-    if arguments[place + 1] == "2m":
-        return [*arguments[:place], *SHORT.split(), *arguments[place + 2 :]]
-    return [*arguments, "--dry-run"]
+    if given[0] in ("plan", "diagnose") or "--dry-run" in given:
+        return given
+    if given[0] == "loader":
+        return [*given, "--budget", "20s"]
+    if "--budget" not in given:
+        return [*given, *SHORT.split()]
+    place = given.index("--budget")
+    if given[place + 1] == "2m":
+        return [*given[:place], *SHORT.split(), *given[place + 2 :]]
+    return [*given, "--dry-run"]
 
 
 @pytest.fixture
@@ -80,7 +79,7 @@ def folder(tmp_path: Path) -> Path:
     (tmp_path / "path" / "to" / "folder").mkdir(parents=True)
     config = json.dumps(model["config"] | model["tiny"])
     for name, text in {"vit.py": VIT, "train.py": TRAIN, "data.py": DATA, "train.log": LOG,
-                       "path/to/folder/config.json": config}.items():  # fmt: skip
+                       "job.sh": "", "path/to/folder/config.json": config}.items():  # fmt: skip
         (tmp_path / name).write_text(text)
     (tmp_path / "results").mkdir()
     (tmp_path / "results" / "grids").symlink_to(ROOT / "results" / "grids")
@@ -89,24 +88,23 @@ def folder(tmp_path: Path) -> Path:
 
 
 def test_the_examples_are_found() -> None:
-    assert len(examples()) >= 16
-    assert sum("--dry-run" not in shorter(shlex.split(e)[3:]) for e in examples()) >= 7
+    assert len(examples()) >= 20
+    assert sum("--dry-run" not in shorter(arguments(each)) for each in examples()) >= 10
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "example", examples(), ids=lambda each: each.removeprefix(PROGRAM).partition(" #")[0].strip()
+    "example", examples(), ids=lambda each: each.partition(" #")[0].strip().partition(" ")[2]
 )
 def test_an_example_runs(example: str, folder: Path) -> None:
-    command, _, remark = example.partition(" #")
-    arguments = shorter(shlex.split(command)[3:])
-    if "--lora" in arguments:
+    given, remark = shorter(arguments(example)), example.partition(" #")[2]
+    if "--lora" in given:
         pytest.importorskip("peft")
     environment = os.environ | {
         "PYTHONPATH": str(ROOT), "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"
     }  # fmt: skip
     ran = subprocess.run(
-        [sys.executable, "-m", "autotune", *arguments], cwd=folder, env=environment,
+        [sys.executable, "-m", "autotune", *given], cwd=folder, env=environment,
         capture_output=True, text=True, check=False, timeout=280,
     )  # fmt: skip
     if re.search("needs .*GPU", remark) and "NVML is not available" in ran.stderr:

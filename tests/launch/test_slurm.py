@@ -114,15 +114,15 @@ def test_a_launch_that_slurm_refuses_is_told_of(in_job: Slurm, tmp_path: Path) -
     assert all("invalid job" in line for line in told)
 
 
-def test_the_readmes_job_finds_a_result_on_its_nodes(cluster: Slurm, tmp_path: Path) -> None:
-    readme = (ROOT / "README.md").read_text(encoding="utf-8")
-    [script] = re.findall(r"```bash\n(#!/bin/bash\n#SBATCH .*?)```", readme, re.DOTALL)
+def test_the_documented_job_finds_a_result_on_its_nodes(cluster: Slurm, tmp_path: Path) -> None:
+    page = (ROOT / "docs/pages/how-to/cluster.md").read_text(encoding="utf-8")
+    [script] = re.findall(r"```bash\n(#!/bin/bash\n#SBATCH .*?)```", page, re.DOTALL)
     small = (
         "--device cpu --world-size 2 --depth 1 --seq-len 32 --micro-batch 1 --vocab-size 256"
         " --zero 0 --checkpointing none --trials 1 --finals 1 --budget 90s"
     )
     job = script.replace("gpus-per-node=8", "gpus-per-node=2").replace(
-        "python -m autotune --budget 30m", f"{sys.executable} -m autotune {small}"
+        "autotune --budget 30m", f"{sys.executable} -m autotune {small}"
     )
     (tmp_path / "job.sh").write_text(job)
     cluster.run(

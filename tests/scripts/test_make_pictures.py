@@ -58,9 +58,10 @@ def test_the_picture_of_the_page_is_drawn_by_a_browser() -> None:
     assert len(picture) > 100_000  # with its charts
 
 
-def test_the_readme_shows_every_picture() -> None:
-    text = (ROOT / "README.md").read_text(encoding="utf-8")
+def test_the_documents_show_every_picture() -> None:
+    pages = (ROOT / "README.md", ROOT / "docs/pages/how-to/report.md")
+    text = "".join(page.read_text(encoding="utf-8") for page in pages)
     kept = [path.relative_to(ROOT) for path in Path(make_pictures.PICTURES).iterdir()]
     assert kept
     for path in kept:
-        assert f"]({path})" in text
+        assert re.search(rf"\]\((\.\./)*{path}\)", text)

@@ -1,0 +1,81 @@
+"""The README and docs/: short, in step with the code, and with links that lead somewhere."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from autotune.commands.app import parsed
+from tests.support.documents import PAGES, commands
+from tests.support.programs import ROOT
+from tests.support.scripts import load
+
+write_reference: Any = load("write_reference")
+README = ROOT / "README.md"
+COMMANDS = [each for page in (README, *PAGES.rglob("*.md")) for each in commands(page)]
+DOCUMENTS = [*ROOT.glob("*.md"), *(ROOT / "results").glob("*.md"), *PAGES.rglob("*.md")]
+LINK = re.compile(r"\]\(([^)\s]+)\)")
+FENCED = re.compile(r"^```.*?^```", re.DOTALL | re.MULTILINE)
+
+
+def anchors(text: str) -> set[str]:
+    """Of the headings of a page, as GitHub and MkDocs make them."""
+    titles = re.findall(r"^#+ (.*)", FENCED.sub("", text), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
+
+
+def test_the_readme_is_short() -> None:
+    assert len(README.read_text(encoding="utf-8").splitlines()) <= 170
+
+
+@pytest.mark.parametrize("name", write_reference.PAGES)
+def test_the_reference_is_what_the_code_says(name: str) -> None:
+    written = (write_reference.FOLDER / name).read_text(encoding="utf-8")
+    assert written == write_reference.page(name), "run scripts/docs reference"
+
+
+@pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
+def test_links_lead_somewhere(path: Path) -> None:
+    text = path.read_text(encoding="utf-8")
+    broken = []
+    for link in LINK.findall(FENCED.sub("", text)):
+        if re.match(r"[a-z]+:", link):
+            continue
+        file, _, anchor = link.partition("#")
+        target = path.parent / file if file else path
+        if not target.exists() or (anchor and anchor not in anchors(target.read_text("utf-8"))):
+            broken.append(link)
+    assert broken == []
+
+
+def test_every_page_is_in_the_navigation() -> None:
+    navigation = (ROOT / "docs" / "mkdocs.yml").read_text(encoding="utf-8")
+    assert [page for page in PAGES.rglob("*.md")
+            if f" {page.relative_to(PAGES)}\n" not in navigation] == []  # fmt: skip
+
+
+@pytest.mark.parametrize("command", sorted(set(COMMANDS)))
+def test_a_documented_command_is_understood(command: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(Path(sys.executable).parent), prepend=":")
+    words = shlex.split(command, comments=True)[1:]
+    assert parsed(words) is not None or words == ["--help"]
+
+
+def test_the_site_is_built_without_a_warning(tmp_path: Path) -> None:
+    pytest.importorskip("material", reason="mkdocs-material is not installed")
+    built = subprocess.run(
+        [sys.executable, "-m", "mkdocs", "build", "--strict", "--config-file",
+         str(ROOT / "docs" / "mkdocs.yml"), "--site-dir", str(tmp_path / "site")],
+        capture_output=True, text=True, check=False, timeout=200,
+    )  # fmt: skip
+    assert built.returncode == 0, built.stderr
+    assert (tmp_path / "site" / "how-to" / "script.html").exists()
+    page = (tmp_path / "site" / "how-to" / "report.html").read_text(encoding="utf-8")
+    assert 'src="../results/pictures/report.png"' in page
+    assert (tmp_path / "site" / "results" / "pictures" / "report.png").exists()
