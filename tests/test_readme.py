@@ -23,7 +23,8 @@ RUN = ("tutorial", "how-to/huggingface", "how-to/module", "how-to/diagnose")
 def python_of(page: str) -> str:
     """The first block of Python that stands in a page."""
     text = (PAGES / f"{page}.md").read_text(encoding="utf-8")
-    return re.findall(r"```python\n(.*?)```", text, re.DOTALL)[0]
+    found: list[str] = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+    return found[0]
 
 
 VIT, TRAIN = python_of("how-to/module"), python_of("tutorial")
