@@ -79,8 +79,9 @@ def folder(tmp_path: Path) -> Path:
     model = json.loads((ROOT / "autotune" / "models" / "ready" / "gpt2.json").read_text())
     (tmp_path / "path" / "to" / "folder").mkdir(parents=True)
     config = json.dumps(model["config"] | model["tiny"])
-    for name, text in {"vit.py": VIT, "train.py": TRAIN, "data.py": DATA, "train.log": LOG,
-                       "job.sh": "", "path/to/folder/config.json": config}.items():  # fmt: skip
+    files = {"vit.py": VIT, "train.py": TRAIN, "data.py": DATA, "train.log": LOG,
+             "job.sh": "python train.py", "path/to/folder/config.json": config}  # fmt: skip
+    for name, text in files.items():
         (tmp_path / name).write_text(text)
     (tmp_path / "results").mkdir()
     (tmp_path / "results" / "grids").symlink_to(ROOT / "results" / "grids")
