@@ -27,7 +27,10 @@ def python_of(page: str) -> str:
     return found[0]
 
 
-VIT, TRAIN = python_of("how-to/module"), python_of("tutorial")
+VIT = python_of("how-to/module")
+TRAIN = python_of("tutorial").replace("4096, width=256, blocks=4", "64, width=32, blocks=1")
+TRAIN = TRAIN.replace("randint(4096,", "randint(64,")
+"""The tutorial's script with a small model, whose steps take no time."""
 DATA = """
 import torch
 from torch.utils.data import DataLoader, TensorDataset
