@@ -122,6 +122,9 @@ class HostileStudy:
         deadline = time.monotonic() + within_s
         while self.processes() and time.monotonic() < deadline:
             time.sleep(0.02)
+        # Semaphores of a stranger that died go with its resource tracker, a moment later.
+        while self._left_segments() and time.monotonic() < deadline:
+            time.sleep(0.1)
         left = [f"process {pid}" for pid in self.processes()]
         left += map(str, self._left_segments())
         return left + [str(p) for home in (self._home, self._temporary) for p in home.iterdir()]
