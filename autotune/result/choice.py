@@ -274,15 +274,15 @@ def _select_final(
     repeats: Repeats | None,
     rounds: Mapping[Candidate, int],
 ) -> tuple[Record, tuple[Record, ...]]:
-    """The same of `finals`. What a final found slower than another, by more than the noise, cannot
-    win; what it found faster is tied."""
+    """`_select` among `finals`. One that is slower than another by more than the noise cannot win.
+    One that is faster than the winner is tied with it."""
     leader = max(finals, key=measured)
     spread = repeats.spread if repeats is not None else 0.0
 
     def level(record: Record) -> bool:
         each = 1 / rounds[record.candidate] + 1 / rounds[leader.candidate]
         noise = max(_noise(record.measured, leader.measured), spread * math.sqrt(each))
-        return math.log(measured(leader) / measured(record)) <= noise
+        return measured(record) >= measured(leader) * math.exp(-noise)
 
     able = [r for r in finals if level(r)]
     fastest, others = _select(able, value)

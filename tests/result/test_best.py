@@ -159,6 +159,13 @@ def test_on_a_noisy_machine_an_unconfirmed_candidate_must_be_as_much_faster(
     assert choice.record.candidate == best
 
 
+def test_a_final_whose_energy_was_not_read_does_not_win_by_energy() -> None:
+    records = [final(A), final(B, joules_per_token=0.01)]
+    choice = winner(records, WORKLOAD, "tokens_per_joule", lambda c: {A: 99.0, B: 100.0}[c])
+    assert choice is not None
+    assert choice.record.candidate == B
+
+
 def test_repeats_are_pairs_of_finals_of_one_candidate() -> None:
     rates = {A: (1000, 800, 1000), B: (500, 500), C: (2000,)}
     records = [final(c, tokens_per_s=rate) for c, each in rates.items() for rate in each]
