@@ -17,16 +17,16 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Literal, TypeVar, get_args
 
-from autotune import engines, launch, loggers, samplers
+from autotune import engines
 from autotune.engines import stages_of
 from autotune.errors import UsageError
-from autotune.installed import missing
 from autotune.models import family_name, gpt
 from autotune.models.defaults import Asked, GptTraits, Lora, Mlp, parse_lora
 from autotune.models.gpt import PRESETS
 from autotune.models.hf import TASKS, kept
 from autotune.outcome import Objective
 from autotune.script.command import Command, parse_own, parse_set
+from autotune.space import choices
 from autotune.space.axes import AXES, SCRIPT_AXES, ZERO_STAGES, Axis
 from autotune.space.workload import Dtype, GlobalBatch, parse_global_batch
 from autotune.units import (
@@ -149,22 +149,13 @@ def _least_0(text: str, flag: str) -> tuple[int, ...]:
     return parse_ints(text, flag, least=0)
 
 
-def parse_loggers(text: str, flag: str) -> tuple[str, ...]:
-    names = tuple(dict.fromkeys(part.strip() for part in text.split(",")))
-    for name in names:
-        parse_name(name, flag, known=tuple(loggers.LOGGERS))
-        if why := missing(loggers.LOGGERS[name].package):
-            raise UsageError(f"{flag} {name}: {why}")
-    return names
-
-
 _ENGINE, _read_engine = _word(engines.NAMES)
 _DTYPE, _read_dtype = _word(Dtype)
 _OBJECTIVE, _read_objective = _word(Objective)
 _MLP, _read_mlp = _word(Mlp)
 _PRESET, _read_preset = _word(tuple(PRESETS))
 _TASK, _read_task = _word(TASKS)
-_SAMPLER, _read_sampler = _word(tuple(samplers.SAMPLERS))
+_SAMPLER, _read_sampler = _word(tuple(choices.SAMPLERS))
 
 Parallel = int | Literal["auto"]
 """Probes at once; "auto" for as many as there is room for."""
@@ -224,8 +215,8 @@ class Options:
         "--world-size", Topic.DEVICES, parse_int, "N",
         "Ranks that train together (default: one per GPU; on cpu one per node).")
     launch: str | None = option(
-        "--launch", Topic.DEVICES, launch.parse_launch, "LAUNCHER",
-        f"Who starts an agent on each node: {', '.join(launch.WRITTEN)} (default: this machine"
+        "--launch", Topic.DEVICES, choices.parse_launch, "LAUNCHER",
+        f"Who starts an agent on each node: {', '.join(choices.WRITTEN)} (default: this machine"
         " alone; slurm in a Slurm job of several nodes).")
     nodes: int | None = option(
         "--nodes", Topic.DEVICES, parse_int, "N",
@@ -384,7 +375,7 @@ class Options:
     sampler: str = option(
         "--sampler", Topic.SEARCH, _read_sampler, None,
         "Who proposes candidates: frontier, by what it believes of all of them, or one of"
-        " Optuna's samplers (gp needs scipy).", type=_SAMPLER, default=samplers.DEFAULT)
+        " Optuna's samplers (gp needs scipy).", type=_SAMPLER, default=choices.SAMPLER)
     seed: int = option(
         "--seed", Topic.SEARCH, parse_int, "N",
         "Seed of the sampler, the weights and the data.", default="0")
@@ -408,14 +399,14 @@ class Options:
         "Where the trials go: sqlite:///PATH or postgresql://HOST/NAME, a database that other"
         " programs can open, and processes share (default: optuna.log in the study's folder).")
     log: tuple[str, ...] | None = option(
-        "--log", Topic.OUTPUT, parse_loggers, "NAMES",
-        f"Trackers whose files are written at the end, as well: {', '.join(loggers.LOGGERS)}.")
+        "--log", Topic.OUTPUT, choices.parse_loggers, "NAMES",
+        f"Trackers whose files are written at the end, as well: {', '.join(choices.LOGGERS)}.")
     # fmt: on
 
     def __post_init__(self) -> None:
-        if why := samplers.missing(self.sampler):
+        if why := choices.SAMPLERS[self.sampler].missing:
             raise UsageError(
-                f"--sampler {self.sampler}: {why}, or use --sampler {samplers.DEFAULT}"
+                f"--sampler {self.sampler}: {why}, or use --sampler {choices.SAMPLER}"
             )
         if self.script is None:
             self._refuse_what_is_of_scripts()

@@ -24,7 +24,7 @@ from searches.grids import truth
 from searches.samplers import sampler_course, study_before
 from searches.tables import percent
 
-from autotune.samplers import DEFAULT
+from autotune.space.choices import SAMPLER
 from autotune.testbed.recording import Recording
 
 PROBES = (1, 2, 3, 4, 6, 8, 12)
@@ -94,7 +94,7 @@ def run(task: Task) -> Pair | None:
     before = truth(task.path, BEFORE_CEILING, **{task.cut: task.known})
     earlier = [study_before(before, task.seed, BEFORE_MINUTES)]
     courses = [
-        sampler_course(now, DEFAULT, task.seed, max(PROBES), known) for known in ((), earlier)
+        sampler_course(now, SAMPLER, task.seed, max(PROBES), known) for known in ((), earlier)
     ]
     without, learned = (
         [now.regret(course[min(n, len(course)) - 1].found if course else None) for n in PROBES]

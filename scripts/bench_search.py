@@ -44,7 +44,7 @@ from searches.tables import (
     table,
 )
 
-from autotune.samplers import DEFAULT
+from autotune.space.choices import SAMPLER
 
 CEILINGS = (0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95)
 
@@ -112,7 +112,7 @@ def tasks(asked: argparse.Namespace, path: Path, ceilings: Sequence[float]) -> l
         for seed in range(asked.gp_seeds if method == "gp" else asked.seeds)
     ]
     studies = [
-        Task(path, ceiling, DEFAULT, seed, minutes)
+        Task(path, ceiling, SAMPLER, seed, minutes)
         for minutes in BUDGETS
         for ceiling in ceilings
         for seed in range(asked.seeds)
@@ -123,7 +123,7 @@ def tasks(asked: argparse.Namespace, path: Path, ceilings: Sequence[float]) -> l
 def tasks_apart(asked: argparse.Namespace, path: Path, ceilings: Sequence[float]) -> list[Task]:
     """Searches of the default sampler that draw one measurement, and are judged by the others."""
     return [
-        Task(path, ceiling, DEFAULT, seed, repeat=repeat)
+        Task(path, ceiling, SAMPLER, seed, repeat=repeat)
         for ceiling in ceilings
         for repeat in range(repeats(path))
         for seed in range(asked.seeds)

@@ -24,17 +24,16 @@ from autotune.commands.app import _make_app, main
 from autotune.device.device import Device
 from autotune.engines import ENGINES
 from autotune.errors import UsageError
-from autotune.launch import LAUNCHERS
 from autotune.models import FAMILIES
 from autotune.options import FLAGS, Options
 from autotune.predict.predictor import Predictor
 from autotune.result.best import load_schema
-from autotune.samplers import SAMPLERS
 from autotune.samplers.ask import Ask
 from autotune.samplers.open_candidates import OpenCandidates
 from autotune.samplers.sampler import Adapter
 from autotune.space.axes import SCRIPT_AXES
 from autotune.space.candidate import Build, Candidate
+from autotune.space.choices import LAUNCHERS, SAMPLERS
 from autotune.space.workload import Workload
 from autotune.testbed.resolve import resolve
 from autotune.wire.messages import ModelSpec
@@ -239,8 +238,8 @@ def test_best_json_may_name_every_engine() -> None:
 
 @pytest.mark.parametrize("name", SAMPLERS)
 def test_a_sampler_proposes_each_open_candidate_once(name: str) -> None:
-    if samplers.missing(name):
-        pytest.skip(f"needs {samplers.missing(name)}")
+    if why := SAMPLERS[name].missing:
+        pytest.skip(f"needs {why}")
     among = space(micro_batch=(1, 8))
     sampler = samplers.make(name, among, Predictor(among, "cpu"), "flops", seed=3)
     adapter, opened = Adapter(among, sampler), OpenCandidates(among)
@@ -256,8 +255,8 @@ def test_a_sampler_proposes_each_open_candidate_once(name: str) -> None:
 
 @pytest.mark.parametrize("name", SAMPLERS)
 def test_a_sampler_proposes_what_it_is_told_to(name: str) -> None:
-    if samplers.missing(name):
-        pytest.skip(f"needs {samplers.missing(name)}")
+    if why := SAMPLERS[name].missing:
+        pytest.skip(f"needs {why}")
     among = space(micro_batch=(1, 8))
     sampler = samplers.make(name, among, Predictor(among, "cpu"), "flops", seed=3)
     adapter, opened = Adapter(among, sampler), OpenCandidates(among)

@@ -90,7 +90,7 @@ def _pictures(study: Shown, folder: Path) -> None:
 def _log(study: Shown, names: str) -> None:
     from autotune import loggers
     from autotune.folder.journal import records_in
-    from autotune.options import parse_loggers
+    from autotune.space.choices import parse_loggers
 
     for name in parse_loggers(names, "--log"):
         try:

@@ -1,56 +1,12 @@
-"""Who starts one agent on each node of a study. One file and one row of `LAUNCHERS` each.
-
-A member is imported when it is asked for.
+"""Who starts one agent on each node of a study. One file each, and one row of
+`choices.LAUNCHERS`.
 """
 
 from __future__ import annotations
 
-import importlib
-from dataclasses import dataclass
-
 from autotune.errors import UsageError
-from autotune.installed import missing
 from autotune.launch.launcher import Asked, Launcher
-from autotune.units import parse_name
-
-
-@dataclass(frozen=True)
-class Row:
-    """Where a launcher is, and what it needs."""
-
-    module: str
-    """It has a function `make(asked)`."""
-    argument: str | None = None
-    """What follows its name and a colon."""
-    package: str | None = None
-    """What has to be installed for it."""
-
-
-LAUNCHERS = {
-    "slurm": Row("autotune.launch.slurm"),
-    "ray": Row("autotune.launch.ray", package="ray"),
-    "ssh": Row("autotune.launch.ssh", argument="HOSTFILE"),
-    "wait": Row("autotune.launch.wait"),
-}
-"""By the name that `--launch` takes."""
-WRITTEN = tuple(
-    name + (f":{row.argument}" if row.argument else "") for name, row in LAUNCHERS.items()
-)
-
-
-def parse_launch(text: str, flag: str) -> str:
-    """`text`, which names a launcher, with what it needs to know.
-
-    Raises:
-        UsageError: it does not.
-    """
-    name, colon, argument = text.partition(":")
-    row = LAUNCHERS[parse_name(name, flag, known=tuple(LAUNCHERS))]
-    if row.argument and not argument:
-        raise UsageError(f"{flag} {text}: names no {row.argument}; write {name}:{row.argument}")
-    if colon and not row.argument:
-        raise UsageError(f"{flag} {text}: {name} takes nothing; write {flag} {name}")
-    return text
+from autotune.space.choices import LAUNCHERS, WRITTEN
 
 
 def checked(
@@ -72,12 +28,10 @@ def checked(
         return None
     name, _, argument = (text or "slurm").partition(":")
     row = LAUNCHERS[name]
-    if row.package and (why := missing(row.package)):
+    if why := row.missing:
         raise UsageError(f"--launch {name}: {why}")
     note = f"in Slurm job {job.number} of {len(job.names)} nodes: --launch slurm" if job else ""
-    made: Launcher = importlib.import_module(row.module).make(
-        Asked(argument, nodes, interface, note)
-    )
+    made: Launcher = row.load().make(Asked(argument, nodes, interface, note))
     slots = sum(made.slots.values())
     if slots and world_size is not None and world_size > slots:
         raise UsageError(

@@ -10,6 +10,8 @@ from typing import Any
 
 from autotune.loggers.runs import CURVE, Run
 
+FOLDER = "tensorboard"
+
 
 def write(runs: Sequence[Run], folder: Path) -> None:
     """Raises OSError."""

@@ -12,6 +12,8 @@ import wandb
 
 from autotune.loggers.runs import CURVE, Run
 
+FOLDER = "wandb"
+
 
 def write(runs: Sequence[Run], folder: Path) -> None:
     """Raises OSError."""

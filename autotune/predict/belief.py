@@ -11,10 +11,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
-Array = NDArray[np.float64]
-Codes = NDArray[np.intp]
+from autotune.space.arrays import Array, Codes
 
 _SUPPOSED_NOISE = 1e-4
 """Variance of what is only supposed, as a share of the prior's: nearly known."""

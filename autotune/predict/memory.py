@@ -15,8 +15,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from autotune.engines import BYTES, engine_of, state_bytes
-from autotune.predict.belief import Array, Beliefs, Codes, Term, Variant, codes, normal_cdf
+from autotune.predict.belief import Beliefs, Term, Variant, codes, normal_cdf
 from autotune.predict.earlier import Point
+from autotune.space.arrays import Array, Codes
 from autotune.space.axes import LATER_AXES
 from autotune.space.candidate import Candidate
 from autotune.space.workload import Workload

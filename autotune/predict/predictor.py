@@ -9,7 +9,7 @@ from dataclasses import replace
 import numpy as np
 
 from autotune.outcome import Objective, Outcome, Verdict
-from autotune.predict.belief import Array, Belief, Off
+from autotune.predict.belief import Belief, Off
 from autotune.predict.earlier import Earlier, each_seen, points
 from autotune.predict.memory import (
     OutOf,
@@ -21,6 +21,7 @@ from autotune.predict.memory import (
 )
 from autotune.predict.speed import ANOTHER_DAY, ANOTHER_SPACE, DRIFT, Magnitudes, SpeedModel, bent
 from autotune.predict.trace import Trace
+from autotune.space.arrays import Array
 from autotune.space.candidate import Candidate
 from autotune.space.space import Space
 from autotune.wire.stopping import Interval

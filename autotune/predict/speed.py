@@ -16,8 +16,9 @@ import numpy as np
 
 from autotune.engines import BYTES
 from autotune.models.checkpointed import recomputed_share
-from autotune.predict.belief import Array, Belief, Beliefs, Off, Term, Variant, codes
+from autotune.predict.belief import Belief, Beliefs, Off, Term, Variant, codes
 from autotune.predict.earlier import Point
+from autotune.space.arrays import Array
 from autotune.space.axes import AXES, LATER_AXES
 from autotune.space.candidate import Candidate
 from autotune.space.workload import Workload

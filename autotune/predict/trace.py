@@ -17,7 +17,7 @@ import numpy as np
 from autotune.engines import BYTES, engine_of
 from autotune.models import FAMILIES
 from autotune.models.checkpointed import recomputed_share
-from autotune.predict.belief import Array
+from autotune.space.arrays import Array
 from autotune.space.candidate import Build, Candidate
 from autotune.space.space import Space
 from autotune.space.workload import Workload

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from autotune.predict.belief import Codes
+from autotune.space.arrays import Codes
 from autotune.space.candidate import Build, Candidate
 
 

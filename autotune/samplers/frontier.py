@@ -15,9 +15,10 @@ from optuna.study import Study as OptunaStudy
 from optuna.trial import FrozenTrial
 
 from autotune.outcome import Objective, step_cost_for
-from autotune.predict.belief import Array, Belief, normal_cdf
+from autotune.predict.belief import Belief, normal_cdf
 from autotune.predict.predictor import Predictor
 from autotune.samplers.ask import Ask, Costs
+from autotune.space.arrays import Array
 from autotune.space.candidate import Build
 from autotune.space.space import Space
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 
 import numpy as np
 
-from autotune.predict.belief import Codes
+from autotune.space.arrays import Codes
 from autotune.space.candidate import Build, Candidate
 from autotune.space.space import Space
 

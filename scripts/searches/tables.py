@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from autotune.samplers import DEFAULT, SAMPLERS
+from autotune.space.choices import SAMPLER, SAMPLERS
 from searches.rules import RULES
 
 PROBES = (4, 6, 8, 12, 20)
@@ -98,10 +98,10 @@ def table(searches: Sequence[Search], floor: Sequence[float]) -> list[str]:
     lines.append(row(f"probes until it stopped by itself, at most {max(PROBES)}", probes))
     lines.append(row("searches", [str(len(mine)) for mine in of.values()]))
     lines.append("")
-    errors = [error for each in of.get(DEFAULT, []) for error in each.errors]
+    errors = [error for each in of.get(SAMPLER, []) for error in each.errors]
     if errors:
         lines.append(
-            f"After four probes {DEFAULT} predicts peaks to {np.median(errors):.1%} (median)."
+            f"After four probes {SAMPLER} predicts peaks to {np.median(errors):.1%} (median)."
         )
     lines.append(
         f"Noise floor (an oracle with one measurement of every candidate): {percent(floor)}."
@@ -117,7 +117,7 @@ def judged_apart(searches: Sequence[Search], floor: Sequence[float]) -> str:
     )
     middle = 100 * float(np.median(floor))
     return (
-        f"Judged by measurements that it does not draw: {DEFAULT} {after}; the oracle {middle:.1f}"
+        f"Judged by measurements that it does not draw: {SAMPLER} {after}; the oracle {middle:.1f}"
         f" (median of {len(floor)})."
     )
 
@@ -127,14 +127,14 @@ def promises(
 ) -> list[str]:
     """What the default sampler has to reach, and what it did; nothing where it was left out."""
     of = dict(_by_method(searches))
-    if DEFAULT not in of:
+    if SAMPLER not in of:
         return []
 
-    def at(count: int, quantile: float, method: str = DEFAULT) -> float:
+    def at(count: int, quantile: float, method: str = SAMPLER) -> float:
         return float(np.quantile([each.regrets[count] for each in of[method]], quantile))
 
     middle, upper = float(np.median(floor)), float(np.quantile(floor, 0.9))
-    lost = float(np.mean([each.lost for each in of[DEFAULT]]))
+    lost = float(np.mean([each.lost for each in of[SAMPLER]]))
     promised = [each for each in studies if each.minutes == PROMISED]
     regrets = [each.regret for each in promised]
     of_result = f"of the result after {PROMISED:g} min"
@@ -157,7 +157,7 @@ def promises(
     behind = [
         f"{name} after {count}"
         for count in PROBES
-        for name in sorted(of.keys() - {DEFAULT})
+        for name in sorted(of.keys() - {SAMPLER})
         if at(count, 0.5, name) < at(count, 0.5)
     ]
     lines.append(f"| ahead of every other column | | {', '.join(behind) or 'all'} |"
@@ -176,7 +176,7 @@ def plot(searches: dict[str, list[Search]], floors: dict[str, list[float]], path
     for axis, (name, of_grid) in zip(axes[0], searches.items(), strict=True):
         for method, mine in _by_method(of_grid):
             middle = [100 * np.median([each.regrets[n] for each in mine]) for n in PROBES]
-            width = 2.5 if method == DEFAULT else 1.0
+            width = 2.5 if method == SAMPLER else 1.0
             axis.plot(PROBES, middle, marker="o", markersize=3, linewidth=width, label=method)
         axis.axhline(100 * np.median(floors[name]), color="grey", linestyle=":", label="floor")
         axis.set(title=name, xlabel="probes", ylabel="median regret, %", xticks=PROBES)

@@ -22,10 +22,11 @@ from autotune.commands.app import main
 from autotune.commands.exits import ExitCode
 from autotune.folder.folder import Folder
 from autotune.folder.journal import Journal, records_in
-from autotune.loggers import LOGGERS, write
+from autotune.loggers import write
 from autotune.loggers.runs import runs_of
 from autotune.outcome import Record, Verdict
 from autotune.space.candidate import Candidate
+from autotune.space.choices import LOGGERS
 from tests.support import recorded
 from tests.support.programs import ROOT
 from tests.support.records import LIMITS, record
@@ -128,7 +129,7 @@ def test_a_study_logs_into_its_folder_and_nowhere_else(name: str, tmp_path: Path
     assert [*home.iterdir(), *temporary.iterdir()] == []
     assert {path.name for path in here.iterdir()} == {"grid.csv", "study"}
     told = [r for r in records_in(Folder(here / "study")) if r.outcome.verdict != Verdict.SKIPPED]
-    assert len(READERS[name](here / "study" / LOGGERS[name].folder)) == len(told)
+    assert len(READERS[name](here / "study" / LOGGERS[name].load().FOLDER)) == len(told)
 
 
 def test_several_are_written_after_the_result_which_stands_where_they_fail(

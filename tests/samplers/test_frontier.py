@@ -10,7 +10,7 @@ import optuna
 import pytest
 
 from autotune.outcome import Outcome, Record, Verdict, judge
-from autotune.predict.belief import Array, normal_cdf
+from autotune.predict.belief import normal_cdf
 from autotune.predict.earlier import points
 from autotune.predict.memory import device_memory
 from autotune.predict.predictor import Predictor
@@ -18,6 +18,7 @@ from autotune.samplers.ask import Ask, Costs
 from autotune.samplers.frontier import CAUTION, ENOUGH, UNLIKELY, Frontier, Proposal
 from autotune.samplers.open_candidates import OpenCandidates
 from autotune.samplers.sampler import Adapter
+from autotune.space.arrays import Array
 from autotune.space.candidate import Candidate
 from autotune.space.space import Space
 from tests.support.records import LIMITS, MIB, record, space

@@ -1,0 +1,93 @@
+"""What a word on the command line may choose, each one file and one row: who proposes candidates,
+who starts agents on nodes, whose files trials are written to.
+
+A module is imported when it is chosen: they are heavy, or need packages of their own.
+"""
+
+from __future__ import annotations
+
+import importlib
+from dataclasses import dataclass
+from typing import Any
+
+from autotune.errors import UsageError
+from autotune.installed import missing
+from autotune.units import parse_name
+
+
+@dataclass(frozen=True)
+class Choice:
+    """One row."""
+
+    module: str
+    package: str | None = None
+    """What has to be installed for it."""
+    argument: str | None = None
+    """What follows its name and a colon."""
+
+    def load(self) -> Any:
+        """Its module."""
+        return importlib.import_module(self.module)
+
+    @property
+    def missing(self) -> str:
+        """What it lacks here, and the line that installs it; empty where it has all."""
+        return missing(self.package) if self.package else ""
+
+
+SAMPLERS = {
+    "frontier": Choice("autotune.samplers.frontier"),
+    "tpe": Choice("autotune.samplers.tpe"),
+    "gp": Choice("autotune.samplers.gp", package="scipy"),
+    "random": Choice("autotune.samplers.random"),
+    "grid": Choice("autotune.samplers.in_order"),
+}
+"""Modules with a function `make(space, predictor, objective, seed)`, which draws from `seed`."""
+SAMPLER = "frontier"
+"""Where none is named."""
+
+LAUNCHERS = {
+    "slurm": Choice("autotune.launch.slurm"),
+    "ray": Choice("autotune.launch.ray", package="ray"),
+    "ssh": Choice("autotune.launch.ssh", argument="HOSTFILE"),
+    "wait": Choice("autotune.launch.wait"),
+}
+"""Modules with a function `make(asked)`."""
+WRITTEN = tuple(
+    name + (f":{row.argument}" if row.argument else "") for name, row in LAUNCHERS.items()
+)
+"""Launchers as `--launch` takes them."""
+
+LOGGERS = {
+    "tensorboard": Choice("autotune.loggers.tensorboard", package="tensorboardX"),
+    "wandb-offline": Choice("autotune.loggers.wandb", package="wandb"),
+}
+"""Modules with a function `write(runs, folder)`, and the `FOLDER` of a study that is theirs."""
+
+
+def parse_loggers(text: str, flag: str) -> tuple[str, ...]:
+    """The trackers that `text` names.
+
+    Raises:
+        UsageError: one is not known, or not installed.
+    """
+    names = tuple(dict.fromkeys(part.strip() for part in text.split(",")))
+    for name in names:
+        if why := LOGGERS[parse_name(name, flag, known=tuple(LOGGERS))].missing:
+            raise UsageError(f"{flag} {name}: {why}")
+    return names
+
+
+def parse_launch(text: str, flag: str) -> str:
+    """`text`, which names a launcher, with what it needs to know.
+
+    Raises:
+        UsageError: it does not.
+    """
+    name, colon, argument = text.partition(":")
+    row = LAUNCHERS[parse_name(name, flag, known=tuple(LAUNCHERS))]
+    if row.argument and not argument:
+        raise UsageError(f"{flag} {text}: names no {row.argument}; write {name}:{row.argument}")
+    if colon and not row.argument:
+        raise UsageError(f"{flag} {text}: {name} takes nothing; write {flag} {name}")
+    return text
