@@ -5,9 +5,10 @@ from __future__ import annotations
 import importlib.util
 import shlex
 import sys
-from importlib.metadata import packages_distributions
 from pathlib import Path
 
+DISTRIBUTION = "autotune-training"
+"""What pip calls this package: PyPI has another one named `autotune`."""
 EXTRAS = {
     "cryptography": "cluster",
     "peft": "lora",
@@ -41,8 +42,7 @@ def _install(package: str) -> str:
         return f"{pip} {OTHERS[package]}"
     extra = f"[{EXTRAS[package]}]" if package in EXTRAS else ""
     if not (CHECKOUT / "scripts" / "tune").is_file():
-        names = packages_distributions().get("autotune", ["autotune"])
-        return f'{pip} "{names[0]}{extra}"'
+        return f'{pip} "{DISTRIBUTION}{extra}"'
     if extra:
         return f'{pip} -e "{CHECKOUT}{extra}"'
     # Its environment is there only after the script has run, and is brought up to date by it.

@@ -16,10 +16,10 @@ from tests.support.programs import ROOT
 
 
 def test_every_extra_of_users_is_known_by_what_it_installs() -> None:
-    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"][
-        "optional-dependencies"
-    ]
-    assert set(installed.EXTRAS.values()) == extras.keys() - {"bench", "dev", "docs"}
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    extras = project["optional-dependencies"].keys() - {"bench", "dev", "docs"}
+    assert set(installed.EXTRAS.values()) == extras
+    assert project["name"] == installed.DISTRIBUTION
 
 
 @pytest.mark.parametrize(
@@ -28,8 +28,8 @@ def test_every_extra_of_users_is_known_by_what_it_installs() -> None:
         ("ray", True, '{python} -m pip install -e "{folder}[ray]"'),
         ("optuna", True, "{folder}/scripts/tune, which takes the same arguments"),
         ("triton", True, "{python} -m pip install triton"),
-        ("ray", False, '{python} -m pip install "autotune[ray]"'),
-        ("optuna", False, '{python} -m pip install "autotune"'),
+        ("ray", False, '{python} -m pip install "autotune-training[ray]"'),
+        ("optuna", False, '{python} -m pip install "autotune-training"'),
     ],
 )
 def test_the_line_is_that_of_a_checkout_or_of_the_installed_distribution(
