@@ -30,7 +30,8 @@ class Caution(Enum):
     """What a reader of the result should know; the text says what to do about it."""
 
     NO_FINALS = (
-        "Not confirmed: no final was made of this configuration. Run again with a longer --budget."
+        "Not confirmed: no final was made of this configuration. Go on with --resume and a"
+        " --budget that has time for finals."
     )
     FINALS_FAILED = (
         "Not confirmed: a final of this configuration failed; trials.csv has the reason."
@@ -39,8 +40,13 @@ class Caution(Enum):
         "Not confirmed: finals of other configurations were more than 10% slower than what the"
         " search measured of this one. Run again with a longer --budget, on a quiet machine."
     )
-    STOPPED_BY_USER = (
+    STOPPED_IN_SEARCH = (
         "Stopped by you before the search had ended: something faster may not have been tried."
+        " Go on with --resume."
+    )
+    STOPPED_IN_FINALS = (
+        "Stopped by you during the finals: the best candidates were compared by fewer rounds than"
+        " planned, so another one may be faster. Go on with --resume."
     )
     DISTURBED = (
         "Other processes took much of the processor during the timing: the rates may be too low."
@@ -68,7 +74,8 @@ def cautions(best: Best, micro_batches: Sequence[int]) -> tuple[Caution, ...]:
     trials = best.trials
     applies = {
         **{caution: best.unconfirmed == why for caution, why in _UNCONFIRMED.items()},
-        Caution.STOPPED_BY_USER: bool(best.stopped_by),
+        Caution.STOPPED_IN_SEARCH: best.stopped_in == "search",
+        Caution.STOPPED_IN_FINALS: best.stopped_in == "finals",
         Caution.DISTURBED: (best.measured.disturbed_share or 0.0)
         > DISTURBED_SHARE[best.device_kind],
         Caution.BROKEN_TRIALS: trials["crashed"] + trials["hung"] > 0,

@@ -324,10 +324,12 @@ class Best:
         return parse(Lora, given) if isinstance(given, dict) else None
 
     @property
-    def stopped_by(self) -> str | None:
-        """The signal by which the user ended the study early, if one did."""
-        name: str | None = self.provenance.get("stopped_by")
-        return name
+    def stopped_in(self) -> str | None:
+        """What the user ended early: search or finals; None where it was not stopped."""
+        if not self.provenance.get("stopped_by"):
+            return None
+        part: str | None = self.provenance.get("stopped_in", "search")  # older ones do not say
+        return part
 
     def write(self, path: Path) -> None:
         """Write it to `path` whole or not at all: a reader never sees a part of it.

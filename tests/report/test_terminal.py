@@ -218,7 +218,14 @@ CAUTIONS = [
         Caution.FINALS_SLOWER,
         best(record(B, tokens_per_s=5000), record(C, purpose="final", tokens_per_s=1000)),
     ),
-    (Caution.STOPPED_BY_USER, best(record(B, purpose="final"), stopped_by="user")),
+    (
+        Caution.STOPPED_IN_SEARCH,
+        best(record(B, purpose="final"), stopped_by="SIGINT", stopped_in="search"),
+    ),
+    (
+        Caution.STOPPED_IN_FINALS,
+        best(record(B, purpose="final"), stopped_by="SIGINT", stopped_in="finals"),
+    ),
     (Caution.DISTURBED, best(record(B, purpose="final", disturbed_share=0.4))),
     (Caution.BROKEN_TRIALS, best(record(B, purpose="final"), record(C, Verdict.HUNG))),
     (Caution.LARGEST_MICRO_BATCH, best(record(A, purpose="final"))),

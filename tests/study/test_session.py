@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 from collections.abc import Callable
@@ -178,6 +179,35 @@ def test_a_candidate_in_which_the_user_stopped_twice_is_no_suspect(
     monkeypatch.setattr(Search, "restore", look)
     assert tune("--resume", "study")[0] == ExitCode.FOUND
     assert seen == [set()]
+
+
+@pytest.mark.parametrize(
+    ("of_final", "said"),
+    [(False, "before the search had ended"), (True, "during the finals")],
+)
+def test_the_result_says_in_what_the_user_stopped_the_study(
+    tune: Tune, monkeypatch: pytest.MonkeyPatch, of_final: bool, said: str
+) -> None:
+    from autotune.runner import StopRequestedError
+
+    replayed, jobs = Replay.run, 0
+
+    def run(self: Replay, job: Job, deadline: float) -> Result:
+        nonlocal jobs
+        jobs += 1
+        if job.fresh or (jobs > 3 and not of_final):  # finals alone are in fresh groups
+            signal.raise_signal(signal.SIGINT)
+            raise StopRequestedError
+        return replayed(self, job, deadline)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Replay, "run", run)
+        code, stdout, _ = tune(*NEW)
+    assert code == ExitCode.STOPPED
+    assert f"Stopped by you {said}" in " ".join(stdout.split())
+    code, stdout, _ = tune("--resume", "study")
+    assert code == ExitCode.FOUND
+    assert "Stopped by you" not in stdout
 
 
 def test_what_was_interrupted_still_comes_first_after_a_resume_that_died_at_once(
