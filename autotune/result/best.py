@@ -227,6 +227,8 @@ class Verified:
     """Why it was slower, where that may have been the machine's noise alone; None else."""
     other_hardware: str | None = None
     """How the devices differ from those of the study."""
+    faster: bool = False
+    """Whether every quarter was faster than the noise of the study's measurements explains."""
 
 
 @dataclass(frozen=True, kw_only=True)

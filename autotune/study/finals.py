@@ -44,6 +44,7 @@ class Finals:
         self.out_of_time = False
         """Whether the budget had no time for a round that was wanted."""
         self.under_way = False
+        """Whether `run` was begun, and did not come to its end."""
         self._ended = False
         self._turns = 0
         self._had_none = False
