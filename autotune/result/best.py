@@ -36,7 +36,7 @@ SCHEMA_VERSION = 1
 MOST_BYTES = 16 * 2**20
 UNKNOWN = "unknown"
 FINALS = "finals"
-"""Key of `Best.trials` that is no verdict: the number of final rounds."""
+"""Key of `Best.trials` that is no verdict: the number of final rounds that ran."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -399,7 +399,9 @@ def best_of(
         same_batch=tuple(_cell(r, space) for r in choice.same_batch),
         trials={
             **{verdict.value: counts[verdict] for verdict in Verdict},
-            FINALS: sum(r.purpose == "final" for r in records),
+            FINALS: sum(
+                r.purpose == "final" and r.outcome.verdict != Verdict.SKIPPED for r in records
+            ),
         },
         prediction=_prediction(records, of_script=space.workload.of_script),
         length_mix=space.workload.length_mix,
