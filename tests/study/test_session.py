@@ -143,6 +143,20 @@ def test_a_probe_without_time_says_whether_it_was_the_search_s_part_or_all_of_th
     }
 
 
+def test_where_nothing_was_found_the_search_goes_on_with_all_of_the_budget(
+    tune: Tune, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def run(self: Replay, job: Job, deadline: float) -> Result:
+        self._time.advance(deadline - self._time())
+        return Result(verdict=Verdict.SKIPPED, reason=OUT_OF_BUDGET)
+
+    monkeypatch.setattr(Replay, "run", run)
+    assert tune(*NEW)[0] == ExitCode.NO_MEASUREMENT
+    assert list(rows()["reason"]) == [
+        "the search's part of the budget ended during this probe", OUT_OF_BUDGET,
+    ]  # fmt: skip
+
+
 def test_a_study_that_came_first_is_not_overwritten(
     tune: Tune, monkeypatch: pytest.MonkeyPatch
 ) -> None:
