@@ -116,8 +116,9 @@ def print_result(console: Console, best: Best, path: Path, warn: tuple[Caution, 
     print_lines(console, Text(), *paragraph(counts, width, "Trials: "))
     known = best.prediction
     if known is not None and known.peak_median_error is not None:
-        off, seen = f"{known.peak_median_error:.1%}", f"{known.trials} probes"
-        print_lines(console, Text(f"Memory: peaks were predicted to {off} (median, {seen})"))
+        off = f"{known.peak_median_error:.1%}"
+        text = f"Memory: predicted peaks were off by {off} (median; probes: {known.trials})"
+        print_lines(console, Text(text))
     if best.command is not None:
         print_lines(console, Text("Run:     " + printable(shlex.join(best.command), console)))
     print_lines(console, Text("Written: " + printable(str(path), console)))
@@ -231,7 +232,8 @@ def _sure(best: Best) -> list[str]:
             + (": of equals, the one with the least memory wins." if best.ties else ".")
         ]
     if sure is None:
-        return []
+        alone = best.trials["ok"] + best.trials["pruned"] == 1
+        return ["Nothing else that fits was measured, so something may be faster."] * alone
     most = "Most tokens per joule" if best.objective == "tokens_per_joule" else "The fastest"
     text = f"{most} of what fitted, with a probability of {sure.best:.0%}"
     if sure.best < 0.995:

@@ -157,7 +157,8 @@ class Ledger:
         return self._work[candidate] / math.exp(self._log_cost.mean[self._place[candidate]])
 
     def certainty(self, of: Candidate) -> Certainty | None:
-        """How sure it is that `of` is the best of what fitted; None where it failed since."""
+        """How sure it is that `of` is the best of what fitted; None where it failed since, or
+        nothing else fitted."""
         if of not in self._certain:
             self._certain[of] = self._certainty(of)
         return self._certain[of]
@@ -165,7 +166,7 @@ class Ledger:
     def _certainty(self, of: Candidate) -> Certainty | None:
         among = self.contenders
         places = {r.candidate: place for place, r in enumerate(among)}
-        if of not in places:
+        if of not in places or len(places) == 1:
             return None
         values = self._draws(among)
         mine, most = values[:, places[of]], values.max(axis=1)

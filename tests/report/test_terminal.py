@@ -16,7 +16,7 @@ from autotune.report.reporters import reporter_for
 from autotune.report.result import Caution, cautions
 from autotune.report.terminal import LiveReporter, PlainReporter
 from autotune.report.text import minutes, si
-from autotune.result.best import Best, PeakBytes, Sure, best_of
+from autotune.result.best import Best, PeakBytes, PeakErrors, Sure, best_of
 from autotune.result.choice import Repeats, winner
 from autotune.space.candidate import Candidate
 from autotune.space.space import LEFT_OUT, Fixed, Space
@@ -175,6 +175,17 @@ def test_the_end_says_how_sure_it_is(sure: Sure | None, said: str) -> None:
     if following is not None:
         reporter.finished(replace(found, sure=following), FOLDER / "best.json")
         assert ". Next: " in " ".join(screen.text.split())
+
+
+def test_the_end_says_that_one_measurement_was_compared_with_nothing() -> None:
+    alone = finished(best(record(A)))
+    assert "Nothing else that fits was measured, so something may be faster." in alone
+    assert "Nothing else that fits" not in finished(best(record(A), record(C, Verdict.PRUNED)))
+
+
+def test_the_end_says_how_far_off_predicted_peaks_were() -> None:
+    found = replace(best(record(A)), prediction=PeakErrors(0.0541, 1))
+    assert "Memory: predicted peaks were off by 5.4% (median; probes: 1)" in finished(found)
 
 
 def test_on_a_noisy_machine_the_end_says_what_it_cannot_tell() -> None:

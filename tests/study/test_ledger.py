@@ -35,6 +35,15 @@ def test_finals_change_no_incumbent(ledger: Ledger) -> None:
     assert len(ledger.finals_of(SMALL)) == 1
 
 
+def test_what_was_compared_with_nothing_is_not_called_the_best(ledger: Ledger) -> None:
+    ledger.add(record(SMALL, tokens_per_s=100))
+    assert ledger.certainty(SMALL) is None
+    ledger.add(record(LARGE, tokens_per_s=900))
+    found = ledger.certainty(LARGE)
+    assert found is not None
+    assert found.best > 0.5
+
+
 def test_what_does_not_fit_settles_all_that_need_no_less(ledger: Ledger) -> None:
     lost = record(SMALL, Verdict.OOM)
     ledger.add(lost)
