@@ -155,11 +155,10 @@ def configuration(config: Config) -> str:
         name for name, axis in AXES.items()
         if name in always or (getattr(config, name) != axis.plain and name not in after)
     ]  # fmt: skip
-    ranks = "1 rank" if config.world_size == 1 else f"{config.world_size} ranks{config.on_nodes}"
     searched = ", ".join(f"{name} {getattr(config, name)}" for name in names)
     if of_script:
-        return f"{searched} (optimizer {config.optimizer}, {ranks})"
-    return f"{searched} ({config.dtype}, {config.optimizer}, {config.engine}, {ranks})"
+        return f"{searched} (optimizer {config.optimizer}, {config.ranks})"
+    return f"{searched} ({config.dtype}, {config.optimizer}, {config.engine}, {config.ranks})"
 
 
 def _speed(best: Best) -> str:
@@ -228,7 +227,7 @@ def _sure(best: Best) -> list[str]:
     if repeats is not None and repeats.noisy:
         return [
             f"Noise: finals of one configuration differ by {repeats.differ:.0%} here (median of"
-            f" {repeats.pairs} pairs). Small differences beside that decide nothing"
+            f" {repeats.pairs} pairs). Differences smaller than that decide nothing"
             + (": of equals, the one with the least memory wins." if best.ties else ".")
         ]
     if sure is None:

@@ -83,6 +83,11 @@ class Config:
         return f" on {self.nodes} nodes" if self.nodes > 1 else ""
 
     @property
+    def ranks(self) -> str:
+        """How many, for people."""
+        return "1 rank" if self.world_size == 1 else f"{self.world_size} ranks{self.on_nodes}"
+
+    @property
     def candidate(self) -> Candidate:
         """What was asked for; a script that was not told which optimizer has one of its own."""
         axis, asked = AXES["optimizer"], {axis: getattr(self, axis) for axis in AXES}

@@ -418,6 +418,7 @@ def test_the_live_lines_say_when_the_finals_begin_and_how_far_they_are() -> None
     reporter.probing("final", A, 599.0)
     clock.now_s += 70
     reporter.told(record(A, purpose="final"), None)
+    reporter.told(record(A, Verdict.SKIPPED, purpose="final"), None)  # never ran
     assert "finals  for 1:10, 1 round so far" in _drawn(reporter, screen, "finals")
     reporter.close()
 
