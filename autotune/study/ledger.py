@@ -179,10 +179,11 @@ class Ledger:
         )
 
     def rounds_to_tell(self, one: Candidate, other: Candidate) -> float:
-        """Measurements of each that tell which one is better, if they differ as is believed."""
+        """Finals of each after which `winner` lets the slower one win no more, if they differ as
+        is believed: the standard error of their difference is then no more than that."""
         apart = abs(math.log(self.believed(one) / self.believed(other)))
         repeats = self.repeats
-        return 2 * (SURE * repeats.spread / max(apart, EQUAL)) ** 2 if repeats is not None else 0.0
+        return 2 * (repeats.spread / max(apart, EQUAL)) ** 2 if repeats is not None else 0.0
 
     @property
     def repeats(self) -> Repeats | None:
