@@ -210,7 +210,7 @@ def test_a_first_signal_writes_the_best_so_far_and_is_exit_code_4(
     assert code == 4
     assert number.name in stderr
     assert command.best()["confirmed"] is False
-    assert "Stopped by you" in (command.out / "report.html").read_text("utf-8")
+    assert "Stopped by you before the search" in (command.out / "report.html").read_text("utf-8")
     assert gone(ranks, within_s=5)
 
 

@@ -102,6 +102,13 @@ def lines(found: Verified) -> list[str]:
     ]
     if found.cannot_tell:
         said.insert(1, f"Slower, but {found.cannot_tell}")
+    if found.faster and not found.other_hardware:
+        said.insert(
+            1,
+            f"Faster by {found.share_of_measured - 1:.0%}, beyond the study's noise: the machine"
+            " was busier or slower then; run the study again, since another configuration may be"
+            " the best now",
+        )
     if found.other_hardware:
         said.append(f"Not the same hardware: {found.other_hardware}")
     return said

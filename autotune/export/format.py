@@ -56,8 +56,7 @@ def remark(best: Best, missing: Collection[str], sign: str = "#") -> str:
         f" {best.limits.capacity_bytes / 2**30:.4g} GiB"
     )
     lines = [
-        f"From autotune: {config.model}, {config.engine},"
-        f" {config.world_size} ranks{config.on_nodes}, {found}.",
+        f"From autotune: {config.model}, {config.engine}, {config.ranks}, {found}.",
     ]
     if not best.confirmed and not best.expected:
         lines.append("WARNING: not confirmed: it was not measured again in fresh processes.")

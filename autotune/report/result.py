@@ -30,7 +30,8 @@ class Caution(Enum):
     """What a reader of the result should know; the text says what to do about it."""
 
     NO_FINALS = (
-        "Not confirmed: no final was made of this configuration. Run again with a longer --budget."
+        "Not confirmed: no final was made of this configuration. Go on with --resume and a"
+        " --budget that has time for finals."
     )
     FINALS_FAILED = (
         "Not confirmed: a final of this configuration failed; trials.csv has the reason."
@@ -39,8 +40,13 @@ class Caution(Enum):
         "Not confirmed: finals of other configurations were more than 10% slower than what the"
         " search measured of this one. Run again with a longer --budget, on a quiet machine."
     )
-    STOPPED_BY_USER = (
+    STOPPED_IN_SEARCH = (
         "Stopped by you before the search had ended: something faster may not have been tried."
+        " Go on with --resume."
+    )
+    STOPPED_IN_FINALS = (
+        "Stopped by you during the finals: the best candidates were compared by fewer rounds than"
+        " planned, so another one may be faster. Go on with --resume."
     )
     DISTURBED = (
         "Other processes took much of the processor during the timing: the rates may be too low."
@@ -68,7 +74,8 @@ def cautions(best: Best, micro_batches: Sequence[int]) -> tuple[Caution, ...]:
     trials = best.trials
     applies = {
         **{caution: best.unconfirmed == why for caution, why in _UNCONFIRMED.items()},
-        Caution.STOPPED_BY_USER: bool(best.stopped_by),
+        Caution.STOPPED_IN_SEARCH: best.stopped_in == "search",
+        Caution.STOPPED_IN_FINALS: best.stopped_in == "finals",
         Caution.DISTURBED: (best.measured.disturbed_share or 0.0)
         > DISTURBED_SHARE[best.device_kind],
         Caution.BROKEN_TRIALS: trials["crashed"] + trials["hung"] > 0,
@@ -109,8 +116,9 @@ def print_result(console: Console, best: Best, path: Path, warn: tuple[Caution, 
     print_lines(console, Text(), *paragraph(counts, width, "Trials: "))
     known = best.prediction
     if known is not None and known.peak_median_error is not None:
-        off, seen = f"{known.peak_median_error:.1%}", f"{known.trials} probes"
-        print_lines(console, Text(f"Memory: peaks were predicted to {off} (median, {seen})"))
+        off = f"{known.peak_median_error:.1%}"
+        text = f"Memory: predicted peaks were off by {off} (median; probes: {known.trials})"
+        print_lines(console, Text(text))
     if best.command is not None:
         print_lines(console, Text("Run:     " + printable(shlex.join(best.command), console)))
     print_lines(console, Text("Written: " + printable(str(path), console)))
@@ -147,11 +155,10 @@ def configuration(config: Config) -> str:
         name for name, axis in AXES.items()
         if name in always or (getattr(config, name) != axis.plain and name not in after)
     ]  # fmt: skip
-    ranks = "1 rank" if config.world_size == 1 else f"{config.world_size} ranks{config.on_nodes}"
     searched = ", ".join(f"{name} {getattr(config, name)}" for name in names)
     if of_script:
-        return f"{searched} (optimizer {config.optimizer}, {ranks})"
-    return f"{searched} ({config.dtype}, {config.optimizer}, {config.engine}, {ranks})"
+        return f"{searched} (optimizer {config.optimizer}, {config.ranks})"
+    return f"{searched} ({config.dtype}, {config.optimizer}, {config.engine}, {config.ranks})"
 
 
 def _speed(best: Best) -> str:
@@ -220,11 +227,12 @@ def _sure(best: Best) -> list[str]:
     if repeats is not None and repeats.noisy:
         return [
             f"Noise: finals of one configuration differ by {repeats.differ:.0%} here (median of"
-            f" {repeats.pairs} pairs). Small differences beside that decide nothing"
+            f" {repeats.pairs} pairs). Differences smaller than that decide nothing"
             + (": of equals, the one with the least memory wins." if best.ties else ".")
         ]
     if sure is None:
-        return []
+        alone = best.trials["ok"] + best.trials["pruned"] == 1
+        return ["Nothing else that fits was measured, so something may be faster."] * alone
     most = "Most tokens per joule" if best.objective == "tokens_per_joule" else "The fastest"
     text = f"{most} of what fitted, with a probability of {sure.best:.0%}"
     if sure.best < 0.995:

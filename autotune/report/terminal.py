@@ -174,7 +174,10 @@ class LiveReporter(PlainReporter):
     def restored(self, records: Sequence[Record], incumbent: Record | None) -> None:
         searched = [record for record in records if record.purpose == "search"]
         self._counts = Counter(record.outcome.verdict for record in searched)
-        self._rounds = len(records) - len(searched)
+        self._rounds = sum(
+            record.purpose == "final" and record.outcome.verdict is not Verdict.SKIPPED
+            for record in records
+        )
         self._incumbent = incumbent
 
     def probing(self, purpose: str, candidate: Candidate, until_s: float, slot: int = 0) -> None:
@@ -195,7 +198,7 @@ class LiveReporter(PlainReporter):
         verdict = record.outcome.verdict
         if record.purpose == "search":
             self._counts = self._counts + Counter([verdict])
-        else:
+        elif verdict is not Verdict.SKIPPED:
             self._rounds += 1
         better = _candidate(incumbent) != _candidate(self._incumbent)
         self._incumbent = incumbent

@@ -36,7 +36,7 @@ SCHEMA_VERSION = 1
 MOST_BYTES = 16 * 2**20
 UNKNOWN = "unknown"
 FINALS = "finals"
-"""Key of `Best.trials` that is no verdict: the number of final rounds."""
+"""Key of `Best.trials` that is no verdict: the number of final rounds that ran."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,6 +81,11 @@ class Config:
     def on_nodes(self) -> str:
         """What follows the number of ranks, for people; nothing where one machine has them all."""
         return f" on {self.nodes} nodes" if self.nodes > 1 else ""
+
+    @property
+    def ranks(self) -> str:
+        """How many, for people."""
+        return "1 rank" if self.world_size == 1 else f"{self.world_size} ranks{self.on_nodes}"
 
     @property
     def candidate(self) -> Candidate:
@@ -227,6 +232,8 @@ class Verified:
     """Why it was slower, where that may have been the machine's noise alone; None else."""
     other_hardware: str | None = None
     """How the devices differ from those of the study."""
+    faster: bool = False
+    """Whether every quarter was faster than the noise of the study's measurements explains."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -324,10 +331,12 @@ class Best:
         return parse(Lora, given) if isinstance(given, dict) else None
 
     @property
-    def stopped_by(self) -> str | None:
-        """The signal by which the user ended the study early, if one did."""
-        name: str | None = self.provenance.get("stopped_by")
-        return name
+    def stopped_in(self) -> str | None:
+        """What the user ended early: search or finals; None where it was not stopped."""
+        if not self.provenance.get("stopped_by"):
+            return None
+        part: str | None = self.provenance.get("stopped_in", "search")  # older ones do not say
+        return part
 
     def write(self, path: Path) -> None:
         """Write it to `path` whole or not at all: a reader never sees a part of it.
@@ -395,7 +404,9 @@ def best_of(
         same_batch=tuple(_cell(r, space) for r in choice.same_batch),
         trials={
             **{verdict.value: counts[verdict] for verdict in Verdict},
-            FINALS: sum(r.purpose == "final" for r in records),
+            FINALS: sum(
+                r.purpose == "final" and r.outcome.verdict != Verdict.SKIPPED for r in records
+            ),
         },
         prediction=_prediction(records, of_script=space.workload.of_script),
         length_mix=space.workload.length_mix,

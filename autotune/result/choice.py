@@ -274,8 +274,8 @@ def _select_final(
     repeats: Repeats | None,
     rounds: Mapping[Candidate, int],
 ) -> tuple[Record, tuple[Record, ...]]:
-    """`_select` among `finals`. One that is slower than another by more than the noise cannot win.
-    One that is faster than the winner is tied with it."""
+    """`_select` among `finals`. One that is slower than another by more than the noise, a standard
+    error of their difference, cannot win. One that is faster than the winner is tied with it."""
     leader = max(finals, key=measured)
     spread = repeats.spread if repeats is not None else 0.0
 

@@ -36,6 +36,8 @@ from autotune.wire.dial import Dial
 from autotune.wire.messages import Described, Probe, Start
 from autotune.wire.stopping import Phase
 
+UNTRACED = "memory is predicted by formulas alone, since the models were not traced"
+
 
 class Pool:
     """The `Runner` of real devices: at most one live group, reused while the build is the same."""
@@ -146,7 +148,7 @@ class Pool:
         node = self._nodes[0]
         self._get_ready(engine, began + limit_s)
         if not node.ready(engine):
-            self._note(f"memory is predicted without a trace: imports took over {limit_s:.0f} s")
+            self._note(f"{UNTRACED}: imports took over {limit_s:.0f} s")
             return None
 
         def start(dial: Dial, log: Path, environment: dict[str, str]) -> RankProcess:
@@ -156,7 +158,7 @@ class Pool:
         asked = request(space, self._device_kind)
         if not asked.models:
             why = why_untraced(space, self._device_kind)
-            self._note(f"memory is predicted without a trace: {why}")
+            self._note(f"{UNTRACED}: {why}")
             return None
         helper = Helper(
             asked,
@@ -165,7 +167,7 @@ class Pool:
             # A trace has no use for a GPU, and must not leave a context on one.
             environment={"CUDA_VISIBLE_DEVICES": ""},
             channel=self._channel,
-            note=lambda why: self._note(f"memory is predicted without a trace: {why}"),
+            note=lambda why: self._note(f"{UNTRACED}: {why}"),
             limit_s=limit_s,
         )
         try:

@@ -43,6 +43,8 @@ class Finals:
         self._put_offs: Counter[Candidate] = Counter()
         self.out_of_time = False
         """Whether the budget had no time for a round that was wanted."""
+        self.under_way = False
+        """Whether `run` was begun, and did not come to its end."""
         self._ended = False
         self._turns = 0
         self._had_none = False
@@ -59,7 +61,9 @@ class Finals:
         """
         self._made, self._ended = 0, False
         self._turns += 1
+        self.under_way = True
         self._parts.slots.run(self._next_work)
+        self.under_way = False
         finalists = self._finalists()
         self._had_none = not finalists
         if self._made and self._is_in_vain(finalists) and not self._is_sure(finalists[0]):

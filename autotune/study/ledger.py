@@ -158,7 +158,8 @@ class Ledger:
         return self._work[candidate] / math.exp(self._log_cost.mean[self._place[candidate]])
 
     def certainty(self, of: Candidate) -> Certainty | None:
-        """How sure it is that `of` is the best of what fitted; None where it failed since."""
+        """How sure it is that `of` is the best of what fitted; None where it failed since, or
+        nothing else fitted."""
         if of not in self._certain:
             self._certain[of] = self._certainty(of)
         return self._certain[of]
@@ -166,7 +167,7 @@ class Ledger:
     def _certainty(self, of: Candidate) -> Certainty | None:
         among = self.contenders
         places = {r.candidate: place for place, r in enumerate(among)}
-        if of not in places:
+        if of not in places or len(places) == 1:
             return None
         values = self._draws(among)
         mine, most = values[:, places[of]], values.max(axis=1)
@@ -179,10 +180,11 @@ class Ledger:
         )
 
     def rounds_to_tell(self, one: Candidate, other: Candidate) -> float:
-        """Measurements of each that tell which one is better, if they differ as is believed."""
+        """Finals of each after which `winner` lets the slower one win no more, if they differ as
+        is believed: the standard error of their difference is then no more than that."""
         apart = abs(math.log(self.believed(one) / self.believed(other)))
         repeats = self.repeats
-        return 2 * (SURE * repeats.spread / max(apart, EQUAL)) ** 2 if repeats is not None else 0.0
+        return 2 * (repeats.spread / max(apart, EQUAL)) ** 2 if repeats is not None else 0.0
 
     @property
     def repeats(self) -> Repeats | None:

@@ -171,6 +171,11 @@ class Search:
             return f"the first {broken} probes all broke"
         return None
 
+    @property
+    def _keeps_finals(self) -> bool:
+        """Whether some of the budget is kept for finals: where they had none, nothing is."""
+        return self._runs == 1 or bool(self._ledger.contenders)
+
     def _has_time(self, probe_s: float) -> bool:
         return self._parts.clock.remaining_s() >= self._finals_s() + probe_s
 
@@ -296,7 +301,7 @@ class Search:
             rule=parts.pace.rule,
             needed_step_s=self._ledger.needed_step_s(candidate),
             fresh=False,
-            budget="the search's part of the budget",
+            budget="the search's part of the budget" if self._keeps_finals else "the budget",
         )
         return Work(
             job=job,

@@ -267,7 +267,7 @@ class _Session:
             leaving.set()
             study.close()
             close()  # before the result is written: the budget counts to there
-            ended = self._result(study.ledger, study.lost)
+            ended = self._result(study)
             self._log(study.ledger)
             if study.away is not None:
                 raise study.away
@@ -293,11 +293,12 @@ class _Session:
         """What each group has of it."""
         return self.testbed.device.shares(self._slots, self.space.workload.world_size)[0]
 
-    def _result(self, ledger: Ledger, lost: str) -> Ended:
-        best = self._publish(ledger)
+    def _result(self, study: Study) -> Ended:
+        lost = study.lost
+        best = self._publish(study.ledger, study.stopped_in)
         if best is None:
             return why_nothing(
-                ledger.all, self.space, self.stop.name, self.clock.budget_s,
+                study.ledger.all, self.space, self.stop.name, self.clock.budget_s,
                 trials=self.options.trials, lost=lost,
             )  # fmt: skip
         if self.testbed.remark:
@@ -345,7 +346,7 @@ class _Session:
         kind = self.testbed.device.kind
         return shown_command(self.space, candidate, self.options, kind, self.folder.exports)
 
-    def _publish(self, ledger: Ledger) -> Best | None:
+    def _publish(self, ledger: Ledger, stopped_in: str | None = None) -> Best | None:
         """Write best.json as far as `ledger` knows it; None where nothing fits, and then what an
         earlier incumbent left is gone."""
         choice = ledger.choice()
@@ -370,6 +371,7 @@ class _Session:
                 "learned_from": [study.folder for study in manifest.earlier],
                 "elapsed_s": round(self.clock.elapsed_s(), 3),
                 "stopped_by": self.stop.name,
+                "stopped_in": stopped_in,
                 "lost_nodes": [to_json(each) for each in self.journal.lost],
             },
             command=self._command(choice.record.candidate),

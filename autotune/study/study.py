@@ -90,6 +90,8 @@ class Study:
         self._tracer = runners[0]
         self.lost = ""
         """Why nothing could be run any more; empty where it could."""
+        self.stopped_in: str | None = None
+        """What the user ended early: search or finals."""
         self.away: UnreachableError | None = None
         """Why the storage could not be told any more."""
         self._finals = Finals(self._parts, options.finals)
@@ -119,6 +121,7 @@ class Study:
             if self._parts.journal.shared:
                 self._agree()
         except StopRequestedError:
+            self.stopped_in = "finals" if self._finals.under_way else "search"
             self._parts.reporter.note("stopped by the user")
         except NoNodesError as error:
             self.lost = str(error)

@@ -268,6 +268,13 @@ def _noise(best: Best, after: Report, quarters: list[float]) -> str | None:
     return None
 
 
+def _is_faster(best: Best, quarters: list[float]) -> bool:
+    """Whether all of `quarters`, the median steps of each, are shorter than the study's noise
+    explains: its steps, its finals of one candidate, and what a longer run may differ by."""
+    differ = best.repeats.differ if best.repeats is not None else 0.0
+    return max(quarters) < best.measured.step_s.low * (1 - max(SLOWER[best.device_kind], differ))
+
+
 def _verified(best: Best, before: Report, after: Report, on: Device | None = None) -> Verified:
     kind, tokens = best.device_kind, best.tokens_per_step
     step_s = statistics.median(after.step_s)
@@ -296,4 +303,5 @@ def _verified(best: Best, before: Report, after: Report, on: Device | None = Non
         alloc_retries=retries,
         growth_bytes_per_100_steps=None if best.command else grown_bytes * 100 / made,
         other_hardware=other_hardware(best, on) or None,
+        faster=_is_faster(best, quarters),
     )

@@ -29,7 +29,7 @@ def markdown(study: Shown) -> str:
         ]
         if told := compared(study):
             lines += [_plain(told), ""]
-    finals = int((study.trials["kind"] == "final").sum())
+    finals = int((study.ran["kind"] == "final").sum())
     software = study.manifest.fingerprint.get("software") or {}
     versions = ", ".join(f"{name} {version}" for name, version in software.items())
     lines += [

@@ -16,7 +16,7 @@ import yaml
 from autotune.engines import ENGINES
 from autotune.errors import UsageError
 from autotune.export import EXPORTS, write
-from autotune.export.format import FACTS, unexpressed
+from autotune.export.format import FACTS, remark, unexpressed
 from autotune.result.best import Best, Config
 from autotune.space.workload import GlobalBatch
 from autotune.wire.codec import to_json
@@ -74,6 +74,11 @@ def test_what_is_not_said_is_said_to_be_missing(name: str) -> None:
     texts = [text for file, text in made.files.items() if not file.endswith(".json")]
     if texts and name != "env":
         assert any("loss chunked" in text for text in texts)
+
+
+@pytest.mark.parametrize(("world_size", "said"), [(1, ", 1 rank, "), (2, ", 2 ranks, ")])
+def test_a_file_says_how_many_ranks_were_measured(world_size: int, said: str) -> None:
+    assert said in remark(result("ddp", 0, world_size=world_size), ())
 
 
 def test_what_is_plain_needs_no_word() -> None:

@@ -16,7 +16,7 @@ from autotune.report.reporters import reporter_for
 from autotune.report.result import Caution, cautions
 from autotune.report.terminal import LiveReporter, PlainReporter
 from autotune.report.text import minutes, si
-from autotune.result.best import Best, PeakBytes, Sure, best_of
+from autotune.result.best import Best, PeakBytes, PeakErrors, Sure, best_of
 from autotune.result.choice import Repeats, winner
 from autotune.space.candidate import Candidate
 from autotune.space.space import LEFT_OUT, Fixed, Space
@@ -177,6 +177,17 @@ def test_the_end_says_how_sure_it_is(sure: Sure | None, said: str) -> None:
         assert ". Next: " in " ".join(screen.text.split())
 
 
+def test_the_end_says_that_one_measurement_was_compared_with_nothing() -> None:
+    alone = finished(best(record(A)))
+    assert "Nothing else that fits was measured, so something may be faster." in alone
+    assert "Nothing else that fits" not in finished(best(record(A), record(C, Verdict.PRUNED)))
+
+
+def test_the_end_says_how_far_off_predicted_peaks_were() -> None:
+    found = replace(best(record(A)), prediction=PeakErrors(0.0541, 1))
+    assert "Memory: predicted peaks were off by 5.4% (median; probes: 1)" in finished(found)
+
+
 def test_on_a_noisy_machine_the_end_says_what_it_cannot_tell() -> None:
     screen, clock = Screen(), Clock()
     reporter = PlainReporter(screen.console, clock, "samples_per_s")
@@ -218,7 +229,14 @@ CAUTIONS = [
         Caution.FINALS_SLOWER,
         best(record(B, tokens_per_s=5000), record(C, purpose="final", tokens_per_s=1000)),
     ),
-    (Caution.STOPPED_BY_USER, best(record(B, purpose="final"), stopped_by="user")),
+    (
+        Caution.STOPPED_IN_SEARCH,
+        best(record(B, purpose="final"), stopped_by="SIGINT", stopped_in="search"),
+    ),
+    (
+        Caution.STOPPED_IN_FINALS,
+        best(record(B, purpose="final"), stopped_by="SIGINT", stopped_in="finals"),
+    ),
     (Caution.DISTURBED, best(record(B, purpose="final", disturbed_share=0.4))),
     (Caution.BROKEN_TRIALS, best(record(B, purpose="final"), record(C, Verdict.HUNG))),
     (Caution.LARGEST_MICRO_BATCH, best(record(A, purpose="final"))),
@@ -400,6 +418,7 @@ def test_the_live_lines_say_when_the_finals_begin_and_how_far_they_are() -> None
     reporter.probing("final", A, 599.0)
     clock.now_s += 70
     reporter.told(record(A, purpose="final"), None)
+    reporter.told(record(A, Verdict.SKIPPED, purpose="final"), None)  # never ran
     assert "finals  for 1:10, 1 round so far" in _drawn(reporter, screen, "finals")
     reporter.close()
 

@@ -325,7 +325,8 @@ def test_rounds_of_different_candidates_are_not_pooled() -> None:
 
 
 def test_trials_count_the_search_under_all_nine_verdicts_and_the_finals_beside_them() -> None:
-    found = document(record(A), record(B), record(C, Verdict.OOM), final(A), final(A))
+    skipped = final(A, Verdict.SKIPPED)  # never ran
+    found = document(record(A), record(B), record(C, Verdict.OOM), final(A), final(A), skipped)
     assert found["trials"] == {
         "ok": 2, "oom": 1, "over_ceiling": 0, "over_host_ceiling": 0, "unsupported": 0,
         "hung": 0, "crashed": 0, "pruned": 0, "skipped": 0, "finals": 2,

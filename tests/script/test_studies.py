@@ -42,10 +42,7 @@ def test_what_a_script_is_not_told_is_in_the_result_as_it_ran(
     assert (config.micro_batch, config.seq_len, config.global_batch_tokens) == (4, 16, 64)
     assert config.optimizer == "adamw+sgd"
     assert best.tokens_per_step == pytest.approx(64)
-    assert best.sure is not None
-    if best.sure.next is not None:
-        assert (best.sure.next.micro_batch, best.sure.next.seq_len) == (4, 16)
-        assert best.sure.next.optimizer == "adamw+sgd"
+    assert best.sure is None  # its one trial was compared with nothing
     assert "optimizer adamw+sgd" in (out / "exports" / "accelerate.yaml").read_text()
     assert (out / "exports" / "out").is_dir()  # that the command it prints saves to
     (tmp_path / "elsewhere").mkdir()

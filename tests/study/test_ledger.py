@@ -6,9 +6,10 @@ import pytest
 
 from autotune.outcome import Verdict
 from autotune.predict.predictor import Predictor
+from autotune.result.choice import winner
 from autotune.space.candidate import Candidate
 from autotune.study.ledger import FRAGILE_BREAKS, Ledger
-from tests.support.records import record, space
+from tests.support.records import WORKLOAD, record, space
 
 SPACE = space()
 SMALL = Candidate(depth=2, seq_len=64, micro_batch=2)
@@ -33,6 +34,15 @@ def test_finals_change_no_incumbent(ledger: Ledger) -> None:
     ledger.add(record(SMALL, purpose="final", tokens_per_s=999))
     assert ledger.incumbent is searched
     assert len(ledger.finals_of(SMALL)) == 1
+
+
+def test_what_was_compared_with_nothing_is_not_called_the_best(ledger: Ledger) -> None:
+    ledger.add(record(SMALL, tokens_per_s=100))
+    assert ledger.certainty(SMALL) is None
+    ledger.add(record(LARGE, tokens_per_s=900))
+    found = ledger.certainty(LARGE)
+    assert found is not None
+    assert found.best > 0.5
 
 
 def test_what_does_not_fit_settles_all_that_need_no_less(ledger: Ledger) -> None:
@@ -95,6 +105,22 @@ def test_what_failed_a_final_contends_no_more_and_what_was_stopped_early_does(
     choice = ledger.choice()
     assert choice is not None
     assert choice.record.candidate == SMALL
+
+
+@pytest.mark.parametrize(("off", "told"), [(0.03, True), (0.1, False)])
+def test_two_are_told_apart_when_the_slower_one_cannot_win_any_more(
+    ledger: Ledger, monkeypatch: pytest.MonkeyPatch, off: float, told: bool
+) -> None:
+    believed = {SMALL: 900.0, LARGE: 1000.0}
+    measured = {SMALL: 1000.0, LARGE: 900.0}
+    for candidate, rate in measured.items():
+        for one in (1 - off, 1 + off):
+            ledger.add(record(candidate, purpose="final", tokens_per_s=rate * one))
+    monkeypatch.setattr(ledger, "believed", believed.__getitem__)
+    choice = winner(ledger.all, WORKLOAD, "tokens_per_s", ledger.believed)
+    assert choice is not None
+    assert (choice.record.candidate == SMALL) == told
+    assert (ledger.rounds_to_tell(SMALL, LARGE) <= 2) == told
 
 
 def test_it_is_surer_of_a_clear_difference_than_of_a_small_one(ledger: Ledger) -> None:

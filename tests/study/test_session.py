@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 from collections.abc import Callable
@@ -142,6 +143,20 @@ def test_a_probe_without_time_says_whether_it_was_the_search_s_part_or_all_of_th
     }
 
 
+def test_where_nothing_was_found_the_search_goes_on_with_all_of_the_budget(
+    tune: Tune, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def run(self: Replay, job: Job, deadline: float) -> Result:
+        self._time.advance(deadline - self._time())
+        return Result(verdict=Verdict.SKIPPED, reason=OUT_OF_BUDGET)
+
+    monkeypatch.setattr(Replay, "run", run)
+    assert tune(*NEW)[0] == ExitCode.NO_MEASUREMENT
+    assert list(rows()["reason"]) == [
+        "the search's part of the budget ended during this probe", OUT_OF_BUDGET,
+    ]  # fmt: skip
+
+
 def test_a_study_that_came_first_is_not_overwritten(
     tune: Tune, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -178,6 +193,35 @@ def test_a_candidate_in_which_the_user_stopped_twice_is_no_suspect(
     monkeypatch.setattr(Search, "restore", look)
     assert tune("--resume", "study")[0] == ExitCode.FOUND
     assert seen == [set()]
+
+
+@pytest.mark.parametrize(
+    ("of_final", "said"),
+    [(False, "before the search had ended"), (True, "during the finals")],
+)
+def test_the_result_says_in_what_the_user_stopped_the_study(
+    tune: Tune, monkeypatch: pytest.MonkeyPatch, of_final: bool, said: str
+) -> None:
+    from autotune.runner import StopRequestedError
+
+    replayed, jobs = Replay.run, 0
+
+    def run(self: Replay, job: Job, deadline: float) -> Result:
+        nonlocal jobs
+        jobs += 1
+        if job.fresh or (jobs > 3 and not of_final):  # finals alone are in fresh groups
+            signal.raise_signal(signal.SIGINT)
+            raise StopRequestedError
+        return replayed(self, job, deadline)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Replay, "run", run)
+        code, stdout, _ = tune(*NEW)
+    assert code == ExitCode.STOPPED
+    assert f"Stopped by you {said}" in " ".join(stdout.split())
+    code, stdout, _ = tune("--resume", "study")
+    assert code == ExitCode.FOUND
+    assert "Stopped by you" not in stdout
 
 
 def test_what_was_interrupted_still_comes_first_after_a_resume_that_died_at_once(

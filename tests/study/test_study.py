@@ -678,6 +678,16 @@ def test_a_stop_keeps_what_was_measured(tmp_path: Path) -> None:
     assert "stopped by the user" in done.listener.notes
 
 
+@pytest.mark.parametrize(("probes", "part"), [(3, "search"), (4, "finals"), (5, "finals")])
+def test_a_stop_is_of_the_search_or_of_the_finals(tmp_path: Path, probes: int, part: str) -> None:
+    done = Run(tmp_path / "study", stop_at(probes), SPACE, trials=4)
+    assert done.study.stopped_in == part
+
+
+def test_a_study_that_ends_by_itself_was_stopped_in_nothing(run: Callable[..., Run]) -> None:
+    assert run(trials=4).study.stopped_in is None
+
+
 def stop_at(probes: int) -> Callable[[Job], Result]:
     from autotune.runner import StopRequestedError
 

@@ -19,6 +19,7 @@ from autotune.device import cuda, open_device
 from autotune.errors import UsageError
 from autotune.options import Options
 from autotune.result.best import Best
+from autotune.result.choice import Repeats
 from autotune.result.hardware import other_hardware
 from autotune.study import verify
 from autotune.wire.messages import Peaks
@@ -96,6 +97,45 @@ def test_what_the_machine_alone_may_have_made_slow_is_no_answer(
     code, said = ends
     assert command.exit_of(found) == code
     assert said in " ".join(command.lines(found))
+
+
+def among_noise(low: float = 1.0, differ: float | None = None) -> Best:
+    """On the hardware that is here; `low` is of the shortest step, as a share of the median."""
+    step = replace(BEST.measured.step_s, low=low * STEP_S)
+    repeats = None if differ is None else Repeats(differ=differ, pairs=3)
+    here = {"kind": "cpu", "devices": open_device("cpu").fingerprint()}
+    return replace(
+        BEST, measured=replace(BEST.measured, step_s=step), repeats=repeats, fingerprint=here
+    )
+
+
+@pytest.mark.parametrize(
+    ("best", "quarters", "faster"),
+    [
+        (among_noise(), [0.75] * 4, True),
+        (among_noise(), [0.96] * 4, False),  # as a longer run may be
+        (among_noise(low=0.7), [0.75] * 4, False),  # the study's steps
+        (among_noise(differ=0.3), [0.75] * 4, False),  # the study's finals
+        (among_noise(differ=0.1), [0.75] * 4, True),
+        (among_noise(), [0.75, 0.75, 0.75, 0.97], False),  # not all of the run
+    ],
+)
+def test_a_run_that_is_faster_than_the_noise_explains_says_by_how_much_and_what_that_means(
+    best: Best, quarters: list[float], faster: bool
+) -> None:
+    steps = [quarter * STEP_S for quarter in quarters for _ in range(50)]
+    found = verify._verified(best, run_of(FAST), run_of(steps))
+    said = " ".join(command.lines(found))
+    assert found.faster is faster
+    assert ("Faster by 33%, beyond the study's noise" in said) is faster
+    assert command.exit_of(found) == ExitCode.FOUND
+
+
+def test_a_run_on_other_hardware_that_is_faster_says_only_that_it_is_other_hardware() -> None:
+    found = verify._verified(BEST, run_of(FAST), run_of([0.5 * STEP_S] * 200))
+    said = " ".join(command.lines(found))
+    assert "Not the same hardware" in said
+    assert "Faster" not in said
 
 
 def test_drift_and_growth_are_told() -> None:

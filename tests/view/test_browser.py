@@ -139,7 +139,7 @@ def test_words_and_verdicts_filter(chromium: Browser, study: Path) -> None:
     chromium.find("#filter").send_keys("final")
     finals = len(chromium.texts(rows))
     assert 0 < finals < every
-    assert chromium.find("#shown").text == f"{finals} trials"
+    assert chromium.find("#shown").text == f"{finals} rows"
     chromium.find("#filter").clear()
     chromium.find("#filter").send_keys(" ")
     chromium.find("#verdict").send_keys("oom")

@@ -6,8 +6,9 @@ from pathlib import Path
 
 from autotune.report.cells import evidence
 from autotune.view.markdown import markdown
+from autotune.view.page import page
 from autotune.view.study import read
-from tests.support.shown import HOSTILE, change_json, change_rows, failed, folder
+from tests.support.shown import HOSTILE, Row, change_json, change_rows, failed, folder
 
 
 def test_each_cell_has_a_row_and_the_best_is_bold(tmp_path: Path) -> None:
@@ -23,6 +24,20 @@ def test_each_cell_has_a_row_and_the_best_is_bold(tmp_path: Path) -> None:
     assert sorted(row.split(" | ")[-1].strip(" |") for row in rows[1:]) == sorted(said)
     assert "stopped early" in said
     assert "AMD EPYC, 2 cores" in text
+
+
+def test_final_rounds_are_those_that_ran(tmp_path: Path) -> None:
+    path = folder(tmp_path)
+    ran = int((read(path).trials["kind"] == "final").sum())
+    assert f"final rounds: {ran}." in markdown(read(path))
+
+    def skip_one(rows: list[Row]) -> list[Row]:
+        return [*rows[:-1], failed(rows[-1], "skipped")]
+
+    change_rows(path, skip_one)
+    study = read(path)
+    assert f"final rounds: {ran - 1}." in markdown(study)
+    assert f"final rounds: {ran - 1}<" in page(study)
 
 
 def test_a_study_without_a_result_says_so(tmp_path: Path) -> None:

@@ -59,7 +59,7 @@ def page(study: Shown, *, live: bool = False, state: str = "") -> str:
 
 
 def _facts(study: Shown) -> list[str]:
-    finals = int((study.trials["kind"] == "final").sum())
+    finals = int((study.ran["kind"] == "final").sum())
     return [
         study.name,
         f"{minutes(study.elapsed_s)} of {minutes(study.budget_s)}",

@@ -83,7 +83,7 @@ function filter() {
     row.hidden = (verdict && row.dataset.verdict !== verdict) || !words.every((word) => text.includes(word));
     shown += !row.hidden;
   }
-  document.getElementById("shown").textContent = `${shown} trials`;
+  document.getElementById("shown").textContent = `${shown} rows`;
 }
 
 async function copy(button) {
