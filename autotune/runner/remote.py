@@ -70,6 +70,7 @@ class Remote:
         self.refused = ""
         """Why it cannot serve the study."""
         self.lost = ""
+        self._losing = threading.Lock()
         self._peer = peer
         self._note = note
         self._on_lost = on_lost
@@ -127,7 +128,7 @@ class Remote:
         self.close()
 
     def close(self) -> None:
-        self.lost = self.lost or "the study ended"
+        self._leave("the study ended")
         self._peer.close()
 
     def send(self, message: Message) -> None:
@@ -160,9 +161,15 @@ class Remote:
             process.collected.set()
 
     def _lose(self, why: str) -> None:
-        if not self.lost:
-            self.lost = f"node {self.name} was lost: {why}"
+        if self._leave(f"node {self.name} was lost: {why}"):
             self._on_lost(self.lost)
+
+    def _leave(self, why: str) -> bool:
+        """Whether this is the first that is known of its end; several threads may ask."""
+        with self._losing:
+            first = not self.lost
+            self.lost = self.lost or why
+        return first
 
     def _take(self, message: Message) -> None:
         match message:
