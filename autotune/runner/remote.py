@@ -78,10 +78,11 @@ class Remote:
         self._beat = Beat()
         self._ready: set[str] = set()
         self._processes: dict[str, _Process] = {}
-        self._gave_up = self._proven = False
+        self._gave_up = self._proven = self._hung_up = False
         peer.limit(LOST_S)
         self.send(Serve(device=device, lease_s=LEASE_S))
-        threading.Thread(target=self._listen, daemon=True).start()
+        self._listener = threading.Thread(target=self._listen, daemon=True)
+        self._listener.start()
         threading.Thread(target=self._keep_lease, daemon=True).start()
 
     def heard_since(self, moment: float) -> bool:
@@ -125,11 +126,16 @@ class Remote:
         """Its agent leaves where the connection ends, and kills what it has."""
         if why:
             self._lose(why)
-        self.close()
-
-    def close(self) -> None:
         self._leave("the study ended")
         self._peer.close()
+
+    def close(self) -> None:
+        """An agent hangs up where the study does. One that is silent instead is lost."""
+        if not self.lost:
+            self._hung_up = True
+            self._peer.hang_up()
+            self._listener.join(LOST_S + BEAT_S)
+        self.kill()
 
     def send(self, message: Message) -> None:
         with suppress(OSError):  # seen by who listens
@@ -152,11 +158,10 @@ class Remote:
         except TimeoutError:
             why = f"no sign of it for {LOST_S:.0f} s"
         except (EOFError, OSError) as error:
-            why = f"its agent is gone ({error})"
+            why = "" if self._hung_up else f"its agent is gone ({error})"
         except WireError as error:
             why = f"its agent sent what is no message: {error}"
-        self._lose(why)
-        self._peer.close()
+        self.kill(why)
         for process in list(self._processes.values()):
             process.collected.set()
 

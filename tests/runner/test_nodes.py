@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -19,7 +20,7 @@ import pytest
 
 from autotune.agent import agent
 from autotune.outcome import Verdict
-from autotune.runner import NodeLostError, extensions
+from autotune.runner import NodeLostError, extensions, remote
 from autotune.runner.channel import Channel, Peer
 from autotune.runner.group import PHASE_DEADLINE_S, Group, Rank
 from autotune.runner.node import LOOPBACK, Seat
@@ -228,3 +229,32 @@ def test_a_node_that_two_threads_find_lost_is_told_of_once(
             each.result()
     assert told == [node.lost]
     assert node.lost in ("node n1 was lost: this", "node n1 was lost: that")
+
+
+def test_a_node_that_is_silent_at_the_end_is_lost(
+    monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
+) -> None:
+    monkeypatch.setattr(remote, "LOST_S", 0.5)
+    node, _, told = request.getfixturevalue("dialled")
+    node.close()
+    assert told == ["node n1 was lost: no sign of it for 0 s"]
+
+
+def test_a_node_that_hangs_up_at_the_end_is_not_lost(
+    dialled: tuple[Remote, Peer, list[str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node, agent_end, told = dialled
+    monkeypatch.setattr(remote, "LOST_S", 60.0)
+
+    def answer() -> None:
+        with suppress(EOFError):
+            while True:
+                agent_end.receive()
+        agent_end.close()
+
+    with ThreadPoolExecutor(1) as threads:
+        threads.submit(answer)
+        began = time.monotonic()
+        node.close()
+    assert told == []
+    assert time.monotonic() - began < remote.LOST_S
