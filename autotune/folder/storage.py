@@ -8,6 +8,7 @@ and read, and how what is written together gets there. A database is a class and
 from __future__ import annotations
 
 import errno
+import fcntl
 import io
 import json
 import os
@@ -15,8 +16,9 @@ import re
 import shutil
 import sqlite3
 import tempfile
+import time
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, closing, contextmanager
+from contextlib import AbstractContextManager, closing, contextmanager, suppress
 from dataclasses import asdict
 from pathlib import Path
 from secrets import token_hex
@@ -39,6 +41,8 @@ if TYPE_CHECKING:
 
 BUSY_S = 10.0
 """How long a write waits for others who use a database."""
+TURN_S = 0.01
+"""Between two looks whether a turn has come."""
 _EXAMPLE = "sqlite:///studies.db"
 _TABLES = {"studies", "trials", "version_info"}
 """Some of Optuna's."""
@@ -448,11 +452,40 @@ class _Sqlite(_Database):
         return super().read()
 
     def _lock(self, connection: Connection) -> None:
-        connection.exec_driver_sql("BEGIN IMMEDIATE")
+        with _turn(_sqlite_path(self.url).parent):
+            connection.exec_driver_sql("BEGIN IMMEDIATE")
 
     def _may_answer(self, error: BaseException | None) -> bool:
         code = getattr(getattr(error, "orig", None), "sqlite_errorcode", 0)
         return code & 0xFF in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
+
+
+@contextmanager
+def _turn(folder: Path) -> Iterator[None]:
+    """Have nobody else begin a write to a database in `folder`.
+
+    SQLite has no queue: it looks ten times a second whether a lock is free, and who writes again
+    at once takes it in between. Here who wrote last has to wait for who comes next. SQLite keeps
+    the database whole without this, so it is waited for no longer than for a lock.
+    """
+    place = os.open(folder, os.O_RDONLY)
+    try:
+        deadline = time.monotonic() + BUSY_S
+        with suppress(OSError):  # a file system where folders have no locks
+            while not _taken(place) and time.monotonic() < deadline:
+                time.sleep(TURN_S)
+        yield
+    finally:
+        os.close(place)
+
+
+def _taken(file: int) -> bool:
+    """Whether this process locks `file` from now on."""
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
 
 
 def _sqlite_path(url: str) -> Path:

@@ -216,6 +216,10 @@ class Peer:
         """Have `receive` wait no longer than that for a word, and `send` for room."""
         self._stream.limit(timeout_s)
 
+    def hang_up(self) -> None:
+        """Send nothing more; the peer knows that, and may still."""
+        self._stream.shut(socket.SHUT_WR)
+
     def close(self) -> None:
         """Whoever waits for it, waits no longer."""
         self._stream.shut()

@@ -70,6 +70,7 @@ class Remote:
         self.refused = ""
         """Why it cannot serve the study."""
         self.lost = ""
+        self._losing = threading.Lock()
         self._peer = peer
         self._note = note
         self._on_lost = on_lost
@@ -77,10 +78,11 @@ class Remote:
         self._beat = Beat()
         self._ready: set[str] = set()
         self._processes: dict[str, _Process] = {}
-        self._gave_up = self._proven = False
+        self._gave_up = self._proven = self._hung_up = False
         peer.limit(LOST_S)
         self.send(Serve(device=device, lease_s=LEASE_S))
-        threading.Thread(target=self._listen, daemon=True).start()
+        self._listener = threading.Thread(target=self._listen, daemon=True)
+        self._listener.start()
         threading.Thread(target=self._keep_lease, daemon=True).start()
 
     def heard_since(self, moment: float) -> bool:
@@ -124,11 +126,16 @@ class Remote:
         """Its agent leaves where the connection ends, and kills what it has."""
         if why:
             self._lose(why)
-        self.close()
+        self._leave("the study ended")
+        self._peer.close()
 
     def close(self) -> None:
-        self.lost = self.lost or "the study ended"
-        self._peer.close()
+        """An agent hangs up where the study does. One that is silent instead is lost."""
+        if not self.lost:
+            self._hung_up = True
+            self._peer.hang_up()
+            self._listener.join(LOST_S + BEAT_S)
+        self.kill()
 
     def send(self, message: Message) -> None:
         with suppress(OSError):  # seen by who listens
@@ -151,18 +158,23 @@ class Remote:
         except TimeoutError:
             why = f"no sign of it for {LOST_S:.0f} s"
         except (EOFError, OSError) as error:
-            why = f"its agent is gone ({error})"
+            why = "" if self._hung_up else f"its agent is gone ({error})"
         except WireError as error:
             why = f"its agent sent what is no message: {error}"
-        self._lose(why)
-        self._peer.close()
+        self.kill(why)
         for process in list(self._processes.values()):
             process.collected.set()
 
     def _lose(self, why: str) -> None:
-        if not self.lost:
-            self.lost = f"node {self.name} was lost: {why}"
+        if self._leave(f"node {self.name} was lost: {why}"):
             self._on_lost(self.lost)
+
+    def _leave(self, why: str) -> bool:
+        """Whether this is the first that is known of its end; several threads may ask."""
+        with self._losing:
+            first = not self.lost
+            self.lost = self.lost or why
+        return first
 
     def _take(self, message: Message) -> None:
         match message:

@@ -136,7 +136,8 @@ class Study:
     def _trace(self) -> None:
         """Before anything is timed: on a machine of few cores it would be in the way."""
         clock = self._parts.clock
-        limit_s = min(max(TRACE_S, TRACE_SHARE * clock.budget_s), clock.remaining_s())
+        left_s = clock.remaining_s() - CLOSING_S
+        limit_s = min(max(TRACE_S, TRACE_SHARE * clock.budget_s), left_s)
         found = self._tracer.trace(self._parts.space, limit_s)
         if found is not None:
             self.ledger.predictor.trace(found)

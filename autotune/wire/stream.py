@@ -117,10 +117,10 @@ class Stream:
         """Have a wait for the other side raise TimeoutError after that."""
         self._socket.settimeout(timeout_s)
 
-    def shut(self) -> None:
-        """End the connection, whoever waits for it; it is still to be closed."""
+    def shut(self, how: int = socket.SHUT_RDWR) -> None:
+        """End the connection, whoever waits for it, or one way; it is still to be closed."""
         with suppress(OSError):  # gone already
-            self._socket.shutdown(socket.SHUT_RDWR)
+            self._socket.shutdown(how)
 
     def close(self) -> None:
         self._socket.close()

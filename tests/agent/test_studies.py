@@ -165,6 +165,19 @@ def test_a_node_that_is_lost_while_it_is_idle_is_named_at_once_and_in_the_report
     study.close()
 
 
+def test_a_node_that_is_silent_as_the_study_ends_is_named_all_the_same(
+    net: Network, tmp_path: Path
+) -> None:
+    study = Study(net, tmp_path / "study", "--world-size", "1", "--budget", "120s", pace=300)
+    assert until(lambda: study.says(" ok "), 60), study.said
+    net.hosts[1].cut()
+    study.process.send_signal(signal.SIGINT)
+    assert study.ended() == 4
+    assert study.says(SILENT)
+    assert reported(study)
+    study.close()
+
+
 def test_a_candidate_is_in_the_table_once_where_too_few_nodes_are_left_for_it(
     net: Network, tmp_path: Path
 ) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import importlib.util
 import re
 import subprocess
@@ -14,7 +15,7 @@ from typing import Any
 import pytest
 
 from autotune import installed
-from autotune.commands.app import main
+from autotune.commands.app import entry, main
 from autotune.commands.exits import ExitCode
 from autotune.commands.tune import Tune
 from autotune.errors import UsageError
@@ -630,3 +631,13 @@ def test_a_message_is_one_line_that_steers_no_terminal(refused: Callable[..., st
     assert refused("--budget", "so\non\x1b[2J\r") == (
         r"--budget so on\x1b[2J : not a duration; write it as 90s, 30m or 1.5h"
     )
+
+
+def test_a_process_ends_without_a_look_through_all_its_objects(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["autotune", "--version"])
+    with pytest.raises(SystemExit):
+        entry(0.0)
+    assert gc.get_freeze_count() > 0
+    gc.unfreeze()

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import itertools
+import os
 import shutil
 import sqlite3
 from collections.abc import Callable, Iterator
@@ -304,6 +306,38 @@ def test_four_that_ask_at_once_ask_for_no_candidate_twice(tmp_path: Path, databa
     with ThreadPoolExecutor(4) as threads:
         asked = [*threads.map(lambda ask: [ask().candidate for _ in range(12)], four)]
     assert len({candidate for each in asked for candidate in each}) == 48
+
+
+def test_who_writes_again_at_once_lets_others_go_first(tmp_path: Path) -> None:
+    database = checked(f"sqlite:///{tmp_path}/studies.db")
+    first, second = (member(tmp_path, database, number) for number in range(2))
+    wrote: list[str] = []
+
+    def write(journal: Journal, name: str) -> None:
+        with journal._together():
+            wrote.append(name)
+
+    with ThreadPoolExecutor(1) as threads:
+        with first._together():
+            waits = threads.submit(write, second, "second")
+            while is_free(tmp_path) and not waits.done():
+                pass
+        while len(wrote) < 3:
+            write(first, "first")
+        waits.result()
+    assert wrote.index("second") == 0
+
+
+def is_free(folder: Path) -> bool:
+    """Whether nobody waits for a turn to write to a database in `folder`."""
+    place = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(place, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    finally:
+        os.close(place)
+    return True
 
 
 def test_four_that_begin_studies_at_once_make_one_database(tmp_path: Path, database: str) -> None:

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import signal
+import socket
+import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -15,13 +20,16 @@ import pytest
 
 from autotune.agent import agent
 from autotune.outcome import Verdict
-from autotune.runner import NodeLostError, extensions
-from autotune.runner.channel import Channel
+from autotune.runner import NodeLostError, extensions, remote
+from autotune.runner.channel import Channel, Peer
 from autotune.runner.group import PHASE_DEADLINE_S, Group, Rank
 from autotune.runner.node import LOOPBACK, Seat
 from autotune.runner.ops import Ops
+from autotune.runner.remote import Remote
 from autotune.space.workload import Workload
+from autotune.wire.agents import Joined
 from autotune.wire.messages import Start
+from autotune.wire.stream import Stream
 from tests.support.pools import SMALL
 
 OPS = {"CPUAdamBuilder"}
@@ -180,3 +188,73 @@ def _workload() -> Workload:
         model="gpt", width=64, vocab_size=256, dtype="fp32", engine="auto", world_size=2,
         global_batch=None,
     )  # fmt: skip
+
+
+# An agent's.
+
+
+@pytest.fixture
+def dialled() -> Iterator[tuple[Remote, Peer, list[str]]]:
+    """A node, its agent's end of the connection, and what was told of its loss."""
+    ours, theirs = socket.socketpair()
+    told: list[str] = []
+    joined = Joined(name="n1", version="", pid=1)
+    peer = Peer(Stream(theirs))
+    node = Remote(Peer(Stream(ours)), joined, "cpu", told.append, told.append)
+    yield node, peer, told
+    node.kill()
+    peer.close()
+
+
+class Together:
+    """A name that the first two threads have to be about to write at once."""
+
+    def __init__(self) -> None:
+        self.both = threading.Barrier(2, timeout=20)
+        self.asked = itertools.count()
+
+    def __format__(self, spec: str) -> str:
+        if next(self.asked) < 2:
+            self.both.wait()
+        return "n1"
+
+
+def test_a_node_that_two_threads_find_lost_is_told_of_once(
+    dialled: tuple[Remote, Peer, list[str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node, _, told = dialled
+    monkeypatch.setattr(node, "name", Together())
+    with ThreadPoolExecutor(2) as threads:
+        for each in [threads.submit(node.kill, why) for why in ("this", "that")]:
+            each.result()
+    assert told == [node.lost]
+    assert node.lost in ("node n1 was lost: this", "node n1 was lost: that")
+
+
+def test_a_node_that_is_silent_at_the_end_is_lost(
+    monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
+) -> None:
+    monkeypatch.setattr(remote, "LOST_S", 0.5)
+    node, _, told = request.getfixturevalue("dialled")
+    node.close()
+    assert told == ["node n1 was lost: no sign of it for 0 s"]
+
+
+def test_a_node_that_hangs_up_at_the_end_is_not_lost(
+    dialled: tuple[Remote, Peer, list[str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node, agent_end, told = dialled
+    monkeypatch.setattr(remote, "LOST_S", 60.0)
+
+    def answer() -> None:
+        with suppress(EOFError):
+            while True:
+                agent_end.receive()
+        agent_end.close()
+
+    with ThreadPoolExecutor(1) as threads:
+        threads.submit(answer)
+        began = time.monotonic()
+        node.close()
+    assert told == []
+    assert time.monotonic() - began < remote.LOST_S

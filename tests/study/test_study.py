@@ -576,6 +576,17 @@ def test_models_are_traced_before_anything_is_timed(
     assert seen.count("trace") == 1
 
 
+def test_a_trace_leaves_the_time_that_the_end_takes(
+    run: Callable[..., Run], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    limits_s: list[float] = []
+    monkeypatch.setattr(
+        ScriptedRunner, "trace", lambda runner, space, limit_s: limits_s.append(limit_s)
+    )
+    run(saturating, now=VirtualTime(), budget_s=8.0, trials=1, finals=1)
+    assert limits_s == [8.0 - CLOSING_S]
+
+
 def test_a_final_that_runs_out_makes_room_for_the_next_best(run: Callable[..., Run]) -> None:
     best = Candidate(depth=2, seq_len=128, micro_batch=8)
 
