@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 
 TRACE_S = 120.0
 """What tracing a model may take; then closed forms have to do."""
+MOST_NAMED = 4
+"""Lengths, while they are traced."""
 WIDTH = 140
 """Characters of a table where nobody says."""
 _OWN = Group("Plan", sort_key=0)
@@ -104,8 +106,10 @@ def plan(
                     return counting.count(wanted, asked.model, start)
 
             def describe(wanted: Describe) -> Described | str:
-                lengths = ", ".join(map(str, wanted.seq_lens))
-                with _waiting(f"tracing {asked.model} at seq_len {lengths}"):
+                lengths = wanted.seq_lens
+                few = len(lengths) <= MOST_NAMED
+                at = ", ".join(map(str, lengths)) if few else f"{lengths[0]} to {lengths[-1]}"
+                with _waiting(f"tracing {asked.model} at seq_len {at}"):
                     return counting.describe(wanted, TRACE_S, start)
 
             helpers = Helpers(count, describe)

@@ -108,6 +108,8 @@ class Helpers:
         self._describe = describe
         self._counted: dict[str, Counted] = {}
         self._described: dict[str, Described | str] = {}
+        self.lengths: Sequence[int] = ()
+        """What else than a request names is traced with it, since later ones may."""
 
     def count(self, asked: Count) -> Counted:
         key = repr(asked)
@@ -117,10 +119,32 @@ class Helpers:
 
     def describe(self, asked: Describe) -> Described | str:
         """What was traced, or why nothing was."""
+        if set(asked.seq_lens) < set(self.lengths):
+            found = self._once(replace(asked, seq_lens=list(self.lengths)))
+            if isinstance(found, str):
+                return found
+            found = _at(found, [self.lengths.index(n) for n in asked.seq_lens])
+            if min(min(map(min, of)) for of in found.peak_bytes) >= 0:
+                return found
+        return self._once(asked)
+
+    def _once(self, asked: Describe) -> Described | str:
         key = repr(asked)
         if key not in self._described:
             self._described[key] = self._describe(asked)
         return self._described[key]
+
+
+def _at(found: Described, lengths: Sequence[int]) -> Described:
+    """Of what was found, what it says of the lengths in these places."""
+
+    def some(values: list[list[list[int]]]) -> list[list[list[int]]]:
+        return [[of[place] for place in lengths] for of in values]
+
+    return replace(
+        found, peak_bytes=some(found.peak_bytes), early_bytes=some(found.early_bytes),
+        late_bytes=some(found.late_bytes),
+    )  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True)
