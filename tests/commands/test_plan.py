@@ -113,7 +113,9 @@ def test_the_global_batch_is_shown_as_it_was_asked_for_and_in_the_other_unit(
     assert by_count in out
     assert out.count("without micro_batch 5:") == 1
     assert main([*asked, "--gpus", "80GiB", "--seq-len", "2048", "--solve", "gpus"]) == 0
-    assert f"grad_accum 24: global batch {by_count[:4]}" in capsys.readouterr().out
+    out = capsys.readouterr().out
+    assert f"grad_accum 24: global batch {by_count[:4]}" in out
+    assert "without micro_batch 5:" in out
 
 
 @pytest.mark.parametrize("columns", ["60", "80", "100", "140"])
