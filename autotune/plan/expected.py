@@ -25,7 +25,7 @@ from autotune.predict.predictor import Predictor
 from autotune.predict.speed import MAGNITUDES, Magnitudes
 from autotune.predict.trace import Trace, request, why_untraced
 from autotune.space.candidate import Candidate
-from autotune.space.space import Space
+from autotune.space.space import LEFT_OUT, Fixed, Space
 from autotune.testbed.resolve import CountModels, resolve
 from autotune.wire.messages import Count, Counted, Describe, Described
 
@@ -194,7 +194,7 @@ def plan(asked: Asked, gpus: int, helpers: Helpers) -> Plan:
         options, ImaginedDevice(asked.card, gpus), asked.host_bytes or NO_LIMIT, cores=1,
         count=helpers.count, here=False, fused=asked.fused,
     )  # fmt: skip
-    space = replace(space, candidates=_settings(space))
+    space = _apart(space)
     predictor = Predictor(
         space, KIND, asked.earlier, known=magnitudes(asked.card), elsewhere=asked.elsewhere
     )
@@ -211,12 +211,17 @@ def plan(asked: Asked, gpus: int, helpers: Helpers) -> Plan:
     )  # fmt: skip
 
 
-def _settings(space: Space) -> tuple[Candidate, ...]:
-    """On one GPU stages that share nothing are left out, where others are there."""
+def _apart(space: Space) -> Space:
+    """On one GPU without stages that share and move nothing, where others are there."""
     if space.workload.world_size > 1:
-        return space.candidates
+        return space
     kept = [c for c in space.candidates if c.zero_stage == 0 or c.offload != "none"]
-    return tuple(kept) or space.candidates
+    alike = {c.zero_stage for c in space.candidates if c.zero_stage and c.offload == "none"}
+    if not kept or not alike:
+        return space
+    stages = f"--zero {','.join(map(str, sorted(alike)))}"
+    what = Fixed(LEFT_OUT, f"{stages} without offload", "one GPU has nobody to share with")
+    return replace(space, candidates=tuple(kept), fixed=(*space.fixed, what))
 
 
 def _holes(found: Described) -> str:
