@@ -18,7 +18,7 @@ from autotune.commands.tune import parameter
 from autotune.device.cards import Gpus, parse_gpus
 from autotune.errors import UsageError
 from autotune.files import create_folder
-from autotune.models.hf import FUSED
+from autotune.models.hf import FUSED, replaced_kernels
 from autotune.options import FLAGS, Options, Topic, text_of
 from autotune.testbed.lengths import at_longest
 from autotune.units import gib, parse_bytes
@@ -249,6 +249,11 @@ def _say(found: Plan) -> None:
         complain(f"assumes {FUSED}'s kernels, without which it takes more: --kernels installed")
     elif kernels:
         complain(f"assumes {kernels}'s own kernels: {FUSED} is not installed here")
+    elif others := replaced_kernels(found.space.workload.recipe):
+        complain(
+            f"assumes transformers' own code in the place of kernels of {' and '.join(others)},"
+            " with which it may take less"
+        )
     if found.untraced:
         complain(f"the model was not traced, so activations are rough: {found.untraced}")
 

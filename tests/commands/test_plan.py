@@ -15,7 +15,7 @@ import pytest
 from autotune.commands.app import main
 from autotune.commands.exits import ExitCode
 from autotune.runner import counting
-from autotune.wire.messages import Peaks
+from autotune.wire.messages import Count, Counted, Parameters, Peaks
 from tests.support import recorded, records
 from tests.support.programs import ROOT
 
@@ -267,3 +267,28 @@ def test_a_model_is_counted_and_traced_without_torch_in_this_process(
     )  # fmt: skip
     assert ran.stderr == ""
     assert json.loads(ran.stdout)["untraced"] == ""
+
+
+@pytest.mark.parametrize(("kind", "said"), [("jamba", True), ("llama", False)])
+def test_a_model_with_optional_kernels_says_that_a_plan_is_made_without_them(
+    kind: str, said: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    pytest.importorskip("transformers")
+    one = Parameters(
+        width=64, vocab_size=256, parameters=10**6, trainable=10**6, block_matrices=10**5,
+        largest_block=10**5,
+    )  # fmt: skip
+
+    def count(asked: Count, *_: object) -> Counted:
+        flops = [[1e9] * len(asked.seq_lens) for _ in asked.models]
+        counts = [one] * len(asked.models)
+        return Counted(parameters=counts, flops_per_sample=flops, uncounted="")
+
+    monkeypatch.setattr(counting, "count", count)
+    config = {"model_type": kind, "num_hidden_layers": 2, "hidden_size": 64,
+              "architectures": [f"{kind.title()}ForCausalLM"]}  # fmt: skip
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    assert main(["plan", "--model", f"hf:{tmp_path}", "--gpus", "80GiB"]) == ExitCode.FOUND
+    line = "in the place of kernels of causal_conv1d and mamba_ssm, with which it may take less"
+    assert (line in capsys.readouterr().err) is said
