@@ -30,7 +30,7 @@ _LARGEST = 2**63 - 1
 class Timeline:
     """Bytes that a step holds, after each change of them."""
 
-    held: NDArray[np.int64]
+    held: NDArray[np.number]
     early: int | None
     """How many of them are before the backward pass is through the last block; None: all."""
     late: int | None
