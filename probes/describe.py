@@ -9,9 +9,12 @@ from __future__ import annotations
 import gc
 import traceback
 import weakref
-from collections.abc import Callable
+from bisect import bisect_left
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cache
+from itertools import product
 from typing import Any
 from unittest.mock import patch
 
@@ -25,11 +28,19 @@ from torch.utils._pytree import tree_leaves
 from autotune.wire.messages import Describe, Described, ModelSpec, Start
 from probes.dataless import dataless
 from probes.engines.ddp import DdpEngine
+from probes.growth import Shape, Timeline, grown
 from probes.memory import status_bytes
 from probes.models import family
 from probes.world import World
 
-_Halves = tuple[NDArray[np.int64], int | None, int | None]
+Peaks = tuple[int, int]
+"""The early and the late one."""
+_UNKNOWN: Peaks = (-1, -1)
+MOST_TRACED = 32
+"""Lengths. Of more of them those are left out that no form of growth gives, but the shortest."""
+_APART = 8
+"""Where the shortest length runs other operations than the longest: how many times as long the
+next one is that is tried."""
 _DEVICE_OF = torch.ops.prim.device.default
 
 
@@ -94,13 +105,13 @@ class Ledger(TorchDispatchMode):  # type: ignore[no-untyped-call]
         run()
         return before + np.cumsum([0, *self._changes[start:]])
 
-    def halves(self, run: Callable[[], object]) -> _Halves:
-        """The same; how many of them are early, and from which on they are late. None: all."""
+    def step(self, run: Callable[[], object]) -> Timeline:
+        """The same of a forward and a backward pass."""
         start = len(self._changes)
         self._early, self._late = None, None
         found = self.timeline(run)
         late = None if self._late is None else self._late - start
-        return found, late if self._early is None else self._early - start, late
+        return Timeline(found, late if self._early is None else self._early - start, late)
 
     def enters(self, _: torch.Tensor) -> None:
         """As a hook: a gradient comes to the first block."""
@@ -187,23 +198,30 @@ def _steps(ledger: Ledger, engine: _Engine, spec: ModelSpec, request: Describe) 
         engine.hold_gradients()
         return ledger.timeline(engine.update)
 
-    def forward_backward(seq_len: int, micro_batch: int) -> _Halves:
+    def forward_backward(seq_len: int, micro_batch: int) -> Timeline:
         engine.prepare(micro_batch, 1)
         if request.gradients_stay:
             engine.hold_gradients()
         gc.collect()
         with _attention_of(request.device_kind):
-            return ledger.halves(lambda: _forward_backward(engine, spec, seq_len, micro_batch))
+            return ledger.step(lambda: _forward_backward(engine, spec, seq_len, micro_batch))
 
     engine.tell(ledger, spec)
     update()  # the first one makes the optimizer's state
     updating = update()
     update_bytes = int(updating.max())
-    peaks = [_peaks(seq_len, request, forward_backward) for seq_len in request.seq_lens]
+    found = _peaks(request, cache(forward_backward))
+    peaks = [
+        [found.get((seq_len, size), _UNKNOWN) for size in request.micro_batches]
+        for seq_len in request.seq_lens
+    ]
     held_bytes = int(updating[0] if request.gradients_stay else updating[-1])
     return _Traced(
         parameters=engine.parameters, held_bytes=held_bytes, update_bytes=update_bytes,
-        peak_bytes=[[max(update_bytes, *each) for each in of] for of in peaks],
+        peak_bytes=[
+            [each[0] if each == _UNKNOWN else max(update_bytes, *each) for each in of]
+            for of in peaks
+        ],
         early_bytes=[[early for early, _ in of] for of in peaks],
         late_bytes=[[late for _, late in of] for of in peaks],
     )  # fmt: skip
@@ -252,34 +270,70 @@ def _forward_backward(engine: _Engine, spec: ModelSpec, seq_len: int, micro_batc
     engine.forward_backward(batch, last=True)
 
 
-def _peaks(
-    seq_len: int,
-    request: Describe,
-    trace: Callable[[int, int], _Halves],
-) -> list[tuple[int, int]]:
-    """The peaks at each micro_batch, from traces of the smallest and the largest.
+def _peaks(request: Describe, trace: Callable[[int, int], Timeline]) -> dict[Shape, Peaks]:
+    """The early and late peaks at each length and micro_batch, from a few traces. Of many lengths
+    those are left out at which the model runs other operations than at the longest."""
+    lengths, sizes = sorted(set(request.seq_lens)), sorted(set(request.micro_batches))
+    found: dict[Shape, Peaks] = {}
+    shortest = 0
+    while not found and shortest < len(lengths) - 1:
+        found = _by_growth(lengths[shortest:], sizes, trace)
+        longer = _APART * lengths[shortest]
+        shortest = bisect_left(lengths, longer, shortest + 1)
+    missing = [seq_len for seq_len in lengths if (seq_len, sizes[0]) not in found]
+    for seq_len in missing if len(lengths) <= MOST_TRACED else missing[:1]:
+        found |= _at_length(seq_len, sizes, trace)
+    return found
 
-    Every tensor's size is affine in micro_batch, so what is held at any one moment is, too. Where
-    the smallest runs other operations, as at 1, it stands for itself, and the next one is tried.
+
+def _by_growth(
+    lengths: Sequence[int], sizes: Sequence[int], trace: Callable[[int, int], Timeline]
+) -> dict[Shape, Peaks]:
+    """From traces at both ends, and one between them that has to agree; nothing where a form
+    of growth is not known.
+
+    Where the smallest micro_batch runs other operations, as 1 does, it stands for itself, and the
+    next one is tried.
     """
-    sizes = sorted(request.micro_batches)
-    largest = sizes[-1]
-    at_largest, *ends = trace(seq_len, largest)
-    peaks = {largest: _halves(at_largest, *ends)}
-    for place, low in enumerate(sizes[:-1]):
-        at_low, *ends = trace(seq_len, low)
-        if len(at_low) == len(at_largest):
-            slope = (at_largest - at_low) / (largest - low)
-            between = sizes[place:-1]
-            peaks |= {size: _halves(at_low + slope * (size - low), *ends) for size in between}
+    found: dict[Shape, Peaks] = {}
+    for place, low in enumerate(sizes):
+        shapes, ends = (lengths[0], low), (lengths[-1], sizes[-1])
+        several = sizes[place:]
+        if not trace(*shapes).is_like(trace(*ends)):
+            several, ends = [low], (lengths[-1], low)
+        grid = list(product(lengths, several))
+        known = grown([(end, trace(*end)) for end in (ends, shapes)], grid)
+        # Padding shows best at a length that is of few powers of two.
+        odd = min(lengths[1:-1], key=lambda n: (n & -n, -n), default=lengths[0])
+        if known is None or not np.array_equal(known((odd, low)).held, trace(odd, low).held):
+            return {}
+        found |= {shape: known(shape).peaks() for shape in grid}
+        if len(several) > 1:
             break
-        peaks[low] = _halves(at_low, *ends)
-    return [peaks[size] for size in request.micro_batches]
+    return found
 
 
-def _halves(held: NDArray[np.number], early: int | None, late: int | None) -> tuple[int, int]:
-    """The early and the late peak."""
-    return round(float(held[:early].max())), round(float(held[late:].max()))
+def _at_length(
+    seq_len: int, sizes: Sequence[int], trace: Callable[[int, int], Timeline]
+) -> dict[Shape, Peaks]:
+    """From traces of the smallest and the largest micro_batch.
+
+    Every tensor's size is affine in micro_batch, so what is held at any one moment is, too.
+    """
+    largest = sizes[-1]
+    at_largest = trace(seq_len, largest)
+    peaks = {(seq_len, largest): at_largest.peaks()}
+    for place, low in enumerate(sizes[:-1]):
+        at_low = trace(seq_len, low)
+        if at_low.is_like(at_largest):
+            slope = (at_largest.held - at_low.held) / (largest - low)
+            peaks |= {
+                (seq_len, size): replace(at_low, held=at_low.held + slope * (size - low)).peaks()
+                for size in sizes[place:-1]
+            }
+            break
+        peaks[seq_len, low] = at_low.peaks()
+    return peaks
 
 
 _ALONE = World(0, 1, torch.device("cpu"))

@@ -18,7 +18,7 @@ from autotune.commands.tune import parameter
 from autotune.device.cards import Gpus, parse_gpus
 from autotune.errors import UsageError
 from autotune.files import create_folder
-from autotune.models.hf import FUSED
+from autotune.models.hf import FUSED, replaced_kernels
 from autotune.options import FLAGS, Options, Topic, text_of
 from autotune.testbed.lengths import at_longest
 from autotune.units import gib, parse_bytes
@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 
 TRACE_S = 120.0
 """What tracing a model may take; then closed forms have to do."""
+MOST_NAMED = 4
+"""Lengths, while they are traced."""
 WIDTH = 140
 """Characters of a table where nobody says."""
 _OWN = Group("Plan", sort_key=0)
@@ -104,8 +106,10 @@ def plan(
                     return counting.count(wanted, asked.model, start)
 
             def describe(wanted: Describe) -> Described | str:
-                lengths = ", ".join(map(str, wanted.seq_lens))
-                with _waiting(f"tracing {asked.model} at seq_len {lengths}"):
+                lengths = wanted.seq_lens
+                few = len(lengths) <= MOST_NAMED
+                at = ", ".join(map(str, lengths)) if few else f"{lengths[0]} to {lengths[-1]}"
+                with _waiting(f"tracing {asked.model} at seq_len {at}"):
                     return counting.describe(wanted, TRACE_S, start)
 
             helpers = Helpers(count, describe)
@@ -245,6 +249,11 @@ def _say(found: Plan) -> None:
         complain(f"assumes {FUSED}'s kernels, without which it takes more: --kernels installed")
     elif kernels:
         complain(f"assumes {kernels}'s own kernels: {FUSED} is not installed here")
+    elif others := replaced_kernels(found.space.workload.recipe):
+        complain(
+            f"assumes transformers' own code in the place of kernels of {' and '.join(others)},"
+            " with which it may take less"
+        )
     if found.untraced:
         complain(f"the model was not traced, so activations are rough: {found.untraced}")
 

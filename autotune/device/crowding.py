@@ -36,7 +36,7 @@ class Crowding:
         if any(name in os.environ for name in _POLICIES):
             return {}
         if self._taken is None:
-            usable = _usable()
+            usable = usable_cores()
             spare = max(0, len(usable) - self._wanted)
             for look_s in _LOOKS_S:
                 self._taken = max(0.0, _cores_of_others(usable, look_s) - spare)
@@ -56,7 +56,7 @@ def remark(variables: Mapping[str, str]) -> str:
     )
 
 
-def _usable() -> Sequence[int]:
+def usable_cores() -> Sequence[int]:
     """Cores that this process may run on, by their numbers."""
     if hasattr(os, "sched_getaffinity"):
         return sorted(os.sched_getaffinity(0))

@@ -7,6 +7,7 @@ is never imported here; `probes/models/hf.py` builds what these recipes say.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from functools import cache
@@ -44,6 +45,8 @@ _SCAN_OUTER = 6
 """And a token and channel: what goes into a norm, and comes out."""
 _KERNELS = ("mamba_ssm", "causal_conv1d")
 """Modules that have these kernels; without them transformers computes the same in plain torch."""
+_WITH_KERNEL = re.compile(r'_with_fallback\(\s*"\w+",\s*"(\w+)"')
+"""In the source of a model of transformers: the package that a function is taken from."""
 _LOOP_BYTES = 14
 """Of plain torch, a token, inner channel and entry of the state that it scans: three products in
 fp32, and what is multiplied by the output's weights."""
@@ -208,6 +211,24 @@ def _kernels(asked: Asked) -> str:
     """Whose kernels a GPU runs: those of mamba-ssm, or torch's."""
     there = asked.fused or all(find_spec(name) is not None for name in _KERNELS)
     return FUSED if there else "torch"
+
+
+def replaced_kernels(recipe: Mapping[str, Any]) -> tuple[str, ...]:
+    """Packages whose kernels transformers runs in a model where they are there, and for which a
+    trace has transformers' own code; none where closed forms know them.
+
+    Read from the model's source in transformers, which is not imported.
+    """
+    kind = recipe.get("config", {}).get("model_type", "")
+    library = find_spec("transformers")
+    if not kind or kind in _SCANS or library is None:
+        return ()
+    name = kind.removesuffix("_text").replace("-", "_")
+    for folder in library.submodule_search_locations or ():
+        source = Path(folder) / "models" / name / f"modeling_{name}.py"
+        if source.is_file():
+            return tuple(sorted(set(_WITH_KERNEL.findall(source.read_text(encoding="utf-8")))))
+    return ()
 
 
 def _is_fused(recipe: Mapping[str, Any], device_kind: str) -> bool:

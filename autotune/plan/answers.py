@@ -131,6 +131,7 @@ def solve_seq_len(asked: Asked, gpus: int, helpers: Helpers) -> tuple[Plan, Solv
     longest = most or _LAST_LENGTH
     every = [*range(_LENGTHS_APART, longest, _LENGTHS_APART), longest]
     lengths = [n for n in every if _divides(asked, gpus, n)] or every
+    helpers.lengths = lengths
     low, high = -1, len(lengths)
     plans: list[Plan] = []
     best: Expected | None = None

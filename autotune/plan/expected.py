@@ -25,7 +25,7 @@ from autotune.predict.predictor import Predictor
 from autotune.predict.speed import MAGNITUDES, Magnitudes
 from autotune.predict.trace import Trace, request, why_untraced
 from autotune.space.candidate import Candidate
-from autotune.space.space import Space
+from autotune.space.space import LEFT_OUT, Fixed, Space
 from autotune.testbed.resolve import CountModels, resolve
 from autotune.wire.messages import Count, Counted, Describe, Described
 
@@ -108,6 +108,8 @@ class Helpers:
         self._describe = describe
         self._counted: dict[str, Counted] = {}
         self._described: dict[str, Described | str] = {}
+        self.lengths: Sequence[int] = ()
+        """What else than a request names is traced with it, since later ones may."""
 
     def count(self, asked: Count) -> Counted:
         key = repr(asked)
@@ -117,10 +119,32 @@ class Helpers:
 
     def describe(self, asked: Describe) -> Described | str:
         """What was traced, or why nothing was."""
+        if set(asked.seq_lens) < set(self.lengths):
+            found = self._once(replace(asked, seq_lens=list(self.lengths)))
+            if isinstance(found, str):
+                return found
+            found = _at(found, [self.lengths.index(n) for n in asked.seq_lens])
+            if min(min(map(min, of)) for of in found.peak_bytes) >= 0:
+                return found
+        return self._once(asked)
+
+    def _once(self, asked: Describe) -> Described | str:
         key = repr(asked)
         if key not in self._described:
             self._described[key] = self._describe(asked)
         return self._described[key]
+
+
+def _at(found: Described, lengths: Sequence[int]) -> Described:
+    """Of what was found, what it says of the lengths in these places."""
+
+    def some(values: list[list[list[int]]]) -> list[list[list[int]]]:
+        return [[of[place] for place in lengths] for of in values]
+
+    return replace(
+        found, peak_bytes=some(found.peak_bytes), early_bytes=some(found.early_bytes),
+        late_bytes=some(found.late_bytes),
+    )  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -170,7 +194,7 @@ def plan(asked: Asked, gpus: int, helpers: Helpers) -> Plan:
         options, ImaginedDevice(asked.card, gpus), asked.host_bytes or NO_LIMIT, cores=1,
         count=helpers.count, here=False, fused=asked.fused,
     )  # fmt: skip
-    space = replace(space, candidates=_settings(space))
+    space = _apart(space)
     predictor = Predictor(
         space, KIND, asked.earlier, known=magnitudes(asked.card), elsewhere=asked.elsewhere
     )
@@ -187,12 +211,17 @@ def plan(asked: Asked, gpus: int, helpers: Helpers) -> Plan:
     )  # fmt: skip
 
 
-def _settings(space: Space) -> tuple[Candidate, ...]:
-    """On one GPU stages that share nothing are left out, where others are there."""
+def _apart(space: Space) -> Space:
+    """On one GPU without stages that share and move nothing, where others are there."""
     if space.workload.world_size > 1:
-        return space.candidates
+        return space
     kept = [c for c in space.candidates if c.zero_stage == 0 or c.offload != "none"]
-    return tuple(kept) or space.candidates
+    alike = {c.zero_stage for c in space.candidates if c.zero_stage and c.offload == "none"}
+    if not kept or not alike:
+        return space
+    stages = f"--zero {','.join(map(str, sorted(alike)))}"
+    what = Fixed(LEFT_OUT, f"{stages} without offload", "one GPU has nobody to share with")
+    return replace(space, candidates=tuple(kept), fixed=(*space.fixed, what))
 
 
 def _holes(found: Described) -> str:

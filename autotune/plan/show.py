@@ -118,6 +118,8 @@ def print_solved(console: Console, found: Plan, solved: Solved) -> None:
     speed = f", {_range(row.tokens_per_s)} tokens/s" if found.speed_known else ""
     host = f"; {gib(row.host_bytes)} of host memory" if row.host_bytes else ""
     console.print(f"  fits with a chance of {row.chance:.0%}{speed}{host}")
+    for line in _without([found]):
+        console.print(Text(f"  {line}"), soft_wrap=True)
     print_bars(console, found, [row])
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
@@ -10,6 +9,7 @@ from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from autotune.device import crowding
 from autotune.engines import ENGINES
 from autotune.errors import ModelError, UsageError
 from autotune.runner import local
@@ -104,7 +104,7 @@ def describe(asked: Describe, limit_s: float, start: Start = local.start_rank) -
 
 
 def _at_once() -> int:
-    return min(MOST_HELPERS, os.cpu_count() or 1)
+    return min(MOST_HELPERS, len(crowding.usable_cores()))
 
 
 def _answers(asked: Sequence[Count | Describe], limit_s: float, start: Start) -> list[_Answer]:

@@ -120,11 +120,11 @@ def resolve(
         name: values for name, values in later.items() if values and values != (AXES[name].plain,)
     }
     check_size(axes)
-    combined = (dict(zip(axes, point, strict=True)) for point in itertools.product(*axes.values()))
-    points, left_out = _possible(
-        [c for c in (Candidate(**values) for values in combined) if c.exists],
-        options, workload, device.kind,
-    )  # fmt: skip
+    combined = [
+        Candidate(**dict(zip(axes, point, strict=True)))
+        for point in itertools.product(*axes.values())
+    ]
+    points, left_out = _possible([c for c in combined if c.exists], options, workload, device.kind)
     candidates, undivided = dividing(points, workload)
     fixed = [
         *_shared(options, workload, device),
@@ -136,7 +136,7 @@ def resolve(
     if options.global_batch is not None:
         fixed.append(Fixed("global_batch", str(options.global_batch), "--global-batch"))
     fixed.append(Fixed("engine", options.engine, "--engine"))
-    fixed += [*remarks, *left_out, *undivided]
+    fixed += [*remarks, *_not_there(combined), *left_out, *undivided]
     if "optimizer" not in axes:
         fixed.append(_optimizer(workload, axes["depth"][0]))
     for name, values in axes.items():
@@ -291,6 +291,20 @@ def _possible(
     return possible, [
         Fixed(LEFT_OUT, f"{what} on {name}", why) for name, what, why in sorted(said)
     ]
+
+
+def _not_there(points: Sequence[Candidate]) -> list[Fixed]:
+    """What has to be said of those of `points` whose stage and offload do not go together."""
+    stages: dict[str, set[int]] = {}
+    for c in points:
+        if not c.exists:
+            stages.setdefault(c.offload, set()).add(c.zero_stage)
+    what = [
+        f"--offload {offload} at --zero {','.join(map(str, sorted(of)))}"
+        for offload, of in sorted(stages.items(), reverse=True)
+    ]
+    why = "the optimizer's state moves from stage 1 on, parameters at stage 3"
+    return [Fixed(LEFT_OUT, ", ".join(what), why)] if what else []
 
 
 def _flags(build: Build, axes: Sequence[str]) -> str:

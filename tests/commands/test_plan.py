@@ -15,7 +15,7 @@ import pytest
 from autotune.commands.app import main
 from autotune.commands.exits import ExitCode
 from autotune.runner import counting
-from autotune.wire.messages import Peaks
+from autotune.wire.messages import Count, Counted, Parameters, Peaks
 from tests.support import recorded, records
 from tests.support.programs import ROOT
 
@@ -113,7 +113,9 @@ def test_the_global_batch_is_shown_as_it_was_asked_for_and_in_the_other_unit(
     assert by_count in out
     assert out.count("without micro_batch 5:") == 1
     assert main([*asked, "--gpus", "80GiB", "--seq-len", "2048", "--solve", "gpus"]) == 0
-    assert f"grad_accum 24: global batch {by_count[:4]}" in capsys.readouterr().out
+    out = capsys.readouterr().out
+    assert f"grad_accum 24: global batch {by_count[:4]}" in out
+    assert "without micro_batch 5:" in out
 
 
 @pytest.mark.parametrize("columns", ["60", "80", "100", "140"])
@@ -265,3 +267,28 @@ def test_a_model_is_counted_and_traced_without_torch_in_this_process(
     )  # fmt: skip
     assert ran.stderr == ""
     assert json.loads(ran.stdout)["untraced"] == ""
+
+
+@pytest.mark.parametrize(("kind", "said"), [("jamba", True), ("llama", False)])
+def test_a_model_with_optional_kernels_says_that_a_plan_is_made_without_them(
+    kind: str, said: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    pytest.importorskip("transformers")
+    one = Parameters(
+        width=64, vocab_size=256, parameters=10**6, trainable=10**6, block_matrices=10**5,
+        largest_block=10**5,
+    )  # fmt: skip
+
+    def count(asked: Count, *_: object) -> Counted:
+        flops = [[1e9] * len(asked.seq_lens) for _ in asked.models]
+        counts = [one] * len(asked.models)
+        return Counted(parameters=counts, flops_per_sample=flops, uncounted="")
+
+    monkeypatch.setattr(counting, "count", count)
+    config = {"model_type": kind, "num_hidden_layers": 2, "hidden_size": 64,
+              "architectures": [f"{kind.title()}ForCausalLM"]}  # fmt: skip
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    assert main(["plan", "--model", f"hf:{tmp_path}", "--gpus", "80GiB"]) == ExitCode.FOUND
+    line = "in the place of kernels of causal_conv1d and mamba_ssm, with which it may take less"
+    assert (line in capsys.readouterr().err) is said

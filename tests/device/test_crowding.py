@@ -94,7 +94,7 @@ def test_it_is_said_where_we_decided(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_stranger_that_computes_is_seen(stranger: int) -> None:
-    assert crowding._cores_of_others(crowding._usable(), 1.0) > 0.3, stranger
+    assert crowding._cores_of_others(crowding.usable_cores(), 1.0) > 0.3, stranger
 
 
 def test_others_are_what_is_busy_and_not_our_own(monkeypatch: pytest.MonkeyPatch) -> None:

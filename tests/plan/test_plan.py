@@ -27,6 +27,7 @@ from autotune.plan.answers import (
 from autotune.plan.expected import Asked, Expected, Helpers, Plan, plan
 from autotune.predict.earlier import Earlier, Seen
 from autotune.space.candidate import Candidate
+from autotune.space.space import LEFT_OUT
 from autotune.space.workload import parse_global_batch
 from autotune.units import gib
 from autotune.wire.messages import Count, Counted, Describe, Described, Parameters
@@ -140,6 +141,13 @@ def test_the_global_batch_is_micro_times_accum_times_world() -> None:
 def test_nothing_is_shared_with_nobody() -> None:
     assert {row.candidate.zero_stage for row in planned(1, zero="0,2,3").expected} == {0}
     assert {row.candidate.zero_stage for row in planned(1, zero="3").expected} == {3}
+    several, one = planned(1, zero="0,2,3"), planned(1, zero="3")
+    (why,) = (each for each in several.space.fixed if each.name == LEFT_OUT)
+    assert (why.value, why.why) == (
+        "--zero 2,3 without offload",
+        "one GPU has nobody to share with",
+    )
+    assert LEFT_OUT not in [each.name for each in one.space.fixed]
 
 
 def test_a_known_card_narrows_the_speed_that_is_expected() -> None:
@@ -319,6 +327,32 @@ def test_the_longest_sample_is_found_by_few_helpers() -> None:
     assert solved.value is not None
     assert solved.value > 64 * 128
     assert len(times) <= 5
+
+
+def test_the_longest_sample_is_found_by_one_trace_where_lengths_grow_alike() -> None:
+    times: list[Describe] = []
+    unknown = 1024
+
+    def describe(wanted: Describe) -> Described:
+        """As a helper answers: of many lengths it leaves out those that grow in another way."""
+        times.append(wanted)
+        many = len(wanted.seq_lens) > 32
+        peaks = [
+            [[-1 if many and n < unknown else 2**30 + n * 2**20] * len(wanted.micro_batches)
+             for n in wanted.seq_lens] for _ in wanted.models
+        ]  # fmt: skip
+        some = [2**29] * len(wanted.models)
+        return Described(
+            base_bytes=2**28, parameters=some, held_bytes=some, update_bytes=some,
+            peak_bytes=peaks, early_bytes=peaks, late_bytes=peaks,
+        )  # fmt: skip
+
+    what = asked("24GiB", checkpointing="full", micro_batch="1")
+    _, solved = solve_seq_len(what, 1, Helpers(no_count, describe))
+    assert solved.value is not None
+    assert solved.value > unknown
+    # The shortest is asked for again, which it left out.
+    assert [len(each.seq_lens) > 32 for each in times] == [True, False]
 
 
 def test_samples_may_be_as_long_as_the_model_takes() -> None:

@@ -147,6 +147,41 @@ def test_sizes_between_the_ends_have_the_peaks_of_their_own_traces() -> None:
     assert max(grown) > 1.5 * min(grown)  # there is a hinge among them
 
 
+def test_lengths_between_the_ends_have_the_peaks_of_their_own_traces(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asked = ask(gpt(2, "full"), seq_lens=[16, 24, 40, 64], micro_batches=[1, 2, 16])
+    traced: list[object] = []
+    step = describe.Ledger.step
+    monkeypatch.setattr(describe.Ledger, "step", lambda *of: (traced.append(of), step(*of))[1])
+    together = describe.describe(asked)
+    assert len(traced) == 6  # at both ends and one between, for one sample and for more
+    alone = [describe.describe(replace(asked, seq_lens=[n])) for n in asked.seq_lens]
+    assert together.early_bytes == [[each.early_bytes[0][0] for each in alone]]
+    assert together.late_bytes == [[each.late_bytes[0][0] for each in alone]]
+
+
+def test_where_a_length_between_does_not_agree_each_is_traced(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    loss = gpt_family.loss
+
+    def padded(model: nn.Module, batch: Any) -> Tensor:
+        """Keeps a MiB, and two where samples are no power of two long."""
+        length = batch["ids_bt"].shape[1]
+        kept = torch.empty(2**20 * (1 + (length & (length - 1) != 0)), dtype=torch.uint8)
+        mean = loss(model, batch)
+        mean.register_hook(lambda _: kept.shape and None)
+        return mean
+
+    monkeypatch.setattr(gpt_family, "loss", padded)
+    asked = ask(SMALL, seq_lens=[16, 24, 64])
+    together = describe.describe(asked).early_bytes[0]
+    alone = [describe.describe(replace(asked, seq_lens=[n])) for n in asked.seq_lens]
+    assert together == [each.early_bytes[0][0] for each in alone]
+    assert together[1][0] - together[0][0] > 2**20
+
+
 def test_the_growth_with_micro_batch_is_that_of_a_real_process(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

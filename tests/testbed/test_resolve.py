@@ -203,6 +203,13 @@ def test_micro_batches_that_do_not_divide_the_global_batch_are_named(
     assert all(f"--global-batch {batch} is no multiple" in reason for _, reason in found)
 
 
+def test_stages_and_offloads_that_do_not_go_together_are_named(gpus: Device) -> None:
+    asked = Options(zero=(0, 2, 3), offload=("none", "optimizer", "all"), world_size=2)
+    (said,) = [each for each in on(gpus, asked).fixed if each.name == LEFT_OUT]
+    assert said.value == "--offload optimizer at --zero 0, --offload all at --zero 0,2"
+    assert "parameters at stage 3" in said.why
+
+
 def test_keys_are_different_for_different_candidates(cpu: Device) -> None:
     space = on(cpu)
     assert len({c.key for c in space.candidates}) == len(space.candidates)

@@ -1,0 +1,93 @@
+"""What a step holds at shapes that were not traced, told by traces at two that were.
+
+Nearly every tensor of a step has a size that is a constant times a form: samples, or none of
+them, times a whole power of their length. Two traces that differ in both tell which form it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from fractions import Fraction
+
+import numpy as np
+from numpy.typing import NDArray
+
+Shape = tuple[int, int]
+"""seq_len and micro_batch."""
+
+_FORMS: tuple[Callable[[int], int], ...] = (
+    lambda seq_len: 1,
+    lambda seq_len: seq_len,
+    lambda seq_len: seq_len + 1,  # labels that are padded before they are shifted
+    lambda seq_len: seq_len - 1,
+    lambda seq_len: seq_len**2,
+)
+_LARGEST = 2**63 - 1
+
+
+@dataclass(frozen=True)
+class Timeline:
+    """Bytes that a step holds, after each change of them."""
+
+    held: NDArray[np.number]
+    early: int | None
+    """How many of them are before the backward pass is through the last block; None: all."""
+    late: int | None
+    """From which on it has come to the first block; None: all."""
+
+    def peaks(self) -> tuple[int, int]:
+        """The early and the late one."""
+        return round(float(self.held[: self.early].max())), round(
+            float(self.held[self.late :].max())
+        )
+
+    def is_like(self, other: Timeline) -> bool:
+        """Whether it may be of the same operations."""
+        ends = (len(self.held), self.early, self.late)
+        return ends == (len(other.held), other.early, other.late)
+
+
+def grown(
+    traced: Sequence[tuple[Shape, Timeline]], shapes: Sequence[Shape]
+) -> Callable[[Shape], Timeline] | None:
+    """Timelines at `shapes`, from two that were `traced`. None where these are of different
+    operations, or some change has no form, or several that differ at `shapes`."""
+    (first, at_first), (second, at_second) = traced
+    if not at_first.is_like(at_second):
+        return None
+    forms = [
+        [of_length(n) * b**samples for n, b in (first, second, *shapes)]
+        for of_length in _FORMS
+        for samples in (0, 1)
+    ]
+    changes = np.stack([np.diff(each.held, prepend=0) for each in (at_first, at_second)], 1)
+    different, places = np.unique(changes, axis=0, return_inverse=True)
+    rows = [_along(int(a), int(b), forms) for a, b in different]
+    known = np.array([row for row in rows if row is not None], dtype=np.int64)
+    if len(known) < len(rows):
+        return None
+    where = {shape: i for i, shape in enumerate(shapes)}
+
+    def at(shape: Shape) -> Timeline:
+        return replace(at_first, held=np.cumsum(known[places.ravel(), where[shape]]))
+
+    return at
+
+
+def _along(size: int, other: int, forms: Sequence[Sequence[int]]) -> NDArray[np.int64] | None:
+    """One change at all shapes but the first two, where it is `size` and `other`."""
+    found: NDArray[np.int64] | None = None
+    for by, other_by, *several in forms:
+        if size * other_by != other * by:
+            continue
+        a_unit = Fraction(size, by)
+        if abs(a_unit.numerator) * max(several) > _LARGEST:
+            return None
+        sizes, left = np.divmod(a_unit.numerator * np.array(several), a_unit.denominator)
+        if left.any():
+            continue
+        if found is not None and not np.array_equal(found, sizes):
+            return None
+        found = sizes
+    return found
