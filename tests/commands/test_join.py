@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable
+from contextlib import chdir
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -201,13 +202,25 @@ REFUSED = {
 }
 
 
+@pytest.fixture(scope="module")
+def begun(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a study, whose database also has one that is older and one that is newer."""
+    folder = tmp_path_factory.mktemp("begun")
+    with chdir(folder):
+        recorded.write(Path("grid.csv"))
+        assert main([*NEW, "--out", "study"]) == ExitCode.FOUND
+        optuna.create_study(storage=URL, study_name="old")
+        optuna.create_study(storage=URL, study_name="other").set_user_attr(
+            "manifest", {"schema_version": 9}
+        )
+    return folder
+
+
 @pytest.mark.parametrize("asked", REFUSED)
-def test_what_cannot_be_joined_is_said_in_one_line(tune: Tune, asked: tuple[str, ...]) -> None:
-    tune(*NEW, "--out", "study")
-    optuna.create_study(storage=URL, study_name="old")
-    optuna.create_study(storage=URL, study_name="other").set_user_attr(
-        "manifest", {"schema_version": 9}
-    )
+def test_what_cannot_be_joined_is_said_in_one_line(
+    begun: Path, tune: Tune, monkeypatch: pytest.MonkeyPatch, asked: tuple[str, ...]
+) -> None:
+    monkeypatch.chdir(begun)
     code, _, stderr = tune(*asked)
     assert code == ExitCode.USAGE
     assert REFUSED[asked] in stderr
