@@ -89,6 +89,7 @@ def test_weights_are_drawn_as_in_a_model_that_is_made_whole(name: str, engine: s
         assert drawn[parameter][0] == pytest.approx(mean, abs=0.15 * deviation + 1e-6), parameter
 
 
+@pytest.mark.slow
 def test_torchao_is_imported_by_who_needs_it_alone() -> None:
     """It asks a GPU what it can as it is imported, after which no rank can be forked."""
     pytest.importorskip("torchao")

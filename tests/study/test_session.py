@@ -249,6 +249,7 @@ def test_random_proposals_are_not_drawn_again(
     assert seen[0] > 0
 
 
+@pytest.mark.slow
 def test_a_result_is_shown_again_from_a_folder_that_cannot_be_written(tune: Tune) -> None:
     tune(*NEW)
     script = (
