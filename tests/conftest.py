@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import sys
@@ -108,6 +109,11 @@ def end_job_servers() -> Iterator[None]:
     jobs = sys.modules.get("tests.support.jobs")
     if jobs is not None:
         jobs.end_kept_servers()
+
+
+def pytest_collection_finish() -> None:
+    """What was imported and collected stays: who collects garbage need not look through it."""
+    gc.freeze()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -9,6 +9,7 @@ import math
 import sys
 from collections.abc import Callable
 from dataclasses import MISSING, fields, replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -49,6 +50,7 @@ MODELS = {"gpt": "gpt", "hf": "llama-3-8b-tiny", "factory": "factory:tests.suppo
 """One of each family."""
 
 
+@cache
 def of_family(name: str, depth: int = 2) -> Workload:
     if FAMILIES[name].counted:
         return counted(MODELS[name], (depth, 2 * depth))

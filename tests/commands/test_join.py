@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable
+from contextlib import chdir
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -72,6 +73,7 @@ def test_what_joins_has_the_options_of_the_study_and_a_folder_of_its_own(tune: T
     )
 
 
+@pytest.mark.slow
 def test_logs_of_others_are_named_with_their_process(tune: Tune) -> None:
     tune(*NEW, "--out", "study")
     tune("--join", place(), "--out", "mine")
@@ -79,6 +81,7 @@ def test_logs_of_others_are_named_with_their_process(tune: Tune) -> None:
     assert all(not log or "/" in log for log in logs)
 
 
+@pytest.mark.slow
 def test_a_study_of_several_folders_is_learned_from_once(tune: Tune) -> None:
     tune(*NEW, "--out", "all/study")
     tune("--join", place("all/study"), "--out", "all/mine")
@@ -87,6 +90,7 @@ def test_a_study_of_several_folders_is_learned_from_once(tune: Tune) -> None:
     assert known["seen"]
 
 
+@pytest.mark.slow
 def test_what_joined_is_resumed_in_its_folder(tune: Tune) -> None:
     tune(*NEW, "--out", "study")
     tune("--join", place(), "--out", "mine")
@@ -125,6 +129,7 @@ def gpus(*uuids: str) -> dict[str, Any]:
     return known | {"devices": known["devices"] | {"devices": devices}}
 
 
+@pytest.mark.slow
 def test_each_process_has_devices_of_its_own(tune: Tune) -> None:
     recorded.write(Path("grid.csv"), fingerprint=gpus("GPU-0", "GPU-1"))
     tune(*NEW, "--out", "study")
@@ -163,6 +168,7 @@ def test_groups_that_share_a_host_join_none_that_have_one_alone(tune: Tune) -> N
     assert "fingerprint.host_bytes was" in stderr
 
 
+@pytest.mark.slow
 def test_each_process_remembers_how_it_ended_itself(tune: Tune) -> None:
     tune(*NEW, "--out", "study", "--finals", "1")
     journal = RDBStorage(URL)
@@ -179,6 +185,7 @@ def test_each_process_remembers_how_it_ended_itself(tune: Tune) -> None:
     assert (code, "resumed after" in stdout) == (ExitCode.FOUND, True)
 
 
+@pytest.mark.slow
 def test_a_file_of_options_is_not_for_a_study_that_has_them(tune: Tune) -> None:
     tune(*NEW, "--out", "study")
     Path("pyproject.toml").write_text("[tool.autotune]\ndepth = [2]\nout = 'elsewhere'\n")
@@ -201,13 +208,25 @@ REFUSED = {
 }
 
 
+@pytest.fixture(scope="module")
+def begun(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a study, whose database also has one that is older and one that is newer."""
+    folder = tmp_path_factory.mktemp("begun")
+    with chdir(folder):
+        recorded.write(Path("grid.csv"))
+        assert main([*NEW, "--out", "study"]) == ExitCode.FOUND
+        optuna.create_study(storage=URL, study_name="old")
+        optuna.create_study(storage=URL, study_name="other").set_user_attr(
+            "manifest", {"schema_version": 9}
+        )
+    return folder
+
+
 @pytest.mark.parametrize("asked", REFUSED)
-def test_what_cannot_be_joined_is_said_in_one_line(tune: Tune, asked: tuple[str, ...]) -> None:
-    tune(*NEW, "--out", "study")
-    optuna.create_study(storage=URL, study_name="old")
-    optuna.create_study(storage=URL, study_name="other").set_user_attr(
-        "manifest", {"schema_version": 9}
-    )
+def test_what_cannot_be_joined_is_said_in_one_line(
+    begun: Path, tune: Tune, monkeypatch: pytest.MonkeyPatch, asked: tuple[str, ...]
+) -> None:
+    monkeypatch.chdir(begun)
     code, _, stderr = tune(*asked)
     assert code == ExitCode.USAGE
     assert REFUSED[asked] in stderr

@@ -135,6 +135,7 @@ def _start(*arguments: str) -> subprocess.Popen[bytes]:
     )  # fmt: skip
 
 
+@pytest.mark.slow
 def test_memory_does_not_grow_with_the_log() -> None:
     running = _start("-c", PROGRAM)
     assert running.stdin is not None
@@ -153,7 +154,7 @@ def test_ctrl_c_on_a_pipe_that_never_ends_gives_what_was_found() -> None:
     running = _start("-u", "-m", "autotune", "diagnose", "-")
     assert running.stdin is not None
     assert running.stdout is not None
-    running.stdin.write((QUIET + ERROR + QUIET * 2_000).encode() * 40)
+    running.stdin.write((QUIET + ERROR + QUIET * 2_000).encode() * 4)
     running.stdin.flush()  # more than a pipe holds: by now it is reading
     running.send_signal(signal.SIGINT)
     out, err = running.stdout.read(), running.stderr

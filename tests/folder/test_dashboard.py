@@ -7,7 +7,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import chdir, contextmanager
 from pathlib import Path
 from typing import Any
 from urllib.request import urlopen
@@ -49,33 +49,33 @@ def asked(address: str) -> Any:
         return json.load(answer)
 
 
-@pytest.fixture(params=[None, pytest.param("sqlite:///studies.db", marks=pytest.mark.slow)])
+@pytest.fixture(
+    scope="module", params=[None, pytest.param("sqlite:///studies.db", marks=pytest.mark.slow)]
+)
 def shown(
-    request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> dict[str, Any]:
-    """A study with every kind of trial, as the dashboard tells of it."""
-    monkeypatch.chdir(tmp_path)
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[dict[str, Any]]:
+    """A study with every kind of trial, as the dashboard tells of it; in its folder."""
     rows = [
         recorded.failed(c, Verdict.CRASHED, "<b>a bug</b>") if c == LARGEST else recorded.row(c)
         for c in space().candidates
     ]
-    recorded.write(tmp_path / "grid.csv", rows)
     stored = [] if request.param is None else ["--storage", request.param]
-    assert main(["--device", "replay:grid.csv", "--out", "study", "--sampler", "grid",
-                 "--ceiling", "20%", "--budget", "1h", *stored]) == 0  # fmt: skip
-    with dashboard(request.param or "study/optuna.log") as address:
-        [study] = asked(f"{address}/api/studies")["study_summaries"]
-        found: dict[str, Any] = asked(f"{address}/api/studies/{study['study_id']}")
-    assert found["name"].startswith("study-" if stored else "autotune")
-    return found
+    with chdir(tmp_path_factory.mktemp("shown")):
+        recorded.write(Path("grid.csv"), rows)
+        assert main(["--device", "replay:grid.csv", "--out", "study", "--sampler", "grid",
+                     "--ceiling", "20%", "--budget", "1h", *stored]) == 0  # fmt: skip
+        with dashboard(request.param or "study/optuna.log") as address:
+            [study] = asked(f"{address}/api/studies")["study_summaries"]
+            found: dict[str, Any] = asked(f"{address}/api/studies/{study['study_id']}")
+        assert found["name"].startswith("study-" if stored else "autotune")
+        yield found
 
 
 def test_its_trials_are_those_of_the_study_with_figures_and_step_times(
-    shown: dict[str, Any], tmp_path: Path
+    shown: dict[str, Any],
 ) -> None:
-    records = {
-        r.number: r for r in records_in(Folder(tmp_path / "study")) if r.purpose == "search"
-    }
+    records = {r.number: r for r in records_in(Folder(Path("study"))) if r.purpose == "search"}
     assert {trial["number"] for trial in shown["trials"]} == records.keys()
     verdicts = set()
     for trial in shown["trials"]:

@@ -106,7 +106,10 @@ def listening() -> Iterator[tuple[str, list[object]]]:
         server.shutdown(socket.SHUT_RDWR)
 
 
-@pytest.mark.parametrize("name", LOGGERS)
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(n, marks=[] if n == "tensorboard" else pytest.mark.slow) for n in LOGGERS],
+)
 def test_a_study_logs_into_its_folder_and_nowhere_else(name: str, tmp_path: Path) -> None:
     home, temporary, here = (tmp_path / each for each in ("home", "temporary", "here"))
     for folder in (home, temporary, here):

@@ -67,7 +67,7 @@ def workload(traits: GptTraits) -> Workload:
 def test_a_closed_form_is_what_is_counted_whatever_the_traits(traits: GptTraits) -> None:
     of = workload(traits)
     spec, shape = of.spec(3), of.shape(3)
-    found = count(Count(models=[spec], shallow=[spec, of.spec(9)], seq_lens=[16]))
+    found = count(Count(models=[spec], shallow=[spec, of.spec(5)], seq_lens=[16]))
     [parameters] = found.parameters
     assert parameters.parameters == shape.parameters
     assert parameters.block_matrices == shape.block_matrices

@@ -18,15 +18,11 @@ from probes.models import family
 from tests.support.models import uncounted
 
 
-@pytest.mark.parametrize("depth", [1, 2, 4])
-@pytest.mark.parametrize("checkpointing", ["none", "full"])
-def test_the_counts_of_gpt_are_its_closed_form(depth: int, checkpointing: str) -> None:
+@pytest.mark.parametrize("depth", [1, 4])
+def test_the_counts_of_gpt_are_its_closed_form(depth: int) -> None:
     shape = gpt.FAMILY.shape(depth, 128, 97)
-    spec = ModelSpec(
-        name="gpt", depth=depth, width=128, vocab_size=97, checkpointing=checkpointing
-    )
-    plain = replace(spec, checkpointing="none")
-    found = count(Count(models=[plain], shallow=[plain, replace(plain, depth=9)],
+    spec = ModelSpec(name="gpt", depth=depth, width=128, vocab_size=97, checkpointing="none")
+    found = count(Count(models=[spec], shallow=[spec, replace(spec, depth=5)],
                         seq_lens=[16, 64]))  # fmt: skip
     [parameters] = found.parameters
     assert parameters.parameters == parameters.trainable == shape.parameters

@@ -89,6 +89,7 @@ def test_weights_are_drawn_as_in_a_model_that_is_made_whole(name: str, engine: s
         assert drawn[parameter][0] == pytest.approx(mean, abs=0.15 * deviation + 1e-6), parameter
 
 
+@pytest.mark.slow
 def test_torchao_is_imported_by_who_needs_it_alone() -> None:
     """It asks a GPU what it can as it is imported, after which no rank can be forked."""
     pytest.importorskip("torchao")
@@ -150,7 +151,7 @@ def test_a_model_that_is_sharded_is_whole_nowhere(engine: str) -> None:
 
 @pytest.mark.parametrize("name", SMALL)
 def test_the_units_of_a_family_are_its_blocks_and_share_nothing(name: str) -> None:
-    of = workload(name)
+    of = uncounted(name)
     [depth] = whole_depth(of)
     made = family("hf")
     module = made.make(of.spec(depth))
@@ -163,7 +164,7 @@ def test_the_units_of_a_family_are_its_blocks_and_share_nothing(name: str) -> No
 @pytest.mark.parametrize("name", SMALL)
 def test_checkpointing_and_batches_of_every_family(name: str) -> None:
     """The same loss with it, and nothing that is not used."""
-    of = workload(name)
+    of = uncounted(name)
     [depth] = whole_depth(of)
     made, losses = family("hf"), []
     for checkpointing in ("none", "full"):

@@ -392,6 +392,7 @@ def test_an_error_that_nobody_caught_is_told_with_its_classes(steps: Told) -> No
     assert "in fails" in steps.left.traceback
 
 
+@pytest.mark.slow
 def test_nothing_is_told_after_a_process_said_that_it_ends(tmp_path: Path) -> None:
     program = (
         "import torch, _autotune_hook\n"

@@ -28,6 +28,7 @@ def test_the_peak_agrees_with_an_allocation_of_known_size() -> None:
     assert after - before == pytest.approx(400 * MIB, rel=0.05)
 
 
+@pytest.mark.slow
 def test_the_peak_stays_when_the_memory_is_freed() -> None:
     held, freed = in_fresh_process(
         "held = torch.ones(400 * 2**20 // 4)\n"
@@ -38,6 +39,7 @@ def test_the_peak_stays_when_the_memory_is_freed() -> None:
     assert freed == pytest.approx(held, rel=0.01)
 
 
+@pytest.mark.slow
 def test_a_reset_forgets_what_was_freed_in_large_and_in_small_pieces() -> None:
     before, after = in_fresh_process(
         "print(meter.peaks().device_bytes)\n"
@@ -65,6 +67,7 @@ def test_an_allocation_beyond_the_capacity_fails_and_one_below_it_does_not() -> 
     assert 90 * MIB < peak - held < 400 * MIB
 
 
+@pytest.mark.slow
 def test_a_process_larger_than_the_capacity_is_out_of_memory_before_it_builds() -> None:
     (held,) = in_fresh_process(
         "try:\n"
@@ -75,6 +78,7 @@ def test_a_process_larger_than_the_capacity_is_out_of_memory_before_it_builds() 
     assert held > 64 * MIB
 
 
+@pytest.mark.slow
 def test_the_limit_can_be_lifted() -> None:
     capacity, peak = in_fresh_process(
         "capacity = meter.peaks().device_bytes + 100 * 2**20\n"

@@ -10,12 +10,14 @@ from tests.support.screens import SPACES, Terminal
 
 LIVE = "timing, 3 steps"
 COLOUR = re.compile(rb"\x1b\[(?:\d+;)*[349]\d(?:;\d+)*m")
+STYLE = re.compile(r"\x1b\[[\d;]*m")
 CONTROL = re.compile(r"\x1b\[[?\d;]*[A-Za-z]|\r")
 
 
 def widest(text: bytes) -> int:
-    """Characters of the longest line that was written."""
-    return max(len(line.rstrip()) for line in CONTROL.sub("", text.decode()).splitlines())
+    """Characters of the longest line that was written; one ends where the cursor leaves it."""
+    lines = CONTROL.sub("\n", STYLE.sub("", text.decode())).splitlines()
+    return max(len(line.rstrip()) for line in lines)
 
 
 @pytest.mark.parametrize("columns", [80, 100, 140])

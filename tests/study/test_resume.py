@@ -39,7 +39,9 @@ def killed(folder: Path, after: int, **options: Any) -> None:
         Run(folder, killing(after, saturating), **options)
 
 
-@pytest.mark.parametrize("name", ["grid", "frontier", "random", "tpe"])
+@pytest.mark.parametrize(
+    "name", [pytest.param("grid", marks=pytest.mark.slow), "frontier", "random", "tpe"]
+)
 def test_wherever_it_was_interrupted_the_same_is_tried_in_the_end(
     tmp_path: Path, name: str
 ) -> None:
@@ -79,10 +81,11 @@ def test_trials_csv_is_the_same_after_a_resume(tmp_path: Path) -> None:
     pd.testing.assert_frame_equal(first, second)
 
 
-@pytest.mark.parametrize("name", ["grid", "tpe"])
+@pytest.mark.parametrize("name", ["grid", pytest.param("tpe", marks=pytest.mark.slow)])
 def test_what_lacked_an_op_is_tried_again(tmp_path: Path, name: str) -> None:
-    among = with_offload(SPACE)
-    moved = set(among.candidates) - set(SPACE.candidates)
+    without = space(depth=(2,), micro_batch=(1, 8))
+    among = with_offload(without)
+    moved = set(among.candidates) - set(without.candidates)
 
     def lacking(job: Job) -> Result:
         if job.candidate not in moved:

@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable
+from contextlib import chdir
 from pathlib import Path
 from typing import Any
 
@@ -55,6 +56,22 @@ def tune(capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: Any) -
 
 
 NEW = ("--device", "replay:grid.csv", "--out", "study", "--budget", "1h", "--sampler", "grid")
+
+
+@pytest.fixture(scope="module")
+def study(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a study that came to its end."""
+    here = tmp_path_factory.mktemp("ended")
+    with chdir(here):
+        recorded.write(Path("grid.csv"))
+        assert main([*NEW]) == ExitCode.FOUND
+    return here / "study"
+
+
+@pytest.fixture
+def ended(tune: Tune, study: Path) -> None:
+    """Where `tune` runs there is that study."""
+    shutil.copytree(study, "study")
 
 
 @pytest.fixture
@@ -293,8 +310,10 @@ def test_random_proposals_are_not_drawn_again(
     assert seen[0] > 0
 
 
-def test_a_result_is_shown_again_from_a_folder_that_cannot_be_written(tune: Tune) -> None:
-    tune(*NEW)
+@pytest.mark.slow
+def test_a_result_is_shown_again_from_a_folder_that_cannot_be_written(
+    ended: None, tune: Tune
+) -> None:
     script = (
         "mount --bind study study && mount -o remount,ro,bind study && "
         f'exec {sys.executable} -m autotune --resume study "$@"'
@@ -333,9 +352,8 @@ def replace_by_file(path: Path) -> None:
     ],
 )  # fmt: skip
 def test_a_damaged_folder_is_one_line(
-    tune: Tune, name: str, damage: Callable[[Path], None]
+    ended: None, tune: Tune, name: str, damage: Callable[[Path], None]
 ) -> None:
-    tune(*NEW)
     damage(Path("study") / name)
     code, _, stderr = tune("--resume", "study", "--budget", "1m")
     assert code in (ExitCode.USAGE, ExitCode.INTERNAL)
@@ -343,8 +361,7 @@ def test_a_damaged_folder_is_one_line(
 
 
 @pytest.mark.parametrize("name", ["trials.csv", "best.json", "logs"])
-def test_what_can_be_made_anew_is(tune: Tune, name: str) -> None:
-    tune(*NEW)
+def test_what_can_be_made_anew_is(ended: None, tune: Tune, name: str) -> None:
     path = Path("study") / name
     shutil.rmtree(path) if path.is_dir() else path.unlink()
     assert tune("--resume", "study", "--budget", "1m")[0] == ExitCode.FOUND
@@ -361,9 +378,8 @@ def test_what_can_be_made_anew_is(tune: Tune, name: str) -> None:
     ],
 )  # fmt: skip
 def test_damage_that_is_still_json_is_refused_in_one_line(
-    tune: Tune, change: tuple[bytes, bytes]
+    ended: None, tune: Tune, change: tuple[bytes, bytes]
 ) -> None:
-    tune(*NEW)
     path = Path("study/optuna.log")
     assert change[0] in path.read_bytes()
     path.write_bytes(path.read_bytes().replace(*change, 1))
@@ -374,10 +390,8 @@ def test_damage_that_is_still_json_is_refused_in_one_line(
 
 
 def test_a_signal_while_a_study_is_loaded_keeps_its_result(
-    tune: Tune, monkeypatch: pytest.MonkeyPatch
+    ended: None, tune: Tune, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    tune(*NEW)
-
     def interrupted(options: Options) -> None:
         raise KeyboardInterrupt
 
@@ -400,8 +414,7 @@ def test_a_signal_while_a_study_is_loaded_keeps_its_result(
         (["--out", "study"], "go on with a study by --resume study"),
     ],
 )
-def test_wrong_input_is_one_line(tune: Tune, argv: list[str], message: str) -> None:
-    tune(*NEW)
+def test_wrong_input_is_one_line(ended: None, tune: Tune, argv: list[str], message: str) -> None:
     code, stdout, stderr = tune(*argv)
     assert (code, stdout, stderr.count("\n")) == (ExitCode.USAGE, "", 1)
     assert message in stderr
@@ -412,8 +425,7 @@ def test_a_configuration_file_cannot_say_what_to_resume(tune: Tune) -> None:
     assert "unknown key resume" in tune("--dry-run", "--device", "cpu")[2]
 
 
-def test_a_folder_that_another_process_holds_is_refused(tune: Tune) -> None:
-    tune(*NEW)
+def test_a_folder_that_another_process_holds_is_refused(ended: None, tune: Tune) -> None:
     with hold(Path("study")):
         code, _, stderr = tune("--resume", "study")
     assert code == ExitCode.USAGE
@@ -433,10 +445,8 @@ def test_only_the_endings_of_a_study_that_could_do_no_more_are_final() -> None:
 
 
 def test_a_result_is_shown_again_though_others_use_the_device(
-    tune: Tune, monkeypatch: pytest.MonkeyPatch
+    ended: None, tune: Tune, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    tune(*NEW)
-
     def busy(device: object, allow_busy: bool) -> None:
         raise UsageError("busy")
 

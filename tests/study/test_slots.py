@@ -284,6 +284,7 @@ def test_final_rounds_of_a_candidate_rotate_over_the_slots(tmp_path: Path) -> No
     assert min(rounds) >= 1
 
 
+@pytest.mark.slow
 def test_on_virtual_time_what_ends_first_is_told_first(tmp_path: Path) -> None:
     def course(folder: Path) -> list[tuple[int | None, float]]:
         now = VirtualTime()

@@ -535,7 +535,9 @@ def test_finals_end_where_noise_hides_which_candidate_is_the_best(
     assert (len(done.study.ledger.finals) < MOST_ROUNDS) == early
 
 
-@pytest.mark.parametrize("after", [3, 12, 25])
+@pytest.mark.parametrize(
+    "after", [12, *(pytest.param(each, marks=pytest.mark.slow) for each in (3, 25))]
+)
 def test_finals_go_on_where_they_were_interrupted(tmp_path: Path, after: int) -> None:
     among = replace(SPACE, candidates=SPACE.candidates[:2])
     how: dict[str, Any] = {"sampler": "grid", "finals": 2}

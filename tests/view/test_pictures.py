@@ -34,6 +34,7 @@ def test_every_chart_and_a_card_are_written_as_png_and_svg(tmp_path: Path) -> No
             assert ElementTree.fromstring(body).tag.endswith("svg")
 
 
+@pytest.mark.slow
 def test_the_card_has_the_size_that_sites_expect(tmp_path: Path) -> None:
     out = tmp_path / "pictures"
     pictures.write(read(folder(tmp_path)), out)
