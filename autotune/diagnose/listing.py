@@ -10,7 +10,9 @@ from dataclasses import dataclass, field
 from autotune.diagnose.amounts import parse
 from autotune.diagnose.loads import ROOMY, DeviceLoad, Scarce, scarce
 
-_MAY_BE = re.compile(r"Mi?B|Gi?B|[Mm]em|MEM|Sw[ap]p?|VRAM|\[\d+\]|GPU|/dev/shm|RAM|%|total|\d,")
+_MAY_BE = re.compile(
+    r"MiB|Gi?B|[Mm]em|MEM|Sw[ap]|SW[AP]|VRAM|\[\d+\]|GPU|/dev/shm|RAM|[Hh]ost|Device|total +used"
+)
 _NUMBER = r"(?<!\d)(?<!\d[.,])\d{1,15}(?:[.,]\d{1,9})?(?![.,]?\d)"
 """With a decimal point or comma; never a part of what has several, such as a version."""
 _SIZE = rf"({_NUMBER}) ?([KMGT]i?B?)"
@@ -69,7 +71,7 @@ class Listing:
 
     def look(self, line: str, number: int, log: str) -> None:
         """Take from `line` what it lists."""
-        if not _MAY_BE.search(line):
+        if not (_MAY_BE.search(line) or self._columns):
             return
         before = (dict(self.devices), self.host, self.swap, self.shm)
         if not self._of_devices(line):
