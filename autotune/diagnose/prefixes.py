@@ -47,7 +47,7 @@ _PREFIXES = tuple(
         r"\[\d+\](?=:| +\[| +\d+%\|)",
     )
 )
-_COMMENT = re.compile(r"(?:#+|//+) (?=\S)")
+_COMMENT = re.compile(r"(?:#+|//+)(?: (?=\S)|(?=[A-Z]\w*Error: ))")
 _STRING = re.compile(
     r"[\[{]?\s*(?:\"(?P<key>\w{1,20})\":\s*\[?\s*(?=\")|(?=b?[\"'].*\\n))b?[\"']"
     r"(?P<said>.*?)[\"']?\]?,?$"

@@ -46,7 +46,7 @@ _SAYS = {
 }
 
 
-_UNCERTAIN = (Kind.KILLED, Kind.BUS, Kind.LIBRARY)
+_UNCERTAIN = (Kind.KILLED, Kind.BUS, Kind.LIBRARY, Kind.ENDED)
 _OF_LIBRARIES = ("blas", "fft", "rocblas", "xpu-resources")
 """Wordings by which a library says that it could not allocate, whatever the reason."""
 _OF_INDICES = re.compile(r"[Ii]ndex|n_classes|srcSelectDimSize")
@@ -67,7 +67,7 @@ def verdict(report: Report) -> str:
         if event.kind is Kind.HOST and a.asked and a.total:
             said += f": {gib(a.asked)} in use, the limit is {gib(a.total)}"
         elif event.kind is Kind.HOST and a.asked:
-            held = event.wording.name == "kernel-killed"
+            held = event.wording.name in ("kernel-killed", "killed-early")
             said += f": {gib(a.asked)} {'held by what was killed' if held else 'asked'}"
         elif event.kind is Kind.LISTING:
             [why] = report.causes or (None,)
