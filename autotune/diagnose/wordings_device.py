@@ -88,8 +88,8 @@ DEVICE = (
         "intel/llvm sycl plugin interface and unified runtime; ROCR hsa.h",
     ),
     row(
-        "blas", Kind.DEVICE, "_STATUS_ALLOC_FAILED",
-        r"\b(?:CUBLAS|CUDNN|CUSOLVER|CUSPARSE|HIPBLAS|HIPSOLVER)_STATUS_ALLOC_FAILED\b",
+        "blas", Kind.DEVICE, ("_STATUS_ALLOC_FAILED", "_STATUS_ALLOCATION_FAILED"),
+        r"\b(?:CUBLAS|CUDNN|CUSOLVER|CUSPARSE|CURAND|HIPBLAS|HIPSOLVER)_STATUS_ALLOC(?:ATION)?_FAILED\b",
         "torch aten/src/ATen/cuda/Exceptions.h",
     ),
     row(
@@ -118,6 +118,10 @@ DEVICE = (
         r"(?:NVML_SUCCESS == .{1,60}|\bhandle_\d?) ?INTERNAL ASSERT FAILED",
         "torch c10/cuda/CUDACachingAllocator.cpp and driver_api.cpp: it asks NVML who holds"
         " memory, and NVML is not there",
+    ),
+    row(
+        "thrust", Kind.DEVICE, "thrust::", r"thrust::\S*bad_alloc",
+        "thrust system/detail/bad_alloc.h",
     ),
     row(
         "triton", Kind.DEVICE, "Triton Error",
@@ -243,7 +247,7 @@ DEVICE = (
     ),
     row(
         "torch-class", Kind.DEVICE, "OutOfMemoryError",
-        rf"(?:\btorch(?:\.cuda)?\.OutOfMemoryError|RayTaskError\(OutOfMemoryError\)):(?:\s|$)"
+        rf"(?:\btorch(?:\.cuda)?\.OutOfMemoryError|RayTaskError\(OutOfMemoryError\))(?::\s|:?$)"
         rf"(?:.*\[rank=(?P<rank>\d+)\]|[Tt]ried to allocate (?P<asked>{SIZE}))?"
         r"|^OutOfMemoryError +Traceback \(most",
         "torch torch/csrc/Exceptions.cpp, whatever its message",

@@ -23,14 +23,19 @@ HOST = (
     ),
     row(
         "numpy", Kind.HOST, "nable to allocate",
-        rf"MemoryError: Unable to allocate (?P<asked>{SIZE}) for an array",
+        rf"(?i:memory ?error): Unable to allocate (?P<asked>{SIZE}) for an array",
         "numpy core/_exceptions.py, _core/_exceptions.py 2.4",
     ),
-    row("python", Kind.HOST, "MemoryError", r"^MemoryError(?::|\s*$)", "CPython, exceptions.c"),
+    row("python", Kind.HOST, "MemoryError", r"^MemoryError(?:[:(]|\s*$)", "CPython, exceptions.c"),
     row(
         "errno", Kind.HOST, "Cannot allocate memory",
         r"(?:\[Errno 12\] |mmap.*|Error code 12 \(|fork: .*)Cannot allocate memory",
         "glibc strerror(ENOMEM); torch aten/src/ATen/MapAllocator.cpp",
+    ),
+    row(
+        "managed", Kind.HOST, ("System.OutOfMemory", "java.lang.OutOfMemory"),
+        r"\bSystem\.OutOfMemoryException: |\bjava\.lang\.OutOfMemoryError: ",
+        ".NET; Java, as Spark",
     ),
     row(
         "page-file", Kind.HOST, "1455", r"(?:\[WinError|\bos error) 1455\b",

@@ -87,6 +87,11 @@ MISTAKEN = (
         "triton python/triton/runtime/errors.py",
     ),
     row(
+        "tensorflow-host", Kind.HOST, "OOM when allocating",
+        r"(?i:resource.?exhausted).*OOM when allocating tensor.*by allocator (?:mkl)?cpu",
+        "tensorflow core/framework/op_kernel.cc, on a CPU",
+    ),
+    row(
         "stream-executor-host", Kind.HOST, "bytes on host",
         r"failed to alloc(?:ate)? (?P<asked_plain>\d+) bytes on host: ",
         "tensorflow stream_executor cuda_driver.cc: pinned memory",
@@ -145,10 +150,13 @@ LAST = (
     ),
     row(
         "launcher", Kind.ENDED,
-        ("ChildFailedError", "exitcode", "Worker unexpectedly exits", "died", "Raylet"),
-        r"multiprocessing\.errors\.ChildFailedError|failed \(exitcode: -?[1-9]\d*\)"
+        ("ChildFailedError", "exitcode", "Worker unexpectedly exits", "died", "Raylet",
+         "exited unexpectedly", "longer alive", "ExecuteUserScript"),
+        r"(?:^|multiprocessing\.errors\.)ChildFailedError|failed \(exitcode: -?[1-9]\d*\)"
         r"|^exitcode +: -?[1-9]\d* \(pid: \d+\)|Worker unexpectedly exits with a connection error"
-        r"|The actor died|A worker died or was killed while|Raylet is terminated",
+        r"|The actor died|A worker died or was killed while|Raylet is terminated"
+        r"|Error: One of the subprocesses has abruptly died|DataLoader worker \(pid.* exited unexp"
+        r"|background workers are no longer alive|ExecuteUserScriptError:",
         "torch torch/distributed/elastic/multiprocessing/errors/__init__.py, as in v2.13; ray"
         " python/ray/_private/worker.py, exceptions.py; raylet",
     ),
@@ -159,10 +167,12 @@ LAST = (
         "torch c10d TCPStore, gloo, NCCL; CPython subprocess.py",
     ),
     row(
-        "python-exception", Kind.OTHER, ("Error", "xception", "Interrupt", "terminat"),
+        "python-exception", Kind.OTHER,
+        ("Error", "xception", "Interrupt", "terminat", "egmentation fault"),
         r"^(?:[A-Za-z_]\w*\.)*(?:(?:nccl)?[A-Z]\w*(?:Error|Exception|Interrupt)|Exception)(?:\(\w+\))?"
         r"(?:: .|$|:$)|^(?:libc\+\+abi: )?terminat(?:e called after throwing|ing due to uncaught)"
-        r"|Unhandled exception with message: |^Exception in device=TPU:",
+        r"|Unhandled exception with message: |^Exception in device=TPU:"
+        r"|[Ss]egmentation fault \(core dumped\)|^Windows fatal exception: ",
         "CPython traceback.py; libstdc++ and libc++abi",
     ),
 )  # fmt: skip
