@@ -21,8 +21,8 @@ _MOST_TASKS = 100_000
 _TALK = re.compile(
     r"\b(?:if (?:you|it|this|the)|to avoid|avoids?|avoiding|prevents?|preventing|such as|e\.g\."
     r"|for example|in case|[Tt]ip|[Hh]int|FAQ|(?:may|might|would|could|can|will) (?:see|cause|get"
-    r"|lead|result|raise|hit|run)|how to|watch(?:ing)? for|handles|no|common(?:ly)? |typical(?:ly)?"
-    r"|usually|[Ee]rrors like)\b|常见|典型|よくある",
+    r"|lead|result|raise|hit|run)|how to|watch(?:ing)? for|handles|no|common(?:ly)? "
+    r"|typical(?:ly)?|usually|[Ee]rrors like)\b|常见|典型|よくある",
 )  # fmt: skip
 """Before a message, this makes it something that is talked about."""
 _TALK_AFTER = re.compile(
