@@ -116,8 +116,8 @@ def event_of(hit: Hit, log: str) -> Event | None:
         sized = any(name.startswith("asked") and size for name, size in match.groupdict().items())
         if said.comment and not (whole or sized or hit.is_title or _in_trace(hit)):
             continue
-        talk = _TALK.search(sentence) or _TALK_AFTER.match(said.text, match.end())
-        talk = talk or (_CODE.match(said.text) and not whole)
+        talked = _TALK.search(sentence) or _TALK_AFTER.match(said.text, match.end())
+        talk = talked or (_CODE.match(said.text) and not whole)
         if talk and wording.kind is not Kind.OTHER:
             continue
         begin = _PARTS.get(wording.name)
