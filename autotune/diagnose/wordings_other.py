@@ -130,9 +130,12 @@ LAST = (
         "ROCR runtime.cpp: an address that is not mapped",
     ),
     row(
-        "device-lost", Kind.ASSERT, ("CUDA error:", "no kernel image", "_EXECUTION_FAILED"),
-        r"CUDA error: (?:uncorrectable ECC error|unspecified launch failure|misaligned address"
-        r"|all CUDA-capable devices are busy|invalid device ordinal)"
+        "device-lost", Kind.ASSERT,
+        ("CUDA error:", "CUDA Error:", "runtime error (", "no kernel image", "_EXECUTION_FAILED",
+         "launch failure", "cudaSuccess ("),
+        r"CUDA [Ee]rror: (?:uncorrectable ECC error|misaligned address|unknown error"
+        r"|all CUDA-capable devices are busy|invalid device ordinal|driver shutting down)"
+        r"|: unspecified launch failure|cuda runtime error \(\d+\) : |== cudaSuccess \(\d+ vs"
         r"|[Ee]rror:? no kernel image is available|\bCU\w+_STATUS_EXECUTION_FAILED\b",
         "CUDA runtime error strings",
     ),
