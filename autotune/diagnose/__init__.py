@@ -231,6 +231,10 @@ def _first(events: list[Event]) -> tuple[Event | None, list[Event]]:
         # A library that got no memory says less than torch's allocator does.
         sized = [e for e in fatal if e.kind is Kind.DEVICE and e.amounts.asked is not None]
         first = first if first in sized else next(iter(sized), first)
+    if first is not None and not first.trace and first.step is None:
+        # A post says the message before it shows the log.
+        same = [e for e in fatal if (e.wording, e.amounts) == (first.wording, first.amounts)]
+        first = next((e for e in same if e.trace or e.step is not None), first)
     if first is None:
         loud = [e for e in events if e.kind is Kind.OTHER] or scheduled
         loud = loud or [e for e in events if e.recovered]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from autotune.diagnose.amounts import OTHERS_SHARE
 from autotune.diagnose.context import Context
@@ -49,7 +49,12 @@ class Cause:
 def causes(event: Event, context: Context) -> list[Cause]:
     """Why `event` came about, the first reason first."""
     found = [each for rule in _RULES[event.kind] if (each := rule(event, context)) is not None]
-    return found or ([_too_big(event)] if event.kind is Kind.DEVICE else [])
+    if not found and event.kind is Kind.DEVICE:
+        found = [_too_big(event)]
+        who = context.listing.holders(event.devices or context.listing.devices)
+        if found[0].name == NOT_SAID and who:
+            found = [replace(found[0], sentence=f"{found[0].sentence}. In the log, {who}")]
+    return found
 
 
 def _other_process(event: Event, context: Context) -> Cause | None:

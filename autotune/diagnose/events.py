@@ -21,12 +21,16 @@ _MOST_TASKS = 100_000
 _TALK = re.compile(
     r"\b(?:if (?:you|it|this|the)|to avoid|avoids?|avoiding|prevents?|preventing|such as|e\.g\."
     r"|for example|in case|[Tt]ip|[Hh]int|FAQ|(?:may|might|would|could|can|will) (?:see|cause|get"
-    r"|lead|result|raise|hit|run)|how to|watch(?:ing)? for|handles|no)\b",
+    r"|lead|result|raise|hit|run)|how to|watch(?:ing)? for|handles|no|common(?:ly)? "
+    r"|typical(?:ly)?|usually|[Ee]rrors like)\b|常见|典型|よくある",
 )  # fmt: skip
 """Before a message, this makes it something that is talked about."""
+_TALK_AFTER = re.compile(
+    r"\W{0,3}(?:in \w+ )?(?:means|(?:occurs|happens) when (?:the|your|an?))\b"
+)
 _CODE = re.compile(
-    r"^\s*(?:\+ *)?(?:#|//|if |elif |except\b|assert |raise |return |with |print\(|log\w*\."
-    r"|\"(?![^\"]*\"\s*$)|'|>>>|\w+ = |-?-> *\d+ |\d+ +(?:if|raise|assert|except))"
+    r"^\s*(?:[+-] *)?(?:#|//|if |elif |except\b|assert |raise |return |with |print\(|log\w*\."
+    r"|\"(?![^\"]*\"\s*$)|'|>>>|== |\w+ = |-?-> *\d+ |\d+ +(?:if|raise|assert|except))"
 )
 _ROWS = {row.name: row for row in WORDINGS}
 PINNED = _ROWS["pinned"]
@@ -109,9 +113,11 @@ def event_of(hit: Hit, log: str) -> Event | None:
         text = _with_rest(said.text, hit, said) if wording.name in _GOES_ON else said.text
         # No code has these numbers; and JSON is none.
         whole = _ALL_SAID.search(text) or wording.name == "container"
-        if said.comment and not whole and not _in_trace(hit):
+        sized = any(name.startswith("asked") and size for name, size in match.groupdict().items())
+        if said.comment and not (whole or sized or hit.is_title or _in_trace(hit)):
             continue
-        talk = _TALK.search(sentence) or (_CODE.match(said.text) and not whole)
+        talked = _TALK.search(sentence) or _TALK_AFTER.match(said.text, match.end())
+        talk = talked or (_CODE.match(said.text) and not whole)
         if talk and wording.kind is not Kind.OTHER:
             continue
         begin = _PARTS.get(wording.name)

@@ -14,11 +14,10 @@ from dataclasses import dataclass
 _STEMS = re.compile(
     r"batch|bsz| -b\b|\bbs\b|[mg]bs|accum|update_freq|world|nproc|num_proc|n_?gpu|gpus|devices"
     r"|nodes|ntasks|-np\b|_per_gpu|gres|rank|member|visible|localhost|cuda:\d|seq|_len|block_size"
-    r"|vocab|zero|stage|worker|layer|depth|n_embd|d_model|hidden|width|dim\b|\d ?[x×] ?\w|\dL\b"
-    r"|param|optim|muon|processes|checkpointing",
-    re.IGNORECASE,
+    r"|vocab|zero|stage|worker|layer|depth|n_embd|d_model|hidden|width|dim\b|\d ?[x×] ?\w|\dl\b"
+    r"|param|optim|muon|processes|checkpointing"
 )
-"""Lines without one of them set nothing, which is found out fast."""
+"""Lines without one of them in lower case set nothing, which is found out fast."""
 _ASSIGNED = re.compile(
     r"(?<![\w.\-])(?P<quote>['\"]?)(?P<key>[-+]{0,2}[A-Za-z_][\w.\-]{0,80})"
     r"(?=(?P<sep>['\"]?[ \t]*+(?:[=:,]|[.]{3,}|[│┃|]|(?<=[ \t]))[ \t]*+['\"]?)"
@@ -151,7 +150,7 @@ def settings_of(line: str, section: str = "") -> Iterator[Setting]:
 
 
 def _settings(line: str, section: str) -> Iterator[Setting]:
-    if not _STEMS.search(line):
+    if not _STEMS.search(line.lower()):
         return
     training = not _NOT_TRAINING.intersection(_words(section))
     for match in _ASSIGNED.finditer(line):

@@ -57,9 +57,10 @@ SIZE = r"\d[\d,]{0,30}+(?:\.\d{0,30}+)?\s*+(?:[Bb]ytes|[KMGTkB]i?B?)\b"
 """Bounded, like all that a searched pattern may begin with: a run of digits takes linear time."""
 RAISED = (
     r"(?:^|what\(\):\s*"
-    r"|(?:Error|Exception|ERROR|error|FATAL|WARN|failed)\]?:?\s+(?:.{0,60}:\s)?)"
+    r"|(?:Error|Exception|ERROR|error|FATAL|WARN|failed)\]?:?\s+(?:.{0,60}:\s)?"
+    r"|(?:with|get|got|getting|error):? [\"'`“])"
 )
-"""What stands before a message that is meant: the class of an exception, or nothing."""
+"""What stands before a message that is meant: the class of an exception, a quote, or nothing."""
 
 
 def row(

@@ -4,19 +4,32 @@ htop, top, free, df and the like. Of what is listed several times the last count
 
 from __future__ import annotations
 
+import math
 import re
-from dataclasses import dataclass, field
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
 
 from autotune.diagnose.amounts import parse
-from autotune.diagnose.loads import ROOMY, DeviceLoad, Scarce, scarce
+from autotune.diagnose.loads import MARGINAL, ROOMY, DeviceLoad, Scarce, scarce
+from autotune.units import gib
 
-_MAY_BE = re.compile(r"Mi?B|Gi?B|[Mm]em|MEM|Sw[ap]p?|VRAM|\[\d+\]|GPU|/dev/shm|RAM|%|total|\d,")
+_MAY_BE = re.compile(
+    r"MiB|Gi?B|[Mm]em|MEM|Sw[ap]|SW[AP]|VRAM|\[\d+\]|GPU|/dev/shm|RAM|[Hh]ost|Device|total +used"
+)
 _NUMBER = r"(?<!\d)(?<!\d[.,])\d{1,15}(?:[.,]\d{1,9})?(?![.,]?\d)"
 """With a decimal point or comma; never a part of what has several, such as a version."""
 _SIZE = rf"({_NUMBER}) ?([KMGT]i?B?)"
 _NAME = re.compile(r"^[|│] +(\d{1,3}) +[A-Z].*[|│] +[0-9A-Fa-f]{4,8}:[0-9A-Fa-f]{2}:")
 _TABLE = re.compile(rf"[|│] *{_SIZE} */ *{_SIZE} *[|│](?: *(\d{{1,3}}) ?%)?")
 _GPUSTAT = re.compile(r"^(?:\S+ +)?\[(\d{1,3})\] [^|]*\|([^|]*)\| *(\d+) */ *(\d+) *M")
+_PROCESS = re.compile(
+    r"^[|│] *(\d{1,3})(?: +(?:N/A|\d+)){0,2} +(\d{1,9}) +(?:[CGM+]{1,4} +)?"
+    r"(\S.{0,200}?) +(\d{1,9}) ?MiB *[|│]"
+)
+_HELD_BY = re.compile(r"([\w.:/-]{1,60})\((\d{1,9})M\)")
+"""In gpustat's rows: a user, with what more its flags show."""
+MUCH = 0.1
+"""Of a device: who holds less is not worth a word."""
 _PERCENT = re.compile(r"(\d{1,3}) ?%")
 _NVTOP = re.compile(rf"GPU\[[|│ ]*(\d{{1,3}})%\] *MEM\[[|│ ]*{_SIZE}/{_SIZE}\]")
 _DEVICE_LINE = re.compile(r"^ ?Device (\d{1,3}) \[")
@@ -39,7 +52,7 @@ _PERCENTS = tuple(
         ("Mem", rf"(?:^|\s)MEM +[-–]? *({_NUMBER})%"),
         ("Swap", rf"(?:^|\s)SWAP +[-–]? *({_NUMBER})%"),
         ("Mem", rf"\b(?:{_MAIN}|[Hh]ost)\b[^%\n\d]{{0,30}}({_NUMBER}) ?%(?!\|)"),
-        ("Mem", rf"\b({_NUMBER}) ?%[^%\n\d]{{0,12}}\b{_MAIN}\b"),
+        ("Mem", rf"\b(?<!exceeds )({_NUMBER}) ?%[^%\n\d]{{0,12}}\b{_MAIN}\b"),
     )
 )
 """Of nvitop, of glances, and of people."""
@@ -64,15 +77,21 @@ class Listing:
     _rows: int = 0
     _total: float = 0.0
     _free_columns: tuple[str, ...] = ()
+    _held: dict[int, dict[str, int]] = field(default_factory=dict)
+    """By device: who holds memory there, and the bytes."""
+    _totals: dict[int, float] = field(default_factory=dict)
+    """Of those devices, in bytes."""
     _known: dict[str, int] = field(default_factory=dict)
     """Of lines that say one number each."""
 
     def look(self, line: str, number: int, log: str) -> None:
         """Take from `line` what it lists."""
-        if not _MAY_BE.search(line):
+        if not (_MAY_BE.search(line) or self._columns):
             return
         before = (dict(self.devices), self.host, self.swap, self.shm)
-        if not self._of_devices(line):
+        if process := _PROCESS.search(line):
+            self._holds(int(process[1]), f"process {process[2]} ({process[3]})", process[4])
+        elif not self._of_devices(line):
             self._of_host(line)
         if not self.line and before != (self.devices, self.host, self.swap, self.shm):
             self.line, self.log = number, log
@@ -96,6 +115,9 @@ class Listing:
         """What is scarce in what is listed; a device that is half empty is worth a word too."""
         devices = [each for _, each in sorted(self.devices.items())]
         found = scarce(devices, host=self.host, swap=self.swap, shm=self.shm)
+        full = [each.index for each in devices if each.share >= MARGINAL]
+        if found is not None and found.name == "device memory" and (who := self.holders(full)):
+            return replace(found, sentence=f"{found.sentence}; {who}")
         busy = [each for each in devices if each.percent is None or each.percent > 0]
         if (
             found is None
@@ -108,6 +130,18 @@ class Listing:
                 " larger micro-batch may fit",
             )
         return found
+
+    def holders(self, devices: Iterable[int]) -> str:
+        """Who holds much of one of `devices`, the one that holds most first."""
+        rows = sorted(
+            ((size, who, index)
+             for index in devices for who, size in self._held.get(index, {}).items()
+             if size >= MUCH * self._totals.get(index, math.inf)), reverse=True,
+        )  # fmt: skip
+        return ", ".join(f"{who} holds {gib(size)} of device {at}" for size, who, at in rows[:4])
+
+    def _holds(self, index: int, who: str, mib: str) -> None:
+        self._held.setdefault(index, {})[who] = int(mib) * 2**20
 
     def _device(self, index: int, used: float, total: float, percent: str | None) -> bool:
         if not total or used > total:
@@ -122,9 +156,14 @@ class Listing:
         elif (found := _TABLE.search(line)) and (sizes := _sizes(*found.groups()[:4])):
             index = self._index if self._index >= 0 else len(self.devices)
             self._index = -1
+            self._totals[index] = sizes[1]
+            self._held.pop(index, None)
             return self._device(index, *sizes, found[5])
         elif found := _GPUSTAT.search(line):
             percent = _PERCENT.search(found[2])
+            self._totals[int(found[1])] = float(found[4]) * 2**20
+            for who, size in _HELD_BY.findall(line[found.end() :]):
+                self._holds(int(found[1]), who, size)
             return self._device(
                 int(found[1]), float(found[3]), float(found[4]), percent and percent[1]
             )

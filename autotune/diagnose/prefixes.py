@@ -47,14 +47,14 @@ _PREFIXES = tuple(
         r"\[\d+\](?=:| +\[| +\d+%\|)",
     )
 )
-_COMMENT = re.compile(r"(?:#+|//+) (?=\S)")
+_COMMENT = re.compile(r"(?:#+|//+)(?: (?=\S)|(?=[A-Z]\w*Error: ))")
 _STRING = re.compile(
     r"[\[{]?\s*(?:\"(?P<key>\w{1,20})\":\s*\[?\s*(?=\")|(?=b?[\"'].*\\n))b?[\"']"
     r"(?P<said>.*?)[\"']?\]?,?$"
 )
 """Of JSON or Python, over a line: as notebooks keep what cells wrote."""
 _TEXTS = ("message", "msg", "log", "text", "line", "event", "error", "exception", "exc_info",
-          "traceback", "stack", "stack_trace", "textPayload", "body", "evalue",
+          "traceback", "stack", "stack_trace", "textpayload", "textPayload", "body", "evalue",
           "stderr", "output")  # fmt: skip
 _RANKS = ("rank", "global_rank", "local_rank", "RANK", "process_index")
 
@@ -81,7 +81,7 @@ def take_apart(line: str) -> Said:
     pid, comment = None, False
     if string := _STRING.match(line):
         line = string["said"].replace("\\n", " ").replace('\\"', '"')
-        comment = string["key"] not in _TEXTS
+        comment = not (string["key"] or "-").lower().endswith(_TEXTS)
     for _ in range(8):
         line = line.lstrip()
         if mark := _COMMENT.match(line):

@@ -27,14 +27,19 @@ COLOURS = 8
 
 ANCHORS = {
     b"ut of memory": (), b"illed": (), b"xception": (), b"atchdog": (),
-    b"NCCL WARN": (), b"Assertion `": (), b"Killing subprocess": (),
+    b"NCCL ": (b"NCCL WARN", b"NCCL op"), b"Assertion `": (), b"Killing ": (),
     b"emory limit": (), b"OUT_OF_ME": (), b"o_batch_per_gpu": (), b"RCE_EXHAUSTED": (),
-    b"available RAM": (), b"low on resource": (),
-    b"alloc": (b"bad_alloc", b"ed to alloc", b"rtMalloc", b"allocated by PyT",
+    b"available RAM": (), b"low on resource": (), b"ccess fault": (), b"tation fault": (),
+    b"hbm usage": (), b"launch failure": (),
+    b" OOMs:": (),
+    b"alloc": (b"bad_alloc", b"bfc_alloc", b"ed to alloc", b"rtMalloc", b"allocated by PyT",
               b"y allocation of",
               b"Failed to CUDA"),
-    b"_STATUS_": (b"ALLOC_FAILED", b"NOT_INITIALIZED"),
-    b"rror": (b"Error", b"urmstepd", b"ut Of Memory", b"CUDA error", b"bus error"),
+    b"_STATUS_": (b"ALLOC_FAILED", b"ALLOCATION_F", b"NOT_INITIALIZED", b"EXECUTION_F",
+                  b"INTERNAL_E"),
+    b"rror": (b"Error", b"urmstepd", b"ut Of Memory", b"CUDA error", b"runtime error",
+              b"error encountered",
+              b"os error"),
     b"oom": (b"oom-kill", b"oom_kill"),
     b"OOM": (b"OOM when", b"OOMKilled"),
     b"SIG": (b"SIGKILL", b"SIGTERM"),
@@ -90,6 +95,11 @@ class Hit:
     @property
     def line(self) -> str:
         return _text(self.bytes)
+
+    @property
+    def is_title(self) -> bool:
+        """Whether it stands at the beginning, above a blank line, as issues' titles do."""
+        return self.number == 1 and self.block.startswith(b"\n", self.end + 1)
 
     def before(self, size: int = BEHIND) -> list[str]:
         """Lines before it, the nearest last; the first of them may be cut."""

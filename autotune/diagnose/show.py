@@ -38,15 +38,15 @@ _SAYS = {
     Kind.KERNEL: "no device memory ran out: a Triton kernel wants more on-chip memory than there"
     " is; smaller blocks or num_stages help",
     Kind.SCHEDULED: "no memory ran out as far as the log says: the scheduler ended the job",
-    Kind.ENDED: "no memory ran out as far as the log says: the launcher ended it, and the first"
-    " failure is in another log",
+    Kind.ENDED: "no memory ran out as far as the log says: a launcher or a worker ended, and the"
+    " first failure is in another log",
     Kind.WARNING: "no error: memory was short, and the allocator recovered",
     Kind.LISTING: "no error found",
     Kind.OTHER: "no memory ran out as far as the log says: another error",
 }
 
 
-_UNCERTAIN = (Kind.KILLED, Kind.BUS, Kind.LIBRARY)
+_UNCERTAIN = (Kind.KILLED, Kind.BUS, Kind.LIBRARY, Kind.ENDED)
 _OF_LIBRARIES = ("blas", "fft", "rocblas", "xpu-resources")
 """Wordings by which a library says that it could not allocate, whatever the reason."""
 _OF_INDICES = re.compile(r"[Ii]ndex|n_classes|srcSelectDimSize")
@@ -67,7 +67,7 @@ def verdict(report: Report) -> str:
         if event.kind is Kind.HOST and a.asked and a.total:
             said += f": {gib(a.asked)} in use, the limit is {gib(a.total)}"
         elif event.kind is Kind.HOST and a.asked:
-            held = event.wording.name == "kernel-killed"
+            held = event.wording.name in ("kernel-killed", "killed-early")
             said += f": {gib(a.asked)} {'held by what was killed' if held else 'asked'}"
         elif event.kind is Kind.LISTING:
             [why] = report.causes or (None,)

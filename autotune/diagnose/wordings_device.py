@@ -32,7 +32,8 @@ DEVICE = (
         "torch-part", Kind.DEVICE, ("ried to allocate", "total capac"),
         rf"^(?:\S+ ){{0,3}}[Tt]ried to allocate (?P<asked>{SIZE})"
         rf"(?:\. GPU \d+ has a total cap| \(GPU \d+; {SIZE} total cap| on (?:private|shared) p)"
-        rf"|\btotal capac(?:i?ty of {SIZE} of which {SIZE} (?:is|are) free|ity; {SIZE} already a)",
+        rf"|(?:\bGPU (?P<device>\d+) has a )?\btotal capac"
+        rf"(?:i?ty of {SIZE} of which {SIZE} (?:is|are) free|ity; {SIZE} already a)",
         "the same, whose beginning other ranks' lines have torn off",
     ),
     row(
@@ -53,8 +54,9 @@ DEVICE = (
     ),
     row(
         "cuda-error", Kind.DEVICE, "ut of memory",
-        rf"{RAISED}(?P<backend>CUDA|HIP|CUDA driver|MUSA) error: out of memory",
-        "torch c10/cuda/CUDAException.h, CUDAException.cpp, driver_api.h",
+        rf"{RAISED}(?P<backend>CUDA|HIP|CUDA driver|MUSA) [Ee]rror: out of memory",
+        "torch c10/cuda/CUDAException.h, CUDAException.cpp, driver_api.h; vllm csrc"
+        "/cumem_allocator.cpp",
     ),
     row(
         "stream-executor", Kind.DEVICE, "from device: ",
@@ -86,8 +88,8 @@ DEVICE = (
         "intel/llvm sycl plugin interface and unified runtime; ROCR hsa.h",
     ),
     row(
-        "blas", Kind.DEVICE, "_STATUS_ALLOC_FAILED",
-        r"\b(?:CUBLAS|CUDNN|CUSOLVER|CUSPARSE|HIPBLAS|HIPSOLVER)_STATUS_ALLOC_FAILED\b",
+        "blas", Kind.DEVICE, ("_STATUS_ALLOC_FAILED", "_STATUS_ALLOCATION_FAILED"),
+        r"\b(?:CUBLAS|CUDNN|CUSOLVER|CUSPARSE|CURAND|HIPBLAS|HIPSOLVER)_STATUS_ALLOC(?:ATION)?_FAILED\b",
         "torch aten/src/ATen/cuda/Exceptions.h",
     ),
     row(
@@ -106,7 +108,7 @@ DEVICE = (
     row(
         "nccl-calloc", Kind.DEVICE, "Failed to CUDA",
         r"(?:\[(?P<device>\d+)\] \S+ NCCL WARN )?Failed to CUDA (?:calloc|malloc)"
-        r"(?: (?P<asked_plain>\d+) bytes)?",
+        r"(?: async)?(?: (?P<asked_plain>\d+) bytes)?",
         "NCCL src/include/alloc.h v2.14 to v2.30",
     ),
     row(
@@ -116,6 +118,10 @@ DEVICE = (
         r"(?:NVML_SUCCESS == .{1,60}|\bhandle_\d?) ?INTERNAL ASSERT FAILED",
         "torch c10/cuda/CUDACachingAllocator.cpp and driver_api.cpp: it asks NVML who holds"
         " memory, and NVML is not there",
+    ),
+    row(
+        "thrust", Kind.DEVICE, "thrust::", r"thrust::\S*bad_alloc",
+        "thrust system/detail/bad_alloc.h",
     ),
     row(
         "triton", Kind.DEVICE, "Triton Error",
@@ -138,6 +144,22 @@ DEVICE = (
         "openxla, TPU compiler",
     ),
     row(
+        "xla-usage", Kind.DEVICE, "Total hbm usage", rf"Total hbm usage >= (?P<asked>{SIZE})",
+        "openxla, TPU compiler: of a program that does not fit, seen of 2021",
+    ),
+    row(
+        "neuron", Kind.DEVICE, ("DEVICE", "nrt_tensor_allocate", "usage: "),
+        rf"Failed to alloc DEVICE memory: (?P<asked_plain>\d+)"
+        rf"|Failed to allocate (?P<asked>{SIZE}) (?:on DEVICE for tensor"
+        rf"|\(usage: [\w ]+\) on ND (?P<device>\d+))"
+        r"|nrt_tensor_allocate status=4\b",
+        "AWS Neuron runtime (TDRV), seen of 2024 and 2025",
+    ),
+    row(
+        "nnabla", Kind.DEVICE, "memory error in alloc", rf"{RAISED}memory error in alloc\b",
+        "nnabla src/nbla/memory/allocator.cpp, after its cache was given back in vain",
+    ),
+    row(
         "xla-reserve", Kind.DEVICE, ("RESOURCE_EXHAUSTED", "Resource exhausted"),
         rf"(?:RESOURCE_EXHAUSTED|Resource exhausted): (?:Error [a-z ]+: )?"
         rf"Attempting to (?:allocate|reserve) (?P<asked>{SIZE}).{{0,60}} There are"
@@ -157,6 +179,15 @@ DEVICE = (
         "tensorflow core/common_runtime/bfc_allocator.cc, later tsl/framework/bfc_allocator.cc",
     ),
     row(
+        "tensorflow-dump", Kind.DEVICE, "bfc_allocator.cc",
+        r"bfc_allocator\.cc:\d+\] (?:InUse at|Sum Total of in-use chunks)",
+        "tensorflow bfc_allocator.cc: what it holds, after it found no memory",
+    ),
+    row(
+        "torch-summary", Kind.DEVICE, " OOMs:", r"\bCUDA OOMs: +[1-9]",
+        "torch torch/cuda/memory.py, memory_summary v1.4 to v2.10",
+    ),
+    row(
         "metal", Kind.DEVICE, "Insufficient Memory",
         r"Insufficient Memory \(\d+:kIOGPUCommandBufferCallbackErrorOutOfMemory\)",
         "Metal, through torch MPS and MLX",
@@ -173,9 +204,9 @@ DEVICE = (
         "tensorflow core/framework/op_kernel.cc, 1.x and 2.x",
     ),
     row(
-        "cupy", Kind.DEVICE, "ut of memory allocating",
-        rf"Out of memory allocating (?P<asked>{SIZE}) \(allocated so far",
-        "cupy cupy/cuda/memory.pyx v7 to v13",
+        "cupy", Kind.DEVICE, ("ut of memory allocating", "ut of memory to allocate"),
+        rf"[Oo]ut of memory (?:allocating|to allocate) (?P<asked>{SIZE}) \((?:alloc|total )",
+        "cupy cupy/cuda/memory.pyx v4 to v13",
     ),
     row(
         "paddle", Kind.DEVICE, "ut of memory error on",
@@ -216,8 +247,9 @@ DEVICE = (
     ),
     row(
         "torch-class", Kind.DEVICE, "OutOfMemoryError",
-        rf"(?:\btorch(?:\.cuda)?\.OutOfMemoryError|RayTaskError\(OutOfMemoryError\)):(?:\s|$)"
-        rf"(?:[Tt]ried to allocate (?P<asked>{SIZE}))?|^OutOfMemoryError +Traceback \(most",
+        rf"(?:\btorch(?:\.cuda)?\.OutOfMemoryError|RayTaskError\(OutOfMemoryError\))(?::\s|:?$)"
+        rf"(?:.*\[rank=(?P<rank>\d+)\]|[Tt]ried to allocate (?P<asked>{SIZE}))?"
+        r"|^OutOfMemoryError +Traceback \(most",
         "torch torch/csrc/Exceptions.cpp, whatever its message",
     ),
 )  # fmt: skip

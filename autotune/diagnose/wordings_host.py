@@ -8,7 +8,7 @@ HOST = (
     row(
         "cpu-allocator", Kind.HOST, "DefaultCPUAllocator",
         r"DefaultCPUAllocator: (?:can't allocate memory|not enough memory): you tried to allocate"
-        r" (?P<asked>\d+ bytes)",
+        r"(?: (?P<asked>\d+ bytes))?",
         "torch c10/core/CPUAllocator.cpp, later c10/core/impl/alloc_cpu.cpp, as in v2.13",
     ),
     row(
@@ -23,14 +23,23 @@ HOST = (
     ),
     row(
         "numpy", Kind.HOST, "nable to allocate",
-        rf"MemoryError: Unable to allocate (?P<asked>{SIZE}) for an array",
+        rf"(?i:memory ?error): Unable to allocate (?P<asked>{SIZE}) for an array",
         "numpy core/_exceptions.py, _core/_exceptions.py 2.4",
     ),
-    row("python", Kind.HOST, "MemoryError", r"^MemoryError(?::|\s*$)", "CPython, exceptions.c"),
+    row("python", Kind.HOST, "MemoryError", r"^MemoryError(?:[:(]|\s*$)", "CPython, exceptions.c"),
     row(
         "errno", Kind.HOST, "Cannot allocate memory",
         r"(?:\[Errno 12\] |mmap.*|Error code 12 \(|fork: .*)Cannot allocate memory",
         "glibc strerror(ENOMEM); torch aten/src/ATen/MapAllocator.cpp",
+    ),
+    row(
+        "managed", Kind.HOST, ("System.OutOfMemory", "java.lang.OutOfMemory"),
+        r"\bSystem\.OutOfMemoryException: |\bjava\.lang\.OutOfMemoryError: ",
+        ".NET; Java, as Spark",
+    ),
+    row(
+        "page-file", Kind.HOST, "1455", r"(?:\[WinError|\bos error) 1455\b",
+        "Windows ERROR_COMMITMENT_LIMIT, as CPython and Rust say it in the user's language",
     ),
     row(
         "rust", Kind.HOST, "memory allocation of",
@@ -45,10 +54,17 @@ HOST = (
         "torch torch/csrc/DataLoader.cpp, as in v2.13; paddle fluid/imperative/data_loader.cc",
     ),
     row(
-        "kernel-killed", Kind.HOST, "ut of memory: Kill",
-        r"(?:Memory cgroup o|O)ut of memory: Kill(?:ed)? process (?P<pid>\d+)"
-        r"(?:.*\banon-rss:(?P<asked_kib>\d+) *kB)?",
+        "kernel-killed", Kind.HOST, ("ut of memory: Kill", "Killed process"),
+        r"(?:(?:Memory cgroup o|O)ut of memory: Kill(?:ed)? process (?P<pid>\d+)"
+        r"|^Killed process (?P<pid2>\d+) .*\btotal-vm)(?:.*\banon-rss:(?P<asked_kib>\d+) *kB)?",
         "Linux mm/oom_kill.c",
+    ),
+    row(
+        "killed-early", Kind.HOST, ("sending SIG", "Killing process", "due to memory"),
+        r"(?:sending SIG(?:TERM|KILL) to process (?P<pid>\d+) .*"
+        r"|Killing process '.*, pid: (?P<pid2>\d+).*)\bVmRSS:? (?P<asked>\d+ MiB)"
+        r"|Killed /\S+ due to memory (?:pressure|used)",
+        "earlyoom kill.c 1.3 to 1.8; systemd-oomd oomd-util.c",
     ),
     row(
         "kernel-oom", Kind.HOST, "oom-kill", r"oom-kill:constraint=|invoked oom-killer:",
@@ -84,7 +100,8 @@ HOST = (
         "PBS, as a job's error file has it",
     ),
     row(
-        "kubernetes", Kind.HOST, "OOMKilled", r"(?<!as )\bOOMKilled\b(?!['\"]?\s*[:=]\s*false)",
+        "kubernetes", Kind.HOST, "OOMKilled",
+        r"(?<!as )(?<!== ['\"])\bOOMKilled\b(?!['\"]?\s*[:=]\s*false)",
         "Kubernetes, reason of a container's state; docker inspect",
     ),
     row(
@@ -111,9 +128,9 @@ HOST = (
 
 SHARED = (
     row(
-        "worker-bus", Kind.SHARED, "bus error",
-        r"Unexpected bus error encountered in worker\. This might be caused by insufficient",
-        "torch torch/csrc/DataLoader.cpp, as in v2.13",
+        "worker-bus", Kind.SHARED, "error encountered",
+        r"(?i:unexpected bus) error encountered in (?:DataLoader )?worker[.,] This might",
+        "torch torch/csrc/DataLoader.cpp, as in v2.13; paddle fluid/imperative/data_loader.cc",
     ),
     row(
         "worker-bus-signal", Kind.SHARED, "killed by signal: Bus error",
@@ -173,7 +190,7 @@ KILLED = (
         "torch torch/multiprocessing/spawn.py, as in v2.13",
     ),
     row(
-        "launcher-status", Kind.KILLED, "SIGKILL", r"died with <Signals\.SIGKILL: 9>",
+        "launcher-status", Kind.KILLED, "SIGKILL", r"<Signals\.SIGKILL: 9>",
         "CPython subprocess.py; accelerate commands/launch.py, torch/distributed/launch.py",
     ),
     row(
@@ -194,8 +211,8 @@ KILLED = (
         "Open MPI orte/tools/orterun, prte of PRRTE",
     ),
     row(
-        "shell", Kind.KILLED, "Killed",
-        r"^(?:\S*: line \d+: +)?(?P<pid>\d+) Killed\s+\S|^Killed\s*$", "bash jobs.c",
+        "shell", Kind.KILLED, ("Killed", "SIGKILL"),
+        r"^(?:\S*: line \d+: +)?(?P<pid>\d+) Killed\s+\S|^(?:Killed|SIGKILL)\s*$", "bash jobs.c",
     ),
     row(
         "container", Kind.KILLED, "137",

@@ -38,13 +38,14 @@ MISTAKEN = (
         "transformers integrations/deepspeed.py, as in 5.23",
     ),
     row(
-        "nccl-timeout", Kind.TIMEOUT, "atchdog caught",
-        r"Watchdog caught collective operation timeout",
+        "nccl-timeout", Kind.TIMEOUT, ("atchdog caught", "NCCL operations"),
+        r"(?:\[Rank (?P<rank>\d+)\] )?Watchdog caught collective operation timeout"
+        r"|Some NCCL operations have failed or timed out",
         "torch torch/csrc/distributed/c10d/ProcessGroupNCCL.cpp",
     ),
     row(
         "nccl-heartbeat", Kind.TIMEOUT, "atchdog",
-        r"ProcessGroupNCCL's watchdog got stuck for", "the same",
+        r"(?:ProcessGroupNCCL'|^)s watchdog got stuck for", "the same",
     ),
     row(
         "gloo-timeout", Kind.TIMEOUT, ("imed out", "Timed out", "Socket Timeout"),
@@ -63,8 +64,8 @@ MISTAKEN = (
         "CUDA device runtime, __assert_fail",
     ),
     row(
-        "library", Kind.LIBRARY, "NOT_INITIALIZED",
-        r"\b(?:CUBLAS|CUDNN|HIPBLAS|CUSOLVER)_STATUS_NOT_INITIALIZED\b",
+        "library", Kind.LIBRARY, ("NOT_INITIALIZED", "_STATUS_INTERNAL_ERROR"),
+        r"\b(?:CUBLAS|CUDNN|HIPBLAS|CUSOLVER)_STATUS_(?:NOT_INITIALIZED|INTERNAL_ERROR)\b",
         "torch aten/src/ATen/cuda/Exceptions.h",
     ),
     row(
@@ -84,6 +85,11 @@ MISTAKEN = (
         "triton-resources", Kind.KERNEL, "ut of resource",
         r"out of resource: (?:shared memory|tensor memory|registers|threads), Required: \d+",
         "triton python/triton/runtime/errors.py",
+    ),
+    row(
+        "tensorflow-host", Kind.HOST, "OOM when allocating",
+        r"(?i:resource.?exhausted).*OOM when allocating tensor.*by allocator (?:mkl)?cpu",
+        "tensorflow core/framework/op_kernel.cc, on a CPU",
     ),
     row(
         "stream-executor-host", Kind.HOST, "bytes on host",
@@ -120,10 +126,17 @@ LAST = (
         r"an illegal (?:memory access|instruction) was encountered", "CUDA runtime error strings",
     ),
     row(
-        "device-lost", Kind.ASSERT, ("CUDA error:", "no kernel image"),
-        r"CUDA error: (?:uncorrectable ECC error|unspecified launch failure|misaligned address"
-        r"|all CUDA-capable devices are busy|invalid device ordinal)"
-        r"|[Ee]rror:? no kernel image is available",
+        "page-fault", Kind.ASSERT, "Memory access fault", r"Memory access fault by GPU node-\d",
+        "ROCR runtime.cpp: an address that is not mapped",
+    ),
+    row(
+        "device-lost", Kind.ASSERT,
+        ("CUDA error:", "CUDA Error:", "runtime error (", "no kernel image", "_EXECUTION_FAILED",
+         "launch failure", "cudaSuccess ("),
+        r"CUDA [Ee]rror: (?:uncorrectable ECC error|misaligned address|unknown error"
+        r"|all CUDA-capable devices are busy|invalid device ordinal|driver shutting down)"
+        r"|: unspecified launch failure|cuda runtime error \(\d+\) : |== cudaSuccess \(\d+ vs"
+        r"|[Ee]rror:? no kernel image is available|\bCU\w+_STATUS_EXECUTION_FAILED\b",
         "CUDA runtime error strings",
     ),
     row(
@@ -139,21 +152,30 @@ LAST = (
         "torch torch/distributed/elastic, as in v2.13",
     ),
     row(
-        "launcher", Kind.ENDED, ("ChildFailedError", "exitcode", "Worker unexpectedly exits"),
-        r"multiprocessing\.errors\.ChildFailedError|failed \(exitcode: -?[1-9]\d*\)"
-        r"|^exitcode +: -?[1-9]\d* \(pid: \d+\)|Worker unexpectedly exits with a connection error",
-        "torch torch/distributed/elastic/multiprocessing/errors/__init__.py, as in v2.13; raylet",
+        "launcher", Kind.ENDED,
+        ("ChildFailedError", "exitcode", "Worker unexpectedly exits", "died", "Raylet",
+         "exited unexpectedly", "longer alive", "ExecuteUserScript"),
+        r"(?:^|multiprocessing\.errors\.)ChildFailedError|failed \(exitcode: -?[1-9]\d*\)"
+        r"|^exitcode +: -?[1-9]\d* \(pid: \d+\)|Worker unexpectedly exits with a connection error"
+        r"|The actor died|A worker died or was killed while|Raylet is terminated"
+        r"|Error: One of the subprocesses has abruptly died|DataLoader worker \(pid.* exited unexp"
+        r"|background workers are no longer alive|ExecuteUserScriptError:",
+        "torch torch/distributed/elastic/multiprocessing/errors/__init__.py, as in v2.13; ray"
+        " python/ray/_private/worker.py, exceptions.py; raylet",
     ),
     row(
-        "peer", Kind.ENDED, (" peer", "ncclRemoteError", "Broken pipe", "exit status 1"),
+        "peer", Kind.ENDED, (" peer", "ncclRemoteError", "Broken pipe", "CalledProcessError"),
         r"(?:Connection (?:reset|closed) by (?:remote )?peer|ncclRemoteError|Broken pipe)"
-        r"|CalledProcessError: Command .* returned non-zero exit status 1\b",
+        r"|CalledProcessError: Command\b",
         "torch c10d TCPStore, gloo, NCCL; CPython subprocess.py",
     ),
     row(
-        "python-exception", Kind.OTHER, ("Error", "Exception", "Interrupt", "terminat"),
-        r"^(?:[A-Za-z_]\w*\.)*(?:[A-Z]\w*(?:Error|Exception|Interrupt)|Exception)(?:\(\w+\))?"
-        r"(?:: .|$|:$)|^(?:libc\+\+abi: )?terminat(?:e called after throwing|ing due to uncaught)",
+        "python-exception", Kind.OTHER,
+        ("Error", "xception", "Interrupt", "terminat", "egmentation fault"),
+        r"^(?:[A-Za-z_]\w*\.)*(?:(?:nccl)?[A-Z]\w*(?:Error|Exception|Interrupt)|Exception)(?:\(\w+\))?"
+        r"(?:: .|$|:$)|^(?:libc\+\+abi: )?terminat(?:e called after throwing|ing due to uncaught)"
+        r"|Unhandled exception with message: |^Exception in device=TPU:"
+        r"|[Ss]egmentation fault \(core dumped\)|^Windows fatal exception: ",
         "CPython traceback.py; libstdc++ and libc++abi",
     ),
 )  # fmt: skip

@@ -69,6 +69,19 @@ CONTEXTS = {
 }  # fmt: skip
 
 
+def test_of_a_message_that_is_said_twice_the_one_with_its_traceback_counts(tmp_path: Path) -> None:
+    frames = frame("transformers/modeling_utils.py", "from_pretrained")
+    post = f"It stops with\n{oom()}Here is all of it:\n{TRACE.format(frames=frames)}{oom()}"
+    found = told(tmp_path, post)
+    assert found["cause"]["name"] == "loading the model"
+    assert (found["event"]["line"], found["event"]["times"]) == (7, 2)
+
+
+def test_the_words_of_a_launcher_prove_nothing(tmp_path: Path) -> None:
+    found = told(tmp_path, "ray.exceptions.ActorDiedError: The actor died unexpectedly\n")
+    assert (found["oom"], found["certain"]) == (False, False)
+
+
 @pytest.mark.parametrize("size", CONTEXTS.values(), ids=CONTEXTS.keys())
 def test_many_processes_alike_are_ranks_of_the_same_run(size: str, tmp_path: Path) -> None:
     text = "".join(f"Process {pid} has {size} memory in use. " for pid in range(4, 19))

@@ -253,6 +253,41 @@ def test_each_bottleneck_has_its_advice(name: str, advised: str, tmp_path: Path)
     assert found["advice"][0]["name"] == advised
 
 
+PROCESSES = """\
+|   0  NVIDIA H100 80GB HBM3          On  |   00000000:19:00.0 Off |                    0 |
+| N/A   34C    P0            118W /  700W |   80000MiB /  81559MiB |     97%      Default |
+|   1  NVIDIA H100 80GB HBM3          On  |   00000000:3B:00.0 Off |                    0 |
+| N/A   34C    P0            118W /  700W |   40960MiB /  81559MiB |      7%      Default |
+| Processes:                                                                              |
+|  GPU   GI   CI              PID   Type   Process name                        GPU Memory |
+|    0   N/A  N/A            4321      G   /usr/lib/xorg/Xorg                      46MiB |
+|    0   N/A  N/A            1234      C   ...envs/my env/bin/python            71680MiB |
+|    1     1235      C   python                                                40960MiB |
+"""
+
+
+@pytest.mark.parametrize(
+    ("error", "says"),
+    [
+        ("", "device 0 at 98%; process 1234 (...envs/my env/bin/python) holds 70.00 GiB"),
+        ("RuntimeError: CUDA error: out of memory\n", "process 1235 (python) holds 40.00 GiB"),
+    ],
+)
+def test_who_holds_much_of_a_full_device_is_named(error: str, says: str, tmp_path: Path) -> None:
+    cause = told(tmp_path, error + PROCESSES)["cause"]["sentence"]
+    assert says in cause
+    assert ("1235" in cause) == bool(error)
+    assert "Xorg" not in cause
+
+
+def test_users_in_a_row_of_gpustat_are_named() -> None:
+    listing = Listing()
+    listing.look("[1] A100 | 45'C,   3 % | 80345 / 81920 MB | ann(70345M) gdm(6M)", 1, "log")
+    found = listing.bottleneck()
+    assert found is not None
+    assert found.sentence.endswith("; ann holds 68.70 GiB of device 1")
+
+
 def test_an_error_counts_more_than_a_listing_whose_devices_are_counted(tmp_path: Path) -> None:
     found = told(tmp_path, LISTINGS["nvidia-smi"][0] + oom())
     assert found["oom"]
@@ -268,6 +303,7 @@ def test_an_error_counts_more_than_a_listing_whose_devices_are_counted(tmp_path:
         "Mem[|||| 9.9.9%]",
         "[ MEM: ███ 9.4.1%  USED: 236.8GiB ]",
         "RAM 99.9.9%",
+        "Allocation of 93763584 exceeds 10% of system memory.",
         "9.9.9% of RAM",
         f"Mem: {'9' * 400} {'9' * 400} 1",
     ],
