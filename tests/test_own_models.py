@@ -20,12 +20,12 @@ Ran = subprocess.CompletedProcess[str]
 def tune(folder: Path, *flags: str) -> Ran:
     (folder / "mine.py").write_bytes(OWN.read_bytes())
     command = [
-        sys.executable, "-m", "autotune", "--device", "cpu", "--budget", "40s", "--trials", "3",
+        sys.executable, "-m", "autotune", "--device", "cpu", "--budget", "100s", "--trials", "3",
         "--finals", "1", "--micro-batch", "1,4", "--seq-len", "8", *flags,
     ]  # fmt: skip
     return subprocess.run(
         command, cwd=folder, env=os.environ | {"PYTHONPATH": str(ROOT)}, capture_output=True,
-        text=True, check=False, timeout=120,
+        text=True, check=False, timeout=200,
     )  # fmt: skip
 
 

@@ -79,6 +79,12 @@ class Channel:
             certificate=self._identity.certificate if self._identity else "",
         )
 
+    @property
+    def awaited(self) -> bool:
+        """Whether somebody has dialled who was not accepted yet."""
+        with self._lock:
+            return bool(self._dialling) or not self._came.empty()
+
     def accept(self) -> Peer | None:
         """Who came first of those that know the key and have said a word; None for nobody."""
         try:

@@ -101,19 +101,21 @@ class Helper:
             self._receive(self._peer)
         if not self.works:
             return
-        if ended and self._peer is None:
+        if ended and self._peer is None and not self._channel.awaited:
             self._fail("the helper ended without an answer")
         elif time.monotonic() > self._deadline:
             self._fail(f"the helper gave no answer in {self._limit_s:.0f} s")
 
     def _let_in(self, peer: Peer) -> None:
+        hello = None
         with suppress(OSError, WireError):  # the process will be seen to end
             hello = peer.receive()
-            if isinstance(hello, Hello) and hello.token == self._token:
-                peer.send(self._asked)
-                self._peer = peer
-                return
-        peer.close()
+        if not isinstance(hello, Hello) or hello.token != self._token:
+            peer.close()
+            return
+        self._peer = peer
+        with suppress(OSError):  # in vain where it has ended; its last words still count
+            peer.send(self._asked)
 
     def _receive(self, peer: Peer) -> None:
         try:

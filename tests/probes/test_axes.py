@@ -335,6 +335,7 @@ def test_a_mixture_of_experts_is_traced_in_half_precision(weights: str) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(900)  # it is compiled
 def test_adamw_of_8_bits_learns_and_holds_a_quarter(tmp_path: Path) -> None:
     pytest.importorskip("torchao")
     how: dict[str, Any] = {"world_size": 1, "width": 512, "steps": 4, "depth": 1}

@@ -22,6 +22,7 @@ from torch.nn import functional
 from autotune.predict.trace import Trace, request
 from autotune.runner import helper as helping
 from autotune.runner import local
+from autotune.runner.channel import Peer
 from autotune.space.candidate import Candidate
 from autotune.wire.messages import Describe, Described, ModelSpec, Start
 from probes import describe
@@ -410,6 +411,25 @@ def test_a_helper_that_misbehaves_has_failed_and_leaves_no_process(
     assert until(helper, never) is None
     assert why in helper.failed
     assert not ranks()
+
+
+def test_last_words_of_a_helper_that_is_still_being_let_in_count(
+    start: Start_, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wait_for_word = Peer.wait_for_word
+
+    def late(peer: Peer) -> None:
+        wait_for_word(peer)
+        while helper._process.exit_code() is None:
+            time.sleep(0.01)
+        time.sleep(0.5)
+
+    monkeypatch.setattr(Peer, "wait_for_word", late)
+    monkeypatch.setattr(local, "WORKER", FAULTY_RANK)
+    monkeypatch.setenv("FAULT", "error@import:0")
+    helper = start()
+    assert until(helper, never) is None
+    assert "ZeroDivisionError: a bug in the user's model" in helper.failed
 
 
 @pytest.mark.parametrize("what", ["hang", "stop"])
