@@ -11,8 +11,8 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from autotune.loading import OtherHardwareError, load_best, load_trials
-    from autotune.running import NothingFoundError, tune
+    from autotune.commands.running import NothingFoundError, tune
+    from autotune.result.loading import OtherHardwareError, load_best, load_trials
 
 __version__ = "0.1.0"
 __all__ = [
@@ -20,8 +20,8 @@ __all__ = [
     "tune",
 ]  # fmt: skip
 _PLACES = {
-    "NothingFoundError": "running", "OtherHardwareError": "loading", "load_best": "loading",
-    "load_trials": "loading", "tune": "running",
+    "NothingFoundError": "commands.running", "OtherHardwareError": "result.loading",
+    "load_best": "result.loading", "load_trials": "result.loading", "tune": "commands.running",
 }  # fmt: skip
 
 

@@ -23,10 +23,10 @@ from pathlib import Path
 
 from autotune.device import open_device
 from autotune.device.device import Device
-from autotune.outcome import others_share
-from autotune.runner import Job
-from autotune.runner.pool import Pool, on_this_machine
+from autotune.measure.runner import Job
+from autotune.measure.runner.pool import Pool, on_this_machine
 from autotune.space.candidate import Candidate
+from autotune.space.outcome import others_share
 from autotune.space.space import Limits
 from autotune.space.workload import Workload
 from autotune.wire.messages import Report

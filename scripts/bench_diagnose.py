@@ -15,8 +15,8 @@ import random
 import time
 from collections.abc import Callable
 
-from autotune.diagnose import LogReader
-from autotune.diagnose.context import Context
+from autotune.advise.diagnose import LogReader
+from autotune.advise.diagnose.context import Context
 
 ERROR = (
     "[rank{0}]: torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 1.23 GiB. GPU {0}"

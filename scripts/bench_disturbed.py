@@ -24,14 +24,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from autotune.device import open_device
-from autotune.options import Options
-from autotune.outcome import step_cost_for
+from autotune.measure.runner import Job
+from autotune.measure.testbed.machine import Machine
+from autotune.measure.testbed.testbed import Wiring
 from autotune.result.best import Best
-from autotune.runner import Job
 from autotune.space.candidate import Candidate
+from autotune.space.options import Options
+from autotune.space.outcome import step_cost_for
 from autotune.study.prober import rule_for
-from autotune.testbed.machine import Machine
-from autotune.testbed.testbed import Wiring
 from autotune.units import parse_duration_s
 from autotune.wire.stopping import interval
 

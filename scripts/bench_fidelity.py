@@ -20,11 +20,11 @@ from pathlib import Path
 
 from autotune.commands.app import main as autotune
 from autotune.commands.exits import ExitCode
-from autotune.folder import manifest
-from autotune.folder.folder import Folder
-from autotune.folder.journal import records_in
-from autotune.outcome import Verdict
 from autotune.result.best import Best, Verified, tie_of
+from autotune.result.folder import manifest
+from autotune.result.folder.folder import Folder
+from autotune.result.folder.journal import records_in
+from autotune.space.outcome import Verdict
 from autotune.study.verify import probing, training, verify
 from autotune.wire.messages import Report
 

@@ -24,8 +24,8 @@ from searches.grids import truth
 from searches.samplers import sampler_course, study_before
 from searches.tables import percent
 
+from autotune.measure.testbed.recording import Recording
 from autotune.space.choices import SAMPLER
-from autotune.testbed.recording import Recording
 
 PROBES = (1, 2, 3, 4, 6, 8, 12)
 PROMISED = 3

@@ -36,13 +36,13 @@ from peers.task import Task
 from autotune.device import open_device
 from autotune.device.device import Device
 from autotune.errors import UsageError
-from autotune.outcome import Verdict
-from autotune.report.text import si
+from autotune.measure.runner import Job, Result
+from autotune.measure.runner.local import OPS
+from autotune.measure.runner.pool import Pool, on_this_machine
 from autotune.result.best import Best
-from autotune.runner import Job, Result
-from autotune.runner.local import OPS
-from autotune.runner.pool import Pool, on_this_machine
+from autotune.show.report.text import si
 from autotune.space.candidate import Candidate
+from autotune.space.outcome import Verdict
 from autotune.space.space import Limits
 from autotune.space.workload import Workload
 from autotune.units import parse_bytes

@@ -27,8 +27,8 @@ from published.estimates import activations, deepspeed_states
 from published.on_grids import grid_errors
 from published.rows import CEILING, asked_of
 
+from autotune.advise.plan.expected import Asked, Expected, Helpers, plan
 from autotune.errors import ModelError, UsageError
-from autotune.plan.expected import Asked, Expected, Helpers, plan
 from autotune.wire.messages import Described
 
 ROWS = Path(__file__).parents[1] / "results" / "public" / "memory.csv"

@@ -25,15 +25,15 @@ import numpy as np
 from searches.grids import Truth, truth
 from searches.samplers import TRACE_S, run_study
 
-from autotune.budget import VirtualTime
 from autotune.errors import NoNodesError
-from autotune.options import Options
-from autotune.outcome import Verdict
-from autotune.predict.trace import Trace
-from autotune.replay.runner import Replay
-from autotune.runner import Job, Result, Runner
+from autotune.measure.replay.runner import Replay
+from autotune.measure.runner import Job, Result, Runner
 from autotune.space.candidate import Build
+from autotune.space.options import Options
+from autotune.space.outcome import Verdict
 from autotune.space.space import Space
+from autotune.space.trace import Trace
+from autotune.wire.budget import VirtualTime
 
 NODES = (1, 4, 16, 64)
 CEILINGS = (0.4, 0.6, 0.8)

@@ -31,22 +31,22 @@ from typing import Any
 
 from bench_overhead import machine
 
-from autotune.budget import Clock
 from autotune.commands.app import main as autotune
 from autotune.commands.exits import ExitCode
 from autotune.device.cpu import CpuDevice
-from autotune.folder.folder import Folder
-from autotune.folder.journal import records_in
-from autotune.options import FLAGS, Options
-from autotune.outcome import Outcome, Record, Verdict
-from autotune.predict.predictor import Predictor
-from autotune.runner import Job
-from autotune.runner.channel import Channel, Peer
-from autotune.script.launches import HOOK
+from autotune.measure.runner import Job
+from autotune.measure.runner.channel import Channel, Peer
+from autotune.measure.script.launches import HOOK
+from autotune.measure.testbed.scripted import Scripted
+from autotune.measure.testbed.testbed import Wiring
+from autotune.result.folder.folder import Folder
+from autotune.result.folder.journal import records_in
 from autotune.space.candidate import Candidate
+from autotune.space.options import FLAGS, Options
+from autotune.space.outcome import Outcome, Record, Verdict
+from autotune.study.predict.predictor import Predictor
 from autotune.study.prober import Prober, rule_for
-from autotune.testbed.scripted import Scripted
-from autotune.testbed.testbed import Wiring
+from autotune.wire.budget import Clock
 
 ROOT = Path(__file__).resolve().parents[1]
 OWN = ROOT / "tests" / "support" / "own_script.py"

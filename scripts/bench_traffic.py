@@ -21,11 +21,11 @@ from pathlib import Path
 from typing import Any
 
 from autotune.device import open_device
-from autotune.options import Options
-from autotune.outcome import Verdict
-from autotune.runner import Job, Runner
-from autotune.testbed.cluster import DIAL_S, Cluster
-from autotune.testbed.testbed import Wiring
+from autotune.measure.runner import Job, Runner
+from autotune.measure.testbed.cluster import DIAL_S, Cluster
+from autotune.measure.testbed.testbed import Wiring
+from autotune.space.options import Options
+from autotune.space.outcome import Verdict
 from autotune.wire import stream
 from autotune.wire.stopping import Rule
 
@@ -125,7 +125,7 @@ def main() -> None:
     parser.add_argument("--nodes", type=int, default=2)
     parser.add_argument("--seconds", type=float, default=20.0)
     asked = parser.parse_args()
-    from autotune.runner import channel
+    from autotune.measure.runner import channel
 
     setattr(channel, "Stream", CountedStream)  # noqa: B010 - of the study's side alone
     began = time.monotonic()

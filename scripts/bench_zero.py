@@ -24,10 +24,10 @@ from pathlib import Path
 
 from autotune.device import open_device
 from autotune.device.device import Device
-from autotune.engines import engine_of, state_bytes
-from autotune.runner import Job, Result
-from autotune.runner.pool import Pool, on_this_machine
+from autotune.measure.runner import Job, Result
+from autotune.measure.runner.pool import Pool, on_this_machine
 from autotune.space.candidate import Candidate
+from autotune.space.engines import engine_of, state_bytes
 from autotune.space.space import Limits
 from autotune.space.workload import Workload
 from autotune.wire.messages import Report

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import vl_convert
 
-PLACE = Path(__file__).parent.parent / "autotune" / "view" / "page" / "vega.js"
+PLACE = Path(__file__).parent.parent / "autotune" / "show" / "view" / "page" / "vega.js"
 
 
 def versions() -> str:

@@ -32,13 +32,13 @@ import psutil  # noqa: E402
 from autotune.commands.app import parsed  # noqa: E402
 from autotune.commands.tune import Tune  # noqa: E402
 from autotune.errors import UsageError  # noqa: E402
-from autotune.folder.folder import Folder  # noqa: E402
-from autotune.folder.journal import Journal  # noqa: E402
-from autotune.folder.storage import JournalFile  # noqa: E402
-from autotune.outcome import Verdict  # noqa: E402
-from autotune.runner import local  # noqa: E402
+from autotune.measure.runner import local  # noqa: E402
+from autotune.measure.testbed import open_testbed  # noqa: E402
+from autotune.result.folder.folder import Folder  # noqa: E402
+from autotune.result.folder.journal import Journal  # noqa: E402
+from autotune.result.folder.storage import JournalFile  # noqa: E402
+from autotune.space.outcome import Verdict  # noqa: E402
 from autotune.space.space import Space  # noqa: E402
-from autotune.testbed import open_testbed  # noqa: E402
 from tests.support.fuzz import PARSERS, fuzz  # noqa: E402
 from tests.support.hostile import (  # noqa: E402
     QUICK_SPACE,

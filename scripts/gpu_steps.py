@@ -34,13 +34,13 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))  # autotune need not be installed
 
 from autotune.device import open_device  # noqa: E402
-from autotune.options import Options  # noqa: E402
-from autotune.outcome import Verdict  # noqa: E402
-from autotune.runner import Job, Result  # noqa: E402
-from autotune.runner.pool import Pool  # noqa: E402
+from autotune.measure.runner import Job, Result  # noqa: E402
+from autotune.measure.runner.pool import Pool  # noqa: E402
+from autotune.measure.testbed.machine import Machine  # noqa: E402
+from autotune.measure.testbed.testbed import Wiring  # noqa: E402
 from autotune.space.candidate import Candidate  # noqa: E402
-from autotune.testbed.machine import Machine  # noqa: E402
-from autotune.testbed.testbed import Wiring  # noqa: E402
+from autotune.space.options import Options  # noqa: E402
+from autotune.space.outcome import Verdict  # noqa: E402
 from autotune.wire.messages import Report  # noqa: E402
 from autotune.wire.stopping import Rule, interval  # noqa: E402
 

@@ -23,10 +23,10 @@ from rich.console import Console
 from rich.text import Text
 
 import autotune
-from autotune.outcome import Record
-from autotune.report import reporters
-from autotune.report.terminal import LiveReporter
 from autotune.result.best import Best
+from autotune.show.report import reporters
+from autotune.show.report.terminal import LiveReporter
+from autotune.space.outcome import Record
 from autotune.wire.stopping import Phase
 
 ROOT = Path(__file__).resolve().parents[1]

@@ -26,22 +26,22 @@ from typing import Any
 
 from cyclopts import CycloptsError
 
-from autotune.budget import StopFlag
 from autotune.commands.app import parsed
 from autotune.commands.exits import ExitCode, one_line
 from autotune.commands.tune import Tune
 from autotune.device.idle import check_idle
 from autotune.errors import UsageError
-from autotune.options import Options
-from autotune.outcome import others_share
-from autotune.replay import grid
-from autotune.runner import Job, Result, Runner, StopRequestedError
+from autotune.measure.replay import grid
+from autotune.measure.runner import Job, Result, Runner, StopRequestedError
+from autotune.measure.testbed import REPLAY, open_testbed
+from autotune.measure.testbed.testbed import Wiring
 from autotune.space.candidate import Candidate
+from autotune.space.options import Options
+from autotune.space.outcome import others_share
 from autotune.space.space import Space
 from autotune.study.prober import rule_for
-from autotune.testbed import REPLAY, open_testbed
-from autotune.testbed.testbed import Wiring
 from autotune.units import parse_duration_s, parse_share
+from autotune.wire.budget import StopFlag
 from autotune.wire.stopping import Rule
 
 GROUP_CANDIDATES = 16

@@ -22,8 +22,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from autotune.models.hf import TINY, ready
 from autotune.result.best import Best
+from autotune.space.models.hf import TINY, ready
 
 ROOT = Path(__file__).resolve().parents[1]
 ENGINES = {"ddp": "0", "deepspeed": "0,3", "fsdp": "3"}

@@ -17,14 +17,14 @@ from typing import Any, Literal, get_args, get_origin
 from autotune.commands import COMMANDS
 from autotune.commands.app import app
 from autotune.commands.exits import ExitCode
-from autotune.export import EXPORTS
-from autotune.export.format import FACTS
-from autotune.folder.table import COLUMNS
-from autotune.options import FLAGS
-from autotune.outcome import Verdict
 from autotune.result.best import Best, Config
-from autotune.script.command import FILES
+from autotune.result.export import EXPORTS
+from autotune.result.export.format import FACTS
+from autotune.result.folder.table import COLUMNS
 from autotune.space.axes import AXES, SCRIPT_AXES
+from autotune.space.command import FILES
+from autotune.space.options import FLAGS
+from autotune.space.outcome import Verdict
 
 ROOT = Path(__file__).parents[1]
 FOLDER = ROOT / "docs" / "pages" / "reference"
@@ -240,7 +240,7 @@ def placeholders() -> str:
 
 
 def _known_placeholders() -> Mapping[str, str]:
-    from autotune.script import command
+    from autotune.space import command
 
     made = command.Command(template="env", own={}, given={}, folder=ROOT)
     found = {}

@@ -9,18 +9,18 @@ from dataclasses import fields, is_dataclass
 from pathlib import Path
 from typing import Any
 
-from autotune.engines import ENGINES
+from autotune.space.engines import ENGINES
 from tests.support.programs import ROOT
 
 SOURCES = sorted(
     path for package in ("autotune", "probes") for path in (ROOT / package).rglob("*.py")
 )
 AT_HOME = (
-    "autotune/check/",
-    "autotune/diagnose/",
+    "autotune/advise/check/",
+    "autotune/advise/diagnose/",
     "autotune/result/best.py",
-    "autotune/engines/",
-    "autotune/export/",
+    "autotune/space/engines/",
+    "autotune/result/export/",
     "probes/engines/",
 )
 

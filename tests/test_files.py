@@ -13,12 +13,12 @@ from pathlib import Path
 import pytest
 
 from autotune.errors import UsageError
-from autotune.files import LOCK, hold, is_held, write_whole
+from autotune.result.files import LOCK, hold, is_held, write_whole
 
 HOLDER = """
 import sys, time
 from pathlib import Path
-from autotune.files import hold
+from autotune.result.files import hold
 with hold(Path(sys.argv[1])):
     print("held", flush=True)
     time.sleep(600)

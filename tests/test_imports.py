@@ -14,24 +14,34 @@ from tests.support.programs import ROOT
 
 FLOORS = (
     ("errors", "factory"),
-    ("wire", "units", "budget", "installed"),
-    ("models", "device", "files"),
+    ("wire", "units", "installed"),
+    ("device",),
+    ("space.models",),
     ("space",),
-    ("engines", "outcome"),
-    ("predict", "result"),
-    ("samplers", "runner", "report", "export", "loggers", "check", "diagnose"),
-    ("script", "agent", "launch"),
-    ("options",),
-    ("folder", "replay"),
-    ("testbed",),
-    ("view",),
-    ("study", "plan", "loader"),
+    ("space.engines", "space.outcome"),
+    ("space.trace", "space.options"),
+    ("result",),
+    ("result.export", "result.loggers"),
+    ("result.folder",),
+    ("measure.runner",),
+    ("measure.agent", "measure.launch", "measure.replay", "measure.script"),
+    ("measure.testbed",),
+    ("show.report",),
+    ("show.view",),
+    ("study.predict",),
+    ("study.samplers",),
+    ("study",),
+    ("advise.check", "advise.diagnose", "advise.loader", "advise.plan"),
     ("commands",),
-    ("callbacks", "loading", "running"),
+    ("agent", "callbacks"),
 )
-"""The folders and modules of `autotune`, from the ground up. Imports only go down."""
+"""The folders and modules of `autotune`, from the ground up. Imports only go down. What is not
+named is on the floor of the folder that holds it."""
 FLOOR_OF = {room: floor for floor, rooms in enumerate(FLOORS) for room in rooms}
 ENTRANCE = "autotune.__main__"
+HALLS = {name.split(".")[0] for name in FLOOR_OF} - FLOOR_OF.keys()
+FACES = {"autotune", *(f"autotune.{hall}" for hall in HALLS)}
+"""What is no room of its own: folders that only hold rooms."""
 
 
 def module_name(path: Path) -> str:
@@ -72,25 +82,34 @@ def importers(*packages: str, among: tuple[str, ...]) -> set[str]:
 
 
 def room(module: str) -> str:
-    """The folder or module right under `autotune` that `module` is in."""
-    return module.split(".")[1]
+    """The row of `FLOORS` that `module` is in; empty where it is in none."""
+    name = module.removeprefix("autotune.")
+    while name and name not in FLOOR_OF:
+        name = name.rpartition(".")[0]
+    return name
 
 
 def arrows() -> Iterator[tuple[str, str]]:
     """A module of `autotune` and another one that it imports."""
     for module, names in IMPORTS.items():
-        if within(module, "autotune") and module not in ("autotune", ENTRANCE):
-            yield from ((module, name) for name in names & IMPORTS.keys() - {module, "autotune"})
+        if within(module, "autotune") and module not in (*FACES, ENTRANCE):
+            yield from ((module, name) for name in names & IMPORTS.keys() - FACES - {module})
 
 
 def test_the_walk_sees_both_packages() -> None:
     assert {"autotune.commands.app", "autotune.device.cpu", "probes.faults"} <= set(IMPORTS)
-    assert "autotune.units" in IMPORTS["autotune.options"]
+    assert "autotune.units" in IMPORTS["autotune.space.options"]
 
 
 def test_every_module_has_its_floor() -> None:
-    found = {room(m) for m in IMPORTS if within(m, "autotune") and "." in m}
-    assert found - {"__main__"} == set(FLOOR_OF)
+    found = {room(m) for m in IMPORTS.keys() - FACES - {ENTRANCE} if within(m, "autotune")}
+    assert found == set(FLOOR_OF)
+
+
+def test_autotune_has_at_most_nine_folders_and_eight_modules() -> None:
+    inside = [path for path in (ROOT / "autotune").iterdir() if path.name != "__pycache__"]
+    assert len([path for path in inside if path.is_dir()]) <= 9
+    assert len([path for path in inside if path.suffix == ".py"]) <= 8
 
 
 def test_imports_only_go_down() -> None:
@@ -134,11 +153,12 @@ def test_autotune_never_imports_probes_or_torch() -> None:
 
 def test_optuna_is_known_to_samplers_the_journal_and_storages_alone() -> None:
     known = importers("optuna", among=("autotune", "probes"))
-    assert {m for m in known if not within(m, "autotune.samplers")} == {
-        "autotune.folder.journal",
-        "autotune.folder.past",
-        "autotune.folder.processes",
-        "autotune.folder.storage",
+    assert {m for m in known if not within(m, "autotune.study.samplers")} == {
+        "autotune.result.folder.journal",
+        "autotune.result.folder.past",
+        "autotune.result.folder.processes",
+        "autotune.result.folder.sampler",
+        "autotune.result.folder.storage",
     }
 
 

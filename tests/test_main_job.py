@@ -19,9 +19,9 @@ import psutil
 import pytest
 from jsonschema import Draft202012Validator
 
-from autotune.folder.folder import Folder
-from autotune.folder.journal import past_in
 from autotune.result.best import load_schema
+from autotune.result.folder.folder import Folder
+from autotune.result.folder.journal import past_in
 from tests.support.programs import ranks_of
 
 pytestmark = pytest.mark.slow

@@ -19,12 +19,12 @@ import psutil
 import pytest
 
 from autotune.device.cpu import CpuDevice
-from autotune.options import Options
-from autotune.outcome import Verdict
-from autotune.runner import Job, Result, Runner
+from autotune.measure.runner import Job, Result, Runner
+from autotune.measure.testbed.machine import Machine
+from autotune.measure.testbed.testbed import Wiring
 from autotune.space.candidate import Candidate
-from autotune.testbed.machine import Machine
-from autotune.testbed.testbed import Wiring
+from autotune.space.options import Options
+from autotune.space.outcome import Verdict
 from autotune.wire.stopping import Phase, Rule
 from tests.support.programs import ranks_of
 

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from autotune.errors import UsageError
-from autotune.options import FLAGS, Options
+from autotune.space.options import FLAGS, Options
 from autotune.space.workload import GlobalBatch, parse_global_batch
 from autotune.units import gib, parse_bytes, parse_duration_s, parse_ints, parse_share
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from autotune.outcome import MOST_SLICES, in_slices, measurement
 from autotune.space.candidate import Candidate
+from autotune.space.outcome import MOST_SLICES, in_slices, measurement
 from autotune.wire.messages import Peaks, Ran
 from autotune.wire.stopping import Interval
 from tests.support.records import QUIET, WORKLOAD

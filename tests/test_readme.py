@@ -79,7 +79,7 @@ def shorter(given: list[str]) -> list[str]:
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     """With the files that the examples speak of."""
-    model = json.loads((ROOT / "autotune" / "models" / "ready" / "gpt2.json").read_text())
+    model = json.loads((ROOT / "autotune/space/models/ready" / "gpt2.json").read_text())
     (tmp_path / "path" / "to" / "folder").mkdir(parents=True)
     config = json.dumps(model["config"] | model["tiny"])
     files = {"vit.py": VIT, "train.py": TRAIN, "data.py": DATA, "train.log": LOG,

@@ -9,8 +9,8 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from autotune.engines import ENGINES
 from autotune.result.best import Best
+from autotune.space.engines import ENGINES
 
 TINY = ["--device", "cpu", "--depth", "1", "--seq-len", "32", "--micro-batch", "1,2",
         "--vocab-size", "256", "--checkpointing", "none", "--trials", "2", "--finals", "1",

@@ -19,24 +19,25 @@ import torch
 
 import probes.engines
 import probes.models
-from autotune import engines, samplers
 from autotune.commands import COMMANDS, Row
 from autotune.commands.app import _make_app, main
 from autotune.device.device import Device
-from autotune.engines import ENGINES
 from autotune.errors import UsageError
-from autotune.models import FAMILIES
-from autotune.options import FLAGS, Options
-from autotune.predict.predictor import Predictor
+from autotune.measure.testbed.resolve import resolve
 from autotune.result.best import load_schema
-from autotune.samplers.ask import Ask
-from autotune.samplers.open_candidates import OpenCandidates
-from autotune.samplers.sampler import Adapter
+from autotune.result.folder.ask import Ask
+from autotune.result.folder.sampler import Adapter
+from autotune.space import engines
 from autotune.space.axes import SCRIPT_AXES
 from autotune.space.candidate import Build, Candidate
 from autotune.space.choices import LAUNCHERS, SAMPLERS
+from autotune.space.engines import ENGINES
+from autotune.space.models import FAMILIES
+from autotune.space.options import FLAGS, Options
 from autotune.space.workload import Workload
-from autotune.testbed.resolve import resolve
+from autotune.study import samplers
+from autotune.study.predict.predictor import Predictor
+from autotune.study.samplers.open_candidates import OpenCandidates
 from autotune.wire.messages import ModelSpec
 from probes.faults import UnsupportedError
 from probes.models import chunked

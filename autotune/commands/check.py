@@ -29,9 +29,9 @@ def check(
         import json as writer
         from dataclasses import asdict
 
-        from autotune.check import against as compare
-        from autotune.check import findings, of_command, read, with_inner
-        from autotune.check.against import not_compared, read_trials
+        from autotune.advise.check import against as compare
+        from autotune.advise.check import findings, of_command, read, with_inner
+        from autotune.advise.check.against import not_compared, read_trials
         from autotune.result.best import Best
 
         if not configs:

@@ -24,14 +24,14 @@ def compare(
             raise UsageError("compare: needs two folders or more, e.g. results/a results/b")
         import sys
 
-        from autotune.report.console import console_for
-        from autotune.view.compare_show import compare_page, print_compared
-        from autotune.view.study import read
+        from autotune.show.report.console import console_for
+        from autotune.show.view.compare_show import compare_page, print_compared
+        from autotune.show.view.study import read
 
         studies = [read(folder) for folder in folders]
         print_compared(console_for(sys.stdout, most=160), studies)
         if html is not None:
-            from autotune.files import write_whole
+            from autotune.result.files import write_whole
 
             try:
                 write_whole(html, compare_page(studies))

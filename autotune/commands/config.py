@@ -11,7 +11,7 @@ from cyclopts import App, ArgumentCollection
 from cyclopts.config import Dict
 
 from autotune.errors import UsageError
-from autotune.options import FLAGS, text_of
+from autotune.space.options import FLAGS, text_of
 
 SWITCHES = ("dry-run",)
 """What a file may hold that is no option of a study."""

@@ -25,8 +25,8 @@ def diagnose(
     def run(argv: list[str], started: float) -> int:
         import json as writer
 
-        from autotune.diagnose import diagnose as read
-        from autotune.diagnose import machine, show
+        from autotune.advise.diagnose import diagnose as read
+        from autotune.advise.diagnose import machine, show
 
         if watch and (logs or json):
             raise UsageError("--watch: looks at this machine; leave logs and --json out")

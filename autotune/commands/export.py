@@ -13,7 +13,7 @@ from autotune.commands.exits import ExitCode, complain
 from autotune.errors import UsageError
 
 if TYPE_CHECKING:
-    from autotune.export.format import Exported
+    from autotune.result.export.format import Exported
 
 
 def export(
@@ -34,8 +34,8 @@ def export(
     """Write a result as configurations that other tools take as they are."""
 
     def run(argv: list[str], started: float) -> int:
-        from autotune.export import EXPORTS, FOLDER, write
         from autotune.result.best import Best
+        from autotune.result.export import EXPORTS, FOLDER, write
 
         names = None
         if format is not None:

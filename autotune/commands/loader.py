@@ -17,8 +17,8 @@ from autotune.errors import UsageError
 from autotune.units import parse_duration_s, parse_ints, parse_share
 
 if TYPE_CHECKING:
-    from autotune.loader.asked import Asked
-    from autotune.loader.measuring import Measured
+    from autotune.advise.loader.asked import Asked
+    from autotune.advise.loader.measuring import Measured
 
 WIDTH = 120
 """Characters of a table where nobody says."""
@@ -74,10 +74,10 @@ def loader(
     tokens_per_s = None if needs is None else _rate(needs)
 
     def run(argv: list[str], started: float) -> int:
+        from autotune.advise.loader.asked import Asked, Need, settings, worker_counts
         from autotune.device.cpu import cores, host_memory_bytes
-        from autotune.loader.asked import Asked, Need, settings, worker_counts
-        from autotune.models.factory import module_and_function
         from autotune.result.best import Best
+        from autotune.space.models.factory import module_and_function
 
         named = module_and_function(function)
         if named is None:
@@ -109,9 +109,9 @@ def loader(
 
 
 def _measure(asked: Asked, started: float, said: list[str], *, json: bool) -> int:
-    from autotune.budget import Clock, StopFlag
-    from autotune.loader.measuring import Measuring
-    from autotune.runner import StopRequestedError
+    from autotune.advise.loader.measuring import Measuring
+    from autotune.measure.runner import StopRequestedError
+    from autotune.wire.budget import Clock, StopFlag
 
     stop = StopFlag()
     try:
@@ -127,10 +127,10 @@ def _measure(asked: Asked, started: float, said: list[str], *, json: bool) -> in
 
 def _print(measured: Measured, asked: Asked, said: list[str], *, json: bool) -> int:
     """Print everything; the exit code."""
+    from autotune.advise.loader import show
+    from autotune.advise.loader.choice import choose
     from autotune.device.cpu import cores
-    from autotune.loader import show
-    from autotune.loader.choice import choose
-    from autotune.report.console import console_for
+    from autotune.show.report.console import console_for
 
     sound = [row for row in measured.rows if row.rounds]
     choice = choose(sound, asked) if sound else None

@@ -17,14 +17,14 @@ from autotune.commands.exits import ExitCode, complain
 from autotune.commands.tune import parameter
 from autotune.device.cards import Gpus, parse_gpus
 from autotune.errors import UsageError
-from autotune.files import create_folder
-from autotune.models.hf import FUSED, replaced_kernels
-from autotune.options import FLAGS, Options, Topic, text_of
-from autotune.testbed.lengths import at_longest
+from autotune.measure.testbed.lengths import at_longest
+from autotune.result.files import create_folder
+from autotune.space.models.hf import FUSED, replaced_kernels
+from autotune.space.options import FLAGS, Options, Topic, text_of
 from autotune.units import gib, parse_bytes
 
 if TYPE_CHECKING:
-    from autotune.plan.expected import Asked, Expected, Helpers, Plan
+    from autotune.advise.plan.expected import Asked, Expected, Helpers, Plan
     from autotune.wire.messages import Count, Counted, Describe, Described
 
 TRACE_S = 120.0
@@ -95,9 +95,9 @@ def plan(
     asked = at_longest(asked)
 
     def run(argv: list[str], started: float) -> int:
-        from autotune.plan.answers import why_not
-        from autotune.plan.expected import Asked, Helpers
-        from autotune.runner import counting
+        from autotune.advise.plan.answers import why_not
+        from autotune.advise.plan.expected import Asked, Helpers
+        from autotune.measure.runner import counting
 
         with _made(write), counting.forked(asked.family) as start:
 
@@ -145,9 +145,9 @@ plan.__signature__ = _signature()  # type: ignore[attr-defined]
 def _table(
     asked: Asked, named: Gpus, helpers: Helpers, most: int, *, json: bool, csv: bool
 ) -> tuple[Plan, Expected | None]:
-    from autotune.plan.answers import recommended, table
-    from autotune.plan.expected import plan as expect
-    from autotune.plan.show import print_table
+    from autotune.advise.plan.answers import recommended, table
+    from autotune.advise.plan.expected import plan as expect
+    from autotune.advise.plan.show import print_table
 
     found = expect(asked, named.counts[0], helpers)
     _say(found)
@@ -159,8 +159,8 @@ def _table(
 
 
 def _by_count(asked: Asked, named: Gpus, helpers: Helpers, *, json: bool, csv: bool) -> int:
-    from autotune.plan.answers import by_count
-    from autotune.plan.show import print_counts
+    from autotune.advise.plan.answers import by_count
+    from autotune.advise.plan.show import print_counts
 
     found, plans = by_count(asked, named.counts, helpers)
     rows = [row for _, row, _ in found if row is not None]
@@ -175,8 +175,8 @@ def _by_count(asked: Asked, named: Gpus, helpers: Helpers, *, json: bool, csv: b
 def _solved(
     asked: Asked, named: Gpus, quantity: Quantity, helpers: Helpers, *, json: bool, csv: bool
 ) -> tuple[Plan, Expected | None]:
-    from autotune.plan.answers import solve_gpus, solve_micro_batch, solve_seq_len
-    from autotune.plan.show import print_solved
+    from autotune.advise.plan.answers import solve_gpus, solve_micro_batch, solve_seq_len
+    from autotune.advise.plan.show import print_solved
 
     count = named.counts[0]
     if quantity == "gpus":
@@ -194,8 +194,8 @@ def _solved(
 
 
 def _write(row: Expected, found: Plan, asked: Options, folder: Path, file: TextIO) -> None:
+    from autotune.advise.plan.write import start, write
     from autotune.commands.export import show
-    from autotune.plan.write import start, write
 
     try:
         made = write(row, found, asked, folder)
@@ -223,7 +223,7 @@ def _made(folder: Path | None) -> Iterator[None]:
 @contextmanager
 def _waiting(what: str) -> Iterator[None]:
     """Whoever sits before a terminal sees what takes so long, until it is done."""
-    from autotune.report.console import console_for
+    from autotune.show.report.console import console_for
 
     console = console_for(sys.stderr)
     if not console.is_terminal:
@@ -235,7 +235,7 @@ def _waiting(what: str) -> Iterator[None]:
 
 def _printed(found: Plan, rows: list[Expected], *, json: bool, csv: bool, **more: Any) -> bool:
     """Print for programs, where that is asked for."""
-    from autotune.plan.show import as_csv, as_json
+    from autotune.advise.plan.show import as_csv, as_json
 
     if json or csv:
         text = as_json(found, rows, **more) if json else as_csv(rows)
@@ -272,14 +272,14 @@ def _say_host(asked: Asked, rows: Iterable[Expected | None]) -> None:
 
 
 def _console() -> Any:
-    from autotune.report.console import console_for
+    from autotune.show.report.console import console_for
 
     said = sys.stdout.isatty() or "COLUMNS" in os.environ
     return console_for(sys.stdout, None if said else WIDTH, WIDTH)
 
 
 def _learnt(asked: Asked, place: Path) -> Asked:
-    from autotune.plan.learning import learn
+    from autotune.advise.plan.learning import learn
 
     learnt, said = learn(asked, place)
     for line in said:

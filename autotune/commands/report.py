@@ -12,7 +12,7 @@ from autotune.commands.exits import ExitCode, complain
 from autotune.errors import UsageError
 
 if TYPE_CHECKING:
-    from autotune.view.study import Shown
+    from autotune.show.view.study import Shown
 
 
 def report(
@@ -45,14 +45,14 @@ def report(
             raise UsageError("--serve: alone; run report again for what else is wanted")
         if port is not None and not serve:
             raise UsageError(f"--port {port}: only with --serve")
-        from autotune.folder.folder import Folder
-        from autotune.view.study import read
+        from autotune.result.folder.folder import Folder
+        from autotune.show.view.study import read
 
         study = read(folder)
         if serve:
             return _serve(folder, port or 0)
         if markdown:
-            from autotune.view.markdown import markdown as summary
+            from autotune.show.view.markdown import markdown as summary
 
             print(summary(study), end="")
         if png is not None:
@@ -67,8 +67,8 @@ def report(
 
 
 def _page(study: Shown, path: Path) -> None:
-    from autotune.files import write_whole
-    from autotune.view.page import page
+    from autotune.result.files import write_whole
+    from autotune.show.view.page import page
 
     try:
         write_whole(path, page(study))
@@ -78,7 +78,7 @@ def _page(study: Shown, path: Path) -> None:
 
 
 def _pictures(study: Shown, folder: Path) -> None:
-    from autotune.view.pictures import write
+    from autotune.show.view.pictures import write
 
     try:
         names = write(study, folder)
@@ -88,8 +88,8 @@ def _pictures(study: Shown, folder: Path) -> None:
 
 
 def _log(study: Shown, names: str) -> None:
-    from autotune import loggers
-    from autotune.folder.journal import records_in
+    from autotune.result import loggers
+    from autotune.result.folder.journal import records_in
     from autotune.space.choices import parse_loggers
 
     for name in parse_loggers(names, "--log"):
@@ -102,7 +102,7 @@ def _log(study: Shown, names: str) -> None:
 
 
 def _serve(folder: Path, port: int) -> int:
-    from autotune.view.serve import HOST, server
+    from autotune.show.view.serve import HOST, server
 
     with server(folder, port, complain) as serving:
         print(f"http://{HOST}:{serving.server_port}/ shows {folder}; Ctrl+C ends it", flush=True)

@@ -15,15 +15,15 @@ from cyclopts import Group, Parameter
 
 from autotune.commands.exits import ExitCode, complain
 from autotune.errors import UsageError
-from autotune.files import create_folder, default_folder, hold, refuse_used_folder
-from autotune.folder.folder import Folder
-from autotune.options import FLAGS, Flag, Options, Topic, text_of
+from autotune.result.files import create_folder, default_folder, hold, refuse_used_folder
+from autotune.result.folder.folder import Folder
+from autotune.space.options import FLAGS, Flag, Options, Topic, text_of
 
 if TYPE_CHECKING:
-    from autotune.folder.manifest import Manifest
+    from autotune.measure.testbed.testbed import Testbed
+    from autotune.result.folder.manifest import Manifest
     from autotune.space.space import Space
     from autotune.study.session import Resumed
-    from autotune.testbed.testbed import Testbed
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -166,15 +166,15 @@ tune.__signature__ = _signature()  # type: ignore[attr-defined]
 
 
 def _begin(asked: Tune, argv: list[str], started: float) -> int:
+    from autotune.commands.dry_run import print_plan
     from autotune.device import overlooked
     from autotune.device.idle import check_idle
-    from autotune.folder.earlier import NOTHING, learn
-    from autotune.folder.manifest import manifest_of
-    from autotune.predict.predictor import Predictor
-    from autotune.report.plan import print_plan
+    from autotune.measure.testbed import open_testbed
+    from autotune.measure.testbed.lengths import read_mix
+    from autotune.result.folder.earlier import NOTHING, learn
+    from autotune.result.folder.manifest import manifest_of
+    from autotune.study.predict.predictor import Predictor
     from autotune.study.search import first_candidate
-    from autotune.testbed import open_testbed
-    from autotune.testbed.lengths import read_mix
 
     options = asked.options
     refuse_used_folder(options.out)
@@ -216,16 +216,16 @@ def _with_storage(options: Options) -> Options:
     """`options` with the URL of their storage, where one is given, as any folder can use it."""
     if options.storage is None:
         return options
-    from autotune.folder.storage import checked
+    from autotune.result.folder.storage import checked
 
     return replace(options, storage=checked(options.storage))
 
 
 def _resume(asked: Tune, folder: Path, argv: list[str], started: float) -> int:
     from autotune.device.idle import check_idle
-    from autotune.folder import manifest
+    from autotune.measure.testbed import open_testbed
+    from autotune.result.folder import manifest
     from autotune.study.session import Resumed
-    from autotune.testbed import open_testbed
 
     then = manifest.read(folder)
     with hold(folder):
@@ -257,10 +257,10 @@ def _resume(asked: Tune, folder: Path, argv: list[str], started: float) -> int:
 def _join(asked: Tune, place: str, argv: list[str], started: float) -> int:
     from autotune.device import overlooked
     from autotune.device.idle import check_idle
-    from autotune.folder import manifest
-    from autotune.folder.storage import manifest_in
+    from autotune.measure.testbed import open_testbed
+    from autotune.result.folder import manifest
+    from autotune.result.folder.storage import manifest_in
     from autotune.study.session import Resumed
-    from autotune.testbed import open_testbed
 
     refuse_used_folder(asked.options.out)
     url, then = manifest_in(place)
@@ -305,9 +305,9 @@ def _run(
     budget_s: float | None = None,
 ) -> int:
     """Run the study, in `budget_s` where that is not the options'."""
-    from autotune.budget import StopFlag
-    from autotune.report.reporters import reporter_for
+    from autotune.show.report.reporters import reporter_for
     from autotune.study import session
+    from autotune.wire.budget import StopFlag
 
     clock = testbed.clock(budget_s or options.budget_s, started)
     ended = session.run(

@@ -45,10 +45,10 @@ def train(path: Path, steps: int, limit_s: float, *, embedded: bool = False) -> 
     import tempfile
     from dataclasses import replace
 
-    from autotune.budget import StopFlag
+    from autotune.measure.runner import StopRequestedError
     from autotune.result.best import Best
-    from autotune.runner import StopRequestedError
     from autotune.study.verify import VerifyError, verify
+    from autotune.wire.budget import StopFlag
 
     found = Best.read(path)
     stop = StopFlag(embedded=embedded)
@@ -83,7 +83,7 @@ def exit_of(found: Verified) -> ExitCode:
 
 def lines(found: Verified) -> list[str]:
     """What it came to, for people."""
-    from autotune.report.text import si
+    from autotune.show.report.text import si
     from autotune.units import gib
 
     first, *_, last = found.quarters

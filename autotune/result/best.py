@@ -17,15 +17,15 @@ from importlib import resources
 from pathlib import Path
 from typing import Any, Literal
 
-from autotune.engines import engine_of
 from autotune.errors import UsageError
-from autotune.files import write_whole
-from autotune.models.defaults import Lora
-from autotune.outcome import Measurement, Objective, Record, Verdict
 from autotune.result.choice import Certainty, Choice, Repeats
+from autotune.result.files import write_whole
 from autotune.space.axes import AXES, alloc_conf
 from autotune.space.candidate import Candidate
+from autotune.space.engines import engine_of
 from autotune.space.mix import LengthMix
+from autotune.space.models.defaults import Lora
+from autotune.space.outcome import Measurement, Objective, Record, Verdict
 from autotune.space.space import Limits, Space
 from autotune.space.workload import GlobalBatch, Workload
 from autotune.wire.codec import parse, to_json

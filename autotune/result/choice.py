@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from autotune.outcome import Measurement, Objective, Outcome, Record, Verdict, measurement
 from autotune.space.candidate import Candidate
+from autotune.space.outcome import Measurement, Objective, Outcome, Record, Verdict, measurement
 from autotune.space.workload import Workload
 from autotune.wire.messages import Conditions, Peaks, Ran
 from autotune.wire.stopping import Interval

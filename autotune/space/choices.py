@@ -36,21 +36,21 @@ class Choice:
 
 
 SAMPLERS = {
-    "frontier": Choice("autotune.samplers.frontier"),
-    "tpe": Choice("autotune.samplers.tpe"),
-    "gp": Choice("autotune.samplers.gp", package="scipy"),
-    "random": Choice("autotune.samplers.random"),
-    "grid": Choice("autotune.samplers.in_order"),
+    "frontier": Choice("autotune.study.samplers.frontier"),
+    "tpe": Choice("autotune.study.samplers.tpe"),
+    "gp": Choice("autotune.study.samplers.gp", package="scipy"),
+    "random": Choice("autotune.study.samplers.random"),
+    "grid": Choice("autotune.study.samplers.in_order"),
 }
 """Modules with a function `make(space, predictor, objective, seed)`, which draws from `seed`."""
 SAMPLER = "frontier"
 """Where none is named."""
 
 LAUNCHERS = {
-    "slurm": Choice("autotune.launch.slurm"),
-    "ray": Choice("autotune.launch.ray", package="ray"),
-    "ssh": Choice("autotune.launch.ssh", argument="HOSTFILE"),
-    "wait": Choice("autotune.launch.wait"),
+    "slurm": Choice("autotune.measure.launch.slurm"),
+    "ray": Choice("autotune.measure.launch.ray", package="ray"),
+    "ssh": Choice("autotune.measure.launch.ssh", argument="HOSTFILE"),
+    "wait": Choice("autotune.measure.launch.wait"),
 }
 """Modules with a function `make(asked)`."""
 WRITTEN = tuple(
@@ -59,8 +59,8 @@ WRITTEN = tuple(
 """Launchers as `--launch` takes them."""
 
 LOGGERS = {
-    "tensorboard": Choice("autotune.loggers.tensorboard", package="tensorboardX"),
-    "wandb-offline": Choice("autotune.loggers.wandb", package="wandb"),
+    "tensorboard": Choice("autotune.result.loggers.tensorboard", package="tensorboardX"),
+    "wandb-offline": Choice("autotune.result.loggers.wandb", package="wandb"),
 }
 """Modules with a function `write(runs, folder)`, and the `FOLDER` of a study that is theirs."""
 

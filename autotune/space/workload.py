@@ -7,10 +7,10 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from autotune.errors import UsageError
-from autotune.models import FAMILIES, Shape, family_name, gpt
-from autotune.models.counted import CountedShape
 from autotune.space.candidate import Build, Candidate
 from autotune.space.mix import LengthMix
+from autotune.space.models import FAMILIES, Shape, family_name, gpt
+from autotune.space.models.counted import CountedShape
 from autotune.wire.codec import parse
 from autotune.wire.messages import ModelSpec
 

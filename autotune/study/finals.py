@@ -7,10 +7,10 @@ from collections import Counter
 from collections.abc import Sequence
 from functools import partial
 
-from autotune.folder.past import News
-from autotune.outcome import Record, Verdict
-from autotune.runner import Job
+from autotune.measure.runner import Job
+from autotune.result.folder.past import News
 from autotune.space.candidate import Candidate
+from autotune.space.outcome import Record, Verdict
 from autotune.study.parts import Parts
 from autotune.study.prober import Probed
 from autotune.study.search import RANKING_MICRO_STEPS, SUSPICIOUS_LOSSES

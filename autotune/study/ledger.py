@@ -8,14 +8,14 @@ from dataclasses import replace
 
 import numpy as np
 
-from autotune.outcome import Objective, Record, Verdict, step_cost_for
-from autotune.predict.belief import Belief
-from autotune.predict.predictor import Predictor
 from autotune.result.choice import EQUAL, Certainty, Choice, Repeats, repeats_in, winner
-from autotune.samplers.open_candidates import OpenCandidates
 from autotune.space.arrays import Array
 from autotune.space.candidate import Candidate
+from autotune.space.outcome import Objective, Record, Verdict, step_cost_for
 from autotune.space.space import Space
+from autotune.study.predict.belief import Belief
+from autotune.study.predict.predictor import Predictor
+from autotune.study.samplers.open_candidates import OpenCandidates
 
 SURE = 2.0
 """Standard deviations that make a difference certain."""

@@ -13,9 +13,9 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 
-from autotune.outcome import Measurement
-from autotune.report import Reporter
-from autotune.runner import StopRequestedError
+from autotune.measure.runner import StopRequestedError
+from autotune.show.report import Reporter
+from autotune.space.outcome import Measurement
 from autotune.study.prober import Probed
 from autotune.study.slots import Slot, Slots, Work
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from autotune.folder.journal import Journal
-from autotune.folder.past import News
-from autotune.report import Reporter
+from autotune.result.folder.journal import Journal
+from autotune.result.folder.past import News
+from autotune.show.report import Reporter
 from autotune.space.candidate import Candidate
 from autotune.study.ledger import Ledger
 

@@ -6,10 +6,10 @@ import statistics
 from collections import defaultdict
 from collections.abc import Sequence
 
-from autotune.engines import engine_of
-from autotune.options import Options
-from autotune.outcome import Record
 from autotune.space.candidate import Build, Candidate
+from autotune.space.engines import engine_of
+from autotune.space.options import Options
+from autotune.space.outcome import Record
 from autotune.space.workload import Workload
 from autotune.study.prober import Probed, rule_for
 

@@ -6,16 +6,16 @@ import math
 import statistics
 from dataclasses import dataclass
 
-from autotune.budget import Clock, StopFlag
-from autotune.folder.journal import Journal
-from autotune.report import Reporter
-from autotune.runner import StopRequestedError
+from autotune.measure.runner import StopRequestedError
+from autotune.result.folder.journal import Journal
+from autotune.show.report import Reporter
 from autotune.space.space import Space
 from autotune.study.ledger import Ledger
 from autotune.study.neighbours import Neighbours
 from autotune.study.others import Others
 from autotune.study.pace import Pace
 from autotune.study.slots import Slots
+from autotune.wire.budget import Clock, StopFlag
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -7,11 +7,11 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from autotune.budget import Clock
-from autotune.engines import state_bytes
 from autotune.errors import NoNodesError
-from autotune.options import Options
-from autotune.outcome import (
+from autotune.measure.runner import OUT_OF_BUDGET, Job, Result, Runner
+from autotune.space.engines import state_bytes
+from autotune.space.options import Options
+from autotune.space.outcome import (
     DISTURBED_SHARE,
     Measurement,
     Outcome,
@@ -21,9 +21,9 @@ from autotune.outcome import (
     measurement,
     others_share,
 )
-from autotune.predict.memory import Prediction, kept_on_host
-from autotune.runner import OUT_OF_BUDGET, Job, Result, Runner
 from autotune.space.space import Space
+from autotune.study.predict.memory import Prediction, kept_on_host
+from autotune.wire.budget import Clock
 from autotune.wire.messages import Report
 from autotune.wire.stopping import Interval, Rule, interval
 

@@ -7,23 +7,23 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 
-from autotune import samplers
-from autotune.folder.journal import Journal
-from autotune.folder.past import News
-from autotune.options import Options
-from autotune.outcome import Measurement, Outcome, Record, Verdict
-from autotune.predict.earlier import Earlier
-from autotune.predict.predictor import Predictor
-from autotune.runner import Job
-from autotune.samplers.ask import Ask, Costs
-from autotune.samplers.open_candidates import OpenCandidates
-from autotune.samplers.sampler import Adapter, Asked, Sampler
+from autotune.measure.runner import Job
+from autotune.result.earlier import Earlier
+from autotune.result.folder.ask import Ask, Costs
+from autotune.result.folder.journal import Journal
+from autotune.result.folder.past import News
+from autotune.result.folder.sampler import Adapter, Asked, Sampler
 from autotune.space.candidate import Build, Candidate
+from autotune.space.options import Options
+from autotune.space.outcome import Measurement, Outcome, Record, Verdict
 from autotune.space.space import Space
+from autotune.study import samplers
 from autotune.study.ledger import Ledger
 from autotune.study.pace import Pace
 from autotune.study.parts import Parts
+from autotune.study.predict.predictor import Predictor
 from autotune.study.prober import Probed
+from autotune.study.samplers.open_candidates import OpenCandidates
 from autotune.study.slots import Slot, Work
 
 LOSABLE = 0.08

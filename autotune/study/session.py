@@ -12,33 +12,33 @@ from functools import cached_property, partial
 from pathlib import Path
 from shlex import quote
 
-from autotune import export, loggers
-from autotune.budget import Clock, StopFlag
 from autotune.device.device import Device
 from autotune.errors import ModelError, UsageError
-from autotune.files import write_whole
-from autotune.folder import provenance
-from autotune.folder.ending import Ended, Ending
-from autotune.folder.folder import Folder
-from autotune.folder.journal import Journal
-from autotune.folder.manifest import Changes, Manifest
-from autotune.folder.past import Lost, Past
-from autotune.folder.storage import place_of, storage_of
-from autotune.options import Options
-from autotune.predict.update import update_share
-from autotune.report import Reporter
-from autotune.report.text import minutes
+from autotune.measure.testbed.scripted import shown_command, write_files
+from autotune.measure.testbed.testbed import Testbed, Wiring
+from autotune.result import export, loggers
 from autotune.result.best import Best, best_of
+from autotune.result.files import write_whole
+from autotune.result.folder import provenance
+from autotune.result.folder.ending import Ended, Ending
+from autotune.result.folder.folder import Folder
+from autotune.result.folder.journal import Journal
+from autotune.result.folder.manifest import Changes, Manifest
+from autotune.result.folder.past import Lost, Past
+from autotune.result.folder.storage import place_of, storage_of
+from autotune.show.report import Reporter
+from autotune.show.report.text import minutes
+from autotune.show.view.page import page
+from autotune.show.view.study import read
 from autotune.space.candidate import Candidate
+from autotune.space.options import Options
 from autotune.space.space import Space
 from autotune.study.ledger import Ledger
 from autotune.study.neighbours import Neighbours
+from autotune.study.predict.update import update_share
 from autotune.study.study import Study
 from autotune.study.why_nothing import why_nothing
-from autotune.testbed.scripted import shown_command, write_files
-from autotune.testbed.testbed import Testbed, Wiring
-from autotune.view.page import page
-from autotune.view.study import read
+from autotune.wire.budget import Clock, StopFlag
 from autotune.wire.codec import to_json
 
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)

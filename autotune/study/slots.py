@@ -15,14 +15,14 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 
-from autotune.budget import Clock
 from autotune.errors import NoNodesError
-from autotune.predict.memory import Prediction
-from autotune.report import Reporter
-from autotune.runner import Job, Runner, StopRequestedError
+from autotune.measure.runner import Job, Runner, StopRequestedError
+from autotune.show.report import Reporter
 from autotune.space.candidate import Candidate
 from autotune.study.pace import Pace
+from autotune.study.predict.memory import Prediction
 from autotune.study.prober import ATTEMPTS, Probed, Prober
+from autotune.wire.budget import Clock
 from autotune.wire.stopping import Phase
 
 

@@ -9,28 +9,28 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from functools import partial
 
-from autotune import samplers
-from autotune.budget import Clock, StopFlag
 from autotune.errors import NoNodesError
-from autotune.folder.journal import Journal
-from autotune.folder.storage import UnreachableError
-from autotune.options import Options
-from autotune.predict.earlier import Earlier
-from autotune.predict.predictor import Predictor
-from autotune.predict.trace import Trace
-from autotune.report import Reporter
-from autotune.runner import Runner, StopRequestedError
-from autotune.samplers.sampler import Adapter
+from autotune.measure.runner import Runner, StopRequestedError
+from autotune.result.earlier import Earlier
+from autotune.result.folder.journal import Journal
+from autotune.result.folder.sampler import Adapter
+from autotune.result.folder.storage import UnreachableError
+from autotune.show.report import Reporter
+from autotune.space.options import Options
 from autotune.space.space import Space
+from autotune.space.trace import Trace
+from autotune.study import samplers
 from autotune.study.finals import CLOSING_S, Finals
 from autotune.study.ledger import Ledger
 from autotune.study.neighbours import Neighbours
 from autotune.study.others import Others
 from autotune.study.pace import Pace
 from autotune.study.parts import Parts
+from autotune.study.predict.predictor import Predictor
 from autotune.study.prober import Prober
 from autotune.study.search import Search
 from autotune.study.slots import Slot, Slots
+from autotune.wire.budget import Clock, StopFlag
 
 TRACE_S, TRACE_SHARE = 10.0, 0.1
 """Tracing the models may take these seconds, or this share of the budget where that is more."""

@@ -10,21 +10,21 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
 
-from autotune import launch
 from autotune.device import open_device
 from autotune.device.device import Device
 from autotune.errors import UsageError
-from autotune.options import Options
-from autotune.outcome import DISTURBED_SHARE, others_share
+from autotune.measure import launch
+from autotune.measure.runner import Job, Result, Runner
+from autotune.measure.testbed import REPLAY, open_testbed
+from autotune.measure.testbed.testbed import Wiring
 from autotune.result.best import Best, Verified
 from autotune.result.hardware import other_hardware
-from autotune.runner import Job, Result, Runner
 from autotune.space.candidate import Candidate
+from autotune.space.options import Options
+from autotune.space.outcome import DISTURBED_SHARE, others_share
 from autotune.space.space import Limits
 from autotune.space.workload import GlobalBatch
 from autotune.study.prober import rule_for
-from autotune.testbed import REPLAY, open_testbed
-from autotune.testbed.testbed import Wiring
 from autotune.wire.messages import Report
 from autotune.wire.stopping import Rule
 

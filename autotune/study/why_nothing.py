@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from autotune.folder.ending import Ended, Ending
-from autotune.outcome import Record, Verdict
+from autotune.result.folder.ending import Ended, Ending
+from autotune.space.outcome import Record, Verdict
 from autotune.space.space import Space
 from autotune.units import gib
 

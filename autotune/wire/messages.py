@@ -63,7 +63,7 @@ class Start:
     allocator: str = ""
     """Settings of torch's CUDA allocator; empty for its own."""
     engine_config: dict[str, Any]
-    """From the engine's row in `autotune.engines`; empty for engines that take none."""
+    """From the engine's row in `autotune.space.engines`; empty for engines that take none."""
     seed: int
     energy: str = ""
     """Where the device's energy is counted: "nvml", RAPL's folder, or empty for nowhere."""

@@ -61,7 +61,7 @@ ENGINES = {
     "deepspeed": Row("probes.engines.deepspeed:DeepSpeedEngine", package="deepspeed"),
     "fsdp": Row("probes.engines.fsdp:FsdpEngine"),
 }
-"""The rows have the names of those in `autotune.engines`."""
+"""The rows have the names of those in `autotune.space.engines`."""
 
 
 def load(name: str) -> Callable[[Start, World], Engine]:

@@ -1,6 +1,6 @@
 """Model families that can be probed. One file and one row of `FAMILIES` each.
 
-The rows have the names of those in `autotune.models`, which has the arithmetic of each family.
+The rows have the names of those in `autotune.space.models`, which has the arithmetic of each.
 """
 
 from __future__ import annotations

@@ -17,8 +17,8 @@ from pathlib import Path
 
 from peers.task import Answer, Task
 
-from autotune.engines import ENGINES
 from autotune.space.candidate import Candidate
+from autotune.space.engines import ENGINES
 from autotune.space.workload import Workload
 
 RANK = Path(__file__).with_name("deepspeed_rank.py")

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from deepspeed.runtime.zero.stage3 import estimate_zero3_model_states_mem_needs
 from deepspeed.runtime.zero.stage_1_and_2 import estimate_zero2_model_states_mem_needs
 
-from autotune.engines import engine_of
 from autotune.space.candidate import Candidate
+from autotune.space.engines import engine_of
 from autotune.space.workload import Workload
 from autotune.wire.messages import Describe, ModelSpec
 from probes.describe import describe

@@ -8,12 +8,12 @@ from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 
-from autotune.options import Options
-from autotune.predict.predictor import Predictor
-from autotune.predict.trace import Trace, request
-from autotune.runner import counting
+from autotune.measure.runner import counting
+from autotune.measure.testbed.recording import Recording
 from autotune.space.candidate import Candidate
-from autotune.testbed.recording import Recording
+from autotune.space.options import Options
+from autotune.space.trace import Trace, request
+from autotune.study.predict.predictor import Predictor
 from autotune.wire.messages import Described
 
 GRIDS = Path(__file__).parents[2] / "results" / "grids"

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from autotune.device.cards import Card
-from autotune.options import Options
+from autotune.space.options import Options
 from published.configs import NotComparableError, config_of, is_empty
 
 CEILING = 0.8

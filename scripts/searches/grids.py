@@ -11,11 +11,11 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from autotune.options import Options
-from autotune.outcome import measurement, others_share
+from autotune.measure.testbed.recording import Recording
 from autotune.space.candidate import Candidate
+from autotune.space.options import Options
+from autotune.space.outcome import measurement, others_share
 from autotune.space.workload import Workload
-from autotune.testbed.recording import Recording
 from autotune.wire.messages import Report
 from autotune.wire.stopping import interval
 

@@ -12,12 +12,12 @@ from collections import defaultdict
 from collections.abc import Callable, Generator, Iterator, Sequence
 from typing import Any
 
-from autotune.budget import VirtualTime
-from autotune.outcome import Verdict, judge
-from autotune.replay.runner import Replay
-from autotune.runner import Job, Result
+from autotune.measure.replay.runner import Replay
+from autotune.measure.runner import Job, Result
 from autotune.space.candidate import Candidate
+from autotune.space.outcome import Verdict, judge
 from autotune.study.prober import rule_for
+from autotune.wire.budget import VirtualTime
 from searches.course import Course, Point
 from searches.grids import Truth, value
 

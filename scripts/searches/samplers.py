@@ -9,25 +9,25 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-from autotune.budget import Clock, StopFlag, VirtualTime
 from autotune.device.cpu import CpuDevice
-from autotune.folder.journal import Journal
-from autotune.folder.past import News
-from autotune.options import Options
-from autotune.outcome import Outcome, Record, Verdict, measurement
-from autotune.predict.earlier import Earlier, seen_in
-from autotune.predict.predictor import Predictor
-from autotune.replay.runner import Replay
+from autotune.measure.replay.runner import Replay
+from autotune.measure.runner import Runner
+from autotune.measure.testbed.resolve import resolve
 from autotune.result.best import Best
-from autotune.runner import Runner
-from autotune.samplers.ask import Ask
-from autotune.samplers.frontier import Frontier
-from autotune.samplers.open_candidates import OpenCandidates
-from autotune.samplers.sampler import Adapter
+from autotune.result.earlier import Earlier, seen_in
+from autotune.result.folder.ask import Ask
+from autotune.result.folder.journal import Journal
+from autotune.result.folder.past import News
+from autotune.result.folder.sampler import Adapter
 from autotune.space.candidate import Candidate
+from autotune.space.options import Options
+from autotune.space.outcome import Outcome, Record, Verdict, measurement
 from autotune.space.space import Space
+from autotune.study.predict.predictor import Predictor
+from autotune.study.samplers.frontier import Frontier
+from autotune.study.samplers.open_candidates import OpenCandidates
 from autotune.study.study import Study
-from autotune.testbed.resolve import resolve
+from autotune.wire.budget import Clock, StopFlag, VirtualTime
 from autotune.wire.messages import Conditions, Peaks
 from autotune.wire.stopping import Interval, Phase
 from searches.course import Course, Point

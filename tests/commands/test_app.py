@@ -16,19 +16,19 @@ import pytest
 
 from autotune import installed
 from autotune.commands.app import entry, main
+from autotune.commands.dry_run import print_plan
 from autotune.commands.exits import ExitCode
 from autotune.commands.tune import Tune
 from autotune.errors import UsageError
-from autotune.folder.ending import Ended, Ending
-from autotune.models.defaults import Lora
-from autotune.options import Options
-from autotune.predict.predictor import Predictor
-from autotune.report.plan import print_plan
+from autotune.measure.testbed.resolve import resolve
+from autotune.result.folder.ending import Ended, Ending
 from autotune.space.candidate import Candidate
+from autotune.space.models.defaults import Lora
+from autotune.space.options import Options
 from autotune.space.space import Space
 from autotune.space.workload import GlobalBatch
 from autotune.study import search, session
-from autotune.testbed.resolve import resolve
+from autotune.study.predict.predictor import Predictor
 from tests.support.records import space, with_offload
 
 Run = tuple[int, str, str]
@@ -526,7 +526,7 @@ def test_the_budget_counts_from_before_the_imports() -> None:
     code = """
 import sys, time
 from autotune.study import session
-from autotune.folder.ending import Ended, Ending
+from autotune.result.folder.ending import Ended, Ending
 from autotune.__main__ import main
 
 def run(options, *, clock, **rest):

@@ -16,8 +16,8 @@ import autotune
 from autotune.commands.app import main
 from autotune.commands.exits import ExitCode
 from autotune.errors import UsageError
-from autotune.folder.table import Table
-from autotune.loading import OtherHardwareError
+from autotune.result.folder.table import Table
+from autotune.result.loading import OtherHardwareError
 from autotune.space.candidate import Candidate
 from autotune.wire.codec import to_json
 from tests.support.exported import result

@@ -16,14 +16,14 @@ from optuna.storages import RDBStorage
 
 from autotune.commands.app import main
 from autotune.commands.exits import ExitCode
-from autotune.files import MANIFEST
-from autotune.folder import manifest
-from autotune.folder.ending import Ended, Ending
-from autotune.folder.folder import Folder
-from autotune.folder.journal import past_in, records_in
-from autotune.folder.storage import place_of
-from autotune.options import Options
-from autotune.testbed import open_testbed
+from autotune.measure.testbed import open_testbed
+from autotune.result.files import MANIFEST
+from autotune.result.folder import manifest
+from autotune.result.folder.ending import Ended, Ending
+from autotune.result.folder.folder import Folder
+from autotune.result.folder.journal import past_in, records_in
+from autotune.result.folder.storage import place_of
+from autotune.space.options import Options
 from tests.support import recorded
 
 Run = tuple[int, str, str]

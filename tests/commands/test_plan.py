@@ -14,7 +14,7 @@ import pytest
 
 from autotune.commands.app import main
 from autotune.commands.exits import ExitCode
-from autotune.runner import counting
+from autotune.measure.runner import counting
 from autotune.wire.messages import Count, Counted, Parameters, Peaks
 from tests.support import recorded, records
 from tests.support.programs import ROOT

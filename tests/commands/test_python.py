@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 import autotune
-from autotune.budget import StopFlag
 from autotune.errors import UsageError
+from autotune.wire.budget import StopFlag
 
 
 def test_an_option_that_there_is_not_is_refused_with_one_that_there_is() -> None:

@@ -16,9 +16,9 @@ import pytest
 from autotune.device import crowding
 from autotune.device.cpu import CpuDevice
 from autotune.device.crowding import Crowding, remark
-from autotune.folder import provenance
-from autotune.testbed.machine import Machine
-from autotune.testbed.scripted import Scripted
+from autotune.measure.testbed.machine import Machine
+from autotune.measure.testbed.scripted import Scripted
+from autotune.result.folder import provenance
 from tests.support.records import space
 
 BUSY = "import time; until = time.monotonic() + 20\nwhile time.monotonic() < until: pass"

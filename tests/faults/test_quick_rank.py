@@ -11,8 +11,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from autotune.outcome import Verdict
-from autotune.runner import group, local
+from autotune.measure.runner import group, local
+from autotune.space.outcome import Verdict
 from autotune.wire.stopping import Phase
 from tests.support import quick_rank
 from tests.support.pools import MIB, SMALL, Started, ranks
@@ -65,7 +65,7 @@ def test_a_quick_rank_goes_wrong_as_it_is_told(
     for phase in (Phase.WARMUP, Phase.TIMED):
         monkeypatch.setitem(group.PHASE_DEADLINE_S, phase, 1.0)
     monkeypatch.setattr(group, "PEER_GRACE_S", 0.1)
-    monkeypatch.setattr("autotune.runner.channel.PEER_TIMEOUT_S", 1)
+    monkeypatch.setattr("autotune.measure.runner.channel.PEER_TIMEOUT_S", 1)
     monkeypatch.setenv("QUICK_FAULTS", f"{fault}:1")
     result = start().run()
     assert result.verdict is (Verdict.HUNG if fault in ("hang", "stop") else Verdict.CRASHED)

@@ -10,8 +10,8 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from autotune.outcome import Verdict
-from autotune.runner import channel, group, local
+from autotune.measure.runner import channel, group, local
+from autotune.space.outcome import Verdict
 from autotune.wire.stopping import Phase
 from tests.support.hostile import QUICK_SPACE, HostileStudy
 from tests.support.pools import Started, ranks

@@ -11,9 +11,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from autotune.engines import ENGINES
-from autotune.models.hf import TINY, ready
 from autotune.space.candidate import Build
+from autotune.space.engines import ENGINES
+from autotune.space.models.hf import TINY, ready
 from autotune.wire.messages import Describe, ModelSpec
 from autotune.wire.stopping import Phase
 from probes import recompute
@@ -143,7 +143,7 @@ def test_every_family_learns_the_same_with_each_value(name: str) -> None:
 
 
 def family_depth(name: str) -> int:
-    from autotune.models import FAMILIES
+    from autotune.space.models import FAMILIES
 
     [depth] = FAMILIES["hf"].defaults(uncounted(name).recipe, "cpu").depth
     return depth

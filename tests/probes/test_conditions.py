@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from autotune.outcome import others_share
+from autotune.space.outcome import others_share
 from autotune.wire.cores import surely_s
 from probes.conditions import Watch, _CpuTimes
 

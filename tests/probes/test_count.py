@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
-from autotune.models import FAMILIES, gpt
+from autotune.space.models import FAMILIES, gpt
 from autotune.wire.messages import Count, ModelSpec
 from probes import count as counting
 from probes.count import _formulas, count

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from autotune.models import gpt as counts
+from autotune.space.models import gpt as counts
 from autotune.wire.messages import ModelSpec, Start
 from probes import engines
 from probes.faults import UnsupportedError

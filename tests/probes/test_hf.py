@@ -13,11 +13,11 @@ from typing import Any
 import pytest
 import torch
 
-from autotune.engines import ENGINES
-from autotune.models.counted import CountedShape
-from autotune.models.defaults import Lora
-from autotune.models.hf import TINY, ready
 from autotune.space.candidate import Build, Candidate
+from autotune.space.engines import ENGINES
+from autotune.space.models.counted import CountedShape
+from autotune.space.models.defaults import Lora
+from autotune.space.models.hf import TINY, ready
 from autotune.space.workload import Workload
 from autotune.wire.messages import Count
 from probes.count import count
@@ -42,7 +42,7 @@ def workload(name: str) -> Workload:
 
 
 def whole_depth(of: Workload) -> tuple[int, ...]:
-    from autotune.models import FAMILIES
+    from autotune.space.models import FAMILIES
 
     return FAMILIES["hf"].defaults(of.recipe, "cpu").depth
 

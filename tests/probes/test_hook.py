@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from autotune.script.launches import HOOK
+from autotune.measure.script.launches import HOOK
 from autotune.wire import messages
 from tests.support.watched import Told, Watched, watched
 

@@ -13,8 +13,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autotune.replay.runner import walk
-from autotune.runner import Job
+from autotune.measure.replay.runner import walk
+from autotune.measure.runner import Job
 from autotune.space.candidate import Candidate
 from autotune.wire.messages import Energy, Entered, ModelSpec, Probe
 from autotune.wire.stopping import Phase, Rule

@@ -11,10 +11,7 @@ from typing import Any, get_args
 
 import pytest
 
-from autotune.engines import ENGINES
 from autotune.errors import UsageError
-from autotune.outcome import Objective, Record, Verdict
-from autotune.report.result import configuration
 from autotune.result.best import (
     Best,
     BestLimits,
@@ -25,8 +22,11 @@ from autotune.result.best import (
     load_schema,
 )
 from autotune.result.choice import pool, winner
+from autotune.show.report.result import configuration
 from autotune.space.axes import AXES, LATER_AXES, ZERO_STAGES
 from autotune.space.candidate import Candidate
+from autotune.space.engines import ENGINES
+from autotune.space.outcome import Objective, Record, Verdict
 from autotune.space.workload import Dtype, GlobalBatch
 from autotune.wire.codec import to_json
 from tests.support.exported import result

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from autotune.folder import table
-from autotune.outcome import Verdict
+from autotune.result.folder import table
 from autotune.space.candidate import Candidate
+from autotune.space.outcome import Verdict
 from tests.support.records import record
 from tests.support.scripts import load
 

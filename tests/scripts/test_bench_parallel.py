@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from autotune.budget import VirtualTime
 from autotune.errors import NoNodesError
-from autotune.outcome import Verdict
-from autotune.replay.runner import Replay
-from autotune.runner import Job
+from autotune.measure.replay.runner import Replay
+from autotune.measure.runner import Job
+from autotune.space.outcome import Verdict
 from autotune.study.prober import rule_for
+from autotune.wire.budget import VirtualTime
 from tests.support import recorded, scripts
 
 parallel, scale, grids = (

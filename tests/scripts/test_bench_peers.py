@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from autotune.outcome import Verdict
-from autotune.runner import Job, Result
+from autotune.measure.runner import Job, Result
 from autotune.space.candidate import Candidate
+from autotune.space.outcome import Verdict
 from autotune.space.space import Limits
 from autotune.wire.stopping import Phase, Steps
 from tests.support.scripted import report

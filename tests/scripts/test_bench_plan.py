@@ -10,7 +10,7 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from autotune.plan.expected import Asked, Helpers, plan
+from autotune.advise.plan.expected import Asked, Helpers, plan
 from tests.support.scripts import load
 
 bench: Any = load("bench_plan")

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from autotune.outcome import Record, Verdict
 from autotune.space.candidate import Candidate
+from autotune.space.outcome import Record, Verdict
 from tests.support.records import record
 from tests.support.scripts import load
 

@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from autotune.predict.predictor import Predictor
-from autotune.replay.grid import Row
+from autotune.measure.replay.grid import Row
 from autotune.space.candidate import Candidate
+from autotune.study.predict.predictor import Predictor
 from autotune.wire.messages import Peaks
 from tests.support import recorded, scripts
 from tests.support.programs import ROOT

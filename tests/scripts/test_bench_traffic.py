@@ -30,7 +30,7 @@ def test_messages_and_bytes_are_counted_both_ways() -> None:
 def test_it_measures_a_real_group(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from autotune.runner import channel
+    from autotune.measure.runner import channel
 
     monkeypatch.setattr(channel, "Stream", traffic.stream.Stream)  # is put back
     monkeypatch.setattr("sys.argv", ["bench_traffic.py", "--seconds", "1"])

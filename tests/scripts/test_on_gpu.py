@@ -14,9 +14,9 @@ from typing import Any
 
 import pytest
 
-from autotune.outcome import Verdict
-from autotune.runner import Result
+from autotune.measure.runner import Result
 from autotune.space.candidate import Candidate
+from autotune.space.outcome import Verdict
 from tests.support import scripts
 from tests.support.programs import SCRIPTS
 

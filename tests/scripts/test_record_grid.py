@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from autotune.errors import UsageError
-from autotune.outcome import Verdict
-from autotune.replay import grid
-from autotune.runner import Result
+from autotune.measure.replay import grid
+from autotune.measure.runner import Result
+from autotune.space.outcome import Verdict
 from tests.support import recorded, scripts
 from tests.support.records import space
 from tests.support.scripted import ok

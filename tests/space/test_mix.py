@@ -10,9 +10,9 @@ from statistics import mean
 
 import pytest
 
-from autotune.models.gpt import GptShape
 from autotune.space.candidate import Candidate
 from autotune.space.mix import LEAST_BATCHES, MOST_BATCHES, MOST_BINS, LengthMix
+from autotune.space.models.gpt import GptShape
 from tests.support.records import WORKLOAD
 
 FEW = LengthMix.of("few.csv", {3: 2, 5: 1, 8: 1})

@@ -15,13 +15,13 @@ from autotune.commands.app import main
 from autotune.commands.exits import ExitCode
 from autotune.device.cpu import CpuDevice
 from autotune.device.device import Device
-from autotune.options import Options
-from autotune.outcome import Verdict
-from autotune.runner import Job, Result
+from autotune.measure.runner import Job, Result
+from autotune.measure.testbed.machine import Machine
+from autotune.measure.testbed.resolve import resolve
 from autotune.space.candidate import Candidate
+from autotune.space.options import Options
+from autotune.space.outcome import Verdict
 from autotune.study.prober import rule_for
-from autotune.testbed.machine import Machine
-from autotune.testbed.resolve import resolve
 from autotune.wire.messages import Energy
 from tests.support import rapl, recorded
 from tests.support.records import MIB, space
@@ -161,7 +161,7 @@ def tuned(folder: Path, monkeypatch: pytest.MonkeyPatch, powercap: Path, *argv: 
     def opened(spec: str) -> Machine:
         return Machine(CpuDevice(powercap=powercap), "cpu")
 
-    monkeypatch.setattr("autotune.testbed.open_testbed", opened)
+    monkeypatch.setattr("autotune.measure.testbed.open_testbed", opened)
     monkeypatch.chdir(folder)
     small = ("--depth", "1", "--seq-len", "16,32", "--micro-batch", "1,2", "--vocab-size", "256")
     return main([*small, "--checkpointing", "none", "--budget", "60s", *argv])

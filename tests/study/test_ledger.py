@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from autotune.outcome import Verdict
-from autotune.predict.predictor import Predictor
 from autotune.result.choice import winner
 from autotune.space.candidate import Candidate
+from autotune.space.outcome import Verdict
 from autotune.study.ledger import FRAGILE_BREAKS, Ledger
+from autotune.study.predict.predictor import Predictor
 from tests.support.records import WORKLOAD, record, space
 
 SPACE = space()

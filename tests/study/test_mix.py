@@ -14,16 +14,16 @@ import pytest
 
 from autotune.commands.app import main
 from autotune.errors import UsageError
-from autotune.options import Options
-from autotune.outcome import Verdict
-from autotune.predict.predictor import Predictor
+from autotune.measure.runner import Job, Result
 from autotune.result.best import Best, best_of
-from autotune.runner import Job, Result
 from autotune.space.candidate import Candidate
 from autotune.space.mix import LengthMix
+from autotune.space.options import Options
+from autotune.space.outcome import Verdict
 from autotune.space.space import Space
 from autotune.study import verify
 from autotune.study.ledger import Ledger
+from autotune.study.predict.predictor import Predictor
 from autotune.study.prober import rule_for
 from tests.support.programs import ROOT
 from tests.support.records import QUIET, record, space

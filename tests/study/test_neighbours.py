@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from autotune.outcome import Verdict
-from autotune.runner import Job, Result, StopRequestedError
+from autotune.measure.runner import Job, Result, StopRequestedError
+from autotune.space.outcome import Verdict
 from autotune.study.neighbours import Neighbours
 from tests.support.records import space
 from tests.support.scripted import Listener, ok

@@ -14,7 +14,7 @@ import pytest
 
 from autotune.commands.app import main
 from autotune.commands.exits import ExitCode
-from autotune.files import MANIFEST
+from autotune.result.files import MANIFEST
 from tests.support.programs import TESTS
 
 KEPT = 9

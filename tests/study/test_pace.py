@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from autotune.options import Options
-from autotune.outcome import Outcome, Verdict
 from autotune.space.candidate import Candidate
+from autotune.space.options import Options
+from autotune.space.outcome import Outcome, Verdict
 from autotune.study.pace import FIRST_COMPILE_S, Pace
 from autotune.study.prober import Probed
 from tests.support.records import record, space, with_offload

@@ -19,10 +19,10 @@ from optuna.trial import FrozenTrial, TrialState
 from sqlalchemy.exc import SQLAlchemyError
 
 from autotune.errors import UsageError
-from autotune.folder import manifest
-from autotune.folder.folder import Folder
-from autotune.folder.journal import records_in
-from autotune.folder.storage import place_of, storage_of
+from autotune.result.folder import manifest
+from autotune.result.folder.folder import Folder
+from autotune.result.folder.journal import records_in
+from autotune.result.folder.storage import place_of, storage_of
 from tests.support.hostile import HostileStudy
 from tests.support.postgres import Server
 

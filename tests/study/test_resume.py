@@ -9,12 +9,12 @@ import pandas as pd
 import pytest
 from optuna.trial import TrialState
 
-from autotune.budget import VirtualTime
-from autotune.folder.ending import Ended, Ending
-from autotune.outcome import Verdict
-from autotune.runner import Job, Result
+from autotune.measure.runner import Job, Result
+from autotune.result.folder.ending import Ended, Ending
 from autotune.space.candidate import Candidate
+from autotune.space.outcome import Verdict
 from autotune.space.space import Space
+from autotune.wire.budget import VirtualTime
 from tests.support import studies
 from tests.support.records import space, with_offload
 from tests.support.scripted import ok

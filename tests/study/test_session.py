@@ -16,19 +16,19 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from autotune import samplers
 from autotune.commands.app import main
 from autotune.commands.exits import ExitCode
 from autotune.errors import UsageError
-from autotune.files import MANIFEST, hold
-from autotune.folder.ending import Ending
-from autotune.options import Options
-from autotune.outcome import Verdict
-from autotune.replay.runner import Replay
-from autotune.runner import OUT_OF_BUDGET, Job, Result
+from autotune.measure.replay.runner import Replay
+from autotune.measure.runner import OUT_OF_BUDGET, Job, Result
+from autotune.measure.testbed import open_testbed, testbed
+from autotune.result.files import MANIFEST, hold
+from autotune.result.folder.ending import Ending
+from autotune.space.options import Options
+from autotune.space.outcome import Verdict
+from autotune.study import samplers
 from autotune.study.search import Search
 from autotune.study.study import Study
-from autotune.testbed import open_testbed, testbed
 from tests.support import recorded
 from tests.support.records import space
 
@@ -178,11 +178,11 @@ def test_a_study_that_came_first_is_not_overwritten(
     tune: Tune, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def slow(options: Options) -> testbed.Testbed:
-        monkeypatch.setattr("autotune.testbed.open_testbed", open_testbed)
+        monkeypatch.setattr("autotune.measure.testbed.open_testbed", open_testbed)
         assert main(list(NEW)) == 0  # another process, meanwhile
         return open_testbed(options)
 
-    monkeypatch.setattr("autotune.testbed.open_testbed", slow)
+    monkeypatch.setattr("autotune.measure.testbed.open_testbed", slow)
     code, _, stderr = tune(*NEW)
     assert code == ExitCode.USAGE
     assert "has a study" in stderr
@@ -191,7 +191,7 @@ def test_a_study_that_came_first_is_not_overwritten(
 def test_a_candidate_in_which_the_user_stopped_twice_is_no_suspect(
     tune: Tune, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from autotune.runner import StopRequestedError
+    from autotune.measure.runner import StopRequestedError
 
     def stopped(self: Replay, job: Job, deadline: float) -> Result:
         raise StopRequestedError
@@ -219,7 +219,7 @@ def test_a_candidate_in_which_the_user_stopped_twice_is_no_suspect(
 def test_the_result_says_in_what_the_user_stopped_the_study(
     tune: Tune, monkeypatch: pytest.MonkeyPatch, of_final: bool, said: str
 ) -> None:
-    from autotune.runner import StopRequestedError
+    from autotune.measure.runner import StopRequestedError
 
     replayed, jobs = Replay.run, 0
 
@@ -395,7 +395,7 @@ def test_a_signal_while_a_study_is_loaded_keeps_its_result(
     def interrupted(options: Options) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("autotune.testbed.open_testbed", interrupted)
+    monkeypatch.setattr("autotune.measure.testbed.open_testbed", interrupted)
     code, _, stderr = tune("--resume", "study")
     assert (code, stderr) == (
         ExitCode.STOPPED,

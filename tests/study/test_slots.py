@@ -9,18 +9,18 @@ from pathlib import Path
 
 import pytest
 
-from autotune.budget import VirtualTime
 from autotune.errors import NoNodesError
-from autotune.folder.ending import Ending
-from autotune.outcome import Record, Verdict
-from autotune.predict.memory import Prediction
-from autotune.runner import Job, Result, StopRequestedError
+from autotune.measure.runner import Job, Result, StopRequestedError
+from autotune.result.folder.ending import Ending
 from autotune.space.candidate import Build, Candidate
+from autotune.space.outcome import Record, Verdict
 from autotune.study.finals import CLOSING_S, FINAL_ROUNDS
 from autotune.study.neighbours import Neighbours
+from autotune.study.predict.memory import Prediction
 from autotune.study.search import SUSPICIOUS_LOSSES
 from autotune.study.slots import Work
 from autotune.study.why_nothing import why_nothing
+from autotune.wire.budget import VirtualTime
 from tests.support.records import space
 from tests.support.scripted import Listener, ok
 from tests.support.studies import Answer, Killed, Run, killing, open_journal, saturating

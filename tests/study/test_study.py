@@ -15,17 +15,16 @@ import pandas as pd
 import pytest
 from optuna.trial import TrialState
 
-from autotune.budget import VirtualTime
-from autotune.folder.provenance import rank_versions
-from autotune.options import Options
-from autotune.outcome import Verdict, judge
-from autotune.runner import Job, Result
-from autotune.samplers.ask import Ask
-from autotune.samplers.frontier import Frontier, Proposal
+from autotune.measure.runner import Job, Result
+from autotune.result.folder.ask import Ask
+from autotune.result.folder.provenance import rank_versions
 from autotune.space.candidate import Build, Candidate
+from autotune.space.options import Options
+from autotune.space.outcome import Verdict, judge
 from autotune.space.space import Space
 from autotune.study.finals import CLOSING_S, FINALS_SHARE, FIRST_ROUNDS, MOST_ROUNDS
 from autotune.study.prober import ATTEMPTS, rule_for
+from autotune.study.samplers.frontier import Frontier, Proposal
 from autotune.study.search import (
     DARING,
     EVEN,
@@ -34,6 +33,7 @@ from autotune.study.search import (
     first_candidate,
     least_chance,
 )
+from autotune.wire.budget import VirtualTime
 from autotune.wire.messages import Peaks
 from tests.support.records import MIB, QUIET, space, with_offload
 from tests.support.scripted import ScriptedRunner, ok
@@ -702,7 +702,7 @@ def test_a_study_that_ends_by_itself_was_stopped_in_nothing(run: Callable[..., R
 
 
 def stop_at(probes: int) -> Callable[[Job], Result]:
-    from autotune.runner import StopRequestedError
+    from autotune.measure.runner import StopRequestedError
 
     seen: list[Job] = []
 

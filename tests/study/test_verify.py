@@ -17,10 +17,10 @@ from autotune.commands.app import main
 from autotune.commands.exits import ExitCode
 from autotune.device import cuda, open_device
 from autotune.errors import UsageError
-from autotune.options import Options
 from autotune.result.best import Best
 from autotune.result.choice import Repeats
 from autotune.result.hardware import other_hardware
+from autotune.space.options import Options
 from autotune.study import verify
 from autotune.wire.messages import Peaks
 from tests.support.exported import result

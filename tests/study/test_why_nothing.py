@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from autotune.folder.ending import Ending
-from autotune.outcome import Outcome, Record, Verdict
+from autotune.result.folder.ending import Ending
+from autotune.space.outcome import Outcome, Record, Verdict
 from autotune.study.why_nothing import why_nothing
 from autotune.units import parse_duration_s
 from tests.support.records import record, space

@@ -13,13 +13,13 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from autotune.runner.channel import Channel
-from autotune.runner.credentials import Credentials
-from autotune.runner.gather import gather
-from autotune.runner.identity import identity
-from autotune.runner.pool import Pool
-from autotune.runner.remote import Remote
-from autotune.runner.seating import Seating
+from autotune.measure.runner.channel import Channel
+from autotune.measure.runner.credentials import Credentials
+from autotune.measure.runner.gather import gather
+from autotune.measure.runner.identity import identity
+from autotune.measure.runner.pool import Pool
+from autotune.measure.runner.remote import Remote
+from autotune.measure.runner.seating import Seating
 from autotune.space.space import Limits
 from autotune.space.workload import Workload
 from autotune.wire.stopping import Phase

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from autotune.launch.launcher import Launcher
+from autotune.measure.launch.launcher import Launcher
 from tests.support.namespaces import PATIENCE_S, Host, command_line
 
 STUB = "tests.support.stub_agent"

@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from autotune.models.defaults import parse_lora
-from autotune.options import Options
 from autotune.result.best import Best, best_of
 from autotune.result.choice import winner
 from autotune.space.candidate import Candidate
+from autotune.space.models.defaults import parse_lora
+from autotune.space.options import Options
 from autotune.space.workload import GlobalBatch, Workload
 from tests.support.records import WORKLOAD, record, space
 

@@ -23,9 +23,9 @@ from pathlib import Path
 from typing import Any
 
 from autotune.errors import UsageError
-from autotune.folder.folder import Folder
-from autotune.folder.journal import records_in
 from autotune.result.best import Best
+from autotune.result.folder.folder import Folder
+from autotune.result.folder.journal import records_in
 from autotune.wire.codec import to_json
 from tests.support.programs import ROOT, TESTS
 

@@ -11,8 +11,8 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from autotune.engines import ENGINES
 from autotune.space.candidate import Candidate
+from autotune.space.engines import ENGINES
 from autotune.space.workload import Workload
 from tests.support.programs import TESTS
 

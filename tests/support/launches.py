@@ -9,13 +9,13 @@ from pathlib import Path
 
 from autotune.device.cpu import CpuDevice
 from autotune.device.device import Device
-from autotune.options import Options
-from autotune.runner import Job, Result
-from autotune.script.launches import Launches
+from autotune.measure.runner import Job, Result
+from autotune.measure.script.launches import Launches
+from autotune.measure.testbed.scripted import Scripted
+from autotune.measure.testbed.testbed import Wiring
 from autotune.space.candidate import Candidate
+from autotune.space.options import Options
 from autotune.space.space import Space
-from autotune.testbed.scripted import Scripted
-from autotune.testbed.testbed import Wiring
 from autotune.wire.stopping import Rule
 from tests.support.pools import RULE
 from tests.support.programs import TESTS

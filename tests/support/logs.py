@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from autotune.diagnose import diagnose, show
+from autotune.advise.diagnose import diagnose, show
 
 _BAR = " 12%|#2        | 120/1000 [00:10<01:20, 11.0it/s]\r"
 

@@ -10,12 +10,12 @@ from unittest.mock import patch
 from optuna.study import Study as OptunaStudy
 from optuna.trial import FrozenTrial
 
-from autotune.outcome import Verdict
-from autotune.runner import Job, Result
-from autotune.samplers.ask import Ask
-from autotune.samplers.in_order import InOrder
+from autotune.measure.runner import Job, Result
+from autotune.result.folder.ask import Ask
 from autotune.space.candidate import Candidate
+from autotune.space.outcome import Verdict
 from autotune.space.space import Space
+from autotune.study.samplers.in_order import InOrder
 from tests.support.records import space
 from tests.support.scripted import ok
 from tests.support.studies import Run
@@ -56,7 +56,7 @@ def descend(folder: Path, side: int) -> Counter[str]:
             return ok(0.1)
         return Result(verdict=Verdict.OOM, reason="rank 0 ran out of memory in phase warmup")
 
-    with patch("autotune.samplers.make", lambda name, among, *rest: Descending(among)):
+    with patch("autotune.study.samplers.make", lambda name, among, *rest: Descending(among)):
         done = Run(folder, answer, among)
     assert {c for purpose, c, _ in done.ended if purpose == "final"} == {smallest}
     return Counter(verdict for _, _, verdict in done.ended)

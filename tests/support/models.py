@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import asdict, replace
 
-from autotune.models import FAMILIES, family_name
-from autotune.models.counted import CountedShape
-from autotune.models.defaults import Asked, Lora
+from autotune.space.models import FAMILIES, family_name
+from autotune.space.models.counted import CountedShape
+from autotune.space.models.defaults import Asked, Lora
 from autotune.space.workload import Workload
 from autotune.wire.messages import Count
 from tests.support.records import WORKLOAD

@@ -14,9 +14,9 @@ from typing import Any
 import psutil
 
 from autotune.device.device import DeviceInfo, EnergyCounters
-from autotune.runner import Job, Result, forks, local
-from autotune.runner.forks import Forks, Spawned
-from autotune.runner.pool import on_this_machine
+from autotune.measure.runner import Job, Result, forks, local
+from autotune.measure.runner.forks import Forks, Spawned
+from autotune.measure.runner.pool import on_this_machine
 from autotune.space.candidate import Candidate
 from autotune.space.space import Limits
 from autotune.space.workload import Workload

@@ -7,8 +7,8 @@ from pathlib import Path
 
 sys.path.append(str(Path(__file__).parents[2]))
 
-from autotune.agent.__main__ import main
-from autotune.runner import forks, local
+from autotune.measure.agent.command import main
+from autotune.measure.runner import forks, local
 from tests.support.programs import QUICK_RANK
 
 if __name__ == "__main__":

@@ -11,8 +11,8 @@ from pathlib import Path
 
 sys.path.append(str(Path(__file__).parents[2]))
 
-from autotune.folder import processes
-from autotune.runner import forks, local
+from autotune.measure.runner import forks, local
+from autotune.result.folder import processes
 from tests.support.programs import QUICK_RANK
 
 if __name__ == "__main__":

@@ -7,10 +7,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from autotune.outcome import Verdict
-from autotune.replay import grid
-from autotune.replay.grid import Row
+from autotune.measure.replay import grid
+from autotune.measure.replay.grid import Row
 from autotune.space.candidate import Candidate
+from autotune.space.outcome import Verdict
 from autotune.space.workload import Workload
 from autotune.wire.messages import Conditions, Energy, Peaks, Report
 from tests.support.records import MIB, space

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Literal
 
-from autotune.outcome import Outcome, Record, Verdict, measurement
 from autotune.space.candidate import Candidate
+from autotune.space.outcome import Outcome, Record, Verdict, measurement
 from autotune.space.space import Fixed, Limits, Space
 from autotune.space.workload import GlobalBatch, Workload
 from autotune.wire.messages import Conditions, Peaks

@@ -23,13 +23,13 @@ from typing import Any
 import pyte
 from rich.console import Console
 
-from autotune.outcome import Record, Verdict
-from autotune.report import Reporter
-from autotune.report.reporters import reporter_for
 from autotune.result.best import Best, best_of
 from autotune.result.choice import winner
+from autotune.show.report import Reporter
+from autotune.show.report.reporters import reporter_for
 from autotune.space.axes import AXES
 from autotune.space.candidate import Candidate
+from autotune.space.outcome import Record, Verdict
 from autotune.space.space import Space
 from autotune.wire.stopping import Phase
 from tests.support.programs import ROOT

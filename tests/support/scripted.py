@@ -6,12 +6,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from autotune.outcome import Record, Verdict
-from autotune.predict.trace import Trace
+from autotune.measure.runner import Job, Result, StopRequestedError
 from autotune.result.best import Best
-from autotune.runner import Job, Result, StopRequestedError
 from autotune.space.candidate import Build, Candidate
+from autotune.space.outcome import Record, Verdict
 from autotune.space.space import Space
+from autotune.space.trace import Trace
 from autotune.wire.messages import Conditions, Energy, Peaks, Report
 from autotune.wire.stopping import Phase
 from tests.support.records import QUIET

@@ -7,17 +7,17 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from autotune.budget import Clock, StopFlag
-from autotune.folder.folder import Folder
-from autotune.folder.journal import Journal
-from autotune.folder.storage import JournalFile, Storage
-from autotune.options import Options
-from autotune.outcome import Record, Verdict
-from autotune.runner import Job, Result
+from autotune.measure.runner import Job, Result
+from autotune.result.folder.folder import Folder
+from autotune.result.folder.journal import Journal
+from autotune.result.folder.storage import JournalFile, Storage
 from autotune.space.candidate import Candidate
+from autotune.space.options import Options
+from autotune.space.outcome import Record, Verdict
 from autotune.space.space import Space
 from autotune.study.neighbours import Neighbours
 from autotune.study.study import Study
+from autotune.wire.budget import Clock, StopFlag
 from tests.support.records import MIB, space
 from tests.support.scripted import Listener, ScriptedRunner, ok
 

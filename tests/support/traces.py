@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from autotune.predict.trace import Trace
+from autotune.space.trace import Trace
 from autotune.wire.messages import Describe, Described, ModelSpec
 
 

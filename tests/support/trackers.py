@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from autotune.loggers.runs import CURVE
+from autotune.result.loggers.runs import CURVE
 
 BLOCK = 32768
 

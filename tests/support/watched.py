@@ -12,8 +12,8 @@ from pathlib import Path
 from textwrap import dedent
 from typing import Any
 
-from autotune.runner.channel import Channel, Peer
-from autotune.script.launches import HOOK
+from autotune.measure.runner.channel import Channel, Peer
+from autotune.measure.script.launches import HOOK
 from autotune.wire.messages import Hello, Left, Message, Seen
 from tests.support.programs import ROOT
 

@@ -1,0 +1,1 @@
+"""Answers beside a study: plans, checks of configurations, logs, data loaders."""

@@ -1,0 +1,161 @@
+"""Training configurations before an expensive launch: what contradicts, costs, or is not measured.
+
+Each tool's files have one row of `READERS`, which turns them into a `Reading`; the rules work on
+readings alone.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from autotune.advise.check import accelerate, deepspeed, transformers
+from autotune.advise.check.against import against
+from autotune.advise.check.reading import Finding, Reading
+from autotune.advise.check.rules import agree, alone
+from autotune.errors import UsageError
+
+MOST_BYTES = 2**20
+"""No configuration of any tool is larger."""
+_MOST_BESIDE = 100
+"""Files of a folder that are looked at for one that names another."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """A kind of file."""
+
+    is_one: Callable[[dict[str, Any]], bool]
+    """By what it holds."""
+    read: Callable[[str, dict[str, Any]], Reading]
+
+
+OTHERS = {
+    "a result of autotune; to compare with it, write check CONFIG... --against":
+        ("schema_version",),
+    "the state of transformers' Trainer, not its configuration; give its TrainingArguments":
+        ("log_history",),
+    "a configuration of adapters, not a training one": ("peft_type",),
+    "a tokenizer's configuration, not a training one":
+        ("tokenizer_class", "added_tokens_decoder", "pre_tokenizer"),
+    "a preprocessor's configuration, not a training one":
+        ("image_processor_type", "feature_extractor_type", "processor_class"),
+    "an index of a model's weights, not a training configuration": ("weight_map",),
+    "a model's configuration, not a training one": ("model_type", "architectures"),
+    "a configuration of generation, not a training one":
+        ("eos_token_id", "max_new_tokens", "do_sample", "transformers_version"),
+}  # fmt: skip
+"""Files that are given in the place of a configuration, with names that show which they are."""
+
+READERS = {
+    "deepspeed": Row(deepspeed.is_one, deepspeed.read),
+    "accelerate": Row(accelerate.is_one, accelerate.read),
+    "axolotl": Row(transformers.is_axolotl, transformers.read_axolotl),
+    "llama-factory": Row(transformers.is_llama_factory, transformers.read),
+    "transformers": Row(transformers.is_one, transformers.read),
+}
+"""By the tool's name; the first whose file it may be reads it."""
+
+__all__ = [
+    "READERS",
+    "Finding",
+    "Reading",
+    "against",
+    "findings",
+    "of_command",
+    "read",
+    "with_inner",
+]
+
+
+def read(path: Path) -> Reading:
+    """The configuration in `path`, with those in the files that it names.
+
+    Raises:
+        UsageError: one cannot be read, or is of no known tool.
+    """
+    reading = _followed(_read(path), path.parent)
+    if reading.autos and not reading.fills_auto:
+        return replace(reading, fills_auto=_is_named_beside(path))
+    return reading
+
+
+def _is_named_beside(path: Path) -> bool:
+    """Whether a configuration in the same folder, whose tool fills in "auto", names `path`."""
+    for other in islice(path.absolute().parent.iterdir(), _MOST_BESIDE):
+        if other.suffix in (".json", ".yaml", ".yml") and other.name != path.name:
+            with suppress(UsageError):
+                found = _read(other)
+                named = {Path(each).name for each in found.files.values()}
+                if found.fills_auto and path.name in named:
+                    return True
+    return False
+
+
+def _read(path: Path) -> Reading:
+    try:
+        if path.stat().st_size > MOST_BYTES:
+            raise UsageError(f"{path}: is no configuration: it has over {MOST_BYTES >> 20} MiB")
+        text = path.read_text(encoding="utf-8")
+        body = json.loads(text) if path.suffix == ".json" else yaml.safe_load(text)
+    except OSError as error:
+        raise UsageError(f"{path}: {error.strerror}") from error
+    except (ValueError, RecursionError, yaml.YAMLError) as error:
+        first = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise UsageError(f"{path}: neither JSON nor YAML: {first:.200}") from error
+    if isinstance(body, dict):
+        for row in READERS.values():
+            if row.is_one(body):
+                return row.read(path.name, body)
+        other = next((what for what, names in OTHERS.items() if body.keys() & set(names)), None)
+        if other is not None:
+            raise UsageError(f"{path}: is {other}")
+    raise UsageError(
+        f"{path}: no configuration that is known; expected one of {', '.join(READERS)}: e.g."
+        " train_micro_batch_size_per_gpu, per_device_train_batch_size, micro_batch_size or"
+        " distributed_type in it"
+    )
+
+
+def _followed(reading: Reading, folder: Path) -> Reading:
+    """With the files that it names, which lie where the launch begins or in its own `folder`."""
+    inner, found = list(reading.inner), list(reading.findings)
+    for key, name in reading.files.items():
+        place = next((each for each in (Path(name), folder / name) if each.is_file()), None)
+        if place is None:
+            where = reading.called(key)
+            found.append(Finding("error", where, f"{name}: no such file, here or beside it"))
+        else:
+            inner.append(_read(place))
+    return replace(reading, inner=tuple(inner), findings=tuple(found))
+
+
+def of_command(world_size: int | None) -> list[Reading]:
+    """What the command line itself says; it goes before what files say."""
+    if world_size is None:
+        return []
+    keys = {"world_size": "--world-size"}
+    return [Reading(name="command line", tool="autotune", world_size=world_size, keys=keys)]
+
+
+def findings(readings: Sequence[Reading]) -> list[Finding]:
+    """What is wrong with `readings`, which one launch uses together."""
+    every = with_inner(readings)
+    found = [finding for reading in every for finding in alone(reading, every)]
+    return [*found, *agree(every)]
+
+
+def with_inner(readings: Sequence[Reading]) -> list[Reading]:
+    """These, and what they hold of other tools."""
+    every: list[Reading] = []
+    for each in (one for reading in readings for one in (reading, *reading.inner)):
+        if each not in every:  # named by one file, and given as well
+            every.append(each)
+    return every

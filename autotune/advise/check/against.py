@@ -1,0 +1,94 @@
+"""A configuration beside a result: each difference, with what is known of its consequence."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import pandas as pd
+
+from autotune.advise.check.reading import AUTO, Finding, Reading
+from autotune.errors import UsageError
+from autotune.result.best import Best
+from autotune.space.axes import AXES
+
+_FACTS = (
+    "micro_batch", "grad_accum", "world_size", "nodes", "seq_len", "zero_stage", "offload",
+    "dtype", "checkpointing", "compile",
+)  # fmt: skip
+_NEVER = ("optimizer", "attention", "loss", "param_dtype", "allocator")
+"""What no file of these tools says in words that can be compared, or only some do."""
+
+
+def not_compared(readings: Sequence[Reading], best: Best) -> list[str]:
+    """The facts that none of `readings` states, with their values in the result."""
+    missing = [
+        name for name in _FACTS
+        if all(getattr(each, name) in (None, AUTO) for each in readings)
+        and (name != "nodes" or best.config.nodes > 1)
+    ]  # fmt: skip
+    silent = best.lora is not None and all(each.adapters is None for each in readings)
+    lora = [f"lora {best.lora}"] if silent else []
+    return [*(f"{name} {getattr(best.config, name)}" for name in (*missing, *_NEVER)), *lora]
+
+
+def against(
+    readings: Sequence[Reading], best: Best, trials: pd.DataFrame | None
+) -> Iterator[Finding]:
+    """Where `readings` are not `best`; `trials` are its study's, if they are there."""
+    seen: set[str] = set()
+    for name in (*_FACTS, "adapters"):
+        for reading in readings:
+            value, wanted = getattr(reading, name), _wanted(name, best)
+            if value in (None, AUTO) or value == wanted or name in seen:
+                continue
+            seen.add(name)
+            consequence = _consequence(name, value, best, trials)
+            differs = f"is {value}, measured was {wanted}{consequence}"
+            yield Finding("error", reading.called(name), differs)
+
+
+def _wanted(name: str, best: Best) -> object:
+    if name == "adapters":
+        return "none" if best.lora is None else f"r={best.lora.rank}"
+    return getattr(best.config, name)
+
+
+def read_trials(path: Path) -> pd.DataFrame | None:
+    """Of the study that the best.json in `path` is of; None where they are not there.
+
+    Raises:
+        UsageError: they cannot be read.
+    """
+    trials = path.parent / "trials.csv"
+    if not trials.is_file():
+        return None
+    try:
+        return pd.read_csv(trials)
+    except (OSError, ValueError) as error:
+        raise UsageError(f"{trials}: is no trials.csv: {error!s:.200}") from error
+
+
+def _consequence(name: str, value: object, best: Best, trials: pd.DataFrame | None) -> str:
+    """What the study measured of the winner with that one difference."""
+    if name in ("grad_accum", "world_size"):
+        return "; the batch of an optimizer step is another, and with it what is learned"
+    if name not in AXES:
+        return "; speed and memory are others, and nobody measured them"
+    if trials is None:
+        return ""
+    asked = best.config.candidate
+    wanted = {axis: getattr(asked, axis) for axis in AXES if axis in trials} | {name: value}
+    rows = trials
+    for axis, each in wanted.items():
+        rows = rows[rows[axis] == each]
+    if rows.empty:
+        return "; that was not measured"
+    row = rows.iloc[-1]
+    if row.verdict in ("ok", "pruned"):
+        share = row.tokens_per_s / best.measured.tokens_per_s
+        peak = f"{row.peak_device_bytes / 2**30:.2f} GiB"
+        return f": measured at {share:.0%} of its speed, peak {peak}"
+    return f": measured {str(row.verdict).replace('_', ' ')}" + (
+        f" ({row.reason})" if isinstance(row.reason, str) else ""
+    )

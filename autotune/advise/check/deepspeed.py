@@ -1,0 +1,238 @@
+"""DeepSpeed's JSON. Keys and defaults: deepspeed 0.19.8, runtime/config.py and zero/config.py."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from difflib import get_close_matches
+from typing import Any
+
+from autotune.advise.check.deepspeed_names import NAMES, REMOVED
+from autotune.advise.check.reading import (
+    ALIKE_OF_ALL,
+    AUTO,
+    DEVICES,
+    STAGES,
+    Finding,
+    Reading,
+    is_on,
+    number,
+    offload_of,
+    refused_choice,
+    refused_counts,
+    with_misspelled,
+)
+
+_KEYS = {
+    "micro_batch": "train_micro_batch_size_per_gpu",
+    "grad_accum": "gradient_accumulation_steps",
+    "global_batch": "train_batch_size",
+    "zero_stage": "zero_optimization.stage",
+    "offload": "zero_optimization.offload_optimizer",
+    "offload_param": "zero_optimization.offload_param",
+    "dtype": "bf16.enabled",
+}
+_OLD = {
+    "cpu_offload": "offload_optimizer: {device: cpu}",
+    "cpu_offload_param": "offload_param: {device: cpu}",
+    "cpu_offload_use_pin_memory": "offload_optimizer: {pin_memory: true}",
+    "stage3_gather_fp16_weights_on_model_save": "stage3_gather_16bit_weights_on_model_save",
+}
+_TELLING = ("stage", "type", "enabled", "device")
+"""Names by which a section is shown."""
+_DEEPEST = 8
+"""YAML can hold itself; DeepSpeed's config is three deep."""
+_LARGE = 5e8
+"""Elements of a bucket by default: 1 GB in two bytes each, of which there are several."""
+
+
+def is_one(body: dict[str, Any]) -> bool:
+    return (
+        "zero_optimization" in body
+        or "train_micro_batch_size_per_gpu" in body
+        or (
+            "train_batch_size" in body
+            and "optimizer" in body
+            and isinstance(body["optimizer"], dict)
+        )
+        or (
+            2 * sum(map(_may_be_meant, body)) > len(body)
+            and any(_is_section(body, name) for name in body)
+        )
+    )
+
+
+def _may_be_meant(name: Any) -> bool:
+    """Whether DeepSpeed knows, or knew, `name` or one that is spelled almost so."""
+    known = (*NAMES[()], *REMOVED[()])
+    return name in known or bool(get_close_matches(str(name), known, 1, ALIKE_OF_ALL))
+
+
+def _is_section(body: dict[str, Any], name: str) -> bool:
+    """Whether `name` holds what DeepSpeed reads there."""
+    part = body[name]
+    return isinstance(part, dict) and not NAMES.get((name,), frozenset()).isdisjoint(part)
+
+
+def read(name: str, body: dict[str, Any]) -> Reading:
+    zero = body.get("zero_optimization")
+    zero = zero if isinstance(zero, dict) else {}
+    stage = zero.get("stage", 0)
+    reading = Reading(
+        name=name,
+        tool="deepspeed",
+        micro_batch=number(body.get("train_micro_batch_size_per_gpu")),
+        grad_accum=number(body.get("gradient_accumulation_steps")),
+        global_batch=number(body.get("train_batch_size")),
+        zero_stage=stage if isinstance(stage, int) else None,
+        offload=_offload(zero),
+        dtype=_dtype(body),
+        optimizer=_optimizer(body),
+        autos=tuple(_autos(body)),
+        findings=(*_checkpointing(name, body), *_findings(name, body, zero, stage)),
+        keys=_KEYS | {"dtype": _dtype_key(body)},
+    )
+    kept = {key: value for key, value in body.items() if key not in REMOVED[()]}
+    if zero:
+        gone = REMOVED["zero_optimization",]
+        kept["zero_optimization"] = {key: zero[key] for key in zero.keys() - gone.keys()}
+    return with_misspelled(reading, kept, NAMES)
+
+
+def _offload(zero: dict[str, Any]) -> str:
+    def moved(key: str) -> bool:
+        part = zero.get(key)
+        return isinstance(part, dict) and part.get("device") in ("cpu", "nvme")
+
+    optimizer = moved("offload_optimizer") or is_on(zero.get("cpu_offload"))
+    return offload_of(optimizer=optimizer, param=moved("offload_param"))
+
+
+def _dtype(body: dict[str, Any]) -> str | None:
+    for name in ("bf16", "fp16"):
+        part = body.get(name)
+        enabled = part.get("enabled") if isinstance(part, dict) else None
+        if enabled == AUTO:
+            return None
+        if is_on(enabled):
+            return name
+    cast = body.get("torch_autocast")
+    if isinstance(cast, dict) and is_on(cast.get("enabled")):
+        return {"torch.bfloat16": "bf16", "torch.float16": "fp16"}.get(str(cast.get("dtype")))
+    # A tool around DeepSpeed may fill a section in that is not there.
+    return "fp32" if "bf16" in body or "fp16" in body else None
+
+
+def _dtype_key(body: dict[str, Any]) -> str:
+    """The key that says `_dtype`."""
+    for name in ("bf16", "fp16", "torch_autocast"):
+        if is_on(_in(body, name)):
+            return f"{name}.dtype" if name == "torch_autocast" else f"{name}.enabled"
+    return "fp16.enabled" if "fp16" in body and "bf16" not in body else "bf16.enabled"
+
+
+def _optimizer(body: dict[str, Any]) -> str | None:
+    part = body.get("optimizer")
+    return str(part["type"]) if isinstance(part, dict) and "type" in part else None
+
+
+def _autos(body: dict[str, Any], where: str = "", deep: int = 0) -> Iterator[str]:
+    for key, value in body.items() if deep < _DEEPEST else ():
+        if value == AUTO:
+            yield f"{where}{key}"
+        elif isinstance(value, dict):
+            yield from _autos(value, f"{where}{key}.", deep + 1)
+
+
+def _checkpointing(name: str, body: dict[str, Any]) -> Iterator[Finding]:
+    """Source: runtime/activation_checkpointing/checkpointing.py; transformers never calls it."""
+    if "activation_checkpointing" in body:
+        yield Finding(
+            "warning", f"{name}: activation_checkpointing",
+            "does nothing for models of transformers, only for those that call"
+            " deepspeed.checkpointing; leave it out, and set gradient_checkpointing of"
+            " TrainingArguments (activation_checkpointing from transformers 5.23 on)",
+        )  # fmt: skip
+
+
+def _findings(
+    name: str, body: dict[str, Any], zero: dict[str, Any], stage: Any
+) -> Iterator[Finding]:
+    def at(key: str) -> str:
+        return f"{name}: {key}"
+
+    yield from _refused(name, body, zero, stage)
+    for old, new in _OLD.items():
+        if old in zero:
+            yield Finding("warning", at(f"zero_optimization.{old}"), f"old name; write {new}")
+    for key, least in (("offload_optimizer", 1), ("offload_param", 3)):
+        part = zero.get(key)
+        if isinstance(part, dict) and part.get("device") in ("cpu", "nvme"):
+            if isinstance(stage, int) and stage < least:
+                yield Finding(
+                    "error", at(f"zero_optimization.{key}"),
+                    f"stage {stage} does not offload that; it needs stage {least} or more",
+                )  # fmt: skip
+            if part.get("device") == "cpu" and not is_on(part.get("pin_memory")):
+                yield Finding(
+                    "warning", at(f"zero_optimization.{key}.pin_memory"),
+                    "copies of memory that is not pinned are synchronous and slow; set it to true",
+                )  # fmt: skip
+    if is_on(_in(body, "bf16")) and is_on(_in(body, "fp16")):
+        yield Finding("error", at("bf16.enabled"), "fp16 is enabled as well; keep one of them")
+    if is_on(body.get("wall_clock_breakdown")):
+        yield Finding(
+            "warning", at("wall_clock_breakdown"),
+            "waits for the device several times a step; set it to false where nobody reads it",
+        )  # fmt: skip
+    if isinstance(stage, int) and stage >= 1:
+        for key in ("reduce_bucket_size", "allgather_bucket_size"):
+            size = zero.get(key, _LARGE)
+            if stage < 3 and isinstance(size, int | float) and size >= _LARGE:
+                said = "" if key in zero else " (the default)"
+                yield Finding(
+                    "warning", at(f"zero_optimization.{key}"),
+                    f"{size:.0e} elements{said} are made for many billions of parameters and cost"
+                    " gigabytes; the size of one block's weights is enough",
+                )  # fmt: skip
+        if zero.get("contiguous_gradients") is False:
+            yield Finding(
+                "warning", at("zero_optimization.contiguous_gradients"),
+                "gradients in fragments, whose memory is hard to use again; set it to true",
+            )  # fmt: skip
+
+
+def _refused(
+    name: str, body: dict[str, Any], zero: dict[str, Any], stage: Any
+) -> Iterator[Finding]:
+    """What ends deepspeed.initialize."""
+    for path, gone in REMOVED.items():
+        for key, new in gone.items():
+            if key in (zero if path else body):
+                instead = f", or write {new} instead" if new else ""
+                yield Finding(
+                    "error", f"{name}: {'.'.join((*path, key))}",
+                    f"DeepSpeed removed it, and 0.19.8 refuses it; leave it out{instead}",
+                )  # fmt: skip
+    counts = (_KEYS["micro_batch"], _KEYS["grad_accum"], _KEYS["global_batch"])
+    yield from refused_counts(name, body, dict.fromkeys(counts, 1))
+    for path in filter(None, NAMES):
+        section = {(): body, ("zero_optimization",): zero}.get(path[:-1], {})
+        value = section.get(path[-1])
+        older = path == ("zero_optimization",) and isinstance(value, bool)
+        if value is not None and not isinstance(value, dict) and not older:
+            such = next((each for each in _TELLING if each in NAMES[path]), min(NAMES[path]))
+            yield Finding(
+                "error", f"{name}: {'.'.join(path)}",
+                f"is {value!r:.40}; DeepSpeed takes a section there, as in {{{such}: ...}}",
+            )  # fmt: skip
+    yield from refused_choice(f"{name}: zero_optimization.stage", stage, STAGES)
+    for key in ("offload_optimizer", "offload_param"):
+        part = zero.get(key)
+        if isinstance(part, dict) and "device" in part:
+            where = f"{name}: zero_optimization.{key}.device"
+            yield from refused_choice(where, part["device"], DEVICES)
+
+
+def _in(body: dict[str, Any], name: str) -> Any:
+    part = body.get(name)
+    return part.get("enabled") if isinstance(part, dict) else None

@@ -1,0 +1,249 @@
+"""What a log says went wrong, why, and what to do; or what a machine looks like without one.
+
+`reading` finds lines, `events` what they say (by the table `wordings`), `context` what stands
+around them (`flags` set, `listing` of a machine), `causes` why, `advice` what to do in a `case`,
+`show` tells it. `machine` needs no log; `loads` says for it and for listings who is the
+bottleneck.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Iterable, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import BinaryIO
+
+from autotune.advise.diagnose.advice import advice, again, command
+from autotune.advise.diagnose.case import Advice, Case
+from autotune.advise.diagnose.causes import Cause, causes
+from autotune.advise.diagnose.context import Context
+from autotune.advise.diagnose.events import Event, event_of, merged
+from autotune.advise.diagnose.kinds import Kind, Wording
+from autotune.advise.diagnose.listing import Listing
+from autotune.advise.diagnose.reading import BEHIND, BLOCK, Hit, Scanner, pieces
+from autotune.advise.diagnose.wordings import NEEDLES
+from autotune.errors import UsageError
+
+_WHOLE = 2**18
+"""So much of a log's beginning is read for its context; of the rest, a little of each block."""
+_SAMPLE = 2**11
+_MOST_EVENTS = 500
+"""Of one wording in one log. More of them say nothing new."""
+_CHANGING = re.compile(rb"\d+\.\d+|\d{4,}")
+"""Numbers that tell nothing of what a line is; exit codes and signals are shorter."""
+_MOST_SHAPES = 10_000
+LISTING = Wording(
+    name="listing", kind=Kind.LISTING, needles=(), pattern=re.compile("(?!)"),
+    source="nvidia-smi, rocm-smi, gpustat, nvitop, nvtop, htop, top, free, df",
+)  # fmt: skip
+"""No wording of an error: what is said where only a listing was found."""
+_CUT = ("Traceback (most recent call last)", "Exception during training:", '  File "')
+"""What a traceback without its end ends with."""
+_QUIET = (Kind.OTHER, Kind.ENDED, Kind.SCHEDULED, Kind.WARNING)
+"""What explains nothing where there is something else."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Report:
+    """What logs say."""
+
+    logs: tuple[str, ...]
+    bytes_read: int
+    interrupted: bool
+    """Whether there is more, that was not read."""
+    event: Event | None
+    """What came first and explains the rest."""
+    causes: tuple[Cause, ...]
+    advice: tuple[Advice, ...]
+    command: str | None
+    """Of this program."""
+    again: str | None
+    """The user's own command line with what is advised, where the log has it."""
+    later: tuple[Event, ...]
+    """Other things that were said: consequences, and what was survived."""
+    context: Context
+    cut: bool = False
+    """Whether nothing was found, and a log ends within a traceback."""
+
+
+def diagnose(logs: Sequence[str]) -> Report:
+    """Reads `logs`, where "-" is the standard input. Ctrl-C ends that with what was found.
+
+    Raises:
+        UsageError: one of them is missing, empty, a folder, or no text.
+    """
+    found: list[Event] = []
+    context, count, interrupted, cut = Context(), 0, False, False
+    with ExitStack() as stack:
+        streams = [(name, stack.enter_context(_opened(name))) for name in logs]
+        try:
+            for name, stream in streams:
+                reader = LogReader("standard input" if name == "-" else name, context)
+                try:
+                    reader.read(stream)
+                finally:
+                    found += reader.finish()
+                    count += reader.scanner.bytes_read
+                    cut |= reader.cut
+        except KeyboardInterrupt:
+            interrupted = True
+    first, later = _first(_in_time(found))
+    context.until = None if first is None else (first.log, first.line)
+    reasons = () if first is None else tuple(causes(first, context))
+    if first is None and context.listing.text():
+        first, reasons = _listed(context.listing)
+    case = None if first is None else Case(first, reasons, context)
+    measures = () if case is None else tuple(advice(case))
+    return Report(
+        logs=tuple(logs),
+        bytes_read=count,
+        interrupted=interrupted,
+        event=first,
+        causes=() if case is None else case.causes,
+        advice=measures,
+        command=None if case is None else command(case),
+        again=None if case is None else again(case, measures),
+        later=tuple(later),
+        context=context,
+        cut=cut and first is None,
+    )
+
+
+class LogReader:
+    """Reads one log. What it has found is there whenever reading ends."""
+
+    def __init__(self, name: str, context: Context) -> None:
+        self.scanner = Scanner(NEEDLES)
+        self._name = name
+        self._context = context
+        self._events: list[Event] = []
+        self._counts: dict[str, int] = {}
+        self.cut = False
+        """Whether its last lines are of a traceback."""
+        self._nothing: set[bytes] = set()
+        """Lines that say nothing, without their changing numbers."""
+
+    def read(self, stream: BinaryIO) -> None:
+        sampled, line = 0, 1
+        self._context.log = self._name
+        for piece in pieces(stream, self._name):
+            before = self.scanner.bytes_read
+            if before < _WHOLE:
+                self._context.look(_lines(piece[:_WHOLE]), line)
+            elif before - sampled >= BLOCK:
+                sampled = before
+                self._context.look(_lines(piece[:_SAMPLE]), line)
+            line += piece.count(b"\n")
+            self._take(self.scanner.feed(piece))
+
+    def finish(self) -> list[Event]:
+        self._take(self.scanner.finish())
+        self.cut = any(cut in line for line in self.scanner.tail()[-3:] for cut in _CUT)
+        if self.scanner.bytes_read > _WHOLE:
+            tail = self.scanner.tail()
+            self._context.look(tail, self.scanner.line - len(tail))
+        return [replace(event, recovered=self._recovered(event)) for event in self._events]
+
+    def _recovered(self, event: Event) -> bool:
+        """Whether training went on after `event`: as it says itself, or as later steps show."""
+        last, step = self._context.last_step, event.step
+        later = last is not None and step is not None and last - step
+        if event.recovered:
+            failed = any(e.kind is Kind.OTHER and e.line > event.line for e in self._events)
+            return bool(later) or not failed
+        return event.kind.is_oom and not event.trace and later >= 2
+
+    def _take(self, hits: Iterable[Hit]) -> None:
+        for hit in hits:
+            shape = _CHANGING.sub(b"", hit.bytes)
+            if shape in self._nothing:
+                continue
+            event = event_of(hit, self._name)
+            if event is None:
+                if len(self._nothing) < _MOST_SHAPES:
+                    self._nothing.add(shape)
+                continue
+            name = event.wording.name
+            self._counts[name] = self._counts.get(name, 0) + 1
+            if self._counts[name] > _MOST_EVENTS:
+                if event.kind is not Kind.OTHER:
+                    continue
+                # Of these the last one counts.
+                self._events.remove(next(e for e in self._events if e.wording.name == name))
+            self._context.ranks.update(event.ranks)
+            self._context.devices.update(event.devices)
+            if event.kind.is_oom and self.scanner.bytes_read > _WHOLE and self._counts[name] < 10:
+                before = hit.before(BEHIND)
+                self._context.look(before, hit.number - len(before))
+            self._events.append(event)
+
+
+def _listed(listing: Listing) -> tuple[Event, tuple[Cause, ...]]:
+    """What a listing shows, where nothing failed."""
+    found = listing.bottleneck()
+    event = Event(wording=LISTING, log=listing.log, line=listing.line, text=listing.text())
+    return event, (Cause(found.name, found.sentence),) if found else ()
+
+
+def _lines(piece: bytes) -> list[str]:
+    return piece.decode("utf-8", "replace").replace("\r\n", "\n").split("\n")
+
+
+def _opened(name: str) -> BinaryIO:
+    if name == "-":
+        return sys.stdin.buffer
+    path = Path(name)
+    if path.is_dir():
+        raise UsageError(
+            f"{name}: is a folder; name the logs in it, e.g. {name.rstrip('/')}/*.log"
+        )
+    try:
+        return path.open("rb")
+    except (OSError, ValueError) as error:
+        why = error.strerror if isinstance(error, OSError) else str(error)
+        raise UsageError(f"{name}: {why}") from error
+
+
+def _in_time(events: list[Event]) -> list[Event]:
+    """By the clock where all of them tell it, and else as they were read."""
+    timed = all(event.time is not None for event in events)
+    return sorted(events, key=lambda event: event.time or "") if timed else events
+
+
+def _first(events: list[Event]) -> tuple[Event | None, list[Event]]:
+    """What explains `events`, which are in the order of time, and the others; both merged."""
+    scheduled = [e for e in events if e.kind is Kind.SCHEDULED]
+    fatal = [
+        e for e in events
+        if (e.kind not in _QUIET or (e.kind is Kind.SCHEDULED and e.groups)) and not e.recovered
+    ]  # fmt: skip
+    first = fatal[0] if fatal else None
+    if first is not None and first.kind is Kind.KILLED:
+        # Launchers kill, too: what was said before counts more, and so does who says why.
+        said = [e for e in events[: events.index(first)] if e.kind is Kind.OTHER]
+        why = [e for e in fatal if e.kind is Kind.HOST]
+        ended = [e for e in scheduled if events.index(e) < events.index(first)]
+        first = (why or said[-1:] or ended or [first])[0]
+    if first is not None and first.kind in (Kind.DEVICE, Kind.LIBRARY):
+        # A library that got no memory says less than torch's allocator does.
+        sized = [e for e in fatal if e.kind is Kind.DEVICE and e.amounts.asked is not None]
+        first = first if first in sized else next(iter(sized), first)
+    if first is not None and not first.trace and first.step is None:
+        # A post says the message before it shows the log.
+        same = [e for e in fatal if (e.wording, e.amounts) == (first.wording, first.amounts)]
+        first = next((e for e in same if e.trace or e.step is not None), first)
+    if first is None:
+        loud = [e for e in events if e.kind is Kind.OTHER] or scheduled
+        loud = loud or [e for e in events if e.recovered]
+        if not events:
+            return None, []
+        first = (loud or events)[-1]
+    together = merged(events)
+    mine = next(
+        e for e in together if e.wording is first.wording and e.recovered == first.recovered
+    )
+    explained = replace(first, ranks=mine.ranks, devices=mine.devices, times=mine.times)
+    return explained, [event for event in together if event is not mine]

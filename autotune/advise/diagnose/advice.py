@@ -1,0 +1,400 @@
+"""What to do about it: one row a measure, in the order of what it costs in training speed."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Sequence
+from typing import TypeGuard
+
+from autotune.advise.diagnose.advice_host import HOST, LISTED, leak
+from autotune.advise.diagnose.case import Advice, Case, Measure, of, to
+from autotune.advise.diagnose.causes import IDLE_SHARE
+from autotune.advise.diagnose.flags import OPTIMIZERS, Setting
+from autotune.advise.diagnose.kinds import Kind
+from autotune.advise.diagnose.settings import (
+    CHECKPOINTING,
+    FUSED_LOSS,
+    LENGTH,
+    LOADING,
+    MICRO,
+    OFFLOAD,
+    SERVING,
+    STAGE,
+    VARIABLE,
+)
+from autotune.units import gib
+
+
+def advice(case: Case) -> list[Advice]:
+    """What helps in `case`, the cheapest first."""
+    rows = _ROWS[case.event.kind]
+    if case.event.kind is Kind.LISTING:
+        rows = _LISTED.get(case.causes[0].name, ()) if case.causes else ()
+    return [found for row in rows if (found := row(case)) is not None]
+
+
+def command(case: Case) -> str | None:
+    """The command line that would measure which of them is best."""
+    if case.event.kind not in (Kind.DEVICE, Kind.BATCH, Kind.HOST, Kind.KILLED):
+        return None
+    if case.event.kind in (Kind.HOST, Kind.KILLED) and not case.on("offload"):
+        return None  # what a search changes is on the device
+    if case.framework in (*SERVING, "jax", "tensorflow", "paddle"):
+        return None
+    if case.event.backend in _ELSEWHERE or case.event.wording.name in ("ascend", "metal"):
+        return None
+    context, parts = case.context, ["python -m autotune --budget 30m"]
+    settings = context.settings
+    micro, accum = settings.get("micro_batch"), settings.get("grad_accum")
+    ranks, script = context.ranks_said, _script(case)
+    if script:
+        parts.append(f"--script {shlex.quote(script)}")
+    else:
+        model = context.model
+        parts.append(f"--model hf:{model}" if model else "--model hf:path/to/model")
+    parts.append(f"--micro-batch 1:{max(2, micro or 16)}")
+    if "seq_len" in settings and (not script or "{seq_len}" in script):
+        parts.append(f"--seq-len {settings['seq_len']}")
+    batch = settings.get("global_batch") or (
+        micro * accum * ranks if micro and accum and ranks else 0
+    )
+    if batch and (not script or "{grad_accum}" in script):
+        parts.append(f"--global-batch {batch}")
+    if not script:
+        parts.append("--checkpointing none,full")
+    if (context.world_size or 1) > 1 and not script:
+        parts.append("--zero 0,1,2,3")
+        if case.event.kind is Kind.DEVICE:
+            parts.append("--offload none,optimizer")
+    if case.event.amounts.total and case.event.kind is Kind.DEVICE:
+        parts.append(f"--capacity {case.event.amounts.total / 2**30:.2f}GiB")
+    return " ".join(parts)
+
+
+def again(case: Case, found: Sequence[Advice]) -> str | None:
+    """The user's own command line, launcher and all, with what of `found` goes into it."""
+    by_name, command = {each.name: each.setting for each in found}, case.context.launch
+    if command is None:
+        return None
+    if "smaller micro-batch" in by_name and (micro := case.context.settings.get("micro_batch")):
+        half = max(1, micro // 2)
+        accum = case.context.settings.get("grad_accum", 1) * micro // half
+        command = _filled(case, command, {"micro": str(half), "accum": str(accum)})
+    if "allocator" in by_name:
+        kept = re.sub(r"\bPYTORCH_\w*ALLOC_CONF=\S+ +", "", command)
+        command = f"{by_name['allocator'].removeprefix('export ')} {kept}"
+    return command if command != case.context.launch else None
+
+
+def _script(case: Case) -> str | None:
+    """The user's own command line with places for what is searched; None if it names no batch."""
+    command = case.context.launch
+    if command is None or "{" in command:
+        return None
+    names = {"micro": "{micro_batch}", "accum": "{grad_accum}", "length": "{seq_len}"}
+    filled = _filled(case, command, names)
+    return filled if "{micro_batch}" in filled else None
+
+
+def _filled(case: Case, command: str, values: dict[str, str]) -> str:
+    """`command` with `values` in the place of what it says now."""
+    flags = {
+        "micro": case.context.batch_flag,
+        "accum": case.context.last("grad_accum", written=True),
+        "length": case.context.last("seq_len", written=True),
+    }
+    for name, value in values.items():
+        now = flags[name]
+        if now is not None:
+            said = re.escape(now.form).replace(r"\{\}", r"\d+").replace(r"\ ", " +")
+            said = rf"(?<!\S){said}(?!\S)"
+            command = now.form.format(value).join(re.split(said, command))
+    return command
+
+
+_ELSEWHERE = ("MPS", "XPU", "NPU", "MUSA", "MLU")
+"""Backends that nothing can be measured on here."""
+_BEFORE_2_1 = re.compile(r"\(GPU \d+; [^)]*total capacity")
+"""How torch wrote it before it could join its pieces."""
+
+
+def _stop_others(case: Case) -> Advice | None:
+    a = case.event.amounts
+    if case.has("not said"):
+        return to(
+            "look who holds it", "see who else is on this device",
+            "nvidia-smi; python -m autotune diagnose", "what others hold", "nothing",
+        )  # fmt: skip
+    if not case.has("another process"):
+        return None
+    if a.others:
+        pids = [pid for pid, _ in a.others]
+        what = f"stop process {', '.join(map(str, pids))}, if it is not needed"
+        setting = "; ".join(f"ps -o pid,user,etime,args -p {p} && kill {p}" for p in pids[:3])
+    else:
+        what, setting = (
+            "stop what else runs on this device",
+            "nvidia-smi; python -m autotune diagnose",
+        )
+    held = a.others_bytes
+    return to("stop others", what, setting, f"{gib(held)}" if held else "all it holds", "nothing")
+
+
+def _own_device(case: Case) -> Advice | None:
+    if not case.has("contexts of other ranks"):
+        return None
+    return to(
+        "own device", "let each rank open its own device only",
+        'torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))  # before all else on CUDA',
+        gib(case.event.amounts.others_bytes or 0), "nothing",
+    )  # fmt: skip
+
+
+def _allocator(case: Case) -> Advice | None:
+    event, a = case.event, case.event.amounts
+    if case.on("expandable"):
+        return None
+    if event.wording.name not in ("torch", "torch-short") or event.backend not in (
+        None,
+        "CUDA",
+        *VARIABLE,
+    ):
+        return None
+    if a.unallocated is not None and a.unallocated < max(
+        a.short or 1, IDLE_SHARE * (a.total or 0)
+    ):
+        return None
+    if case.has("a corrupt size") or (a.asked and a.total and a.asked > a.total):
+        return None
+    saving = "not known: the message does not say what is reserved and unused"
+    if a.unallocated:
+        saving = f"up to {gib(a.unallocated)}, which is reserved and unused"
+    usual = VARIABLE.get(event.backend or "", "PYTORCH_CUDA_ALLOC_CONF")
+    variable, now = case.context.allocator
+    variable = variable or usual
+    if _BEFORE_2_1.search(event.text):
+        if "max_split_size_mb" not in event.text:
+            return None  # older ones have no setting
+        return to(
+            "allocator", "keep the allocator from splitting large pieces; torch 2.1 and later can"
+            " join them: expandable_segments:True", f"export {variable}=max_split_size_mb:128",
+            saving, "a little",
+        )  # fmt: skip
+    return to(
+        "allocator", "let the allocator join its pieces",
+        f"export {variable}={','.join([*_kept(now), 'expandable_segments:True'])}",
+        saving, "next to nothing",
+    )  # fmt: skip
+
+
+def _kept(options: str) -> list[str]:
+    """Of the allocator's options now, those that go together with segments that expand."""
+    return [
+        each for each in re.split(r",(?![^\[]*\])", options)
+        if each and not each.startswith(("expandable_segments", "max_split_size_mb", "backend"))
+    ]  # fmt: skip
+
+
+def _limit(case: Case) -> Advice | None:
+    if case.event.backend == "MPS":
+        return to("limit", "raise the limit", "export PYTORCH_MPS_HIGH_WATERMARK_RATIO=0.0",
+                   "what main memory has above it", "swapping, if there is no more")  # fmt: skip
+    if not case.has("a limit of the program"):
+        return None
+    return to("limit", "raise the limit", "torch.cuda.set_per_process_memory_fraction(1.0)",
+                  "what lies between the limit and the capacity", "nothing")  # fmt: skip
+
+
+def _share(case: Case) -> Advice | None:
+    a = case.event.amounts
+    if not case.has("a share that is not free") or not a.total or a.free is None:
+        return None
+    share = max(0.05, int(20 * a.free / a.total) / 20)
+    return to("smaller share", "ask for a share that is free, or end what holds the rest",
+              f"--gpu-memory-utilization {share:.2f}", "nothing: less is asked for",
+              "a smaller cache")  # fmt: skip
+
+
+def _loading(case: Case) -> Advice | None:
+    if case.has("no room for the KV cache"):
+        return to("cache", "leave more for the KV cache",
+                   "--gpu-memory-utilization higher; --max-model-len lower; --enforce-eager",
+                   "nothing: memory is used otherwise", "little")  # fmt: skip
+    if not case.has("loading the model"):
+        return None
+    return to("load sharded", "do not make the whole model in every rank", of(LOADING, case),
+                  "weights / ranks instead of all weights", "nothing")  # fmt: skip
+
+
+def _apart(case: Case) -> Advice | None:
+    """What helps outside of training steps."""
+    if case.has("saving"):
+        return _shards(case)
+    if not case.has("evaluation"):
+        return None
+    setting = "torch.no_grad(); predictions.append(output.argmax(-1).cpu())"
+    if case.framework == "transformers":
+        setting = "eval_accumulation_steps=1; per_device_eval_batch_size=1"
+    elif case.framework == "llamafactory":
+        setting = "eval_accumulation_steps: 1; per_device_eval_batch_size: 1"
+    return to("evaluate less at a time", "take predictions off the device as they come", setting,
+              "all predictions but one batch's", "no training speed")  # fmt: skip
+
+
+def _shards(case: Case) -> Advice:
+    setting = "torch.distributed.checkpoint with sharded state dicts, or cpu_offload=True"
+    if "deepspeed" in case.context.seen:
+        setting = '"stage3_gather_16bit_weights_on_model_save": false'
+    elif case.framework in ("transformers", "accelerate"):
+        setting = "fsdp_config: state_dict_type SHARDED_STATE_DICT"
+    return to("save shards", "let each rank save what it holds", setting,
+              "the whole model on one device", "nothing; put shards together later")  # fmt: skip
+
+
+def _loss(case: Case) -> Advice | None:
+    if not case.has("logits") or not case.training:
+        return None
+    asked = case.event.amounts.asked
+    return to(
+        "fused loss", "never hold all logits: fused or chunked loss", of(FUSED_LOSS, case),
+        f"most of the {gib(asked)} asked, several times (a rule of thumb)"
+        if asked
+        else "the logits",
+        "nothing, or a little",
+    )  # fmt: skip
+
+
+def _micro_batch(case: Case) -> Advice | None:
+    settings, asked = case.context.settings, case.event.amounts.asked
+    micro, accum = settings.get("micro_batch"), settings.get("grad_accum", 1)
+    if case.framework in SERVING:
+        return to("fewer tokens", "keep fewer tokens at a time", SERVING[case.framework],
+                   "their share of the cache and of activations", "requests wait")  # fmt: skip
+    if micro == 1 or not case.training or case.event.wording.name == "no-batch":
+        return None
+    half = max(1, (micro or 0) // 2)
+    values = {"micro": str(half), "accum": str(accum * micro // half)} if micro else {}
+    setting = "; ".join(_settings(case, **values))
+    saving = "about half of the activations (a rule of thumb)"
+    if asked:
+        saving += (
+            f"; a request of {gib(asked)} that grows with the batch becomes {gib(asked // 2)}"
+        )
+    if micro and micro % 2:
+        saving += f"; the global batch is the same where {half} divides it"
+    return to("smaller micro-batch", "half the micro-batch, twice the accumulation: the same"
+                  " global batch", setting, saving, "a few percent (a rule of thumb)")  # fmt: skip
+
+
+def _settings(case: Case, micro: str = "<half of now>", accum: str = "<twice now>") -> list[str]:
+    """Micro-batch and accumulation, by the names that the log has for them, or the framework."""
+    usual = MICRO.get(case.framework, MICRO["torch"])
+    written = [
+        case.context.batch_flag,
+        case.context.last("grad_accum", written=True),
+    ]
+    first, second = (
+        each.form.format(value) if each else text.format(micro=micro, accum=accum)
+        for each, value, text in zip(written, (micro, accum), usual, strict=True)
+    )
+    whole = case.context.last("global_batch", written=True)
+    if all(written[:1]) and "grad_accum" not in case.context.settings and _is_asked(whole):
+        second = f"leave {whole.form.format(whole.value)}: accumulation follows from it"
+    return [first, second]
+
+
+def _is_asked(whole: Setting | None) -> TypeGuard[Setting]:
+    """Whether `whole`, a global batch, is what was asked for, as of Megatron, and not a sum that
+    a program printed."""
+    return whole is not None and bool(re.match(r"-|.*(?:global|gbs)", whole.form))
+
+
+def _checkpointing(case: Case) -> Advice | None:
+    if case.on("checkpointing") or not case.training or case.framework == "llamafactory":
+        return None
+    return to(
+        "checkpointing", "recompute activations in the backward pass", of(CHECKPOINTING, case),
+        "activations of one block instead of all (a rule of thumb)",
+        "a fourth to a third of the speed (a rule of thumb)",
+    )  # fmt: skip
+
+
+def _stage(case: Case) -> Advice | None:
+    if case.has("evaluation", "saving"):
+        return None
+    ranks, stage = case.context.world_size or 1, case.context.settings.get("zero_stage", 0)
+    if ranks < 2 or stage >= 3 or case.framework not in STAGE or case.on("sharded"):
+        return None
+    said = case.context.ranks_said
+    part = f"{1 - 1 / ranks:.0%}" if said == ranks else f"at least {1 - 1 / ranks:.0%}"
+    more = ""
+    if said != ranks:
+        more = f" (the log shows at least {ranks} devices{f' and {said} ranks' if said else ''})"
+    if case.on("lora"):
+        return to(
+            "stage", f"shard the weights over the ranks{more}; an adapter has little other state",
+            of(STAGE, case).format(stage=3), f"{part} of 2 bytes a parameter (bf16)",
+            "communication; little within a machine",
+        )  # fmt: skip
+    state = 2 if stage else OPTIMIZERS[case.context.optimizer or "adam"]
+    return to(
+        "stage", f"shard the training state over the ranks{more}",
+        of(STAGE, case).format(stage=3 if stage or case.has("loading the model") else 2),
+        f"{part} of {_state(case, state)}", "communication; little within a machine",
+    )  # fmt: skip
+
+
+def _state(case: Case, each: int) -> str:
+    """What `each` byte of a parameter is of, and together."""
+    name = case.context.optimizer or "adam"
+    parameters = case.context.parameters
+    size = (
+        f", {gib(each * parameters)} of {parameters / 1e9:.2g}e9 parameters" if parameters else ""
+    )
+    title = name.upper() if name == "sgd" else name.capitalize()
+    return (
+        f"{each} of {OPTIMIZERS[name] + 4} bytes a parameter{size} (mixed precision with"
+        f" {title}; a rule of thumb)"
+    )
+
+
+def _offload(case: Case) -> Advice | None:
+    if case.framework in (*SERVING, "tensorflow", "paddle") or case.event.backend == "MPS":
+        return None
+    if case.on("offload", "lora") or case.has("loading the model", "evaluation", "saving"):
+        return None
+    return to(
+        "offload", "keep the optimizer's state in host memory", of(OFFLOAD, case),
+        f"{_state(case, OPTIMIZERS[case.context.optimizer or 'adam'])} on the device; as much host"
+        " RAM",
+        "much: the optimizer step runs on the CPU",
+    )  # fmt: skip
+
+
+def _length(case: Case) -> Advice | None:
+    if not case.training and case.framework not in SERVING:
+        return None
+    length = case.context.settings.get("seq_len")
+    written = case.context.last("seq_len", written=True)
+    return to(
+        "shorter sequences", "cut sequences, or sort them by length",
+        (written.form if written else of(LENGTH, case)).replace("{}", "{length}").format(
+            length=length // 2 if length else "<half of now>"),
+        "half of the activations at half the length (a rule of thumb)",
+        "no speed, but what is trained is another",
+    )  # fmt: skip
+
+
+_ROWS: dict[Kind, tuple[Measure, ...]] = dict.fromkeys(Kind, ()) | {
+    Kind.DEVICE: (
+        _share, _stop_others, _own_device, _limit, leak, _allocator, _loading, _apart, _loss,
+        _micro_batch, _checkpointing, _stage, _offload, _length,
+    ),
+    **HOST,
+}  # fmt: skip
+_LISTED: dict[str, tuple[Measure, ...]] = {
+    **LISTED,
+    "device memory": (_micro_batch, _checkpointing, _stage, _offload),
+}
+"""By the name of the bottleneck."""

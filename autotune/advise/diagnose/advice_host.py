@@ -1,0 +1,166 @@
+"""What to do where it is not a device's memory that ran out: rows of `advice`."""
+
+from __future__ import annotations
+
+import re
+
+from autotune.advise.diagnose.case import Advice, Case, Measure, of, to
+from autotune.advise.diagnose.kinds import Kind
+from autotune.advise.diagnose.loads import ROOMY
+from autotune.advise.diagnose.settings import LOADING, MICRO, SERVING
+
+_ON_WINDOWS = re.compile(r"\b[A-Z]:\\")
+
+
+def leak(case: Case) -> Advice | None:
+    """Of the device's memory, or the host's."""
+    if not case.has("a leak"):
+        return None
+    return to(
+        "leak", "find what keeps tensors: losses summed up without .item(), lists of outputs,"
+        " graphs that are kept", "total += loss.item()  # not loss", "the growth", "nothing",
+    )  # fmt: skip
+
+
+def _keep_up(case: Case) -> Advice | None:
+    """For devices that wait."""
+    now = case.context.settings.get("workers")
+    many = 2 * now if now else 4
+    return to(
+        "more workers", "load data with more processes, if the devices wait for it; measure first",
+        f"python -m autotune loader; DataLoader(num_workers={many}, pin_memory=True,"
+        " persistent_workers=True, prefetch_factor=4)", "the time that devices wait",
+        "host memory: each worker's copy of the data set and its batches",
+    )  # fmt: skip
+
+
+def _larger_batch(case: Case) -> Advice | None:
+    """For devices that are half empty."""
+    if not any(load.share < ROOMY for load in case.context.listing.devices.values()):
+        return None
+    now, form = case.context.settings.get("micro_batch"), "micro-batch {}"
+    if written := case.context.batch_flag:
+        form = written.form
+    return to(
+        "larger micro-batch", "use what is free on the device: twice the micro-batch, half the"
+        " accumulation", form.format(2 * now if now else "<twice now>"),
+        "nothing: it makes steps more efficient", "device memory, which is free",
+    )  # fmt: skip
+
+
+def _more_on_device(case: Case) -> Advice | None:
+    """For a full host beside devices with room."""
+    if not any(load.share < ROOMY for load in case.context.listing.devices.values()):
+        return None
+    return to(
+        "more on the device", "if the optimizer or the weights are offloaded, keep them on the"
+        " device, which has room", '"offload_optimizer": {"device": "none"}; CPUOffload off',
+        "12 bytes a parameter of host RAM (Adam; a rule of thumb)", "nothing: it is faster",
+    )  # fmt: skip
+
+
+def _evaluation(case: Case) -> Advice | None:
+    if not case.has("evaluation"):
+        return None
+    setting = "keep less of each batch: predictions.append(output.argmax(-1).cpu())"
+    if case.framework == "transformers":
+        setting = "preprocess_logits_for_metrics=lambda logits, labels: logits.argmax(-1)"
+    return to("keep less", "keep less of what is predicted", setting, "all logits", "nothing")
+
+
+def _tensor(case: Case) -> Advice | None:
+    if not case.has("one large tensor"):
+        return None
+    return to("smaller tensor", "make that tensor in parts, or in a smaller dtype",
+              "where the traceback ends: its shape, and whether all of it is needed at once",
+              "most of the request", "little")  # fmt: skip
+
+
+def _workers(case: Case) -> Advice | None:
+    now = case.context.settings.get("workers")
+    table = {"transformers": "dataloader_num_workers={n}, dataloader_pin_memory=False",
+             "axolotl": "dataloader_num_workers: {n}",
+             "llamafactory": "dataloader_num_workers: {n}"}  # fmt: skip
+    text = table.get(case.framework, "DataLoader(num_workers={n})")
+    if now == 0:
+        return None
+    return to(
+        "fewer workers", "fewer data-loading workers, that fetch less ahead",
+        text.format(n=now // 2 if now else "<half of now>"),
+        "each worker's copy of the data set and its batches", "nothing while data keeps up",
+    )  # fmt: skip
+
+
+def _host_request(case: Case) -> Advice | None:
+    if "CONSTRAINT_NONE" in case.event.text or _ON_WINDOWS.search(case.event.text):
+        return None  # the whole machine's: no limit can be raised
+    if case.event.wording.name.startswith("ray"):
+        return to("fewer at once", "have fewer tasks and actors on a node at once",
+                  "@ray.remote(num_cpus=2, memory=8 * 2**30)", "what the others hold",
+                  "as many fewer run side by side")  # fmt: skip
+    slurm = case.event.wording.name.startswith(("slurm", "srun"))
+    setting = (
+        "#SBATCH --mem=0  (all of the node)"
+        if slurm
+        else "sbatch --mem, docker run --memory, or Kubernetes resources.limits.memory"
+    )
+    return to("more host memory", "ask for more host memory, where a limit ended it",
+                  setting, "what the machine has above the limit", "nothing")  # fmt: skip
+
+
+def _less_offload(case: Case) -> Advice | None:
+    if not case.on("offload") or "deepspeed" not in case.context.seen:
+        return None
+    return to("less offload", "keep the optimizer on the devices",
+                  '"offload_optimizer": {"device": "none"}',
+                  "12 bytes a parameter of host RAM",
+                  "nothing: it is faster, if it fits")  # fmt: skip
+
+
+def _load_once(case: Case) -> Advice | None:
+    if case.event.step or case.framework in SERVING:
+        return None
+    return to("load less", "do not load the model once a rank into host memory",
+                  of(LOADING, case), "weights x (ranks - 1) while it loads",
+                  "nothing")  # fmt: skip
+
+
+def _shm(case: Case) -> Advice | None:
+    return to("larger /dev/shm", "give the container more shared memory",
+                  "docker run --shm-size=16g, or --ipc=host; Kubernetes: emptyDir {medium: Memory}"
+                  " at /dev/shm", "all that was missing", "nothing")  # fmt: skip
+
+
+def _sharing(case: Case) -> Advice | None:
+    return to("share by files", "hand tensors over in files",
+                  'torch.multiprocessing.set_sharing_strategy("file_system")',
+                  "file descriptors; not space in /dev/shm", "little")  # fmt: skip
+
+
+def _multiply(case: Case) -> Advice | None:
+    said = dict(case.event.groups)
+    table = MICRO.get(
+        "deepspeed" if "deepspeed" in case.event.wording.name else case.framework, MICRO["torch"]
+    )
+    values = {"micro": said.get("micro", "m"), "accum": "a"}
+    if {"global", "micro", "world"} <= said.keys():
+        unit = int(said["micro"]) * int(said["world"])
+        values["accum"] = str(max(1, int(said["global"]) // unit)) if unit else "a"
+    return to("batch sizes", "make them multiply", "; ".join(table).format(**values),
+                  "none is needed", "nothing")  # fmt: skip
+
+
+HOST: dict[Kind, tuple[Measure, ...]] = {
+    Kind.HOST: (_evaluation, _tensor, leak, _workers, _load_once, _host_request, _less_offload),
+    Kind.KILLED: (leak, _workers, _load_once, _host_request, _less_offload),
+    Kind.SHARED: (_shm, _workers, _sharing),
+    Kind.BUS: (_shm, _workers),
+    Kind.BATCH: (_multiply,),
+}
+LISTED: dict[str, tuple[Measure, ...]] = {
+    "host memory": (_more_on_device, _workers, _load_once),
+    "/dev/shm": HOST[Kind.SHARED],
+    "not memory": (_keep_up, _larger_batch),
+    "room": (_larger_batch,),
+}
+"""By the bottleneck that a listing shows."""

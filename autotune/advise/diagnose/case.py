@@ -1,0 +1,80 @@
+"""What is advised, and what it is chosen by."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from autotune.advise.diagnose.causes import Cause
+from autotune.advise.diagnose.context import Context
+from autotune.advise.diagnose.events import Event
+from autotune.advise.diagnose.settings import SERVING
+
+
+@dataclass(frozen=True, kw_only=True)
+class Advice:
+    """One thing to do."""
+
+    name: str
+    what: str
+    setting: str
+    """To be copied."""
+    saving: str
+    """What to expect of it; says where it is a rule of thumb."""
+    costs: str
+
+
+_OWN = {
+    "xla": "jax", "tensorflow": "tensorflow", "stream": "tensorflow", "vllm": "vllm",
+    "ggml": "llama.cpp", "paddle": "paddle",
+}  # fmt: skip
+"""The framework that says it, by how the wording's name begins."""
+
+
+@dataclass(frozen=True)
+class Case:
+    """What measures are chosen by."""
+
+    event: Event
+    causes: tuple[Cause, ...]
+    context: Context
+
+    def has(self, *names: str) -> bool:
+        return any(cause.name in names for cause in self.causes)
+
+    @property
+    def framework(self) -> str:
+        name = self.event.wording.name
+        own = _OWN.get(name.split("-")[0])
+        return self.context.framework or own or "torch"
+
+    def on(self, *switches: str) -> bool:
+        """Whether the log shows one of `switches` on."""
+        return not self.context.switches.isdisjoint(switches)
+
+    @property
+    def training(self) -> bool:
+        """Whether a smaller batch could have helped: not while loading, not in the optimizer."""
+        return self.framework not in SERVING and not self.has(
+            "loading the model",
+            "before training started",
+            "the first optimizer step",
+            "saving",
+            "evaluation",
+            "no room for the KV cache",
+            "a corrupt size",
+        )
+
+
+Measure = Callable[[Case], Advice | None]
+"""One row: advice where it applies."""
+
+
+def to(name: str, what: str, setting: str, saving: str, costs: str) -> Advice:
+    """An `Advice`, by position."""
+    return Advice(name=name, what=what, setting=setting, saving=saving, costs=costs)
+
+
+def of(table: dict[str, str], case: Case) -> str:
+    """What the framework of `case` calls it."""
+    return table.get(case.framework, table["torch"])

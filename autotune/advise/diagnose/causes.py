@@ -1,0 +1,418 @@
+"""Why memory ran out, with the arithmetic of the log's own numbers.
+
+Each rule looks at one event in its context. The first that holds is the cause, the others that
+hold stand beside it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from autotune.advise.diagnose.amounts import OTHERS_SHARE
+from autotune.advise.diagnose.context import Context
+from autotune.advise.diagnose.events import Event
+from autotune.advise.diagnose.kinds import Kind
+from autotune.units import gib
+
+NOT_SAID, BY_NOW = "not said", "free by now"
+"""The first of causes where the message leaves open which it is."""
+CONTEXT_BYTES, CONTEXT_SHARE = 3 * 2**30, 0.05
+"""More than both is no context of a process alone."""
+CONTEXT_ALONE = 2**29
+"""Less is what a process holds that only opened the device."""
+CONTEXT_OF_RANK = 2 * 2**30
+"""Less is what a rank holds that also joined a group of NCCL: where there are several alike."""
+ALIKE = 1.2
+SMALLEST_SEGMENT = 20 * 2**20
+"""What torch's allocator takes from the device at least, for all but the smallest requests."""
+CORRUPT_BYTES = 2**44
+"""No device has so much."""
+IDLE_SHARE = 0.01
+"""Less of a device that is reserved and unallocated is no fragmentation."""
+LARGE_TENSOR = 4 * 2**30
+_TENSORS = ("cpu-allocator", "cpu-th", "numpy")
+LARGE_SHARE = 0.1
+"""A single request of so much of a device is worth a remark."""
+
+
+@dataclass(frozen=True)
+class Cause:
+    """One reason."""
+
+    name: str
+    sentence: str
+    arithmetic: tuple[str, ...] = ()
+
+
+def causes(event: Event, context: Context) -> list[Cause]:
+    """Why `event` came about, the first reason first."""
+    found = [each for rule in _RULES[event.kind] if (each := rule(event, context)) is not None]
+    if not found and event.kind is Kind.DEVICE:
+        found = [_too_big(event)]
+        who = context.listing.holders(event.devices or context.listing.devices)
+        if found[0].name == NOT_SAID and who:
+            found = [replace(found[0], sentence=f"{found[0].sentence}. In the log, {who}")]
+    return found
+
+
+def _other_process(event: Event, context: Context) -> Cause | None:
+    a = event.amounts
+    others, outside = a.others_bytes, a.outside or 0
+    if others is None and a.total and outside > max(CONTEXT_BYTES, CONTEXT_SHARE * a.total):
+        return Cause(
+            "another process",
+            f"{gib(outside)} are in use that torch did not reserve here. A process's context takes"
+            f" less than {gib(CONTEXT_BYTES)} (a rule of thumb): others, or libraries, hold most",
+        )
+    if len(a.others) > 1 and not others:
+        return Cause(
+            "contexts of other ranks",
+            f"{len(a.others)} other processes have this device open, the message cannot say how"
+            " much they hold: mostly ranks of the same run that did not choose their own device"
+            " (a rule of thumb)",
+        )
+    if not others or not a.total or others <= OTHERS_SHARE * a.total:
+        return None
+    if a.short is not None and others < a.short:
+        return None
+    sizes = [size for _, size in a.others]
+    alike = len(sizes) > 2 and max(sizes) <= min(CONTEXT_OF_RANK, ALIKE * min(sizes))
+    if len(sizes) > 1 and (alike or max(sizes) < CONTEXT_ALONE):
+        return Cause(
+            "contexts of other ranks",
+            f"{len(a.others)} other processes hold {gib(others)} here, a context each: mostly"
+            " ranks of the same run that did not choose their own device (a rule of thumb)",
+        )
+    who = " and ".join(f"process {pid} ({gib(size)})" for pid, size in a.others[:3])
+    who += f" and {len(a.others) - 3} more" if len(a.others) > 3 else ""
+    said = f"others hold {gib(others)} of the device" + (f": {who}" if who else "")
+    lines: tuple[str, ...] = ()
+    if a.short is not None:
+        assert a.asked is not None
+        assert a.free is not None
+        lines = (f"without them {gib(a.free + others)} would be free for {gib(a.asked)}",)
+    return Cause("another process", said, lines)
+
+
+def _corrupt(event: Event, context: Context) -> Cause | None:
+    if "more than 1EB" not in event.text and (event.amounts.asked or 0) < CORRUPT_BYTES:
+        return None
+    return Cause(
+        "a corrupt size",
+        "no device has that much: a shape or an offset was computed wrongly, or what it was read"
+        " from is damaged",
+    )
+
+
+def _vllm(event: Event, context: Context) -> Cause | None:
+    a = event.amounts
+    if event.wording.name != "vllm-startup" or not a.total or a.free is None:
+        return None
+    return Cause(
+        "a share that is not free",
+        f"it asks for a share of the device at its start, and {gib(a.total - a.free)} are in use"
+        " already: by others, or by an earlier one that has not ended",
+    )
+
+
+def _nccl(event: Event, context: Context) -> Cause | None:
+    if not event.wording.name.startswith("nccl"):
+        return None
+    return Cause(
+        "outside torch",
+        "NCCL's buffers are not in torch's allocator, which had left too little of the device",
+    )
+
+
+def _never(event: Event, context: Context) -> Cause | None:
+    a = event.amounts
+    if a.asked is None or a.total is None or a.asked <= a.total:
+        return None
+    if event.wording.name == "xla-hbm":  # asked by the whole program
+        return None
+    return Cause(
+        "too big", "one request is larger than the whole device; no allocator setting helps",
+        (f"{gib(a.asked)} asked / {gib(a.total)} in all = {a.asked / a.total:.1f}",),
+    )  # fmt: skip
+
+
+def _limit(event: Event, context: Context) -> Cause | None:
+    a = event.amounts
+    if a.allowed is None or a.allocated is None or a.asked is None or a.total is None:
+        return None
+    held = a.allocated + (a.unallocated or 0)
+    if held + a.asked <= 0.99 * a.allowed or a.allowed >= 0.99 * a.total:
+        return None
+    return Cause(
+        "a limit of the program",
+        f"the program allows itself {gib(a.allowed)} (set_per_process_memory_fraction)",
+        (f"{gib(held)} reserved + {gib(a.asked)} asked > {gib(a.allowed)} allowed",),
+    )
+
+
+def _fragmentation(event: Event, context: Context) -> Cause | None:
+    a = event.amounts
+    if "Due to fragmentation" in event.text:
+        return Cause("fragmentation", "the message says itself that free memory is in pieces")
+    if event.wording.name == "xla-reserve" and (a.free or 0) > (a.asked or 0):
+        return Cause("fragmentation", "enough was free, but not in one piece where it was needed")
+    if a.asked is None or not a.unallocated or a.unallocated < IDLE_SHARE * (a.total or 0):
+        return None
+    if a.unallocated >= a.asked:
+        line = f"{gib(a.unallocated)} reserved but unallocated >= {gib(a.asked)} asked"
+    elif a.total and a.short and a.unallocated >= max(a.short, LARGE_SHARE * a.total):
+        line = (
+            f"{gib(a.asked - a.short)} free + {gib(a.unallocated)} reserved but unallocated >="
+            f" {gib(a.asked)} asked"
+        )
+    else:
+        return None
+    return Cause(
+        "fragmentation", "torch holds enough unallocated memory, but in pieces that are too small",
+        (line,),
+    )  # fmt: skip
+
+
+def _outside(event: Event, context: Context) -> Cause | None:
+    a = event.amounts
+    if not a.process or not a.total or a.allocated is None:
+        return None
+    rest = a.process - a.allocated - (a.unallocated or 0)
+    if rest < LARGE_SHARE * a.total or rest < (a.short or 0):
+        return None
+    return Cause(
+        "outside torch",
+        f"{gib(rest)} of this process are not in torch's allocator: the driver and libraries",
+    )
+
+
+def _freed(event: Event, context: Context) -> Cause | None:
+    a = event.amounts
+    if a.asked is None or a.free is None or a.free <= a.asked:
+        return None
+    if "Due to fragmentation" in event.text or event.wording.name == "xla-reserve":
+        return None
+    if a.free < max(IDLE_SHARE * (a.total or 0), a.asked + SMALLEST_SEGMENT):
+        return None  # it takes whole segments
+    if event.backend == "XPU":
+        return Cause(
+            "a limit of one allocation",
+            f"{gib(a.free)} were free: drivers of Intel GPUs may limit one allocation, often to 4"
+            " GiB (a rule of thumb)",
+        )
+    return Cause(
+        BY_NOW,
+        f"{gib(a.free)} were free when the message was written, more than was asked: another"
+        " process or stream gave memory back meanwhile, or a limit below the capacity holds",
+    )
+
+
+def _leak(event: Event, context: Context) -> Cause | None:
+    grown = context.grown()
+    if grown is None:
+        return None
+    key, (first, low), (last, high) = grown
+    a_step = (high - low) / max(1, last - first)
+    return Cause(
+        "a leak", f"memory grew from step to step ({key}); something keeps tensors alive",
+        (f"{gib(low)} at step {first}, {gib(high)} at step {last}:"
+         f" {gib(round(a_step))} more a step",),
+    )  # fmt: skip
+
+
+_LOADING = re.compile(
+    r"in from_pretrained|_load_(?:pretrained|state_dict)|in load_(?:state_dict|checkpoint|model)"
+    r"|modeling_utils\.py|checkpoint_loader|model_loader|safetensors|module\.to\(|model\.to\("
+    r"|model\.cuda\(|_move_m\w+_to_device|in (?:_apply|convert)$|initialize_model",
+    re.MULTILINE,
+)
+_INITIALISING = re.compile(
+    r"deepspeed\.initialize|deepspeed/__init__\.py|in _configure_(?:zero_)?optimizer"
+    r"|initialize_optimizer_states|_broadcast_model|partition_parameters\.py"
+    r"|in (?:_setup_for_real_optimizer|_create_fp\w+_|_prepare_deepspeed)|ds_initialize\("
+)
+_OPTIMIZER = re.compile(
+    r"torch/optim/|in _init_group|exp_avg|optimizer\.step\(|[/\\]optim[/\\](?:adam|optimizer)"
+    r"|bitsandbytes/optim|apex/optimizers|optimizers/fused_|_init_optimizer_state"
+)
+_EVALUATION = re.compile(r"in (?:evaluat\w+|predict\w*|nested_concat|torch_pad_and_concatenate)\b")
+_SAVING = re.compile(
+    r"in \w*(?:save_(?:ckpt|checkpoint|model|state)|state_dict_hook)|state_dict\(\) call"
+)
+_LOGITS = re.compile(
+    r"cross_entropy|lm_head|logits|loss_function|ForCausalLMLoss|log_softmax|loss_utils\.py"
+)
+
+
+def _before_training(event: Event, context: Context) -> Cause | None:
+    trace = "\n".join(event.trace)
+    if event.step is not None and event.step > 0:
+        return None
+    if event.wording.name == "vllm-cache":
+        return Cause("no room for the KV cache", "weights and warm-up left nothing for it")
+    if _INITIALISING.search(trace) and ".to(self.device)" not in trace:
+        return Cause(
+            "before training started", "memory ran out while DeepSpeed was set up: its buffers and"
+            " the optimizer's master weights; no batch was seen yet",
+        )  # fmt: skip
+    if _LOADING.search(trace) or event.wording.name == "vllm-warmup":
+        return Cause(
+            "loading the model", "memory ran out while the model was loaded: every rank loads it"
+            " whole, unless it is sharded; no batch was seen yet",
+        )  # fmt: skip
+    return None
+
+
+def _first_step(event: Event, context: Context) -> Cause | None:
+    if (event.step or 0) > 1 or not _OPTIMIZER.search("\n".join(event.trace)):
+        return None
+    a = event.amounts
+    lines: tuple[str, ...] = ()
+    if a.allocated is not None:
+        lines = (f"{gib(a.allocated)} were allocated when the first state was to be added",)
+    return Cause(
+        "the first optimizer step",
+        "optimizers make their state in the first step: Adam 8 bytes a parameter in fp32, which"
+        " no forward or backward pass before it needed", lines,
+    )  # fmt: skip
+
+
+def _phase(event: Event, context: Context) -> Cause | None:
+    trace = "\n".join(event.trace)
+    if _EVALUATION.search(trace):
+        return Cause("evaluation", "memory ran out in evaluation, where predictions are gathered")
+    if _SAVING.search(trace):
+        return Cause("saving", "memory ran out while a checkpoint was put together for saving")
+    return None
+
+
+def _logits(event: Event, context: Context) -> Cause | None:
+    if not _LOGITS.search("\n".join(event.trace)):
+        return None
+    asked, vocabulary = event.amounts.asked, context.settings.get("vocab_size")
+    lines: tuple[str, ...] = ()
+    if asked and vocabulary:
+        lines = (f"{gib(asked)} asked / {vocabulary} words / 4 bytes ="
+                 f" {asked // vocabulary // 4} tokens in fp32",)  # fmt: skip
+    return Cause(
+        "logits", "memory ran out at the logits or the loss: tokens x vocabulary, held several"
+        " times", lines,
+    )  # fmt: skip
+
+
+def _longer_sample(event: Event, context: Context) -> Cause | None:
+    if event.step is None or event.step < 2:
+        return None
+    return Cause(
+        "a longer sample",
+        f"{event.step} steps had fit; what changes from step to step is the batch, mostly the"
+        " length of its samples (a rule of thumb: the log does not say lengths)",
+    )
+
+
+def _too_big(event: Event) -> Cause:
+    a = event.amounts
+    if a.short and a.allocated is None and a.process is None:
+        return Cause(
+            NOT_SAID, f"{gib(a.short)} are missing; the message does not say who held the rest"
+        )
+    if a.short:
+        lines = []
+        if a.asked and a.total and a.asked >= LARGE_SHARE * a.total:
+            lines = [f"one request of {a.asked / a.total:.0%} of the device: a tensor like logits"
+                     " or attention scores (a rule of thumb)"]  # fmt: skip
+        return Cause("too big", f"{gib(a.short)} are missing; nothing in the message points to"
+                     " anything but need", tuple(lines))  # fmt: skip
+    if a.asked and a.total and a.asked > a.total:
+        return Cause("too big", f"it needs {gib(a.asked - a.total)} more than there is")
+    if a.total and a.free is not None and a.free < IDLE_SHARE * a.total:
+        return Cause("too big", "the device is full; nothing in the message points to anything but"
+                     " need")  # fmt: skip
+    if event.wording.name in ("cuda-error", "cuda-code"):
+        return Cause(
+            NOT_SAID,
+            "the message is CUDA's own, not that of torch's allocator, and says no sizes:"
+            " nvidia-smi says who holds the device",
+        )
+    return Cause(
+        NOT_SAID, "the message does not say who held how much of the device: nvidia-smi does,"
+        " as the run starts and before it fails"
+    )  # fmt: skip
+
+
+def _one_tensor(event: Event, context: Context) -> Cause | None:
+    if event.wording.name not in _TENSORS or (event.amounts.asked or 0) < LARGE_TENSOR:
+        return None
+    return Cause(
+        "one large tensor",
+        f"a single request of {gib(event.amounts.asked or 0)} of main memory: of one tensor or"
+        " array, where the traceback ends",
+    )
+
+
+def _host(event: Event, context: Context) -> Cause | None:
+    workers = context.settings.get("workers")
+    line = (f"the log names {workers} data-loading processes a rank",) if workers else ()
+    what = (
+        "each rank's copy of the model as it loads, data-loading workers, pinned buffers, offload"
+    )
+    if event.step:
+        what = f"after {event.step} steps, so workers' copies, caches or lists of results grew"
+    return Cause(
+        "host RAM", "the machine's or the job's main memory ran out, not the device's:"
+        f" {what} (a rule of thumb)", line,
+    )  # fmt: skip
+
+
+def _killed(event: Event, context: Context) -> Cause | None:
+    return Cause(
+        "host RAM",
+        "SIGKILL leaves no message. The usual sender is the kernel, when main memory runs out (a"
+        " rule of thumb); `dmesg -T | grep -i oom` on that machine says whether it was",
+    )
+
+
+def _shared(event: Event, context: Context) -> Cause | None:
+    return Cause(
+        "shared memory",
+        "/dev/shm is full: data-loading workers hand batches over there; Docker gives it 64 MiB",
+    )
+
+
+def _bus(event: Event, context: Context) -> Cause | None:
+    return Cause(
+        "shared memory",
+        "SIGBUS leaves no message. Mostly /dev/shm, or the disk of a mapped file, is full (a rule"
+        " of thumb); `df -h /dev/shm` on that machine says whether it is",
+    )
+
+
+def _batch(event: Event, context: Context) -> Cause | None:
+    said = dict(event.groups)
+    lines: tuple[str, ...] = ()
+    if {"global", "micro", "world"} <= said.keys():
+        whole, micro, world = (int(said[name]) for name in ("global", "micro", "world"))
+        accum = int(said.get("accum", 1))
+        lines = (f"{micro} x {accum} x {world} = {micro * accum * world}, not {whole}",)
+        if micro * world and whole % (micro * world) == 0:
+            lines += (f"{micro} x {whole // (micro * world)} x {world} = {whole} would do",)
+    return Cause(
+        "batch sizes", "global batch = micro-batch x accumulation x data-parallel ranks does not"
+        " hold; no memory ran out", lines,
+    )  # fmt: skip
+
+
+Rule = Callable[[Event, Context], Cause | None]
+_RULES: dict[Kind, tuple[Rule, ...]] = dict.fromkeys(Kind, ()) | {
+    Kind.DEVICE: (
+        _corrupt, _vllm, _limit, _freed, _other_process, _never, _leak, _before_training,
+        _first_step, _phase, _fragmentation, _outside, _logits, _longer_sample, _nccl,
+    ),
+    Kind.HOST: (_phase, _one_tensor, _host, _leak, _before_training),
+    Kind.SHARED: (_shared,),
+    Kind.KILLED: (_killed, _leak, _before_training),
+    Kind.BUS: (_bus,),
+    Kind.BATCH: (_batch,),
+}  # fmt: skip

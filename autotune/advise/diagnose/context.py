@@ -1,0 +1,324 @@
+"""What a log says beside its errors: the framework, its settings, steps, and memory over steps."""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+
+from autotune.advise.diagnose.amounts import parse
+from autotune.advise.diagnose.flags import Setting, launch_of, section_of, settings_of
+from autotune.advise.diagnose.listing import Listing
+from autotune.advise.diagnose.prefixes import take_apart
+from autotune.advise.diagnose.reading import MOST_OF_A_LINE
+
+FRAMEWORKS = {
+    "axolotl": ("axolotl",),
+    "llamafactory": ("llamafactory", "LLaMA-Factory", "LlamaFactory", "llmtuner"),
+    "lightning": ("lightning/pytorch", "pytorch_lightning", "lightning.pytorch",
+                  "LightningModule"),
+    "transformers": ("transformers/trainer", "TrainingArguments", "per_device_train_batch_size",
+                     "***** Running training *****", "Instantaneous batch size per device"),
+    "deepspeed": ("deepspeed", "DeepSpeed"),
+    "accelerate": ("accelerate/", "accelerate launch", "accelerator.backward"),
+    "vllm": ("vllm/", "vLLM", "vllm_ascend", "EngineCore"),
+    "sglang": ("sglang/", "sglang.launch_server"),
+}  # fmt: skip
+"""What shows that one is in use; where several are, the first is whose settings are named."""
+
+_ASSIGN = r"['\"]?[ \t]*+(?:[=:,]|\.{3,}|(?<=[ \t]))[ \t]*+['\"]?"
+_MODEL = re.compile(
+    r"\b(?:model_name_or_path|base_model|pretrained_model_name_or_path)" + _ASSIGN +
+    r"([\w./][\w./-]{2,100})"
+)  # fmt: skip
+_STAGE = re.compile(
+    r"zero_optimization['\"]?: *\{\s*['\"]stage['\"]: *([123])|\bdeepspeed_stage_([123])"
+    r"|(?:\bds_z|zero)_?([123])(?:_\w{1,30})?\.json|--deepspeed[ =]zero([123])\b"
+)
+_SWITCHES = {
+    "checkpointing": rf"\bgradient_checkpointing{_ASSIGN}[Tt]rue"
+    r"|--gradient[_-]checkpointing[ \t]*(?:\\|--|$)"
+    r"|[Gg]radient checkpointing enabled|incompatible with gradient checkpointing"
+    r"|activation_checkpointing: *true|--recompute-granularity",
+    "lora": rf"\b(?:finetuning_type|train_type|tuner_type|adapter){_ASSIGN}q?lora\b"
+    rf"|\buse_(?:peft|lora){_ASSIGN}[Tt]rue|\|\| trainable%|LoraConfig\(|--lora_(?:r|rank)\b"
+    r"|peft/tuners/lora|lora_finetune|LoRAFinetune",
+    "offload": r"offload_optimizer['\"]?: *\{\s*['\"]device['\"]: *['\"](?:cpu|nvme)"
+    r"|offload_optimizer_device: *(?:cpu|nvme)|cpuoffload|_offload_config\.json|DeepSpeedCPUAdam"
+    r"|fsdp_offload_params: *true|_offload['\"]\)",
+    "sharded": r"torch/distributed/fsdp/|full_shard|FULL_SHARD|--enable_fsdp"
+    r"|fully_sharded_data_parallel|fsdp\w{0,30}\.ya?ml",
+}
+"""What a log shows to be on already."""
+_OFF = {
+    "checkpointing": rf"\bgradient_checkpointing{_ASSIGN}[Ff]alse|--no[_-]gradient[_-]checkpoint",
+    "lora": rf"\buse_(?:peft|lora){_ASSIGN}[Ff]alse",
+    "offload": r"offload_optimizer['\"]?: *\{\s*['\"]device['\"]: *['\"]none"
+    r"|offload_optimizer_device: *none",
+}
+_SWITCH = [
+    (name, on, re.compile(pattern, re.MULTILINE))
+    for on, table in ((1, _SWITCHES), (0, _OFF))
+    for name, pattern in table.items()
+]
+_ALLOCATOR = re.compile(
+    r"(?<!setting[ \n])\b(?P<name>PYTORCH_(?:CUDA_|HIP_|NPU_)?ALLOC_CONF)"
+    r"(?P<said>=(?=\s|$)|['\"]?\]?[ \t]*[=:,][ \t]*['\"]?(?P<value>[\w:,.\[\]]*))?"
+    r"(?! to (?:avoid|reduce))"
+)
+_EXPANDABLE = re.compile(r"expandable_segments:(\w+)")
+_COMMENT = re.compile(r"^[ \t]*#(?!SBATCH|PBS|BSUB).*$", re.MULTILINE)
+_STEP = re.compile(
+    r"\b(?:global_?)?(?:step|iter|iteration)\b['\"]?(?:\s*[:=/]\s*|\s+)\[?(\d{1,9})\b"
+    r"|\bepoch(?:\(train\))?:? *\[\d+\] ?\[ *(\d{1,9})/\d+\]",
+    re.IGNORECASE,
+)
+_BAR = re.compile(r"\b(\d{1,9})/\d{1,9} \[\d*:?\d+:\d\d<")
+_NO_TRAINING = re.compile(
+    r"[Ll]oading|shards|Map\b|[Tt]okeniz|ownload|Filter|Generat|files|[Vv]alid|[Ee]val|slurm|srun"
+    r"|CANCELLED|StepId"
+)
+_MEMORY = re.compile(
+    r"(?P<key>[\w/]{0,24}(?:mem|alloc|reserved|\bMA|\bCA)[\w/]{0,24})"
+    r"(?: ?\(?(?P<key_unit>[GM]i?B)\)?)?['\"]?\s*[:=]?\s*['\"]?"
+    r"(?P<size>\d+(?:\.\d+)?) ?(?P<unit>[GM]i?B?\b)?",
+    re.IGNORECASE,
+)  # fmt: skip
+_MOST_SAMPLES = 4000
+_LONGEST_COMMAND = 8000
+_NUMBERS = (
+    "micro_batch", "grad_accum", "global_batch", "world_size", "ranks_per_node", "nodes",
+    "seq_len", "vocab_size", "zero_stage", "workers", "layers", "hidden", "parameters",
+)  # fmt: skip
+
+
+@dataclass(kw_only=True)
+class Context:
+    """Grows as texts of one log, or of several, are looked at."""
+
+    seen: set[str] = field(default_factory=set)
+    """Frameworks."""
+    log: str = ""
+    """That is looked at now."""
+    until: tuple[str, int] | None = None
+    """The log and the line of the failure: what was set there later had no part in it."""
+    last_step: int | None = None
+    ranks: set[int] = field(default_factory=set)
+    devices: set[int] = field(default_factory=set)
+    said: dict[str, list[tuple[str, int, Setting]]] = field(
+        default_factory=lambda: defaultdict(list)
+    )
+    """By the name of a setting: the log and line of each time that it was set."""
+    listing: Listing = field(default_factory=Listing)
+    memory: dict[tuple[str, int | None], list[tuple[int, int]]] = field(
+        default_factory=lambda: defaultdict(list)
+    )
+    """By what it is called and the rank that says it: steps, and bytes."""
+
+    @property
+    def framework(self) -> str | None:
+        return next((name for name in FRAMEWORKS if name in self.seen), None)
+
+    def last(self, *names: str, written: bool = False) -> Setting | None:
+        """What was set last before the failure; `written` asks for a flag, not for a sentence.
+
+        Of several names of one thing the most telling one counts.
+        """
+        rows = [row for name in names for row in reversed(self.said.get(name, ()))]
+        rows = [row for row in rows if row[2].form] if written else rows
+        log, line = self.until or ("", 0)
+        early = [row for row in rows if row[0] != log or row[1] <= line]
+        return max(
+            early or rows[-1:], key=lambda row: (-row[2].place, row[0] == log, row[1]),
+            default=("", 0, None),
+        )[2]  # fmt: skip
+
+    def _text(self, name: str) -> str | None:
+        found = self.last(name)
+        return str(found.value) if found else None
+
+    @property
+    def settings(self) -> dict[str, int]:
+        """Numbers by name; what is called a batch size is a rank's, unless the log says more."""
+        found = {
+            name: setting.value for name in _NUMBERS
+            if (setting := self.last(name)) is not None and isinstance(setting.value, int)
+        }  # fmt: skip
+        batch = self.last("batch")
+        if batch is not None and isinstance(batch.value, int) and "micro_batch" not in found:
+            found["global_batch" if self._whole(batch) else "micro_batch"] = batch.value
+        ranks = found.get("world_size") or found.get("ranks_per_node", 0) * found.get("nodes", 1)
+        unit = ranks * found.get("grad_accum", 0)
+        if "micro_batch" not in found and unit and found.get("global_batch", 1) % unit == 0:
+            found["micro_batch"] = found["global_batch"] // unit
+        return found
+
+    def _whole(self, batch: Setting) -> bool:
+        """DeepSpeed's own file says with this name what all ranks take together."""
+        return "deepspeed" in self.seen and batch.form == '"train_batch_size": {}'
+
+    @property
+    def batch_flag(self) -> Setting | None:
+        """By which the user says a rank's batch size."""
+        found = self.last("micro_batch", "batch", written=True)
+        return None if found is None or self._whole(found) else found
+
+    @property
+    def switches(self) -> set[str]:
+        """What is on."""
+        found = {name for name in _SWITCHES if (s := self.last(name)) is not None and s.value}
+        segments = _EXPANDABLE.findall(self.allocator[1])
+        return found | ({"expandable"} if segments and segments[-1].lower() == "true" else set())
+
+    @property
+    def allocator(self) -> tuple[str, str]:
+        """The variable that torch's allocator heeds, and its value; empty where none is set.
+
+        Where both are set, torch takes the name without a backend, which it has since 2.9.
+        """
+        names = sorted((name for name in self.said if name.endswith("ALLOC_CONF")), key=len)
+        return next(((name, v) for name in names if (v := self._text(name))), ("", ""))
+
+    @property
+    def model(self) -> str | None:
+        return self._text("model")
+
+    @property
+    def optimizer(self) -> str | None:
+        """A row of `flags.OPTIMIZERS`."""
+        return self._text("optimizer")
+
+    @property
+    def launch(self) -> str | None:
+        """The command line that started it."""
+        return self._text("launch")
+
+    @property
+    def parameters(self) -> int | None:
+        """Of the model, as said, or as its shape has them: 12 x layers x hidden^2."""
+        settings = self.settings
+        if "parameters" in settings:
+            return max(int(row[2].value) for row in self.said["parameters"])
+        layers, hidden = settings.get("layers", 0), settings.get("hidden", 0)
+        blocks = 12 * layers * hidden**2
+        return blocks + settings.get("vocab_size", 0) * hidden if blocks else None
+
+    @property
+    def ranks_said(self) -> int | None:
+        """The number of ranks, where the log says it."""
+        settings = self.settings
+        ranks = settings.get("ranks_per_node", 0) * settings.get("nodes", 1)
+        return settings.get("world_size", ranks) or None
+
+    @property
+    def world_size(self) -> int | None:
+        """As far as the log shows: at least the ranks and devices that it names."""
+        counts = [self.ranks_said or 0, *(n + 1 for n in (*self.ranks, *self.devices))]
+        counts += [int(row[2].value) for row in self.said["gpus"]]
+        counts += [int(row[2].value) + 1 for n in ("device", "rank") for row in self.said[n]]
+        return max(*counts, max(self.listing.devices, default=-1) + 1) or None
+
+    def look(self, lines: Sequence[str], line: int = 1) -> None:
+        """Take from `lines`, which follow one another from the number `line`, what they say."""
+        text = _COMMENT.sub("", "\n".join(lines))
+        self._frameworks(text)
+        self._patterns(text, line)
+        self._lines(text.split("\n"), line)
+        for each in (part for whole in lines for part in whole.split("\r")):
+            step = step_of(each)
+            if step is not None:
+                self.last_step = step
+            if self.last_step is not None and ("mem" in each or "lloc" in each or "MA " in each):
+                self._memory(each, self.last_step)
+
+    def _frameworks(self, text: str) -> None:
+        for name, marks in FRAMEWORKS.items():
+            if name not in self.seen and any(mark in text for mark in marks):
+                self.seen.add(name)
+
+    def _note(self, line: int, found: Setting) -> None:
+        rows = self.said[found.name]
+        if (not rows or rows[-1] != (self.log, line, found)) and len(rows) < _MOST_SAMPLES:
+            rows.append((self.log, line, found))
+
+    def _patterns(self, text: str, line: int) -> None:
+        """What may go over several lines."""
+
+        def note(name: str, value: int | str, match: re.Match[str]) -> None:
+            self._note(line + text.count("\n", 0, match.start()), Setting(name=name, value=value))
+
+        for match in _MODEL.finditer(text):
+            note("model", match[1], match)
+        for match in _STAGE.finditer(text):
+            note("zero_stage", int(match[match.lastindex or 0]), match)
+        for name, on, pattern in _SWITCH:
+            for match in pattern.finditer(text):
+                note(name, on, match)
+        for match in _ALLOCATOR.finditer(text):
+            start = text[max(0, match.start() - 40) : match.start()]
+            if "setdefault(" in start and match["name"] in self.said:
+                continue
+            if match["said"] or start.endswith("unset "):
+                note(match["name"], match["value"] or "", match)
+
+    def _lines(self, lines: Sequence[str], line: int) -> None:
+        section, command = (0, ""), ""
+        for number, whole in enumerate(lines, line):
+            text = whole[:MOST_OF_A_LINE]
+            self.listing.look(text, number, self.log)
+            indent = len(text) - len(text.lstrip())
+            if text.strip() and indent <= section[0]:
+                section = (0, "")
+            section = section_of(text) or section
+            for found in settings_of(text, section[1]):
+                self._note(number, found)
+            command += text.rstrip()
+            if command.endswith("\\") and len(command) < _LONGEST_COMMAND:
+                command = command[:-1]
+                continue
+            if (launch := launch_of(command)) is not None:
+                place = 0 if launch[0] else 1
+                self._note(number, Setting(name="launch", value=launch[1], place=place))
+            command = ""
+
+    def _memory(self, line: str, step: int) -> None:
+        if "ried to allocate" in line:
+            return
+        rank = take_apart(line).rank
+        for match in _MEMORY.finditer(line):
+            unit, key = match["unit"] or match["key_unit"], match["key"]
+            if unit is None or "max" in key.lower() or "peak" in key.lower():
+                continue
+            size, series = parse(f"{match['size']} {unit}"), self.memory[key, rank]
+            if size and (not series or series[-1][0] < step) and len(series) < _MOST_SAMPLES:
+                series.append((step, size))
+
+    def grown(self) -> tuple[str, tuple[int, int], tuple[int, int]] | None:
+        """What memory grew, from which step and size to which; None where none did.
+
+        Growth is at least 10 % over at least five samples of which three quarters rise, with
+        the second half of them rising too: caches fill at the beginning.
+        """
+        for (key, _), series in self.memory.items():
+            sizes = [size for _, size in series]
+            if (
+                len(sizes) < 5
+                or sizes[-1] < 1.1 * sizes[0]
+                or sizes[-1] < 1.03 * sizes[len(sizes) // 2]
+            ):
+                continue
+            rising = sum(b > a for a, b in pairwise(sizes))
+            if rising >= 0.75 * (len(sizes) - 1):
+                return key, series[0], series[-1]
+        return None
+
+
+def step_of(line: str) -> int | None:
+    """The step that a line is of."""
+    words = ("tep", "ter", "<", "poch")
+    if not any(word in line for word in words) or _NO_TRAINING.search(line):
+        return None
+    match = _STEP.search(line) or _BAR.search(line)
+    return int(match[match.lastindex or 0]) if match else None

@@ -1,0 +1,289 @@
+"""From lines to events: what was said, by which rank, with which amounts, and when."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from autotune.advise.diagnose.amounts import MOST_BYTES, NOTHING, Amounts, parse, read
+from autotune.advise.diagnose.context import step_of
+from autotune.advise.diagnose.flags import launch_of
+from autotune.advise.diagnose.kinds import Kind, Wording
+from autotune.advise.diagnose.prefixes import Said, take_apart
+from autotune.advise.diagnose.reading import Hit
+from autotune.advise.diagnose.wordings import WORDINGS
+
+MOST_TEXT = 600
+_MOST_TASKS = 100_000
+
+_TALK = re.compile(
+    r"\b(?:if (?:you|it|this|the)|to avoid|avoids?|avoiding|prevents?|preventing|such as|e\.g\."
+    r"|for example|in case|[Tt]ip|[Hh]int|FAQ|(?:may|might|would|could|can|will) (?:see|cause|get"
+    r"|lead|result|raise|hit|run)|how to|watch(?:ing)? for|handles|no|common(?:ly)? "
+    r"|typical(?:ly)?|usually|[Ee]rrors like)\b|常见|典型|よくある",
+)  # fmt: skip
+"""Before a message, this makes it something that is talked about."""
+_TALK_AFTER = re.compile(
+    r"\W{0,3}(?:in \w+ )?(?:means|(?:occurs|happens) when (?:the|your|an?))\b"
+)
+_CODE = re.compile(
+    r"^\s*(?:[+-] *)?(?:#|//|if |elif |except\b|assert |raise |return |with |print\(|log\w*\."
+    r"|\"(?![^\"]*\"\s*$)|'|>>>|== |\w+ = |-?-> *\d+ |\d+ +(?:if|raise|assert|except))"
+)
+_ROWS = {row.name: row for row in WORDINGS}
+PINNED = _ROWS["pinned"]
+"""CUDA says of host memory, too, that it is out of memory; only the traceback tells."""
+_SEMAPHORE = _ROWS["shared-errno"]
+"""A semaphore is made in /dev/shm, whatever disk the error seems to be of."""
+_GOES_ON = ("torch", "torch-short", "torch-async", "torch-class", "torch-mps", "torch-part",
+            "ascend", "paddle", "batch-deepspeed")  # fmt: skip
+"""Wordings whose message may be broken into several lines."""
+_TENSOR = re.compile(r"shape ?\[(?P<shape>[\d, ]+)\] and type (?P<type>\w+)")
+_TYPE_BYTES = {"half": 2, "bfloat16": 2, "float": 4, "int32": 4, "double": 8, "int64": 8}
+_FRAME = re.compile(r"(?:File \"(?P<file>[^\"]+)\", line (?P<line>\d+), in (?P<name>\S+))")
+_RICH = re.compile(
+    r"(?P<file>[^\s\[(]{1,300}\.py)(?:\]\(\S{1,300}\))?(?::(?P<line>\d+))? in (?P<name>\w+)"
+)
+"""How rich, and IPython, write a frame."""
+_TRACE = re.compile(r"Traceback \(most|File \\?\".+, line \d|-> \d+ ")
+_NEW_ERROR = re.compile(r"rror: |Traceback \(most|^File \"")
+_WHOLE = re.compile(
+    r"reserved in total by PyTorch|PyTorch but unallocated|cached\)|MiB\)? free\)"
+    r"|may cause system failure\)"
+)
+_PARTS = {"torch-part": "ut of memory", "batch-part": "heck batch related"}
+"""What goes on behind a line that had the beginning is no message of its own."""
+_ALL_SAID = re.compile(r"ried to allocate \d.*\btotal capac|MPS allocated: \d|\d != \d+ \* \d")
+_GLUED = re.compile(r"ried to allocate [\d.]+ \w+(?:\. | \()GPU (\d{1,4})\b")
+_RANK = re.compile(r"^rank +: (\d+) \(local_rank: \d+\)")
+"""In the table of torchrun, some lines above the exit code."""
+_RECOVERED = re.compile(
+    r"(?:[Dd]ecreasing batch size|attempting to recover|retrying|[Ss]kipping (?:this )?batch"
+    r"|[Rr]ecovered from|[Tt]rying (?:again )?with (?:a )?(?:smaller )?batch|failed, trying batch)"
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Event:
+    """An error that a log says, once; the same of several ranks is one event."""
+
+    wording: Wording
+    log: str
+    line: int
+    text: str
+    amounts: Amounts = NOTHING
+    ranks: tuple[int, ...] = ()
+    devices: tuple[int, ...] = ()
+    pid: int | None = None
+    time: str | None = None
+    backend: str | None = None
+    trace: tuple[str, ...] = ()
+    """Frames and their source, outermost first."""
+    step: int | None = None
+    recovered: bool = False
+    """Whether training went on."""
+    times: int = 1
+    groups: tuple[tuple[str, str], ...] = ()
+    """What else the wording says, by name."""
+
+    @property
+    def kind(self) -> Kind:
+        return self.wording.kind
+
+    @property
+    def who(self) -> str:
+        """The ranks, for people; empty where the log does not say."""
+        if not self.ranks:
+            return ""
+        return f"rank{'' if len(self.ranks) == 1 else 's'} {spans(self.ranks)}"
+
+
+def event_of(hit: Hit, log: str) -> Event | None:
+    """What the line of `hit` says happened; None if nothing."""
+    said = take_apart(hit.line)
+    for wording in WORDINGS:
+        if not any(needle in said.text for needle in wording.needles):
+            continue
+        match = wording.pattern.search(said.text)
+        if match is None:
+            continue
+        sentence = said.text[: match.start()].rsplit(". ", 1)[-1]
+        text = _with_rest(said.text, hit, said) if wording.name in _GOES_ON else said.text
+        # No code has these numbers; and JSON is none.
+        whole = _ALL_SAID.search(text) or wording.name == "container"
+        sized = any(name.startswith("asked") and size for name, size in match.groupdict().items())
+        if said.comment and not (whole or sized or hit.is_title or _in_trace(hit)):
+            continue
+        talked = _TALK.search(sentence) or _TALK_AFTER.match(said.text, match.end())
+        talk = talked or (_CODE.match(said.text) and not whole)
+        if talk and wording.kind is not Kind.OTHER:
+            continue
+        begin = _PARTS.get(wording.name)
+        if begin and any(begin in line for line in hit.before(2**12)[-12:]):
+            continue
+        match = wording.pattern.search(text) or match
+        if wording.name == "torch-class" and any("ried to allocate" in s for s in hit.after()):
+            continue  # its message comes later, with the numbers
+        return _event(hit, log, replace(said, text=text), wording, match)
+    return None
+
+
+def _in_trace(hit: Hit) -> bool:
+    """Whether the lines before are a traceback that is a comment, too: a log that is quoted."""
+    lines = map(take_apart, hit.before(2**13)[-40:])
+    return any(each.comment and _TRACE.search(each.text) for each in lines)
+
+
+def _event(hit: Hit, log: str, said: Said, wording: Wording, match: re.Match[str]) -> Event:
+    groups = {name: value for name, value in match.groupdict().items() if value is not None}
+    memory = wording.kind.is_oom
+    text = said.text
+    if memory:
+        text = text[text.rfind(" ", 0, match.start()) + 1 :]
+    amounts = _amounts(text, groups) if memory else NOTHING
+    if wording.name in _GOES_ON and memory and amounts.free is None:
+        # A terminal breaks lines within words.
+        torn = read(_with_rest(hit.line, hit, said, between=""))
+        amounts = replace(torn, **{k: v for k, v in vars(amounts).items() if v not in (None, ())})
+    in_table = wording.name == "launcher" or wording.kind in (Kind.KILLED, Kind.BUS)
+    before = hit.before() if memory or in_table or wording.name == "disk" else []
+    rank = said.rank if said.rank is not None else _number(groups, "rank")
+    if rank is None and in_table:
+        table = [_RANK.search(line.strip()) for line in before[-4:]]
+        rank = next((int(match[1]) for match in table if match), None)
+    pid = said.pid if said.pid is not None else _number(groups, "pid", "pid2")
+    near = [said.text, *(take_apart(line).text for line in hit.after(1000)[:5])] if memory else []
+    trace = _trace(before, said) if memory else ()
+    if not trace and "state_dict" in said.text[: match.start()]:
+        trace = (said.text[: match.start()][-MOST_TEXT:],)
+    if wording.name == "disk" and any("SemLock" in each for each in before[-3:]):
+        wording = _SEMAPHORE
+    if wording.name == "cuda-error" and any("pin_memory" in each for each in trace):
+        wording = PINNED
+    return Event(
+        wording=wording,
+        log=log,
+        line=hit.number,
+        text=" ".join(said.text.split())[:MOST_TEXT] if not memory else text[:MOST_TEXT],
+        amounts=amounts,
+        ranks=_numbers(groups.get("tasks", "")) or (() if rank is None else (rank,)),
+        devices=_devices(said.text, amounts.device),
+        pid=pid,
+        time=said.time or next((t for t in (take_apart(b).time for b in before[-20:]) if t), None),
+        backend=groups.get("backend"),
+        trace=trace,
+        step=next((s for s in map(step_of, reversed(before)) if s is not None), None),
+        recovered=any(_RECOVERED.search(line) for line in near),
+        groups=tuple(groups.items()),
+    )
+
+
+def _devices(text: str, device: int | None) -> tuple[int, ...]:
+    """`device`, and those of messages that ranks wrote into the same line."""
+    glued = {int(number) for number in _GLUED.findall(text)}
+    return tuple(sorted(glued | ({device} if device is not None else set())))
+
+
+def _with_rest(text: str, hit: Hit, first: Said, between: str = " ") -> str:
+    """`text` and the lines after it, where a message goes on in them."""
+    for line in hit.after(4096)[:10]:
+        said = take_apart(line)
+        if said.rank not in (None, first.rank):
+            continue
+        if said.time is not None and first.time is None:
+            break
+        if launch_of(said.text):
+            break
+        again = "ried to allocate" in text and "ried to allocate" in said.text
+        if again or _WHOLE.search(text) or _NEW_ERROR.search(said.text) or len(text) > MOST_TEXT:
+            break
+        text = f"{text}{between}{said.text}"
+    return text
+
+
+def _amounts(text: str, groups: dict[str, str]) -> Amounts:
+    found = read(text)
+    if len(groups.get("asked_plain", "")) in range(1, 19):  # more bytes nobody asks for
+        found = replace(found, asked=int(groups["asked_plain"]))
+    if found.asked is None and (tensor := _TENSOR.search(text)) and tensor["type"] in _TYPE_BYTES:
+        sizes = map(int, re.findall(r"\d{1,12}", tensor["shape"]))
+        size = math.prod(sizes) * _TYPE_BYTES[tensor["type"]]
+        found = replace(found, asked=size if size < MOST_BYTES else None)
+    return replace(
+        found,
+        asked=_size(groups, "asked") or found.asked,
+        total=_size(groups, "total") or found.total,
+        free=_size(groups, "free") or found.free,
+        device=int(groups["device"]) if groups.get("device") else found.device,
+    )
+
+
+def _size(groups: dict[str, str], name: str) -> int | None:
+    for unit, size in (("gib", 2**30), ("kib", 2**10)):
+        if f"{name}_{unit}" in groups:
+            return round(float(groups[f"{name}_{unit}"]) * size)
+    return parse(groups[name]) if name in groups else None
+
+
+def _number(groups: dict[str, str], *names: str) -> int | None:
+    return next((int(groups[name]) for name in names if name in groups), None)
+
+
+def _numbers(text: str) -> tuple[int, ...]:
+    """Those of "1-3,5"; of a range that no cluster has, its ends."""
+    found: list[int] = []
+    for low, high in re.findall(r"(\d{1,9})(?:-(\d{1,9}))?", text):
+        first, last = int(low), int(high or low)
+        found += range(first, last + 1) if last - first < _MOST_TASKS else (first, last)
+    return tuple(found)
+
+
+def _trace(before: Sequence[str], said: Said) -> tuple[str, ...]:
+    """The last traceback of a rank before what it `said`; of JSON, the one that it holds."""
+    if "Traceback (most" in said.text:
+        inside = said.text[said.text.rindex("Traceback (most") :]
+        return tuple(f"{m['file']}:{m['line']} in {m['name']}" for m in _FRAME.finditer(inside))
+    lines = [each.text for each in map(take_apart, before) if each.rank == said.rank]
+    starts = [i for i, line in enumerate(lines) if "Traceback (most" in line]
+    if not starts:  # cut off by who posted it: what stands right above
+        starts = [i for i in range(max(0, len(lines) - 80), len(lines)) if _frame(lines[i])]
+        starts = [starts[0] - 1] if starts else []
+    if not starts:
+        return ()
+    kept = []
+    for line in lines[starts[-1] + 1 :]:
+        frame = _frame(line)
+        kept.append(f"{frame['file']}:{frame['line'] or ''} in {frame['name']}" if frame else line)
+    return tuple(line[:200] for line in kept[-80:])
+
+
+def _frame(line: str) -> re.Match[str] | None:
+    return _FRAME.search(line) or _RICH.search(line)
+
+
+def merged(events: Sequence[Event]) -> list[Event]:
+    """`events` with those of one cause and kind in one: the same wording in another rank."""
+    groups: dict[tuple[str, bool], Event] = {}
+    for event in events:
+        key = (event.wording.name, event.recovered)
+        first = groups.get(key)
+        groups[key] = event if first is None else replace(
+            first,
+            ranks=tuple(sorted({*first.ranks, *event.ranks})),
+            devices=tuple(sorted({*first.devices, *event.devices})),
+            times=first.times + event.times,
+        )  # fmt: skip
+    return list(groups.values())
+
+
+def spans(numbers: Sequence[int]) -> str:
+    """ "0-7" or "0-3, 6" of ascending numbers."""
+    runs: list[list[int]] = []
+    for number in numbers:
+        if runs and runs[-1][1] == number - 1:
+            runs[-1][1] = number
+        else:
+            runs.append([number, number])
+    return ", ".join(str(a) if a == b else f"{a}-{b}" for a, b in runs)

@@ -1,0 +1,229 @@
+"""What a plan says: what fits, by number of GPUs, and the largest or least that does."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from autotune.advise.plan.expected import (
+    Asked,
+    Expected,
+    Helpers,
+    Largest,
+    Plan,
+    in_order,
+    largest,
+    plan,
+)
+from autotune.errors import UsageError
+from autotune.space.models import FAMILIES
+from autotune.units import gib
+
+MOST_MICRO_BATCH = 1024
+MOST_GPUS = 1024
+OR_MORE = "or more"
+_LENGTHS_APART = 128
+_LAST_LENGTH = 2**20
+_ROUND_A_GUESS = 1 / 16
+"""Of the lengths that are left: how far from a guess others are looked at with it."""
+
+
+@dataclass(frozen=True)
+class Solved:
+    """An answer to --solve."""
+
+    quantity: str
+    value: int | None
+    """None where not even the least, or the most, of it fits."""
+    bound: str
+    """Why more of it was not looked at; empty where it was."""
+    row: Expected | None
+    """What fits with that."""
+
+
+def table(found: Plan) -> list[Largest]:
+    """The largest micro_batch of each build and length: what may fit, as a study would go about
+    it; then what does not, the least first."""
+    rows = largest(found.expected)
+    of = {id(each.row): each for each in rows}
+    possible = in_order([each.row for each in rows if each.row.may_fit])
+    others = [each.row for each in rows if not each.row.may_fit]
+    others.sort(key=lambda row: row.peak.bytes)
+    return [of[id(row)] for row in (*possible, *others)]
+
+
+def recommended(found: Plan) -> Expected | None:
+    """What to set: the first row of `table`; None where nothing may fit."""
+    return _first(found.expected)
+
+
+def fitting(rows: Sequence[Expected]) -> Expected | None:
+    """The same, where that likely fits."""
+    best = _first(rows)
+    return best if best is not None and best.fits else None
+
+
+def _first(rows: Sequence[Expected]) -> Expected | None:
+    return next(iter(in_order([each.row for each in largest(rows) if each.row.may_fit])), None)
+
+
+def by_count(
+    asked: Asked, counts: Sequence[int], helpers: Helpers
+) -> tuple[list[tuple[int, Expected | None, str]], list[Plan]]:
+    """For each number of GPUs what to set, or why there is nothing; and the plans that were made.
+
+    Raises:
+        UsageError: there is none for any number.
+    """
+    rows: list[tuple[int, Expected | None, str]] = []
+    plans: list[Plan] = []
+    for count in counts:
+        try:
+            found = plan(asked, count, helpers)
+        except UsageError as error:
+            rows.append((count, None, str(error)))
+            continue
+        best = recommended(found)
+        plans.append(found)
+        rows.append((count, best, "" if best else why_not(found)))
+    if not plans:
+        raise UsageError(rows[0][2])
+    return rows, plans
+
+
+def why_not(found: Plan) -> str:
+    """What the least would need: of a GPU, or of the host where that alone is too small."""
+    limits = found.space.limits
+    best = max(found.expected, key=lambda row: row.chance)
+    if best.may_fit:
+        needed, allowed, whose = (
+            (best.host_bytes, limits.host_limit_bytes, "of the host's memory")
+            if best.limited_by == "host"
+            else (best.peak.bytes, limits.limit_bytes, "a GPU")
+        )
+        return (
+            f"nothing surely fits: {best.candidate.key} may, with {best.chance:.0%}; it needs"
+            f" {gib(needed)} {whose}, and {gib(allowed)} are allowed"
+        )
+    on_gpu = [row for row in found.expected if row.peak.bytes <= limits.limit_bytes]
+    if on_gpu:
+        row = min(on_gpu, key=lambda row: (row.host_bytes, row.peak.bytes))
+        return (
+            f"nothing fits the host: of what fits a GPU, {row.candidate.key} needs the least of"
+            f" the host's memory, {gib(row.host_bytes)}, and {gib(limits.host_limit_bytes)} are"
+            " allowed"
+        )
+    row = min(found.expected, key=lambda row: row.peak.bytes)
+    return (
+        f"nothing fits: the least, {row.candidate.key}, needs {gib(row.peak.bytes)} a GPU, and"
+        f" {gib(limits.limit_bytes)} are allowed"
+    )
+
+
+def solve_micro_batch(asked: Asked, gpus: int, helpers: Helpers) -> tuple[Plan, Solved]:
+    """The largest micro_batch that fits in any build and length that is asked for."""
+    wide = replace(asked.options, micro_batch=tuple(range(1, MOST_MICRO_BATCH + 1)))
+    found = plan(replace(asked, options=wide), gpus, helpers)
+    row = max(
+        (row for row in found.expected if row.fits),
+        key=lambda row: (row.candidate.micro_batch, row.value),
+        default=None,
+    )
+    value = None if row is None else row.candidate.micro_batch
+    return found, Solved("micro_batch", value, OR_MORE if value == MOST_MICRO_BATCH else "", row)
+
+
+def solve_seq_len(asked: Asked, gpus: int, helpers: Helpers) -> tuple[Plan, Solved]:
+    """The longest samples of which one micro_batch that is asked for fits; a multiple of 128."""
+    recipe = FAMILIES[asked.options.family].recipe(asked.options.asked_model)
+    most = FAMILIES[asked.options.family].most_seq_len(recipe)
+    longest = most or _LAST_LENGTH
+    every = [*range(_LENGTHS_APART, longest, _LENGTHS_APART), longest]
+    lengths = [n for n in every if _divides(asked, gpus, n)] or every
+    helpers.lengths = lengths
+    low, high = -1, len(lengths)
+    plans: list[Plan] = []
+    best: Expected | None = None
+    over: dict[int, float] = {}
+    while high - low > 1:
+        places = _between(low, high, over) if over else sorted({0, high - 1})
+        found = plan(with_lengths(asked, [lengths[place] for place in places]), gpus, helpers)
+        plans.append(found)
+        for place in places:
+            same = [row for row in found.expected if row.candidate.seq_len == lengths[place]]
+            over[place] = min(map(_likely_bytes, same)) - found.space.limits.limit_bytes
+            if (fits := fitting(same)) is None:
+                high = place
+                break
+            low, best = place, fits
+    value = None if low < 0 else lengths[low]
+    bound = OR_MORE if most is None else "as many as the model has positions for"
+    solved = Solved("seq_len", value, bound if value == longest else "", best)
+    return plans[0 if best is None else -1], solved
+
+
+def _between(low: int, high: int, over: Mapping[int, float]) -> list[int]:
+    """A few places about the one where what is missing of the limit, and what is `over` it at
+    either end, say that it is met."""
+    guess = low + round((high - low) * over[low] / ((over[low] - over[high]) or 1.0))
+    apart = max(1, int((high - low) * _ROUND_A_GUESS))
+    guess = min(max(guess, low + 1), high - 1)
+    return [place for place in (guess - apart, guess, guess + apart) if low < place < high]
+
+
+def _likely_bytes(row: Expected) -> float:
+    """Of the peak, what it keeps within with the chance that a row needs to fit; roughly."""
+    return float((row.peak.bytes * row.peak.high_bytes) ** 0.5)
+
+
+def _divides(asked: Asked, gpus: int, length: int) -> bool:
+    """Whether samples of `length` make up the global batch."""
+    batch = asked.options.global_batch
+    if batch is None or batch.unit != "tokens":
+        return True
+    sizes = asked.options.micro_batch or (1,)
+    return any(batch.amount % (size * gpus * length) == 0 for size in sizes)
+
+
+def with_lengths(asked: Asked, lengths: Sequence[int]) -> Asked:
+    options = asked.options
+    sizes = options.micro_batch or (1,)
+    return replace(asked, options=replace(options, seq_len=tuple(lengths), micro_batch=sizes))
+
+
+def solve_gpus(asked: Asked, helpers: Helpers) -> tuple[Plan, Solved]:
+    """The fewest GPUs on which something fits, of the numbers that divide the global batch."""
+    one = plan(asked, 1, helpers).space
+    alike = {(c.micro_batch, c.seq_len): c for c in one.candidates}.values()
+    counts = [
+        count for count in range(1, MOST_GPUS + 1)
+        if any(replace(one.workload, world_size=count).grad_accum(c) for c in alike)
+    ]  # fmt: skip
+    known: dict[int, tuple[Plan, Expected | None]] = {}
+
+    def lacks(count: int) -> bool:
+        found = plan(asked, count, helpers)
+        known[count] = (found, fitting(found.expected))
+        return known[count][1] is None
+
+    most = last_that(lacks, counts)
+    if most == counts[-1]:
+        return known[most][0], Solved("gpus", None, OR_MORE, None)
+    value = counts[0] if most is None else counts[counts.index(most) + 1]
+    found, row = known[value]
+    return found, Solved("gpus", value, "", row)
+
+
+def last_that(holds: Callable[[int], bool], values: Sequence[int]) -> int | None:
+    """The last of `values` of which something `holds` that holds up to one of them and not from
+    there on; None where not even of the first."""
+    low, high = -1, 0
+    while high < len(values) and holds(values[high]):
+        low, high = high, 2 * high + 1
+    if low < 0:
+        return None
+    high = min(high, len(values))
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if holds(values[middle]) else (low, middle)
+    return values[low]

@@ -1,0 +1,337 @@
+"""What is expected of every candidate on GPUs that are not here."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import numpy as np
+
+from autotune.device.cards import Card
+from autotune.device.imagined import ImaginedDevice
+from autotune.measure.testbed.resolve import CountModels, resolve
+from autotune.result.earlier import Earlier
+from autotune.space.candidate import Candidate
+from autotune.space.engines import engine_of
+from autotune.space.options import Options
+from autotune.space.outcome import step_cost_for
+from autotune.space.space import LEFT_OUT, Fixed, Space
+from autotune.space.trace import Trace, request, why_untraced
+from autotune.study.predict.memory import (
+    MemoryModel,
+    Prediction,
+    before_gradients,
+    host_memory,
+    unused_share,
+)
+from autotune.study.predict.predictor import Predictor
+from autotune.study.predict.speed import MAGNITUDES, Magnitudes
+from autotune.wire.messages import Count, Counted, Describe, Described
+
+Z90 = 1.645
+"""Standard deviations on either side of 90 %."""
+NO_LIMIT = 2**62
+"""Of a host whose memory is not looked at."""
+LIKELY = 0.8
+"""Chance of keeping within the limits from which a candidate is said to fit."""
+KIND = "cuda"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Parts:
+    """What a peak is made of, in bytes."""
+
+    parameters: float
+    gradients: float
+    optimizer: float
+    activations: float
+    logits: float
+    buffers: float
+    """Weights that are gathered, and gradients on their way."""
+    unused: float
+    """What torch's allocator has reserved beside these."""
+    outside: float
+    """Of torch's allocator: CUDA's context, libraries, communication."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Expected:
+    """One candidate."""
+
+    candidate: Candidate
+    engine: str
+    gpus: int
+    grad_accum: int
+    global_batch: int
+    """In samples: micro_batch x grad_accum x gpus."""
+    peak: Prediction
+    """Of a GPU; the interval is of 90 %."""
+    parts: Parts
+    host_bytes: int
+    """Of all ranks."""
+    chance: float
+    """Of keeping within the limits."""
+    limited_by: Literal["device", "host"]
+    """Whose limit it is likelier to break."""
+    step_s: tuple[float, float, float]
+    """Of an optimizer step: low, median, high, the interval of 90 %."""
+    tokens_per_s: tuple[float, float, float]
+    """Over all GPUs; the slow end comes first."""
+    traffic_bytes: float
+    """That a rank sends in an optimizer step; the ring's."""
+    value: float
+    """Of the objective, the median."""
+
+    @property
+    def global_batch_tokens(self) -> int:
+        return self.global_batch * self.candidate.seq_len
+
+    @property
+    def fits(self) -> bool:
+        """Whether it likely does."""
+        return self.chance >= LIKELY
+
+    @property
+    def may_fit(self) -> bool:
+        """Whether it more likely does than not."""
+        return self.chance >= 0.5
+
+
+class Helpers:
+    """What a helper process found, kept: rows by number of GPUs ask the same."""
+
+    def __init__(
+        self, count: CountModels, describe: Callable[[Describe], Described | str]
+    ) -> None:
+        self._count = count
+        self._describe = describe
+        self._counted: dict[str, Counted] = {}
+        self._described: dict[str, Described | str] = {}
+        self.lengths: Sequence[int] = ()
+        """What else than a request names is traced with it, since later ones may."""
+
+    def count(self, asked: Count) -> Counted:
+        key = repr(asked)
+        if key not in self._counted:
+            self._counted[key] = self._count(asked)
+        return self._counted[key]
+
+    def describe(self, asked: Describe) -> Described | str:
+        """What was traced, or why nothing was."""
+        if set(asked.seq_lens) < set(self.lengths):
+            found = self._once(replace(asked, seq_lens=list(self.lengths)))
+            if isinstance(found, str):
+                return found
+            found = _at(found, [self.lengths.index(n) for n in asked.seq_lens])
+            if min(min(map(min, of)) for of in found.peak_bytes) >= 0:
+                return found
+        return self._once(asked)
+
+    def _once(self, asked: Describe) -> Described | str:
+        key = repr(asked)
+        if key not in self._described:
+            self._described[key] = self._describe(asked)
+        return self._described[key]
+
+
+def _at(found: Described, lengths: Sequence[int]) -> Described:
+    """Of what was found, what it says of the lengths in these places."""
+
+    def some(values: list[list[list[int]]]) -> list[list[list[int]]]:
+        return [[of[place] for place in lengths] for of in values]
+
+    return replace(
+        found, peak_bytes=some(found.peak_bytes), early_bytes=some(found.early_bytes),
+        late_bytes=some(found.late_bytes),
+    )  # fmt: skip
+
+
+@dataclass(frozen=True, kw_only=True)
+class Asked:
+    """What a plan is asked for."""
+
+    options: Options
+    card: Card
+    host_bytes: int | None
+    """Of host memory; None where it is not to be looked at."""
+    fused: bool = True
+    """Whether fused kernels are there, also where they are not installed here."""
+    earlier: Sequence[Earlier] = ()
+    elsewhere: Collection[str] = ()
+    """Of `earlier`, the folders of those on other devices."""
+
+    @property
+    def speed_known(self) -> bool:
+        """Whether the card is known by name, or was measured."""
+        here = any(study.folder not in self.elsewhere for study in self.earlier)
+        return here or magnitudes(self.card) is not None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """Everything expected of one number of GPUs."""
+
+    space: Space
+    gpus: int
+    untraced: str
+    """Why closed forms had to do; empty where the model was traced."""
+    speed_known: bool
+    """Whether anything is known of the card's speed."""
+    expected: list[Expected]
+    """In the order of the space's candidates."""
+
+
+def plan(asked: Asked, gpus: int, helpers: Helpers) -> Plan:
+    """What to expect on so many GPUs.
+
+    Raises:
+        UsageError: there is no such model, or no candidate.
+        ModelError: the model's own code failed.
+    """
+    options = replace(asked.options, world_size=gpus)
+    space = resolve(
+        options, ImaginedDevice(asked.card, gpus), asked.host_bytes or NO_LIMIT, cores=1,
+        count=helpers.count, here=False, fused=asked.fused,
+    )  # fmt: skip
+    space = _apart(space)
+    predictor = Predictor(
+        space, KIND, asked.earlier, known=magnitudes(asked.card), elsewhere=asked.elsewhere
+    )
+    wanted = request(space, KIND)
+    found = helpers.describe(wanted) if wanted.models else why_untraced(space, KIND)
+    stay = True
+    if isinstance(found, Described):
+        predictor.trace(Trace(wanted, found))
+        stay = wanted.gradients_stay
+    untraced = found if isinstance(found, str) else _holes(found)
+    return Plan(
+        space=space, gpus=gpus, untraced=untraced, speed_known=asked.speed_known,
+        expected=_expected(asked, space, predictor, stay=stay),
+    )  # fmt: skip
+
+
+def _apart(space: Space) -> Space:
+    """On one GPU without stages that share and move nothing, where others are there."""
+    if space.workload.world_size > 1:
+        return space
+    kept = [c for c in space.candidates if c.zero_stage == 0 or c.offload != "none"]
+    alike = {c.zero_stage for c in space.candidates if c.zero_stage and c.offload == "none"}
+    if not kept or not alike:
+        return space
+    stages = f"--zero {','.join(map(str, sorted(alike)))}"
+    what = Fixed(LEFT_OUT, f"{stages} without offload", "one GPU has nobody to share with")
+    return replace(space, candidates=tuple(kept), fixed=(*space.fixed, what))
+
+
+def _holes(found: Described) -> str:
+    return "" if min(found.held_bytes) >= 0 else "a trace of the model failed"
+
+
+def magnitudes(card: Card) -> Magnitudes | None:
+    """Those of a card that is known by name."""
+    if card.flops_per_s is None or card.memory_bytes_per_s is None:
+        return None
+    # Half of what the data sheet promises is what large products reach.
+    return replace(
+        MAGNITUDES[KIND],
+        flops_per_s=0.55 * card.flops_per_s,
+        memory_bytes_per_s=0.8 * card.memory_bytes_per_s,
+    )
+
+
+def _expected(asked: Asked, space: Space, predictor: Predictor, *, stay: bool) -> list[Expected]:
+    workload, options = space.workload, asked.options
+    hosts = predictor.host_memory or host_memory(
+        [(workload, candidate) for candidate in space.candidates], KIND
+    )
+    chance = predictor.memory.chance(space.limits.limit_bytes)
+    # One that is not to be looked at has no limit, and nothing breaks it.
+    host_chance = hosts.chance(space.limits.host_limit_bytes)
+    speed = predictor.log_step_s()
+    found = []
+    for place, candidate in enumerate(space.candidates):
+        median, off = float(speed.mean[place]), Z90 * float(speed.deviation[place])
+        step_s = tuple(float(np.exp(median + by)) for by in (-off, 0.0, off))
+        engine, ranks = engine_of(workload, candidate), workload.world_size
+        accum = workload.micro_steps(candidate)
+        samples = workload.global_batch_samples(candidate)
+        tokens = samples * candidate.seq_len
+        one_s = step_cost_for(1.0, candidate, workload, options.objective)
+        found.append(Expected(
+            candidate=candidate,
+            engine=engine.name,
+            gpus=ranks,
+            grad_accum=accum,
+            global_batch=samples,
+            peak=predictor.memory.predict(place, Z90),
+            parts=_parts(space, predictor.memory, place, stay=stay),
+            host_bytes=hosts.predict(place).bytes,
+            chance=float(min(chance[place], host_chance[place])),
+            limited_by="host" if host_chance[place] < chance[place] else "device",
+            step_s=(step_s[0], step_s[1], step_s[2]),
+            tokens_per_s=(tokens / step_s[2], tokens / step_s[1], tokens / step_s[0]),
+            traffic_bytes=(1 - 1 / ranks) * engine.sent_bytes(workload, candidate),
+            value=one_s / step_s[1],
+        ))  # fmt: skip
+    return found
+
+
+def _parts(space: Space, memory: MemoryModel, place: int, *, stay: bool) -> Parts:
+    """The median peak by what it is made of. What measurements corrected is spread over all."""
+    candidate, workload = space.candidates[place], space.workload
+    engine = engine_of(workload, candidate)
+    state, found = engine.state(workload, candidate), memory.parts
+    with_unused = float(found.blocks[place] + found.head[place])
+    unused = unused_share(KIND) * with_unused
+    over = with_unused - unused
+    if stay or candidate.zero_stage > 0:
+        gradients = min(state.gradients, over)
+    else:  # they come as activations go
+        gradients = over - before_gradients(workload, candidate, over, state.gradients)
+    buffers = min(engine.passing_bytes(workload, candidate, KIND), over - gradients)
+    rest = over - gradients - buffers
+    head = float(found.head[place]) / with_unused
+    whole = float(found.base[place] + found.state[place]) + with_unused
+    more = memory.predict(place).bytes / whole
+    return Parts(
+        parameters=more * state.weights,
+        gradients=more * gradients,
+        optimizer=more * state.optimizer,
+        activations=more * rest * (1 - head),
+        logits=more * rest * head,
+        buffers=more * buffers,
+        unused=more * unused,
+        outside=more * float(found.base[place]),
+    )
+
+
+def in_order(rows: Sequence[Expected]) -> list[Expected]:
+    """As a study would go about them: what likely fits first, then by expected value."""
+    return sorted(rows, key=lambda row: (not row.fits, -row.value * row.chance))
+
+
+@dataclass(frozen=True)
+class Largest:
+    """The largest micro_batch of one build and length."""
+
+    row: Expected
+    """Of the largest that fits; or else that may; or else of the smallest."""
+    may: int | None
+    """The largest that may fit."""
+
+
+def largest(rows: Sequence[Expected]) -> list[Largest]:
+    """Of each build and length."""
+    alike: dict[object, list[Expected]] = {}
+    for row in rows:  # ascending in micro_batch
+        alike.setdefault((row.candidate.build, row.candidate.seq_len), []).append(row)
+    found = []
+    for each in alike.values():
+        fitting = [row for row in each if row.fits]
+        possible = [row for row in each if row.may_fit]
+        found.append(Largest(
+            row=(fitting or possible or each[:1])[-1],
+            may=possible[-1].candidate.micro_batch if possible else None,
+        ))  # fmt: skip
+    return found

@@ -1,0 +1,78 @@
+"""Corrections for a plan from what studies measured, also on other GPUs."""
+
+from __future__ import annotations
+
+import re
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+
+from autotune.advise.plan.expected import KIND, Asked
+from autotune.device.cards import CARDS, Card, plain_name
+from autotune.errors import UsageError
+from autotune.result.earlier import Earlier, seen_in
+from autotune.result.folder import manifest
+from autotune.result.folder.earlier import MOST_SEEN, MOST_STUDIES, newest_first
+from autotune.result.folder.folder import Folder
+from autotune.result.folder.journal import records_in
+
+
+def learn(asked: Asked, place: Path) -> tuple[Asked, list[str]]:
+    """`asked` with what the studies on GPUs measured that lie in `place`, or are that folder, the
+    newest first; and what has to be said of it.
+
+    Raises:
+        UsageError: there is no such folder, or nothing in it to learn from.
+    """
+    if not place.is_dir():
+        what = "is no folder" if place.exists() else "there is no such folder"
+        raise UsageError(f"--learn-from {place}: {what}; name one that has studies in it")
+    found: list[Earlier] = []
+    others: dict[str, str] = {}
+    left = MOST_SEEN
+    on_cpu = 0
+    for folder in newest_first(place):
+        if left == 0 or len(found) == MOST_STUDIES:
+            break
+        with suppress(Exception):  # whatever is wrong with it, the plan does without
+            then = manifest.read(folder)
+            if then.fingerprint["kind"] != KIND:
+                on_cpu += 1
+                continue
+            seen = seen_in(records_in(Folder(folder)))[:left]
+            if not seen:
+                continue
+            found.append(Earlier(folder=str(folder), workload=then.workload(), seen=seen))
+            left -= len(seen)
+            name = _device(then.fingerprint)
+            if not is_such(asked.card, name):
+                others[str(folder)] = name
+    if not found:
+        why = "those in it ran on a CPU, whose memory says nothing of a GPU's" if on_cpu else (
+            "no study in it measured anything")  # fmt: skip
+        raise UsageError(f"--learn-from {place}: {why}")
+    count = sum(len(study.seen) for study in found)
+    said = [f"learns from {count} measurements of {len(found)} "
+            f"stud{'y' if len(found) == 1 else 'ies'}"]  # fmt: skip
+    if others:
+        names = ", ".join(sorted(set(others.values())))
+        said.append(
+            f"measured on other hardware: {names}; its memory is taken over, its speed is not"
+        )
+    return replace(asked, earlier=found, elsewhere=frozenset(others)), said
+
+
+def _device(fingerprint: dict[str, object]) -> str:
+    devices = fingerprint.get("devices")
+    listed = devices.get("devices") if isinstance(devices, dict) else None
+    first = listed[0] if isinstance(listed, list) and listed else {}
+    return str(first.get("name", "unknown GPUs")) if isinstance(first, dict) else "unknown GPUs"
+
+
+def is_such(card: Card, name: str) -> bool:
+    """Whether a device of that `name`, as NVML has it, is such a card."""
+    words = re.split(r"[\s_-]", name)
+    known = {plain_name(each.name): each for each in CARDS}
+    # More words say more: an "H100 PCIe" is no "H100".
+    named = (known.get(plain_name("".join(words[:n]))) for n in range(len(words), 0, -1))
+    return next((each for each in named if each), None) == card

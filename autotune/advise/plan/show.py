@@ -1,0 +1,353 @@
+"""Plans on a terminal, as JSON and as CSV."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, fields
+from typing import Any
+
+from rich.console import Console
+from rich.measure import Measurement
+from rich.table import Table
+from rich.text import Text
+
+from autotune.advise.plan.answers import Solved
+from autotune.advise.plan.expected import LIKELY, NO_LIMIT, Expected, Largest, Parts, Plan
+from autotune.show.report.text import shown_axes, si
+from autotune.space.axes import AXES
+from autotune.space.space import LEFT_OUT
+from autotune.units import gib
+
+BARS = 5
+"""Rows that are drawn."""
+_STYLES = {
+    "parameters": "blue", "gradients": "cyan", "optimizer": "magenta", "activations": "green",
+    "logits": "yellow", "buffers": "red", "unused": "white",
+    "outside": "bright_black",
+}  # fmt: skip
+_SIGNS = dict(zip(_STYLES, "PGOALBu.", strict=True))
+"""What a bar is drawn with, so that it can be read without colours."""
+_HEADS = {
+    "parameters": "params", "gradients": "grads", "optimizer": "optim", "activations": "activ",
+    "logits": "logits", "buffers": "buffer", "unused": "unused",
+    "outside": "outside",
+}  # fmt: skip
+_GIB = 2**30
+_ANY_WIDTH = 10_000
+_MANY = 20
+"""Values that are not listed any more."""
+
+
+def print_table(console: Console, found: Plan, rows: Sequence[Largest], most: int) -> None:
+    """What fits, one row for each build and length, and what would not."""
+    _head(console, found)
+    shown = list(rows[:most])
+    table, parts = _table(found, shown), _parts(shown)
+    if _width(console, table) + _width(console, parts) + 2 <= console.width:
+        both = Table.grid(padding=(0, 2, 0, 0))
+        both.add_row(table, parts)
+        _print_whole(console, both)
+    else:
+        _print_whole(console, table)
+        console.print("\nOf each peak, in GiB")
+        _print_whole(console, _parts(shown, numbered=True))
+    console.print(
+        Text(
+            "#: the order to try them in, 1 is what to set; -: not expected to fit; micro: the"
+            f" largest of {_looked_at(found)} that fits with a chance of {LIKELY:.0%}, else of"
+            " 50%, else the least; may: the largest with 50%; host: GiB of all ranks, the rest of"
+            " one GPU",
+            style="dim",
+        )
+    )
+    for line in (*_batch(found, [each.row for each in shown]), *_without([found])):
+        console.print(Text(f"  {line}"), soft_wrap=True)
+    if (more := len(rows) - len(shown)) > 0:
+        console.print(f"  and {more} more row{'s' * (more > 1)}: --rows {len(rows)}")
+    drawn = [each.row for each in shown if each.row.may_fit][:BARS]
+    print_bars(console, found, drawn or [each.row for each in shown[:1]])
+
+
+def print_counts(
+    console: Console, rows: Sequence[tuple[int, Expected | None, str]], plans: Sequence[Plan]
+) -> None:
+    """What to set, by number of GPUs."""
+    found = [row for _, row, _ in rows if row is not None]
+    axes, head = _axes_of(found), plans[-1]
+    table = Table(box=None, pad_edge=False)
+    speed = ["tokens/s"] if head.speed_known else []
+    for name in ("GPUs", "micro", "accum", "global batch", *axes, "peak", "host", "fits", *speed,
+                 "GPU sends a step"):  # fmt: skip
+        table.add_column(name, justify="right", no_wrap=True)
+    for count, row, _ in rows:
+        if row is None:
+            table.add_row(str(count), Text("none", style="red"))
+            continue
+        c = row.candidate
+        table.add_row(
+            str(count), str(c.micro_batch), str(row.grad_accum), _product(head, row),
+            *(str(getattr(c, name)) for name in axes.values()),
+            f"{row.peak.bytes / _GIB:.1f} GiB", f"{row.host_bytes / _GIB:.0f} GiB",
+            Text(f"{row.chance:.0%}", style=_colour(row)),
+            *([_range(row.tokens_per_s)] if head.speed_known else []),
+            _size(row.traffic_bytes) if count > 1 else "",
+        )  # fmt: skip
+    card = _fixed(head)["device"]
+    title = f"What to set on {card}, by number of GPUs; {_allowed(head)}"
+    console.print(Text(title, style="bold"), soft_wrap=True)
+    _print_whole(console, table)
+    console.print(Text("peak: of a GPU; host: of all ranks; fits: the chance of it", style="dim"))
+    for line in (*(f"{count}: {why}" for count, row, why in rows if row is None),
+                 *_without(plans)):  # fmt: skip
+        console.print(Text(f"  {line}"), soft_wrap=True)
+
+
+def print_solved(console: Console, found: Plan, solved: Solved) -> None:
+    row = solved.row
+    if row is None:
+        console.print(f"{solved.quantity}: nothing fits")
+        return
+    sign = f", {solved.bound}" if solved.bound else ""
+    console.print(Text(f"{solved.quantity}: {solved.value}{sign}", style="bold"))
+    console.print(f"  {_words(row)} on {row.gpus} GPU{'s' if row.gpus > 1 else ''}")
+    if found.space.workload.global_batch is not None:
+        console.print(f"  grad_accum {row.grad_accum}: global batch {_product(found, row)}")
+    speed = f", {_range(row.tokens_per_s)} tokens/s" if found.speed_known else ""
+    host = f"; {gib(row.host_bytes)} of host memory" if row.host_bytes else ""
+    console.print(f"  fits with a chance of {row.chance:.0%}{speed}{host}")
+    for line in _without([found]):
+        console.print(Text(f"  {line}"), soft_wrap=True)
+    print_bars(console, found, [row])
+
+
+def print_bars(console: Console, found: Plan, rows: Sequence[Expected]) -> None:
+    """What peaks are made of, as a share of the capacity, with a mark at the ceiling."""
+    limits = found.space.limits
+    wide = max(20, min(console.width - 30, 80))
+    ceiling = round(wide * limits.ceiling)
+    console.print("\nWhat peaks are made of; | is the ceiling", style="bold")
+    for row in rows:
+        bar = Text()
+        upto = 0.0
+        for part in fields(Parts):
+            upto += getattr(row.parts, part.name) / limits.capacity_bytes * wide
+            more = min(wide, round(upto)) - len(bar)
+            bar.append(_SIGNS[part.name] * more, style=_STYLES[part.name])
+        bar.pad_right(wide - len(bar))
+        bar = Text.assemble(bar[:ceiling], ("|", "bold red"), bar[ceiling:])
+        bar.rstrip()
+        console.print(Text.assemble(f"  {gib(row.peak.bytes):>10} ", bar), soft_wrap=True)
+        console.print(Text(f"  {'':>10} {_words(row)}", style="dim"), soft_wrap=True)
+    legend = [Text(f"{_SIGNS[name]} {name}", style=style) for name, style in _STYLES.items()]
+    console.print(Text.assemble("  ", Text("  ").join(legend)))
+
+
+def as_json(found: Plan, rows: Sequence[Expected], **more: Any) -> str:
+    limits = found.space.limits
+    body = {
+        "gpus": found.gpus,
+        "capacity_bytes": limits.capacity_bytes,
+        "limit_bytes": limits.limit_bytes,
+        "fixed": {name: value for name, value in _fixed(found).items() if name != "world_size"},
+        "untraced": found.untraced,
+        **more,
+        "rows": [record(row) for row in rows],
+    }
+    return json.dumps(body, indent=2) + "\n"
+
+
+def as_csv(rows: Sequence[Expected]) -> str:
+    flat = [flattened(record(row)) for row in rows]
+    out = io.StringIO()
+    writer = csv.DictWriter(out, list(flat[0]) if flat else [], lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(flat)
+    return out.getvalue()
+
+
+def record(row: Expected) -> dict[str, Any]:
+    """One row as JSON types; sizes in bytes, times in seconds."""
+    body = asdict(row)
+    body["parts"] = {name: round(value) for name, value in body["parts"].items()}
+    for name in ("step_s", "tokens_per_s"):
+        body[name] = dict(zip(("low", "median", "high"), body[name], strict=True))
+    more = {"fits": row.fits, "may_fit": row.may_fit}
+    return more | body | {"global_batch_tokens": row.global_batch_tokens}
+
+
+def flattened(body: dict[str, Any], before: str = "") -> dict[str, Any]:
+    """`body` with names such as peak_bytes for what is nested; a candidate's own stay."""
+    found: dict[str, Any] = {}
+    for name, value in body.items():
+        if isinstance(value, dict):
+            found |= flattened(value, "" if name == "candidate" else f"{before}{name}_")
+        else:
+            found[f"{before}{name}"] = value
+    return found
+
+
+def _head(console: Console, found: Plan) -> None:
+    fixed = _fixed(found)
+    said = [f"{name} {fixed[name]}"
+            for name in ("model", "parameters", "task", "target_len", "lora", "dtype")
+            if name in fixed]  # fmt: skip
+    gpus = f"{found.gpus} x {fixed['device']}"
+    line = f"{', '.join(said)}; {gpus}, {_allowed(found)}"
+    console.print(Text(line, style="bold"), soft_wrap=True)
+
+
+def _fixed(found: Plan) -> dict[str, str]:
+    """Values by name; of what is left out, all."""
+    values: dict[str, list[str]] = {}
+    for each in found.space.fixed:
+        values.setdefault(each.name, []).append(each.value)
+    return {name: "; ".join(each) for name, each in values.items()}
+
+
+def _allowed(found: Plan) -> str:
+    limits = found.space.limits
+    said = f"{gib(limits.limit_bytes)} of {gib(limits.capacity_bytes)} a GPU"
+    if limits.host_capacity_bytes < NO_LIMIT:
+        said += f" and {gib(limits.host_limit_bytes)} of {gib(limits.host_capacity_bytes)} of host"
+    return f"{said} allowed"
+
+
+def _product(found: Plan, row: Expected) -> str:
+    """The global batch as it was asked for, what it is made of, and the other unit."""
+    made = f"{row.global_batch} = {row.candidate.micro_batch} x {row.grad_accum} x {row.gpus}"
+    batch = found.space.workload.global_batch
+    if batch is not None and batch.unit == "tokens":
+        return f"{batch} ({made})"
+    return f"{made} ({row.global_batch_tokens}tok)"
+
+
+def _batch(found: Plan, rows: Sequence[Expected]) -> list[str]:
+    """The global batch as it was asked for, and in the other unit; nothing where none was."""
+    batch = found.space.workload.global_batch
+    if batch is None:
+        return []
+    in_tokens = batch.unit == "tokens"
+    others = [row.global_batch if in_tokens else row.global_batch_tokens for row in rows]
+    least, most = min(others), max(others)
+    other = f"{least}" if least == most else f"{least} to {most}"
+    unit = "samples" if in_tokens else "tokens"
+    return [
+        f"global batch: {batch.amount} {batch.unit} a step ({other} {unit}) = micro"
+        f"{' x seq' if in_tokens else ''} x accum x {found.gpus}"
+    ]
+
+
+def _without(plans: Sequence[Plan]) -> list[str]:
+    """What was not looked at, with how many GPUs where that differs, and why."""
+    counts: dict[tuple[str, str], list[int]] = {}
+    for found in plans:
+        for each in found.space.fixed:
+            if each.name == LEFT_OUT:
+                why = each.why.removesuffix(" x ranks")  # where there are several
+                counts.setdefault((why, each.value), []).append(found.gpus)
+    whats: dict[str, list[str]] = {}
+    for (why, what), on in counts.items():
+        several = f" on {','.join(map(str, on))} GPU{'s' * (on != [1])}"
+        whats.setdefault(why, []).append(what + several * (len(on) < len(plans)))
+    return [f"without {'; '.join(each)}: {why}" for why, each in whats.items()]
+
+
+def _table(found: Plan, rows: Sequence[Largest]) -> Table:
+    axes = {axis.label: axis.name for axis in shown_axes(found.space.axes)
+            if axis.name != "micro_batch"
+            and (len(found.space.axes.get(axis.name, ())) > 1 or not axis.quiet)}  # fmt: skip
+    table = Table(box=None, pad_edge=False)
+    accumulated = found.space.workload.global_batch is not None
+    for label in ("#", *axes, "micro", *(["accum"] if accumulated else []), "may"):
+        table.add_column(label, justify="right", no_wrap=True)
+    table.add_column("peak GiB (90 %)", justify="right", no_wrap=True)
+    table.add_column("fits", justify="right", no_wrap=True)
+    if found.speed_known:
+        table.add_column("tokens/s", justify="right", no_wrap=True)
+    for number, each in enumerate(rows, 1):
+        row, peak = each.row, each.row.peak
+        interval = f"({peak.low_bytes / _GIB:.1f}-{peak.high_bytes / _GIB:.1f})"
+        table.add_row(
+            _number(number, each),
+            *(str(getattr(row.candidate, name)) for name in axes.values()),
+            str(row.candidate.micro_batch),
+            *([str(row.grad_accum)] if accumulated else []),
+            "" if each.may is None else str(each.may),
+            f"{peak.bytes / _GIB:.1f} {interval}",
+            Text(f"{row.chance:.0%}", style=_colour(row)),
+            *([_range(row.tokens_per_s)] if found.speed_known else []),
+        )
+    return table
+
+
+def _looked_at(found: Plan) -> str:
+    values = sorted({c.micro_batch for c in found.space.candidates})
+    if len(values) < _MANY:
+        return ",".join(map(str, values))
+    return f"{values[0]} to {values[-1]}"
+
+
+def _number(number: int, each: Largest) -> str:
+    """Its place in the order of a study, if that would try it."""
+    return str(number) if each.row.may_fit else "-"
+
+
+def _parts(rows: Sequence[Largest], *, numbered: bool = False) -> Table:
+    """What the peaks of these rows are made of, and what the host holds."""
+    table = Table(box=None, pad_edge=False)
+    if numbered:
+        table.add_column("#", justify="right")
+    for head in (*_HEADS.values(), "host"):
+        table.add_column(head, justify="right", style="dim", no_wrap=True)
+    for number, each in enumerate(rows, 1):
+        parts = (getattr(each.row.parts, part.name) for part in fields(Parts))
+        table.add_row(
+            *([_number(number, each)] if numbered else []),
+            *(f"{part / _GIB:.1f}" for part in parts), f"{each.row.host_bytes / _GIB:.0f}",
+        )  # fmt: skip
+    return table
+
+
+def _width(console: Console, table: Table) -> int:
+    """Characters that it needs."""
+    return Measurement.get(console, console.options.update(width=_ANY_WIDTH), table).maximum
+
+
+def _print_whole(console: Console, table: Table) -> None:
+    """Also where the console is narrower: better wrapped by it than cut."""
+    narrow, console.width = console.width, max(console.width, _width(console, table))
+    console.print(table)
+    console.width = narrow
+
+
+def _colour(row: Expected) -> str:
+    return "green" if row.fits else "yellow" if row.may_fit else "red"
+
+
+def _axes_of(rows: Sequence[Expected]) -> dict[str, str]:
+    """Labels and names of the axes on which `rows` differ or say something."""
+    values = {name: {getattr(row.candidate, name) for row in rows} for name in AXES}
+    return {
+        axis.label: axis.name for axis in AXES.values()
+        if axis.name != "micro_batch"
+        and (not axis.quiet or len(values[axis.name]) > 1 or values[axis.name] != {axis.plain})
+    }  # fmt: skip
+
+
+def _words(row: Expected) -> str:
+    said = [
+        f"{axis.label} {getattr(row.candidate, axis.name)}" for axis in AXES.values()
+        if not axis.quiet or getattr(row.candidate, axis.name) != axis.plain
+    ]  # fmt: skip
+    return f"{', '.join(said)} ({row.engine})"
+
+
+def _range(values: tuple[float, float, float]) -> str:
+    return f"{si(values[0])}-{si(values[2])}"
+
+
+def _size(size: float) -> str:
+    return gib(round(size))

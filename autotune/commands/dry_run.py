@@ -1,0 +1,74 @@
+"""What a study would do, for `--dry-run`."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from typing import Any
+
+from rich.console import Console
+from rich.markup import escape
+from rich.padding import Padding
+from rich.table import Table
+
+from autotune.show.report.text import minutes
+from autotune.space.candidate import Candidate
+from autotune.space.space import Space
+from autotune.study.predict.predictor import Predictor
+from autotune.units import gib
+
+LIKELY = 0.5
+
+
+def print_plan(space: Space, first: Candidate, budget_s: float, predictor: Predictor) -> None:
+    """Prints what a study over `space` would do in `budget_s` seconds."""
+    searched = {name: values for name, values in space.axes.items() if len(values) > 1}
+    total = math.prod(len(values) for values in space.axes.values())
+    builds = "1 build" if len(space.builds) == 1 else f"{len(space.builds)} builds"
+    console = Console(highlight=False)
+    console.print("[bold]Searched[/]")
+    console.print(_columns((name, _values(values)) for name, values in searched.items()))
+    console.print(f"  {len(space.candidates)} of {total} candidates are valid, in {builds}\n")
+    console.print("[bold]Fixed[/]")
+    console.print(_columns((each.name, each.value, each.why) for each in space.fixed))
+    console.print("\n[bold]First probe[/]")
+    console.print(
+        f"  {', '.join(f'{name} {getattr(first, name)}' for name in searched or space.axes)}"
+    )
+    if not space.workload.of_script:
+        console.print(f"  {_expected(space, first, predictor)}", highlight=False)
+    console.print(f"\nBudget: {minutes(budget_s)} (minutes:seconds)")
+    console.print("Dry run: nothing was measured and nothing was written.")
+
+
+def _expected(space: Space, first: Candidate, predictor: Predictor) -> str:
+    """What is known of memory before anything ran: without a trace, by formulas."""
+    limit = gib(space.limits.limit_bytes)
+    if predictor.chance().max() < LIKELY:
+        peaks = {c: predictor.peak(c).bytes for c in space.candidates}
+        least = min(peaks, key=lambda c: peaks[c])
+        if peaks[least] <= space.limits.limit_bytes and predictor.host_memory is not None:
+            return (
+                "Nothing is expected to fit in the host's memory, of which"
+                f" {gib(space.limits.host_limit_bytes)} are allowed."
+            )
+        return (
+            f"Nothing is expected to fit: {least.key} needs the least, about"
+            f" {gib(peaks[least])}, and {limit} are allowed."
+        )
+    return f"its peak is expected at about {gib(predictor.peak(first).bytes)} of {limit} allowed"
+
+
+def _columns(rows: Iterable[tuple[str, ...]]) -> Padding:
+    """`rows` under each other and indented, from the third column on in a dimmer style."""
+    table = Table.grid(padding=(0, 2, 0, 0))
+    for row in rows:
+        table.add_row(*map(escape, row[:2]), *(f"[dim]{escape(text)}[/]" for text in row[2:]))
+    return Padding(table, (0, 0, 0, 2), expand=False)
+
+
+def _values(values: tuple[Any, ...]) -> str:
+    """The values of an axis: all of a few, else the ends and their number."""
+    if len(values) <= 12:
+        return ", ".join(map(str, values))
+    return f"{values[0]} to {values[-1]} ({len(values)} values)"

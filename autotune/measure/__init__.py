@@ -1,0 +1,1 @@
+"""Who carries probes out: ranks here, agents elsewhere, scripts, recordings."""

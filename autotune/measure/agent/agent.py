@@ -1,0 +1,283 @@
+"""What an agent does: open the devices that the study names, start ranks, say what they became.
+
+The main thread starts and collects processes: those die with the thread that started them
+(prctl(2), PR_SET_PDEATHSIG). One thread listens, and ends everything where it hears nothing for
+the length of the lease; one says every second that this node is there.
+"""
+
+from __future__ import annotations
+
+import os
+import queue
+import signal
+import threading
+import time
+from contextlib import suppress
+from pathlib import Path
+
+from pynvml import NVMLError
+
+import autotune
+from autotune.device import crowding, open_device
+from autotune.device.cpu import cores, host_memory_bytes, host_oom_kills
+from autotune.device.device import Device
+from autotune.device.idle import busy
+from autotune.errors import UsageError
+from autotune.measure.agent.scratch import Scratch
+from autotune.measure.runner import extensions
+from autotune.measure.runner.channel import Peer
+from autotune.measure.runner.forks import Forks
+from autotune.measure.runner.node import Host
+from autotune.measure.runner.process import RankProcess
+from autotune.space.engines.software import software
+from autotune.wire.agents import (
+    BEAT_S,
+    Beat,
+    Collect,
+    Collected,
+    Ended,
+    Facts,
+    Joined,
+    Leaving,
+    NodeDevice,
+    Prepare,
+    Prepared,
+    Proven,
+    Refused,
+    Run,
+    Said,
+    Serve,
+    Signal,
+    Started,
+    Unforkable,
+)
+from autotune.wire.messages import Message
+
+POLL_S = 0.1
+LOG_BYTES = 2**18
+"""Of a process's log, that the study gets of its beginning, and of its end."""
+FIRST_LEASE_S = 60.0
+UNASKED = "the study hung up at once: it has its nodes, has ended, or is of another version"
+END_S = 15.0
+"""In which the main thread ends all processes."""
+LOST = 5
+
+
+class _GoneError(Exception):
+    """The study is."""
+
+
+class Agent:
+    """Serves one study by one connection."""
+
+    def __init__(self, peer: Peer, name: str, scratch: Scratch) -> None:
+        self._peer = peer
+        self._name = name
+        self._scratch = scratch
+        self._came: queue.SimpleQueue[Message | str] = queue.SimpleQueue()
+        self._processes: dict[str, RankProcess] = {}
+        self._logs: dict[str, Path] = {}
+        self._told: set[str] = set()
+        """Processes whose end was told."""
+        self._preparing: set[str] = set()
+        self._in_use_bytes: list[int] = []
+        self._over = threading.Event()
+        self._device: Device | None = None
+        self._host: Host | None = None
+        # Nodes that share a home must not share what compilers are at work on.
+        own = extensions.folder() / name
+        os.environ.setdefault(extensions.VARIABLE, str(own))
+
+    def serve(self) -> str:
+        """Until the study ends. Why it ended where that was no end of the study's; else empty."""
+        peer = self._peer
+        peer.limit(FIRST_LEASE_S)
+        peer.send(Joined(name=self._name, version=autotune.__version__, pid=os.getpid()))
+        threading.Thread(target=self._listen, daemon=True).start()
+        threading.Thread(target=self._beat, daemon=True).start()
+        try:
+            while True:
+                try:
+                    message = self._came.get(timeout=POLL_S)
+                except queue.Empty:
+                    pass
+                else:
+                    if isinstance(message, str):
+                        return message
+                    self._handle(message)
+                self._look()
+        except _GoneError as error:
+            return f"the study is gone: {error}"
+        except Exception as error:
+            with suppress(_GoneError):
+                self._send(Leaving(f"its agent failed: {type(error).__name__}: {error}"))
+            raise
+        except SystemExit as left:
+            with suppress(_GoneError):
+                self._send(Leaving(f"its agent was ended, with exit code {left.code}"))
+            raise
+        finally:
+            self._end()
+            self._over.set()
+
+    def _listen(self) -> None:
+        asked = False
+        try:
+            while True:
+                message = self._peer.receive()
+                asked = asked or isinstance(message, Serve)
+                self._came.put(message)
+        except EOFError:
+            self._came.put("" if asked else UNASKED)
+        except (OSError, ValueError) as error:
+            self._came.put(f"the study is gone: {error}")
+        self._kill()
+        if not self._over.wait(END_S):  # the main thread is stuck
+            os._exit(LOST)
+
+    def _beat(self) -> None:
+        with suppress(OSError, _GoneError):  # its end is seen by who listens
+            while True:
+                time.sleep(BEAT_S)
+                self._scratch.alive()
+                self._send(self._state())
+
+    def _state(self) -> Beat:
+        with suppress(NVMLError):  # then they are what they were
+            if self._device is not None:
+                self._in_use_bytes = list(self._device.in_use_bytes())
+        return Beat(self._in_use_bytes, host_oom_kills())
+
+    def _send(self, message: Message) -> None:
+        """Raises _GoneError where the study is."""
+        try:
+            self._peer.send(message)
+        except OSError as error:
+            raise _GoneError(str(error)) from error
+
+    def _handle(self, message: Message) -> None:
+        match message:
+            case Serve():
+                self._peer.limit(message.lease_s)
+                self._open(message.device)
+            case Prepare(engine=engine, family=family):
+                self._host_for(family)
+                self._preparing.add(engine)
+            case Run():
+                self._run(message)
+            case Signal(token=token, number=number) if token in self._processes:
+                self._processes[token].signal(signal.Signals(number))
+            case Collect(token=token) if token in self._processes:
+                self._collect(token)
+            case Unforkable(why) if self._host is not None:
+                self._host.give_up(why)
+            case Proven() if self._host is not None:
+                self._host.succeeded()
+
+    def _open(self, spec: str) -> None:
+        try:
+            device = self._device = open_device(spec)
+        except UsageError as error:
+            self._send(Refused(str(error)))
+            return
+        processes, energy = device.other_processes(), device.energy()
+        devices = [
+            NodeDevice(
+                uuid=info.uuid,
+                name=info.name,
+                capacity_bytes=info.capacity_bytes,
+                in_use_bytes=used_bytes,
+                bf16=info.bf16,
+                busy=busy(info, processes, used_bytes),
+            )
+            for info, used_bytes in zip(device.infos, device.in_use_bytes(), strict=True)
+        ]
+        facts = Facts(
+            kind=device.kind,
+            devices=devices,
+            fingerprint=device.fingerprint(),
+            host_memory_bytes=host_memory_bytes(),
+            cores=cores(),
+            software=software(),
+            energy_at=energy.at,
+            energy_lack=energy.lack,
+            address=self._peer.here,
+        )
+        self._send(facts)
+
+    def _host_for(self, family: str) -> Host:
+        if self._host is None:
+            assert self._device is not None, "`Serve` comes first"
+            folder, device = self._scratch.folder, self._device
+            environment = device.rank_environment(1)
+            if said := crowding.remark(environment):
+                self._say(said)
+            starter = Forks(folder, environment, self._say, family)
+            self._host = Host(device, starter, name=self._name, address=self._peer.here)
+        return self._host
+
+    def _run(self, asked: Run) -> None:
+        host = self._host_for(asked.task.family)
+        log = self._scratch.folder / Path(asked.log).name
+        process = host.start(asked.task, asked.dial, log)
+        self._processes[asked.token], self._logs[asked.token] = process, log
+        self._send(Started(token=asked.token, pid=process.pid))
+
+    def _look(self) -> None:
+        """Say what changed."""
+        for token, process in self._processes.items():
+            if token not in self._told and (code := process.exit_code()) is not None:
+                self._told.add(token)
+                self._send(self._state())  # with the kernel's count as it is now
+                self._send(Ended(token=token, code=code))
+            if said := process.limit_log():
+                self._say(said)
+        host = self._host
+        for engine in list(self._preparing):
+            assert host is not None, "made when this was asked for"
+            host.prepare(engine, "", lambda: False, time.monotonic())
+            if host.ready(engine):
+                self._preparing.remove(engine)
+                self._send(Prepared(engine=engine))
+
+    def _collect(self, token: str) -> None:
+        process, log = self._processes.pop(token), self._logs.pop(token)
+        process.reap()
+        code = process.exit_code()
+        if token not in self._told and code is not None:
+            self._send(Ended(token=token, code=code))
+        self._told.discard(token)
+        self._send(self._state())  # before the other: its devices as they are now
+        self._send(Collected(token=token, log=_text(log)))
+        log.unlink(missing_ok=True)
+
+    def _say(self, text: str) -> None:
+        self._send(Said(text))
+
+    def _kill(self) -> None:
+        for process in list(self._processes.values()):
+            process.signal(signal.SIGKILL)
+        if self._host is not None:
+            self._host.kill()
+
+    def _end(self) -> None:
+        """No process of the agent is left when this returns."""
+        self._peer.close()  # first: ranks that end now say nothing of their candidate
+        self._kill()
+        for process in self._processes.values():
+            process.reap()
+        self._processes.clear()
+        if self._host is not None:
+            self._host.close()
+
+
+def _text(log: Path) -> str:
+    """What is in `log`, or its beginning and its end."""
+    try:
+        data = log.read_bytes()
+    except OSError:
+        return ""
+    if len(data) > 2 * LOG_BYTES:
+        cut = f"\n[{len(data) - 2 * LOG_BYTES} bytes were cut out here]\n".encode()
+        data = data[:LOG_BYTES] + cut + data[-LOG_BYTES:]
+    return data.decode(errors="replace")

@@ -1,0 +1,50 @@
+"""Who starts one agent on each node of a study. One file each, and one row of
+`choices.LAUNCHERS`.
+"""
+
+from __future__ import annotations
+
+from autotune.errors import UsageError
+from autotune.measure.launch.launcher import Asked, Launcher
+from autotune.space.choices import LAUNCHERS, WRITTEN
+
+
+def checked(
+    text: str | None, nodes: int | None, *, world_size: int | None = None,
+    interface: str | None = None,
+) -> Launcher | None:  # fmt: skip
+    """The launcher that `text` names, which has started nothing; None where none is meant.
+
+    In a Slurm job of several nodes it need not be named; `nodes` of 1 is then this machine.
+
+    Raises:
+        UsageError: it cannot work here, or what is asked for does not go together.
+    """
+    from autotune.measure.launch.slurm_job import SlurmJob  # which imports psutil
+
+    job = SlurmJob.found() if text is None and nodes != 1 else None
+    if job is None and text is None:
+        _refuse_what_is_of_launchers(nodes, interface)
+        return None
+    name, _, argument = (text or "slurm").partition(":")
+    row = LAUNCHERS[name]
+    if why := row.missing:
+        raise UsageError(f"--launch {name}: {why}")
+    note = f"in Slurm job {job.number} of {len(job.names)} nodes: --launch slurm" if job else ""
+    made: Launcher = row.load().make(Asked(argument, nodes, interface, note))
+    slots = sum(made.slots.values())
+    if slots and world_size is not None and world_size > slots:
+        raise UsageError(
+            f"--world-size {world_size}: --launch {text} has {slots} slots on {made.nodes}"
+            f" nodes; use --world-size {slots}"
+        )
+    return made
+
+
+def _refuse_what_is_of_launchers(nodes: int | None, interface: str | None) -> None:
+    for flag, value in [("--nodes", nodes), ("--interface", interface)]:
+        if value not in (None, 1):
+            raise UsageError(
+                f"{flag} {value}: needs --launch, which says who starts agents there:"
+                f" {', '.join(WRITTEN)}"
+            )

@@ -1,0 +1,112 @@
+"""Ray places an actor on each node of its cluster, which holds an agent."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import socket
+import subprocess
+import sys
+from collections.abc import Mapping
+from dataclasses import asdict
+from pathlib import Path
+
+from autotune.errors import UsageError
+from autotune.measure.launch import agent
+from autotune.measure.launch.address import address_of, address_towards
+from autotune.measure.launch.client import Client, end, with_line
+from autotune.measure.launch.launcher import Asked
+from autotune.measure.launch.ray_holder import Held, Node
+from autotune.measure.runner.local import module_path
+
+# Ray takes over signals of a process that joins a cluster, so this is one of our own.
+HOLDER = [sys.executable, "-P", "-m", "autotune.measure.launch.ray_holder"]
+REACH_S = 10.0
+JOIN_S = 60.0
+FREE_S = 40.0
+"""For nodes to become free: said before it is given up that agents dial."""
+END_S = 5.0
+_SAID = re.compile(r"autotune: (.*)")
+
+
+def make(asked: Asked) -> Ray:
+    """Raises `UsageError` where no cluster can be joined."""
+    try:
+        _reach(os.environ.get("RAY_ADDRESS", ""))
+        looked = subprocess.run(
+            HOLDER, check=False, capture_output=True, text=True, timeout=JOIN_S,
+            stdin=subprocess.DEVNULL, env=os.environ | module_path(),
+        )  # fmt: skip
+        why = (looked.stderr.strip().splitlines() or ["it ended"])[-1]
+    except subprocess.TimeoutExpired:
+        looked, why = None, f"no answer within {JOIN_S:.0f} s"
+    except OSError as error:
+        looked, why = None, f"{os.environ['RAY_ADDRESS']}: {error.strerror or error}"
+    if looked is None or looked.returncode != 0:
+        raise UsageError(
+            f"--launch ray: no cluster: {why:.200}; start the study on a node of one, as a Ray"
+            " job, or set RAY_ADDRESS=HOST:6379"
+        )
+    nodes = [Node(**each) for each in json.loads(looked.stdout.splitlines()[-1])]
+    return Ray(nodes, asked)
+
+
+def _reach(address: str) -> None:
+    """Raises `OSError` where nobody listens at HOST:PORT, which takes Ray two minutes to say."""
+    host, _, port = address.rpartition(":")
+    if host and port.isdigit() and "//" not in host:
+        socket.create_connection((host, int(port)), timeout=REACH_S).close()
+
+
+class Ray:
+    """The `Launcher` for nodes of a Ray cluster."""
+
+    slots: Mapping[str, int] = {}
+    names: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+
+    def __init__(self, nodes: list[Node], asked: Asked) -> None:
+        self._nodes = nodes
+        self._interface = asked.interface
+        self._client: Client | None = None
+        self.nodes = asked.nodes or len(nodes)
+
+    def address(self) -> str:
+        if self._interface is not None:
+            return address_of(self._interface)
+        return address_towards((node.address for node in self._nodes), "ray")
+
+    def start(self, driver: str, key: str, key_file: Path, logs: Path) -> list[str]:
+        held = Held(
+            nodes=self.nodes,
+            free_s=FREE_S,
+            arguments=agent.command(driver)[1:],
+            folder=str(Path.cwd()),
+            variables=agent.forwarded(),
+        )
+        self._client = Client(
+            [*HOLDER, json.dumps(asdict(held))],
+            key,
+            logs / "ray.log",
+            os.environ | module_path(),
+        )
+        return []
+
+    def poll(self) -> list[str]:
+        client = self._client
+        if client is None:
+            return []
+        gone = client.left()  # asked first, so that the lines are all that it said
+        ended = [said[1] for line in client.new_lines() if (said := _SAID.fullmatch(line))]
+        if gone:
+            why = with_line(gone, client.last_line())
+            ended += [f"all nodes: Ray's driver left with {why}"] * self.nodes
+        return ended
+
+    def last_line(self) -> str:
+        return "" if self._client is None else self._client.last_line()
+
+    def close(self) -> None:
+        if self._client is not None:
+            end([self._client], END_S)

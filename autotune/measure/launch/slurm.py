@@ -1,0 +1,142 @@
+"""srun inside of an allocation starts a task on each node."""
+
+from __future__ import annotations
+
+import os
+import re
+import secrets
+import time
+from collections.abc import Mapping
+from pathlib import Path
+
+from autotune.errors import UsageError
+from autotune.measure.launch import agent
+from autotune.measure.launch.address import address_of, address_towards
+from autotune.measure.launch.client import Client, end, with_line
+from autotune.measure.launch.launcher import Asked
+from autotune.measure.launch.slurm_job import SlurmJob, ask, in_tasks, names_of
+from autotune.measure.runner.local import module_path
+
+END_S = 5.0
+LATE_S, LATEST_S = 0.5, 5.0
+"""What a task wrote last may come so long after srun's word that it left; and where it has written
+nothing, so long."""
+_SHARES = re.compile(
+    r"S(LURM|RUN)_(.*_PER_.*|NTASKS|NPROCS|GPUS|GRES|STEP_GRES|GPU_.*|CPU_BIND.*|MEM_.*|EXACT"
+    r"|EXCLUSIVE|DISTRIBUTION)"
+)
+"""Variables by which flags of a job become those of srun: a task would get a part of its node."""
+_TASK_LEFT = re.compile(r"srun: error: (?P<nodes>\S+): tasks? (?P<task>\d+)\S*: (?P<how>.*)")
+
+
+def make(asked: Asked) -> Slurm:
+    """Raises `UsageError` outside of an allocation, and in one of fewer nodes."""
+    if in_tasks():
+        raise UsageError(
+            "--launch slurm: srun started this study once for each task; start it without srun"
+        )
+    job = SlurmJob.here()
+    if job is None:
+        raise UsageError(
+            "--launch slurm: not in a Slurm allocation; start the study within sbatch --nodes=2,"
+            " or salloc --nodes=2"
+        )
+    if asked.nodes is not None and asked.nodes > len(job.names):
+        raise UsageError(
+            f"--nodes {asked.nodes}: Slurm job {job.number} has {len(job.names)};"
+            f" use --nodes {len(job.names)}"
+        )
+    return Slurm(job, asked)
+
+
+class Slurm:
+    """The `Launcher` for nodes of a Slurm job."""
+
+    slots: Mapping[str, int] = {}
+
+    def __init__(self, job: SlurmJob, asked: Asked) -> None:
+        self._job = job
+        self._interface = asked.interface
+        self._step = f"autotune-{secrets.token_hex(4)}"
+        self._client: Client | None = None
+        self._left: dict[str, tuple[str, str, float]] = {}
+        """Of nodes that are not told of yet: the task, how it left, and when that was said."""
+        self._ended: set[str] = set()
+        self.nodes = asked.nodes or len(job.names)
+        self.names = tuple(job.names[: self.nodes])
+        self.notes = tuple(filter(None, [asked.note, self._of_lost_nodes()]))
+
+    def address(self) -> str:
+        if self._interface is not None:
+            return address_of(self._interface)
+        return address_towards(self._job.addresses, "slurm")
+
+    def start(self, driver: str, key: str, key_file: Path, logs: Path) -> list[str]:
+        command = [
+            "srun", f"--jobid={self._job.number}", f"--job-name={self._step}", "--overlap",
+            f"--nodes={self.nodes}", f"--ntasks={self.nodes}", "--ntasks-per-node=1",
+            "--no-kill", "--kill-on-bad-exit=0", "--wait=0", "--export=ALL", "--input=all",
+            "--label", "--unbuffered", "--mem=0", "--cpu-bind=none", *self._gpus(),
+            *agent.command(driver),
+        ]  # fmt: skip
+        kept = {name: value for name, value in os.environ.items() if not _SHARES.fullmatch(name)}
+        self._client = Client(command, key, logs / "srun.log", kept | module_path())
+        return []
+
+    def poll(self) -> list[str]:
+        client = self._client
+        if client is None:
+            return []
+        gone = client.left()  # asked first, so that the lines are all that it said
+        now = time.monotonic()
+        for line in client.new_lines():
+            if left := _TASK_LEFT.match(line):
+                how = left["task"], left["how"], now
+                self._left |= dict.fromkeys(names_of(left["nodes"]), how)
+        ended: dict[str, str] = {}
+        for node, (task, reason, since) in list(self._left.items()):
+            last = client.last_line(f"{task}: ")
+            if gone or now - since > (LATE_S if last else LATEST_S):
+                ended[node] = f"srun: {with_line(reason, last)}"
+                del self._left[node]
+        if gone:
+            rest = set(self._job.names[: self.nodes]) - self._ended - ended.keys()
+            said = f"srun left with {with_line(gone, client.last_line())}"
+            ended |= dict.fromkeys(sorted(rest), said)
+        self._ended |= ended.keys()
+        return [f"{name}: {how}" for name, how in ended.items()]
+
+    def last_line(self) -> str:
+        return "" if self._client is None else self._client.last_line()
+
+    def close(self) -> None:
+        if self._client is None:
+            return
+        end([self._client])
+        deadline = time.monotonic() + END_S  # where srun was killed, its step goes on
+        while (steps := self._steps()) and time.monotonic() < deadline:
+            ask("scancel", *steps)
+            time.sleep(0.05)
+
+    def _steps(self) -> list[str]:
+        """Those of ours that run."""
+        listed = ask("squeue", "--steps", "--noheader", f"--jobs={self._job.number}",
+                     "--format=%i %j")  # fmt: skip
+        steps = (line.split(maxsplit=1) for line in listed.splitlines())
+        return [step for step, *name in steps if name == [self._step]]
+
+    def _gpus(self) -> list[str]:
+        """The flag by which each agent has all GPUs that the job has on each of its nodes.
+
+        Without it, jobs of --gpus-per-task, --gpus or --exclusive give a task fewer, or none.
+        """
+        least = min(self._job.gpus(), default=0)
+        return [f"--gpus-per-node={least}"] if least else []
+
+    def _of_lost_nodes(self) -> str:
+        if self.nodes == 1 or self._job.said_no_kill:
+            return ""
+        return (
+            f"Slurm ends job {self._job.number} with its first node that is lost, unless sbatch or"
+            " salloc was given --no-kill"
+        )

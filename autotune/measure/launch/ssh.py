@@ -1,0 +1,144 @@
+"""ssh starts an agent on each host of a file."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import shutil
+import subprocess
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+
+from autotune.errors import UsageError
+from autotune.measure.launch import agent
+from autotune.measure.launch.address import address_of, address_towards
+from autotune.measure.launch.client import Client, end, with_line
+from autotune.measure.launch.launcher import Asked
+
+TALK_S = 10.0
+PROGRAM = "AUTOTUNE_SSH"
+"""A variable that may name another program than ssh, with arguments."""
+_LINE = re.compile(r"(?P<host>\S+)\s+slots=(?P<slots>\d+)(\s.*)?")
+_HELD = (
+    "cd {folder} && exec 3<&0 && read -r key && {{"
+    " printf '%s\\n' \"$key\" | {agent} 3<&- & agent=$!;"
+    " {{ cat; kill $agent; }} <&3 >/dev/null 2>&1 & watch=$!;"
+    " wait $agent; code=$?; kill $watch 2>/dev/null; exit $code; }}"
+)
+"""For a shell: an agent with the first line of stdin, that is ended where stdin ends. On one line,
+as a csh around it takes it."""
+
+
+def parse_hostfile(path: Path) -> dict[str, int]:
+    """Slots of each host of a file: lines of `host slots=N`, as DeepSpeed reads them.
+
+    Raises:
+        UsageError: it cannot be read, or is no such file.
+    """
+    launch = f"--launch ssh:{path}"
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        why = error.strerror if isinstance(error, OSError) else "is no text"
+        raise UsageError(
+            f"{launch}: {why}; write a file of lines such as `node1 slots=8`"
+        ) from None
+    slots: dict[str, int] = {}
+    for number, line in enumerate(text.splitlines(), 1):
+        said = line.partition("#")[0].strip()
+        if not said:
+            continue
+        found = _LINE.fullmatch(said)
+        if found is None or found["host"].startswith("-"):
+            raise UsageError(
+                f"{launch}: line {number}, {said!a:.60}: is no host with its slots; write"
+                " `node1 slots=8`"
+            )
+        host, count = found["host"], int(found["slots"])
+        if host in slots:
+            raise UsageError(f"{launch}: line {number}: {host} was there before; write it once")
+        if count < 1:
+            raise UsageError(
+                f"{launch}: line {number}: {host} has no slots; write `{host} slots=1`, or"
+                " leave it out"
+            )
+        slots[host] = count
+    if not slots:
+        raise UsageError(f"{launch}: names no host; write lines such as `node1 slots=8`")
+    return slots
+
+
+def make(asked: Asked) -> Ssh:
+    """Raises `UsageError` for a bad file, more nodes than it has, and where there is no ssh."""
+    slots = parse_hostfile(Path(asked.argument))
+    if asked.nodes is not None and asked.nodes > len(slots):
+        raise UsageError(
+            f"--nodes {asked.nodes}: {asked.argument} has {len(slots)}; use --nodes {len(slots)}"
+        )
+    program = shlex.split(os.environ.get(PROGRAM, "")) or ["ssh"]
+    if shutil.which(program[0]) is None:
+        raise UsageError(
+            f"--launch ssh:{asked.argument}: there is no {program[0]}; install openssh-client, or"
+            f" name another program in {PROGRAM}"
+        )
+    return Ssh(program, dict(list(slots.items())[: asked.nodes]), asked)
+
+
+class Ssh:
+    """The `Launcher` for the hosts of a file. How to reach them is in ssh's own configuration."""
+
+    def __init__(self, program: list[str], slots: Mapping[str, int], asked: Asked) -> None:
+        self._program = program
+        self._interface = asked.interface
+        self._clients: dict[str, Client] = {}
+        self.slots = slots
+        self.nodes = len(slots)
+        self.names = tuple(slots)
+        self.notes: tuple[str, ...] = ()
+
+    def address(self) -> str:
+        if self._interface is not None:
+            return address_of(self._interface)
+        return address_towards(map(self._name, self.slots), "ssh")
+
+    def start(self, driver: str, key: str, key_file: Path, logs: Path) -> list[str]:
+        for host in self.slots:
+            log = logs / f"ssh-{host.replace('/', '_')}.log"
+            command = [*self._program, "-T", "-o", "BatchMode=yes", host, _remote(driver, host)]
+            self._clients[host] = Client(command, key, log)
+        return []
+
+    def poll(self) -> list[str]:
+        return [
+            f"{host}: ssh left with {with_line(how, client.last_line())}"
+            for host, client in self._clients.items()
+            if (how := client.left())
+        ]
+
+    def last_line(self) -> str:
+        said = [(host, client.last_line()) for host, client in self._clients.items()]
+        return next((f"{host}: {line}" for host, line in said if line), "")
+
+    def close(self) -> None:
+        end(self._clients.values())
+
+    def _name(self, host: str) -> str:
+        """What ssh takes `host` for, by its configuration."""
+        shown = ""
+        with suppress(subprocess.TimeoutExpired):
+            shown = subprocess.run(
+                [*self._program, "-G", host], check=False, capture_output=True, text=True,
+                stdin=subprocess.DEVNULL, timeout=TALK_S,
+            ).stdout  # fmt: skip
+        found = re.search(r"^hostname (\S+)$", shown, re.MULTILINE)
+        return found[1] if found else host.rpartition("@")[2]
+
+
+def _remote(driver: str, node: str) -> str:
+    """What the shell of a host is told."""
+    variables = [f"{name}={value}" for name, value in agent.forwarded().items()]
+    started = shlex.join(["env", *variables, *agent.command(driver, node=node)])
+    held = _HELD.format(folder=shlex.quote(str(Path.cwd())), agent=started)
+    return f"exec sh -c {shlex.quote(held)}"

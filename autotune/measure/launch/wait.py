@@ -1,0 +1,68 @@
+"""Nobody starts agents: the user does, with the lines that are shown."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping
+from pathlib import Path
+
+from autotune.errors import UsageError
+from autotune.measure.launch import agent
+from autotune.measure.launch.address import address_of, address_towards
+from autotune.measure.launch.launcher import Asked
+from autotune.measure.runner.local import module_path
+
+_OUTSIDE = "192.0.2.1"
+"""An address that is nobody's (RFC 5737): the way there is that to all other networks."""
+
+
+def make(asked: Asked) -> Wait:
+    """Raises `UsageError` where it is not said how many to wait for."""
+    if asked.nodes is None:
+        raise UsageError("--launch wait: for how many agents? add --nodes, e.g. --nodes 2")
+    return Wait(asked.nodes, asked.interface)
+
+
+class Wait:
+    """The `Launcher` that starts nothing."""
+
+    slots: Mapping[str, int] = {}
+    names: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+
+    def __init__(self, nodes: int, interface: str | None) -> None:
+        self.nodes = nodes
+        self._interface = interface
+
+    def address(self) -> str:
+        if self._interface is not None:
+            return address_of(self._interface)
+        return address_towards([_OUTSIDE], "wait")
+
+    def start(self, driver: str, key: str, key_file: Path, logs: Path) -> list[str]:
+        """The file of the key has to be where agents are started."""
+        return lines(self.nodes, driver, key_file)
+
+    def poll(self) -> list[str]:
+        return []
+
+    def last_line(self) -> str:
+        return ""
+
+    def close(self) -> None:
+        pass
+
+
+def lines(nodes: int, driver: str, key_file: Path) -> list[str]:
+    """How to start agents: by hand, by torchrun, by kubectl."""
+    held = shlex.join(agent.command(driver, str(key_file)))
+    variables = shlex.join(f"{name}={value}" for name, value in module_path().items())
+    piped = shlex.join(agent.command(driver))
+    return [
+        f"start {nodes} agents, one on each node, from a copy of this folder and of"
+        f" {key_file}, by one of:",
+        f"  env {variables} {held}",
+        f"  env {variables} torchrun --nnodes {nodes} --nproc-per-node 1 --rdzv-backend c10d"
+        f" --rdzv-endpoint NODE:29400 --no-python {held}",
+        f"  kubectl exec -i POD -- env {variables} {piped} < {shlex.quote(str(key_file))}",
+    ]

@@ -1,0 +1,60 @@
+"""The device that a grid was recorded on, as far as the grid tells of it."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from autotune.device.device import BusyProcess, DeviceInfo, EnergyCounters
+from autotune.measure.replay.grid import COVERS, Grid
+
+
+class RecordedDevice:
+    """Nobody uses it, and nothing runs on it."""
+
+    why = "--device"
+    kind: Literal["cpu", "cuda"]
+    infos: tuple[DeviceInfo, ...]
+
+    def __init__(self, recorded: Grid) -> None:
+        self._recorded = recorded
+        self.kind = recorded.device_kind
+        file = "".join(c if c.isprintable() else "?" for c in recorded.path.name)
+        name = f"replay of {file}, recorded on {recorded.device}"
+        bf16 = recorded.workload.dtype == "bf16"
+        self.infos = (
+            DeviceInfo(
+                index=0,
+                uuid="replay",
+                name=name,
+                capacity_bytes=recorded.limits.capacity_bytes,
+                bf16=bf16,
+            ),
+        )
+
+    def in_use_bytes(self) -> tuple[int, ...]:
+        """Always 0."""
+        return (0,)
+
+    def other_processes(self) -> tuple[BusyProcess, ...]:
+        """None."""
+        return ()
+
+    def rank_environment(self, world_size: int) -> dict[str, str]:
+        """Nothing: there are no ranks."""
+        return {}
+
+    def shares(self, groups: int, ranks: int) -> list[RecordedDevice]:
+        """It, as often."""
+        return [self] * groups
+
+    def energy(self) -> EnergyCounters:
+        """That of the steps that were recorded, where they have one."""
+        reports = [row.report for row in self._recorded.rows if row.report is not None]
+        if any(report.energy is None for report in reports):
+            return EnergyCounters(lack="the recording has no energy in it")
+        return EnergyCounters(COVERS)
+
+    def fingerprint(self) -> dict[str, Any]:
+        """Of the devices that were recorded."""
+        devices: dict[str, Any] = self._recorded.header["fingerprint"]["devices"]
+        return devices

@@ -1,0 +1,122 @@
+"""Who carries a probe out."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from autotune.space.candidate import Build, Candidate
+from autotune.space.outcome import Verdict
+from autotune.space.space import Space
+from autotune.space.trace import Trace
+from autotune.wire.messages import Peaks, Report
+from autotune.wire.stopping import Rule
+
+
+class NodeLostError(Exception):
+    """A node is gone on which ranks of a probe ran. It names the node."""
+
+
+class StopRequestedError(Exception):
+    """The user asked the study to stop while a probe ran."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Job:
+    """One probe to run."""
+
+    candidate: Candidate
+    grad_accum: int
+    """Micro-steps of the real schedule."""
+    micro_steps: int
+    """Micro-steps to run of it."""
+    rule: Rule
+    needed_step_s: float | None
+    """Slower steps than this end the probe early."""
+    fresh: bool
+    """Run in a new group even where one is live."""
+    budget: str = "the budget"
+    """What ends at the deadline, for people."""
+    mixed: bool = False
+    """Run drawn lengths, and not the longest samples alone, where the workload has several."""
+
+
+OUT_OF_BUDGET = "the budget ended during this probe"
+"""Reason of a probe that had no time left; the prober says whether it was all of the budget."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Result:
+    """What the runner saw; the study judges it against the limits."""
+
+    verdict: Verdict
+    reason: str = ""
+    report: Report | None = None
+    """Over all ranks: slowest times, largest peaks, host memory and own CPU time summed."""
+    peaks: Peaks | None = None
+    """The most any rank held, where a probe that failed could still say."""
+    of_host: bool = False
+    """It was the host's memory that ran out, and not the device's."""
+    foreign_bytes: int = 0
+    """How much others took of a device on which memory ran out."""
+    group_start_s: float = 0.0
+    waited_s: float = 0.0
+    """For the turn to make steps, beside other groups of its machine."""
+    warm: bool = False
+    """The group had already run another probe."""
+    parameters: int | None = None
+    versions: dict[str, str] | None = None
+    unsupported: tuple[str, ...] = ()
+    """The axes whose values, together, are unsupported, where that is known."""
+    only: dict[str, int] = field(default_factory=dict)
+    """Values that a script runs whatever is asked for, by axis."""
+    lacks_op: str = ""
+    """What the engine compiles for this candidate, and could not be loaded."""
+    log: str = ""
+    """Name of the log of rank 0, or of a script's launch."""
+    put_off: bool = False
+    """It is not the candidate's doing, e.g. a node was lost: ask for it again, elsewhere. The
+    verdict is then `SKIPPED`, and the reason says what happened."""
+    gone: str = ""
+    """Why nothing more can be run there, where it was put off; empty where something can."""
+
+
+class Runner(Protocol):
+    """One slot of a study: runs one probe at a time. Its methods are called by one thread at a
+    time, `kill` by any."""
+
+    @property
+    def live_build(self) -> Build | None:
+        """What can be probed now without starting a group."""
+        ...
+
+    def run(self, job: Job, deadline: float) -> Result:
+        """Carry `job` out; `deadline` is on the scale of the budget's `Clock.at`.
+
+        Raises:
+            StopRequestedError: the user asked to stop.
+            NoNodesError: it can run nothing any more; the study puts the job off.
+        """
+        ...
+
+    def trace(self, space: Space, limit_s: float) -> Trace | None:
+        """How much memory the models of `space` need, found out without its devices.
+
+        None where that is not known within `limit_s`.
+
+        Raises:
+            StopRequestedError: the user asked to stop.
+        """
+        ...
+
+    def retire(self, until: float) -> None:
+        """End the live group, if there is one; wait for its memory, at most `until` then."""
+        ...
+
+    def kill(self) -> None:
+        """End everything at once; for a second Ctrl-C."""
+        ...
+
+    def close(self) -> None:
+        """No process is left when this returns; nothing is probed after it."""
+        ...

@@ -1,0 +1,277 @@
+"""How ranks are started: forked from a process that has imported what they need, or spawned.
+
+Importing torch and DeepSpeed takes seconds, and a study starts dozens of groups.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import signal
+import socket
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from multiprocessing.connection import wait
+from pathlib import Path
+from typing import Protocol
+
+from autotune.measure.runner import StopRequestedError, local
+from autotune.measure.runner.channel import Peer
+from autotune.measure.runner.local import LocalProcess, full_environment, spawn
+from autotune.measure.runner.process import RankProcess
+from autotune.wire.dial import Dial
+from autotune.wire.messages import Fork, Forkable, Forked, Message, WireError
+from autotune.wire.stream import Stream
+
+SERVER = [sys.executable, "-P", "-m", "probes.forkserver"]
+IMPORT_LIMIT_S = 120.0
+REPLY_S = 15.0
+"""A fork takes a tenth of a second, and some on a busy machine."""
+POLL_S = 0.05
+_PR_SET_CHILD_SUBREAPER = 36
+
+
+class Starter(Protocol):
+    """Starts ranks."""
+
+    def ready(self, engine: str) -> bool:
+        """Whether ranks of `engine` start at once, or `prepare` would make no difference."""
+        ...
+
+    def prepare(self, engine: str, stop: Callable[[], bool], deadline: float) -> None:
+        """Make that ranks of `engine` start at once; wait for it until `deadline`.
+
+        Raises:
+            StopRequestedError: the user asked to stop.
+        """
+        ...
+
+    def start_rank(
+        self, engine: str, dial: Dial, log: Path, environment: dict[str, str]
+    ) -> RankProcess:
+        """A rank that will dial the study. `environment` is what it has beside the study's own."""
+        ...
+
+    def succeeded(self) -> None:
+        """Learn that ranks came up."""
+        ...
+
+    def give_up(self, why: str) -> bool:
+        """Learn that ranks did not come up; true if from now on they start in another way."""
+        ...
+
+    def kill(self) -> None:
+        """End everything that is not a rank, at once."""
+        ...
+
+    def close(self) -> None:
+        """Nothing of it is left when this returns; no rank is started after it."""
+        ...
+
+
+class Spawned:
+    """Ranks that import everything themselves."""
+
+    def ready(self, engine: str) -> bool:
+        return True
+
+    def prepare(self, engine: str, stop: Callable[[], bool], deadline: float) -> None:
+        pass
+
+    def start_rank(
+        self, engine: str, dial: Dial, log: Path, environment: dict[str, str]
+    ) -> RankProcess:
+        return local.start_rank(dial, log, environment)
+
+    def succeeded(self) -> None:
+        pass
+
+    def give_up(self, why: str) -> bool:
+        return False
+
+    def kill(self) -> None:
+        pass
+
+    def close(self) -> None:
+        pass
+
+
+class Forks:
+    """Ranks forked from a server for their engine, which is started when it is first needed.
+
+    Where that does not work they are spawned from then on, those of that engine, and one line says
+    why; where forked ranks do not come up, all are.
+    """
+
+    def __init__(
+        self, logs: Path, environment: dict[str, str], note: Callable[[str], None], family: str
+    ) -> None:
+        """`environment` is what the ranks have beside the study's own, as far as all have it;
+        `family` is that of their models."""
+        self._logs = logs
+        self._family = family
+        self._environment = environment
+        self._note = note
+        self._servers: dict[str, _Server] = {}
+        self._one_at_a_time = threading.RLock()  # groups may start at once, each in a thread
+        self._works = sys.platform == "linux"
+        self._proven = False
+        self._spawned: set[str] = set()
+        """Engines whose ranks are not forked."""
+
+    def ready(self, engine: str) -> bool:
+        server = self._servers.get(engine)
+        known = engine in self._spawned or (server is not None and server.imported)
+        return not self._works or known
+
+    def prepare(self, engine: str, stop: Callable[[], bool], deadline: float) -> None:
+        with self._one_at_a_time:
+            if not self.ready(engine):
+                self._prepare(engine, stop, deadline)
+
+    def _prepare(self, engine: str, stop: Callable[[], bool], deadline: float) -> None:
+        log = self._logs / f"forkserver-{engine}.log"
+        if engine not in self._servers:
+            self._servers[engine] = _Server([engine, self._family], log, self._environment)
+        server = self._servers[engine]
+        while not server.heard(POLL_S):
+            if stop():
+                raise StopRequestedError
+            if time.monotonic() > server.began + IMPORT_LIMIT_S:
+                self._spawn(engine, f"the fork server's imports take too long, see {log.name}")
+                return
+            if time.monotonic() > deadline:
+                return  # whoever asks next goes on waiting
+        server.imported = True
+        try:
+            but = server.why_not()
+        except _ServerError as error:
+            but = str(error)
+        if but:
+            self._spawn(engine, but)
+
+    def start_rank(
+        self, engine: str, dial: Dial, log: Path, environment: dict[str, str]
+    ) -> RankProcess:
+        with self._one_at_a_time:
+            server = self._servers.get(engine)
+            if server is not None and server.imported:
+                try:
+                    return server.fork(dial, log, environment)
+                except _ServerError as error:
+                    self._spawn(engine, str(error))
+        return local.start_rank(dial, log, environment)
+
+    def succeeded(self) -> None:
+        self._proven = True
+
+    def give_up(self, why: str) -> bool:
+        with self._one_at_a_time:
+            if self._proven or not self._works:
+                return False
+            self._say(f"the first ones that were forked did not come up: {why}")
+            self.close()
+            return True
+
+    def kill(self) -> None:
+        for server in self._servers.values():
+            server.process.signal(signal.SIGKILL)
+
+    def close(self) -> None:
+        self._works = False
+        for engine in list(self._servers):
+            self._servers[engine].close()
+            del self._servers[engine]
+
+    def _spawn(self, engine: str, why: str) -> None:
+        self._say(why, f" of {engine}")
+        self._spawned.add(engine)
+        self._servers.pop(engine).close()
+
+    def _say(self, why: str, of: str = "") -> None:
+        self._note(f"each rank{of} imports its libraries itself from now on: {why}")
+
+
+class _ServerError(Exception):
+    """A fork server did not do what it was asked for."""
+
+
+class _Server:
+    """One process that has imported what ranks of one engine need."""
+
+    def __init__(self, needs: list[str], log: Path, environment: dict[str, str]) -> None:
+        self.began = time.monotonic()
+        self.imported = False
+        ours, theirs = socket.socketpair()
+        with theirs:
+            # Or numpy's OpenBLAS starts threads as it is imported. torch computes with others.
+            alone = {"OPENBLAS_NUM_THREADS": "1"}
+            self.process = spawn([*SERVER, *needs], theirs.fileno(), log, environment | alone)
+        self._log = log
+        ours.settimeout(REPLY_S)
+        self._peer = Peer(Stream(ours))
+
+    def heard(self, timeout_s: float) -> bool:
+        """Whether it says something or is gone, within `timeout_s`."""
+        return bool(wait([self._peer], timeout_s))  # type: ignore[list-item]
+
+    def why_not(self) -> str:
+        """Why it cannot fork; empty where it can. Asked for once, when it is first heard."""
+        match self._receive():
+            case Forkable(but):
+                return but
+            case other:
+                return f"the fork server sent a {type(other).__name__}"
+
+    def fork(self, dial: Dial, log: Path, environment: dict[str, str]) -> LocalProcess:
+        """A new rank.
+
+        Raises:
+            _ServerError: there is none.
+        """
+        everything = full_environment(log, environment)
+        with _adopting_orphans():
+            try:
+                self._peer.send(Fork(dial=dial, log=str(log.absolute()), environment=everything))
+            except OSError as error:
+                raise _ServerError(self._gone) from error
+            match self._receive():
+                case Forked(pid):
+                    process = LocalProcess(pid, log)
+                case Forkable(but):
+                    raise _ServerError(but)
+                case other:
+                    raise _ServerError(f"the fork server sent a {type(other).__name__}")
+        try:
+            process.exit_code()
+        except ChildProcessError as error:
+            raise _ServerError("a forked rank could not be handed over") from error
+        return process
+
+    def close(self) -> None:
+        self.process.signal(signal.SIGKILL)
+        self.process.reap()
+        self._peer.close()
+
+    def _receive(self) -> Message:
+        try:
+            return self._peer.receive()
+        except (EOFError, OSError, WireError) as error:
+            raise _ServerError(self._gone) from error
+
+    @property
+    def _gone(self) -> str:
+        return f"the fork server is gone, see {self._log.name}"
+
+
+@contextmanager
+def _adopting_orphans() -> Iterator[None]:
+    """Has this process be handed the children of its descendants that end meanwhile."""
+    prctl = ctypes.CDLL(None).prctl
+    prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    try:
+        yield
+    finally:
+        prctl(_PR_SET_CHILD_SUBREAPER, 0, 0, 0, 0)

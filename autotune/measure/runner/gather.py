@@ -1,0 +1,127 @@
+"""The agents of a study: who has dialled, and what their nodes have."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from multiprocessing.connection import wait
+
+import autotune
+from autotune.errors import NoNodesError, UsageError
+from autotune.measure.runner import StopRequestedError
+from autotune.measure.runner.channel import Channel, Peer
+from autotune.measure.runner.remote import Remote
+from autotune.wire.agents import Joined
+from autotune.wire.messages import WireError
+
+POLL_S = 0.2
+
+
+def gather(
+    channel: Channel,
+    wanted: int,
+    *,
+    device: str,
+    limit_s: float,
+    names: Sequence[str] = (),
+    ended: Callable[[], Sequence[str]],
+    last_line: Callable[[], str] = str,
+    note: Callable[[str], None],
+    on_lost: Callable[[str], None],
+    stop: Callable[[], bool] = lambda: False,
+) -> list[Remote]:
+    """Agents that dial `channel`: `wanted` ones, or fewer after `limit_s`, ordered by name.
+
+    `device` is what each opens, as `--device` names it; `names` are those of the nodes, where they
+    are known. `ended` says what the launcher knows of agents that ended, `last_line` what it said
+    last. `on_lost` is told of nodes that are lost, now and later. Where no `names` are known, each
+    node that comes is named.
+
+    Raises:
+        UsageError: a node has another version of autotune, or not that device.
+        NoNodesError: none dialled.
+        StopRequestedError: the user asked to stop.
+    """
+    nodes: list[Remote] = []
+    said: list[str] = []
+    on_come: Callable[[str], object] = str if names else note
+    deadline = time.monotonic() + limit_s
+    try:
+        while time.monotonic() < deadline and not _complete(nodes, wanted):
+            if stop():
+                raise StopRequestedError
+            wait([channel], POLL_S)  # type: ignore[list-item]
+            while (peer := channel.accept()) is not None:
+                nodes.append(Remote(peer, _word_of(peer), device, note, on_lost))
+                _name_apart(nodes)
+                come = sum(not node.lost for node in nodes)
+                on_come(f"node {nodes[-1].name} has come, {come} of {wanted}")
+            _check(nodes)
+            for each in ended():
+                if each not in said:
+                    note(each)
+                said.append(each)
+            if len(said) + len([n for n in nodes if not n.lost]) >= wanted and said:
+                deadline = min(deadline, time.monotonic() + 1.0)  # nobody else will come
+        there = [node for node in nodes if node.facts is not None and not node.lost][:wanted]
+        for node in nodes:
+            if node not in there:
+                node.close()
+        if not there:
+            where = ":".join(map(str, channel.address))
+            silence = [f"no agent has dialled {where} in {limit_s:.0f} s", last_line()]
+            why = said[-1] if said else "; ".join(filter(None, silence))
+            raise NoNodesError(f"no node to run on: {why}")
+        if len(there) < wanted:
+            note(_who_lacks(there, wanted, names, "" if said else f"{limit_s:.0f}"))
+        return sorted(there, key=lambda node: node.name)
+    except BaseException:
+        for node in nodes:
+            node.close()
+        raise
+
+
+def _word_of(peer: Peer) -> Joined:
+    """What an agent says first. It knows the key, so it is one of ours."""
+    why = ""
+    try:
+        if isinstance(joined := peer.receive(), Joined):
+            return joined
+    except WireError as error:
+        why = f" ({error})"
+    peer.close()
+    raise UsageError(
+        f"--launch: an agent is of another version of autotune{why}; install the same on all nodes"
+    )
+
+
+def _who_lacks(there: Sequence[Remote], wanted: int, names: Sequence[str], late: str) -> str:
+    have = [node.name for node in there]
+    lack = [name for name in names if name not in have]
+    who = ", ".join(lack) or f"{wanted - len(there)} of {wanted} nodes"
+    why = f", no agent has dialled in {late} s" if late else ""
+    is_or_are = "is" if len(lack) == 1 else "are"
+    return f"{who} {is_or_are} not there{why}; going on with {', '.join(have)}"
+
+
+def _complete(nodes: Sequence[Remote], wanted: int) -> bool:
+    return sum(node.facts is not None and not node.lost for node in nodes) >= wanted
+
+
+def _check(nodes: Sequence[Remote]) -> None:
+    for node in nodes:
+        if node.version != autotune.__version__:
+            raise UsageError(
+                f"--launch: node {node.name} has autotune {node.version}, and this is"
+                f" {autotune.__version__}; install the same on all nodes"
+            )
+        if node.refused:
+            raise UsageError(f"node {node.name}: {node.refused}")
+
+
+def _name_apart(nodes: Sequence[Remote]) -> None:
+    """Give the last one a name of its own."""
+    last, names = nodes[-1], {node.name for node in nodes[:-1]}
+    number, name = 2, last.name
+    while last.name in names:
+        last.name, number = f"{name}-{number}", number + 1

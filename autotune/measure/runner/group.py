@@ -1,0 +1,426 @@
+"""A worker group: the ranks of one build, and the loop that watches them.
+
+It is used for every candidate of that build and ended at the first failure; nothing is recovered
+inside a process. The watch is one loop in one thread: it sees messages, ends of processes,
+deadlines and the user's wish to stop.
+"""
+
+from __future__ import annotations
+
+import signal
+import time
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from multiprocessing.connection import wait
+from pathlib import Path
+
+from autotune.measure.runner import OUT_OF_BUDGET, NodeLostError, Result, StopRequestedError
+from autotune.measure.runner.channel import Channel, Peer
+from autotune.measure.runner.node import LOOPBACK, Node, Seat
+from autotune.measure.runner.process import RankProcess
+from autotune.space.outcome import Verdict, others_share
+from autotune.units import gib
+from autotune.wire.messages import (
+    Energy,
+    Entered,
+    Fault,
+    Hello,
+    Message,
+    Peaks,
+    Probe,
+    Progress,
+    Ready,
+    Report,
+    Start,
+    Stop,
+    Store,
+    WireError,
+)
+from autotune.wire.stopping import Phase
+from autotune.wire.stream import TamperedError
+
+# Without a sign of life; a step that is made is one.
+PHASE_DEADLINE_S = {
+    Phase.IMPORT: 120.0,
+    Phase.BUILD: 180.0,
+    Phase.ENGINE: 300.0,
+    Phase.COMPILE: 600.0,
+    Phase.WARMUP: 180.0,
+    Phase.TIMED: 180.0,
+    Phase.DONE: 30.0,
+}
+STEP_DEADLINE_S = 30.0
+STEP_DEADLINE_SHARE = 0.1
+"""What steps may take of the budget: in a small one, they have at least `STEP_DEADLINE_S`."""
+PEER_GRACE_S = 3.0
+"""After a first failure, how long to wait for a peer's word that memory was the cause."""
+TERM_GRACE_S = 1.0
+STOP_GRACE_S = 1.0
+RECENT_S = 2.0
+"""A node beats every second."""
+POLL_S = 0.1
+
+
+@dataclass(kw_only=True)
+class Rank:
+    """What the group knows of one of its ranks."""
+
+    number: int
+    process: RankProcess
+    log: Path
+    seat: Seat
+    token: str
+    """What it says in its `Hello`."""
+    local_rank: int = 0
+    address: str = LOOPBACK
+    """Of its node, as the other ranks reach it."""
+    peer: Peer | None = None
+    phase: Phase = Phase.IMPORT
+    entered: float = field(default_factory=time.monotonic)
+    """When it entered the phase, or made its last step there."""
+    ready: Ready | None = None
+    report: Report | None = None
+    fault: Fault | None = None
+    gone: str = ""
+    """Why it can send no more: its end, or garbage."""
+
+    @property
+    def failed(self) -> bool:
+        return self.fault is not None or bool(self.gone)
+
+    def enter(self, phase: Phase) -> None:
+        self.phase, self.entered = phase, time.monotonic()
+
+
+class Group:
+    """The ranks of one build and the loop that watches them."""
+
+    def __init__(
+        self,
+        channel: Channel,
+        ranks: list[Rank],
+        *,
+        stop: Callable[[], bool],
+        on_phase: Callable[[Phase, int], None],
+        note: Callable[[str], None],
+        deadline_s: Mapping[Phase, float],
+    ) -> None:
+        self.ranks = ranks
+        self.probes = 0
+        self._channel = channel
+        self._stop = stop
+        self._on_phase = on_phase
+        self._note = note
+        self._deadline_s = deadline_s
+        self._oom_kills: dict[Node, int] = {}
+        self._first_failure: float | None = None
+        self._start: Start | None = None
+
+    def start(self, start: Start, deadline: float) -> Result | None:
+        """Bring the engine up on every rank; a `Result` says why that failed."""
+        self._start = start
+        self._oom_kills = {rank.seat.node: rank.seat.node.oom_kills() for rank in self.ranks}
+        return self._until(lambda: all(r.ready for r in self.ranks), deadline)
+
+    def probe(self, request: Probe, deadline: float) -> Result:
+        """Run one candidate on every rank."""
+        self.probes += 1
+        for rank in self.ranks:
+            rank.report = None
+            rank.enter(Phase.WARMUP)
+            self._send(rank, request)
+        failure = self._until(lambda: all(r.report for r in self.ranks), deadline)
+        if failure is not None:
+            return failure
+        told: dict[Node, list[Report]] = {}
+        for rank in self.ranks:
+            if rank.report is not None:
+                told.setdefault(rank.seat.node, []).append(rank.report)
+        report = merge(list(told.values()))
+        verdict = Verdict.PRUNED if report.stopped_early else Verdict.OK
+        return Result(verdict=verdict, report=report)
+
+    def alive(self) -> bool:
+        """Whether every rank can still be asked; looks at what has come in since."""
+        self._pump(timeout=0)
+        return not any(rank.failed for rank in self.ranks)
+
+    def end(self, *, politely: bool) -> None:
+        """No process of the group is left when this returns."""
+        if politely:
+            for rank in self.ranks:
+                self._send(rank, Stop())
+            self._wait_for_exits(STOP_GRACE_S)
+        for rank in self.ranks:
+            rank.process.signal(signal.SIGTERM)
+        self._wait_for_exits(TERM_GRACE_S)
+        self.kill()
+        for rank in self.ranks:
+            rank.process.reap()
+            if rank.peer is not None:
+                rank.peer.close()
+        self._limit_logs()
+
+    def kill(self) -> None:
+        """SIGKILL to every session of the group, also to what ranks that ended left behind."""
+        for rank in self.ranks:
+            rank.process.signal(signal.SIGKILL)
+
+    def _wait_for_exits(self, seconds: float) -> None:
+        deadline = time.monotonic() + seconds
+        while time.monotonic() < deadline and any(
+            rank.process.exit_code() is None for rank in self.ranks
+        ):
+            time.sleep(0.01)
+
+    def _until(self, done: Callable[[], bool], deadline: float) -> Result | None:
+        while not done():
+            if self._stop():
+                raise StopRequestedError
+            self._pump(POLL_S)
+            self._check_nodes()
+            failure = self._failure(deadline)
+            if failure is not None:
+                return failure
+        return None
+
+    def _check_nodes(self) -> None:
+        """Raises NodeLostError where one of the ranks' nodes is gone."""
+        for rank in self.ranks:
+            if why := rank.seat.node.lost:
+                raise NodeLostError(why)
+
+    def _pump(self, timeout: float) -> None:
+        """Handle what came within `timeout` seconds."""
+        peers = {rank.peer: rank for rank in self.ranks if rank.peer and not rank.gone}
+        dialling = any(rank.peer is None for rank in self.ranks)
+        sources: list[Channel | Peer] = [*peers, *([self._channel] if dialling else [])]
+        for source in wait(sources, timeout):  # type: ignore[arg-type]
+            if isinstance(source, Channel):
+                self._accept(source)
+            elif isinstance(source, Peer):
+                self._receive(peers[source])
+        for rank in self.ranks:
+            if rank.peer is not None and rank.peer.stuck and not rank.gone:
+                self._receive(rank)
+            code = rank.process.exit_code()
+            silent = rank.peer is None and not rank.gone and code is not None
+            if silent and not self._channel.awaited:  # its last words still count
+                rank.gone = f"{_exit(code)} before it dialled"
+        self._limit_logs()
+
+    def _limit_logs(self) -> None:
+        for rank in self.ranks:
+            if said := rank.process.limit_log():
+                self._note(said)
+
+    def _accept(self, channel: Channel) -> None:
+        peer = channel.accept()
+        if peer is None:
+            return
+        expected = {r.token: r for r in self.ranks if r.peer is None}
+        rank = None
+        with suppress(WireError):
+            hello = peer.receive()
+            rank = expected.get(hello.token) if isinstance(hello, Hello) else None
+        if rank is None:
+            peer.close()
+            return
+        rank.peer = peer
+        if rank.number == 0 or (self._start is not None and self._start.store_port):
+            self._send_start(rank)
+        self._receive(rank)  # what came with its first word
+
+    def _receive(self, rank: Rank) -> None:
+        assert rank.peer is not None
+        try:
+            for message in rank.peer.arrived():
+                self._handle(rank, message)
+        except TamperedError as error:
+            raise NodeLostError(f"{rank.seat.node.name}: the link to it: {error}") from error
+        except EOFError:
+            rank.gone = self._end_of(rank)
+        except WireError as error:
+            rank.gone = f"sent what is no message: {error}"
+
+    def _handle(self, rank: Rank, message: Message) -> None:
+        match message:
+            case Entered(phase):
+                rank.enter(phase)
+                if rank.number == 0:
+                    self._on_phase(phase, 0)
+            case Progress() if rank.number == 0:
+                for each in self.ranks:  # they step together
+                    each.entered = time.monotonic()
+                self._on_phase(rank.phase, len(message.step_s))
+            case Store(host, port) if rank.number == 0 and self._start is not None:
+                self._start = replace(self._start, store_host=host, store_port=port)
+                for other in self.ranks[1:]:
+                    self._send_start(other)
+            case Ready():
+                rank.ready = message
+            case Report():
+                rank.report = message
+            case Fault():
+                rank.fault = message
+            case _:
+                raise WireError(f"{type(message).__name__} out of place")
+
+    def _send_start(self, rank: Rank) -> None:
+        if self._start is not None:
+            node = rank.seat.node
+            mine = replace(
+                self._start,
+                device_uuid=node.uuids[rank.seat.device],
+                local_rank=rank.local_rank,
+                local_ranks=sum(other.seat.node is node for other in self.ranks),
+                address=rank.address,
+                energy=node.energy_at,
+            )
+            self._send(rank, mine)
+
+    def _send(self, rank: Rank, message: Message) -> None:
+        if rank.peer is not None and not rank.gone:
+            with suppress(OSError):  # its end is seen by the next read
+                rank.peer.send(message)
+
+    def _end_of(self, rank: Rank) -> str:
+        """How a rank that closed its connection ended; waits a moment for the kernel to say."""
+        deadline = time.monotonic() + 1.0
+        while (code := rank.process.exit_code()) is None and time.monotonic() < deadline:
+            time.sleep(0.01)
+        return "closed its connection" if code is None else _exit(code)
+
+    def _failure(self, deadline: float) -> Result | None:
+        """Why the group cannot go on, once that is certain."""
+        now = time.monotonic()
+        for rank in self.ranks:
+            if rank.fault is not None and rank.fault.cause in ("oom", "host_oom"):
+                return _out_of_memory(rank, rank.fault)
+        bad = [rank for rank in self.ranks if rank.failed]
+        if bad:
+            self._first_failure = self._first_failure or now
+            if not self._heard_since(self._first_failure):
+                return None  # what ranks complain of may be that a node went
+            if len(bad) == len(self.ranks) or now - self._first_failure > PEER_GRACE_S:
+                return self._crash(bad)
+            return None
+        for rank in self.ranks:
+            waiting = not (rank.report if self.probes else rank.ready)
+            limit_s = self._deadline_s[rank.phase]
+            if waiting and now - rank.entered > limit_s and self._heard_since(now - RECENT_S):
+                if not rank.process.pid:
+                    rank.seat.node.kill(f"it started no process within {limit_s:.0f} s")
+                    raise NodeLostError(rank.seat.node.lost)
+                return Result(
+                    verdict=Verdict.HUNG,
+                    reason=f"rank {rank.number} gave no sign for {limit_s:.0f} s"
+                    f" in phase {rank.phase}; see {rank.log.name}",
+                )
+        if now > deadline:
+            return Result(verdict=Verdict.SKIPPED, reason=OUT_OF_BUDGET)
+        return None
+
+    def _heard_since(self, moment: float) -> bool:
+        """Whether all nodes were there after that."""
+        return all(rank.seat.node.heard_since(moment) for rank in self.ranks)
+
+    def _crash(self, bad: list[Rank]) -> Result:
+        """The failure of a group in which no rank spoke of memory.
+
+        A rank that went without a word is the cause before one that could still complain: what
+        the others complain of is mostly that it went.
+        """
+        silent = [rank for rank in bad if rank.fault is None]
+        for rank in silent:
+            node = rank.seat.node
+            before = self._oom_kills.get(node, node.oom_kills())
+            if rank.process.exit_code() == -signal.SIGKILL and node.oom_kills() > before:
+                return Result(
+                    verdict=Verdict.OOM,
+                    reason=f"rank {rank.number} was killed by the host's OOM killer",
+                    of_host=self._start is not None and self._start.device_kind == "cuda",
+                )
+        rank = (silent or bad)[0]
+        if rank.fault is None:
+            return Result(
+                verdict=Verdict.CRASHED,
+                reason=f"rank {rank.number} {rank.gone} in phase {rank.phase};"
+                f" see {rank.log.name}",
+            )
+        verdict = Verdict.UNSUPPORTED if rank.fault.cause == "unsupported" else Verdict.CRASHED
+        return Result(
+            verdict=verdict,
+            reason=f"rank {rank.number} in phase {rank.fault.phase}: {rank.fault.error};"
+            f" see {rank.log.name}",
+            unsupported=tuple(rank.fault.axes),
+        )
+
+
+def phase_deadlines(budget_s: float) -> dict[Phase, float]:
+    """Seconds without a sign of life that each phase may have in a budget of `budget_s`.
+
+    A step that takes a tenth of the budget could not be measured in it.
+    """
+    step_s = max(STEP_DEADLINE_S, STEP_DEADLINE_SHARE * budget_s)
+    steps = (Phase.WARMUP, Phase.TIMED)
+    return {p: min(s, step_s) if p in steps else s for p, s in PHASE_DEADLINE_S.items()}
+
+
+def merge(told: list[list[Report]]) -> Report:
+    """One report for the ranks of all hosts, by host: the largest peaks, host memory of the host
+    that held the most, what disturbed the one that was disturbed the most, energy summed."""
+    hosts = [_of_host(reports) for reports in told]
+    return replace(
+        hosts[0],
+        peaks=Peaks.largest([host.peaks for host in hosts]),
+        state_bytes=max(host.state_bytes for host in hosts),
+        conditions=replace(
+            max((host.conditions for host in hosts), key=others_share),
+            foreign_bytes=max(host.conditions.foreign_bytes for host in hosts),
+        ).at_worst([host.conditions for host in hosts]),
+        energy=_together([report.energy for reports in told for report in reports]),
+    )
+
+
+def _of_host(reports: list[Report]) -> Report:
+    """One report for the ranks of one host: largest peaks; host memory and CPU time summed."""
+    peaks = [report.peaks for report in reports]
+    first = reports[0]
+    return replace(
+        first,
+        peaks=replace(Peaks.largest(peaks), host_bytes=sum(p.host_bytes for p in peaks)),
+        state_bytes=max(report.state_bytes for report in reports),
+        conditions=replace(
+            first.conditions,
+            own_cpu_s=sum(r.conditions.own_cpu_s for r in reports),
+            foreign_bytes=max(r.conditions.foreign_bytes for r in reports),
+        ).at_worst([r.conditions for r in reports]),
+    )
+
+
+def _together(parts: list[Energy | None]) -> Energy | None:
+    """Each device once; None where one is not known, since a part is not the whole."""
+    known = {part.covers: part.joules for part in parts if part is not None}
+    if None in parts:
+        return None
+    return Energy(sum(known.values()), ", ".join(sorted(known)))
+
+
+def _out_of_memory(rank: Rank, fault: Fault) -> Result:
+    where = "host memory" if fault.cause == "host_oom" else "memory"
+    asked = f", asking for {gib(fault.requested_bytes)} more" if fault.requested_bytes else ""
+    return Result(
+        verdict=Verdict.OOM,
+        reason=f"rank {rank.number} ran out of {where} in phase {fault.phase}{asked}",
+        peaks=fault.peaks,
+        of_host=fault.cause == "host_oom",
+        foreign_bytes=fault.foreign_bytes,
+    )
+
+
+def _exit(code: int) -> str:
+    if code < 0:
+        return f"was ended by {signal.Signals(-code).name}"
+    return f"left with exit code {code}"

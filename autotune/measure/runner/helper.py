@@ -1,0 +1,146 @@
+"""A helper process that counts or traces models, or measures a data loader."""
+
+from __future__ import annotations
+
+import signal
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+
+from autotune.measure.runner.channel import Channel, Peer
+from autotune.measure.runner.process import RankProcess
+from autotune.wire.dial import Dial
+from autotune.wire.messages import (
+    Count,
+    Counted,
+    Describe,
+    Described,
+    Entered,
+    Fault,
+    Hello,
+    Load,
+    Loaded,
+    Message,
+    WireError,
+)
+from autotune.wire.stopping import Phase
+
+Start = Callable[[Dial, Path, dict[str, str]], RankProcess]
+"""Starts a process that dials: with that log and those variables beside the study's own."""
+
+
+class Helper:
+    """One process and one request. An answer or a failure ends the process."""
+
+    def __init__(
+        self,
+        asked: Describe | Count | Load,
+        start: Start,
+        *,
+        logs: Path,
+        environment: dict[str, str],
+        note: Callable[[str], None],
+        limit_s: float,
+        channel: Channel | None = None,
+    ) -> None:
+        """Start the helper, with the `environment` of the ranks whose memory it speaks of.
+
+        `note` is told, once, if there is no answer, which is waited for `limit_s`. It dials
+        `channel`, which stays open, or one of its own.
+        """
+        self._asked = asked
+        self._note = note
+        self._limit_s = limit_s
+        self._found: Described | Counted | Loaded | None = None
+        self.fault: Fault | None = None
+        """What it said as it failed, if it said something."""
+        self.works = True
+        """Whether there may be an answer yet."""
+        self.phase, self.entered = Phase.IMPORT, time.monotonic()
+        """What it said to be doing, and since when."""
+        self._deadline = time.monotonic() + limit_s
+        self._own_channel = channel is None
+        self._channel = channel or Channel()
+        self._peer: Peer | None = None
+        self._log = logs / f"{type(asked).__name__.lower()}.log"
+        dial = self._channel.dial(0, child=True)
+        self._token = dial.token
+        self._process = start(dial, self._log, environment)
+
+    def poll(self) -> Described | Counted | Loaded | None:
+        """Handle what has come, without waiting for more. The answer, once it is there."""
+        if self.works:
+            self._look()
+        self._process.limit_log()
+        return self._found
+
+    def send(self, message: Message) -> None:
+        """Tell it more, once it has entered a phase."""
+        if self._peer is not None and self.works:
+            with suppress(OSError):  # its end is seen by the next read
+                self._peer.send(message)
+
+    def close(self) -> None:
+        """No process of the helper is left when this returns."""
+        if not self.works:
+            return
+        self.works = False
+        self._process.signal(signal.SIGKILL)
+        self._process.reap()
+        if self._peer is not None:
+            self._peer.close()
+        if self._own_channel:
+            self._channel.close()
+
+    def _look(self) -> None:
+        ended = self._process.exit_code() is not None  # asked first: its last words still count
+        while self._peer is None and (peer := self._channel.accept()) is not None:
+            self._let_in(peer)
+        if self._peer is not None:
+            self._receive(self._peer)
+        if not self.works:
+            return
+        if ended and self._peer is None and not self._channel.awaited:
+            self._fail("the helper ended without an answer")
+        elif time.monotonic() > self._deadline:
+            self._fail(f"the helper gave no answer in {self._limit_s:.0f} s")
+
+    def _let_in(self, peer: Peer) -> None:
+        hello = None
+        with suppress(OSError, WireError):  # the process will be seen to end
+            hello = peer.receive()
+        if not isinstance(hello, Hello) or hello.token != self._token:
+            peer.close()
+            return
+        self._peer = peer
+        with suppress(OSError):  # in vain where it has ended; its last words still count
+            peer.send(self._asked)
+
+    def _receive(self, peer: Peer) -> None:
+        try:
+            for message in peer.arrived():
+                self._take(message)
+        except EOFError:
+            self._fail("the helper ended without an answer")
+        except WireError as error:
+            self._fail(f"the helper sent what is no message: {error}")
+
+    def _take(self, message: Message) -> None:
+        match message:
+            case Described() | Counted() | Loaded():
+                self._found = message
+                self.close()
+            case Entered(phase):
+                self.phase, self.entered = phase, time.monotonic()
+            case Fault():
+                self.fault = message
+                self._fail(message.error)
+            case _:
+                self._fail(f"the helper sent a {type(message).__name__}")
+
+    def _fail(self, why: str) -> None:
+        if not self.works:  # there is an answer
+            return
+        self.close()
+        self._note(f"{why}; see {self._log.name}")

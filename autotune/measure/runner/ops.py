@@ -1,0 +1,139 @@
+"""DeepSpeed's ops: compiled in a process of their own, before a rank needs them."""
+
+from __future__ import annotations
+
+import signal
+import threading
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from autotune.measure.runner import NodeLostError, Result, StopRequestedError
+from autotune.measure.runner.node import Node
+from autotune.measure.runner.process import RankProcess
+from autotune.space.candidate import Candidate
+from autotune.space.engines import engine_of
+from autotune.space.outcome import Verdict
+from autotune.space.workload import Workload
+from autotune.wire.agents import Task
+
+LOAD_SHARE = 0.5
+"""What loading may take of the time that is left. What is through by then leaves as much time to
+measure what needs it; what is not would leave too little for that, and for all other engines."""
+POLL_S = 0.1
+TERM_GRACE_S = 1.0
+_one_at_a_time = threading.Lock()
+
+
+class Ops:
+    """Which ops are loaded, and the process that loads more."""
+
+    def __init__(
+        self,
+        device_kind: str,
+        workload: Workload,
+        logs: Path,
+        stop: Callable[[], bool],
+        note: Callable[[str], None],
+    ) -> None:
+        self._device_kind = device_kind
+        self._workload = workload
+        self._logs = logs
+        self._stop = stop
+        self._note = note
+        self._tried: set[tuple[Node, str]] = set()
+        self._lacking: dict[str, str] = {}
+        """Ops that could not be loaded, and why."""
+        self._processes: list[RankProcess] = []
+
+    def missing(self, candidate: Candidate, nodes: Sequence[Node]) -> set[str]:
+        """Ops that `candidate` needs and that were not tried yet on all of `nodes`."""
+        return {
+            op
+            for op in self._needed(candidate)
+            if any((node, op) not in self._tried for node in nodes)
+        }
+
+    def refusal(self, candidate: Candidate) -> Result | None:
+        """What comes of `candidate` where it needs an op that could not be loaded."""
+        for op in sorted(self._needed(candidate) & self._lacking.keys()):
+            return Result(verdict=Verdict.UNSUPPORTED, reason=self._lacking[op], lacks_op=op)
+        return None
+
+    def _needed(self, candidate: Candidate) -> set[str]:
+        engine = engine_of(self._workload, candidate)
+        return engine.ops(candidate, self._workload, self._device_kind)
+
+    def load(self, names: set[str], nodes: Sequence[Node], deadline: float) -> None:
+        """Load `names` on each of `nodes`, compiled first where they never were; once each.
+
+        What is not loaded after a part of the time until `deadline` is not waited for.
+
+        Raises:
+            StopRequestedError: the user asked to stop.
+        """
+        self._note(
+            f"loading DeepSpeed's {', '.join(sorted(names))};"
+            " on a machine that never did, this compiles for about a minute"
+        )
+        with _one_at_a_time:  # they are compiled in one place, for all groups
+            self._load(names, nodes, deadline)
+
+    def _load(self, names: set[str], nodes: Sequence[Node], deadline: float) -> None:
+        began = time.monotonic()
+        enough = began + LOAD_SHARE * (deadline - began)
+        task = Task(program="ops", family=self._workload.family, ops=sorted(names))
+        logs = [
+            self._logs / f"ops-{'-'.join(filter(None, [str(len(self._tried)), node.name]))}.log"
+            for node in nodes
+        ]
+        try:
+            for node, log in zip(nodes, logs, strict=True):
+                self._processes.append(node.start(task, None, log))
+            while time.monotonic() < enough and None in self._codes():
+                if self._stop():
+                    raise StopRequestedError
+                for process in self._processes:
+                    if said := process.limit_log():
+                        self._note(said)
+                time.sleep(POLL_S)
+            took_s = time.monotonic() - began
+            whys = (_why_not(c, took_s, log) for c, log in zip(self._codes(), logs, strict=True))
+            why = next(filter(None, whys), "")
+        finally:
+            for process in self._processes:
+                _end(process)
+            self._processes = []
+        for node in nodes:
+            if node.lost:
+                raise NodeLostError(node.lost)
+        self._tried |= {(node, name) for node in nodes for name in names}
+        if why:
+            self._lacking |= {op: f"DeepSpeed's {op} {why}" for op in names}
+
+    def kill(self) -> None:
+        """SIGKILL to what loads; for a second Ctrl-C."""
+        for process in self._processes:
+            process.signal(signal.SIGKILL)
+
+    def _codes(self) -> list[int | None]:
+        return [process.exit_code() for process in self._processes]
+
+
+def _why_not(code: int | None, took_s: float, log: Path) -> str:
+    """What went wrong where a process that loads ops ended with `code`; None if it has not."""
+    if code is None:
+        return (
+            f"was not loaded in {took_s:.0f} s, {LOAD_SHARE:.0%} of the time that was left:"
+            " give more --budget"
+        )
+    return f"cannot be loaded, see {log.name}: repair that, or use --offload none" if code else ""
+
+
+def _end(process: RankProcess) -> None:
+    process.signal(signal.SIGTERM)
+    ended = time.monotonic() + TERM_GRACE_S
+    while process.exit_code() is None and time.monotonic() < ended:
+        time.sleep(POLL_S)
+    process.signal(signal.SIGKILL)
+    process.reap()

@@ -1,0 +1,245 @@
+"""One launch of a script: its processes, what they tell, and how they end."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import time
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from multiprocessing.connection import wait
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from autotune.device.cpu import host_oom_kills
+from autotune.measure.runner.channel import Channel, Peer
+from autotune.measure.runner.extensions import remove_locks
+from autotune.measure.runner.local import SUPERVISE, LocalProcess, spawn, temporary_folder
+from autotune.measure.script.files import OUT
+from autotune.measure.script.seen import Process, Ranks
+from autotune.space.command import PREFIX
+from autotune.wire.messages import Hello, Left, Message, Peaks, Seen, WireError
+
+END_S = 5.0
+LAST_WORDS_S = 1.0
+"""After the command ended, how long its processes' last messages may take."""
+SCRATCH_BYTES = 20 * 2**30
+SCRATCH_SHARE = 0.5
+"""Of the disk's free space, that a launch may fill before it is ended; or those bytes, if less."""
+SCRATCH_EVERY_S = 2.0
+LAST_LINES = 20
+HIDDEN_S, HIDDEN_EVERY_S = 8.0, 2.0
+"""Torch is loaded for so long before a process of it has to have dialled."""
+
+
+@dataclass(frozen=True)
+class Times:
+    """Processor time so far, in seconds."""
+
+    wall_s: float
+    busy_s: float
+    steal_s: float
+    own_s: float
+
+
+class Launch:
+    """The processes of one launch."""
+
+    def __init__(
+        self, channel: Channel, request: dict[str, Any], log: Path, in_use: tuple[int, ...]
+    ) -> None:
+        self.log = log
+        self.processes: list[Process] = []
+        self.lively = time.monotonic()
+        """When it last gave a sign of life."""
+        self.first_step: float | None = None
+        self.code: int | None = None
+        """The command's exit code, once it ended."""
+        self._channel = channel
+        self.in_use = in_use
+        """Bytes that others held of each device when it began."""
+        self._oom_kills = host_oom_kills()
+        self._ended_at: float | None = None
+        self._mark = f"{PREFIX}DIAL={request['environment'][f'{PREFIX}DIAL']}".encode()
+        self._temporary = request["environment"]["TMPDIR"]
+        self._out = temporary_folder(log) / OUT
+        free = shutil.disk_usage(self._out).free
+        self._most_bytes = min(SCRATCH_BYTES, int(SCRATCH_SHARE * free))
+        self._looked = self._looked_in = time.monotonic()
+        self._hidden_since: float | None = None
+        reader, self._writer = os.pipe()
+        try:
+            self._process: LocalProcess = spawn(SUPERVISE, reader, log, {})
+        finally:
+            os.close(reader)
+        self._began = time.time()
+        with os.fdopen(os.dup(self._writer), "wb") as pipe:
+            pipe.write(json.dumps(request).encode() + b"\n")
+
+    @property
+    def ended(self) -> bool:
+        """Whether the command ended, and its processes had time for their last words."""
+        return self._ended_at is not None and time.monotonic() - self._ended_at > LAST_WORDS_S
+
+    def pump(self, timeout: float) -> None:
+        """Handle what comes within `timeout` seconds."""
+        peers = {process.peer: process for process in self.processes if not process.gone}
+        for source in wait([self._channel, *peers], timeout):  # type: ignore[list-item]
+            if isinstance(source, Channel):
+                self._accept()
+            elif isinstance(source, Peer):
+                self._receive(peers[source])
+        if self.code is None and (code := self._process.exit_code()) is not None:
+            self.code, self._ended_at = code, time.monotonic()
+
+    @property
+    def backwards(self) -> int:
+        """Backward passes of the process that made the most."""
+        return max((p.latest.backwards for p in self.processes if p.latest), default=0)
+
+    @property
+    def stepped(self) -> int:
+        """Optimizer steps of the process that made the most."""
+        return max((p.latest.ended for p in self.processes if p.latest), default=0)
+
+    def hidden(self) -> bool:
+        """Whether torch runs where nobody sees it, for a while already."""
+        now = time.monotonic()
+        if self.processes or now - self._looked_in < HIDDEN_EVERY_S:
+            return False
+        self._looked_in = now
+        if not any(_maps_torch(process.pid) for process in self._below()):
+            return False
+        self._hidden_since = self._hidden_since or now
+        return now - self._hidden_since > HIDDEN_S
+
+    def limit_log(self) -> str:
+        return self._process.limit_log()
+
+    def oom_kills(self) -> int:
+        """Processes that the kernel has killed for memory since the launch."""
+        return host_oom_kills() - self._oom_kills
+
+    def overflow(self) -> int | None:
+        """Bytes in the scratch folder, once they are too many."""
+        now = time.monotonic()
+        if now - self._looked < SCRATCH_EVERY_S:
+            return None
+        self._looked = now
+        size = sum(
+            entry.stat().st_blocks * 512
+            for entry in self._out.rglob("*")
+            if not entry.is_symlink() and entry.exists()
+        )
+        return size if size > self._most_bytes else None
+
+    def last_lines(self) -> str:
+        """What it printed last."""
+        with suppress(OSError):
+            text = self.log.read_text(encoding="utf-8", errors="replace")
+            return "\n".join(text.splitlines()[-LAST_LINES:])
+        return ""
+
+    def times(self) -> Times:
+        """Processor time so far, of the machine and of all that this launch runs."""
+        cpu = psutil.cpu_times()
+        own_s = 0.0
+        for process in self._below():
+            with suppress(psutil.Error):
+                mine = process.cpu_times()
+                own_s += mine.user + mine.system + mine.children_user + mine.children_system
+        busy_s = cpu.user + cpu.nice + cpu.system + cpu.irq + cpu.softirq
+        return Times(time.monotonic(), busy_s, cpu.steal, own_s)
+
+    def peaks(self, ranks: Ranks, retries_before: int) -> Peaks:
+        """The most that any rank held; the host's is of all processes of the launch, now."""
+        each = []
+        for process in ranks.all:
+            seen = process.latest
+            if seen is None or seen.peaks is None:
+                continue
+            outside = 0
+            if seen.used_bytes:
+                before = self.in_use[seen.rank % len(self.in_use)]
+                outside = max(0, seen.used_bytes - before)
+            peaks = replace(seen.peaks, device_bytes=seen.peaks.device_bytes + outside)
+            each.append(replace(peaks, alloc_retries=max(0, peaks.alloc_retries - retries_before)))
+        host = 0
+        for below in self._below():
+            with suppress(psutil.Error):
+                host += below.memory_full_info().pss
+        largest = Peaks.largest(each)
+        return replace(largest, host_bytes=max(host, largest.host_bytes))
+
+    def end(self) -> None:
+        """No process of the launch is left when this returns, and nothing that it wrote."""
+        if self._writer < 0:
+            return
+        writer, self._writer = self._writer, -1
+        os.close(writer)  # which ends the supervisor, and all below it
+        deadline = time.monotonic() + END_S
+        while self._process.exit_code() is None and time.monotonic() < deadline:
+            time.sleep(0.01)
+        self._process.signal(signal.SIGKILL)
+        while self._kill_marked() and time.monotonic() < deadline + END_S:
+            time.sleep(0.01)
+        self._process.reap()
+        remove_locks(os.environ, self._began)
+        shutil.rmtree(self._temporary, ignore_errors=True)
+        for process in self.processes:
+            process.close()
+        self._channel.close()
+
+    def _below(self) -> list[psutil.Process]:
+        with suppress(psutil.Error):
+            return psutil.Process(self._process.pid).children(recursive=True)
+        return []
+
+    def _kill_marked(self) -> bool:
+        """What has this launch's address in its environment, should the supervisor have died;
+        whether there was any."""
+        found = False
+        for folder in Path("/proc").glob("[0-9]*"):
+            with suppress(OSError):
+                if self._mark in (folder / "environ").read_bytes():
+                    found = True
+                    os.kill(int(folder.name), signal.SIGKILL)
+        return found
+
+    def _accept(self) -> None:
+        peer = self._channel.accept()
+        if peer is None:
+            return
+        with suppress(WireError):
+            hello = peer.receive()
+            if isinstance(hello, Hello):
+                self.lively = time.monotonic()
+                self.processes.append(Process(pid=hello.pid, peer=peer))
+                self._receive(self.processes[-1])
+                return
+        peer.close()
+
+    def _receive(self, process: Process) -> None:
+        try:
+            for message in process.peer.arrived():
+                self._take(process, message)
+        except (EOFError, WireError):
+            process.close()
+
+    def _take(self, process: Process, message: Message) -> None:
+        if isinstance(message, Left):
+            process.left = message
+        elif isinstance(message, Seen) and process.told(message):
+            self.lively = time.monotonic()
+            if message.step_s and self.first_step is None:
+                self.first_step = time.monotonic() - sum(message.step_s)
+
+
+def _maps_torch(pid: int) -> bool:
+    with suppress(OSError):
+        return "libtorch" in Path(f"/proc/{pid}/maps").read_text()
+    return False

@@ -1,0 +1,440 @@
+"""Probes of a user's own script: each is a launch of its own, watched from inside and out."""
+
+from __future__ import annotations
+
+import math
+import os
+import re
+import shutil
+import signal
+import tempfile
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from autotune.device.cuda import sensors_of
+from autotune.device.device import Device
+from autotune.errors import ModelError
+from autotune.installed import CHECKOUT
+from autotune.measure.runner import OUT_OF_BUDGET, Job, Result, StopRequestedError
+from autotune.measure.runner.baseline import left_bytes
+from autotune.measure.runner.channel import Channel
+from autotune.measure.runner.group import POLL_S, phase_deadlines
+from autotune.measure.runner.local import temporary_folder
+from autotune.measure.script.files import Files
+from autotune.measure.script.launch import Launch
+from autotune.measure.script.seen import Mismatch, Ranks
+from autotune.measure.script.timing import Timing
+from autotune.space.axes import alloc_variables
+from autotune.space.candidate import Build, Candidate
+from autotune.space.command import PREFIX, Command
+from autotune.space.outcome import Verdict
+from autotune.space.space import Space
+from autotune.space.trace import Trace
+from autotune.units import gib
+from autotune.wire.faults import DEVICE_MEMORY, HOST_MEMORY, PINNING
+from autotune.wire.messages import Left, Report
+from autotune.wire.stopping import Phase, Steps
+
+HOOK = CHECKOUT / "probes" / "hook"
+COMPILED = "compiled.tmp"
+CACHES = ("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR")
+CHECKED_STEPS = 2
+"""After so many steps, what ran is compared with what was asked for."""
+ENDLESS = 64
+"""Backward passes of one micro-step without an optimizer's step, that show that there is none."""
+HEEDLESS = 2
+"""Different values of an axis for which the script ran one and the same: it pays no heed to it."""
+
+
+class Launches:
+    """The `Runner` of a script. Nothing is kept alive between probes."""
+
+    live_build: Build | None = None
+
+    def __init__(
+        self,
+        *,
+        command: Command,
+        device: Device,
+        environment: Mapping[str, str],
+        space: Space,
+        files: Files,
+        logs: Path,
+        seed: int,
+        stop: Callable[[], bool],
+        on_phase: Callable[[Phase, int], None],
+        note: Callable[[str], None],
+        budget_s: float = math.inf,
+        rows: int | None = None,
+    ) -> None:
+        """The model gets so many `rows` of each sample, where that is known."""
+        self._command = command
+        self._device = device
+        self._environment = dict(environment)
+        self._space = space
+        self._files = files
+        self._logs = logs
+        self._seed = seed
+        self._stop = stop
+        self._on_phase = on_phase
+        self._note = note
+        self._deadline_s = phase_deadlines(budget_s)
+        self._compiled = (logs / COMPILED).absolute()
+        self._launches = _last_launch(logs)
+        self._launch: Launch | None = None
+        self._measured: set[Candidate] = set()
+        self._dtype = ""
+        """That of the script, where it was said that it is another than was asked for."""
+        self._rows = rows
+        self._got: dict[str, dict[int, int]] = {}
+        """By axis: what was asked for, and what ran instead."""
+
+    def run(self, job: Job, deadline: float) -> Result:
+        result = self._run(job, deadline)
+        other = self._tells_rows(job.candidate)
+        if other is None:
+            return result
+        accum = self._space.workload.micro_steps(other)
+        few = replace(
+            job.rule, warmup_limit_s=0.0, sustain_s=0.0, timed_limit_s=0.0, timed_least_s=0.0
+        )
+        asked = replace(job, candidate=other, grad_accum=accum, micro_steps=accum, rule=few)
+        try:
+            second = self._run(asked, deadline)
+        except ModelError:  # whoever asks for that candidate is told
+            return result
+        if self._rows is not None and self._rows > 1:
+            return self._run(job, deadline)
+        return second if second.only else result
+
+    def _tells_rows(self, candidate: Candidate) -> Candidate | None:
+        """Another candidate, where the model got a multiple of this one's micro_batch: if it gets
+        the same multiple of the other's, these are rows of each sample; if not, the script pays
+        no heed. None where nothing was found out, or that much is known."""
+        got, asked = self._got.get("micro_batch", {}), candidate.micro_batch
+        if self._rows is not None or list(got) != [asked] or got[asked] % asked:
+            return None
+        alike = (c for c in self._space.candidates if replace(c, micro_batch=asked) == candidate)
+        others = (each for each in alike if each != candidate)
+        return min(others, key=lambda each: abs(each.micro_batch - asked), default=None)
+
+    def _run(self, job: Job, deadline: float) -> Result:
+        self._launches += 1
+        began = time.monotonic()
+        launch = self._launch = self._start(job)
+        try:
+            result = self._watch(launch, job, deadline)
+        finally:
+            self._launch = None
+            launch.end()
+        if result.report is not None:
+            self._measured.add(job.candidate)
+            self._rows = self._rows or 1
+        start_s = (launch.first_step or time.monotonic()) - began
+        left_bytes(lambda: max(self._foreign_bytes(launch)))
+        changes, report = self._foreign_bytes(launch), result.report
+        if report is not None:
+            conditions = replace(report.conditions, foreign_bytes=max(map(abs, changes)))
+            report = replace(report, conditions=conditions)
+        return replace(
+            result, group_start_s=start_s, log=launch.log.name, report=report,
+            foreign_bytes=max(0, *changes) if result.verdict.bounds_memory else 0,
+        )  # fmt: skip
+
+    def _foreign_bytes(self, launch: Launch) -> list[int]:
+        """How much more others hold of each device than when `launch` began, which has ended."""
+        used = range(min(self._space.workload.world_size, len(launch.in_use)))
+        now = self._device.in_use_bytes()
+        return [now[i] - launch.in_use[i] for i in used]
+
+    def trace(self, space: Space, limit_s: float) -> Trace | None:
+        return None  # nobody knows its model before it runs
+
+    def retire(self, until: float) -> None:
+        pass
+
+    def kill(self) -> None:
+        if self._launch is not None:
+            self._launch.end()
+
+    def close(self) -> None:
+        self.kill()
+        shutil.rmtree(self._compiled, ignore_errors=True)
+
+    def _start(self, job: Job) -> Launch:
+        log = self._logs / f"launch{self._launches:03d}.log"
+        folder = temporary_folder(log)
+        self._files.write(job.candidate, folder)
+        paths = self._files.paths(folder)
+        Path(paths["out"]).mkdir(exist_ok=True)
+        workload = self._space.workload
+        variables, words = self._command.filled(job.candidate, workload, self._seed, paths)
+        channel = Channel()
+        dial = channel.dial(0, child=False)
+        given = variables | self._environment
+        paths_before = given.get("PYTHONPATH", os.environ.get("PYTHONPATH", ""))
+        environment = (
+            self._caches()
+            | given
+            | {
+                f"{PREFIX}DIAL": f"{dial.host}:{dial.port}:{dial.key}",
+                f"{PREFIX}CAPACITY_BYTES": str(self._space.limits.capacity_bytes),
+                f"{PREFIX}DEVICE_KIND": self._device.kind,
+                "PYTHONPATH": os.pathsep.join(filter(None, [str(HOOK), paths_before])),
+            }
+        )
+        environment |= alloc_variables(job.candidate.allocator)
+        # Short: a loader's processes open sockets there, whose paths may have 107 characters.
+        environment["TMPDIR"] = tempfile.mkdtemp(prefix="at-")
+        request: dict[str, Any] = {
+            "argv": words,
+            "folder": str(self._command.folder),
+            "environment": environment,
+            "scratch": [str(folder), environment["TMPDIR"]],
+        }
+        return Launch(channel, request, log, self._device.in_use_bytes())
+
+    def _caches(self) -> dict[str, str]:
+        """Where launches keep what they compiled: else each would do it again, since that is
+        kept among temporary files."""
+        return {
+            name: str(self._compiled / name.lower()) for name in CACHES if name not in os.environ
+        }
+
+    def _watch(self, launch: Launch, job: Job, deadline: float) -> Result:
+        told = [name for name in ("micro_batch", "seq_len", "grad_accum", "tokens_per_batch")
+                if self._command.says(name)]  # fmt: skip
+        world_size = self._space.workload.world_size
+        counters = self._device.energy().counters[:world_size]
+        sensors = partial(sensors_of, self._device, world_size)
+        timing = Timing(Steps(job.rule, job.needed_step_s), launch, counters, sensors)
+        self._on_phase(Phase.IMPORT, 0)
+        while True:
+            if self._stop():
+                raise StopRequestedError
+            launch.pump(POLL_S)
+            ranks = Ranks(launch.processes, job.candidate, told)
+            if (failed := self._out_of_memory(launch)) is not None:
+                return failed
+            if ranks.made >= CHECKED_STEPS:
+                found = ranks.mismatch(job.grad_accum, world_size, self._rows or 1)
+                if found is not None and not self._learns_rows(found):
+                    return self._refused(found, job.candidate)
+                self._say_dtype(ranks)
+            phase = timing.feed(ranks)
+            self._on_phase(phase or self._phase(launch), ranks.made)
+            if timing.enough or (launch.ended and timing.measured):
+                return self._result(launch, job, ranks, timing)
+            if launch.ended:
+                return self._ended(launch, ranks)
+            if (failed := self._late(launch, job, ranks, deadline)) is not None:
+                return failed
+
+    def _learns_rows(self, found: Mismatch) -> bool:
+        """Whether `found` shows, with an earlier one, that the model gets so many rows a sample:
+        chosen and rejected, or two views of it."""
+        rows = found.got // found.asked
+        known = self._got.get("micro_batch", {})
+        if found.axis != "micro_batch" or rows * found.asked != found.got:
+            return False
+        if self._rows is not None:
+            return False
+        if not any(asked != found.asked and got == rows * asked for asked, got in known.items()):
+            return False
+        self._rows = rows
+        self._note(f"the model gets {rows} rows a sample")
+        return True
+
+    def _say_dtype(self, ranks: Ranks) -> None:
+        """Where the script computes in another than it is told; what ran is in the result."""
+        asked = self._space.workload.dtype
+        if self._command.says("dtype") and ranks.dtype not in ("", asked, self._dtype):
+            self._dtype = ranks.dtype
+            self._note(f"asked for {asked}, the model computes in {ranks.dtype}")
+
+    @staticmethod
+    def _phase(launch: Launch) -> Phase:
+        if any(process.trains for process in launch.processes):
+            return Phase.WARMUP
+        return Phase.BUILD if launch.processes else Phase.IMPORT
+
+    def _late(self, launch: Launch, job: Job, ranks: Ranks, deadline: float) -> Result | None:
+        """Why the launch cannot go on, though it has not ended.
+
+        Raises:
+            ModelError: nothing was ever measured, and never will be.
+        """
+        now = time.monotonic()
+        if now > deadline:
+            saw = "" if ranks.made else f"; {_saw(launch)}"
+            reason = OUT_OF_BUDGET + saw
+            return Result(verdict=Verdict.SKIPPED, reason=reason)
+        stepping = ranks.made > 0
+        # Before the first one, a script may load data, evaluate, or compile.
+        limit_s = self._deadline_s[Phase.TIMED if stepping else Phase.COMPILE]
+        if now - launch.lively > limit_s:
+            doing = "between two steps" if stepping else f"before its first step; {_saw(launch)}"
+            return Result(
+                verdict=Verdict.HUNG,
+                reason=f"gave no sign for {limit_s:.0f} s {doing}; see {launch.log.name}",
+            )
+        if said := launch.limit_log():
+            self._note(said)
+        endless = launch.backwards >= ENDLESS * job.grad_accum and not launch.stepped
+        if not self._measured and (endless or launch.hidden()):
+            raise ModelError(f"--script: {_saw(launch)}; see {launch.log}", "")
+        if (size := launch.overflow()) is not None:
+            return Result(
+                verdict=Verdict.CRASHED,
+                reason=f"wrote {gib(size)} to its scratch folder; have it save less often",
+            )
+        return None
+
+    def _out_of_memory(self, launch: Launch) -> Result | None:
+        for process in launch.processes:
+            seen, left = process.latest, process.left
+            host = None if left is None or not left.error else _memory(left, self._device.kind)
+            caught = seen is not None and seen.ooms > 0
+            if host is None and not caught:
+                continue
+            where = "host memory" if host else "memory"
+            again = ", and caught that itself" if host is None else ""
+            return Result(
+                verdict=Verdict.OOM,
+                reason=f"process {process.pid} ran out of {where}{again}; see {launch.log.name}",
+                peaks=None if seen is None else seen.peaks,
+                of_host=bool(host),
+            )
+        return None
+
+    def _ended(self, launch: Launch, ranks: Ranks) -> Result:
+        """The verdict on a launch that ended before it was measured.
+
+        Raises:
+            ModelError: nothing was ever measured, and it was not for memory.
+        """
+        code = launch.code or 0
+        errors = [p.left for p in launch.processes if p.left is not None and p.left.error]
+        by_rank = [left for p in ranks.all if (left := p.left) is not None and left.error]
+        if code and not by_rank and launch.oom_kills():  # a launcher has an error of its own then
+            reason = "a process was killed by the host's OOM killer"
+            of_host = self._device.kind == "cuda"
+            return Result(verdict=Verdict.OOM, reason=reason, of_host=of_host)
+        # A launcher has only heard that one of its processes failed.
+        first = next(iter(sorted([*by_rank, *errors], key=_is_launchers)), None)
+        if first is not None:
+            reason, trace = first.error, first.traceback
+        else:
+            trace = launch.last_lines() if code else ""
+            said = [line for line in trace.splitlines() if re.search(r"\w", line)]
+            reason = f"{_exit(code)}; {said[-1] if said else _saw(launch)}"
+        if not self._measured:
+            raise ModelError(f"--script: {reason}; see {launch.log}", trace)
+        return Result(verdict=Verdict.CRASHED, reason=f"{reason}; see {launch.log.name}")
+
+    def _refused(self, found: Mismatch, candidate: Candidate) -> Result:
+        """What ran is not what was asked for: no measurement of `candidate`.
+
+        Raises:
+            ModelError: no candidate would be what was asked for.
+        """
+        if found.axis == "ranks":
+            raise ModelError(
+                f"--script: {found.says}; give --world-size {max(1, found.got)}, or have the"
+                " command start as many",
+                "",
+            )
+        if found.axis == "grad_accum":
+            raise ModelError(f"--script: {found.says}; does it read {{grad_accum}}?", "")
+        got = self._got.setdefault(found.axis, {})
+        got[found.asked] = found.got
+        ran = {getattr(c, found.axis) for c in self._measured} | set(got.values())
+        if len(got) >= HEEDLESS and len(ran) == 1:
+            if all(getattr(c, found.axis) != found.got for c in self._space.candidates):
+                raise ModelError(
+                    f"--script: {found.says} again: it pays no heed to {{{found.axis}}}; leave"
+                    " that out, or have the script read it",
+                    "",
+                )
+            return Result(
+                verdict=Verdict.UNSUPPORTED,
+                reason=f"{found.says} again: the script pays no heed to {{{found.axis}}}",
+                only={found.axis: found.got},
+            )
+        return Result(verdict=Verdict.UNSUPPORTED, reason=found.says, unsupported=(found.axis,))
+
+    def _result(self, launch: Launch, job: Job, ranks: Ranks, timing: Timing) -> Result:
+        steps = timing.steps
+        world_size = self._space.workload.world_size
+        report = Report(
+            number=self._launches,
+            step_s=steps.step_s,
+            warmup_step_s=steps.warmup.step_s,
+            warmup_s=steps.warmup.wall_s,
+            timed_s=steps.timed.wall_s,
+            stopped_early=steps.stopped_early,
+            loss=0.0,
+            peaks=launch.peaks(ranks, timing.retries),
+            state_bytes=0,
+            conditions=timing.conditions(),
+            energy=timing.energy(),
+            ran=ranks.ran(len(steps.warmup.step_s), job.grad_accum, world_size, self._rows or 1),
+        )
+        return Result(
+            verdict=Verdict.PRUNED if steps.stopped_early else Verdict.OK,
+            report=report,
+            parameters=report.ran.trainable if report.ran else None,
+        )
+
+
+def _memory(left: Left, device_kind: str) -> bool | None:
+    """Whether the error is of the host's memory, and not the device's; None where of neither."""
+    names = {kind.rpartition(".")[2] for kind in left.kinds}
+    text = left.error + left.traceback[-4000:]
+    # The second has the text of a rank's error that torch.multiprocessing.spawn started.
+    worded = bool(names & {"RuntimeError", "ProcessRaisedException"})
+    if "OutOfMemoryError" in names or (worded and DEVICE_MEMORY.search(text)):
+        last_frame = left.traceback.rpartition("\n  File ")[2]
+        return device_kind == "cuda" and any(name in last_frame for name in PINNING)
+    if "MemoryError" in names or (worded and HOST_MEMORY.search(text)):
+        return device_kind == "cuda"
+    return None
+
+
+def _is_launchers(left: Left) -> bool:
+    names = {kind.rpartition(".")[2] for kind in left.kinds}
+    return bool(names & {"CalledProcessError", "ChildFailedError", "ProcessExitedException"})
+
+
+def _exit(code: int) -> str:
+    number = -code if code < 0 else code - 128
+    if number in set(signal.Signals):
+        return f"was ended by {signal.Signals(number).name}"
+    return f"left with exit code {code}"
+
+
+def _saw(launch: Launch) -> str:
+    """What was seen of a script that made no step."""
+    if not launch.processes:
+        return (
+            "no process of it imported torch where it could be seen: python -I, -E and -S, or a"
+            " PYTHONPATH that is set anew, hide it"
+        )
+    if not launch.backwards:
+        return "it imported torch, and made no backward pass"
+    if not launch.stepped:
+        return (
+            f"it made {launch.backwards} backward passes, and no step of a torch optimizer; one"
+            " with an optimizer of its own calls autotune.step()"
+        )
+    return f"it made {launch.stepped} optimizer steps, which are too few; let it train for longer"
+
+
+def _last_launch(logs: Path) -> int:
+    """The largest number of a launch that left its log in `logs`; 0 if none did."""
+    names = (re.fullmatch(r"launch(\d+)\.log", path.name) for path in logs.iterdir())
+    return max((int(name[1]) for name in names if name), default=0)

@@ -1,0 +1,228 @@
+"""What the processes of one launch have told, put together: steps, batches, memory."""
+
+from __future__ import annotations
+
+import statistics
+from collections import Counter
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass, field
+
+from autotune.measure.runner.channel import Peer
+from autotune.space.candidate import Candidate
+from autotune.wire.messages import Left, Ran, Seen
+
+Shape = list[int]
+SHIFTED = 1
+"""By so many tokens a batch may be longer or shorter than was asked for: the next one of each is
+predicted."""
+SAME_LENGTH = 4
+"""Batches of one length, shorter than was asked for, that show that none is padded to another."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Step:
+    """One optimizer step of one process."""
+
+    step_s: float
+    micro_steps: int
+    waited_s: float
+    tokens: int | None
+    shapes: list[list[Shape]]
+    """Of the batches that were looked at, by [micro-step][tensor]."""
+
+
+@dataclass(kw_only=True)
+class Process:
+    """One process that dialled."""
+
+    pid: int
+    peer: Peer
+    gone: bool = False
+    latest: Seen | None = None
+    left: Left | None = None
+    steps: list[Step] = field(default_factory=list)
+
+    def told(self, seen: Seen) -> bool:
+        """Take over what it says; whether anything is new."""
+        before = self.latest
+        self.latest = seen
+        self.steps += [
+            Step(step_s=step_s, micro_steps=made, waited_s=waited_s, tokens=tokens, shapes=shapes)
+            for step_s, made, waited_s, tokens, shapes in zip(
+                seen.step_s, seen.micro_steps, seen.waited_s, seen.tokens, seen.shapes, strict=True
+            )
+        ]
+        return before is None or seen.backwards != before.backwards or bool(seen.step_s)
+
+    def close(self) -> None:
+        """It says no more."""
+        self.gone = True
+        self.peer.close()
+
+    @property
+    def trains(self) -> bool:
+        return self.latest is not None and self.latest.backwards > 0
+
+
+@dataclass(frozen=True)
+class Mismatch:
+    """What ran is not what was asked for."""
+
+    axis: str
+    """Of a candidate, or "ranks" or "grad_accum"."""
+    asked: int
+    got: int
+    says: str
+
+
+class Ranks:
+    """The processes of a launch that train, where `candidate` was asked for."""
+
+    def __init__(
+        self, processes: Sequence[Process], candidate: Candidate, told: Collection[str]
+    ) -> None:
+        """`told` are the names that the script is told the values of."""
+        trains = [process for process in processes if process.trains]
+        stay = [process for process in trains if not process.gone]
+        group = max((p.latest.world_size for p in stay if p.latest is not None), default=0)
+        # What trained something before, and ended, is none of them.
+        self.all = stay if len(stay) == group < len(trains) else trains
+        self._candidate = candidate
+        self._told = told
+
+    @property
+    def world_size(self) -> int:
+        """Of torch's process group, as the ranks see it."""
+        return max((r.latest.world_size for r in self.all if r.latest is not None), default=0)
+
+    @property
+    def made(self) -> int:
+        """Steps that all of them made; 0 before all are there."""
+        if len(self.all) < max(1, self.world_size):
+            return 0
+        return min(len(rank.steps) for rank in self.all)
+
+    def step_s(self, number: int) -> float:
+        """Seconds of that step, the slowest rank's."""
+        return max(rank.steps[number].step_s for rank in self.all)
+
+    def ran(self, first: int, accum: int, world_size: int, rows: int = 1) -> Ran:
+        """What the steps from `first` on were, of which the model gets so many `rows` a sample;
+        what nobody saw is as asked for."""
+        steps = [step for rank in self.all for step in rank.steps[first : self.made]]
+        micro_steps = self.micro_steps
+        each = [
+            self._of_rank(rank.steps[first : self.made], micro_steps)
+            or self._of_rank(rank.steps, micro_steps)  # the first steps are looked at, then few
+            for rank in self.all
+        ]
+        samples = float(self._candidate.micro_batch * accum * world_size)
+        tokens = samples * self._candidate.seq_len
+        is_seen = all(found is not None for found in each)
+        if is_seen:
+            samples = sum(found[0] for found in each if found) / rows
+            tokens = sum(found[1] for found in each if found)
+        lengths = [length for _, length in self.shapes() if length]
+        waited_s, took_s = sum(s.waited_s for s in steps), sum(s.step_s for s in steps)
+        return Ran(
+            samples=samples,
+            tokens=tokens,
+            seq_len=max(1, round(statistics.median(lengths))) if lengths else 1,
+            micro_steps=micro_steps,
+            seen=is_seen,
+            waiting_share=min(1.0, waited_s / took_s) if took_s else 0.0,
+            trainable=max((r.latest.trainable for r in self.all if r.latest), default=0),
+            frozen=max((r.latest.frozen for r in self.all if r.latest), default=0),
+            dtype=self.dtype,
+            rows=rows,
+            optimizer=max((r.latest.optimizer for r in self.all if r.latest), default=""),
+        )
+
+    @property
+    def dtype(self) -> str:
+        """In which the ranks compute; empty where nothing shows it."""
+        return max((r.latest.dtype for r in self.all if r.latest), default="")
+
+    @property
+    def micro_steps(self) -> int:
+        """Backward passes of a step."""
+        counts = [step.micro_steps for rank in self.all for step in rank.steps]
+        return max(1, round(statistics.median(counts))) if counts else 1
+
+    def shapes(self) -> Iterator[tuple[int, int]]:
+        """Samples and tokens of a sample, of every micro-step that was looked at; 0 tokens where
+        only samples show."""
+        for rank in self.all:
+            yield from self._shapes(rank.steps)
+
+    def _of_rank(self, steps: Sequence[Step], micro_steps: int) -> tuple[float, float] | None:
+        """Samples and tokens of one of a rank's `steps`; None where nothing showed them."""
+        looked = list(self._shapes(steps))
+        said = [step.tokens for step in steps if step.tokens is not None]
+        if not looked and not said:
+            return None
+        samples = micro_steps * statistics.fmean(b for b, _ in looked) if looked else 0.0
+        tokens = (
+            micro_steps * statistics.fmean(b * max(1, t) for b, t in looked) if looked else 0.0
+        )
+        return samples or 1.0, statistics.fmean(said) if said else tokens
+
+    def _shapes(self, steps: Sequence[Step]) -> Iterator[tuple[int, int]]:
+        for step in steps:
+            for tensors in step.shapes:
+                # Of a seq2seq model there are two, with the same samples.
+                largest = max(tensors, key=lambda shape: shape[0] * (shape[1:] or [1])[0])
+                yield self._unpacked(largest[0], largest[1] if len(largest) > 1 else 0)
+
+    def _unpacked(self, samples: int, length: int) -> tuple[int, int]:
+        """A batch in one row, or with its samples in columns, and labels without rows, as what was
+        asked for if they are that."""
+        asked = self._candidate
+        if "micro_batch" in self._told and (samples, length) == (1, asked.micro_batch):
+            return asked.micro_batch, 0  # a state of a recurrent layer
+        if (samples, length) == (asked.seq_len, asked.micro_batch) and "seq_len" in self._told:
+            return asked.micro_batch, asked.seq_len
+        whole = (asked.tokens, asked.tokens - asked.micro_batch)
+        if not {"micro_batch", "seq_len"} <= set(self._told) or (samples > 1 and length):
+            return samples, length
+        fits = samples * max(1, length) in whole
+        return (asked.micro_batch, asked.seq_len) if fits else (samples, length)
+
+    def mismatch(self, accum: int, world_size: int, rows: int = 1) -> Mismatch | None:
+        """Where the script runs something else than was asked for, whose model gets so many `rows`
+        a sample."""
+        asked, told = self._candidate, self._told
+        if self.world_size != world_size or len(self.all) != world_size:
+            got = f"{len(self.all)} of a group of {self.world_size} train"
+            says = f"asked for {world_size} ranks, {got}"
+            return Mismatch("ranks", world_size, self.world_size, says)
+        if "grad_accum" in told and self.micro_steps != accum:
+            got = f"a step has {self.micro_steps} backward passes"
+            says = f"asked for {accum} micro-steps, {got}"
+            return Mismatch("grad_accum", accum, self.micro_steps, says)
+        shapes = Counter(self.shapes())
+        if not shapes:
+            return None
+        if "tokens_per_batch" in told:
+            return _too_many_tokens(shapes, asked)
+        (samples, length), _ = shapes.most_common(1)[0]
+        lengths = {t for _, t in shapes}
+        may_be_padded = len(lengths) > 1 or shapes.total() < SAME_LENGTH  # to a batch's longest
+        got = f"{samples} x {length}" if length else str(samples)
+        if "micro_batch" in told and samples != rows * asked.micro_batch:
+            says = f"asked for micro_batch {asked.micro_batch}, the model got {got}"
+            return Mismatch("micro_batch", asked.micro_batch, samples, says)
+        padded = may_be_padded and max(lengths) <= asked.seq_len + SHIFTED
+        shifted = abs(length - asked.seq_len) <= SHIFTED
+        if "seq_len" in told and length and not shifted and not padded:
+            says = f"asked for seq_len {asked.seq_len}, the model got {got}"
+            return Mismatch("seq_len", asked.seq_len, length, says)
+        return None
+
+
+def _too_many_tokens(shapes: Counter[tuple[int, int]], candidate: Candidate) -> Mismatch | None:
+    most = max(samples * max(1, length) for samples, length in shapes)
+    if most <= candidate.tokens:
+        return None
+    says = f"asked for batches of {candidate.tokens} tokens, the model got {most}"
+    return Mismatch("micro_batch", candidate.tokens, most, says)

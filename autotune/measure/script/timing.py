@@ -1,0 +1,105 @@
+"""The timing of one launch: its steps by the rule, and the machine meanwhile."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
+
+import psutil
+
+from autotune.measure.script.launch import Launch, Times
+from autotune.measure.script.seen import Ranks
+from autotune.wire import messages
+from autotune.wire.cores import surely_s
+from autotune.wire.energy import Counters, Energy
+from autotune.wire.messages import Conditions, Readings
+from autotune.wire.sensors import Sensors
+from autotune.wire.stopping import Phase, Steps
+
+
+class Timing:
+    """Feeds steps to the rule, and looks at the machine while they are timed."""
+
+    def __init__(
+        self,
+        steps: Steps,
+        launch: Launch,
+        counters: Sequence[Counters],
+        sensors: Callable[[], Sequence[Sensors]],
+    ) -> None:
+        """`counters` are of the energy of each device in use, or of the host; `sensors` opens
+        those of each device."""
+        self.steps = steps
+        self._counters = counters
+        self._energy: list[Energy] = []
+        self._open = sensors
+        self._sensors: Sequence[Sensors] = ()
+        self.retries = 0
+        """Of the allocator, before the timing."""
+        self._launch = launch
+        self._fed = 0
+        self._phase: Phase | None = None
+        self._before: Times | None = None
+
+    @property
+    def enough(self) -> bool:
+        """Whether the rule wants no more steps."""
+        return self._phase is Phase.TIMED and not self.steps.wanted(Phase.TIMED)
+
+    @property
+    def measured(self) -> bool:
+        """Whether the script, which ended by itself, made the steps that a timing has at least."""
+        return len(self.steps.timed.step_s) >= self.steps.least_timed
+
+    def feed(self, ranks: Ranks) -> Phase | None:
+        """Take over the steps that all ranks have made; the phase of the latest."""
+        while self._fed < ranks.made and not self.enough:
+            if not self.steps.wanted(Phase.WARMUP) and self._phase is not Phase.TIMED:
+                self._phase = Phase.TIMED
+                self._before = self._launch.times()
+                self._energy = [Energy(of) for of in self._counters]
+                self._sensors = self._open()
+                self.retries = _retries(ranks)
+            phase = Phase.WARMUP if self.steps.wanted(Phase.WARMUP) else Phase.TIMED
+            if self.steps.stopped_early:
+                self._phase = Phase.TIMED
+                break
+            step_s = ranks.step_s(self._fed)
+            self.steps.add(phase, step_s, step_s)
+            self._phase = phase if self._phase is not Phase.TIMED else self._phase
+            self._fed += 1
+        if self.steps.stopped_early:
+            self._phase = Phase.TIMED
+        for energy in self._energy:
+            energy.sample()
+        for sensors in self._sensors:
+            sensors.sample()
+        return self._phase
+
+    def energy(self) -> messages.Energy | None:
+        """Of the timed steps, at the mean power since they began; None where that is not known."""
+        of_s = sum(self.steps.step_s)
+        known = [used for each in self._energy if (used := each.used(of_s)) is not None]
+        if not known or len(known) < len(self._energy):
+            return None
+        joules = sum(used.joules for used in known)
+        return messages.Energy(joules, ",".join(used.covers for used in known))
+
+    def conditions(self) -> Conditions:
+        """What the machine did since the timing began."""
+        now = self._launch.times()
+        before = self._before or now
+        cores = psutil.cpu_count() or 1
+        return Conditions(
+            interval_cpu_s=(now.wall_s - before.wall_s) * cores,
+            busy_cpu_s=surely_s(now.busy_s - before.busy_s, cores),
+            steal_cpu_s=surely_s(now.steal_s - before.steal_s, cores),
+            own_cpu_s=max(0.0, now.own_s - before.own_s),
+            **asdict(Readings.worst([each.worst for each in self._sensors])),
+        )
+
+
+def _retries(ranks: Ranks) -> int:
+    return max(
+        (r.latest.peaks.alloc_retries for r in ranks.all if r.latest and r.latest.peaks), default=0
+    )

@@ -1,0 +1,42 @@
+"""What candidates are measured on: this machine's devices, or a recording of another's."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from autotune.measure import launch
+from autotune.measure.testbed.testbed import Testbed
+from autotune.space.options import Options
+
+REPLAY = "replay:"
+
+
+def open_testbed(options: Options) -> Testbed:
+    """What `options.device` names: "auto", "cpu", "cuda", "cuda:0,2" or "replay:FILE.csv".
+
+    Raises:
+        UsageError: it is none of these, or names a device or a recording that is not there.
+    """
+    spec = options.device
+    if spec.startswith(REPLAY):
+        from autotune.measure.testbed.recording import Recording
+
+        return Recording(Path(spec.removeprefix(REPLAY)))
+    if options.script is None and (launcher := launch.checked(
+        options.launch, options.nodes, world_size=options.world_size, interface=options.interface
+    )):  # fmt: skip
+        from autotune.measure.testbed.cluster import DIAL_BY_HAND_S, DIAL_S, Cluster
+
+        by_hand = options.launch == "wait"
+        return Cluster(
+            launcher, spec, allow_mixed=options.allow_mixed, allow_busy=options.allow_busy,
+            dial_s=DIAL_BY_HAND_S if by_hand else DIAL_S,
+        )  # fmt: skip
+    from autotune.device import open_device
+    from autotune.measure.testbed.machine import Machine
+
+    if options.script is not None:
+        from autotune.measure.testbed.scripted import Scripted
+
+        return Scripted(open_device(spec), spec)
+    return Machine(open_device(spec), spec)

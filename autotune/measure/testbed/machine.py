@@ -1,0 +1,73 @@
+"""This machine: its devices, its time, and processes on it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from autotune.device import crowding
+from autotune.device.cpu import cores, host_memory_bytes
+from autotune.device.device import Device
+from autotune.measure.runner import Runner
+from autotune.measure.runner.counting import count
+from autotune.measure.runner.forks import Forks
+from autotune.measure.runner.node import Host
+from autotune.measure.runner.seating import Seating
+from autotune.measure.testbed.pools import pools
+from autotune.measure.testbed.resolve import chosen_slots, resolve
+from autotune.measure.testbed.testbed import Wiring
+from autotune.result.folder import provenance
+from autotune.space.options import Options
+from autotune.space.space import Space
+from autotune.space.workload import Workload
+from autotune.wire.budget import Clock
+from autotune.wire.messages import Count, Counted
+
+
+class Machine:
+    """The `Testbed` whose results are measured now."""
+
+    learns = True
+    remark = ""
+
+    def __init__(self, device: Device, spec: str) -> None:
+        self.device = device
+        self.spec = spec
+
+    def space(self, options: Options, known: Workload | None = None) -> Space:
+        def counted(asked: Count) -> Counted:
+            return count(asked, options.model)
+
+        return resolve(
+            options, self.device, host_memory_bytes(), cores(), count=counted, known=known
+        )
+
+    def fingerprint(self, space: Space) -> dict[str, Any]:
+        return provenance.fingerprint(self.device, space)
+
+    def clock(self, budget_s: float, started: float) -> Clock:
+        return Clock(budget_s, started)
+
+    def slots(self, options: Options, space: Space) -> int:
+        return chosen_slots(self.device, cores(), space.workload.world_size, options.parallel)
+
+    def beside(self, space: Space, slots: int) -> int:
+        return slots
+
+    def variables(self, space: Space, slots: int) -> dict[str, str]:
+        ranks = space.workload.world_size
+        return self.device.shares(slots, ranks)[0].rank_environment(ranks)
+
+    def runners(self, space: Space, wirings: Sequence[Wiring]) -> list[Runner]:
+        first, ranks = wirings[0], space.workload.world_size
+        environment = self.variables(space, len(wirings))
+        if said := crowding.remark(environment):
+            first.note(said)
+        starter = Forks(first.logs, environment, first.note, space.workload.family)
+        host = Host(self.device, starter)
+        seating = Seating([(host, len(wirings) * ranks)], ranks)
+        return pools(self.device.kind, seating, space, wirings, close=host.close)
+
+    def runner(self, space: Space, wiring: Wiring) -> Runner:
+        (only,) = self.runners(space, [wiring])
+        return only

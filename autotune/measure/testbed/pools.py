@@ -1,0 +1,55 @@
+"""Pools of a study, one for each of its slots."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Literal
+
+from autotune.measure.runner import Runner
+from autotune.measure.runner.channel import Channel
+from autotune.measure.runner.pool import Pool, group_numbers
+from autotune.measure.runner.seating import Seating
+from autotune.measure.testbed.testbed import Wiring
+from autotune.space.space import Space
+
+
+def pools(
+    device_kind: Literal["cpu", "cuda"],
+    seating: Seating,
+    space: Space,
+    wirings: Sequence[Wiring],
+    *,
+    close: Callable[[], None],
+    channel: Callable[[], Channel] = Channel,
+) -> list[Runner]:
+    """One for each of `wirings`, on the seats of its slot; with the last one, `close` ends the
+    nodes."""
+    opened = set(range(len(wirings)))
+
+    def left(slot: int) -> None:
+        opened.discard(slot)
+        if not opened:
+            close()
+
+    numbers = group_numbers(wirings[0].logs)
+    return [
+        Pool(
+            device_kind=device_kind,
+            seats=partial(seating.seats, slot),
+            beside=seating.beside,
+            workload=space.workload,
+            limits=space.limits,
+            logs=wiring.logs,
+            seed=wiring.seed,
+            stop=wiring.stop,
+            on_phase=wiring.on_phase,
+            note=wiring.note,
+            budget_s=wiring.budget_s,
+            turn=wiring.turn,
+            numbers=numbers,
+            channel=channel(),
+            close=partial(left, slot),
+        )
+        for slot, wiring in enumerate(wirings)
+    ]

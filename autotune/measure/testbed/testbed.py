@@ -1,0 +1,90 @@
+"""What a testbed is, and what it is given."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+from autotune.device.device import Device
+from autotune.measure.runner import Runner
+from autotune.space.options import Options
+from autotune.space.space import Space
+from autotune.space.workload import Workload
+from autotune.wire.budget import Clock
+from autotune.wire.stopping import Phase
+
+
+@dataclass(frozen=True, kw_only=True)
+class Wiring:
+    """What a study gives to those who work for it."""
+
+    logs: Path
+    """Folder for what processes print."""
+    seed: int
+    budget_s: float
+    stop: Callable[[], bool]
+    """Whether the user wants to end the study."""
+    on_phase: Callable[[Phase, int], None]
+    """Told where a probe is, with the steps it made there."""
+    note: Callable[[str], None]
+    """Told what the user should know, one line each."""
+    on_lost: Callable[[str], None] | None = None
+    """Told at once, by a thread, why a node is lost, in one line; where it is None, `note` is."""
+    turn: Callable[[str], AbstractContextManager[object]] = nullcontext
+    """Entered, with the name of the machine, by a runner that shares it with others, while a probe
+    makes its steps."""
+    rows: int | None = None
+    """That the model of a script gets of each sample, where that is known."""
+
+
+class Testbed(Protocol):
+    """What candidates are measured on."""
+
+    device: Device
+    spec: str
+    """What `open_testbed` opens it by, from any folder."""
+    learns: bool
+    """Whether a study on it learns from earlier ones where nothing was said."""
+    remark: str
+    """What goes with a result from it; empty where that was measured now."""
+
+    def space(self, options: Options, known: Workload | None = None) -> Space:
+        """The space that `options` mean here; of a study that goes on, with what is `known`.
+
+        Raises:
+            UsageError: they ask for what there is not.
+            ModelError: the user's own model failed.
+        """
+        ...
+
+    def fingerprint(self, space: Space) -> dict[str, Any]:
+        """Devices and software: what must be equal for two measurements to compare."""
+        ...
+
+    def clock(self, budget_s: float, started: float) -> Clock:
+        """The budget's clock; `started` is a reading of `time.monotonic`."""
+        ...
+
+    def slots(self, options: Options, space: Space) -> int:
+        """Probes that `options` have run at once here."""
+        ...
+
+    def beside(self, space: Space, slots: int) -> int:
+        """How many of `slots` are on one machine, where they may be in each other's way."""
+        ...
+
+    def variables(self, space: Space, slots: int) -> dict[str, str]:
+        """Of the environment, those that ranks of one of `slots` have beside the user's own, as
+        far as they are alike on all nodes."""
+        ...
+
+    def runners(self, space: Space, wirings: Sequence[Wiring]) -> list[Runner]:
+        """One for each slot, which has a wiring of its own."""
+        ...
+
+    def runner(self, space: Space, wiring: Wiring) -> Runner:
+        """For one probe at a time."""
+        ...

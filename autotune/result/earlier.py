@@ -1,0 +1,66 @@
+"""What earlier studies measured on the same devices: enough to expect by, not to choose by."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from autotune.space.candidate import Candidate
+from autotune.space.outcome import Record
+from autotune.space.space import Space
+from autotune.space.workload import Workload
+from autotune.wire.stopping import Interval
+
+Point = tuple[Workload, Candidate]
+"""Of which something is believed: a candidate, and the workload that it is a candidate of."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Seen:
+    """A measurement as far as another study can use it."""
+
+    candidate: Candidate
+    step: Interval
+    disturbed_share: float
+    device_bytes: int
+    host_bytes: int
+    mean_power_w: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Earlier:
+    """What one study measured, one entry a candidate."""
+
+    folder: str
+    workload: Workload
+    seen: list[Seen]
+
+
+def seen_in(records: Sequence[Record]) -> list[Seen]:
+    """The last measurement of each candidate of `records`, which are in the order of time: of a
+    candidate that came into the finals, the last of these."""
+    found: dict[Candidate, Seen] = {}
+    for record in records:
+        if (measured := record.outcome.measurement) is not None:
+            found[record.candidate] = Seen(
+                candidate=record.candidate,
+                step=measured.step,
+                disturbed_share=measured.disturbed_share,
+                device_bytes=measured.peaks.device_bytes,
+                host_bytes=measured.peaks.host_bytes,
+                mean_power_w=measured.mean_power_w,
+            )
+    return list(found.values())
+
+
+def points(space: Space, earlier: Sequence[Earlier]) -> list[Point]:
+    """The candidates of `space` in its order, then what earlier studies measured."""
+    own = [(space.workload, candidate) for candidate in space.candidates]
+    return [*own, *((study.workload, seen.candidate) for study, seen in each_seen(earlier))]
+
+
+def each_seen(earlier: Sequence[Earlier]) -> Iterator[tuple[Earlier, Seen]]:
+    """Measurements in the order of `points`, with the studies that they are of."""
+    for study in earlier:
+        for seen in study.seen:
+            yield study, seen

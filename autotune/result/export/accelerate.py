@@ -1,0 +1,90 @@
+"""`accelerate launch --config_file accelerate.yaml`. Keys: accelerate 1.15,
+commands/config/config_args.py and utils/dataclasses.py."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from autotune.result.best import Best
+from autotune.result.export.format import Exported, machines, remark, unexpressed
+
+_DEEPSPEED = "accelerate-deepspeed.json"
+_MIXED = {"fp32": "no", "bf16": "bf16", "fp16": "fp16"}
+
+
+def export(best: Best, folder: Path) -> Exported:
+    """`accelerate.yaml`, and beside it DeepSpeed's config where that is the engine."""
+    config, on_cpu = best.config, best.device_kind == "cpu"
+    says = {"dtype", *machines(config)}
+    files: dict[str, str] = {}
+    found: dict[str, Any] = {
+        "compute_environment": "LOCAL_MACHINE",
+        "num_machines": config.nodes,
+        **({"machine_rank": 0} if config.nodes == 1 else {"same_network": True}),
+        "num_processes": config.world_size,
+        "main_training_function": "main",
+        "use_cpu": on_cpu,
+    }
+    if config.engine == "deepspeed":
+        says |= {"zero_stage", "offload", "micro_batch", "grad_accum", "param_dtype"}
+        probed = dict(best.exports["deepspeed"])
+        if config.offload == "none":
+            # A script of accelerate brings its own optimizer, and may not have two.
+            probed.pop("optimizer", None)
+            probed["zero_force_ds_cpu_optimizer"] = False
+            probed["zero_allow_untested_optimizer"] = True
+        else:
+            says.add("optimizer")
+        files[_DEEPSPEED] = json.dumps(probed, indent=2) + "\n"
+        found |= {
+            "distributed_type": "DEEPSPEED",
+            "deepspeed_config": {
+                "deepspeed_config_file": str(folder / _DEEPSPEED),
+                "zero3_init_flag": config.zero_stage == 3,
+                # Started on each node, and not from one by ssh.
+                **({"deepspeed_multinode_launcher": "standard"} if config.nodes > 1 else {}),
+            },
+        }
+    elif config.engine == "fsdp":
+        says |= {"zero_stage"}
+        full = config.checkpointing == "full"
+        says |= {"checkpointing"} if full else set()
+        found |= {
+            "distributed_type": "FSDP",
+            "mixed_precision": _MIXED[config.dtype],
+            "fsdp_config": {
+                "fsdp_version": 2,
+                "fsdp_reshard_after_forward": config.zero_stage == 3,
+                "fsdp_offload_params": False,
+                "fsdp_auto_wrap_policy": "TRANSFORMER_BASED_WRAP",
+                "fsdp_activation_checkpointing": full,
+                "fsdp_state_dict_type": "SHARDED_STATE_DICT",
+            },
+        }
+    else:
+        several = "MULTI_CPU" if on_cpu else "MULTI_GPU"
+        found |= {
+            "distributed_type": several if config.world_size > 1 else "NO",
+            "mixed_precision": _MIXED[config.dtype],
+        }
+    if config.compile == "on":
+        says.add("compile")
+        found["dynamo_config"] = {
+            "dynamo_backend": "INDUCTOR",
+            "dynamo_use_dynamic": False,
+            "dynamo_use_regional_compilation": True,
+        }
+    missing = unexpressed(best, says)
+    text = remark(best, missing)
+    if config.nodes > 1:
+        text += "# On each node: --machine_rank, and the first one's --main_process_ip.\n"
+    if config.engine == "deepspeed" and config.offload != "none":
+        text += "# DeepSpeed brings the optimizer: prepare() wants accelerate.utils.DummyOptim.\n"
+    if on_cpu and config.world_size > 1 and config.engine != "deepspeed":
+        text += "# accelerate starts several ranks on CPUs by MPI alone (mpirun_config).\n"
+    files["accelerate.yaml"] = text + yaml.safe_dump(found, sort_keys=False)
+    return Exported(files=files, unexpressed=missing)

@@ -1,0 +1,74 @@
+"""Axolotl's YAML. Keys: axolotl 0.19, utils/schemas/ (config.py, training.py, fsdp.py)."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from autotune.result.best import Best
+from autotune.result.export.format import BATCHES, Exported, remark, unexpressed
+from autotune.result.export.hf import enabled, with_own_rate
+from autotune.wire.recipe import CLIP_NORM
+
+_DEEPSPEED = "axolotl-deepspeed.json"
+_OPTIM = {"adamw": "adamw_torch_fused", "muon": "muon", "adamw8bit": "adamw_torch_8bit"}
+_KERNELS = ("lora_mlp_kernel", "lora_qkv_kernel", "lora_o_kernel", "lora_embedding_kernel")
+"""They are turned on where nothing is said, and none of them was measured."""
+_CHECKPOINTING: dict[str, dict[str, Any]] = {
+    "none": {"gradient_checkpointing": False},
+    "full": {"gradient_checkpointing": True},
+    "host": {"gradient_checkpointing": True, "activation_offloading": "hidden_states"},
+}
+
+
+def export(best: Best, folder: Path) -> Exported:
+    """`axolotl.yaml`, to be merged into one that names model and data."""
+    config = best.config
+    says = {*BATCHES, "seq_len", "dtype", "optimizer", "attention", "lora"}
+    files: dict[str, str] = {}
+    found: dict[str, Any] = {
+        "micro_batch_size": config.micro_batch,
+        "gradient_accumulation_steps": config.grad_accum,
+        "sequence_len": config.seq_len,
+        "bf16": config.dtype == "bf16",
+        "fp16": config.dtype == "fp16",
+        "optimizer": _OPTIM[config.optimizer],
+        "max_grad_norm": CLIP_NORM,
+        "torch_compile": config.compile == "on",
+    }
+    if (lora := best.lora) is not None:
+        found |= {"adapter": "lora", "lora_r": lora.rank, "lora_alpha": lora.alpha}
+        every = {"lora_target_linear": True}
+        found |= {"lora_target_modules": list(lora.targets)} if lora.targets else every
+        found |= dict.fromkeys(_KERNELS, False)
+    if config.attention != "auto":
+        found["attn_implementation"] = config.attention
+    if config.checkpointing in _CHECKPOINTING:
+        says.add("checkpointing")
+        found |= _CHECKPOINTING[config.checkpointing]
+        if config.checkpointing != "none":
+            found["gradient_checkpointing_kwargs"] = {"use_reentrant": False}
+    if config.engine == "deepspeed":
+        says |= {"zero_stage", "offload", "param_dtype"}
+        settings = with_own_rate(best.exports["deepspeed"])
+        found |= {"deepspeed": str(folder / _DEEPSPEED), **enabled(settings)}
+        if config.optimizer == "muon":  # refused beside DeepSpeed, whose own one it is
+            del found["optimizer"]
+        files[_DEEPSPEED] = json.dumps(settings, indent=2) + "\n"
+    elif config.engine == "fsdp":
+        says.add("zero_stage")
+        found |= {
+            "fsdp_version": 2,
+            "fsdp_config": {
+                "reshard_after_forward": config.zero_stage == 3,
+                "offload_params": False,
+                "auto_wrap_policy": "TRANSFORMER_BASED_WRAP",
+                "state_dict_type": "SHARDED_STATE_DICT",
+            },
+        }
+    missing = unexpressed(best, says)
+    files["axolotl.yaml"] = remark(best, missing) + yaml.safe_dump(found, sort_keys=False)
+    return Exported(files=files, unexpressed=missing)

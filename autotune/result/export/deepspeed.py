@@ -1,0 +1,23 @@
+"""The DeepSpeed config of a result: the very one that its probes were built from."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from autotune.result.best import Best
+from autotune.result.export.format import BATCHES, OF_ENGINE, Exported, unexpressed
+
+SAYS = (*BATCHES, *OF_ENGINE, "world_size", "dtype", "param_dtype", "optimizer")
+
+
+def export(best: Best, folder: Path) -> Exported | None:
+    """`deepspeed.json`, for `deepspeed.initialize` or a script's `--deepspeed_config`; None where
+    DeepSpeed was not the engine."""
+    config = best.exports.get("deepspeed")
+    if config is None:
+        return None
+    return Exported(
+        files={"deepspeed.json": json.dumps(config, indent=2) + "\n"},
+        unexpressed=unexpressed(best, SAYS),
+    )

@@ -1,0 +1,138 @@
+"""TrainingArguments of transformers. Names: transformers 5.23 and 4.57, training_args.py."""
+
+from __future__ import annotations
+
+import json
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from autotune.result.best import Best
+from autotune.result.export.format import BATCHES, Exported, every_nth, remark, unexpressed
+from autotune.wire.recipe import CLIP_NORM
+
+_OPTIM = {"adamw": "adamw_torch_fused", "adamw8bit": "adamw_torch_8bit"}
+
+_PYTHON = '''\
+"""TrainingArguments of a result: python -c "import hf; hf.training_arguments('out')"."""
+
+import json
+import os
+from dataclasses import fields
+from pathlib import Path
+
+# As probes do it: blocks alone are compiled, for the shape that they have.
+os.environ.setdefault("ACCELERATE_DYNAMO_USE_REGIONAL_COMPILATION", "true")
+os.environ.setdefault("ACCELERATE_DYNAMO_USE_DYNAMIC", "false")
+
+from transformers import TrainingArguments
+
+_NEW = any(field.name == "activation_checkpointing" for field in fields(TrainingArguments))
+_FILE = Path(__file__).with_name("hf.json" if _NEW else "hf-4.json")
+
+
+def training_arguments(output_dir, **own):
+    """`own` come first: the learning rate, the data, what is saved and when."""
+    return TrainingArguments(output_dir, **json.loads(_FILE.read_text()) | own)
+'''
+
+
+def arguments(best: Best, *, older: bool = False) -> tuple[dict[str, Any], set[str]]:
+    """What TrainingArguments take, by the names of 5.23 or the `older` ones of 4.57, and what is
+    said by that."""
+    config = best.config
+    says = {*BATCHES, "dtype", "compile"}
+    found: dict[str, Any] = {
+        "per_device_train_batch_size": config.micro_batch,
+        "gradient_accumulation_steps": config.grad_accum,
+        "max_grad_norm": CLIP_NORM,
+        "bf16": config.dtype == "bf16",
+        "fp16": config.dtype == "fp16",
+        "torch_compile": config.compile == "on",
+        "use_cpu": best.device_kind == "cpu",
+    }
+    if config.optimizer in _OPTIM:
+        says.add("optimizer")
+        found["optim"] = _OPTIM[config.optimizer]
+    if config.engine == "deepspeed":
+        says |= {"zero_stage", "offload", "param_dtype", "optimizer"}
+        found["deepspeed"] = with_own_rate(best.exports["deepspeed"])
+        found |= enabled(found["deepspeed"])
+    elif config.engine == "fsdp":
+        says.add("zero_stage")
+        found["fsdp"] = "full_shard auto_wrap" if older else True
+        found["fsdp_config"] = {
+            "version": 2,
+            "reshard_after_forward": config.zero_stage == 3,
+            "auto_wrap_policy": "TRANSFORMER_BASED_WRAP",
+        }
+    checkpointing, said = _checkpointing(config.checkpointing, older)
+    if said:
+        says.add("checkpointing")
+    if config.engine == "fsdp" and config.checkpointing == "full":
+        found["fsdp_config"]["activation_checkpointing"] = True
+        checkpointing = {next(iter(checkpointing)): False}
+    return found | checkpointing, says
+
+
+def export(best: Best, folder: Path) -> Exported:
+    """`hf.json`, `hf-4.json` for transformers before 5.23, and `hf.py`, which takes the right
+    one."""
+    (new, says), (old, older_says) = arguments(best), arguments(best, older=True)
+    missing = unexpressed(best, says)
+    older_missing = [each for each in unexpressed(best, older_says) if each not in missing]
+    text = remark(best, missing)
+    if older_missing:
+        text += f"# Before transformers 5.23 neither: {', '.join(older_missing)}.\n"
+    return Exported(
+        files={
+            "hf.json": json.dumps(new, indent=2) + "\n",
+            "hf-4.json": json.dumps(old, indent=2) + "\n",
+            "hf.py": text + _PYTHON,
+        },
+        unexpressed=missing,
+    )
+
+
+def is_older() -> bool:
+    """Whether the transformers that is installed has the older names; False where none is."""
+    try:
+        major, minor = metadata.version("transformers").split(".")[:2]
+    except metadata.PackageNotFoundError:
+        return False
+    return (int(major), int(minor)) < (5, 23)
+
+
+def _checkpointing(kind: str, older: bool) -> tuple[dict[str, Any], bool]:
+    """The arguments for it, and whether they say all of it."""
+    name = "gradient_checkpointing" if older else "activation_checkpointing"
+    if kind == "none":
+        return {name: False}, True
+    more: dict[str, Any] = {}
+    if (nth := every_nth(kind)) is not None:
+        more["every_n_layers"] = nth
+    elif kind == "host":
+        more["offload"] = True
+    said = kind == "full" or (bool(more) and not older)
+    kept = {} if older else more
+    return {name: True, f"{name}_kwargs": {"use_reentrant": False} | kept}, said
+
+
+def with_own_rate(config: dict[str, Any]) -> dict[str, Any]:
+    """DeepSpeed's `config` for a Trainer, which refuses a rate that is not its own unless it is to
+    fill it in."""
+    if "optimizer" not in config:
+        return config
+    optimizer, own = config["optimizer"], ("betas", "eps", "muon_lr", "adam_lr")
+    rates = {name: value for name, value in optimizer["params"].items() if name not in own}
+    rates |= {"lr": "auto", "weight_decay": "auto"}
+    off: dict[str, Any] = {}
+    if "torch_autocast" in config:
+        off = {"bf16": {"enabled": False}, "fp16": {"enabled": False}}
+    return config | {"optimizer": optimizer | {"params": rates}} | off
+
+
+def enabled(config: dict[str, Any]) -> dict[str, bool]:
+    """A Trainer's `bf16` and `fp16` beside DeepSpeed's `config`, which have to say the same: under
+    `torch_autocast` weights would become what these say."""
+    return {name: config[name]["enabled"] for name in ("bf16", "fp16")}

@@ -1,0 +1,91 @@
+"""torchtitan's Python config. Names: torchtitan 0.3, and what came after it until late 2026:
+config/ (token keys since #4121), trainer.py."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from autotune.result.best import Best
+from autotune.result.export.format import BATCHES, Exported, remark, unexpressed
+from autotune.wire.recipe import CLIP_NORM
+
+_PYTHON = '''\
+"""A result for torchtitan: call `apply` on the config that your function returns."""
+
+from torchtitan.config import CompileConfig
+{imports}
+
+def apply(config):
+    """`config` with the settings of the result."""
+    if hasattr(config.training, "local_batch_size"):  # torchtitan 0.3
+{older}
+    else:  # after it (its pull request 4121)
+{newer}
+{lines}
+    return config
+'''
+_AC = {"full": "FullAC", "selective": "SelectiveAC"}
+_COMPILE = {
+    # After torchtitan 0.3 it is None that is off, and there is no `enable`.
+    "off": 'CompileConfig() if hasattr(CompileConfig, "enable") else None',
+    "on": 'CompileConfig(components=["model"])',
+}
+
+
+def export(best: Best, folder: Path) -> Exported:
+    """`torchtitan_config.py`."""
+    config = best.config
+    says = {*BATCHES, "seq_len", "world_size", "compile", "reduction"}
+    says |= set() if config.dtype == "fp16" else {"dtype"}
+    sharded = config.engine == "fsdp"
+    older = {
+        "training.local_batch_size": config.micro_batch,
+        "training.global_batch_size": config.global_batch_samples,
+        "training.seq_len": config.seq_len,
+    }
+    newer = {
+        "training.num_tokens_per_microbatch_per_dp_rank": config.micro_batch * config.seq_len,
+        "training.num_tokens_per_train_step": config.global_batch_tokens,
+        "training.max_context_length": config.seq_len,
+    }
+    settings = {
+        "training.max_norm": CLIP_NORM,
+        "training.mixed_precision_param": {"bf16": "bfloat16"}.get(config.dtype, "float32"),
+        "training.mixed_precision_reduce": "float32",
+        # They are on where nobody says anything; what was measured had none.
+        "training.disable_cuda_graphs": True,
+        "parallelism.data_parallel_replicate_degree": 1 if sharded else config.world_size,
+        "parallelism.data_parallel_shard_degree": config.world_size if sharded else 1,
+    }
+    if sharded:
+        says.add("zero_stage")
+        after = "always" if config.zero_stage == 3 else "never"
+        settings["parallelism.fsdp_reshard_after_forward"] = after
+    lines = [*_lines(settings, 4), f"    config.compile = {_COMPILE[config.compile]}"]
+    if config.compile == "on":
+        lines += [
+            '    if hasattr(config.compile, "enable"):',
+            "        config.compile.enable = True",
+        ]
+    imports = ""
+    if config.checkpointing == "none":
+        says.add("checkpointing")
+        lines.append("    config.activation_checkpoint = None")
+    elif config.checkpointing in _AC:
+        says.add("checkpointing")
+        kind = _AC[config.checkpointing]
+        imports = f"from torchtitan.distributed.activation_checkpoint import {kind}\n"
+        lines.append(f"    config.activation_checkpoint = {kind}.Config()")
+    missing = unexpressed(best, says)
+    text = remark(best, missing) + _PYTHON.format(
+        imports=imports,
+        older="\n".join(_lines(older, 8)),
+        newer="\n".join(_lines(newer, 8)),
+        lines="\n".join(lines),
+    )
+    return Exported(files={"torchtitan_config.py": text}, unexpressed=missing)
+
+
+def _lines(settings: dict[str, Any], indent: int) -> list[str]:
+    return [f"{' ' * indent}config.{name} = {value!r}" for name, value in settings.items()]

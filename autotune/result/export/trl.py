@@ -1,0 +1,75 @@
+"""SFTConfig of TRL. Names: TRL 1.x, trainer/sft_config.py."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from autotune.result.best import Best
+from autotune.result.export.format import Exported, remark, unexpressed
+from autotune.result.export.hf import arguments
+
+_PYTHON = '''\
+"""SFTConfig of a result: trl_config.sft_config("out")."""
+
+import json
+import os
+from dataclasses import fields
+from pathlib import Path
+
+# As it was measured: blocks alone are compiled, for the shape that they have.
+os.environ.setdefault("ACCELERATE_DYNAMO_USE_REGIONAL_COMPILATION", "true")
+os.environ.setdefault("ACCELERATE_DYNAMO_USE_DYNAMIC", "false")
+
+from trl import SFTConfig
+
+
+def sft_config(output_dir, **own):
+    """`own` come first."""
+    found = json.loads(Path(__file__).with_name("trl.json").read_text()) | own
+    known = {field.name for field in fields(SFTConfig)}
+    if "activation_checkpointing" not in known:  # of transformers before 5.23
+        for name in ("activation_checkpointing", "activation_checkpointing_kwargs"):
+            if name in found:
+                found[name.replace("activation", "gradient", 1)] = found.pop(name)
+    return SFTConfig(output_dir, **found)
+'''
+_LORA = '''
+
+def peft_config():
+    """For SFTTrainer(peft_config=...)."""
+    from peft import LoraConfig
+
+    return LoraConfig(**json.loads(Path(__file__).with_name("trl-lora.json").read_text()))
+'''
+_DTYPE = {"fp32": "float32", "bf16": "bfloat16"}
+
+
+def export(best: Best, folder: Path) -> Exported:
+    """`trl.json` and `trl_config.py`."""
+    config = best.config
+    found, says = arguments(best)
+    says |= {"seq_len", "attention"}
+    of_model: dict[str, Any] = {}
+    if config.attention != "auto":
+        of_model["attn_implementation"] = config.attention
+    if config.engine != "deepspeed":
+        says.add("param_dtype")
+        of_model["dtype"] = _DTYPE["bf16" if config.param_dtype == "bf16" else "fp32"]
+    found |= {"max_length": config.seq_len, "model_init_kwargs": of_model}
+    says.add("lora")
+    missing = unexpressed(best, says)
+    files = {
+        "trl.json": json.dumps(found, indent=2) + "\n",
+        "trl_config.py": remark(best, missing) + _PYTHON,
+    }
+    if (lora := best.lora) is not None:
+        adapters = {
+            "r": lora.rank,
+            "lora_alpha": lora.alpha,
+            "target_modules": list(lora.targets) or "all-linear",
+        }
+        files["trl-lora.json"] = json.dumps(adapters, indent=2) + "\n"
+        files["trl_config.py"] += _LORA
+    return Exported(files=files, unexpressed=missing)

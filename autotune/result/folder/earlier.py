@@ -1,0 +1,87 @@
+"""Earlier studies, found in the folder that results go to: those whose measurements compare."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+
+from autotune.errors import UsageError
+from autotune.result.earlier import Earlier, seen_in
+from autotune.result.files import MANIFEST, is_ours
+from autotune.result.folder import manifest
+from autotune.result.folder.folder import Folder
+from autotune.result.folder.journal import records_in
+from autotune.result.folder.manifest import IN_JOURNAL, Manifest
+
+NOTHING = "none"
+MOST_STUDIES = 8
+MOST_SEEN = 60
+"""Measurements in all; each makes every proposal dearer."""
+
+
+def learn(now: Manifest, asked: str | None, by_default: bool) -> Manifest:
+    """`now` with what the studies measured that lie in the folder `asked`, or are that folder.
+
+    Without one it is the folder that the study of `now` lies in, if that is so `by_default`, and
+    `is_ours`: any other may have studies of other people. The newest come first. Only studies on
+    the same devices and software count.
+
+    Raises:
+        UsageError: there is no such folder.
+    """
+    place = Path(now.folder).parent if asked is None else Path(asked)
+    if asked == NOTHING or (asked is None and not (by_default and is_ours(place))):
+        return now
+    if asked is not None and not place.is_dir():
+        what = "is no folder" if place.exists() else "there is no such folder"
+        raise UsageError(
+            f"--learn-from {asked}: {what}; name one that has studies in it, or {NOTHING}"
+        )
+    found: list[Earlier] = []
+    left = MOST_SEEN
+    for folder in newest_first(place):
+        if left == 0 or len(found) == MOST_STUDIES:
+            break
+        with suppress(Exception):  # whatever is wrong with it, this study does without
+            study = _earlier(folder, now)
+            if study is not None:
+                found.append(replace(study, seen=study.seen[:left]))
+                left -= len(found[-1].seen)
+    return replace(now, earlier=found)
+
+
+def newest_first(place: Path) -> Iterator[Path]:
+    """Folders of studies: `place`, and those in it. Of those that share a study, one."""
+    known: set[str] = set()
+    for folder in _folders(place):
+        with suppress(UsageError):
+            name = manifest.read(folder).study_name
+            if name in known:
+                continue
+            known |= {name} - {IN_JOURNAL}
+        yield folder
+
+
+def _folders(place: Path) -> Iterator[Path]:
+    def written(folder: Path) -> float:
+        return (folder / MANIFEST).stat().st_mtime
+
+    folders = [place]
+    with suppress(OSError):
+        folders += [path for path in place.iterdir() if path.is_dir()]
+    with suppress(OSError):
+        yield from sorted(
+            (f for f in folders if (f / MANIFEST).is_file()), key=written, reverse=True
+        )
+
+
+def _earlier(folder: Path, now: Manifest) -> Earlier | None:
+    """What the study in `folder` measured; None where that does not compare, or is nothing."""
+    then = manifest.read(folder)
+    then.asked()  # raises where this version would not take it
+    if then.changes(now, of=("fingerprint",)):
+        return None
+    seen = seen_in(records_in(Folder(folder)))
+    return Earlier(folder=str(folder), workload=then.workload(), seen=seen) if seen else None

@@ -1,0 +1,500 @@
+"""Optuna's study, the record of record: each trial with its outcome, finals, and how runs ended.
+
+Whatever interrupts a study, its storage holds what was told. What else is written in the folder
+can be made from it.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext, suppress
+from datetime import UTC, datetime
+from itertools import count
+from typing import Any, TypeVar
+
+import optuna
+from optuna.exceptions import ExperimentalWarning
+from optuna.trial import FrozenTrial, Trial, TrialState, create_trial
+
+from autotune.errors import UsageError
+from autotune.result.folder import manifest, processes
+from autotune.result.folder.ask import Ask
+from autotune.result.folder.ending import Ended
+from autotune.result.folder.folder import Folder
+from autotune.result.folder.manifest import Changes
+from autotune.result.folder.past import (
+    FINAL,
+    Lost,
+    News,
+    Past,
+    ended_of,
+    finals_in,
+    lost_of,
+    past_of,
+    sessions_in,
+    told,
+)
+from autotune.result.folder.patience import Patience
+from autotune.result.folder.processes import Processes
+from autotune.result.folder.sampler import Adapter, Asked, candidate_of
+from autotune.result.folder.storage import Storage, UnreachableError, storage_of
+from autotune.result.folder.table import Table
+from autotune.result.loggers.runs import figures
+from autotune.space.candidate import Candidate
+from autotune.space.outcome import Objective, Outcome, Record, Verdict, outcome_from
+from autotune.space.space import Limits, Space
+from autotune.wire.budget import Clock, StopFlag
+from autotune.wire.codec import parse, to_json
+
+T = TypeVar("T")
+
+# The state each verdict has in Optuna: what was measured, what did not fit, what broke.
+_STATES = {
+    Verdict.OK: TrialState.COMPLETE,
+    Verdict.OOM: TrialState.PRUNED,
+    Verdict.OVER_CEILING: TrialState.PRUNED,
+    Verdict.OVER_HOST_CEILING: TrialState.PRUNED,
+    Verdict.PRUNED: TrialState.PRUNED,
+    Verdict.UNSUPPORTED: TrialState.FAIL,
+    Verdict.HUNG: TrialState.FAIL,
+    Verdict.CRASHED: TrialState.FAIL,
+    Verdict.SKIPPED: TrialState.FAIL,
+}
+_BEYOND = 1.0
+"""Constraint value of a candidate that ran out of memory: how far over is not known."""
+
+
+class Journal:
+    """Owner of a study's trials: Optuna's study of them, and the table for people.
+
+    Other processes may work on the same study, where its storage is shared: then each trial has
+    its `owner`. What one writes is one transaction in which no other writes, and is written again
+    where the storage did not answer, so each looks first what is there already.
+    """
+
+    def __init__(
+        self,
+        optuna_study: optuna.Study,
+        table: Table | None,
+        storage: Storage | None = None,
+        objective: Objective = "flops",
+    ) -> None:
+        self.optuna_study = optuna_study
+        self._table = table
+        self._storage = storage
+        self._objective = objective
+        self._adapter: Adapter | None = None
+        self._processes: Processes | None = None
+        self._patience: Patience | None = None
+        self._asks = 0
+        self._last_final = -1
+        self._sessions: list[dict[str, Any]] = []
+        self._again = False
+        """Whether a write is made once more, since the answer to the first one got lost."""
+        self._where = storage.where if storage is not None else ""
+        self.part = storage.part if storage is not None else ""
+        if storage is not None and storage.shared:
+            self._processes = Processes(storage.read, self.part)
+        self.cut_bytes = 0
+        """What was torn at the end of Optuna's journal."""
+        self.lost: list[Lost] = []
+        """Nodes; threads may add some, which the next write takes along."""
+        self._lost_told = 0
+        self._write(self._begin)
+        self.past = past_of(self.optuna_study, self.part)
+        self.lost += self.past.lost
+        self._lost_told = len(self.lost)
+        self._known = {(str(r.purpose), r.number or 0) for r in self.past.records}
+
+    def _begin(self) -> None:
+        """End what ran in this folder before."""
+        _name_value(self.optuna_study, self._objective)
+        if self._processes is not None:
+            self._processes.enter(self.optuna_study)
+        seen = self.optuna_study.user_attrs
+        running = self.optuna_study.get_trials(deepcopy=False, states=(TrialState.RUNNING,))
+        for trial in running:
+            if processes.part_of(seen, _owner(trial.user_attrs)) == self.part:
+                _end(self.optuna_study, trial, self._objective)
+
+    @classmethod
+    def in_memory(cls) -> Journal:
+        """Of a study that leaves nothing behind."""
+        optuna.logging.set_verbosity(optuna.logging.WARNING)
+        return cls(optuna.create_study(direction="maximize"), None)
+
+    @classmethod
+    def open(cls, folder: Folder, space: Space, storage: Storage, objective: Objective) -> Journal:
+        """Begin the study of `folder` in `storage`, or go on with the one that is there.
+
+        Trials that were running there are told as failed, or with the outcome that they had
+        reached.
+
+        Raises:
+            UsageError: what is there cannot be read back.
+        """
+        # Optuna warns of each query that a server did not answer; that is said once, here.
+        level = optuna.logging.ERROR if storage.shared else optuna.logging.WARNING
+        optuna.logging.set_verbosity(level)
+        try:
+            if not storage.exists() and (folder.best.exists() or folder.trials.exists()):
+                raise UsageError(
+                    f"{storage.where}: is missing, and with it what was measured; start anew"
+                )
+            optuna_study, cut_bytes = storage.open()
+            journal = cls(optuna_study, Table(folder.trials), storage, objective)
+        except (OSError, UsageError):
+            raise
+        except Exception as error:  # whatever it is that a damaged storage makes Optuna raise
+            raise UsageError(
+                f"{storage.where}: cannot be read back: {type(error).__name__}: {error!s:.200}"
+            ) from error
+        journal.cut_bytes = cut_bytes
+        past = journal.past
+        known = [*(record.candidate for record in past.records), *past.interrupted]
+        strangers = set(known).difference(space.candidates)
+        if strangers:
+            first = min(strangers, key=known.index)
+            raise UsageError(f"{storage.where}: {first.key} is no candidate of this study's space")
+        return journal
+
+    def use(self, adapter: Adapter) -> None:
+        """Have its sampler asked from now on."""
+        self._adapter = adapter
+        self.optuna_study.sampler = adapter
+
+    def attend(self, clock: Clock, stop: StopFlag, note: Callable[[str], None]) -> None:
+        """From now on, show others that this process lives, and wait out a storage that does not
+        answer, until the budget ends."""
+        self._patience = Patience(clock, stop, note)
+        if self._processes is not None:
+            self._processes.start(clock.elapsed_s)
+
+    def close(self) -> None:
+        """What runs here is free for others."""
+        if self._processes is not None:
+            self._processes.stop()
+            self._patience = None
+            leave = self._processes.leave
+            with suppress(OSError):  # they find out
+                self._write(lambda: leave(self.optuna_study))
+
+    @property
+    def shared(self) -> bool:
+        """Whether other processes may work on the study."""
+        return self._processes is not None
+
+    def ask(self, make: Callable[[News], Ask | None]) -> Asked | None:
+        """A new trial, of a candidate that is allowed by what `make` makes of the news; none
+        where that is None."""
+        adapter = self._adapter
+        assert adapter is not None, "`use` comes before this"
+        self._asks += 1
+        noted = self._noted({}, ask=f"#{self._asks}")  # no number to sort by
+
+        def change() -> Asked | None:
+            ask = make(self._news())
+            if (there := self._there(noted)) is not None:
+                trial = Trial(self.optuna_study, there._trial_id)
+                return Asked(trial, candidate_of(there.params))
+            return None if ask is None else adapter.ask(self.optuna_study, ask, noted)
+
+        return self._write(change)
+
+    def look(self, idle: Callable[[News], bool]) -> News:
+        """What others did. They are told where this process is `idle` for now."""
+
+        def change() -> News:
+            news = self._news()
+            if self._processes is not None:
+                self._processes.rest(self.optuna_study, idle(news))
+            return news
+
+        return self._write(change)
+
+    def begin(self, argv: Sequence[str], budget_s: float, accepted: Changes) -> None:
+        """Note that a run begins, of which the study has `budget_s` in all."""
+        session = self._noted({
+            "argv": list(argv), "spent_s": self.past.spent_s, "budget_s": budget_s,
+            "accepted_changes": accepted, "began": f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC",
+        }, part=self.part)  # fmt: skip
+
+        def change() -> None:
+            before = sessions_in(self.optuna_study.user_attrs)
+            if not self.shared or session["owner"] not in map(_owner, before):
+                self.optuna_study.set_user_attr(f"session-{len(before):04d}", session)
+            self._sessions = sessions_in(self.optuna_study.user_attrs)
+            self.optuna_study.set_user_attr(ended_of(self.part), None)
+
+        self._write(change)
+
+    @property
+    def sessions(self) -> list[dict[str, Any]]:
+        """What every run of this study was started with, the first one included, as far as is
+        known where the storage does not answer."""
+        with suppress(UnreachableError):
+            self._sessions = self._write(lambda: sessions_in(self.optuna_study.user_attrs))
+        return self._sessions
+
+    def end(self, ended: Ended, elapsed_s: float) -> None:
+        """Note how it ended."""
+        told = {"code": ended.code.value, "message": ended.message, "elapsed_s": elapsed_s}
+        self._write(lambda: self.optuna_study.set_user_attr(ended_of(self.part), told))
+
+    def begin_probe(self, trial: Trial, elapsed_s: float, asked: Sequence[int]) -> None:
+        """Note that `trial` is being probed, one of a round whose trials are `asked`."""
+        self._set(trial, "began", {"elapsed_s": elapsed_s, "round": list(asked)})
+
+    def excuse(self, trial: Trial) -> None:
+        """Note that it was the user who stopped the study in the probe of `trial`."""
+        self._set(trial, "excused", True)
+
+    def tell(self, trial: Trial, record: Record, value: float | None, limits: Limits) -> None:
+        """Record a search trial: its outcome, its constraints, its state.
+
+        `value` is the measured objective, Optuna's value of a COMPLETE trial. Intermediate values
+        are step times; other attributes than the outcome are for people, who see them in a table.
+        """
+        outcome = record.outcome
+        state = _STATES[outcome.verdict]
+        told_value = value if state == TrialState.COMPLETE else None
+        steps_s = outcome.measurement.step_times if outcome.measurement is not None else {}
+        excesses = constraints(outcome, limits)
+        shown = {**_shown(outcome, limits), "outcome": to_json(outcome)}
+
+        def change() -> int:
+            there = self._finished(trial)
+            if there is not None and "outcome" in there.user_attrs:
+                return there.number
+            if there is not None:  # others took this process for dead
+                noted = self._noted({}, instead_of=there.number)
+                if (other := self._there(noted)) is not None:
+                    return other.number
+                self.optuna_study.add_trial(create_trial(
+                    state=state, value=told_value, params=there.params,
+                    distributions=there.distributions, user_attrs=shown | noted,
+                    intermediate_values=steps_s, constraints=excesses,
+                ))  # fmt: skip
+                return self.optuna_study.get_trials(deepcopy=False)[-1].number
+            for name, excess in excesses.items():
+                trial.set_constraint(name, excess)
+            for number, step_s in steps_s.items():  # the trial would not report them twice
+                trial.storage.set_trial_intermediate_value(trial._trial_id, number, step_s)
+            for name, each in shown.items():
+                trial.set_user_attr(name, each)
+            self.optuna_study.tell(trial, told_value, state)
+            return trial.number
+
+        self._known.add(("search", self._write(change)))
+        self.append([record])
+
+    def claim_final(self, choose: Callable[[News], Candidate | None]) -> int | None:
+        """The number of a new final of what `choose` makes of the news; others know that it is
+        being measured. None where that is None."""
+        self._asks += 1
+        noted = self._noted({}, ask=f"#{self._asks}")  # no number to sort by
+
+        def change() -> int | None:
+            chosen = choose(self._news())
+            if chosen is None:
+                return None
+            finals = dict(finals_in(self.optuna_study.user_attrs))
+            number = max([self._last_final, *finals]) + 1
+            if self.shared:  # what was claimed already, though the answer got lost, is replaced
+                mine = (n for n, each in finals.items() if noted.items() <= each.items())
+                number = next(mine, number)
+                final = noted | {"candidate": to_json(chosen)}
+                self.optuna_study.set_user_attr(f"{FINAL}{number:04d}", final)
+            return number
+
+        number = self._write(change)
+        self._last_final = self._last_final if number is None else number
+        return number
+
+    def add_final(self, record: Record) -> None:
+        """Record a final: a measurement of a candidate that already has its trial."""
+        final = self._noted(
+            {"candidate": to_json(record.candidate), "outcome": to_json(record.outcome)}
+        )
+        key = f"{FINAL}{record.number:04d}"
+        self._write(lambda: self.optuna_study.set_user_attr(key, final))
+        self._known.add(("final", record.number or 0))
+        self.append([record])
+
+    def rewrite(self, records: Sequence[Record]) -> None:
+        """Make trials.csv anew, of `records`."""
+        if self._table is not None:
+            self._table.rewrite(records)
+
+    def told(self) -> list[Record]:
+        """All records, in the same order for every process."""
+        return self._write(lambda: past_of(self.optuna_study, self.part)).records
+
+    def append(self, records: Sequence[Record]) -> None:
+        """Have them in trials.csv: also candidates that are not even proposed, which are no trials
+        of Optuna's, and what other processes told."""
+        if self._table is not None and records:
+            self._table.append(records)
+
+    def _write(self, change: Callable[[], T]) -> T:
+        """Make a change in one go; again where the storage did not answer.
+
+        Raises OSError.
+        """
+        for tries in count():
+            self._again = tries > 0
+            lost = list(self.lost)
+            try:
+                with self._together():
+                    if self._again:
+                        self._forget()
+                    if len(lost) > self._lost_told:
+                        said = [to_json(each) for each in lost]
+                        self.optuna_study.set_user_attr(lost_of(self.part), said)
+                    changed = change()
+            except UnreachableError as error:
+                patience = self._patience
+                if patience is None or patience.ended:
+                    raise
+                if tries == 1:  # after the first one, connections were made anew
+                    patience.note(f"{self._where}: {error.strerror}; it is waited for")
+                if not patience.pause(tries):
+                    raise
+            else:
+                self._lost_told = len(lost)
+                if tries > 1 and self._patience is not None:
+                    self._patience.note(f"{self._where}: answers again")
+                return changed
+        raise AssertionError("counts for ever")
+
+    def _together(self) -> AbstractContextManager[None]:
+        return nullcontext() if self._storage is None else self._storage.together()
+
+    def _forget(self) -> None:
+        """Have Optuna remember nothing of what did not get there."""
+        assert self._storage is not None
+        self.optuna_study = self._storage.again()
+        if self._adapter is not None:
+            self.optuna_study.sampler = self._adapter
+
+    def _news(self) -> News:
+        """What others did; what runs in processes that are gone is ended."""
+        if self._processes is None:
+            return News()
+        seen = self.optuna_study.user_attrs
+        trials = self.optuna_study.get_trials(deepcopy=False)
+        running = []
+        for trial in trials:
+            owner = _owner(trial.user_attrs)
+            if trial.state != TrialState.RUNNING or owner == self._processes.own:
+                continue
+            if self._processes.lives(seen, owner):
+                running.append(candidate_of(trial.params))
+            else:
+                _end(self.optuna_study, trial, self._objective)
+        records = tuple(told(trials, seen, self.part, self._known))
+        self._known |= {(str(r.purpose), r.number or 0) for r in records}
+        return News(
+            records=records,
+            running=tuple(running),
+            finals=tuple(
+                parse(Candidate, final["candidate"], strict=False)
+                for _, final in finals_in(seen)
+                if "outcome" not in final
+                and _owner(final) != self._processes.own
+                and self._processes.lives(seen, _owner(final))
+            ),
+            at_work=self._processes.at_work(seen),
+        )
+
+    def _noted(self, attributes: dict[str, Any], **more: Any) -> dict[str, Any]:
+        """With whose they are, and `more`, where there are others."""
+        if self._processes is None:
+            return attributes
+        return {**attributes, "owner": self._processes.own, **more}
+
+    def _there(self, noted: Mapping[str, Any]) -> FrozenTrial | None:
+        """The trial of this process that was written already, though the answer got lost."""
+        trials = self.optuna_study.get_trials(deepcopy=False) if self._again else []
+        return next((t for t in trials if noted.items() <= t.user_attrs.items()), None)
+
+    def _finished(self, trial: Trial) -> FrozenTrial | None:
+        """`trial` as it ended; None while it runs, as it does where nobody else could end it."""
+        if not self.shared:
+            return None
+        there = self.optuna_study._storage.get_trial(trial._trial_id)
+        return there if there.state.is_finished() else None
+
+    def _set(self, trial: Trial, name: str, value: Any) -> None:
+        def change() -> None:
+            if self._finished(trial) is None:
+                trial.set_user_attr(name, value)
+
+        self._write(change)
+
+
+def _owner(attributes: Mapping[str, Any]) -> str:
+    """The process that a trial or a final is of; empty where none was noted."""
+    return str(attributes.get("owner", ""))
+
+
+def _name_value(optuna_study: optuna.Study, objective: Objective) -> None:
+    """Have charts of Optuna's say what its value is. Older studies go without."""
+    if not optuna_study.get_trials(deepcopy=False):
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", ExperimentalWarning)
+            name = "model FLOP/s" if objective == "flops" else objective
+            optuna_study.set_metric_names([name])
+
+
+def _end(optuna_study: optuna.Study, trial: FrozenTrial, objective: Objective) -> None:
+    """Have `trial`, which nobody probes any more, run no longer."""
+    state, value = TrialState.FAIL, None
+    if "outcome" in trial.user_attrs:  # it had ended, and all but its state was written
+        outcome = outcome_from(trial.user_attrs["outcome"])
+        state = _STATES[outcome.verdict]
+        if state == TrialState.COMPLETE and outcome.measurement is not None:
+            value = outcome.measurement.value(objective)
+    optuna_study.tell(trial.number, value, state)
+
+
+def records_in(folder: Folder) -> list[Record]:
+    """What the study in `folder` has told so far, in the order of time; see `past_in`."""
+    return past_in(folder).records
+
+
+def past_in(folder: Folder) -> Past:
+    """What the study in `folder` has come to so far. Nothing is written there.
+
+    Raises UsageError where there is no study, OSError where its trials are gone, and whatever a
+    damaged storage makes Optuna raise.
+    """
+    found = manifest.read(folder.path)
+    return past_of(storage_of(folder, found).read(), found.part)
+
+
+def _shown(outcome: Outcome, limits: Limits) -> dict[str, str | float]:
+    """What a table of trials shows of `outcome` beside its candidate."""
+    why = {"reason": outcome.reason} if outcome.reason else {}
+    return {"verdict": outcome.verdict.value, **figures(outcome, limits), **why}
+
+
+def constraints(outcome: Outcome, limits: Limits) -> dict[str, float]:
+    """Optuna's constraint values: at most 0 where the memory fits, else the share it is over."""
+    peaks = outcome.measurement.peaks if outcome.measurement is not None else None
+    if outcome.verdict.fits and peaks is not None:
+        return {
+            "device_memory": peaks.device_bytes / limits.limit_bytes - 1,
+            "host_memory": peaks.host_bytes / limits.host_limit_bytes - 1,
+        }
+    if outcome.verdict == Verdict.OVER_CEILING and peaks is not None:
+        # An unstable candidate is over the ceiling though its peak is not.
+        over = max(peaks.device_bytes / limits.limit_bytes - 1, 1e-3)
+        return {"device_memory": over, "host_memory": 0.0}
+    if outcome.verdict == Verdict.OVER_HOST_CEILING and peaks is not None:
+        return {
+            "device_memory": 0.0,
+            "host_memory": peaks.host_bytes / limits.host_limit_bytes - 1,
+        }
+    return {"device_memory": _BEYOND, "host_memory": 0.0}

@@ -1,0 +1,209 @@
+"""manifest.json: what a study was asked, and on what; and whether that is still so.
+
+A study is resumed only where its measurements compare with new ones: the same space, devices and
+software. What differs is named, and may be accepted by its name.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence, Set
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from secrets import token_hex
+from typing import Any
+
+from autotune.errors import UsageError
+from autotune.result.earlier import Earlier
+from autotune.result.files import MANIFEST, write_whole
+from autotune.space.options import Options
+from autotune.space.space import Limits, Space
+from autotune.space.workload import Workload
+from autotune.wire.codec import FormatError, parse, to_json
+
+SCHEMA_VERSION = 1
+IN_JOURNAL = "autotune"
+"""The name of Optuna's study in the journal of a folder, which has no other."""
+_FOR_GOOD = ("space.workload", "space.axes", "space.size")
+"""Paths of what no `--accept-changed` can bridge: the candidates are others."""
+
+Changes = dict[str, tuple[Any, Any]]
+"""Path of a field to what it was and what it is."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Manifest:
+    """Its fields are JSON types."""
+
+    schema_version: int
+    argv: list[str]
+    options: dict[str, Any]
+    folder: str
+    space: dict[str, Any]
+    fingerprint: dict[str, Any]
+    earlier: list[Earlier]
+    """What is learned from. It is kept here, so that the folders it came from may go."""
+    study_name: str = IN_JOURNAL
+    """Optuna's, where it keeps the trials."""
+    part: str = ""
+    """What a folder that joined the study of another is called in it; empty of the first one."""
+
+    def write(self, folder: Path) -> None:
+        """Raises OSError."""
+        write_whole(folder / MANIFEST, json.dumps(asdict(self), indent=2) + "\n")
+
+    def asked(self, flag: str = "") -> Options:
+        """The options that the study was started with, checked as those of a command line are.
+
+        `flag` asked for the study; `--resume` of its folder if it is empty.
+
+        Raises:
+            UsageError: there is one that this version does not know or would not take.
+        """
+        try:
+            return Options.from_json(self.options)
+        except UsageError as error:
+            flag = flag or f"--resume {self.folder}"
+            raise UsageError(f"{flag}: its options: {error}") from error
+
+    def limits(self) -> Limits:
+        """What a configuration may use: a resumed study keeps it, as its verdicts stand on it.
+
+        Raises:
+            UsageError: the manifest has none.
+        """
+        try:
+            return parse(Limits, self.space.get("limits"))
+        except FormatError as error:
+            raise UsageError(f"--resume {self.folder}: {MANIFEST}: {error}") from error
+
+    def workload(self) -> Workload:
+        """Of the study's space. Raises what `Workload.from_json` does."""
+        return Workload.from_json(self.space["workload"])
+
+    def of_any_devices(self) -> Manifest:
+        """With the kinds of its devices, and without which and how many they are: processes of
+        one study have their own."""
+        known = self.fingerprint.get("devices", {})
+        devices = {k: v for k, v in known.items() if k not in ("nodes", "unlike")}
+        kinds: list[dict[str, Any]] = []
+        for each in devices.get("devices", ()):
+            kind = {name: value for name, value in each.items() if name != "uuid"}
+            if all(any(_differences("", other, kind)) for other in kinds):
+                kinds.append(kind)
+        if kinds:
+            devices["devices"] = kinds
+        return replace(self, fingerprint=self.fingerprint | {"devices": devices})
+
+    def changes(self, now: Manifest, of: Sequence[str] = ("space", "fingerprint")) -> Changes:
+        """What of space and fingerprint is not as it was."""
+        return {
+            path: (before, after)
+            for name in of
+            for path, before, after in _differences(name, getattr(self, name), getattr(now, name))
+        }
+
+
+def manifest_of(
+    options: Options, space: Space, fingerprint: dict[str, Any], folder: Path, argv: Sequence[str]
+) -> Manifest:
+    """What a study with these `options` stands on now: devices and software by `fingerprint`."""
+    made = Manifest(
+        schema_version=SCHEMA_VERSION,
+        argv=list(argv),
+        options=options.to_json(),
+        folder=str(folder),
+        space=space.manifest(),
+        fingerprint=fingerprint,
+        earlier=[],
+        study_name=f"{folder.absolute().name}-{token_hex(4)}" if options.storage else IN_JOURNAL,
+    )
+    return parse(Manifest, to_json(made))  # as it will be read back
+
+
+def read(folder: Path, flag: str = "--resume ") -> Manifest:
+    """The manifest of the study in `folder`, which `flag` named.
+
+    Raises:
+        UsageError: there is no study, or none that this version can go on with.
+    """
+    path = folder / MANIFEST
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (FileNotFoundError, NotADirectoryError):
+        raise UsageError(f"{flag}{folder}: no study, there is no {MANIFEST} in it") from None
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or "it is no text"
+        raise UsageError(f"{flag}{folder}: {MANIFEST}: {reason}") from error
+    try:
+        return parsed(json.loads(text))
+    except (ValueError, RecursionError) as error:
+        raise UsageError(
+            f"{flag}{folder}: {MANIFEST} is not of version {SCHEMA_VERSION}: {error!s:.200}"
+        ) from error
+
+
+def check(then: Manifest, now: Manifest, accepted: Set[str], flag: str = "--resume") -> Changes:
+    """What is not as it was, all of it `accepted`: by the name of the field, or of what holds it.
+
+    `flag` asked for it.
+
+    Raises:
+        UsageError: something else differs.
+    """
+    changes = then.changes(now)
+    anew = f"start a new study in another folder than {now.folder}"
+    for path, (before, after) in changes.items():
+        if path.startswith(_FOR_GOOD):
+            raise UsageError(f"{flag}: {path} was {_short(before)} and is {_short(after)}; {anew}")
+    left = {path: pair for path, pair in changes.items() if accepted.isdisjoint(path.split("."))}
+    if left:
+        path, (before, after) = next(iter(left.items()))
+        others = f", and {len(left) - 1} more differ" if len(left) > 1 else ""
+        passed = sorted(_named(accepted, changes))
+        names = dict.fromkeys([*passed, *(path.rpartition(".")[2] for path in left)])
+        raise UsageError(
+            f"{flag}: {path} was {_short(before)} and is {_short(after)}{others}; measurements"
+            f" may not compare: {anew}, or pass --accept-changed {','.join(names)}"
+        )
+    return changes
+
+
+def _named(accepted: Set[str], changes: Changes) -> Set[str]:
+    """Those of `accepted` that something that changed is called, or is in."""
+    return accepted & {part for path in changes for part in path.split(".")}
+
+
+def parsed(body: Any) -> Manifest:
+    """What was written of one, as JSON types. Raises ValueError."""
+    version = body.get("schema_version") if isinstance(body, dict) else None
+    if version != SCHEMA_VERSION:
+        raise FormatError(f"schema_version is {version!r}")
+    then = body.get("earlier", [])  # older ones learned from nothing, or from less
+    if not isinstance(then, list):
+        raise FormatError("earlier is no list")
+    earlier = [parse(Earlier, each, strict=False) for each in then]
+    whole = {"study_name": IN_JOURNAL, "part": ""} | body | {"earlier": []}
+    return replace(parse(Manifest, whole), earlier=earlier)
+
+
+def _differences(path: str, then: Any, now: Any) -> Iterator[tuple[str, Any, Any]]:
+    if isinstance(then, dict) and isinstance(now, dict):
+        for name in dict.fromkeys([*then, *now]):
+            yield from _differences(f"{path}.{name}", then.get(name), now.get(name))
+    elif isinstance(then, list) and isinstance(now, list) and len(then) == len(now):
+        for index, pair in enumerate(zip(then, now, strict=True)):
+            yield from _differences(f"{path}.{index}", *pair)
+    elif then != now and not (path.endswith("_bytes") and _about_equal(then, now)):
+        yield path, then, now
+
+
+def _about_equal(then: Any, now: Any) -> bool:
+    """Sizes to 1 %: what a kernel keeps for itself differs from boot to boot."""
+    known = isinstance(then, int | float) and isinstance(now, int | float)
+    return known and abs(then - now) <= 0.01 * abs(then)
+
+
+def _short(value: Any) -> str:
+    text = value if isinstance(value, str) else json.dumps(value)
+    return text if len(text) <= 60 else text[:57] + "..."

@@ -1,0 +1,169 @@
+"""What Optuna's study says that was done: by this process before, and by others."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Set
+from dataclasses import dataclass, replace
+from typing import Any
+
+import optuna
+from optuna.trial import FrozenTrial, TrialState
+
+from autotune.result.folder import processes
+from autotune.result.folder.ending import Ended, Ending
+from autotune.result.folder.sampler import candidate_of, named
+from autotune.space.candidate import Candidate
+from autotune.space.outcome import Outcome, Record, outcome_from
+from autotune.wire.codec import parse
+
+FINAL = "final-"
+"""Beginning of the attributes that finals are, or, without an outcome, will be."""
+Known = Set[tuple[str, int]]
+"""Purposes and numbers of records."""
+
+
+@dataclass(frozen=True)
+class Lost:
+    """A node that a study went on without."""
+
+    elapsed_s: float
+    """On the budget's clock."""
+    why: str
+    """Names it."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Past:
+    """What the earlier runs of a study came to."""
+
+    trials: int
+    """That were asked for."""
+    records: list[Record]
+    """Trials and finals, in the order in which they ended."""
+    interrupted: list[Candidate]
+    """What was asked for and never told, in that order."""
+    round_begun: bool
+    """Whether a trial of their round was probed; else there may have been more to ask for."""
+    suspects: set[Candidate]
+    """In whose probes the study died more than once."""
+    spent_s: float
+    """Budget that was used, as far as is known."""
+    budget_s: float | None
+    """In all, as the last run had it; None before the first."""
+    ended: Ended | None
+    """How the last run ended; None where it did not get to say so."""
+    began: str
+    """When the first run did; empty where that is not known."""
+    lost: list[Lost]
+    """Nodes, in all runs in this folder."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class News:
+    """What other processes did since they were last looked at."""
+
+    records: tuple[Record, ...] = ()
+    running: tuple[Candidate, ...] = ()
+    """What they probe now, or are about to."""
+    finals: tuple[Candidate, ...] = ()
+    """What they measure again now."""
+    at_work: bool = False
+    """Whether one of them may still tell something."""
+
+
+def past_of(optuna_study: optuna.Study, part: str = "") -> Past:
+    """Read a study back, for the folder of its `part`; what runs is nobody's past.
+
+    Raises all kinds of errors where its storage is damaged.
+    """
+    seen = optuna_study.user_attrs
+    trials = optuna_study.get_trials(deepcopy=False)
+    records = list(told(trials, seen, part))
+    known = {record.candidate for record in records if record.purpose == "search"}
+    untold = [
+        trial
+        for trial in trials
+        if "outcome" not in trial.user_attrs
+        and named(trial.params)
+        and trial.state != TrialState.RUNNING
+    ]
+    lost = [trial for trial in untold if candidate_of(trial.params) not in known]
+    begun = [trial.user_attrs["began"] for trial in trials if "began" in trial.user_attrs]
+    deaths = Counter(
+        candidate_of(trial.params)
+        for trial in untold
+        if "began" in trial.user_attrs and "excused" not in trial.user_attrs
+    )
+    sessions, ended = sessions_in(seen), seen.get(ended_of(part))
+    mine = [each for each in sessions if each.get("part", "") in ("", part)]
+    marks_s = [
+        processes.elapsed_s(seen),
+        *map(_ended_s, records),
+        *(float(each["elapsed_s"]) for each in [*begun, *([ended] if ended else [])]),
+        *(float(session["spent_s"]) for session in sessions),
+    ]
+    return Past(
+        trials=len(trials),
+        records=sorted(records, key=lambda r: (_ended_s(r), r.purpose, r.number)),
+        interrupted=list(dict.fromkeys(candidate_of(trial.params) for trial in lost)),
+        round_begun=any(trial.number in each["round"] for trial in lost for each in begun),
+        suspects={candidate for candidate, times in deaths.items() if times > 1},
+        spent_s=max(marks_s),
+        budget_s=float(mine[-1]["budget_s"]) if mine else None,
+        ended=Ended(Ending(ended["code"]), ended["message"]) if ended else None,
+        began=str(sessions[0].get("began", "")) if sessions else "",
+        lost=[parse(Lost, each, strict=False) for each in seen.get(lost_of(part), ())],
+    )
+
+
+def told(
+    trials: list[FrozenTrial], seen: Mapping[str, Any], part: str, known: Known = frozenset()
+) -> Iterator[Record]:
+    """What is not `known` of `trials`, and of the finals among their study's attributes `seen`.
+
+    A log is named with the process that has it, where that is not of this `part`.
+    """
+    for trial in trials:
+        if "outcome" in trial.user_attrs and ("search", trial.number) not in known:
+            candidate = candidate_of(trial.params)
+            outcome = _outcome(trial.user_attrs, seen, part)
+            yield Record(trial.number, "search", candidate, outcome)
+    for number, final in finals_in(seen):
+        if "outcome" in final and ("final", number) not in known:
+            candidate = parse(Candidate, final["candidate"], strict=False)
+            yield Record(number, "final", candidate, _outcome(final, seen, part))
+
+
+def finals_in(seen: Mapping[str, Any]) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Those among the attributes `seen`, and their numbers."""
+    for key, final in seen.items():
+        if key.startswith(FINAL):
+            yield int(key.removeprefix(FINAL)), final
+
+
+def ended_of(part: str) -> str:
+    """The attribute that says how the last run in the folder of `part` ended."""
+    return f"ended-{part}" if part else "ended"
+
+
+def lost_of(part: str) -> str:
+    """The attribute that has the nodes that the folder of `part` lost."""
+    return f"lost-{part}" if part else "lost"
+
+
+def sessions_in(seen: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """What every run of the study was started with."""
+    return [seen[key] for key in sorted(seen) if key.startswith("session-")]
+
+
+def _ended_s(record: Record) -> float:
+    return record.outcome.started_s + record.outcome.probe_s
+
+
+def _outcome(of: Mapping[str, Any], seen: Mapping[str, Any], part: str) -> Outcome:
+    outcome = outcome_from(of["outcome"])
+    owner = of.get("owner", "")
+    if outcome.log and processes.part_of(seen, owner) != part:
+        return replace(outcome, log=f"{owner or 'the first'}/{outcome.log}")
+    return outcome

@@ -1,0 +1,644 @@
+"""Where Optuna's study of a folder is kept: the journal in that folder, or a database.
+
+What is peculiar to a storage is here alone: how its URL is checked, how a study in it is opened
+and read, and how what is written together gets there. A database is a class and a row of
+`_DATABASES`.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import io
+import json
+import os
+import re
+import shutil
+import sqlite3
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, closing, contextmanager, suppress
+from dataclasses import asdict
+from pathlib import Path
+from secrets import token_hex
+from typing import TYPE_CHECKING, Any, Protocol
+from urllib.parse import quote, unquote
+
+import optuna
+from optuna.exceptions import StorageInternalError
+from optuna.storages import BaseStorage, JournalStorage, RDBStorage
+from optuna.storages.journal import JournalFileBackend, JournalFileOpenLock
+
+from autotune.errors import UsageError
+from autotune.installed import missing
+from autotune.result.folder import manifest
+from autotune.result.folder.folder import Folder
+from autotune.result.folder.manifest import IN_JOURNAL, Manifest
+
+if TYPE_CHECKING:
+    from sqlalchemy import Connection, Engine
+
+BUSY_S = 10.0
+"""How long a write waits for others who use a database."""
+TURN_S = 0.01
+"""Between two looks whether a turn has come."""
+_EXAMPLE = "sqlite:///studies.db"
+_TABLES = {"studies", "trials", "version_info"}
+"""Some of Optuna's."""
+_MANIFEST = "manifest"
+"""The attribute of a study that has it, for who joins it."""
+
+
+class UnreachableError(OSError):
+    """A database that does not answer, or that others keep locked; it may answer again."""
+
+
+class Storage(Protocol):
+    """Of one study."""
+
+    where: str
+    """For messages."""
+    shared: bool
+    """Whether other processes may work on the study."""
+    part: str
+    """What the folder's part of the study is called in it."""
+
+    def exists(self) -> bool:
+        """Whether the study is there."""
+        ...
+
+    def open(self) -> tuple[optuna.Study, int]:
+        """The study, made where it is not there, and the torn bytes that were cut off.
+
+        Raises:
+            UsageError: what is there is damaged, or another folder's.
+        """
+        ...
+
+    def read(self) -> optuna.Study:
+        """The study as it is; nothing is written. Raises whatever is wrong with it."""
+        ...
+
+    def again(self) -> optuna.Study:
+        """The study that `open` found, with nothing remembered of writes that failed."""
+        ...
+
+    def together(self) -> AbstractContextManager[None]:
+        """A context whose writes get there at once, as it ends: each that comes alone waits for
+        the disk. No other process writes meanwhile.
+
+        Raises:
+            OSError: none of them got there. `UnreachableError` where they may later, or, if it
+                was the answer that got lost, where they are.
+        """
+        ...
+
+
+def storage_of(folder: Folder, of: Manifest) -> Storage:
+    """Of the study in `folder`, whose manifest is `of`. Raises UsageError for no known one."""
+    url = of.options.get("storage")
+    if url is None:
+        return JournalFile(folder.optuna_log)
+    return _kind(url)(folder, url, of)
+
+
+def checked(url: str) -> str:
+    """`url` with what it leaves to the current folder; checks that studies can be kept there.
+
+    Nothing is written.
+
+    Raises:
+        UsageError: they cannot.
+    """
+    return _kind(url).checked(url)
+
+
+def place_of(url: str, name: str) -> str:
+    """How the study `name` in the database at `url` is called by who joins it."""
+    path, query, rest = url.partition("?")
+    return f"{path}/{quote(name, safe='')}{query}{rest}"
+
+
+def manifest_in(place: str) -> tuple[str, Manifest]:
+    """The database that `place` is in, and what the study there was asked.
+
+    Raises:
+        UsageError: there is no such study, or none that this version can join.
+    """
+    path, query, rest = place.partition("?")
+    path, _, name = path.rpartition("/")
+    try:
+        url, name = checked(f"{path}{query}{rest}"), unquote(name)
+    except UsageError as error:
+        why = str(error).removeprefix("--storage ")
+        raise UsageError(
+            f"--join: write URL/NAME, as the study prints it; the URL before the last /: {why}"
+        ) from error
+    names = _kind(url).names(url)
+    if name not in names:
+        known = f"it has {', '.join(sorted(names)[:5])}" if names else "it has none"
+        raise UsageError(f"--join {place}: no study {name!a:.80} in {url}; {known}")
+    try:
+        study = optuna.load_study(study_name=name, storage=_kind(url).as_it_is(url))
+        kept = study.user_attrs[_MANIFEST]
+        return url, manifest.parsed(kept)
+    except KeyError:
+        why = "an earlier version began it; go on with it by --resume, and join it then"
+    except (ValueError, RecursionError) as error:
+        why = f"it is of another version: {error!s:.200}"
+    raise UsageError(f"--join {place}: {why}")
+
+
+def _kind(url: str) -> type[_Database]:
+    scheme = url.partition(":")[0]
+    if scheme not in _DATABASES:
+        known = " or ".join(database.example for database in _DATABASES.values())
+        raise UsageError(
+            f"--storage {_without_password(url)}: unknown; write it as {known}, or leave it out"
+            " for the journal in the study's folder"
+        )
+    return _DATABASES[scheme]
+
+
+def _without_password(url: str) -> str:
+    plain = re.sub(r"(?<=//)([^/:@]*):[^/@]*@", r"\1@", url)
+    return re.sub(r"[?&]\w*password=[^&]*", "", plain)
+
+
+def _had_password(shown: str) -> str:
+    return (
+        f"--storage {shown}: had a password, which the study's files would show; leave it out, and"
+        " put it into ~/.pgpass or PGPASSWORD"
+    )
+
+
+# The journal.
+
+
+class JournalFile:
+    """A file of JSON lines, of one study. Whatever interrupts it, only its end can be torn."""
+
+    shared = False
+    part = ""
+
+    def __init__(self, path: Path) -> None:
+        self.where = str(path)
+        self._path = path
+        self._backend: _Backend | None = None
+
+    def exists(self) -> bool:
+        return self._path.exists()
+
+    def open(self) -> tuple[optuna.Study, int]:
+        cut_bytes = repair(self._path)
+        self._backend = _Backend(self._path)
+        return self.again(), cut_bytes
+
+    def read(self) -> optuna.Study:
+        self._path.stat()  # or Optuna would create it
+        backend = JournalFileBackend(self.where, _NoLock(self.where))
+        return optuna.load_study(storage=JournalStorage(backend), study_name=IN_JOURNAL)
+
+    def again(self) -> optuna.Study:
+        assert self._backend is not None, "`open` comes before this"
+        return _loaded(JournalStorage(self._backend), IN_JOURNAL)
+
+    def together(self) -> AbstractContextManager[None]:
+        assert self._backend is not None, "`open` comes before this"
+        return self._backend.together()
+
+
+class _NoLock(JournalFileOpenLock):
+    """The whole folder is held already (files.py), and a lock file could outlive its process."""
+
+    def acquire(self) -> bool:
+        return True
+
+    def release(self) -> None:
+        pass
+
+
+class _Backend(JournalFileBackend):
+    """Optuna's, which writes lines one by one; nobody else writes to the file."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(str(path), _NoLock(str(path)))
+        self._lines = sum(1 for _ in path.open("rb"))
+        self._waiting: list[dict[str, Any]] | None = None
+        """What is written when a `together` ends; None outside of one."""
+
+    @contextmanager
+    def together(self) -> Iterator[None]:
+        self._waiting = []
+        try:
+            yield
+        finally:
+            waiting, self._waiting = self._waiting, None
+            if waiting:
+                before = self._lines
+                self.append_logs(waiting)
+                list(super().read_logs(before))  # Optuna's notes each line's place in the file
+
+    def append_logs(self, logs: list[dict[str, Any]]) -> None:
+        if self._waiting is None:
+            super().append_logs(logs)
+            self._lines += len(logs)
+        else:
+            self._waiting += json.loads(json.dumps(logs))
+
+    def read_logs(self, log_number_from: int) -> Iterator[dict[str, Any]]:  # type: ignore[override]
+        if self._waiting is None:
+            yield from super().read_logs(log_number_from)
+        else:
+            yield from self._waiting[log_number_from - self._lines :]
+
+
+def repair(path: Path) -> int:
+    """Cut a torn last line off Optuna's journal; returns the bytes that were cut.
+
+    A file that is not there has nothing torn.
+
+    Raises:
+        UsageError: a line before the last one is damaged; nothing was changed.
+    """
+    data = path.read_bytes() if path.exists() else b""
+    whole = 0
+    for number, line in enumerate(io.BytesIO(data), start=1):
+        if not (line.endswith(b"\n") and _is_entry(line)):
+            if data[whole + len(line) :].strip(b"\0\r\n\t "):
+                raise UsageError(
+                    f"{path}: line {number} is damaged, and others follow it; cut the file before"
+                    " that line to go on with what is above it"
+                )
+            break
+        whole += len(line)
+    if whole < len(data):
+        os.truncate(path, whole)
+    return len(data) - whole
+
+
+def _is_entry(line: bytes) -> bool:
+    try:
+        return isinstance(json.loads(line), dict)
+    except (ValueError, RecursionError):
+        return False
+
+
+# Databases, which may hold studies of many folders.
+
+
+class _Database:
+    """A database that SQLAlchemy can talk to, by its URL."""
+
+    example: str
+    """A URL of one."""
+    options: dict[str, Any] = {}  # noqa: RUF012 - of SQLAlchemy's engine
+    shared = True
+
+    def __init__(self, folder: Folder, url: str, of: Manifest) -> None:
+        self.where = f"--storage {url}"
+        self.url, self.name, self.part = url, of.study_name, of.part
+        self._manifest = of
+        self._folder = folder
+        self._storage: RDBStorage | None = None
+
+    @classmethod
+    def checked(cls, url: str) -> str:
+        """See the function of this name."""
+        raise NotImplementedError
+
+    @classmethod
+    def tables(cls, url: str) -> set[str]:
+        """Raises where there is no such database."""
+        raise NotImplementedError
+
+    @classmethod
+    def as_it_is(cls, url: str) -> RDBStorage:
+        """Raises where it is not of this version of Optuna."""
+        return RDBStorage(cls.of_engine(url), cls.options, skip_table_creation=True)
+
+    @classmethod
+    def of_engine(cls, url: str) -> str:
+        """`url` as SQLAlchemy writes it."""
+        return url
+
+    @classmethod
+    def names(cls, url: str) -> list[str]:
+        """Of the studies in it."""
+        return optuna.get_all_study_names(cls.as_it_is(url)) if cls.tables(url) else []
+
+    def exists(self) -> bool:
+        return self.name in self.names(self.url)
+
+    def open(self) -> tuple[optuna.Study, int]:
+        self._storage = self._made()
+        with self.together():
+            study = self.again()
+            self._claim(study)
+            if not self.part and _MANIFEST not in study.user_attrs:
+                study.set_user_attr(_MANIFEST, asdict(self._manifest))
+        return study, 0
+
+    def again(self) -> optuna.Study:
+        assert self._storage is not None, "`open` comes before this"
+        return _loaded(self._storage, self.name)
+
+    def read(self) -> optuna.Study:
+        return optuna.load_study(storage=self.as_it_is(self.url), study_name=self.name)
+
+    @contextmanager
+    def together(self) -> Iterator[None]:
+        """One transaction: Optuna's commits within it are none."""
+        from sqlalchemy.exc import SQLAlchemyError
+
+        assert self._storage is not None, "`open` comes before this"
+        sessions, engine = self._storage.scoped_session, self._storage.engine
+        lost = False
+        try:
+            with engine.begin() as connection:
+                self._lock(connection)
+                sessions.remove()
+                sessions.configure(bind=connection, join_transaction_mode="rollback_only")
+                try:
+                    yield
+                finally:
+                    lost = connection.invalidated  # whatever went on to use it complains of
+                    sessions.remove()
+                    sessions.configure(bind=engine)
+        except (StorageInternalError, SQLAlchemyError) as error:
+            cause = error.__cause__ if isinstance(error, StorageInternalError) else error
+            kind = UnreachableError if lost or self._may_answer(cause) else OSError
+            why = " ".join(str(getattr(cause, "orig", cause)).split())
+            raise kind(errno.EIO, why, self.url) from error
+
+    def _made(self) -> RDBStorage:
+        """With Optuna's tables."""
+        return RDBStorage(self.of_engine(self.url), self.options)
+
+    def _lock(self, connection: Connection) -> None:
+        """Keep others from writing to the study until the transaction of `connection` ends."""
+        raise NotImplementedError
+
+    def _may_answer(self, error: BaseException | None) -> bool:
+        """Whether what failed for `error` may work again later."""
+        raise NotImplementedError
+
+    def _claim(self, study: optuna.Study) -> None:
+        """Note whose this part of `study` is. Its folder may have been moved, but not copied."""
+        key = f"folder-{self.part}" if self.part else "folder"
+        here = self._folder.path.absolute()
+        there = Path(study.user_attrs.get(key, here))
+        if _named_in(there) == (self.name, self.part) and not there.samefile(here):
+            raise UsageError(
+                f"{self.where}: study {self.name} in it is that of {there}; go on with that, or"
+                " start a new study"
+            )
+        study.set_user_attr(key, str(here))
+
+
+class _Sqlite(_Database):
+    """A file. Readers may look at any time; what writes meanwhile waits for them."""
+
+    example = _EXAMPLE
+    options = {"connect_args": {"timeout": BUSY_S}}  # noqa: RUF012
+
+    @classmethod
+    def checked(cls, url: str) -> str:
+        path = _sqlite_path(url).absolute()
+        absolute = f"sqlite:///{path}"
+        try:
+            if not path.exists():
+                there = next(each for each in path.parents if each.exists())
+                with tempfile.TemporaryFile(dir=there):
+                    pass
+            elif tables := cls.tables(absolute):
+                if not tables >= _TABLES:
+                    raise UsageError(f"--storage {url}: holds something else; name a new file")
+                cls.as_it_is(absolute)
+        except (OSError, sqlite3.Error, RuntimeError) as error:
+            reason = getattr(error, "strerror", None) or str(error).rstrip(".")
+            raise UsageError(f"--storage {url}: {reason}; use e.g. {_EXAMPLE}") from error
+        return absolute
+
+    @classmethod
+    def tables(cls, url: str) -> set[str]:
+        """Raises sqlite3.Error where it cannot be written."""
+        path = _sqlite_path(url)
+        if not path.exists():  # or SQLite would create it
+            return set()
+        with closing(sqlite3.connect(path, timeout=BUSY_S)) as database:
+            database.execute("BEGIN IMMEDIATE")
+            found = database.execute("SELECT name FROM sqlite_master WHERE type = 'table'")
+            return {name for (name,) in found.fetchall()}
+
+    def _made(self) -> RDBStorage:
+        path = _sqlite_path(self.url)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if not path.exists():  # whole at once: others may make it, or look at it, meanwhile
+            new = path.with_name(f"{path.name}.{token_hex(4)}.tmp")
+            RDBStorage(f"sqlite:///{new}", self.options).engine.dispose()
+            try:
+                os.link(new, path)
+            except FileExistsError:
+                pass
+            except OSError:  # a file system without links
+                shutil.copyfile(new, path)
+            new.unlink()
+        return super()._made()
+
+    def read(self) -> optuna.Study:
+        _sqlite_path(self.url).stat()
+        return super().read()
+
+    def _lock(self, connection: Connection) -> None:
+        with _turn(_sqlite_path(self.url).parent):
+            connection.exec_driver_sql("BEGIN IMMEDIATE")
+
+    def _may_answer(self, error: BaseException | None) -> bool:
+        code = getattr(getattr(error, "orig", None), "sqlite_errorcode", 0)
+        return code & 0xFF in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
+
+
+@contextmanager
+def _turn(folder: Path) -> Iterator[None]:
+    """Have nobody else begin a write to a database in `folder`.
+
+    SQLite has no queue: it looks ten times a second whether a lock is free, and who writes again
+    at once takes it in between. Here who wrote last has to wait for who comes next. SQLite keeps
+    the database whole without this, so it is waited for no longer than for a lock.
+    """
+    place = os.open(folder, os.O_RDONLY)
+    try:
+        deadline = time.monotonic() + BUSY_S
+        with suppress(OSError):  # a file system where folders have no locks
+            while not _taken(place) and time.monotonic() < deadline:
+                time.sleep(TURN_S)
+        yield
+    finally:
+        os.close(place)
+
+
+def _taken(file: int) -> bool:
+    """Whether this process locks `file` from now on."""
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def _sqlite_path(url: str) -> Path:
+    """Raises UsageError where `url` names no file."""
+    path = url.removeprefix("sqlite:///")
+    if path == url or not path or path == ":memory:" or re.search("[?%{}]", path):
+        raise UsageError(
+            f"--storage {url}: names no file; write it as {_EXAMPLE}, without any of ? % {{ }}"
+        )
+    return Path(path)
+
+
+class _Postgres(_Database):
+    """A server. It knows when a connection is lost within seconds, and so do we."""
+
+    example = "postgresql://HOST/NAME"
+    options = {  # noqa: RUF012
+        "pool_pre_ping": True,
+        "connect_args": {
+            "connect_timeout": 3, "keepalives_idle": 5, "keepalives_interval": 2,
+            "keepalives_count": 3, "tcp_user_timeout": 15_000,
+            "prepare_threshold": None,  # a pool in between may hand each transaction elsewhere
+        },
+    }  # fmt: skip
+
+    @classmethod
+    def checked(cls, url: str) -> str:
+        from sqlalchemy.exc import SQLAlchemyError
+
+        cls._check_url(url)
+        try:
+            tables = cls.tables(url)
+            if tables and not tables >= _TABLES:
+                raise UsageError(f"--storage {url}: holds something else; name another database")
+            with cls._connected(url) as connection:
+                if lack := connection.exec_driver_sql(_LACK).scalar():
+                    raise UsageError(f"--storage {url}: {lack}; name another database or user")
+            if tables:
+                cls.as_it_is(url).engine.dispose()
+        except (SQLAlchemyError, StorageInternalError, RuntimeError) as error:
+            cause = error.__cause__ if isinstance(error, StorageInternalError) else error
+            said = str(getattr(cause, "orig", cause)).strip() or type(cause).__name__
+            # libpq says why on the first line, then what to look at.
+            reason = said.splitlines()[0].rstrip(".")
+            raise UsageError(f"--storage {url}: {reason}; use e.g. {cls.example}") from error
+        return url
+
+    @classmethod
+    def _check_url(cls, url: str) -> None:
+        from sqlalchemy.engine import make_url
+        from sqlalchemy.exc import ArgumentError
+
+        if (shown := _without_password(url)) != url:
+            raise UsageError(_had_password(shown))
+        try:
+            parsed = make_url(url)
+        except (ArgumentError, ValueError):
+            parsed = None
+        if parsed is not None and parsed.password is not None:
+            shown = parsed.set(password=None).render_as_string()
+            raise UsageError(_had_password(shown))
+        if parsed is None or not parsed.database or re.search("[{}]", url):
+            raise UsageError(
+                f"--storage {url}: names no database; write it as {cls.example}, without {{ or }}"
+            )
+        if why := missing("psycopg"):
+            raise UsageError(f"--storage {url}: {why}")
+
+    @classmethod
+    def of_engine(cls, url: str) -> str:
+        return url.replace("postgresql:", "postgresql+psycopg:", 1)
+
+    @classmethod
+    def tables(cls, url: str) -> set[str]:
+        with cls._connected(url) as connection:
+            found = connection.exec_driver_sql(
+                "SELECT tablename FROM pg_tables WHERE schemaname = current_schema()"
+            )
+            return {name for (name,) in found}
+
+    @classmethod
+    @contextmanager
+    def _connected(cls, url: str) -> Iterator[Connection]:
+        engine = cls._engine(url)
+        try:
+            with engine.begin() as connection:
+                yield connection
+        finally:
+            engine.dispose()
+
+    @classmethod
+    def _engine(cls, url: str) -> Engine:
+        from sqlalchemy import create_engine
+
+        return create_engine(cls.of_engine(url), **cls.options)
+
+    def _made(self) -> RDBStorage:
+        with self._making(self.url):
+            return super()._made()
+
+    @classmethod
+    def as_it_is(cls, url: str) -> RDBStorage:
+        with cls._making(url):  # Optuna completes what it finds half made
+            return super().as_it_is(url)
+
+    @classmethod
+    @contextmanager
+    def _making(cls, url: str) -> Iterator[None]:
+        """One makes the tables, others wait."""
+        with cls._connected(url) as connection:
+            connection.exec_driver_sql("SELECT pg_advisory_xact_lock(hashtext('optuna'))")
+            yield
+
+    def _lock(self, connection: Connection) -> None:
+        """Its holder is let go where it says nothing for a minute, frozen or cut off."""
+        connection.exec_driver_sql(
+            "SELECT set_config('idle_in_transaction_session_timeout', '60s', true),"
+            " pg_advisory_xact_lock(hashtextextended(%s, 0))",
+            (self.name,),
+        )
+
+    def _may_answer(self, error: BaseException | None) -> bool:
+        from sqlalchemy import exc
+
+        lost = isinstance(error, exc.DBAPIError) and error.connection_invalidated
+        return lost or isinstance(error, exc.OperationalError | exc.InterfaceError)
+
+
+_LACK = """
+    SELECT CASE
+        WHEN pg_is_in_recovery() THEN 'is a copy that can only be read'
+        WHEN to_regclass('trials') IS NULL THEN
+            CASE WHEN coalesce(has_schema_privilege(current_schema(), 'CREATE'), false) THEN NULL
+            ELSE 'its user may make no tables in it' END
+        WHEN NOT has_table_privilege('trials', 'INSERT') THEN 'its user may not write to it'
+    END
+"""
+"""What keeps a database of PostgreSQL from holding studies, in words."""
+
+_DATABASES: dict[str, type[_Database]] = {"sqlite": _Sqlite, "postgresql": _Postgres}
+"""By the scheme of the URL."""
+
+
+def _named_in(folder: Path) -> tuple[str, str] | None:
+    """Study and part that lie in `folder`; None where there is none."""
+    try:
+        found = manifest.read(folder)
+    except UsageError:
+        return None
+    return found.study_name, found.part
+
+
+def _loaded(storage: BaseStorage, name: str) -> optuna.Study:
+    if name in optuna.get_all_study_names(storage):
+        return optuna.load_study(storage=storage, study_name=name)
+    return optuna.create_study(storage=storage, study_name=name, direction="maximize")

@@ -1,0 +1,44 @@
+"""Event files of TensorBoard: a run each, which its hparams tab compares."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from autotune.result.loggers.runs import CURVE, Run
+
+FOLDER = "tensorboard"
+
+
+def write(runs: Sequence[Run], folder: Path) -> None:
+    """Raises OSError."""
+    tensorboard_x = _library()
+    for run in runs:
+        place = folder / re.sub(r"[^\w.=+-]", "_", run.name)
+        with tensorboard_x.SummaryWriter(str(place)) as writer:
+            said = {**run.axes, "verdict": run.verdict}
+            for summary in tensorboard_x.summary.hparams(said, run.figures):
+                writer.file_writer.add_summary(summary)
+            for name, value in run.figures.items():
+                writer.add_scalar(name, value, 0)
+            for number, step_s in run.step_times.items():
+                writer.add_scalar(CURVE, step_s, number)
+            if run.reason:
+                writer.add_text("reason", run.reason)
+
+
+def _library() -> Any:
+    """tensorboardX, which would import torch to know its type of tensors."""
+    hidden = "torch" not in sys.modules
+    if hidden:
+        sys.modules["torch"] = None  # type: ignore[assignment]
+    try:
+        import tensorboardX.summary
+
+        return tensorboardX
+    finally:
+        if hidden:
+            del sys.modules["torch"]

@@ -1,0 +1,37 @@
+"""What a study maximises, for people."""
+
+from __future__ import annotations
+
+from autotune.result.best import Measured
+from autotune.show.report.text import si
+from autotune.space.outcome import Objective
+
+SCALES = {
+    "flops": ("model_flops_per_s", "model FLOP/s"),
+    "tokens_per_s": ("tokens_per_s", "tokens/s"),
+    "samples_per_s": ("samples_per_s", "samples/s"),
+    "tokens_per_joule": ("tokens_per_joule", "tokens/J"),
+}
+"""Of each objective: the column of it in a study's trials, and its name."""
+
+
+def rate(value: float, objective: str) -> str:
+    """A value of that objective: "1.92k tokens/s", "145 GFLOP/s"."""
+    unit = SCALES[objective][1].removeprefix("model ")
+    return si(value, unit) if unit == "FLOP/s" else f"{si(value)} {unit}"
+
+
+def of_objective(measured: Measured, objective: Objective | str) -> float:
+    """What a study with that objective maximises; 0 where it was not measured."""
+    if objective == "tokens_per_joule":
+        return 1 / measured.joules_per_token if measured.joules_per_token else 0.0
+    rates = {"flops": measured.model_flops_per_s, "samples_per_s": measured.samples_per_s}
+    return rates.get(objective, measured.tokens_per_s)
+
+
+def interval(measured: Measured, objective: Objective | str) -> tuple[float, float, float]:
+    """Low, median and high of what a study with that objective maximises."""
+    value, step = of_objective(measured, objective), measured.step_s
+    if not step.low:
+        return value, value, value
+    return value * step.median / step.high, value, value * step.median / step.low

@@ -1,0 +1,278 @@
+"""The result for people: every cell, the winner, what tied with it, what to be aware of."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Callable, Sequence
+from enum import Enum
+from pathlib import Path
+
+from rich.console import Console
+from rich.text import Text
+
+from autotune.result.best import FINALS, Best, Config, Measured, Tie
+from autotune.result.choice import Unconfirmed
+from autotune.show.report.cells import cells_table, joules, product, same_batch_table
+from autotune.show.report.objective import of_objective, rate
+from autotune.show.report.text import counts_text, paragraph, print_lines, printable, si, visible
+from autotune.space.axes import AXES
+from autotune.space.outcome import DISTURBED_SHARE, Verdict
+from autotune.units import gib
+
+SHOWN_TIES = 4
+WAITS = 0.1
+"""Of a step, that is worth a word if it waits for data."""
+HOST_FULL = 0.8
+"""Of the host's memory: more processes may not have room."""
+
+
+class Caution(Enum):
+    """What a reader of the result should know; the text says what to do about it."""
+
+    NO_FINALS = (
+        "Not confirmed: no final was made of this configuration. Go on with --resume and a"
+        " --budget that has time for finals."
+    )
+    FINALS_FAILED = (
+        "Not confirmed: a final of this configuration failed; trials.csv has the reason."
+    )
+    FINALS_SLOWER = (
+        "Not confirmed: finals of other configurations were more than 10% slower than what the"
+        " search measured of this one. Run again with a longer --budget, on a quiet machine."
+    )
+    STOPPED_IN_SEARCH = (
+        "Stopped by you before the search had ended: something faster may not have been tried."
+        " Go on with --resume."
+    )
+    STOPPED_IN_FINALS = (
+        "Stopped by you during the finals: the best candidates were compared by fewer rounds than"
+        " planned, so another one may be faster. Go on with --resume."
+    )
+    DISTURBED = (
+        "Other processes took much of the processor during the timing: the rates may be too low."
+        " Run again on a quiet machine."
+    )
+    BROKEN_TRIALS = (
+        "Some trials crashed or hung, so what they would have shown is missing:"
+        " see trials.csv and logs/ beside best.json."
+    )
+    LARGEST_MICRO_BATCH = (
+        "The winner has the largest micro_batch that was searched: a larger one may be faster."
+        " Raise the end of --micro-batch."
+    )
+
+
+_UNCONFIRMED: dict[Caution, Unconfirmed] = {
+    Caution.NO_FINALS: "no finals",
+    Caution.FINALS_FAILED: "its finals failed",
+    Caution.FINALS_SLOWER: "other finals were slower",
+}
+
+
+def cautions(best: Best, micro_batches: Sequence[int]) -> tuple[Caution, ...]:
+    """The cautions that apply to `best`, of a study that searched these `micro_batches`."""
+    trials = best.trials
+    applies = {
+        **{caution: best.unconfirmed == why for caution, why in _UNCONFIRMED.items()},
+        Caution.STOPPED_IN_SEARCH: best.stopped_in == "search",
+        Caution.STOPPED_IN_FINALS: best.stopped_in == "finals",
+        Caution.DISTURBED: (best.measured.disturbed_share or 0.0)
+        > DISTURBED_SHARE[best.device_kind],
+        Caution.BROKEN_TRIALS: trials["crashed"] + trials["hung"] > 0,
+        Caution.LARGEST_MICRO_BATCH: len(micro_batches) > 1
+        and best.config.micro_batch == max(micro_batches)
+        and not _batch_is_whole(best),
+    }
+    return tuple(caution for caution, does in applies.items() if does)
+
+
+def _batch_is_whole(best: Best) -> bool:
+    """Whether one micro-batch a rank is all of the global batch that was asked for."""
+    options = best.provenance.get("options")
+    asked = isinstance(options, dict) and options.get("global_batch") is not None
+    return asked and best.config.grad_accum == 1
+
+
+def print_result(console: Console, best: Best, path: Path, warn: tuple[Caution, ...]) -> None:
+    """The result for people: every cell, the winner, what tied with it, what to be aware of."""
+    width = console.width
+    finals = best.trials.get(FINALS, 0)
+    trials = {Verdict(name): n for name, n in best.trials.items() if name != FINALS}
+    winner = Text("\n").join(paragraph(visible(configuration(best.config)), width, "Best: "))
+    winner.stylize("bold")
+    console.print()
+    console.print(cells_table(best, width))
+    print_lines(console, Text(), winner)
+    for text in (*sentences(best), *_ties(best), *_pareto(best)):
+        print_lines(console, *paragraph(visible(text), width, "      "))
+    if best.same_batch:
+        console.print()
+        console.print(same_batch_table(best))
+        for text in _of_same_batch(best):
+            print_lines(console, *paragraph(text, width))
+    for caution in warn:
+        print_lines(console, *paragraph(caution.value, width, "Warning: ", "yellow"))
+    counts = f"{counts_text(trials)}; final rounds: {finals}"
+    print_lines(console, Text(), *paragraph(counts, width, "Trials: "))
+    known = best.prediction
+    if known is not None and known.peak_median_error is not None:
+        off = f"{known.peak_median_error:.1%}"
+        text = f"Memory: predicted peaks were off by {off} (median; probes: {known.trials})"
+        print_lines(console, Text(text))
+    if best.command is not None:
+        print_lines(console, Text("Run:     " + printable(shlex.join(best.command), console)))
+    print_lines(console, Text("Written: " + printable(str(path), console)))
+
+
+def sentences(best: Best) -> list[str]:
+    """The winner for people: speed, memory, how sure."""
+    return [_speed(best), *_waiting(best), _memory(best), *_sure(best)]
+
+
+def _of_same_batch(best: Best) -> list[str]:
+    """Which micro_batch is best, and what another effective batch would change instead."""
+    fastest = max(best.same_batch, key=lambda cell: cell.measured.tokens_per_s).config
+    text = f"Fastest here: {product(fastest)}"
+    if fastest != best.config:
+        text += f"; by all measurements the best is {product(best.config)}"
+    gain = best.update_share and 1 / (1 - best.update_share / 2) - 1
+    more = f"; twice as large, it would train {gain:.1%} more tokens/s" if gain else ""
+    return [
+        f"{text}.",
+        "Another effective batch changes the number of optimizer steps for the same tokens, and"
+        f" so the learning-rate schedule, not the memory{more}.",
+    ]
+
+
+def configuration(config: Config) -> str:
+    """A configuration in the names of its flags; what is switched off is left out."""
+    of_script = config.model.startswith("script:")
+    always = ("depth", "seq_len", "micro_batch", "checkpointing")[
+        of_script : 3 if of_script else 4
+    ]
+    after = ("optimizer", *(("depth",) if of_script and config.depth == 1 else ()))
+    names = [
+        name for name, axis in AXES.items()
+        if name in always or (getattr(config, name) != axis.plain and name not in after)
+    ]  # fmt: skip
+    searched = ", ".join(f"{name} {getattr(config, name)}" for name in names)
+    if of_script:
+        return f"{searched} (optimizer {config.optimizer}, {config.ranks})"
+    return f"{searched} ({config.dtype}, {config.optimizer}, {config.engine}, {config.ranks})"
+
+
+def _speed(best: Best) -> str:
+    config, measured, step = best.config, best.measured, best.measured.step_s
+    unit, scale = ("s", 1.0) if step.median >= 1 else ("ms", 1e3)
+    median, low, high = (f"{value * scale:.4g}" for value in (step.median, step.low, step.high))
+    samples = best.objective == "samples_per_s"
+    return (
+        (f"{si(measured.samples_per_s)} samples/s, " if samples else "")
+        + f"{si(measured.tokens_per_s)} tokens/s, {si(measured.model_flops_per_s, 'FLOP/s')}:"
+        f" {median} {unit} a step ({low} to {high} in {step.steps} steps) of"
+        f" {config.global_batch_samples} samples, {best.tokens_per_step:.0f} tokens,"
+        f" grad_accum {config.grad_accum}."
+        + (f" {joules(measured)} J a token." if measured.joules_per_token else "")
+        + (
+            f" Batches are padded to their longest sample: {measured.real_share:.0%} of what is"
+            " computed are tokens of samples, and these alone are counted."
+            if measured.real_share is not None
+            else ""
+        )
+        + (
+            f" Compiling took {measured.compile_s:.0f} s before that."
+            if measured.compile_s
+            else ""
+        )
+    )
+
+
+def _waiting(best: Best) -> list[str]:
+    """What of a script's step waits for data, and where its tokens are from."""
+    measured = best.measured
+    lines = []
+    if measured.waiting_share is not None and measured.waiting_share >= WAITS:
+        lines.append(
+            f"{measured.waiting_share:.0%} of the step waits for data, while the device is idle:"
+            " more loader processes (--data-workers), pinned memory or prefetching may help more"
+            " than any other setting; `autotune loader` measures a loader alone."
+        )
+        host_bytes = best.limits.host_capacity_bytes
+        held = measured.peak_bytes.host / host_bytes if host_bytes else 0.0
+        if held >= HOST_FULL:
+            lines.append(
+                f"But the run holds {held:.0%} of the host's memory, and each of those processes"
+                " takes more: first have it hold less of the data, or map files into memory."
+            )
+    if measured.tokens == "claimed":
+        lines.append(
+            "Samples and tokens are those that were asked for: no batch could be seen. A script"
+            " may say them by autotune.step(tokens=...)."
+        )
+    return lines
+
+
+def _memory(best: Best) -> str:
+    limits = best.limits
+    headroom_bytes = limits.limit_bytes - best.measured.peak_bytes.device
+    return (
+        f"Uses {best.measured.share_of_capacity:.0%} of {gib(limits.capacity_bytes)};"
+        f" {gib(headroom_bytes)} under the ceiling of {limits.ceiling:.0%}."
+    )
+
+
+def _sure(best: Best) -> list[str]:
+    """How sure it is that nothing else that fitted is faster."""
+    sure, repeats = best.sure, best.repeats
+    if repeats is not None and repeats.noisy:
+        return [
+            f"Noise: finals of one configuration differ by {repeats.differ:.0%} here (median of"
+            f" {repeats.pairs} pairs). Differences smaller than that decide nothing"
+            + (": of equals, the one with the least memory wins." if best.ties else ".")
+        ]
+    if sure is None:
+        alone = best.trials["ok"] + best.trials["pruned"] == 1
+        return ["Nothing else that fits was measured, so something may be faster."] * alone
+    most = "Most tokens per joule" if best.objective == "tokens_per_joule" else "The fastest"
+    text = f"{most} of what fitted, with a probability of {sure.best:.0%}"
+    if sure.best < 0.995:
+        text += f"; at most 1% slower than that, with {sure.within_1_percent:.0%}"
+    return [f"{text}. Next: {_differs(sure.next, best)}." if sure.next else f"{text}."]
+
+
+def _differs(config: Config, best: Best) -> str:
+    """The axes in which `config` is not the winner."""
+    one, winner = config.candidate, best.config.candidate
+    return ", ".join(
+        f"{axis} {getattr(one, axis)}"
+        for axis in AXES
+        if getattr(one, axis) != getattr(winner, axis)
+    )
+
+
+def _ties(best: Best) -> list[str]:
+    if not best.ties:
+        return []
+    head = "Equal to it within the noise, but with no less memory:"
+    return [head, *_few(best, best.ties, lambda m: f"{m.share_of_capacity:.0%} of capacity")]
+
+
+def _pareto(best: Best) -> list[str]:
+    if len(best.pareto) < 2:
+        return []
+    head = "Nothing that fits is both faster and takes less energy than one of these:"
+    return [head, *_few(best, best.pareto, lambda m: f"{joules(m)} J a token")]
+
+
+def _few(best: Best, ties: Sequence[Tie], more: Callable[[Measured], str]) -> list[str]:
+    """As many of `ties` as fit in a few lines; best.json has all."""
+    lines = []
+    for tie in ties[:SHOWN_TIES]:
+        what, shown = _differs(tie.config, best) or "the best", "tokens_per_s"
+        if best.objective == "samples_per_s":
+            shown = best.objective
+        value = rate(of_objective(tie.measured, shown), shown)
+        lines.append(f"  {what}: {value}, {more(tie.measured)}")
+    if len(ties) > SHOWN_TIES:
+        lines.append(f"  and {len(ties) - SHOWN_TIES} more, see best.json")
+    return lines

@@ -1,0 +1,97 @@
+"""What the winner is compared with: what a training framework does where nobody says anything."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import pandas as pd
+
+from autotune.result.best import Config
+from autotune.show.report.objective import interval
+from autotune.show.view.study import Shown
+from autotune.space.axes import AXES
+from autotune.space.outcome import Verdict
+
+DEFAULT_MICRO_BATCH = 8
+"""per_device_train_batch_size where it is not set. Source: transformers 5.23 (training_args.py);
+nothing is checkpointed, sharded, offloaded or compiled there either."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Baseline:
+    """The trial that is nearest to a framework's defaults at the winner's depth and length."""
+
+    micro_batch: int
+    candidate: str
+    verdict: Verdict
+    interval: tuple[float, float, float] | None
+    """Low, median and high of the objective over its rounds, where it was timed."""
+    is_default: bool
+    """Whether it has the defaults, and is not only near to them."""
+
+
+def baseline(study: Shown) -> Baseline | None:
+    """None where nothing won, or nothing like it was tried."""
+    if study.best is None or study.workload.of_script:
+        return None
+    trials, config = study.trials, study.best.config
+    alike: Any = (trials["depth"] == config.depth) & (trials["seq_len"] == config.seq_len)
+    switched = {name: axis.plain for name, axis in AXES.items() if axis.plain is not None}
+    for name, plain in switched.items():
+        values = study.manifest.space["axes"].get(name, [plain])
+        switched[name] = plain if plain in values else getattr(config, name)
+        alike &= trials[name] == switched[name]
+    lost = ~trials["verdict"].isin([verdict.value for verdict in Verdict if verdict.fits])
+    if study.workload.length_mix is not None:  # the search measured the longest samples alone
+        alike &= lost | (trials["kind"] == "final")
+    # What was skipped for want of memory does not fit; what the budget left out says nothing.
+    near = trials[alike & ((trials["verdict"] != Verdict.SKIPPED) | trials["witness"].notna())]
+    if near.empty:
+        return None
+    nearest = min(near["micro_batch"], key=lambda m: (abs(math.log2(m / DEFAULT_MICRO_BATCH)), -m))
+    rows = near[near["micro_batch"] == nearest]
+    # Where it had finals, they count, and whatever did not fit once does not fit.
+    rows = rows[rows["kind"] == rows["kind"].iloc[-1]]
+    unfit = rows[lost[rows.index]]
+    return Baseline(
+        micro_batch=int(nearest),
+        candidate=str(rows["candidate"].iloc[0]),
+        verdict=Verdict((rows if unfit.empty else unfit)["verdict"].iloc[0]),
+        interval=_interval(rows) if unfit.empty else None,
+        is_default=int(nearest) == DEFAULT_MICRO_BATCH
+        and all(value == AXES[name].plain for name, value in switched.items()),
+    )
+
+
+def _interval(rows: pd.DataFrame) -> tuple[float, float, float]:
+    value = float(rows["value"].median())
+    low, high = rows["value_low"].min(), rows["value_high"].max()
+    return (value, value, value) if pd.isna(low) else (float(low), value, float(high))
+
+
+def compared(study: Shown) -> str:
+    """How the winner compares with the defaults, for people; empty where with none."""
+    found = baseline(study)
+    if found is None or study.best is None:
+        return ""
+    name = f"{'' if found.is_default else 'Nearest to '}a framework's defaults"
+    shown = f"{name[0].upper()}{name[1:]} ({found.candidate})"
+    if found.micro_batch == study.best.config.micro_batch and _is_plain(study.best.config):
+        return f"{shown}: they are the best here." if found.is_default else ""
+    if found.interval is None:
+        fits = "did not fit" if found.verdict.bounds_memory else f"{found.verdict}"
+        return f"{shown}: {'does not fit' if found.verdict == Verdict.SKIPPED else fits}."
+    low, value, high = interval(study.best.measured, study.objective)
+    times = f"{value / found.interval[1]:.2f} times the {study.unit}"
+    if low <= found.interval[2] and found.interval[0] <= high:
+        return f"{shown} → best: {times}; the intervals overlap."
+    return f"{shown} → best: {times}."
+
+
+def _is_plain(config: Config) -> bool:
+    """Whether nothing is switched on that a framework leaves off."""
+    return all(
+        getattr(config, n) == axis.plain for n, axis in AXES.items() if axis.plain is not None
+    )

@@ -1,0 +1,85 @@
+"""The charts of a study: Vega-Lite specifications, for a page as for pictures.
+
+One file and one row of `CHARTS` each. A chart is a pure function of a study; it is None where
+there is nothing to draw. Most draw the data named `TRIALS`, which all charts of a page share.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from autotune.show.view.charts.cells import cells
+from autotune.show.view.charts.finals import finals
+from autotune.show.view.charts.memory import memory
+from autotune.show.view.charts.peak import peak
+from autotune.show.view.charts.phases import phases
+from autotune.show.view.charts.predicted import predicted
+from autotune.show.view.charts.throughput import throughput
+from autotune.show.view.charts.time import time
+from autotune.show.view.charts.vega import Spec
+from autotune.show.view.study import Shown
+
+
+@dataclass(frozen=True)
+class Chart:
+    """What is drawn, and how it is read."""
+
+    title: str
+    caption: str
+    draw: Callable[[Shown], Spec | None]
+
+
+CHARTS = {
+    "throughput": Chart(
+        "Throughput against micro-batch",
+        "One line per build. A ring marks the frontier: the largest micro-batch of a build that"
+        " fitted. Crosses at the bottom did not fit or did not run. Diamonds are finals.",
+        throughput,
+    ),
+    "memory": Chart(
+        "Memory against tokens per micro-step",
+        "Filled points were measured. Thin bars are the 95 % intervals that were predicted just"
+        " before. Crosses did not fit.",
+        memory,
+    ),
+    "peak": Chart(
+        "What a peak is made of",
+        "The winner of each depth and length. Model state is computed from the number of"
+        " parameters; the rest is what was measured beyond it.",
+        peak,
+    ),
+    "cells": Chart(
+        "The winner of each depth and length",
+        "The darker, the better by the objective. Confirmed ones were measured again in fresh"
+        " processes; of the others the single rate may be high by chance.",
+        cells,
+    ),
+    "time": Chart(
+        "Trials over time",
+        "Each trial at the time it ended; diamonds are finals. The line is the best single"
+        " measurement of the search so far.",
+        time,
+    ),
+    "phases": Chart(
+        "Where the budget went",
+        "Seconds of wall clock by what they were spent on.",
+        phases,
+    ),
+    "predicted": Chart(
+        "Predicted against measured peaks",
+        "On the line, a prediction was right. Bars are 95 % intervals.",
+        predicted,
+    ),
+    "finals": Chart(
+        "Finals",
+        "Each round in a fresh process, with the 95 % interval of its median step.",
+        finals,
+    ),
+}
+
+
+def drawn(study: Shown) -> dict[str, Spec]:
+    """The charts of `study` that have something to show, by name."""
+    specs = {name: chart.draw(study) for name, chart in CHARTS.items()}
+    return {name: spec for name, spec in specs.items() if spec is not None}

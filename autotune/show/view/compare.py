@@ -1,0 +1,142 @@
+"""Studies side by side: winners, how throughput goes with micro-batch, what differs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+from autotune.result.best import Best
+from autotune.show.report.objective import SCALES, interval, of_objective
+from autotune.show.report.text import minutes, si
+from autotune.show.view.charts.vega import Spec, chart, powers, quantity
+from autotune.show.view.study import Shown
+from autotune.space.axes import AXES
+from autotune.space.outcome import Verdict
+from autotune.units import gib
+
+
+def names(studies: Sequence[Shown]) -> list[str]:
+    """What studies are called: their folders' names, or paths where those are the same."""
+    short = [study.name for study in studies]
+    return [
+        name if short.count(name) == 1 else str(study.folder.path)
+        for study, name in zip(studies, short, strict=True)
+    ]
+
+
+def winners(studies: Sequence[Shown]) -> list[tuple[str, list[str]]]:
+    """What each study came to, by the objective of the first: name, and a value of each study."""
+    first = studies[0]
+    found = [study.best for study in studies]
+    axes = [
+        name for name, axis in AXES.items()
+        if any(best is not None and getattr(best.config, name) != axis.plain for best in found)
+    ]  # fmt: skip
+    facts: dict[str, Callable[[Best], str]] = {
+        **{AXES[name].label: partial(_setting, name=name) for name in axes},
+        "ranks": lambda best: f"{best.config.world_size}{best.config.on_nodes}",
+        first.unit: lambda best: si(of_objective(best.measured, first.objective)),
+        f"against {names(studies)[0]}": lambda best: (
+            "" if first.best is None or best is first.best else against(best, first.best, first)
+        ),
+        "tokens/s": lambda best: si(best.measured.tokens_per_s),
+        "peak": lambda best: gib(best.measured.peak_bytes.device),
+        "of capacity": lambda best: f"{best.measured.share_of_capacity:.0%}",
+        "confirmed": lambda best: "yes" if best.confirmed else "no",
+    }
+    told = [
+        (name, ["" if best is None else fact(best) for best in found])
+        for name, fact in facts.items()
+    ]
+    limits, lacks = [study.limits for study in studies], [study.lack for study in studies]
+    return [
+        *told,
+        *([("no result", lacks)] if any(lacks) else []),
+        ("ceiling", [f"{each.ceiling:.0%} of {gib(each.capacity_bytes)}" for each in limits]),
+        ("took", [minutes(study.elapsed_s) for study in studies]),
+        ("trials", [str(_ran(study)) for study in studies]),
+    ]
+
+
+def _ran(study: Shown) -> int:
+    return sum(count for how, count in study.counts.items() if how != Verdict.SKIPPED)
+
+
+def _setting(best: Best, name: str) -> str:
+    return str(getattr(best.config, name))
+
+
+def against(best: Best, other: Best, first: Shown) -> str:
+    """How much more `best` does than `other`; "within the noise" where their intervals meet."""
+    ours, theirs = (interval(each.measured, first.objective) for each in (best, other))
+    if not all((*ours, *theirs)):
+        return "not measured"
+    change = ours[1] / theirs[1] - 1
+    if ours[0] <= theirs[2] and theirs[0] <= ours[2]:
+        return f"within the noise ({change:+.1%})"
+    return f"{change:+.1%}"
+
+
+def differences(studies: Sequence[Shown]) -> list[tuple[str, list[str]]]:
+    """What was asked or what it was measured on, where that is not the same: name, and values."""
+    flat = [
+        dict(_flat(study.manifest.fingerprint | _asked(study.manifest.options)))
+        for study in studies
+    ]
+    every = dict.fromkeys(name for each in flat for name in each)
+    found = {name: [str(each.get(name, "")) for each in flat] for name in every}
+    return [(name, values) for name, values in found.items() if len(set(values)) > 1]
+
+
+def _asked(options: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in options.items() if name != "out" and value is not None}
+
+
+def _flat(body: dict[str, Any], prefix: str = "") -> list[tuple[str, Any]]:
+    found: list[tuple[str, Any]] = []
+    for name, value in body.items():
+        if isinstance(value, dict):
+            found += _flat(value, f"{prefix}{name}.")
+        elif isinstance(value, list) and any(isinstance(each, dict) for each in value):
+            numbered = {str(i): each for i, each in enumerate(value)}
+            found += _flat(numbered, f"{prefix}{name}.")
+        else:
+            found.append((prefix + name, value))
+    return found
+
+
+def frontiers(studies: Sequence[Shown]) -> Spec | None:
+    """The best of every micro_batch at each winner's depth and length, one line per study."""
+    first = studies[0]
+    found = []
+    for study, name in zip(studies, names(studies), strict=True):
+        for micro_batch, row in _best_of_each(study, SCALES[first.objective][0]).items():
+            found.append({"study": name, "micro_batch": micro_batch, **row})
+    if not found:
+        return None
+    x = powers("micro_batch", "micro-batch", [row["micro_batch"] for row in found])
+    y = quantity("value", first.unit, zero=True, format="~s")
+    colour = {"field": "study", "type": "nominal", "title": "Study", "sort": names(studies)}
+    told = [{"field": "study"}, {"field": "micro_batch"}, {"field": "build"},
+            {"field": "value", "title": first.unit, "format": ".3s"}]  # fmt: skip
+    return chart(
+        {"mark": {"type": "line", "strokeWidth": 2, "tooltip": None},
+         "encoding": {"x": x, "y": y, "color": colour}},
+        {"mark": {"type": "point", "filled": True, "size": 60},
+         "encoding": {"x": x, "y": y, "color": colour, "tooltip": told}},
+        data=found,
+    )  # fmt: skip
+
+
+def _best_of_each(study: Shown, column: str) -> dict[int, dict[str, Any]]:
+    if study.best is None:
+        return {}
+    trials, config = study.measured, study.best.config
+    cell = trials[(trials["depth"] == config.depth) & (trials["seq_len"] == config.seq_len)]
+    medians = cell.groupby(["micro_batch", "build"])[column].median().reset_index()
+    best = medians.dropna().sort_values(column).drop_duplicates("micro_batch", keep="last")
+    return {
+        int(row["micro_batch"]): {"value": float(row[column]), "build": str(row["build"])}
+        for row in best.sort_values("micro_batch").to_dict("records")
+    }

@@ -1,0 +1,117 @@
+"""A study's page while it runs, on this machine alone."""
+
+from __future__ import annotations
+
+import hashlib
+import threading
+from collections.abc import Callable
+from http import HTTPStatus
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+from autotune.errors import UsageError
+from autotune.result.files import is_held
+from autotune.result.folder.folder import Folder
+from autotune.show.view.page import page
+from autotune.show.view.study import read
+
+HOST = "127.0.0.1"
+NAMES = (HOST, "localhost")
+
+
+def server(path: Path, port: int, lost: Callable[[str], object]) -> ThreadingHTTPServer:
+    """Serves the page of the study in `path` on loopback; `port` 0 is any that is free.
+
+    It answers GET of one address, to those who call it by its own name: a page of a stranger's
+    that had its name point here would be refused. `lost` is told what could not be shown.
+
+    Raises:
+        UsageError: the port is taken, or may not be used.
+    """
+
+    class Handler(_Handler):
+        folder = path
+        tell = staticmethod(lost)
+        kept = _Kept(path)
+
+    try:
+        return ThreadingHTTPServer((HOST, port), Handler)
+    except (OSError, OverflowError) as error:
+        reason = getattr(error, "strerror", None) or str(error)
+        raise UsageError(f"--port {port}: {reason}; leave it out to have a free one") from error
+
+
+def state(path: Path) -> str:
+    """What changes when the page would."""
+    folder = Folder(path)
+    seen: list[Any] = [is_held(path)]
+    for file in (folder.trials, folder.best):
+        try:
+            found = file.stat()
+            seen.append((found.st_mtime_ns, found.st_size))
+        except OSError:
+            seen.append(None)
+    return f'"{hashlib.sha256(repr(seen).encode()).hexdigest()[:16]}"'
+
+
+class _Kept:
+    """The last page that was made: however many look, it is made once."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._lock = threading.Lock()
+        self._state = ""
+        self._page = b""
+
+    def page(self, now: str) -> bytes:
+        """Raises UsageError where the study cannot be read."""
+        with self._lock:
+            if self._state != now:
+                text = page(read(self._path), live=True, state=now)
+                self._state, self._page = now, text.encode("utf-8", "replace")
+            return self._page
+
+
+class _Handler(BaseHTTPRequestHandler):
+    timeout = 30.0  # or who says nothing would hold a thread
+    kept: _Kept
+    folder: Path
+    tell: Callable[[str], object]
+    server: ThreadingHTTPServer
+
+    def do_GET(self) -> None:
+        known = {f"{name}:{self.server.server_port}" for name in NAMES}
+        if not known.issuperset(self.headers.get_all("Host", [""])):
+            self.send_error(HTTPStatus.FORBIDDEN, "call it by its own name")
+        elif self.path != "/":
+            self.send_error(HTTPStatus.NOT_FOUND)
+        elif self.headers.get("If-None-Match") == (now := state(self.folder)):
+            self._answer(HTTPStatus.NOT_MODIFIED, b"", now)
+        else:
+            self._page(now)
+
+    def _page(self, now: str) -> None:
+        try:
+            body = self.kept.page(now)
+        except UsageError as error:
+            self.tell(str(error))
+            self.send_error(HTTPStatus.SERVICE_UNAVAILABLE, "the study cannot be read")
+            return
+        self._answer(HTTPStatus.OK, body, now)
+
+    def _answer(self, status: HTTPStatus, body: bytes, now: str) -> None:
+        self.send_response(status)
+        self.send_header("ETag", now)
+        self.send_header("Cache-Control", "no-cache")
+        self.send_header("X-Content-Type-Options", "nosniff")
+        self.send_header("Content-Type", "text/html; charset=utf-8")
+        self.send_header("Content-Length", str(len(body)))
+        try:
+            self.end_headers()
+            self.wfile.write(body)
+        except ConnectionError:
+            self.close_connection = True  # who asked has gone
+
+    def log_message(self, format: str, *args: Any) -> None:
+        """Nobody wants a line for each look."""

@@ -1,0 +1,13 @@
+"""torch's DistributedDataParallel."""
+
+from __future__ import annotations
+
+from autotune.space.engines.engine import Engine
+
+
+class Ddp(Engine):
+    """fp32 weights in every dtype, under autocast, unless they are to be bf16 alone; each rank
+    holds all."""
+
+    name = "ddp"
+    stages = (0,)

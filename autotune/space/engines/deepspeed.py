@@ -1,0 +1,264 @@
+"""DeepSpeed ZeRO 0 to 3, with offload.
+
+Probes build their engine from the very config that `DeepSpeed.config` returns and exports hand on.
+
+Buffers are sized to the model. DeepSpeed's defaults (5e8 elements a bucket, 1e9 live parameters)
+are made for models of many billions and would be most of the memory of a small one.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from autotune.space.candidate import Build, Candidate
+from autotune.space.engines.engine import BYTES, Engine, Lack, StateBytes
+from autotune.space.workload import Workload
+from autotune.wire.recipe import CLIP_NORM, LEARNING_RATE, MUON_LEARNING_RATE
+
+_NEVER = 2**31 - 1
+_SUB_GROUP = 100_000_000
+"""Parameters that stage 3 steps through at a time."""
+_TORCH = {"bf16": "bfloat16", "fp16": "float16"}
+
+
+class DeepSpeed(Engine):
+    """Weights and gradients in the training dtype; ZeRO steps on an fp32 copy of its partition.
+
+    `param_dtype` fp32 stores fp32 weights and casts for the products (its `torch_autocast`), bf16
+    makes the copy bf16, too (its `bf16_master_weights_and_grads`).
+    """
+
+    name = "deepspeed"
+    stages = (0, 1, 2, 3)
+    offloads = True
+    first_start_s = 6.0
+    package = "deepspeed"
+
+    def lacks(self, of: Candidate | Build, device_kind: str) -> Lack | None:
+        low = of.param_dtype == "bf16"
+        if of.optimizer == "adamw8bit":
+            return Lack(("optimizer",), "it has no 8-bit AdamW of its own")
+        if low and of.zero_stage == 0:
+            reason = "its stage 0 steps bf16 weights on an fp32 copy"
+            return Lack(("param_dtype", "zero_stage"), reason)
+        if low and of.offload != "none" and device_kind == "cpu":
+            reason = "only its CPU Adam steps bf16 state that is offloaded"
+            return Lack(("param_dtype", "offload"), reason)
+        return None
+
+    def reduces_in(self, dtype: str, of: Candidate | Build) -> str:
+        """Under `torch_autocast`, gradients of linear layers are sent in the products' type."""
+        return dtype if of.param_dtype == "fp32" else self.weights_in(dtype, of)
+
+    def state(self, workload: Workload, of: Candidate | Build) -> StateBytes:
+        whole = super().state(workload, of)
+        if of.offload == "none":
+            return whole
+        # Gradients go to the host as they come; those of others' partitions stay in stage 1. It
+        # also keeps what passes through: stages 1 and 2 the updated weights' partition,
+        # stage 3 the fp32 gradients' (stage_1_and_2.py and stage3.py of its runtime/zero).
+        low = self.weights_in(workload.dtype, of) != "fp32"
+        passing = 4.0 if of.zero_stage == 3 or not low else 2.0
+        others = 1 - 1 / workload.world_size if of.zero_stage == 1 else 0.0
+        moved = replace(
+            whole,
+            gradients=others * whole.gradients,
+            optimizer=0.0,
+            host=whole.optimizer,
+            passing=passing * workload.shape(of.depth).trainable / workload.world_size,
+        )
+        if of.offload == "all":
+            moved = replace(moved, weights=0.0, host=moved.host + whole.weights)
+        return moved
+
+    def weights_in(self, dtype: str, of: Candidate | Build) -> str:
+        return dtype if of.param_dtype == "auto" else of.param_dtype
+
+    def steps_copies_in(self, dtype: str, of: Candidate | Build) -> str:
+        """Only plain fp32 training steps on the weights."""
+        if of.param_dtype == "bf16":
+            return "bf16"
+        return "fp32" if of.zero_stage > 0 or self.weights_in(dtype, of) != "fp32" else ""
+
+    def passing_bytes(self, workload: Workload, of: Candidate | Build, device_kind: str) -> float:
+        """Buckets as `_zero` sets them, of which two are in use where communication overlaps; in
+        stage 3 the weights that it lets live at once, and those that it fetches ahead. On the CPU
+        gradients are flattened or on their way: scripts/bench_zero.py measures two to three."""
+        if not of.zero_stage:
+            return 0.0
+        shape = workload.shape(of.depth)
+        if device_kind == "cpu":
+            return 2 * BYTES["fp32"] * shape.trainable
+        block, low = shape.largest_block, BYTES[self.weights_in(workload.dtype, of)]
+        # Of a block that is frozen for the most part, gradients are as few.
+        trained = shape.trainable / shape.parameters
+        reduced = (2 if workload.world_size > 1 else 1) * block * trained
+        if of.zero_stage < 3:
+            return low * (reduced + block)
+        return low * (reduced + 3 * block + shape.vocab_size * shape.width)
+
+    def sent_bytes(self, workload: Workload, of: Candidate) -> float:
+        """Stages 2 and 3 reduce gradients in every micro-step, stage 3 gathers weights twice in
+        each, the others what was updated, once (stage_1_and_2.py, stage3.py of its
+        runtime/zero)."""
+        if not of.zero_stage:
+            return super().sent_bytes(workload, of)
+        shape, steps = workload.shape(of.depth), workload.micro_steps(of)
+        weight = BYTES[self.weights_in(workload.dtype, of)]
+        reduced = self._reduced_bytes(workload, of)
+        if of.zero_stage == 3:
+            return steps * (2 * weight * shape.parameters + reduced)
+        return (steps if of.zero_stage == 2 else 1) * reduced + weight * shape.trainable
+
+    def updating_bytes(self, workload: Workload, of: Candidate | Build) -> float:
+        """A rank's gradients in fp32: in stages 1 and 2 of all that it steps, in stage 3 of one
+        group (stage_1_and_2.py, stage3.py of its runtime/zero). Offloaded, the host has them."""
+        if not of.zero_stage or of.offload != "none":
+            return 0.0
+        stepped = workload.shape(of.depth).trainable / workload.world_size
+        return BYTES["fp32"] * (min(stepped, _SUB_GROUP) if of.zero_stage == 3 else stepped)
+
+    def library_bytes(self, device_kind: str) -> int:
+        return 80 * 2**20 if device_kind == "cpu" else 0
+
+    def config(self, candidate: Candidate, workload: Workload, device_kind: str) -> dict[str, Any]:
+        """In DeepSpeed's own words."""
+        if workload.of_script:
+            return _of_script(candidate, workload, device_kind)
+        own = workload.shape(candidate.depth).own_optimizer
+        return {
+            "train_micro_batch_size_per_gpu": candidate.micro_batch,
+            "gradient_accumulation_steps": workload.grad_accum(candidate),
+            "train_batch_size": workload.global_batch_samples(candidate),
+            "gradient_clipping": CLIP_NORM,
+            **_precision(candidate, workload),
+            **(
+                {"zero_allow_untested_optimizer": True}
+                if own
+                else {"optimizer": _optimizer(candidate, workload, device_kind)}
+            ),
+            # Off a real CPU Adam the offloaded optimizer is torch's own.
+            "zero_force_ds_cpu_optimizer": device_kind == "cuda" and not own,
+            "zero_optimization": _zero(candidate, workload, device_kind),
+            "steps_per_print": _NEVER,
+            "wall_clock_breakdown": False,
+            "timers": _NO_TIMERS,
+        }
+
+    def ops(self, candidate: Candidate, workload: Workload, device_kind: str) -> set[str]:
+        """Builders of the ops that an engine of `config` loads, by DeepSpeed's names."""
+        if workload.shape(candidate.depth).own_optimizer:
+            return set()
+        torch_adam = _optimizer(candidate, workload, device_kind)["params"]["torch_adam"]
+        return set() if torch_adam else {"CPUAdamBuilder"}
+
+
+_NO_TIMERS = {"throughput": {"enabled": False}}
+"""They would wait for the device twice a micro-step."""
+_BUCKET = 500_000_000
+"""Elements, as DeepSpeed has it where nothing is said (runtime/zero/config.py)."""
+
+
+def _even(elements: int) -> int:
+    """DeepSpeed takes no odd bucket (runtime/zero/stage_1_and_2.py)."""
+    return elements + elements % 2
+
+
+def _of_script(candidate: Candidate, workload: Workload, device_kind: str) -> dict[str, Any]:
+    """For a model that nobody knows the sizes of: DeepSpeed's own buckets, in proportion on a
+    small device. The optimizer is the script's, where nobody set a learning rate."""
+    bucket = min(_BUCKET, _even(workload.shape(candidate.depth).largest_block))
+    zero: dict[str, Any] = {
+        "stage": candidate.zero_stage,
+        "reduce_bucket_size": bucket,
+        "allgather_bucket_size": bucket,
+    }
+    for name, of in (("optimizer", ("optimizer", "all")), ("param", ("all",))):
+        if candidate.offload in of:
+            zero[f"offload_{name}"] = {"device": "cpu", "pin_memory": device_kind == "cuda"}
+    config: dict[str, Any] = {
+        "train_micro_batch_size_per_gpu": candidate.micro_batch,
+        "gradient_accumulation_steps": workload.grad_accum(candidate),
+        "train_batch_size": workload.global_batch_samples(candidate),
+        "gradient_clipping": CLIP_NORM,
+        **_precision(candidate, workload),
+        "zero_force_ds_cpu_optimizer": False,
+        "zero_allow_untested_optimizer": True,
+        "zero_optimization": zero,
+        "steps_per_print": _NEVER,
+        "timers": _NO_TIMERS,
+    }
+    if rate := workload.recipe["set"].get("lr"):
+        optimizer = _optimizer(candidate, workload, device_kind)
+        config["optimizer"] = optimizer | {"params": optimizer["params"] | {"lr": float(rate)}}
+    return config
+
+
+def _precision(candidate: Candidate, workload: Workload) -> dict[str, Any]:
+    if candidate.param_dtype == "fp32":
+        return {"torch_autocast": {"enabled": True, "dtype": f"torch.{_TORCH[workload.dtype]}"}}
+    bf16 = {"enabled": workload.dtype == "bf16"}
+    if candidate.param_dtype == "bf16":
+        bf16 |= {"bf16_master_weights_and_grads": True, "bf16_optimizer_states": True}
+    return {"bf16": bf16, "fp16": {"enabled": workload.dtype == "fp16"}}
+
+
+def _optimizer(candidate: Candidate, workload: Workload, device_kind: str) -> dict[str, Any]:
+    """AdamW, or Muon for the blocks' matrices with AdamW for the rest.
+
+    torch's AdamW needs no compiler. An optimizer that is offloaded beside a GPU is DeepSpeed's CPU
+    Adam, which is several times faster than torch's on a host (arXiv 2101.06840, section 5.1).
+    """
+    adam = {
+        "betas": [0.9, 0.999],
+        "eps": 1e-8,
+        "weight_decay": 0.01,
+        "torch_adam": device_kind == "cpu" or candidate.offload == "none",
+    }
+    if candidate.optimizer == "muon":
+        return {
+            "type": "Muon",
+            "params": adam | {"muon_lr": MUON_LEARNING_RATE, "adam_lr": LEARNING_RATE},
+        }
+    if device_kind == "cuda" and adam["torch_adam"]:
+        adam["fused"] = True  # one kernel for all parameters
+    return {"type": "AdamW", "params": adam | {"lr": LEARNING_RATE}}
+
+
+def _zero(candidate: Candidate, workload: Workload, device_kind: str) -> dict[str, Any]:
+    shape = workload.shape(candidate.depth)
+    # One block's gradients are reduced while the block before it is in backward. The embedding
+    # and the head are larger than that and get buckets of their own.
+    block = _even(shape.largest_block)
+    on_gpu = device_kind == "cuda"
+    zero: dict[str, Any] = {
+        "stage": candidate.zero_stage,
+        "reduce_bucket_size": block,
+        "allgather_bucket_size": block,
+        # Gradients in one buffer instead of a fragment each: what is freed can be used again.
+        "contiguous_gradients": True,
+        # Communication beside backward needs a second stream, which a CPU does not have.
+        "overlap_comm": on_gpu and workload.world_size > 1,
+        # Muon orthogonalises whole matrices, so stage 3 must not scatter their gradients.
+        "reduce_scatter": candidate.optimizer != "muon",
+    }
+    if candidate.zero_stage == 3:
+        zero |= {
+            # The next block is gathered while this one runs.
+            "stage3_prefetch_bucket_size": block,
+            # Norms stay where they are: gathering a vector costs more than holding it.
+            "stage3_param_persistence_threshold": 10 * shape.width,
+            # This block, the next one, and the head or the embedding.
+            "stage3_max_live_parameters": 2 * block + shape.vocab_size * shape.width,
+            # A parameter that is used again within a block is not given back in between.
+            "stage3_max_reuse_distance": block,
+            # Parameters that the optimizer steps through at a time: its peak beside the state.
+            "sub_group_size": _SUB_GROUP,
+        }
+    if candidate.offload in ("optimizer", "all"):
+        # Pinned, or the copies to and from the GPU are synchronous and slow.
+        zero["offload_optimizer"] = {"device": "cpu", "pin_memory": on_gpu}
+    if candidate.offload == "all":
+        zero["offload_param"] = {"device": "cpu", "pin_memory": on_gpu}
+    return zero

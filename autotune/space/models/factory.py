@@ -1,0 +1,50 @@
+"""A model of the user's own, made by a function of theirs (autotune/factory.py)."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from autotune.errors import UsageError
+from autotune.space.models.defaults import LENGTHS, MICRO_BATCHES, AnyDepth, Asked, Defaults
+
+_NAME = re.compile(r"([A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*):([A-Za-z_]\w*)")
+
+
+def module_and_function(text: str) -> tuple[str, str] | None:
+    """The two names in "package.module:function"; None where it is not written so."""
+    found = _NAME.fullmatch(text)
+    return None if found is None else (found[1], found[2])
+
+
+class Factory(AnyDepth):
+    """The family. A function that pays no heed to the depth is as good."""
+
+    counted = True
+    is_code = True
+
+    def recipe(self, asked: Asked) -> dict[str, Any]:
+        """Where the function is; the folder that it is importable from.
+
+        Raises:
+            UsageError: the name is none of a function.
+        """
+        found = module_and_function(asked.model.removeprefix("factory:"))
+        if found is None:
+            raise UsageError(
+                f"--model {asked.model}: write factory:package.module:function, importable from"
+                " this folder"
+            )
+        asked.refuse_what_is_of_transformers("a factory")
+        where = {"module": found[0], "function": found[1], "folder": str(Path.cwd())}
+        return where | dict.fromkeys(("seq_len", "dtype", "device"))  # whoever knows fills them in
+
+    def lacks(self, recipe: Mapping[str, Any], axis: str, value: str) -> str:
+        if axis == "loss" and value != "whole":
+            return "a factory's loss is its own"
+        return ""
+
+    def defaults(self, recipe: Mapping[str, Any], device_kind: str) -> Defaults:
+        return Defaults((1,), LENGTHS[device_kind], MICRO_BATCHES[device_kind], 0)

@@ -1,0 +1,147 @@
+"""The `gpt` family: a decoder with rotary positions and RMSNorm."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any, ClassVar, Literal
+
+from autotune.errors import UsageError
+from autotune.space.models.checkpointed import kept_blocks
+from autotune.space.models.defaults import (
+    LENGTHS,
+    MICRO_BATCHES,
+    AnyDepth,
+    Asked,
+    Defaults,
+    GptTraits,
+)
+from autotune.wire.recipe import HEAD_DIM, mlp_width
+
+BLOCK_FLOATS = 23
+"""Floats a token and channel that a block keeps for its backward pass (probes/models/gpt.py)."""
+LOGIT_BYTES = 12
+"""A token and vocabulary entry: logits, their log-softmax and its gradient, in fp32."""
+
+# Chosen so that a 2-core CPU sees most of its space in two minutes and a data-centre GPU has a
+# 30-minute search in which the largest candidates do not fit. A small vocabulary on the CPU keeps
+# the head from taking the whole step of a small model.
+_DEFAULTS = {
+    "cpu": Defaults((2, 4), LENGTHS["cpu"], MICRO_BATCHES["cpu"], 4096),
+    "cuda": Defaults((12, 16, 20, 24), LENGTHS["cuda"], MICRO_BATCHES["cuda"], 32768),
+}
+
+
+@dataclass(frozen=True)
+class GptShape:
+    """Dimensions of one model: `depth` blocks of `width` channels."""
+
+    depth: int
+    width: int
+    vocab_size: int
+    traits: GptTraits = field(default_factory=GptTraits)
+    own_optimizer: ClassVar[bool] = False
+
+    @property
+    def hidden(self) -> int:
+        """Channels within a block's MLP."""
+        return mlp_width(self.width, self.traits.mlp)
+
+    @property
+    def block_matrices(self) -> int:
+        return self.depth * self.largest_block
+
+    @property
+    def largest_block(self) -> int:
+        """Attention has 4·d², the MLP two matrices or SwiGLU's three; all blocks are alike."""
+        matrices = 3 if self.traits.mlp == "swiglu" else 2
+        return 4 * self.width**2 + matrices * self.width * self.hidden
+
+    @property
+    def matmul_parameters(self) -> int:
+        """Parameters that multiply activations: the blocks' matrices and the head."""
+        return self.block_matrices + self.vocab_size * self.width
+
+    @property
+    def parameters(self) -> int:
+        """All parameters: also an untied embedding, two norms a block and the last norm."""
+        embedding = 0 if self.traits.tied else self.vocab_size * self.width
+        return self.matmul_parameters + embedding + (2 * self.depth + 1) * self.width
+
+    @property
+    def trainable(self) -> int:
+        return self.parameters
+
+    def flops_per_token(self, seq_len: int) -> float:
+        """Model FLOPs of forward and backward per token: 6·N + 12·L·d·T.
+
+        N counts the parameters that multiply activations; recomputation under activation
+        checkpointing is not counted. Source: PaLM (arXiv 2204.02311), appendix B.
+        """
+        return 6.0 * self.matmul_parameters + 12.0 * self.depth * self.width * seq_len
+
+    def block_bytes(self, checkpointing: str, dtype: str) -> float:
+        one = float(BLOCK_FLOATS * self.width * (4 if dtype == "fp32" else 2))
+        return one * kept_blocks(checkpointing, self.depth, BLOCK_FLOATS)
+
+    @property
+    def head_bytes(self) -> float:
+        return float(LOGIT_BYTES * self.vocab_size)
+
+
+@dataclass(frozen=True)
+class Preset:
+    """A known model's traits, and what else it is trained with."""
+
+    traits: GptTraits
+    vocab_size: int
+    optimizer: Literal["adamw", "muon"]
+
+
+PRESETS = {
+    "nanochat": Preset(GptTraits(head_dim=128, qk_norm=True, softcap=15), 65536, "muon"),
+}
+"""nanochat: its gpt.py and base_train.py (github.com/karpathy/nanochat), of late 2025."""
+
+
+class Gpt(AnyDepth):
+    """The family: the width follows from the depth unless it is given."""
+
+    counted = False
+    is_code = False
+    width_rule = f"{GptTraits().aspect_ratio} x depth"
+
+    def recipe(self, asked: Asked) -> dict[str, Any]:
+        """Its traits, where any of them is not what it is without a word."""
+        asked.refuse_what_is_of_transformers("gpt")
+        return {} if asked.gpt in (None, GptTraits()) else asdict(asked.gpt or GptTraits())
+
+    def shape(
+        self,
+        depth: int,
+        width: int | None,
+        vocab_size: int,
+        recipe: Mapping[str, Any] | None = None,
+    ) -> GptShape:
+        traits = GptTraits(**recipe or {})
+        heads = -(-traits.aspect_ratio * depth // traits.head_dim)  # rounded up
+        return GptShape(depth, width or heads * traits.head_dim, vocab_size, traits)
+
+    def check_width(self, width: int, head_dim: int = HEAD_DIM) -> None:
+        """Raises `UsageError` where no model is that wide."""
+        if width % head_dim:
+            raise UsageError(
+                f"--width {width}: must be a multiple of {head_dim}, the size of an attention"
+                f" head, e.g. {max(head_dim, round(width / head_dim) * head_dim)}"
+            )
+
+    def lacks(self, recipe: Mapping[str, Any], axis: str, value: str) -> str:
+        if axis == "attention" and value not in ("auto", "sdpa", "eager"):
+            return "a gpt has sdpa, which chooses flash kernels itself, and eager"
+        return ""
+
+    def defaults(self, recipe: Mapping[str, Any], device_kind: str) -> Defaults:
+        return _DEFAULTS[device_kind]
+
+
+FAMILY = Gpt()

@@ -1,0 +1,333 @@
+"""Models of transformers, by their config: of a folder or file, or one that is kept here.
+
+Nothing is downloaded: weights are random, and a config has to be on the disk. transformers itself
+is never imported here; `probes/models/hf.py` builds what these recipes say.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from functools import cache
+from importlib import resources
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+from autotune.errors import UsageError
+from autotune.installed import missing
+from autotune.space.models.defaults import BLOCK_FLOATS, LENGTHS, MICRO_BATCHES, Asked, Defaults
+
+Task = Literal["causal", "seq2seq", "masked", "classification"]
+TASKS: tuple[str, ...] = get_args(Task)
+PREFIX = "hf:"
+TINY = "-tiny"
+FUSED = "mamba-ssm"
+"""Of a recipe's kernels: fused ones."""
+
+_DEPTHS = ("num_hidden_layers", "num_layers", "n_layer", "n_layers", "encoder_layers")
+"""Names of a config's depth, of which the first that it has counts."""
+_OTHER_DEPTHS = ("num_decoder_layers", "decoder_layers")
+"""And of others that are set with it."""
+_POSITIONS = ("max_position_embeddings", "n_positions")
+_RELATIVE = ("t5", "mt5", "umt5", "longt5")
+"""Types of model in which `n_positions` limits nothing."""
+_EVEN = ("mamba", "falcon_mamba")
+"""Types of model without attention, which loop over tokens where their kernels are not there."""
+_SHORT = 64
+_SCANS = {"mamba": 9, "falcon_mamba": 9, "mamba2": 12}
+"""Bytes of bf16 a token and inner channel that a block keeps with the kernels of mamba-ssm: what
+projects in, is convolved and scanned, and goes out (its selective_scan_interface.py and
+ssd_combined.py, which compute the rest again)."""
+_SCAN_OUTER = 6
+"""And a token and channel: what goes into a norm, and comes out."""
+_KERNELS = ("mamba_ssm", "causal_conv1d")
+"""Modules that have these kernels; without them transformers computes the same in plain torch."""
+_WITH_KERNEL = re.compile(r'_with_fallback\(\s*"\w+",\s*"(\w+)"')
+"""In the source of a model of transformers: the package that a function is taken from."""
+_LOOP_BYTES = 14
+"""Of plain torch, a token, inner channel and entry of the state that it scans: three products in
+fp32, and what is multiplied by the output's weights."""
+_CHUNK_BYTES = (12, 30)
+"""The same of mamba2: a token, head and token of its chunk, and a token and inner channel."""
+_PADDED = ("roberta", "xlm-roberta", "xlm-roberta-xl", "camembert", "roberta-prelayernorm")
+"""Types of model whose positions begin after that of the padding."""
+_TASKS = {
+    "ForCausalLM": "causal", "LMHeadModel": "causal", "ForConditionalGeneration": "seq2seq",
+    "ForMaskedLM": "masked", "ForPreTraining": "masked",
+    "ForSequenceClassification": "classification",
+}  # fmt: skip
+"""Ends of the architectures' names."""
+
+
+@cache
+def kept() -> tuple[str, ...]:
+    """Names of the configs that are kept here."""
+    files = resources.files("autotune.space.models.ready").iterdir()
+    return tuple(sorted(f.name.removesuffix(".json") for f in files if f.name.endswith(".json")))
+
+
+def ready() -> tuple[str, ...]:
+    """The same, each also with that of a small twin of the same structure."""
+    return tuple(full for name in kept() for full in (name, name + TINY))
+
+
+class Hf:
+    """The family."""
+
+    counted = True
+    is_code = False
+
+    def recipe(self, asked: Asked) -> dict[str, Any]:
+        """Config and task of what `--model` names.
+
+        Raises:
+            UsageError: there is no such config, or it needs what was not given or installed.
+        """
+        for package in ("transformers", "accelerate", *(["peft"] if asked.lora else [])):
+            if why := missing(package):
+                flag = "--lora" if package == "peft" else f"--model {asked.model}"
+                raise UsageError(f"{flag}: {why}")
+        config, folder = _read(asked.model)
+        if "auto_map" in config and not asked.trust_remote_code:
+            raise UsageError(
+                f"--model {asked.model}: its config brings code of its own; look at it, and pass"
+                " --trust-remote-code to run it"
+            )
+        left_out: list[str] = []
+        if _depth(config) is None and isinstance(config.get("text_config"), dict):
+            config, left_out = _text_of(asked.model, config)
+        task = asked.task or _task(asked.model, config)
+        if asked.target_len is not None and task != "seq2seq":
+            raise UsageError(
+                f"--target-len {asked.target_len}: only for seq2seq models; {asked.model} is"
+                f" trained as {task}"
+            )
+        return {
+            "config": config,
+            "task": task,
+            "target_len": asked.target_len,
+            "code": str(folder) if "auto_map" in config else "",
+            "lora": None if asked.lora is None else asdict(asked.lora),
+            "left_out": left_out,
+            **({"kernels": _kernels(asked)} if config["model_type"] in _SCANS else {}),
+        }
+
+    def defaults(self, recipe: Mapping[str, Any], device_kind: str) -> Defaults:
+        config = recipe["config"]
+        most = self.most_seq_len(recipe)
+        lengths = [n for n in LENGTHS[device_kind] if most is None or n <= most]
+        return Defaults(
+            depth=(_depth(config) or 1,),
+            seq_len=tuple(lengths) or (most or 1,),
+            micro_batch=MICRO_BATCHES[device_kind],
+            vocab_size=0,
+        )
+
+    def lacks(self, recipe: Mapping[str, Any], axis: str, value: str) -> str:
+        if axis == "loss" and value != "whole" and recipe["task"] == "classification":
+            return "classification has a few logits a sample, and nothing to cut into chunks"
+        return ""
+
+    def most_seq_len(self, recipe: Mapping[str, Any]) -> int | None:
+        config = recipe["config"]
+        if config["model_type"] in _RELATIVE:
+            return None
+        most = next((config[n] for n in _POSITIONS if isinstance(config.get(n), int)), None)
+        if most is not None and config["model_type"] in _PADDED:
+            return int(most - (config.get("pad_token_id") or 0) - 1)
+        return most
+
+    def check_depth(self, recipe: Mapping[str, Any], depth: int) -> None:
+        config = recipe["config"]
+        whole = _depth(config)
+        if whole is None and depth != 1:
+            raise UsageError(
+                f"--depth {depth}: the depth of a {config['model_type']} cannot be set, its config"
+                f" has none of {', '.join(_DEPTHS)}; leave --depth out"
+            )
+
+    def at_depth(self, recipe: Mapping[str, Any], depth: int) -> dict[str, Any]:
+        """The recipe of the same model with `depth` blocks, in encoder and decoder alike; lists
+        that have an entry for each block are cut, or go on as they began."""
+        same = _depth(recipe["config"]) == depth
+        return dict(recipe) if same else self.of_blocks(recipe, range(depth))
+
+    def of_blocks(self, recipe: Mapping[str, Any], places: Sequence[int]) -> dict[str, Any]:
+        config = dict(recipe["config"])
+        if _depth(config) is None:
+            return dict(recipe)
+        for name, value in _by_block(config).items():
+            config[name] = [value[place % _period(value)] for place in places]
+        for name in (*_DEPTHS, *_OTHER_DEPTHS):
+            if config.get(name) is not None:
+                config[name] = len(places)
+        return {**recipe, "config": config}
+
+    def kinds(self, recipe: Mapping[str, Any], depth: int) -> list[int]:
+        lists = _by_block(recipe["config"]).values()
+        values = [[each[i % _period(each)] for each in lists] for i in range(depth)]
+        return [values.index(each) for each in values]
+
+    def parts(self, recipe: Mapping[str, Any]) -> list[tuple[int, ...]]:
+        """Each kind, or all until they repeat where these are fewer blocks to trace."""
+        kinds = self.kinds(recipe, _depth(recipe["config"]) or 1)
+        period, different = _period(kinds), sorted(set(kinds))
+        if len(different) * (len(different) + 2) <= 3 * period:
+            return [(kind,) for kind in different]
+        return [tuple(range(period))]
+
+    def looked_at(self, recipe: Mapping[str, Any], seq_lens: Sequence[int]) -> tuple[int, ...]:
+        even = recipe["config"]["model_type"] in _EVEN and min(seq_lens) > _SHORT
+        return (_SHORT,) if even else tuple(seq_lens)
+
+    def untraced(self, recipe: Mapping[str, Any], device_kind: str) -> str:
+        if not _is_fused(recipe, device_kind):
+            return ""
+        kind = recipe["config"]["model_type"]
+        return f"kernels of a {kind} keep less than the loops that they stand for"
+
+    def block_floats(self, recipe: Mapping[str, Any], device_kind: str) -> float:
+        config = recipe["config"]
+        inner = _SCANS.get(config["model_type"])
+        if inner is None:
+            return BLOCK_FLOATS
+        width = float(config["hidden_size"])
+        wide = float(config.get("intermediate_size") or config.get("expand", 2) * width)
+        if _is_fused(recipe, device_kind):
+            return (inner * wide / width + _SCAN_OUTER) / 2
+        if config["model_type"] in _EVEN:
+            a_token = _LOOP_BYTES * wide * config.get("state_size", 16)
+        else:
+            of_chunk, of_channel = _CHUNK_BYTES
+            heads = config.get("num_heads", 128)
+            a_token = of_chunk * heads * config.get("chunk_size", 256) + of_channel * wide
+        return max(BLOCK_FLOATS, float(a_token) / width / 2)
+
+
+def _kernels(asked: Asked) -> str:
+    """Whose kernels a GPU runs: those of mamba-ssm, or torch's."""
+    there = asked.fused or all(find_spec(name) is not None for name in _KERNELS)
+    return FUSED if there else "torch"
+
+
+def replaced_kernels(recipe: Mapping[str, Any]) -> tuple[str, ...]:
+    """Packages whose kernels transformers runs in a model where they are there, and for which a
+    trace has transformers' own code; none where closed forms know them.
+
+    Read from the model's source in transformers, which is not imported.
+    """
+    kind = recipe.get("config", {}).get("model_type", "")
+    library = find_spec("transformers")
+    if not kind or kind in _SCANS or library is None:
+        return ()
+    name = kind.removesuffix("_text").replace("-", "_")
+    for folder in library.submodule_search_locations or ():
+        source = Path(folder) / "models" / name / f"modeling_{name}.py"
+        if source.is_file():
+            return tuple(sorted(set(_WITH_KERNEL.findall(source.read_text(encoding="utf-8")))))
+    return ()
+
+
+def _is_fused(recipe: Mapping[str, Any], device_kind: str) -> bool:
+    # A study of before this was said meant fused ones.
+    scans = recipe["config"]["model_type"] in _SCANS and device_kind != "cpu"
+    return scans and recipe.get("kernels", FUSED) == FUSED
+
+
+def _read(model: str) -> tuple[dict[str, Any], Path | None]:
+    """The config that `model` names, and the folder that it lies in."""
+    if not model.startswith(PREFIX):
+        return _kept(model), None
+    name = model.removeprefix(PREFIX)
+    if not name.strip():
+        raise UsageError(f"--model {model}: names no folder or file; write hf:PATH")
+    path = Path(name)
+    file = path / "config.json" if path.is_dir() else path
+    try:
+        config = json.loads(file.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise UsageError(f"--model {model}: {_why_missing(name, path)}") from None
+    except OSError as error:
+        raise UsageError(f"--model {model}: {file}: {error.strerror}") from error
+    except ValueError as error:
+        raise UsageError(f"--model {model}: {file} is no JSON: {error!s:.100}") from error
+    if not isinstance(config, dict) or not isinstance(config.get("model_type"), str):
+        raise UsageError(f"--model {model}: {file} is no config of transformers: no model_type")
+    return config, file.parent.absolute()
+
+
+def _why_missing(name: str, path: Path) -> str:
+    if path.is_dir():
+        return f"there is no config.json in {path}"
+    return (
+        f"no such file or folder, and nothing is downloaded; save the config first: python -c"
+        f" \"from transformers import AutoConfig as C; C.from_pretrained('{name}')"
+        ".save_pretrained('DIR')\", then --model hf:DIR"
+    )
+
+
+def _kept(model: str) -> dict[str, Any]:
+    name = model.removesuffix(TINY)
+    ready = resources.files("autotune.space.models.ready")
+    text = (ready / f"{name}.json").read_text(encoding="utf-8")
+    kept = json.loads(text)
+    config: dict[str, Any] = kept["config"]
+    return config | kept["tiny"] if model.endswith(TINY) else config
+
+
+def _text_of(model: str, config: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
+    """The config of the text model of one for several media, and the names of the other parts."""
+    text: dict[str, Any] = config["text_config"]
+    if "auto_map" in config or not isinstance(text.get("model_type"), str):
+        raise UsageError(
+            f"--model {model}: its config has parts for several media; save the text model's own,"
+            " which is its text_config, as a file: --model hf:FILE --task causal"
+        )
+    others = [name for name, part in config.items()
+              if isinstance(part, dict) and name.endswith("_config") and name != "text_config"
+              and "model_type" in part]  # fmt: skip
+    tied = {name: config[name] for name in ("tie_word_embeddings",) if name in config}
+    return {"architectures": ["ForCausalLM"], **tied, **text}, others
+
+
+def _task(model: str, config: Mapping[str, Any]) -> str:
+    if config.get("is_encoder_decoder"):
+        return "seq2seq"
+    for architecture in config.get("architectures") or ():
+        for end, task in _TASKS.items():
+            if str(architecture).endswith(end):
+                return task
+    raise UsageError(
+        f"--model {model}: its config does not say what it is trained for; pass --task, one of"
+        f" {', '.join(TASKS)}"
+    )
+
+
+def _depth(config: Mapping[str, Any]) -> int | None:
+    return next((config[name] for name in _DEPTHS if isinstance(config.get(name), int)), None)
+
+
+def _by_block(config: Mapping[str, Any]) -> dict[str, list[Any]]:
+    """Lists that have an entry for each block."""
+    whole = _depth(config) or 1
+    lists = {
+        name: value
+        for name, value in config.items()
+        if isinstance(value, list) and len(value) == whole and name != "architectures"
+    }
+    if not lists and config["model_type"].startswith("gemma3"):
+        # What transformers makes of a config that says nothing.
+        pattern = config.get("sliding_window_pattern") or 6
+        kinds = ["sliding_attention"] * (pattern - 1) + ["full_attention"]
+        return {"layer_types": [kinds[i % pattern] for i in range(whole)]}
+    return lists
+
+
+def _period(kinds: list[Any]) -> int:
+    """The least number of entries after which they repeat."""
+    return next(n for n in range(1, len(kinds) + 1) if all(
+        kind == kinds[i % n] for i, kind in enumerate(kinds)
+    ))  # fmt: skip

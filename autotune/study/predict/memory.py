@@ -1,0 +1,325 @@
+"""Predicted peak bytes of every candidate: closed forms and a trace, corrected by measured peaks.
+
+It orders and aims the search, and explains. It never rules a candidate out.
+
+Sources: state as in `engines/engine.py`; activations grow with tokens, layer by layer, as in
+arXiv 2205.05198 (section 4). The peak is either at the end of the forward pass, when all
+activations are held, or at the end of the backward pass, when all gradients are: a hinge.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from autotune.result.earlier import Point
+from autotune.space.arrays import Array, Codes
+from autotune.space.axes import LATER_AXES
+from autotune.space.candidate import Candidate
+from autotune.space.engines import BYTES, engine_of, state_bytes
+from autotune.space.workload import Workload
+from autotune.study.predict.belief import Beliefs, Term, Variant, codes, normal_cdf
+from autotune.wire.recipe import LOSS_CHUNKS
+
+_PROCESS_BYTES = {"cpu": 340 * 2**20, "cuda": 900 * 2**20}
+"""Beside what the model takes: interpreter and libraries, or CUDA's context and workspaces."""
+_BUILDING_BYTES = 44 * 2**20
+"""Between the imports and the model: threads, arenas, the process group."""
+_COMPILED_KEEPS = 0.8
+"""Of what blocks and head keep on a GPU, that is left where they are compiled: elementwise results
+are computed again. Source: torchtitan's and lightning-thunder's published peaks with and without
+(results/public)."""
+_COMPILED_BYTES = {"cpu": 80 * 2**20, "cuda": 0}
+"""Of a process that has compiled its blocks: the compiler, and what it made."""
+_UNUSED = 0.08
+"""Beside what a step holds at its peak over weights and optimizer state, that torch's allocator
+has reserved and does not use. A guess: published runs have 2 to 36 % (results/public)."""
+_HOST_BYTES = 4 * 2**30
+"""Of a rank that feeds a CUDA device: libraries, the driver's and pinned buffers."""
+
+# What the parts may be off by, as shares, before anything was measured.
+_BASE_OFF = 0.3
+_MEASURED_BASE_OFF = 0.1
+"""Where a process that imports what a rank imports was weighed."""
+_STATE_OFF = 0.4
+_OVER_OFF = 0.3
+_BUILD_OFF = 0.05
+_NOISE = 0.012
+_NOISE_BYTES = 6 * 2**20
+_OOM_BEYOND = 0.04
+"""An allocation that failed: the peak would have been about this much over the capacity."""
+_Z95 = 1.96
+_TRAITS = ("checkpointing", *LATER_AXES)
+"""Axes whose values change what is held at the peak beside the state, each in its own way."""
+_VARIANTS = tuple(Variant(scale, noise) for scale in (1.0, 3.0, 10.0) for noise in (1.0, 3.0))
+
+
+@dataclass(frozen=True)
+class OutOf:
+    """In the place of a peak: all of this was not enough."""
+
+    capacity_bytes: int
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """Bytes at the peak: the median and an interval, of 95 % where nothing else is said."""
+
+    bytes: int
+    low_bytes: int
+    high_bytes: int
+
+
+@dataclass(frozen=True)
+class PeakParts:
+    """What a peak is made of, in bytes: one value per point, in their order."""
+
+    base: Array
+    """Beside what the model takes."""
+    state: Array
+    """Held between steps."""
+    blocks: Array
+    """Held beside that at the peak by the model's blocks, which checkpointing shrinks."""
+    head: Array
+    """And by its head, which it does not."""
+
+    def traced(self, over: Array, more_base: float) -> PeakParts:
+        """These parts where `over` is what a trace found at the peak beside the state; it is NaN
+        for what was not traced. `more_base` is what the base is more than was taken for it."""
+        more = np.where(np.isnan(over), 1.0, over / (self.blocks + self.head))
+        return replace(
+            self, base=self.base + more_base, blocks=more * self.blocks, head=more * self.head
+        )
+
+
+class MemoryModel:
+    """Peak bytes of one kind of memory for all points."""
+
+    def __init__(self, points: Sequence[Point], parts: PeakParts) -> None:
+        self._groups = _Groups(
+            workload=codes([workload for workload, _ in points]),
+            engine=codes([engine_of(workload, c).name for workload, c in points]),
+            stage=codes([(c.zero_stage, c.offload) for _, c in points]),
+            traits=[codes([getattr(c, name) for _, c in points]) for name in _TRAITS],
+            build=codes([(workload, c.build) for workload, c in points]),
+            cell=codes([(workload, c.build, c.seq_len) for workload, c in points]),
+        )
+        self.parts = self._closed = parts
+        """What is believed before anything was measured."""
+        self._beliefs = _beliefs(parts, self._groups, _BASE_OFF)
+        self._seen: list[tuple[int, float | OutOf]] = []
+
+    def trace(self, over: Array, more_base: float) -> None:
+        """Start from what was traced instead; what was observed is kept. See `PeakParts`. A base
+        of which nothing more is known has `more_base` 0."""
+        groups = replace(self._groups, workload=2 * self._groups.workload + np.isnan(over))
+        self.parts = self._closed.traced(over, more_base)
+        self._beliefs = _beliefs(
+            self.parts, groups, _MEASURED_BASE_OFF if more_base else _BASE_OFF
+        )
+        seen, self._seen = self._seen, []
+        for place, peak in seen:
+            self.observe(place, peak)
+
+    def observe(self, place: int, peak: float | OutOf) -> None:
+        """Learn the peak of the point in that `place`, in bytes, or that memory ran out."""
+        self._seen.append((place, peak))
+        if not isinstance(peak, OutOf):
+            self._beliefs.observe(place, peak, float(_noise(peak)) ** 2)
+            return
+        # The peak is over the capacity; nobody saw how far.
+        at_least = (1 + _OOM_BEYOND) * peak.capacity_bytes
+        if self._beliefs.belief().mean[place] < at_least:
+            self._beliefs.observe(place, at_least, (_OOM_BEYOND * peak.capacity_bytes) ** 2)
+
+    def predict(self, place: int, z: float = _Z95) -> Prediction:
+        """The peak of the point in that `place` as it would be measured, and what lies within `z`
+        standard deviations."""
+        belief = self._beliefs.belief()
+        mean = float(belief.mean[place])
+        off = z * float(np.hypot(belief.deviation[place], _noise(mean)))
+        low, middle, high = (int(max(0.0, value)) for value in (mean - off, mean, mean + off))
+        return Prediction(middle, low, high)
+
+    def chance(self, limit_bytes: int) -> Array:
+        """Probability of each point that its measured peak keeps within the limit."""
+        belief = self._beliefs.belief()
+        off = np.hypot(belief.deviation, _noise(belief.mean))
+        return normal_cdf((limit_bytes - belief.mean) / off)
+
+
+def more_base(process_bytes: int) -> float:
+    """What a rank's base on the CPU is more than was taken for it, where a process that only
+    imports what a rank imports holds `process_bytes`."""
+    return float(process_bytes + _BUILDING_BYTES - _PROCESS_BYTES["cpu"])
+
+
+def device_memory(points: Sequence[Point], device_kind: str) -> MemoryModel:
+    """Of a rank's device."""
+    return MemoryModel(points, closed_forms(points, device_kind))
+
+
+def host_memory(points: Sequence[Point], device_kind: str) -> MemoryModel:
+    """Of all ranks on one host. On the CPU it is the devices'."""
+    ranks = np.array([workload.ranks_on_a_node for workload, _ in points], dtype=float)
+    if device_kind == "cpu":
+        device = closed_forms(points, device_kind)
+        parts = PeakParts(
+            base=ranks * device.base,
+            state=ranks * device.state,
+            blocks=ranks * device.blocks,
+            head=ranks * device.head,
+        )
+    else:
+        nothing = np.zeros(len(points))
+        states = [state_bytes(workload, c) for workload, c in points]
+        moved = np.array([state.host + state.passing for state in states])
+        kept = np.array([kept_on_host(workload, c) for workload, c in points])
+        parts = PeakParts(
+            base=ranks * _HOST_BYTES,
+            state=ranks * moved,
+            blocks=ranks * kept,
+            head=nothing,
+        )
+    return MemoryModel(points, parts)
+
+
+def kept_on_host(workload: Workload, candidate: Candidate) -> float:
+    """Bytes of blocks' inputs that one rank keeps in host memory instead of its device's."""
+    if candidate.checkpointing != "host":
+        return 0.0
+    shape = workload.shape(candidate.depth)
+    number_bytes = 4 if workload.dtype == "fp32" else 2
+    return float(candidate.tokens * shape.width * shape.depth * number_bytes)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Groups:
+    """What shares a deviation."""
+
+    workload: Codes
+    engine: Codes
+    stage: Codes
+    traits: list[Codes]
+    """By each of `_TRAITS`."""
+    build: Codes
+    cell: Codes
+
+
+def _beliefs(parts: PeakParts, groups: _Groups, base_off: float) -> Beliefs:
+    held, over = parts.base + parts.state, parts.blocks + parts.head
+    several = [
+        Term(_BUILD_OFF * parts.base, group=groups.workload),
+        Term(_OVER_OFF / 2 * over, group=groups.workload),
+    ]
+    terms = [
+        *(several if len(set(groups.workload)) > 1 else ()),
+        Term(base_off * parts.base),
+        Term(base_off / 2 * parts.base, group=groups.engine),
+        Term(_BUILD_OFF * parts.base, group=groups.stage),
+        *(
+            Term(_BUILD_OFF * parts.base, group=group)
+            for group in groups.traits[1:]
+            if group.any()
+        ),
+        Term(_STATE_OFF / 4 * parts.state),
+        Term(_STATE_OFF * parts.state, group=groups.stage),
+        Term(_BUILD_OFF * held, group=groups.build),
+        Term(_OVER_OFF * parts.head),
+        Term(_OVER_OFF * parts.blocks),
+        *(
+            Term(_OVER_OFF * parts.blocks, group=group)
+            for group in groups.traits
+            if group.any() or group is groups.traits[0]
+        ),
+        Term(_OVER_OFF / 2 * over, group=groups.build),
+        Term(_BUILD_OFF * over, group=groups.cell),
+    ]
+    return Beliefs(held + over, terms, _VARIANTS)
+
+
+def _noise(peak: Array | float) -> Array:
+    return np.asarray(_NOISE * np.abs(peak) + _NOISE_BYTES)
+
+
+def unused_share(device_kind: str) -> float:
+    """Of what is over weights and optimizer state, that is reserved and not used."""
+    return _UNUSED / (1 + _UNUSED) if device_kind == "cuda" else 0.0
+
+
+def on_rank(
+    workload: Workload, candidate: Candidate, over: float, device_kind: str, *, stay: bool
+) -> float:
+    """What a rank of its engine holds over weights and optimizer state at its peak, where a plain
+    step that shares nothing holds `over`; `stay` if that has all gradients throughout.
+
+    With what the allocator reserves beside it. On the CPU engines share tensors with the step, and
+    what they add is in the closed forms.
+    """
+    if device_kind == "cpu":
+        return over
+    engine, shape = engine_of(workload, candidate), workload.shape(candidate.depth)
+    whole = BYTES[engine.computes_with(workload.dtype, candidate)] * shape.trainable
+    kept = over - whole if stay else before_gradients(workload, candidate, over, whole)
+    spared = kept * (1 - _COMPILED_KEEPS) if candidate.compile == "on" else 0.0
+    if candidate.zero_stage == 0:
+        return (1 + _UNUSED) * (over - spared)
+    return (1 + _UNUSED) * _at_peak(workload, candidate, kept - spared)
+
+
+def before_gradients(
+    workload: Workload, candidate: Candidate, over: float, gradients: float
+) -> float:
+    """Of the hinge `over`, what is held where no gradient is there yet, of `gradients` in all."""
+    shape = workload.shape(candidate.depth)
+    form = candidate.tokens * (
+        shape.block_bytes(candidate.checkpointing, workload.dtype) + shape.head_bytes
+    )
+    return over * min(1.0, form / gradients)
+
+
+def _at_peak(workload: Workload, candidate: Candidate, kept: float) -> float:
+    """Beside weights and optimizer state on a GPU where activations take `kept`: at the end of the
+    forward pass, or while the optimizer steps."""
+    engine = engine_of(workload, candidate)
+    passing = engine.passing_bytes(workload, candidate, "cuda")
+    updating = engine.updating_bytes(workload, candidate)
+    return engine.state(workload, candidate).gradients + max(kept + passing, updating)
+
+
+def closed_forms(points: Sequence[Point], device_kind: str) -> PeakParts:
+    """The parts by formula."""
+    base, state, blocks, head = [], [], [], []
+    for workload, c in points:
+        engine = engine_of(workload, c)
+        held = engine.state(workload, c)
+        shape = workload.shape(c.depth)
+        kept = c.tokens * shape.block_bytes(c.checkpointing, workload.dtype)
+        logits = c.tokens * shape.head_bytes
+        if c.loss == "chunked":
+            logits /= LOSS_CHUNKS
+        if device_kind == "cuda" and c.compile == "on":
+            kept, logits = kept * _COMPILED_KEEPS, logits * _COMPILED_KEEPS
+        # The hinge: gradients come as activations go. On the CPU offload moves none elsewhere.
+        here = replace(c, offload="none") if device_kind == "cpu" else c
+        gradients = engine.state(workload, here).gradients
+        more = max(1.0, gradients / (kept + logits))
+        passing = engine.passing_bytes(workload, c, device_kind) if device_kind == "cpu" else 0.0
+        if device_kind == "cuda" and c.zero_stage:
+            more = _at_peak(workload, c, kept + logits) / (kept + logits)
+        if device_kind == "cuda":
+            more *= 1 + _UNUSED
+        on_host = held.host + held.passing if device_kind == "cpu" else 0.0
+        compiled = _COMPILED_BYTES[device_kind] if c.compile == "on" else 0
+        base.append(_PROCESS_BYTES[device_kind] + engine.library_bytes(device_kind) + compiled)
+        state.append(held.weights + held.optimizer + on_host + passing)
+        blocks.append(more * kept)
+        head.append(more * logits)
+    return PeakParts(
+        base=np.array(base, dtype=float),
+        state=np.array(state),
+        blocks=np.array(blocks),
+        head=np.array(head),
+    )

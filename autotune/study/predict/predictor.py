@@ -1,0 +1,156 @@
+"""What is expected of every candidate of a space, all of it in one place."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from autotune.result.earlier import Earlier, each_seen, points
+from autotune.space.arrays import Array
+from autotune.space.candidate import Candidate
+from autotune.space.outcome import Objective, Outcome, Verdict
+from autotune.space.space import Space
+from autotune.space.trace import Trace
+from autotune.study.predict.belief import Belief, Off
+from autotune.study.predict.memory import (
+    OutOf,
+    Prediction,
+    device_memory,
+    host_memory,
+    more_base,
+    on_rank,
+)
+from autotune.study.predict.speed import (
+    ANOTHER_DAY,
+    ANOTHER_SPACE,
+    DRIFT,
+    Magnitudes,
+    SpeedModel,
+    bent,
+)
+from autotune.wire.stopping import Interval
+
+
+class Predictor:
+    """Peak memory, and what a step takes; each outcome corrects them for all candidates."""
+
+    def __init__(
+        self,
+        space: Space,
+        device_kind: str,
+        earlier: Sequence[Earlier] = (),
+        *,
+        known: Magnitudes | None = None,
+        elsewhere: Collection[str] = (),
+        objective: Objective = "flops",
+    ) -> None:
+        """`earlier` studies were on the same devices, and of any space; or `elsewhere`, by their
+        folders, which says nothing of speed. The device's own magnitudes may be `known`."""
+        self._space = space
+        self._device_kind = device_kind
+        self._points = points(space, earlier)
+        self._place = {candidate: i for i, candidate in enumerate(space.candidates)}
+        self._own = slice(0, len(space.candidates))
+        self.memory = device_memory(self._points, device_kind)
+        offloads = any(c.offload != "none" or c.checkpointing == "host" for c in space.candidates)
+        # Without offload the host holds what the devices hold, or nothing of note.
+        self.host_memory = host_memory(self._points, device_kind) if offloads else None
+        self._speed = SpeedModel(self._points, device_kind, known)
+        self._cost = self._speed
+        if objective == "tokens_per_joule":
+            self._cost = SpeedModel(self._points, device_kind, known, of_energy=True)
+        for place, (study, seen) in enumerate(each_seen(earlier), start=len(space.candidates)):
+            self.memory.observe(place, seen.device_bytes)
+            if self.host_memory is not None:
+                self.host_memory.observe(place, seen.host_bytes)
+            if study.folder not in elsewhere:
+                guess = bent(study.workload, seen.candidate)
+                deviation = math.hypot(ANOTHER_DAY, guess.deviation if guess else 0.0)
+                same = study.workload == space.workload and seen.candidate in self._place
+                alone = 0.0 if same else ANOTHER_SPACE * self._speed.noise
+                off = Off(study.folder, deviation, alone)
+                self._observe(place, seen.step, seen.mean_power_w, seen.disturbed_share, off)
+
+    def observe(self, candidate: Candidate, outcome: Outcome, *, final: bool = False) -> None:
+        """Learn from a trial, or from a final, that ended."""
+        place, found = self._place[candidate], outcome.measurement
+        if found is not None:
+            self.memory.observe(place, found.peaks.device_bytes)
+            if self.host_memory is not None:
+                self.host_memory.observe(place, found.peaks.host_bytes)
+            off = DRIFT if final else bent(self._space.workload, candidate)
+            self._observe(place, found.step, found.mean_power_w, found.disturbed_share, off)
+        elif outcome.verdict == Verdict.OOM and not outcome.of_host:
+            self.memory.observe(place, OutOf(self._space.limits.capacity_bytes))
+        elif outcome.verdict == Verdict.OOM and self.host_memory is not None:
+            self.host_memory.observe(place, OutOf(self._space.limits.host_capacity_bytes))
+
+    def _observe(
+        self, place: int, step: Interval, power_w: float | None, disturbed_share: float,
+        off: Off | None,
+    ) -> None:  # fmt: skip
+        self._speed.observe(place, step, disturbed_share, off)
+        if self._cost is not self._speed and power_w:
+            self._cost.observe(place, step.times(power_w), disturbed_share, off)
+
+    def trace(self, found: Trace) -> None:
+        """Start from traced memory instead of closed forms; what was observed is kept."""
+        on_cpu = self._device_kind == "cpu"  # elsewhere the process is not on the device
+        over = np.full(len(self._points), np.nan)
+        traced = {
+            place: candidate
+            for place, (workload, candidate) in enumerate(self._points)
+            if workload == self._space.workload and found.covers(self._space, candidate)
+        }
+        plain = found.over_state(replace(self._space, candidates=tuple(traced.values())))
+        over[list(traced)] = [
+            on_rank(self._space.workload, candidate, each, self._device_kind,
+                    stay=found.asked.gradients_stay)
+            for candidate, each in zip(traced.values(), plain, strict=True)
+        ]  # fmt: skip
+        base = more_base(found.answer.base_bytes) if on_cpu else 0.0
+        self.memory.trace(over, base)
+        if self.host_memory is not None and on_cpu:  # it holds what the devices do
+            ranks = self._space.workload.ranks_on_a_node
+            self.host_memory.trace(ranks * over, ranks * base)
+
+    def peak(self, candidate: Candidate) -> Prediction:
+        """The peak of `candidate` on the device, as it would be measured."""
+        return self.memory.predict(self._place[candidate])
+
+    def chance(self) -> Array:
+        """Probability of each candidate that its peaks keep within the limits."""
+        limits = self._space.limits
+        chance = self.memory.chance(limits.limit_bytes)
+        if self.host_memory is not None:
+            chance = np.minimum(chance, self.host_memory.chance(limits.host_limit_bytes))
+        return chance[self._own]
+
+    def expected_lost(self, candidates: Sequence[Candidate]) -> float:
+        """How many of them will not fit, by these probabilities."""
+        chance = self.chance()
+        return float(sum(1 - chance[self._place[candidate]] for candidate in candidates))
+
+    def draws(self, candidates: Sequence[Candidate], count: int) -> Array:
+        """`count` times the logarithms of what `candidates`' steps cost, as they may be.
+
+        By [draw][candidate]; the same for the same observations.
+        """
+        mean, covariance = self._cost.joint([self._place[each] for each in candidates])
+        rng = np.random.default_rng(0)
+        return rng.multivariate_normal(mean, covariance, count, check_valid="ignore")
+
+    def log_step_s(self, pending: Sequence[Candidate] = ()) -> Belief:
+        """Logarithm of the seconds of a step, where `pending` ones come out as expected."""
+        return self._belief(self._speed, pending)
+
+    def log_cost(self, pending: Sequence[Candidate] = ()) -> Belief:
+        """Of what the objective counts: seconds, or joules where it is of energy."""
+        return self._belief(self._cost, pending)
+
+    def _belief(self, of: SpeedModel, pending: Sequence[Candidate]) -> Belief:
+        found = of.belief([self._place[each] for each in pending])
+        return Belief(found.mean[self._own], found.deviation[self._own])

@@ -1,0 +1,236 @@
+"""Predicted step time of every candidate: a roofline shape, corrected by measured steps.
+
+The prior knows shapes, not the device: fixed costs, work over a rate that saturates in tokens,
+traffic of each ZeRO stage and of offload. What it is off by is learned in the logarithm, along
+tokens, depth, length, stage and checkpointing. Sources: Williams et al., Roofline (CACM 2009);
+traffic per stage from ZeRO (arXiv 1910.02054, section 7) and ZeRO-Offload (arXiv 2101.06840).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from autotune.result.earlier import Point
+from autotune.space.arrays import Array
+from autotune.space.axes import AXES, LATER_AXES
+from autotune.space.candidate import Candidate
+from autotune.space.engines import BYTES
+from autotune.space.models.checkpointed import recomputed_share
+from autotune.space.workload import Workload
+from autotune.study.predict.belief import Belief, Beliefs, Off, Term, Variant, codes
+from autotune.wire.recipe import LOSS_CHUNKS
+from autotune.wire.stopping import Interval
+
+
+@dataclass(frozen=True, kw_only=True)
+class Magnitudes:
+    """Orders of magnitude of a device; measurements decide."""
+
+    flops_per_s: float
+    memory_bytes_per_s: float
+    link_bytes_per_s: float
+    """Between ranks."""
+    host_bytes_per_s: float
+    """Between device and host."""
+    host_adam_bytes_per_s: float
+    """Optimizer state that the host updates."""
+    fixed_s: float
+    """A micro-step of no work."""
+    block_s: float
+    """A block of no work, forward and backward."""
+    half_rate_tokens: float
+    """Tokens of a micro-step at which half the rate is reached."""
+    half_rate_width: float
+    """Channels of the model at which half of that is reached."""
+    noise: float
+    """Between two measurements in different groups, in the logarithm."""
+    power_w: float
+    """Of a device while it trains."""
+    power_noise: float
+    """Of a measured mean power, in the logarithm."""
+
+
+MAGNITUDES = {
+    "cpu": Magnitudes(
+        flops_per_s=2e11,
+        memory_bytes_per_s=1e10,
+        link_bytes_per_s=1e9,
+        host_bytes_per_s=1e10,
+        host_adam_bytes_per_s=1e10,
+        fixed_s=2e-3,
+        block_s=5e-4,
+        half_rate_tokens=60.0,
+        half_rate_width=100.0,
+        noise=0.03,
+        power_w=100.0,
+        power_noise=0.02,
+    ),
+    "cuda": Magnitudes(
+        flops_per_s=3e14,
+        memory_bytes_per_s=2e12,
+        link_bytes_per_s=1e11,
+        host_bytes_per_s=2e10,
+        host_adam_bytes_per_s=2e10,
+        fixed_s=3e-3,
+        block_s=6e-4,
+        half_rate_tokens=1500.0,
+        half_rate_width=800.0,
+        noise=0.008,
+        power_w=400.0,
+        power_noise=0.02,
+    ),
+}
+
+
+DRIFT = Off("finals", 0.05)
+"""Finals come last, on a warm machine, in fresh groups: all of them are slower or faster than the
+search by about so much, in the logarithm."""
+BENT = 0.3
+"""What the longest samples say of a mix is off by about so much, as a share of the logarithm of
+the padding that was expected to go: steps have fixed costs, and attention grows with the square.
+All that is expected of a mix in this way is off together."""
+ANOTHER_DAY = 0.1
+"""And by so much the measurements of an earlier study are."""
+ANOTHER_SPACE = 10.0
+"""Of a measurement's noise: by so much one of another candidate, in another space, may mislead by
+itself. Taken for surer, an earlier study misled searches on recorded grids."""
+_UNKNOWN_OFF = 1.5
+"""What the speed of a device may be off by that nobody knows, in the logarithm."""
+_KNOWN_OFF = 0.4
+"""And of one whose data sheet is known."""
+_MODEL_OFF = 0.2
+"""What the prior of one workload may be off by more than that of another."""
+
+_FACTORS = {
+    ("attention", "eager"): 1.1,
+    ("compile", "on"): 0.9,
+    ("checkpointing", "selective"): 1.1,
+}
+"""What values do to the time of the work, roughly: measurements decide."""
+_HEAD_PASSES = 7
+"""Of a chunk of logits over the head's weights: they are read three times, and their gradient is
+written, and added to those of the chunks before it."""
+_LATER_OFF = 0.1
+"""What compiling, another attention, loss or optimizer may make faster or slower."""
+
+_VARIANTS = tuple(
+    Variant(scale, noise, -0.5 * (scale > 1) - 0.5 * (noise > 1) - 0.5 * (noise > 3))
+    for scale in (1.0, 2.0) for noise in (1.0, 3.0, 10.0)
+)  # fmt: skip
+
+
+class SpeedModel:
+    """Seconds per optimizer step of all points, in the logarithm; or its joules, of which the same
+    is believed: what takes longer takes more."""
+
+    def __init__(
+        self,
+        points: Sequence[Point],
+        device_kind: str,
+        known: Magnitudes | None = None,
+        *,
+        of_energy: bool = False,
+    ) -> None:
+        """The device's own magnitudes may be `known`."""
+        self._of_energy = of_energy
+        self._magnitudes = known or MAGNITUDES[device_kind]
+        self.noise = self._magnitudes.noise
+        ones = np.ones(len(points))
+        tokens = np.log([c.tokens for _, c in points])
+        width = np.log([workload.shape(c.depth).width * c.depth for workload, c in points])
+        length = np.log([c.seq_len for _, c in points])
+        middle = tokens - tokens.mean()
+        workload = codes([workload for workload, _ in points])
+        stage = codes([(c.zero_stage, c.offload) for _, c in points])
+        later = [codes([getattr(c, name) for _, c in points]) for name in LATER_AXES]
+        checkpointing = codes([c.checkpointing for _, c in points])
+        build = codes([(workload, c.build) for workload, c in points])
+        cell = codes([(workload, c.build, c.seq_len) for workload, c in points])
+        prior = np.log([
+            prior_s(workload, c, self._magnitudes) * workload.padded_share(c)
+            for workload, c in points
+        ])  # fmt: skip
+        if of_energy:
+            ranks = np.array([workload.world_size for workload, _ in points])
+            prior += np.log(self._magnitudes.power_w * ranks)
+        several = [Term(_MODEL_OFF * ones, group=workload)] if workload.any() else []
+        self._beliefs = Beliefs(prior, [
+            *several,
+            Term((_UNKNOWN_OFF if known is None else _KNOWN_OFF) * ones),
+            Term(0.15 * middle),
+            Term(0.2 * ones, position=tokens / 1.5),
+            Term(0.2 * ones, position=width / 0.8),
+            Term(0.1 * ones, position=length / 1.0),
+            Term(0.1 * ones, group=checkpointing),
+            *(Term(_LATER_OFF * ones, group=group) for group in later if group.any()),
+            Term(0.3 * ones, group=stage, position=tokens / 2.5),
+            Term(0.08 * ones, group=build, position=tokens / 2.0),
+            Term(0.08 * ones, group=cell, position=tokens / 0.4),
+        ], _VARIANTS)  # fmt: skip
+
+    def belief(self, pending: Sequence[int] = ()) -> Belief:
+        """Of the logarithm, where `pending` points come out as expected."""
+        return self._beliefs.belief(pending)
+
+    def observe(
+        self, place: int, step: Interval, disturbed_share: float, off: Off | None = None
+    ) -> None:
+        """Step times, or a step's joules, that were measured of the point in that `place`."""
+        noise = self._magnitudes.noise**2 + step.half_width**2 + (disturbed_share / 2) ** 2
+        noise += off.alone**2 if off else 0.0
+        if self._of_energy:
+            noise += self._magnitudes.power_noise**2
+        self._beliefs.observe(place, float(np.log(step.median)), noise, off)
+
+    def joint(self, places: Sequence[int]) -> tuple[Array, Array]:
+        """Mean and covariance of the logarithms of the points in these `places`."""
+        return self._beliefs.joint(places)
+
+
+def bent(workload: Workload, candidate: Candidate) -> Off | None:
+    """By what the step of a mix is off that its longest samples speak for; None without a mix."""
+    if workload.length_mix is None:
+        return None
+    return Off("longest", -BENT * math.log(workload.padded_share(candidate)))
+
+
+def prior_s(workload: Workload, candidate: Candidate, of: Magnitudes) -> float:
+    """Seconds of one optimizer step of `candidate`, all samples of its seq_len, by order of
+    magnitude."""
+    shape = workload.shape(candidate.depth)
+    accum = workload.grad_accum(candidate) or 1
+    tokens = candidate.tokens
+    flops = tokens * shape.flops_per_token(candidate.seq_len)
+    again = recomputed_share(candidate.checkpointing, candidate.depth)
+    flops += again * tokens * 2.0 * shape.block_matrices
+    if candidate.loss == "chunked":  # the backward pass computes the logits again
+        flops += tokens * 2.0 * shape.vocab_size * shape.width
+    flops *= math.prod(_FACTORS.get((name, getattr(candidate, name)), 1.0) for name in AXES)
+    rate = of.flops_per_s * tokens / (tokens + of.half_rate_tokens)
+    rate *= shape.width / (shape.width + of.half_rate_width)
+    micro_s = of.fixed_s + of.block_s * shape.depth + flops / rate
+    if candidate.loss == "chunked":
+        head_bytes = BYTES[workload.dtype] * shape.vocab_size * shape.width
+        micro_s += (LOSS_CHUNKS - 1) * _HEAD_PASSES * head_bytes / of.memory_bytes_per_s
+    # Adam reads and writes weights, gradients and two moments.
+    ranks = workload.world_size
+    share = ranks if candidate.zero_stage else 1
+    update_s = 28.0 * shape.parameters / share / of.memory_bytes_per_s
+    weights_bytes = (4.0 if workload.dtype == "fp32" else 2.0) * shape.parameters
+    if ranks > 1:
+        passes = {0: 2, 1: 2, 2: 2, 3: 3}[candidate.zero_stage]
+        traffic_s = passes * weights_bytes * (ranks - 1) / ranks / of.link_bytes_per_s
+        if candidate.zero_stage == 3:
+            micro_s += traffic_s
+        else:
+            update_s += traffic_s
+    if candidate.offload != "none":
+        update_s += 2 * weights_bytes / share / of.host_bytes_per_s
+        update_s += 16.0 * shape.parameters / share / of.host_adam_bytes_per_s
+    if candidate.offload == "all":
+        micro_s += 2 * weights_bytes / share / of.host_bytes_per_s
+    return accum * micro_s + update_s

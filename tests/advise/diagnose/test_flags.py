@@ -1,0 +1,236 @@
+"""What a log says was set: the last of it counts, and advice is in the user's own words."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from autotune.advise.diagnose.flags import launch_of, settings_of
+from autotune.commands.app import parsed
+from tests.support.logs import oom, told
+
+FRAGMENTED = oom(idle="3.00 GiB", allocated="73.00 GiB")
+ON = "expandable_segments:True"
+OTHER = "garbage_collection_threshold:0.8"
+
+
+def advised(tmp_path: Path, log: str) -> dict[str, str]:
+    found = told(tmp_path, log + FRAGMENTED)
+    return {each["name"]: each["setting"] for each in found["advice"]}
+
+
+ALLOCATOR = {
+    f"export PYTORCH_CUDA_ALLOC_CONF={ON}": None,
+    f"export PYTORCH_CUDA_ALLOC_CONF={ON}\nexport PYTORCH_CUDA_ALLOC_CONF={OTHER}":
+        f"export PYTORCH_CUDA_ALLOC_CONF={OTHER},{ON}",
+    f"export PYTORCH_CUDA_ALLOC_CONF={OTHER}\nexport PYTORCH_CUDA_ALLOC_CONF={ON}": None,
+    f"PYTORCH_CUDA_ALLOC_CONF={ON},expandable_segments:False":
+        f"export PYTORCH_CUDA_ALLOC_CONF={ON}",
+    f"os.environ['PYTORCH_CUDA_ALLOC_CONF'] = '{ON}'\nPYTORCH_CUDA_ALLOC_CONF= python x.py":
+        f"export PYTORCH_CUDA_ALLOC_CONF={ON}",
+    f"export PYTORCH_CUDA_ALLOC_CONF={ON}\nunset PYTORCH_CUDA_ALLOC_CONF":
+        f"export PYTORCH_CUDA_ALLOC_CONF={ON}",
+    f"PYTORCH_ALLOC_CONF={OTHER} PYTORCH_CUDA_ALLOC_CONF={ON}":
+        f"export PYTORCH_ALLOC_CONF={OTHER},{ON}",
+    f'os.environ.setdefault("PYTORCH_CUDA_ALLOC_CONF", "{ON}")': None,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("log", ALLOCATOR)
+def test_the_last_setting_of_the_allocator_counts(log: str, tmp_path: Path) -> None:
+    assert advised(tmp_path, f"{log}\n").get("allocator") == ALLOCATOR[log]
+
+
+REPEATED = {
+    "train.py --batch_size 64 --batch_size 32": ("smaller micro-batch", "--batch_size 16"),
+    "--gradient_checkpointing True\n--gradient_checkpointing False":
+        ("checkpointing", "torch.utils.checkpoint"),
+    '"offload_optimizer": {"device": "cpu"}\n"offload_optimizer": {"device": "none"}':
+        ("offload", "offload_policy"),
+    "--num_processes 4 --zero_stage 3\n--num_processes 4 --zero_stage 0": ("stage", "fully_shard"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("log", REPEATED)
+def test_the_last_of_a_repeated_flag_counts(log: str, tmp_path: Path) -> None:
+    name, setting = REPEATED[log]
+    assert setting in advised(tmp_path, f"{log}\n")[name]
+
+
+def test_what_is_set_after_the_failure_had_no_part_in_it(tmp_path: Path) -> None:
+    found = told(tmp_path, f"batch_size=32\n{FRAGMENTED}batch_size=4\n")
+    assert found["context"]["settings"]["micro_batch"] == 32
+
+
+BATCHES = {
+    "batch_size_per_gpu=32": "batch_size_per_gpu=16",
+    "Namespace(lr=0.1, batch_size=32, eval_batch_size=4)": "batch_size=16",
+    "python train.py --batch-size 32": "--batch-size 16",
+    "python train.py --bs=32": "--bs=16",
+    "torchrun train.py -b 32": "-b 16",
+    "yolo train data=coco.yaml batch=32 imgsz=640": "batch=16",
+    "+ python main.py train.dataloader.batch_size=32 val.batch_size=8":
+        "train.dataloader.batch_size=16",
+    "train:\n  batch_size: 32\nval:\n  batch_size: 8": "batch_size: 16",
+    '{\n  "train": {\n    "batchSize": 32\n  },\n  "eval": {\n    "batchSize": 2\n  }\n}':
+        '"batchSize": 16',
+    '"train_micro_batch_size_per_gpu": 32,': '"train_micro_batch_size_per_gpu": 16',
+    '[deepspeed] world_size: 4\n"train_batch_size": 256,\n"gradient_accumulation_steps": 2':
+        '"train_micro_batch_size_per_gpu": 16',
+    "micro_batch_size: 32": "micro_batch_size: 16",
+    "│ device_train_microbatch_size │ 32 │": "device_train_microbatch_size=16",
+    "  micro_batch_size ................................ 32": "--micro-batch-size 16",
+    "data = dict(samples_per_gpu=32, workers_per_gpu=2)": "samples_per_gpu=16",
+    "batch_size=128, micro_batch_size=32": "micro_batch_size=16",
+    "Using a batch size of 32": "DataLoader(batch_size=16)",
+    "  Instantaneous batch size per device = 32": "per_device_train_batch_size=16",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("log", BATCHES)
+def test_advice_names_the_batch_as_the_user_does(log: str, tmp_path: Path) -> None:
+    setting = advised(tmp_path, f"{log}\n")["smaller micro-batch"]
+    assert setting.split("; ")[0] == BATCHES[log]
+
+
+@pytest.mark.parametrize(("log", "follows"), [
+    ("pretrain.py --micro-batch-size 2 --global-batch-size 512",
+     "leave --global-batch-size 512: accumulation follows from it"),
+    ("micro_batch_size: 2\nglobal_batch_size: 512",
+     "leave global_batch_size: 512: accumulation follows from it"),
+    ("--micro-batch-size 2 --global-batch-size 512 --accum 4", "--accum 8"),
+    ("--micro-batch-size 2\ntotal batch size: 512",
+     "step the optimizer every 2 micro-batches, loss / 2"),
+])  # fmt: skip
+def test_accumulation_follows_where_the_global_batch_is_asked_for(
+    log: str, follows: str, tmp_path: Path
+) -> None:
+    setting = advised(tmp_path, f"{log}\n")["smaller micro-batch"]
+    assert setting.split("; ")[1] == follows
+
+
+@pytest.mark.parametrize("said", [
+    "seq_len: 0", "--seq-len 1", "micro_batch_size: 999999999", "--batch-size 999999999",
+    "--micro-batch 0", "hidden_size: 999999999, num_layers: 999999999", "--num_workers 999999999",
+])  # fmt: skip
+def test_values_that_no_training_has_are_dropped(said: str, tmp_path: Path) -> None:
+    assert told(tmp_path, f"{said}\n{oom()}")["context"]["settings"] == {}
+
+
+def test_a_command_behind_a_message_is_no_part_of_it(tmp_path: Path) -> None:
+    for end in (" (may cause system failure).", ""):
+        found = told(
+            tmp_path,
+            "RuntimeError: MPS backend out of memory (MPS allocated: 16.92 GiB, other allocations:"
+            " 1.22 GiB, max allowed: 18.13 GiB). Tried to allocate 256.00 MiB on private pool. Use"
+            f" PYTORCH_MPS_HIGH_WATERMARK_RATIO=0.0 to disable upper limit{end}\n"
+            "python train.py --batch-size 32\n",
+        )
+        assert "train.py" not in found["event"]["text"]
+
+
+@pytest.mark.parametrize("line", [
+    "***** Running Evaluation *****  Batch size = 8", "per_device_eval_batch_size: 8",
+    "epoch 1, batch 32, loss 2.0", "batch=32/1000", "batch_size: auto", "batch_time: 32",
+    "max_num_batched_tokens=8192", "batch_size=0.5", "log_batch_size=3",
+])  # fmt: skip
+def test_what_is_no_batch_size_is_not_read_as_one(line: str) -> None:
+    assert not [each for each in settings_of(line) if "batch" in each.name]
+
+
+DEVICES = {
+    "CUDA_VISIBLE_DEVICES=0,1,2,3": 4,
+    "deepspeed --include localhost:0,1 train.py": 2,
+    "#SBATCH --nodes=2 --gpus-per-node=8": 16,
+    "#SBATCH --gres=gpu:a100:4": 4,
+    "Initializing distributed: GLOBAL_RANK: 3, MEMBER: 4/8": 8,
+    "local_rank=5": 6,
+    "model on cuda:2": 3,
+    "a node with 8 x H100": 8,
+    "mpirun -np 16 python train.py": 16,
+    "Trainer(devices=4, num_nodes=2)": 8,
+    "train.py --gpus 0,1,2": 3,
+}
+
+
+@pytest.mark.parametrize("line", DEVICES)
+def test_the_least_number_of_devices_follows_from_every_sign(line: str, tmp_path: Path) -> None:
+    assert told(tmp_path, f"{line}\n{oom()}")["context"]["world_size"] == DEVICES[line]
+
+
+def test_the_sixth_device_means_six_of_them(tmp_path: Path) -> None:
+    found = told(tmp_path, oom(device="5"))
+    stage = next(each for each in found["advice"] if each["name"] == "stage")
+    assert "at least 6 devices" in stage["what"]
+    assert stage["saving"].startswith("at least 83%")
+
+
+LAUNCHES = {
+    "+ torchrun --nproc-per-node 4 train.py --batch_size {} --lr 1e-4 2>&1 | tee log":
+        "torchrun --nproc-per-node 4 train.py --batch_size {} --lr 1e-4",
+    "$ accelerate launch --num_processes 4 --config_file a.yaml run.py --bsz={} > out":
+        "accelerate launch --num_processes 4 --config_file a.yaml run.py --bsz={}",
+    "deepspeed --num_gpus 4 train.py \\\n  --train_batch_size {} \\\n  --lr 1":
+        "deepspeed --num_gpus 4 train.py   --train_batch_size {}   --lr 1",
+    "srun -n 8 --gres=gpu:4 python -u main.py trainer.batch_size={} &":
+        "srun -n 8 --gres=gpu:4 python -u main.py trainer.batch_size={}",
+    "CUDA_VISIBLE_DEVICES=0,1 python -m torch.distributed.run --nproc_per_node 2 t.py -b {}":
+        "CUDA_VISIBLE_DEVICES=0,1 python -m torch.distributed.run --nproc_per_node 2 t.py -b {}",
+    "root@host:/w# python train.py --batch-size {}": "python train.py --batch-size {}",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("line", LAUNCHES)
+def test_the_launcher_and_its_arguments_are_kept(
+    line: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("shutil.which", lambda program: program)  # all launchers are installed
+    found, command = told(tmp_path, f"{line.format(32)}\n{FRAGMENTED}"), LAUNCHES[line]
+    assert found["context"]["launch"] == command.format(32)
+    again = f"PYTORCH_CUDA_ALLOC_CONF={ON} {command.format(16)}"
+    assert found["again"] == again
+    words = shlex.split(found["command"])
+    assert words[words.index("--script") + 1] == command.format("{micro_batch}")
+    assert parsed(words[3:]) is not None
+
+
+@pytest.mark.parametrize("line", [
+    '  File "/opt/conda/bin/torchrun", line 8, in <module>', "usage: torchrun [-h] train.py",
+    "srun: error: node1: task 0: Out Of Memory", "deepspeed: a library", "see python.py for more",
+])  # fmt: skip
+def test_what_starts_nothing_is_no_launch(line: str) -> None:
+    assert launch_of(line) is None
+
+
+SHAPES: dict[str, dict[str, Any]] = {
+    "model: 14 x 3072, optimizer Muon": {"layers": 14, "hidden": 3072, "optimizer": "muon"},
+    "GPT 24L-2048d with fused AdamW optimizer": {"layers": 24, "hidden": 2048,
+                                                  "optimizer": "adam"},
+    "n_layer=12, n_embd=768, --optim adamw_bnb_8bit": {"layers": 12, "hidden": 768,
+                                                        "optimizer": "adam8bit"},
+    "depth 14, width 3072\noptim: adamw_torch\noptim: lion_32bit": {
+        "layers": 14, "hidden": 3072, "optimizer": "lion"},
+    "24 layers, hidden size of 1024": {"layers": 24, "hidden": 1024},
+    "number of parameters: 124.44M": {"parameters": 124_440_000},
+    "trainable params: 4,194,304 || all params: 6,742,609,920": {"parameters": 6_742_609_920},
+    "batch 8 x 1024 tokens, image 64 x 512": {},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("log", SHAPES)
+def test_a_model_and_its_optimizer_are_read(log: str, tmp_path: Path) -> None:
+    context = told(tmp_path, f"{log}\n{oom()}")["context"]
+    known = ("layers", "hidden", "parameters")
+    found = {name: value for name, value in context["settings"].items() if name in known}
+    found |= {"optimizer": context["optimizer"]} if context["optimizer"] else {}
+    assert found == SHAPES[log]
+
+
+def test_what_sharding_saves_follows_from_the_shape_and_the_optimizer(tmp_path: Path) -> None:
+    found = told(tmp_path, f"world_size: 4\n14 x 3072, Muon optimizer\n{oom()}")
+    saving = next(each["saving"] for each in found["advice"] if each["name"] == "stage")
+    parameters = 12 * 14 * 3072**2
+    assert saving.startswith(f"75% of 8 of 12 bytes a parameter, {8 * parameters / 2**30:.2f} GiB")

@@ -1,0 +1,81 @@
+"""Ranks that agents of each launcher start: as good as those of one host."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import pytest
+
+from autotune.measure import launch
+from autotune.measure.runner import Job, Runner
+from autotune.measure.testbed.cluster import Cluster as Nodes
+from autotune.measure.testbed.testbed import Wiring
+from autotune.space.candidate import Candidate
+from autotune.space.options import Options
+from autotune.wire.stopping import Rule
+from tests.support.dialed import Cluster
+from tests.support.pools import Started
+
+pytestmark = pytest.mark.slow
+
+FIVE_STEPS = Rule(
+    warmup_steps=2, warmup_tolerance=1e9, warmup_limit_s=0.0, timed_steps=3, half_width=1e9,
+    timed_limit_s=0.0,
+)  # fmt: skip
+ENGINES = {"ddp": 0, "fsdp": 3, "deepspeed": 2}
+"""With a stage of each."""
+
+
+def options(engine: str) -> Options:
+    return Options(
+        engine=engine, zero=(ENGINES[engine],), world_size=2, width=64, vocab_size=256,
+        depth=(2,), seq_len=(32,), micro_batch=(2,), checkpointing=("none",), dtype="fp32",
+    )  # fmt: skip
+
+
+def loss(runner: Runner, candidate: Candidate) -> float:
+    job = Job(
+        candidate=candidate, grad_accum=1, micro_steps=1, rule=FIVE_STEPS, needed_step_s=None,
+        fresh=True,
+    )  # fmt: skip
+    result = runner.run(job, time.monotonic() + 120)
+    assert result.report is not None, result.reason
+    assert len(result.report.step_s) == 3
+    return result.report.loss
+
+
+@pytest.mark.parametrize(
+    "engine",
+    ["ssh", *(pytest.param(each, marks=pytest.mark.campaign) for each in ("slurm", "ray"))],
+    indirect=True,
+)
+def test_losses_over_two_hosts_equal_those_of_one(engine: Cluster, tmp_path: Path) -> None:
+    asked = engine.launch
+    if engine.engine == "ssh":  # a rank on each
+        hostfile = tmp_path / "hosts"
+        hostfile.write_text("".join(f"{host.name} slots=1\n" for host in engine.hosts))
+        asked = f"ssh:{hostfile}"
+    launcher = launch.checked(asked, 2)
+    assert launcher is not None
+    nodes = Nodes(launcher, "cpu", allow_mixed=False, allow_busy=False, dial_s=60.0)
+    try:
+        for name in ENGINES:
+            space = nodes.space(options(name))
+            assert space.workload.nodes == 2
+            (candidate,) = space.candidates
+            logs = tmp_path / name
+            logs.mkdir()
+            wiring = Wiring(
+                logs=logs, seed=0, budget_s=600.0, stop=lambda: False,
+                on_phase=lambda phase, steps: None, note=print,
+            )  # fmt: skip
+            runner = nodes.runner(space, wiring)
+            over_two = loss(runner, candidate)
+            runner.retire(time.monotonic() + 10)
+            here = Started(logs, world_size=2, engine=name)
+            over_one = loss(here.pool, candidate)
+            here.pool.close()
+            assert over_two == pytest.approx(over_one, rel=1e-6), name
+    finally:
+        nodes.close()

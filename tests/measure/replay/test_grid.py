@@ -1,0 +1,214 @@
+"""Recorded grids as files: what is written is read back, and nothing else is taken for one."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from autotune.errors import UsageError
+from autotune.measure.replay import grid
+from autotune.measure.testbed.recording import Recording
+from autotune.space.candidate import Candidate
+from autotune.space.engines import state_bytes
+from autotune.space.options import Options
+from autotune.space.outcome import Verdict
+from autotune.space.workload import Workload
+from tests.support.programs import ROOT
+from tests.support.recorded import CALM, failed, header, row, write
+from tests.support.records import space
+
+A, B, *_ = space().candidates
+GPU = replace(
+    CALM, busy_cpu_s=1.5, sm_clock_mhz=1980, power_w=650.5, temperature_c=61, throttle_reasons=4,
+    thermally_throttled=True,
+)  # fmt: skip
+NASTY = ["", "-1", "0", "nan", "inf", "1e999", "9" * 400, "9" * 5000, "1 2", "auto", '"', "\x00",
+         "\r", "\n", ",", "½", "{}", "[" * 2000]  # fmt: skip
+
+
+def refusal(path: Path) -> str:
+    with pytest.raises(UsageError) as refused:
+        grid.read(path)
+    return str(refused.value)
+
+
+# What is written is read.
+
+
+@pytest.mark.parametrize(
+    "written",
+    [
+        row(A),
+        row(B, ([0.5, 0.25], [0.125] * 7), start_s=0.0, overhead=1.5, repeat=2),
+        row(
+            Candidate(
+                depth=2,
+                seq_len=64,
+                micro_batch=1,
+                zero_stage=3,
+                offload="all",
+                checkpointing="full",
+            ),
+            ([0.5], [0.25]),
+            conditions=GPU,
+            joules=162.5,
+        ),
+        failed(A, Verdict.OOM, 'rank 0 ran out, "asking" for 1 GiB, it says'),
+        failed(A, Verdict.CRASHED, ""),
+    ],
+    ids=["measured", "few steps", "on a GPU", "out of memory", "no reason"],
+)
+def test_a_measurement_is_read_as_it_was_written(tmp_path: Path, written: grid.Row) -> None:
+    assert grid.read(write(tmp_path / "g.csv", [written])).rows == (written,)
+
+
+def test_a_reason_of_several_lines_takes_one(tmp_path: Path) -> None:
+    (read,) = grid.read(
+        write(tmp_path / "g.csv", [failed(A, Verdict.CRASHED, "first\n\r\n second")])
+    ).rows
+    assert read.reason == "first second"
+
+
+def test_the_header_says_what_was_recorded_where(tmp_path: Path) -> None:
+    workload = Workload(
+        model="gpt",
+        width=128,
+        vocab_size=777,
+        dtype="bf16",
+        engine="deepspeed",
+        world_size=2,
+        global_batch=None,
+    )
+    found = grid.read(write(tmp_path / "g.csv", workload=workload))
+    assert (found.device_kind, found.device, found.workload) == ("cpu", "a processor", workload)
+    assert found.limits == space().limits
+
+
+def test_a_grid_of_gpus_is_named_after_the_first(tmp_path: Path) -> None:
+    devices = {"kind": "cuda", "devices": [{"name": "a GPU"}, {"name": "a GPU"}]}
+    fingerprint = {"kind": "cuda", "devices": devices}
+    found = grid.read(write(tmp_path / "g.csv", kind="cuda", fingerprint=fingerprint))
+    assert (found.device_kind, found.device) == ("cuda", "a GPU")
+
+
+def test_a_torn_last_line_is_left_out(tmp_path: Path) -> None:
+    path = write(tmp_path / "g.csv", [row(A), row(B)])
+    whole = path.read_bytes()
+    last = whole[:-1].rfind(b"\n") + 1
+    for end in range(last, len(whole)):
+        path.write_bytes(whole[:end])
+        assert [each.candidate for each in grid.read(path).rows] == [A]
+
+
+def test_a_new_recording_has_no_rows(tmp_path: Path) -> None:
+    assert grid.read(write(tmp_path / "g.csv", [])).rows == ()
+
+
+# What is no grid.
+
+
+def test_a_grid_of_an_unknown_family_is_refused(tmp_path: Path) -> None:
+    made = header()
+    made["space"]["workload"]["model"] = "bert"
+    path = tmp_path / "g.csv"
+    path.write_text(grid.head(made) + grid.row_line(row(A)))
+    assert "model bert" in refusal(path)
+
+
+@pytest.mark.parametrize(
+    ("line", "change", "says"),
+    [
+        (1, lambda text: text.replace('"schema_version":1', '"schema_version":2'), "of version 1"),
+        (1, lambda text: text[:-20], "its first line is no JSON"),
+        (1, lambda text: text.replace('"vocab_size"', '"vocabulary"'), "line 1: not a recorded"),
+        (1, lambda text: text.replace('"space"', '"place"'), "line 1: not a recorded grid: lacks"),
+        (1, lambda text: text.replace("4294967296", "NaN"), "its first line is no JSON"),
+        (2, lambda text: text.replace("timed_s,", ""), "line 2: the columns"),
+        (3, lambda text: text.replace(",ok,", ",pruned?,"), "line 3: no measurement"),
+        (3, lambda text: text.replace(",ok,", ",oom,"), "does not go with its step times"),
+        (3, lambda text: text + ",more", "not 38 cells"),
+        (3, lambda text: text.replace(",none,", ",some,", 1), "some is none of none, optimizer"),
+        (3, lambda text: text.replace(",none,", ",all,", 1), "no stage 0 with offload all"),
+        (3, lambda text: "0" + text[1:], "0 is not from 1 to"),
+    ],
+)  # fmt: skip
+def test_a_line_that_is_wrong_is_named(tmp_path: Path, line: int, change: Any, says: str) -> None:
+    path = write(tmp_path / "g.csv")
+    lines = path.read_text().splitlines()
+    lines[line - 1] = change(lines[line - 1])
+    path.write_text("\n".join([*lines, ""]))
+    message = refusal(path)
+    assert message.startswith(str(path))
+    assert says in message
+
+
+@given(data=st.binary(max_size=400))
+def test_bytes_that_are_no_grid_are_refused(
+    tmp_path_factory: pytest.TempPathFactory, data: bytes
+) -> None:
+    path = tmp_path_factory.mktemp("grid") / "g.csv"
+    path.write_bytes(data)
+    assert refusal(path)
+
+
+@given(data=st.data())
+def test_a_changed_line_is_read_or_refused(
+    tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
+) -> None:
+    path = write(tmp_path_factory.mktemp("grid") / "g.csv", [row(A), row(B)])
+    lines = path.read_text().splitlines()
+    at = data.draw(st.integers(1, 3))
+    cells = lines[at].split(",")
+    cells[data.draw(st.integers(0, len(cells) - 1))] = data.draw(
+        st.sampled_from(NASTY) | st.text(max_size=5)
+    )
+    lines[at] = ",".join(cells)
+    path.write_text("\n".join([*lines, ""]), encoding="utf-8", errors="replace")
+    read_or_refuse(path)
+
+
+@given(data=st.data())
+def test_a_changed_header_is_read_or_refused(
+    tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
+) -> None:
+    made = json.loads(json.dumps(header()))
+    place = made
+    while True:
+        name = data.draw(st.sampled_from(sorted(place)))
+        if not isinstance(place[name], dict) or not place[name] or data.draw(st.booleans()):
+            break
+        place = place[name]
+    odd: st.SearchStrategy[Any] = (
+        st.none() | st.booleans() | st.integers() | st.floats() | st.sampled_from(NASTY)
+    )
+    value: Any = data.draw(odd | st.lists(odd, max_size=2) | st.just({}))
+    if data.draw(st.booleans()):
+        place[name] = value
+    else:
+        del place[name]
+    path = tmp_path_factory.mktemp("grid") / "g.csv"
+    path.write_text(grid.head(made) + grid.row_line(row(A)))
+    read_or_refuse(path)
+
+
+def read_or_refuse(path: Path) -> None:
+    """What can be read can also be searched."""
+    try:
+        found = Recording(path).space(Options())
+    except UsageError:
+        return
+    assert found.candidates
+    assert state_bytes(found.workload, found.candidates[0]).device > 0
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "results" / "grids").glob("*.csv")), ids=str)
+def test_the_grids_that_are_kept_can_be_read(path: Path) -> None:
+    found = grid.read(path)
+    assert found.rows
+    assert found.trace is not None

@@ -1,0 +1,465 @@
+"""Traces against torch's own tracker and a real process, and the helper that makes them."""
+
+from __future__ import annotations
+
+import gc
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.distributed._tools.mem_tracker import MemTracker
+from torch.nn import functional
+
+from autotune.measure.runner import helper as helping
+from autotune.measure.runner import local
+from autotune.measure.runner.channel import Peer
+from autotune.space.candidate import Candidate
+from autotune.space.trace import Trace, request
+from autotune.wire.messages import Describe, Described, ModelSpec, Start
+from probes import describe
+from probes.engines.ddp import DdpEngine
+from probes.models import family
+from probes.models import gpt as gpt_family
+from probes.world import World
+from tests.support import records
+from tests.support.jobs import train
+from tests.support.models import uncounted
+from tests.support.pools import ranks
+from tests.support.programs import FAULTY_RANK
+
+pytestmark = pytest.mark.slow
+
+LIMIT_S = 120.0
+SMALL = ModelSpec(name="gpt", depth=1, width=64, vocab_size=256, checkpointing="none")
+
+
+def ask(*models: ModelSpec, **fields: Any) -> Describe:
+    asked = Describe(
+        models=list(models),
+        weights=["fp32"] * len(models),
+        seq_lens=[64],
+        micro_batches=[4],
+        dtype="fp32",
+        optimizer="adamw",
+        device_kind="cpu",
+        gradients_stay=False,
+    )
+    return replace(asked, **fields)
+
+
+def gpt(depth: int, checkpointing: str = "none") -> ModelSpec:
+    return ModelSpec(
+        name="gpt", depth=depth, width=128, vocab_size=512, checkpointing=checkpointing
+    )
+
+
+# Traces.
+
+
+def tracked_peak(spec: ModelSpec, seq_len: int, micro_batch: int) -> int:
+    """The peak of the second step, as torch's MemTracker has it."""
+    start = Start(
+        world_size=1,
+        device_kind="cpu",
+        device_uuid="cpu",
+        capacity_bytes=0,
+        store_host="",
+        store_port=0,
+        model=spec,
+        engine="ddp",
+        zero_stage=0,
+        offload="none",
+        dtype="fp32",
+        param_dtype="auto",
+        optimizer="adamw",
+        allocator="",
+        engine_config={},
+        seed=0,
+    )
+    with FakeTensorMode(), MemTracker() as tracker:
+        engine = DdpEngine(start, World(0, 1, torch.device("cpu")))
+        for _ in range(2):
+            tracker.reset_mod_stats()
+            batch = family("gpt").batch(spec, micro_batch, seq_len, None)
+            engine.forward_backward(batch, last=True)
+            engine.update()
+            del batch
+        return int(tracker.get_tracker_snapshot("peak")[torch.device("cpu")]["Total"])
+
+
+@pytest.mark.parametrize("checkpointing", ["none", "full"])
+def test_a_peak_is_the_one_that_torchs_own_tracker_finds(checkpointing: str) -> None:
+    spec = gpt(2, checkpointing)
+    (((peak,),),) = describe.describe(ask(spec)).peak_bytes
+    assert peak == tracked_peak(spec, 64, 4)
+
+
+@pytest.mark.parametrize("dtype", ["fp32", "bf16"])
+@pytest.mark.parametrize("checkpointing", ["none", "full"])
+def test_depths_1_and_2_give_the_peak_of_depth_4(dtype: str, checkpointing: str) -> None:
+    space = records.space(depth=(4,), micro_batch=(1, 8))
+    workload = replace(space.workload, width=128, vocab_size=512, dtype=dtype)
+    candidates = (
+        Candidate(depth=4, seq_len=64, micro_batch=1, checkpointing=checkpointing),
+        Candidate(depth=4, seq_len=64, micro_batch=8, checkpointing=checkpointing),
+    )
+    space = replace(space, workload=workload, candidates=candidates)
+    asked = request(space)
+    extended = Trace(asked, describe.describe(asked))
+    whole = describe.describe(ask(gpt(4, checkpointing), micro_batches=[1, 8], dtype=dtype))
+    assert extended.peaks(space) == pytest.approx(whole.peak_bytes[0][0], rel=0.01)
+    assert extended.held(space) == pytest.approx(2 * whole.held_bytes, rel=1e-9)
+
+
+def test_blocks_of_two_kinds_give_the_peak_of_all_of_them() -> None:
+    """Shallow ones peak where the embedding's gradient comes, which does not grow with depth."""
+    pytest.importorskip("transformers")
+    workload = replace(uncounted("gemma-3-1b-tiny"), world_size=2)
+    shallow, whole = workload.shallow(), workload.spec(14)
+    found = describe.describe(ask(*shallow, whole, micro_batches=[1, 8]))
+    for each in (found.early_bytes, found.late_bytes):
+        *few, all_of_them = np.array(each, dtype=float)
+        mixed = np.tensordot(workload.shares(14), np.array(few), 1)
+        assert mixed == pytest.approx(all_of_them, rel=1e-3)
+    assert (
+        np.max([found.early_bytes[-1], found.late_bytes[-1]], 0).tolist() == found.peak_bytes[-1]
+    )
+
+
+def test_sizes_between_the_ends_have_the_peaks_of_their_own_traces() -> None:
+    sizes = [1, 2, 3, 5, 16]
+    asked = ask(gpt(2, "full"), seq_lens=[16], micro_batches=sizes)
+    together = describe.describe(asked).peak_bytes[0][0]
+    alone = [
+        describe.describe(replace(asked, micro_batches=[size])).peak_bytes[0][0][0]
+        for size in sizes
+    ]
+    assert together == alone
+    grown = np.diff(alone) / np.diff(sizes)
+    assert max(grown) > 1.5 * min(grown)  # there is a hinge among them
+
+
+def test_lengths_between_the_ends_have_the_peaks_of_their_own_traces(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asked = ask(gpt(2, "full"), seq_lens=[16, 24, 40, 64], micro_batches=[1, 2, 16])
+    traced: list[object] = []
+    step = describe.Ledger.step
+    monkeypatch.setattr(describe.Ledger, "step", lambda *of: (traced.append(of), step(*of))[1])
+    together = describe.describe(asked)
+    assert len(traced) == 6  # at both ends and one between, for one sample and for more
+    alone = [describe.describe(replace(asked, seq_lens=[n])) for n in asked.seq_lens]
+    assert together.early_bytes == [[each.early_bytes[0][0] for each in alone]]
+    assert together.late_bytes == [[each.late_bytes[0][0] for each in alone]]
+
+
+def test_where_a_length_between_does_not_agree_each_is_traced(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    loss = gpt_family.loss
+
+    def padded(model: nn.Module, batch: Any) -> Tensor:
+        """Keeps a MiB, and two where samples are no power of two long."""
+        length = batch["ids_bt"].shape[1]
+        kept = torch.empty(2**20 * (1 + (length & (length - 1) != 0)), dtype=torch.uint8)
+        mean = loss(model, batch)
+        mean.register_hook(lambda _: kept.shape and None)
+        return mean
+
+    monkeypatch.setattr(gpt_family, "loss", padded)
+    asked = ask(SMALL, seq_lens=[16, 24, 64])
+    together = describe.describe(asked).early_bytes[0]
+    alone = [describe.describe(replace(asked, seq_lens=[n])) for n in asked.seq_lens]
+    assert together == [each.early_bytes[0][0] for each in alone]
+    assert together[1][0] - together[0][0] > 2**20
+
+
+def test_the_growth_with_micro_batch_is_that_of_a_real_process(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Otherwise the heap keeps freed pieces resident, a third of the growth and more.
+    monkeypatch.setenv("MALLOC_MMAP_THRESHOLD_", "65536")
+    sizes = [16, 128]
+    real = [
+        train(
+            tmp_path / str(size), world_size=1, micro_batch=size, global_batch=size, steps=3,
+            depth=4, width=128, vocab_size=512, kept=False,
+        ).peak_bytes
+        for size in sizes
+    ]  # fmt: skip
+    traced = describe.describe(ask(gpt(4), seq_lens=[32], micro_batches=sizes)).peak_bytes[0][0]
+    assert traced[1] - traced[0] == pytest.approx(real[1] - real[0], rel=0.05)
+
+
+def test_checkpointing_lowers_what_a_sample_adds() -> None:
+    none, full = describe.describe(ask(gpt(2), gpt(2, "full"), micro_batches=[8, 16])).peak_bytes
+    assert np.diff(full[0]) < 0.8 * np.diff(none[0])
+
+
+@pytest.mark.parametrize(("optimizer", "states"), [("adamw", 2), ("muon", 1)])
+@pytest.mark.parametrize("dtype", ["fp32", "bf16", "fp16"])
+def test_weights_and_the_optimizers_state_are_held_in_fp32(
+    optimizer: str, states: int, dtype: str
+) -> None:
+    found = describe.describe(ask(gpt(2), optimizer=optimizer, dtype=dtype))
+    blocks = 2 * 12 * 128**2
+    (parameters,), (held,) = found.parameters, found.held_bytes
+    assert held == pytest.approx(4 * (3 * parameters - (2 - states) * blocks), rel=1e-3)
+    assert found.update_bytes[0] >= held + 4 * parameters
+
+
+def test_gradients_that_stay_are_held_and_add_to_activations() -> None:
+    dropped, stay = (
+        describe.describe(ask(gpt(2), micro_batches=[32], gradients_stay=stay))
+        for stay in (False, True)
+    )
+    gradients = 4 * dropped.parameters[0]
+    assert stay.held_bytes[0] - dropped.held_bytes[0] == gradients
+    grown = stay.peak_bytes[0][0][0] - dropped.peak_bytes[0][0][0]
+    assert 0.5 * gradients < grown <= gradients
+
+
+class Looking(nn.Module):
+    """Branches on a value, of which a trace has none."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(4))
+
+    def forward(self, ids_bt: Tensor, targets_bt: Tensor) -> Tensor:
+        return self.weight.sum() * 2 if ids_bt.sum() > 0 else self.weight.sum()
+
+
+def test_frozen_experts_keep_no_rows_and_get_no_gradient() -> None:
+    kept: list[torch.Size] = []
+    rows, experts = torch.zeros(4, 2, requires_grad=True), torch.zeros(3, 2, 5)
+
+    def keep(tensor: Tensor) -> Tensor:
+        kept.append(tensor.shape)
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+        made = describe._grouped(rows, experts)
+        assert kept == [experts.shape]
+        describe._grouped(rows, experts.requires_grad_())
+    assert sorted(kept[1:]) == [experts.shape, rows.shape]
+    made.sum().backward()  # type: ignore[no-untyped-call]
+    assert (rows.grad is not None, experts.grad) == (True, None)
+
+
+def test_an_older_torch_lacks_products_of_groups_and_traces_all_the_same(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    whole = describe.describe(ask(gpt(2, "none"))).peak_bytes
+    monkeypatch.delattr(functional, "grouped_mm", raising=False)
+    assert describe.describe(ask(gpt(2, "none"))).peak_bytes == whole != [[[-1]]]
+    assert not hasattr(functional, "grouped_mm")
+
+
+def test_a_model_that_cannot_be_traced_is_marked_and_the_next_one_is_traced(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    real = gpt_family.make
+    monkeypatch.setattr(
+        gpt_family, "make", lambda spec: Looking() if spec.width == 192 else real(spec)
+    )
+    odd = replace(gpt(1), width=192)
+    found = describe.describe(ask(odd, gpt(1), micro_batches=[1, 2]))
+    assert found.peak_bytes[0] == [[-1, -1]]
+    assert (found.parameters[0], found.held_bytes[0], found.update_bytes[0]) == (-1, -1, -1)
+    assert min(found.peak_bytes[1][0]) > found.held_bytes[1] > 0
+
+
+class Splitting(nn.Module):
+    """Runs another operation for each sample."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(1024))
+
+    def forward(self, ids_bt: Tensor, targets_bt: Tensor) -> Tensor:
+        return torch.stack([(self.weight * row.sum()).sum() for row in ids_bt]).sum()
+
+
+def test_other_operations_at_other_sizes_are_traced_at_each(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(gpt_family, "make", lambda spec: Splitting())
+    together = describe.describe(ask(gpt(1), micro_batches=[1, 3, 4])).peak_bytes[0][0]
+    alone = [
+        describe.describe(ask(gpt(1), micro_batches=[size])).peak_bytes[0][0][0]
+        for size in (1, 3, 4)
+    ]
+    assert together == alone
+
+
+# The helper.
+
+
+@pytest.fixture(autouse=True)
+def thaw() -> Iterator[None]:
+    yield
+    gc.unfreeze()  # describe froze what this process had
+
+
+class Helper(helping.Helper):
+    """What it noted is why it failed."""
+
+    def __init__(self, asked: Describe, logs: Path) -> None:
+        self.notes: list[str] = []
+        environment = {"OMP_NUM_THREADS": "1", "DS_ACCELERATOR": "cpu"}
+        super().__init__(
+            asked,
+            local.start_rank,
+            logs=logs,
+            environment=environment,
+            note=self.notes.append,
+            limit_s=LIMIT_S,
+        )
+
+    @property
+    def failed(self) -> str:
+        assert len(self.notes) <= 1
+        return "".join(self.notes)
+
+
+Start_ = Callable[..., Helper]
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[Start_]:
+    started: list[Helper] = []
+
+    def one(asked: Describe | None = None) -> Helper:
+        started.append(Helper(asked or ask(SMALL), tmp_path))
+        return started[-1]
+
+    yield one
+    for each in started:
+        each.close()
+
+
+def until(helper: Helper, done: Callable[[], object]) -> Described | None:
+    """Poll until `done` or the helper has an answer or failed; its answer."""
+    deadline = time.monotonic() + 120
+    while (found := helper.poll()) is None and not helper.failed and not done():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    assert found is None or isinstance(found, Described)
+    return found
+
+
+def never() -> bool:
+    return False
+
+
+def test_the_helper_answers_as_a_trace_here_does_and_is_gone(start: Start_) -> None:
+    asked = ask(SMALL, replace(SMALL, depth=2), micro_batches=[1, 4])
+    helper = start(asked)
+    answer = until(helper, never)
+    assert answer is not None
+    assert replace(answer, base_bytes=0) == replace(describe.describe(asked), base_bytes=0)
+    assert 50 * 2**20 < answer.base_bytes < 2**30
+    assert helper.poll() == answer
+    assert not helper.failed
+    assert not ranks()
+
+
+def test_a_helper_that_is_killed_has_failed_and_leaves_no_process(start: Start_) -> None:
+    helper = start()
+    until(helper, lambda: helper._peer is not None)
+    ranks()[0].send_signal(signal.SIGKILL)
+    assert until(helper, never) is None
+    assert "ended without an answer; see describe.log" in helper.failed
+    assert not ranks()
+
+
+def test_a_helper_that_ends_before_it_dials_has_failed(
+    start: Start_, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(local, "WORKER", [sys.executable, "-c", "raise SystemExit(3)"])
+    helper = start()
+    assert until(helper, never) is None
+    assert "ended without an answer" in helper.failed
+
+
+@pytest.mark.parametrize(
+    ("what", "why"),
+    [
+        ("error@import:0", "ZeroDivisionError: a bug in the user's model"),
+        ("leave@import:0", "ended without an answer"),
+        ("garbage@import:0", "no message"),
+        ("old_version@import:0", "no message"),
+        ("cut_short@import:0", "no message"),
+    ],
+)
+def test_a_helper_that_misbehaves_has_failed_and_leaves_no_process(
+    start: Start_, monkeypatch: pytest.MonkeyPatch, what: str, why: str
+) -> None:
+    monkeypatch.setattr(local, "WORKER", FAULTY_RANK)
+    monkeypatch.setenv("FAULT", what)
+    helper = start()
+    assert until(helper, never) is None
+    assert why in helper.failed
+    assert not ranks()
+
+
+def test_last_words_of_a_helper_that_is_still_being_let_in_count(
+    start: Start_, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wait_for_word = Peer.wait_for_word
+
+    def late(peer: Peer) -> None:
+        wait_for_word(peer)
+        while helper._process.exit_code() is None:
+            time.sleep(0.01)
+        time.sleep(0.5)
+
+    monkeypatch.setattr(Peer, "wait_for_word", late)
+    monkeypatch.setattr(local, "WORKER", FAULTY_RANK)
+    monkeypatch.setenv("FAULT", "error@import:0")
+    helper = start()
+    assert until(helper, never) is None
+    assert "ZeroDivisionError: a bug in the user's model" in helper.failed
+
+
+@pytest.mark.parametrize("what", ["hang", "stop"])
+def test_a_helper_that_takes_too_long_has_failed_and_leaves_no_process(
+    start: Start_, monkeypatch: pytest.MonkeyPatch, what: str
+) -> None:
+    monkeypatch.setattr(local, "WORKER", FAULTY_RANK)
+    monkeypatch.setenv("FAULT", f"{what}@import:0")
+    helper = start()
+    until(helper, lambda: helper._peer is not None)
+    monkeypatch.setattr(helper, "_deadline", time.monotonic())
+    assert until(helper, never) is None
+    assert f"no answer in {LIMIT_S:.0f} s" in helper.failed
+    assert not ranks()
+
+
+@pytest.mark.parametrize("moment", ["at once", "dialled", "tracing", "answered"])
+def test_closing_at_any_moment_leaves_no_process(start: Start_, moment: str) -> None:
+    helper = start(ask(*[replace(SMALL, depth=8)] * 20))
+    moments: dict[str, Callable[[], object]] = {
+        "at once": lambda: True,
+        "dialled": lambda: helper._peer is not None,
+        "tracing": lambda: any(each.memory_info().rss > 150 * 2**20 for each in ranks()),
+        "answered": never,
+    }
+    if moment == "answered":
+        helper.close()
+        helper = start()
+    until(helper, moments[moment])
+    helper.close()
+    helper.close()
+    assert not ranks()
+    assert not helper.failed

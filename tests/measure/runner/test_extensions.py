@@ -1,0 +1,73 @@
+"""Locks of builds that were killed: no later rank waits for them."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from autotune.measure.runner import extensions, local, node
+
+
+@pytest.fixture
+def environ(tmp_path: Path) -> dict[str, str]:
+    return {extensions.VARIABLE: str(tmp_path)}
+
+
+def lock(folder: Path, *, age_s: float = 0.0) -> Path:
+    path = folder / "py311_cpu" / "cpu_adam" / "lock"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.touch()
+    then = time.time() - age_s
+    os.utime(path, (then, then))
+    return path
+
+
+def test_the_lock_of_a_builder_that_is_gone_is_removed(
+    environ: dict[str, str], tmp_path: Path
+) -> None:
+    builder = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+    extensions.note_builder(environ, builder.pid)
+    left = lock(tmp_path)
+    extensions.remove_stale_locks(environ)
+    assert left.exists()  # it builds
+    builder.kill()
+    builder.wait()
+    extensions.remove_stale_locks(environ)
+    assert not left.exists()
+
+
+def test_a_lock_that_is_older_than_any_build_is_removed(
+    environ: dict[str, str], tmp_path: Path
+) -> None:
+    old = lock(tmp_path, age_s=extensions.STALE_S + 1)
+    extensions.remove_stale_locks(environ)
+    assert not old.exists()
+    new = lock(tmp_path)  # somebody else's, of whom nothing is known
+    extensions.remove_stale_locks(environ)
+    assert new.exists()
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_only_a_build_that_failed_left_something(
+    environ: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fails: bool
+) -> None:
+    monkeypatch.setattr(local, "OPS", [sys.executable, "-c", f"raise SystemExit({fails})"])
+    process = node._load(["CPUAdamBuilder"], tmp_path / "ops-0.log", environ)
+    there = lock(tmp_path)  # it may be another program's
+    process.reap()
+    assert there.exists() is not fails
+
+
+def test_what_a_killed_build_left_is_removed_and_what_was_there_before_is_not(
+    environ: dict[str, str], tmp_path: Path
+) -> None:
+    other = lock(tmp_path, age_s=100)
+    extensions.remove_locks(environ, since=time.time() - 50)
+    assert other.exists()
+    extensions.remove_locks(environ, since=time.time() - 150)
+    assert not other.exists()

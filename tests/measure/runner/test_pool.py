@@ -1,0 +1,622 @@
+"""Worker groups with real ranks: what each way of failing becomes, and what is left behind."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import nullcontext
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import psutil
+import pytest
+
+from autotune.measure.runner import Job, StopRequestedError, baseline, local, ops
+from autotune.measure.runner import group as group_module
+from autotune.space.engines.deepspeed import DeepSpeed
+from autotune.space.outcome import Verdict
+from autotune.wire.budget import VirtualTime
+from autotune.wire.messages import Energy, Fault
+from autotune.wire.stopping import Phase
+from tests.support.pools import MIB, RULE, SMALL, Cpu, Gpu, Started, ranks
+from tests.support.programs import ROOT, TESTS
+from tests.support.scripted import report
+
+pytestmark = pytest.mark.slow
+
+Start = Callable[..., Started]
+OFFLOADED = replace(SMALL, zero_stage=1, offload="optimizer")
+"""Beside a GPU, this needs an op that DeepSpeed compiles."""
+JOB = Job(
+    candidate=OFFLOADED, grad_accum=1, micro_steps=1, rule=RULE, needed_step_s=None, fresh=False
+)
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[Start]:
+    started: list[Started] = []
+
+    def one(**how: Any) -> Started:
+        started.append(Started(tmp_path, **how))
+        return started[-1]
+
+    yield one
+    for each in started:
+        each.pool.close()
+
+
+@pytest.fixture
+def fault(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
+    def set_up(what: str) -> None:
+        monkeypatch.setenv("FAULT", what)
+
+    return set_up
+
+
+# A group that works.
+
+
+def test_a_probe_reports_steps_peaks_and_what_it_ran_on(start: Start) -> None:
+    result = start().run()
+    assert result.verdict is Verdict.OK
+    assert result.report is not None
+    assert len(result.report.step_s) >= RULE.timed_steps
+    assert len(result.report.warmup_step_s) >= RULE.warmup_steps
+    assert result.report.peaks.device_bytes > 100 * MIB
+    assert result.parameters == 12 * 64**2 + 2 * 256 * 64 + 3 * 64
+    assert "torch" in (result.versions or {})
+
+
+def test_candidates_of_one_build_share_a_group(start: Start) -> None:
+    group = start()
+    first, second = group.run(), group.run(replace(SMALL, micro_batch=2, seq_len=64))
+    assert (first.warm, second.warm) == (False, True)
+    assert first.group_start_s > 0
+    assert second.group_start_s == 0
+
+
+def test_another_build_gets_another_group_and_the_old_one_is_gone(start: Start) -> None:
+    group = start()
+    group.run()
+    old = {child.pid for child in ranks()}
+    group.run(replace(SMALL, checkpointing="full"))
+    new = {child.pid for child in ranks()}
+    assert new
+    assert not old & new
+
+
+def test_two_ranks_train_as_one_group(start: Start) -> None:
+    result = start(world_size=2).run()
+    assert result.verdict is Verdict.OK
+
+
+@pytest.mark.parametrize("stage", [0, 2])
+def test_ranks_listen_on_loopback_alone(start: Start, stage: int) -> None:
+    group = start(world_size=2)
+    assert group.run(replace(SMALL, zero_stage=stage)).verdict is Verdict.OK
+    listening = [
+        connection.laddr.ip
+        for rank in ranks()
+        for connection in rank.net_connections()
+        if connection.status == psutil.CONN_LISTEN
+    ]
+    assert len(listening) >= 2  # rank 0's store, and gloo's of each rank
+    assert set(listening) == {"127.0.0.1"}
+
+
+@pytest.mark.parametrize("stage", [0, 2])
+def test_what_launchers_leave_in_the_shell_disturbs_no_group(
+    start: Start, monkeypatch: pytest.MonkeyPatch, stage: int
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        for name, value in (
+            {"MASTER_ADDR": "192.0.2.1", "MASTER_PORT": str(port), "RANK": "7", "WORLD_SIZE": "9"}
+            | {"LOCAL_RANK": "5", "LOCAL_SIZE": "2", "LOCAL_WORLD_SIZE": "9", "GROUP_RANK": "3"}
+            | {"TORCHELASTIC_USE_AGENT_STORE": "True", "TORCHELASTIC_RUN_ID": "none"}
+            | {"SLURM_PROCID": "7", "SLURM_LOCALID": "5", "SLURM_NTASKS": "9"}
+            | {"OMPI_COMM_WORLD_RANK": "7", "OMPI_COMM_WORLD_SIZE": "9", "PMI_RANK": "7"}
+        ).items():
+            monkeypatch.setenv(name, value)
+        result = start(world_size=2).run(replace(SMALL, zero_stage=stage))
+    assert (result.verdict, result.reason) == (Verdict.OK, "")
+    assert not list(Path("/dev/shm").glob(f"*_{port}_*"))
+
+
+def test_ranks_of_one_host_add_up_their_host_memory_and_nothing_else() -> None:
+    first = report(1.0, 5 * MIB)
+    second = replace(first, peaks=replace(first.peaks, device_bytes=7 * MIB, host_bytes=MIB))
+    merged = group_module.merge([[first, second]]).peaks
+    assert merged == replace(first.peaks, device_bytes=7 * MIB, host_bytes=6 * MIB)
+
+
+def test_of_several_hosts_the_one_that_holds_or_suffers_the_most_counts() -> None:
+    calm = report(1.0, 5 * MIB)
+    hot = replace(
+        calm,
+        peaks=replace(calm.peaks, host_bytes=9 * MIB),
+        conditions=replace(calm.conditions, thermally_throttled=True, foreign_bytes=3),
+    )
+    busy = replace(calm, conditions=replace(calm.conditions, steal_cpu_s=1e6))
+    merged = group_module.merge([[calm, calm], [hot], [busy]])
+    assert merged.peaks == replace(calm.peaks, host_bytes=10 * MIB)  # of the first one's two
+    assert merged.conditions.steal_cpu_s == 1e6
+    assert merged.conditions.thermally_throttled
+    assert merged.conditions.foreign_bytes == 3
+
+
+@pytest.mark.parametrize(
+    ("parts", "whole"),
+    [
+        ([Energy(2.0, "GPU-1"), Energy(3.0, "GPU-0")], Energy(5.0, "GPU-0, GPU-1")),
+        ([Energy(2.0, "a host"), Energy(2.1, "a host")], Energy(2.1, "a host")),
+        ([Energy(2.0, "GPU-0"), None], None),
+    ],
+    ids=["two devices", "one host", "one unknown"],
+)
+def test_the_energy_of_ranks_adds_up_each_device_once(
+    parts: list[Energy | None], whole: Energy | None
+) -> None:
+    reports = [replace(report(1.0, MIB), energy=part) for part in parts]
+    assert group_module.merge([reports]).energy == whole
+
+
+def test_a_probe_that_cannot_reach_the_incumbent_stops_early(start: Start) -> None:
+    result = start().run(needed_step_s=1e-9)
+    assert result.verdict is Verdict.PRUNED
+    assert result.report is not None
+    assert len(result.report.warmup_step_s) == RULE.warmup_steps
+
+
+def test_every_phase_is_announced_in_order(start: Start) -> None:
+    group = start()
+    group.run()
+    plain = [phase for phase in Phase if phase is not Phase.COMPILE]
+    # Where nothing was imported before, that is announced by the one who does it, too.
+    assert list(dict.fromkeys(group.phases))[:5] == plain[:5]
+
+
+# Memory.
+
+
+def test_a_real_oom_is_said_to_be_one_and_the_next_probe_runs(start: Start) -> None:
+    small = start().run()
+    assert small.report is not None
+    capacity_bytes = small.report.peaks.device_bytes + 200 * MIB
+    group = start(capacity_bytes=capacity_bytes)
+    large = group.run(replace(SMALL, micro_batch=512, seq_len=512))
+    assert large.verdict is Verdict.OOM
+    assert large.peaks is not None
+    assert large.peaks.device_bytes <= capacity_bytes
+    assert group.run().verdict is Verdict.OK
+
+
+def test_one_rank_out_of_memory_is_the_groups_oom_and_its_peer_is_gone(
+    start: Start, fault: Callable[[str], None]
+) -> None:
+    fault("oom@warmup:1")
+    group = start(world_size=2)
+    assert group.run().verdict is Verdict.OOM
+    assert not ranks()
+
+
+def test_a_warm_group_shows_the_peak_of_a_fresh_one(start: Start) -> None:
+    group = start()
+    fresh = group.run()
+    group.run(replace(SMALL, micro_batch=256, seq_len=128))
+    warm = group.run()
+    assert fresh.report is not None
+    assert warm.report is not None
+    assert warm.report.peaks.device_bytes == pytest.approx(
+        fresh.report.peaks.device_bytes, rel=0.03
+    )
+
+
+@pytest.mark.parametrize("stage", [2, 3])
+def test_a_warm_deepspeed_group_agrees_with_a_fresh_one(start: Start, stage: int) -> None:
+    group = start(world_size=2)
+    small = replace(SMALL, zero_stage=stage, micro_batch=2, seq_len=64)
+    many = replace(RULE, warmup_steps=10, timed_steps=30)
+    fresh = group.run(small, rule=many)
+    group.run(replace(small, micro_batch=32, seq_len=128))
+    warm = group.run(small, rule=many)
+    assert (fresh.warm, warm.warm) == (False, True)
+    assert fresh.report is not None
+    assert warm.report is not None
+    assert warm.report.peaks.device_bytes == pytest.approx(
+        fresh.report.peaks.device_bytes, rel=0.03
+    )
+    # In time of the processor: what passes beside it is up to how busy the machine is.
+    warm_cpu_s, fresh_cpu_s = (
+        each.conditions.own_cpu_s / len(each.step_s) for each in (warm.report, fresh.report)
+    )
+    assert warm_cpu_s == pytest.approx(fresh_cpu_s, rel=0.5)
+
+
+# Engines.
+
+
+def test_what_deepspeed_does_not_support_is_unsupported_in_its_own_words(
+    start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ours = DeepSpeed.config
+    monkeypatch.setattr(
+        DeepSpeed, "config", lambda *how: ours(*how) | {"prescale_gradients": True}
+    )
+    result = start().run(replace(SMALL, zero_stage=2))
+    assert result.verdict is Verdict.UNSUPPORTED
+    assert "DeepSpeed: pre-scale gradients is not yet supported with ZeRO-2" in result.reason
+
+
+def test_nothing_is_compiled_for_a_cpu(
+    start: Start, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("TORCH_EXTENSIONS_DIR", str(tmp_path / "extensions"))
+    group = start(world_size=2)
+    result = group.run(replace(SMALL, zero_stage=2, offload="optimizer"))
+    assert (result.verdict, result.reason) == (Verdict.OK, "")
+    assert not group.notes
+    assert not (tmp_path / "extensions").exists()
+
+
+def test_deepspeeds_ops_are_loaded_once_and_with_a_word_about_it(
+    start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(local, "OPS", [sys.executable, "-c", ""])
+    monkeypatch.setattr(local, "WORKER", [sys.executable, "-c", ""])
+    group = start(device=Gpu)
+    for stage in (1, 2):
+        assert group.run(replace(OFFLOADED, zero_stage=stage)).verdict is Verdict.CRASHED
+    assert [note.split(";")[0] for note in group.notes] == ["loading DeepSpeed's CPUAdamBuilder"]
+
+
+def test_a_study_without_deepspeed_loads_no_ops(
+    start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(local, "WORKER", [sys.executable, "-c", ""])
+    group = start(device=Gpu, engine="fsdp")
+    assert group.run(OFFLOADED).verdict is Verdict.CRASHED
+    assert not group.notes
+
+
+def test_what_needs_an_op_that_cannot_be_loaded_is_unsupported_and_nothing_else_is(
+    start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(local, "OPS", [sys.executable, "-c", "raise SystemExit(1)"])
+    monkeypatch.setattr(local, "WORKER", [sys.executable, "-c", ""])
+    group = start(device=Gpu)
+    for depth in (1, 2):
+        result = group.run(replace(OFFLOADED, depth=depth))
+        assert (result.verdict, result.lacks_op) == (Verdict.UNSUPPORTED, "CPUAdamBuilder")
+        assert result.reason == (
+            "DeepSpeed's CPUAdamBuilder cannot be loaded, see ops-0.log:"
+            " repair that, or use --offload none"
+        )
+    assert len(group.notes) == 1
+    assert group.run(replace(SMALL, zero_stage=1)).verdict is Verdict.CRASHED
+
+
+def test_an_op_is_waited_for_half_of_the_time_and_what_needs_it_is_unsupported_then(
+    start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(local, "OPS", [sys.executable, "-c", "import time; time.sleep(3600)"])
+    now = VirtualTime()
+    monkeypatch.setattr(ops, "time", SimpleNamespace(monotonic=now, sleep=now.advance))
+    result = start(device=Gpu).pool.run(JOB, 200.0)
+    assert (result.verdict, result.lacks_op) == (Verdict.UNSUPPORTED, "CPUAdamBuilder")
+    assert result.reason == (
+        "DeepSpeed's CPUAdamBuilder was not loaded in 100 s, 50% of the time that was left:"
+        " give more --budget"
+    )
+    assert not ranks()
+
+
+class Leaking(Cpu):
+    """Ranks give device memory back in some steps, and not all of it."""
+
+    kind = "cuda"
+    held = (0, 3 * 2**30, 2 * 2**30, 2**30, 2**30)
+
+    def __init__(self) -> None:
+        self._asked = iter([*self.held, *[2**30] * 1000])
+
+    def in_use_bytes(self) -> tuple[int, ...]:
+        return (next(self._asked),)
+
+
+def test_memory_that_does_not_come_back_is_waited_for_while_it_changes(
+    start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(local, "WORKER", [sys.executable, "-c", ""])
+    group = start(device=Leaking)
+    began = time.monotonic()
+    assert group.run(replace(SMALL)).verdict is Verdict.CRASHED
+    assert group.notes == ["device memory is 1.00 GiB over its baseline after a group's end"]
+    assert time.monotonic() - began < baseline.MOST_S
+
+
+def test_a_wish_to_stop_ends_the_loading_of_ops(
+    start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(local, "OPS", [sys.executable, "-c", "import time; time.sleep(3600)"])
+    group = start(device=Gpu)
+    group.stop = True
+    with pytest.raises(StopRequestedError):
+        group.run(OFFLOADED)
+    assert not ranks()
+
+
+def test_ranks_hold_their_state_between_steps(start: Start) -> None:
+    result = start(width=512).run(replace(SMALL, depth=4))
+    assert result.report is not None
+    assert result.parameters is not None
+    # Weights and two moments, 12 bytes a parameter; no gradients.
+    assert result.report.state_bytes == pytest.approx(12 * result.parameters, rel=0.2)
+
+
+# Ranks that go.
+
+
+@pytest.mark.parametrize(
+    ("what", "says"),
+    [
+        ("leave@warmup:1", "rank 1 left with exit code 7 in phase warmup"),
+        ("killed@timed:0", "rank 0 was ended by SIGKILL in phase timed"),
+        ("error@warmup:0", "rank 0 in phase warmup: ZeroDivisionError: a bug"),
+        ("garbage@warmup:0", "rank 0 sent what is no message: not JSON"),
+        ("old_version@build:1", "rank 1 sent what is no message: message of version 0"),
+        ("huge@warmup:1", "rank 1 sent what is no message"),
+        ("cut_short@warmup:0", "rank 0 sent what is no message"),
+    ],
+)
+def test_a_rank_that_breaks_is_crashed_with_its_cause_and_its_peer_is_gone(
+    start: Start,
+    fault: Callable[[str], None],
+    monkeypatch: pytest.MonkeyPatch,
+    what: str,
+    says: str,
+) -> None:
+    monkeypatch.setattr("autotune.measure.runner.channel.PEER_TIMEOUT_S", 1)
+    fault(what)
+    result = start(world_size=2).run()
+    assert result.verdict is Verdict.CRASHED
+    assert says in result.reason
+    assert not ranks()
+
+
+@pytest.mark.parametrize("what", ["hang@timed:1", "stop@timed:0"])
+def test_a_rank_that_hangs_is_ended_with_its_group_at_its_deadline(
+    start: Start, fault: Callable[[str], None], monkeypatch: pytest.MonkeyPatch, what: str
+) -> None:
+    monkeypatch.setitem(group_module.PHASE_DEADLINE_S, Phase.TIMED, 1.0)
+    fault(what)
+    result = start(world_size=2).run()
+    assert result.verdict is Verdict.HUNG
+    assert "in phase timed" in result.reason
+    assert not ranks()
+
+
+@pytest.mark.parametrize(("budget_s", "step_s"), [(120, 30), (1200, 120), (86400, 180)])
+def test_steps_may_be_silent_for_a_tenth_of_the_budget(budget_s: float, step_s: float) -> None:
+    deadline_s = group_module.phase_deadlines(budget_s)
+    stepping = {Phase.WARMUP: step_s, Phase.TIMED: step_s}
+    assert deadline_s == group_module.PHASE_DEADLINE_S | stepping
+
+
+def test_a_hang_in_a_small_budget_is_ended_by_the_budgets_deadline(
+    start: Start, fault: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(group_module, "STEP_DEADLINE_S", 1.0)
+    fault("hang@warmup:0")
+    result = start(budget_s=20).run()
+    assert result.verdict is Verdict.HUNG
+    assert "rank 0 gave no sign for 2 s in phase warmup" in result.reason
+
+
+def test_a_process_that_a_rank_left_behind_goes_with_its_group(
+    start: Start, fault: Callable[[str], None]
+) -> None:
+    fault("child@warmup:0")
+    group = start()
+    group.run()
+    assert len(ranks()) == 3  # the rank, the guard of its session, and what was left behind
+    group.pool.retire(time.monotonic() + 10)
+    assert not ranks()
+
+
+def test_a_study_that_is_killed_leaves_nothing_that_its_ranks_started(tmp_path: Path) -> None:
+    code = (
+        "import sys, time; from pathlib import Path; from support.pools import Started\n"
+        "from tests.support.programs import FAULTY_RANK\n"
+        "from autotune.measure.runner import local; local.WORKER = FAULTY_RANK\n"
+        "study = Started(Path(sys.argv[1])); study.run(); print('ran', flush=True)\n"
+        "time.sleep(3600)"
+    )
+    study = subprocess.Popen(
+        [sys.executable, "-c", code, str(tmp_path)],
+        cwd=TESTS,
+        env=os.environ | {"FAULT": "child@warmup:0", "PYTHONPATH": str(ROOT)},
+        stdout=subprocess.PIPE,
+    )
+    with study:
+        assert study.stdout is not None
+        assert study.stdout.readline() == b"ran\n"
+        family = psutil.Process(study.pid).children(recursive=True)
+        assert len(family) == 3
+        study.kill()
+        assert not psutil.wait_procs(family, timeout=5)[1]
+
+
+def test_a_live_group_whose_rank_died_between_probes_is_replaced(start: Start) -> None:
+    group = start()
+    group.run()
+    rank = next(each for each in ranks() if each.ppid() == os.getpid())
+    rank.kill()
+    os.waitid(os.P_PID, rank.pid, os.WEXITED | os.WNOWAIT)  # the pool itself must reap it
+    again = group.run()
+    assert again.verdict is Verdict.OK
+    assert not again.warm
+
+
+def test_a_rank_that_cannot_start_is_crashed(
+    start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(local, "WORKER", [sys.executable, "-c", "raise SystemExit(3)"])
+    result = start().run()
+    assert result.verdict is Verdict.CRASHED
+    assert "exit code 3 before it dialled" in result.reason
+
+
+# Logs.
+
+
+class Growing:
+    """A log to which somebody writes as fast as it is read."""
+
+    def __init__(self, path: Path, texts: list[bytes]) -> None:
+        self._path = path
+        self._texts = texts
+
+    def open(self, mode: str, buffering: int = -1) -> Any:
+        stream = self._path.open(mode, buffering=buffering)
+        if mode == "ab":
+            return stream
+        read = stream.read
+
+        def read_all() -> bytes:
+            found: bytes = read()
+            if self._texts:
+                with self._path.open("ab") as more:
+                    more.write(self._texts.pop(0))
+            return found
+
+        watched = SimpleNamespace(seek=stream.seek, truncate=stream.truncate, readall=read_all)
+        return nullcontext(watched)
+
+
+def test_what_is_written_while_a_log_is_cut_is_kept_to_its_last_line(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(local, "MAX_LOG_BYTES", MIB)
+    log = tmp_path / "log"
+    log.write_bytes(b"first\n" + b"x" * MIB)
+    written = [b"y" * MIB + b"\n"] * 5 + [b"the last\n"]
+    local._cut_middle(Growing(log, written))  # type: ignore[arg-type]
+    assert written == []
+    found = log.read_bytes()
+    assert found.startswith(b"first\n")
+    assert found.endswith(b"the last\n")
+    assert len(found) <= MIB
+
+
+def test_a_log_that_grows_without_end_keeps_its_start_and_its_latest_lines(
+    start: Start, fault: Callable[[str], None], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(local, "MAX_LOG_BYTES", MIB)
+    fault("chatter@warmup:0")
+    group = start()
+    assert group.run().verdict is Verdict.OK
+    group.pool.close()
+    log = tmp_path / "group001-rank0.log"
+    head, cut, latest = log.read_text().partition("[this log passed 1 MiB;")
+    assert log.stat().st_size <= MIB
+    assert "line 0 of" in head
+    assert cut
+    assert "[this log" not in latest
+    assert "line 131072 of" not in head
+    whole = latest.rpartition("\n")[0]  # the last line is torn where the rank was ended by force
+    assert int(whole.rpartition("\nline ")[2].split()[0]) >= 131072
+    assert group.notes == ["group001-rank0.log passed 1 MiB; its middle is cut"]
+
+
+def test_groups_are_numbered_on_from_the_logs_that_are_there(start: Start, tmp_path: Path) -> None:
+    for number in (2, 1000):
+        (tmp_path / f"group{number:03d}-rank0.log").write_text("of an earlier run")
+    start().run()
+    assert (tmp_path / "group1001-rank0.log").exists()
+
+
+def test_a_log_is_added_to_and_never_overwritten(tmp_path: Path) -> None:
+    log = tmp_path / "describe.log"
+    for word in ("first", "second"):
+        process = local.spawn(["echo", word], b"", log, {})
+        process.reap()
+    assert log.read_text() == "first\nsecond\n"
+
+
+# Files.
+
+
+def test_what_ranks_leave_in_their_temporary_folders_goes_with_them(
+    start: Start,
+    fault: Callable[[str], None],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+) -> None:
+    monkeypatch.setenv("TMPDIR", "/proc/nowhere")
+    monkeypatch.setenv("HOME", "/proc/nowhere")
+    fault("litter@warmup:0")
+    group = start(world_size=2)
+    assert group.run().verdict is Verdict.OK
+    (left,) = tmp_path.glob("*/left*")
+    assert left.parent == tmp_path / "group001-rank0.tmp"
+    assert left.parent.stat().st_mode & 0o777 == 0o700
+    for rank in psutil.Process().children():
+        rank.kill()
+    group.pool.close()
+    assert {path.suffix for path in tmp_path.iterdir()} == {".log"}
+
+
+@pytest.mark.parametrize("home", ["/proc/nowhere", "home"])
+def test_ops_are_compiled_in_the_study_where_the_users_cache_cannot_be_written(
+    start: Start, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, home: str
+) -> None:
+    for name in ("XDG_CACHE_HOME", "TORCH_EXTENSIONS_DIR"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("HOME", str(tmp_path / home))
+    ask = "import os; print(os.environ.get('TORCH_EXTENSIONS_DIR', 'as usual'))"
+    monkeypatch.setattr(local, "OPS", [sys.executable, "-c", ask])
+    monkeypatch.setattr(local, "WORKER", [sys.executable, "-c", ask])
+    start(device=Gpu).run(OFFLOADED)
+    where = "as usual" if home == "home" else str(tmp_path / "torch_extensions")
+    logs = [path.read_text() for path in tmp_path.glob("*.log")]
+    assert logs == [f"{where}\n"] * 2
+
+
+# The budget and the user.
+
+
+def test_a_probe_that_the_budget_cuts_short_is_skipped_not_hung(
+    start: Start, fault: Callable[[str], None]
+) -> None:
+    fault("hang@import:0")
+    asked = Job(
+        candidate=SMALL, grad_accum=1, micro_steps=1, rule=RULE, needed_step_s=None, fresh=False
+    )
+    result = start().pool.run(asked, time.monotonic() + 0.5)
+    assert result.verdict is Verdict.SKIPPED
+    assert not ranks()
+
+
+def test_a_wish_to_stop_ends_the_wait(start: Start, fault: Callable[[str], None]) -> None:
+    fault("hang@import:0")
+    group = start()
+    group.stop = True
+    with pytest.raises(StopRequestedError):
+        group.run()
+    group.pool.close()
+    assert not ranks()
+
+
+@pytest.mark.parametrize("cause", ["oom", "host_oom"])
+def test_whose_memory_ran_out_is_kept(cause: Any) -> None:
+    fault = Fault(cause=cause, phase=Phase.TIMED, error="e", traceback="", requested_bytes=None,
+                  peaks=None)  # fmt: skip
+    result = group_module._out_of_memory(SimpleNamespace(number=0), fault)  # type: ignore[arg-type]
+    assert (result.verdict, result.of_host) == (Verdict.OOM, cause == "host_oom")

@@ -1,0 +1,67 @@
+"""Files that a script's command names, made for each candidate."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from autotune.measure.script.files import Files
+from autotune.measure.testbed.scripted import command_of
+from tests.support.launches import space_of
+
+
+def written(folder: Path, script: str, **more: str) -> dict[str, str]:
+    """Paths by name, of the first candidate."""
+    space = space_of(script, **{"seq_len": "", "micro_batch": "4", "global_batch": "8"} | more)
+    files = Files(command_of(space.workload), space, "cpu")
+    files.write(space.candidates[0], folder)
+    return files.paths(folder)
+
+
+def read(path: str) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(Path(path).read_text())
+    return found
+
+
+def test_deepspeed_is_told_batches_and_stage_and_makes_no_optimizer(tmp_path: Path) -> None:
+    paths = written(tmp_path, "true {deepspeed_config}", zero="2", capacity_bytes="1GiB")
+    config = read(paths["deepspeed_config"])
+    assert config["train_micro_batch_size_per_gpu"] == 4
+    assert config["gradient_accumulation_steps"] == 2
+    assert config["train_batch_size"] == 8
+    assert config["zero_optimization"]["stage"] == 2
+    assert config["zero_optimization"]["reduce_bucket_size"] * 4 < 2**30 / 10
+    assert "optimizer" not in config
+
+
+def test_a_rate_that_is_set_makes_deepspeed_s_optimizer(tmp_path: Path) -> None:
+    paths = written(tmp_path, "true {deepspeed_config}", zero="3", given="lr=3e-4")
+    assert read(paths["deepspeed_config"])["optimizer"]["params"]["lr"] == 3e-4
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("zero", ["0", "2"])
+def test_transformers_takes_its_arguments(tmp_path: Path, zero: str) -> None:
+    from transformers import HfArgumentParser, TrainingArguments
+
+    kind: Any = TrainingArguments
+    paths = written(tmp_path, "true {training_args}", zero=zero, checkpointing="full")
+    (found,) = HfArgumentParser(kind).parse_json_file(paths["training_args"])
+    assert found.per_device_train_batch_size == 4
+    assert found.gradient_accumulation_steps == 2
+    assert found.activation_checkpointing is True
+    assert found.output_dir == str(tmp_path / "out")
+
+
+def test_accelerate_is_told_the_ranks_and_deepspeed_s_file(tmp_path: Path) -> None:
+    script = "true {accelerate_config} {micro_batch} {grad_accum}"
+    paths = written(tmp_path, script, zero="2", world_size="2")
+    config = yaml.safe_load(Path(paths["accelerate_config"]).read_text())
+    assert config["num_processes"] == 2
+    file = config["deepspeed_config"]["deepspeed_config_file"]
+    assert Path(file).parent == tmp_path
+    assert read(file)["zero_optimization"]["stage"] == 2

@@ -1,0 +1,523 @@
+"""A script of the user's own, launched as it is: what is measured, and what is refused."""
+
+from __future__ import annotations
+
+import itertools
+import re
+import statistics
+import textwrap
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+
+import psutil
+import pynvml
+import pytest
+
+from autotune.device import cuda, open_device
+from autotune.device.cpu import CpuDevice
+from autotune.errors import ModelError
+from autotune.measure.runner import Result
+from autotune.measure.script import launch
+from autotune.measure.script.launches import CACHES, COMPILED, _memory
+from autotune.space.outcome import Verdict
+from autotune.wire.messages import Left
+from autotune.wire.stopping import Phase
+from tests.support import rapl
+from tests.support.fake_nvml import GIB, FakeGpu, FakeNvml
+from tests.support.launches import BIN, OWN, PLAIN, PYTHON, Lab
+from tests.support.pools import RULE
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture
+def lab(tmp_path: Path) -> Callable[..., Lab]:
+    def make(script: str, **more: str) -> Lab:
+        return Lab(tmp_path, script, None, **more)
+
+    return make
+
+
+def own(how: str, *words: str) -> str:
+    return " ".join([f"{PYTHON} {OWN} {how} --batch {{micro_batch}} --len {{seq_len}}", *words])
+
+
+def ran(result: Result) -> tuple[float, float, int, bool]:
+    assert result.report is not None, result.reason
+    assert result.report.ran is not None
+    found = result.report.ran
+    return found.samples, found.tokens, found.micro_steps, found.seen
+
+
+def own_figures(log: Path) -> list[float]:
+    return [float(each) for each in re.findall(r"tokens/s ([\d.]+)", log.read_text())]
+
+
+def nothing_is_left(of: Path) -> bool:
+    """Whether no process has a file of that folder in its environment or words."""
+    here = str(of).encode()
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            if here in (folder / "environ").read_bytes():
+                return False
+        except OSError:
+            continue
+    return {path.name for path in of.glob("*.tmp")} <= {COMPILED}  # which the next launches need
+
+
+def test_a_plain_loop_with_two_optimizers_is_seen_as_it_is(
+    lab: Callable[..., Lab], tmp_path: Path
+) -> None:
+    before = OWN.read_bytes()
+    result = lab(own("plain", "--accum {grad_accum}"), global_batch="8", micro_batch="2").probe()
+    assert result.verdict == Verdict.OK
+    assert ran(result) == (8.0, 256.0, 4, True)
+    assert result.report is not None
+    assert result.report.ran is not None
+    assert result.report.ran.optimizer == "adamw+sgd"
+    assert result.parameters == 256 * 64 + (64 * 256 + 256) + (256 * 256 + 256)
+    assert OWN.read_bytes() == before
+    assert nothing_is_left(tmp_path)
+
+
+def written(folder: Path, program: str) -> str:
+    """Words that start a script of that text, and of `own_script.plain` after it."""
+    file = folder / "script.py"
+    here = f"import sys; sys.path.insert(0, {str(OWN.parent)!r})\n"
+    file.write_text(f"{here}{textwrap.dedent(program)}\nimport own_script\nown_script.main()\n")
+    return f"{PYTHON} {file} plain --batch {{micro_batch}} --len {{seq_len}}"
+
+
+def test_a_path_in_front_of_the_command_is_kept(lab: Callable[..., Lab], tmp_path: Path) -> None:
+    (tmp_path / "modules").mkdir()
+    (tmp_path / "modules" / "of_their_own.py").touch()
+    script = written(tmp_path, "import of_their_own")
+    result = lab(f"PYTHONPATH={tmp_path / 'modules'} {script}").probe()
+    assert result.verdict == Verdict.OK, result.reason
+
+
+def test_what_a_launch_compiled_is_there_for_the_next_one_until_the_end(
+    lab: Callable[..., Lab], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in CACHES:  # torch sets one of them where something was compiled before
+        monkeypatch.delenv(name, raising=False)
+    one = lab(written(tmp_path, """
+        import os, pathlib
+        folder = pathlib.Path(os.environ["TORCHINDUCTOR_CACHE_DIR"])
+        print("had", sorted(each.name for each in folder.glob("*")))
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "kernel").touch()
+    """))  # fmt: skip
+    for place in (0, 1):
+        assert one.probe(place).verdict == Verdict.OK
+    said = [(tmp_path / f"launch00{n}.log").read_text().splitlines()[0] for n in (1, 2)]
+    assert said == ["had []", "had ['kernel']"]
+    assert (tmp_path / COMPILED).is_dir()
+    one.runner.close()
+    assert not (tmp_path / COMPILED).exists()
+
+
+def test_the_error_of_a_process_is_told_not_its_launchers(
+    lab: Callable[..., Lab], tmp_path: Path
+) -> None:
+    one = lab(written(tmp_path, """
+        import subprocess, sys, torch
+        if "child" in sys.argv:
+            raise ValueError("of the child")
+        subprocess.check_call([sys.executable, __file__, "child"])
+    """))  # fmt: skip
+    with pytest.raises(ModelError, match="ValueError: of the child"):
+        one.probe()
+
+
+def test_what_trained_before_and_ended_is_no_rank(lab: Callable[..., Lab], tmp_path: Path) -> None:
+    one = lab(written(tmp_path, """
+        import subprocess, sys
+        if "--steps" not in sys.argv:
+            words = [sys.executable, __file__, "plain", "--len", "32", "--steps", "5"]
+            subprocess.check_call(words)
+    """))  # fmt: skip
+    assert ran(one.probe()) == (2.0, 64.0, 1, True)
+
+
+def test_where_the_budget_ends_before_a_step_it_is_said_what_was_seen(
+    lab: Callable[..., Lab],
+) -> None:
+    result = lab(own("sleeps")).probe(limit_s=12.0)
+    assert result.verdict == Verdict.SKIPPED
+    assert result.reason.endswith("; it imported torch, and made no backward pass")
+
+
+def test_rows_that_a_model_gets_of_each_sample_are_told_from_heedlessness(
+    lab: Callable[..., Lab], tmp_path: Path
+) -> None:
+    one = lab(own("plain", "--rows 2"), micro_batch="2,4,8")
+    assert ran(one.probe(1)) == (4.0, 256.0, 1, True)  # the second of three launches
+    assert ran(one.probe(0)) == (2.0, 128.0, 1, True)
+    assert ran(one.probe(2)) == (8.0, 512.0, 1, True)
+    assert len(list(tmp_path.glob("launch*.log"))) == 5
+    assert one.notes == ["the model gets 2 rows a sample"]
+
+
+def test_another_launch_that_fails_ends_no_study(lab: Callable[..., Lab], tmp_path: Path) -> None:
+    command = written(tmp_path, """
+        import sys
+        if sys.argv[sys.argv.index("--batch") + 1] == "4":
+            raise ValueError("not with four")
+    """)  # fmt: skip
+    one = lab(f"{command} --rows 2", micro_batch="2,4,8")
+    first = one.probe(0)
+    assert first.verdict == Verdict.UNSUPPORTED
+    assert "asked for micro_batch 2, the model got 4 x 32" in first.reason
+    assert ran(one.probe(2)) == (8.0, 512.0, 1, True)
+
+
+def test_heed_that_is_paid_to_no_value_of_the_space_is_said(lab: Callable[..., Lab]) -> None:
+    one = lab(own("odd", "--odd heedless"), micro_batch="4,8")
+    assert one.probe(0).verdict == Verdict.UNSUPPORTED
+    with pytest.raises(ModelError, match=r"it pays no heed to \{micro_batch\}; leave that out"):
+        one.probe(1)
+
+
+def test_a_script_that_heeds_some_values_is_not_heedless(lab: Callable[..., Lab]) -> None:
+    one = lab(own("capped"), micro_batch="2,4,8")
+    assert one.probe(0).verdict == Verdict.OK
+    for place in (1, 2):
+        result = one.probe(place)
+        assert result.verdict == Verdict.UNSUPPORTED
+        assert (result.unsupported, result.only) == (("micro_batch",), {})
+
+
+def test_another_dtype_than_was_asked_for_is_said_and_is_what_ran(
+    lab: Callable[..., Lab],
+) -> None:
+    one = lab(own("plain", "--note {dtype}"), dtype="bf16")
+    result = one.probe()
+    assert result.report is not None
+    assert result.report.ran is not None
+    assert result.report.ran.dtype == "fp32"
+    one.probe()
+    assert one.notes == ["asked for bf16, the model computes in fp32"]
+
+
+def test_several_losses_of_a_batch_are_one_micro_step(lab: Callable[..., Lab]) -> None:
+    several = own("plain", "--accum {grad_accum} --losses 3")
+    result = lab(several, global_batch="8", micro_batch="2").probe()
+    assert ran(result) == (8.0, 256.0, 4, True)
+
+
+def test_steps_that_a_loss_s_scale_leaves_out_are_none(lab: Callable[..., Lab]) -> None:
+    one = lab(own("scaled", "--accum {grad_accum}"), global_batch="4", micro_batch="2")
+    result = one.probe(rule=replace(RULE, timed_steps=20))
+    assert ran(result) == (4.0, 128.0, 2, True)
+
+
+def test_the_rate_is_the_script_s_own(lab: Callable[..., Lab], tmp_path: Path) -> None:
+    one = lab(own("plain", "--sample-s 0.005"), micro_batch="2")
+    result = one.probe(rule=replace(RULE, timed_steps=60))
+    assert result.report is not None
+    step_s = [*result.report.warmup_step_s, *result.report.step_s]  # from the second step on
+    (log,) = tmp_path.glob("launch*.log")
+    figure = own_figures(log)[1]
+    assert 20 * 64 / sum(step_s[19:39]) == pytest.approx(figure, rel=0.03)
+
+
+def test_what_a_loader_takes_is_waited_for(lab: Callable[..., Lab]) -> None:
+    result = lab(own("plain", "--sample-s 0.05"), micro_batch="2").probe()
+    assert result.report is not None
+    assert result.report.ran is not None
+    step_s = statistics.fmean(result.report.step_s)
+    assert result.report.ran.waiting_share * step_s > 0.099
+    assert result.report.ran.waiting_share < 1
+
+
+def test_a_loader_that_costs_nothing_is_not_waited_for(lab: Callable[..., Lab]) -> None:
+    result = lab(own("plain"), micro_batch="64", seq_len="256").probe()
+    assert result.report is not None
+    assert result.report.ran is not None
+    assert result.report.ran.waiting_share < 0.3
+
+
+TORCHRUN = f"{BIN}/torchrun --nproc-per-node=2 {OWN}"
+SIZES = "--device-batch-size={micro_batch} --len {seq_len} --out {out}"
+HOW = {
+    "hf": (own("hf", "--out {out}"), 1),
+    "t5": (own("t5", "--out {out}"), 1),
+    "accelerate": (
+        f"{BIN}/accelerate launch --config_file {{accelerate_config}} {OWN} accelerate {SIZES}",
+        1,
+    ),
+    "lightning": (own("lightning", "--out {out}"), 1),
+    "torchrun": (f"{BIN}/torchrun --nproc-per-node 2 {PLAIN.partition(' ')[2]}", 2),
+    "hf on 2": (f"{TORCHRUN} hf {SIZES}", 2),
+    "t5 on 2": (f"{TORCHRUN} t5 {SIZES}", 2),
+    "accelerate on 2": (f"{TORCHRUN} accelerate {SIZES}", 2),
+    "lightning on 2": (own("lightning", "--devices 2 --out {out}"), 2),
+}
+TWICE = {"hf", "accelerate", "t5 on 2"}
+"""Whose framework another one has, too."""
+
+
+@pytest.mark.parametrize(
+    "how",
+    [pytest.param(how, marks=pytest.mark.campaign) if how in TWICE else how for how in HOW],
+)
+def test_frameworks_are_seen_as_they_are(lab: Callable[..., Lab], how: str) -> None:
+    script, ranks = HOW[how]
+    more = {"world_size": "2"} if how == "lightning on 2" else {}
+    result = lab(script, micro_batch="4", **more).probe()
+    assert result.verdict == Verdict.OK, result.reason
+    assert ran(result) == (4.0 * ranks, 4.0 * 32 * ranks, 1, True)
+
+
+@pytest.mark.parametrize(
+    ("stage", "ranks"),
+    [
+        pytest.param("0", 2, marks=pytest.mark.campaign),
+        pytest.param("0", 1, marks=pytest.mark.campaign),
+        ("2", 2),
+        ("3", 2),
+        ("3", 1),
+    ],
+)
+def test_deepspeed_reads_its_configuration(
+    lab: Callable[..., Lab], stage: str, ranks: int
+) -> None:
+    script = f"{BIN}/torchrun --nproc-per-node {ranks} {OWN} deepspeed --ds {{deepspeed_config}}"
+    one = lab(script, micro_batch="2", zero=stage, given="lr=1e-4", global_batch="8", seq_len="")
+    result = one.probe()
+    assert result.verdict == Verdict.OK, result.reason
+    assert ran(result) == (8.0, 256.0, 4 // ranks, True)
+
+
+def test_a_capacity_that_is_too_small_is_out_of_memory(lab: Callable[..., Lab]) -> None:
+    one = lab(own("plain"), micro_batch="16384", seq_len="512", capacity_bytes="1GiB")
+    result = one.probe()
+    assert result.verdict == Verdict.OOM
+    assert not result.of_host
+
+
+@pytest.mark.parametrize(
+    ("size", "verdict", "after"),
+    [
+        ("2", Verdict.OK, 5),
+        ("2", Verdict.OK, 1),  # the peak lacks what they gave back
+        ("16384", Verdict.OOM, 5),
+        ("16384", Verdict.OOM, 1),  # nobody took what it had no room in
+    ],
+)
+def test_what_others_took_of_its_device_meanwhile_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size: str, verdict: Verdict, after: int
+) -> None:
+    asked = {"micro_batch": size, "seq_len": "512", "capacity_bytes": "1GiB"}
+    one = Lab(tmp_path, own("plain"), None, **asked)
+    # What the script held comes back a moment after its end.
+    in_use = itertools.chain([3 * GIB, 9 * GIB, 7 * GIB], itertools.repeat(after * GIB))
+    monkeypatch.setattr(CpuDevice, "in_use_bytes", lambda device: (next(in_use),))
+    result = one.probe()
+    assert result.verdict == verdict, result.reason
+    taken = 2 * GIB if verdict == Verdict.OOM and after == 5 else 0
+    assert result.foreign_bytes == taken
+    if result.report is not None:
+        assert result.report.conditions.foreign_bytes == 2 * GIB
+
+
+def test_a_spawned_rank_s_memory_is_memory(lab: Callable[..., Lab]) -> None:
+    result = lab(own("odd", "--odd spawned")).probe()
+    assert result.verdict == Verdict.OOM
+
+
+def test_a_script_that_pays_no_heed_is_never_ok(lab: Callable[..., Lab]) -> None:
+    one = lab(own("odd", "--odd heedless"), micro_batch="2,3,8")
+    first, second = one.probe(0), one.probe(2)
+    assert first.verdict == second.verdict == Verdict.UNSUPPORTED
+    assert first.reason == "asked for micro_batch 2, the model got 3 x 32"
+    assert first.unsupported == ("micro_batch",)
+    assert second.only == {"micro_batch": 3}
+    assert "pays no heed to {micro_batch}" in second.reason
+
+
+def test_positions_are_no_tokens_of_a_small_vocabulary(lab: Callable[..., Lab]) -> None:
+    result = lab(own("positions"), micro_batch="4").probe()
+    assert result.verdict == Verdict.OK, result.reason
+    assert ran(result) == (4.0, 128.0, 1, True)
+
+
+def test_parameters_behind_a_checkpoint_are_counted(lab: Callable[..., Lab]) -> None:
+    result = lab(own("checkpointed")).probe()
+    assert ran(result) == (2.0, 64.0, 1, True)
+    assert result.parameters == 256 * 8 + 8 * 8 + 8 * 256
+
+
+def test_too_few_ranks_end_the_study(lab: Callable[..., Lab]) -> None:
+    with pytest.raises(ModelError, match="asked for 2 ranks, 1 of a group of 1 train"):
+        lab(own("plain"), world_size="2").probe()
+
+
+def test_accumulation_that_is_not_as_asked_ends_the_study(lab: Callable[..., Lab]) -> None:
+    script = own("plain", "--out {grad_accum}")
+    with pytest.raises(ModelError, match="asked for 2 micro-steps, a step has 1 backward"):
+        lab(script, global_batch="4", micro_batch="2").probe()
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        ("--odd forward", "left with exit code 0; it imported torch, and made no backward pass"),
+        ("--odd raises", "ZeroDivisionError: of the script's own"),
+        ("--odd terminal", "EOFError: EOF when reading a line"),
+        ("--odd no-optimizer", "no step of a torch optimizer; .*autotune.step"),
+        ("--no-such-flag", "left with exit code 2; .* unrecognized arguments: --no-such-flag"),
+    ],
+)
+def test_what_never_steps_ends_the_study_and_says_why(
+    lab: Callable[..., Lab], tmp_path: Path, words: str, says: str
+) -> None:
+    with pytest.raises(ModelError, match=says) as error:
+        lab(own("odd", words)).probe()
+    if "raises" in words:
+        assert error.value.traceback.count("in odd\n") == 1
+    if "such" in words:
+        assert "unrecognized arguments: --no-such-flag" in error.value.traceback
+    assert nothing_is_left(tmp_path)
+
+
+def test_a_script_that_ends_after_a_step_says_so(lab: Callable[..., Lab]) -> None:
+    with pytest.raises(ModelError, match="made 1 optimizer steps, which are too few"):
+        lab(own("plain", "--steps 1")).probe()
+
+
+def test_an_interpreter_that_hides_is_no_measurement(
+    lab: Callable[..., Lab], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(launch, "HIDDEN_S", 0.5)
+    with pytest.raises(ModelError, match="python -I"):
+        lab(own("plain").replace(PYTHON, f"{PYTHON} -I")).probe()
+
+
+def test_a_rank_that_the_kernel_killed_for_memory_is_out_of_memory(
+    lab: Callable[..., Lab], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    counts = itertools.count()
+    monkeypatch.setattr(launch, "host_oom_kills", lambda: next(counts))
+    words = "--batch {micro_batch} --len {seq_len}"
+    result = lab(f"{BIN}/torchrun --nproc-per-node 1 {OWN} killed {words}").probe()
+    assert result.verdict == Verdict.OOM
+    assert result.reason == "a process was killed by the host's OOM killer"
+
+
+def test_gigabytes_end_the_launch(
+    lab: Callable[..., Lab], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(launch, "SCRATCH_BYTES", 2**20)
+    monkeypatch.setattr(launch, "SCRATCH_EVERY_S", 0.0)
+    result = lab(own("odd", "--odd writes --out {out} --sample-s 0.5")).probe()
+    assert result.verdict == Verdict.CRASHED
+    assert re.match("wrote [1-8] MiB to its scratch folder", result.reason)  # of 8, so far
+    assert nothing_is_left(tmp_path)
+
+
+@pytest.mark.parametrize("odd", ["daemon", "session"])
+def test_nothing_is_left_of_what_hides_from_its_launcher(
+    lab: Callable[..., Lab], tmp_path: Path, odd: str
+) -> None:
+    result = lab(own("odd", f"--odd {odd}")).probe()
+    assert result.verdict == Verdict.OK, result.reason
+    assert nothing_is_left(tmp_path)
+
+
+def test_energy_is_that_of_the_timed_steps(tmp_path: Path) -> None:
+    folder = rapl.powercap(tmp_path / "powercap")
+    (tmp_path / "logs").mkdir()
+    one = Lab(tmp_path / "logs", own("plain"), CpuDevice(powercap=folder))
+    with rapl.burning(folder):
+        result = one.probe(rule=replace(RULE, timed_least_s=1.5))
+    assert result.report is not None
+    assert result.report.energy is not None
+    power_w = result.report.energy.joules / sum(result.report.step_s)
+    assert power_w == pytest.approx(rapl.WATTS, rel=0.1)
+
+
+def test_the_sensors_of_its_devices_are_read_while_steps_are_timed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    heat = pynvml.nvmlClocksThrottleReasonSwThermalSlowdown
+    hot = FakeGpu(uuid="GPU-1", clock_mhz=900, reasons=heat)
+    unused = FakeGpu(uuid="GPU-2", clock_mhz=5)
+    nvml = FakeNvml(FakeGpu(uuid="GPU-0", power_mw=700_000), hot, unused)
+    monkeypatch.setattr(cuda, "nvml", nvml)
+    device = CpuDevice()  # the script's own; the study takes it for the first two of these
+    one = Lab(tmp_path, f"{BIN}/torchrun --nproc-per-node 2 {PLAIN.partition(' ')[2]}", device)
+    device.kind = "cuda"
+    device.infos = tuple(replace(device.infos[0], uuid=gpu.uuid) for gpu in nvml.gpus)
+    result = one.probe()
+    assert result.report is not None, result.reason
+    seen = result.report.conditions
+    assert (seen.sm_clock_mhz, seen.power_w, seen.throttle_reasons) == (900, 700.0, heat)
+    assert seen.thermally_throttled
+
+
+def test_what_the_script_says_counts(lab: Callable[..., Lab]) -> None:
+    result = lab(own("plain", "--say")).probe()
+    assert ran(result)[1] == 1000.0
+
+
+def test_a_supervisor_that_is_killed_leaves_nothing(
+    lab: Callable[..., Lab], tmp_path: Path
+) -> None:
+    one = lab(f"{BIN}/torchrun --nproc-per-node 2 {PLAIN.partition(' ')[2]}")
+
+    def kill(phase: Phase, made: int) -> None:
+        for process in psutil.Process().children(recursive=True):
+            with suppress(psutil.Error):
+                if phase == Phase.BUILD and "probes.supervise" in process.cmdline():
+                    process.kill()
+
+    one.runner._on_phase = kill
+    with pytest.raises(ModelError):
+        one.probe()
+    assert nothing_is_left(tmp_path)
+
+
+@pytest.mark.gpu
+def test_a_script_on_a_gpu_is_timed_and_its_memory_is_the_device_s(tmp_path: Path) -> None:
+    script = own("plain", "--cuda --width 1024")
+    one = Lab(tmp_path, script, open_device("cuda:0"), micro_batch="16", seq_len="512")
+    result = one.probe(rule=replace(RULE, timed_steps=60))
+    assert result.verdict == Verdict.OK, result.reason
+    assert ran(result) == (16.0, 16.0 * 512, 1, True)
+    assert result.report is not None
+    peaks, step_s = result.report.peaks, [*result.report.warmup_step_s, *result.report.step_s]
+    assert peaks.device_bytes > peaks.reserved_bytes >= peaks.allocated_bytes > 2**26
+    assert peaks.device_bytes - peaks.reserved_bytes < 4 * 2**30  # the context
+    (log,) = tmp_path.glob("launch*.log")
+    assert 20 * 16 * 512 / sum(step_s[19:39]) == pytest.approx(own_figures(log)[1], rel=0.03)
+
+
+@pytest.mark.gpu
+def test_a_capacity_that_is_too_small_on_a_gpu_is_out_of_memory(tmp_path: Path) -> None:
+    script = own("plain", "--cuda --width 1024")
+    one = Lab(tmp_path, script, open_device("cuda:0"), micro_batch="4096", seq_len="512",
+              capacity_bytes="2GiB")  # fmt: skip
+    assert one.probe().verdict == Verdict.OOM
+
+
+@pytest.mark.parametrize(
+    ("line", "kind", "of_host"),
+    [
+        ("x.pin_memory()", "cuda", True),
+        ("x.cuda()", "cuda", False),
+        ("x.pin_memory()", "cpu", False),
+    ],
+)
+def test_page_locking_that_failed_is_of_the_host_s_memory(
+    line: str, kind: str, of_host: bool
+) -> None:
+    text = "torch.AcceleratorError: CUDA error: out of memory"
+    outer = '  File "a.py", line 1, in pin_memory_first\n    go()'
+    frames = f'Traceback:\n{outer}\n  File "a.py", line 3, in go\n    {line}\n{text}'
+    kinds = ["torch.AcceleratorError", "builtins.RuntimeError"]
+    left = Left(error=text, kinds=kinds, traceback=frames)
+    assert _memory(left, kind) is of_host

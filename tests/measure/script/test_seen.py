@@ -1,0 +1,159 @@
+"""What the processes of a launch have told, put together."""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+import pytest
+
+from autotune.measure.runner.channel import Peer
+from autotune.measure.script.seen import Process, Ranks
+from autotune.space.candidate import Candidate
+from autotune.wire.messages import Seen
+
+ASKED = Candidate(depth=1, seq_len=32, micro_batch=4)
+ALL = ("micro_batch", "seq_len", "grad_accum")
+Shapes = list[list[list[int]]]
+"""Of one step, by [micro-step][tensor]."""
+
+
+def seen(*shapes: Shapes, micro_steps: int = 1, **more: Any) -> Seen:
+    """A message of as many steps of a second, in the first tenth of which data was waited for."""
+    steps = len(shapes)
+    fields: dict[str, Any] = {
+        "backwards": steps * micro_steps, "ended": steps, "world_size": 1, "rank": 0,
+        "trainable": 10, "frozen": 4, "dtype": "bf16", "step_s": [1.0] * steps,
+        "micro_steps": [micro_steps] * steps, "waited_s": [0.1] * steps,
+        "tokens": [None] * steps, "shapes": list(shapes),
+        "cpu_s": 0.0, "peaks": None, "used_bytes": 0, "ooms": 0,
+    }  # fmt: skip
+    return Seen(**fields | more)
+
+
+def ranks(*messages: Seen, told: tuple[str, ...] = ALL, asked: Candidate = ASKED) -> Ranks:
+    """Of one process for each message."""
+    found = []
+    for pid, message in enumerate(messages):
+        process = Process(pid=pid, peer=cast(Peer, None))
+        process.told(message)
+        found.append(process)
+    return Ranks(found, asked, told)
+
+
+def says(found: Ranks, accum: int = 1, world_size: int = 1) -> str:
+    mismatch = found.mismatch(accum, world_size)
+    return "" if mismatch is None else mismatch.says
+
+
+def test_what_is_as_asked_for_is_no_mismatch() -> None:
+    two = [seen([[[4, 32]]], [[[4, 32]]], world_size=2, rank=rank) for rank in (0, 1)]
+    found = ranks(*two)
+    assert says(found, world_size=2) == ""
+    ran = found.ran(0, 1, 2)
+    assert (ran.samples, ran.tokens, ran.seq_len, ran.seen) == (8.0, 256.0, 32, True)
+    assert ran.waiting_share == pytest.approx(0.1)
+
+
+def test_nothing_is_made_before_all_ranks_are_there() -> None:
+    assert ranks(seen([[[4, 32]]], world_size=2)).made == 0
+    ahead = seen([[[4, 32]]], [[[4, 32]]], world_size=2)
+    behind = seen([[[4, 32]]], world_size=2, step_s=[3.0])
+    found = ranks(ahead, behind)
+    assert found.made == 1
+    assert found.step_s(0) == 3.0
+
+
+def test_a_process_that_makes_no_backward_pass_is_no_rank() -> None:
+    assert says(ranks(seen([[[4, 32]]]), seen(backwards=0))) == ""
+
+
+@pytest.mark.parametrize(
+    ("message", "what"),
+    [
+        (seen([[[3, 32]]]), "asked for micro_batch 4, the model got 3 x 32"),
+        (seen(*[[[[4, 16]]]] * 4), "asked for seq_len 32, the model got 4 x 16"),
+        (seen(*[[[[4, 16]]]] * 3), ""),  # others may be padded to more
+        (seen(*[[[[4, 33]]]] * 4), ""),  # the next token of each is predicted
+        (seen(*[[[[4, 31]]]] * 4), ""),
+        (seen(*[[[[4, 30]]]] * 4), "asked for seq_len 32, the model got 4 x 30"),
+        (seen([[[4, 48]]], [[[4, 40]]]), "asked for seq_len 32, the model got 4 x 48"),
+        (seen([[[4, 32]]], micro_steps=2), "asked for 1 micro-steps, a step has 2 backward"),
+        (seen([[[4, 32]]], world_size=2), "asked for 1 ranks, 1 of a group of 2 train"),
+        (seen([[[4, 24]]], [[[4, 30]]]), ""),  # padded to the longest of each batch
+        (seen([[[4]]]), ""),  # images
+        (seen([[[3]]]), "asked for micro_batch 4, the model got 3"),
+        (seen([]), ""),  # nothing shows it
+        (seen([[[1, 128]]]), ""),  # packed in one row
+        (seen([[[32, 4]]]), ""),  # samples are columns
+        (seen([[[1, 4]]]), ""),  # a state between recurrent layers
+        (seen([[[1, 3]]]), "asked for micro_batch 4, the model got 1 x 3"),
+        (seen([[[128]]]), ""),  # labels alone
+        (seen([[[124]]]), ""),  # without the first of each sample
+        (seen([[[4, 32], [4, 8]]]), ""),  # of a decoder, too
+    ],
+)  # fmt: skip
+def test_a_mismatch_says_what_was_asked_for_and_what_ran(message: Seen, what: str) -> None:
+    assert says(ranks(message)).removesuffix(" passes") == what
+
+
+def test_of_who_trained_before_and_ended_nothing_is_asked() -> None:
+    found = ranks(seen([[[7, 9]]]), seen([[[4, 32]]]))
+    before, now = found.all
+    before.gone = True
+    found = Ranks([before, now], ASKED, ALL)
+    assert says(found) == ""
+    assert found.ran(0, 1, 1).samples == 4.0
+
+
+def test_a_rank_that_ended_first_is_one_all_the_same() -> None:
+    both = ranks(*[seen([[[4, 32]]], world_size=2, rank=rank) for rank in (0, 1)]).all
+    both[1].gone = True
+    assert says(Ranks(both, ASKED, ALL), world_size=2) == ""
+
+
+def test_tokens_are_those_of_the_steps_that_were_timed() -> None:
+    warm = [[[[1, 32]]]] * 3
+    found = ranks(seen(*warm, [[[4, 32]]], [[[4, 32]]], []))
+    assert found.ran(3, 1, 1).tokens == 128.0
+    assert found.ran(5, 1, 1).tokens == pytest.approx((3 * 32 + 2 * 128) / 5)  # none was looked at
+
+
+def test_rows_of_a_sample_are_no_samples() -> None:
+    found = ranks(seen([[[8, 32]]]))
+    assert says(found) == "asked for micro_batch 4, the model got 8 x 32"
+    assert found.mismatch(1, 1, rows=2) is None
+    ran = found.ran(0, 1, 1, rows=2)
+    assert (ran.samples, ran.tokens) == (4.0, 256.0)
+
+
+def test_the_last_batch_of_an_epoch_may_be_smaller() -> None:
+    assert says(ranks(seen([[[4, 32]]], [[[4, 32]]], [[[1, 32]]]))) == ""
+
+
+def test_what_a_script_is_not_told_is_no_mismatch() -> None:
+    found = ranks(seen([[[3, 99]]], micro_steps=5), told=())
+    assert says(found) == ""
+    ran = found.ran(0, 1, 1)
+    assert (ran.samples, ran.tokens, ran.micro_steps) == (15.0, 15 * 99.0, 5)
+
+
+def test_batches_of_so_many_tokens_may_hold_fewer() -> None:
+    told = ("tokens_per_batch",)
+    assert says(ranks(seen([[[8, 15]]], [[[2, 64]]]), told=told)) == ""
+    too_many = says(ranks(seen([[[8, 17]]]), told=told))
+    assert too_many == "asked for batches of 128 tokens, the model got 136"
+
+
+def test_what_nobody_saw_is_as_asked_for() -> None:
+    ran = ranks(seen([])).ran(0, 2, 1)
+    assert (ran.samples, ran.tokens, ran.seen) == (8.0, 256.0, False)
+
+
+def test_tokens_that_the_script_says_come_first() -> None:
+    ran = ranks(seen([[[4, 32]]], [[[4, 32]]], tokens=[100, 110])).ran(0, 1, 1)
+    assert (ran.samples, ran.tokens, ran.seen) == (4.0, 105.0, True)
+
+
+def test_tokens_are_the_mean_of_the_batches_that_were_looked_at() -> None:
+    ran = ranks(seen([[[4, 20]], [[4, 30]]], [[[4, 22]]], micro_steps=2)).ran(0, 2, 1)
+    assert (ran.samples, ran.tokens, ran.seq_len) == (8.0, 2 * 4 * 24.0, 22)

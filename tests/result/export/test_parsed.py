@@ -1,0 +1,174 @@
+"""The tools' own code reads the files of their exports.
+
+scripts/test installs it, without what it depends on; what could not be installed is skipped.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from autotune.result.best import Best
+from autotune.result.export import write
+from tests.support.exported import result
+from tests.support.programs import ROOT
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
+SCRIPT = ROOT / "tests" / "support" / "parsers.py"
+PARSERS = ROOT / ".parsers"
+NAMES = {
+    "axolotl": "axolotl", "llama-factory": "llamafactory", "torchtitan": "torchtitan",
+    "megatron": "megatron",
+}  # fmt: skip
+
+
+def of_gpus(engine: str, zero_stage: int, **given: Any) -> Best:
+    return result(
+        engine, zero_stage, **{"model": "llama-3-8b-tiny", "kind": "cuda", "dtype": "bf16"} | given
+    )
+
+
+# A single rank beside DeepSpeed, since its parser joins a process group.
+RESULTS = {
+    "ddp": result("ddp", 0, model="llama-3-8b-tiny"),
+    "compiled": of_gpus("ddp", 0, checkpointing="full", attention="sdpa", compile="on"),
+    "fp16": of_gpus("ddp", 0, dtype="fp16", checkpointing="host", attention="eager"),
+    "muon": of_gpus("ddp", 0, optimizer="muon", attention="flash_attention_2"),
+    "low": of_gpus("ddp", 0, optimizer="adamw8bit", param_dtype="bf16"),
+    "lora": of_gpus("ddp", 0, lora="r=8"),
+    "lora-of-some": of_gpus("deepspeed", 3, world_size=1, lora="r=16,targets=q_proj+v_proj"),
+    "fsdp-2": of_gpus("fsdp", 2, checkpointing="selective", attention="flex_attention"),
+    "fsdp-3": of_gpus("fsdp", 3, checkpointing="full"),
+    "zero-1": of_gpus("deepspeed", 1, world_size=1, param_dtype="fp32"),
+    "zero-2": of_gpus("deepspeed", 2, world_size=1, optimizer="muon"),
+    "zero-3": of_gpus("deepspeed", 3, world_size=1, offload="all", checkpointing="full"),
+    "zero-3-low": of_gpus("deepspeed", 3, world_size=1, param_dtype="bf16"),
+    "zero-1-fp16": of_gpus("deepspeed", 1, world_size=1, dtype="fp16"),
+}
+LORA = {
+    "lora": {"r": 8, "alpha": 16, "dropout": 0.0, "targets": "all"},
+    "lora-of-some": {"r": 16, "alpha": 32, "dropout": 0.0, "targets": ["q_proj", "v_proj"]},
+}
+"""What is to be read of these; nothing of the others."""
+OPTIM = {"adamw": "adamw_torch_fused", "adamw8bit": "adamw_torch_8bit", "muon": "muon"}
+
+
+def parsed(tool: str, folder: Path, *names: str) -> dict[str, Any]:
+    """What it read of these results' files, by name; of all where none is given."""
+    beside = PARSERS / tool
+    if not (beside / NAMES[tool]).is_dir():
+        pytest.skip(f"no {tool} in {PARSERS}: scripts/test installs it where it can be had")
+    for name in (chosen := names or tuple(RESULTS)):
+        write(RESULTS[name], folder / name, [tool])
+        RESULTS[name].write(folder / name / "best.json")
+    environment = os.environ | {
+        "PYTHONPATH": str(beside), "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1",
+        "GLOO_SOCKET_IFNAME": "lo", "CUDA_VISIBLE_DEVICES": "",
+    }  # fmt: skip
+    # Without the script's folder on the path, whose files are called as packages are.
+    ran = subprocess.run(
+        [sys.executable, "-P", str(SCRIPT), tool, *(str(folder / name) for name in chosen)],
+        cwd=folder, env=environment, capture_output=True, text=True, check=False, timeout=300,
+    )  # fmt: skip
+    assert ran.returncode == 0, ran.stderr[-3000:]
+    return dict(zip(chosen, json.loads(ran.stdout), strict=True))
+
+
+def batches(best: Best) -> dict[str, int]:
+    config = best.config
+    return {
+        "micro_batch": config.micro_batch, "grad_accum": config.grad_accum,
+        "seq_len": config.seq_len,
+    }  # fmt: skip
+
+
+def dtype(best: Best) -> str:
+    """Of a Trainer's autocast; fp32 where DeepSpeed casts."""
+    config = best.config
+    cast = config.engine == "deepspeed" and config.param_dtype == "fp32"
+    return "fp32" if cast else config.dtype
+
+
+def settings(best: Best, path: Path) -> str | None:
+    return str(path) if best.config.engine == "deepspeed" else None
+
+
+def test_axolotl_reads_its_file(tmp_path: Path) -> None:
+    found = parsed("axolotl", tmp_path)
+    for name, best in RESULTS.items():
+        config, sharded = best.config, best.config.engine == "fsdp"
+        own = config.engine == "deepspeed"
+        assert found[name] == batches(best) | {
+            "odd": [],
+            "dtype": dtype(best),
+            "checkpointing": config.checkpointing in ("full", "host"),
+            "offloaded": "hidden_states" if config.checkpointing == "host" else False,
+            "compile": config.compile == "on",
+            "attention": config.attention,
+            "optimizer": OPTIM["adamw" if own else config.optimizer],
+            "deepspeed": settings(best, tmp_path / name / "axolotl-deepspeed.json"),
+            "reshard": config.zero_stage == 3 if sharded else None,
+            "lora": LORA.get(name),
+        }, name
+
+
+def test_llama_factory_reads_its_file(tmp_path: Path) -> None:
+    found = parsed("llama-factory", tmp_path)
+    attention = {"eager": "disabled", "flash_attention_2": "fa2", "flex_attention": "auto"}
+    for name, best in RESULTS.items():
+        config = best.config
+        own = config.engine == "deepspeed"
+        pure = config.param_dtype == "bf16" and not own
+        assert found[name] == batches(best) | {
+            "odd": [],
+            "dtype": "fp32" if pure else dtype(best),
+            "pure": pure,
+            "checkpointing": config.checkpointing != "none",
+            "compile": config.compile == "on",
+            "attention": attention.get(config.attention, config.attention),
+            "optimizer": OPTIM["adamw" if own else config.optimizer],
+            "deepspeed": settings(best, tmp_path / name / "llama-factory-deepspeed.json"),
+            "lora": LORA.get(name),
+        }, name
+
+
+def test_torchtitan_reads_its_file(tmp_path: Path) -> None:
+    found = parsed("torchtitan", tmp_path, "ddp", "compiled", "fsdp-2", "fsdp-3")
+    kinds = {"none": "none", "full": "FullAC", "selective": "SelectiveAC"}
+    for name, read in found.items():
+        config = RESULTS[name].config
+        sharded = config.engine == "fsdp"
+        assert read == {
+            "micro_batch": config.micro_batch,
+            "global_batch": config.global_batch_samples,
+            "seq_len": config.seq_len,
+            "dtype": {"bf16": "bfloat16", "fp32": "float32"}[config.dtype],
+            "ranks": [1, config.world_size] if sharded else [config.world_size, 1],
+            "reshard": {0: "default", 2: "never", 3: "always"}[config.zero_stage],
+            "checkpointing": kinds[config.checkpointing],
+            "compile": ["model"] if config.compile == "on" else [],
+            "graphs": False,
+        }, name
+
+
+def test_megatron_reads_its_flags(tmp_path: Path) -> None:
+    found = parsed("megatron", tmp_path, "ddp", "compiled", "fp16", "zero-1", "muon")
+    for name, read in found.items():
+        config = RESULTS[name].config
+        kept = ["full", "uniform", 1] if config.checkpointing == "full" else [None] * 3
+        assert read == batches(RESULTS[name]) | {
+            "shape": [config.depth, config.width],
+            "dtype": {"bf16": "torch.bfloat16", "fp16": "torch.float16", "fp32": "torch.float32"}[
+                config.dtype
+            ],
+            "optimizer": "muon" if config.optimizer == "muon" else "adam",
+            "shared": config.zero_stage == 1,
+            "clip": 1.0,
+            "recompute": kept,
+        }, name

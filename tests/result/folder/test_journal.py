@@ -1,0 +1,140 @@
+"""Optuna's journal of a study: cut, torn, damaged, and read back."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from autotune.errors import UsageError
+from autotune.result.folder.ending import Ended, Ending
+from autotune.result.folder.past import Lost
+from autotune.result.folder.storage import repair
+from autotune.space.candidate import Candidate
+from autotune.space.outcome import Record
+from tests.support.records import space
+from tests.support.studies import Killed, Run, killing, open_journal
+
+SPACE = space(micro_batch=(1, 8))
+
+
+def told(folder: Path) -> list[Record]:
+    return open_journal(folder, SPACE).past.records
+
+
+@pytest.fixture(scope="module")
+def journal(tmp_path_factory: pytest.TempPathFactory) -> bytes:
+    folder = tmp_path_factory.mktemp("journal")
+    with pytest.raises(Killed):
+        Run(folder, killing(6), SPACE, sampler="grid")
+    return (folder / "optuna.log").read_bytes()
+
+
+def test_a_journal_cut_at_any_byte_of_its_last_two_lines_keeps_all_told_before(
+    journal: bytes, tmp_path: Path
+) -> None:
+    path = tmp_path / "optuna.log"
+    path.write_bytes(journal)
+    records = told(tmp_path)
+    data = path.read_bytes()  # with what was running told as failed
+    start = data.rstrip(b"\n").rfind(b"\n")
+    start = data.rfind(b"\n", 0, start) + 1
+    for size in range(start, len(data) + 1):
+        path.write_bytes(data[:size])
+        assert told(tmp_path) == records, size
+        assert path.read_bytes().endswith(b"\n")
+
+
+def test_nodes_that_were_lost_are_kept_with_the_next_write_and_by_the_next_run(
+    tmp_path: Path,
+) -> None:
+    first, second = Lost(13.5, "node n3 was lost"), Lost(70.0, "node n3 was lost")
+    journal = open_journal(tmp_path, SPACE)
+    journal.lost.append(first)
+    journal.end(Ended(Ending.FOUND), 20.0)
+    again = open_journal(tmp_path, SPACE)
+    assert again.lost == again.past.lost == [first]
+    again.lost.append(second)
+    again.begin([], 60.0, {})
+    assert open_journal(tmp_path, SPACE).past.lost == [first, second]
+
+
+def test_a_journal_cut_at_any_line_can_be_gone_on_with(journal: bytes, tmp_path: Path) -> None:
+    lines = journal.splitlines(keepends=True)
+    counts: list[int] = []
+    for number in range(len(lines) + 1):
+        (tmp_path / "optuna.log").write_bytes(b"".join(lines[:number]))
+        counts.append(len(told(tmp_path)))
+    assert counts == sorted(counts)
+    assert counts[-1] == 6
+
+
+def test_an_outcome_that_was_written_counts_though_its_state_was_not(
+    journal: bytes, tmp_path: Path
+) -> None:
+    lines = journal.splitlines(keepends=True)
+    last = max(i for i, line in enumerate(lines) if b'"outcome"' in line)
+    (tmp_path / "optuna.log").write_bytes(b"".join(lines[: last + 1]))
+    assert len(told(tmp_path)) == 6
+
+
+def test_zeros_after_a_power_failure_are_cut(journal: bytes, tmp_path: Path) -> None:
+    path = tmp_path / "optuna.log"
+    path.write_bytes(journal + bytes(4096))
+    assert repair(path) == 4096
+    assert path.read_bytes() == journal
+
+
+def test_damage_before_the_last_line_is_refused_and_left_alone(
+    journal: bytes, tmp_path: Path
+) -> None:
+    path = tmp_path / "optuna.log"
+    lines = journal.splitlines(keepends=True)
+    damaged = b"".join([*lines[:3], b"#" + lines[3], *lines[4:]])
+    path.write_bytes(damaged)
+    with pytest.raises(UsageError, match="line 4 is damaged"):
+        told(tmp_path)
+    assert path.read_bytes() == damaged
+
+
+def test_a_journal_of_another_space_is_refused(journal: bytes, tmp_path: Path) -> None:
+    (tmp_path / "optuna.log").write_bytes(journal)
+    other = replace(
+        SPACE,
+        candidates=(Candidate(depth=8, seq_len=64, micro_batch=1),),
+        axes={**SPACE.axes, "depth": (8,)},
+    )
+    with pytest.raises(UsageError, match="no candidate of this study's space"):
+        open_journal(tmp_path, other)
+
+
+@settings(max_examples=60)
+@given(data=st.data())
+def test_any_damage_is_repaired_or_refused_in_one_line(
+    data: st.DataObject, journal: bytes, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    folder = tmp_path_factory.mktemp("damaged")
+    (folder / "optuna.log").write_bytes(mutated(data, journal))
+    try:
+        told(folder)
+    except UsageError as error:
+        message = str(error)
+    else:
+        message = "no message"
+    assert len(message.splitlines()) == 1
+
+
+def mutated(data: st.DataObject, journal: bytes) -> bytes:
+    """`journal` with some lines swapped, dropped or repeated, or some bytes changed."""
+    lines: Sequence[bytes] = data.draw(
+        st.lists(st.sampled_from(journal.splitlines(keepends=True)), max_size=30)
+        | st.just(journal.splitlines(keepends=True))
+    )
+    found = bytearray(b"".join(lines))
+    for _ in range(data.draw(st.integers(0, 3)) if found else 0):
+        found[data.draw(st.integers(0, len(found) - 1))] = data.draw(st.integers(0, 255))
+    return bytes(found)

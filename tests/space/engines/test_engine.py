@@ -1,0 +1,101 @@
+"""Bytes of model state against the ZeRO paper's own table."""
+
+from __future__ import annotations
+
+import pytest
+
+from autotune.space.candidate import Build
+from autotune.space.engines import ENGINES, StateBytes, state_bytes
+from autotune.space.models.gpt import GptShape
+from autotune.space.workload import Workload
+
+SHAPE = GptShape(depth=2, width=128, vocab_size=97)
+N = SHAPE.parameters
+
+
+def state(
+    *,
+    zero_stage: int = 0,
+    offload: str = "none",
+    engine: str = "deepspeed",
+    dtype: str = "bf16",
+    optimizer: str = "adamw",
+    world_size: int = 64,
+) -> StateBytes:
+    workload = Workload(
+        model="gpt",
+        width=SHAPE.width,
+        vocab_size=SHAPE.vocab_size,
+        dtype=dtype,
+        engine=engine,
+        world_size=world_size,
+        global_batch=None,
+    )
+    return state_bytes(
+        workload,
+        Build(depth=SHAPE.depth, zero_stage=zero_stage, offload=offload, optimizer=optimizer),
+    )
+
+
+@pytest.mark.parametrize(("stage", "gigabytes"), [(0, 120), (1, 31.4), (2, 16.6), (3, 1.88)])
+def test_mixed_precision_adam_on_64_ranks_is_the_papers_figure_1(
+    stage: int, gigabytes: float
+) -> None:
+    per_parameter = state(zero_stage=stage).device / N
+    assert per_parameter * 7.5 == pytest.approx(gigabytes, rel=0.01)  # 7.5e9 parameters, in GB
+
+
+def test_offload_moves_the_optimizer_and_then_the_weights_to_the_host() -> None:
+    kept = state(zero_stage=3)
+    moved = state(zero_stage=3, offload="optimizer")
+    everything = state(zero_stage=3, offload="all")
+    assert moved.host == kept.optimizer
+    assert (moved.device, moved.gradients) == (kept.weights, 0)
+    assert everything.host == kept.optimizer + kept.weights
+    assert everything.device == 0
+    first = state(zero_stage=1, offload="optimizer")
+    assert first.gradients == pytest.approx(63 / 64 * state(zero_stage=1).gradients)
+
+
+def test_offload_keeps_a_partition_of_what_passes_through_on_the_host() -> None:
+    assert state(zero_stage=2, offload="optimizer").passing == 2 * N / 64
+    assert state(zero_stage=3, offload="optimizer").passing == 4 * N / 64
+    assert state(zero_stage=3).passing == 0
+
+
+def test_plain_fp32_training_is_16_bytes_a_parameter() -> None:
+    assert state(engine="ddp", dtype="fp32").device == 16 * N
+
+
+def test_zero_in_fp32_keeps_a_copy_of_its_partition_to_step_on() -> None:
+    assert state(dtype="fp32", zero_stage=3, world_size=1).device == 20 * N
+
+
+def test_muon_keeps_one_moment_of_the_blocks_matrices() -> None:
+    adam, muon = state(engine="ddp"), state(engine="ddp", optimizer="muon")
+    assert adam.optimizer - muon.optimizer == 4 * SHAPE.block_matrices
+
+
+def test_fsdp_shards_all_three() -> None:
+    assert state(engine="fsdp", zero_stage=3, world_size=4).device == 16 * N / 4
+
+
+@pytest.mark.parametrize(
+    ("engine", "stage", "param_dtype", "kept"),
+    [  # weights, master_weights, gradients, reduction, optimizer
+        ("ddp", 0, "fp32", "fp32 fp32 fp32 fp32 fp32"),
+        ("ddp", 0, "bf16", "bf16 bf16 bf16 bf16 bf16"),
+        ("deepspeed", 2, "fp32", "fp32 fp32 fp32 bf16 fp32"),
+        ("deepspeed", 3, "bf16", "bf16 bf16 bf16 bf16 bf16"),
+        ("fsdp", 3, "fp32", "fp32 fp32 fp32 fp32 fp32"),
+        ("fsdp", 3, "bf16", "bf16 bf16 bf16 fp32 bf16"),
+    ],
+)
+def test_what_is_kept_and_sent_in_which_dtype(
+    engine: str, stage: int, param_dtype: str, kept: str
+) -> None:
+    found = ENGINES[engine].dtypes(
+        "bf16", Build(depth=2, zero_stage=stage, offload="none", param_dtype=param_dtype)
+    )
+    assert found.pop("compute") == "bf16"
+    assert " ".join(found.values()) == kept

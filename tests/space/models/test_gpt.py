@@ -1,0 +1,107 @@
+"""Parameter and FLOP counts of the gpt family against numbers worked out by hand."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from autotune.errors import UsageError
+from autotune.space.models import gpt as counts
+from autotune.space.models.defaults import Asked, GptTraits
+from autotune.space.models.gpt import GptShape
+from autotune.space.options import Options
+from autotune.space.workload import Workload
+from autotune.wire.messages import Count
+from probes.count import count
+from probes.models import family
+from tests.support.records import WORKLOAD
+
+
+def test_width_is_64_times_depth_unless_it_is_given() -> None:
+    assert counts.FAMILY.shape(4, None, 4096).width == 256
+    assert counts.FAMILY.shape(4, 512, 4096).width == 512
+
+
+def test_a_head_has_64_channels() -> None:
+    assert counts.FAMILY.shape(3, None, 100).width == 192
+
+
+@pytest.mark.parametrize(
+    ("shape", "matmul", "total"),
+    [
+        # One block: qkv 3·64², output 64², MLP 2·4·64²; head 100·64. Then embedding and 3 norms.
+        (GptShape(1, 64, 100), 49_152 + 6_400, 49_152 + 2 * 6_400 + 3 * 64),
+        (GptShape(2, 128, 1000), 393_216 + 128_000, 393_216 + 256_000 + 640),
+        # The matrices of GPT-2 small are 12·12·768² = 84 934 656.
+        (GptShape(12, 768, 50_257), 84_934_656 + 38_597_376, 84_934_656 + 77_194_752 + 19_200),
+    ],
+)
+def test_parameters_are_those_counted_by_hand(shape: GptShape, matmul: int, total: int) -> None:
+    assert (shape.matmul_parameters, shape.parameters) == (matmul, total)
+
+
+def test_flops_per_token_are_six_per_parameter_and_the_attention_scores() -> None:
+    assert GptShape(2, 128, 1000).flops_per_token(64) == 6 * 521_216 + 12 * 2 * 128 * 64
+
+
+def test_flops_per_token_grow_with_the_length_by_attention_alone() -> None:
+    shape = GptShape(4, 256, 4096)
+    grown = shape.flops_per_token(2048) - shape.flops_per_token(1024)
+    assert grown == 12 * 4 * 256 * 1024
+
+
+TRAITS = GptTraits(aspect_ratio=48, head_dim=32, mlp="swiglu", qk_norm=True, tied=True, softcap=9)
+
+
+def workload(traits: GptTraits) -> Workload:
+    recipe = counts.FAMILY.recipe(Asked(model="gpt", gpt=traits))
+    return replace(WORKLOAD, vocab_size=97, recipe=recipe)
+
+
+@pytest.mark.parametrize(
+    "traits",
+    [TRAITS, GptTraits(mlp="swiglu"), GptTraits(tied=True), GptTraits(head_dim=128), GptTraits()],
+)
+def test_a_closed_form_is_what_is_counted_whatever_the_traits(traits: GptTraits) -> None:
+    of = workload(traits)
+    spec, shape = of.spec(3), of.shape(3)
+    found = count(Count(models=[spec], shallow=[spec, of.spec(5)], seq_lens=[16]))
+    [parameters] = found.parameters
+    assert parameters.parameters == shape.parameters
+    assert parameters.block_matrices == shape.block_matrices
+    assert parameters.largest_block == shape.largest_block
+    assert found.flops_per_sample == [[16 * shape.flops_per_token(16)]]
+
+
+def test_the_width_follows_from_the_depth_in_whole_heads() -> None:
+    assert workload(TRAITS).shape(3).width == 160  # 144 in heads of 32
+    assert workload(GptTraits(aspect_ratio=64, head_dim=128)).shape(3).width == 256
+
+
+def test_each_trait_does_something() -> None:
+    torch.manual_seed(0)
+    plain = family("gpt").make(workload(GptTraits()).spec(1))
+    batch = family("gpt").batch(workload(GptTraits()).spec(1), 2, 8, None)
+    with torch.no_grad():
+        for parameter in plain.parameters():
+            parameter.mul_(20)  # so that logits reach the cap
+    for traits in (GptTraits(qk_norm=True), GptTraits(softcap=1), GptTraits(head_dim=32)):
+        other = family("gpt").make(workload(traits).spec(1))
+        other.load_state_dict(plain.state_dict())
+        loss, same = (family("gpt").loss(m, batch) for m in (other, plain))
+        assert abs(float(loss - same)) > 1e-3, traits
+    tied = family("gpt").make(workload(GptTraits(tied=True)).spec(1))
+    assert tied.get_parameter("head.weight") is tied.get_parameter("embedding.weight")
+
+
+def test_what_is_said_goes_before_the_preset() -> None:
+    asked = Options.from_texts({"preset": "nanochat", "head_dim": "64", "softcap": "30"})
+    assert asked.gpt_traits == GptTraits(head_dim=64, qk_norm=True, softcap=30)
+    assert asked.asked_model.gpt == asked.gpt_traits
+    for wrong in ({"head_dim": "0"}, {"head_dim": "33"}, {"softcap": "0"}, {"aspect_ratio": "0"},
+                  {"width": "128", "aspect_ratio": "32"}, {"model": "gpt2", "tied": "true"},
+                  {"model": "gpt2", "preset": "nanochat"}):  # fmt: skip
+        with pytest.raises(UsageError):
+            Options.from_texts(wrong)

@@ -1,0 +1,231 @@
+"""What a config of transformers means, read without transformers."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from autotune.errors import UsageError
+from autotune.space.models import FAMILIES, family_name, hf
+from autotune.space.models.defaults import Asked, Lora
+from autotune.space.options import Options
+
+HF = hf.Hf()
+LLAMA: dict[str, Any] = {
+    "model_type": "llama", "architectures": ["LlamaForCausalLM"], "num_hidden_layers": 4,
+    "max_position_embeddings": 96,
+}  # fmt: skip
+
+
+def recipe(**config: Any) -> dict[str, Any]:
+    return {
+        "config": LLAMA | config,
+        "task": "causal",
+        "target_len": None,
+        "code": "",
+        "lora": None,
+        "left_out": [],
+    }
+
+
+@pytest.fixture
+def saved(tmp_path: Path) -> Any:
+    """Writes a config and gives its `--model`."""
+
+    def saved(**config: Any) -> str:
+        (tmp_path / "config.json").write_text(json.dumps(LLAMA | config))
+        return f"hf:{tmp_path}"
+
+    return saved
+
+
+def asked(model: str, **more: Any) -> dict[str, Any]:
+    return HF.recipe(Asked(model=model, **more))
+
+
+def test_a_folder_and_the_file_in_it_are_the_same_model(saved: Any, tmp_path: Path) -> None:
+    found = asked(saved())
+    assert found == asked(f"hf:{tmp_path / 'config.json'}")
+    assert (found["config"], found["task"], found["code"]) == (LLAMA, "causal", "")
+
+
+@pytest.mark.parametrize(
+    ("model", "what"),
+    [
+        ("hf:google/t5-base", "nothing is downloaded; save the config first: python -c"),
+        ("hf:", "names no folder or file; write hf:PATH"),
+        ("hf:.", "there is no config.json in ."),
+        ("gpt:3", "unknown model; known: gpt, hf:PATH"),
+        ("meta-llama/Llama-3.1-8B", "did you mean hf:meta-llama/Llama-3.1-8B?"),
+        ("t5-huge", "unknown model; known: gpt, hf:PATH"),
+        ("bert-large-tiny-tiny", "unknown model"),
+    ],
+)
+def test_a_model_that_is_not_there(
+    model: str, what: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(UsageError) as error:
+        asked(model) if family_name(model) == "hf" else Options(model=model)
+    assert what in str(error.value)
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{}", '{"model_type": 3}', "\\u0000", "{" * 99])
+def test_a_file_that_is_no_config(text: str, tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text(text)
+    with pytest.raises(UsageError, match=r"is no JSON|is no config of transformers"):
+        asked(f"hf:{tmp_path}")
+
+
+def test_of_a_config_for_several_media_the_text_model_is_taken(saved: Any) -> None:
+    text = {"model_type": "gemma3_text", "num_hidden_layers": 2}
+    parts = {
+        "model_type": "gemma3",
+        "architectures": ["Gemma3ForConditionalGeneration"],
+        "num_hidden_layers": None,
+        "tie_word_embeddings": False,
+        "quantization_config": {"bits": 4},
+        "vision_config": {"model_type": "siglip_vision_model"},
+    }
+    taken = asked(saved(**parts, text_config=text))
+    assert taken["config"] == text | {
+        "architectures": ["ForCausalLM"], "tie_word_embeddings": False,
+    }  # fmt: skip
+    assert taken["left_out"] == ["vision_config"]
+    assert taken["task"] == "causal"
+    assert asked(saved())["left_out"] == []
+
+
+@pytest.mark.parametrize("more", [{}, {"auto_map": {}}])
+def test_one_whose_text_model_has_no_type_says_how_it_is_named(
+    saved: Any, more: dict[str, Any]
+) -> None:
+    text = {"num_hidden_layers": 2} | ({"model_type": "llama"} if more else {})
+    model = saved(model_type="gemma3", text_config=text, num_hidden_layers=None, **more)
+    with pytest.raises(UsageError, match=r"several media; .*text_config.*--model hf:FILE"):
+        asked(model, trust_remote_code=True)
+
+
+@pytest.mark.parametrize(
+    ("config", "task"),
+    [
+        ({"architectures": ["GPT2LMHeadModel"]}, "causal"),
+        ({"architectures": ["T5ForConditionalGeneration"]}, "seq2seq"),
+        ({"architectures": None, "is_encoder_decoder": True}, "seq2seq"),
+        ({"architectures": ["BertForPreTraining"]}, "masked"),
+        ({"architectures": ["BertModel", "BertForMaskedLM"]}, "masked"),
+        ({"architectures": ["RobertaForSequenceClassification"]}, "classification"),
+    ],
+)
+def test_the_architecture_says_the_task(saved: Any, config: dict[str, Any], task: str) -> None:
+    assert asked(saved(**config))["task"] == task
+    assert asked(saved(**config), task="masked")["task"] == "masked"
+
+
+def test_a_config_that_does_not_say_its_task_asks_for_it(saved: Any) -> None:
+    with pytest.raises(UsageError, match="pass --task, one of causal, seq2seq"):
+        asked(saved(architectures=["LlamaModel"]))
+
+
+def test_code_of_others_is_run_only_if_that_was_said(saved: Any, tmp_path: Path) -> None:
+    remote = saved(auto_map={"AutoModelForCausalLM": "modeling.Own"})
+    with pytest.raises(UsageError, match="brings code of its own; look at it, and pass"):
+        asked(remote)
+    assert asked(remote, trust_remote_code=True)["code"] == str(tmp_path)
+
+
+def test_a_target_length_is_for_decoders_alone(saved: Any) -> None:
+    with pytest.raises(UsageError, match="--target-len 3: only for seq2seq"):
+        asked(saved(), target_len=3)
+    assert asked("t5-small", target_len=3)["target_len"] == 3
+
+
+def test_every_kept_model_has_a_twin_of_the_same_structure() -> None:
+    names = [name for name in hf.ready() if not name.endswith(hf.TINY)]
+    assert len(names) == 10
+    for name in names:
+        whole, small = asked(name), asked(name + hf.TINY)
+        assert whole["config"].keys() == small["config"].keys() | whole["config"].keys()
+        assert whole["task"] == small["task"]
+        same = ("model_type", "architectures", "tie_word_embeddings", "is_encoder_decoder")
+        assert all(whole["config"].get(key) == small["config"].get(key) for key in same)
+
+
+def test_depth_is_the_configs_and_can_be_set() -> None:
+    assert HF.defaults(recipe(), "cpu").depth == (4,)
+    assert HF.at_depth(recipe(), 9)["config"]["num_hidden_layers"] == 9
+    assert HF.at_depth(recipe(), 4) == recipe()
+    t5 = asked("t5-small")
+    deep = HF.at_depth(t5, 3)["config"]
+    assert (deep["num_layers"], deep["num_decoder_layers"]) == (3, 3)
+
+
+def test_lists_by_layer_are_cut_and_go_on_as_they_began() -> None:
+    kinds = ["sliding", "sliding", "full", "sliding"]
+    of = recipe(layer_types=["sliding", "sliding", "full", "sliding"], eos_token_id=[1, 2, 3])
+    assert HF.at_depth(of, 2)["config"]["layer_types"] == kinds[:2]
+    assert HF.parts(of) == [(0,), (2,)]
+    assert HF.kinds(of, 5) == [0, 0, 2, 0, 0]
+    assert HF.of_blocks(of, [0, 2, 2])["config"]["layer_types"] == ["sliding", "full", "full"]
+    again = recipe(layer_types=["sliding", "full"] * 2)
+    assert HF.at_depth(again, 5)["config"]["layer_types"] == ["sliding", "full"] * 2 + ["sliding"]
+    assert HF.parts(again) == [(0, 1)]
+    assert HF.parts(recipe()) == [(0,)]
+    assert HF.at_depth(of, 2)["config"]["eos_token_id"] == [1, 2, 3]
+
+
+def test_a_model_whose_depth_cannot_be_set_says_so() -> None:
+    of = recipe(num_hidden_layers=None)
+    HF.check_depth(of, 1)
+    with pytest.raises(UsageError, match="--depth 2: the depth of a llama cannot be set"):
+        HF.check_depth(of, 2)
+
+
+def test_no_length_over_the_models_positions_is_searched() -> None:
+    assert HF.defaults(recipe(), "cpu").seq_len == (64,)
+    assert HF.defaults(recipe(), "cuda").seq_len == (96,)
+    assert HF.most_seq_len(asked("t5-small")) is None
+    assert HF.most_seq_len(asked("gpt2")) == 1024
+    assert HF.defaults(asked("gpt2"), "cuda").seq_len == (1024,)
+
+
+def test_options_of_gpt_are_no_options_of_others() -> None:
+    for name in ("width", "vocab_size"):
+        with pytest.raises(UsageError, match="gpt2 has its own; leave"):
+            Options.from_texts({"model": "gpt2", name: "64"})
+    for given in ({"task": "causal"}, {"target_len": 3}, {"trust_remote_code": True}):
+        asked_of_gpt = Asked(model="gpt", **given)
+        with pytest.raises(UsageError, match="gpt has none"):
+            FAMILIES["gpt"].recipe(asked_of_gpt)
+
+
+@pytest.mark.parametrize(
+    "text", ["", "16", "r=0", "r=x", "r=4,targets=", "r=4,alpha=2", "r=4;r=5"]
+)
+def test_adapters_that_are_none(text: str) -> None:
+    with pytest.raises(UsageError, match="write r=16 or r=16,targets=q_proj"):
+        Options.from_texts({"model": "gpt2", "lora": text})
+
+
+def test_adapters_are_for_models_of_transformers() -> None:
+    given = Options.from_texts({"model": "gpt2", "lora": "r=4,targets=a+b.c"}).asked_model
+    assert HF.recipe(given)["lora"] == {"rank": 4, "targets": ("a", "b.c")}
+    for model in ("gpt", "factory:a:b"):
+        with pytest.raises(UsageError, match=r"--lora r=4: .* has none"):
+            FAMILIES[family_name(model)].recipe(Asked(model=model, lora=Lora(4)))
+
+
+def test_positions_that_begin_after_the_paddings_are_fewer() -> None:
+    of = recipe(model_type="roberta", max_position_embeddings=514, pad_token_id=1)
+    assert HF.most_seq_len(of) == 512
+
+
+def test_a_depth_by_encoder_and_decoder_is_set_in_both() -> None:
+    of = recipe(num_hidden_layers=None, encoder_layers=2, decoder_layers=3)
+    assert HF.defaults(of, "cpu").depth == (2,)
+    assert HF.at_depth(of, 2) == of
+    deep = HF.at_depth(of, 5)["config"]
+    assert (deep["encoder_layers"], deep["decoder_layers"]) == (5, 5)

@@ -1,0 +1,131 @@
+"""What earlier studies change in what is expected."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from autotune.result.earlier import Earlier, seen_in
+from autotune.space.candidate import Candidate
+from autotune.space.outcome import Outcome, Record, Verdict, measurement
+from autotune.space.space import Space
+from autotune.space.trace import request
+from autotune.space.workload import Workload
+from autotune.study.predict.predictor import Predictor
+from autotune.wire.messages import Peaks
+from autotune.wire.stopping import Interval
+from tests.support.records import MIB, QUIET, record, space
+from tests.support.traces import made_up
+
+BEFORE, NOW = space(depth=(2, 3)), space(depth=(4, 6))
+
+
+def step_s(workload: Workload, c: Candidate) -> float:
+    full = 1.4 if c.checkpointing == "full" else 1.0
+    flops = c.tokens * workload.shape(c.depth).flops_per_token(c.seq_len)
+    return 3e-3 + full * flops * (1 + 900 / c.tokens) / 4e10
+
+
+def peak_mib(c: Candidate) -> int:
+    return int(420 + 9 * c.depth**2 + 0.1 * c.tokens + 0.04 * c.depth * c.tokens)
+
+
+def measured(among: Space, candidate: Candidate, slower: float = 1.0) -> Record:
+    found = record(candidate)
+    median = slower * step_s(among.workload, candidate)
+    known = measurement(
+        candidate, among.workload, Interval(median, 0.99 * median, 1.01 * median, 20),
+        peaks=Peaks.same(peak_mib(candidate) * MIB), disturbed_share=0.0, conditions=QUIET,
+    )  # fmt: skip
+    return replace(found, outcome=replace(found.outcome, measurement=known))
+
+
+def at_power(earlier: Earlier, watts: float) -> Earlier:
+    return replace(earlier, seen=[replace(each, mean_power_w=watts) for each in earlier.seen])
+
+
+def test_energy_is_believed_beside_time_and_earlier_power_tells_it() -> None:
+    frugal = Predictor(NOW, "cpu", [at_power(before(), 7.0)], objective="tokens_per_joule")
+    plain = Predictor(NOW, "cpu", [before()])
+    assert np.array_equal(frugal.log_step_s().mean, plain.log_step_s().mean)
+    assert np.array_equal(plain.log_cost().mean, plain.log_step_s().mean)
+    off = frugal.log_cost().mean - frugal.log_step_s().mean
+    assert np.median(off) == pytest.approx(np.log(7.0), abs=0.1)
+    unknown = Predictor(NOW, "cpu", [before()], objective="tokens_per_joule")
+    assert unknown.log_cost().deviation.mean() > 3 * frugal.log_cost().deviation.mean()
+
+
+def before(among: Space = BEFORE, every: int = 3, slower: float = 1.0) -> Earlier:
+    records = [measured(among, c, slower) for c in among.candidates[::every]]
+    return Earlier(folder="before", workload=among.workload, seen=seen_in(records))
+
+
+def errors(predictor: Predictor, among: Space = NOW) -> tuple[float, float]:
+    """Median error of predicted peaks, and of speeds beside each other, which decide."""
+    peaks = [predictor.peak(c).bytes / MIB / peak_mib(c) - 1 for c in among.candidates]
+    truth = np.log([step_s(among.workload, c) for c in among.candidates])
+    off = predictor.log_step_s().mean - truth
+    return float(np.median(np.abs(peaks))), float(np.median(np.abs(off - np.median(off))))
+
+
+def test_another_space_of_the_same_machine_sharpens_both_expectations() -> None:
+    unknown, known = (errors(Predictor(NOW, "cpu", past)) for past in ((), (before(),)))
+    assert known[0] < unknown[0] / 2
+    assert known[1] < unknown[1] / 2
+
+
+def test_another_workload_tells_less_and_does_no_harm() -> None:
+    other = replace(BEFORE, workload=replace(BEFORE.workload, vocab_size=8192))
+    unknown, same, known = (
+        errors(Predictor(NOW, "cpu", past)) for past in ((), (before(),), (before(other),))
+    )
+    assert same[0] < known[0] < unknown[0]
+    assert known[1] < unknown[1]
+
+
+def test_a_study_on_a_slower_day_does_not_make_its_candidates_slower_than_others() -> None:
+    """Of two equal halves of a space one was measured before, when all took 15 % longer."""
+    earlier = np.array([c.micro_batch in (1, 4) for c in NOW.candidates])
+    half = replace(NOW, candidates=tuple(c for c in NOW.candidates if c.micro_batch in (1, 4)))
+    predictor = Predictor(NOW, "cpu", [before(half, every=1, slower=1.15)])
+    for candidate in set(NOW.candidates) - set(half.candidates):
+        predictor.observe(candidate, measured(NOW, candidate).outcome)
+    off = predictor.log_step_s().mean - np.log([step_s(NOW.workload, c) for c in NOW.candidates])
+    assert np.median(off[earlier]) - np.median(off[~earlier]) == pytest.approx(0.0, abs=0.03)
+
+
+def test_beliefs_are_of_the_studys_own_candidates_alone() -> None:
+    predictor = Predictor(NOW, "cpu", [before()])
+    size = len(NOW.candidates)
+    assert len(predictor.chance()) == size
+    assert len(predictor.log_step_s([NOW.candidates[0]]).mean) == size
+    assert predictor.draws(NOW.candidates[:3], 5).shape == (5, 3)
+
+
+def test_a_trace_moves_what_it_covers_and_keeps_what_was_learned() -> None:
+    """The learned depths are as wide as none of the traced ones."""
+    found = []
+    for past in ((), (before(),)):
+        predictor = Predictor(NOW, "cpu", past)
+        untraced = errors(predictor)[0]
+        predictor.trace(made_up(request(NOW)))
+        found.append(errors(predictor)[0])
+        assert found[-1] != untraced
+    assert found[1] < found[0]
+
+
+def test_host_memory_that_ran_out_says_nothing_of_the_devices() -> None:
+    moved = tuple(replace(c, zero_stage=3, offload="all") for c in NOW.candidates)
+    limits = replace(NOW.limits, host_capacity_bytes=64 * 1024 * MIB)
+    both = replace(NOW, candidates=moved, limits=limits)
+    predictor = Predictor(both, "cuda")
+    assert predictor.host_memory is not None
+    before = predictor.peak(moved[0]), predictor.host_memory.predict(0)
+    gone = Outcome(verdict=Verdict.OOM, of_host=True)
+    predictor.observe(moved[0], gone)
+    assert predictor.peak(moved[0]) == before[0]
+    assert predictor.host_memory.predict(0).bytes > before[1].bytes
+    predictor.observe(moved[0], replace(gone, of_host=False))
+    assert predictor.peak(moved[0]).bytes > before[0].bytes
