@@ -1,7 +1,7 @@
 """What people type. One module and one row of `COMMANDS` each.
 
 A command is a function with a signature that cyclopts understands. It returns what carries it
-out, a `Run` of `app.py`, and is imported when it is called.
+out, a `Run`, and is imported when it is called.
 """
 
 from __future__ import annotations

@@ -17,7 +17,7 @@ HOPELESS_MARGIN = 1.25
 
 
 class Phase(StrEnum):
-    """Where a rank is. Each phase has its own deadline (`measure/runner/pool.py`)."""
+    """Where a rank is. Each phase has its own deadline (`measure/runner/group.py`)."""
 
     IMPORT = "import"
     BUILD = "build"

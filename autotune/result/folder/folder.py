@@ -5,7 +5,7 @@ optuna.log      Optuna's journal, the record of record: each trial with its outc
 trials.csv      the same trials for people, one row as each ends
 logs/           stdout and stderr of every rank
 best.json       the result
-report.html     all of it, to look at (view/)
+report.html     all of it, to look at (show/view/)
 exports/        the same in other tools' words
 lock            who is writing here now (files.py)
 """

@@ -2,7 +2,7 @@
 
 It orders and aims the search, and explains. It never rules a candidate out.
 
-Sources: state as in `engines/engine.py`; activations grow with tokens, layer by layer, as in
+Sources: state as in `space/engines/engine.py`; activations grow with tokens, layer by layer, as in
 arXiv 2205.05198 (section 4). The peak is either at the end of the forward pass, when all
 activations are held, or at the end of the backward pass, when all gradients are: a hinge.
 """
