@@ -6,6 +6,13 @@ after it, and so is a thread. Where there is one, no rank is forked.
 
 Its stdin is a socket to the study. A rank is handed over to the study, as a child of that, which
 has to be a subreaper (prctl(2), PR_SET_CHILD_SUBREAPER).
+
+Contracts:
+
+- Before each fork the server checks that it has one thread and no open driver. It closes NVML
+  first, which some libraries open on import.
+- A process between server and rank ends at once, so the study becomes the rank's parent. Ranks
+  die with the study, and are waited for like spawned ones.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """One probe: warm-up and timed steps, until the rule stops them.
 
 All ranks take the same decisions without asking: after each step they agree on its time (the
-slowest rank's), and every decision is a function of those agreed times.
+slowest rank's), and every decision is a function of those agreed times. A decision on anything
+local would leave ranks waiting for each other.
 """
 
 from __future__ import annotations

@@ -5,6 +5,14 @@
 other libraries' workspaces. That is what the device lost since before the context, beyond what the
 allocator holds, once the engine stands and has made its first steps. What changes later by more
 than `FOREIGN_SHARE` of the capacity is somebody else's.
+
+Contracts:
+
+- Peaks start anew for every probe: the heap goes back first (`malloc_trim`), then the peaks are
+  reset. Peaks cover warm-up, so a probe never stops before the end of its warm-up.
+- On the CPU `RLIMIT_DATA` is the memory that is still allowed, not the capacity: `VmData` plus
+  capacity less `VmRSS`, at the time of setting. So reserved address space does not count, and
+  file-backed pages do. The limit is lifted before a fault is reported.
 """
 
 from __future__ import annotations

@@ -19,8 +19,16 @@ from tests.support.scripts import load
 write_reference: Any = load("write_reference")
 README = ROOT / "README.md"
 COMMANDS = [each for page in (README, *PAGES.rglob("*.md")) for each in commands(page)]
-DOCUMENTS = [*ROOT.glob("*.md"), *(ROOT / "results").glob("*.md"), *PAGES.rglob("*.md")]
+DECISIONS = sorted((ROOT / "docs" / "decisions").iterdir())
+ARCHITECTURE, CONTRIBUTING = ROOT / "ARCHITECTURE.md", ROOT / "CONTRIBUTING.md"
+DOCUMENTS = [
+    *ROOT.glob("*.md"), *(ROOT / "results").glob("*.md"), *PAGES.rglob("*.md"), *DECISIONS
+]  # fmt: skip
+INSIDE = [ARCHITECTURE, CONTRIBUTING, *DECISIONS]
+"""Those that name files and tables of the code."""
 LINK = re.compile(r"\]\(([^)\s]+)\)")
+FILE = re.compile(r"`([\w.<>*-]+/[\w.<>*/-]*|\w+\.py)`")
+TABLE = re.compile(r"`(?:(probes)\.)?((?:[a-z_]+\.)+)(_?[A-Z]+|Options)`")
 FENCED = re.compile(r"^```.*?^```", re.DOTALL | re.MULTILINE)
 
 
@@ -32,6 +40,42 @@ def anchors(text: str) -> set[str]:
 
 def test_the_readme_is_short() -> None:
     assert len(README.read_text(encoding="utf-8").splitlines()) <= 170
+
+
+def test_the_architecture_is_short() -> None:
+    assert len(ARCHITECTURE.read_text(encoding="utf-8").splitlines()) <= 150
+
+
+@pytest.mark.parametrize("path", INSIDE, ids=lambda path: path.stem)
+def test_files_that_are_named_are_there(path: Path) -> None:
+    """From the root, or from `autotune/`; `<folder>` is any."""
+    named = {re.sub("<.*?>", "*", name) for name in FILE.findall(path.read_text(encoding="utf-8"))}
+    missing = {
+        name
+        for name in named
+        if not any(any(root.glob(name.rstrip("/"))) for root in (ROOT, ROOT / "autotune"))
+    }
+    assert missing == set()
+
+
+def test_tables_that_are_named_are_there() -> None:
+    named = TABLE.findall(ARCHITECTURE.read_text(encoding="utf-8"))
+    assert len(named) > 10
+    for package, module, table in named:
+        path = (ROOT / (package or "autotune")).joinpath(*module.rstrip(".").split("."))
+        path = path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
+        assert re.search(rf"^(class )?{table}\b", path.read_text("utf-8"), re.MULTILINE), module
+
+
+def test_a_decision_has_a_number_a_title_and_three_parts() -> None:
+    numbers = [int(path.name[:3]) for path in DECISIONS]
+    assert numbers == list(range(1, len(DECISIONS) + 1))
+    for path in DECISIONS:
+        text = path.read_text(encoding="utf-8")
+        titles = re.findall(r"^(#+ .*)", text, re.MULTILINE)
+        assert titles[1:] == ["## Context", "## Decision", "## Consequences"], path.name
+        assert titles[0].startswith("# "), path.name
+        assert 10 <= len(text.splitlines()) <= 45, path.name
 
 
 @pytest.mark.parametrize("name", write_reference.PAGES)

@@ -1,7 +1,7 @@
 """best.json: the document that says which candidate won, as a dataclass that reads and writes it.
 
-Its names are a contract: scripts and exports rely on them. What is written and what is read has to
-match `best.schema.json`.
+Its names are a contract: scripts and exports rely on them. A new field needs a default; none
+changes its name or meaning. What is written and what is read has to match `best.schema.json`.
 """
 
 from __future__ import annotations

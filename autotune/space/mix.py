@@ -1,4 +1,16 @@
-"""Samples of different lengths: what a batch of them is padded to, and batches drawn of them."""
+"""Samples of different lengths: what a batch of them is padded to, and batches drawn of them.
+
+Contracts:
+
+- With a mix, `seq_len` is the length to which the longest sample is padded or cut.
+- The search runs the longest samples alone. The warm-up of a final begins with two steps on them,
+  in all micro-steps. The first makes the optimizer's state, and the second runs beside it. Drawn
+  batches follow in the same probe. So one peak covers both, and the cost of many shapes in the
+  allocator.
+- Ranks draw nothing. The study draws the lengths from the seed (`LengthMix.draw`), and
+  `Probe.lengths` has them for all ranks. They are a few dozen micro-batches at most, which come
+  round, so the number of shapes is bounded.
+"""
 
 from __future__ import annotations
 

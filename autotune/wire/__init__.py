@@ -1,1 +1,4 @@
-"""What study and ranks say to each other. Standard library alone; probes import nothing else."""
+"""What study and ranks say to each other. Standard library alone; probes import nothing else.
+
+Messages are versioned JSON, never pickle. A `WireError` ends the group: nothing is guessed.
+"""

@@ -1,4 +1,9 @@
-"""What counters of energy say of a while, on either side of the wire."""
+"""What counters of energy say of a while, on either side of the wire.
+
+The energy of each device is counted once. A rank's `Report` names the GPU or host that its joules
+cover, and `merge` adds up different ones. If one is not known, the sum is not. Ranks read the
+counters that `Device.energy` names, or none.
+"""
 
 from __future__ import annotations
 

@@ -7,6 +7,18 @@ nothing happens but that this waits for it.
 An optimizer step is the first step of any of torch's optimizers after a backward pass: ZeRO steps
 several of them, and so do scripts with two. What is told is numbers alone; the study decides when
 it has seen enough, and ends the process.
+
+Contracts:
+
+- It costs microseconds a step, waits for no device, and patches no module's forward. An error in
+  it leaves the script unwatched, not broken.
+- It asks CUDA in the script's own threads alone, and never while a graph is captured. A query of
+  an event from another thread breaks the capture.
+- It dials before torch is imported, which may take a minute. It stays on `sys.meta_path` until
+  torch is imported: libraries ask for torch's spec long before.
+- A step is looked at whole or not at all. A look marks the batch in autograd's graph
+  (`node.metadata`), so a second loss of one forward pass is no second micro-step. It unpacks
+  nothing that a checkpoint would compute again.
 """
 
 from __future__ import annotations

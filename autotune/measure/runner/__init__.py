@@ -1,4 +1,30 @@
-"""Who carries a probe out."""
+"""Who carries a probe out.
+
+Contracts:
+
+- **A verdict never comes from stdout.** Ranks write stdout and stderr to `logs/`, and nobody
+  parses them. Evidence is a message, the end of a connection, an exit status, or the kernel's
+  OOM count.
+- **Out of memory on one rank is out of memory for the group.** After a first failure the group
+  waits 3 s for a peer that names memory as the cause. A bare SIGKILL counts as memory only if
+  the kernel's OOM count grew.
+- **A group serves one build.** `micro_batch` and `seq_len` change in place. The group is retired
+  at its first failure. Finals always get fresh groups. A memory verdict of a warm group is
+  repeated once in a fresh one before it bounds anything.
+- **There is one path to a process.** Pools ask for seats, and groups watch `RankProcess`es.
+  Neither knows whether the node is this machine.
+- **A lost node is no verdict.** A node is lost after 7 s of silence, or with its connection. The
+  thread that listens to it reports at once (`Wiring.on_lost`). Nothing starts on a silent node:
+  the pool waits. A crash or a hang counts against a candidate only after every node of its group
+  was heard since. Ranks on other nodes mostly complain first.
+- **No process is left.** Each rank leads a session of its own. The kernel kills it when the study
+  dies, and it ends its session with the connection. On CUDA the next group starts when device
+  memory is back at its baseline, or has not changed for half a second.
+- **Nothing is written beside the study folder.** Each process has a temporary folder of its own
+  beside its log. The folder goes with the process, at the latest on resume.
+- **Sockets for one machine listen on loopback**: the channel, and the ranks' rendezvous store,
+  which has no key.
+"""
 
 from __future__ import annotations
 

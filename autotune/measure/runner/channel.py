@@ -2,6 +2,9 @@
 
 Who dials is let in by a thread of its own, so that nobody who does not know the key, or does not
 go on, keeps the study waiting.
+
+A rank is known by a token, not by a process id. If too many dial, those go that have proven
+nothing, from the host with the most of them. A rank that was cut off in this way dials again.
 """
 
 from __future__ import annotations

@@ -1,4 +1,8 @@
-"""How ranks reach each other."""
+"""How ranks reach each other.
+
+Between hosts the study's own messages are in TLS. TCP stores and gloo have no such thing. They are
+bound to the interface that reaches the study, so that network has to be a trusted one.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""DeepSpeed's ops: compiled in a process of their own, before a rank needs them."""
+"""DeepSpeed's ops: compiled in a process of their own, before a rank needs them.
+
+A compilation may take half of the time that is left. A candidate whose op could not be loaded is
+`unsupported` for this run of the study. A resumed study tries it again.
+"""
 
 from __future__ import annotations
 

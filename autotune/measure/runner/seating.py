@@ -1,4 +1,8 @@
-"""Who runs where: groups that run at once, and nodes that may be lost."""
+"""Who runs where: groups that run at once, and nodes that may be lost.
+
+A node has no more groups than were laid out on it, since these share its memory and devices. A
+group whose node is lost moves to free seats, or ends.
+"""
 
 from __future__ import annotations
 
