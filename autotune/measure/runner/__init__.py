@@ -16,7 +16,8 @@ Contracts:
 - **A lost node is no verdict.** A node is lost after 7 s of silence, or with its connection. The
   thread that listens to it reports at once (`Wiring.on_lost`). Nothing starts on a silent node:
   the pool waits. A crash or a hang counts against a candidate only after every node of its group
-  was heard since. Ranks on other nodes mostly complain first.
+  was heard since. Ranks on other nodes mostly complain first. At the end of a study each agent
+  hangs up in turn, in milliseconds; one that is silent for 7 s is lost.
 - **No process is left.** Each rank leads a session of its own. The kernel kills it when the study
   dies, and it ends its session with the connection. On CUDA the next group starts when device
   memory is back at its baseline, or has not changed for half a second.

@@ -205,8 +205,9 @@ class Group:
             if rank.peer is not None and rank.peer.stuck and not rank.gone:
                 self._receive(rank)
             code = rank.process.exit_code()
-            silent = rank.peer is None and not rank.gone and code is not None
-            if silent and not self._channel.awaited:  # its last words still count
+            if code is None or rank.gone or rank.peer is not None:
+                continue
+            if not self._channel.awaited:  # or its last words still count
                 rank.gone = f"{_exit(code)} before it dialled"
         self._limit_logs()
 

@@ -154,7 +154,12 @@ def test_lengths_between_the_ends_have_the_peaks_of_their_own_traces(
     asked = ask(gpt(2, "full"), seq_lens=[16, 24, 40, 64], micro_batches=[1, 2, 16])
     traced: list[object] = []
     step = describe.Ledger.step
-    monkeypatch.setattr(describe.Ledger, "step", lambda *of: (traced.append(of), step(*of))[1])
+
+    def seen(*of: Any) -> Any:
+        traced.append(of)
+        return step(*of)
+
+    monkeypatch.setattr(describe.Ledger, "step", seen)
     together = describe.describe(asked)
     assert len(traced) == 6  # at both ends and one between, for one sample and for more
     alone = [describe.describe(replace(asked, seq_lens=[n])) for n in asked.seq_lens]
@@ -172,7 +177,7 @@ def test_where_a_length_between_does_not_agree_each_is_traced(
         length = batch["ids_bt"].shape[1]
         kept = torch.empty(2**20 * (1 + (length & (length - 1) != 0)), dtype=torch.uint8)
         mean = loss(model, batch)
-        mean.register_hook(lambda _: kept.shape and None)
+        mean.register_hook(lambda _: kept.shape and None)  # type: ignore[no-untyped-call]
         return mean
 
     monkeypatch.setattr(gpt_family, "loss", padded)
