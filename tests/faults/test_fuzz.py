@@ -1,4 +1,4 @@
-"""A few cases for each parser; scripts/fault_campaign.py tries many."""
+"""A few cases for each parser; scripts/bench/faults.py tries many."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """SIGKILL of the study at many moments: what was told stays told, and the end is the same.
 
-scripts/fault_campaign.py does it at some hundred random moments.
+scripts/bench/faults.py does it at some hundred random moments.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Many failures in a row; scripts/fault_campaign.py has five hundred."""
+"""Many failures in a row; scripts/bench/faults.py has five hundred."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ from tests.support.programs import SCRIPTS
 
 pytestmark = pytest.mark.slow
 
-steps = scripts.load("gpu_steps")
+steps = scripts.load("gpu")
 
 
 def on_gpu(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:

@@ -10,7 +10,8 @@ from tests.support.programs import SCRIPTS
 
 
 def load(name: str) -> ModuleType:
-    """`scripts/<name>.py`, which finds the modules beside it as it does when it is run."""
-    if str(SCRIPTS) not in sys.path:
-        sys.path.append(str(SCRIPTS))
+    """A script, or a module of one, which finds those beside it as it does when it is run."""
+    for folder in (SCRIPTS, SCRIPTS / "bench"):
+        if str(folder) not in sys.path:
+            sys.path.append(str(folder))
     return importlib.import_module(name)

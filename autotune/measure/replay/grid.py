@@ -2,7 +2,7 @@
 
 The first line is `# ` and a JSON object: the space, the fingerprint of the machine and of its
 software, and the settings of the recording. Then come one line of column names and one row per
-measurement; every candidate has several. `scripts/record_grid.py` writes such files, and
+measurement; every candidate has several. `scripts/bench/record_grid.py` writes such files, and
 `measure/replay/runner.py` reads them.
 """
 

@@ -84,7 +84,7 @@ class DeepSpeed(Engine):
     def passing_bytes(self, workload: Workload, of: Candidate | Build, device_kind: str) -> float:
         """Buckets as `_zero` sets them, of which two are in use where communication overlaps; in
         stage 3 the weights that it lets live at once, and those that it fetches ahead. On the CPU
-        gradients are flattened or on their way: scripts/bench_zero.py measures two to three."""
+        gradients are flattened or on their way: scripts/bench/zero.py measures two to three."""
         if not of.zero_stage:
             return 0.0
         shape = workload.shape(of.depth)

@@ -1,0 +1,236 @@
+"""How true the step time of a long schedule is when only two of its micro-steps run.
+
+    .venv/bin/python scripts/bench/accum.py [--repeats 7] [--accum 4,8,16]
+
+The search runs two micro-steps of a schedule and scales the early one's time; the finals run them
+all. Both are measured here in the same live groups on the CPU, in turns so that what the machine
+does meanwhile meets both, and compared pair by pair. The promise is that they agree within 3 %.
+The exit code is 0 whatever comes out, since times depend on the machine.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from importlib.metadata import version
+from pathlib import Path
+
+from autotune.device import open_device
+from autotune.device.device import Device
+from autotune.measure.runner import Job
+from autotune.measure.runner.pool import Pool, on_this_machine
+from autotune.space.candidate import Candidate
+from autotune.space.outcome import others_share
+from autotune.space.space import Limits
+from autotune.space.workload import Workload
+from autotune.wire.messages import Report
+from autotune.wire.stopping import Rule, interval
+
+PROMISED = 0.03
+SEARCH_MICRO_STEPS = 2
+SETUPS = (("ddp", 0, 1), ("ddp", 0, 2), ("deepspeed", 2, 2))
+"""Engine, stage, ranks."""
+DEPTH, WIDTH, VOCAB_SIZE, SEQ_LEN, MICRO_BATCH = 2, 256, 1024, 64, 4
+RULE = Rule(
+    warmup_steps=3, warmup_tolerance=0.2, warmup_limit_s=1.0,
+    timed_steps=5, half_width=0.02, timed_limit_s=1.2,
+)  # fmt: skip
+DEADLINE_S = 180.0
+
+
+@dataclass(frozen=True)
+class Pair:
+    """The same schedule measured both ways, one right after the other. Times are seconds."""
+
+    scaled_s: float
+    """A step of the schedule, from two micro-steps."""
+    full_s: float
+    """A step of the schedule, all of it run."""
+    disturbed_share: float
+    """Share of the processor time that others took meanwhile, the larger of both."""
+    loss: float
+
+    @property
+    def ratio(self) -> float:
+        return self.scaled_s / self.full_s
+
+
+@dataclass(frozen=True, kw_only=True)
+class Schedule:
+    """What was measured of one schedule, or why nothing was."""
+
+    engine: str
+    ranks: int
+    grad_accum: int
+    pairs: tuple[Pair, ...]
+    reason: str = ""
+
+
+class ProbeFailedError(Exception):
+    """A probe yielded no report; the message says why."""
+
+
+def main() -> None:
+    options = parse()
+    device = open_device("cpu")
+    schedules: list[Schedule] = []
+    for engine, stage, ranks in SETUPS:
+        schedules += measured(device, (engine, stage, ranks), options.accum, options.repeats)
+    print(f"{header(device, options.repeats)}\n\n{table(schedules)}")
+
+
+def parse() -> argparse.Namespace:
+    """The command line."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--repeats", type=int, default=7, help="pairs a schedule, 7 by default")
+    parser.add_argument("--accum", type=numbers, default=(4, 8, 16), help="e.g. 4,8,16 (default)")
+    return parser.parse_args()
+
+
+def numbers(text: str) -> tuple[int, ...]:
+    """Numbers between commas."""
+    return tuple(int(part) for part in text.split(","))
+
+
+def measured(
+    device: Device, setup: tuple[str, int, int], accums: Sequence[int], repeats: int
+) -> list[Schedule]:
+    """Every schedule of one engine and world size, in one live group."""
+    engine, stage, ranks = setup
+    name = f"{engine} stage {stage}" if stage else engine
+    candidate = Candidate(depth=DEPTH, seq_len=SEQ_LEN, micro_batch=MICRO_BATCH, zero_stage=stage)
+    schedules = []
+    with pool(device, engine, ranks) as runner:
+        for accum in accums:
+            pairs: list[Pair] = []
+            reason = ""
+            try:
+                run(runner, candidate, accum, SEARCH_MICRO_STEPS)  # starts the group, warms it
+                for number in range(repeats):
+                    pairs.append(pair(runner, candidate, accum, scaled_first=number % 2 == 0))
+            except ProbeFailedError as error:
+                reason = str(error)
+            schedules.append(
+                Schedule(
+                    engine=name, ranks=ranks, grad_accum=accum, pairs=tuple(pairs), reason=reason
+                )
+            )
+            print(f"{name}, {ranks} ranks, grad_accum {accum}: {len(pairs)}", file=sys.stderr)
+    return schedules
+
+
+@contextmanager
+def pool(device: Device, engine: str, ranks: int) -> Iterator[Pool]:
+    """Ranks of one engine, which leave their logs in a folder that goes with them."""
+    capacity_bytes = device.infos[0].capacity_bytes
+    with tempfile.TemporaryDirectory() as logs:
+        runner = on_this_machine(
+            device,
+            Workload(
+                model="gpt",
+                width=WIDTH,
+                vocab_size=VOCAB_SIZE,
+                dtype="fp32",
+                engine=engine,
+                world_size=ranks,
+                global_batch=None,
+            ),
+            limits=Limits(capacity_bytes, 1.0, capacity_bytes, 1.0),
+            logs=Path(logs),
+            seed=0,
+            stop=lambda: False,
+            on_phase=lambda phase, steps: None,
+            note=lambda text: print(text, file=sys.stderr),
+        )
+        try:
+            yield runner
+        finally:
+            runner.close()
+
+
+def pair(runner: Pool, candidate: Candidate, grad_accum: int, *, scaled_first: bool) -> Pair:
+    """The schedule measured both ways, in either order."""
+    ways = [SEARCH_MICRO_STEPS, grad_accum]
+    reports = {way: run(runner, candidate, grad_accum, way)
+               for way in (ways if scaled_first else reversed(ways))}  # fmt: skip
+    scaled, full = (reports[way] for way in ways)
+    return Pair(
+        interval(scaled.step_s).median,
+        interval(full.step_s).median,
+        max(others_share(report.conditions) for report in reports.values()),
+        full.loss,
+    )
+
+
+def run(runner: Pool, candidate: Candidate, grad_accum: int, micro_steps: int) -> Report:
+    """One probe in the live group.
+
+    Raises:
+        ProbeFailedError: it yielded no report.
+    """
+    job = Job(
+        candidate=candidate,
+        grad_accum=grad_accum,
+        micro_steps=micro_steps,
+        rule=RULE,
+        needed_step_s=None,
+        fresh=False,
+    )
+    result = runner.run(job, time.monotonic() + DEADLINE_S)
+    if result.report is None:
+        raise ProbeFailedError(f"{result.verdict}: {result.reason}")
+    return result.report
+
+
+def header(device: Device, repeats: int) -> str:
+    """What was measured, where, and with which versions."""
+    return (
+        f"{device.infos[0].name}; torch {version('torch')}, deepspeed {version('deepspeed')};"
+        f" gpt of depth {DEPTH} and width {WIDTH}, fp32, AdamW, micro_batch {MICRO_BATCH},"
+        f" seq_len {SEQ_LEN}.\nMedians of {repeats} pairs in live groups; the ratio is the median"
+        " of the pairs' ratios, with its 95 % interval (the whole range below 6 pairs). Disturbed:"
+        " the share of processor time that other programs and the hypervisor took, a median."
+    )
+
+
+def table(schedules: Sequence[Schedule]) -> str:
+    """The markdown table."""
+    head = (
+        "| engine | ranks | grad_accum | scaled step | full step | spread of full"
+        " | disturbed | scaled/full | interval | within 3 % | loss |"
+    )
+    return "\n".join([head, "|" + "---|" * 11, *map(line, schedules)])
+
+
+def line(schedule: Schedule) -> str:
+    """One line of the table."""
+    case = f"| {schedule.engine} | {schedule.ranks} | {schedule.grad_accum}"
+    if schedule.reason or not schedule.pairs:
+        return f"{case} | | | | | | | {schedule.reason.replace('|', '/')} | |"
+    full_s = interval([pair.full_s for pair in schedule.pairs])
+    scaled_s = statistics.median(pair.scaled_s for pair in schedule.pairs)
+    ratio = interval([pair.ratio for pair in schedule.pairs])
+    disturbed = statistics.median(pair.disturbed_share for pair in schedule.pairs)
+    return (
+        f"{case} | {scaled_s * 1e3:.1f} ms | {full_s.median * 1e3:.1f} ms"
+        f" | ±{full_s.half_width:.1%} | {disturbed:.0%}"
+        f" | {ratio.median:.3f} | {ratio.low:.3f} to {ratio.high:.3f}"
+        f" | {word(ratio.low, ratio.high)} | {schedule.pairs[-1].loss:.4f} |"
+    )
+
+
+def word(low: float, high: float) -> str:
+    """Whether the promise is held; undecided where the interval reaches over the limit."""
+    if low >= 1 - PROMISED and high <= 1 + PROMISED:
+        return "yes"
+    return "no" if low > 1 + PROMISED or high < 1 - PROMISED else "undecided: noise"
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,169 @@
+"""What another program on the machine does to a study: the main job, alone and beside others.
+
+    .venv/bin/python scripts/bench/disturbed.py [--budget 2m] [--busy 1] [--rounds 1]
+
+Runs the command line on the CPU over the default space, alone and beside processes that use one
+core each, in turn. A disturbed study cannot say how fast a configuration is; what counts is which
+one it found. So the configurations that both found are measured again afterwards, in turn, with
+nothing beside them. A missed promise is printed and changes nothing else: the exit code is 0.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from autotune.device import open_device
+from autotune.measure.runner import Job
+from autotune.measure.testbed.machine import Machine
+from autotune.measure.testbed.testbed import Wiring
+from autotune.result.best import Best
+from autotune.space.candidate import Candidate
+from autotune.space.options import Options
+from autotune.space.outcome import step_cost_for
+from autotune.study.prober import rule_for
+from autotune.units import parse_duration_s
+from autotune.wire.stopping import interval
+
+ROOT = Path(__file__).resolve().parents[2]
+BUSY = "while True: pass"
+LEAST_PROBES = 10
+CLOSE = 0.9
+"""What the disturbed study found runs at this share of the other's speed, at least."""
+REPEATS = 5
+DEADLINE_S = 120.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Row:
+    """What came of one study."""
+
+    busy: int
+    elapsed_s: float
+    probes: int
+    finals: int
+    found: Candidate
+
+
+def main(arguments: Sequence[str]) -> int:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--budget", default="2m")
+    parser.add_argument("--busy", type=int, default=1, help="processes beside the study")
+    parser.add_argument("--rounds", type=int, default=1)
+    asked = parser.parse_args(arguments)
+    rows = []
+    with tempfile.TemporaryDirectory(prefix="autotune-disturbed-") as folder:
+        for number in range(asked.rounds):
+            for busy in (0, asked.busy):
+                rows.append(study(Path(folder) / f"{number}-{busy}", asked.budget, busy))
+                print(f"{rows[-1]}", file=sys.stderr)
+        options = Options(budget_s=parse_duration_s(asked.budget, "--budget"), device="cpu")
+        speeds = again(sorted({row.found for row in rows}, key=lambda c: c.key), options, folder)
+    print("\n".join(table(rows, speeds)))
+    return 0
+
+
+def study(out: Path, budget: str, busy: int) -> Row:
+    """Run the main job beside `busy` processes."""
+    command = [sys.executable, "-m", "autotune", "--device", "cpu", "--budget", budget]
+    command += ["--learn-from", "none"]
+    began = time.monotonic()
+    with beside(busy):
+        subprocess.run([*command, "--out", str(out)], check=True, stdout=sys.stderr, cwd=ROOT)
+    elapsed_s = time.monotonic() - began
+    with (out / "trials.csv").open(newline="") as file:
+        trials = [row for row in csv.DictReader(file) if row["verdict"] != "skipped"]
+    finals = sum(row["kind"] == "final" for row in trials)
+    return Row(
+        busy=busy, elapsed_s=elapsed_s, probes=len(trials) - finals, finals=finals,
+        found=Best.read(out / "best.json").config.candidate,
+    )  # fmt: skip
+
+
+@contextmanager
+def beside(count: int) -> Iterator[None]:
+    """So many processes that use a core each."""
+    running = [subprocess.Popen([sys.executable, "-c", BUSY]) for _ in range(count)]
+    try:
+        yield
+    finally:
+        for process in running:
+            process.kill()
+            process.wait()
+
+
+def again(found: Sequence[Candidate], options: Options, folder: str) -> dict[Candidate, float]:
+    """Model FLOP/s of each, measured in turn with nothing beside it: the median."""
+    testbed = Machine(open_device("cpu"), "cpu")
+    space = testbed.space(options)
+    logs = Path(folder) / "logs"
+    logs.mkdir()
+    wiring = Wiring(
+        logs=logs, seed=0, budget_s=options.budget_s, stop=lambda: False,
+        on_phase=lambda phase, steps: None, note=lambda text: print(text, file=sys.stderr),
+    )  # fmt: skip
+    seen: dict[Candidate, list[float]] = {candidate: [] for candidate in found}
+    runner = testbed.runner(space, wiring)
+    try:
+        for _ in range(REPEATS):
+            for candidate in found:
+                job = Job(
+                    candidate=candidate, grad_accum=1, micro_steps=1,
+                    rule=rule_for("cpu", options), needed_step_s=None, fresh=True,
+                )  # fmt: skip
+                report = runner.run(job, time.monotonic() + DEADLINE_S).report
+                if report is not None:
+                    step_s = interval(report.step_s).median
+                    work = step_cost_for(1.0, candidate, space.workload, "flops")
+                    seen[candidate].append(work / step_s)
+    finally:
+        runner.close()
+    return {candidate: statistics.median(values) for candidate, values in seen.items() if values}
+
+
+def table(rows: Sequence[Row], speeds: dict[Candidate, float]) -> list[str]:
+    """One line a study, and what was promised."""
+    lines = [
+        f"{os.cpu_count()} cores; speeds are of {REPEATS} measurements with nothing beside them.",
+        "",
+        "| busy processes | wall time, s | probes | finals | found | model GFLOP/s |",
+        "|---|---|---|---|---|---|",
+    ]
+    for row in rows:
+        speed = speeds.get(row.found)
+        shown = "" if speed is None else f"{speed / 1e9:.1f}"
+        lines.append(
+            f"| {row.busy} | {row.elapsed_s:.0f} | {row.probes} | {row.finals}"
+            f" | {row.found.key} | {shown} |"
+        )
+    disturbed = [row for row in rows if row.busy]
+    alone = [row for row in rows if not row.busy]
+    least = min(row.probes for row in disturbed)
+    ratio = statistics.median(
+        speeds[one.found] / speeds[other.found]
+        for one, other in zip(disturbed, alone, strict=True)
+    )
+    lines += [
+        "",
+        "| promise | at least | measured | held |",
+        "|---|---|---|---|",
+        f"| probes beside a busy process | {LEAST_PROBES} | {least} |"
+        f" {'yes' if least >= LEAST_PROBES else 'no'} |",
+        f"| speed of what was found, of that found alone | {CLOSE:.0%} | {ratio:.0%} |"
+        f" {'yes' if ratio >= CLOSE else 'no'} |",
+    ]
+    return lines
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,322 @@
+"""Does bad things to studies, many times, and counts what was lost: the long form of tests/faults.
+
+    .venv/bin/python scripts/bench/faults.py [--kills 200] [--disks 40] [--studies 4]
+        [--groups 500] [--fuzz 100000] [--workers 2] [--seed 0]
+
+Studies are whole processes of the command line with ranks that answer from formulas, so that a
+study that was interrupted can be compared with one that was not. Prints a table, and exits with
+1 if anything was lost. A count of 0 leaves a part out. Needs the extra `dev`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import platform
+import random
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT))
+
+import psutil  # noqa: E402
+
+from autotune.commands.app import parsed  # noqa: E402
+from autotune.commands.tune import Tune  # noqa: E402
+from autotune.errors import UsageError  # noqa: E402
+from autotune.measure.runner import local  # noqa: E402
+from autotune.measure.testbed import open_testbed  # noqa: E402
+from autotune.result.folder.folder import Folder  # noqa: E402
+from autotune.result.folder.journal import Journal  # noqa: E402
+from autotune.result.folder.storage import JournalFile  # noqa: E402
+from autotune.space.outcome import Verdict  # noqa: E402
+from autotune.space.space import Space  # noqa: E402
+from tests.support.fuzz import PARSERS, fuzz  # noqa: E402
+from tests.support.hostile import (  # noqa: E402
+    QUICK_SPACE,
+    Findings,
+    HostileStudy,
+    Trials,
+    kill_and_resume,
+    run_out_and_resume,
+)
+from tests.support.many import descend  # noqa: E402
+from tests.support.pools import SMALL, Started  # noqa: E402
+from tests.support.programs import QUICK_RANK  # noqa: E402
+
+WIDE = ["--device", "cpu", "--depth", "1,2,3,4", "--seq-len", "64,128", "--micro-batch", "1:8"]
+FAULTS = "hang:0.02,stop:0.01,killed:0.09,leave:0.09,garbage:0.09"
+BUDGET_S = 60.0
+LATE_S = 5.0
+FUZZ_SHARES = {
+    "options": 0.3, "wire": 0.2, "journal repair": 0.15, "grid CSV": 0.15, "best.json": 0.08,
+    "manifest.json": 0.06, "command line": 0.06,
+}  # fmt: skip
+
+
+@dataclass(frozen=True, kw_only=True)
+class Row:
+    """What came of one sort of fault."""
+
+    what: str
+    injected: int
+    lost: int = 0
+    """Told trials that were not there any more."""
+    twice: int = 0
+    """Candidates that were told twice."""
+    torn: int = 0
+    """Times that best.json could not be read."""
+    differs: int = 0
+    """Studies whose trials were others in the end."""
+    residue: int = 0
+    """Processes, shared memory, temporary files and open files that were left."""
+    failed: int = 0
+    """Tracebacks, studies that could not go on, budgets exceeded by more than 5 s."""
+    note: str = ""
+
+    @property
+    def bad(self) -> int:
+        return self.lost + self.twice + self.torn + self.differs + self.residue + self.failed
+
+
+def row(what: str, found: Sequence[Findings], note: str = "") -> Row:
+    for each in found:
+        if not each.sound:
+            print(each, file=sys.stderr)
+    return Row(
+        what=what,
+        injected=len(found),
+        lost=sum(f.lost for f in found),
+        twice=sum(f.twice for f in found),
+        torn=sum(f.torn_best for f in found),
+        differs=sum(f.differs for f in found),
+        residue=sum(f.residue for f in found),
+        failed=sum(bool(f.error) for f in found),
+        note=note,
+    )
+
+
+class Campaign:
+    """The parts, in `folder`."""
+
+    def __init__(self, folder: Path, workers: int, seed: int) -> None:
+        self._folder = folder
+        self._workers = workers
+        self._seed = seed
+        self._random = random.Random(seed)
+        self._seed = seed
+        self._studies = 0
+
+    def study(self, *arguments: str, **environment: str) -> HostileStudy:
+        self._studies += 1
+        return HostileStudy(self._folder / f"{self._studies}", *arguments, **environment)
+
+    def whole(self) -> tuple[Trials, float]:
+        """Trials of a study that nothing happened to, and how long it took."""
+        study = self.study(*QUICK_SPACE)
+        began = time.monotonic()
+        process = study.begin()
+        _, stderr = process.communicate()
+        assert process.returncode == 0, stderr
+        return study.trials(), time.monotonic() - began
+
+    def kills(self, count: int) -> Row:
+        """SIGKILL at moments spread over all of a study, each then resumed."""
+        trials, length_s = self.whole()
+        length_s *= 1.3  # several at once are slower
+        moments = [length_s * (i + self._random.random()) / count for i in range(count)]
+        studies = [self.study(*QUICK_SPACE) for _ in moments]
+
+        def one(pair: tuple[HostileStudy, float]) -> Findings:
+            return kill_and_resume(*pair, trials)
+
+        found = self._map(one, list(zip(studies, moments, strict=True)))
+        places = Counter(f.when for f in found)
+        note = ", ".join(f"{times} {place}" for place, times in sorted(places.items()))
+        return row("study killed (SIGKILL) and resumed", found, note)
+
+    def disks(self, count: int) -> Row:
+        """Files that cannot grow beyond a size, from 0 to more than the largest file has."""
+        trials, _ = self.whole()
+        sizes = [int(10 ** self._random.uniform(2, 5.2)) for _ in range(count)]
+        studies = [self.study(*QUICK_SPACE) for _ in sizes]
+
+        def one(pair: tuple[HostileStudy, int]) -> Findings:
+            return run_out_and_resume(*pair, trials)
+
+        found = self._map(one, list(zip(studies, sizes, strict=True)))
+        return row("disk full while writing, and resumed", found, "limits of 0.1 to 160 KB a file")
+
+    def cuts(self) -> Row:
+        """Optuna's journal cut at every byte of its last two lines."""
+        study = self.study(*QUICK_SPACE)
+        process = study.begin()
+        while process.poll() is None and len(study.told()) < 12:
+            time.sleep(0.01)
+        process.kill()
+        process.communicate()
+        folder, space = Folder(study.out), _space()
+
+        def told() -> int:
+            storage = JournalFile(folder.optuna_log)
+            return len(Journal.open(folder, space, storage, "flops").past.records)
+
+        data = folder.optuna_log.read_bytes()
+        start = data.rfind(b"\n", 0, data.rstrip(b"\n").rfind(b"\n")) + 1
+        folder.optuna_log.write_bytes(data[:start])
+        whole = told()
+        lost = failed = 0
+        for size in range(start, len(data) + 1):
+            folder.optuna_log.write_bytes(data[:size])
+            try:
+                lost += told() < whole
+            except UsageError as error:
+                print(error, file=sys.stderr)
+                failed += 1
+        return Row(
+            what="journal cut at each byte of its end",
+            injected=len(data) + 1 - start,
+            lost=lost,
+            failed=failed,
+        )
+
+    def faulty(self, count: int) -> Row:
+        """Studies in which three of ten probes hang or break."""
+        studies = [
+            self.study(
+                *WIDE, "--sampler", "random", "--seed", str(self._seed + i),
+                "--budget", f"{BUDGET_S:.0f}s", QUICK_FAULTS=FAULTS, QUICK_SEED=str(i),
+            )
+            for i in range(count)
+        ]  # fmt: skip
+        late_s, residue, failed, verdicts = [], 0, 0, Counter[str]()
+        for study in studies:
+            began = time.monotonic()
+            process = study.begin()
+            process.communicate()
+            late_s.append(time.monotonic() - began - BUDGET_S)
+            failed += process.returncode not in (0, 5) or late_s[-1] > LATE_S
+            residue += len(study.residue())
+            verdicts += Counter(verdict for _, _, verdict, *_ in study.trials())
+        broken = verdicts["hung"] + verdicts["crashed"]
+        note = f"{verdicts['hung']} hung; ended {max(late_s):+.1f} s from the budget's end at most"
+        return Row(
+            what="probes that hang or crash, 3 of 10",
+            injected=broken,
+            residue=residue,
+            failed=failed,
+            note=note,
+        )
+
+    def trials(self, side: int = 8) -> Row:
+        """Trials in a row that run out of memory, with a machine of formulas."""
+        began = time.monotonic()
+        verdicts = descend(self._folder / "many", side)
+        note = f"{(time.monotonic() - began) / side**3:.2f} s each of the study's own"
+        failed = int(verdicts["oom"] != side**3 - 1)
+        return Row(
+            what="trials in a row that run out of memory",
+            injected=verdicts["oom"],
+            failed=failed,
+            note=note,
+        )
+
+    def groups(self, count: int) -> Row:
+        """Worker groups in a row that all run out of memory."""
+        real, local.WORKER = local.WORKER, QUICK_RANK
+        logs = self._folder / "logs"
+        logs.mkdir()
+        started = Started(logs)
+        large = replace(SMALL, micro_batch=512, seq_len=512)
+        me = psutil.Process()
+        try:
+            verdicts = [started.run(large).verdict for _ in range(3)]
+            before, before_bytes = (me.num_fds(), len(me.children())), me.memory_info().rss
+            verdicts += [started.run(large).verdict for _ in range(count)]
+            after, grown = (me.num_fds(), len(me.children())), me.memory_info().rss - before_bytes
+        finally:
+            started.pool.close()
+            local.WORKER = real
+        left = sum(b - a for a, b in zip(before, after, strict=True))
+        failed = sum(verdict != Verdict.OOM for verdict in verdicts)
+        return Row(
+            what="groups in a row that run out of memory",
+            injected=count,
+            residue=left,
+            failed=failed,
+            note=f"the study's process grew by {grown / 2**20:.1f} MiB",
+        )
+
+    def fuzz(self, count: int) -> Iterator[Row]:
+        for name in PARSERS:
+            tried, failed = 0, 0
+            try:
+                tried = fuzz(name, max(1, int(count * FUZZ_SHARES[name])), self._seed)
+            except Exception as error:  # noqa: BLE001 - counted, and shown
+                print(f"{name}: {error!r}", file=sys.stderr)
+                failed = 1
+            yield Row(what=f"wrong input: {name}", injected=tried, failed=failed)
+
+    def _map(self, one: Callable[[Any], Findings], over: Sequence[Any]) -> list[Findings]:
+        with ThreadPoolExecutor(self._workers) as threads:
+            return list(threads.map(one, over))
+
+
+def _space() -> Space:
+    request = parsed(QUICK_SPACE)
+    assert isinstance(request, Tune)
+    return open_testbed(request.options).space(request.options)
+
+
+def table(rows: Iterable[Row]) -> str:
+    head = (
+        "| fault | injected | told trials lost | tried twice | best.json torn | other trials"
+        " | residue | failed | |\n|---|---|---|---|---|---|---|---|---|"
+    )
+    lines = [
+        f"| {r.what} | {r.injected:,} | {r.lost} | {r.twice} | {r.torn} | {r.differs}"
+        f" | {r.residue} | {r.failed} | {r.note} |"
+        for r in rows
+    ]
+    return "\n".join([head, *lines])
+
+
+def main(arguments: Sequence[str]) -> int:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    counts = {"kills": 200, "disks": 40, "studies": 4, "groups": 500, "fuzz": 100_000}
+    for name, default in (counts | {"workers": os.cpu_count() or 1, "seed": 0}).items():
+        parser.add_argument(f"--{name}", type=int, default=default, metavar="N")
+    asked = parser.parse_args(arguments)
+    rows: list[Row] = []
+    with tempfile.TemporaryDirectory(prefix="autotune-campaign-") as folder:
+        campaign = Campaign(Path(folder), asked.workers, asked.seed)
+        parts = {
+            campaign.kills: asked.kills,
+            campaign.disks: asked.disks,
+            campaign.faulty: asked.studies,
+            campaign.groups: asked.groups,
+        }
+        for part, count in parts.items():
+            if count:
+                rows.append(part(count))
+                print(rows[-1], file=sys.stderr)
+        if asked.kills:
+            rows.append(campaign.cuts())
+        if asked.groups >= 500:
+            rows.append(campaign.trials())
+        rows += campaign.fuzz(asked.fuzz) if asked.fuzz else []
+    print(f"{platform.system()}, {os.cpu_count()} cores; seed {asked.seed}.\n")
+    print(table(rows))
+    return int(any(r.bad for r in rows))
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

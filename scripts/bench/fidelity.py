@@ -1,0 +1,143 @@
+"""How well a short probe stands for training: probes beside runs of 200 steps.
+
+    .venv/bin/python scripts/bench/fidelity.py [--configs 8] [--steps 200] [-- --depth 2,4 ...]
+
+What follows `--` are options of `python -m autotune` that describe space and devices. A study is
+run first. Each of the fastest candidates of its search is then probed again as the study did it,
+trained for long, as `verify` does it, and probed once more, all in fresh processes: a machine that
+is shared is another one minutes later. Prints a table in Markdown.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import sys
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from autotune.commands.app import main as autotune
+from autotune.commands.exits import ExitCode
+from autotune.result.best import Best, Verified, tie_of
+from autotune.result.folder import manifest
+from autotune.result.folder.folder import Folder
+from autotune.result.folder.journal import records_in
+from autotune.space.outcome import Verdict
+from autotune.study.verify import probing, training, verify
+from autotune.wire.messages import Report
+
+PROBE_S = 600.0
+GOAL = {"cpu": 0.03, "cuda": 0.01}
+"""Median error of throughput."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """One configuration."""
+
+    key: str
+    probed: tuple[float, float]
+    """Tokens/s before and after the long run."""
+    probed_peak_bytes: int
+    long: Verified
+
+    @property
+    def error(self) -> float:
+        """Of the probes' mean, as a share of the long run's throughput."""
+        return statistics.mean(self.probed) / self.long.tokens_per_s - 1
+
+
+def main(arguments: Sequence[str]) -> int:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--configs", type=int, default=8)
+    parser.add_argument("--steps", type=int, default=200)
+    parser.add_argument("--minutes", type=float, default=2.0, help="of each long run, at most")
+    split = list(arguments).index("--") if "--" in arguments else len(arguments)
+    asked = parser.parse_args(arguments[:split])
+    with tempfile.TemporaryDirectory(prefix="autotune-fidelity-") as folder:
+        out = Path(folder) / "study"
+        if autotune([*arguments[split + 1 :], "--out", str(out)]) != ExitCode.FOUND:
+            return 1
+        best = Best.read(out / "best.json")
+        rows = [long_run(each, asked.steps, asked.minutes, Path(folder), number)
+                for number, each in enumerate(fastest(out, best, asked.configs))]  # fmt: skip
+    print("\n".join(report(rows, best)))
+    return 0
+
+
+def fastest(folder: Path, best: Best, count: int) -> list[Best]:
+    """Results like that of the study in `folder`, each with another candidate as its winner."""
+    study = manifest.read(folder)
+    workload, limits = study.workload(), study.limits()
+    probed = [r for r in records_in(Folder(folder))
+              if r.purpose == "search" and r.outcome.verdict is Verdict.OK]  # fmt: skip
+    probed.sort(key=lambda r: -r.measured.model_flops_per_s)
+    ties = [tie_of(record, workload, limits) for record in probed[:count]]
+    return [replace(best, config=tie.config, measured=tie.measured, exports={}) for tie in ties]
+
+
+def long_run(best: Best, steps: int, minutes: float, folder: Path, number: int) -> Row:
+    def note(text: str) -> None:
+        print(text, file=sys.stderr)
+
+    def probe(name: str) -> Report:
+        with training(best, limit_s=PROBE_S, logs=made(folder, name), note=note) as run:
+            return run(probing(best), fresh=True)
+
+    before = probe(f"before{number}")
+    found = verify(best, steps=steps, limit_s=60 * minutes, logs=made(folder, f"long{number}"),
+                   note=note)  # fmt: skip
+    after = probe(f"after{number}")
+    tokens = best.config.global_batch_tokens
+    speeds = [tokens / statistics.median(each.step_s) for each in (before, after)]
+    peak_bytes = max(before.peaks.device_bytes, after.peaks.device_bytes)
+    return Row(best.config.candidate.key, (speeds[0], speeds[1]), peak_bytes, found)
+
+
+def made(folder: Path, name: str) -> Path:
+    (folder / name).mkdir()
+    return folder / name
+
+
+def device(best: Best) -> str:
+    """In general terms."""
+    found = best.fingerprint["devices"]
+    if best.device_kind == "cpu":
+        return f"{found['name']}"
+    return str(found["devices"][0]["name"])
+
+
+def report(rows: Sequence[Row], best: Best) -> list[str]:
+    median = statistics.median(abs(row.error) for row in rows)
+    apart = statistics.median(abs(row.probed[1] / row.probed[0] - 1) for row in rows)
+    over = sum(row.long.peak_bytes > row.long.limit_bytes for row in rows)
+    goal = GOAL[best.device_kind]
+    lines = [
+        f"{device(best)}; {len(rows)} configurations, {rows[0].long.steps} steps or more each.",
+        "",
+        "| candidate | tokens/s, probes | long run | error | peak, probes | long run | drift |"
+        " growth |",
+        "|---|---|---|---|---|---|---|---|",
+    ]  # fmt: skip
+    for row in rows:
+        found = row.long
+        lines.append(
+            f"| {row.key} | {row.probed[0]:.4g}, {row.probed[1]:.4g} | {found.tokens_per_s:.4g} |"
+            f" {row.error:+.1%} |"
+            f" {row.probed_peak_bytes / 2**20:.0f} MiB | {found.peak_bytes / 2**20:.0f} MiB |"
+            f" {found.quarters[-1] / found.quarters[0] - 1:+.1%} |"
+            f" {(found.growth_bytes_per_100_steps or 0.0) / 2**20:.1f} MiB in 100 steps |"
+        )
+    return [
+        *lines, "",
+        f"Median error of throughput: {median:.1%} (goal: at most {goal:.0%}):"
+        f" {'held' if median <= goal else 'missed'}. Over the ceiling: {over} of {len(rows)}"
+        f" (goal: none): {'held' if not over else 'missed'}. The two probes of a candidate are"
+        f" {apart:.1%} apart (median): that much the machine changed.",
+    ]  # fmt: skip
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,559 @@
+"""Everything worth measuring on a machine with one GPU, in steps of less than 9 minutes each.
+
+    scripts/on_gpu [--out results/gpu] [STEP ...]
+
+Without names it runs the steps that are not done yet, in order; with names just those, again.
+Each writes into a folder of its own: log.txt, and result.json once it is done. `--list` shows
+where it stands. Nothing is downloaded. `--device cpu --small` runs the same steps on little work
+without a GPU, to try them out; what they print then says nothing about one. The exit code is 1
+where a step failed or is not through, 0 else.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import json
+import os
+import re
+import signal
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass, replace
+from datetime import datetime
+from pathlib import Path
+from typing import Any, TextIO
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT))  # autotune need not be installed
+
+from autotune.device import open_device  # noqa: E402
+from autotune.measure.runner import Job, Result  # noqa: E402
+from autotune.measure.runner.pool import Pool  # noqa: E402
+from autotune.measure.testbed.machine import Machine  # noqa: E402
+from autotune.measure.testbed.testbed import Wiring  # noqa: E402
+from autotune.space.candidate import Candidate  # noqa: E402
+from autotune.space.options import Options  # noqa: E402
+from autotune.space.outcome import Verdict  # noqa: E402
+from autotune.wire.messages import Report  # noqa: E402
+from autotune.wire.stopping import Rule, interval  # noqa: E402
+
+STEP_LIMIT_S = 490.0
+END_S = 20.0
+SMI_EVERY_MS = 20
+MIB = 2**20
+ALLOCATORS = {"default": "", "expandable": "expandable_segments:True"}
+"""Values of PYTORCH_CUDA_ALLOC_CONF."""
+RULE = Rule(
+    warmup_steps=3, warmup_tolerance=0.1, warmup_limit_s=3.0,
+    timed_steps=5, half_width=0.01, timed_limit_s=3.0,
+)  # fmt: skip
+
+
+class StepError(Exception):
+    """A step found something wrong; what, in words."""
+
+
+class NotThrough(Exception):  # noqa: N818
+    """A step ran out of its time, and goes on when it is run again."""
+
+
+@dataclass(frozen=True)
+class Bench:
+    """What a step works with."""
+
+    device: str
+    small: bool
+    folder: Path
+    """Its own."""
+    log: TextIO
+    until: float
+    """On the monotonic clock: what is not through by then is run again."""
+
+    def say(self, line: str = "") -> None:
+        """Print `line`, and keep it."""
+        print(line, flush=True)
+        print(line, file=self.log, flush=True)
+
+    def autotune(self, *arguments: str, out: str = "study") -> int:
+        """Run a study; its output goes to the log. Returns its exit code."""
+        command = ["-m", "autotune", "--device", self.device, "--out", str(self.folder / out)]
+        return self.python(*command, *arguments)
+
+    def python(self, *arguments: str) -> int:
+        """Run this Python with `arguments`, which is asked to stop when the step has to."""
+        environment = os.environ | {
+            "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
+        }
+        self.say("$ python " + " ".join(arguments))
+        process = subprocess.Popen(
+            [sys.executable, *arguments], cwd=ROOT, env=environment,
+            stdout=self.log, stderr=subprocess.STDOUT, start_new_session=True,
+        )  # fmt: skip
+        try:
+            return process.wait(max(0.0, self.until - time.monotonic()))
+        except subprocess.TimeoutExpired:
+            raise NotThrough from None
+        finally:
+            _end(process)
+
+    @contextmanager
+    def pool(self, options: Options, allocator: str = "") -> Iterator[Pool]:
+        """Worker groups for the space of `options`, with that allocator setting."""
+        testbed = Machine(open_device(self.device), self.device)
+        os.environ["PYTORCH_CUDA_ALLOC_CONF"] = allocator
+        logs = self.folder / "logs"
+        logs.mkdir(exist_ok=True)
+        runner = testbed.runner(
+            testbed.space(options),
+            Wiring(
+                logs=logs, seed=0, budget_s=3600.0, stop=lambda: False,
+                on_phase=lambda phase, steps: None, note=self.say,
+            ),
+        )  # fmt: skip
+        try:
+            yield runner  # type: ignore[misc]
+        finally:
+            runner.close()
+            del os.environ["PYTORCH_CUDA_ALLOC_CONF"]
+
+    def probe(
+        self, pool: Pool, candidate: Candidate, rule: Rule = RULE, *, fresh: bool = False
+    ) -> Result:
+        """One probe, measured to the end of `rule`."""
+        if time.monotonic() > self.until:
+            raise NotThrough
+        job = Job(
+            candidate=candidate, grad_accum=1, micro_steps=1, rule=rule, needed_step_s=None,
+            fresh=fresh,
+        )  # fmt: skip
+        result = pool.run(job, self.until)
+        if result.verdict is Verdict.SKIPPED:
+            raise NotThrough
+        return result
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    """What still runs of it: the studies that tests started would go on, and keep the GPU."""
+    for how in (signal.SIGTERM, signal.SIGKILL):
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, how)
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(END_S)
+
+
+def measured(result: Result) -> Report:
+    """Its report; raises `StepError` where there is none."""
+    if result.report is None:
+        raise StepError(f"{result.verdict}: {result.reason}")
+    return result.report
+
+
+# The steps.
+
+
+def tests(bench: Bench) -> dict[str, Any]:
+    """`pytest -m gpu`."""
+    files = sorted(
+        str(path.relative_to(ROOT))
+        for path in (ROOT / "tests").rglob("test_*.py")
+        if "mark.gpu" in path.read_text(encoding="utf-8")
+    )
+    before = [f"--deselect={name}" for name, how in _ended(bench).items() if how == "PASSED"]
+    how = ["-v", "-m", "gpu", "-p", "no:cacheprovider", "--tb=short"]
+    code = bench.python("-m", "pytest", *how, *files, *before)
+    counts = Counter(_ended(bench).values())
+    bench.say(str(dict(counts)))
+    no_gpu = not counts["PASSED"] and open_device(bench.device).kind == "cuda"
+    if code not in (0, 5) or no_gpu:  # a few need packages that may not be there
+        raise StepError(f"pytest ended with {code}: {dict(counts)}")
+    return {"counts": dict(counts)}
+
+
+def _ended(bench: Bench) -> dict[str, str]:
+    """How tests ended, of this call of the step and of those before it."""
+    text = (bench.folder / "log.txt").read_text(encoding="utf-8", errors="replace")
+    return dict(re.findall(r"^(tests/\S+) (PASSED|FAILED|SKIPPED|ERROR)\b", text, re.MULTILINE))
+
+
+def facts(bench: Bench) -> dict[str, Any]:
+    """What the device, NVML and torch say of themselves."""
+    import torch
+
+    device = open_device(bench.device)
+    found: dict[str, Any] = {"fingerprint": device.fingerprint(), "torch": torch.__version__}
+    found["in_use_bytes"] = device.in_use_bytes()
+    if device.kind == "cuda":
+        smi = subprocess.run(
+            ["nvidia-smi", "-q", "-d", "MEMORY,CLOCK,POWER,PERFORMANCE"],
+            capture_output=True, text=True, check=False,
+        )  # fmt: skip
+        bench.say(smi.stdout)
+        found["torch_cuda"] = torch.version.cuda
+    return found
+
+
+def default_job(bench: Bench) -> dict[str, Any]:
+    """The main job as a user runs it, with a short budget."""
+    return _study(bench, "--budget", "20s" if bench.small else "4m", *_little(bench))
+
+
+def zero_job(bench: Bench) -> dict[str, Any]:
+    """The same over ZeRO stages and offload."""
+    stages = ["--zero", "0,1,2,3", "--offload", "none,optimizer"]
+    if bench.small:
+        stages = ["--zero", "0,1"]
+    return _study(bench, "--budget", "30s" if bench.small else "7m", *stages, *_little(bench))
+
+
+def script(bench: Bench) -> dict[str, Any]:
+    """A training script as a user would have it, launched for each probe."""
+    own = f"{sys.executable} {ROOT / 'tests' / 'support' / 'own_script.py'} plain"
+    command = f"{own} --batch {{micro_batch}} --len {{seq_len}}"
+    if bench.small:
+        small = ["--micro-batch", "1,2", "--seq-len", "32", "--trials", "1", "--finals", "1"]
+        return _study(bench, "--script", command, "--budget", "60s", *small)
+    command += " --cuda --width 2048"
+    sizes = ["--micro-batch", "1:64", "--seq-len", "512,1024"]
+    return _study(bench, "--script", command, "--budget", "3m", *sizes)
+
+
+def axes(bench: Bench) -> dict[str, Any]:
+    """The axes that matter on a GPU: compiling, the allocator, the loss, checkpointing."""
+    new = [
+        "--compile",
+        "off,on",
+        "--allocator",
+        "default,expandable",
+        "--loss",
+        "whole,chunked",
+        "--checkpointing",
+        "none,full,selective,host",
+        "--depth",
+        "12",
+        "--seq-len",
+        "1024",
+    ]
+    if bench.small:
+        new = ["--attention", "sdpa,eager", "--loss", "whole,chunked"]
+    return _study(bench, "--budget", "30s" if bench.small else "7m", *new, *_little(bench))
+
+
+def oom(bench: Bench) -> dict[str, Any]:
+    """A smaller card, pretended, and a space that runs out of it; what is left afterwards."""
+    device = open_device(bench.device)
+    before = device.in_use_bytes()
+    space = ["--micro-batch", "1,2,4,8,16,32,64,128,256", "--seq-len", "2048", "--depth", "12,24"]
+    capacity = "24GiB"
+    if bench.small:
+        space, capacity = ["--micro-batch", "1,64", "--seq-len", "512", "--depth", "2"], "1GiB"
+        space += ["--trials", "2", "--finals", "1"]
+    budget = "90s" if bench.small else "3m"
+    found = _study(
+        bench, "--budget", budget, "--capacity", capacity, "--sampler", "random", *space
+    )
+    deadline = time.monotonic() + 10.0
+    while (after := device.in_use_bytes()) != before and time.monotonic() < deadline:
+        time.sleep(0.1)
+    left = max(a - b for a, b in zip(after, before, strict=True))
+    bench.say(f"{left / MIB:.0f} MiB more in use than before")
+    if left > 64 * MIB:
+        raise StepError(f"{left / MIB:.0f} MiB were left on the device")
+    return found | {"left_bytes": left}
+
+
+def peaks(bench: Bench) -> dict[str, Any]:
+    """Peaks of trials.csv beside those that nvidia-smi saw, every 20 ms."""
+    began = time.time()
+    watch = _smi(bench) if bench.device != "cpu" else None
+    try:
+        found = _study(bench, "--budget", "20s" if bench.small else "3m", *_little(bench))
+    finally:
+        if watch is not None:
+            watch.terminate()
+            watch.wait()
+    if watch is None:
+        return found
+    seen = _smi_readings(bench.folder / "smi.csv", began)
+    base = min(mib for at, mib in seen[:50])
+    rows = [_beside(row, seen, base) for row in _trials(bench) if row["peak_device_bytes"]]
+    for row in rows:
+        bench.say(f"{row.key:36} {row.mib:9.0f} MiB   nvidia-smi {row.smi_mib:9.0f} MiB")
+    off = [abs(row.mib / row.smi_mib - 1) for row in rows if row.smi_mib]
+    bench.say(f"off by {statistics.median(off):.2%} (median), {max(off):.2%} at most")
+    return found | {"rows": [asdict(row) for row in rows]}
+
+
+def warm(bench: Bench) -> dict[str, Any]:
+    """Peaks in a warm group beside those in a fresh one, for both kinds of allocator segments."""
+    sizes = (1, 2) if bench.small else (2, 4, 8, 16, 32)
+    options = _options(bench, sizes)
+    found: dict[str, Any] = {}
+    for name, setting in ALLOCATORS.items():
+        with bench.pool(options, setting) as pool:
+            for candidate in reversed(_candidates(options)):  # large first: its segments stay
+                in_warm = measured(bench.probe(pool, candidate)).peaks.device_bytes
+                found[f"{name} {candidate.key}"] = [in_warm]
+            for candidate in _candidates(options):
+                in_fresh = measured(bench.probe(pool, candidate, fresh=True)).peaks.device_bytes
+                found[f"{name} {candidate.key}"].append(in_fresh)
+    for key, (in_warm, in_fresh) in found.items():
+        bench.say(f"{key:44} warm {in_warm / MIB:9.0f} MiB   fresh {in_fresh / MIB:9.0f} MiB")
+    return {"peaks": found}
+
+
+def logits(bench: Bench) -> dict[str, Any]:
+    """Logits of 131072 tokens x 32768 words: more elements than 32 bits count."""
+    micro, seq, vocab = (2, 64, 1024) if bench.small else (64, 2048, 32768)
+    options = replace(_options(bench, (micro,)), depth=(1,), seq_len=(seq,), vocab_size=vocab)
+    with bench.pool(options) as pool:
+        result = bench.probe(pool, _candidates(options)[0])
+    bench.say(f"{result.verdict} {result.reason}")
+    if result.verdict not in ("ok", "oom"):
+        raise StepError(f"{result.verdict}: {result.reason}")
+    return {"verdict": result.verdict, "reason": result.reason}
+
+
+def sustained(bench: Bench) -> dict[str, Any]:
+    """Step times after a moment and after a while: what the clocks do under load."""
+    options = _options(bench, (2,) if bench.small else (8,))
+    spans = (0.5, 1.0) if bench.small else (1.0, 3.0, 10.0, 30.0)
+    found = {}
+    with bench.pool(options) as pool:
+        for span in spans:
+            rule = replace(RULE, half_width=0.0, timed_limit_s=span, warmup_limit_s=0.0)
+            report = measured(bench.probe(pool, _candidates(options)[0], rule, fresh=True))
+            seen = report.conditions
+            found[f"{span:g} s"] = {
+                "step_s": interval(report.step_s).median, "steps": len(report.step_s),
+                "sm_clock_mhz": seen.sm_clock_mhz, "power_w": seen.power_w,
+                "temperature_c": seen.temperature_c, "throttle_reasons": seen.throttle_reasons,
+            }  # fmt: skip
+            bench.say(f"{span:5g} s of steps: {found[f'{span:g} s']}")
+    return {"spans": found}
+
+
+def steps_200(bench: Bench) -> dict[str, Any]:
+    """A probe's step time beside that of 200 steps in a process of its own."""
+    options = _options(bench, (2,) if bench.small else (8,))
+    long = replace(RULE, half_width=0.0, timed_steps=20 if bench.small else 200, timed_limit_s=0.0)
+    found = []
+    with bench.pool(options) as pool:
+        for _ in range(1 if bench.small else 3):
+            pair = [
+                interval(
+                    measured(bench.probe(pool, _candidates(options)[0], rule, fresh=True)).step_s
+                )
+                for rule in (RULE, long)
+            ]
+            found.append([each.median for each in pair])
+            off = pair[0].median / pair[1].median - 1
+            bench.say(
+                f"probe {1e3 * pair[0].median:.2f} ms in {pair[0].steps} steps, then"
+                f" {1e3 * pair[1].median:.2f} ms in {pair[1].steps}: {off:+.2%}"
+            )
+    return {"pairs_s": found}
+
+
+def grid(bench: Bench) -> dict[str, Any]:
+    """A recorded grid for replays; it goes on from call to call."""
+    path = bench.folder / "grid.csv"
+    space = [
+        "--depth", "12,20", "--seq-len", "1024,2048", "--micro-batch", "2,4,8,16,32,64",
+        "--checkpointing", "none,full", "--zero", "0,2,3", "--offload", "none,optimizer",
+    ]  # fmt: skip
+    if bench.small:
+        space = ["--depth", "1", "--seq-len", "32", "--micro-batch", "1,2", *_small()]
+    repeats = "1" if bench.small else "2"
+    device = open_device(bench.device)
+    if device.kind == "cuda":  # what others hold now and later is not to make it another space
+        most = device.infos[0].capacity_bytes * 19 // 20
+        space += ["--capacity", f"{most // 2**30}GiB"]
+    code = bench.python(
+        "scripts/bench/record_grid.py", str(path), "--repeats", repeats,
+        "--", "--device", bench.device, *space,
+    )  # fmt: skip
+    if code:
+        raise StepError(f"record_grid ended with {code}, see log.txt")
+    return {"rows": len(path.read_text().splitlines())}
+
+
+STEPS: dict[str, Callable[[Bench], dict[str, Any]]] = {
+    "tests": tests,
+    "facts": facts,
+    "default": default_job,
+    "zero": zero_job,
+    "axes": axes,
+    "script": script,
+    "oom": oom,
+    "peaks": peaks,
+    "warm": warm,
+    "logits": logits,
+    "sustained": sustained,
+    "steps200": steps_200,
+    "grid": grid,
+}
+
+
+# What they share.
+
+
+def _small() -> list[str]:
+    return ["--width", "64", "--vocab-size", "256", "--world-size", "1"]
+
+
+def _little(bench: Bench) -> list[str]:
+    """A space that little work goes through, where that is asked for."""
+    axes = ["--depth", "1", "--seq-len", "32", "--micro-batch", "1,2", "--finals", "1"]
+    axes += ["--trials", "2"]
+    return [*axes, *_small()] if bench.small else []
+
+
+def _options(bench: Bench, sizes: Sequence[int]) -> Options:
+    """One depth and length, and those micro batches."""
+    if bench.small:
+        return Options(
+            device=bench.device, depth=(1,), seq_len=(32,), micro_batch=tuple(sizes),
+            checkpointing=("none",), width=64, vocab_size=256, world_size=1,
+        )  # fmt: skip
+    return Options(
+        device=bench.device, depth=(12,), seq_len=(1024,), micro_batch=tuple(sizes),
+        checkpointing=("none",), world_size=1,
+    )  # fmt: skip
+
+
+def _candidates(options: Options) -> list[Candidate]:
+    """In ascending order of tokens."""
+    return [
+        Candidate(depth=depth, seq_len=seq_len, micro_batch=micro_batch)
+        for depth in options.depth or ()
+        for seq_len in options.seq_len or ()
+        for micro_batch in options.micro_batch or ()
+    ]
+
+
+def _study(bench: Bench, *arguments: str) -> dict[str, Any]:
+    """Run a study anew; what it found, and how many of its trials ended how."""
+    code = bench.autotune(*arguments)
+    if code != 0:
+        raise StepError(f"the study ended with {code}, see log.txt")
+    verdicts = dict(Counter(row["verdict"] for row in _trials(bench)))
+    best = json.loads((bench.folder / "study" / "best.json").read_text())
+    bench.say(f"{verdicts}; best: {best['config']}")
+    return {"verdicts": verdicts, "best": best}
+
+
+def _trials(bench: Bench) -> list[dict[str, str]]:
+    with (bench.folder / "study" / "trials.csv").open(newline="") as file:
+        return list(csv.DictReader(file))
+
+
+@dataclass(frozen=True)
+class Beside:
+    """A trial's peak, and what nvidia-smi saw meanwhile."""
+
+    key: str
+    mib: float
+    smi_mib: float
+
+
+def _beside(row: dict[str, str], seen: Sequence[tuple[float, float]], base_mib: float) -> Beside:
+    start_s, probe_s = float(row["started_s"]), float(row["probe_s"])
+    during = [mib for at, mib in seen if start_s <= at <= start_s + probe_s]
+    return Beside(
+        row["key"], int(row["peak_device_bytes"]) / MIB, max(during, default=base_mib) - base_mib
+    )
+
+
+def _smi(bench: Bench) -> subprocess.Popen[bytes]:
+    """nvidia-smi, which writes the memory in use into smi.csv, every few milliseconds."""
+    asked = ["--query-gpu=timestamp,memory.used", "--format=csv,noheader,nounits", "--id=0"]
+    with (bench.folder / "smi.csv").open("wb") as file:
+        return subprocess.Popen(["nvidia-smi", *asked, f"-lms={SMI_EVERY_MS}"], stdout=file)
+
+
+def _smi_readings(path: Path, began: float) -> list[tuple[float, float]]:
+    """Seconds since `began` and MiB in use."""
+    found = []
+    for line in path.read_text().splitlines():
+        stamp, _, used = line.partition(", ")
+        if used:
+            at = datetime.strptime(stamp, "%Y/%m/%d %H:%M:%S.%f").timestamp()
+            found.append((at - began, float(used)))
+    return found
+
+
+def main(arguments: Sequence[str]) -> int:
+    parser = argparse.ArgumentParser(
+        prog="scripts/on_gpu", description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )  # fmt: skip
+    what = "; ".join(f"{name}: {(step.__doc__ or '').strip()}" for name, step in STEPS.items())
+    parser.add_argument("step", nargs="*", help=what)
+    parser.add_argument("--out", type=Path, default=ROOT / "results" / "gpu")
+    parser.add_argument("--device", default="cuda:0")
+    parser.add_argument("--small", action="store_true", help="little work, to try the steps out")
+    parser.add_argument("--list", action="store_true", help="what is done")
+    parser.add_argument("--limit", type=float, default=float("inf"), help="seconds in all")
+    asked = parser.parse_args(arguments)
+    if unknown := set(asked.step) - STEPS.keys():
+        parser.error(f"no step {', '.join(sorted(unknown))}; there are {', '.join(STEPS)}")
+    if asked.list:
+        for name in STEPS:
+            print(f"{name:10} {_state(asked.out / name)}")
+        return 0
+    began, failed = time.monotonic(), 0
+    for name in asked.step or [n for n in STEPS if _state(asked.out / n) != "done"]:
+        if time.monotonic() - began > asked.limit:
+            print(f"{name}: no time left")
+            failed += 1
+            continue
+        failed += not run(name, asked)
+    return int(failed > 0)
+
+
+def run(name: str, asked: argparse.Namespace) -> bool:
+    """Whether that step went through. It begins anew, but for what it keeps itself."""
+    folder = asked.out / name
+    folder.mkdir(parents=True, exist_ok=True)
+    again = (folder / "result.json").exists()
+    (folder / "result.json").unlink(missing_ok=True)
+    _forget(folder / "study")
+    began = time.monotonic()
+    print(f"== {name}: {(STEPS[name].__doc__ or '').strip()}", flush=True)
+    with (folder / "log.txt").open("w" if again else "a") as log:
+        bench = Bench(asked.device, asked.small, folder, log, began + STEP_LIMIT_S)
+        try:
+            found = STEPS[name](bench)
+        except NotThrough:
+            bench.say(f"{name}: not through yet, run it again")
+            return False
+        except Exception as error:  # noqa: BLE001 - the next step may work all the same
+            bench.say(f"{name}: FAILED: {type(error).__name__}: {error}")
+            return False
+    took_s = time.monotonic() - began
+    result = {"took_s": round(took_s, 1), "device": asked.device, "small": asked.small} | found
+    (folder / "result.json").write_text(json.dumps(result, indent=2) + "\n")
+    print(f"{name}: done in {took_s:.0f} s", flush=True)
+    return True
+
+
+def _state(folder: Path) -> str:
+    if (folder / "result.json").exists():
+        return "done"
+    return "begun" if folder.exists() else "to do"
+
+
+def _forget(study: Path) -> None:
+    if study.exists():
+        study.rename(Path(tempfile.mkdtemp(dir=study.parent, prefix="before-")) / study.name)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

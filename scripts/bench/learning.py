@@ -1,0 +1,140 @@
+"""What an earlier study on the same machine is worth: searches on grids, with it and without.
+
+    .venv/bin/python scripts/bench/learning.py results/grids/*.csv [--seeds 20]
+
+A grid is cut in two along depth and along seq_len. A whole study of 3 virtual minutes searches
+the smaller values; then the others are searched by somebody who knows what it measured, and by
+somebody who does not. Truth, regret, ceilings and the noise floor are those of `search.py`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import multiprocessing
+import os
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from search import CEILINGS
+from searches.grids import truth
+from searches.samplers import sampler_course, study_before
+from searches.tables import percent
+
+from autotune.measure.testbed.recording import Recording
+from autotune.space.choices import SAMPLER
+
+PROBES = (1, 2, 3, 4, 6, 8, 12)
+PROMISED = 3
+"""The number of probes after which something is promised."""
+BEFORE_MINUTES = 3.0
+BEFORE_CEILING = 0.8
+CUTS = ("depth", "seq_len")
+
+
+@dataclass(frozen=True)
+class Task:
+    path: Path
+    cut: str
+    known: tuple[int, ...]
+    """Values of the axis `cut` that were searched before."""
+    left: tuple[int, ...]
+    """And now."""
+    ceiling: float
+    seed: int
+
+
+@dataclass(frozen=True)
+class Pair:
+    """The same search without and with the earlier study: regrets after `PROBES`."""
+
+    without: list[float]
+    learned: list[float]
+    probes: tuple[int, int]
+    """Until each stopped by itself."""
+    floor: float
+
+
+def main(arguments: Sequence[str]) -> int:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("grids", type=Path, nargs="+")
+    parser.add_argument("--seeds", type=int, default=20)
+    asked = parser.parse_args(arguments)
+    with multiprocessing.get_context("fork").Pool(os.cpu_count()) as pool:
+        for path in asked.grids:
+            for cut in CUTS:
+                wanted = tasks(path, cut, asked.seeds)
+                if wanted:
+                    pairs = [pair for pair in pool.map(run, wanted, chunksize=4) if pair]
+                    print("\n".join(table(wanted[0], pairs)), "\n", flush=True)
+    return 0
+
+
+def tasks(path: Path, cut: str, seeds: int) -> list[Task]:
+    """None where the axis has one value."""
+    values = Recording(path).grid.rows
+    found = sorted({getattr(row.candidate, cut) for row in values})
+    half = (len(found) + 1) // 2
+    known, left = tuple(found[:half]), tuple(found[half:])
+    return [
+        Task(path, cut, known, left, ceiling, seed)
+        for ceiling in CEILINGS for seed in range(seeds) if left
+    ]  # fmt: skip
+
+
+def run(task: Task) -> Pair | None:
+    """Carry `task` out; None where nothing fits."""
+    axes: dict[str, Any] = {task.cut: task.left}
+    now = truth(task.path, task.ceiling, **axes)
+    if not now.fitting:
+        return None
+    before = truth(task.path, BEFORE_CEILING, **{task.cut: task.known})
+    earlier = [study_before(before, task.seed, BEFORE_MINUTES)]
+    courses = [
+        sampler_course(now, SAMPLER, task.seed, max(PROBES), known) for known in ((), earlier)
+    ]
+    without, learned = (
+        [now.regret(course[min(n, len(course)) - 1].found if course else None) for n in PROBES]
+        for course in courses
+    )
+    counts = (len(courses[0]), len(courses[1]))
+    return Pair(without, learned, counts, now.oracle(task.seed))
+
+
+def table(of: Task, pairs: Sequence[Pair]) -> list[str]:
+    """Regrets after each number of probes, and what was promised."""
+    known, left = (", ".join(map(str, values)) for values in (of.known, of.left))
+    lines = [
+        f"### {of.path.stem}: {of.cut} {left}, after a study of {of.cut} {known}",
+        "",
+        f"{len(pairs)} searches each.",
+        "",
+        "| regret, % (median / 90th percentile) | without | learned |",
+        "|---|---|---|",
+    ]
+    for place, count in enumerate(PROBES):
+        cells = [
+            percent([each.without[place] for each in pairs]),
+            percent([each.learned[place] for each in pairs]),
+        ]
+        lines.append(f"| after {count} probes | {cells[0]} | {cells[1]} |")
+    stopped = [np.median([each.probes[side] for each in pairs]) for side in (0, 1)]
+    lines.append(f"| probes until it stopped, at most {max(PROBES)} |"
+                 f" {stopped[0]:.0f} | {stopped[1]:.0f} |")  # fmt: skip
+    floor = [each.floor for each in pairs]
+    place = PROBES.index(PROMISED)
+    found = float(np.median([each.learned[place] for each in pairs]))
+    most = max(0.02, float(np.median(floor)) + 0.01)
+    held = "yes" if found <= most else "no"
+    return [
+        *lines, "", f"Noise floor: {percent(floor)}.", "",
+        "| promise | at most | measured | held |", "|---|---|---|---|",
+        f"| median regret after {PROMISED} probes, learned | {most:.1%} | {found:.1%} | {held} |",
+    ]  # fmt: skip
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

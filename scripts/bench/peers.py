@@ -1,0 +1,509 @@
+"""Other tools that look for a micro-batch, and this one, on the same GPT under the same limit.
+
+    .venv/bin/pip install -c scripts/constraints.txt -e .[bench]
+    .venv/bin/python scripts/bench/peers.py [--budget 2m] [--capacity 896MiB] [--rounds 40]
+
+Each tool searches micro_batch in processes of its own on the CPU, one after the other, under the
+memory limit that a rank of the study has. The study has a second row, in which it searches
+seq_len and checkpointing as well. Then whatever they found is measured beside every micro_batch,
+in turns, in the same worker groups, and, in many short rounds, beside those that may be the best.
+Progress goes to stderr. A tool that is not installed, fails
+or takes too long has a row that says so; the exit code is 0 whatever comes out.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import importlib.util
+import os
+import random
+import signal
+import statistics
+import subprocess
+import sys
+import sysconfig
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+from peer_tools.task import Task
+
+from autotune.device import open_device
+from autotune.device.device import Device
+from autotune.errors import UsageError
+from autotune.measure.runner import Job, Result
+from autotune.measure.runner.local import OPS
+from autotune.measure.runner.pool import Pool, on_this_machine
+from autotune.result.best import Best
+from autotune.show.report.text import si
+from autotune.space.candidate import Candidate
+from autotune.space.outcome import Verdict
+from autotune.space.space import Limits
+from autotune.space.workload import Workload
+from autotune.units import parse_bytes
+from autotune.wire.messages import Peaks
+from autotune.wire.stopping import Interval, Rule, interval
+
+SCRIPTS = Path(__file__).resolve().parent
+DEPTH, WIDTH, VOCAB_SIZE, SEQ_LEN = 4, 256, 4096, 128
+STUDIES = (
+    ("this project", ("--seq-len", str(SEQ_LEN), "--checkpointing", "none")),
+    ("this project, wider space", ("--seq-len", "64,128,256", "--checkpointing", "none,full")),
+)
+CEILING = 0.8
+WORKLOAD = Workload(
+    model="gpt",
+    width=WIDTH,
+    vocab_size=VOCAB_SIZE,
+    dtype="fp32",
+    engine="ddp",
+    world_size=1,
+    global_batch=None,
+)
+RULE = Rule(
+    warmup_steps=3, warmup_tolerance=0.2, warmup_limit_s=1.0,
+    timed_steps=5, half_width=0.02, timed_limit_s=1.5,
+)  # fmt: skip
+SHORT = replace(RULE, warmup_steps=2, warmup_limit_s=0.1, timed_steps=2, timed_limit_s=0.1)
+"""Of a round: what the machine does meanwhile is the same for all that run in it."""
+CONTESTED = 6
+"""Micro-batches of the axis that are measured in rounds: the fastest ones."""
+PEER_OPS = ("ShareMemCommBuilder",)
+"""What DeepSpeed uses on a CPU. Compiled once a machine, for minutes: no cost of a search."""
+DEADLINE_S = 180.0
+REMARK_CHARACTERS = 160
+
+
+@dataclass(frozen=True)
+class Peer:
+    """A tool that is driven by one of the scripts in `peer_tools/`."""
+
+    tool: str
+    modules: tuple[str, ...]
+    """What has to be installed for it."""
+    script: str
+    mode: str = ""
+
+    @property
+    def name(self) -> str:
+        return f"{self.tool}, {self.mode}" if self.mode else self.tool
+
+
+PEERS = (
+    Peer("accelerate, find_executable_batch_size", ("accelerate",), "with_accelerate.py"),
+    Peer("Lightning, scale_batch_size", ("lightning",), "with_lightning.py", "power"),
+    Peer("Lightning, scale_batch_size", ("lightning",), "with_lightning.py", "binsearch"),
+    Peer("DeepSpeed, --autotuning tune", ("deepspeed", "tabulate"), "with_deepspeed.py"),
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """What is measured: a candidate and the micro-steps of its optimizer step."""
+
+    candidate: Candidate
+    grad_accum: int = 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class Found:
+    """What one tool came to, and what that took."""
+
+    tool: str
+    schedule: Schedule | None = None
+    wall_s: float = 0.0
+    launches: int = 0
+    """Processes that trained."""
+    ooms: int = 0
+    remark: str = ""
+
+
+@dataclass
+class Measured:
+    """A schedule in the common harness, over all repeats."""
+
+    flops_per_s: list[float] = field(default_factory=list)
+    """Model FLOP/s of each repeat, from the median of its steps."""
+    peak_bytes: int = 0
+    """The largest of any repeat."""
+    reason: str = ""
+    """Why there is no measurement."""
+    rounds: list[float] = field(default_factory=list)
+    """Model FLOP/s of each round."""
+
+    @property
+    def median(self) -> float:
+        return statistics.median(self.flops_per_s)
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """All that was measured, and what it is held against."""
+
+    measured: Mapping[Schedule, Measured]
+    axis: Sequence[Schedule]
+    """What all tools could have found."""
+    limits: Limits
+
+    def objection(self, schedule: Schedule) -> str:
+        """Why a configuration may not be used; empty where it may."""
+        found = self.measured[schedule]
+        over = found.peak_bytes > self.limits.limit_bytes
+        return found.reason or ("over the ceiling" if over else "")
+
+    @property
+    def fastest(self) -> list[Schedule]:
+        """Those of the axis that may be used, the fastest in the repeats first."""
+        fits = [each for each in self.axis if not self.objection(each)]
+        return sorted(fits, key=lambda each: -self.measured[each].median)
+
+    @property
+    def optimum(self) -> Schedule | None:
+        """The fastest of the axis that may be used; None where nothing may.
+
+        The first half of the rounds tells it from others: the second half compares.
+        """
+        fits = self.fastest
+        return max(fits, key=lambda each: self._share(each, fits[0], False).median, default=None)
+
+    def share(self, schedule: Schedule) -> Interval | None:
+        """Of the optimum's speed, with its 95 % interval; None where there is no optimum."""
+        best = self.optimum
+        return None if best is None else self._share(schedule, best, True)
+
+    def _share(self, schedule: Schedule, best: Schedule, second: bool) -> Interval:
+        """Of the speed of `best`, round by round in one half of them; without rounds, of medians.
+        What was in no round is the slowest."""
+        mine, its = self.measured[schedule], self.measured[best]
+        if not its.rounds:
+            return interval([mine.median / its.median])
+        half = len(its.rounds) // 2
+        part = slice(half, None) if second else slice(half)
+        pairs = zip(mine.rounds[part], its.rounds[part], strict=False)
+        return interval([a / b for a, b in pairs] or [0.0])
+
+
+@dataclass(frozen=True)
+class Ended:
+    """A process that ended or was ended. `code` is None where its time was up."""
+
+    code: int | None
+    wall_s: float
+
+
+def main() -> None:
+    options = parse()
+    device = open_device("cpu")
+    axis = [
+        Schedule(Candidate(depth=DEPTH, seq_len=SEQ_LEN, micro_batch=size))
+        for size in range(1, options.most + 1)
+    ]
+    limits = Limits(options.capacity, CEILING, device.infos[0].capacity_bytes, 1.0)
+    rows: list[Found] = []
+    with tempfile.TemporaryDirectory() as scratch:
+        run([*OPS, *PEER_OPS], Path(scratch, "ops.log"), options.limit_s)
+        for peer in PEERS:
+            asked = task(options, tempfile.mkdtemp(dir=scratch), peer.mode)
+            rows.append(searched(peer, asked, options.limit_s))
+        for name, flags in STUDIES:
+            rows.append(studied(name, flags, options, Path(tempfile.mkdtemp(dir=scratch))))
+        found = [row.schedule for row in rows if row.schedule is not None]
+        compared = Comparison({each: Measured() for each in [*axis, *found]}, axis, limits)
+        measure(device, compared, found, options, Path(scratch))
+    print(f"{header(device, limits, options)}\n\n{table(rows, compared)}")
+    print(f"\nEvery micro_batch:\n\n{curve(compared)}")
+
+
+def parse() -> argparse.Namespace:
+    """The command line."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    add = parser.add_argument
+    add("--budget", default="2m", help="of each study, e.g. 2m (default)")
+    add("--capacity", type=capacity_bytes, default="896MiB", help="pretended, 896MiB by default")
+    add("--most", type=int, default=32, help="largest micro_batch, 32 by default")
+    add("--repeats", type=int, default=3, help="measurements of each, 3 by default")
+    add("--rounds", type=int, default=40, help="short ones of what was found and the fastest, 40")
+    add("--limit-s", type=float, default=480.0, help="seconds for a tool, 480 by default")
+    return parser.parse_args()
+
+
+def capacity_bytes(text: str) -> int:
+    """A size as the study's own flag takes it."""
+    try:
+        return parse_bytes(text, "--capacity")
+    except UsageError as error:
+        raise argparse.ArgumentTypeError(str(error)) from error
+
+
+def task(options: argparse.Namespace, folder: str, mode: str) -> Task:
+    return Task(
+        folder=folder,
+        depth=DEPTH,
+        width=WIDTH,
+        vocab_size=VOCAB_SIZE,
+        seq_len=SEQ_LEN,
+        most=options.most,
+        capacity_bytes=options.capacity,
+        mode=mode,
+    )
+
+
+def searched(peer: Peer, asked: Task, limit_s: float) -> Found:
+    """Have `peer` look for a micro-batch."""
+    missing = [name for name in peer.modules if importlib.util.find_spec(name) is None]
+    if missing:
+        return Found(tool=peer.name, remark=f"not installed: {', '.join(missing)}")
+    log = Path(asked.folder, "log")
+    command = [sys.executable, str(SCRIPTS / "peer_tools" / peer.script), str(asked.write())]
+    ended = run(command, log, limit_s)
+    print(f"{peer.name}: {ended.wall_s:.0f} s", file=sys.stderr)
+    row = Found(
+        tool=peer.name,
+        schedule=None,
+        wall_s=ended.wall_s,
+        launches=asked.counted("launch"),
+        ooms=asked.counted("oom"),
+    )
+    answer = asked.answer
+    if answer is None:
+        return replace(row, remark=failure(ended, log))
+    candidate = Candidate(depth=DEPTH, seq_len=SEQ_LEN, micro_batch=answer.micro_batch)
+    return replace(row, schedule=Schedule(candidate, answer.grad_accum))
+
+
+def studied(name: str, flags: Sequence[str], options: argparse.Namespace, folder: Path) -> Found:
+    """Have this project search micro_batch, and the axes in `flags`."""
+    out, log = folder / "study", folder / "log"
+    command = [
+        sys.executable, "-m", "autotune", "--device", "cpu", "--world-size", "1",
+        "--depth", str(DEPTH), "--width", str(WIDTH), "--vocab-size", str(VOCAB_SIZE),
+        "--micro-batch", f"1:{options.most}", "--capacity", str(options.capacity),
+        "--ceiling", f"{CEILING:.0%}", "--budget", options.budget, "--out", str(out), *flags,
+    ]  # fmt: skip
+    ended = run(command, log, options.limit_s)
+    print(f"{name}: {ended.wall_s:.0f} s", file=sys.stderr)
+    launches, ooms = accounts(out)
+    row = Found(tool=name, wall_s=ended.wall_s, launches=launches, ooms=ooms)
+    best = out / "best.json"
+    if not best.exists():
+        return replace(row, remark=failure(ended, log))
+    return replace(row, schedule=Schedule(Best.read(best).config.candidate))
+
+
+def accounts(study: Path) -> tuple[int, int]:
+    """Ranks that a study started, and its trials that ran out of memory."""
+    launches = len(list((study / "logs").glob("group*-rank*.log")))
+    trials = study / "trials.csv"
+    if not trials.exists():
+        return launches, 0
+    with trials.open(encoding="utf-8", newline="") as file:
+        verdicts = [row["verdict"] for row in csv.DictReader(file)]
+    return launches, verdicts.count(Verdict.OOM)
+
+
+def run(command: Sequence[str], log: Path, limit_s: float) -> Ended:
+    """Run `command` as a rank is run, in a session that is ended with it or after `limit_s`."""
+    modules = os.pathsep.join([str(SCRIPTS.parents[1]), str(SCRIPTS)])
+    programs = os.pathsep.join([sysconfig.get_path("scripts"), os.environ.get("PATH", "")])
+    environment = os.environ | open_device("cpu").rank_environment(1)
+    environment |= {"PYTHONPATH": modules, "PATH": programs}
+    began = time.monotonic()
+    with log.open("wb") as stream:
+        process = subprocess.Popen(
+            command, cwd=log.parent, env=environment, stdin=subprocess.DEVNULL,
+            stdout=stream, stderr=subprocess.STDOUT, start_new_session=True,
+        )  # fmt: skip
+    code = None
+    try:
+        with suppress(subprocess.TimeoutExpired):
+            code = process.wait(limit_s)
+    finally:
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+    return Ended(code, time.monotonic() - began)
+
+
+def failure(ended: Ended, log: Path) -> str:
+    """Why a tool found nothing: its time was up, or the last line that it wrote."""
+    if ended.code is None:
+        return f"ended after {ended.wall_s:.0f} s without a result"
+    lines = log.read_text(errors="replace").split("\n")
+    said = next((line.strip() for line in reversed(lines) if line.strip()), "it said nothing")
+    return f"exit code {ended.code}: {said}"[:REMARK_CHARACTERS]
+
+
+def measure(
+    device: Device,
+    compared: Comparison,
+    found: Sequence[Schedule],
+    options: argparse.Namespace,
+    scratch: Path,
+) -> None:
+    """Every schedule, in an order that is new each time; then what was found and the fastest, in
+    rounds.
+
+    Each repeat has worker groups of its own. What runs out of memory in a fresh group is not
+    measured again.
+    """
+    measured = compared.measured
+    logs = scratch / "harness"
+    logs.mkdir()
+    rng = random.Random(0)
+    began = time.monotonic()
+    runner = on_this_machine(
+        device, WORKLOAD, limits=compared.limits, logs=logs, seed=0, stop=lambda: False,
+        on_phase=lambda phase, steps: None, note=lambda text: print(text, file=sys.stderr),
+    )  # fmt: skip
+    try:
+        contested = list(measured)
+        for number in range(options.repeats + options.rounds):
+            short = number >= options.repeats
+            if number == options.repeats:
+                contested = list(dict.fromkeys([*compared.fastest[:CONTESTED], *found]))
+            if not short:
+                runner.retire(time.monotonic() + DEADLINE_S)
+            order = [schedule for schedule in contested if not measured[schedule].reason]
+            rng.shuffle(order)
+            live = runner.live_build  # a group is ended once a round, where there are two builds
+            order.sort(key=lambda schedule: schedule.candidate.build != live)
+            for schedule in order:
+                result = probe(runner, schedule, compared.limits, short)
+                add(measured[schedule], schedule, result, short)
+            took_s = time.monotonic() - began
+            print(f"harness: {number + 1}, {took_s:.0f} s", file=sys.stderr)
+    finally:
+        runner.close()
+
+
+def probe(runner: Pool, schedule: Schedule, limits: Limits, short: bool) -> Result:
+    """One measurement. Memory is too small, and a peak too large, only in a fresh group: what
+    others left in a warm one may be the cause. A `short` one tells no peak."""
+    accum = schedule.grad_accum
+    job = Job(
+        candidate=schedule.candidate,
+        grad_accum=accum,
+        micro_steps=accum,
+        rule=SHORT if short else RULE,
+        needed_step_s=None,
+        fresh=False,
+    )
+    result = runner.run(job, time.monotonic() + DEADLINE_S)
+    over = result.report is not None and result.report.peaks.device_bytes > limits.limit_bytes
+    if result.warm and (result.verdict is Verdict.OOM or (over and not short)):
+        result = runner.run(replace(job, fresh=True), time.monotonic() + DEADLINE_S)
+    return result
+
+
+def add(measured: Measured, schedule: Schedule, result: Result, short: bool) -> None:
+    """Keep what `result`, `short` in a round, says of `schedule`."""
+    if result.report is None:
+        out = result.verdict is Verdict.OOM
+        measured.reason = "runs out of memory" if out else result.reason.replace("|", "/")
+        return
+    if not short:
+        peaks: Peaks = result.report.peaks
+        measured.peak_bytes = max(measured.peak_bytes, peaks.device_bytes)
+    candidate = schedule.candidate
+    tokens = candidate.tokens * schedule.grad_accum
+    flops = WORKLOAD.shape(DEPTH).flops_per_token(candidate.seq_len) * tokens
+    rates = measured.rounds if short else measured.flops_per_s
+    rates.append(flops / interval(result.report.step_s).median)
+
+
+def header(device: Device, limits: Limits, options: argparse.Namespace) -> str:
+    """What was compared, where, and with which versions."""
+    parameters = WORKLOAD.shape(DEPTH).parameters
+    tools = ", ".join(map(versioned, ("torch", "accelerate", "lightning", "deepspeed")))
+    return (
+        f"{device.infos[0].name}; {tools}; gpt of depth {DEPTH} and width {WIDTH},"
+        f" {parameters / 1e6:.1f}M parameters, vocab_size {VOCAB_SIZE}, fp32, AdamW, 1 rank,"
+        f" seq_len {SEQ_LEN}, checkpointing none, micro_batch 1 to {options.most}. Capacity"
+        f" {limits.capacity_bytes / 2**20:.0f} MiB, ceiling {CEILING:.0%}.\n"
+        "What was found is measured again beside every micro_batch, in turns: rates are medians of"
+        f" {options.repeats} probes, peaks the largest. 100 % is the fastest micro_batch under the"
+        " ceiling, also for the wider space, which has seq_len 64 and 256 and full checkpointing"
+        f" besides. It is chosen in the first half of {options.rounds} short rounds of what was"
+        f" found and of the {CONTESTED} fastest; shares are medians of the second half, round by"
+        " round, with 95 % intervals."
+        f" A study's budget is {options.budget}. Launches are processes that trained."
+        " What a tool's libraries take is not held against it."
+    )
+
+
+def versioned(package: str) -> str:
+    try:
+        return f"{package} {version(package)}"
+    except PackageNotFoundError:
+        return f"no {package}"
+
+
+def table(rows: Sequence[Found], compared: Comparison) -> str:
+    """The markdown table; its first line is the exhaustive optimum."""
+    head = (
+        "| tool | configuration found | of the optimum | model FLOP/s | peak, of capacity"
+        " | wall time | launches | OOMs | remark |"
+    )
+    top = f"| exhaustive optimum | {cells(compared.optimum, compared)} | | | | |"
+    return "\n".join([head, "|" + "---|" * 9, top, *(line(row, compared) for row in rows)])
+
+
+def line(row: Found, compared: Comparison) -> str:
+    """One tool's line."""
+    remark = row.remark if row.schedule is None else compared.objection(row.schedule)
+    costs = f"{row.wall_s:.0f} s | {row.launches} | {row.ooms}" if row.wall_s else " | | "
+    return (
+        f"| {row.tool} | {cells(row.schedule, compared)} | {costs} | {remark.replace('|', '/')} |"
+    )
+
+
+def cells(schedule: Schedule | None, compared: Comparison) -> str:
+    """The configuration, its share of the optimum, its rate and its peak."""
+    if schedule is None:
+        return "none | | | "
+    found = compared.measured[schedule]
+    if found.reason:
+        return f"{words(schedule)} | | | "
+    of = compared.share(schedule)
+    share = "" if of is None else f"{of.median:.1%}"
+    if of is not None and of.steps > 1 and schedule != compared.optimum:
+        share += f" ({of.low:.1%} to {of.high:.1%})"
+    peak = found.peak_bytes / compared.limits.capacity_bytes
+    return f"{words(schedule)} | {share} | {si(found.median, 'FLOP/s')} | {peak:.0%}"
+
+
+def words(schedule: Schedule) -> str:
+    """A configuration by what differs from the one that all tools were given."""
+    candidate = schedule.candidate
+    parts = [f"micro_batch {candidate.micro_batch}"]
+    if schedule.grad_accum > 1:
+        parts.append(f"grad_accum {schedule.grad_accum}")
+    if candidate.seq_len != SEQ_LEN:
+        parts.append(f"seq_len {candidate.seq_len}")
+    if candidate.checkpointing != "none":
+        parts.append(f"checkpointing {candidate.checkpointing}")
+    return ", ".join(parts)
+
+
+def curve(compared: Comparison) -> str:
+    """The table of the whole axis, with the range of the repeats."""
+    head = "| micro_batch | model FLOP/s | range | peak, of capacity | remark |"
+    lines = [head, "|" + "---|" * 5]
+    for schedule in compared.axis:
+        found, rates = compared.measured[schedule], " | | "
+        if not found.reason:
+            low, high = min(found.flops_per_s), max(found.flops_per_s)
+            peak = found.peak_bytes / compared.limits.capacity_bytes
+            rates = f"{si(found.median)} | {si(low)} to {si(high)} | {peak:.0%}"
+        size = schedule.candidate.micro_batch
+        lines.append(f"| {size} | {rates} | {compared.objection(schedule)} |")
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    main()

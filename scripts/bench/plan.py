@@ -1,0 +1,205 @@
+"""How true plans are: beside training runs that others published, beside peaks that were recorded
+on this machine's kind of CPU, and beside other people's formulas.
+
+    .venv/bin/python scripts/bench/plan.py [--rows results/public/memory.csv] [--only TEXT] [--all]
+
+Each published run that says all that matters is planned as it ran. Prints tables in Markdown: the
+error of the peak by family and by engine, and whether what ran out of memory was said to fit at
+80 % of its card. Models are counted and traced in this process.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import statistics
+import sys
+import tempfile
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+from published.configs import NotComparableError
+from published.estimates import activations, deepspeed_states
+from published.on_grids import grid_errors
+from published.rows import CEILING, asked_of
+
+from autotune.advise.plan.expected import Asked, Expected, Helpers, plan
+from autotune.errors import ModelError, UsageError
+from autotune.wire.messages import Described
+
+ROWS = Path(__file__).parents[2] / "results" / "public" / "memory.csv"
+GOAL = 0.1
+"""Median error."""
+
+
+@dataclass(frozen=True)
+class Scored:
+    """A row beside its plan."""
+
+    id: str
+    family: str
+    engine: str
+    kind: str
+    capacity_gib: float
+    measured_gib: float | None
+    """None where it ran out of memory, or the source does not say."""
+    oom: bool
+    expected: Expected
+
+    @property
+    def left_out_gib(self) -> float:
+        """What the source's figure leaves out: torch's own know nothing outside its allocator, and
+        of what is allocated, nothing that is only reserved."""
+        parts, of_torch = self.expected.parts, self.kind in ("max_allocated", "max_reserved")
+        left_out = parts.outside if of_torch else 0.0
+        left_out += parts.unused if self.kind == "max_allocated" else 0.0
+        return left_out / 2**30
+
+    @property
+    def interval_gib(self) -> tuple[float, float, float]:
+        """What is expected of the figure: low, median, high."""
+        peak = self.expected.peak
+        sizes = (peak.low_bytes, peak.bytes, peak.high_bytes)
+        low, median, high = (size / 2**30 - self.left_out_gib for size in sizes)
+        return low, median, high
+
+    @property
+    def error(self) -> float:
+        assert self.measured_gib is not None
+        return self.interval_gib[1] / self.measured_gib - 1
+
+
+def main(arguments: Sequence[str]) -> int:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--rows", type=Path, default=ROWS)
+    parser.add_argument("--only", default="", help="rows whose id has this in it")
+    parser.add_argument("--all", action="store_true", help="print every row, too")
+    asked = parser.parse_args(arguments)
+    table = pd.read_csv(asked.rows)
+    table = table[table["id"].str.contains(asked.only, regex=False)]
+    helpers = in_this_process()
+    scored, left_out = [], Counter[str]()
+    with tempfile.TemporaryDirectory(prefix="autotune-plan-") as folder:
+        for row in [{str(k): v for k, v in r.items()} for r in table.to_dict("records")]:
+            try:
+                scored.append(score(row, Path(folder), helpers))
+            except NotComparableError as error:
+                left_out[str(error)] += 1
+            except (UsageError, ModelError) as error:
+                left_out["cannot be planned"] += 1
+                print(f"{row['id']}: {error}", file=sys.stderr)
+            else:
+                print(shown(scored[-1]), file=sys.stderr)
+    print("\n".join(report(scored, left_out, rows=asked.all)))
+    if not asked.only:
+        print("\n## Peaks recorded on CPUs\n\n" + "\n".join(grid_errors()))
+        print("\n## DeepSpeed's estimates of model states\n\n" + "\n".join(deepspeed_states()))
+        print("\n## What a layer keeps\n\n" + "\n".join(activations()))
+    return 0
+
+
+def in_this_process() -> Helpers:
+    from probes.count import count
+    from probes.describe import describe
+
+    def described(asked: Any) -> Described | str:
+        return describe(asked)
+
+    return Helpers(count, described)
+
+
+def score(row: dict[str, Any], folder: Path, helpers: Helpers) -> Scored:
+    """Plan the run of `row` as it was.
+
+    Raises:
+        NotComparableError: it does not say enough.
+    """
+    options, gpus, card = asked_of(row, folder)
+    made = plan(Asked(options=options, card=card, host_bytes=None), gpus, helpers)
+    if made.untraced:
+        raise NotComparableError("not traced")
+    (expected,) = made.expected
+    oom = row["outcome"] == "oom"
+    peak = row["peak_gib"]
+    return Scored(
+        id=row["id"], family=row["family"], engine=row["engine"], kind=str(row["peak_kind"]),
+        capacity_gib=card.memory_bytes / 2**30, measured_gib=None if math.isnan(peak) else peak,
+        oom=oom, expected=expected,
+    )  # fmt: skip
+
+
+def report(scored: Sequence[Scored], left_out: Counter[str], *, rows: bool) -> Iterator[str]:
+    """Lines in Markdown."""
+    with_peak = [each for each in scored if each.measured_gib is not None and not each.oom]
+    yield f"{len(scored)} published runs were planned as they ran, {len(with_peak)} with a peak."
+    yield ""
+    yield from errors(with_peak, "all", lambda each: "all")
+    yield ""
+    yield from errors(with_peak, "family", lambda each: each.family)
+    yield ""
+    yield from errors(with_peak, "engine", lambda each: each.engine)
+    yield ""
+    yield from errors(with_peak, "figure", lambda each: each.kind)
+    inside = [
+        each for each in with_peak
+        if each.interval_gib[0] <= (each.measured_gib or 0) <= each.interval_gib[2]
+    ]  # fmt: skip
+    yield ""
+    yield (f"Within the interval of 90 %: {len(inside)} of {len(with_peak)}"
+           f" ({len(inside) / max(1, len(with_peak)):.0%}).")  # fmt: skip
+    yield ""
+    yield from confusion(scored)
+    if left_out:
+        yield ""
+        yield "Left out: " + "; ".join(f"{why} {n}" for why, n in sorted(left_out.items())) + "."
+    if rows:
+        yield ""
+        yield "| run | engine | measured GiB | expected GiB (90 %) | error |"
+        yield "|---|---|---|---|---|"
+        for each in sorted(scored, key=lambda each: each.id):
+            yield shown(each)
+
+
+def errors(scored: Sequence[Scored], name: str, group: Callable[[Scored], str]) -> Iterator[str]:
+    groups: dict[str, list[float]] = defaultdict(list)
+    for each in scored:
+        groups[group(each)].append(each.error)
+    yield f"| {name} | runs | median error | 90th percentile | median with its sign |"
+    yield "|---|---|---|---|---|"
+    for key, found in sorted(groups.items(), key=lambda item: -len(item[1])):
+        size = sorted(map(abs, found))
+        last = size[math.ceil(0.9 * len(size)) - 1]
+        yield (f"| {key} | {len(found)} | {statistics.median(size):.1%} | {last:.1%} |"
+               f" {statistics.median(found):+.1%} |")  # fmt: skip
+
+
+def confusion(scored: Sequence[Scored]) -> Iterator[str]:
+    """Said to fit at 80 % of the card or not, beside what happened."""
+    counts = Counter((each.expected.fits, each.oom) for each in scored)
+    yield f"| at a ceiling of {CEILING:.0%} | ran | ran out of memory |"
+    yield "|---|---|---|"
+    for fits, words in ((True, "said to fit"), (False, "said not to fit")):
+        yield f"| {words} | {counts[fits, False]} | {counts[fits, True]} |"
+    wrong = [each.id for each in scored if each.expected.fits and each.oom]
+    if wrong:
+        yield ""
+        yield f"Said to fit, and ran out: {', '.join(wrong)}."
+
+
+def shown(each: Scored) -> str:
+    low, median, high = each.interval_gib
+    measured = "oom" if each.oom else "" if each.measured_gib is None else (
+        f"{each.measured_gib:.2f}")  # fmt: skip
+    error = f"{each.error:+.1%}" if each.measured_gib is not None and not each.oom else ""
+    return (
+        f"| {each.id} | {each.engine} | {measured} | {median:.2f} ({low:.2f}-{high:.2f}) |"
+        f" {error} |"
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

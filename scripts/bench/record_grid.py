@@ -1,0 +1,237 @@
+"""Measure every candidate of a space, several times, and write one CSV: a grid to replay.
+
+    .venv/bin/python scripts/bench/record_grid.py results/grids/NAME.csv -- --depth 2,4 ...
+
+What follows `--` are the options of `python -m autotune` that describe the space and the devices.
+No ceiling is applied, so that any smaller capacity can be replayed. Each pass measures every
+candidate once, in random order, in groups that take at most 16 candidates. The same command
+continues a recording that was interrupted (Ctrl-C or SIGTERM; a probe that runs is lost). A
+measurement that other programs disturbed is made again, later.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import os
+import random
+import sys
+import tempfile
+import time
+from collections import Counter, defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from cyclopts import CycloptsError
+
+from autotune.commands.app import parsed
+from autotune.commands.exits import ExitCode, one_line
+from autotune.commands.tune import Tune
+from autotune.device.idle import check_idle
+from autotune.errors import UsageError
+from autotune.measure.replay import grid
+from autotune.measure.runner import Job, Result, Runner, StopRequestedError
+from autotune.measure.testbed import REPLAY, open_testbed
+from autotune.measure.testbed.testbed import Wiring
+from autotune.space.candidate import Candidate
+from autotune.space.options import Options
+from autotune.space.outcome import others_share
+from autotune.space.space import Space
+from autotune.study.prober import rule_for
+from autotune.units import parse_duration_s, parse_share
+from autotune.wire.budget import StopFlag
+from autotune.wire.stopping import Rule
+
+GROUP_CANDIDATES = 16
+"""A group is ended after so many, so that what favours one group is shared out."""
+TRACE_LIMIT_S = 300.0
+PROBE_LIMIT_S = 600.0
+TRIES = 4
+"""Of one measurement that the machine keeps disturbing; the last one is kept as it is."""
+
+
+class GridFile:
+    """One file, and what it still lacks."""
+
+    def __init__(self, path: Path, header: dict[str, Any], space: Space, repeats: int) -> None:
+        """Open `path`, or continue it. Raises `UsageError` where it is another recording."""
+        self._path = path
+        self._space = space
+        self._repeats = repeats
+        self._done: Counter[Candidate] = Counter()
+        if not path.exists():
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(grid.head(header))
+            return
+        found = grid.read(path)
+        for name, value in header.items():
+            if found.header.get(name) != value:
+                raise UsageError(f"{path}: records another {name}; name a new file")
+        path.write_bytes(grid.whole_lines(path.read_bytes()))
+        self._done.update(row.candidate for row in found.rows)
+
+    @property
+    def missing(self) -> int:
+        return sum(self._repeats - self._done[c] for c in self._space.candidates)
+
+    def next_pass(self, rng: random.Random) -> list[list[Candidate]]:
+        """Candidates that were measured least often, in groups of one build, in random order."""
+        least = min(self._done[c] for c in self._space.candidates)
+        of_build = defaultdict(list)
+        for candidate in self._space.candidates:
+            if self._done[candidate] == least < self._repeats:
+                of_build[candidate.build].append(candidate)
+        groups: list[list[Candidate]] = []
+        for candidates in of_build.values():
+            rng.shuffle(candidates)
+            step = GROUP_CANDIDATES
+            groups += [candidates[i : i + step] for i in range(0, len(candidates), step)]
+        rng.shuffle(groups)
+        return groups
+
+    def add(self, candidate: Candidate, result: Result) -> None:
+        row = grid.Row(
+            candidate=candidate,
+            repeat=self._done[candidate],
+            verdict=result.verdict,
+            group_start_s=result.group_start_s,
+            report=result.report,
+            reason=result.reason,
+        )
+        with self._path.open("a") as file:
+            file.write(grid.row_line(row))
+            file.flush()
+            os.fsync(file.fileno())
+        self._done[candidate] += 1
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How every candidate is measured."""
+
+    rule: Rule
+    calm: float
+    """What other programs may take of a probe, as a share of the processor's time."""
+
+
+def record(
+    file: GridFile,
+    runner: Runner,
+    space: Space,
+    settings: Settings,
+    *,
+    rng: random.Random,
+    stop: StopFlag,
+) -> None:
+    """Measure what `file` lacks. Raises `StopRequestedError` on a signal."""
+    tries: Counter[Candidate] = Counter()
+    while file.missing:
+        for group in file.next_pass(rng):
+            runner.retire(time.monotonic() + PROBE_LIMIT_S)
+            start_s = 0.0
+            for candidate in group:
+                if stop:
+                    raise StopRequestedError
+                accum = space.workload.micro_steps(candidate)
+                job = Job(
+                    candidate=candidate,
+                    grad_accum=accum,
+                    micro_steps=accum,
+                    rule=settings.rule,
+                    needed_step_s=None,
+                    fresh=False,
+                )
+                result = runner.run(job, time.monotonic() + PROBE_LIMIT_S)
+                start_s = start_s or result.group_start_s
+                share = 0.0
+                if result.report is not None:
+                    share = others_share(result.report.conditions)
+                tries[candidate] += 1
+                kept = share <= settings.calm or tries[candidate] >= TRIES
+                if kept:
+                    file.add(candidate, replace(result, group_start_s=start_s))
+                    start_s = 0.0
+                    tries[candidate] = 0
+                again = "" if kept else f"  disturbed {share:.0%}, to be made again"
+                print(f"{file.missing:5} {candidate.key:36} {result.verdict}{again}")
+
+
+def main(arguments: Sequence[str]) -> int:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("path", type=Path)
+    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--limit", default="1s", help="time of a probe's warm-up and timed steps")
+    parser.add_argument("--calm", default="5%", help="what other programs may take of a probe")
+    parser.add_argument("--seed", type=int, default=0)
+    split = list(arguments).index("--") if "--" in arguments else len(arguments)
+    asked = parser.parse_args(arguments[:split])
+    try:
+        request = parsed(list(arguments[split + 1 :]))
+        if request is None:  # --help or --version was all
+            return ExitCode.FOUND
+        if not isinstance(request, Tune):
+            raise UsageError("after -- come the options of a study, and no other command")
+        return _record(asked, request.options)
+    except (UsageError, CycloptsError) as error:
+        print(f"record_grid: {one_line(error)}", file=sys.stderr)
+        return ExitCode.USAGE
+
+
+def _record(asked: argparse.Namespace, options: Options) -> int:
+    if options.device.startswith(REPLAY):
+        raise UsageError("--device: a recording is no device to record; use cpu or cuda")
+    if options.length_mix is not None:
+        raise UsageError(
+            "--length-mix: a recording has steps of one length, which no mix can be made of; name"
+            " several by --seq-len"
+        )
+    testbed = open_testbed(options)
+    kind = testbed.device.kind
+    check_idle(testbed.device, options.allow_busy)
+    space = testbed.space(options)
+    limit_s = parse_duration_s(asked.limit, "--limit")
+    calm = parse_share(asked.calm, "--calm")
+    rule = replace(rule_for(kind, options), warmup_limit_s=limit_s, timed_limit_s=limit_s)
+    header = {
+        "schema_version": grid.SCHEMA_VERSION,
+        "kind": kind,
+        "space": space.manifest(),
+        "fingerprint": testbed.fingerprint(space),
+        "settings": {"limit_s": limit_s, "calm": calm, "group_candidates": GROUP_CANDIDATES},
+    }
+    stop = StopFlag()
+    with tempfile.TemporaryDirectory(prefix="autotune-grid-") as logs:
+        wiring = Wiring(
+            logs=Path(logs),
+            seed=options.seed,
+            budget_s=math.inf,
+            stop=lambda: bool(stop),
+            on_phase=lambda phase, steps: None,
+            note=lambda text: print(text, file=sys.stderr),
+        )
+        try:
+            runner = testbed.runner(space, wiring)
+            stop.kill = runner.kill
+            try:
+                if not asked.path.exists():
+                    trace = runner.trace(space, TRACE_LIMIT_S)
+                    header |= {} if trace is None else {"trace": grid.trace_header(trace)}
+                file = GridFile(asked.path, header, space, asked.repeats)
+                print(f"{len(space.candidates)} candidates, {file.missing} measurements to make")
+                rng = random.Random(asked.seed + file.missing)
+                record(file, runner, space, Settings(rule, calm), rng=rng, stop=stop)
+            finally:
+                runner.close()
+        except StopRequestedError:
+            print("stopped; the same command goes on with what is missing")
+            return ExitCode.STOPPED
+        finally:
+            stop.restore()
+    print(f"complete: {asked.path}")
+    return ExitCode.FOUND
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

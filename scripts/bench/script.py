@@ -1,0 +1,402 @@
+"""What watching a user's own script costs, how true it is, and how soon a study finds the best.
+
+    .venv/bin/python scripts/bench/script.py [--parts overhead,rates,search] [--repeats 2]
+
+Three parts, on the CPU. The hook's cost: a plain loop in processes with and without it, in turns,
+and its functions alone. Its rates: beside the figure that the script prints itself. A search:
+every candidate of a small space of an HF Trainer script is launched, `--repeats` times in random
+order, and studies of the same space run in between. Prints tables in Markdown. A goal that is
+missed is printed; the exit code is 0 whatever comes out, since times depend on the machine.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import random
+import re
+import shlex
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import redirect_stdout
+from dataclasses import dataclass, replace
+from multiprocessing.connection import wait
+from pathlib import Path
+from typing import Any
+
+from overhead import machine
+
+from autotune.commands.app import main as autotune
+from autotune.commands.exits import ExitCode
+from autotune.device.cpu import CpuDevice
+from autotune.measure.runner import Job
+from autotune.measure.runner.channel import Channel, Peer
+from autotune.measure.script.launches import HOOK
+from autotune.measure.testbed.scripted import Scripted
+from autotune.measure.testbed.testbed import Wiring
+from autotune.result.folder.folder import Folder
+from autotune.result.folder.journal import records_in
+from autotune.space.candidate import Candidate
+from autotune.space.options import FLAGS, Options
+from autotune.space.outcome import Outcome, Record, Verdict
+from autotune.study.predict.predictor import Predictor
+from autotune.study.prober import Prober, rule_for
+from autotune.wire.budget import Clock
+
+ROOT = Path(__file__).resolve().parents[2]
+OWN = ROOT / "tests" / "support" / "own_script.py"
+OVERHEAD, RATE, NEAR, LAUNCHES = 0.005, 0.03, 0.05, 8
+"""The goals: of a step of 10 ms; between two figures; of the best, after so many launches."""
+LIMIT_S = 600.0
+ROUNDS = 5
+
+LOOP = """
+import json, statistics, sys, time
+import torch
+torch.set_num_threads(1)
+from torch import nn
+model = nn.Sequential(
+    nn.Embedding(256, 256), nn.Linear(256, 1024), nn.ReLU(), nn.Linear(1024, 256))
+optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+ids = torch.randint(256, (4, 64))
+def loss_now():
+    return nn.functional.cross_entropy(model(ids).flatten(0, 1), ids.flatten())
+def step():
+    loss_now().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+taken = []
+for number in range(320):
+    began = time.perf_counter()
+    step()
+    taken.append(time.perf_counter() - began)
+found = {"step_s": statistics.median(taken[20:])}
+if "_autotune_hook" in sys.modules:
+    hook = sys.modules["_autotune_hook"]
+    watch, loss = hook._watches[0], loss_now()
+    def each_s(call, times):
+        began = time.perf_counter()
+        for _ in range(times):
+            call()
+        return (time.perf_counter() - began) / times
+    def seen():
+        watch.backward(loss)
+        watch.stepped()
+    hook.LOOK_SHARE, share = 0.0, hook.LOOK_SHARE
+    found |= {"seen_s": each_s(seen, 20000), "look_share": share, "every_s": hook.EVERY_S}
+    told = []
+    for _ in range(100):
+        for _ in range(20):
+            seen()
+        told.append(each_s(watch.tell, 1))
+    found["tell_s"] = statistics.median(told)
+print(json.dumps(found))
+"""
+"""A loop of about 10 ms a step, and what the hook's functions take in one."""
+
+
+# What the hook costs.
+
+
+def overhead() -> list[str]:
+    """Lines on a loop with and without the hook, in turns."""
+    plain: list[dict[str, float]] = []
+    hooked: list[dict[str, float]] = []
+    for number in range(ROUNDS):
+        for with_hook in (number % 2 == 0, number % 2 == 1):
+            (hooked if with_hook else plain).append(loop(with_hook))
+    pairs = [h["step_s"] / p["step_s"] - 1 for h, p in zip(hooked, plain, strict=True)]
+    step_s = statistics.median(each["step_s"] for each in plain)
+    seen_s, tell_s = (statistics.median(h[name] for h in hooked) for name in ("seen_s", "tell_s"))
+    found = hooked[0]
+    most = seen_s / 0.010 + tell_s / found["every_s"] + found["look_share"]
+    between = statistics.median(pairs)
+    return [
+        "| measure | measured |",
+        "|---|---|",
+        f"| step without the hook, median of {ROUNDS} processes | {step_s * 1e3:.2f} ms |",
+        f"| with it, pair by pair: median (least to most) | {between:+.2%} ({min(pairs):+.2%} to"
+        f" {max(pairs):+.2%}) |",
+        f"| the hook's own functions in a step | {seen_s * 1e6:.1f} us |",
+        f"| its message, every {found['every_s']:g} s, in a thread of its own |"
+        f" {tell_s * 1e6:.0f} us |",
+        f"| looks at the batch, of the time at most | {found['look_share']:.1%} |",
+        f"| all of that, of a step of 10 ms, at most | {most:.2%} |",
+        "",
+        goal(f"{most:.2%} of a step of 10 ms", f"under {OVERHEAD:.1%}", most < OVERHEAD),
+    ]  # fmt: skip
+
+
+def loop(with_hook: bool) -> dict[str, float]:
+    """What one process of the loop found."""
+    channel, environment = Channel(), dict(os.environ)
+    dial = channel.dial(0, child=False)
+    if with_hook:
+        environment |= {
+            "AUTOTUNE_DIAL": f"{dial.host}:{dial.port}:{dial.key}", "PYTHONPATH": str(HOOK),
+        }  # fmt: skip
+    words = [sys.executable, "-c", LOOP]
+    process = subprocess.Popen(words, env=environment, stdout=subprocess.PIPE, text=True)
+    peer: Peer | None = None
+    while process.poll() is None:
+        listened: list[Any] = [channel if peer is None else peer]
+        if not wait(listened, 0.2):
+            continue
+        if peer is None:
+            peer = channel.accept()
+            continue
+        try:
+            list(peer.arrived())
+        except EOFError:
+            break
+    out, _ = process.communicate()
+    channel.close()
+    return {name: float(value) for name, value in json.loads(out).items()}
+
+
+# How true its rates are.
+
+RATED = {
+    "a small batch": ("--batch 2", 2 * 64),
+    "a large batch": ("--batch 64", 64 * 64),
+    "accumulation of 4": ("--batch 8 --accum 4", 4 * 8 * 64),
+    "a slow loader": ("--batch 4 --sample-s 0.003", 4 * 64),
+}
+"""Words of the script, and the tokens of its step."""
+
+
+def rates() -> list[str]:
+    """Lines on the steps as the hook saw them, beside what the script printed of the same ones."""
+    lines = [
+        "| script | tokens/s, its own | tokens/s, as seen | difference |", "|---|---|---|---|",
+    ]  # fmt: skip
+    off = []
+    for name, (words, tokens) in RATED.items():
+        own, seen = rate(words, tokens)
+        off.append(seen / own - 1)
+        lines.append(f"| {name} | {own:.0f} | {seen:.0f} | {off[-1]:+.2%} |")
+    most = max(map(abs, off))
+    return [*lines, "", goal(f"{most:.2%} at most", f"within {RATE:.0%}", most <= RATE)]
+
+
+def rate(words: str, tokens: int) -> tuple[float, float]:
+    """Tokens/s of steps 21 to 40 by the script itself, and by the hook."""
+    script = f"{python()} {OWN} plain --len 64 {words}"
+    with tempfile.TemporaryDirectory(prefix="autotune-script-") as scratch:
+        logs = Path(scratch)
+        options = Options.from_texts({"script": script, "device": "cpu", "budget_s": "10m"})
+        lab = Lab(logs, options)
+        rule = replace(
+            rule_for("cpu", options), timed_steps=60, warmup_limit_s=0.0, timed_limit_s=0.0
+        )
+        job = replace(lab.job(lab.space.candidates[0]), rule=rule)
+        result = lab.runner.run(job, time.monotonic() + LIMIT_S)
+        assert result.report is not None, result.reason
+        (log,) = logs.glob("launch*.log")
+        own = [float(each) for each in re.findall(r"tokens/s ([\d.]+)", log.read_text())]
+        step_s = [*result.report.warmup_step_s, *result.report.step_s]  # from the second step on
+    return own[1], 20 * tokens / sum(step_s[19:39])
+
+
+# How soon a study finds the best.
+
+SEARCHED = {
+    "micro_batch": "2,4,8,16,32,64", "seq_len": "128,256", "capacity_bytes": "1GiB",
+    "device": "cpu", "budget_s": "5m", "objective": "tokens_per_s",
+}  # fmt: skip
+
+
+class Lab:
+    """The launches of one script, without a study."""
+
+    def __init__(self, logs: Path, options: Options) -> None:
+        testbed = Scripted(CpuDevice(), "cpu")
+        self.options, self.space = options, testbed.space(options)
+        self.runner = testbed.runner(self.space, Wiring(
+            logs=logs, seed=0, budget_s=options.budget_s, stop=lambda: False,
+            on_phase=lambda phase, made: None, note=print,
+        ))  # fmt: skip
+        self._predictor = Predictor(self.space, "cpu")
+
+    def job(self, candidate: Candidate) -> Job:
+        accum = self.space.workload.micro_steps(candidate)
+        return Job(candidate=candidate, grad_accum=accum, micro_steps=accum,
+                   rule=rule_for("cpu", self.options), needed_step_s=None, fresh=True)  # fmt: skip
+
+    def outcome(self, candidate: Candidate) -> Outcome:
+        """As a study would judge it."""
+        clock = Clock(self.options.budget_s, time.monotonic())
+        prober = Prober(self.space, "cpu", clock, self.runner, self.options)
+        probed = prober.measure(self.job(candidate), self._predictor.peak(candidate), LIMIT_S)
+        return probed.outcome
+
+
+@dataclass(frozen=True)
+class Row:
+    """One candidate, by all of its launches."""
+
+    key: str
+    tokens_per_s: tuple[float, ...]
+    """Of those that were measured."""
+    verdicts: tuple[str, ...]
+    peak_bytes: int
+
+    @property
+    def fits(self) -> bool:
+        return all(verdict == Verdict.OK for verdict in self.verdicts)
+
+    @property
+    def value(self) -> float:
+        """Tokens/s; 0 where it does not always fit."""
+        return statistics.median(self.tokens_per_s) if self.fits else 0.0
+
+
+def search(repeats: int) -> list[str]:
+    """Lines on every candidate, and on studies beside."""
+    script = (  # on one thread: another program on another core disturbs it less
+        f"OMP_NUM_THREADS=1 {python()} {OWN} hf --batch {{micro_batch}} --len {{seq_len}}"
+        " --out {out}"
+    )
+    texts = {"script": script} | SEARCHED
+    rng, studies = random.Random(0), []
+    with tempfile.TemporaryDirectory(prefix="autotune-script-") as scratch:
+        folder = Path(scratch)
+        (folder / "logs").mkdir()
+        lab = Lab(folder / "logs", Options.from_texts(texts))
+        outcomes: dict[Candidate, list[Outcome]] = {c: [] for c in lab.space.candidates}
+        for number in range(repeats):
+            for candidate in rng.sample(lab.space.candidates, len(outcomes)):
+                outcomes[candidate].append(lab.outcome(candidate))
+                say(candidate, outcomes[candidate][-1])
+            if number + 1 < repeats:
+                studies.append(study(script, folder / f"study{number}"))
+    rows = [row(candidate, found) for candidate, found in outcomes.items()]
+    return report(rows, studies, lab.space.limits.limit_bytes)
+
+
+def study(script: str, out: Path) -> list[Record]:
+    """The search's records of a study of the same space, in their order."""
+    texts = {"script": script} | SEARCHED | {"learn_from": "none"}
+    flags = [word for name, text in texts.items() for word in (FLAGS[name].name, text)]
+    with redirect_stdout(sys.stderr):
+        code = autotune([*flags, "--out", str(out)])
+    if code != ExitCode.FOUND:
+        return []
+    records = [r for r in records_in(Folder(out)) if r.purpose == "search"]
+    return [r for r in records if r.outcome.verdict != Verdict.SKIPPED]
+
+
+def row(candidate: Candidate, found: Sequence[Outcome]) -> Row:
+    speeds = [each.measurement.tokens_per_s for each in found if each.measurement]
+    peaks = [each.peaks.device_bytes for each in found if each.peaks]
+    verdicts = tuple(str(each.verdict) for each in found)
+    return Row(candidate.key, tuple(speeds), verdicts, max(peaks, default=0))
+
+
+def report(
+    rows: Sequence[Row], studies: Sequence[Sequence[Record]], limit_bytes: int
+) -> list[str]:
+    best = max(rows, key=lambda each: each.value)
+    lines = [
+        f"{len(rows)} candidates, limit {limit_bytes / 2**20:.0f} MiB.", "",
+        "| candidate | verdicts | tokens/s, each launch | below the best | peak |",
+        "|---|---|---|---|---|",
+    ]  # fmt: skip
+    for each in sorted(rows, key=lambda each: -each.value):
+        behind = f"{1 - each.value / best.value:.1%}" if each.fits else ""
+        speeds = ", ".join(f"{speed:.0f}" for speed in each.tokens_per_s)
+        verdicts = ", ".join(dict.fromkeys(each.verdicts))
+        peak = f"{each.peak_bytes / 2**20:.0f} MiB"
+        lines.append(f"| {each.key} | {verdicts} | {speeds} | {behind} | {peak} |")
+    apart = [max(each.tokens_per_s) / min(each.tokens_per_s) - 1 for each in rows]
+    lines += ["", f"Launches of one candidate are {statistics.median(apart):.0%} apart (median)."]
+    by_key = {each.key: each for each in rows}
+    for number, records in enumerate(studies, 1):
+        lines += ["", f"Study {number}, launch by launch:", "", *course(records, by_key, best)]
+    within = [near(records, by_key, best) for records in studies]
+    said = ", ".join("never" if each is None else str(each) for each in within)
+    held = all(each is not None and each <= LAUNCHES for each in within)
+    return [
+        *lines, "",
+        goal(f"within {NEAR:.0%} of the best after launches: {said}",
+             f"within {LAUNCHES} launches", held),
+    ]  # fmt: skip
+
+
+def course(records: Sequence[Record], rows: Mapping[str, Row], best: Row) -> list[str]:
+    """A table of one study: each launch, and where its incumbent stands by the other launches."""
+    lines = [
+        "| launch | candidate | verdict | tokens/s | incumbent below the best |",
+        "|---|---|---|---|---|",
+    ]
+    for number, (record, behind) in enumerate(
+        zip(records, regrets(records, rows, best), strict=True), 1
+    ):
+        found = record.outcome.measurement
+        speed = f"{found.tokens_per_s:.0f}" if found else ""
+        lines.append(
+            f"| {number} | {record.candidate.key} | {record.outcome.verdict} | {speed} |"
+            f" {'' if behind is None else f'{behind:.1%}'} |"
+        )
+    return lines
+
+
+def regrets(records: Sequence[Record], rows: Mapping[str, Row], best: Row) -> list[float | None]:
+    """After each launch, how far the incumbent is below the best; None while there is none."""
+    found: list[float | None] = []
+    incumbent: Record | None = None
+    for record in records:
+        if record.outcome.verdict == Verdict.OK and (
+            incumbent is None or record.measured.tokens_per_s > incumbent.measured.tokens_per_s
+        ):
+            incumbent = record
+        value = None if incumbent is None else rows[incumbent.candidate.key].value
+        found.append(None if value is None else 1 - value / best.value)
+    return found
+
+
+def near(records: Sequence[Record], rows: Mapping[str, Row], best: Row) -> int | None:
+    """Launches until the incumbent is near the best; None where it never is."""
+    for number, behind in enumerate(regrets(records, rows, best), 1):
+        if behind is not None and behind <= NEAR:
+            return number
+    return None
+
+
+def say(candidate: Candidate, outcome: Outcome) -> None:
+    print(f"{candidate.key}: {outcome.verdict}, {outcome.probe_s:.1f} s", file=sys.stderr)
+
+
+def goal(measured: str, promised: str, held: bool) -> str:
+    return f"{measured} (goal: {promised}): {'held' if held else 'missed'}."
+
+
+def python() -> str:
+    return shlex.quote(sys.executable)
+
+
+PARTS: Mapping[str, tuple[str, Callable[[int], list[str]]]] = {
+    "overhead": ("What the hook costs", lambda repeats: overhead()),
+    "rates": ("How true its rates are", lambda repeats: rates()),
+    "search": ("How soon a study finds the best", search),
+}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--parts", default=",".join(PARTS), help="of the three, which")
+    parser.add_argument("--repeats", type=int, default=2, help="launches of each candidate")
+    asked = parser.parse_args()
+    print(f"Machine: {machine()}.")
+    for name in asked.parts.split(","):
+        title, part = PARTS[name]
+        print("\n".join(["", f"## {title}", "", *part(asked.repeats)]), flush=True)
+
+
+if __name__ == "__main__":
+    main()

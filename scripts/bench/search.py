@@ -1,0 +1,174 @@
+"""How good the search is: samplers and other tools' rules on recorded grids, held against truth.
+
+    .venv/bin/python scripts/bench/search.py results/grids/*.csv [--seeds 50] [--png FILE]
+
+Every search replays real measurements (each candidate was measured several times, and one of its
+measurements is drawn) on a virtual clock that charges what they took. The truth of a candidate is
+the median of its measurements, and it fits if all of them kept under the ceiling; regret is what
+the best candidate found lacks of the best that fits, as a share, and none where it is faster but
+goes over the ceiling in another measurement. The capacity is the largest of the median peaks, so
+that the ceiling is what binds.
+
+"result" is what a whole study of the default sampler writes as best, finals included.
+
+Samplers run in the study's own loop; `searches/rules.py` has the rules, and says what they know.
+The noise floor is the regret of an oracle that sees one measurement of every candidate and takes
+the best. What it sees is one of those that judge it, and so it is for searches; a line below the
+table has both where others judge.
+"""
+
+from __future__ import annotations
+
+import argparse
+import multiprocessing
+import os
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from searches.grids import repeats, truth
+from searches.rules import RULES, rule_course
+from searches.samplers import ask_seconds, sampler_course, study_result
+from searches.tables import (
+    BUDGETS,
+    METHODS,
+    MINUTES,
+    PROBES,
+    Search,
+    Whole,
+    judged_apart,
+    plot,
+    promises,
+    results,
+    table,
+)
+
+from autotune.space.choices import SAMPLER
+
+CEILINGS = (0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95)
+
+
+@dataclass(frozen=True)
+class Task:
+    """One search to run."""
+
+    path: Path
+    ceiling: float
+    method: str
+    seed: int
+    minutes: float | None = None
+    """The budget of a whole study, finals included; None for a search of so many probes."""
+    repeat: int | None = None
+    """The measurements that it draws, where others judge."""
+
+
+def main(arguments: Sequence[str]) -> int:
+    asked = parse(arguments)
+    searches: dict[str, list[Search]] = {}
+    floors: dict[str, list[float]] = {}
+    with multiprocessing.get_context("fork").Pool(os.cpu_count()) as pool:
+        for path in asked.grids:
+            ceilings = [c for c in CEILINGS if truth(path, c).fitting]
+            ran = pool.map(run, tasks(asked, path, ceilings), chunksize=8)
+            found = [each for each in ran if isinstance(each, Search)]
+            whole = [each for each in ran if isinstance(each, Whole)]
+            floor = [truth(path, c).oracle(seed) for c in ceilings for seed in range(asked.seeds)]
+            blind = [truth(path, c, repeat=n) for c in ceilings for n in range(repeats(path))]
+            again = pool.map(run, tasks_apart(asked, path, ceilings), chunksize=8)
+            apart = [each for each in again if isinstance(each, Search)]
+            searches[path.stem], floors[path.stem] = found, floor
+            print(f"{header(path, ceilings)}\n")
+            print("\n".join(table(found, floor)))
+            print(judged_apart(apart, [each.oracle(seed=0) for each in blind]), "\n")
+            print("\n".join(results(whole)), "\n")
+            print("\n".join(promises(found, whole, floor)), "\n", flush=True)
+    print(
+        f"One ask over 100 000 candidates takes {1e3 * ask_seconds(100_000):.0f} ms (promised:"
+        " at most 50)."
+    )
+    if asked.png is not None:
+        plot(searches, floors, asked.png)
+    return 0
+
+
+def parse(arguments: Sequence[str]) -> argparse.Namespace:
+    """The command line."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("grids", type=Path, nargs="+")
+    parser.add_argument("--seeds", type=int, default=50)
+    parser.add_argument("--gp-seeds", type=int, default=5, help="gp takes a second a search")
+    parser.add_argument("--methods", default=",".join(METHODS))
+    parser.add_argument("--png", type=Path)
+    return parser.parse_args(arguments)
+
+
+def tasks(asked: argparse.Namespace, path: Path, ceilings: Sequence[float]) -> list[Task]:
+    """Every method under every ceiling, from every seed."""
+    searches = [
+        Task(path, ceiling, method, seed)
+        for method in asked.methods.split(",")
+        for ceiling in ceilings
+        for seed in range(asked.gp_seeds if method == "gp" else asked.seeds)
+    ]
+    studies = [
+        Task(path, ceiling, SAMPLER, seed, minutes)
+        for minutes in BUDGETS
+        for ceiling in ceilings
+        for seed in range(asked.seeds)
+    ]
+    return searches + studies
+
+
+def tasks_apart(asked: argparse.Namespace, path: Path, ceilings: Sequence[float]) -> list[Task]:
+    """Searches of the default sampler that draw one measurement, and are judged by the others."""
+    return [
+        Task(path, ceiling, SAMPLER, seed, repeat=repeat)
+        for ceiling in ceilings
+        for repeat in range(repeats(path))
+        for seed in range(asked.seeds)
+    ]
+
+
+def run(task: Task) -> Search | Whole:
+    """Carry `task` out."""
+    known = truth(task.path, task.ceiling, repeat=task.repeat)
+    if task.minutes is not None:
+        found, lost = study_result(known, task.method, task.seed, task.minutes)
+        over = found is not None and found not in known.fitting
+        return Whole(task.minutes, known.regret(found), lost, over)
+    make = rule_course if task.method in RULES else sampler_course
+    course = make(known, task.method, task.seed, max(PROBES))
+
+    def after(count: int) -> float:
+        return known.regret(course[min(count, len(course)) - 1].found if course else None)
+
+    def within(seconds: float) -> float:
+        done = [point for point in course if point.elapsed_s <= seconds]
+        return known.regret(done[-1].found if done else None)
+
+    return Search(
+        method=task.method,
+        regrets={n: after(n) for n in PROBES},
+        by_minute={m: within(60 * m) for m in MINUTES},
+        lost=sum(point.lost for point in course) / max(1, len(course)),
+        probes=len(course),
+        errors=tuple(point.error for point in course[4:] if point.error is not None),
+    )
+
+
+def header(path: Path, ceilings: Sequence[float]) -> str:
+    """What was searched."""
+    known = truth(path, 0.8)
+    left_out = len(CEILINGS) - len(ceilings)
+    return (
+        f"### {path.stem}\n\n"
+        f"{len(known.space.candidates)} candidates, {len(known.grid.rows)} measurements,"
+        f" {known.grid.device}; ceilings {', '.join(f'{c:.0%}' for c in ceilings)}"
+        + (f" ({left_out} more left nothing that fits)" if left_out else "")
+        + "."
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

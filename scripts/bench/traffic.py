@@ -1,0 +1,194 @@
+"""What goes between a study and its nodes, in messages and bytes a second.
+
+    .venv/bin/python scripts/bench/traffic.py [--nodes 2] [--seconds 20]
+
+Agents run on this machine and dial over loopback, in TLS as between hosts; each node has one rank
+of a real group. What is counted is what passes the study's sockets, handshakes and TLS included;
+what ranks say to each other is left out.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from autotune.device import open_device
+from autotune.measure.runner import Job, Runner
+from autotune.measure.testbed.cluster import DIAL_S, Cluster
+from autotune.measure.testbed.testbed import Wiring
+from autotune.space.options import Options
+from autotune.space.outcome import Verdict
+from autotune.wire import stream
+from autotune.wire.stopping import Rule
+
+ROOT = Path(__file__).resolve().parents[2]
+RULE = Rule(
+    warmup_steps=3, warmup_tolerance=1e9, warmup_limit_s=0.0, timed_steps=5, half_width=0.0,
+    timed_limit_s=0.0,
+)  # fmt: skip
+DEADLINE_S = 120.0
+
+
+@dataclass
+class Count:
+    """What has passed so far, both ways."""
+
+    messages: int = 0
+    sent_bytes: int = 0
+    received_bytes: int = 0
+
+    def copy(self) -> Count:
+        return replace(self)
+
+
+TOTAL = Count()
+
+
+class Counted:
+    """A socket whose bytes are counted."""
+
+    def __init__(self, connected: Any) -> None:
+        self._connected = connected
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._connected, name)
+
+    def recv(self, size: int) -> bytes:
+        data: bytes = self._connected.recv(size)
+        TOTAL.received_bytes += len(data)
+        return data
+
+    def sendall(self, data: bytes) -> None:
+        TOTAL.sent_bytes += len(data)
+        self._connected.sendall(data)
+
+
+class CountedStream(stream.Stream):
+    """Counts what it carries."""
+
+    def __init__(self, connected: Any, tls: Any = None) -> None:
+        super().__init__(Counted(connected), tls)  # type: ignore[arg-type]
+
+    def send(self, data: bytes) -> None:
+        TOTAL.messages += 1
+        super().send(data)
+
+    def _frame(self, most_bytes: int) -> bytes | None:
+        frame = super()._frame(most_bytes)
+        TOTAL.messages += frame is not None
+        return frame
+
+
+class Agents:
+    """A launcher of so many agents on this machine."""
+
+    slots: Mapping[str, int] = {}
+    names: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+
+    def __init__(self, nodes: int) -> None:
+        self.nodes = nodes
+        self._started: list[subprocess.Popen[str]] = []
+
+    def address(self) -> str:
+        return "127.0.0.1"
+
+    def start(self, driver: str, key: str, key_file: Path, logs: Path) -> list[str]:
+        words = [sys.executable, "-P", "-m", "autotune.agent", "--driver", driver]
+        environment = os.environ | {"PYTHONPATH": str(ROOT)}
+        for number in range(self.nodes):
+            named = ["--key-file", str(key_file), "--node", f"n{number}"]
+            self._started.append(subprocess.Popen([*words, *named], text=True, env=environment))
+        return []
+
+    def poll(self) -> list[str]:
+        return []
+
+    def last_line(self) -> str:
+        return ""
+
+    def close(self) -> None:
+        for process in self._started:
+            process.wait()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
+    parser.add_argument("--nodes", type=int, default=2)
+    parser.add_argument("--seconds", type=float, default=20.0)
+    asked = parser.parse_args()
+    from autotune.measure.runner import channel
+
+    setattr(channel, "Stream", CountedStream)  # noqa: B010 - of the study's side alone
+    began = time.monotonic()
+    nodes = Cluster(Agents(asked.nodes), "cpu", allow_mixed=False, allow_busy=True, dial_s=DIAL_S)
+    gathered_s = time.monotonic() - began
+    gathering = TOTAL.copy()
+    with tempfile.TemporaryDirectory() as logs:
+        options = Options(
+            world_size=asked.nodes, depth=(2,), seq_len=(64,), micro_batch=(1,), zero=(0,),
+            checkpointing=("none",),
+        )  # fmt: skip
+        space = nodes.space(options)
+        wiring = Wiring(
+            logs=Path(logs), seed=0, budget_s=600.0, stop=lambda: False,
+            on_phase=lambda phase, steps: None, note=lambda text: print(text, file=sys.stderr),
+        )  # fmt: skip
+        runner = nodes.runner(space, wiring)
+        try:
+            rows = measured(runner, space.candidates[0], asked.seconds)
+        finally:
+            runner.close()
+    device = open_device("cpu").infos[0].name
+    print(f"{asked.nodes} nodes with a rank each, over loopback with TLS; {device}\n")
+    print("| | seconds | messages/s | sent bytes/s | received bytes/s |")
+    print("|---|---|---|---|---|")
+    print(_row("agents dial", gathered_s, Count(), gathering))
+    for name, seconds, before, after in rows:
+        print(_row(name, seconds, before, after))
+
+
+def measured(
+    runner: Runner, candidate: Any, seconds: float
+) -> list[tuple[str, float, Count, Count]]:
+    """What a study does with its nodes, and what passes meanwhile."""
+    rows = []
+
+    def timed(name: str, act: Any) -> None:
+        before, began = TOTAL.copy(), time.monotonic()
+        act()
+        rows.append((name, time.monotonic() - began, before, TOTAL.copy()))
+
+    def probe(least_s: float, *, fresh: bool = False) -> None:
+        job = Job(
+            candidate=candidate, grad_accum=1, micro_steps=1,
+            rule=replace(RULE, timed_least_s=least_s, timed_limit_s=least_s), needed_step_s=None,
+            fresh=fresh,
+        )  # fmt: skip
+        result = runner.run(job, time.monotonic() + DEADLINE_S + least_s)
+        assert result.verdict is Verdict.OK, result.reason
+
+    timed("first group, with imports", lambda: probe(0.0))
+    timed("nothing but beats", lambda: time.sleep(seconds))
+    timed("a probe's steps", lambda: probe(seconds))
+    timed("a fresh group", lambda: probe(0.0, fresh=True))
+    return rows
+
+
+def _row(name: str, seconds: float, before: Count, after: Count) -> str:
+    messages = (after.messages - before.messages) / seconds
+    sent = (after.sent_bytes - before.sent_bytes) / seconds
+    received = (after.received_bytes - before.received_bytes) / seconds
+    return f"| {name} | {seconds:.1f} | {messages:.1f} | {sent:,.0f} | {received:,.0f} |"
+
+
+if __name__ == "__main__":
+    main()

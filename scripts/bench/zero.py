@@ -1,0 +1,379 @@
+"""What each ZeRO stage and offload holds on every rank, beside what the ZeRO paper says it does.
+
+    .venv/bin/python scripts/bench/zero.py [--ranks 1,2,4] [--stages 0,1,2,3] [--out FILE.md]
+
+Real ranks train a small model on the CPU, in fp32 with AdamW and a batch of next to nothing, so
+that nearly all they hold is state. On the CPU host and device are one memory: what offload moves
+is in both columns. Where measurement and theory differ by more than 10 %, the causes are named
+with the bytes each accounts for and what is then left. Sizes are in MB of 10^6 bytes. The exit
+code is 0 whatever comes out.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from importlib.metadata import version
+from pathlib import Path
+
+from autotune.device import open_device
+from autotune.device.device import Device
+from autotune.measure.runner import Job, Result
+from autotune.measure.runner.pool import Pool, on_this_machine
+from autotune.space.candidate import Candidate
+from autotune.space.engines import engine_of, state_bytes
+from autotune.space.space import Limits
+from autotune.space.workload import Workload
+from autotune.wire.messages import Report
+from autotune.wire.stopping import Rule
+
+VOCAB_SIZE = 256
+SEQ_LEN = 16
+SMALL_WIDTH = 64
+CASES = ((0, "none"), (1, "none"), (1, "optimizer"), (2, "none"), (2, "optimizer"),
+         (3, "none"), (3, "optimizer"), (3, "all"))  # fmt: skip
+EXPLAINED_ABOVE = 0.10
+# Memory is in its steady state after the first step; how long a step takes does not matter.
+RULE = Rule(
+    warmup_steps=3, warmup_tolerance=1e9, warmup_limit_s=0.0,
+    timed_steps=2, half_width=1e9, timed_limit_s=0.0,
+)  # fmt: skip
+DEADLINE_S = 180.0
+FP32_BYTES = 4
+
+LIBRARY = (
+    "Code, threads and objects that the engine brings in and the heap around them: what a model of"
+    f" depth 1 and width {SMALL_WIDTH} holds beyond its state, measured at the same ranks."
+)
+BUCKET = (
+    "Stage 3 keeps the reduce bucket of 12·d² elements (`ipg_buckets` in DeepSpeed's stage3.py);"
+    " stages 1 and 2 give theirs back after each backward."
+)
+OFFLOAD_COPY = (
+    "Offload in stages 1 and 2 keeps one more copy of the rank's weight partition to pass updates"
+    " through (`param_buffer_of_bit16_for_cpu_offload_groups` in stage_1_and_2.py): 4·N/ranks."
+)
+OFFLOAD_STAGING = (
+    "Offload in stages 1 and 2 keeps two staging buffers of the largest parameter's size"
+    " (`temp_grad_buffer_for_cpu_offload` and `..._gpu_offload`)."
+)
+OFFLOAD_GRADIENT = (
+    "Offload in stage 3 keeps the gradient partition twice: where gradients are gathered and as"
+    " the optimizer's `.grad` (`subgroup_gradient_buffer` in stage3.py): 4·N/ranks."
+)
+ARENAS = (
+    "Freed memory at the top of the arenas that malloc gives to threads, which `malloc_trim` does"
+    " not return to the system: what the same probe holds less with MALLOC_ARENA_MAX=1, measured."
+)
+NAMED = (
+    f"Rows that deviate by more than {EXPLAINED_ABOVE:.0%} name their causes, in MB; what is left"
+    " is the deviation once these are counted."
+)
+
+
+@dataclass(frozen=True)
+class Cause:
+    """Bytes of one rank that the theory does not count, and why they are held."""
+
+    why: str
+    held_bytes: float
+
+
+@dataclass(frozen=True)
+class Control:
+    """A rank of a world size without a model to speak of."""
+
+    base_bytes: int
+    """What a rank holds before it builds anything."""
+    library_bytes: dict[str, float]
+    """By engine: what it holds between steps besides state."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Row:
+    """One line of the table. Bytes are those of the rank that holds most."""
+
+    ranks: int
+    candidate: Candidate
+    static_bytes: int
+    theory_bytes: float
+    peak_bytes: int
+    loss: float
+    causes: tuple[Cause, ...]
+
+    @property
+    def deviation(self) -> float:
+        return self.static_bytes / self.theory_bytes - 1
+
+    @property
+    def left(self) -> float:
+        """The deviation once the causes are counted, as a share of the same theory."""
+        named = sum(cause.held_bytes for cause in self.causes)
+        return (self.static_bytes - named) / self.theory_bytes - 1
+
+    @property
+    def accounted(self) -> bool:
+        return min(abs(self.deviation), abs(self.left)) <= EXPLAINED_ABOVE
+
+
+@dataclass(frozen=True)
+class Failed:
+    """A configuration that could not be measured."""
+
+    ranks: int
+    candidate: Candidate
+    reason: str
+
+
+def main() -> None:
+    options = parse()
+    device = open_device("cpu")
+    rows: list[Row | Failed] = []
+    cases = [case for case in CASES if case[0] in options.stages]
+    for ranks in options.ranks:
+        control = controlled(device, ranks)
+        work = workload(options.width, ranks)
+        rows += measured(device, work, options.depth, cases, control)
+    text = f"{header(device, options.depth, options.width)}\n\n{table(rows)}\n"
+    print(text)
+    if options.out is not None:
+        options.out.write_text(text, encoding="utf-8")
+
+
+def parse() -> argparse.Namespace:
+    """The command line."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--ranks", type=numbers, default=(1, 2, 4), help="e.g. 1,2,4 (default)")
+    parser.add_argument("--stages", type=numbers, default=(0, 1, 2, 3), help="all by default")
+    parser.add_argument("--depth", type=int, default=12, help="blocks, 12 by default")
+    parser.add_argument("--width", type=int, default=576, help="channels, 576 by default")
+    parser.add_argument("--out", type=Path, help="also write the table to this file")
+    return parser.parse_args()
+
+
+def numbers(text: str) -> tuple[int, ...]:
+    """Numbers between commas."""
+    return tuple(int(part) for part in text.split(","))
+
+
+def measured(
+    device: Device,
+    work: Workload,
+    depth: int,
+    cases: Sequence[tuple[int, str]],
+    control: Control | str,
+) -> list[Row | Failed]:
+    """Every case at the ranks of `work`."""
+    rows: list[Row | Failed] = []
+    with pool(device, work) as runner:
+        for stage, offload in cases:
+            candidate = Candidate(
+                depth=depth, seq_len=SEQ_LEN, micro_batch=1, zero_stage=stage, offload=offload
+            )
+            result = probe(runner, work, candidate)
+            if result.report is None:
+                rows.append(Failed(work.world_size, candidate, result.reason))
+            elif isinstance(control, str):
+                rows.append(Failed(work.world_size, candidate, control))
+            else:
+                found = row(work, candidate, result.report, control)
+                rows.append(found if found.accounted else without_arenas(runner, work, found))
+    return rows
+
+
+def without_arenas(runner: Pool, work: Workload, found: Row) -> Row:
+    """`found` with what malloc's arenas of threads hold of it, measured by a run without them."""
+    before = os.environ.get("MALLOC_ARENA_MAX")
+    os.environ["MALLOC_ARENA_MAX"] = "1"
+    try:
+        result = probe(runner, work, found.candidate)
+    finally:
+        del os.environ["MALLOC_ARENA_MAX"]
+        if before is not None:
+            os.environ["MALLOC_ARENA_MAX"] = before
+    if result.report is None:
+        return found
+    arenas = Cause(ARENAS, found.static_bytes - result.report.state_bytes)
+    return replace(found, causes=(*found.causes, arenas))
+
+
+def controlled(device: Device, ranks: int) -> Control | str:
+    """The control at `ranks` ranks, or why there is none.
+
+    The wire does not carry what a rank holds before it builds. It is the small model's peak less
+    what it holds between steps, since that model's steps take no memory worth counting.
+    """
+    work = workload(SMALL_WIDTH, ranks)
+    library_bytes: dict[str, float] = {}
+    base_bytes = 0
+    with pool(device, work) as runner:
+        for stage in (1, 0):
+            candidate = Candidate(depth=1, seq_len=SEQ_LEN, micro_batch=1, zero_stage=stage)
+            result = probe(runner, work, candidate)
+            if result.report is None:
+                return f"the control failed: {result.reason}"
+            held_bytes = result.report.state_bytes
+            theory_bytes = static_theory_bytes(work, candidate)
+            library_bytes[engine_of(work, candidate).name] = held_bytes - theory_bytes
+            base_bytes = result.report.peaks.device_bytes - held_bytes
+    return Control(base_bytes, library_bytes)
+
+
+def workload(width: int, ranks: int) -> Workload:
+    return Workload(
+        model="gpt",
+        width=width,
+        vocab_size=VOCAB_SIZE,
+        dtype="fp32",
+        engine="auto",
+        world_size=ranks,
+        global_batch=None,
+    )
+
+
+@contextmanager
+def pool(device: Device, work: Workload) -> Iterator[Pool]:
+    """Ranks for `work`, which leave their logs in a folder that goes with them."""
+    capacity_bytes = device.infos[0].capacity_bytes
+    with tempfile.TemporaryDirectory() as logs:
+        runner = on_this_machine(
+            device, work, limits=Limits(capacity_bytes, 1.0, capacity_bytes, 1.0),
+            logs=Path(logs), seed=0, stop=lambda: False, on_phase=lambda phase, steps: None,
+            note=lambda text: print(text, file=sys.stderr),
+        )  # fmt: skip
+        try:
+            yield runner
+        finally:
+            runner.close()
+
+
+def probe(runner: Pool, work: Workload, candidate: Candidate) -> Result:
+    """A few steps of `candidate` in a group of its own."""
+    began = time.monotonic()
+    job = Job(
+        candidate=candidate, grad_accum=1, micro_steps=1, rule=RULE, needed_step_s=None, fresh=True
+    )
+    result = runner.run(job, began + DEADLINE_S)
+    took_s = time.monotonic() - began
+    case = f"{work.world_size} ranks, {candidate.key}"
+    print(f"{case}: {result.verdict}, {took_s:.0f} s", file=sys.stderr)
+    return result
+
+
+def row(work: Workload, candidate: Candidate, report: Report, control: Control) -> Row:
+    """What was measured of `candidate`, and what accounts for it."""
+    library = Cause(LIBRARY, control.library_bytes[engine_of(work, candidate).name])
+    return Row(
+        ranks=work.world_size,
+        candidate=candidate,
+        static_bytes=report.state_bytes,
+        theory_bytes=static_theory_bytes(work, candidate),
+        peak_bytes=report.peaks.device_bytes - control.base_bytes,
+        loss=report.loss,
+        causes=(library, *buffers(work, candidate)),
+    )
+
+
+def static_theory_bytes(work: Workload, candidate: Candidate) -> float:
+    """State of one rank between steps: weights, optimizer, and gradients where they are kept."""
+    state = state_bytes(work, candidate)
+    share = gradients_kept(work, candidate)
+    gradients = FP32_BYTES * work.shape(candidate.depth).parameters * share
+    return state.weights + state.optimizer + state.host + gradients
+
+
+def gradients_kept(work: Workload, candidate: Candidate) -> float:
+    """Share of the model's fp32 gradients that a rank still holds between steps.
+
+    DDP's reducer keeps its buckets, in which the gradients live; without it `.grad` is dropped.
+    DeepSpeed drops them in stages 1 and 2, but keeps the partition that an offloaded optimizer
+    reads (`initialize_optimizer_states` in stage_1_and_2.py), and keeps a partition in stage 3
+    (`grad_partitions_flat_buffer` in stage3.py).
+    """
+    if candidate.zero_stage == 0:
+        return 1.0 if work.world_size > 1 else 0.0
+    if candidate.zero_stage == 3 or candidate.offload != "none":
+        return 1.0 / work.world_size
+    return 0.0
+
+
+def buffers(work: Workload, candidate: Candidate) -> Iterator[Cause]:
+    """Tensors that DeepSpeed 0.19 keeps between steps besides state."""
+    shape = work.shape(candidate.depth)
+    partition_bytes = FP32_BYTES * shape.parameters / work.world_size
+    if candidate.zero_stage == 3:
+        yield Cause(BUCKET, FP32_BYTES * 12 * shape.width**2)
+        if candidate.offload != "none":
+            yield Cause(OFFLOAD_GRADIENT, partition_bytes)
+    elif candidate.offload != "none":
+        largest = max(4 * shape.width**2, shape.vocab_size * shape.width)
+        yield Cause(OFFLOAD_COPY, partition_bytes)
+        yield Cause(OFFLOAD_STAGING, 2 * FP32_BYTES * largest)
+
+
+def header(device: Device, depth: int, width: int) -> str:
+    """What was measured, where, and with which versions."""
+    parameters = workload(width, 1).shape(depth).parameters
+    info = device.infos[0]
+    return (
+        f"{info.name}, {info.capacity_bytes / 2**30:.0f} GiB; torch {version('torch')},"
+        f" deepspeed {version('deepspeed')}; gpt of depth {depth} and width {width},"
+        f" {parameters / 1e6:.1f}M parameters, fp32, AdamW, micro_batch 1, seq_len {SEQ_LEN}.\n"
+        "Static: held between steps over what the rank held before it built anything; peak"
+        " likewise, in steps. The rank that holds most. MB of 10^6 bytes."
+    )
+
+
+def table(rows: Sequence[Row | Failed]) -> str:
+    """The markdown table, and below it the notes that its rows use."""
+    notes: list[str] = []
+    lines = [line(row, notes) for row in rows]
+    head = (
+        "| ranks | stage | offload | static measured | static theory | deviation | peak measured"
+        " | loss | note |"
+    )
+    parts = [head, "|" + "---|" * 9, *lines]
+    if notes:
+        parts += ["", NAMED, ""]
+        parts += [f"{number}. {why}" for number, why in enumerate(notes, start=1)]
+    return "\n".join(parts)
+
+
+def line(row: Row | Failed, notes: list[str]) -> str:
+    """One line of the table; a note that is new is added to `notes`."""
+    case = f"| {row.ranks} | {row.candidate.zero_stage} | {row.candidate.offload}"
+    if isinstance(row, Failed):
+        return f"{case} | | | | | | {row.reason.replace('|', '/')} |"
+    return (
+        f"{case} | {mb(row.static_bytes)} | {mb(row.theory_bytes)} | {row.deviation:+.1%}"
+        f" | {mb(row.peak_bytes)} | {row.loss:.4f} | {explained(row, notes)} |"
+    )
+
+
+def explained(row: Row, notes: list[str]) -> str:
+    """The causes of a row's deviation with their bytes; empty where it needs none."""
+    if abs(row.deviation) <= EXPLAINED_ABOVE:
+        return ""
+    named = []
+    for cause in row.causes:
+        if cause.why not in notes:
+            notes.append(cause.why)
+        named.append(f"({notes.index(cause.why) + 1}) {mb(cause.held_bytes)}")
+    verdict = f"{row.left:+.1%} left"
+    if not row.accounted:
+        verdict += ", unexplained"
+    return f"{' + '.join(named)}; {verdict}"
+
+
+def mb(size_bytes: float) -> str:
+    return f"{size_bytes / 1e6:.1f}"
+
+
+if __name__ == "__main__":
+    main()

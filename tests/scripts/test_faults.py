@@ -1,0 +1,33 @@
+"""The campaign itself, with few of each fault: the long one takes half an hour."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.support.scripts import load
+
+pytestmark = pytest.mark.slow
+
+campaign = load("faults")
+
+
+@pytest.mark.campaign
+def test_the_campaign_prints_what_it_did_and_that_nothing_was_lost(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    few = ["--kills", "1", "--disks", "1", "--studies", "0", "--groups", "2", "--fuzz", "60"]
+    assert campaign.main(few) == 0
+    lines = capsys.readouterr().out.splitlines()
+    rows = [line.split("|")[1:-1] for line in lines if line.startswith("| ")]
+    assert len(rows) == 1 + 4 + 7
+    assert all(int(cell) == 0 for row in rows[1:] for cell in row[2:8])
+    assert all(int(row[1].replace(",", "")) > 0 for row in rows[1:])
+
+
+def test_what_was_lost_is_counted_and_makes_it_fail(monkeypatch: pytest.MonkeyPatch) -> None:
+    lost = campaign.Row(what="a fault", injected=3, lost=1)
+    assert lost.bad == 1
+    assert "| a fault | 3 | 1 | 0 |" in campaign.table([lost])
+    monkeypatch.setattr(campaign.Campaign, "groups", lambda self, count: lost)
+    none = [word for part in ("kills", "disks", "studies", "fuzz") for word in (f"--{part}", "0")]
+    assert campaign.main([*none, "--groups", "1"]) == 1

@@ -1,0 +1,87 @@
+"""What scripts/bench/overhead.py makes of a study's trials; nothing here is timed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from autotune.result.folder import table
+from autotune.space.candidate import Candidate
+from autotune.space.outcome import Verdict
+from tests.support.records import record
+from tests.support.scripts import load
+
+
+@pytest.fixture(scope="module")
+def bench() -> ModuleType:
+    return load("overhead")
+
+
+def trial(bench: ModuleType, started_s: float, probe_s: float, **others: Any) -> Any:
+    known = {"verdict": "ok", "group_start_s": 0.0, "step_s": probe_s, "attempts": 1} | others
+    return bench.Trial(started_s=started_s, probe_s=probe_s, **known)
+
+
+def held(markdown: str) -> dict[str, str]:
+    """The last column of a table by its first."""
+    rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in markdown.splitlines()[2:]]
+    return {row[0]: row[-1] for row in rows}
+
+
+def test_trials_skipped_unrun_take_no_time_and_are_left_out(
+    bench: ModuleType, tmp_path: Path
+) -> None:
+    skipped = record(Candidate(depth=2, seq_len=64, micro_batch=2), Verdict.SKIPPED, number=1)
+    unrun = table.row(skipped) | {"probe_s": 0.0, "warmup_s": 0.0, "timed_s": 0.0}
+    rows = [table.row(record(Candidate(depth=2, seq_len=64, micro_batch=1))), unrun]
+    lines = [",".join("" if v is None else str(v) for v in row.values()) for row in rows]
+    path = tmp_path / "trials.csv"
+    path.write_text("\n".join([",".join(table.COLUMNS), *lines]) + "\n", encoding="utf-8")
+    assert bench.read_trials(path) == [
+        bench.Trial(
+            verdict="ok", started_s=0.0, probe_s=4.0, group_start_s=1.0, step_s=3.0, attempts=1
+        )
+    ]
+
+
+def test_a_gap_reaches_from_one_trials_end_to_the_next_ones_start(bench: ModuleType) -> None:
+    trials = [trial(bench, 1.0, 2.0), trial(bench, 3.5, 1.0), trial(bench, 4.75, 1.0)]
+    assert bench.gaps_s(trials) == pytest.approx([0.5, 0.25])
+
+
+def test_a_missed_promise_is_printed_as_not_held(bench: ModuleType) -> None:
+    trials = [trial(bench, float(i), 1.0) for i in range(30)]
+    accounts = bench.Accounts(exit_code=0, cpu_s=2.0, import_cpu_s=1.5, peak_rss_bytes=10**8)
+    deepspeed = [trial(bench, float(i), 1.0, group_start_s=s) for i, s in enumerate([4.0, 2.6])]
+    assert held(bench.promises(trials, accounts, 35.0, 34.0, deepspeed)) == {
+        "probes run, finals included": "yes",
+        "wall time inside warm-up and timed steps": "yes",
+        "start of a group with ddp, median": "no",
+        "start of a group with DeepSpeed, median": "no",
+        "study's work between two probes, mean (max) wall time": "yes",
+        "study's own CPU time per probe, imports left out": "yes",
+        "the same with its imports": "no",
+        "study's own peak RSS": "yes",
+        "overshoot of the budget, from process start to exit": "yes",
+    }
+
+
+def test_probes_that_the_budget_cut_short_are_not_counted(bench: ModuleType) -> None:
+    trials = [trial(bench, 0.0, 1.0), trial(bench, 1.0, 1.0, verdict="skipped")]
+    accounts = bench.Accounts(exit_code=0, cpu_s=0.0, import_cpu_s=0.0, peak_rss_bytes=0)
+    table_text = bench.promises(trials, accounts, wall_s=2.0, budget_s=2.0, deepspeed=[])
+    assert "| probes run, finals included | at least 25 | 1 | no |" in table_text
+    assert "| 50% | no |" in table_text
+
+
+def test_the_parts_of_the_wall_time_add_up_to_it(bench: ModuleType) -> None:
+    trials = [
+        trial(bench, 1.0, 5.0, group_start_s=2.0, step_s=2.5),
+        trial(bench, 6.5, 2.0, step_s=1.5, attempts=2),
+    ]
+    seconds = [float(line.split("|")[2].split()[0])
+               for line in bench.breakdown(trials, wall_s=10.0).splitlines()[2:]]  # fmt: skip
+    assert seconds == [4.0, 2.0, 1.0, 0.5, 2.5]

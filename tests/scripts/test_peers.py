@@ -1,0 +1,248 @@
+"""What scripts/bench/peers.py makes of tools and their results; none of the tools is run here."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from autotune.measure.runner import Job, Result
+from autotune.space.candidate import Candidate
+from autotune.space.outcome import Verdict
+from autotune.space.space import Limits
+from autotune.wire.stopping import Phase, Steps
+from tests.support.scripted import report
+from tests.support.scripts import load
+
+MIB = 2**20
+LIMITS = Limits(1000 * MIB, 0.8, 16000 * MIB, 1.0)
+
+
+@pytest.fixture(scope="module")
+def bench() -> ModuleType:
+    return load("peers")
+
+
+def schedule(bench: ModuleType, micro_batch: int, grad_accum: int = 1, **others: Any) -> Any:
+    candidate = Candidate(
+        depth=bench.DEPTH,
+        seq_len=others.pop("seq_len", bench.SEQ_LEN),
+        micro_batch=micro_batch,
+        **others,
+    )
+    return bench.Schedule(candidate, grad_accum)
+
+
+@pytest.fixture
+def compared(bench: ModuleType) -> Any:
+    """Three micro-batches of which the second is the best under the ceiling, a fourth that does
+    not fit, and two that only one tool could find."""
+    measured = {
+        schedule(bench, 1): bench.Measured([80e9, 90e9, 85e9], 400 * MIB),
+        schedule(bench, 2): bench.Measured([90e9, 100e9, 110e9], 800 * MIB),
+        schedule(bench, 3): bench.Measured([120e9, 110e9, 130e9], 801 * MIB),
+        schedule(bench, 4): bench.Measured(reason="runs out of memory"),
+        schedule(bench, 1, 2): bench.Measured([95e9], 500 * MIB),
+        schedule(bench, 2, seq_len=64, checkpointing="full"): bench.Measured([150e9], 600 * MIB),
+    }
+    return bench.Comparison(measured, list(measured)[:4], LIMITS)
+
+
+def rows(markdown: str) -> dict[str, list[str]]:
+    """The other columns of a table by its first."""
+    table = [[cell.strip() for cell in line.split("|")[1:-1]] for line in markdown.splitlines()]
+    assert {len(row) for row in table} == {len(table[0])}
+    return {row[0]: row[1:] for row in table[2:]}
+
+
+def test_the_optimum_is_the_fastest_of_the_axis_under_the_ceiling(
+    bench: ModuleType, compared: Any
+) -> None:
+    assert compared.optimum == schedule(bench, 2)
+    assert rows(bench.table([], compared))["exhaustive optimum"] == [
+        "micro_batch 2", "100.0%", "100 GFLOP/s", "80%", "", "", "", "",
+    ]  # fmt: skip
+
+
+def test_a_result_is_shown_with_its_share_of_the_optimum_and_what_it_cost(
+    bench: ModuleType, compared: Any
+) -> None:
+    found = bench.Found(tool="tool", schedule=schedule(bench, 1), wall_s=12.3, launches=4, ooms=2)
+    assert rows(bench.table([found], compared))["tool"] == [
+        "micro_batch 1", "85.0%", "85.0 GFLOP/s", "40%", "12 s", "4", "2", "",
+    ]  # fmt: skip
+
+
+def test_a_result_over_the_ceiling_keeps_its_rate_and_is_named_as_such(
+    bench: ModuleType, compared: Any
+) -> None:
+    row = rows(
+        bench.table([bench.Found(tool="tool", schedule=schedule(bench, 3), wall_s=1.0)], compared)
+    )["tool"]
+    assert row[1] == "120.0%"
+    assert row[-1] == "over the ceiling"
+
+
+def test_a_result_that_does_not_fit_has_no_rate(bench: ModuleType, compared: Any) -> None:
+    row = rows(
+        bench.table([bench.Found(tool="tool", schedule=schedule(bench, 4), wall_s=1.0)], compared)
+    )["tool"]
+    assert row[:4] == ["micro_batch 4", "", "", ""]
+    assert row[-1] == "runs out of memory"
+
+
+def test_a_configuration_names_what_the_others_could_not_find(
+    bench: ModuleType, compared: Any
+) -> None:
+    wide = schedule(bench, 2, seq_len=64, checkpointing="full")
+    table = bench.table(
+        [
+            bench.Found(tool="wide", schedule=wide, wall_s=1.0),
+            bench.Found(tool="accum", schedule=schedule(bench, 1, 2), wall_s=1.0),
+        ],
+        compared,
+    )
+    assert rows(table)["wide"][:2] == ["micro_batch 2, seq_len 64, checkpointing full", "150.0%"]
+    assert rows(table)["accum"][:2] == ["micro_batch 1, grad_accum 2", "95.0%"]
+
+
+def test_the_whole_axis_has_the_range_of_its_repeats(bench: ModuleType, compared: Any) -> None:
+    table = rows(bench.curve(compared))
+    assert list(table) == ["1", "2", "3", "4"]
+    assert table["1"] == ["85.0G", "80.0G to 90.0G", "40%", ""]
+    assert table["4"] == ["", "", "", "runs out of memory"]
+
+
+def test_rounds_choose_the_optimum_in_one_half_and_compare_in_the_other(
+    bench: ModuleType, compared: Any
+) -> None:
+    slow, fast = compared.measured[schedule(bench, 2)], compared.measured[schedule(bench, 1)]
+    slow.rounds = [10e9] * 8 + [12e9] * 10
+    fast.rounds = [11e9] * 8 + [9e9] * 9 + [18e9]
+    over = compared.measured[schedule(bench, 3)]
+    over.rounds = [20e9] * 18
+    assert compared.optimum == schedule(bench, 1)
+    share = compared.share(schedule(bench, 2))
+    assert share.median == pytest.approx(12 / 9)
+    assert share.steps == 9
+    found = [bench.Found(tool="tool", schedule=schedule(bench, size)) for size in (2, 3)]
+    shown = rows(bench.table(found[:1], compared))
+    assert shown["exhaustive optimum"][:2] == ["micro_batch 1", "100.0%"]
+    assert shown["tool"][1] == "133.3% (133.3% to 133.3%)"
+    assert rows(bench.table(found[1:], compared))["tool"][-1] == "over the ceiling"
+
+
+def test_where_nothing_fits_there_is_no_share(bench: ModuleType) -> None:
+    only = schedule(bench, 3)
+    compared = bench.Comparison({only: bench.Measured([1e9], 900 * MIB)}, [only], LIMITS)
+    table = rows(bench.table([bench.Found(tool="tool", schedule=only, wall_s=1.0)], compared))
+    assert table["exhaustive optimum"][0] == "none"
+    assert table["tool"][:2] == ["micro_batch 3", ""]
+
+
+def test_a_step_is_worth_the_flops_of_all_its_micro_steps(bench: ModuleType) -> None:
+    measured, accumulated = bench.Measured(), schedule(bench, 3, 4)
+    for step_s, peak, short in ((2.0, 5, False), (1.0, 3, False), (4.0, 6, True)):
+        said = Result(verdict=Verdict.OK, report=report(step_s, peak * MIB))
+        bench.add(measured, accumulated, said, short)
+    step = bench.WORKLOAD.shape(bench.DEPTH).flops_per_token(bench.SEQ_LEN) * bench.SEQ_LEN * 12
+    assert measured.flops_per_s == pytest.approx([step / 2, step])
+    assert measured.rounds == pytest.approx([step / 4])
+    assert measured.peak_bytes == 5 * MIB
+
+
+@pytest.mark.parametrize(
+    ("first", "short", "jobs"),
+    [
+        (Result(verdict=Verdict.OOM, warm=True), True, [False, True]),
+        (
+            Result(verdict=Verdict.OK, report=report(1.0, 801 * MIB), warm=True),
+            False,
+            [False, True],
+        ),
+        (Result(verdict=Verdict.OK, report=report(1.0, 801 * MIB), warm=True), True, [False]),
+        (Result(verdict=Verdict.OK, report=report(1.0, 801 * MIB)), False, [False]),
+        (Result(verdict=Verdict.OK, report=report(1.0, 799 * MIB), warm=True), False, [False]),
+    ],
+)
+def test_what_lacks_memory_in_a_warm_group_is_run_in_a_fresh_one(
+    bench: ModuleType, first: Result, short: bool, jobs: list[bool]
+) -> None:
+    asked: list[bool] = []
+
+    class Runner:
+        def run(self, job: Job, deadline: float) -> Result:
+            asked.append(job.fresh)
+            return first if len(asked) == 1 else Result(verdict=Verdict.OK)
+
+    bench.probe(Runner(), schedule(bench, 2), LIMITS, short)
+    assert asked == jobs
+
+
+def test_short_probes_are_probes(bench: ModuleType) -> None:
+    steps = Steps(bench.SHORT, None)
+    for phase in (Phase.WARMUP, Phase.TIMED):
+        while steps.wanted(phase):
+            steps.add(phase, 1.0, 1.0)
+    assert (len(steps.warmup.step_s), len(steps.timed.step_s)) == (2, 2)
+
+
+def search(bench: ModuleType, folder: Path, text: str, **others: Any) -> Any:
+    """The row of a tool whose script is `text`."""
+    script = folder / "tool.py"
+    script.write_text(f"import sys\nfrom peer_tools.task import Answer, Task\n{text}\n")
+    known = {"modules": (), "limit_s": 60.0} | others
+    peer = bench.Peer("tool", known["modules"], str(script))
+    asked = bench.Task(
+        folder=str(folder),
+        depth=1,
+        width=64,
+        vocab_size=256,
+        seq_len=32,
+        most=8,
+        capacity_bytes=2**30,
+        mode="",
+    )
+    return bench.searched(peer, asked, known["limit_s"])
+
+
+def test_a_tool_that_is_not_installed_has_a_row_that_says_so(
+    bench: ModuleType, compared: Any, tmp_path: Path
+) -> None:
+    found = search(bench, tmp_path, "raise AssertionError", modules=("sys", "no_such_tool"))
+    assert rows(bench.table([found], compared))["tool"] == [
+        "none", "", "", "", "", "", "", "not installed: no_such_tool",
+    ]  # fmt: skip
+
+
+def test_what_a_tool_found_and_met_comes_from_its_processes(
+    bench: ModuleType, tmp_path: Path
+) -> None:
+    said = "task = Task.read(sys.argv[1])\nfor event in ('launch', 'oom', 'oom'):"
+    found = search(bench, tmp_path, f"{said}\n    task.count(event)\ntask.tell(Answer(7, 2))")
+    assert found.schedule == schedule(bench, 7, 2)
+    assert (found.launches, found.ooms, found.remark) == (1, 2, "")
+
+
+def test_a_tool_that_fails_is_shown_with_its_last_line(bench: ModuleType, tmp_path: Path) -> None:
+    found = search(bench, tmp_path, "raise ValueError('of its own')")
+    assert found.schedule is None
+    assert found.remark == "exit code 1: ValueError: of its own"
+
+
+def test_a_tool_that_takes_too_long_is_ended(bench: ModuleType, tmp_path: Path) -> None:
+    found = search(bench, tmp_path, "import time\ntime.sleep(3600)", limit_s=0.0)
+    assert found.schedule is None
+    assert found.remark.endswith("without a result")
+
+
+def test_a_studys_costs_are_its_ranks_and_its_trials_out_of_memory(
+    bench: ModuleType, tmp_path: Path
+) -> None:
+    (tmp_path / "logs").mkdir()
+    for name in ("group001-rank0.log", "group002-rank0.log", "ops-0.log"):
+        (tmp_path / "logs" / name).touch()
+    (tmp_path / "trials.csv").write_text("number,verdict\n0,ok\n1,oom\n2,skipped\n3,oom\n")
+    assert bench.accounts(tmp_path) == (2, 2)
