@@ -9,9 +9,6 @@ somebody who does not. Truth, regret, ceilings and the noise floor are those of 
 
 from __future__ import annotations
 
-import argparse
-import multiprocessing
-import os
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -20,9 +17,10 @@ from typing import Any
 
 import numpy as np
 from search import CEILINGS
-from searches.grids import truth
+from searches.grids import asking_grids, cores, truth
 from searches.samplers import sampler_course, study_before
 from searches.tables import percent
+from shared import table, yes
 
 from autotune.measure.testbed.recording import Recording
 from autotune.space.choices import SAMPLER
@@ -59,17 +57,14 @@ class Pair:
 
 
 def main(arguments: Sequence[str]) -> int:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("grids", type=Path, nargs="+")
-    parser.add_argument("--seeds", type=int, default=20)
-    asked = parser.parse_args(arguments)
-    with multiprocessing.get_context("fork").Pool(os.cpu_count()) as pool:
+    asked = asking_grids(__doc__, seeds=20).parse_args(arguments)
+    with cores() as pool:
         for path in asked.grids:
             for cut in CUTS:
                 wanted = tasks(path, cut, asked.seeds)
                 if wanted:
                     pairs = [pair for pair in pool.map(run, wanted, chunksize=4) if pair]
-                    print("\n".join(table(wanted[0], pairs)), "\n", flush=True)
+                    print(report(wanted[0], pairs), "\n", flush=True)
     return 0
 
 
@@ -104,36 +99,31 @@ def run(task: Task) -> Pair | None:
     return Pair(without, learned, counts, now.oracle(task.seed))
 
 
-def table(of: Task, pairs: Sequence[Pair]) -> list[str]:
+def report(of: Task, pairs: Sequence[Pair]) -> str:
     """Regrets after each number of probes, and what was promised."""
     known, left = (", ".join(map(str, values)) for values in (of.known, of.left))
-    lines = [
-        f"### {of.path.stem}: {of.cut} {left}, after a study of {of.cut} {known}",
-        "",
-        f"{len(pairs)} searches each.",
-        "",
-        "| regret, % (median / 90th percentile) | without | learned |",
-        "|---|---|---|",
-    ]
-    for place, count in enumerate(PROBES):
-        cells = [
+    rows = [
+        (
+            f"after {count} probes",
             percent([each.without[place] for each in pairs]),
             percent([each.learned[place] for each in pairs]),
-        ]
-        lines.append(f"| after {count} probes | {cells[0]} | {cells[1]} |")
-    stopped = [np.median([each.probes[side] for each in pairs]) for side in (0, 1)]
-    lines.append(f"| probes until it stopped, at most {max(PROBES)} |"
-                 f" {stopped[0]:.0f} | {stopped[1]:.0f} |")  # fmt: skip
+        )
+        for place, count in enumerate(PROBES)
+    ]
+    stopped = np.median([each.probes for each in pairs], axis=0)
+    ended = (f"probes until it stopped, at most {max(PROBES)}", *(f"{n:.0f}" for n in stopped))
     floor = [each.floor for each in pairs]
-    place = PROBES.index(PROMISED)
-    found = float(np.median([each.learned[place] for each in pairs]))
+    found = float(np.median([each.learned[PROBES.index(PROMISED)] for each in pairs]))
     most = max(0.02, float(np.median(floor)) + 0.01)
-    held = "yes" if found <= most else "no"
-    return [
-        *lines, "", f"Noise floor: {percent(floor)}.", "",
-        "| promise | at most | measured | held |", "|---|---|---|---|",
-        f"| median regret after {PROMISED} probes, learned | {most:.1%} | {found:.1%} | {held} |",
-    ]  # fmt: skip
+    what = f"median regret after {PROMISED} probes, learned"
+    promise = (what, f"{most:.1%}", f"{found:.1%}", yes(found <= most))
+    return "\n".join([
+        f"### {of.path.stem}: {of.cut} {left}, after a study of {of.cut} {known}", "",
+        f"{len(pairs)} searches each.", "",
+        table("regret, % (median / 90th percentile) | without | learned", [*rows, ended]), "",
+        f"Noise floor: {percent(floor)}.", "",
+        table("promise | at most | measured | held", [promise]),
+    ])  # fmt: skip
 
 
 if __name__ == "__main__":

@@ -1,19 +1,20 @@
-"""What a study of many nodes would do: whole studies on a recorded grid, with nodes that are lost.
+"""What several probes at once are worth: studies of more and more slots on recorded grids.
 
     .venv/bin/python scripts/bench/scale.py results/grids/cpu-1-rank.csv [--seeds 30]
 
-Real measurements are replayed on a virtual clock; a slot stands for one node, and group starts
-take what they took when they were recorded. Nodes are lost at random, `--lost-per-hour` over all
-of them: what one ran is put off after a while without a sign of life, and asked for again on
+Every search replays real measurements on a virtual clock, as `search.py` does: each slot has a
+machine of its own, and a group starts there in the time that this took when it was recorded. A
+search ends by itself. Regret is what the best candidate found lacks of the best that fits, as a
+share; probes a minute are all probes over all minutes.
+
+In a second table a slot stands for one node, and nodes are lost at random, `--lost-per-hour` over
+all of them: what one ran is put off after a while without a sign of life, and asked for again on
 another one. It is back after some minutes, or gone for good, one as often as the other.
 """
 
 from __future__ import annotations
 
-import argparse
 import math
-import multiprocessing
-import os
 import random
 import sys
 from collections.abc import Sequence
@@ -21,9 +22,10 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
-import numpy as np
-from searches.grids import Truth, truth
-from searches.samplers import TRACE_S, run_study
+import pandas as pd
+from searches.grids import Truth, asking_grids, cores, fitting_ceilings, truth
+from searches.samplers import TRACE_S, replays, run_study
+from shared import table
 
 from autotune.errors import NoNodesError
 from autotune.measure.replay.runner import Replay
@@ -35,14 +37,19 @@ from autotune.space.space import Space
 from autotune.space.trace import Trace
 from autotune.wire.budget import VirtualTime
 
+SLOTS = (1, 2, 4, 8)
 NODES = (1, 4, 16, 64)
 CEILINGS = (0.4, 0.6, 0.8)
+FASTER, WORSE = 5.0, 0.01
+"""What the most slots have to reach: so many times the probes a minute of one, and no more regret
+than so much over that of one."""
 CLOSE = 0.05
 """Regret at which a search has as good as found the best."""
 NOTICED_S = 5.0
 """After which the study knows of a lost node: keepalive, as measured between two hosts."""
 BACK_S = 180.0
 """After which a node is back that comes back: a restart."""
+LOST = "its node was lost"
 
 
 class Lossy:
@@ -55,7 +62,6 @@ class Lossy:
         self._per_s = per_s
         self._fails = self._next_loss()
         self._gone = False
-        self.losses = 0
 
     @property
     def live_build(self) -> Build | None:
@@ -74,13 +80,12 @@ class Lossy:
         return self._lose(deadline)
 
     def _lose(self, deadline: float) -> Result:
-        self.losses += 1
         self._gone = self._rng.random() < 0.5
         if not self._gone:
             self._now.pass_until(min(deadline, self._fails + BACK_S))
         self._fails = self._next_loss()
         self._replay.retire(deadline)
-        return Result(verdict=Verdict.SKIPPED, reason="its node was lost", put_off=True)
+        return Result(verdict=Verdict.SKIPPED, reason=LOST, put_off=True)
 
     def _next_loss(self) -> float:
         return self._now() + self._rng.expovariate(self._per_s) if self._per_s else math.inf
@@ -101,93 +106,122 @@ class Task:
 
     path: Path
     ceiling: float
-    nodes: int
+    slots: int
     seed: int
-    lost_per_hour: float
+    lost_per_hour: float | None = None
+    """Of all nodes; None where slots never fail."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Ran:
     """What came of it."""
 
-    nodes: int
+    slots: int
     probes: int
     put_off: int
     """Trials that were lost with their nodes."""
     close_s: float
-    """Until the search had found something within `CLOSE` of the best; infinite if never."""
+    """Until the search had found something within `CLOSE` of the best; NaN if never."""
     search_s: float
+    """From the first probe's start to the last one's end."""
     whole_s: float
-    regret: float
-    """Of the result."""
+    """To the end of the finals."""
+    found: float
+    """Regret of what the search found,"""
+    result: float
+    """and of the result of the whole study."""
 
 
 def main(arguments: Sequence[str]) -> int:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("grids", type=Path, nargs="+")
-    parser.add_argument("--seeds", type=int, default=30)
-    parser.add_argument("--lost-per-hour", type=float, default=1.0)
+    parser = asking_grids(__doc__, seeds=30)
+    parser.add_argument("--lost-per-hour", type=float, default=1.0, help="nodes, of all")
     asked = parser.parse_args(arguments)
-    with multiprocessing.get_context("fork").Pool(os.cpu_count()) as pool:
+    tables = ((SLOTS, None, slots_table), (NODES, asked.lost_per_hour, nodes_table))
+    with cores() as pool:
         for path in asked.grids:
-            ceilings = [c for c in CEILINGS if truth(path, c).fitting]
-            tasks = [
-                Task(path, ceiling, nodes, seed, asked.lost_per_hour)
-                for nodes in NODES for ceiling in ceilings for seed in range(asked.seeds)
-            ]  # fmt: skip
-            print("\n".join(table(path, pool.map(run, tasks, chunksize=4))), "\n", flush=True)
+            size = len(truth(path, max(CEILINGS)).space.candidates)
+            print(f"### {path.stem}: {size} candidates\n")
+            for counts, lost_per_hour, shown in tables:
+                tasks = [
+                    Task(path, ceiling, slots, seed, lost_per_hour)
+                    for slots in counts
+                    for ceiling in fitting_ceilings(path, CEILINGS)
+                    for seed in range(asked.seeds)
+                ]
+                print(shown(pool.map(run, tasks, chunksize=4)), "\n", flush=True)
     return 0
 
 
 def run(task: Task) -> Ran:
     """Carry `task` out."""
     known = truth(task.path, task.ceiling)
-    options = replace(known.options, seed=task.seed, parallel=task.nodes)
+    options = replace(known.options, seed=task.seed, parallel=task.slots)
     rng = random.Random(task.seed)
 
-    def runners(known: Truth, now: VirtualTime, options: Options) -> Sequence[Runner]:
-        lossy = partial(Lossy, now=now, rng=rng, per_s=task.lost_per_hour / 3600 / task.nodes)
-        seeds = range(options.seed, options.seed + task.nodes)
+    def nodes(known: Truth, now: VirtualTime, options: Options) -> Sequence[Runner]:
+        if task.lost_per_hour is None:
+            return replays(known, now, options)
+        lossy = partial(Lossy, now=now, rng=rng, per_s=task.lost_per_hour / 3600 / task.slots)
+        seeds = range(options.seed, options.seed + task.slots)
         return [lossy(Replay(known.grid, known.space.limits, now, seed)) for seed in seeds]
 
-    study, watcher = run_study(known, options, runners=runners)
+    study, watcher = run_study(known, options, runners=nodes)
     records, choice = study.ledger.records, study.ledger.choice()
     close = [p.elapsed_s for p in watcher.course if known.regret(p.found) <= CLOSE]
     return Ran(
-        nodes=task.nodes,
+        slots=task.slots,
         probes=len(watcher.course),
-        put_off=sum(r.outcome.reason == "its node was lost" for r in records),
-        close_s=min(close, default=math.inf) - TRACE_S,
+        put_off=sum(r.outcome.reason == LOST for r in records),
+        close_s=min(close, default=math.nan) - TRACE_S,
         search_s=watcher.course[-1].elapsed_s - TRACE_S,
         whole_s=max(r.outcome.started_s + r.outcome.probe_s for r in records),
-        regret=known.regret(None if choice is None else choice.record.candidate),
+        found=known.regret(watcher.course[-1].found),
+        result=known.regret(None if choice is None else choice.record.candidate),
     )
 
 
-def table(path: Path, ran: Sequence[Ran]) -> list[str]:
-    """A row for each number of nodes."""
-    size = len(truth(path, max(CEILINGS)).space.candidates)
-    lines = [
-        f"### {path.stem}: {size} candidates",
-        "",
-        "| nodes | probes | trials put off | within 5 % after, s (median, where it was) | never"
-        " | search ends after, s (median) | study ends after, s (median)"
-        " | regret of the result, % (mean / 90th percentile) |",
-        "|---|---|---|---|---|---|---|---|",
-    ]
-    for nodes in NODES:
-        mine = [each for each in ran if each.nodes == nodes]
-        close = [each.close_s for each in mine if math.isfinite(each.close_s)]
-        regrets = [100 * each.regret for each in mine]
-        lines.append(
-            f"| {nodes} | {np.mean([e.probes for e in mine]):.1f}"
-            f" | {sum(e.put_off for e in mine)} of {len(mine)}"
-            f" | {np.median(close):.0f} | {len(mine) - len(close)}"
-            f" | {np.median([e.search_s for e in mine]):.0f}"
-            f" | {np.median([e.whole_s for e in mine]):.0f}"
-            f" | {np.mean(regrets):.1f} / {np.quantile(regrets, 0.9):.1f} |"
+def slots_table(ran: Sequence[Ran]) -> str:
+    """A row for each number of slots, and whether the most of them reach what they have to."""
+    mean = pd.DataFrame(ran).groupby("slots").mean()
+    mean["rate"] = 60 * mean["probes"] / mean["search_s"]
+    rows = [
+        (
+            each.Index, f"{each.probes:.1f}", f"{each.search_s:.0f}", f"{each.rate:.0f}",
+            f"{100 * each.found:.1f}", f"{each.whole_s:.0f}", f"{100 * each.result:.1f}",
         )
-    return lines
+        for each in mean.itertuples()
+    ]  # fmt: skip
+    one, most = mean.loc[1], mean.loc[max(SLOTS)]
+    faster, worse = most["rate"] / one["rate"], most["result"] - one["result"]
+    held = faster >= FASTER and worse <= WORSE
+    head = (
+        "slots | probes | search ends after, s | probes a minute | regret of the search, % (mean)"
+        " | study ends after, s | regret of the result, % (mean)"
+    )
+    return (
+        f"{table(head, rows)}\n\n{max(SLOTS)} slots make {faster:.1f} times the probes a minute of"
+        f" one (promised: {FASTER:g}), and the regret of the result is {100 * worse:+.1f} points"
+        f" (at most {100 * WORSE:+.0f}): {'held' if held else 'not held'}."
+    )
+
+
+def nodes_table(ran: Sequence[Ran]) -> str:
+    """A row for each number of nodes."""
+    rows = [
+        (
+            nodes, f"{of['probes'].mean():.1f}", f"{of['put_off'].sum()} of {len(of)}",
+            f"{of['close_s'].median():.0f}", of["close_s"].isna().sum(),
+            f"{of['search_s'].median():.0f}", f"{of['whole_s'].median():.0f}",
+            f"{100 * of['result'].mean():.1f} / {100 * of['result'].quantile(0.9):.1f}",
+        )
+        for nodes, of in pd.DataFrame(ran).groupby("slots")
+    ]  # fmt: skip
+    head = (
+        "nodes | probes | trials put off | within 5 % after, s (median, where it was) | never"
+        " | search ends after, s (median) | study ends after, s (median)"
+        " | regret of the result, % (mean / 90th percentile)"
+    )
+    return table(head, rows)
 
 
 if __name__ == "__main__":

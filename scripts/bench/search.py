@@ -20,14 +20,12 @@ table has both where others judge.
 from __future__ import annotations
 
 import argparse
-import multiprocessing
-import os
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from searches.grids import repeats, truth
+from searches.grids import asking_grids, cores, fitting_ceilings, repeats, truth
 from searches.rules import RULES, rule_course
 from searches.samplers import ask_seconds, sampler_course, study_result
 from searches.tables import (
@@ -40,8 +38,8 @@ from searches.tables import (
     judged_apart,
     plot,
     promises,
+    regret_table,
     results,
-    table,
 )
 
 from autotune.space.choices import SAMPLER
@@ -64,12 +62,16 @@ class Task:
 
 
 def main(arguments: Sequence[str]) -> int:
-    asked = parse(arguments)
+    parser = asking_grids(__doc__, seeds=50)
+    parser.add_argument("--gp-seeds", type=int, default=5, help="gp takes a second a search")
+    parser.add_argument("--methods", default=",".join(METHODS), help="of these, which")
+    parser.add_argument("--png", type=Path, help="also draw a picture into this file")
+    asked = parser.parse_args(arguments)
     searches: dict[str, list[Search]] = {}
     floors: dict[str, list[float]] = {}
-    with multiprocessing.get_context("fork").Pool(os.cpu_count()) as pool:
+    with cores() as pool:
         for path in asked.grids:
-            ceilings = [c for c in CEILINGS if truth(path, c).fitting]
+            ceilings = fitting_ceilings(path, CEILINGS)
             ran = pool.map(run, tasks(asked, path, ceilings), chunksize=8)
             found = [each for each in ran if isinstance(each, Search)]
             whole = [each for each in ran if isinstance(each, Whole)]
@@ -79,10 +81,10 @@ def main(arguments: Sequence[str]) -> int:
             apart = [each for each in again if isinstance(each, Search)]
             searches[path.stem], floors[path.stem] = found, floor
             print(f"{header(path, ceilings)}\n")
-            print("\n".join(table(found, floor)))
+            print(regret_table(found, floor))
             print(judged_apart(apart, [each.oracle(seed=0) for each in blind]), "\n")
-            print("\n".join(results(whole)), "\n")
-            print("\n".join(promises(found, whole, floor)), "\n", flush=True)
+            print(results(whole), "\n")
+            print(promises(found, whole, floor), "\n", flush=True)
     print(
         f"One ask over 100 000 candidates takes {1e3 * ask_seconds(100_000):.0f} ms (promised:"
         " at most 50)."
@@ -90,17 +92,6 @@ def main(arguments: Sequence[str]) -> int:
     if asked.png is not None:
         plot(searches, floors, asked.png)
     return 0
-
-
-def parse(arguments: Sequence[str]) -> argparse.Namespace:
-    """The command line."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("grids", type=Path, nargs="+")
-    parser.add_argument("--seeds", type=int, default=50)
-    parser.add_argument("--gp-seeds", type=int, default=5, help="gp takes a second a search")
-    parser.add_argument("--methods", default=",".join(METHODS))
-    parser.add_argument("--png", type=Path)
-    return parser.parse_args(arguments)
 
 
 def tasks(asked: argparse.Namespace, path: Path, ceilings: Sequence[float]) -> list[Task]:

@@ -22,9 +22,9 @@ def test_the_smaller_values_are_known_and_the_others_left(tmp_path: Path) -> Non
 def test_a_promise_is_of_the_search_that_learned(tmp_path: Path) -> None:
     of = bench.Task(Path("g.csv"), "depth", (2,), (4,), 0.8, 0)
     bad, good = [0.5] * len(bench.PROBES), [0.0] * len(bench.PROBES)
-    assert bench.table(of, [bench.Pair(bad, good, (12, 5), 0.0)])[-1].endswith(
+    assert bench.report(of, [bench.Pair(bad, good, (12, 5), 0.0)]).endswith(
         "| 2.0% | 0.0% | yes |"
     )
-    assert bench.table(of, [bench.Pair(good, bad, (12, 5), 0.0)])[-1].endswith(
+    assert bench.report(of, [bench.Pair(good, bad, (12, 5), 0.0)]).endswith(
         "| 2.0% | 50.0% | no |"
     )

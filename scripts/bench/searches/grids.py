@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import argparse
 import math
+import multiprocessing
+import os
 import random
 import statistics
 from collections import Counter, defaultdict
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import cache
+from multiprocessing.pool import Pool
 from pathlib import Path
 from typing import Any
+
+from shared import asking
 
 from autotune.measure.testbed.recording import Recording
 from autotune.space.candidate import Candidate
@@ -81,6 +88,24 @@ class Truth:
 def truth(path: Path, ceiling: float, **axes: Any) -> Truth:
     """Read once a process."""
     return Truth(path, ceiling, **axes)
+
+
+def fitting_ceilings(path: Path, ceilings: Sequence[float]) -> list[float]:
+    """Those of `ceilings` under which something fits."""
+    return [ceiling for ceiling in ceilings if truth(path, ceiling).fitting]
+
+
+def asking_grids(doc: str | None, seeds: int) -> argparse.ArgumentParser:
+    """A parser for files of grids, and the number of searches of each."""
+    parser = asking(doc)
+    parser.add_argument("grids", type=Path, nargs="+")
+    parser.add_argument("--seeds", type=int, default=seeds, help="searches of each")
+    return parser
+
+
+def cores() -> Pool:
+    """A process for each core."""
+    return multiprocessing.get_context("fork").Pool(os.cpu_count())
 
 
 def repeats(path: Path) -> int:

@@ -12,8 +12,10 @@ from collections import defaultdict
 from collections.abc import Callable, Generator, Iterator, Sequence
 from typing import Any
 
+from shared import probing
+
 from autotune.measure.replay.runner import Replay
-from autotune.measure.runner import Job, Result
+from autotune.measure.runner import Result
 from autotune.space.candidate import Candidate
 from autotune.space.outcome import Verdict, judge
 from autotune.study.prober import rule_for
@@ -146,14 +148,7 @@ def rule_course(truth: Truth, name: str, seed: int, probes: int) -> Course:
             except StopIteration:
                 break
             accum = truth.space.workload.micro_steps(candidate)
-            job = Job(
-                candidate=candidate,
-                grad_accum=accum,
-                micro_steps=accum,
-                rule=stopping,
-                needed_step_s=None,
-                fresh=False,
-            )
+            job = probing(candidate, stopping, grad_accum=accum)
             measured = _fitting_value(truth, candidate, runner.run(job, math.inf))
             if measured is not None and (best is None or measured > best[0]):
                 best = (measured, candidate)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
+from shared import table, yes
 
 from autotune.space.choices import SAMPLER, SAMPLERS
 from searches.rules import RULES
@@ -50,21 +52,23 @@ class Whole:
     """Whether another measurement of its result was over the ceiling."""
 
 
-def results(studies: Sequence[Whole]) -> list[str]:
+def results(studies: Sequence[Whole]) -> str:
     """Regret of what studies write as best, by budget."""
-    lines = ["| budget | result: regret, % (median / 90th percentile) | nothing found"
-             " | lost to memory, finals included | over the ceiling in another measurement |",
-             "|---|---|---|---|---|"]  # fmt: skip
-    for minutes in BUDGETS:
-        mine = [each for each in studies if each.minutes == minutes]
-        nothing = sum(each.regret == 1.0 for each in mine)
-        lost = float(np.mean([each.lost for each in mine]))
-        over = sum(each.over for each in mine)
-        lines.append(
-            f"| {minutes:g} min | {percent([each.regret for each in mine])}"
-            f" | {nothing} of {len(mine)} | {lost:.1%} | {over} of {len(mine)} |"
-        )
-    return lines
+    head = (
+        "budget | result: regret, % (median / 90th percentile) | nothing found"
+        " | lost to memory, finals included | over the ceiling in another measurement"
+    )
+    return table(
+        head,
+        (
+            (
+                f"{minutes:g} min", percent(of["regret"]),
+                f"{(of['regret'] == 1.0).sum()} of {len(of)}", f"{of['lost'].mean():.1%}",
+                f"{of['over'].sum()} of {len(of)}",
+            )
+            for minutes, of in pd.DataFrame(studies).groupby("minutes")
+        ),
+    )  # fmt: skip
 
 
 def _by_method(searches: Sequence[Search]) -> Iterator[tuple[str, list[Search]]]:
@@ -73,31 +77,38 @@ def _by_method(searches: Sequence[Search]) -> Iterator[tuple[str, list[Search]]]
             yield method, mine
 
 
-def percent(values: Sequence[float]) -> str:
+def percent(values: Sequence[float] | pd.Series[float]) -> str:
     """Median and 90th percentile."""
     return f"{100 * np.median(values):.1f} / {100 * np.quantile(values, 0.9):.1f}"
 
 
-def table(searches: Sequence[Search], floor: Sequence[float]) -> list[str]:
+def regret_table(searches: Sequence[Search], floor: Sequence[float]) -> str:
     """`floor` has the oracle's regrets."""
     of = dict(_by_method(searches))
 
-    def row(what: str, cells: Sequence[str]) -> str:
-        return f"| {what} | " + " | ".join(cells) + " |"
+    def row(what: str, cell: Callable[[list[Search]], str]) -> list[str]:
+        return [what, *map(cell, of.values())]
 
-    lines = [row("regret, % (median / 90th percentile)", list(of)), "|---|" + "---|" * len(of)]
-    for count in PROBES:
-        cells = [percent([each.regrets[count] for each in mine]) for mine in of.values()]
-        lines.append(row(f"after {count} probes", cells))
-    for minutes in MINUTES:
-        cells = [percent([each.by_minute[minutes] for each in mine]) for mine in of.values()]
-        lines.append(row(f"after {minutes:g} virtual minutes", cells))
-    lost = [f"{100 * np.mean([each.lost for each in mine]):.0f} %" for mine in of.values()]
-    lines.append(row("probes lost to memory", lost))
-    probes = [f"{np.median([each.probes for each in mine]):.0f}" for mine in of.values()]
-    lines.append(row(f"probes until it stopped by itself, at most {max(PROBES)}", probes))
-    lines.append(row("searches", [str(len(mine)) for mine in of.values()]))
-    lines.append("")
+    def after(count: int) -> Callable[[list[Search]], str]:
+        return lambda mine: percent([each.regrets[count] for each in mine])
+
+    def within(minutes: float) -> Callable[[list[Search]], str]:
+        return lambda mine: percent([each.by_minute[minutes] for each in mine])
+
+    def lost(mine: list[Search]) -> str:
+        return f"{100 * np.mean([each.lost for each in mine]):.0f} %"
+
+    def stopped(mine: list[Search]) -> str:
+        return f"{np.median([each.probes for each in mine]):.0f}"
+
+    rows = [
+        *(row(f"after {count} probes", after(count)) for count in PROBES),
+        *(row(f"after {minutes:g} virtual minutes", within(minutes)) for minutes in MINUTES),
+        row("probes lost to memory", lost),
+        row(f"probes until it stopped by itself, at most {max(PROBES)}", stopped),
+        row("searches", lambda mine: str(len(mine))),
+    ]
+    lines = [table(" | ".join(["regret, % (median / 90th percentile)", *of]), rows), ""]
     errors = [error for each in of.get(SAMPLER, []) for error in each.errors]
     if errors:
         lines.append(
@@ -106,7 +117,7 @@ def table(searches: Sequence[Search], floor: Sequence[float]) -> list[str]:
     lines.append(
         f"Noise floor (an oracle with one measurement of every candidate): {percent(floor)}."
     )
-    return lines
+    return "\n".join(lines)
 
 
 def judged_apart(searches: Sequence[Search], floor: Sequence[float]) -> str:
@@ -122,13 +133,11 @@ def judged_apart(searches: Sequence[Search], floor: Sequence[float]) -> str:
     )
 
 
-def promises(
-    searches: Sequence[Search], studies: Sequence[Whole], floor: Sequence[float]
-) -> list[str]:
+def promises(searches: Sequence[Search], studies: Sequence[Whole], floor: Sequence[float]) -> str:
     """What the default sampler has to reach, and what it did; nothing where it was left out."""
     of = dict(_by_method(searches))
     if SAMPLER not in of:
-        return []
+        return ""
 
     def at(count: int, quantile: float, method: str = SAMPLER) -> float:
         return float(np.quantile([each.regrets[count] for each in of[method]], quantile))
@@ -150,19 +159,16 @@ def promises(
          float(np.mean([each.lost for each in promised]))),
         ("studies that found nothing", 0.0, float(np.mean([r == 1.0 for r in regrets]))),
     ]  # fmt: skip
-    lines = ["| promise | at most | measured | held |", "|---|---|---|---|"]
-    for what, most, found in rows:
-        held = "yes" if found <= most else "no"
-        lines.append(f"| {what} | {most:.1%} | {found:.1%} | {held} |")
     behind = [
         f"{name} after {count}"
         for count in PROBES
         for name in sorted(of.keys() - {SAMPLER})
         if at(count, 0.5, name) < at(count, 0.5)
     ]
-    lines.append(f"| ahead of every other column | | {', '.join(behind) or 'all'} |"
-                 f" {'no' if behind else 'yes'} |")  # fmt: skip
-    return lines
+    shown = [(what, f"{most:.1%}", f"{found:.1%}", yes(found <= most))
+             for what, most, found in rows]  # fmt: skip
+    ahead = ("ahead of every other column", "", ", ".join(behind) or "all", yes(not behind))
+    return table("promise | at most | measured | held", [*shown, ahead])
 
 
 def plot(searches: dict[str, list[Search]], floors: dict[str, list[float]], path: Path) -> None:

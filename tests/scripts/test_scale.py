@@ -16,7 +16,7 @@ from autotune.study.prober import rule_for
 from autotune.wire.budget import VirtualTime
 from tests.support import recorded, scripts
 
-parallel, scale, grids = (scripts.load(name) for name in ("parallel", "scale", "searches.grids"))
+scale, grids = (scripts.load(name) for name in ("scale", "searches.grids"))
 
 
 @pytest.fixture
@@ -25,32 +25,34 @@ def grid(tmp_path: Path) -> Path:
 
 
 def test_more_slots_make_more_probes_a_minute_and_find_as_much(grid: Path) -> None:
-    one, four = (parallel.run(parallel.Task(grid, 0.8, slots, seed=0)) for slots in (1, 4))
-    assert four.seconds < one.seconds
-    assert four.probes / four.seconds > 2 * one.probes / one.seconds
+    one, four = (scale.run(scale.Task(grid, 0.8, slots, seed=0)) for slots in (1, 4))
+    assert four.search_s < one.search_s
+    assert four.probes / four.search_s > 2 * one.probes / one.search_s
     assert four.result <= one.result + 0.01
 
 
 def test_the_same_task_comes_out_the_same(grid: Path) -> None:
-    task = parallel.Task(grid, 0.8, 4, seed=1)
-    assert parallel.run(task) == parallel.run(task)
+    task = scale.Task(grid, 0.8, 4, seed=1)
+    assert scale.run(task) == scale.run(task)
 
 
 def test_the_table_says_whether_the_promise_is_held() -> None:
     def ran(slots: int, result: float) -> Any:
-        return parallel.Ran(
+        return scale.Ran(
             slots=slots,
             probes=10 * slots,
-            seconds=60.0,
-            regret=result,
-            result=result,
+            put_off=0,
+            close_s=30.0,
+            search_s=60.0,
             whole_s=90.0,
+            found=result,
+            result=result,
         )
 
-    held = parallel.table("g", [ran(slots, 0.05) for slots in parallel.SLOTS])
-    assert held[-1].endswith("+0.0 points (at most +1): held.")
-    worse = parallel.table("g", [ran(slots, 0.02 * slots) for slots in parallel.SLOTS])
-    assert worse[-1].endswith("+14.0 points (at most +1): not held.")
+    held = scale.slots_table([ran(slots, 0.05) for slots in scale.SLOTS])
+    assert held.endswith("+0.0 points (at most +1): held.")
+    worse = scale.slots_table([ran(slots, 0.02 * slots) for slots in scale.SLOTS])
+    assert worse.endswith("+14.0 points (at most +1): not held.")
 
 
 def lossy(grid: Path, now: VirtualTime, *, seed: int, per_s: float) -> Any:
@@ -93,4 +95,4 @@ def test_what_a_lost_node_ran_is_put_off_and_the_node_is_back_later_or_gone(grid
 def test_a_study_on_nodes_that_are_lost_often_ends_with_a_result(grid: Path) -> None:
     ran = scale.run(scale.Task(grid, 0.8, 4, seed=0, lost_per_hour=600.0))
     assert ran.put_off > 0
-    assert ran.regret < 1.0
+    assert ran.result < 1.0

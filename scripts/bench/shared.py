@@ -1,0 +1,138 @@
+"""What the files of this folder share: how they are asked, what they probe, what they print."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import tempfile
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from importlib.metadata import version
+from pathlib import Path
+
+from autotune.device.device import Device
+from autotune.measure.runner import Job
+from autotune.measure.runner.pool import Pool, on_this_machine
+from autotune.measure.testbed.testbed import Wiring
+from autotune.space.candidate import Candidate
+from autotune.space.space import Limits
+from autotune.space.workload import Workload
+from autotune.wire.stopping import Rule
+
+ROOT = Path(__file__).resolve().parents[2]
+DEADLINE_S = 180.0
+"""Of a probe."""
+
+
+def asking(doc: str | None) -> argparse.ArgumentParser:
+    """A parser that shows the first line of a file's `doc`, and the default of each option."""
+    return argparse.ArgumentParser(
+        description=(doc or "").partition("\n")[0],
+        formatter_class=argparse.ArgumentDefaultsHelpFormatter,
+    )
+
+
+def numbers(text: str) -> tuple[int, ...]:
+    """Numbers between commas."""
+    return tuple(int(part) for part in text.split(","))
+
+
+def say(text: str) -> None:
+    """Tell who waits; what is printed to stdout is the report."""
+    print(text, file=sys.stderr)
+
+
+def table(head: str, rows: Iterable[Iterable[object]]) -> str:
+    """A table in Markdown; `head` has the names of its columns between bars."""
+    columns = head.count("|") + 1
+    return "\n".join([f"| {head} |", "|" + "---|" * columns, *map(_line, rows)])
+
+
+def _line(cells: Iterable[object]) -> str:
+    texts = (str(cell).replace("|", "/") for cell in cells)
+    return "|" + "|".join(f" {text} " if text else " " for text in texts) + "|"
+
+
+def yes(held: bool) -> str:
+    """The word for a promise in a table."""
+    return "yes" if held else "no"
+
+
+def kept(held: bool) -> str:
+    """The word for a promise in a sentence."""
+    return "held" if held else "missed"
+
+
+def machine() -> str:
+    """This machine in general terms."""
+    names = [
+        line.partition(":")[2].strip()
+        for line in Path("/proc/cpuinfo").read_text().splitlines()
+        if line.startswith("model name")
+    ]
+    cores = len(os.sched_getaffinity(0))
+    return f"{names[0] if names else 'unknown processor'}, {cores} core{'s' if cores > 1 else ''}"
+
+
+def versions(*packages: str) -> str:
+    """Of packages that are installed."""
+    return ", ".join(f"{package} {version(package)}" for package in packages)
+
+
+def probing(
+    candidate: Candidate,
+    rule: Rule,
+    *,
+    grad_accum: int = 1,
+    micro_steps: int | None = None,
+    fresh: bool = False,
+) -> Job:
+    """A probe to the end of `rule`, of the whole schedule unless `micro_steps` are named."""
+    return Job(
+        candidate=candidate,
+        grad_accum=grad_accum,
+        micro_steps=grad_accum if micro_steps is None else micro_steps,
+        rule=rule,
+        needed_step_s=None,
+        fresh=fresh,
+    )
+
+
+def wiring(logs: Path, budget_s: float = 600.0, note: Callable[[str], None] = say) -> Wiring:
+    """Of runners without a study."""
+    logs.mkdir(exist_ok=True)
+    return Wiring(
+        logs=logs, seed=0, budget_s=budget_s, stop=lambda: False,
+        on_phase=lambda phase, steps: None, note=note,
+    )  # fmt: skip
+
+
+def gpt(width: int, vocab_size: int, ranks: int, engine: str) -> Workload:
+    """The built-in model in fp32."""
+    return Workload(
+        model="gpt",
+        width=width,
+        vocab_size=vocab_size,
+        dtype="fp32",
+        engine=engine,
+        world_size=ranks,
+        global_batch=None,
+    )
+
+
+@contextmanager
+def pool(device: Device, work: Workload, limits: Limits | None = None) -> Iterator[Pool]:
+    """Ranks for `work`, which leave their logs in a folder that goes with them."""
+    if limits is None:
+        capacity_bytes = device.infos[0].capacity_bytes
+        limits = Limits(capacity_bytes, 1.0, capacity_bytes, 1.0)
+    with tempfile.TemporaryDirectory() as logs:
+        runner = on_this_machine(
+            device, work, limits=limits, logs=Path(logs), seed=0, stop=lambda: False,
+            on_phase=lambda phase, steps: None, note=say,
+        )  # fmt: skip
+        try:
+            yield runner
+        finally:
+            runner.close()
