@@ -10,25 +10,18 @@ The exit code is 0 whatever comes out, since times depend on the machine.
 
 from __future__ import annotations
 
-import argparse
 import statistics
-import sys
-import tempfile
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
-from importlib.metadata import version
-from pathlib import Path
+
+from shared import DEADLINE_S, asking, gpt, numbers, pool, probing, say, table, versions
 
 from autotune.device import open_device
 from autotune.device.device import Device
-from autotune.measure.runner import Job
-from autotune.measure.runner.pool import Pool, on_this_machine
+from autotune.measure.runner.pool import Pool
 from autotune.space.candidate import Candidate
 from autotune.space.outcome import others_share
-from autotune.space.space import Limits
-from autotune.space.workload import Workload
 from autotune.wire.messages import Report
 from autotune.wire.stopping import Rule, interval
 
@@ -41,7 +34,6 @@ RULE = Rule(
     warmup_steps=3, warmup_tolerance=0.2, warmup_limit_s=1.0,
     timed_steps=5, half_width=0.02, timed_limit_s=1.2,
 )  # fmt: skip
-DEADLINE_S = 180.0
 
 
 @dataclass(frozen=True)
@@ -61,97 +53,45 @@ class Pair:
         return self.scaled_s / self.full_s
 
 
-@dataclass(frozen=True, kw_only=True)
-class Schedule:
-    """What was measured of one schedule, or why nothing was."""
-
-    engine: str
-    ranks: int
-    grad_accum: int
-    pairs: tuple[Pair, ...]
-    reason: str = ""
-
-
 class ProbeFailedError(Exception):
     """A probe yielded no report; the message says why."""
 
 
 def main() -> None:
-    options = parse()
+    parser = asking(__doc__)
+    parser.add_argument("--repeats", type=int, default=7, help="pairs a schedule")
+    parser.add_argument("--accum", type=numbers, default="4,8,16", help="schedules")
+    asked = parser.parse_args()
     device = open_device("cpu")
-    schedules: list[Schedule] = []
-    for engine, stage, ranks in SETUPS:
-        schedules += measured(device, (engine, stage, ranks), options.accum, options.repeats)
-    print(f"{header(device, options.repeats)}\n\n{table(schedules)}")
-
-
-def parse() -> argparse.Namespace:
-    """The command line."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--repeats", type=int, default=7, help="pairs a schedule, 7 by default")
-    parser.add_argument("--accum", type=numbers, default=(4, 8, 16), help="e.g. 4,8,16 (default)")
-    return parser.parse_args()
-
-
-def numbers(text: str) -> tuple[int, ...]:
-    """Numbers between commas."""
-    return tuple(int(part) for part in text.split(","))
+    rows = [row for setup in SETUPS for row in measured(device, setup, asked.accum, asked.repeats)]
+    head = (
+        "engine | ranks | grad_accum | scaled step | full step | spread of full | disturbed"
+        " | scaled/full | interval | within 3 % | loss"
+    )
+    print(f"{header(device, asked.repeats)}\n\n{table(head, rows)}")
 
 
 def measured(
     device: Device, setup: tuple[str, int, int], accums: Sequence[int], repeats: int
-) -> list[Schedule]:
-    """Every schedule of one engine and world size, in one live group."""
+) -> Iterator[Sequence[object]]:
+    """A row of the table for every schedule of one engine and world size, in one live group."""
     engine, stage, ranks = setup
     name = f"{engine} stage {stage}" if stage else engine
     candidate = Candidate(depth=DEPTH, seq_len=SEQ_LEN, micro_batch=MICRO_BATCH, zero_stage=stage)
-    schedules = []
-    with pool(device, engine, ranks) as runner:
+    with pool(device, gpt(WIDTH, VOCAB_SIZE, ranks, engine)) as runner:
         for accum in accums:
-            pairs: list[Pair] = []
-            reason = ""
+            case = (name, ranks, accum)
             try:
                 run(runner, candidate, accum, SEARCH_MICRO_STEPS)  # starts the group, warms it
-                for number in range(repeats):
-                    pairs.append(pair(runner, candidate, accum, scaled_first=number % 2 == 0))
+                pairs = [
+                    pair(runner, candidate, accum, scaled_first=number % 2 == 0)
+                    for number in range(repeats)
+                ]
             except ProbeFailedError as error:
-                reason = str(error)
-            schedules.append(
-                Schedule(
-                    engine=name, ranks=ranks, grad_accum=accum, pairs=tuple(pairs), reason=reason
-                )
-            )
-            print(f"{name}, {ranks} ranks, grad_accum {accum}: {len(pairs)}", file=sys.stderr)
-    return schedules
-
-
-@contextmanager
-def pool(device: Device, engine: str, ranks: int) -> Iterator[Pool]:
-    """Ranks of one engine, which leave their logs in a folder that goes with them."""
-    capacity_bytes = device.infos[0].capacity_bytes
-    with tempfile.TemporaryDirectory() as logs:
-        runner = on_this_machine(
-            device,
-            Workload(
-                model="gpt",
-                width=WIDTH,
-                vocab_size=VOCAB_SIZE,
-                dtype="fp32",
-                engine=engine,
-                world_size=ranks,
-                global_batch=None,
-            ),
-            limits=Limits(capacity_bytes, 1.0, capacity_bytes, 1.0),
-            logs=Path(logs),
-            seed=0,
-            stop=lambda: False,
-            on_phase=lambda phase, steps: None,
-            note=lambda text: print(text, file=sys.stderr),
-        )
-        try:
-            yield runner
-        finally:
-            runner.close()
+                yield *case, *[""] * 6, error, ""
+            else:
+                yield *case, *cells(pairs)
+            say(f"{name}, {ranks} ranks, grad_accum {accum}")
 
 
 def pair(runner: Pool, candidate: Candidate, grad_accum: int, *, scaled_first: bool) -> Pair:
@@ -174,14 +114,7 @@ def run(runner: Pool, candidate: Candidate, grad_accum: int, micro_steps: int) -
     Raises:
         ProbeFailedError: it yielded no report.
     """
-    job = Job(
-        candidate=candidate,
-        grad_accum=grad_accum,
-        micro_steps=micro_steps,
-        rule=RULE,
-        needed_step_s=None,
-        fresh=False,
-    )
+    job = probing(candidate, RULE, grad_accum=grad_accum, micro_steps=micro_steps)
     result = runner.run(job, time.monotonic() + DEADLINE_S)
     if result.report is None:
         raise ProbeFailedError(f"{result.verdict}: {result.reason}")
@@ -191,7 +124,7 @@ def run(runner: Pool, candidate: Candidate, grad_accum: int, micro_steps: int) -
 def header(device: Device, repeats: int) -> str:
     """What was measured, where, and with which versions."""
     return (
-        f"{device.infos[0].name}; torch {version('torch')}, deepspeed {version('deepspeed')};"
+        f"{device.infos[0].name}; {versions('torch', 'deepspeed')};"
         f" gpt of depth {DEPTH} and width {WIDTH}, fp32, AdamW, micro_batch {MICRO_BATCH},"
         f" seq_len {SEQ_LEN}.\nMedians of {repeats} pairs in live groups; the ratio is the median"
         " of the pairs' ratios, with its 95 % interval (the whole range below 6 pairs). Disturbed:"
@@ -199,29 +132,21 @@ def header(device: Device, repeats: int) -> str:
     )
 
 
-def table(schedules: Sequence[Schedule]) -> str:
-    """The markdown table."""
-    head = (
-        "| engine | ranks | grad_accum | scaled step | full step | spread of full"
-        " | disturbed | scaled/full | interval | within 3 % | loss |"
-    )
-    return "\n".join([head, "|" + "---|" * 11, *map(line, schedules)])
-
-
-def line(schedule: Schedule) -> str:
-    """One line of the table."""
-    case = f"| {schedule.engine} | {schedule.ranks} | {schedule.grad_accum}"
-    if schedule.reason or not schedule.pairs:
-        return f"{case} | | | | | | | {schedule.reason.replace('|', '/')} | |"
-    full_s = interval([pair.full_s for pair in schedule.pairs])
-    scaled_s = statistics.median(pair.scaled_s for pair in schedule.pairs)
-    ratio = interval([pair.ratio for pair in schedule.pairs])
-    disturbed = statistics.median(pair.disturbed_share for pair in schedule.pairs)
+def cells(pairs: Sequence[Pair]) -> tuple[str, ...]:
+    """What is shown of a schedule that was measured."""
+    full_s = interval([pair.full_s for pair in pairs])
+    scaled_s = statistics.median(pair.scaled_s for pair in pairs)
+    ratio = interval([pair.ratio for pair in pairs])
+    disturbed = statistics.median(pair.disturbed_share for pair in pairs)
     return (
-        f"{case} | {scaled_s * 1e3:.1f} ms | {full_s.median * 1e3:.1f} ms"
-        f" | ±{full_s.half_width:.1%} | {disturbed:.0%}"
-        f" | {ratio.median:.3f} | {ratio.low:.3f} to {ratio.high:.3f}"
-        f" | {word(ratio.low, ratio.high)} | {schedule.pairs[-1].loss:.4f} |"
+        f"{scaled_s * 1e3:.1f} ms",
+        f"{full_s.median * 1e3:.1f} ms",
+        f"±{full_s.half_width:.1%}",
+        f"{disturbed:.0%}",
+        f"{ratio.median:.3f}",
+        f"{ratio.low:.3f} to {ratio.high:.3f}",
+        word(ratio.low, ratio.high),
+        f"{pairs[-1].loss:.4f}",
     )
 
 

@@ -10,8 +10,6 @@ nothing beside them. A missed promise is printed and changes nothing else: the e
 
 from __future__ import annotations
 
-import argparse
-import csv
 import os
 import statistics
 import subprocess
@@ -23,11 +21,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from shared import DEADLINE_S, ROOT, asking, probing, say, table, wiring, yes
+
 from autotune.device import open_device
-from autotune.measure.runner import Job
 from autotune.measure.testbed.machine import Machine
-from autotune.measure.testbed.testbed import Wiring
 from autotune.result.best import Best
+from autotune.result.loading import load_trials
 from autotune.space.candidate import Candidate
 from autotune.space.options import Options
 from autotune.space.outcome import step_cost_for
@@ -35,13 +34,11 @@ from autotune.study.prober import rule_for
 from autotune.units import parse_duration_s
 from autotune.wire.stopping import interval
 
-ROOT = Path(__file__).resolve().parents[2]
 BUSY = "while True: pass"
 LEAST_PROBES = 10
 CLOSE = 0.9
 """What the disturbed study found runs at this share of the other's speed, at least."""
 REPEATS = 5
-DEADLINE_S = 120.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,7 +53,7 @@ class Row:
 
 
 def main(arguments: Sequence[str]) -> int:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser = asking(__doc__)
     parser.add_argument("--budget", default="2m")
     parser.add_argument("--busy", type=int, default=1, help="processes beside the study")
     parser.add_argument("--rounds", type=int, default=1)
@@ -66,10 +63,10 @@ def main(arguments: Sequence[str]) -> int:
         for number in range(asked.rounds):
             for busy in (0, asked.busy):
                 rows.append(study(Path(folder) / f"{number}-{busy}", asked.budget, busy))
-                print(f"{rows[-1]}", file=sys.stderr)
+                say(f"{rows[-1]}")
         options = Options(budget_s=parse_duration_s(asked.budget, "--budget"), device="cpu")
         speeds = again(sorted({row.found for row in rows}, key=lambda c: c.key), options, folder)
-    print("\n".join(table(rows, speeds)))
+    print(report(rows, speeds))
     return 0
 
 
@@ -81,9 +78,9 @@ def study(out: Path, budget: str, busy: int) -> Row:
     with beside(busy):
         subprocess.run([*command, "--out", str(out)], check=True, stdout=sys.stderr, cwd=ROOT)
     elapsed_s = time.monotonic() - began
-    with (out / "trials.csv").open(newline="") as file:
-        trials = [row for row in csv.DictReader(file) if row["verdict"] != "skipped"]
-    finals = sum(row["kind"] == "final" for row in trials)
+    trials = load_trials(out)
+    trials = trials[trials["verdict"] != "skipped"]
+    finals = int((trials["kind"] == "final").sum())
     return Row(
         busy=busy, elapsed_s=elapsed_s, probes=len(trials) - finals, finals=finals,
         found=Best.read(out / "best.json").config.candidate,
@@ -106,21 +103,12 @@ def again(found: Sequence[Candidate], options: Options, folder: str) -> dict[Can
     """Model FLOP/s of each, measured in turn with nothing beside it: the median."""
     testbed = Machine(open_device("cpu"), "cpu")
     space = testbed.space(options)
-    logs = Path(folder) / "logs"
-    logs.mkdir()
-    wiring = Wiring(
-        logs=logs, seed=0, budget_s=options.budget_s, stop=lambda: False,
-        on_phase=lambda phase, steps: None, note=lambda text: print(text, file=sys.stderr),
-    )  # fmt: skip
     seen: dict[Candidate, list[float]] = {candidate: [] for candidate in found}
-    runner = testbed.runner(space, wiring)
+    runner = testbed.runner(space, wiring(Path(folder) / "logs", options.budget_s))
     try:
         for _ in range(REPEATS):
             for candidate in found:
-                job = Job(
-                    candidate=candidate, grad_accum=1, micro_steps=1,
-                    rule=rule_for("cpu", options), needed_step_s=None, fresh=True,
-                )  # fmt: skip
+                job = probing(candidate, rule_for("cpu", options), fresh=True)
                 report = runner.run(job, time.monotonic() + DEADLINE_S).report
                 if report is not None:
                     step_s = interval(report.step_s).median
@@ -131,21 +119,15 @@ def again(found: Sequence[Candidate], options: Options, folder: str) -> dict[Can
     return {candidate: statistics.median(values) for candidate, values in seen.items() if values}
 
 
-def table(rows: Sequence[Row], speeds: dict[Candidate, float]) -> list[str]:
+def report(rows: Sequence[Row], speeds: dict[Candidate, float]) -> str:
     """One line a study, and what was promised."""
-    lines = [
-        f"{os.cpu_count()} cores; speeds are of {REPEATS} measurements with nothing beside them.",
-        "",
-        "| busy processes | wall time, s | probes | finals | found | model GFLOP/s |",
-        "|---|---|---|---|---|---|",
-    ]
-    for row in rows:
-        speed = speeds.get(row.found)
-        shown = "" if speed is None else f"{speed / 1e9:.1f}"
-        lines.append(
-            f"| {row.busy} | {row.elapsed_s:.0f} | {row.probes} | {row.finals}"
-            f" | {row.found.key} | {shown} |"
+    shown = (
+        (
+            row.busy, f"{row.elapsed_s:.0f}", row.probes, row.finals, row.found.key,
+            f"{speeds[row.found] / 1e9:.1f}" if row.found in speeds else "",
         )
+        for row in rows
+    )  # fmt: skip
     disturbed = [row for row in rows if row.busy]
     alone = [row for row in rows if not row.busy]
     least = min(row.probes for row in disturbed)
@@ -153,16 +135,16 @@ def table(rows: Sequence[Row], speeds: dict[Candidate, float]) -> list[str]:
         speeds[one.found] / speeds[other.found]
         for one, other in zip(disturbed, alone, strict=True)
     )
-    lines += [
-        "",
-        "| promise | at least | measured | held |",
-        "|---|---|---|---|",
-        f"| probes beside a busy process | {LEAST_PROBES} | {least} |"
-        f" {'yes' if least >= LEAST_PROBES else 'no'} |",
-        f"| speed of what was found, of that found alone | {CLOSE:.0%} | {ratio:.0%} |"
-        f" {'yes' if ratio >= CLOSE else 'no'} |",
-    ]
-    return lines
+    promises = [
+        ("probes beside a busy process", LEAST_PROBES, least, yes(least >= LEAST_PROBES)),
+        ("speed of what was found, of that found alone", f"{CLOSE:.0%}", f"{ratio:.0%}",
+         yes(ratio >= CLOSE)),
+    ]  # fmt: skip
+    head = "busy processes | wall time, s | probes | finals | found | model GFLOP/s"
+    return (
+        f"{os.cpu_count()} cores; speeds are of {REPEATS} measurements with nothing beside them."
+        f"\n\n{table(head, shown)}\n\n{table('promise | at least | measured | held', promises)}"
+    )
 
 
 if __name__ == "__main__":

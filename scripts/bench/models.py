@@ -9,61 +9,45 @@ confirmed one, and the seconds of the study. The exit code is 0 whatever comes o
 
 from __future__ import annotations
 
-import argparse
-import csv
 import os
-import re
 import subprocess
 import sys
 import tempfile
 import time
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
 
+from shared import ROOT, asking, numbers, table
+
 from autotune.result.best import Best
+from autotune.result.loading import load_trials
 from autotune.space.models.hf import TINY, ready
 
-ROOT = Path(__file__).resolve().parents[2]
 ENGINES = {"ddp": "0", "deepspeed": "0,3", "fsdp": "3"}
 """And the stages to try."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Tried:
-    """What came of one study."""
-
-    model: str
-    ranks: int
-    engine: str
-    verdicts: Counter[str]
-    confirmed: bool
-    wall_s: float
-    said: str
-    """By the study, where there is no result."""
+HEAD = "model | ranks | engine | stages | trials | confirmed | s | remark"
+REMARK_CHARACTERS = 160
 
 
 def main(arguments: Sequence[str]) -> int:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser = asking(__doc__)
     small = [name for name in ready() if name.endswith(TINY)]
     parser.add_argument("--models", default=",".join(small), help="also hf:PATH")
-    parser.add_argument("--ranks", default="1,2")
-    parser.add_argument("--engines", default=",".join(ENGINES))
-    parser.add_argument("--budget", default="60s")
+    parser.add_argument("--ranks", type=numbers, default="1,2", help="ranks of a study")
+    parser.add_argument("--engines", default=",".join(ENGINES), help="of these, which")
+    parser.add_argument("--budget", default="60s", help="of a study")
     asked = parser.parse_args(arguments)
-    print(f"{os.cpu_count()} cores; a study of {asked.budget} each.\n")
-    print("| model | ranks | engine | stages | trials | confirmed | s | remark |")
-    print("|---|---|---|---|---|---|---|---|")
-    for model in asked.models.split(","):
-        for ranks in map(int, asked.ranks.split(",")):
-            for engine in asked.engines.split(","):
-                print(row(tried(model, ranks, engine, asked.budget)), flush=True)
+    print(f"{os.cpu_count()} cores; a study of {asked.budget} each.\n\n{table(HEAD, [])}")
+    for study in product(asked.models.split(","), asked.ranks, asked.engines.split(",")):
+        row = table(HEAD, [tried(*study, asked.budget)]).splitlines()[-1]
+        print(row, flush=True)
     return 0
 
 
-def tried(model: str, ranks: int, engine: str, budget: str) -> Tried:
-    """Run a study of four trials."""
+def tried(model: str, ranks: int, engine: str, budget: str) -> tuple[object, ...]:
+    """The row of a study of four trials."""
     with tempfile.TemporaryDirectory(prefix="autotune-try-") as folder:
         out = Path(folder) / "study"
         command = [
@@ -78,29 +62,20 @@ def tried(model: str, ranks: int, engine: str, budget: str) -> Tried:
             capture_output=True, text=True, check=False,
         )  # fmt: skip
         wall_s = time.monotonic() - began
-        trials = []
+        confirmed = (out / "best.json").exists() and Best.read(out / "best.json").confirmed
+        verdicts, remark = Counter[str](), ended.stderr.strip().rpartition("\n")[2]
         if (out / "trials.csv").exists():
-            with (out / "trials.csv").open(newline="") as file:
-                trials = list(csv.DictReader(file))
-        best = Best.read(out / "best.json") if (out / "best.json").exists() else None
-        reasons = [each["reason"] for each in trials if each["verdict"] not in ("ok", "pruned")]
-    said = " ".join(reasons[:1]) or ended.stderr.strip().rpartition("\n")[2]
-    return Tried(
-        model=model, ranks=ranks, engine=engine,
-        verdicts=Counter(each["verdict"] for each in trials if each["kind"] == "search"),
-        confirmed=best is not None and best.confirmed, wall_s=wall_s, said=said,
-    )  # fmt: skip
-
-
-def row(of: Tried) -> str:
-    """A line of the table."""
-    verdicts = ", ".join(f"{count} {verdict}" for verdict, count in sorted(of.verdicts.items()))
-    remark = "" if of.confirmed and set(of.verdicts) <= {"ok", "pruned"} else of.said
+            trials = load_trials(out)
+            verdicts = Counter(trials["verdict"][trials["kind"] == "search"])
+            failed = trials[~trials["verdict"].isin(["ok", "pruned"])]
+            remark = " ".join(failed["reason"].fillna("")[:1]) or remark
+    if confirmed and set(verdicts) <= {"ok", "pruned"}:
+        remark = ""
+    counts = ", ".join(f"{count} {verdict}" for verdict, count in sorted(verdicts.items()))
     return (
-        f"| {of.model} | {of.ranks} | {of.engine} | {ENGINES[of.engine]} | {verdicts or 'none'}"
-        f" | {'yes' if of.confirmed else 'no'} | {of.wall_s:.0f} |"
-        f" {re.sub(r'[|]', ' ', remark)[:160]} |"
-    )
+        model, ranks, engine, ENGINES[engine], counts or "none", "yes" if confirmed else "no",
+        f"{wall_s:.0f}", remark[:REMARK_CHARACTERS],
+    )  # fmt: skip
 
 
 if __name__ == "__main__":

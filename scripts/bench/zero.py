@@ -1,6 +1,6 @@
 """What each ZeRO stage and offload holds on every rank, beside what the ZeRO paper says it does.
 
-    .venv/bin/python scripts/bench/zero.py [--ranks 1,2,4] [--stages 0,1,2,3] [--out FILE.md]
+    .venv/bin/python scripts/bench/zero.py [--ranks 1,2,4] [--stages 0,1,2,3]
 
 Real ranks train a small model on the CPU, in fp32 with AdamW and a batch of next to nothing, so
 that nearly all they hold is state. On the CPU host and device are one memory: what offload moves
@@ -11,24 +11,20 @@ code is 0 whatever comes out.
 
 from __future__ import annotations
 
-import argparse
 import os
-import sys
-import tempfile
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from importlib.metadata import version
-from pathlib import Path
+from unittest import mock
+
+from shared import DEADLINE_S, asking, gpt, numbers, pool, probing, say, table, versions
 
 from autotune.device import open_device
 from autotune.device.device import Device
-from autotune.measure.runner import Job, Result
-from autotune.measure.runner.pool import Pool, on_this_machine
+from autotune.measure.runner import Result
+from autotune.measure.runner.pool import Pool
 from autotune.space.candidate import Candidate
 from autotune.space.engines import engine_of, state_bytes
-from autotune.space.space import Limits
 from autotune.space.workload import Workload
 from autotune.wire.messages import Report
 from autotune.wire.stopping import Rule
@@ -44,7 +40,6 @@ RULE = Rule(
     warmup_steps=3, warmup_tolerance=1e9, warmup_limit_s=0.0,
     timed_steps=2, half_width=1e9, timed_limit_s=0.0,
 )  # fmt: skip
-DEADLINE_S = 180.0
 FP32_BYTES = 4
 
 LIBRARY = (
@@ -132,7 +127,12 @@ class Failed:
 
 
 def main() -> None:
-    options = parse()
+    parser = asking(__doc__)
+    parser.add_argument("--ranks", type=numbers, default="1,2,4", help="ranks of a group")
+    parser.add_argument("--stages", type=numbers, default="0,1,2,3", help="of these, which")
+    parser.add_argument("--depth", type=int, default=12, help="blocks")
+    parser.add_argument("--width", type=int, default=576, help="channels")
+    options = parser.parse_args()
     device = open_device("cpu")
     rows: list[Row | Failed] = []
     cases = [case for case in CASES if case[0] in options.stages]
@@ -140,26 +140,7 @@ def main() -> None:
         control = controlled(device, ranks)
         work = workload(options.width, ranks)
         rows += measured(device, work, options.depth, cases, control)
-    text = f"{header(device, options.depth, options.width)}\n\n{table(rows)}\n"
-    print(text)
-    if options.out is not None:
-        options.out.write_text(text, encoding="utf-8")
-
-
-def parse() -> argparse.Namespace:
-    """The command line."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--ranks", type=numbers, default=(1, 2, 4), help="e.g. 1,2,4 (default)")
-    parser.add_argument("--stages", type=numbers, default=(0, 1, 2, 3), help="all by default")
-    parser.add_argument("--depth", type=int, default=12, help="blocks, 12 by default")
-    parser.add_argument("--width", type=int, default=576, help="channels, 576 by default")
-    parser.add_argument("--out", type=Path, help="also write the table to this file")
-    return parser.parse_args()
-
-
-def numbers(text: str) -> tuple[int, ...]:
-    """Numbers between commas."""
-    return tuple(int(part) for part in text.split(","))
+    print(f"{header(device, options.depth, options.width)}\n\n{report(rows)}\n")
 
 
 def measured(
@@ -189,14 +170,8 @@ def measured(
 
 def without_arenas(runner: Pool, work: Workload, found: Row) -> Row:
     """`found` with what malloc's arenas of threads hold of it, measured by a run without them."""
-    before = os.environ.get("MALLOC_ARENA_MAX")
-    os.environ["MALLOC_ARENA_MAX"] = "1"
-    try:
+    with mock.patch.dict(os.environ, MALLOC_ARENA_MAX="1"):
         result = probe(runner, work, found.candidate)
-    finally:
-        del os.environ["MALLOC_ARENA_MAX"]
-        if before is not None:
-            os.environ["MALLOC_ARENA_MAX"] = before
     if result.report is None:
         return found
     arenas = Cause(ARENAS, found.static_bytes - result.report.state_bytes)
@@ -226,43 +201,16 @@ def controlled(device: Device, ranks: int) -> Control | str:
 
 
 def workload(width: int, ranks: int) -> Workload:
-    return Workload(
-        model="gpt",
-        width=width,
-        vocab_size=VOCAB_SIZE,
-        dtype="fp32",
-        engine="auto",
-        world_size=ranks,
-        global_batch=None,
-    )
-
-
-@contextmanager
-def pool(device: Device, work: Workload) -> Iterator[Pool]:
-    """Ranks for `work`, which leave their logs in a folder that goes with them."""
-    capacity_bytes = device.infos[0].capacity_bytes
-    with tempfile.TemporaryDirectory() as logs:
-        runner = on_this_machine(
-            device, work, limits=Limits(capacity_bytes, 1.0, capacity_bytes, 1.0),
-            logs=Path(logs), seed=0, stop=lambda: False, on_phase=lambda phase, steps: None,
-            note=lambda text: print(text, file=sys.stderr),
-        )  # fmt: skip
-        try:
-            yield runner
-        finally:
-            runner.close()
+    return gpt(width, VOCAB_SIZE, ranks, "auto")
 
 
 def probe(runner: Pool, work: Workload, candidate: Candidate) -> Result:
     """A few steps of `candidate` in a group of its own."""
     began = time.monotonic()
-    job = Job(
-        candidate=candidate, grad_accum=1, micro_steps=1, rule=RULE, needed_step_s=None, fresh=True
-    )
-    result = runner.run(job, began + DEADLINE_S)
+    result = runner.run(probing(candidate, RULE, fresh=True), began + DEADLINE_S)
     took_s = time.monotonic() - began
     case = f"{work.world_size} ranks, {candidate.key}"
-    print(f"{case}: {result.verdict}, {took_s:.0f} s", file=sys.stderr)
+    say(f"{case}: {result.verdict}, {took_s:.0f} s")
     return result
 
 
@@ -322,38 +270,34 @@ def header(device: Device, depth: int, width: int) -> str:
     parameters = workload(width, 1).shape(depth).parameters
     info = device.infos[0]
     return (
-        f"{info.name}, {info.capacity_bytes / 2**30:.0f} GiB; torch {version('torch')},"
-        f" deepspeed {version('deepspeed')}; gpt of depth {depth} and width {width},"
+        f"{info.name}, {info.capacity_bytes / 2**30:.0f} GiB; {versions('torch', 'deepspeed')};"
+        f" gpt of depth {depth} and width {width},"
         f" {parameters / 1e6:.1f}M parameters, fp32, AdamW, micro_batch 1, seq_len {SEQ_LEN}.\n"
         "Static: held between steps over what the rank held before it built anything; peak"
         " likewise, in steps. The rank that holds most. MB of 10^6 bytes."
     )
 
 
-def table(rows: Sequence[Row | Failed]) -> str:
-    """The markdown table, and below it the notes that its rows use."""
+def report(rows: Sequence[Row | Failed]) -> str:
+    """The table, and below it the notes that its rows use."""
     notes: list[str] = []
-    lines = [line(row, notes) for row in rows]
     head = (
-        "| ranks | stage | offload | static measured | static theory | deviation | peak measured"
-        " | loss | note |"
+        "ranks | stage | offload | static measured | static theory | deviation | peak measured"
+        " | loss | note"
     )
-    parts = [head, "|" + "---|" * 9, *lines]
+    lines = [table(head, [cells(row, notes) for row in rows])]
     if notes:
-        parts += ["", NAMED, ""]
-        parts += [f"{number}. {why}" for number, why in enumerate(notes, start=1)]
-    return "\n".join(parts)
+        lines += ["", NAMED, "", *(f"{n}. {why}" for n, why in enumerate(notes, start=1))]
+    return "\n".join(lines)
 
 
-def line(row: Row | Failed, notes: list[str]) -> str:
-    """One line of the table; a note that is new is added to `notes`."""
-    case = f"| {row.ranks} | {row.candidate.zero_stage} | {row.candidate.offload}"
+def cells(row: Row | Failed, notes: list[str]) -> tuple[object, ...]:
+    """What is shown of a row; a note that is new is added to `notes`."""
+    case = (row.ranks, row.candidate.zero_stage, row.candidate.offload)
     if isinstance(row, Failed):
-        return f"{case} | | | | | | {row.reason.replace('|', '/')} |"
-    return (
-        f"{case} | {mb(row.static_bytes)} | {mb(row.theory_bytes)} | {row.deviation:+.1%}"
-        f" | {mb(row.peak_bytes)} | {row.loss:.4f} | {explained(row, notes)} |"
-    )
+        return *case, *[""] * 5, row.reason
+    sizes = (mb(row.static_bytes), mb(row.theory_bytes), f"{row.deviation:+.1%}")
+    return *case, *sizes, mb(row.peak_bytes), f"{row.loss:.4f}", explained(row, notes)
 
 
 def explained(row: Row, notes: list[str]) -> str:

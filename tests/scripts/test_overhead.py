@@ -6,6 +6,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import pandas as pd
 import pytest
 
 from autotune.result.folder import table
@@ -20,9 +21,9 @@ def bench() -> ModuleType:
     return load("overhead")
 
 
-def trial(bench: ModuleType, started_s: float, probe_s: float, **others: Any) -> Any:
+def trial(started_s: float, probe_s: float, **others: Any) -> dict[str, Any]:
     known = {"verdict": "ok", "group_start_s": 0.0, "step_s": probe_s, "attempts": 1} | others
-    return bench.Trial(started_s=started_s, probe_s=probe_s, **known)
+    return {"started_s": started_s, "probe_s": probe_s} | known
 
 
 def held(markdown: str) -> dict[str, str]:
@@ -40,22 +41,22 @@ def test_trials_skipped_unrun_take_no_time_and_are_left_out(
     lines = [",".join("" if v is None else str(v) for v in row.values()) for row in rows]
     path = tmp_path / "trials.csv"
     path.write_text("\n".join([",".join(table.COLUMNS), *lines]) + "\n", encoding="utf-8")
-    assert bench.read_trials(path) == [
-        bench.Trial(
-            verdict="ok", started_s=0.0, probe_s=4.0, group_start_s=1.0, step_s=3.0, attempts=1
-        )
-    ]
+    [found] = bench.read_trials(tmp_path).to_dict("records")
+    expected = trial(0.0, 4.0, group_start_s=1.0, step_s=3.0)
+    assert {name: found[name] for name in expected} == expected
 
 
 def test_a_gap_reaches_from_one_trials_end_to_the_next_ones_start(bench: ModuleType) -> None:
-    trials = [trial(bench, 1.0, 2.0), trial(bench, 3.5, 1.0), trial(bench, 4.75, 1.0)]
-    assert bench.gaps_s(trials) == pytest.approx([0.5, 0.25])
+    trials = pd.DataFrame([trial(1.0, 2.0), trial(3.5, 1.0), trial(4.75, 1.0)])
+    assert list(bench.gaps_s(trials)) == pytest.approx([0.5, 0.25])
 
 
 def test_a_missed_promise_is_printed_as_not_held(bench: ModuleType) -> None:
-    trials = [trial(bench, float(i), 1.0) for i in range(30)]
+    trials = pd.DataFrame([trial(float(i), 1.0) for i in range(30)])
     accounts = bench.Accounts(exit_code=0, cpu_s=2.0, import_cpu_s=1.5, peak_rss_bytes=10**8)
-    deepspeed = [trial(bench, float(i), 1.0, group_start_s=s) for i, s in enumerate([4.0, 2.6])]
+    deepspeed = pd.DataFrame(
+        [trial(float(i), 1.0, group_start_s=s) for i, s in enumerate([4.0, 2.6])]
+    )
     assert held(bench.promises(trials, accounts, 35.0, 34.0, deepspeed)) == {
         "probes run, finals included": "yes",
         "wall time inside warm-up and timed steps": "yes",
@@ -70,18 +71,18 @@ def test_a_missed_promise_is_printed_as_not_held(bench: ModuleType) -> None:
 
 
 def test_probes_that_the_budget_cut_short_are_not_counted(bench: ModuleType) -> None:
-    trials = [trial(bench, 0.0, 1.0), trial(bench, 1.0, 1.0, verdict="skipped")]
+    trials = pd.DataFrame([trial(0.0, 1.0), trial(1.0, 1.0, verdict="skipped")])
     accounts = bench.Accounts(exit_code=0, cpu_s=0.0, import_cpu_s=0.0, peak_rss_bytes=0)
-    table_text = bench.promises(trials, accounts, wall_s=2.0, budget_s=2.0, deepspeed=[])
+    table_text = bench.promises(trials, accounts, wall_s=2.0, budget_s=2.0, deepspeed=trials[:0])
     assert "| probes run, finals included | at least 25 | 1 | no |" in table_text
     assert "| 50% | no |" in table_text
 
 
 def test_the_parts_of_the_wall_time_add_up_to_it(bench: ModuleType) -> None:
-    trials = [
-        trial(bench, 1.0, 5.0, group_start_s=2.0, step_s=2.5),
-        trial(bench, 6.5, 2.0, step_s=1.5, attempts=2),
-    ]
+    trials = pd.DataFrame([
+        trial(1.0, 5.0, group_start_s=2.0, step_s=2.5),
+        trial(6.5, 2.0, step_s=1.5, attempts=2),
+    ])  # fmt: skip
     seconds = [float(line.split("|")[2].split()[0])
                for line in bench.breakdown(trials, wall_s=10.0).splitlines()[2:]]  # fmt: skip
     assert seconds == [4.0, 2.0, 1.0, 0.5, 2.5]

@@ -75,7 +75,7 @@ def test_a_deviation_that_its_causes_do_not_cover_is_called_unexplained(
 
 
 def test_a_failed_configuration_has_its_reason_in_the_table(bench: ModuleType) -> None:
-    text = bench.table(
+    text = bench.report(
         [
             bench.Failed(
                 4,
