@@ -10,7 +10,6 @@ study that was interrupted can be compared with one that was not. Prints a table
 
 from __future__ import annotations
 
-import argparse
 import os
 import platform
 import random
@@ -18,29 +17,30 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import astuple, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).resolve().parents[2]
+from shared import ROOT, asking, say, table
+
 sys.path.insert(0, str(ROOT))
 
-import psutil  # noqa: E402
+import psutil
 
-from autotune.commands.app import parsed  # noqa: E402
-from autotune.commands.tune import Tune  # noqa: E402
-from autotune.errors import UsageError  # noqa: E402
-from autotune.measure.runner import local  # noqa: E402
-from autotune.measure.testbed import open_testbed  # noqa: E402
-from autotune.result.folder.folder import Folder  # noqa: E402
-from autotune.result.folder.journal import Journal  # noqa: E402
-from autotune.result.folder.storage import JournalFile  # noqa: E402
-from autotune.space.outcome import Verdict  # noqa: E402
-from autotune.space.space import Space  # noqa: E402
-from tests.support.fuzz import PARSERS, fuzz  # noqa: E402
-from tests.support.hostile import (  # noqa: E402
+from autotune.commands.app import parsed
+from autotune.commands.tune import Tune
+from autotune.errors import UsageError
+from autotune.measure.runner import local
+from autotune.measure.testbed import open_testbed
+from autotune.result.folder.folder import Folder
+from autotune.result.folder.journal import Journal
+from autotune.result.folder.storage import JournalFile
+from autotune.space.outcome import Verdict
+from autotune.space.space import Space
+from tests.support.fuzz import PARSERS, fuzz
+from tests.support.hostile import (
     QUICK_SPACE,
     Findings,
     HostileStudy,
@@ -48,9 +48,9 @@ from tests.support.hostile import (  # noqa: E402
     kill_and_resume,
     run_out_and_resume,
 )
-from tests.support.many import descend  # noqa: E402
-from tests.support.pools import SMALL, Started  # noqa: E402
-from tests.support.programs import QUICK_RANK  # noqa: E402
+from tests.support.many import descend
+from tests.support.pools import SMALL, Started
+from tests.support.programs import QUICK_RANK
 
 WIDE = ["--device", "cpu", "--depth", "1,2,3,4", "--seq-len", "64,128", "--micro-batch", "1:8"]
 FAULTS = "hang:0.02,stop:0.01,killed:0.09,leave:0.09,garbage:0.09"
@@ -90,7 +90,7 @@ class Row:
 def row(what: str, found: Sequence[Findings], note: str = "") -> Row:
     for each in found:
         if not each.sound:
-            print(each, file=sys.stderr)
+            say(f"{each}")
     return Row(
         what=what,
         injected=len(found),
@@ -112,7 +112,6 @@ class Campaign:
         self._workers = workers
         self._seed = seed
         self._random = random.Random(seed)
-        self._seed = seed
         self._studies = 0
 
     def study(self, *arguments: str, **environment: str) -> HostileStudy:
@@ -179,7 +178,7 @@ class Campaign:
             try:
                 lost += told() < whole
             except UsageError as error:
-                print(error, file=sys.stderr)
+                say(f"{error}")
                 failed += 1
         return Row(
             what="journal cut at each byte of its end",
@@ -261,7 +260,7 @@ class Campaign:
             try:
                 tried = fuzz(name, max(1, int(count * FUZZ_SHARES[name])), self._seed)
             except Exception as error:  # noqa: BLE001 - counted, and shown
-                print(f"{name}: {error!r}", file=sys.stderr)
+                say(f"{name}: {error!r}")
                 failed = 1
             yield Row(what=f"wrong input: {name}", injected=tried, failed=failed)
 
@@ -276,21 +275,16 @@ def _space() -> Space:
     return open_testbed(request.options).space(request.options)
 
 
-def table(rows: Iterable[Row]) -> str:
+def report(rows: Sequence[Row]) -> str:
     head = (
-        "| fault | injected | told trials lost | tried twice | best.json torn | other trials"
-        " | residue | failed | |\n|---|---|---|---|---|---|---|---|---|"
+        "fault | injected | told trials lost | tried twice | best.json torn | other trials"
+        " | residue | failed | "
     )
-    lines = [
-        f"| {r.what} | {r.injected:,} | {r.lost} | {r.twice} | {r.torn} | {r.differs}"
-        f" | {r.residue} | {r.failed} | {r.note} |"
-        for r in rows
-    ]
-    return "\n".join([head, *lines])
+    return table(head, ((r.what, f"{r.injected:,}", *astuple(r)[2:]) for r in rows))
 
 
 def main(arguments: Sequence[str]) -> int:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser = asking(__doc__)
     counts = {"kills": 200, "disks": 40, "studies": 4, "groups": 500, "fuzz": 100_000}
     for name, default in (counts | {"workers": os.cpu_count() or 1, "seed": 0}).items():
         parser.add_argument(f"--{name}", type=int, default=default, metavar="N")
@@ -307,14 +301,14 @@ def main(arguments: Sequence[str]) -> int:
         for part, count in parts.items():
             if count:
                 rows.append(part(count))
-                print(rows[-1], file=sys.stderr)
+                say(f"{rows[-1]}")
         if asked.kills:
             rows.append(campaign.cuts())
         if asked.groups >= 500:
             rows.append(campaign.trials())
         rows += campaign.fuzz(asked.fuzz) if asked.fuzz else []
     print(f"{platform.system()}, {os.cpu_count()} cores; seed {asked.seed}.\n")
-    print(table(rows))
+    print(report(rows))
     return int(any(r.bad for r in rows))
 
 

@@ -12,12 +12,10 @@ where a step failed or is not through, 0 else.
 from __future__ import annotations
 
 import argparse
-import csv
 import json
 import os
 import re
 import signal
-import statistics
 import subprocess
 import sys
 import tempfile
@@ -25,24 +23,26 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass, replace
-from datetime import datetime
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, TextIO
+from unittest import mock
 
-ROOT = Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(ROOT))  # autotune need not be installed
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # autotune need not be installed
 
-from autotune.device import open_device  # noqa: E402
-from autotune.measure.runner import Job, Result  # noqa: E402
-from autotune.measure.runner.pool import Pool  # noqa: E402
-from autotune.measure.testbed.machine import Machine  # noqa: E402
-from autotune.measure.testbed.testbed import Wiring  # noqa: E402
-from autotune.space.candidate import Candidate  # noqa: E402
-from autotune.space.options import Options  # noqa: E402
-from autotune.space.outcome import Verdict  # noqa: E402
-from autotune.wire.messages import Report  # noqa: E402
-from autotune.wire.stopping import Rule, interval  # noqa: E402
+import pandas as pd
+from shared import ROOT, probing, wiring
+
+from autotune.device import open_device
+from autotune.measure.runner import Result, Runner
+from autotune.measure.testbed.machine import Machine
+from autotune.result.loading import load_trials
+from autotune.space.candidate import Candidate
+from autotune.space.options import Options
+from autotune.space.outcome import Verdict
+from autotune.wire.messages import Report
+from autotune.wire.stopping import Rule, interval
 
 STEP_LIMIT_S = 490.0
 END_S = 20.0
@@ -81,11 +81,6 @@ class Bench:
         print(line, flush=True)
         print(line, file=self.log, flush=True)
 
-    def autotune(self, *arguments: str, out: str = "study") -> int:
-        """Run a study; its output goes to the log. Returns its exit code."""
-        command = ["-m", "autotune", "--device", self.device, "--out", str(self.folder / out)]
-        return self.python(*command, *arguments)
-
     def python(self, *arguments: str) -> int:
         """Run this Python with `arguments`, which is asked to stop when the step has to."""
         environment = os.environ | {
@@ -104,36 +99,24 @@ class Bench:
             _end(process)
 
     @contextmanager
-    def pool(self, options: Options, allocator: str = "") -> Iterator[Pool]:
+    def pool(self, options: Options, allocator: str = "") -> Iterator[Runner]:
         """Worker groups for the space of `options`, with that allocator setting."""
         testbed = Machine(open_device(self.device), self.device)
-        os.environ["PYTORCH_CUDA_ALLOC_CONF"] = allocator
-        logs = self.folder / "logs"
-        logs.mkdir(exist_ok=True)
-        runner = testbed.runner(
-            testbed.space(options),
-            Wiring(
-                logs=logs, seed=0, budget_s=3600.0, stop=lambda: False,
-                on_phase=lambda phase, steps: None, note=self.say,
-            ),
-        )  # fmt: skip
-        try:
-            yield runner  # type: ignore[misc]
-        finally:
-            runner.close()
-            del os.environ["PYTORCH_CUDA_ALLOC_CONF"]
+        with mock.patch.dict(os.environ, PYTORCH_CUDA_ALLOC_CONF=allocator):
+            wires = wiring(self.folder / "logs", 3600.0, self.say)
+            runner = testbed.runner(testbed.space(options), wires)
+            try:
+                yield runner
+            finally:
+                runner.close()
 
     def probe(
-        self, pool: Pool, candidate: Candidate, rule: Rule = RULE, *, fresh: bool = False
+        self, pool: Runner, candidate: Candidate, rule: Rule = RULE, *, fresh: bool = False
     ) -> Result:
         """One probe, measured to the end of `rule`."""
         if time.monotonic() > self.until:
             raise NotThrough
-        job = Job(
-            candidate=candidate, grad_accum=1, micro_steps=1, rule=rule, needed_step_s=None,
-            fresh=fresh,
-        )  # fmt: skip
-        result = pool.run(job, self.until)
+        result = pool.run(probing(candidate, rule, fresh=fresh), self.until)
         if result.verdict is Verdict.SKIPPED:
             raise NotThrough
         return result
@@ -199,65 +182,41 @@ def facts(bench: Bench) -> dict[str, Any]:
     return found
 
 
-def default_job(bench: Bench) -> dict[str, Any]:
-    """The main job as a user runs it, with a short budget."""
-    return _study(bench, "--budget", "20s" if bench.small else "4m", *_little(bench))
+LITTLE = (
+    "--depth", "1", "--seq-len", "32", "--micro-batch", "1,2", "--finals", "1", "--trials", "2",
+    "--width", "64", "--vocab-size", "256", "--world-size", "1", "--budget", "30s",
+)  # fmt: skip
+SCRIPT = (
+    "--script",
+    f"{sys.executable} {ROOT / 'tests' / 'support' / 'own_script.py'} plain"
+    " --batch {micro_batch} --len {seq_len}",
+)
 
 
-def zero_job(bench: Bench) -> dict[str, Any]:
-    """The same over ZeRO stages and offload."""
-    stages = ["--zero", "0,1,2,3", "--offload", "none,optimizer"]
-    if bench.small:
-        stages = ["--zero", "0,1"]
-    return _study(bench, "--budget", "30s" if bench.small else "7m", *stages, *_little(bench))
-
-
-def script(bench: Bench) -> dict[str, Any]:
-    """A training script as a user would have it, launched for each probe."""
-    own = f"{sys.executable} {ROOT / 'tests' / 'support' / 'own_script.py'} plain"
-    command = f"{own} --batch {{micro_batch}} --len {{seq_len}}"
-    if bench.small:
-        small = ["--micro-batch", "1,2", "--seq-len", "32", "--trials", "1", "--finals", "1"]
-        return _study(bench, "--script", command, "--budget", "60s", *small)
-    command += " --cuda --width 2048"
-    sizes = ["--micro-batch", "1:64", "--seq-len", "512,1024"]
-    return _study(bench, "--script", command, "--budget", "3m", *sizes)
-
-
-def axes(bench: Bench) -> dict[str, Any]:
-    """The axes that matter on a GPU: compiling, the allocator, the loss, checkpointing."""
-    new = [
-        "--compile",
-        "off,on",
-        "--allocator",
-        "default,expandable",
-        "--loss",
-        "whole,chunked",
-        "--checkpointing",
-        "none,full,selective,host",
-        "--depth",
-        "12",
-        "--seq-len",
-        "1024",
-    ]
-    if bench.small:
-        new = ["--attention", "sdpa,eager", "--loss", "whole,chunked"]
-    return _study(bench, "--budget", "30s" if bench.small else "7m", *new, *_little(bench))
+def study(bench: Bench, flags: Sequence[str], small: Sequence[str] = LITTLE) -> dict[str, Any]:
+    """Run a study anew; what it found, and how many of its trials ended how."""
+    out = bench.folder / "study"
+    asked = small if bench.small else flags
+    code = bench.python("-m", "autotune", "--device", bench.device, "--out", str(out), *asked)
+    if code != 0:
+        raise StepError(f"the study ended with {code}, see log.txt")
+    verdicts = dict(Counter(load_trials(out)["verdict"]))
+    best = json.loads((out / "best.json").read_text())
+    bench.say(f"{verdicts}; best: {best['config']}")
+    return {"verdicts": verdicts, "best": best}
 
 
 def oom(bench: Bench) -> dict[str, Any]:
     """A smaller card, pretended, and a space that runs out of it; what is left afterwards."""
     device = open_device(bench.device)
     before = device.in_use_bytes()
-    space = ["--micro-batch", "1,2,4,8,16,32,64,128,256", "--seq-len", "2048", "--depth", "12,24"]
-    capacity = "24GiB"
-    if bench.small:
-        space, capacity = ["--micro-batch", "1,64", "--seq-len", "512", "--depth", "2"], "1GiB"
-        space += ["--trials", "2", "--finals", "1"]
-    budget = "90s" if bench.small else "3m"
-    found = _study(
-        bench, "--budget", budget, "--capacity", capacity, "--sampler", "random", *space
-    )
+    found = study(
+        bench,
+        ["--budget", "3m", "--capacity", "24GiB", "--sampler", "random", "--depth", "12,24",
+         "--micro-batch", "1,2,4,8,16,32,64,128,256", "--seq-len", "2048"],
+        ["--budget", "90s", "--capacity", "1GiB", "--sampler", "random", "--depth", "2",
+         "--micro-batch", "1,64", "--seq-len", "512", "--trials", "2", "--finals", "1"],
+    )  # fmt: skip
     deadline = time.monotonic() + 10.0
     while (after := device.in_use_bytes()) != before and time.monotonic() < deadline:
         time.sleep(0.1)
@@ -270,24 +229,41 @@ def oom(bench: Bench) -> dict[str, Any]:
 
 def peaks(bench: Bench) -> dict[str, Any]:
     """Peaks of trials.csv beside those that nvidia-smi saw, every 20 ms."""
-    began = time.time()
-    watch = _smi(bench) if bench.device != "cpu" else None
+    asked = ["--query-gpu=timestamp,memory.used", "--format=csv,noheader,nounits", "--id=0"]
+    began, readings = pd.Timestamp.now(), bench.folder / "smi.csv"
+    if bench.device == "cpu":
+        return study(bench, ["--budget", "3m"])
+    with readings.open("wb") as file:
+        smi = ["nvidia-smi", *asked, f"-lms={SMI_EVERY_MS}"]
+        watch = subprocess.Popen(smi, stdout=file)
     try:
-        found = _study(bench, "--budget", "20s" if bench.small else "3m", *_little(bench))
+        found = study(bench, ["--budget", "3m"])
     finally:
-        if watch is not None:
-            watch.terminate()
-            watch.wait()
-    if watch is None:
-        return found
-    seen = _smi_readings(bench.folder / "smi.csv", began)
-    base = min(mib for at, mib in seen[:50])
-    rows = [_beside(row, seen, base) for row in _trials(bench) if row["peak_device_bytes"]]
-    for row in rows:
-        bench.say(f"{row.key:36} {row.mib:9.0f} MiB   nvidia-smi {row.smi_mib:9.0f} MiB")
-    off = [abs(row.mib / row.smi_mib - 1) for row in rows if row.smi_mib]
-    bench.say(f"off by {statistics.median(off):.2%} (median), {max(off):.2%} at most")
-    return found | {"rows": [asdict(row) for row in rows]}
+        watch.terminate()
+        watch.wait()
+    rows = beside(load_trials(bench.folder / "study"), smi_readings(readings, began))
+    off = (rows["mib"] / rows["smi_mib"] - 1).abs()
+    bench.say(f"{rows.to_string()}\noff by {off.median():.2%} (median), {off.max():.2%} at most")
+    return found | {"rows": rows.to_dict("records")}
+
+
+def smi_readings(path: Path, began: pd.Timestamp) -> pd.Series[float]:
+    """MiB in use, by the seconds since `began`. The last line may be torn."""
+    seen = pd.read_csv(path, names=["at", "mib"], skipinitialspace=True).dropna()
+    at = pd.to_datetime(seen["at"], format="%Y/%m/%d %H:%M:%S.%f")
+    return pd.Series(seen["mib"].to_numpy(), index=(at - began).dt.total_seconds())
+
+
+def beside(trials: pd.DataFrame, seen: pd.Series[float]) -> pd.DataFrame:
+    """The peak of each trial in MiB, and what nvidia-smi saw meanwhile above what it saw first."""
+    rows = trials[trials["peak_device_bytes"].notna()]
+    ends = rows["started_s"] + rows["probe_s"]
+    spans = zip(rows["started_s"], ends, strict=True)
+    base = seen.iloc[:50].min()
+    return pd.DataFrame({
+        "key": rows["key"], "mib": rows["peak_device_bytes"] / MIB,
+        "smi_mib": [seen[start:end].max() - base for start, end in spans],
+    })  # fmt: skip
 
 
 def warm(bench: Bench) -> dict[str, Any]:
@@ -369,7 +345,7 @@ def grid(bench: Bench) -> dict[str, Any]:
         "--checkpointing", "none,full", "--zero", "0,2,3", "--offload", "none,optimizer",
     ]  # fmt: skip
     if bench.small:
-        space = ["--depth", "1", "--seq-len", "32", "--micro-batch", "1,2", *_small()]
+        space = list(LITTLE)
     repeats = "1" if bench.small else "2"
     device = open_device(bench.device)
     if device.kind == "cuda":  # what others hold now and later is not to make it another space
@@ -384,48 +360,66 @@ def grid(bench: Bench) -> dict[str, Any]:
     return {"rows": len(path.read_text().splitlines())}
 
 
-STEPS: dict[str, Callable[[Bench], dict[str, Any]]] = {
-    "tests": tests,
-    "facts": facts,
-    "default": default_job,
-    "zero": zero_job,
-    "axes": axes,
-    "script": script,
-    "oom": oom,
-    "peaks": peaks,
-    "warm": warm,
-    "logits": logits,
-    "sustained": sustained,
-    "steps200": steps_200,
-    "grid": grid,
-}
+STEPS: dict[str, tuple[str, Callable[[Bench], dict[str, Any]]]] = {
+    "tests": ("pytest -m gpu", tests),
+    "facts": ("what the device, NVML and torch say of themselves", facts),
+    "default": (
+        "the main job as a user runs it, with a short budget",
+        partial(study, flags=["--budget", "4m"]),
+    ),
+    "zero": (
+        "the same over ZeRO stages and offload",
+        partial(
+            study,
+            flags=["--budget", "7m", "--zero", "0,1,2,3", "--offload", "none,optimizer"],
+            small=[*LITTLE, "--zero", "0,1"],
+        ),
+    ),
+    "axes": (
+        "the axes that matter on a GPU: compiling, the allocator, the loss, checkpointing",
+        partial(
+            study,
+            flags=[
+                "--budget", "7m", "--compile", "off,on", "--allocator", "default,expandable",
+                "--loss", "whole,chunked", "--checkpointing", "none,full,selective,host",
+                "--depth", "12", "--seq-len", "1024",
+            ],
+            small=[*LITTLE, "--attention", "sdpa,eager", "--loss", "whole,chunked"],
+        ),
+    ),
+    "script": (
+        "a training script as a user would have it, launched for each probe",
+        partial(
+            study,
+            flags=[SCRIPT[0], f"{SCRIPT[1]} --cuda --width 2048", "--budget", "3m",
+                   "--micro-batch", "1:64", "--seq-len", "512,1024"],
+            small=[*SCRIPT, "--budget", "60s", "--micro-batch", "1,2", "--seq-len", "32",
+                   "--trials", "1", "--finals", "1"],
+        ),
+    ),
+    "oom": ("a smaller card, pretended, and a space that runs out of it; what is left", oom),
+    "peaks": ("peaks of trials.csv beside those that nvidia-smi saw", peaks),
+    "warm": ("peaks in a warm group beside those in a fresh one, for both allocators", warm),
+    "logits": ("more elements of logits than 32 bits count", logits),
+    "sustained": ("what the clocks do under load", sustained),
+    "steps200": ("a probe's step time beside that of 200 steps in its own process", steps_200),
+    "grid": ("a recorded grid for replays; it goes on from call to call", grid),
+}  # fmt: skip
+"""What each is for, and what does it."""
 
 
 # What they share.
 
 
-def _small() -> list[str]:
-    return ["--width", "64", "--vocab-size", "256", "--world-size", "1"]
-
-
-def _little(bench: Bench) -> list[str]:
-    """A space that little work goes through, where that is asked for."""
-    axes = ["--depth", "1", "--seq-len", "32", "--micro-batch", "1,2", "--finals", "1"]
-    axes += ["--trials", "2"]
-    return [*axes, *_small()] if bench.small else []
-
-
 def _options(bench: Bench, sizes: Sequence[int]) -> Options:
     """One depth and length, and those micro batches."""
-    if bench.small:
-        return Options(
-            device=bench.device, depth=(1,), seq_len=(32,), micro_batch=tuple(sizes),
-            checkpointing=("none",), width=64, vocab_size=256, world_size=1,
-        )  # fmt: skip
-    return Options(
+    options = Options(
         device=bench.device, depth=(12,), seq_len=(1024,), micro_batch=tuple(sizes),
         checkpointing=("none",), world_size=1,
     )  # fmt: skip
+    if bench.small:
+        options = replace(options, depth=(1,), seq_len=(32,), width=64, vocab_size=256)
+    return options
 
 
 def _candidates(options: Options) -> list[Candidate]:
@@ -438,63 +432,12 @@ def _candidates(options: Options) -> list[Candidate]:
     ]
 
 
-def _study(bench: Bench, *arguments: str) -> dict[str, Any]:
-    """Run a study anew; what it found, and how many of its trials ended how."""
-    code = bench.autotune(*arguments)
-    if code != 0:
-        raise StepError(f"the study ended with {code}, see log.txt")
-    verdicts = dict(Counter(row["verdict"] for row in _trials(bench)))
-    best = json.loads((bench.folder / "study" / "best.json").read_text())
-    bench.say(f"{verdicts}; best: {best['config']}")
-    return {"verdicts": verdicts, "best": best}
-
-
-def _trials(bench: Bench) -> list[dict[str, str]]:
-    with (bench.folder / "study" / "trials.csv").open(newline="") as file:
-        return list(csv.DictReader(file))
-
-
-@dataclass(frozen=True)
-class Beside:
-    """A trial's peak, and what nvidia-smi saw meanwhile."""
-
-    key: str
-    mib: float
-    smi_mib: float
-
-
-def _beside(row: dict[str, str], seen: Sequence[tuple[float, float]], base_mib: float) -> Beside:
-    start_s, probe_s = float(row["started_s"]), float(row["probe_s"])
-    during = [mib for at, mib in seen if start_s <= at <= start_s + probe_s]
-    return Beside(
-        row["key"], int(row["peak_device_bytes"]) / MIB, max(during, default=base_mib) - base_mib
-    )
-
-
-def _smi(bench: Bench) -> subprocess.Popen[bytes]:
-    """nvidia-smi, which writes the memory in use into smi.csv, every few milliseconds."""
-    asked = ["--query-gpu=timestamp,memory.used", "--format=csv,noheader,nounits", "--id=0"]
-    with (bench.folder / "smi.csv").open("wb") as file:
-        return subprocess.Popen(["nvidia-smi", *asked, f"-lms={SMI_EVERY_MS}"], stdout=file)
-
-
-def _smi_readings(path: Path, began: float) -> list[tuple[float, float]]:
-    """Seconds since `began` and MiB in use."""
-    found = []
-    for line in path.read_text().splitlines():
-        stamp, _, used = line.partition(", ")
-        if used:
-            at = datetime.strptime(stamp, "%Y/%m/%d %H:%M:%S.%f").timestamp()
-            found.append((at - began, float(used)))
-    return found
-
-
 def main(arguments: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(
         prog="scripts/on_gpu", description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )  # fmt: skip
-    what = "; ".join(f"{name}: {(step.__doc__ or '').strip()}" for name, step in STEPS.items())
+    what = "; ".join(f"{name}: {of}" for name, (of, _) in STEPS.items())
     parser.add_argument("step", nargs="*", help=what)
     parser.add_argument("--out", type=Path, default=ROOT / "results" / "gpu")
     parser.add_argument("--device", default="cuda:0")
@@ -526,11 +469,12 @@ def run(name: str, asked: argparse.Namespace) -> bool:
     (folder / "result.json").unlink(missing_ok=True)
     _forget(folder / "study")
     began = time.monotonic()
-    print(f"== {name}: {(STEPS[name].__doc__ or '').strip()}", flush=True)
+    about, step = STEPS[name]
+    print(f"== {name}: {about}", flush=True)
     with (folder / "log.txt").open("w" if again else "a") as log:
         bench = Bench(asked.device, asked.small, folder, log, began + STEP_LIMIT_S)
         try:
-            found = STEPS[name](bench)
+            found = step(bench)
         except NotThrough:
             bench.say(f"{name}: not through yet, run it again")
             return False

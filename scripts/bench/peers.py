@@ -14,7 +14,6 @@ or takes too long has a row that says so; the exit code is 0 whatever comes out.
 from __future__ import annotations
 
 import argparse
-import csv
 import importlib.util
 import os
 import random
@@ -32,39 +31,31 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from peer_tools.task import Task
+from shared import DEADLINE_S, ROOT, asking, gpt, pool, probing, say, table
 
 from autotune.device import open_device
 from autotune.device.device import Device
 from autotune.errors import UsageError
-from autotune.measure.runner import Job, Result
+from autotune.measure.runner import Result
 from autotune.measure.runner.local import OPS
-from autotune.measure.runner.pool import Pool, on_this_machine
+from autotune.measure.runner.pool import Pool
 from autotune.result.best import Best
+from autotune.result.loading import load_trials
 from autotune.show.report.text import si
 from autotune.space.candidate import Candidate
 from autotune.space.outcome import Verdict
 from autotune.space.space import Limits
-from autotune.space.workload import Workload
 from autotune.units import parse_bytes
-from autotune.wire.messages import Peaks
 from autotune.wire.stopping import Interval, Rule, interval
 
-SCRIPTS = Path(__file__).resolve().parent
+TOOLS = ROOT / "scripts" / "bench" / "peer_tools"
 DEPTH, WIDTH, VOCAB_SIZE, SEQ_LEN = 4, 256, 4096, 128
 STUDIES = (
     ("this project", ("--seq-len", str(SEQ_LEN), "--checkpointing", "none")),
     ("this project, wider space", ("--seq-len", "64,128,256", "--checkpointing", "none,full")),
 )
 CEILING = 0.8
-WORKLOAD = Workload(
-    model="gpt",
-    width=WIDTH,
-    vocab_size=VOCAB_SIZE,
-    dtype="fp32",
-    engine="ddp",
-    world_size=1,
-    global_batch=None,
-)
+WORKLOAD = gpt(WIDTH, VOCAB_SIZE, 1, "ddp")
 RULE = Rule(
     warmup_steps=3, warmup_tolerance=0.2, warmup_limit_s=1.0,
     timed_steps=5, half_width=0.02, timed_limit_s=1.5,
@@ -75,7 +66,6 @@ CONTESTED = 6
 """Micro-batches of the axis that are measured in rounds: the fastest ones."""
 PEER_OPS = ("ShareMemCommBuilder",)
 """What DeepSpeed uses on a CPU. Compiled once a machine, for minutes: no cost of a search."""
-DEADLINE_S = 180.0
 REMARK_CHARACTERS = 160
 
 
@@ -214,21 +204,21 @@ def main() -> None:
             rows.append(studied(name, flags, options, Path(tempfile.mkdtemp(dir=scratch))))
         found = [row.schedule for row in rows if row.schedule is not None]
         compared = Comparison({each: Measured() for each in [*axis, *found]}, axis, limits)
-        measure(device, compared, found, options, Path(scratch))
-    print(f"{header(device, limits, options)}\n\n{table(rows, compared)}")
+        measure(device, compared, found, options)
+    print(f"{header(device, limits, options)}\n\n{report(rows, compared)}")
     print(f"\nEvery micro_batch:\n\n{curve(compared)}")
 
 
 def parse() -> argparse.Namespace:
     """The command line."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser = asking(__doc__)
     add = parser.add_argument
-    add("--budget", default="2m", help="of each study, e.g. 2m (default)")
-    add("--capacity", type=capacity_bytes, default="896MiB", help="pretended, 896MiB by default")
-    add("--most", type=int, default=32, help="largest micro_batch, 32 by default")
-    add("--repeats", type=int, default=3, help="measurements of each, 3 by default")
-    add("--rounds", type=int, default=40, help="short ones of what was found and the fastest, 40")
-    add("--limit-s", type=float, default=480.0, help="seconds for a tool, 480 by default")
+    add("--budget", default="2m", help="of each study")
+    add("--capacity", type=capacity_bytes, default="896MiB", help="pretended")
+    add("--most", type=int, default=32, help="largest micro_batch")
+    add("--repeats", type=int, default=3, help="measurements of each")
+    add("--rounds", type=int, default=40, help="short ones of what was found and the fastest")
+    add("--limit-s", type=float, default=480.0, help="seconds for a tool")
     return parser.parse_args()
 
 
@@ -259,9 +249,9 @@ def searched(peer: Peer, asked: Task, limit_s: float) -> Found:
     if missing:
         return Found(tool=peer.name, remark=f"not installed: {', '.join(missing)}")
     log = Path(asked.folder, "log")
-    command = [sys.executable, str(SCRIPTS / "peer_tools" / peer.script), str(asked.write())]
+    command = [sys.executable, str(TOOLS / peer.script), str(asked.write())]
     ended = run(command, log, limit_s)
-    print(f"{peer.name}: {ended.wall_s:.0f} s", file=sys.stderr)
+    say(f"{peer.name}: {ended.wall_s:.0f} s")
     row = Found(
         tool=peer.name,
         schedule=None,
@@ -286,7 +276,7 @@ def studied(name: str, flags: Sequence[str], options: argparse.Namespace, folder
         "--ceiling", f"{CEILING:.0%}", "--budget", options.budget, "--out", str(out), *flags,
     ]  # fmt: skip
     ended = run(command, log, options.limit_s)
-    print(f"{name}: {ended.wall_s:.0f} s", file=sys.stderr)
+    say(f"{name}: {ended.wall_s:.0f} s")
     launches, ooms = accounts(out)
     row = Found(tool=name, wall_s=ended.wall_s, launches=launches, ooms=ooms)
     best = out / "best.json"
@@ -298,17 +288,14 @@ def studied(name: str, flags: Sequence[str], options: argparse.Namespace, folder
 def accounts(study: Path) -> tuple[int, int]:
     """Ranks that a study started, and its trials that ran out of memory."""
     launches = len(list((study / "logs").glob("group*-rank*.log")))
-    trials = study / "trials.csv"
-    if not trials.exists():
+    if not (study / "trials.csv").exists():
         return launches, 0
-    with trials.open(encoding="utf-8", newline="") as file:
-        verdicts = [row["verdict"] for row in csv.DictReader(file)]
-    return launches, verdicts.count(Verdict.OOM)
+    return launches, int((load_trials(study)["verdict"] == Verdict.OOM).sum())
 
 
 def run(command: Sequence[str], log: Path, limit_s: float) -> Ended:
     """Run `command` as a rank is run, in a session that is ended with it or after `limit_s`."""
-    modules = os.pathsep.join([str(SCRIPTS.parents[1]), str(SCRIPTS)])
+    modules = os.pathsep.join([str(ROOT), str(TOOLS.parent)])
     programs = os.pathsep.join([sysconfig.get_path("scripts"), os.environ.get("PATH", "")])
     environment = os.environ | open_device("cpu").rank_environment(1)
     environment |= {"PYTHONPATH": modules, "PATH": programs}
@@ -339,11 +326,7 @@ def failure(ended: Ended, log: Path) -> str:
 
 
 def measure(
-    device: Device,
-    compared: Comparison,
-    found: Sequence[Schedule],
-    options: argparse.Namespace,
-    scratch: Path,
+    device: Device, compared: Comparison, found: Sequence[Schedule], options: argparse.Namespace
 ) -> None:
     """Every schedule, in an order that is new each time; then what was found and the fastest, in
     rounds.
@@ -352,16 +335,10 @@ def measure(
     measured again.
     """
     measured = compared.measured
-    logs = scratch / "harness"
-    logs.mkdir()
     rng = random.Random(0)
     began = time.monotonic()
-    runner = on_this_machine(
-        device, WORKLOAD, limits=compared.limits, logs=logs, seed=0, stop=lambda: False,
-        on_phase=lambda phase, steps: None, note=lambda text: print(text, file=sys.stderr),
-    )  # fmt: skip
-    try:
-        contested = list(measured)
+    contested = list(measured)
+    with pool(device, WORKLOAD, compared.limits) as runner:
         for number in range(options.repeats + options.rounds):
             short = number >= options.repeats
             if number == options.repeats:
@@ -375,24 +352,14 @@ def measure(
             for schedule in order:
                 result = probe(runner, schedule, compared.limits, short)
                 add(measured[schedule], schedule, result, short)
-            took_s = time.monotonic() - began
-            print(f"harness: {number + 1}, {took_s:.0f} s", file=sys.stderr)
-    finally:
-        runner.close()
+            say(f"harness: {number + 1}, {time.monotonic() - began:.0f} s")
 
 
 def probe(runner: Pool, schedule: Schedule, limits: Limits, short: bool) -> Result:
     """One measurement. Memory is too small, and a peak too large, only in a fresh group: what
     others left in a warm one may be the cause. A `short` one tells no peak."""
-    accum = schedule.grad_accum
-    job = Job(
-        candidate=schedule.candidate,
-        grad_accum=accum,
-        micro_steps=accum,
-        rule=SHORT if short else RULE,
-        needed_step_s=None,
-        fresh=False,
-    )
+    rule = SHORT if short else RULE
+    job = probing(schedule.candidate, rule, grad_accum=schedule.grad_accum)
     result = runner.run(job, time.monotonic() + DEADLINE_S)
     over = result.report is not None and result.report.peaks.device_bytes > limits.limit_bytes
     if result.warm and (result.verdict is Verdict.OOM or (over and not short)):
@@ -404,11 +371,10 @@ def add(measured: Measured, schedule: Schedule, result: Result, short: bool) -> 
     """Keep what `result`, `short` in a round, says of `schedule`."""
     if result.report is None:
         out = result.verdict is Verdict.OOM
-        measured.reason = "runs out of memory" if out else result.reason.replace("|", "/")
+        measured.reason = "runs out of memory" if out else result.reason
         return
     if not short:
-        peaks: Peaks = result.report.peaks
-        measured.peak_bytes = max(measured.peak_bytes, peaks.device_bytes)
+        measured.peak_bytes = max(measured.peak_bytes, result.report.peaks.device_bytes)
     candidate = schedule.candidate
     tokens = candidate.tokens * schedule.grad_accum
     flops = WORKLOAD.shape(DEPTH).flops_per_token(candidate.seq_len) * tokens
@@ -443,38 +409,36 @@ def versioned(package: str) -> str:
         return f"no {package}"
 
 
-def table(rows: Sequence[Found], compared: Comparison) -> str:
-    """The markdown table; its first line is the exhaustive optimum."""
+def report(rows: Sequence[Found], compared: Comparison) -> str:
+    """The table of what was found; its first line is the exhaustive optimum."""
     head = (
-        "| tool | configuration found | of the optimum | model FLOP/s | peak, of capacity"
-        " | wall time | launches | OOMs | remark |"
+        "tool | configuration found | of the optimum | model FLOP/s | peak, of capacity"
+        " | wall time | launches | OOMs | remark"
     )
-    top = f"| exhaustive optimum | {cells(compared.optimum, compared)} | | | | |"
-    return "\n".join([head, "|" + "---|" * 9, top, *(line(row, compared) for row in rows)])
+    top = ("exhaustive optimum", *cells(compared.optimum, compared), *[""] * 4)
+    return table(head, [top, *(line(row, compared) for row in rows)])
 
 
-def line(row: Found, compared: Comparison) -> str:
+def line(row: Found, compared: Comparison) -> Sequence[object]:
     """One tool's line."""
     remark = row.remark if row.schedule is None else compared.objection(row.schedule)
-    costs = f"{row.wall_s:.0f} s | {row.launches} | {row.ooms}" if row.wall_s else " | | "
-    return (
-        f"| {row.tool} | {cells(row.schedule, compared)} | {costs} | {remark.replace('|', '/')} |"
-    )
+    costs = (f"{row.wall_s:.0f} s", row.launches, row.ooms) if row.wall_s else [""] * 3
+    return row.tool, *cells(row.schedule, compared), *costs, remark
 
 
-def cells(schedule: Schedule | None, compared: Comparison) -> str:
+def cells(schedule: Schedule | None, compared: Comparison) -> Sequence[str]:
     """The configuration, its share of the optimum, its rate and its peak."""
     if schedule is None:
-        return "none | | | "
+        return "none", "", "", ""
     found = compared.measured[schedule]
     if found.reason:
-        return f"{words(schedule)} | | | "
+        return words(schedule), "", "", ""
     of = compared.share(schedule)
     share = "" if of is None else f"{of.median:.1%}"
     if of is not None and of.steps > 1 and schedule != compared.optimum:
         share += f" ({of.low:.1%} to {of.high:.1%})"
     peak = found.peak_bytes / compared.limits.capacity_bytes
-    return f"{words(schedule)} | {share} | {si(found.median, 'FLOP/s')} | {peak:.0%}"
+    return words(schedule), share, si(found.median, "FLOP/s"), f"{peak:.0%}"
 
 
 def words(schedule: Schedule) -> str:
@@ -492,17 +456,15 @@ def words(schedule: Schedule) -> str:
 
 def curve(compared: Comparison) -> str:
     """The table of the whole axis, with the range of the repeats."""
-    head = "| micro_batch | model FLOP/s | range | peak, of capacity | remark |"
-    lines = [head, "|" + "---|" * 5]
+    lines = []
     for schedule in compared.axis:
-        found, rates = compared.measured[schedule], " | | "
+        found, rates = compared.measured[schedule], [""] * 3
         if not found.reason:
             low, high = min(found.flops_per_s), max(found.flops_per_s)
             peak = found.peak_bytes / compared.limits.capacity_bytes
-            rates = f"{si(found.median)} | {si(low)} to {si(high)} | {peak:.0%}"
-        size = schedule.candidate.micro_batch
-        lines.append(f"| {size} | {rates} | {compared.objection(schedule)} |")
-    return "\n".join(lines)
+            rates = [si(found.median), f"{si(low)} to {si(high)}", f"{peak:.0%}"]
+        lines.append([schedule.candidate.micro_batch, *rates, compared.objection(schedule)])
+    return table("micro_batch | model FLOP/s | range | peak, of capacity | remark", lines)
 
 
 if __name__ == "__main__":

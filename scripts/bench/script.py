@@ -11,7 +11,6 @@ missed is printed; the exit code is 0 whatever comes out, since times depend on 
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import random
@@ -29,7 +28,7 @@ from multiprocessing.connection import wait
 from pathlib import Path
 from typing import Any
 
-from overhead import machine
+from shared import ROOT, asking, kept, machine, probing, say, table, wiring
 
 from autotune.commands.app import main as autotune
 from autotune.commands.exits import ExitCode
@@ -38,7 +37,6 @@ from autotune.measure.runner import Job
 from autotune.measure.runner.channel import Channel, Peer
 from autotune.measure.script.launches import HOOK
 from autotune.measure.testbed.scripted import Scripted
-from autotune.measure.testbed.testbed import Wiring
 from autotune.result.folder.folder import Folder
 from autotune.result.folder.journal import records_in
 from autotune.space.candidate import Candidate
@@ -48,7 +46,6 @@ from autotune.study.predict.predictor import Predictor
 from autotune.study.prober import Prober, rule_for
 from autotune.wire.budget import Clock
 
-ROOT = Path(__file__).resolve().parents[2]
 OWN = ROOT / "tests" / "support" / "own_script.py"
 OVERHEAD, RATE, NEAR, LAUNCHES = 0.005, 0.03, 0.05, 8
 """The goals: of a step of 10 ms; between two figures; of the best, after so many launches."""
@@ -116,20 +113,18 @@ def overhead() -> list[str]:
     found = hooked[0]
     most = seen_s / 0.010 + tell_s / found["every_s"] + found["look_share"]
     between = statistics.median(pairs)
-    return [
-        "| measure | measured |",
-        "|---|---|",
-        f"| step without the hook, median of {ROUNDS} processes | {step_s * 1e3:.2f} ms |",
-        f"| with it, pair by pair: median (least to most) | {between:+.2%} ({min(pairs):+.2%} to"
-        f" {max(pairs):+.2%}) |",
-        f"| the hook's own functions in a step | {seen_s * 1e6:.1f} us |",
-        f"| its message, every {found['every_s']:g} s, in a thread of its own |"
-        f" {tell_s * 1e6:.0f} us |",
-        f"| looks at the batch, of the time at most | {found['look_share']:.1%} |",
-        f"| all of that, of a step of 10 ms, at most | {most:.2%} |",
-        "",
-        goal(f"{most:.2%} of a step of 10 ms", f"under {OVERHEAD:.1%}", most < OVERHEAD),
+    rows = [
+        (f"step without the hook, median of {ROUNDS} processes", f"{step_s * 1e3:.2f} ms"),
+        ("with it, pair by pair: median (least to most)",
+         f"{between:+.2%} ({min(pairs):+.2%} to {max(pairs):+.2%})"),
+        ("the hook's own functions in a step", f"{seen_s * 1e6:.1f} us"),
+        (f"its message, every {found['every_s']:g} s, in a thread of its own",
+         f"{tell_s * 1e6:.0f} us"),
+        ("looks at the batch, of the time at most", f"{found['look_share']:.1%}"),
+        ("all of that, of a step of 10 ms, at most", f"{most:.2%}"),
     ]  # fmt: skip
+    said = goal(f"{most:.2%} of a step of 10 ms", f"under {OVERHEAD:.1%}", most < OVERHEAD)
+    return [table("measure | measured", rows), "", said]
 
 
 def loop(with_hook: bool) -> dict[str, float]:
@@ -172,16 +167,14 @@ RATED = {
 
 def rates() -> list[str]:
     """Lines on the steps as the hook saw them, beside what the script printed of the same ones."""
-    lines = [
-        "| script | tokens/s, its own | tokens/s, as seen | difference |", "|---|---|---|---|",
-    ]  # fmt: skip
-    off = []
+    rows, off = [], []
     for name, (words, tokens) in RATED.items():
         own, seen = rate(words, tokens)
         off.append(seen / own - 1)
-        lines.append(f"| {name} | {own:.0f} | {seen:.0f} | {off[-1]:+.2%} |")
+        rows.append((name, f"{own:.0f}", f"{seen:.0f}", f"{off[-1]:+.2%}"))
     most = max(map(abs, off))
-    return [*lines, "", goal(f"{most:.2%} at most", f"within {RATE:.0%}", most <= RATE)]
+    said = goal(f"{most:.2%} at most", f"within {RATE:.0%}", most <= RATE)
+    return [table("script | tokens/s, its own | tokens/s, as seen | difference", rows), "", said]
 
 
 def rate(words: str, tokens: int) -> tuple[float, float]:
@@ -217,16 +210,13 @@ class Lab:
     def __init__(self, logs: Path, options: Options) -> None:
         testbed = Scripted(CpuDevice(), "cpu")
         self.options, self.space = options, testbed.space(options)
-        self.runner = testbed.runner(self.space, Wiring(
-            logs=logs, seed=0, budget_s=options.budget_s, stop=lambda: False,
-            on_phase=lambda phase, made: None, note=print,
-        ))  # fmt: skip
+        self.runner = testbed.runner(self.space, wiring(logs, options.budget_s))
         self._predictor = Predictor(self.space, "cpu")
 
     def job(self, candidate: Candidate) -> Job:
         accum = self.space.workload.micro_steps(candidate)
-        return Job(candidate=candidate, grad_accum=accum, micro_steps=accum,
-                   rule=rule_for("cpu", self.options), needed_step_s=None, fresh=True)  # fmt: skip
+        rule = rule_for("cpu", self.options)
+        return probing(candidate, rule, grad_accum=accum, fresh=True)
 
     def outcome(self, candidate: Candidate) -> Outcome:
         """As a study would judge it."""
@@ -266,13 +256,13 @@ def search(repeats: int) -> list[str]:
     rng, studies = random.Random(0), []
     with tempfile.TemporaryDirectory(prefix="autotune-script-") as scratch:
         folder = Path(scratch)
-        (folder / "logs").mkdir()
         lab = Lab(folder / "logs", Options.from_texts(texts))
         outcomes: dict[Candidate, list[Outcome]] = {c: [] for c in lab.space.candidates}
         for number in range(repeats):
             for candidate in rng.sample(lab.space.candidates, len(outcomes)):
                 outcomes[candidate].append(lab.outcome(candidate))
-                say(candidate, outcomes[candidate][-1])
+                last = outcomes[candidate][-1]
+                say(f"{candidate.key}: {last.verdict}, {last.probe_s:.1f} s")
             if number + 1 < repeats:
                 studies.append(study(script, folder / f"study{number}"))
     rows = [row(candidate, found) for candidate, found in outcomes.items()]
@@ -302,22 +292,23 @@ def report(
     rows: Sequence[Row], studies: Sequence[Sequence[Record]], limit_bytes: int
 ) -> list[str]:
     best = max(rows, key=lambda each: each.value)
-    lines = [
-        f"{len(rows)} candidates, limit {limit_bytes / 2**20:.0f} MiB.", "",
-        "| candidate | verdicts | tokens/s, each launch | below the best | peak |",
-        "|---|---|---|---|---|",
-    ]  # fmt: skip
-    for each in sorted(rows, key=lambda each: -each.value):
-        behind = f"{1 - each.value / best.value:.1%}" if each.fits else ""
-        speeds = ", ".join(f"{speed:.0f}" for speed in each.tokens_per_s)
-        verdicts = ", ".join(dict.fromkeys(each.verdicts))
-        peak = f"{each.peak_bytes / 2**20:.0f} MiB"
-        lines.append(f"| {each.key} | {verdicts} | {speeds} | {behind} | {peak} |")
+    head = "candidate | verdicts | tokens/s, each launch | below the best | peak"
+    shown = (
+        (
+            each.key, ", ".join(dict.fromkeys(each.verdicts)),
+            ", ".join(f"{speed:.0f}" for speed in each.tokens_per_s),
+            f"{1 - each.value / best.value:.1%}" if each.fits else "",
+            f"{each.peak_bytes / 2**20:.0f} MiB",
+        )
+        for each in sorted(rows, key=lambda each: -each.value)
+    )  # fmt: skip
+    lines = [f"{len(rows)} candidates, limit {limit_bytes / 2**20:.0f} MiB.", ""]
+    lines.append(table(head, shown))
     apart = [max(each.tokens_per_s) / min(each.tokens_per_s) - 1 for each in rows]
     lines += ["", f"Launches of one candidate are {statistics.median(apart):.0%} apart (median)."]
     by_key = {each.key: each for each in rows}
     for number, records in enumerate(studies, 1):
-        lines += ["", f"Study {number}, launch by launch:", "", *course(records, by_key, best)]
+        lines += ["", f"Study {number}, launch by launch:", "", course(records, by_key, best)]
     within = [near(records, by_key, best) for records in studies]
     said = ", ".join("never" if each is None else str(each) for each in within)
     held = all(each is not None and each <= LAUNCHES for each in within)
@@ -328,22 +319,16 @@ def report(
     ]  # fmt: skip
 
 
-def course(records: Sequence[Record], rows: Mapping[str, Row], best: Row) -> list[str]:
+def course(records: Sequence[Record], rows: Mapping[str, Row], best: Row) -> str:
     """A table of one study: each launch, and where its incumbent stands by the other launches."""
-    lines = [
-        "| launch | candidate | verdict | tokens/s | incumbent below the best |",
-        "|---|---|---|---|---|",
-    ]
-    for number, (record, behind) in enumerate(
-        zip(records, regrets(records, rows, best), strict=True), 1
-    ):
+    lines = []
+    for record, behind in zip(records, regrets(records, rows, best), strict=True):
         found = record.outcome.measurement
         speed = f"{found.tokens_per_s:.0f}" if found else ""
-        lines.append(
-            f"| {number} | {record.candidate.key} | {record.outcome.verdict} | {speed} |"
-            f" {'' if behind is None else f'{behind:.1%}'} |"
-        )
-    return lines
+        below = "" if behind is None else f"{behind:.1%}"
+        case = (len(lines) + 1, record.candidate.key, record.outcome.verdict)
+        lines.append((*case, speed, below))
+    return table("launch | candidate | verdict | tokens/s | incumbent below the best", lines)
 
 
 def regrets(records: Sequence[Record], rows: Mapping[str, Row], best: Row) -> list[float | None]:
@@ -368,12 +353,8 @@ def near(records: Sequence[Record], rows: Mapping[str, Row], best: Row) -> int |
     return None
 
 
-def say(candidate: Candidate, outcome: Outcome) -> None:
-    print(f"{candidate.key}: {outcome.verdict}, {outcome.probe_s:.1f} s", file=sys.stderr)
-
-
 def goal(measured: str, promised: str, held: bool) -> str:
-    return f"{measured} (goal: {promised}): {'held' if held else 'missed'}."
+    return f"{measured} (goal: {promised}): {kept(held)}."
 
 
 def python() -> str:
@@ -388,7 +369,7 @@ PARTS: Mapping[str, tuple[str, Callable[[int], list[str]]]] = {
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser = asking(__doc__)
     parser.add_argument("--parts", default=",".join(PARTS), help="of the three, which")
     parser.add_argument("--repeats", type=int, default=2, help="launches of each candidate")
     asked = parser.parse_args()

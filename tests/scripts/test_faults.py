@@ -27,7 +27,7 @@ def test_the_campaign_prints_what_it_did_and_that_nothing_was_lost(
 def test_what_was_lost_is_counted_and_makes_it_fail(monkeypatch: pytest.MonkeyPatch) -> None:
     lost = campaign.Row(what="a fault", injected=3, lost=1)
     assert lost.bad == 1
-    assert "| a fault | 3 | 1 | 0 |" in campaign.table([lost])
+    assert "| a fault | 3 | 1 | 0 |" in campaign.report([lost])
     monkeypatch.setattr(campaign.Campaign, "groups", lambda self, count: lost)
     none = [word for part in ("kills", "disks", "studies", "fuzz") for word in (f"--{part}", "0")]
     assert campaign.main([*none, "--groups", "1"]) == 1

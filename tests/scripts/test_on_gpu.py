@@ -12,6 +12,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import pandas as pd
 import pytest
 
 from autotune.measure.runner import Result
@@ -74,7 +75,8 @@ def test_a_step_that_fails_is_said_and_the_next_one_is_run(
     def late(bench: object) -> dict[str, object]:
         raise steps.NotThrough
 
-    table = {"broken": broken, "late": late, "good": lambda bench: {"seen": 1}}
+    made = {"broken": broken, "late": late, "good": lambda bench: {"seen": 1}}
+    table = {name: ("for nothing", step) for name, step in made.items()}
     monkeypatch.setattr(steps, "STEPS", table)
     command = ["--device", "cpu", "--small", "--out", str(tmp_path)]
     assert steps.main(command) == 1
@@ -139,8 +141,11 @@ def test_readings_of_nvidia_smi_are_laid_beside_the_trials(tmp_path: Path) -> No
     path.write_text(
         "2026/01/02 03:04:05.000, 10\n2026/01/02 03:04:06.500, 110\n2026/01/02 03:04:07.0"
     )
-    began = steps.datetime(2026, 1, 2, 3, 4, 5).timestamp()
-    seen = steps._smi_readings(path, began)
-    assert seen == [(0.0, 10.0), (1.5, 110.0)]
-    row = {"key": "a", "peak_device_bytes": str(99 * 2**20), "started_s": "1", "probe_s": "2"}
-    assert steps._beside(row, seen, 10.0) == steps.Beside("a", 99.0, 100.0)
+    seen = steps.smi_readings(path, pd.Timestamp(2026, 1, 2, 3, 4, 5))
+    assert dict(seen) == {0.0: 10.0, 1.5: 110.0}
+    trials = pd.DataFrame([
+        {"key": "a", "peak_device_bytes": 99 * 2**20, "started_s": 1.0, "probe_s": 2.0},
+        {"key": "b", "peak_device_bytes": None, "started_s": 3.0, "probe_s": 2.0},
+    ])  # fmt: skip
+    [row] = steps.beside(trials, seen).to_dict("records")
+    assert row == {"key": "a", "mib": 99.0, "smi_mib": 100.0}

@@ -61,7 +61,7 @@ def test_the_optimum_is_the_fastest_of_the_axis_under_the_ceiling(
     bench: ModuleType, compared: Any
 ) -> None:
     assert compared.optimum == schedule(bench, 2)
-    assert rows(bench.table([], compared))["exhaustive optimum"] == [
+    assert rows(bench.report([], compared))["exhaustive optimum"] == [
         "micro_batch 2", "100.0%", "100 GFLOP/s", "80%", "", "", "", "",
     ]  # fmt: skip
 
@@ -70,7 +70,7 @@ def test_a_result_is_shown_with_its_share_of_the_optimum_and_what_it_cost(
     bench: ModuleType, compared: Any
 ) -> None:
     found = bench.Found(tool="tool", schedule=schedule(bench, 1), wall_s=12.3, launches=4, ooms=2)
-    assert rows(bench.table([found], compared))["tool"] == [
+    assert rows(bench.report([found], compared))["tool"] == [
         "micro_batch 1", "85.0%", "85.0 GFLOP/s", "40%", "12 s", "4", "2", "",
     ]  # fmt: skip
 
@@ -79,7 +79,7 @@ def test_a_result_over_the_ceiling_keeps_its_rate_and_is_named_as_such(
     bench: ModuleType, compared: Any
 ) -> None:
     row = rows(
-        bench.table([bench.Found(tool="tool", schedule=schedule(bench, 3), wall_s=1.0)], compared)
+        bench.report([bench.Found(tool="tool", schedule=schedule(bench, 3), wall_s=1.0)], compared)
     )["tool"]
     assert row[1] == "120.0%"
     assert row[-1] == "over the ceiling"
@@ -87,7 +87,7 @@ def test_a_result_over_the_ceiling_keeps_its_rate_and_is_named_as_such(
 
 def test_a_result_that_does_not_fit_has_no_rate(bench: ModuleType, compared: Any) -> None:
     row = rows(
-        bench.table([bench.Found(tool="tool", schedule=schedule(bench, 4), wall_s=1.0)], compared)
+        bench.report([bench.Found(tool="tool", schedule=schedule(bench, 4), wall_s=1.0)], compared)
     )["tool"]
     assert row[:4] == ["micro_batch 4", "", "", ""]
     assert row[-1] == "runs out of memory"
@@ -97,7 +97,7 @@ def test_a_configuration_names_what_the_others_could_not_find(
     bench: ModuleType, compared: Any
 ) -> None:
     wide = schedule(bench, 2, seq_len=64, checkpointing="full")
-    table = bench.table(
+    table = bench.report(
         [
             bench.Found(tool="wide", schedule=wide, wall_s=1.0),
             bench.Found(tool="accum", schedule=schedule(bench, 1, 2), wall_s=1.0),
@@ -128,16 +128,16 @@ def test_rounds_choose_the_optimum_in_one_half_and_compare_in_the_other(
     assert share.median == pytest.approx(12 / 9)
     assert share.steps == 9
     found = [bench.Found(tool="tool", schedule=schedule(bench, size)) for size in (2, 3)]
-    shown = rows(bench.table(found[:1], compared))
+    shown = rows(bench.report(found[:1], compared))
     assert shown["exhaustive optimum"][:2] == ["micro_batch 1", "100.0%"]
     assert shown["tool"][1] == "133.3% (133.3% to 133.3%)"
-    assert rows(bench.table(found[1:], compared))["tool"][-1] == "over the ceiling"
+    assert rows(bench.report(found[1:], compared))["tool"][-1] == "over the ceiling"
 
 
 def test_where_nothing_fits_there_is_no_share(bench: ModuleType) -> None:
     only = schedule(bench, 3)
     compared = bench.Comparison({only: bench.Measured([1e9], 900 * MIB)}, [only], LIMITS)
-    table = rows(bench.table([bench.Found(tool="tool", schedule=only, wall_s=1.0)], compared))
+    table = rows(bench.report([bench.Found(tool="tool", schedule=only, wall_s=1.0)], compared))
     assert table["exhaustive optimum"][0] == "none"
     assert table["tool"][:2] == ["micro_batch 3", ""]
 
@@ -212,7 +212,7 @@ def test_a_tool_that_is_not_installed_has_a_row_that_says_so(
     bench: ModuleType, compared: Any, tmp_path: Path
 ) -> None:
     found = search(bench, tmp_path, "raise AssertionError", modules=("sys", "no_such_tool"))
-    assert rows(bench.table([found], compared))["tool"] == [
+    assert rows(bench.report([found], compared))["tool"] == [
         "none", "", "", "", "", "", "", "not installed: no_such_tool",
     ]  # fmt: skip
 

@@ -40,6 +40,6 @@ def test_what_did_not_always_fit_is_not_the_best() -> None:
     assert ROWS[PROBES[0].candidate.key].value == 0.0
     lines = bench.report([*ROWS.values()], [PROBES, PROBES[:3]], 800 * 2**20)
     assert "Launches of one candidate are 0% apart (median)." in lines
-    assert "| ok, oom | 2000 |  |" in "\n".join(lines)
+    assert "| ok, oom | 2000 | |" in "\n".join(lines)
     assert lines[-1].startswith("within 5% of the best after launches: 4, never")
     assert lines[-1].endswith("missed.")
