@@ -9,11 +9,12 @@ out, since times depend on the machine.
 
 from __future__ import annotations
 
-import argparse
 import io
 import random
 import time
 from collections.abc import Callable
+
+from shared import asking
 
 from autotune.advise.diagnose import LogReader
 from autotune.advise.diagnose.context import Context
@@ -65,8 +66,8 @@ class Repeated(io.RawIOBase):
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--megabytes", type=int, default=500)
+    parser = asking(__doc__)
+    parser.add_argument("--megabytes", type=int, default=500, help="of each kind of log")
     megabytes = parser.parse_args().megabytes
     random.seed(0)
     print(f"{'log':10} {'MB/s':>6}  events")

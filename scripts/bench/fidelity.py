@@ -10,13 +10,14 @@ is shared is another one minutes later. Prints a table in Markdown.
 
 from __future__ import annotations
 
-import argparse
 import statistics
 import sys
 import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+
+from shared import asking, kept, say, table
 
 from autotune.commands.app import main as autotune
 from autotune.commands.exits import ExitCode
@@ -50,7 +51,7 @@ class Row:
 
 
 def main(arguments: Sequence[str]) -> int:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser = asking(__doc__)
     parser.add_argument("--configs", type=int, default=8)
     parser.add_argument("--steps", type=int, default=200)
     parser.add_argument("--minutes", type=float, default=2.0, help="of each long run, at most")
@@ -63,7 +64,7 @@ def main(arguments: Sequence[str]) -> int:
         best = Best.read(out / "best.json")
         rows = [long_run(each, asked.steps, asked.minutes, Path(folder), number)
                 for number, each in enumerate(fastest(out, best, asked.configs))]  # fmt: skip
-    print("\n".join(report(rows, best)))
+    print(report(rows, best))
     return 0
 
 
@@ -79,16 +80,13 @@ def fastest(folder: Path, best: Best, count: int) -> list[Best]:
 
 
 def long_run(best: Best, steps: int, minutes: float, folder: Path, number: int) -> Row:
-    def note(text: str) -> None:
-        print(text, file=sys.stderr)
-
     def probe(name: str) -> Report:
-        with training(best, limit_s=PROBE_S, logs=made(folder, name), note=note) as run:
+        with training(best, limit_s=PROBE_S, logs=made(folder, name), note=say) as run:
             return run(probing(best), fresh=True)
 
     before = probe(f"before{number}")
     found = verify(best, steps=steps, limit_s=60 * minutes, logs=made(folder, f"long{number}"),
-                   note=note)  # fmt: skip
+                   note=say)  # fmt: skip
     after = probe(f"after{number}")
     tokens = best.config.global_batch_tokens
     speeds = [tokens / statistics.median(each.step_s) for each in (before, after)]
@@ -109,34 +107,33 @@ def device(best: Best) -> str:
     return str(found["devices"][0]["name"])
 
 
-def report(rows: Sequence[Row], best: Best) -> list[str]:
+def report(rows: Sequence[Row], best: Best) -> str:
     median = statistics.median(abs(row.error) for row in rows)
     apart = statistics.median(abs(row.probed[1] / row.probed[0] - 1) for row in rows)
     over = sum(row.long.peak_bytes > row.long.limit_bytes for row in rows)
     goal = GOAL[best.device_kind]
-    lines = [
-        f"{device(best)}; {len(rows)} configurations, {rows[0].long.steps} steps or more each.",
-        "",
-        "| candidate | tokens/s, probes | long run | error | peak, probes | long run | drift |"
-        " growth |",
-        "|---|---|---|---|---|---|---|---|",
-    ]  # fmt: skip
-    for row in rows:
-        found = row.long
-        lines.append(
-            f"| {row.key} | {row.probed[0]:.4g}, {row.probed[1]:.4g} | {found.tokens_per_s:.4g} |"
-            f" {row.error:+.1%} |"
-            f" {row.probed_peak_bytes / 2**20:.0f} MiB | {found.peak_bytes / 2**20:.0f} MiB |"
-            f" {found.quarters[-1] / found.quarters[0] - 1:+.1%} |"
-            f" {(found.growth_bytes_per_100_steps or 0.0) / 2**20:.1f} MiB in 100 steps |"
+    head = (
+        "candidate | tokens/s, probes | long run | error | peak, probes | long run | drift"
+        " | growth"
+    )
+    shown = (
+        (
+            row.key, f"{row.probed[0]:.4g}, {row.probed[1]:.4g}", f"{row.long.tokens_per_s:.4g}",
+            f"{row.error:+.1%}", f"{row.probed_peak_bytes / 2**20:.0f} MiB",
+            f"{row.long.peak_bytes / 2**20:.0f} MiB",
+            f"{row.long.quarters[-1] / row.long.quarters[0] - 1:+.1%}",
+            f"{(row.long.growth_bytes_per_100_steps or 0.0) / 2**20:.1f} MiB in 100 steps",
         )
-    return [
-        *lines, "",
+        for row in rows
+    )  # fmt: skip
+    return (
+        f"{device(best)}; {len(rows)} configurations, {rows[0].long.steps} steps or more each."
+        f"\n\n{table(head, shown)}\n\n"
         f"Median error of throughput: {median:.1%} (goal: at most {goal:.0%}):"
-        f" {'held' if median <= goal else 'missed'}. Over the ceiling: {over} of {len(rows)}"
-        f" (goal: none): {'held' if not over else 'missed'}. The two probes of a candidate are"
-        f" {apart:.1%} apart (median): that much the machine changed.",
-    ]  # fmt: skip
+        f" {kept(median <= goal)}. Over the ceiling: {over} of {len(rows)} (goal: none):"
+        f" {kept(not over)}. The two probes of a candidate are {apart:.1%} apart (median):"
+        " that much the machine changed."
+    )
 
 
 if __name__ == "__main__":

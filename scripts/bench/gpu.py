@@ -315,26 +315,15 @@ def sustained(bench: Bench) -> dict[str, Any]:
     return {"spans": found}
 
 
-def steps_200(bench: Bench) -> dict[str, Any]:
-    """A probe's step time beside that of 200 steps in a process of its own."""
-    options = _options(bench, (2,) if bench.small else (8,))
-    long = replace(RULE, half_width=0.0, timed_steps=20 if bench.small else 200, timed_limit_s=0.0)
-    found = []
-    with bench.pool(options) as pool:
-        for _ in range(1 if bench.small else 3):
-            pair = [
-                interval(
-                    measured(bench.probe(pool, _candidates(options)[0], rule, fresh=True)).step_s
-                )
-                for rule in (RULE, long)
-            ]
-            found.append([each.median for each in pair])
-            off = pair[0].median / pair[1].median - 1
-            bench.say(
-                f"probe {1e3 * pair[0].median:.2f} ms in {pair[0].steps} steps, then"
-                f" {1e3 * pair[1].median:.2f} ms in {pair[1].steps}: {off:+.2%}"
-            )
-    return {"pairs_s": found}
+def fidelity(bench: Bench) -> dict[str, Any]:
+    """Probes beside long runs, with the table in the log."""
+    asked = ["--configs", "3", "--minutes", "0.5", "--", "--budget", "2m"]
+    if bench.small:
+        asked = ["--configs", "1", "--steps", "20", "--", *LITTLE]
+    code = bench.python("scripts/bench/fidelity.py", *asked, "--device", bench.device)
+    if code:
+        raise StepError(f"fidelity.py ended with {code}, see log.txt")
+    return {}
 
 
 def grid(bench: Bench) -> dict[str, Any]:
@@ -402,7 +391,7 @@ STEPS: dict[str, tuple[str, Callable[[Bench], dict[str, Any]]]] = {
     "warm": ("peaks in a warm group beside those in a fresh one, for both allocators", warm),
     "logits": ("more elements of logits than 32 bits count", logits),
     "sustained": ("what the clocks do under load", sustained),
-    "steps200": ("a probe's step time beside that of 200 steps in its own process", steps_200),
+    "fidelity": ("short probes beside training runs of 200 steps", fidelity),
     "grid": ("a recorded grid for replays; it goes on from call to call", grid),
 }  # fmt: skip
 """What each is for, and what does it."""
@@ -443,7 +432,6 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--device", default="cuda:0")
     parser.add_argument("--small", action="store_true", help="little work, to try the steps out")
     parser.add_argument("--list", action="store_true", help="what is done")
-    parser.add_argument("--limit", type=float, default=float("inf"), help="seconds in all")
     asked = parser.parse_args(arguments)
     if unknown := set(asked.step) - STEPS.keys():
         parser.error(f"no step {', '.join(sorted(unknown))}; there are {', '.join(STEPS)}")
@@ -451,14 +439,9 @@ def main(arguments: Sequence[str]) -> int:
         for name in STEPS:
             print(f"{name:10} {_state(asked.out / name)}")
         return 0
-    began, failed = time.monotonic(), 0
-    for name in asked.step or [n for n in STEPS if _state(asked.out / n) != "done"]:
-        if time.monotonic() - began > asked.limit:
-            print(f"{name}: no time left")
-            failed += 1
-            continue
-        failed += not run(name, asked)
-    return int(failed > 0)
+    wanted = asked.step or [n for n in STEPS if _state(asked.out / n) != "done"]
+    went = [run(name, asked) for name in wanted]
+    return int(not all(went))
 
 
 def run(name: str, asked: argparse.Namespace) -> bool:

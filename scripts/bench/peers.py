@@ -27,11 +27,10 @@ import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from peer_tools.task import Task
-from shared import DEADLINE_S, ROOT, asking, gpt, pool, probing, say, table
+from shared import DEADLINE_S, ROOT, asking, gpt, pool, probing, say, table, versions
 
 from autotune.device import open_device
 from autotune.device.device import Device
@@ -385,7 +384,7 @@ def add(measured: Measured, schedule: Schedule, result: Result, short: bool) -> 
 def header(device: Device, limits: Limits, options: argparse.Namespace) -> str:
     """What was compared, where, and with which versions."""
     parameters = WORKLOAD.shape(DEPTH).parameters
-    tools = ", ".join(map(versioned, ("torch", "accelerate", "lightning", "deepspeed")))
+    tools = versions("torch", "accelerate", "lightning", "deepspeed")
     return (
         f"{device.infos[0].name}; {tools}; gpt of depth {DEPTH} and width {WIDTH},"
         f" {parameters / 1e6:.1f}M parameters, vocab_size {VOCAB_SIZE}, fp32, AdamW, 1 rank,"
@@ -400,13 +399,6 @@ def header(device: Device, limits: Limits, options: argparse.Namespace) -> str:
         f" A study's budget is {options.budget}. Launches are processes that trained."
         " What a tool's libraries take is not held against it."
     )
-
-
-def versioned(package: str) -> str:
-    try:
-        return f"{package} {version(package)}"
-    except PackageNotFoundError:
-        return f"no {package}"
 
 
 def report(rows: Sequence[Found], compared: Comparison) -> str:

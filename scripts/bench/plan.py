@@ -10,28 +10,28 @@ error of the peak by family and by engine, and whether what ran out of memory wa
 
 from __future__ import annotations
 
-import argparse
 import math
-import statistics
 import sys
 import tempfile
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 from published.configs import NotComparableError
 from published.estimates import activations, deepspeed_states
 from published.on_grids import grid_errors
 from published.rows import CEILING, asked_of
+from shared import ROOT, asking, say, table
 
 from autotune.advise.plan.expected import Asked, Expected, Helpers, plan
 from autotune.errors import ModelError, UsageError
 from autotune.wire.messages import Described
 
-ROWS = Path(__file__).parents[2] / "results" / "public" / "memory.csv"
+ROWS = ROOT / "results" / "public" / "memory.csv"
 GOAL = 0.1
 """Median error."""
 
@@ -74,31 +74,31 @@ class Scored:
 
 
 def main(arguments: Sequence[str]) -> int:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser = asking(__doc__)
     parser.add_argument("--rows", type=Path, default=ROWS)
     parser.add_argument("--only", default="", help="rows whose id has this in it")
     parser.add_argument("--all", action="store_true", help="print every row, too")
     asked = parser.parse_args(arguments)
-    table = pd.read_csv(asked.rows)
-    table = table[table["id"].str.contains(asked.only, regex=False)]
+    runs = pd.read_csv(asked.rows)
+    runs = runs[runs["id"].str.contains(asked.only, regex=False)]
     helpers = in_this_process()
     scored, left_out = [], Counter[str]()
     with tempfile.TemporaryDirectory(prefix="autotune-plan-") as folder:
-        for row in [{str(k): v for k, v in r.items()} for r in table.to_dict("records")]:
+        for row in [{str(k): v for k, v in r.items()} for r in runs.to_dict("records")]:
             try:
                 scored.append(score(row, Path(folder), helpers))
             except NotComparableError as error:
                 left_out[str(error)] += 1
             except (UsageError, ModelError) as error:
                 left_out["cannot be planned"] += 1
-                print(f"{row['id']}: {error}", file=sys.stderr)
+                say(f"{row['id']}: {error}")
             else:
-                print(shown(scored[-1]), file=sys.stderr)
-    print("\n".join(report(scored, left_out, rows=asked.all)))
+                say(" | ".join(shown(scored[-1])))
+    print("\n\n".join(report(scored, left_out, rows=asked.all)))
     if not asked.only:
-        print("\n## Peaks recorded on CPUs\n\n" + "\n".join(grid_errors()))
-        print("\n## DeepSpeed's estimates of model states\n\n" + "\n".join(deepspeed_states()))
-        print("\n## What a layer keeps\n\n" + "\n".join(activations()))
+        print(f"\n## Peaks recorded on CPUs\n\n{grid_errors()}")
+        print(f"\n## DeepSpeed's estimates of model states\n\n{deepspeed_states()}")
+        print(f"\n## What a layer keeps\n\n{activations()}")
     return 0
 
 
@@ -133,72 +133,62 @@ def score(row: dict[str, Any], folder: Path, helpers: Helpers) -> Scored:
 
 
 def report(scored: Sequence[Scored], left_out: Counter[str], *, rows: bool) -> Iterator[str]:
-    """Lines in Markdown."""
+    """Paragraphs in Markdown."""
     with_peak = [each for each in scored if each.measured_gib is not None and not each.oom]
     yield f"{len(scored)} published runs were planned as they ran, {len(with_peak)} with a peak."
-    yield ""
-    yield from errors(with_peak, "all", lambda each: "all")
-    yield ""
-    yield from errors(with_peak, "family", lambda each: each.family)
-    yield ""
-    yield from errors(with_peak, "engine", lambda each: each.engine)
-    yield ""
-    yield from errors(with_peak, "figure", lambda each: each.kind)
+    yield errors(with_peak, "all", lambda each: "all")
+    yield errors(with_peak, "family", lambda each: each.family)
+    yield errors(with_peak, "engine", lambda each: each.engine)
+    yield errors(with_peak, "figure", lambda each: each.kind)
     inside = [
         each for each in with_peak
         if each.interval_gib[0] <= (each.measured_gib or 0) <= each.interval_gib[2]
     ]  # fmt: skip
-    yield ""
-    yield (f"Within the interval of 90 %: {len(inside)} of {len(with_peak)}"
-           f" ({len(inside) / max(1, len(with_peak)):.0%}).")  # fmt: skip
-    yield ""
-    yield from confusion(scored)
+    share = len(inside) / max(1, len(with_peak))
+    yield f"Within the interval of 90 %: {len(inside)} of {len(with_peak)} ({share:.0%})."
+    yield confusion(scored)
     if left_out:
-        yield ""
         yield "Left out: " + "; ".join(f"{why} {n}" for why, n in sorted(left_out.items())) + "."
     if rows:
-        yield ""
-        yield "| run | engine | measured GiB | expected GiB (90 %) | error |"
-        yield "|---|---|---|---|---|"
-        for each in sorted(scored, key=lambda each: each.id):
-            yield shown(each)
+        head = "run | engine | measured GiB | expected GiB (90 %) | error"
+        yield table(head, map(shown, sorted(scored, key=lambda each: each.id)))
 
 
-def errors(scored: Sequence[Scored], name: str, group: Callable[[Scored], str]) -> Iterator[str]:
-    groups: dict[str, list[float]] = defaultdict(list)
-    for each in scored:
-        groups[group(each)].append(each.error)
-    yield f"| {name} | runs | median error | 90th percentile | median with its sign |"
-    yield "|---|---|---|---|---|"
-    for key, found in sorted(groups.items(), key=lambda item: -len(item[1])):
-        size = sorted(map(abs, found))
-        last = size[math.ceil(0.9 * len(size)) - 1]
-        yield (f"| {key} | {len(found)} | {statistics.median(size):.1%} | {last:.1%} |"
-               f" {statistics.median(found):+.1%} |")  # fmt: skip
+def last(found: pd.Series[float]) -> float:
+    """The 90th percentile of sizes: one of them."""
+    return float(np.quantile(found.abs(), 0.9, method="inverted_cdf"))
 
 
-def confusion(scored: Sequence[Scored]) -> Iterator[str]:
+def errors(scored: Sequence[Scored], name: str, group: Callable[[Scored], str]) -> str:
+    frame = pd.DataFrame({"of": [group(s) for s in scored], "error": [s.error for s in scored]})
+    groups = sorted(frame.groupby("of", sort=False)["error"], key=lambda item: -len(item[1]))
+    rows = (
+        (
+            key, len(found), f"{found.abs().median():.1%}",
+            f"{last(found):.1%}",
+            f"{found.median():+.1%}",
+        )
+        for key, found in groups
+    )  # fmt: skip
+    return table(f"{name} | runs | median error | 90th percentile | median with its sign", rows)
+
+
+def confusion(scored: Sequence[Scored]) -> str:
     """Said to fit at 80 % of the card or not, beside what happened."""
     counts = Counter((each.expected.fits, each.oom) for each in scored)
-    yield f"| at a ceiling of {CEILING:.0%} | ran | ran out of memory |"
-    yield "|---|---|---|"
-    for fits, words in ((True, "said to fit"), (False, "said not to fit")):
-        yield f"| {words} | {counts[fits, False]} | {counts[fits, True]} |"
+    said = {True: "said to fit", False: "said not to fit"}
+    rows = ((words, counts[fits, False], counts[fits, True]) for fits, words in said.items())
+    shown = table(f"at a ceiling of {CEILING:.0%} | ran | ran out of memory", rows)
     wrong = [each.id for each in scored if each.expected.fits and each.oom]
-    if wrong:
-        yield ""
-        yield f"Said to fit, and ran out: {', '.join(wrong)}."
+    return f"{shown}\n\nSaid to fit, and ran out: {', '.join(wrong)}." if wrong else shown
 
 
-def shown(each: Scored) -> str:
+def shown(each: Scored) -> Sequence[str]:
     low, median, high = each.interval_gib
-    measured = "oom" if each.oom else "" if each.measured_gib is None else (
-        f"{each.measured_gib:.2f}")  # fmt: skip
-    error = f"{each.error:+.1%}" if each.measured_gib is not None and not each.oom else ""
-    return (
-        f"| {each.id} | {each.engine} | {measured} | {median:.2f} ({low:.2f}-{high:.2f}) |"
-        f" {error} |"
-    )
+    expected = f"{median:.2f} ({low:.2f}-{high:.2f})"
+    if each.oom or each.measured_gib is None:
+        return each.id, each.engine, "oom" if each.oom else "", expected, ""
+    return each.id, each.engine, f"{each.measured_gib:.2f}", expected, f"{each.error:+.1%}"
 
 
 if __name__ == "__main__":

@@ -20,11 +20,12 @@ import tempfile
 import time
 from collections import Counter, defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from cyclopts import CycloptsError
+from shared import asking, probing, say, wiring
 
 from autotune.commands.app import parsed
 from autotune.commands.exits import ExitCode, one_line
@@ -32,9 +33,8 @@ from autotune.commands.tune import Tune
 from autotune.device.idle import check_idle
 from autotune.errors import UsageError
 from autotune.measure.replay import grid
-from autotune.measure.runner import Job, Result, Runner, StopRequestedError
+from autotune.measure.runner import Result, Runner, StopRequestedError
 from autotune.measure.testbed import REPLAY, open_testbed
-from autotune.measure.testbed.testbed import Wiring
 from autotune.space.candidate import Candidate
 from autotune.space.options import Options
 from autotune.space.outcome import others_share
@@ -107,25 +107,20 @@ class GridFile:
         self._done[candidate] += 1
 
 
-@dataclass(frozen=True)
-class Settings:
-    """How every candidate is measured."""
-
-    rule: Rule
-    calm: float
-    """What other programs may take of a probe, as a share of the processor's time."""
-
-
 def record(
     file: GridFile,
     runner: Runner,
     space: Space,
-    settings: Settings,
+    rule: Rule,
+    calm: float,
     *,
     rng: random.Random,
     stop: StopFlag,
 ) -> None:
-    """Measure what `file` lacks. Raises `StopRequestedError` on a signal."""
+    """Measure what `file` lacks. Raises `StopRequestedError` on a signal.
+
+    `calm` is what other programs may take of a probe, as a share of the processor's time.
+    """
     tries: Counter[Candidate] = Counter()
     while file.missing:
         for group in file.next_pass(rng):
@@ -135,21 +130,14 @@ def record(
                 if stop:
                     raise StopRequestedError
                 accum = space.workload.micro_steps(candidate)
-                job = Job(
-                    candidate=candidate,
-                    grad_accum=accum,
-                    micro_steps=accum,
-                    rule=settings.rule,
-                    needed_step_s=None,
-                    fresh=False,
-                )
+                job = probing(candidate, rule, grad_accum=accum)
                 result = runner.run(job, time.monotonic() + PROBE_LIMIT_S)
                 start_s = start_s or result.group_start_s
                 share = 0.0
                 if result.report is not None:
                     share = others_share(result.report.conditions)
                 tries[candidate] += 1
-                kept = share <= settings.calm or tries[candidate] >= TRIES
+                kept = share <= calm or tries[candidate] >= TRIES
                 if kept:
                     file.add(candidate, replace(result, group_start_s=start_s))
                     start_s = 0.0
@@ -159,7 +147,7 @@ def record(
 
 
 def main(arguments: Sequence[str]) -> int:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser = asking(__doc__)
     parser.add_argument("path", type=Path)
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--limit", default="1s", help="time of a probe's warm-up and timed steps")
@@ -175,7 +163,7 @@ def main(arguments: Sequence[str]) -> int:
             raise UsageError("after -- come the options of a study, and no other command")
         return _record(asked, request.options)
     except (UsageError, CycloptsError) as error:
-        print(f"record_grid: {one_line(error)}", file=sys.stderr)
+        say(f"record_grid: {one_line(error)}")
         return ExitCode.USAGE
 
 
@@ -203,16 +191,9 @@ def _record(asked: argparse.Namespace, options: Options) -> int:
     }
     stop = StopFlag()
     with tempfile.TemporaryDirectory(prefix="autotune-grid-") as logs:
-        wiring = Wiring(
-            logs=Path(logs),
-            seed=options.seed,
-            budget_s=math.inf,
-            stop=lambda: bool(stop),
-            on_phase=lambda phase, steps: None,
-            note=lambda text: print(text, file=sys.stderr),
-        )
+        wires = replace(wiring(Path(logs), math.inf), seed=options.seed, stop=lambda: bool(stop))
         try:
-            runner = testbed.runner(space, wiring)
+            runner = testbed.runner(space, wires)
             stop.kill = runner.kill
             try:
                 if not asked.path.exists():
@@ -221,7 +202,7 @@ def _record(asked: argparse.Namespace, options: Options) -> int:
                 file = GridFile(asked.path, header, space, asked.repeats)
                 print(f"{len(space.candidates)} candidates, {file.missing} measurements to make")
                 rng = random.Random(asked.seed + file.missing)
-                record(file, runner, space, Settings(rule, calm), rng=rng, stop=stop)
+                record(file, runner, space, rule, calm, rng=rng, stop=stop)
             finally:
                 runner.close()
         except StopRequestedError:

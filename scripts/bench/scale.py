@@ -186,10 +186,10 @@ def slots_table(ran: Sequence[Ran]) -> str:
     mean["rate"] = 60 * mean["probes"] / mean["search_s"]
     rows = [
         (
-            each.Index, f"{each.probes:.1f}", f"{each.search_s:.0f}", f"{each.rate:.0f}",
-            f"{100 * each.found:.1f}", f"{each.whole_s:.0f}", f"{100 * each.result:.1f}",
+            slots, f"{of['probes']:.1f}", f"{of['search_s']:.0f}", f"{of['rate']:.0f}",
+            f"{100 * of['found']:.1f}", f"{of['whole_s']:.0f}", f"{100 * of['result']:.1f}",
         )
-        for each in mean.itertuples()
+        for slots, of in mean.iterrows()
     ]  # fmt: skip
     one, most = mean.loc[1], mean.loc[max(SLOTS)]
     faster, worse = most["rate"] / one["rate"], most["result"] - one["result"]

@@ -321,7 +321,7 @@ def report(
 
 def course(records: Sequence[Record], rows: Mapping[str, Row], best: Row) -> str:
     """A table of one study: each launch, and where its incumbent stands by the other launches."""
-    lines = []
+    lines: list[Sequence[object]] = []
     for record, behind in zip(records, regrets(records, rows, best), strict=True):
         found = record.outcome.measurement
         speed = f"{found.tokens_per_s:.0f}" if found else ""

@@ -8,7 +8,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from importlib.metadata import version
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from autotune.device.device import Device
@@ -76,8 +76,15 @@ def machine() -> str:
 
 
 def versions(*packages: str) -> str:
-    """Of packages that are installed."""
-    return ", ".join(f"{package} {version(package)}" for package in packages)
+    """Of packages, those that are not installed included."""
+    return ", ".join(map(_versioned, packages))
+
+
+def _versioned(package: str) -> str:
+    try:
+        return f"{package} {version(package)}"
+    except PackageNotFoundError:
+        return f"no {package}"
 
 
 def probing(

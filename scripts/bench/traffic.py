@@ -9,7 +9,6 @@ what ranks say to each other is left out.
 
 from __future__ import annotations
 
-import argparse
 import os
 import subprocess
 import sys
@@ -20,16 +19,16 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from shared import ROOT, asking, probing, table, wiring
+
 from autotune.device import open_device
-from autotune.measure.runner import Job, Runner
+from autotune.measure.runner import Runner
 from autotune.measure.testbed.cluster import DIAL_S, Cluster
-from autotune.measure.testbed.testbed import Wiring
 from autotune.space.options import Options
 from autotune.space.outcome import Verdict
 from autotune.wire import stream
 from autotune.wire.stopping import Rule
 
-ROOT = Path(__file__).resolve().parents[2]
 RULE = Rule(
     warmup_steps=3, warmup_tolerance=1e9, warmup_limit_s=0.0, timed_steps=5, half_width=0.0,
     timed_limit_s=0.0,
@@ -121,7 +120,7 @@ class Agents:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
+    parser = asking(__doc__)
     parser.add_argument("--nodes", type=int, default=2)
     parser.add_argument("--seconds", type=float, default=20.0)
     asked = parser.parse_args()
@@ -138,22 +137,16 @@ def main() -> None:
             checkpointing=("none",),
         )  # fmt: skip
         space = nodes.space(options)
-        wiring = Wiring(
-            logs=Path(logs), seed=0, budget_s=600.0, stop=lambda: False,
-            on_phase=lambda phase, steps: None, note=lambda text: print(text, file=sys.stderr),
-        )  # fmt: skip
-        runner = nodes.runner(space, wiring)
+        runner = nodes.runner(space, wiring(Path(logs)))
         try:
             rows = measured(runner, space.candidates[0], asked.seconds)
         finally:
             runner.close()
     device = open_device("cpu").infos[0].name
     print(f"{asked.nodes} nodes with a rank each, over loopback with TLS; {device}\n")
-    print("| | seconds | messages/s | sent bytes/s | received bytes/s |")
-    print("|---|---|---|---|---|")
-    print(_row("agents dial", gathered_s, Count(), gathering))
-    for name, seconds, before, after in rows:
-        print(_row(name, seconds, before, after))
+    rows.insert(0, ("agents dial", gathered_s, Count(), gathering))
+    head = " | seconds | messages/s | sent bytes/s | received bytes/s"
+    print(table(head, (_cells(*row) for row in rows)))
 
 
 def measured(
@@ -168,11 +161,8 @@ def measured(
         rows.append((name, time.monotonic() - began, before, TOTAL.copy()))
 
     def probe(least_s: float, *, fresh: bool = False) -> None:
-        job = Job(
-            candidate=candidate, grad_accum=1, micro_steps=1,
-            rule=replace(RULE, timed_least_s=least_s, timed_limit_s=least_s), needed_step_s=None,
-            fresh=fresh,
-        )  # fmt: skip
+        rule = replace(RULE, timed_least_s=least_s, timed_limit_s=least_s)
+        job = probing(candidate, rule, fresh=fresh)
         result = runner.run(job, time.monotonic() + DEADLINE_S + least_s)
         assert result.verdict is Verdict.OK, result.reason
 
@@ -183,11 +173,11 @@ def measured(
     return rows
 
 
-def _row(name: str, seconds: float, before: Count, after: Count) -> str:
+def _cells(name: str, seconds: float, before: Count, after: Count) -> tuple[str, ...]:
     messages = (after.messages - before.messages) / seconds
     sent = (after.sent_bytes - before.sent_bytes) / seconds
     received = (after.received_bytes - before.received_bytes) / seconds
-    return f"| {name} | {seconds:.1f} | {messages:.1f} | {sent:,.0f} | {received:,.0f} |"
+    return name, f"{seconds:.1f}", f"{messages:.1f}", f"{sent:,.0f}", f"{received:,.0f}"
 
 
 if __name__ == "__main__":

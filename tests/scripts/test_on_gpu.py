@@ -41,7 +41,7 @@ def on_gpu(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     [
         ("facts", "oom", "grid"),
         pytest.param(
-            ("default", "warm", "logits", "sustained", "steps200"), marks=pytest.mark.campaign
+            ("default", "warm", "logits", "sustained", "fidelity"), marks=pytest.mark.campaign
         ),
         pytest.param(("tests", "zero", "axes", "script", "peaks"), marks=pytest.mark.campaign),
     ],

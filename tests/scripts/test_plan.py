@@ -105,7 +105,7 @@ def test_an_error_is_of_the_figure_that_the_source_has() -> None:
 
 
 def test_what_was_said_to_fit_and_ran_out_is_named() -> None:
-    lines = "\n".join(bench.confusion([scored(5.0), scored(None, oom=True)]))
+    lines = bench.confusion([scored(5.0), scored(None, oom=True)])
     assert "| said to fit | 1 | 1 |" in lines
     assert "Said to fit, and ran out: a." in lines
 
@@ -113,5 +113,5 @@ def test_what_was_said_to_fit_and_ran_out_is_named() -> None:
 def test_medians_are_of_sizes_and_of_signed_errors() -> None:
     whole = scored(None).expected.peak.bytes / 2**30
     found = [scored(whole / by) for by in (1.1, 0.9, 1.3)]
-    [_, _, line] = bench.errors(found, "all", lambda each: "all")
+    [_, _, line] = bench.errors(found, "all", lambda each: "all").splitlines()
     assert line == "| all | 3 | 10.0% | 30.0% | +10.0% |"

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from deepspeed.runtime.zero.stage3 import estimate_zero3_model_states_mem_needs
 from deepspeed.runtime.zero.stage_1_and_2 import estimate_zero2_model_states_mem_needs
+from shared import table
 
 from autotune.space.candidate import Candidate
 from autotune.space.engines import engine_of
@@ -18,7 +17,7 @@ HIDDEN, HEADS, LENGTH = 1024, 16, 1024
 """Of the GPT-2 whose layers are looked at."""
 
 
-def deepspeed_states() -> Iterator[str]:
+def deepspeed_states() -> str:
     """State of a model of 7 billion parameters a GPU, by stage and offload."""
     workload = Workload(
         model="gpt", width=4096, vocab_size=32768, dtype="bf16", engine="deepspeed", world_size=8,
@@ -26,10 +25,7 @@ def deepspeed_states() -> Iterator[str]:
     )  # fmt: skip
     depth = 32
     shape = workload.shape(depth)
-    yield f"{shape.parameters / 1e9:.2f} B parameters, 8 GPUs, bf16; GB of a GPU and of the host."
-    yield ""
-    yield "| stage | offload | DeepSpeed | here | DeepSpeed, host | here, host |"
-    yield "|---|---|---|---|---|---|"
+    rows = []
     for stage, offload in ((2, "none"), (2, "optimizer"), (3, "none"), (3, "optimizer"),
                            (3, "all")):  # fmt: skip
         c = Candidate(depth=depth, seq_len=2048, micro_batch=1, zero_stage=stage, offload=offload)
@@ -47,15 +43,24 @@ def deepspeed_states() -> Iterator[str]:
                 n, shape.largest_block, num_gpus_per_node=8, cpu_offload=offload != "none",
                 cpu_offload_params=offload == "all",
             )  # fmt: skip
-        yield (f"| {stage} | {offload} | {gpu / _GB:.2f} | {device / _GB:.2f} | {cpu / _GB:.1f} |"
-               f" {host / _GB:.1f} |")  # fmt: skip
+        sizes = (
+            f"{gpu / _GB:.2f}",
+            f"{device / _GB:.2f}",
+            f"{cpu / _GB:.1f}",
+            f"{host / _GB:.1f}",
+        )
+        rows.append((stage, offload, *sizes))
+    head = "stage | offload | DeepSpeed | here | DeepSpeed, host | here, host"
+    return (
+        f"{shape.parameters / 1e9:.2f} B parameters, 8 GPUs, bf16; GB of a GPU and of the host."
+        f"\n\n{table(head, rows)}"
+    )
 
 
-def activations() -> Iterator[str]:
+def activations() -> str:
     """Bytes a token and channel that one layer of GPT-2 keeps, traced, beside Korthikanti et al.
     2022 (arXiv 2205.05198, equation 2): 34 + 5 a s / h, or 34 where scores are not kept."""
-    yield "| attention | checkpointing | formula | traced |"
-    yield "|---|---|---|---|"
+    rows = []
     for attention, checkpointing, formula in (
         ("eager", "none", 34 + 5 * HEADS * LENGTH / HIDDEN),
         ("sdpa", "none", 34.0),
@@ -70,7 +75,8 @@ def activations() -> Iterator[str]:
         low, high = (peak[0][0] - held for peak, held in
                      zip(found.peak_bytes, found.held_bytes, strict=True))  # fmt: skip
         kept = (high - low) / 2 / (4 * LENGTH * HIDDEN)
-        yield f"| {attention} | {checkpointing} | {formula:.0f} | {kept:.1f} |"
+        rows.append((attention, checkpointing, f"{formula:.0f}", f"{kept:.1f}"))
+    return table("attention | checkpointing | formula | traced", rows)
 
 
 def _gpt2(layers: int, attention: str, checkpointing: str) -> ModelSpec:

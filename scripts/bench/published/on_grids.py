@@ -5,8 +5,9 @@ from __future__ import annotations
 import random
 import statistics
 from collections import defaultdict
-from collections.abc import Iterator
 from pathlib import Path
+
+from shared import ROOT, kept, table
 
 from autotune.measure.runner import counting
 from autotune.measure.testbed.recording import Recording
@@ -16,27 +17,28 @@ from autotune.space.trace import Trace, request
 from autotune.study.predict.predictor import Predictor
 from autotune.wire.messages import Described
 
-GRIDS = Path(__file__).parents[3] / "results" / "grids"
+GRIDS = ROOT / "results" / "grids"
 TRIALS = 3
 SEEDS = 20
 TRACE_S = 120.0
 
 
-def grid_errors() -> Iterator[str]:
+def grid_errors() -> str:
     """Median errors of the peaks of each grid, traced on this machine; after `TRIALS` measurements
     of candidates drawn at random the median over `SEEDS` draws, of the other candidates."""
-    yield f"| grid | candidates | traced | after {TRIALS} trials | 90th percentile then |"
-    yield "|---|---|---|---|---|"
-    every: list[tuple[float, float]] = []
-    for path in sorted(GRIDS.glob("*.csv")):
-        before, after, most, count = errors(path)
-        every.append((before, after))
-        yield f"| {path.stem} | {count} | {before:.1%} | {after:.1%} | {most:.1%} |"
-    first, then = (statistics.median(each) for each in zip(*every, strict=True))
-    yield ""
-    yield (f"Median of the grids: {first:.1%} (goal: at most 10 %):"
-           f" {'held' if first <= 0.1 else 'missed'}; after {TRIALS} trials {then:.1%} (goal: at"
-           f" most 3 %): {'held' if then <= 0.03 else 'missed'}.")  # fmt: skip
+    found = {path.stem: errors(path) for path in sorted(GRIDS.glob("*.csv"))}
+    rows = (
+        (name, count, f"{before:.1%}", f"{after:.1%}", f"{most:.1%}")
+        for name, (before, after, most, count) in found.items()
+    )
+    head = f"grid | candidates | traced | after {TRIALS} trials | 90th percentile then"
+    first = statistics.median(before for before, *_ in found.values())
+    then = statistics.median(after for _, after, *_ in found.values())
+    return (
+        f"{table(head, rows)}\n\nMedian of the grids: {first:.1%} (goal: at most 10 %):"
+        f" {kept(first <= 0.1)}; after {TRIALS} trials {then:.1%} (goal: at most 3 %):"
+        f" {kept(then <= 0.03)}."
+    )
 
 
 def errors(path: Path) -> tuple[float, float, float, int]:

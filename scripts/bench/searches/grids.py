@@ -1,4 +1,5 @@
-"""What is true of a recorded grid, and what somebody finds there who measures once."""
+"""What is true of a recorded grid, what somebody finds there who measures once, and how searches
+there are asked for, spread over cores and kept."""
 
 from __future__ import annotations
 
@@ -10,7 +11,7 @@ import random
 import statistics
 from collections import Counter, defaultdict
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cache
 from multiprocessing.pool import Pool
 from pathlib import Path
@@ -27,6 +28,23 @@ from autotune.wire.messages import Report
 from autotune.wire.stopping import interval
 
 BUDGET_S = 1800.0
+
+
+@dataclass(frozen=True)
+class Point:
+    """Where a search stood after a probe."""
+
+    elapsed_s: float
+    """Virtual."""
+    found: Candidate | None
+    """The incumbent."""
+    lost: bool
+    """The probe ran out of memory or over the ceiling."""
+    error: float | None = None
+    """How far off the predicted peak was, as a share, where both are known."""
+
+
+Course = list[Point]
 
 
 class Truth:

@@ -20,8 +20,7 @@ from autotune.space.candidate import Candidate
 from autotune.space.outcome import Verdict, judge
 from autotune.study.prober import rule_for
 from autotune.wire.budget import VirtualTime
-from searches.course import Course, Point
-from searches.grids import Truth, value
+from searches.grids import Course, Point, Truth, value
 
 Walk = Generator[Candidate, float | None, None]
 Ladder = Sequence[Candidate]

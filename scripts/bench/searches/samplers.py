@@ -30,8 +30,7 @@ from autotune.study.study import Study
 from autotune.wire.budget import Clock, StopFlag, VirtualTime
 from autotune.wire.messages import Conditions, Peaks
 from autotune.wire.stopping import Interval, Phase
-from searches.course import Course, Point
-from searches.grids import Truth
+from searches.grids import Course, Point, Truth
 
 TRACE_S = 4.0
 """What tracing the models takes before the first probe, on 2 cores; a recording does not say."""
