@@ -38,7 +38,9 @@ class Axis:
     example: str = ""
     """One of those."""
     plain: Any = None
-    """What holds where nobody says anything, and held before the axis was there."""
+    """What holds where nobody says anything."""
+    always: bool = False
+    """Whether every space has it, asked for or not."""
     quiet: bool = False
     """Whether it is shown only where it makes a difference."""
 
@@ -97,15 +99,16 @@ def alloc_variables(allocator: str) -> dict[str, str]:
 
 
 _ROWS = (
-    Axis(name="depth", level=Level.BUILD, label="depth"),
-    Axis(name="seq_len", level=Level.PROBE, label="seq"),
-    Axis(name="micro_batch", level=Level.PROBE, label="micro"),
-    Axis(name="zero_stage", level=Level.BUILD, label="zero", plain=0, quiet=True),
+    Axis(name="depth", level=Level.BUILD, label="depth", always=True),
+    Axis(name="seq_len", level=Level.PROBE, label="seq", always=True),
+    Axis(name="micro_batch", level=Level.PROBE, label="micro", always=True),
+    Axis(name="zero_stage", level=Level.BUILD, label="zero", plain=0, always=True,
+         quiet=True),
     Axis(name="offload", level=Level.BUILD, label="offload",
-         words=("none", "optimizer", "all"), plain="none", quiet=True),
+         words=("none", "optimizer", "all"), plain="none", always=True, quiet=True),
     Axis(name="checkpointing", level=Level.BUILD, label="ckpt",
          words=("none", "full", "selective", "host"), pattern=EVERY_NTH, example="1/2",
-         plain="none"),
+         plain="none", always=True),
     Axis(name="attention", level=Level.BUILD, label="attention",
          words=("auto", "sdpa", "eager", "flash_attention_2", "flex_attention"), plain="auto",
          quiet=True),
@@ -134,7 +137,7 @@ AXES: dict[str, Axis] = {row.name: row for row in _ROWS}
 MEMORY_AXES = ("depth", "seq_len", "micro_batch")
 """Memory grows along these, whatever the others are."""
 OTHER_AXES = tuple(name for name in AXES if name not in MEMORY_AXES)
-LATER_AXES = tuple(AXES)[6:]
-"""Those that older records do not have."""
+ASKED_AXES = tuple(name for name, row in AXES.items() if not row.always)
+"""Those that a space has only where the user asks for more than what is plain."""
 SCRIPT_AXES = ("data_workers", "pin_memory", "prefetch", "own")
 """Those that only a script of the user's own has."""

@@ -6,7 +6,7 @@ from dataclasses import dataclass, fields
 from functools import cached_property
 from operator import attrgetter
 
-from autotune.space.axes import AXES, LATER_AXES, MEMORY_AXES, OTHER_AXES
+from autotune.space.axes import ASKED_AXES, AXES, MEMORY_AXES, OTHER_AXES
 
 
 @dataclass(frozen=True, order=True, kw_only=True)
@@ -88,9 +88,9 @@ class Candidate:
             f"d{self.depth}-s{self.seq_len}-b{self.micro_batch}"
             f"-z{self.zero_stage}-{self.offload}-{self.checkpointing}"
         )
-        later = {name: getattr(self, name) for name in LATER_AXES}
+        asked = {name: getattr(self, name) for name in ASKED_AXES}
         return first + "".join(
-            f"-{name}={value}" for name, value in later.items() if value != AXES[name].plain
+            f"-{name}={value}" for name, value in asked.items() if value != AXES[name].plain
         )
 
     @property

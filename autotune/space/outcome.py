@@ -8,7 +8,7 @@ from enum import StrEnum
 from itertools import pairwise
 from typing import Any, Literal
 
-from autotune.space.axes import AXES, LATER_AXES
+from autotune.space.axes import AXES, OTHER_AXES
 from autotune.space.candidate import Candidate
 from autotune.space.space import Limits
 from autotune.space.workload import Workload
@@ -192,7 +192,7 @@ class Record:
         offload, which an engine lacks whatever the model, and what is not plain of the rest."""
         return self.outcome.unsupported or tuple(
             name
-            for name in ("zero_stage", "offload", "checkpointing", *LATER_AXES)
+            for name in OTHER_AXES
             if name in ("zero_stage", "offload")
             or getattr(self.candidate, name) not in (AXES[name].plain, "full")
         )
@@ -266,11 +266,8 @@ def in_slices(step_s: Sequence[float], scale: float = 1.0) -> tuple[float, ...]:
 
 
 def outcome_from(body: Any) -> Outcome:
-    """The outcome that `to_json` made `body` of; an older version may lack fields.
-
-    Raises `FormatError` if it is none.
-    """
-    return parse(Outcome, body, strict=False)
+    """The outcome that `to_json` made `body` of. Raises `FormatError` if it is none."""
+    return parse(Outcome, body)
 
 
 def others_share(seen: Conditions) -> float:

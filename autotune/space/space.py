@@ -108,10 +108,6 @@ class Space:
                 del workload[name]
         if workload["nodes"] == 1:
             del workload["nodes"]
-        # As it was before it was an axis: an older study can be gone on with.
-        optimizers = self.axes.get("optimizer", (AXES["optimizer"].plain,))
-        workload["optimizer"] = ",".join(optimizers)
         return {"workload": workload, "limits": asdict(self.limits),
-                "axes": {name: list(values) for name, values in self.axes.items()
-                         if name != "optimizer"},
+                "axes": {name: list(values) for name, values in self.axes.items()},
                 "size": len(self.candidates)}  # fmt: skip

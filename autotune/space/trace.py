@@ -210,7 +210,7 @@ class Trace:
     @cached_property
     def _peaks(self) -> list[Array]:
         found = self.answer
-        split = (found.early_bytes, found.late_bytes)  # older answers lack them
+        split = (found.early_bytes, found.late_bytes)  # a recording may lack them
         return [_known(each) for each in (split if found.early_bytes else (found.peak_bytes,))]
 
 

@@ -94,10 +94,10 @@ class Workload:
         batch = body["global_batch"]
         parsed = None if batch is None else parse_global_batch(batch, "global_batch")
         shapes = [parse(CountedShape, each) for each in body.get("shapes", [])]
-        known = {name: value for name, value in body.items() if name != "optimizer"}
+        read: dict[str, Any] = {"global_batch": parsed, "shapes": shapes}
         if "length_mix" in body:
-            known["length_mix"] = parse(LengthMix, body["length_mix"])
-        return cls(**known | {"global_batch": parsed, "shapes": shapes})
+            read["length_mix"] = parse(LengthMix, body["length_mix"])
+        return cls(**body | read)
 
     def shape(self, depth: int) -> Shape:
         """The model's dimensions and counts at `depth`."""

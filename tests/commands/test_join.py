@@ -198,7 +198,7 @@ REFUSED = {
     ("--join", "sqlite:///new.db/none"): "it has none",
     ("--join", "study"): "--join: write URL/NAME, as the study prints it; the URL before the last",
     ("--join", "postgresql://host/x"): "postgresql://host: names no database",
-    ("--join", "sqlite:///studies.db/old"): "an earlier version began it",
+    ("--join", "sqlite:///studies.db/old"): "it is of another version",
     ("--join", "sqlite:///studies.db/other"): "it is of another version",
     ("--join", f"{URL}/x", "--resume", "study"): "--join: a resumed study keeps the options",
     ("--join", f"{URL}/x", "--seed", "4"): "--seed: not with --join, whose study has it",

@@ -23,7 +23,7 @@ from autotune.result.best import (
 )
 from autotune.result.choice import pool, winner
 from autotune.show.report.result import configuration
-from autotune.space.axes import AXES, LATER_AXES, ZERO_STAGES
+from autotune.space.axes import ASKED_AXES, AXES, ZERO_STAGES
 from autotune.space.candidate import Candidate
 from autotune.space.engines import ENGINES
 from autotune.space.outcome import Objective, Record, Verdict
@@ -442,7 +442,7 @@ OPTIONAL = {"width", "vocab_size", "headroom_bytes", "disturbed_share", "host_ca
             "kernels", "compile_s", "verified", "joules_per_token", "pareto", "same_batch",
             "update_share", "tokens", "waiting_share", "rows", "command", "nodes",
             "repeats", "unconfirmed",
-            *LATER_AXES} - {"optimizer"}  # fmt: skip
+            *ASKED_AXES} - {"optimizer"}  # fmt: skip
 
 
 @pytest.mark.parametrize("part", REQUIRED)
@@ -508,15 +508,11 @@ def test_a_name_that_is_none_of_a_variable_does_not_reach_a_script(tmp_path: Pat
         read(tmp_path, hostile)
 
 
-def test_a_result_over_several_nodes_says_so_and_an_older_one_is_of_one(tmp_path: Path) -> None:
+def test_a_result_over_several_nodes_says_so(tmp_path: Path) -> None:
     body = to_json(result("ddp", 0, world_size=4, nodes=2))
     found = read(tmp_path, body).config
     assert (found.nodes, found.ranks_on_a_node, found.workload.nodes) == (2, 2, 2)
     assert configuration(found).endswith("4 ranks on 2 nodes)")
-    del body["config"]["nodes"]
-    older = read(tmp_path, body).config
-    assert (older.nodes, older.ranks_on_a_node) == (1, 4)
-    assert configuration(older).endswith("4 ranks)")
 
 
 @pytest.mark.parametrize(("nodes", "why"), [(0, r"\$\.config\.nodes"), (5, "5 of 4 ranks")])
@@ -544,17 +540,7 @@ def test_what_the_contract_leaves_open_may_be_missing(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["cpu-2-cores"])
 def test_the_samples_can_be_read(name: str) -> None:
     path = SAMPLES / name / "best.json"
-    found = Best.read(path)
-    known = {name: value for name, value in to_json(found).items() if value is not None}
-    written = json.loads(path.read_text("utf-8"))
-    plain = {name: AXES[name].plain for name in LATER_AXES}
-    for each in (written, *written["cells"], *written["ties"]):
-        each["config"] = plain | {"nodes": 1} | each["config"]
-        later = dict.fromkeys(
-            ("kernels", "compile_s", "joules_per_token", "real_share", "tokens", "waiting_share")
-        ) | {"rows": None}
-        each["measured"] = later | each["measured"]
-    assert {"pareto": [], "same_batch": []} | written == known
+    assert to_json(Best.read(path)) == json.loads(path.read_text("utf-8"))
 
 
 def test_schema_and_dataclass_have_the_same_names() -> None:

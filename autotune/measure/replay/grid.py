@@ -18,7 +18,7 @@ from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from autotune.errors import UsageError
 from autotune.space import engines
-from autotune.space.axes import AXES, LATER_AXES, SCRIPT_AXES, ZERO_STAGES
+from autotune.space.axes import AXES, SCRIPT_AXES, ZERO_STAGES
 from autotune.space.candidate import Candidate
 from autotune.space.outcome import Verdict, others_share
 from autotune.space.space import Limits
@@ -37,13 +37,6 @@ COLUMNS = (
     "interval_cpu_s", "sm_clock_mhz", "power_w", "joules", "temperature_c", "throttle_reasons",
     "thermally_throttled", "last_loss", "compile_s", "warmup_step_s", "step_s", "reason",
 )  # fmt: skip
-_WITHOUT_ENERGY = tuple(name for name in COLUMNS if name != "joules")
-_OLDER = tuple(
-    {"last_loss": "loss"}.get(name, name)
-    for name in _WITHOUT_ENERGY
-    if name not in (*LATER_AXES, "compile_s")
-)
-"""As they were before there were so many axes."""
 COVERS = "recorded"
 """What the energy in a recording is of: all devices together."""
 _JOULES = 1e12
@@ -168,7 +161,7 @@ def read(path: Path) -> Grid:
         device_kind, name, workload, limits, trace = _setting(path, header)
         return Grid(
             path=path, header=header, device_kind=device_kind, device=name, workload=workload,
-            limits=limits, trace=trace, rows=tuple(_rows(path, rest, _optimizer(header))),
+            limits=limits, trace=trace, rows=tuple(_rows(path, rest)),
         )  # fmt: skip
     except csv.Error as error:
         raise UsageError(f"{path}: not a recorded grid: {error}") from error
@@ -204,7 +197,6 @@ def _parsed(header: dict[str, Any]) -> Setting:
     workload = Workload.from_json(header["space"]["workload"])
     _check_types(workload)
     _among(workload.dtype, Dtype)
-    _optimizer(header)
     limits = Limits(**header["space"]["limits"])
     _check_types(limits)
     if workload.engine not in engines.NAMES:
@@ -225,11 +217,7 @@ def trace_header(trace: Trace) -> dict[str, Any]:
 
 
 def _trace(header: dict[str, Any]) -> Trace:
-    # Older ones know of no recipe, and traced all weights in fp32, as on a CPU.
-    models = header["asked"]["models"]
-    older = {"weights": ["fp32"] * len(models), "device_kind": "cpu"}
-    asked = parse(Describe, older | header["asked"], strict=False)
-    return Trace(asked, parse(Described, header["answer"], strict=False))
+    return Trace(parse(Describe, header["asked"]), parse(Described, header["answer"]))
 
 
 def _check_types(made: Workload | Limits) -> None:
@@ -239,34 +227,21 @@ def _check_types(made: Workload | Limits) -> None:
             raise TypeError(f"{name} {getattr(made, name)}")
 
 
-def _optimizer(header: dict[str, Any]) -> str:
-    """Of all candidates of a recording whose rows do not say it."""
-    named = header["space"]["workload"].get("optimizer", AXES["optimizer"].plain)
-    return _word("optimizer", named.partition(",")[0])
-
-
-def _rows(path: Path, text: str, optimizer: str) -> Iterator[Row]:
+def _rows(path: Path, text: str) -> Iterator[Row]:
     reader = csv.DictReader(io.StringIO(text))
-    columns = tuple(reader.fieldnames or ())
-    if columns not in (COLUMNS, _WITHOUT_ENERGY, _OLDER):
+    if tuple(reader.fieldnames or ()) != COLUMNS:
         raise UsageError(f"{path}: line 2: the columns of a recorded grid are not these")
-    plain = {name: str(AXES[name].plain) for name in LATER_AXES} | {"optimizer": optimizer}
     for cells in reader:
         try:
-            yield _row(_newer(cells, plain) if columns == _OLDER else cells, len(columns))
+            yield _row(cells)
         except (TypeError, ValueError, OverflowError) as error:
             where = f"{path}: line {reader.line_num + 1}"
             raise UsageError(f"{where}: no measurement: {error!s:.200}") from error
 
 
-def _newer(cells: dict[str, str], plain: dict[str, str]) -> dict[str, str]:
-    """The cells of an older recording, with `plain` values on the axes that it does not have."""
-    return cells | {"last_loss": cells["loss"], "compile_s": "0"} | plain
-
-
-def _row(cells: dict[str, str], count: int) -> Row:
+def _row(cells: dict[str, str]) -> Row:
     if None in cells or None in cells.values():
-        raise ValueError(f"not {count} cells")
+        raise ValueError(f"not {len(COLUMNS)} cells")
     candidate = Candidate(
         depth=_natural(int(cells["depth"])),
         seq_len=_natural(int(cells["seq_len"])),
@@ -330,7 +305,7 @@ def _report(cells: dict[str, str]) -> Report:
         peaks=peaks,
         state_bytes=_bytes(cells["state_bytes"]),
         conditions=conditions,
-        energy=Energy(_number(cells["joules"], _JOULES), COVERS) if cells.get("joules") else None,
+        energy=Energy(_number(cells["joules"], _JOULES), COVERS) if cells["joules"] else None,
     )
 
 

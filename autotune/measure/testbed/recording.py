@@ -15,7 +15,7 @@ from autotune.measure.replay.runner import Replay
 from autotune.measure.runner import Runner
 from autotune.measure.testbed.lacking import check_energy
 from autotune.measure.testbed.testbed import Wiring
-from autotune.space.axes import AXES, LATER_AXES
+from autotune.space.axes import ASKED_AXES, AXES
 from autotune.space.models import gpt
 from autotune.space.options import FLAGS, Options
 from autotune.space.space import Fixed, Limits, Space
@@ -155,7 +155,7 @@ class Recording:
         return {
             name: values
             for name, values in axes.items()
-            if name not in LATER_AXES or values != (AXES[name].plain,)
+            if name not in ASKED_AXES or values != (AXES[name].plain,)
         }
 
     def _recorded(self, axis: str) -> tuple[Any, ...]:

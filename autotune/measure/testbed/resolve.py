@@ -13,7 +13,7 @@ from autotune.device.device import Device
 from autotune.errors import UsageError
 from autotune.measure.testbed.lacking import check_machine
 from autotune.measure.testbed.lengths import read_mix
-from autotune.space.axes import AXES, LATER_AXES
+from autotune.space.axes import ASKED_AXES, AXES
 from autotune.space.candidate import Build, Candidate
 from autotune.space.engines import engine_for, engine_of, stages_of, state_bytes
 from autotune.space.mix import LengthMix
@@ -113,7 +113,7 @@ def resolve(
         "offload": offloads,
         "checkpointing": options.checkpointing or ("none", "full"),
     }
-    later = {name: getattr(options, AXES[name].option) for name in LATER_AXES}
+    later = {name: getattr(options, AXES[name].option) for name in ASKED_AXES}
     if preset:
         later["optimizer"] = later["optimizer"] or (preset.optimizer,)
     axes |= {

@@ -26,7 +26,7 @@ from autotune.measure.testbed.resolve import (
     micro_batches,
 )
 from autotune.measure.testbed.testbed import Wiring
-from autotune.space.axes import AXES, LATER_AXES
+from autotune.space.axes import ASKED_AXES, AXES
 from autotune.space.candidate import Candidate
 from autotune.space.command import Command, combined, parse_own, parse_set
 from autotune.space.engines import AUTO, engine_for, stages_of
@@ -235,11 +235,11 @@ def _axes(options: Options, command: Command, device_kind: str) -> dict[str, tup
     axes = {
         name: asked[name] or _NOT_SAID.get(name) or (AXES[name].plain,)
         for name in AXES
-        if name not in LATER_AXES and name != "micro_batch"
+        if name not in ASKED_AXES and name != "micro_batch"
     }
     axes["micro_batch"] = asked["micro_batch"] or (1,)
     axes = {name: axes[name] for name in AXES if name in axes}
-    for name in LATER_AXES:
+    for name in ASKED_AXES:
         values = combined(parse_own(options.axis or "")) if name == "own" else asked[name]
         if values and values != (AXES[name].plain,):
             axes[name] = values

@@ -399,7 +399,7 @@ class Journal:
             records=records,
             running=tuple(running),
             finals=tuple(
-                parse(Candidate, final["candidate"], strict=False)
+                parse(Candidate, final["candidate"])
                 for _, final in finals_in(seen)
                 if "outcome" not in final
                 and _owner(final) != self._processes.own
@@ -440,7 +440,7 @@ def _owner(attributes: Mapping[str, Any]) -> str:
 
 
 def _name_value(optuna_study: optuna.Study, objective: Objective) -> None:
-    """Have charts of Optuna's say what its value is. Older studies go without."""
+    """Have charts of Optuna's say what its value is."""
     if not optuna_study.get_trials(deepcopy=False):
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", ExperimentalWarning)

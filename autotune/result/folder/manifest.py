@@ -179,12 +179,7 @@ def parsed(body: Any) -> Manifest:
     version = body.get("schema_version") if isinstance(body, dict) else None
     if version != SCHEMA_VERSION:
         raise FormatError(f"schema_version is {version!r}")
-    then = body.get("earlier", [])  # older ones learned from nothing, or from less
-    if not isinstance(then, list):
-        raise FormatError("earlier is no list")
-    earlier = [parse(Earlier, each, strict=False) for each in then]
-    whole = {"study_name": IN_JOURNAL, "part": ""} | body | {"earlier": []}
-    return replace(parse(Manifest, whole), earlier=earlier)
+    return parse(Manifest, body)
 
 
 def _differences(path: str, then: Any, now: Any) -> Iterator[tuple[str, Any, Any]]:

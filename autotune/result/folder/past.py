@@ -113,7 +113,7 @@ def past_of(optuna_study: optuna.Study, part: str = "") -> Past:
         budget_s=float(mine[-1]["budget_s"]) if mine else None,
         ended=Ended(Ending(ended["code"]), ended["message"]) if ended else None,
         began=str(sessions[0].get("began", "")) if sessions else "",
-        lost=[parse(Lost, each, strict=False) for each in seen.get(lost_of(part), ())],
+        lost=[parse(Lost, each) for each in seen.get(lost_of(part), ())],
     )
 
 
@@ -131,7 +131,7 @@ def told(
             yield Record(trial.number, "search", candidate, outcome)
     for number, final in finals_in(seen):
         if "outcome" in final and ("final", number) not in known:
-            candidate = parse(Candidate, final["candidate"], strict=False)
+            candidate = parse(Candidate, final["candidate"])
             yield Record(number, "final", candidate, _outcome(final, seen, part))
 
 

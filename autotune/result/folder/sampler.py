@@ -12,7 +12,7 @@ from optuna.study import Study as OptunaStudy
 from optuna.trial import FrozenTrial, Trial, TrialState, create_trial
 
 from autotune.result.folder.ask import Ask
-from autotune.space.axes import AXES, LATER_AXES, MEMORY_AXES
+from autotune.space.axes import ASKED_AXES, AXES, MEMORY_AXES
 from autotune.space.candidate import Candidate
 from autotune.space.space import Space
 
@@ -134,10 +134,10 @@ def params(candidate: Candidate) -> dict[str, Any]:
 
 
 def candidate_of(params: dict[str, Any]) -> Candidate:
-    """The candidate that a trial's parameters name; older trials know fewer axes."""
+    """The candidate that a trial's parameters name: those of its space's axes."""
     return Candidate(**{axis: params[axis] for axis in AXES if axis in params})
 
 
 def named(params: dict[str, Any]) -> bool:
     """Whether a trial's parameters name a candidate: it may have ended before it had any."""
-    return params.keys() >= AXES.keys() - set(LATER_AXES)
+    return params.keys() >= AXES.keys() - set(ASKED_AXES)

@@ -143,9 +143,7 @@ def manifest_in(place: str) -> tuple[str, Manifest]:
         study = optuna.load_study(study_name=name, storage=_kind(url).as_it_is(url))
         kept = study.user_attrs[_MANIFEST]
         return url, manifest.parsed(kept)
-    except KeyError:
-        why = "an earlier version began it; go on with it by --resume, and join it then"
-    except (ValueError, RecursionError) as error:
+    except (LookupError, ValueError, RecursionError) as error:
         why = f"it is of another version: {error!s:.200}"
     raise UsageError(f"--join {place}: {why}")
 

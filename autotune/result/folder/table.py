@@ -9,7 +9,7 @@ from pathlib import Path
 import pandas as pd
 
 from autotune.result.files import write_whole
-from autotune.space.axes import LATER_AXES
+from autotune.space.axes import ASKED_AXES
 from autotune.space.outcome import Measurement, Record
 from autotune.wire.messages import Peaks, Ran
 
@@ -21,7 +21,7 @@ COLUMNS = (
     "number", "kind", "key", "group_start_s", "warmup_s", "timed_s", "step_s_low", "step_s_high",
     "steps", "samples_per_s", "peak_reserved_bytes", "peak_allocated_bytes", "alloc_retries",
     "disturbed_share", "attempts", "sm_clock_mhz", "power_w", "temperature_c", "throttle_reasons",
-    "predicted_low_bytes", "predicted_high_bytes", *LATER_AXES, "compile_s", "kernels",
+    "predicted_low_bytes", "predicted_high_bytes", *ASKED_AXES, "compile_s", "kernels",
     "waiting_share", "tokens",
     "joules_per_token", "log",
 )  # fmt: skip

@@ -20,14 +20,14 @@ from autotune.result.folder.past import Past
 from autotune.result.folder.table import COLUMNS
 from autotune.show.report.objective import SCALES
 from autotune.show.report.text import shown_axes
-from autotune.space.axes import AXES, LATER_AXES, Axis
+from autotune.space.axes import ASKED_AXES, AXES, Axis
 from autotune.space.outcome import Verdict
 from autotune.space.space import Limits
 from autotune.space.workload import Workload
 
 GIB = 2**30
 _TEXTS = ("offload", "checkpointing", "verdict", "witness", "reason", "kind", "key", "kernels",
-          "tokens", "log", *LATER_AXES)  # fmt: skip
+          "tokens", "log", *ASKED_AXES)  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -191,15 +191,11 @@ def _trials(path: Path) -> pd.DataFrame:
     numbers = [name for name in COLUMNS if name not in _TEXTS]
     try:  # a script's axis may have values such as None or NA
         found = pd.read_csv(io.StringIO(whole), dtype=types, keep_default_na=False, na_values=[""])
-        if not {"verdict", "kind", *list(AXES)[:6]} <= set(found.columns):
+        if not set(COLUMNS) <= set(found.columns):
             raise UsageError(f"{path}: is no table of trials, or one of another version")
-        found = found.reindex(columns=list(COLUMNS))
         found[numbers] = found[numbers].apply(pd.to_numeric)
     except ValueError as error:
         raise UsageError(f"{path}: is no table of trials: {error!s:.200}") from error
-    for name, axis in AXES.items():
-        if axis.plain is not None:  # older tables lack later axes
-            found[name] = found[name].astype(object).where(found[name].notna(), axis.plain)
     known = [verdict.value for verdict in Verdict]
     return found[found["verdict"].isin(known) & found["kind"].notna()].reset_index(drop=True)
 

@@ -16,7 +16,7 @@ import numpy as np
 
 from autotune.result.earlier import Point
 from autotune.space.arrays import Array, Codes
-from autotune.space.axes import LATER_AXES
+from autotune.space.axes import ASKED_AXES
 from autotune.space.candidate import Candidate
 from autotune.space.engines import BYTES, engine_of, state_bytes
 from autotune.space.workload import Workload
@@ -51,7 +51,7 @@ _NOISE_BYTES = 6 * 2**20
 _OOM_BEYOND = 0.04
 """An allocation that failed: the peak would have been about this much over the capacity."""
 _Z95 = 1.96
-_TRAITS = ("checkpointing", *LATER_AXES)
+_TRAITS = ("checkpointing", *ASKED_AXES)
 """Axes whose values change what is held at the peak beside the state, each in its own way."""
 _VARIANTS = tuple(Variant(scale, noise) for scale in (1.0, 3.0, 10.0) for noise in (1.0, 3.0))
 

@@ -16,7 +16,7 @@ import numpy as np
 
 from autotune.result.earlier import Point
 from autotune.space.arrays import Array
-from autotune.space.axes import AXES, LATER_AXES
+from autotune.space.axes import ASKED_AXES, AXES
 from autotune.space.candidate import Candidate
 from autotune.space.engines import BYTES
 from autotune.space.models.checkpointed import recomputed_share
@@ -146,7 +146,7 @@ class SpeedModel:
         middle = tokens - tokens.mean()
         workload = codes([workload for workload, _ in points])
         stage = codes([(c.zero_stage, c.offload) for _, c in points])
-        later = [codes([getattr(c, name) for _, c in points]) for name in LATER_AXES]
+        asked = [codes([getattr(c, name) for _, c in points]) for name in ASKED_AXES]
         checkpointing = codes([c.checkpointing for _, c in points])
         build = codes([(workload, c.build) for workload, c in points])
         cell = codes([(workload, c.build, c.seq_len) for workload, c in points])
@@ -166,7 +166,7 @@ class SpeedModel:
             Term(0.2 * ones, position=width / 0.8),
             Term(0.1 * ones, position=length / 1.0),
             Term(0.1 * ones, group=checkpointing),
-            *(Term(_LATER_OFF * ones, group=group) for group in later if group.any()),
+            *(Term(_LATER_OFF * ones, group=group) for group in asked if group.any()),
             Term(0.3 * ones, group=stage, position=tokens / 2.5),
             Term(0.08 * ones, group=build, position=tokens / 2.0),
             Term(0.08 * ones, group=cell, position=tokens / 0.4),

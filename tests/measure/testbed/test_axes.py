@@ -13,7 +13,7 @@ from autotune.device.device import Device
 from autotune.errors import UsageError
 from autotune.measure.testbed import lacking
 from autotune.measure.testbed.resolve import resolve
-from autotune.space.axes import AXES, LATER_AXES, alloc_conf
+from autotune.space.axes import ASKED_AXES, AXES, alloc_conf
 from autotune.space.candidate import BUILD_AXES, Candidate
 from autotune.space.options import Options
 from autotune.space.space import Space
@@ -28,10 +28,10 @@ def on(device: Device, **texts: str) -> Space:
 
 def test_what_nobody_asks_for_is_no_axis_of_the_space(cpu: Device) -> None:
     space = on(cpu)
-    assert not set(space.axes) & set(LATER_AXES)
+    assert not set(space.axes) & set(ASKED_AXES)
     assert len(space.candidates) == 2
     assert all(getattr(c, name) == AXES[name].plain
-               for c in space.candidates for name in LATER_AXES)  # fmt: skip
+               for c in space.candidates for name in ASKED_AXES)  # fmt: skip
 
 
 def test_every_combination_of_what_is_asked_for_is_a_candidate(cpu: Device) -> None:
@@ -51,7 +51,7 @@ def test_all_axes_but_two_need_a_new_build() -> None:
     assert fields == list(Candidate.__dataclass_fields__)
 
 
-@pytest.mark.parametrize("name", LATER_AXES)
+@pytest.mark.parametrize("name", ASKED_AXES)
 def test_another_value_of_any_axis_neither_covers_nor_shares_a_build(name: str) -> None:
     plain = Candidate(depth=2, seq_len=64, micro_batch=1)
     value = (*AXES[name].words[1:], AXES[name].example)[0]

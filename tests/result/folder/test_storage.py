@@ -26,7 +26,6 @@ from sqlalchemy.exc import SQLAlchemyError
 from autotune.commands.app import main
 from autotune.commands.exits import ExitCode
 from autotune.errors import UsageError
-from autotune.result.files import MANIFEST
 from autotune.result.folder import manifest, patience, processes, storage
 from autotune.result.folder.ask import Ask
 from autotune.result.folder.earlier import learn
@@ -616,11 +615,3 @@ def test_a_dry_run_makes_no_database(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert main(["--device", "replay:grid.csv", "--dry-run",
                  "--storage", "sqlite:///studies.db"]) == ExitCode.FOUND  # fmt: skip
     assert [path.name for path in tmp_path.iterdir()] == ["grid.csv"]
-
-
-def test_an_older_manifest_names_the_study_of_the_journal(tmp_path: Path) -> None:
-    made = begun(tmp_path, None)
-    text = (tmp_path / MANIFEST).read_text()
-    (tmp_path / MANIFEST).write_text(text.replace(',\n  "study_name": "autotune"', ""))
-    assert (tmp_path / MANIFEST).read_text() != text
-    assert manifest.read(tmp_path) == replace(made, study_name="autotune")
