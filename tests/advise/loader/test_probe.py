@@ -157,7 +157,7 @@ def test_a_loader_is_timed_after_its_first_batch_and_the_studys_word() -> None:
 
 
 def test_a_short_epoch_is_begun_again() -> None:
-    found = measured(asked("short"))
+    found = measured(asked("short", timed_s=1.0))
     assert len(found.epochs) > 1
     assert set(found.epochs) == {3}
 
