@@ -214,7 +214,7 @@ def oom(bench: Bench) -> dict[str, Any]:
         bench,
         ["--budget", "3m", "--capacity", "24GiB", "--sampler", "random", "--depth", "12,24",
          "--micro-batch", "1,2,4,8,16,32,64,128,256", "--seq-len", "2048"],
-        ["--budget", "90s", "--capacity", "1GiB", "--sampler", "random", "--depth", "2",
+        ["--budget", "90s", "--capacity", "1500MiB", "--sampler", "random", "--depth", "2",
          "--micro-batch", "1,64", "--seq-len", "512", "--trials", "2", "--finals", "1"],
     )  # fmt: skip
     deadline = time.monotonic() + 10.0
