@@ -19,13 +19,14 @@ import pytest
 
 from autotune.measure.runner import Job, StopRequestedError, baseline, local, ops
 from autotune.measure.runner import group as group_module
+from autotune.measure.runner.channel import Peer
 from autotune.space.engines.deepspeed import DeepSpeed
 from autotune.space.outcome import Verdict
 from autotune.wire.budget import VirtualTime
 from autotune.wire.messages import Energy, Fault
 from autotune.wire.stopping import Phase
 from tests.support.pools import MIB, RULE, SMALL, Cpu, Gpu, Started, ranks
-from tests.support.programs import ROOT, TESTS
+from tests.support.programs import FAULTY_RANK, ROOT, TESTS
 from tests.support.scripted import report
 
 pytestmark = pytest.mark.slow
@@ -471,6 +472,21 @@ def test_a_rank_that_cannot_start_is_crashed(
     result = start().run()
     assert result.verdict is Verdict.CRASHED
     assert "exit code 3 before it dialled" in result.reason
+
+
+def test_last_words_of_a_rank_that_is_still_being_let_in_count(
+    start: Start, fault: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wait_for_word = Peer.wait_for_word
+
+    def late(peer: Peer) -> None:
+        wait_for_word(peer)
+        time.sleep(2.0)  # the rank ends in the meantime
+
+    monkeypatch.setattr(Peer, "wait_for_word", late)
+    monkeypatch.setattr(local, "WORKER", FAULTY_RANK)
+    fault("error@import:0")
+    assert "ZeroDivisionError: a bug in the user's model" in start().run().reason
 
 
 # Logs.
