@@ -71,7 +71,8 @@ def test_rows_of_a_sample_are_known_to_who_goes_on_and_who_verifies(tmp_path: Pa
     assert went_on.returncode == 0, went_on.stderr
     assert "rows a sample" not in went_on.stdout  # it is known already
     trials = pd.read_csv(out / "trials.csv")
-    assert set(trials["micro_batch"][trials["verdict"] == "ok"]) == {2, 4, 8}
+    probed = trials["verdict"].isin(["ok", "pruned"])  # where another turned out far faster
+    assert set(trials["micro_batch"][probed]) == {2, 4, 8}
     best = Best.read(out / "best.json")
     assert best.measured.rows == 2
     assert best.measured.samples_per_s * 2 * 32 == pytest.approx(best.measured.tokens_per_s)
