@@ -24,6 +24,7 @@ EXTRAS = {
 OTHERS = {"flash_attn": "flash-attn --no-build-isolation", "triton": "triton"}
 """The same for those that no extra has: what pip installs."""
 CHECKOUT = Path(__file__).resolve().parents[1]
+"""What holds both packages: a checkout, or the environment's site-packages."""
 
 
 def missing(package: str) -> str:

@@ -297,12 +297,12 @@ def _by_growth(
     """
     found: dict[Shape, Peaks] = {}
     for place, low in enumerate(sizes):
-        shapes, ends = (lengths[0], low), (lengths[-1], sizes[-1])
+        least, most = (lengths[0], low), (lengths[-1], sizes[-1])
         several = sizes[place:]
-        if not trace(*shapes).is_like(trace(*ends)):
-            several, ends = [low], (lengths[-1], low)
+        if not trace(*least).is_like(trace(*most)):
+            several, most = [low], (lengths[-1], low)
         grid = list(product(lengths, several))
-        known = grown([(end, trace(*end)) for end in (ends, shapes)], grid)
+        known = grown([(end, trace(*end)) for end in (most, least)], grid)
         # Padding shows best at a length that is of few powers of two.
         odd = min(lengths[1:-1], key=lambda n: (n & -n, -n), default=lengths[0])
         if known is None or not np.array_equal(known((odd, low)).held, trace(odd, low).held):

@@ -333,9 +333,7 @@ class Best:
     @property
     def stopped_in(self) -> str | None:
         """What the user ended early: search or finals; None where it was not stopped."""
-        if not self.provenance.get("stopped_by"):
-            return None
-        part: str | None = self.provenance.get("stopped_in", "search")  # older ones do not say
+        part: str | None = self.provenance.get("stopped_in")
         return part
 
     def write(self, path: Path) -> None:

@@ -14,7 +14,7 @@ Contracts:
   names it. Predictions never skip.
 - **An unsupported trial names its axes.** A rank that knows which values do not go together says
   so (`UnsupportedError`). Every candidate with these values is then settled. If the rank cannot
-  say, the axes are stage and offload, which an engine lacks whatever the model, and all later
+  say, the axes are stage and offload, which an engine lacks whatever the model, and all other
   axes that are not plain.
 - **Memory of others disturbs a probe.** A change of more than 1 % of the capacity after the first
   steps is not the rank's. The probe runs again in a fresh group. So does one that ran out of

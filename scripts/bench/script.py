@@ -157,19 +157,19 @@ def loop(with_hook: bool) -> dict[str, float]:
 # How true its rates are.
 
 RATED = {
-    "a small batch": ("--batch 2", 2 * 64),
-    "a large batch": ("--batch 64", 64 * 64),
-    "accumulation of 4": ("--batch 8 --accum 4", 4 * 8 * 64),
-    "a slow loader": ("--batch 4 --sample-s 0.003", 4 * 64),
+    "a small batch": (2, 1, ""),
+    "a large batch": (64, 1, ""),
+    "accumulation of 4": (8, 4, ""),
+    "a slow loader": (4, 1, "--sample-s 0.003"),
 }
-"""Words of the script, and the tokens of its step."""
+"""The script's micro-batch, accumulation, and other words."""
 
 
 def rates() -> list[str]:
     """Lines on the steps as the hook saw them, beside what the script printed of the same ones."""
     rows, off = [], []
-    for name, (words, tokens) in RATED.items():
-        own, seen = rate(words, tokens)
+    for name, setting in RATED.items():
+        own, seen = rate(*setting)
         off.append(seen / own - 1)
         rows.append((name, f"{own:.0f}", f"{seen:.0f}", f"{off[-1]:+.2%}"))
     most = max(map(abs, off))
@@ -177,12 +177,13 @@ def rates() -> list[str]:
     return [table("script | tokens/s, its own | tokens/s, as seen | difference", rows), "", said]
 
 
-def rate(words: str, tokens: int) -> tuple[float, float]:
+def rate(micro_batch: int, accum: int, words: str) -> tuple[float, float]:
     """Tokens/s of steps 21 to 40 by the script itself, and by the hook."""
-    script = f"{python()} {OWN} plain --len 64 {words}"
+    script = f"{python()} {OWN} plain --len 64 --batch {{micro_batch}} --accum {accum} {words}"
     with tempfile.TemporaryDirectory(prefix="autotune-script-") as scratch:
         logs = Path(scratch)
-        options = Options.from_texts({"script": script, "device": "cpu", "budget_s": "10m"})
+        texts = {"script": script, "micro_batch": str(micro_batch), "budget_s": "10m"}
+        options = Options.from_texts(texts | {"device": "cpu"})
         lab = Lab(logs, options)
         rule = replace(
             rule_for("cpu", options), timed_steps=60, warmup_limit_s=0.0, timed_limit_s=0.0
@@ -193,7 +194,7 @@ def rate(words: str, tokens: int) -> tuple[float, float]:
         (log,) = logs.glob("launch*.log")
         own = [float(each) for each in re.findall(r"tokens/s ([\d.]+)", log.read_text())]
         step_s = [*result.report.warmup_step_s, *result.report.step_s]  # from the second step on
-    return own[1], 20 * tokens / sum(step_s[19:39])
+    return own[1], 20 * micro_batch * accum * 64 / sum(step_s[19:39])
 
 
 # How soon a study finds the best.

@@ -178,7 +178,8 @@ def _paths() -> dict[str, str]:
 
 def module_path() -> dict[str, str]:
     """PYTHONPATH with what came with this study, in a checkout that is not installed."""
-    root = str(CHECKOUT)
-    if root in (sysconfig.get_path("purelib"), sysconfig.get_path("platlib")):
+    libraries = (sysconfig.get_path(name) for name in ("purelib", "platlib"))
+    if CHECKOUT in (Path(library).resolve() for library in libraries):
         return {}
-    return {"PYTHONPATH": os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH")]))}
+    paths = [str(CHECKOUT), os.environ.get("PYTHONPATH")]
+    return {"PYTHONPATH": os.pathsep.join(filter(None, paths))}

@@ -113,11 +113,11 @@ def resolve(
         "offload": offloads,
         "checkpointing": options.checkpointing or ("none", "full"),
     }
-    later = {name: getattr(options, AXES[name].option) for name in ASKED_AXES}
+    asked = {name: getattr(options, AXES[name].option) for name in ASKED_AXES}
     if preset:
-        later["optimizer"] = later["optimizer"] or (preset.optimizer,)
+        asked["optimizer"] = asked["optimizer"] or (preset.optimizer,)
     axes |= {
-        name: values for name, values in later.items() if values and values != (AXES[name].plain,)
+        name: values for name, values in asked.items() if values and values != (AXES[name].plain,)
     }
     check_size(axes)
     combined = [

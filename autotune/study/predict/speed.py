@@ -114,7 +114,7 @@ _FACTORS = {
 _HEAD_PASSES = 7
 """Of a chunk of logits over the head's weights: they are read three times, and their gradient is
 written, and added to those of the chunks before it."""
-_LATER_OFF = 0.1
+_ASKED_OFF = 0.1
 """What compiling, another attention, loss or optimizer may make faster or slower."""
 
 _VARIANTS = tuple(
@@ -166,7 +166,7 @@ class SpeedModel:
             Term(0.2 * ones, position=width / 0.8),
             Term(0.1 * ones, position=length / 1.0),
             Term(0.1 * ones, group=checkpointing),
-            *(Term(_LATER_OFF * ones, group=group) for group in asked if group.any()),
+            *(Term(_ASKED_OFF * ones, group=group) for group in asked if group.any()),
             Term(0.3 * ones, group=stage, position=tokens / 2.5),
             Term(0.08 * ones, group=build, position=tokens / 2.0),
             Term(0.08 * ones, group=cell, position=tokens / 0.4),

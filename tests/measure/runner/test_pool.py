@@ -6,6 +6,7 @@ import os
 import socket
 import subprocess
 import sys
+import sysconfig
 import time
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
@@ -17,6 +18,7 @@ from typing import Any
 import psutil
 import pytest
 
+from autotune.installed import CHECKOUT
 from autotune.measure.runner import Job, StopRequestedError, baseline, local, ops
 from autotune.measure.runner import group as group_module
 from autotune.measure.runner.channel import Peer
@@ -481,12 +483,28 @@ def test_last_words_of_a_rank_that_is_still_being_let_in_count(
 
     def late(peer: Peer) -> None:
         wait_for_word(peer)
-        time.sleep(2.0)  # the rank ends in the meantime
+        while ranks():  # it ends in the meantime, which the group sees at its next look
+            time.sleep(0.01)
+        time.sleep(3 * group_module.POLL_S)
 
     monkeypatch.setattr(Peer, "wait_for_word", late)
     monkeypatch.setattr(local, "WORKER", FAULTY_RANK)
     fault("error@import:0")
     assert "ZeroDivisionError: a bug in the user's model" in start().run().reason
+
+
+@pytest.mark.parametrize("linked", [False, True], ids=["as it is", "behind a link"])
+def test_an_installed_package_is_not_put_before_the_standard_library(
+    linked: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """PYTHONPATH would do that with all of site-packages."""
+    libraries = CHECKOUT
+    if linked:
+        libraries = tmp_path / "site-packages"
+        libraries.symlink_to(CHECKOUT)
+    assert str(CHECKOUT) in local.module_path()["PYTHONPATH"].split(os.pathsep)
+    monkeypatch.setattr(sysconfig, "get_path", lambda name: str(libraries))
+    assert local.module_path() == {}
 
 
 # Logs.
