@@ -43,6 +43,9 @@ class Axis:
     """Whether every space has it, asked for or not."""
     quiet: bool = False
     """Whether it is shown only where it makes a difference."""
+    help: str = ""
+    """What `--help` says of its option; of numbers without their default, which is a family's."""
+    metavar: str = "NAMES"
 
     @property
     def option(self) -> str:
@@ -99,36 +102,77 @@ def alloc_variables(allocator: str) -> dict[str, str]:
 
 
 _ROWS = (
-    Axis(name="depth", level=Level.BUILD, label="depth", always=True),
-    Axis(name="seq_len", level=Level.PROBE, label="seq", always=True),
-    Axis(name="micro_batch", level=Level.PROBE, label="micro", always=True),
-    Axis(name="zero_stage", level=Level.BUILD, label="zero", plain=0, always=True,
-         quiet=True),
+    Axis(name="depth", level=Level.BUILD, label="depth", always=True, metavar="INTS",
+         help="Numbers of blocks, e.g. 2,4,6 or 2:6:2"),
+    Axis(name="seq_len", level=Level.PROBE, label="seq", always=True, metavar="INTS",
+         help="Tokens per sample, e.g. 128,256"),
+    Axis(name="micro_batch", level=Level.PROBE, label="micro", always=True, metavar="INTS",
+         help="Samples per rank and micro-step, e.g. 1:64 or 8,16"),
+    Axis(name="zero_stage", level=Level.BUILD, label="zero", plain=0, always=True, quiet=True,
+         metavar="INTS",
+         help=(
+             "ZeRO stages, e.g. 0,2,3; for fsdp 3 gives parameters back after forward and 2"
+             " keeps them (default: the engine's stages on several ranks; 0 on one)."
+         )),
     Axis(name="offload", level=Level.BUILD, label="offload",
-         words=("none", "optimizer", "all"), plain="none", always=True, quiet=True),
+         words=("none", "optimizer", "all"), plain="none", always=True, quiet=True,
+         help=(
+             "What moves to host memory: none, optimizer, all (optimizer and parameters)"
+             " (default: none; all three where stage 0 cannot hold the deepest model)."
+         )),
     Axis(name="checkpointing", level=Level.BUILD, label="ckpt",
          words=("none", "full", "selective", "host"), pattern=EVERY_NTH, example="1/2",
-         plain="none", always=True),
+         plain="none", always=True,
+         help=(
+             "Activation checkpointing: none; full; 1/2, 1/3 and so on, of every second or"
+             " third block; selective, which keeps what matrix products and attention computed;"
+             " host, which keeps blocks' inputs in host memory (default: none,full)."
+         )),
     Axis(name="attention", level=Level.BUILD, label="attention",
          words=("auto", "sdpa", "eager", "flash_attention_2", "flex_attention"), plain="auto",
-         quiet=True),
+         quiet=True,
+         help=(
+             "How attention is computed: auto, sdpa, eager, flash_attention_2 or"
+             " flex_attention, as far as model and machine have it (default: auto, the model's"
+             " own)."
+         )),
     Axis(name="compile", level=Level.BUILD, label="compile", words=("off", "on"), plain="off",
-         quiet=True),
+         quiet=True,
+         help="Whether blocks run through torch.compile: off or on (default: off)."),
     Axis(name="loss", level=Level.BUILD, label="loss", words=("whole", "chunked"), plain="whole",
-         quiet=True),
+         quiet=True,
+         help=(
+             "Cross-entropy of the whole, or chunked: the logits are never there at once"
+             " (default: whole)."
+         )),
     Axis(name="optimizer", level=Level.BUILD, label="optimizer",
-         words=("adamw", "muon", "adamw8bit"), plain="adamw", quiet=True),
+         words=("adamw", "muon", "adamw8bit"), plain="adamw", quiet=True,
+         help=(
+             "adamw; muon for the matrices and AdamW for the rest; adamw8bit, whose state has"
+             " 8 bits (needs torchao) (default: adamw)."
+         )),
     Axis(name="param_dtype", level=Level.BUILD, label="params", words=("auto", "fp32", "bf16"),
-         plain="auto", quiet=True),
+         plain="auto", quiet=True,
+         help=(
+             "What weights are stored as, where products are not fp32: auto, fp32, or bf16"
+             " with no fp32 copy (default: auto, as the engine does it)."
+         )),
     Axis(name="allocator", level=Level.LAUNCH, label="allocator",
          words=("default", "expandable"), pattern=SETTINGS,
-         example="max_split_size_mb:128", plain="default", quiet=True),
+         example="max_split_size_mb:128", plain="default", quiet=True,
+         help=(
+             "torch's allocator of CUDA memory: default, expandable (segments), or settings of"
+             " PYTORCH_ALLOC_CONF joined by +, e.g. max_split_size_mb:128 (default: default)."
+         )),
     Axis(name="data_workers", level=Level.LAUNCH, label="workers", words=("own",),
-         pattern=r"\d{1,4}", example="4", plain="own", quiet=True),
+         pattern=r"\d{1,4}", example="4", plain="own", quiet=True, metavar="INTS",
+         help="Processes that load a script's data, where {data_workers} is, e.g. 0,2,4."),
     Axis(name="pin_memory", level=Level.LAUNCH, label="pinned", words=("own", "true", "false"),
-         plain="own", quiet=True),
+         plain="own", quiet=True,
+         help="Whether a script's loader pins memory, where {pin_memory} is: true, false."),
     Axis(name="prefetch", level=Level.LAUNCH, label="prefetch", words=("own",),
-         pattern=r"\d{1,4}", example="2", plain="own", quiet=True),
+         pattern=r"\d{1,4}", example="2", plain="own", quiet=True, metavar="INTS",
+         help="Batches that each of a script's loader processes prepares, where {prefetch} is."),
     Axis(name="own", level=Level.LAUNCH, label="own", words=("none",), pattern=OWN_VALUES,
          example="attn=sdpa", plain="none", quiet=True),
 )  # fmt: skip

@@ -115,11 +115,11 @@ def _values(text: str, flag: str, axis: Axis) -> tuple[str, ...]:
     return names
 
 
-def _on(axis: str, text: str, metavar: str = "NAMES") -> Any:
+def _on(axis: str) -> Any:
     """The option that sets the values of an axis of words."""
     row = AXES[axis]
     topic = Topic.SCRIPT if axis in SCRIPT_AXES else Topic.SPACE
-    return option(row.flag, topic, partial(_values, axis=row), metavar, text)
+    return option(row.flag, topic, partial(_values, axis=row), row.metavar, row.help)
 
 
 def _parts(text: str, flag: str, parse: Callable[[str], object]) -> str:
@@ -245,12 +245,9 @@ class Options:
         "--set", Topic.SCRIPT, partial(_parts, parse=parse_set), "VALUE",
         "What goes into a script's command where {lr} is: lr=1e-4. May be given several times.",
         type=list[str])
-    data_workers: tuple[str, ...] | None = _on("data_workers",
-        "Processes that load a script's data, where {data_workers} is, e.g. 0,2,4.", "INTS")
-    pin_memory: tuple[str, ...] | None = _on("pin_memory",
-        "Whether a script's loader pins memory, where {pin_memory} is: true, false.")
-    prefetch: tuple[str, ...] | None = _on("prefetch",
-        "Batches that each of a script's loader processes prepares, where {prefetch} is.", "INTS")
+    data_workers: tuple[str, ...] | None = _on("data_workers")
+    pin_memory: tuple[str, ...] | None = _on("pin_memory")
+    prefetch: tuple[str, ...] | None = _on("prefetch")
     model: str = option(
         "--model", Topic.SPACE, _as_it_is, "NAME",
         f"gpt, a decoder with rotary embeddings, RMSNorm and heads of {HEAD_DIM}; hf:PATH, the"
@@ -301,15 +298,15 @@ class Options:
         f" {_ON_CPU.vocab_size}).", also="--vocab")
     depth: tuple[int, ...] | None = option(
         "--depth", Topic.SPACE, parse_ints, "INTS",
-        "Numbers of blocks, e.g. 2,4,6 or 2:6:2 (default: the model's own, 1 of a factory; of gpt"
+        f"{AXES['depth'].help} (default: the model's own, 1 of a factory; of gpt"
         f" {_list(_ON_CUDA.depth)}, on cpu {_list(_ON_CPU.depth)}).")
     seq_len: tuple[int, ...] | None = option(
         "--seq-len", Topic.SPACE, parse_ints, "INTS",
-        f"Tokens per sample, e.g. 128,256 (default: {_list(_ON_CUDA.seq_len)}; on cpu"
+        f"{AXES['seq_len'].help} (default: {_list(_ON_CUDA.seq_len)}; on cpu"
         f" {_list(_ON_CPU.seq_len)}).")
     micro_batch: tuple[int, ...] | None = option(
         "--micro-batch", Topic.SPACE, parse_ints, "INTS",
-        "Samples per rank and micro-step, e.g. 1:64 or 8,16 (default:"
+        f"{AXES['micro_batch'].help} (default:"
         f" {len(_ON_CUDA.micro_batch)} sizes from {_ON_CUDA.micro_batch[0]} to"
         f" {_ON_CUDA.micro_batch[-1]}; on cpu"
         f" {_ON_CPU.micro_batch[0]}:{_ON_CPU.micro_batch[-1]}).")
@@ -332,36 +329,19 @@ class Options:
         type=_ENGINE, default=engines.AUTO)
     zero: tuple[int, ...] | None = option(
         "--zero", Topic.SPACE, _least_0, "INTS",
-        "ZeRO stages, e.g. 0,2,3; for fsdp 3 gives parameters back after forward and 2 keeps"
-        " them (default: the engine's stages on several ranks; 0 on one).")
-    offload: tuple[str, ...] | None = _on("offload",
-        "What moves to host memory: none, optimizer, all (optimizer and parameters) (default:"
-        " none; all three where stage 0 cannot hold the deepest model).")
-    checkpointing: tuple[str, ...] | None = _on("checkpointing",
-        "Activation checkpointing: none; full; 1/2, 1/3 and so on, of every second or third block;"
-        " selective, which keeps what matrix products and attention computed; host, which keeps"
-        " blocks' inputs in host memory (default: none,full).")
-    attention: tuple[str, ...] | None = _on("attention",
-        "How attention is computed: auto, sdpa, eager, flash_attention_2 or flex_attention, as far"
-        " as model and machine have it (default: auto, the model's own).")
-    compile: tuple[str, ...] | None = _on("compile",
-        "Whether blocks run through torch.compile: off or on (default: off).")
-    loss: tuple[str, ...] | None = _on("loss",
-        "Cross-entropy of the whole, or chunked: the logits are never there at once"
-        " (default: whole).")
-    param_dtype: tuple[str, ...] | None = _on("param_dtype",
-        "What weights are stored as, where products are not fp32: auto, fp32, or bf16 with no fp32"
-        " copy (default: auto, as the engine does it).")
-    allocator: tuple[str, ...] | None = _on("allocator",
-        "torch's allocator of CUDA memory: default, expandable (segments), or settings of"
-        " PYTORCH_ALLOC_CONF joined by +, e.g. max_split_size_mb:128 (default: default).")
+        AXES["zero_stage"].help)
+    offload: tuple[str, ...] | None = _on("offload")
+    checkpointing: tuple[str, ...] | None = _on("checkpointing")
+    attention: tuple[str, ...] | None = _on("attention")
+    compile: tuple[str, ...] | None = _on("compile")
+    loss: tuple[str, ...] | None = _on("loss")
+    param_dtype: tuple[str, ...] | None = _on("param_dtype")
+    allocator: tuple[str, ...] | None = _on("allocator")
     dtype: Dtype = option(
         "--dtype", Topic.SPACE, _read_dtype, None,
         "Type of the matrix products (auto: bf16 where the GPU has it, else fp16; on cpu"
         " fp32).", type=_DTYPE, default="auto")
-    optimizer: tuple[str, ...] | None = _on("optimizer",
-        "adamw; muon for the matrices and AdamW for the rest; adamw8bit, whose state has 8 bits"
-        " (needs torchao) (default: adamw).")
+    optimizer: tuple[str, ...] | None = _on("optimizer")
     global_batch: GlobalBatch | None = option(
         "--global-batch", Topic.SPACE, parse_global_batch, "BATCH",
         "What one optimizer step must see over all ranks, in tokens (65536tok) or in samples"
