@@ -78,9 +78,7 @@ def test_who_only_looks_whether_a_folder_is_held_is_in_nobodys_way(
     assert not is_held(tmp_path)
 
 
-def test_a_file_system_without_locks_is_no_obstacle(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_file_systems_may_lack_locks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def unknown(file: object, operation: int) -> None:
         raise OSError(errno.ENOSYS, "Function not implemented")
 

@@ -44,9 +44,7 @@ def test_the_line_is_that_of_a_checkout_or_of_the_installed_distribution(
     assert installed.missing(package) == f"{package} is not installed; run {wanted}"
 
 
-def test_a_folder_of_the_same_name_is_no_package(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_folder_of_that_name_is_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "absent").mkdir()  # as trackers leave folders of their own names
     monkeypatch.syspath_prepend(str(tmp_path))
     assert installed.missing("absent").startswith("absent is not installed; run ")

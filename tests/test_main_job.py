@@ -174,9 +174,7 @@ def test_nothing_fits_is_exit_code_3_with_the_least_peak_seen(run: Run) -> None:
     assert "the least peak seen: d1-s32-b1" in stderr
 
 
-def test_ranks_that_cannot_run_are_exit_code_5_with_the_first_cause(
-    run: Run, tmp_path: Path
-) -> None:
+def test_ranks_that_cannot_run_are_code_5_with_the_cause(run: Run, tmp_path: Path) -> None:
     (tmp_path / "broken").mkdir()
     (tmp_path / "broken" / "torch.py").write_text("raise ImportError('torch is broken')\n")
     code, _, stderr = run("--budget", "60s", *TINY, PYTHONPATH=str(tmp_path / "broken")).end()
@@ -207,9 +205,7 @@ def test_a_study_that_is_killed_leaves_no_rank_that_was_stopped(run: Run) -> Non
     signal.SIGINT, *(pytest.param(n, marks=pytest.mark.campaign)
                      for n in (signal.SIGTERM, signal.SIGHUP))
 ])  # fmt: skip
-def test_a_first_signal_writes_the_best_so_far_and_is_exit_code_4(
-    run: Run, number: signal.Signals
-) -> None:
+def test_a_first_signal_writes_the_best_and_is_code_4(run: Run, number: signal.Signals) -> None:
     command = run(*LONG)
     command.wait_for(lambda: "ok" in command.trials())
     ranks = command.ranks()

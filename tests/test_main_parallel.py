@@ -142,9 +142,7 @@ def test_a_study_of_two_groups_ends_with_a_result_and_leaves_nothing(tmp_path: P
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
-def test_a_study_of_two_groups_that_is_stopped_leaves_no_rank(
-    tmp_path: Path, number: signal.Signals
-) -> None:
+def test_a_stopped_study_of_two_groups_leaves_none(tmp_path: Path, number: signal.Signals) -> None:
     study = start(tmp_path / "study", "--device", "cpu", "--budget", "200s")
     ranks = wait_for_two_groups(study)
     study.send_signal(number)

@@ -39,9 +39,7 @@ def test_a_step_time_is_that_of_the_last_step_of_its_slice(
 
 
 @pytest.mark.parametrize(("frozen", "flops"), [(0, 600.0), (50, 800.0)])
-def test_what_is_frozen_costs_a_script_two_thirds_of_what_is_trained(
-    frozen: int, flops: float
-) -> None:
+def test_frozen_weights_cost_a_script_two_thirds(frozen: int, flops: float) -> None:
     ran = Ran(
         samples=2.0, tokens=32.0, seq_len=16, micro_steps=1, seen=True, waiting_share=0.0,
         trainable=100, frozen=frozen,

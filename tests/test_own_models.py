@@ -47,9 +47,7 @@ def tune(folder: Path, *flags: str) -> Ran:
         ("known", ["--world-size", "2", "--engine", "deepspeed", "--zero", "3"]),
     ],
 )
-def test_a_function_in_the_working_directory_is_tuned(
-    tmp_path: Path, function: str, flags: list[str]
-) -> None:
+def test_a_function_of_ours_is_tuned(tmp_path: Path, function: str, flags: list[str]) -> None:
     ran = tune(tmp_path, "--model", f"factory:mine:{function}", *flags, "--out", "study")
     assert ran.returncode == 0, ran.stdout + ran.stderr
     best = json.loads((tmp_path / "study" / "best.json").read_text())
@@ -87,9 +85,7 @@ def test_what_the_loss_does_not_use_is_unsupported_by_ddp_alone(tmp_path: Path) 
         ("factory:mine:wrong_loss", 5, "KeyError: 'y'"),
     ],
 )
-def test_what_cannot_be_made_is_said_once(
-    tmp_path: Path, model: str, code: int, what: str
-) -> None:
+def test_what_is_not_made_is_said_once(tmp_path: Path, model: str, code: int, what: str) -> None:
     ran = tune(tmp_path, "--model", model, "--dry-run")
     last = ran.stderr.strip().splitlines()[-1]
     assert (ran.returncode, what in last) == (code, True), ran.stderr

@@ -181,9 +181,7 @@ def test_an_engine_is_called_what_its_row_is_and_can_be_loaded(name: str) -> Non
 @pytest.mark.parametrize("name", ENGINES)
 @pytest.mark.parametrize("dtype", ["fp32", "bf16"])
 @pytest.mark.parametrize("optimizer", ["adamw", "muon"])
-def test_what_an_engine_keeps_is_positive_and_goes_somewhere(
-    name: str, dtype: str, optimizer: str
-) -> None:
+def test_an_engine_keeps_what_goes_somewhere(name: str, dtype: str, optimizer: str) -> None:
     asked = workload(name, dtype=dtype)
     for plain in builds(ENGINES[name]):
         build = replace(plain, optimizer=optimizer)
@@ -224,9 +222,7 @@ def test_an_engine_may_be_asked_for_with_each_of_its_stages(name: str) -> None:
 
 @pytest.mark.parametrize("ranks", [1, 2])
 @pytest.mark.parametrize("name", engines.NAMES)
-def test_what_is_searched_by_default_is_what_the_engine_has(
-    name: str, ranks: int, cpu: Device
-) -> None:
+def test_the_default_search_is_what_engines_have(name: str, ranks: int, cpu: Device) -> None:
     among = resolve(Options(engine=name, world_size=ranks), cpu, 2**34, 2)
     assert {c.zero_stage for c in among.candidates} <= set(engines.stages_of(name))
     assert {engines.engine_of(among.workload, c).name for c in among.candidates} <= ENGINES.keys()
@@ -291,9 +287,7 @@ def test_a_launcher_can_be_asked_for_by_its_name(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", COMMANDS)
-def test_a_command_is_where_its_row_says_and_says_what_it_does(
-    name: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_command_is_where_its_row_says(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     module, _, function = COMMANDS[name].path.partition(":")
     found = getattr(importlib.import_module(module), function)
     assert inspect.getdoc(found) == COMMANDS[name].help
@@ -301,9 +295,7 @@ def test_a_command_is_where_its_row_says_and_says_what_it_does(
     assert name in capsys.readouterr().out
 
 
-def test_a_command_has_nothing_to_do_with_the_options_of_a_study(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_commands_have_few_options(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def show(*, what: str) -> Callable[[list[str], float], int]:
         return lambda argv, started: 7 + len(what)
 

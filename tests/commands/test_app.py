@@ -32,6 +32,10 @@ from autotune.study.predict.predictor import Predictor
 from tests.support.records import space, with_offload
 
 Run = tuple[int, str, str]
+Runs = Callable[..., Run]
+Refused = Callable[..., str]
+Parsed = Callable[..., Options]
+Ends = Callable[..., dict[str, Any]]
 
 
 @pytest.fixture(autouse=True)
@@ -47,7 +51,7 @@ def empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.fixture
-def run(capsys: pytest.CaptureFixture[str]) -> Callable[..., Run]:
+def run(capsys: pytest.CaptureFixture[str]) -> Runs:
     """Runs a command line in this process: exit code, stdout, stderr."""
 
     def run(*argv: str) -> Run:
@@ -58,7 +62,7 @@ def run(capsys: pytest.CaptureFixture[str]) -> Callable[..., Run]:
 
 
 @pytest.fixture
-def refused(run: Callable[..., Run], monkeypatch: pytest.MonkeyPatch) -> Callable[..., str]:
+def refused(run: Runs, monkeypatch: pytest.MonkeyPatch) -> Refused:
     """Runs a command line that is wrong by itself; its message, once the rules on it hold."""
 
     def untouched(spec: str) -> None:
@@ -76,7 +80,7 @@ def refused(run: Callable[..., Run], monkeypatch: pytest.MonkeyPatch) -> Callabl
 
 
 @pytest.fixture
-def parsed(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Options]:
+def parsed(monkeypatch: pytest.MonkeyPatch) -> Parsed:
     """The options of a command line that goes as far as running a study."""
 
     def parsed(*argv: str) -> Options:
@@ -94,7 +98,7 @@ def parsed(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Options]:
 
 
 @pytest.fixture
-def ends(monkeypatch: pytest.MonkeyPatch) -> Callable[..., dict[str, Any]]:
+def ends(monkeypatch: pytest.MonkeyPatch) -> Ends:
     """Makes the study end at once as it is told; the arguments it was run with by name."""
 
     def ends(code: Ending, message: str = "") -> dict[str, Any]:
@@ -175,7 +179,7 @@ FLAGS = {
 }
 
 
-def test_the_flags_are_these_and_no_others(run: Callable[..., Run]) -> None:
+def test_the_flags_are_these_and_no_others(run: Runs) -> None:
     _, help_text, _ = run("--help")
     listed = re.findall(r"^│ (--[a-z-]+)", help_text, re.MULTILINE)
     others = ["--dry-run", "--verify", "--config", "--resume", "--accept-changed", "--help"]
@@ -183,7 +187,7 @@ def test_the_flags_are_these_and_no_others(run: Callable[..., Run]) -> None:
     assert sorted(listed) == sorted([*FLAGS, *others])
 
 
-def test_the_defaults_are_those_of_options(parsed: Callable[..., Options]) -> None:
+def test_the_defaults_are_those_of_options(parsed: Parsed) -> None:
     assert parsed() == Options(
         budget_s=1800.0,
         ceiling=0.8,
@@ -223,7 +227,7 @@ def test_the_defaults_are_those_of_options(parsed: Callable[..., Options]) -> No
 
 
 @pytest.mark.parametrize("flag", FLAGS)
-def test_a_flag_sets_its_option(flag: str, parsed: Callable[..., Options]) -> None:
+def test_a_flag_sets_its_option(flag: str, parsed: Parsed) -> None:
     text, field, value = FLAGS[flag]
     of_script = flag in ("--axis", "--set", "--data-workers", "--pin-memory", "--prefetch")
     more = ["--script", "true"] if of_script else []
@@ -231,28 +235,28 @@ def test_a_flag_sets_its_option(flag: str, parsed: Callable[..., Options]) -> No
     assert getattr(options, field) == value
 
 
-def test_the_vocabulary_has_a_short_name(parsed: Callable[..., Options]) -> None:
+def test_the_vocabulary_has_a_short_name(parsed: Parsed) -> None:
     assert parsed("--vocab", "512") == parsed("--vocab-size", "512")
 
 
-def test_tune_is_the_command_that_needs_no_name(parsed: Callable[..., Options]) -> None:
+def test_tune_is_the_command_that_needs_no_name(parsed: Parsed) -> None:
     assert parsed("tune", "--budget", "5m") == parsed("--budget", "5m")
 
 
-def test_help_keeps_within_80_columns(run: Callable[..., Run]) -> None:
+def test_help_keeps_within_80_columns(run: Runs) -> None:
     code, help_text, _ = run("--help")
     assert code == 0
     assert max(map(len, help_text.splitlines())) <= 80
 
 
-def test_version_is_printed(run: Callable[..., Run]) -> None:
+def test_version_is_printed(run: Runs) -> None:
     assert run("--version") == (0, "autotune 0.1.0\n", "")
 
 
 # The TOML file.
 
 
-def test_the_pyproject_of_this_folder_gives_options(parsed: Callable[..., Options]) -> None:
+def test_the_pyproject_of_this_folder_gives_options(parsed: Parsed) -> None:
     Path("pyproject.toml").write_text(
         '[tool.autotune]\nbudget = "5m"\ndepth = [2, 4]\nceiling = 0.5\nseed = 3\n'
         'checkpointing = ["full"]\nallow-busy = true\n'
@@ -262,72 +266,62 @@ def test_the_pyproject_of_this_folder_gives_options(parsed: Callable[..., Option
     )
 
 
-def test_the_pyproject_of_a_parent_gives_options_too(
-    parsed: Callable[..., Options], tmp_path: Path
-) -> None:
+def test_the_pyproject_of_a_parent_gives_options_too(parsed: Parsed, tmp_path: Path) -> None:
     (tmp_path / "pyproject.toml").write_text("[tool.autotune]\nseed = 3\n")
     assert parsed() == Options(seed=3)
 
 
-def test_the_nearest_pyproject_hides_those_above(
-    parsed: Callable[..., Options], tmp_path: Path
-) -> None:
+def test_the_nearest_pyproject_hides_those_above(parsed: Parsed, tmp_path: Path) -> None:
     (tmp_path / "pyproject.toml").write_text("[tool.autotune]\nseed = 3\n")
     Path("pyproject.toml").write_text("[project]\nname = 'x'\n")
     assert parsed() == Options()
 
 
-def test_config_names_a_file_of_top_level_keys(parsed: Callable[..., Options]) -> None:
+def test_config_names_a_file_of_top_level_keys(parsed: Parsed) -> None:
     Path("mine.toml").write_text("seed = 3\ndry-run = true\nmicro_batch = '1:2'\n")
     assert parsed("--config", "mine.toml") == Options(seed=3, micro_batch=(1, 2))
 
 
-def test_config_stands_in_for_the_pyproject(parsed: Callable[..., Options]) -> None:
+def test_config_stands_in_for_the_pyproject(parsed: Parsed) -> None:
     Path("pyproject.toml").write_text("[tool.autotune]\nfinals = 1\n")
     Path("mine.toml").write_text("seed = 3\n")
     assert parsed("--config", "mine.toml") == Options(seed=3)
 
 
-def test_the_command_line_wins_over_the_file(parsed: Callable[..., Options]) -> None:
+def test_the_command_line_wins_over_the_file(parsed: Parsed) -> None:
     Path("mine.toml").write_text("seed = 3\nfinals = 2\n")
     assert parsed("--config", "mine.toml", "--seed", "4") == Options(seed=4, finals=2)
 
 
-def test_an_unknown_key_is_refused_with_its_file_and_the_closest_key(
-    refused: Callable[..., str], empty_folder: Path
-) -> None:
+def test_an_unknown_key_is_answered_with_the_closest(refused: Refused, empty_folder: Path) -> None:
     Path("pyproject.toml").write_text("[tool.autotune]\nbugdet = '5m'\n")
     expected = f"{empty_folder / 'pyproject.toml'}: unknown key bugdet; did you mean budget?"
     assert refused() == expected
 
 
 @pytest.mark.parametrize("key", ["config", "tune", "help", "version"])
-def test_what_is_no_option_of_a_study_is_an_unknown_key(
-    key: str, refused: Callable[..., str]
-) -> None:
+def test_what_is_no_option_of_a_study_is_an_unknown_key(key: str, refused: Refused) -> None:
     Path("mine.toml").write_text(f"{key} = 'x'\n")
     assert refused("--config", "mine.toml").startswith(f"mine.toml: unknown key {key};")
 
 
 @pytest.mark.parametrize("value", ["{a = 1}", "2026-01-01", "[]", "[[1], {a = 1}]"])
-def test_a_value_that_no_flag_takes_is_refused_by_its_key(
-    value: str, refused: Callable[..., str]
-) -> None:
+def test_a_value_that_no_flag_takes_is_refused_by_its_key(value: str, refused: Refused) -> None:
     Path("mine.toml").write_text(f"depth = {value}\n")
     assert refused("--config", "mine.toml").startswith("mine.toml: depth must be text, a number")
 
 
 @pytest.mark.parametrize("text", ["seed =", "\x00", "a = 1\na = 2"])
-def test_a_file_that_is_not_toml_is_named(text: str, refused: Callable[..., str]) -> None:
+def test_a_file_that_is_not_toml_is_named(text: str, refused: Refused) -> None:
     Path("mine.toml").write_text(text)
     assert refused("--config", "mine.toml").startswith("mine.toml: not TOML: ")
 
 
-def test_a_file_that_is_not_there_is_named(refused: Callable[..., str]) -> None:
+def test_a_file_that_is_not_there_is_named(refused: Refused) -> None:
     assert refused("--config", "mine.toml").startswith("mine.toml: No such file or directory")
 
 
-def test_a_tool_table_that_is_none_is_refused(refused: Callable[..., str]) -> None:
+def test_a_tool_table_that_is_none_is_refused(refused: Refused) -> None:
     Path("pyproject.toml").write_text("[tool]\nautotune = 3\n")
     assert refused().endswith("pyproject.toml: autotune must be a table, written [tool.autotune]")
 
@@ -389,7 +383,7 @@ def test_a_tool_table_that_is_none_is_refused(refused: Callable[..., str]) -> No
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )
 def test_wrong_input_is_one_line_that_says_what_would_be_right(
-    argv: list[str], start: str, valid: str, refused: Callable[..., str]
+    argv: list[str], start: str, valid: str, refused: Refused
 ) -> None:
     message = refused(*argv)
     assert message.startswith(start.strip())
@@ -413,7 +407,7 @@ def test_wrong_input_is_one_line_that_says_what_would_be_right(
     ids=lambda value: value if isinstance(value, str) else " ".join(value),
 )
 def test_what_a_flag_needs_and_is_not_installed_is_one_line_with_the_command_that_installs_it(
-    package: str, argv: list[str], run: Callable[..., Run], monkeypatch: pytest.MonkeyPatch
+    package: str, argv: list[str], run: Runs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     found = importlib.util.find_spec
     monkeypatch.setattr(
@@ -426,7 +420,7 @@ def test_what_a_flag_needs_and_is_not_installed_is_one_line_with_the_command_tha
     assert installed.missing(package) in last
 
 
-def test_an_unknown_device_is_wrong_input(run: Callable[..., Run]) -> None:
+def test_an_unknown_device_is_wrong_input(run: Runs) -> None:
     code, _, err = run("--device", "tpu")
     assert code == ExitCode.USAGE
     assert err.startswith("autotune: --device tpu: ")
@@ -435,7 +429,7 @@ def test_an_unknown_device_is_wrong_input(run: Callable[..., Run]) -> None:
 # The output folder.
 
 
-def test_a_folder_in_use_is_refused_with_a_free_name(refused: Callable[..., str]) -> None:
+def test_a_folder_in_use_is_refused_with_a_free_name(refused: Refused) -> None:
     for used in ("mine", "mine-2"):
         Path(used).mkdir()
         (Path(used) / "best.json").touch()
@@ -445,23 +439,19 @@ def test_a_folder_in_use_is_refused_with_a_free_name(refused: Callable[..., str]
     assert message.endswith("--out mine-3")
 
 
-def test_a_file_is_refused_as_a_folder(refused: Callable[..., str]) -> None:
+def test_a_file_is_refused_as_a_folder(refused: Refused) -> None:
     Path("mine").touch()
     assert refused("--out", "mine").startswith("--out mine: is a file")
 
 
-def test_an_empty_folder_is_used(
-    run: Callable[..., Run], ends: Callable[..., dict[str, Any]]
-) -> None:
+def test_an_empty_folder_is_used(run: Runs, ends: Ends) -> None:
     Path("mine").mkdir()
     arguments = ends(Ending.FOUND)
     assert run("--device", "cpu", "--out", "mine")[0] == ExitCode.FOUND
     assert arguments["manifest"].folder == "mine"
 
 
-def test_a_folder_that_cannot_be_written_is_refused_with_the_reason_and_another_name(
-    run: Callable[..., Run], ends: Callable[..., dict[str, Any]]
-) -> None:
+def test_a_folder_that_cannot_be_written_is_refused_with_a_reason(run: Runs, ends: Ends) -> None:
     Path("file").touch()
     arguments = ends(Ending.FOUND)
     code, out, err = run("--device", "cpu", "--out", "file/mine")
@@ -469,9 +459,7 @@ def test_a_folder_that_cannot_be_written_is_refused_with_the_reason_and_another_
     assert re.fullmatch(r"autotune: --out file/mine: Not a directory; use e\.g\. --out .+\n", err)
 
 
-def test_without_out_the_folder_is_new_and_named_after_the_study(
-    run: Callable[..., Run], ends: Callable[..., dict[str, Any]]
-) -> None:
+def test_without_out_the_folder_is_new_and_named_after_the_study(run: Runs, ends: Ends) -> None:
     ends(Ending.FOUND)
     run("--device", "cpu")
     run("--device", "cpu")
@@ -480,15 +468,13 @@ def test_without_out_the_folder_is_new_and_named_after_the_study(
     assert all(re.match(r"\d{8}T\d{6}Z-gpt-cpu", name) for name in names)
 
 
-def test_no_folder_is_left_by_input_that_the_device_makes_wrong(run: Callable[..., Run]) -> None:
+def test_no_folder_is_left_by_input_that_the_device_makes_wrong(run: Runs) -> None:
     code, _, _ = run("--device", "cpu", "--world-size", "100000", "--out", "mine")
     assert code == ExitCode.USAGE
     assert not Path("mine").exists()
 
 
-def test_no_folder_is_left_where_the_device_is_busy(
-    run: Callable[..., Run], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_busy_device_leaves_no_folder(run: Runs, monkeypatch: pytest.MonkeyPatch) -> None:
     def busy(device: object, allow_busy: bool) -> None:
         raise UsageError("busy")
 
@@ -504,9 +490,7 @@ def test_no_folder_is_left_where_the_device_is_busy(
     ("ending", "code"),
     [("FOUND", 0), ("NOTHING_FITS", 3), ("STOPPED", 4), ("NO_MEASUREMENT", 5)],
 )
-def test_the_ending_of_the_study_is_the_exit_code(
-    ending: str, code: int, run: Callable[..., Run], ends: Callable[..., dict[str, Any]]
-) -> None:
+def test_the_ending_is_the_exit_code(ending: str, code: int, run: Runs, ends: Ends) -> None:
     ends(Ending[ending], "what came of it")
     assert run("--device", "cpu") == (code, "", "autotune: what came of it\n")
 
@@ -515,9 +499,7 @@ def test_every_ending_of_a_study_has_an_exit_code() -> None:
     assert {ending.name for ending in Ending} <= set(ExitCode.__members__)
 
 
-def test_a_study_that_found_something_says_nothing_on_stderr(
-    run: Callable[..., Run], ends: Callable[..., dict[str, Any]]
-) -> None:
+def test_a_study_that_found_something_says_nothing_on_stderr(run: Runs, ends: Ends) -> None:
     ends(Ending.FOUND)
     assert run("--device", "cpu")[2] == ""
 
@@ -542,9 +524,7 @@ main()
     assert done.stdout == "before\n"
 
 
-def test_an_interrupt_before_the_study_has_nothing_measured(
-    run: Callable[..., Run], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_early_interrupt_measures_nothing(run: Runs, monkeypatch: pytest.MonkeyPatch) -> None:
     def interrupted(spec: str) -> None:
         raise KeyboardInterrupt
 
@@ -565,17 +545,13 @@ def test_an_internal_error_keeps_its_traceback(monkeypatch: pytest.MonkeyPatch) 
 # The dry run.
 
 
-def test_a_dry_run_starts_nothing_and_writes_nothing(
-    run: Callable[..., Run], ends: Callable[..., dict[str, Any]], empty_folder: Path
-) -> None:
+def test_a_dry_run_starts_and_writes_nothing(run: Runs, ends: Ends, empty_folder: Path) -> None:
     arguments = ends(Ending.FOUND)
     assert run("--device", "cpu", "--dry-run", "--out", "mine")[0] == 0
     assert (arguments, list(empty_folder.iterdir())) == ({}, [])
 
 
-def test_a_dry_run_tells_the_space_and_the_first_probe(
-    run: Callable[..., Run], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_dry_run_tells_space_and_probe(run: Runs, monkeypatch: pytest.MonkeyPatch) -> None:
     first = Candidate(depth=4, seq_len=64, micro_batch=6, checkpointing="full")
     monkeypatch.setattr(search, "first_candidate", lambda *known: first)
     _, out, _ = run(
@@ -590,7 +566,7 @@ def test_a_dry_run_tells_the_space_and_the_first_probe(
     assert "depth 4, seq_len 64, micro_batch 6, checkpointing full" in lines
 
 
-def test_a_dry_run_tells_the_budget_and_what_is_expected_to_fit(run: Callable[..., Run]) -> None:
+def test_a_dry_run_tells_the_budget_and_what_is_expected_to_fit(run: Runs) -> None:
     small = ["--device", "cpu", "--dry-run", "--depth", "1", "--budget", "90s"]
     _, out, _ = run(*small, "--capacity", "4GiB")
     assert "Budget: 1:30 (minutes:seconds)" in out
@@ -610,7 +586,7 @@ def test_a_dry_run_tells_where_the_host_is_too_small(capsys: pytest.CaptureFixtu
     assert "Nothing is expected to fit in the host's memory, of which" in said
 
 
-def test_why_offload_is_not_searched_is_said_of_offload(run: Callable[..., Run]) -> None:
+def test_why_offload_is_not_searched_is_said_of_offload(run: Runs) -> None:
     _, out, _ = run("--device", "cpu", "--dry-run", "--world-size", "2")
     lines = [" ".join(line.split()) for line in out.splitlines()]
     assert "offload none on the CPU it moves nothing" in lines
@@ -622,20 +598,18 @@ def test_the_first_probe_of_a_dry_run_is_one_of_the_space(cpu: Any) -> None:
     assert search.first_candidate(options, space, "cpu") in space.candidates
 
 
-def test_the_plan_keeps_within_80_columns(run: Callable[..., Run]) -> None:
+def test_the_plan_keeps_within_80_columns(run: Runs) -> None:
     _, out, _ = run("--device", "cpu", "--dry-run", "--depth", "1:99", "--seq-len", "64")
     assert max(map(len, out.splitlines())) <= 80
 
 
-def test_a_message_is_one_line_that_steers_no_terminal(refused: Callable[..., str]) -> None:
+def test_a_message_is_one_line_that_steers_no_terminal(refused: Refused) -> None:
     assert refused("--budget", "so\non\x1b[2J\r") == (
         r"--budget so on\x1b[2J : not a duration; write it as 90s, 30m or 1.5h"
     )
 
 
-def test_a_process_ends_without_a_look_through_all_its_objects(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_process_ends_without_a_collection_of_garbage(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "argv", ["autotune", "--version"])
     with pytest.raises(SystemExit):
         entry(0.0)

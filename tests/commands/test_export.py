@@ -30,9 +30,7 @@ def study(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_a_folder_or_its_result_is_exported_beside_it(
-    study: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_exports_stand_beside_the_result(study: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["export", str(study)]) == ExitCode.FOUND
     said, warned = capsys.readouterr()
     assert f"Written: {study / 'exports'}" in said
@@ -84,16 +82,12 @@ def test_what_is_no_result_is_one_line(
     assert str(tmp_path / "best.json") in line
 
 
-def test_an_unknown_format_names_the_known(
-    study: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_unknown_formats_name_the_known(study: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["export", str(study), "--format", "hf,pytorch"]) == ExitCode.USAGE
     assert "--format pytorch: unknown; known: deepspeed, accelerate, hf" in capsys.readouterr().err
 
 
-def test_a_folder_that_cannot_be_written_is_one_line(
-    study: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_read_only_folder_is_one_line(study: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (study / "file").write_text("")
     assert main(["export", str(study), "--out", str(study / "file")]) == ExitCode.USAGE
     assert "--out" in capsys.readouterr().err

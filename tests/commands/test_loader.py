@@ -40,9 +40,7 @@ def found(capsys: pytest.CaptureFixture[str]) -> Any:
 
 
 @pytest.mark.slow
-def test_samples_of_2_ms_are_said_to_be_a_bottleneck_and_workers_help(
-    mine: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_slow_loader_is_found_and_helped(mine: Path, capsys: pytest.CaptureFixture[str]) -> None:
     flags = ["--data-workers", "0,2", "--prefetch", "2", "--micro-batch", "8", "--json"]
     code = loader("mine:slow", *flags, "--needs", "1e9", "--budget", "25s")
     told = found(capsys)
@@ -100,9 +98,7 @@ def test_loaders_of_all_ranks_run_side_by_side_without_torch_in_this_process(min
 
 
 @pytest.mark.slow
-def test_workers_hand_batches_over_where_the_temporary_folder_has_a_long_name(
-    mine: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_long_temporary_path_is_no_obstacle(mine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     longest = mine / ("long" * 20)
     longest.mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(longest))

@@ -64,9 +64,7 @@ def test_for_programs_it_is_json_or_csv(capsys: pytest.CaptureFixture[str]) -> N
     assert int(first["micro_batch"]) == same["candidate"]["micro_batch"]
 
 
-def test_several_numbers_of_gpus_are_a_table_of_what_to_set(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_numbers_of_gpus_are_a_table_of_what_to_set(capsys: pytest.CaptureFixture[str]) -> None:
     asked = [*GPT, "--gpus", "1,2,4,6,8x32GiB", "--global-batch", "384"]
     assert main(asked) == ExitCode.FOUND
     out = capsys.readouterr().out
@@ -77,9 +75,7 @@ def test_several_numbers_of_gpus_are_a_table_of_what_to_set(
         assert product == row["global_batch"] == 384
 
 
-def test_a_number_of_gpus_that_does_not_divide_the_batch_is_a_row_also_for_programs(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_json_says_why_a_number_of_gpus_is_left_out(capsys: pytest.CaptureFixture[str]) -> None:
     asked = [*GPT, "--gpus", "1,2,3x32GiB", "--global-batch", "64"]
     assert main([*asked, "--json"]) == ExitCode.FOUND
     captured = capsys.readouterr()
@@ -152,9 +148,7 @@ def test_the_edge_is_said(quantity: str, capsys: pytest.CaptureFixture[str]) -> 
     assert "fits with a chance of " in out
 
 
-def test_it_is_said_where_the_host_was_not_looked_at(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_it_is_said_where_the_host_was_not_looked_at(capsys: pytest.CaptureFixture[str]) -> None:
     shape = ["plan", "--depth", "24", "--micro-batch", "1", "--zero", "2", "--offload",
              "optimizer", "--gpus"]  # fmt: skip
     for how in (["80GiB"], ["1,2x80GiB"], ["80GiB", "--solve", "seq_len"]):
@@ -168,9 +162,7 @@ def test_it_is_said_where_the_host_was_not_looked_at(
         assert ("921.60 GiB of 1024.00 GiB of host allowed" in found.out) != ("--solve" in how)
 
 
-def test_nothing_fits_is_exit_code_3_with_the_least_need(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_nothing_fits_is_code_3_with_the_least_need(capsys: pytest.CaptureFixture[str]) -> None:
     assert main([*GPT, "--gpus", "1GiB"]) == ExitCode.NOTHING_FITS
     captured = capsys.readouterr()
     assert "nothing fits: the least, d24-s1024-b1-" in captured.err
@@ -218,9 +210,7 @@ def test_studies_on_a_cpu_say_nothing_of_gpus(capsys: pytest.CaptureFixture[str]
     assert "ran on a CPU" in capsys.readouterr().err
 
 
-def test_what_a_study_on_gpus_measured_narrows_what_is_expected(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_studies_narrow_expectations(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     devices = {"kind": "cuda", "devices": [{"name": "NVIDIA H100 80GB HBM3"}]}
     fingerprint = {"kind": "cuda", "devices": devices, "software": {"torch": "2.9.0"}}
     rows = []
@@ -250,9 +240,7 @@ def test_what_a_study_on_gpus_measured_narrows_what_is_expected(
 @pytest.mark.parametrize(
     "model", ["t5-small-tiny", pytest.param("mamba2-tiny", marks=pytest.mark.campaign)]
 )
-def test_a_model_is_counted_and_traced_without_torch_in_this_process(
-    model: str, tmp_path: Path
-) -> None:
+def test_a_model_is_counted_and_traced_without_torch_here(model: str, tmp_path: Path) -> None:
     code = (
         "import sys; from autotune.commands.app import main\n"
         f"code = main(['plan', '--model', {model!r}, '--gpus', '2x20GiB', '--seq-len', '128',"

@@ -66,9 +66,7 @@ def test_a_page_that_cannot_be_made_costs_nobody_a_result(
     assert (tmp_path / "study" / "best.json").exists()
 
 
-def test_the_page_is_written_again_where_it_is_asked_for(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_page_can_be_written_again(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     study = folder(tmp_path)
     assert said(capsys, "report", study) == (0, f"Written: {study / 'report.html'}\n", "")
     code, _, _ = said(capsys, "report", study, "--out", tmp_path / "elsewhere.html")
@@ -85,9 +83,7 @@ def test_markdown_goes_to_stdout_alone(tmp_path: Path, capsys: pytest.CaptureFix
     assert not (study / "report.html").exists()
 
 
-def test_pictures_go_where_they_are_asked_for(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_pictures_go_where_asked_for(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     pytest.importorskip("vl_convert")
     code, out, _ = said(capsys, "report", folder(tmp_path), "--png", tmp_path / "figures")
     assert code == ExitCode.FOUND
@@ -106,9 +102,7 @@ def test_studies_are_compared_on_the_terminal_and_as_a_page(
     assert "one and two" in page.read_text("utf-8")
 
 
-def test_trials_are_written_for_trackers_later_too(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_trackers_get_trials_later(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     pytest.importorskip("tensorboardX")
     replayed(tmp_path / "study")
     capsys.readouterr()

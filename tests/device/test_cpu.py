@@ -85,9 +85,7 @@ def test_memory_is_limited_by_our_cgroup(machine: Machine, groups: str, name: st
         (V1, "memory/memory.limit_in_bytes"),
     ],
 )
-def test_memory_is_limited_by_every_cgroup_above_ours(
-    machine: Machine, groups: str, name: str
-) -> None:
+def test_memory_is_limited_by_all_cgroups_above(machine: Machine, groups: str, name: str) -> None:
     machine.groups(groups)
     machine.cgroup("user/job/memory.max", 16 * GIB)
     machine.cgroup("memory/user/job/memory.limit_in_bytes", 16 * GIB)
@@ -102,9 +100,7 @@ def test_memory_is_limited_by_every_cgroup_above_ours(
         (V1, "memory/user/job/memory.limit_in_bytes", 9223372036854771712),
     ],
 )
-def test_memory_of_a_cgroup_without_a_limit_is_the_machine_s(
-    machine: Machine, groups: str, name: str, unlimited: object
-) -> None:
+def test_no_limit_of_a_cgroup(machine: Machine, groups: str, name: str, unlimited: object) -> None:
     machine.groups(groups)
     machine.cgroup(name, unlimited)
     assert host_memory_bytes(*machine.roots) == 64 * GIB
@@ -116,9 +112,7 @@ def test_memory_is_not_limited_by_a_cgroup_beside_ours(machine: Machine) -> None
     assert host_memory_bytes(*machine.roots) == 64 * GIB
 
 
-def test_memory_is_limited_through_the_mount_where_only_the_host_knows_our_path(
-    machine: Machine,
-) -> None:
+def test_memory_is_limited_through_a_mount_that_only_the_host_knows(machine: Machine) -> None:
     machine.groups("9:memory:/docker/0123\n")
     machine.cgroup("memory/memory.limit_in_bytes", 8 * GIB)
     assert host_memory_bytes(*machine.roots) == 8 * GIB
@@ -172,9 +166,7 @@ def test_a_quota_above_the_cores_we_may_run_on_gives_no_more(machine: Machine) -
         (V1, "memory/user/job/memory.oom_control", "oom_kill_disable 0\nunder_oom 0\noom_kill 3"),
     ],
 )
-def test_oom_kills_are_those_of_our_cgroup(
-    machine: Machine, groups: str, name: str, text: str
-) -> None:
+def test_oom_kills_are_of_our_cgroup(machine: Machine, groups: str, name: str, text: str) -> None:
     machine.groups(groups)
     machine.cgroup(name, text)
     machine.write(machine.proc / "vmstat", "oom_kill 9\n")
@@ -224,9 +216,7 @@ def test_ranks_share_the_cores(machine: Machine, world_size: int, threads: str) 
     assert environment["OMP_NUM_THREADS"] == threads
 
 
-def test_groups_at_once_have_cores_of_their_own(
-    machine: Machine, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_parallel_groups_share_no_core(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("os.sched_getaffinity", lambda of: set(range(16)))
     device = CpuDevice("--device", *machine.roots)
     first, second = (each.rank_environment(2) for each in device.shares(2, 2))
@@ -266,9 +256,7 @@ def test_this_machine_can_be_opened() -> None:
 
 
 @pytest.mark.parametrize("node", ["nvidia0", "dxg"])
-def test_a_gpu_that_auto_could_not_use_is_not_passed_over_in_silence(
-    node: str, tmp_path: Path
-) -> None:
+def test_a_gpu_that_auto_could_not_use_is_told_of(node: str, tmp_path: Path) -> None:
     by_itself = CpuDevice("auto: NVML is not available: Driver Not Loaded")
     assert overlooked(by_itself, tmp_path) == ""
     (tmp_path / node).touch()
@@ -291,9 +279,7 @@ def test_without_a_package_energy_is_left_out(tmp_path: Path) -> None:
     assert found == EnergyCounters(lack=f"{tmp_path} has no RAPL counter of a processor")
 
 
-def test_a_counter_for_root_alone_is_left_out_with_what_allows_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_counter_for_root_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(package: Package) -> int:
         raise PermissionError(13, "Permission denied", str(package.counter))
 

@@ -158,9 +158,7 @@ def test_auto_is_cpu_without_a_driver(install: Install) -> None:
         (pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH, "RM has detected an NVML/RM version mismatch"),
     ],
 )
-def test_cuda_without_a_working_driver_says_why_and_suggests_the_cpu(
-    install: Install, error: int, reason: str
-) -> None:
+def test_a_missing_driver_suggests_the_cpu(install: Install, error: int, reason: str) -> None:
     install(error=error)
     with pytest.raises(UsageError) as caught:
         open_device("cuda")
@@ -175,9 +173,7 @@ def test_cuda_without_a_device_says_so(install: Install) -> None:
         open_device("cuda")
 
 
-def test_a_driver_that_fails_after_its_start_is_a_reason_too(
-    three: FakeNvml, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_driver_that_fails_is_a_reason(three: FakeNvml, monkeypatch: pytest.MonkeyPatch) -> None:
     def lost(_gpu: FakeGpu) -> NoReturn:
         raise pynvml.NVMLError(pynvml.NVML_ERROR_GPU_IS_LOST)
 
@@ -229,9 +225,7 @@ def test_mig_mode_without_an_instance_says_so(install: Install) -> None:
 @pytest.mark.parametrize(
     ("capability", "bf16"), [((7, 5), False), ((8, 0), True), ((12, 0), True)]
 )
-def test_bf16_starts_with_compute_capability_8_0(
-    install: Install, capability: tuple[int, int], bf16: bool
-) -> None:
+def test_bf16_needs_sm_80(install: Install, capability: tuple[int, int], bf16: bool) -> None:
     install(FakeGpu(uuid=A, capability=capability))
     assert open_device("cuda").infos[0].bf16 is bf16
 
@@ -345,9 +339,7 @@ def test_a_process_that_cannot_be_seen_has_a_question_mark_for_a_name(install: I
     assert process.name == "?"
 
 
-def test_a_driver_that_lists_no_processes_is_no_error(
-    three: FakeNvml, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_processes_may_be_hidden(three: FakeNvml, monkeypatch: pytest.MonkeyPatch) -> None:
     def denied(_gpu: FakeGpu) -> NoReturn:
         raise pynvml.NVMLError(pynvml.NVML_ERROR_NO_PERMISSION)
 
@@ -437,9 +429,7 @@ def test_a_gpu_that_may_not_be_opened_is_left_out(install: Install) -> None:
     assert uuids(open_device("cuda")) == [A]
 
 
-def test_a_gpu_that_opens_and_tells_nothing_is_left_out(
-    install: Install, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_silent_gpu_is_left_out(install: Install, monkeypatch: pytest.MonkeyPatch) -> None:
     nvml = install(FakeGpu(uuid=B), FakeGpu(uuid=A))
     known = nvml.nvmlDeviceGetMemoryInfo
 
@@ -476,9 +466,7 @@ def test_gpus_of_which_none_may_be_opened_are_a_reason(install: Install) -> None
         open_device("cuda")
 
 
-def test_a_question_that_a_driver_knows_nothing_of_has_no_answer(
-    install: Install, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_old_drivers_leave_answers_out(install: Install, monkeypatch: pytest.MonkeyPatch) -> None:
     def unknown(*_: object) -> NoReturn:
         raise pynvml.NVMLError(pynvml.NVML_ERROR_UNKNOWN)
 

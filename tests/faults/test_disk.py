@@ -70,9 +70,7 @@ def disk(tmp_path: Path) -> Iterator[Path]:
     subprocess.run(["umount", "-l", str(folder)], check=True)
 
 
-def test_a_full_file_system_is_the_same(
-    make: Make, replay: list[str], whole: HostileStudy, disk: Path
-) -> None:
+def test_full_file_systems(make: Make, replay: list[str], whole: HostileStudy, disk: Path) -> None:
     study = make(RealStudy, *replay)
     study.out = disk / "study"
     process = study.begin()

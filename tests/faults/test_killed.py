@@ -24,9 +24,7 @@ MOMENTS = 5
 @pytest.mark.parametrize(
     "kind", [HostileStudy, pytest.param(SqliteStudy, marks=pytest.mark.campaign)]
 )
-def test_a_study_that_is_killed_at_any_moment_ends_as_if_it_had_not_been(
-    make: Make, kind: type[HostileStudy]
-) -> None:
+def test_killed_at_any_moment_it_ends_as_if_unkilled(make: Make, kind: type[HostileStudy]) -> None:
     whole = make(kind, *QUICK_SPACE)
     began = time.monotonic()
     assert whole.begin().wait() == 0

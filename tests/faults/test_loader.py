@@ -53,9 +53,7 @@ def test_nothing_is_left_of_a_loader_that_misbehaves(
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
-def test_nothing_runs_on_when_the_command_is_ended(
-    make: Make, temporary: Path, number: signal.Signals
-) -> None:
+def test_an_end_leaves_no_process(make: Make, temporary: Path, number: signal.Signals) -> None:
     study = with_loaders(make, temporary)
     process = study.start("loader", "mine:plain", *FLAGS, "2", "--budget", "10m")
     while len(study.processes()) < 5:  # itself, the helper with its guard, two workers

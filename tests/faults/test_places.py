@@ -41,9 +41,7 @@ def succeeds(study: HostileStudy) -> tuple[str, str]:
     return stdout, stderr
 
 
-def test_without_utf8_a_home_or_temporary_files_and_with_a_difficult_name(
-    make: Make, tmp_path: Path
-) -> None:
+def test_it_runs_without_utf8_home_or_temporary_files(make: Make, tmp_path: Path) -> None:
     study = make(
         RealStudy, *TINY, folder=tmp_path / "grüße von 'hier' $HOME",
         **ASCII, HOME="/proc/nowhere", TMPDIR="/proc/nowhere", XDG_CACHE_HOME="/proc/nowhere",

@@ -34,9 +34,7 @@ ENGINES = {
     ("engine", "number"),
     [("ddp", None), ("ddp", signal.SIGTERM), *((e, signal.SIGKILL) for e in ENGINES)],
 )
-def test_no_process_shared_memory_or_temporary_file_is_left(
-    make: Make, engine: str, number: signal.Signals | None
-) -> None:
+def test_a_study_leaves_nothing(make: Make, engine: str, number: signal.Signals | None) -> None:
     few = ["--trials", "2", "--finals", "1"] if number is None else []
     study = make(RealStudy, *SMALL, *ENGINES[engine], *few)
     process = study.begin()
@@ -77,9 +75,7 @@ def segment() -> Iterator[Path]:
 
 
 @pytest.mark.parametrize("how", ["open", "mapped"])
-def test_shared_memory_that_a_stranger_uses_is_not_left_by_the_study(
-    make: Make, segment: Path, how: str
-) -> None:
+def test_shared_memory_of_a_stranger_is_not_ours(make: Make, segment: Path, how: str) -> None:
     study = make(HostileStudy)
     with subprocess.Popen(
         [sys.executable, "-c", HOLD, str(segment), how],
@@ -91,9 +87,7 @@ def test_shared_memory_that_a_stranger_uses_is_not_left_by_the_study(
     segment.unlink()
 
 
-def test_shared_memory_that_a_stranger_left_meanwhile_is_not_left_by_the_study(
-    make: Make, segment: Path
-) -> None:
+def test_shared_memory_that_a_stranger_left_is_not_ours(make: Make, segment: Path) -> None:
     study = make(EndlessStudy)
     process = study.begin()
     with subprocess.Popen(
@@ -110,9 +104,7 @@ def test_shared_memory_that_a_stranger_left_meanwhile_is_not_left_by_the_study(
 
 
 @pytest.mark.parametrize("ended", [False, True])
-def test_shared_memory_of_a_process_of_the_study_is_left_by_it(
-    make: Make, segment: Path, ended: bool
-) -> None:
+def test_shared_memory_of_the_study_is_ours(make: Make, segment: Path, ended: bool) -> None:
     study = make(HostileStudy)
     with subprocess.Popen(
         [sys.executable, "-c", HOLD, str(segment), "mapped"], env=os.environ | study.environment,

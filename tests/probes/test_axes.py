@@ -66,9 +66,7 @@ TRAITS: list[dict[str, Any]] = [{}, {"softcap": 15}, {"tied": True}, {"qk_norm":
 
 
 @pytest.mark.parametrize("traits", TRAITS, ids=str)
-def test_attention_and_loss_learn_the_same_however_they_are_computed(
-    traits: dict[str, Any],
-) -> None:
+def test_attention_and_loss_learn_the_same_in_every_form(traits: dict[str, Any]) -> None:
     spec = replace(GPT, recipe=traits)
     plain = learnt(spec)
     assert learnt(replace(spec, attention="eager")) == pytest.approx(plain, rel=SAME)
@@ -166,9 +164,7 @@ def test_attention_that_a_model_lacks_is_unsupported_alone() -> None:
     assert caught.value.axes == ("attention",)
 
 
-def test_checkpointing_that_a_model_lacks_is_unsupported_alone(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_checkpointing_that_it_lacks_is_unsupported(monkeypatch: pytest.MonkeyPatch) -> None:
     transformers = pytest.importorskip("transformers")
     monkeypatch.setattr(transformers.GPT2LMHeadModel, "supports_gradient_checkpointing", False)
     with pytest.raises(UnsupportedError) as caught:
@@ -266,9 +262,7 @@ def test_memory_that_runs_out_while_compiling_is_memory() -> None:
 @pytest.mark.parametrize(
     "backend", ["aot_eager_decomp_partition", pytest.param("inductor", marks=pytest.mark.campaign)]
 )
-def test_what_is_compiled_is_checkpointed_as_it_would_be(
-    backend: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_compiled_models_checkpoint_too(backend: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Selective checkpointing computes no matrix product again, compiled or not.
 
     What is computed again is decided before code is made of it, which is what takes long.

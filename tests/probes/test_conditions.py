@@ -51,7 +51,5 @@ def test_a_moment_is_too_short_to_blame_others(monkeypatch: pytest.MonkeyPatch) 
 @pytest.mark.parametrize(
     ("counted_s", "cores", "sure_s"), [(3.0, 4, 2.98), (0.01, 2, 0.0), (0.4, 64, 0.32)]
 )
-def test_of_what_the_kernel_counted_a_tick_of_each_core_is_unsure(
-    counted_s: float, cores: int, sure_s: float
-) -> None:
+def test_counters_are_unsure_by_a_tick_a_core(counted_s: float, cores: int, sure_s: float) -> None:
     assert surely_s(counted_s, cores) == pytest.approx(sure_s)

@@ -69,9 +69,7 @@ def _but(
     return flops(spec, length)
 
 
-def test_layers_that_differ_by_a_number_in_the_config_are_counted_as_they_are(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_layers_that_differ_are_counted_as_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
     """Three dense layers before those with experts: shallow models see none of these."""
     pytest.importorskip("transformers")
     workload = uncounted("mixtral-tiny")

@@ -144,9 +144,7 @@ def test_what_a_library_takes_later_is_the_ranks_as_long_as_it_is_little(card: C
 @pytest.mark.parametrize(
     ("ranks", "others", "told"), [(1, 300, 200), (1, 80, 0), (2, 300, 150), (2, 130, 0)]
 )
-def test_what_comes_while_a_rank_is_built_is_others_where_it_is_much(
-    card: Card, ranks: int, others: int, told: int
-) -> None:
+def test_memory_at_build_may_be_others(card: Card, ranks: int, others: int, told: int) -> None:
     meter = CudaMeter("GPU-0", ranks)
     card.outside = 50 * MIB
     meter.limit(CAPACITY)

@@ -53,9 +53,7 @@ def test_a_rank_on_a_gpu_takes_that_way(accelerator: Any, monkeypatch: pytest.Mo
     assert accelerator.available_memory() == 12345
 
 
-def test_a_rank_of_a_second_host_has_its_place_on_that_host(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_rank_of_a_second_host_has_its_place_there(monkeypatch: pytest.MonkeyPatch) -> None:
     """DeepSpeed takes the device of LOCAL_RANK."""
     places = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1"}
     for name, value in places.items():

@@ -48,9 +48,7 @@ def name(case: tuple[str, dict[str, Any]]) -> str:
 
 
 @pytest.mark.parametrize("case", [*DEEPSPEED, *OFFLOADED, *FSDP, *CHECKPOINTED, *SPLIT], ids=name)
-def test_losses_agree_with_plain_data_parallelism(
-    tmp_path: Path, case: tuple[str, dict[str, Any]]
-) -> None:
+def test_losses_agree_with_plain_ddp(tmp_path: Path, case: tuple[str, dict[str, Any]]) -> None:
     engine, how = case
     trained = train(tmp_path / "job", engine, **how)
     assert trained.losses == pytest.approx(reference().losses, rel=1e-4)
@@ -76,9 +74,7 @@ def own_reference() -> Trained:
 
 
 @pytest.mark.parametrize("case", OWN, ids=name)
-def test_an_optimizer_that_a_model_brings_learns_alike(
-    tmp_path: Path, case: tuple[str, dict[str, Any]]
-) -> None:
+def test_a_model_s_optimizer_is_used(tmp_path: Path, case: tuple[str, dict[str, Any]]) -> None:
     engine, how = case
     trained = train(tmp_path / "job", engine, workload=own(), copy=True, **how)
     assert trained.losses == pytest.approx(own_reference().losses, rel=1e-4)
@@ -111,8 +107,6 @@ def test_building_a_sharded_fsdp_model_needs_less_than_building_it_whole(tmp_pat
 @pytest.mark.parametrize(
     ("engine", "stage", "dtype"), [("deepspeed", 2, "bf16"), ("fsdp", 3, "bf16")]
 )
-def test_half_precision_follows_full_precision(
-    tmp_path: Path, engine: str, stage: int, dtype: str
-) -> None:
+def test_bf16_follows_fp32_training(tmp_path: Path, engine: str, stage: int, dtype: str) -> None:
     trained = train(tmp_path / "job", engine, stage=stage, dtype=dtype)
     assert trained.losses == pytest.approx(reference().losses, rel=0.02)

@@ -44,9 +44,7 @@ def test_what_cuda_libraries_say_of_memory_is_an_oom(error: Exception) -> None:
         RuntimeError("std::bad_alloc"),
     ],
 )
-def test_host_memory_is_the_devices_on_the_cpu_and_the_hosts_beside_a_gpu(
-    error: Exception,
-) -> None:
+def test_host_memory_is_the_device_s_on_a_cpu_and_the_host_s_by_a_gpu(error: Exception) -> None:
     assert cause(error, "cpu") == "oom"
     assert cause(error, "cuda") == "host_oom"
 

@@ -16,9 +16,7 @@ from probes.world import World
 
 
 @pytest.mark.parametrize("built_for", ["cpu", "cuda"])
-def test_shards_are_where_the_ranks_are_whatever_torch_was_built_for(
-    built_for: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_shards_are_on_the_ranks_device(built_for: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """torch with CUDA names that as its accelerator on a machine without a GPU, too."""
     monkeypatch.setattr(torch._C, "_get_accelerator", lambda *_: torch.device(built_for))
     module = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4))

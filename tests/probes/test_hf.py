@@ -236,9 +236,7 @@ def test_adapters_for_what_is_not_there_are_unsupported() -> None:
         family("hf").make(of.spec(2))
 
 
-def test_a_transformers_that_cannot_be_imported_is_unsupported(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_transformers_that_is_missing_is_unsupported(monkeypatch: pytest.MonkeyPatch) -> None:
     of = uncounted("llama-3-8b-tiny")
     monkeypatch.setitem(sys.modules, "transformers", None)
     with pytest.raises(UnsupportedError, match="transformers cannot be imported"):

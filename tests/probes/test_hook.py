@@ -328,9 +328,7 @@ def test_what_is_frozen_beside_what_is_trained_is_counted(tmp_path: Path) -> Non
     ("how", "dtype"),
     [("torch.autocast('cpu', torch.bfloat16)", "bf16"), ("contextlib.nullcontext()", "fp32")],
 )
-def test_it_says_in_what_the_model_computes_and_has_nothing_computed_again(
-    how: str, dtype: str, tmp_path: Path
-) -> None:
+def test_the_compute_dtype_is_told_without_cost(how: str, dtype: str, tmp_path: Path) -> None:
     program = f"""
         import contextlib
         from torch.utils.checkpoint import checkpoint
@@ -534,9 +532,7 @@ lightning.Trainer(
     [(TRAINER, [[3, 16], [3, 16]]), (LIGHTNING, [[3, 16]])],
     ids=["transformers", "lightning"],
 )
-def test_callbacks_say_each_step_of_a_trainer_once(
-    tmp_path: Path, program: str, shape: list[list[int]]
-) -> None:
+def test_a_trainer_step_is_said_once(tmp_path: Path, program: str, shape: list[list[int]]) -> None:
     ((process,), code, _) = watched(tmp_path, program)
     assert code == 0
     assert process.micro_steps == [2] * 5

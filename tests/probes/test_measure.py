@@ -207,9 +207,7 @@ class SlowWorld(World):
     step_s=st.lists(st.floats(0.1, 4.0) | st.floats(1.0, 1.1), min_size=1, max_size=12),
     needed_step_s=st.floats(0.1, 4.0),
 )
-def test_a_replay_of_recorded_steps_stops_where_a_rank_would(
-    step_s: list[float], needed_step_s: float
-) -> None:
+def test_replays_stop_where_a_rank_would(step_s: list[float], needed_step_s: float) -> None:
     _, recorded, _ = run(probe(), SlowWorld(step_s))
     asked = probe(needed_step_s=needed_step_s)
     _, ranks, _ = run(asked, SlowWorld(step_s))
@@ -304,9 +302,7 @@ def test_energy_is_that_of_the_timed_steps() -> None:
     assert report.energy == Energy(30.0 * sum(report.step_s), "cpu")
 
 
-def test_the_energy_of_a_schedule_run_in_part_is_scaled_as_its_time_is(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_energy_of_a_part_is_scaled_like_its_time(monkeypatch: pytest.MonkeyPatch) -> None:
     ticks = iter(range(10_000))
     monkeypatch.setattr("probes.measure.time.perf_counter", lambda: float(next(ticks)))
     # 8 s of the whole schedule for every 2 s that ran.
@@ -355,9 +351,7 @@ def test_who_ran_out_of_memory_says_what_others_took(text: str, taken: int) -> N
     assert said.foreign_bytes == taken
 
 
-def test_who_ran_out_of_memory_says_so_though_nothing_can_be_looked_at(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_an_oom_is_told_though_peaks_cannot_be_read(monkeypatch: pytest.MonkeyPatch) -> None:
     def lost(self: NoMeter, requested_bytes: int) -> int:
         raise RuntimeError("the device was lost")
 

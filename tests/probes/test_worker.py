@@ -14,9 +14,7 @@ from probes.worker import versions
 from tests.support.meters import Hearing
 
 
-def test_what_numbers_depend_on_has_tf32_and_the_libraries_of_cuda(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_versions_have_tf32_and_the_libraries_of_cuda(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.version, "cuda", "12.8")
     monkeypatch.setattr(torch.cuda.nccl, "version", lambda: (2, 27, 5))
     monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)

@@ -138,9 +138,7 @@ def test_what_finals_found_slower_by_more_than_the_noise_does_not_win_by_belief(
 
 
 @pytest.mark.parametrize(("repeat", "best"), [(500, A), (485, A), (470, B)])
-def test_on_a_noisy_machine_the_least_memory_wins_among_equals(
-    repeat: float, best: Candidate
-) -> None:
+def test_with_much_noise_the_least_memory_wins_of_equals(repeat: float, best: Candidate) -> None:
     records = [final(A, tokens_per_s=1000, peak_mib=2000), final(B, tokens_per_s=970)]
     records += [final(C, tokens_per_s=rate) for rate in (500, repeat, repeat)]
     choice = winner(records, WORKLOAD, "tokens_per_s")
@@ -149,9 +147,7 @@ def test_on_a_noisy_machine_the_least_memory_wins_among_equals(
 
 
 @pytest.mark.parametrize(("repeat", "best"), [(500, A), (300, B)])
-def test_on_a_noisy_machine_an_unconfirmed_candidate_must_be_as_much_faster(
-    repeat: float, best: Candidate
-) -> None:
+def test_with_much_noise_an_unconfirmed_one_must_be_faster(repeat: float, best: Candidate) -> None:
     records = [record(A, tokens_per_s=1500), final(B, tokens_per_s=1000)]
     records += [final(C, tokens_per_s=rate) for rate in (500, repeat, repeat)]
     choice = winner(records, WORKLOAD, "tokens_per_s")
@@ -403,9 +399,7 @@ WRONG: list[tuple[str, object]] = [
 
 
 @pytest.mark.parametrize(("where", "value"), WRONG)
-def test_a_wrong_value_is_refused_by_the_path_of_its_field(
-    tmp_path: Path, where: str, value: object
-) -> None:
+def test_a_wrong_value_is_refused_by_its_path(tmp_path: Path, where: str, value: object) -> None:
     wrong = document(record(A))
     *parents, name = where.removeprefix("$.").split(".")
     inner = wrong
@@ -420,9 +414,7 @@ def test_a_wrong_value_is_refused_by_the_path_of_its_field(
 
 @pytest.mark.parametrize("value", [math.nan, math.inf])
 @pytest.mark.parametrize("part", ["measured", "environment"])
-def test_a_number_that_is_not_finite_is_refused_wherever_it_stands(
-    tmp_path: Path, part: str, value: float
-) -> None:
+def test_infinite_numbers_are_refused_anywhere(tmp_path: Path, part: str, value: float) -> None:
     wrong = document(record(A))
     wrong[part]["load"] = [{"one": value}]
     with pytest.raises(UsageError, match=rf"\$\.{part}\.load\[0\]\.one is not a finite number"):

@@ -46,9 +46,7 @@ def on_gpu(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
         pytest.param(("tests", "zero", "axes", "script", "peaks"), marks=pytest.mark.campaign),
     ],
 )
-def test_the_steps_go_through_and_only_the_rest_is_run_again(
-    tmp_path: Path, through: tuple[str, ...]
-) -> None:
+def test_only_steps_that_are_left_run_again(tmp_path: Path, through: tuple[str, ...]) -> None:
     done = on_gpu(tmp_path, *through)
     assert done.returncode == 0, done.stdout + done.stderr
     for name in through:
@@ -106,9 +104,7 @@ def test_a_step_that_is_out_of_time_makes_no_further_probe(tmp_path: Path) -> No
             bench.probe(skipping, Candidate(depth=1, seq_len=64, micro_batch=1))
 
 
-def test_tests_go_on_where_they_ran_out_of_time(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_tests_go_on_after_their_limit(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     calls: list[tuple[str, ...]] = []
 
     def pytest_(bench: Any, *arguments: str) -> int:

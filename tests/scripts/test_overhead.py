@@ -32,9 +32,7 @@ def held(markdown: str) -> dict[str, str]:
     return {row[0]: row[-1] for row in rows}
 
 
-def test_trials_skipped_unrun_take_no_time_and_are_left_out(
-    bench: ModuleType, tmp_path: Path
-) -> None:
+def test_trials_that_never_ran_take_no_time_and_are_out(bench: ModuleType, tmp_path: Path) -> None:
     skipped = record(Candidate(depth=2, seq_len=64, micro_batch=2), Verdict.SKIPPED, number=1)
     unrun = table.row(skipped) | {"probe_s": 0.0, "warmup_s": 0.0, "timed_s": 0.0}
     rows = [table.row(record(Candidate(depth=2, seq_len=64, micro_batch=1))), unrun]

@@ -57,27 +57,21 @@ def rows(markdown: str) -> dict[str, list[str]]:
     return {row[0]: row[1:] for row in table[2:]}
 
 
-def test_the_optimum_is_the_fastest_of_the_axis_under_the_ceiling(
-    bench: ModuleType, compared: Any
-) -> None:
+def test_the_optimum_is_the_fastest_under_the_ceiling(bench: ModuleType, compared: Any) -> None:
     assert compared.optimum == schedule(bench, 2)
     assert rows(bench.report([], compared))["exhaustive optimum"] == [
         "micro_batch 2", "100.0%", "100 GFLOP/s", "80%", "", "", "", "",
     ]  # fmt: skip
 
 
-def test_a_result_is_shown_with_its_share_of_the_optimum_and_what_it_cost(
-    bench: ModuleType, compared: Any
-) -> None:
+def test_a_result_is_shown_with_its_share_and_its_cost(bench: ModuleType, compared: Any) -> None:
     found = bench.Found(tool="tool", schedule=schedule(bench, 1), wall_s=12.3, launches=4, ooms=2)
     assert rows(bench.report([found], compared))["tool"] == [
         "micro_batch 1", "85.0%", "85.0 GFLOP/s", "40%", "12 s", "4", "2", "",
     ]  # fmt: skip
 
 
-def test_a_result_over_the_ceiling_keeps_its_rate_and_is_named_as_such(
-    bench: ModuleType, compared: Any
-) -> None:
+def test_a_result_over_the_ceiling_is_named_as_such(bench: ModuleType, compared: Any) -> None:
     row = rows(
         bench.report([bench.Found(tool="tool", schedule=schedule(bench, 3), wall_s=1.0)], compared)
     )["tool"]
@@ -93,9 +87,7 @@ def test_a_result_that_does_not_fit_has_no_rate(bench: ModuleType, compared: Any
     assert row[-1] == "runs out of memory"
 
 
-def test_a_configuration_names_what_the_others_could_not_find(
-    bench: ModuleType, compared: Any
-) -> None:
+def test_a_configuration_names_what_others_lacked(bench: ModuleType, compared: Any) -> None:
     wide = schedule(bench, 2, seq_len=64, checkpointing="full")
     table = bench.report(
         [
@@ -115,9 +107,7 @@ def test_the_whole_axis_has_the_range_of_its_repeats(bench: ModuleType, compared
     assert table["4"] == ["", "", "", "runs out of memory"]
 
 
-def test_rounds_choose_the_optimum_in_one_half_and_compare_in_the_other(
-    bench: ModuleType, compared: Any
-) -> None:
+def test_half_of_the_rounds_choose_and_half_compare(bench: ModuleType, compared: Any) -> None:
     slow, fast = compared.measured[schedule(bench, 2)], compared.measured[schedule(bench, 1)]
     slow.rounds = [10e9] * 8 + [12e9] * 10
     fast.rounds = [11e9] * 8 + [9e9] * 9 + [18e9]
@@ -208,18 +198,14 @@ def search(bench: ModuleType, folder: Path, text: str, **others: Any) -> Any:
     return bench.searched(peer, asked, known["limit_s"])
 
 
-def test_a_tool_that_is_not_installed_has_a_row_that_says_so(
-    bench: ModuleType, compared: Any, tmp_path: Path
-) -> None:
+def test_a_missing_tool_has_a_row(bench: ModuleType, compared: Any, tmp_path: Path) -> None:
     found = search(bench, tmp_path, "raise AssertionError", modules=("sys", "no_such_tool"))
     assert rows(bench.report([found], compared))["tool"] == [
         "none", "", "", "", "", "", "", "not installed: no_such_tool",
     ]  # fmt: skip
 
 
-def test_what_a_tool_found_and_met_comes_from_its_processes(
-    bench: ModuleType, tmp_path: Path
-) -> None:
+def test_what_a_tool_found_is_of_its_processes(bench: ModuleType, tmp_path: Path) -> None:
     said = "task = Task.read(sys.argv[1])\nfor event in ('launch', 'oom', 'oom'):"
     found = search(bench, tmp_path, f"{said}\n    task.count(event)\ntask.tell(Answer(7, 2))")
     assert found.schedule == schedule(bench, 7, 2)
@@ -238,9 +224,7 @@ def test_a_tool_that_takes_too_long_is_ended(bench: ModuleType, tmp_path: Path) 
     assert found.remark.endswith("without a result")
 
 
-def test_a_studys_costs_are_its_ranks_and_its_trials_out_of_memory(
-    bench: ModuleType, tmp_path: Path
-) -> None:
+def test_a_study_costs_its_ranks_and_its_ooms(bench: ModuleType, tmp_path: Path) -> None:
     (tmp_path / "logs").mkdir()
     for name in ("group001-rank0.log", "group002-rank0.log", "ops-0.log"):
         (tmp_path / "logs" / name).touch()

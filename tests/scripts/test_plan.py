@@ -57,9 +57,7 @@ def test_a_run_is_asked_for_as_it_was(tmp_path: Path) -> None:
         ({"note": "LoRA of all"}, "LoRA of unknown rank"),
     ],
 )
-def test_what_does_not_say_enough_is_left_out(
-    changes: dict[str, Any], why: str, tmp_path: Path
-) -> None:
+def test_incomplete_rows_are_left_out(changes: dict[str, Any], why: str, tmp_path: Path) -> None:
     with pytest.raises(configs.NotComparableError, match=why):
         rows.asked_of(ROW | changes, tmp_path)
 

@@ -78,9 +78,7 @@ def test_another_recording_is_not_continued(tmp_path: Path, name: str) -> None:
     assert path.read_bytes() == before
 
 
-def test_a_real_recording_can_be_continued_and_replayed(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_recordings_can_be_continued(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "tiny.csv"
     flags = ["--device", "cpu", "--depth", "1", "--seq-len", "32", "--micro-batch", "1,2"]
     flags += ["--vocab-size", "256", "--checkpointing", "none"]
@@ -97,25 +95,19 @@ def test_a_real_recording_can_be_continued_and_replayed(
     assert len(capsys.readouterr().err.splitlines()) == 1
 
 
-def test_wrong_options_of_the_space_are_one_line(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_wrong_options_are_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for flags in (["--depth", "x"], ["--depht", "2"], ["--depth", "2", "--depth", "4"]):
         assert record_grid.main([str(tmp_path / "g.csv"), "--", *flags]) == 2
         assert len(capsys.readouterr().err.splitlines()) == 1
 
 
-def test_a_recording_is_no_device_to_record(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_recording_is_no_device(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     source = recorded.write(tmp_path / "g.csv")
     asked = [str(tmp_path / "h.csv"), "--", "--device", f"replay:{source}"]
     assert record_grid.main(asked) == 2
     assert "use cpu or cuda" in capsys.readouterr().err
 
 
-def test_a_mix_of_lengths_is_not_recorded(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_mix_of_lengths_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert record_grid.main([str(tmp_path / "g.csv"), "--", "--length-mix", "a.csv"]) == 2
     assert "name several by --seq-len" in capsys.readouterr().err

@@ -93,9 +93,7 @@ def truth(grid: Path) -> Callable[[float], Any]:
     return lambda ceiling: grids.Truth(grid, ceiling)
 
 
-def test_the_truth_under_a_ceiling_is_the_fastest_that_fits(
-    truth: Callable[[float], Any],
-) -> None:
+def test_the_truth_under_a_ceiling_is_the_fastest_that_fits(truth: Callable[[float], Any]) -> None:
     whole, half = truth(1.0), truth(0.5)
     largest = max(space().candidates, key=lambda c: c.tokens).tokens * MIB
     assert all(c.tokens * MIB <= largest / 2 for c in half.fitting)
@@ -160,9 +158,7 @@ def test_chunks_of_logits_are_expected_to_cost_what_was_recorded() -> None:
 
 
 @pytest.mark.parametrize("method", ["frontier", "tpe", "random", "grid", *rules.RULES])
-def test_every_method_finds_something_and_its_clock_goes_forward(
-    truth: Callable[[float], Any], method: str
-) -> None:
+def test_every_method_finds_something_in_time(truth: Callable[[float], Any], method: str) -> None:
     make = rules.rule_course if method in rules.RULES else samplers.sampler_course
     known = truth(0.7)
     course = make(known, method, 0, 12)

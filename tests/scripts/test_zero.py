@@ -68,9 +68,7 @@ def test_a_row_names_its_causes_with_their_bytes_and_what_they_leave(bench: Modu
     assert notes == ["cause 1", "cause 0"]
 
 
-def test_a_deviation_that_its_causes_do_not_cover_is_called_unexplained(
-    bench: ModuleType,
-) -> None:
+def test_a_deviation_that_its_causes_do_not_cover_is_called_unexplained(bench: ModuleType) -> None:
     assert bench.explained(row(bench, 150_000_000, 1e7), []).endswith("+40.0% left, unexplained")
 
 

@@ -50,9 +50,7 @@ def test_the_nearest_global_batch_is_valid_and_none_nearer_is(
     ],
     ids=lambda value: getattr(value, "key", ""),
 )
-def test_a_candidate_smaller_on_one_axis_does_not_cover(
-    candidate: Candidate, covers: bool
-) -> None:
+def test_candidates_smaller_on_one_axis_do_not_cover(candidate: Candidate, covers: bool) -> None:
     assert candidate.covers(Candidate(depth=4, seq_len=128, micro_batch=8)) is covers
 
 
@@ -65,9 +63,7 @@ def test_a_candidate_smaller_on_one_axis_does_not_cover(
     ],
     ids=lambda candidate: candidate.key,
 )
-def test_a_candidate_of_another_stage_offload_or_checkpointing_is_not_covered(
-    other: Candidate,
-) -> None:
+def test_another_stage_offload_or_checkpointing_is_not_covered(other: Candidate) -> None:
     assert not Candidate(depth=4, seq_len=128, micro_batch=8).covers(other)
 
 

@@ -28,9 +28,7 @@ SHAPES = [(1, 1, 1), (2, 1, 1), (8, 2, 4), (64, 1, 1), (16, 8, 3), (4, 1, 100)]
 @pytest.mark.parametrize("seq_len", [8, 4])
 @pytest.mark.parametrize("samples", [1, 2, 3])
 @pytest.mark.parametrize("multiple", [1, 4])
-def test_the_expected_padding_is_that_of_all_batches_there_can_be(
-    samples: int, seq_len: int, multiple: int
-) -> None:
+def test_padding_is_expected_of_all_batches(samples: int, seq_len: int, multiple: int) -> None:
     mix = replace(FEW, pad_to_multiple=multiple)
     batches = itertools.product([3, 3, 5, 8], repeat=samples)
     expected = mean(mix.padded(min(max(batch), seq_len)) for batch in batches)
@@ -64,9 +62,7 @@ def test_a_file_of_many_lengths_is_kept_in_few_ranges() -> None:
 
 
 @pytest.mark.parametrize(("micro_batch", "ranks", "micro_steps"), SHAPES)
-def test_what_is_drawn_has_the_tokens_that_are_expected(
-    micro_batch: int, ranks: int, micro_steps: int
-) -> None:
+def test_drawn_tokens_are_as_expected(micro_batch: int, ranks: int, micro_steps: int) -> None:
     drawn = WIDE.draw(micro_batch, 4000, ranks=ranks, micro_steps=micro_steps, seed=3)
     real = mean(length for batch in drawn for rank in batch for length in rank)
     padded = mean(max(map(max, batch)) for batch in drawn)
@@ -75,9 +71,7 @@ def test_what_is_drawn_has_the_tokens_that_are_expected(
 
 
 @pytest.mark.parametrize(("micro_batch", "ranks", "micro_steps"), SHAPES)
-def test_drawn_batches_make_whole_steps_and_are_not_too_many(
-    micro_batch: int, ranks: int, micro_steps: int
-) -> None:
+def test_drawn_batches_make_whole_steps(micro_batch: int, ranks: int, micro_steps: int) -> None:
     drawn = WIDE.draw(micro_batch, 4000, ranks=ranks, micro_steps=micro_steps, seed=3)
     steps = WIDE.cycle_steps(micro_batch, ranks, micro_steps)
     assert {len(batch) for batch in drawn} == {ranks}

@@ -90,9 +90,7 @@ def test_one_lucky_look_makes_no_incumbent(ledger: Ledger) -> None:
     assert [r.candidate for r in ledger.contenders] == [LARGE, SMALL]
 
 
-def test_what_failed_a_final_contends_no_more_and_what_was_stopped_early_does(
-    ledger: Ledger,
-) -> None:
+def test_what_failed_a_final_contends_no_more_but_what_was_stopped_does(ledger: Ledger) -> None:
     for one in (
         record(LARGE, tokens_per_s=900),
         record(SMALL, Verdict.PRUNED, tokens_per_s=100),

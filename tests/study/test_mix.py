@@ -69,9 +69,7 @@ def best(done: Run, among: Space) -> Best:
 
 
 @pytest.mark.parametrize("sampler", ["frontier", "tpe", "grid"])
-def test_what_padding_costs_is_seen_in_which_micro_batch_wins(
-    tmp_path: Path, sampler: str
-) -> None:
+def test_padding_decides_which_micro_batch_wins(tmp_path: Path, sampler: str) -> None:
     plain = best(Run(tmp_path / "a", machine(PLAIN), PLAIN, sampler=sampler), PLAIN)
     mixed = best(Run(tmp_path / "b", machine(MIXED), MIXED, sampler=sampler), MIXED)
     assert plain.config.micro_batch == 32
@@ -220,9 +218,7 @@ def made(spec):
 
 
 @pytest.mark.slow
-def test_ranks_run_what_was_drawn_after_the_longest(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_longest_batch_runs_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "own.py").write_bytes((ROOT / "tests" / "support" / "own.py").read_bytes())
     (tmp_path / "noting.py").write_text(NOTING)
     (tmp_path / "mix.csv").write_text("2,3\n4,2\n8,1\n")

@@ -66,9 +66,7 @@ def test_where_steps_take_longer_side_by_side_groups_take_turns(tmp_path: Path) 
 
 
 @pytest.mark.parametrize(("slower", "said"), [(1.0, "1.000"), (1.02, "1.020"), (0.8, "0.800")])
-def test_where_the_difference_is_small_groups_run_at_once(
-    tmp_path: Path, slower: float, said: str
-) -> None:
+def test_close_results_let_groups_run_at_once(tmp_path: Path, slower: float, said: str) -> None:
     machine = Machine(slower)
     machine.run(tmp_path)
     assert machine.notes == [

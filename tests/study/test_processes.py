@@ -128,8 +128,11 @@ class Team:
         return found
 
 
+Teams = Callable[..., Team]
+
+
 @pytest.fixture
-def team(tmp_path: Path) -> Iterator[Callable[..., Team]]:
+def team(tmp_path: Path) -> Iterator[Teams]:
     made: list[Team] = []
 
     def make(url: str, *arguments: str, **environment: str) -> Team:
@@ -141,9 +144,7 @@ def team(tmp_path: Path) -> Iterator[Callable[..., Team]]:
         each.close()
 
 
-def test_four_processes_probe_every_candidate_once_and_find_the_same(
-    team: Callable[..., Team], postgres: Server
-) -> None:
+def test_four_processes_probe_each_once_and_agree(team: Teams, postgres: Server) -> None:
     four = team(postgres.url, QUICK_PACE="5")
     four.begin()
     for _ in range(3):
@@ -160,9 +161,7 @@ def test_four_processes_probe_every_candidate_once_and_find_the_same(
         assert table["key"].tolist() == tables[0]["key"].tolist()
 
 
-def test_what_a_killed_process_probed_comes_back_and_the_others_go_on(
-    team: Callable[..., Team], postgres: Server
-) -> None:
+def test_what_a_killed_process_probed_comes_back(team: Teams, postgres: Server) -> None:
     four = team(postgres.url, QUICK_PACE="30", **SOON)
     four.begin()
     for _ in range(3):
@@ -178,7 +177,7 @@ def test_what_a_killed_process_probed_comes_back_and_the_others_go_on(
     assert others == [first] * 2
 
 
-def test_a_server_that_is_away_is_waited_for(team: Callable[..., Team], postgres: Server) -> None:
+def test_a_server_that_is_away_is_waited_for(team: Teams, postgres: Server) -> None:
     four = team(postgres.url, QUICK_PACE="5")
     four.begin()
     for _ in range(3):
@@ -196,9 +195,7 @@ def test_a_server_that_is_away_is_waited_for(team: Callable[..., Team], postgres
     assert others == [first] * 3
 
 
-def test_a_study_that_is_stopped_while_the_server_is_away_keeps_what_it_has(
-    team: Callable[..., Team], postgres: Server
-) -> None:
+def test_a_study_stopped_without_its_server_keeps_its_best(team: Teams, postgres: Server) -> None:
     one = team(postgres.url, QUICK_PACE="5")
     one.begin()
     one.wait(one.first.best.exists)
@@ -212,7 +209,7 @@ def test_a_study_that_is_stopped_while_the_server_is_away_keeps_what_it_has(
     assert one.first.best.exists()
 
 
-def test_two_processes_share_a_file_of_sqlite(team: Callable[..., Team], tmp_path: Path) -> None:
+def test_two_processes_share_a_file_of_sqlite(team: Teams, tmp_path: Path) -> None:
     two = team(f"sqlite:///{tmp_path}/studies.db", QUICK_PACE="5")
     two.begin()
     two.join()
@@ -223,9 +220,7 @@ def test_two_processes_share_a_file_of_sqlite(team: Callable[..., Team], tmp_pat
     assert first == second
 
 
-def test_a_study_that_ended_is_joined_for_its_result(
-    team: Callable[..., Team], tmp_path: Path
-) -> None:
+def test_a_study_that_ended_is_joined_for_its_result(team: Teams, tmp_path: Path) -> None:
     two = team(f"sqlite:///{tmp_path}/studies.db")
     two.begin()
     two.ended(0)
@@ -235,9 +230,7 @@ def test_a_study_that_ended_is_joined_for_its_result(
     assert first == second
 
 
-def test_a_resumed_process_ends_nothing_that_runs_elsewhere(
-    team: Callable[..., Team], postgres: Server
-) -> None:
+def test_a_resumed_process_ends_nothing_that_runs_elsewhere(team: Teams, postgres: Server) -> None:
     two = team(postgres.url, QUICK_PACE="30")
     two.begin()
     two.join()

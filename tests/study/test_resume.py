@@ -42,9 +42,7 @@ def killed(folder: Path, after: int, **options: Any) -> None:
 @pytest.mark.parametrize(
     "name", [pytest.param("grid", marks=pytest.mark.slow), "frontier", "random", "tpe"]
 )
-def test_wherever_it_was_interrupted_the_same_is_tried_in_the_end(
-    tmp_path: Path, name: str
-) -> None:
+def test_wherever_it_is_interrupted_the_same_is_tried(tmp_path: Path, name: str) -> None:
     whole = Run(tmp_path / "whole", sampler=name)
     probes = len(whole.runner.jobs)
     for after in range(0, probes, 1 if name == "grid" else 6):
@@ -179,9 +177,7 @@ def crashing(job: Job) -> Result:
 
 
 @pytest.mark.parametrize("name", ["grid", "frontier", "random"])
-def test_a_build_that_broke_twice_is_tried_only_when_nothing_else_is_left(
-    tmp_path: Path, name: str
-) -> None:
+def test_a_build_that_broke_twice_is_tried_last(tmp_path: Path, name: str) -> None:
     done = Run(tmp_path, crashing, sampler=name)
     jobs = [job.candidate for job in done.runner.jobs if not job.fresh]
     for build in {c.build for c in jobs if c.checkpointing == "full"}:

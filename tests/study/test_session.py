@@ -111,18 +111,14 @@ def test_a_study_goes_on_from_another_working_directory(
 
 
 @pytest.mark.parametrize("names", [{"lock"}, {"lock", f"{MANIFEST}.tmp"}])
-def test_a_folder_in_which_nothing_was_begun_is_as_good_as_empty(
-    tune: Tune, names: set[str]
-) -> None:
+def test_a_folder_without_a_begun_study_is_as_empty(tune: Tune, names: set[str]) -> None:
     Path("study").mkdir()
     for name in names:
         (Path("study") / name).touch()
     assert tune(*NEW)[0] == ExitCode.FOUND
 
 
-def test_nothing_is_left_of_what_did_not_fit_after_all(
-    tune: Tune, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_no_result_is_left_of_a_misfit(tune: Tune, monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[bool] = []
     probe = Replay.run
 
@@ -160,9 +156,7 @@ def test_a_probe_without_time_says_whether_it_was_the_search_s_part_or_all_of_th
     }
 
 
-def test_where_nothing_was_found_the_search_goes_on_with_all_of_the_budget(
-    tune: Tune, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_search_without_result_goes_on(tune: Tune, monkeypatch: pytest.MonkeyPatch) -> None:
     def run(self: Replay, job: Job, deadline: float) -> Result:
         self._time.advance(deadline - self._time())
         return Result(verdict=Verdict.SKIPPED, reason=OUT_OF_BUDGET)
@@ -174,9 +168,7 @@ def test_where_nothing_was_found_the_search_goes_on_with_all_of_the_budget(
     ]  # fmt: skip
 
 
-def test_a_study_that_came_first_is_not_overwritten(
-    tune: Tune, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_first_study_is_not_overwritten(tune: Tune, monkeypatch: pytest.MonkeyPatch) -> None:
     def slow(options: Options) -> testbed.Testbed:
         monkeypatch.setattr("autotune.measure.testbed.open_testbed", open_testbed)
         assert main(list(NEW)) == 0  # another process, meanwhile
@@ -188,9 +180,7 @@ def test_a_study_that_came_first_is_not_overwritten(
     assert "has a study" in stderr
 
 
-def test_a_candidate_in_which_the_user_stopped_twice_is_no_suspect(
-    tune: Tune, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_stopping_makes_no_suspects(tune: Tune, monkeypatch: pytest.MonkeyPatch) -> None:
     from autotune.measure.runner import StopRequestedError
 
     def stopped(self: Replay, job: Job, deadline: float) -> Result:
@@ -264,9 +254,7 @@ def test_what_was_interrupted_still_comes_first_after_a_resume_that_died_at_once
     assert seen == [(3, True)]
 
 
-def test_limits_stay_as_they_were_and_a_kernel_may_keep_a_little_more(
-    tune: Tune, dies: Callable[[int], None]
-) -> None:
+def test_limits_stay_as_they_were_recorded(tune: Tune, dies: Callable[[int], None]) -> None:
     dies(5)
     with pytest.raises(Died):
         tune(*NEW)
@@ -311,9 +299,7 @@ def test_random_proposals_are_not_drawn_again(
 
 
 @pytest.mark.slow
-def test_a_result_is_shown_again_from_a_folder_that_cannot_be_written(
-    ended: None, tune: Tune
-) -> None:
+def test_a_result_is_shown_again_from_a_read_only_folder(ended: None, tune: Tune) -> None:
     script = (
         "mount --bind study study && mount -o remount,ro,bind study && "
         f'exec {sys.executable} -m autotune --resume study "$@"'
@@ -351,9 +337,7 @@ def replace_by_file(path: Path) -> None:
         ("manifest.json", Path.unlink),
     ],
 )  # fmt: skip
-def test_a_damaged_folder_is_one_line(
-    ended: None, tune: Tune, name: str, damage: Callable[[Path], None]
-) -> None:
+def test_damaged_files(ended: None, tune: Tune, name: str, damage: Callable[[Path], None]) -> None:
     damage(Path("study") / name)
     code, _, stderr = tune("--resume", "study", "--budget", "1m")
     assert code in (ExitCode.USAGE, ExitCode.INTERNAL)
@@ -377,9 +361,7 @@ def test_what_can_be_made_anew_is(ended: None, tune: Tune, name: str) -> None:
         (b'"outcome":{"verdict":"ok"', b'"outcome":{"verdict":"no"'),
     ],
 )  # fmt: skip
-def test_damage_that_is_still_json_is_refused_in_one_line(
-    ended: None, tune: Tune, change: tuple[bytes, bytes]
-) -> None:
+def test_damaged_json_is_refused(ended: None, tune: Tune, change: tuple[bytes, bytes]) -> None:
     path = Path("study/optuna.log")
     assert change[0] in path.read_bytes()
     path.write_bytes(path.read_bytes().replace(*change, 1))
@@ -389,9 +371,7 @@ def test_damage_that_is_still_json_is_refused_in_one_line(
     assert "cannot be read back" in stderr
 
 
-def test_a_signal_while_a_study_is_loaded_keeps_its_result(
-    ended: None, tune: Tune, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_signal_keeps_a_result(ended: None, tune: Tune, monkeypatch: pytest.MonkeyPatch) -> None:
     def interrupted(options: Options) -> None:
         raise KeyboardInterrupt
 
@@ -455,9 +435,7 @@ def test_a_result_is_shown_again_though_others_use_the_device(
     assert tune("--resume", "study", "--budget", "1m")[0] == ExitCode.USAGE
 
 
-def test_earlier_studies_are_learned_from_said_and_kept_on_resume(
-    tune: Tune, dies: Callable[[int], None]
-) -> None:
+def test_earlier_studies_are_kept_on_resume(tune: Tune, dies: Callable[[int], None]) -> None:
     first = ("--depth", "2", "--device", "replay:grid.csv", "--budget", "1h")
     assert tune(*first, "--out", "before/one")[0] == ExitCode.FOUND
     second = ("--depth", "4", "--device", "replay:grid.csv", "--budget", "1h", "--out", "study")

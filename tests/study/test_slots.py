@@ -167,9 +167,7 @@ def test_a_final_that_takes_node_after_node_with_it_is_not_made_again(tmp_path: 
     assert set(finals) > {winner}
 
 
-def test_groups_that_take_turns_have_time_for_one_after_the_other(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_groups_in_turns_have_their_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     neighbours = Neighbours(2, lambda: False, Listener())
     run = Run(tmp_path, saturating, SPACE, slots=2, trials=2, neighbours=neighbours)
     parts, finals = run.study._parts, run.study._finals

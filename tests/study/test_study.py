@@ -39,12 +39,13 @@ from tests.support.records import MIB, QUIET, space, with_offload
 from tests.support.scripted import ScriptedRunner, ok
 from tests.support.studies import Killed, Run, killing, saturating
 
+Runs = Callable[..., Run]
 SPACE = space()
 LIMIT_BYTES = SPACE.limits.limit_bytes
 
 
 @pytest.fixture
-def run(tmp_path: Path) -> Callable[..., Run]:
+def run(tmp_path: Path) -> Runs:
     def one(answer: Callable[[Job], Result] = saturating, among: Space = SPACE, **o: Any) -> Run:
         return Run(tmp_path / "study", answer, among, **{"sampler": "tpe"} | o)
 
@@ -55,9 +56,7 @@ def run(tmp_path: Path) -> Callable[..., Run]:
 
 
 @pytest.mark.parametrize("name", ["tpe", "random", "grid"])
-def test_every_sampler_tries_each_candidate_once_and_stops(
-    run: Callable[..., Run], name: str
-) -> None:
+def test_every_sampler_tries_each_candidate_once_and_stops(run: Runs, name: str) -> None:
     done = run(sampler=name)
     assert sorted(done.verdicts()) == sorted(SPACE.candidates)
     assert len(done.runner.searched) == len(set(done.runner.searched))
@@ -84,9 +83,7 @@ def test_what_may_not_fit_is_worth_a_probe_while_few_were_lost(
     assert least_chance(probes, lost, finals, lost_finals) == least
 
 
-def test_what_is_uncertain_comes_after_finals(
-    run: Callable[..., Run], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_is_uncertain_comes_after_finals(run: Runs, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[float] = []
     best = Frontier.best
 
@@ -103,9 +100,7 @@ def test_what_is_uncertain_comes_after_finals(
     assert [least for least, _ in itertools.groupby(asked)] == [EVEN, DARING]
 
 
-def test_who_is_told_of_a_probe_is_told_until_when_its_part_of_the_budget_is(
-    run: Callable[..., Run],
-) -> None:
+def test_who_is_told_of_a_probe_is_told_until_when_its_part_of_the_budget_is(run: Runs) -> None:
     done = run(trials=3, budget_s=600.0)
     least_s = (1 - FINALS_SHARE) * 600.0
     assert len(done.listener.untils_s["search"]) == 3
@@ -115,11 +110,11 @@ def test_who_is_told_of_a_probe_is_told_until_when_its_part_of_the_budget_is(
     assert set(done.listener.untils_s["final"]) == {600.0 - CLOSING_S}
 
 
-def test_trials_bounds_the_probes_of_the_search(run: Callable[..., Run]) -> None:
+def test_trials_bounds_the_probes_of_the_search(run: Runs) -> None:
     assert len(run(trials=5).runner.searched) == 5
 
 
-def test_a_round_stays_in_one_build_and_ascends_in_tokens(run: Callable[..., Run]) -> None:
+def test_a_round_stays_in_one_build_and_ascends_in_tokens(run: Runs) -> None:
     first_round = run(trials=4).runner.searched
     assert len({c.build for c in first_round}) == 1
     assert [c.tokens for c in first_round] == sorted(c.tokens for c in first_round)
@@ -132,16 +127,12 @@ def test_the_same_seed_proposes_the_same_candidates(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["frontier", "tpe"])
 @pytest.mark.parametrize("among", [SPACE, with_offload(SPACE)], ids=["plain", "two engines"])
-def test_a_dry_run_names_what_is_probed_first(
-    run: Callable[..., Run], name: Any, among: Space
-) -> None:
+def test_a_dry_run_names_what_is_probed_first(run: Runs, name: Any, among: Space) -> None:
     first = first_candidate(Options(seed=5, sampler=name), among, "cpu")
     assert first == run(among=among, trials=9, seed=5, sampler=name).runner.searched[0]
 
 
-def test_a_larger_candidate_than_one_that_ran_out_is_skipped_with_its_witness(
-    run: Callable[..., Run],
-) -> None:
+def test_a_larger_candidate_than_one_that_ran_out_is_skipped_with_its_witness(run: Runs) -> None:
     def answer(job: Job) -> Result:
         small = job.candidate.micro_batch < 4
         return saturating(job) if small else Result(verdict=Verdict.OOM, reason="ran out")
@@ -155,7 +146,7 @@ def test_a_larger_candidate_than_one_that_ran_out_is_skipped_with_its_witness(
         assert record.candidate not in done.runner.searched
 
 
-def test_nothing_is_skipped_for_a_crash(run: Callable[..., Run]) -> None:
+def test_nothing_is_skipped_for_a_crash(run: Runs) -> None:
     def answer(job: Job) -> Result:
         one = job.candidate == Candidate(depth=2, seq_len=64, micro_batch=2)
         return Result(verdict=Verdict.CRASHED, reason="broke") if one else saturating(job)
@@ -164,9 +155,7 @@ def test_nothing_is_skipped_for_a_crash(run: Callable[..., Run]) -> None:
 
 
 @pytest.mark.parametrize("lacks_op", ["", "CPUAdamBuilder"])
-def test_what_is_unsupported_is_found_once_for_all_builds_of_its_stage_and_offload(
-    run: Callable[..., Run], lacks_op: str
-) -> None:
+def test_an_unsupported_stage_and_offload_is_found_once(run: Runs, lacks_op: str) -> None:
     def answer(job: Job) -> Result:
         if job.candidate.offload == "none":
             return saturating(job)
@@ -180,22 +169,18 @@ def test_what_is_unsupported_is_found_once_for_all_builds_of_its_stage_and_offlo
     assert {verdicts[c] for c in SPACE.candidates} == {Verdict.OK}
 
 
-def test_while_nothing_fits_the_smallest_open_candidate_comes_next(
-    run: Callable[..., Run],
-) -> None:
+def test_while_nothing_fits_the_smallest_open_candidate_comes_next(run: Runs) -> None:
     done = run(lambda job: Result(verdict=Verdict.OOM, reason="ran out"), trials=3)
     assert done.runner.searched[-1].tokens == 64
     assert done.runner.searched[-1].depth == 2
 
 
-def test_a_peak_over_the_ceiling_is_over_the_ceiling_though_it_ran(
-    run: Callable[..., Run],
-) -> None:
+def test_a_peak_over_the_ceiling_is_over_the_ceiling_though_it_ran(run: Runs) -> None:
     done = run(lambda job: ok(0.1, LIMIT_BYTES + 1), trials=1)
     assert done.told[0].outcome.verdict is Verdict.OVER_CEILING
 
 
-def test_host_memory_over_its_ceiling_has_a_verdict_of_its_own(run: Callable[..., Run]) -> None:
+def test_host_memory_over_its_ceiling_has_a_verdict_of_its_own(run: Runs) -> None:
     def answer(job: Job) -> Result:
         result = ok(0.1)
         assert result.report is not None
@@ -219,14 +204,12 @@ def test_the_host_ceiling_says_how_much_of_the_peak_is_offload() -> None:
     assert "about 3.00 GiB of it is offload" in reason
 
 
-def test_the_opening_varies_one_axis_of_the_middle_build_at_a_time(
-    run: Callable[..., Run],
-) -> None:
+def test_the_opening_varies_one_axis_of_the_middle_build_at_a_time(run: Runs) -> None:
     tried = {c.build for c in run(trials=12).runner.searched}
     assert tried == {Build(depth=4), Build(depth=2), Build(depth=4, checkpointing="full")}
 
 
-def test_allocator_retries_count_as_over_the_ceiling(run: Callable[..., Run]) -> None:
+def test_allocator_retries_count_as_over_the_ceiling(run: Runs) -> None:
     def answer(job: Job) -> Result:
         result = ok(0.1)
         assert result.report is not None
@@ -236,25 +219,25 @@ def test_allocator_retries_count_as_over_the_ceiling(run: Callable[..., Run]) ->
     assert run(answer, trials=1).told[0].outcome.verdict is Verdict.OVER_CEILING
 
 
-def test_later_probes_know_how_fast_they_must_be(run: Callable[..., Run]) -> None:
+def test_later_probes_know_how_fast_they_must_be(run: Runs) -> None:
     jobs = run(trials=3).runner.jobs
     assert jobs[0].needed_step_s is None
     assert jobs[1].needed_step_s is not None
 
 
-def test_a_study_in_which_all_probes_break_ends_early(run: Callable[..., Run]) -> None:
+def test_a_study_in_which_all_probes_break_ends_early(run: Runs) -> None:
     done = run(lambda job: Result(verdict=Verdict.CRASHED, reason="no torch"))
     assert len(done.runner.jobs) == 3
 
 
-def test_what_is_settled_is_no_trial_but_has_its_row(run: Callable[..., Run]) -> None:
+def test_what_is_settled_is_no_trial_but_has_its_row(run: Runs) -> None:
     done = run(lambda job: Result(verdict=Verdict.OOM, reason="ran out"))
     table = pd.read_csv(done.folder / "trials.csv")
     assert len(table) == len(SPACE.candidates)
     assert len(done.journal.optuna_study.get_trials()) < len(SPACE.candidates) / 2
 
 
-def test_a_failed_repeat_does_not_discard_a_disturbed_measurement(run: Callable[..., Run]) -> None:
+def test_a_failed_repeat_does_not_discard_a_disturbed_measurement(run: Runs) -> None:
     busy = replace(QUIET, busy_cpu_s=9.9, own_cpu_s=1.0)
     answers = iter(
         [ok(0.1, 1, busy), Result(verdict=Verdict.CRASHED), Result(verdict=Verdict.CRASHED)]
@@ -266,9 +249,7 @@ def test_a_failed_repeat_does_not_discard_a_disturbed_measurement(run: Callable[
 # Measuring again.
 
 
-def test_a_disturbed_timing_is_measured_again_and_the_calmest_is_kept(
-    run: Callable[..., Run],
-) -> None:
+def test_a_disturbed_timing_is_measured_again_and_the_calmest_is_kept(run: Runs) -> None:
     busy = [replace(QUIET, busy_cpu_s=9.9 - i, own_cpu_s=1.0) for i in range(ATTEMPTS)]
     answers = iter([ok(0.3, 1, busy[1]), ok(0.1, 1, busy[2]), ok(0.2, 1, busy[0])])
     done = run(lambda job: saturating(job) if job.fresh else next(answers), trials=1)
@@ -278,7 +259,7 @@ def test_a_disturbed_timing_is_measured_again_and_the_calmest_is_kept(
     assert record.outcome.measurement.step.median == 0.1
 
 
-def test_a_timing_is_cut_short_only_where_it_may_be_repeated(run: Callable[..., Run]) -> None:
+def test_a_timing_is_cut_short_only_where_it_may_be_repeated(run: Runs) -> None:
     busy = replace(QUIET, busy_cpu_s=9.9, own_cpu_s=1.0)
     jobs = run(lambda job: ok(0.1, 1, busy), trials=2, finals=1).runner.jobs
     may_end_early = [job.rule.calm < 1 for job in jobs]
@@ -286,7 +267,7 @@ def test_a_timing_is_cut_short_only_where_it_may_be_repeated(run: Callable[..., 
     assert may_end_early[: ATTEMPTS + 1] == [True] * (ATTEMPTS - 1) + [False, False]
 
 
-def test_where_heat_is_the_norm_repeating_stops(run: Callable[..., Run]) -> None:
+def test_where_heat_is_the_norm_repeating_stops(run: Runs) -> None:
     def hot(job: Job) -> Result:
         result = saturating(job)
         assert result.report is not None
@@ -297,14 +278,12 @@ def test_where_heat_is_the_norm_repeating_stops(run: Callable[..., Run]) -> None
     assert attempts == [ATTEMPTS, 1, 1, 1, 1]
 
 
-def test_a_quiet_timing_is_measured_once(run: Callable[..., Run]) -> None:
+def test_a_quiet_timing_is_measured_once(run: Runs) -> None:
     assert run(trials=1).told[0].outcome.attempts == 1
 
 
 @pytest.mark.parametrize("verdict", [Verdict.OOM, Verdict.OVER_CEILING])
-def test_what_lacks_memory_in_a_warm_group_is_tried_once_in_a_fresh_one(
-    run: Callable[..., Run], verdict: Verdict
-) -> None:
+def test_an_oom_in_a_warm_group_is_tried_in_a_fresh_one(run: Runs, verdict: Verdict) -> None:
     left_behind = Candidate(depth=4, seq_len=128, micro_batch=4)
     too_large = Candidate(depth=4, seq_len=128, micro_batch=8)
 
@@ -325,9 +304,7 @@ def test_what_lacks_memory_in_a_warm_group_is_tried_once_in_a_fresh_one(
 
 
 @pytest.mark.parametrize(("others", "attempts"), [(0.005, 1), (0.5, 2)])
-def test_what_ran_out_as_others_took_memory_is_tried_again(
-    run: Callable[..., Run], others: float, attempts: int
-) -> None:
+def test_an_oom_that_others_caused_is_repeated(run: Runs, others: float, attempts: int) -> None:
     taken = int(others * SPACE.limits.capacity_bytes)
     ran_out = iter([Result(verdict=Verdict.OOM, reason="ran out", foreign_bytes=taken)])
     done = run(lambda job: next(ran_out, None) or saturating(job), trials=1)
@@ -340,7 +317,7 @@ def test_what_ran_out_as_others_took_memory_is_tried_again(
 @pytest.mark.parametrize(("others", "attempts"), [(0.005, 1), (0.5, 2)])
 @pytest.mark.parametrize("peak", [1, LIMIT_BYTES + 1], ids=["ok", "over_ceiling"])
 def test_what_was_measured_as_others_took_memory_is_measured_again(
-    run: Callable[..., Run], others: float, attempts: int, peak: int
+    run: Runs, others: float, attempts: int, peak: int
 ) -> None:
     taken = int(others * SPACE.limits.capacity_bytes)
     beside = iter([ok(0.1, peak, replace(QUIET, foreign_bytes=taken))])
@@ -352,7 +329,7 @@ def test_what_was_measured_as_others_took_memory_is_measured_again(
     assert [job.fresh for job in done.runner.jobs[:attempts]] == [False, True][:attempts]
 
 
-def test_the_last_attempt_too_needs_a_fresh_group_to_lack_memory(run: Callable[..., Run]) -> None:
+def test_the_last_attempt_too_needs_a_fresh_group_to_lack_memory(run: Runs) -> None:
     busy = replace(QUIET, busy_cpu_s=9.9, own_cpu_s=1.0)
     short = replace(ok(0.1, LIMIT_BYTES + 1), warm=True)
     answers = iter([ok(0.1, 1, busy)] * (ATTEMPTS - 1) + [short])
@@ -364,7 +341,7 @@ def test_the_last_attempt_too_needs_a_fresh_group_to_lack_memory(run: Callable[.
 # The finals.
 
 
-def test_what_is_surely_the_best_is_measured_again_twice(run: Callable[..., Run]) -> None:
+def test_what_is_surely_the_best_is_measured_again_twice(run: Runs) -> None:
     finals = [job.candidate for job in run(finals=2).runner.jobs if job.fresh]
     assert finals == [Candidate(depth=2, seq_len=128, micro_batch=8)] * 2
 
@@ -375,9 +352,7 @@ def equal(job: Job) -> Result:
     return ok(1e-3 * c.depth**3 * c.seq_len**0.5 * c.tokens, 1)
 
 
-def test_what_may_be_the_best_is_measured_again_in_turn_until_the_rounds_end(
-    run: Callable[..., Run],
-) -> None:
+def test_what_may_be_the_best_is_measured_again_in_turn_until_the_rounds_end(run: Runs) -> None:
     jobs = run(equal, sampler="grid", finals=2).runner.jobs
     finals = [job.candidate for job in jobs if job.fresh]
     assert len(set(finals[:2])) == len(set(finals[2:4])) == 2
@@ -385,7 +360,7 @@ def test_what_may_be_the_best_is_measured_again_in_turn_until_the_rounds_end(
 
 
 def test_the_search_has_its_turn_before_the_last_rounds_of_what_cannot_be_told_apart(
-    run: Callable[..., Run], monkeypatch: pytest.MonkeyPatch
+    run: Runs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     finals: list[int] = []
     search = Search.run
@@ -401,9 +376,7 @@ def test_the_search_has_its_turn_before_the_last_rounds_of_what_cannot_be_told_a
     assert FIRST_ROUNDS <= between <= 2 * FIRST_ROUNDS < MOST_ROUNDS <= after
 
 
-def test_where_all_that_was_measured_to_the_end_fails_its_finals_the_rest_is_measured(
-    run: Callable[..., Run],
-) -> None:
+def test_where_all_that_was_measured_whole_fails_its_finals_others_are(run: Runs) -> None:
     lost: set[Candidate] = set()
 
     def early(job: Job) -> Result:
@@ -426,7 +399,7 @@ def test_where_all_that_was_measured_to_the_end_fails_its_finals_the_rest_is_mea
     assert len(lost) == 2
 
 
-def test_the_search_goes_on_where_finals_leave_time(run: Callable[..., Run]) -> None:
+def test_the_search_goes_on_where_finals_leave_time(run: Runs) -> None:
     """Everything that was measured fails its finals until nothing is left."""
 
     def never(job: Job) -> Result:
@@ -438,9 +411,7 @@ def test_the_search_goes_on_where_finals_leave_time(run: Callable[..., Run]) -> 
     assert done.study.ledger.choice() is None
 
 
-def test_what_finals_do_not_need_is_left_to_a_search_that_found_nothing(
-    run: Callable[..., Run],
-) -> None:
+def test_what_finals_do_not_need_is_left_to_a_search_that_found_nothing(run: Runs) -> None:
     """Of four builds the last one fits, and each probe takes a fifth of the budget."""
     now = VirtualTime()
     tried: list[Build] = []
@@ -457,9 +428,7 @@ def test_what_finals_do_not_need_is_left_to_a_search_that_found_nothing(
     assert done.study.ledger.choice() is not None
 
 
-def test_what_finals_that_failed_do_not_need_is_left_to_the_search(
-    run: Callable[..., Run],
-) -> None:
+def test_what_finals_that_failed_do_not_need_is_left_to_the_search(run: Runs) -> None:
     """The first of ten builds fits until its final, and then the eighth does, in the time that
     finals of others would be kept."""
     now = VirtualTime()
@@ -485,9 +454,7 @@ def test_what_finals_that_failed_do_not_need_is_left_to_the_search(
     assert done.study.ledger.choice() is not None
 
 
-def test_the_kernels_that_were_seen_and_what_ranks_run_on_are_kept(
-    run: Callable[..., Run],
-) -> None:
+def test_the_kernels_that_were_seen_and_what_ranks_run_on_are_kept(run: Runs) -> None:
     seen = {"torch": "2.13.0", "float32_matmul_precision": "high"}
 
     def answer(job: Job) -> Result:
@@ -501,7 +468,7 @@ def test_the_kernels_that_were_seen_and_what_ranks_run_on_are_kept(
     assert rank_versions(done.told) == seen
 
 
-def test_a_probe_is_taken_to_cost_what_its_quickest_attempt_did(run: Callable[..., Run]) -> None:
+def test_a_probe_is_taken_to_cost_what_its_quickest_attempt_did(run: Runs) -> None:
     now = VirtualTime()
     took_s = iter([10.0])
 
@@ -520,9 +487,7 @@ def test_a_probe_is_taken_to_cost_what_its_quickest_attempt_did(run: Callable[..
 
 
 @pytest.mark.parametrize(("spread", "early"), [(0.0, False), (0.4, True)])
-def test_finals_end_where_noise_hides_which_candidate_is_the_best(
-    run: Callable[..., Run], spread: float, early: bool
-) -> None:
+def test_finals_end_where_noise_hides_the_best(run: Runs, spread: float, early: bool) -> None:
     draw = random.Random(0).gauss
 
     def noisy(job: Job) -> Result:
@@ -548,9 +513,7 @@ def test_finals_go_on_where_they_were_interrupted(tmp_path: Path, after: int) ->
     assert len(resumed.study.ledger.finals) == len(whole.study.ledger.finals) > 2 * FIRST_ROUNDS
 
 
-def test_repeats_of_one_candidate_take_a_twentieth_of_the_budget_at_most(
-    run: Callable[..., Run],
-) -> None:
+def test_repeats_of_one_candidate_take_a_twentieth_of_the_budget_at_most(run: Runs) -> None:
     now = VirtualTime()
 
     def always(job: Job) -> Result:
@@ -561,9 +524,7 @@ def test_repeats_of_one_candidate_take_a_twentieth_of_the_budget_at_most(
     assert few.told[0].outcome.attempts == 2
 
 
-def test_models_are_traced_before_anything_is_timed(
-    run: Callable[..., Run], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_models_are_traced_before_any_probe(run: Runs, monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[str] = []
     monkeypatch.setattr(
         ScriptedRunner, "trace", lambda runner, space, limit_s: seen.append("trace")
@@ -578,9 +539,7 @@ def test_models_are_traced_before_anything_is_timed(
     assert seen.count("trace") == 1
 
 
-def test_a_trace_leaves_the_time_that_the_end_takes(
-    run: Callable[..., Run], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_trace_leaves_time_for_the_end(run: Runs, monkeypatch: pytest.MonkeyPatch) -> None:
     limits_s: list[float] = []
     monkeypatch.setattr(
         ScriptedRunner, "trace", lambda runner, space, limit_s: limits_s.append(limit_s)
@@ -589,7 +548,7 @@ def test_a_trace_leaves_the_time_that_the_end_takes(
     assert limits_s == [8.0 - CLOSING_S]
 
 
-def test_a_final_that_runs_out_makes_room_for_the_next_best(run: Callable[..., Run]) -> None:
+def test_a_final_that_runs_out_makes_room_for_the_next_best(run: Runs) -> None:
     best = Candidate(depth=2, seq_len=128, micro_batch=8)
 
     def answer(job: Job) -> Result:
@@ -603,9 +562,7 @@ def test_a_final_that_runs_out_makes_room_for_the_next_best(run: Callable[..., R
     assert len(set(finals)) == 2
 
 
-def test_finals_run_the_whole_schedule_and_the_search_a_part_of_it(
-    run: Callable[..., Run],
-) -> None:
+def test_finals_run_the_whole_schedule_and_the_search_a_part_of_it(run: Runs) -> None:
     from autotune.space.workload import GlobalBatch
 
     among = replace(
@@ -620,7 +577,7 @@ def test_finals_run_the_whole_schedule_and_the_search_a_part_of_it(
 # What is kept.
 
 
-def test_verdicts_have_their_states_in_optuna(run: Callable[..., Run]) -> None:
+def test_verdicts_have_their_states_in_optuna(run: Runs) -> None:
     answers = {
         Candidate(depth=2, seq_len=64, micro_batch=1): Result(
             verdict=Verdict.CRASHED, reason="broke"
@@ -644,9 +601,7 @@ def test_verdicts_have_their_states_in_optuna(run: Callable[..., Run]) -> None:
         assert states[candidate] == expected[verdict]
 
 
-def test_every_trial_carries_constraints_and_only_what_fits_is_feasible(
-    run: Callable[..., Run],
-) -> None:
+def test_every_trial_carries_constraints_and_only_what_fits_is_feasible(run: Runs) -> None:
     def answer(job: Job) -> Result:
         return Result(verdict=Verdict.OOM) if job.candidate.micro_batch == 8 else saturating(job)
 
@@ -656,14 +611,14 @@ def test_every_trial_carries_constraints_and_only_what_fits_is_feasible(
         assert feasible == (done.verdicts()[Candidate(**trial.params)] is Verdict.OK)
 
 
-def test_the_intermediate_values_of_a_trial_are_its_step_times(run: Callable[..., Run]) -> None:
+def test_the_intermediate_values_of_a_trial_are_its_step_times(run: Runs) -> None:
     done = run(trials=2)
     for trial in done.journal.optuna_study.get_trials(states=(TrialState.COMPLETE,)):
         step_s = trial.user_attrs["outcome"]["measurement"]["step"]["median"]
         assert trial.intermediate_values == pytest.approx(dict.fromkeys(range(1, 7), step_s), 1e-4)
 
 
-def test_the_journal_can_be_read_by_optuna_alone(run: Callable[..., Run]) -> None:
+def test_the_journal_can_be_read_by_optuna_alone(run: Runs) -> None:
     from optuna.storages import JournalStorage
     from optuna.storages.journal import JournalFileBackend
 
@@ -674,7 +629,7 @@ def test_the_journal_can_be_read_by_optuna_alone(run: Callable[..., Run]) -> Non
     assert [name for name in study.user_attrs if name.startswith("final-")]
 
 
-def test_trials_csv_has_a_row_per_trial_and_final(run: Callable[..., Run]) -> None:
+def test_trials_csv_has_a_row_per_trial_and_final(run: Runs) -> None:
     def answer(job: Job) -> Result:
         return Result(verdict=Verdict.OOM) if job.candidate.micro_batch == 4 else saturating(job)
 
@@ -697,7 +652,7 @@ def test_a_stop_is_of_the_search_or_of_the_finals(tmp_path: Path, probes: int, p
     assert done.study.stopped_in == part
 
 
-def test_a_study_that_ends_by_itself_was_stopped_in_nothing(run: Callable[..., Run]) -> None:
+def test_a_study_that_ends_by_itself_was_stopped_in_nothing(run: Runs) -> None:
     assert run(trials=4).study.stopped_in is None
 
 
@@ -715,7 +670,7 @@ def stop_at(probes: int) -> Callable[[Job], Result]:
     return answer
 
 
-def test_the_result_is_published_at_every_new_incumbent(run: Callable[..., Run]) -> None:
+def test_the_result_is_published_at_every_new_incumbent(run: Runs) -> None:
     done = run(trials=4, finals=1)
     values = [r.outcome.measurement.model_flops_per_s for r in done.told[:4]
               if r.outcome.measurement is not None]  # fmt: skip

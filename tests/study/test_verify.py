@@ -45,9 +45,7 @@ def run_of(step_s: list[float], peak_mib: int = 100, held_mib: int = 50) -> Any:
     [(1.0, 100, True), (1.04, 100, True), (1.06, 100, False), (0.5, 100, True),
      (1.0, BEST.limits.limit_bytes // MIB + 1, False)],
 )  # fmt: skip
-def test_a_result_holds_if_it_is_as_fast_and_keeps_within_its_memory(
-    factor: float, peak_mib: int, passed: bool
-) -> None:
+def test_a_result_holds_if_fast_and_in_memory(factor: float, peak_mib: int, passed: bool) -> None:
     long = run_of([factor * STEP_S] * 200, peak_mib)
     found = verify._verified(BEST, run_of([STEP_S] * 20), long)
     assert found.passed is passed
@@ -207,9 +205,7 @@ def test_a_result_of_two_nodes_is_not_verified_on_one(
 
 
 @pytest.mark.usefixtures("outside")
-def test_a_machine_of_as_many_devices_takes_it_and_says_that_it_is_other_hardware(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_machine_of_as_many_devices_is_other_hardware(monkeypatch: pytest.MonkeyPatch) -> None:
     gpus = FakeNvml(FakeGpu(uuid="GPU-1"), FakeGpu(uuid="GPU-2"))
     monkeypatch.setattr(cuda, "nvml", gpus)
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
@@ -238,9 +234,7 @@ def test_a_result_of_one_node_needs_no_launcher() -> None:
     assert verify._here(best, verify._options(best)).launch is None
 
 
-def test_a_script_on_one_of_the_nodes_is_on_the_hardware_that_was_measured(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_script_on_one_node_is_on_the_same_hardware(monkeypatch: pytest.MonkeyPatch) -> None:
     best = result("ddp", 0, kind="cuda", world_size=4, nodes=2)  # of 2 devices of 80 GiB each
     one, two = (FakeGpu(uuid=each, name="a GPU", total=80 * 2**30) for each in ("A", "B"))
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
@@ -254,9 +248,7 @@ def test_a_script_on_one_of_the_nodes_is_on_the_hardware_that_was_measured(
 @pytest.mark.parametrize(
     "flags", [["--steps", "3"], ["--minutes", "0"], ["--minutes", "nan"]], ids=str
 )
-def test_wrong_input_is_one_line(
-    tmp_path: Path, flags: list[str], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_wrong_input(tmp_path: Path, flags: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     BEST.write(tmp_path / "best.json")
     assert main(["verify", str(tmp_path), *flags]) == ExitCode.USAGE
     (line,) = capsys.readouterr().err.splitlines()
@@ -285,9 +277,7 @@ def test_a_winner_is_trained_for_real(
 
 
 @pytest.mark.slow
-def test_a_study_verifies_its_winner_within_its_budget(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_verifying_is_in_the_budget(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     shape = ["--depth", "1", "--seq-len", "32", "--micro-batch", "2", "--vocab-size", "256"]
     asked = ["--device", "cpu", "--checkpointing", "none", "--trials", "1", "--finals", "1"]
     out = ["--budget", "90s", "--learn-from", "none", "--out", str(tmp_path / "study")]

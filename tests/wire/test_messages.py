@@ -443,9 +443,7 @@ def test_thousands_of_values_have_an_interval_as_the_normal_law_has_it() -> None
 @pytest.mark.parametrize(
     ("values", "median"), [([3.0, 1.0, 2.0], 2.0), ([4.0, 1.0, 2.0, 3.0], 2.5)]
 )
-def test_the_median_is_the_middle_or_the_mean_of_the_two(
-    values: list[float], median: float
-) -> None:
+def test_the_median_is_the_middle_or_a_mean_of_two(values: list[float], median: float) -> None:
     assert interval(values).median == median
 
 

@@ -44,9 +44,7 @@ def test_warm_up_ends_when_steps_are_steady_or_time_is_up(steps: list[float], ov
     ],
     ids=["too few", "known", "not known", "time is up"],
 )
-def test_timing_ends_when_the_median_is_known_or_time_is_up(
-    steps: list[float], over: bool
-) -> None:
+def test_timing_ends_with_a_known_median_or_its_time(steps: list[float], over: bool) -> None:
     assert RULE.settled(series(steps)) is over
 
 

@@ -20,6 +20,7 @@ from autotune.errors import UsageError
 from autotune.result.export import EXPORTS, write
 from tests.support.exported import result
 
+Save = Callable[..., Path]
 DEEPSPEED: dict[str, Any] = {
     "train_micro_batch_size_per_gpu": 8, "gradient_accumulation_steps": 2, "train_batch_size": 32,
     "bf16": {"enabled": True},
@@ -49,7 +50,7 @@ ZERO = DEEPSPEED["zero_optimization"]
 
 
 @pytest.fixture
-def saved(tmp_path: Path) -> Callable[..., Path]:
+def saved(tmp_path: Path) -> Save:
     def save(body: dict[str, Any], name: str = "config", **changes: Any) -> Path:
         path = tmp_path / f"{name}.yaml"
         path.write_text(yaml.safe_dump(body | changes))
@@ -64,9 +65,7 @@ def said(*paths: Path, world_size: int | None = None) -> list[str]:
 
 
 @pytest.mark.parametrize("tool", READERS)
-def test_a_file_is_known_by_what_it_holds_and_a_sound_one_is_left_in_peace(
-    tool: str, saved: Callable[..., Path]
-) -> None:
+def test_a_sound_file_is_recognised_and_has_no_findings(tool: str, saved: Save) -> None:
     path = saved(SOUND[tool])
     assert read(path).tool == tool
     assert said(path, world_size=2) == []
@@ -80,9 +79,7 @@ def test_a_file_is_known_by_what_it_holds_and_a_sound_one_is_left_in_peace(
     ("axolotl", "micro_batch_size", "micro_batchsize"),
     ("llama-factory", "gradient_accumulation_steps", "gradient_acumulation_steps"),
 ])  # fmt: skip
-def test_a_misspelled_name_is_told_from_one_that_nobody_here_reads(
-    tool: str, name: str, wrong: str, saved: Callable[..., Path]
-) -> None:
+def test_a_misspelled_name_is_found(tool: str, name: str, wrong: str, saved: Save) -> None:
     body = {k: v for k, v in SOUND[tool].items() if k not in (name, "train_batch_size")}
     (line,) = said(saved(body | {wrong: SOUND[tool][name]}))
     assert line == (f"error config.yaml: {wrong}: {tool} knows no such name; did you mean {name}?")
@@ -107,7 +104,7 @@ def test_a_misspelled_name_is_told_from_one_that_nobody_here_reads(
      "gradient_accumulation_steps"),
 ])  # fmt: skip
 def test_names_are_looked_at_section_by_section(
-    tool: str, changes: dict[str, Any], where: str, meant: str, saved: Callable[..., Path]
+    tool: str, changes: dict[str, Any], where: str, meant: str, saved: Save
 ) -> None:
     (line,) = (each for each in said(saved(SOUND[tool], **changes)) if "did you mean" in each)
     assert f": {where}: " in line
@@ -203,9 +200,7 @@ TAKEN: list[dict[str, Any]] = [
 
 
 @pytest.mark.parametrize(("changes", "key"), [*REFUSED, *((each, "") for each in TAKEN)], ids=str)
-def test_what_deepspeed_itself_refuses_is_an_error(
-    changes: dict[str, Any], key: str, saved: Callable[..., Path]
-) -> None:
+def test_errors_are_what_deepspeed_refuses(changes: dict[str, Any], key: str, saved: Save) -> None:
     from deepspeed.runtime.config import DeepSpeedConfig
 
     body = DEEPSPEED | {"train_batch_size": 16} | changes
@@ -219,9 +214,7 @@ def test_what_deepspeed_itself_refuses_is_an_error(
         DeepSpeedConfig(body)
 
 
-def test_a_part_of_deepspeeds_file_is_known_though_one_name_is_misspelled(
-    saved: Callable[..., Path],
-) -> None:
+def test_a_part_of_deepspeeds_file_is_known_though_one_name_is_misspelled(saved: Save) -> None:
     path = saved({"fp16": {"enabled": True}, "gradient_accumulation_step": 2})
     assert read(path).tool == "deepspeed"
     assert "did you mean gradient_accumulation_steps?" in said(path)[0]
@@ -238,9 +231,7 @@ def test_a_part_of_deepspeeds_file_is_known_though_one_name_is_misspelled(
     ("axolotl", {"bf16": False, "fp16": True}, "fp16"),
     ("llama-factory", {"bf16": False, "pure_bf16": True}, "pure_bf16"),
 ])  # fmt: skip
-def test_a_dtype_is_quoted_by_the_key_that_says_it(
-    tool: str, changes: dict[str, Any], key: str, saved: Callable[..., Path]
-) -> None:
+def test_a_dtype_has_its_key(tool: str, changes: dict[str, Any], key: str, saved: Save) -> None:
     assert read(saved(SOUND[tool], **changes)).called("dtype") == f"config.yaml: {key}"
 
 
@@ -251,13 +242,13 @@ def test_a_dtype_is_quoted_by_the_key_that_says_it(
      "deepspeed_config.offload_param_device"),
 ])  # fmt: skip
 def test_parameters_moved_alone_are_not_the_optimizer_moved_as_well(
-    tool: str, changes: dict[str, Any], key: str, saved: Callable[..., Path]
+    tool: str, changes: dict[str, Any], key: str, saved: Save
 ) -> None:
     reading = read(saved(SOUND[tool], **changes))
     assert (reading.offload, reading.called("offload")) == ("param", f"config.yaml: {key}")
 
 
-def test_files_that_agree_are_left_in_peace(saved: Callable[..., Path]) -> None:
+def test_files_that_agree_are_left_in_peace(saved: Save) -> None:
     paths = [saved(SOUND[name], name) for name in ("deepspeed", "transformers", "accelerate")]
     assert said(*paths) == []
 
@@ -309,22 +300,20 @@ WRONG: list[tuple[str, dict[str, Any], str]] = [
 
 
 @pytest.mark.parametrize(("tool", "changes", "what"), WRONG, ids=[w[2] for w in WRONG])
-def test_what_is_wrong_is_found_and_nothing_else(
-    tool: str, changes: dict[str, Any], what: str, saved: Callable[..., Path]
-) -> None:
+def test_only_errors_are_found(tool: str, changes: dict[str, Any], what: str, saved: Save) -> None:
     found = said(saved(SOUND[tool], **changes), world_size=2)
     assert len({line.partition(": ")[0] for line in found}) == 1
     assert any(what in line for line in found), found
 
 
-def test_two_places_that_disagree_are_named(saved: Callable[..., Path]) -> None:
+def test_two_places_that_disagree_are_named(saved: Save) -> None:
     first = saved(DEEPSPEED, "ds")
     second = saved(ARGUMENTS, "args", per_device_train_batch_size=6)
     [line] = said(first, second)
     assert "args.yaml: per_device_train_batch_size: is 6, and ds.yaml: train_micro" in line
 
 
-def test_auto_is_filled_beside_those_who_fill_it(saved: Callable[..., Path]) -> None:
+def test_auto_is_filled_beside_those_who_fill_it(saved: Save) -> None:
     auto = saved(DEEPSPEED, "ds", train_micro_batch_size_per_gpu="auto", train_batch_size="auto")
     assert len(said(auto)) == 1
     args = saved(ARGUMENTS, "args")
@@ -335,9 +324,7 @@ def test_auto_is_filled_beside_those_who_fill_it(saved: Callable[..., Path]) -> 
 
 
 @pytest.mark.parametrize("tool", ["transformers", "accelerate", "axolotl"])
-def test_a_file_that_is_named_is_followed_from_the_folder_that_names_it(
-    tool: str, saved: Callable[..., Path]
-) -> None:
+def test_a_named_file_is_looked_for_beside_the_first(tool: str, saved: Save) -> None:
     body = {key: value for key, value in DEEPSPEED.items() if key != "train_batch_size"}
     named = saved(body, "ds", gradient_accumulation_steps=4)
     if tool == "accelerate":
@@ -350,7 +337,7 @@ def test_a_file_that_is_named_is_followed_from_the_folder_that_names_it(
     assert "ds.yaml: gradient_accumulation_steps: is 4" in found[0] or "and ds.yaml" in found[0]
 
 
-def test_a_named_file_that_is_not_there_is_an_error(saved: Callable[..., Path]) -> None:
+def test_a_named_file_that_is_not_there_is_an_error(saved: Save) -> None:
     [line] = said(saved(ARGUMENTS, deepspeed="gone.json"))
     assert line == "error config.yaml: deepspeed: gone.json: no such file, here or beside it"
 
@@ -359,14 +346,12 @@ def test_a_named_file_that_is_not_there_is_an_error(saved: Callable[..., Path]) 
     {"dataloader_num_workers": 4, "dataloader_prefetch_factor": 2, "dataloader_pin_memory": False},
     {"num_workers": 2, "prefetch_factor": 2},
 ])  # fmt: skip
-def test_a_loader_with_workers_may_load_ahead(
-    body: dict[str, Any], saved: Callable[..., Path]
-) -> None:
+def test_a_loader_with_workers_may_load_ahead(body: dict[str, Any], saved: Save) -> None:
     assert said(saved(ARGUMENTS, **body)) == []
 
 
 @pytest.mark.parametrize("section", sorted({path[0] for path in NAMES if path}))
-def test_a_section_of_deepspeeds_alone_is_known(section: str, saved: Callable[..., Path]) -> None:
+def test_a_section_of_deepspeeds_alone_is_known(section: str, saved: Save) -> None:
     body = {section: dict.fromkeys(NAMES[(section,)], 1)}
     assert read(saved(body)).tool == "deepspeed"
 
@@ -400,7 +385,7 @@ def study(tmp_path: Path) -> Path:
     ],
 )  # fmt: skip
 def test_a_difference_to_a_result_has_its_consequence(
-    changes: dict[str, Any], what: str, study: Path, saved: Callable[..., Path],
+    changes: dict[str, Any], what: str, study: Path, saved: Save,
     capsys: pytest.CaptureFixture[str],
 ) -> None:  # fmt: skip
     same = {"train_micro_batch_size_per_gpu": 2, "gradient_accumulation_steps": 4}
@@ -410,9 +395,7 @@ def test_a_difference_to_a_result_has_its_consequence(
     assert what in " ".join(capsys.readouterr().out.split())
 
 
-def test_ranks_of_the_command_line_are_held_against_a_result(
-    study: Path, saved: Callable[..., Path], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_ranks_are_compared(study: Path, saved: Save, capsys: pytest.CaptureFixture[str]) -> None:
     config = saved(ARGUMENTS)
     asked = ["check", str(config), "--against", str(study), "--world-size"]
     main([*asked, "6"])
@@ -436,7 +419,7 @@ def test_what_is_exported_passes_the_check_against_its_own_result(
 
 
 def test_the_number_of_machines_is_held_against_a_result_of_several(
-    saved: Callable[..., Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    saved: Save, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     best = result("deepspeed", 2, world_size=4, nodes=2)
     best.write(tmp_path / "best.json")
@@ -494,16 +477,14 @@ def test_adapters_that_were_not_measured_are_found(
 
 
 def test_adapters_that_a_file_has_no_word_for_are_said(
-    saved: Callable[..., Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    saved: Save, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     result("ddp", 0, model="llama-3-8b-tiny", lora="r=8").write(tmp_path / "best.json")
     main(["check", str(saved(ARGUMENTS)), "--against", str(tmp_path)])
     assert "lora r=8" in " ".join(capsys.readouterr().out.split())
 
 
-def test_findings_are_json_where_that_is_asked_for(
-    saved: Callable[..., Path], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_findings_can_be_json(saved: Save, capsys: pytest.CaptureFixture[str]) -> None:
     path = saved(DEEPSPEED, train_batch_size=48)
     assert main(["check", str(path), "--world-size", "2", "--json"]) == ExitCode.FINDINGS
     [found] = json.loads(capsys.readouterr().out)
@@ -556,9 +537,7 @@ def trainer_state() -> dict[str, Any]:
     (trainer_state, "the state of transformers' Trainer"),
     (lambda: asdict(result("ddp", 0)), "write check CONFIG... --against"),
 ])  # fmt: skip
-def test_what_is_given_by_mistake_is_named(
-    made: Callable[[], dict[str, Any]], what: str, tmp_path: Path
-) -> None:
+def test_mistakes_are_named(made: Callable[[], dict[str, Any]], what: str, tmp_path: Path) -> None:
     path = tmp_path / "given.json"
     path.write_text(json.dumps(made(), default=str))
     with pytest.raises(UsageError, match=re.escape(what)):

@@ -135,9 +135,7 @@ def test_what_stands_after_a_message_is_no_part_of_it(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("why", ["", " DUE TO TIME LIMIT", " DUE TO PREEMPTION"])
-def test_a_kill_after_the_scheduler_s_end_is_not_put_down_to_memory(
-    why: str, tmp_path: Path
-) -> None:
+def test_a_kill_by_the_scheduler_is_not_put_down_to_memory(why: str, tmp_path: Path) -> None:
     log = (
         f"slurmstepd: error: *** STEP 7.0 ON n1 CANCELLED AT 2025-10-23T14:31:08{why} ***\n"
         "srun: error: n1: task 0: Killed\n"
@@ -168,9 +166,7 @@ def test_a_step_that_ends_for_memory_is_cancelled_for_that(tmp_path: Path) -> No
         ("-,", []),
     ],
 )
-def test_tasks_are_ranks_whatever_a_log_says_of_them(
-    tasks: str, ranks: list[int], tmp_path: Path
-) -> None:
+def test_tasks_in_a_log_are_ranks(tasks: str, ranks: list[int], tmp_path: Path) -> None:
     log = f"srun: error: n1: tasks {tasks}: Killed\n"
     assert told(tmp_path, log)["event"]["ranks"] == ranks
 
@@ -476,9 +472,7 @@ def test_the_command_is_one_of_this_program(tmp_path: Path) -> None:
     assert parsed(command.split()[3:]) is not None
 
 
-def test_what_would_steer_a_terminal_is_written_out(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_control_characters_are_shown(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "log").write_bytes(
         b"[bold]x[/bold] \x07\x9b31m RuntimeError: CUDA error: out of memory \x00\xc2\x9b2J\n"
     )
@@ -487,9 +481,7 @@ def test_what_would_steer_a_terminal_is_written_out(
     assert all(c.isprintable() or c == "\n" for c in out)
 
 
-def test_json_is_an_object_with_its_version(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_json_has_a_version(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "log").write_text("nothing\n")
     assert main(["diagnose", str(tmp_path / "log"), "--json"]) == ExitCode.FOUND
     body = json.loads(capsys.readouterr().out)
@@ -525,9 +517,7 @@ SHORT = "RuntimeError: CUDA out of memory. Tried to allocate 20.00 MiB"
     (oom(free="5.15 GiB"), "free by now"),
     (oom(free="5.15 GiB", idle="3.00 GiB"), "free by now"),
 ])  # fmt: skip
-def test_a_cause_that_the_message_leaves_open_is_not_certain(
-    log: str, cause: str, tmp_path: Path
-) -> None:
+def test_an_open_cause_is_not_certain(log: str, cause: str, tmp_path: Path) -> None:
     found = told(tmp_path, log)
     assert found["oom"]
     assert (found["cause"]["name"], found["certain"]) == (cause, False)

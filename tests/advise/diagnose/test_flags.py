@@ -184,9 +184,7 @@ LAUNCHES = {
 
 
 @pytest.mark.parametrize("line", LAUNCHES)
-def test_the_launcher_and_its_arguments_are_kept(
-    line: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_launcher_is_kept(line: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("shutil.which", lambda program: program)  # all launchers are installed
     found, command = told(tmp_path, f"{line.format(32)}\n{FRAGMENTED}"), LAUNCHES[line]
     assert found["context"]["launch"] == command.format(32)

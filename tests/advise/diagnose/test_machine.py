@@ -54,9 +54,7 @@ def test_a_share_of_memory_has_its_level(share: float, level: str) -> None:
     assert gpu(share).level == level
 
 
-def test_who_holds_memory_is_listed_with_the_command_to_end_it(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_holders_of_memory_have_the_command_to_end_it(monkeypatch: pytest.MonkeyPatch) -> None:
     held = FakeProcess(os.getpid(), 30 * GIB)
     fake(monkeypatch, FakeGpu(uuid="GPU-1", used=40 * GIB, compute=[held]))
     found = look()

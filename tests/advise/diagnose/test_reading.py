@@ -110,9 +110,7 @@ def test_a_folder_and_what_is_missing_are_refused(
     assert main(["diagnose", "a\0b"]) == ExitCode.USAGE
 
 
-def test_a_log_without_an_error_says_so(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_log_without_errors_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "log").write_text(QUIET * 10)
     assert main(["diagnose", str(tmp_path / "log")]) == ExitCode.FOUND
     assert capsys.readouterr().out.startswith("No error found")

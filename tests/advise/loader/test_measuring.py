@@ -103,9 +103,7 @@ def test_settings_ascend_and_without_workers_nothing_is_loaded_ahead() -> None:
     [(1, 1, (0, 1)), (2, 1, (0, 1, 2)), (12, 1, (0, 1, 2, 4, 8)), (12, 4, (0, 1, 2)),
      (2, 8, (0, 1))],
 )  # fmt: skip
-def test_worker_counts_are_powers_of_two_up_to_a_ranks_cores(
-    cores: int, ranks: int, counts: tuple[int, ...]
-) -> None:
+def test_worker_counts_are_powers_of_two(cores: int, ranks: int, counts: tuple[int, ...]) -> None:
     assert worker_counts(cores, ranks) == counts
 
 
@@ -169,9 +167,7 @@ def test_a_kill_is_of_memory_only_where_the_kernel_says_so(
     assert ("by the kernel for memory" in failed.failed) == said
 
 
-def test_a_loader_whose_process_is_killed_for_memory_fails_its_setting_alone(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_loader_killed_for_memory_fails_its_setting(monkeypatch: pytest.MonkeyPatch) -> None:
     def ended(self: Formula, setting: Setting, timed_s: float) -> Round:
         raise ModelError("loader mine:make: the helper ended without an answer", "")
 
@@ -192,9 +188,7 @@ def test_what_was_measured_counts_when_the_user_stops() -> None:
         Formula(ASKED, stop_after=0).run()
 
 
-def test_tokens_that_are_needed_and_not_there_are_wrong_input(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_tokens_that_are_missing_are_wrong_input(monkeypatch: pytest.MonkeyPatch) -> None:
     none = loaded(1.0, slices=[Slice(1.0, 10, 40, 0)], shape=[4])
     monkeypatch.setattr(Formula, "_round", lambda self, setting, timed_s: (none,))
     with pytest.raises(UsageError, match="--needs 5: the batches have no integer tensor"):

@@ -65,9 +65,7 @@ def test_a_loader_is_made_again_with_all_but_its_workers() -> None:
 
 @pytest.mark.parametrize("function", ["plain", "stream", "unbatched", "own_batches"])
 @pytest.mark.parametrize("workers", [{}, WORKERS])
-def test_batches_of_a_loader_made_again_are_its_own(
-    function: str, workers: dict[str, int]
-) -> None:
+def test_batches_of_a_loader_made_anew_are_its_own(function: str, workers: dict[str, int]) -> None:
     own = loader.made(asked(function))
     found = loader.made(asked(function, **workers))
     assert found.num_workers == workers.get("workers", 0)
@@ -118,9 +116,7 @@ def test_what_is_no_loader_is_refused_in_words(request_: Load, why: str) -> None
         (7, [1]),
     ],
 )
-def test_tokens_are_those_of_the_largest_integer_tensor_of_two_axes(
-    batch: Any, shape: list[int]
-) -> None:
+def test_tokens_are_of_the_largest_integer_tensor_of_2_axes(batch: Any, shape: list[int]) -> None:
     assert loader.shape_of(batch) == shape
 
 
@@ -166,9 +162,7 @@ def test_a_short_epoch_is_begun_again() -> None:
     ("function", "why"),
     [("empty", "an empty loader"), ("generator", "ended after 50 batches and cannot be iterated")],
 )
-def test_too_few_batches_are_refused(
-    function: str, why: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_few_batches_are_refused(function: str, why: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(loader, "timed", lambda given, request: (list(given) and [], []))
     with pytest.raises(UnsupportedError, match=why):
         measured(asked(function))

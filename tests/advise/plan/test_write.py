@@ -68,9 +68,7 @@ def test_the_tools_read_what_a_plan_writes(
     assert json.loads((folder / "trl-lora.json").read_text())["r"] == 4
 
 
-def test_what_it_recommends_is_written_also_beside_json(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_json_does_not_stop_the_files(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = tmp_path / "plan"
     asked = ["plan", "--depth", "48", "--gpus", "2x24GiB", "--seq-len", "2048", "--json"]
     assert main([*asked, "--write", str(folder)]) == ExitCode.FOUND

@@ -80,9 +80,7 @@ def probe(pool: Pool, candidate: Candidate = SMALL, **job: Any) -> Result:
 @pytest.mark.parametrize(
     ("engine", "stage"), [("ddp", 0), ("fsdp", 3), ("deepspeed", 1), ("deepspeed", 3)]
 )
-def test_losses_of_five_steps_over_two_hosts_equal_those_of_one(
-    two: Agents, tmp_path: Path, engine: str, stage: int
-) -> None:
+def test_two_hosts_learn_like_one(two: Agents, tmp_path: Path, engine: str, stage: int) -> None:
     candidate = replace(SMALL, depth=2, zero_stage=stage)
     here = Started(tmp_path, world_size=2, engine=engine)
     one = here.run(candidate, rule=FIVE_STEPS)
@@ -128,9 +126,7 @@ def at_timed(act: Callable[[], None]) -> Callable[[Phase, int], None]:
 LONG = replace(RULE, timed_least_s=600.0, timed_limit_s=600.0)
 
 
-def test_a_cut_link_loses_the_node_and_gives_no_verdict(
-    quick: Callable[..., Agents], tmp_path: Path
-) -> None:
+def test_a_cut_link_is_a_lost_node(quick: Callable[..., Agents], tmp_path: Path) -> None:
     agents = quick()
     cut, was = agents.hosts[1], time.monotonic()
 
@@ -156,9 +152,7 @@ def test_a_cut_link_loses_the_node_and_gives_no_verdict(
     pool.close()
 
 
-def test_nothing_is_started_on_nodes_that_are_silent(
-    quick: Callable[..., Agents], tmp_path: Path
-) -> None:
+def test_silent_nodes_get_no_group(quick: Callable[..., Agents], tmp_path: Path) -> None:
     agents = quick()
     pool = agents.pool(tmp_path)
     assert probe(pool).verdict is Verdict.OK
@@ -205,9 +199,7 @@ def test_an_agent_that_ends_or_stops_is_a_lost_node_and_leaves_nothing(
     pool.close()
 
 
-def test_without_enough_nodes_there_is_nothing_to_run_on(
-    quick: Callable[..., Agents], tmp_path: Path
-) -> None:
+def test_too_few_nodes_run_nothing(quick: Callable[..., Agents], tmp_path: Path) -> None:
     agents = quick()
     pool = agents.pool(tmp_path, ranks=3)
     assert probe(pool).verdict is Verdict.OK
@@ -218,9 +210,7 @@ def test_without_enough_nodes_there_is_nothing_to_run_on(
     pool.close()
 
 
-def test_a_rank_that_is_killed_is_the_candidates_doing_and_no_lost_node(
-    quick: Callable[..., Agents], tmp_path: Path
-) -> None:
+def test_a_killed_rank_is_no_lost_node(quick: Callable[..., Agents], tmp_path: Path) -> None:
     agents = quick(FAULT="killed@timed:1")
     pool = agents.pool(tmp_path)
     result = probe(pool)
@@ -230,9 +220,7 @@ def test_a_rank_that_is_killed_is_the_candidates_doing_and_no_lost_node(
     pool.close()
 
 
-def test_the_end_of_the_study_is_the_end_of_all_agents(
-    quick: Callable[..., Agents], tmp_path: Path
-) -> None:
+def test_the_study_s_end_ends_agents(quick: Callable[..., Agents], tmp_path: Path) -> None:
     agents = quick()
     pool = agents.pool(tmp_path)
     probe(pool)

@@ -73,9 +73,7 @@ class Between:
                 target.sendall(data)
 
 
-def test_what_is_said_between_hosts_is_said_in_tls_1_3_and_nobody_reads_it(
-    secure: Channel,
-) -> None:
+def test_what_is_said_between_hosts_is_in_tls_1_3_and_nobody_reads_it(secure: Channel) -> None:
     dial = secure.dial(0, child=False)
     between = Between(dial.port)
     with closing(dialled(dial, port=between.port)) as rank:
@@ -180,9 +178,7 @@ def scan(port: int) -> None:
 
 
 @pytest.mark.slow
-def test_a_running_group_does_not_notice_a_port_scan(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_port_scan_ends_no_group(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(local, "WORKER", QUICK_RANK)
     group = Started(tmp_path, world_size=2)
     _, port = group.pool._channel.address

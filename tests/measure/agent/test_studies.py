@@ -116,9 +116,7 @@ def test_a_study_over_two_hosts_writes_its_result(net: Network, tmp_path: Path) 
     assert nothing_is_left(study)
 
 
-def test_a_node_that_is_lost_in_a_study_is_named_and_the_others_go_on(
-    net: Network, tmp_path: Path
-) -> None:
+def test_a_lost_node_is_named_and_the_others_go_on(net: Network, tmp_path: Path) -> None:
     study = Study(
         net, tmp_path / "study", "--world-size", "1", "--parallel", "auto", "--budget", "40s"
     )
@@ -149,9 +147,7 @@ def reported(study: Study) -> bool:
     return in_page and lost["why"] == SILENT
 
 
-def test_a_node_that_is_lost_while_it_is_idle_is_named_at_once_and_in_the_report(
-    net: Network, tmp_path: Path
-) -> None:
+def test_an_idle_node_that_is_lost_is_named_at_once(net: Network, tmp_path: Path) -> None:
     study = Study(net, tmp_path / "study", "--world-size", "1", "--budget", "120s", pace=300)
     assert until(lambda: study.says(" ok "), 60), study.said
     assert all(study.says(f"node {name} has come") for name in ("n1", "n2"))
@@ -165,9 +161,7 @@ def test_a_node_that_is_lost_while_it_is_idle_is_named_at_once_and_in_the_report
     study.close()
 
 
-def test_a_node_that_is_silent_as_the_study_ends_is_named_all_the_same(
-    net: Network, tmp_path: Path
-) -> None:
+def test_a_node_that_is_silent_at_the_end_is_named(net: Network, tmp_path: Path) -> None:
     study = Study(net, tmp_path / "study", "--world-size", "1", "--budget", "120s", pace=300)
     assert until(lambda: study.says(" ok "), 60), study.said
     net.hosts[1].cut()
@@ -205,9 +199,7 @@ def test_nothing_is_left_of_a_study_that_is_ended(
     assert nothing_is_left(study)
 
 
-def test_agents_of_a_study_that_was_stopped_leave_when_their_lease_ends(
-    net: Network, tmp_path: Path
-) -> None:
+def test_agents_of_a_stopped_study_leave_with_its_lease(net: Network, tmp_path: Path) -> None:
     study = Study(net, tmp_path / "study", "--world-size", "2", "--budget", "120s")
     assert until(study.runs_ranks, 60), study.said
     study.process.send_signal(signal.SIGSTOP)

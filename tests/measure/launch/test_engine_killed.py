@@ -38,9 +38,7 @@ def below(parent: int) -> list[int]:
 
 
 @pytest.mark.parametrize("whose", ["client", "daemon"])
-def test_nothing_is_left_after_the_study_however_its_engine_ended(
-    engine: Cluster, whose: str
-) -> None:
+def test_nothing_is_left_of_a_study_whose_engine_ended(engine: Cluster, whose: str) -> None:
     launcher = launch.checked(engine.launch, 2)
     assert launcher is not None
     nodes = Nodes(launcher, "cpu", allow_mixed=False, allow_busy=False, dial_s=60.0)

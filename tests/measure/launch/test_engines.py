@@ -53,9 +53,7 @@ def parent(pid: int) -> int:
     return int(status.partition("PPid:")[2].split()[0])
 
 
-def test_an_agent_runs_on_each_node_in_the_folder_of_the_study(
-    cluster: Cluster, agents: Dialed
-) -> None:
+def test_each_node_has_an_agent_in_the_study_s_folder(cluster: Cluster, agents: Dialed) -> None:
     said = agents.start()
     assert len({agent["host"] for agent in said}) == NODES
     assert [agent["node"] for agent in said] == [agent["host"] for agent in said]
@@ -65,9 +63,7 @@ def test_an_agent_runs_on_each_node_in_the_folder_of_the_study(
     assert agents.told == []
 
 
-def test_an_agent_of_slurm_or_ray_has_all_gpus_of_its_node(
-    cluster: Cluster, agents: Dialed
-) -> None:
+def test_agents_of_slurm_or_ray_have_all_gpus(cluster: Cluster, agents: Dialed) -> None:
     seen = [agent["variables"].get("CUDA_VISIBLE_DEVICES") for agent in agents.start()]
     assert seen == NODES * [None if cluster.engine == "ssh" else "0,1"]
 
@@ -78,9 +74,7 @@ def test_the_key_is_on_no_command_line(cluster: Cluster, agents: Dialed) -> None
     assert telling() == []
 
 
-def test_an_agent_that_ends_is_told_of_with_its_node_and_its_last_line(
-    cluster: Cluster, agents: Dialed
-) -> None:
+def test_an_ended_agent_is_told_of_with_its_last_line(cluster: Cluster, agents: Dialed) -> None:
     agents.start(fails=["n1", "n2", "n3"])
     told = agents.polled(NODES)
     nodes = [line.partition(":")[0] for line in told]
@@ -116,9 +110,7 @@ def test_nothing_runs_on_any_node_after_close(cluster: Cluster, agents: Dialed) 
     agents.launcher.close()
 
 
-def test_nothing_runs_on_any_node_after_its_client_was_killed(
-    cluster: Cluster, agents: Dialed
-) -> None:
+def test_killed_clients_leave_nothing_running(cluster: Cluster, agents: Dialed) -> None:
     agents.start()
     for pid in clients(cluster):
         os.kill(pid, signal.SIGKILL)

@@ -49,9 +49,7 @@ def hostfile(folder: Path, text: str) -> str:
         ("slurm:n1", "--launch slurm"),
     ],
 )
-def test_a_launcher_that_there_is_not_is_one_line_and_exit_code_2(
-    text: str, valid: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_no_such_launcher(text: str, valid: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--launch", text]) == 2
     [line] = capsys.readouterr().err.splitlines()
     assert f"--launch {text}" in line
@@ -87,9 +85,7 @@ def test_one_machine_needs_no_launcher() -> None:
 
 
 @pytest.mark.parametrize("path", ["/nowhere", None])
-def test_a_job_of_slurm_that_cannot_be_asked_is_no_single_machine(
-    path: str | None, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_slurm_may_not_be_asked(path: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in {"ID": "7", "NODELIST": "n[1-2]", "NUM_NODES": "2"}.items():
         monkeypatch.setenv(f"SLURM_JOB_{name}", value)
     if path is not None:
@@ -153,9 +149,7 @@ def test_more_nodes_than_hosts_are_refused(tmp_path: Path) -> None:
     assert message.endswith("use --nodes 2")
 
 
-def test_an_ssh_that_is_not_there_is_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_missing_ssh_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AUTOTUNE_SSH", "no-such-ssh -v")
     message = refused(hostfile(tmp_path, "n1 slots=4\n"))
     assert "there is no no-such-ssh" in message
@@ -177,9 +171,7 @@ def test_slurm_is_refused_outside_of_an_allocation() -> None:
     assert "salloc --nodes=2" in message
 
 
-def test_slurm_is_refused_where_srun_started_several_studies(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_slurm_is_refused_to_studies_of_srun(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SLURM_JOB_ID", "1")
     monkeypatch.setenv("SLURM_JOB_NUM_NODES", "2")
     monkeypatch.setenv("SLURM_STEP_NUM_TASKS", "2")

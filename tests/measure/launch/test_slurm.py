@@ -89,9 +89,7 @@ def test_more_nodes_than_the_job_has_are_refused(in_job: Slurm) -> None:
     ],
     indirect=["in_job"],
 )
-def test_an_agent_has_all_gpus_that_the_job_has_on_its_node(
-    in_job: Slurm, gpus: str, tmp_path: Path
-) -> None:
+def test_an_agent_has_the_job_s_gpus_there(in_job: Slurm, gpus: str, tmp_path: Path) -> None:
     launcher = launch.checked("slurm", None)
     assert launcher is not None
     with dialed(launcher, tmp_path) as agents:

@@ -149,9 +149,7 @@ def test_a_line_that_is_wrong_is_named(tmp_path: Path, line: int, change: Any, s
 
 
 @given(data=st.binary(max_size=400))
-def test_bytes_that_are_no_grid_are_refused(
-    tmp_path_factory: pytest.TempPathFactory, data: bytes
-) -> None:
+def test_other_bytes_are_refused(tmp_path_factory: pytest.TempPathFactory, data: bytes) -> None:
     path = tmp_path_factory.mktemp("grid") / "g.csv"
     path.write_bytes(data)
     assert refusal(path)
@@ -174,9 +172,7 @@ def test_a_changed_line_is_read_or_refused(
 
 
 @given(data=st.data())
-def test_a_changed_header_is_read_or_refused(
-    tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
-) -> None:
+def test_a_damaged_header(tmp_path_factory: pytest.TempPathFactory, data: st.DataObject) -> None:
     made = json.loads(json.dumps(header()))
     place = made
     while True:

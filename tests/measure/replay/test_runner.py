@@ -77,8 +77,11 @@ class Machine:
         return self.time() - began_s
 
 
+Machines = Callable[..., Machine]
+
+
 @pytest.fixture
-def machine(tmp_path: Path) -> Callable[..., Machine]:
+def machine(tmp_path: Path) -> Machines:
     def one(*rows: Row, **more: Any) -> Machine:
         return Machine(tmp_path, list(rows), **more)
 
@@ -101,11 +104,11 @@ def test_virtual_time_moves_only_as_far_as_it_is_told() -> None:
     assert clock.at(20.0) == time()
 
 
-def test_a_probe_takes_its_group_s_start_and_its_steps(machine: Callable[..., Machine]) -> None:
+def test_a_probe_takes_its_group_s_start_and_its_steps(machine: Machines) -> None:
     assert machine(row(A)).took_s(job(A)) == pytest.approx(START_S + PROBE_S)
 
 
-def test_phases_are_told_as_their_time_passes(machine: Callable[..., Machine]) -> None:
+def test_phases_are_told_as_their_time_passes(machine: Machines) -> None:
     replay = machine(row(A))
     replay.took_s(job(A))
     warm_s = START_S + 3 * step_s(A)
@@ -120,7 +123,7 @@ def test_phases_are_told_as_their_time_passes(machine: Callable[..., Machine]) -
     assert [phase for phase, *_ in replay.told] == [Phase.WARMUP, Phase.TIMED, Phase.TIMED]
 
 
-def test_a_live_group_is_not_started_again(machine: Callable[..., Machine]) -> None:
+def test_a_live_group_is_not_started_again(machine: Machines) -> None:
     replay = machine(row(A), row(LONGER))
     replay.took_s(job(LONGER))
     assert replay.runner.live_build == A.build
@@ -128,7 +131,7 @@ def test_a_live_group_is_not_started_again(machine: Callable[..., Machine]) -> N
 
 
 @pytest.mark.parametrize("between", ["fresh", "another build", "retired"])
-def test_a_new_group_costs_its_start(machine: Callable[..., Machine], between: str) -> None:
+def test_a_new_group_costs_its_start(machine: Machines, between: str) -> None:
     replay = machine(row(A), row(DEEPER))
     replay.took_s(job(A))
     if between == "another build":
@@ -139,7 +142,7 @@ def test_a_new_group_costs_its_start(machine: Callable[..., Machine], between: s
     assert took_s == pytest.approx(START_S + PROBE_S)
 
 
-def test_a_shape_is_compiled_once_in_a_group(machine: Callable[..., Machine]) -> None:
+def test_a_shape_is_compiled_once_in_a_group(machine: Machines) -> None:
     compiled = []
     for candidate in (A, LONGER):
         made = row(replace(candidate, compile="on"))
@@ -154,34 +157,30 @@ def test_a_shape_is_compiled_once_in_a_group(machine: Callable[..., Machine]) ->
     assert replay.took_s(job(first)) == pytest.approx(START_S + 7.0 + PROBE_S)
 
 
-def test_results_say_which_probe_started_a_group(machine: Callable[..., Machine]) -> None:
+def test_results_say_which_probe_started_a_group(machine: Machines) -> None:
     runner = machine(row(A)).runner
     first, second = runner.run(job(A), NEVER), runner.run(job(A), NEVER)
     assert (first.group_start_s, first.warm) == (START_S, False)
     assert (second.group_start_s, second.warm) == (0.0, True)
 
 
-def test_a_start_takes_the_median_of_those_of_its_build(machine: Callable[..., Machine]) -> None:
+def test_a_start_takes_the_median_of_those_of_its_build(machine: Machines) -> None:
     starts_s = [row(A, start_s=s) for s in (0.0, 9.0, 2.0, 4.0)]
     runner = machine(*starts_s, row(DEEPER, start_s=99.0)).runner
     assert runner.run(job(A), NEVER).group_start_s == 4.0
 
 
-def test_a_start_that_was_not_recorded_takes_what_others_took(
-    machine: Callable[..., Machine],
-) -> None:
+def test_a_start_that_was_not_recorded_takes_what_others_took(machine: Machines) -> None:
     runner = machine(row(A, start_s=0.0), row(DEEPER, start_s=7.0)).runner
     assert runner.run(job(A), NEVER).group_start_s == 7.0
 
 
-def test_time_between_steps_is_spread_over_them(machine: Callable[..., Machine]) -> None:
+def test_time_between_steps_is_spread_over_them(machine: Machines) -> None:
     took_s = machine(row(A, overhead=1.5)).took_s(job(A))
     assert took_s == pytest.approx(START_S + 1.5 * PROBE_S)
 
 
-def test_a_report_s_phases_are_what_the_clock_was_charged(
-    machine: Callable[..., Machine],
-) -> None:
+def test_a_report_s_phases_are_what_the_clock_was_charged(machine: Machines) -> None:
     replay = machine(row(A, overhead=1.5))
     result = replay.runner.run(job(A), NEVER)
     assert result.report is not None
@@ -189,7 +188,7 @@ def test_a_report_s_phases_are_what_the_clock_was_charged(
     assert replay.time() == pytest.approx(result.group_start_s + steps_s)
 
 
-def test_a_part_of_a_schedule_takes_its_part_of_the_time(machine: Callable[..., Machine]) -> None:
+def test_a_part_of_a_schedule_takes_its_part_of_the_time(machine: Machines) -> None:
     accumulating = replace(space().workload, global_batch=GlobalBatch(8, "samples"))
     replay = machine(row(A), workload=accumulating)
     result = replay.runner.run(job(A, grad_accum=8, micro_steps=2), NEVER)
@@ -201,9 +200,7 @@ def test_a_part_of_a_schedule_takes_its_part_of_the_time(machine: Callable[..., 
 # What a probe comes to.
 
 
-def test_a_probe_reports_the_steps_it_walked_and_what_was_seen(
-    machine: Callable[..., Machine],
-) -> None:
+def test_a_probe_reports_the_steps_it_walked_and_what_was_seen(machine: Machines) -> None:
     result = machine(row(A)).runner.run(job(A), NEVER)
     assert (result.verdict, result.reason) == (Verdict.OK, "")
     assert result.report is not None
@@ -211,7 +208,7 @@ def test_a_probe_reports_the_steps_it_walked_and_what_was_seen(
     assert (result.report.peaks.device_bytes, result.report.conditions) == (64 * MIB, CALM)
 
 
-def test_energy_is_that_of_the_steps_it_walked(machine: Callable[..., Machine]) -> None:
+def test_energy_is_that_of_the_steps_it_walked(machine: Machines) -> None:
     result = machine(row(A, ([1.0] * 3, [2.0] * 9), joules=900.0)).runner.run(job(A), NEVER)
     assert result.report is not None
     assert result.report.step_s == [2.0] * 5
@@ -221,9 +218,7 @@ def test_energy_is_that_of_the_steps_it_walked(machine: Callable[..., Machine]) 
     assert hopeless.report.energy is None  # it was stopped before anything was timed
 
 
-def test_a_study_of_energy_is_replayed_where_that_was_recorded(
-    tune: Callable[..., Ran], refused: Callable[..., str], tmp_path: Path
-) -> None:
+def test_recorded_energy_is_replayed(tune: Tune, refused: Refused, tmp_path: Path) -> None:
     rows = [row(c, joules=1.0 if c == A else 1e4) for c in space().candidates]
     write(tmp_path / "g.csv", rows)
     argv = "--objective", "tokens_per_joule"
@@ -236,38 +231,34 @@ def test_a_study_of_energy_is_replayed_where_that_was_recorded(
     assert "no energy" in refused(*argv)
 
 
-def test_a_recording_that_is_longer_than_the_rule_asks_for_is_not_walked_to_its_end(
-    machine: Callable[..., Machine],
-) -> None:
+def test_a_recording_longer_than_the_rule_is_walked_in_part(machine: Machines) -> None:
     result = machine(row(A, ([1.0] * 9, [2.0] * 9))).runner.run(job(A), NEVER)
     assert result.report is not None
     assert (result.report.warmup_step_s, result.report.step_s) == ([1.0] * 3, [2.0] * 5)
 
 
-def test_a_recording_that_is_shorter_than_the_rule_asks_for_is_walked_to_its_end(
-    machine: Callable[..., Machine],
-) -> None:
+def test_a_recording_shorter_than_the_rule_is_walked_whole(machine: Machines) -> None:
     result = machine(row(A, ([1.0, 2.0, 4.0], [1.0, 2.0, 4.0]))).runner.run(job(A), NEVER)
     assert result.verdict == Verdict.OK
     assert result.report is not None
     assert result.report.warmup_step_s == result.report.step_s == [1.0, 2.0, 4.0]
 
 
-def test_a_hopeless_probe_ends_early_and_costs_less(machine: Callable[..., Machine]) -> None:
+def test_a_hopeless_probe_ends_early_and_costs_less(machine: Machines) -> None:
     replay = machine(row(A))
     result = replay.runner.run(job(A, needed_step_s=step_s(A) / 2), NEVER)
     assert result.verdict == Verdict.PRUNED
     assert replay.time() == pytest.approx(START_S + 3 * step_s(A))
 
 
-def test_repeated_probes_come_upon_every_repeat(machine: Callable[..., Machine]) -> None:
+def test_repeated_probes_come_upon_every_repeat(machine: Machines) -> None:
     repeats = [row(A, ([s] * 3, [s] * 5)) for s in (1.0, 2.0, 3.0)]
     runner = machine(*repeats).runner
     reports = [runner.run(job(A), NEVER).report for _ in range(50)]
     assert {report.step_s[0] for report in reports if report} == {1.0, 2.0, 3.0}
 
 
-def test_the_seed_decides_which_repeat_is_replayed(machine: Callable[..., Machine]) -> None:
+def test_the_seed_decides_which_repeat_is_replayed(machine: Machines) -> None:
     repeats = [row(A, ([s] * 3, [s] * 5)) for s in (1.0, 2.0, 3.0)]
 
     def series(seed: int) -> list[float]:
@@ -278,9 +269,7 @@ def test_the_seed_decides_which_repeat_is_replayed(machine: Callable[..., Machin
     assert series(1) != series(2)
 
 
-def test_a_peak_over_the_capacity_is_out_of_memory_and_ends_the_group(
-    machine: Callable[..., Machine],
-) -> None:
+def test_a_peak_over_the_capacity_is_out_of_memory_and_ends_the_group(machine: Machines) -> None:
     replay = machine(row(A), row(LONGER), capacity_mib=100)
     replay.took_s(job(A))
     began_s = replay.time()
@@ -292,9 +281,7 @@ def test_a_peak_over_the_capacity_is_out_of_memory_and_ends_the_group(
     assert replay.took_s(job(A)) == pytest.approx(START_S + PROBE_S)
 
 
-def test_a_recorded_failure_is_replayed_and_ends_the_group(
-    machine: Callable[..., Machine],
-) -> None:
+def test_a_recorded_failure_is_replayed_and_ends_the_group(machine: Machines) -> None:
     replay = machine(failed(A, Verdict.CRASHED, "rank 1 left with exit code 3"))
     result = replay.runner.run(job(A), NEVER)
     assert (result.verdict, result.report) == (Verdict.CRASHED, None)
@@ -303,9 +290,7 @@ def test_a_recorded_failure_is_replayed_and_ends_the_group(
 
 
 @pytest.mark.parametrize("left_s", [-1.0, 0.0, 1.0, START_S + PROBE_S / 2])
-def test_a_probe_past_the_deadline_is_skipped_and_ends_there(
-    machine: Callable[..., Machine], left_s: float
-) -> None:
+def test_a_probe_past_the_deadline_is_skipped(machine: Machines, left_s: float) -> None:
     replay = machine(row(A))
     result = replay.runner.run(job(A), left_s)
     assert (result.verdict, result.report) == (Verdict.SKIPPED, None)
@@ -315,14 +300,12 @@ def test_a_probe_past_the_deadline_is_skipped_and_ends_there(
     assert replay.runner.live_build is None
 
 
-def test_a_candidate_that_was_not_recorded_is_refused(machine: Callable[..., Machine]) -> None:
+def test_a_candidate_that_was_not_recorded_is_refused(machine: Machines) -> None:
     with pytest.raises(UsageError, match=r"^d2-s128-b1-z0-none-none: not recorded in "):
         machine(row(A)).runner.run(job(LONGER), NEVER)
 
 
-def test_another_schedule_than_the_recorded_one_is_refused(
-    machine: Callable[..., Machine],
-) -> None:
+def test_another_schedule_than_the_recorded_one_is_refused(machine: Machines) -> None:
     with pytest.raises(UsageError, match=r"with grad_accum 1, not 2$"):
         machine(row(A)).runner.run(job(A, grad_accum=2), NEVER)
 
@@ -330,12 +313,14 @@ def test_another_schedule_than_the_recorded_one_is_refused(
 # The whole command line.
 
 Ran = tuple[int, str, str]
+Tune = Callable[..., Ran]
+Refused = Callable[..., str]
 
 
 @pytest.fixture
 def tune(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> Callable[..., Ran]:
+) -> Tune:
     """Runs a command line on `g.csv`: exit code, stdout, stderr."""
     (tmp_path / "pyproject.toml").touch()
     monkeypatch.chdir(tmp_path)
@@ -348,7 +333,7 @@ def tune(
 
 
 @pytest.fixture
-def refused(tune: Callable[..., Ran], tmp_path: Path) -> Callable[..., str]:
+def refused(tune: Tune, tmp_path: Path) -> Refused:
     """Runs a command line that is wrong; its message, once the rules on it hold."""
 
     def refused(*argv: str, file: str = "g.csv") -> str:
@@ -367,9 +352,7 @@ def best(folder: str) -> dict[str, Any]:
     return found
 
 
-def test_a_study_finds_the_best_of_the_recording_without_its_time(
-    tune: Callable[..., Ran], tmp_path: Path
-) -> None:
+def test_a_study_finds_the_best_recorded_without_waiting(tune: Tune, tmp_path: Path) -> None:
     write(tmp_path / "g.csv")
     code, _, err = tune("--budget", "30m", "--sampler", "tpe", "--out", "mine")
     assert (code, err) == (ExitCode.FOUND, "")
@@ -381,9 +364,7 @@ def test_a_study_finds_the_best_of_the_recording_without_its_time(
     assert TEST_LIMIT_S < document["provenance"]["elapsed_s"] < 1800
 
 
-def test_a_replay_says_so_on_the_terminal_and_in_best_json(
-    tune: Callable[..., Ran], tmp_path: Path
-) -> None:
+def test_a_replay_says_so_on_the_terminal_and_in_best_json(tune: Tune, tmp_path: Path) -> None:
     write(tmp_path / "g.csv")
     _, out, _ = tune("--trials", "2", "--out", "mine")
     said = "replay of g.csv, recorded on a processor"
@@ -395,14 +376,14 @@ def test_a_replay_says_so_on_the_terminal_and_in_best_json(
     assert fingerprint["software"] == {"torch": "2.9.0"}
 
 
-def test_the_elapsed_time_of_a_trial_is_virtual(tune: Callable[..., Ran], tmp_path: Path) -> None:
+def test_the_elapsed_time_of_a_trial_is_virtual(tune: Tune, tmp_path: Path) -> None:
     write(tmp_path / "g.csv", [row(A, ([60.0] * 3, [60.0] * 5))])
     _, out, _ = tune("--out", "mine")
     assert re.search(r"^ 8:03   0 search ", out, re.MULTILINE)
     assert pd.read_csv("mine/trials.csv").probe_s[0] == pytest.approx(8 * 60.0 + START_S)
 
 
-def test_the_same_seed_gives_the_same_study(tune: Callable[..., Ran], tmp_path: Path) -> None:
+def test_the_same_seed_gives_the_same_study(tune: Tune, tmp_path: Path) -> None:
     noisy = [
         row(c, ([s] * 3, [s] * 6))
         for c in space().candidates
@@ -417,9 +398,7 @@ def test_the_same_seed_gives_the_same_study(tune: Callable[..., Ran], tmp_path: 
     assert {**best("a"), "provenance": None} == {**best("b"), "provenance": None}
 
 
-def test_several_probes_at_once_end_sooner_and_the_same_each_time(
-    tune: Callable[..., Ran], tmp_path: Path
-) -> None:
+def test_parallel_probes_end_sooner_and_are_reproducible(tune: Tune, tmp_path: Path) -> None:
     write(tmp_path / "g.csv")
     for name, slots in [("one", "1"), ("a", "4"), ("b", "4")]:
         how = ("--sampler", "grid", "--parallel", slots, "--out", name)
@@ -432,9 +411,7 @@ def test_several_probes_at_once_end_sooner_and_the_same_each_time(
     assert best("a")["config"] == best("one")["config"]
 
 
-def test_several_probes_at_once_go_on_after_an_interruption(
-    tune: Callable[..., Ran], tmp_path: Path
-) -> None:
+def test_several_probes_at_once_go_on_after_an_interruption(tune: Tune, tmp_path: Path) -> None:
     write(tmp_path / "g.csv")
     how = ("--sampler", "grid", "--parallel", "4", "--out", "mine")
     assert tune("--budget", "30s", *how)[0] == ExitCode.FOUND
@@ -446,7 +423,7 @@ def test_several_probes_at_once_go_on_after_an_interruption(
     assert sorted(tried.key) == sorted(c.key for c in space().candidates)
 
 
-def test_a_recording_has_no_devices_to_count(refused: Callable[..., str], tmp_path: Path) -> None:
+def test_a_recording_has_no_devices_to_count(refused: Refused, tmp_path: Path) -> None:
     write(tmp_path / "g.csv")
     assert refused("--parallel", "auto") == (
         "--parallel auto: g.csv has no devices to count; write how many probes are to run at once,"
@@ -454,7 +431,7 @@ def test_a_recording_has_no_devices_to_count(refused: Callable[..., str], tmp_pa
     )
 
 
-def test_what_is_not_asked_for_is_as_recorded(tune: Callable[..., Ran], tmp_path: Path) -> None:
+def test_what_is_not_asked_for_is_as_recorded(tune: Tune, tmp_path: Path) -> None:
     workload = Workload(
         model="gpt",
         width=128,
@@ -480,7 +457,7 @@ def test_what_is_not_asked_for_is_as_recorded(tune: Callable[..., Ran], tmp_path
     assert len(pd.read_csv("mine/trials.csv").query("kind == 'search'")) == 4
 
 
-def test_an_axis_can_be_narrowed(tune: Callable[..., Ran], tmp_path: Path) -> None:
+def test_an_axis_can_be_narrowed(tune: Tune, tmp_path: Path) -> None:
     write(tmp_path / "g.csv")
     narrow = ("--depth", "2", "--seq-len", "128", "--checkpointing", "full")
     tune(*narrow, "--sampler", "grid", "--out", "mine")
@@ -490,9 +467,7 @@ def test_an_axis_can_be_narrowed(tune: Callable[..., Ran], tmp_path: Path) -> No
     assert set(trials.checkpointing) == {"full"}
 
 
-def test_a_partial_recording_is_searched_as_far_as_it_goes(
-    tune: Callable[..., Ran], tmp_path: Path
-) -> None:
+def test_a_partial_recording_is_searched_as_far_as_it_goes(tune: Tune, tmp_path: Path) -> None:
     write(
         tmp_path / "g.csv",
         [row(A), row(DEEPER), row(Candidate(depth=2, seq_len=128, micro_batch=8))],
@@ -504,9 +479,7 @@ def test_a_partial_recording_is_searched_as_far_as_it_goes(
     )  # fmt: skip
 
 
-def test_a_smaller_capacity_makes_the_largest_run_out(
-    tune: Callable[..., Ran], tmp_path: Path
-) -> None:
+def test_a_smaller_capacity_makes_the_largest_run_out(tune: Tune, tmp_path: Path) -> None:
     write(tmp_path / "g.csv")
     assert (
         tune("--sampler", "grid", "--capacity", "600MiB", "--ceiling", "90%", "--out", "mine")[0]
@@ -520,16 +493,14 @@ def test_a_smaller_capacity_makes_the_largest_run_out(
     assert best("mine")["measured"]["peak_bytes"]["device"] == 512 * MIB
 
 
-def test_where_nothing_fits_the_study_says_so(tune: Callable[..., Ran], tmp_path: Path) -> None:
+def test_where_nothing_fits_the_study_says_so(tune: Tune, tmp_path: Path) -> None:
     write(tmp_path / "g.csv", [row(LONGER), row(Candidate(depth=2, seq_len=128, micro_batch=2))])
     code, _, err = tune("--capacity", "64MiB", "--out", "mine")
     assert code == ExitCode.NOTHING_FITS
     assert err.startswith("autotune: nothing fits under 51 MiB")
 
 
-def test_a_dry_run_names_the_recording_and_writes_nothing(
-    tune: Callable[..., Ran], tmp_path: Path
-) -> None:
+def test_a_dry_run_names_the_recording_and_writes_nothing(tune: Tune, tmp_path: Path) -> None:
     write(tmp_path / "g.csv")
     before = set(tmp_path.iterdir())
     code, out, _ = tune("--dry-run")
@@ -562,22 +533,20 @@ def test_a_dry_run_names_the_recording_and_writes_nothing(
     ],
 )  # fmt: skip
 def test_what_was_not_recorded_is_refused(
-    refused: Callable[..., str], tmp_path: Path, argv: list[str], message: str
+    refused: Refused, tmp_path: Path, argv: list[str], message: str
 ) -> None:
     write(tmp_path / "g.csv")
     assert refused(*argv).startswith(message)
 
 
-def test_a_recording_of_one_length_is_no_mix(refused: Callable[..., str], tmp_path: Path) -> None:
+def test_a_recording_of_one_length_is_no_mix(refused: Refused, tmp_path: Path) -> None:
     write(tmp_path / "g.csv")
     (tmp_path / "mix.csv").write_text("64,1\n128,1\n")
     said = refused("--length-mix", str(tmp_path / "mix.csv"))
     assert said.endswith("g.csv was recorded with samples of one length; leave it out")
 
 
-def test_axes_of_which_nothing_was_recorded_together_are_refused(
-    refused: Callable[..., str], tmp_path: Path
-) -> None:
+def test_axes_that_were_not_recorded_together(refused: Refused, tmp_path: Path) -> None:
     write(tmp_path / "g.csv", [row(LONGER), row(DEEPER)])
     assert refused("--depth", "4", "--seq-len", "128").startswith("g.csv: holds no candidate of")
 
@@ -596,15 +565,13 @@ def test_axes_of_which_nothing_was_recorded_together_are_refused(
     ids=["missing", "no name", "folder", "empty", "binary", "another csv", "another version"],
 )  # fmt: skip
 def test_what_is_no_recording_is_refused(
-    refused: Callable[..., str], tmp_path: Path, file: str, content: bytes | None, says: str
+    refused: Refused, tmp_path: Path, file: str, content: bytes | None, says: str
 ) -> None:
     if content is not None:
         (tmp_path / file).write_bytes(content)
     assert refused(file=file).startswith(says)
 
 
-def test_a_recording_without_a_measurement_is_refused(
-    refused: Callable[..., str], tmp_path: Path
-) -> None:
+def test_a_recording_without_a_measurement_is_refused(refused: Refused, tmp_path: Path) -> None:
     write(tmp_path / "g.csv", [])
     assert refused().startswith("g.csv: nothing is recorded in it yet")

@@ -93,9 +93,7 @@ def with_much(dial: Dial) -> None:
 
 
 @pytest.mark.parametrize("intrude", [without_key, with_pickle, with_much])
-def test_who_does_not_know_the_key_is_turned_away(
-    open_channel: Channel, intrude: Callable[[Dial], None]
-) -> None:
+def test_a_wrong_key_is_refused(open_channel: Channel, intrude: Callable[[Dial], None]) -> None:
     assert accepted(open_channel, intrude) is None
 
 
@@ -136,9 +134,7 @@ def test_a_peer_that_does_not_go_on_is_dropped_in_time(
 @pytest.mark.parametrize(
     "data", [pickle.dumps({"a": 1}), b"", b"\xff", b"[" * 10_000, encode(Hello(0, 1, "x"))[:-3]]
 )
-def test_what_is_no_message_is_refused_and_not_read_further(
-    open_channel: Channel, data: bytes
-) -> None:
+def test_what_is_no_message_is_refused_at_once(open_channel: Channel, data: bytes) -> None:
     peer = accepted(open_channel, lambda dial: dialled(dial).send(data))
     assert peer is not None
     with pytest.raises(WireError):

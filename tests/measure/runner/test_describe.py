@@ -148,9 +148,7 @@ def test_sizes_between_the_ends_have_the_peaks_of_their_own_traces() -> None:
     assert max(grown) > 1.5 * min(grown)  # there is a hinge among them
 
 
-def test_lengths_between_the_ends_have_the_peaks_of_their_own_traces(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_lengths_between_have_peaks_like_their_traces(monkeypatch: pytest.MonkeyPatch) -> None:
     asked = ask(gpt(2, "full"), seq_lens=[16, 24, 40, 64], micro_batches=[1, 2, 16])
     traced: list[object] = []
     step = describe.Ledger.step
@@ -167,9 +165,7 @@ def test_lengths_between_the_ends_have_the_peaks_of_their_own_traces(
     assert together.late_bytes == [[each.late_bytes[0][0] for each in alone]]
 
 
-def test_where_a_length_between_does_not_agree_each_is_traced(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_where_lengths_between_differ_each_is_traced(monkeypatch: pytest.MonkeyPatch) -> None:
     loss = gpt_family.loss
 
     def padded(model: nn.Module, batch: Any) -> Tensor:
@@ -212,9 +208,7 @@ def test_checkpointing_lowers_what_a_sample_adds() -> None:
 
 @pytest.mark.parametrize(("optimizer", "states"), [("adamw", 2), ("muon", 1)])
 @pytest.mark.parametrize("dtype", ["fp32", "bf16", "fp16"])
-def test_weights_and_the_optimizers_state_are_held_in_fp32(
-    optimizer: str, states: int, dtype: str
-) -> None:
+def test_weights_and_state_are_held_in_fp32(optimizer: str, states: int, dtype: str) -> None:
     found = describe.describe(ask(gpt(2), optimizer=optimizer, dtype=dtype))
     blocks = 2 * 12 * 128**2
     (parameters,), (held,) = found.parameters, found.held_bytes
@@ -261,18 +255,14 @@ def test_frozen_experts_keep_no_rows_and_get_no_gradient() -> None:
     assert (rows.grad is not None, experts.grad) == (True, None)
 
 
-def test_an_older_torch_lacks_products_of_groups_and_traces_all_the_same(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_an_older_torch_without_grouped_products_traces(monkeypatch: pytest.MonkeyPatch) -> None:
     whole = describe.describe(ask(gpt(2, "none"))).peak_bytes
     monkeypatch.delattr(functional, "grouped_mm", raising=False)
     assert describe.describe(ask(gpt(2, "none"))).peak_bytes == whole != [[[-1]]]
     assert not hasattr(functional, "grouped_mm")
 
 
-def test_a_model_that_cannot_be_traced_is_marked_and_the_next_one_is_traced(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_an_untraceable_model_does_not_stop_the_next_one(monkeypatch: pytest.MonkeyPatch) -> None:
     real = gpt_family.make
     monkeypatch.setattr(
         gpt_family, "make", lambda spec: Looking() if spec.width == 192 else real(spec)
@@ -295,9 +285,7 @@ class Splitting(nn.Module):
         return torch.stack([(self.weight * row.sum()).sum() for row in ids_bt]).sum()
 
 
-def test_other_operations_at_other_sizes_are_traced_at_each(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_other_operations_at_a_size_are_traced_at_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gpt_family, "make", lambda spec: Splitting())
     together = describe.describe(ask(gpt(1), micro_batches=[1, 3, 4])).peak_bytes[0][0]
     alone = [
@@ -388,9 +376,7 @@ def test_a_helper_that_is_killed_has_failed_and_leaves_no_process(start: Start_)
     assert not ranks()
 
 
-def test_a_helper_that_ends_before_it_dials_has_failed(
-    start: Start_, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_helper_that_never_dials_failed(start: Start_, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(local, "WORKER", [sys.executable, "-c", "raise SystemExit(3)"])
     helper = start()
     assert until(helper, never) is None
@@ -418,9 +404,7 @@ def test_a_helper_that_misbehaves_has_failed_and_leaves_no_process(
     assert not ranks()
 
 
-def test_last_words_of_a_helper_that_is_still_being_let_in_count(
-    start: Start_, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_last_words_of_a_new_helper_count(start: Start_, monkeypatch: pytest.MonkeyPatch) -> None:
     wait_for_word = Peer.wait_for_word
 
     def late(peer: Peer) -> None:

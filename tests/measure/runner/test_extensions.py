@@ -27,9 +27,7 @@ def lock(folder: Path, *, age_s: float = 0.0) -> Path:
     return path
 
 
-def test_the_lock_of_a_builder_that_is_gone_is_removed(
-    environ: dict[str, str], tmp_path: Path
-) -> None:
+def test_the_lock_of_a_dead_builder_is_removed(environ: dict[str, str], tmp_path: Path) -> None:
     builder = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
     extensions.note_builder(environ, builder.pid)
     left = lock(tmp_path)
@@ -41,9 +39,7 @@ def test_the_lock_of_a_builder_that_is_gone_is_removed(
     assert not left.exists()
 
 
-def test_a_lock_that_is_older_than_any_build_is_removed(
-    environ: dict[str, str], tmp_path: Path
-) -> None:
+def test_a_lock_older_than_any_build_is_removed(environ: dict[str, str], tmp_path: Path) -> None:
     old = lock(tmp_path, age_s=extensions.STALE_S + 1)
     extensions.remove_stale_locks(environ)
     assert not old.exists()
@@ -63,9 +59,7 @@ def test_only_a_build_that_failed_left_something(
     assert there.exists() is not fails
 
 
-def test_what_a_killed_build_left_is_removed_and_what_was_there_before_is_not(
-    environ: dict[str, str], tmp_path: Path
-) -> None:
+def test_leftovers_of_a_killed_build_are_removed(environ: dict[str, str], tmp_path: Path) -> None:
     other = lock(tmp_path, age_s=100)
     extensions.remove_locks(environ, since=time.time() - 50)
     assert other.exists()

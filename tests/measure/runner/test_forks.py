@@ -86,9 +86,7 @@ def test_a_forked_rank_has_the_variables_that_it_was_started_with(
     assert not left.exists()
 
 
-def test_no_zombie_is_left_of_what_a_forked_rank_started(
-    start: Make, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_forked_rank_leaves_no_zombie(start: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FAULT", "child@warmup:0")
     group = start()
     group.run()
@@ -243,9 +241,7 @@ def test_the_user_can_stop_while_a_server_imports(quick: Make) -> None:
     assert ranks() == []
 
 
-def test_a_server_that_imports_for_too_long_is_ended(
-    quick: Make, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_server_that_hangs_is_ended(quick: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(forks, "IMPORT_LIMIT_S", 0.2)
     group = quick("time.sleep(99)")
     assert group.run().verdict is Verdict.OK
@@ -269,9 +265,7 @@ def test_a_server_goes_with_the_study(tmp_path: Path) -> None:
         server.wait(5)
 
 
-def test_a_rank_whose_study_does_not_adopt_it_ends(
-    quick: Make, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_rank_that_nobody_adopts_ends(quick: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(forks, "_PR_SET_CHILD_SUBREAPER", 0)  # no such request
     group = quick(AS_QUICK)
     assert group.run().verdict is Verdict.OK

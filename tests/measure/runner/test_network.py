@@ -69,9 +69,7 @@ def test_an_interface_is_known_by_its_address() -> None:
     assert network.interface_of("192.0.2.1") == ""
 
 
-def test_a_rank_has_its_place_from_the_study_and_not_from_a_launcher(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_study_places_ranks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     named = ["RANK", "MASTER_ADDR", "SLURM_PROCID", "SLURMD_NODENAME", "OMPI_COMM_WORLD_RANK",
              "PMI_RANK", "TORCHELASTIC_RUN_ID", "RAY_ADDRESS"]  # fmt: skip
     for name in [*named, "NCCL_DEBUG", "RANKING"]:

@@ -135,9 +135,7 @@ def test_a_node_that_is_lost_while_ops_are_loaded_says_nothing_of_the_op(tmp_pat
     assert not ops.missing(candidate, [stays])
 
 
-def test_a_node_that_starts_no_process_is_lost_and_the_candidate_is_not_hung(
-    channel: Channel,
-) -> None:
+def test_a_node_that_starts_no_process_is_lost_and_no_candidate_hung(channel: Channel) -> None:
     node: Any = Node("n1")
     ended: list[str] = []
 
@@ -162,9 +160,7 @@ def test_a_node_that_starts_no_process_is_lost_and_the_candidate_is_not_hung(
 
 
 @pytest.mark.parametrize("own", [None, "/scratch/ops"])
-def test_nodes_that_share_a_home_compile_in_folders_of_their_own(
-    monkeypatch: pytest.MonkeyPatch, own: str | None
-) -> None:
+def test_nodes_compile_in_own_folders(monkeypatch: pytest.MonkeyPatch, own: str | None) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", "/home/me/.cache")
     monkeypatch.setenv(extensions.VARIABLE, own or "")
     if own is None:

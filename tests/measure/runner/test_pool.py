@@ -114,9 +114,7 @@ def test_ranks_listen_on_loopback_alone(start: Start, stage: int) -> None:
 
 
 @pytest.mark.parametrize("stage", [0, 2])
-def test_what_launchers_leave_in_the_shell_disturbs_no_group(
-    start: Start, monkeypatch: pytest.MonkeyPatch, stage: int
-) -> None:
+def test_launchers_variables(start: Start, monkeypatch: pytest.MonkeyPatch, stage: int) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         for name, value in (
@@ -200,9 +198,7 @@ def test_a_real_oom_is_said_to_be_one_and_the_next_probe_runs(start: Start) -> N
     assert group.run().verdict is Verdict.OK
 
 
-def test_one_rank_out_of_memory_is_the_groups_oom_and_its_peer_is_gone(
-    start: Start, fault: Callable[[str], None]
-) -> None:
+def test_an_oom_of_one_rank_ends_the_group(start: Start, fault: Callable[[str], None]) -> None:
     fault("oom@warmup:1")
     group = start(world_size=2)
     assert group.run().verdict is Verdict.OOM
@@ -245,9 +241,7 @@ def test_a_warm_deepspeed_group_agrees_with_a_fresh_one(start: Start, stage: int
 # Engines.
 
 
-def test_what_deepspeed_does_not_support_is_unsupported_in_its_own_words(
-    start: Start, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_deepspeed_s_own_refusal_is_told(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
     ours = DeepSpeed.config
     monkeypatch.setattr(
         DeepSpeed, "config", lambda *how: ours(*how) | {"prescale_gradients": True}
@@ -257,9 +251,7 @@ def test_what_deepspeed_does_not_support_is_unsupported_in_its_own_words(
     assert "DeepSpeed: pre-scale gradients is not yet supported with ZeRO-2" in result.reason
 
 
-def test_nothing_is_compiled_for_a_cpu(
-    start: Start, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_a_cpu_needs_no_ops(start: Start, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("TORCH_EXTENSIONS_DIR", str(tmp_path / "extensions"))
     group = start(world_size=2)
     result = group.run(replace(SMALL, zero_stage=2, offload="optimizer"))
@@ -268,9 +260,7 @@ def test_nothing_is_compiled_for_a_cpu(
     assert not (tmp_path / "extensions").exists()
 
 
-def test_deepspeeds_ops_are_loaded_once_and_with_a_word_about_it(
-    start: Start, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_deepspeed_s_ops_are_loaded_once(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(local, "OPS", [sys.executable, "-c", ""])
     monkeypatch.setattr(local, "WORKER", [sys.executable, "-c", ""])
     group = start(device=Gpu)
@@ -279,9 +269,7 @@ def test_deepspeeds_ops_are_loaded_once_and_with_a_word_about_it(
     assert [note.split(";")[0] for note in group.notes] == ["loading DeepSpeed's CPUAdamBuilder"]
 
 
-def test_a_study_without_deepspeed_loads_no_ops(
-    start: Start, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_no_deepspeed_loads_no_ops(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(local, "WORKER", [sys.executable, "-c", ""])
     group = start(device=Gpu, engine="fsdp")
     assert group.run(OFFLOADED).verdict is Verdict.CRASHED
@@ -333,9 +321,7 @@ class Leaking(Cpu):
         return (next(self._asked),)
 
 
-def test_memory_that_does_not_come_back_is_waited_for_while_it_changes(
-    start: Start, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_memory_that_is_freed_is_waited_for(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(local, "WORKER", [sys.executable, "-c", ""])
     group = start(device=Leaking)
     began = time.monotonic()
@@ -344,9 +330,7 @@ def test_memory_that_does_not_come_back_is_waited_for_while_it_changes(
     assert time.monotonic() - began < baseline.MOST_S
 
 
-def test_a_wish_to_stop_ends_the_loading_of_ops(
-    start: Start, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_stop_ends_the_loading_of_ops(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(local, "OPS", [sys.executable, "-c", "import time; time.sleep(3600)"])
     group = start(device=Gpu)
     group.stop = True
@@ -422,9 +406,7 @@ def test_a_hang_in_a_small_budget_is_ended_by_the_budgets_deadline(
     assert "rank 0 gave no sign for 2 s in phase warmup" in result.reason
 
 
-def test_a_process_that_a_rank_left_behind_goes_with_its_group(
-    start: Start, fault: Callable[[str], None]
-) -> None:
+def test_a_rank_s_child_ends_with_its_group(start: Start, fault: Callable[[str], None]) -> None:
     fault("child@warmup:0")
     group = start()
     group.run()
@@ -467,9 +449,7 @@ def test_a_live_group_whose_rank_died_between_probes_is_replaced(start: Start) -
     assert not again.warm
 
 
-def test_a_rank_that_cannot_start_is_crashed(
-    start: Start, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_rank_that_never_starts_crashed(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(local, "WORKER", [sys.executable, "-c", "raise SystemExit(3)"])
     result = start().run()
     assert result.verdict is Verdict.CRASHED
@@ -534,9 +514,7 @@ class Growing:
         return nullcontext(watched)
 
 
-def test_what_is_written_while_a_log_is_cut_is_kept_to_its_last_line(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_a_log_is_cut_while_it_grows(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(local, "MAX_LOG_BYTES", MIB)
     log = tmp_path / "log"
     log.write_bytes(b"first\n" + b"x" * MIB)
@@ -626,9 +604,7 @@ def test_ops_are_compiled_in_the_study_where_the_users_cache_cannot_be_written(
 # The budget and the user.
 
 
-def test_a_probe_that_the_budget_cuts_short_is_skipped_not_hung(
-    start: Start, fault: Callable[[str], None]
-) -> None:
+def test_a_probe_past_the_budget_is_skipped(start: Start, fault: Callable[[str], None]) -> None:
     fault("hang@import:0")
     asked = Job(
         candidate=SMALL, grad_accum=1, micro_steps=1, rule=RULE, needed_step_s=None, fresh=False

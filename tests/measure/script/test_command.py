@@ -165,9 +165,7 @@ def test_every_combination_of_own_axes_is_one_value() -> None:
         ("torchrun --nproc-per-node 2 {micro_batch}", {"world_size": "4"}, "write {world_size}"),
     ],
 )
-def test_what_is_wrong_is_said_before_anything_is_started(
-    script: str, more: dict[str, str], says: str
-) -> None:
+def test_errors_are_said_before_any_start(script: str, more: dict[str, str], says: str) -> None:
     if script.startswith("torchrun"):
         script = f"env {script}"
     asked = {"seq_len": ""} | more

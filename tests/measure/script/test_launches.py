@@ -31,9 +31,11 @@ from tests.support.pools import RULE
 
 pytestmark = pytest.mark.slow
 
+Labs = Callable[..., Lab]
+
 
 @pytest.fixture
-def lab(tmp_path: Path) -> Callable[..., Lab]:
+def lab(tmp_path: Path) -> Labs:
     def make(script: str, **more: str) -> Lab:
         return Lab(tmp_path, script, None, **more)
 
@@ -67,9 +69,7 @@ def nothing_is_left(of: Path) -> bool:
     return {path.name for path in of.glob("*.tmp")} <= {COMPILED}  # which the next launches need
 
 
-def test_a_plain_loop_with_two_optimizers_is_seen_as_it_is(
-    lab: Callable[..., Lab], tmp_path: Path
-) -> None:
+def test_a_plain_loop_with_two_optimizers_is_seen_as_it_is(lab: Labs, tmp_path: Path) -> None:
     before = OWN.read_bytes()
     result = lab(own("plain", "--accum {grad_accum}"), global_batch="8", micro_batch="2").probe()
     assert result.verdict == Verdict.OK
@@ -90,7 +90,7 @@ def written(folder: Path, program: str) -> str:
     return f"{PYTHON} {file} plain --batch {{micro_batch}} --len {{seq_len}}"
 
 
-def test_a_path_in_front_of_the_command_is_kept(lab: Callable[..., Lab], tmp_path: Path) -> None:
+def test_a_path_in_front_of_the_command_is_kept(lab: Labs, tmp_path: Path) -> None:
     (tmp_path / "modules").mkdir()
     (tmp_path / "modules" / "of_their_own.py").touch()
     script = written(tmp_path, "import of_their_own")
@@ -99,7 +99,7 @@ def test_a_path_in_front_of_the_command_is_kept(lab: Callable[..., Lab], tmp_pat
 
 
 def test_what_a_launch_compiled_is_there_for_the_next_one_until_the_end(
-    lab: Callable[..., Lab], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    lab: Labs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in CACHES:  # torch sets one of them where something was compiled before
         monkeypatch.delenv(name, raising=False)
@@ -119,9 +119,7 @@ def test_what_a_launch_compiled_is_there_for_the_next_one_until_the_end(
     assert not (tmp_path / COMPILED).exists()
 
 
-def test_the_error_of_a_process_is_told_not_its_launchers(
-    lab: Callable[..., Lab], tmp_path: Path
-) -> None:
+def test_the_error_of_a_process_is_told_not_its_launchers(lab: Labs, tmp_path: Path) -> None:
     one = lab(written(tmp_path, """
         import subprocess, sys, torch
         if "child" in sys.argv:
@@ -132,7 +130,7 @@ def test_the_error_of_a_process_is_told_not_its_launchers(
         one.probe()
 
 
-def test_what_trained_before_and_ended_is_no_rank(lab: Callable[..., Lab], tmp_path: Path) -> None:
+def test_what_trained_before_and_ended_is_no_rank(lab: Labs, tmp_path: Path) -> None:
     one = lab(written(tmp_path, """
         import subprocess, sys
         if "--steps" not in sys.argv:
@@ -142,17 +140,13 @@ def test_what_trained_before_and_ended_is_no_rank(lab: Callable[..., Lab], tmp_p
     assert ran(one.probe()) == (2.0, 64.0, 1, True)
 
 
-def test_where_the_budget_ends_before_a_step_it_is_said_what_was_seen(
-    lab: Callable[..., Lab],
-) -> None:
+def test_where_the_budget_ends_before_a_step_it_is_said_what_was_seen(lab: Labs) -> None:
     result = lab(own("sleeps")).probe(limit_s=12.0)
     assert result.verdict == Verdict.SKIPPED
     assert result.reason.endswith("; it imported torch, and made no backward pass")
 
 
-def test_rows_that_a_model_gets_of_each_sample_are_told_from_heedlessness(
-    lab: Callable[..., Lab], tmp_path: Path
-) -> None:
+def test_rows_a_sample_are_told_from_heedlessness(lab: Labs, tmp_path: Path) -> None:
     one = lab(own("plain", "--rows 2"), micro_batch="2,4,8")
     assert ran(one.probe(1)) == (4.0, 256.0, 1, True)  # the second of three launches
     assert ran(one.probe(0)) == (2.0, 128.0, 1, True)
@@ -161,7 +155,7 @@ def test_rows_that_a_model_gets_of_each_sample_are_told_from_heedlessness(
     assert one.notes == ["the model gets 2 rows a sample"]
 
 
-def test_another_launch_that_fails_ends_no_study(lab: Callable[..., Lab], tmp_path: Path) -> None:
+def test_another_launch_that_fails_ends_no_study(lab: Labs, tmp_path: Path) -> None:
     command = written(tmp_path, """
         import sys
         if sys.argv[sys.argv.index("--batch") + 1] == "4":
@@ -174,14 +168,14 @@ def test_another_launch_that_fails_ends_no_study(lab: Callable[..., Lab], tmp_pa
     assert ran(one.probe(2)) == (8.0, 512.0, 1, True)
 
 
-def test_heed_that_is_paid_to_no_value_of_the_space_is_said(lab: Callable[..., Lab]) -> None:
+def test_heed_that_is_paid_to_no_value_of_the_space_is_said(lab: Labs) -> None:
     one = lab(own("odd", "--odd heedless"), micro_batch="4,8")
     assert one.probe(0).verdict == Verdict.UNSUPPORTED
     with pytest.raises(ModelError, match=r"it pays no heed to \{micro_batch\}; leave that out"):
         one.probe(1)
 
 
-def test_a_script_that_heeds_some_values_is_not_heedless(lab: Callable[..., Lab]) -> None:
+def test_a_script_that_heeds_some_values_is_not_heedless(lab: Labs) -> None:
     one = lab(own("capped"), micro_batch="2,4,8")
     assert one.probe(0).verdict == Verdict.OK
     for place in (1, 2):
@@ -190,9 +184,7 @@ def test_a_script_that_heeds_some_values_is_not_heedless(lab: Callable[..., Lab]
         assert (result.unsupported, result.only) == (("micro_batch",), {})
 
 
-def test_another_dtype_than_was_asked_for_is_said_and_is_what_ran(
-    lab: Callable[..., Lab],
-) -> None:
+def test_another_dtype_than_was_asked_for_is_said_and_is_what_ran(lab: Labs) -> None:
     one = lab(own("plain", "--note {dtype}"), dtype="bf16")
     result = one.probe()
     assert result.report is not None
@@ -202,19 +194,19 @@ def test_another_dtype_than_was_asked_for_is_said_and_is_what_ran(
     assert one.notes == ["asked for bf16, the model computes in fp32"]
 
 
-def test_several_losses_of_a_batch_are_one_micro_step(lab: Callable[..., Lab]) -> None:
+def test_several_losses_of_a_batch_are_one_micro_step(lab: Labs) -> None:
     several = own("plain", "--accum {grad_accum} --losses 3")
     result = lab(several, global_batch="8", micro_batch="2").probe()
     assert ran(result) == (8.0, 256.0, 4, True)
 
 
-def test_steps_that_a_loss_s_scale_leaves_out_are_none(lab: Callable[..., Lab]) -> None:
+def test_steps_that_a_loss_s_scale_leaves_out_are_none(lab: Labs) -> None:
     one = lab(own("scaled", "--accum {grad_accum}"), global_batch="4", micro_batch="2")
     result = one.probe(rule=replace(RULE, timed_steps=20))
     assert ran(result) == (4.0, 128.0, 2, True)
 
 
-def test_the_rate_is_the_script_s_own(lab: Callable[..., Lab], tmp_path: Path) -> None:
+def test_the_rate_is_the_script_s_own(lab: Labs, tmp_path: Path) -> None:
     one = lab(own("plain", "--sample-s 0.005"), micro_batch="2")
     result = one.probe(rule=replace(RULE, timed_steps=60))
     assert result.report is not None
@@ -224,7 +216,7 @@ def test_the_rate_is_the_script_s_own(lab: Callable[..., Lab], tmp_path: Path) -
     assert 20 * 64 / sum(step_s[19:39]) == pytest.approx(figure, rel=0.03)
 
 
-def test_what_a_loader_takes_is_waited_for(lab: Callable[..., Lab]) -> None:
+def test_what_a_loader_takes_is_waited_for(lab: Labs) -> None:
     result = lab(own("plain", "--sample-s 0.05"), micro_batch="2").probe()
     assert result.report is not None
     assert result.report.ran is not None
@@ -233,7 +225,7 @@ def test_what_a_loader_takes_is_waited_for(lab: Callable[..., Lab]) -> None:
     assert result.report.ran.waiting_share < 1
 
 
-def test_a_loader_that_costs_nothing_is_not_waited_for(lab: Callable[..., Lab]) -> None:
+def test_a_loader_that_costs_nothing_is_not_waited_for(lab: Labs) -> None:
     result = lab(own("plain"), micro_batch="64", seq_len="256").probe()
     assert result.report is not None
     assert result.report.ran is not None
@@ -264,7 +256,7 @@ TWICE = {"hf", "accelerate", "t5 on 2"}
     "how",
     [pytest.param(how, marks=pytest.mark.campaign) if how in TWICE else how for how in HOW],
 )
-def test_frameworks_are_seen_as_they_are(lab: Callable[..., Lab], how: str) -> None:
+def test_frameworks_are_seen_as_they_are(lab: Labs, how: str) -> None:
     script, ranks = HOW[how]
     more = {"world_size": "2"} if how == "lightning on 2" else {}
     result = lab(script, micro_batch="4", **more).probe()
@@ -282,9 +274,7 @@ def test_frameworks_are_seen_as_they_are(lab: Callable[..., Lab], how: str) -> N
         ("3", 1),
     ],
 )
-def test_deepspeed_reads_its_configuration(
-    lab: Callable[..., Lab], stage: str, ranks: int
-) -> None:
+def test_deepspeed_reads_its_configuration(lab: Labs, stage: str, ranks: int) -> None:
     script = f"{BIN}/torchrun --nproc-per-node {ranks} {OWN} deepspeed --ds {{deepspeed_config}}"
     one = lab(script, micro_batch="2", zero=stage, given="lr=1e-4", global_batch="8", seq_len="")
     result = one.probe()
@@ -292,7 +282,7 @@ def test_deepspeed_reads_its_configuration(
     assert ran(result) == (8.0, 256.0, 4 // ranks, True)
 
 
-def test_a_capacity_that_is_too_small_is_out_of_memory(lab: Callable[..., Lab]) -> None:
+def test_a_capacity_that_is_too_small_is_out_of_memory(lab: Labs) -> None:
     one = lab(own("plain"), micro_batch="16384", seq_len="512", capacity_bytes="1GiB")
     result = one.probe()
     assert result.verdict == Verdict.OOM
@@ -324,12 +314,12 @@ def test_what_others_took_of_its_device_meanwhile_is_told(
         assert result.report.conditions.foreign_bytes == 2 * GIB
 
 
-def test_a_spawned_rank_s_memory_is_memory(lab: Callable[..., Lab]) -> None:
+def test_a_spawned_rank_s_memory_is_memory(lab: Labs) -> None:
     result = lab(own("odd", "--odd spawned")).probe()
     assert result.verdict == Verdict.OOM
 
 
-def test_a_script_that_pays_no_heed_is_never_ok(lab: Callable[..., Lab]) -> None:
+def test_a_script_that_pays_no_heed_is_never_ok(lab: Labs) -> None:
     one = lab(own("odd", "--odd heedless"), micro_batch="2,3,8")
     first, second = one.probe(0), one.probe(2)
     assert first.verdict == second.verdict == Verdict.UNSUPPORTED
@@ -339,24 +329,24 @@ def test_a_script_that_pays_no_heed_is_never_ok(lab: Callable[..., Lab]) -> None
     assert "pays no heed to {micro_batch}" in second.reason
 
 
-def test_positions_are_no_tokens_of_a_small_vocabulary(lab: Callable[..., Lab]) -> None:
+def test_positions_are_no_tokens_of_a_small_vocabulary(lab: Labs) -> None:
     result = lab(own("positions"), micro_batch="4").probe()
     assert result.verdict == Verdict.OK, result.reason
     assert ran(result) == (4.0, 128.0, 1, True)
 
 
-def test_parameters_behind_a_checkpoint_are_counted(lab: Callable[..., Lab]) -> None:
+def test_parameters_behind_a_checkpoint_are_counted(lab: Labs) -> None:
     result = lab(own("checkpointed")).probe()
     assert ran(result) == (2.0, 64.0, 1, True)
     assert result.parameters == 256 * 8 + 8 * 8 + 8 * 256
 
 
-def test_too_few_ranks_end_the_study(lab: Callable[..., Lab]) -> None:
+def test_too_few_ranks_end_the_study(lab: Labs) -> None:
     with pytest.raises(ModelError, match="asked for 2 ranks, 1 of a group of 1 train"):
         lab(own("plain"), world_size="2").probe()
 
 
-def test_accumulation_that_is_not_as_asked_ends_the_study(lab: Callable[..., Lab]) -> None:
+def test_accumulation_that_is_not_as_asked_ends_the_study(lab: Labs) -> None:
     script = own("plain", "--out {grad_accum}")
     with pytest.raises(ModelError, match="asked for 2 micro-steps, a step has 1 backward"):
         lab(script, global_batch="4", micro_batch="2").probe()
@@ -372,9 +362,7 @@ def test_accumulation_that_is_not_as_asked_ends_the_study(lab: Callable[..., Lab
         ("--no-such-flag", "left with exit code 2; .* unrecognized arguments: --no-such-flag"),
     ],
 )
-def test_what_never_steps_ends_the_study_and_says_why(
-    lab: Callable[..., Lab], tmp_path: Path, words: str, says: str
-) -> None:
+def test_a_script_that_never_steps_fails(lab: Labs, tmp_path: Path, words: str, says: str) -> None:
     with pytest.raises(ModelError, match=says) as error:
         lab(own("odd", words)).probe()
     if "raises" in words:
@@ -384,22 +372,18 @@ def test_what_never_steps_ends_the_study_and_says_why(
     assert nothing_is_left(tmp_path)
 
 
-def test_a_script_that_ends_after_a_step_says_so(lab: Callable[..., Lab]) -> None:
+def test_a_script_that_ends_after_a_step_says_so(lab: Labs) -> None:
     with pytest.raises(ModelError, match="made 1 optimizer steps, which are too few"):
         lab(own("plain", "--steps 1")).probe()
 
 
-def test_an_interpreter_that_hides_is_no_measurement(
-    lab: Callable[..., Lab], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_isolated_interpreter_is_refused(lab: Labs, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(launch, "HIDDEN_S", 0.5)
     with pytest.raises(ModelError, match="python -I"):
         lab(own("plain").replace(PYTHON, f"{PYTHON} -I")).probe()
 
 
-def test_a_rank_that_the_kernel_killed_for_memory_is_out_of_memory(
-    lab: Callable[..., Lab], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_kill_by_the_kernel_is_an_oom(lab: Labs, monkeypatch: pytest.MonkeyPatch) -> None:
     counts = itertools.count()
     monkeypatch.setattr(launch, "host_oom_kills", lambda: next(counts))
     words = "--batch {micro_batch} --len {seq_len}"
@@ -408,9 +392,7 @@ def test_a_rank_that_the_kernel_killed_for_memory_is_out_of_memory(
     assert result.reason == "a process was killed by the host's OOM killer"
 
 
-def test_gigabytes_end_the_launch(
-    lab: Callable[..., Lab], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_many_bytes_end_it(lab: Labs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(launch, "SCRATCH_BYTES", 2**20)
     monkeypatch.setattr(launch, "SCRATCH_EVERY_S", 0.0)
     result = lab(own("odd", "--odd writes --out {out} --sample-s 0.5")).probe()
@@ -420,9 +402,7 @@ def test_gigabytes_end_the_launch(
 
 
 @pytest.mark.parametrize("odd", ["daemon", "session"])
-def test_nothing_is_left_of_what_hides_from_its_launcher(
-    lab: Callable[..., Lab], tmp_path: Path, odd: str
-) -> None:
+def test_nothing_is_left_of_hidden_processes(lab: Labs, tmp_path: Path, odd: str) -> None:
     result = lab(own("odd", f"--odd {odd}")).probe()
     assert result.verdict == Verdict.OK, result.reason
     assert nothing_is_left(tmp_path)
@@ -440,9 +420,7 @@ def test_energy_is_that_of_the_timed_steps(tmp_path: Path) -> None:
     assert power_w == pytest.approx(rapl.WATTS, rel=0.1)
 
 
-def test_the_sensors_of_its_devices_are_read_while_steps_are_timed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_sensors_are_read_in_timed_steps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     heat = pynvml.nvmlClocksThrottleReasonSwThermalSlowdown
     hot = FakeGpu(uuid="GPU-1", clock_mhz=900, reasons=heat)
     unused = FakeGpu(uuid="GPU-2", clock_mhz=5)
@@ -459,14 +437,12 @@ def test_the_sensors_of_its_devices_are_read_while_steps_are_timed(
     assert seen.thermally_throttled
 
 
-def test_what_the_script_says_counts(lab: Callable[..., Lab]) -> None:
+def test_what_the_script_says_counts(lab: Labs) -> None:
     result = lab(own("plain", "--say")).probe()
     assert ran(result)[1] == 1000.0
 
 
-def test_a_supervisor_that_is_killed_leaves_nothing(
-    lab: Callable[..., Lab], tmp_path: Path
-) -> None:
+def test_a_supervisor_that_is_killed_leaves_nothing(lab: Labs, tmp_path: Path) -> None:
     one = lab(f"{BIN}/torchrun --nproc-per-node 2 {PLAIN.partition(' ')[2]}")
 
     def kill(phase: Phase, made: int) -> None:
@@ -512,9 +488,7 @@ def test_a_capacity_that_is_too_small_on_a_gpu_is_out_of_memory(tmp_path: Path) 
         ("x.pin_memory()", "cpu", False),
     ],
 )
-def test_page_locking_that_failed_is_of_the_host_s_memory(
-    line: str, kind: str, of_host: bool
-) -> None:
+def test_failed_page_locking_is_of_host_memory(line: str, kind: str, of_host: bool) -> None:
     text = "torch.AcceleratorError: CUDA error: out of memory"
     outer = '  File "a.py", line 1, in pin_memory_first\n    go()'
     frames = f'Traceback:\n{outer}\n  File "a.py", line 3, in go\n    {line}\n{text}'

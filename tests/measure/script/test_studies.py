@@ -24,9 +24,7 @@ def autotune(*words: str) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.slow
-def test_what_a_script_is_not_told_is_in_the_result_as_it_ran(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_result_has_what_ran(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     shutil.copy(OWN, tmp_path / "own.py")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PYTHONPATH", str(ROOT))

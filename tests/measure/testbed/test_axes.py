@@ -133,9 +133,7 @@ def test_a_package_that_is_missing_is_named(
     ("kind", "message"),
     [("cuda", "needs a C compiler: install gcc"), ("cpu", "needs a C++ compiler: install g++")],
 )
-def test_compiling_needs_a_compiler(
-    kind: str, message: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_compiling_has_needs(kind: str, message: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: SimpleNamespace(origin=name))
     monkeypatch.setattr(shutil, "which", lambda name: None)
     assert lacking.LACKS["compile"](lacking.Asked("on", kind, "bf16")) == message

@@ -134,9 +134,7 @@ def test_more_ranks_or_groups_than_there_are_places_are_refused(gathered: Gather
         nodes.space(Options(world_size=3, parallel=2))
 
 
-def test_a_node_that_never_dials_is_named_and_the_others_go_on(
-    gathered: Gathered, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_missing_node_is_named(gathered: Gathered, capsys: pytest.CaptureFixture[str]) -> None:
     gathered.append(cluster([AGENT, BROKEN]))
     said = capsys.readouterr().err
     assert "n2: left with exit code 1" in said

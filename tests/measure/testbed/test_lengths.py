@@ -164,17 +164,13 @@ def test_what_batches_are_padded_to_is_searched(cpu: Device) -> None:
          "--seq-len 100: is no multiple of --pad-to-multiple 64; use --seq-len 128"),
     ],
 )  # fmt: skip
-def test_lengths_that_do_not_go_together_are_refused(
-    cpu: Device, options: dict[str, Any], why: str
-) -> None:
+def test_contradictory_lengths_refused(cpu: Device, options: dict[str, Any], why: str) -> None:
     with pytest.raises(UsageError) as refused:
         on(cpu, **options)
     assert str(refused.value).startswith(why)
 
 
-def test_a_sample_that_the_model_has_no_positions_for_is_refused_with_what_cuts_it(
-    cpu: Device,
-) -> None:
+def test_a_sample_beyond_the_model_s_positions_is_refused_with_a_cut(cpu: Device) -> None:
     config = {"model_type": "bert", "max_position_embeddings": 300, "num_hidden_layers": 2}
     Path("config.json").write_text(json.dumps(config))
     with pytest.raises(UsageError) as refused:

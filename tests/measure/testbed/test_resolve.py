@@ -83,9 +83,7 @@ def test_the_capacity_of_gpus_is_that_of_the_smallest(gpus: Device) -> None:
     assert on(gpus).limits.capacity_bytes == 40 * 2**30
 
 
-def test_what_others_hold_of_a_gpu_is_taken_off_and_said(
-    gpus: Device, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_memory_of_others_is_taken_off(gpus: Device, monkeypatch: pytest.MonkeyPatch) -> None:
     held = [0, 3 * 2**30]
     whole = [info.capacity_bytes for info in gpus.infos]
     monkeypatch.setattr(gpus, "in_use_bytes", lambda: tuple(held))
@@ -136,9 +134,7 @@ def test_a_space_too_large_to_list_is_refused_with_the_longest_axis(cpu: Device)
 
 
 @pytest.mark.parametrize("world_size", [1, 2])
-def test_samples_of_a_global_batch_are_divided_by_every_candidate(
-    cpu: Device, world_size: int
-) -> None:
+def test_every_candidate_divides_the_global_batch(cpu: Device, world_size: int) -> None:
     space = on(cpu, Options(global_batch=GlobalBatch(12, "samples"), world_size=world_size))
     assert {c.micro_batch for c in space.candidates} == {
         b for b in range(1, 17) if 12 % (b * world_size) == 0
@@ -174,9 +170,7 @@ def test_without_a_global_batch_a_step_is_one_micro_step_per_rank() -> None:
 @pytest.mark.parametrize(
     ("asked", "nearest"), [("1000", "1002"), ("1003", "1002"), ("1", "6"), ("1005", "1002")]
 )
-def test_a_global_batch_that_nothing_divides_is_answered_with_the_nearest(
-    cpu: Device, asked: str, nearest: str
-) -> None:
+def test_the_nearest_global_batch_is_proposed(cpu: Device, asked: str, nearest: str) -> None:
     options = Options(micro_batch=(6, 12), global_batch=GlobalBatch(int(asked), "samples"))
     with pytest.raises(UsageError, match=rf"^--global-batch {asked}: .*--global-batch {nearest}$"):
         on(cpu, options)
@@ -265,9 +259,7 @@ def test_stages_and_offloads_that_do_not_go_together_are_left_out(cpu: Device) -
     assert stages(on(cpu, asked)) == {(0, "none"), (1, "none"), (3, "none"), (3, "all")}
 
 
-def test_stages_that_were_asked_for_need_deepspeed(
-    cpu: Device, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_chosen_stages_need_deepspeed(cpu: Device, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     with pytest.raises(UsageError, match=r"--zero 2: .*scripts/tune, .* --zero 0"):
         on(cpu, Options(zero=(2,)))
@@ -292,9 +284,7 @@ def test_fsdp_needs_no_deepspeed(cpu: Device, monkeypatch: pytest.MonkeyPatch) -
     [("auto", 0, "ddp"), ("auto", 1, "deepspeed"), ("deepspeed", 0, "deepspeed"),
      ("fsdp", 3, "fsdp")],
 )  # fmt: skip
-def test_auto_is_ddp_for_stage_0_and_deepspeed_for_the_others(
-    engine: str, stage: int, runs: str
-) -> None:
+def test_auto_is_ddp_for_stage_0_and_else_deepspeed(engine: str, stage: int, runs: str) -> None:
     among = replace(workload(None), engine=engine)
     candidate = Candidate(depth=2, seq_len=64, micro_batch=1, zero_stage=stage)
     assert engine_of(among, candidate).name == runs
@@ -320,9 +310,7 @@ def test_groups_at_once_have_gpus_of_their_own(gpus: Device) -> None:
         (2, 2, "2 devices hold at most 1 of 2 ranks each; use --parallel 1, or --world-size 1"),
     ],
 )
-def test_more_groups_than_devices_are_refused(
-    gpus: Device, parallel: int, world_size: int, instead: str
-) -> None:
+def test_too_many_groups_fail(gpus: Device, parallel: int, world_size: int, instead: str) -> None:
     with pytest.raises(UsageError) as refused:
         on(gpus, Options(parallel=parallel, world_size=world_size))
     assert str(refused.value) == f"--parallel {parallel}: {instead}"
@@ -334,9 +322,7 @@ def test_more_groups_than_cores_are_refused(cpu: Device) -> None:
 
 
 @pytest.mark.parametrize(("world_size", "slots"), [(1, 2), (2, 1)])
-def test_auto_is_as_many_groups_as_the_devices_hold(
-    cpu: Device, gpus: Device, world_size: int, slots: int
-) -> None:
+def test_auto_fills_the_devices(cpu: Device, gpus: Device, world_size: int, slots: int) -> None:
     for device in (cpu, gpus):
         assert chosen_slots(device, CORES, world_size, "auto") == slots
 

@@ -17,9 +17,7 @@ from autotune.measure.testbed.scripted import visible
         ("cpu", "4,5", ""),
     ],
 )
-def test_a_script_sees_the_devices_that_were_chosen(
-    spec: str, before: str, found: str | None
-) -> None:
+def test_a_script_sees_the_chosen_devices(spec: str, before: str, found: str | None) -> None:
     variables = visible(spec, before)
     assert variables.get("CUDA_VISIBLE_DEVICES") == found
     assert ("CUDA_DEVICE_ORDER" in variables) == (spec != "cpu")

@@ -95,9 +95,7 @@ def test_accelerate_with_deepspeed(tmp_path: Path) -> None:
     ("engine", "stage", "checkpointing"),
     [pytest.param("ddp", 0, "1/2", marks=pytest.mark.campaign), ("deepspeed", 2, "full")],
 )
-def test_the_trainer_of_transformers(
-    tmp_path: Path, engine: str, stage: int, checkpointing: str
-) -> None:
+def test_transformers_trainer(tmp_path: Path, engine: str, stage: int, checkpointing: str) -> None:
     best = result(engine, stage, model=MODEL, dtype="bf16", checkpointing=checkpointing)
     found = launched(best, tmp_path, "hf")
     has(found, **BATCHES, zero_stage=stage, dtype="bf16", checkpointing=True, steps=3)

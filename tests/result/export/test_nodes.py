@@ -75,9 +75,7 @@ def test_accelerate_is_told_which_node_this_is(started: Started, tmp_path: Path)
 
 
 @pytest.mark.parametrize(("best", "each"), [(TWO, " --num_gpus=2"), (UNEVEN, "")])
-def test_deepspeed_starts_all_nodes_from_one(
-    started: Started, tmp_path: Path, best: Best, each: str
-) -> None:
+def test_one_deepspeed_starts_all(started: Started, tmp_path: Path, best: Best, each: str) -> None:
     hosts = tmp_path / "hosts"
     hosts.write_text("node0 slots=8\nnode1 slots=8\n")
     ran = started(best, LAUNCHER="deepspeed", HOSTFILE=str(hosts))
@@ -142,9 +140,7 @@ def test_accelerate_reads_that_each_node_starts_its_own_ranks(tmp_path: Path) ->
 
 
 @pytest.mark.slow
-def test_lightnings_trainer_has_the_nodes_and_the_ranks_of_each(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_lightning_has_nodes_and_ranks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("lightning")
     for name in ("SLURM_NTASKS", "SLURM_JOB_NAME"):  # in which it would look for its nodes
         monkeypatch.delenv(name, raising=False)

@@ -72,9 +72,7 @@ def shown(
         yield found
 
 
-def test_its_trials_are_those_of_the_study_with_figures_and_step_times(
-    shown: dict[str, Any],
-) -> None:
+def test_its_trials_are_the_study_s_with_figures_and_step_times(shown: dict[str, Any]) -> None:
     records = {r.number: r for r in records_in(Folder(Path("study"))) if r.purpose == "search"}
     assert {trial["number"] for trial in shown["trials"]} == records.keys()
     verdicts = set()

@@ -52,9 +52,7 @@ def test_the_studies_beside_it_are_learned_from_the_newest_first(tmp_path: Path)
     assert found(tmp_path) == ["new", "old", "older"]
 
 
-def test_what_was_measured_is_known_once_a_candidate_its_final_before_its_trial(
-    tmp_path: Path,
-) -> None:
+def test_a_candidate_is_known_once_by_its_final_before_its_trial(tmp_path: Path) -> None:
     told = study(tmp_path / "before").told
     [known] = learn(begun(tmp_path / "now", NOW), str(tmp_path), True).earlier
     assert known.seen == seen_in(told)
@@ -73,9 +71,7 @@ def test_what_was_measured_is_known_once_a_candidate_its_final_before_its_trial(
     "other",
     [{"devices": {"name": "three cores"}}, {"software": {"torch": "2.11.0"}}, {"kind": "cuda"}],
 )
-def test_another_device_or_software_says_nothing_of_these(
-    tmp_path: Path, other: dict[str, object]
-) -> None:
+def test_others_devices_or_software_do_not_say(tmp_path: Path, other: dict[str, object]) -> None:
     study(tmp_path / "other", BEFORE, **other)
     assert found(tmp_path) == []
 
@@ -103,9 +99,7 @@ def test_a_study_by_its_name_or_a_folder_of_studies(tmp_path: Path) -> None:
     assert found(tmp_path / "a") == found(tmp_path / "a" / "one") == ["one"]
 
 
-def test_unasked_a_study_learns_only_in_results_of_the_working_directory(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_studies_learn_from_results_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     study(tmp_path / "results" / "mine")
     study(tmp_path / "strangers")
     monkeypatch.chdir(tmp_path)
@@ -134,9 +128,7 @@ def test_a_folder_that_is_not_there_is_named(tmp_path: Path) -> None:
         found(tmp_path / "file")
 
 
-def test_no_more_is_learned_than_keeps_proposals_cheap(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_learning_keeps_proposals_cheap(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in "abc":
         study(tmp_path / name)
     monkeypatch.setattr(learning, "MOST_SEEN", 7)

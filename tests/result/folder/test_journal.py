@@ -34,9 +34,7 @@ def journal(tmp_path_factory: pytest.TempPathFactory) -> bytes:
     return (folder / "optuna.log").read_bytes()
 
 
-def test_a_journal_cut_at_any_byte_of_its_last_two_lines_keeps_all_told_before(
-    journal: bytes, tmp_path: Path
-) -> None:
+def test_a_journal_cut_at_any_byte_keeps_what_was_told(journal: bytes, tmp_path: Path) -> None:
     path = tmp_path / "optuna.log"
     path.write_bytes(journal)
     records = told(tmp_path)
@@ -49,9 +47,7 @@ def test_a_journal_cut_at_any_byte_of_its_last_two_lines_keeps_all_told_before(
         assert path.read_bytes().endswith(b"\n")
 
 
-def test_nodes_that_were_lost_are_kept_with_the_next_write_and_by_the_next_run(
-    tmp_path: Path,
-) -> None:
+def test_lost_nodes_are_kept_with_the_next_write_and_by_the_next_run(tmp_path: Path) -> None:
     first, second = Lost(13.5, "node n3 was lost"), Lost(70.0, "node n3 was lost")
     journal = open_journal(tmp_path, SPACE)
     journal.lost.append(first)
@@ -73,9 +69,7 @@ def test_a_journal_cut_at_any_line_can_be_gone_on_with(journal: bytes, tmp_path:
     assert counts[-1] == 6
 
 
-def test_an_outcome_that_was_written_counts_though_its_state_was_not(
-    journal: bytes, tmp_path: Path
-) -> None:
+def test_an_outcome_counts_without_its_state(journal: bytes, tmp_path: Path) -> None:
     lines = journal.splitlines(keepends=True)
     last = max(i for i, line in enumerate(lines) if b'"outcome"' in line)
     (tmp_path / "optuna.log").write_bytes(b"".join(lines[: last + 1]))
@@ -89,9 +83,7 @@ def test_zeros_after_a_power_failure_are_cut(journal: bytes, tmp_path: Path) -> 
     assert path.read_bytes() == journal
 
 
-def test_damage_before_the_last_line_is_refused_and_left_alone(
-    journal: bytes, tmp_path: Path
-) -> None:
+def test_damage_before_the_last_line_is_refused(journal: bytes, tmp_path: Path) -> None:
     path = tmp_path / "optuna.log"
     lines = journal.splitlines(keepends=True)
     damaged = b"".join([*lines[:3], b"#" + lines[3], *lines[4:]])

@@ -54,9 +54,7 @@ def test_what_is_written_is_read_back(manifest: Manifest, tmp_path: Path) -> Non
         Options(global_batch=GlobalBatch(96, "samples"), device="replay:a file, -- or so.csv"),
     ],
 )  # fmt: skip
-def test_the_options_of_a_manifest_are_those_it_was_made_of(
-    options: Options, tmp_path: Path
-) -> None:
+def test_a_manifest_has_the_options_it_was_made_of(options: Options, tmp_path: Path) -> None:
     made = manifest_of(options, space(), FINGERPRINT, tmp_path, [])
     made.write(tmp_path)
     assert read(tmp_path).asked() == options
@@ -71,9 +69,7 @@ def test_a_configuration_file_adds_nothing_to_recorded_options(
 
 
 @pytest.mark.parametrize(("name", "value"), [("depth", "soon"), ("depht", 2), ("seed", -1)])
-def test_options_that_no_command_line_could_have_are_refused(
-    manifest: Manifest, name: str, value: object
-) -> None:
+def test_impossible_options_are_refused(manifest: Manifest, name: str, value: object) -> None:
     with pytest.raises(UsageError, match=name):
         replace(manifest, options={name: value}).asked()
 
@@ -88,17 +84,13 @@ def test_options_that_no_command_line_could_have_are_refused(
         ("engine", ["ddp"] * 2),
     ],
 )
-def test_what_no_option_was_ever_kept_as_is_refused(
-    manifest: Manifest, name: str, value: object
-) -> None:
+def test_impossible_values_are_refused(manifest: Manifest, name: str, value: object) -> None:
     flag = "--" + name.replace("_", "-")
     with pytest.raises(UsageError, match=f"its options: {flag}"):
         replace(manifest, options={name: value}).asked()
 
 
-def test_a_sampler_whose_package_has_gone_is_refused(
-    manifest: Manifest, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_sampler_needs_its_package(manifest: Manifest, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     with pytest.raises(UsageError, match="its options: --sampler gp: scipy is not"):
         replace(manifest, options={"sampler": "gp"}).asked()
@@ -167,9 +159,7 @@ def test_what_is_no_manifest_is_refused(tmp_path: Path, text: str | None, why: s
 
 
 @given(st.binary(max_size=200))
-def test_any_bytes_are_a_manifest_or_refused(
-    tmp_path_factory: pytest.TempPathFactory, data: bytes
-) -> None:
+def test_manifests_are_validated(tmp_path_factory: pytest.TempPathFactory, data: bytes) -> None:
     folder = tmp_path_factory.mktemp("study")
     (folder / MANIFEST).write_bytes(data)
     with pytest.raises(UsageError):

@@ -151,9 +151,7 @@ def test_a_study_that_is_interrupted_in_any_probe_loses_nothing_and_ends_the_sam
     )
 
 
-def test_what_is_told_of_a_trial_is_there_at_once_or_not_at_all(
-    tmp_path: Path, url: str | None
-) -> None:
+def test_a_trial_is_told_at_once_or_not_at_all(tmp_path: Path, url: str | None) -> None:
     begun(tmp_path / "study", url)
     done = run(tmp_path / "study", trials=1, finals=1)
     told = [t for t in done.journal.optuna_study.get_trials() if "outcome" in t.user_attrs]
@@ -168,9 +166,7 @@ def test_what_is_told_of_a_trial_is_there_at_once_or_not_at_all(
     assert len(told) == 1
 
 
-def test_a_trial_is_written_to_the_journal_in_three_goes(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_trial_is_written_in_3_goes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     goes: list[int] = []
     append = JournalFileBackend.append_logs
 
@@ -189,9 +185,7 @@ def test_a_trial_is_written_to_the_journal_in_three_goes(
     assert max(goes) > 15
 
 
-def test_a_trial_that_was_told_but_for_its_state_has_the_value_of_its_objective(
-    tmp_path: Path, url: str | None
-) -> None:
+def test_a_trial_told_without_its_state_has_its_value(tmp_path: Path, url: str | None) -> None:
     begun(tmp_path / "study", url)
     run(tmp_path / "study", trials=1)
     optuna_study, _ = storage_of(
@@ -206,9 +200,7 @@ def test_a_trial_that_was_told_but_for_its_state_has_the_value_of_its_objective(
     assert (last.state, last.value) == (TrialState.COMPLETE, told.value)
 
 
-def test_an_earlier_study_is_learned_from_wherever_its_trials_are(
-    tmp_path: Path, url: str | None
-) -> None:
+def test_an_earlier_study_is_learned_from_anywhere(tmp_path: Path, url: str | None) -> None:
     begun(tmp_path / "before", url)
     run(tmp_path / "before")
     now = begun(tmp_path / "now", None)
@@ -373,9 +365,7 @@ def test_a_process_that_leaves_frees_what_it_probed(tmp_path: Path, database: st
     assert (news.running, news.at_work) == ((), False)
 
 
-def test_only_what_runs_in_processes_that_miss_beats_is_ended(
-    tmp_path: Path, database: str
-) -> None:
+def test_only_trials_of_silent_processes_are_ended(tmp_path: Path, database: str) -> None:
     dead, second = (member(tmp_path, database, number) for number in range(2))
     lives = member(tmp_path, database, 2)
     for each in (dead, lives):
@@ -410,9 +400,7 @@ def test_what_was_taken_from_a_process_is_told_all_the_same(
     assert slow.told() == second.told()
 
 
-def test_a_process_in_the_same_folder_takes_the_place_of_the_last(
-    tmp_path: Path, database: str
-) -> None:
+def test_a_process_in_the_same_folder_follows_the_last(tmp_path: Path, database: str) -> None:
     first, second = (member(tmp_path, database, number) for number in range(2))
     mine, others = asking(first)(), asking(second)()
     again = open_journal(tmp_path / "0", MANY, stored_in(tmp_path / "0"))
@@ -583,9 +571,7 @@ def test_a_server_that_cannot_hold_studies_is_refused_in_one_line(postgres: Serv
         checked(postgres.url)
 
 
-def test_a_database_that_others_write_to_is_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_busy_database_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(storage, "BUSY_S", 0.0)
     foreign(tmp_path / "studies.db")
     with locked(tmp_path / "studies.db"), pytest.raises(UsageError, match="database is locked"):
@@ -595,9 +581,7 @@ def test_a_database_that_others_write_to_is_refused(
 # From the command line.
 
 
-def test_a_study_is_gone_on_with_from_another_folder(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_it_goes_on_from_another_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     recorded.write(tmp_path / "grid.csv")
     monkeypatch.chdir(tmp_path)
     assert main(["--device", f"replay:{tmp_path}/grid.csv", "--out", "study", "--trials", "3",

@@ -155,9 +155,7 @@ def test_several_are_written_after_the_result_which_stands_where_they_fail(
     assert "--log tensorboard: could not be written: no room" in out
 
 
-def test_a_study_that_the_user_stopped_is_logged_as_far_as_it_came(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_stopped_study_is_logged_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     recorded.write(tmp_path / "grid.csv")
     monkeypatch.chdir(tmp_path)
     tell = Journal.tell

@@ -22,9 +22,7 @@ def widest(text: bytes) -> int:
 
 @pytest.mark.parametrize("columns", [80, 100, 140])
 @pytest.mark.parametrize("among", SPACES)
-def test_lines_are_no_wider_than_the_terminal_and_no_live_ones_are_left(
-    columns: int, among: str
-) -> None:
+def test_lines_fit_the_terminal_and_no_live_ones_are_left(columns: int, among: str) -> None:
     terminal = Terminal(columns, among)
     live = terminal.wait_for(LIVE)
     assert live.count("\ntrials  ") == 1

@@ -80,9 +80,7 @@ def test_what_a_value_would_do_to_a_terminal_is_not_done() -> None:
 
 @pytest.mark.parametrize("width", [80, 100, 140])
 @pytest.mark.parametrize("among", SPACES.values(), ids=SPACES)
-def test_columns_line_up_from_the_first_to_the_last_trial_of_a_long_study(
-    among: Space, width: int
-) -> None:
+def test_columns_line_up_from_first_to_last_of_a_long_study(among: Space, width: int) -> None:
     lines = lines_of(among, Screen(width), budget_s=24 * 3600.0)
     first, last = (
         lines.trial(record(among.candidates[-1], number=number), elapsed_s)

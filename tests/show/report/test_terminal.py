@@ -119,9 +119,7 @@ def test_square_brackets_in_a_reason_are_shown_as_they_are() -> None:
 
 
 @pytest.mark.parametrize("kind", [PlainReporter, LiveReporter])
-def test_a_terminal_without_utf_8_gets_a_whole_study(
-    kind: Callable[[Console, Clock], Reporter],
-) -> None:
+def test_a_terminal_without_utf_8_gets_a_study(kind: Callable[[Console, Clock], Reporter]) -> None:
     screen, clock = Screen(terminal=kind is LiveReporter, encoding="ascii"), Clock()
     reporter = kind(screen.console, clock)
     study(reporter, clock)
@@ -507,9 +505,7 @@ def test_close_gives_the_terminal_back(ended: bool) -> None:
 
 
 @pytest.mark.parametrize("give_back", [LiveReporter.close, LiveReporter.abandon])
-def test_a_terminal_that_was_never_taken_is_not_given_back(
-    give_back: Callable[[LiveReporter], None],
-) -> None:
+def test_a_terminal_is_given_back_if_taken(give_back: Callable[[LiveReporter], None]) -> None:
     screen = Screen(terminal=True)
     give_back(LiveReporter(screen.console, Clock()))
     assert screen.text == ""
@@ -565,9 +561,7 @@ def test_a_pipe_gets_plain_lines() -> None:
     assert not isinstance(reporter_for(io.StringIO(), Clock()), LiveReporter)
 
 
-def test_a_terminal_that_cannot_move_its_cursor_gets_plain_lines(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_terminal_without_a_cursor_gets_plain_lines(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TERM", "dumb")
     assert not isinstance(reporter_for(Tty(), Clock()), LiveReporter)
 

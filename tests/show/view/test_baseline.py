@@ -49,9 +49,7 @@ def test_else_the_nearest_is_and_is_said_to_be(tmp_path: Path) -> None:
     assert compared(study).startswith("Nearest to a framework's defaults (micro 7) → best")
 
 
-def test_what_was_not_searched_as_frameworks_have_it_is_as_the_winner_has_it(
-    tmp_path: Path,
-) -> None:
+def test_what_was_not_searched_as_frameworks_have_it_is_as_in_the_winner(tmp_path: Path) -> None:
     path = with_rows(
         tmp_path,
         timed(8, BEST / 2) | {"attention": "sdpa"},
@@ -68,9 +66,7 @@ def test_what_was_not_searched_as_frameworks_have_it_is_as_the_winner_has_it(
     )
 
 
-def test_the_longest_samples_alone_are_not_compared_with_a_mix_of_lengths(
-    tmp_path: Path,
-) -> None:
+def test_the_longest_samples_alone_are_not_compared_with_a_mix_of_lengths(tmp_path: Path) -> None:
     path = with_rows(tmp_path, timed(8, BEST / 2)).folder.path
     mix = LengthMix.of("lengths.csv", {64: 3, 128: 1})
     study = read(path)

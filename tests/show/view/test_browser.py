@@ -90,9 +90,7 @@ def test_names_are_whole_on_a_phone(chromium: Browser, study: Path) -> None:
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_nothing_serious_is_in_the_way_of_people_with_disabilities(
-    chromium: Browser, study: Path, scheme: str
-) -> None:
+def test_nothing_serious_hinders_access(chromium: Browser, study: Path, scheme: str) -> None:
     axe = resources.files("axe_playwright_python") / "axe.min.js"
     chromium.open(written(study), scheme=scheme)
     chromium.driver.execute_cdp_cmd(  # the page's own policy forbids scripts of others
@@ -186,9 +184,7 @@ def test_a_page_on_paper_shows_the_whole_table(chromium: Browser, study: Path) -
     chromium.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": ""})
 
 
-def test_on_paper_a_dark_page_is_dark_on_light_and_no_chart_is_cut(
-    chromium: Browser, study: Path
-) -> None:
+def test_on_paper_a_page_is_light_and_no_chart_cut(chromium: Browser, study: Path) -> None:
     chromium.open(written(study), scheme="dark")
     light = "rgb(232, 234, 238)"
     ink = "return getComputedStyle(document.querySelector(arguments[0])).{}"
@@ -216,9 +212,7 @@ def test_1000_trials_are_drawn_and_filtered(chromium: Browser, study: Path) -> N
     assert chromium.errors == []
 
 
-def test_the_live_page_shows_a_trial_as_it_ends_and_keeps_what_was_asked(
-    chromium: Browser, study: Path
-) -> None:
+def test_the_live_page_shows_new_trials_and_keeps_input(chromium: Browser, study: Path) -> None:
     with server(study, 0, print) as serving:
         thread = threading.Thread(target=serving.serve_forever)
         thread.start()

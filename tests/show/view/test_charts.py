@@ -39,9 +39,7 @@ def test_a_chart_compiles_and_draws_something_of_a_study(study: Shown, name: str
 
 
 @pytest.mark.parametrize("name", CHARTS)
-def test_a_chart_of_a_study_without_a_measurement_is_left_out_or_drawn(
-    tmp_path: Path, name: str
-) -> None:
+def test_a_chart_without_a_measurement_is_left_out_or_drawn(tmp_path: Path, name: str) -> None:
     study = empty(tmp_path)
     spec = CHARTS[name].draw(study)
     assert (spec is not None) == (name in ("time", "phases"))
@@ -53,9 +51,7 @@ def test_charts_are_json(study: Shown) -> None:
     json.dumps({"charts": drawn(study), "trials": trials(study)}, allow_nan=False)
 
 
-def test_the_frontier_is_the_largest_micro_batch_of_each_build_that_fitted(
-    tmp_path: Path,
-) -> None:
+def test_the_frontier_is_the_largest_micro_batch_of_each_build_that_fitted(tmp_path: Path) -> None:
     path = folder(tmp_path)
 
     def with_one_that_failed(rows: list[dict[str, str]]) -> list[dict[str, str]]:

@@ -63,9 +63,7 @@ def test_what_is_within_the_noise_is_said_to_be(first: Shown, tmp_path: Path) ->
     ]  # fmt: skip
 
 
-def test_noise_is_explained_only_where_something_is_within_it(
-    first: Shown, tmp_path: Path
-) -> None:
+def test_noise_is_explained_where_something_is_within_it(first: Shown, tmp_path: Path) -> None:
     near, faster = with_measured(tmp_path, "near", 1.03), with_measured(tmp_path, "faster", 1.2)
     assert MEANS in text_of([first, near])
     assert MEANS not in text_of([first, faster])
@@ -94,9 +92,7 @@ def test_what_differs_is_named_and_nothing_else(first: Shown, tmp_path: Path) ->
     assert found == {}
 
 
-def test_a_study_without_a_result_stands_beside_one_that_has_it(
-    first: Shown, tmp_path: Path
-) -> None:
+def test_a_study_without_a_result_stands_beside_others(first: Shown, tmp_path: Path) -> None:
     path = folder(tmp_path, "none")
     (path / "best.json").unlink()
     none = read(path)

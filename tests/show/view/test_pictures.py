@@ -56,9 +56,7 @@ def test_a_hostile_name_is_text_on_the_card(tmp_path: Path) -> None:
     assert not [tag for tag in tags if tag.endswith(("script", "foreignObject", "img"))]
 
 
-def test_without_what_draws_them_one_line_says_what_to_install(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_one_line_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "vl_convert", None)
     with pytest.raises(UsageError, match=r"--png: .*\[pictures\]"):
         pictures.write(read(folder(tmp_path)), tmp_path / "pictures")

@@ -111,9 +111,7 @@ def test_nothing_can_be_written(get: Get, method: str) -> None:
     assert get(method=method).status == 501
 
 
-def test_a_study_that_cannot_be_read_is_said_on_both_sides(
-    get: Get, study: Path, lost: list[str]
-) -> None:
+def test_an_unreadable_study_is_said_twice(get: Get, study: Path, lost: list[str]) -> None:
     (study / "manifest.json").unlink()
     assert get().status == 503
     assert "no study, there is no manifest.json in it" in lost[0]

@@ -38,9 +38,7 @@ def state(
 
 
 @pytest.mark.parametrize(("stage", "gigabytes"), [(0, 120), (1, 31.4), (2, 16.6), (3, 1.88)])
-def test_mixed_precision_adam_on_64_ranks_is_the_papers_figure_1(
-    stage: int, gigabytes: float
-) -> None:
+def test_mixed_precision_adam_on_64_ranks_is_figure_1(stage: int, gigabytes: float) -> None:
     per_parameter = state(zero_stage=stage).device / N
     assert per_parameter * 7.5 == pytest.approx(gigabytes, rel=0.01)  # 7.5e9 parameters, in GB
 
@@ -91,9 +89,7 @@ def test_fsdp_shards_all_three() -> None:
         ("fsdp", 3, "bf16", "bf16 bf16 bf16 fp32 bf16"),
     ],
 )
-def test_what_is_kept_and_sent_in_which_dtype(
-    engine: str, stage: int, param_dtype: str, kept: str
-) -> None:
+def test_dtypes_of_what_is_sent(engine: str, stage: int, param_dtype: str, kept: str) -> None:
     found = ENGINES[engine].dtypes(
         "bf16", Build(depth=2, zero_stage=stage, offload="none", param_dtype=param_dtype)
     )

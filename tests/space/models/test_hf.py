@@ -64,9 +64,7 @@ def test_a_folder_and_the_file_in_it_are_the_same_model(saved: Any, tmp_path: Pa
         ("bert-large-tiny-tiny", "unknown model"),
     ],
 )
-def test_a_model_that_is_not_there(
-    model: str, what: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_no_model(model: str, what: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     with pytest.raises(UsageError) as error:
         asked(model) if family_name(model) == "hf" else Options(model=model)
@@ -100,9 +98,7 @@ def test_of_a_config_for_several_media_the_text_model_is_taken(saved: Any) -> No
 
 
 @pytest.mark.parametrize("more", [{}, {"auto_map": {}}])
-def test_one_whose_text_model_has_no_type_says_how_it_is_named(
-    saved: Any, more: dict[str, Any]
-) -> None:
+def test_a_text_model_without_a_type_says_its_name(saved: Any, more: dict[str, Any]) -> None:
     text = {"num_hidden_layers": 2} | ({"model_type": "llama"} if more else {})
     model = saved(model_type="gemma3", text_config=text, num_hidden_layers=None, **more)
     with pytest.raises(UsageError, match=r"several media; .*text_config.*--model hf:FILE"):

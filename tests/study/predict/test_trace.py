@@ -85,9 +85,7 @@ def test_of_a_long_axis_only_some_are_asked_for_and_its_ends_are() -> None:
     ],
     ids=str,
 )
-def test_gradients_stay_between_ranks_and_where_they_accumulate(
-    fields: dict[str, Any], stay: bool
-) -> None:
+def test_gradients_stay_where_they_accumulate(fields: dict[str, Any], stay: bool) -> None:
     assert request(with_workload(space(), **fields)).gradients_stay is stay
 
 
@@ -104,9 +102,7 @@ def test_what_is_held_and_the_peak_grow_evenly_with_depth() -> None:
 
 
 @pytest.mark.parametrize(("every", "checkpointed"), [(2, 2), (3, 2), (4, 1)])
-def test_a_share_of_blocks_that_is_checkpointed_lies_between_none_and_all(
-    every: int, checkpointed: int
-) -> None:
+def test_a_checkpointed_share_is_between_none_and_all(every: int, checkpointed: int) -> None:
     some = {replace(c, checkpointing=f"1/{every}") for c in space().candidates}
     whole = replace(space(), candidates=tuple(some))
     traced = made_up(request(whole))
