@@ -37,41 +37,29 @@ class Row:
     make: Callable[[Best, Path], Exported | None]
     """A pure function of a result, and of the folder that the files will lie in; None where the
     result has no use for it."""
-    fits: Callable[[Best], bool]
-    """Whether a study writes it without being asked."""
+    models: Literal["all", "transformers", "gpt"]
+    """A study with one of these models writes it without being asked."""
     checked: Literal["launched", "parsed", "names checked"]
     """How it is tested: in runs of the tool itself, by its own parser, or by its names."""
     without: str = "there is nothing to say"
     """Why a result has no use for it."""
 
 
-def _always(best: Best) -> bool:
-    return True
-
-
-def _of_transformers(best: Best) -> bool:
-    return best.config.model != "gpt" and not best.config.model.startswith(("factory:", "script:"))
-
-
-def _decoder(best: Best) -> bool:
-    return best.config.model == "gpt"
-
-
 EXPORTS = {
     "deepspeed": Row(
-        deepspeed.export, _always, "launched", "{engine} was the engine, and not DeepSpeed"
+        deepspeed.export, "all", "launched", "{engine} was the engine, and not DeepSpeed"
     ),
-    "accelerate": Row(accelerate.export, _always, "launched"),
-    "hf": Row(hf.export, _of_transformers, "launched"),
-    "trl": Row(trl.export, _of_transformers, "launched"),
-    "axolotl": Row(axolotl.export, _of_transformers, "parsed"),
-    "llama-factory": Row(llama_factory.export, _of_transformers, "parsed"),
-    "lightning": Row(lightning.export, _always, "launched"),
-    "torchtitan": Row(torchtitan.export, _of_transformers, "parsed"),
-    "nanochat": Row(nanochat.export, _decoder, "names checked"),
-    "megatron": Row(megatron.export, _decoder, "parsed"),
-    "launch": Row(launch.export, _always, "launched"),
-    "env": Row(env.export, _always, "launched", "no variables were set beyond the machine's own"),
+    "accelerate": Row(accelerate.export, "all", "launched"),
+    "hf": Row(hf.export, "transformers", "launched"),
+    "trl": Row(trl.export, "transformers", "launched"),
+    "axolotl": Row(axolotl.export, "transformers", "parsed"),
+    "llama-factory": Row(llama_factory.export, "transformers", "parsed"),
+    "lightning": Row(lightning.export, "all", "launched"),
+    "torchtitan": Row(torchtitan.export, "transformers", "parsed"),
+    "nanochat": Row(nanochat.export, "gpt", "names checked"),
+    "megatron": Row(megatron.export, "gpt", "parsed"),
+    "launch": Row(launch.export, "all", "launched"),
+    "env": Row(env.export, "all", "launched", "no variables were set beyond the machine's own"),
 }
 """By the name that `--format` takes."""
 
@@ -85,10 +73,13 @@ def write(best: Best, folder: Path, names: Collection[str] | None = None) -> dic
         UsageError: the result has no use for a format that was named.
         OSError: they cannot be written.
     """
+    model = best.config.model
+    own = model.startswith(("factory:", "script:"))
+    fits = {"all", "gpt" if model == "gpt" else "" if own else "transformers"}
     made: dict[str, Exported] = {}
     for name in EXPORTS if names is None else names:
         row = EXPORTS[name]
-        found = row.make(best, folder.absolute()) if names or row.fits(best) else None
+        found = row.make(best, folder.absolute()) if names or row.models in fits else None
         if found is not None:
             made[name] = found
         elif names is not None:

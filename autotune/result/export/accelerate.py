@@ -3,14 +3,11 @@ commands/config/config_args.py and utils/dataclasses.py."""
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from autotune.result.best import Best
-from autotune.result.export.format import Exported, machines, remark, unexpressed
+from autotune.result.export.format import Exported, exported, machines
 
 _DEEPSPEED = "accelerate-deepspeed.json"
 _MIXED = {"fp32": "no", "bf16": "bf16", "fp16": "fp16"}
@@ -20,7 +17,8 @@ def export(best: Best, folder: Path) -> Exported:
     """`accelerate.yaml`, and beside it DeepSpeed's config where that is the engine."""
     config, on_cpu = best.config, best.device_kind == "cpu"
     says = {"dtype", *machines(config)}
-    files: dict[str, str] = {}
+    files: dict[str, dict[str, Any]] = {}
+    comments = []
     found: dict[str, Any] = {
         "compute_environment": "LOCAL_MACHINE",
         "num_machines": config.nodes,
@@ -39,7 +37,7 @@ def export(best: Best, folder: Path) -> Exported:
             probed["zero_allow_untested_optimizer"] = True
         else:
             says.add("optimizer")
-        files[_DEEPSPEED] = json.dumps(probed, indent=2) + "\n"
+        files[_DEEPSPEED] = probed
         found |= {
             "distributed_type": "DEEPSPEED",
             "deepspeed_config": {
@@ -78,13 +76,14 @@ def export(best: Best, folder: Path) -> Exported:
             "dynamo_use_dynamic": False,
             "dynamo_use_regional_compilation": True,
         }
-    missing = unexpressed(best, says)
-    text = remark(best, missing)
     if config.nodes > 1:
-        text += "# On each node: --machine_rank, and the first one's --main_process_ip.\n"
+        comments.append("On each node: --machine_rank, and the first one's --main_process_ip.")
     if config.engine == "deepspeed" and config.offload != "none":
-        text += "# DeepSpeed brings the optimizer: prepare() wants accelerate.utils.DummyOptim.\n"
+        comments.append(
+            "DeepSpeed brings the optimizer: pass accelerate.utils.DummyOptim to prepare()."
+        )
     if on_cpu and config.world_size > 1 and config.engine != "deepspeed":
-        text += "# accelerate starts several ranks on CPUs by MPI alone (mpirun_config).\n"
-    files["accelerate.yaml"] = text + yaml.safe_dump(found, sort_keys=False)
-    return Exported(files=files, unexpressed=missing)
+        comments.append(
+            "accelerate starts several ranks on CPUs only through MPI (mpirun_config)."
+        )
+    return exported(best, says, {**files, "accelerate.yaml": found}, comments=comments)

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from autotune.result.best import Best
-from autotune.result.export.format import BATCHES, Exported, remark, unexpressed
+from autotune.result.export.format import BATCHES, Exported, exported
 from autotune.result.export.hf import enabled, with_own_rate
 from autotune.wire.recipe import CLIP_NORM
 
@@ -28,7 +25,7 @@ def export(best: Best, folder: Path) -> Exported:
     """`axolotl.yaml`, to be merged into one that names model and data."""
     config = best.config
     says = {*BATCHES, "seq_len", "dtype", "optimizer", "attention", "lora"}
-    files: dict[str, str] = {}
+    files: dict[str, dict[str, Any]] = {}
     found: dict[str, Any] = {
         "micro_batch_size": config.micro_batch,
         "gradient_accumulation_steps": config.grad_accum,
@@ -57,7 +54,7 @@ def export(best: Best, folder: Path) -> Exported:
         found |= {"deepspeed": str(folder / _DEEPSPEED), **enabled(settings)}
         if config.optimizer == "muon":  # refused beside DeepSpeed, whose own one it is
             del found["optimizer"]
-        files[_DEEPSPEED] = json.dumps(settings, indent=2) + "\n"
+        files[_DEEPSPEED] = settings
     elif config.engine == "fsdp":
         says.add("zero_stage")
         found |= {
@@ -69,6 +66,4 @@ def export(best: Best, folder: Path) -> Exported:
                 "state_dict_type": "SHARDED_STATE_DICT",
             },
         }
-    missing = unexpressed(best, says)
-    files["axolotl.yaml"] = remark(best, missing) + yaml.safe_dump(found, sort_keys=False)
-    return Exported(files=files, unexpressed=missing)
+    return exported(best, says, {**files, "axolotl.yaml": found})

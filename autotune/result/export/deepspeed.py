@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 from autotune.result.best import Best
-from autotune.result.export.format import BATCHES, OF_ENGINE, Exported, unexpressed
+from autotune.result.export.format import BATCHES, OF_ENGINE, Exported, exported
 
 SAYS = (*BATCHES, *OF_ENGINE, "world_size", "dtype", "param_dtype", "optimizer")
 
@@ -17,7 +16,4 @@ def export(best: Best, folder: Path) -> Exported | None:
     config = best.exports.get("deepspeed")
     if config is None:
         return None
-    return Exported(
-        files={"deepspeed.json": json.dumps(config, indent=2) + "\n"},
-        unexpressed=unexpressed(best, SAYS),
-    )
+    return exported(best, SAYS, {"deepspeed.json": config})

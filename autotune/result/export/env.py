@@ -6,7 +6,7 @@ from pathlib import Path
 from shlex import quote
 
 from autotune.result.best import Best
-from autotune.result.export.format import Exported, remark, unexpressed
+from autotune.result.export.format import Exported, exported
 
 
 def export(best: Best, folder: Path) -> Exported | None:
@@ -15,7 +15,4 @@ def export(best: Best, folder: Path) -> Exported | None:
     if variables is None:
         return None
     lines = "".join(f"export {name}={quote(value)}\n" for name, value in variables.items())
-    return Exported(
-        files={"env.sh": f"# shellcheck shell=sh\n{remark(best, ())}{lines}"},
-        unexpressed=unexpressed(best, ("allocator",)),
-    )
+    return exported(best, ("allocator",), {"env.sh": f"# shellcheck shell=sh\n{lines}"})

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+import json
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
+
+import yaml
 
 from autotune.result.best import Best, Config
 from autotune.space.axes import AXES
@@ -28,6 +31,35 @@ class Exported:
     """Name of a file to its text."""
     unexpressed: tuple[str, ...]
     """What the tool has no word for, as "name value"."""
+
+
+def exported(
+    best: Best,
+    says: Collection[str],
+    files: Mapping[str, str | dict[str, Any]],
+    *,
+    missing: Collection[str] = (),
+    comments: Collection[str] = (),
+) -> Exported:
+    """`files` of a tool that `says` these facts. A dict becomes JSON or YAML, by its file's name.
+    All but JSON and .env begin with the remark and `comments`. `missing` joins the unexpressed."""
+    lacks = (*unexpressed(best, says), *missing)
+    head = remark(best, lacks) + "".join(f"# {line}\n" for line in comments)
+    return Exported(
+        files={name: _text(name, body, head) for name, body in files.items()}, unexpressed=lacks
+    )
+
+
+def _text(name: str, body: str | dict[str, Any], head: str) -> str:
+    if name.endswith(".json"):
+        return json.dumps(body, indent=2) + "\n"
+    if name.endswith(".env"):  # DeepSpeed reads each line as NAME=VALUE
+        return str(body)
+    text = body if isinstance(body, str) else yaml.safe_dump(body, sort_keys=False)
+    if not text.startswith("#"):
+        return head + text
+    first, _, rest = text.partition("\n")  # how a shell or shellcheck reads the file
+    return f"{first}\n{head}{rest}"
 
 
 def unexpressed(best: Best, says: Collection[str]) -> tuple[str, ...]:
@@ -74,16 +106,6 @@ def every_nth(checkpointing: str) -> int | None:
     """2 of "1/2"; None where that is not how it is done."""
     _, slash, number = checkpointing.partition("/")
     return int(number) if slash else None
-
-
-def flags(given: dict[str, Any]) -> str:
-    """`given` as command-line flags, one a line: None is a switch, and False none at all."""
-    lines = [
-        name if value is None or value is True else f"{name} {value}"
-        for name, value in given.items()
-        if value is not False
-    ]
-    return " \\\n  ".join(lines)
 
 
 def _in_one_line(text: str) -> str:

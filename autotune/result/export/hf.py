@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from autotune.result.best import Best
-from autotune.result.export.format import BATCHES, Exported, every_nth, remark, unexpressed
+from autotune.result.best import Best, Config
+from autotune.result.export.format import BATCHES, Exported, every_nth, exported, unexpressed
 from autotune.wire.recipe import CLIP_NORM
 
 _OPTIM = {"adamw": "adamw_torch_fused", "adamw8bit": "adamw_torch_8bit"}
@@ -41,19 +40,8 @@ def arguments(best: Best, *, older: bool = False) -> tuple[dict[str, Any], set[s
     """What TrainingArguments take, by the names of 5.23 or the `older` ones of 4.57, and what is
     said by that."""
     config = best.config
-    says = {*BATCHES, "dtype", "compile"}
-    found: dict[str, Any] = {
-        "per_device_train_batch_size": config.micro_batch,
-        "gradient_accumulation_steps": config.grad_accum,
-        "max_grad_norm": CLIP_NORM,
-        "bf16": config.dtype == "bf16",
-        "fp16": config.dtype == "fp16",
-        "torch_compile": config.compile == "on",
-        "use_cpu": best.device_kind == "cpu",
-    }
-    if config.optimizer in _OPTIM:
-        says.add("optimizer")
-        found["optim"] = _OPTIM[config.optimizer]
+    found, says = shared_arguments(config)
+    found["use_cpu"] = best.device_kind == "cpu"
     if config.engine == "deepspeed":
         says |= {"zero_stage", "offload", "param_dtype", "optimizer"}
         found["deepspeed"] = with_own_rate(best.exports["deepspeed"])
@@ -75,23 +63,32 @@ def arguments(best: Best, *, older: bool = False) -> tuple[dict[str, Any], set[s
     return found | checkpointing, says
 
 
+def shared_arguments(config: Config) -> tuple[dict[str, Any], set[str]]:
+    """The arguments that LLaMA-Factory takes too, and what is said by them."""
+    says = {*BATCHES, "dtype", "compile"}
+    found: dict[str, Any] = {
+        "per_device_train_batch_size": config.micro_batch,
+        "gradient_accumulation_steps": config.grad_accum,
+        "max_grad_norm": CLIP_NORM,
+        "bf16": config.dtype == "bf16",
+        "fp16": config.dtype == "fp16",
+        "torch_compile": config.compile == "on",
+    }
+    if config.optimizer in _OPTIM:
+        says.add("optimizer")
+        found["optim"] = _OPTIM[config.optimizer]
+    return found, says
+
+
 def export(best: Best, folder: Path) -> Exported:
     """`hf.json`, `hf-4.json` for transformers before 5.23, and `hf.py`, which takes the right
     one."""
     (new, says), (old, older_says) = arguments(best), arguments(best, older=True)
     missing = unexpressed(best, says)
-    older_missing = [each for each in unexpressed(best, older_says) if each not in missing]
-    text = remark(best, missing)
-    if older_missing:
-        text += f"# Before transformers 5.23 neither: {', '.join(older_missing)}.\n"
-    return Exported(
-        files={
-            "hf.json": json.dumps(new, indent=2) + "\n",
-            "hf-4.json": json.dumps(old, indent=2) + "\n",
-            "hf.py": text + _PYTHON,
-        },
-        unexpressed=missing,
-    )
+    older = [each for each in unexpressed(best, older_says) if each not in missing]
+    comments = [f"Before transformers 5.23 neither: {', '.join(older)}."] if older else []
+    files: dict[str, Any] = {"hf.json": new, "hf-4.json": old, "hf.py": _PYTHON}
+    return exported(best, says, files, comments=comments)
 
 
 def is_older() -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from autotune.result.best import Best
-from autotune.result.export.format import BATCHES, Exported, machines, remark, unexpressed
+from autotune.result.export.format import BATCHES, Exported, exported, machines
 from autotune.wire.recipe import CLIP_NORM
 
 _PYTHON = '''\
@@ -64,7 +64,6 @@ def export(best: Best, folder: Path) -> Exported:
             )
         case _:
             strategy = '"ddp"' if config.world_size > 1 else '"auto"'
-    missing = unexpressed(best, says)
     text = _PYTHON.format(
         imports=imports,
         micro_batch=config.micro_batch,
@@ -76,6 +75,4 @@ def export(best: Best, folder: Path) -> Exported:
         precision=precision,
         schedule=schedule,
     )
-    return Exported(
-        files={"lightning_trainer.py": remark(best, missing) + text}, unexpressed=missing
-    )
+    return exported(best, says, {"lightning_trainer.py": text})

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 from autotune.result.best import Best
-from autotune.result.export.format import BATCHES, Exported, flags, remark, unexpressed
+from autotune.result.export.format import BATCHES, Exported, exported
 from autotune.wire.recipe import CLIP_NORM
 
 _OPTIMIZERS = {"adamw": "adam", "muon": "muon"}
@@ -16,35 +15,33 @@ def export(best: Best, folder: Path) -> Exported:
     """`megatron.sh`, to be sourced: it sets the array AUTOTUNE_ARGS."""
     config = best.config
     says = {*BATCHES, "depth", "width", "seq_len", "dtype"}
-    given: dict[str, Any] = {
-        "--num-layers": config.depth,
-        "--seq-length": config.seq_len,
-        "--micro-batch-size": config.micro_batch,
-        "--global-batch-size": config.global_batch_samples,
-        "--clip-grad": CLIP_NORM,
-        "--bf16": config.dtype == "bf16",
-        "--fp16": config.dtype == "fp16",
-    }
+    flags = [
+        f"--num-layers {config.depth}",
+        f"--seq-length {config.seq_len}",
+        f"--micro-batch-size {config.micro_batch}",
+        f"--global-batch-size {config.global_batch_samples}",
+        f"--clip-grad {CLIP_NORM}",
+    ]
+    if config.dtype != "fp32":
+        flags.append(f"--{config.dtype}")
     if config.width is not None:
-        given["--hidden-size"] = config.width
+        flags.append(f"--hidden-size {config.width}")
     if config.optimizer in _OPTIMIZERS:
         says.add("optimizer")
-        given["--optimizer"] = _OPTIMIZERS[config.optimizer]
+        flags.append(f"--optimizer {_OPTIMIZERS[config.optimizer]}")
     if config.zero_stage == 1 and config.offload == "none":
         # It shares the optimizer's state, as stage 1 does.
         says |= {"zero_stage", "offload"}
-        given["--use-distributed-optimizer"] = True
+        flags.append("--use-distributed-optimizer")
     if config.checkpointing in ("none", "full"):
         says.add("checkpointing")
     if config.checkpointing == "full":
-        given |= {
-            "--recompute-granularity": "full",
-            "--recompute-method": "uniform",
-            "--recompute-num-layers": 1,
-        }
-    missing = unexpressed(best, says)
-    lines = flags(given).replace(" \\\n", "\n")
-    first = "# shellcheck shell=bash disable=SC2034\n"
-    first += "# Megatron-LM also wants --num-attention-heads and --max-position-embeddings.\n"
-    text = f"{first}{remark(best, missing)}AUTOTUNE_ARGS=(\n  {lines}\n)\n"
-    return Exported(files={"megatron.sh": text}, unexpressed=missing)
+        flags += [
+            "--recompute-granularity full",
+            "--recompute-method uniform",
+            "--recompute-num-layers 1",
+        ]
+    lines = "".join(f"  {flag}\n" for flag in flags)
+    text = f"# shellcheck shell=bash disable=SC2034\nAUTOTUNE_ARGS=(\n{lines})\n"
+    comment = "Megatron-LM also needs --num-attention-heads and --max-position-embeddings."
+    return exported(best, says, {"megatron.sh": text}, comments=[comment])

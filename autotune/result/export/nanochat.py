@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from autotune.result.best import Best
-from autotune.result.export.format import BATCHES, Exported, flags, remark, unexpressed
+from autotune.result.export.format import BATCHES, Exported, exported
 from autotune.result.export.nodes import checked, torchrun
 
 
@@ -14,25 +14,14 @@ def export(best: Best, folder: Path) -> Exported:
     config = best.config
     says = {*BATCHES, "depth", "seq_len", "world_size", "nodes"}
     says |= {"optimizer"} if config.optimizer == "muon" else set()
-    given = {
-        f"--depth={config.depth}": None,
-        f"--max-seq-len={config.seq_len}": None,
-        f"--device-batch-size={config.micro_batch}": None,
-        f"--total-batch-size={config.global_batch_tokens}": None,
-    }
-    missing = unexpressed(best, says)
-    if config.compile == "off":
-        missing = (*missing, "compile off")  # it always compiles
-    started = f"torchrun --standalone --nproc_per_node={config.world_size}"
-    if config.nodes > 1:
-        started = torchrun(config)
-    text = (
-        "#!/usr/bin/env bash\n"
-        f"{remark(best, missing)}"
-        "set -euo pipefail\n"
-        f"{checked(config) if config.nodes > 1 else ''}"
-        f"exec {started}"
-        " -m scripts.base_train -- \\\n"
-        f'  {flags(given)} "$@"\n'
-    )
-    return Exported(files={"nanochat.sh": text}, unexpressed=missing)
+    text = f"""\
+#!/usr/bin/env bash
+set -euo pipefail
+{checked(config)}exec {torchrun(config)} -m scripts.base_train -- \\
+  --depth={config.depth} \\
+  --max-seq-len={config.seq_len} \\
+  --device-batch-size={config.micro_batch} \\
+  --total-batch-size={config.global_batch_tokens} "$@"
+"""
+    missing = ["compile off"] if config.compile == "off" else []  # it always compiles
+    return exported(best, says, {"nanochat.sh": text}, missing=missing)

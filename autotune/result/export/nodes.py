@@ -1,4 +1,4 @@
-"""Lines of shell that start ranks on several nodes, each of which runs them."""
+"""Lines of shell that start ranks. With several nodes, each of them runs these lines."""
 
 from __future__ import annotations
 
@@ -15,14 +15,18 @@ fi
 
 
 def checked(config: Config) -> str:
-    """Sets `node`, and ends with one line where it is not known which node this is, or the first
-    one's address."""
+    """Sets `node`, and stops with one line if the node's rank or the first node's address is
+    unknown. Empty for one node."""
+    if config.nodes == 1:
+        return ""
     return _CHECKED.format(nodes=config.nodes, last=config.nodes - 1)
 
 
 def torchrun(config: Config) -> str:
-    """The command on one node, after `checked`. Where ranks do not divide evenly, the first nodes
-    have one more."""
+    """The command on one node; with several it follows `checked`. If ranks do not divide evenly,
+    the first nodes have one more."""
+    if config.nodes == 1:
+        return f"torchrun --standalone --nproc-per-node={config.world_size}"
     least, more = divmod(config.world_size, config.nodes)
     ranks = f'"$(({least} + (node < {more})))"' if more else str(least)
     return (

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from autotune.result.best import Best
-from autotune.result.export.format import BATCHES, Exported, remark, unexpressed
+from autotune.result.export.format import BATCHES, Exported, exported
 from autotune.wire.recipe import CLIP_NORM
 
 _PYTHON = '''\
@@ -77,14 +77,13 @@ def export(best: Best, folder: Path) -> Exported:
         kind = _AC[config.checkpointing]
         imports = f"from torchtitan.distributed.activation_checkpoint import {kind}\n"
         lines.append(f"    config.activation_checkpoint = {kind}.Config()")
-    missing = unexpressed(best, says)
-    text = remark(best, missing) + _PYTHON.format(
+    text = _PYTHON.format(
         imports=imports,
         older="\n".join(_lines(older, 8)),
         newer="\n".join(_lines(newer, 8)),
         lines="\n".join(lines),
     )
-    return Exported(files={"torchtitan_config.py": text}, unexpressed=missing)
+    return exported(best, says, {"torchtitan_config.py": text})
 
 
 def _lines(settings: dict[str, Any], indent: int) -> list[str]:

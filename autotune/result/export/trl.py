@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
 from autotune.result.best import Best
-from autotune.result.export.format import Exported, remark, unexpressed
+from autotune.result.export.format import Exported, exported
 from autotune.result.export.hf import arguments
 
 _PYTHON = '''\
@@ -50,7 +49,7 @@ def export(best: Best, folder: Path) -> Exported:
     """`trl.json` and `trl_config.py`."""
     config = best.config
     found, says = arguments(best)
-    says |= {"seq_len", "attention"}
+    says |= {"seq_len", "attention", "lora"}
     of_model: dict[str, Any] = {}
     if config.attention != "auto":
         of_model["attn_implementation"] = config.attention
@@ -58,18 +57,12 @@ def export(best: Best, folder: Path) -> Exported:
         says.add("param_dtype")
         of_model["dtype"] = _DTYPE["bf16" if config.param_dtype == "bf16" else "fp32"]
     found |= {"max_length": config.seq_len, "model_init_kwargs": of_model}
-    says.add("lora")
-    missing = unexpressed(best, says)
-    files = {
-        "trl.json": json.dumps(found, indent=2) + "\n",
-        "trl_config.py": remark(best, missing) + _PYTHON,
-    }
+    files: dict[str, Any] = {"trl.json": found, "trl_config.py": _PYTHON}
     if (lora := best.lora) is not None:
         adapters = {
             "r": lora.rank,
             "lora_alpha": lora.alpha,
             "target_modules": list(lora.targets) or "all-linear",
         }
-        files["trl-lora.json"] = json.dumps(adapters, indent=2) + "\n"
-        files["trl_config.py"] += _LORA
-    return Exported(files=files, unexpressed=missing)
+        files |= {"trl-lora.json": adapters, "trl_config.py": _PYTHON + _LORA}
+    return exported(best, says, files)
