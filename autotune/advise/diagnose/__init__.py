@@ -21,10 +21,10 @@ from autotune.advise.diagnose.case import Advice, Case
 from autotune.advise.diagnose.causes import Cause, causes
 from autotune.advise.diagnose.context import Context
 from autotune.advise.diagnose.events import Event, event_of, merged
-from autotune.advise.diagnose.kinds import Kind, Wording
+from autotune.advise.diagnose.kinds import Kind
 from autotune.advise.diagnose.listing import Listing
 from autotune.advise.diagnose.reading import BEHIND, BLOCK, Hit, Scanner, pieces
-from autotune.advise.diagnose.wordings import NEEDLES
+from autotune.advise.diagnose.wordings import NEEDLES, Wording
 from autotune.errors import UsageError
 
 _WHOLE = 2**18
@@ -36,7 +36,7 @@ _CHANGING = re.compile(rb"\d+\.\d+|\d{4,}")
 """Numbers that tell nothing of what a line is; exit codes and signals are shorter."""
 _MOST_SHAPES = 10_000
 LISTING = Wording(
-    name="listing", kind=Kind.LISTING, needles=(), pattern=re.compile("(?!)"),
+    name="listing", kind=Kind.LISTING, says=(),
     source="nvidia-smi, rocm-smi, gpustat, nvitop, nvtop, htop, top, free, df",
 )  # fmt: skip
 """No wording of an error: what is said where only a listing was found."""

@@ -155,7 +155,7 @@ def _allocator(case: Case) -> Advice | None:
     event, a = case.event, case.event.amounts
     if case.on("expandable"):
         return None
-    if event.wording.name not in ("torch", "torch-short") or event.backend not in (
+    if event.wording.name != "torch" or event.backend not in (
         None,
         "CUDA",
         *VARIABLE,

@@ -94,11 +94,11 @@ def _workers(case: Case) -> Advice | None:
 def _host_request(case: Case) -> Advice | None:
     if "CONSTRAINT_NONE" in case.event.text or _ON_WINDOWS.search(case.event.text):
         return None  # the whole machine's: no limit can be raised
-    if case.event.wording.name.startswith("ray"):
+    if case.event.wording.name == "ray":
         return to("fewer at once", "have fewer tasks and actors on a node at once",
                   "@ray.remote(num_cpus=2, memory=8 * 2**30)", "what the others hold",
                   "as many fewer run side by side")  # fmt: skip
-    slurm = case.event.wording.name.startswith(("slurm", "srun"))
+    slurm = "slurm" in case.event.text or "srun" in case.event.text
     setting = (
         "#SBATCH --mem=0  (all of the node)"
         if slurm

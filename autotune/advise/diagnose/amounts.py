@@ -5,9 +5,10 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from autotune.advise.diagnose.kinds import SIZE
 from autotune.units import gib
 
+SIZE = r"\d[\d,]{0,30}+(?:\.\d{0,30}+)?\s*+(?:[Bb]ytes|[KMGTkB]i?B?)\b"
+"""Bounded, like all that a searched pattern may begin with: a run of digits takes linear time."""
 _OWN_SHARE = 0.9
 """Of what is in use, that one process holds which is the only one that a message names: itself."""
 OTHERS_SHARE = 0.03

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from autotune.advise.diagnose.causes import Cause
 from autotune.advise.diagnose.context import Context
 from autotune.advise.diagnose.events import Event
-from autotune.advise.diagnose.settings import SERVING
+from autotune.advise.diagnose.settings import MICRO, SERVING
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,11 +24,8 @@ class Advice:
     costs: str
 
 
-_OWN = {
-    "xla": "jax", "tensorflow": "tensorflow", "stream": "tensorflow", "vllm": "vllm",
-    "ggml": "llama.cpp", "paddle": "paddle",
-}  # fmt: skip
-"""The framework that says it, by how the wording's name begins."""
+_OWN = {"xla": "jax"}
+"""The framework that a wording shows, where it is not called the same."""
 
 
 @dataclass(frozen=True)
@@ -45,8 +42,8 @@ class Case:
     @property
     def framework(self) -> str:
         name = self.event.wording.name
-        own = _OWN.get(name.split("-")[0])
-        return self.context.framework or own or "torch"
+        own = _OWN.get(name, name if name in (*MICRO, *SERVING) else "torch")
+        return self.context.framework or own
 
     def on(self, *switches: str) -> bool:
         """Whether the log shows one of `switches` on."""

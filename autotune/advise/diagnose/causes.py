@@ -32,7 +32,6 @@ CORRUPT_BYTES = 2**44
 IDLE_SHARE = 0.01
 """Less of a device that is reserved and unallocated is no fragmentation."""
 LARGE_TENSOR = 4 * 2**30
-_TENSORS = ("cpu-allocator", "cpu-th", "numpy")
 LARGE_SHARE = 0.1
 """A single request of so much of a device is worth a remark."""
 
@@ -108,7 +107,7 @@ def _corrupt(event: Event, context: Context) -> Cause | None:
 
 def _vllm(event: Event, context: Context) -> Cause | None:
     a = event.amounts
-    if event.wording.name != "vllm-startup" or not a.total or a.free is None:
+    if event.wording.name != "vllm" or not a.total or a.free is None:
         return None
     return Cause(
         "a share that is not free",
@@ -130,7 +129,7 @@ def _never(event: Event, context: Context) -> Cause | None:
     a = event.amounts
     if a.asked is None or a.total is None or a.asked <= a.total:
         return None
-    if event.wording.name == "xla-hbm":  # asked by the whole program
+    if event.wording.name == "xla":  # asked by the whole program
         return None
     return Cause(
         "too big", "one request is larger than the whole device; no allocator setting helps",
@@ -156,7 +155,7 @@ def _fragmentation(event: Event, context: Context) -> Cause | None:
     a = event.amounts
     if "Due to fragmentation" in event.text:
         return Cause("fragmentation", "the message says itself that free memory is in pieces")
-    if event.wording.name == "xla-reserve" and (a.free or 0) > (a.asked or 0):
+    if event.wording.name == "xla" and (a.free or 0) > (a.asked or 0):
         return Cause("fragmentation", "enough was free, but not in one piece where it was needed")
     if a.asked is None or not a.unallocated or a.unallocated < IDLE_SHARE * (a.total or 0):
         return None
@@ -192,7 +191,7 @@ def _freed(event: Event, context: Context) -> Cause | None:
     a = event.amounts
     if a.asked is None or a.free is None or a.free <= a.asked:
         return None
-    if "Due to fragmentation" in event.text or event.wording.name == "xla-reserve":
+    if "Due to fragmentation" in event.text or event.wording.name == "xla":
         return None
     if a.free < max(IDLE_SHARE * (a.total or 0), a.asked + SMALLEST_SEGMENT):
         return None  # it takes whole segments
@@ -250,14 +249,14 @@ def _before_training(event: Event, context: Context) -> Cause | None:
     trace = "\n".join(event.trace)
     if event.step is not None and event.step > 0:
         return None
-    if event.wording.name == "vllm-cache":
+    if "for the cache blocks" in event.text:
         return Cause("no room for the KV cache", "weights and warm-up left nothing for it")
     if _INITIALISING.search(trace) and ".to(self.device)" not in trace:
         return Cause(
             "before training started", "memory ran out while DeepSpeed was set up: its buffers and"
             " the optimizer's master weights; no batch was seen yet",
         )  # fmt: skip
-    if _LOADING.search(trace) or event.wording.name == "vllm-warmup":
+    if _LOADING.search(trace) or "when warming up" in event.text:
         return Cause(
             "loading the model", "memory ran out while the model was loaded: every rank loads it"
             " whole, unless it is sharded; no batch was seen yet",
@@ -330,7 +329,7 @@ def _too_big(event: Event) -> Cause:
     if a.total and a.free is not None and a.free < IDLE_SHARE * a.total:
         return Cause("too big", "the device is full; nothing in the message points to anything but"
                      " need")  # fmt: skip
-    if event.wording.name in ("cuda-error", "cuda-code"):
+    if event.wording.name == "cuda":
         return Cause(
             NOT_SAID,
             "the message is CUDA's own, not that of torch's allocator, and says no sizes:"
@@ -343,7 +342,7 @@ def _too_big(event: Event) -> Cause:
 
 
 def _one_tensor(event: Event, context: Context) -> Cause | None:
-    if event.wording.name not in _TENSORS or (event.amounts.asked or 0) < LARGE_TENSOR:
+    if event.wording.name != "tensor" or (event.amounts.asked or 0) < LARGE_TENSOR:
         return None
     return Cause(
         "one large tensor",

@@ -10,10 +10,19 @@ from dataclasses import dataclass, replace
 from autotune.advise.diagnose.amounts import MOST_BYTES, NOTHING, Amounts, parse, read
 from autotune.advise.diagnose.context import step_of
 from autotune.advise.diagnose.flags import launch_of
-from autotune.advise.diagnose.kinds import Kind, Wording
+from autotune.advise.diagnose.kinds import Kind
 from autotune.advise.diagnose.prefixes import Said, take_apart
 from autotune.advise.diagnose.reading import Hit
-from autotune.advise.diagnose.wordings import WORDINGS
+from autotune.advise.diagnose.wordings import (
+    BATCH_PART,
+    DISK,
+    PINNED,
+    SHARED,
+    TORCH_CLASS,
+    TORCH_PART,
+    WORDINGS,
+    Wording,
+)
 
 MOST_TEXT = 600
 _MOST_TASKS = 100_000
@@ -32,14 +41,6 @@ _CODE = re.compile(
     r"^\s*(?:[+-] *)?(?:#|//|if |elif |except\b|assert |raise |return |with |print\(|log\w*\."
     r"|\"(?![^\"]*\"\s*$)|'|>>>|== |\w+ = |-?-> *\d+ |\d+ +(?:if|raise|assert|except))"
 )
-_ROWS = {row.name: row for row in WORDINGS}
-PINNED = _ROWS["pinned"]
-"""CUDA says of host memory, too, that it is out of memory; only the traceback tells."""
-_SEMAPHORE = _ROWS["shared-errno"]
-"""A semaphore is made in /dev/shm, whatever disk the error seems to be of."""
-_GOES_ON = ("torch", "torch-short", "torch-async", "torch-class", "torch-mps", "torch-part",
-            "ascend", "paddle", "batch-deepspeed")  # fmt: skip
-"""Wordings whose message may be broken into several lines."""
 _TENSOR = re.compile(r"shape ?\[(?P<shape>[\d, ]+)\] and type (?P<type>\w+)")
 _TYPE_BYTES = {"half": 2, "bfloat16": 2, "float": 4, "int32": 4, "double": 8, "int64": 8}
 _FRAME = re.compile(r"(?:File \"(?P<file>[^\"]+)\", line (?P<line>\d+), in (?P<name>\S+))")
@@ -53,9 +54,12 @@ _WHOLE = re.compile(
     r"reserved in total by PyTorch|PyTorch but unallocated|cached\)|MiB\)? free\)"
     r"|may cause system failure\)"
 )
-_PARTS = {"torch-part": "ut of memory", "batch-part": "heck batch related"}
+_PARTS = {TORCH_PART.name: "ut of memory", BATCH_PART.name: "heck batch related"}
 """What goes on behind a line that had the beginning is no message of its own."""
-_ALL_SAID = re.compile(r"ried to allocate \d.*\btotal capac|MPS allocated: \d|\d != \d+ \* \d")
+_ALL_SAID = re.compile(
+    r"ried to allocate \d.*\btotal capac|MPS allocated: \d|\d != \d+ \* \d|itCode\": 137"
+)
+"""No code says these numbers, and JSON is no code."""
 _GLUED = re.compile(r"ried to allocate [\d.]+ \w+(?:\. | \()GPU (\d{1,4})\b")
 _RANK = re.compile(r"^rank +: (\d+) \(local_rank: \d+\)")
 """In the table of torchrun, some lines above the exit code."""
@@ -104,15 +108,12 @@ def event_of(hit: Hit, log: str) -> Event | None:
     """What the line of `hit` says happened; None if nothing."""
     said = take_apart(hit.line)
     for wording in WORDINGS:
-        if not any(needle in said.text for needle in wording.needles):
-            continue
-        match = wording.pattern.search(said.text)
+        match = wording.match(said.text)
         if match is None:
             continue
         sentence = said.text[: match.start()].rsplit(". ", 1)[-1]
-        text = _with_rest(said.text, hit, said) if wording.name in _GOES_ON else said.text
-        # No code has these numbers; and JSON is none.
-        whole = _ALL_SAID.search(text) or wording.name == "container"
+        text = _with_rest(said.text, hit, said) if wording.goes_on else said.text
+        whole = _ALL_SAID.search(text)
         sized = any(name.startswith("asked") and size for name, size in match.groupdict().items())
         if said.comment and not (whole or sized or hit.is_title or _in_trace(hit)):
             continue
@@ -123,8 +124,8 @@ def event_of(hit: Hit, log: str) -> Event | None:
         begin = _PARTS.get(wording.name)
         if begin and any(begin in line for line in hit.before(2**12)[-12:]):
             continue
-        match = wording.pattern.search(text) or match
-        if wording.name == "torch-class" and any("ried to allocate" in s for s in hit.after()):
+        match = wording.match(text) or match
+        if wording is TORCH_CLASS and any("ried to allocate" in s for s in hit.after()):
             continue  # its message comes later, with the numbers
         return _event(hit, log, replace(said, text=text), wording, match)
     return None
@@ -143,25 +144,25 @@ def _event(hit: Hit, log: str, said: Said, wording: Wording, match: re.Match[str
     if memory:
         text = text[text.rfind(" ", 0, match.start()) + 1 :]
     amounts = _amounts(text, groups) if memory else NOTHING
-    if wording.name in _GOES_ON and memory and amounts.free is None:
+    if wording.goes_on and memory and amounts.free is None:
         # A terminal breaks lines within words.
         torn = read(_with_rest(hit.line, hit, said, between=""))
         amounts = replace(torn, **{k: v for k, v in vars(amounts).items() if v not in (None, ())})
-    in_table = wording.name == "launcher" or wording.kind in (Kind.KILLED, Kind.BUS)
-    before = hit.before() if memory or in_table or wording.name == "disk" else []
+    in_table = wording.kind in (Kind.ENDED, Kind.KILLED, Kind.BUS)
+    before = hit.before() if memory or in_table or wording is DISK else []
     rank = said.rank if said.rank is not None else _number(groups, "rank")
     if rank is None and in_table:
         table = [_RANK.search(line.strip()) for line in before[-4:]]
         rank = next((int(match[1]) for match in table if match), None)
-    pid = said.pid if said.pid is not None else _number(groups, "pid", "pid2")
+    pid = said.pid if said.pid is not None else _number(groups, "pid")
     near = [said.text, *(take_apart(line).text for line in hit.after(1000)[:5])] if memory else []
     trace = _trace(before, said) if memory else ()
     if not trace and "state_dict" in said.text[: match.start()]:
         trace = (said.text[: match.start()][-MOST_TEXT:],)
-    if wording.name == "disk" and any("SemLock" in each for each in before[-3:]):
-        wording = _SEMAPHORE
-    if wording.name == "cuda-error" and any("pin_memory" in each for each in trace):
-        wording = PINNED
+    if wording is DISK and any("SemLock" in each for each in before[-3:]):
+        wording = SHARED  # a semaphore is made in /dev/shm
+    if wording.name == "cuda" and any("pin_memory" in each for each in trace):
+        wording = PINNED  # CUDA says the same of host memory
     return Event(
         wording=wording,
         log=log,

@@ -1,9 +1,7 @@
-"""What a row of the tables of wordings is."""
+"""The kinds of errors."""
 
 from __future__ import annotations
 
-import re
-from dataclasses import dataclass
 from enum import Enum
 
 
@@ -38,39 +36,3 @@ class Kind(Enum):
     def is_oom(self) -> bool:
         """Whether memory is, or for KILLED and BUS may be, what ran out."""
         return self in (Kind.DEVICE, Kind.HOST, Kind.SHARED, Kind.KILLED, Kind.BUS)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Wording:
-    """One way to say it."""
-
-    name: str
-    kind: Kind
-    needles: tuple[str, ...]
-    """One is in every line that `pattern` matches; looked for first, since that is fast."""
-    pattern: re.Pattern[str]
-    """Its groups `asked`, `total`, `free`, `rank`, `device` and `pid` go to the event."""
-    source: str
-
-
-SIZE = r"\d[\d,]{0,30}+(?:\.\d{0,30}+)?\s*+(?:[Bb]ytes|[KMGTkB]i?B?)\b"
-"""Bounded, like all that a searched pattern may begin with: a run of digits takes linear time."""
-RAISED = (
-    r"(?:^|what\(\):\s*"
-    r"|(?:Error|Exception|ERROR|error|FATAL|WARN|failed)\]?:?\s+(?:.{0,60}:\s)?"
-    r"|(?:with|get|got|getting|error):? [\"'`“])"
-)
-"""What stands before a message that is meant: the class of an exception, a quote, or nothing."""
-
-
-def row(
-    name: str, kind: Kind, needles: str | tuple[str, ...], pattern: str, source: str
-) -> Wording:
-    """A `Wording`; one needle may stand alone."""
-    return Wording(
-        name=name,
-        kind=kind,
-        needles=(needles,) if isinstance(needles, str) else needles,
-        pattern=re.compile(pattern),
-        source=source,
-    )

@@ -47,8 +47,6 @@ _SAYS = {
 
 
 _UNCERTAIN = (Kind.KILLED, Kind.BUS, Kind.LIBRARY, Kind.ENDED)
-_OF_LIBRARIES = ("blas", "fft", "rocblas", "xpu-resources")
-"""Wordings by which a library says that it could not allocate, whatever the reason."""
 _OF_INDICES = re.compile(r"[Ii]ndex|n_classes|srcSelectDimSize")
 
 
@@ -67,7 +65,7 @@ def verdict(report: Report) -> str:
         if event.kind is Kind.HOST and a.asked and a.total:
             said += f": {gib(a.asked)} in use, the limit is {gib(a.total)}"
         elif event.kind is Kind.HOST and a.asked:
-            held = event.wording.name in ("kernel-killed", "killed-early")
+            held = event.wording.name == "kernel"
             said += f": {gib(a.asked)} {'held by what was killed' if held else 'asked'}"
         elif event.kind is Kind.LISTING:
             [why] = report.causes or (None,)
@@ -106,7 +104,7 @@ def _device(event: Event) -> str:
 
 def _unsure(event: Event) -> bool:
     """Whether the log does not prove that memory ran out."""
-    return event.kind in _UNCERTAIN or event.wording.name in _OF_LIBRARIES
+    return event.kind in _UNCERTAIN or event.wording.name == "libraries"
 
 
 def lines(report: Report) -> list[str]:

@@ -152,8 +152,8 @@ def test_a_step_that_ends_for_memory_is_cancelled_for_that(tmp_path: Path) -> No
         "slurmstepd: error: *** STEP 7.0 ON n1 CANCELLED AT 2025-10-23T14:31:08 ***\n"
     )
     found = told(tmp_path, log)
-    assert found["event"]["wording"] == "slurm-oom"
-    assert [each["ranks"] for each in found["later"]] == [[1, 2, 3], []]
+    assert (found["event"]["wording"], found["event"]["ranks"]) == ("slurm-oom", [1, 2, 3])
+    assert [each["kind"] for each in found["later"]] == ["scheduled"]
 
 
 @pytest.mark.parametrize(

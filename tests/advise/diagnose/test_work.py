@@ -20,7 +20,9 @@ READERS: dict[str, Callable[[str], object]] = {
     "prefixes": take_apart,
     "context": lambda line: Context().look([line]),
     "amounts": amounts.read,
-    "wordings": lambda line: [each.pattern.search(line) for each in WORDINGS],
+    "wordings": lambda line: [
+        pattern.search(line) for each in WORDINGS for _, pattern in each.says
+    ],
 }
 
 
