@@ -20,7 +20,7 @@ from typing import Any, Literal
 from autotune.errors import UsageError
 from autotune.result.choice import Certainty, Choice, Repeats
 from autotune.result.files import write_whole
-from autotune.space.axes import AXES, alloc_conf
+from autotune.space.axes import AXES
 from autotune.space.candidate import Candidate
 from autotune.space.engines import engine_of
 from autotune.space.mix import LengthMix
@@ -446,7 +446,7 @@ def _exports(
 ) -> dict[str, dict[str, Any]]:
     """What an engine was built from, by its package, and what the ranks' environment said to the
     allocator of CUDA memory: the candidate's settings, or else the user's own."""
-    engine, conf = engine_of(workload, candidate), alloc_conf(candidate.allocator)
+    engine, conf = engine_of(workload, candidate), candidate.alloc_conf
     config = engine.config(candidate, workload, device_kind)
     found = {str(engine.package): config} if config else {}
     set_before = environment.get("variables", {}) if device_kind == "cuda" else {}

@@ -2,71 +2,28 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from functools import cached_property
 from operator import attrgetter
 
-from autotune.space.axes import ASKED_AXES, AXES, MEMORY_AXES, OTHER_AXES
+from autotune.space.axes import ASKED_AXES, AXES, MEMORY_AXES, OTHER_AXES, Shape
+from autotune.wire.settings import Depth, Settings, rows
 
 
 @dataclass(frozen=True, order=True, kw_only=True)
-class Build:
+class Build(Settings, Depth):
     """The part of a candidate that needs a new engine: what its processes are started for."""
 
-    depth: int
-    zero_stage: int = 0
-    offload: str = "none"
-    checkpointing: str = "none"
-    attention: str = "auto"
-    compile: str = "off"
-    loss: str = "whole"
-    optimizer: str = "adamw"
-    param_dtype: str = "auto"
-    allocator: str = "default"
-    data_workers: str = "own"
-    pin_memory: str = "own"
-    prefetch: str = "own"
-    own: str = "none"
 
-    @property
-    def compiles(self) -> bool:
-        """Whether anything of it goes through torch.compile."""
-        return self.compile == "on" or self.optimizer == "adamw8bit"
-
-
-BUILD_AXES = tuple(each.name for each in fields(Build))
+BUILD_AXES = tuple(rows(Build))
 _build_of, _memory_of, _others_of = (
     attrgetter(*names) for names in (BUILD_AXES, MEMORY_AXES, OTHER_AXES)
 )
 
 
 @dataclass(frozen=True, order=True, kw_only=True)
-class Candidate:
-    """One point of the space: a value on each of `AXES`, which says what they mean.
-
-    `micro_batch` counts samples per rank and micro-step.
-    """
-
-    depth: int
-    seq_len: int
-    micro_batch: int
-    zero_stage: int = 0
-    offload: str = "none"
-    checkpointing: str = "none"
-    attention: str = "auto"
-    compile: str = "off"
-    loss: str = "whole"
-    optimizer: str = "adamw"
-    param_dtype: str = "auto"
-    allocator: str = "default"
-    data_workers: str = "own"
-    pin_memory: str = "own"
-    prefetch: str = "own"
-    own: str = "none"
-
-    @property
-    def compiles(self) -> bool:
-        return self.build.compiles
+class Candidate(Settings, Shape):
+    """One point of the space: a value on each of `AXES`."""
 
     @cached_property
     def build(self) -> Build:

@@ -19,7 +19,7 @@ from typing import Any, Literal, TypeVar, get_args
 
 from autotune.errors import UsageError
 from autotune.space import choices, engines
-from autotune.space.axes import AXES, SCRIPT_AXES, ZERO_STAGES, Axis
+from autotune.space.axes import AXES, SCRIPT_AXES, ZERO_STAGES
 from autotune.space.command import Command, parse_own, parse_set
 from autotune.space.engines import stages_of
 from autotune.space.models import family_name, gpt
@@ -37,6 +37,7 @@ from autotune.units import (
     parse_share,
 )
 from autotune.wire.recipe import HEAD_DIM
+from autotune.wire.settings import Axis
 
 T = TypeVar("T")
 

@@ -23,7 +23,6 @@ from autotune.measure.runner.helper import Helper
 from autotune.measure.runner.node import LOOPBACK, Host, Node, Seat
 from autotune.measure.runner.ops import Ops
 from autotune.measure.runner.process import RankProcess
-from autotune.space.axes import alloc_conf, alloc_variables
 from autotune.space.candidate import Build, Candidate
 from autotune.space.engines import engine_of
 from autotune.space.outcome import Verdict
@@ -271,7 +270,7 @@ class Pool:
 
     def _new_group(self, engine: str, build: Build) -> Group:
         self._number = next(self._numbers)
-        environment = alloc_variables(build.allocator)
+        environment = build.alloc_variables
         ranks: list[Rank] = []
         # Known to `kill` before it has a rank.
         self._group = Group(
@@ -331,7 +330,7 @@ class Pool:
             dtype=self._workload.dtype,
             param_dtype=candidate.param_dtype,
             optimizer=candidate.optimizer,
-            allocator=alloc_conf(candidate.allocator),
+            allocator=candidate.alloc_conf,
             engine_config=engine.config(candidate, self._workload, self._device_kind),
             seed=self._seed,
             energy=self._nodes[0].energy_at,

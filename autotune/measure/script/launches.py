@@ -28,7 +28,6 @@ from autotune.measure.script.files import Files
 from autotune.measure.script.launch import Launch
 from autotune.measure.script.seen import Mismatch, Ranks
 from autotune.measure.script.timing import Timing
-from autotune.space.axes import alloc_variables
 from autotune.space.candidate import Build, Candidate
 from autotune.space.command import PREFIX, Command
 from autotune.space.outcome import Verdict
@@ -187,7 +186,7 @@ class Launches:
                 "PYTHONPATH": os.pathsep.join(filter(None, [str(HOOK), paths_before])),
             }
         )
-        environment |= alloc_variables(job.candidate.allocator)
+        environment |= job.candidate.alloc_variables
         # Short: a loader's processes open sockets there, whose paths may have 107 characters.
         environment["TMPDIR"] = tempfile.mkdtemp(prefix="at-")
         request: dict[str, Any] = {

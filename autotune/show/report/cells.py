@@ -9,9 +9,10 @@ from rich.table import Table
 
 from autotune.result.best import Best, Cell, Config, Measured
 from autotune.show.report.text import shown_axes, si, visible, wrapped
-from autotune.space.axes import AXES, Axis
+from autotune.space.axes import AXES
 from autotune.space.outcome import Verdict
 from autotune.units import gib
+from autotune.wire.settings import Axis
 
 _Columns = Mapping[str, Callable[[Cell], str]]
 _LEFT = {"candidate", "measured", *(axis.label for axis in AXES.values() if axis.words)}

@@ -9,8 +9,9 @@ from typing import Any
 from rich.console import Console
 from rich.text import Text
 
-from autotune.space.axes import AXES, Axis
+from autotune.space.axes import AXES
 from autotune.space.outcome import Verdict
+from autotune.wire.settings import Axis
 
 PROSE_WIDTH = 100
 """Characters of a line of sentences, at most: longer ones are hard to read."""

@@ -20,10 +20,11 @@ from autotune.result.folder.past import Past
 from autotune.result.folder.table import COLUMNS
 from autotune.show.report.objective import SCALES
 from autotune.show.report.text import shown_axes
-from autotune.space.axes import ASKED_AXES, AXES, Axis
+from autotune.space.axes import ASKED_AXES, AXES
 from autotune.space.outcome import Verdict
 from autotune.space.space import Limits
 from autotune.space.workload import Workload
+from autotune.wire.settings import Axis
 
 GIB = 2**30
 _TEXTS = ("offload", "checkpointing", "verdict", "witness", "reason", "kind", "key", "kernels",

@@ -13,8 +13,8 @@ from autotune.device.device import Device
 from autotune.errors import UsageError
 from autotune.measure.testbed import lacking
 from autotune.measure.testbed.resolve import resolve
-from autotune.space.axes import ASKED_AXES, AXES, alloc_conf
-from autotune.space.candidate import BUILD_AXES, Candidate
+from autotune.space.axes import ASKED_AXES, AXES
+from autotune.space.candidate import BUILD_AXES, Build, Candidate
 from autotune.space.options import Options
 from autotune.space.space import Space
 
@@ -140,9 +140,7 @@ def test_compiling_has_needs(kind: str, message: str, monkeypatch: pytest.Monkey
 
 
 def test_an_allocator_is_what_its_variable_holds() -> None:
-    assert alloc_conf("default") == ""
-    assert alloc_conf("expandable") == "expandable_segments:True"
-    assert (
-        alloc_conf("max_split_size_mb:128+garbage_collection_threshold:0.8")
-        == "max_split_size_mb:128,garbage_collection_threshold:0.8"
-    )
+    assert Build(depth=2).alloc_conf == ""
+    assert Build(depth=2, allocator="expandable").alloc_conf == "expandable_segments:True"
+    several = "max_split_size_mb:128+garbage_collection_threshold:0.8"
+    assert Build(depth=2, allocator=several).alloc_conf == several.replace("+", ",")

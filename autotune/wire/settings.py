@@ -1,0 +1,204 @@
+"""The axes of a build, which ranks are started for: a field each, with its row."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import MISSING, dataclass, field, fields, replace
+from enum import StrEnum
+from typing import Any
+
+
+class Level(StrEnum):
+    """What has to be new for another value."""
+
+    PROBE = "probe"
+    """Nothing: it changes in place."""
+    BUILD = "build"
+    """Model and engine."""
+    LAUNCH = "launch"
+    """The processes, too: it is in their environment."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Axis:
+    """One setting that may be searched, as its field's metadata describe it."""
+
+    label: str
+    """Above a column."""
+    level: Level = Level.BUILD
+    words: tuple[str, ...] = ()
+    """Known values, in the order in which they are shown; empty for numbers."""
+    pattern: str | None = None
+    """What else is a value, as a regular expression."""
+    example: str = ""
+    """One of those."""
+    always: bool = False
+    """Whether every space has it, asked for or not."""
+    quiet: bool = False
+    """Whether it is shown only where it makes a difference."""
+    of_script: bool = False
+    """Whether only a user's own script has it."""
+    help: str = ""
+    """What `--help` says of its option; of numbers without their default, which is a family's."""
+    metavar: str = "NAMES"
+    name: str = ""
+    """Of its field."""
+    plain: Any = None
+    """The default of its field; None where every candidate has to say it."""
+
+    @property
+    def option(self) -> str:
+        """The field of `Options` that sets its values."""
+        return {"zero_stage": "zero", "own": "axis"}.get(self.name, self.name)
+
+    @property
+    def flag(self) -> str:
+        return "--" + self.option.replace("_", "-")
+
+    @property
+    def known(self) -> tuple[str, ...]:
+        """Its words, and what others look like."""
+        return self.words if self.pattern is None else (*self.words, self.example)
+
+    def takes(self, word: str) -> bool:
+        """Whether `word` is one of its values."""
+        return word in self.words or (
+            self.pattern is not None and re.fullmatch(self.pattern, word) is not None
+        )
+
+    def order(self, value: Any) -> tuple[int, Any]:
+        """Sorts values as they are shown: words as they are known, numbers ascending."""
+        if isinstance(value, str):
+            return (self.words.index(value) if value in self.words else len(self.words), value)
+        return (0, value)
+
+
+def row(axis: Axis) -> Mapping[str, Axis]:
+    """The metadata of an axis' field."""
+    return {"axis": axis}
+
+
+def rows(cls: type[Any]) -> dict[str, Axis]:
+    """The axes of the dataclass `cls` by name, in the order of its fields."""
+    return {
+        each.name: replace(
+            each.metadata["axis"],
+            name=each.name,
+            plain=None if each.default is MISSING else each.default,
+        )
+        for each in fields(cls)
+    }
+
+
+_COUNT = r"\d{1,4}"
+_ALLOC_CONF = {"default": "", "expandable": "expandable_segments:True"}
+
+
+# fmt: off
+@dataclass(frozen=True, kw_only=True)
+class Depth:
+    """The one axis of a build that memory grows along."""
+
+    depth: int = field(metadata=row(Axis(
+        label="depth", always=True, metavar="INTS",
+        help="Numbers of blocks, e.g. 2,4,6 or 2:6:2")))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """All other axes of a build."""
+
+    zero_stage: int = field(default=0, metadata=row(Axis(
+        label="zero", always=True, quiet=True, metavar="INTS",
+        help=(
+            "ZeRO stages, e.g. 0,2,3; for fsdp 3 gives parameters back after forward and 2 keeps"
+            " them (default: the engine's stages on several ranks; 0 on one)."
+        ))))
+    offload: str = field(default="none", metadata=row(Axis(
+        label="offload", words=("none", "optimizer", "all"), always=True, quiet=True,
+        help=(
+            "What moves to host memory: none, optimizer, all (optimizer and parameters)"
+            " (default: none; all three where stage 0 cannot hold the deepest model)."
+        ))))
+    checkpointing: str = field(default="none", metadata=row(Axis(
+        label="ckpt", words=("none", "full", "selective", "host"),
+        pattern=r"1/[2-9]|1/[1-9][0-9]", example="1/2", always=True,
+        help=(
+            "Activation checkpointing: none; full; 1/2, 1/3 and so on, of every second or third"
+            " block; selective, which keeps what matrix products and attention computed; host,"
+            " which keeps blocks' inputs in host memory (default: none,full)."
+        ))))
+    attention: str = field(default="auto", metadata=row(Axis(
+        label="attention", quiet=True,
+        words=("auto", "sdpa", "eager", "flash_attention_2", "flex_attention"),
+        help=(
+            "How attention is computed: auto, sdpa, eager, flash_attention_2 or flex_attention,"
+            " as far as model and machine have it (default: auto, the model's own)."
+        ))))
+    compile: str = field(default="off", metadata=row(Axis(
+        label="compile", words=("off", "on"), quiet=True,
+        help="Whether blocks run through torch.compile: off or on (default: off).")))
+    loss: str = field(default="whole", metadata=row(Axis(
+        label="loss", words=("whole", "chunked"), quiet=True,
+        help=(
+            "Cross-entropy of the whole, or chunked: the logits are never there at once"
+            " (default: whole)."
+        ))))
+    optimizer: str = field(default="adamw", metadata=row(Axis(
+        label="optimizer", words=("adamw", "muon", "adamw8bit"), quiet=True,
+        help=(
+            "adamw; muon for the matrices and AdamW for the rest; adamw8bit, whose state has"
+            " 8 bits (needs torchao) (default: adamw)."
+        ))))
+    param_dtype: str = field(default="auto", metadata=row(Axis(
+        label="params", words=("auto", "fp32", "bf16"), quiet=True,
+        help=(
+            "What weights are stored as, where products are not fp32: auto, fp32, or bf16"
+            " with no fp32 copy (default: auto, as the engine does it)."
+        ))))
+    allocator: str = field(default="default", metadata=row(Axis(
+        label="allocator", level=Level.LAUNCH, words=("default", "expandable"),
+        pattern=r"[a-z_]+:[A-Za-z0-9_.\[\]-]+(\+[a-z_]+:[A-Za-z0-9_.\[\]-]+)*",
+        example="max_split_size_mb:128", quiet=True,
+        help=(
+            "torch's allocator of CUDA memory: default, expandable (segments), or settings of"
+            " PYTORCH_ALLOC_CONF joined by +, e.g. max_split_size_mb:128 (default: default)."
+        ))))
+    data_workers: str = field(default="own", metadata=row(Axis(
+        label="workers", level=Level.LAUNCH, words=("own",), pattern=_COUNT, example="4",
+        quiet=True, of_script=True, metavar="INTS",
+        help="Processes that load a script's data, where {data_workers} is, e.g. 0,2,4.")))
+    pin_memory: str = field(default="own", metadata=row(Axis(
+        label="pinned", level=Level.LAUNCH, words=("own", "true", "false"),
+        quiet=True, of_script=True,
+        help="Whether a script's loader pins memory, where {pin_memory} is: true, false.")))
+    prefetch: str = field(default="own", metadata=row(Axis(
+        label="prefetch", level=Level.LAUNCH, words=("own",), pattern=_COUNT, example="2",
+        quiet=True, of_script=True, metavar="INTS",
+        help="Batches that each of a script's loader processes prepares, where {prefetch} is.")))
+    own: str = field(default="none", metadata=row(Axis(
+        label="own", level=Level.LAUNCH, words=("none",),
+        pattern=r"[a-z_]\w*=[^;,]*(;[a-z_]\w*=[^;,]*)*", example="attn=sdpa",
+        quiet=True, of_script=True)))
+    # fmt: on
+
+    @property
+    def compiles(self) -> bool:
+        """Whether anything of it goes through torch.compile."""
+        return self.compile == "on" or self.optimizer == "adamw8bit"
+
+    @property
+    def alloc_conf(self) -> str:
+        """Settings of torch's CUDA allocator; empty for its own."""
+        return _ALLOC_CONF.get(self.allocator, self.allocator.replace("+", ","))
+
+    @property
+    def alloc_variables(self) -> dict[str, str]:
+        """Those settings as variables of a process; none for torch's own.
+
+        Of two names torch takes the older one first, which may be set already
+        (c10/cuda/CUDAAllocatorConfig.h, torch 2.11).
+        """
+        conf = self.alloc_conf
+        return {"PYTORCH_ALLOC_CONF": conf, "PYTORCH_CUDA_ALLOC_CONF": conf} if conf else {}
