@@ -1,4 +1,4 @@
-"""What study and ranks say to each other. Standard library alone; probes import nothing else.
+"""Messages between study and ranks. Needs msgspec and the standard library alone.
 
 Messages are versioned JSON, never pickle. A `WireError` ends the group: nothing is guessed.
 """
