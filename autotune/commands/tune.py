@@ -6,6 +6,7 @@ import inspect
 import os
 import sys
 import time
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 from secrets import token_hex
@@ -20,10 +21,7 @@ from autotune.result.folder.folder import Folder
 from autotune.space.options import FLAGS, Flag, Options, Topic, text_of
 
 if TYPE_CHECKING:
-    from autotune.measure.testbed.testbed import Testbed
-    from autotune.result.folder.manifest import Manifest
-    from autotune.space.space import Space
-    from autotune.study.session import Resumed
+    from autotune.study.session import Setup
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,14 +46,34 @@ class Tune:
 
     def __call__(self, argv: list[str], started: float) -> int:
         """Do it; returns the exit code. See `app.Run`."""
+        from autotune.show.report.reporters import reporter_for
+        from autotune.study import session
+        from autotune.wire.budget import StopFlag
+
         os.umask(os.umask(0o022) | 0o022)  # nobody else writes in a study's folder
-        if self.join is not None:
-            return _join(self, self.join, argv, started)
-        if self.resume is None:
-            return _begin(self, argv, started)
+        prepare = _begin if self.resume is None else _resume
+        prepare = prepare if self.join is None else _join
         try:
-            return _resume(self, self.resume, argv, started)
+            with ExitStack() as held:
+                setup = prepare(self, argv, held)
+                if setup is None:
+                    return ExitCode.FOUND
+                share = 1 - VERIFY_SHARE if self.verify else 1.0
+                clock = setup.testbed.clock(share * setup.options.budget_s, started)
+                ended = session.run(
+                    setup,
+                    reporter=reporter_for(sys.stdout, clock.elapsed_s, setup.options.objective),
+                    clock=clock,
+                    stop=StopFlag(embedded=self.embedded),
+                )
+                if ended.message:
+                    complain(ended.message)
+                if self.verify and ended.code.name == ExitCode.FOUND.name:
+                    return _verified(self, Path(setup.manifest.folder), started)
+                return ExitCode[ended.code.name]
         except KeyboardInterrupt:  # before the study, which takes signals itself
+            if self.resume is None:
+                raise
             complain("stopped; what was measured before is kept")
             known = Folder(self.resume).best.exists()
             return ExitCode.STOPPED if known else ExitCode.NO_MEASUREMENT
@@ -165,7 +183,8 @@ def _signature() -> inspect.Signature:
 tune.__signature__ = _signature()  # type: ignore[attr-defined]
 
 
-def _begin(asked: Tune, argv: list[str], started: float) -> int:
+def _begin(asked: Tune, argv: list[str], held: ExitStack) -> Setup | None:
+    """A new study in a folder that `held` lets go of. None where a dry run was all."""
     from autotune.commands.dry_run import print_plan
     from autotune.device import overlooked
     from autotune.device.idle import check_idle
@@ -198,18 +217,14 @@ def _begin(asked: Tune, argv: list[str], started: float) -> int:
         predictor = Predictor(space, device.kind, now.earlier, objective=options.objective)
         first = first_candidate(options, space, device.kind, now.earlier)
         print_plan(space, first, options.budget_s, predictor)
-        return ExitCode.FOUND
+        return None
     check_idle(device, options.allow_busy)
     create_folder(folder)
-    with hold(folder):
-        refuse_used_folder(folder)  # another study may have come before
-        if not asked.verify:
-            return _run(asked, options, now, space=space, testbed=testbed, started=started)
-        search_s = (1 - VERIFY_SHARE) * options.budget_s
-        code = _run(
-            asked, options, now, space=space, testbed=testbed, started=started, budget_s=search_s
-        )
-        return _verified(asked, folder, started) if code == ExitCode.FOUND else code
+    held.enter_context(hold(folder))
+    refuse_used_folder(folder)  # another study may have come before
+    from autotune.study.session import Setup
+
+    return Setup(options=options, space=space, testbed=testbed, manifest=now)
 
 
 def _with_storage(options: Options) -> Options:
@@ -221,47 +236,49 @@ def _with_storage(options: Options) -> Options:
     return replace(options, storage=checked(options.storage))
 
 
-def _resume(asked: Tune, folder: Path, argv: list[str], started: float) -> int:
+def _resume(asked: Tune, argv: list[str], held: ExitStack) -> Setup:
     from autotune.device.idle import check_idle
     from autotune.measure.testbed import open_testbed
     from autotune.result.folder import manifest
-    from autotune.study.session import Resumed
+    from autotune.study.session import Resumed, Setup
 
+    folder = asked.resume
+    assert folder is not None
     then = manifest.read(folder)
-    with hold(folder):
-        options = _with_storage(then.asked())
-        given = asked.options
-        options = replace(  # the head node may be another one, and the job
-            options,
-            interface=given.interface or options.interface,
-            nodes=given.nodes or options.nodes,
-        )
-        testbed = open_testbed(options)
-        here = testbed.space(options, then.workload())
-        space = replace(here, limits=then.limits())
-        now = manifest.manifest_of(options, space, testbed.fingerprint(here), folder, then.argv)
-        now = replace(now, earlier=then.earlier, study_name=then.study_name, part=then.part)
-        resumed = Resumed(
-            argv=argv,
-            budget_s=asked.budget_s,
-            accepted=manifest.check(then, now, asked.accepted),
-            check_idle=lambda: check_idle(
-                testbed.device, options.allow_busy or asked.options.allow_busy
-            ),
-        )
-        return _run(
-            asked, options, now, space=space, testbed=testbed, started=started, resumed=resumed
-        )
+    held.enter_context(hold(folder))
+    options = _with_storage(then.asked())
+    given = asked.options
+    options = replace(  # the head node may be another one, and the job
+        options,
+        interface=given.interface or options.interface,
+        nodes=given.nodes or options.nodes,
+    )
+    testbed = open_testbed(options)
+    here = testbed.space(options, then.workload())
+    space = replace(here, limits=then.limits())
+    now = manifest.manifest_of(options, space, testbed.fingerprint(here), folder, then.argv)
+    now = replace(now, earlier=then.earlier, study_name=then.study_name, part=then.part)
+    resumed = Resumed(
+        argv=argv,
+        budget_s=asked.budget_s,
+        accepted=manifest.check(then, now, asked.accepted),
+        check_idle=lambda: check_idle(
+            testbed.device, options.allow_busy or asked.options.allow_busy
+        ),
+    )
+    return Setup(options=options, space=space, testbed=testbed, manifest=now, resumed=resumed)
 
 
-def _join(asked: Tune, place: str, argv: list[str], started: float) -> int:
+def _join(asked: Tune, argv: list[str], held: ExitStack) -> Setup:
     from autotune.device import overlooked
     from autotune.device.idle import check_idle
     from autotune.measure.testbed import open_testbed
     from autotune.result.folder import manifest
     from autotune.result.folder.storage import manifest_in
-    from autotune.study.session import Resumed
+    from autotune.study.session import Resumed, Setup
 
+    place = asked.join
+    assert place is not None
     refuse_used_folder(asked.options.out)
     url, then = manifest_in(place)
     own = {name: getattr(asked.options, name) for name in asked.own}
@@ -286,43 +303,9 @@ def _join(asked: Tune, place: str, argv: list[str], started: float) -> int:
         joined=True,
     )
     create_folder(folder)
-    with hold(folder):
-        refuse_used_folder(folder)
-        return _run(
-            asked, options, now, space=space, testbed=testbed, started=started, resumed=resumed
-        )
-
-
-def _run(
-    asked: Tune,
-    options: Options,
-    now: Manifest,
-    *,
-    space: Space,
-    testbed: Testbed,
-    started: float,
-    resumed: Resumed | None = None,
-    budget_s: float | None = None,
-) -> int:
-    """Run the study, in `budget_s` where that is not the options'."""
-    from autotune.show.report.reporters import reporter_for
-    from autotune.study import session
-    from autotune.wire.budget import StopFlag
-
-    clock = testbed.clock(budget_s or options.budget_s, started)
-    ended = session.run(
-        options,
-        space=space,
-        testbed=testbed,
-        manifest=now,
-        reporter=reporter_for(sys.stdout, clock.elapsed_s, options.objective),
-        clock=clock,
-        stop=StopFlag(embedded=asked.embedded),
-        resumed=resumed,
-    )
-    if ended.message:
-        complain(ended.message)
-    return ExitCode[ended.code.name]
+    held.enter_context(hold(folder))
+    refuse_used_folder(folder)
+    return Setup(options=options, space=space, testbed=testbed, manifest=now, resumed=resumed)
 
 
 def _verified(asked: Tune, folder: Path, started: float) -> int:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import errno
 import shutil
 import threading
-from collections.abc import Callable
-from contextlib import ExitStack, nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
@@ -60,18 +60,19 @@ class Resumed:
     """Whether it is another process's study, in a folder of its own here."""
 
 
-def run(
-    options: Options,
-    *,
-    space: Space,
-    testbed: Testbed,
-    manifest: Manifest,
-    reporter: Reporter,
-    clock: Clock,
-    stop: StopFlag,
-    resumed: Resumed | None = None,
-) -> Ended:
-    """Run the study of `manifest` in its folder, which this process holds; write its result there.
+@dataclass(frozen=True, kw_only=True)
+class Setup:
+    """A study that can be run, in a folder that this process holds."""
+
+    options: Options
+    space: Space
+    testbed: Testbed
+    manifest: Manifest
+    resumed: Resumed | None = None
+
+
+def run(setup: Setup, *, reporter: Reporter, clock: Clock, stop: StopFlag) -> Ended:
+    """Run the study in its folder; write its result there.
 
     The budget is that of `clock`. Returns how it ended; no process of the study is left, however
     that was. The signals that `stop` hears are restored.
@@ -79,26 +80,34 @@ def run(
     Raises:
         UsageError: what is to be resumed cannot be read back.
     """
-    folder = Folder(Path(manifest.folder))
+    folder = Folder(Path(setup.manifest.folder))
     stack = ExitStack()
     try:
-        if resumed is None or resumed.joined:
-            manifest.write(folder.path)
+        if setup.resumed is None or setup.resumed.joined:
+            setup.manifest.write(folder.path)
         folder.prepare()
-        journal = Journal.open(folder, space, storage_of(folder, manifest), options.objective)
+        storage = storage_of(folder, setup.manifest)
+        journal = Journal.open(folder, setup.space, storage, setup.options.objective)
         stack.callback(journal.close)
         session = _Session(
-            options=options,
-            space=space,
-            testbed=testbed,
-            manifest=manifest,
+            **vars(setup),
             folder=folder,
             journal=journal,
             reporter=reporter,
             clock=clock,
             stop=stop,
         )
-        return session.run(resumed)
+        if (shown := session.begin()) is not None:
+            return shown
+        try:
+            with session.study() as study:
+                study.run()
+            ended = session.result(study)
+        except ModelError as error:  # whoever looks at the folder later is told, too
+            session.end(Ended(Ending.NO_MEASUREMENT, str(error)))
+            raise
+        session.end(ended)
+        return ended
     except OSError as error:
         if not _is_of(folder.path, error):
             raise
@@ -124,20 +133,18 @@ def _why_unwritable(folder: Path, error: OSError) -> str:
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Session:
-    """What the parts of one run share."""
+class _Session(Setup):
+    """The same while it runs."""
 
-    options: Options
-    space: Space
-    testbed: Testbed
-    manifest: Manifest
     folder: Folder
     journal: Journal
     reporter: Reporter
     clock: Clock
     stop: StopFlag
 
-    def run(self, resumed: Resumed | None) -> Ended:
+    def begin(self) -> Ended | None:
+        """Tell the journal and the user. How the study ended, where there is no more to do."""
+        resumed = self.resumed
         past = self.journal.past
         if resumed is None:
             argv, accepted = self.manifest.argv, {}
@@ -165,15 +172,12 @@ class _Session:
             self.reporter.note(self._learns_from())
         if lack := self._device.energy().lack:
             self.reporter.note(f"energy is left out: {lack}")
-        try:
-            ended = self._study()
-        except ModelError as error:  # whoever looks at the folder later is told, too
-            self.journal.end(Ended(Ending.NO_MEASUREMENT, str(error)), self.clock.elapsed_s())
-            self._report()
-            raise
+        return None
+
+    def end(self, ended: Ended) -> None:
+        """Write how the study ended, and its page."""
         self.journal.end(ended, self.clock.elapsed_s())
         self._report()
-        return ended
 
     def _again(self, ended: Ended) -> Ended | None:
         """Show the result of a study that did all it could; None where it has to be made again."""
@@ -205,16 +209,17 @@ class _Session:
         more = f" and {len(studies) - 2} more" if len(studies) > 2 else ""
         return f"learns from {seen} measurements of earlier studies: {names}{more}"
 
-    def _study(self) -> Ended:
+    @contextmanager
+    def study(self) -> Iterator[Study]:
+        """The study on its runners. No process of it is left afterwards."""
         with ExitStack() as stack:
             leaving = threading.Event()
 
             def stop() -> bool:
                 return bool(self.stop) or leaving.is_set()
 
-            slots = self._slots
             neighbours = None
-            if (beside := self.testbed.beside(self.space, slots)) > 1:
+            if (beside := self.testbed.beside(self.space, self._slots)) > 1:
                 neighbours = Neighbours(beside, stop, self.reporter)
             wiring = Wiring(
                 logs=self.folder.logs,
@@ -227,26 +232,22 @@ class _Session:
                 turn=neighbours.turn if neighbours else nullcontext,
                 rows=self._rows,
             )
+            each = [partial(self.reporter.phase, slot=slot) for slot in range(self._slots)]
             runners = self.testbed.runners(
-                self.space,
-                [
-                    replace(wiring, on_phase=partial(self.reporter.phase, slot=slot))
-                    for slot in range(slots)
-                ],
+                self.space, [replace(wiring, on_phase=on_phase) for on_phase in each]
             )
 
             def close() -> None:
                 for runner in runners:
                     runner.close()
 
-            stack.callback(close)  # where a second interrupt comes in the other one
-            stack.callback(close)
-
             def leave() -> None:
                 for runner in runners:
                     runner.kill()
                 self.reporter.abandon()
 
+            for _ in range(2):  # the second where a second interrupt comes in the first
+                stack.callback(close)
             self.stop.kill = leave
             study = Study(
                 options=self.options,
@@ -261,17 +262,10 @@ class _Session:
                 earlier=self.manifest.earlier,
                 neighbours=neighbours,
             )
-            stack.callback(study.close)
+            for _ in range(2):
+                stack.callback(study.close)
             stack.callback(leaving.set)
-            study.run()
-            leaving.set()
-            study.close()
-            close()  # before the result is written: the budget counts to there
-            ended = self._result(study)
-            self._log(study.ledger)
-            if study.away is not None:
-                raise study.away
-            return ended
+            yield study
 
     def _lose(self, why: str) -> None:
         """Go on without a node. Called by a thread."""
@@ -293,9 +287,21 @@ class _Session:
         """What each group has of it."""
         return self.testbed.device.shares(self._slots, self.space.workload.world_size)[0]
 
-    def _result(self, study: Study) -> Ended:
-        lost = study.lost
+    def result(self, study: Study) -> Ended:
+        """Write what the study found.
+
+        Raises:
+            UnreachableError: its storage could not be told of all.
+        """
         best = self._publish(study.ledger, study.stopped_in)
+        ended = self._ended(study, best)
+        self._log(study.ledger)
+        if study.away is not None:
+            raise study.away
+        return ended
+
+    def _ended(self, study: Study, best: Best | None) -> Ended:
+        lost = study.lost
         if best is None:
             return why_nothing(
                 study.ledger.all, self.space, self.stop.name, self.clock.budget_s,

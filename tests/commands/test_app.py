@@ -104,8 +104,8 @@ def ends(monkeypatch: pytest.MonkeyPatch) -> Ends:
     def ends(code: Ending, message: str = "") -> dict[str, Any]:
         arguments: dict[str, Any] = {}
 
-        def run(options: Options, **given: Any) -> Ended:
-            arguments.update(given)
+        def run(setup: session.Setup, **given: Any) -> Ended:
+            arguments.update(vars(setup) | given)
             return Ended(code, message)
 
         monkeypatch.setattr(session, "run", run)
@@ -511,7 +511,7 @@ from autotune.study import session
 from autotune.result.folder.ending import Ended, Ending
 from autotune.__main__ import main
 
-def run(options, *, clock, **rest):
+def run(setup, *, clock, **rest):
     print("cli" if clock.at(0.0) else "before")
     return Ended(Ending.FOUND)
 
