@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
 from functools import partial
 
 from autotune.measure.runner import Job
 from autotune.result.folder.past import News
 from autotune.space.candidate import Candidate
 from autotune.space.outcome import Record, Verdict
-from autotune.study.parts import Parts
+from autotune.space.space import Space
+from autotune.study.pace import RANKING_MICRO_STEPS, Pace
 from autotune.study.prober import Probed
-from autotune.study.search import RANKING_MICRO_STEPS, SUSPICIOUS_LOSSES
-from autotune.study.slots import Slot, Work
+from autotune.study.records import SUSPICIOUS_LOSSES, Records
+from autotune.study.slots import Slots
+from autotune.study.work import NextWork, Slot, Work
+from autotune.wire.budget import Clock
 
 FINAL_ROUNDS = 2
 """Of the winner, at least."""
@@ -34,9 +37,23 @@ CLOSING_S = 1.0
 class Finals:
     """Of the `finalists` best, until one of them is surely the best, or the budget ends."""
 
-    def __init__(self, parts: Parts, finalists: int) -> None:
-        self._parts = parts
-        self._ledger = parts.ledger
+    def __init__(
+        self,
+        *,
+        space: Space,
+        clock: Clock,
+        slots: Slots,
+        pace: Pace,
+        records: Records,
+        finalists: int,
+    ) -> None:
+        self._workload = space.workload
+        self._first_build = space.opening[0]
+        self._clock = clock
+        self._slots = slots
+        self._pace = pace
+        self._records = records
+        self._ledger = records.ledger
         self._count = finalists
         self._made = 0
         self._made_on: Counter[tuple[Candidate, Slot]] = Counter()
@@ -44,31 +61,27 @@ class Finals:
         self.out_of_time = False
         """Whether the budget had no time for a round that was wanted."""
         self.under_way = False
-        """Whether `run` was begun, and did not come to its end."""
+        """Whether a turn was begun, and did not come to its end."""
         self._ended = False
         self._turns = 0
         self._had_none = False
         """Whether their last turn ended with nothing that fits."""
 
-    def run(self) -> int:
-        """How many rounds were made.
+    def turn(self) -> Generator[NextWork, None, int]:
+        """Have the slots make rounds; how many were made.
 
         A final that does not fit after all makes room for the next best.
-
-        Raises:
-            StopRequestedError: the user ended the study.
-            NoNodesError: nothing can be run any more.
         """
         self._made, self._ended = 0, False
         self._turns += 1
         self.under_way = True
-        self._parts.slots.run(self._next_work)
+        yield self._next_work
         self.under_way = False
         finalists = self._finalists()
         self._had_none = not finalists
         if self._made and self._is_in_vain(finalists) and not self._is_sure(finalists[0]):
             rounds = self._needed_rounds(finalists)
-            self._parts.reporter.note(
+            self._records.reporter.note(
                 "finals end: rounds of one candidate differ by more than the best candidates do"
                 if rounds > MOST_ROUNDS
                 else f"finals end: the budget has no time for {rounds:.0f} rounds of each of the"
@@ -81,31 +94,30 @@ class Finals:
         finalists = self._finalists()
         if self._settled(finalists) or (self._had_none and not finalists):
             return CLOSING_S
-        workload = self._parts.space.workload
         left = [
-            (self._start_s(r), self._steps_s(r, workload.micro_steps(r.candidate)))
+            (self._start_s(r), self._steps_s(r, self._workload.micro_steps(r.candidate)))
             for r in finalists
             for _ in range(self._rounds(r.candidate), FINAL_ROUNDS)
         ]
         if not finalists:
-            start_s = self._parts.pace.start_s(self._parts.space.opening[0])
-            left = [(start_s, self._parts.typical_probe_s())] * (FINAL_ROUNDS * self._count)
-        starts_s = sum(start_s for start_s, _ in left) / len(self._parts.slots)
-        steps_s = sum(steps_s for _, steps_s in left) / self._parts.timed_at_once
+            start_s = self._pace.start_s(self._first_build)
+            probe_s = self._pace.typical_probe_s(self._ledger.fitting)
+            left = [(start_s, probe_s)] * (FINAL_ROUNDS * self._count)
+        starts_s = sum(start_s for start_s, _ in left) / len(self._slots)
+        steps_s = sum(steps_s for _, steps_s in left) / self._slots.timed_at_once
         left_s = max([starts_s + steps_s, *map(sum, left)])
-        return min(FINALS_SHARE * self._parts.clock.budget_s, left_s + CLOSING_S)
+        return min(FINALS_SHARE * self._clock.budget_s, left_s + CLOSING_S)
 
     def _next_work(self, free: Sequence[Slot]) -> tuple[Slot, Work] | None:
-        parts, found = self._parts, None
-        parts.go_on()
+        found = None
 
         def choose(news: News) -> Candidate | None:
             nonlocal found
-            parts.others.learn(news)
+            self._records.learn(news)
             found = self._next_in_time(free)
             return None if found is None else found[1].candidate
 
-        number = None if self._ended else parts.journal.claim_final(choose)
+        number = None if self._ended else self._records.journal.claim_final(choose)
         if found is None or number is None:
             return None
         return found[0], self._work(number, *found)
@@ -116,44 +128,44 @@ class Finals:
         if found is None:
             return None
         record = found[1]
-        whole = self._parts.space.workload.micro_steps(record.candidate)
-        if self._parts.in_turns and self._parts.slots.running:
+        whole = self._workload.micro_steps(record.candidate)
+        if self._slots.in_turns and self._slots.running:
             return found if self._has_time(record, whole) else None  # later, there may be
         if self._has_time(record, self._micro_steps(record)):
             return found
         if not self.out_of_time:
-            self._parts.reporter.note("the budget leaves no time for more finals")
+            self._records.reporter.note("the budget leaves no time for more finals")
         self.out_of_time = self._ended = True
         return None
 
     def _micro_steps(self, record: Record) -> int:
         """The whole schedule, or what the search runs of it where there is no time for more."""
-        whole = self._parts.space.workload.micro_steps(record.candidate)
+        whole = self._workload.micro_steps(record.candidate)
         return whole if self._has_time(record, whole) else min(whole, RANKING_MICRO_STEPS)
 
     def _has_time(self, record: Record, micro_steps: int) -> bool:
         steps_s = self._steps_s(record, micro_steps)
-        needed_s = self._start_s(record) + steps_s + self._parts.queue_s(steps_s)
-        return needed_s <= self._parts.clock.remaining_s() - CLOSING_S
+        needed_s = self._start_s(record) + steps_s + self._slots.queue_s(steps_s)
+        return needed_s <= self._clock.remaining_s() - CLOSING_S
 
     def _work(self, number: int, slot: Slot, record: Record) -> Work:
         """Round `number` in `slot`, of the candidate of `record`."""
-        parts, candidate = self._parts, record.candidate
-        grad_accum = parts.space.workload.micro_steps(candidate)
+        candidate = record.candidate
+        grad_accum = self._workload.micro_steps(candidate)
         micro_steps = self._micro_steps(record)
         if micro_steps < grad_accum:
-            parts.reporter.note(
+            self._records.reporter.note(
                 f"the budget has no time for {grad_accum} micro-steps: {micro_steps} run"
             )
-        until_s = parts.clock.budget_s - CLOSING_S
-        parts.reporter.probing("final", candidate, until_s, slot.number)
+        until_s = self._clock.budget_s - CLOSING_S
+        self._records.reporter.probing("final", candidate, until_s, slot.number)
         self._made += 1
         self._made_on[candidate, slot] += 1
         job = Job(
             candidate=candidate,
             grad_accum=grad_accum,
             micro_steps=micro_steps,
-            rule=parts.pace.final_rule,
+            rule=self._pace.final_rule,
             needed_step_s=None,
             fresh=True,
             mixed=True,
@@ -167,9 +179,7 @@ class Finals:
 
     def _told(self, number: int, candidate: Candidate, probed: Probed) -> None:
         final = Record(number, "final", candidate, probed.outcome)
-        self._ledger.add(final)
-        self._parts.journal.add_final(final)
-        self._parts.reporter.told(final, self._ledger.incumbent)
+        self._records.add_final(final)
         self._put_offs[candidate] += probed.suspect
         if probed.outcome.verdict == Verdict.SKIPPED and not probed.put_off:
             self.out_of_time = self._ended = True  # the budget ended in this round
@@ -187,7 +197,7 @@ class Finals:
             return None
         leader = finalists[0]
         sure = self._is_sure(leader)
-        running = Counter([*self._parts.slots.running, *self._parts.others.finals])
+        running = Counter([*self._slots.running, *self._records.finals])
         first = [leader, *([] if sure else self._rivals(finalists))]
         later = [] if sure else [r for r in finalists if r not in first]
         for among in (first, later if running else []):
@@ -202,7 +212,7 @@ class Finals:
     def _order(self, slot: Slot, record: Record, running: Counter[Candidate]) -> tuple[int, int]:
         """What was measured less often comes first, and then where it was."""
         candidate = record.candidate
-        here = self._made_on[candidate, slot] if len(self._parts.slots) > 1 else 0
+        here = self._made_on[candidate, slot] if len(self._slots) > 1 else 0
         return self._rounds(candidate) + running[candidate], here
 
     def _settled(self, finalists: list[Record]) -> bool:
@@ -221,12 +231,12 @@ class Finals:
         made = min(self._rounds(r.candidate) for r in pair)
         if made < VAIN_ROUNDS:
             return False
-        micro_steps = [self._parts.space.workload.micro_steps(r.candidate) for r in pair]
+        micro_steps = [self._workload.micro_steps(r.candidate) for r in pair]
         round_s = sum(
             self._start_s(r) + self._steps_s(r, steps)
             for r, steps in zip(pair, micro_steps, strict=True)
         )
-        left = len(self._parts.slots) * self._parts.clock.remaining_s() / round_s
+        left = len(self._slots) * self._clock.remaining_s() / round_s
         return self._needed_rounds(finalists) > min(made + left, MOST_ROUNDS)
 
     def _needed_rounds(self, finalists: list[Record]) -> float:
@@ -255,14 +265,14 @@ class Finals:
         return list(itertools.islice(able, self._count))
 
     def _start_s(self, record: Record) -> float:
-        return self._parts.pace.start_s(record.candidate)
+        return self._pace.start_s(record.candidate)
 
     def _steps_s(self, record: Record, micro_steps: int) -> float:
         """What the steps of a final of `record` take, as far as the search has shown."""
-        rule = self._parts.pace.final_rule
-        part = micro_steps / self._parts.space.workload.micro_steps(record.candidate)
+        rule = self._pace.final_rule
+        part = micro_steps / self._workload.micro_steps(record.candidate)
         step_s = record.measured.step.median * part
-        cycle_steps = self._parts.space.workload.cycle_steps(record.candidate, micro_steps)
+        cycle_steps = self._workload.cycle_steps(record.candidate, micro_steps)
         least_s = (rule.warmup_steps + rule.timed_steps) * cycle_steps * step_s
         timed_s = rule.sustain_s + rule.timed_least_s
-        return max(least_s, timed_s, self._parts.typical_probe_s())
+        return max(least_s, timed_s, self._pace.typical_probe_s(self._ledger.fitting))

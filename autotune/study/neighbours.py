@@ -17,7 +17,7 @@ from autotune.measure.runner import StopRequestedError
 from autotune.show.report import Reporter
 from autotune.space.outcome import Measurement
 from autotune.study.prober import Probed
-from autotune.study.slots import Slot, Slots, Work
+from autotune.study.work import NextWork, Slot, Work
 
 NOTICED = 0.03
 """Steps that differ by no more are as good as alone, however surely they differ."""
@@ -71,8 +71,10 @@ class Neighbours:
             if self._stop():
                 raise StopRequestedError
 
-    def compare(self, slots: Slots, first: Slot, work: Work, alone: Measurement) -> None:
-        """Run what was measured `alone`, in the slot `first`, in all slots at once; decide."""
+    def compare(
+        self, slots: Sequence[Slot], first: Slot, work: Work, alone: Measurement
+    ) -> Iterator[NextWork]:
+        """Have all `slots` run at once what was measured `alone` in the `first`; decide."""
         self.compared = True
         self._awaited = len(slots)
         waiting = [first, *(slot for slot in slots if slot is not first)]
@@ -92,7 +94,7 @@ class Neighbours:
                 work, attempts=1, told=lambda probed: told(slot, probed), excused=_nothing
             )  # fmt: skip
 
-        slots.run(next_work)
+        yield next_work
         self._awaited = 0
         beside = found[first].outcome.measurement
         if beside is not None and all(each.outcome.measurement for each in found.values()):

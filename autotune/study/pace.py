@@ -15,6 +15,8 @@ from autotune.study.prober import Probed, rule_for
 
 FIRST_COMPILE_S = 15.0
 """What compiling a model is taken to last before the first one was."""
+RANKING_MICRO_STEPS = 2
+"""Micro-steps of a longer schedule that the search runs; finals run it whole."""
 
 
 class Pace:
@@ -49,6 +51,11 @@ class Pace:
         taken_s = outcome.least_s or (outcome.warmup_s + outcome.timed_s) / outcome.attempts
         least_s = (rule.warmup_steps + rule.timed_steps) * record.measured.step.low
         return min(taken_s, max(rule.warmup_limit_s + rule.timed_limit_s, least_s))
+
+    def typical_probe_s(self, fitting: Sequence[Record]) -> float:
+        """The same of a candidate like those that are `fitting`."""
+        whole = [self.probe_s(record) for record in fitting]
+        return statistics.median(whole) if whole else self.rule.timed_limit_s
 
     def learn(self, candidate: Candidate, probed: Probed) -> None:
         """Know what the group starts of a probe took."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -18,25 +18,23 @@ from autotune.space.options import Options
 from autotune.space.outcome import Measurement, Outcome, Record, Verdict
 from autotune.space.space import Space
 from autotune.study import samplers
-from autotune.study.ledger import Ledger
-from autotune.study.pace import Pace
-from autotune.study.parts import Parts
+from autotune.study.finals import Finals
+from autotune.study.pace import RANKING_MICRO_STEPS, Pace
 from autotune.study.predict.predictor import Predictor
 from autotune.study.prober import Probed
+from autotune.study.records import SUSPICIOUS_LOSSES, Records
 from autotune.study.samplers.open_candidates import OpenCandidates
-from autotune.study.slots import Slot, Work
+from autotune.study.slots import Slots
+from autotune.study.work import NextWork, Slot, Work
+from autotune.wire.budget import Clock
 
 LOSABLE = 0.08
 """Of the probes, that may be lost on candidates that may well not fit; one always may."""
 LIKELY, EVEN, DARING = 0.8, 0.5, 0.3
 """The least chance of fitting that is worth a probe: where too many were lost, in the search, and
 once finals were made, which leave time for what is uncertain."""
-RANKING_MICRO_STEPS = 2
-"""Micro-steps of a longer schedule that the search runs; finals run it whole."""
 HOPELESS_STARTS = 3
 """So many probes in a row that break before anything was measured end the study."""
-SUSPICIOUS_LOSSES = 2
-"""What a node was lost in so often comes last, and is not asked for after another one."""
 
 
 class _Round:
@@ -52,22 +50,28 @@ class Search:
 
     def __init__(
         self,
-        parts: Parts,
         *,
+        space: Space,
+        clock: Clock,
+        slots: Slots,
+        pace: Pace,
+        records: Records,
+        finals: Finals,
         sampler: Sampler,
         trials: int | None,
-        finals_s: Callable[[], float],
-        publish: Callable[[Ledger], object],
     ) -> None:
-        """`trials` bounds the probes; `finals_s` is what of the budget is not the search's."""
-        self._parts = parts
+        """`trials` bounds the probes. What `finals` need of the budget is not the search's."""
+        self._space = space
+        self._clock = clock
+        self._slots = slots
+        self._pace = pace
+        self._records = records
+        self._finals = finals
         self._sampler = sampler
         self._trials = trials
-        self._finals_s = finals_s
-        self._publish = publish
         self._alone: tuple[Slot, Work, Measurement] | None = None
         """What was measured while nothing else ran."""
-        self._ledger = parts.ledger
+        self._ledger = records.ledger
         self._earlier = 0
         self._again: list[Candidate] = []
         self._rounds: dict[Slot, _Round] = {}
@@ -86,26 +90,21 @@ class Search:
         self._ledger.opened.avoid(suspects)
         self._again = [c for c in interrupted if not self._ledger.opened.avoids(c)]
 
-    def run(self) -> int:
-        """How many probes were made.
-
-        Raises:
-            StopRequestedError: the user ended the study.
-            NoNodesError: nothing can be run any more.
-        """
+    def turn(self) -> Generator[NextWork, None, int]:
+        """Have the slots make probes; how many were made."""
         self._runs += 1
-        before, slots, neighbours = self._ledger.probed, self._parts.slots, self._parts.neighbours
+        before, slots, neighbours = self._ledger.probed, self._slots, self._slots.neighbours
         if neighbours is not None and not neighbours.compared and len(slots) > 1:
             if self._alone is not None and self._alone[0] not in slots:
                 self._alone = None
-            slots.run(self._next_alone)
+            yield self._next_alone
             alone = self._alone
             if alone is not None and alone[0] in slots and self._why_stop() is None:
-                neighbours.compare(slots, *alone)
-        slots.run(self._next)
+                yield from neighbours.compare(list(slots), *alone)
+        yield self._next
         made = self._ledger.probed - before
         if made:
-            self._parts.reporter.note(f"search ended: {self._why}")
+            self._records.reporter.note(f"search ended: {self._why}")
         return made
 
     def _next(self, free: Sequence[Slot]) -> tuple[Slot, Work] | None:
@@ -131,13 +130,15 @@ class Search:
             if self._ledger.opened.avoids(asked.candidate):
                 self._put_off(asked, "the last probes of its build broke")
             elif witness is not None:
-                self._tell(asked, witness.skipped(asked.candidate, asked.trial.number))
+                self._records.add_trial(
+                    asked.trial, witness.skipped(asked.candidate, asked.trial.number)
+                )
             else:
                 return slot, self._work(slot, asked)
 
     def _next_alone(self, free: Sequence[Slot]) -> tuple[Slot, Work] | None:
         """One after the other, until something was measured."""
-        if self._parts.slots.running or self._alone or (found := self._next(free)) is None:
+        if self._slots.running or self._alone or (found := self._next(free)) is None:
             return None
         slot, work = found
 
@@ -161,10 +162,9 @@ class Search:
 
     def _why_stop(self) -> str | None:
         """Why no further probe is run; None while there may be one."""
-        self._parts.go_on()
         if self._trials is not None and self._begun() >= self._trials:
             return f"--trials {self._trials} probes were run"
-        if not self._has_time(self._parts.typical_probe_s()):
+        if not self._has_time(self._typical_probe_s):
             return "its part of the budget is spent"
         broken = self._ledger.broken()
         if broken == self._ledger.probed and self._ledger.broken(self._earlier) >= HOPELESS_STARTS:
@@ -176,24 +176,27 @@ class Search:
         """Whether some of the budget is kept for finals: where they had none, nothing is."""
         return self._runs == 1 or bool(self._ledger.contenders)
 
+    @property
+    def _typical_probe_s(self) -> float:
+        return self._pace.typical_probe_s(self._ledger.fitting)
+
     def _has_time(self, probe_s: float) -> bool:
-        return self._parts.clock.remaining_s() >= self._finals_s() + probe_s
+        return self._clock.remaining_s() >= self._finals.needed_s() + probe_s
 
     def _waits(self) -> bool:
         """Whether there is time for a probe, but not beside those that run."""
-        probe_s = self._parts.typical_probe_s()
-        queue_s = self._parts.queue_s(probe_s)
+        probe_s = self._typical_probe_s
+        queue_s = self._slots.queue_s(probe_s)
         return queue_s > 0 and self._has_time(probe_s) and not self._has_time(probe_s + queue_s)
 
     def _begun(self) -> int:
         """Probes that came to something, or may."""
-        parts = self._parts
-        return self._ledger.probed + len(parts.slots.running) + len(parts.others.running)
+        return self._ledger.probed + len(self._slots.running) + len(self._records.running)
 
     def _pending(self) -> list[Candidate]:
         """What runs, or was asked for and waits; also of other processes."""
         waiting = [asked.candidate for each in self._rounds.values() for asked in each.waiting]
-        return [*self._parts.slots.running, *waiting, *self._parts.others.running]
+        return [*self._slots.running, *waiting, *self._records.running]
 
     def _ask_after(
         self,
@@ -204,7 +207,7 @@ class Search:
         news: News,
     ) -> Ask | None:
         """What to ask after the `news`; None where they left nothing of it."""
-        self._parts.others.learn(news)
+        self._records.learn(news)
         opened = self._ledger.opened
         gone = exactly is not None and exactly not in opened
         if gone or not opened.has(build if asked else None):
@@ -224,9 +227,9 @@ class Search:
         # Candidates of the live build are the cheaper by a group's start.
         costs = Costs(
             live_build=slot.runner.live_build,
-            start_s=self._parts.pace.start_s,
-            compile_s=self._parts.pace.compile_s,
-            probe_s=self._parts.typical_probe_s(),
+            start_s=self._pace.start_s,
+            compile_s=self._pace.compile_s,
+            probe_s=self._typical_probe_s,
         )
         return Ask(
             allowed=ledger.opened.places(build),
@@ -239,7 +242,7 @@ class Search:
 
     def _least_chance(self) -> float:
         """That a candidate fits, for which it is worth a probe now."""
-        ledger, running = self._ledger, self._parts.slots.running
+        ledger, running = self._ledger, self._slots.running
         # Those of an earlier run, or of another process, left this one no time.
         finals = ledger.finals if self._runs > 1 else []
         lost_finals = sum(r.outcome.verdict.bounds_memory for r in finals)
@@ -256,7 +259,7 @@ class Search:
         of their axes, and then the sampler chooses. While nothing has fitted, the smallest open
         candidate comes next, alone. A resumed study begins with the rounds that were interrupted.
         """
-        size, journal, opened = self._sampler.round, self._parts.journal, self._ledger.opened
+        size, journal, opened = self._sampler.round, self._records.journal, self._ledger.opened
         ask = partial(self._ask_after, slot)
         self._again = [c for c in self._again if c in opened]
         if self._again:
@@ -283,22 +286,22 @@ class Search:
         seen = {record.candidate.build for record in self._ledger.records}
         seen |= {candidate.build for candidate in self._pending()}
         opened = self._ledger.opened
-        unseen = (b for b in self._parts.space.opening if b not in seen and opened.has(b))
+        unseen = (b for b in self._space.opening if b not in seen and opened.has(b))
         return next(unseen, None)
 
     def _work(self, slot: Slot, asked: Asked) -> Work:
         """To measure what was asked for, in `slot`."""
-        candidate, parts = asked.candidate, self._parts
-        until_s = parts.clock.budget_s - self._finals_s()
-        parts.reporter.probing("search", candidate, until_s, slot.number)
+        candidate, journal = asked.candidate, self._records.journal
+        until_s = self._clock.budget_s - self._finals.needed_s()
+        self._records.reporter.probing("search", candidate, until_s, slot.number)
         numbers = self._rounds[slot].numbers
-        parts.journal.begin_probe(asked.trial, parts.clock.elapsed_s(), numbers)
-        grad_accum = parts.space.workload.micro_steps(candidate)
+        journal.begin_probe(asked.trial, self._clock.elapsed_s(), numbers)
+        grad_accum = self._space.workload.micro_steps(candidate)
         job = Job(
             candidate=candidate,
             grad_accum=grad_accum,
             micro_steps=min(grad_accum, RANKING_MICRO_STEPS),
-            rule=parts.pace.rule,
+            rule=self._pace.rule,
             needed_step_s=self._ledger.needed_step_s(candidate),
             fresh=False,
             budget="the search's part of the budget" if self._keeps_finals else "the budget",
@@ -308,7 +311,7 @@ class Search:
             predicted=self._ledger.predictor.peak(candidate),
             until_s=until_s,
             told=partial(self._probed, slot, asked),
-            excused=partial(parts.journal.excuse, asked.trial),
+            excused=partial(journal.excuse, asked.trial),
         )
 
     def _probed(self, slot: Slot, asked: Asked, probed: Probed) -> None:
@@ -319,7 +322,9 @@ class Search:
                 self._ledger.opened.avoid([candidate])
             if self._put_offs[candidate] <= SUSPICIOUS_LOSSES:
                 self._ledger.opened.reopen(candidate)
-        self._tell(asked, Record(asked.trial.number, "search", candidate, probed.outcome))
+        self._records.add_trial(
+            asked.trial, Record(asked.trial.number, "search", candidate, probed.outcome)
+        )
         if probed.gone:
             self._put_off_round(slot, probed.gone)
 
@@ -330,22 +335,14 @@ class Search:
     def _put_off(self, asked: Asked, why: str) -> None:
         """Leave a candidate for later: it may be proposed again."""
         self._ledger.opened.reopen(asked.candidate)
-        started_s = self._parts.clock.elapsed_s()
+        started_s = self._clock.elapsed_s()
         outcome = Outcome(verdict=Verdict.SKIPPED, started_s=started_s, reason=why)
-        self._tell(asked, Record(asked.trial.number, "search", asked.candidate, outcome))
+        self._records.add_trial(
+            asked.trial, Record(asked.trial.number, "search", asked.candidate, outcome)
+        )
 
     def _tell(self, asked: Asked, record: Record) -> None:
-        parts, ledger = self._parts, self._ledger
-        value = ledger.value(record) if record.outcome.measurement is not None else None
-        parts.journal.tell(asked.trial, record, value, parts.space.limits)
-        before = ledger.incumbent
-        ledger.add(record)
-        if ledger.incumbent is not before:
-            self._publish(ledger)
-        parts.reporter.told(record, ledger.incumbent)
-        if skipped := ledger.settle(record):
-            parts.journal.append(skipped)
-            parts.reporter.note(f"skipped {len(skipped)}: {skipped[0].outcome.reason}")
+        self._records.add_trial(asked.trial, record)
 
 
 def least_chance(probes: int, lost: float, finals: int, lost_finals: int) -> float:

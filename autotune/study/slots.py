@@ -8,63 +8,44 @@ when it is begun, and heard of when its end has come.
 from __future__ import annotations
 
 import heapq
+import math
 import queue
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import partial
 
 from autotune.errors import NoNodesError
-from autotune.measure.runner import Job, Runner, StopRequestedError
+from autotune.measure.runner import StopRequestedError
 from autotune.show.report import Reporter
 from autotune.space.candidate import Candidate
+from autotune.study.neighbours import Neighbours
 from autotune.study.pace import Pace
-from autotune.study.predict.memory import Prediction
-from autotune.study.prober import ATTEMPTS, Probed, Prober
-from autotune.wire.budget import Clock
+from autotune.study.prober import Probed
+from autotune.study.work import NextWork, Slot
+from autotune.wire.budget import Clock, StopFlag, VirtualTime
 from autotune.wire.stopping import Phase
-
-
-@dataclass(frozen=True, kw_only=True)
-class Work:
-    """A probe to run, and what to do when it has ended."""
-
-    job: Job
-    predicted: Prediction
-    until_s: float
-    """On the budget's clock."""
-    attempts: int = ATTEMPTS
-    """At most, where the machine disturbs it."""
-    told: Callable[[Probed], None]
-    excused: Callable[[], None] = lambda: None
-    """In the place of `told`, where the user stopped the study in it."""
-
-
-@dataclass(kw_only=True, eq=False)
-class Slot:
-    """Where one probe at a time runs."""
-
-    number: int
-    runner: Runner
-    prober: Prober
-    work: Work | None = None
-    """What it runs now."""
-
-
-NextWork = Callable[[Sequence[Slot]], tuple[Slot, Work] | None]
-"""What to run next, and in which of the free slots; None as long as nothing is worth it."""
 
 
 class Slots:
     """Those of one study. What has no machine left is taken out."""
 
     def __init__(
-        self, slots: Sequence[Slot], clock: Clock, pace: Pace, reporter: Reporter
+        self,
+        slots: Sequence[Slot],
+        clock: Clock,
+        pace: Pace,
+        reporter: Reporter,
+        *,
+        stop: StopFlag,
+        neighbours: Neighbours | None = None,
     ) -> None:
+        """Slots that share a machine are `neighbours`."""
+        self.neighbours = neighbours
         self._slots = list(slots)
         self._pace = pace
         self._reporter = reporter
+        self._stop = stop
         self._time = clock.virtual_time
         self._later: list[tuple[float, int, Slot, Future[Probed]]] = []
         """On virtual time: what ends when. The number is the job's."""
@@ -83,6 +64,22 @@ class Slots:
         """What is being probed."""
         return [slot.work.job.candidate for slot in self._slots if slot.work is not None]
 
+    @property
+    def in_turns(self) -> bool:
+        """Whether groups that share a machine wait for each other to make steps."""
+        return self.neighbours is not None and self.neighbours.in_turns
+
+    @property
+    def timed_at_once(self) -> int:
+        """Groups that make steps at the same time."""
+        beside = self.neighbours.beside if self.neighbours is not None and self.in_turns else 1
+        return math.ceil(len(self) / beside)
+
+    def queue_s(self, each_s: float) -> float:
+        """What another group waits for its turn, where steps of those that run take `each_s`."""
+        turns = math.ceil((len(self.running) + 1) / self.timed_at_once)
+        return (turns - 1) * each_s
+
     def run(self, next_work: NextWork) -> None:
         """Keep the slots busy with `next_work`, until there is none and all has ended.
 
@@ -93,18 +90,25 @@ class Slots:
         try:
             while True:
                 while free := [slot for slot in self._slots if slot.work is None]:
+                    if self._stop:
+                        raise StopRequestedError
                     if (found := next_work(free)) is None:
                         break
-                    self._begin(*found)
+                    slot, work = found
+                    slot.work = work
+                    job = work.job, work.predicted, work.until_s, work.attempts
+                    if self._time is None:
+                        future = self._threads.submit(slot.prober.measure, *job)
+                        future.add_done_callback(partial(self._hear_later, slot))
+                    else:
+                        self._carry_out(slot, partial(slot.prober.measure, *job), self._time)
                 if not self.running:
                     return
                 self._hear()
         except StopRequestedError:
             while self.running:
-                try:
+                with suppress(StopRequestedError, NoNodesError):
                     self._hear()
-                except (StopRequestedError, NoNodesError):
-                    continue
             raise
 
     def close(self) -> None:
@@ -117,16 +121,22 @@ class Slots:
                 with suppress(OSError):
                     slot.work.excused()
 
-    def _begin(self, slot: Slot, work: Work) -> None:
-        slot.work = work
+    def _hear_later(self, slot: Slot, done: Future[Probed]) -> None:
+        self._ended.put((slot, done))
+
+    def _carry_out(self, slot: Slot, probe: Callable[[], Probed], now: VirtualTime) -> None:
+        """On virtual time: at once, and to be heard of at its end."""
+        done: Future[Probed] = Future()
+
+        def carry_out() -> None:
+            try:
+                done.set_result(probe())
+            except BaseException as error:  # noqa: BLE001 - it is raised when its time has come
+                done.set_exception(error)
+
+        _, end = now.ahead(carry_out)
         self._begun += 1
-        probe = partial(slot.prober.measure, work.job, work.predicted, work.until_s, work.attempts)
-        if self._time is None:
-            future = self._threads.submit(probe)
-            future.add_done_callback(lambda done: self._ended.put((slot, done)))
-        else:
-            done, end = self._time.ahead(partial(_carried_out, probe))
-            heapq.heappush(self._later, (end, self._begun, slot, done))
+        heapq.heappush(self._later, (end, self._begun, slot, done))
 
     def _hear(self) -> None:
         """Wait for the next end of a probe, and tell of it."""
@@ -151,12 +161,3 @@ class Slots:
             if not self._slots:
                 raise NoNodesError(probed.gone)
             self._reporter.note(f"{probed.gone}; {len(self._slots)} of the groups go on")
-
-
-def _carried_out(probe: Callable[[], Probed]) -> Future[Probed]:
-    done: Future[Probed] = Future()
-    try:
-        done.set_result(probe())
-    except BaseException as error:  # noqa: BLE001 - it is raised when its time has come
-        done.set_exception(error)
-    return done

@@ -6,7 +6,7 @@ best.json. A part of it is kept for the finals; the rest is the search's.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from functools import partial
 
 from autotune.errors import NoNodesError
@@ -23,13 +23,13 @@ from autotune.study import samplers
 from autotune.study.finals import CLOSING_S, Finals
 from autotune.study.ledger import Ledger
 from autotune.study.neighbours import Neighbours
-from autotune.study.others import Others
 from autotune.study.pace import Pace
-from autotune.study.parts import Parts
 from autotune.study.predict.predictor import Predictor
 from autotune.study.prober import Prober
+from autotune.study.records import Records
 from autotune.study.search import Search
-from autotune.study.slots import Slot, Slots
+from autotune.study.slots import Slots
+from autotune.study.work import NextWork, Slot
 from autotune.wire.budget import Clock, StopFlag
 
 TRACE_S, TRACE_SHARE = 10.0, 0.1
@@ -68,25 +68,18 @@ class Study:
         self._new_ledger = partial(Ledger, space, options.objective)
         self.ledger = self._new_ledger(predictor)
         self._traced: Trace | None = None
-        pace = Pace(space.workload, device_kind, options)
+        pace = self._pace = Pace(space.workload, device_kind, options)
         slots = [
             Slot(
                 number=number, runner=each, prober=Prober(space, device_kind, clock, each, options)
             )
             for number, each in enumerate(runners)
         ]
-        self._parts = Parts(
-            space=space,
-            clock=clock,
-            stop=stop,
-            journal=journal,
-            reporter=reporter,
-            ledger=self.ledger,
-            pace=pace,
-            slots=Slots(slots, clock, pace, reporter),
-            others=Others(journal, self.ledger, reporter),
-            neighbours=neighbours,
-        )
+        self._space = space
+        self._clock = clock
+        self._stop = stop
+        self._slots = Slots(slots, clock, pace, reporter, stop=stop, neighbours=neighbours)
+        self._records = Records(self.ledger, journal, reporter, space.limits, publish)
         self._tracer = runners[0]
         self.lost = ""
         """Why nothing could be run any more; empty where it could."""
@@ -94,13 +87,23 @@ class Study:
         """What the user ended early: search or finals."""
         self.away: UnreachableError | None = None
         """Why the storage could not be told any more."""
-        self._finals = Finals(self._parts, options.finals)
+        self._finals = Finals(
+            space=space,
+            clock=clock,
+            slots=self._slots,
+            pace=pace,
+            records=self._records,
+            finalists=options.finals,
+        )
         self._search = Search(
-            self._parts,
+            space=space,
+            clock=clock,
+            slots=self._slots,
+            pace=pace,
+            records=self._records,
+            finals=self._finals,
             sampler=sampler,
             trials=options.trials,
-            finals_s=self._finals.needed_s,
-            publish=publish,
         )
         if past.trials:
             self._restore()
@@ -109,58 +112,67 @@ class Study:
         """What was measured is in the ledger even if the user stopped it."""
         try:
             self._trace()
-            # Finals that end early, or find out that nothing fits after all, leave time to search;
-            # so may those of a run that was interrupted.
-            made = self._search.run() + self._finals.run()
-            first = True
-            while (made or first) and not self._finals.out_of_time:
-                made, first = self._search.run() + self._finals.run(), False
-            while self._parts.others.wait(self._has_time):
-                self._search.run()
-                self._finals.run()
-            if self._parts.journal.shared:
+            for next_work in self._turns():
+                self._slots.run(next_work)
+            if self._records.journal.shared:
                 self._agree()
         except StopRequestedError:
             self.stopped_in = "finals" if self._finals.under_way else "search"
-            self._parts.reporter.note("stopped by the user")
+            self._records.reporter.note("stopped by the user")
         except NoNodesError as error:
             self.lost = str(error)
-            self._parts.reporter.note(f"nothing more can be run: {error}")
+            self._records.reporter.note(f"nothing more can be run: {error}")
         except UnreachableError as error:
             self.away = error
 
+    def _turns(self) -> Iterator[NextWork]:
+        """Search and finals in turn: what has work for the slots, one after the other."""
+        made, first = (yield from self._turn()), True
+        # Finals that end early, or find out that nothing fits after all, leave time to search;
+        # so may those of a run that was interrupted.
+        while (made or first) and not self._finals.out_of_time:
+            made, first = (yield from self._turn()), False
+        while self._records.wait(self._has_time):
+            yield from self._turn()
+
+    def _turn(self) -> Generator[NextWork, None, int]:
+        """How many probes were made."""
+        searched = yield from self._search.turn()
+        return searched + (yield from self._finals.turn())
+
     def close(self) -> None:
         """Wait for what still runs, which was asked to stop."""
-        self._parts.slots.close()
+        self._slots.close()
 
     def _trace(self) -> None:
         """Before anything is timed: on a machine of few cores it would be in the way."""
-        clock = self._parts.clock
+        clock = self._clock
         left_s = clock.remaining_s() - CLOSING_S
         limit_s = min(max(TRACE_S, TRACE_SHARE * clock.budget_s), left_s)
-        found = self._tracer.trace(self._parts.space, limit_s)
+        found = self._tracer.trace(self._space, limit_s)
         if found is not None:
             self.ledger.predictor.trace(found)
         self._traced = found
 
     def _has_time(self) -> bool:
-        self._parts.go_on()
-        return self._parts.clock.remaining_s() > CLOSING_S
+        if self._stop:
+            raise StopRequestedError
+        return self._clock.remaining_s() > CLOSING_S
 
     def _agree(self) -> None:
         """Know the same as every process of the study, whatever the order it was learned in."""
         predictor = self._new_predictor()
         if self._traced is not None:
             predictor.trace(self._traced)
-        records = self._parts.journal.told()
+        records = self._records.journal.told()
         self.ledger = self._new_ledger(predictor)
         self.ledger.take(records)
-        self._parts.journal.rewrite(self.ledger.all)
+        self._records.journal.rewrite(self.ledger.all)
 
     def _restore(self) -> None:
-        past, ledger = self._parts.journal.past, self.ledger
-        self._parts.pace.restore(past.records)
+        past, ledger = self._records.journal.past, self.ledger
+        self._pace.restore(past.records)
         ledger.take(past.records)
         self._search.restore(past.suspects, past.interrupted)
-        self._parts.journal.rewrite(ledger.all)
-        self._parts.reporter.restored(ledger.records, ledger.incumbent)
+        self._records.journal.rewrite(ledger.all)
+        self._records.reporter.restored(ledger.records, ledger.incumbent)

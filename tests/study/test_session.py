@@ -245,7 +245,7 @@ def test_what_was_interrupted_still_comes_first_after_a_resume_that_died_at_once
     restore = Search.restore
 
     def look(self: Search, suspects: set[Any], interrupted: list[Any]) -> None:
-        seen.append((len(interrupted), self._parts.journal.past.round_begun))
+        seen.append((len(interrupted), self._records.journal.past.round_begun))
         restore(self, suspects, interrupted)
 
     monkeypatch.setattr(Search, "restore", look)

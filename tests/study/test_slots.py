@@ -17,9 +17,9 @@ from autotune.space.outcome import Record, Verdict
 from autotune.study.finals import CLOSING_S, FINAL_ROUNDS
 from autotune.study.neighbours import Neighbours
 from autotune.study.predict.memory import Prediction
-from autotune.study.search import SUSPICIOUS_LOSSES
-from autotune.study.slots import Work
+from autotune.study.records import SUSPICIOUS_LOSSES
 from autotune.study.why_nothing import why_nothing
+from autotune.study.work import Work
 from autotune.wire.budget import VirtualTime
 from tests.support.records import space
 from tests.support.scripted import Listener, ok
@@ -170,7 +170,7 @@ def test_a_final_that_takes_node_after_node_with_it_is_not_made_again(tmp_path: 
 def test_groups_in_turns_have_their_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     neighbours = Neighbours(2, lambda: False, Listener())
     run = Run(tmp_path, saturating, SPACE, slots=2, trials=2, neighbours=neighbours)
-    parts, finals = run.study._parts, run.study._finals
+    slots, finals, clock = run.study._slots, run.study._finals, run.study._clock
     monkeypatch.setattr(finals, "_rounds", lambda candidate: 0)
     monkeypatch.setattr(finals, "_start_s", lambda record: 1.0)
     monkeypatch.setattr(finals, "_steps_s", lambda record, micro_steps: 10.0)
@@ -180,16 +180,16 @@ def test_groups_in_turns_have_their_time(tmp_path: Path, monkeypatch: pytest.Mon
     assert finals.needed_s() == CLOSING_S + rounds * 11.0 / 2
     neighbours.in_turns = True
     assert finals.needed_s() == CLOSING_S + rounds * (1.0 / 2 + 10.0)
-    one, _ = parts.slots
+    one, _ = slots
     one.work = Work(job=run.runner.jobs[0], predicted=PREDICTED, until_s=0.0, told=print)
-    assert parts.queue_s(10.0) == 10.0
+    assert slots.queue_s(10.0) == 10.0
     # Only the queue is too long: it is asked again once that has ended, and nothing is given up.
-    now = parts.clock.elapsed_s()
-    parts.clock.go_on(0.0, now + CLOSING_S + 15.0)
-    assert finals._next_in_time(list(parts.slots)[1:]) is None
+    now = clock.elapsed_s()
+    clock.go_on(0.0, now + CLOSING_S + 15.0)
+    assert finals._next_in_time(list(slots)[1:]) is None
     assert not finals.out_of_time
     neighbours.in_turns = False
-    assert parts.queue_s(10.0) == 0.0
+    assert slots.queue_s(10.0) == 0.0
 
 
 def gone_after(jobs: int, answer: Answer = saturating) -> Answer:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -33,6 +33,7 @@ from autotune.study.search import (
     first_candidate,
     least_chance,
 )
+from autotune.study.work import NextWork
 from autotune.wire.budget import VirtualTime
 from autotune.wire.messages import Peaks
 from tests.support.records import MIB, QUIET, space, with_offload
@@ -363,13 +364,13 @@ def test_the_search_has_its_turn_before_the_last_rounds_of_what_cannot_be_told_a
     run: Runs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     finals: list[int] = []
-    search = Search.run
+    turn = Search.turn
 
-    def counting(of: Search) -> int:
+    def counting(of: Search) -> Generator[NextWork, None, int]:
         finals.append(len(of._ledger.finals))
-        return search(of)
+        return turn(of)
 
-    monkeypatch.setattr(Search, "run", counting)
+    monkeypatch.setattr(Search, "turn", counting)
     run(equal, sampler="grid", finals=2)
     before, between, *_, after = finals
     assert before == 0
@@ -483,7 +484,7 @@ def test_a_probe_is_taken_to_cost_what_its_quickest_attempt_did(run: Runs) -> No
     assert outcome.attempts == 2
     assert outcome.warmup_s + outcome.timed_s == pytest.approx(11.0)
     assert outcome.least_s == pytest.approx(1.0)
-    assert done.study._parts.pace.probe_s(done.told[0]) == pytest.approx(1.0)
+    assert done.study._pace.probe_s(done.told[0]) == pytest.approx(1.0)
 
 
 @pytest.mark.parametrize(("spread", "early"), [(0.0, False), (0.4, True)])

@@ -89,6 +89,8 @@ class Pool:
         """Of the live group, or the last one."""
         self._ops = Ops(device_kind, workload, logs, stop, note)
         self._probes = 0
+        self._start_s = 0.0
+        """What starting the live group took, until a result says so."""
 
     @property
     def live_build(self) -> Build | None:
@@ -96,7 +98,27 @@ class Pool:
 
     def run(self, job: Job, deadline: float) -> Result:
         try:
-            return self._run(job, deadline)
+            group = self._group_for(job, deadline)
+            if isinstance(group, Result):
+                return group
+            start_s, self._start_s = self._start_s, 0.0
+            self._probes += 1
+            began = time.monotonic()
+            with self._turn(self._nodes[0].name):  # a group on several shares none
+                waited_s = time.monotonic() - began
+                probed = group.probe(self._request(job), deadline)
+            ready = group.ranks[0].ready
+            if probed.report is None:
+                self._end(politely=False, until=deadline)
+            return replace(
+                probed,
+                waited_s=waited_s,
+                group_start_s=start_s,
+                warm=group.probes > 1,
+                parameters=ready.parameters if ready else None,
+                versions=ready.versions if ready else None,
+                log=group.ranks[0].log.name,
+            )
         except NodeLostError as lost:
             if self._group is not None:
                 self._end(politely=False, until=deadline)
@@ -104,7 +126,8 @@ class Pool:
             why = gone or str(lost)
             return Result(verdict=Verdict.SKIPPED, reason=why, put_off=True, gone=gone)
 
-    def _run(self, job: Job, deadline: float) -> Result:
+    def _group_for(self, job: Job, deadline: float) -> Group | Result:
+        """The live group, or a new one, or why there is none."""
         self._take_seats(deadline)
         if new_ops := self._ops.missing(job.candidate, self._nodes):
             self.retire(deadline)
@@ -112,33 +135,15 @@ class Pool:
         if (refusal := self._ops.refusal(job.candidate)) is not None:
             return refusal
         group = self._group
+        if group and not job.fresh and self._build == job.candidate.build and group.alive():
+            return group
         began = time.monotonic()
-        if group is None or job.fresh or self._build != job.candidate.build or not group.alive():
-            self.retire(deadline)
-            launched = self._launch(job.candidate, deadline)
-            if isinstance(launched, Result):
-                log = self._log(0).name
-                return replace(launched, group_start_s=time.monotonic() - began, log=log)
-            group = launched
-        start_s = time.monotonic() - began if not group.probes else 0.0
-        ready = group.ranks[0].ready
-        self._probes += 1
-        began = time.monotonic()
-        with self._turn(self._nodes[0].name):  # a group on several shares none
-            waited_s = time.monotonic() - began
-            probed = group.probe(self._request(job), deadline)
-        result = replace(
-            probed,
-            waited_s=waited_s,
-            group_start_s=start_s,
-            warm=group.probes > 1,
-            parameters=ready.parameters if ready else None,
-            versions=ready.versions if ready else None,
-            log=group.ranks[0].log.name,
-        )
-        if result.report is None:
-            self._end(politely=False, until=deadline)
-        return result
+        self.retire(deadline)
+        launched = self._launch(job.candidate, deadline)
+        self._start_s = time.monotonic() - began
+        if isinstance(launched, Group):
+            return launched
+        return replace(launched, group_start_s=self._start_s, log=self._log(0).name)
 
     def trace(self, space: Space, limit_s: float) -> Trace | None:
         engine = engine_of(self._workload, space.opening[0]).name

@@ -1,0 +1,94 @@
+"""What came of probes, here and in other processes that work on the same study."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+from optuna.trial import Trial
+
+from autotune.result.folder.journal import Journal
+from autotune.result.folder.past import News
+from autotune.show.report import Reporter
+from autotune.space.candidate import Candidate
+from autotune.space.outcome import Record
+from autotune.space.space import Limits
+from autotune.study.ledger import Ledger
+
+LOOK_S = 0.5
+SUSPICIOUS_LOSSES = 2
+"""What a node was lost in so often comes last, and is not asked for after another one."""
+
+
+class Records:
+    """Tells ledger, journal and reporter together, and `publish` at each new incumbent."""
+
+    def __init__(
+        self,
+        ledger: Ledger,
+        journal: Journal,
+        reporter: Reporter,
+        limits: Limits,
+        publish: Callable[[Ledger], object],
+    ) -> None:
+        self.ledger = ledger
+        self.journal = journal
+        self.reporter = reporter
+        self.running: tuple[Candidate, ...] = ()
+        """What other processes probe."""
+        self.finals: tuple[Candidate, ...] = ()
+        """What they measure again."""
+        self._limits = limits
+        self._publish = publish
+
+    def add_trial(self, trial: Trial, record: Record) -> None:
+        """What came of a probe of the search."""
+        ledger = self.ledger
+        value = ledger.value(record) if record.outcome.measurement is not None else None
+        self.journal.tell(trial, record, value, self._limits)
+        before = ledger.incumbent
+        ledger.add(record)
+        if ledger.incumbent is not before:
+            self._publish(ledger)
+        self.reporter.told(record, ledger.incumbent)
+        if skipped := ledger.settle(record):
+            self.journal.append(skipped)
+            self.reporter.note(f"skipped {len(skipped)}: {skipped[0].outcome.reason}")
+
+    def add_final(self, record: Record) -> None:
+        """What came of a round of the finals."""
+        self.ledger.add(record)
+        self.journal.add_final(record)
+        self.reporter.told(record, self.ledger.incumbent)
+
+    def learn(self, news: News) -> bool:
+        """Learn what other processes told, and close what they probe; whether that may change
+        what is to be done here."""
+        ledger = self.ledger
+        skipped = ledger.take(news.records)
+        self.journal.append([*news.records, *skipped])
+        for record in news.records:
+            self.reporter.told(record, ledger.incumbent)
+        freed = set(self.running).difference(news.running, ledger.tried)
+        for candidate in freed:
+            ledger.opened.reopen(candidate)
+        for candidate in news.running:
+            ledger.opened.close(candidate)
+        self.running, self.finals = news.running, news.finals
+        return bool(news.records or freed)
+
+    def wait(self, go_on: Callable[[], bool]) -> bool:
+        """Wait until others tell something; False where none of them will, or `go_on` says so."""
+        changed = False
+
+        def idle(news: News) -> bool:
+            nonlocal changed
+            changed = self.learn(news) or changed
+            return not changed
+
+        while self.journal.shared and go_on():
+            news = self.journal.look(idle)
+            if changed or not news.at_work:
+                return changed
+            time.sleep(LOOK_S)
+        return False
