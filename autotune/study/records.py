@@ -5,10 +5,9 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from optuna.trial import Trial
-
 from autotune.result.folder.journal import Journal
 from autotune.result.folder.past import News
+from autotune.result.folder.sampler import Asked
 from autotune.show.report import Reporter
 from autotune.space.candidate import Candidate
 from autotune.space.outcome import Record
@@ -41,11 +40,11 @@ class Records:
         self._limits = limits
         self._publish = publish
 
-    def add_trial(self, trial: Trial, record: Record) -> None:
+    def add_trial(self, asked: Asked, record: Record) -> None:
         """What came of a probe of the search."""
         ledger = self.ledger
         value = ledger.value(record) if record.outcome.measurement is not None else None
-        self.journal.tell(trial, record, value, self._limits)
+        self.journal.tell(asked.trial, record, value, self._limits)
         before = ledger.incumbent
         ledger.add(record)
         if ledger.incumbent is not before:

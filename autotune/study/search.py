@@ -131,7 +131,7 @@ class Search:
                 self._put_off(asked, "the last probes of its build broke")
             elif witness is not None:
                 self._records.add_trial(
-                    asked.trial, witness.skipped(asked.candidate, asked.trial.number)
+                    asked, witness.skipped(asked.candidate, asked.trial.number)
                 )
             else:
                 return slot, self._work(slot, asked)
@@ -323,7 +323,7 @@ class Search:
             if self._put_offs[candidate] <= SUSPICIOUS_LOSSES:
                 self._ledger.opened.reopen(candidate)
         self._records.add_trial(
-            asked.trial, Record(asked.trial.number, "search", candidate, probed.outcome)
+            asked, Record(asked.trial.number, "search", candidate, probed.outcome)
         )
         if probed.gone:
             self._put_off_round(slot, probed.gone)
@@ -338,11 +338,8 @@ class Search:
         started_s = self._clock.elapsed_s()
         outcome = Outcome(verdict=Verdict.SKIPPED, started_s=started_s, reason=why)
         self._records.add_trial(
-            asked.trial, Record(asked.trial.number, "search", asked.candidate, outcome)
+            asked, Record(asked.trial.number, "search", asked.candidate, outcome)
         )
-
-    def _tell(self, asked: Asked, record: Record) -> None:
-        self._records.add_trial(asked.trial, record)
 
 
 def least_chance(probes: int, lost: float, finals: int, lost_finals: int) -> float:
