@@ -98,7 +98,7 @@ def arrows() -> Iterator[tuple[str, str]]:
 
 def test_the_walk_sees_both_packages() -> None:
     assert {"autotune.commands.app", "autotune.device.cpu", "probes.faults"} <= set(IMPORTS)
-    assert "autotune.units" in IMPORTS["autotune.space.options"]
+    assert "autotune.units" in IMPORTS["autotune.space.options.limits"]
 
 
 def test_every_module_has_its_floor() -> None:

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from autotune.errors import UsageError
 from autotune.space.options import FLAGS, Options
+from autotune.space.options.search import SearchOptions
 from autotune.space.workload import GlobalBatch, parse_global_batch
 from autotune.units import gib, parse_bytes, parse_duration_s, parse_ints, parse_share
 
@@ -184,7 +185,7 @@ def test_any_text_is_parsed_or_refused(parse: Callable[[str, str], Any], text: s
 )
 def test_options_refuse_what_cannot_be_done(field: str, value: Any, flag: str, valid: str) -> None:
     with pytest.raises(UsageError) as caught:
-        Options(**{field: value})
+        Options.of(**{field: value})
     message = str(caught.value)
     assert message.startswith(flag)
     assert valid in message
@@ -199,8 +200,8 @@ def test_options_refuse_what_cannot_be_done(field: str, value: Any, flag: str, v
     ],
 )
 def test_parallel_is_a_number_or_auto(text: str, why: str) -> None:
-    assert Options.from_texts({"parallel": "auto"}).parallel == "auto"
-    assert Options.from_texts({"parallel": "4"}).parallel == 4
+    assert Options.from_texts({"parallel": "auto"}).devices.parallel == "auto"
+    assert Options.from_texts({"parallel": "4"}).devices.parallel == 4
     with pytest.raises(UsageError) as refused:
         Options.from_texts({"parallel": text})
     assert str(refused.value) == why
@@ -210,9 +211,23 @@ def test_parallel_is_a_number_or_auto(text: str, why: str) -> None:
 def test_a_script_is_launched_on_one_machine(asked: dict[str, Any]) -> None:
     [(name, value)] = asked.items()
     with pytest.raises(UsageError, match=f"--{name} {value}: a script is launched on this"):
-        Options(script="true {micro_batch}", **asked)
+        Options.of(script="true {micro_batch}", **asked)
 
 
 def test_a_script_is_launched_once_at_a_time() -> None:
     with pytest.raises(UsageError, match="--parallel 2: a script is launched once at a time"):
-        Options(script="true {micro_batch}", parallel=2)
+        Options.of(script="true {micro_batch}", parallel=2)
+
+
+def test_a_script_is_judged_by_its_tokens_as_nobody_knows_its_flops() -> None:
+    asked = Options.of(script="true {micro_batch}", objective="flops", seed=3)
+    assert asked.search == SearchOptions(objective="tokens_per_s", seed=3)
+    assert asked.but(seed=4).search == SearchOptions(objective="tokens_per_s", seed=4)
+
+
+def test_options_are_the_same_by_their_keys() -> None:
+    asked = Options.of(depth=(2, 4), zero=(0,), budget_s=60.0, model="gpt2", nodes=2)
+    assert asked.space.axes == {"depth": (2, 4), "zero_stage": (0,)}
+    assert Options.of(**asked.flat()) == asked
+    with pytest.raises(KeyError):
+        Options.of(dept=(2,))

@@ -14,13 +14,13 @@ from cyclopts import Group, Parameter
 
 from autotune.commands import Run
 from autotune.commands.exits import ExitCode, complain
-from autotune.commands.tune import parameter
+from autotune.commands.tune import parameters_of
 from autotune.device.cards import Gpus, parse_gpus
 from autotune.errors import UsageError
 from autotune.measure.testbed.lengths import at_longest
 from autotune.result.files import create_folder
 from autotune.space.models.hf import FUSED, replaced_kernels
-from autotune.space.options import FLAGS, Options, Topic, text_of
+from autotune.space.options import GROUPS, Options, text_of
 from autotune.units import gib, parse_bytes
 
 if TYPE_CHECKING:
@@ -34,10 +34,11 @@ MOST_NAMED = 4
 WIDTH = 140
 """Characters of a table where nobody says."""
 _OWN = Group("Plan", sort_key=0)
-_OF_A_STUDY = tuple(
-    name for name, flag in FLAGS.items()
-    if flag.topic is Topic.SPACE or name in ("ceiling", "host_ceiling", "objective")
-)  # fmt: skip
+_OF_A_STUDY = {
+    group: {name: flag for name, flag in flags.items()
+            if group in ("model", "space") or name in ("ceiling", "host_ceiling", "objective")}
+    for group, flags in GROUPS.items()
+}  # fmt: skip
 """Options of a study that a plan takes, too."""
 Quantity = Literal["micro_batch", "seq_len", "gpus"]
 
@@ -81,11 +82,11 @@ def plan(
     if write is not None and write.exists() and not (write.is_dir() and not any(write.iterdir())):
         raise UsageError(f"--write {write}: is there already; name a new folder")
     asked = Options.from_texts({name: text_of(value) for name, value in options.items()})
-    if solve in ("micro_batch", "seq_len") and asked.tokens_per_batch is not None:
+    if solve in ("micro_batch", "seq_len") and asked.space.tokens_per_batch is not None:
         raise UsageError(f"--tokens-per-batch: not with --solve {solve}; leave one of them out")
-    if solve == "seq_len" and asked.length_mix is not None:
+    if solve == "seq_len" and asked.space.length_mix is not None:
         raise UsageError("--length-mix: not with --solve seq_len; leave one of them out")
-    if solve in ("micro_batch", "seq_len") and getattr(asked, solve) is not None:
+    if solve in ("micro_batch", "seq_len") and solve in asked.space.axes:
         flag = f"--{solve.replace('_', '-')}"
         raise UsageError(f"{flag}: --solve {solve} looks for it; leave one of them out")
     if solve == "gpus" and named.counts != (1,):
@@ -99,17 +100,17 @@ def plan(
         from autotune.advise.plan.expected import Asked, Helpers
         from autotune.measure.runner import counting
 
-        with _made(write), counting.forked(asked.family) as start:
+        with _made(write), counting.forked(asked.model.family) as start:
 
             def count(wanted: Count) -> Counted:
-                with _waiting(f"counting the parameters of {asked.model}"):
-                    return counting.count(wanted, asked.model, start)
+                with _waiting(f"counting the parameters of {asked.model.name}"):
+                    return counting.count(wanted, asked.model.name, start)
 
             def describe(wanted: Describe) -> Described | str:
                 lengths = wanted.seq_lens
                 few = len(lengths) <= MOST_NAMED
                 at = ", ".join(map(str, lengths)) if few else f"{lengths[0]} to {lengths[-1]}"
-                with _waiting(f"tracing {asked.model} at seq_len {at}"):
+                with _waiting(f"tracing {asked.model.name} at seq_len {at}"):
                     return counting.describe(wanted, TRACE_S, start)
 
             helpers = Helpers(count, describe)
@@ -135,8 +136,7 @@ def plan(
 
 def _signature() -> inspect.Signature:
     *own, _ = inspect.signature(plan, eval_str=True).parameters.values()
-    taken = [parameter(name, FLAGS[name]) for name in _OF_A_STUDY]
-    return inspect.Signature([*own, *taken])
+    return inspect.Signature([*own, *parameters_of(_OF_A_STUDY)])
 
 
 plan.__signature__ = _signature()  # type: ignore[attr-defined]
@@ -263,7 +263,7 @@ def _say_host(asked: Asked, rows: Iterable[Expected | None]) -> None:
     moved = [row for row in rows if row is not None and row.candidate.offload != "none"]
     if moved and asked.host_bytes is None:
         most = max(moved, key=lambda row: row.host_bytes)
-        enough_gib = int(most.host_bytes / asked.options.host_ceiling) >> 30
+        enough_gib = int(most.host_bytes / asked.options.limits.host_ceiling) >> 30
         complain(
             f"the host's memory was not looked at: {most.candidate.key} needs"
             f" {gib(most.host_bytes)} of it; say how much there is, e.g."

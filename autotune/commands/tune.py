@@ -6,6 +6,7 @@ import inspect
 import os
 import sys
 import time
+from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -18,7 +19,7 @@ from autotune.commands.exits import ExitCode, complain
 from autotune.errors import UsageError
 from autotune.result.files import create_folder, default_folder, hold, refuse_used_folder
 from autotune.result.folder.folder import Folder
-from autotune.space.options import FLAGS, Flag, Options, Topic, text_of
+from autotune.space.options import FLAGS, GROUPS, Flag, Options, text_of
 
 if TYPE_CHECKING:
     from autotune.study.session import Setup
@@ -59,10 +60,12 @@ class Tune:
                 if setup is None:
                     return ExitCode.FOUND
                 share = 1 - VERIFY_SHARE if self.verify else 1.0
-                clock = setup.testbed.clock(share * setup.options.budget_s, started)
+                clock = setup.testbed.clock(share * setup.options.limits.budget_s, started)
                 ended = session.run(
                     setup,
-                    reporter=reporter_for(sys.stdout, clock.elapsed_s, setup.options.objective),
+                    reporter=reporter_for(
+                        sys.stdout, clock.elapsed_s, setup.options.search.objective
+                    ),
                     clock=clock,
                     stop=StopFlag(embedded=self.embedded),
                 )
@@ -82,14 +85,20 @@ class Tune:
 VERIFY_STEPS = 200
 VERIFY_SHARE = 0.2
 """Of the budget, that is kept for it."""
-_WITH_JOIN = {name for name, flag in FLAGS.items() if flag.topic is Topic.DEVICES} - {"world_size"}
-_GROUPS = {topic: Group(topic.value, sort_key=place) for place, topic in enumerate(Topic, 1)}
+_WITH_JOIN = {*GROUPS["devices"], *GROUPS["cluster"]} - {"world_size"}
+_HEADINGS = {
+    "limits": "Budget and limits", "devices": "Devices", "cluster": "Several machines",
+    "script": "Your own script", "model": "Model", "space": "Space", "search": "Search",
+    "output": "Output",
+}  # fmt: skip
+"""Above the flags of each group of options, in the order of `--help`."""
+_GROUPS = {name: Group(text, sort_key=at) for at, (name, text) in enumerate(_HEADINGS.items(), 1)}
 
 
 def _of_this_run(text: str, metavar: str | None = None) -> Parameter:
     """A flag that is no option of a study. Its value may start with a hyphen."""
     return Parameter(
-        group=_GROUPS[Topic.OUTPUT], help=text, metavar=metavar,
+        group=_GROUPS["output"], help=text, metavar=metavar,
         allow_leading_hyphen=metavar is not None, show_default=False,
     )  # fmt: skip
 
@@ -129,15 +138,17 @@ def tune(
     if accept_changed is not None and resume is None and join is None:
         raise UsageError("--accept-changed: only with --resume DIR or --join URL/NAME")
     asked = Options.from_texts({name: _text(name, value) for name, value in options.items()})
-    if verify and asked.device.startswith("replay:"):
-        raise UsageError(f"--verify: {asked.device} has no device to train on; leave it out")
+    if verify and asked.devices.recorded:
+        raise UsageError(
+            f"--verify: {asked.devices.device} has no device to train on; leave it out"
+        )
     return Tune(
         options=asked,
         dry_run=dry_run,
         resume=None if resume is None else Path(resume),
         join=join,
         own=frozenset(options) & _WITH_JOIN,
-        budget_s=asked.budget_s if "budget_s" in options else None,
+        budget_s=asked.limits.budget_s if "budget_s" in options else None,
         verify=verify,
         accepted=frozenset(filter(None, (accept_changed or "").replace(" ", "").split(","))),
     )
@@ -158,13 +169,13 @@ def _text(name: str, value: Any) -> str:
     return ";".join(value) if several else text_of(value)
 
 
-def parameter(name: str, flag: Flag) -> inspect.Parameter:
+def parameter(group: str, name: str, flag: Flag) -> inspect.Parameter:
     """The option `name` of a study as a parameter of `tune`."""
     switch = flag.type is bool
     # A value may start with a hyphen, so that our parser judges -5m.
     shown = Parameter(
         name=(flag.name, flag.also) if flag.also else flag.name,
-        group=_GROUPS[flag.topic], help=flag.help, metavar=flag.metavar,
+        group=_GROUPS[group], help=flag.help, metavar=flag.metavar,
         allow_leading_hyphen=not switch, show_default=False if switch else None,
     )  # fmt: skip
     default = False if switch else flag.default
@@ -174,10 +185,15 @@ def parameter(name: str, flag: Flag) -> inspect.Parameter:
     )
 
 
+def parameters_of(groups: Mapping[str, Mapping[str, Flag]]) -> list[inspect.Parameter]:
+    """The options of a study in `groups` as parameters of a command."""
+    return [parameter(group, *item) for group, flags in groups.items() for item in flags.items()]
+
+
 def _signature() -> inspect.Signature:
     """That of `tune`, with the options of a study in the place of `options`."""
     *own, _ = inspect.signature(tune, eval_str=True).parameters.values()
-    return inspect.Signature([*(parameter(*item) for item in FLAGS.items()), *own])
+    return inspect.Signature([*parameters_of(GROUPS), *own])
 
 
 tune.__signature__ = _signature()  # type: ignore[attr-defined]
@@ -196,29 +212,29 @@ def _begin(asked: Tune, argv: list[str], held: ExitStack) -> Setup | None:
     from autotune.study.search import first_candidate
 
     options = asked.options
-    refuse_used_folder(options.out)
-    read_mix(options)  # what is wrong with it is said before a device is opened
+    refuse_used_folder(options.output.out)
+    read_mix(options.space)  # what is wrong with it is said before a device is opened
     options = _with_storage(options)
     testbed = open_testbed(options)
     space = testbed.space(options)
     device = testbed.device
-    folder = options.out or default_folder(options.subject, device.kind)
-    kept = replace(options, device=testbed.spec)
+    folder = options.output.out or default_folder(options.subject, device.kind)
+    kept = options.but(device=testbed.spec)
     now = manifest_of(kept, space, testbed.fingerprint(space), folder, argv)
-    now = learn(now, options.learn_from, testbed.learns)
-    if options.learn_from not in (None, NOTHING) and not now.earlier:
+    now = learn(now, options.search.learn_from, testbed.learns)
+    if options.search.learn_from not in (None, NOTHING) and not now.earlier:
         complain(
-            f"--learn-from {options.learn_from}: nothing to learn from; no study in it was on"
-            " these devices and this software"
+            f"--learn-from {options.search.learn_from}: nothing to learn from; no study in it was"
+            " on these devices and this software"
         )
     if warning := overlooked(device):
         complain(warning)
     if asked.dry_run:
-        predictor = Predictor(space, device.kind, now.earlier, objective=options.objective)
+        predictor = Predictor(space, device.kind, now.earlier, objective=options.search.objective)
         first = first_candidate(options, space, device.kind, now.earlier)
-        print_plan(space, first, options.budget_s, predictor)
+        print_plan(space, first, options.limits.budget_s, predictor)
         return None
-    check_idle(device, options.allow_busy)
+    check_idle(device, options.devices.allow_busy)
     create_folder(folder)
     held.enter_context(hold(folder))
     refuse_used_folder(folder)  # another study may have come before
@@ -229,11 +245,11 @@ def _begin(asked: Tune, argv: list[str], held: ExitStack) -> Setup | None:
 
 def _with_storage(options: Options) -> Options:
     """`options` with the URL of their storage, where one is given, as any folder can use it."""
-    if options.storage is None:
+    if options.output.storage is None:
         return options
     from autotune.result.folder.storage import checked
 
-    return replace(options, storage=checked(options.storage))
+    return options.but(storage=checked(options.output.storage))
 
 
 def _resume(asked: Tune, argv: list[str], held: ExitStack) -> Setup:
@@ -247,11 +263,10 @@ def _resume(asked: Tune, argv: list[str], held: ExitStack) -> Setup:
     then = manifest.read(folder)
     held.enter_context(hold(folder))
     options = _with_storage(then.asked())
-    given = asked.options
-    options = replace(  # the head node may be another one, and the job
-        options,
-        interface=given.interface or options.interface,
-        nodes=given.nodes or options.nodes,
+    given = asked.options.cluster  # the head node may be another one, and the job
+    options = options.but(
+        interface=given.interface or options.cluster.interface,
+        nodes=given.nodes or options.cluster.nodes,
     )
     testbed = open_testbed(options)
     here = testbed.space(options, then.workload())
@@ -263,7 +278,7 @@ def _resume(asked: Tune, argv: list[str], held: ExitStack) -> Setup:
         budget_s=asked.budget_s,
         accepted=manifest.check(then, now, asked.accepted),
         check_idle=lambda: check_idle(
-            testbed.device, options.allow_busy or asked.options.allow_busy
+            testbed.device, options.devices.allow_busy or asked.options.devices.allow_busy
         ),
     )
     return Setup(options=options, space=space, testbed=testbed, manifest=now, resumed=resumed)
@@ -279,17 +294,17 @@ def _join(asked: Tune, argv: list[str], held: ExitStack) -> Setup:
 
     place = asked.join
     assert place is not None
-    refuse_used_folder(asked.options.out)
+    refuse_used_folder(asked.options.output.out)
     url, then = manifest_in(place)
-    own = {name: getattr(asked.options, name) for name in asked.own}
-    options = replace(then.asked(f"--join {place}"), storage=url, **own)
+    own = {key: value for key, value in asked.options.flat().items() if key in asked.own}
+    options = then.asked(f"--join {place}").but(storage=url, **own)
     testbed = open_testbed(options)
     if warning := overlooked(testbed.device):
         complain(warning)
     here = testbed.space(options, then.workload())
     space = replace(here, limits=then.limits())
-    folder = asked.options.out or default_folder(options.subject, testbed.device.kind)
-    kept = replace(options, device=testbed.spec)
+    folder = asked.options.output.out or default_folder(options.subject, testbed.device.kind)
+    kept = options.but(device=testbed.spec)
     now = manifest.manifest_of(kept, space, testbed.fingerprint(here), folder, argv)
     now = replace(now, earlier=then.earlier, study_name=then.study_name, part=token_hex(4))
     accepted = manifest.check(
@@ -299,7 +314,7 @@ def _join(asked: Tune, argv: list[str], held: ExitStack) -> Setup:
         argv=argv,
         budget_s=asked.budget_s,
         accepted=accepted,
-        check_idle=lambda: check_idle(testbed.device, options.allow_busy),
+        check_idle=lambda: check_idle(testbed.device, options.devices.allow_busy),
         joined=True,
     )
     create_folder(folder)
@@ -315,7 +330,7 @@ def _verified(asked: Tune, folder: Path, started: float) -> int:
     from autotune.study.verify import START_S, needed_s
 
     path = Folder(folder).best
-    left_s = started + asked.options.budget_s - time.monotonic()
+    left_s = started + asked.options.limits.budget_s - time.monotonic()
     if left_s < needed_s(Best.read(path)):
         complain(f"not verified, the budget is spent; do it by autotune verify {folder}")
         return ExitCode.FOUND

@@ -51,12 +51,12 @@ def rule_for(device_kind: str, options: Options, *, final: bool = False) -> Rule
     more than a fiftieth of it. A CPU shares its cores with the rest of the machine: 2 %. A GPU's
     clocks fall under load: a group runs before it is timed, and finals are timed for long.
     """
-    limit_s = min(15.0, max(2.0, options.budget_s / 50))
+    limit_s = min(15.0, max(2.0, options.limits.budget_s / 50))
     on_cpu = device_kind == "cpu"
-    scale = 0.0 if on_cpu else min(1.0, options.budget_s / FULL_BUDGET_S)
-    energy_s = ENERGY_S[device_kind] if options.objective == "tokens_per_joule" else 0.0
+    scale = 0.0 if on_cpu else min(1.0, options.limits.budget_s / FULL_BUDGET_S)
+    energy_s = ENERGY_S[device_kind] if options.search.objective == "tokens_per_joule" else 0.0
     # A step of a mix of lengths is a cycle of many.
-    cycles = final and options.length_mix is not None
+    cycles = final and options.space.length_mix is not None
     return Rule(
         warmup_steps=2 if cycles else 3,
         warmup_tolerance=0.2 if on_cpu else 0.1,
@@ -92,7 +92,7 @@ class Prober:
     def __init__(
         self, space: Space, device_kind: str, clock: Clock, runner: Runner, options: Options
     ) -> None:
-        self._needs_energy = options.objective == "tokens_per_joule"
+        self._needs_energy = options.search.objective == "tokens_per_joule"
         self._space = space
         self._device_kind = device_kind
         self._clock = clock

@@ -384,8 +384,10 @@ def first_candidate(
     options: Options, space: Space, device_kind: str, earlier: Sequence[Earlier] = ()
 ) -> Candidate:
     """What a study with these options would probe first. Touches no device and no disk."""
-    predictor = Predictor(space, device_kind, earlier, objective=options.objective)
-    sampler = samplers.make(options.sampler, space, predictor, options.objective, options.seed)
+    predictor = Predictor(space, device_kind, earlier, objective=options.search.objective)
+    sampler = samplers.make(
+        options.search.sampler, space, predictor, options.search.objective, options.search.seed
+    )
     journal, opened = Journal.in_memory(), OpenCandidates(space)
     journal.use(Adapter(space, sampler))
 
@@ -397,6 +399,10 @@ def first_candidate(
     ) -> Ask:
         return Ask(allowed=opened.places(build), pending=tuple(pending), costs=costs)
 
-    size = sampler.round if options.trials is None else min(sampler.round, options.trials)
+    size = (
+        sampler.round
+        if options.search.trials is None
+        else min(sampler.round, options.search.trials)
+    )
     build = space.opening[0] if sampler.round > 1 else None
     return ask_round(journal, opened, ask_for, size, build=build)[0].candidate

@@ -87,7 +87,7 @@ def run(setup: Setup, *, reporter: Reporter, clock: Clock, stop: StopFlag) -> En
             setup.manifest.write(folder.path)
         folder.prepare()
         storage = storage_of(folder, setup.manifest)
-        journal = Journal.open(folder, setup.space, storage, setup.options.objective)
+        journal = Journal.open(folder, setup.space, storage, setup.options.search.objective)
         stack.callback(journal.close)
         session = _Session(
             **vars(setup),
@@ -166,7 +166,7 @@ class _Session(Setup):
         if resumed is not None:
             self._tell_of(past, "joined" if resumed.joined else "resumed")
         if self.journal.shared:
-            name = place_of(str(self.options.storage), self.manifest.study_name)
+            name = place_of(str(self.options.output.storage), self.manifest.study_name)
             self.reporter.note(f"others join this study by --join {quote(name)}")
         if self.manifest.earlier:
             self.reporter.note(self._learns_from())
@@ -223,7 +223,7 @@ class _Session(Setup):
                 neighbours = Neighbours(beside, stop, self.reporter)
             wiring = Wiring(
                 logs=self.folder.logs,
-                seed=self.options.seed,
+                seed=self.options.search.seed,
                 budget_s=self.clock.budget_s,
                 stop=stop,
                 on_phase=self.reporter.phase,
@@ -305,7 +305,7 @@ class _Session(Setup):
         if best is None:
             return why_nothing(
                 study.ledger.all, self.space, self.stop.name, self.clock.budget_s,
-                trials=self.options.trials, lost=lost,
+                trials=self.options.search.trials, lost=lost,
             )  # fmt: skip
         if self.testbed.remark:
             self.reporter.note(self.testbed.remark)
@@ -338,7 +338,7 @@ class _Session(Setup):
     def _log(self, ledger: Ledger) -> None:
         """Write the trials as others' trackers have them, where that is asked for."""
         records, limits = ledger.records, self.space.limits
-        for name in self.options.log or ():
+        for name in self.options.output.log or ():
             try:
                 place = loggers.write(name, records, limits, self.folder.path)
                 self.reporter.note(f"Log: {place.name}/ has the trials for {name}")
@@ -365,7 +365,7 @@ class _Session(Setup):
             choice,
             records,
             self.space,
-            self.options.objective,
+            self.options.search.objective,
             fingerprint=manifest.fingerprint | {"ranks": provenance.rank_versions(records)},
             environment=provenance.environment(self.testbed.variables(self.space, self._slots)),
             provenance={

@@ -58,14 +58,16 @@ class Study:
         are learned from. Slots that share a machine are `neighbours`."""
         past = journal.past
         self._new_predictor = partial(
-            Predictor, space, device_kind, earlier, objective=options.objective
+            Predictor, space, device_kind, earlier, objective=options.search.objective
         )
         predictor = self._new_predictor()
         # Resumed with another seed, or it would draw again what it drew at first.
-        seed = (options.seed + past.trials + int(journal.part or "0", 16)) % 2**32
-        sampler = samplers.make(options.sampler, space, predictor, options.objective, seed)
+        seed = (options.search.seed + past.trials + int(journal.part or "0", 16)) % 2**32
+        sampler = samplers.make(
+            options.search.sampler, space, predictor, options.search.objective, seed
+        )
         journal.use(Adapter(space, sampler))
-        self._new_ledger = partial(Ledger, space, options.objective)
+        self._new_ledger = partial(Ledger, space, options.search.objective)
         self.ledger = self._new_ledger(predictor)
         self._traced: Trace | None = None
         pace = self._pace = Pace(space.workload, device_kind, options)
@@ -93,7 +95,7 @@ class Study:
             slots=self._slots,
             pace=pace,
             records=self._records,
-            finalists=options.finals,
+            finalists=options.search.finals,
         )
         self._search = Search(
             space=space,
@@ -103,7 +105,7 @@ class Study:
             records=self._records,
             finals=self._finals,
             sampler=sampler,
-            trials=options.trials,
+            trials=options.search.trials,
         )
         if past.trials:
             self._restore()

@@ -135,7 +135,7 @@ def training(
     if candidate is None:
         raise UsageError(f"best.json: {best.config.candidate.key} cannot be trained here any more")
     runner = testbed.runner(space, Wiring(
-        logs=logs, seed=options.seed, budget_s=limit_s, stop=stop,
+        logs=logs, seed=options.search.seed, budget_s=limit_s, stop=stop,
         on_phase=lambda phase, made: None, note=note, rows=best.measured.rows or 1,
     ))  # fmt: skip
     try:
@@ -166,13 +166,12 @@ def _options(best: Best) -> Options:
     if not isinstance(asked, dict):
         raise UsageError("best.json: does not say what its study was asked for")
     options = Options.from_json(asked)
-    if options.device.startswith(REPLAY):
+    if options.devices.device.startswith(REPLAY):
         raise UsageError("best.json: of a recording: there is no device to train it on")
-    if options.script is not None:
+    if options.script.template is not None:
         return options
     batch = GlobalBatch(config.global_batch_samples, "samples")
-    return replace(
-        options,
+    return options.but(
         depth=(config.depth,),
         seq_len=(config.seq_len,),
         micro_batch=(config.micro_batch,),
@@ -203,20 +202,21 @@ def _here(best: Best, options: Options) -> Options:
     """
     nodes, kind = best.config.nodes, best.device_kind
     try:
-        if launch.checked(options.launch, options.nodes, world_size=options.world_size,
-                          interface=options.interface):  # fmt: skip
+        cluster, ranks = options.cluster, options.devices.world_size
+        if launch.checked(cluster.launch, cluster.nodes, world_size=ranks,
+                          interface=cluster.interface):  # fmt: skip
             return options
         why = f"verify it in a Slurm job of {nodes} nodes"
     except UsageError as error:
         why = str(error)
-    alone = replace(options, launch=None, nodes=None, interface=None)
+    alone = options.but(launch=None, nodes=None, interface=None)
     if nodes == 1:
         return alone
     if _devices(kind) < best.config.world_size:
         raise UsageError(
             f"best.json: was measured on {nodes} nodes, and cannot be verified on one: {why}"
         )
-    return replace(alone, device=kind)
+    return alone.but(device=kind)
 
 
 def _devices(kind: str) -> int:

@@ -64,7 +64,7 @@ def main(arguments: Sequence[str]) -> int:
             for busy in (0, asked.busy):
                 rows.append(study(Path(folder) / f"{number}-{busy}", asked.budget, busy))
                 say(f"{rows[-1]}")
-        options = Options(budget_s=parse_duration_s(asked.budget, "--budget"), device="cpu")
+        options = Options.of(budget_s=parse_duration_s(asked.budget, "--budget"), device="cpu")
         speeds = again(sorted({row.found for row in rows}, key=lambda c: c.key), options, folder)
     print(report(rows, speeds))
     return 0
@@ -104,7 +104,7 @@ def again(found: Sequence[Candidate], options: Options, folder: str) -> dict[Can
     testbed = Machine(open_device("cpu"), "cpu")
     space = testbed.space(options)
     seen: dict[Candidate, list[float]] = {candidate: [] for candidate in found}
-    runner = testbed.runner(space, wiring(Path(folder) / "logs", options.budget_s))
+    runner = testbed.runner(space, wiring(Path(folder) / "logs", options.limits.budget_s))
     try:
         for _ in range(REPEATS):
             for candidate in found:

@@ -287,7 +287,7 @@ def warm(bench: Bench) -> dict[str, Any]:
 def logits(bench: Bench) -> dict[str, Any]:
     """Logits of 131072 tokens x 32768 words: more elements than 32 bits count."""
     micro, seq, vocab = (2, 64, 1024) if bench.small else (64, 2048, 32768)
-    options = replace(_options(bench, (micro,)), depth=(1,), seq_len=(seq,), vocab_size=vocab)
+    options = _options(bench, (micro,)).but(depth=(1,), seq_len=(seq,), vocab_size=vocab)
     with bench.pool(options) as pool:
         result = bench.probe(pool, _candidates(options)[0])
     bench.say(f"{result.verdict} {result.reason}")
@@ -402,12 +402,12 @@ STEPS: dict[str, tuple[str, Callable[[Bench], dict[str, Any]]]] = {
 
 def _options(bench: Bench, sizes: Sequence[int]) -> Options:
     """One depth and length, and those micro batches."""
-    options = Options(
+    options = Options.of(
         device=bench.device, depth=(12,), seq_len=(1024,), micro_batch=tuple(sizes),
         checkpointing=("none",), world_size=1,
     )  # fmt: skip
     if bench.small:
-        options = replace(options, depth=(1,), seq_len=(32,), width=64, vocab_size=256)
+        options = options.but(depth=(1,), seq_len=(32,), width=64, vocab_size=256)
     return options
 
 
@@ -415,9 +415,9 @@ def _candidates(options: Options) -> list[Candidate]:
     """In ascending order of tokens."""
     return [
         Candidate(depth=depth, seq_len=seq_len, micro_batch=micro_batch)
-        for depth in options.depth or ()
-        for seq_len in options.seq_len or ()
-        for micro_batch in options.micro_batch or ()
+        for depth in options.space.axes.get("depth") or ()
+        for seq_len in options.space.axes.get("seq_len") or ()
+        for micro_batch in options.space.axes.get("micro_batch") or ()
     ]
 
 

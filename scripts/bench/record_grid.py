@@ -168,16 +168,16 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _record(asked: argparse.Namespace, options: Options) -> int:
-    if options.device.startswith(REPLAY):
+    if options.devices.device.startswith(REPLAY):
         raise UsageError("--device: a recording is no device to record; use cpu or cuda")
-    if options.length_mix is not None:
+    if options.space.length_mix is not None:
         raise UsageError(
             "--length-mix: a recording has steps of one length, which no mix can be made of; name"
             " several by --seq-len"
         )
     testbed = open_testbed(options)
     kind = testbed.device.kind
-    check_idle(testbed.device, options.allow_busy)
+    check_idle(testbed.device, options.devices.allow_busy)
     space = testbed.space(options)
     limit_s = parse_duration_s(asked.limit, "--limit")
     calm = parse_share(asked.calm, "--calm")
@@ -191,7 +191,9 @@ def _record(asked: argparse.Namespace, options: Options) -> int:
     }
     stop = StopFlag()
     with tempfile.TemporaryDirectory(prefix="autotune-grid-") as logs:
-        wires = replace(wiring(Path(logs), math.inf), seed=options.seed, stop=lambda: bool(stop))
+        wires = replace(
+            wiring(Path(logs), math.inf), seed=options.search.seed, stop=lambda: bool(stop)
+        )
         try:
             runner = testbed.runner(space, wires)
             stop.kill = runner.kill

@@ -18,7 +18,7 @@ import math
 import random
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
@@ -155,14 +155,14 @@ def main(arguments: Sequence[str]) -> int:
 def run(task: Task) -> Ran:
     """Carry `task` out."""
     known = truth(task.path, task.ceiling)
-    options = replace(known.options, seed=task.seed, parallel=task.slots)
+    options = known.options.but(seed=task.seed, parallel=task.slots)
     rng = random.Random(task.seed)
 
     def nodes(known: Truth, now: VirtualTime, options: Options) -> Sequence[Runner]:
         if task.lost_per_hour is None:
             return replays(known, now, options)
         lossy = partial(Lossy, now=now, rng=rng, per_s=task.lost_per_hour / 3600 / task.slots)
-        seeds = range(options.seed, options.seed + task.slots)
+        seeds = range(options.search.seed, options.search.seed + task.slots)
         return [lossy(Replay(known.grid, known.space.limits, now, seed)) for seed in seeds]
 
     study, watcher = run_study(known, options, runners=nodes)

@@ -211,7 +211,7 @@ class Lab:
     def __init__(self, logs: Path, options: Options) -> None:
         testbed = Scripted(CpuDevice(), "cpu")
         self.options, self.space = options, testbed.space(options)
-        self.runner = testbed.runner(self.space, wiring(logs, options.budget_s))
+        self.runner = testbed.runner(self.space, wiring(logs, options.limits.budget_s))
         self._predictor = Predictor(self.space, "cpu")
 
     def job(self, candidate: Candidate) -> Job:
@@ -221,7 +221,7 @@ class Lab:
 
     def outcome(self, candidate: Candidate) -> Outcome:
         """As a study would judge it."""
-        clock = Clock(self.options.budget_s, time.monotonic())
+        clock = Clock(self.options.limits.budget_s, time.monotonic())
         prober = Prober(self.space, "cpu", clock, self.runner, self.options)
         probed = prober.measure(self.job(candidate), self._predictor.peak(candidate), LIMIT_S)
         return probed.outcome

@@ -132,7 +132,7 @@ def main() -> None:
     gathered_s = time.monotonic() - began
     gathering = TOTAL.copy()
     with tempfile.TemporaryDirectory() as logs:
-        options = Options(
+        options = Options.of(
             world_size=asked.nodes, depth=(2,), seq_len=(64,), micro_batch=(1,), zero=(0,),
             checkpointing=("none",),
         )  # fmt: skip

@@ -6,7 +6,7 @@ import json
 import os
 from collections.abc import Callable
 from contextlib import chdir
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -159,7 +159,7 @@ def test_groups_that_share_a_host_join_none_that_have_one_alone(tune: Tune) -> N
     machine = open_testbed(options)
     alone = machine.space(options)
     made = manifest.manifest_of(
-        replace(options, storage=URL), alone, machine.fingerprint(alone), Path("study"), one
+        options.but(storage=URL), alone, machine.fingerprint(alone), Path("study"), one
     )
     study = optuna.create_study(storage=URL, study_name=made.study_name)
     study.set_user_attr("manifest", asdict(made))

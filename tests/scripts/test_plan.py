@@ -32,9 +32,20 @@ def test_a_run_is_asked_for_as_it_was(tmp_path: Path) -> None:
     options, gpus, card = rows.asked_of(ROW, tmp_path)
     assert gpus == 8
     assert card.memory_bytes == 80 * 2**30
-    assert (options.engine, options.zero, options.dtype) == ("fsdp", (3,), "bf16")
-    assert (options.micro_batch, options.seq_len) == ((2,), (128,))
-    assert (options.checkpointing, options.compile, options.loss) == (
+    assert (options.space.engine, options.space.axes.get("zero_stage"), options.space.dtype) == (
+        "fsdp",
+        (3,),
+        "bf16",
+    )
+    assert (options.space.axes.get("micro_batch"), options.space.axes.get("seq_len")) == (
+        (2,),
+        (128,),
+    )
+    assert (
+        options.space.axes.get("checkpointing"),
+        options.space.axes.get("compile"),
+        options.space.axes.get("loss"),
+    ) == (
         ("full",),
         ("on",),
         ("whole",),

@@ -121,7 +121,7 @@ def test_a_resumed_study_knows_the_energy_that_was_measured(tmp_path: Path) -> N
 
 @pytest.mark.parametrize("kind", ["cpu", "cuda"])
 def test_energy_is_timed_for_long_enough_to_be_counted(kind: str) -> None:
-    plain, asked = (rule_for(kind, Options(budget_s=60, objective=of))
+    plain, asked = (rule_for(kind, Options.of(budget_s=60, objective=of))
                     for of in ("flops", "tokens_per_joule"))  # fmt: skip
     assert plain.timed_least_s == 0
     assert asked.timed_least_s >= 0.5
@@ -132,7 +132,7 @@ def test_energy_is_timed_for_long_enough_to_be_counted(kind: str) -> None:
 
 def test_the_objective_is_refused_where_there_is_no_counter(gpus: Device) -> None:
     with pytest.raises(Exception, match="tokens_per_joule: no counter; use --objective tokens_p"):
-        resolve(Options(objective="tokens_per_joule"), gpus, 2**40, 8)
+        resolve(Options.of(objective="tokens_per_joule"), gpus, 2**40, 8)
 
 
 @pytest.mark.parametrize("more", [(), ("--dry-run",)])

@@ -64,7 +64,7 @@ def best(done: Run, among: Space) -> Best:
     assert choice is not None
     return best_of(
         choice, done.records, among, "flops", fingerprint={"kind": "cpu"}, environment={},
-        provenance={"options": Options(device="cpu").to_json()},
+        provenance={"options": Options.of(device="cpu").to_json()},
     )  # fmt: skip
 
 
@@ -134,16 +134,16 @@ def test_finals_tell_how_far_off_the_longest_samples_are_for_all_others() -> Non
 
 
 def test_a_step_of_a_final_is_a_cycle_so_fewer_do() -> None:
-    mixed = rule_for("cpu", Options(length_mix="mix.csv"), final=True)
+    mixed = rule_for("cpu", Options.of(length_mix="mix.csv"), final=True)
     plain = rule_for("cpu", Options(), final=True)
     assert (mixed.warmup_steps, mixed.timed_steps) == (2, 3)
     assert (plain.warmup_steps, plain.timed_steps) == (3, 5)
-    assert rule_for("cpu", Options(length_mix="mix.csv")) == rule_for("cpu", Options())
+    assert rule_for("cpu", Options.of(length_mix="mix.csv")) == rule_for("cpu", Options())
 
 
 def test_a_longer_run_compares_like_with_like(tmp_path: Path) -> None:
     found = best(Run(tmp_path / "a", machine(MIXED), MIXED, sampler="grid"), MIXED)
-    assert verify._options(found).length_mix is None  # the file may be gone
+    assert verify._options(found).space.length_mix is None  # the file may be gone
     cycle, step_s = found.cycle_steps, found.measured.step_s.median
     assert cycle == MIX.cycle_steps(found.config.micro_batch, 1, 1) > 1
     assert verify._steps(found, 200).timed_steps == -(-200 // cycle)

@@ -129,7 +129,7 @@ def test_the_same_seed_proposes_the_same_candidates(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["frontier", "tpe"])
 @pytest.mark.parametrize("among", [SPACE, with_offload(SPACE)], ids=["plain", "two engines"])
 def test_a_dry_run_names_what_is_probed_first(run: Runs, name: Any, among: Space) -> None:
-    first = first_candidate(Options(seed=5, sampler=name), among, "cpu")
+    first = first_candidate(Options.of(seed=5, sampler=name), among, "cpu")
     assert first == run(among=among, trials=9, seed=5, sampler=name).runner.searched[0]
 
 
@@ -684,7 +684,7 @@ def test_the_result_is_published_at_every_new_incumbent(run: Runs) -> None:
 
 @pytest.mark.parametrize("kind", ["cpu", "cuda"])
 def test_the_rule_keeps_its_promised_floors(kind: str) -> None:
-    rule = rule_for(kind, Options(budget_s=3600))
+    rule = rule_for(kind, Options.of(budget_s=3600))
     assert rule.warmup_steps >= 3
     assert rule.timed_steps >= 5
     assert rule.timed_limit_s == 15
@@ -698,11 +698,11 @@ def test_the_rule_keeps_its_promised_floors(kind: str) -> None:
 def test_gpus_are_warm_before_they_are_timed_and_finals_last(
     kind: str, budget_s: float, sustain_s: float, final_s: float
 ) -> None:
-    options = Options(budget_s=budget_s)
+    options = Options.of(budget_s=budget_s)
     rule, final = rule_for(kind, options), rule_for(kind, options, final=True)
     assert (rule.sustain_s, rule.timed_least_s) == pytest.approx((sustain_s, 0))
     assert (final.sustain_s, final.timed_least_s) == pytest.approx((sustain_s, final_s))
 
 
 def test_a_short_budget_gives_no_probe_more_than_a_fiftieth_of_it() -> None:
-    assert rule_for("cpu", Options(budget_s=120)).timed_limit_s == pytest.approx(2.4)
+    assert rule_for("cpu", Options.of(budget_s=120)).timed_limit_s == pytest.approx(2.4)

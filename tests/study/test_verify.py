@@ -157,17 +157,21 @@ def test_what_a_script_holds_nobody_looked_at_and_no_growth_is_told() -> None:
 
 
 def test_the_study_s_options_are_narrowed_to_its_winner() -> None:
-    asked = Options(depth=(2, 4), seq_len=(64, 128), model="gpt", device="cpu", budget_s=90.0)
+    asked = Options.of(depth=(2, 4), seq_len=(64, 128), model="gpt", device="cpu", budget_s=90.0)
     best = replace(BEST, provenance={"options": asked.to_json()})
     options = verify._options(best)
-    assert (options.depth, options.seq_len, options.zero) == ((2,), (64,), (0,))
-    assert (options.world_size, str(options.global_batch)) == (2, "16")
+    assert (
+        options.space.axes.get("depth"),
+        options.space.axes.get("seq_len"),
+        options.space.axes.get("zero_stage"),
+    ) == ((2,), (64,), (0,))
+    assert (options.devices.world_size, str(options.space.global_batch)) == (2, "16")
 
 
 @pytest.mark.parametrize(
     ("options", "what"),
     [(None, "does not say what its study was asked for"),
-     (Options(device="replay:x.csv").to_json(), "of a recording")],
+     (Options.of(device="replay:x.csv").to_json(), "of a recording")],
 )  # fmt: skip
 def test_what_cannot_be_trained_here_is_refused(options: Any, what: str) -> None:
     with pytest.raises(UsageError, match=what):
@@ -179,7 +183,7 @@ def test_what_cannot_be_trained_here_is_refused(options: Any, what: str) -> None
 
 def over_two_nodes(kind: str = "cuda", **options: Any) -> Best:
     found = result("ddp", 0, kind=kind, world_size=2, nodes=2)
-    return replace(found, provenance={"options": Options(**options).to_json()})
+    return replace(found, provenance={"options": Options.of(**options).to_json()})
 
 
 @pytest.fixture
@@ -211,7 +215,11 @@ def test_a_machine_of_as_many_devices_is_other_hardware(monkeypatch: pytest.Monk
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     best = over_two_nodes(launch="slurm", device="cuda:0", nodes=2)
     options = verify._here(best, verify._options(best))
-    assert (options.launch, options.nodes, options.device) == (None, None, "cuda")
+    assert (options.cluster.launch, options.cluster.nodes, options.devices.device) == (
+        None,
+        None,
+        "cuda",
+    )
     long = run_of([best.measured.step_s.median] * 200)
     found = verify._verified(best, run_of([STEP_S] * 20), long, open_device("cuda"))
     assert found.other_hardware == "it was measured on 2 nodes, and here is 1"
@@ -220,7 +228,7 @@ def test_a_machine_of_as_many_devices_is_other_hardware(monkeypatch: pytest.Monk
 @pytest.mark.usefixtures("outside")
 def test_a_study_s_launcher_that_is_there_verifies_its_result() -> None:
     best = over_two_nodes(launch="wait", nodes=2)
-    assert verify._here(best, verify._options(best)).launch == "wait"
+    assert verify._here(best, verify._options(best)).cluster.launch == "wait"
 
 
 def test_a_result_of_gpus_that_is_verified_on_a_cpu_says_so() -> None:
@@ -230,8 +238,8 @@ def test_a_result_of_gpus_that_is_verified_on_a_cpu_says_so() -> None:
 
 @pytest.mark.usefixtures("outside")
 def test_a_result_of_one_node_needs_no_launcher() -> None:
-    best = replace(BEST, provenance={"options": Options(launch="slurm").to_json()})
-    assert verify._here(best, verify._options(best)).launch is None
+    best = replace(BEST, provenance={"options": Options.of(launch="slurm").to_json()})
+    assert verify._here(best, verify._options(best)).cluster.launch is None
 
 
 def test_a_script_on_one_node_is_on_the_same_hardware(monkeypatch: pytest.MonkeyPatch) -> None:

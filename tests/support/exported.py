@@ -45,7 +45,7 @@ def result(
     choice = winner([found], of, "flops")
     assert choice is not None
     among = replace(space(), workload=of)
-    options = Options(lora=parse_lora(lora, "--lora") if lora else None)
+    options = Options.of(lora=parse_lora(lora, "--lora") if lora else None)
     made = best_of(
         choice, [found], among, "flops",
         fingerprint=DEVICES[kind], environment={},

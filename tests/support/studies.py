@@ -72,7 +72,7 @@ class Run:
     ) -> None:
         """`now` is the time that the budget counts."""
         among = among or space()
-        asked = Options(**{"budget_s": PLENTY_S} | options)
+        asked = Options.of(**{"budget_s": PLENTY_S} | options)
         self.folder = folder
         self.runners = [ScriptedRunner(answer) for _ in range(slots)]
         self.runner = self.runners[0]
@@ -82,8 +82,8 @@ class Run:
         self.journal = open_journal(folder, among, storage)
         past = self.journal.past
         stop = StopFlag()
-        clock = Clock(asked.budget_s, now(), now)
-        clock.go_on(past.spent_s, asked.budget_s)
+        clock = Clock(asked.limits.budget_s, now(), now)
+        clock.go_on(past.spent_s, asked.limits.budget_s)
         self.study = Study(
             options=asked,
             space=among,

@@ -122,7 +122,7 @@ def why_not(found: Plan) -> str:
 
 def solve_micro_batch(asked: Asked, gpus: int, helpers: Helpers) -> tuple[Plan, Solved]:
     """The largest micro_batch that fits in any build and length that is asked for."""
-    wide = replace(asked.options, micro_batch=tuple(range(1, MOST_MICRO_BATCH + 1)))
+    wide = asked.options.but(micro_batch=tuple(range(1, MOST_MICRO_BATCH + 1)))
     found = plan(replace(asked, options=wide), gpus, helpers)
     row = max(
         (row for row in found.expected if row.fits),
@@ -135,8 +135,8 @@ def solve_micro_batch(asked: Asked, gpus: int, helpers: Helpers) -> tuple[Plan, 
 
 def solve_seq_len(asked: Asked, gpus: int, helpers: Helpers) -> tuple[Plan, Solved]:
     """The longest samples of which one micro_batch that is asked for fits; a multiple of 128."""
-    recipe = FAMILIES[asked.options.family].recipe(asked.options.asked_model)
-    most = FAMILIES[asked.options.family].most_seq_len(recipe)
+    recipe = FAMILIES[asked.options.model.family].recipe(asked.options.model.asked)
+    most = FAMILIES[asked.options.model.family].most_seq_len(recipe)
     longest = most or _LAST_LENGTH
     every = [*range(_LENGTHS_APART, longest, _LENGTHS_APART), longest]
     lengths = [n for n in every if _divides(asked, gpus, n)] or every
@@ -178,17 +178,17 @@ def _likely_bytes(row: Expected) -> float:
 
 def _divides(asked: Asked, gpus: int, length: int) -> bool:
     """Whether samples of `length` make up the global batch."""
-    batch = asked.options.global_batch
+    batch = asked.options.space.global_batch
     if batch is None or batch.unit != "tokens":
         return True
-    sizes = asked.options.micro_batch or (1,)
+    sizes = asked.options.space.axes.get("micro_batch") or (1,)
     return any(batch.amount % (size * gpus * length) == 0 for size in sizes)
 
 
 def with_lengths(asked: Asked, lengths: Sequence[int]) -> Asked:
     options = asked.options
-    sizes = options.micro_batch or (1,)
-    return replace(asked, options=replace(options, seq_len=tuple(lengths), micro_batch=sizes))
+    sizes = options.space.axes.get("micro_batch") or (1,)
+    return replace(asked, options=options.but(seq_len=tuple(lengths), micro_batch=sizes))
 
 
 def solve_gpus(asked: Asked, helpers: Helpers) -> tuple[Plan, Solved]:

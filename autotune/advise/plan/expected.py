@@ -189,7 +189,7 @@ def plan(asked: Asked, gpus: int, helpers: Helpers) -> Plan:
         UsageError: there is no such model, or no candidate.
         ModelError: the model's own code failed.
     """
-    options = replace(asked.options, world_size=gpus)
+    options = asked.options.but(world_size=gpus)
     space = resolve(
         options, ImaginedDevice(asked.card, gpus), asked.host_bytes or NO_LIMIT, cores=1,
         count=helpers.count, here=False, fused=asked.fused,
@@ -257,7 +257,7 @@ def _expected(asked: Asked, space: Space, predictor: Predictor, *, stay: bool) -
         accum = workload.micro_steps(candidate)
         samples = workload.global_batch_samples(candidate)
         tokens = samples * candidate.seq_len
-        one_s = step_cost_for(1.0, candidate, workload, options.objective)
+        one_s = step_cost_for(1.0, candidate, workload, options.search.objective)
         found.append(Expected(
             candidate=candidate,
             engine=engine.name,

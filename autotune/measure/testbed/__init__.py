@@ -12,30 +12,32 @@ REPLAY = "replay:"
 
 
 def open_testbed(options: Options) -> Testbed:
-    """What `options.device` names: "auto", "cpu", "cuda", "cuda:0,2" or "replay:FILE.csv".
+    """What `--device` names: "auto", "cpu", "cuda", "cuda:0,2" or "replay:FILE.csv".
 
     Raises:
         UsageError: it is none of these, or names a device or a recording that is not there.
     """
-    spec = options.device
+    spec = options.devices.device
     if spec.startswith(REPLAY):
         from autotune.measure.testbed.recording import Recording
 
         return Recording(Path(spec.removeprefix(REPLAY)))
-    if options.script is None and (launcher := launch.checked(
-        options.launch, options.nodes, world_size=options.world_size, interface=options.interface
+    cluster, scripted = options.cluster, options.script.template is not None
+    if not scripted and (launcher := launch.checked(
+        cluster.launch, cluster.nodes, world_size=options.devices.world_size,
+        interface=cluster.interface,
     )):  # fmt: skip
         from autotune.measure.testbed.cluster import DIAL_BY_HAND_S, DIAL_S, Cluster
 
-        by_hand = options.launch == "wait"
+        by_hand = cluster.launch == "wait"
         return Cluster(
-            launcher, spec, allow_mixed=options.allow_mixed, allow_busy=options.allow_busy,
-            dial_s=DIAL_BY_HAND_S if by_hand else DIAL_S,
+            launcher, spec, allow_mixed=cluster.allow_mixed,
+            allow_busy=options.devices.allow_busy, dial_s=DIAL_BY_HAND_S if by_hand else DIAL_S,
         )  # fmt: skip
     from autotune.device import open_device
     from autotune.measure.testbed.machine import Machine
 
-    if options.script is not None:
+    if scripted:
         from autotune.measure.testbed.scripted import Scripted
 
         return Scripted(open_device(spec), spec)

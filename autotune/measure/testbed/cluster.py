@@ -85,11 +85,11 @@ class Cluster:
             raise
 
     def space(self, options: Options, known: Workload | None = None) -> Space:
-        if options.objective == "tokens_per_joule" and len(self._nodes) > 1:
+        if options.search.objective == "tokens_per_joule" and len(self._nodes) > 1:
             _check_energy(self._nodes)
 
         def counted(asked: Count) -> Counted:
-            return count(asked, options.model)
+            return count(asked, options.model.name)
 
         return resolve(
             options,
@@ -108,7 +108,7 @@ class Cluster:
         return Clock(budget_s, started)
 
     def slots(self, options: Options, space: Space) -> int:
-        return self._layout(space.workload.world_size, options.parallel).slots
+        return self._layout(space.workload.world_size, options.devices.parallel).slots
 
     def beside(self, space: Space, slots: int) -> int:
         return self._seating(space.workload.world_size, slots).beside

@@ -94,12 +94,12 @@ def check_energy(options: Options, device: Device) -> None:
     Raises:
         UsageError: it cannot.
     """
-    if options.objective != "tokens_per_joule":
+    if options.search.objective != "tokens_per_joule":
         return
-    if options.parallel != 1 and device.kind == "cpu":
+    if options.devices.parallel != 1 and device.kind == "cpu":
         raise UsageError(
-            f"--parallel {options.parallel}: the processors' counters count all groups together;"
-            " leave it out, or use --objective tokens_per_s"
+            f"--parallel {options.devices.parallel}: the processors' counters count all groups"
+            " together; leave it out, or use --objective tokens_per_s"
         )
     if lack := device.energy().lack:
         raise UsageError(f"--objective tokens_per_joule: {lack}; use --objective tokens_per_s")
@@ -114,9 +114,9 @@ def check_machine(
         UsageError: a value that they lack.
     """
     check_energy(options, device)
-    family = FAMILIES[options.family]
+    family = FAMILIES[options.model.family]
     for name, axis in AXES.items():
-        for value in getattr(options, axis.option) or () if axis.words else ():
+        for value in options.space.axes.get(name, ()) if axis.words else ():
             why = family.lacks(workload.recipe, name, value)
             if not why and here and name in LACKS:
                 why = LACKS[name](Asked(value, device.kind, workload.dtype))

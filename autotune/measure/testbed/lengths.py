@@ -6,7 +6,6 @@ import csv
 import json
 from collections import Counter
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from functools import lru_cache
 from itertools import count
 from pathlib import Path
@@ -14,7 +13,7 @@ from typing import Any, BinaryIO
 
 from autotune.errors import UsageError
 from autotune.space.mix import LengthMix
-from autotune.space.options import Options
+from autotune.space.options import Options, SpaceOptions
 
 MOST_BYTES = 2**30
 MOST_LINE_BYTES = 2**26
@@ -22,20 +21,20 @@ MOST_LENGTH = 10**9 - 1
 AT_ONCE = 2**20
 
 
-def read_mix(options: Options) -> LengthMix | None:
-    """The mix that `options` name; None where they name none.
+def read_mix(asked: SpaceOptions) -> LengthMix | None:
+    """The mix that `asked` names; None where it names none.
 
     Raises:
         UsageError: the file cannot be read, or has something else in it.
     """
-    if options.length_mix is None:
-        if options.pad_to_multiple is not None:
+    if asked.length_mix is None:
+        if asked.pad_to_multiple is not None:
             raise UsageError(
-                f"--pad-to-multiple {options.pad_to_multiple}: all samples have one length; add"
+                f"--pad-to-multiple {asked.pad_to_multiple}: all samples have one length; add"
                 " --length-mix FILE, or leave it out"
             )
         return None
-    path, flag = Path(options.length_mix), f"--length-mix {options.length_mix}"
+    path, flag = Path(asked.length_mix), f"--length-mix {asked.length_mix}"
     if path.suffix not in _READERS:
         raise UsageError(f"{flag}: name a .csv, a .npy or a .jsonl")
     try:
@@ -49,7 +48,7 @@ def read_mix(options: Options) -> LengthMix | None:
         raise UsageError(f"{flag}: {_first_line(error)}") from error
     if not found:
         raise UsageError(f"{flag}: has no length in it; write a line such as 512,1")
-    return LengthMix.of(options.length_mix, found, options.pad_to_multiple or 1)
+    return LengthMix.of(asked.length_mix, found, asked.pad_to_multiple or 1)
 
 
 @lru_cache(maxsize=1)
@@ -66,11 +65,11 @@ def _histogram(path: Path, size_bytes: int, changed_ns: int) -> Counter[int]:
 
 def at_longest(options: Options) -> Options:
     """The same of samples that are all as long as the longest. Raises as `read_mix` does."""
-    mix = read_mix(options)
+    mix = read_mix(options.space)
     if mix is None:
         return options
-    seq_len = options.seq_len or (mix.longest,)
-    return replace(options, length_mix=None, pad_to_multiple=None, seq_len=seq_len)
+    seq_len = options.space.axes.get("seq_len") or (mix.longest,)
+    return options.but(length_mix=None, pad_to_multiple=None, seq_len=seq_len)
 
 
 def _first_line(error: Exception) -> str:

@@ -36,7 +36,7 @@ class Machine:
 
     def space(self, options: Options, known: Workload | None = None) -> Space:
         def counted(asked: Count) -> Counted:
-            return count(asked, options.model)
+            return count(asked, options.model.name)
 
         return resolve(
             options, self.device, host_memory_bytes(), cores(), count=counted, known=known
@@ -49,7 +49,8 @@ class Machine:
         return Clock(budget_s, started)
 
     def slots(self, options: Options, space: Space) -> int:
-        return chosen_slots(self.device, cores(), space.workload.world_size, options.parallel)
+        ranks = space.workload.world_size
+        return chosen_slots(self.device, cores(), ranks, options.devices.parallel)
 
     def beside(self, space: Space, slots: int) -> int:
         return slots

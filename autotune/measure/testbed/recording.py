@@ -61,8 +61,8 @@ class Recording:
         return Clock(budget_s, self.time(), self.time)
 
     def slots(self, options: Options, space: Space) -> int:
-        assert options.parallel != "auto", "`space` refuses that"
-        return options.parallel
+        assert options.devices.parallel != "auto", "`space` refuses that"
+        return options.devices.parallel
 
     def beside(self, space: Space, slots: int) -> int:
         return 1  # what was recorded was alone
@@ -87,15 +87,15 @@ class Recording:
             UsageError: they ask for something that was not recorded.
         """
         check_energy(options, self.device)
-        if options.parallel == "auto":
+        if options.devices.parallel == "auto":
             raise UsageError(
                 f"--parallel auto: {self.grid.path} has no devices to count; write how many probes"
                 " are to run at once, e.g. --parallel 4"
             )
-        if options.length_mix is not None:
+        if options.space.length_mix is not None:
             raise UsageError(
-                f"--length-mix {options.length_mix}: {self.grid.path} was recorded with samples of"
-                " one length; leave it out"
+                f"--length-mix {options.space.length_mix}: {self.grid.path} was recorded with"
+                " samples of one length; leave it out"
             )
         self._check_workload(options)
         axes = self._axes(options)
@@ -116,7 +116,7 @@ class Recording:
               for name, value in shared.items() if value or name != "global_batch"),
             Fixed("device", self.device.infos[0].name, self.device.why),
             Fixed("capacity", f"{gib(limits.capacity_bytes)} a rank", capacity_why),
-            Fixed("ceiling", f"{options.ceiling:.0%}", "--ceiling"),
+            Fixed("ceiling", f"{options.limits.ceiling:.0%}", "--ceiling"),
             *(Fixed(name, str(values[0]), "the only value")
               for name, values in axes.items() if len(values) == 1),
         ]  # fmt: skip
@@ -129,8 +129,9 @@ class Recording:
         )
 
     def _check_workload(self, options: Options) -> None:
+        flat = options.flat()
         for name in _SHARED:
-            asked, recorded = getattr(options, name), getattr(self.grid.workload, name)
+            asked, recorded = flat[name], getattr(self.grid.workload, name)
             if asked in (None, "auto", recorded):
                 continue
             flag = FLAGS[name].name
@@ -143,7 +144,7 @@ class Recording:
     def _axes(self, options: Options) -> dict[str, tuple[Any, ...]]:
         axes: dict[str, tuple[Any, ...]] = {}
         for name, axis in AXES.items():
-            values = getattr(options, axis.option)
+            values = options.space.axes.get(name)
             recorded = self._recorded(name)
             missing = [value for value in values or () if value not in recorded]
             if missing:
@@ -163,7 +164,7 @@ class Recording:
         return tuple(sorted(found, key=AXES[axis].order))
 
     def _limits(self, options: Options) -> tuple[Limits, str]:
-        recorded, asked_bytes = self.grid.limits, options.capacity_bytes
+        recorded, asked_bytes = self.grid.limits, options.limits.capacity_bytes
         if asked_bytes is not None and asked_bytes > recorded.capacity_bytes:
             raise UsageError(
                 f"--capacity {gib(asked_bytes)}: {self.grid.path} was recorded with"
@@ -172,8 +173,8 @@ class Recording:
             )
         limits = Limits(
             asked_bytes or recorded.capacity_bytes,
-            options.ceiling,
+            options.limits.ceiling,
             recorded.host_capacity_bytes,
-            options.host_ceiling,
+            options.limits.host_ceiling,
         )
         return limits, "as recorded" if asked_bytes is None else "--capacity"

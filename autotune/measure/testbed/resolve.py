@@ -63,31 +63,33 @@ def resolve(
         UsageError: there is no such model, more ranks than devices, a capacity above the device's,
             a global batch that no candidate divides, or lengths that cannot be read.
     """
-    family = FAMILIES[options.family]
+    family = FAMILIES[options.model.family]
     recipe = known.recipe if known is not None else family.recipe(
-        replace(options.asked_model, fused=fused)
+        replace(options.model.asked, fused=fused)
     )  # fmt: skip
-    if options.target_len is not None and "target_len" in recipe:
-        _check_positions(options, "--target-len", options.target_len, recipe)
+    if options.model.target_len is not None and "target_len" in recipe:
+        _check_positions(options, "--target-len", options.model.target_len, recipe)
     defaults = family.defaults(recipe, device.kind)
-    mix = known.length_mix if known is not None else read_mix(options)
-    depths, seq_lens = options.depth or defaults.depth, _cut_to(options, mix, recipe, defaults)
+    mix = known.length_mix if known is not None else read_mix(options.space)
+    depths = options.space.axes.get("depth", defaults.depth)
+    seq_lens = _cut_to(options, mix, recipe, defaults)
     _check_model(options, recipe, depths, seq_lens)
-    world_size, world_why = chosen_world_size(device, cores, options.world_size)
-    layout = (lay_out or partial(on_one_machine, device, cores))(world_size, options.parallel)
+    world_size, world_why = chosen_world_size(device, cores, options.devices.world_size)
+    lay_out = lay_out or partial(on_one_machine, device, cores)
+    layout = lay_out(world_size, options.devices.parallel)
     capacity_bytes, capacity_why = capacity(options, device, world_size, layout)
     dtype, _ = chosen_dtype(options, device)
-    preset = gpt.PRESETS[options.preset] if options.preset else None
-    vocab_size = options.vocab_size or (preset.vocab_size if preset else defaults.vocab_size)
+    preset = gpt.PRESETS[options.model.preset] if options.model.preset else None
+    vocab_size = options.model.vocab_size or (preset.vocab_size if preset else defaults.vocab_size)
     known_now = {"seq_len": max(seq_lens), "dtype": dtype, "device": device.kind}
     workload = Workload(
-        model=options.model,
-        width=options.width,
+        model=options.model.name,
+        width=options.model.width,
         vocab_size=vocab_size,
         dtype=dtype,
-        engine=options.engine,
+        engine=options.space.engine,
         world_size=world_size,
-        global_batch=options.global_batch,
+        global_batch=options.space.global_batch,
         recipe=recipe | {name: value for name, value in known_now.items() if name in recipe},
         length_mix=mix,
         nodes=layout.nodes,
@@ -100,7 +102,10 @@ def resolve(
         assert count is not None, "whoever offers such models can count them"
         workload, remarks = _counted(workload, depths, seq_lens, count, device.kind)
     limits = Limits(
-        capacity_bytes, options.ceiling, host_bytes // layout.beside, options.host_ceiling
+        capacity_bytes,
+        options.limits.ceiling,
+        host_bytes // layout.beside,
+        options.limits.host_ceiling,
     )
     stages, offloads, stages_why = _stages(
         options, workload, limits, max(depths), device.kind, here=here
@@ -111,9 +116,9 @@ def resolve(
         "micro_batch": micro_batches(options, seq_lens) or defaults.micro_batch,
         "zero_stage": stages,
         "offload": offloads,
-        "checkpointing": options.checkpointing or ("none", "full"),
+        "checkpointing": options.space.axes.get("checkpointing", ("none", "full")),
     }
-    asked = {name: getattr(options, AXES[name].option) for name in ASKED_AXES}
+    asked = {name: options.space.axes.get(name) for name in ASKED_AXES}
     if preset:
         asked["optimizer"] = asked["optimizer"] or (preset.optimizer,)
     axes |= {
@@ -131,11 +136,11 @@ def resolve(
         Fixed("world_size", str(world_size), world_why),
         *_spread(device, layout),
         Fixed("capacity", f"{gib(capacity_bytes)} a rank", capacity_why),
-        Fixed("ceiling", f"{options.ceiling:.0%}", "--ceiling"),
+        Fixed("ceiling", f"{options.limits.ceiling:.0%}", "--ceiling"),
     ]
-    if options.global_batch is not None:
-        fixed.append(Fixed("global_batch", str(options.global_batch), "--global-batch"))
-    fixed.append(Fixed("engine", options.engine, "--engine"))
+    if options.space.global_batch is not None:
+        fixed.append(Fixed("global_batch", str(options.space.global_batch), "--global-batch"))
+    fixed.append(Fixed("engine", options.space.engine, "--engine"))
     fixed += [*remarks, *_not_there(combined), *left_out, *undivided]
     if "optimizer" not in axes:
         fixed.append(_optimizer(workload, axes["depth"][0]))
@@ -146,7 +151,7 @@ def resolve(
                 "offload": _offloads_why(options, device.kind, stages_why),
             }.get(name, "the only value")
             if name == "optimizer":
-                why = AXES[name].flag if options.optimizer else "--preset"
+                why = AXES[name].flag if options.space.axes.get("optimizer") else "--preset"
             fixed.append(Fixed(name, str(values[0]), why))
     return Space(
         workload=workload,
@@ -166,15 +171,15 @@ def _cut_to(
         UsageError: those asked for are above its longest or none that it pads to, or the model has
             no positions for it.
     """
-    asked = options.seq_len
+    asked = options.space.axes.get("seq_len")
     if mix is None:
         return asked or defaults.seq_len
     multiple = mix.pad_to_multiple
-    most = FAMILIES[options.family].most_seq_len(recipe)
+    most = FAMILIES[options.model.family].most_seq_len(recipe)
     if asked is None and most is not None and mix.longest > most:
         raise UsageError(
             f"--length-mix {mix.file}: its longest sample is padded to {mix.longest} tokens, and"
-            f" {options.model} has positions for {most}; cut it by --seq-len"
+            f" {options.model.name} has positions for {most}; cut it by --seq-len"
             f" {most // multiple * multiple}"
         )
     for length in asked or ():
@@ -203,22 +208,23 @@ def micro_batches(options: Options, seq_lens: Sequence[int]) -> tuple[int, ...] 
     Raises:
         UsageError: a length that not one sample of has room in the tokens of a batch.
     """
-    if options.tokens_per_batch is None:
-        return options.micro_batch
-    if max(seq_lens) > min(options.tokens_per_batch):
+    budgets = options.space.tokens_per_batch
+    if budgets is None:
+        return options.space.axes.get("micro_batch")
+    if max(seq_lens) > min(budgets):
         raise UsageError(
-            f"--tokens-per-batch {min(options.tokens_per_batch)}: holds no sample of"
+            f"--tokens-per-batch {min(budgets)}: holds no sample of"
             f" {max(seq_lens)} tokens; use --tokens-per-batch {max(seq_lens)} or more"
         )
-    sizes = {tokens // length for tokens in options.tokens_per_batch for length in seq_lens}
+    sizes = {tokens // length for tokens in budgets for length in seq_lens}
     return tuple(sorted(sizes))
 
 
 def holding(points: Sequence[Candidate], options: Options) -> list[Candidate]:
     """Those of `points` that hold the asked number of tokens, where one is asked for."""
-    if options.tokens_per_batch is None:
+    if options.space.tokens_per_batch is None:
         return list(points)
-    held = {(n // length, length) for n in options.tokens_per_batch
+    held = {(n // length, length) for n in options.space.tokens_per_batch
             for length in {c.seq_len for c in points}}  # fmt: skip
     return [c for c in points if (c.micro_batch, c.seq_len) in held]
 
@@ -315,18 +321,18 @@ def _flags(build: Build, axes: Sequence[str]) -> str:
 def _check_model(
     options: Options, recipe: dict[str, Any], depths: Sequence[int], seq_lens: Sequence[int]
 ) -> None:
-    family = FAMILIES[options.family]
+    family = FAMILIES[options.model.family]
     for depth in depths:
         family.check_depth(recipe, depth)
     _check_positions(options, "--seq-len", max(seq_lens), recipe)
 
 
 def _check_positions(options: Options, flag: str, length: int, recipe: dict[str, Any]) -> None:
-    most = FAMILIES[options.family].most_seq_len(recipe)
+    most = FAMILIES[options.model.family].most_seq_len(recipe)
     if most is not None and length > most:
         raise UsageError(
-            f"{flag} {length}: {options.model} has positions for {most} tokens; use {flag} {most}"
-            " or less"
+            f"{flag} {length}: {options.model.name} has positions for {most} tokens; use {flag}"
+            f" {most} or less"
         )
 
 
@@ -385,20 +391,20 @@ def _shared(options: Options, workload: Workload, device: Device) -> list[Fixed]
             *_task(options, workload, device.kind),
         ]  # fmt: skip
     else:
-        width_rule = f"{options.gpt_traits.aspect_ratio} x depth"
-        width_why = "--width" if options.width else f"{width_rule}, the gpt family's rule"
-        vocabulary_why = _why(options.vocab_size, "--vocab-size", device.kind)
-        if options.preset and not options.vocab_size:
+        width_rule = f"{options.model.traits.aspect_ratio} x depth"
+        width_why = "--width" if options.model.width else f"{width_rule}, the gpt family's rule"
+        vocabulary_why = _why(options.model.vocab_size, "--vocab-size", device.kind)
+        if options.model.preset and not options.model.vocab_size:
             vocabulary_why = "--preset"
         sizes = [
-            Fixed("width", str(options.width or width_rule), width_why),
+            Fixed("width", str(options.model.width or width_rule), width_why),
             Fixed("vocab_size", str(workload.vocab_size), vocabulary_why),
-            *(Fixed(name, str(value), "--preset" if options.preset else "as asked")
+            *(Fixed(name, str(value), "--preset" if options.model.preset else "as asked")
               for name, value in workload.recipe.items()
               if name != "aspect_ratio" and value != asdict(GptTraits())[name]),
         ]  # fmt: skip
     return [
-        Fixed("model", options.model, "--model"),
+        Fixed("model", options.model.name, "--model"),
         *sizes,
         Fixed("dtype", *chosen_dtype(options, device)),
         *([] if workload.length_mix is None else [_mix(workload.length_mix)]),
@@ -421,9 +427,10 @@ def _optimizer(workload: Workload, depth: int) -> Fixed:
 def _task(options: Options, workload: Workload, device_kind: str) -> list[Fixed]:
     if "task" not in workload.recipe:
         return []
-    fixed = [Fixed("task", workload.recipe["task"], "--task" if options.task else "the model's")]
+    task_why = "--task" if options.model.task else "the model's"
+    fixed = [Fixed("task", workload.recipe["task"], task_why)]
     if workload.recipe["task"] == "seq2seq":
-        said = options.target_len
+        said = options.model.target_len
         fixed.append(
             Fixed("target_len", str(said), "--target-len") if said
             else Fixed("target_len", "a quarter of seq_len", "default, as T5's; --target-len")
@@ -435,9 +442,9 @@ def _task(options: Options, workload: Workload, device_kind: str) -> list[Fixed]
         elif kernels != hf.FUSED:
             why = f"{hf.FUSED} is not installed, whose kernels hold less and are faster"
         fixed.append(Fixed("kernels", kernels, why))
-    if options.lora is not None:
+    if options.model.lora is not None:
         stepped = ", ".join(f"{shape.trainable / 1e6:.2f} M" for shape in workload.shapes)
-        fixed.append(Fixed("lora", f"{options.lora}: {stepped} trained", "--lora"))
+        fixed.append(Fixed("lora", f"{options.model.lora}: {stepped} trained", "--lora"))
     if left_out := workload.recipe.get("left_out"):
         fixed.append(Fixed(LEFT_OUT, ", ".join(left_out), "only the text model is tuned"))
     return fixed
@@ -467,18 +474,18 @@ def _stages(
     They matter where there are ranks to share with, or where stage 0 cannot hold the deepest
     model. On the CPU the host is the device, and an offload moves nothing.
     """
-    known = stages_of(options.engine)
+    known, asked = stages_of(options.space.engine), options.space.axes
     without = _left_out(options) if here else ""
-    offloads = options.offload or ("none",)
-    if options.zero is not None:
-        return options.zero, offloads, "--zero"
+    offloads = asked.get("offload", ("none",))
+    if "zero_stage" in asked:
+        return asked["zero_stage"], offloads, "--zero"
     if known in ((0,), tuple(stage for stage in known if stage)):
         return known, offloads, "all the engine has"  # there is nothing to choose from
     if without:
         return (0,), offloads, without
     if set(offloads) != {"none"}:
         return known, offloads, "--offload"
-    offloads = options.offload or _offloads_for(workload, limits, deepest, device_kind)
+    offloads = asked.get("offload") or _offloads_for(workload, limits, deepest, device_kind)
     if workload.world_size > 1:
         return known, offloads, "several ranks can share"
     if offloads == ("none",):
@@ -489,14 +496,15 @@ def _stages(
 
 def _offloads_why(options: Options, device_kind: str, stages_why: str) -> str:
     """Why one value of it alone is searched."""
-    if options.offload:
+    if options.space.axes.get("offload"):
         return "--offload"
     if device_kind == "cpu":
         return "on the CPU it moves nothing"
     if stages_why.startswith(STAGES_LEFT_OUT):
         return stages_why
-    if options.zero is not None or options.engine != "auto":
-        return f"default with {stages_why if options.zero is not None else '--engine'}"
+    stages_asked = "zero_stage" in options.space.axes
+    if stages_asked or options.space.engine != "auto":
+        return f"default with {stages_why if stages_asked else '--engine'}"
     return "stage 0 holds the deepest model"
 
 
@@ -515,16 +523,17 @@ def _left_out(options: Options) -> str:
     Raises:
         UsageError: they were asked for.
     """
-    sharing = engine_for(options.engine, max(stages_of(options.engine)))
+    engine, asked = options.space.engine, options.space.axes
+    sharing = engine_for(engine, max(stages_of(engine)))
     missing = sharing.missing()
     if not missing:
         return ""
-    moved = any(offload != "none" for offload in options.offload or ())
-    if options.engine == sharing.name or moved:
+    moved = any(offload != "none" for offload in asked.get("offload", ()))
+    if engine == sharing.name or moved:
         raise UsageError(f"--engine {sharing.name}: {missing}, or use --engine ddp")
-    if any(options.zero or ()):
-        asked = ",".join(map(str, options.zero or ()))
-        raise UsageError(f"--zero {asked}: {missing}, or use --zero 0, or --engine fsdp")
+    if any(asked.get("zero_stage", ())):
+        stages = ",".join(map(str, asked["zero_stage"]))
+        raise UsageError(f"--zero {stages}: {missing}, or use --zero 0, or --engine fsdp")
     return f"{STAGES_LEFT_OUT}: {missing}"
 
 
@@ -633,23 +642,23 @@ def capacity(
     ]
     smallest, others = min(free)
     own = smallest // layout.ranks_on_a_node(world_size) if on_cpu else smallest
-    if options.capacity_bytes is None:
+    if options.limits.capacity_bytes is None:
         if on_cpu:
             several = f" of {layout.beside} groups" if layout.beside > 1 else ""
             return own, f"the host's memory over its ranks{several}"
         less = f", less {gib(others)} that others hold" if others >= SAID_BYTES else ""
         return own, f"the smallest device{less}"
-    if options.capacity_bytes > own:
+    if options.limits.capacity_bytes > own:
         raise UsageError(
-            f"--capacity {gib(options.capacity_bytes)}: the device has {gib(own)} a rank;"
+            f"--capacity {gib(options.limits.capacity_bytes)}: the device has {gib(own)} a rank;"
             f" use --capacity {own // 2**20}MiB or less"
         )
-    return options.capacity_bytes, "--capacity"
+    return options.limits.capacity_bytes, "--capacity"
 
 
 def chosen_dtype(options: Options, device: Device) -> tuple[str, str]:
-    if options.dtype != "auto":
-        return options.dtype, "--dtype"
+    if options.space.dtype != "auto":
+        return options.space.dtype, "--dtype"
     if device.kind == "cpu":
         return "fp32", "auto: fastest on most CPUs"
     if all(info.bf16 for info in device.infos):

@@ -88,21 +88,26 @@ class Scripted(Machine):
                 be measured.
         """
         check_energy(options, self.device)
-        command = options.command if known is None else command_of(known)
+        command = options.script.command if known is None else command_of(known)
         axes = _axes(options, command, self.device.kind)
         check_size(axes)
-        ranks = options.world_size or command.ranks
-        if options.world_size and command.ranks not in (None, options.world_size):
+        ranks = options.devices.world_size or command.ranks
+        if options.devices.world_size and command.ranks not in (None, options.devices.world_size):
             raise UsageError(
-                f"--world-size {options.world_size}: the command starts {command.ranks} ranks;"
-                " write {world_size} in their place"
+                f"--world-size {options.devices.world_size}: the command starts {command.ranks}"
+                " ranks; write {world_size} in their place"
             )
         world_size, _ = chosen_world_size(self.device, cores(), ranks or 1)
         capacity_bytes, capacity_why = capacity(options, self.device, world_size)
         dtype, dtype_why = chosen_dtype(options, self.device)
         if dtype_why == "--dtype" and not command.says("dtype"):
             raise UsageError(_untold("--dtype", "dtype"))
-        limits = Limits(capacity_bytes, options.ceiling, host_memory_bytes(), options.host_ceiling)
+        limits = Limits(
+            capacity_bytes,
+            options.limits.ceiling,
+            host_memory_bytes(),
+            options.limits.host_ceiling,
+        )
         named = {name: values for name, values in axes.items() if values}
         points = [
             Candidate(**dict(zip(named, point, strict=True)))
@@ -123,17 +128,17 @@ class Scripted(Machine):
             dtype=dtype,
             engine=_engine(options, command),
             world_size=world_size,
-            global_batch=options.global_batch,
+            global_batch=options.space.global_batch,
             recipe=_recipe(command),
             shapes=[_guess(depth, axes, points, limits) for depth in axes["depth"]],
         )
         candidates, undivided = dividing(points, workload)
-        if options.global_batch is not None:
+        if options.space.global_batch is not None:
             for name in ("grad_accum", "micro_batch"):
                 if not command.says(name) and "tokens_per_batch" not in command.placeholders:
                     raise UsageError(
-                        f"--global-batch {options.global_batch}: the script is not told how to"
-                        f" make it; write {{{name}}} where its value goes"
+                        f"--global-batch {options.space.global_batch}: the script is not told how"
+                        f" to make it; write {{{name}}} where its value goes"
                     )
         fixed = [
             Fixed("script", command.template, "--script"),
@@ -141,7 +146,7 @@ class Scripted(Machine):
             Fixed("device", self.device.infos[0].name, self.device.why),
             Fixed("world_size", str(world_size), _ranks_why(options, command)),
             Fixed("capacity", f"{gib(capacity_bytes)} a rank", capacity_why),
-            Fixed("ceiling", f"{options.ceiling:.0%}", "--ceiling"),
+            Fixed("ceiling", f"{options.limits.ceiling:.0%}", "--ceiling"),
             *(
                 Fixed(name, str(values[0]), "the only value")
                 for name, values in axes.items()
@@ -164,7 +169,7 @@ def shown_command(
     """Words that start the script of `space` with `candidate`; its files are in `exports`."""
     command = command_of(space.workload)
     paths = Files(command, space, device_kind).paths(exports.absolute())
-    return command.shown(candidate, space.workload, options.seed, paths)
+    return command.shown(candidate, space.workload, options.search.seed, paths)
 
 
 def write_files(space: Space, candidate: Candidate, device_kind: str, exports: Path) -> None:
@@ -211,22 +216,23 @@ def _axes(options: Options, command: Command, device_kind: str) -> dict[str, tup
         UsageError: the script is not told of one that was asked for, or the other way round.
     """
     asked: dict[str, tuple[Any, ...] | None] = {
-        name: getattr(options, axis.option) for name, axis in AXES.items() if name != "own"
+        name: options.space.axes.get(name) for name in AXES if name != "own"
     }
-    if options.tokens_per_batch is not None:
+    if options.space.tokens_per_batch is not None:
         if "tokens_per_batch" not in command.placeholders:
             raise UsageError(_untold("--tokens-per-batch", "tokens_per_batch"))
-        asked["micro_batch"] = micro_batches(options, options.seq_len or _NOT_SAID["seq_len"])
+        lengths = options.space.axes.get("seq_len", _NOT_SAID["seq_len"])
+        asked["micro_batch"] = micro_batches(options, lengths)
     for name, values in asked.items():
-        told = command.says(name) or (name == "micro_batch" and options.tokens_per_batch)
+        told = command.says(name) or (name == "micro_batch" and options.space.tokens_per_batch)
         if values is not None and not told:
             raise UsageError(_untold(AXES[name].flag, name))
         if values is None and (name in command.named or (name == "micro_batch" and told)):
-            asked[name] = _default(name, options.engine, device_kind)
-    for name in parse_own(options.axis or ""):
+            asked[name] = _default(name, options.space.engine, device_kind)
+    for name in parse_own(options.script.axis or ""):
         if not command.says(name):
             raise UsageError(_untold("--axis", name))
-    for name, value in parse_set(options.given or "").items():
+    for name, value in parse_set(options.script.given or "").items():
         of_engine = name == "lr" and command.has_engine  # its configuration has it
         if not command.says(name) and not of_engine:
             raise UsageError(_untold("--set", name))
@@ -240,7 +246,7 @@ def _axes(options: Options, command: Command, device_kind: str) -> dict[str, tup
     axes["micro_batch"] = asked["micro_batch"] or (1,)
     axes = {name: axes[name] for name in AXES if name in axes}
     for name in ASKED_AXES:
-        values = combined(parse_own(options.axis or "")) if name == "own" else asked[name]
+        values = combined(parse_own(options.script.axis or "")) if name == "own" else asked[name]
         if values and values != (AXES[name].plain,):
             axes[name] = values
     return axes
@@ -274,13 +280,13 @@ def _default(name: str, engine: str, device_kind: str) -> tuple[Any, ...]:
 
 def _engine(options: Options, command: Command) -> str:
     """DeepSpeed's configuration is one of DeepSpeed in stage 0, too."""
-    if command.has_engine and options.engine == AUTO:
+    if command.has_engine and options.space.engine == AUTO:
         return engine_for(AUTO, max(stages_of(AUTO))).name
-    return options.engine
+    return options.space.engine
 
 
 def _ranks_why(options: Options, command: Command) -> str:
-    if options.world_size:
+    if options.devices.world_size:
         return "--world-size"
     return "as the command says" if command.ranks else "nothing else is said"
 

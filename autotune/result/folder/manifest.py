@@ -108,6 +108,7 @@ def manifest_of(
     options: Options, space: Space, fingerprint: dict[str, Any], folder: Path, argv: Sequence[str]
 ) -> Manifest:
     """What a study with these `options` stands on now: devices and software by `fingerprint`."""
+    in_storage = f"{folder.absolute().name}-{token_hex(4)}"
     made = Manifest(
         schema_version=SCHEMA_VERSION,
         argv=list(argv),
@@ -116,7 +117,7 @@ def manifest_of(
         space=space.manifest(),
         fingerprint=fingerprint,
         earlier=[],
-        study_name=f"{folder.absolute().name}-{token_hex(4)}" if options.storage else IN_JOURNAL,
+        study_name=in_storage if options.output.storage else IN_JOURNAL,
     )
     return parse(Manifest, to_json(made))  # as it will be read back
 

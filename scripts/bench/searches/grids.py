@@ -61,7 +61,7 @@ class Truth:
     ) -> None:
         recording = _recording(path)
         self.grid = recording.grid
-        part = set(recording.space(Options(**axes)).candidates)
+        part = set(recording.space(Options.of(**axes)).candidates)
         self.reports: dict[Candidate, list[Report]] = defaultdict(list)
         """What is drawn."""
         values, peaks = defaultdict(list), defaultdict(list)
@@ -80,7 +80,9 @@ class Truth:
             self.grid = replace(self.grid, rows=drawn)
         largest = max(statistics.median(each) for each in peaks.values())
         capacity = min(math.ceil(largest), self.grid.limits.capacity_bytes)
-        self.options = Options(budget_s=BUDGET_S, capacity_bytes=capacity, ceiling=ceiling, **axes)
+        self.options = Options.of(
+            budget_s=BUDGET_S, capacity_bytes=capacity, ceiling=ceiling, **axes
+        )
         self.space = recording.space(self.options)
         limit = self.space.limits.limit_bytes
         self.fitting = [c for c in self.space.candidates if max(peaks[c]) <= limit]

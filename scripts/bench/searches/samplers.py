@@ -5,7 +5,6 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -73,13 +72,13 @@ def sampler_course(
     truth: Truth, name: str, seed: int, probes: int, earlier: Sequence[Earlier] = ()
 ) -> Course:
     """One search by the sampler `name`."""
-    options = replace(truth.options, sampler=name, seed=seed, trials=probes, finals=1)
+    options = truth.options.but(sampler=name, seed=seed, trials=probes, finals=1)
     return run_study(truth, options, earlier)[1].course
 
 
 def study_before(truth: Truth, seed: int, minutes: float) -> Earlier:
     """What a whole study measured, for another one to learn from."""
-    study, _ = run_study(truth, replace(truth.options, seed=seed, budget_s=60 * minutes))
+    study, _ = run_study(truth, truth.options.but(seed=seed, budget_s=60 * minutes))
     seen = seen_in(study.ledger.records)
     return Earlier(folder="before", workload=truth.space.workload, seen=seen)
 
@@ -89,7 +88,7 @@ def study_result(
 ) -> tuple[Candidate | None, float]:
     """The winner of a whole study, finals included, None where it found nothing; and the share of
     its probes, finals included, that was lost to memory."""
-    options = replace(truth.options, sampler=name, seed=seed, budget_s=60 * minutes)
+    options = truth.options.but(sampler=name, seed=seed, budget_s=60 * minutes)
     study, _ = run_study(truth, options)
     choice = study.ledger.choice()
     ran = [r for r in study.ledger.records if r.outcome.verdict != Verdict.SKIPPED]
@@ -103,7 +102,7 @@ Runners = Callable[[Truth, VirtualTime, Options], Sequence[Runner]]
 
 def replays(truth: Truth, now: VirtualTime, options: Options) -> Sequence[Runner]:
     """Slots that never fail."""
-    seeds = range(options.seed, options.seed + int(options.parallel))
+    seeds = range(options.search.seed, options.search.seed + int(options.devices.parallel))
     return [Replay(truth.grid, truth.space.limits, now, seed) for seed in seeds]
 
 
@@ -112,7 +111,7 @@ def run_study(
 ) -> tuple[Study, Watcher]:
     """A whole study, and how it went."""
     now = VirtualTime()  # not the recording's, which goes on from search to search
-    clock = Clock(options.budget_s, now(), now)
+    clock = Clock(options.limits.budget_s, now(), now)
     now.advance(TRACE_S)
     watcher, stop = Watcher(clock), StopFlag()
     try:
@@ -136,7 +135,7 @@ def run_study(
 
 def ask_seconds(size: int, told: int = 20) -> float:
     """Median time in which frontier is asked once, over `size` candidates with `told` trials."""
-    options = Options(
+    options = Options.of(
         depth=tuple(range(2, 12)), seq_len=(256, 512, 1024, 2048, 4096),
         micro_batch=tuple(range(1, size // 1600 + 1)), device="cpu",
         checkpointing=("none", "full", "selective", "1/2"), attention=("sdpa", "eager"),
@@ -145,7 +144,7 @@ def ask_seconds(size: int, told: int = 20) -> float:
     space = resolve(options, CpuDevice(), 2**40, 2)
     predictor, opened = Predictor(space, "cpu"), OpenCandidates(space)
     journal = Journal.in_memory()
-    journal.use(Adapter(space, Frontier(space, predictor, options.objective)))
+    journal.use(Adapter(space, Frontier(space, predictor, options.search.objective)))
     fitting: list[Candidate] = []
     took: list[float] = []
     for number in range(told):

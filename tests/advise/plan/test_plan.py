@@ -396,7 +396,7 @@ def test_the_fewest_gpus_are_of_those_that_divide_the_global_batch() -> None:
     what = asked("24GiB", depth="48", zero="3", checkpointing="full", micro_batch="1")
     assert solve_gpus(what, helpers())[1].value == 8
     batch = parse_global_batch("27", "--global-batch")  # 1, 3, 9 or 27
-    what = replace(what, options=replace(what.options, global_batch=batch))
+    what = replace(what, options=what.options.but(global_batch=batch))
     assert solve_gpus(what, helpers())[1].value == 9
 
 
@@ -409,8 +409,8 @@ def test_the_longest_sample_is_of_those_that_make_up_the_global_batch() -> None:
 
 def test_a_batch_that_nothing_divides_is_wrong_input() -> None:
     what = asked(micro_batch="3")
-    what = replace(what, options=replace(
-        what.options, global_batch=parse_global_batch("64", "--global-batch")))  # fmt: skip
+    batch = parse_global_batch("64", "--global-batch")
+    what = replace(what, options=what.options.but(global_batch=batch))
     with pytest.raises(UsageError, match="nearest that works is --global-batch 63"):
         plan(what, 1, helpers())
 

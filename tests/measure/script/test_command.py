@@ -161,7 +161,7 @@ def test_every_combination_of_own_axes_is_one_value() -> None:
         ("true {deepspeed_config}", {"given": "lr=fast"}, "--set lr=fast: .* takes a number"),
         ("true {micro_batch}", {"global_batch": "8"}, "write {grad_accum}"),
         ("true {grad_accum}", {"global_batch": "8", "micro_batch": ""}, "write {micro_batch}"),
-        ("true {micro_batch}", {"model": "llama3-8b"}, "--script brings its own"),
+        ("true {micro_batch}", {"model": "llama-3-8b"}, "--script brings its own"),
         ("torchrun --nproc-per-node 2 {micro_batch}", {"world_size": "4"}, "write {world_size}"),
     ],
 )

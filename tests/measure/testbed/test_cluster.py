@@ -111,27 +111,27 @@ def cluster(
 def test_a_group_is_on_as_many_nodes_as_it_needs(gathered: Gathered) -> None:
     nodes = cluster([AGENT, AGENT], slots={"n1": 2, "n2": 2})
     gathered.append(nodes)
-    space = nodes.space(Options(world_size=2))
+    space = nodes.space(Options.of(world_size=2))
     assert (space.workload.nodes, space.workload.ranks_on_a_node) == (1, 2)
-    assert nodes.slots(Options(world_size=2, parallel="auto"), space) == 2
-    whole = nodes.space(Options(world_size=4))
+    assert nodes.slots(Options.of(world_size=2, parallel="auto"), space) == 2
+    whole = nodes.space(Options.of(world_size=4))
     assert (whole.workload.nodes, whole.workload.ranks_on_a_node) == (2, 2)
-    assert nodes.slots(Options(world_size=4, parallel="auto"), whole) == 1
+    assert nodes.slots(Options.of(world_size=4, parallel="auto"), whole) == 1
     assert whole.limits == space.limits  # of a rank, and of a host
     assert nodes.space(Options()).workload.world_size == 2  # one on each
     most = 2 * 2 * cores()
-    assert nodes.space(Options(world_size=4)).workload.world_size <= most
+    assert nodes.space(Options.of(world_size=4)).workload.world_size <= most
     with pytest.raises(UsageError, match=f"--world-size {most + 1}: at most {most} here"):
-        nodes.space(Options(world_size=most + 1))
+        nodes.space(Options.of(world_size=most + 1))
 
 
 def test_more_ranks_or_groups_than_there_are_places_are_refused(gathered: Gathered) -> None:
     nodes = cluster([AGENT, AGENT], slots={"n1": 1, "n2": 2})
     gathered.append(nodes)
     with pytest.raises(UsageError, match=r"--world-size 4: .* 3 places .* use --world-size 3"):
-        nodes.space(Options(world_size=4))
+        nodes.space(Options.of(world_size=4))
     with pytest.raises(UsageError, match=r"--parallel 2: 2 nodes hold 1 groups of 3 ranks"):
-        nodes.space(Options(world_size=3, parallel=2))
+        nodes.space(Options.of(world_size=3, parallel=2))
 
 
 def test_a_missing_node_is_named(gathered: Gathered, capsys: pytest.CaptureFixture[str]) -> None:
@@ -194,7 +194,7 @@ def test_what_becomes_of_agents_in_the_study_is_said_and_their_logs_are_kept(
     monkeypatch.setattr(cluster_module, "HEAR_S", 0.05)
     nodes = cluster([AGENT])
     gathered.append(nodes)
-    options = Options(depth=(1,), seq_len=(32,), micro_batch=(1,))
+    options = Options.of(depth=(1,), seq_len=(32,), micro_batch=(1,))
     notes: list[str] = []
     wiring = Wiring(
         logs=tmp_path, seed=0, budget_s=60.0, stop=lambda: False, on_phase=print, note=notes.append

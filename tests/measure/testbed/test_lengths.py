@@ -17,7 +17,7 @@ from autotune.measure.testbed import lengths
 from autotune.measure.testbed.lengths import at_longest, read_mix
 from autotune.measure.testbed.resolve import resolve
 from autotune.space.mix import LengthMix
-from autotune.space.options import Options
+from autotune.space.options import Options, SpaceOptions
 from autotune.space.space import Space
 from autotune.space.workload import Workload
 
@@ -32,7 +32,7 @@ def read(name: str, content: str | bytes | list[Any], **options: Any) -> LengthM
         np.save(name, np.array(content))
     else:
         Path(name).write_bytes(content if isinstance(content, bytes) else content.encode())
-    mix = read_mix(Options(length_mix=name, **options))
+    mix = read_mix(SpaceOptions(length_mix=name, **options))
     assert mix is not None
     return mix
 
@@ -94,7 +94,7 @@ def test_a_file_that_holds_something_else_is_refused(name: str, content: Any, wh
 def test_a_pickle_is_not_loaded() -> None:
     np.save("a.npy", np.array([{"a": 1}], dtype=object), allow_pickle=True)
     with pytest.raises(UsageError, match=r"a\.npy: holds pickled objects; save a 1-D array"):
-        read_mix(Options(length_mix="a.npy"))
+        read_mix(SpaceOptions(length_mix="a.npy"))
 
 
 @pytest.mark.parametrize("bytes_less", [4, 8])
@@ -102,7 +102,7 @@ def test_a_cut_off_npy_is_refused(bytes_less: int) -> None:
     np.save("a.npy", np.arange(1, 100))
     os.truncate("a.npy", Path("a.npy").stat().st_size - bytes_less)
     with pytest.raises(UsageError, match=r"--length-mix a\.npy: is cut off: .* 99 entries"):
-        read_mix(Options(length_mix="a.npy"))
+        read_mix(SpaceOptions(length_mix="a.npy"))
 
 
 def test_what_is_no_file_is_refused() -> None:
@@ -110,14 +110,14 @@ def test_what_is_no_file_is_refused() -> None:
     os.mkfifo("c.csv")
     for name, why in {"a.csv": "is no file", "b.csv": "No such", "c.csv": "is no file"}.items():
         with pytest.raises(UsageError, match=f"--length-mix {name}: {why}"):
-            read_mix(Options(length_mix=name))
+            read_mix(SpaceOptions(length_mix=name))
 
 
 def test_a_file_of_gigabytes_is_refused_with_a_reason() -> None:
     Path("a.jsonl").touch()
     os.truncate("a.jsonl", 3 * lengths.MOST_BYTES)  # it is sparse
     with pytest.raises(UsageError, match=r"has 3\.0 GiB, and at most 1 GiB is read, since"):
-        read_mix(Options(length_mix="a.jsonl"))
+        read_mix(SpaceOptions(length_mix="a.jsonl"))
 
 
 def test_a_line_without_end_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -134,7 +134,7 @@ def test_a_large_array_is_read_in_parts(monkeypatch: pytest.MonkeyPatch) -> None
 def on(device: Device, content: str = "100,3\n500,1\n", **options: Any) -> Space:
     Path("a.csv").write_text(content)
     asked = {"depth": (2,), "micro_batch": (1, 2), "checkpointing": ("none",)}
-    return resolve(Options(length_mix="a.csv", **(asked | options)), device, 2**34, 2)
+    return resolve(Options.of(length_mix="a.csv", **(asked | options)), device, 2**34, 2)
 
 
 def test_the_longest_sample_is_searched_where_nothing_else_is_asked_for(cpu: Device) -> None:
@@ -198,7 +198,7 @@ def test_what_needs_one_length_is_refused(options: dict[str, str], why: str) -> 
 
 def test_padding_without_lengths_is_refused() -> None:
     with pytest.raises(UsageError, match=r"--pad-to-multiple 8: .*--length-mix FILE"):
-        read_mix(Options(pad_to_multiple=8))
+        read_mix(SpaceOptions(pad_to_multiple=8))
 
 
 def test_wrong_input_is_one_line_and_exit_code_2(capsys: pytest.CaptureFixture[str]) -> None:
@@ -213,15 +213,15 @@ def test_a_manifest_keeps_the_histogram_and_is_what_it_was_without_one(cpu: Devi
     Path("a.csv").unlink()
     known = Workload.from_json(written)
     assert known == space.workload
-    again = resolve(Options(length_mix="a.csv", depth=(2,)), cpu, 2**34, 2, known=known)
+    again = resolve(Options.of(length_mix="a.csv", depth=(2,)), cpu, 2**34, 2, known=known)
     assert again.workload.length_mix == space.workload.length_mix
     assert again.axes["seq_len"] == (500,)
-    plain = resolve(Options(depth=(2,)), cpu, 2**34, 2)
+    plain = resolve(Options.of(depth=(2,)), cpu, 2**34, 2)
     assert "length_mix" not in plain.manifest()["workload"]
 
 
 def test_a_plan_is_of_the_longest_sample() -> None:
     Path("a.csv").write_text("100,3\n500,1\n")
-    found = at_longest(Options(length_mix="a.csv", pad_to_multiple=8))
-    assert (found.length_mix, found.pad_to_multiple, found.seq_len) == (None, None, (504,))
+    found = at_longest(Options.of(length_mix="a.csv", pad_to_multiple=8))
+    assert found == Options.of(seq_len=(504,))
     assert at_longest(Options()) == Options()

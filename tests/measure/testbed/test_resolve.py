@@ -55,7 +55,7 @@ def test_gpus_without_bf16_train_in_fp16(gpus: Device) -> None:
 
 
 def test_what_is_asked_for_replaces_the_defaults(cpu: Device) -> None:
-    space = on(cpu, Options(depth=(3,), seq_len=(32,), micro_batch=(1, 5), vocab_size=100))
+    space = on(cpu, Options.of(depth=(3,), seq_len=(32,), micro_batch=(1, 5), vocab_size=100))
     assert {(c.depth, c.seq_len, c.micro_batch) for c in space.candidates} == {
         (3, 32, 1), (3, 32, 5),
     }  # fmt: skip
@@ -73,7 +73,7 @@ def test_a_build_is_shared_by_all_lengths_and_micro_batches(cpu: Device) -> None
 
 
 def test_every_fixed_value_says_where_it_comes_from(cpu: Device) -> None:
-    space = on(cpu, Options(vocab_size=100, checkpointing=("full",)))
+    space = on(cpu, Options.of(vocab_size=100, checkpointing=("full",)))
     assert why(space, "vocab_size") == "--vocab-size"
     assert why(space, "world_size") == "default on cpu"
     assert why(space, "checkpointing") == "the only value"
@@ -94,11 +94,11 @@ def test_memory_of_others_is_taken_off(gpus: Device, monkeypatch: pytest.MonkeyP
 
 
 def test_the_capacity_of_the_cpu_is_divided_by_the_ranks(cpu: Device) -> None:
-    assert on(cpu, Options(world_size=4)).limits.capacity_bytes == 4 * 2**30
+    assert on(cpu, Options.of(world_size=4)).limits.capacity_bytes == 4 * 2**30
 
 
 def test_a_pretended_capacity_is_taken_as_it_is(gpus: Device) -> None:
-    space = on(gpus, Options(capacity_bytes=24 * 2**30, ceiling=0.5))
+    space = on(gpus, Options.of(capacity_bytes=24 * 2**30, ceiling=0.5))
     assert space.limits.limit_bytes == 12 * 2**30
     assert why(space, "capacity") == "--capacity"
 
@@ -107,42 +107,42 @@ def test_a_capacity_above_the_device_is_refused_with_the_largest_possible(gpus: 
     with pytest.raises(
         UsageError, match=r"^--capacity 48\.00 GiB: .* 40\.00 GiB .*--capacity 40960MiB or less$"
     ):
-        on(gpus, Options(capacity_bytes=48 * 2**30))
+        on(gpus, Options.of(capacity_bytes=48 * 2**30))
 
 
 def test_a_capacity_below_a_gib_is_shown_in_mib(gpus: Device) -> None:
-    space = on(gpus, Options(capacity_bytes=300 * 2**20))
+    space = on(gpus, Options.of(capacity_bytes=300 * 2**20))
     (capacity,) = (each.value for each in space.fixed if each.name == "capacity")
     assert capacity == "300 MiB a rank"
 
 
 def test_more_ranks_than_gpus_are_refused_with_the_most_possible(gpus: Device) -> None:
     with pytest.raises(UsageError, match=r"^--world-size 3: .*use --world-size 2$"):
-        on(gpus, Options(world_size=3))
+        on(gpus, Options.of(world_size=3))
 
 
 def test_the_cpu_takes_two_ranks_a_core_and_no_more(cpu: Device) -> None:
-    assert on(cpu, Options(world_size=4)).workload.world_size == 4
+    assert on(cpu, Options.of(world_size=4)).workload.world_size == 4
     with pytest.raises(UsageError, match=r"^--world-size 5: .*use --world-size 4$"):
-        on(cpu, Options(world_size=5))
+        on(cpu, Options.of(world_size=5))
 
 
 def test_a_space_too_large_to_list_is_refused_with_the_longest_axis(cpu: Device) -> None:
     lengths = tuple(range(1, MAX_POINTS // 50))
     with pytest.raises(UsageError, match=r"^--seq-len: .*--seq-len 1:64:8$"):
-        on(cpu, Options(seq_len=lengths))
+        on(cpu, Options.of(seq_len=lengths))
 
 
 @pytest.mark.parametrize("world_size", [1, 2])
 def test_every_candidate_divides_the_global_batch(cpu: Device, world_size: int) -> None:
-    space = on(cpu, Options(global_batch=GlobalBatch(12, "samples"), world_size=world_size))
+    space = on(cpu, Options.of(global_batch=GlobalBatch(12, "samples"), world_size=world_size))
     assert {c.micro_batch for c in space.candidates} == {
         b for b in range(1, 17) if 12 % (b * world_size) == 0
     }
 
 
 def test_tokens_of_a_global_batch_are_divided_by_every_candidate(cpu: Device) -> None:
-    space = on(cpu, Options(global_batch=GlobalBatch(384, "tokens")))
+    space = on(cpu, Options.of(global_batch=GlobalBatch(384, "tokens")))
     assert {(c.seq_len, c.micro_batch) for c in space.candidates} == {
         (64, 1), (64, 2), (64, 3), (64, 6), (128, 1), (128, 3),
     }  # fmt: skip
@@ -171,7 +171,7 @@ def test_without_a_global_batch_a_step_is_one_micro_step_per_rank() -> None:
     ("asked", "nearest"), [("1000", "1002"), ("1003", "1002"), ("1", "6"), ("1005", "1002")]
 )
 def test_the_nearest_global_batch_is_proposed(cpu: Device, asked: str, nearest: str) -> None:
-    options = Options(micro_batch=(6, 12), global_batch=GlobalBatch(int(asked), "samples"))
+    options = Options.of(micro_batch=(6, 12), global_batch=GlobalBatch(int(asked), "samples"))
     with pytest.raises(UsageError, match=rf"^--global-batch {asked}: .*--global-batch {nearest}$"):
         on(cpu, options)
 
@@ -191,14 +191,14 @@ def test_the_nearest_global_batch_is_proposed(cpu: Device, asked: str, nearest: 
 def test_micro_batches_that_do_not_divide_the_global_batch_are_named(
     batch: GlobalBatch | None, sizes: tuple[int, ...], said: str | None, cpu: Device
 ) -> None:
-    space = on(cpu, Options(micro_batch=sizes, global_batch=batch))
+    space = on(cpu, Options.of(micro_batch=sizes, global_batch=batch))
     found = [(each.value, each.why) for each in space.fixed if each.name == LEFT_OUT]
     assert [value for value, _ in found] == ([] if said is None else [said])
     assert all(f"--global-batch {batch} is no multiple" in reason for _, reason in found)
 
 
 def test_stages_and_offloads_that_do_not_go_together_are_named(gpus: Device) -> None:
-    asked = Options(zero=(0, 2, 3), offload=("none", "optimizer", "all"), world_size=2)
+    asked = Options.of(zero=(0, 2, 3), offload=("none", "optimizer", "all"), world_size=2)
     (said,) = [each for each in on(gpus, asked).fixed if each.name == LEFT_OUT]
     assert said.value == "--offload optimizer at --zero 0, --offload all at --zero 0,2"
     assert "parameters at stage 3" in said.why
@@ -210,7 +210,7 @@ def test_keys_are_different_for_different_candidates(cpu: Device) -> None:
 
 
 def test_the_manifest_is_json(cpu: Device) -> None:
-    manifest = on(cpu, Options(global_batch=GlobalBatch(384, "tokens"))).manifest()
+    manifest = on(cpu, Options.of(global_batch=GlobalBatch(384, "tokens"))).manifest()
     assert json.loads(json.dumps(manifest)) == manifest
     assert manifest["workload"]["global_batch"] == "384tok"
 
@@ -219,7 +219,7 @@ def test_mig_instances_train_alone(gpus: Device) -> None:
     gpus.infos = tuple(replace(info, uuid=f"MIG-{info.index}") for info in gpus.infos)
     assert on(gpus).workload.world_size == 1
     with pytest.raises(UsageError, match="use --world-size 1"):
-        on(gpus, Options(world_size=2))
+        on(gpus, Options.of(world_size=2))
 
 
 def test_a_plan_says_why_it_runs_where_it_does(cpu: Device) -> None:
@@ -243,26 +243,26 @@ def test_several_ranks_search_every_stage(gpus: Device) -> None:
 
 
 def test_a_model_that_stage_0_cannot_hold_brings_in_offload(gpus: Device) -> None:
-    asked = Options(world_size=1, depth=(48,))
+    asked = Options.of(world_size=1, depth=(48,))
     assert stages(on(gpus, asked)) == {
         (0, "none"), (2, "none"), (3, "none"), (2, "optimizer"), (3, "optimizer"), (3, "all"),
     }  # fmt: skip
 
 
 def test_no_offload_is_brought_in_where_none_was_asked_for(gpus: Device) -> None:
-    asked = Options(world_size=1, depth=(48,), offload=("none",))
+    asked = Options.of(world_size=1, depth=(48,), offload=("none",))
     assert stages(on(gpus, asked)) == {(0, "none")}
 
 
 def test_stages_and_offloads_that_do_not_go_together_are_left_out(cpu: Device) -> None:
-    asked = Options(zero=(0, 1, 3), offload=("none", "all"))
+    asked = Options.of(zero=(0, 1, 3), offload=("none", "all"))
     assert stages(on(cpu, asked)) == {(0, "none"), (1, "none"), (3, "none"), (3, "all")}
 
 
 def test_chosen_stages_need_deepspeed(cpu: Device, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     with pytest.raises(UsageError, match=r"--zero 2: .*scripts/tune, .* --zero 0"):
-        on(cpu, Options(zero=(2,)))
+        on(cpu, Options.of(zero=(2,)))
 
 
 def test_without_deepspeed_the_default_space_leaves_its_stages_out_and_says_so(
@@ -276,7 +276,7 @@ def test_without_deepspeed_the_default_space_leaves_its_stages_out_and_says_so(
 
 def test_fsdp_needs_no_deepspeed(cpu: Device, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    assert stages(on(cpu, Options(engine="fsdp"))) == {(2, "none"), (3, "none")}
+    assert stages(on(cpu, Options.of(engine="fsdp"))) == {(2, "none"), (3, "none")}
 
 
 @pytest.mark.parametrize(
@@ -291,7 +291,7 @@ def test_auto_is_ddp_for_stage_0_and_else_deepspeed(engine: str, stage: int, run
 
 
 def test_groups_at_once_divide_the_memory_of_a_host(cpu: Device) -> None:
-    alone, two = on(cpu), on(cpu, Options(parallel=2))
+    alone, two = on(cpu), on(cpu, Options.of(parallel=2))
     assert two.limits.capacity_bytes == alone.limits.capacity_bytes // 2
     assert two.limits.host_capacity_bytes == alone.limits.host_capacity_bytes // 2
     assert why(two, "capacity") == "the host's memory over its ranks of 2 groups"
@@ -299,7 +299,7 @@ def test_groups_at_once_divide_the_memory_of_a_host(cpu: Device) -> None:
 
 
 def test_groups_at_once_have_gpus_of_their_own(gpus: Device) -> None:
-    space = on(gpus, Options(parallel=2, world_size=1))
+    space = on(gpus, Options.of(parallel=2, world_size=1))
     assert space.limits.capacity_bytes == on(gpus).limits.capacity_bytes
 
 
@@ -312,13 +312,13 @@ def test_groups_at_once_have_gpus_of_their_own(gpus: Device) -> None:
 )
 def test_too_many_groups_fail(gpus: Device, parallel: int, world_size: int, instead: str) -> None:
     with pytest.raises(UsageError) as refused:
-        on(gpus, Options(parallel=parallel, world_size=world_size))
+        on(gpus, Options.of(parallel=parallel, world_size=world_size))
     assert str(refused.value) == f"--parallel {parallel}: {instead}"
 
 
 def test_more_groups_than_cores_are_refused(cpu: Device) -> None:
     with pytest.raises(UsageError, match="2 cores hold at most 2 of 1 rank each"):
-        on(cpu, Options(parallel=3))
+        on(cpu, Options.of(parallel=3))
 
 
 @pytest.mark.parametrize(("world_size", "slots"), [(1, 2), (2, 1)])
@@ -329,4 +329,4 @@ def test_auto_fills_the_devices(cpu: Device, gpus: Device, world_size: int, slot
 
 def test_energy_of_groups_at_once_is_nobodys_on_the_cpu(cpu: Device) -> None:
     with pytest.raises(UsageError, match="--parallel 2: the processors' counters"):
-        on(cpu, Options(parallel=2, objective="tokens_per_joule"))
+        on(cpu, Options.of(parallel=2, objective="tokens_per_joule"))

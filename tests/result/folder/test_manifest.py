@@ -43,7 +43,7 @@ def test_what_is_written_is_read_back(manifest: Manifest, tmp_path: Path) -> Non
     "options",
     [
         Options(),
-        Options(
+        Options.of(
             budget_s=90.5, ceiling=0.7, host_ceiling=0.25, capacity_bytes=24 * 2**30 + 1,
             device="cuda:0,2", allow_busy=True, world_size=2, width=128, vocab_size=512,
             depth=(2, 4, 7), seq_len=(64,), micro_batch=(1, 5), engine="deepspeed", zero=(1, 3),
@@ -51,7 +51,7 @@ def test_what_is_written_is_read_back(manifest: Manifest, tmp_path: Path) -> Non
             global_batch=GlobalBatch(65536, "tokens"), objective="tokens_per_s", sampler="grid",
             seed=7, finals=2, trials=9,
         ),
-        Options(global_batch=GlobalBatch(96, "samples"), device="replay:a file, -- or so.csv"),
+        Options.of(global_batch=GlobalBatch(96, "samples"), device="replay:a file, -- or so.csv"),
     ],
 )  # fmt: skip
 def test_a_manifest_has_the_options_it_was_made_of(options: Options, tmp_path: Path) -> None:
@@ -65,7 +65,7 @@ def test_a_configuration_file_adds_nothing_to_recorded_options(
 ) -> None:
     (tmp_path / "pyproject.toml").write_text("[tool.autotune]\nseed = 5\n")
     monkeypatch.chdir(tmp_path)
-    assert manifest.asked().seed == 0
+    assert manifest.asked().search.seed == 0
 
 
 @pytest.mark.parametrize(("name", "value"), [("depth", "soon"), ("depht", 2), ("seed", -1)])

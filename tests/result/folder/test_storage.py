@@ -51,7 +51,7 @@ FINGERPRINT = {"kind": "cpu", "devices": {"name": "two cores"}, "software": {"to
 
 def begun(folder: Path, url: str | None) -> Manifest:
     folder.mkdir(parents=True, exist_ok=True)
-    made = manifest_of(Options(storage=url), SPACE, FINGERPRINT, folder, [])
+    made = manifest_of(Options.of(storage=url), SPACE, FINGERPRINT, folder, [])
     made.write(folder)
     return made
 

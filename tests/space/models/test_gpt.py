@@ -98,8 +98,8 @@ def test_each_trait_does_something() -> None:
 
 def test_what_is_said_goes_before_the_preset() -> None:
     asked = Options.from_texts({"preset": "nanochat", "head_dim": "64", "softcap": "30"})
-    assert asked.gpt_traits == GptTraits(head_dim=64, qk_norm=True, softcap=30)
-    assert asked.asked_model.gpt == asked.gpt_traits
+    assert asked.model.traits == GptTraits(head_dim=64, qk_norm=True, softcap=30)
+    assert asked.model.asked.gpt == asked.model.traits
     for wrong in ({"head_dim": "0"}, {"head_dim": "33"}, {"softcap": "0"}, {"aspect_ratio": "0"},
                   {"width": "128", "aspect_ratio": "32"}, {"model": "gpt2", "tied": "true"},
                   {"model": "gpt2", "preset": "nanochat"}):  # fmt: skip

@@ -67,7 +67,7 @@ def test_a_folder_and_the_file_in_it_are_the_same_model(saved: Any, tmp_path: Pa
 def test_no_model(model: str, what: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     with pytest.raises(UsageError) as error:
-        asked(model) if family_name(model) == "hf" else Options(model=model)
+        asked(model) if family_name(model) == "hf" else Options.of(model=model)
     assert what in str(error.value)
 
 
@@ -207,7 +207,7 @@ def test_adapters_that_are_none(text: str) -> None:
 
 
 def test_adapters_are_for_models_of_transformers() -> None:
-    given = Options.from_texts({"model": "gpt2", "lora": "r=4,targets=a+b.c"}).asked_model
+    given = Options.from_texts({"model": "gpt2", "lora": "r=4,targets=a+b.c"}).model.asked
     assert HF.recipe(given)["lora"] == {"rank": 4, "targets": ("a", "b.c")}
     for model in ("gpt", "factory:a:b"):
         with pytest.raises(UsageError, match=r"--lora r=4: .* has none"):

@@ -1,0 +1,177 @@
+"""Every option of a study, declared once.
+
+Options are in groups: model, space, limits, devices and so on, one frozen dataclass each. A field
+of a group holds the option's value. Its `Flag` says how it is written, what it is for, and how its
+text is read. The options that set an axis come from the rows of `space.axes.AXES`. The command
+line, the TOML table, the manifest and `--resume` all come from here.
+
+Each group checks itself; `Options` checks what concerns several. Nothing here looks at a device:
+what depends on one stays `None` until the testbed chooses it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, is_dataclass
+from typing import Any
+
+from autotune.errors import UsageError
+from autotune.space.axes import AXES, SCRIPT_AXES
+from autotune.space.options.devices import ClusterOptions, DeviceOptions, Parallel
+from autotune.space.options.flag import Flag, flags_of, listed, text_of
+from autotune.space.options.limits import LimitOptions
+from autotune.space.options.model import TRAITS, ModelOptions
+from autotune.space.options.script import ScriptOptions
+from autotune.space.options.search import OutputOptions, SearchOptions
+from autotune.space.options.space import AXIS_FLAGS, SpaceOptions
+
+__all__ = ["FLAGS", "GROUPS", "Flag", "Options", "Parallel", "SpaceOptions", "text_of"]
+
+_GROUPS = {
+    "limits": LimitOptions,
+    "devices": DeviceOptions,
+    "cluster": ClusterOptions,
+    "script": ScriptOptions,
+    "model": ModelOptions,
+    "space": SpaceOptions,
+    "search": SearchOptions,
+    "output": OutputOptions,
+}
+_FIELDS = {group: flags_of(of) for group, of in _GROUPS.items()}
+GROUPS: dict[str, dict[str, Flag]] = {
+    group: {key: flag for key, (_, flag) in found.items()}
+    | {
+        key: flag for key, (axis, flag) in AXIS_FLAGS.items()
+        if group == ("script" if axis in SCRIPT_AXES else "space")
+    }
+    for group, found in _FIELDS.items()
+}  # fmt: skip
+"""Flags by group and key, in the order of `--help`."""
+FLAGS: dict[str, Flag] = {key: flag for group in GROUPS.values() for key, flag in group.items()}
+"""By the keys of the options: their names in Python, in a manifest and in best.json."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """One study as the user asked for it. `None` means: choose what fits the device."""
+
+    limits: LimitOptions = field(default_factory=LimitOptions)
+    devices: DeviceOptions = field(default_factory=DeviceOptions)
+    cluster: ClusterOptions = field(default_factory=ClusterOptions)
+    script: ScriptOptions = field(default_factory=ScriptOptions)
+    model: ModelOptions = field(default_factory=ModelOptions)
+    space: SpaceOptions = field(default_factory=SpaceOptions)
+    search: SearchOptions = field(default_factory=SearchOptions)
+    output: OutputOptions = field(default_factory=OutputOptions)
+
+    def __post_init__(self) -> None:
+        if self.script.template is not None:
+            self._check_script()
+        for name in () if self.script.template else SCRIPT_AXES:
+            if values := self.space.axes.get(name):
+                raise UsageError(f"{AXES[name].flag} {listed(values)}: only with --script")
+        if self.devices.recorded and self.cluster.launch is not None:
+            raise UsageError(
+                f"--launch {self.cluster.launch}: {self.devices.device} needs no node; leave it"
+                " out"
+            )
+
+    def _check_script(self) -> None:
+        """That nothing is said that a script decides itself."""
+        asked = self.flat()
+        for key in ("task", "target_len", "lora", "trust_remote_code", "preset", "width",
+                    "vocab_size", *TRAITS):  # fmt: skip
+            if asked[key] not in (None, False):
+                raise UsageError(f"{FLAGS[key].name}: the script has its own; leave it out")
+        if self.model.name != "gpt":
+            raise UsageError(
+                f"--model {self.model.name}: --script brings its own; give one of them"
+            )
+        if self.devices.recorded:
+            raise UsageError(f"--device {self.devices.device}: a recording launches no script")
+        for key in ("launch", "nodes", "interface"):
+            if asked[key] is not None:
+                raise UsageError(
+                    f"{FLAGS[key].name} {asked[key]}: a script is launched on this machine; leave"
+                    " it out"
+                )
+        if self.devices.parallel != 1:
+            raise UsageError(
+                f"--parallel {self.devices.parallel}: a script is launched once at a time; leave"
+                " it out"
+            )
+        if self.space.length_mix is not None:
+            raise UsageError(f"--length-mix {self.space.length_mix}: a script has data of its own")
+
+    @property
+    def subject(self) -> str:
+        """The model, or the script, as people call it."""
+        return self.model.name if self.script.template is None else self.script.command.name
+
+    @classmethod
+    def of(cls, **values: Any) -> Options:
+        """Options from values by their keys.
+
+        Raises:
+            UsageError: they do not go together.
+            KeyError: there is no such option.
+        """
+        if values.get("script") is not None and values.get("objective", "flops") == "flops":
+            # Nobody knows the FLOPs of a script. The order of candidates is the same.
+            values["objective"] = "tokens_per_s"
+        axes = {axis: values.pop(key, None) for key, (axis, _) in AXIS_FLAGS.items()}
+        given: dict[str, dict[str, Any]] = {group: {} for group in _GROUPS}
+        given["space"]["axes"] = {axis: of for axis, of in axes.items() if of is not None}
+        places = {key: (group, name) for group, found in _FIELDS.items()
+                  for key, (name, _) in found.items()}  # fmt: skip
+        for key, value in values.items():
+            group, name = places[key]
+            given[group][name] = value
+        return cls(**{group: of(**given[group]) for group, of in _GROUPS.items()})
+
+    def flat(self) -> dict[str, Any]:
+        """The value of every option, by its key."""
+        values = {
+            key: getattr(getattr(self, group), name)
+            for group, found in _FIELDS.items() for key, (name, _) in found.items()
+        }  # fmt: skip
+        return values | {key: self.space.axes.get(axis) for key, (axis, _) in AXIS_FLAGS.items()}
+
+    def but(self, **changes: Any) -> Options:
+        """The same with other values of the options with these keys. Raises as `of`."""
+        return self.of(**(self.flat() | changes))
+
+    @classmethod
+    def from_texts(cls, texts: Mapping[str, str]) -> Options:
+        """The options that `texts` mean: keys of options to what a user would write.
+
+        Raises:
+            UsageError: a text that its option does not take, or options that do not go together.
+        """
+        return cls.of(**{key: FLAGS[key].read(text, FLAGS[key].name)
+                         for key, text in texts.items()})  # fmt: skip
+
+    def to_json(self) -> dict[str, Any]:
+        """These options by their keys as JSON types, for a manifest."""
+        plain: dict[str, Any] = json.loads(json.dumps(self.flat(), default=_plain))
+        return plain
+
+    @classmethod
+    def from_json(cls, plain: Mapping[str, Any]) -> Options:
+        """The options that `to_json` wrote, without the folder, checked as in `from_texts`.
+
+        Raises:
+            UsageError: an option that this version does not know, or would not take.
+        """
+        texts = {}
+        for key, value in plain.items():
+            if key not in FLAGS:
+                raise UsageError(f"{key!a:.80} is no option of this version")
+            if key != "out" and value is not None:
+                texts[key] = text_of(value)
+        return cls.from_texts(texts)
+
+
+def _plain(value: Any) -> Any:
+    return asdict(value) if is_dataclass(value) and not isinstance(value, type) else str(value)

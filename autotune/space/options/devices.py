@@ -1,0 +1,78 @@
+"""Where probes run: devices of this machine, or several machines."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from autotune.errors import UsageError
+from autotune.space import choices
+from autotune.space.options.flag import as_it_is, option, switch
+from autotune.units import parse_int
+
+Parallel = int | Literal["auto"]
+"""Probes at once; "auto" for as many as there is room for."""
+
+
+def _read_parallel(text: str, flag: str) -> Parallel:
+    if text.strip() == "auto":
+        return "auto"
+    try:
+        found = parse_int(text, flag)
+    except UsageError as error:
+        raise UsageError(f"{error}, or auto") from error
+    if found < 1:
+        raise UsageError(f"{flag} {found}: must be at least 1, or auto")
+    return found
+
+
+@dataclass(frozen=True, kw_only=True)
+class DeviceOptions:
+    # fmt: off
+    device: str = option(
+        "--device", as_it_is, "DEVICE",
+        "auto, cpu, cuda for all GPUs, cuda:0,2 for some, or replay:FILE.csv for a grid that"
+        " was recorded (auto: all GPUs where there are any, else cpu).", default="auto")
+    allow_busy: bool = switch(
+        "--allow-busy", "Measure even though other processes use the devices.")
+    world_size: int | None = option(
+        "--world-size", parse_int, "N",
+        "Ranks that train together (default: one per GPU; on cpu one per node).")
+    parallel: Parallel = option(
+        "--parallel", _read_parallel, "N",
+        "Probes that run at once, each on devices of its own: a number, or auto for as many as the"
+        " devices hold; on cpu cores and memory are divided.", default="1")
+    # fmt: on
+
+    def __post_init__(self) -> None:
+        if self.world_size is not None and self.world_size < 1:
+            raise UsageError(f"--world-size {self.world_size}: must be at least 1")
+
+    @property
+    def recorded(self) -> bool:
+        """Whether a recording stands in for devices."""
+        return self.device.startswith("replay:")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClusterOptions:
+    # fmt: off
+    launch: str | None = option(
+        "--launch", choices.parse_launch, "LAUNCHER",
+        f"Who starts an agent on each node: {', '.join(choices.WRITTEN)} (default: this machine"
+        " alone; slurm in a Slurm job of several nodes).")
+    nodes: int | None = option(
+        "--nodes", parse_int, "N",
+        "How many nodes take part (default: all that the launcher has).")
+    interface: str | None = option(
+        "--interface", as_it_is, "NAME",
+        "Interface, or address, of this host that other nodes reach it by (default: the one by"
+        " which this host reaches them).")
+    allow_mixed: bool = switch(
+        "--allow-mixed",
+        "Have nodes that differ take part; limits are those of the smallest.")
+    # fmt: on
+
+    def __post_init__(self) -> None:
+        if self.nodes is not None and self.nodes < 1:
+            raise UsageError(f"--nodes {self.nodes}: must be at least 1")

@@ -1,0 +1,29 @@
+"""How long a study may take, and how much memory a configuration."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from autotune.space.options.flag import option
+from autotune.units import parse_bytes, parse_duration_s, parse_share
+
+
+@dataclass(frozen=True, kw_only=True)
+class LimitOptions:
+    # fmt: off
+    budget_s: float = option(
+        "--budget", parse_duration_s, "TIME",
+        "Wall-clock time for everything, from start to the written best.json: 90s, 30m or"
+        " 1.5h (default: 30m; of a resumed study what is left of it).", silently="30m")
+    ceiling: float = option(
+        "--ceiling", parse_share, "SHARE",
+        "Share of a device's memory that a configuration may use at its peak.", default="80%")
+    host_ceiling: float = option(
+        "--host-ceiling", parse_share, "SHARE",
+        "Share of the host's memory that all ranks together may use at their peak.",
+        default="90%")
+    capacity_bytes: int | None = option(
+        "--capacity", parse_bytes, "SIZE",
+        "Pretend that each rank's device has only this much memory, e.g. 24GiB (default: the"
+        " smallest device's memory; on cpu the host's, divided by the ranks).")
+    # fmt: on

@@ -1,0 +1,146 @@
+"""The values that are searched, and what all candidates share of engine and batch."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+from autotune.errors import UsageError
+from autotune.space import engines
+from autotune.space.axes import AXES, ZERO_STAGES
+from autotune.space.engines import stages_of
+from autotune.space.models import gpt
+from autotune.space.options.flag import Flag, as_it_is, listed, option, word
+from autotune.space.workload import Dtype, GlobalBatch, parse_global_batch
+from autotune.units import parse_int, parse_ints
+from autotune.wire.settings import Axis
+
+_ON_CUDA, _ON_CPU = gpt.FAMILY.defaults({}, "cuda"), gpt.FAMILY.defaults({}, "cpu")
+_DEFAULTS = {
+    "depth": "the model's own, 1 of a factory; of gpt"
+    f" {listed(_ON_CUDA.depth)}, on cpu {listed(_ON_CPU.depth)}",
+    "seq_len": f"{listed(_ON_CUDA.seq_len)}; on cpu {listed(_ON_CPU.seq_len)}",
+    "micro_batch": f"{len(_ON_CUDA.micro_batch)} sizes from {_ON_CUDA.micro_batch[0]} to"
+    f" {_ON_CUDA.micro_batch[-1]}; on cpu {_ON_CPU.micro_batch[0]}:{_ON_CPU.micro_batch[-1]}",
+}
+
+
+def _words(text: str, flag: str, axis: Axis) -> tuple[str, ...]:
+    """The comma-separated values of `text`, each one of `axis`."""
+    names = tuple(dict.fromkeys(part.strip() for part in text.split(",")))
+    for name in names:
+        if not axis.takes(name):
+            raise UsageError(f"{flag} {name}: unknown; known: {', '.join(axis.known)}")
+    return names
+
+
+def _flag(axis: Axis) -> Flag:
+    """The option that sets the values of `axis`."""
+    default = f" (default: {_DEFAULTS[axis.name]})." if axis.name in _DEFAULTS else ""
+    read = partial(parse_ints, least=1 if axis.plain is None else axis.plain)
+    return Flag(
+        name=axis.flag, help=axis.help + default, metavar=axis.metavar,
+        read=partial(_words, axis=axis) if axis.known else read,
+    )  # fmt: skip
+
+
+AXIS_FLAGS = {axis.option: (axis.name, _flag(axis)) for axis in AXES.values() if axis.help}
+"""By the keys of their options: the name of an axis, and its flag."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SpaceOptions:
+    axes: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
+    """By their names, the values of all axes that were given any."""
+    # fmt: off
+    tokens_per_batch: tuple[int, ...] | None = option(
+        "--tokens-per-batch", parse_ints, "INTS",
+        "Tokens per rank and micro-step in the place of --micro-batch, which is then as many"
+        " samples of each seq_len as these hold: for data in buckets of lengths.")
+    length_mix: str | None = option(
+        "--length-mix", as_it_is, "FILE",
+        "Lengths of your samples: a CSV of length,count, a .npy of lengths, or a .jsonl with a"
+        " number or an object with length or input_ids a line. The longest is searched (or"
+        " --seq-len, which longer ones are cut to), and finals run on a mix padded as a collator"
+        " does it.")
+    pad_to_multiple: int | None = option(
+        "--pad-to-multiple", parse_int, "N",
+        "Pad batches of a --length-mix to a multiple of N tokens (default: 1).")
+    engine: str = word(
+        "--engine", engines.NAMES,
+        "Training engine (auto: ddp for stage 0, deepspeed for the others).", engines.AUTO)
+    dtype: Dtype = word(
+        "--dtype", Dtype,
+        "Type of the matrix products (auto: bf16 where the GPU has it, else fp16; on cpu"
+        " fp32).", "auto")
+    global_batch: GlobalBatch | None = option(
+        "--global-batch", parse_global_batch, "BATCH",
+        "What one optimizer step must see over all ranks, in tokens (65536tok) or in samples"
+        " (256); candidates that do not divide it are left out (default: one micro-step per"
+        " rank, whatever that is).")
+    # fmt: on
+
+    def __post_init__(self) -> None:
+        self._check_stages()
+        if self.tokens_per_batch is not None and "micro_batch" in self.axes:
+            raise UsageError(
+                f"--tokens-per-batch {listed(self.tokens_per_batch)}: --micro-batch"
+                f" {listed(self.axes['micro_batch'])} says it already; give one of them"
+            )
+        if self.pad_to_multiple is not None and self.pad_to_multiple < 1:
+            raise UsageError(
+                f"--pad-to-multiple {self.pad_to_multiple}: must be at least 1, e.g. 8"
+            )
+        if self.length_mix is not None:
+            self._check_mix()
+
+    def _check_mix(self) -> None:
+        """That what is said goes together with samples of different lengths."""
+        mixed = f"--length-mix {self.length_mix}"
+        if self.tokens_per_batch is not None:
+            raise UsageError(
+                f"--tokens-per-batch {listed(self.tokens_per_batch)}: packs samples of about one"
+                f" length, and {mixed} draws all of them; give one of the two"
+            )
+        if self.global_batch is not None and self.global_batch.unit == "tokens":
+            raise UsageError(
+                f"--global-batch {self.global_batch}: with {mixed} steps differ in tokens; write"
+                " it in samples, e.g. --global-batch 256"
+            )
+        for name, value, instead in (
+            ("compile", "on", "off"), ("attention", "flex_attention", "sdpa")
+        ):  # fmt: skip
+            if value in self.axes.get(name, ()):
+                raise UsageError(
+                    f"--{name} {value}: is compiled for each shape, and {mixed} has many; use"
+                    f" --{name} {instead}"
+                )
+
+    def _check_stages(self) -> None:
+        """That engine, stages and offloads go together, as far as that can be told from them."""
+        asked, stages = self.axes.get("zero_stage"), stages_of(self.engine)
+        for stage in asked or ():
+            if stage not in ZERO_STAGES:
+                raise UsageError(f"--zero {stage}: no such stage; known: 0, 1, 2, 3")
+            if stage not in stages:
+                raise UsageError(
+                    f"--zero {stage}: --engine {self.engine} has no such stage;"
+                    f" use --zero {listed(stages)}"
+                )
+        moved = [offload for offload in self.axes.get("offload", ()) if offload != "none"]
+        if not moved:
+            return
+        if not engines.engine_for(self.engine, max(stages)).offloads:
+            raise UsageError(
+                f"--offload {moved[0]}: --engine {self.engine} does not offload here;"
+                " use --engine deepspeed, or --offload none"
+            )
+        if asked is not None and not any(asked):
+            raise UsageError(
+                f"--offload {moved[0]}: stage 0 keeps everything on the device;"
+                " add a stage, e.g. --zero 2"
+            )
+        if "all" in moved and asked is not None and 3 not in asked:
+            raise UsageError("--offload all: only stage 3 can offload parameters; add --zero 3")
