@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from autotune.commands.running import NothingFoundError, tune
-    from autotune.result.loading import OtherHardwareError, load_best, load_trials
+    from autotune.result.folder.table import load_trials
+    from autotune.result.loading import OtherHardwareError, load_best
 
 __version__ = "0.1.0"
 __all__ = [
@@ -21,7 +22,8 @@ __all__ = [
 ]  # fmt: skip
 _PLACES = {
     "NothingFoundError": "commands.running", "OtherHardwareError": "result.loading",
-    "load_best": "result.loading", "load_trials": "result.loading", "tune": "commands.running",
+    "load_best": "result.loading", "load_trials": "result.folder.table",
+    "tune": "commands.running",
 }  # fmt: skip
 
 

@@ -127,10 +127,9 @@ COLUMN_TEXTS = {
     "joules_per_token": "Energy per token. It is empty where no counter can be read.",
     "log": "Log of rank 0, or of the script's launch, in `logs/`.",
 }
-OTHER_VALUES: dict[str, Any] = {
-    "width": 320, "nodes": 2, "world_size": 4, "dtype": "bf16", "zero_stage": 3, "offload": "all",
-    "checkpointing": "1/2", "attention": "eager", "compile": "on", "loss": "chunked",
-    "optimizer": "adamw8bit", "param_dtype": "bf16", "allocator": "expandable",
+OTHER_VALUES: dict[str, tuple[Any, ...]] = {
+    "width": (320,), "nodes": (2,), "world_size": (4,), "dtype": ("bf16",), "zero_stage": (3,),
+    **{name: axis.known for name, axis in AXES.items() if name in FACTS and axis.words},
 }  # fmt: skip
 """Of facts that need a word only where they are not plain."""
 
@@ -233,6 +232,8 @@ def placeholders() -> str:
     return (
         "# Placeholders of --script\n\nautotune puts a value in the place of each placeholder."
         " The same value is in the environment: `AUTOTUNE_MICRO_BATCH` for `{micro_batch}`.\n\n"
+        "Each [axis](axes.md) but `own` has a placeholder of its name, as `{micro_batch}`."
+        " These are the others:\n\n"
         + table(("placeholder", "value"), rows)
         + '\n`--axis "attn=sdpa,eager"` adds `{attn}`, an axis of your own.'
         " `--set lr=1e-4` adds `{lr}`, a fixed value. Write `{{name}}` for a literal `{name}`.\n"
@@ -244,12 +245,10 @@ def _known_placeholders() -> Mapping[str, str]:
 
     made = command.Command(template="env", own={}, given={}, folder=ROOT)
     found = {}
-    for name in (*AXES, *sorted(made.known - set(AXES))):
-        if name in AXES and name in made.known:
-            found[name] = f"A value of the axis, as `{AXES[name].flag}` lists them."
-        elif name in FILES:
+    for name in sorted(made.known - set(AXES)):
+        if name in FILES:
             found[name] = f"Path of a file. It sets {', '.join(f'`{a}`' for a in FILES[name])}."
-        elif name in made.known:
+        else:
             found[name] = PLACEHOLDERS[name]
     return found
 
@@ -271,15 +270,11 @@ def exit_codes() -> str:
 
 def trials() -> str:
     """Columns of trials.csv."""
-    rows = [
-        (f"`{name}`", f"The candidate's [axis](axes.md) `{name}`." if name in AXES
-         else COLUMN_TEXTS[name])
-        for name in COLUMNS
-    ]  # fmt: skip
+    rows = [(f"`{name}`", COLUMN_TEXTS[name]) for name in COLUMNS if name not in AXES]
     return (
         "# Columns of trials.csv\n\nThere is one row per probe. Sizes are bytes, times seconds."
-        " `autotune.load_trials(FOLDER)` reads them as a typed DataFrame.\n\n"
-        + table(("column", "meaning"), rows)
+        " `autotune.load_trials(FOLDER)` reads them as a typed DataFrame. Each [axis](axes.md) has"
+        " a column of its name. These are the others:\n\n" + table(("column", "meaning"), rows)
     )
 
 
@@ -362,7 +357,7 @@ def _export(make: Callable[[Best, Path], Any]) -> tuple[list[str], list[str]]:
     plain = replace(plain, exports=exports)
     made = make(plain, Path("/exports"))
     missing = {each.split()[0] for each in made.unexpressed} & set(FACTS)
-    for name, value in OTHER_VALUES.items():
+    for name, value in ((name, each) for name, many in OTHER_VALUES.items() for each in many):
         engine = "deepspeed" if name in ("zero_stage", "offload") else plain.config.engine
         config: Config = replace(plain.config, **{"engine": engine, "world_size": 4, name: value})
         found = make(replace(plain, config=config), Path("/exports"))

@@ -20,7 +20,7 @@ from typing import Any, Literal
 from autotune.errors import UsageError
 from autotune.result.choice import Certainty, Choice, Repeats
 from autotune.result.files import write_whole
-from autotune.space.axes import AXES
+from autotune.space.axes import AXES, Shape
 from autotune.space.candidate import Candidate
 from autotune.space.engines import engine_of
 from autotune.space.mix import LengthMix
@@ -30,6 +30,7 @@ from autotune.space.space import Limits, Space
 from autotune.space.workload import GlobalBatch, Workload
 from autotune.wire.codec import parse, to_json
 from autotune.wire.messages import Ran
+from autotune.wire.settings import Settings
 from autotune.wire.stopping import Interval
 
 SCHEMA_VERSION = 1
@@ -40,29 +41,15 @@ FINALS = "finals"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Config:
-    """A configuration that was measured."""
+class Config(Settings, Shape):
+    """A configuration that was measured: values on all axes, and what is the same in a study.
+
+    Of a script, `optimizer` has the classes that were seen to step, or `UNKNOWN`.
+    """
 
     model: str
-    depth: int
     width: int | None = None
     vocab_size: int | None = None
-    seq_len: int
-    micro_batch: int
-    zero_stage: int
-    offload: str
-    checkpointing: str
-    attention: str = AXES["attention"].plain
-    compile: str = AXES["compile"].plain
-    loss: str = AXES["loss"].plain
-    optimizer: str
-    """Of a script, the classes that were seen to step, or `UNKNOWN`."""
-    param_dtype: str = AXES["param_dtype"].plain
-    allocator: str = AXES["allocator"].plain
-    data_workers: str = AXES["data_workers"].plain
-    pin_memory: str = AXES["pin_memory"].plain
-    prefetch: str = AXES["prefetch"].plain
-    own: str = AXES["own"].plain
     dtype: str
     engine: str
     world_size: int

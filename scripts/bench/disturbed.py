@@ -26,7 +26,7 @@ from shared import DEADLINE_S, ROOT, asking, probing, say, table, wiring, yes
 from autotune.device import open_device
 from autotune.measure.testbed.machine import Machine
 from autotune.result.best import Best
-from autotune.result.loading import load_trials
+from autotune.result.folder.table import load_trials
 from autotune.space.candidate import Candidate
 from autotune.space.options import Options
 from autotune.space.outcome import step_cost_for

@@ -37,7 +37,7 @@ from shared import ROOT, probing, wiring
 from autotune.device import open_device
 from autotune.measure.runner import Result, Runner
 from autotune.measure.testbed.machine import Machine
-from autotune.result.loading import load_trials
+from autotune.result.folder.table import load_trials
 from autotune.space.candidate import Candidate
 from autotune.space.options import Options
 from autotune.space.outcome import Verdict

@@ -22,7 +22,7 @@ from pathlib import Path
 from shared import ROOT, asking, numbers, table
 
 from autotune.result.best import Best
-from autotune.result.loading import load_trials
+from autotune.result.folder.table import load_trials
 from autotune.space.models.hf import TINY, ready
 
 ENGINES = {"ddp": "0", "deepspeed": "0,3", "fsdp": "3"}

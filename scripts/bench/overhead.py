@@ -24,7 +24,7 @@ from pathlib import Path
 import pandas as pd
 from shared import ROOT, asking, machine, table, yes
 
-from autotune.result.loading import load_trials
+from autotune.result.folder.table import load_trials
 
 # The study, with its accounts at the end. It is imported first to tell what the imports cost.
 CHILD = """

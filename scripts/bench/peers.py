@@ -39,7 +39,7 @@ from autotune.measure.runner import Result
 from autotune.measure.runner.local import OPS
 from autotune.measure.runner.pool import Pool
 from autotune.result.best import Best
-from autotune.result.loading import load_trials
+from autotune.result.folder.table import load_trials
 from autotune.show.report.text import si
 from autotune.space.candidate import Candidate
 from autotune.space.outcome import Verdict

@@ -10,12 +10,11 @@ from typing import Any
 import yaml
 
 from autotune.result.best import Best, Config
-from autotune.space.axes import AXES
+from autotune.space.axes import AXES, OTHER_AXES, SCRIPT_AXES
 
 FACTS = (
     "model", "depth", "width", "vocab_size", "seq_len", "micro_batch", "grad_accum", "world_size",
-    "nodes", "dtype", "zero_stage", "offload", "checkpointing", "attention", "compile", "loss",
-    "optimizer", "param_dtype", "allocator",
+    "nodes", "dtype", *(name for name in OTHER_AXES if name not in SCRIPT_AXES),
 )  # fmt: skip
 """What a training run has to take over of a result, by the names of `Config`."""
 BATCHES = ("micro_batch", "grad_accum")

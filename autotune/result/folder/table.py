@@ -8,23 +8,39 @@ from pathlib import Path
 
 import pandas as pd
 
+from autotune.errors import UsageError
 from autotune.result.files import write_whole
-from autotune.space.axes import ASKED_AXES
+from autotune.space.axes import AXES
 from autotune.space.outcome import Measurement, Record
 from autotune.wire.messages import Peaks, Ran
 
-COLUMNS = (
-    "depth", "seq_len", "micro_batch", "zero_stage", "offload", "checkpointing",
-    "verdict", "tokens_per_s", "model_flops_per_s", "step_s_median", "peak_device_bytes",
-    "peak_host_bytes", "predicted_peak_bytes", "started_s", "probe_s", "witness", "reason",
+COUNT, NUMBER, WORD = "Int64", "float64", "string"
+"""What a column holds, by pandas' names; a count may be missing."""
+
+
+def _axes(*, always: bool) -> dict[str, str]:
+    return {
+        name: WORD if axis.words else COUNT
+        for name, axis in AXES.items() if axis.always == always
+    }  # fmt: skip
+
+
+COLUMNS = {
+    **_axes(always=True),
+    "verdict": WORD, "tokens_per_s": NUMBER, "model_flops_per_s": NUMBER, "step_s_median": NUMBER,
+    "peak_device_bytes": COUNT, "peak_host_bytes": COUNT, "predicted_peak_bytes": COUNT,
+    "started_s": NUMBER, "probe_s": NUMBER, "witness": WORD, "reason": WORD,
     # The names above are a contract, in this order; what follows is detail and may grow.
-    "number", "kind", "key", "group_start_s", "warmup_s", "timed_s", "step_s_low", "step_s_high",
-    "steps", "samples_per_s", "peak_reserved_bytes", "peak_allocated_bytes", "alloc_retries",
-    "disturbed_share", "attempts", "sm_clock_mhz", "power_w", "temperature_c", "throttle_reasons",
-    "predicted_low_bytes", "predicted_high_bytes", *ASKED_AXES, "compile_s", "kernels",
-    "waiting_share", "tokens",
-    "joules_per_token", "log",
-)  # fmt: skip
+    "number": COUNT, "kind": WORD, "key": WORD, "group_start_s": NUMBER, "warmup_s": NUMBER,
+    "timed_s": NUMBER, "step_s_low": NUMBER, "step_s_high": NUMBER, "steps": COUNT,
+    "samples_per_s": NUMBER, "peak_reserved_bytes": COUNT, "peak_allocated_bytes": COUNT,
+    "alloc_retries": COUNT, "disturbed_share": NUMBER, "attempts": COUNT, "sm_clock_mhz": COUNT,
+    "power_w": NUMBER, "temperature_c": COUNT, "throttle_reasons": COUNT,
+    "predicted_low_bytes": COUNT, "predicted_high_bytes": COUNT, **_axes(always=False),
+    "compile_s": NUMBER, "kernels": WORD, "waiting_share": NUMBER, "tokens": WORD,
+    "joules_per_token": NUMBER, "log": WORD,
+}  # fmt: skip
+"""Name and type of each."""
 
 
 class Table:
@@ -45,6 +61,23 @@ class Table:
         """Make it anew, of `records`. Raises OSError."""
         ordered = sorted(records, key=lambda r: r.outcome.started_s)
         write_whole(self.path, _frame(ordered).to_csv(index=False))
+
+
+def load_trials(folder: str | Path) -> pd.DataFrame:
+    """All trials of the study in `folder`, one row each, as trials.csv has them.
+
+    Sizes are bytes and times seconds. Columns have the types of `COLUMNS`.
+
+    Raises:
+        UsageError: there is no study, or its trials cannot be read.
+    """
+    path = Path(folder) / "trials.csv"
+    try:
+        return pd.read_csv(path, dtype=COLUMNS, keep_default_na=False, na_values=[""])
+    except OSError as error:
+        raise UsageError(f"{path}: {error.strerror}; name the folder of a study") from error
+    except ValueError as error:
+        raise UsageError(f"{path}: is no trials.csv: {error!s:.200}") from error
 
 
 def _frame(records: Sequence[Record]) -> pd.DataFrame:

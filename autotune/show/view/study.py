@@ -17,18 +17,16 @@ from autotune.result.folder.folder import Folder
 from autotune.result.folder.journal import past_in
 from autotune.result.folder.manifest import Manifest
 from autotune.result.folder.past import Past
-from autotune.result.folder.table import COLUMNS
+from autotune.result.folder.table import COLUMNS, WORD
 from autotune.show.report.objective import SCALES
 from autotune.show.report.text import shown_axes
-from autotune.space.axes import ASKED_AXES, AXES
+from autotune.space.axes import AXES
 from autotune.space.outcome import Verdict
 from autotune.space.space import Limits
 from autotune.space.workload import Workload
 from autotune.wire.settings import Axis
 
 GIB = 2**30
-_TEXTS = ("offload", "checkpointing", "verdict", "witness", "reason", "kind", "key", "kernels",
-          "tokens", "log", *ASKED_AXES)  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -188,8 +186,8 @@ def _trials(path: Path) -> pd.DataFrame:
         reason = getattr(error, "strerror", None) or "it is no text"
         raise UsageError(f"{path}: {reason}") from error
     whole = text[: text.rfind("\n") + 1] or ",".join(COLUMNS)
-    types = dict.fromkeys(_TEXTS, "str")
-    numbers = [name for name in COLUMNS if name not in _TEXTS]
+    types = {name: "str" for name, kind in COLUMNS.items() if kind == WORD}
+    numbers = [name for name in COLUMNS if name not in types]
     try:  # a script's axis may have values such as None or NA
         found = pd.read_csv(io.StringIO(whole), dtype=types, keep_default_na=False, na_values=[""])
         if not set(COLUMNS) <= set(found.columns):

@@ -24,16 +24,12 @@ MEASURED = [
 
 
 def test_the_names_of_the_contract_come_first_in_their_order() -> None:
-    assert list(COLUMNS[: len(CONTRACT)]) == CONTRACT
-
-
-def test_no_column_has_the_name_of_another() -> None:
-    assert len(set(COLUMNS)) == len(COLUMNS)
+    assert list(COLUMNS)[: len(CONTRACT)] == CONTRACT
 
 
 @pytest.mark.parametrize("verdict", list(Verdict))
 def test_a_row_has_every_column_in_order_whatever_the_verdict(verdict: Verdict) -> None:
-    assert tuple(row(record(A, verdict))) == COLUMNS
+    assert list(row(record(A, verdict))) == list(COLUMNS)
 
 
 def test_a_measured_trial_on_a_gpu_leaves_only_what_was_not_said_empty() -> None:
