@@ -23,8 +23,8 @@ from autotune.advise.diagnose.context import Context
 from autotune.advise.diagnose.events import Event, event_of, merged
 from autotune.advise.diagnose.kinds import Kind
 from autotune.advise.diagnose.listing import Listing
-from autotune.advise.diagnose.reading import BEHIND, BLOCK, Hit, Scanner, pieces
-from autotune.advise.diagnose.wordings import NEEDLES, Wording
+from autotune.advise.diagnose.reading import BEHIND, BLOCK, Hit, Scanner, decoded, pieces
+from autotune.advise.diagnose.wordings import Wording
 from autotune.errors import UsageError
 
 _WHOLE = 2**18
@@ -32,8 +32,8 @@ _WHOLE = 2**18
 _SAMPLE = 2**11
 _MOST_EVENTS = 500
 """Of one wording in one log. More of them say nothing new."""
-_CHANGING = re.compile(rb"\d+\.\d+|\d{4,}")
-"""Numbers that tell nothing of what a line is; exit codes and signals are shorter."""
+_CHANGING = re.compile(rb"\b(?!(?:0|2|4|7|9|12|15|28|122|137|1455)\b)\d+(?:\.\d+)?")
+"""Numbers that tell nothing of what a line is; exit codes, signals and 0 do."""
 _MOST_SHAPES = 10_000
 LISTING = Wording(
     name="listing", kind=Kind.LISTING, says=(),
@@ -116,7 +116,7 @@ class LogReader:
     """Reads one log. What it has found is there whenever reading ends."""
 
     def __init__(self, name: str, context: Context) -> None:
-        self.scanner = Scanner(NEEDLES)
+        self.scanner = Scanner()
         self._name = name
         self._context = context
         self._events: list[Event] = []
@@ -189,7 +189,7 @@ def _listed(listing: Listing) -> tuple[Event, tuple[Cause, ...]]:
 
 
 def _lines(piece: bytes) -> list[str]:
-    return piece.decode("utf-8", "replace").replace("\r\n", "\n").split("\n")
+    return decoded(piece).replace("\r\n", "\n").split("\n")
 
 
 def _opened(name: str) -> BinaryIO:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import codecs
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import BinaryIO
 
@@ -22,9 +22,6 @@ AHEAD = 2**13
 MOST_OF_A_LINE = 2**13
 MANY = 100
 """Anchors in a block."""
-COLOURS = 8
-"""Kinds of escape sequences that a log has, mostly."""
-
 ANCHORS = {
     b"ut of memory": (), b"illed": (), b"xception": (), b"atchdog": (),
     b"NCCL ": (b"NCCL WARN", b"NCCL op"), b"Assertion `": (), b"Killing ": (),
@@ -52,14 +49,12 @@ metric's name has "error", those are looked for that stand beside it."""
 _NOISE = bytes(byte for byte in range(256) if not chr(byte).isascii() or not chr(byte).isalpha())
 """Most of a log that tells of progress. Without it, what has no anchor is soon looked through."""
 
-_ANSI = re.compile(
-    rb"\x1b(?:\[[0-9;:?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[()][A-Z0-9]|[=>])"
-)
-_SPELLED = re.compile(
-    r"(?:\\(?:u001[bB]|x1[bB]|0?33|e)|\^\[|[\ufffd\x00-\x08\x0e-\x1f])\[[\d;]*m"
+_COLOURS = re.compile(
+    r"\x1b(?:\[[0-9;:?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[()][A-Z0-9]|[=>])"
+    r"|(?:\\(?:u001[bB]|x1[bB]|0?33|e)|\^\[|[\ufffd\x00-\x08\x0e-\x1f])\[[\d;]*m"
     r"|\??\[(?:[01]|22|[39]\d|[014];[\d;]{1,12})m(?!\d+s)"
 )
-"""Colours whose escape character a copy lost, or that JSON or a shell wrote out."""
+"""Also those whose escape character a copy lost, or that JSON or a shell wrote out."""
 _TAG = re.compile(r"</?(?:span|pre|code|font|b|p)\b[^<>]{0,200}>")
 """HTML, as notebooks keep what rich writes."""
 _STRAY = re.compile("[\x00-\x08\x0e-\x1f\x7f\u200b\ufeff]")
@@ -94,7 +89,7 @@ class Hit:
 
     @property
     def line(self) -> str:
-        return _text(self.bytes)
+        return decoded(self.bytes)
 
     @property
     def is_title(self) -> bool:
@@ -112,9 +107,7 @@ class Hit:
 class Scanner:
     """Finds hits in a stream that is fed to it piece by piece."""
 
-    def __init__(self, needles: Sequence[bytes]) -> None:
-        """One of `needles` is in every line that is wanted."""
-        self._needles = needles
+    def __init__(self) -> None:
         self._held = b""
         self._searched = 0
         """Bytes at the beginning of what is held that were searched already."""
@@ -154,8 +147,6 @@ class Scanner:
                 continue
             start = _start_of_line(block, position)
             ends = min(_end_of_line(block, position), start + MOST_OF_A_LINE)
-            if not any(block.find(each, start, ends) >= 0 for each in self._needles):
-                continue
             line += block.count(b"\n", counted, start)
             counted = max(counted, start)
             yield Hit(line, block, start, ends)
@@ -194,7 +185,7 @@ class Scanner:
 
 
 def pieces(stream: BinaryIO, name: str) -> Iterator[bytes]:
-    """What `stream` holds, as UTF-8 without colours; each as soon as it is there.
+    """What `stream` holds, as UTF-8; each as soon as it is there.
 
     Raises:
         UsageError: it is empty or no text.
@@ -210,28 +201,10 @@ def pieces(stream: BinaryIO, name: str) -> Iterator[bytes]:
         raise UsageError(f"{name}: is empty")
     encoding = _encoding(first, name)
     decoder = codecs.getincrementaldecoder(encoding)("replace") if encoding else None
-    rest, piece = b"", first
+    piece = first
     while piece:
-        text = piece if decoder is None else decoder.decode(piece).encode("utf-8", "replace")
-        if b"\x1b" in text or rest:
-            text, rest = _plain(rest + text)
-        if text:
-            yield text
+        yield piece if decoder is None else decoder.decode(piece).encode("utf-8", "replace")
         piece = read(BLOCK)
-
-
-def _plain(text: bytes) -> tuple[bytes, bytes]:
-    """`text` without escape sequences, and the beginning of one that goes on."""
-    last = text.rfind(b"\x1b", max(0, len(text) - 64))
-    rest = b""
-    if last >= 0 and _ANSI.match(text, last) is None:
-        text, rest = text[:last], text[last:]
-    for _ in range(COLOURS):  # each at once, which is faster than one by one
-        found = _ANSI.match(text, max(0, text.find(b"\x1b")))
-        if found is None:
-            break
-        text = text.replace(found[0], b"")
-    return _ANSI.sub(b"", text), rest if len(rest) < 64 else b""
 
 
 def _encoding(first: bytes, name: str) -> str | None:
@@ -273,16 +246,16 @@ def _end_of_line(block: bytes, position: int) -> int:
     return carriage if carriage >= 0 else ends
 
 
-def _text(text: bytes) -> str:
-    """`text` decoded, without what was left of colours."""
+def decoded(text: bytes) -> str:
+    """`text` decoded, without colours."""
     said = text.decode("utf-8", "replace")
-    if "[" in said:
-        said = _SPELLED.sub("", said)
+    if "[" in said or "\x1b" in said:
+        said = _COLOURS.sub("", said)
     if "</" in said:
         said = _TAG.sub("", said)
     return _STRAY.sub("", said)
 
 
 def _lines(text: bytes) -> list[str]:
-    lines = _LINE_END.split(_text(text))
+    lines = _LINE_END.split(decoded(text))
     return [line[:MOST_OF_A_LINE] for line in lines if line.strip()]

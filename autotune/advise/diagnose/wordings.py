@@ -490,4 +490,3 @@ _LAST = (
 
 WORDINGS = (*_MISTAKEN, *_DEVICE, *_HOST, SHARED, *_KILLED, *_LAST)
 """In the order in which they are tried: what is mistaken for something else comes first."""
-NEEDLES = tuple(sorted({needle.encode() for row in WORDINGS for needle, _ in row.says}))

@@ -16,7 +16,6 @@ from typing import Any
 import pytest
 
 from autotune.advise.diagnose.reading import AHEAD, BLOCK, Scanner, pieces
-from autotune.advise.diagnose.wordings import NEEDLES
 from autotune.commands.app import main
 from autotune.commands.exits import ExitCode
 from tests.support.programs import ROOT
@@ -30,7 +29,7 @@ QUIET = "{'loss': 2.1234, 'learning_rate': 1.0e-04, 'epoch': 0.52}\n"
 
 def numbers(data: bytes, size: int) -> list[int]:
     """Lines with a hit, where `data` comes in pieces of `size`."""
-    scanner, found = Scanner(NEEDLES), []
+    scanner, found = Scanner(), []
     for at in range(0, len(data), size):
         found += [hit.number for hit in scanner.feed(data[at : at + size])]
     return found + [hit.number for hit in scanner.finish()]
@@ -49,7 +48,7 @@ def test_a_line_is_found_once_however_the_stream_is_cut(size: int) -> None:
 
 def test_a_line_without_an_end_is_searched_too() -> None:
     data = b"x" * (3 * BLOCK) + ERROR.encode() + b"x" * (2 * BLOCK)
-    scanner, lines = Scanner(NEEDLES), []
+    scanner, lines = Scanner(), []
     for at in range(0, len(data), BLOCK):
         lines += [hit.line for hit in scanner.feed(data[at : at + BLOCK])]
     lines += [hit.line for hit in scanner.finish()]
@@ -64,7 +63,7 @@ def test_a_progress_bar_ends_lines() -> None:
 
 
 def _finished(data: bytes) -> list[Any]:
-    scanner = Scanner(NEEDLES)
+    scanner = Scanner()
     assert not list(scanner.feed(data))
     return list(scanner.finish())
 
