@@ -215,6 +215,9 @@ def _in_time(events: list[Event]) -> list[Event]:
 
 def _first(events: list[Event]) -> tuple[Event | None, list[Event]]:
     """What explains `events`, which are in the order of time, and the others; both merged."""
+    strong = [e for e in events if not e.weak]
+    if any(e.kind not in (Kind.ENDED, Kind.WARNING) for e in strong):
+        events = strong
     scheduled = [e for e in events if e.kind is Kind.SCHEDULED]
     fatal = [
         e for e in events

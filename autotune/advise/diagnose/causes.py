@@ -249,7 +249,7 @@ def _before_training(event: Event, context: Context) -> Cause | None:
     trace = "\n".join(event.trace)
     if event.step is not None and event.step > 0:
         return None
-    if "for the cache blocks" in event.text:
+    if "KV cache" in event.text or "for the cache blocks" in event.text:
         return Cause("no room for the KV cache", "weights and warm-up left nothing for it")
     if _INITIALISING.search(trace) and ".to(self.device)" not in trace:
         return Cause(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from autotune.advise.diagnose.amounts import MOST_BYTES, NOTHING, Amounts, parse, read
@@ -26,6 +26,8 @@ from autotune.advise.diagnose.wordings import (
 
 MOST_TEXT = 600
 _MOST_TASKS = 100_000
+_NARROWEST = 60
+"""Characters of a line that a terminal breaks."""
 
 _TALK = re.compile(
     r"\b(?:if (?:you|it|this|the)|to avoid|avoids?|avoiding|prevents?|preventing|such as|e\.g\."
@@ -88,6 +90,8 @@ class Event:
     step: int | None = None
     recovered: bool = False
     """Whether training went on."""
+    weak: bool = False
+    """Whether it counts only where nothing else is said: a title, or the source of a frame."""
     times: int = 1
     groups: tuple[tuple[str, str], ...] = ()
     """What else the wording says, by name."""
@@ -107,6 +111,22 @@ class Event:
 def event_of(hit: Hit, log: str) -> Event | None:
     """What the line of `hit` says happened; None if nothing."""
     said = take_apart(hit.line)
+    return next(filter(None, (_event_in(each, hit, log) for each in _lines(hit, said))), None)
+
+
+def _lines(hit: Hit, said: Said) -> Iterator[Said]:
+    """`said`, alone and with the line before or after it, where a terminal may have broken one."""
+    before, after = hit.before(2**12)[-1:], hit.after(2**12)[:1]
+    if before and len(before[0]) > _NARROWEST and said.text[:1].islower() and said.rank is None:
+        first = take_apart(before[0])
+        yield from (replace(first, text=f"{first.text}{gap}{said.text}") for gap in ("", " "))
+    yield said
+    if after and len(hit.line) > _NARROWEST:
+        more = after[0].strip()
+        yield from (replace(said, text=f"{said.text}{gap}{more}") for gap in ("", " "))
+
+
+def _event_in(said: Said, hit: Hit, log: str) -> Event | None:
     for wording in WORDINGS:
         match = wording.match(said.text)
         if match is None:
@@ -117,9 +137,10 @@ def event_of(hit: Hit, log: str) -> Event | None:
         sized = any(name.startswith("asked") and size for name, size in match.groupdict().items())
         if said.comment and not (whole or sized or hit.is_title or _in_trace(hit)):
             continue
-        talked = _TALK.search(sentence) or _TALK_AFTER.match(said.text, match.end())
-        talk = talked or (_CODE.match(said.text) and not whole)
-        if talk and wording.kind is not Kind.OTHER:
+        is_code = _CODE.match(said.text) and not whole
+        talk = _TALK.search(sentence) or _TALK_AFTER.match(said.text, match.end()) or is_code
+        is_raised = bool(is_code) and said.text.lstrip().startswith("raise ") and _below_frame(hit)
+        if talk and wording.kind is not Kind.OTHER and not is_raised:
             continue
         begin = _PARTS.get(wording.name)
         if begin and any(begin in line for line in hit.before(2**12)[-12:]):
@@ -127,8 +148,14 @@ def event_of(hit: Hit, log: str) -> Event | None:
         match = wording.match(text) or match
         if wording is TORCH_CLASS and any("ried to allocate" in s for s in hit.after()):
             continue  # its message comes later, with the numbers
-        return _event(hit, log, replace(said, text=text), wording, match)
+        event = _event(hit, log, replace(said, text=text), wording, match)
+        return replace(event, weak=wording.weak or is_raised)
     return None
+
+
+def _below_frame(hit: Hit) -> bool:
+    """Whether the line is the source of a traceback's frame."""
+    return any(_FRAME.search(line) for line in hit.before(2**12)[-1:])
 
 
 def _in_trace(hit: Hit) -> bool:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from datetime import datetime
 
 _TIME = (
-    r"\[?(?P<time>\d{4}[-/]\d\d[-/]\d\d[T _]\d\d:\d\d:\d\d)(?:[.,:]\d+)?"
+    r"\[?(?P<time>\d{4}[-/]\d\d[-/]\d\d[T _]\d\d:\d\d(?::\d\d)?)(?:[.,:]\d+)?"
     r"(?:Z|[+-]\d\d:?\d\d)?(?: (?:UTC|GMT|[CEMP][DES]?T)\b)?\]?[:,]?"
 )
 _PREFIXES = tuple(

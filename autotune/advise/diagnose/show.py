@@ -104,7 +104,7 @@ def _device(event: Event) -> str:
 
 def _unsure(event: Event) -> bool:
     """Whether the log does not prove that memory ran out."""
-    return event.kind in _UNCERTAIN or event.wording.name == "libraries"
+    return event.weak or event.kind in _UNCERTAIN or event.wording.name == "libraries"
 
 
 def lines(report: Report) -> list[str]:

@@ -29,6 +29,8 @@ class Wording:
     """
     goes_on: bool = False
     """Whether its message may be broken into several lines."""
+    weak: bool = False
+    """Whether it counts only where nothing else is said."""
 
     def match(self, text: str) -> re.Match[str] | None:
         """The first of the patterns that is in `text`."""
@@ -37,10 +39,15 @@ class Wording:
 
 
 def _row(
-    name: str, kind: Kind, source: str, *says: tuple[str, str], goes_on: bool = False
+    name: str,
+    kind: Kind,
+    source: str,
+    *says: tuple[str, str],
+    goes_on: bool = False,
+    weak: bool = False,
 ) -> Wording:
     patterns = tuple((needle, re.compile(pattern)) for needle, pattern in says)
-    return Wording(name=name, kind=kind, source=source, says=patterns, goes_on=goes_on)
+    return Wording(name=name, kind=kind, source=source, says=patterns, goes_on=goes_on, weak=weak)
 
 
 RAISED = (
@@ -282,6 +289,8 @@ _DEVICE = (
          r"Free memory on device (?:cuda:(?P<device>\d+) )?\((?P<free_gib>[\d.]+)/"
          r"(?P<total>[\d.]+ GiB)\) on startup is less than desired GPU memory utilization"
          r" \([\d.]+, (?P<asked>[\d.]+ GiB)\)"),
+        ("KV cache", rf"(?P<asked>{SIZE}) KV cache is needed, which is larger than the available"
+         rf" KV cache memory \((?P<free>{SIZE})\)"),
         ("No available memory for the cache", r"No available memory for the cache blocks"),
         ("warming up", r"CUDA out of memory occurred when warming up"),
     ),
@@ -305,7 +314,8 @@ _DEVICE = (
         ("DEVICE memory", r"Failed to alloc DEVICE memory: (?P<asked_plain>\d+)"),
         ("Failed to allocate", rf"Failed to allocate (?P<asked>{SIZE}) (?:on DEVICE for tensor"
          r"|\(usage: [\w ]+\) on ND (?P<device>\d+))"),
-        ("nrt_tensor_allocate", r"nrt_tensor_allocate status=4\b"),
+        ("status=4", r"\bnrt_\w+ status=4\b"),
+        ("NRT_RESOURCE", r"\bNRT_RESOURCE in nrt_\w+"),
         ("memory error in alloc", rf"{RAISED}memory error in alloc\b"),
         ("ut of memory ", rf"[Oo]ut of memory (?:allocating|to allocate) (?P<asked>{SIZE})"
          r" \((?:alloc|total )"),
@@ -415,6 +425,7 @@ _KILLED = (
          r"|<Signals\.SIGKILL: 9>|^SIGKILL\s*$"),
         ("exit status", r"returned non-zero exit status (?:-9|137)\b"),
         ("return code", r"exits with return code = (?:-9|137)\b"),
+        ("killed by", r"Worker process \d+ was killed by (?:unknown signal|signal 9)"),
         ("Killed", r"error: \S+: tasks? (?P<tasks>[\d,-]+): Killed"
          r"|^(?:\S*: line \d+: +)?(?P<pid>\d+) Killed\s+\S|^Killed\s*$"),
         ("signal 9", r"noticed that process rank (?P<rank>\d+) with PID \d+ on node \S+ exited on"
@@ -488,5 +499,21 @@ _LAST = (
     ),
 )  # fmt: skip
 
-WORDINGS = (*_MISTAKEN, *_DEVICE, *_HOST, SHARED, *_KILLED, *_LAST)
+_WEAK = (
+    _row(
+        "torch-title", Kind.DEVICE, "torch, as people cut its message, e.g. for a title",
+        ("ut of memory",
+         r"^(?:\w+Error:? )?(?P<backend>CUDA|HIP|XPU|NPU|MUSA|MLU|MPS)(?: backend| error)?:?"
+         r" out of memory\b(?! errors)"),
+        weak=True,
+    ),
+    _row(
+        "fault-remark", Kind.ASSERT, "torch c10/cuda/CUDAException.cpp, below a cut message",
+        ("asynchronously reported",
+         r"^(?:CUDA|HIP) kernel errors might be asynchronously reported at some other"),
+        weak=True,
+    ),
+)  # fmt: skip
+
+WORDINGS = (*_MISTAKEN, *_DEVICE, *_HOST, SHARED, *_KILLED, *_LAST, *_WEAK)
 """In the order in which they are tried: what is mistaken for something else comes first."""

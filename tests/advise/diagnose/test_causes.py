@@ -539,3 +539,25 @@ def test_the_allocator_that_says_sizes_explains_a_library_that_got_none(tmp_path
 def test_messages_of_ranks_in_one_line_name_all_their_devices(tmp_path: Path) -> None:
     glued = "".join(f"{SHORT} (GPU {gpu}; 11.17 GiB total capacity;" for gpu in (3, 1))
     assert told(tmp_path, glued)["event"]["devices"] == [1, 3]
+
+
+def test_the_source_of_the_last_frame_counts_where_the_error_itself_is_cut(tmp_path: Path) -> None:
+    cut = frame("vllm/core.py", "check", 'raise ValueError("No available memory for the cache "')
+    cut = cut.replace("cache ", "cache blocks. ")
+    found = told(tmp_path, TRACE.format(frames=cut))
+    assert (found["oom"], found["certain"]) == (True, False)
+    whole = told(tmp_path, TRACE.format(frames=cut) + "KeyError: 'labels'\n")
+    assert not whole["oom"]
+
+
+@pytest.mark.parametrize(
+    ("line", "oom"),
+    [
+        ("MPS backend out of memory in Mac", True),
+        ("CUDA out of memory errors are common", False),
+        ("CUDA kernel errors might be asynchronously reported at some other API call", False),
+    ],
+)
+def test_a_title_counts_where_nothing_else_is_said(line: str, oom: bool, tmp_path: Path) -> None:
+    assert told(tmp_path, f"# {line}\n\nany help?\n")["oom"] == oom
+    assert not told(tmp_path, f"# {line}\n\nKeyError: 'labels'\n")["oom"]
