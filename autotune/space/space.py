@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
-from typing import Any
+from typing import Annotated, Any
+
+from msgspec import Meta
 
 from autotune.space.axes import AXES
 from autotune.space.candidate import BUILD_AXES, Build, Candidate
@@ -23,13 +25,16 @@ class Fixed:
     why: str
 
 
+Size = Annotated[int, Meta(ge=1, le=2**63 - 1)]
+
+
 @dataclass(frozen=True)
 class Limits:
     """What a configuration may use, per device and on the host."""
 
-    capacity_bytes: int
+    capacity_bytes: Size
     ceiling: float
-    host_capacity_bytes: int
+    host_capacity_bytes: Size
     host_ceiling: float
 
     @property

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from dataclasses import asdict, dataclass, field, replace
+from typing import Annotated, Any, Literal
+
+import msgspec
 
 from autotune.errors import UsageError
 from autotune.space.candidate import Build, Candidate
 from autotune.space.mix import LengthMix
 from autotune.space.models import FAMILIES, Shape, family_name, gpt
 from autotune.space.models.counted import CountedShape
-from autotune.wire.codec import parse
 from autotune.wire.messages import ModelSpec
 
 Dtype = Literal["auto", "fp32", "bf16", "fp16"]
+Natural = Annotated[int, msgspec.Meta(ge=1, lt=10**9)]
 
 
 @dataclass(frozen=True)
@@ -48,13 +50,13 @@ class Workload:
     """What all candidates of a study share."""
 
     model: str
-    width: int | None
+    width: Natural | None
     """Channels; None means what the family makes of the depth."""
-    vocab_size: int
+    vocab_size: Natural
     dtype: str
     engine: str
     """As asked: "auto" is ddp for stage 0 and deepspeed for the others."""
-    world_size: int
+    world_size: Natural
     global_batch: GlobalBatch | None
     recipe: dict[str, Any] = field(default_factory=dict)
     """What else the model's family builds it from."""
@@ -85,19 +87,15 @@ class Workload:
 
     @classmethod
     def from_json(cls, body: dict[str, Any]) -> Workload:
-        """What `Space.manifest` wrote as a workload; types are not checked.
+        """What `Space.manifest` wrote as a workload.
 
         Raises:
             UsageError: its global batch is none.
-            TypeError: it has other fields.
+            LookupError, TypeError, ValueError: it lacks a field, or one has another type.
         """
         batch = body["global_batch"]
-        parsed = None if batch is None else parse_global_batch(batch, "global_batch")
-        shapes = [parse(CountedShape, each) for each in body.get("shapes", [])]
-        read: dict[str, Any] = {"global_batch": parsed, "shapes": shapes}
-        if "length_mix" in body:
-            read["length_mix"] = parse(LengthMix, body["length_mix"])
-        return cls(**body | read)
+        parsed = None if batch is None else asdict(parse_global_batch(batch, "global_batch"))
+        return msgspec.convert(body | {"global_batch": parsed}, cls)
 
     def shape(self, depth: int) -> Shape:
         """The model's dimensions and counts at `depth`."""

@@ -20,7 +20,7 @@ import tempfile
 import time
 from collections import Counter, defaultdict
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -200,7 +200,7 @@ def _record(asked: argparse.Namespace, options: Options) -> int:
             try:
                 if not asked.path.exists():
                     trace = runner.trace(space, TRACE_LIMIT_S)
-                    header |= {} if trace is None else {"trace": grid.trace_header(trace)}
+                    header |= {} if trace is None else {"trace": asdict(trace)}
                 file = GridFile(asked.path, header, space, asked.repeats)
                 print(f"{len(space.candidates)} candidates, {file.missing} measurements to make")
                 rng = random.Random(asked.seed + file.missing)

@@ -12,40 +12,114 @@ import csv
 import io
 import json
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
-from typing import Any, Literal, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Literal, TypeVar, get_args
+
+import msgspec
+from msgspec import Meta, Struct, structs
 
 from autotune.errors import UsageError
 from autotune.space import engines
-from autotune.space.axes import AXES, SCRIPT_AXES, ZERO_STAGES
+from autotune.space.axes import AXES, MEMORY_AXES, SCRIPT_AXES, ZERO_STAGES
 from autotune.space.candidate import Candidate
 from autotune.space.outcome import Verdict, others_share
 from autotune.space.space import Limits
 from autotune.space.trace import Trace
-from autotune.space.workload import Dtype, Workload
+from autotune.space.workload import Dtype, Natural, Workload
 from autotune.units import LONGEST_S
-from autotune.wire.codec import parse
-from autotune.wire.messages import Conditions, Describe, Described, Energy, Peaks, Report
+from autotune.wire.messages import Conditions, Energy, Peaks, Report
+
+T = TypeVar("T")
 
 SCHEMA_VERSION = 1
-COLUMNS = (
-    *(name for name in AXES if name not in SCRIPT_AXES),
-    "repeat", "verdict", "group_start_s", "warmup_s", "timed_s",
-    "peak_device_bytes", "peak_reserved_bytes", "peak_allocated_bytes", "peak_active_bytes",
-    "peak_host_bytes", "alloc_retries", "state_bytes", "disturbed_share", "own_share",
-    "interval_cpu_s", "sm_clock_mhz", "power_w", "joules", "temperature_c", "throttle_reasons",
-    "thermally_throttled", "last_loss", "compile_s", "warmup_step_s", "step_s", "reason",
-)  # fmt: skip
 COVERS = "recorded"
 """What the energy in a recording is of: all devices together."""
-_JOULES = 1e12
-"""Nothing that is timed takes more."""
-SHORTEST_STEP_S = 1e-6
-"""Nothing trains a step in less."""
 
-Setting = tuple[Literal["cpu", "cuda"], str, Workload, Limits, Trace | None]
-"""Kind and name of the device, and what all candidates share."""
+DeviceKind = Literal["cpu", "cuda"]
+Count = Annotated[int, Meta(ge=0, le=2**63 - 1)]
+Seconds = Annotated[float, Meta(ge=0, le=LONGEST_S)]
+StepSeconds = Annotated[float, Meta(ge=1e-6, le=LONGEST_S)]
+"""Nothing trains a step in less than a microsecond."""
+
+
+class _Ended(Struct):
+    """Columns of every measurement, after those of its candidate."""
+
+    repeat: int
+    verdict: Verdict
+    group_start_s: Seconds
+
+
+class _Measured(Struct, kw_only=True):
+    """Columns of a candidate that ran to the end; they are empty for others.
+
+    They have the names of the fields of `Report` and `Conditions` and, after `peak_`, of `Peaks`.
+    """
+
+    warmup_s: Seconds
+    timed_s: Seconds
+    peak_device_bytes: Count
+    peak_reserved_bytes: Count
+    peak_allocated_bytes: Count
+    peak_active_bytes: Count
+    peak_host_bytes: Count
+    alloc_retries: Count
+    state_bytes: Count
+    disturbed_share: Annotated[float, Meta(ge=0, le=1)]
+    own_share: Annotated[float, Meta(ge=0, le=1e15)]
+    """Huge where the interval is too short for the kernel's counters."""
+    interval_cpu_s: Seconds
+    sm_clock_mhz: int | None = None
+    power_w: Annotated[float, Meta(ge=0, le=1e6)] | None = None
+    joules: Annotated[float, Meta(ge=0, le=1e12)] | None = None
+    temperature_c: int | None = None
+    throttle_reasons: int | None = None
+    thermally_throttled: bool
+    last_loss: float
+    compile_s: Seconds
+    warmup_step_s: list[StepSeconds] = msgspec.field(default_factory=list)
+    step_s: list[StepSeconds]
+
+
+_AXES = tuple(name for name in AXES if name not in SCRIPT_AXES)
+COLUMNS = (*_AXES, *_Ended.__struct_fields__, *_Measured.__struct_fields__, "reason")
+
+
+class _Device(Struct):
+    name: str
+
+
+class _Devices(Struct):
+    name: str = ""
+    """Of the processor."""
+    devices: list[_Device] = msgspec.field(default_factory=list)
+    """The GPUs."""
+
+
+class _Fingerprint(Struct):
+    kind: DeviceKind
+    devices: _Devices
+
+
+class _Space(Struct):
+    workload: dict[str, Any]
+    limits: Limits
+
+
+class _Header(Struct):
+    """The fields of the first line that a replay reads."""
+
+    kind: DeviceKind
+    fingerprint: _Fingerprint
+    space: _Space
+    trace: Trace | None = None
+
+    @property
+    def device(self) -> str:
+        """Its name, or that of the first one."""
+        devices = self.fingerprint.devices
+        return devices.name if self.kind == "cpu" else devices.devices[0].name
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,7 +143,7 @@ class Grid:
     path: Path
     header: dict[str, Any]
     """The first line; what follows is read from it."""
-    device_kind: Literal["cpu", "cuda"]
+    device_kind: DeviceKind
     device: str
     """Name of the device it was recorded on."""
     workload: Workload
@@ -104,37 +178,29 @@ def row_line(row: Row) -> str:
     return line([known.get(name, "") for name in COLUMNS])
 
 
-def _report_cells(report: Report) -> dict[str, object]:
-    peaks, seen = report.peaks, report.conditions
-    known: dict[str, object] = {
-        "warmup_s": f"{report.warmup_s:.4f}",
-        "timed_s": f"{report.timed_s:.4f}",
-        "peak_device_bytes": peaks.device_bytes,
-        "peak_reserved_bytes": peaks.reserved_bytes,
-        "peak_allocated_bytes": peaks.allocated_bytes,
-        "peak_active_bytes": peaks.active_bytes,
-        "peak_host_bytes": peaks.host_bytes,
-        "alloc_retries": peaks.alloc_retries,
-        "state_bytes": report.state_bytes,
-        "disturbed_share": f"{others_share(seen):.4f}",
-        "own_share": f"{seen.own_cpu_s / max(seen.interval_cpu_s, 1e-9):.4f}",
-        "interval_cpu_s": f"{seen.interval_cpu_s:.4f}",
-        "sm_clock_mhz": seen.sm_clock_mhz,
-        "power_w": seen.power_w,
-        "joules": None if report.energy is None else f"{report.energy.joules:.5g}",
-        "temperature_c": seen.temperature_c,
-        "throttle_reasons": seen.throttle_reasons,
-        "thermally_throttled": int(seen.thermally_throttled),
-        "compile_s": f"{report.compile_s:.4f}",
-        "last_loss": f"{report.loss:.5g}",
-        "warmup_step_s": _numbers(report.warmup_step_s),
-        "step_s": _numbers(report.step_s),
+def _report_cells(report: Report) -> dict[str, str]:
+    seen = report.conditions
+    values: dict[str, Any] = {
+        **{f"peak_{name}": value for name, value in asdict(report.peaks).items()},
+        **asdict(seen),
+        **asdict(report),
+        "alloc_retries": report.peaks.alloc_retries,
+        "disturbed_share": others_share(seen),
+        "own_share": seen.own_cpu_s / max(seen.interval_cpu_s, 1e-9),
+        "joules": None if report.energy is None else report.energy.joules,
+        "last_loss": report.loss,
     }
-    return {name: "" if value is None else value for name, value in known.items()}
+    return {name: _text(name, values[name]) for name in _Measured.__struct_fields__}
 
 
-def _numbers(values: list[float]) -> str:
-    return " ".join(f"{value:.5g}" for value in values)
+def _text(name: str, value: Any) -> str:
+    if value is None:
+        return ""
+    if isinstance(value, list):
+        return " ".join(f"{each:.5g}" for each in value)
+    if isinstance(value, float):
+        return f"{value:.5g}" if name in ("joules", "last_loss") else f"{value:.4f}"
+    return str(int(value))
 
 
 def whole_lines(data: bytes) -> bytes:
@@ -158,10 +224,14 @@ def read(path: Path) -> Grid:
     first, _, rest = text.partition("\n")
     header = _header(path, first)
     try:
-        device_kind, name, workload, limits, trace = _setting(path, header)
+        workload, known = _parsed(header)
+    except (LookupError, TypeError, ValueError, UsageError) as error:
+        raise UsageError(f"{path}: line 1: not a recorded grid: {error!s:.200}") from error
+    try:
         return Grid(
-            path=path, header=header, device_kind=device_kind, device=name, workload=workload,
-            limits=limits, trace=trace, rows=tuple(_rows(path, rest)),
+            path=path, header=header, device_kind=known.kind, device=known.device,
+            workload=workload, limits=known.space.limits, trace=known.trace,
+            rows=tuple(_rows(path, rest)),
         )  # fmt: skip
     except csv.Error as error:
         raise UsageError(f"{path}: not a recorded grid: {error}") from error
@@ -169,8 +239,9 @@ def read(path: Path) -> Grid:
 
 def _header(path: Path, first: str) -> dict[str, Any]:
     try:
-        header = json.loads(first.removeprefix("# "))
-        json.dumps(header, allow_nan=False)  # best.json repeats a part of it
+        header = msgspec.json.decode(
+            first.removeprefix("# ")
+        )  # which takes no NaN, like best.json
     except (ValueError, RecursionError) as error:
         raise UsageError(f"{path}: not a recorded grid: its first line is no JSON") from error
     if not isinstance(header, dict) or header.get("schema_version") != SCHEMA_VERSION:
@@ -178,53 +249,21 @@ def _header(path: Path, first: str) -> dict[str, Any]:
     return header
 
 
-def _setting(path: Path, header: dict[str, Any]) -> Setting:
-    try:
-        return _parsed(header)
-    except KeyError as error:
-        raise UsageError(f"{path}: line 1: not a recorded grid: lacks {error}") from error
-    except (LookupError, TypeError, ValueError, UsageError) as error:
-        raise UsageError(f"{path}: line 1: not a recorded grid: {error!s:.200}") from error
-
-
-def _parsed(header: dict[str, Any]) -> Setting:
-    device_kind, devices = header["kind"], header["fingerprint"]["devices"]
-    if device_kind not in ("cpu", "cuda") or header["fingerprint"]["kind"] != device_kind:
-        raise ValueError(f"kind {device_kind} of device")
-    name = devices["name"] if device_kind == "cpu" else devices["devices"][0]["name"]
-    if not isinstance(name, str) or not name.isprintable():
+def _parsed(header: dict[str, Any]) -> tuple[Workload, _Header]:
+    known = msgspec.convert(header, _Header)
+    workload = Workload.from_json(known.space.workload)
+    if known.fingerprint.kind != known.kind:
+        raise ValueError(f"kind {known.kind} of device")
+    name = known.device
+    if not name or not name.isprintable():
         raise ValueError(f"name {name!r} of a device")
-    workload = Workload.from_json(header["space"]["workload"])
-    _check_types(workload)
-    _among(workload.dtype, Dtype)
-    limits = Limits(**header["space"]["limits"])
-    _check_types(limits)
+    if workload.dtype not in get_args(Dtype):
+        raise ValueError(f"dtype {workload.dtype}")
     if workload.engine not in engines.NAMES:
         raise ValueError(f"engine {workload.engine}")
     if not workload.shapes and workload.model != "gpt":
         raise ValueError(f"model {workload.model}")
-    for size in (workload.vocab_size, workload.world_size, workload.width or 1):
-        _natural(size)
-    for size in (limits.capacity_bytes, limits.host_capacity_bytes):
-        _natural(size, 2**63)
-    trace = header.get("trace")
-    return device_kind, name, workload, limits, None if trace is None else _trace(trace)
-
-
-def trace_header(trace: Trace) -> dict[str, Any]:
-    """`trace` as the header holds it."""
-    return {"asked": asdict(trace.asked), "answer": asdict(trace.answer)}
-
-
-def _trace(header: dict[str, Any]) -> Trace:
-    return Trace(parse(Describe, header["asked"]), parse(Described, header["answer"]))
-
-
-def _check_types(made: Workload | Limits) -> None:
-    for name, hint in get_type_hints(type(made)).items():
-        plain = get_origin(hint) if get_origin(hint) in (list, dict) else hint
-        if not isinstance(getattr(made, name), plain):
-            raise TypeError(f"{name} {getattr(made, name)}")
+    return workload, known
 
 
 def _rows(path: Path, text: str) -> Iterator[Row]:
@@ -242,117 +281,61 @@ def _rows(path: Path, text: str) -> Iterator[Row]:
 def _row(cells: dict[str, str]) -> Row:
     if None in cells or None in cells.values():
         raise ValueError(f"not {len(COLUMNS)} cells")
-    candidate = Candidate(
-        depth=_natural(int(cells["depth"])),
-        seq_len=_natural(int(cells["seq_len"])),
-        micro_batch=_natural(int(cells["micro_batch"])),
-        zero_stage=int(cells["zero_stage"]),
-        **{
-            name: _word(name, cells[name])
-            for name, axis in AXES.items()
-            if axis.words and name in cells
-        },
-    )
-    if candidate.zero_stage not in ZERO_STAGES or not candidate.exists:
-        raise ValueError(f"no stage {candidate.zero_stage} with offload {candidate.offload}")
-    report = _report(cells) if cells["step_s"] else None
-    verdict = Verdict(cells["verdict"])
-    if verdict.fits != (report is not None):
-        raise ValueError(f"{verdict} does not go with its step times")
+    ended = _read(cells, _Ended)
+    report = _report(_read(cells, _Measured)) if cells["step_s"] else None
+    if ended.verdict.fits != (report is not None):
+        raise ValueError(f"{ended.verdict} does not go with its step times")
     return Row(
-        candidate=candidate,
-        repeat=int(cells["repeat"]),
-        verdict=verdict,
-        group_start_s=_seconds(cells["group_start_s"]),
+        candidate=_candidate(cells),
+        repeat=ended.repeat,
+        verdict=ended.verdict,
+        group_start_s=ended.group_start_s,
         report=report,
         reason=cells["reason"],
     )
 
 
-def _report(cells: dict[str, str]) -> Report:
-    interval_s = _seconds(cells["interval_cpu_s"])
-    # An interval too short for the kernel's counters leaves a huge share.
-    own_s = _number(cells["own_share"], 1e15) * interval_s
-    others_s = _number(cells["disturbed_share"], 1.0) * interval_s
-    peaks = Peaks(
-        device_bytes=_bytes(cells["peak_device_bytes"]),
-        reserved_bytes=_bytes(cells["peak_reserved_bytes"]),
-        allocated_bytes=_bytes(cells["peak_allocated_bytes"]),
-        active_bytes=_bytes(cells["peak_active_bytes"]),
-        host_bytes=_bytes(cells["peak_host_bytes"]),
-        alloc_retries=_bytes(cells["alloc_retries"]),
-    )
-    conditions = Conditions(
-        interval_cpu_s=interval_s,
-        busy_cpu_s=own_s + others_s,
-        steal_cpu_s=0.0,
-        own_cpu_s=own_s,
-        sm_clock_mhz=_optional_int(cells["sm_clock_mhz"]),
-        power_w=_number(cells["power_w"], 1e6) if cells["power_w"] else None,
-        temperature_c=_optional_int(cells["temperature_c"]),
-        throttle_reasons=_optional_int(cells["throttle_reasons"]),
-        thermally_throttled=bool(int(cells["thermally_throttled"])),
-    )
+def _candidate(cells: dict[str, str]) -> Candidate:
+    values: dict[str, Any] = {}
+    for name in _AXES:
+        axis, text = AXES[name], cells[name]
+        if axis.words and not axis.takes(text):
+            raise ValueError(f"{text} is none of {', '.join(axis.known)}")
+        number = Natural if name in MEMORY_AXES else int
+        values[name] = text if axis.words else msgspec.convert(text, number, strict=False)
+    candidate = Candidate(**values)
+    if candidate.zero_stage not in ZERO_STAGES or not candidate.exists:
+        raise ValueError(f"no stage {candidate.zero_stage} with offload {candidate.offload}")
+    return candidate
+
+
+def _read(cells: dict[str, str], columns: type[T]) -> T:
+    """The `columns` of a line; empty cells have their defaults. Raises ValueError."""
+    known: dict[str, object] = {name: text for name, text in cells.items() if text}
+    lists = {name: cells[name].split() for name in ("warmup_step_s", "step_s")}
+    return msgspec.convert(known | lists, columns, strict=False)
+
+
+def _report(cells: _Measured) -> Report:
+    known = structs.asdict(cells)
+    peaks = {name.removeprefix("peak_"): value for name, value in known.items()}
+    own_s = cells.own_share * cells.interval_cpu_s
     return Report(
+        **_of(Report, known),
         number=0,
-        step_s=[_step(part) for part in cells["step_s"].split()],
-        warmup_step_s=[_step(part) for part in cells["warmup_step_s"].split()],
-        warmup_s=_seconds(cells["warmup_s"]),
-        timed_s=_seconds(cells["timed_s"]),
         stopped_early=False,
-        loss=float(cells["last_loss"]),
-        compile_s=_seconds(cells["compile_s"]),
-        peaks=peaks,
-        state_bytes=_bytes(cells["state_bytes"]),
-        conditions=conditions,
-        energy=Energy(_number(cells["joules"], _JOULES), COVERS) if cells["joules"] else None,
+        loss=cells.last_loss,
+        peaks=Peaks(**_of(Peaks, peaks)),
+        conditions=Conditions(
+            **_of(Conditions, known),
+            busy_cpu_s=own_s + cells.disturbed_share * cells.interval_cpu_s,
+            steal_cpu_s=0.0,
+            own_cpu_s=own_s,
+        ),
+        energy=None if cells.joules is None else Energy(cells.joules, COVERS),
     )
 
 
-def _number(text: str, most: float) -> float:
-    value = float(text)
-    if not 0 <= value <= most:
-        raise ValueError(f"{text} is not from 0 to {most:.5g}")
-    return value
-
-
-def _seconds(text: str) -> float:
-    return _number(text, LONGEST_S)
-
-
-def _step(text: str) -> float:
-    value = _seconds(text)
-    if value < SHORTEST_STEP_S:
-        raise ValueError(f"a step of {text} seconds")
-    return value
-
-
-def _bytes(text: str) -> int:
-    value = int(text)
-    if not 0 <= value < 2**63:
-        raise ValueError(f"{text} is no size")
-    return value
-
-
-def _natural(value: int, end: int = 10**9) -> int:
-    if not 0 < value < end:
-        raise ValueError(f"{value} is not from 1 to {end - 1}")
-    return value
-
-
-def _word(axis: str, text: Any) -> str:
-    """`text`, a value of that axis."""
-    if not isinstance(text, str) or not AXES[axis].takes(text):
-        raise ValueError(f"{text} is none of {', '.join(AXES[axis].known)}")
-    return text
-
-
-def _among(text: str, known: object) -> str:
-    """`text`, one of the words of the Literal type `known`."""
-    if text not in get_args(known):
-        raise ValueError(f"{text} is none of {', '.join(get_args(known))}")
-    return text
-
-
-def _optional_int(text: str) -> int | None:
-    return int(text) if text else None
+def _of(cls: type[Report | Peaks | Conditions], known: dict[str, Any]) -> dict[str, Any]:
+    """The fields of `cls` that are `known`."""
+    return {each.name: known[each.name] for each in fields(cls) if each.name in known}
