@@ -6,14 +6,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from itertools import pairwise
-from typing import Any, Literal
+from typing import Literal
 
 from autotune.space.axes import AXES, OTHER_AXES
 from autotune.space.candidate import Candidate
 from autotune.space.space import Limits
 from autotune.space.workload import Workload
 from autotune.units import gib
-from autotune.wire.codec import parse
 from autotune.wire.messages import Conditions, Peaks, Ran
 from autotune.wire.stopping import Interval, interval
 
@@ -263,11 +262,6 @@ def in_slices(step_s: Sequence[float], scale: float = 1.0) -> tuple[float, ...]:
     ends = [len(step_s) * n // count for n in range(count + 1)]
     medians = (interval(list(step_s[first:end])).median for first, end in pairwise(ends))
     return tuple(float(f"{scale * each:.5g}") for each in medians)
-
-
-def outcome_from(body: Any) -> Outcome:
-    """The outcome that `to_json` made `body` of. Raises `FormatError` if it is none."""
-    return parse(Outcome, body)
 
 
 def others_share(seen: Conditions) -> float:

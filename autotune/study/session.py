@@ -7,7 +7,7 @@ import shutil
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
 from shlex import quote
@@ -39,7 +39,6 @@ from autotune.study.predict.update import update_share
 from autotune.study.study import Study
 from autotune.study.why_nothing import why_nothing
 from autotune.wire.budget import Clock, StopFlag
-from autotune.wire.codec import to_json
 
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _LOST = (errno.EROFS, errno.EIO, errno.ESTALE)
@@ -378,7 +377,7 @@ class _Session(Setup):
                 "elapsed_s": round(self.clock.elapsed_s(), 3),
                 "stopped_by": self.stop.name,
                 "stopped_in": stopped_in,
-                "lost_nodes": [to_json(each) for each in self.journal.lost],
+                "lost_nodes": [asdict(each) for each in self.journal.lost],
             },
             command=self._command(choice.record.candidate),
         )

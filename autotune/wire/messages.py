@@ -528,9 +528,9 @@ class _Frame(msgspec.Struct, forbid_unknown_fields=True):
 
 def encode(message: Message | Dial) -> bytes:
     """The bytes of one message."""
-    frame = {"v": VERSION, "type": type(message).__name__, "body": vars(message)}
+    frame = {"v": VERSION, "type": type(message).__name__, "body": asdict(message)}
     # Not msgspec's own JSON, which has no NaN, and no text with parts that are no UTF-8.
-    return json.dumps(frame, separators=(",", ":"), default=vars).encode()
+    return json.dumps(frame, separators=(",", ":")).encode()
 
 
 def decode(data: bytes) -> Message:

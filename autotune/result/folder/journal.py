@@ -9,10 +9,12 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
+from dataclasses import asdict
 from datetime import UTC, datetime
 from itertools import count
 from typing import Any, TypeVar
 
+import msgspec
 import optuna
 from optuna.exceptions import ExperimentalWarning
 from optuna.trial import FrozenTrial, Trial, TrialState, create_trial
@@ -42,10 +44,9 @@ from autotune.result.folder.storage import Storage, UnreachableError, storage_of
 from autotune.result.folder.table import Table
 from autotune.result.loggers.runs import figures
 from autotune.space.candidate import Candidate
-from autotune.space.outcome import Objective, Outcome, Record, Verdict, outcome_from
+from autotune.space.outcome import Objective, Outcome, Record, Verdict
 from autotune.space.space import Limits, Space
 from autotune.wire.budget import Clock, StopFlag
-from autotune.wire.codec import parse, to_json
 
 T = TypeVar("T")
 
@@ -261,7 +262,7 @@ class Journal:
         told_value = value if state == TrialState.COMPLETE else None
         steps_s = outcome.measurement.step_times if outcome.measurement is not None else {}
         excesses = constraints(outcome, limits)
-        shown = {**_shown(outcome, limits), "outcome": to_json(outcome)}
+        shown = {**_shown(outcome, limits), "outcome": asdict(outcome)}
 
         def change() -> int:
             there = self._finished(trial)
@@ -304,7 +305,7 @@ class Journal:
             if self.shared:  # what was claimed already, though the answer got lost, is replaced
                 mine = (n for n, each in finals.items() if noted.items() <= each.items())
                 number = next(mine, number)
-                final = noted | {"candidate": to_json(chosen)}
+                final = noted | {"candidate": asdict(chosen)}
                 self.optuna_study.set_user_attr(f"{FINAL}{number:04d}", final)
             return number
 
@@ -315,7 +316,7 @@ class Journal:
     def add_final(self, record: Record) -> None:
         """Record a final: a measurement of a candidate that already has its trial."""
         final = self._noted(
-            {"candidate": to_json(record.candidate), "outcome": to_json(record.outcome)}
+            {"candidate": asdict(record.candidate), "outcome": asdict(record.outcome)}
         )
         key = f"{FINAL}{record.number:04d}"
         self._write(lambda: self.optuna_study.set_user_attr(key, final))
@@ -350,7 +351,7 @@ class Journal:
                     if self._again:
                         self._forget()
                     if len(lost) > self._lost_told:
-                        said = [to_json(each) for each in lost]
+                        said = [asdict(each) for each in lost]
                         self.optuna_study.set_user_attr(lost_of(self.part), said)
                     changed = change()
             except UnreachableError as error:
@@ -399,7 +400,7 @@ class Journal:
             records=records,
             running=tuple(running),
             finals=tuple(
-                parse(Candidate, final["candidate"])
+                msgspec.convert(final["candidate"], Candidate)
                 for _, final in finals_in(seen)
                 if "outcome" not in final
                 and _owner(final) != self._processes.own
@@ -452,7 +453,7 @@ def _end(optuna_study: optuna.Study, trial: FrozenTrial, objective: Objective) -
     """Have `trial`, which nobody probes any more, run no longer."""
     state, value = TrialState.FAIL, None
     if "outcome" in trial.user_attrs:  # it had ended, and all but its state was written
-        outcome = outcome_from(trial.user_attrs["outcome"])
+        outcome = msgspec.convert(trial.user_attrs["outcome"], Outcome)
         state = _STATES[outcome.verdict]
         if state == TrialState.COMPLETE and outcome.measurement is not None:
             value = outcome.measurement.value(objective)

@@ -11,7 +11,9 @@ from collections.abc import Iterator, Sequence, Set
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from secrets import token_hex
-from typing import Any
+from typing import Any, Literal
+
+import msgspec
 
 from autotune.errors import UsageError
 from autotune.result.earlier import Earlier
@@ -19,9 +21,8 @@ from autotune.result.files import MANIFEST, write_whole
 from autotune.space.options import Options
 from autotune.space.space import Limits, Space
 from autotune.space.workload import Workload
-from autotune.wire.codec import FormatError, parse, to_json
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION: Literal[1] = 1
 IN_JOURNAL = "autotune"
 """The name of Optuna's study in the journal of a folder, which has no other."""
 _FOR_GOOD = ("space.workload", "space.axes", "space.size")
@@ -35,7 +36,7 @@ Changes = dict[str, tuple[Any, Any]]
 class Manifest:
     """Its fields are JSON types."""
 
-    schema_version: int
+    schema_version: Literal[1]
     argv: list[str]
     options: dict[str, Any]
     folder: str
@@ -50,7 +51,11 @@ class Manifest:
 
     def write(self, folder: Path) -> None:
         """Raises OSError."""
-        write_whole(folder / MANIFEST, json.dumps(asdict(self), indent=2) + "\n")
+        write_whole(folder / MANIFEST, self.text())
+
+    def text(self) -> str:
+        """What is written."""
+        return json.dumps(asdict(self), indent=2) + "\n"
 
     def asked(self, flag: str = "") -> Options:
         """The options that the study was started with, checked as those of a command line are.
@@ -73,8 +78,8 @@ class Manifest:
             UsageError: the manifest has none.
         """
         try:
-            return parse(Limits, self.space.get("limits"))
-        except FormatError as error:
+            return msgspec.convert(self.space.get("limits"), Limits)
+        except ValueError as error:
             raise UsageError(f"--resume {self.folder}: {MANIFEST}: {error}") from error
 
     def workload(self) -> Workload:
@@ -119,7 +124,7 @@ def manifest_of(
         earlier=[],
         study_name=in_storage if options.output.storage else IN_JOURNAL,
     )
-    return parse(Manifest, to_json(made))  # as it will be read back
+    return parsed(json.loads(made.text()))  # as it will be read back
 
 
 def read(folder: Path, flag: str = "--resume ") -> Manifest:
@@ -177,10 +182,7 @@ def _named(accepted: Set[str], changes: Changes) -> Set[str]:
 
 def parsed(body: Any) -> Manifest:
     """What was written of one, as JSON types. Raises ValueError."""
-    version = body.get("schema_version") if isinstance(body, dict) else None
-    if version != SCHEMA_VERSION:
-        raise FormatError(f"schema_version is {version!r}")
-    return parse(Manifest, body)
+    return msgspec.convert(body, Manifest)
 
 
 def _differences(path: str, then: Any, now: Any) -> Iterator[tuple[str, Any, Any]]:

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Set
 from dataclasses import dataclass, replace
 from typing import Any
 
+import msgspec
 import optuna
 from optuna.trial import FrozenTrial, TrialState
 
@@ -14,8 +15,7 @@ from autotune.result.folder import processes
 from autotune.result.folder.ending import Ended, Ending
 from autotune.result.folder.sampler import candidate_of, named
 from autotune.space.candidate import Candidate
-from autotune.space.outcome import Outcome, Record, outcome_from
-from autotune.wire.codec import parse
+from autotune.space.outcome import Outcome, Record
 
 FINAL = "final-"
 """Beginning of the attributes that finals are, or, without an outcome, will be."""
@@ -113,7 +113,7 @@ def past_of(optuna_study: optuna.Study, part: str = "") -> Past:
         budget_s=float(mine[-1]["budget_s"]) if mine else None,
         ended=Ended(Ending(ended["code"]), ended["message"]) if ended else None,
         began=str(sessions[0].get("began", "")) if sessions else "",
-        lost=[parse(Lost, each) for each in seen.get(lost_of(part), ())],
+        lost=msgspec.convert(seen.get(lost_of(part), []), list[Lost]),
     )
 
 
@@ -131,7 +131,7 @@ def told(
             yield Record(trial.number, "search", candidate, outcome)
     for number, final in finals_in(seen):
         if "outcome" in final and ("final", number) not in known:
-            candidate = parse(Candidate, final["candidate"])
+            candidate = msgspec.convert(final["candidate"], Candidate)
             yield Record(number, "final", candidate, _outcome(final, seen, part))
 
 
@@ -162,7 +162,7 @@ def _ended_s(record: Record) -> float:
 
 
 def _outcome(of: Mapping[str, Any], seen: Mapping[str, Any], part: str) -> Outcome:
-    outcome = outcome_from(of["outcome"])
+    outcome = msgspec.convert(of["outcome"], Outcome)
     owner = of.get("owner", "")
     if outcome.log and processes.part_of(seen, owner) != part:
         return replace(outcome, log=f"{owner or 'the first'}/{outcome.log}")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -23,7 +23,6 @@ from autotune.show.view.page.rendering import rendered
 from autotune.show.view.page.rows import columns, log_tails, trial
 from autotune.show.view.study import Shown
 from autotune.units import gib
-from autotune.wire.codec import to_json
 
 
 @dataclass(frozen=True)
@@ -124,9 +123,8 @@ def _winner(study: Shown, best: Best) -> dict[str, Any]:
 def _copies(best: Best) -> list[dict[str, str]]:
     """What is copied from the card."""
     made = launch(best, Path("exports"))
-    document = to_json(best)
     return [
-        {"label": "Configuration (JSON)", "text": json.dumps(document["config"], indent=2)},
+        {"label": "Configuration (JSON)", "text": json.dumps(asdict(best.config), indent=2)},
         *({"label": f"Configuration of {name} (JSON)", "text": json.dumps(body, indent=2)}
           for name, body in best.exports.items()),
         {"label": "Launch (exports/launch.sh)", "text": made.files["launch.sh"]},
