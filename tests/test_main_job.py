@@ -27,7 +27,7 @@ from tests.support.programs import ranks_of
 pytestmark = pytest.mark.slow
 
 TINY = ["--device", "cpu", "--depth", "1", "--seq-len", "32", "--micro-batch", "1,2",
-        "--vocab-size", "256", "--checkpointing", "none"]  # fmt: skip
+        "--gpt", "vocab_size=256", "--checkpointing", "none"]  # fmt: skip
 PATIENCE_S = 120.0
 HIDE_CURSOR, SHOW_CURSOR = b"\x1b[?25l", b"\x1b[?25h"
 # One build, so that the ranks of the first trial are those of the next ones too.
@@ -350,7 +350,7 @@ def test_every_axis_is_searched_on_cuda(run: Run, flag: str, values: str) -> Non
 def test_a_study_over_new_axes_compiles_and_says_so(run: Run) -> None:
     new = ["--attention", "sdpa,eager", "--loss", "whole,chunked", "--compile", "on"]
     shape = ["--device", "cpu", "--depth", "1", "--seq-len", "32", "--micro-batch", "2"]
-    shape += ["--vocab-size", "256", "--checkpointing", "selective", "--finals", "1"]
+    shape += ["--gpt", "vocab_size=256", "--checkpointing", "selective", "--finals", "1"]
     command = run("--budget", "4m", "--trials", "1", *shape, *new)
     code, stdout, stderr = command.end()
     assert code == 0, stderr

@@ -35,9 +35,9 @@ pytestmark = [
 
 PATIENCE_S = 240.0
 TINY = ["--device", "cpu", "--depth", "1", "--seq-len", "32", "--micro-batch", "1,2,4",
-        "--vocab-size", "256", "--checkpointing", "none", "--learn-from", "none"]  # fmt: skip
+        "--gpt", "vocab_size=256", "--checkpointing", "none", "--learn-from", "none"]  # fmt: skip
 OPTIONS = Options.of(
-    device="cpu", depth=(1,), seq_len=(32,), micro_batch=(1,), vocab_size=256, parallel=2,
+    device="cpu", depth=(1,), seq_len=(32,), micro_batch=(1,), gpt="vocab_size=256", parallel=2,
     checkpointing=("none",),
 )  # fmt: skip
 LONG = Rule(

@@ -172,9 +172,8 @@ def test_any_text_is_parsed_or_refused(parse: Callable[[str, str], Any], text: s
     [
         ("model", "bert", "--model bert", "gpt"),
         ("zero", (0, 5), "--zero 5", "0, 1, 2, 3"),
-        ("width", 100, "--width 100", "128"),
-        ("width", 0, "--width 0", "at least 1"),
-        ("vocab_size", 0, "--vocab-size 0", "at least 1"),
+        ("gpt", "width=100", "--gpt width=100", "width=128"),
+        ("gpt", "vocab_size=0", "--gpt vocab_size=0", "at least 1"),
         ("world_size", -1, "--world-size -1", "at least 1"),
         ("nodes", 0, "--nodes 0", "at least 1"),
         ("finals", 0, "--finals 0", "at least 1"),

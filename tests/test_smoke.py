@@ -13,7 +13,7 @@ from autotune.result.best import Best
 from autotune.space.engines import ENGINES
 
 TINY = ["--device", "cpu", "--depth", "1", "--seq-len", "32", "--micro-batch", "1,2",
-        "--vocab-size", "256", "--checkpointing", "none", "--trials", "2", "--finals", "1",
+        "--gpt", "vocab_size=256", "--checkpointing", "none", "--trials", "2", "--finals", "1",
         "--budget", "100s"]  # fmt: skip
 
 

@@ -174,8 +174,7 @@ def parameter(group: str, name: str, flag: Flag) -> inspect.Parameter:
     switch = flag.type is bool
     # A value may start with a hyphen, so that our parser judges -5m.
     shown = Parameter(
-        name=(flag.name, flag.also) if flag.also else flag.name,
-        group=_GROUPS[group], help=flag.help, metavar=flag.metavar,
+        name=flag.name, group=_GROUPS[group], help=flag.help, metavar=flag.metavar,
         allow_leading_hyphen=not switch, show_default=False if switch else None,
     )  # fmt: skip
     default = False if switch else flag.default

@@ -214,7 +214,7 @@ class Command:
         return any(re.search(rf"\b{variable}\b", _text(path)) for path in files)
 
 
-def parse_own(text: str) -> dict[str, tuple[str, ...]]:
+def parse_own(text: str, flag: str) -> dict[str, tuple[str, ...]]:
     """Own axes as "attn=sdpa,eager;fused=0,1".
 
     Raises:
@@ -225,13 +225,13 @@ def parse_own(text: str) -> dict[str, tuple[str, ...]]:
         name, sign, values = part.partition("=")
         if not sign or not re.fullmatch(r"[a-z_]\w*", name) or name in found:
             raise UsageError(
-                f'--axis {part}: write a name once, and its values: "attn=sdpa,eager"'
+                f'{flag} {part}: write a name once, and its values: "attn=sdpa,eager"'
             )
         found[name] = tuple(dict.fromkeys(value.strip() for value in values.split(",")))
     return found
 
 
-def parse_set(text: str) -> dict[str, str]:
+def parse_set(text: str, flag: str) -> dict[str, str]:
     """Values of placeholders as "lr=1e-4;data=/data".
 
     Raises:
@@ -241,7 +241,7 @@ def parse_set(text: str) -> dict[str, str]:
     for part in filter(None, (part.strip() for part in text.split(";"))):
         name, sign, value = part.partition("=")
         if not sign or not re.fullmatch(r"[a-z_]\w*", name):
-            raise UsageError(f"--set {part}: write lr=1e-4")
+            raise UsageError(f"{flag} {part}: write lr=1e-4")
         found[name] = value
     return found
 

@@ -184,7 +184,7 @@ def facts(bench: Bench) -> dict[str, Any]:
 
 LITTLE = (
     "--depth", "1", "--seq-len", "32", "--micro-batch", "1,2", "--finals", "1", "--trials", "2",
-    "--width", "64", "--vocab-size", "256", "--world-size", "1", "--budget", "30s",
+    "--gpt", "width=64,vocab_size=256", "--world-size", "1", "--budget", "30s",
 )  # fmt: skip
 SCRIPT = (
     "--script",
@@ -287,7 +287,7 @@ def warm(bench: Bench) -> dict[str, Any]:
 def logits(bench: Bench) -> dict[str, Any]:
     """Logits of 131072 tokens x 32768 words: more elements than 32 bits count."""
     micro, seq, vocab = (2, 64, 1024) if bench.small else (64, 2048, 32768)
-    options = _options(bench, (micro,)).but(depth=(1,), seq_len=(seq,), vocab_size=vocab)
+    options = _options(bench, (micro,)).but(depth=(1,), seq_len=(seq,), gpt=f"vocab_size={vocab}")
     with bench.pool(options) as pool:
         result = bench.probe(pool, _candidates(options)[0])
     bench.say(f"{result.verdict} {result.reason}")
@@ -407,7 +407,7 @@ def _options(bench: Bench, sizes: Sequence[int]) -> Options:
         checkpointing=("none",), world_size=1,
     )  # fmt: skip
     if bench.small:
-        options = options.but(depth=(1,), seq_len=(32,), width=64, vocab_size=256)
+        options = options.but(depth=(1,), seq_len=(32,), gpt="width=64,vocab_size=256")
     return options
 
 

@@ -270,7 +270,7 @@ def studied(name: str, flags: Sequence[str], options: argparse.Namespace, folder
     out, log = folder / "study", folder / "log"
     command = [
         sys.executable, "-m", "autotune", "--device", "cpu", "--world-size", "1",
-        "--depth", str(DEPTH), "--width", str(WIDTH), "--vocab-size", str(VOCAB_SIZE),
+        "--depth", str(DEPTH), "--gpt", f"width={WIDTH},vocab_size={VOCAB_SIZE}",
         "--micro-batch", f"1:{options.most}", "--capacity", str(options.capacity),
         "--ceiling", f"{CEILING:.0%}", "--budget", options.budget, "--out", str(out), *flags,
     ]  # fmt: skip

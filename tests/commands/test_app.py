@@ -133,16 +133,9 @@ FLAGS = {
     "--task": ("masked", "task", "masked"),
     "--lora": ("r=4", "lora", Lora(4)),
     "--preset": ("nanochat", "preset", "nanochat"),
-    "--aspect-ratio": ("32", "aspect_ratio", 32),
-    "--head-dim": ("32", "head_dim", 32),
-    "--mlp": ("swiglu", "mlp", "swiglu"),
-    "--qk-norm": (None, "qk_norm", True),
-    "--tied": (None, "tied", True),
-    "--softcap": ("30", "softcap", 30),
+    "--gpt": ("width=128,tied=true", "gpt", "width=128,tied=true"),
     "--target-len": ("9", "target_len", 9),
     "--trust-remote-code": (None, "trust_remote_code", True),
-    "--width": ("128", "width", 128),
-    "--vocab-size": ("512", "vocab_size", 512),
     "--depth": ("2,4,6", "depth", (2, 4, 6)),
     "--seq-len": ("128,256", "seq_len", (128, 256)),
     "--micro-batch": ("1:4", "micro_batch", (1, 2, 3, 4)),
@@ -197,8 +190,7 @@ def test_the_defaults_are_those_of_options(parsed: Parsed) -> None:
         allow_busy=False,
         world_size=None,
         model="gpt",
-        width=None,
-        vocab_size=None,
+        gpt=None,
         depth=None,
         seq_len=None,
         micro_batch=None,
@@ -233,10 +225,6 @@ def test_a_flag_sets_its_option(flag: str, parsed: Parsed) -> None:
     more = ["--script", "true"] if of_script else []
     options = parsed(flag, *more) if text is None else parsed(flag, text, *more)
     assert options.flat()[field] == value
-
-
-def test_the_vocabulary_has_a_short_name(parsed: Parsed) -> None:
-    assert parsed("--vocab", "512") == parsed("--vocab-size", "512")
 
 
 def test_tune_is_the_command_that_needs_no_name(parsed: Parsed) -> None:
@@ -343,7 +331,7 @@ def test_a_tool_table_that_is_none_is_refused(refused: Refused) -> None:
         (["--capacity", "much"], "--capacity much", "24GiB"),
         (["--world-size", "0"], "--world-size 0", "1"),
         (["--model", "bert"], "--model bert", "gpt"),
-        (["--width", "65"], "--width 65", "64"),
+        (["--gpt", "width=65"], "--gpt width=65", "64"),
         (["--depth", "-2"], "--depth -2", "1"),
         (["--depth", ""], "--depth ", "1,2,4"),
         (["--seq-len", "long"], "--seq-len long", "1,2,4"),
@@ -556,13 +544,13 @@ def test_a_dry_run_tells_space_and_probe(run: Runs, monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(search, "first_candidate", lambda *known: first)
     _, out, _ = run(
         "--device", "cpu", "--dry-run", "--depth", "2,4", "--micro-batch", "1:16",
-        "--global-batch", "12", "--vocab-size", "777",
+        "--global-batch", "12", "--gpt", "vocab_size=777",
     )  # fmt: skip
     lines = [" ".join(line.split()) for line in out.splitlines()]
     assert "depth 2, 4" in lines
     assert "micro_batch 1 to 16 (16 values)" in lines
     assert "48 of 128 candidates are valid, in 4 builds" in lines
-    assert "vocab_size 777 --vocab-size" in lines
+    assert "vocab_size 777 --gpt" in lines
     assert "depth 4, seq_len 64, micro_batch 6, checkpointing full" in lines
 
 

@@ -17,7 +17,7 @@ from tests.support.programs import ROOT, ranks_of
 
 pytestmark = pytest.mark.slow
 STUDY = (
-    "device='cpu', depth=1, seq_len=(32,), micro_batch=[1, 2], vocab_size=256,"
+    "device='cpu', depth=1, seq_len=(32,), micro_batch=[1, 2], gpt='vocab_size=256',"
     " checkpointing='none', finals=1, learn_from='none'"
 )
 PATIENCE_S = 120.0

@@ -221,8 +221,8 @@ def test_studies_narrow_expectations(tmp_path: Path, capsys: pytest.CaptureFixtu
     grid = recorded.write(tmp_path / "grid.csv", rows, kind="cuda", fingerprint=fingerprint)
     study = tmp_path / "studies" / "one"
     assert main(["--device", f"replay:{grid}", "--budget", "10m", "--out", str(study)]) == 0
-    asked = ["plan", "--depth", "2", "--seq-len", "64", "--micro-batch", "1:8", "--vocab-size",
-             "4096", "--dtype", "fp32", "--json", "--gpus"]  # fmt: skip
+    asked = ["plan", "--depth", "2", "--seq-len", "64", "--micro-batch", "1:8",
+             "--gpt", "vocab_size=4096", "--dtype", "fp32", "--json", "--gpus"]  # fmt: skip
 
     def wide(*more: str) -> float:
         capsys.readouterr()

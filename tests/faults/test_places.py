@@ -19,7 +19,7 @@ Make = Callable[..., HostileStudy]
 
 TINY = [
     "--device", "cpu", "--depth", "1", "--seq-len", "32", "--micro-batch", "1,2",
-    "--vocab-size", "256", "--checkpointing", "none", "--trials", "2", "--finals", "1",
+    "--gpt", "vocab_size=256", "--checkpointing", "none", "--trials", "2", "--finals", "1",
     "--budget", "100s",
 ]  # fmt: skip
 ASCII = {"LC_ALL": "C", "LANG": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}

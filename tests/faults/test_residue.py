@@ -21,7 +21,8 @@ Make = Callable[..., HostileStudy]
 
 SMALL = [
     "--device", "cpu", "--world-size", "2", "--depth", "1", "--seq-len", "32",
-    "--micro-batch", "1:8", "--vocab-size", "256", "--checkpointing", "none", "--budget", "100s",
+    "--micro-batch", "1:8", "--gpt", "vocab_size=256", "--checkpointing", "none",
+    "--budget", "100s",
 ]  # fmt: skip
 ENGINES = {
     "ddp": ["--engine", "ddp"],

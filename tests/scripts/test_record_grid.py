@@ -81,7 +81,7 @@ def test_another_recording_is_not_continued(tmp_path: Path, name: str) -> None:
 def test_recordings_can_be_continued(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "tiny.csv"
     flags = ["--device", "cpu", "--depth", "1", "--seq-len", "32", "--micro-batch", "1,2"]
-    flags += ["--vocab-size", "256", "--checkpointing", "none"]
+    flags += ["--gpt", "vocab_size=256", "--checkpointing", "none"]
     asked = [str(path), "--limit", "0.2s", "--calm", "100%"]
     assert record_grid.main([*asked, "--repeats", "1", "--", *flags]) == 0
     assert record_grid.main([*asked, "--repeats", "2", "--", *flags]) == 0
@@ -91,7 +91,7 @@ def test_recordings_can_be_continued(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert all(row.report is not None and row.report.step_s for row in found.rows)
     assert sum(row.group_start_s > 0 for row in found.rows) == 2
     capsys.readouterr()
-    assert record_grid.main([*asked, "--", *flags, "--width", "128"]) == 2
+    assert record_grid.main([*asked, "--", *flags, "--gpt", "width=128"]) == 2
     assert len(capsys.readouterr().err.splitlines()) == 1
 
 

@@ -163,8 +163,10 @@ def tuned(folder: Path, monkeypatch: pytest.MonkeyPatch, powercap: Path, *argv: 
 
     monkeypatch.setattr("autotune.measure.testbed.open_testbed", opened)
     monkeypatch.chdir(folder)
-    small = ("--depth", "1", "--seq-len", "16,32", "--micro-batch", "1,2", "--vocab-size", "256")
-    return main([*small, "--checkpointing", "none", "--budget", "60s", *argv])
+    small: tuple[str, ...] = ("--depth", "1", "--seq-len", "16,32", "--micro-batch", "1,2")
+    return main(
+        [*small, "--gpt", "vocab_size=256", "--checkpointing", "none", "--budget", "60s", *argv]
+    )
 
 
 @pytest.mark.slow

@@ -167,7 +167,7 @@ def test_a_result_whose_histogram_was_changed_is_refused(tmp_path: Path) -> None
 @pytest.mark.parametrize(
     ("model", "flags"),
     [
-        ("gpt", ["--depth", "1", "--vocab-size", "256", "--global-batch", "8"]),
+        ("gpt", ["--depth", "1", "--gpt", "vocab_size=256", "--global-batch", "8"]),
         pytest.param("t5-small-tiny", ["--world-size", "2"], marks=pytest.mark.campaign),
     ],
     ids=["gpt", "t5"],

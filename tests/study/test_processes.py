@@ -32,7 +32,7 @@ SOON = {"QUICK_BEAT_S": "1"}
 """For what has to notice that a process died; a busy machine lets a process miss quicker beats."""
 SPACE = [
     "--device", "cpu", "--depth", "1,2", "--seq-len", "64,96,256", "--micro-batch", "1,2,4",
-    "--vocab-size", "512", "--capacity", "230MiB", "--ceiling", "95%", "--sampler", "grid",
+    "--gpt", "vocab_size=512", "--capacity", "230MiB", "--ceiling", "95%", "--sampler", "grid",
     "--finals", "2", "--budget", "10m",
 ]  # fmt: skip
 

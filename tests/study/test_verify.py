@@ -286,7 +286,7 @@ def test_a_winner_is_trained_for_real(
 
 @pytest.mark.slow
 def test_verifying_is_in_the_budget(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    shape = ["--depth", "1", "--seq-len", "32", "--micro-batch", "2", "--vocab-size", "256"]
+    shape = ["--depth", "1", "--seq-len", "32", "--micro-batch", "2", "--gpt", "vocab_size=256"]
     asked = ["--device", "cpu", "--checkpointing", "none", "--trials", "1", "--finals", "1"]
     out = ["--budget", "90s", "--learn-from", "none", "--out", str(tmp_path / "study")]
     began = time.monotonic()
@@ -307,7 +307,7 @@ def test_a_recording_is_not_verified(capsys: pytest.CaptureFixture[str]) -> None
 def studied(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The best.json of one study: for copies."""
     folder = tmp_path_factory.mktemp("studied") / "study"
-    shape = ["--depth", "1", "--seq-len", "32", "--micro-batch", "2", "--vocab-size", "256"]
+    shape = ["--depth", "1", "--seq-len", "32", "--micro-batch", "2", "--gpt", "vocab_size=256"]
     asked = ["--device", "cpu", "--checkpointing", "none", "--trials", "1", "--finals", "1"]
     out = ["--budget", "60s", "--learn-from", "none", "--out", str(folder)]
     assert main([*asked, *shape, *out]) == ExitCode.FOUND

@@ -40,11 +40,11 @@ Case = Callable[[st.DataObject], None]
 _VALUES = (
     "30m", "-5m", "1e9h", "80%", "0", "24GiB", "1:64", "64:1", "1,2,,3", "1:9:0", "none", "full",
     "auto", "cpu", "fsdp", "all,none", "65536tok", "-1", "99999999999999999999", "nan", "inf", "",
-    " ", "ä", "\u0000", "--", "=", "gpt", "frontier", "tokens_per_s", "no/such/folder",
+    " ", "ä", "\u0000", "--", "=", "gpt", "width=64", "frontier", "tokens_per_s", "no/such/folder",
 )  # fmt: skip
 _FLAGS = (
     "--budget", "--ceiling", "--host-ceiling", "--capacity", "--device", "--world-size", "--model",
-    "--width", "--vocab-size", "--depth", "--seq-len", "--micro-batch", "--engine", "--zero",
+    "--gpt", "--depth", "--seq-len", "--micro-batch", "--engine", "--zero",
     "--offload", "--checkpointing", "--dtype", "--optimizer", "--global-batch", "--objective",
     "--sampler", "--seed", "--trials", "--finals", "--out", "--dry-run", "--allow-busy",
     "--resume", "--accept-changed", "--no-such-flag", "-x",

@@ -42,7 +42,7 @@ Trials = list[tuple[str, ...]]
 
 QUICK_SPACE = [
     "--device", "cpu", "--depth", "1,2", "--seq-len", "64,96,256", "--micro-batch", "1,2,4",
-    "--vocab-size", "512", "--capacity", "230MiB", "--ceiling", "95%", "--sampler", "grid",
+    "--gpt", "vocab_size=512", "--capacity", "230MiB", "--ceiling", "95%", "--sampler", "grid",
     "--finals", "2",
 ]  # fmt: skip
 """36 candidates for quick ranks, of which some run out of memory or are over the ceiling."""

@@ -129,15 +129,17 @@ class Recording:
         )
 
     def _check_workload(self, options: Options) -> None:
-        flat = options.flat()
+        model = options.model
+        flat = options.flat() | {"width": model.width, "vocab_size": model.vocab_size}
         for name in _SHARED:
             asked, recorded = flat[name], getattr(self.grid.workload, name)
             if asked in (None, "auto", recorded):
                 continue
-            flag = FLAGS[name].name
-            instead = f"leave {flag} out" if recorded is None else f"use {flag} {recorded}"
+            of_gpt = name in ("width", "vocab_size")
+            flag = f"--gpt {name}=" if of_gpt else f"{FLAGS[name].name} "
+            instead = "leave it out" if recorded is None else f"use {flag}{recorded}"
             raise UsageError(
-                f"{flag} {asked}: {self.grid.path} was recorded with"
+                f"{flag}{asked}: {self.grid.path} was recorded with"
                 f" {self._unset[name] if recorded is None else recorded}; {instead}"
             )
 

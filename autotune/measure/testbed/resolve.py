@@ -80,12 +80,11 @@ def resolve(
     capacity_bytes, capacity_why = capacity(options, device, world_size, layout)
     dtype, _ = chosen_dtype(options, device)
     preset = gpt.PRESETS[options.model.preset] if options.model.preset else None
-    vocab_size = options.model.vocab_size or (preset.vocab_size if preset else defaults.vocab_size)
     known_now = {"seq_len": max(seq_lens), "dtype": dtype, "device": device.kind}
     workload = Workload(
         model=options.model.name,
         width=options.model.width,
-        vocab_size=vocab_size,
+        vocab_size=options.model.vocab_size or defaults.vocab_size,
         dtype=dtype,
         engine=options.space.engine,
         world_size=world_size,
@@ -392,14 +391,14 @@ def _shared(options: Options, workload: Workload, device: Device) -> list[Fixed]
         ]  # fmt: skip
     else:
         width_rule = f"{options.model.traits.aspect_ratio} x depth"
-        width_why = "--width" if options.model.width else f"{width_rule}, the gpt family's rule"
-        vocabulary_why = _why(options.model.vocab_size, "--vocab-size", device.kind)
-        if options.model.preset and not options.model.vocab_size:
-            vocabulary_why = "--preset"
+        width_why = "--gpt" if options.model.width else f"{width_rule}, the gpt family's rule"
+        vocabulary_why = f"default on {device.kind}"
+        if options.model.vocab_size:
+            vocabulary_why = "--gpt" if "vocab_size" in options.model.said else "--preset"
         sizes = [
             Fixed("width", str(options.model.width or width_rule), width_why),
             Fixed("vocab_size", str(workload.vocab_size), vocabulary_why),
-            *(Fixed(name, str(value), "--preset" if options.model.preset else "as asked")
+            *(Fixed(name, str(value), "--gpt" if name in options.model.said else "--preset")
               for name, value in workload.recipe.items()
               if name != "aspect_ratio" and value != asdict(GptTraits())[name]),
         ]  # fmt: skip
@@ -459,10 +458,6 @@ def check_size(axes: dict[str, tuple[Any, ...]]) -> None:
             f"{flag}: {len(values)} values make a space of {size} points, at most {MAX_POINTS}"
             f" are searched; name fewer values or give a step, e.g. {flag} 1:64:8"
         )
-
-
-def _why(asked: object, flag: str, device_kind: str) -> str:
-    return flag if asked else f"default on {device_kind}"
 
 
 def _stages(

@@ -28,7 +28,7 @@ from autotune.measure.testbed.resolve import (
 from autotune.measure.testbed.testbed import Wiring
 from autotune.space.axes import ASKED_AXES, AXES
 from autotune.space.candidate import Candidate
-from autotune.space.command import Command, combined, parse_own, parse_set
+from autotune.space.command import Command, combined
 from autotune.space.engines import AUTO, engine_for, stages_of
 from autotune.space.models.counted import CountedShape
 from autotune.space.models.defaults import MICRO_BATCHES
@@ -229,10 +229,10 @@ def _axes(options: Options, command: Command, device_kind: str) -> dict[str, tup
             raise UsageError(_untold(AXES[name].flag, name))
         if values is None and (name in command.named or (name == "micro_batch" and told)):
             asked[name] = _default(name, options.space.engine, device_kind)
-    for name in parse_own(options.script.axis or ""):
+    for name in command.own:
         if not command.says(name):
             raise UsageError(_untold("--axis", name))
-    for name, value in parse_set(options.script.given or "").items():
+    for name, value in command.given.items():
         of_engine = name == "lr" and command.has_engine  # its configuration has it
         if not command.says(name) and not of_engine:
             raise UsageError(_untold("--set", name))
@@ -246,7 +246,7 @@ def _axes(options: Options, command: Command, device_kind: str) -> dict[str, tup
     axes["micro_batch"] = asked["micro_batch"] or (1,)
     axes = {name: axes[name] for name in AXES if name in axes}
     for name in ASKED_AXES:
-        values = combined(parse_own(options.script.axis or "")) if name == "own" else asked[name]
+        values = combined(command.own) if name == "own" else asked[name]
         if values and values != (AXES[name].plain,):
             axes[name] = values
     return axes

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, get_args
 
 from autotune.errors import UsageError
 from autotune.space.models.checkpointed import kept_blocks
@@ -15,8 +16,9 @@ from autotune.space.models.defaults import (
     Asked,
     Defaults,
     GptTraits,
+    Mlp,
 )
-from autotune.wire.recipe import HEAD_DIM, mlp_width
+from autotune.wire.recipe import mlp_width
 
 BLOCK_FLOATS = 23
 """Floats a token and channel that a block keeps for its backward pass (probes/models/gpt.py)."""
@@ -104,6 +106,43 @@ PRESETS = {
 """nanochat: its gpt.py and base_train.py (github.com/karpathy/nanochat), of late 2025."""
 
 
+_EXAMPLES = {"width": 512, "vocab_size": 32768, "aspect_ratio": 64, "head_dim": 64, "softcap": 15}
+_WORDS = {"mlp": get_args(Mlp), "qk_norm": ("true", "false"), "tied": ("true", "false")}
+
+
+def parse_gpt(text: str, flag: str) -> dict[str, Any]:
+    """Traits, width and vocabulary of a gpt as "width=512,mlp=swiglu,qk_norm=true".
+
+    Raises:
+        UsageError: there is no such trait, it has no such value, or two do not go together.
+    """
+    found: dict[str, Any] = {}
+    for part in (part.strip() for part in text.split(",")):
+        name, _, value = part.partition("=")
+        if name in _EXAMPLES:
+            if re.fullmatch(r"0*[1-9]\d{0,8}", value) is None:
+                raise UsageError(
+                    f"{flag} {part}: must be a whole number of at least 1, e.g. {flag}"
+                    f" {name}={_EXAMPLES[name]}"
+                )
+            found[name] = int(value)
+        elif value in _WORDS.get(name, ()):
+            found[name] = value if name == "mlp" else value == "true"
+        elif name in _WORDS:
+            raise UsageError(f"{flag} {part}: write {flag} {name}={_WORDS[name][0]}")
+        else:
+            known = ", ".join((*_EXAMPLES, *_WORDS))
+            raise UsageError(f"{flag} {part}: unknown; write {flag} width=512; known: {known}")
+    if "width" in found and "aspect_ratio" in found:
+        raise UsageError(f"{flag} {text}: width says aspect_ratio already; give one of them")
+    if found.get("head_dim", 2) % 2:
+        raise UsageError(
+            f"{flag} head_dim={found['head_dim']}: must be even, for rotary positions, e.g."
+            f" {flag} head_dim=64"
+        )
+    return found
+
+
 class Gpt(AnyDepth):
     """The family: the width follows from the depth unless it is given."""
 
@@ -126,14 +165,6 @@ class Gpt(AnyDepth):
         traits = GptTraits(**recipe or {})
         heads = -(-traits.aspect_ratio * depth // traits.head_dim)  # rounded up
         return GptShape(depth, width or heads * traits.head_dim, vocab_size, traits)
-
-    def check_width(self, width: int, head_dim: int = HEAD_DIM) -> None:
-        """Raises `UsageError` where no model is that wide."""
-        if width % head_dim:
-            raise UsageError(
-                f"--width {width}: must be a multiple of {head_dim}, the size of an attention"
-                f" head, e.g. {max(head_dim, round(width / head_dim) * head_dim)}"
-            )
 
     def lacks(self, recipe: Mapping[str, Any], axis: str, value: str) -> str:
         if axis == "attention" and value not in ("auto", "sdpa", "eager"):

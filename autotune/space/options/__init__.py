@@ -21,7 +21,7 @@ from autotune.space.axes import AXES, SCRIPT_AXES
 from autotune.space.options.devices import ClusterOptions, DeviceOptions, Parallel
 from autotune.space.options.flag import Flag, flags_of, listed, text_of
 from autotune.space.options.limits import LimitOptions
-from autotune.space.options.model import TRAITS, ModelOptions
+from autotune.space.options.model import ModelOptions
 from autotune.space.options.script import ScriptOptions
 from autotune.space.options.search import OutputOptions, SearchOptions
 from autotune.space.options.space import AXIS_FLAGS, SpaceOptions
@@ -39,15 +39,16 @@ _GROUPS = {
     "output": OutputOptions,
 }
 _FIELDS = {group: flags_of(of) for group, of in _GROUPS.items()}
+_OF_AXES: dict[str, dict[str, Flag]] = {"space": {}, "script": {}}
+for _key, (_axis, _flag) in AXIS_FLAGS.items():
+    _OF_AXES["script" if _axis in SCRIPT_AXES else "space"][_key] = _flag
 GROUPS: dict[str, dict[str, Flag]] = {
-    group: {key: flag for key, (_, flag) in found.items()}
-    | {
-        key: flag for key, (axis, flag) in AXIS_FLAGS.items()
-        if group == ("script" if axis in SCRIPT_AXES else "space")
-    }
+    group: (_OF_AXES["space"] if group == "space" else {})
+    | {key: flag for key, (_, flag) in found.items()}
+    | _OF_AXES.get(group, {})
     for group, found in _FIELDS.items()
-}  # fmt: skip
-"""Flags by group and key, in the order of `--help`."""
+}
+"""Flags by group and key, in the order of `--help`: of the space, its axes come first."""
 FLAGS: dict[str, Flag] = {key: flag for group in GROUPS.values() for key, flag in group.items()}
 """By the keys of the options: their names in Python, in a manifest and in best.json."""
 
@@ -80,8 +81,7 @@ class Options:
     def _check_script(self) -> None:
         """That nothing is said that a script decides itself."""
         asked = self.flat()
-        for key in ("task", "target_len", "lora", "trust_remote_code", "preset", "width",
-                    "vocab_size", *TRAITS):  # fmt: skip
+        for key in ("task", "target_len", "lora", "trust_remote_code", "preset", "gpt"):
             if asked[key] not in (None, False):
                 raise UsageError(f"{FLAGS[key].name}: the script has its own; leave it out")
         if self.model.name != "gpt":

@@ -29,8 +29,6 @@ class Flag:
     """Its type for `--help`: str, bool for a switch, or a Literal of its words."""
     default: str | None = None
     """As text, where `--help` shows it; None for "not given"."""
-    also: str | None = None
-    """Another name of it on the command line."""
     key: str | None = None
     """Its name among all options, where the field of its group is called otherwise."""
 
@@ -44,14 +42,12 @@ def option(
     type: Any = str,
     default: str | None = None,
     silently: str | None = None,
-    also: str | None = None,
     key: str | None = None,
 ) -> Any:
     """A field of a group. It is None unless it has a default; `silently` gives one that `text`
     states already."""
     flag = Flag(
-        name=name, help=text, metavar=metavar, read=read, type=type, default=default, also=also,
-        key=key,
+        name=name, help=text, metavar=metavar, read=read, type=type, default=default, key=key,
     )  # fmt: skip
     given = silently if default is None else default
     return field(default=None if given is None else read(given, name), metadata={"flag": flag})
@@ -76,6 +72,12 @@ def flags_of(group: Any) -> dict[str, tuple[str, Flag]]:
 
 
 def as_it_is(text: str, flag: str) -> str:
+    return text
+
+
+def checked(text: str, flag: str, parse: Callable[[str, str], object]) -> str:
+    """`text`, which `parse` takes."""
+    parse(text, flag)
     return text
 
 

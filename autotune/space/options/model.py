@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, fields, replace
+from functools import partial
+from typing import Any
 
 from autotune.errors import UsageError
 from autotune.space.models import family_name, gpt
-from autotune.space.models.defaults import Asked, GptTraits, Lora, Mlp, parse_lora
-from autotune.space.models.gpt import PRESETS
+from autotune.space.models.defaults import Asked, GptTraits, Lora, parse_lora
+from autotune.space.models.gpt import PRESETS, parse_gpt
 from autotune.space.models.hf import TASKS, kept
-from autotune.space.options.flag import as_it_is, option, switch, word
+from autotune.space.options.flag import as_it_is, checked, option, switch, word
 from autotune.units import parse_int
 from autotune.wire.recipe import HEAD_DIM
 
 _ON_CUDA, _ON_CPU = gpt.FAMILY.defaults({}, "cuda"), gpt.FAMILY.defaults({}, "cpu")
-TRAITS = tuple(each.name for each in fields(GptTraits))
-"""Names of options that are traits of a gpt."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,56 +44,29 @@ class ModelOptions:
         "--preset", tuple(PRESETS),
         "Traits of a known gpt, where nothing else is said: nanochat has heads of 128, 65536"
         " tokens, normed queries and keys, logits within 15, and Muon.")
-    aspect_ratio: int | None = option(
-        "--aspect-ratio", parse_int, "N",
-        f"Channels of a gpt for each block (default: {GptTraits().aspect_ratio}).")
-    head_dim: int | None = option(
-        "--head-dim", parse_int, "N",
-        f"Channels of a gpt's attention heads (default: {GptTraits().head_dim}).")
-    mlp: Mlp | None = word(
-        "--mlp", Mlp, f"A gpt's MLP: squared ReLU, or SwiGLU (default: {GptTraits().mlp}).")
-    qk_norm: bool = switch("--qk-norm", "Norm a gpt's queries and keys.")
-    tied: bool = switch("--tied", "Make a gpt's head of its embedding.")
-    softcap: int | None = option(
-        "--softcap", parse_int, "N", "Keep a gpt's logits within this of 0.")
-    width: int | None = option(
-        "--width", parse_int, "N",
-        f"Channels of a gpt, a multiple of {HEAD_DIM} (default: {gpt.FAMILY.width_rule}).")
-    vocab_size: int | None = option(
-        "--vocab-size", parse_int, "N",
-        f"Tokens in a gpt's vocabulary (default: {_ON_CUDA.vocab_size}; on cpu"
-        f" {_ON_CPU.vocab_size}).", also="--vocab")
+    gpt: str | None = option(
+        "--gpt", partial(checked, parse=parse_gpt), "TRAITS",
+        f"Traits of a gpt, e.g. width=512,mlp=swiglu: width, a multiple of head_dim (default:"
+        f" {gpt.FAMILY.width_rule}); vocab_size (default: {_ON_CUDA.vocab_size}; on cpu"
+        f" {_ON_CPU.vocab_size}); aspect_ratio, channels for each block; head_dim, channels of a"
+        f" head (default: {HEAD_DIM}); mlp, relu2 (squared ReLU) or swiglu; qk_norm=true, queries"
+        " and keys are normed; tied=true, the head is the embedding; softcap, a bound of logits.")
     # fmt: on
 
     def __post_init__(self) -> None:
         if self.target_len is not None and self.target_len < 1:
             raise UsageError(f"--target-len {self.target_len}: must be at least 1")
         if self.family != "gpt":
-            for name in ("width", "vocab_size", "preset", *TRAITS):
-                given = getattr(self, name)
-                if given is not None and given is not False:
-                    flag = f"--{name.replace('_', '-')}"
+            for flag, given in (("--gpt", self.gpt), ("--preset", self.preset)):
+                if given is not None:
                     raise UsageError(f"{flag} {given}: {self.name} has its own; leave {flag} out")
-        for flag, value in (("--width", self.width), ("--vocab-size", self.vocab_size)):
-            if value is not None and value < 1:
-                raise UsageError(f"{flag} {value}: must be at least 1")
-        self._check_traits()
-
-    def _check_traits(self) -> None:
-        """That what is said of a gpt goes together."""
-        if self.width is not None and self.aspect_ratio is not None:
-            raise UsageError(f"--aspect-ratio {self.aspect_ratio}: --width says it already")
-        traits = self.traits
-        for flag, value in [
-            ("--aspect-ratio", traits.aspect_ratio), ("--head-dim", traits.head_dim),
-            ("--softcap", traits.softcap),
-        ]:  # fmt: skip
-            if value is not None and value < 1:
-                raise UsageError(f"{flag} {value}: must be at least 1")
-        if traits.head_dim % 2:
-            raise UsageError(f"--head-dim {traits.head_dim}: must be even, for rotary positions")
-        if self.width is not None:
-            gpt.FAMILY.check_width(self.width, traits.head_dim)
+        head_dim = self.traits.head_dim
+        if self.width is not None and self.width % head_dim:
+            raise UsageError(
+                f"--gpt width={self.width}: must be a multiple of {head_dim}, the size of an"
+                " attention head, e.g. --gpt"
+                f" width={max(head_dim, round(self.width / head_dim) * head_dim)}"
+            )
 
     @property
     def family(self) -> str:
@@ -101,16 +74,25 @@ class ModelOptions:
         return family_name(self.name)
 
     @property
+    def said(self) -> dict[str, Any]:
+        """What `--gpt` says."""
+        return parse_gpt(self.gpt, "--gpt") if self.gpt is not None else {}
+
+    @property
+    def width(self) -> int | None:
+        return self.said.get("width")
+
+    @property
+    def vocab_size(self) -> int | None:
+        of_preset = PRESETS[self.preset].vocab_size if self.preset else None
+        return self.said.get("vocab_size", of_preset)
+
+    @property
     def traits(self) -> GptTraits:
         """A gpt's: those that were given, else the preset's, else the usual ones."""
-        given = {name: getattr(self, name) for name in TRAITS}
-        said = {
-            name: value
-            for name, value in given.items()
-            if value is not None and value is not False
-        }
         preset = PRESETS[self.preset].traits if self.preset else GptTraits()
-        return replace(preset, **said)
+        of_traits = {each.name for each in fields(GptTraits)}
+        return replace(preset, **{k: v for k, v in self.said.items() if k in of_traits})
 
     @property
     def asked(self) -> Asked:

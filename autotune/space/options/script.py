@@ -2,20 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
 from autotune.errors import UsageError
 from autotune.space.command import Command, parse_own, parse_set
-from autotune.space.options.flag import as_it_is, option
-
-
-def _parts(text: str, flag: str, parse: Callable[[str], object]) -> str:
-    """`text`, which `parse` takes."""
-    parse(text)
-    return text
+from autotune.space.options.flag import as_it_is, checked, option
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,11 +20,11 @@ class ScriptOptions:
         " so on where their values go, {out} for a scratch folder, {deepspeed_config},"
         " {accelerate_config} and {training_args} for files.", key="script")
     axis: str | None = option(
-        "--axis", partial(_parts, parse=parse_own), "AXIS",
+        "--axis", partial(checked, parse=parse_own), "AXIS",
         'An axis of a script\'s own, which goes where {attn} is: "attn=sdpa,eager". May be given'
         " several times.", type=list[str])
     given: str | None = option(
-        "--set", partial(_parts, parse=parse_set), "VALUE",
+        "--set", partial(checked, parse=parse_set), "VALUE",
         "What goes into a script's command where {lr} is: lr=1e-4. May be given several times.",
         type=list[str])
     # fmt: on
@@ -48,5 +41,5 @@ class ScriptOptions:
     def command(self) -> Command:
         """The command that starts the script. Raises `UsageError` if it could not be started."""
         assert self.template is not None
-        own, given = parse_own(self.axis or ""), parse_set(self.given or "")
+        own, given = parse_own(self.axis or "", "--axis"), parse_set(self.given or "", "--set")
         return Command(self.template, own, given, Path.cwd())

@@ -356,7 +356,7 @@ def test_the_longest_sample_is_found_by_one_trace_where_lengths_grow_alike() -> 
 
 
 def test_samples_may_be_as_long_as_the_model_takes() -> None:
-    what = asked("1000GiB", depth="1", width="64", checkpointing="full", micro_batch="1")
+    what = asked("1000GiB", depth="1", gpt="width=64", checkpointing="full", micro_batch="1")
     _, solved = solve_seq_len(what, 1, helpers())
     assert (solved.value, solved.bound) == (2**20, "or more")
 

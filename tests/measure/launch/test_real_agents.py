@@ -29,7 +29,7 @@ ENGINES = {"ddp": 0, "fsdp": 3, "deepspeed": 2}
 
 def options(engine: str) -> Options:
     return Options.of(
-        engine=engine, zero=(ENGINES[engine],), world_size=2, width=64, vocab_size=256,
+        engine=engine, zero=(ENGINES[engine],), world_size=2, gpt="width=64,vocab_size=256",
         depth=(2,), seq_len=(32,), micro_batch=(2,), checkpointing=("none",), dtype="fp32",
     )  # fmt: skip
 

@@ -116,7 +116,7 @@ def test_the_documented_job_finds_a_result_on_its_nodes(cluster: Slurm, tmp_path
     page = (ROOT / "docs/pages/how-to/cluster.md").read_text(encoding="utf-8")
     [script] = re.findall(r"```bash\n(#!/bin/bash\n#SBATCH .*?)```", page, re.DOTALL)
     small = (
-        "--device cpu --world-size 2 --depth 1 --seq-len 32 --micro-batch 1 --vocab-size 256"
+        "--device cpu --world-size 2 --depth 1 --seq-len 32 --micro-batch 1 --gpt vocab_size=256"
         " --zero 0 --checkpointing none --trials 1 --finals 1 --budget 90s"
     )
     job = script.replace("gpus-per-node=8", "gpus-per-node=2").replace(
@@ -142,7 +142,8 @@ def test_a_node_that_slurm_loses_ends_the_job_unless_it_was_told_not_to(
 ) -> None:
     lost = cluster.network.hosts[1]
     asked = (
-        "--device cpu --world-size 1 --parallel auto --depth 1 --seq-len 32,64 --vocab-size 256"
+        "--device cpu --world-size 1 --parallel auto --depth 1 --seq-len 32,64"
+        " --gpt vocab_size=256"
         f" --micro-batch 1:32 --sampler tpe --finals 1 --budget 45s --out {tmp_path / 'study'}"
     )
     (tmp_path / "job.sh").write_text(

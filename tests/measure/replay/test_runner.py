@@ -519,9 +519,10 @@ def test_a_dry_run_names_the_recording_and_writes_nothing(tune: Tune, tmp_path: 
          " --micro-batch 1,2,4,8"),
         (["--zero", "2"], "--zero 2: not recorded in g.csv; use any of --zero 0"),
         (["--offload", "none,all", "--zero", "0,3"], "--zero 3: not recorded in g.csv"),
-        (["--vocab-size", "8"], "--vocab-size 8: g.csv was recorded with 4096; use --vocab-size"
-         " 4096"),
-        (["--width", "128"], "--width 128: g.csv was recorded with 64 x depth; leave --width out"),
+        (["--gpt", "vocab_size=8"], "--gpt vocab_size=8: g.csv was recorded with 4096; use --gpt"
+         " vocab_size=4096"),
+        (["--gpt", "width=128"], "--gpt width=128: g.csv was recorded with 64 x depth; leave it"
+         " out"),
         (["--dtype", "bf16"], "--dtype bf16: g.csv was recorded with fp32; use --dtype fp32"),
         (["--optimizer", "muon"], "--optimizer muon: not recorded in g.csv; use any of --optimizer"
          " adamw"),

@@ -125,13 +125,13 @@ def test_ranks_are_what_the_launcher_is_told(template: str, ranks: int | None) -
 
 
 def test_every_combination_of_own_axes_is_one_value() -> None:
-    own = parse_own("attn=sdpa,eager; fused=0,1,0")
+    own = parse_own("attn=sdpa,eager; fused=0,1,0", "--axis")
     assert own == {"attn": ("sdpa", "eager"), "fused": ("0", "1")}
     assert combined(own) == (
         "attn=sdpa;fused=0", "attn=sdpa;fused=1", "attn=eager;fused=0", "attn=eager;fused=1",
     )  # fmt: skip
     assert combined({}) == ()
-    assert parse_set("lr=1e-4;url=a=b") == {"lr": "1e-4", "url": "a=b"}
+    assert parse_set("lr=1e-4;url=a=b", "--set") == {"lr": "1e-4", "url": "a=b"}
 
 
 @pytest.mark.parametrize(

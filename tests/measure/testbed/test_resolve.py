@@ -55,7 +55,9 @@ def test_gpus_without_bf16_train_in_fp16(gpus: Device) -> None:
 
 
 def test_what_is_asked_for_replaces_the_defaults(cpu: Device) -> None:
-    space = on(cpu, Options.of(depth=(3,), seq_len=(32,), micro_batch=(1, 5), vocab_size=100))
+    space = on(
+        cpu, Options.of(depth=(3,), seq_len=(32,), micro_batch=(1, 5), gpt="vocab_size=100")
+    )
     assert {(c.depth, c.seq_len, c.micro_batch) for c in space.candidates} == {
         (3, 32, 1), (3, 32, 5),
     }  # fmt: skip
@@ -73,8 +75,8 @@ def test_a_build_is_shared_by_all_lengths_and_micro_batches(cpu: Device) -> None
 
 
 def test_every_fixed_value_says_where_it_comes_from(cpu: Device) -> None:
-    space = on(cpu, Options.of(vocab_size=100, checkpointing=("full",)))
-    assert why(space, "vocab_size") == "--vocab-size"
+    space = on(cpu, Options.of(gpt="vocab_size=100", checkpointing=("full",)))
+    assert why(space, "vocab_size") == "--gpt"
     assert why(space, "world_size") == "default on cpu"
     assert why(space, "checkpointing") == "the only value"
 

@@ -45,7 +45,7 @@ def test_what_is_written_is_read_back(manifest: Manifest, tmp_path: Path) -> Non
         Options(),
         Options.of(
             budget_s=90.5, ceiling=0.7, host_ceiling=0.25, capacity_bytes=24 * 2**30 + 1,
-            device="cuda:0,2", allow_busy=True, world_size=2, width=128, vocab_size=512,
+            device="cuda:0,2", allow_busy=True, world_size=2, gpt="width=128,vocab_size=512",
             depth=(2, 4, 7), seq_len=(64,), micro_batch=(1, 5), engine="deepspeed", zero=(1, 3),
             offload=("none", "all"), checkpointing=("full",), dtype="bf16", optimizer=("muon",),
             global_batch=GlobalBatch(65536, "tokens"), objective="tokens_per_s", sampler="grid",

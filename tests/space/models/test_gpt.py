@@ -97,11 +97,38 @@ def test_each_trait_does_something() -> None:
 
 
 def test_what_is_said_goes_before_the_preset() -> None:
-    asked = Options.from_texts({"preset": "nanochat", "head_dim": "64", "softcap": "30"})
-    assert asked.model.traits == GptTraits(head_dim=64, qk_norm=True, softcap=30)
+    asked = Options.of(preset="nanochat", gpt="head_dim=64,softcap=30,qk_norm=false")
+    assert asked.model.traits == GptTraits(head_dim=64, softcap=30)
     assert asked.model.asked.gpt == asked.model.traits
-    for wrong in ({"head_dim": "0"}, {"head_dim": "33"}, {"softcap": "0"}, {"aspect_ratio": "0"},
-                  {"width": "128", "aspect_ratio": "32"}, {"model": "gpt2", "tied": "true"},
+    assert (asked.model.width, asked.model.vocab_size) == (None, 65536)
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("head_dim=0", "--gpt head_dim=0: .* at least 1, e.g. --gpt head_dim=64"),
+        ("head_dim=33", "--gpt head_dim=33: must be even"),
+        ("softcap=x", "--gpt softcap=x: .* e.g. --gpt softcap=15"),
+        ("width", "--gpt width: .* e.g. --gpt width=512"),
+        ("", "--gpt : unknown; write --gpt width=512; known: width, vocab_size,"),
+        ("depth=2", "--gpt depth=2: unknown"),
+        ("mlp=gelu", "--gpt mlp=gelu: write --gpt mlp=relu2"),
+        ("tied", "--gpt tied: write --gpt tied=true"),
+        ("width=128,aspect_ratio=32", "give one of them"),
+        ("width=100", "--gpt width=100: must be a multiple of 64, .* e.g. --gpt width=128"),
+        ("width=96,head_dim=32,mlp=swiglu", ""),
+    ],
+)
+def test_traits_that_no_gpt_has_are_refused(text: str, says: str) -> None:
+    if not says:
+        assert Options.from_texts({"gpt": text}).model.width == 96
+        return
+    with pytest.raises(UsageError, match=says):
+        Options.from_texts({"gpt": text})
+
+
+def test_traits_are_no_options_of_other_models() -> None:
+    for wrong in ({"model": "gpt2", "gpt": "tied=true"},
                   {"model": "gpt2", "preset": "nanochat"}):  # fmt: skip
-        with pytest.raises(UsageError):
+        with pytest.raises(UsageError, match="has its own"):
             Options.from_texts(wrong)

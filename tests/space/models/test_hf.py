@@ -189,9 +189,9 @@ def test_no_length_over_the_models_positions_is_searched() -> None:
 
 
 def test_options_of_gpt_are_no_options_of_others() -> None:
-    for name in ("width", "vocab_size"):
+    for name, value in (("gpt", "width=64"), ("preset", "nanochat")):
         with pytest.raises(UsageError, match="gpt2 has its own; leave"):
-            Options.from_texts({"model": "gpt2", name: "64"})
+            Options.from_texts({"model": "gpt2", name: value})
     for given in ({"task": "causal"}, {"target_len": 3}, {"trust_remote_code": True}):
         asked_of_gpt = Asked(model="gpt", **given)
         with pytest.raises(UsageError, match="gpt has none"):
