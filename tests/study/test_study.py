@@ -43,12 +43,14 @@ from tests.support.studies import Killed, Run, killing, saturating
 Runs = Callable[..., Run]
 SPACE = space()
 LIMIT_BYTES = SPACE.limits.limit_bytes
+BUSY = replace(QUIET, busy_cpu_s=9.9, own_cpu_s=1.0)
 
 
 @pytest.fixture
 def run(tmp_path: Path) -> Runs:
     def one(answer: Callable[[Job], Result] = saturating, among: Space = SPACE, **o: Any) -> Run:
-        return Run(tmp_path / "study", answer, among, **{"sampler": "tpe"} | o)
+        how: dict[str, Any] = {"sampler": "tpe", "finals": 1} | o
+        return Run(tmp_path / "study", answer, among, **how)
 
     return one
 
@@ -93,11 +95,11 @@ def test_what_is_uncertain_comes_after_finals(run: Runs, monkeypatch: pytest.Mon
         return best(self, ask)
 
     monkeypatch.setattr(Frontier, "best", noted)
-    done = run(sampler="frontier")
+    done = run(sampler="frontier", finals=3)
     assert [least for least, _ in itertools.groupby(asked)] == [EVEN, DARING]
     assert any(job.fresh for job in done.runner.jobs)
     asked.clear()
-    run(sampler="frontier")  # goes on, and those finals left it no time that is known of
+    run(sampler="frontier", finals=3)  # goes on, and those finals left it no time that is known of
     assert [least for least, _ in itertools.groupby(asked)] == [EVEN, DARING]
 
 
@@ -176,21 +178,6 @@ def test_while_nothing_fits_the_smallest_open_candidate_comes_next(run: Runs) ->
     assert done.runner.searched[-1].depth == 2
 
 
-def test_a_peak_over_the_ceiling_is_over_the_ceiling_though_it_ran(run: Runs) -> None:
-    done = run(lambda job: ok(0.1, LIMIT_BYTES + 1), trials=1)
-    assert done.told[0].outcome.verdict is Verdict.OVER_CEILING
-
-
-def test_host_memory_over_its_ceiling_has_a_verdict_of_its_own(run: Runs) -> None:
-    def answer(job: Job) -> Result:
-        result = ok(0.1)
-        assert result.report is not None
-        peaks = replace(result.report.peaks, host_bytes=SPACE.limits.host_limit_bytes + 1)
-        return replace(result, report=replace(result.report, peaks=peaks))
-
-    assert run(answer, trials=1).told[0].outcome.verdict is Verdict.OVER_HOST_CEILING
-
-
 def test_the_host_ceiling_says_how_much_of_the_peak_is_offload() -> None:
     peaks = Peaks(
         device_bytes=1,
@@ -210,14 +197,23 @@ def test_the_opening_varies_one_axis_of_the_middle_build_at_a_time(run: Runs) ->
     assert tried == {Build(depth=4), Build(depth=2), Build(depth=4, checkpointing="full")}
 
 
-def test_allocator_retries_count_as_over_the_ceiling(run: Runs) -> None:
+@pytest.mark.parametrize(
+    ("peaks", "verdict"),
+    [
+        ({"device_bytes": LIMIT_BYTES + 1}, Verdict.OVER_CEILING),
+        ({"alloc_retries": 1}, Verdict.OVER_CEILING),
+        ({"host_bytes": SPACE.limits.host_limit_bytes + 1}, Verdict.OVER_HOST_CEILING),
+    ],
+)
+def test_what_ran_over_a_limit_does_not_fit(run: Runs, peaks: Any, verdict: Verdict) -> None:
     def answer(job: Job) -> Result:
-        result = ok(0.1)
-        assert result.report is not None
-        peaks = replace(result.report.peaks, alloc_retries=1)
-        return replace(result, report=replace(result.report, peaks=peaks))
+        report = ok(0.1).report
+        assert report is not None
+        return Result(
+            verdict=Verdict.OK, report=replace(report, peaks=replace(report.peaks, **peaks))
+        )
 
-    assert run(answer, trials=1).told[0].outcome.verdict is Verdict.OVER_CEILING
+    assert run(answer, trials=1).told[0].outcome.verdict == verdict
 
 
 def test_later_probes_know_how_fast_they_must_be(run: Runs) -> None:
@@ -231,17 +227,9 @@ def test_a_study_in_which_all_probes_break_ends_early(run: Runs) -> None:
     assert len(done.runner.jobs) == 3
 
 
-def test_what_is_settled_is_no_trial_but_has_its_row(run: Runs) -> None:
-    done = run(lambda job: Result(verdict=Verdict.OOM, reason="ran out"))
-    table = pd.read_csv(done.folder / "trials.csv")
-    assert len(table) == len(SPACE.candidates)
-    assert len(done.journal.optuna_study.get_trials()) < len(SPACE.candidates) / 2
-
-
 def test_a_failed_repeat_does_not_discard_a_disturbed_measurement(run: Runs) -> None:
-    busy = replace(QUIET, busy_cpu_s=9.9, own_cpu_s=1.0)
     answers = iter(
-        [ok(0.1, 1, busy), Result(verdict=Verdict.CRASHED), Result(verdict=Verdict.CRASHED)]
+        [ok(0.1, 1, BUSY), Result(verdict=Verdict.CRASHED), Result(verdict=Verdict.CRASHED)]
     )
     done = run(lambda job: saturating(job) if job.fresh else next(answers), trials=1)
     assert done.told[0].outcome.verdict is Verdict.OK
@@ -261,8 +249,7 @@ def test_a_disturbed_timing_is_measured_again_and_the_calmest_is_kept(run: Runs)
 
 
 def test_a_timing_is_cut_short_only_where_it_may_be_repeated(run: Runs) -> None:
-    busy = replace(QUIET, busy_cpu_s=9.9, own_cpu_s=1.0)
-    jobs = run(lambda job: ok(0.1, 1, busy), trials=2, finals=1).runner.jobs
+    jobs = run(lambda job: ok(0.1, 1, BUSY), trials=2).runner.jobs
     may_end_early = [job.rule.calm < 1 for job in jobs]
     # Where every attempt was disturbed, others are the norm, and nothing is repeated any more.
     assert may_end_early[: ATTEMPTS + 1] == [True] * (ATTEMPTS - 1) + [False, False]
@@ -275,12 +262,8 @@ def test_where_heat_is_the_norm_repeating_stops(run: Runs) -> None:
         conditions = replace(QUIET, thermally_throttled=True)
         return replace(result, report=replace(result.report, conditions=conditions))
 
-    attempts = [r.outcome.attempts for r in run(hot, trials=3, finals=1).told]
+    attempts = [r.outcome.attempts for r in run(hot, trials=3).told]
     assert attempts == [ATTEMPTS, 1, 1, 1, 1]
-
-
-def test_a_quiet_timing_is_measured_once(run: Runs) -> None:
-    assert run(trials=1).told[0].outcome.attempts == 1
 
 
 @pytest.mark.parametrize("verdict", [Verdict.OOM, Verdict.OVER_CEILING])
@@ -296,7 +279,7 @@ def test_an_oom_in_a_warm_group_is_tried_in_a_fresh_one(run: Runs, verdict: Verd
             return Result(verdict=verdict, reason="ran out", warm=not job.fresh)
         return replace(ok(0.1, LIMIT_BYTES + 1), warm=not job.fresh)
 
-    done = run(answer, sampler="grid", finals=1)
+    done = run(answer, sampler="grid")
     assert done.verdicts()[left_behind] is Verdict.OK
     assert done.verdicts()[too_large] is verdict
     jobs = done.runner.jobs
@@ -331,9 +314,8 @@ def test_what_was_measured_as_others_took_memory_is_measured_again(
 
 
 def test_the_last_attempt_too_needs_a_fresh_group_to_lack_memory(run: Runs) -> None:
-    busy = replace(QUIET, busy_cpu_s=9.9, own_cpu_s=1.0)
     short = replace(ok(0.1, LIMIT_BYTES + 1), warm=True)
-    answers = iter([ok(0.1, 1, busy)] * (ATTEMPTS - 1) + [short])
+    answers = iter([ok(0.1, 1, BUSY)] * (ATTEMPTS - 1) + [short])
     done = run(lambda job: saturating(job) if job.fresh else next(answers), trials=1)
     assert done.told[0].outcome.verdict is Verdict.OK
     assert done.told[0].outcome.attempts == ATTEMPTS + 1
@@ -391,7 +373,7 @@ def test_where_all_that_was_measured_whole_fails_its_finals_others_are(run: Runs
             return replace(result, verdict=Verdict.PRUNED, report=report)
         return result
 
-    done = run(early, sampler="grid", finals=1)
+    done = run(early, sampler="grid")
     assert sum(r.outcome.verdict == Verdict.OK and r.purpose == "search" for r in done.told) == 1
     choice = done.study.ledger.choice()
     assert choice is not None
@@ -406,7 +388,7 @@ def test_the_search_goes_on_where_finals_leave_time(run: Runs) -> None:
     def never(job: Job) -> Result:
         return Result(verdict=Verdict.OVER_CEILING) if job.fresh else saturating(job)
 
-    done = run(never, sampler="frontier", finals=1)
+    done = run(never, sampler="frontier")
     searched = {r.candidate for r in done.told if r.purpose == "search"}
     assert len(searched) > 10
     assert done.study.ledger.choice() is None
@@ -464,7 +446,7 @@ def test_the_kernels_that_were_seen_and_what_ranks_run_on_are_kept(run: Runs) ->
         report = replace(found.report, attention="flash_attention")
         return replace(found, report=report, versions=seen)
 
-    done = run(answer, trials=1, finals=1)
+    done = run(answer, trials=1)
     assert [r.measured.kernels for r in done.told] == ["flash_attention"] * len(done.told)
     assert rank_versions(done.told) == seen
 
@@ -476,10 +458,9 @@ def test_a_probe_is_taken_to_cost_what_its_quickest_attempt_did(run: Runs) -> No
     def beside(job: Job) -> Result:
         this_s = next(took_s, 1.0)
         now.advance(this_s)
-        busy = replace(QUIET, busy_cpu_s=9.9, own_cpu_s=1.0)
-        return ok(this_s / 9, 1, QUIET if this_s == 1.0 else busy)
+        return ok(this_s / 9, 1, QUIET if this_s == 1.0 else BUSY)
 
-    done = run(beside, now=now, budget_s=600.0, trials=1, finals=1)
+    done = run(beside, now=now, budget_s=600.0, trials=1)
     outcome = done.told[0].outcome
     assert outcome.attempts == 2
     assert outcome.warmup_s + outcome.timed_s == pytest.approx(11.0)
@@ -495,7 +476,7 @@ def test_finals_end_where_noise_hides_the_best(run: Runs, spread: float, early: 
         c = job.candidate
         return ok(1e-3 * c.depth**3 * c.tokens * math.exp(draw(0.0, spread)), c.tokens * MIB)
 
-    done = run(noisy, sampler="frontier")
+    done = run(noisy, sampler="frontier", finals=3)
     notes = [note for note in done.listener.notes if note.startswith("finals end: rounds of one")]
     assert bool(notes) == early
     assert (len(done.study.ledger.finals) < MOST_ROUNDS) == early
@@ -519,9 +500,9 @@ def test_repeats_of_one_candidate_take_a_twentieth_of_the_budget_at_most(run: Ru
 
     def always(job: Job) -> Result:
         now.advance(1.0)
-        return ok(0.1, 1, replace(QUIET, busy_cpu_s=9.9, own_cpu_s=1.0))
+        return ok(0.1, 1, BUSY)
 
-    few = run(always, now=now, budget_s=45.0, trials=1, finals=1)
+    few = run(always, now=now, budget_s=45.0, trials=1)
     assert few.told[0].outcome.attempts == 2
 
 
@@ -535,7 +516,7 @@ def test_models_are_traced_before_any_probe(run: Runs, monkeypatch: pytest.Monke
         seen.append("probe")
         return saturating(job)
 
-    run(answer, trials=2, finals=1)
+    run(answer, trials=2)
     assert seen[:2] == ["trace", "probe"]
     assert seen.count("trace") == 1
 
@@ -545,7 +526,7 @@ def test_a_trace_leaves_time_for_the_end(run: Runs, monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(
         ScriptedRunner, "trace", lambda runner, space, limit_s: limits_s.append(limit_s)
     )
-    run(saturating, now=VirtualTime(), budget_s=8.0, trials=1, finals=1)
+    run(saturating, now=VirtualTime(), budget_s=8.0, trials=1)
     assert limits_s == [8.0 - CLOSING_S]
 
 
@@ -557,7 +538,7 @@ def test_a_final_that_runs_out_makes_room_for_the_next_best(run: Runs) -> None:
             return Result(verdict=Verdict.OOM, reason="not in a fresh group")
         return saturating(job)
 
-    jobs = run(answer, finals=1, objective="tokens_per_s").runner.jobs
+    jobs = run(answer, objective="tokens_per_s").runner.jobs
     finals = [job.candidate for job in jobs if job.fresh]
     assert finals[0] == best
     assert len(set(finals)) == 2
@@ -569,7 +550,7 @@ def test_finals_run_the_whole_schedule_and_the_search_a_part_of_it(run: Runs) ->
     among = replace(
         SPACE, workload=replace(SPACE.workload, global_batch=GlobalBatch(64, "samples"))
     )
-    jobs = run(among=among, trials=4, finals=1).runner.jobs
+    jobs = run(among=among, trials=4).runner.jobs
     for job in jobs:
         assert job.grad_accum == 64 // job.candidate.micro_batch
         assert job.micro_steps == (job.grad_accum if job.fresh else 2)
@@ -578,7 +559,7 @@ def test_finals_run_the_whole_schedule_and_the_search_a_part_of_it(run: Runs) ->
 # What is kept.
 
 
-def test_verdicts_have_their_states_in_optuna(run: Runs) -> None:
+def test_verdicts_have_their_states_and_constraints_in_optuna(run: Runs) -> None:
     answers = {
         Candidate(depth=2, seq_len=64, micro_batch=1): Result(
             verdict=Verdict.CRASHED, reason="broke"
@@ -589,27 +570,17 @@ def test_verdicts_have_their_states_in_optuna(run: Runs) -> None:
         ),
     }
     done = run(lambda job: answers.get(job.candidate) or saturating(job))
-    states = {
-        Candidate(**trial.params): trial.state for trial in done.journal.optuna_study.get_trials()
-    }
     expected = {
         Verdict.OK: TrialState.COMPLETE,
         Verdict.OOM: TrialState.PRUNED,
         Verdict.CRASHED: TrialState.FAIL,
         Verdict.HUNG: TrialState.FAIL,
     }
+    trials = {Candidate(**t.params): t for t in done.journal.optuna_study.get_trials()}
     for candidate, verdict in done.verdicts().items():
-        assert states[candidate] == expected[verdict]
-
-
-def test_every_trial_carries_constraints_and_only_what_fits_is_feasible(run: Runs) -> None:
-    def answer(job: Job) -> Result:
-        return Result(verdict=Verdict.OOM) if job.candidate.micro_batch == 8 else saturating(job)
-
-    done = run(answer)
-    for trial in done.journal.optuna_study.get_trials():
-        feasible = max(trial.constraints.values()) <= 0
-        assert feasible == (done.verdicts()[Candidate(**trial.params)] is Verdict.OK)
+        assert trials[candidate].state == expected[verdict]
+        feasible = max(trials[candidate].constraints.values()) <= 0
+        assert feasible == (verdict is Verdict.OK)
 
 
 def test_the_intermediate_values_of_a_trial_are_its_step_times(run: Runs) -> None:
@@ -623,7 +594,7 @@ def test_the_journal_can_be_read_by_optuna_alone(run: Runs) -> None:
     from optuna.storages import JournalStorage
     from optuna.storages.journal import JournalFileBackend
 
-    done = run(trials=3, finals=1)
+    done = run(trials=3)
     backend = JournalFileBackend(str(done.folder / "optuna.log"))
     study = optuna.load_study(study_name="autotune", storage=JournalStorage(backend))
     assert [t.user_attrs["outcome"]["verdict"] for t in study.get_trials()[:3]] == ["ok"] * 3
@@ -637,24 +608,21 @@ def test_trials_csv_has_a_row_per_trial_and_final(run: Runs) -> None:
     done = run(answer)
     table = pd.read_csv(done.folder / "trials.csv")
     assert len(table) == len(done.told) + len(done.study.ledger.settled)
+    trials = done.journal.optuna_study.get_trials()
+    assert len(trials) == (table["kind"] == "search").sum() - len(done.study.ledger.settled)
     assert set(table["verdict"]) == {"ok", "oom", "skipped"}
     assert list(table["kind"].unique()) == ["search", "final"]
 
 
-def test_a_stop_keeps_what_was_measured(tmp_path: Path) -> None:
-    done = Run(tmp_path / "study", stop_at(3), SPACE)
-    assert len(done.told) == 3
-    assert "stopped by the user" in done.listener.notes
-
-
-@pytest.mark.parametrize(("probes", "part"), [(3, "search"), (4, "finals"), (5, "finals")])
-def test_a_stop_is_of_the_search_or_of_the_finals(tmp_path: Path, probes: int, part: str) -> None:
-    done = Run(tmp_path / "study", stop_at(probes), SPACE, trials=4)
+@pytest.mark.parametrize(
+    ("probes", "part"), [(3, "search"), (4, "finals"), (5, "finals"), (99, None)]
+)
+def test_a_stop_keeps_what_was_measured_and_says_its_part(
+    run: Runs, probes: int, part: str | None
+) -> None:
+    done = run(stop_at(probes), trials=4)
     assert done.study.stopped_in == part
-
-
-def test_a_study_that_ends_by_itself_was_stopped_in_nothing(run: Runs) -> None:
-    assert run(trials=4).study.stopped_in is None
+    assert ("stopped by the user" in done.listener.notes) == (len(done.told) == probes)
 
 
 def stop_at(probes: int) -> Callable[[Job], Result]:
@@ -672,7 +640,7 @@ def stop_at(probes: int) -> Callable[[Job], Result]:
 
 
 def test_the_result_is_published_at_every_new_incumbent(run: Runs) -> None:
-    done = run(trials=4, finals=1)
+    done = run(trials=4)
     values = [r.outcome.measurement.model_flops_per_s for r in done.told[:4]
               if r.outcome.measurement is not None]  # fmt: skip
     rises = sum(value > max(values[:i], default=0.0) for i, value in enumerate(values))
