@@ -66,44 +66,37 @@ def test_memory_without_proc_is_what_psutil_says(tmp_path: Path) -> None:
     assert host_memory_bytes(tmp_path, tmp_path) == psutil.virtual_memory().total
 
 
-@pytest.mark.parametrize(
-    ("groups", "name"),
-    [(V2, "user/job/memory.max"), (V1, "memory/user/job/memory.limit_in_bytes")],
-)
-def test_memory_is_limited_by_our_cgroup(machine: Machine, groups: str, name: str) -> None:
-    machine.groups(groups)
-    machine.cgroup(name, 8 * GIB)
-    assert host_memory_bytes(*machine.roots) == 8 * GIB
+V1_MEMORY = "memory.limit_in_bytes"
 
 
 @pytest.mark.parametrize(
-    ("groups", "name"),
+    ("groups", "name", "limit"),
     [
-        (V2, "user/memory.max"),
-        (V2, "memory.max"),
-        (V1, "memory/user/memory.limit_in_bytes"),
-        (V1, "memory/memory.limit_in_bytes"),
+        (V2, "user/job/memory.max", 8 * GIB),
+        (V2, "user/memory.max", 8 * GIB),
+        (V2, "memory.max", 8 * GIB),
+        (V1, f"memory/user/job/{V1_MEMORY}", 8 * GIB),
+        (V1, f"memory/user/{V1_MEMORY}", 8 * GIB),
+        (V1, f"memory/{V1_MEMORY}", 8 * GIB),
+        ("9:memory:/docker/0123\n", f"memory/{V1_MEMORY}", 8 * GIB),  # a path of the host's alone
+        (V1 + V2, "unified/user/job/memory.max", 8 * GIB),
+        (V2, "user/job/memory.max", "max"),
+        (V1, f"memory/user/job/{V1_MEMORY}", 9223372036854771712),
     ],
 )
-def test_memory_is_limited_by_all_cgroups_above(machine: Machine, groups: str, name: str) -> None:
+def test_memory_is_limited_by_our_cgroup_and_all_above(
+    machine: Machine, groups: str, name: str, limit: int | str
+) -> None:
     machine.groups(groups)
     machine.cgroup("user/job/memory.max", 16 * GIB)
-    machine.cgroup("memory/user/job/memory.limit_in_bytes", 16 * GIB)
-    machine.cgroup(name, 8 * GIB)
-    assert host_memory_bytes(*machine.roots) == 8 * GIB
-
-
-@pytest.mark.parametrize(
-    ("groups", "name", "unlimited"),
-    [
-        (V2, "user/job/memory.max", "max"),
-        (V1, "memory/user/job/memory.limit_in_bytes", 9223372036854771712),
-    ],
-)
-def test_no_limit_of_a_cgroup(machine: Machine, groups: str, name: str, unlimited: object) -> None:
-    machine.groups(groups)
-    machine.cgroup(name, unlimited)
-    assert host_memory_bytes(*machine.roots) == 64 * GIB
+    machine.cgroup(f"memory/user/job/{V1_MEMORY}", 16 * GIB)
+    machine.cgroup(name, limit)
+    limited = limit == 8 * GIB
+    assert host_memory_bytes(*machine.roots) == (8 if limited else 64) * GIB
+    assert (
+        CpuDevice("--device", *machine.roots).infos[0].capacity_bytes
+        == (8 if limited else 64) * GIB
+    )
 
 
 def test_memory_is_not_limited_by_a_cgroup_beside_ours(machine: Machine) -> None:
@@ -112,87 +105,49 @@ def test_memory_is_not_limited_by_a_cgroup_beside_ours(machine: Machine) -> None
     assert host_memory_bytes(*machine.roots) == 64 * GIB
 
 
-def test_memory_is_limited_through_a_mount_that_only_the_host_knows(machine: Machine) -> None:
-    machine.groups("9:memory:/docker/0123\n")
-    machine.cgroup("memory/memory.limit_in_bytes", 8 * GIB)
-    assert host_memory_bytes(*machine.roots) == 8 * GIB
-
-
-def test_a_v2_tree_beside_v1_lies_in_its_own_folder(machine: Machine) -> None:
-    machine.groups(V1 + V2)
-    machine.cgroup("unified/user/job/memory.max", 8 * GIB)
-    assert host_memory_bytes(*machine.roots) == 8 * GIB
-
-
 def test_cores_without_a_quota_are_those_we_may_run_on(machine: Machine) -> None:
     assert cores(*machine.roots) == 16
 
 
 @pytest.mark.parametrize(
-    ("quota", "expected"),
-    [("max 100000", 16), ("400000 100000", 4), ("150000 100000", 2), ("1000 100000", 1)],
+    ("groups", "files", "expected"),
+    [
+        (V2, {"user/job/cpu.max": "max 100000"}, 16),
+        (V2, {"user/job/cpu.max": "400000 100000"}, 4),
+        (V2, {"user/job/cpu.max": "150000 100000"}, 2),
+        (V2, {"user/job/cpu.max": "1000 100000"}, 1),
+        (V2, {"user/job/cpu.max": "6400000 100000"}, 16),  # more than we may run on
+        (V2, {"user/job/cpu.max": "800000 100000", "user/cpu.max": "200000 100000"}, 2),
+        (V1, {"cpu/user/job/cpu.cfs_quota_us": -1}, 16),
+        (V1, {"cpu/user/job/cpu.cfs_quota_us": 400000}, 4),
+        (V1, {"cpu/user/job/cpu.cfs_quota_us": 150000}, 2),
+    ],
 )
-def test_cores_are_limited_by_a_quota_of_v2(machine: Machine, quota: str, expected: int) -> None:
-    machine.groups(V2)
-    machine.cgroup("user/job/cpu.max", quota)
+def test_cores_are_limited_by_quotas(
+    machine: Machine, groups: str, files: dict[str, object], expected: int
+) -> None:
+    machine.groups(groups)
+    for name, text in {"cpu/user/job/cpu.cfs_period_us": 100000, **files}.items():
+        machine.cgroup(name, text)
     assert cores(*machine.roots) == expected
-
-
-@pytest.mark.parametrize(("quota", "expected"), [(-1, 16), (400000, 4), (150000, 2)])
-def test_cores_are_limited_by_a_quota_of_v1(machine: Machine, quota: int, expected: int) -> None:
-    machine.groups(V1)
-    machine.cgroup("cpu/user/job/cpu.cfs_quota_us", quota)
-    machine.cgroup("cpu/user/job/cpu.cfs_period_us", 100000)
-    assert cores(*machine.roots) == expected
-
-
-def test_cores_are_limited_by_a_quota_above_our_cgroup(machine: Machine) -> None:
-    machine.groups(V2)
-    machine.cgroup("user/job/cpu.max", "800000 100000")
-    machine.cgroup("user/cpu.max", "200000 100000")
-    assert cores(*machine.roots) == 2
-
-
-def test_a_quota_above_the_cores_we_may_run_on_gives_no_more(machine: Machine) -> None:
-    machine.groups(V2)
-    machine.cgroup("user/job/cpu.max", "6400000 100000")
-    assert cores(*machine.roots) == 16
 
 
 @pytest.mark.parametrize(
-    ("groups", "name", "text"),
+    ("groups", "name", "text", "kills"),
     [
-        (V2, "user/job/memory.events", "low 0\noom 4\noom_kill 3\noom_group_kill 0"),
-        (V1, "memory/user/job/memory.oom_control", "oom_kill_disable 0\nunder_oom 0\noom_kill 3"),
+        (V2, "user/job/memory.events", "low 0\noom 4\noom_kill 3\noom_group_kill 0", 3),
+        (V1, "memory/user/job/memory.oom_control", "under_oom 0\noom_kill 3", 3),
+        (V2, "other", "", 9),  # it does not tell
     ],
 )
-def test_oom_kills_are_of_our_cgroup(machine: Machine, groups: str, name: str, text: str) -> None:
+def test_oom_kills_are_of_our_cgroup_or_else_the_machine_s(
+    machine: Machine, groups: str, name: str, text: str, kills: int
+) -> None:
+    assert host_oom_kills(*machine.roots) == 0
     machine.groups(groups)
     machine.cgroup(name, text)
-    machine.write(machine.proc / "vmstat", "oom_kill 9\n")
-    assert host_oom_kills(*machine.roots) == 3
-
-
-def test_oom_kills_are_the_machine_s_where_the_cgroup_does_not_tell(machine: Machine) -> None:
-    machine.groups(V2)
     machine.write(machine.proc / "vmstat", "nr_free_pages 5\noom_kill 9\n")
-    assert host_oom_kills(*machine.roots) == 9
-
-
-def test_oom_kills_are_none_where_nothing_tells(machine: Machine) -> None:
-    assert host_oom_kills(*machine.roots) == 0
-
-
-def test_the_device_is_the_machine_s_memory(machine: Machine) -> None:
-    machine.groups(V2)
-    machine.cgroup("user/job/memory.max", 8 * GIB)
-    (info,) = CpuDevice("--device", *machine.roots).infos
-    assert (info.index, info.uuid, info.capacity_bytes) == (0, "cpu", 8 * GIB)
-
-
-def test_the_name_is_the_processor_s_with_its_cores(machine: Machine) -> None:
-    machine.cpuinfo("processor\t: 0\nmodel name\t: AMD EPYC\n\nprocessor\t: 1\nmodel name\t: x\n")
-    assert CpuDevice("--device", *machine.roots).infos[0].name == "AMD EPYC, 16 cores"
+    assert host_oom_kills(*machine.roots) == kills
 
 
 @pytest.mark.parametrize(
@@ -213,7 +168,7 @@ def test_bf16_follows_the_instruction_sets(machine: Machine, cpuinfo: str, bf16:
 @pytest.mark.parametrize(("world_size", "threads"), [(1, "16"), (3, "5"), (32, "1")])
 def test_ranks_share_the_cores(machine: Machine, world_size: int, threads: str) -> None:
     environment = CpuDevice("--device", *machine.roots).rank_environment(world_size)
-    assert environment["OMP_NUM_THREADS"] == threads
+    assert (environment["OMP_NUM_THREADS"], environment["CUDA_VISIBLE_DEVICES"]) == (threads, "")
 
 
 def test_parallel_groups_share_no_core(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -231,23 +186,19 @@ def test_groups_at_once_measure_no_energy_of_a_host(machine: Machine) -> None:
     assert first.energy().lack == "groups that run at once share the processors' counters"
 
 
-def test_ranks_on_the_cpu_see_no_cuda_device(machine: Machine) -> None:
-    assert CpuDevice("--device", *machine.roots).rank_environment(1)["CUDA_VISIBLE_DEVICES"] == ""
-
-
 def test_the_fingerprint_holds_processor_cores_and_memory(machine: Machine) -> None:
-    machine.cpuinfo("model name\t: AMD EPYC\nflags\t\t: fpu\n")
-    assert CpuDevice("--device", *machine.roots).fingerprint() == {
+    machine.cpuinfo("model name\t: AMD EPYC\nflags\t\t: fpu\n\nmodel name\t: x\n")
+    device = CpuDevice("--device", *machine.roots)
+    (info,) = device.infos
+    assert (info.index, info.uuid, info.name) == (0, "cpu", "AMD EPYC, 16 cores")
+    check_idle(device, allow_busy=False)  # it is never too busy
+    assert device.fingerprint() == {
         "kind": "cpu",
         "name": "AMD EPYC, 16 cores",
         "cores": 16,
         "capacity_bytes": 64 * GIB,
         "bf16": False,
     }
-
-
-def test_the_cpu_is_never_too_busy_to_start(machine: Machine) -> None:
-    check_idle(CpuDevice("--device", *machine.roots), allow_busy=False)
 
 
 def test_this_machine_can_be_opened() -> None:

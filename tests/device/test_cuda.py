@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from contextlib import nullcontext
 from types import SimpleNamespace
 from typing import NoReturn, Protocol
 
@@ -57,13 +58,10 @@ def split_gpu() -> FakeGpu:
     return FakeGpu(uuid=A, mig=[small, None, large])
 
 
-def test_all_devices_are_visible_where_the_variable_is_not_set(three: FakeNvml) -> None:
-    assert uuids(open_device("cuda")) == [A, B, C]
-
-
 @pytest.mark.parametrize(
     ("variable", "expected"),
     [
+        (None, [A, B, C]),
         ("2,0", [C, A]),
         (" 1 , 2 ", [B, C]),
         ("0,-1,1", [A]),
@@ -79,28 +77,30 @@ def test_all_devices_are_visible_where_the_variable_is_not_set(three: FakeNvml) 
     ],
 )
 def test_the_variable_is_read_by_the_rules_of_cuda(
-    three: FakeNvml, monkeypatch: pytest.MonkeyPatch, variable: str, expected: list[str]
+    three: FakeNvml, monkeypatch: pytest.MonkeyPatch, variable: str | None, expected: list[str]
 ) -> None:
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", variable)
+    if variable is not None:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", variable)
     assert uuids(open_device("cuda")) == expected
 
 
-@pytest.mark.parametrize("variable", ["", "-1", "9", "GPU-aa"])
-def test_a_variable_that_names_no_device_hides_all(
-    three: FakeNvml, monkeypatch: pytest.MonkeyPatch, variable: str
-) -> None:
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", variable)
-    message = rf"--device cuda: CUDA_VISIBLE_DEVICES='{variable}' hides all that NVML sees \(3\)"
-    with pytest.raises(UsageError, match=message):
-        open_device("cuda")
+HIDDEN = "hides all that NVML sees \\(3\\)"
+TWICE = "twice: CUDA sees none"
 
 
-@pytest.mark.parametrize("variable", ["0,1,0", f"{A},GPU-aa11"])
-def test_a_device_named_twice_in_the_variable_hides_all(
-    three: FakeNvml, monkeypatch: pytest.MonkeyPatch, variable: str
+@pytest.mark.parametrize(
+    ("variable", "why"),
+    [("", HIDDEN), ("-1", HIDDEN), ("9", HIDDEN), ("GPU-aa", HIDDEN), ("0,1,0", TWICE),
+     (f"{A},GPU-aa11", TWICE)],
+)  # fmt: skip
+def test_a_variable_may_hide_all_devices(
+    three: FakeNvml, monkeypatch: pytest.MonkeyPatch, variable: str, why: str
 ) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", variable)
-    with pytest.raises(UsageError, match="twice: CUDA sees none"):
+    assert open_device("auto").kind == "cpu"
+    with pytest.raises(
+        UsageError, match=rf"--device cuda: CUDA_VISIBLE_DEVICES='{variable}'.* {why}"
+    ):
         open_device("cuda")
 
 
@@ -108,46 +108,27 @@ def test_positions_count_among_the_visible_devices_in_the_order_written(
     three: FakeNvml, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "2,1,0")
-    assert uuids(open_device("cuda:2,0")) == [A, C]
+    device = open_device("cuda:2,0")
+    assert uuids(device) == [A, C]
+    assert [info.index for info in device.infos] == [0, 1]
 
 
-def test_indices_are_positions_among_the_chosen_devices(three: FakeNvml) -> None:
-    assert [info.index for info in open_device("cuda:2,0").infos] == [0, 1]
-
-
-def test_a_position_out_of_range_names_what_would_work(install: Install) -> None:
-    install(FakeGpu(uuid=A), FakeGpu(uuid=B))
-    with pytest.raises(
-        UsageError, match=r"cuda:0,2: there is no device 2 .*use --device cuda:0,1$"
-    ):
-        open_device("cuda:0,2")
-
-
-def test_a_position_written_twice_is_refused(three: FakeNvml) -> None:
-    with pytest.raises(UsageError, match=r"named twice; use --device cuda:1$"):
-        open_device("cuda:1,1")
-
-
-@pytest.mark.parametrize("spec", ["gpu", "cuda:", "cuda:a", "cuda:-1", "cuda:0,", "cpu:0", ""])
-def test_an_unknown_device_is_refused(three: FakeNvml, spec: str) -> None:
-    with pytest.raises(UsageError, match=f"^--device {spec}: unknown; write auto, cpu, cuda or"):
+@pytest.mark.parametrize(
+    ("spec", "why"),
+    [
+        ("cuda:0,3", r"cuda:0,3: there is no device 3 .*use --device cuda:0,1,2$"),
+        ("cuda:1,1", r"named twice; use --device cuda:1$"),
+        *((each, f"^--device {each}: unknown; write auto, cpu, cuda or")
+          for each in ("gpu", "cuda:", "cuda:a", "cuda:-1", "cuda:0,", "cpu:0", "")),
+    ],
+)  # fmt: skip
+def test_a_device_that_is_not_there_is_refused(three: FakeNvml, spec: str, why: str) -> None:
+    with pytest.raises(UsageError, match=why):
         open_device(spec)
 
 
 def test_auto_is_cuda_where_there_is_a_device(three: FakeNvml) -> None:
     assert open_device("auto").kind == "cuda"
-
-
-def test_auto_is_cpu_where_the_variable_hides_all_devices(
-    three: FakeNvml, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
-    assert open_device("auto").kind == "cpu"
-
-
-def test_auto_is_cpu_without_a_driver(install: Install) -> None:
-    install(error=pynvml.NVML_ERROR_LIBRARY_NOT_FOUND)
-    assert open_device("auto").kind == "cpu"
 
 
 @pytest.mark.parametrize(
@@ -160,6 +141,7 @@ def test_auto_is_cpu_without_a_driver(install: Install) -> None:
 )
 def test_a_missing_driver_suggests_the_cpu(install: Install, error: int, reason: str) -> None:
     install(error=error)
+    assert open_device("auto").kind == "cpu"
     with pytest.raises(UsageError) as caught:
         open_device("cuda")
     assert str(caught.value) == (
@@ -183,20 +165,14 @@ def test_a_driver_that_fails_is_a_reason(three: FakeNvml, monkeypatch: pytest.Mo
 
 
 def test_the_instances_of_a_gpu_in_mig_mode_are_the_devices(install: Install) -> None:
-    install(split_gpu(), FakeGpu(uuid=B))
-    assert uuids(open_device("cuda")) == ["MIG-1", "MIG-2", B]
-
-
-def test_a_mig_instance_has_its_own_memory(install: Install) -> None:
-    install(split_gpu())
+    install(split_gpu(), FakeGpu(uuid=B, mig=[]))  # the second one's mode is off
     device = open_device("cuda")
-    assert [info.capacity_bytes for info in device.infos] == [16 * GIB, 66 * GIB]
-    assert device.in_use_bytes() == (GIB, 2 * GIB)
-
-
-def test_a_mig_instance_has_its_own_name(install: Install) -> None:
-    install(split_gpu())
-    assert open_device("cuda:1").infos[0].name == "NVIDIA H200 MIG 3g.71gb"
+    assert uuids(device) == ["MIG-1", "MIG-2", B]
+    assert [info.capacity_bytes for info in device.infos[:2]] == [16 * GIB, 66 * GIB]
+    assert device.in_use_bytes()[:2] == (GIB, 2 * GIB)
+    assert device.infos[1].name == "NVIDIA H200 MIG 3g.71gb"
+    assert device.fingerprint()["devices"][0]["mig"] is True
+    assert "share the energy counter" in device.energy().lack
 
 
 @pytest.mark.parametrize(
@@ -211,11 +187,6 @@ def test_the_variable_names_mig_instances(
     assert uuids(open_device("cuda")) == expected
 
 
-def test_a_gpu_with_mig_mode_off_is_one_device(install: Install) -> None:
-    install(FakeGpu(uuid=A, mig=[]))
-    assert uuids(open_device("cuda")) == [A]
-
-
 def test_mig_mode_without_an_instance_says_so(install: Install) -> None:
     install(FakeGpu(uuid=A, mig=[None]))
     with pytest.raises(UsageError, match="NVML sees only GPUs in MIG mode without an instance"):
@@ -228,11 +199,6 @@ def test_mig_mode_without_an_instance_says_so(install: Install) -> None:
 def test_bf16_needs_sm_80(install: Install, capability: tuple[int, int], bf16: bool) -> None:
     install(FakeGpu(uuid=A, capability=capability))
     assert open_device("cuda").infos[0].bf16 is bf16
-
-
-def test_capacity_is_what_nvml_says_the_device_has(install: Install) -> None:
-    install(FakeGpu(uuid=A, total=24 * GIB))
-    assert open_device("cuda").infos[0].capacity_bytes == 24 * GIB
 
 
 def test_memory_in_use_is_asked_anew_each_time(install: Install) -> None:
@@ -279,64 +245,30 @@ def test_ranks_share_the_cores(
 
 
 def test_the_fingerprint_names_driver_and_devices(install: Install) -> None:
-    install(FakeGpu(uuid=A))
+    install(FakeGpu(uuid=A, ecc=None, total=24 * GIB)).cuda_version = 12080
     assert open_device("cuda").fingerprint() == {
         "kind": "cuda",
         "driver": "580.65.06",
-        "cuda_driver": "13.0",
+        "cuda_driver": "12.8",
         "devices": [
             {
                 "name": "NVIDIA H200",
                 "uuid": A,
-                "capacity_bytes": 140 * GIB,
-                "ecc": True,
+                "capacity_bytes": 24 * GIB,
+                "ecc": None,
                 "mig": False,
             }
         ],
     }
 
 
-def test_the_fingerprint_tells_the_minor_version_of_the_cuda_driver(install: Install) -> None:
-    install(FakeGpu(uuid=A)).cuda_version = 12080
-    assert open_device("cuda").fingerprint()["cuda_driver"] == "12.8"
-
-
-def test_the_fingerprint_knows_no_ecc_on_a_device_without_it(install: Install) -> None:
-    install(FakeGpu(uuid=A, ecc=None))
-    assert open_device("cuda").fingerprint()["devices"][0]["ecc"] is None
-
-
-def test_the_fingerprint_marks_a_mig_instance(install: Install) -> None:
-    install(split_gpu())
-    assert open_device("cuda").fingerprint()["devices"][0]["mig"] is True
-
-
-def test_a_process_in_both_lists_counts_once(install: Install) -> None:
-    process = FakeProcess(NO_SUCH_PID, GIB)
-    install(FakeGpu(uuid=A, compute=[process], graphics=[process]))
-    assert [p.used_bytes for p in open_device("cuda").other_processes()] == [GIB]
-
-
-def test_a_process_is_listed_with_the_index_of_its_device(install: Install) -> None:
-    install(FakeGpu(uuid=A), FakeGpu(uuid=B, graphics=[FakeProcess(NO_SUCH_PID, GIB)]))
-    assert [p.device_index for p in open_device("cuda").other_processes()] == [1]
-
-
-def test_a_process_of_unknown_size_counts_as_nothing(install: Install) -> None:
-    install(FakeGpu(uuid=A, compute=[FakeProcess(NO_SUCH_PID, None)]))
-    assert [p.used_bytes for p in open_device("cuda").other_processes()] == [0]
-
-
-def test_a_process_has_its_name(install: Install) -> None:
-    install(FakeGpu(uuid=A, compute=[FakeProcess(os.getpid(), GIB)]))
-    (process,) = open_device("cuda").other_processes()
-    assert process.name == psutil.Process().name()
-
-
-def test_a_process_that_cannot_be_seen_has_a_question_mark_for_a_name(install: Install) -> None:
-    install(FakeGpu(uuid=A, compute=[FakeProcess(NO_SUCH_PID, GIB)]))
-    (process,) = open_device("cuda").other_processes()
-    assert process.name == "?"
+def test_processes_of_others_are_listed_once_with_name_size_and_device(install: Install) -> None:
+    twice, mine = FakeProcess(NO_SUCH_PID, GIB), FakeProcess(os.getpid(), None)
+    install(FakeGpu(uuid=A, compute=[twice], graphics=[twice]), FakeGpu(uuid=B, graphics=[mine]))
+    found = open_device("cuda").other_processes()
+    assert [(p.device_index, p.used_bytes, p.name) for p in found] == [
+        (0, GIB, "?"), (1, 0, psutil.Process().name()),
+    ]  # fmt: skip
 
 
 def test_processes_may_be_hidden(three: FakeNvml, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -364,47 +296,33 @@ def test_a_busy_device_is_refused_by_the_name_of_its_largest_process(install: In
     )
 
 
-def test_processes_that_are_small_alone_are_too_much_together(install: Install) -> None:
-    install(busy(3 * GIB, 3 * GIB))
-    with pytest.raises(UsageError, match="is busy"):
+UNNAMED = r"6\.00 GiB of 100\.00 GiB .* "
+
+
+@pytest.mark.parametrize(
+    ("gpus", "why"),
+    [
+        ([busy(3 * GIB, 3 * GIB)], "is busy"),  # together they are too much
+        ([busy(2 * GIB, 3 * GIB)], ""),  # 5 % are idle enough
+        ([busy(3 * GIB), busy(3 * GIB)], ""),  # of two devices
+        ([busy(used=6 * GIB)], UNNAMED + "NVML does not name"),
+        ([busy(None, used=6 * GIB)], UNNAMED + "gives no size for"),
+        ([busy(used=GIB)], ""),  # the driver's own
+        ([FakeGpu(uuid=A, total=16 * GIB, used=GIB + GIB // 2)], ""),  # a desktop, a small card
+    ],
+)
+def test_a_device_is_busy_from_a_share_of_its_memory_on(
+    install: Install, gpus: list[FakeGpu], why: str
+) -> None:
+    install(*gpus)
+    with pytest.raises(UsageError, match=why) if why else nullcontext():
         check_idle(open_device("cuda"), allow_busy=False)
-
-
-def test_a_share_of_five_percent_is_idle_enough(install: Install) -> None:
-    install(busy(2 * GIB, 3 * GIB))
-    check_idle(open_device("cuda"), allow_busy=False)
-
-
-def test_small_processes_on_different_devices_do_not_add_up(install: Install) -> None:
-    install(busy(3 * GIB), busy(3 * GIB))
-    check_idle(open_device("cuda"), allow_busy=False)
+    check_idle(open_device("cuda"), allow_busy=True)
 
 
 def test_a_busy_device_that_was_not_chosen_does_not_matter(install: Install) -> None:
     install(FakeGpu(uuid=B), busy(50 * GIB))
     check_idle(open_device("cuda:0"), allow_busy=False)
-
-
-def test_memory_of_hidden_processes_is_reported_as_theirs(install: Install) -> None:
-    install(busy(used=6 * GIB))
-    with pytest.raises(UsageError, match=r"6\.00 GiB of 100\.00 GiB .* NVML does not name"):
-        check_idle(open_device("cuda"), allow_busy=False)
-
-
-def test_a_process_of_unknown_size_does_not_hide_what_it_holds(install: Install) -> None:
-    install(busy(None, used=6 * GIB))
-    with pytest.raises(UsageError, match=r"6\.00 GiB of 100\.00 GiB .* gives no size for"):
-        check_idle(open_device("cuda"), allow_busy=False)
-
-
-def test_the_driver_s_own_share_is_not_somebody_s(install: Install) -> None:
-    install(busy(used=GIB))
-    check_idle(open_device("cuda"), allow_busy=False)
-
-
-def test_a_busy_device_is_taken_where_that_is_allowed(install: Install) -> None:
-    install(busy(50 * GIB))
-    check_idle(open_device("cuda"), allow_busy=True)
 
 
 def test_what_the_driver_keeps_for_itself_is_nobodys_use(install: Install) -> None:
@@ -417,11 +335,6 @@ def test_what_the_driver_keeps_for_itself_is_nobodys_use(install: Install) -> No
 def test_an_old_driver_counts_its_own_share(install: Install) -> None:
     install(FakeGpu(uuid=A, used=GIB, driver=GIB, old_driver=True))
     assert open_device("cuda").in_use_bytes() == (2 * GIB,)
-
-
-def test_a_desktop_on_a_small_card_is_no_reason_to_refuse(install: Install) -> None:
-    install(FakeGpu(uuid=A, total=16 * GIB, used=GIB + GIB // 2))
-    check_idle(open_device("cuda"), allow_busy=False)
 
 
 def test_a_gpu_that_may_not_be_opened_is_left_out(install: Install) -> None:
@@ -491,8 +404,3 @@ def test_one_gpu_without_a_counter_leaves_the_energy_of_all_out(install: Install
     lack = "NVML has no energy counter of Tesla K80"
     assert open_device("cuda").energy() == EnergyCounters(lack=lack)
     assert open_device("cuda:0").energy().at == "nvml"
-
-
-def test_the_energy_of_mig_instances_is_left_out(install: Install) -> None:
-    install(split_gpu())
-    assert "share the energy counter" in open_device("cuda").energy().lack
