@@ -64,40 +64,27 @@ def test_the_optimum_is_the_fastest_under_the_ceiling(bench: ModuleType, compare
     ]  # fmt: skip
 
 
-def test_a_result_is_shown_with_its_share_and_its_cost(bench: ModuleType, compared: Any) -> None:
-    found = bench.Found(tool="tool", schedule=schedule(bench, 1), wall_s=12.3, launches=4, ooms=2)
-    assert rows(bench.report([found], compared))["tool"] == [
-        "micro_batch 1", "85.0%", "85.0 GFLOP/s", "40%", "12 s", "4", "2", "",
-    ]  # fmt: skip
-
-
-def test_a_result_over_the_ceiling_is_named_as_such(bench: ModuleType, compared: Any) -> None:
-    row = rows(
-        bench.report([bench.Found(tool="tool", schedule=schedule(bench, 3), wall_s=1.0)], compared)
-    )["tool"]
-    assert row[1] == "120.0%"
-    assert row[-1] == "over the ceiling"
-
-
-def test_a_result_that_does_not_fit_has_no_rate(bench: ModuleType, compared: Any) -> None:
-    row = rows(
-        bench.report([bench.Found(tool="tool", schedule=schedule(bench, 4), wall_s=1.0)], compared)
-    )["tool"]
-    assert row[:4] == ["micro_batch 4", "", "", ""]
-    assert row[-1] == "runs out of memory"
-
-
-def test_a_configuration_names_what_others_lacked(bench: ModuleType, compared: Any) -> None:
-    wide = schedule(bench, 2, seq_len=64, checkpointing="full")
-    table = bench.report(
-        [
-            bench.Found(tool="wide", schedule=wide, wall_s=1.0),
-            bench.Found(tool="accum", schedule=schedule(bench, 1, 2), wall_s=1.0),
-        ],
-        compared,
-    )
-    assert rows(table)["wide"][:2] == ["micro_batch 2, seq_len 64, checkpointing full", "150.0%"]
-    assert rows(table)["accum"][:2] == ["micro_batch 1, grad_accum 2", "95.0%"]
+@pytest.mark.parametrize(
+    ("asked", "cells"),
+    [
+        ({"micro_batch": 1}, ["micro_batch 1", "85.0%", "85.0 GFLOP/s", "40%", ""]),
+        ({"micro_batch": 3},
+         ["micro_batch 3", "120.0%", "120 GFLOP/s", "80%", "over the ceiling"]),
+        ({"micro_batch": 4}, ["micro_batch 4", "", "", "", "runs out of memory"]),
+        ({"micro_batch": 2, "seq_len": 64, "checkpointing": "full"},
+         ["micro_batch 2, seq_len 64, checkpointing full", "150.0%", "150 GFLOP/s", "60%", ""]),
+        ({"micro_batch": 1, "grad_accum": 2},
+         ["micro_batch 1, grad_accum 2", "95.0%", "95.0 GFLOP/s", "50%", ""]),
+    ],
+    ids=["fits", "over the ceiling", "out of memory", "others' axes", "accumulation"],
+)  # fmt: skip
+def test_a_result_is_shown_with_its_share_its_costs_and_what_is_wrong(
+    bench: ModuleType, compared: Any, asked: dict[str, Any], cells: list[str]
+) -> None:
+    wanted = schedule(bench, **asked)
+    found = bench.Found(tool="tool", schedule=wanted, wall_s=12.3, launches=4, ooms=2)
+    *shown, remark = cells
+    assert rows(bench.report([found], compared))["tool"] == [*shown, "12 s", "4", "2", remark]
 
 
 def test_the_whole_axis_has_the_range_of_its_repeats(bench: ModuleType, compared: Any) -> None:

@@ -61,7 +61,7 @@ def test_no_such_launcher(text: str, valid: str, capsys: pytest.CaptureFixture[s
     [
         (["--launch", "slurm"], "--launch slurm: not in a Slurm allocation"),
         (["--launch", "ssh:none"], "--launch ssh:none: No such file or directory"),
-        (["--launch", "wait"], "--launch wait: for how many agents?"),
+        (["--launch", "wait"], "for how many agents? add --nodes, e.g. --nodes 2"),
         (["--launch", "wait", "--nodes", "0"], "--nodes 0: must be at least 1"),
         (["--nodes", "2"], "--nodes 2: needs --launch"),
         (["--launch", "wait", "--device", "replay:a.csv"], "--launch wait: replay:a.csv needs"),
@@ -107,7 +107,6 @@ def test_the_last_line_of_an_agent_is_found_behind_any_label(tmp_path: Path) -> 
 
 
 def test_nodes_and_an_interface_need_a_launcher() -> None:
-    assert refused(None, 2).startswith("--nodes 2: needs --launch")
     assert "ssh:HOSTFILE" in refused(None, 2)
     assert refused(None, interface="eth0").startswith("--interface eth0: needs --launch")
 
@@ -129,8 +128,7 @@ def test_a_bad_hostfile_is_refused(tmp_path: Path, text: str, said: str) -> None
     assert said in message
 
 
-def test_a_hostfile_that_cannot_be_read_is_refused(tmp_path: Path) -> None:
-    assert "No such file" in refused(f"ssh:{tmp_path / 'none'}")
+def test_a_hostfile_that_is_no_text_is_refused(tmp_path: Path) -> None:
     (tmp_path / "hosts").write_bytes(b"\xff\xfe")
     assert "is no text" in refused(f"ssh:{tmp_path / 'hosts'}")
 
@@ -165,12 +163,6 @@ def test_the_first_hosts_of_a_file_take_part(tmp_path: Path) -> None:
     assert made.nodes == 2
 
 
-def test_slurm_is_refused_outside_of_an_allocation() -> None:
-    message = refused("slurm")
-    assert message.startswith("--launch slurm: not in a Slurm allocation")
-    assert "salloc --nodes=2" in message
-
-
 def test_slurm_is_refused_to_studies_of_srun(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SLURM_JOB_ID", "1")
     monkeypatch.setenv("SLURM_JOB_NUM_NODES", "2")
@@ -186,10 +178,6 @@ def test_ray_is_refused_where_no_cluster_is(monkeypatch: pytest.MonkeyPatch) -> 
     message = refused("ray")
     assert message.startswith(f"--launch ray: no cluster: {address}: Connection refused; ")
     assert message.endswith("or set RAY_ADDRESS=HOST:6379")
-
-
-def test_waiting_needs_to_know_for_how_many() -> None:
-    assert refused("wait").endswith("add --nodes, e.g. --nodes 2")
 
 
 def test_an_interface_is_named_or_is_an_address() -> None:

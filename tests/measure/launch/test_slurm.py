@@ -16,7 +16,7 @@ from autotune.measure import launch
 from autotune.measure.launch import agent
 from tests.support.dialed import STUB, dialed, wait_until
 from tests.support.programs import ROOT
-from tests.support.slurm import Slurm, slurm
+from tests.support.slurm import Slurm
 
 pytestmark = pytest.mark.slow
 
@@ -26,45 +26,39 @@ FOUND = (
 )
 
 
-@pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Slurm]:
-    with slurm(tmp_path_factory.mktemp("slurm")) as made:
-        yield made
-
-
 @pytest.fixture
 def in_job(
-    cluster: Slurm, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+    of_slurm: Slurm, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[Slurm]:
     """This process is in a job of such flags."""
-    monkeypatch.setenv("SLURM_CONF", cluster.environment["SLURM_CONF"])
+    monkeypatch.setenv("SLURM_CONF", of_slurm.environment["SLURM_CONF"])
     monkeypatch.setattr(agent, "MODULE", STUB)
-    with cluster.job(*request.param.split()) as variables:
+    with of_slurm.job(*request.param.split()) as variables:
         for name, value in variables.items():
             monkeypatch.setenv(name, value)
-        yield cluster
+        yield of_slurm
 
 
-def batch(cluster: Slurm, folder: Path, flags: str) -> tuple[int, str, list[str]]:
+def batch(of_slurm: Slurm, folder: Path, flags: str) -> tuple[int, str, list[str]]:
     """Nodes, address and notes of what a study finds in a job of such flags."""
     script, out = folder / "job.sh", folder / "out"
     script.write_text(f"#!/bin/sh\n#SBATCH {flags}\nexec {sys.executable} -c '{FOUND}'\n")
-    cluster.run("sbatch", f"--output={out}", f"--chdir={ROOT}", str(script))
+    of_slurm.run("sbatch", f"--output={out}", f"--chdir={ROOT}", str(script))
     wait_until(lambda: out.exists() and out.read_text().endswith("]]\n"))
     nodes, address, notes = json.loads(out.read_text())
     return nodes, address, notes
 
 
-def test_a_study_in_a_batch_job_uses_its_nodes(cluster: Slurm, tmp_path: Path) -> None:
-    nodes, address, notes = batch(cluster, tmp_path, "--nodes=2")
+def test_a_study_in_a_batch_job_uses_its_nodes(of_slurm: Slurm, tmp_path: Path) -> None:
+    nodes, address, notes = batch(of_slurm, tmp_path, "--nodes=2")
     assert nodes == 2
-    assert address == cluster.network.hosts[0].address  # as the others reach it
+    assert address == of_slurm.network.hosts[0].address  # as the others reach it
     assert notes[0].endswith(" of 2 nodes: --launch slurm")
     assert notes[1].endswith("unless sbatch or salloc was given --no-kill")
 
 
-def test_a_job_that_outlives_its_nodes_is_not_warned_of(cluster: Slurm, tmp_path: Path) -> None:
-    assert len(batch(cluster, tmp_path, "--no-kill --nodes=2")[2]) == 1
+def test_a_job_that_outlives_its_nodes_is_not_warned_of(of_slurm: Slurm, tmp_path: Path) -> None:
+    assert len(batch(of_slurm, tmp_path, "--no-kill --nodes=2")[2]) == 1
 
 
 @pytest.mark.parametrize("in_job", ["--nodes=1"], indirect=True)
@@ -112,7 +106,7 @@ def test_a_launch_that_slurm_refuses_is_told_of(in_job: Slurm, tmp_path: Path) -
     assert all("invalid job" in line for line in told)
 
 
-def test_the_documented_job_finds_a_result_on_its_nodes(cluster: Slurm, tmp_path: Path) -> None:
+def test_the_documented_job_finds_a_result_on_its_nodes(of_slurm: Slurm, tmp_path: Path) -> None:
     page = (ROOT / "docs/pages/how-to/cluster.md").read_text(encoding="utf-8")
     [script] = re.findall(r"```bash\n(#!/bin/bash\n#SBATCH .*?)```", page, re.DOTALL)
     small = (
@@ -123,11 +117,11 @@ def test_the_documented_job_finds_a_result_on_its_nodes(cluster: Slurm, tmp_path
         "autotune --budget 30m", f"{sys.executable} -m autotune {small}"
     )
     (tmp_path / "job.sh").write_text(job)
-    cluster.run(
+    of_slurm.run(
         "sbatch", f"--chdir={tmp_path}", f"--export=ALL,PYTHONPATH={ROOT}",
         f"--output={tmp_path / 'out'}", str(tmp_path / "job.sh"),
     )  # fmt: skip
-    wait_until(lambda: not cluster.run("squeue", "--noheader"))
+    wait_until(lambda: not of_slurm.run("squeue", "--noheader"))
     out = (tmp_path / "out").read_text()
     assert "of 2 nodes: --launch slurm" in out
     assert "nodes 2" in out, out
@@ -138,9 +132,9 @@ def test_the_documented_job_finds_a_result_on_its_nodes(cluster: Slurm, tmp_path
 @pytest.mark.campaign
 @pytest.mark.parametrize(("flags", "goes_on"), [("--no-kill", True), ("", False)])
 def test_a_node_that_slurm_loses_ends_the_job_unless_it_was_told_not_to(
-    cluster: Slurm, tmp_path: Path, flags: str, goes_on: bool
+    of_slurm: Slurm, tmp_path: Path, flags: str, goes_on: bool
 ) -> None:
-    lost = cluster.network.hosts[1]
+    lost = of_slurm.network.hosts[1]
     asked = (
         "--device cpu --world-size 1 --parallel auto --depth 1 --seq-len 32,64"
         " --gpt vocab_size=256"
@@ -150,7 +144,7 @@ def test_a_node_that_slurm_loses_ends_the_job_unless_it_was_told_not_to(
         f"#!/bin/bash\n#SBATCH --nodes=2 --exclusive --no-requeue {flags}\n"
         f"exec {sys.executable} -m autotune {asked}\n"
     )
-    cluster.run(
+    of_slurm.run(
         "sbatch", f"--chdir={tmp_path}", f"--export=ALL,PYTHONPATH={ROOT}",
         f"--output={tmp_path / 'out'}", str(tmp_path / "job.sh"),
     )  # fmt: skip
@@ -158,10 +152,10 @@ def test_a_node_that_slurm_loses_ends_the_job_unless_it_was_told_not_to(
         wait_until((tmp_path / "study" / "best.json").exists)
         wait_until(lambda: "autotune.agent" in " ".join(lost.processes().values()))
         lost.cut()
-        wait_until(lambda: not cluster.run("squeue", "--noheader", "--states=running"))
+        wait_until(lambda: not of_slurm.run("squeue", "--noheader", "--states=running"))
     finally:
         lost.heal()
-    wait_until(lambda: cluster.run("sinfo", "--noheader", "--format=%D %t") == "3 idle\n")
+    wait_until(lambda: of_slurm.run("sinfo", "--noheader", "--format=%D %t") == "3 idle\n")
     out = (tmp_path / "out").read_text()
     assert ("unless sbatch or salloc was given --no-kill" in out) is not goes_on
     assert ("DUE TO NODE FAILURE" in out) is not goes_on, out

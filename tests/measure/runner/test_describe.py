@@ -24,13 +24,13 @@ from autotune.measure.runner import local
 from autotune.measure.runner.channel import Peer
 from autotune.space.candidate import Candidate
 from autotune.space.trace import Trace, request
-from autotune.wire.messages import Describe, Described, ModelSpec, Start
+from autotune.wire.messages import Describe, Described, ModelSpec
 from probes import describe
 from probes.engines.ddp import DdpEngine
 from probes.models import family
 from probes.models import gpt as gpt_family
 from probes.world import World
-from tests.support import records
+from tests.support import defaults, records
 from tests.support.jobs import train
 from tests.support.models import uncounted
 from tests.support.pools import ranks
@@ -67,24 +67,7 @@ def gpt(depth: int, checkpointing: str = "none") -> ModelSpec:
 
 def tracked_peak(spec: ModelSpec, seq_len: int, micro_batch: int) -> int:
     """The peak of the second step, as torch's MemTracker has it."""
-    start = Start(
-        world_size=1,
-        device_kind="cpu",
-        device_uuid="cpu",
-        capacity_bytes=0,
-        store_host="",
-        store_port=0,
-        model=spec,
-        engine="ddp",
-        zero_stage=0,
-        offload="none",
-        dtype="fp32",
-        param_dtype="auto",
-        optimizer="adamw",
-        allocator="",
-        engine_config={},
-        seed=0,
-    )
+    start = defaults.start(capacity_bytes=0, model=spec)
     with FakeTensorMode(), MemTracker() as tracker:
         engine = DdpEngine(start, World(0, 1, torch.device("cpu")))
         for _ in range(2):
@@ -376,13 +359,6 @@ def test_a_helper_that_is_killed_has_failed_and_leaves_no_process(start: Start_)
     assert not ranks()
 
 
-def test_a_helper_that_never_dials_failed(start: Start_, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(local, "WORKER", [sys.executable, "-c", "raise SystemExit(3)"])
-    helper = start()
-    assert until(helper, never) is None
-    assert "ended without an answer" in helper.failed
-
-
 @pytest.mark.parametrize(
     ("what", "why"),
     [
@@ -391,12 +367,14 @@ def test_a_helper_that_never_dials_failed(start: Start_, monkeypatch: pytest.Mon
         ("garbage@import:0", "no message"),
         ("old_version@import:0", "no message"),
         ("cut_short@import:0", "no message"),
+        ("", "ended without an answer"),  # it never dials
     ],
 )
 def test_a_helper_that_misbehaves_has_failed_and_leaves_no_process(
     start: Start_, monkeypatch: pytest.MonkeyPatch, what: str, why: str
 ) -> None:
-    monkeypatch.setattr(local, "WORKER", FAULTY_RANK)
+    silent = [sys.executable, "-c", "raise SystemExit(3)"]
+    monkeypatch.setattr(local, "WORKER", FAULTY_RANK if what else silent)
     monkeypatch.setenv("FAULT", what)
     helper = start()
     assert until(helper, never) is None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -67,7 +68,7 @@ def test_what_is_asked_for_replaces_the_defaults(cpu: Device) -> None:
 def test_candidates_ascend_and_are_all_different(cpu: Device) -> None:
     found = on(cpu).candidates
     assert list(found) == sorted(set(found))
-    assert len(found) == 2 * 2 * 16 * 2
+    assert len(found) == len({c.key for c in found}) == 2 * 2 * 16 * 2
 
 
 def test_a_build_is_shared_by_all_lengths_and_micro_batches(cpu: Device) -> None:
@@ -105,34 +106,39 @@ def test_a_pretended_capacity_is_taken_as_it_is(gpus: Device) -> None:
     assert why(space, "capacity") == "--capacity"
 
 
-def test_a_capacity_above_the_device_is_refused_with_the_largest_possible(gpus: Device) -> None:
-    with pytest.raises(
-        UsageError, match=r"^--capacity 48\.00 GiB: .* 40\.00 GiB .*--capacity 40960MiB or less$"
-    ):
-        on(gpus, Options.of(capacity_bytes=48 * 2**30))
-
-
 def test_a_capacity_below_a_gib_is_shown_in_mib(gpus: Device) -> None:
     space = on(gpus, Options.of(capacity_bytes=300 * 2**20))
     (capacity,) = (each.value for each in space.fixed if each.name == "capacity")
     assert capacity == "300 MiB a rank"
 
 
-def test_more_ranks_than_gpus_are_refused_with_the_most_possible(gpus: Device) -> None:
-    with pytest.raises(UsageError, match=r"^--world-size 3: .*use --world-size 2$"):
-        on(gpus, Options.of(world_size=3))
+REFUSED = [
+    ("gpus", {"capacity_bytes": 48 * 2**30},
+     r"^--capacity 48\.00 GiB: .* 40\.00 GiB .*--capacity 40960MiB or less$"),
+    ("gpus", {"world_size": 3}, r"^--world-size 3: .*use --world-size 2$"),
+    ("cpu", {"world_size": 5}, r"^--world-size 5: .*use --world-size 4$"),  # two a core
+    ("cpu", {"seq_len": tuple(range(1, MAX_POINTS // 50))}, r"^--seq-len: .*--seq-len 1:64:8$"),
+    ("gpus", {"parallel": 3, "world_size": 1},
+     r"^--parallel 3: 2 devices hold at most 2 of 1 rank each; use --parallel 2$"),
+    ("gpus", {"parallel": 2, "world_size": 2},
+     r"^--parallel 2: 2 devices hold at most 1 of 2 ranks each; use --parallel 1, or --world"
+     "-size 1$"),
+    ("cpu", {"parallel": 3}, "2 cores hold at most 2 of 1 rank each"),
+    ("cpu", {"parallel": 2, "objective": "tokens_per_joule"},
+     "^--parallel 2: the processors' counters"),
+]  # fmt: skip
 
 
-def test_the_cpu_takes_two_ranks_a_core_and_no_more(cpu: Device) -> None:
+@pytest.mark.parametrize(("kind", "asked", "why"), REFUSED)
+def test_more_than_there_is_is_refused_with_what_is_possible(
+    request: pytest.FixtureRequest, kind: str, asked: dict[str, Any], why: str
+) -> None:
+    with pytest.raises(UsageError, match=why):
+        on(request.getfixturevalue(kind), Options.of(**asked))
+
+
+def test_the_cpu_takes_two_ranks_a_core(cpu: Device) -> None:
     assert on(cpu, Options.of(world_size=4)).workload.world_size == 4
-    with pytest.raises(UsageError, match=r"^--world-size 5: .*use --world-size 4$"):
-        on(cpu, Options.of(world_size=5))
-
-
-def test_a_space_too_large_to_list_is_refused_with_the_longest_axis(cpu: Device) -> None:
-    lengths = tuple(range(1, MAX_POINTS // 50))
-    with pytest.raises(UsageError, match=r"^--seq-len: .*--seq-len 1:64:8$"):
-        on(cpu, Options.of(seq_len=lengths))
 
 
 @pytest.mark.parametrize("world_size", [1, 2])
@@ -206,11 +212,6 @@ def test_stages_and_offloads_that_do_not_go_together_are_named(gpus: Device) -> 
     assert "parameters at stage 3" in said.why
 
 
-def test_keys_are_different_for_different_candidates(cpu: Device) -> None:
-    space = on(cpu)
-    assert len({c.key for c in space.candidates}) == len(space.candidates)
-
-
 def test_the_manifest_is_json(cpu: Device) -> None:
     manifest = on(cpu, Options.of(global_batch=GlobalBatch(384, "tokens"))).manifest()
     assert json.loads(json.dumps(manifest)) == manifest
@@ -236,29 +237,27 @@ def stages(space: Space) -> set[tuple[int, str]]:
     return {(c.zero_stage, c.offload) for c in space.candidates}
 
 
-def test_one_rank_that_holds_the_model_searches_stage_0_alone(cpu: Device) -> None:
-    assert stages(on(cpu)) == {(0, "none")}
+DEEP = {"world_size": 1, "depth": (48,)}
+"""Stage 0 cannot hold it."""
 
 
-def test_several_ranks_search_every_stage(gpus: Device) -> None:
-    assert stages(on(gpus)) == {(stage, "none") for stage in range(4)}
-
-
-def test_a_model_that_stage_0_cannot_hold_brings_in_offload(gpus: Device) -> None:
-    asked = Options.of(world_size=1, depth=(48,))
-    assert stages(on(gpus, asked)) == {
-        (0, "none"), (2, "none"), (3, "none"), (2, "optimizer"), (3, "optimizer"), (3, "all"),
-    }  # fmt: skip
-
-
-def test_no_offload_is_brought_in_where_none_was_asked_for(gpus: Device) -> None:
-    asked = Options.of(world_size=1, depth=(48,), offload=("none",))
-    assert stages(on(gpus, asked)) == {(0, "none")}
-
-
-def test_stages_and_offloads_that_do_not_go_together_are_left_out(cpu: Device) -> None:
-    asked = Options.of(zero=(0, 1, 3), offload=("none", "all"))
-    assert stages(on(cpu, asked)) == {(0, "none"), (1, "none"), (3, "none"), (3, "all")}
+@pytest.mark.parametrize(
+    ("kind", "asked", "searched"),
+    [
+        ("cpu", {}, {(0, "none")}),
+        ("gpus", {}, {(stage, "none") for stage in range(4)}),
+        ("gpus", DEEP, {(0, "none"), (2, "none"), (3, "none"), (2, "optimizer"),
+                        (3, "optimizer"), (3, "all")}),
+        ("gpus", DEEP | {"offload": ("none",)}, {(0, "none")}),
+        ("cpu", {"zero": (0, 1, 3), "offload": ("none", "all")},
+         {(0, "none"), (1, "none"), (3, "none"), (3, "all")}),
+    ],
+    ids=["one rank", "several ranks", "too deep for stage 0", "no offload", "what goes together"],
+)  # fmt: skip
+def test_stages_and_offloads_are_those_that_may_help(
+    request: pytest.FixtureRequest, kind: str, asked: Any, searched: set[tuple[int, str]]
+) -> None:
+    assert stages(on(request.getfixturevalue(kind), Options.of(**asked))) == searched
 
 
 def test_chosen_stages_need_deepspeed(cpu: Device, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -305,30 +304,7 @@ def test_groups_at_once_have_gpus_of_their_own(gpus: Device) -> None:
     assert space.limits.capacity_bytes == on(gpus).limits.capacity_bytes
 
 
-@pytest.mark.parametrize(
-    ("parallel", "world_size", "instead"),
-    [
-        (3, 1, "2 devices hold at most 2 of 1 rank each; use --parallel 2"),
-        (2, 2, "2 devices hold at most 1 of 2 ranks each; use --parallel 1, or --world-size 1"),
-    ],
-)
-def test_too_many_groups_fail(gpus: Device, parallel: int, world_size: int, instead: str) -> None:
-    with pytest.raises(UsageError) as refused:
-        on(gpus, Options.of(parallel=parallel, world_size=world_size))
-    assert str(refused.value) == f"--parallel {parallel}: {instead}"
-
-
-def test_more_groups_than_cores_are_refused(cpu: Device) -> None:
-    with pytest.raises(UsageError, match="2 cores hold at most 2 of 1 rank each"):
-        on(cpu, Options.of(parallel=3))
-
-
 @pytest.mark.parametrize(("world_size", "slots"), [(1, 2), (2, 1)])
 def test_auto_fills_the_devices(cpu: Device, gpus: Device, world_size: int, slots: int) -> None:
     for device in (cpu, gpus):
         assert chosen_slots(device, CORES, world_size, "auto") == slots
-
-
-def test_energy_of_groups_at_once_is_nobodys_on_the_cpu(cpu: Device) -> None:
-    with pytest.raises(UsageError, match="--parallel 2: the processors' counters"):
-        on(cpu, Options.of(parallel=2, objective="tokens_per_joule"))
