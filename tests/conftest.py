@@ -7,14 +7,18 @@ import os
 import signal
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Any, Literal
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
 
 import pytest
 from hypothesis import settings
 
-from autotune.device.device import BusyProcess, DeviceInfo, EnergyCounters
+from autotune.device.device import DeviceInfo, EnergyCounters
+from autotune.device.imagined import ImaginedDevice
 from tests.support.postgres import Server, binaries, server
+
+if TYPE_CHECKING:
+    from tests.support.pools import Make
 
 # No test depends on the machine's speed, or tries other examples than the last time.
 settings.register_profile("steady", deadline=None, derandomize=True)
@@ -29,25 +33,13 @@ for number in (signal.SIGINT, signal.SIGHUP):
         signal.signal(number, signal.default_int_handler)
 
 
-@dataclass
-class FakeDevice:
+class FakeDevice(ImaginedDevice):
     """Devices as they are described, with nobody on them."""
 
-    kind: Literal["cpu", "cuda"]
-    infos: tuple[DeviceInfo, ...]
-    why: str = "--device"
+    why = "--device"
 
-    def in_use_bytes(self) -> tuple[int, ...]:
-        return (0,) * len(self.infos)
-
-    def other_processes(self) -> tuple[BusyProcess, ...]:
-        return ()
-
-    def rank_environment(self, world_size: int) -> dict[str, str]:
-        return {}
-
-    def shares(self, groups: int, ranks: int) -> list[FakeDevice]:
-        return [self] * groups
+    def __init__(self, kind: Literal["cpu", "cuda"], *infos: DeviceInfo) -> None:
+        self.kind, self.infos = kind, infos
 
     def energy(self) -> EnergyCounters:
         return EnergyCounters(lack="no counter")
@@ -59,28 +51,19 @@ class FakeDevice:
 @pytest.fixture
 def cpu() -> FakeDevice:
     """A host of 16 GiB."""
-    return FakeDevice(
-        "cpu",
-        (
-            DeviceInfo(
-                index=0, uuid="cpu", name="a processor", capacity_bytes=16 * 2**30, bf16=False
-            ),
-        ),
-    )
+    return FakeDevice("cpu", _info(0, "cpu", "a processor", 16, bf16=False))
 
 
 @pytest.fixture
 def gpus() -> FakeDevice:
     """Two GPUs, of 80 and 40 GiB."""
     return FakeDevice(
-        "cuda",
-        (
-            DeviceInfo(index=0, uuid="GPU-0", name="a GPU", capacity_bytes=80 * 2**30, bf16=True),
-            DeviceInfo(
-                index=1, uuid="GPU-1", name="a smaller GPU", capacity_bytes=40 * 2**30, bf16=True
-            ),
-        ),
+        "cuda", _info(0, "GPU-0", "a GPU", 80), _info(1, "GPU-1", "a smaller GPU", 40)
     )
+
+
+def _info(index: int, uuid: str, name: str, gib: int, bf16: bool = True) -> DeviceInfo:
+    return DeviceInfo(index=index, uuid=uuid, name=name, capacity_bytes=gib * 2**30, bf16=bf16)
 
 
 @pytest.fixture
@@ -91,6 +74,23 @@ def postgres() -> Iterator[Server]:
         pytest.skip("no PostgreSQL (apt-get install postgresql)")
     with server(programs) as made:
         yield made
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[Make]:
+    """Makes worker groups without a study; nothing is left of them."""
+    from tests.support.pools import Started, ranks
+
+    started: list[Started] = []
+
+    def one(**how: Any) -> Started:
+        started.append(Started(tmp_path, **how))
+        return started[-1]
+
+    yield one
+    for each in started:
+        each.pool.close()
+    assert ranks() == []
 
 
 @pytest.fixture(scope="session", autouse=True)

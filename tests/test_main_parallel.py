@@ -19,13 +19,14 @@ import psutil
 import pytest
 
 from autotune.device.cpu import CpuDevice
-from autotune.measure.runner import Job, Result, Runner
+from autotune.measure.runner import Result, Runner
 from autotune.measure.testbed.machine import Machine
 from autotune.measure.testbed.testbed import Wiring
 from autotune.space.candidate import Candidate
 from autotune.space.options import Options
 from autotune.space.outcome import Verdict
-from autotune.wire.stopping import Phase, Rule
+from autotune.wire.stopping import Phase
+from tests.support import defaults
 from tests.support.programs import ranks_of
 
 pytestmark = [
@@ -40,14 +41,8 @@ OPTIONS = Options.of(
     device="cpu", depth=(1,), seq_len=(32,), micro_batch=(1,), gpt="vocab_size=256", parallel=2,
     checkpointing=("none",),
 )  # fmt: skip
-LONG = Rule(
-    warmup_steps=3,
-    warmup_tolerance=1.0,
-    warmup_limit_s=0.0,
-    timed_steps=5,
-    half_width=1.0,
-    timed_limit_s=4.0,
-    timed_least_s=4.0,
+LONG = defaults.rule(
+    warmup_tolerance=1.0, warmup_limit_s=0.0, half_width=1.0, timed_limit_s=4.0, timed_least_s=4.0
 )
 """Times for seconds, however fast the machine is."""
 
@@ -86,10 +81,7 @@ def test_two_groups_make_timed_steps_at_the_same_time_on_cores_of_their_own(
     runners: tuple[list[Runner], list[list[float]]], tmp_path: Path
 ) -> None:
     made, timed = runners
-    job = Job(
-        candidate=Candidate(depth=1, seq_len=32, micro_batch=1), grad_accum=1, micro_steps=1,
-        rule=LONG, needed_step_s=None, fresh=False,
-    )  # fmt: skip
+    job = defaults.job(Candidate(depth=1, seq_len=32, micro_batch=1), rule=LONG)
 
     def run(runner: Runner) -> Result:
         return runner.run(job, time.monotonic() + PATIENCE_S)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import os
-from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,7 +14,7 @@ from autotune.measure.runner import group, local
 from autotune.space.outcome import Verdict
 from autotune.wire.stopping import Phase
 from tests.support import quick_rank
-from tests.support.pools import MIB, SMALL, Started, ranks
+from tests.support.pools import MIB, SMALL, Make, Started, ranks
 from tests.support.programs import QUICK_RANK
 
 pytestmark = pytest.mark.slow
@@ -29,28 +28,14 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(local, "WORKER", QUICK_RANK)
 
 
-@pytest.fixture
-def start(tmp_path: Path) -> Iterator[Callable[[], Started]]:
-    started: list[Started] = []
-
-    def one() -> Started:
-        """A pool of groups of two ranks."""
-        started.append(Started(tmp_path, world_size=2))
-        return started[-1]
-
-    yield one
-    for each in started:
-        each.pool.close()
-
-
 def held() -> tuple[int, int, int]:
     """Children of this process, its open files and its threads."""
     me = psutil.Process()
     return len(ranks()), me.num_fds(), me.num_threads()
 
 
-def test_a_quick_rank_answers_as_its_formulas_say(start: Callable[[], Started]) -> None:
-    two = start()
+def test_a_quick_rank_answers_as_its_formulas_say(start: Make) -> None:
+    two = start(world_size=2)
     result = two.run()
     assert result.report is not None
     assert set(result.report.step_s) == {quick_rank.micro_step_s(1, 32, "none")}
@@ -60,14 +45,14 @@ def test_a_quick_rank_answers_as_its_formulas_say(start: Callable[[], Started]) 
 
 @pytest.mark.parametrize("fault", quick_rank.FAULTS)
 def test_a_quick_rank_goes_wrong_as_it_is_told(
-    start: Callable[[], Started], monkeypatch: pytest.MonkeyPatch, fault: str
+    start: Make, monkeypatch: pytest.MonkeyPatch, fault: str
 ) -> None:
     for phase in (Phase.WARMUP, Phase.TIMED):
         monkeypatch.setitem(group.PHASE_DEADLINE_S, phase, 1.0)
     monkeypatch.setattr(group, "PEER_GRACE_S", 0.1)
     monkeypatch.setattr("autotune.measure.runner.channel.PEER_TIMEOUT_S", 1)
     monkeypatch.setenv("QUICK_FAULTS", f"{fault}:1")
-    result = start().run()
+    result = start(world_size=2).run()
     assert result.verdict is (Verdict.HUNG if fault in ("hang", "stop") else Verdict.CRASHED)
     assert held()[0] == 0
 

@@ -14,21 +14,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from autotune.measure.replay.runner import walk
-from autotune.measure.runner import Job
 from autotune.space.candidate import Candidate
 from autotune.wire.messages import Energy, Entered, ModelSpec, Probe
-from autotune.wire.stopping import Phase, Rule
+from autotune.wire.stopping import Phase
 from probes import conditions, worker
 from probes.conditions import Watch
 from probes.measure import Attention, History, measure
 from probes.models import Batch, chunked
 from probes.world import World
+from tests.support import defaults
 from tests.support.meters import Hearing, NoMeter
 
-RULE = Rule(
-    warmup_steps=3, warmup_tolerance=0.1, warmup_limit_s=10, timed_steps=5, half_width=0.02,
-    timed_limit_s=10,
-)  # fmt: skip
+RULE = defaults.rule()
 
 
 def probe(**fields: Any) -> Probe:
@@ -213,13 +210,8 @@ def test_replays_stop_where_a_rank_would(step_s: list[float], needed_step_s: flo
     _, ranks, _ = run(asked, SlowWorld(step_s))
     replayed = walk(
         recorded,
-        Job(
-            candidate=Candidate(depth=1, seq_len=4, micro_batch=2),
-            grad_accum=1,
-            micro_steps=1,
-            rule=RULE,
-            needed_step_s=needed_step_s,
-            fresh=False,
+        defaults.job(
+            Candidate(depth=1, seq_len=4, micro_batch=2), rule=RULE, needed_step_s=needed_step_s
         ),
     )
     assert replace(replayed, warmup_s=0.0, timed_s=0.0, conditions=ranks.conditions) == replace(

@@ -8,9 +8,10 @@ from typing import Any
 import pytest
 import torch
 
-from autotune.wire.messages import ModelSpec, Start
+from autotune.wire.messages import ModelSpec
 from probes import worker
 from probes.worker import versions
+from tests.support import defaults
 from tests.support.meters import Hearing
 
 
@@ -40,11 +41,7 @@ def test_a_rank_is_limited_before_its_engine_is_built_and_metered_right_after(
     monkeypatch.setattr(worker, "join", lambda *how, **more: meter.calls.append("join"))
     monkeypatch.setattr(worker, "load", lambda name: engine)
     model = ModelSpec(name="gpt", depth=1, width=64, vocab_size=10, checkpointing="none")
-    start = Start(
-        world_size=1, device_kind="cpu", device_uuid="cpu", capacity_bytes=2**33, store_host="",
-        store_port=0, model=model, engine="ddp", zero_stage=0, offload="none", dtype="fp32",
-        optimizer="adamw", engine_config={}, seed=0,
-    )  # fmt: skip
+    start = defaults.start(model=model)
     worker.set_up(start, 0, meter, lambda message: None)
     gc.unfreeze()
     assert meter.calls == ["join", "limit", "engine", "built"]

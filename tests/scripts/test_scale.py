@@ -14,7 +14,7 @@ from autotune.measure.runner import Job
 from autotune.space.outcome import Verdict
 from autotune.study.prober import rule_for
 from autotune.wire.budget import VirtualTime
-from tests.support import recorded, scripts
+from tests.support import defaults, recorded, scripts
 
 scale, grids = (scripts.load(name) for name in ("scale", "searches.grids"))
 
@@ -63,10 +63,7 @@ def lossy(grid: Path, now: VirtualTime, *, seed: int, per_s: float) -> Any:
 
 def job(truth: Any) -> Job:
     candidate = truth.space.candidates[0]
-    return Job(
-        candidate=candidate, grad_accum=1, micro_steps=1,
-        rule=rule_for("cpu", truth.options), needed_step_s=None, fresh=False,
-    )  # fmt: skip
+    return defaults.job(candidate, rule=rule_for("cpu", truth.options))
 
 
 def test_a_node_that_is_never_lost_replays_as_any_other(grid: Path) -> None:

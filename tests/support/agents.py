@@ -21,8 +21,8 @@ from autotune.measure.runner.pool import Pool
 from autotune.measure.runner.remote import Remote
 from autotune.measure.runner.seating import Seating
 from autotune.space.space import Limits
-from autotune.space.workload import Workload
 from autotune.wire.stopping import Phase
+from tests.support import defaults
 from tests.support.namespaces import Host, Network
 from tests.support.programs import ROOT, TESTS
 
@@ -74,10 +74,7 @@ class Agents:
             device_kind="cpu",
             seats=partial(seating.seats, 0),
             channel=Channel(self.net.address, self.identity),
-            workload=Workload(
-                model="gpt", width=64, vocab_size=256, dtype="fp32", engine=engine,
-                world_size=ranks, global_batch=None, nodes=seating.nodes,
-            ),
+            workload=defaults.workload(engine=engine, world_size=ranks, nodes=seating.nodes),
             limits=Limits(4 * 2**30, 0.8, 64 * 2**30, 0.9),
             logs=logs,
             seed=0,

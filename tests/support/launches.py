@@ -9,7 +9,7 @@ from pathlib import Path
 
 from autotune.device.cpu import CpuDevice
 from autotune.device.device import Device
-from autotune.measure.runner import Job, Result
+from autotune.measure.runner import Result
 from autotune.measure.script.launches import Launches
 from autotune.measure.testbed.scripted import Scripted
 from autotune.measure.testbed.testbed import Wiring
@@ -17,6 +17,7 @@ from autotune.space.candidate import Candidate
 from autotune.space.options import Options
 from autotune.space.space import Space
 from autotune.wire.stopping import Rule
+from tests.support import defaults
 from tests.support.pools import RULE
 from tests.support.programs import TESTS
 
@@ -57,6 +58,5 @@ class Lab:
         """Of the candidate in that place."""
         candidate: Candidate = self.space.candidates[place]
         accum = self.space.workload.micro_steps(candidate)
-        job = Job(candidate=candidate, grad_accum=accum, micro_steps=accum, rule=rule,
-                  needed_step_s=None, fresh=True)  # fmt: skip
+        job = defaults.job(candidate, grad_accum=accum, micro_steps=accum, rule=rule, fresh=True)
         return self.runner.run(job, time.monotonic() + limit_s)

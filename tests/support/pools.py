@@ -14,26 +14,19 @@ from typing import Any
 import psutil
 
 from autotune.device.device import DeviceInfo, EnergyCounters
-from autotune.measure.runner import Job, Result, forks, local
+from autotune.measure.runner import Result, forks, local
 from autotune.measure.runner.forks import Forks, Spawned
 from autotune.measure.runner.pool import on_this_machine
 from autotune.space.candidate import Candidate
 from autotune.space.space import Limits
-from autotune.space.workload import Workload
-from autotune.wire.stopping import Phase, Rule
+from autotune.wire.stopping import Phase
+from tests.support import defaults
 from tests.support.programs import FAULTY_RANK
 
 MIB = 2**20
 WORKER = local.WORKER
 SMALL = Candidate(depth=1, seq_len=32, micro_batch=1)
-RULE = Rule(
-    warmup_steps=3,
-    warmup_tolerance=0.5,
-    warmup_limit_s=0.1,
-    timed_steps=5,
-    half_width=0.02,
-    timed_limit_s=0.1,
-)
+RULE = defaults.rule(warmup_tolerance=0.5, warmup_limit_s=0.1, timed_limit_s=0.1)
 
 
 class Cpu:
@@ -122,15 +115,7 @@ class Started:
         starter = options.pop("starter", None) or (Spawned() if spawned else kept())
         self.pool = on_this_machine(
             device(),  # type: ignore[arg-type]
-            Workload(
-                model="gpt",
-                width=width,
-                vocab_size=256,
-                dtype=dtype,
-                engine=engine,
-                world_size=world_size,
-                global_batch=None,
-            ),
+            defaults.workload(width=width, dtype=dtype, engine=engine, world_size=world_size),
             starter,
             limits=Limits(capacity_bytes, 0.8, 64 * 2**30, 0.9),
             logs=logs,
@@ -142,15 +127,12 @@ class Started:
         )
 
     def run(self, candidate: Candidate = SMALL, **job: object) -> Result:
-        asked = Job(
-            candidate=candidate,
-            grad_accum=1,
-            micro_steps=1,
-            rule=RULE,
-            needed_step_s=None,
-            fresh=False,
-        )
+        asked = defaults.job(candidate, rule=RULE)
         return self.pool.run(replace(asked, **job), time.monotonic() + 120)  # type: ignore[arg-type]
+
+
+Make = Callable[..., Started]
+"""What the fixture `start` is."""
 
 
 def ranks() -> list[psutil.Process]:

@@ -15,27 +15,19 @@ from typing import Any
 import pytest
 
 from autotune.errors import NoNodesError
-from autotune.measure.runner import Job, Result
+from autotune.measure.runner import Result
 from autotune.measure.runner.group import RECENT_S
 from autotune.measure.runner.pool import Pool
 from autotune.measure.runner.remote import LEASE_S, LOST_S
 from autotune.space.candidate import Candidate
 from autotune.space.outcome import Verdict
-from autotune.wire.stopping import Phase, Rule
+from autotune.wire.stopping import Phase
+from tests.support import defaults
 from tests.support.agents import QUICK_AGENT, SLACK_S, Agents, ranks_on, until
 from tests.support.namespaces import network
 from tests.support.pools import RULE, SMALL, Started
 
 pytestmark = pytest.mark.slow
-
-FIVE_STEPS = Rule(
-    warmup_steps=2,
-    warmup_tolerance=1e9,
-    warmup_limit_s=0.0,
-    timed_steps=3,
-    half_width=1e9,
-    timed_limit_s=0.0,
-)
 
 
 @pytest.fixture(scope="module")
@@ -68,10 +60,8 @@ def quick(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., Ag
 
 
 def probe(pool: Pool, candidate: Candidate = SMALL, **job: Any) -> Result:
-    asked = Job(
-        candidate=candidate, grad_accum=1, micro_steps=1, rule=RULE, needed_step_s=None, fresh=True
-    )
-    return pool.run(replace(asked, **job), time.monotonic() + 120)
+    asked = defaults.job(candidate, **{"rule": RULE, "fresh": True} | job)
+    return pool.run(asked, time.monotonic() + 120)
 
 
 # As good as on one.
@@ -83,11 +73,11 @@ def probe(pool: Pool, candidate: Candidate = SMALL, **job: Any) -> Result:
 def test_two_hosts_learn_like_one(two: Agents, tmp_path: Path, engine: str, stage: int) -> None:
     candidate = replace(SMALL, depth=2, zero_stage=stage)
     here = Started(tmp_path, world_size=2, engine=engine)
-    one = here.run(candidate, rule=FIVE_STEPS)
+    one = here.run(candidate, rule=defaults.FIVE_STEPS)
     here.pool.close()
     (tmp_path / "two").mkdir()
     pool = two.pool(tmp_path / "two", engine=engine)
-    both = probe(pool, candidate, rule=FIVE_STEPS)
+    both = probe(pool, candidate, rule=defaults.FIVE_STEPS)
     pool.retire(time.monotonic() + 10)
     assert (one.reason, both.reason) == ("", "")
     assert one.report is not None

@@ -8,21 +8,17 @@ from pathlib import Path
 import pytest
 
 from autotune.measure import launch
-from autotune.measure.runner import Job, Runner
+from autotune.measure.runner import Runner
 from autotune.measure.testbed.cluster import Cluster as Nodes
 from autotune.measure.testbed.testbed import Wiring
 from autotune.space.candidate import Candidate
 from autotune.space.options import Options
-from autotune.wire.stopping import Rule
+from tests.support import defaults
 from tests.support.dialed import Cluster
 from tests.support.pools import Started
 
 pytestmark = pytest.mark.slow
 
-FIVE_STEPS = Rule(
-    warmup_steps=2, warmup_tolerance=1e9, warmup_limit_s=0.0, timed_steps=3, half_width=1e9,
-    timed_limit_s=0.0,
-)  # fmt: skip
 ENGINES = {"ddp": 0, "fsdp": 3, "deepspeed": 2}
 """With a stage of each."""
 
@@ -35,10 +31,7 @@ def options(engine: str) -> Options:
 
 
 def loss(runner: Runner, candidate: Candidate) -> float:
-    job = Job(
-        candidate=candidate, grad_accum=1, micro_steps=1, rule=FIVE_STEPS, needed_step_s=None,
-        fresh=True,
-    )  # fmt: skip
+    job = defaults.job(candidate, rule=defaults.FIVE_STEPS, fresh=True)
     result = runner.run(job, time.monotonic() + 120)
     assert result.report is not None, result.reason
     assert len(result.report.step_s) == 3

@@ -18,7 +18,7 @@ from autotune.space.candidate import Candidate
 from autotune.space.engines import state_bytes
 from autotune.space.options import Options
 from autotune.space.outcome import Verdict
-from autotune.space.workload import Workload
+from tests.support import defaults
 from tests.support.programs import ROOT
 from tests.support.recorded import CALM, failed, header, row, write
 from tests.support.records import space
@@ -76,14 +76,8 @@ def test_a_reason_of_several_lines_takes_one(tmp_path: Path) -> None:
 
 
 def test_the_header_says_what_was_recorded_where(tmp_path: Path) -> None:
-    workload = Workload(
-        model="gpt",
-        width=128,
-        vocab_size=777,
-        dtype="bf16",
-        engine="deepspeed",
-        world_size=2,
-        global_batch=None,
+    workload = defaults.workload(
+        width=128, vocab_size=777, dtype="bf16", engine="deepspeed", world_size=2
     )
     found = grid.read(write(tmp_path / "g.csv", workload=workload))
     assert (found.device_kind, found.device, found.workload) == ("cpu", "a processor", workload)

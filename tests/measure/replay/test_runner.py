@@ -25,14 +25,12 @@ from autotune.space.outcome import Verdict
 from autotune.space.workload import GlobalBatch, Workload
 from autotune.wire.budget import Clock, VirtualTime
 from autotune.wire.messages import Energy
-from autotune.wire.stopping import Phase, Rule
+from autotune.wire.stopping import Phase
+from tests.support import defaults
 from tests.support.recorded import CALM, START_S, failed, row, step_s, write
 from tests.support.records import MIB, space
 
-RULE = Rule(
-    warmup_steps=3, warmup_tolerance=0.1, warmup_limit_s=1e3, timed_steps=5, half_width=0.02,
-    timed_limit_s=1e3,
-)  # fmt: skip
+RULE = defaults.rule(warmup_limit_s=1e3, timed_limit_s=1e3)
 A = Candidate(depth=2, seq_len=64, micro_batch=1)
 LONGER = Candidate(depth=2, seq_len=128, micro_batch=1)
 DEEPER = Candidate(depth=4, seq_len=64, micro_batch=1)
@@ -45,8 +43,8 @@ def job(
     candidate: Candidate, *, needed_step_s: float | None = None, fresh: bool = False,
     grad_accum: int = 1, micro_steps: int = 1,
 ) -> Job:  # fmt: skip
-    return Job(
-        candidate=candidate,
+    return defaults.job(
+        candidate,
         grad_accum=grad_accum,
         micro_steps=micro_steps,
         rule=RULE,
@@ -432,8 +430,7 @@ def test_a_recording_has_no_devices_to_count(refused: Refused, tmp_path: Path) -
 
 
 def test_what_is_not_asked_for_is_as_recorded(tune: Tune, tmp_path: Path) -> None:
-    workload = Workload(
-        model="gpt",
+    workload = defaults.workload(
         width=128,
         vocab_size=777,
         dtype="bf16",

@@ -22,14 +22,15 @@ import pytest
 
 import autotune
 import probes
-from autotune.measure.runner import Job, channel, local
+from autotune.measure.runner import channel, local
 from autotune.measure.runner.channel import Channel
 from autotune.space.outcome import Verdict
 from autotune.wire import stream
 from autotune.wire.dial import Dial
 from autotune.wire.messages import Hello, WireError, encode
 from autotune.wire.stream import Stream
-from tests.support.pools import RULE, SMALL, Started, ranks
+from tests.support import defaults
+from tests.support.pools import RULE, Started, ranks
 from tests.support.programs import QUICK_RANK
 
 SILENT = [sys.executable, "-c", "import time; time.sleep(3600)"]
@@ -271,14 +272,7 @@ def test_a_silent_peer_moves_a_deadline_by_no_more_than_its_timeout(
     intrude(silent)
     began = time.monotonic()
     result = group.pool.run(
-        Job(
-            candidate=SMALL,
-            grad_accum=1,
-            micro_steps=1,
-            rule=RULE,
-            needed_step_s=None,
-            fresh=False,
-        ),
+        defaults.job(rule=RULE),
         began + 0.5,
     )
     assert result.verdict is Verdict.SKIPPED

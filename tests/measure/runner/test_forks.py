@@ -7,10 +7,9 @@ import re
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import psutil
 import pynvml
@@ -23,27 +22,10 @@ from autotune.measure.runner.group import PHASE_DEADLINE_S
 from autotune.space.outcome import Verdict
 from autotune.wire.stopping import Phase
 from probes import forkserver
-from tests.support.pools import SMALL, Cpu, Started, kept, ranks, servers
+from tests.support.pools import SMALL, Cpu, Make, Started, kept, ranks, servers
 from tests.support.programs import QUICK_RANK, ROOT
 
 pytestmark = pytest.mark.slow
-
-Make = Callable[..., Started]
-
-
-@pytest.fixture
-def start(tmp_path: Path) -> Iterator[Make]:
-    started: list[Started] = []
-
-    def one(**how: Any) -> Started:
-        started.append(Started(tmp_path, **how))
-        return started[-1]
-
-    yield one
-    for each in started:
-        each.pool.close()
-    assert ranks() == []
-
 
 # As good as fresh processes.
 

@@ -30,6 +30,7 @@ from autotune.space.workload import Workload
 from autotune.wire.agents import Joined
 from autotune.wire.messages import Start
 from autotune.wire.stream import Stream
+from tests.support import defaults
 from tests.support.pools import SMALL
 
 OPS = {"CPUAdamBuilder"}
@@ -172,18 +173,13 @@ def test_nodes_compile_in_own_folders(monkeypatch: pytest.MonkeyPatch, own: str 
 
 
 def _start() -> Start:
-    return Start(
-        world_size=2, device_kind="cpu", device_uuid="", capacity_bytes=2**30, store_host="",
-        store_port=0, model=_workload().spec(1, SMALL.build), engine="ddp", zero_stage=0,
-        offload="none", dtype="fp32", optimizer="adamw", engine_config={}, seed=0,
-    )  # fmt: skip
+    return defaults.start(
+        world_size=2, device_uuid="", capacity_bytes=2**30, model=_workload().spec(1, SMALL.build)
+    )
 
 
 def _workload() -> Workload:
-    return Workload(
-        model="gpt", width=64, vocab_size=256, dtype="fp32", engine="auto", world_size=2,
-        global_batch=None,
-    )  # fmt: skip
+    return defaults.workload(world_size=2)
 
 
 # An agent's.

@@ -8,7 +8,7 @@ import subprocess
 import sys
 import sysconfig
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
@@ -19,7 +19,7 @@ import psutil
 import pytest
 
 from autotune.installed import CHECKOUT
-from autotune.measure.runner import Job, StopRequestedError, baseline, local, ops
+from autotune.measure.runner import StopRequestedError, baseline, local, ops
 from autotune.measure.runner import group as group_module
 from autotune.measure.runner.channel import Peer
 from autotune.space.engines.deepspeed import DeepSpeed
@@ -27,31 +27,16 @@ from autotune.space.outcome import Verdict
 from autotune.wire.budget import VirtualTime
 from autotune.wire.messages import Energy, Fault
 from autotune.wire.stopping import Phase
-from tests.support.pools import MIB, RULE, SMALL, Cpu, Gpu, Started, ranks
+from tests.support import defaults
+from tests.support.pools import MIB, RULE, SMALL, Cpu, Gpu, Make, ranks
 from tests.support.programs import FAULTY_RANK, ROOT, TESTS
 from tests.support.scripted import report
 
 pytestmark = pytest.mark.slow
 
-Start = Callable[..., Started]
 OFFLOADED = replace(SMALL, zero_stage=1, offload="optimizer")
 """Beside a GPU, this needs an op that DeepSpeed compiles."""
-JOB = Job(
-    candidate=OFFLOADED, grad_accum=1, micro_steps=1, rule=RULE, needed_step_s=None, fresh=False
-)
-
-
-@pytest.fixture
-def start(tmp_path: Path) -> Iterator[Start]:
-    started: list[Started] = []
-
-    def one(**how: Any) -> Started:
-        started.append(Started(tmp_path, **how))
-        return started[-1]
-
-    yield one
-    for each in started:
-        each.pool.close()
+JOB = defaults.job(OFFLOADED, rule=RULE)
 
 
 @pytest.fixture
@@ -65,7 +50,7 @@ def fault(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
 # A group that works.
 
 
-def test_a_probe_reports_steps_peaks_and_what_it_ran_on(start: Start) -> None:
+def test_a_probe_reports_steps_peaks_and_what_it_ran_on(start: Make) -> None:
     result = start().run()
     assert result.verdict is Verdict.OK
     assert result.report is not None
@@ -76,7 +61,7 @@ def test_a_probe_reports_steps_peaks_and_what_it_ran_on(start: Start) -> None:
     assert "torch" in (result.versions or {})
 
 
-def test_candidates_of_one_build_share_a_group(start: Start) -> None:
+def test_candidates_of_one_build_share_a_group(start: Make) -> None:
     group = start()
     first, second = group.run(), group.run(replace(SMALL, micro_batch=2, seq_len=64))
     assert (first.warm, second.warm) == (False, True)
@@ -84,7 +69,7 @@ def test_candidates_of_one_build_share_a_group(start: Start) -> None:
     assert second.group_start_s == 0
 
 
-def test_another_build_gets_another_group_and_the_old_one_is_gone(start: Start) -> None:
+def test_another_build_gets_another_group_and_the_old_one_is_gone(start: Make) -> None:
     group = start()
     group.run()
     old = {child.pid for child in ranks()}
@@ -94,13 +79,13 @@ def test_another_build_gets_another_group_and_the_old_one_is_gone(start: Start) 
     assert not old & new
 
 
-def test_two_ranks_train_as_one_group(start: Start) -> None:
+def test_two_ranks_train_as_one_group(start: Make) -> None:
     result = start(world_size=2).run()
     assert result.verdict is Verdict.OK
 
 
 @pytest.mark.parametrize("stage", [0, 2])
-def test_ranks_listen_on_loopback_alone(start: Start, stage: int) -> None:
+def test_ranks_listen_on_loopback_alone(start: Make, stage: int) -> None:
     group = start(world_size=2)
     assert group.run(replace(SMALL, zero_stage=stage)).verdict is Verdict.OK
     listening = [
@@ -114,7 +99,7 @@ def test_ranks_listen_on_loopback_alone(start: Start, stage: int) -> None:
 
 
 @pytest.mark.parametrize("stage", [0, 2])
-def test_launchers_variables(start: Start, monkeypatch: pytest.MonkeyPatch, stage: int) -> None:
+def test_launchers_variables(start: Make, monkeypatch: pytest.MonkeyPatch, stage: int) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         for name, value in (
@@ -168,14 +153,14 @@ def test_the_energy_of_ranks_adds_up_each_device_once(
     assert group_module.merge([reports]).energy == whole
 
 
-def test_a_probe_that_cannot_reach_the_incumbent_stops_early(start: Start) -> None:
+def test_a_probe_that_cannot_reach_the_incumbent_stops_early(start: Make) -> None:
     result = start().run(needed_step_s=1e-9)
     assert result.verdict is Verdict.PRUNED
     assert result.report is not None
     assert len(result.report.warmup_step_s) == RULE.warmup_steps
 
 
-def test_every_phase_is_announced_in_order(start: Start) -> None:
+def test_every_phase_is_announced_in_order(start: Make) -> None:
     group = start()
     group.run()
     plain = [phase for phase in Phase if phase is not Phase.COMPILE]
@@ -186,7 +171,7 @@ def test_every_phase_is_announced_in_order(start: Start) -> None:
 # Memory.
 
 
-def test_a_real_oom_is_said_to_be_one_and_the_next_probe_runs(start: Start) -> None:
+def test_a_real_oom_is_said_to_be_one_and_the_next_probe_runs(start: Make) -> None:
     small = start().run()
     assert small.report is not None
     capacity_bytes = small.report.peaks.device_bytes + 200 * MIB
@@ -198,14 +183,14 @@ def test_a_real_oom_is_said_to_be_one_and_the_next_probe_runs(start: Start) -> N
     assert group.run().verdict is Verdict.OK
 
 
-def test_an_oom_of_one_rank_ends_the_group(start: Start, fault: Callable[[str], None]) -> None:
+def test_an_oom_of_one_rank_ends_the_group(start: Make, fault: Callable[[str], None]) -> None:
     fault("oom@warmup:1")
     group = start(world_size=2)
     assert group.run().verdict is Verdict.OOM
     assert not ranks()
 
 
-def test_a_warm_group_shows_the_peak_of_a_fresh_one(start: Start) -> None:
+def test_a_warm_group_shows_the_peak_of_a_fresh_one(start: Make) -> None:
     group = start()
     fresh = group.run()
     group.run(replace(SMALL, micro_batch=256, seq_len=128))
@@ -218,7 +203,7 @@ def test_a_warm_group_shows_the_peak_of_a_fresh_one(start: Start) -> None:
 
 
 @pytest.mark.parametrize("stage", [2, 3])
-def test_a_warm_deepspeed_group_agrees_with_a_fresh_one(start: Start, stage: int) -> None:
+def test_a_warm_deepspeed_group_agrees_with_a_fresh_one(start: Make, stage: int) -> None:
     group = start(world_size=2)
     small = replace(SMALL, zero_stage=stage, micro_batch=2, seq_len=64)
     many = replace(RULE, warmup_steps=10, timed_steps=30)
@@ -241,7 +226,7 @@ def test_a_warm_deepspeed_group_agrees_with_a_fresh_one(start: Start, stage: int
 # Engines.
 
 
-def test_deepspeed_s_own_refusal_is_told(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_deepspeed_s_own_refusal_is_told(start: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     ours = DeepSpeed.config
     monkeypatch.setattr(
         DeepSpeed, "config", lambda *how: ours(*how) | {"prescale_gradients": True}
@@ -251,7 +236,7 @@ def test_deepspeed_s_own_refusal_is_told(start: Start, monkeypatch: pytest.Monke
     assert "DeepSpeed: pre-scale gradients is not yet supported with ZeRO-2" in result.reason
 
 
-def test_a_cpu_needs_no_ops(start: Start, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_cpu_needs_no_ops(start: Make, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("TORCH_EXTENSIONS_DIR", str(tmp_path / "extensions"))
     group = start(world_size=2)
     result = group.run(replace(SMALL, zero_stage=2, offload="optimizer"))
@@ -260,7 +245,7 @@ def test_a_cpu_needs_no_ops(start: Start, monkeypatch: pytest.MonkeyPatch, tmp_p
     assert not (tmp_path / "extensions").exists()
 
 
-def test_deepspeed_s_ops_are_loaded_once(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_deepspeed_s_ops_are_loaded_once(start: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(local, "OPS", [sys.executable, "-c", ""])
     monkeypatch.setattr(local, "WORKER", [sys.executable, "-c", ""])
     group = start(device=Gpu)
@@ -269,7 +254,7 @@ def test_deepspeed_s_ops_are_loaded_once(start: Start, monkeypatch: pytest.Monke
     assert [note.split(";")[0] for note in group.notes] == ["loading DeepSpeed's CPUAdamBuilder"]
 
 
-def test_no_deepspeed_loads_no_ops(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_deepspeed_loads_no_ops(start: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(local, "WORKER", [sys.executable, "-c", ""])
     group = start(device=Gpu, engine="fsdp")
     assert group.run(OFFLOADED).verdict is Verdict.CRASHED
@@ -277,7 +262,7 @@ def test_no_deepspeed_loads_no_ops(start: Start, monkeypatch: pytest.MonkeyPatch
 
 
 def test_what_needs_an_op_that_cannot_be_loaded_is_unsupported_and_nothing_else_is(
-    start: Start, monkeypatch: pytest.MonkeyPatch
+    start: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(local, "OPS", [sys.executable, "-c", "raise SystemExit(1)"])
     monkeypatch.setattr(local, "WORKER", [sys.executable, "-c", ""])
@@ -294,7 +279,7 @@ def test_what_needs_an_op_that_cannot_be_loaded_is_unsupported_and_nothing_else_
 
 
 def test_an_op_is_waited_for_half_of_the_time_and_what_needs_it_is_unsupported_then(
-    start: Start, monkeypatch: pytest.MonkeyPatch
+    start: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(local, "OPS", [sys.executable, "-c", "import time; time.sleep(3600)"])
     now = VirtualTime()
@@ -321,7 +306,7 @@ class Leaking(Cpu):
         return (next(self._asked),)
 
 
-def test_memory_that_is_freed_is_waited_for(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_memory_that_is_freed_is_waited_for(start: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(local, "WORKER", [sys.executable, "-c", ""])
     group = start(device=Leaking)
     began = time.monotonic()
@@ -330,7 +315,7 @@ def test_memory_that_is_freed_is_waited_for(start: Start, monkeypatch: pytest.Mo
     assert time.monotonic() - began < baseline.MOST_S
 
 
-def test_a_stop_ends_the_loading_of_ops(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_stop_ends_the_loading_of_ops(start: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(local, "OPS", [sys.executable, "-c", "import time; time.sleep(3600)"])
     group = start(device=Gpu)
     group.stop = True
@@ -339,7 +324,7 @@ def test_a_stop_ends_the_loading_of_ops(start: Start, monkeypatch: pytest.Monkey
     assert not ranks()
 
 
-def test_ranks_hold_their_state_between_steps(start: Start) -> None:
+def test_ranks_hold_their_state_between_steps(start: Make) -> None:
     result = start(width=512).run(replace(SMALL, depth=4))
     assert result.report is not None
     assert result.parameters is not None
@@ -363,7 +348,7 @@ def test_ranks_hold_their_state_between_steps(start: Start) -> None:
     ],
 )
 def test_a_rank_that_breaks_is_crashed_with_its_cause_and_its_peer_is_gone(
-    start: Start,
+    start: Make,
     fault: Callable[[str], None],
     monkeypatch: pytest.MonkeyPatch,
     what: str,
@@ -379,7 +364,7 @@ def test_a_rank_that_breaks_is_crashed_with_its_cause_and_its_peer_is_gone(
 
 @pytest.mark.parametrize("what", ["hang@timed:1", "stop@timed:0"])
 def test_a_rank_that_hangs_is_ended_with_its_group_at_its_deadline(
-    start: Start, fault: Callable[[str], None], monkeypatch: pytest.MonkeyPatch, what: str
+    start: Make, fault: Callable[[str], None], monkeypatch: pytest.MonkeyPatch, what: str
 ) -> None:
     monkeypatch.setitem(group_module.PHASE_DEADLINE_S, Phase.TIMED, 1.0)
     fault(what)
@@ -397,7 +382,7 @@ def test_steps_may_be_silent_for_a_tenth_of_the_budget(budget_s: float, step_s: 
 
 
 def test_a_hang_in_a_small_budget_is_ended_by_the_budgets_deadline(
-    start: Start, fault: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
+    start: Make, fault: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(group_module, "STEP_DEADLINE_S", 1.0)
     fault("hang@warmup:0")
@@ -406,7 +391,7 @@ def test_a_hang_in_a_small_budget_is_ended_by_the_budgets_deadline(
     assert "rank 0 gave no sign for 2 s in phase warmup" in result.reason
 
 
-def test_a_rank_s_child_ends_with_its_group(start: Start, fault: Callable[[str], None]) -> None:
+def test_a_rank_s_child_ends_with_its_group(start: Make, fault: Callable[[str], None]) -> None:
     fault("child@warmup:0")
     group = start()
     group.run()
@@ -438,7 +423,7 @@ def test_a_study_that_is_killed_leaves_nothing_that_its_ranks_started(tmp_path: 
         assert not psutil.wait_procs(family, timeout=5)[1]
 
 
-def test_a_live_group_whose_rank_died_between_probes_is_replaced(start: Start) -> None:
+def test_a_live_group_whose_rank_died_between_probes_is_replaced(start: Make) -> None:
     group = start()
     group.run()
     rank = next(each for each in ranks() if each.ppid() == os.getpid())
@@ -449,7 +434,7 @@ def test_a_live_group_whose_rank_died_between_probes_is_replaced(start: Start) -
     assert not again.warm
 
 
-def test_a_rank_that_never_starts_crashed(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_rank_that_never_starts_crashed(start: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(local, "WORKER", [sys.executable, "-c", "raise SystemExit(3)"])
     result = start().run()
     assert result.verdict is Verdict.CRASHED
@@ -457,7 +442,7 @@ def test_a_rank_that_never_starts_crashed(start: Start, monkeypatch: pytest.Monk
 
 
 def test_last_words_of_a_rank_that_is_still_being_let_in_count(
-    start: Start, fault: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
+    start: Make, fault: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     wait_for_word = Peer.wait_for_word
 
@@ -528,7 +513,7 @@ def test_a_log_is_cut_while_it_grows(monkeypatch: pytest.MonkeyPatch, tmp_path: 
 
 
 def test_a_log_that_grows_without_end_keeps_its_start_and_its_latest_lines(
-    start: Start, fault: Callable[[str], None], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    start: Make, fault: Callable[[str], None], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr(local, "MAX_LOG_BYTES", MIB)
     fault("chatter@warmup:0")
@@ -547,7 +532,7 @@ def test_a_log_that_grows_without_end_keeps_its_start_and_its_latest_lines(
     assert group.notes == ["group001-rank0.log passed 1 MiB; its middle is cut"]
 
 
-def test_groups_are_numbered_on_from_the_logs_that_are_there(start: Start, tmp_path: Path) -> None:
+def test_groups_are_numbered_on_from_the_logs_that_are_there(start: Make, tmp_path: Path) -> None:
     for number in (2, 1000):
         (tmp_path / f"group{number:03d}-rank0.log").write_text("of an earlier run")
     start().run()
@@ -566,7 +551,7 @@ def test_a_log_is_added_to_and_never_overwritten(tmp_path: Path) -> None:
 
 
 def test_what_ranks_leave_in_their_temporary_folders_goes_with_them(
-    start: Start,
+    start: Make,
     fault: Callable[[str], None],
     monkeypatch: pytest.MonkeyPatch,
     tmp_path: Path,
@@ -587,7 +572,7 @@ def test_what_ranks_leave_in_their_temporary_folders_goes_with_them(
 
 @pytest.mark.parametrize("home", ["/proc/nowhere", "home"])
 def test_ops_are_compiled_in_the_study_where_the_users_cache_cannot_be_written(
-    start: Start, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, home: str
+    start: Make, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, home: str
 ) -> None:
     for name in ("XDG_CACHE_HOME", "TORCH_EXTENSIONS_DIR"):
         monkeypatch.delenv(name, raising=False)
@@ -604,17 +589,15 @@ def test_ops_are_compiled_in_the_study_where_the_users_cache_cannot_be_written(
 # The budget and the user.
 
 
-def test_a_probe_past_the_budget_is_skipped(start: Start, fault: Callable[[str], None]) -> None:
+def test_a_probe_past_the_budget_is_skipped(start: Make, fault: Callable[[str], None]) -> None:
     fault("hang@import:0")
-    asked = Job(
-        candidate=SMALL, grad_accum=1, micro_steps=1, rule=RULE, needed_step_s=None, fresh=False
-    )
+    asked = defaults.job(rule=RULE)
     result = start().pool.run(asked, time.monotonic() + 0.5)
     assert result.verdict is Verdict.SKIPPED
     assert not ranks()
 
 
-def test_a_wish_to_stop_ends_the_wait(start: Start, fault: Callable[[str], None]) -> None:
+def test_a_wish_to_stop_ends_the_wait(start: Make, fault: Callable[[str], None]) -> None:
     fault("hang@import:0")
     group = start()
     group.stop = True

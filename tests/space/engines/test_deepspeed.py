@@ -11,14 +11,13 @@ import pytest
 from autotune.space.candidate import Candidate
 from autotune.space.engines import ENGINES
 from autotune.space.models.counted import CountedShape
-from autotune.space.workload import GlobalBatch, Workload
+from autotune.space.workload import GlobalBatch
+from tests.support import defaults
 
-WORKLOAD = Workload(
-    model="gpt",
+WORKLOAD = defaults.workload(
     width=None,
     vocab_size=32768,
     dtype="bf16",
-    engine="auto",
     world_size=4,
     global_batch=GlobalBatch(256, "samples"),
 )

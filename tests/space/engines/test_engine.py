@@ -7,7 +7,7 @@ import pytest
 from autotune.space.candidate import Build
 from autotune.space.engines import ENGINES, StateBytes, state_bytes
 from autotune.space.models.gpt import GptShape
-from autotune.space.workload import Workload
+from tests.support import defaults
 
 SHAPE = GptShape(depth=2, width=128, vocab_size=97)
 N = SHAPE.parameters
@@ -22,14 +22,12 @@ def state(
     optimizer: str = "adamw",
     world_size: int = 64,
 ) -> StateBytes:
-    workload = Workload(
-        model="gpt",
+    workload = defaults.workload(
         width=SHAPE.width,
         vocab_size=SHAPE.vocab_size,
         dtype=dtype,
         engine=engine,
         world_size=world_size,
-        global_batch=None,
     )
     return state_bytes(
         workload,
