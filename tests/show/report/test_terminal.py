@@ -18,7 +18,7 @@ from autotune.show.report.result import Caution, cautions
 from autotune.show.report.terminal import LiveReporter, PlainReporter
 from autotune.show.report.text import minutes, si
 from autotune.space.candidate import Candidate
-from autotune.space.outcome import Verdict
+from autotune.space.outcome import Objective, Verdict
 from autotune.space.space import LEFT_OUT, Fixed, Space
 from autotune.space.workload import GlobalBatch
 from autotune.wire.stopping import Phase
@@ -40,6 +40,26 @@ from tests.support.screens import (
 HIDE_CURSOR, SHOW_CURSOR = "\x1b[?25l", "\x1b[?25h"
 
 
+def plain(
+    width: int = 100, *, among: Space = SPACE, objective: Objective = "flops"
+) -> tuple[Screen, Clock, PlainReporter]:
+    """A study that has begun, in a log."""
+    screen, clock = Screen(width), Clock()
+    reporter = PlainReporter(screen.console, clock, objective)
+    reporter.started(among, 600.0, FOLDER)
+    return screen, clock, reporter
+
+
+def live(
+    width: int = 100, *, among: Space = SPACE, encoding: str = "utf-8"
+) -> tuple[Screen, Clock, LiveReporter]:
+    """A study that has begun, on a terminal."""
+    screen, clock = Screen(width, terminal=True, encoding=encoding), Clock()
+    reporter = LiveReporter(screen.console, clock)
+    reporter.started(among, 600.0, FOLDER)
+    return screen, clock, reporter
+
+
 def line_with(text: str, part: str) -> str:
     return next(line for line in text.splitlines() if part in line)
 
@@ -48,9 +68,7 @@ def line_with(text: str, part: str) -> str:
 
 
 def test_a_trial_is_one_line_with_its_candidate_verdict_rates_and_peak() -> None:
-    screen, clock = Screen(), Clock()
-    reporter = PlainReporter(screen.console, clock)
-    reporter.started(SPACE, 600.0, FOLDER)
+    screen, clock, reporter = plain()
     clock.now_s += 83
     reporter.told(record(A, number=12, tokens_per_s=12345, peak_mib=1024), None)
     assert " ".join(screen.text.splitlines()[-1].split()) == (
@@ -58,12 +76,19 @@ def test_a_trial_is_one_line_with_its_candidate_verdict_rates_and_peak() -> None
     )
 
 
-def test_a_trial_that_failed_says_why_on_its_one_line() -> None:
-    screen = Screen()
-    reporter = PlainReporter(screen.console, Clock())
-    reporter.started(SPACE, 600.0, FOLDER)
-    reporter.told(record(A, Verdict.CRASHED, reason=LONG_REASON), None)
-    assert screen.text.splitlines()[-1].endswith(f"crashed: {LONG_REASON}")
+@pytest.mark.parametrize(
+    ("reason", "shown"),
+    [
+        (LONG_REASON, LONG_REASON),
+        ("bad \x1b[31mred\nline \udcff", "bad ?[31mred line ?"),
+        ("shape [2, 3] [/bold] :bug:", "shape [2, 3] [/bold] :bug:"),
+    ],
+    ids=["long", "of a terminal", "markup"],
+)
+def test_a_trial_that_failed_says_why_on_its_one_line(reason: str, shown: str) -> None:
+    screen, _, reporter = plain()
+    reporter.told(record(A, Verdict.CRASHED, reason=reason), None)
+    assert screen.text.splitlines()[-1].endswith(f"crashed: {shown}")
 
 
 def test_a_study_says_at_once_what_it_leaves_out_and_why() -> None:
@@ -75,9 +100,7 @@ def test_a_study_says_at_once_what_it_leaves_out_and_why() -> None:
 
 
 def test_trials_stand_under_their_header() -> None:
-    screen = Screen()
-    reporter = PlainReporter(screen.console, Clock())
-    reporter.started(SPACE, 600.0, FOLDER)
+    screen, _, reporter = plain()
     header = screen.text.splitlines()[-1]
     reporter.told(record(A, tokens_per_s=12345), None)
     row = screen.text.splitlines()[-1]
@@ -88,9 +111,7 @@ def test_trials_stand_under_their_header() -> None:
 
 @pytest.mark.parametrize("width", [80, 100])
 def test_a_measured_trial_of_a_large_space_stays_on_one_line(width: int) -> None:
-    screen = Screen(width)
-    reporter = PlainReporter(screen.console, Clock())
-    reporter.started(SPACES["wide"], 600.0, FOLDER)
+    screen, _, reporter = plain(width, among=SPACES["wide"])
     before = len(screen.text.splitlines())
     reporter.told(record(Candidate(depth=24, seq_len=128, micro_batch=128), Verdict.PRUNED), None)
     assert len(screen.text.splitlines()) == before + 1
@@ -100,22 +121,6 @@ def test_a_log_has_no_escape_sequences() -> None:
     screen, clock = Screen(), Clock()
     study(PlainReporter(screen.console, clock), clock)
     assert "\x1b" not in screen.text
-
-
-def test_an_escape_sequence_in_a_reason_does_not_reach_the_terminal() -> None:
-    screen = Screen()
-    reporter = PlainReporter(screen.console, Clock())
-    reporter.started(SPACE, 600.0, FOLDER)
-    reporter.told(record(A, Verdict.CRASHED, reason="bad \x1b[31mred\nline \udcff"), None)
-    assert screen.text.splitlines()[-1].endswith("crashed: bad ?[31mred line ?")
-
-
-def test_square_brackets_in_a_reason_are_shown_as_they_are() -> None:
-    screen = Screen()
-    reporter = PlainReporter(screen.console, Clock())
-    reporter.started(SPACE, 600.0, FOLDER)
-    reporter.told(record(A, Verdict.CRASHED, reason="shape [2, 3] [/bold] :bug:"), None)
-    assert "shape [2, 3] [/bold] :bug:" in screen.text
 
 
 @pytest.mark.parametrize("kind", [PlainReporter, LiveReporter])
@@ -131,12 +136,8 @@ def test_a_terminal_without_utf_8_gets_a_study(kind: Callable[[Console, Clock], 
 
 
 def test_the_end_lists_every_cell_and_marks_the_winner() -> None:
-    screen, clock = Screen(), Clock()
-    reporter = PlainReporter(screen.console, clock)
-    reporter.started(SPACE, 600.0, FOLDER)
     records = [record(A, purpose="final", tokens_per_s=5000), record(C, Verdict.PRUNED)]
-    reporter.finished(best(*records), FOLDER / "best.json")
-    table = [line.split() for line in screen.text.splitlines() if "GFLOP/s  " in line]
+    table = [line.split() for line in finished(best(*records)).splitlines() if "GFLOP/s  " in line]
     assert [(row[0], row[-1]) for row in table] == [("2", "early"), (">", "confirmed")]
 
 
@@ -162,9 +163,7 @@ def test_the_end_says_how_far_under_the_ceiling_the_winner_stays() -> None:
     ],
 )
 def test_the_end_says_how_sure_it_is(sure: Sure | None, said: str) -> None:
-    screen, clock = Screen(), Clock()
-    reporter = PlainReporter(screen.console, clock)
-    reporter.started(SPACE, 600.0, FOLDER)
+    screen, _, reporter = plain()
     found = best(record(A, purpose="final", tokens_per_s=5000), record(C))
     following = sure and replace(sure, next=found.cells[-1].config)
     reporter.finished(replace(found, sure=sure), FOLDER / "best.json")
@@ -187,9 +186,7 @@ def test_the_end_says_how_far_off_predicted_peaks_were() -> None:
 
 
 def test_on_a_noisy_machine_the_end_says_what_it_cannot_tell() -> None:
-    screen, clock = Screen(), Clock()
-    reporter = PlainReporter(screen.console, clock, "samples_per_s")
-    reporter.started(SPACE, 600.0, FOLDER)
+    screen, _, reporter = plain(objective="samples_per_s")
     found = replace(
         best(record(A, purpose="final", tokens_per_s=5000), record(C)),
         sure=Sure(best=0.15, within_1_percent=0.23),
@@ -211,9 +208,7 @@ def test_the_end_names_what_tied_by_what_differs() -> None:
 
 
 def test_the_path_of_the_result_is_never_broken() -> None:
-    screen = Screen(80)
-    reporter = PlainReporter(screen.console, Clock())
-    reporter.started(SPACE, 600.0, FOLDER)
+    screen, _, reporter = plain(80)
     path = Path("/a folder with spaces/" + "deep/" * 40 + "best.json")
     reporter.finished(best(record(A)), path)
     assert screen.text.splitlines()[-1] == f"Written: {path}"
@@ -271,11 +266,7 @@ def test_one_fixed_micro_batch_is_not_called_the_largest() -> None:
 
 
 def test_cautions_are_printed_with_the_result() -> None:
-    screen = Screen()
-    reporter = PlainReporter(screen.console, Clock())
-    reporter.started(SPACE, 600.0, FOLDER)
-    reporter.finished(best(record(B)), FOLDER / "best.json")
-    assert "Warning: " + Caution.NO_FINALS.value[:60] in screen.text
+    assert "Warning: " + Caution.NO_FINALS.value[:60] in finished(best(record(B)))
 
 
 FRONT = [
@@ -285,9 +276,7 @@ FRONT = [
 
 
 def finished(found: Best, width: int = 100) -> str:
-    screen = Screen(width)
-    reporter = PlainReporter(screen.console, Clock())
-    reporter.started(SPACE, 600.0, FOLDER)
+    screen, _, reporter = plain(width)
     reporter.finished(found, FOLDER / "best.json")
     return screen.text
 
@@ -364,9 +353,7 @@ def test_one_micro_batch_alone_is_not_compared() -> None:
 
 
 def test_the_live_lines_say_what_is_probed_in_which_phase_for_how_long() -> None:
-    screen, clock = Screen(terminal=True), Clock()
-    reporter = LiveReporter(screen.console, clock)
-    reporter.started(SPACE, 600.0, FOLDER)
+    screen, clock, reporter = live()
     reporter.probing("search", A, 420.0)
     reporter.phase(Phase.WARMUP, 0)
     clock.now_s += 30
@@ -380,9 +367,7 @@ def test_the_live_lines_say_what_is_probed_in_which_phase_for_how_long() -> None
 
 
 def test_the_live_lines_show_the_incumbent_the_counts_and_the_clock() -> None:
-    screen, clock = Screen(terminal=True), Clock()
-    reporter = LiveReporter(screen.console, clock)
-    reporter.started(SPACE, 600.0, FOLDER)
+    screen, clock, reporter = live()
     best = record(A, tokens_per_s=12345)
     reporter.told(best, best)
     reporter.told(record(C, Verdict.SKIPPED), best)
@@ -394,9 +379,7 @@ def test_the_live_lines_show_the_incumbent_the_counts_and_the_clock() -> None:
 
 
 def test_the_budget_bar_tells_the_search_from_the_finals() -> None:
-    screen, clock = Screen(terminal=True, encoding="ascii"), Clock()
-    reporter = LiveReporter(screen.console, clock)
-    reporter.started(SPACE, 600.0, FOLDER)
+    screen, clock, reporter = live(encoding="ascii")
     clock.now_s += 300
     reporter.probing("final", A, 599.0)
     clock.now_s += 150
@@ -406,9 +389,7 @@ def test_the_budget_bar_tells_the_search_from_the_finals() -> None:
 
 
 def test_the_live_lines_say_when_the_finals_begin_and_how_far_they_are() -> None:
-    screen, clock = Screen(terminal=True), Clock()
-    reporter = LiveReporter(screen.console, clock)
-    reporter.started(SPACE, 600.0, FOLDER)
+    screen, clock, reporter = live()
     assert "finals  after the search" in _drawn(reporter, screen, "finals")
     reporter.probing("search", A, 420.0)
     clock.now_s += 100
@@ -422,9 +403,7 @@ def test_the_live_lines_say_when_the_finals_begin_and_how_far_they_are() -> None
 
 
 def test_a_start_is_shown_with_what_earlier_ones_took() -> None:
-    screen, clock = Screen(terminal=True), Clock()
-    reporter = LiveReporter(screen.console, clock)
-    reporter.started(SPACE, 600.0, FOLDER)
+    screen, clock, reporter = live()
     for seconds in (6, 3):
         reporter.probing("search", A, 420.0)
         reporter.phase(Phase.ENGINE, 0)
@@ -439,9 +418,7 @@ def test_a_start_is_shown_with_what_earlier_ones_took() -> None:
 
 
 def test_where_energy_is_known_the_best_has_it() -> None:
-    screen = Screen(terminal=True)
-    reporter = LiveReporter(screen.console, Clock())
-    reporter.started(SPACE, 600.0, FOLDER)
+    screen, _, reporter = live()
     best = record(A, joules_per_token=0.0123)
     reporter.told(best, best)
     assert "25%  0.0123 J/token" in _drawn(reporter, screen, "GFLOP/s")
@@ -451,9 +428,7 @@ def test_where_energy_is_known_the_best_has_it() -> None:
 @pytest.mark.parametrize("width", [80, 100, 140])
 @pytest.mark.parametrize("among", SPACES.values(), ids=SPACES)
 def test_as_long_as_the_candidate_is_the_same_no_live_line_moves(among: Space, width: int) -> None:
-    screen, clock = Screen(width, terminal=True), Clock()
-    reporter = LiveReporter(screen.console, clock)
-    reporter.started(among, 600.0, FOLDER)
+    screen, clock, reporter = live(width, among=among)
     reporter.probing("search", among.candidates[-1], 420.0)
     heights = set()
     for phase, steps in [(phase, 0) for phase in Phase] + [(Phase.TIMED, 1000)]:
@@ -466,9 +441,7 @@ def test_as_long_as_the_candidate_is_the_same_no_live_line_moves(among: Space, w
 
 
 def test_the_names_of_columns_stand_above_trials_again_where_the_width_is_another() -> None:
-    screen = Screen(100, terminal=True)
-    reporter = LiveReporter(screen.console, Clock())
-    reporter.started(SPACE, 600.0, FOLDER)
+    screen, _, reporter = live(100)
     for number, width in enumerate([100, 100, 80]):
         screen.console.width = width
         reporter.told(record(A, Verdict.HUNG, number=number), None)
@@ -477,9 +450,7 @@ def test_the_names_of_columns_stand_above_trials_again_where_the_width_is_anothe
 
 
 def test_only_new_incumbents_and_failures_scroll_by() -> None:
-    screen, clock = Screen(terminal=True), Clock()
-    reporter = LiveReporter(screen.console, clock)
-    reporter.started(SPACE, 600.0, FOLDER)
+    screen, _, reporter = live()
     best = record(A, number=901, tokens_per_s=2000)
     reporter.told(best, best)
     reporter.told(record(B, number=902), best)
@@ -493,9 +464,7 @@ def test_only_new_incumbents_and_failures_scroll_by() -> None:
 
 @pytest.mark.parametrize("ended", [False, True], ids=["closed early", "finished"])
 def test_close_gives_the_terminal_back(ended: bool) -> None:
-    screen, clock = Screen(terminal=True), Clock()
-    reporter = LiveReporter(screen.console, clock)
-    reporter.started(SPACE, 600.0, FOLDER)
+    screen, _, reporter = live()
     assert HIDE_CURSOR in screen.text
     if ended:
         reporter.finished(CALM, FOLDER / "best.json")
@@ -552,34 +521,28 @@ def test_a_study_that_nobody_can_see_is_told_to_its_end(
     study(reporter_for(Gone(terminal=terminal), clock), clock)
 
 
-def test_a_terminal_gets_live_lines(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TERM", "xterm-256color")
-    assert isinstance(reporter_for(Tty(), Clock()), LiveReporter)
-
-
-def test_a_pipe_gets_plain_lines() -> None:
-    assert not isinstance(reporter_for(io.StringIO(), Clock()), LiveReporter)
-
-
-def test_a_terminal_without_a_cursor_gets_plain_lines(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TERM", "dumb")
-    assert not isinstance(reporter_for(Tty(), Clock()), LiveReporter)
+@pytest.mark.parametrize(
+    ("stream", "term", "is_live"),
+    [(Tty, "xterm-256color", True), (Tty, "dumb", False), (io.StringIO, "xterm", False)],
+    ids=["a terminal", "one that cannot move its cursor", "a pipe"],
+)
+def test_live_lines_need_a_terminal(
+    stream: type[io.StringIO], term: str, is_live: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TERM", term)
+    assert isinstance(reporter_for(stream(), Clock()), LiveReporter) is is_live
 
 
 # Numbers for people.
 
 
 @pytest.mark.parametrize(
-    ("value", "text"),
-    [(0.5, "0.50"), (900, "900"), (999.9, "1.00k"), (12345, "12.3k"), (2.5e18, "2.50E"),
-     (9.996, "10.0")],
+    ("shown", "text"),
+    [(si(0.5), "0.50"), (si(900), "900"), (si(999.9), "1.00k"), (si(12345), "12.3k"),
+     (si(2.5e18), "2.50E"), (si(9.996), "10.0"), (si(1.21e12, "FLOP/s"), "1.21 TFLOP/s")],
 )  # fmt: skip
-def test_numbers_have_three_digits_and_a_prefix(value: float, text: str) -> None:
-    assert si(value) == text
-
-
-def test_a_unit_follows_its_prefix_after_a_space() -> None:
-    assert si(1.21e12, "FLOP/s") == "1.21 TFLOP/s"
+def test_numbers_have_three_digits_and_a_prefix(shown: str, text: str) -> None:
+    assert shown == text
 
 
 @pytest.mark.parametrize(("seconds", "text"), [(7.9, "0:07"), (83, "1:23"), (5400, "90:00")])
@@ -627,9 +590,7 @@ def test_what_a_script_s_values_would_do_to_a_terminal_is_not_done_at_the_end() 
 
 
 def test_of_probes_that_run_at_once_the_one_is_shown_in_which_something_began_last() -> None:
-    screen = Screen(terminal=True)
-    reporter = LiveReporter(screen.console, Clock())
-    reporter.started(SPACE, 600.0, FOLDER)
+    screen, _, reporter = live()
     reporter.phase(Phase.IMPORT, 0, 1)  # of a slot that has no probe yet
     reporter.probing("search", A, 420.0, 0)
     reporter.probing("search", B, 420.0, 1)
