@@ -25,48 +25,45 @@ def building(progress: Progress, clock: Clock, engine: str, seconds: float) -> s
     return progress.text
 
 
-def test_what_was_never_seen_is_not_guessed() -> None:
-    clock = Clock()
-    progress = Progress(clock)
-    assert building(progress, clock, "ddp", 3.0) == "building the engine, 3 s"
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
 
 
-def test_a_start_is_held_against_the_median_of_earlier_ones() -> None:
-    clock = Clock()
+@pytest.fixture
+def progress(clock: Clock) -> Progress:
+    return Progress(clock)
+
+
+@pytest.mark.parametrize(
+    ("earlier_s", "engine", "seconds", "said"),
+    [
+        ([], "ddp", 3.0, "3 s"),
+        ([5.0], "ddp", 3.0, "3 s of about 5 s"),
+        ([5.0, 6.0, 60.0, 7.0], "ddp", 3.0, "3 s of about 7 s"),  # their median
+        ([5.0], "ddp", 9.0, "9 s, usually 5 s"),
+        ([5.0], "deepspeed", 3.0, "3 s"),
+    ],
+)
+def test_a_start_is_held_against_earlier_ones_of_its_engine(
+    clock: Clock, earlier_s: list[float], engine: str, seconds: float, said: str
+) -> None:
     progress = Progress(clock)
-    start(progress, clock, "ddp", 5.0)
-    assert building(progress, clock, "ddp", 3.0) == "building the engine, 3 s of about 5 s"
-    for engine_s in (6.0, 60.0, 7.0):
+    for engine_s in earlier_s:
         start(progress, clock, "ddp", engine_s)
-    assert building(progress, clock, "ddp", 3.0) == "building the engine, 3 s of about 7 s"
-
-
-def test_a_start_that_takes_longer_than_others_did_says_so() -> None:
-    clock = Clock()
-    progress = Progress(clock)
-    start(progress, clock, "ddp", 5.0)
-    assert building(progress, clock, "ddp", 9.0) == "building the engine, 9 s, usually 5 s"
-
-
-def test_one_engine_s_starts_say_nothing_of_another_s() -> None:
-    clock = Clock()
-    progress = Progress(clock)
-    start(progress, clock, "ddp", 5.0)
-    assert building(progress, clock, "deepspeed", 3.0) == "building the engine, 3 s"
+    assert building(progress, clock, engine, seconds) == f"building the engine, {said}"
 
 
 @pytest.mark.parametrize("after", [Phase.BUILD, Phase.DONE], ids=["tried again", "given up"])
-def test_a_start_that_failed_is_no_measure_of_others(after: Phase) -> None:
-    clock = Clock()
-    progress = Progress(clock)
+def test_a_start_that_failed_is_no_measure_of_others(
+    progress: Progress, clock: Clock, after: Phase
+) -> None:
     building(progress, clock, "ddp", 1.0)
     progress.phase(after, 0)
     assert building(progress, clock, "ddp", 3.0) == "building the engine, 3 s"
 
 
-def test_steps_are_counted_and_not_held_against_those_of_other_candidates() -> None:
-    clock = Clock()
-    progress = Progress(clock)
+def test_steps_are_counted_and_held_against_no_others(progress: Progress, clock: Clock) -> None:
     start(progress, clock, "ddp", 5.0)
     clock.now_s += 7
     assert progress.text == "timing, 12 steps, 7 s"
@@ -83,8 +80,7 @@ def test_there_are_words_for_every_phase(phase: Phase, of_script: bool) -> None:
     assert progress.text != preparing
 
 
-def test_imports_before_the_first_probe_are_for_tracing() -> None:
-    progress = Progress(Clock())
+def test_imports_before_the_first_probe_are_for_tracing(progress: Progress) -> None:
     progress.phase(Phase.IMPORT, 0)
     assert progress.text == "importing, then tracing the model, 0 s"
     progress.begin("ddp")

@@ -6,6 +6,8 @@ import json
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
+
 from autotune.show.view.baseline import baseline, compared
 from autotune.show.view.study import Shown, read
 from autotune.space.mix import LengthMix
@@ -31,22 +33,30 @@ def timed(micro_batch: int, flops_per_s: float) -> Row:
     return {"micro_batch": str(micro_batch), "model_flops_per_s": str(flops_per_s)}
 
 
-def test_the_default_is_compared_with_where_it_was_measured(tmp_path: Path) -> None:
-    study = with_rows(tmp_path, timed(8, BEST / 2), timed(4, BEST / 3))
-    assert compared(study) == (
-        "A framework's defaults (micro 8) → best: 2.00 times the model FLOP/s."
-    )
+NEAREST = "Nearest to a framework's defaults"
+MISFIT = {"micro_batch": "8", "tokens_per_s": "1", "model_flops_per_s": "1"}
 
 
-def test_where_the_intervals_meet_there_is_no_difference(tmp_path: Path) -> None:
-    assert compared(with_rows(tmp_path, timed(8, BEST * 1.001))).endswith(
-        " → best: 1.00 times the model FLOP/s; the intervals overlap."
-    )
-
-
-def test_else_the_nearest_is_and_is_said_to_be(tmp_path: Path) -> None:
-    study = with_rows(tmp_path, timed(7, BEST / 2), timed(2, BEST / 3))
-    assert compared(study).startswith("Nearest to a framework's defaults (micro 7) → best")
+@pytest.mark.parametrize(
+    ("rows", "said"),
+    [
+        ([timed(8, BEST / 2), timed(4, BEST / 3)],
+         "A framework's defaults (micro 8) → best: 2.00 times the model FLOP/s."),
+        ([timed(8, BEST * 1.001)], "A framework's defaults (micro 8) → best: 1.00 times the model"
+         " FLOP/s; the intervals overlap."),
+        ([timed(7, BEST / 2), timed(2, BEST / 3)],
+         f"{NEAREST} (micro 7) → best: 2.00 times the model FLOP/s."),
+        ([failed(MISFIT, "oom")], "A framework's defaults (micro 8): did not fit."),
+        ([failed(MISFIT, "skipped", witness="d4")],
+         "A framework's defaults (micro 8): does not fit."),
+        ([], ""),  # the winner is nearest itself
+    ],
+    ids=["measured", "overlap", "nearest", "did not fit", "has a witness", "the winner"],
+)  # fmt: skip
+def test_the_winner_is_compared_with_a_framework_s_defaults(
+    tmp_path: Path, rows: list[Row], said: str
+) -> None:
+    assert compared(with_rows(tmp_path, *rows)) == said
 
 
 def test_what_was_not_searched_as_frameworks_have_it_is_as_in_the_winner(tmp_path: Path) -> None:
@@ -75,22 +85,8 @@ def test_the_longest_samples_alone_are_not_compared_with_a_mix_of_lengths(tmp_pa
     assert baseline(replace(study, workload=workload)).micro_batch == 12  # type: ignore[union-attr]
 
 
-def test_a_default_that_does_not_fit_is_said(tmp_path: Path) -> None:
-    lost = failed({"micro_batch": "8", "tokens_per_s": "1", "model_flops_per_s": "1"}, "oom")
-    assert compared(with_rows(tmp_path, lost)).endswith("(micro 8): did not fit.")
-
-
-def test_a_default_that_was_skipped_for_its_witness_does_not_fit(tmp_path: Path) -> None:
-    lost = failed({"micro_batch": "8", "model_flops_per_s": "1"}, "skipped", witness="d4")
-    assert compared(with_rows(tmp_path, lost)).endswith("(micro 8): does not fit.")
-
-
 def test_what_the_budget_left_out_says_nothing(tmp_path: Path) -> None:
     left_out = failed({"micro_batch": "8", "model_flops_per_s": "1", "witness": ""}, "skipped")
     found = baseline(with_rows(tmp_path, left_out, {"micro_batch": "6"}))
     assert found is not None
     assert found.micro_batch == 6
-
-
-def test_a_winner_that_is_nearest_itself_is_compared_with_nothing(tmp_path: Path) -> None:
-    assert compared(with_rows(tmp_path)) == ""

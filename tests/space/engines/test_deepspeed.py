@@ -30,8 +30,6 @@ EVERY = [
 
 
 def of(candidate: Candidate, kind: str = "cuda", **workload: Any) -> dict[str, Any]:
-    from dataclasses import replace
-
     return ENGINES["deepspeed"].config(candidate, replace(WORKLOAD, **workload), kind)
 
 
@@ -97,27 +95,25 @@ def test_memory_is_pinned_only_beside_a_gpu() -> None:
         assert zero["offload_param"]["pin_memory"] is pinned
 
 
-def test_an_optimizer_beside_a_gpu_is_deepspeeds_own_and_otherwise_torchs() -> None:
-    def torch_adam(candidate: Candidate, kind: str) -> bool:
-        found: bool = of(candidate, kind)["optimizer"]["params"]["torch_adam"]
-        return found
-
-    moved = Candidate(depth=12, seq_len=1024, micro_batch=8, zero_stage=2, offload="optimizer")
-    assert not torch_adam(moved, "cuda")
-    assert torch_adam(moved, "cpu")
-    assert torch_adam(EVERY[0], "cuda")
+MOVED = Candidate(depth=12, seq_len=1024, micro_batch=8, zero_stage=2, offload="optimizer")
 
 
-def test_torchs_adam_is_fused_beside_a_gpu_alone() -> None:
-    def params(candidate: Candidate, device_kind: str, **workload: Any) -> dict[str, Any]:
-        found: dict[str, Any] = of(candidate, device_kind, **workload)["optimizer"]["params"]
-        return found
-
-    moved = Candidate(depth=12, seq_len=1024, micro_batch=8, zero_stage=2, offload="optimizer")
-    assert params(EVERY[0], "cuda")["fused"] is True
-    assert "fused" not in params(EVERY[0], "cpu")
-    assert "fused" not in params(moved, "cuda")
-    assert "fused" not in params(replace(EVERY[0], optimizer="muon"), "cuda")
+@pytest.mark.parametrize(
+    ("candidate", "kind", "of_torch", "fused"),
+    [
+        (EVERY[0], "cuda", True, True),
+        (EVERY[0], "cpu", True, False),
+        (MOVED, "cuda", False, False),  # DeepSpeed's own
+        (MOVED, "cpu", True, False),
+    ],
+    ids=lambda value: getattr(value, "key", ""),
+)
+def test_an_optimizer_is_torch_s_but_for_one_moved_from_a_gpu(
+    candidate: Candidate, kind: str, of_torch: bool, fused: bool
+) -> None:
+    params = of(candidate, kind)["optimizer"]["params"]
+    assert (params["torch_adam"], params.get("fused", False)) == (of_torch, fused)
+    assert "fused" not in of(replace(candidate, optimizer="muon"), kind)["optimizer"]["params"]
 
 
 def test_no_timer_waits_for_the_device() -> None:

@@ -19,15 +19,6 @@ from probes.models import family
 from tests.support.records import WORKLOAD
 
 
-def test_width_is_64_times_depth_unless_it_is_given() -> None:
-    assert counts.FAMILY.shape(4, None, 4096).width == 256
-    assert counts.FAMILY.shape(4, 512, 4096).width == 512
-
-
-def test_a_head_has_64_channels() -> None:
-    assert counts.FAMILY.shape(3, None, 100).width == 192
-
-
 @pytest.mark.parametrize(
     ("shape", "matmul", "total"),
     [
@@ -44,9 +35,6 @@ def test_parameters_are_those_counted_by_hand(shape: GptShape, matmul: int, tota
 
 def test_flops_per_token_are_six_per_parameter_and_the_attention_scores() -> None:
     assert GptShape(2, 128, 1000).flops_per_token(64) == 6 * 521_216 + 12 * 2 * 128 * 64
-
-
-def test_flops_per_token_grow_with_the_length_by_attention_alone() -> None:
     shape = GptShape(4, 256, 4096)
     grown = shape.flops_per_token(2048) - shape.flops_per_token(1024)
     assert grown == 12 * 4 * 256 * 1024
@@ -76,6 +64,8 @@ def test_a_closed_form_is_what_is_counted_whatever_the_traits(traits: GptTraits)
 
 
 def test_the_width_follows_from_the_depth_in_whole_heads() -> None:
+    assert counts.FAMILY.shape(4, 512, 4096).width == 512  # unless it is given
+    assert counts.FAMILY.shape(3, None, 4096).width == 192
     assert workload(TRAITS).shape(3).width == 160  # 144 in heads of 32
     assert workload(GptTraits(aspect_ratio=64, head_dim=128)).shape(3).width == 256
 
