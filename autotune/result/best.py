@@ -17,6 +17,8 @@ from importlib import resources
 from pathlib import Path
 from typing import Any, Literal
 
+import msgspec
+
 from autotune.errors import UsageError
 from autotune.result.choice import Certainty, Choice, Repeats
 from autotune.result.files import write_whole
@@ -28,7 +30,6 @@ from autotune.space.models.defaults import Lora
 from autotune.space.outcome import Measurement, Objective, Record, Verdict
 from autotune.space.space import Limits, Space
 from autotune.space.workload import GlobalBatch, Workload
-from autotune.wire.codec import parse, to_json
 from autotune.wire.messages import Ran
 from autotune.wire.settings import Settings
 from autotune.wire.stopping import Interval
@@ -315,13 +316,18 @@ class Best:
         """The adapters that were trained; None where the whole model was."""
         options = self.provenance.get("options")
         given = options.get("lora") if isinstance(options, dict) else None
-        return parse(Lora, given) if isinstance(given, dict) else None
+        return msgspec.convert(given, Lora) if isinstance(given, dict) else None
 
     @property
     def stopped_in(self) -> str | None:
         """What the user ended early: search or finals; None where it was not stopped."""
         part: str | None = self.provenance.get("stopped_in")
         return part
+
+    def to_json(self) -> dict[str, Any]:
+        """What `write` writes, as JSON types."""
+        document: dict[str, Any] = json.loads(json.dumps(asdict(self)))
+        return document
 
     def write(self, path: Path) -> None:
         """Write it to `path` whole or not at all: a reader never sees a part of it.
@@ -330,7 +336,7 @@ class Best:
             ValueError: it does not match the schema, or holds a number that JSON has no word for;
                 the message names the path of the field.
         """
-        document = to_json(self)
+        document = self.to_json()
         _validate(document)
         write_whole(path, json.dumps(document, indent=2, allow_nan=False) + "\n")
 
@@ -346,7 +352,7 @@ class Best:
                 raise UsageError(f"{path}: is no best.json: it has over {MOST_BYTES >> 20} MiB")
             document: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
             _validate(document)
-            found = parse(cls, document, strict=False)
+            found = msgspec.convert(document, cls)
             _check_sums(found)
             return found
         except OSError as error:

@@ -19,7 +19,6 @@ from autotune.errors import UsageError
 from autotune.result.folder.table import Table
 from autotune.result.loading import OtherHardwareError
 from autotune.space.candidate import Candidate
-from autotune.wire.codec import to_json
 from tests.support.exported import result
 from tests.support.records import record
 
@@ -62,7 +61,7 @@ def _binary(path: Path) -> None:
 
 
 def _other_version(path: Path) -> None:
-    path.write_text(json.dumps(to_json(result("ddp", 0)) | {"schema_version": 9}))
+    path.write_text(json.dumps(result("ddp", 0).to_json() | {"schema_version": 9}))
 
 
 def _large(path: Path) -> None:

@@ -28,7 +28,6 @@ from autotune.space.candidate import Candidate
 from autotune.space.engines import ENGINES
 from autotune.space.outcome import Objective, Record, Verdict
 from autotune.space.workload import Dtype, GlobalBatch
-from autotune.wire.codec import to_json
 from tests.support.exported import result
 from tests.support.programs import ROOT
 from tests.support.records import MIB, QUIET, WORKLOAD, record, space, workload
@@ -59,7 +58,7 @@ def best(*records: Record, objective: Objective = "tokens_per_s") -> Best:
 
 
 def document(*records: Record) -> dict[str, Any]:
-    return to_json(best(*records))
+    return best(*records).to_json()
 
 
 def read(folder: Path, document: dict[str, Any]) -> Best:
@@ -352,7 +351,7 @@ def test_what_is_written_reads_back_equal(tmp_path: Path) -> None:
     found = best(record(A), record(B, tokens_per_s=999), record(C, Verdict.PRUNED), final(A))
     found.write(tmp_path / "best.json")
     assert Best.read(tmp_path / "best.json") == found
-    assert json.loads((tmp_path / "best.json").read_text("utf-8")) == to_json(found)
+    assert json.loads((tmp_path / "best.json").read_text("utf-8")) == found.to_json()
 
 
 def test_a_refused_document_leaves_the_old_file_and_nothing_beside_it(tmp_path: Path) -> None:
@@ -501,7 +500,7 @@ def test_a_name_that_is_none_of_a_variable_does_not_reach_a_script(tmp_path: Pat
 
 
 def test_a_result_over_several_nodes_says_so(tmp_path: Path) -> None:
-    body = to_json(result("ddp", 0, world_size=4, nodes=2))
+    body = result("ddp", 0, world_size=4, nodes=2).to_json()
     found = read(tmp_path, body).config
     assert (found.nodes, found.ranks_on_a_node, found.workload.nodes) == (2, 2, 2)
     assert configuration(found).endswith("4 ranks on 2 nodes)")
@@ -509,7 +508,7 @@ def test_a_result_over_several_nodes_says_so(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("nodes", "why"), [(0, r"\$\.config\.nodes"), (5, "5 of 4 ranks")])
 def test_a_number_of_nodes_that_cannot_be_is_refused(tmp_path: Path, nodes: int, why: str) -> None:
-    body = to_json(result("ddp", 0, world_size=4, nodes=2))
+    body = result("ddp", 0, world_size=4, nodes=2).to_json()
     body["config"]["nodes"] = nodes
     with pytest.raises(UsageError, match=why):
         read(tmp_path, body)
@@ -532,7 +531,7 @@ def test_what_the_contract_leaves_open_may_be_missing(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["cpu-2-cores"])
 def test_the_samples_can_be_read(name: str) -> None:
     path = SAMPLES / name / "best.json"
-    assert to_json(Best.read(path)) == json.loads(path.read_text("utf-8"))
+    assert Best.read(path).to_json() == json.loads(path.read_text("utf-8"))
 
 
 def test_schema_and_dataclass_have_the_same_names() -> None:
@@ -592,7 +591,7 @@ def test_the_pareto_front_is_what_nothing_else_beats_in_both(tmp_path: Path) -> 
     found = best(*records)
     front = [(t.config.candidate, t.measured.joules_per_token) for t in found.pareto]
     assert front == [(A, 0.3), (B, 0.1)]
-    assert read(tmp_path, to_json(found)) == found
+    assert read(tmp_path, found.to_json()) == found
 
 
 def test_the_front_counts_the_work_that_the_objective_does() -> None:
@@ -641,7 +640,7 @@ def test_the_micro_batches_of_one_global_batch_are_compared(tmp_path: Path) -> N
     found = of_one_batch((A, 1000), (B, 900), (full, 950), (D, 500), (C, 4000))
     rows = [(c.config.candidate, c.config.grad_accum) for c in found.same_batch]
     assert rows == [(D, 4), (full, 2), (A, 1)]
-    assert read(tmp_path, to_json(found)) == found
+    assert read(tmp_path, found.to_json()) == found
 
 
 def test_one_micro_batch_alone_is_compared_with_nothing() -> None:

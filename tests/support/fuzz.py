@@ -29,7 +29,6 @@ from autotune.result.folder.storage import repair
 from autotune.space.workload import parse_global_batch
 from autotune.units import parse_bytes, parse_duration_s, parse_ints, parse_share
 from autotune.wire import messages as wire
-from autotune.wire.codec import to_json
 from autotune.wire.messages import Entered, Fault, Message, Probe, WireError
 from autotune.wire.stopping import Phase, Rule
 from tests.support import recorded
@@ -184,7 +183,7 @@ def _best() -> bytes:
         choice, records, made, "flops",
         fingerprint={"kind": "cpu"}, environment={}, provenance={},
     )  # fmt: skip
-    return json.dumps(to_json(document)).encode()
+    return json.dumps(document.to_json()).encode()
 
 
 @cache

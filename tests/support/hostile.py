@@ -26,7 +26,6 @@ from autotune.errors import UsageError
 from autotune.result.best import Best
 from autotune.result.folder.folder import Folder
 from autotune.result.folder.journal import records_in
-from autotune.wire.codec import to_json
 from tests.support.programs import ROOT, TESTS
 
 QUICK = str(TESTS / "support" / "quick_study.py")
@@ -111,7 +110,7 @@ class HostileStudy:
     def best(self) -> dict[str, Any] | None:
         """best.json, checked; None where there is none yet."""
         path = self.out / "best.json"
-        return to_json(Best.read(path)) if path.exists() else None
+        return Best.read(path).to_json() if path.exists() else None
 
     def processes(self) -> list[int]:
         """Processes of this study that are alive."""

@@ -19,7 +19,6 @@ from autotune.result.export import EXPORTS, write
 from autotune.result.export.format import FACTS, remark, unexpressed
 from autotune.space.engines import ENGINES
 from autotune.space.workload import GlobalBatch
-from autotune.wire.codec import to_json
 from tests.support.exported import result
 from tests.support.programs import ROOT
 
@@ -220,7 +219,7 @@ def test_a_users_own_script_is_started_where_it_was_found(tmp_path: Path) -> Non
 
 
 def test_a_result_that_was_changed_by_hand_is_refused(tmp_path: Path) -> None:
-    document = to_json(RESULTS["deepspeed"])
+    document = RESULTS["deepspeed"].to_json()
     document["config"]["micro_batch"] += 1
     path = tmp_path / "best.json"
     path.write_text(json.dumps(document))
