@@ -347,15 +347,16 @@ def _start(spec: ModelSpec, weights: str, request: Describe) -> Start:
         capacity_bytes=0,
         store_host="",
         store_port=0,
-        model=spec,
+        model=replace(
+            spec,
+            zero_stage=0,
+            offload="none",
+            param_dtype="bf16" if weights == "bf16" else "auto",
+            optimizer=request.optimizer,
+        ),
         engine="",
-        zero_stage=0,
-        offload="none",
         # The same sizes; the loss scaler of fp16 would read values, and there are none.
         dtype="bf16" if request.dtype == "fp16" else request.dtype,
-        param_dtype="bf16" if weights == "bf16" else "auto",
-        allocator="",
-        optimizer=request.optimizer,
         engine_config={},
         seed=0,
     )

@@ -17,6 +17,7 @@ import torch
 
 from autotune.wire.faults import DEVICE_MEMORY, HOST_MEMORY, PINNING
 from autotune.wire.messages import Fault, Peaks
+from autotune.wire.settings import Level, Settings, rows
 from autotune.wire.stopping import Phase
 
 Cause = Literal["oom", "host_oom", "unsupported", "crashed"]
@@ -32,6 +33,8 @@ _UNSUPPORTED = re.compile(
 )
 
 
+_BUILT = tuple(name for name, row in rows(Settings).items() if row.level is Level.BUILD)
+"""Axes that decide about the code that is compiled."""
 _SELECTED = re.compile(r"encountered during backward but not found in storage")
 """Of selective checkpointing, where something else runs in the backward pass than before it, as
 the gathering of ZeRO-3 may."""
@@ -94,10 +97,7 @@ def _axes(error: BaseException) -> tuple[str, ...]:
     if _SELECTED.search(str(error)):
         return ("checkpointing", "zero_stage", "offload")
     if _is_of_compiler(error):
-        return (
-            "compile", "optimizer", "checkpointing", "attention", "loss", "param_dtype",
-            "zero_stage", "offload",
-        )  # fmt: skip
+        return _BUILT
     return () if error.__cause__ is None else _axes(error.__cause__)
 
 

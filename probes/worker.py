@@ -41,9 +41,9 @@ class Live:
         self._model = start.model
         self._history = History()
         self._compiles: Compiles = ""
-        if start.model.compile or start.model.attention == "flex_attention":  # is compiled itself
+        if self._model.compile == "on" or self._model.attention == "flex_attention":
             self._compiles = "model"
-        elif start.optimizer == "adamw8bit":
+        elif self._model.optimizer == "adamw8bit":
             self._compiles = "optimizer"
         self._watch = partial(
             Watch,
@@ -75,8 +75,8 @@ def meter_for(start: Start) -> Meter:
 def set_up(start: Start, rank: int, meter: Meter, send: Send) -> Live:
     """Join the other ranks and build the engine under the memory limit."""
     send(Entered(Phase.BUILD))
-    if start.allocator:
-        _settle_allocator(start.allocator)
+    if conf := start.model.alloc_conf:
+        _settle_allocator(conf)
     # Compilers beside the ranks on the CPU would be more than their capacity.
     threads = int(os.environ.get("OMP_NUM_THREADS", "1")) if start.device_kind == "cuda" else 1
     inductor_config.compile_threads = min(threads, MOST_COMPILERS)

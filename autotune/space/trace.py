@@ -86,7 +86,7 @@ def request(space: Space, device_kind: str = "cpu") -> Describe:
     workload = space.workload
     widths = {workload.shape(depth).width: depth for depth in space.axes["depth"]}
     asked = [
-        (replace(model, compile=False), build)
+        (replace(model, compile="off"), build)
         for _, deep in sorted(widths.items())
         for build in _traits(space, device_kind)
         for model in workload.shallow(build, wide_as=deep)

@@ -138,14 +138,10 @@ class Workload:
             shape = self.shape(wide_as or depth)
             width, vocab_size = shape.width, shape.vocab_size
         return ModelSpec(
+            **asdict(of) | {"depth": depth},
             name=self.family,
-            depth=depth,
             width=width,
             vocab_size=vocab_size,
-            checkpointing=of.checkpointing,
-            attention=of.attention,
-            loss=of.loss,
-            compile=of.compile == "on",
             recipe=FAMILIES[self.family].at_depth(self.recipe, depth),
         )
 

@@ -19,6 +19,7 @@ from autotune.measure.testbed import REPLAY, open_testbed
 from autotune.measure.testbed.testbed import Wiring
 from autotune.result.best import Best, Verified
 from autotune.result.hardware import other_hardware
+from autotune.space.axes import AXES
 from autotune.space.candidate import Candidate
 from autotune.space.options import Options
 from autotune.space.outcome import DISTURBED_SHARE, others_share
@@ -172,25 +173,15 @@ def _options(best: Best) -> Options:
         return options
     batch = GlobalBatch(config.global_batch_samples, "samples")
     return options.but(
-        depth=(config.depth,),
-        seq_len=(config.seq_len,),
-        micro_batch=(config.micro_batch,),
+        **{each.option: (getattr(config, name),)
+           for name, each in AXES.items() if not each.of_script},
         tokens_per_batch=None,
         length_mix=None,  # its file may be gone: best.json has it
         pad_to_multiple=None,
-        zero=(config.zero_stage,),
-        offload=(config.offload,),
-        checkpointing=(config.checkpointing,),
-        attention=(config.attention,),
-        compile=(config.compile,),
-        loss=(config.loss,),
-        optimizer=(config.optimizer,),
-        param_dtype=(config.param_dtype,),
-        allocator=(config.allocator,),
         world_size=config.world_size,
         parallel=1,
         global_batch=batch,
-    )
+    )  # fmt: skip
 
 
 def _here(best: Best, options: Options) -> Options:

@@ -17,6 +17,7 @@ import msgspec
 
 from autotune.wire.agents import AgentMessage
 from autotune.wire.dial import Dial
+from autotune.wire.settings import Depth, Settings
 from autotune.wire.stopping import Phase, Rule
 
 VERSION = 1
@@ -28,17 +29,12 @@ class WireError(ValueError):
 
 
 @dataclass(frozen=True, kw_only=True)
-class ModelSpec:
-    """The model to build: `depth` blocks of `width` channels."""
+class ModelSpec(Settings, Depth):
+    """What ranks build: `depth` blocks of `width` channels, with these settings."""
 
     name: str
-    depth: int
     width: int
     vocab_size: int
-    checkpointing: str
-    attention: str = "auto"
-    loss: str = "whole"
-    compile: bool = False
     recipe: dict[str, Any] = field(default_factory=dict)
     """What else its family builds it from: JSON types, by names that the family chooses."""
 
@@ -56,13 +52,7 @@ class Start:
     store_port: int
     model: ModelSpec
     engine: str
-    zero_stage: int
-    offload: str
     dtype: str
-    param_dtype: str = "auto"
-    optimizer: str
-    allocator: str = ""
-    """Settings of torch's CUDA allocator; empty for its own."""
     engine_config: dict[str, Any]
     """From the engine's row in `autotune.space.engines`; empty for engines that take none."""
     seed: int

@@ -96,7 +96,7 @@ def stored_as(param_dtype: str) -> Iterator[None]:
 def made(spec: ModelSpec, family: Family) -> nn.Module:
     """The module that `spec` names, its blocks compiled if so."""
     module = family.make(spec)
-    if spec.compile:
+    if spec.compile == "on":
         blocks = list(family.blocks(module))
         if not blocks:
             raise UnsupportedError(f"{type(module).__name__} has no blocks to compile", "compile")

@@ -28,7 +28,7 @@ class DdpEngine:
     def __init__(self, start: Start, world: World) -> None:
         device = world.device
         self._family = family(start.model.name)
-        with torch.device(device), stored_as(start.param_dtype):
+        with torch.device(device), stored_as(start.model.param_dtype):
             module = made(start.model, self._family)
         self.parameters = count(module)
         self._module = module
@@ -38,11 +38,11 @@ class DdpEngine:
             self._model = DistributedDataParallel(
                 module, gradient_as_bucket_view=True, broadcast_buffers=False
             )
-        self._optimizers = list(optimizers(module, start.optimizer, self._family))
+        self._optimizers = list(optimizers(module, start.model.optimizer, self._family))
         self._scale = 1.0
         self._device_type = device.type
         # Weights in bf16 are bf16 all the way.
-        cast = start.param_dtype != start.dtype
+        cast = start.model.param_dtype != start.dtype
         self._autocast_dtype = _AUTOCAST.get(start.dtype) if cast else None
         self._scaler = torch.amp.GradScaler(device.type, enabled=start.dtype == "fp16")
 

@@ -45,7 +45,7 @@ class DeepSpeedEngine:
                 module = made(start.model, self._family)
             self.parameters = count(module)
             for name, parameter in module.named_parameters():
-                muon = start.optimizer == "muon" and is_muon(self._family, name, parameter)
+                muon = start.model.optimizer == "muon" and is_muon(self._family, name, parameter)
                 parameter.use_muon = muon  # type: ignore[attr-defined]
             own = self._family.optimizer()
             self._engine: Any = deepspeed.initialize(
@@ -100,9 +100,9 @@ def _own_reasons() -> Iterator[None]:
 def _placed(start: Start, world: World, family: Family) -> Iterator[None]:
     """Where and how the module is made, in the training dtype: stage 3 as shards from the first
     tensor on, the others straight on the device. Neither holds more than training will."""
-    sharded = start.zero_stage == 3
+    model, sharded = start.model, start.model.zero_stage == 3
     before = torch.get_default_dtype()
-    kept = start.dtype if start.param_dtype == "auto" else start.param_dtype
+    kept = start.dtype if model.param_dtype == "auto" else model.param_dtype
     torch.set_default_dtype(DTYPES[kept])
     try:
         with (

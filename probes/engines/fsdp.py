@@ -26,12 +26,12 @@ class FsdpEngine:
             raise UnsupportedError("fsdp: fp16 needs a sharded loss scaler; use bf16")
         self._family = family(start.model.name)
         on_meta = self._family.on_meta
-        with torch.device("meta" if on_meta else world.device), stored_as(start.param_dtype):
+        with torch.device("meta" if on_meta else world.device), stored_as(start.model.param_dtype):
             module = made(start.model, self._family)
         self.parameters = count(module)
         _shard(module, self._family, start, world)
         self._model = module
-        self._optimizers = list(optimizers(module, start.optimizer, self._family))
+        self._optimizers = list(optimizers(module, start.model.optimizer, self._family))
         self._scale = 1.0
 
     def prepare(self, micro_batch: int, micro_steps: int) -> None:
@@ -66,7 +66,7 @@ def _shard(module: nn.Module, family: Family, start: Start, world: World) -> Non
     shard = partial(
         fully_shard,
         mesh=init_device_mesh(world.device.type, (world.size,)),
-        reshard_after_forward=start.zero_stage == 3,
+        reshard_after_forward=start.model.zero_stage == 3,
         mp_policy=policy,
     )
     units = list(family.units(module))  # sharding renames their classes

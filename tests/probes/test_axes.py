@@ -248,7 +248,8 @@ def test_what_the_compiler_cannot_do_is_unsupported() -> None:
     error = BackendCompilerFailed(None, RuntimeError("no such op"), None)
     for each in (error, InductorError(RuntimeError("no"), None)):
         said = fault(each, Phase.COMPILE, "cpu", None)
-        assert (said.cause, said.axes[0]) == ("unsupported", "compile")
+        assert said.cause == "unsupported"
+        assert "compile" in said.axes
 
 
 def test_memory_that_runs_out_while_compiling_is_memory() -> None:
@@ -290,7 +291,7 @@ def test_a_model_without_blocks_is_not_compiled() -> None:
     bare = family("gpt").make(replace(GPT, depth=0))
     assert list(family("gpt").blocks(bare)) == []
     with pytest.raises(UnsupportedError, match="no blocks to compile") as caught:
-        made(replace(GPT, depth=0, compile=True), family("gpt"))
+        made(replace(GPT, depth=0, compile="on"), family("gpt"))
     assert caught.value.axes == ("compile",)
 
 

@@ -27,8 +27,8 @@ _JOB = Job(
 )
 _START = Start(
     world_size=1, device_kind="cpu", device_uuid="cpu", capacity_bytes=2**33, store_host="",
-    store_port=0, model=SPEC, engine="ddp", zero_stage=0, offload="none", dtype="fp32",
-    optimizer="adamw", engine_config={}, seed=0,
+    store_port=0, model=SPEC, engine="ddp", dtype="fp32",
+    engine_config={}, seed=0,
 )  # fmt: skip
 _WORKLOAD = Workload(
     model="gpt", width=64, vocab_size=256, dtype="fp32", engine="auto", world_size=1,

@@ -128,8 +128,7 @@ def train(
         "world_size": world_size, "device_kind": "cpu", "device_uuid": "cpu",
         "capacity_bytes": 2**36, "store_host": "", "store_port": 0,
         "model": asdict(workload.spec(depth, candidate.build)),
-        "engine": engine, "zero_stage": stage, "offload": offload, "dtype": dtype,
-        "param_dtype": candidate.param_dtype, "optimizer": optimizer, "allocator": "", "seed": 0,
+        "engine": engine, "dtype": dtype, "seed": 0,
         "engine_config": ENGINES[engine].config(candidate, workload, "cpu"),
     }  # fmt: skip
     asked = {"start": start, "steps": steps, "global_batch": global_batch,

@@ -130,7 +130,7 @@ def run(rank: rank_main.Rank, start: Start, probe: Probe) -> Report:
 def misfortune(number: int, start: Start, probe: Probe) -> tuple[str, Phase | None]:
     """What goes wrong on this rank, and in which phase; all ranks draw alike."""
     seed = os.environ.get("QUICK_SEED", "0")
-    key = (seed, start.model, start.zero_stage, probe.number, probe.micro_batch, probe.seq_len)
+    key = (seed, start.model, probe.number, probe.micro_batch, probe.seq_len)
     draw = random.Random(repr(key))
     chance, unlucky = draw.random(), draw.randrange(start.world_size)
     phase = draw.choice([Phase.WARMUP, Phase.TIMED])
