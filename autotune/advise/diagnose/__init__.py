@@ -244,6 +244,13 @@ def _first(events: list[Event]) -> tuple[Event | None, list[Event]]:
         if not events:
             return None, []
         first = (loud or events)[-1]
+    if first.kind.is_oom and first.amounts.asked is None:
+        # Kernels, ray and torch say it twice: once with sizes.
+        alike = (
+            e for e in events if e.wording is first.wording and e.recovered == first.recovered
+        )
+        sizes = next((e.amounts for e in alike if e.amounts.asked is not None), first.amounts)
+        first = replace(first, amounts=sizes)
     together = merged(events)
     mine = next(
         e for e in together if e.wording is first.wording and e.recovered == first.recovered

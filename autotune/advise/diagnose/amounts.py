@@ -36,8 +36,8 @@ _PATTERNS = {
 _COMPILED = {name: [re.compile(each) for each in rows] for name, rows in _PATTERNS.items()}
 _PROCESS = re.compile(rf"Process (\d+) has ({SIZE}) memory in use")
 _DEVICE = re.compile(
-    r"(?:\b(?:GPU|NPU|XPU|MLU|MUSA|DCU)[ :#]{0,2}|\b(?:cuda|hip|npu|xpu):|on device |device_id: ?)"
-    r"(\d{1,4})\b(?![.\d]* ?[KMG]i?B)"
+    r"(?:\b(?:GPU|NPU|XPU|MLU|MUSA|DCU)[ :#=]{0,2}|\b(?:cuda|hip|npu|xpu):|on device "
+    r"|device_id: ?)(\d{1,4})\b(?![.\d]* ?[KMG]i?B)"
 )
 
 
@@ -100,7 +100,8 @@ def parse(text: str) -> int | None:
     if match is None:
         return None
     unit = match[2].lower()
-    size = float(match[1].replace(",", "")) * _UNITS.get(unit, _UNITS.get(unit[0], 1))
+    number = re.sub(r",(?=\d{1,2}$)", ".", match[1])  # a decimal comma
+    size = float(number.replace(",", "")) * _UNITS.get(unit, _UNITS.get(unit[0], 1))
     return round(size) if size < MOST_BYTES else None
 
 

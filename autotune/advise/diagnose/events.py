@@ -117,7 +117,8 @@ def event_of(hit: Hit, log: str) -> Event | None:
 def _lines(hit: Hit, said: Said) -> Iterator[Said]:
     """`said`, alone and with the line before or after it, where a terminal may have broken one."""
     before, after = hit.before(2**12)[-1:], hit.after(2**12)[:1]
-    if before and len(before[0]) > _NARROWEST and said.text[:1].islower() and said.rank is None:
+    goes_on = said.rank is None and said.text[:1].islower()
+    if goes_on and before and re.search(rf".{{{_NARROWEST}}}[^.:!?]$", before[0]):
         first = take_apart(before[0])
         yield from (replace(first, text=f"{first.text}{gap}{said.text}") for gap in ("", " "))
     yield said
@@ -131,13 +132,15 @@ def _event_in(said: Said, hit: Hit, log: str) -> Event | None:
         match = wording.match(said.text)
         if match is None:
             continue
+        if wording.weak and match.start() and not hit.is_title:
+            continue
         sentence = said.text[: match.start()].rsplit(". ", 1)[-1]
         text = _with_rest(said.text, hit, said) if wording.goes_on else said.text
         whole = _ALL_SAID.search(text)
         sized = any(name.startswith("asked") and size for name, size in match.groupdict().items())
         if said.comment and not (whole or sized or hit.is_title or _in_trace(hit)):
             continue
-        is_code = _CODE.match(said.text) and not whole
+        is_code = _CODE.match(said.text) and not (whole or hit.is_title)
         talk = _TALK.search(sentence) or _TALK_AFTER.match(said.text, match.end()) or is_code
         is_raised = bool(is_code) and said.text.lstrip().startswith("raise ") and _below_frame(hit)
         if talk and wording.kind is not Kind.OTHER and not is_raised:

@@ -554,6 +554,7 @@ def test_the_source_of_the_last_frame_counts_where_the_error_itself_is_cut(tmp_p
     ("line", "oom"),
     [
         ("MPS backend out of memory in Mac", True),
+        ("After training several epochs, CUDA out of memory", True),
         ("CUDA out of memory errors are common", False),
         ("CUDA kernel errors might be asynchronously reported at some other API call", False),
     ],
@@ -561,3 +562,22 @@ def test_the_source_of_the_last_frame_counts_where_the_error_itself_is_cut(tmp_p
 def test_a_title_counts_where_nothing_else_is_said(line: str, oom: bool, tmp_path: Path) -> None:
     assert told(tmp_path, f"# {line}\n\nany help?\n")["oom"] == oom
     assert not told(tmp_path, f"# {line}\n\nKeyError: 'labels'\n")["oom"]
+
+
+def test_sizes_are_taken_from_the_line_of_a_chain_that_says_them(tmp_path: Path) -> None:
+    log = (
+        "[Wed Sep 29 07:12:20 2021] python3 invoked oom-killer: gfp_mask=0xcc0, order=0\n"
+        "[Wed Sep 29 07:12:20 2021] Out of memory: Killed process 7 (python3) total-vm:9kB,"
+        " anon-rss:2097152kB, file-rss:0kB\n"
+    )
+    assert told(tmp_path, log)["event"]["asked_bytes"] == 2**31
+
+
+def test_what_a_title_quotes_was_said(tmp_path: Path) -> None:
+    log = '"Error: runner has terminated: CUDA error: out of memory" with idle GPUs\n\nany help?\n'
+    assert told(tmp_path, log)["oom"]
+
+
+@pytest.mark.parametrize("word", ["已杀死", "**Killed**", "Getötet"])
+def test_a_shell_s_word_for_a_kill_is_read(word: str, tmp_path: Path) -> None:
+    assert told(tmp_path, f"step 1 loss 2.0\n{word}\n")["event"]["kind"] == "killed"

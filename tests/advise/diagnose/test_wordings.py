@@ -90,3 +90,10 @@ def test_every_wording_has_its_own_name_and_says_its_source() -> None:
     names = [wording.name for wording in WORDINGS]
     assert len(names) == len(set(names))
     assert all(wording.source for wording in WORDINGS)
+
+
+def test_what_each_match_is_said_to_contain_is_in_it() -> None:
+    for row in CORPUS:
+        for literal, pattern in (each for wording in WORDINGS for each in wording.says):
+            found = pattern.search(row["text"])
+            assert found is None or literal in row["text"], (literal, row["text"])
