@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 from unittest.mock import patch
 
 import torch
-from torch._subclasses.fake_tensor import FakeTensorMode
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode, in_kernel_invocation_manager
 from torch.nn import init
 
 
@@ -25,5 +26,92 @@ def dataless() -> Iterator[None]:
 
     # A name of torch's own, which another version may not have.
     drawing = patch.object(init, "_no_grad_trunc_normal_", nothing, create=True)
-    with drawing, FakeTensorMode(allow_non_fake_inputs=True):
+    with drawing, Dataless(allow_non_fake_inputs=True):
         yield
+
+
+class _NotOnlySizesError(Exception):
+    """An argument has values."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Result:
+    """The one result of an operation, as a tensor of the device of its first argument."""
+
+    size: tuple[int, ...]
+    stride: tuple[int, ...]
+    offset: int
+    dtype: torch.dtype
+    shares: bool
+    """Whether it has the first argument's storage."""
+    is_first: bool
+    """Whether it is the first argument itself."""
+
+
+_RESULTS: dict[object, _Result | None] = {}
+"""By operation and arguments; None where torch has to compute it each time."""
+
+
+class Dataless(FakeTensorMode):
+    """torch's mode, with a cache of its own. torch's cache allows for symbolic sizes, and its
+    keys take most of the time of a trace."""
+
+    def dispatch(
+        self,
+        func: Any,
+        types: Sequence[type],
+        args: Sequence[Any] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> Any:
+        kwargs = kwargs or {}
+        try:
+            key = func, torch.get_default_dtype(), _sizes(args), _sizes(kwargs.items())
+        except _NotOnlySizesError:
+            return super().dispatch(func, types, args, kwargs)
+        if (known := _RESULTS.get(key)) is not None:
+            return self._made(known, args[0])
+        result = super().dispatch(func, types, args, kwargs)
+        if key not in _RESULTS:
+            _RESULTS[key] = _known(func, result, args[0] if args else None)
+        return result
+
+    def _made(self, known: _Result, first: FakeTensor) -> FakeTensor:
+        if known.is_first:
+            return first
+        with in_kernel_invocation_manager(self):
+            made = torch.empty_strided(known.size, known.stride, dtype=known.dtype, device="meta")
+            if known.shares:
+                made.set_(first.untyped_storage(), known.offset, known.size, known.stride)
+        return FakeTensor(self, made, first.fake_device)
+
+
+def _sizes(values: Iterable[Any]) -> tuple[object, ...]:
+    """Arguments as a key. A tensor is its sizes; 1 and 1.0 differ by their types."""
+    found: list[object] = []
+    for value in values:
+        kind = type(value)
+        if kind is FakeTensor and value.constant is None:
+            found += (value.shape, value.stride(), value.storage_offset(), value.dtype)
+        elif kind in (list, tuple):
+            found.append(_sizes(value))
+        elif isinstance(value, torch.Tensor):
+            raise _NotOnlySizesError
+        else:
+            found += (kind, value)
+    return tuple(found)
+
+
+def _known(func: Any, result: Any, first: Any) -> _Result | None:
+    """`result` of `func`, whose first argument is `first`."""
+    if type(first) is not FakeTensor or type(result) is not FakeTensor:
+        return None
+    if result.constant is not None or result.fake_device != first.fake_device:
+        return None
+    shares = result.untyped_storage()._cdata == first.untyped_storage()._cdata
+    # A view has the storage of its argument: of another one than the first it is not known.
+    if (func.is_view and not shares) or torch.Tag.inplace_view in func.tags:
+        return None
+    return _Result(
+        tuple(result.shape), result.stride(), result.storage_offset(), result.dtype,
+        shares, result is first,
+    )  # fmt: skip
