@@ -21,6 +21,7 @@ _FORMS: tuple[Callable[[int], int], ...] = (
     lambda seq_len: seq_len,
     lambda seq_len: seq_len + 1,  # labels that are padded before they are shifted
     lambda seq_len: seq_len - 1,
+    lambda seq_len: seq_len - 4,  # the same of a decoder's labels, a quarter as many
     lambda seq_len: seq_len**2,
 )
 _LARGEST = 2**63 - 1

@@ -17,11 +17,13 @@ def timeline(of: Callable[[int, int], list[int]], shape: Shape) -> Timeline:
 
 
 def several(seq_len: int, micro_batch: int) -> list[int]:
-    """Weights, a mask, hidden states, padded labels, scores, and what goes again."""
+    """Weights, a mask, hidden states, labels, scores, and those that go again; a quarter of
+    each length with its first one left out."""
     tokens = seq_len * micro_batch
     scores = 4 * tokens * seq_len
     padded = 8 * micro_batch * (seq_len + 1)
-    return [7000, seq_len**2, 6 * tokens, padded, scores, -padded, -scores, tokens // 4]
+    next_ones = 8 * micro_batch * (seq_len // 4 - 1)
+    return [7000, seq_len**2, 6 * tokens, padded, scores, -padded, -scores, tokens // 4, next_ones]
 
 
 def test_two_shapes_tell_every_other_one_to_the_byte() -> None:
