@@ -7,7 +7,6 @@ Parameters come from a module on the meta device, FLOPs from a step on tensors w
 from __future__ import annotations
 
 import math
-import time
 import traceback
 from collections.abc import Sequence
 from contextlib import suppress
@@ -22,8 +21,6 @@ from probes.models import family
 
 SAMPLES = 2
 """One alone runs other operations."""
-WHOLE_S = 1.0
-"""What counting one model at one length may take."""
 
 
 def count(request: Count) -> Counted:
@@ -65,17 +62,11 @@ def _shares(request: Count, parameters: Sequence[Parameters]) -> list[list[float
 
 
 def _by_depth(request: Count, shares: Sequence[Sequence[float]], seq_len: int) -> list[float]:
-    """FLOPs of a sample of each model: counted, or by `shares` of the shallow ones where counting
-    would take too long."""
-    of_shallow, began = [], 0.0
-    for spec in request.shallow:
-        began = time.monotonic()
-        of_shallow.append(_flops(spec, seq_len))
-    a_block_s = (time.monotonic() - began) / max(1, request.shallow[-1].depth)
+    """FLOPs of a sample of each model: by `shares` of the shallow ones, or counted where there are
+    none."""
+    of_shallow = [_flops(spec, seq_len) for spec in request.shallow] if any(shares) else []
     return [
-        _mixed(each, of_shallow)
-        if each and spec.depth * a_block_s > WHOLE_S
-        else _flops(spec, seq_len)
+        _mixed(each, of_shallow) if each else _flops(spec, seq_len)
         for spec, each in zip(request.models, shares, strict=True)
     ]
 

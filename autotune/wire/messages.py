@@ -94,7 +94,7 @@ class Count:
 
     models: list[ModelSpec]
     shallow: list[ModelSpec]
-    """These tell the FLOPs of a model that is too deep to count."""
+    """The FLOPs of `models` follow from theirs."""
     seq_lens: list[int]
     shares: list[list[float]] = field(default_factory=list)
     """Of the FLOPs of each `shallow` model, by [model][shallow]; empty to count all."""

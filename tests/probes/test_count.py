@@ -56,8 +56,7 @@ def test_shallow_models_give_every_depth(name: str, monkeypatch: pytest.MonkeyPa
     specs = [workload.spec(depth) for depth in (5, 13)]
     shares = [workload.shares(depth) for depth in (5, 13)]
     asked = Count(models=specs, shallow=workload.shallow(), seq_lens=[32], shares=shares)
-    counted = count(asked).flops_per_sample
-    monkeypatch.setattr(counting, "WHOLE_S", 0.0)
+    counted = count(replace(asked, shares=[])).flops_per_sample
     monkeypatch.setattr(counting, "_flops", partial(_but, counting._flops, specs))
     assert count(asked).flops_per_sample == [pytest.approx(each, rel=1e-9) for each in counted]
 
@@ -69,7 +68,7 @@ def _but(
     return flops(spec, length)
 
 
-def test_layers_that_differ_are_counted_as_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_layers_that_differ_are_counted_as_they_are() -> None:
     """Three dense layers before those with experts: shallow models see none of these."""
     pytest.importorskip("transformers")
     workload = uncounted("mixtral-tiny")
@@ -80,7 +79,6 @@ def test_layers_that_differ_are_counted_as_they_are(monkeypatch: pytest.MonkeyPa
         "num_key_value_heads": 2, "num_experts": 4, "num_experts_per_tok": 2,
         "mlp_only_layers": [0, 1, 2],
     }  # fmt: skip
-    monkeypatch.setattr(counting, "WHOLE_S", 0.0)
     found = count(Count(
         models=[workload.spec(depth) for depth in (6, 2)], shallow=workload.shallow(),
         seq_lens=[32], shares=[workload.shares(depth) for depth in (6, 2)],
