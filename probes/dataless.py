@@ -34,7 +34,7 @@ class _NotOnlySizesError(Exception):
     """An argument has values."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class _Result:
     """The one result of an operation, as a tensor of the device of its first argument."""
 
@@ -52,7 +52,7 @@ _RESULTS: dict[object, _Result | None] = {}
 """By operation and arguments; None where torch has to compute it each time."""
 
 
-class Dataless(FakeTensorMode):
+class Dataless(FakeTensorMode):  # type: ignore[no-untyped-call]
     """torch's mode, with a cache of its own. torch's cache allows for symbolic sizes, and its
     keys take most of the time of a trace."""
 
@@ -112,6 +112,10 @@ def _known(func: Any, result: Any, first: Any) -> _Result | None:
     if (func.is_view and not shares) or torch.Tag.inplace_view in func.tags:
         return None
     return _Result(
-        tuple(result.shape), result.stride(), result.storage_offset(), result.dtype,
-        shares, result is first,
-    )  # fmt: skip
+        size=tuple(result.shape),
+        stride=result.stride(),
+        offset=int(result.storage_offset()),
+        dtype=result.dtype,
+        shares=shares,
+        is_first=result is first,
+    )

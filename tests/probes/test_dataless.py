@@ -34,7 +34,7 @@ OPERATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "integer": lambda x: torch.ones_like(x, dtype=torch.int64) * 2,
     "float": lambda x: torch.ones_like(x, dtype=torch.int64) * 2.0,
     "of two": lambda x: x.expand_as(torch.ones(3, *x.shape)),
-    "several": lambda x: x.split(2)[1],
+    "several": lambda x: torch.chunk(x, 2)[1],
     "fills": lambda x: x.new_zeros(7),
 }
 
