@@ -20,8 +20,8 @@ import pytest
 
 from autotune.device.cpu import CpuDevice
 from autotune.measure.runner import Result, Runner
+from autotune.measure.runner.wiring import Wiring
 from autotune.measure.testbed.machine import Machine
-from autotune.measure.testbed.testbed import Wiring
 from autotune.space.candidate import Candidate
 from autotune.space.options import Options
 from autotune.space.outcome import Verdict

@@ -14,8 +14,9 @@ from shlex import quote
 
 from autotune.device.device import Device
 from autotune.errors import ModelError, UsageError
+from autotune.measure.runner.wiring import Wiring
 from autotune.measure.testbed.scripted import shown_command, write_files
-from autotune.measure.testbed.testbed import Testbed, Wiring
+from autotune.measure.testbed.testbed import Testbed
 from autotune.result import export, loggers
 from autotune.result.best import Best, best_of
 from autotune.result.files import write_whole

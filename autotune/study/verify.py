@@ -15,8 +15,8 @@ from autotune.device.device import Device
 from autotune.errors import UsageError
 from autotune.measure import launch
 from autotune.measure.runner import Job, Result, Runner
+from autotune.measure.runner.wiring import Wiring
 from autotune.measure.testbed import REPLAY, open_testbed
-from autotune.measure.testbed.testbed import Wiring
 from autotune.result.best import Best, Verified
 from autotune.result.hardware import other_hardware
 from autotune.space.axes import AXES

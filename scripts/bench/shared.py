@@ -14,7 +14,7 @@ from pathlib import Path
 from autotune.device.device import Device
 from autotune.measure.runner import Job
 from autotune.measure.runner.pool import Pool, on_this_machine
-from autotune.measure.testbed.testbed import Wiring
+from autotune.measure.runner.wiring import Wiring
 from autotune.space.candidate import Candidate
 from autotune.space.space import Limits
 from autotune.space.workload import Workload

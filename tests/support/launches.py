@@ -10,9 +10,9 @@ from pathlib import Path
 from autotune.device.cpu import CpuDevice
 from autotune.device.device import Device
 from autotune.measure.runner import Result
+from autotune.measure.runner.wiring import Wiring
 from autotune.measure.script.launches import Launches
 from autotune.measure.testbed.scripted import Scripted
-from autotune.measure.testbed.testbed import Wiring
 from autotune.space.candidate import Candidate
 from autotune.space.options import Options
 from autotune.space.space import Space

@@ -25,9 +25,9 @@ from autotune.measure.runner.gather import gather
 from autotune.measure.runner.identity import check_installed, identity
 from autotune.measure.runner.remote import Remote
 from autotune.measure.runner.seating import Seating
+from autotune.measure.runner.wiring import Wiring
 from autotune.measure.testbed.pools import pools
 from autotune.measure.testbed.resolve import Layout, resolve
-from autotune.measure.testbed.testbed import Wiring
 from autotune.result.folder import provenance
 from autotune.space.options import Options, Parallel
 from autotune.space.space import Space

@@ -13,9 +13,9 @@ from autotune.measure.runner.counting import count
 from autotune.measure.runner.forks import Forks
 from autotune.measure.runner.node import Host
 from autotune.measure.runner.seating import Seating
+from autotune.measure.runner.wiring import Wiring
 from autotune.measure.testbed.pools import pools
 from autotune.measure.testbed.resolve import chosen_slots, resolve
-from autotune.measure.testbed.testbed import Wiring
 from autotune.result.folder import provenance
 from autotune.space.options import Options
 from autotune.space.space import Space

@@ -10,7 +10,7 @@ from autotune.measure.runner import Runner
 from autotune.measure.runner.channel import Channel
 from autotune.measure.runner.pool import Pool, group_numbers
 from autotune.measure.runner.seating import Seating
-from autotune.measure.testbed.testbed import Wiring
+from autotune.measure.runner.wiring import Wiring
 from autotune.space.space import Space
 
 

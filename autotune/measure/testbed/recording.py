@@ -13,8 +13,8 @@ from autotune.measure.replay import grid
 from autotune.measure.replay.device import RecordedDevice
 from autotune.measure.replay.runner import Replay
 from autotune.measure.runner import Runner
+from autotune.measure.runner.wiring import Wiring
 from autotune.measure.testbed.lacking import check_energy
-from autotune.measure.testbed.testbed import Wiring
 from autotune.space.axes import ASKED_AXES, AXES
 from autotune.space.models import gpt
 from autotune.space.options import FLAGS, Options

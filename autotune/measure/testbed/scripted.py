@@ -12,6 +12,7 @@ from typing import Any
 from autotune.device.cpu import cores, host_memory_bytes
 from autotune.errors import UsageError
 from autotune.measure.runner import Runner
+from autotune.measure.runner.wiring import Wiring
 from autotune.measure.script.files import Files
 from autotune.measure.script.launches import Launches
 from autotune.measure.testbed.lacking import check_energy
@@ -25,7 +26,6 @@ from autotune.measure.testbed.resolve import (
     holding,
     micro_batches,
 )
-from autotune.measure.testbed.testbed import Wiring
 from autotune.space.axes import ASKED_AXES, AXES
 from autotune.space.candidate import Candidate
 from autotune.space.command import Command, combined

@@ -1,43 +1,17 @@
-"""What a testbed is, and what it is given."""
+"""What a testbed is."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
-from pathlib import Path
+from collections.abc import Sequence
 from typing import Any, Protocol
 
 from autotune.device.device import Device
 from autotune.measure.runner import Runner
+from autotune.measure.runner.wiring import Wiring
 from autotune.space.options import Options
 from autotune.space.space import Space
 from autotune.space.workload import Workload
 from autotune.wire.budget import Clock
-from autotune.wire.stopping import Phase
-
-
-@dataclass(frozen=True, kw_only=True)
-class Wiring:
-    """What a study gives to those who work for it."""
-
-    logs: Path
-    """Folder for what processes print."""
-    seed: int
-    budget_s: float
-    stop: Callable[[], bool]
-    """Whether the user wants to end the study."""
-    on_phase: Callable[[Phase, int], None]
-    """Told where a probe is, with the steps it made there."""
-    note: Callable[[str], None]
-    """Told what the user should know, one line each."""
-    on_lost: Callable[[str], None] | None = None
-    """Told at once, by a thread, why a node is lost, in one line; where it is None, `note` is."""
-    turn: Callable[[str], AbstractContextManager[object]] = nullcontext
-    """Entered, with the name of the machine, by a runner that shares it with others, while a probe
-    makes its steps."""
-    rows: int | None = None
-    """That the model of a script gets of each sample, where that is known."""
 
 
 class Testbed(Protocol):

@@ -9,8 +9,8 @@ import pytest
 
 from autotune.measure import launch
 from autotune.measure.runner import Runner
+from autotune.measure.runner.wiring import Wiring
 from autotune.measure.testbed.cluster import Cluster as Nodes
-from autotune.measure.testbed.testbed import Wiring
 from autotune.space.candidate import Candidate
 from autotune.space.options import Options
 from tests.support import defaults

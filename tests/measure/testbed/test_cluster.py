@@ -16,9 +16,9 @@ import pytest
 from autotune.device.cpu import cores
 from autotune.errors import NoNodesError, UsageError
 from autotune.measure.agent.agent import UNASKED
+from autotune.measure.runner.wiring import Wiring
 from autotune.measure.testbed import cluster as cluster_module
 from autotune.measure.testbed.cluster import Cluster, check_alike
-from autotune.measure.testbed.testbed import Wiring
 from autotune.space.options import Options
 from autotune.wire.agents import Facts, NodeDevice
 from tests.support.dialed import wait_until
