@@ -15,7 +15,8 @@ import psutil
 
 from autotune.device.device import DeviceInfo, EnergyCounters
 from autotune.measure.runner import Result, forks, local
-from autotune.measure.runner.forks import Forks, Spawned
+from autotune.measure.runner.forks import Forks
+from autotune.measure.runner.node import LocalNode
 from autotune.measure.runner.pool import on_this_machine
 from autotune.space.candidate import Candidate
 from autotune.space.space import Limits
@@ -56,20 +57,26 @@ class Gpu(Cpu):
     kind = "cuda"
 
 
-class Kept(Forks):
+class Kept(LocalNode):
     """Fork servers that stay for the next test; their ranks go wrong where FAULT says so."""
 
     def __init__(self) -> None:
         self._folder = TemporaryDirectory(prefix="autotune-test-")
-        super().__init__(Path(self._folder.name), Cpu().rank_environment(1), print, "gpt")
+        super().__init__(Cpu(), Path(self._folder.name), Cpu().rank_environment(1), print)  # type: ignore[arg-type]
         self.succeeded()
 
-    def prepare(self, engine: str, stop: Callable[[], bool], deadline: float) -> None:
+    def prepare(self, engine: str, family: str, stop: Callable[[], bool], deadline: float) -> None:
         real, forks.SERVER = forks.SERVER, FAULTY_RANK
         try:
-            super().prepare(engine, stop, deadline)
+            super().prepare(engine, family, stop, deadline)
         finally:
             forks.SERVER = real
+
+    def of(self, device: Cpu) -> Kept:
+        """The same on that device."""
+        self._device = device  # type: ignore[assignment]
+        self._extensions = {}
+        return self
 
     def close(self) -> None:
         """Later."""
@@ -79,9 +86,9 @@ class Kept(Forks):
         self._folder.cleanup()
 
 
-def servers(starter: Forks) -> dict[str, int]:
+def servers(forking: Forks) -> dict[str, int]:
     """Process ids of its fork servers, by engine."""
-    return {engine: server.process.pid for engine, server in starter._servers.items()}
+    return {engine: server.process.pid for engine, server in forking._servers.items()}
 
 
 @cache
@@ -112,11 +119,11 @@ class Started:
         self.phases: list[Phase] = []
         self.stop = False
         spawned = local.WORKER is not WORKER
-        starter = options.pop("starter", None) or (Spawned() if spawned else kept())
+        node = options.pop("node", None) or (None if spawned else kept().of(device()))
         self.pool = on_this_machine(
             device(),  # type: ignore[arg-type]
             defaults.workload(width=width, dtype=dtype, engine=engine, world_size=world_size),
-            starter,
+            node,
             limits=Limits(capacity_bytes, 0.8, 64 * 2**30, 0.9),
             logs=logs,
             seed=0,

@@ -26,8 +26,7 @@ from autotune.errors import UsageError
 from autotune.measure.agent.scratch import Scratch
 from autotune.measure.runner import extensions
 from autotune.measure.runner.channel import Peer
-from autotune.measure.runner.forks import Forks
-from autotune.measure.runner.node import Host
+from autotune.measure.runner.node import LocalNode
 from autotune.measure.runner.process import RankProcess
 from autotune.space.engines.software import software
 from autotune.wire.agents import (
@@ -79,11 +78,12 @@ class Agent:
         self._logs: dict[str, Path] = {}
         self._told: set[str] = set()
         """Processes whose end was told."""
-        self._preparing: set[str] = set()
+        self._preparing: dict[str, str] = {}
+        """Engines, with the family of models."""
         self._in_use_bytes: list[int] = []
         self._over = threading.Event()
         self._device: Device | None = None
-        self._host: Host | None = None
+        self._here: LocalNode | None = None
         # Nodes that share a home must not share what compilers are at work on.
         own = extensions.folder() / name
         os.environ.setdefault(extensions.VARIABLE, str(own))
@@ -161,18 +161,17 @@ class Agent:
                 self._peer.limit(message.lease_s)
                 self._open(message.device)
             case Prepare(engine=engine, family=family):
-                self._host_for(family)
-                self._preparing.add(engine)
+                self._preparing[engine] = family
             case Run():
                 self._run(message)
             case Signal(token=token, number=number) if token in self._processes:
                 self._processes[token].signal(signal.Signals(number))
             case Collect(token=token) if token in self._processes:
                 self._collect(token)
-            case Unforkable(why) if self._host is not None:
-                self._host.give_up(why)
-            case Proven() if self._host is not None:
-                self._host.succeeded()
+            case Unforkable(why) if self._here is not None:
+                self._here.give_up(why)
+            case Proven() if self._here is not None:
+                self._here.succeeded()
 
     def _open(self, spec: str) -> None:
         try:
@@ -205,21 +204,26 @@ class Agent:
         )
         self._send(facts)
 
-    def _host_for(self, family: str) -> Host:
-        if self._host is None:
+    @property
+    def _node(self) -> LocalNode:
+        if self._here is None:
             assert self._device is not None, "`Serve` comes first"
-            folder, device = self._scratch.folder, self._device
-            environment = device.rank_environment(1)
+            environment = self._device.rank_environment(1)
             if said := crowding.remark(environment):
                 self._say(said)
-            starter = Forks(folder, environment, self._say, family)
-            self._host = Host(device, starter, name=self._name, address=self._peer.here)
-        return self._host
+            self._here = LocalNode(
+                self._device,
+                self._scratch.folder,
+                environment,
+                self._say,
+                name=self._name,
+                address=self._peer.here,
+            )
+        return self._here
 
     def _run(self, asked: Run) -> None:
-        host = self._host_for(asked.task.family)
         log = self._scratch.folder / Path(asked.log).name
-        process = host.start(asked.task, asked.dial, log)
+        process = self._node.start(asked.task, asked.dial, log)
         self._processes[asked.token], self._logs[asked.token] = process, log
         self._send(Started(token=asked.token, pid=process.pid))
 
@@ -232,12 +236,10 @@ class Agent:
                 self._send(Ended(token=token, code=code))
             if said := process.limit_log():
                 self._say(said)
-        host = self._host
-        for engine in list(self._preparing):
-            assert host is not None, "made when this was asked for"
-            host.prepare(engine, "", lambda: False, time.monotonic())
-            if host.ready(engine):
-                self._preparing.remove(engine)
+        for engine, family in list(self._preparing.items()):
+            self._node.prepare(engine, family, lambda: False, time.monotonic())
+            if self._node.ready(engine):
+                del self._preparing[engine]
                 self._send(Prepared(engine=engine))
 
     def _collect(self, token: str) -> None:
@@ -257,8 +259,8 @@ class Agent:
     def _kill(self) -> None:
         for process in list(self._processes.values()):
             process.signal(signal.SIGKILL)
-        if self._host is not None:
-            self._host.kill()
+        if self._here is not None:
+            self._here.kill()
 
     def _end(self) -> None:
         """No process of the agent is left when this returns."""
@@ -267,8 +269,8 @@ class Agent:
         for process in self._processes.values():
             process.reap()
         self._processes.clear()
-        if self._host is not None:
-            self._host.close()
+        if self._here is not None:
+            self._here.close()
 
 
 def _text(log: Path) -> str:

@@ -48,11 +48,11 @@ def forked(family: str) -> Iterator[Start]:
     """What starts helpers that share what they import: the first one waits for it."""
     with (
         tempfile.TemporaryDirectory(prefix="autotune-count-") as logs,
-        closing(Forks(Path(logs), _NO_GPU, lambda _: None, family)) as forks,
+        closing(Forks(Path(logs), _NO_GPU, lambda _: None)) as forks,
     ):
 
         def start(dial: Dial, log: Path, environment: dict[str, str]) -> RankProcess:
-            forks.prepare(_ENGINE, lambda: False, time.monotonic() + LIMIT_S)
+            forks.prepare(_ENGINE, family, lambda: False, time.monotonic() + LIMIT_S)
             return forks.start_rank(_ENGINE, dial, log, environment)
 
         yield start

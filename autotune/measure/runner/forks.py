@@ -15,7 +15,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from multiprocessing.connection import wait
 from pathlib import Path
-from typing import Protocol
 
 from autotune.measure.runner import StopRequestedError, local
 from autotune.measure.runner.channel import Peer
@@ -33,71 +32,6 @@ POLL_S = 0.05
 _PR_SET_CHILD_SUBREAPER = 36
 
 
-class Starter(Protocol):
-    """Starts ranks."""
-
-    def ready(self, engine: str) -> bool:
-        """Whether ranks of `engine` start at once, or `prepare` would make no difference."""
-        ...
-
-    def prepare(self, engine: str, stop: Callable[[], bool], deadline: float) -> None:
-        """Make that ranks of `engine` start at once; wait for it until `deadline`.
-
-        Raises:
-            StopRequestedError: the user asked to stop.
-        """
-        ...
-
-    def start_rank(
-        self, engine: str, dial: Dial, log: Path, environment: dict[str, str]
-    ) -> RankProcess:
-        """A rank that will dial the study. `environment` is what it has beside the study's own."""
-        ...
-
-    def succeeded(self) -> None:
-        """Learn that ranks came up."""
-        ...
-
-    def give_up(self, why: str) -> bool:
-        """Learn that ranks did not come up; true if from now on they start in another way."""
-        ...
-
-    def kill(self) -> None:
-        """End everything that is not a rank, at once."""
-        ...
-
-    def close(self) -> None:
-        """Nothing of it is left when this returns; no rank is started after it."""
-        ...
-
-
-class Spawned:
-    """Ranks that import everything themselves."""
-
-    def ready(self, engine: str) -> bool:
-        return True
-
-    def prepare(self, engine: str, stop: Callable[[], bool], deadline: float) -> None:
-        pass
-
-    def start_rank(
-        self, engine: str, dial: Dial, log: Path, environment: dict[str, str]
-    ) -> RankProcess:
-        return local.start_rank(dial, log, environment)
-
-    def succeeded(self) -> None:
-        pass
-
-    def give_up(self, why: str) -> bool:
-        return False
-
-    def kill(self) -> None:
-        pass
-
-    def close(self) -> None:
-        pass
-
-
 class Forks:
     """Ranks forked from a server for their engine, which is started when it is first needed.
 
@@ -106,35 +40,47 @@ class Forks:
     """
 
     def __init__(
-        self, logs: Path, environment: dict[str, str], note: Callable[[str], None], family: str
+        self,
+        logs: Path,
+        environment: dict[str, str],
+        note: Callable[[str], None],
+        works: bool = sys.platform == "linux",
     ) -> None:
-        """`environment` is what the ranks have beside the study's own, as far as all have it;
-        `family` is that of their models."""
+        """`environment` is what the ranks have beside the study's own, as far as all have it.
+        All ranks are spawned unless it `works`."""
         self._logs = logs
-        self._family = family
         self._environment = environment
         self._note = note
         self._servers: dict[str, _Server] = {}
         self._one_at_a_time = threading.RLock()  # groups may start at once, each in a thread
-        self._works = sys.platform == "linux"
+        self._works = works
         self._proven = False
         self._spawned: set[str] = set()
         """Engines whose ranks are not forked."""
 
     def ready(self, engine: str) -> bool:
+        """Whether ranks of `engine` start at once, or `prepare` would make no difference."""
         server = self._servers.get(engine)
         known = engine in self._spawned or (server is not None and server.imported)
         return not self._works or known
 
-    def prepare(self, engine: str, stop: Callable[[], bool], deadline: float) -> None:
+    def prepare(self, engine: str, family: str, stop: Callable[[], bool], deadline: float) -> None:
+        """Make that ranks of `engine`, with models of `family`, start at once; wait for it until
+        `deadline`.
+
+        Raises:
+            StopRequestedError: the user asked to stop.
+        """
         with self._one_at_a_time:
             if not self.ready(engine):
-                self._prepare(engine, stop, deadline)
+                self._prepare(engine, family, stop, deadline)
 
-    def _prepare(self, engine: str, stop: Callable[[], bool], deadline: float) -> None:
+    def _prepare(
+        self, engine: str, family: str, stop: Callable[[], bool], deadline: float
+    ) -> None:
         log = self._logs / f"forkserver-{engine}.log"
         if engine not in self._servers:
-            self._servers[engine] = _Server([engine, self._family], log, self._environment)
+            self._servers[engine] = _Server([engine, family], log, self._environment)
         server = self._servers[engine]
         while not server.heard(POLL_S):
             if stop():
@@ -155,6 +101,7 @@ class Forks:
     def start_rank(
         self, engine: str, dial: Dial, log: Path, environment: dict[str, str]
     ) -> RankProcess:
+        """A rank that will dial the study. `environment` is what it has beside the study's own."""
         with self._one_at_a_time:
             server = self._servers.get(engine)
             if server is not None and server.imported:
@@ -165,9 +112,11 @@ class Forks:
         return local.start_rank(dial, log, environment)
 
     def succeeded(self) -> None:
+        """Learn that ranks came up."""
         self._proven = True
 
     def give_up(self, why: str) -> bool:
+        """Learn that ranks did not come up; true if from now on they start in another way."""
         with self._one_at_a_time:
             if self._proven or not self._works:
                 return False
@@ -175,11 +124,13 @@ class Forks:
             self.close()
             return True
 
-    def kill(self) -> None:
+    def kill(self, why: str = "") -> None:
+        """End everything that is not a rank, at once."""
         for server in self._servers.values():
             server.process.signal(signal.SIGKILL)
 
     def close(self) -> None:
+        """Nothing of it is left when this returns; ranks are spawned after it."""
         self._works = False
         for engine in list(self._servers):
             self._servers[engine].close()

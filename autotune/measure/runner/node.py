@@ -1,12 +1,13 @@
 """A node: one machine that ranks run on, and what the study asks of it.
 
-`Host` is the machine that this process runs on: the study's own, or an agent's, which offers it to
-a study elsewhere (`Remote`). Groups and pools know no other way to a process.
+`LocalNode` is the machine that this process runs on: the study's own, or that of an agent, which
+offers it to a study elsewhere (`Remote`). Groups and pools know no other way to a process.
 """
 
 from __future__ import annotations
 
 import os
+import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -16,7 +17,7 @@ from typing import Protocol
 from autotune.device.cpu import host_oom_kills
 from autotune.device.device import Device
 from autotune.measure.runner import extensions, local, network
-from autotune.measure.runner.forks import Starter
+from autotune.measure.runner.forks import Forks
 from autotune.measure.runner.process import RankProcess
 from autotune.wire.agents import Task
 from autotune.wire.dial import Dial
@@ -103,22 +104,30 @@ class Seat:
         return self.place % len(self.node.uuids)
 
 
-class Host:
+class LocalNode(Forks):
     """The machine that this process runs on."""
 
     lost = ""
     refreshed_s = 0.0
 
     def __init__(
-        self, device: Device, starter: Starter, *, name: str = "", address: str = LOOPBACK
+        self,
+        device: Device,
+        logs: Path,
+        environment: dict[str, str],
+        note: Callable[[str], None],
+        *,
+        name: str = "",
+        address: str = LOOPBACK,
+        works: bool = sys.platform == "linux",
     ) -> None:
-        """`starter` starts the ranks, and is closed with this."""
+        """`environment` and `works` as of `Forks`."""
+        super().__init__(logs, environment, note, works)
         self.name = name
         self.address = address
         self.uuids = tuple(info.uuid for info in device.infos)
         self.energy_at = device.energy().at
         self._device = device
-        self._starter = starter
         self._extensions: dict[str, str] = {}
         """What ranks need to find the ops that were loaded."""
 
@@ -130,12 +139,6 @@ class Host:
 
     def oom_kills(self) -> int:
         return host_oom_kills()
-
-    def ready(self, engine: str) -> bool:
-        return self._starter.ready(engine)
-
-    def prepare(self, engine: str, family: str, stop: Callable[[], bool], deadline: float) -> None:
-        self._starter.prepare(engine, stop, deadline)
 
     def start(self, task: Task, dial: Dial | None, log: Path) -> RankProcess:
         share = self._device.shares(task.shares, task.ranks)[task.share]
@@ -149,19 +152,7 @@ class Host:
             self._extensions = extensions.environment(log.parent)
             return _load(task.ops, log, environment | self._extensions)
         assert dial is not None, "a rank dials"
-        return self._starter.start_rank(task.engine, dial, log, environment | self._extensions)
-
-    def succeeded(self) -> None:
-        self._starter.succeeded()
-
-    def give_up(self, why: str) -> bool:
-        return self._starter.give_up(why)
-
-    def kill(self, why: str = "") -> None:
-        self._starter.kill()
-
-    def close(self) -> None:
-        self._starter.close()
+        return self.start_rank(task.engine, dial, log, environment | self._extensions)
 
 
 def _load(ops: Sequence[str], log: Path, environment: dict[str, str]) -> RankProcess:

@@ -17,10 +17,9 @@ from autotune.errors import NoNodesError
 from autotune.measure.runner import Job, NodeLostError, Result, StopRequestedError
 from autotune.measure.runner.baseline import FLAT_S, SLACK_BYTES, left_bytes
 from autotune.measure.runner.channel import Channel
-from autotune.measure.runner.forks import Spawned, Starter
 from autotune.measure.runner.group import POLL_S, RECENT_S, Group, Rank, phase_deadlines
 from autotune.measure.runner.helper import Helper
-from autotune.measure.runner.node import LOOPBACK, Host, Node, Seat
+from autotune.measure.runner.node import LOOPBACK, LocalNode, Node, Seat
 from autotune.measure.runner.ops import Ops
 from autotune.measure.runner.process import RankProcess
 from autotune.space.candidate import Build, Candidate
@@ -358,16 +357,16 @@ class Pool:
 
 
 def on_this_machine(
-    device: Device, workload: Workload, starter: Starter | None = None, **how: Any
+    device: Device, workload: Workload, node: LocalNode | None = None, **how: Any
 ) -> Pool:
     """A pool whose ranks run here, side by side on the devices; see `Pool` for the rest.
 
-    `starter` starts them; without it they are spawned.
+    Without a `node` they are spawned.
     """
-    host = Host(device, starter or Spawned())
-    seats = [Seat(host, rank) for rank in range(workload.world_size)]
+    node = node or LocalNode(device, how["logs"], {}, how["note"], works=False)
+    seats = [Seat(node, rank) for rank in range(workload.world_size)]
     return Pool(
-        device_kind=device.kind, seats=lambda: seats, close=host.close, workload=workload, **how
+        device_kind=device.kind, seats=lambda: seats, close=node.close, workload=workload, **how
     )
 
 

@@ -10,8 +10,7 @@ from autotune.device.cpu import cores, host_memory_bytes
 from autotune.device.device import Device
 from autotune.measure.runner import Runner
 from autotune.measure.runner.counting import count
-from autotune.measure.runner.forks import Forks
-from autotune.measure.runner.node import Host
+from autotune.measure.runner.node import LocalNode
 from autotune.measure.runner.seating import Seating
 from autotune.measure.runner.wiring import Wiring
 from autotune.measure.testbed.pools import pools
@@ -64,10 +63,9 @@ class Machine:
         environment = self.variables(space, len(wirings))
         if said := crowding.remark(environment):
             first.note(said)
-        starter = Forks(first.logs, environment, first.note, space.workload.family)
-        host = Host(self.device, starter)
-        seating = Seating([(host, len(wirings) * ranks)], ranks)
-        return pools(self.device.kind, seating, space, wirings, close=host.close)
+        node = LocalNode(self.device, first.logs, environment, first.note)
+        seating = Seating([(node, len(wirings) * ranks)], ranks)
+        return pools(self.device.kind, seating, space, wirings, close=node.close)
 
     def runner(self, space: Space, wiring: Wiring) -> Runner:
         (only,) = self.runners(space, [wiring])

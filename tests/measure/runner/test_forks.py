@@ -17,8 +17,8 @@ import pytest
 import torch
 
 from autotune.measure.runner import StopRequestedError, forks, local
-from autotune.measure.runner.forks import Forks, Spawned, Starter
 from autotune.measure.runner.group import PHASE_DEADLINE_S
+from autotune.measure.runner.node import LocalNode
 from autotune.space.outcome import Verdict
 from autotune.wire.stopping import Phase
 from probes import forkserver
@@ -30,19 +30,24 @@ pytestmark = pytest.mark.slow
 # As good as fresh processes.
 
 
-def test_a_forked_rank_has_the_peak_of_a_spawned_one(start: Make) -> None:
+def node_of(logs: Path, note: Callable[[str], object], **how: bool) -> LocalNode:
+    return LocalNode(Cpu(), logs, Cpu().rank_environment(1), note, **how)  # type: ignore[arg-type]
+
+
+def test_a_forked_rank_has_the_peak_of_a_spawned_one(start: Make, tmp_path: Path) -> None:
     candidate = replace(SMALL, depth=2, micro_batch=4)
 
-    def peak(starter: Starter) -> int:
-        group = start(width=512, starter=starter)
+    def peak(node: LocalNode) -> int:
+        group = start(width=512, node=node)
         report = group.run(candidate, fresh=True).report
         group.pool.close()
         assert report is not None
         return report.peaks.device_bytes
 
+    spawning = node_of(tmp_path, print, works=False)
     # The least of some, in turn: allocations of other threads add a percent now and then, and
     # what of a library's file is in memory changes with what else runs.
-    forked, spawned = zip(*((peak(kept()), peak(Spawned())) for _ in range(6)), strict=True)
+    forked, spawned = zip(*((peak(kept()), peak(spawning)) for _ in range(6)), strict=True)
     # The libraries of torch's CUDA build are larger, and so are the runs of pages that the kernel
     # maps around the ones that are touched: 1.4 % were measured with it.
     share = 0.01 if torch.version.cuda is None else 0.02
@@ -80,7 +85,7 @@ def test_a_forked_rank_leaves_no_zombie(start: Make, monkeypatch: pytest.MonkeyP
 
 # Where they cannot be forked.
 
-FORKED: list[Forks] = []
+FORKED: list[LocalNode] = []
 SERVER = """
 import sys, threading, time; sys.path.append({root!r})
 from probes import forkserver
@@ -99,8 +104,8 @@ def quick(start: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Itera
         program = SERVER.format(root=str(ROOT), beside=beside)
         monkeypatch.setattr(forks, "SERVER", [sys.executable, "-c", program])
         notes: list[str] = []
-        forked = Forks(tmp_path, Cpu().rank_environment(1), notes.append, "gpt")
-        started = start(starter=forked)
+        forked = node_of(tmp_path, notes.append)
+        started = start(node=forked)
         started.notes = notes
         FORKED.append(forked)
         return started
@@ -142,7 +147,7 @@ def test_where_no_rank_can_be_forked_one_line_says_why_and_it_is_spawned(
 def test_the_ranks_of_other_engines_are_forked_all_the_same(quick: Make) -> None:
     group = quick(f"if sys.argv[1] == 'deepspeed': sys.exit('cannot')\n{AS_QUICK}")
     (forked,) = FORKED
-    forked.prepare("deepspeed", lambda: False, time.monotonic() + 60)
+    forked.prepare("deepspeed", "gpt", lambda: False, time.monotonic() + 60)
     assert forked.ready("deepspeed")
     (note,) = group.notes
     assert note.startswith("each rank of deepspeed imports its libraries itself")
@@ -235,8 +240,9 @@ def test_a_server_goes_with_the_study(tmp_path: Path) -> None:
     code = (
         f"import sys; sys.path.append({str(ROOT)!r}); from pathlib import Path; import time\n"
         "from autotune.measure.runner.forks import Forks\n"
-        "forks = Forks(Path(sys.argv[1]), {}, print, 'gpt')\n"
-        "forks.prepare('ddp', lambda: False, time.monotonic() + 60); print('up', flush=True)\n"
+        "forks = Forks(Path(sys.argv[1]), {}, print)\n"
+        "forks.prepare('ddp', 'gpt', lambda: False, time.monotonic() + 60)\n"
+        "print('up', flush=True)\n"
         "time.sleep(99)"
     )
     study = psutil.Popen([sys.executable, "-c", code, str(tmp_path)], stdout=-1)
@@ -258,9 +264,9 @@ def test_a_rank_that_nobody_adopts_ends(quick: Make, monkeypatch: pytest.MonkeyP
 
 def test_a_server_that_imports_past_a_deadline_is_waited_for_by_the_next_one(quick: Make) -> None:
     group = quick("time.sleep(0.6); " + AS_QUICK)
-    starter = FORKED[0]
-    starter.prepare("ddp", lambda: False, time.monotonic() + 0.1)
-    assert not starter.ready("ddp")
+    node = FORKED[0]
+    node.prepare("ddp", "gpt", lambda: False, time.monotonic() + 0.1)
+    assert not node.ready("ddp")
     assert group.run().verdict is Verdict.OK
-    assert starter.ready("ddp")
+    assert node.ready("ddp")
     assert group.notes == []

@@ -8,8 +8,7 @@ import pytest
 
 from autotune.device.cpu import CpuDevice
 from autotune.measure.runner import local, network
-from autotune.measure.runner.forks import Spawned
-from autotune.measure.runner.node import Host
+from autotune.measure.runner.node import LocalNode
 from autotune.wire.agents import Task
 from autotune.wire.dial import Dial
 
@@ -32,7 +31,8 @@ def variables(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> dict[str, str]
 
 
 def start(task: Task, log: Path, address: str = "127.0.0.1") -> None:
-    Host(CpuDevice(), Spawned(), address=address).start(task, DIAL, log)
+    node = LocalNode(CpuDevice(), log.parent, {}, print, address=address, works=False)
+    node.start(task, DIAL, log)
 
 
 def test_ranks_of_one_host_meet_on_loopback(variables: dict[str, str], tmp_path: Path) -> None:
