@@ -136,8 +136,8 @@ def training(
     if candidate is None:
         raise UsageError(f"best.json: {best.config.candidate.key} cannot be trained here any more")
     runner = testbed.runner(space, Wiring(
-        logs=logs, seed=options.search.seed, budget_s=limit_s, stop=stop,
-        on_phase=lambda phase, made: None, note=note, rows=best.measured.rows or 1,
+        logs=logs, seed=options.search.seed, budget_s=limit_s, stop=stop, note=note,
+        rows=best.measured.rows or 1,
     ))  # fmt: skip
     try:
         yield Run(runner, best, candidate, testbed.device)

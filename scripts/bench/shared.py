@@ -109,10 +109,7 @@ def probing(
 def wiring(logs: Path, budget_s: float = 600.0, note: Callable[[str], None] = say) -> Wiring:
     """Of runners without a study."""
     logs.mkdir(exist_ok=True)
-    return Wiring(
-        logs=logs, seed=0, budget_s=budget_s, stop=lambda: False,
-        on_phase=lambda phase, steps: None, note=note,
-    )  # fmt: skip
+    return Wiring(logs=logs, budget_s=budget_s, note=note)
 
 
 def gpt(width: int, vocab_size: int, ranks: int, engine: str) -> Workload:
@@ -135,10 +132,7 @@ def pool(device: Device, work: Workload, limits: Limits | None = None) -> Iterat
         capacity_bytes = device.infos[0].capacity_bytes
         limits = Limits(capacity_bytes, 1.0, capacity_bytes, 1.0)
     with tempfile.TemporaryDirectory() as logs:
-        runner = on_this_machine(
-            device, work, limits=limits, logs=Path(logs), seed=0, stop=lambda: False,
-            on_phase=lambda phase, steps: None, note=say,
-        )  # fmt: skip
+        runner = on_this_machine(device, work, limits, Wiring(logs=Path(logs), note=say))
         try:
             yield runner
         finally:

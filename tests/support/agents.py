@@ -9,7 +9,6 @@ import sys
 import time
 from collections.abc import Sequence
 from contextlib import suppress
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,11 +16,13 @@ from autotune.measure.runner.channel import Channel
 from autotune.measure.runner.credentials import Credentials
 from autotune.measure.runner.gather import gather
 from autotune.measure.runner.identity import identity
+from autotune.measure.runner.places import Places
 from autotune.measure.runner.pool import Pool
 from autotune.measure.runner.remote import Remote
+from autotune.measure.runner.requests import Requests
 from autotune.measure.runner.seating import Seating
+from autotune.measure.runner.wiring import Wiring
 from autotune.space.space import Limits
-from autotune.wire.stopping import Phase
 from tests.support import defaults
 from tests.support.namespaces import Host, Network
 from tests.support.programs import ROOT, TESTS
@@ -70,16 +71,15 @@ class Agents:
     ) -> Pool:
         """Groups of so many ranks, of which a node takes `places`."""
         seating = Seating([(node, places) for node in self.nodes], ranks)
-        return Pool(
-            device_kind="cpu",
-            seats=partial(seating.seats, 0),
-            channel=Channel(self.net.address, self.identity),
-            workload=defaults.workload(engine=engine, world_size=ranks, nodes=seating.nodes),
-            limits=Limits(4 * 2**30, 0.8, 64 * 2**30, 0.9),
-            logs=logs,
-            seed=0,
-            **{"stop": lambda: False, "on_phase": _ignore, "note": self.notes.append} | how,
+        workload = defaults.workload(
+            engine=engine, world_size=ranks, nodes=seating.nodes,
         )  # fmt: skip
+        return Pool(
+            Requests("cpu", workload, Limits(4 * 2**30, 0.8, 64 * 2**30, 0.9)),
+            Places(seating),
+            Wiring(logs=logs, **{"note": self.notes.append} | how),
+            channel=Channel(self.net.address, self.identity),
+        )
 
     def close(self) -> None:
         for node in self.nodes:
@@ -103,10 +103,6 @@ def ranks_on(host: Host) -> list[int]:
         if log.startswith("group"):
             found.append(pid)
     return found
-
-
-def _ignore(phase: Phase, steps: int) -> None:
-    pass
 
 
 def until(what: Any, limit_s: float) -> bool:

@@ -18,6 +18,7 @@ from autotune.measure.runner import Result, forks, local
 from autotune.measure.runner.forks import Forks
 from autotune.measure.runner.node import LocalNode
 from autotune.measure.runner.pool import on_this_machine
+from autotune.measure.runner.wiring import Wiring
 from autotune.space.candidate import Candidate
 from autotune.space.space import Limits
 from autotune.wire.stopping import Phase
@@ -123,14 +124,15 @@ class Started:
         self.pool = on_this_machine(
             device(),  # type: ignore[arg-type]
             defaults.workload(width=width, dtype=dtype, engine=engine, world_size=world_size),
+            Limits(capacity_bytes, 0.8, 64 * 2**30, 0.9),
+            Wiring(
+                logs=logs,
+                stop=lambda: self.stop,
+                on_phase=lambda phase, steps: self.phases.append(phase),
+                note=self.notes.append,
+                **options,
+            ),
             node,
-            limits=Limits(capacity_bytes, 0.8, 64 * 2**30, 0.9),
-            logs=logs,
-            seed=0,
-            stop=lambda: self.stop,
-            on_phase=lambda phase, steps: self.phases.append(phase),
-            note=self.notes.append,
-            **options,
         )
 
     def run(self, candidate: Candidate = SMALL, **job: object) -> Result:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import signal
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from multiprocessing.connection import wait
@@ -17,8 +17,9 @@ from pathlib import Path
 
 from autotune.measure.runner import OUT_OF_BUDGET, NodeLostError, Result, StopRequestedError
 from autotune.measure.runner.channel import Channel, Peer
-from autotune.measure.runner.node import LOOPBACK, Node, Seat
+from autotune.measure.runner.node import LOOPBACK, RECENT_S, Node, Seat
 from autotune.measure.runner.process import RankProcess
+from autotune.measure.runner.wiring import Wiring
 from autotune.space.outcome import Verdict, others_share
 from autotune.units import gib
 from autotune.wire.messages import (
@@ -57,8 +58,6 @@ PEER_GRACE_S = 3.0
 """After a first failure, how long to wait for a peer's word that memory was the cause."""
 TERM_GRACE_S = 1.0
 STOP_GRACE_S = 1.0
-RECENT_S = 2.0
-"""A node beats every second."""
 POLL_S = 0.1
 
 
@@ -96,23 +95,12 @@ class Rank:
 class Group:
     """The ranks of one build and the loop that watches them."""
 
-    def __init__(
-        self,
-        channel: Channel,
-        ranks: list[Rank],
-        *,
-        stop: Callable[[], bool],
-        on_phase: Callable[[Phase, int], None],
-        note: Callable[[str], None],
-        deadline_s: Mapping[Phase, float],
-    ) -> None:
+    def __init__(self, channel: Channel, ranks: list[Rank], wiring: Wiring) -> None:
         self.ranks = ranks
         self.probes = 0
         self._channel = channel
-        self._stop = stop
-        self._on_phase = on_phase
-        self._note = note
-        self._deadline_s = deadline_s
+        self._wiring = wiring
+        self._deadline_s = phase_deadlines(wiring.budget_s)
         self._oom_kills: dict[Node, int] = {}
         self._first_failure: float | None = None
         self._start: Start | None = None
@@ -178,7 +166,7 @@ class Group:
 
     def _until(self, done: Callable[[], bool], deadline: float) -> Result | None:
         while not done():
-            if self._stop():
+            if self._wiring.stop():
                 raise StopRequestedError
             self._pump(POLL_S)
             self._check_nodes()
@@ -216,7 +204,7 @@ class Group:
     def _limit_logs(self) -> None:
         for rank in self.ranks:
             if said := rank.process.limit_log():
-                self._note(said)
+                self._wiring.note(said)
 
     def _accept(self, channel: Channel) -> None:
         peer = channel.accept()
@@ -252,11 +240,11 @@ class Group:
             case Entered(phase):
                 rank.enter(phase)
                 if rank.number == 0:
-                    self._on_phase(phase, 0)
+                    self._wiring.on_phase(phase, 0)
             case Progress() if rank.number == 0:
                 for each in self.ranks:  # they step together
                     each.entered = time.monotonic()
-                self._on_phase(rank.phase, len(message.step_s))
+                self._wiring.on_phase(rank.phase, len(message.step_s))
             case Store(host, port) if rank.number == 0 and self._start is not None:
                 self._start = replace(self._start, store_host=host, store_port=port)
                 for other in self.ranks[1:]:

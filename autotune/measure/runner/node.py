@@ -23,6 +23,8 @@ from autotune.wire.agents import Task
 from autotune.wire.dial import Dial
 
 LOOPBACK = "127.0.0.1"
+RECENT_S = 2.0
+"""A node beats every second."""
 
 
 class Node(Protocol):

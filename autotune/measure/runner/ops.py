@@ -9,12 +9,13 @@ from __future__ import annotations
 import signal
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from autotune.measure.runner import NodeLostError, Result, StopRequestedError
 from autotune.measure.runner.node import Node
 from autotune.measure.runner.process import RankProcess
+from autotune.measure.runner.wiring import Wiring
 from autotune.space.candidate import Candidate
 from autotune.space.engines import engine_of
 from autotune.space.outcome import Verdict
@@ -32,19 +33,10 @@ _one_at_a_time = threading.Lock()
 class Ops:
     """Which ops are loaded, and the process that loads more."""
 
-    def __init__(
-        self,
-        device_kind: str,
-        workload: Workload,
-        logs: Path,
-        stop: Callable[[], bool],
-        note: Callable[[str], None],
-    ) -> None:
+    def __init__(self, device_kind: str, workload: Workload, wiring: Wiring) -> None:
         self._device_kind = device_kind
         self._workload = workload
-        self._logs = logs
-        self._stop = stop
-        self._note = note
+        self._wiring = wiring
         self._tried: set[tuple[Node, str]] = set()
         self._lacking: dict[str, str] = {}
         """Ops that could not be loaded, and why."""
@@ -76,7 +68,7 @@ class Ops:
         Raises:
             StopRequestedError: the user asked to stop.
         """
-        self._note(
+        self._wiring.note(
             f"loading DeepSpeed's {', '.join(sorted(names))};"
             " on a machine that never did, this compiles for about a minute"
         )
@@ -87,19 +79,18 @@ class Ops:
         began = time.monotonic()
         enough = began + LOAD_SHARE * (deadline - began)
         task = Task(program="ops", family=self._workload.family, ops=sorted(names))
-        logs = [
-            self._logs / f"ops-{'-'.join(filter(None, [str(len(self._tried)), node.name]))}.log"
-            for node in nodes
-        ]
+        tried = str(len(self._tried))
+        names_of = ("-".join(filter(None, ["ops", tried, node.name])) for node in nodes)
+        logs = [self._wiring.logs / f"{name}.log" for name in names_of]
         try:
             for node, log in zip(nodes, logs, strict=True):
                 self._processes.append(node.start(task, None, log))
             while time.monotonic() < enough and None in self._codes():
-                if self._stop():
+                if self._wiring.stop():
                     raise StopRequestedError
                 for process in self._processes:
                     if said := process.limit_log():
-                        self._note(said)
+                        self._wiring.note(said)
                 time.sleep(POLL_S)
             took_s = time.monotonic() - began
             whys = (_why_not(c, took_s, log) for c, log in zip(self._codes(), logs, strict=True))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
@@ -16,11 +17,11 @@ class Wiring:
 
     logs: Path
     """Folder for what processes print."""
-    seed: int
-    budget_s: float
-    stop: Callable[[], bool]
+    seed: int = 0
+    budget_s: float = math.inf
+    stop: Callable[[], bool] = lambda: False
     """Whether the user wants to end the study."""
-    on_phase: Callable[[Phase, int], None]
+    on_phase: Callable[[Phase, int], None] = lambda phase, steps: None
     """Told where a probe is, with the steps it made there."""
     note: Callable[[str], None]
     """Told what the user should know, one line each."""

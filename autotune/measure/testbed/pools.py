@@ -8,7 +8,9 @@ from typing import Literal
 
 from autotune.measure.runner import Runner
 from autotune.measure.runner.channel import Channel
+from autotune.measure.runner.places import Places
 from autotune.measure.runner.pool import Pool, group_numbers
+from autotune.measure.runner.requests import Requests
 from autotune.measure.runner.seating import Seating
 from autotune.measure.runner.wiring import Wiring
 from autotune.space.space import Space
@@ -35,18 +37,9 @@ def pools(
     numbers = group_numbers(wirings[0].logs)
     return [
         Pool(
-            device_kind=device_kind,
-            seats=partial(seating.seats, slot),
-            beside=seating.beside,
-            workload=space.workload,
-            limits=space.limits,
-            logs=wiring.logs,
-            seed=wiring.seed,
-            stop=wiring.stop,
-            on_phase=wiring.on_phase,
-            note=wiring.note,
-            budget_s=wiring.budget_s,
-            turn=wiring.turn,
+            Requests(device_kind, space.workload, space.limits, wiring.seed),
+            Places(seating, slot),
+            wiring,
             numbers=numbers,
             channel=channel(),
             close=partial(left, slot),

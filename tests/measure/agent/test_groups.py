@@ -16,7 +16,7 @@ import pytest
 
 from autotune.errors import NoNodesError
 from autotune.measure.runner import Result
-from autotune.measure.runner.group import RECENT_S
+from autotune.measure.runner.node import RECENT_S
 from autotune.measure.runner.pool import Pool
 from autotune.measure.runner.remote import LEASE_S, LOST_S
 from autotune.space.candidate import Candidate

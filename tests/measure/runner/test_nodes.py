@@ -25,6 +25,7 @@ from autotune.measure.runner.group import PHASE_DEADLINE_S, Group, Rank
 from autotune.measure.runner.node import LOOPBACK, Seat
 from autotune.measure.runner.ops import Ops
 from autotune.measure.runner.remote import Remote
+from autotune.measure.runner.wiring import Wiring
 from autotune.space.outcome import Verdict
 from autotune.space.workload import Workload
 from autotune.wire.agents import Joined
@@ -112,10 +113,7 @@ def test_the_kernel_that_counts_is_that_of_the_killed_ranks_node(
         )
         for number, code in enumerate([1, -signal.SIGKILL])
     ]  # fmt: skip
-    group = Group(
-        channel, ranks, stop=lambda: False, on_phase=lambda phase, steps: None, note=print,
-        deadline_s=PHASE_DEADLINE_S,
-    )  # fmt: skip
+    group = Group(channel, ranks, Wiring(logs=Path(), note=print))
     failure = group.start(_start(), time.monotonic() + 60)
     assert failure is not None
     assert failure.verdict is verdict
@@ -124,7 +122,7 @@ def test_the_kernel_that_counts_is_that_of_the_killed_ranks_node(
 
 def test_a_node_that_is_lost_while_ops_are_loaded_says_nothing_of_the_op(tmp_path: Path) -> None:
     notes: list[str] = []
-    ops = Ops("cuda", _workload(), tmp_path, lambda: False, notes.append)
+    ops = Ops("cuda", _workload(), Wiring(logs=tmp_path, note=notes.append))
     stays: Any = Node("n1")
     goes: Any = Node("n2", goes=True)
     with pytest.raises(NodeLostError, match="node n2 was lost"):
@@ -136,7 +134,9 @@ def test_a_node_that_is_lost_while_ops_are_loaded_says_nothing_of_the_op(tmp_pat
     assert not ops.missing(candidate, [stays])
 
 
-def test_a_node_that_starts_no_process_is_lost_and_no_candidate_hung(channel: Channel) -> None:
+def test_a_node_that_starts_no_process_is_lost_and_no_candidate_hung(
+    channel: Channel, monkeypatch: pytest.MonkeyPatch
+) -> None:
     node: Any = Node("n1")
     ended: list[str] = []
 
@@ -147,10 +147,9 @@ def test_a_node_that_starts_no_process_is_lost_and_no_candidate_hung(channel: Ch
     node.kill = kill
     process = Process(None)
     rank = Rank(number=0, process=process, log=Path("log"), seat=Seat(node, 0), token="0")
-    group = Group(
-        channel, [rank], stop=lambda: False, on_phase=lambda phase, steps: None, note=print,
-        deadline_s=dict.fromkeys(PHASE_DEADLINE_S, 0.0),
-    )  # fmt: skip
+    for phase in PHASE_DEADLINE_S:
+        monkeypatch.setitem(PHASE_DEADLINE_S, phase, 0.0)
+    group = Group(channel, [rank], Wiring(logs=Path(), note=print))
     with pytest.raises(NodeLostError, match="node n1 was lost: it started no process within 0 s"):
         group.start(_start(), time.monotonic() + 60)
     assert ended == ["it started no process within 0 s"]

@@ -1,0 +1,72 @@
+"""Where the groups of one slot run, and what is in use there."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+
+from autotune.measure.runner.baseline import FLAT_S, left_bytes
+from autotune.measure.runner.node import RECENT_S, Node, Seat
+from autotune.measure.runner.seating import Seating
+from autotune.wire.agents import Task
+
+
+class Places:
+    """The seats of a slot's next group, or of the live one."""
+
+    def __init__(self, seating: Seating, slot: int = 0) -> None:
+        self.seats: Sequence[Seat] = ()
+        self._seating = seating
+        self._slot = slot
+        self._baseline_bytes: dict[Node, tuple[int, ...]] = {}
+        """Of all devices of a node; of these the group's own are looked at."""
+
+    @property
+    def nodes(self) -> list[Node]:
+        return list(dict.fromkeys(seat.node for seat in self.seats))
+
+    @property
+    def lost(self) -> bool:
+        """Whether a node of the seats is gone."""
+        return any(node.lost for node in self.nodes)
+
+    def take(self) -> bool:
+        """Have seats on nodes that are not lost; whether all of these spoke lately.
+
+        Raises:
+            NoNodesError: there are none.
+        """
+        self.seats = self._seating.seats(self._slot)
+        for node in self.nodes:
+            self._baseline_bytes.setdefault(node, node.in_use_bytes())
+        now = time.monotonic()
+        return all(node.heard_since(now - RECENT_S) for node in self.nodes)
+
+    def task(self, seat: Seat, *, engine: str, family: str, environment: dict[str, str]) -> Task:
+        """Of a rank in `seat`."""
+        there = [each for each in self.seats if each.node is seat.node]
+        beside = self._seating.beside
+        return Task(
+            program="rank",
+            family=family,
+            engine=engine,
+            ranks=len(there),
+            local_rank=there.index(seat),
+            share=there[0].place // len(there) if beside > 1 else 0,
+            shares=beside,
+            spans=len(self.nodes) > 1,
+            environment=environment,
+        )
+
+    def left_bytes(self, until: float) -> int:
+        """Device memory over the baseline when no more of it comes back, at most `until` then."""
+        flat_s = FLAT_S + 2 * max((node.refreshed_s for node in self.nodes), default=0.0)
+        return left_bytes(self._over_baseline_bytes, until, flat_s)
+
+    def _over_baseline_bytes(self) -> int:
+        over = [0]
+        for node in self.nodes:
+            now, then = node.in_use_bytes(), self._baseline_bytes[node]
+            mine = {seat.device for seat in self.seats if seat.node is node}
+            over += [] if node.lost else [now[place] - then[place] for place in mine]
+        return max(over)

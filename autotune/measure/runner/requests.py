@@ -1,0 +1,61 @@
+"""What the ranks of a study are asked for."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from autotune.measure.runner import Job
+from autotune.space.candidate import Candidate
+from autotune.space.engines import engine_of
+from autotune.space.space import Limits
+from autotune.space.workload import Workload
+from autotune.wire.messages import Probe, Start
+
+
+@dataclass(frozen=True)
+class Requests:
+    """Messages to ranks that train `workload` under `limits`."""
+
+    device_kind: Literal["cpu", "cuda"]
+    workload: Workload
+    limits: Limits
+    seed: int = 0
+
+    def start(self, candidate: Candidate) -> Start:
+        """For a group of that build; the group adds what each rank has of its own."""
+        engine = engine_of(self.workload, candidate)
+        return Start(
+            world_size=self.workload.world_size,
+            device_kind=self.device_kind,
+            device_uuid="",
+            capacity_bytes=self.limits.capacity_bytes,
+            store_host="",
+            store_port=0,
+            model=self.workload.spec(candidate.depth, candidate.build),
+            engine=engine.name,
+            dtype=self.workload.dtype,
+            engine_config=engine.config(candidate, self.workload, self.device_kind),
+            seed=self.seed,
+        )  # fmt: skip
+
+    def probe(self, number: int, job: Job) -> Probe:
+        """Of one candidate."""
+        shape = (job.candidate.micro_batch, job.candidate.seq_len)
+        plain = Probe(
+            number=number,
+            micro_batch=job.candidate.micro_batch,
+            seq_len=job.candidate.seq_len,
+            grad_accum=job.grad_accum,
+            micro_steps=job.micro_steps,
+            rule=job.rule,
+            needed_step_s=job.needed_step_s,
+        )
+        if (mix := self.workload.length_mix) is None:
+            return plain
+        ranks, longest = self.workload.world_size, mix.worst(*shape)
+        request = replace(plain, lengths=[[longest] * ranks], pad_to_multiple=mix.pad_to_multiple)
+        if not job.mixed:
+            return request
+        drawn = mix.draw(*shape, ranks=ranks, micro_steps=job.micro_steps, seed=self.seed)
+        return replace(request, lengths=drawn, longest=longest)
