@@ -135,10 +135,9 @@ def training(
     candidate = space.asked_for(best.config.candidate)
     if candidate is None:
         raise UsageError(f"best.json: {best.config.candidate.key} cannot be trained here any more")
-    runner = testbed.runner(space, Wiring(
-        logs=logs, seed=options.search.seed, budget_s=limit_s, stop=stop, note=note,
-        rows=best.measured.rows or 1,
-    ))  # fmt: skip
+    wiring = Wiring(logs=logs, seed=options.search.seed, budget_s=limit_s, stop=stop, note=note,
+                    rows=best.measured.rows or 1)  # fmt: skip
+    (runner,) = testbed.runners(space, [wiring])
     try:
         yield Run(runner, best, candidate, testbed.device)
     finally:

@@ -104,7 +104,7 @@ def again(found: Sequence[Candidate], options: Options, folder: str) -> dict[Can
     testbed = Machine(open_device("cpu"), "cpu")
     space = testbed.space(options)
     seen: dict[Candidate, list[float]] = {candidate: [] for candidate in found}
-    runner = testbed.runner(space, wiring(Path(folder) / "logs", options.limits.budget_s))
+    (runner,) = testbed.runners(space, [wiring(Path(folder) / "logs", options.limits.budget_s)])
     try:
         for _ in range(REPEATS):
             for candidate in found:

@@ -104,7 +104,7 @@ class Bench:
         testbed = Machine(open_device(self.device), self.device)
         with mock.patch.dict(os.environ, PYTORCH_CUDA_ALLOC_CONF=allocator):
             wires = wiring(self.folder / "logs", 3600.0, self.say)
-            runner = testbed.runner(testbed.space(options), wires)
+            (runner,) = testbed.runners(testbed.space(options), [wires])
             try:
                 yield runner
             finally:

@@ -195,7 +195,7 @@ def _record(asked: argparse.Namespace, options: Options) -> int:
             wiring(Path(logs), math.inf), seed=options.search.seed, stop=lambda: bool(stop)
         )
         try:
-            runner = testbed.runner(space, wires)
+            (runner,) = testbed.runners(space, [wires])
             stop.kill = runner.kill
             try:
                 if not asked.path.exists():

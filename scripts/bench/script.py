@@ -211,7 +211,7 @@ class Lab:
     def __init__(self, logs: Path, options: Options) -> None:
         testbed = Scripted(CpuDevice(), "cpu")
         self.options, self.space = options, testbed.space(options)
-        self.runner = testbed.runner(self.space, wiring(logs, options.limits.budget_s))
+        (self.runner,) = testbed.runners(self.space, [wiring(logs, options.limits.budget_s)])
         self._predictor = Predictor(self.space, "cpu")
 
     def job(self, candidate: Candidate) -> Job:

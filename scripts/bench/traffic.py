@@ -137,7 +137,7 @@ def main() -> None:
             checkpointing=("none",),
         )  # fmt: skip
         space = nodes.space(options)
-        runner = nodes.runner(space, wiring(Path(logs)))
+        (runner,) = nodes.runners(space, [wiring(Path(logs))])
         try:
             rows = measured(runner, space.candidates[0], asked.seconds)
         finally:

@@ -50,7 +50,7 @@ class Lab:
             on_phase=lambda phase, made: None, note=self.notes.append,
         )  # fmt: skip
         spec = "cpu" if device is None else device.kind
-        runner = Scripted(device or CpuDevice(), spec).runner(self.space, wiring)
+        (runner,) = Scripted(device or CpuDevice(), spec).runners(self.space, [wiring])
         assert isinstance(runner, Launches)
         self.runner = runner
 

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import math
 import os
 import re
 import shutil
 import signal
 import tempfile
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -24,6 +23,7 @@ from autotune.measure.runner.baseline import left_bytes
 from autotune.measure.runner.channel import Channel
 from autotune.measure.runner.group import POLL_S, phase_deadlines
 from autotune.measure.runner.local import temporary_folder
+from autotune.measure.runner.wiring import Wiring
 from autotune.measure.script.files import Files
 from autotune.measure.script.launch import Launch
 from autotune.measure.script.seen import Mismatch, Ranks
@@ -62,33 +62,22 @@ class Launches:
         environment: Mapping[str, str],
         space: Space,
         files: Files,
-        logs: Path,
-        seed: int,
-        stop: Callable[[], bool],
-        on_phase: Callable[[Phase, int], None],
-        note: Callable[[str], None],
-        budget_s: float = math.inf,
-        rows: int | None = None,
+        wiring: Wiring,
     ) -> None:
-        """The model gets so many `rows` of each sample, where that is known."""
         self._command = command
         self._device = device
         self._environment = dict(environment)
         self._space = space
         self._files = files
-        self._logs = logs
-        self._seed = seed
-        self._stop = stop
-        self._on_phase = on_phase
-        self._note = note
-        self._deadline_s = phase_deadlines(budget_s)
-        self._compiled = (logs / COMPILED).absolute()
-        self._launches = _last_launch(logs)
+        self._wiring = wiring
+        self._deadline_s = phase_deadlines(wiring.budget_s)
+        self._compiled = (wiring.logs / COMPILED).absolute()
+        self._launches = _last_launch(wiring.logs)
         self._launch: Launch | None = None
         self._measured: set[Candidate] = set()
         self._dtype = ""
         """That of the script, where it was said that it is another than was asked for."""
-        self._rows = rows
+        self._rows = wiring.rows
         self._got: dict[str, dict[int, int]] = {}
         """By axis: what was asked for, and what ran instead."""
 
@@ -165,13 +154,13 @@ class Launches:
         shutil.rmtree(self._compiled, ignore_errors=True)
 
     def _start(self, job: Job) -> Launch:
-        log = self._logs / f"launch{self._launches:03d}.log"
+        log = self._wiring.logs / f"launch{self._launches:03d}.log"
         folder = temporary_folder(log)
         self._files.write(job.candidate, folder)
         paths = self._files.paths(folder)
         Path(paths["out"]).mkdir(exist_ok=True)
         workload = self._space.workload
-        variables, words = self._command.filled(job.candidate, workload, self._seed, paths)
+        variables, words = self._command.filled(job.candidate, workload, self._wiring.seed, paths)
         channel = Channel()
         dial = channel.dial(0, child=False)
         given = variables | self._environment
@@ -211,9 +200,9 @@ class Launches:
         counters = self._device.energy().counters[:world_size]
         sensors = partial(sensors_of, self._device, world_size)
         timing = Timing(Steps(job.rule, job.needed_step_s), launch, counters, sensors)
-        self._on_phase(Phase.IMPORT, 0)
+        self._wiring.on_phase(Phase.IMPORT, 0)
         while True:
-            if self._stop():
+            if self._wiring.stop():
                 raise StopRequestedError
             launch.pump(POLL_S)
             ranks = Ranks(launch.processes, job.candidate, told)
@@ -225,7 +214,7 @@ class Launches:
                     return self._refused(found, job.candidate)
                 self._say_dtype(ranks)
             phase = timing.feed(ranks)
-            self._on_phase(phase or self._phase(launch), ranks.made)
+            self._wiring.on_phase(phase or self._phase(launch), ranks.made)
             if timing.enough or (launch.ended and timing.measured):
                 return self._result(launch, job, ranks, timing)
             if launch.ended:
@@ -245,7 +234,7 @@ class Launches:
         if not any(asked != found.asked and got == rows * asked for asked, got in known.items()):
             return False
         self._rows = rows
-        self._note(f"the model gets {rows} rows a sample")
+        self._wiring.note(f"the model gets {rows} rows a sample")
         return True
 
     def _say_dtype(self, ranks: Ranks) -> None:
@@ -253,7 +242,7 @@ class Launches:
         asked = self._space.workload.dtype
         if self._command.says("dtype") and ranks.dtype not in ("", asked, self._dtype):
             self._dtype = ranks.dtype
-            self._note(f"asked for {asked}, the model computes in {ranks.dtype}")
+            self._wiring.note(f"asked for {asked}, the model computes in {ranks.dtype}")
 
     @staticmethod
     def _phase(launch: Launch) -> Phase:
@@ -282,7 +271,7 @@ class Launches:
                 reason=f"gave no sign for {limit_s:.0f} s {doing}; see {launch.log.name}",
             )
         if said := launch.limit_log():
-            self._note(said)
+            self._wiring.note(said)
         endless = launch.backwards >= ENDLESS * job.grad_accum and not launch.stepped
         if not self._measured and (endless or launch.hidden()):
             raise ModelError(f"--script: {_saw(launch)}; see {launch.log}", "")

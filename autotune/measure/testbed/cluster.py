@@ -134,10 +134,6 @@ class Cluster:
             channel=partial(Channel, self._address, self._identity),
         )
 
-    def runner(self, space: Space, wiring: Wiring) -> Runner:
-        (only,) = self.runners(space, [wiring])
-        return only
-
     def close(self) -> None:
         """No agent is left when this returns; may be called again."""
         atexit.unregister(self.close)

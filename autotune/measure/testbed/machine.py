@@ -66,7 +66,3 @@ class Machine:
         node = LocalNode(self.device, first.logs, environment, first.note)
         seating = Seating([(node, len(wirings) * ranks)], ranks)
         return pools(self.device.kind, seating, space, wirings, close=node.close)
-
-    def runner(self, space: Space, wiring: Wiring) -> Runner:
-        (only,) = self.runners(space, [wiring])
-        return only

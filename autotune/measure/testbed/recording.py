@@ -76,10 +76,6 @@ class Recording:
             for slot, each in enumerate(wirings)
         ]
 
-    def runner(self, space: Space, wiring: Wiring) -> Runner:
-        (only,) = self.runners(space, [wiring])
-        return only
-
     def space(self, options: Options, known: Workload | None = None) -> Space:
         """What `options` leave of what was recorded; what they leave open is as recorded.
 

@@ -60,24 +60,16 @@ class Scripted(Machine):
 
     def runners(self, space: Space, wirings: Sequence[Wiring]) -> list[Runner]:
         (wiring,) = wirings
-        return [self._launches(space, wiring)]
-
-    def _launches(self, space: Space, wiring: Wiring) -> Launches:
         command = command_of(space.workload)
-        return Launches(
+        launches = Launches(
             command=command,
             device=self.device,
             environment=self.variables(space, 1),
             space=space,
             files=Files(command, space, self.device.kind),
-            logs=wiring.logs,
-            seed=wiring.seed,
-            stop=wiring.stop,
-            on_phase=wiring.on_phase,
-            note=wiring.note,
-            budget_s=wiring.budget_s,
-            rows=wiring.rows,
+            wiring=wiring,
         )
+        return [launches]
 
     def space(self, options: Options, known: Workload | None = None) -> Space:
         """What `options` have the script try.

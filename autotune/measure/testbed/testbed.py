@@ -58,7 +58,3 @@ class Testbed(Protocol):
     def runners(self, space: Space, wirings: Sequence[Wiring]) -> list[Runner]:
         """One for each slot, which has a wiring of its own."""
         ...
-
-    def runner(self, space: Space, wiring: Wiring) -> Runner:
-        """For one probe at a time."""
-        ...

@@ -63,7 +63,7 @@ def test_losses_over_two_hosts_equal_those_of_one(engine: Cluster, tmp_path: Pat
                 logs=logs, seed=0, budget_s=600.0, stop=lambda: False,
                 on_phase=lambda phase, steps: None, note=print,
             )  # fmt: skip
-            runner = nodes.runner(space, wiring)
+            (runner,) = nodes.runners(space, [wiring])
             over_two = loss(runner, candidate)
             runner.retire(time.monotonic() + 10)
             here = Started(logs, world_size=2, engine=name)

@@ -451,7 +451,7 @@ def test_a_supervisor_that_is_killed_leaves_nothing(lab: Labs, tmp_path: Path) -
                 if phase == Phase.BUILD and "probes.supervise" in process.cmdline():
                     process.kill()
 
-    one.runner._on_phase = kill
+    one.runner._wiring = replace(one.runner._wiring, on_phase=kill)
     with pytest.raises(ModelError):
         one.probe()
     assert nothing_is_left(tmp_path)

@@ -200,7 +200,7 @@ def test_what_becomes_of_agents_in_the_study_is_said_and_their_logs_are_kept(
         logs=tmp_path, seed=0, budget_s=60.0, stop=lambda: False, on_phase=print, note=notes.append
     )
     (nodes._scratch.folder / "srun.log").write_text("srun: task 0: Killed\n")
-    runner = nodes.runner(nodes.space(options), wiring)
+    (runner,) = nodes.runners(nodes.space(options), [wiring])
     launcher: Any = nodes._launcher
     launcher.started[0].kill()
     wait_until(lambda: "n1: left with exit code -9" in notes)
