@@ -17,7 +17,7 @@ from autotune.errors import UsageError
 from autotune.units import parse_duration_s, parse_ints, parse_share
 
 if TYPE_CHECKING:
-    from autotune.advise.loader.asked import Asked
+    from autotune.advise.loader.asked import LoaderProbe
     from autotune.advise.loader.measuring import Measured
 
 WIDTH = 120
@@ -74,7 +74,7 @@ def loader(
     tokens_per_s = None if needs is None else _rate(needs)
 
     def run(argv: list[str], started: float) -> int:
-        from autotune.advise.loader.asked import Asked, Need, settings, worker_counts
+        from autotune.advise.loader.asked import LoaderProbe, Need, settings, worker_counts
         from autotune.device.cpu import cores, host_memory_bytes
         from autotune.result.best import Best
         from autotune.space.models.factory import module_and_function
@@ -90,7 +90,7 @@ def loader(
         need = None if tokens_per_s is None else Need(tokens_per_s, None)
         rank_count = sizes["--ranks"] or (found.config.ranks_on_a_node if found else 1)
         usable, left_out = _usable(pins)
-        asked = Asked(
+        asked = LoaderProbe(
             module=named[0],
             function=named[1],
             folder=str(Path.cwd()),
@@ -108,7 +108,7 @@ def loader(
     return run
 
 
-def _measure(asked: Asked, started: float, said: list[str], *, json: bool) -> int:
+def _measure(asked: LoaderProbe, started: float, said: list[str], *, json: bool) -> int:
     from autotune.advise.loader.measuring import Measuring
     from autotune.measure.runner import StopRequestedError
     from autotune.wire.budget import Clock, StopFlag
@@ -125,7 +125,7 @@ def _measure(asked: Asked, started: float, said: list[str], *, json: bool) -> in
     return ExitCode.STOPPED if stop and code == ExitCode.FOUND else code
 
 
-def _print(measured: Measured, asked: Asked, said: list[str], *, json: bool) -> int:
+def _print(measured: Measured, asked: LoaderProbe, said: list[str], *, json: bool) -> int:
     """Print everything; the exit code."""
     from autotune.advise.loader import show
     from autotune.advise.loader.choice import choose

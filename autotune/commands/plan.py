@@ -24,7 +24,7 @@ from autotune.space.options import GROUPS, Options, text_of
 from autotune.units import gib, parse_bytes
 
 if TYPE_CHECKING:
-    from autotune.advise.plan.expected import Asked, Expected, Helpers, Plan
+    from autotune.advise.plan.expected import Expected, Helpers, Plan, PlanRequest
     from autotune.wire.messages import Count, Counted, Describe, Described
 
 TRACE_S = 120.0
@@ -97,7 +97,7 @@ def plan(
 
     def run(argv: list[str], started: float) -> int:
         from autotune.advise.plan.answers import why_not
-        from autotune.advise.plan.expected import Asked, Helpers
+        from autotune.advise.plan.expected import Helpers, PlanRequest
         from autotune.measure.runner import counting
 
         with _made(write), counting.forked(asked.model.family) as start:
@@ -114,7 +114,7 @@ def plan(
                     return counting.describe(wanted, TRACE_S, start)
 
             helpers = Helpers(count, describe)
-            what = Asked(options=asked, card=named.card, host_bytes=host_bytes,
+            what = PlanRequest(options=asked, card=named.card, host_bytes=host_bytes,
                          fused=kernels == "fused")  # fmt: skip
             if learn_from is not None:
                 what = _learnt(what, learn_from)
@@ -143,7 +143,7 @@ plan.__signature__ = _signature()  # type: ignore[attr-defined]
 
 
 def _table(
-    asked: Asked, named: Gpus, helpers: Helpers, most: int, *, json: bool, csv: bool
+    asked: PlanRequest, named: Gpus, helpers: Helpers, most: int, *, json: bool, csv: bool
 ) -> tuple[Plan, Expected | None]:
     from autotune.advise.plan.answers import recommended, table
     from autotune.advise.plan.expected import plan as expect
@@ -158,7 +158,7 @@ def _table(
     return found, best
 
 
-def _by_count(asked: Asked, named: Gpus, helpers: Helpers, *, json: bool, csv: bool) -> int:
+def _by_count(asked: PlanRequest, named: Gpus, helpers: Helpers, *, json: bool, csv: bool) -> int:
     from autotune.advise.plan.answers import by_count
     from autotune.advise.plan.show import print_counts
 
@@ -173,7 +173,7 @@ def _by_count(asked: Asked, named: Gpus, helpers: Helpers, *, json: bool, csv: b
 
 
 def _solved(
-    asked: Asked, named: Gpus, quantity: Quantity, helpers: Helpers, *, json: bool, csv: bool
+    asked: PlanRequest, named: Gpus, quantity: Quantity, helpers: Helpers, *, json: bool, csv: bool
 ) -> tuple[Plan, Expected | None]:
     from autotune.advise.plan.answers import solve_gpus, solve_micro_batch, solve_seq_len
     from autotune.advise.plan.show import print_solved
@@ -258,7 +258,7 @@ def _say(found: Plan) -> None:
         complain(f"the model was not traced, so activations are rough: {found.untraced}")
 
 
-def _say_host(asked: Asked, rows: Iterable[Expected | None]) -> None:
+def _say_host(asked: PlanRequest, rows: Iterable[Expected | None]) -> None:
     """Where what is to be set moves state to a host of which nothing was said."""
     moved = [row for row in rows if row is not None and row.candidate.offload != "none"]
     if moved and asked.host_bytes is None:
@@ -278,7 +278,7 @@ def _console() -> Any:
     return console_for(sys.stdout, None if said else WIDTH, WIDTH)
 
 
-def _learnt(asked: Asked, place: Path) -> Asked:
+def _learnt(asked: PlanRequest, place: Path) -> PlanRequest:
     from autotune.advise.plan.learning import learn
 
     learnt, said = learn(asked, place)

@@ -27,7 +27,7 @@ from published.on_grids import grid_errors
 from published.rows import CEILING, asked_of
 from shared import ROOT, asking, say, table
 
-from autotune.advise.plan.expected import Asked, Expected, Helpers, plan
+from autotune.advise.plan.expected import Expected, Helpers, PlanRequest, plan
 from autotune.errors import ModelError, UsageError
 from autotune.wire.messages import Described
 
@@ -119,7 +119,7 @@ def score(row: dict[str, Any], folder: Path, helpers: Helpers) -> Scored:
         NotComparableError: it does not say enough.
     """
     options, gpus, card = asked_of(row, folder)
-    made = plan(Asked(options=options, card=card, host_bytes=None), gpus, helpers)
+    made = plan(PlanRequest(options=options, card=card, host_bytes=None), gpus, helpers)
     if made.untraced:
         raise NotComparableError("not traced")
     (expected,) = made.expected

@@ -10,7 +10,7 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from autotune.advise.plan.expected import Asked, Helpers, plan
+from autotune.advise.plan.expected import Helpers, PlanRequest, plan
 from tests.support.scripts import load
 
 bench: Any = load("plan")
@@ -96,7 +96,9 @@ def scored(peak_gib: float | None, *, oom: bool = False, kind: str = "unknown") 
     options = bench.asked_of.__globals__["Options"].from_texts(given)
     card = bench.asked_of.__globals__["Card"](name="x", memory_bytes=24 * 2**30)
     helpers = Helpers(lambda asked: pytest.fail("a gpt"), lambda asked: "none")
-    (expected,) = plan(Asked(options=options, card=card, host_bytes=None), 1, helpers).expected
+    (expected,) = plan(
+        PlanRequest(options=options, card=card, host_bytes=None), 1, helpers
+    ).expected
     return bench.Scored(
         id="a", family="gpt", engine="single", kind=kind, capacity_gib=24.0,
         measured_gib=peak_gib, oom=oom, expected=expected,

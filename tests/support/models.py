@@ -6,7 +6,7 @@ from dataclasses import asdict, replace
 
 from autotune.space.models import FAMILIES, family_name
 from autotune.space.models.counted import CountedShape
-from autotune.space.models.defaults import Asked, Lora
+from autotune.space.models.defaults import Lora, ModelRequest
 from autotune.space.workload import Workload
 from autotune.wire.messages import Count
 from tests.support.records import WORKLOAD
@@ -15,7 +15,7 @@ KNOWN = {"seq_len": 128, "dtype": "fp32", "device": "cpu"}
 
 
 def uncounted(model: str, lora: Lora | None = None) -> Workload:
-    recipe = FAMILIES[family_name(model)].recipe(Asked(model=model, lora=lora))
+    recipe = FAMILIES[family_name(model)].recipe(ModelRequest(model=model, lora=lora))
     recipe |= {key: value for key, value in KNOWN.items() if key in recipe}
     return replace(WORKLOAD, model=model, recipe=recipe)
 

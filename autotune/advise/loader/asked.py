@@ -39,7 +39,7 @@ class Need:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Asked:
+class LoaderProbe:
     """One measurement of a loader."""
 
     module: str

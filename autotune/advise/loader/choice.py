@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from autotune.advise.loader.asked import MARGIN, Asked
+from autotune.advise.loader.asked import MARGIN, LoaderProbe
 from autotune.advise.loader.measured import Row
 
 AS_FAST = 0.95
@@ -26,7 +26,7 @@ class Choice:
     """Of the device's time, that is spent waiting for batches."""
 
 
-def choose(rows: Sequence[Row], asked: Asked) -> Choice:
+def choose(rows: Sequence[Row], asked: LoaderProbe) -> Choice:
     """The smallest of `rows` that is no bottleneck, or the fastest. Without a need: the smallest
     that is nearly the fastest. `rows` are ascending and were all measured."""
     unit = rows[0].unit

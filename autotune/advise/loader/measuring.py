@@ -9,7 +9,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from autotune.advise.loader.asked import Asked, Setting
+from autotune.advise.loader.asked import LoaderProbe, Setting
 from autotune.advise.loader.measured import Round, Row
 from autotune.device.cpu import host_oom_kills
 from autotune.errors import ModelError, UsageError
@@ -53,7 +53,7 @@ class _Failed(Exception):  # noqa: N818 - it is an outcome of one setting
 class Measuring:
     """Goes through the settings from the smallest up, and then once more."""
 
-    def __init__(self, asked: Asked, clock: Clock, stop: Callable[[], bool]) -> None:
+    def __init__(self, asked: LoaderProbe, clock: Clock, stop: Callable[[], bool]) -> None:
         self._asked = asked
         self._clock = clock
         self._stop = stop

@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from autotune.advise.loader.asked import MARGIN, Asked, Setting
+from autotune.advise.loader.asked import MARGIN, LoaderProbe, Setting
 from autotune.advise.loader.choice import AS_FAST, Choice
 from autotune.advise.loader.measured import Rate, Row
 from autotune.advise.loader.measuring import ROUNDS, Measured
@@ -27,7 +27,9 @@ DIFFERS = 0.2
 """Rounds whose medians are further apart are said to differ."""
 
 
-def print_table(console: Console, measured: Measured, choice: Choice | None, asked: Asked) -> None:
+def print_table(
+    console: Console, measured: Measured, choice: Choice | None, asked: LoaderProbe
+) -> None:
     """One row for each setting that was tried; the one to take in bold."""
     unit = _unit(measured.rows)
     heads = ["workers", "prefetch", "pin", "batches/s", f"{unit}/s", "95 %", "first batch",
@@ -46,7 +48,7 @@ def print_table(console: Console, measured: Measured, choice: Choice | None, ask
     console.print(table)
 
 
-def sentence(choice: Choice, asked: Asked) -> str:
+def sentence(choice: Choice, asked: LoaderProbe) -> str:
     """The answer in one line."""
     row = choice.row
     if row is None:
@@ -74,7 +76,7 @@ def sentence(choice: Choice, asked: Asked) -> str:
     )
 
 
-def notes(measured: Measured, asked: Asked, cores: int) -> list[str]:
+def notes(measured: Measured, asked: LoaderProbe, cores: int) -> list[str]:
     """What else is to be known, a line each."""
     rows = [row for row in measured.rows if row.rounds]
     said = [f"{_settings(of)}: failed: {why}" for why, of in _by_reason(
@@ -105,7 +107,9 @@ def notes(measured: Measured, asked: Asked, cores: int) -> list[str]:
     return said
 
 
-def as_json(measured: Measured, choice: Choice | None, asked: Asked, said: Sequence[str]) -> str:
+def as_json(
+    measured: Measured, choice: Choice | None, asked: LoaderProbe, said: Sequence[str]
+) -> str:
     """Sizes in bytes, times in seconds."""
     body = {
         "loader": asked.name,
@@ -158,7 +162,7 @@ def _cells(row: Row, choice: Choice | None) -> list[str]:
     return [*cells, f"{row.first_batch_s:.2f} s", worker, *map(gib, sizes)]
 
 
-def _of_machine(rows: Sequence[Row], asked: Asked, cores: int) -> list[str]:
+def _of_machine(rows: Sequence[Row], asked: LoaderProbe, cores: int) -> list[str]:
     said = []
     many = max((row.setting.workers for row in rows), default=0) * asked.ranks
     if many > cores:
@@ -173,7 +177,7 @@ def _of_machine(rows: Sequence[Row], asked: Asked, cores: int) -> list[str]:
     return said
 
 
-def _of_shape(row: Row, asked: Asked) -> list[str]:
+def _of_shape(row: Row, asked: LoaderProbe) -> list[str]:
     """Whether the batches are other ones than what training was measured with."""
     wanted = [asked.micro_batch, asked.seq_len][: len(row.shape)]
     if all(size in (None, found) for size, found in zip(wanted, row.shape, strict=True)):

@@ -6,11 +6,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from autotune.advise.plan.expected import (
-    Asked,
     Expected,
     Helpers,
     Largest,
     Plan,
+    PlanRequest,
     in_order,
     largest,
     plan,
@@ -68,7 +68,7 @@ def _first(rows: Sequence[Expected]) -> Expected | None:
 
 
 def by_count(
-    asked: Asked, counts: Sequence[int], helpers: Helpers
+    asked: PlanRequest, counts: Sequence[int], helpers: Helpers
 ) -> tuple[list[tuple[int, Expected | None, str]], list[Plan]]:
     """For each number of GPUs what to set, or why there is nothing; and the plans that were made.
 
@@ -120,7 +120,7 @@ def why_not(found: Plan) -> str:
     )
 
 
-def solve_micro_batch(asked: Asked, gpus: int, helpers: Helpers) -> tuple[Plan, Solved]:
+def solve_micro_batch(asked: PlanRequest, gpus: int, helpers: Helpers) -> tuple[Plan, Solved]:
     """The largest micro_batch that fits in any build and length that is asked for."""
     wide = asked.options.but(micro_batch=tuple(range(1, MOST_MICRO_BATCH + 1)))
     found = plan(replace(asked, options=wide), gpus, helpers)
@@ -133,7 +133,7 @@ def solve_micro_batch(asked: Asked, gpus: int, helpers: Helpers) -> tuple[Plan, 
     return found, Solved("micro_batch", value, OR_MORE if value == MOST_MICRO_BATCH else "", row)
 
 
-def solve_seq_len(asked: Asked, gpus: int, helpers: Helpers) -> tuple[Plan, Solved]:
+def solve_seq_len(asked: PlanRequest, gpus: int, helpers: Helpers) -> tuple[Plan, Solved]:
     """The longest samples of which one micro_batch that is asked for fits; a multiple of 128."""
     recipe = FAMILIES[asked.options.model.family].recipe(asked.options.model.asked)
     most = FAMILIES[asked.options.model.family].most_seq_len(recipe)
@@ -176,7 +176,7 @@ def _likely_bytes(row: Expected) -> float:
     return float((row.peak.bytes * row.peak.high_bytes) ** 0.5)
 
 
-def _divides(asked: Asked, gpus: int, length: int) -> bool:
+def _divides(asked: PlanRequest, gpus: int, length: int) -> bool:
     """Whether samples of `length` make up the global batch."""
     batch = asked.options.space.global_batch
     if batch is None or batch.unit != "tokens":
@@ -185,13 +185,13 @@ def _divides(asked: Asked, gpus: int, length: int) -> bool:
     return any(batch.amount % (size * gpus * length) == 0 for size in sizes)
 
 
-def with_lengths(asked: Asked, lengths: Sequence[int]) -> Asked:
+def with_lengths(asked: PlanRequest, lengths: Sequence[int]) -> PlanRequest:
     options = asked.options
     sizes = options.space.axes.get("micro_batch") or (1,)
     return replace(asked, options=options.but(seq_len=tuple(lengths), micro_batch=sizes))
 
 
-def solve_gpus(asked: Asked, helpers: Helpers) -> tuple[Plan, Solved]:
+def solve_gpus(asked: PlanRequest, helpers: Helpers) -> tuple[Plan, Solved]:
     """The fewest GPUs on which something fits, of the numbers that divide the global batch."""
     one = plan(asked, 1, helpers).space
     alike = {(c.micro_batch, c.seq_len): c for c in one.candidates}.values()

@@ -148,7 +148,7 @@ def _at(found: Described, lengths: Sequence[int]) -> Described:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Asked:
+class PlanRequest:
     """What a plan is asked for."""
 
     options: Options
@@ -182,7 +182,7 @@ class Plan:
     """In the order of the space's candidates."""
 
 
-def plan(asked: Asked, gpus: int, helpers: Helpers) -> Plan:
+def plan(asked: PlanRequest, gpus: int, helpers: Helpers) -> Plan:
     """What to expect on so many GPUs.
 
     Raises:
@@ -240,7 +240,9 @@ def magnitudes(card: Card) -> Magnitudes | None:
     )
 
 
-def _expected(asked: Asked, space: Space, predictor: Predictor, *, stay: bool) -> list[Expected]:
+def _expected(
+    asked: PlanRequest, space: Space, predictor: Predictor, *, stay: bool
+) -> list[Expected]:
     workload, options = space.workload, asked.options
     hosts = predictor.host_memory or host_memory(
         [(workload, candidate) for candidate in space.candidates], KIND

@@ -7,7 +7,7 @@ from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
-from autotune.advise.plan.expected import KIND, Asked
+from autotune.advise.plan.expected import KIND, PlanRequest
 from autotune.device.cards import CARDS, Card, plain_name
 from autotune.errors import UsageError
 from autotune.result.earlier import Earlier, seen_in
@@ -17,7 +17,7 @@ from autotune.result.folder.folder import Folder
 from autotune.result.folder.journal import records_in
 
 
-def learn(asked: Asked, place: Path) -> tuple[Asked, list[str]]:
+def learn(asked: PlanRequest, place: Path) -> tuple[PlanRequest, list[str]]:
     """`asked` with what the studies on GPUs measured that lie in `place`, or are that folder, the
     newest first; and what has to be said of it.
 

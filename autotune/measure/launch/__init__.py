@@ -5,7 +5,7 @@
 from __future__ import annotations
 
 from autotune.errors import UsageError
-from autotune.measure.launch.launcher import Asked, Launcher
+from autotune.measure.launch.launcher import Launcher, LaunchRequest
 from autotune.space.choices import LAUNCHERS, WRITTEN
 
 
@@ -31,7 +31,7 @@ def checked(
     if why := row.missing:
         raise UsageError(f"--launch {name}: {why}")
     note = f"in Slurm job {job.number} of {len(job.names)} nodes: --launch slurm" if job else ""
-    made: Launcher = row.load().make(Asked(argument, nodes, interface, note))
+    made: Launcher = row.load().make(LaunchRequest(argument, nodes, interface, note))
     slots = sum(made.slots.values())
     if slots and world_size is not None and world_size > slots:
         raise UsageError(

@@ -52,7 +52,7 @@ class Launcher(Protocol):
 
 
 @dataclass(frozen=True)
-class Asked:
+class LaunchRequest:
     """What the user says of it."""
 
     argument: str = ""

@@ -16,7 +16,7 @@ from autotune.errors import UsageError
 from autotune.measure.launch import agent
 from autotune.measure.launch.address import address_of, address_towards
 from autotune.measure.launch.client import Client, end, with_line
-from autotune.measure.launch.launcher import Asked
+from autotune.measure.launch.launcher import LaunchRequest
 from autotune.measure.launch.ray_holder import Held, Node
 from autotune.measure.runner.local import module_path
 
@@ -30,7 +30,7 @@ END_S = 5.0
 _SAID = re.compile(r"autotune: (.*)")
 
 
-def make(asked: Asked) -> Ray:
+def make(asked: LaunchRequest) -> Ray:
     """Raises `UsageError` where no cluster can be joined."""
     try:
         _reach(os.environ.get("RAY_ADDRESS", ""))
@@ -66,7 +66,7 @@ class Ray:
     names: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
 
-    def __init__(self, nodes: list[Node], asked: Asked) -> None:
+    def __init__(self, nodes: list[Node], asked: LaunchRequest) -> None:
         self._nodes = nodes
         self._interface = asked.interface
         self._client: Client | None = None

@@ -13,7 +13,7 @@ from autotune.errors import UsageError
 from autotune.measure.launch import agent
 from autotune.measure.launch.address import address_of, address_towards
 from autotune.measure.launch.client import Client, end, with_line
-from autotune.measure.launch.launcher import Asked
+from autotune.measure.launch.launcher import LaunchRequest
 from autotune.measure.launch.slurm_job import SlurmJob, ask, in_tasks, names_of
 from autotune.measure.runner.local import module_path
 
@@ -29,7 +29,7 @@ _SHARES = re.compile(
 _TASK_LEFT = re.compile(r"srun: error: (?P<nodes>\S+): tasks? (?P<task>\d+)\S*: (?P<how>.*)")
 
 
-def make(asked: Asked) -> Slurm:
+def make(asked: LaunchRequest) -> Slurm:
     """Raises `UsageError` outside of an allocation, and in one of fewer nodes."""
     if in_tasks():
         raise UsageError(
@@ -54,7 +54,7 @@ class Slurm:
 
     slots: Mapping[str, int] = {}
 
-    def __init__(self, job: SlurmJob, asked: Asked) -> None:
+    def __init__(self, job: SlurmJob, asked: LaunchRequest) -> None:
         self._job = job
         self._interface = asked.interface
         self._step = f"autotune-{secrets.token_hex(4)}"

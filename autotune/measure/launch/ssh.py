@@ -15,7 +15,7 @@ from autotune.errors import UsageError
 from autotune.measure.launch import agent
 from autotune.measure.launch.address import address_of, address_towards
 from autotune.measure.launch.client import Client, end, with_line
-from autotune.measure.launch.launcher import Asked
+from autotune.measure.launch.launcher import LaunchRequest
 
 TALK_S = 10.0
 PROGRAM = "AUTOTUNE_SSH"
@@ -70,7 +70,7 @@ def parse_hostfile(path: Path) -> dict[str, int]:
     return slots
 
 
-def make(asked: Asked) -> Ssh:
+def make(asked: LaunchRequest) -> Ssh:
     """Raises `UsageError` for a bad file, more nodes than it has, and where there is no ssh."""
     slots = parse_hostfile(Path(asked.argument))
     if asked.nodes is not None and asked.nodes > len(slots):
@@ -89,7 +89,7 @@ def make(asked: Asked) -> Ssh:
 class Ssh:
     """The `Launcher` for the hosts of a file. How to reach them is in ssh's own configuration."""
 
-    def __init__(self, program: list[str], slots: Mapping[str, int], asked: Asked) -> None:
+    def __init__(self, program: list[str], slots: Mapping[str, int], asked: LaunchRequest) -> None:
         self._program = program
         self._interface = asked.interface
         self._clients: dict[str, Client] = {}

@@ -9,14 +9,14 @@ from pathlib import Path
 from autotune.errors import UsageError
 from autotune.measure.launch import agent
 from autotune.measure.launch.address import address_of, address_towards
-from autotune.measure.launch.launcher import Asked
+from autotune.measure.launch.launcher import LaunchRequest
 from autotune.measure.runner.local import module_path
 
 _OUTSIDE = "192.0.2.1"
 """An address that is nobody's (RFC 5737): the way there is that to all other networks."""
 
 
-def make(asked: Asked) -> Wait:
+def make(asked: LaunchRequest) -> Wait:
     """Raises `UsageError` where it is not said how many to wait for."""
     if asked.nodes is None:
         raise UsageError("--launch wait: for how many agents? add --nodes, e.g. --nodes 2")

@@ -17,7 +17,7 @@ from autotune.space.workload import Workload
 
 
 @dataclass(frozen=True)
-class Asked:
+class AxisValue:
     """A value of an axis, and where it would be used."""
 
     value: str
@@ -25,7 +25,7 @@ class Asked:
     dtype: str
 
 
-def _attention(asked: Asked) -> str:
+def _attention(asked: AxisValue) -> str:
     if asked.value == "flash_attention_2":
         if asked.device_kind != "cuda":
             return "needs a GPU"
@@ -37,13 +37,13 @@ def _attention(asked: Asked) -> str:
     return ""
 
 
-def _checkpointing(asked: Asked) -> str:
+def _checkpointing(asked: AxisValue) -> str:
     if asked.value != "host" or asked.device_kind == "cuda":
         return ""
     return "the CPU is the host; use full"
 
 
-def _compile(asked: Asked) -> str:
+def _compile(asked: AxisValue) -> str:
     if asked.value == "off":
         return ""
     if asked.device_kind == "cuda":
@@ -57,19 +57,19 @@ def _compiler(language: str, *names: str) -> str:
     return f"needs a {language} compiler: install {names[1]}"
 
 
-def _optimizer(asked: Asked) -> str:
+def _optimizer(asked: AxisValue) -> str:
     if asked.value != "adamw8bit":
         return ""
-    return missing("torchao") or _compile(Asked("on", asked.device_kind, asked.dtype))
+    return missing("torchao") or _compile(AxisValue("on", asked.device_kind, asked.dtype))
 
 
-def _param_dtype(asked: Asked) -> str:
+def _param_dtype(asked: AxisValue) -> str:
     if asked.value == "auto" or asked.dtype == "bf16":
         return ""
     return f"only for products in bf16, and they are in {asked.dtype}; use --dtype bf16"
 
 
-def _allocator(asked: Asked) -> str:
+def _allocator(asked: AxisValue) -> str:
     if "backend:" in asked.value:
         return "the backend is chosen before torch is imported; set it where autotune is started"
     if asked.value == "default" or asked.device_kind == "cuda":
@@ -77,7 +77,7 @@ def _allocator(asked: Asked) -> str:
     return "torch's allocator of CUDA memory is not used on the CPU"
 
 
-LACKS: dict[str, Callable[[Asked], str]] = {
+LACKS: dict[str, Callable[[AxisValue], str]] = {
     "attention": _attention,
     "checkpointing": _checkpointing,
     "compile": _compile,
@@ -119,6 +119,6 @@ def check_machine(
         for value in options.space.axes.get(name, ()) if axis.words else ():
             why = family.lacks(workload.recipe, name, value)
             if not why and here and name in LACKS:
-                why = LACKS[name](Asked(value, device.kind, workload.dtype))
+                why = LACKS[name](AxisValue(value, device.kind, workload.dtype))
             if why:
                 raise UsageError(f"{axis.flag} {value}: {why}")

@@ -12,7 +12,7 @@ from typing import Any, Protocol
 
 from autotune.errors import UsageError
 from autotune.space.models import factory, gpt, hf
-from autotune.space.models.defaults import Asked, Defaults
+from autotune.space.models.defaults import Defaults, ModelRequest
 
 
 class Shape(Protocol):
@@ -75,7 +75,7 @@ class Family(Protocol):
     is_code: bool
     """Whether a model is the user's code, which may be another when a study is resumed."""
 
-    def recipe(self, asked: Asked) -> dict[str, Any]:
+    def recipe(self, asked: ModelRequest) -> dict[str, Any]:
         """What else its models are built from: JSON types, for `probes.models`.
 
         Raises:

@@ -69,7 +69,7 @@ class AnyDepth:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Asked:
+class ModelRequest:
     """What the command line says of a model."""
 
     model: str

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from autotune.errors import UsageError
-from autotune.space.models.defaults import LENGTHS, MICRO_BATCHES, AnyDepth, Asked, Defaults
+from autotune.space.models.defaults import LENGTHS, MICRO_BATCHES, AnyDepth, Defaults, ModelRequest
 
 _NAME = re.compile(r"([A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*):([A-Za-z_]\w*)")
 
@@ -25,7 +25,7 @@ class Factory(AnyDepth):
     counted = True
     is_code = True
 
-    def recipe(self, asked: Asked) -> dict[str, Any]:
+    def recipe(self, asked: ModelRequest) -> dict[str, Any]:
         """Where the function is; the folder that it is importable from.
 
         Raises:

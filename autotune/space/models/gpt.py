@@ -13,10 +13,10 @@ from autotune.space.models.defaults import (
     LENGTHS,
     MICRO_BATCHES,
     AnyDepth,
-    Asked,
     Defaults,
     GptTraits,
     Mlp,
+    ModelRequest,
 )
 from autotune.wire.recipe import mlp_width
 
@@ -150,7 +150,7 @@ class Gpt(AnyDepth):
     is_code = False
     width_rule = f"{GptTraits().aspect_ratio} x depth"
 
-    def recipe(self, asked: Asked) -> dict[str, Any]:
+    def recipe(self, asked: ModelRequest) -> dict[str, Any]:
         """Its traits, where any of them is not what it is without a word."""
         asked.refuse_what_is_of_transformers("gpt")
         return {} if asked.gpt in (None, GptTraits()) else asdict(asked.gpt or GptTraits())

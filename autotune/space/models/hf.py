@@ -18,7 +18,13 @@ from typing import Any, Literal, get_args
 
 from autotune.errors import UsageError
 from autotune.installed import missing
-from autotune.space.models.defaults import BLOCK_FLOATS, LENGTHS, MICRO_BATCHES, Asked, Defaults
+from autotune.space.models.defaults import (
+    BLOCK_FLOATS,
+    LENGTHS,
+    MICRO_BATCHES,
+    Defaults,
+    ModelRequest,
+)
 
 Task = Literal["causal", "seq2seq", "masked", "classification"]
 TASKS: tuple[str, ...] = get_args(Task)
@@ -80,7 +86,7 @@ class Hf:
     counted = True
     is_code = False
 
-    def recipe(self, asked: Asked) -> dict[str, Any]:
+    def recipe(self, asked: ModelRequest) -> dict[str, Any]:
         """Config and task of what `--model` names.
 
         Raises:
@@ -207,7 +213,7 @@ class Hf:
         return max(BLOCK_FLOATS, float(a_token) / width / 2)
 
 
-def _kernels(asked: Asked) -> str:
+def _kernels(asked: ModelRequest) -> str:
     """Whose kernels a GPU runs: those of mamba-ssm, or torch's."""
     there = asked.fused or all(find_spec(name) is not None for name in _KERNELS)
     return FUSED if there else "torch"

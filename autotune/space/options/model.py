@@ -8,7 +8,7 @@ from typing import Any
 
 from autotune.errors import UsageError
 from autotune.space.models import family_name, gpt
-from autotune.space.models.defaults import Asked, GptTraits, Lora, parse_lora
+from autotune.space.models.defaults import GptTraits, Lora, ModelRequest, parse_lora
 from autotune.space.models.gpt import PRESETS, parse_gpt
 from autotune.space.models.hf import TASKS, kept
 from autotune.space.options.flag import as_it_is, checked, option, switch, word
@@ -95,9 +95,9 @@ class ModelOptions:
         return replace(preset, **{k: v for k, v in self.said.items() if k in of_traits})
 
     @property
-    def asked(self) -> Asked:
+    def asked(self) -> ModelRequest:
         """What is said of the model, for its family."""
-        return Asked(
+        return ModelRequest(
             model=self.name,
             task=self.task,
             target_len=self.target_len,

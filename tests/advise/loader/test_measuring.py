@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from autotune.advise.loader import measuring, show
-from autotune.advise.loader.asked import Asked, Need, Setting, settings, worker_counts
+from autotune.advise.loader.asked import LoaderProbe, Need, Setting, settings, worker_counts
 from autotune.advise.loader.choice import choose
 from autotune.advise.loader.measured import Round, Row
 from autotune.advise.loader.measuring import Measured, Measuring
@@ -19,7 +19,7 @@ from autotune.wire.messages import Loaded, Slice
 from tests.support.exported import result
 
 MIB = 2**20
-ASKED = Asked(
+ASKED = LoaderProbe(
     module="mine",
     function="make",
     folder="/",
@@ -60,7 +60,7 @@ def row(tokens_per_s: float, workers: int = 0, **fields: Any) -> Row:
 class Formula(Measuring):
     """Rounds that take no time but on the clock. A worker gives 1000 tokens/s, two at most."""
 
-    def __init__(self, asked: Asked, stop_after: int = 1000) -> None:
+    def __init__(self, asked: LoaderProbe, stop_after: int = 1000) -> None:
         self._now = VirtualTime()
         self.done: list[Setting] = []
         self.failing: dict[int, str] = {}
@@ -82,7 +82,7 @@ class Formula(Measuring):
         return self._now()
 
 
-def sentence(asked: Asked, measured: Measured) -> str:
+def sentence(asked: LoaderProbe, measured: Measured) -> str:
     return show.sentence(choose([r for r in measured.rows if r.rounds], asked), asked)
 
 

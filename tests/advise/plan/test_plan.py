@@ -19,7 +19,7 @@ from autotune.advise.plan.answers import (
     table,
     why_not,
 )
-from autotune.advise.plan.expected import Asked, Expected, Helpers, Plan, plan
+from autotune.advise.plan.expected import Expected, Helpers, Plan, PlanRequest, plan
 from autotune.device.cards import parse_gpus
 from autotune.errors import UsageError
 from autotune.result.earlier import Earlier, Seen
@@ -48,9 +48,9 @@ def helpers() -> Helpers:
     return Helpers(no_count, no_trace)
 
 
-def asked(gpus: str = "80GiB", host_gib: int | None = None, **texts: str) -> Asked:
+def asked(gpus: str = "80GiB", host_gib: int | None = None, **texts: str) -> PlanRequest:
     given = {"depth": "24", "seq_len": "2048", "micro_batch": "1:16", "dtype": "bf16"} | texts
-    return Asked(
+    return PlanRequest(
         options=Options.from_texts(given),
         card=parse_gpus(gpus).card,
         host_bytes=None if host_gib is None else host_gib * GIB,

@@ -14,7 +14,7 @@ from autotune.errors import UsageError
 from autotune.measure import launch
 from autotune.measure.launch import slurm, slurm_job
 from autotune.measure.launch.client import Client, end
-from autotune.measure.launch.launcher import Asked
+from autotune.measure.launch.launcher import LaunchRequest
 from tests.support.dialed import dialed
 from tests.support.namespaces import free_port
 
@@ -234,7 +234,7 @@ def test_a_task_of_slurm_that_left_is_told_of_with_its_last_line(
 
     monkeypatch.setattr(Client, "new_lines", read_before_the_end)
     job = slurm_job.SlurmJob("7", ("n1",), ("127.0.0.1",))
-    with dialed(slurm.Slurm(job, Asked(nodes=1)), tmp_path) as agents:
+    with dialed(slurm.Slurm(job, LaunchRequest(nodes=1)), tmp_path) as agents:
         agents.launcher.start("127.0.0.1:9", "{}", tmp_path / "key", tmp_path)
         told = agents.polled(1)
         time.sleep(0.1)

@@ -9,7 +9,7 @@ import torch
 
 from autotune.errors import UsageError
 from autotune.space.models import gpt as counts
-from autotune.space.models.defaults import Asked, GptTraits
+from autotune.space.models.defaults import GptTraits, ModelRequest
 from autotune.space.models.gpt import GptShape
 from autotune.space.options import Options
 from autotune.space.workload import Workload
@@ -44,7 +44,7 @@ TRAITS = GptTraits(aspect_ratio=48, head_dim=32, mlp="swiglu", qk_norm=True, tie
 
 
 def workload(traits: GptTraits) -> Workload:
-    recipe = counts.FAMILY.recipe(Asked(model="gpt", gpt=traits))
+    recipe = counts.FAMILY.recipe(ModelRequest(model="gpt", gpt=traits))
     return replace(WORKLOAD, vocab_size=97, recipe=recipe)
 
 

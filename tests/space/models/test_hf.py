@@ -10,7 +10,7 @@ import pytest
 
 from autotune.errors import UsageError
 from autotune.space.models import FAMILIES, family_name, hf
-from autotune.space.models.defaults import Asked, Lora
+from autotune.space.models.defaults import Lora, ModelRequest
 from autotune.space.options import Options
 
 HF = hf.Hf()
@@ -43,7 +43,7 @@ def saved(tmp_path: Path) -> Any:
 
 
 def asked(model: str, **more: Any) -> dict[str, Any]:
-    return HF.recipe(Asked(model=model, **more))
+    return HF.recipe(ModelRequest(model=model, **more))
 
 
 def test_a_folder_and_the_file_in_it_are_the_same_model(saved: Any, tmp_path: Path) -> None:
@@ -193,7 +193,7 @@ def test_options_of_gpt_are_no_options_of_others() -> None:
         with pytest.raises(UsageError, match="gpt2 has its own; leave"):
             Options.from_texts({"model": "gpt2", name: value})
     for given in ({"task": "causal"}, {"target_len": 3}, {"trust_remote_code": True}):
-        asked_of_gpt = Asked(model="gpt", **given)
+        asked_of_gpt = ModelRequest(model="gpt", **given)
         with pytest.raises(UsageError, match="gpt has none"):
             FAMILIES["gpt"].recipe(asked_of_gpt)
 
@@ -211,7 +211,7 @@ def test_adapters_are_for_models_of_transformers() -> None:
     assert HF.recipe(given)["lora"] == {"rank": 4, "targets": ("a", "b.c")}
     for model in ("gpt", "factory:a:b"):
         with pytest.raises(UsageError, match=r"--lora r=4: .* has none"):
-            FAMILIES[family_name(model)].recipe(Asked(model=model, lora=Lora(4)))
+            FAMILIES[family_name(model)].recipe(ModelRequest(model=model, lora=Lora(4)))
 
 
 def test_positions_that_begin_after_the_paddings_are_fewer() -> None:
