@@ -19,7 +19,7 @@ import torch
 
 import probes.engines
 import probes.models
-from autotune.commands import COMMANDS, Row
+from autotune.commands import COMMANDS, CommandRow
 from autotune.commands.app import _make_app, main
 from autotune.device.device import Device
 from autotune.errors import UsageError
@@ -300,7 +300,7 @@ def test_commands_have_few_options(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         return lambda argv, started: 7 + len(what)
 
     monkeypatch.setitem(vars(sys.modules[__name__]), "show", show)
-    monkeypatch.setitem(COMMANDS, "show", Row(f"{__name__}:show", "Show something."))
+    monkeypatch.setitem(COMMANDS, "show", CommandRow(f"{__name__}:show", "Show something."))
     monkeypatch.setattr("autotune.commands.app.app", _make_app())
     (tmp_path / "pyproject.toml").write_text("[tool.autotune]\ndepth = 2\n")
     monkeypatch.chdir(tmp_path)

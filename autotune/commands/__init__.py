@@ -14,7 +14,7 @@ Run = Callable[[list[str], float], int]
 
 
 @dataclass(frozen=True)
-class Row:
+class CommandRow:
     """Where a command is, and what it does in one sentence."""
 
     path: str
@@ -23,39 +23,39 @@ class Row:
 
 
 COMMANDS = {
-    "tune": Row(
+    "tune": CommandRow(
         "autotune.commands.tune:tune",
         "Find the fastest training configuration that fits, by running real steps.",
     ),
-    "plan": Row(
+    "plan": CommandRow(
         "autotune.commands.plan:plan",
         "Say what fits on GPUs that are not here, and what to set on them.",
     ),
-    "verify": Row(
+    "verify": CommandRow(
         "autotune.commands.verify:verify",
         "Train a result for longer, and compare with what was measured.",
     ),
-    "check": Row(
+    "check": CommandRow(
         "autotune.commands.check:check",
         "Check training configurations before an expensive launch, also against a result.",
     ),
-    "diagnose": Row(
+    "diagnose": CommandRow(
         "autotune.commands.diagnose:diagnose",
         "Say why a training run ended, from its logs, and what to do; or look at this machine.",
     ),
-    "loader": Row(
+    "loader": CommandRow(
         "autotune.commands.loader:loader",
         "Say with how many workers a data loader keeps up with training.",
     ),
-    "report": Row(
+    "report": CommandRow(
         "autotune.commands.report:report",
         "Show a study as a page, live while it runs, as pictures or as a table.",
     ),
-    "compare": Row(
+    "compare": CommandRow(
         "autotune.commands.compare:compare",
         "Show studies side by side: their winners, and what differs beyond the noise.",
     ),
-    "export": Row(
+    "export": CommandRow(
         "autotune.commands.export:export",
         "Write a result as configurations that other tools take as they are.",
     ),

@@ -18,7 +18,7 @@ from autotune.units import parse_duration_s, parse_ints, parse_share
 
 if TYPE_CHECKING:
     from autotune.advise.loader.asked import LoaderProbe
-    from autotune.advise.loader.measuring import Measured
+    from autotune.advise.loader.measuring import MeasuredSettings
 
 WIDTH = 120
 """Characters of a table where nobody says."""
@@ -125,7 +125,7 @@ def _measure(asked: LoaderProbe, started: float, said: list[str], *, json: bool)
     return ExitCode.STOPPED if stop and code == ExitCode.FOUND else code
 
 
-def _print(measured: Measured, asked: LoaderProbe, said: list[str], *, json: bool) -> int:
+def _print(measured: MeasuredSettings, asked: LoaderProbe, said: list[str], *, json: bool) -> int:
     """Print everything; the exit code."""
     from autotune.advise.loader import show
     from autotune.advise.loader.choice import choose

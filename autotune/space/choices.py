@@ -16,7 +16,7 @@ from autotune.units import parse_name
 
 
 @dataclass(frozen=True)
-class Choice:
+class Plugin:
     """One row."""
 
     module: str
@@ -36,21 +36,21 @@ class Choice:
 
 
 SAMPLERS = {
-    "frontier": Choice("autotune.study.samplers.frontier"),
-    "tpe": Choice("autotune.study.samplers.tpe"),
-    "gp": Choice("autotune.study.samplers.gp", package="scipy"),
-    "random": Choice("autotune.study.samplers.random"),
-    "grid": Choice("autotune.study.samplers.in_order"),
+    "frontier": Plugin("autotune.study.samplers.frontier"),
+    "tpe": Plugin("autotune.study.samplers.tpe"),
+    "gp": Plugin("autotune.study.samplers.gp", package="scipy"),
+    "random": Plugin("autotune.study.samplers.random"),
+    "grid": Plugin("autotune.study.samplers.in_order"),
 }
 """Modules with a function `make(space, predictor, objective, seed)`, which draws from `seed`."""
 SAMPLER = "frontier"
 """Where none is named."""
 
 LAUNCHERS = {
-    "slurm": Choice("autotune.measure.launch.slurm"),
-    "ray": Choice("autotune.measure.launch.ray", package="ray"),
-    "ssh": Choice("autotune.measure.launch.ssh", argument="HOSTFILE"),
-    "wait": Choice("autotune.measure.launch.wait"),
+    "slurm": Plugin("autotune.measure.launch.slurm"),
+    "ray": Plugin("autotune.measure.launch.ray", package="ray"),
+    "ssh": Plugin("autotune.measure.launch.ssh", argument="HOSTFILE"),
+    "wait": Plugin("autotune.measure.launch.wait"),
 }
 """Modules with a function `make(asked)`."""
 WRITTEN = tuple(
@@ -59,8 +59,8 @@ WRITTEN = tuple(
 """Launchers as `--launch` takes them."""
 
 LOGGERS = {
-    "tensorboard": Choice("autotune.result.loggers.tensorboard", package="tensorboardX"),
-    "wandb-offline": Choice("autotune.result.loggers.wandb", package="wandb"),
+    "tensorboard": Plugin("autotune.result.loggers.tensorboard", package="tensorboardX"),
+    "wandb-offline": Plugin("autotune.result.loggers.wandb", package="wandb"),
 }
 """Modules with a function `write(runs, folder)`, and the `FOLDER` of a study that is theirs."""
 

@@ -45,7 +45,7 @@ class Engine(Protocol):
 
 
 @dataclass(frozen=True)
-class Row:
+class EngineRow:
     """Where an engine is, and what is known of it without importing its library."""
 
     path: str
@@ -57,9 +57,9 @@ class Row:
 
 
 ENGINES = {
-    "ddp": Row("probes.engines.ddp:DdpEngine", needs_group=False),
-    "deepspeed": Row("probes.engines.deepspeed:DeepSpeedEngine", package="deepspeed"),
-    "fsdp": Row("probes.engines.fsdp:FsdpEngine"),
+    "ddp": EngineRow("probes.engines.ddp:DdpEngine", needs_group=False),
+    "deepspeed": EngineRow("probes.engines.deepspeed:DeepSpeedEngine", package="deepspeed"),
+    "fsdp": EngineRow("probes.engines.fsdp:FsdpEngine"),
 }
 """The rows have the names of those in `autotune.space.engines`."""
 

@@ -92,7 +92,7 @@ class GridFile:
         return groups
 
     def add(self, candidate: Candidate, result: Result) -> None:
-        row = grid.Row(
+        row = grid.GridRow(
             candidate=candidate,
             repeat=self._done[candidate],
             verdict=result.verdict,

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from autotune.measure.replay.grid import Row
+from autotune.measure.replay.grid import GridRow
 from autotune.space.candidate import Candidate
 from autotune.study.predict.predictor import Predictor
 from autotune.wire.messages import Peaks
@@ -117,7 +117,7 @@ def test_what_was_over_the_ceiling_once_does_not_fit(tmp_path: Path) -> None:
 
 
 def test_what_is_drawn_does_not_judge_where_others_do(tmp_path: Path) -> None:
-    def faster(row: Row, factor: float) -> Row:
+    def faster(row: GridRow, factor: float) -> GridRow:
         assert row.report is not None
         step_s = [each / factor for each in row.report.step_s]
         return replace(row, report=replace(row.report, step_s=step_s))

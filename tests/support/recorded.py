@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from autotune.measure.replay import grid
-from autotune.measure.replay.grid import Row
+from autotune.measure.replay.grid import GridRow
 from autotune.space.candidate import Candidate
 from autotune.space.outcome import Verdict
 from autotune.space.workload import Workload
@@ -49,7 +49,7 @@ def row(
     conditions: Conditions = CALM,
     joules: float | None = None,
     repeat: int = 0,
-) -> Row:
+) -> GridRow:
     """Measured in `steps` of warm-up and timing, else in 3 and 6 of `step_s`; 1 MiB a token.
 
     Each phase took `overhead` times what its steps took.
@@ -70,7 +70,7 @@ def row(
         conditions=conditions,
         energy=None if joules is None else Energy(joules, grid.COVERS),
     )
-    return Row(
+    return GridRow(
         candidate=candidate,
         repeat=repeat,
         verdict=Verdict.OK,
@@ -79,8 +79,8 @@ def row(
     )
 
 
-def failed(candidate: Candidate, verdict: Verdict, reason: str) -> Row:
-    return Row(
+def failed(candidate: Candidate, verdict: Verdict, reason: str) -> GridRow:
+    return GridRow(
         candidate=candidate,
         repeat=0,
         verdict=verdict,
@@ -90,7 +90,7 @@ def failed(candidate: Candidate, verdict: Verdict, reason: str) -> Row:
     )
 
 
-def write(path: Path, rows: Iterable[Row] | None = None, **changes: Any) -> Path:
+def write(path: Path, rows: Iterable[GridRow] | None = None, **changes: Any) -> Path:
     """A grid in `path`: of `rows`, else of every candidate of `records.space` once."""
     rows = [row(candidate) for candidate in space().candidates] if rows is None else rows
     path.write_text(grid.head(header(**changes)) + "".join(map(grid.row_line, rows)))

@@ -29,7 +29,7 @@ _MOST_BESIDE = 100
 
 
 @dataclass(frozen=True)
-class Row:
+class ReaderRow:
     """A kind of file."""
 
     is_one: Callable[[dict[str, Any]], bool]
@@ -55,11 +55,11 @@ OTHERS = {
 """Files that are given in the place of a configuration, with names that show which they are."""
 
 READERS = {
-    "deepspeed": Row(deepspeed.is_one, deepspeed.read),
-    "accelerate": Row(accelerate.is_one, accelerate.read),
-    "axolotl": Row(transformers.is_axolotl, transformers.read_axolotl),
-    "llama-factory": Row(transformers.is_llama_factory, transformers.read),
-    "transformers": Row(transformers.is_one, transformers.read),
+    "deepspeed": ReaderRow(deepspeed.is_one, deepspeed.read),
+    "accelerate": ReaderRow(accelerate.is_one, accelerate.read),
+    "axolotl": ReaderRow(transformers.is_axolotl, transformers.read_axolotl),
+    "llama-factory": ReaderRow(transformers.is_llama_factory, transformers.read),
+    "transformers": ReaderRow(transformers.is_one, transformers.read),
 }
 """By the tool's name; the first whose file it may be reads it."""
 

@@ -10,7 +10,7 @@ from typing import TypeGuard
 from autotune.advise.diagnose.advice_host import HOST, LISTED, leak
 from autotune.advise.diagnose.case import Advice, Case, Measure, of, to
 from autotune.advise.diagnose.causes import IDLE_SHARE
-from autotune.advise.diagnose.flags import OPTIMIZERS, Setting
+from autotune.advise.diagnose.flags import OPTIMIZERS, FlagSetting
 from autotune.advise.diagnose.kinds import Kind
 from autotune.advise.diagnose.settings import (
     CHECKPOINTING,
@@ -304,7 +304,7 @@ def _settings(case: Case, micro: str = "<half of now>", accum: str = "<twice now
     return [first, second]
 
 
-def _is_asked(whole: Setting | None) -> TypeGuard[Setting]:
+def _is_asked(whole: FlagSetting | None) -> TypeGuard[FlagSetting]:
     """Whether `whole`, a global batch, is what was asked for, as of Megatron, and not a sum that
     a program printed."""
     return whole is not None and bool(re.match(r"-|.*(?:global|gbs)", whole.form))

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 
 from autotune.advise.diagnose.amounts import parse
-from autotune.advise.diagnose.flags import Setting, launch_of, section_of, settings_of
+from autotune.advise.diagnose.flags import FlagSetting, launch_of, section_of, settings_of
 from autotune.advise.diagnose.listing import Listing
 from autotune.advise.diagnose.prefixes import take_apart
 from autotune.advise.diagnose.reading import MOST_OF_A_LINE
@@ -107,7 +107,7 @@ class Context:
     last_step: int | None = None
     ranks: set[int] = field(default_factory=set)
     devices: set[int] = field(default_factory=set)
-    said: dict[str, list[tuple[str, int, Setting]]] = field(
+    said: dict[str, list[tuple[str, int, FlagSetting]]] = field(
         default_factory=lambda: defaultdict(list)
     )
     """By the name of a setting: the log and line of each time that it was set."""
@@ -121,7 +121,7 @@ class Context:
     def framework(self) -> str | None:
         return next((name for name in FRAMEWORKS if name in self.seen), None)
 
-    def last(self, *names: str, written: bool = False) -> Setting | None:
+    def last(self, *names: str, written: bool = False) -> FlagSetting | None:
         """What was set last before the failure; `written` asks for a flag, not for a sentence.
 
         Of several names of one thing the most telling one counts.
@@ -155,12 +155,12 @@ class Context:
             found["micro_batch"] = found["global_batch"] // unit
         return found
 
-    def _whole(self, batch: Setting) -> bool:
+    def _whole(self, batch: FlagSetting) -> bool:
         """DeepSpeed's own file says with this name what all ranks take together."""
         return "deepspeed" in self.seen and batch.form == '"train_batch_size": {}'
 
     @property
-    def batch_flag(self) -> Setting | None:
+    def batch_flag(self) -> FlagSetting | None:
         """By which the user says a rank's batch size."""
         found = self.last("micro_batch", "batch", written=True)
         return None if found is None or self._whole(found) else found
@@ -238,7 +238,7 @@ class Context:
             if name not in self.seen and any(mark in text for mark in marks):
                 self.seen.add(name)
 
-    def _note(self, line: int, found: Setting) -> None:
+    def _note(self, line: int, found: FlagSetting) -> None:
         rows = self.said[found.name]
         if (not rows or rows[-1] != (self.log, line, found)) and len(rows) < _MOST_SAMPLES:
             rows.append((self.log, line, found))
@@ -247,7 +247,9 @@ class Context:
         """What may go over several lines."""
 
         def note(name: str, value: int | str, match: re.Match[str]) -> None:
-            self._note(line + text.count("\n", 0, match.start()), Setting(name=name, value=value))
+            self._note(
+                line + text.count("\n", 0, match.start()), FlagSetting(name=name, value=value)
+            )
 
         for match in _MODEL.finditer(text):
             note("model", match[1], match)
@@ -280,7 +282,7 @@ class Context:
                 continue
             if (launch := launch_of(command)) is not None:
                 place = 0 if launch[0] else 1
-                self._note(number, Setting(name="launch", value=launch[1], place=place))
+                self._note(number, FlagSetting(name="launch", value=launch[1], place=place))
             command = ""
 
     def _memory(self, line: str, step: int) -> None:

@@ -130,7 +130,7 @@ _COMES_LATER = re.compile(r"launcher\.launch|--world_info|CANCELLED|error:|Error
 
 
 @dataclass(frozen=True, kw_only=True)
-class Setting:
+class FlagSetting:
     """One thing that was set, once."""
 
     name: str
@@ -141,7 +141,7 @@ class Setting:
     """As the user wrote it, with {} for the value; empty where it is a sentence."""
 
 
-def settings_of(line: str, section: str = "") -> Iterator[Setting]:
+def settings_of(line: str, section: str = "") -> Iterator[FlagSetting]:
     """What `line` sets, under the heading `section` of YAML or JSON."""
     for found in _settings(line, section):
         least, most = _SENSIBLE.get(found.name, (0, 10**14))
@@ -149,7 +149,7 @@ def settings_of(line: str, section: str = "") -> Iterator[Setting]:
             yield found
 
 
-def _settings(line: str, section: str) -> Iterator[Setting]:
+def _settings(line: str, section: str) -> Iterator[FlagSetting]:
     if not _STEMS.search(line.lower()):
         return
     training = not _NOT_TRAINING.intersection(_words(section))
@@ -161,10 +161,10 @@ def _settings(line: str, section: str) -> Iterator[Setting]:
         return
     for name, pattern in _SENTENCES:
         for match in pattern.finditer(line):
-            yield Setting(name=name, value=int(match[1]), place=-1 if "batch" in name else 50)
+            yield FlagSetting(name=name, value=int(match[1]), place=-1 if "batch" in name else 50)
     for match in _CHOSEN.finditer(line):
         if (count := match[1].count(",") + 1) > 1:
-            yield Setting(name="gpus", value=count)
+            yield FlagSetting(name="gpus", value=count)
     yield from _model(line)
 
 
@@ -178,7 +178,7 @@ def _words(name: str) -> list[str]:
     return re.split(r"[_.\-\s]+", _CAMEL.sub("_", name.strip("-+.")).lower())
 
 
-def _assigned(match: re.Match[str], line: str, section: str) -> Setting | None:
+def _assigned(match: re.Match[str], line: str, section: str) -> FlagSetting | None:
     key, said, sep = match["key"].rstrip("."), match["value"], match["sep"]
     words = _words(key)
     plain = "_".join(_words(key.rsplit(".", 1)[-1]))
@@ -190,7 +190,7 @@ def _assigned(match: re.Match[str], line: str, section: str) -> Setting | None:
         form = ""
     if plain in ("optim", "optimizer", "optimizer_type", "optimizer_name", "opt"):
         named = optimizer_of(said)
-        return None if named is None else Setting(name="optimizer", value=named)
+        return None if named is None else FlagSetting(name="optimizer", value=named)
     if not said[0].isdigit():
         return None
     many = "," in said and not sep.strip().startswith(",")
@@ -208,7 +208,7 @@ def _assigned(match: re.Match[str], line: str, section: str) -> Setting | None:
         name, place = _batch(words, key, line)
     if name is None:
         return None
-    return Setting(name=name, value=value, place=place, form=form)
+    return FlagSetting(name=name, value=value, place=place, form=form)
 
 
 def _form(match: re.Match[str], key: str) -> str:
@@ -238,7 +238,7 @@ def _batch(words: list[str], key: str, line: str) -> tuple[str | None, int]:
     return ("micro_batch", 0) if said & _OF_A_RANK else ("batch", int("train" not in said))
 
 
-def _model(line: str) -> Iterator[Setting]:
+def _model(line: str) -> Iterator[FlagSetting]:
     for match in _SHAPE.finditer(line):
         about = line[max(0, match.start() - 25) : match.end() + 12]
         if (
@@ -246,16 +246,16 @@ def _model(line: str) -> Iterator[Setting]:
             and int(match[2]) % 32 == 0
             and not _OTHER_SHAPE.search(about)
         ):
-            yield Setting(name="layers", value=int(match[1]), place=50)
-            yield Setting(name="hidden", value=int(match[2]), place=50)
+            yield FlagSetting(name="layers", value=int(match[1]), place=50)
+            yield FlagSetting(name="hidden", value=int(match[2]), place=50)
             break
     for match in _PARAMETERS.finditer(line):
         number, unit = (match[1], match[2]) if match[1] else (match[3], match[4])
         count = float(number.replace(",", "").replace("_", "")) * _MANY[(unit or "").upper()]
         if 10**6 <= count < 10**14:
-            yield Setting(name="parameters", value=round(count))
+            yield FlagSetting(name="parameters", value=round(count))
     if _OPTIMIZES.search(line) and (named := optimizer_of(line)):
-        yield Setting(name="optimizer", value=named, place=1 + (named != "muon"))
+        yield FlagSetting(name="optimizer", value=named, place=1 + (named != "muon"))
 
 
 def optimizer_of(text: str) -> str | None:

@@ -44,7 +44,7 @@ class Holder:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Gpu:
+class SeenGpu:
     """A device now."""
 
     index: int
@@ -75,10 +75,10 @@ class Host:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Machine:
+class SeenMachine:
     """All that was looked at."""
 
-    gpus: tuple[Gpu, ...]
+    gpus: tuple[SeenGpu, ...]
     no_gpu: str | None
     """Why there is none."""
     holders: tuple[Holder, ...]
@@ -88,10 +88,10 @@ class Machine:
     environment: Mapping[str, str]
 
 
-def look() -> Machine:
+def look() -> SeenMachine:
     """This machine as it is now."""
     device = open_cuda()
-    gpus: tuple[Gpu, ...] = ()
+    gpus: tuple[SeenGpu, ...] = ()
     holders: tuple[Holder, ...] = ()
     driver, no_gpu = None, None
     if isinstance(device, NoCuda):
@@ -99,7 +99,7 @@ def look() -> Machine:
     else:
         gpus, holders = _gpus(device), _holders(device)
         driver = str(device.fingerprint()["driver"])
-    return Machine(
+    return SeenMachine(
         gpus=gpus,
         no_gpu=no_gpu,
         holders=holders,
@@ -110,7 +110,7 @@ def look() -> Machine:
     )
 
 
-def bottleneck(machine: Machine) -> str | None:
+def bottleneck(machine: SeenMachine) -> str | None:
     """What is scarce now, in one sentence; None if nothing stands out."""
     host = machine.host
     found = scarce(
@@ -122,7 +122,7 @@ def bottleneck(machine: Machine) -> str | None:
     return f"{found.name}: {found.sentence}" if found else None
 
 
-def next_command(machine: Machine) -> str:
+def next_command(machine: SeenMachine) -> str:
     """What to run now."""
     free = [gpu.index for gpu in machine.gpus if gpu.share < 0.05]
     if machine.gpus and not free:
@@ -132,7 +132,7 @@ def next_command(machine: Machine) -> str:
     return "python -m autotune --budget 30m"
 
 
-def lines(machine: Machine) -> list[str]:
+def lines(machine: SeenMachine) -> list[str]:
     """For people."""
     scarce = bottleneck(machine)
     said = [f"Bottleneck: {scarce}" if scarce else "No bottleneck to see now", ""]
@@ -168,7 +168,7 @@ def lines(machine: Machine) -> list[str]:
     return [clean(each) for each in said]
 
 
-def body(machine: Machine) -> dict[str, Any]:
+def body(machine: SeenMachine) -> dict[str, Any]:
     """The same as JSON."""
     return {
         "version": VERSION,
@@ -199,10 +199,10 @@ def watch() -> None:
         return
 
 
-def _gpus(device: CudaDevice) -> tuple[Gpu, ...]:
+def _gpus(device: CudaDevice) -> tuple[SeenGpu, ...]:
     rows = zip(device.infos, device.in_use_bytes(), device.utilisation(), strict=True)
     return tuple(
-        Gpu(
+        SeenGpu(
             index=info.index,
             name=info.name,
             total_bytes=info.capacity_bytes,

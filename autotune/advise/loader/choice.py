@@ -6,17 +6,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from autotune.advise.loader.asked import MARGIN, LoaderProbe
-from autotune.advise.loader.measured import Row
+from autotune.advise.loader.measured import SettingRow
 
 AS_FAST = 0.95
 """Of the fastest: without a need, what gives so much is enough."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Choice:
+class LoaderChoice:
     """The setting to take."""
 
-    row: Row | None
+    row: SettingRow | None
     """None where none stays under the host ceiling."""
     enough: bool
     """Whether it gives what is needed; where nothing is said to be, whether there is one."""
@@ -26,7 +26,7 @@ class Choice:
     """Of the device's time, that is spent waiting for batches."""
 
 
-def choose(rows: Sequence[Row], asked: LoaderProbe) -> Choice:
+def choose(rows: Sequence[SettingRow], asked: LoaderProbe) -> LoaderChoice:
     """The smallest of `rows` that is no bottleneck, or the fastest. Without a need: the smallest
     that is nearly the fastest. `rows` are ascending and were all measured."""
     unit = rows[0].unit
@@ -35,14 +35,14 @@ def choose(rows: Sequence[Row], asked: LoaderProbe) -> Choice:
         needed = getattr(asked.need, f"{unit}_per_s")
     fitting = [r for r in rows if asked.training_bytes + r.host_bytes <= asked.limit_bytes]
     if not fitting:
-        return Choice(row=None, enough=False, needed=needed)
+        return LoaderChoice(row=None, enough=False, needed=needed)
     fastest = max(fitting, key=lambda row: row.rate(unit).median)
     if needed is None:
         least = AS_FAST * fastest.rate(unit).median
         row = next(row for row in fitting if row.rate(unit).median >= least)
-        return Choice(row=row, enough=True, needed=None)
+        return LoaderChoice(row=row, enough=True, needed=None)
     for row in fitting:
         if row.rate(unit).low >= MARGIN * needed:
-            return Choice(row=row, enough=True, needed=needed)
+            return LoaderChoice(row=row, enough=True, needed=needed)
     lost = max(0.0, 1 - fastest.rate(unit).median / needed)
-    return Choice(row=fastest, enough=False, needed=needed, lost_share=lost)
+    return LoaderChoice(row=fastest, enough=False, needed=needed, lost_share=lost)

@@ -24,7 +24,7 @@ class Rate:
 
 
 @dataclass(frozen=True)
-class Row:
+class SettingRow:
     """A setting and what came of it: rounds, or why it failed."""
 
     setting: Setting
@@ -49,7 +49,7 @@ class Row:
     @property
     def differs(self) -> float:
         """How far the rounds' medians are apart, as a share of the larger one."""
-        each = [Row(self.setting, (one,)).rate("batches").median for one in self.rounds]
+        each = [SettingRow(self.setting, (one,)).rate("batches").median for one in self.rounds]
         return 1 - min(each) / max(each)
 
     @property

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from autotune.advise.loader.asked import LoaderProbe, Setting
-from autotune.advise.loader.measured import Round, Row
+from autotune.advise.loader.measured import Round, SettingRow
 from autotune.device.cpu import host_oom_kills
 from autotune.errors import ModelError, UsageError
 from autotune.measure.runner import StopRequestedError, local
@@ -39,10 +39,10 @@ their whole path may have 107 (unix(7)), and workers hang without a word where i
 
 
 @dataclass(frozen=True)
-class Measured:
+class MeasuredSettings:
     """Settings in their order, and why others were left out."""
 
-    rows: tuple[Row, ...]
+    rows: tuple[SettingRow, ...]
     left_out: dict[Setting, str]
 
 
@@ -58,10 +58,10 @@ class Measuring:
         self._clock = clock
         self._stop = stop
         self._start_s = START_S
-        self._rows: dict[Setting, Row] = {}
+        self._rows: dict[Setting, SettingRow] = {}
         self._left_out: dict[Setting, str] = {}
 
-    def run(self) -> Measured:
+    def run(self) -> MeasuredSettings:
         """Everything; or what there is, where the user asked to stop.
 
         Raises:
@@ -75,7 +75,7 @@ class Measuring:
         except StopRequestedError:
             if not any(row.rounds for row in self._rows.values()):
                 raise
-        return Measured(tuple(self._rows.values()), self._left_out)
+        return MeasuredSettings(tuple(self._rows.values()), self._left_out)
 
     def _first_round(self) -> None:
         settings = self._asked.settings
@@ -84,7 +84,7 @@ class Measuring:
                 self._left_out[setting] = why
                 continue
             self._rows[setting] = self._measured(
-                Row(setting, ()), len(settings) - place + (ROUNDS - 1) * len(settings)
+                SettingRow(setting, ()), len(settings) - place + (ROUNDS - 1) * len(settings)
             )
             self._check_unit(self._rows[setting])
 
@@ -116,7 +116,7 @@ class Measuring:
         """A budget for all settings."""
         return ROUNDS * len(self._asked.settings) * (self._start_s + 2 * LEAST_S)
 
-    def _measured(self, row: Row, left: int) -> Row:
+    def _measured(self, row: SettingRow, left: int) -> SettingRow:
         """`row` with another round, where `left` are to be done in the rest of the budget."""
         room_s = self._clock.remaining_s() / left - self._start_s
         timed_s = min(MOST_S, max(LEAST_S, room_s))
@@ -217,7 +217,7 @@ class Measuring:
             f" {4 * self._clock.budget_s:.0f}s"
         )
 
-    def _check_unit(self, row: Row) -> None:
+    def _check_unit(self, row: SettingRow) -> None:
         """That what is needed can be compared.
 
         Raises:
@@ -254,7 +254,7 @@ class _Rank:
         return self._log.read_text(errors="replace")[-LOG_TAIL:]
 
 
-def _expected_bytes(known: Row, workers: int) -> int:
+def _expected_bytes(known: SettingRow, workers: int) -> int:
     """What loaders hold with more workers than those of `known`, all alike."""
     ranks = len(known.rounds[0])
     alone = ranks * known.loader_bytes

@@ -14,9 +14,9 @@ from rich.table import Table
 from rich.text import Text
 
 from autotune.advise.loader.asked import MARGIN, LoaderProbe, Setting
-from autotune.advise.loader.choice import AS_FAST, Choice
-from autotune.advise.loader.measured import Rate, Row
-from autotune.advise.loader.measuring import ROUNDS, Measured
+from autotune.advise.loader.choice import AS_FAST, LoaderChoice
+from autotune.advise.loader.measured import Rate, SettingRow
+from autotune.advise.loader.measuring import ROUNDS, MeasuredSettings
 from autotune.show.report.text import printable, si
 from autotune.units import gib
 
@@ -28,7 +28,7 @@ DIFFERS = 0.2
 
 
 def print_table(
-    console: Console, measured: Measured, choice: Choice | None, asked: LoaderProbe
+    console: Console, measured: MeasuredSettings, choice: LoaderChoice | None, asked: LoaderProbe
 ) -> None:
     """One row for each setting that was tried; the one to take in bold."""
     unit = _unit(measured.rows)
@@ -48,7 +48,7 @@ def print_table(
     console.print(table)
 
 
-def sentence(choice: Choice, asked: LoaderProbe) -> str:
+def sentence(choice: LoaderChoice, asked: LoaderProbe) -> str:
     """The answer in one line."""
     row = choice.row
     if row is None:
@@ -76,7 +76,7 @@ def sentence(choice: Choice, asked: LoaderProbe) -> str:
     )
 
 
-def notes(measured: Measured, asked: LoaderProbe, cores: int) -> list[str]:
+def notes(measured: MeasuredSettings, asked: LoaderProbe, cores: int) -> list[str]:
     """What else is to be known, a line each."""
     rows = [row for row in measured.rows if row.rounds]
     said = [f"{_settings(of)}: failed: {why}" for why, of in _by_reason(
@@ -108,7 +108,10 @@ def notes(measured: Measured, asked: LoaderProbe, cores: int) -> list[str]:
 
 
 def as_json(
-    measured: Measured, choice: Choice | None, asked: LoaderProbe, said: Sequence[str]
+    measured: MeasuredSettings,
+    choice: LoaderChoice | None,
+    asked: LoaderProbe,
+    said: Sequence[str],
 ) -> str:
     """Sizes in bytes, times in seconds."""
     body = {
@@ -127,7 +130,7 @@ def as_json(
     return json.dumps(body, indent=2)
 
 
-def _record(row: Row) -> dict[str, Any]:
+def _record(row: SettingRow) -> dict[str, Any]:
     body: dict[str, Any] = {**asdict(row.setting), "failed": row.failed or None}
     if not row.rounds:
         return body
@@ -147,7 +150,7 @@ def _record(row: Row) -> dict[str, Any]:
     }
 
 
-def _cells(row: Row, choice: Choice | None) -> list[str]:
+def _cells(row: SettingRow, choice: LoaderChoice | None) -> list[str]:
     s = row.setting
     cells = [str(s.workers), "" if s.prefetch is None else str(s.prefetch)]
     cells.append("on" if s.pin_memory else "off")
@@ -162,7 +165,7 @@ def _cells(row: Row, choice: Choice | None) -> list[str]:
     return [*cells, f"{row.first_batch_s:.2f} s", worker, *map(gib, sizes)]
 
 
-def _of_machine(rows: Sequence[Row], asked: LoaderProbe, cores: int) -> list[str]:
+def _of_machine(rows: Sequence[SettingRow], asked: LoaderProbe, cores: int) -> list[str]:
     said = []
     many = max((row.setting.workers for row in rows), default=0) * asked.ranks
     if many > cores:
@@ -177,7 +180,7 @@ def _of_machine(rows: Sequence[Row], asked: LoaderProbe, cores: int) -> list[str
     return said
 
 
-def _of_shape(row: Row, asked: LoaderProbe) -> list[str]:
+def _of_shape(row: SettingRow, asked: LoaderProbe) -> list[str]:
     """Whether the batches are other ones than what training was measured with."""
     wanted = [asked.micro_batch, asked.seq_len][: len(row.shape)]
     if all(size in (None, found) for size, found in zip(wanted, row.shape, strict=True)):
@@ -200,7 +203,7 @@ def _settings(settings: Sequence[Setting]) -> str:
     return str(settings[0]) + (f" and {more} more" if more else "")
 
 
-def _unit(rows: Sequence[Row]) -> str:
+def _unit(rows: Sequence[SettingRow]) -> str:
     return next((row.unit for row in rows if row.rounds), "samples")
 
 

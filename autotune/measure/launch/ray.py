@@ -17,7 +17,7 @@ from autotune.measure.launch import agent
 from autotune.measure.launch.address import address_of, address_towards
 from autotune.measure.launch.client import Client, end, with_line
 from autotune.measure.launch.launcher import LaunchRequest
-from autotune.measure.launch.ray_holder import Held, Node
+from autotune.measure.launch.ray_holder import Held, RayNode
 from autotune.measure.runner.local import module_path
 
 # Ray takes over signals of a process that joins a cluster, so this is one of our own.
@@ -48,7 +48,7 @@ def make(asked: LaunchRequest) -> Ray:
             f"--launch ray: no cluster: {why:.200}; start the study on a node of one, as a Ray"
             " job, or set RAY_ADDRESS=HOST:6379"
         )
-    nodes = [Node(**each) for each in json.loads(looked.stdout.splitlines()[-1])]
+    nodes = [RayNode(**each) for each in json.loads(looked.stdout.splitlines()[-1])]
     return Ray(nodes, asked)
 
 
@@ -66,7 +66,7 @@ class Ray:
     names: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
 
-    def __init__(self, nodes: list[Node], asked: LaunchRequest) -> None:
+    def __init__(self, nodes: list[RayNode], asked: LaunchRequest) -> None:
         self._nodes = nodes
         self._interface = asked.interface
         self._client: Client | None = None

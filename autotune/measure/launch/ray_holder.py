@@ -24,7 +24,7 @@ _CPUS = 0.01
 
 
 @dataclass(frozen=True)
-class Node:
+class RayNode:
     """One that agents may be placed on."""
 
     name: str
@@ -66,10 +66,10 @@ def main(argv: list[str]) -> int:
     return _hold(ray, held, key, hung_up)
 
 
-def _nodes(listed: Sequence[Mapping[str, Any]]) -> list[Node]:
+def _nodes(listed: Sequence[Mapping[str, Any]]) -> list[RayNode]:
     """Those with the most GPUs first; where any has one, others are left out."""
     found = [
-        Node(
+        RayNode(
             each["NodeManagerHostname"], each["NodeManagerAddress"],
             int(each["Resources"].get("GPU", 0)), int(each["Resources"].get("CPU", 0)),
         )
@@ -115,13 +115,13 @@ def _hold(ray: Any, held: Held, key: str, hung_up: threading.Event) -> int:
     return 0
 
 
-def _bundle(nodes: Sequence[Node]) -> dict[str, float]:
+def _bundle(nodes: Sequence[RayNode]) -> dict[str, float]:
     """What the last of `nodes` is reserved by: its GPUs, all of them."""
     gpus = nodes[-1].gpus if nodes else 0
     return {"GPU": gpus} if gpus else {"CPU": _CPUS}
 
 
-def _lacking(held: Held, nodes: Sequence[Node], free: Mapping[str, float]) -> str:
+def _lacking(held: Held, nodes: Sequence[RayNode], free: Mapping[str, float]) -> str:
     has = ", ".join(f"{node.name} ({node.gpus} GPUs, {node.cpus} CPUs)" for node in nodes)
     return (
         f"no {held.nodes} nodes were free within {held.free_s:.0f} s: the Ray cluster has"
@@ -151,7 +151,7 @@ def _actor(ray: Any, group: Any, place: int, bundle: Mapping[str, float]) -> Any
     from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
     return (
-        ray.remote(Holder)
+        ray.remote(AgentHolder)
         .options(
             num_cpus=bundle.get("CPU", 0),
             num_gpus=bundle.get("GPU", 0),
@@ -162,7 +162,7 @@ def _actor(ray: Any, group: Any, place: int, bundle: Mapping[str, float]) -> Any
     )
 
 
-class Holder:
+class AgentHolder:
     """An actor that holds one agent. Ray sends it to a node, so it stands alone."""
 
     _process: subprocess.Popen[str] | None = None

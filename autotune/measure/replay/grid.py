@@ -123,7 +123,7 @@ class _Header(Struct):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Row:
+class GridRow:
     """One measurement of one candidate."""
 
     candidate: Candidate
@@ -150,7 +150,7 @@ class Grid:
     limits: Limits
     trace: Trace | None
     """Of its models' memory, where the recording has one."""
-    rows: tuple[Row, ...]
+    rows: tuple[GridRow, ...]
 
 
 def line(cells: list[object]) -> str:
@@ -165,7 +165,7 @@ def head(header: dict[str, Any]) -> str:
     return f"# {json.dumps(header, separators=(',', ':'))}\n{line(list(COLUMNS))}"
 
 
-def row_line(row: Row) -> str:
+def row_line(row: GridRow) -> str:
     """The line of one measurement."""
     known: dict[str, object] = {
         **asdict(row.candidate),
@@ -266,7 +266,7 @@ def _parsed(header: dict[str, Any]) -> tuple[Workload, _Header]:
     return workload, known
 
 
-def _rows(path: Path, text: str) -> Iterator[Row]:
+def _rows(path: Path, text: str) -> Iterator[GridRow]:
     reader = csv.DictReader(io.StringIO(text))
     if tuple(reader.fieldnames or ()) != COLUMNS:
         raise UsageError(f"{path}: line 2: the columns of a recorded grid are not these")
@@ -278,7 +278,7 @@ def _rows(path: Path, text: str) -> Iterator[Row]:
             raise UsageError(f"{where}: no measurement: {error!s:.200}") from error
 
 
-def _row(cells: dict[str, str]) -> Row:
+def _row(cells: dict[str, str]) -> GridRow:
     if None in cells or None in cells.values():
         raise ValueError(f"not {len(COLUMNS)} cells")
     ended = _read(cells, _Ended)

@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from autotune.errors import UsageError
-from autotune.measure.replay.grid import Grid, Row
+from autotune.measure.replay.grid import Grid, GridRow
 from autotune.measure.runner import OUT_OF_BUDGET, Job, Result
 from autotune.space.candidate import Build, Candidate
 from autotune.space.outcome import Verdict
@@ -44,7 +44,7 @@ class Replay:
         self._time = time
         self._on_phase = on_phase
         self._random = random.Random(seed)
-        self._rows: defaultdict[Candidate, list[Row]] = defaultdict(list)
+        self._rows: defaultdict[Candidate, list[GridRow]] = defaultdict(list)
         self._starts_s: defaultdict[Build, list[float]] = defaultdict(list)
         for row in grid.rows:
             self._rows[row.candidate].append(row)
@@ -102,7 +102,7 @@ class Replay:
         if report is not None and report.timed_s:
             self._on_phase(Phase.TIMED, len(report.step_s))
 
-    def _rows_of(self, job: Job) -> list[Row]:
+    def _rows_of(self, job: Job) -> list[GridRow]:
         key, path = job.candidate.key, self._grid.path
         recorded = self._grid.workload.grad_accum(job.candidate)
         if job.candidate not in self._rows:
@@ -118,7 +118,7 @@ class Replay:
         every = [start_s for starts_s in self._starts_s.values() for start_s in starts_s]
         return statistics.median(self._starts_s.get(build) or every or [0.0])
 
-    def _result(self, row: Row, job: Job) -> tuple[Result, float]:
+    def _result(self, row: GridRow, job: Job) -> tuple[Result, float]:
         """What comes of `job` in a group that stands, and the seconds that takes."""
         if row.report is None:
             return Result(

@@ -31,7 +31,7 @@ FOLDER = "exports"
 
 
 @dataclass(frozen=True)
-class Row:
+class ExportRow:
     """One format."""
 
     make: Callable[[Best, Path], Exported | None]
@@ -46,20 +46,22 @@ class Row:
 
 
 EXPORTS = {
-    "deepspeed": Row(
+    "deepspeed": ExportRow(
         deepspeed.export, "all", "launched", "{engine} was the engine, and not DeepSpeed"
     ),
-    "accelerate": Row(accelerate.export, "all", "launched"),
-    "hf": Row(hf.export, "transformers", "launched"),
-    "trl": Row(trl.export, "transformers", "launched"),
-    "axolotl": Row(axolotl.export, "transformers", "parsed"),
-    "llama-factory": Row(llama_factory.export, "transformers", "parsed"),
-    "lightning": Row(lightning.export, "all", "launched"),
-    "torchtitan": Row(torchtitan.export, "transformers", "parsed"),
-    "nanochat": Row(nanochat.export, "gpt", "names checked"),
-    "megatron": Row(megatron.export, "gpt", "parsed"),
-    "launch": Row(launch.export, "all", "launched"),
-    "env": Row(env.export, "all", "launched", "no variables were set beyond the machine's own"),
+    "accelerate": ExportRow(accelerate.export, "all", "launched"),
+    "hf": ExportRow(hf.export, "transformers", "launched"),
+    "trl": ExportRow(trl.export, "transformers", "launched"),
+    "axolotl": ExportRow(axolotl.export, "transformers", "parsed"),
+    "llama-factory": ExportRow(llama_factory.export, "transformers", "parsed"),
+    "lightning": ExportRow(lightning.export, "all", "launched"),
+    "torchtitan": ExportRow(torchtitan.export, "transformers", "parsed"),
+    "nanochat": ExportRow(nanochat.export, "gpt", "names checked"),
+    "megatron": ExportRow(megatron.export, "gpt", "parsed"),
+    "launch": ExportRow(launch.export, "all", "launched"),
+    "env": ExportRow(
+        env.export, "all", "launched", "no variables were set beyond the machine's own"
+    ),
 }
 """By the name that `--format` takes."""
 

@@ -11,9 +11,9 @@ from dataclasses import replace
 import pytest
 
 from autotune.advise.diagnose.machine import (
-    Gpu,
     Host,
-    Machine,
+    SeenGpu,
+    SeenMachine,
     bottleneck,
     lines,
     look,
@@ -29,13 +29,13 @@ HOST = Host(
     total_bytes=100 * GIB, used_bytes=40 * GIB, swap_total_bytes=10 * GIB, swap_used_bytes=0,
     shm_total_bytes=64 * GIB, shm_used_bytes=0,
 )  # fmt: skip
-EMPTY = Machine(
+EMPTY = SeenMachine(
     gpus=(), no_gpu=None, holders=(), host=HOST, driver=None, packages={}, environment={}
 )
 
 
-def gpu(share: float, percent: int | None = 95, index: int = 0) -> Gpu:
-    return Gpu(
+def gpu(share: float, percent: int | None = 95, index: int = 0) -> SeenGpu:
+    return SeenGpu(
         index=index, name="H200", total_bytes=100 * GIB, used_bytes=round(share * 100 * GIB),
         utilisation_percent=percent,
     )  # fmt: skip
@@ -91,7 +91,7 @@ def test_host_memory_is_the_bottleneck_where_it_swaps_beside_an_empty_device() -
         (replace(EMPTY, host=replace(HOST, used_bytes=95 * GIB)), "host memory"),
     ],
 )
-def test_a_bottleneck_is_named(found: Machine, says: str) -> None:
+def test_a_bottleneck_is_named(found: SeenMachine, says: str) -> None:
     said = bottleneck(found)
     assert said is not None
     assert said.startswith(says)

@@ -10,8 +10,8 @@ import pytest
 from autotune.advise.loader import measuring, show
 from autotune.advise.loader.asked import LoaderProbe, Need, Setting, settings, worker_counts
 from autotune.advise.loader.choice import choose
-from autotune.advise.loader.measured import Round, Row
-from autotune.advise.loader.measuring import Measured, Measuring
+from autotune.advise.loader.measured import Round, SettingRow
+from autotune.advise.loader.measuring import MeasuredSettings, Measuring
 from autotune.errors import ModelError, UsageError
 from autotune.measure.runner import StopRequestedError
 from autotune.wire.budget import Clock, VirtualTime
@@ -52,9 +52,9 @@ def loaded(tokens_per_s: float, workers: int = 0, **fields: Any) -> Loaded:
     return replace(found, **fields)
 
 
-def row(tokens_per_s: float, workers: int = 0, **fields: Any) -> Row:
+def row(tokens_per_s: float, workers: int = 0, **fields: Any) -> SettingRow:
     setting = Setting(workers, 2 if workers else None, False)
-    return Row(setting, ((loaded(tokens_per_s, workers, **fields),),) * 2)
+    return SettingRow(setting, ((loaded(tokens_per_s, workers, **fields),),) * 2)
 
 
 class Formula(Measuring):
@@ -82,7 +82,7 @@ class Formula(Measuring):
         return self._now()
 
 
-def sentence(asked: LoaderProbe, measured: Measured) -> str:
+def sentence(asked: LoaderProbe, measured: MeasuredSettings) -> str:
     return show.sentence(choose([r for r in measured.rows if r.rounds], asked), asked)
 
 
@@ -241,17 +241,17 @@ def test_what_passes_the_host_ceiling_is_not_taken() -> None:
 
 
 def test_training_goes_at_the_pace_of_the_slowest_rank() -> None:
-    two = Row(Setting(0, None, False), ((loaded(1000.0), loaded(600.0)),))
+    two = SettingRow(Setting(0, None, False), ((loaded(1000.0), loaded(600.0)),))
     assert two.rate("tokens").median == pytest.approx(1200.0)
     assert two.rate("tokens").low == pytest.approx(1200.0 / 1.01)
     assert two.host_bytes == 400 * MIB
 
 
 def test_both_rounds_count() -> None:
-    found = Row(Setting(0, None, False), ((loaded(1000.0),), (loaded(500.0),)))
+    found = SettingRow(Setting(0, None, False), ((loaded(1000.0),), (loaded(500.0),)))
     assert found.rate("tokens").low < 500.0 < found.rate("tokens").median < 1000.0
     assert found.rate("tokens").high > 1000.0
-    measured = Measured((found,), {})
+    measured = MeasuredSettings((found,), {})
     assert any("rounds differ by more than 20%" in x for x in show.notes(measured, ASKED, 8))
 
 
@@ -276,7 +276,7 @@ def test_both_rounds_count() -> None:
 def test_what_is_to_be_known_beside_it_is_one_line(
     changes: dict[str, Any], of_row: dict[str, Any], cores: int, says: str
 ) -> None:
-    measured = Measured((row(1000.0, 2, **of_row),), {})
+    measured = MeasuredSettings((row(1000.0, 2, **of_row),), {})
     told = show.notes(measured, replace(ASKED, **changes), cores)
     assert len(told) == bool(says), told
     assert all(says in line for line in told)

@@ -64,7 +64,7 @@ def refusal(path: Path) -> str:
     ],
     ids=["measured", "few steps", "on a GPU", "out of memory", "no reason"],
 )
-def test_a_measurement_is_read_as_it_was_written(tmp_path: Path, written: grid.Row) -> None:
+def test_a_measurement_is_read_as_it_was_written(tmp_path: Path, written: grid.GridRow) -> None:
     assert grid.read(write(tmp_path / "g.csv", [written])).rows == (written,)
 
 

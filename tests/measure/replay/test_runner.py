@@ -17,7 +17,7 @@ from autotune.commands.app import main
 from autotune.commands.exits import ExitCode
 from autotune.errors import UsageError
 from autotune.measure.replay import grid
-from autotune.measure.replay.grid import Row
+from autotune.measure.replay.grid import GridRow
 from autotune.measure.replay.runner import Replay
 from autotune.measure.runner import Job
 from autotune.space.candidate import Candidate
@@ -57,7 +57,7 @@ class Machine:
     """A replay of `rows`, and its clock."""
 
     def __init__(
-        self, folder: Path, rows: list[Row], seed: int = 0, capacity_mib: int = 4096,
+        self, folder: Path, rows: list[GridRow], seed: int = 0, capacity_mib: int = 4096,
         workload: Workload | None = None,
     ) -> None:  # fmt: skip
         recorded = grid.read(write(folder / "g.csv", rows, workload=workload))
@@ -80,7 +80,7 @@ Machines = Callable[..., Machine]
 
 @pytest.fixture
 def machine(tmp_path: Path) -> Machines:
-    def one(*rows: Row, **more: Any) -> Machine:
+    def one(*rows: GridRow, **more: Any) -> Machine:
         return Machine(tmp_path, list(rows), **more)
 
     return one
