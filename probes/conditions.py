@@ -10,7 +10,7 @@ from pathlib import Path
 import pynvml
 
 from autotune.wire.cores import surely_s
-from autotune.wire.energy import NOTHING, Counters, Energy
+from autotune.wire.energy import NOTHING, Counters, EnergyMeter
 from autotune.wire.messages import Conditions, Readings
 from autotune.wire.sensors import Sensors
 
@@ -38,7 +38,7 @@ class Watch:
         self._cores = os.sched_getaffinity(0)
         self._sensors = Sensors(pynvml, device_uuid) if device_uuid else None
         self._start = self._cpu_times()
-        self.energy = Energy(counters)
+        self.energy = EnergyMeter(counters)
         self._sampled = time.monotonic()
 
     @property

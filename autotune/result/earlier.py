@@ -16,7 +16,7 @@ Point = tuple[Workload, Candidate]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Seen:
+class EarlierProbe:
     """A measurement as far as another study can use it."""
 
     candidate: Candidate
@@ -33,16 +33,16 @@ class Earlier:
 
     folder: str
     workload: Workload
-    seen: list[Seen]
+    seen: list[EarlierProbe]
 
 
-def seen_in(records: Sequence[Record]) -> list[Seen]:
+def seen_in(records: Sequence[Record]) -> list[EarlierProbe]:
     """The last measurement of each candidate of `records`, which are in the order of time: of a
     candidate that came into the finals, the last of these."""
-    found: dict[Candidate, Seen] = {}
+    found: dict[Candidate, EarlierProbe] = {}
     for record in records:
         if (measured := record.outcome.measurement) is not None:
-            found[record.candidate] = Seen(
+            found[record.candidate] = EarlierProbe(
                 candidate=record.candidate,
                 step=measured.step,
                 disturbed_share=measured.disturbed_share,
@@ -59,7 +59,7 @@ def points(space: Space, earlier: Sequence[Earlier]) -> list[Point]:
     return [*own, *((study.workload, seen.candidate) for study, seen in each_seen(earlier))]
 
 
-def each_seen(earlier: Sequence[Earlier]) -> Iterator[tuple[Earlier, Seen]]:
+def each_seen(earlier: Sequence[Earlier]) -> Iterator[tuple[Earlier, EarlierProbe]]:
     """Measurements in the order of `points`, with the studies that they are of."""
     for study in earlier:
         for seen in study.seen:

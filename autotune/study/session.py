@@ -21,7 +21,7 @@ from autotune.result import export, loggers
 from autotune.result.best import Best, best_of
 from autotune.result.files import write_whole
 from autotune.result.folder import provenance
-from autotune.result.folder.ending import Ended, Ending
+from autotune.result.folder.ending import Ending, StudyEnd
 from autotune.result.folder.folder import Folder
 from autotune.result.folder.journal import Journal
 from autotune.result.folder.manifest import Changes, Manifest
@@ -71,7 +71,7 @@ class Setup:
     resumed: Resumed | None = None
 
 
-def run(setup: Setup, *, reporter: Reporter, clock: Clock, stop: StopFlag) -> Ended:
+def run(setup: Setup, *, reporter: Reporter, clock: Clock, stop: StopFlag) -> StudyEnd:
     """Run the study in its folder; write its result there.
 
     The budget is that of `clock`. Returns how it ended; no process of the study is left, however
@@ -104,14 +104,14 @@ def run(setup: Setup, *, reporter: Reporter, clock: Clock, stop: StopFlag) -> En
                 study.run()
             ended = session.result(study)
         except ModelError as error:  # whoever looks at the folder later is told, too
-            session.end(Ended(Ending.NO_MEASUREMENT, str(error)))
+            session.end(StudyEnd(Ending.NO_MEASUREMENT, str(error)))
             raise
         session.end(ended)
         return ended
     except OSError as error:
         if not _is_of(folder.path, error):
             raise
-        return Ended(Ending.INTERNAL, _why_unwritable(folder.path, error))
+        return StudyEnd(Ending.INTERNAL, _why_unwritable(folder.path, error))
     finally:
         stack.close()
         reporter.close()
@@ -142,7 +142,7 @@ class _Session(Setup):
     clock: Clock
     stop: StopFlag
 
-    def begin(self) -> Ended | None:
+    def begin(self) -> StudyEnd | None:
         """Tell the journal and the user. How the study ended, where there is no more to do."""
         resumed = self.resumed
         past = self.journal.past
@@ -174,12 +174,12 @@ class _Session(Setup):
             self.reporter.note(f"energy is left out: {lack}")
         return None
 
-    def end(self, ended: Ended) -> None:
+    def end(self, ended: StudyEnd) -> None:
         """Write how the study ended, and its page."""
         self.journal.end(ended, self.clock.elapsed_s())
         self._report()
 
-    def _again(self, ended: Ended) -> Ended | None:
+    def _again(self, ended: StudyEnd) -> StudyEnd | None:
         """Show the result of a study that did all it could; None where it has to be made again."""
         best = None
         if ended.code == Ending.FOUND:
@@ -287,7 +287,7 @@ class _Session(Setup):
         """What each group has of it."""
         return self.testbed.device.shares(self._slots, self.space.workload.world_size)[0]
 
-    def result(self, study: Study) -> Ended:
+    def result(self, study: Study) -> StudyEnd:
         """Write what the study found.
 
         Raises:
@@ -300,7 +300,7 @@ class _Session(Setup):
             raise study.away
         return ended
 
-    def _ended(self, study: Study, best: Best | None) -> Ended:
+    def _ended(self, study: Study, best: Best | None) -> StudyEnd:
         lost = study.lost
         if best is None:
             return why_nothing(
@@ -317,12 +317,12 @@ class _Session(Setup):
             write_files(self.space, asked, best.device_kind, self.folder.exports)
         self.reporter.note(f"Exports: {self.folder.exports.name}/ has {', '.join(made)}")
         if why := f"stopped by {self.stop.name}" if self.stop.name else lost:
-            return Ended(
+            return StudyEnd(
                 Ending.STOPPED,
                 f"{why}; the best so far is written; go on with"
                 f" --resume {quote(str(self.folder.path))}",
             )
-        return Ended(Ending.FOUND)
+        return StudyEnd(Ending.FOUND)
 
     def _report(self) -> None:
         """Write the page of the study; it is not worth the study's exit code."""

@@ -92,7 +92,7 @@ def verify(
 
 
 @dataclass(frozen=True)
-class Run:
+class Training:
     """Makes steps of the winner, in `fresh` processes or the last ones.
 
     Raises:
@@ -118,7 +118,7 @@ def training(
     logs: Path,
     note: Callable[[str], None],
     stop: Callable[[], bool] = lambda: False,
-) -> Iterator[Run]:
+) -> Iterator[Training]:
     """The winner of `best` on its devices; no process of it is left afterwards.
 
     Raises:
@@ -139,7 +139,7 @@ def training(
                     rows=best.measured.rows or 1)  # fmt: skip
     (runner,) = testbed.runners(space, [wiring])
     try:
-        yield Run(runner, best, candidate, testbed.device)
+        yield Training(runner, best, candidate, testbed.device)
     finally:
         runner.close()
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from autotune.result.folder.ending import Ended, Ending
+from autotune.result.folder.ending import Ending, StudyEnd
 from autotune.space.outcome import Record, Verdict
 from autotune.space.space import Space
 from autotune.units import gib
@@ -19,13 +19,13 @@ def why_nothing(
     *,
     trials: int | None = None,
     lost: str = "",
-) -> Ended:
+) -> StudyEnd:
     """Why no configuration can be named by a study that had `budget_s` and `trials` in all,
     and may have `lost` what it ran on."""
     tried = [r for r in records if r.outcome.verdict != Verdict.SKIPPED]
     bounded = [r for r in tried if r.outcome.verdict.bounds_memory]
     if stopped_by is not None:
-        return Ended(Ending.NO_MEASUREMENT, f"stopped by {stopped_by} before anything fitted")
+        return StudyEnd(Ending.NO_MEASUREMENT, f"stopped by {stopped_by} before anything fitted")
     if bounded:
         known = [r for r in tried if not r.outcome.verdict.broke]
         open_ = {c for c in space.candidates if not any(r.settles(c) for r in known)}
@@ -40,18 +40,18 @@ def why_nothing(
             end = lost or (f"--trials {trials} were run" if spent else "the budget ended")
             text += f"; {untried} candidates were not tried before {end}"
         unknown = broke or (lost and untried)
-        return Ended(Ending.NO_MEASUREMENT if unknown else Ending.NOTHING_FITS, text)
+        return StudyEnd(Ending.NO_MEASUREMENT if unknown else Ending.NOTHING_FITS, text)
     if lost:
-        return Ended(Ending.NO_MEASUREMENT, f"nothing could be measured: {lost}")
+        return StudyEnd(Ending.NO_MEASUREMENT, f"nothing could be measured: {lost}")
     if tried:
-        return Ended(
+        return StudyEnd(
             Ending.NO_MEASUREMENT, f"nothing could be measured; first, {_cause(tried[0])}"
         )
     more = max(2, math.ceil(2 * budget_s / 60))
     early = f"the budget ended before anything was measured; try --budget {more}m"
     saw = next((r.outcome.reason.partition("; ")[2] for r in records), "")
     early += f" ({saw})" if saw else ""
-    return Ended(Ending.NO_MEASUREMENT, early)
+    return StudyEnd(Ending.NO_MEASUREMENT, early)
 
 
 def _cause(of: Record) -> str:

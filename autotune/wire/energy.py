@@ -65,7 +65,7 @@ def of_board(uuid: str, read: Callable[[], int], error: type[Exception]) -> Coun
     return Counters(uuid, (board,), NVML_UPDATE_S, (error,))
 
 
-class Energy:
+class EnergyMeter:
     """What a device used from the making of this to the last `sample`, which is to come at least
     once while a counter goes round."""
 

@@ -21,7 +21,7 @@ from autotune.commands.exits import ExitCode
 from autotune.commands.tune import Tune
 from autotune.errors import UsageError
 from autotune.measure.testbed.resolve import resolve
-from autotune.result.folder.ending import Ended, Ending
+from autotune.result.folder.ending import Ending, StudyEnd
 from autotune.space.candidate import Candidate
 from autotune.space.models.defaults import Lora
 from autotune.space.options import Options
@@ -104,9 +104,9 @@ def ends(monkeypatch: pytest.MonkeyPatch) -> Ends:
     def ends(code: Ending, message: str = "") -> dict[str, Any]:
         arguments: dict[str, Any] = {}
 
-        def run(setup: session.Setup, **given: Any) -> Ended:
+        def run(setup: session.Setup, **given: Any) -> StudyEnd:
             arguments.update(vars(setup) | given)
-            return Ended(code, message)
+            return StudyEnd(code, message)
 
         monkeypatch.setattr(session, "run", run)
         return arguments

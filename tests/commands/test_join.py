@@ -19,7 +19,7 @@ from autotune.commands.exits import ExitCode
 from autotune.measure.testbed import open_testbed
 from autotune.result.files import MANIFEST
 from autotune.result.folder import manifest
-from autotune.result.folder.ending import Ended, Ending
+from autotune.result.folder.ending import Ending, StudyEnd
 from autotune.result.folder.folder import Folder
 from autotune.result.folder.journal import past_in, records_in
 from autotune.result.folder.storage import place_of
@@ -177,7 +177,7 @@ def test_each_process_remembers_how_it_ended_itself(tune: Tune) -> None:
     stopped = study.user_attrs["ended"] | {"code": Ending.STOPPED.value}
     study.set_user_attr("ended", stopped)
     tune("--join", place(), "--out", "mine")
-    assert past_in(Folder(Path("mine"))).ended == Ended(Ending.FOUND)
+    assert past_in(Folder(Path("mine"))).ended == StudyEnd(Ending.FOUND)
     ended = past_in(Folder(Path("study"))).ended
     assert ended is not None
     assert ended.code == Ending.STOPPED

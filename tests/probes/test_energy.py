@@ -9,7 +9,7 @@ import pynvml
 import pytest
 
 from autotune.wire import messages
-from autotune.wire.energy import NOTHING, Counters, Energy
+from autotune.wire.energy import NOTHING, Counters, EnergyMeter
 from probes import energy
 from probes.energy import counters
 from tests.support import rapl
@@ -25,7 +25,7 @@ def minutes(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_the_energy_of_all_packages_is_that_of_the_host(tmp_path: Path) -> None:
     folder = rapl.powercap(tmp_path, 2)
-    used = Energy(counters(str(folder), "cpu"))
+    used = EnergyMeter(counters(str(folder), "cpu"))
     rapl.count(folder, 2_000_000)
     rapl.count(folder, 500_000, package=1)
     used.sample()
@@ -35,7 +35,7 @@ def test_the_energy_of_all_packages_is_that_of_the_host(tmp_path: Path) -> None:
 def test_a_counter_that_began_anew_goes_on_where_it_was(tmp_path: Path) -> None:
     folder = rapl.powercap(tmp_path, range_uj=10_000_000)
     rapl.count(folder, 9_000_000)
-    used = Energy(counters(str(folder), "cpu"))
+    used = EnergyMeter(counters(str(folder), "cpu"))
     for energy_uj in (9_500_000, 1_000_000, 4_000_000, 500_000):  # round twice
         rapl.count(folder, energy_uj)
         used.sample()
@@ -46,7 +46,7 @@ def test_a_counter_that_began_anew_goes_on_where_it_was(tmp_path: Path) -> None:
 
 def test_a_counter_that_fails_once_says_nothing_from_then_on(tmp_path: Path) -> None:
     folder = rapl.powercap(tmp_path)
-    used = Energy(counters(str(folder), "cpu"))
+    used = EnergyMeter(counters(str(folder), "cpu"))
     for text in ("1000000", "", "2000000"):
         (folder / "intel-rapl:0" / "energy_uj").write_text(text)
         used.sample()
@@ -55,7 +55,7 @@ def test_a_counter_that_fails_once_says_nothing_from_then_on(tmp_path: Path) -> 
 
 def test_what_passes_between_steps_is_not_theirs(tmp_path: Path) -> None:
     folder = rapl.powercap(tmp_path)
-    used = Energy(counters(str(folder), "cpu"))
+    used = EnergyMeter(counters(str(folder), "cpu"))
     rapl.count(folder, 6_000_000)
     used.sample()
     # 6 J in a minute, by the clock of these tests.
@@ -63,7 +63,7 @@ def test_what_passes_between_steps_is_not_theirs(tmp_path: Path) -> None:
 
 
 def test_without_counters_nothing_is_said() -> None:
-    used = Energy(NOTHING)
+    used = EnergyMeter(NOTHING)
     used.sample()
     assert used.used() is None
     assert counters("", "cpu").counters == ()
@@ -79,14 +79,14 @@ def gpu(monkeypatch: pytest.MonkeyPatch) -> FakeGpu:
 
 
 def test_a_gpu_is_counted_by_nvml(gpu: FakeGpu) -> None:
-    used = Energy(counters("nvml", "GPU-1"))
+    used = EnergyMeter(counters("nvml", "GPU-1"))
     gpu.energy_mj = 5_012_500
     used.sample()
     assert used.used() == messages.Energy(12.5, "GPU-1")
 
 
 def test_a_gpu_whose_counter_is_gone_says_nothing(gpu: FakeGpu) -> None:
-    used = Energy(counters("nvml", "GPU-1"))
+    used = EnergyMeter(counters("nvml", "GPU-1"))
     gpu.energy_mj = None
     used.sample()
     assert used.used() is None
@@ -95,7 +95,7 @@ def test_a_gpu_whose_counter_is_gone_says_nothing(gpu: FakeGpu) -> None:
 def test_a_time_too_short_for_the_counter_says_nothing(gpu: FakeGpu) -> None:
     found = counters("nvml", "GPU-1")
     slow = Counters(found.covers, found.counters, update_s=7.0)  # a minute has not ten of them
-    used = Energy(slow)
+    used = EnergyMeter(slow)
     gpu.energy_mj = 6_000_000
     used.sample()
     assert used.used() is None

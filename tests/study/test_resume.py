@@ -10,7 +10,7 @@ import pytest
 from optuna.trial import TrialState
 
 from autotune.measure.runner import Job, Result
-from autotune.result.folder.ending import Ended, Ending
+from autotune.result.folder.ending import Ending, StudyEnd
 from autotune.space.candidate import Candidate
 from autotune.space.outcome import Verdict
 from autotune.space.space import Space
@@ -156,9 +156,9 @@ def test_a_resumed_study_goes_on_with_what_is_left_of_the_budget(tmp_path: Path)
 
 
 def test_the_end_is_kept_until_a_new_run_begins(tmp_path: Path) -> None:
-    open_journal(tmp_path, SPACE).end(Ended(Ending.NOTHING_FITS, "nothing fits"), 12.5)
+    open_journal(tmp_path, SPACE).end(StudyEnd(Ending.NOTHING_FITS, "nothing fits"), 12.5)
     again = open_journal(tmp_path, SPACE)
-    assert again.past.ended == Ended(Ending.NOTHING_FITS, "nothing fits")
+    assert again.past.ended == StudyEnd(Ending.NOTHING_FITS, "nothing fits")
     assert again.past.spent_s == 12.5
     again.begin(["--resume"], 90.0, {})
     assert open_journal(tmp_path, SPACE).past.ended is None

@@ -47,7 +47,7 @@ _QUIET = (Kind.OTHER, Kind.ENDED, Kind.SCHEDULED, Kind.WARNING)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Report:
+class Diagnosis:
     """What logs say."""
 
     logs: tuple[str, ...]
@@ -69,7 +69,7 @@ class Report:
     """Whether nothing was found, and a log ends within a traceback."""
 
 
-def diagnose(logs: Sequence[str]) -> Report:
+def diagnose(logs: Sequence[str]) -> Diagnosis:
     """Reads `logs`, where "-" is the standard input. Ctrl-C ends that with what was found.
 
     Raises:
@@ -97,7 +97,7 @@ def diagnose(logs: Sequence[str]) -> Report:
         first, reasons = _listed(context.listing)
     case = None if first is None else Case(first, reasons, context)
     measures = () if case is None else tuple(advice(case))
-    return Report(
+    return Diagnosis(
         logs=tuple(logs),
         bytes_read=count,
         interrupted=interrupted,

@@ -11,7 +11,7 @@ from autotune.advise.diagnose.amounts import MOST_BYTES, NOTHING, Amounts, parse
 from autotune.advise.diagnose.context import step_of
 from autotune.advise.diagnose.flags import launch_of
 from autotune.advise.diagnose.kinds import Kind
-from autotune.advise.diagnose.prefixes import Said, take_apart
+from autotune.advise.diagnose.prefixes import LogLine, take_apart
 from autotune.advise.diagnose.reading import Hit
 from autotune.advise.diagnose.wordings import (
     BATCH_PART,
@@ -167,7 +167,7 @@ def _in_trace(hit: Hit) -> bool:
     return any(each.comment and _TRACE.search(each.text) for each in lines)
 
 
-def _event(hit: Hit, log: str, said: Said, wording: Wording, match: re.Match[str]) -> Event:
+def _event(hit: Hit, log: str, said: LogLine, wording: Wording, match: re.Match[str]) -> Event:
     groups = {name: value for name, value in match.groupdict().items() if value is not None}
     memory = wording.kind.is_oom
     text = said.text
@@ -217,7 +217,7 @@ def _devices(text: str, device: int | None) -> tuple[int, ...]:
     return tuple(sorted(glued | ({device} if device is not None else set())))
 
 
-def _with_rest(text: str, hit: Hit, first: Said, between: str = " ") -> str:
+def _with_rest(text: str, hit: Hit, first: LogLine, between: str = " ") -> str:
     """`text` and the lines after it, where a message goes on in them."""
     for line in hit.after(4096)[:10]:
         said = take_apart(line)
@@ -271,7 +271,7 @@ def _numbers(text: str) -> tuple[int, ...]:
     return tuple(found)
 
 
-def _trace(before: Sequence[str], said: Said) -> tuple[str, ...]:
+def _trace(before: Sequence[str], said: LogLine) -> tuple[str, ...]:
     """The last traceback of a rank before what it `said`; of JSON, the one that it holds."""
     if "Traceback (most" in said.text:
         inside = said.text[said.text.rindex("Traceback (most") :]

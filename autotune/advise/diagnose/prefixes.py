@@ -60,7 +60,7 @@ _RANKS = ("rank", "global_rank", "local_rank", "RANK", "process_index")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Said:
+class LogLine:
     """One line, taken apart."""
 
     text: str
@@ -72,7 +72,7 @@ class Said:
     """Whether it is behind the mark of a comment, or a string of who knows what."""
 
 
-def take_apart(line: str) -> Said:
+def take_apart(line: str) -> LogLine:
     """A line without its prefixes; of a line of JSON, what it says."""
     rank, time = None, None
     line = line.strip()

@@ -6,7 +6,7 @@ import re
 from dataclasses import asdict
 from typing import Any
 
-from autotune.advise.diagnose import Report
+from autotune.advise.diagnose import Diagnosis
 from autotune.advise.diagnose.amounts import balance
 from autotune.advise.diagnose.causes import BY_NOW, NOT_SAID
 from autotune.advise.diagnose.events import Event, spans
@@ -50,7 +50,7 @@ _UNCERTAIN = (Kind.KILLED, Kind.BUS, Kind.LIBRARY, Kind.ENDED)
 _OF_INDICES = re.compile(r"[Ii]ndex|n_classes|srcSelectDimSize")
 
 
-def verdict(report: Report) -> str:
+def verdict(report: Diagnosis) -> str:
     """What happened, in one sentence."""
     event = report.event
     if event is None:
@@ -107,7 +107,7 @@ def _unsure(event: Event) -> bool:
     return event.weak or event.kind in _UNCERTAIN or event.wording.name == "libraries"
 
 
-def lines(report: Report) -> list[str]:
+def lines(report: Diagnosis) -> list[str]:
     """The report, a line each; nothing in them steers a terminal."""
     said = [verdict(report)]
     event = report.event
@@ -144,7 +144,7 @@ def lines(report: Report) -> list[str]:
     return [clean(each) for each in said]
 
 
-def _to_do(report: Report) -> list[str]:
+def _to_do(report: Diagnosis) -> list[str]:
     """Advice, and command lines."""
     said = []
     if report.advice:
@@ -165,7 +165,7 @@ def clean(text: str) -> str:
     return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
 
 
-def body(report: Report) -> dict[str, Any]:
+def body(report: Diagnosis) -> dict[str, Any]:
     """The report as JSON: sizes in bytes, None for what the log does not say."""
     event, context = report.event, report.context
     return {

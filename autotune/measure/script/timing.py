@@ -11,7 +11,7 @@ from autotune.measure.script.launch import Launch, Times
 from autotune.measure.script.seen import Ranks
 from autotune.wire import messages
 from autotune.wire.cores import surely_s
-from autotune.wire.energy import Counters, Energy
+from autotune.wire.energy import Counters, EnergyMeter
 from autotune.wire.messages import Conditions, Readings
 from autotune.wire.sensors import Sensors
 from autotune.wire.stopping import Phase, Steps
@@ -31,7 +31,7 @@ class Timing:
         those of each device."""
         self.steps = steps
         self._counters = counters
-        self._energy: list[Energy] = []
+        self._energy: list[EnergyMeter] = []
         self._open = sensors
         self._sensors: Sequence[Sensors] = ()
         self.retries = 0
@@ -57,7 +57,7 @@ class Timing:
             if not self.steps.wanted(Phase.WARMUP) and self._phase is not Phase.TIMED:
                 self._phase = Phase.TIMED
                 self._before = self._launch.times()
-                self._energy = [Energy(of) for of in self._counters]
+                self._energy = [EnergyMeter(of) for of in self._counters]
                 self._sensors = self._open()
                 self.retries = _retries(ranks)
             phase = Phase.WARMUP if self.steps.wanted(Phase.WARMUP) else Phase.TIMED

@@ -23,7 +23,7 @@ class Ending(StrEnum):
 
 
 @dataclass(frozen=True)
-class Ended:
+class StudyEnd:
     code: Ending
     message: str = ""
     """One line for the user; empty where a result was found."""

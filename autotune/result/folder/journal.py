@@ -22,7 +22,7 @@ from optuna.trial import FrozenTrial, Trial, TrialState, create_trial
 from autotune.errors import UsageError
 from autotune.result.folder import manifest, processes
 from autotune.result.folder.ask import Ask
-from autotune.result.folder.ending import Ended
+from autotune.result.folder.ending import StudyEnd
 from autotune.result.folder.folder import Folder
 from autotune.result.folder.manifest import Changes
 from autotune.result.folder.past import (
@@ -238,7 +238,7 @@ class Journal:
             self._sessions = self._write(lambda: sessions_in(self.optuna_study.user_attrs))
         return self._sessions
 
-    def end(self, ended: Ended, elapsed_s: float) -> None:
+    def end(self, ended: StudyEnd, elapsed_s: float) -> None:
         """Note how it ended."""
         told = {"code": ended.code.value, "message": ended.message, "elapsed_s": elapsed_s}
         self._write(lambda: self.optuna_study.set_user_attr(ended_of(self.part), told))

@@ -12,7 +12,7 @@ import optuna
 from optuna.trial import FrozenTrial, TrialState
 
 from autotune.result.folder import processes
-from autotune.result.folder.ending import Ended, Ending
+from autotune.result.folder.ending import Ending, StudyEnd
 from autotune.result.folder.sampler import candidate_of, named
 from autotune.space.candidate import Candidate
 from autotune.space.outcome import Outcome, Record
@@ -51,7 +51,7 @@ class Past:
     """Budget that was used, as far as is known."""
     budget_s: float | None
     """In all, as the last run had it; None before the first."""
-    ended: Ended | None
+    ended: StudyEnd | None
     """How the last run ended; None where it did not get to say so."""
     began: str
     """When the first run did; empty where that is not known."""
@@ -111,7 +111,7 @@ def past_of(optuna_study: optuna.Study, part: str = "") -> Past:
         suspects={candidate for candidate, times in deaths.items() if times > 1},
         spent_s=max(marks_s),
         budget_s=float(mine[-1]["budget_s"]) if mine else None,
-        ended=Ended(Ending(ended["code"]), ended["message"]) if ended else None,
+        ended=StudyEnd(Ending(ended["code"]), ended["message"]) if ended else None,
         began=str(sessions[0].get("began", "")) if sessions else "",
         lost=msgspec.convert(seen.get(lost_of(part), []), list[Lost]),
     )

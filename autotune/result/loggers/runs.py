@@ -15,7 +15,7 @@ _GIB = 2**30
 
 
 @dataclass(frozen=True, kw_only=True)
-class Run:
+class LoggedRun:
     """One trial, or one round of a final."""
 
     name: str
@@ -27,7 +27,7 @@ class Run:
     """Seconds, by the number of the step."""
 
 
-def runs_of(records: Sequence[Record], limits: Limits) -> list[Run]:
+def runs_of(records: Sequence[Record], limits: Limits) -> list[LoggedRun]:
     """Of what was probed, in the order of time. Axes are those that are not plain everywhere."""
     probed = [r for r in records if r.outcome.verdict != Verdict.SKIPPED]
     probed.sort(key=lambda r: r.outcome.started_s)
@@ -37,7 +37,7 @@ def runs_of(records: Sequence[Record], limits: Limits) -> list[Run]:
         if any(getattr(r.candidate, name) != axis.plain for r in probed)
     }
     return [
-        Run(
+        LoggedRun(
             name=f"{r.purpose}-{r.number:04d}-{r.candidate.key}",
             axes={name: getattr(r.candidate, name) for name in axes},
             verdict=r.outcome.verdict.value,

@@ -8,12 +8,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from autotune.result.loggers.runs import CURVE, Run
+from autotune.result.loggers.runs import CURVE, LoggedRun
 
 FOLDER = "tensorboard"
 
 
-def write(runs: Sequence[Run], folder: Path) -> None:
+def write(runs: Sequence[LoggedRun], folder: Path) -> None:
     """Raises OSError."""
     tensorboard_x = _library()
     for run in runs:

@@ -10,12 +10,12 @@ from tempfile import TemporaryDirectory
 
 import wandb
 
-from autotune.result.loggers.runs import CURVE, Run
+from autotune.result.loggers.runs import CURVE, LoggedRun
 
 FOLDER = "wandb"
 
 
-def write(runs: Sequence[Run], folder: Path) -> None:
+def write(runs: Sequence[LoggedRun], folder: Path) -> None:
     """Raises OSError."""
     with TemporaryDirectory(prefix="autotune-wandb-") as own, _kept_to(own):
         try:
@@ -27,7 +27,7 @@ def write(runs: Sequence[Run], folder: Path) -> None:
             wandb.teardown()
 
 
-def _write(run: Run, study: Path) -> None:
+def _write(run: LoggedRun, study: Path) -> None:
     settings = wandb.Settings(  # which a run changes
         mode="offline", root_dir=str(study), console="off", silent=True, disable_git=True,
         save_code=False, x_disable_stats=True, x_disable_meta=True, x_save_requirements=False,

@@ -22,7 +22,7 @@ from autotune.advise.plan.answers import (
 from autotune.advise.plan.expected import Expected, Helpers, Plan, PlanRequest, plan
 from autotune.device.cards import parse_gpus
 from autotune.errors import UsageError
-from autotune.result.earlier import Earlier, Seen
+from autotune.result.earlier import Earlier, EarlierProbe
 from autotune.space.candidate import Candidate
 from autotune.space.engines import ENGINES, state_bytes
 from autotune.space.models.counted import CountedShape
@@ -213,7 +213,7 @@ def test_what_was_measured_corrects_what_is_expected_and_narrows_it() -> None:
     truth = {row.candidate: int(1.3 * row.peak.bytes) for row in before.expected}
     learnt = before.expected[0].candidate, before.expected[2].candidate
     seen = [
-        Seen(candidate=c, step=Interval(0.1, 0.1, 0.1, 10), disturbed_share=0.0,
+        EarlierProbe(candidate=c, step=Interval(0.1, 0.1, 0.1, 10), disturbed_share=0.0,
              device_bytes=truth[c], host_bytes=GIB)
         for c in learnt
     ]  # fmt: skip

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from autotune.errors import UsageError
-from autotune.result.folder.ending import Ended, Ending
+from autotune.result.folder.ending import Ending, StudyEnd
 from autotune.result.folder.past import Lost
 from autotune.result.folder.storage import repair
 from autotune.space.candidate import Candidate
@@ -51,7 +51,7 @@ def test_lost_nodes_are_kept_with_the_next_write_and_by_the_next_run(tmp_path: P
     first, second = Lost(13.5, "node n3 was lost"), Lost(70.0, "node n3 was lost")
     journal = open_journal(tmp_path, SPACE)
     journal.lost.append(first)
-    journal.end(Ended(Ending.FOUND), 20.0)
+    journal.end(StudyEnd(Ending.FOUND), 20.0)
     again = open_journal(tmp_path, SPACE)
     assert again.lost == again.past.lost == [first]
     again.lost.append(second)
