@@ -26,7 +26,7 @@ _THEN = {phase: _STARTING[i:] for i, phase in enumerate(_STARTING[:-1], 1)}
 candidate."""
 
 
-class Progress:
+class StudyProgress:
     """Where the probes of a study are, and were.
 
     Another thread may ask for the `text`: attributes are replaced whole, never changed in place.

@@ -21,7 +21,7 @@ from rich.text import Text
 
 from autotune.result.best import Best
 from autotune.show.report.lines import Lines
-from autotune.show.report.progress import Progress
+from autotune.show.report.progress import StudyProgress
 from autotune.show.report.result import cautions, print_result
 from autotune.show.report.text import bar, counts_text, minutes, paragraph, print_lines, printable
 from autotune.space.candidate import Candidate
@@ -161,7 +161,7 @@ class LiveReporter(PlainReporter):
         self._recent = 0
         """The slot in which something began last."""
         self._of_script = False
-        self._progress = {0: Progress(clock)}
+        self._progress = {0: StudyProgress(clock)}
         """By slot."""
         self._finals_at_s: float | None = None
 
@@ -287,8 +287,8 @@ class LiveReporter(PlainReporter):
     def _probe(self) -> _Probe | None:
         return self._probes.get(self._shown)
 
-    def _new_progress(self) -> Progress:
-        return Progress(self._clock, of_script=self._of_script)
+    def _new_progress(self) -> StudyProgress:
+        return StudyProgress(self._clock, of_script=self._of_script)
 
 
 def _opening(space: Space, budget_s: float) -> dict[str, str]:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from autotune.show.report.progress import Progress
+from autotune.show.report.progress import StudyProgress
 from autotune.wire.stopping import Phase
 from tests.support.screens import Clock
 
 
-def start(progress: Progress, clock: Clock, engine: str, engine_s: float) -> None:
+def start(progress: StudyProgress, clock: Clock, engine: str, engine_s: float) -> None:
     """A whole start, whose engine takes that long, and steps."""
     progress.begin(engine)
     for phase, seconds in {Phase.BUILD: 2.0, Phase.ENGINE: engine_s, Phase.WARMUP: 9.0}.items():
@@ -18,7 +18,7 @@ def start(progress: Progress, clock: Clock, engine: str, engine_s: float) -> Non
     progress.phase(Phase.TIMED, 12)
 
 
-def building(progress: Progress, clock: Clock, engine: str, seconds: float) -> str:
+def building(progress: StudyProgress, clock: Clock, engine: str, seconds: float) -> str:
     progress.begin(engine)
     progress.phase(Phase.ENGINE, 0)
     clock.now_s += seconds
@@ -74,7 +74,7 @@ def test_steps_are_counted_and_held_against_no_others(progress: Progress, clock:
 @pytest.mark.parametrize("of_script", [False, True])
 @pytest.mark.parametrize("phase", Phase)
 def test_there_are_words_for_every_phase(phase: Phase, of_script: bool) -> None:
-    progress = Progress(Clock(), of_script=of_script)
+    progress = StudyProgress(Clock(), of_script=of_script)
     preparing = progress.text
     progress.phase(phase, 0)
     assert progress.text != preparing
@@ -89,7 +89,7 @@ def test_imports_before_the_first_probe_are_for_tracing(progress: Progress) -> N
 
 
 def test_a_script_is_started_and_has_no_ranks_of_ours() -> None:
-    progress = Progress(Clock(), of_script=True)
+    progress = StudyProgress(Clock(), of_script=True)
     progress.begin("ddp")
     progress.phase(Phase.IMPORT, 0)
     assert progress.text == "starting the script, 0 s"
@@ -104,7 +104,7 @@ def test_the_clock_is_read_when_a_phase_begins_and_not_at_its_steps() -> None:
         read.append(0)
         return 0.0
 
-    progress = Progress(clock)
+    progress = StudyProgress(clock)
     progress.phase(Phase.TIMED, 0)
     before = len(read)
     for steps in range(100):

@@ -26,7 +26,7 @@ from autotune.units import gib
 
 
 @dataclass(frozen=True)
-class Table:
+class PageTable:
     """A small table of texts."""
 
     caption: str
@@ -131,7 +131,7 @@ def _copies(best: Best) -> list[dict[str, str]]:
     ]  # fmt: skip
 
 
-def _tables(study: Shown) -> list[Table]:
+def _tables(study: Shown) -> list[PageTable]:
     """Configurations beside the winner."""
     if study.best is None:
         return []
@@ -148,7 +148,7 @@ def _tables(study: Shown) -> list[Table]:
     ]
 
 
-def _beside(study: Shown, best: Best, caption: str, found: Sequence[BestCell | Tie]) -> Table:
+def _beside(study: Shown, best: Best, caption: str, found: Sequence[BestCell | Tie]) -> PageTable:
     """`found` beside the winner, which is marked where it is one of them."""
     most = max(of_objective(each.measured, study.objective) for each in found)
     cells: dict[str, Callable[[BestCell | Tie], str]] = {
@@ -164,7 +164,9 @@ def _beside(study: Shown, best: Best, caption: str, found: Sequence[BestCell | T
     }
     texts = {name: [text(each) for each in found] for name, text in cells.items()}
     shown = {name: words for name, words in texts.items() if any(words)}
-    return Table(caption, list(shown), [list(row) for row in zip(*shown.values(), strict=True)])
+    return PageTable(
+        caption, list(shown), [list(row) for row in zip(*shown.values(), strict=True)]
+    )
 
 
 def _rate(each: BestCell | Tie, objective: str) -> str:

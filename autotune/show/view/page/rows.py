@@ -18,7 +18,7 @@ LOG_TAIL, LOGS = 2000, 400_000
 
 
 @dataclass(frozen=True)
-class Cell:
+class TrialCell:
     """One of the table of trials."""
 
     text: str
@@ -45,10 +45,10 @@ def trial(study: Shown, row: dict[Any, Any], logs: dict[str, str]) -> dict[str, 
         "verdict": row["verdict"],
         "cells": [
             _number(row["number"], "d"),
-            Cell(row["kind"], style="words"),
-            *(Cell(str(row[axis.name]), style="words") if axis.words
+            TrialCell(row["kind"], style="words"),
+            *(TrialCell(str(row[axis.name]), style="words") if axis.words
               else _number(row[axis.name], "d") for axis in study.axes),
-            Cell(row["verdict"], style="words"),
+            TrialCell(row["verdict"], style="words"),
             *(_number(row[SCALES[name][0]], "si") for name in study.rates),
             _number(_scaled(row["step_s_median"], 1e3), ".4g"),
             _number(peak, ".3f"),
@@ -56,8 +56,8 @@ def trial(study: Shown, row: dict[Any, Any], logs: dict[str, str]) -> dict[str, 
             _number(row["predicted_peak_gib"], ".3f"),
             _number(row["started_s"], ".1f"),
             _number(row["probe_s"], ".1f"),
-            Cell(log, style="words", log=log if log in logs else ""),
-            Cell("" if pd.isna(row["reason"]) else str(row["reason"]), style="long"),
+            TrialCell(log, style="words", log=log if log in logs else ""),
+            TrialCell("" if pd.isna(row["reason"]) else str(row["reason"]), style="long"),
         ],
     }  # fmt: skip
 
@@ -66,13 +66,13 @@ def _scaled(value: Any, factor: float) -> float:
     return math.nan if pd.isna(value) else float(value) * factor
 
 
-def _number(value: Any, format: str) -> Cell:
+def _number(value: Any, format: str) -> TrialCell:
     if pd.isna(value):
-        return Cell("")
+        return TrialCell("")
     number = float(value)
     if format == "si":
-        return Cell(si(number), number)
-    return Cell(f"{int(number) if format == 'd' else number:{format}}", number)
+        return TrialCell(si(number), number)
+    return TrialCell(f"{int(number) if format == 'd' else number:{format}}", number)
 
 
 def _log_of(row: dict[Any, Any]) -> str:
