@@ -1,6 +1,6 @@
 """A model of your own, for `--model factory:package.module:function`.
 
-`function` gets a `BuildSpec` and returns a `Workload`. It is called in every rank, where torch is
+`function` gets a `BuildSpec` and returns a `OwnModel`. It is called in every rank, where torch is
 imported, and its module is importable from the folder that autotune is started in:
 
     from autotune.factory import BuildSpec, Workload
@@ -43,7 +43,7 @@ class BuildSpec:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Workload:
+class OwnModel:
     """A module, and how it is fed."""
 
     module: nn.Module

@@ -79,7 +79,7 @@ def describe(request: Describe) -> Described:
     )
 
 
-class Ledger(TorchDispatchMode):  # type: ignore[no-untyped-call]
+class StorageLedger(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Bytes of the storages that were made under it and live, and every change of them.
 
     torch's MemTracker (torch.distributed._tools.mem_tracker) counts the same bytes; it also
@@ -150,7 +150,7 @@ class Ledger(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 
 class _Engine(DdpEngine):
-    def tell(self, ledger: Ledger, spec: ModelSpec) -> None:
+    def tell(self, ledger: StorageLedger, spec: ModelSpec) -> None:
         """Tell `ledger` when the backward pass comes to the model's first block."""
 
         def after(block: object, inputs: object, output: object) -> None:
@@ -180,7 +180,7 @@ def _trace(spec: ModelSpec, weights: str, request: Describe) -> _Traced:
     try:
         with (
             dataless(),
-            Ledger() as ledger,
+            StorageLedger() as ledger,
             patch.object(functional, "grouped_mm", _grouped, create=True),
         ):
             return _steps(ledger, _Engine(_start(spec, weights, request), _ALONE), spec, request)
@@ -193,7 +193,7 @@ def _trace(spec: ModelSpec, weights: str, request: Describe) -> _Traced:
         )  # fmt: skip
 
 
-def _steps(ledger: Ledger, engine: _Engine, spec: ModelSpec, request: Describe) -> _Traced:
+def _steps(ledger: StorageLedger, engine: _Engine, spec: ModelSpec, request: Describe) -> _Traced:
     def update() -> NDArray[np.int64]:
         engine.hold_gradients()
         return ledger.timeline(engine.update)

@@ -11,7 +11,7 @@ import msgspec
 from autotune.errors import UsageError
 from autotune.space.candidate import Build, Candidate
 from autotune.space.mix import LengthMix
-from autotune.space.models import FAMILIES, Shape, family_name, gpt
+from autotune.space.models import FAMILIES, ModelShape, family_name, gpt
 from autotune.space.models.counted import CountedShape
 from autotune.wire.messages import ModelSpec
 
@@ -97,7 +97,7 @@ class Workload:
         parsed = None if batch is None else asdict(parse_global_batch(batch, "global_batch"))
         return msgspec.convert(body | {"global_batch": parsed}, cls)
 
-    def shape(self, depth: int) -> Shape:
+    def shape(self, depth: int) -> ModelShape:
         """The model's dimensions and counts at `depth`."""
         if self.shapes:
             return next(shape for shape in self.shapes if shape.depth == depth)

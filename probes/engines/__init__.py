@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from autotune.wire.messages import ModelSpec, Start
 from probes.compiling import compile_blocks
 from probes.faults import UnsupportedError
-from probes.models import Batch, Family
+from probes.models import Batch, FamilyModels
 from probes.world import World
 
 
@@ -93,7 +93,7 @@ def stored_as(param_dtype: str) -> Iterator[None]:
         torch.set_default_dtype(before)
 
 
-def made(spec: ModelSpec, family: Family) -> nn.Module:
+def made(spec: ModelSpec, family: FamilyModels) -> nn.Module:
     """The module that `spec` names, its blocks compiled if so."""
     module = family.make(spec)
     if spec.compile == "on":
@@ -104,7 +104,7 @@ def made(spec: ModelSpec, family: Family) -> nn.Module:
     return module
 
 
-def is_muon(family: Family, name: str, parameter: Tensor) -> bool:
+def is_muon(family: FamilyModels, name: str, parameter: Tensor) -> bool:
     """Whether Muon is for `parameter`: the blocks' matrices."""
     return len(_whole_shape(parameter)) == 2 and family.is_block_weight(name)
 

@@ -16,7 +16,7 @@ from torch.nn.parallel import DistributedDataParallel
 from autotune.wire.messages import Start
 from autotune.wire.recipe import CLIP_NORM, LEARNING_RATE, MUON_LEARNING_RATE
 from probes.engines import count, is_muon, made, stored_as, trained
-from probes.models import Batch, Family, family
+from probes.models import Batch, FamilyModels, family
 from probes.world import World
 
 _AUTOCAST = {"bf16": torch.bfloat16, "fp16": torch.float16}
@@ -81,7 +81,9 @@ class DdpEngine:
         return torch.autocast(self._device_type, self._autocast_dtype)
 
 
-def optimizers(module: nn.Module, name: str, family: Family) -> Iterator[torch.optim.Optimizer]:
+def optimizers(
+    module: nn.Module, name: str, family: FamilyModels
+) -> Iterator[torch.optim.Optimizer]:
     """AdamW for everything, of 8 bits if so named, or Muon for what `is_muon` says and AdamW for
     the rest."""
     if (own := family.optimizer()) is not None:

@@ -16,7 +16,7 @@ from autotune.wire.messages import Start
 from probes import memory
 from probes.engines import DTYPES, count, is_muon, made, trained
 from probes.faults import UnsupportedError
-from probes.models import Batch, Family, family
+from probes.models import Batch, FamilyModels, family
 from probes.world import World
 
 
@@ -97,7 +97,7 @@ def _own_reasons() -> Iterator[None]:
 
 
 @contextmanager
-def _placed(start: Start, world: World, family: Family) -> Iterator[None]:
+def _placed(start: Start, world: World, family: FamilyModels) -> Iterator[None]:
     """Where and how the module is made, in the training dtype: stage 3 as shards from the first
     tensor on, the others straight on the device. Neither holds more than training will."""
     model, sharded = start.model, start.model.zero_stage == 3

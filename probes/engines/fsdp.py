@@ -14,7 +14,7 @@ from autotune.wire.recipe import CLIP_NORM
 from probes.engines import count, made, stored_as
 from probes.engines.ddp import optimizers
 from probes.faults import UnsupportedError
-from probes.models import Batch, Family, family
+from probes.models import Batch, FamilyModels, family
 from probes.world import World
 
 
@@ -56,7 +56,7 @@ class FsdpEngine:
             optimizer.zero_grad(set_to_none=True)
 
 
-def _shard(module: nn.Module, family: Family, start: Start, world: World) -> None:
+def _shard(module: nn.Module, family: FamilyModels, start: Start, world: World) -> None:
     """`module` from the meta device to its shards, one block at a time: no rank ever holds it
     whole."""
     policy = MixedPrecisionPolicy(

@@ -21,14 +21,14 @@ FAMILIES = {
     "hf": "probes.models.hf",
     "factory": "probes.models.factory",
 }
-"""Name of a family to the module whose functions are a `Family`'s."""
+"""Name of a family to the module whose functions are a `FamilyModels`'s."""
 
 Batch = dict[str, Tensor]
 """What one micro-step is fed, by names that the family chooses."""
 MakeOptimizer = Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer]
 
 
-class Family(Protocol):
+class FamilyModels(Protocol):
     """How the models of one family are made, fed, and taken apart."""
 
     on_meta: bool
@@ -111,7 +111,7 @@ def in_lists(module: nn.Module) -> Iterator[nn.Module]:
             yield from in_lists(child)
 
 
-def family(name: str) -> Family:
+def family(name: str) -> FamilyModels:
     """The family `name`.
 
     Raises:
@@ -119,5 +119,5 @@ def family(name: str) -> Family:
     """
     if name not in FAMILIES:
         raise UnsupportedError(f"model {name} is not known to this version of the probes")
-    found: Family = importlib.import_module(FAMILIES[name])
+    found: FamilyModels = importlib.import_module(FAMILIES[name])
     return found

@@ -10,14 +10,14 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from autotune.factory import BuildSpec, Workload
+from autotune.factory import BuildSpec, OwnModel
 from autotune.wire.messages import ModelSpec
 from probes.faults import UnsupportedError
 from probes.models import Batch, MakeOptimizer, in_lists
 from probes.own import function_of
 
 on_meta = False
-_latest: list[Workload] = []
+_latest: list[OwnModel] = []
 
 
 def import_library() -> None:
@@ -34,7 +34,7 @@ def make(spec: ModelSpec) -> nn.Module:
         depth=spec.depth, seq_len=recipe["seq_len"], dtype=recipe["dtype"],
         checkpointing=spec.checkpointing, device=recipe["device"], attention=spec.attention,
     ))  # fmt: skip
-    if not isinstance(found, Workload):
+    if not isinstance(found, OwnModel):
         what = type(found).__name__
         raise UnsupportedError(f"{name} returned {what}, and not an autotune.factory.Workload")
     if found.blocks is not None:

@@ -26,7 +26,7 @@ def import_library() -> None:
 
 
 def make(spec: ModelSpec) -> nn.Module:
-    return Gpt(spec)
+    return GptModule(spec)
 
 
 def batch(
@@ -63,7 +63,7 @@ def sizes(spec: ModelSpec, module: nn.Module) -> tuple[int, int]:
 
 def units(module: nn.Module) -> Iterator[nn.Module]:
     """Blocks, embedding, norm and head; a head that is the embedding is neither's."""
-    assert isinstance(module, Gpt)
+    assert isinstance(module, GptModule)
     shared = (module.embedding, module.head) if module.tied else ()
     for child in module.children():
         if child not in shared:
@@ -71,7 +71,7 @@ def units(module: nn.Module) -> Iterator[nn.Module]:
 
 
 def blocks(module: nn.Module) -> Iterator[nn.Module]:
-    assert isinstance(module, Gpt)
+    assert isinstance(module, GptModule)
     yield from module.blocks
 
 
@@ -83,7 +83,7 @@ def draw(module: nn.Module, unit: nn.Module, *, within: bool = True) -> None:
 
 
 def tie(module: nn.Module) -> None:
-    assert isinstance(module, Gpt)
+    assert isinstance(module, GptModule)
     module.tie_weights()
 
 
@@ -202,7 +202,7 @@ class Block(nn.Module):
         return x_btd + y_btd
 
 
-class Gpt(nn.Module):
+class GptModule(nn.Module):
     """Token ids to mean next-token loss."""
 
     def __init__(self, spec: ModelSpec) -> None:

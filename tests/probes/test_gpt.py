@@ -25,7 +25,7 @@ def spec(**fields: Any) -> ModelSpec:
     return ModelSpec(**shape | fields)
 
 
-def loss_of(model: gpt.Gpt, ids: torch.Tensor, targets: torch.Tensor) -> float:
+def loss_of(model: gpt.GptModule, ids: torch.Tensor, targets: torch.Tensor) -> float:
     return float(model(ids, targets).detach())
 
 
@@ -55,7 +55,7 @@ def losses(model: ModelSpec, steps: int, **fields: Any) -> list[float]:
 
 @pytest.mark.parametrize(("depth", "width"), [(1, 64), (2, 128), (3, 64)])
 def test_the_parameters_are_those_that_shapes_counts(depth: int, width: int) -> None:
-    module = gpt.Gpt(spec(depth=depth, width=width))
+    module = gpt.GptModule(spec(depth=depth, width=width))
     counted = sum(p.numel() for p in module.parameters())
     assert counted == counts.FAMILY.shape(depth, width, 97).parameters
 
@@ -78,7 +78,7 @@ def test_checkpointing_changes_memory_and_not_the_numbers() -> None:
 
 def test_tokens_do_not_see_what_comes_after_them() -> None:
     torch.manual_seed(0)
-    model = gpt.Gpt(spec())
+    model = gpt.GptModule(spec())
     ids = torch.randint(97, (1, 16))
     changed = ids.clone()
     changed[0, -1] = (ids[0, -1] + 1) % 97
@@ -91,7 +91,7 @@ def test_tokens_do_not_see_what_comes_after_them() -> None:
 
 def test_the_order_of_tokens_matters() -> None:
     torch.manual_seed(0)
-    model = gpt.Gpt(spec())
+    model = gpt.GptModule(spec())
     ids = torch.randint(97, (1, 16))
     swapped = ids[:, [1, 0, *range(2, 16)]]
     targets = torch.full((1, 16), -100)

@@ -7,7 +7,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
-from autotune.factory import BuildSpec, Workload
+from autotune.factory import BuildSpec, OwnModel
 
 WIDTH = 32
 
@@ -27,8 +27,8 @@ class Net(nn.Module):
         return scores
 
 
-def small(spec: BuildSpec) -> Workload:
-    return Workload(module=Net(spec), make_batch=batch, loss=loss)
+def small(spec: BuildSpec) -> OwnModel:
+    return OwnModel(module=Net(spec), make_batch=batch, loss=loss)
 
 
 def batch(micro_batch: int, seq_len: int, generator: torch.Generator | None) -> dict[str, Tensor]:
@@ -40,10 +40,10 @@ def loss(model: nn.Module, batch: dict[str, Tensor]) -> Tensor:
     return functional.cross_entropy(model(batch["x"]).float(), batch["label"])
 
 
-def known(spec: BuildSpec) -> Workload:
+def known(spec: BuildSpec) -> OwnModel:
     """The same, with everything that may be left out."""
     module = Net(spec)
-    return Workload(
+    return OwnModel(
         module=module, make_batch=batch, loss=loss, blocks=list(module.blocks),
         flops_per_token=lambda seq_len: 6.0 * 1000,
         optimizer=lambda parameters: torch.optim.SGD(parameters, lr=0.1),
@@ -54,7 +54,7 @@ def nothing(spec: BuildSpec) -> object:
     return Net(spec)
 
 
-def broken(spec: BuildSpec) -> Workload:
+def broken(spec: BuildSpec) -> OwnModel:
     raise RuntimeError("my own mistake")
 
 
@@ -62,19 +62,19 @@ def lost(model: nn.Module, batch: dict[str, Tensor]) -> Tensor:
     return loss(model, {"x": batch["y"], "label": batch["label"]})
 
 
-def wrong_loss(spec: BuildSpec) -> Workload:
-    return Workload(module=Net(spec), make_batch=batch, loss=lost)
+def wrong_loss(spec: BuildSpec) -> OwnModel:
+    return OwnModel(module=Net(spec), make_batch=batch, loss=lost)
 
 
-def no_flops(spec: BuildSpec) -> Workload:
-    return Workload(module=Net(spec), make_batch=batch, loss=loss, flops_per_token=lambda n: 0.0)
+def no_flops(spec: BuildSpec) -> OwnModel:
+    return OwnModel(module=Net(spec), make_batch=batch, loss=loss, flops_per_token=lambda n: 0.0)
 
 
-def unused(spec: BuildSpec) -> Workload:
+def unused(spec: BuildSpec) -> OwnModel:
     """A part of the module that the loss does not use."""
     module = Net(spec)
     module.more = nn.Linear(WIDTH, WIDTH)
-    return Workload(module=module, make_batch=batch, loss=loss)
+    return OwnModel(module=module, make_batch=batch, loss=loss)
 
 
 number = 3

@@ -62,7 +62,7 @@ POLL_S = 0.1
 
 
 @dataclass(kw_only=True)
-class Rank:
+class GroupRank:
     """What the group knows of one of its ranks."""
 
     number: int
@@ -95,7 +95,7 @@ class Rank:
 class Group:
     """The ranks of one build and the loop that watches them."""
 
-    def __init__(self, channel: Channel, ranks: list[Rank], wiring: Wiring) -> None:
+    def __init__(self, channel: Channel, ranks: list[GroupRank], wiring: Wiring) -> None:
         self.ranks = ranks
         self.probes = 0
         self._channel = channel
@@ -223,7 +223,7 @@ class Group:
             self._send_start(rank)
         self._receive(rank)  # what came with its first word
 
-    def _receive(self, rank: Rank) -> None:
+    def _receive(self, rank: GroupRank) -> None:
         assert rank.peer is not None
         try:
             for message in rank.peer.arrived():
@@ -235,7 +235,7 @@ class Group:
         except WireError as error:
             rank.gone = f"sent what is no message: {error}"
 
-    def _handle(self, rank: Rank, message: Message) -> None:
+    def _handle(self, rank: GroupRank, message: Message) -> None:
         match message:
             case Entered(phase):
                 rank.enter(phase)
@@ -258,7 +258,7 @@ class Group:
             case _:
                 raise WireError(f"{type(message).__name__} out of place")
 
-    def _send_start(self, rank: Rank) -> None:
+    def _send_start(self, rank: GroupRank) -> None:
         if self._start is not None:
             node = rank.seat.node
             mine = replace(
@@ -271,12 +271,12 @@ class Group:
             )
             self._send(rank, mine)
 
-    def _send(self, rank: Rank, message: Message) -> None:
+    def _send(self, rank: GroupRank, message: Message) -> None:
         if rank.peer is not None and not rank.gone:
             with suppress(OSError):  # its end is seen by the next read
                 rank.peer.send(message)
 
-    def _end_of(self, rank: Rank) -> str:
+    def _end_of(self, rank: GroupRank) -> str:
         """How a rank that closed its connection ended; waits a moment for the kernel to say."""
         deadline = time.monotonic() + 1.0
         while (code := rank.process.exit_code()) is None and time.monotonic() < deadline:
@@ -317,7 +317,7 @@ class Group:
         """Whether all nodes were there after that."""
         return all(rank.seat.node.heard_since(moment) for rank in self.ranks)
 
-    def _crash(self, bad: list[Rank]) -> Result:
+    def _crash(self, bad: list[GroupRank]) -> Result:
         """The failure of a group in which no rank spoke of memory.
 
         A rank that went without a word is the cause before one that could still complain: what
@@ -399,7 +399,7 @@ def _together(parts: list[Energy | None]) -> Energy | None:
     return Energy(sum(known.values()), ", ".join(sorted(known)))
 
 
-def _out_of_memory(rank: Rank, fault: Fault) -> Result:
+def _out_of_memory(rank: GroupRank, fault: Fault) -> Result:
     where = "host memory" if fault.cause == "host_oom" else "memory"
     asked = f", asking for {gib(fault.requested_bytes)} more" if fault.requested_bytes else ""
     return Result(

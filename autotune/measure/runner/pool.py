@@ -14,7 +14,7 @@ from autotune.errors import NoNodesError
 from autotune.measure.runner import Job, NodeLostError, Result, StopRequestedError
 from autotune.measure.runner.baseline import SLACK_BYTES
 from autotune.measure.runner.channel import Channel
-from autotune.measure.runner.group import POLL_S, Group, Rank
+from autotune.measure.runner.group import POLL_S, Group, GroupRank
 from autotune.measure.runner.node import LOOPBACK, LocalNode, Seat
 from autotune.measure.runner.ops import Ops
 from autotune.measure.runner.places import Places
@@ -210,7 +210,7 @@ class Pool:
     def _new_group(self, engine: str, build: Build) -> Group:
         self._number = next(self._numbers)
         environment = build.alloc_variables
-        ranks: list[Rank] = []
+        ranks: list[GroupRank] = []
         # Known to `kill` before it has a rank.
         self._group = Group(self._channel, ranks, self._wiring)
         for number, seat in enumerate(self._places.seats):
@@ -218,7 +218,7 @@ class Pool:
             log = self._log(number)
             task = self._task(engine, seat, environment)
             process = seat.node.start(task, dial, log)
-            rank = Rank(
+            rank = GroupRank(
                 number=number, process=process, log=log, token=dial.token, seat=seat,
                 local_rank=task.local_rank, address=seat.node.address if task.spans else LOOPBACK,
             )  # fmt: skip

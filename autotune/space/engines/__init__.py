@@ -13,7 +13,7 @@ from autotune.space.axes import ZERO_STAGES
 from autotune.space.candidate import Build, Candidate
 from autotune.space.engines.ddp import Ddp
 from autotune.space.engines.deepspeed import DeepSpeed
-from autotune.space.engines.engine import BYTES, Engine, StateBytes
+from autotune.space.engines.engine import BYTES, EngineFacts, StateBytes
 from autotune.space.engines.fsdp import Fsdp
 from autotune.space.workload import Workload
 
@@ -22,7 +22,7 @@ __all__ = [
     "stages_of", "state_bytes",
 ]  # fmt: skip
 
-ENGINES: dict[str, Engine] = {engine.name: engine for engine in (Ddp(), DeepSpeed(), Fsdp())}
+ENGINES: dict[str, EngineFacts] = {engine.name: engine for engine in (Ddp(), DeepSpeed(), Fsdp())}
 AUTO = "auto"
 """In the place of a name: torch's own where every rank holds all, DeepSpeed where it shares."""
 NAMES = (AUTO, *ENGINES)
@@ -33,14 +33,14 @@ def stages_of(name: str) -> tuple[int, ...]:
     return ZERO_STAGES if name == AUTO else ENGINES[name].stages
 
 
-def engine_for(name: str, zero_stage: int) -> Engine:
+def engine_for(name: str, zero_stage: int) -> EngineFacts:
     """Who runs `zero_stage` where `name` was asked for."""
     if name == AUTO:
         name = "deepspeed" if zero_stage else "ddp"
     return ENGINES[name]
 
 
-def engine_of(workload: Workload, of: Candidate | Build) -> Engine:
+def engine_of(workload: Workload, of: Candidate | Build) -> EngineFacts:
     """Who runs that candidate or build."""
     return engine_for(workload.engine, of.zero_stage)
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from autotune.space.engines.engine import Engine
+from autotune.space.engines.engine import EngineFacts
 
 
-class Ddp(Engine):
+class Ddp(EngineFacts):
     """fp32 weights in every dtype, under autocast, unless they are to be bf16 alone; each rank
     holds all."""
 

@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import Any
 
 from autotune.space.candidate import Build, Candidate
-from autotune.space.engines.engine import BYTES, Engine, Lack, StateBytes
+from autotune.space.engines.engine import BYTES, EngineFacts, Lack, StateBytes
 from autotune.space.workload import Workload
 from autotune.wire.recipe import CLIP_NORM, LEARNING_RATE, MUON_LEARNING_RATE
 
@@ -22,7 +22,7 @@ _SUB_GROUP = 100_000_000
 _TORCH = {"bf16": "bfloat16", "fp16": "float16"}
 
 
-class DeepSpeed(Engine):
+class DeepSpeed(EngineFacts):
     """Weights and gradients in the training dtype; ZeRO steps on an fp32 copy of its partition.
 
     `param_dtype` fp32 stores fp32 weights and casts for the products (its `torch_autocast`), bf16

@@ -42,7 +42,7 @@ class Lack:
     reason: str
 
 
-class Engine:
+class EngineFacts:
     """What holds for an engine unless its own class says otherwise."""
 
     name: ClassVar[str]

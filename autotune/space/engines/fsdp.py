@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 
 from autotune.space.candidate import Build, Candidate
-from autotune.space.engines.engine import BYTES, Engine, StateBytes
+from autotune.space.engines.engine import BYTES, EngineFacts, StateBytes
 from autotune.space.workload import Workload
 
 
-class Fsdp(Engine):
+class Fsdp(EngineFacts):
     """fp32 weights in every dtype, cast for the products, unless they are to be bf16 alone.
 
     Stage 3 gives parameters back after the forward pass, stage 2 keeps them.

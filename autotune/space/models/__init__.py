@@ -15,7 +15,7 @@ from autotune.space.models import factory, gpt, hf
 from autotune.space.models.defaults import Defaults, ModelRequest
 
 
-class Shape(Protocol):
+class ModelShape(Protocol):
     """A model's dimensions, and the counts that follow from them."""
 
     @property

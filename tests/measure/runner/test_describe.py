@@ -134,13 +134,13 @@ def test_sizes_between_the_ends_have_the_peaks_of_their_own_traces() -> None:
 def test_lengths_between_have_peaks_like_their_traces(monkeypatch: pytest.MonkeyPatch) -> None:
     asked = ask(gpt(2, "full"), seq_lens=[16, 24, 40, 64], micro_batches=[1, 2, 16])
     traced: list[object] = []
-    step = describe.Ledger.step
+    step = describe.StorageLedger.step
 
     def seen(*of: Any) -> Any:
         traced.append(of)
         return step(*of)
 
-    monkeypatch.setattr(describe.Ledger, "step", seen)
+    monkeypatch.setattr(describe.StorageLedger, "step", seen)
     together = describe.describe(asked)
     assert len(traced) == 6  # at both ends and one between, for one sample and for more
     alone = [describe.describe(replace(asked, seq_lens=[n])) for n in asked.seq_lens]

@@ -21,7 +21,7 @@ import pytest
 from autotune.measure.agent import agent
 from autotune.measure.runner import NodeLostError, extensions, remote
 from autotune.measure.runner.channel import Channel, Peer
-from autotune.measure.runner.group import PHASE_DEADLINE_S, Group, Rank
+from autotune.measure.runner.group import PHASE_DEADLINE_S, Group, GroupRank
 from autotune.measure.runner.node import LOOPBACK, Seat
 from autotune.measure.runner.ops import Ops
 from autotune.measure.runner.remote import Remote
@@ -107,7 +107,7 @@ def test_the_kernel_that_counts_is_that_of_the_killed_ranks_node(
 ) -> None:
     nodes: Any = [Node(name, kills=name == where) for name in ("n1", "n2")]
     ranks = [
-        Rank(
+        GroupRank(
             number=number, process=Process(code), log=Path(f"rank{number}.log"),
             seat=Seat(nodes[number], 0), token=str(number),
         )
@@ -146,7 +146,7 @@ def test_a_node_that_starts_no_process_is_lost_and_no_candidate_hung(
 
     node.kill = kill
     process = Process(None)
-    rank = Rank(number=0, process=process, log=Path("log"), seat=Seat(node, 0), token="0")
+    rank = GroupRank(number=0, process=process, log=Path("log"), seat=Seat(node, 0), token="0")
     for phase in PHASE_DEADLINE_S:
         monkeypatch.setitem(PHASE_DEADLINE_S, phase, 0.0)
     group = Group(channel, [rank], Wiring(logs=Path(), note=print))
