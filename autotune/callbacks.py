@@ -15,18 +15,18 @@ def transformers_callback() -> Any:
     transformers."""
     from transformers import TrainerCallback
 
-    class Steps(TrainerCallback):
+    class TrainerSteps(TrainerCallback):
         def on_step_end(self, *args: Any, **kwargs: Any) -> None:
             step()
 
-    return Steps()
+    return TrainerSteps()
 
 
 def lightning_callback() -> Any:
     """A `Callback` for `Trainer(callbacks=[...])`. Raises ImportError without lightning."""
     from lightning.pytorch import Callback
 
-    class Steps(Callback):
+    class LightningSteps(Callback):
         def __init__(self) -> None:
             self._made = 0
 
@@ -35,4 +35,4 @@ def lightning_callback() -> Any:
                 self._made = trainer.global_step
                 step()
 
-    return Steps()
+    return LightningSteps()

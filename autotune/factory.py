@@ -1,13 +1,13 @@
 """A model of your own, for `--model factory:package.module:function`.
 
-`function` gets a `BuildSpec` and returns a `OwnModel`. It is called in every rank, where torch is
+`function` gets a `BuildSpec` and returns an `OwnModel`. It is called in every rank, where torch is
 imported, and its module is importable from the folder that autotune is started in:
 
-    from autotune.factory import BuildSpec, Workload
+    from autotune.factory import BuildSpec, OwnModel
 
-    def small(spec: BuildSpec) -> Workload:
+    def small(spec: BuildSpec) -> OwnModel:
         module = MyNet(layers=spec.depth, checkpoint=spec.checkpointing != "none")
-        return Workload(module=module, make_batch=my_batch, loss=my_loss)
+        return OwnModel(module=module, make_batch=my_batch, loss=my_loss)
 
 It is called with torch's default dtype and device set as the engine needs them.
 """
@@ -64,9 +64,9 @@ class OwnModel:
 
     def __post_init__(self) -> None:
         if not callable(getattr(self.module, "named_parameters", None)):
-            raise TypeError(f"Workload.module is no torch module: {self.module!r:.80}")
+            raise TypeError(f"OwnModel.module is no torch module: {self.module!r:.80}")
         for name in ("make_batch", "loss", "flops_per_token", "optimizer"):
             given = getattr(self, name)
             needed = name in ("make_batch", "loss")
             if not callable(given) and (needed or given is not None):
-                raise TypeError(f"Workload.{name} is no function: {given!r:.80}")
+                raise TypeError(f"OwnModel.{name} is no function: {given!r:.80}")

@@ -72,3 +72,12 @@ def test_no_test_imports_a_test() -> None:
         and any(part.startswith("test_") for part in (node.module or "").split("."))
     ]
     assert imported == []
+
+
+def test_each_class_name_stands_once() -> None:
+    found: dict[str, list[str]] = {}
+    for path in SOURCES:
+        for node in code(path):
+            if isinstance(node, ast.ClassDef):
+                found.setdefault(node.name, []).append(str(path.relative_to(ROOT)))
+    assert {name: paths for name, paths in found.items() if len(paths) > 1} == {}

@@ -152,7 +152,7 @@ def test_a_family_that_there_is_not_is_refused_on_both_sides() -> None:
 # Engines.
 
 
-def builds(engine: engines.Engine) -> list[Build]:
+def builds(engine: engines.EngineFacts) -> list[Build]:
     offloads = ("none", "optimizer", "all") if engine.offloads else ("none",)
     every = [
         Candidate(depth=2, seq_len=64, micro_batch=1, zero_stage=stage, offload=offload)

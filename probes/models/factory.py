@@ -36,7 +36,7 @@ def make(spec: ModelSpec) -> nn.Module:
     ))  # fmt: skip
     if not isinstance(found, OwnModel):
         what = type(found).__name__
-        raise UnsupportedError(f"{name} returned {what}, and not an autotune.factory.Workload")
+        raise UnsupportedError(f"{name} returned {what}, and not an autotune.factory.OwnModel")
     if found.blocks is not None:
         found = replace(found, blocks=list(found.blocks))  # to be gone through more than once
     _latest[:] = [found]

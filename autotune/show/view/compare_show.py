@@ -9,7 +9,7 @@ from rich.table import Table
 
 from autotune.show.report.text import paragraph, print_lines, printable
 from autotune.show.view.compare import differences, frontiers, names, winners
-from autotune.show.view.page import PageTable as PageTable
+from autotune.show.view.page import PageTable
 from autotune.show.view.page.rendering import rendered
 from autotune.show.view.study import Shown
 

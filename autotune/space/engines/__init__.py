@@ -18,7 +18,7 @@ from autotune.space.engines.fsdp import Fsdp
 from autotune.space.workload import Workload
 
 __all__ = [
-    "AUTO", "BYTES", "ENGINES", "NAMES", "Engine", "StateBytes", "engine_for", "engine_of",
+    "AUTO", "BYTES", "ENGINES", "NAMES", "EngineFacts", "StateBytes", "engine_for", "engine_of",
     "stages_of", "state_bytes",
 ]  # fmt: skip
 
