@@ -114,7 +114,7 @@ def event_of(hit: Hit, log: str) -> Event | None:
     return next(filter(None, (_event_in(each, hit, log) for each in _lines(hit, said))), None)
 
 
-def _lines(hit: Hit, said: Said) -> Iterator[Said]:
+def _lines(hit: Hit, said: LogLine) -> Iterator[LogLine]:
     """`said`, alone and with the line before or after it, where a terminal may have broken one."""
     before, after = hit.before(2**12)[-1:], hit.after(2**12)[:1]
     goes_on = said.rank is None and said.text[:1].islower()
@@ -127,7 +127,7 @@ def _lines(hit: Hit, said: Said) -> Iterator[Said]:
         yield from (replace(said, text=f"{said.text}{gap}{more}") for gap in ("", " "))
 
 
-def _event_in(said: Said, hit: Hit, log: str) -> Event | None:
+def _event_in(said: LogLine, hit: Hit, log: str) -> Event | None:
     for wording in WORDINGS:
         match = wording.match(said.text)
         if match is None:

@@ -285,7 +285,7 @@ def _row(cells: dict[str, str]) -> GridRow:
     report = _report(_read(cells, _Measured)) if cells["step_s"] else None
     if ended.verdict.fits != (report is not None):
         raise ValueError(f"{ended.verdict} does not go with its step times")
-    return Row(
+    return GridRow(
         candidate=_candidate(cells),
         repeat=ended.repeat,
         verdict=ended.verdict,

@@ -31,8 +31,8 @@ def clock() -> Clock:
 
 
 @pytest.fixture
-def progress(clock: Clock) -> Progress:
-    return Progress(clock)
+def progress(clock: Clock) -> StudyProgress:
+    return StudyProgress(clock)
 
 
 @pytest.mark.parametrize(
@@ -48,7 +48,7 @@ def progress(clock: Clock) -> Progress:
 def test_a_start_is_held_against_earlier_ones_of_its_engine(
     clock: Clock, earlier_s: list[float], engine: str, seconds: float, said: str
 ) -> None:
-    progress = Progress(clock)
+    progress = StudyProgress(clock)
     for engine_s in earlier_s:
         start(progress, clock, "ddp", engine_s)
     assert building(progress, clock, engine, seconds) == f"building the engine, {said}"
@@ -56,14 +56,16 @@ def test_a_start_is_held_against_earlier_ones_of_its_engine(
 
 @pytest.mark.parametrize("after", [Phase.BUILD, Phase.DONE], ids=["tried again", "given up"])
 def test_a_start_that_failed_is_no_measure_of_others(
-    progress: Progress, clock: Clock, after: Phase
+    progress: StudyProgress, clock: Clock, after: Phase
 ) -> None:
     building(progress, clock, "ddp", 1.0)
     progress.phase(after, 0)
     assert building(progress, clock, "ddp", 3.0) == "building the engine, 3 s"
 
 
-def test_steps_are_counted_and_held_against_no_others(progress: Progress, clock: Clock) -> None:
+def test_steps_are_counted_and_held_against_no_others(
+    progress: StudyProgress, clock: Clock
+) -> None:
     start(progress, clock, "ddp", 5.0)
     clock.now_s += 7
     assert progress.text == "timing, 12 steps, 7 s"
@@ -80,7 +82,7 @@ def test_there_are_words_for_every_phase(phase: Phase, of_script: bool) -> None:
     assert progress.text != preparing
 
 
-def test_imports_before_the_first_probe_are_for_tracing(progress: Progress) -> None:
+def test_imports_before_the_first_probe_are_for_tracing(progress: StudyProgress) -> None:
     progress.phase(Phase.IMPORT, 0)
     assert progress.text == "importing, then tracing the model, 0 s"
     progress.begin("ddp")
