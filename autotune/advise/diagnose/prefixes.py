@@ -98,7 +98,7 @@ def take_apart(line: str) -> LogLine:
         if not found.end():
             break
         line = line[found.end() :]
-    return Said(text=line.rstrip("`* \t"), rank=rank, pid=pid, time=_iso(time), comment=comment)
+    return LogLine(text=line.rstrip("`* \t"), rank=rank, pid=pid, time=_iso(time), comment=comment)
 
 
 def _iso(text: str | None) -> str | None:
