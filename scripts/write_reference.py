@@ -21,7 +21,7 @@ from autotune.result.best import Best, Config
 from autotune.result.export import EXPORTS
 from autotune.result.export.format import FACTS
 from autotune.result.folder.table import COLUMNS
-from autotune.space.axes import AXES, SCRIPT_AXES
+from autotune.space.axes import AXES
 from autotune.space.command import FILES
 from autotune.space.options import FLAGS
 from autotune.space.outcome import Verdict
@@ -174,16 +174,21 @@ def _said(flag: Any) -> str:
 def commands() -> str:
     """Every command with its flags, as cyclopts has them for --help."""
     of_tune = {flag.name: flag.parameter.help for flag in _flags("tune")}
+    of_axes = {axis.flag for axis in AXES.values()}
     text = (
         "# Commands and flags\n\n`autotune COMMAND --help` prints the same."
         " `autotune` alone means `autotune tune`.\n\nFlags can also stand in the `[tool.autotune]`"
         " table of the nearest `pyproject.toml`. `--config FILE` names a TOML file with flags at"
-        " its top level. The command line wins.\n"
+        " its top level. The command line wins.\n\n`tune` and `plan` have a flag for each"
+        " [axis](axes.md), too.\n"
     )
     for name, row in COMMANDS.items():
         own, shared, groups = [], [], dict[str, list[Any]]()
         for flag in _flags(name):
-            if name != "tune" and of_tune.get(flag.name) == flag.parameter.help:
+            same = of_tune.get(flag.name) == flag.parameter.help
+            if same and flag.name in of_axes:
+                continue
+            if name != "tune" and same:
                 shared.append(f"`{flag.name}`")
             else:
                 own.append(flag)
@@ -206,7 +211,7 @@ def axes() -> str:
             f"`{axis.name}`", f"`{axis.flag}`",
             ", ".join(f"`{word}`" for word in axis.known) or "numbers",
             "" if axis.plain is None else f"`{axis.plain}`", needs[axis.level],
-            "`--script` only" if axis.name in SCRIPT_AXES else "",
+            "`--script` only" if axis.of_script else ", ".join(axis.engines),
         )
         for axis in AXES.values()
     ]  # fmt: skip

@@ -28,7 +28,7 @@ from autotune.result.best import load_schema
 from autotune.result.folder.ask import Ask
 from autotune.result.folder.sampler import Adapter
 from autotune.space import engines
-from autotune.space.axes import SCRIPT_AXES
+from autotune.space.axes import AXES, SCRIPT_AXES
 from autotune.space.candidate import Build, Candidate
 from autotune.space.choices import LAUNCHERS, SAMPLERS
 from autotune.space.engines import ENGINES
@@ -329,9 +329,9 @@ def test_an_option_is_the_same_after_a_manifest(name: str) -> None:
         "preset": "nanochat",
         "gpt": "width=128,vocab_size=512,head_dim=32,mlp=swiglu,qk_norm=true,tied=true,softcap=30",
         "trust_remote_code": "true",
+        **{axis.option: ",".join(axis.words) for axis in AXES.values() if axis.words},
         "micro_batch": "1:9:2", "engine": "deepspeed", "zero": "0,3", "offload": "none",
-        "checkpointing": "full,none", "dtype": "bf16", "optimizer": "muon,adamw",
-        "attention": "sdpa,eager", "compile": "off,on", "loss": "chunked", "param_dtype": "bf16",
+        "dtype": "bf16",
         "allocator": "expandable,max_split_size_mb:128+garbage_collection_threshold:0.8",
         "tokens_per_batch": "4096,8192", "length_mix": "lengths.csv", "pad_to_multiple": "8",
         "global_batch": "96tok", "objective": "samples_per_s",

@@ -22,6 +22,7 @@ from autotune.commands.tune import Tune
 from autotune.errors import UsageError
 from autotune.measure.testbed.resolve import resolve
 from autotune.result.folder.ending import Ending, StudyEnd
+from autotune.space.axes import ASKED_AXES, AXES
 from autotune.space.candidate import Candidate
 from autotune.space.models.defaults import Lora
 from autotune.space.options import Options
@@ -136,20 +137,17 @@ FLAGS = {
     "--gpt": ("width=128,tied=true", "gpt", "width=128,tied=true"),
     "--target-len": ("9", "target_len", 9),
     "--trust-remote-code": (None, "trust_remote_code", True),
+    **{
+        axis.flag: (axis.words[-1], axis.option, axis.words[-1:])
+        for axis in AXES.values()
+        if axis.words
+    },
     "--depth": ("2,4,6", "depth", (2, 4, 6)),
     "--seq-len": ("128,256", "seq_len", (128, 256)),
     "--micro-batch": ("1:4", "micro_batch", (1, 2, 3, 4)),
     "--engine": ("deepspeed", "engine", "deepspeed"),
     "--zero": ("0,3", "zero", (0, 3)),
-    "--offload": ("none", "offload", ("none",)),
-    "--checkpointing": ("full", "checkpointing", ("full",)),
     "--dtype": ("bf16", "dtype", "bf16"),
-    "--optimizer": ("adamw,muon", "optimizer", ("adamw", "muon")),
-    "--attention": ("sdpa,eager", "attention", ("sdpa", "eager")),
-    "--compile": ("off,on", "compile", ("off", "on")),
-    "--loss": ("chunked", "loss", ("chunked",)),
-    "--param-dtype": ("bf16", "param_dtype", ("bf16",)),
-    "--allocator": ("expandable", "allocator", ("expandable",)),
     "--tokens-per-batch": ("4096", "tokens_per_batch", (4096,)),
     "--script": ("true", "script", "true"),
     "--axis": ("attn=sdpa,eager", "axis", "attn=sdpa,eager"),
@@ -199,12 +197,7 @@ def test_the_defaults_are_those_of_options(parsed: Parsed) -> None:
         offload=None,
         checkpointing=None,
         dtype="auto",
-        optimizer=None,
-        attention=None,
-        compile=None,
-        loss=None,
-        param_dtype=None,
-        allocator=None,
+        **dict.fromkeys(AXES[name].option for name in ASKED_AXES),
         tokens_per_batch=None,
         length_mix=None,
         pad_to_multiple=None,

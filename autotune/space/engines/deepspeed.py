@@ -45,7 +45,7 @@ class DeepSpeed(EngineFacts):
         if low and of.offload != "none" and device_kind == "cpu":
             reason = "only its CPU Adam steps bf16 state that is offloaded"
             return Lack(("param_dtype", "offload"), reason)
-        return None
+        return super().lacks(of, device_kind)
 
     def reduces_in(self, dtype: str, of: Candidate | Build) -> str:
         """Under `torch_autocast`, gradients of linear layers are sent in the products' type."""

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from autotune.installed import missing
+from autotune.space.axes import AXES
 from autotune.space.candidate import Build, Candidate
 from autotune.space.workload import Workload
 
@@ -62,6 +63,9 @@ class EngineFacts:
 
     def lacks(self, of: Candidate | Build, device_kind: str) -> Lack | None:
         """Why it does not run that; None where it may."""
+        for name, axis in AXES.items():
+            if axis.engines and self.name not in axis.engines and getattr(of, name) != axis.plain:
+                return Lack((name,), f"only {' and '.join(axis.engines)} can")
         return None
 
     def state(self, workload: Workload, of: Candidate | Build) -> StateBytes:

@@ -59,4 +59,4 @@ class Fsdp(EngineFacts):
         root = min(2 * matrix, max(matrix, shape.parameters - shape.block_matrices))
         gathered = shape.parameters if of.zero_stage == 2 else 2 * block + root
         reduced = block * shape.trainable / shape.parameters
-        return low * (gathered + reduced) + BYTES["fp32"] * reduced
+        return low * (gathered + reduced) + BYTES[self.reduces_in(workload.dtype, of)] * reduced
