@@ -26,6 +26,8 @@ from autotune.advise.diagnose.wordings import (
 
 MOST_TEXT = 600
 _MOST_TASKS = 100_000
+_SIZES = ("asked", "total", "free")
+"""Groups of patterns. Nobody who talks of an error in general says two of them."""
 _NARROWEST = 60
 """Characters of a line that a terminal breaks."""
 
@@ -111,7 +113,12 @@ class Event:
 def event_of(hit: Hit, log: str) -> Event | None:
     """What the line of `hit` says happened; None if nothing."""
     said = take_apart(hit.line)
-    return next(filter(None, (_event_in(each, hit, log) for each in _lines(hit, said))), None)
+    found = None
+    for each in _lines(hit, said):
+        found = _event_in(each, hit, log) or found
+        if found is not None and not (found.kind is Kind.OTHER and said.text.endswith(":")):
+            break
+    return found
 
 
 def _lines(hit: Hit, said: LogLine) -> Iterator[LogLine]:
@@ -137,13 +144,13 @@ def _event_in(said: LogLine, hit: Hit, log: str) -> Event | None:
         sentence = said.text[: match.start()].rsplit(". ", 1)[-1]
         text = _with_rest(said.text, hit, said) if wording.goes_on else said.text
         whole = _ALL_SAID.search(text)
-        sized = any(name.startswith("asked") and size for name, size in match.groupdict().items())
-        if said.comment and not (whole or sized or hit.is_title or _in_trace(hit)):
+        sizes = [k for k, v in match.groupdict().items() if v and k.startswith(_SIZES)]
+        if said.comment and not (whole or sizes or hit.is_title or _in_trace(hit)):
             continue
         is_code = _CODE.match(said.text) and not (whole or hit.is_title)
         talk = _TALK.search(sentence) or _TALK_AFTER.match(said.text, match.end()) or is_code
         is_raised = bool(is_code) and said.text.lstrip().startswith("raise ") and _below_frame(hit)
-        if talk and wording.kind is not Kind.OTHER and not is_raised:
+        if talk and wording.kind is not Kind.OTHER and not is_raised and len(sizes) < 2:
             continue
         begin = _PARTS.get(wording.name)
         if begin and any(begin in line for line in hit.before(2**12)[-12:]):

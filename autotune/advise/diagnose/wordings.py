@@ -209,7 +209,7 @@ _DEVICE = (
         "openxla and jaxlib, TPU compiler and runtime, seen of 2021 to 2026",
         rf"Ran out of memory in memory space hbm\. Used (?P<asked>{SIZE}) of (?P<total>{SIZE})",
         rf"Total hbm usage >= (?P<asked>{SIZE})",
-        rf"{_EXHAUSTED}: (?:Error [a-z ]+: )?Attempting to (?:allocate|reserve)"
+        rf"{_EXHAUSTED}: (?:Error [a-z ]+: |From \S+:\s*)?Attempting to (?:allocate|reserve)"
         rf" (?P<asked>{SIZE}).{{0,60}} There are (?P<free>{SIZE}) free",
         rf"{_EXHAUSTED}: .*?(?:[Oo]ut of memory|[Rr]an out of memory|OOM)"
         rf"(?:.*?allocat\w+ (?P<asked>{SIZE}))?",
@@ -326,11 +326,12 @@ _HOST = (
     ),
     _row(
         "host", Kind.HOST,
-        "CPython exceptions.c; glibc strerror(ENOMEM); C++ standard library; rust std alloc.rs;"
-        " .NET; Java, as Spark; Windows ERROR_COMMITMENT_LIMIT in any language",
+        "CPython exceptions.c; glibc strerror(ENOMEM); C++ standard library; OpenCV alloc.cpp; rust std"
+        " alloc.rs; .NET; Java, as Spark; Windows ERROR_COMMITMENT_LIMIT in any language",
         r"^MemoryError(?:[:(]|\s*$)",
         r"(?:\[Errno 12\] |mmap.*|Error code 12 \(|fork: .*)Cannot allocate memory",
         r"'?std::bad_alloc'?",
+        r"error: \(-4:Insufficient memory\) Failed to allocate (?P<asked_plain>\d+)?",
         r"^memory allocation of (?P<asked>\d+ bytes) failed",
         r"\bSystem\.OutOfMemoryException: |\bjava\.lang\.OutOfMemoryError: ",
         r"(?:\[WinError|\bos error) 1455\b",
