@@ -326,8 +326,8 @@ _HOST = (
     ),
     _row(
         "host", Kind.HOST,
-        "CPython exceptions.c; glibc strerror(ENOMEM); C++ standard library; OpenCV alloc.cpp; rust std"
-        " alloc.rs; .NET; Java, as Spark; Windows ERROR_COMMITMENT_LIMIT in any language",
+        "CPython exceptions.c; glibc strerror(ENOMEM); C++ standard library; OpenCV alloc.cpp;"
+        " rust std alloc.rs; .NET; Java, as Spark; Windows ERROR_COMMITMENT_LIMIT in any language",
         r"^MemoryError(?:[:(]|\s*$)",
         r"(?:\[Errno 12\] |mmap.*|Error code 12 \(|fork: .*)Cannot allocate memory",
         r"'?std::bad_alloc'?",
