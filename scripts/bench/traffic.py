@@ -14,7 +14,6 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -22,6 +21,7 @@ from typing import Any
 from shared import ROOT, asking, probing, table, wiring
 
 from autotune.device import open_device
+from autotune.measure.launch.launcher import Launcher
 from autotune.measure.runner import Runner
 from autotune.measure.testbed.cluster import DIAL_S, Cluster
 from autotune.space.options import Options
@@ -86,15 +86,11 @@ class CountedStream(stream.Stream):
         return frame
 
 
-class Agents:
+class Agents(Launcher):
     """A launcher of so many agents on this machine."""
 
-    slots: Mapping[str, int] = {}
-    names: tuple[str, ...] = ()
-    notes: tuple[str, ...] = ()
-
     def __init__(self, nodes: int) -> None:
-        self.nodes = nodes
+        super().__init__(nodes, interface=None)
         self._started: list[subprocess.Popen[str]] = []
 
     def address(self) -> str:
@@ -107,12 +103,6 @@ class Agents:
             named = ["--key-file", str(key_file), "--node", f"n{number}"]
             self._started.append(subprocess.Popen([*words, *named], text=True, env=environment))
         return []
-
-    def poll(self) -> list[str]:
-        return []
-
-    def last_line(self) -> str:
-        return ""
 
     def close(self) -> None:
         for process in self._started:

@@ -8,15 +8,14 @@ import re
 import socket
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable
 from dataclasses import asdict
 from pathlib import Path
 
 from autotune.errors import UsageError
 from autotune.measure.launch import agent
-from autotune.measure.launch.address import address_of, address_towards
 from autotune.measure.launch.client import Client, end, with_line
-from autotune.measure.launch.launcher import LaunchRequest
+from autotune.measure.launch.launcher import Launcher, LaunchRequest
 from autotune.measure.launch.ray_holder import Held, RayNode
 from autotune.measure.runner.local import module_path
 
@@ -59,23 +58,17 @@ def _reach(address: str) -> None:
         socket.create_connection((host, int(port)), timeout=REACH_S).close()
 
 
-class Ray:
-    """The `Launcher` for nodes of a Ray cluster."""
+class Ray(Launcher):
+    """For nodes of a Ray cluster."""
 
-    slots: Mapping[str, int] = {}
-    names: tuple[str, ...] = ()
-    notes: tuple[str, ...] = ()
+    name = "ray"
 
     def __init__(self, nodes: list[RayNode], asked: LaunchRequest) -> None:
+        super().__init__(asked.nodes or len(nodes), asked.interface)
         self._nodes = nodes
-        self._interface = asked.interface
-        self._client: Client | None = None
-        self.nodes = asked.nodes or len(nodes)
 
-    def address(self) -> str:
-        if self._interface is not None:
-            return address_of(self._interface)
-        return address_towards((node.address for node in self._nodes), "ray")
+    def _hosts(self) -> Iterable[str]:
+        return (node.address for node in self._nodes)
 
     def start(self, driver: str, key: str, key_file: Path, logs: Path) -> list[str]:
         held = Held(
@@ -85,7 +78,7 @@ class Ray:
             folder=str(Path.cwd()),
             variables=agent.forwarded(),
         )
-        self._client = Client(
+        self._clients[""] = Client(
             [*HOLDER, json.dumps(asdict(held))],
             key,
             logs / "ray.log",
@@ -94,8 +87,7 @@ class Ray:
         return []
 
     def poll(self) -> list[str]:
-        client = self._client
-        if client is None:
+        if (client := self._clients.get("")) is None:
             return []
         gone = client.left()  # asked first, so that the lines are all that it said
         ended = [said[1] for line in client.new_lines() if (said := _SAID.fullmatch(line))]
@@ -104,9 +96,5 @@ class Ray:
             ended += [f"all nodes: Ray's driver left with {why}"] * self.nodes
         return ended
 
-    def last_line(self) -> str:
-        return "" if self._client is None else self._client.last_line()
-
     def close(self) -> None:
-        if self._client is not None:
-            end([self._client], END_S)
+        end(self._clients.values(), END_S)

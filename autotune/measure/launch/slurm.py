@@ -6,14 +6,13 @@ import os
 import re
 import secrets
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable
 from pathlib import Path
 
 from autotune.errors import UsageError
 from autotune.measure.launch import agent
-from autotune.measure.launch.address import address_of, address_towards
-from autotune.measure.launch.client import Client, end, with_line
-from autotune.measure.launch.launcher import LaunchRequest
+from autotune.measure.launch.client import Client, with_line
+from autotune.measure.launch.launcher import Launcher, LaunchRequest
 from autotune.measure.launch.slurm_job import SlurmJob, ask, in_tasks, names_of
 from autotune.measure.runner.local import module_path
 
@@ -49,27 +48,23 @@ def make(asked: LaunchRequest) -> Slurm:
     return Slurm(job, asked)
 
 
-class Slurm:
-    """The `Launcher` for nodes of a Slurm job."""
+class Slurm(Launcher):
+    """For nodes of a Slurm job."""
 
-    slots: Mapping[str, int] = {}
+    name = "slurm"
 
     def __init__(self, job: SlurmJob, asked: LaunchRequest) -> None:
+        super().__init__(asked.nodes or len(job.names), asked.interface)
         self._job = job
-        self._interface = asked.interface
         self._step = f"autotune-{secrets.token_hex(4)}"
-        self._client: Client | None = None
         self._left: dict[str, tuple[str, str, float]] = {}
         """Of nodes that are not told of yet: the task, how it left, and when that was said."""
         self._ended: set[str] = set()
-        self.nodes = asked.nodes or len(job.names)
         self.names = tuple(job.names[: self.nodes])
         self.notes = tuple(filter(None, [asked.note, self._of_lost_nodes()]))
 
-    def address(self) -> str:
-        if self._interface is not None:
-            return address_of(self._interface)
-        return address_towards(self._job.addresses, "slurm")
+    def _hosts(self) -> Iterable[str]:
+        return self._job.addresses
 
     def start(self, driver: str, key: str, key_file: Path, logs: Path) -> list[str]:
         command = [
@@ -80,12 +75,11 @@ class Slurm:
             *agent.command(driver),
         ]  # fmt: skip
         kept = {name: value for name, value in os.environ.items() if not _SHARES.fullmatch(name)}
-        self._client = Client(command, key, logs / "srun.log", kept | module_path())
+        self._clients[""] = Client(command, key, logs / "srun.log", kept | module_path())
         return []
 
     def poll(self) -> list[str]:
-        client = self._client
-        if client is None:
+        if (client := self._clients.get("")) is None:
             return []
         gone = client.left()  # asked first, so that the lines are all that it said
         now = time.monotonic()
@@ -106,13 +100,10 @@ class Slurm:
         self._ended |= ended.keys()
         return [f"{name}: {how}" for name, how in ended.items()]
 
-    def last_line(self) -> str:
-        return "" if self._client is None else self._client.last_line()
-
     def close(self) -> None:
-        if self._client is None:
+        if not self._clients:
             return
-        end([self._client])
+        super().close()
         deadline = time.monotonic() + END_S  # where srun was killed, its step goes on
         while (steps := self._steps()) and time.monotonic() < deadline:
             ask("scancel", *steps)

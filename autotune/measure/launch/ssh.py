@@ -7,15 +7,14 @@ import re
 import shlex
 import shutil
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
 
 from autotune.errors import UsageError
 from autotune.measure.launch import agent
-from autotune.measure.launch.address import address_of, address_towards
-from autotune.measure.launch.client import Client, end, with_line
-from autotune.measure.launch.launcher import LaunchRequest
+from autotune.measure.launch.client import Client, with_line
+from autotune.measure.launch.launcher import Launcher, LaunchRequest
 
 TALK_S = 10.0
 PROGRAM = "AUTOTUNE_SSH"
@@ -86,22 +85,19 @@ def make(asked: LaunchRequest) -> Ssh:
     return Ssh(program, dict(list(slots.items())[: asked.nodes]), asked)
 
 
-class Ssh:
-    """The `Launcher` for the hosts of a file. How to reach them is in ssh's own configuration."""
+class Ssh(Launcher):
+    """For the hosts of a file. How to reach them is in ssh's own configuration."""
+
+    name = "ssh"
 
     def __init__(self, program: list[str], slots: Mapping[str, int], asked: LaunchRequest) -> None:
+        super().__init__(len(slots), asked.interface)
         self._program = program
-        self._interface = asked.interface
-        self._clients: dict[str, Client] = {}
         self.slots = slots
-        self.nodes = len(slots)
         self.names = tuple(slots)
-        self.notes: tuple[str, ...] = ()
 
-    def address(self) -> str:
-        if self._interface is not None:
-            return address_of(self._interface)
-        return address_towards(map(self._name, self.slots), "ssh")
+    def _hosts(self) -> Iterable[str]:
+        return map(self._name, self.slots)
 
     def start(self, driver: str, key: str, key_file: Path, logs: Path) -> list[str]:
         for host in self.slots:
@@ -116,13 +112,6 @@ class Ssh:
             for host, client in self._clients.items()
             if (how := client.left())
         ]
-
-    def last_line(self) -> str:
-        said = [(host, client.last_line()) for host, client in self._clients.items()]
-        return next((f"{host}: {line}" for host, line in said if line), "")
-
-    def close(self) -> None:
-        end(self._clients.values())
 
     def _name(self, host: str) -> str:
         """What ssh takes `host` for, by its configuration."""

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Mapping
+from collections.abc import Iterable
 from pathlib import Path
 
 from autotune.errors import UsageError
 from autotune.measure.launch import agent
-from autotune.measure.launch.address import address_of, address_towards
-from autotune.measure.launch.launcher import LaunchRequest
+from autotune.measure.launch.launcher import Launcher, LaunchRequest
 from autotune.measure.runner.local import module_path
 
 _OUTSIDE = "192.0.2.1"
@@ -23,34 +22,17 @@ def make(asked: LaunchRequest) -> Wait:
     return Wait(asked.nodes, asked.interface)
 
 
-class Wait:
-    """The `Launcher` that starts nothing."""
+class Wait(Launcher):
+    """It starts nothing."""
 
-    slots: Mapping[str, int] = {}
-    names: tuple[str, ...] = ()
-    notes: tuple[str, ...] = ()
+    name = "wait"
 
-    def __init__(self, nodes: int, interface: str | None) -> None:
-        self.nodes = nodes
-        self._interface = interface
-
-    def address(self) -> str:
-        if self._interface is not None:
-            return address_of(self._interface)
-        return address_towards([_OUTSIDE], "wait")
+    def _hosts(self) -> Iterable[str]:
+        return [_OUTSIDE]
 
     def start(self, driver: str, key: str, key_file: Path, logs: Path) -> list[str]:
         """The file of the key has to be where agents are started."""
         return lines(self.nodes, driver, key_file)
-
-    def poll(self) -> list[str]:
-        return []
-
-    def last_line(self) -> str:
-        return ""
-
-    def close(self) -> None:
-        pass
 
 
 def lines(nodes: int, driver: str, key_file: Path) -> list[str]:

@@ -16,6 +16,7 @@ import pytest
 from autotune.device.cpu import cores
 from autotune.errors import NoNodesError, UsageError
 from autotune.measure.agent.agent import UNASKED
+from autotune.measure.launch.launcher import Launcher
 from autotune.measure.runner.wiring import Wiring
 from autotune.measure.testbed import cluster as cluster_module
 from autotune.measure.testbed.cluster import Cluster, check_alike
@@ -46,13 +47,11 @@ messages.VERSION += 1
 BROKEN = "sys.exit('no such file')"
 
 
-class Here:
-    """A `Launcher` that starts an agent on this machine for each program."""
-
-    notes: tuple[str, ...] = ()
+class Here(Launcher):
+    """It starts an agent on this machine for each program."""
 
     def __init__(self, programs: Sequence[str], slots: Mapping[str, int]) -> None:
-        self.nodes = len(programs)
+        super().__init__(len(programs), interface=None)
         self.names = tuple(f"n{number}" for number in range(1, self.nodes + 1))
         self.slots = slots
         self._programs = programs
