@@ -23,23 +23,16 @@ from typing import NoReturn
 from autotune.wire import stream
 from autotune.wire.cores import keep_to_cores
 from autotune.wire.dial import Dial
+from autotune.wire.helpers import Count, Describe
 from autotune.wire.messages import (
     MAX_MESSAGE_BYTES,
-    Count,
-    Describe,
-    Entered,
-    Fault,
-    Hello,
     Message,
-    Probe,
-    Ready,
-    Start,
-    Stop,
     WireError,
     decode,
     decode_dial,
     encode,
 )
+from autotune.wire.ranks import Entered, Fault, Hello, Probe, Ready, Start, Stop
 from autotune.wire.stopping import Phase
 
 _PR_SET_PDEATHSIG = 1

@@ -11,7 +11,7 @@ import pynvml
 
 from autotune.wire.cores import surely_s
 from autotune.wire.energy import NOTHING, Counters, EnergyMeter
-from autotune.wire.messages import Conditions, Readings
+from autotune.wire.reports import Conditions, Readings
 from autotune.wire.sensors import Sensors
 
 _BUSY = (0, 1, 2, 5, 6)  # user, nice, system, irq, softirq of a /proc/stat line

@@ -15,7 +15,8 @@ from typing import Any
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
-from autotune.wire.messages import Count, Counted, ModelSpec, Parameters
+from autotune.wire.helpers import Count, Counted, Parameters
+from autotune.wire.ranks import ModelSpec
 from probes.dataless import dataless
 from probes.models import family
 

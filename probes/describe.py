@@ -25,7 +25,8 @@ from torch.nn import functional
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from autotune.wire.messages import Describe, Described, ModelSpec, Start
+from autotune.wire.helpers import Describe, Described
+from autotune.wire.ranks import ModelSpec, Start
 from probes.dataless import dataless
 from probes.engines.ddp import DdpEngine
 from probes.growth import Shape, Timeline, grown

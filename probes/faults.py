@@ -16,7 +16,8 @@ from typing import Literal
 import torch
 
 from autotune.wire.faults import DEVICE_MEMORY, HOST_MEMORY, PINNING
-from autotune.wire.messages import Fault, Peaks
+from autotune.wire.ranks import Fault
+from autotune.wire.reports import Peaks
 from autotune.wire.settings import Level, Settings, rows
 from autotune.wire.stopping import Phase
 

@@ -33,7 +33,8 @@ from typing import NoReturn
 
 import numpy as np
 
-from autotune.wire.messages import MAX_MESSAGE_BYTES, Fork, Forkable, Forked, decode, encode
+from autotune.wire.forks import Fork, Forkable, Forked
+from autotune.wire.messages import MAX_MESSAGE_BYTES, decode, encode
 from autotune.wire.stream import Stream
 from probes import __main__ as rank
 

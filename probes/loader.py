@@ -21,17 +21,9 @@ import numpy as np
 from torch import Tensor
 from torch.utils.data import DataLoader, IterableDataset
 
-from autotune.wire.messages import (
-    Begin,
-    Entered,
-    Fault,
-    Load,
-    Loaded,
-    Message,
-    Slice,
-    WireError,
-    decode_dial,
-)
+from autotune.wire.helpers import Begin, Load, Loaded, Slice
+from autotune.wire.messages import Message, WireError, decode_dial
+from autotune.wire.ranks import Entered, Fault
 from autotune.wire.stopping import Phase
 from probes import faults
 from probes.__main__ import Rank, run

@@ -17,7 +17,8 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from autotune.wire.messages import Entered, ModelSpec, Probe, Progress, Report
+from autotune.wire.ranks import Entered, ModelSpec, Probe, Progress
+from autotune.wire.reports import Report
 from autotune.wire.stopping import Phase, Series, Steps
 from probes.conditions import Watch
 from probes.engines import Engine

@@ -29,7 +29,7 @@ from typing import Protocol
 import pynvml
 import torch
 
-from autotune.wire.messages import Peaks
+from autotune.wire.reports import Peaks
 from probes.faults import UnsupportedError
 
 _PINNED_TRIAL_BYTES = 2**23

@@ -15,7 +15,8 @@ import torch
 import torch._dynamo  # optimizers import it on first use: a second that belongs to this phase
 import torch._inductor.config as inductor_config
 
-from autotune.wire.messages import Entered, Fault, Probe, Progress, Report, Start, Store
+from autotune.wire.ranks import Entered, Fault, Probe, Progress, Start, Store
+from autotune.wire.reports import Report
 from autotune.wire.stopping import Phase
 from probes import faults
 from probes.conditions import Watch

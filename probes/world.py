@@ -9,7 +9,7 @@ from datetime import timedelta
 import torch
 import torch.distributed as dist
 
-from autotune.wire.messages import Start, Store
+from autotune.wire.ranks import Start, Store
 
 
 class World:

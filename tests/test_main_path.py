@@ -13,7 +13,8 @@ import pytest
 from autotune.commands.app import main
 from autotune.measure.runner import forks, local
 from autotune.measure.runner.channel import Peer
-from autotune.wire.messages import Message, Probe
+from autotune.wire.messages import Message
+from autotune.wire.ranks import Probe
 from tests.support.programs import QUICK_RANK, ROOT
 
 MOST_CALLS = 8

@@ -6,7 +6,7 @@ import pytest
 
 from autotune.space.candidate import Candidate
 from autotune.space.outcome import MOST_SLICES, in_slices, measurement
-from autotune.wire.messages import Peaks, Ran
+from autotune.wire.reports import Peaks, Ran
 from autotune.wire.stopping import Interval
 from tests.support.records import QUIET, WORKLOAD
 

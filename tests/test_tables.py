@@ -38,7 +38,7 @@ from autotune.space.workload import Workload
 from autotune.study import samplers
 from autotune.study.predict.predictor import Predictor
 from autotune.study.samplers.open_candidates import OpenCandidates
-from autotune.wire.messages import ModelSpec
+from autotune.wire.ranks import ModelSpec
 from probes.faults import UnsupportedError
 from probes.models import chunked
 from tests.support.models import counted

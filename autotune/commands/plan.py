@@ -25,7 +25,7 @@ from autotune.units import gib, parse_bytes
 
 if TYPE_CHECKING:
     from autotune.advise.plan.expected import Expected, Helpers, Plan, PlanRequest
-    from autotune.wire.messages import Count, Counted, Describe, Described
+    from autotune.wire.helpers import Count, Counted, Describe, Described
 
 TRACE_S = 120.0
 """What tracing a model may take; then closed forms have to do."""

@@ -30,7 +30,7 @@ from autotune.space.models.defaults import Lora
 from autotune.space.outcome import Measurement, Objective, Record, Verdict
 from autotune.space.space import Limits, Space
 from autotune.space.workload import GlobalBatch, Workload
-from autotune.wire.messages import Ran
+from autotune.wire.reports import Ran
 from autotune.wire.settings import Settings
 from autotune.wire.stopping import Interval
 

@@ -13,7 +13,7 @@ from typing import Any, Literal
 from autotune.space.candidate import Candidate
 from autotune.space.outcome import Measurement, Objective, Outcome, Record, Verdict, measurement
 from autotune.space.workload import Workload
-from autotune.wire.messages import Conditions, Peaks, Ran
+from autotune.wire.reports import Conditions, Peaks, Ran
 from autotune.wire.stopping import Interval
 
 MAX_TIE = 0.01

@@ -13,7 +13,7 @@ from autotune.space.candidate import Candidate
 from autotune.space.space import Limits
 from autotune.space.workload import Workload
 from autotune.units import gib
-from autotune.wire.messages import Conditions, Peaks, Ran
+from autotune.wire.reports import Conditions, Peaks, Ran
 from autotune.wire.stopping import Interval, interval
 
 Objective = Literal["flops", "tokens_per_s", "samples_per_s", "tokens_per_joule"]

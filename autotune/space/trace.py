@@ -21,7 +21,7 @@ from autotune.space.models import FAMILIES
 from autotune.space.models.checkpointed import recomputed_share
 from autotune.space.space import Space
 from autotune.space.workload import Workload
-from autotune.wire.messages import Describe, Described
+from autotune.wire.helpers import Describe, Described
 
 MOST_MICRO_BATCHES = 17
 """Of a longer axis so many are asked for, evenly spread; between them peaks are interpolated."""

@@ -13,7 +13,7 @@ from autotune.space.candidate import Build, Candidate
 from autotune.space.mix import LengthMix
 from autotune.space.models import FAMILIES, ModelShape, family_name, gpt
 from autotune.space.models.counted import CountedShape
-from autotune.wire.messages import ModelSpec
+from autotune.wire.ranks import ModelSpec
 
 Dtype = Literal["auto", "fp32", "bf16", "fp16"]
 Natural = Annotated[int, msgspec.Meta(ge=1, lt=10**9)]

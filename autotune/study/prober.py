@@ -24,7 +24,7 @@ from autotune.space.outcome import (
 from autotune.space.space import Space
 from autotune.study.predict.memory import Prediction, kept_on_host
 from autotune.wire.budget import Clock
-from autotune.wire.messages import Report
+from autotune.wire.reports import Report
 from autotune.wire.stopping import Interval, Rule, interval
 
 ATTEMPTS = 3

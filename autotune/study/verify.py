@@ -26,7 +26,7 @@ from autotune.space.outcome import DISTURBED_SHARE, others_share
 from autotune.space.space import Limits
 from autotune.space.workload import GlobalBatch
 from autotune.study.prober import rule_for
-from autotune.wire.messages import Report
+from autotune.wire.reports import Report
 from autotune.wire.stopping import Rule
 
 SLOWER = {"cpu": 0.05, "cuda": 0.03}

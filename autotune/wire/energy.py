@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from autotune.wire import messages
+from autotune.wire import reports
 from autotune.wire.rapl import packages
 
 UPDATES = 10
@@ -85,14 +85,14 @@ class EnergyMeter:
         self._last = None if before is None else now
         self._ended = time.monotonic()
 
-    def used(self, of_s: float | None = None) -> messages.Energy | None:
+    def used(self, of_s: float | None = None) -> reports.Energy | None:
         """All of it, or what so many seconds take at its mean power: what passed between steps is
         not theirs. None where there is no counter, or it failed, or had no time to count."""
         known, took_s = self._last and self._joules, self._ended - self._began
         if not known or took_s < UPDATES * self._of.update_s:
             return None
         share = 1.0 if of_s is None else of_s / took_s
-        return messages.Energy(share * self._joules, self._of.covers)
+        return reports.Energy(share * self._joules, self._of.covers)
 
     def _read(self) -> list[int] | None:
         try:

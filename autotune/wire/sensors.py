@@ -6,7 +6,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
-from autotune.wire.messages import Readings
+from autotune.wire.reports import Readings
 
 
 class Sensors:

@@ -12,7 +12,7 @@ from typing import Protocol
 import torch
 from torch import Tensor, nn
 
-from autotune.wire.messages import ModelSpec, Start
+from autotune.wire.ranks import ModelSpec, Start
 from probes.compiling import compile_blocks
 from probes.faults import UnsupportedError
 from probes.models import Batch, FamilyModels

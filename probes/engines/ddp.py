@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from autotune.wire.messages import Start
+from autotune.wire.ranks import Start
 from autotune.wire.recipe import CLIP_NORM, LEARNING_RATE, MUON_LEARNING_RATE
 from probes.engines import count, is_muon, made, stored_as, trained
 from probes.models import Batch, FamilyModels, family

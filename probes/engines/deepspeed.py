@@ -12,7 +12,7 @@ import torch
 from deepspeed.accelerator import get_accelerator
 from torch import Tensor
 
-from autotune.wire.messages import Start
+from autotune.wire.ranks import Start
 from probes import memory
 from probes.engines import DTYPES, count, is_muon, made, trained
 from probes.faults import UnsupportedError

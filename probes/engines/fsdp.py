@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 
-from autotune.wire.messages import Start
+from autotune.wire.ranks import Start
 from autotune.wire.recipe import CLIP_NORM
 from probes.engines import count, made, stored_as
 from probes.engines.ddp import optimizers

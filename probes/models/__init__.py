@@ -13,7 +13,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor, nn
 
-from autotune.wire.messages import ModelSpec
+from autotune.wire.ranks import ModelSpec
 from probes.faults import UnsupportedError
 
 FAMILIES = {

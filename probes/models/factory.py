@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from autotune.factory import BuildSpec, OwnModel
-from autotune.wire.messages import ModelSpec
+from autotune.wire.ranks import ModelSpec
 from probes.faults import UnsupportedError
 from probes.models import Batch, MakeOptimizer, in_lists
 from probes.own import function_of

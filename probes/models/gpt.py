@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from autotune.wire.messages import ModelSpec
+from autotune.wire.ranks import ModelSpec
 from autotune.wire.recipe import HEAD_DIM, mlp_width
 from probes.models import Batch, MakeOptimizer, chunked, past
 from probes.recompute import checkpointed, every

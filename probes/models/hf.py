@@ -25,7 +25,7 @@ from torch import Tensor, nn
 from torch._guards import detect_fake_mode
 from torch._subclasses.fake_tensor import unset_fake_temporarily
 
-from autotune.wire.messages import ModelSpec
+from autotune.wire.ranks import ModelSpec
 from autotune.wire.recipe import LORA_ALPHA
 from probes import recompute
 from probes.faults import UnsupportedError

@@ -22,7 +22,7 @@ from autotune.device.device import Device
 from autotune.measure.runner.pool import Pool
 from autotune.space.candidate import Candidate
 from autotune.space.outcome import others_share
-from autotune.wire.messages import Report
+from autotune.wire.reports import Report
 from autotune.wire.stopping import Rule, interval
 
 PROMISED = 0.03

@@ -27,7 +27,7 @@ from autotune.result.folder.folder import Folder
 from autotune.result.folder.journal import records_in
 from autotune.space.outcome import Verdict
 from autotune.study.verify import probing, training, verify
-from autotune.wire.messages import Report
+from autotune.wire.reports import Report
 
 PROBE_S = 600.0
 GOAL = {"cpu": 0.03, "cuda": 0.01}

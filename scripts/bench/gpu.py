@@ -41,7 +41,7 @@ from autotune.result.folder.table import load_trials
 from autotune.space.candidate import Candidate
 from autotune.space.options import Options
 from autotune.space.outcome import Verdict
-from autotune.wire.messages import Report
+from autotune.wire.reports import Report
 from autotune.wire.stopping import Rule, interval
 
 STEP_LIMIT_S = 490.0

@@ -29,7 +29,7 @@ from shared import ROOT, asking, say, table
 
 from autotune.advise.plan.expected import Expected, Helpers, PlanRequest, plan
 from autotune.errors import ModelError, UsageError
-from autotune.wire.messages import Described
+from autotune.wire.helpers import Described
 
 ROWS = ROOT / "results" / "public" / "memory.csv"
 GOAL = 0.1

@@ -26,7 +26,7 @@ from autotune.measure.runner.pool import Pool
 from autotune.space.candidate import Candidate
 from autotune.space.engines import engine_of, state_bytes
 from autotune.space.workload import Workload
-from autotune.wire.messages import Report
+from autotune.wire.reports import Report
 from autotune.wire.stopping import Rule
 
 VOCAB_SIZE = 256

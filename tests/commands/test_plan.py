@@ -15,7 +15,8 @@ import pytest
 from autotune.commands.app import main
 from autotune.commands.exits import ExitCode
 from autotune.measure.runner import counting
-from autotune.wire.messages import Count, Counted, Parameters, Peaks
+from autotune.wire.helpers import Count, Counted, Parameters
+from autotune.wire.reports import Peaks
 from tests.support import recorded, records
 from tests.support.programs import ROOT
 

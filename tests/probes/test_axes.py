@@ -14,7 +14,8 @@ from torch import Tensor, nn
 from autotune.space.candidate import Build
 from autotune.space.engines import ENGINES
 from autotune.space.models.hf import TINY, ready
-from autotune.wire.messages import Describe, ModelSpec
+from autotune.wire.helpers import Describe
+from autotune.wire.ranks import ModelSpec
 from autotune.wire.stopping import Phase
 from probes import recompute
 from probes.describe import describe

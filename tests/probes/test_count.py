@@ -11,7 +11,8 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 from autotune.space.models import FAMILIES, gpt
-from autotune.wire.messages import Count, ModelSpec
+from autotune.wire.helpers import Count
+from autotune.wire.ranks import ModelSpec
 from probes import count as counting
 from probes.count import _formulas, count
 from probes.models import family

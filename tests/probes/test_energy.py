@@ -8,7 +8,7 @@ from pathlib import Path
 import pynvml
 import pytest
 
-from autotune.wire import messages
+from autotune.wire import reports
 from autotune.wire.energy import NOTHING, Counters, EnergyMeter
 from probes import energy
 from probes.energy import counters
@@ -29,7 +29,7 @@ def test_the_energy_of_all_packages_is_that_of_the_host(tmp_path: Path) -> None:
     rapl.count(folder, 2_000_000)
     rapl.count(folder, 500_000, package=1)
     used.sample()
-    assert used.used() == messages.Energy(2.5, socket.gethostname())
+    assert used.used() == reports.Energy(2.5, socket.gethostname())
 
 
 def test_a_counter_that_began_anew_goes_on_where_it_was(tmp_path: Path) -> None:
@@ -59,7 +59,7 @@ def test_what_passes_between_steps_is_not_theirs(tmp_path: Path) -> None:
     rapl.count(folder, 6_000_000)
     used.sample()
     # 6 J in a minute, by the clock of these tests.
-    assert used.used(of_s=15.0) == messages.Energy(1.5, socket.gethostname())
+    assert used.used(of_s=15.0) == reports.Energy(1.5, socket.gethostname())
 
 
 def test_without_counters_nothing_is_said() -> None:
@@ -82,7 +82,7 @@ def test_a_gpu_is_counted_by_nvml(gpu: FakeGpu) -> None:
     used = EnergyMeter(counters("nvml", "GPU-1"))
     gpu.energy_mj = 5_012_500
     used.sample()
-    assert used.used() == messages.Energy(12.5, "GPU-1")
+    assert used.used() == reports.Energy(12.5, "GPU-1")
 
 
 def test_a_gpu_whose_counter_is_gone_says_nothing(gpu: FakeGpu) -> None:

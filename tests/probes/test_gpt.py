@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from autotune.space.models import gpt as counts
-from autotune.wire.messages import ModelSpec, Start
+from autotune.wire.ranks import ModelSpec, Start
 from probes import engines
 from probes.faults import UnsupportedError
 from probes.models import Batch, family, gpt

@@ -19,7 +19,7 @@ from autotune.space.models.counted import CountedShape
 from autotune.space.models.defaults import Lora
 from autotune.space.models.hf import TINY, ready
 from autotune.space.workload import Workload
-from autotune.wire.messages import Count
+from autotune.wire.helpers import Count
 from probes.count import count
 from probes.faults import UnsupportedError
 from probes.models import family

@@ -12,6 +12,8 @@ import pytest
 
 from autotune.measure.script.launches import HOOK
 from autotune.wire import messages
+from autotune.wire.hook import Left
+from autotune.wire.ranks import Hello
 from tests.support.watched import Told, Watched, watched
 
 SOURCE = HOOK / "sitecustomize.py"
@@ -80,7 +82,7 @@ def test_a_process_dials_before_torch_is_imported(tmp_path: Path) -> None:
     (tmp_path / "torch" / "__init__.py").write_text("raise ImportError('of a made up torch')")
     (told,), code, _ = watched(tmp_path, "import torch", MORE_PATH=str(tmp_path))
     assert code == 1
-    assert [type(each) for each in told.messages] == [messages.Hello]
+    assert [type(each) for each in told.messages] == [Hello]
 
 
 @pytest.mark.slow
@@ -399,8 +401,8 @@ def test_nothing_is_told_after_a_process_said_that_it_ends(tmp_path: Path) -> No
     )
     told, code, _ = watched(tmp_path, program)
     assert code == 0
-    assert [isinstance(each, messages.Left) for each in told[0].messages].count(True) == 1
-    assert isinstance(told[0].messages[-1], messages.Left)
+    assert [isinstance(each, Left) for each in told[0].messages].count(True) == 1
+    assert isinstance(told[0].messages[-1], Left)
 
 
 @pytest.mark.slow

@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 
 from autotune.measure.replay.runner import walk
 from autotune.space.candidate import Candidate
-from autotune.wire.messages import Energy, Entered, ModelSpec, Probe
+from autotune.wire.ranks import Entered, ModelSpec, Probe
+from autotune.wire.reports import Energy
 from autotune.wire.stopping import Phase
 from probes import conditions, worker
 from probes.conditions import Watch

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from autotune.wire.messages import ModelSpec
+from autotune.wire.ranks import ModelSpec
 from probes import worker
 from probes.worker import versions
 from tests.support import defaults

@@ -13,7 +13,7 @@ import pytest
 from autotune.measure.replay.grid import GridRow
 from autotune.space.candidate import Candidate
 from autotune.study.predict.predictor import Predictor
-from autotune.wire.messages import Peaks
+from autotune.wire.reports import Peaks
 from tests.support import recorded, scripts
 from tests.support.programs import ROOT
 from tests.support.records import MIB, space

@@ -22,7 +22,7 @@ from autotune.space.candidate import Candidate
 from autotune.space.options import Options
 from autotune.space.outcome import Verdict
 from autotune.study.prober import rule_for
-from autotune.wire.messages import Energy
+from autotune.wire.reports import Energy
 from tests.support import rapl, recorded
 from tests.support.records import MIB, space
 from tests.support.scripted import ok

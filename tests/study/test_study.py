@@ -35,7 +35,7 @@ from autotune.study.search import (
 )
 from autotune.study.work import NextWork
 from autotune.wire.budget import VirtualTime
-from autotune.wire.messages import Peaks
+from autotune.wire.reports import Peaks
 from tests.support.records import MIB, QUIET, space, with_offload
 from tests.support.scripted import ScriptedRunner, ok
 from tests.support.studies import Killed, Run, killing, saturating

@@ -22,7 +22,7 @@ from autotune.result.choice import Repeats
 from autotune.result.hardware import other_hardware
 from autotune.space.options import Options
 from autotune.study import verify
-from autotune.wire.messages import Peaks
+from autotune.wire.reports import Peaks
 from tests.support.exported import result
 from tests.support.fake_nvml import FakeGpu, FakeNvml
 from tests.support.scripted import report

@@ -8,7 +8,7 @@ from typing import Any
 from autotune.measure.runner import Job
 from autotune.space.candidate import Candidate
 from autotune.space.workload import Workload
-from autotune.wire.messages import ModelSpec, Start
+from autotune.wire.ranks import ModelSpec, Start
 from autotune.wire.stopping import Rule
 
 SMALL = Candidate(depth=1, seq_len=32, micro_batch=1)

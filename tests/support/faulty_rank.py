@@ -19,7 +19,7 @@ from collections.abc import Callable
 from typing import Any
 
 import probes.__main__ as rank_main
-from autotune.wire.messages import Entered
+from autotune.wire.ranks import Entered
 from probes import forkserver
 
 

@@ -29,7 +29,8 @@ from autotune.result.folder.storage import repair
 from autotune.space.workload import parse_global_batch
 from autotune.units import parse_bytes, parse_duration_s, parse_ints, parse_share
 from autotune.wire import messages as wire
-from autotune.wire.messages import Entered, Fault, Message, Probe, WireError
+from autotune.wire.messages import Message, WireError
+from autotune.wire.ranks import Entered, Fault, Probe
 from autotune.wire.stopping import Phase, Rule
 from tests.support import recorded
 from tests.support.records import record, space

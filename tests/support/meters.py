@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from autotune.wire.messages import Peaks
+from autotune.wire.reports import Peaks
 
 
 class NoMeter:

@@ -8,7 +8,7 @@ from autotune.space.models import FAMILIES, family_name
 from autotune.space.models.counted import CountedShape
 from autotune.space.models.defaults import Lora, ModelRequest
 from autotune.space.workload import Workload
-from autotune.wire.messages import Count
+from autotune.wire.helpers import Count
 from tests.support.records import WORKLOAD
 
 KNOWN = {"seq_len": 128, "dtype": "fp32", "device": "cpu"}

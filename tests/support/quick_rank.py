@@ -21,21 +21,9 @@ from pathlib import Path
 sys.path.append(str(Path(__file__).parents[2]))
 
 import probes.__main__ as rank_main
-from autotune.wire.messages import (
-    Conditions,
-    Describe,
-    Described,
-    Entered,
-    Fault,
-    Peaks,
-    Probe,
-    Progress,
-    Ready,
-    Report,
-    Start,
-    Stop,
-    Store,
-)
+from autotune.wire.helpers import Describe, Described
+from autotune.wire.ranks import Entered, Fault, Probe, Progress, Ready, Start, Stop, Store
+from autotune.wire.reports import Conditions, Peaks, Report
 from autotune.wire.stopping import Phase, Steps
 from probes import forkserver
 from tests.support import faulty_rank

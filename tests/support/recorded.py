@@ -12,7 +12,7 @@ from autotune.measure.replay.grid import GridRow
 from autotune.space.candidate import Candidate
 from autotune.space.outcome import Verdict
 from autotune.space.workload import Workload
-from autotune.wire.messages import Conditions, Energy, Peaks, Report
+from autotune.wire.reports import Conditions, Energy, Peaks, Report
 from tests.support.records import MIB, space
 
 START_S = 3.0

@@ -9,7 +9,7 @@ from autotune.space.candidate import Candidate
 from autotune.space.outcome import Outcome, Record, Verdict, measurement
 from autotune.space.space import Fixed, Limits, Space
 from autotune.space.workload import GlobalBatch, Workload
-from autotune.wire.messages import Conditions, Peaks
+from autotune.wire.reports import Conditions, Peaks
 from autotune.wire.stopping import Interval
 
 MIB = 2**20

@@ -12,7 +12,7 @@ from autotune.space.candidate import Build, Candidate
 from autotune.space.outcome import Record, Verdict
 from autotune.space.space import Space
 from autotune.space.trace import Trace
-from autotune.wire.messages import Conditions, Energy, Peaks, Report
+from autotune.wire.reports import Conditions, Energy, Peaks, Report
 from autotune.wire.stopping import Phase
 from tests.support.records import QUIET
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from autotune.space.trace import Trace
-from autotune.wire.messages import Describe, Described, ModelSpec
+from autotune.wire.helpers import Describe, Described
+from autotune.wire.ranks import ModelSpec
 
 
 def weight(model: ModelSpec) -> int:

@@ -24,7 +24,7 @@ from torch._subclasses.fake_tensor import is_fake
 from torch.distributed.checkpoint.state_dict import StateDictOptions, set_model_state_dict
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
-from autotune.wire.messages import ModelSpec, Start, Store
+from autotune.wire.ranks import ModelSpec, Start, Store
 from probes import engines, forkserver
 from probes.memory import CpuMeter
 from probes.models import family

@@ -14,7 +14,9 @@ from typing import Any
 
 from autotune.measure.runner.channel import Channel, Peer
 from autotune.measure.script.launches import HOOK
-from autotune.wire.messages import Hello, Left, Message, Seen
+from autotune.wire.hook import Left, Seen
+from autotune.wire.messages import Message
+from autotune.wire.ranks import Hello
 from tests.support.programs import ROOT
 
 LIMIT_S = 120.0

@@ -11,12 +11,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from autotune.wire import agents
+from autotune.wire import agents, forks, helpers, hook, ranks, reports
 from autotune.wire import messages as wire
 from autotune.wire.dial import Dial
 from autotune.wire.stopping import Interval, Phase, Rule, interval
 
-PEAKS = wire.Peaks(
+PEAKS = reports.Peaks(
     device_bytes=5,
     reserved_bytes=4,
     allocated_bytes=3,
@@ -24,7 +24,7 @@ PEAKS = wire.Peaks(
     host_bytes=6,
     alloc_retries=0,
 )
-CONDITIONS = wire.Conditions(
+CONDITIONS = reports.Conditions(
     interval_cpu_s=2.0,
     busy_cpu_s=1.5,
     steal_cpu_s=0.25,
@@ -35,7 +35,7 @@ CONDITIONS = wire.Conditions(
     throttle_reasons=4,
     thermally_throttled=False,
 )
-ON_CPU = wire.Conditions(
+ON_CPU = reports.Conditions(
     interval_cpu_s=2.0,
     busy_cpu_s=1.5,
     steal_cpu_s=0.25,
@@ -49,7 +49,7 @@ RULE = Rule(
     half_width=0.01,
     timed_limit_s=15.0,
 )
-REPORT = wire.Report(
+REPORT = reports.Report(
     number=7,
     step_s=[0.25, 0.5],
     warmup_step_s=[1.0],
@@ -61,7 +61,7 @@ REPORT = wire.Report(
     state_bytes=3,
     conditions=CONDITIONS,
 )
-PROBE = wire.Probe(
+PROBE = ranks.Probe(
     number=7,
     micro_batch=4,
     seq_len=128,
@@ -70,16 +70,16 @@ PROBE = wire.Probe(
     rule=RULE,
     needed_step_s=None,
 )
-DESCRIBED = wire.Described(
+DESCRIBED = helpers.Described(
     base_bytes=2**28,
     parameters=[10, -1],
     held_bytes=[40, -1],
     update_bytes=[50, -1],
     peak_bytes=[[[60, 70, 80], [70, 80, 90]], [[-1] * 3] * 2],
 )
-MODEL = wire.ModelSpec(name="gpt", depth=2, width=64, vocab_size=256, checkpointing="none")
+MODEL = ranks.ModelSpec(name="gpt", depth=2, width=64, vocab_size=256, checkpointing="none")
 MESSAGES: list[wire.Message] = [
-    wire.Start(
+    ranks.Start(
         world_size=2,
         device_kind="cpu",
         device_uuid="cpu",
@@ -95,7 +95,7 @@ MESSAGES: list[wire.Message] = [
     PROBE,
     replace(PROBE, needed_step_s=0.125),
     replace(PROBE, lengths=[[[9, 8], [7, 7]]], longest=[9, 8], pad_to_multiple=8),
-    wire.Describe(
+    helpers.Describe(
         models=[replace(MODEL, depth=1), MODEL],
         weights=["fp32", "bf16"],
         seq_lens=[64, 128],
@@ -106,14 +106,14 @@ MESSAGES: list[wire.Message] = [
         gradients_stay=False,
     ),
     DESCRIBED,
-    wire.Count(
+    helpers.Count(
         models=[replace(MODEL, name="hf", recipe={"config": {"model_type": "t5", "n": [1]}})],
         shallow=[MODEL],
         seq_lens=[64],
     ),
-    wire.Counted(
+    helpers.Counted(
         parameters=[
-            wire.Parameters(
+            helpers.Parameters(
                 width=64,
                 vocab_size=256,
                 parameters=10,
@@ -125,7 +125,7 @@ MESSAGES: list[wire.Message] = [
         flops_per_sample=[[1.5]],
         uncounted="RuntimeError: it has no fake kernel",
     ),
-    wire.Load(
+    helpers.Load(
         folder="/home/user",
         module="data.text",
         function="make",
@@ -136,9 +136,9 @@ MESSAGES: list[wire.Message] = [
         seq_len=None,
         timed_s=2.5,
     ),
-    wire.Begin(),
-    wire.Loaded(
-        slices=[wire.Slice(0.5, 4, 32, 0)],
+    helpers.Begin(),
+    helpers.Loaded(
+        slices=[helpers.Slice(0.5, 4, 32, 0)],
         first_batch_s=0.25,
         shape=[8],
         loader_bytes=2**28,
@@ -148,7 +148,7 @@ MESSAGES: list[wire.Message] = [
         left=False,
         failed="",
     ),
-    wire.Fork(
+    forks.Fork(
         dial=Dial(host="127.0.0.1", port=40000, key="00ff", rank=0, child=True),
         log="group001-rank0.log",
         environment={"OMP_NUM_THREADS": "1"},
@@ -208,18 +208,18 @@ MESSAGES: list[wire.Message] = [
     agents.Leaving("its agent was ended, with exit code 143"),
     agents.Beat([2**28], 3),
     agents.Beat(),
-    wire.Forkable("what was imported started 1 threads"),
-    wire.Forked(4242),
-    wire.Stop(),
-    wire.Hello(1, 4242, "localhost"),
-    wire.Store("127.0.0.1", 40000),
-    wire.Entered(Phase.WARMUP),
-    wire.Ready(3_000_000, {"torch": "2.13.0"}),
-    wire.Progress(7, []),
+    forks.Forkable("what was imported started 1 threads"),
+    forks.Forked(4242),
+    ranks.Stop(),
+    ranks.Hello(1, 4242, "localhost"),
+    ranks.Store("127.0.0.1", 40000),
+    ranks.Entered(Phase.WARMUP),
+    ranks.Ready(3_000_000, {"torch": "2.13.0"}),
+    ranks.Progress(7, []),
     REPORT,
     replace(REPORT, conditions=ON_CPU, stopped_early=True),
-    replace(REPORT, energy=wire.Energy(1.5, "GPU-0")),
-    wire.Seen(
+    replace(REPORT, energy=reports.Energy(1.5, "GPU-0")),
+    hook.Seen(
         backwards=4,
         ended=2,
         world_size=2,
@@ -237,8 +237,8 @@ MESSAGES: list[wire.Message] = [
         used_bytes=7,
         ooms=0,
     ),
-    wire.Left(error="ValueError: no", kinds=["builtins.ValueError"], traceback="Traceback"),
-    wire.Fault(
+    hook.Left(error="ValueError: no", kinds=["builtins.ValueError"], traceback="Traceback"),
+    ranks.Fault(
         cause="oom",
         phase=Phase.TIMED,
         error="OutOfMemoryError: ½ GiB",
@@ -246,7 +246,7 @@ MESSAGES: list[wire.Message] = [
         requested_bytes=2**29,
         peaks=PEAKS,
     ),
-    wire.Fault(
+    ranks.Fault(
         cause="crashed",
         phase=Phase.BUILD,
         error="",
@@ -300,20 +300,20 @@ def test_a_dial_is_no_message_of_the_channel() -> None:
 @pytest.mark.parametrize("loss", [math.nan, math.inf, -math.inf], ids=str)
 def test_a_loss_that_is_no_number_arrives(loss: float) -> None:
     arrived = wire.decode(wire.encode(replace(REPORT, loss=loss)))
-    assert isinstance(arrived, wire.Report)
+    assert isinstance(arrived, reports.Report)
     assert str(arrived.loss) == str(loss)
 
 
 def test_a_whole_number_stands_for_a_float() -> None:
     arrived = wire.decode(changed(REPORT, loss=4))
-    assert isinstance(arrived, wire.Report)
+    assert isinstance(arrived, reports.Report)
     assert type(arrived.loss) is float
 
 
 @pytest.mark.parametrize("version", [0, wire.VERSION + 1])
 def test_another_version_is_refused_with_both_versions_named(version: object) -> None:
     with pytest.raises(wire.WireError, match=f"version {version!r}, .* speaks {wire.VERSION}"):
-        wire.decode(json.dumps(outer(wire.Stop()) | {"v": version}).encode())
+        wire.decode(json.dumps(outer(ranks.Stop()) | {"v": version}).encode())
 
 
 @pytest.mark.parametrize("message", MESSAGES, ids=lambda message: type(message).__name__)
@@ -327,7 +327,7 @@ def test_a_missing_field_is_refused_by_name(message: wire.Message) -> None:
 
 def test_an_unknown_field_is_refused_by_name() -> None:
     with pytest.raises(wire.WireError, match="colour"):
-        wire.decode(changed(wire.Stop(), colour="red"))
+        wire.decode(changed(ranks.Stop(), colour="red"))
 
 
 def test_an_unknown_or_missing_field_of_a_value_in_a_message_is_refused() -> None:
@@ -341,25 +341,25 @@ def test_an_unknown_or_missing_field_of_a_value_in_a_message_is_refused() -> Non
 
 def test_a_refusal_is_one_line_of_ascii_whatever_the_names() -> None:
     with pytest.raises(wire.WireError) as refused:
-        wire.decode(changed(wire.Stop(), **{"a\nb\x1b[31m\u00fc": 1}))
+        wire.decode(changed(ranks.Stop(), **{"a\nb\x1b[31m\u00fc": 1}))
     assert str(refused.value).isascii()
     assert str(refused.value).isprintable()
 
 
 def test_text_that_is_no_utf_8_arrives() -> None:
-    told = wire.Left(error="no file '\udcff'", kinds=[], traceback="")
+    told = hook.Left(error="no file '\udcff'", kinds=[], traceback="")
     assert wire.decode(wire.encode(told)) == told
 
 
 @pytest.mark.parametrize(
     ("message", "field", "value"),
     [
-        (wire.Hello(1, 2, "h"), "rank", "1"),
-        (wire.Hello(1, 2, "h"), "rank", 1.0),
-        (wire.Hello(1, 2, "h"), "rank", True),
-        (wire.Hello(1, 2, "h"), "rank", None),
-        (wire.Hello(1, 2, "h"), "host", 3),
-        (wire.Entered(Phase.DONE), "phase", "lunch"),
+        (ranks.Hello(1, 2, "h"), "rank", "1"),
+        (ranks.Hello(1, 2, "h"), "rank", 1.0),
+        (ranks.Hello(1, 2, "h"), "rank", True),
+        (ranks.Hello(1, 2, "h"), "rank", None),
+        (ranks.Hello(1, 2, "h"), "host", 3),
+        (ranks.Entered(Phase.DONE), "phase", "lunch"),
         (REPORT, "stopped_early", 0),
         (REPORT, "loss", "nan"),
         (REPORT, "loss", False),
@@ -369,7 +369,7 @@ def test_text_that_is_no_utf_8_arrives() -> None:
         (REPORT, "peaks", None),
         (REPORT, "peaks", []),
         (MESSAGES[0], "device_kind", "tpu"),
-        (wire.Ready(1, {}), "versions", {"torch": 2.13}),
+        (ranks.Ready(1, {}), "versions", {"torch": 2.13}),
         (PROBE, "needed_step_s", "soon"),
         (DESCRIBED, "peak_bytes", [[80]]),
         (DESCRIBED, "peak_bytes", [[[80, 0.5]]]),
@@ -430,7 +430,7 @@ def covered(n: int, low: int, high: int) -> float:
     return float(cases / 2**n)
 
 
-def ranks(n: int) -> tuple[int, int]:
+def bounds(n: int) -> tuple[int, int]:
     """Which of n values, from 1, bound the interval."""
     found = interval([float(value) for value in range(1, n + 1)])
     return int(found.low), int(found.high)
@@ -438,23 +438,23 @@ def ranks(n: int) -> tuple[int, int]:
 
 @pytest.mark.parametrize("n", range(6, 41))
 def test_the_interval_covers_the_median_in_95_of_100_cases(n: int) -> None:
-    assert covered(n, *ranks(n)) >= 0.95
+    assert covered(n, *bounds(n)) >= 0.95
 
 
 @pytest.mark.parametrize("n", range(6, 41))
 def test_no_narrower_interval_covers_the_median_in_95_of_100_cases(n: int) -> None:
-    low, high = ranks(n)
+    low, high = bounds(n)
     assert covered(n, low + 1, high - 1) < 0.95
 
 
 @pytest.mark.parametrize("n", range(1, 6))
 def test_below_six_values_the_interval_is_the_whole_range(n: int) -> None:
-    assert ranks(n) == (1, n)
+    assert bounds(n) == (1, n)
 
 
 def test_thousands_of_values_have_an_interval_as_the_normal_law_has_it() -> None:
     n = 5000
-    low, high = ranks(n)
+    low, high = bounds(n)
     assert (high - low) / 2 == pytest.approx(1.96 * math.sqrt(n) / 2, rel=0.02)
 
 
@@ -467,7 +467,7 @@ def test_the_median_is_the_middle_or_a_mean_of_two(values: list[float], median: 
 
 def test_the_largest_of_peaks_is_that_of_each_field_alone() -> None:
     first, second = (
-        wire.Peaks(
+        reports.Peaks(
             device_bytes=5,
             reserved_bytes=4,
             allocated_bytes=3,
@@ -475,7 +475,7 @@ def test_the_largest_of_peaks_is_that_of_each_field_alone() -> None:
             host_bytes=6,
             alloc_retries=0,
         ),
-        wire.Peaks(
+        reports.Peaks(
             device_bytes=1,
             reserved_bytes=8,
             allocated_bytes=3,
@@ -484,7 +484,7 @@ def test_the_largest_of_peaks_is_that_of_each_field_alone() -> None:
             alloc_retries=7,
         ),
     )
-    assert wire.Peaks.largest([first, second]) == wire.Peaks(
+    assert reports.Peaks.largest([first, second]) == reports.Peaks(
         device_bytes=5,
         reserved_bytes=8,
         allocated_bytes=3,

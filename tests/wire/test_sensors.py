@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pynvml
 
-from autotune.wire.messages import Readings
+from autotune.wire.reports import Readings
 from autotune.wire.sensors import Sensors
 from tests.support.fake_nvml import FakeGpu, FakeNvml
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from autotune.advise.loader.asked import Setting
-from autotune.wire.messages import Loaded, Slice
+from autotune.wire.helpers import Loaded, Slice
 from autotune.wire.stopping import interval
 
 Round = tuple[Loaded, ...]

@@ -18,7 +18,7 @@ from autotune.measure.runner.counting import failure
 from autotune.measure.runner.helper import Helper
 from autotune.units import gib
 from autotune.wire.budget import Clock
-from autotune.wire.messages import Begin, Load, Loaded
+from autotune.wire.helpers import Begin, Load, Loaded
 from autotune.wire.stopping import Phase
 
 ROUNDS = 2

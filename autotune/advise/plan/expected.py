@@ -27,7 +27,7 @@ from autotune.study.predict.memory import (
 )
 from autotune.study.predict.predictor import Predictor
 from autotune.study.predict.speed import MAGNITUDES, Magnitudes
-from autotune.wire.messages import Count, Counted, Describe, Described
+from autotune.wire.helpers import Count, Counted, Describe, Described
 
 Z90 = 1.645
 """Standard deviations on either side of 90 %."""

@@ -28,7 +28,7 @@ from autotune.space.space import Limits
 from autotune.space.trace import Trace
 from autotune.space.workload import Dtype, Natural, Workload
 from autotune.units import LONGEST_S
-from autotune.wire.messages import Conditions, Energy, Peaks, Report
+from autotune.wire.reports import Conditions, Energy, Peaks, Report
 
 T = TypeVar("T")
 

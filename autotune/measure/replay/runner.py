@@ -21,7 +21,7 @@ from autotune.space.outcome import Verdict
 from autotune.space.space import Limits, Space
 from autotune.space.trace import Trace
 from autotune.wire.budget import VirtualTime
-from autotune.wire.messages import Report
+from autotune.wire.reports import Report
 from autotune.wire.stopping import Phase, Steps
 
 

@@ -36,7 +36,7 @@ from autotune.space.candidate import Build, Candidate
 from autotune.space.outcome import Verdict
 from autotune.space.space import Space
 from autotune.space.trace import Trace
-from autotune.wire.messages import Peaks, Report
+from autotune.wire.reports import Peaks, Report
 from autotune.wire.stopping import Rule
 
 

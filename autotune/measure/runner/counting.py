@@ -17,7 +17,8 @@ from autotune.measure.runner.helper import Helper, Start
 from autotune.measure.runner.process import RankProcess
 from autotune.space.engines import ENGINES
 from autotune.wire.dial import Dial
-from autotune.wire.messages import Count, Counted, Describe, Described, Fault, Loaded
+from autotune.wire.helpers import Count, Counted, Describe, Described, Loaded
+from autotune.wire.ranks import Fault
 
 LIMIT_S = 300.0
 POLL_S = 0.02

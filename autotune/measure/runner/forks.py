@@ -21,7 +21,8 @@ from autotune.measure.runner.channel import Peer
 from autotune.measure.runner.local import LocalProcess, full_environment, spawn
 from autotune.measure.runner.process import RankProcess
 from autotune.wire.dial import Dial
-from autotune.wire.messages import Fork, Forkable, Forked, Message, WireError
+from autotune.wire.forks import Fork, Forkable, Forked
+from autotune.wire.messages import Message, WireError
 from autotune.wire.stream import Stream
 
 SERVER = [sys.executable, "-P", "-m", "probes.forkserver"]

@@ -22,22 +22,9 @@ from autotune.measure.runner.process import RankProcess
 from autotune.measure.runner.wiring import Wiring
 from autotune.space.outcome import Verdict, others_share
 from autotune.units import gib
-from autotune.wire.messages import (
-    Energy,
-    Entered,
-    Fault,
-    Hello,
-    Message,
-    Peaks,
-    Probe,
-    Progress,
-    Ready,
-    Report,
-    Start,
-    Stop,
-    Store,
-    WireError,
-)
+from autotune.wire.messages import Message, WireError
+from autotune.wire.ranks import Entered, Fault, Hello, Probe, Progress, Ready, Start, Stop, Store
+from autotune.wire.reports import Energy, Peaks, Report
 from autotune.wire.stopping import Phase
 from autotune.wire.stream import TamperedError
 

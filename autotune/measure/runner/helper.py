@@ -11,19 +11,9 @@ from pathlib import Path
 from autotune.measure.runner.channel import Channel, Peer
 from autotune.measure.runner.process import RankProcess
 from autotune.wire.dial import Dial
-from autotune.wire.messages import (
-    Count,
-    Counted,
-    Describe,
-    Described,
-    Entered,
-    Fault,
-    Hello,
-    Load,
-    Loaded,
-    Message,
-    WireError,
-)
+from autotune.wire.helpers import Count, Counted, Describe, Described, Load, Loaded
+from autotune.wire.messages import Message, WireError
+from autotune.wire.ranks import Entered, Fault, Hello
 from autotune.wire.stopping import Phase
 
 Start = Callable[[Dial, Path, dict[str, str]], RankProcess]

@@ -10,7 +10,7 @@ from autotune.space.candidate import Candidate
 from autotune.space.engines import engine_of
 from autotune.space.space import Limits
 from autotune.space.workload import Workload
-from autotune.wire.messages import Probe, Start
+from autotune.wire.ranks import Probe, Start
 
 
 @dataclass(frozen=True)

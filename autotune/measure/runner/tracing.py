@@ -10,7 +10,7 @@ from autotune.measure.runner.helper import Helper, Start
 from autotune.measure.runner.wiring import Wiring
 from autotune.space.space import Space
 from autotune.space.trace import Trace, request, why_untraced
-from autotune.wire.messages import Described
+from autotune.wire.helpers import Described
 
 UNTRACED = "memory is predicted by formulas alone, since the models were not traced"
 POLL_S = 0.01

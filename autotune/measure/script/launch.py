@@ -22,7 +22,10 @@ from autotune.measure.runner.local import SUPERVISE, LocalProcess, spawn, tempor
 from autotune.measure.script.files import OUT
 from autotune.measure.script.seen import Process, Ranks
 from autotune.space.command import PREFIX
-from autotune.wire.messages import Hello, Left, Message, Peaks, Seen, WireError
+from autotune.wire.hook import Left, Seen
+from autotune.wire.messages import Message, WireError
+from autotune.wire.ranks import Hello
+from autotune.wire.reports import Peaks
 
 END_S = 5.0
 LAST_WORDS_S = 1.0

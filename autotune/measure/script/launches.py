@@ -35,7 +35,8 @@ from autotune.space.space import Space
 from autotune.space.trace import Trace
 from autotune.units import gib
 from autotune.wire.faults import DEVICE_MEMORY, HOST_MEMORY, PINNING
-from autotune.wire.messages import Left, Report
+from autotune.wire.hook import Left
+from autotune.wire.reports import Report
 from autotune.wire.stopping import Phase, Steps
 
 HOOK = CHECKOUT / "probes" / "hook"

@@ -9,7 +9,8 @@ from dataclasses import dataclass, field
 
 from autotune.measure.runner.channel import Peer
 from autotune.space.candidate import Candidate
-from autotune.wire.messages import Left, Ran, Seen
+from autotune.wire.hook import Left, Seen
+from autotune.wire.reports import Ran
 
 Shape = list[int]
 SHIFTED = 1

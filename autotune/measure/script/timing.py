@@ -9,10 +9,10 @@ import psutil
 
 from autotune.measure.script.launch import Launch, Times
 from autotune.measure.script.seen import Ranks
-from autotune.wire import messages
+from autotune.wire import reports
 from autotune.wire.cores import surely_s
 from autotune.wire.energy import Counters, EnergyMeter
-from autotune.wire.messages import Conditions, Readings
+from autotune.wire.reports import Conditions, Readings
 from autotune.wire.sensors import Sensors
 from autotune.wire.stopping import Phase, Steps
 
@@ -76,14 +76,14 @@ class Timing:
             sensors.sample()
         return self._phase
 
-    def energy(self) -> messages.Energy | None:
+    def energy(self) -> reports.Energy | None:
         """Of the timed steps, at the mean power since they began; None where that is not known."""
         of_s = sum(self.steps.step_s)
         known = [used for each in self._energy if (used := each.used(of_s)) is not None]
         if not known or len(known) < len(self._energy):
             return None
         joules = sum(used.joules for used in known)
-        return messages.Energy(joules, ",".join(used.covers for used in known))
+        return reports.Energy(joules, ",".join(used.covers for used in known))
 
     def conditions(self) -> Conditions:
         """What the machine did since the timing began."""

@@ -34,7 +34,7 @@ from autotune.space.space import Space
 from autotune.space.workload import Workload
 from autotune.wire.agents import Facts
 from autotune.wire.budget import Clock
-from autotune.wire.messages import Count, Counted
+from autotune.wire.helpers import Count, Counted
 
 DIAL_S = 60.0
 """An agent that has not dialled after this does not come any more."""

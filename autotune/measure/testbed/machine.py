@@ -20,7 +20,7 @@ from autotune.space.options import Options
 from autotune.space.space import Space
 from autotune.space.workload import Workload
 from autotune.wire.budget import Clock
-from autotune.wire.messages import Count, Counted
+from autotune.wire.helpers import Count, Counted
 
 
 class Machine:

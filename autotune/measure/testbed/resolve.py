@@ -24,7 +24,7 @@ from autotune.space.options import Options, Parallel
 from autotune.space.space import LEFT_OUT, Fixed, Limits, Space
 from autotune.space.workload import Workload
 from autotune.units import gib
-from autotune.wire.messages import Count, Counted
+from autotune.wire.helpers import Count, Counted
 
 RANKS_PER_CORE = 2
 MAX_POINTS = 200_000

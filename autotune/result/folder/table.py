@@ -12,7 +12,7 @@ from autotune.errors import UsageError
 from autotune.result.files import write_whole
 from autotune.space.axes import AXES
 from autotune.space.outcome import Measurement, Record
-from autotune.wire.messages import Peaks, Ran
+from autotune.wire.reports import Peaks, Ran
 
 COUNT, NUMBER, WORD = "Int64", "float64", "string"
 """What a column holds, by pandas' names; a count may be missing."""

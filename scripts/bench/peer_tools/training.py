@@ -10,7 +10,7 @@ from peer_tools.task import Task
 from torch import nn
 from torch.utils.data import TensorDataset
 
-from autotune.wire.messages import ModelSpec
+from autotune.wire.ranks import ModelSpec
 from autotune.wire.stopping import Phase
 from probes import worker  # noqa: F401 - so that this process holds what a rank holds
 from probes.faults import fault

@@ -9,7 +9,8 @@ from shared import table
 from autotune.space.candidate import Candidate
 from autotune.space.engines import engine_of
 from autotune.space.workload import Workload
-from autotune.wire.messages import Describe, ModelSpec
+from autotune.wire.helpers import Describe
+from autotune.wire.ranks import ModelSpec
 from probes.describe import describe
 
 _GB = 1e9

@@ -15,7 +15,7 @@ from autotune.space.candidate import Candidate
 from autotune.space.options import Options
 from autotune.space.trace import Trace, request
 from autotune.study.predict.predictor import Predictor
-from autotune.wire.messages import Described
+from autotune.wire.helpers import Described
 
 GRIDS = ROOT / "results" / "grids"
 TRIALS = 3

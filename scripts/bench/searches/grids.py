@@ -24,7 +24,7 @@ from autotune.space.candidate import Candidate
 from autotune.space.options import Options
 from autotune.space.outcome import measurement, others_share
 from autotune.space.workload import Workload
-from autotune.wire.messages import Report
+from autotune.wire.reports import Report
 from autotune.wire.stopping import interval
 
 BUDGET_S = 1800.0

@@ -27,7 +27,7 @@ from autotune.study.samplers.frontier import Frontier
 from autotune.study.samplers.open_candidates import OpenCandidates
 from autotune.study.study import Study
 from autotune.wire.budget import Clock, StopFlag, VirtualTime
-from autotune.wire.messages import Conditions, Peaks
+from autotune.wire.reports import Conditions, Peaks
 from autotune.wire.stopping import Interval, Phase
 from searches.grids import Course, Point, Truth
 

@@ -15,7 +15,7 @@ from autotune.advise.loader.measuring import MeasuredSettings, Measuring
 from autotune.errors import ModelError, UsageError
 from autotune.measure.runner import StopRequestedError
 from autotune.wire.budget import Clock, VirtualTime
-from autotune.wire.messages import Loaded, Slice
+from autotune.wire.helpers import Loaded, Slice
 from tests.support.exported import result
 
 MIB = 2**20

@@ -17,7 +17,9 @@ import pytest
 import torch
 from torch.utils.data import BatchSampler, RandomSampler
 
-from autotune.wire.messages import Begin, Entered, Load, Loaded, Message
+from autotune.wire.helpers import Begin, Load, Loaded
+from autotune.wire.messages import Message
+from autotune.wire.ranks import Entered
 from autotune.wire.stopping import Phase
 from probes import held, loader
 from probes.faults import UnsupportedError

@@ -30,7 +30,7 @@ from autotune.space.options import Options
 from autotune.space.space import LEFT_OUT
 from autotune.space.workload import parse_global_batch
 from autotune.units import gib
-from autotune.wire.messages import Count, Counted, Describe, Described, Parameters
+from autotune.wire.helpers import Count, Counted, Describe, Described, Parameters
 from autotune.wire.stopping import Interval
 
 GIB = 2**30

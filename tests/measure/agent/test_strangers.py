@@ -20,7 +20,8 @@ from autotune.measure.runner.identity import identity
 from autotune.space.outcome import Verdict
 from autotune.wire import stream
 from autotune.wire.dial import Dial
-from autotune.wire.messages import MAX_MESSAGE_BYTES, Hello, encode
+from autotune.wire.messages import MAX_MESSAGE_BYTES, encode
+from autotune.wire.ranks import Hello
 from autotune.wire.stream import StrangerError, Stream, TamperedError
 from tests.support.pools import Started
 from tests.support.programs import QUICK_RANK

@@ -24,7 +24,7 @@ from autotune.space.candidate import Candidate
 from autotune.space.outcome import Verdict
 from autotune.space.workload import GlobalBatch, Workload
 from autotune.wire.budget import Clock, VirtualTime
-from autotune.wire.messages import Energy
+from autotune.wire.reports import Energy
 from autotune.wire.stopping import Phase
 from tests.support import defaults
 from tests.support.recorded import CALM, START_S, failed, row, step_s, write

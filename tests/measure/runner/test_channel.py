@@ -27,7 +27,8 @@ from autotune.measure.runner.channel import Channel
 from autotune.space.outcome import Verdict
 from autotune.wire import stream
 from autotune.wire.dial import Dial
-from autotune.wire.messages import Hello, WireError, encode
+from autotune.wire.messages import WireError, encode
+from autotune.wire.ranks import Hello
 from autotune.wire.stream import Stream
 from tests.support import defaults
 from tests.support.pools import RULE, Started, ranks

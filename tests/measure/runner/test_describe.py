@@ -24,7 +24,8 @@ from autotune.measure.runner import local
 from autotune.measure.runner.channel import Peer
 from autotune.space.candidate import Candidate
 from autotune.space.trace import Trace, request
-from autotune.wire.messages import Describe, Described, ModelSpec
+from autotune.wire.helpers import Describe, Described
+from autotune.wire.ranks import ModelSpec
 from probes import describe
 from probes.engines.ddp import DdpEngine
 from probes.models import family

@@ -29,7 +29,7 @@ from autotune.measure.runner.wiring import Wiring
 from autotune.space.outcome import Verdict
 from autotune.space.workload import Workload
 from autotune.wire.agents import Joined
-from autotune.wire.messages import Start
+from autotune.wire.ranks import Start
 from autotune.wire.stream import Stream
 from tests.support import defaults
 from tests.support.pools import SMALL

@@ -25,7 +25,8 @@ from autotune.measure.runner.channel import Peer
 from autotune.space.engines.deepspeed import DeepSpeed
 from autotune.space.outcome import Verdict
 from autotune.wire.budget import VirtualTime
-from autotune.wire.messages import Energy, Fault
+from autotune.wire.ranks import Fault
+from autotune.wire.reports import Energy
 from autotune.wire.stopping import Phase
 from tests.support import defaults
 from tests.support.pools import MIB, RULE, SMALL, Cpu, Gpu, Make, ranks

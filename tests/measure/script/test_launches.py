@@ -22,7 +22,7 @@ from autotune.measure.runner import Result
 from autotune.measure.script import launch
 from autotune.measure.script.launches import CACHES, COMPILED, _memory
 from autotune.space.outcome import Verdict
-from autotune.wire.messages import Left
+from autotune.wire.hook import Left
 from autotune.wire.stopping import Phase
 from tests.support import rapl
 from tests.support.fake_nvml import GIB, FakeGpu, FakeNvml

@@ -9,7 +9,7 @@ import pytest
 from autotune.measure.runner.channel import Peer
 from autotune.measure.script.seen import Process, Ranks
 from autotune.space.candidate import Candidate
-from autotune.wire.messages import Seen
+from autotune.wire.hook import Seen
 
 ASKED = Candidate(depth=1, seq_len=32, micro_batch=4)
 ALL = ("micro_batch", "seq_len", "grad_accum")

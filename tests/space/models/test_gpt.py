@@ -13,7 +13,7 @@ from autotune.space.models.defaults import GptTraits, ModelRequest
 from autotune.space.models.gpt import GptShape
 from autotune.space.options import Options
 from autotune.space.workload import Workload
-from autotune.wire.messages import Count
+from autotune.wire.helpers import Count
 from probes.count import count
 from probes.models import family
 from tests.support.records import WORKLOAD

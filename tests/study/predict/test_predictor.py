@@ -14,7 +14,7 @@ from autotune.space.space import Space
 from autotune.space.trace import request
 from autotune.space.workload import Workload
 from autotune.study.predict.predictor import Predictor
-from autotune.wire.messages import Peaks
+from autotune.wire.reports import Peaks
 from autotune.wire.stopping import Interval
 from tests.support.records import MIB, QUIET, record, space
 from tests.support.traces import made_up

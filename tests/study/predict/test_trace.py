@@ -11,7 +11,7 @@ import pytest
 from autotune.space.space import Space
 from autotune.space.trace import MOST_MICRO_BATCHES, request, why_untraced
 from autotune.space.workload import GlobalBatch
-from autotune.wire.messages import ModelSpec
+from autotune.wire.ranks import ModelSpec
 from tests.support import records
 from tests.support.traces import made_up, weight
 
