@@ -98,47 +98,32 @@ def probe(card: Card, meter: CudaMeter, *, during: Callable[[], None] = lambda: 
     return meter.peaks().device_bytes
 
 
-def test_a_peak_is_what_was_reserved_and_what_is_outside_the_allocator(card: Card) -> None:
+@pytest.mark.parametrize(
+    ("before", "first", "during", "expected"),
+    [
+        (100, 0, (0, 0), (350, 0)),  # what was reserved, and what is outside the allocator
+        (100, 40, (0, 0), (390, 0)),  # libraries take it in their first steps
+        (100, 0, (300, 0), (350, 300)),
+        (700, 0, (-300, 0), (350, 300)),  # what others give back is a change, too
+        (100, 0, (0, 8), (358, 0)),  # a library takes little later on
+        (700, 0, (0, 0), (350, 0)),  # others were there before the rank
+    ],
+)
+def test_a_peak_is_the_ranks_own_and_changes_of_others_are_told(
+    card: Card, before: int, first: int, during: tuple[int, int], expected: tuple[int, int]
+) -> None:
+    (others, outside), (peak, told) = during, expected
+    card.others = before * MIB
     meter = rank(card)
-    assert probe(card, meter) == 350 * MIB
-    assert meter.foreign_bytes() == 0
+    card.outside += first * MIB
 
+    def change() -> None:
+        card.others += others * MIB
+        card.outside += outside * MIB
 
-def test_what_libraries_take_in_their_first_steps_is_the_ranks(card: Card) -> None:
-    meter = rank(card)
-    card.outside += 40 * MIB
-    assert probe(card, meter) == 390 * MIB
-    assert meter.foreign_bytes() == 0
-
-
-def test_others_memory_is_not_the_ranks_and_its_change_is_told(card: Card) -> None:
-    meter = rank(card)
-
-    def come() -> None:
-        card.others += 300 * MIB
-
-    assert probe(card, meter, during=come) == 350 * MIB
-    assert meter.foreign_bytes() == 300 * MIB
-
-
-def test_what_others_give_back_is_a_change_too(card: Card) -> None:
-    card.others = 700 * MIB
-    meter = rank(card)
-
-    def go() -> None:
-        card.others -= 300 * MIB
-
-    probe(card, meter, during=go)
-    assert meter.foreign_bytes() == 300 * MIB
-
-
-def test_what_a_library_takes_later_is_the_ranks_as_long_as_it_is_little(card: Card) -> None:
-    meter = rank(card)
-
-    def load() -> None:
-        card.outside += 8 * MIB
-
-    assert probe(card, meter, during=load) == 358 * MIB
+    assert probe(card, meter, during=change) == peak * MIB
+    if not outside:
+        assert meter.foreign_bytes() == told * MIB
 
 
 @pytest.mark.parametrize(
@@ -153,11 +138,6 @@ def test_memory_at_build_may_be_others(card: Card, ranks: int, others: int, told
     meter.built()
     probe(card, meter)
     assert meter.foreign_bytes() == told * MIB
-
-
-def test_others_that_were_there_before_the_rank_do_not_matter(card: Card) -> None:
-    card.others = 700 * MIB
-    assert probe(card, rank(card)) == 350 * MIB
 
 
 def test_a_probe_that_ended_in_its_warm_up_blames_nobody(card: Card) -> None:

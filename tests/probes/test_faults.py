@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -65,16 +66,10 @@ def test_an_error_that_is_no_oom_is_never_taken_for_one(error: Exception) -> Non
     assert cause(error) == cause(error, "cpu") == "crashed"
 
 
-def test_an_oom_that_a_library_wrapped_is_still_one() -> None:
-    wrapped = RuntimeError("the step failed")
-    wrapped.__cause__ = torch.OutOfMemoryError("CUDA out of memory")
-    assert cause(wrapped) == "oom"
-
-
-def test_an_error_raised_while_handling_an_oom_is_not_one() -> None:
-    later = KeyError("a bug in the handler")
-    later.__context__ = torch.OutOfMemoryError("CUDA out of memory")
-    assert cause(later) == "crashed"
+def test_a_wrapped_oom_is_one_and_an_error_raised_while_it_is_handled_is_none() -> None:
+    wrapped, later = RuntimeError("the step failed"), KeyError("a bug in the handler")
+    wrapped.__cause__ = later.__context__ = torch.OutOfMemoryError("CUDA out of memory")
+    assert (cause(wrapped), cause(later)) == ("oom", "crashed")
 
 
 @pytest.mark.parametrize(
@@ -97,15 +92,6 @@ def test_the_failed_allocation_says_how_much_it_asked_for() -> None:
     assert fault(caught.value, Phase.TIMED, "cpu", None).requested_bytes == 2**52
 
 
-def test_memory_that_cannot_be_pinned_is_the_hosts() -> None:
-    def pin_memory() -> None:
-        raise RuntimeError("CUDA error: out of memory")
-
-    with pytest.raises(RuntimeError) as raised:
-        pin_memory()
-    assert cause(raised.value) == "host_oom"
-
-
 @pytest.mark.parametrize(("free", "found"), [(100 * 2**20, "oom"), (2**30, "crashed")])
 def test_a_library_that_cannot_begin_on_a_full_device_is_out_of_memory(
     free: int, found: str, monkeypatch: pytest.MonkeyPatch
@@ -115,12 +101,24 @@ def test_a_library_that_cannot_begin_on_a_full_device_is_out_of_memory(
     assert cause(RuntimeError(text)) == found
 
 
-@pytest.mark.skipif(torch.cuda.is_available(), reason="it can be pinned here")
-def test_a_pinned_allocation_may_take_several_lines() -> None:
+def pin_memory() -> None:
+    raise RuntimeError("CUDA error: out of memory")
+
+
+def in_several_lines() -> None:
+    torch.empty(
+        10,
+        pin_memory=True,
+    )
+
+
+@pytest.mark.parametrize("pin", [
+    pin_memory,
+    pytest.param(in_several_lines, marks=pytest.mark.skipif(torch.cuda.is_available(),
+                                                            reason="it can be pinned here")),
+])  # fmt: skip
+def test_memory_that_cannot_be_pinned_is_the_hosts(pin: Callable[[], None]) -> None:
     with pytest.raises(RuntimeError) as raised:
-        torch.empty(
-            10,
-            pin_memory=True,
-        )
+        pin()
     raised.value.args = ("CUDA error: out of memory",)
     assert cause(raised.value) == "host_oom"

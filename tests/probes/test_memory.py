@@ -19,41 +19,25 @@ def in_fresh_process(code: str) -> list[int]:
     return [int(word) for word in done.stdout.split()]
 
 
-def test_the_peak_agrees_with_an_allocation_of_known_size() -> None:
-    before, after = in_fresh_process(
-        "print(meter.peaks().device_bytes)\n"
-        "held = torch.ones(400 * 2**20 // 4)\n"
-        "print(meter.peaks().device_bytes)"
-    )
-    assert after - before == pytest.approx(400 * MIB, rel=0.05)
-
-
-@pytest.mark.slow
-def test_the_peak_stays_when_the_memory_is_freed() -> None:
-    held, freed = in_fresh_process(
-        "held = torch.ones(400 * 2**20 // 4)\n"
-        "print(meter.peaks().device_bytes)\n"
-        "del held\n"
-        "print(meter.peaks().device_bytes)"
-    )
-    assert freed == pytest.approx(held, rel=0.01)
-
-
-@pytest.mark.slow
-def test_a_reset_forgets_what_was_freed_in_large_and_in_small_pieces() -> None:
-    before, after = in_fresh_process(
+def test_a_peak_has_the_known_size_stays_and_is_forgotten_at_a_reset() -> None:
+    before, held, freed, reset = in_fresh_process(
         "print(meter.peaks().device_bytes)\n"
         "large = torch.ones(400 * 2**20 // 4)\n"
+        "print(meter.peaks().device_bytes)\n"
+        "del large\n"
+        "print(meter.peaks().device_bytes)\n"
         "small = [torch.ones(4096) for _ in range(10_000)]\n"
-        "del large, small\n"
+        "del small\n"
         "meter.reset()\n"
         "print(meter.peaks().device_bytes)"
     )
-    assert after == pytest.approx(before, rel=0.05)
+    assert held - before == pytest.approx(400 * MIB, rel=0.05)
+    assert freed == pytest.approx(held, rel=0.01)
+    assert reset == pytest.approx(before, rel=0.05)
 
 
-def test_an_allocation_beyond_the_capacity_fails_and_one_below_it_does_not() -> None:
-    held, peak = in_fresh_process(
+def test_an_allocation_beyond_the_capacity_fails_until_the_limit_is_lifted() -> None:
+    held, peak, lifted = in_fresh_process(
         "held = meter.peaks().device_bytes\n"
         "meter.limit(held + 400 * 2**20)\n"
         "torch.ones(100 * 2**20 // 4)\n"
@@ -62,9 +46,12 @@ def test_an_allocation_beyond_the_capacity_fails_and_one_below_it_does_not() -> 
         "except RuntimeError as error:\n"
         "    assert 'allocate memory' in str(error)\n"
         "    meter.lift()\n"
-        "    print(held, meter.peaks().device_bytes)"
+        "    print(held, meter.peaks().device_bytes)\n"
+        "torch.ones(500 * 2**20 // 4)\n"
+        "print(meter.peaks().device_bytes)"
     )
     assert 90 * MIB < peak - held < 400 * MIB
+    assert lifted - held > 400 * MIB
 
 
 @pytest.mark.slow
@@ -76,15 +63,3 @@ def test_a_process_larger_than_the_capacity_is_out_of_memory_before_it_builds() 
         "    print(meter.peaks().device_bytes)"
     )
     assert held > 64 * MIB
-
-
-@pytest.mark.slow
-def test_the_limit_can_be_lifted() -> None:
-    capacity, peak = in_fresh_process(
-        "capacity = meter.peaks().device_bytes + 100 * 2**20\n"
-        "meter.limit(capacity)\n"
-        "meter.lift()\n"
-        "torch.ones(400 * 2**20 // 4)\n"
-        "print(capacity, meter.peaks().device_bytes)"
-    )
-    assert peak > capacity

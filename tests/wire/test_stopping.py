@@ -6,12 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from autotune.wire.stopping import Phase, Rule, Series, Steps
-
-RULE = Rule(
-    warmup_steps=3, warmup_tolerance=0.1, warmup_limit_s=10, timed_steps=5, half_width=0.02,
-    timed_limit_s=10,
-)  # fmt: skip
+from autotune.wire.stopping import Phase, Series, Steps
+from tests.support.defaults import RULE
 
 
 def series(steps: list[float]) -> Series:
@@ -65,28 +61,23 @@ def test_a_timing_that_is_disturbed_ends_early(others: float, steps: int, over: 
     assert not RULE.settled(made, others) or steps < 5  # it need not be calm
 
 
-def test_nothing_is_hopeless_without_an_incumbent() -> None:
-    assert not RULE.hopeless(None, series([9.0] * 3), series([9.0] * 9))
-
-
-def test_nothing_is_hopeless_before_the_warm_up_stands() -> None:
-    assert not RULE.hopeless(1.0, series([9.0] * 2), series([]))
-
-
-def test_a_warm_up_far_too_slow_is_hopeless() -> None:
-    assert RULE.hopeless(1.0, series([9.0, 1.3, 1.3]), series([]))
-
-
-def test_a_warm_up_a_little_too_slow_is_given_a_chance() -> None:
-    assert not RULE.hopeless(1.0, series([9.0, 1.2, 1.2]), series([]))
-
-
-def test_timed_steps_whose_interval_lies_beyond_the_incumbent_are_hopeless() -> None:
-    assert RULE.hopeless(1.0, series([1.0] * 3), series([1.01] * 8))
-
-
-def test_timed_steps_whose_interval_reaches_the_incumbent_go_on() -> None:
-    assert not RULE.hopeless(1.0, series([1.0] * 3), series([0.9, 0.95] + [1.1] * 6))
+@pytest.mark.parametrize(
+    ("needed_step_s", "warmup", "timed", "hopeless"),
+    [
+        (None, [9.0] * 3, [9.0] * 9, False),
+        (1.0, [9.0] * 2, [], False),
+        (1.0, [9.0, 1.3, 1.3], [], True),
+        (1.0, [9.0, 1.2, 1.2], [], False),
+        (1.0, [1.0] * 3, [1.01] * 8, True),
+        (1.0, [1.0] * 3, [0.9, 0.95] + [1.1] * 6, False),
+    ],
+    ids=["no incumbent", "too few", "far too slow", "a little too slow", "its interval is beyond",
+         "its interval reaches it"],
+)  # fmt: skip
+def test_what_cannot_reach_the_incumbent_is_hopeless(
+    needed_step_s: float | None, warmup: list[float], timed: list[float], hopeless: bool
+) -> None:
+    assert RULE.hopeless(needed_step_s, series(warmup), series(timed)) is hopeless
 
 
 def walked(needed_step_s: float | None, warmup: list[float], timed: list[float]) -> Steps:
