@@ -21,7 +21,7 @@ from autotune.result.best import (
     best_of,
     load_schema,
 )
-from autotune.result.choice import pool, winner
+from autotune.result.choice import Choice, pool, winner
 from autotune.show.report.result import configuration
 from autotune.space.axes import ASKED_AXES, AXES, ZERO_STAGES
 from autotune.space.candidate import Candidate
@@ -38,14 +38,20 @@ B = Candidate(depth=4, seq_len=128, micro_batch=4)
 C = Candidate(depth=2, seq_len=64, micro_batch=8)
 
 
+def chosen(*known: Any) -> Choice:
+    """What `winner` chooses, which is something."""
+    choice = winner(*known)
+    assert choice is not None
+    return choice
+
+
 def won(*records: Record) -> Candidate | None:
     choice = winner(records, WORKLOAD, "tokens_per_s")
     return None if choice is None else choice.record.candidate
 
 
 def best(*records: Record, objective: Objective = "tokens_per_s") -> Best:
-    choice = winner(records, WORKLOAD, objective)
-    assert choice is not None
+    choice = chosen(records, WORKLOAD, objective)
     return best_of(
         choice,
         records,
@@ -99,16 +105,14 @@ def test_ties_are_the_others_within_the_noise_fastest_first() -> None:
     fastest = record(A, tokens_per_s=1005, peak_mib=2000)
     second = record(C, tokens_per_s=1002, peak_mib=1500)
     slow = record(Candidate(depth=4, seq_len=128, micro_batch=1), tokens_per_s=500)
-    choice = winner([slow, second, record(B), fastest], WORKLOAD, "tokens_per_s")
-    assert choice is not None
+    choice = chosen([slow, second, record(B), fastest], WORKLOAD, "tokens_per_s")
     assert choice.record.candidate == B
     assert choice.ties == (fastest, second)
 
 
 def test_the_objective_decides_what_is_fastest() -> None:
     shallow, deep = record(C, tokens_per_s=2000), record(A, tokens_per_s=1000)
-    by_flops = winner([shallow, deep], WORKLOAD, "flops")
-    assert by_flops is not None
+    by_flops = chosen([shallow, deep], WORKLOAD, "flops")
     assert by_flops.record == deep
     assert won(shallow, deep) == C
 
@@ -119,8 +123,7 @@ def test_a_confirmed_candidate_wins_unless_an_unconfirmed_one_is_clearly_faster(
 ) -> None:
     # Intervals of 1 % to either side, and 10 % between them.
     records = [record(A, tokens_per_s=tokens_per_s), record(B), final(B)]
-    choice = winner(records, WORKLOAD, "tokens_per_s")
-    assert choice is not None
+    choice = chosen(records, WORKLOAD, "tokens_per_s")
     assert (choice.record.candidate, choice.confirmed) == (best, best == B)
 
 
@@ -131,8 +134,7 @@ def test_what_finals_found_slower_by_more_than_the_noise_does_not_win_by_belief(
     records = [final(A, tokens_per_s=900, peak_mib=2000), final(B, tokens_per_s=420)]
     records += [final(C, tokens_per_s=rate) for rate in (repeats[0], repeats[1], repeats[1])]
     believed = {A: 600.0, B: 900.0, C: 100.0}
-    choice = winner(records, WORKLOAD, "tokens_per_s", lambda c: believed[c])
-    assert choice is not None
+    choice = chosen(records, WORKLOAD, "tokens_per_s", lambda c: believed[c])
     assert (choice.record.candidate, [r.candidate for r in choice.ties]) == (best, ties)
 
 
@@ -140,8 +142,7 @@ def test_what_finals_found_slower_by_more_than_the_noise_does_not_win_by_belief(
 def test_with_much_noise_the_least_memory_wins_of_equals(repeat: float, best: Candidate) -> None:
     records = [final(A, tokens_per_s=1000, peak_mib=2000), final(B, tokens_per_s=970)]
     records += [final(C, tokens_per_s=rate) for rate in (500, repeat, repeat)]
-    choice = winner(records, WORKLOAD, "tokens_per_s")
-    assert choice is not None
+    choice = chosen(records, WORKLOAD, "tokens_per_s")
     assert choice.record.candidate == best
 
 
@@ -149,15 +150,13 @@ def test_with_much_noise_the_least_memory_wins_of_equals(repeat: float, best: Ca
 def test_with_much_noise_an_unconfirmed_one_must_be_faster(repeat: float, best: Candidate) -> None:
     records = [record(A, tokens_per_s=1500), final(B, tokens_per_s=1000)]
     records += [final(C, tokens_per_s=rate) for rate in (500, repeat, repeat)]
-    choice = winner(records, WORKLOAD, "tokens_per_s")
-    assert choice is not None
+    choice = chosen(records, WORKLOAD, "tokens_per_s")
     assert choice.record.candidate == best
 
 
 def test_a_final_whose_energy_was_not_read_does_not_win_by_energy() -> None:
     records = [final(A), final(B, joules_per_token=0.01)]
-    choice = winner(records, WORKLOAD, "tokens_per_joule", lambda c: {A: 99.0, B: 100.0}[c])
-    assert choice is not None
+    choice = chosen(records, WORKLOAD, "tokens_per_joule", lambda c: {A: 99.0, B: 100.0}[c])
     assert choice.record.candidate == B
 
 
@@ -165,8 +164,7 @@ def test_repeats_are_pairs_of_finals_of_one_candidate() -> None:
     rates = {A: (1000, 800, 1000), B: (500, 500), C: (2000,)}
     records = [final(c, tokens_per_s=rate) for c, each in rates.items() for rate in each]
     records += [record(c, tokens_per_s=9000) for c in rates]
-    choice = winner(records, WORKLOAD, "tokens_per_s")
-    assert choice is not None
+    choice = chosen(records, WORKLOAD, "tokens_per_s")
     assert choice.repeats is not None
     assert choice.repeats.pairs == 4
     assert choice.repeats.differ == pytest.approx(0.1)  # 0, 0, 20 and 20 %
@@ -174,27 +172,23 @@ def test_repeats_are_pairs_of_finals_of_one_candidate() -> None:
 
 def test_an_unconfirmed_winner_ties_with_what_is_clearly_faster_too_and_nothing_else() -> None:
     clear, less_memory = record(A, tokens_per_s=4010, peak_mib=2000), record(C, tokens_per_s=4000)
-    choice = winner([clear, less_memory, final(B)], WORKLOAD, "tokens_per_s")
-    assert choice is not None
+    choice = chosen([clear, less_memory, final(B)], WORKLOAD, "tokens_per_s")
     assert (choice.record, choice.ties) == (less_memory, (clear,))
 
 
 def test_without_finals_the_search_decides_and_nothing_is_confirmed() -> None:
-    choice = winner([record(A)], WORKLOAD, "flops")
-    assert choice is not None
+    choice = chosen([record(A)], WORKLOAD, "flops")
     assert not choice.confirmed
 
 
 def test_a_final_round_that_crashed_leaves_the_candidate_unconfirmed() -> None:
     records = [record(A), final(A), final(A, Verdict.CRASHED)]
-    choice = winner(records, WORKLOAD, "flops")
-    assert choice is not None
+    choice = chosen(records, WORKLOAD, "flops")
     assert (choice.record, choice.confirmed) == (records[0], False)
 
 
 def test_a_skipped_final_round_says_nothing_about_the_others() -> None:
-    choice = winner([record(A), final(A), final(A, Verdict.SKIPPED)], WORKLOAD, "flops")
-    assert choice is not None
+    choice = chosen([record(A), final(A), final(A, Verdict.SKIPPED)], WORKLOAD, "flops")
     assert choice.confirmed
 
 
@@ -224,15 +218,13 @@ def test_every_cell_in_which_something_fits_has_its_best_in_ascending_order() ->
         record(C, tokens_per_s=500),
         record(Candidate(depth=4, seq_len=64, micro_batch=1), Verdict.OOM),
     ]
-    choice = winner(records, WORKLOAD, "flops")
-    assert choice is not None
+    choice = chosen(records, WORKLOAD, "flops")
     assert [r.candidate for r in choice.cells] == [C, A]
 
 
 def test_a_pruned_measurement_may_stand_for_its_cell() -> None:
     stopped = record(C, Verdict.PRUNED)
-    choice = winner([record(A), stopped], WORKLOAD, "flops")
-    assert choice is not None
+    choice = chosen([record(A), stopped], WORKLOAD, "flops")
     assert stopped in choice.cells
 
 
@@ -242,15 +234,13 @@ def test_a_fuller_measurement_of_a_candidate_replaces_a_lesser_one() -> None:
         confirmed, measured,
         record(A, tokens_per_s=2000), record(C, Verdict.PRUNED, tokens_per_s=2000),
     ]  # fmt: skip
-    choice = winner(records, WORKLOAD, "flops")
-    assert choice is not None
+    choice = chosen(records, WORKLOAD, "flops")
     assert choice.cells == (measured, confirmed)
 
 
 def test_the_winner_stands_for_its_own_cell_even_where_a_tied_one_is_faster() -> None:
     records = [record(A, tokens_per_s=1005, peak_mib=2000), record(B, tokens_per_s=1000)]
-    choice = winner(records, WORKLOAD, "tokens_per_s")
-    assert choice is not None
+    choice = chosen(records, WORKLOAD, "tokens_per_s")
     assert choice.cells == (choice.record,)
 
 
@@ -461,8 +451,7 @@ def test_the_median_error_of_the_predicted_peaks_is_in_the_result() -> None:
         return replace(found, outcome=replace(found.outcome, predicted_peak_bytes=peak))
 
     records = [predicted(0, 0.9), predicted(1, 1.02), predicted(2, 1.5), record(B, number=3)]
-    choice = winner(records, WORKLOAD, "flops")
-    assert choice is not None
+    choice = chosen(records, WORKLOAD, "flops")
     found = best_of(
         choice, records, space(), "flops",
         fingerprint={"kind": "cpu"}, environment={}, provenance={},
@@ -475,8 +464,7 @@ def test_the_median_error_of_the_predicted_peaks_is_in_the_result() -> None:
 @pytest.mark.parametrize(("kind", "kept"), [("cuda", True), ("cpu", False)])
 def test_what_the_user_said_to_the_allocator_is_exported(kind: str, *, kept: bool) -> None:
     records = [record(A)]
-    choice = winner(records, WORKLOAD, "flops")
-    assert choice is not None
+    choice = chosen(records, WORKLOAD, "flops")
     said = {"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True"}
     found = best_of(
         choice, records, space(), "flops", fingerprint={"kind": kind},
@@ -627,8 +615,7 @@ def of_one_batch(*found: tuple[Candidate, float], samples: int = 8) -> Best:
     """Of a study with that global batch, where candidates reached so many tokens/s."""
     among = workload(GlobalBatch(samples, "samples"))
     records = [record(c, tokens_per_s=rate, among=among) for c, rate in found]
-    choice = winner(records, among, "flops")
-    assert choice is not None
+    choice = chosen(records, among, "flops")
     return best_of(
         choice, records, replace(space(), workload=among), "flops", fingerprint={"kind": "cpu"},
         environment={}, provenance={},

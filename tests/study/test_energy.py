@@ -55,8 +55,7 @@ BEST = min(SPACE.candidates, key=a_token)
 @pytest.mark.parametrize("sampler", ["frontier", "tpe"])
 def test_what_takes_the_least_energy_wins_though_it_is_slow(tmp_path: Path, sampler: str) -> None:
     done = frugal_run(tmp_path, sampler=sampler)
-    choice = done.study.ledger.choice()
-    assert choice is not None
+    choice = done.choice
     assert (choice.record.candidate, choice.confirmed) == (BEST, True)
     assert choice.record.measured.joules_per_token == pytest.approx(a_token(BEST))
     assert choice.certainty is not None

@@ -60,8 +60,7 @@ def machine(among: Space, fixed_tokens: float = FIXED) -> Any:
 
 
 def best(done: Run, among: Space) -> Best:
-    choice = done.study.ledger.choice()
-    assert choice is not None
+    choice = done.choice
     return best_of(
         choice, done.records, among, "flops", fingerprint={"kind": "cpu"}, environment={},
         provenance={"options": Options.of(device="cpu").to_json()},

@@ -154,8 +154,7 @@ def test_a_slot_that_lost_its_last_node_in_a_probe_is_given_no_other(tmp_path: P
 
 
 def test_a_final_that_takes_node_after_node_with_it_is_not_made_again(tmp_path: Path) -> None:
-    best = Run(tmp_path / "one", saturating, SPACE, sampler="grid").study.ledger.choice()
-    assert best is not None
+    best = Run(tmp_path / "one", saturating, SPACE, sampler="grid").choice
     winner = best.record.candidate
 
     def answer(job: Job) -> Result:
@@ -233,8 +232,7 @@ def test_however_many_slots_go_at_once_nothing_is_given_up(tmp_path: Path) -> No
 
 def test_where_no_node_is_left_the_study_ends_with_what_it_has(tmp_path: Path) -> None:
     run = Run(tmp_path, gone_after(3), SPACE, slots=2, sampler="grid")
-    choice = run.study.ledger.choice()
-    assert choice is not None
+    assert run.choice
     assert run.study.lost == "node n1 is gone"
     assert "nothing more can be run: node n1 is gone" in run.listener.notes
 
@@ -273,8 +271,7 @@ def test_a_stop_excuses_all_that_ran(tmp_path: Path) -> None:
 
 def test_final_rounds_of_a_candidate_rotate_over_the_slots(tmp_path: Path) -> None:
     run = Run(tmp_path, meeting(2), SPACE, slots=2)
-    best = run.study.ledger.choice()
-    assert best is not None
+    best = run.choice
     rounds = [
         sum(job.fresh and job.candidate == best.record.candidate for job in each.jobs)
         for each in run.runners

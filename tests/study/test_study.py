@@ -375,8 +375,7 @@ def test_where_all_that_was_measured_whole_fails_its_finals_others_are(run: Runs
 
     done = run(early, sampler="grid")
     assert sum(r.outcome.verdict == Verdict.OK and r.purpose == "search" for r in done.told) == 1
-    choice = done.study.ledger.choice()
-    assert choice is not None
+    choice = done.choice
     assert choice.confirmed
     assert choice.record.candidate not in lost
     assert len(lost) == 2

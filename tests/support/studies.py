@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from autotune.measure.runner import Job, Result
+from autotune.result.choice import Choice
 from autotune.result.folder.folder import Folder
 from autotune.result.folder.journal import Journal
 from autotune.result.folder.storage import JournalFile, Storage
@@ -101,6 +102,13 @@ class Run:
         finally:
             self.study.close()
             stop.restore()
+
+    @property
+    def choice(self) -> Choice:
+        """Its result, which there is."""
+        found = self.study.ledger.choice()
+        assert found is not None
+        return found
 
     @property
     def told(self) -> list[Record]:
