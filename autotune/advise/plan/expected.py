@@ -10,7 +10,8 @@ import numpy as np
 
 from autotune.device.cards import Card
 from autotune.device.imagined import ImaginedDevice
-from autotune.measure.testbed.resolve import CountModels, resolve
+from autotune.measure.testbed.counted import CountModels
+from autotune.measure.testbed.resolve import resolve
 from autotune.result.earlier import Earlier
 from autotune.space.candidate import Candidate
 from autotune.space.engines import engine_of

@@ -1,4 +1,9 @@
-"""What candidates are measured on: this machine's devices, or a recording of another's."""
+"""What candidates are measured on: this machine's devices, several machines, or a recording.
+
+Options become a space in three steps. `resolve`, `script_space` and `recording` find what there is
+of a model, a script or a recording: a `Basis`. `Basis.space` makes the space. `candidates` has its
+points, and refuses those that cannot be run.
+"""
 
 from __future__ import annotations
 

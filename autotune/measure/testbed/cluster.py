@@ -27,7 +27,8 @@ from autotune.measure.runner.remote import Remote
 from autotune.measure.runner.seating import Seating
 from autotune.measure.runner.wiring import Wiring
 from autotune.measure.testbed.pools import pools
-from autotune.measure.testbed.resolve import Layout, resolve
+from autotune.measure.testbed.ranks import Layout
+from autotune.measure.testbed.resolve import resolve
 from autotune.result.folder import provenance
 from autotune.space.options import Options, Parallel
 from autotune.space.space import Space

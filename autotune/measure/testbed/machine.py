@@ -14,7 +14,8 @@ from autotune.measure.runner.node import LocalNode
 from autotune.measure.runner.seating import Seating
 from autotune.measure.runner.wiring import Wiring
 from autotune.measure.testbed.pools import pools
-from autotune.measure.testbed.resolve import chosen_slots, resolve
+from autotune.measure.testbed.ranks import chosen_slots
+from autotune.measure.testbed.resolve import resolve
 from autotune.result.folder import provenance
 from autotune.space.options import Options
 from autotune.space.space import Space

@@ -14,18 +14,21 @@ from autotune.measure.replay.device import RecordedDevice
 from autotune.measure.replay.runner import Replay
 from autotune.measure.runner import Runner
 from autotune.measure.runner.wiring import Wiring
+from autotune.measure.testbed.basis import Basis, limits_of
+from autotune.measure.testbed.candidates import asked_axes, axes_of
 from autotune.measure.testbed.lacking import check_energy
-from autotune.space.axes import ASKED_AXES, AXES
+from autotune.space.axes import AXES
 from autotune.space.models import gpt
 from autotune.space.options import FLAGS, Options
-from autotune.space.space import Fixed, Limits, Space
+from autotune.space.options.flag import listed
+from autotune.space.space import Fixed, Space
 from autotune.space.workload import Workload
-from autotune.units import gib
 from autotune.wire.budget import Clock, VirtualTime
 
 _SHARED = [each.name for each in fields(Workload)
            if each.name not in ("recipe", "shapes", "length_mix")]  # fmt: skip
 """Names of what all candidates share, as options have them."""
+_UNSET = {"width": gpt.FAMILY.width_rule, "global_batch": "no global batch"}
 
 
 class Recording:
@@ -47,10 +50,6 @@ class Recording:
         self.spec = f"replay:{path.absolute()}"
         name = self.device.infos[0].name
         self.remark = f"{name}: nothing was measured now, and time is virtual"
-        self._unset = {
-            "width": gpt.FAMILY.width_rule,
-            "global_batch": "no global batch",
-        }
 
     def fingerprint(self, space: Space) -> dict[str, Any]:
         """Of devices and software when they were recorded, and the name of the recording."""
@@ -83,96 +82,71 @@ class Recording:
             UsageError: they ask for something that was not recorded.
         """
         check_energy(options, self.device)
-        if options.devices.parallel == "auto":
-            raise UsageError(
-                f"--parallel auto: {self.grid.path} has no devices to count; write how many probes"
-                " are to run at once, e.g. --parallel 4"
-            )
-        if options.space.length_mix is not None:
-            raise UsageError(
-                f"--length-mix {options.space.length_mix}: {self.grid.path} was recorded with"
-                " samples of one length; leave it out"
-            )
-        self._check_workload(options)
-        axes = self._axes(options)
-        candidates = {
+        self._check_asked(options)
+        axes, workload, recorded = self._axes(options), self.grid.workload, self.grid.limits
+        points = {
             row.candidate
             for row in self.grid.rows
             if all(getattr(row.candidate, name) in values for name, values in axes.items())
-            and self.grid.workload.grad_accum(row.candidate) is not None
         }
-        if not candidates:
+        if not points:
             raise UsageError(
                 f"{self.grid.path}: holds no candidate of all these axes; narrow fewer of them"
             )
-        limits, capacity_why = self._limits(options)
-        shared = {name: getattr(self.grid.workload, name) for name in _SHARED}
-        fixed = [
-            *(Fixed(name, str(value or self._unset[name]), "as recorded")
-              for name, value in shared.items() if value or name != "global_batch"),
-            Fixed("device", self.device.infos[0].name, self.device.why),
-            Fixed("capacity", f"{gib(limits.capacity_bytes)} a rank", capacity_why),
-            Fixed("ceiling", f"{options.limits.ceiling:.0%}", "--ceiling"),
-            *(Fixed(name, str(values[0]), "the only value")
-              for name, values in axes.items() if len(values) == 1),
-        ]  # fmt: skip
-        return Space(
-            workload=self.grid.workload,
+        limits, capacity_why = limits_of(
+            options, recorded.capacity_bytes, "as recorded", recorded.host_capacity_bytes,
+            f"{self.grid.path} was recorded with",
+        )  # fmt: skip
+        shared = {name: getattr(workload, name) or _UNSET.get(name) for name in _SHARED}
+        return Basis(
+            workload=workload,
             limits=limits,
+            capacity_why=capacity_why,
             axes=axes,
-            candidates=tuple(sorted(candidates)),
-            fixed=tuple(fixed),
-        )
+            points=points,
+            facts=[
+                *(Fixed(name, str(value), "as recorded") for name, value in shared.items()
+                  if name != "global_batch" or workload.global_batch),
+                Fixed("device", self.device.infos[0].name, self.device.why),
+            ],
+        ).space(options)  # fmt: skip
 
-    def _check_workload(self, options: Options) -> None:
-        model = options.model
-        flat = options.flat() | {"width": model.width, "vocab_size": model.vocab_size}
-        for name in _SHARED:
-            asked, recorded = flat[name], getattr(self.grid.workload, name)
+    def _check_asked(self, options: Options) -> None:
+        """Raises `UsageError` for what no candidate of the recording has."""
+        path, model = self.grid.path, options.model
+        if options.devices.parallel == "auto":
+            raise UsageError(
+                f"--parallel auto: {path} has no devices to count; write how many probes are to"
+                " run at once, e.g. --parallel 4"
+            )
+        if options.space.length_mix is not None:
+            raise UsageError(
+                f"--length-mix {options.space.length_mix}: {path} was recorded with samples of one"
+                " length; leave it out"
+            )
+        of_gpt = {"width": model.width, "vocab_size": model.vocab_size}
+        for name, asked in [(name, (options.flat() | of_gpt)[name]) for name in _SHARED]:
+            recorded = getattr(self.grid.workload, name)
             if asked in (None, "auto", recorded):
                 continue
-            of_gpt = name in ("width", "vocab_size")
-            flag = f"--gpt {name}=" if of_gpt else f"{FLAGS[name].name} "
+            flag = f"--gpt {name}=" if name in of_gpt else f"{FLAGS[name].name} "
             instead = "leave it out" if recorded is None else f"use {flag}{recorded}"
-            raise UsageError(
-                f"{flag}{asked}: {self.grid.path} was recorded with"
-                f" {self._unset[name] if recorded is None else recorded}; {instead}"
-            )
+            was = _UNSET[name] if recorded is None else recorded
+            raise UsageError(f"{flag}{asked}: {path} was recorded with {was}; {instead}")
 
     def _axes(self, options: Options) -> dict[str, tuple[Any, ...]]:
-        axes: dict[str, tuple[Any, ...]] = {}
-        for name, axis in AXES.items():
-            values = options.space.axes.get(name)
-            recorded = self._recorded(name)
-            missing = [value for value in values or () if value not in recorded]
-            if missing:
+        recorded = {
+            name: tuple(sorted({getattr(row.candidate, name) for row in self.grid.rows},
+                               key=axis.order))
+            for name, axis in AXES.items()
+        }  # fmt: skip
+        lengths = options.space.axes.get("seq_len", recorded["seq_len"])
+        asked = asked_axes(options, lengths)
+        for name, values in asked.items():
+            if missing := [value for value in values if value not in recorded[name]]:
+                flag = AXES[name].flag
                 raise UsageError(
-                    f"{axis.flag} {missing[0]}: not recorded in {self.grid.path};"
-                    f" use any of {axis.flag} {','.join(map(str, recorded))}"
+                    f"{flag} {missing[0]}: not recorded in {self.grid.path};"
+                    f" use any of {flag} {listed(recorded[name])}"
                 )
-            axes[name] = values or recorded
-        return {
-            name: values
-            for name, values in axes.items()
-            if name not in ASKED_AXES or values != (AXES[name].plain,)
-        }
-
-    def _recorded(self, axis: str) -> tuple[Any, ...]:
-        found = {getattr(row.candidate, axis) for row in self.grid.rows}
-        return tuple(sorted(found, key=AXES[axis].order))
-
-    def _limits(self, options: Options) -> tuple[Limits, str]:
-        recorded, asked_bytes = self.grid.limits, options.limits.capacity_bytes
-        if asked_bytes is not None and asked_bytes > recorded.capacity_bytes:
-            raise UsageError(
-                f"--capacity {gib(asked_bytes)}: {self.grid.path} was recorded with"
-                f" {gib(recorded.capacity_bytes)} a rank;"
-                f" use --capacity {recorded.capacity_bytes // 2**20}MiB or less"
-            )
-        limits = Limits(
-            asked_bytes or recorded.capacity_bytes,
-            options.limits.ceiling,
-            recorded.host_capacity_bytes,
-            options.limits.host_ceiling,
-        )
-        return limits, "as recorded" if asked_bytes is None else "--capacity"
+        return axes_of(recorded | asked)

@@ -526,6 +526,7 @@ def test_a_dry_run_names_the_recording_and_writes_nothing(tune: Tune, tmp_path: 
         (["--engine", "fsdp"], "--engine fsdp: g.csv was recorded with ddp;"),
         (["--world-size", "2"], "--world-size 2: g.csv was recorded with 1;"),
         (["--global-batch", "64"], "--global-batch 64: g.csv was recorded with no global batch;"),
+        (["--tokens-per-batch", "8"], "--tokens-per-batch 8: holds no sample of"),
         (["--capacity", "5GiB"], "--capacity 5.00 GiB: g.csv was recorded with 4.00 GiB a rank;"
          " use --capacity 4096MiB or less"),
     ],

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from autotune.errors import UsageError
-from autotune.measure.testbed.scripted import command_of
+from autotune.measure.testbed.script_space import command_of
 from autotune.space.candidate import Candidate
 from autotune.space.command import Command, combined, parse_own, parse_set
 from tests.support.launches import space_of

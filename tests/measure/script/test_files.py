@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from autotune.measure.script.files import Files
-from autotune.measure.testbed.scripted import command_of
+from autotune.measure.testbed.script_space import command_of
 from tests.support.launches import space_of
 
 

@@ -10,7 +10,9 @@ import pytest
 
 from autotune.device.device import Device
 from autotune.errors import UsageError
-from autotune.measure.testbed.resolve import MAX_POINTS, chosen_slots, resolve
+from autotune.measure.testbed.candidates import MAX_POINTS
+from autotune.measure.testbed.ranks import chosen_slots
+from autotune.measure.testbed.resolve import resolve
 from autotune.space.candidate import Candidate
 from autotune.space.engines import engine_of
 from autotune.space.options import Options

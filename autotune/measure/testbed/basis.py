@@ -1,0 +1,79 @@
+"""A space from options, whatever it is of: a model, a script or a recording."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from autotune.errors import UsageError
+from autotune.measure.testbed.candidates import points_of, valid
+from autotune.space.candidate import Candidate
+from autotune.space.options import Options
+from autotune.space.space import Fixed, Limits, Space
+from autotune.space.workload import Workload
+from autotune.units import gib
+
+
+@dataclass(frozen=True, kw_only=True)
+class Basis:
+    """What a space is made of."""
+
+    workload: Workload
+    limits: Limits
+    capacity_why: str
+    axes: dict[str, tuple[Any, ...]]
+    points: Collection[Candidate] | None = None
+    """Those that there are; None for every combination of the axes."""
+    device_kind: str | None = None
+    """Where engines of ours run the candidates; None where others do."""
+    facts: list[Fixed]
+    """What all candidates share."""
+    more: list[Fixed] = field(default_factory=list)
+    """What is said after the limits."""
+    whys: Mapping[str, str | None] = field(default_factory=dict)
+    """Why an axis has one value alone; None where that is not said."""
+
+    def space(self, options: Options) -> Space:
+        """The space that `options` mean. Raises `UsageError` where it has no candidate."""
+        points = points_of(self.axes) if self.points is None else self.points
+        candidates, left_out = valid(points, options, self.workload, self.device_kind)
+        whys = {name: self.whys.get(name, "the only value") for name in self.axes}
+        return Space(
+            workload=self.workload,
+            limits=self.limits,
+            axes=self.axes,
+            candidates=tuple(sorted(candidates)),
+            fixed=(
+                *self.facts,
+                Fixed("capacity", f"{gib(self.limits.capacity_bytes)} a rank", self.capacity_why),
+                Fixed("ceiling", f"{self.limits.ceiling:.0%}", "--ceiling"),
+                *self.more,
+                *left_out,
+                *(
+                    Fixed(name, str(values[0]), why)
+                    for name, values in self.axes.items()
+                    if len(values) == 1 and (why := whys[name]) is not None
+                ),
+            ),
+        )
+
+
+def limits_of(
+    options: Options, own_bytes: int, own_why: str, host_bytes: int, who: str = "the device has"
+) -> tuple[Limits, str]:
+    """What a configuration may use of its `own_bytes` a rank, and where these come from.
+
+    Raises:
+        UsageError: more was asked for.
+    """
+    asked = options.limits.capacity_bytes
+    if asked is not None and asked > own_bytes:
+        raise UsageError(
+            f"--capacity {gib(asked)}: {who} {gib(own_bytes)} a rank; use --capacity"
+            f" {own_bytes // 2**20}MiB or less"
+        )
+    limits = Limits(
+        asked or own_bytes, options.limits.ceiling, host_bytes, options.limits.host_ceiling
+    )
+    return limits, own_why if asked is None else "--capacity"

@@ -1,0 +1,177 @@
+"""The candidates of a space: the combinations of its axes that can be run."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
+
+from autotune.errors import UsageError
+from autotune.space.axes import AXES
+from autotune.space.candidate import Build, Candidate
+from autotune.space.engines import engine_of
+from autotune.space.options import Options
+from autotune.space.space import LEFT_OUT, Fixed
+from autotune.space.workload import Workload
+
+MAX_POINTS = 200_000
+_SHOWN = 8
+"""Values that are listed, at most."""
+
+
+def asked_axes(options: Options, seq_lens: Sequence[int]) -> dict[str, tuple[Any, ...]]:
+    """The values that were asked for, by axis; --tokens-per-batch asks for micro-batches.
+
+    Raises:
+        UsageError: the tokens of a batch hold not one sample of some length.
+    """
+    tokens, asked = options.space.tokens_per_batch, dict(options.space.axes)
+    if tokens is not None:
+        if max(seq_lens) > min(tokens):
+            raise UsageError(
+                f"--tokens-per-batch {min(tokens)}: holds no sample of {max(seq_lens)} tokens;"
+                f" use --tokens-per-batch {max(seq_lens)} or more"
+            )
+        asked["micro_batch"] = tuple(sorted({n // length for n in tokens for length in seq_lens}))
+    return asked
+
+
+def axes_of(values: Mapping[str, tuple[Any, ...] | None]) -> dict[str, tuple[Any, ...]]:
+    """The axes that a space with these values has, in their order."""
+    return {
+        name: found
+        for name, axis in AXES.items()
+        if (found := values.get(name)) and (axis.always or found != (axis.plain,))
+    }
+
+
+def points_of(axes: Mapping[str, tuple[Any, ...]]) -> list[Candidate]:
+    """Every combination of the values of `axes`.
+
+    Raises:
+        UsageError: there are too many to list.
+    """
+    _check_size(axes)
+    return [
+        Candidate(**dict(zip(axes, point, strict=True)))
+        for point in itertools.product(*axes.values())
+    ]
+
+
+def valid(
+    points: Collection[Candidate], options: Options, workload: Workload, device_kind: str | None
+) -> tuple[list[Candidate], list[Fixed]]:
+    """The `points` that can be run, and why others are left out. Engines are only asked where
+    there is a `device_kind`.
+
+    Raises:
+        UsageError: no point can be run.
+    """
+    kept = [c for c in points if c.exists]
+    left_out = _not_there(points)
+    if (tokens := options.space.tokens_per_batch) is not None:
+        kept = [c for c in kept if any(c.micro_batch == n // c.seq_len for n in tokens)]
+    if device_kind is not None:
+        kept, lacking = _possible(kept, workload, device_kind)
+        left_out += lacking
+    kept, undivided = _dividing(kept, workload)
+    return kept, left_out + undivided
+
+
+def _check_size(axes: Mapping[str, tuple[Any, ...]]) -> None:
+    size = math.prod(len(values) for values in axes.values())
+    if size > MAX_POINTS:
+        name, values = max(axes.items(), key=lambda axis: len(axis[1]))
+        flag = AXES[name].flag
+        raise UsageError(
+            f"{flag}: {len(values)} values make a space of {size} points, at most {MAX_POINTS}"
+            f" are searched; name fewer values or give a step, e.g. {flag} 1:64:8"
+        )
+
+
+def _possible(
+    points: Sequence[Candidate], workload: Workload, device_kind: str
+) -> tuple[list[Candidate], list[Fixed]]:
+    """The `points` that their engines run, and why others are left out.
+
+    Raises:
+        UsageError: no engine runs any of them.
+    """
+    builds = sorted({c.build for c in points})
+    lacking = {
+        build: lack for build in builds
+        if (lack := engine_of(workload, build).lacks(build, device_kind)) is not None
+    }  # fmt: skip
+    said = {
+        (engine_of(workload, build).name, _flags(build, lack.axes), lack.reason)
+        for build, lack in lacking.items()
+    }
+    possible = [c for c in points if c.build not in lacking]
+    if not possible:
+        name, what, why = min(said)
+        raise UsageError(f"{what}: {name} does not do that: {why}")
+    return possible, [
+        Fixed(LEFT_OUT, f"{what} on {name}", why) for name, what, why in sorted(said)
+    ]
+
+
+def _not_there(points: Collection[Candidate]) -> list[Fixed]:
+    """What has to be said of those of `points` whose stage and offload do not go together."""
+    stages: dict[str, set[int]] = {}
+    for c in points:
+        if not c.exists:
+            stages.setdefault(c.offload, set()).add(c.zero_stage)
+    what = [
+        f"--offload {offload} at --zero {','.join(map(str, sorted(of)))}"
+        for offload, of in sorted(stages.items(), reverse=True)
+    ]
+    why = "the optimizer's state moves from stage 1 on, parameters at stage 3"
+    return [Fixed(LEFT_OUT, ", ".join(what), why)] if what else []
+
+
+def _flags(build: Build, axes: Sequence[str]) -> str:
+    """The values of `build` on `axes` as they are written."""
+    return " ".join(f"{AXES[name].flag} {getattr(build, name)}" for name in axes)
+
+
+def _dividing(
+    points: Sequence[Candidate], workload: Workload
+) -> tuple[list[Candidate], list[Fixed]]:
+    """Those of `points` of which whole micro-steps make up the global batch, and what has to be
+    said of the others.
+
+    Raises:
+        UsageError: there is none.
+    """
+    candidates = [c for c in points if workload.grad_accum(c) is not None]
+    batch = workload.global_batch
+    if batch is None:
+        return candidates, []
+    length = " x seq_len" if batch.unit == "tokens" else ""
+    if not candidates:
+        ranks = "1 rank" if workload.world_size == 1 else f"{workload.world_size} ranks"
+        raise UsageError(
+            f"--global-batch {batch}: no candidate divides it (micro_batch{length} x {ranks} x"
+            " grad_accum); the nearest that works is --global-batch"
+            f" {workload.nearest_global_batch(list(points))}"
+        )
+    lost = {(c.seq_len, c.micro_batch) for c in points}
+    lost -= {(c.seq_len, c.micro_batch) for c in candidates}
+    lengths: dict[tuple[int, ...], list[int]] = {}
+    for each in sorted({c.seq_len for c in points}):
+        sizes = tuple(sorted(size for of, size in lost if of == each))
+        lengths.setdefault(sizes, []).append(each)
+    what = [
+        _listed(sizes) + (f" at seq_len {_listed(at)}" if len(lengths) > 1 else "")
+        for sizes, at in lengths.items() if sizes
+    ]  # fmt: skip
+    ranks = " x ranks" if workload.world_size > 1 else ""
+    why = f"--global-batch {batch} is no multiple of these{length}{ranks}"
+    return candidates, [Fixed(LEFT_OUT, f"micro_batch {'; '.join(what)}", why)] if what else []
+
+
+def _listed(values: Sequence[int]) -> str:
+    """All of a few, else the first of them and their number."""
+    shown = ",".join(map(str, values[:_SHOWN]))
+    return shown if len(values) <= _SHOWN else f"{shown},... ({len(values)} values)"

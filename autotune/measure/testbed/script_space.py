@@ -1,0 +1,217 @@
+"""The space that options mean for a script of the user's own."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from autotune.device.device import Device
+from autotune.errors import UsageError
+from autotune.measure.testbed.basis import Basis, limits_of
+from autotune.measure.testbed.candidates import asked_axes, axes_of, points_of
+from autotune.measure.testbed.lacking import check_energy
+from autotune.measure.testbed.ranks import capacity, chosen_world_size
+from autotune.measure.testbed.resolve import chosen_dtype
+from autotune.space.axes import AXES
+from autotune.space.candidate import Candidate
+from autotune.space.command import Command, combined
+from autotune.space.engines import AUTO, engine_for, stages_of
+from autotune.space.models.counted import CountedShape
+from autotune.space.models.defaults import MICRO_BATCHES
+from autotune.space.options import Options
+from autotune.space.space import Fixed, Limits, Space
+from autotune.space.workload import Workload
+
+_STATE_SHARE, _OVER_SHARE = 0.15, 0.25
+"""Of the capacity, that state and a middling batch are taken for: nobody knows before a launch."""
+_STATE_BYTES = 16
+"""Of a parameter: weights, gradients and Adam's state in fp32."""
+_BLOCK_FLOATS = 34
+_UNTOLD: dict[str, tuple[Any, ...]] = {
+    name: (1 if axis.plain is None else axis.plain,) for name, axis in AXES.items() if axis.always
+}
+"""The values of axes that the script is not told."""
+
+
+def resolve_script(
+    options: Options, device: Device, host_bytes: int, cores: int, known: Workload | None
+) -> Space:
+    """The space that `options` mean for their script, or for the one that is `known`.
+
+    Raises:
+        UsageError: it is not told of an axis that is to be searched, or of values that nobody
+            named; more ranks than devices; a capacity above the device's; energy that cannot be
+            measured.
+    """
+    check_energy(options, device)
+    command = options.script.command if known is None else command_of(known)
+    axes = _axes(options, command, device.kind)
+    points = points_of(axes)
+    ranks, ranks_why = _ranks(options, command)
+    world_size, _ = chosen_world_size(device, cores, ranks)
+    limits, capacity_why = limits_of(options, *capacity(device, world_size), host_bytes)
+    dtype, dtype_why = chosen_dtype(options, device)
+    _check_told(options, command, axes)
+    workload = Workload(
+        model=f"script:{command.name}",
+        width=None,
+        vocab_size=0,
+        dtype=dtype,
+        engine=_engine(options, command),
+        world_size=world_size,
+        global_batch=options.space.global_batch,
+        recipe=_recipe(command),
+        shapes=[_guess(depth, axes["seq_len"], points, limits) for depth in axes["depth"]],
+    )
+    return Basis(
+        workload=workload,
+        limits=limits,
+        capacity_why=capacity_why,
+        axes=axes,
+        points=points,
+        facts=[
+            Fixed("script", command.template, "--script"),
+            *([Fixed("dtype", dtype, dtype_why)] if command.says("dtype") else []),
+            Fixed("device", device.infos[0].name, device.why),
+            Fixed("world_size", str(world_size), ranks_why),
+        ],
+        whys={name: None for name in axes if not command.says(name)},
+    ).space(options)
+
+
+def _recipe(command: Command) -> dict[str, Any]:
+    return {
+        "command": command.template,
+        "own": {name: list(values) for name, values in command.own.items()},
+        "set": dict(command.given),
+        "folder": str(command.folder),
+    }
+
+
+def command_of(workload: Workload) -> Command:
+    """The command that the study of `workload` launches."""
+    recipe: Mapping[str, Any] = workload.recipe
+    own = {name: tuple(values) for name, values in recipe["own"].items()}
+    return Command(recipe["command"], own, recipe["set"], Path(recipe["folder"]))
+
+
+def _axes(options: Options, command: Command, device_kind: str) -> dict[str, tuple[Any, ...]]:
+    """The values of every axis that the space has.
+
+    Raises:
+        UsageError: the script is not told of an axis that has values, or an axis of which it is
+            told has none.
+    """
+    asked = asked_axes(options, options.space.axes.get("seq_len", _UNTOLD["seq_len"]))
+    by_tokens = "tokens_per_batch" in command.placeholders
+    if options.space.tokens_per_batch is not None and not by_tokens:
+        raise UsageError(_untold("--tokens-per-batch", "tokens_per_batch"))
+    told = {name for name in AXES if command.says(name)}
+    if options.space.tokens_per_batch is not None:
+        told.add("micro_batch")
+    for name in AXES:
+        if name in asked and name not in told:
+            raise UsageError(_untold(AXES[name].flag, name))
+        searched = name in command.named or (name == "micro_batch" and name in told)
+        if name not in asked and searched:
+            asked[name] = _default(name, options.space.engine, device_kind)
+    return axes_of(_UNTOLD | asked | {"own": combined(command.own)})
+
+
+def _check_told(options: Options, command: Command, axes: Mapping[str, tuple[Any, ...]]) -> None:
+    """Raises `UsageError` where the script is not told of a value, or of nothing to search."""
+    for name in command.own:
+        if not command.says(name):
+            raise UsageError(_untold("--axis", name))
+    for name, value in command.given.items():
+        of_engine = name == "lr" and command.has_engine  # its configuration has it
+        if not command.says(name) and not of_engine:
+            raise UsageError(_untold("--set", name))
+        if of_engine and not _is_number(value):
+            raise UsageError(f"--set lr={value}: DeepSpeed takes a number, e.g. --set lr=1e-4")
+    if options.space.dtype != "auto" and not command.says("dtype"):
+        raise UsageError(_untold("--dtype", "dtype"))
+    by_tokens = "tokens_per_batch" in command.placeholders
+    told = [name for name in axes if name != "allocator" and command.says(name)]
+    searched = any(len(values) > 1 for values in axes.values())
+    if not (searched or told or by_tokens or command.own):
+        raise UsageError(
+            "--script: nothing of it is to be searched; write {micro_batch} where its value"
+            " goes, or have it read AUTOTUNE_MICRO_BATCH"
+        )
+    for name in ("grad_accum", "micro_batch") if options.space.global_batch else ():
+        if not command.says(name) and not by_tokens:
+            raise UsageError(
+                f"--global-batch {options.space.global_batch}: the script is not told how to make"
+                f" it; write {{{name}}} where its value goes"
+            )
+
+
+def _ranks(options: Options, command: Command) -> tuple[int, str]:
+    """Ranks that the command starts, and why so many."""
+    asked = options.devices.world_size
+    if asked is None:
+        return (
+            command.ranks or 1,
+            "as the command says" if command.ranks else "nothing else is said",
+        )
+    if command.ranks not in (None, asked):
+        raise UsageError(
+            f"--world-size {asked}: the command starts {command.ranks} ranks; write {{world_size}}"
+            " in their place"
+        )
+    return asked, "--world-size"
+
+
+def _is_number(text: str) -> bool:
+    try:
+        return float(text) > 0
+    except ValueError:
+        return False
+
+
+def _untold(flag: str, name: str) -> str:
+    return (
+        f"{flag}: the script is not told of it; write {{{name}}} where its value goes, or have the"
+        f" script read AUTOTUNE_{name.upper()}"
+    )
+
+
+def _default(name: str, engine: str, device_kind: str) -> tuple[Any, ...]:
+    """Values of an axis that the script is told of, and of which nothing else is said."""
+    if name == "micro_batch":
+        return MICRO_BATCHES[device_kind]
+    if name == "checkpointing":
+        return ("none", "full")
+    if name == "zero_stage":
+        return stages_of(engine)
+    flag, example = AXES[name].flag, AXES[name].example or (AXES[name].words or ("512",))[-1]
+    raise UsageError(f"{flag}: say which values {{{name}}} is to have, e.g. {flag} {example}")
+
+
+def _engine(options: Options, command: Command) -> str:
+    """DeepSpeed's configuration is one of DeepSpeed in stage 0, too."""
+    if command.has_engine and options.space.engine == AUTO:
+        return engine_for(AUTO, max(stages_of(AUTO))).name
+    return options.space.engine
+
+
+def _guess(
+    depth: int, seq_lens: Sequence[int], points: Sequence[Candidate], limits: Limits
+) -> CountedShape:
+    """A shape to expect by until something was measured: an order of magnitude."""
+    tokens = sorted(c.tokens for c in points)[len(points) // 2]
+    parameters = max(1, int(limits.capacity_bytes * _STATE_SHARE / _STATE_BYTES))
+    width = max(1, int(limits.capacity_bytes * _OVER_SHARE / tokens / (_BLOCK_FLOATS * 4)))
+    return CountedShape(
+        depth=depth,
+        width=width,
+        vocab_size=1,
+        parameters=parameters,
+        trainable=parameters,
+        block_matrices=parameters,
+        largest_block=parameters,
+        seq_lens=list(seq_lens),
+        flops=[6.0 * parameters for _ in seq_lens],
+    )
