@@ -21,7 +21,7 @@ from msgspec import Meta, Struct, structs
 
 from autotune.errors import UsageError
 from autotune.space import engines
-from autotune.space.axes import AXES, MEMORY_AXES, SCRIPT_AXES, ZERO_STAGES
+from autotune.space.axes import ASKED_AXES, AXES, MEMORY_AXES, ZERO_STAGES
 from autotune.space.candidate import Candidate
 from autotune.space.outcome import Verdict, others_share
 from autotune.space.space import Limits
@@ -82,7 +82,7 @@ class _Measured(Struct, kw_only=True):
     step_s: list[StepSeconds]
 
 
-_AXES = tuple(name for name in AXES if name not in SCRIPT_AXES)
+_AXES = tuple(name for name, axis in AXES.items() if not axis.of_script)
 COLUMNS = (*_AXES, *_Ended.__struct_fields__, *_Measured.__struct_fields__, "reason")
 
 
@@ -268,7 +268,9 @@ def _parsed(header: dict[str, Any]) -> tuple[Workload, _Header]:
 
 def _rows(path: Path, text: str) -> Iterator[GridRow]:
     reader = csv.DictReader(io.StringIO(text))
-    if tuple(reader.fieldnames or ()) != COLUMNS:
+    names = reader.fieldnames or []
+    missing = set(COLUMNS) - set(names) - set(ASKED_AXES)  # an axis may be younger than the file
+    if missing or names != [name for name in COLUMNS if name in names]:
         raise UsageError(f"{path}: line 2: the columns of a recorded grid are not these")
     for cells in reader:
         try:
@@ -280,7 +282,7 @@ def _rows(path: Path, text: str) -> Iterator[GridRow]:
 
 def _row(cells: dict[str, str]) -> GridRow:
     if None in cells or None in cells.values():
-        raise ValueError(f"not {len(COLUMNS)} cells")
+        raise ValueError("not as many cells as columns")
     ended = _read(cells, _Ended)
     report = _report(_read(cells, _Measured)) if cells["step_s"] else None
     if ended.verdict.fits != (report is not None):
@@ -297,7 +299,7 @@ def _row(cells: dict[str, str]) -> GridRow:
 
 def _candidate(cells: dict[str, str]) -> Candidate:
     values: dict[str, Any] = {}
-    for name in _AXES:
+    for name in AXES.keys() & cells.keys():
         axis, text = AXES[name], cells[name]
         if axis.words and not axis.takes(text):
             raise ValueError(f"{text} is none of {', '.join(axis.known)}")
