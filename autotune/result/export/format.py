@@ -75,7 +75,7 @@ def unexpressed(best: Best, says: Collection[str]) -> tuple[str, ...]:
     if "lora" not in says and (lora := best.lora) is not None:
         missing.append(f"lora {lora}, of alpha {lora.alpha}")
     if config.engine == "fsdp" and config.dtype != "fp32" and "reduction" not in says:
-        missing.append("gradients reduced in fp32")
+        missing.append(f"gradients reduced in {(best.dtypes or {}).get('reduction', 'fp32')}")
     return tuple(missing)
 
 
