@@ -23,6 +23,7 @@ from autotune.result.export.format import FACTS
 from autotune.result.folder.table import COLUMNS
 from autotune.space.axes import AXES
 from autotune.space.command import FILES
+from autotune.space.engines import ENGINES
 from autotune.space.options import FLAGS
 from autotune.space.outcome import Verdict
 
@@ -211,7 +212,8 @@ def axes() -> str:
             f"`{axis.name}`", f"`{axis.flag}`",
             ", ".join(f"`{word}`" for word in axis.known) or "numbers",
             "" if axis.plain is None else f"`{axis.plain}`", needs[axis.level],
-            "`--script` only" if axis.of_script else ", ".join(axis.engines),
+            "`--script` only" if axis.of_script
+            else ", ".join(f"`{has.name}`" for has in ENGINES.values() if axis.name in has.axes),
         )
         for axis in AXES.values()
     ]  # fmt: skip

@@ -37,8 +37,8 @@ class Axis:
     """Whether every space has it, asked for or not."""
     quiet: bool = False
     """Whether it is shown only where it makes a difference."""
-    engines: tuple[str, ...] = ()
-    """Those that have more than its plain value; empty for all."""
+    of_engines: bool = False
+    """Whether only those engines have it that name it in `Engine.axes`."""
     of_script: bool = False
     """Whether only a user's own script has it."""
     help: str = ""

@@ -49,6 +49,8 @@ class EngineFacts:
     name: ClassVar[str]
     stages: ClassVar[tuple[int, ...]]
     """The ZeRO stages that it has, or what corresponds to them."""
+    axes: ClassVar[tuple[str, ...]] = ()
+    """Those that it has and others may lack."""
     offloads: ClassVar[bool] = False
     """Whether it can move state to host memory."""
     package: ClassVar[str | None] = None
@@ -64,8 +66,8 @@ class EngineFacts:
     def lacks(self, of: Candidate | Build, device_kind: str) -> Lack | None:
         """Why it does not run that; None where it may."""
         for name, axis in AXES.items():
-            if axis.engines and self.name not in axis.engines and getattr(of, name) != axis.plain:
-                return Lack((name,), f"only {' and '.join(axis.engines)} can")
+            if axis.of_engines and name not in self.axes and getattr(of, name) != axis.plain:
+                return Lack((name,), "it has nothing to set there; use another --engine")
         return None
 
     def state(self, workload: Workload, of: Candidate | Build) -> StateBytes:
