@@ -159,6 +159,12 @@ class Settings:
             "What weights are stored as, where products are not fp32: auto, fp32, or bf16"
             " with no fp32 copy (default: auto, as the engine does it)."
         ))))
+    reduce_dtype: str = field(default="auto", metadata=row(Axis(
+        label="reduce", words=("auto", "fp32", "bf16"), quiet=True, of_engines=True,
+        help=(
+            "What gradients are sent between ranks as: auto, fp32 or bf16 (default: auto, as the"
+            " engine does it)."
+        ))))
     allocator: str = field(default="default", metadata=row(Axis(
         label="allocator", level=Level.LAUNCH, words=("default", "expandable"),
         pattern=r"[a-z_]+:[A-Za-z0-9_.\[\]-]+(\+[a-z_]+:[A-Za-z0-9_.\[\]-]+)*",

@@ -11,7 +11,7 @@ from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 
 from autotune.wire.ranks import Start
 from autotune.wire.recipe import CLIP_NORM
-from probes.engines import count, made, stored_as
+from probes.engines import DTYPES, count, made, stored_as
 from probes.engines.ddp import optimizers
 from probes.faults import UnsupportedError
 from probes.models import Batch, FamilyModels, family
@@ -60,7 +60,8 @@ def _shard(module: nn.Module, family: FamilyModels, start: Start, world: World) 
     """`module` from the meta device to its shards, one block at a time: no rank ever holds it
     whole."""
     policy = MixedPrecisionPolicy(
-        param_dtype=torch.bfloat16 if start.dtype == "bf16" else None, reduce_dtype=torch.float32
+        param_dtype=torch.bfloat16 if start.dtype == "bf16" else None,
+        reduce_dtype=DTYPES.get(start.model.reduce_dtype, torch.float32),
     )
     # The default is of the accelerator that torch was built for, which may not be there.
     shard = partial(

@@ -231,6 +231,21 @@ def test_fp32_weights_with_bf16_products_on_deepspeed(tmp_path: Path) -> None:
         assert found.losses[-1] < found.losses[0]
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize(("engine", "stage"), [("fsdp", 3)])
+def test_gradients_are_sent_in_the_type_that_is_asked_for(
+    tmp_path: Path, engine: str, stage: int
+) -> None:
+    """Rounded on their way they learn nearly the same, and nothing else is exactly as before."""
+    how: dict[str, Any] = {"stage": stage, "steps": 3}
+    plain, again = (train(tmp_path / name, engine, **how) for name in ("a", "b"))
+    low = train(tmp_path / "c", engine, **how, reduce_dtype="bf16")
+    assert plain.losses == again.losses != low.losses == pytest.approx(plain.losses, rel=0.01)
+    build = Build(depth=2, zero_stage=stage, reduce_dtype="bf16")
+    assert ENGINES[engine].dtypes("fp32", build)["reduction"] == "bf16"
+    assert ENGINES["ddp"].lacks(build, "cpu") is not None
+
+
 def test_selective_checkpointing_that_an_engine_cannot_is_unsupported_with_it_alone() -> None:
     text = "c10d.x invocation index 6 encountered during backward but not found in storage. This"
     said = fault(RuntimeError(text), Phase.WARMUP, "cpu", None)

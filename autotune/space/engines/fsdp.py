@@ -17,13 +17,14 @@ class Fsdp(EngineFacts):
 
     name = "fsdp"
     stages = (2, 3)
+    axes = ("reduce_dtype",)
 
     def computes_with(self, dtype: str, of: Candidate | Build) -> str:
         """Its mixed precision gathers weights in the products' type."""
         return dtype
 
     def reduces_in(self, dtype: str, of: Candidate | Build) -> str:
-        return "fp32"
+        return "fp32" if of.reduce_dtype == "auto" else of.reduce_dtype
 
     def state(self, workload: Workload, of: Candidate | Build) -> StateBytes:
         """Between steps all weights are in shards, in stage 2 as well. Gradients are, if they are
