@@ -7,14 +7,14 @@ from dataclasses import dataclass
 
 from autotune.units import gib
 
-SIZE = r"\d[\d,]{0,30}+(?:\.\d{0,30}+)?\s*+(?:[Bb]ytes|[KMGTkB]i?B?)\b"
+SIZE = r"\d[\d,]{0,30}+(?:\.\d{0,30}+)?\s*+(?:[Bb]ytes|[KMGTPkB]i?B?)\b"
 """Bounded, like all that a searched pattern may begin with: a run of digits takes linear time."""
 _OWN_SHARE = 0.9
 """Of what is in use, that one process holds which is the only one that a message names: itself."""
 OTHERS_SHARE = 0.03
 """Of a device may be held besides this process before it counts: the driver, and rounding."""
 
-_UNITS = {"b": 1, "bytes": 1, "k": 2**10, "m": 2**20, "g": 2**30, "t": 2**40}
+_UNITS = {"b": 1, "bytes": 1, "k": 2**10, "m": 2**20, "g": 2**30, "t": 2**40, "p": 2**50}
 MOST_BYTES = 2**50
 """Some drivers make torch say 17179869184 GiB: a small negative number, read as a large one."""
 _PATTERNS = {

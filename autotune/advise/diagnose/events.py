@@ -43,7 +43,8 @@ _TALK_AFTER = re.compile(
 )
 _CODE = re.compile(
     r"^\s*(?:[+-] *)?(?:#|//|if |elif |except\b|assert |raise |return |with |print\(|log\w*\."
-    r"|\"(?![^\"]*\"\s*$)|'|>>>|== |\w+ = |-?-> *\d+ |\d+ +(?:if|raise|assert|except))"
+    r"|[\"'](?![^\"]*\"\s*$|\w*(?:Error|Exception): )|>>>"
+    r"|== |\w+ = |-?-> *\d+ |\d+ +(?:if|raise|assert|except))"
 )
 _TENSOR = re.compile(r"shape ?\[(?P<shape>[\d, ]+)\] and type (?P<type>\w+)")
 _TYPE_BYTES = {"half": 2, "bfloat16": 2, "float": 4, "int32": 4, "double": 8, "int64": 8}

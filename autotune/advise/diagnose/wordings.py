@@ -187,7 +187,7 @@ _DEVICE = (
         rf"{RAISED}(?P<backend>CUDA|HIP|XPU|NPU|MUSA|MLU|MPS)(?: backend)? out of memory"
         r"(?:[.!,:;)\"']|\s*$)(?! Tried)",
         rf"{RAISED}Invalid buffer size: (?P<asked>{SIZE})",
-        r"Allocation on device (?P<device>\d*)\s*would exceed allowed memory",
+        r"Allocation on device ?(?P<device>\d*)\s*(?:would exceed allowed memory|$)",
         goes_on=True,
     ),
     TORCH_PART,
@@ -322,7 +322,7 @@ _HOST = (
         r"DefaultCPUAllocator: (?:can't allocate memory|not enough memory): you tried to allocate"
         r"(?: (?P<asked>\d+ bytes))?",
         r"Torch: not enough memory: you tried to allocate (?P<asked>\d+ ?GB)",
-        rf"(?i:memory ?error): Unable to allocate (?P<asked>{SIZE}) for an array",
+        rf"[Uu]nable to allocate (?:(?P<asked>{SIZE}) for an )?array with shape",
     ),
     _row(
         "host", Kind.HOST,
@@ -410,6 +410,7 @@ _KILLED = (
         r"^(?:已杀死|強制終了|Getötet|Убито)\s*$",
         r"noticed that process rank (?P<rank>\d+) with PID \d+ on node \S+ exited on signal 9\b",
         rf"{_EXITED}137\b(?!/)",
+        r"[Ee]xit(?:ed (?:\w+ ){0,4}with)? ?code(?: ?[:=] ?| )-9\.?$",
     ),
 )  # fmt: skip
 DISK = _row(
@@ -448,7 +449,8 @@ _LAST = (
         " torch c10d TCPStore, gloo, NCCL; CPython subprocess.py",
         r"^Killing subprocess \d+",
         r"exits with return code = -?[1-9]\d*",
-        r"(?:Signal 15 \(SIGTERM\) received by PID|Sending process \d+ closing signal SIGTERM"
+        r"(?:Signal 15 \(SIGTERM\) received by PID"
+        r"|Sending process \d+ closing signal SIG(?:TERM|HUP|INT)"
         r"|via (?:Signals\.)?SIGTERM, forcefully exiting via (?:Signals\.)?SIGKILL)",
         r"SignalException: Process \d+ got signal",
         r"(?:^|multiprocessing\.errors\.)ChildFailedError",
