@@ -60,9 +60,8 @@ def machine(among: Space, fixed_tokens: float = FIXED) -> Any:
 
 
 def best(done: Run, among: Space) -> Best:
-    choice = done.choice
     return best_of(
-        choice, done.records, among, "flops", fingerprint={"kind": "cpu"}, environment={},
+        done.choice, done.records, among, "flops", fingerprint={"kind": "cpu"}, environment={},
         provenance={"options": Options.of(device="cpu").to_json()},
     )  # fmt: skip
 
@@ -70,7 +69,7 @@ def best(done: Run, among: Space) -> Best:
 @pytest.mark.parametrize("sampler", ["frontier", "tpe", "grid"])
 def test_padding_decides_which_micro_batch_wins(tmp_path: Path, sampler: str) -> None:
     plain = best(Run(tmp_path / "a", machine(PLAIN), PLAIN, sampler=sampler), PLAIN)
-    mixed = best(Run(tmp_path / "b", machine(MIXED), MIXED, sampler=sampler), MIXED)
+    mixed = best(Run(tmp_path / "b", machine(MIXED), MIXED, sampler=sampler, finals=3), MIXED)
     assert plain.config.micro_batch == 32
     rates = {size: size / (size * MIX.padded_mean(size, 128) + FIXED) for size in (1, 2, 4, 8)}
     assert mixed.config.micro_batch == max(rates, key=lambda size: rates[size]) == 4

@@ -49,8 +49,7 @@ BUSY = replace(QUIET, busy_cpu_s=9.9, own_cpu_s=1.0)
 @pytest.fixture
 def run(tmp_path: Path) -> Runs:
     def one(answer: Callable[[Job], Result] = saturating, among: Space = SPACE, **o: Any) -> Run:
-        how: dict[str, Any] = {"sampler": "tpe", "finals": 1} | o
-        return Run(tmp_path / "study", answer, among, **how)
+        return Run(tmp_path / "study", answer, among, **{"sampler": "tpe"} | o)
 
     return one
 

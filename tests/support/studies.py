@@ -71,9 +71,9 @@ class Run:
         neighbours: Neighbours | None = None,
         **options: Any,
     ) -> None:
-        """`now` is the time that the budget counts."""
+        """`now` is the time that the budget counts. One candidate has finals by default."""
         among = among or space()
-        asked = Options.of(**{"budget_s": PLENTY_S} | options)
+        asked = Options.of(**{"budget_s": PLENTY_S, "finals": 1} | options)
         self.folder = folder
         self.runners = [ScriptedRunner(answer) for _ in range(slots)]
         self.runner = self.runners[0]
