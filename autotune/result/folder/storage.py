@@ -18,7 +18,7 @@ import sqlite3
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, closing, contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import asdict
 from pathlib import Path
 from secrets import token_hex
@@ -37,7 +37,7 @@ from autotune.result.folder.folder import Folder
 from autotune.result.folder.manifest import IN_JOURNAL, Manifest
 
 if TYPE_CHECKING:
-    from sqlalchemy import Connection, Engine
+    from sqlalchemy import Connection
 
 BUSY_S = 10.0
 """How long a write waits for others who use a database."""
@@ -304,17 +304,59 @@ class _Database:
     @classmethod
     def checked(cls, url: str) -> str:
         """See the function of this name."""
-        raise NotImplementedError
+        from sqlalchemy.exc import SQLAlchemyError
+
+        spelled = cls._spelled(url)
+        try:
+            if tables := cls.tables(spelled):
+                if not tables >= _TABLES:
+                    raise UsageError(f"--storage {url}: holds something else; name another one")
+                cls.as_it_is(spelled).engine.dispose()
+        except (OSError, SQLAlchemyError, StorageInternalError, RuntimeError) as error:
+            raise UsageError(f"--storage {url}: {_why(error)}; use e.g. {cls.example}") from error
+        return spelled
 
     @classmethod
     def tables(cls, url: str) -> set[str]:
-        """Raises where there is no such database."""
+        """Raises OSError or SQLAlchemyError where no study can be written."""
+        from sqlalchemy import inspect
+
+        with cls._connected(url) as connection:
+            cls._check_writable(connection)
+            return set(inspect(connection).get_table_names())
+
+    @classmethod
+    def _spelled(cls, url: str) -> str:
+        """`url` with what it leaves to the current folder. Raises UsageError for no good one."""
         raise NotImplementedError
+
+    @classmethod
+    def _check_writable(cls, connection: Connection) -> None:
+        """Raises as `tables` does."""
+        raise NotImplementedError
+
+    @classmethod
+    @contextmanager
+    def _connected(cls, url: str) -> Iterator[Connection]:
+        from sqlalchemy import create_engine
+
+        engine = create_engine(cls.of_engine(url), **cls.options)
+        try:
+            with engine.begin() as connection:
+                yield connection
+        finally:
+            engine.dispose()
 
     @classmethod
     def as_it_is(cls, url: str) -> RDBStorage:
         """Raises where it is not of this version of Optuna."""
-        return RDBStorage(cls.of_engine(url), cls.options, skip_table_creation=True)
+        with cls._making(url):  # Optuna completes what it finds half made
+            return RDBStorage(cls.of_engine(url), cls.options, skip_table_creation=True)
+
+    @classmethod
+    def _making(cls, url: str) -> AbstractContextManager[None]:
+        """In which nobody else makes its tables."""
+        return nullcontext()
 
     @classmethod
     def of_engine(cls, url: str) -> str:
@@ -365,14 +407,13 @@ class _Database:
                     sessions.remove()
                     sessions.configure(bind=engine)
         except (StorageInternalError, SQLAlchemyError) as error:
-            cause = error.__cause__ if isinstance(error, StorageInternalError) else error
-            kind = UnreachableError if lost or self._may_answer(cause) else OSError
-            why = " ".join(str(getattr(cause, "orig", cause)).split())
-            raise kind(errno.EIO, why, self.url) from error
+            kind = UnreachableError if lost or self._may_answer(_cause(error)) else OSError
+            raise kind(errno.EIO, _why(error), self.url) from error
 
     def _made(self) -> RDBStorage:
         """With Optuna's tables."""
-        return RDBStorage(self.of_engine(self.url), self.options)
+        with self._making(self.url):
+            return RDBStorage(self.of_engine(self.url), self.options)
 
     def _lock(self, connection: Connection) -> None:
         """Keep others from writing to the study until the transaction of `connection` ends."""
@@ -402,33 +443,20 @@ class _Sqlite(_Database):
     options = {"connect_args": {"timeout": BUSY_S}}  # noqa: RUF012
 
     @classmethod
-    def checked(cls, url: str) -> str:
-        path = _sqlite_path(url).absolute()
-        absolute = f"sqlite:///{path}"
-        try:
-            if not path.exists():
-                there = next(each for each in path.parents if each.exists())
-                with tempfile.TemporaryFile(dir=there):
-                    pass
-            elif tables := cls.tables(absolute):
-                if not tables >= _TABLES:
-                    raise UsageError(f"--storage {url}: holds something else; name a new file")
-                cls.as_it_is(absolute)
-        except (OSError, sqlite3.Error, RuntimeError) as error:
-            reason = getattr(error, "strerror", None) or str(error).rstrip(".")
-            raise UsageError(f"--storage {url}: {reason}; use e.g. {_EXAMPLE}") from error
-        return absolute
+    def _spelled(cls, url: str) -> str:
+        return f"sqlite:///{_sqlite_path(url).absolute()}"
 
     @classmethod
     def tables(cls, url: str) -> set[str]:
-        """Raises sqlite3.Error where it cannot be written."""
         path = _sqlite_path(url)
-        if not path.exists():  # or SQLite would create it
-            return set()
-        with closing(sqlite3.connect(path, timeout=BUSY_S)) as database:
-            database.execute("BEGIN IMMEDIATE")
-            found = database.execute("SELECT name FROM sqlite_master WHERE type = 'table'")
-            return {name for (name,) in found.fetchall()}
+        if path.exists():
+            return super().tables(url)
+        with tempfile.TemporaryFile(dir=next(each for each in path.parents if each.exists())):
+            return set()  # SQLite would make it
+
+    @classmethod
+    def _check_writable(cls, connection: Connection) -> None:
+        connection.exec_driver_sql("BEGIN IMMEDIATE")
 
     def _made(self) -> RDBStorage:
         path = _sqlite_path(self.url)
@@ -510,29 +538,7 @@ class _Postgres(_Database):
     }  # fmt: skip
 
     @classmethod
-    def checked(cls, url: str) -> str:
-        from sqlalchemy.exc import SQLAlchemyError
-
-        cls._check_url(url)
-        try:
-            tables = cls.tables(url)
-            if tables and not tables >= _TABLES:
-                raise UsageError(f"--storage {url}: holds something else; name another database")
-            with cls._connected(url) as connection:
-                if lack := connection.exec_driver_sql(_LACK).scalar():
-                    raise UsageError(f"--storage {url}: {lack}; name another database or user")
-            if tables:
-                cls.as_it_is(url).engine.dispose()
-        except (SQLAlchemyError, StorageInternalError, RuntimeError) as error:
-            cause = error.__cause__ if isinstance(error, StorageInternalError) else error
-            said = str(getattr(cause, "orig", cause)).strip() or type(cause).__name__
-            # libpq says why on the first line, then what to look at.
-            reason = said.splitlines()[0].rstrip(".")
-            raise UsageError(f"--storage {url}: {reason}; use e.g. {cls.example}") from error
-        return url
-
-    @classmethod
-    def _check_url(cls, url: str) -> None:
+    def _spelled(cls, url: str) -> str:
         from sqlalchemy.engine import make_url
         from sqlalchemy.exc import ArgumentError
 
@@ -551,43 +557,16 @@ class _Postgres(_Database):
             )
         if why := missing("psycopg"):
             raise UsageError(f"--storage {url}: {why}")
+        return url
 
     @classmethod
     def of_engine(cls, url: str) -> str:
         return url.replace("postgresql:", "postgresql+psycopg:", 1)
 
     @classmethod
-    def tables(cls, url: str) -> set[str]:
-        with cls._connected(url) as connection:
-            found = connection.exec_driver_sql(
-                "SELECT tablename FROM pg_tables WHERE schemaname = current_schema()"
-            )
-            return {name for (name,) in found}
-
-    @classmethod
-    @contextmanager
-    def _connected(cls, url: str) -> Iterator[Connection]:
-        engine = cls._engine(url)
-        try:
-            with engine.begin() as connection:
-                yield connection
-        finally:
-            engine.dispose()
-
-    @classmethod
-    def _engine(cls, url: str) -> Engine:
-        from sqlalchemy import create_engine
-
-        return create_engine(cls.of_engine(url), **cls.options)
-
-    def _made(self) -> RDBStorage:
-        with self._making(self.url):
-            return super()._made()
-
-    @classmethod
-    def as_it_is(cls, url: str) -> RDBStorage:
-        with cls._making(url):  # Optuna completes what it finds half made
-            return super().as_it_is(url)
+    def _check_writable(cls, connection: Connection) -> None:
+        if lack := connection.exec_driver_sql(_LACK).scalar():
+            raise PermissionError(errno.EACCES, lack)
 
     @classmethod
     @contextmanager
@@ -625,6 +604,18 @@ _LACK = """
 
 _DATABASES: dict[str, type[_Database]] = {"sqlite": _Sqlite, "postgresql": _Postgres}
 """By the scheme of the URL."""
+
+
+def _cause(error: Exception) -> BaseException | None:
+    """What Optuna, where it was that, failed for."""
+    return error.__cause__ if isinstance(error, StorageInternalError) else error
+
+
+def _why(error: Exception) -> str:
+    """In a line. Servers say why on the first one, then what to look at."""
+    cause = _cause(error)
+    said = getattr(cause, "strerror", None) or str(getattr(cause, "orig", cause)).strip()
+    return said.splitlines()[0].rstrip(".") if said else type(cause).__name__
 
 
 def _named_in(folder: Path) -> tuple[str, str] | None:
