@@ -22,6 +22,7 @@ from autotune.result.folder.folder import Folder
 from autotune.space.options import FLAGS, GROUPS, Flag, Options, text_of
 
 if TYPE_CHECKING:
+    from autotune.result.folder.manifest import Manifest
     from autotune.study.session import Setup
 
 
@@ -252,73 +253,71 @@ def _with_storage(options: Options) -> Options:
 
 
 def _resume(asked: Tune, argv: list[str], held: ExitStack) -> Setup:
-    from autotune.device.idle import check_idle
-    from autotune.measure.testbed import open_testbed
+    """The study in a folder, which goes on."""
     from autotune.result.folder import manifest
-    from autotune.study.session import Resumed, Setup
 
-    folder = asked.resume
-    assert folder is not None
-    then = manifest.read(folder)
-    held.enter_context(hold(folder))
+    assert asked.resume is not None
+    then = manifest.read(asked.resume)
+    held.enter_context(hold(asked.resume))
     options = _with_storage(then.asked())
     given = asked.options.cluster  # the head node may be another one, and the job
     options = options.but(
         interface=given.interface or options.cluster.interface,
         nodes=given.nodes or options.cluster.nodes,
     )
-    testbed = open_testbed(options)
-    here = testbed.space(options, then.workload())
-    space = replace(here, limits=then.limits())
-    now = manifest.manifest_of(options, space, testbed.fingerprint(here), folder, then.argv)
-    now = replace(now, earlier=then.earlier, study_name=then.study_name, part=then.part)
-    resumed = Resumed(
-        argv=argv,
-        budget_s=asked.budget_s,
-        accepted=manifest.check(then, now, asked.accepted),
-        check_idle=lambda: check_idle(
-            testbed.device, options.devices.allow_busy or asked.options.devices.allow_busy
-        ),
-    )
-    return Setup(options=options, space=space, testbed=testbed, manifest=now, resumed=resumed)
+    return _going_on(asked, then, options, argv)
 
 
 def _join(asked: Tune, argv: list[str], held: ExitStack) -> Setup:
+    """The study in a database, in a folder of this process."""
+    from autotune.result.folder.storage import manifest_in
+
+    assert asked.join is not None
+    refuse_used_folder(asked.options.output.out)
+    url, then = manifest_in(asked.join)
+    own = {key: value for key, value in asked.options.flat().items() if key in asked.own}
+    options = then.asked(f"--join {asked.join}").but(storage=url, **own)
+    setup = _going_on(asked, then, options, argv)
+    folder = Path(setup.manifest.folder)
+    create_folder(folder)
+    held.enter_context(hold(folder))
+    refuse_used_folder(folder)
+    return setup
+
+
+def _going_on(asked: Tune, then: Manifest, options: Options, argv: list[str]) -> Setup:
+    """The study of `then`, resumed or joined. Limits and what it learned from stay."""
     from autotune.device import overlooked
     from autotune.device.idle import check_idle
     from autotune.measure.testbed import open_testbed
     from autotune.result.folder import manifest
-    from autotune.result.folder.storage import manifest_in
     from autotune.study.session import Resumed, Setup
 
-    place = asked.join
-    assert place is not None
-    refuse_used_folder(asked.options.output.out)
-    url, then = manifest_in(place)
-    own = {key: value for key, value in asked.options.flat().items() if key in asked.own}
-    options = then.asked(f"--join {place}").but(storage=url, **own)
-    testbed = open_testbed(options)
-    if warning := overlooked(testbed.device):
+    testbed, joined = open_testbed(options), asked.join is not None
+    if joined and (warning := overlooked(testbed.device)):
         complain(warning)
     here = testbed.space(options, then.workload())
     space = replace(here, limits=then.limits())
-    folder = asked.options.output.out or default_folder(options.subject, testbed.device.kind)
-    kept = options.but(device=testbed.spec)
-    now = manifest.manifest_of(kept, space, testbed.fingerprint(here), folder, argv)
-    now = replace(now, earlier=then.earlier, study_name=then.study_name, part=token_hex(4))
-    accepted = manifest.check(
-        then.of_any_devices(), now.of_any_devices(), asked.accepted, f"--join {place}"
-    )
+    folder = asked.resume or asked.options.output.out
+    folder = folder or default_folder(options.subject, testbed.device.kind)
+    now = replace(
+        manifest.manifest_of(
+            options.but(device=testbed.spec), space, testbed.fingerprint(here), folder,
+            argv if joined else then.argv,
+        ),
+        earlier=then.earlier, study_name=then.study_name,
+        part=token_hex(4) if joined else then.part,
+    )  # fmt: skip
+    before, after = (then.of_any_devices(), now.of_any_devices()) if joined else (then, now)
+    flag = f"--join {asked.join}" if joined else "--resume"
+    busy = options.devices.allow_busy or asked.options.devices.allow_busy
     resumed = Resumed(
         argv=argv,
         budget_s=asked.budget_s,
-        accepted=accepted,
-        check_idle=lambda: check_idle(testbed.device, options.devices.allow_busy),
-        joined=True,
+        accepted=manifest.check(before, after, asked.accepted, flag),
+        check_idle=lambda: check_idle(testbed.device, busy),
+        joined=joined,
     )
-    create_folder(folder)
-    held.enter_context(hold(folder))
-    refuse_used_folder(folder)
     return Setup(options=options, space=space, testbed=testbed, manifest=now, resumed=resumed)
 
 
