@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Callable
-from dataclasses import dataclass
 
 from autotune.device.device import Device
 from autotune.errors import UsageError
@@ -16,76 +14,37 @@ from autotune.space.options import Options
 from autotune.space.workload import Workload
 
 
-@dataclass(frozen=True)
-class AxisValue:
-    """A value of an axis, and where it would be used."""
-
-    value: str
-    device_kind: str
-    dtype: str
-
-
-def _attention(asked: AxisValue) -> str:
-    if asked.value == "flash_attention_2":
-        if asked.device_kind != "cuda":
-            return "needs a GPU"
-        if asked.dtype == "fp32":
-            return "needs --dtype bf16 or fp16"
-        return missing("flash_attn")
-    if asked.value == "flex_attention" and asked.device_kind != "cuda":
-        return "has no backward pass on the CPU"
+def lacks(axis: str, value: str, device_kind: str, dtype: str) -> str:
+    """Why this machine has no such value of an axis, and a remedy; empty if it has it."""
+    cuda = device_kind == "cuda"
+    match axis, value:
+        case "attention", "flash_attention_2":
+            if not cuda:
+                return "needs a GPU"
+            return "needs --dtype bf16 or fp16" if dtype == "fp32" else missing("flash_attn")
+        case "attention", "flex_attention" if not cuda:
+            return "has no backward pass on the CPU"
+        case "checkpointing", "host" if not cuda:
+            return "the CPU is the host; use full"
+        case "compile", "on" if cuda:
+            return missing("triton") or _compiler("C", os.environ.get("CC", ""), "gcc", "clang")
+        case "compile", "on":
+            return _compiler("C++", os.environ.get("CXX", ""), "g++", "clang++")
+        case "optimizer", "adamw8bit":
+            return missing("torchao") or lacks("compile", "on", device_kind, dtype)
+        case "param_dtype", _ if value != "auto" and dtype != "bf16":
+            return f"only for products in bf16, and they are in {dtype}; use --dtype bf16"
+        case "allocator", _ if "backend:" in value:
+            return "torch needs its backend before its import; set it where autotune is started"
+        case "allocator", _ if value != "default" and not cuda:
+            return "torch's allocator of CUDA memory is not used on the CPU"
     return ""
-
-
-def _checkpointing(asked: AxisValue) -> str:
-    if asked.value != "host" or asked.device_kind == "cuda":
-        return ""
-    return "the CPU is the host; use full"
-
-
-def _compile(asked: AxisValue) -> str:
-    if asked.value == "off":
-        return ""
-    if asked.device_kind == "cuda":
-        return missing("triton") or _compiler("C", os.environ.get("CC", ""), "gcc", "clang")
-    return _compiler("C++", os.environ.get("CXX", ""), "g++", "clang++")
 
 
 def _compiler(language: str, *names: str) -> str:
     if any(name and shutil.which(name) for name in names):
         return ""
     return f"needs a {language} compiler: install {names[1]}"
-
-
-def _optimizer(asked: AxisValue) -> str:
-    if asked.value != "adamw8bit":
-        return ""
-    return missing("torchao") or _compile(AxisValue("on", asked.device_kind, asked.dtype))
-
-
-def _param_dtype(asked: AxisValue) -> str:
-    if asked.value == "auto" or asked.dtype == "bf16":
-        return ""
-    return f"only for products in bf16, and they are in {asked.dtype}; use --dtype bf16"
-
-
-def _allocator(asked: AxisValue) -> str:
-    if "backend:" in asked.value:
-        return "the backend is chosen before torch is imported; set it where autotune is started"
-    if asked.value == "default" or asked.device_kind == "cuda":
-        return ""
-    return "torch's allocator of CUDA memory is not used on the CPU"
-
-
-LACKS: dict[str, Callable[[AxisValue], str]] = {
-    "attention": _attention,
-    "checkpointing": _checkpointing,
-    "compile": _compile,
-    "optimizer": _optimizer,
-    "param_dtype": _param_dtype,
-    "allocator": _allocator,
-}
-"""By axis: why a value cannot be had here, and what to do; empty where it can."""
 
 
 def check_energy(options: Options, device: Device) -> None:
@@ -118,7 +77,7 @@ def check_machine(
     for name, axis in AXES.items():
         for value in options.space.axes.get(name, ()) if axis.words else ():
             why = family.lacks(workload.recipe, name, value)
-            if not why and here and name in LACKS:
-                why = LACKS[name](AxisValue(value, device.kind, workload.dtype))
+            if not why and here:
+                why = lacks(name, value, device.kind, workload.dtype)
             if why:
                 raise UsageError(f"{axis.flag} {value}: {why}")

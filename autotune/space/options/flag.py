@@ -39,17 +39,13 @@ def option(
     metavar: str | None,
     text: str,
     *,
-    type: Any = str,
-    default: str | None = None,
     silently: str | None = None,
-    key: str | None = None,
+    **more: Any,
 ) -> Any:
-    """A field of a group. It is None unless it has a default; `silently` gives one that `text`
-    states already."""
-    flag = Flag(
-        name=name, help=text, metavar=metavar, read=read, type=type, default=default, key=key,
-    )  # fmt: skip
-    given = silently if default is None else default
+    """A field of a group, with `more` of its flag. It is None unless it has a default; `silently`
+    gives one that `text` states already."""
+    flag = Flag(name=name, help=text, metavar=metavar, read=read, **more)
+    given = silently if flag.default is None else flag.default
     return field(default=None if given is None else read(given, name), metadata={"flag": flag})
 
 

@@ -125,8 +125,9 @@ def test_a_package_that_is_missing_is_named(
         importlib.util, "find_spec", lambda name: None if name == package else found(name)
     )
     (axis,) = [name for name in texts if name != "model"]
-    asked = lacking.AxisValue(texts[axis], "cuda", "bf16")
-    assert lacking.LACKS[axis](asked).startswith(f"{package} is not installed; run ")
+    assert lacking.lacks(axis, texts[axis], "cuda", "bf16").startswith(
+        f"{package} is not installed; run "
+    )
 
 
 @pytest.mark.parametrize(
@@ -136,7 +137,7 @@ def test_a_package_that_is_missing_is_named(
 def test_compiling_has_needs(kind: str, message: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: SimpleNamespace(origin=name))
     monkeypatch.setattr(shutil, "which", lambda name: None)
-    assert lacking.LACKS["compile"](lacking.AxisValue("on", kind, "bf16")) == message
+    assert lacking.lacks("compile", "on", kind, "bf16") == message
 
 
 def test_an_allocator_is_what_its_variable_holds() -> None:
