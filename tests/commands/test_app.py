@@ -489,12 +489,12 @@ def test_the_budget_counts_from_before_the_imports() -> None:
     code = """
 import sys, time
 from autotune.study import session
-from autotune.result.folder.ending import Ended, Ending
+from autotune.result.folder.ending import Ending, StudyEnd
 from autotune.__main__ import main
 
 def run(setup, *, clock, **rest):
     print("cli" if clock.at(0.0) else "before")
-    return Ended(Ending.FOUND)
+    return StudyEnd(Ending.FOUND)
 
 session.run = run
 time.monotonic = lambda: float("autotune.commands.app" in sys.modules)

@@ -35,7 +35,7 @@ def lacks(axis: str, value: str, device_kind: str, dtype: str) -> str:
         case "param_dtype", _ if value != "auto" and dtype != "bf16":
             return f"only for products in bf16, and they are in {dtype}; use --dtype bf16"
         case "allocator", _ if "backend:" in value:
-            return "torch needs its backend before its import; set it where autotune is started"
+            return "torch takes it before torch is imported; set it where autotune is started"
         case "allocator", _ if value != "default" and not cuda:
             return "torch's allocator of CUDA memory is not used on the CPU"
     return ""
