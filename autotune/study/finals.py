@@ -12,8 +12,8 @@ from autotune.result.folder.past import News
 from autotune.space.candidate import Candidate
 from autotune.space.outcome import Record, Verdict
 from autotune.space.space import Space
+from autotune.study.attempts import Probed
 from autotune.study.pace import RANKING_MICRO_STEPS, Pace
-from autotune.study.prober import Probed
 from autotune.study.records import SUSPICIOUS_LOSSES, Records
 from autotune.study.slots import Slots
 from autotune.study.work import NextWork, Slot, Work

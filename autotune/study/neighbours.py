@@ -16,7 +16,7 @@ from dataclasses import replace
 from autotune.measure.runner import StopRequestedError
 from autotune.show.report import Reporter
 from autotune.space.outcome import Measurement
-from autotune.study.prober import Probed
+from autotune.study.attempts import Probed
 from autotune.study.work import NextWork, Slot, Work
 
 NOTICED = 0.03

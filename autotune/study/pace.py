@@ -11,7 +11,8 @@ from autotune.space.engines import engine_of
 from autotune.space.options import Options
 from autotune.space.outcome import Record
 from autotune.space.workload import Workload
-from autotune.study.prober import Probed, rule_for
+from autotune.study.attempts import Probed
+from autotune.study.prober import rule_for
 
 FIRST_COMPILE_S = 15.0
 """What compiling a model is taken to last before the first one was."""

@@ -1,31 +1,19 @@
-"""One probe: run until the machine leaves it in peace, and judged under the study's limits."""
+"""One probe: run again until the machine leaves it in peace."""
 
 from __future__ import annotations
 
-import itertools
-import math
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from autotune.errors import NoNodesError
-from autotune.measure.runner import OUT_OF_BUDGET, Job, Result, Runner
-from autotune.space.engines import state_bytes
+from autotune.measure.runner import Job, Result, Runner
 from autotune.space.options import Options
-from autotune.space.outcome import (
-    DISTURBED_SHARE,
-    Measurement,
-    Outcome,
-    Verdict,
-    in_slices,
-    judge,
-    measurement,
-    others_share,
-)
+from autotune.space.outcome import DISTURBED_SHARE, Measurement, Outcome, Verdict
 from autotune.space.space import Space
-from autotune.study.predict.memory import Prediction, kept_on_host
+from autotune.study.attempts import Next, Probed, Tally, after
+from autotune.study.judging import Judge
+from autotune.study.predict.memory import Prediction
 from autotune.wire.budget import Clock
-from autotune.wire.reports import Report
-from autotune.wire.stopping import Interval, Rule, interval
+from autotune.wire.stopping import Rule
 
 ATTEMPTS = 3
 """Runs of one probe where the machine keeps disturbing it."""
@@ -69,32 +57,14 @@ def rule_for(device_kind: str, options: Options, *, final: bool = False) -> Rule
     )
 
 
-@dataclass(frozen=True, kw_only=True)
-class Probed:
-    """What came of a job, over all its attempts."""
-
-    outcome: Outcome
-    starts_s: Sequence[float] = ()
-    """What its group starts took."""
-    compiles_s: Sequence[float] = ()
-    """And compiling, where that was done."""
-    put_off: bool = False
-    """It says nothing of the candidate, and was no doing of it."""
-    suspect: bool = False
-    """It was put off in the middle: the candidate may have been the cause."""
-    gone: str = ""
-    """Why nothing more can be run where it ran; empty where something can."""
-
-
 class Prober:
     """Runs the jobs of one slot."""
 
     def __init__(
         self, space: Space, device_kind: str, clock: Clock, runner: Runner, options: Options
     ) -> None:
-        self._needs_energy = options.search.objective == "tokens_per_joule"
-        self._space = space
-        self._device_kind = device_kind
+        self._judge = Judge(space, options.search.objective)
+        self._calm_share = DISTURBED_SHARE[device_kind]
         self._clock = clock
         self._runner = runner
         self._little = FOREIGN_SHARE * space.limits.capacity_bytes
@@ -118,79 +88,45 @@ class Prober:
         Raises:
             StopRequestedError: the user asked to stop.
         """
-        started_s = self._clock.elapsed_s()
-        repeats_until_s = started_s + REPEATS_SHARE * self._clock.budget_s
-        outcome: Outcome | None = None
-        start_s = warmup_s = timed_s = 0.0
-        least_s = math.inf
-        starts_s: list[float] = []
-        compiles_s: list[float] = []
-        ran = True
-        for attempt in itertools.count(1):
+        tally = Tally(self._clock.elapsed_s())
+        repeats_until_s = tally.started_s + REPEATS_SHARE * self._clock.budget_s
+        step = Next.AGAIN
+        while step is not Next.END:
             began_s = self._clock.elapsed_s()
-            last = attempt >= attempts or BUSY in self._normal or began_s > repeats_until_s
-            calm = 1.0 if last else DISTURBED_SHARE[self._device_kind]
+            last = len(tally.results) + 1 >= attempts or began_s > repeats_until_s
+            calm = 1.0 if last or BUSY in self._normal else self._calm_share
             job = replace(job, rule=replace(job.rule, calm=calm))
             try:
                 result = self._runner.run(job, self._clock.at(until_s))
             except NoNodesError as error:
-                why, ran = str(error), False
-                result = Result(verdict=Verdict.SKIPPED, reason=why, put_off=True, gone=why)
-            if result.reason.startswith(OUT_OF_BUDGET):
-                reason = job.budget + result.reason.removeprefix("the budget")
-                result = replace(result, reason=reason)
-            repeats_until_s += result.waited_s
+                result, tally.ran = _gone(str(error)), False
             took_s = self._clock.elapsed_s() - began_s - result.waited_s
-            compiled_s = result.report.compile_s if result.report is not None else 0.0
-            compiles_s += [compiled_s] if compiled_s else []
-            if result.group_start_s:
-                starts_s.append(result.group_start_s)
-                start_s += result.group_start_s + compiled_s
+            repeats_until_s += result.waited_s
             self._note_group(result)
-            again = self._outcome(job, result)
-            warmup_s, timed_s = warmup_s + again.warmup_s, timed_s + again.timed_s
-            if again.verdict == Verdict.OK:
-                least_s = min(least_s, again.warmup_s + again.timed_s)
-            outcome = again if outcome is None else self._calmer(outcome, again)
-            outcome = replace(outcome, attempts=attempt)
-            if again.verdict.bounds_memory and result.warm and not job.fresh and attempts > 1:
-                job = replace(job, fresh=True)  # what the last probes left behind may be the cause
-            elif (
-                result.put_off
-                or attempt >= attempts
-                or not self._disturbances(outcome, result) - self._normal
-                or self._clock.elapsed_s() + took_s > min(until_s, repeats_until_s)
-            ):
-                break
-            elif MEMORY in self._disturbances(again, result):
-                job = replace(job, fresh=True)  # one that sees the others' memory as it is now
-        assert outcome is not None
-        if attempt > 1:
-            self._normal |= self._disturbances(outcome, result)
-        elif outcome.measurement is not None:
-            self._normal &= self._disturbances(outcome, result) | {HEAT}
-        outcome = replace(
-            outcome,
-            started_s=started_s,
-            probe_s=self._clock.elapsed_s() - started_s,
-            group_start_s=start_s,
-            compile_s=sum(compiles_s, 0.0),
-            warmup_s=warmup_s,
-            timed_s=timed_s,
-            least_s=least_s if least_s < math.inf else 0.0,
-            predicted_peak_bytes=predicted.bytes,
-            predicted_low_bytes=predicted.low_bytes,
-            predicted_high_bytes=predicted.high_bytes,
-        )
-        put_off = result.put_off and outcome.put_off  # an earlier attempt may have told enough
-        return Probed(
-            outcome=outcome,
-            starts_s=starts_s,
-            compiles_s=compiles_s,
-            put_off=put_off,
-            suspect=put_off and ran,
-            gone=result.gone,
-        )
+            seen = self._judge.outcome(job, result)
+            tally.add(result, seen, self._calmer(tally.kept, seen))
+            step = after(
+                warm_memory=seen.verdict.bounds_memory
+                and result.warm
+                and not job.fresh
+                and attempts > 1,
+                over=result.put_off
+                or len(tally.results) >= attempts
+                or self._clock.elapsed_s() + took_s > min(until_s, repeats_until_s),
+                disturbed=bool(self._disturbances(tally.outcome, result) - self._normal),
+                others_memory=MEMORY in self._disturbances(seen, result),
+            )
+            job = replace(job, fresh=job.fresh or step is Next.FRESH)
+        self._learn_normal(tally, result)
+        return tally.probed(self._clock.elapsed_s(), predicted)
+
+    def _learn_normal(self, tally: Tally, last: Result) -> None:
+        """Know which disturbances no repeat is rid of."""
+        found = self._disturbances(tally.outcome, last)
+        if len(tally.results) > 1:
+            self._normal |= found
+        elif tally.outcome.measurement is not None:
+            self._normal &= found | {HEAT}
 
     def _note_group(self, result: Result) -> None:
         """Know whether the live group has paid for its start."""
@@ -206,17 +142,19 @@ class Prober:
             report = last.report
             foreign = 0 if report is None else report.conditions.foreign_bytes
             return {MEMORY} if max(last.foreign_bytes, foreign) > self._little else set()
-        busy = found.disturbed_share > DISTURBED_SHARE[self._device_kind]
+        busy = found.disturbed_share > self._calm_share
         hot = found.conditions.thermally_throttled
         memory = found.conditions.foreign_bytes > self._little
         seen = {BUSY: busy, HEAT: hot, MEMORY: memory}
         return {name for name, is_so in seen.items() if is_so}
 
-    def _calmer(self, first: Outcome, second: Outcome) -> Outcome:
-        """Of two runs of one probe the one to keep: what is surer of memory, else the calmer one.
+    def _calmer(self, first: Outcome | None, second: Outcome) -> Outcome:
+        """Of two attempts the one to keep: what is surer of memory, else the calmer one.
 
         The second was in a fresh group where memory was short in the first.
         """
+        if first is None:
+            return second
         memory = first.verdict.bounds_memory or second.verdict.bounds_memory
         if memory or first.measurement is None:
             return second
@@ -229,68 +167,7 @@ class Prober:
         seen = found.conditions
         return seen.foreign_bytes > self._little, seen.thermally_throttled, found.disturbed_share
 
-    def _outcome(self, job: Job, result: Result) -> Outcome:
-        """What `result` means under this study's limits."""
-        outcome = Outcome(
-            verdict=result.verdict,
-            reason=result.reason,
-            parameters=result.parameters,
-            versions=result.versions,
-            peaks=result.peaks,
-            of_host=result.of_host,
-            lacks_op=result.lacks_op,
-            unsupported=result.unsupported,
-            only=result.only,
-            log=result.log,
-        )
-        if result.report is None:
-            return outcome
-        found = self._measurement(job, result.report)
-        state = state_bytes(self._space.workload, job.candidate)
-        mine = state.host + state.passing + kept_on_host(self._space.workload, job.candidate)
-        moved = mine * self._space.workload.ranks_on_a_node
-        verdict, reason = judge(found.peaks, self._space.limits, int(moved))
-        if verdict == Verdict.OK:
-            verdict, reason = result.verdict, result.reason
-            if verdict == Verdict.PRUNED:
-                reason = "too slow to beat the incumbent; stopped early"
-        if verdict.fits and self._needs_energy and found.joules_per_token is None:
-            reason = "the energy counter of its device told nothing"
-            return replace(outcome, verdict=Verdict.CRASHED, reason=reason, peaks=found.peaks)
-        return replace(
-            outcome,
-            verdict=verdict,
-            reason=reason,
-            measurement=found,
-            peaks=found.peaks,
-            warmup_s=result.report.warmup_s,
-            timed_s=result.report.timed_s,
-        )
 
-    def _measurement(self, job: Job, report: Report) -> Measurement:
-        power_w = report.energy.joules / sum(report.step_s) if report.energy else None
-        ran = interval(report.step_s)
-        step = self._step(job, ran)
-        return measurement(
-            job.candidate,
-            self._space.workload,
-            step,
-            peaks=report.peaks,
-            disturbed_share=others_share(report.conditions),
-            conditions=report.conditions,
-            kernels=report.attention,
-            compile_s=report.compile_s,
-            ran=report.ran,
-            mean_power_w=power_w,
-            slices_s=in_slices(report.step_s, step.median / ran.median),
-        )
-
-    def _step(self, job: Job, ran: Interval) -> Interval:
-        """A step of the real schedule: where lengths differ and the longest alone `ran`, as much
-        shorter as batches are expected to be."""
-        workload = self._space.workload
-        if job.mixed:
-            cycle_steps = workload.cycle_steps(job.candidate, job.micro_steps)
-            return replace(ran, steps=ran.steps * cycle_steps)
-        share = workload.padded_share(job.candidate)
-        return Interval(share * ran.median, share * ran.low, share * ran.high, ran.steps)
+def _gone(why: str) -> Result:
+    """Where nothing ran, and nothing will."""
+    return Result(verdict=Verdict.SKIPPED, reason=why, put_off=True, gone=why)

@@ -18,10 +18,10 @@ from autotune.space.options import Options
 from autotune.space.outcome import Measurement, Outcome, Record, Verdict
 from autotune.space.space import Space
 from autotune.study import samplers
+from autotune.study.attempts import Probed
 from autotune.study.finals import Finals
 from autotune.study.pace import RANKING_MICRO_STEPS, Pace
 from autotune.study.predict.predictor import Predictor
-from autotune.study.prober import Probed
 from autotune.study.records import SUSPICIOUS_LOSSES, Records
 from autotune.study.samplers.open_candidates import OpenCandidates
 from autotune.study.slots import Slots

@@ -19,9 +19,9 @@ from autotune.errors import NoNodesError
 from autotune.measure.runner import StopRequestedError
 from autotune.show.report import Reporter
 from autotune.space.candidate import Candidate
+from autotune.study.attempts import Probed
 from autotune.study.neighbours import Neighbours
 from autotune.study.pace import Pace
-from autotune.study.prober import Probed
 from autotune.study.work import NextWork, Slot
 from autotune.wire.budget import Clock, StopFlag, VirtualTime
 from autotune.wire.stopping import Phase

@@ -6,8 +6,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from autotune.measure.runner import Job, Runner
+from autotune.study.attempts import Probed
 from autotune.study.predict.memory import Prediction
-from autotune.study.prober import ATTEMPTS, Probed, Prober
+from autotune.study.prober import ATTEMPTS, Prober
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -7,8 +7,8 @@ from dataclasses import replace
 from autotune.space.candidate import Candidate
 from autotune.space.options import Options
 from autotune.space.outcome import Outcome, Verdict
+from autotune.study.attempts import Probed
 from autotune.study.pace import FIRST_COMPILE_S, Pace
-from autotune.study.prober import Probed
 from tests.support.records import record, space, with_offload
 
 SPACE = with_offload(space())
