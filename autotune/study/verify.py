@@ -5,7 +5,7 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Callable, Iterator
-from contextlib import chdir, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
@@ -21,6 +21,7 @@ from autotune.result.best import Best, Verified
 from autotune.result.hardware import other_hardware
 from autotune.space.axes import AXES
 from autotune.space.candidate import Candidate
+from autotune.space.models import where
 from autotune.space.options import Options
 from autotune.space.outcome import DISTURBED_SHARE, others_share
 from autotune.space.space import Limits
@@ -124,13 +125,10 @@ def training(
     Raises:
         UsageError: what it was measured on is not here, or it was never measured.
     """
-    try:
-        with chdir(best.started_in or "."):
-            options = _here(best, _options(best))
-            testbed = open_testbed(options)
-            space = replace(testbed.space(options), limits=_limits(best))
-    except FileNotFoundError as error:
-        raise UsageError(f"best.json: {error.filename}: {error.strerror}") from error
+    with _looked_in_its_folder(best):
+        options = _here(best, _options(best))
+        testbed = open_testbed(options)
+        space = replace(testbed.space(options), limits=_limits(best))
     space = replace(space, workload=replace(space.workload, length_mix=best.length_mix))
     candidate = space.asked_for(best.config.candidate)
     if candidate is None:
@@ -142,6 +140,16 @@ def training(
         yield Training(runner, best, candidate, testbed.device)
     finally:
         runner.close()
+
+
+@contextmanager
+def _looked_in_its_folder(best: Best) -> Iterator[None]:
+    """Look for the user's own script or module where the study was started."""
+    try:
+        with where.looked_in(Path(best.started_in) if best.started_in else None):
+            yield
+    except NotADirectoryError as error:
+        raise UsageError(f"best.json: {error}") from error
 
 
 def probing(best: Best) -> Rule:
@@ -165,7 +173,8 @@ def _options(best: Best) -> Options:
     config, asked = best.config, best.provenance.get("options")
     if not isinstance(asked, dict):
         raise UsageError("best.json: does not say what its study was asked for")
-    options = Options.from_json(asked)
+    with _looked_in_its_folder(best):
+        options = Options.from_json(asked)
     if options.devices.device.startswith(REPLAY):
         raise UsageError("best.json: of a recording: there is no device to train it on")
     if options.script.template is not None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import time
+from contextlib import chdir
 from dataclasses import replace
 from pathlib import Path
 from shutil import copytree
@@ -166,6 +167,20 @@ def test_the_study_s_options_are_narrowed_to_its_winner() -> None:
         options.space.axes.get("zero_stage"),
     ) == ((2,), (64,), (0,))
     assert (options.devices.world_size, str(options.space.global_batch)) == (2, "16")
+
+
+def test_a_script_is_looked_for_where_its_study_was_started(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "train.sh").touch(mode=0o755)
+    with chdir(tmp_path):
+        asked = Options.of(script="./train.sh {micro_batch}", micro_batch=(1,), seq_len=(64,))
+    best = replace(BEST, provenance={"options": asked.to_json(), "started_in": str(tmp_path)})
+    monkeypatch.setattr(os, "chdir", lambda folder: pytest.fail("it is the process's own"))
+    assert verify._options(best) == asked
+    gone = replace(best, provenance=best.provenance | {"started_in": str(tmp_path / "gone")})
+    with pytest.raises(UsageError, match="gone: no such folder"):
+        verify._options(gone)
 
 
 @pytest.mark.parametrize(

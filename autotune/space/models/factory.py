@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 from autotune.errors import UsageError
+from autotune.space.models import where
 from autotune.space.models.defaults import LENGTHS, MICRO_BATCHES, AnyDepth, Defaults, ModelRequest
 
 _NAME = re.compile(r"([A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*):([A-Za-z_]\w*)")
@@ -38,8 +38,10 @@ class Factory(AnyDepth):
                 " this folder"
             )
         asked.refuse_what_is_of_transformers("a factory")
-        where = {"module": found[0], "function": found[1], "folder": str(Path.cwd())}
-        return where | dict.fromkeys(("seq_len", "dtype", "device"))  # whoever knows fills them in
+        found_in = {"module": found[0], "function": found[1], "folder": str(where.folder())}
+        return found_in | dict.fromkeys(
+            ("seq_len", "dtype", "device")
+        )  # whoever knows fills them in
 
     def lacks(self, recipe: Mapping[str, Any], axis: str, value: str) -> str:
         if axis == "loss" and value != "whole":

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 
 from autotune.errors import UsageError
 from autotune.space.command import Command, parse_own, parse_set
+from autotune.space.models import where
 from autotune.space.options.flag import as_it_is, checked, option
 
 
@@ -42,4 +42,4 @@ class ScriptOptions:
         """The command that starts the script. Raises `UsageError` if it could not be started."""
         assert self.template is not None
         own, given = parse_own(self.axis or "", "--axis"), parse_set(self.given or "", "--set")
-        return Command(self.template, own, given, Path.cwd())
+        return Command(self.template, own, given, where.folder())
