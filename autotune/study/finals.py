@@ -13,11 +13,10 @@ from autotune.space.candidate import Candidate
 from autotune.space.outcome import Record, Verdict
 from autotune.space.space import Space
 from autotune.study.attempts import Probed
-from autotune.study.pace import RANKING_MICRO_STEPS, Pace
+from autotune.study.pace import RANKING_MICRO_STEPS
 from autotune.study.records import SUSPICIOUS_LOSSES, Records
 from autotune.study.slots import Slots
 from autotune.study.work import NextWork, Slot, Work
-from autotune.wire.budget import Clock
 
 FINAL_ROUNDS = 2
 """Of the winner, at least."""
@@ -37,21 +36,10 @@ CLOSING_S = 1.0
 class Finals:
     """Of the `finalists` best, until one of them is surely the best, or the budget ends."""
 
-    def __init__(
-        self,
-        *,
-        space: Space,
-        clock: Clock,
-        slots: Slots,
-        pace: Pace,
-        records: Records,
-        finalists: int,
-    ) -> None:
+    def __init__(self, space: Space, slots: Slots, records: Records, finalists: int) -> None:
         self._workload = space.workload
         self._first_build = space.opening[0]
-        self._clock = clock
-        self._slots = slots
-        self._pace = pace
+        self._slots, self._clock, self._pace = slots, slots.clock, slots.pace
         self._records = records
         self._ledger = records.ledger
         self._count = finalists

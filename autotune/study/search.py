@@ -26,7 +26,6 @@ from autotune.study.records import SUSPICIOUS_LOSSES, Records
 from autotune.study.samplers.open_candidates import OpenCandidates
 from autotune.study.slots import Slots
 from autotune.study.work import NextWork, Slot, Work
-from autotune.wire.budget import Clock
 
 LOSABLE = 0.08
 """Of the probes, that may be lost on candidates that may well not fit; one always may."""
@@ -50,28 +49,24 @@ class Search:
 
     def __init__(
         self,
-        *,
         space: Space,
-        clock: Clock,
         slots: Slots,
-        pace: Pace,
         records: Records,
+        *,
         finals: Finals,
         sampler: Sampler,
         trials: int | None,
     ) -> None:
         """`trials` bounds the probes. What `finals` need of the budget is not the search's."""
         self._space = space
-        self._clock = clock
-        self._slots = slots
-        self._pace = pace
+        self._slots, self._clock, self._pace = slots, slots.clock, slots.pace
         self._records = records
+        self._ledger = records.ledger
         self._finals = finals
         self._sampler = sampler
         self._trials = trials
         self._alone: tuple[Slot, Work, Measurement] | None = None
         """What was measured while nothing else ran."""
-        self._ledger = records.ledger
         self._earlier = 0
         self._again: list[Candidate] = []
         self._rounds: dict[Slot, _Round] = {}

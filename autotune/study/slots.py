@@ -41,9 +41,10 @@ class Slots:
         neighbours: Neighbours | None = None,
     ) -> None:
         """Slots that share a machine are `neighbours`."""
+        self.clock = clock
+        self.pace = pace
         self.neighbours = neighbours
         self._slots = list(slots)
-        self._pace = pace
         self._reporter = reporter
         self._stop = stop
         self._time = clock.virtual_time
@@ -155,7 +156,7 @@ class Slots:
             raise
         if probed.gone:
             self._slots.remove(slot)
-        self._pace.learn(work.job.candidate, probed)
+        self.pace.learn(work.job.candidate, probed)
         work.told(probed)
         if probed.gone:
             if not self._slots:

@@ -89,20 +89,11 @@ class Study:
         """What the user ended early: search or finals."""
         self.away: UnreachableError | None = None
         """Why the storage could not be told any more."""
-        self._finals = Finals(
-            space=space,
-            clock=clock,
-            slots=self._slots,
-            pace=pace,
-            records=self._records,
-            finalists=options.search.finals,
-        )
+        self._finals = Finals(space, self._slots, self._records, options.search.finals)
         self._search = Search(
-            space=space,
-            clock=clock,
-            slots=self._slots,
-            pace=pace,
-            records=self._records,
+            space,
+            self._slots,
+            self._records,
             finals=self._finals,
             sampler=sampler,
             trials=options.search.trials,

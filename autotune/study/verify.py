@@ -14,7 +14,7 @@ from autotune.device import open_device
 from autotune.device.device import Device
 from autotune.errors import UsageError
 from autotune.measure import launch
-from autotune.measure.runner import Job, Result, Runner
+from autotune.measure.runner import Job, Runner
 from autotune.measure.runner.wiring import Wiring
 from autotune.measure.testbed import REPLAY, open_testbed
 from autotune.result.best import Best, Verified
@@ -94,12 +94,7 @@ def verify(
 
 @dataclass(frozen=True)
 class Training:
-    """Makes steps of the winner, in `fresh` processes or the last ones.
-
-    Raises:
-        VerifyError: it could not be trained.
-        StopRequestedError: the user asked to stop.
-    """
+    """Makes steps of the winner."""
 
     runner: Runner
     best: Best
@@ -108,7 +103,24 @@ class Training:
     """That it is trained on."""
 
     def __call__(self, rule: Rule, *, fresh: bool) -> Report:
-        return _run(self.runner, self.best, self.candidate, rule, fresh=fresh)
+        """Make the steps of `rule` in `fresh` processes, or in the last ones.
+
+        Raises:
+            VerifyError: it could not be trained.
+            StopRequestedError: the user asked to stop.
+        """
+        accum = self.best.config.grad_accum
+        job = Job(
+            candidate=self.candidate, grad_accum=accum, micro_steps=accum, rule=rule,
+            needed_step_s=None, fresh=fresh, mixed=True,
+        )  # fmt: skip
+        step_s = self.best.cycle_steps * self.best.measured.step_s.median
+        patience_s = PATIENCE_S + 3 * rule.timed_steps * step_s
+        result = self.runner.run(job, time.monotonic() + patience_s)
+        if result.report is None:
+            cause = result.reason or "it ended without a report"
+            raise VerifyError(f"the winner was {result.verdict}: {cause}")
+        return result.report
 
 
 @contextmanager
@@ -231,21 +243,6 @@ def _limits(best: Best) -> Limits:
     host = found.host_capacity_bytes or found.host_limit_bytes
     share = found.host_ceiling or found.host_limit_bytes / host
     return Limits(found.capacity_bytes, found.ceiling, host, share)
-
-
-def _run(runner: Runner, best: Best, candidate: Candidate, rule: Rule, *, fresh: bool) -> Report:
-    accum = best.config.grad_accum
-    job = Job(
-        candidate=candidate, grad_accum=accum, micro_steps=accum, rule=rule,
-        needed_step_s=None, fresh=fresh, mixed=True,
-    )  # fmt: skip
-    step_s = best.cycle_steps * best.measured.step_s.median
-    patience_s = PATIENCE_S + 3 * rule.timed_steps * step_s
-    result: Result = runner.run(job, time.monotonic() + patience_s)
-    if result.report is None:
-        cause = result.reason or "it ended without a report"
-        raise VerifyError(f"the winner was {result.verdict}: {cause}")
-    return result.report
 
 
 def _noise(best: Best, after: Report, quarters: list[float]) -> str | None:
