@@ -53,7 +53,7 @@ class Probed:
     """Why nothing more can be run where it ran; empty where something can."""
 
 
-@dataclass
+@dataclass(kw_only=True)
 class Tally:
     """The attempts at one probe so far."""
 

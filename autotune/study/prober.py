@@ -88,7 +88,7 @@ class Prober:
         Raises:
             StopRequestedError: the user asked to stop.
         """
-        tally = Tally(self._clock.elapsed_s())
+        tally = Tally(started_s=self._clock.elapsed_s())
         repeats_until_s = tally.started_s + REPEATS_SHARE * self._clock.budget_s
         step = Next.AGAIN
         while step is not Next.END:

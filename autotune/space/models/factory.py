@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from autotune.errors import UsageError
-from autotune.space.models import where
 from autotune.space.models.defaults import LENGTHS, MICRO_BATCHES, AnyDepth, Defaults, ModelRequest
+from autotune.space.models.where import folder
 
 _NAME = re.compile(r"([A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*):([A-Za-z_]\w*)")
 
@@ -38,7 +38,7 @@ class Factory(AnyDepth):
                 " this folder"
             )
         asked.refuse_what_is_of_transformers("a factory")
-        found_in = {"module": found[0], "function": found[1], "folder": str(where.folder())}
+        found_in = {"module": found[0], "function": found[1], "folder": str(folder())}
         return found_in | dict.fromkeys(
             ("seq_len", "dtype", "device")
         )  # whoever knows fills them in
