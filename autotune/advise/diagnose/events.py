@@ -43,7 +43,7 @@ _TALK_AFTER = re.compile(
 )
 _CODE = re.compile(
     r"^\s*(?:[+-] *)?(?:#|//|if |elif |except\b|assert |raise |return |with |print\(|log\w*\."
-    r"|[\"'](?![^\"]*\"\s*$|\w*(?:Error|Exception): )|>>>"
+    r"|[\"'](?![^\"]*\"\s*$|[\w.: ]*(?:[Ee]rror|Exception): )|>>>"
     r"|== |\w+ = |-?-> *\d+ |\d+ +(?:if|raise|assert|except))"
 )
 _TENSOR = re.compile(r"shape ?\[(?P<shape>[\d, ]+)\] and type (?P<type>\w+)")
@@ -115,30 +115,33 @@ def event_of(hit: Hit, log: str) -> Event | None:
     """What the line of `hit` says happened; None if nothing."""
     said = take_apart(hit.line)
     found = None
-    for each in _lines(hit, said):
-        found = _event_in(each, hit, log) or found
+    for each, joint in _lines(hit, said):
+        found = _event_in(each, joint, hit, log) or found
         if found is not None and not (found.kind is Kind.OTHER and said.text.endswith(":")):
             break
     return found
 
 
-def _lines(hit: Hit, said: LogLine) -> Iterator[LogLine]:
-    """`said`, alone and with the line before or after it, where a terminal may have broken one."""
+def _lines(hit: Hit, said: LogLine) -> Iterator[tuple[LogLine, int | None]]:
+    """`said`, alone and with the line before or after it, where a terminal may have broken one.
+
+    A joined line has the place of its joint, which a message has to cross.
+    """
     before, after = hit.before(2**12)[-1:], hit.after(2**12)[:1]
-    goes_on = said.rank is None and said.text[:1].islower()
-    if goes_on and before and re.search(rf".{{{_NARROWEST}}}[^.:!?]$", before[0]):
+    if before and len(before[0]) > _NARROWEST and said.rank is None and said.text[:1].islower():
         first = take_apart(before[0])
-        yield from (replace(first, text=f"{first.text}{gap}{said.text}") for gap in ("", " "))
-    yield said
+        for gap in ("", " "):
+            yield replace(first, text=f"{first.text}{gap}{said.text}"), len(first.text)
+    yield said, None
     if after and len(hit.line) > _NARROWEST:
-        more = after[0].strip()
-        yield from (replace(said, text=f"{said.text}{gap}{more}") for gap in ("", " "))
+        for gap in ("", " "):
+            yield replace(said, text=f"{said.text}{gap}{after[0].strip()}"), len(said.text)
 
 
-def _event_in(said: LogLine, hit: Hit, log: str) -> Event | None:
+def _event_in(said: LogLine, joint: int | None, hit: Hit, log: str) -> Event | None:
     for wording in WORDINGS:
         match = wording.match(said.text)
-        if match is None:
+        if match is None or (joint is not None and not match.start() < joint < match.end()):
             continue
         if wording.weak and match.start() and not hit.is_title:
             continue

@@ -65,6 +65,11 @@ _PRODUCT = (
     r"(?:.*?micro_batch_per_gpu \* gradient_acc_step \* world_size"
     r" ?(?P<global>\d+) != (?P<micro>\d+) \* (?P<accum>\d+) \* (?P<world>\d+))?"
 )
+_CLASS = r"^(?:[A-Za-z_]\w*\.)*\w*(?:Error|Exception)"
+_NO_MEMORY = (
+    r"(?i:out of memory|(?:not enough|insufficient) memory"
+    r"|(?:failed|unable) to allocate .{0,30}memory)\b"
+)
 _EXHAUSTED = r"(?:RESOURCE_EXHAUSTED|Resource exhausted|ResourceExhaustedError)"
 _EXITED = r"[Ee]xit(?:ed)?(?: with)?(?: status)?[ _]?(?:[Cc]ode|status)?\"?[: =(]+"
 
@@ -228,6 +233,7 @@ _DEVICE = (
         r"cuda runtime error \(2\) ?: out of memory at"
         r"|THCudaCheck FAIL .*error=2 : out of memory|context_gpu\.cu:\d+: out of memory"
         r"|Triton Error \[(?:CUDA|HIP)\]: out of memory"
+        r"|Requested amount of GPU memory \((?P<asked_plain>\d+) bytes\) could not be allocated"
         r"|Error Code \d+: Cuda Runtime \(out of memory\)",
         r"thrust::\S*bad_alloc",
         r"(?:NVML_SUCCESS == .{1,60}|\bhandle_\d?) ?INTERNAL ASSERT FAILED",
@@ -312,6 +318,11 @@ _DEVICE = (
         r"\bCUDA OOMs: +[1-9]",
     ),
     TORCH_CLASS,
+    _row(
+        "exception", Kind.DEVICE, "any program that repeats a driver's words in its exception",
+        rf"{_CLASS}: .{{0,80}}\b(?P<backend>CUDA|HIP|XPU|NPU|MPS|ROCm)\b.{{0,40}}"
+        r"\b[Oo]ut of memory\b(?! errors)",
+    ),
 )  # fmt: skip
 _HOST = (
     _row(
@@ -403,7 +414,7 @@ _KILLED = (
         r"exitcode +: -9 \(pid: (?P<pid>\d+)\)",
         r"process (?P<rank>\d+) terminated with signal SIGKILL|<Signals\.SIGKILL: 9>|^SIGKILL\s*$",
         r"returned non-zero exit status (?:-9|137)\b",
-        r"exits with return code = (?:-9|137)\b",
+        r"exits with return code (?:= )?(?:-9|137)\b",
         r"Worker process \d+ was killed by (?:unknown signal|signal 9)",
         r"error: \S+: tasks? (?P<tasks>[\d,-]+): Killed"
         r"|^(?:\S*: line \d+: +)?(?P<pid>\d+) Killed\s+\S|^Killed\s*$",
@@ -479,6 +490,17 @@ _LAST = (
     ),
 )  # fmt: skip
 
+_ANY = (
+    _row(
+        "host-exception", Kind.HOST, "any program, in its own exception",
+        rf"{_CLASS}: .{{0,80}}\b(?i:host|system|RAM|CPU|main)\b.{{0,40}}{_NO_MEMORY}",
+    ),
+    _row(
+        "any-exception", Kind.DEVICE, "any program that does not say which memory it means",
+        rf"{_CLASS}: .{{0,80}}{_NO_MEMORY}",
+        weak=True,
+    ),
+)  # fmt: skip
 _WEAK = (
     _row(
         "torch-title", Kind.DEVICE,
@@ -502,5 +524,5 @@ _WEAK = (
     ),
 )  # fmt: skip
 
-WORDINGS = (*_MISTAKEN, *_DEVICE, *_HOST, SHARED, *_KILLED, *_LAST, *_WEAK)
+WORDINGS = (*_MISTAKEN, *_DEVICE, *_HOST, SHARED, *_KILLED, *_ANY, *_LAST, *_WEAK)
 """In the order in which they are tried: what is mistaken for something else comes first."""

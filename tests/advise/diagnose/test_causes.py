@@ -581,3 +581,9 @@ def test_what_a_title_quotes_was_said(tmp_path: Path) -> None:
 @pytest.mark.parametrize("word", ["已杀死", "**Killed**", "Getötet"])
 def test_a_shell_s_word_for_a_kill_is_read(word: str, tmp_path: Path) -> None:
     assert told(tmp_path, f"step 1 loss 2.0\n{word}\n")["event"]["kind"] == "killed"
+
+
+def test_the_lines_of_one_message_by_several_devices_stay_apart(tmp_path: Path) -> None:
+    line = "[2025-09-24 16:15:28] dfw-h100-001-132-026:{0}:30 [{0}] include/alloc.h:228 NCCL WARN"
+    log = "".join(f"{line.format(gpu)} Cuda failure 2 'out of memory'\n\n" for gpu in (4, 3))
+    assert told(tmp_path, log)["event"]["devices"] == [3, 4]
