@@ -27,6 +27,7 @@ from torch.utils._pytree import tree_leaves
 
 from autotune.wire.helpers import Describe, Described
 from autotune.wire.ranks import ModelSpec, Start
+from probes import recompute
 from probes.dataless import dataless
 from probes.engines.ddp import DdpEngine
 from probes.growth import Shape, Timeline, grown
@@ -115,12 +116,12 @@ class StorageLedger(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return Timeline(found, late if self._early is None else self._early - start, late)
 
     def enters(self, _: torch.Tensor) -> None:
-        """As a hook: a gradient comes to the first block."""
+        """As a hook: a gradient comes to the first blocks."""
         if self._late is None:
             self._late = len(self._changes)
 
     def leaves(self, _: torch.Tensor) -> None:
-        """As a hook: it has gone through the only block, which is the last one, too."""
+        """As a hook: it has gone through the last blocks."""
         if self._early is None:
             self._early = len(self._changes)
 
@@ -152,15 +153,23 @@ class StorageLedger(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 class _Engine(DdpEngine):
     def tell(self, ledger: StorageLedger, spec: ModelSpec) -> None:
-        """Tell `ledger` when the backward pass comes to the model's first block."""
+        """Tell `ledger` when the backward pass comes to the first of the model's blocks that
+        are different from one another, and when it leaves the last of them."""
+        every = recompute.every(spec.checkpointing)
+        blocks = list(family(spec.name).blocks(self._module))
+        if len(blocks) < every:
+            return
 
-        def after(block: object, inputs: object, output: object) -> None:
+        def enters(block: object, inputs: object, output: object) -> None:
             _hook(output, ledger.enters)
-            if spec.depth == 1:
-                _hook(inputs, ledger.leaves)
 
-        for block in list(family(spec.name).blocks(self._module))[:1]:
-            block.register_forward_hook(after)
+        def leaves(block: object, inputs: object, output: object) -> None:
+            _hook(inputs, ledger.leaves)
+
+        if blocks:
+            blocks[every - 1].register_forward_hook(enters)
+        if blocks and (every > 1 or spec.depth == 1):
+            blocks[-every if every > 1 else 0].register_forward_hook(leaves)
 
     def hold_gradients(self) -> None:
         """Have a gradient for every parameter, as if a backward had left them."""

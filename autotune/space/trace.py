@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
@@ -18,10 +18,10 @@ from autotune.space.arrays import Array
 from autotune.space.candidate import Build, Candidate
 from autotune.space.engines import BYTES, engine_of
 from autotune.space.models import FAMILIES
-from autotune.space.models.checkpointed import recomputed_share
 from autotune.space.space import Space
 from autotune.space.workload import Workload
 from autotune.wire.helpers import Describe, Described
+from autotune.wire.ranks import ModelSpec
 
 MOST_MICRO_BATCHES = 17
 """Of a longer axis so many are asked for, evenly spread; between them peaks are interpolated."""
@@ -42,28 +42,12 @@ def _weights(of: Candidate | Build, workload: Workload) -> str:
     return "bf16" if seen == "fp16" else seen
 
 
-def _traits(space: Space, device_kind: str) -> list[Build]:
-    """One build for each combination of traits that a candidate has, or that its blocks have; but
-    for checkpoints on the host: what is not on the device cannot be told apart in a trace."""
-    workload = space.workload
-    if FAMILIES[workload.family].untraced(workload.recipe, device_kind):
-        return []
-    found = {
-        _traits_of(alike, space.workload): alike
-        for build in space.builds if build.checkpointing != "host"
-        for kind in _shares(build.checkpointing, build.depth)
-        for alike in [replace(build, checkpointing=kind)]
-    }  # fmt: skip
-    return list(found.values())
-
-
-def _shares(checkpointing: str, depth: int) -> dict[str, float]:
-    """Of the blocks of a model: how many are checkpointed in which way. Shallow models would not
-    show that every second block is."""
-    if "/" not in checkpointing:
-        return {checkpointing: 1.0}
-    full = recomputed_share(checkpointing, depth)
-    return {"none": 1 - full, "full": full}
+def _models(workload: Workload, of: Candidate | Build) -> list[tuple[ModelSpec, str]]:
+    """The shallow models that tell of a build, with what their weights are. They have its traits
+    alone: they are not compiled."""
+    checkpointing, attention, loss, weights = _traits_of(of, workload)
+    plain = Build(depth=of.depth, checkpointing=checkpointing, attention=attention, loss=loss)
+    return [(model, weights) for model in workload.shallow(plain)]
 
 
 def _looked_at(space: Space) -> tuple[int, ...]:
@@ -84,19 +68,19 @@ def request(space: Space, device_kind: str = "cpu") -> Describe:
     """What to trace for `space`: every width and all traits, shallow and compiled by
     nothing. No models where a trace would tell nothing."""
     workload = space.workload
-    widths = {workload.shape(depth).width: depth for depth in space.axes["depth"]}
-    asked = [
-        (replace(model, compile="off"), build)
-        for _, deep in sorted(widths.items())
-        for build in _traits(space, device_kind)
-        for model in workload.shallow(build, wide_as=deep)
-    ]
+    asked: dict[str, tuple[ModelSpec, str]] = {}
+    # Of checkpoints on the host no trace can tell what is not on the device.
+    builds = [build for build in space.builds if build.checkpointing != "host"]
+    if not FAMILIES[workload.family].untraced(workload.recipe, device_kind):
+        alike = {(build.depth, _traits_of(build, workload)): build for build in builds}
+        for _, build in sorted(alike.items(), key=lambda each: each[0][0]):
+            asked |= {repr(each): each for each in _models(workload, build)}
     lengths = _looked_at(space)
     sizes = sorted({round(_as_at(lengths, c)) for c in space.candidates})
     spread = np.linspace(0, len(sizes) - 1, min(len(sizes), MOST_MICRO_BATCHES))
     return Describe(
-        models=[model for model, _ in asked],
-        weights=[_weights(build, workload) for _, build in asked],
+        models=[model for model, _ in asked.values()],
+        weights=[weights for _, weights in asked.values()],
         seq_lens=list(lengths),
         micro_batches=[sizes[round(place)] for place in spread],
         dtype=workload.dtype,
@@ -124,21 +108,17 @@ class Trace:
     answer: Described
 
     def covers(self, space: Space, candidate: Candidate) -> bool:
-        """Whether a model of which `candidate` is one was asked for, at its length."""
-        kind, *more = _traits_of(candidate, space.workload)
-        width = space.workload.shape(candidate.depth).width
-        traced = all(
-            (width, (each, *more)) in self._places for each in _shares(kind, candidate.depth)
-        )
+        """Whether its models were asked for, at its length."""
         known = self.asked.seq_lens
         reached = candidate.seq_len in known or tuple(known) == _looked_at(space)
+        traced = None not in self._places(space.workload, candidate)
         return traced and reached and candidate.seq_len >= min(known)
 
     def held(self, space: Space) -> Array:
         """Bytes between steps: weights, optimizer state, and gradients that stay."""
         held = np.empty(len(space.candidates))
-        for (depth, _, traits), where in _curves(space).items():
-            held[where] = self._deep(space, depth, traits, self._held)
+        for where in _curves(space):
+            held[where] = self._deep(space, where[0], self._held)
         return held
 
     def peaks(self, space: Space) -> Array:
@@ -146,12 +126,13 @@ class Trace:
         peaks = np.empty(len(space.candidates))
         known = self.asked.seq_lens
         sizes = np.array([_as_at(known, c) for c in space.candidates])
-        for (depth, seq_len, traits), where in _curves(space).items():
+        for where in _curves(space):
+            seq_len = space.candidates[where[0]].seq_len
             length = known.index(seq_len) if seq_len in known else -1
             # A deep model may peak elsewhere than shallow ones, so each moment is looked at.
-            update = self._deep(space, depth, traits, self._updates)
+            update = self._deep(space, where[0], self._updates)
             found = [
-                self._along_sizes(sizes[where], self._deep(space, depth, traits, at[:, length]))
+                self._along_sizes(sizes[where], self._deep(space, where[0], at[:, length]))
                 for at in self._peaks
             ]
             peaks[where] = np.max([*found, np.broadcast_to(update, len(where))], axis=0)
@@ -178,26 +159,32 @@ class Trace:
         along: Array = traced[left] + slopes[left] * (sizes - known[left])
         return along
 
-    def _deep(self, space: Space, depth: int, traits: Traits, of_shallow: Array) -> Array:
-        """What a model of `depth` has of what shallow ones have, which are the first axis."""
-        kind, attention, loss, weights = traits
-        width = space.workload.shape(depth).width
-        shares = np.array(space.workload.shares(depth))
-        deep: Array = np.zeros(())
-        for each, share in _shares(kind, depth).items():
-            models = self._places[width, (each, attention, loss, weights)]
-            deep = deep + share * np.tensordot(shares, of_shallow[models], 1)
+    def _deep(self, space: Space, place: int, of_shallow: Array) -> Array:
+        """What the candidate in that `place` has of what shallow models have, the first axis."""
+        c = space.candidates[place]
+        shares = np.array(space.workload.shares(c.depth, c.checkpointing))
+        places = np.array(self._places(space.workload, c), dtype=int)
+        deep: Array = np.tensordot(shares, of_shallow[places], 1)
         return deep
 
+    def _places(self, workload: Workload, candidate: Candidate) -> list[int | None]:
+        """Where the shallow models of `candidate` stand; None for one that was not asked for."""
+        key = candidate.depth, _traits_of(candidate, workload)
+        if key not in self._found:
+            self._found[key] = [
+                self._asked.get(repr(each)) for each in _models(workload, candidate)
+            ]
+        return self._found[key]
+
     @cached_property
-    def _places(self) -> dict[tuple[int, Traits], list[int]]:
-        """Where the shallow models of a width stand."""
-        found: dict[tuple[int, Traits], list[int]] = defaultdict(list)
-        for place, (m, weights) in enumerate(
-            zip(self.asked.models, self.asked.weights, strict=True)
-        ):
-            found[m.width, (m.checkpointing, m.attention, m.loss, weights)].append(place)
-        return found
+    def _found(self) -> dict[object, list[int | None]]:
+        """By depth and traits."""
+        return {}
+
+    @cached_property
+    def _asked(self) -> dict[str, int]:
+        models = zip(self.asked.models, self.asked.weights, strict=True)
+        return {repr(each): place for place, each in enumerate(models)}
 
     @cached_property
     def _held(self) -> Array:
@@ -214,12 +201,12 @@ class Trace:
         return [_known(each) for each in (split if found.early_bytes else (found.peak_bytes,))]
 
 
-def _curves(space: Space) -> dict[tuple[int, int, Traits], list[int]]:
-    """Where the candidates stand of one model and length."""
-    found: dict[tuple[int, int, Traits], list[int]] = defaultdict(list)
+def _curves(space: Space) -> list[list[int]]:
+    """Where the candidates stand of each model and length."""
+    found: dict[object, list[int]] = defaultdict(list)
     for place, c in enumerate(space.candidates):
         found[c.depth, c.seq_len, _traits_of(c, space.workload)].append(place)
-    return found
+    return list(found.values())
 
 
 def _known(values: object) -> Array:

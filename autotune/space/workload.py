@@ -12,6 +12,7 @@ from autotune.errors import UsageError
 from autotune.space.candidate import Build, Candidate
 from autotune.space.mix import LengthMix
 from autotune.space.models import FAMILIES, ModelShape, family_name, gpt
+from autotune.space.models.checkpointed import checkpointed_every
 from autotune.space.models.counted import CountedShape
 from autotune.wire.ranks import ModelSpec
 
@@ -103,9 +104,13 @@ class Workload:
             return next(shape for shape in self.shapes if shape.depth == depth)
         return gpt.FAMILY.shape(depth, self.width, self.vocab_size, self.recipe)
 
-    def shallow(self, of: Build | None = None, wide_as: int | None = None) -> list[ModelSpec]:
-        """A model of one of each part, and for each part one that has it twice."""
+    def shallow(self, of: Build | None = None) -> list[ModelSpec]:
+        """Models that tell of every deep one: one that has each part once, and for each part one
+        that has it twice. They are as wide as `of`."""
         family, parts = FAMILIES[self.family], FAMILIES[self.family].parts(self.recipe)
+        wide_as = of.depth if of else None
+        if of and (depths := self._repeating(of.depth, of.checkpointing)):
+            return [self.spec(depth, of, wide_as) for depth in depths]
         once = [place for part in parts for place in part]
         return [
             replace(
@@ -116,16 +121,34 @@ class Workload:
             for places in [sorted([*once, *more])]
         ]
 
-    def shares(self, depth: int) -> list[float]:
+    def shares(self, depth: int, checkpointing: str = "none") -> list[float]:
         """Of what each of the `shallow` has: how much makes up what one of `depth` has, of
         whatever grows evenly with the blocks of each kind."""
-        family = FAMILIES[self.family]
-        kinds = family.kinds(self.recipe, depth)
-        more = [
-            sum(kind in part for kind in kinds) / len(part) - 1
-            for part in family.parts(self.recipe)
-        ]
+        if depths := self._repeating(depth, checkpointing):
+            least, *longer = depths
+            more = [(depth - least) / (each - least) for each in longer]
+        else:
+            family = FAMILIES[self.family]
+            kinds = family.kinds(self.recipe, depth)
+            more = [
+                sum(kind in part for kind in kinds) / len(part) - 1
+                for part in family.parts(self.recipe)
+            ]
         return [1 - sum(more), *more]
+
+    def _repeating(self, depth: int, checkpointing: str) -> list[int]:
+        """Where only every n-th block is checkpointed: depths that end at the same place of the
+        repeated blocks as `depth` does, the second one with these blocks once more; `depth` alone
+        where it is no deeper. Nothing where all blocks are treated alike."""
+        every = checkpointed_every(checkpointing)
+        if every == 1:
+            return []
+        kinds = FAMILIES[self.family].kinds(self.recipe, depth)
+        period = every
+        while period < depth and any(kinds[i] != kinds[i % period] for i in range(depth)):
+            period += every
+        least = period + depth % period
+        return [depth] if depth <= least + period else [least, least + period]
 
     def spec(self, depth: int, of: Build | None = None, wide_as: int | None = None) -> ModelSpec:
         """What ranks build for `of`, with `depth` blocks; plain where there is no such build. As

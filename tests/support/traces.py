@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from autotune.space.models.checkpointed import checkpointed_every
 from autotune.space.trace import Trace
 from autotune.wire.helpers import Describe, Described
 from autotune.wire.ranks import ModelSpec
@@ -13,12 +14,16 @@ def weight(model: ModelSpec) -> int:
 
 
 def made_up(asked: Describe, *, update: int = 0, hinge: int = 0) -> Trace:
-    """What a model holds, and at its peak on top of it 7 bytes a token and layer; at least
-    `hinge` a layer. An update takes `update` a layer."""
+    """What a model holds, and at its peak on top of it 7 bytes a token and layer, 2 where it is
+    checkpointed; at least `hinge` a layer. An update takes `update` a layer."""
 
     def peak(model: ModelSpec, seq_len: int, size: int) -> int:
-        rate = 7 if model.checkpointing == "none" else 2
-        return weight(model) + model.depth * max(rate * seq_len * size, hinge)
+        every = checkpointed_every(model.checkpointing)
+        kept = [
+            7 if model.checkpointing == "none" or layer % every else 2
+            for layer in range(model.depth)
+        ]
+        return weight(model) + sum(max(rate * seq_len * size, hinge) for rate in kept)
 
     return Trace(
         asked,

@@ -22,8 +22,7 @@ def kept_blocks(checkpointing: str, depth: int, block_floats: float) -> float:
             return 1 + SELECTED * depth
         case "host":
             return 1
-    every = int(checkpointing.partition("/")[2])
-    whole = depth - -(-depth // every)
+    whole = depth - -(-depth // checkpointed_every(checkpointing))
     return 1 + whole + (depth - whole) / block_floats
 
 
@@ -34,5 +33,9 @@ def recomputed_share(checkpointing: str, depth: int) -> float:
             return 0.0
         case "full" | "host":
             return 1.0
-    every = int(checkpointing.partition("/")[2])
-    return -(-depth // every) / depth
+    return -(-depth // checkpointed_every(checkpointing)) / depth
+
+
+def checkpointed_every(checkpointing: str) -> int:
+    """The number of blocks for each one that is checkpointed: 2 of "1/2"."""
+    return int(checkpointing.partition("/")[2] or 1)

@@ -88,19 +88,28 @@ def test_a_peak_is_the_one_that_torchs_own_tracker_finds(checkpointing: str) -> 
 
 
 @pytest.mark.parametrize("dtype", ["fp32", "bf16"])
-@pytest.mark.parametrize("checkpointing", ["none", "full"])
-def test_depths_1_and_2_give_the_peak_of_depth_4(dtype: str, checkpointing: str) -> None:
-    space = records.space(depth=(4,), micro_batch=(1, 8))
+@pytest.mark.parametrize(
+    ("checkpointing", "depth"), [("none", 4), ("full", 4), ("1/2", 8), ("1/2", 9), ("1/3", 11)]
+)
+def test_shallow_models_give_the_peak_of_a_deep_one(
+    dtype: str, checkpointing: str, depth: int
+) -> None:
+    space = records.space(depth=(depth,), micro_batch=(1, 8))
     workload = replace(space.workload, width=128, vocab_size=512, dtype=dtype)
-    candidates = (
-        Candidate(depth=4, seq_len=64, micro_batch=1, checkpointing=checkpointing),
-        Candidate(depth=4, seq_len=64, micro_batch=8, checkpointing=checkpointing),
+    one = Candidate(depth=depth, seq_len=256, micro_batch=1, checkpointing=checkpointing)
+    axes = {**space.axes, "seq_len": (256,)}
+    space = replace(
+        space, workload=workload, axes=axes, candidates=(one, replace(one, micro_batch=8))
     )
-    space = replace(space, workload=workload, candidates=candidates)
     asked = request(space)
+    assert max(model.depth for model in asked.models) < depth
     extended = Trace(asked, describe.describe(asked))
-    whole = describe.describe(ask(gpt(4, checkpointing), micro_batches=[1, 8], dtype=dtype))
-    assert extended.peaks(space) == pytest.approx(whole.peak_bytes[0][0], rel=0.01)
+    whole = describe.describe(ask(
+        gpt(depth, checkpointing), seq_lens=[256], micro_batches=[1, 8], dtype=dtype
+    ))  # fmt: skip
+    # With few samples a deep one may peak at another moment.
+    assert extended.peaks(space) == pytest.approx(whole.peak_bytes[0][0], rel=0.015)
+    assert extended.peaks(space)[1] == whole.peak_bytes[0][0][1]
     assert extended.held(space) == pytest.approx(2 * whole.held_bytes, rel=1e-9)
 
 

@@ -101,15 +101,19 @@ def test_what_is_held_and_the_peak_grow_evenly_with_depth() -> None:
     assert of(whole, traced.over_state(whole), **ONE, micro_batch=4) == 4 * 7 * 4 * 128
 
 
-@pytest.mark.parametrize(("every", "checkpointed"), [(2, 2), (3, 2), (4, 1)])
-def test_a_checkpointed_share_is_between_none_and_all(every: int, checkpointed: int) -> None:
-    some = {replace(c, checkpointing=f"1/{every}") for c in space().candidates}
-    whole = replace(space(), candidates=tuple(some))
+@pytest.mark.parametrize(("every", "deepest"), [(2, 5), (3, 8), (4, 8)])
+def test_a_checkpointed_share_is_traced_until_it_repeats(every: int, deepest: int) -> None:
+    base = space(depth=(4, 20))
+    some = {replace(c, checkpointing=f"1/{every}") for c in base.candidates}
+    whole = replace(base, candidates=tuple(some))
     traced = made_up(request(whole))
-    fields = {"depth": 4, "seq_len": 128, "micro_batch": 4}
+    assert max(model.depth for model in traced.asked.models) <= max(4, deepest)
     assert traced.covers(whole, whole.candidates[0])
-    over = of(whole, traced.over_state(whole), **fields)
-    assert over == 4 * 128 * (7 * (4 - checkpointed) + 2 * checkpointed)
+    over = traced.over_state(whole)
+    for depth in (4, 20):
+        checkpointed = -(-depth // every)
+        found = of(whole, over, depth=depth, seq_len=128, micro_batch=4)
+        assert found == 4 * 128 * (7 * (depth - checkpointed) + 2 * checkpointed)
 
 
 def test_gradients_that_stay_are_over_the_state_too() -> None:
