@@ -138,7 +138,7 @@ def made(request: Load) -> Any:
     loader = function(**{key: asked[key] for key in taken}, **_batch_of(function, request))
     if not hasattr(loader, "__iter__"):
         raise UnsupportedError(
-            f"{name} returned {type(loader).__name__}, which is no iterable; return a DataLoader"
+            f"{name} returned {type(loader).__name__}, which is not iterable; return a DataLoader"
         )
     missing = asked.keys() - taken
     if isinstance(loader, DataLoader):
@@ -147,8 +147,8 @@ def made(request: Load) -> Any:
         return rebuilt(loader, {key: asked[key] for key in missing}, name)
     if request.workers and "num_workers" in missing:
         raise UnsupportedError(
-            f"{name} takes no num_workers, and returned {type(loader).__name__}, whose workers"
-            " cannot be changed: take num_workers, or measure it alone by --data-workers 0"
+            f"{name} takes no num_workers, and the workers of its {type(loader).__name__} cannot"
+            " be changed: add the parameter num_workers, or pass --data-workers 0"
         )
     return loader
 
@@ -281,7 +281,7 @@ def _batch_of(function: Callable[..., Any], request: Load) -> dict[str, int]:
     for key, size in named.items():
         if size is None and parameters[key].default is inspect.Parameter.empty:
             flag = "--seq-len" if key == "seq_len" else "--micro-batch"
-            raise UnsupportedError(f"{_name(request)} wants {key}: give it by {flag} or --best")
+            raise UnsupportedError(f"{_name(request)} needs {key}: pass {flag} or --best")
     return {key: size for key, size in named.items() if size is not None}
 
 

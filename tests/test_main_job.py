@@ -214,7 +214,7 @@ def test_a_first_signal_writes_the_best_and_is_code_4(run: Run, number: signal.S
     assert code == 4
     assert number.name in stderr
     assert command.best()["confirmed"] is False
-    assert "Stopped by you before the search" in (command.out / "report.html").read_text("utf-8")
+    assert "You stopped the search early" in (command.out / "report.html").read_text("utf-8")
     assert gone(ranks, within_s=5)
 
 

@@ -128,7 +128,7 @@ def test_a_study_of_two_groups_ends_with_a_result_and_leaves_nothing(tmp_path: P
     assert best["confirmed"]
     threads = str(len(os.sched_getaffinity(0)) // 2)
     assert best["environment"]["variables"]["OMP_NUM_THREADS"] == threads
-    assert "side by side, steps take" in stdout
+    assert "slow each other down: steps take" in stdout
     assert not psutil.wait_procs(ranks, timeout=5)[1]
     assert json.loads((folder / "manifest.json").read_text())["options"]["parallel"] == 2
 

@@ -214,7 +214,7 @@ def test_a_script_is_launched_on_one_machine(asked: dict[str, Any]) -> None:
 
 
 def test_a_script_is_launched_once_at_a_time() -> None:
-    with pytest.raises(UsageError, match="--parallel 2: a script is launched once at a time"):
+    with pytest.raises(UsageError, match="--parallel 2: scripts are launched one at a time"):
         Options.of(script="true {micro_batch}", parallel=2)
 
 

@@ -25,39 +25,39 @@ class CommandRow:
 COMMANDS = {
     "tune": CommandRow(
         "autotune.commands.tune:tune",
-        "Find the fastest training configuration that fits, by running real steps.",
+        "Find the fastest training configuration that fits in memory, by running real steps.",
     ),
     "plan": CommandRow(
         "autotune.commands.plan:plan",
-        "Say what fits on GPUs that are not here, and what to set on them.",
+        "Predict which configurations fit on GPUs that you do not have yet.",
     ),
     "verify": CommandRow(
         "autotune.commands.verify:verify",
-        "Train a result for longer, and compare with what was measured.",
+        "Train a result for longer, and compare speed and memory with the measurement.",
     ),
     "check": CommandRow(
         "autotune.commands.check:check",
-        "Check training configurations before an expensive launch, also against a result.",
+        "Check configuration files before a launch, alone or against a result.",
     ),
     "diagnose": CommandRow(
         "autotune.commands.diagnose:diagnose",
-        "Say why a training run ended, from its logs, and what to do; or look at this machine.",
+        "Explain from its logs why a training run ended, and what to do about it.",
     ),
     "loader": CommandRow(
         "autotune.commands.loader:loader",
-        "Say with how many workers a data loader keeps up with training.",
+        "Find how many workers a data loader needs to keep up with training.",
     ),
     "report": CommandRow(
         "autotune.commands.report:report",
-        "Show a study as a page, live while it runs, as pictures or as a table.",
+        "Show a study as a page, as pictures or as a table, also while it runs.",
     ),
     "compare": CommandRow(
         "autotune.commands.compare:compare",
-        "Show studies side by side: their winners, and what differs beyond the noise.",
+        "Compare studies: winners, and differences beyond the noise.",
     ),
     "export": CommandRow(
         "autotune.commands.export:export",
-        "Write a result as configurations that other tools take as they are.",
+        "Write a result as configuration files of other tools.",
     ),
 }
 DEFAULT = "tune"

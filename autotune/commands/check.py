@@ -13,17 +13,17 @@ from autotune.errors import UsageError
 
 
 def check(
-    *configs: Annotated[Path, Parameter(help="Files that one launch uses together.")],
+    *configs: Annotated[Path, Parameter(help="Configuration files of one launch.")],
     against: Annotated[
         Path | None,
-        Parameter(help="best.json, or a study's folder, to compare with.", show_default=False),
+        Parameter(help="best.json or study folder to compare with.", show_default=False),
     ] = None,
     world_size: Annotated[
         int | None, Parameter(help="Ranks of the launch.", show_default=False)
     ] = None,
     json: Annotated[bool, Parameter(help="Print findings as JSON.")] = False,
 ) -> Run:
-    """Check training configurations before an expensive launch, also against a result."""
+    """Check configuration files before a launch, alone or against a result."""
 
     def run(argv: list[str], started: float) -> int:
         import json as writer
@@ -35,7 +35,7 @@ def check(
         from autotune.result.best import Best
 
         if not configs:
-            raise UsageError("check: names no file; write check CONFIG...")
+            raise UsageError("check: no file given; write autotune check CONFIG...")
         if world_size is not None and world_size < 1:
             raise UsageError(f"--world-size {world_size}: must be at least 1")
         readings = [read(path) for path in configs]

@@ -13,11 +13,11 @@ from autotune.errors import UsageError
 
 
 def compare(
-    *folders: Annotated[Path, Parameter(help="Folders of studies; the first is compared with.")],
+    *folders: Annotated[Path, Parameter(help="Study folders. The first one is the reference.")],
     html: Annotated[Path | None, Parameter(
-        help="Write it as a page to this file, too.", show_default=False)] = None,
+        help="Also write the comparison to this HTML file.", show_default=False)] = None,
 ) -> Run:  # fmt: skip
-    """Show studies side by side: their winners, and what differs beyond the noise."""
+    """Compare studies: winners, and differences beyond the noise."""
 
     def run(argv: list[str], started: float) -> int:
         if len(folders) < 2:

@@ -50,8 +50,8 @@ def _refuse_beside_resume(given: set[str]) -> None:
     able = {"--resume", "--budget", "--accept-changed", "--allow-busy", "--interface", "--nodes"}
     if others := sorted(given - able):
         raise UsageError(
-            f"{others[0]}: a resumed study keeps the options that it was started with; beside"
-            f" --resume only {', '.join(sorted(able - {'--resume'}))} can be given"
+            f"{others[0]}: a resumed study keeps its options; beside --resume you can give only"
+            f" {', '.join(sorted(able - {'--resume'}))}"
         )
 
 

@@ -14,13 +14,13 @@ from autotune.errors import UsageError
 
 def diagnose(
     *logs: Annotated[
-        str, Parameter(help='Logs, of several ranks too, or "-"; without any: this machine.',
+        str, Parameter(help='Logs of one or several ranks, or "-". Default: look at this machine.',
                        allow_leading_hyphen=True)
     ],
-    json: Annotated[bool, Parameter(help="Print the same as JSON.")] = False,
-    watch: Annotated[bool, Parameter(help="Without a log: look again every 2 s.")] = False,
+    json: Annotated[bool, Parameter(help="Print JSON.")] = False,
+    watch: Annotated[bool, Parameter(help="Without logs: look again every 2 s.")] = False,
 ) -> Run:  # fmt: skip
-    """Say why a training run ended, from its logs, and what to do; or look at this machine."""
+    """Explain from its logs why a training run ended, and what to do about it."""
 
     def run(argv: list[str], started: float) -> int:
         import json as writer

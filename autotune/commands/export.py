@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def export(
-    best: Annotated[Path, Parameter(help="best.json, or the study folder that it lies in.")],
+    best: Annotated[Path, Parameter(help="best.json or its study folder.")],
     /,
     *,
     format: Annotated[
@@ -31,7 +31,7 @@ def export(
                   show_default=False),
     ] = None,
 ) -> Run:  # fmt: skip
-    """Write a result as configurations that other tools take as they are."""
+    """Write a result as configuration files of other tools."""
 
     def run(argv: list[str], started: float) -> int:
         from autotune.result.best import Best
@@ -53,7 +53,7 @@ def export(
             raise UsageError(f"--out {folder}: {error.strerror}") from error
         show(made, folder, sys.stdout)
         if not found.confirmed:
-            complain("the result is not confirmed; files that may hold comments say so")
+            complain("the result is not confirmed: it was not measured again in fresh processes")
         return ExitCode.FOUND
 
     return run

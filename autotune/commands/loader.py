@@ -33,21 +33,21 @@ def _own(text: str, metavar: str | None = None) -> Parameter:
 
 def loader(
     function: Annotated[str, _own(
-        "MODULE:FUNCTION, importable from this folder. It takes num_workers, pin_memory and"
-        " prefetch_factor, and returns a DataLoader; or returns one that is made again.")],
+        "MODULE:FUNCTION, importable from this folder. It returns a DataLoader. Let it take"
+        " num_workers, pin_memory and prefetch_factor, or autotune makes a copy of the loader.")],
     /,
     *,
     data_workers: Annotated[str | None, _own(
-        "Numbers of workers (default: 0 and the powers of two up to the cores that a rank has).",
+        "Numbers of workers (default: 0 and the powers of two up to a rank's number of cores).",
         "INTS")] = None,
     prefetch: Annotated[str, _own("Batches that a worker loads ahead (default: 2,4).",
         "INTS")] = "2,4",
     pin_memory: Annotated[str, _own("off, on or both (default: both; on needs a GPU).",
         "WORDS")] = "off,on",
     best: Annotated[Path | None, _own(
-        "best.json, or a study's folder: what the loader has to feed.", "PATH")] = None,
+        "best.json or study folder: the result that the loader has to feed.", "PATH")] = None,
     needs: Annotated[str | None, _own(
-        "Tokens per second that all ranks take, in the place of --best.", "N")] = None,
+        "Tokens per second that all ranks need, instead of --best.", "N")] = None,
     micro_batch: Annotated[str | None, _own(
         "Samples of a batch, for a function that takes micro_batch or batch_size (default:"
         " --best's).", "N")] = None,
@@ -59,9 +59,9 @@ def loader(
         "TIME")] = "60s",
     host_ceiling: Annotated[str, _own(
         "Share of the host's memory for training and loaders (default: 90%).", "SHARE")] = "90%",
-    json: Annotated[bool, _own("Print the same as JSON.")] = False,
+    json: Annotated[bool, _own("Print JSON.")] = False,
 ) -> Run:  # fmt: skip
-    """Say with how many workers a data loader keeps up with training."""
+    """Find how many workers a data loader needs to keep up with training."""
     counts = None if data_workers is None else parse_ints(data_workers, "--data-workers", least=0)
     ahead = parse_ints(prefetch, "--prefetch")
     pins = _pins(pin_memory)
@@ -70,7 +70,7 @@ def loader(
     budget_s = parse_duration_s(budget, "--budget")
     share = parse_share(host_ceiling, "--host-ceiling")
     if needs is not None and best is not None:
-        raise UsageError(f"--needs {needs}: --best says it already; give one of them")
+        raise UsageError(f"--needs {needs}: --best sets it too; leave one of them out")
     tokens_per_s = None if needs is None else _rate(needs)
 
     def run(argv: list[str], started: float) -> int:

@@ -52,35 +52,35 @@ def plan(
     gpus: Annotated[str, _own(
         "GPUs, by memory or name: 4x80GiB, 8xH100, or several numbers: 1,2,4,8x32GiB.", "GPUS")],
     host_ram: Annotated[str | None, _own(
-        "Memory of the host, e.g. 512GiB (default: it is not looked at).", "SIZE")] = None,
+        "Memory of the host, e.g. 512GiB (default: host memory is not checked).", "SIZE")] = None,
     solve: Annotated[Quantity | None, _own(
-        "The largest micro_batch or seq_len, or the fewest gpus, that fit.")] = None,
+        "Find the largest micro_batch or seq_len that fits, or the fewest gpus.")] = None,
     learn_from: Annotated[Path | None, _own(
-        "Study, or folder of studies, on GPUs: what they measured corrects what is expected.",
+        "Study, or folder of studies, on GPUs. Its measurements improve the predictions.",
         "DIR")] = None,
     kernels: Annotated[Literal["fused", "installed"], _own(
-        "Of state-space models: fused kernels of mamba-ssm, or those that are installed here.")
+        "Kernels of state-space models: the fused ones of mamba-ssm, or the installed ones.")
     ] = "fused",
     write: Annotated[Path | None, _own(
-        "Write what is to be set to this new folder, for DeepSpeed, accelerate and others, with a"
-        " script that launches it. It is marked as expected, not measured.", "DIR")] = None,
+        "Write configuration files and a launch script to this new folder. They say that the"
+        " values are predicted, not measured.", "DIR")] = None,
     rows: Annotated[int, _own("Rows to print.", "N")] = 20,
     json: Annotated[bool, _own("Print everything as JSON.")] = False,
     csv: Annotated[bool, _own("Print everything as CSV.")] = False,
     **options: Any,
 ) -> Run:  # fmt: skip
-    """Say what fits on GPUs that are not here, and what to set on them."""
+    """Predict which configurations fit on GPUs that you do not have yet."""
     named = parse_gpus(gpus)
     host_bytes = None if host_ram is None else parse_bytes(host_ram, "--host-ram")
     if json and csv:
-        raise UsageError("--csv: --json says already what is to be printed; give one of them")
+        raise UsageError("--csv: not with --json; leave one of them out")
     if rows < 1:
         raise UsageError(f"--rows {rows}: must be at least 1")
     for flag, value in (("--solve", solve), ("--write", write)):
         if value is not None and len(named.counts) > 1:
             raise UsageError(f"--gpus {gpus}: {flag} takes one number of GPUs, e.g. 8x80GiB")
     if write is not None and write.exists() and not (write.is_dir() and not any(write.iterdir())):
-        raise UsageError(f"--write {write}: is there already; name a new folder")
+        raise UsageError(f"--write {write}: already exists; name a new folder")
     asked = Options.from_texts({name: text_of(value) for name, value in options.items()})
     if solve in ("micro_batch", "seq_len") and asked.space.tokens_per_batch is not None:
         raise UsageError(f"--tokens-per-batch: not with --solve {solve}; leave one of them out")
@@ -88,10 +88,11 @@ def plan(
         raise UsageError("--length-mix: not with --solve seq_len; leave one of them out")
     if solve in ("micro_batch", "seq_len") and solve in asked.space.axes:
         flag = f"--{solve.replace('_', '-')}"
-        raise UsageError(f"{flag}: --solve {solve} looks for it; leave one of them out")
+        raise UsageError(f"{flag}: --solve {solve} computes it; leave one of them out")
     if solve == "gpus" and named.counts != (1,):
         raise UsageError(
-            f"--gpus {gpus}: --solve gpus looks for their number; name one, e.g. 80GiB or H100"
+            f"--gpus {gpus}: --solve gpus computes their number; name the GPU alone, e.g. 80GiB"
+            " or H100"
         )
     asked = at_longest(asked)
 
@@ -203,7 +204,9 @@ def _write(row: Expected, found: Plan, asked: Options, folder: Path, file: TextI
         raise UsageError(f"--write {folder}: {error.strerror}") from error
     show(made, folder, file)
     print(start(row, folder), file=file)
-    complain("nothing was measured: a study may find that it does not fit; the files say so")
+    complain(
+        "these files are a prediction, not a measurement; a study may find that they do not fit"
+    )
 
 
 @contextmanager
@@ -246,16 +249,22 @@ def _printed(found: Plan, rows: list[Expected], *, json: bool, csv: bool, **more
 
 def _say(found: Plan) -> None:
     if (kernels := found.space.workload.recipe.get("kernels")) == FUSED:
-        complain(f"assumes {FUSED}'s kernels, without which it takes more: --kernels installed")
+        complain(
+            f"assumes {FUSED}'s kernels; without them it needs more memory: see --kernels"
+            " installed"
+        )
     elif kernels:
         complain(f"assumes {kernels}'s own kernels: {FUSED} is not installed here")
     elif others := replaced_kernels(found.space.workload.recipe):
         complain(
-            f"assumes transformers' own code in the place of kernels of {' and '.join(others)},"
-            " with which it may take less"
+            f"assumes transformers' own code; the kernels of {' and '.join(others)} may need less"
+            " memory"
         )
     if found.untraced:
-        complain(f"the model was not traced, so activations are rough: {found.untraced}")
+        complain(
+            "the memory of activations is a rough guess, as the model was not traced:"
+            f" {found.untraced}"
+        )
 
 
 def _say_host(asked: PlanRequest, rows: Iterable[Expected | None]) -> None:
@@ -265,9 +274,8 @@ def _say_host(asked: PlanRequest, rows: Iterable[Expected | None]) -> None:
         most = max(moved, key=lambda row: row.host_bytes)
         enough_gib = int(most.host_bytes / asked.options.limits.host_ceiling) >> 30
         complain(
-            f"the host's memory was not looked at: {most.candidate.key} needs"
-            f" {gib(most.host_bytes)} of it; say how much there is, e.g."
-            f" --host-ram {1 << enough_gib.bit_length()}GiB"
+            f"host memory was not checked: {most.candidate.key} needs {gib(most.host_bytes)} of"
+            f" it; give the host's memory, e.g. --host-ram {1 << enough_gib.bit_length()}GiB"
         )
 
 

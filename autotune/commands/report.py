@@ -20,29 +20,31 @@ def report(
     /,
     *,
     serve: Annotated[bool, Parameter(
-        help="Show the page on this machine's own address while the study runs; Ctrl+C ends it.",
+        help="Serve the page on 127.0.0.1, also while the study runs. Ctrl+C ends it.",
         show_default=False)] = False,
     port: Annotated[int | None, Parameter(
-        help="Of --serve (default: any that is free).", show_default=False)] = None,
+        help="Port of --serve (default: a free one).", show_default=False)] = None,
     png: Annotated[Path | None, Parameter(
         help="Write the charts, and a card to share, to this folder as PNG and SVG.",
         show_default=False)] = None,
     markdown: Annotated[bool, Parameter(
-        help="Print the summary as a table of Markdown, and nothing else.",
+        help="Print only the summary, as a Markdown table.",
         show_default=False)] = False,
     log: Annotated[str | None, Parameter(
-        help="Write the trials for trackers, e.g. tensorboard,wandb-offline.",
+        help="Write the trials for these trackers, e.g. tensorboard,wandb-offline.",
         show_default=False)] = None,
     out: Annotated[Path | None, Parameter(
         help="File of the page (default: report.html in the study's folder).",
         show_default=False)] = None,
 ) -> Run:  # fmt: skip
-    """Show a study as a page, live while it runs, as pictures or as a table."""
+    """Show a study as a page, as pictures or as a table, also while it runs."""
 
     def run(argv: list[str], started: float) -> int:
         others = (png, markdown, log, out)
         if serve and any(others):
-            raise UsageError("--serve: alone; run report again for what else is wanted")
+            raise UsageError(
+                "--serve: not with other outputs; run autotune report again for those"
+            )
         if port is not None and not serve:
             raise UsageError(f"--port {port}: only with --serve")
         from autotune.result.folder.folder import Folder
@@ -73,7 +75,7 @@ def _page(study: Shown, path: Path) -> None:
     try:
         write_whole(path, page(study))
     except OSError as error:
-        raise UsageError(f"{path}: {error.strerror}; name another file by --out") from error
+        raise UsageError(f"{path}: {error.strerror}; name another file with --out") from error
     print(f"Written: {path}")
 
 

@@ -26,7 +26,7 @@ class NothingFoundError(Exception):
 
 
 def tune(**options: Any) -> Best:
-    """Find the fastest training configuration that fits, by running real steps.
+    """Find the fastest training configuration that fits in memory, by running real steps.
 
     Takes the options of `python -m autotune` by their names, with underscores: strings as on the
     command line, numbers, or sequences of values, e.g. `tune(budget="10m", depth=(12, 16),
@@ -60,7 +60,7 @@ def _known(name: str, fields: Mapping[str, str]) -> str:
     if name not in fields:
         near = difflib.get_close_matches(name, fields, 1)
         hint = f"; did you mean {near[0]}?" if near else ""
-        raise UsageError(f"{name}: there is no such option{hint}")
+        raise UsageError(f"{name}: unknown option{hint}")
     return fields[name]
 
 

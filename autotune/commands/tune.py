@@ -78,7 +78,7 @@ class Tune:
         except KeyboardInterrupt:  # before the study, which takes signals itself
             if self.resume is None:
                 raise
-            complain("stopped; what was measured before is kept")
+            complain("stopped; earlier measurements are kept")
             known = Folder(self.resume).best.exists()
             return ExitCode.STOPPED if known else ExitCode.NO_MEASUREMENT
 
@@ -107,32 +107,34 @@ def _of_this_run(text: str, metavar: str | None = None) -> Parameter:
 def tune(
     *,
     resume: Annotated[str | None, _of_this_run(
-        "Go on with the study in this folder, however it was interrupted, with the options that"
-        " it was started with.", "DIR")] = None,
+        "Go on with the interrupted study in this folder. It keeps its options.", "DIR")] = None,
     join: Annotated[str | None, _of_this_run(
-        "Work on the study NAME in this database beside other processes, on devices like theirs:"
-        " --join URL/NAME, as the study prints it. Of a study's options, --budget, --out and those"
-        " of devices go with it.", "URL")] = None,
+        "Join other processes in a study, on the same kind of devices: --join URL/NAME, as the"
+        " study prints it. Only --budget, --out and options of devices can be added.",
+        "URL")] = None,
     accept_changed: Annotated[str | None, _of_this_run(
-        "Fields that may differ from when a resumed or joined study began, e.g. driver,torch.",
+        "Fields that may have changed since a resumed or joined study began, e.g. driver,torch.",
         "NAMES")] = None,
     verify: Annotated[bool, _of_this_run(
         f"Train the winner for up to {VERIFY_STEPS} steps at the end, in a fifth of the budget,"
-        " and compare; exit code 6 where it does not hold.")] = False,
+        " and compare. Exit code 6 means that the result does not hold.")] = False,
     dry_run: Annotated[bool, _of_this_run(
-        "Print the space and the first probe; measure and write nothing.")] = False,
+        "Print the search space and the first probe. Nothing is measured or written.")] = False,
     config: Annotated[Path | None, _of_this_run(
-        "TOML file whose top-level keys are these options (default: the table [tool.autotune] of"
-        " the nearest pyproject.toml); the command line wins. Not read with --resume or --join.",
+        "TOML file with these options as top-level keys (default: the table [tool.autotune] of"
+        " the nearest pyproject.toml). The command line wins. It is not read with --resume or"
+        " --join.",
         "FILE")] = None,
     **options: Any,
 ) -> Tune:  # fmt: skip
-    """Find the fastest training configuration that fits, by running real steps."""
+    """Find the fastest training configuration that fits in memory, by running real steps."""
     # `config` was read by `config.read_config`, before this runs.
     if resume is not None and not resume.strip():
-        raise UsageError("--resume: names no folder; write --resume DIR")
+        raise UsageError("--resume: no folder given; write --resume DIR")
     if verify and resume is not None:
-        raise UsageError(f"--verify: not with --resume; afterwards, autotune verify {resume}")
+        raise UsageError(
+            f"--verify: not with --resume; when it has ended, run autotune verify {resume}"
+        )
     if join is not None:
         given = {"resume": resume, "verify": verify, "dry_run": dry_run, "config": config}
         _check_join(given | options)
@@ -160,7 +162,7 @@ def _check_join(given: dict[str, Any]) -> None:
     for name, value in given.items():
         if value not in (None, False) and name not in _WITH_JOIN | {"budget_s", "out"}:
             flag = FLAGS[name].name if name in FLAGS else f"--{name.replace('_', '-')}"
-            raise UsageError(f"{flag}: not with --join, whose study has it; leave it out")
+            raise UsageError(f"{flag}: not with --join; leave it out")
 
 
 def _text(name: str, value: Any) -> str:
@@ -224,8 +226,8 @@ def _begin(asked: Tune, argv: list[str], held: ExitStack) -> Setup | None:
     now = learn(now, options.search.learn_from, testbed.learns)
     if options.search.learn_from not in (None, NOTHING) and not now.earlier:
         complain(
-            f"--learn-from {options.search.learn_from}: nothing to learn from; no study in it was"
-            " on these devices and this software"
+            f"--learn-from {options.search.learn_from}: no study in it ran on these devices with"
+            " this software, so nothing was learned"
         )
     if warning := overlooked(device):
         complain(warning)
@@ -330,6 +332,6 @@ def _verified(asked: Tune, folder: Path, started: float) -> int:
     path = Folder(folder).best
     left_s = started + asked.options.limits.budget_s - time.monotonic()
     if left_s < needed_s(Best.read(path)):
-        complain(f"not verified, the budget is spent; do it by autotune verify {folder}")
+        complain(f"not verified: the budget is spent; run autotune verify {folder}")
         return ExitCode.FOUND
     return train(path, VERIFY_STEPS, left_s - START_S, embedded=asked.embedded)

@@ -16,19 +16,19 @@ if TYPE_CHECKING:
 
 
 def verify(
-    best: Annotated[Path, Parameter(help="best.json, or the study folder that it lies in.")],
+    best: Annotated[Path, Parameter(help="best.json or its study folder.")],
     /,
     *,
     steps: Annotated[int, Parameter(help="Optimizer steps to train for.")] = 200,
-    minutes: Annotated[float, Parameter(help="At most about so long.")] = 5.0,
+    minutes: Annotated[float, Parameter(help="Approximate time limit in minutes.")] = 5.0,
 ) -> Run:
-    """Train a result for longer, and compare with what was measured."""
+    """Train a result for longer, and compare speed and memory with the measurement."""
 
     def run(argv: list[str], started: float) -> int:
         from autotune.study.verify import LEAST_STEPS
 
         if steps < LEAST_STEPS:
-            raise UsageError(f"--steps {steps}: at least {LEAST_STEPS}, for quarters to compare")
+            raise UsageError(f"--steps {steps}: must be at least {LEAST_STEPS}")
         if not 0 < minutes <= 24 * 60:
             raise UsageError(f"--minutes {minutes:g}: must be above 0, and at most 1440")
         return train(best / "best.json" if best.is_dir() else best, steps, 60 * minutes)
@@ -62,7 +62,7 @@ def train(path: Path, steps: int, limit_s: float, *, embedded: bool = False) -> 
         complain(str(error))
         return ExitCode.NO_MEASUREMENT
     except StopRequestedError:
-        complain("stopped before the result was verified; it is as it was")
+        complain("stopped: the result is neither verified nor changed")
         return ExitCode.STOPPED
     finally:
         stop.restore()

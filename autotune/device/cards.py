@@ -114,14 +114,14 @@ def _named(text: str, asked: str) -> Card:
         has = several[0].memory_bytes / 2**30
         if said is not None and abs(int(said[1]) / has - 1) > NAMED_SIZE_OFF:
             raise UsageError(
-                f"{asked}: {several[0].name} has {has:.0f} GiB; for another of that name write its"
-                f" memory, {said[1]}GiB"
+                f"{asked}: {several[0].name} has {has:.0f} GiB; for a card with other memory"
+                f" write only that, {said[1]}GiB"
             )
         return several[0]
     if several and wanted in ("a100", "v100"):
         raise UsageError(f"{asked}: which one: {' or '.join(each.name for each in several)}?")
     known = ", ".join(card.name for card in CARDS)
-    raise UsageError(f"{asked}: no such card is known; write its memory, e.g. 80GiB, or {known}")
+    raise UsageError(f"{asked}: unknown card; write its memory, e.g. 80GiB, or {known}")
 
 
 def plain_name(name: str) -> str:

@@ -349,7 +349,7 @@ class Best:
         """
         try:
             if path.stat().st_size > MOST_BYTES:
-                raise UsageError(f"{path}: is no best.json: it has over {MOST_BYTES >> 20} MiB")
+                raise UsageError(f"{path}: not a best.json: it has over {MOST_BYTES >> 20} MiB")
             document: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
             _validate(document)
             found = msgspec.convert(document, cls)
@@ -358,7 +358,7 @@ class Best:
         except OSError as error:
             raise UsageError(f"{path}: {error.strerror}") from error
         except (ValueError, RecursionError) as error:
-            raise UsageError(f"{path}: is no best.json: {error!s:.200}") from error
+            raise UsageError(f"{path}: not a best.json: {error!s:.200}") from error
 
 
 def best_of(

@@ -139,7 +139,7 @@ def refuse_used_folder(folder: Path | None) -> None:
     if not folder.is_dir() or {path.name for path in folder.iterdir()} - _BEFORE_MANIFEST:
         what = "has a study or other files in it" if folder.is_dir() else "is a file"
         raise UsageError(
-            f"--out {folder}: {what}; go on with a study by --resume {folder}, or use a new"
+            f"--out {folder}: {what}; resume its study with --resume {folder}, or use a new"
             f" folder, e.g. --out {_unused(folder)}"
         )
 

@@ -87,7 +87,7 @@ def parse_launch(text: str, flag: str) -> str:
     name, colon, argument = text.partition(":")
     row = LAUNCHERS[parse_name(name, flag, known=tuple(LAUNCHERS))]
     if row.argument and not argument:
-        raise UsageError(f"{flag} {text}: names no {row.argument}; write {name}:{row.argument}")
+        raise UsageError(f"{flag} {text}: needs a {row.argument}; write {name}:{row.argument}")
     if colon and not row.argument:
-        raise UsageError(f"{flag} {text}: {name} takes nothing; write {flag} {name}")
+        raise UsageError(f"{flag} {text}: {name} takes no argument; write {flag} {name}")
     return text

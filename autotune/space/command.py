@@ -61,15 +61,17 @@ class Command:
             raise UsageError(f"--script: {error}; quote it as a shell would") from error
         for word in _QUOTED.sub("_", self.template).split():
             if _OF_SHELL.fullmatch(word):
-                raise UsageError(f"--script: {word} is for a shell; write \"bash -c '...'\"")
+                raise UsageError(f"--script: {word} needs a shell; write \"bash -c '...'\"")
         if not self._words(words):
-            raise UsageError('--script: says no command; write "python train.py --batch {...}"')
+            raise UsageError(
+                '--script: the command is empty; write "python train.py --batch {...}"'
+            )
         for name in (*self.own, *self.given):
             if name in self._known_of_ours():
-                raise UsageError(f"--axis or --set {name}: is a name of autotune's own")
+                raise UsageError(f"--axis or --set {name}: the name is reserved; choose another")
         if both := sorted(self.own.keys() & self.given.keys()):
             raise UsageError(
-                f"--set {both[0]}: --axis {both[0]} says it already; give one of them"
+                f"--set {both[0]}: --axis {both[0]} sets it too; leave one of them out"
             )
         unknown = [name for name in self.placeholders if name not in self.known]
         if unknown:

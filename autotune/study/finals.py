@@ -70,10 +70,12 @@ class Finals:
         if self._made and self._is_in_vain(finalists) and not self._is_sure(finalists[0]):
             rounds = self._needed_rounds(finalists)
             self._records.reporter.note(
-                "finals end: rounds of one candidate differ by more than the best candidates do"
+                "finals end: repeated rounds differ by more than the best candidates do"
                 if rounds > MOST_ROUNDS
-                else f"finals end: the budget has no time for {rounds:.0f} rounds of each of the"
-                " best two, which would tell them apart"
+                else (
+                    f"finals end: the best two are too close; {rounds:.0f} more rounds of each"
+                    " would not fit the budget"
+                )
             )
         return self._made
 
@@ -143,7 +145,7 @@ class Finals:
         micro_steps = self._micro_steps(record)
         if micro_steps < grad_accum:
             self._records.reporter.note(
-                f"the budget has no time for {grad_accum} micro-steps: {micro_steps} run"
+                f"the budget is too short for {grad_accum} micro-steps: running {micro_steps}"
             )
         until_s = self._clock.budget_s - CLOSING_S
         self._records.reporter.probing("final", candidate, until_s, slot.number)

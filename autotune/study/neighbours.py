@@ -105,7 +105,8 @@ class Neighbours:
         self.in_turns = beside.step.low > alone.step.high and times > 1 + NOTICED
         then = "take turns at timing" if self.in_turns else "are timed at once"
         self._reporter.note(
-            f"side by side, steps take {times:.3f} times as long as alone: groups {then}"
+            f"probes at the same time slow each other down: steps take {times:.3f} times as long;"
+            f" groups {then}"
         )
 
 

@@ -167,7 +167,7 @@ class _Session(Setup):
             self._tell_of(past, "joined" if resumed.joined else "resumed")
         if self.journal.shared:
             name = place_of(str(self.options.output.storage), self.manifest.study_name)
-            self.reporter.note(f"others join this study by --join {quote(name)}")
+            self.reporter.note(f"other processes can join this study with --join {quote(name)}")
         if self.manifest.earlier:
             self.reporter.note(self._learns_from())
         if lack := self._device.energy().lack:
@@ -330,7 +330,7 @@ class _Session(Setup):
             write_whole(self.folder.report, page(read(self.folder.path)))
         except Exception as error:  # noqa: BLE001 - what was measured is written, whatever it is
             self.reporter.note(
-                f"{self.folder.report.name} could not be made: {type(error).__name__}: {error}"
+                f"{self.folder.report.name} could not be written: {type(error).__name__}: {error}"
             )
             return
         self.reporter.note(f"Report: {self.folder.report}")

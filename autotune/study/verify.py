@@ -81,7 +81,7 @@ def verify(
     if possible < fewest:
         least = (fewest + SHORT_STEPS) * step_s
         raise UsageError(
-            f"--minutes: {fewest + SHORT_STEPS} steps, the fewest that say something, take"
+            f"--minutes: too short: the least of {fewest + SHORT_STEPS} steps takes"
             f" {least / 60:.1f} minutes"
         )
     planned = max(QUARTERS * best.cycle_steps, min(steps, possible))
@@ -144,7 +144,9 @@ def training(
     space = replace(space, workload=replace(space.workload, length_mix=best.length_mix))
     candidate = space.asked_for(best.config.candidate)
     if candidate is None:
-        raise UsageError(f"best.json: {best.config.candidate.key} cannot be trained here any more")
+        raise UsageError(
+            f"best.json: {best.config.candidate.key} can no longer be trained on this machine"
+        )
     wiring = Wiring(logs=logs, seed=options.search.seed, budget_s=limit_s, stop=stop, note=note,
                     rows=best.measured.rows or 1)  # fmt: skip
     (runner,) = testbed.runners(space, [wiring])
@@ -188,7 +190,7 @@ def _options(best: Best) -> Options:
     with _looked_in_its_folder(best):
         options = Options.from_json(asked)
     if options.devices.device.startswith(REPLAY):
-        raise UsageError("best.json: of a recording: there is no device to train it on")
+        raise UsageError("best.json: comes from a recording, which has no device to train on")
     if options.script.template is not None:
         return options
     batch = GlobalBatch(config.global_batch_samples, "samples")

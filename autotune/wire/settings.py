@@ -114,38 +114,38 @@ class Settings:
     zero_stage: int = field(default=0, metadata=row(Axis(
         label="zero", always=True, quiet=True, metavar="INTS",
         help=(
-            "ZeRO stages, e.g. 0,2,3; for fsdp 3 gives parameters back after forward and 2 keeps"
-            " them (default: the engine's stages on several ranks; 0 on one)."
+            "ZeRO stages, e.g. 0,2,3. For fsdp, 3 frees parameters after the forward pass and 2"
+            " keeps them (default: the engine's stages on several ranks; 0 on one)."
         ))))
     offload: str = field(default="none", metadata=row(Axis(
         label="offload", words=("none", "optimizer", "all"), always=True, quiet=True,
         help=(
-            "What moves to host memory: none, optimizer, all (optimizer and parameters)"
-            " (default: none; all three where stage 0 cannot hold the deepest model)."
+            "State in host memory: none, optimizer, or all (optimizer and parameters) (default:"
+            " none; all three if stage 0 cannot hold the deepest model)."
         ))))
     checkpointing: str = field(default="none", metadata=row(Axis(
         label="ckpt", words=("none", "full", "selective", "host"),
         pattern=r"1/[2-9]|1/[1-9][0-9]", example="1/2", always=True,
         help=(
-            "Activation checkpointing: none; full; 1/2, 1/3 and so on, of every second or third"
-            " block; selective, which keeps what matrix products and attention computed; host,"
-            " which keeps blocks' inputs in host memory (default: none,full)."
+            "Activation checkpointing: none; full; 1/2 or 1/3 (every second or third block);"
+            " selective (keep the results of matrix products and attention); host (keep the"
+            " inputs of blocks in host memory) (default: none,full)."
         ))))
     attention: str = field(default="auto", metadata=row(Axis(
         label="attention", quiet=True,
         words=("auto", "sdpa", "eager", "flash_attention_2", "flex_attention"),
         help=(
-            "How attention is computed: auto, sdpa, eager, flash_attention_2 or flex_attention,"
-            " as far as model and machine have it (default: auto, the model's own)."
+            "Attention implementation: auto, sdpa, eager, flash_attention_2 or flex_attention,"
+            " if model and machine support it (default: auto, the model's own)."
         ))))
     compile: str = field(default="off", metadata=row(Axis(
         label="compile", words=("off", "on"), quiet=True,
-        help="Whether blocks run through torch.compile: off or on (default: off).")))
+        help="torch.compile for the blocks: off or on (default: off).")))
     loss: str = field(default="whole", metadata=row(Axis(
         label="loss", words=("whole", "chunked"), quiet=True,
         help=(
-            "Cross-entropy of the whole, or chunked: the logits are never there at once"
-            " (default: whole)."
+            "Cross-entropy: whole, or chunked, which never holds all logits at once (default:"
+            " whole)."
         ))))
     optimizer: str = field(default="adamw", metadata=row(Axis(
         label="optimizer", words=("adamw", "muon", "adamw8bit"), quiet=True,
@@ -156,8 +156,8 @@ class Settings:
     param_dtype: str = field(default="auto", metadata=row(Axis(
         label="params", words=("auto", "fp32", "bf16"), quiet=True,
         help=(
-            "What weights are stored as, where products are not fp32: auto, fp32, or bf16"
-            " with no fp32 copy (default: auto, as the engine does it)."
+            "Type of the stored weights if matrix products are not fp32: auto, fp32, or bf16"
+            " without an fp32 copy (default: auto, the engine's own)."
         ))))
     reduce_dtype: str = field(default="auto", metadata=row(Axis(
         label="reduce", words=("auto", "fp32", "bf16"), quiet=True, of_engines=True,
@@ -176,15 +176,15 @@ class Settings:
     data_workers: str = field(default="own", metadata=row(Axis(
         label="workers", level=Level.LAUNCH, words=("own",), pattern=_COUNT, example="4",
         quiet=True, of_script=True, metavar="INTS",
-        help="Processes that load a script's data, where {data_workers} is, e.g. 0,2,4.")))
+        help="Loader processes of a script, e.g. 0,2,4. Fills in {data_workers}.")))
     pin_memory: str = field(default="own", metadata=row(Axis(
         label="pinned", level=Level.LAUNCH, words=("own", "true", "false"),
         quiet=True, of_script=True,
-        help="Whether a script's loader pins memory, where {pin_memory} is: true, false.")))
+        help="Pinned memory in a script's loader: true or false. Fills in {pin_memory}.")))
     prefetch: str = field(default="own", metadata=row(Axis(
         label="prefetch", level=Level.LAUNCH, words=("own",), pattern=_COUNT, example="2",
         quiet=True, of_script=True, metavar="INTS",
-        help="Batches that each of a script's loader processes prepares, where {prefetch} is.")))
+        help="Batches that each loader process of a script prepares. Fills in {prefetch}.")))
     own: str = field(default="none", metadata=row(Axis(
         label="own", level=Level.LAUNCH, words=("none",),
         pattern=r"[a-z_]\w*=[^;,]*(;[a-z_]\w*=[^;,]*)*", example="attn=sdpa",

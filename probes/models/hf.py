@@ -364,9 +364,7 @@ def _check_names(config: Any, body: dict[str, Any]) -> None:
     for name in body.keys() - known:
         near = get_close_matches(name, public - body.keys(), 1, _ALIKE)
         if near and not name.startswith("_") and not name.endswith("_token_id"):
-            raise UnsupportedError(
-                f"{cls.__name__} knows no {name}, and would ignore it; did you mean {near[0]}?"
-            )
+            raise UnsupportedError(f"{cls.__name__} has no field {name}; did you mean {near[0]}?")
 
 
 def _first_line(error: BaseException) -> str:

@@ -347,7 +347,7 @@ def test_a_tool_table_that_is_none_is_refused(refused: Refused) -> None:
         (
             ["--tokens-per-batch", "64", "--micro-batch", "2"],
             "--tokens-per-batch 64",
-            "give one of them",
+            "leave one of them out",
         ),
         (["--length-mix", "no.csv"], "--length-mix no.csv: No such file", "directory"),
         (["--pad-to-multiple", "0"], "--pad-to-multiple 0: must be at least 1", "8"),

@@ -112,9 +112,9 @@ def test_a_long_temporary_path_is_no_obstacle(mine: Path, monkeypatch: pytest.Mo
     [
         ("nowhere:make", [], (2, "nowhere:make: No module named 'nowhere', looked for in")),
         ("mine:none", [], (2, "has no attribute 'none'")),
-        ("mine:no_iterable", [], (2, "returned int, which is no iterable")),
+        ("mine:no_iterable", [], (2, "returned int, which is not iterable")),
         ("mine:empty", ["--data-workers", "0"], (2, "returned an empty loader")),
-        ("mine:sized", ["--seq-len", "8"], (2, "wants batch_size: give it by --micro-batch")),
+        ("mine:sized", ["--seq-len", "8"], (2, "needs batch_size: pass --micro-batch")),
         ("mine:never", ["--data-workers", "0", "--budget", "6s"], (2, "write e.g. --budget 24s")),
         ("mine:error", [], (5, "RuntimeError: my own mistake")),
         ("mine:error_in_worker", ["--data-workers", "1"], (5, "KeyError: 'y' (in a worker)")),
@@ -160,7 +160,7 @@ def test_what_cannot_be_measured_is_said_once(
         (["m:f", "--host-ceiling", "120%"], "at most 100%"),
         (["m:f", "--needs", "lots"], "write it as 12000"),
         (["m:f", "--needs", "nan"], "write it as 12000"),
-        (["m:f", "--needs", "5", "--best", "x"], "--best says it already"),
+        (["m:f", "--needs", "5", "--best", "x"], "--best sets it too"),
         (["m:f", "--best", "nowhere.json"], "No such file"),
     ],
 )

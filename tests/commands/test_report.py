@@ -61,7 +61,7 @@ def test_a_page_that_cannot_be_made_costs_nobody_a_result(
 
     monkeypatch.setattr(session, "page", broken)
     replayed(tmp_path / "study")
-    said = f"report.html could not be made: {type(error).__name__}: {error}"
+    said = f"report.html could not be written: {type(error).__name__}: {error}"
     assert said in capsys.readouterr().out
     assert (tmp_path / "study" / "best.json").exists()
 
@@ -113,10 +113,10 @@ def test_trackers_get_trials_later(tmp_path: Path, capsys: pytest.CaptureFixture
 
 
 WRONG: list[tuple[list[str], str]] = [
-    (["report", "nowhere"], "nowhere: no study, there is no manifest.json in it"),
-    (["report", "file"], "file: no study, there is no manifest.json in it"),
+    (["report", "nowhere"], "nowhere: not a study folder: it has no manifest.json"),
+    (["report", "file"], "file: not a study folder: it has no manifest.json"),
     (["report", "old"], "old: manifest.json is not of version 1: schema_version is 0"),
-    (["report", "study", "--serve", "--markdown"], "--serve: alone; run report again for"),
+    (["report", "study", "--serve", "--markdown"], "--serve: not with other outputs;"),
     (["report", "study", "--log", "paper"], "--log paper: unknown; known: tensorboard"),
     (["report", "study", "--log", "tensorboard"], "study/optuna.log: No such file"),
     (["report", "study", "--port", "80"], "--port 80: only with --serve"),
@@ -125,7 +125,7 @@ WRONG: list[tuple[list[str], str]] = [
     (["report", "study", "--png", "file"], "--png file: File exists"),
     (["report"], 'Command "report" parameter FOLDER requires an argument'),
     (["compare", "study"], "compare: needs two folders or more"),
-    (["compare", "study", "nowhere"], "nowhere: no study"),
+    (["compare", "study", "nowhere"], "nowhere: not a study folder"),
     (["compare", "study", "study", "--html", "/proc/a.html"], "--html /proc/a.html: No such"),
 ]
 

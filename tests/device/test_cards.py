@@ -42,19 +42,22 @@ def test_gpus_are_named_as_people_name_them(
     ("text", "why"),
     [
         ("", "write 4x80GiB"),
-        ("four", "no such card is known"),
+        ("four", "unknown card"),
         ("0x80GiB", "from 1 to"),
         ("-1x80GiB", "write 4x80GiB"),
         (f"{MOST_GPUS + 1}x80GiB", "from 1 to"),
-        ("4x80", "not a size|no such card"),
+        ("4x80", "not a size|unknown card"),
         ("4x80parsec", "not a size"),
         ("4x1MiB", "at least 64MiB"),
         ("4x99999999GiB", "no GPU has"),
         ("4xA100", "which one: A100-40GB or A100-80GB"),
-        ("8xH9000", "no such card is known; write its memory, e.g. 80GiB"),
+        ("8xH9000", "unknown card; write its memory, e.g. 80GiB"),
         ("4x" + "9" * 400 + "GiB", ".*"),
         ("4x80GiB; rm -rf", "write 4x80GiB"),
-        ("RTX4090-48GB", "RTX4090 has 24 GiB; for another of that name write its memory, 48GiB"),
+        (
+            "RTX4090-48GB",
+            ("RTX4090 has 24 GiB; for a card with other memory write only that, 48GiB"),
+        ),
     ],
 )
 def test_impossible_gpus_are_one_line(text: str, why: str) -> None:

@@ -191,7 +191,7 @@ def test_a_study_of_a_mix_runs_for_real(
     assert tokens == pytest.approx(found.config.global_batch_samples * mean)
     padded = of.padded_mean(found.config.micro_batch, 64)
     assert found.measured.real_share == pytest.approx(mean / padded)
-    assert f"{mean / padded:.0%} of what is computed" in " ".join(printed.split())
+    assert f"{mean / padded:.0%} of the computed tokens" in " ".join(printed.split())
     mix.unlink()
     assert main(["--resume", str(out), "--budget", "30s"]) == 0
     rows = pd.read_csv(out / "trials.csv")

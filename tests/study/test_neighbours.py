@@ -59,7 +59,8 @@ def test_where_steps_take_longer_side_by_side_groups_take_turns(tmp_path: Path) 
     machine = Machine(slower=1.2)
     machine.run(tmp_path)
     assert machine.notes == [
-        "side by side, steps take 1.200 times as long as alone: groups take turns at timing"
+        "probes at the same time slow each other down: steps take 1.200 times as long; groups take"
+        " turns at timing"
     ]
     assert machine.neighbours.in_turns
     assert machine.most == 2  # when they were compared
@@ -70,7 +71,8 @@ def test_close_results_let_groups_run_at_once(tmp_path: Path, slower: float, sai
     machine = Machine(slower)
     machine.run(tmp_path)
     assert machine.notes == [
-        f"side by side, steps take {said} times as long as alone: groups are timed at once"
+        f"probes at the same time slow each other down: steps take {said} times as long; groups"
+        " are timed at once"
     ]
     assert not machine.neighbours.in_turns
 

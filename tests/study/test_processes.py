@@ -186,7 +186,7 @@ def test_a_server_that_is_away_is_waited_for(team: Teams, postgres: Server) -> N
     postgres.kill()
     for process in four.running:
         assert process.stdout is not None
-        assert any("it is waited for" in line for line in process.stdout)
+        assert any("waiting for it" in line for line in process.stdout)
     postgres.start()
     said = four.ended(0, 0, 0, 0)
     assert sum("answers again" in each for each in said) == 4

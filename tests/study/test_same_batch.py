@@ -45,4 +45,4 @@ def test_another_accumulation_of_an_earlier_study_tells_what_a_larger_batch_woul
     assert [cell.config.micro_batch for cell in best.same_batch] == [1, 2, 4, 8]
     assert "The same batch of 16 samples, 1024 tokens" in out
     gain = 1 / (1 - best.update_share / 2) - 1
-    assert f"it would train {gain:.1%} more tokens/s" in " ".join(out.split())
+    assert f"would train {gain:.1%} more tokens/s" in " ".join(out.split())

@@ -204,7 +204,7 @@ def test_stopping_makes_no_suspects(tune: Tune, monkeypatch: pytest.MonkeyPatch)
 
 @pytest.mark.parametrize(
     ("of_final", "said"),
-    [(False, "before the search had ended"), (True, "during the finals")],
+    [(False, "the search early"), (True, "the finals early")],
 )
 def test_the_result_says_in_what_the_user_stopped_the_study(
     tune: Tune, monkeypatch: pytest.MonkeyPatch, of_final: bool, said: str
@@ -225,10 +225,10 @@ def test_the_result_says_in_what_the_user_stopped_the_study(
         patch.setattr(Replay, "run", run)
         code, stdout, _ = tune(*NEW)
     assert code == ExitCode.STOPPED
-    assert f"Stopped by you {said}" in " ".join(stdout.split())
+    assert f"You stopped {said}" in " ".join(stdout.split())
     code, stdout, _ = tune("--resume", "study")
     assert code == ExitCode.FOUND
-    assert "Stopped by you" not in stdout
+    assert "You stopped" not in stdout
 
 
 def test_what_was_interrupted_still_comes_first_after_a_resume_that_died_at_once(
@@ -379,19 +379,19 @@ def test_a_signal_keeps_a_result(ended: None, tune: Tune, monkeypatch: pytest.Mo
     code, _, stderr = tune("--resume", "study")
     assert (code, stderr) == (
         ExitCode.STOPPED,
-        "autotune: stopped; what was measured before is kept\n",
+        "autotune: stopped; earlier measurements are kept\n",
     )
 
 
 @pytest.mark.parametrize(
     ("argv", "message"),
     [
-        (["--resume="], "names no folder"),
-        (["--resume", "grid.csv"], "no study"),
-        (["--resume", "nowhere"], "no study"),
+        (["--resume="], "no folder given"),
+        (["--resume", "grid.csv"], "not a study folder"),
+        (["--resume", "nowhere"], "not a study folder"),
         (["--resume", "study", "--budget", "0"], "must be more than 0"),
         (["--resume", "study", "--accept-changed"], "--accept-changed"),
-        (["--out", "study"], "go on with a study by --resume study"),
+        (["--out", "study"], "resume its study with --resume study"),
     ],
 )
 def test_wrong_input_is_one_line(ended: None, tune: Tune, argv: list[str], message: str) -> None:
@@ -462,4 +462,4 @@ def test_a_replay_learns_from_nothing_unless_asked(tune: Tune) -> None:
     assert (code, "--learn-from here: there is no such folder" in stderr) == (ExitCode.USAGE, True)
     Path("here").mkdir()
     code, _, stderr = tune(*NEW, "--learn-from", "here")
-    assert (code, "nothing to learn from" in stderr) == (ExitCode.FOUND, True)
+    assert (code, "nothing was learned" in stderr) == (ExitCode.FOUND, True)

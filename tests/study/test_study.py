@@ -475,7 +475,9 @@ def test_finals_end_where_noise_hides_the_best(run: Runs, spread: float, early: 
         return ok(1e-3 * c.depth**3 * c.tokens * math.exp(draw(0.0, spread)), c.tokens * MIB)
 
     done = run(noisy, sampler="frontier", finals=3)
-    notes = [note for note in done.listener.notes if note.startswith("finals end: rounds of one")]
+    notes = [
+        note for note in done.listener.notes if note.startswith("finals end: repeated rounds")
+    ]
     assert bool(notes) == early
     assert (len(done.study.ledger.finals) < MOST_ROUNDS) == early
 

@@ -185,8 +185,8 @@ def test_a_script_is_looked_for_where_its_study_was_started(
 
 @pytest.mark.parametrize(
     ("options", "what"),
-    [(None, "does not say what its study was asked for"),
-     (Options.of(device="replay:x.csv").to_json(), "of a recording")],
+    [(None, "has no options of its study"),
+     (Options.of(device="replay:x.csv").to_json(), "comes from a recording")],
 )  # fmt: skip
 def test_what_cannot_be_trained_here_is_refused(options: Any, what: str) -> None:
     with pytest.raises(UsageError, match=what):

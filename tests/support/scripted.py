@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from pathlib import Path
 
 from autotune.measure.runner import Job, Result, StopRequestedError
-from autotune.result.best import Best
+from autotune.show.report import Reporter
 from autotune.space.candidate import Build, Candidate
 from autotune.space.outcome import Record, Verdict
 from autotune.space.space import Space
 from autotune.space.trace import Trace
 from autotune.wire.reports import Conditions, Energy, Peaks, Report
-from autotune.wire.stopping import Phase
 from tests.support.records import QUIET
 
 
@@ -79,17 +77,13 @@ class ScriptedRunner:
 
 
 @dataclass
-class Listener:
+class Listener(Reporter):
     """A reporter."""
 
     records: list[Record] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     untils_s: dict[str, list[float]] = field(default_factory=dict)
     """When the part of the budget ends that each probe is for, by its purpose."""
-
-    def started(self, space: Space, budget_s: float, folder: Path) -> None: ...
-    def restored(self, records: Sequence[Record], incumbent: Record | None) -> None: ...
-    def phase(self, phase: Phase, steps: int, slot: int = 0) -> None: ...
 
     def probing(self, purpose: str, candidate: Candidate, until_s: float, slot: int = 0) -> None:
         self.untils_s.setdefault(purpose, []).append(until_s)
@@ -99,7 +93,3 @@ class Listener:
 
     def note(self, text: str) -> None:
         self.notes.append(text)
-
-    def finished(self, best: Best, path: Path) -> None: ...
-    def close(self) -> None: ...
-    def abandon(self) -> None: ...

@@ -102,7 +102,9 @@ def _is_named_beside(path: Path) -> bool:
 def _read(path: Path) -> Reading:
     try:
         if path.stat().st_size > MOST_BYTES:
-            raise UsageError(f"{path}: is no configuration: it has over {MOST_BYTES >> 20} MiB")
+            raise UsageError(
+                f"{path}: too large for a configuration: it has over {MOST_BYTES >> 20} MiB"
+            )
         text = path.read_text(encoding="utf-8")
         body = json.loads(text) if path.suffix == ".json" else yaml.safe_load(text)
     except OSError as error:
@@ -118,9 +120,9 @@ def _read(path: Path) -> Reading:
         if other is not None:
             raise UsageError(f"{path}: is {other}")
     raise UsageError(
-        f"{path}: no configuration that is known; expected one of {', '.join(READERS)}: e.g."
+        f"{path}: unknown kind of configuration; known: {', '.join(READERS)}; e.g. with the key"
         " train_micro_batch_size_per_gpu, per_device_train_batch_size, micro_batch_size or"
-        " distributed_type in it"
+        " distributed_type"
     )
 
 

@@ -66,7 +66,7 @@ def read_trials(path: Path) -> pd.DataFrame | None:
     try:
         return pd.read_csv(trials)
     except (OSError, ValueError) as error:
-        raise UsageError(f"{trials}: is no trials.csv: {error!s:.200}") from error
+        raise UsageError(f"{trials}: not a trials.csv: {error!s:.200}") from error
 
 
 def _consequence(name: str, value: object, best: Best, trials: pd.DataFrame | None) -> str:

@@ -213,7 +213,7 @@ def _encoding(first: bytes, name: str) -> str | None:
     """What is not UTF-8 or alike, by its first bytes."""
     for magic, what in _MAGIC.items():
         if first.startswith(magic):
-            raise UsageError(f"{name}: is no log, but {what}")
+            raise UsageError(f"{name}: not a log but {what}")
     for bom, encoding in _BOMS.items():
         if first.startswith(bom):
             return encoding
@@ -223,7 +223,7 @@ def _encoding(first: bytes, name: str) -> str | None:
         if len(sample) >= 4 and mostly_zero.count(0) > 0.4 * len(odd) and _is_text(other):
             return encoding
     if not _is_text(sample):
-        raise UsageError(f"{name}: is binary; name a log, which is text")
+        raise UsageError(f"{name}: is binary; name a text log")
     return None
 
 

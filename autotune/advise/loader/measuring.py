@@ -213,7 +213,7 @@ class Measuring:
         if any(row.rounds for row in self._rows.values()):
             raise _Failed(why)
         raise UsageError(
-            f"loader {self._asked.name}: gave {why}; if it takes so long, write e.g. --budget"
+            f"loader {self._asked.name}: gave {why}; if it needs that long, write e.g. --budget"
             f" {4 * self._clock.budget_s:.0f}s"
         )
 
@@ -226,8 +226,8 @@ class Measuring:
         need = self._asked.need
         if need is not None and need.samples_per_s is None and row.rounds and not row.has_tokens:
             raise UsageError(
-                f"--needs {need.tokens_per_s:g}: the batches have no integer tensor of the shape"
-                " (B, T) to count tokens by; use --best, which knows samples, too"
+                f"--needs {need.tokens_per_s:g}: no tensor of a batch has integers in the shape"
+                " (B, T), so tokens cannot be counted; use --best"
             )
 
 

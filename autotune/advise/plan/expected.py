@@ -41,7 +41,7 @@ KIND = "cuda"
 
 @dataclass(frozen=True, kw_only=True)
 class Parts:
-    """What a peak is made of, in bytes."""
+    """Parts of the peak memory, in bytes."""
 
     parameters: float
     gradients: float

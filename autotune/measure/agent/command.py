@@ -67,7 +67,7 @@ def _parser() -> argparse.ArgumentParser:
 def _address(driver: str) -> tuple[str, int]:
     host, _, port = driver.rpartition(":")
     if not host or not port.isdigit():
-        raise UsageError(f"--driver {driver}: is no HOST:PORT; write e.g. --driver 10.0.0.1:40000")
+        raise UsageError(f"--driver {driver}: not HOST:PORT; write e.g. --driver 10.0.0.1:40000")
     return host.strip("[]"), int(port)
 
 
@@ -77,7 +77,7 @@ def _key_line(path: str) -> str:
     try:
         file = Path(path)
         if file.stat().st_mode & 0o077:
-            raise UsageError(f"--key-file {path}: others may read it; chmod 600 {path}")
+            raise UsageError(f"--key-file {path}: other users can read it; run chmod 600 {path}")
         return file.read_text()
     except OSError as error:
         raise UsageError(f"--key-file {path}: {error.strerror}") from error

@@ -45,6 +45,6 @@ def _refuse_what_is_of_launchers(nodes: int | None, interface: str | None) -> No
     for flag, value in [("--nodes", nodes), ("--interface", interface)]:
         if value not in (None, 1):
             raise UsageError(
-                f"{flag} {value}: needs --launch, which says who starts agents there:"
+                f"{flag} {value}: needs --launch, which starts agents on the nodes:"
                 f" {', '.join(WRITTEN)}"
             )

@@ -31,7 +31,7 @@ def address_of(interface: str) -> str:
     if interface in known.values():
         return interface
     have = ", ".join(f"{name} ({address})" for name, address in known.items())
-    raise UsageError(f"--interface {interface}: this host has none; it has {have}")
+    raise UsageError(f"--interface {interface}: no such interface here; use one of {have}")
 
 
 def address_towards(hosts: Iterable[str], launch: str) -> str:
@@ -53,4 +53,6 @@ def address_towards(hosts: Iterable[str], launch: str) -> str:
             return here
     if here:
         return here
-    raise UsageError(f"--launch {launch}: {why}; say which address nodes reach with --interface")
+    raise UsageError(
+        f"--launch {launch}: {why}; name the interface that nodes can reach, e.g. --interface eth0"
+    )

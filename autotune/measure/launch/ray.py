@@ -44,8 +44,8 @@ def make(asked: LaunchRequest) -> Ray:
         looked, why = None, f"{os.environ['RAY_ADDRESS']}: {error.strerror or error}"
     if looked is None or looked.returncode != 0:
         raise UsageError(
-            f"--launch ray: no cluster: {why:.200}; start the study on a node of one, as a Ray"
-            " job, or set RAY_ADDRESS=HOST:6379"
+            f"--launch ray: no Ray cluster found: {why:.200}; start the study as a Ray job, or"
+            " set RAY_ADDRESS=HOST:6379"
         )
     nodes = [RayNode(**each) for each in json.loads(looked.stdout.splitlines()[-1])]
     return Ray(nodes, asked)

@@ -52,12 +52,12 @@ def parse_hostfile(path: Path) -> dict[str, int]:
         found = _LINE.fullmatch(said)
         if found is None or found["host"].startswith("-"):
             raise UsageError(
-                f"{launch}: line {number}, {said!a:.60}: is no host with its slots; write"
-                " `node1 slots=8`"
+                f"{launch}: line {number}, {said!a:.60}: not a host with slots; write `node1"
+                " slots=8`"
             )
         host, count = found["host"], int(found["slots"])
         if host in slots:
-            raise UsageError(f"{launch}: line {number}: {host} was there before; write it once")
+            raise UsageError(f"{launch}: line {number}: {host} stands there twice; write it once")
         if count < 1:
             raise UsageError(
                 f"{launch}: line {number}: {host} has no slots; write `{host} slots=1`, or"
@@ -65,7 +65,7 @@ def parse_hostfile(path: Path) -> dict[str, int]:
             )
         slots[host] = count
     if not slots:
-        raise UsageError(f"{launch}: names no host; write lines such as `node1 slots=8`")
+        raise UsageError(f"{launch}: has no hosts; write lines such as `node1 slots=8`")
     return slots
 
 
@@ -79,7 +79,7 @@ def make(asked: LaunchRequest) -> Ssh:
     program = shlex.split(os.environ.get(PROGRAM, "")) or ["ssh"]
     if shutil.which(program[0]) is None:
         raise UsageError(
-            f"--launch ssh:{asked.argument}: there is no {program[0]}; install openssh-client, or"
+            f"--launch ssh:{asked.argument}: {program[0]} not found; install openssh-client, or"
             f" name another program in {PROGRAM}"
         )
     return Ssh(program, dict(list(slots.items())[: asked.nodes]), asked)

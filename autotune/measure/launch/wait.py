@@ -18,7 +18,7 @@ _OUTSIDE = "192.0.2.1"
 def make(asked: LaunchRequest) -> Wait:
     """Raises `UsageError` where it is not said how many to wait for."""
     if asked.nodes is None:
-        raise UsageError("--launch wait: for how many agents? add --nodes, e.g. --nodes 2")
+        raise UsageError("--launch wait: the number of agents is missing; add e.g. --nodes 2")
     return Wait(asked.nodes, asked.interface)
 
 

@@ -243,7 +243,7 @@ def _header(path: Path, first: str) -> dict[str, Any]:
             first.removeprefix("# ")
         )  # which takes no NaN, like best.json
     except (ValueError, RecursionError) as error:
-        raise UsageError(f"{path}: not a recorded grid: its first line is no JSON") from error
+        raise UsageError(f"{path}: not a recorded grid: its first line is not JSON") from error
     if not isinstance(header, dict) or header.get("schema_version") != SCHEMA_VERSION:
         raise UsageError(f"{path}: not a recorded grid of version {SCHEMA_VERSION}")
     return header

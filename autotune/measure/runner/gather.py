@@ -91,7 +91,8 @@ def _word_of(peer: Peer) -> Joined:
         why = f" ({error})"
     peer.close()
     raise UsageError(
-        f"--launch: an agent is of another version of autotune{why}; install the same on all nodes"
+        f"--launch: an agent runs another version of autotune{why}; install the same version on"
+        " all nodes"
     )
 
 
@@ -112,8 +113,8 @@ def _check(nodes: Sequence[Remote]) -> None:
     for node in nodes:
         if node.version != autotune.__version__:
             raise UsageError(
-                f"--launch: node {node.name} has autotune {node.version}, and this is"
-                f" {autotune.__version__}; install the same on all nodes"
+                f"--launch: node {node.name} has autotune {node.version}, this machine"
+                f" {autotune.__version__}; install the same version on all nodes"
             )
         if node.refused:
             raise UsageError(f"node {node.name}: {node.refused}")

@@ -69,8 +69,8 @@ class Ops:
             StopRequestedError: the user asked to stop.
         """
         self._wiring.note(
-            f"loading DeepSpeed's {', '.join(sorted(names))};"
-            " on a machine that never did, this compiles for about a minute"
+            f"loading DeepSpeed's {', '.join(sorted(names))}; the first time on a machine this"
+            " compiles for about a minute"
         )
         with _one_at_a_time:  # they are compiled in one place, for all groups
             self._load(names, nodes, deadline)

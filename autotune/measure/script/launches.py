@@ -243,7 +243,9 @@ class Launches:
         asked = self._space.workload.dtype
         if self._command.says("dtype") and ranks.dtype not in ("", asked, self._dtype):
             self._dtype = ranks.dtype
-            self._wiring.note(f"asked for {asked}, the model computes in {ranks.dtype}")
+            self._wiring.note(
+                f"--dtype {asked} was requested, but the model computes in {ranks.dtype}"
+            )
 
     @staticmethod
     def _phase(launch: Launch) -> Phase:
@@ -333,20 +335,22 @@ class Launches:
         """
         if found.axis == "ranks":
             raise ModelError(
-                f"--script: {found.says}; give --world-size {max(1, found.got)}, or have the"
-                " command start as many",
+                f"--script: {found.says}; write --world-size {max(1, found.got)}, or start as"
+                " many ranks in the command",
                 "",
             )
         if found.axis == "grad_accum":
-            raise ModelError(f"--script: {found.says}; does it read {{grad_accum}}?", "")
+            raise ModelError(
+                f"--script: {found.says}; check that the script uses {{grad_accum}}", ""
+            )
         got = self._got.setdefault(found.axis, {})
         got[found.asked] = found.got
         ran = {getattr(c, found.axis) for c in self._measured} | set(got.values())
         if len(got) >= HEEDLESS and len(ran) == 1:
             if all(getattr(c, found.axis) != found.got for c in self._space.candidates):
                 raise ModelError(
-                    f"--script: {found.says} again: it pays no heed to {{{found.axis}}}; leave"
-                    " that out, or have the script read it",
+                    f"--script: {found.says} again: it ignores {{{found.axis}}}; leave that out,"
+                    " or use it in the script",
                     "",
                 )
             return Result(

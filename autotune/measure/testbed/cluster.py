@@ -312,14 +312,14 @@ def check_alike(nodes: Sequence[Remote], *, allow_mixed: bool) -> None:
         if node.facts.kind != first.facts.kind:
             raise UsageError(
                 f"--device: {first.name} has {first.facts.kind}, {node.name} has"
-                f" {node.facts.kind}; say which by --device cpu or --device cuda"
+                f" {node.facts.kind}; choose with --device cpu or --device cuda"
             )
         pairs = zip(_said(first.facts, first.facts), _said(node.facts, first.facts), strict=True)
         for one, other in pairs if not allow_mixed else ():
             if one != other:
                 raise UsageError(
                     f"--launch: nodes differ: {first.name} has {one}, {node.name} has {other};"
-                    " leave one out, or pass --allow-mixed to go by the smallest"
+                    " leave one out, or pass --allow-mixed to use the smallest"
                 )
 
 

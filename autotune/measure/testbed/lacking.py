@@ -57,8 +57,8 @@ def check_energy(options: Options, device: Device) -> None:
         return
     if options.devices.parallel != 1 and device.kind == "cpu":
         raise UsageError(
-            f"--parallel {options.devices.parallel}: the processors' counters count all groups"
-            " together; leave it out, or use --objective tokens_per_s"
+            f"--parallel {options.devices.parallel}: the counters of the processors include all"
+            " groups; leave it out, or use --objective tokens_per_s"
         )
     if lack := device.energy().lack:
         raise UsageError(f"--objective tokens_per_joule: {lack}; use --objective tokens_per_s")

@@ -40,14 +40,14 @@ def read_mix(asked: SpaceOptions) -> LengthMix | None:
     try:
         about = path.stat()
         if not path.is_file():  # a pipe could be waited for without end
-            raise UsageError(f"{flag}: is no file; name a .csv, a .npy or a .jsonl")
+            raise UsageError(f"{flag}: no such file; name a .csv, a .npy or a .jsonl")
         found = _histogram(path.absolute(), about.st_size, about.st_mtime_ns)
     except OSError as error:
         raise UsageError(f"{flag}: {error.strerror or error}") from error
     except (ValueError, EOFError, RecursionError, csv.Error) as error:
         raise UsageError(f"{flag}: {_first_line(error)}") from error
     if not found:
-        raise UsageError(f"{flag}: has no length in it; write a line such as 512,1")
+        raise UsageError(f"{flag}: has no lengths; write a line such as 512,1")
     return LengthMix.of(asked.length_mix, found, asked.pad_to_multiple or 1)
 
 
@@ -56,8 +56,8 @@ def _histogram(path: Path, size_bytes: int, changed_ns: int) -> Counter[int]:
     """Of the file as it is: it is looked at before any device, and wanted again after that."""
     if size_bytes > MOST_BYTES:
         raise ValueError(
-            f"has {size_bytes / 2**30:.1f} GiB, and at most 1 GiB is read, since that takes from"
-            " the budget; write a CSV of length,count"
+            f"has {size_bytes / 2**30:.1f} GiB, more than the limit of 1 GiB; write a CSV of"
+            " length,count"
         )
     with path.open("rb") as file:
         return _READERS[path.suffix](file)
@@ -82,7 +82,7 @@ def _length(value: Any, where: str) -> int:
     """Raises ValueError where `value` is no length."""
     known = isinstance(value, int | float) and not isinstance(value, bool)
     if not known or value % 1:
-        raise ValueError(f"{where}: {str(value)!a:.40} is no length; write a whole number")
+        raise ValueError(f"{where}: {str(value)!a:.40} is not a length; write a whole number")
     if not 1 <= value <= MOST_LENGTH:
         raise ValueError(f"{where}: a length of {value:.0f}; lengths are 1 to {MOST_LENGTH}")
     return int(value)
@@ -141,7 +141,7 @@ def _npy(file: BinaryIO) -> Counter[int]:
     read = {(1, 0): np.lib.format.read_array_header_1_0,
             (2, 0): np.lib.format.read_array_header_2_0}  # fmt: skip
     if version not in read:
-        raise ValueError(f"is a .npy of version {version}; write it by numpy.save")
+        raise ValueError(f"is a .npy of version {version}; write it with numpy.save")
     shape, _, dtype = read[version](file)
     if len(shape) != 1 or dtype.kind not in "iuf":
         what = "pickled objects" if dtype.hasobject else f"{dtype} of {len(shape)} dimensions"

@@ -44,7 +44,7 @@ class Recording:
     def __init__(self, path: Path) -> None:
         self.grid = grid.read(path)
         if not self.grid.rows:
-            raise UsageError(f"{path}: nothing is recorded in it yet; name another recorded grid")
+            raise UsageError(f"{path}: it has no recordings yet; name another grid")
         self.time = VirtualTime()
         self.device = RecordedDevice(self.grid)
         self.spec = f"replay:{path.absolute()}"
@@ -91,7 +91,7 @@ class Recording:
         }
         if not points:
             raise UsageError(
-                f"{self.grid.path}: holds no candidate of all these axes; narrow fewer of them"
+                f"{self.grid.path}: has no candidate with all these values; restrict fewer axes"
             )
         limits, capacity_why = limits_of(
             options, recorded.capacity_bytes, "as recorded", recorded.host_capacity_bytes,

@@ -166,7 +166,7 @@ def _cut_to(
     if asked is None and most is not None and mix.longest > most:
         raise UsageError(
             f"--length-mix {mix.file}: its longest sample is padded to {mix.longest} tokens, and"
-            f" {options.model.name} has positions for {most}; cut it by --seq-len"
+            f" {options.model.name} has positions for {most}; truncate samples with --seq-len"
             f" {most // multiple * multiple}"
         )
     for length in asked or ():
@@ -177,7 +177,7 @@ def _cut_to(
             )
         if length % multiple:
             raise UsageError(
-                f"--seq-len {length}: is no multiple of --pad-to-multiple {multiple}; use"
+                f"--seq-len {length}: is not a multiple of --pad-to-multiple {multiple}; use"
                 f" --seq-len {mix.padded(length)}"
             )
     return asked or (mix.longest,)

@@ -141,7 +141,7 @@ class Journal:
         try:
             if not storage.exists() and (folder.best.exists() or folder.trials.exists()):
                 raise UsageError(
-                    f"{storage.where}: is missing, and with it what was measured; start anew"
+                    f"{storage.where}: is missing, so its measurements are lost; start a new study"
                 )
             optuna_study, cut_bytes = storage.open()
             journal = cls(optuna_study, Table(folder.trials), storage, objective)
@@ -157,7 +157,9 @@ class Journal:
         strangers = set(known).difference(space.candidates)
         if strangers:
             first = min(strangers, key=known.index)
-            raise UsageError(f"{storage.where}: {first.key} is no candidate of this study's space")
+            raise UsageError(
+                f"{storage.where}: {first.key} is not a candidate of this study's space"
+            )
         return journal
 
     def use(self, adapter: Adapter) -> None:
@@ -359,7 +361,7 @@ class Journal:
                 if patience is None or patience.ended:
                     raise
                 if tries == 1:  # after the first one, connections were made anew
-                    patience.note(f"{self._where}: {error.strerror}; it is waited for")
+                    patience.note(f"{self._where}: {error.strerror}; waiting for it")
                 if not patience.pause(tries):
                     raise
             else:

@@ -137,7 +137,7 @@ def read(folder: Path, flag: str = "--resume ") -> Manifest:
     try:
         text = path.read_text(encoding="utf-8")
     except (FileNotFoundError, NotADirectoryError):
-        raise UsageError(f"{flag}{folder}: no study, there is no {MANIFEST} in it") from None
+        raise UsageError(f"{flag}{folder}: not a study folder: it has no {MANIFEST}") from None
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or "it is no text"
         raise UsageError(f"{flag}{folder}: {MANIFEST}: {reason}") from error
@@ -169,8 +169,9 @@ def check(then: Manifest, now: Manifest, accepted: Set[str], flag: str = "--resu
         passed = sorted(_named(accepted, changes))
         names = dict.fromkeys([*passed, *(path.rpartition(".")[2] for path in left)])
         raise UsageError(
-            f"{flag}: {path} was {_short(before)} and is {_short(after)}{others}; measurements"
-            f" may not compare: {anew}, or pass --accept-changed {','.join(names)}"
+            f"{flag}: {path} was {_short(before)} and is {_short(after)}{others}; old and new"
+            f" measurements may not be comparable: {anew}, or pass --accept-changed"
+            f" {','.join(names)}"
         )
     return changes
 

@@ -144,7 +144,7 @@ def manifest_in(place: str) -> tuple[str, Manifest]:
         kept = study.user_attrs[_MANIFEST]
         return url, manifest.parsed(kept)
     except (LookupError, ValueError, RecursionError) as error:
-        why = f"it is of another version: {error!s:.200}"
+        why = f"it was written by another version: {error!s:.200}"
     raise UsageError(f"--join {place}: {why}")
 
 
@@ -266,8 +266,8 @@ def repair(path: Path) -> int:
         if not (line.endswith(b"\n") and _is_entry(line)):
             if data[whole + len(line) :].strip(b"\0\r\n\t "):
                 raise UsageError(
-                    f"{path}: line {number} is damaged, and others follow it; cut the file before"
-                    " that line to go on with what is above it"
+                    f"{path}: line {number} is damaged; delete that line and all below it, and"
+                    " resume from the lines above"
                 )
             break
         whole += len(line)
@@ -430,7 +430,7 @@ class _Database:
         there = Path(study.user_attrs.get(key, here))
         if _named_in(there) == (self.name, self.part) and not there.samefile(here):
             raise UsageError(
-                f"{self.where}: study {self.name} in it is that of {there}; go on with that, or"
+                f"{self.where}: study {self.name} in it belongs to {there}; resume that one, or"
                 " start a new study"
             )
         study.set_user_attr(key, str(here))
@@ -519,7 +519,7 @@ def _sqlite_path(url: str) -> Path:
     path = url.removeprefix("sqlite:///")
     if path == url or not path or path == ":memory:" or re.search("[?%{}]", path):
         raise UsageError(
-            f"--storage {url}: names no file; write it as {_EXAMPLE}, without any of ? % {{ }}"
+            f"--storage {url}: has no file name; write it as {_EXAMPLE}, without any of ? % {{ }}"
         )
     return Path(path)
 
@@ -553,7 +553,8 @@ class _Postgres(_Database):
             raise UsageError(_had_password(shown))
         if parsed is None or not parsed.database or re.search("[{}]", url):
             raise UsageError(
-                f"--storage {url}: names no database; write it as {cls.example}, without {{ or }}"
+                f"--storage {url}: has no database name; write it as {cls.example},"
+                " without { or }"
             )
         if why := missing("psycopg"):
             raise UsageError(f"--storage {url}: {why}")

@@ -77,7 +77,7 @@ def load_trials(folder: str | Path) -> pd.DataFrame:
     except OSError as error:
         raise UsageError(f"{path}: {error.strerror}; name the folder of a study") from error
     except ValueError as error:
-        raise UsageError(f"{path}: is no trials.csv: {error!s:.200}") from error
+        raise UsageError(f"{path}: not a trials.csv: {error!s:.200}") from error
 
 
 def _frame(records: Sequence[Record]) -> pd.DataFrame:

@@ -42,7 +42,7 @@ class NotebookReporter(PlainReporter):
         self._draw()
 
     def phase(self, phase: Phase, steps: int, slot: int = 0) -> None:
-        if self._drawn_s is None or self._elapsed_s - self._drawn_s >= _EVERY_S:
+        if self._drawn_s is None or self._clock() - self._drawn_s >= _EVERY_S:
             self._draw()
 
     def told(self, record: Record, incumbent: Record | None) -> None:
@@ -66,13 +66,13 @@ class NotebookReporter(PlainReporter):
             super()._print(*lines)
 
     def _draw(self) -> None:
-        budget_s, elapsed_s = self._known.budget_s, self._elapsed_s
+        budget_s, elapsed_s = self._known.budget_s, self._clock()
         share = min(1.0, elapsed_s / budget_s)
         best = self._incumbent and self._incumbent.outcome.measurement
         line = Text.assemble(
             bar([share, share, 1.0], max(10, self._console.width - 40), self._console),
             f" {minutes(elapsed_s)} of {minutes(budget_s)}",
-            f"  best {self._known.lines.rate(best)}" if best else "",
+            f"  best {self._known.rate(best)}" if best else "",
             f"  trials {counts_text(self._counts)}",
         )
         line.truncate(self._console.width, pad=True)

@@ -30,35 +30,33 @@ class Caution(Enum):
     """What a reader of the result should know; the text says what to do about it."""
 
     NO_FINALS = (
-        "Not confirmed: no final was made of this configuration. Go on with --resume and a"
-        " --budget that has time for finals."
+        "Not confirmed: this configuration had no final. Use --resume with a --budget that"
+        " leaves time for finals."
     )
     FINALS_FAILED = (
         "Not confirmed: a final of this configuration failed; trials.csv has the reason."
     )
     FINALS_SLOWER = (
-        "Not confirmed: finals of other configurations were more than 10% slower than what the"
-        " search measured of this one. Run again with a longer --budget, on a quiet machine."
+        "Not confirmed: finals of others were over 10% slower than the search measurement of"
+        " this configuration. Run again with a longer --budget, on a quiet machine."
     )
     STOPPED_IN_SEARCH = (
-        "Stopped by you before the search had ended: something faster may not have been tried."
-        " Go on with --resume."
+        "You stopped the search early: a faster configuration may be untried. Go on with --resume."
     )
     STOPPED_IN_FINALS = (
-        "Stopped by you during the finals: the best candidates were compared by fewer rounds than"
-        " planned, so another one may be faster. Go on with --resume."
+        "You stopped the finals early: another of the best candidates may be faster. Go on with"
+        " --resume."
     )
     DISTURBED = (
-        "Other processes took much of the processor during the timing: the rates may be too low."
-        " Run again on a quiet machine."
+        "Other processes used much of the processor during timing, so speeds may be too low. Run"
+        " again on a quiet machine."
     )
     BROKEN_TRIALS = (
-        "Some trials crashed or hung, so what they would have shown is missing:"
-        " see trials.csv and logs/ beside best.json."
+        "Some trials crashed or hung. See trials.csv and logs/ beside best.json for the reasons."
     )
     LARGEST_MICRO_BATCH = (
-        "The winner has the largest micro_batch that was searched: a larger one may be faster."
-        " Raise the end of --micro-batch."
+        "The winner has the largest micro_batch of the search. A larger one may be faster: raise"
+        " the end of --micro-batch."
     )
 
 
@@ -134,13 +132,13 @@ def _of_same_batch(best: Best) -> list[str]:
     fastest = max(best.same_batch, key=lambda cell: cell.measured.tokens_per_s).config
     text = f"Fastest here: {product(fastest)}"
     if fastest != best.config:
-        text += f"; by all measurements the best is {product(best.config)}"
+        text += f"; over all measurements the best is {product(best.config)}"
     gain = best.update_share and 1 / (1 - best.update_share / 2) - 1
-    more = f"; twice as large, it would train {gain:.1%} more tokens/s" if gain else ""
+    more = f"; twice the batch would train {gain:.1%} more tokens/s" if gain else ""
     return [
         f"{text}.",
-        "Another effective batch changes the number of optimizer steps for the same tokens, and"
-        f" so the learning-rate schedule, not the memory{more}.",
+        "Another effective batch changes the number of optimizer steps and the learning-rate"
+        f" schedule, but not the memory{more}.",
     ]
 
 
@@ -174,8 +172,8 @@ def _speed(best: Best) -> str:
         f" grad_accum {config.grad_accum}."
         + (f" {joules(measured)} J a token." if measured.joules_per_token else "")
         + (
-            f" Batches are padded to their longest sample: {measured.real_share:.0%} of what is"
-            " computed are tokens of samples, and these alone are counted."
+            f" Batches are padded to their longest sample: {measured.real_share:.0%} of the"
+            " computed tokens are real, and only those count."
             if measured.real_share is not None
             else ""
         )
@@ -193,21 +191,21 @@ def _waiting(best: Best) -> list[str]:
     lines = []
     if measured.waiting_share is not None and measured.waiting_share >= WAITS:
         lines.append(
-            f"{measured.waiting_share:.0%} of the step waits for data, while the device is idle:"
-            " more loader processes (--data-workers), pinned memory or prefetching may help more"
-            " than any other setting; `autotune loader` measures a loader alone."
+            f"{measured.waiting_share:.0%} of the step waits for data. More loader processes"
+            " (--data-workers), pinned memory or prefetching may help most. `autotune loader`"
+            " measures a loader alone."
         )
         host_bytes = best.limits.host_capacity_bytes
         held = measured.peak_bytes.host / host_bytes if host_bytes else 0.0
         if held >= HOST_FULL:
             lines.append(
-                f"But the run holds {held:.0%} of the host's memory, and each of those processes"
-                " takes more: first have it hold less of the data, or map files into memory."
+                f"But the run already uses {held:.0%} of the host's memory, and each loader"
+                " process needs more: load less data at once, or memory-map the files."
             )
     if measured.tokens == "claimed":
         lines.append(
-            "Samples and tokens are those that were asked for: no batch could be seen. A script"
-            " may say them by autotune.step(tokens=...)."
+            "autotune could not see a batch, so samples and tokens are those of the command."
+            " Call autotune.step(tokens=...) in the script to count them."
         )
     return lines
 
@@ -227,16 +225,16 @@ def _sure(best: Best) -> list[str]:
     if repeats is not None and repeats.noisy:
         return [
             f"Noise: finals of one configuration differ by {repeats.differ:.0%} here (median of"
-            f" {repeats.pairs} pairs). Differences smaller than that decide nothing"
-            + (": of equals, the one with the least memory wins." if best.ties else ".")
+            f" {repeats.pairs} pairs). Smaller differences do not count"
+            + (": among equals, the one with the least memory wins." if best.ties else ".")
         ]
     if sure is None:
         alone = best.trials["ok"] + best.trials["pruned"] == 1
-        return ["Nothing else that fits was measured, so something may be faster."] * alone
+        return ["No other configuration that fits was measured, so another may be faster."] * alone
     most = "Most tokens per joule" if best.objective == "tokens_per_joule" else "The fastest"
-    text = f"{most} of what fitted, with a probability of {sure.best:.0%}"
+    text = f"{most} of all that fit, with a probability of {sure.best:.0%}"
     if sure.best < 0.995:
-        text += f"; at most 1% slower than that, with {sure.within_1_percent:.0%}"
+        text += f"; within 1% of the fastest, with {sure.within_1_percent:.0%}"
     return [f"{text}. Next: {_differs(sure.next, best)}." if sure.next else f"{text}."]
 
 
@@ -253,14 +251,14 @@ def _differs(config: Config, best: Best) -> str:
 def _ties(best: Best) -> list[str]:
     if not best.ties:
         return []
-    head = "Equal to it within the noise, but with no less memory:"
+    head = "As fast within the noise, but with no less memory:"
     return [head, *_few(best, best.ties, lambda m: f"{m.share_of_capacity:.0%} of capacity")]
 
 
 def _pareto(best: Best) -> list[str]:
     if len(best.pareto) < 2:
         return []
-    head = "Nothing that fits is both faster and takes less energy than one of these:"
+    head = "Best trade-offs of speed and energy:"
     return [head, *_few(best, best.pareto, lambda m: f"{joules(m)} J a token")]
 
 

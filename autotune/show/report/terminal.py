@@ -20,6 +20,7 @@ from rich.table import Table
 from rich.text import Text
 
 from autotune.result.best import Best
+from autotune.show.report import Reporter
 from autotune.show.report.lines import Lines
 from autotune.show.report.progress import StudyProgress
 from autotune.show.report.result import cautions, print_result
@@ -39,24 +40,15 @@ _FAILED = tuple(v for v in Verdict if not v.fits and v is not Verdict.SKIPPED)
 
 
 @dataclass(frozen=True)
-class _Started:
-    """What `started` was told."""
-
-    space: Space
-    budget_s: float
-    lines: Lines
-
-
-@dataclass(frozen=True)
 class _Probe:
-    """What `probing` was told."""
+    """The arguments of `probing`."""
 
     purpose: str
     candidate: Candidate
     until_s: float
 
 
-class PlainReporter:
+class PlainReporter(Reporter):
     """Appends one line per trial, however long its reason."""
 
     _of_log = True
@@ -67,20 +59,16 @@ class PlainReporter:
         self._console = console
         self._clock = clock
         self._objective = objective
-        self._started: _Started | None = None
+        self._lines: Lines | None = None
         self._header: list[Text] = []
 
     def started(self, space: Space, budget_s: float, folder: Path) -> None:
-        self._started = _Started(
-            space,
-            budget_s,
-            Lines(
-                space=space,
-                budget_s=budget_s,
-                console=self._console,
-                of_log=self._of_log,
-                objective=self._objective,
-            ),
+        self._lines = Lines(
+            space=space,
+            budget_s=budget_s,
+            console=self._console,
+            of_log=self._of_log,
+            objective=self._objective,
         )
         for label, text in _opening(space, budget_s).items():
             shown = printable(text, self._console)
@@ -90,17 +78,8 @@ class PlainReporter:
         if self._of_log:
             self._print(*self._new_header())
 
-    def restored(self, records: Sequence[Record], incumbent: Record | None) -> None:
-        pass
-
-    def probing(self, purpose: str, candidate: Candidate, until_s: float, slot: int = 0) -> None:
-        pass
-
-    def phase(self, phase: Phase, steps: int, slot: int = 0) -> None:
-        pass
-
     def told(self, record: Record, incumbent: Record | None) -> None:
-        trial = self._known.lines.trial(record, self._elapsed_s)
+        trial = self._known.trial(record, self._clock())
         self._print(*self._new_header(), *trial)
 
     def note(self, text: str) -> None:
@@ -112,25 +91,15 @@ class PlainReporter:
             self._console, best, path, cautions(best, self._known.space.axes["micro_batch"])
         )
 
-    def close(self) -> None:
-        pass
-
-    def abandon(self) -> None:
-        pass
-
     @property
-    def _known(self) -> _Started:
-        if self._started is None:
+    def _known(self) -> Lines:
+        if self._lines is None:
             raise RuntimeError("started() comes before this")
-        return self._started
-
-    @property
-    def _elapsed_s(self) -> float:
-        return self._clock()
+        return self._lines
 
     def _new_header(self) -> list[Text]:
         """What stands above trials, where it is not what was printed last."""
-        before, self._header = self._header, self._known.lines.header()
+        before, self._header = self._header, self._known.header()
         return [] if self._header == before else [Text(), *self._header]
 
     def _print(self, *lines: Text) -> None:
@@ -182,7 +151,7 @@ class LiveReporter(PlainReporter):
 
     def probing(self, purpose: str, candidate: Candidate, until_s: float, slot: int = 0) -> None:
         if purpose == "final" and self._finals_at_s is None:
-            self._finals_at_s = self._elapsed_s
+            self._finals_at_s = self._clock()
         progress = self._progress.get(slot) or self._new_progress()
         progress.begin(engine_of(self._known.space.workload, candidate).name)
         self._progress = self._progress | {slot: progress}
@@ -216,7 +185,7 @@ class LiveReporter(PlainReporter):
 
     def drawn(self) -> Group:
         """The lines that are kept up to date, as they are now."""
-        if self._started is None:
+        if self._lines is None:
             return Group()
         purpose, doing = self._doing()
         grid = Table.grid()
@@ -233,7 +202,7 @@ class LiveReporter(PlainReporter):
         return Group(Text(), grid)
 
     def _budget(self) -> Text:
-        budget_s, elapsed_s = self._known.budget_s, self._elapsed_s
+        budget_s, elapsed_s = self._known.budget_s, self._clock()
         whole, left = minutes(budget_s), minutes(max(0.0, budget_s - int(elapsed_s)))
         widest = len(f"{whole} of {whole}, {whole} left")
         text = f"  {f'{minutes(elapsed_s)} of {whole}, {left} left':>{widest}}"
@@ -249,15 +218,15 @@ class LiveReporter(PlainReporter):
         if probe is None:
             return "after the search"
         if probe.purpose == "search" or finals_at_s is None:
-            return f"in {minutes(max(0.0, probe.until_s - self._elapsed_s))} at the latest"
+            return f"in {minutes(max(0.0, probe.until_s - self._clock()))} at the latest"
         rounds = "1 round" if self._rounds == 1 else f"{self._rounds or 'no'} rounds"
-        return f"for {minutes(self._elapsed_s - finals_at_s)}, {rounds} so far"
+        return f"for {minutes(self._clock() - finals_at_s)}, {rounds} so far"
 
     def _best(self) -> Text:
         best = self._incumbent
         if best is None or best.outcome.measurement is None:
             return Text("nothing yet", "dim")
-        lines, measured = self._known.lines, best.measured
+        lines, measured = self._known, best.measured
         rates, joules = lines.rates(measured, named=True), measured.joules_per_token
         text = f"{rates}  {joules:.3g} J/token" if joules else rates
         return lines.beside(best.candidate, Text(text), _LABEL)
@@ -270,7 +239,7 @@ class LiveReporter(PlainReporter):
             text += f"; {others} more at once"
         if probe is None:
             return "now", Text(text, "cyan")
-        doing = self._known.lines.beside(probe.candidate, Text(text, "cyan"), _LABEL)
+        doing = self._known.beside(probe.candidate, Text(text, "cyan"), _LABEL)
         return probe.purpose, doing
 
     @property

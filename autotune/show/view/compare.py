@@ -10,7 +10,7 @@ from autotune.result.best import Best
 from autotune.show.report.objective import SCALES, interval, of_objective
 from autotune.show.report.text import minutes, si
 from autotune.show.view.charts.vega import Spec, chart, powers, quantity
-from autotune.show.view.study import Shown
+from autotune.show.view.study import Shown, flat
 from autotune.space.axes import AXES
 from autotune.space.outcome import Verdict
 from autotune.units import gib
@@ -80,30 +80,17 @@ def against(best: Best, other: Best, first: Shown) -> str:
 
 def differences(studies: Sequence[Shown]) -> list[tuple[str, list[str]]]:
     """What was asked or what it was measured on, where that is not the same: name, and values."""
-    flat = [
-        dict(_flat(study.manifest.fingerprint | _asked(study.manifest.options)))
+    known = [
+        dict(flat(study.manifest.fingerprint | _asked(study.manifest.options)))
         for study in studies
     ]
-    every = dict.fromkeys(name for each in flat for name in each)
-    found = {name: [str(each.get(name, "")) for each in flat] for name in every}
+    every = dict.fromkeys(name for each in known for name in each)
+    found = {name: [str(each.get(name, "")) for each in known] for name in every}
     return [(name, values) for name, values in found.items() if len(set(values)) > 1]
 
 
 def _asked(options: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in options.items() if name != "out" and value is not None}
-
-
-def _flat(body: dict[str, Any], prefix: str = "") -> list[tuple[str, Any]]:
-    found: list[tuple[str, Any]] = []
-    for name, value in body.items():
-        if isinstance(value, dict):
-            found += _flat(value, f"{prefix}{name}.")
-        elif isinstance(value, list) and any(isinstance(each, dict) for each in value):
-            numbered = {str(i): each for i, each in enumerate(value)}
-            found += _flat(numbered, f"{prefix}{name}.")
-        else:
-            found.append((prefix + name, value))
-    return found
 
 
 def frontiers(studies: Sequence[Shown]) -> Spec | None:

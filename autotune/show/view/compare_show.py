@@ -52,7 +52,7 @@ def _remarks(studies: Sequence[Shown]) -> str:
     said = [MEANS] if near else []
     others = [study.name for study in studies if study.objective != studies[0].objective]
     if others:
-        said.append(f"{', '.join(others)} searched for another objective than is shown here.")
+        said.append(f"{', '.join(others)} had another objective than the one shown here.")
     return " ".join(said)
 
 

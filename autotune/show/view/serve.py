@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import threading
 from collections.abc import Callable
+from functools import lru_cache
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -18,6 +19,7 @@ from autotune.show.view.study import read
 
 HOST = "127.0.0.1"
 NAMES = (HOST, "localhost")
+_MAKING = threading.Lock()
 
 
 def server(path: Path, port: int, lost: Callable[[str], object]) -> ThreadingHTTPServer:
@@ -33,13 +35,12 @@ def server(path: Path, port: int, lost: Callable[[str], object]) -> ThreadingHTT
     class Handler(_Handler):
         folder = path
         tell = staticmethod(lost)
-        kept = _Kept(path)
 
     try:
         return ThreadingHTTPServer((HOST, port), Handler)
     except (OSError, OverflowError) as error:
         reason = getattr(error, "strerror", None) or str(error)
-        raise UsageError(f"--port {port}: {reason}; leave it out to have a free one") from error
+        raise UsageError(f"--port {port}: {reason}; leave it out to use a free port") from error
 
 
 def state(path: Path) -> str:
@@ -55,27 +56,14 @@ def state(path: Path) -> str:
     return f'"{hashlib.sha256(repr(seen).encode()).hexdigest()[:16]}"'
 
 
-class _Kept:
-    """The last page that was made: however many look, it is made once."""
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        self._lock = threading.Lock()
-        self._state = ""
-        self._page = b""
-
-    def page(self, now: str) -> bytes:
-        """Raises UsageError where the study cannot be read."""
-        with self._lock:
-            if self._state != now:
-                text = page(read(self._path), live=True, state=now)
-                self._state, self._page = now, text.encode("utf-8", "replace")
-            return self._page
+@lru_cache(maxsize=1)
+def _made(path: Path, now: str) -> bytes:
+    """The page in the state `now`. Raises UsageError if the study cannot be read."""
+    return page(read(path), live=True, state=now).encode("utf-8", "replace")
 
 
 class _Handler(BaseHTTPRequestHandler):
     timeout = 30.0  # or who says nothing would hold a thread
-    kept: _Kept
     folder: Path
     tell: Callable[[str], object]
     server: ThreadingHTTPServer
@@ -93,7 +81,8 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _page(self, now: str) -> None:
         try:
-            body = self.kept.page(now)
+            with _MAKING:  # many readers cost one page
+                body = _made(self.folder, now)
         except UsageError as error:
             self.tell(str(error))
             self.send_error(HTTPStatus.SERVICE_UNAVAILABLE, "the study cannot be read")

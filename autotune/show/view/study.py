@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import io
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 
@@ -149,7 +151,9 @@ def read(path: Path) -> Shown:
         objective = found.options["objective"]
         column = SCALES[objective][0]
     except (UsageError, KeyError, TypeError, ValueError) as error:
-        raise UsageError(f"{path}: manifest.json is of another version: {error!s:.200}") from error
+        raise UsageError(
+            f"{path}: manifest.json was written by another version: {error!s:.200}"
+        ) from error
     best = Best.read(folder.best) if folder.best.exists() else None
     past = _past(folder)
     return Shown(
@@ -171,7 +175,7 @@ def _past(folder: Folder) -> Past | None:
         return None
     except Exception as error:  # whatever it is that a damaged journal makes Optuna raise
         raise UsageError(
-            f"{folder.path}: its journal cannot be read, or is of another version:"
+            f"{folder.path}: its journal is damaged, or was written by another version:"
             f" {type(error).__name__}: {error!s:.200}"
         ) from error
 
@@ -191,10 +195,10 @@ def _trials(path: Path) -> pd.DataFrame:
     try:  # a script's axis may have values such as None or NA
         found = pd.read_csv(io.StringIO(whole), dtype=types, keep_default_na=False, na_values=[""])
         if not set(COLUMNS) <= set(found.columns):
-            raise UsageError(f"{path}: is no table of trials, or one of another version")
+            raise UsageError(f"{path}: not a trials.csv of this version")
         found[numbers] = found[numbers].apply(pd.to_numeric)
     except ValueError as error:
-        raise UsageError(f"{path}: is no table of trials: {error!s:.200}") from error
+        raise UsageError(f"{path}: not a trials.csv: {error!s:.200}") from error
     known = [verdict.value for verdict in Verdict]
     return found[found["verdict"].isin(known) & found["kind"].notna()].reset_index(drop=True)
 
@@ -218,6 +222,15 @@ def _with_more(trials: pd.DataFrame, column: str) -> pd.DataFrame:
     shown = [axis for axis in AXES.values() if axis in varying or axis.name == "micro_batch"]
     found["candidate"] = _words(found, shown, "")
     return found
+
+
+def flat(value: Any, name: str = "") -> Iterator[tuple[str, Any]]:
+    """Names and values of all that is in `value`, however deep: ("devices.0.name", "H100")."""
+    if isinstance(value, dict | list):
+        for key, each in value.items() if isinstance(value, dict) else enumerate(value):
+            yield from flat(each, f"{name}.{key}".lstrip("."))
+    else:
+        yield name, value
 
 
 def _words(trials: pd.DataFrame, axes: list[Axis], otherwise: str) -> list[str]:

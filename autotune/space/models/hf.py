@@ -99,7 +99,7 @@ class Hf:
         config, folder = _read(asked.model)
         if "auto_map" in config and not asked.trust_remote_code:
             raise UsageError(
-                f"--model {asked.model}: its config brings code of its own; look at it, and pass"
+                f"--model {asked.model}: its config comes with Python code; read it, then pass"
                 " --trust-remote-code to run it"
             )
         left_out: list[str] = []
@@ -249,7 +249,7 @@ def _read(model: str) -> tuple[dict[str, Any], Path | None]:
         return _kept(model), None
     name = model.removeprefix(PREFIX)
     if not name.strip():
-        raise UsageError(f"--model {model}: names no folder or file; write hf:PATH")
+        raise UsageError(f"--model {model}: no path given; write hf:PATH")
     path = Path(name)
     file = path / "config.json" if path.is_dir() else path
     try:
@@ -259,9 +259,9 @@ def _read(model: str) -> tuple[dict[str, Any], Path | None]:
     except OSError as error:
         raise UsageError(f"--model {model}: {file}: {error.strerror}") from error
     except ValueError as error:
-        raise UsageError(f"--model {model}: {file} is no JSON: {error!s:.100}") from error
+        raise UsageError(f"--model {model}: {file} is not JSON: {error!s:.100}") from error
     if not isinstance(config, dict) or not isinstance(config.get("model_type"), str):
-        raise UsageError(f"--model {model}: {file} is no config of transformers: no model_type")
+        raise UsageError(f"--model {model}: {file} is not a config of transformers: no model_type")
     return config, file.parent.absolute()
 
 
@@ -289,8 +289,8 @@ def _text_of(model: str, config: Mapping[str, Any]) -> tuple[dict[str, Any], lis
     text: dict[str, Any] = config["text_config"]
     if "auto_map" in config or not isinstance(text.get("model_type"), str):
         raise UsageError(
-            f"--model {model}: its config has parts for several media; save the text model's own,"
-            " which is its text_config, as a file: --model hf:FILE --task causal"
+            f"--model {model}: its config has parts for images or sound; save its text_config as"
+            " a file, and write --model hf:FILE --task causal"
         )
     others = [name for name, part in config.items()
               if isinstance(part, dict) and name.endswith("_config") and name != "text_config"
@@ -307,7 +307,7 @@ def _task(model: str, config: Mapping[str, Any]) -> str:
             if str(architecture).endswith(end):
                 return task
     raise UsageError(
-        f"--model {model}: its config does not say what it is trained for; pass --task, one of"
+        f"--model {model}: its config does not name its task; pass --task, one of"
         f" {', '.join(TASKS)}"
     )
 

@@ -86,10 +86,13 @@ class Options:
                 raise UsageError(f"{FLAGS[key].name}: the script has its own; leave it out")
         if self.model.name != "gpt":
             raise UsageError(
-                f"--model {self.model.name}: --script brings its own; give one of them"
+                f"--model {self.model.name}: --script has its own model; leave one of them out"
             )
         if self.devices.recorded:
-            raise UsageError(f"--device {self.devices.device}: a recording launches no script")
+            raise UsageError(
+                f"--device {self.devices.device}: a recording cannot run a script; use --device"
+                " cpu or cuda"
+            )
         for key in ("launch", "nodes", "interface"):
             if asked[key] is not None:
                 raise UsageError(
@@ -98,11 +101,13 @@ class Options:
                 )
         if self.devices.parallel != 1:
             raise UsageError(
-                f"--parallel {self.devices.parallel}: a script is launched once at a time; leave"
+                f"--parallel {self.devices.parallel}: scripts are launched one at a time; leave"
                 " it out"
             )
         if self.space.length_mix is not None:
-            raise UsageError(f"--length-mix {self.space.length_mix}: a script has data of its own")
+            raise UsageError(
+                f"--length-mix {self.space.length_mix}: a script has its own data; leave it out"
+            )
 
     @property
     def subject(self) -> str:
@@ -115,7 +120,7 @@ class Options:
 
         Raises:
             UsageError: they do not go together.
-            KeyError: there is no such option.
+            KeyError: unknown option.
         """
         if values.get("script") is not None and values.get("objective", "flops") == "flops":
             # Nobody knows the FLOPs of a script. The order of candidates is the same.
@@ -167,7 +172,7 @@ class Options:
         texts = {}
         for key, value in plain.items():
             if key not in FLAGS:
-                raise UsageError(f"{key!a:.80} is no option of this version")
+                raise UsageError(f"{key!a:.80} is not an option of this version")
             if key != "out" and value is not None:
                 texts[key] = text_of(value)
         return cls.from_texts(texts)

@@ -31,17 +31,17 @@ class DeviceOptions:
     # fmt: off
     device: str = option(
         "--device", as_it_is, "DEVICE",
-        "auto, cpu, cuda for all GPUs, cuda:0,2 for some, or replay:FILE.csv for a grid that"
-        " was recorded (auto: all GPUs where there are any, else cpu).", default="auto")
+        "auto, cpu, cuda for all GPUs, cuda:0,2 for some, or replay:FILE.csv for recorded"
+        " measurements (auto: all GPUs, or cpu if there are none).", default="auto")
     allow_busy: bool = switch(
         "--allow-busy", "Measure even though other processes use the devices.")
     world_size: int | None = option(
         "--world-size", parse_int, "N",
-        "Ranks that train together (default: one per GPU; on cpu one per node).")
+        "Number of ranks that train together (default: one per GPU; on cpu one per node).")
     parallel: Parallel = option(
         "--parallel", _read_parallel, "N",
-        "Probes that run at once, each on devices of its own: a number, or auto for as many as the"
-        " devices hold; on cpu cores and memory are divided.", default="1")
+        "Number of probes that run at the same time, each on its own devices. auto: as many as"
+        " the devices allow. On cpu they share cores and memory.", default="1")
     # fmt: on
 
     def __post_init__(self) -> None:
@@ -59,18 +59,18 @@ class ClusterOptions:
     # fmt: off
     launch: str | None = option(
         "--launch", choices.parse_launch, "LAUNCHER",
-        f"Who starts an agent on each node: {', '.join(choices.WRITTEN)} (default: this machine"
-        " alone; slurm in a Slurm job of several nodes).")
+        f"Program that starts an agent on each node: {', '.join(choices.WRITTEN)} (default: this"
+        " machine alone; slurm in a Slurm job of several nodes).")
     nodes: int | None = option(
         "--nodes", parse_int, "N",
-        "How many nodes take part (default: all that the launcher has).")
+        "Number of nodes (default: all nodes of the launcher).")
     interface: str | None = option(
         "--interface", as_it_is, "NAME",
-        "Interface, or address, of this host that other nodes reach it by (default: the one by"
-        " which this host reaches them).")
+        "Network interface or address of this host that the other nodes can reach (default: the"
+        " one that this host uses to reach them).")
     allow_mixed: bool = switch(
         "--allow-mixed",
-        "Have nodes that differ take part; limits are those of the smallest.")
+        "Accept nodes with different hardware. The smallest one sets the limits.")
     # fmt: on
 
     def __post_init__(self) -> None:

@@ -17,13 +17,13 @@ class LimitOptions:
         " 1.5h (default: 30m; of a resumed study what is left of it).", silently="30m")
     ceiling: float = option(
         "--ceiling", parse_share, "SHARE",
-        "Share of a device's memory that a configuration may use at its peak.", default="80%")
+        "Largest share of a device's memory that a configuration may use.", default="80%")
     host_ceiling: float = option(
         "--host-ceiling", parse_share, "SHARE",
-        "Share of the host's memory that all ranks together may use at their peak.",
+        "Largest share of the host's memory that all ranks together may use.",
         default="90%")
     capacity_bytes: int | None = option(
         "--capacity", parse_bytes, "SIZE",
-        "Pretend that each rank's device has only this much memory, e.g. 24GiB (default: the"
-        " smallest device's memory; on cpu the host's, divided by the ranks).")
+        "Pretend that each device has only this much memory, e.g. 24GiB (default: the memory of"
+        " the smallest device; on cpu that of the host, divided by the ranks).")
     # fmt: on

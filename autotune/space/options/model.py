@@ -24,26 +24,25 @@ class ModelOptions:
     name: str = option(
         "--model", as_it_is, "NAME",
         f"gpt, a decoder with rotary embeddings, RMSNorm and heads of {HEAD_DIM}; hf:PATH, the"
-        " folder or file of a config of transformers; factory:MODULE:FUNCTION, your own; or one"
-        f" that is kept here: {', '.join(kept())}, each also with -tiny.", default="gpt",
+        " folder or file of a transformers config; factory:MODULE:FUNCTION, your own module; or"
+        f" a built-in config: {', '.join(kept())}, each also with -tiny.", default="gpt",
         key="model")
     task: str | None = word(
         "--task", TASKS,
-        "What a model of transformers is trained for (default: what its config says).")
+        "Task of a transformers model (default: the one of its config).")
     target_len: int | None = option(
         "--target-len", parse_int, "N",
-        "Tokens that a seq2seq model's decoder says of a sample (default: a quarter of its"
-        " seq_len).")
+        "Tokens of the decoder per sample, for a seq2seq model (default: a quarter of seq_len).")
     lora: Lora | None = option(
         "--lora", parse_lora, "LORA",
         "Train low-rank adapters instead of the model: r=16, or r=16,targets=q_proj+v_proj"
         " (default: all linear modules but the head).")
     trust_remote_code: bool = switch(
-        "--trust-remote-code", "Run the code that a model's folder brings.")
+        "--trust-remote-code", "Run the Python code in a model's folder.")
     preset: str | None = word(
         "--preset", tuple(PRESETS),
-        "Traits of a known gpt, where nothing else is said: nanochat has heads of 128, 65536"
-        " tokens, normed queries and keys, logits within 15, and Muon.")
+        "Defaults of a known gpt: nanochat has heads of 128, 65536 tokens, normed queries and"
+        " keys, logits within 15, and Muon.")
     gpt: str | None = option(
         "--gpt", partial(checked, parse=parse_gpt), "TRAITS",
         f"Traits of a gpt, e.g. width=512,mlp=swiglu: width, a multiple of head_dim (default:"

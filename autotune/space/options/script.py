@@ -16,16 +16,16 @@ class ScriptOptions:
     # fmt: off
     template: str | None = option(
         "--script", as_it_is, "COMMAND",
-        "Tune this command instead of a model: your own script, with {micro_batch}, {seq_len} and"
-        " so on where their values go, {out} for a scratch folder, {deepspeed_config},"
-        " {accelerate_config} and {training_args} for files.", key="script")
+        "Command of your own training script. autotune fills in {micro_batch}, {seq_len} and"
+        " other axes, {out} (a scratch folder), and the files {deepspeed_config},"
+        " {accelerate_config} and {training_args}.", key="script")
     axis: str | None = option(
         "--axis", partial(checked, parse=parse_own), "AXIS",
-        'An axis of a script\'s own, which goes where {attn} is: "attn=sdpa,eager". May be given'
-        " several times.", type=list[str])
+        'Axis of your own for --script: "attn=sdpa,eager" fills in {attn}. Can be repeated.',
+        type=list[str])
     given: str | None = option(
         "--set", partial(checked, parse=parse_set), "VALUE",
-        "What goes into a script's command where {lr} is: lr=1e-4. May be given several times.",
+        "Fixed value for --script: lr=1e-4 fills in {lr}. Can be repeated.",
         type=list[str])
     # fmt: on
 

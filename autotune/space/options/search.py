@@ -17,26 +17,26 @@ class SearchOptions:
     # fmt: off
     objective: Objective = word(
         "--objective", Objective,
-        "What to maximise; flops is model FLOP/s, which unlike the others does not favour the"
+        "Quantity to maximise. flops is model FLOP/s: unlike the others, it does not favour the"
         " shallowest model.", "flops")
     sampler: str = word(
         "--sampler", tuple(choices.SAMPLERS),
-        "Who proposes candidates: frontier, by what it believes of all of them, or one of"
-        " Optuna's samplers (gp needs scipy).", choices.SAMPLER)
+        "Algorithm that proposes candidates: frontier, autotune's own model-based sampler, or a"
+        " sampler of Optuna (gp needs scipy).", choices.SAMPLER)
     seed: int = option(
         "--seed", parse_int, "N",
-        "Seed of the sampler, the weights and the data.", default="0")
+        "Seed of the sampler, weights and data.", default="0")
     trials: int | None = option(
         "--trials", parse_int, "N",
-        "End the search after this many trials (default: when the budget is spent).")
+        "End the search after this many trials (default: when its time is spent).")
     finals: int = option(
         "--finals", parse_int, "N",
-        "Best candidates that are measured again in fresh processes at the end.", default="3")
+        "Number of best candidates to measure again in fresh processes at the end.", default="3")
     learn_from: str | None = option(
         "--learn-from", as_it_is, "DIR",
-        "Study, or folder of studies, whose measurements on the same devices and software sharpen"
-        " what is expected (default: the study's neighbours in results, or in a folder that"
-        " autotune made; none for none).")
+        "Earlier study, or folder of studies, that improves predictions. Only studies on the"
+        " same devices and software count (default: the other studies in results; none: no"
+        " study).")
     # fmt: on
 
     def __post_init__(self) -> None:
@@ -46,7 +46,7 @@ class SearchOptions:
             )
         if self.finals < 1:
             raise UsageError(
-                f"--finals {self.finals}: must be at least 1, since what is written is confirmed"
+                f"--finals {self.finals}: must be at least 1, as the winner is confirmed by finals"
             )
         if self.trials is not None and self.trials < 1:
             raise UsageError(f"--trials {self.trials}: must be at least 1")
@@ -59,13 +59,13 @@ class OutputOptions:
     # fmt: off
     out: Path | None = option(
         "--out", as_path, "DIR",
-        "Folder for everything the study writes, new or empty (default: results/<UTC"
+        "New or empty folder for all files of the study (default: results/<UTC"
         " time>-<model>-<device>).")
     storage: str | None = option(
         "--storage", as_it_is, "URL",
-        "Where the trials go: sqlite:///PATH or postgresql://HOST/NAME, a database that other"
-        " programs can open, and processes share (default: optuna.log in the study's folder).")
+        "Database for the trials: sqlite:///PATH or postgresql://HOST/NAME. Several processes"
+        " can share it (default: optuna.log in the study's folder).")
     log: tuple[str, ...] | None = option(
         "--log", choices.parse_loggers, "NAMES",
-        f"Trackers whose files are written at the end, as well: {', '.join(choices.LOGGERS)}.")
+        f"Trackers that get the trials as files at the end: {', '.join(choices.LOGGERS)}.")
     # fmt: on

@@ -57,29 +57,27 @@ class SpaceOptions:
     # fmt: off
     tokens_per_batch: tuple[int, ...] | None = option(
         "--tokens-per-batch", parse_ints, "INTS",
-        "Tokens per rank and micro-step in the place of --micro-batch, which is then as many"
-        " samples of each seq_len as these hold: for data in buckets of lengths.")
+        "Tokens per rank and micro-step, instead of --micro-batch, for data in buckets of"
+        " lengths. micro_batch becomes the number of samples of each seq_len that fit.")
     length_mix: str | None = option(
         "--length-mix", as_it_is, "FILE",
-        "Lengths of your samples: a CSV of length,count, a .npy of lengths, or a .jsonl with a"
-        " number or an object with length or input_ids a line. The longest is searched (or"
-        " --seq-len, which longer ones are cut to), and finals run on a mix padded as a collator"
-        " does it.")
+        "Lengths of your samples: a CSV of length,count, a .npy of lengths, or a .jsonl whose"
+        " lines are numbers, or objects with length or input_ids. The search uses the longest"
+        " sample, or --seq-len to truncate. Finals run on padded batches of this mix.")
     pad_to_multiple: int | None = option(
         "--pad-to-multiple", parse_int, "N",
         "Pad batches of a --length-mix to a multiple of N tokens (default: 1).")
     engine: str = word(
         "--engine", engines.NAMES,
-        "Training engine (auto: ddp for stage 0, deepspeed for the others).", engines.AUTO)
+        "Training engine (auto: ddp for ZeRO stage 0, deepspeed for the others).", engines.AUTO)
     dtype: Dtype = word(
         "--dtype", Dtype,
-        "Type of the matrix products (auto: bf16 where the GPU has it, else fp16; on cpu"
+        "Type of the matrix products (auto: bf16 if the GPU supports it, else fp16; on cpu"
         " fp32).", "auto")
     global_batch: GlobalBatch | None = option(
         "--global-batch", parse_global_batch, "BATCH",
-        "What one optimizer step must see over all ranks, in tokens (65536tok) or in samples"
-        " (256); candidates that do not divide it are left out (default: one micro-step per"
-        " rank, whatever that is).")
+        "Batch of one optimizer step over all ranks, in tokens (65536tok) or samples (256)."
+        " Candidates that do not divide it are left out (default: one micro-step per rank).")
     # fmt: on
 
     def __post_init__(self) -> None:
@@ -87,7 +85,7 @@ class SpaceOptions:
         if self.tokens_per_batch is not None and "micro_batch" in self.axes:
             raise UsageError(
                 f"--tokens-per-batch {listed(self.tokens_per_batch)}: --micro-batch"
-                f" {listed(self.axes['micro_batch'])} says it already; give one of them"
+                f" {listed(self.axes['micro_batch'])} sets it too; leave one of them out"
             )
         if self.pad_to_multiple is not None and self.pad_to_multiple < 1:
             raise UsageError(
@@ -101,8 +99,8 @@ class SpaceOptions:
         mixed = f"--length-mix {self.length_mix}"
         if self.tokens_per_batch is not None:
             raise UsageError(
-                f"--tokens-per-batch {listed(self.tokens_per_batch)}: packs samples of about one"
-                f" length, and {mixed} draws all of them; give one of the two"
+                f"--tokens-per-batch {listed(self.tokens_per_batch)}: not with {mixed}; leave one"
+                " of them out"
             )
         if self.global_batch is not None and self.global_batch.unit == "tokens":
             raise UsageError(
@@ -114,7 +112,7 @@ class SpaceOptions:
         ):  # fmt: skip
             if value in self.axes.get(name, ()):
                 raise UsageError(
-                    f"--{name} {value}: is compiled for each shape, and {mixed} has many; use"
+                    f"--{name} {value}: compiles anew for each shape, and {mixed} has many; use"
                     f" --{name} {instead}"
                 )
 
@@ -139,8 +137,7 @@ class SpaceOptions:
             )
         if asked is not None and not any(asked):
             raise UsageError(
-                f"--offload {moved[0]}: stage 0 keeps everything on the device;"
-                " add a stage, e.g. --zero 2"
+                f"--offload {moved[0]}: stage 0 cannot offload; add a stage, e.g. --zero 2"
             )
         if "all" in moved and asked is not None and 3 not in asked:
             raise UsageError("--offload all: only stage 3 can offload parameters; add --zero 3")

@@ -74,7 +74,7 @@ class Prediction:
 
 @dataclass(frozen=True)
 class PeakParts:
-    """What a peak is made of, in bytes: one value per point, in their order."""
+    """Parts of the peak memory, in bytes: one value per point, in their order."""
 
     base: Array
     """Beside what the model takes."""

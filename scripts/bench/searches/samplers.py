@@ -6,18 +6,17 @@ import statistics
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
-from pathlib import Path
 
 from autotune.device.cpu import CpuDevice
 from autotune.measure.replay.runner import Replay
 from autotune.measure.runner import Runner
 from autotune.measure.testbed.resolve import resolve
-from autotune.result.best import Best
 from autotune.result.earlier import Earlier, seen_in
 from autotune.result.folder.ask import Ask
 from autotune.result.folder.journal import Journal
 from autotune.result.folder.past import News
 from autotune.result.folder.sampler import Adapter
+from autotune.show.report import Reporter
 from autotune.space.candidate import Candidate
 from autotune.space.options import Options
 from autotune.space.outcome import Outcome, Record, Verdict, measurement
@@ -28,30 +27,19 @@ from autotune.study.samplers.open_candidates import OpenCandidates
 from autotune.study.study import Study
 from autotune.wire.budget import Clock, StopFlag, VirtualTime
 from autotune.wire.reports import Conditions, Peaks
-from autotune.wire.stopping import Interval, Phase
+from autotune.wire.stopping import Interval
 from searches.grids import Course, Point, Truth
 
 TRACE_S = 4.0
 """What tracing the models takes before the first probe, on 2 cores; a recording does not say."""
 
 
-class Watcher:
+class Watcher(Reporter):
     """A reporter that keeps where the search stood."""
 
     def __init__(self, clock: Clock) -> None:
         self.course: Course = []
         self._clock = clock
-
-    def started(self, space: Space, budget_s: float, folder: Path) -> None: ...
-    def restored(self, records: Sequence[Record], incumbent: Record | None) -> None: ...
-    def probing(
-        self, purpose: str, candidate: Candidate, until_s: float, slot: int = 0
-    ) -> None: ...
-    def phase(self, phase: Phase, steps: int, slot: int = 0) -> None: ...
-    def note(self, text: str) -> None: ...
-    def finished(self, best: Best, path: Path) -> None: ...
-    def close(self) -> None: ...
-    def abandon(self) -> None: ...
 
     def told(self, record: Record, incumbent: Record | None) -> None:
         outcome = record.outcome

@@ -83,7 +83,7 @@ def test_what_is_neither_is_read_as_far_as_it_can_be() -> None:
     ("data", "says"),
     [
         (b"", "is empty"),
-        (b"\x7fELF\x02\x01\x01", "is no log, but a program"),
+        (b"\x7fELF\x02\x01\x01", "not a log but a program"),
         (gzip.compress(b"log", mtime=0), "zcat"),
         (bytes(range(256)) * 8, "is binary"),
         (b"\0\1\2\3" * 100, "is binary"),

@@ -191,7 +191,7 @@ def test_what_was_measured_counts_when_the_user_stops() -> None:
 def test_tokens_that_are_missing_are_wrong_input(monkeypatch: pytest.MonkeyPatch) -> None:
     none = loaded(1.0, slices=[Slice(1.0, 10, 40, 0)], shape=[4])
     monkeypatch.setattr(Formula, "_round", lambda self, setting, timed_s: (none,))
-    with pytest.raises(UsageError, match="--needs 5: the batches have no integer tensor"):
+    with pytest.raises(UsageError, match="--needs 5: no tensor of a batch"):
         Formula(replace(ASKED, need=Need(5.0, None))).run()
     assert Formula(replace(ASKED, need=Need(5.0, 2.0))).run().rows
 
@@ -270,7 +270,12 @@ def test_both_rounds_count() -> None:
         ({"micro_batch": 4, "seq_len": 10}, {}, 8, ""),
         ({"micro_batch": 8}, {}, 8, "batches are 4 x 10, and 8 x ? was asked for"),
         ({"seq_len": 64}, {}, 8, "batches are 4 x 10, and ? x 64 was asked for"),
-        ({}, {"slices": [Slice(1.0, 2, 8, 0)], "shape": [4]}, 8, "no integer tensor"),
+        (
+            {},
+            {"slices": [Slice(1.0, 2, 8, 0)], "shape": [4]},
+            8,
+            "no integer tensor",
+        ),
     ],
 )
 def test_what_is_to_be_known_beside_it_is_one_line(

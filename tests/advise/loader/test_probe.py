@@ -88,10 +88,10 @@ def test_a_function_that_takes_the_setting_makes_its_loader_itself() -> None:
     [
         (asked("none"), "has no attribute 'none'"),
         (asked("number"), "is no function"),
-        (asked("no_iterable"), "returned int, which is no iterable"),
+        (asked("no_iterable"), "returned int, which is not iterable"),
         (asked("own_class", **WORKERS), "OwnLoader, which cannot be made again .* num_workers"),
-        (asked("generator", **WORKERS), "takes no num_workers, .* by --data-workers 0"),
-        (asked("sized", seq_len=3), "wants batch_size: give it by --micro-batch or --best"),
+        (asked("generator", **WORKERS), "takes no num_workers, .* or pass --data-workers 0"),
+        (asked("sized", seq_len=3), "needs batch_size: pass --micro-batch or --best"),
         (replace(REQUEST, module="nowhere"), "No module named 'nowhere', looked for in"),
     ],
 )

@@ -61,7 +61,7 @@ def test_no_such_launcher(text: str, valid: str, capsys: pytest.CaptureFixture[s
     [
         (["--launch", "slurm"], "--launch slurm: not in a Slurm allocation"),
         (["--launch", "ssh:none"], "--launch ssh:none: No such file or directory"),
-        (["--launch", "wait"], "for how many agents? add --nodes, e.g. --nodes 2"),
+        (["--launch", "wait"], "the number of agents is missing; add e.g. --nodes 2"),
         (["--launch", "wait", "--nodes", "0"], "--nodes 0: must be at least 1"),
         (["--nodes", "2"], "--nodes 2: needs --launch"),
         (["--launch", "wait", "--device", "replay:a.csv"], "--launch wait: replay:a.csv needs"),
@@ -114,12 +114,12 @@ def test_nodes_and_an_interface_need_a_launcher() -> None:
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("n1 slots=2\nn2 slots=2\nn1 slots=4\n", "line 3: n1 was there before"),
+        ("n1 slots=2\nn2 slots=2\nn1 slots=4\n", "line 3: n1 stands there twice"),
         ("n1 slots=2\n\nn2 slots=0\n", "line 3: n2 has no slots; write `n2 slots=1`"),
-        ("n1\n", "line 1, 'n1': is no host with its slots; write `node1 slots=8`"),
+        ("n1\n", "line 1, 'n1': not a host with slots; write `node1 slots=8`"),
         ("n1 slots=-1\n", "line 1, 'n1 slots=-1'"),
         ("-oProxyCommand=x slots=1\n", "line 1, '-oProxyCommand=x slots=1'"),
-        ("# nobody\n", "names no host; write lines such as `node1 slots=8`"),
+        ("# nobody\n", "has no hosts; write lines such as `node1 slots=8`"),
     ],
 )
 def test_a_bad_hostfile_is_refused(tmp_path: Path, text: str, said: str) -> None:
@@ -150,7 +150,7 @@ def test_more_nodes_than_hosts_are_refused(tmp_path: Path) -> None:
 def test_a_missing_ssh_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AUTOTUNE_SSH", "no-such-ssh -v")
     message = refused(hostfile(tmp_path, "n1 slots=4\n"))
-    assert "there is no no-such-ssh" in message
+    assert "no-such-ssh not found" in message
     assert "AUTOTUNE_SSH" in message
 
 
@@ -176,7 +176,9 @@ def test_ray_is_refused_where_no_cluster_is(monkeypatch: pytest.MonkeyPatch) -> 
     address = f"127.0.0.1:{free_port()}"
     monkeypatch.setenv("RAY_ADDRESS", address)
     message = refused("ray")
-    assert message.startswith(f"--launch ray: no cluster: {address}: Connection refused; ")
+    assert message.startswith(
+        f"--launch ray: no Ray cluster found: {address}: Connection refused; "
+    )
     assert message.endswith("or set RAY_ADDRESS=HOST:6379")
 
 
@@ -190,7 +192,9 @@ def test_an_interface_is_named_or_is_an_address() -> None:
 def test_an_interface_that_there_is_not_is_refused() -> None:
     made = launch.checked("wait", 1, interface="eth99")
     assert made is not None
-    with pytest.raises(UsageError, match=r"--interface eth99: this host has none; it has .*lo "):
+    with pytest.raises(
+        UsageError, match=(r"--interface eth99: no such interface here; use one of .*lo ")
+    ):
         made.address()
 
 

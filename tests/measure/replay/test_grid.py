@@ -128,10 +128,10 @@ def test_a_grid_of_an_unknown_family_is_refused(tmp_path: Path) -> None:
     ("line", "change", "says"),
     [
         (1, lambda text: text.replace('"schema_version":1', '"schema_version":2'), "of version 1"),
-        (1, lambda text: text[:-20], "its first line is no JSON"),
+        (1, lambda text: text[:-20], "its first line is not JSON"),
         (1, lambda text: text.replace('"vocab_size"', '"vocabulary"'), "line 1: not a recorded"),
         (1, lambda text: text.replace('"space"', '"place"'), "line 1: not a recorded grid: "),
-        (1, lambda text: text.replace("4294967296", "NaN"), "its first line is no JSON"),
+        (1, lambda text: text.replace("4294967296", "NaN"), "its first line is not JSON"),
         (2, lambda text: text.replace("timed_s,", ""), "line 2: the columns"),
         (3, lambda text: text.replace(",ok,", ",pruned?,"), "line 3: no measurement"),
         (3, lambda text: text.replace(",ok,", ",oom,"), "does not go with its step times"),

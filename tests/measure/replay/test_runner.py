@@ -424,8 +424,7 @@ def test_several_probes_at_once_go_on_after_an_interruption(tune: Tune, tmp_path
 def test_a_recording_has_no_devices_to_count(refused: Refused, tmp_path: Path) -> None:
     write(tmp_path / "g.csv")
     assert refused("--parallel", "auto") == (
-        "--parallel auto: g.csv has no devices to count; write how many probes are to run at once,"
-        " e.g. --parallel 4"
+        "--parallel auto: g.csv has no devices to count; write a number, e.g. --parallel 4"
     )
 
 
@@ -547,7 +546,9 @@ def test_a_recording_of_one_length_is_no_mix(refused: Refused, tmp_path: Path) -
 
 def test_axes_that_were_not_recorded_together(refused: Refused, tmp_path: Path) -> None:
     write(tmp_path / "g.csv", [row(LONGER), row(DEEPER)])
-    assert refused("--depth", "4", "--seq-len", "128").startswith("g.csv: holds no candidate of")
+    assert refused("--depth", "4", "--seq-len", "128").startswith(
+        "g.csv: has no candidate with all these values"
+    )
 
 
 @pytest.mark.parametrize(
@@ -573,4 +574,4 @@ def test_what_is_no_recording_is_refused(
 
 def test_a_recording_without_a_measurement_is_refused(refused: Refused, tmp_path: Path) -> None:
     write(tmp_path / "g.csv", [])
-    assert refused().startswith("g.csv: nothing is recorded in it yet")
+    assert refused().startswith("g.csv: it has no recordings yet")

@@ -158,7 +158,7 @@ def test_nodes_with_another_version_are_refused() -> None:
 
 
 def test_nodes_that_speak_another_version_are_refused(capfd: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(UsageError, match=r"an agent is of another version of autotune .*install"):
+    with pytest.raises(UsageError, match=r"an agent runs another version of autotune .*install"):
         cluster([OTHER])
     assert f"autotune.agent: {UNASKED}" in capfd.readouterr().err
 

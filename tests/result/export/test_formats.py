@@ -310,5 +310,5 @@ def test_adapters_that_were_changed_by_hand_are_refused(rank: object, tmp_path: 
     document = json.loads((tmp_path / "best.json").read_text())
     document["provenance"]["options"]["lora"]["rank"] = rank
     (tmp_path / "best.json").write_text(json.dumps(document))
-    with pytest.raises(UsageError, match=r"is no best\.json"):
+    with pytest.raises(UsageError, match=r"not a best\.json"):
         Best.read(tmp_path / "best.json")

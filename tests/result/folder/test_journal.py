@@ -100,7 +100,7 @@ def test_a_journal_of_another_space_is_refused(journal: bytes, tmp_path: Path) -
         candidates=(Candidate(depth=8, seq_len=64, micro_batch=1),),
         axes={**SPACE.axes, "depth": (8,)},
     )
-    with pytest.raises(UsageError, match="no candidate of this study's space"):
+    with pytest.raises(UsageError, match="not a candidate of this study's space"):
         open_journal(tmp_path, other)
 
 

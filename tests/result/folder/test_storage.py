@@ -226,7 +226,7 @@ def test_a_folder_may_be_moved_but_a_copy_is_kept_out(tmp_path: Path) -> None:
     begun(tmp_path / "study", f"sqlite:///{tmp_path}/studies.db")
     run(tmp_path / "study", trials=2)
     shutil.copytree(tmp_path / "study", tmp_path / "copy")
-    with pytest.raises(UsageError, match=f"is that of {tmp_path}/study; go on with that"):
+    with pytest.raises(UsageError, match=f"belongs to {tmp_path}/study; resume that one"):
         run(tmp_path / "copy")
     shutil.rmtree(tmp_path / "study")
     run(tmp_path / "copy", trials=3)
@@ -235,7 +235,7 @@ def test_a_folder_may_be_moved_but_a_copy_is_kept_out(tmp_path: Path) -> None:
 def test_a_database_that_is_gone_is_missed(in_sqlite: Storage, tmp_path: Path) -> None:
     run(tmp_path / "study", trials=2)
     (tmp_path / "studies.db").unlink()
-    with pytest.raises(UsageError, match="is missing, and with it what was measured"):
+    with pytest.raises(UsageError, match="is missing, so its measurements are lost"):
         open_journal(tmp_path / "study", SPACE, in_sqlite)
     with pytest.raises(FileNotFoundError):
         records_in(Folder(tmp_path / "study"))
@@ -447,7 +447,7 @@ def test_a_server_that_is_away_is_waited_for_until_the_budget_ends(
         asking(journal)()
     [note] = notes
     assert note.startswith(f"--storage {postgres.url}: ")
-    assert note.endswith("it is waited for")
+    assert note.endswith("waiting for it")
     postgres.start()
     with patient(journal, notes):
         asking(journal)()
@@ -493,17 +493,17 @@ def foreign(path: Path) -> None:
 BAD = {
     "mysql://host/name": "unknown; write it as sqlite:///",
     "studies.db": "unknown; write it as sqlite:///",
-    "sqlite://studies.db": "names no file",
-    "sqlite:///": "names no file",
-    "sqlite:///:memory:": "names no file",
-    "sqlite:///a.db?mode=ro": "names no file",
+    "sqlite://studies.db": "has no file name",
+    "sqlite:///": "has no file name",
+    "sqlite:///:memory:": "has no file name",
+    "sqlite:///a.db?mode=ro": "has no file name",
     "sqlite:///folder": "unable to open database file",
     "sqlite:///text/a.db": "Not a directory",
     "sqlite:///text": "file is not a database",
-    "sqlite:///foreign.db": "holds something else",
+    "sqlite:///foreign.db": "holds other data",
     "sqlite:///other.db": "The runtime optuna version",
-    "postgresql://host": "names no database",
-    "postgresql://host:port/name": "names no database",
+    "postgresql://host": "has no database name",
+    "postgresql://host:port/name": "has no database name",
     "postgresql://127.0.0.1:1/name": "refused",
 }
 

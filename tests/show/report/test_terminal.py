@@ -152,12 +152,12 @@ def test_the_end_says_how_far_under_the_ceiling_the_winner_stays() -> None:
     [
         (
             Sure(best=0.97, within_1_percent=0.98),
-            "The fastest of what fitted, with a probability of 97%; at most 1% slower than that,"
+            "The fastest of all that fit, with a probability of 97%; within 1% of the fastest,"
             " with 98%.",
         ),
         (
             Sure(best=1.0, within_1_percent=1.0),
-            "The fastest of what fitted, with a probability of 100%.",
+            "The fastest of all that fit, with a probability of 100%.",
         ),
         (None, ""),
     ],
@@ -168,7 +168,7 @@ def test_the_end_says_how_sure_it_is(sure: Sure | None, said: str) -> None:
     following = sure and replace(sure, next=found.cells[-1].config)
     reporter.finished(replace(found, sure=sure), FOLDER / "best.json")
     assert said in " ".join(screen.text.split())
-    assert ("of what fitted, with" in screen.text) == (sure is not None)
+    assert ("of all that fit, with" in screen.text) == (sure is not None)
     if following is not None:
         reporter.finished(replace(found, sure=following), FOLDER / "best.json")
         assert ". Next: " in " ".join(screen.text.split())
@@ -176,7 +176,7 @@ def test_the_end_says_how_sure_it_is(sure: Sure | None, said: str) -> None:
 
 def test_the_end_says_that_one_measurement_was_compared_with_nothing() -> None:
     alone = finished(best(record(A)))
-    assert "Nothing else that fits was measured, so something may be faster." in alone
+    assert "No other configuration that fits was measured, so another may be faster." in alone
     assert "Nothing else that fits" not in finished(best(record(A), record(C, Verdict.PRUNED)))
 
 
@@ -342,7 +342,7 @@ def test_another_batch_is_not_promised_a_speed_that_was_not_measured() -> None:
     assert "changes the number of optimizer steps" in text
     assert "more tokens/s" not in text
     measured = " ".join(finished(replace(found, update_share=0.2)).split())
-    assert "twice as large, it would train 11.1% more tokens/s" in measured  # 1 / 0.9
+    assert "twice the batch would train 11.1% more tokens/s" in measured  # 1 / 0.9
 
 
 def test_one_micro_batch_alone_is_not_compared() -> None:
@@ -558,7 +558,7 @@ def waited(share: float, **peaks: int) -> Best:
 
 def test_the_end_says_what_waits_for_data_and_what_would_help() -> None:
     text = " ".join(finished(waited(0.57, host=2**20)).split())
-    assert "57% of the step waits for data, while the device is idle: more loader" in text
+    assert "57% of the step waits for data. More loader processes" in text
     assert "of the host's memory" not in text
     assert "waits for data" not in finished(waited(0.02, host=2**20))
 
@@ -567,7 +567,7 @@ def test_a_full_host_is_named_before_more_processes_are_started() -> None:
     host_bytes = best(record(A)).limits.host_capacity_bytes
     assert host_bytes is not None
     text = " ".join(finished(waited(0.57, host=int(0.94 * host_bytes))).split())
-    assert "holds 94% of the host's memory, and each of those processes takes more" in text
+    assert "uses 94% of the host's memory, and each loader process needs more" in text
 
 
 def test_the_end_says_how_the_script_is_started_and_whether_its_tokens_were_seen() -> None:
@@ -577,7 +577,9 @@ def test_the_end_says_how_the_script_is_started_and_whether_its_tokens_were_seen
         replace(found, measured=claimed, command=["python", "my train.py", "--b", "4"])
     )
     assert "Run:     python 'my train.py' --b 4\n" in text
-    assert "those that were asked for: no batch could be seen" in " ".join(text.split())
+    assert "could not see a batch, so samples and tokens are those of the command" in " ".join(
+        text.split()
+    )
 
 
 def test_what_a_script_s_values_would_do_to_a_terminal_is_not_done_at_the_end() -> None:

@@ -114,7 +114,7 @@ def test_nothing_can_be_written(get: Get, method: str) -> None:
 def test_an_unreadable_study_is_said_twice(get: Get, study: Path, lost: list[str]) -> None:
     (study / "manifest.json").unlink()
     assert get().status == 503
-    assert "no study, there is no manifest.json in it" in lost[0]
+    assert "not a study folder: it has no manifest.json" in lost[0]
 
 
 def test_who_leaves_before_the_end_is_not_told_of(

@@ -73,19 +73,19 @@ def test_a_study_runs_while_a_process_holds_its_folder(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("damage", "why"),
     [
-        (lambda path: (path / "manifest.json").unlink(), "no study, there is no manifest.json"),
+        (lambda path: (path / "manifest.json").unlink(), "not a study folder"),
         (lambda path: (path / "manifest.json").write_text("{"), "manifest.json is not of version"),
         (lambda path: change_json(path / "manifest.json", schema_version=9), "schema_version"),
-        (lambda path: change_json(path / "manifest.json", options={}), "is of another version"),
-        (lambda path: (path / "best.json").write_text("[]"), "is no best.json"),
-        (lambda path: (path / "trials.csv").write_text("a,b\n1,2\n"), "is no table of trials"),
+        (lambda path: change_json(path / "manifest.json", options={}), "by another version"),
+        (lambda path: (path / "best.json").write_text("[]"), "not a best.json"),
+        (lambda path: (path / "trials.csv").write_text("a,b\n1,2\n"), "not a trials.csv"),
         (lambda path: (path / "trials.csv").write_bytes(b"\xff\xfe\n"), "it is no text"),
         (
             lambda path: change_rows(path, lambda rows: [*rows, rows[0] | {"step_s_low": "fast"}]),
-            "is no table of trials: .*'fast'",
+            "not a trials.csv: .*'fast'",
         ),
-        (lambda path: (path / "optuna.log").write_text('{"op_code": 99}\n'), "its journal cannot"),
-        (lambda path: (path / "optuna.log").write_text("not JSON\n{}\n"), "its journal cannot"),
+        (lambda path: (path / "optuna.log").write_text('{"op_code": 99}\n'), "journal is damaged"),
+        (lambda path: (path / "optuna.log").write_text("not JSON\n{}\n"), "journal is damaged"),
     ],
 )  # fmt: skip
 def test_what_cannot_be_read_is_said_in_one_line(tmp_path: Path, damage: object, why: str) -> None:

@@ -56,7 +56,7 @@ def test_a_folder_and_the_file_in_it_are_the_same_model(saved: Any, tmp_path: Pa
     ("model", "what"),
     [
         ("hf:google/t5-base", "nothing is downloaded; save the config first: python -c"),
-        ("hf:", "names no folder or file; write hf:PATH"),
+        ("hf:", "no path given; write hf:PATH"),
         ("hf:.", "there is no config.json in ."),
         ("gpt:3", "unknown model; known: gpt, hf:PATH"),
         ("meta-llama/Llama-3.1-8B", "did you mean hf:meta-llama/Llama-3.1-8B?"),
@@ -74,7 +74,7 @@ def test_no_model(model: str, what: str, tmp_path: Path, monkeypatch: pytest.Mon
 @pytest.mark.parametrize("text", ["", "[]", "{}", '{"model_type": 3}', "\\u0000", "{" * 99])
 def test_a_file_that_is_no_config(text: str, tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text(text)
-    with pytest.raises(UsageError, match=r"is no JSON|is no config of transformers"):
+    with pytest.raises(UsageError, match=r"is not JSON|is not a config of transformers"):
         asked(f"hf:{tmp_path}")
 
 
@@ -101,7 +101,7 @@ def test_of_a_config_for_several_media_the_text_model_is_taken(saved: Any) -> No
 def test_a_text_model_without_a_type_says_its_name(saved: Any, more: dict[str, Any]) -> None:
     text = {"num_hidden_layers": 2} | ({"model_type": "llama"} if more else {})
     model = saved(model_type="gemma3", text_config=text, num_hidden_layers=None, **more)
-    with pytest.raises(UsageError, match=r"several media; .*text_config.*--model hf:FILE"):
+    with pytest.raises(UsageError, match=r"images or sound; .*text_config.*--model hf:FILE"):
         asked(model, trust_remote_code=True)
 
 
@@ -128,7 +128,7 @@ def test_a_config_that_does_not_say_its_task_asks_for_it(saved: Any) -> None:
 
 def test_code_of_others_is_run_only_if_that_was_said(saved: Any, tmp_path: Path) -> None:
     remote = saved(auto_map={"AutoModelForCausalLM": "modeling.Own"})
-    with pytest.raises(UsageError, match="brings code of its own; look at it, and pass"):
+    with pytest.raises(UsageError, match="comes with Python code; read it, then pass"):
         asked(remote)
     assert asked(remote, trust_remote_code=True)["code"] == str(tmp_path)
 

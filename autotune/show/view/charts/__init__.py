@@ -39,20 +39,20 @@ CHARTS = {
     ),
     "memory": Chart(
         "Memory against tokens per micro-step",
-        "Filled points were measured. Thin bars are the 95 % intervals that were predicted just"
-        " before. Crosses did not fit.",
+        "Points are measured peaks. Thin bars are the 95 % intervals predicted before each"
+        " probe. Crosses did not fit.",
         memory,
     ),
     "peak": Chart(
-        "What a peak is made of",
+        "Parts of the peak memory",
         "The winner of each depth and length. Model state is computed from the number of"
-        " parameters; the rest is what was measured beyond it.",
+        " parameters. The rest is the measured peak beyond it.",
         peak,
     ),
     "cells": Chart(
         "The winner of each depth and length",
-        "The darker, the better by the objective. Confirmed ones were measured again in fresh"
-        " processes; of the others the single rate may be high by chance.",
+        "Darker is better. Confirmed winners were measured again in fresh processes. Others were"
+        " measured once, so their speed may be high by chance.",
         cells,
     ),
     "time": Chart(
@@ -63,12 +63,12 @@ CHARTS = {
     ),
     "phases": Chart(
         "Where the budget went",
-        "Seconds of wall clock by what they were spent on.",
+        "Wall-clock seconds by activity.",
         phases,
     ),
     "predicted": Chart(
         "Predicted against measured peaks",
-        "On the line, a prediction was right. Bars are 95 % intervals.",
+        "Points on the line were predicted exactly. Bars are 95 % intervals.",
         predicted,
     ),
     "finals": Chart(

@@ -21,7 +21,7 @@ from autotune.show.view.charts import CHARTS, drawn
 from autotune.show.view.charts.vega import trials
 from autotune.show.view.page.rendering import rendered
 from autotune.show.view.page.rows import columns, log_tails, trial
-from autotune.show.view.study import Shown
+from autotune.show.view.study import Shown, flat
 from autotune.units import gib
 
 
@@ -52,7 +52,7 @@ def page(study: Shown, *, live: bool = False, state: str = "") -> str:
         columns=columns(study),
         trials=[trial(study, row, logs) for row in study.trials.to_dict("records")],
         verdicts=[verdict.value for verdict, count in study.counts.items() if count],
-        fingerprint=list(_flat("", study.manifest.fingerprint)),
+        fingerprint=[_named(*each) for each in flat(study.manifest.fingerprint)],
         state=state,
     )  # fmt: skip
 
@@ -138,8 +138,8 @@ def _tables(study: Shown) -> list[PageTable]:
     best = study.best
     kinds: dict[str, Sequence[BestCell | Tie]] = {
         f"The same batch of {best.config.global_batch_samples} samples": best.same_batch,
-        "Within the noise of the best, with no less memory": best.ties,
-        "Nothing that fits is both faster and takes less energy": best.pareto,
+        "As fast within the noise, with no less memory": best.ties,
+        "Best trade-offs of speed and energy": best.pareto,
     }
     return [
         _beside(study, best, caption, found)
@@ -173,15 +173,8 @@ def _rate(each: BestCell | Tie, objective: str) -> str:
     return si(of_objective(each.measured, objective))
 
 
-def _flat(name: str, value: Any) -> Any:
-    """Names and values of all that is in `value`, however deep."""
-    if isinstance(value, dict):
-        for key, each in value.items():
-            yield from _flat(f"{name} {key}".strip(), each)
-    elif isinstance(value, list):
-        for index, each in enumerate(value):
-            yield from _flat(f"{name} {index}", each)
-    else:
-        sized = name.endswith("_bytes") and isinstance(value, int)
-        text = gib(value) if sized else str(value)
-        yield name.removesuffix("_bytes").replace("_", " "), text
+def _named(name: str, value: Any) -> tuple[str, str]:
+    """A field of the fingerprint, for people."""
+    sized = name.endswith("_bytes") and isinstance(value, int)
+    shown = name.removesuffix("_bytes").replace("_", " ").replace(".", " ")
+    return shown, gib(value) if sized else str(value)
