@@ -110,7 +110,7 @@ def _possible(
     possible = [c for c in points if c.build not in lacking]
     if not possible:
         name, what, why = min(said)
-        raise UsageError(f"{what}: {name} does not do that: {why}")
+        raise UsageError(f"{what}: {name} cannot do that: {why}")
     return possible, [
         Fixed(LEFT_OUT, f"{what} on {name}", why) for name, what, why in sorted(said)
     ]

@@ -116,8 +116,8 @@ class Recording:
         path, model = self.grid.path, options.model
         if options.devices.parallel == "auto":
             raise UsageError(
-                f"--parallel auto: {path} has no devices to count; write how many probes are to"
-                " run at once, e.g. --parallel 4"
+                f"--parallel auto: {path} has no devices to count; write a number, e.g."
+                " --parallel 4"
             )
         if options.space.length_mix is not None:
             raise UsageError(

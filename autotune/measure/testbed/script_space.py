@@ -137,14 +137,14 @@ def _check_told(options: Options, command: Command, axes: Mapping[str, tuple[Any
     searched = any(len(values) > 1 for values in axes.values())
     if not (searched or told or by_tokens or command.own):
         raise UsageError(
-            "--script: nothing of it is to be searched; write {micro_batch} where its value"
-            " goes, or have it read AUTOTUNE_MICRO_BATCH"
+            "--script: the command has nothing to search; write {micro_batch} in it, or read"
+            " AUTOTUNE_MICRO_BATCH in the script"
         )
     for name in ("grad_accum", "micro_batch") if options.space.global_batch else ():
         if not command.says(name) and not by_tokens:
             raise UsageError(
-                f"--global-batch {options.space.global_batch}: the script is not told how to make"
-                f" it; write {{{name}}} where its value goes"
+                f"--global-batch {options.space.global_batch}: the command does not pass it on;"
+                f" write {{{name}}} where its value goes"
             )
 
 
@@ -158,8 +158,8 @@ def _ranks(options: Options, command: Command) -> tuple[int, str]:
         )
     if command.ranks not in (None, asked):
         raise UsageError(
-            f"--world-size {asked}: the command starts {command.ranks} ranks; write {{world_size}}"
-            " in their place"
+            f"--world-size {asked}: the command starts {command.ranks} ranks; write"
+            f" {{world_size}} instead"
         )
     return asked, "--world-size"
 
@@ -187,7 +187,7 @@ def _default(name: str, engine: str, device_kind: str) -> tuple[Any, ...]:
     if name == "zero_stage":
         return stages_of(engine)
     flag, example = AXES[name].flag, AXES[name].example or (AXES[name].words or ("512",))[-1]
-    raise UsageError(f"{flag}: say which values {{{name}}} is to have, e.g. {flag} {example}")
+    raise UsageError(f"{flag}: give values for {{{name}}}, e.g. {flag} {example}")
 
 
 def _engine(options: Options, command: Command) -> str:
