@@ -1,5 +1,7 @@
-"""Messages between the study and the agent of a node. An agent starts processes, but no others
-than these messages can name: ranks, and what compiles DeepSpeed's ops."""
+"""Messages between the study and the agent of a node.
+
+An agent starts only processes that these messages can name: ranks, and builds of DeepSpeed's ops.
+"""
 
 from __future__ import annotations
 
@@ -9,28 +11,28 @@ from typing import Any, Literal
 from autotune.wire.dial import Dial
 
 BEAT_S = 1.0
-"""Between two beats, either way."""
+"""Between two beats, in both directions."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Joined:
-    """Agent to study, first."""
+    """Agent to study: its first message."""
 
     name: str
-    """Of the node, as people call it."""
+    """Name of the node, for people."""
     version: str
-    """Of autotune, there."""
+    """Version of autotune on the node."""
     pid: int
 
 
 @dataclass(frozen=True, kw_only=True)
 class Serve:
-    """Study to agent, once: what it is to open."""
+    """Study to agent, once: the devices to open."""
 
     device: str
-    """As in `--device`: "auto", "cpu", "cuda" or "cuda:0,2", there."""
+    """As in `--device`: "auto", "cpu", "cuda" or "cuda:0,2" of the node."""
     lease_s: float
-    """An agent that hears nothing for so long kills its ranks and leaves."""
+    """Silence after which the agent kills its ranks and exits."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,25 +45,25 @@ class NodeDevice:
     in_use_bytes: int
     bf16: bool
     busy: str
-    """Who else uses it so much that no study may begin there; empty for nobody."""
+    """Other users of the device that keep a study from starting; empty for none."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Facts:
-    """Agent to study: what the node has."""
+    """Agent to study: hardware and software of the node."""
 
     kind: Literal["cpu", "cuda"]
     devices: list[NodeDevice]
     fingerprint: dict[str, Any]
-    """Of its devices."""
+    """Fingerprint of its devices."""
     software: dict[str, str]
-    """Versions of what is installed there."""
+    """Installed packages and their versions."""
     host_memory_bytes: int
     cores: int
     energy_at: str
     energy_lack: str
     address: str
-    """Of the interface that reaches the study."""
+    """Address of the interface that reaches the study."""
 
 
 @dataclass(frozen=True)
@@ -73,30 +75,30 @@ class Refused:
 
 @dataclass(frozen=True, kw_only=True)
 class Task:
-    """What a process on a node is to be."""
+    """A process to start on a node."""
 
     program: Literal["rank", "ops"]
     family: str = ""
-    """Of a rank's models."""
+    """Model family of a rank."""
     engine: str = ""
-    """Of a rank, which is forked from the server for it where there is one; empty for none."""
+    """Engine of a rank, which is forked from this engine's server if there is one; or empty."""
     ops: list[str] = field(default_factory=list)
     ranks: int = 1
-    """Of its group, on this node."""
+    """Ranks of its group on this node."""
     local_rank: int = 0
     share: int = 0
-    """Which part of the node is its group's."""
+    """Index of its group's part of the node."""
     shares: int = 1
     """Groups that share the node."""
     spans: bool = False
     """Whether the group has ranks on other nodes."""
     environment: dict[str, str] = field(default_factory=dict)
-    """What the process has beside that."""
+    """Further environment variables."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Prepare:
-    """Study to agent: have ranks of that engine ready to be forked."""
+    """Study to agent: start the server that ranks of this engine are forked from."""
 
     engine: str
     family: str
@@ -104,7 +106,7 @@ class Prepare:
 
 @dataclass(frozen=True, kw_only=True)
 class Prepared:
-    """Agent to study: ranks of that engine start at once, or as fast as they can here."""
+    """Agent to study: ranks of this engine now start as fast as they can on the node."""
 
     engine: str
 
@@ -114,17 +116,17 @@ class Run:
     """Study to agent: start a process."""
 
     token: str
-    """What it is called from now on."""
+    """Its name in later messages."""
     task: Task
     dial: Dial | None
-    """Of a rank."""
+    """For a rank only."""
     log: str
-    """Name of the file for what it prints."""
+    """Name of the file for its output."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Signal:
-    """Study to agent: send this to every process of a session."""
+    """Study to agent: send this signal to all processes of a session."""
 
     token: str
     number: int
@@ -132,14 +134,14 @@ class Signal:
 
 @dataclass(frozen=True, kw_only=True)
 class Collect:
-    """Study to agent: collect a process that ended or was killed."""
+    """Study to agent: reap a process that ended or was killed."""
 
     token: str
 
 
 @dataclass(frozen=True, kw_only=True)
 class Started:
-    """Agent to study."""
+    """Agent to study: the process runs."""
 
     token: str
     pid: int
@@ -147,7 +149,7 @@ class Started:
 
 @dataclass(frozen=True, kw_only=True)
 class Ended:
-    """Agent to study: exit code, negative for a signal."""
+    """Agent to study: the process ended with this exit code, negative for a signal."""
 
     token: str
     code: int
@@ -155,47 +157,47 @@ class Ended:
 
 @dataclass(frozen=True, kw_only=True)
 class Collected:
-    """Agent to study: nothing of the process is left."""
+    """Agent to study: the process is reaped."""
 
     token: str
     log: str
-    """What it printed; of much, the beginning and the end."""
+    """Its output; of a long one, the beginning and the end."""
 
 
 @dataclass(frozen=True)
 class Unforkable:
-    """Study to agent: forked ranks did not come up; start them in another way."""
+    """Study to agent: forked ranks failed to start; spawn them from now on."""
 
     why: str
 
 
 @dataclass(frozen=True)
 class Proven:
-    """Study to agent: forked ranks came up."""
+    """Study to agent: forked ranks started."""
 
 
 @dataclass(frozen=True)
 class Said:
-    """Agent to study: what the user should know."""
+    """Agent to study: a line for the user."""
 
     text: str
 
 
 @dataclass(frozen=True)
 class Leaving:
-    """Agent to study, last: why it leaves before the study ends."""
+    """Agent to study, last: why it exits before the study ends."""
 
     why: str
 
 
 @dataclass(frozen=True)
 class Beat:
-    """Either way, every second."""
+    """In both directions, every second."""
 
     in_use_bytes: list[int] = field(default_factory=list)
-    """Of an agent: of its devices, now."""
+    """From an agent: memory in use on each of its devices."""
     oom_kills: int = 0
-    """Of an agent: processes that its kernel has killed for memory."""
+    """From an agent: processes that its kernel has killed for lack of memory."""
 
 
 AgentMessage = (

@@ -18,19 +18,19 @@ class ModelSpec(Settings, Depth):
     width: int
     vocab_size: int
     recipe: dict[str, Any] = field(default_factory=dict)
-    """What else its family builds it from: JSON types, by names that the family chooses."""
+    """Other input of its family, as JSON types. The family chooses the names."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Start:
-    """Study to rank, once: everything that a build needs."""
+    """Study to rank, once: the build."""
 
     world_size: int
     device_kind: Literal["cpu", "cuda"]
     device_uuid: str
     capacity_bytes: int
     store_host: str
-    """Where rank 0's rendezvous store listens; empty for rank 0, which opens it."""
+    """Host of rank 0's rendezvous store; empty for rank 0, which opens it."""
     store_port: int
     model: ModelSpec
     engine: str
@@ -39,13 +39,13 @@ class Start:
     """From the engine's row in `autotune.space.engines`; empty for engines that take none."""
     seed: int
     energy: str = ""
-    """Where the device's energy is counted: "nvml", RAPL's folder, or empty for nowhere."""
+    """Counter of the device's energy: "nvml", RAPL's folder, or empty for none."""
     local_rank: int = 0
-    """Among the ranks of its group on its host: the place of its device there."""
+    """Index among the group's ranks on this host, and of its device there."""
     local_ranks: int | None = None
-    """How many these are; None for all."""
+    """Number of the group's ranks on this host; None for all."""
     address: str = "127.0.0.1"
-    """Of its host, as the other ranks reach it."""
+    """Address of its host for the other ranks."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,32 +58,32 @@ class Probe:
     grad_accum: int
     """Micro-steps of the real schedule."""
     micro_steps: int
-    """Micro-steps to run; the step time of the real schedule is scaled from these."""
+    """Micro-steps to run. Step times are scaled to the real schedule."""
     rule: Rule
     needed_step_s: float | None
-    """Slower than this cannot beat the incumbent: stop early. None measures to the end."""
+    """Stop early if steps are slower, since they cannot beat the incumbent. None: never."""
     lengths: list[list[list[int]]] = field(default_factory=list)
-    """Of the samples, by [micro_batch][rank][sample]; a batch is padded to its longest. Steps take
-    these micro-batches in turn, again and again. Empty: all samples are of seq_len."""
+    """Sample lengths by [micro_batch][rank][sample]. A batch is padded to its longest sample.
+    Steps use these micro-batches in turn. Empty: all samples have seq_len tokens."""
     longest: list[int] = field(default_factory=list)
-    """Lengths of a batch that the warm-up begins with, for the peak; empty for none."""
+    """Sample lengths of the first warm-up batch, which shows the peak; empty for none."""
     pad_to_multiple: int = 1
 
 
 @dataclass(frozen=True)
 class Stop:
-    """Study to rank: leave."""
+    """Study to rank: exit."""
 
 
 @dataclass(frozen=True)
 class Hello:
-    """Rank to study, first."""
+    """Rank to study: its first message."""
 
     rank: int
     pid: int
     host: str
     token: str = ""
-    """Of its `Dial`."""
+    """The token of its `Dial`."""
 
 
 @dataclass(frozen=True)
@@ -96,14 +96,14 @@ class Store:
 
 @dataclass(frozen=True)
 class Entered:
-    """Rank to study: the rank is in this phase now."""
+    """Rank to study: it entered this phase."""
 
     phase: Phase
 
 
 @dataclass(frozen=True)
 class Ready:
-    """Rank to study: the engine stands and takes probes."""
+    """Rank to study: the engine is built and takes probes."""
 
     parameters: int
     versions: dict[str, str]
@@ -111,7 +111,7 @@ class Ready:
 
 @dataclass(frozen=True)
 class Progress:
-    """Rank 0 to study, now and then: the steps of this phase so far, in seconds."""
+    """Rank 0 to study, now and then: seconds of each step of this phase so far."""
 
     number: int
     step_s: list[float]
@@ -119,7 +119,7 @@ class Progress:
 
 @dataclass(frozen=True, kw_only=True)
 class Fault:
-    """Rank to study: what ended it. Nothing is recovered in the rank: it leaves after this."""
+    """Rank to study: the error that ended it. The rank recovers nothing, and exits."""
 
     cause: Literal["oom", "host_oom", "unsupported", "crashed"]
     phase: Phase
@@ -127,9 +127,9 @@ class Fault:
     """Type and message, one line."""
     traceback: str
     requested_bytes: int | None
-    """What the failed allocation asked for, where the error says it."""
+    """Size of the failed allocation, if the error names it."""
     peaks: Peaks | None
     foreign_bytes: int = 0
-    """How much others took of the device while this rank ran out of it within its own limit."""
+    """Device memory that others took while this rank ran out of memory within its limit."""
     axes: list[str] = field(default_factory=list)
-    """Those whose values, together, are unsupported, where that is known."""
+    """Axes whose values are unsupported together, if known."""

@@ -10,10 +10,10 @@ from dataclasses import asdict, dataclass, fields, replace
 
 @dataclass(frozen=True, kw_only=True)
 class Peaks:
-    """The most bytes this rank held, warm-up included."""
+    """Peak memory of a rank, warm-up included."""
 
     device_bytes: int
-    """What the device lost to this rank; on the CPU the process's VmHWM."""
+    """Device memory that this rank used; on the CPU the process's VmHWM."""
     reserved_bytes: int
     allocated_bytes: int
     active_bytes: int
@@ -24,21 +24,21 @@ class Peaks:
 
     @classmethod
     def same(cls, size_bytes: int) -> Peaks:
-        """Where the process is the device: one size is that of all, and nothing is retried."""
+        """All sizes equal and no retries, as where the process is the device."""
         sizes = {field.name: size_bytes for field in fields(cls)}
         return cls(**sizes | {"alloc_retries": 0})
 
     @classmethod
     def largest(cls, peaks: Sequence[Peaks]) -> Peaks:
-        """Each field's largest in any of `peaks`."""
+        """The largest value of each field."""
         names = [field.name for field in fields(cls)]
         return cls(**{name: max(getattr(each, name) for each in peaks) for name in names})
 
 
 @dataclass(frozen=True, kw_only=True)
 class Readings:
-    """The worst that sensors of devices showed: the lowest clock, the highest power and
-    temperature, and all reasons for slowing down. None where a device has no such sensor."""
+    """The worst readings of device sensors: lowest clock, highest power and temperature, and all
+    reasons for throttling. None without such a sensor."""
 
     sm_clock_mhz: int | None = None
     power_w: float | None = None
@@ -65,7 +65,7 @@ class Readings:
 
 @dataclass(frozen=True, kw_only=True)
 class Conditions(Readings):
-    """What the machine did during the timed steps, as this rank saw it.
+    """State of the machine during the timed steps, as this rank saw it.
 
     CPU fields are seconds of processor time summed over the cores this rank may use.
     """
@@ -75,53 +75,53 @@ class Conditions(Readings):
     steal_cpu_s: float
     own_cpu_s: float
     foreign_bytes: int = 0
-    """How much the device memory changed in timed steps that is not this rank's."""
+    """Change of the device memory of others during timed steps."""
 
     def at_worst(self, several: Sequence[Readings]) -> Conditions:
-        """These, with the worst readings of `several` in place of their own."""
+        """A copy with the worst readings of `several`."""
         return replace(self, **asdict(Readings.worst(several)))
 
 
 @dataclass(frozen=True)
 class Energy:
-    """What the timed steps took, those of the real schedule."""
+    """Energy of the timed steps, scaled to the real schedule."""
 
     joules: float
     covers: str
-    """What was counted: a device by its UUID, or all of a host's processors by its name."""
+    """The counted hardware: a device's UUID, or a host's name for all its processors."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Ran:
-    """What the steps of a user's own script were, all ranks together."""
+    """Steps of a user's own script, all ranks together."""
 
     samples: float
-    """Of an optimizer step."""
+    """Per optimizer step."""
     tokens: float
     seq_len: int
-    """Tokens of the longest sample in a batch, mostly; 1 where nothing shows it."""
+    """Usual tokens of the longest sample in a batch; 1 if unknown."""
     micro_steps: int
     seen: bool
-    """Samples and tokens were seen in the batches; else they are what was asked for."""
+    """Whether samples and tokens were observed; else they are the requested ones."""
     waiting_share: float
-    """Of a step, that waits for the next batch of a DataLoader. On a GPU, which has work left
-    meanwhile, at most that."""
+    """Share of a step spent waiting for the DataLoader. On a GPU an upper bound, since queued work
+    goes on."""
     trainable: int
     """Parameters that the loss reaches."""
     frozen: int = 0
-    """Parameters that are not trained, of models of which others are."""
+    """Untrained parameters of models with trained ones."""
     dtype: str = ""
-    """Of most products of matrices: fp32, bf16 or fp16; empty where nothing shows it."""
+    """Data type of most matrix products: fp32, bf16 or fp16; empty if unknown."""
     rows: int = 1
-    """That the model gets of each sample."""
+    """Rows that the model gets for each sample."""
     optimizer: str = ""
     """As `Seen` has it."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Report:
-    """Rank to study: one probe, done. Times are of the real schedule, the slowest rank's; where
-    lengths make up several steps, each is the mean of all of these."""
+    """Rank to study: the result of one probe. Times are those of the slowest rank, scaled to the
+    real schedule; with drawn lengths each is the mean over a cycle of steps."""
 
     number: int
     step_s: list[float]
@@ -134,13 +134,13 @@ class Report:
     loss: float
     peaks: Peaks
     state_bytes: int
-    """Device memory held between steps, over what the rank held before it built anything."""
+    """Device memory held between steps, less that before the build."""
     conditions: Conditions
     attention: str = ""
-    """Kernels of scaled dot product attention that the group's first step used."""
+    """Kernels of scaled dot product attention in the group's first step."""
     compile_s: float = 0.0
-    """Wall time of the step before warm-up, which compiled what is to be compiled."""
+    """Wall time of the compiling step before the warm-up."""
     ran: Ran | None = None
-    """In a script of the user's own."""
+    """Only of a user's own script."""
     energy: Energy | None = None
-    """None where it was not counted, or too short a time for that."""
+    """None if it was not counted, or the time was too short."""
