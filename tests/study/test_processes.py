@@ -47,10 +47,13 @@ class Team:
         self.studies: list[HostileStudy] = []
         self.running: list[subprocess.Popen[str]] = []
 
-    def begin(self) -> None:
+    def begin(self, others: int = 0) -> None:
+        """So many others join the first one."""
         study = self._new()
         self.running.append(study.begin("--storage", self._url, *self._arguments))
         self.wait(lambda: bool(self._trials_now()))
+        for _ in range(others):
+            self.join()
 
     def join(self, *arguments: str) -> subprocess.Popen[str]:
         study = self._new()
@@ -146,9 +149,7 @@ def team(tmp_path: Path) -> Iterator[Teams]:
 
 def test_four_processes_probe_each_once_and_agree(team: Teams, postgres: Server) -> None:
     four = team(postgres.url, QUICK_PACE="5")
-    four.begin()
-    for _ in range(3):
-        four.join()
+    four.begin(3)
     four.ended(0, 0, 0, 0)
     assert set(four.asked().values()) == {1}
     assert len(four.asked()) == len(four.trials())
@@ -163,9 +164,7 @@ def test_four_processes_probe_each_once_and_agree(team: Teams, postgres: Server)
 
 def test_what_a_killed_process_probed_comes_back(team: Teams, postgres: Server) -> None:
     four = team(postgres.url, QUICK_PACE="30", **SOON)
-    four.begin()
-    for _ in range(3):
-        four.join()
+    four.begin(3)
     four.until(6)
     four.kill(2)
     four.ended(0, 0, -9, 0)
@@ -179,9 +178,7 @@ def test_what_a_killed_process_probed_comes_back(team: Teams, postgres: Server) 
 
 def test_a_server_that_is_away_is_waited_for(team: Teams, postgres: Server) -> None:
     four = team(postgres.url, QUICK_PACE="5")
-    four.begin()
-    for _ in range(3):
-        four.join()
+    four.begin(3)
     four.until(6)
     postgres.kill()
     for process in four.running:
@@ -211,8 +208,7 @@ def test_a_study_stopped_without_its_server_keeps_its_best(team: Teams, postgres
 
 def test_two_processes_share_a_file_of_sqlite(team: Teams, tmp_path: Path) -> None:
     two = team(f"sqlite:///{tmp_path}/studies.db", QUICK_PACE="5")
-    two.begin()
-    two.join()
+    two.begin(1)
     two.ended(0, 0)
     assert set(two.asked().values()) == {1}
     assert len({trial.user_attrs["owner"] for trial in two.trials()}) == 2
@@ -232,8 +228,7 @@ def test_a_study_that_ended_is_joined_for_its_result(team: Teams, tmp_path: Path
 
 def test_a_resumed_process_ends_nothing_that_runs_elsewhere(team: Teams, postgres: Server) -> None:
     two = team(postgres.url, QUICK_PACE="30")
-    two.begin()
-    two.join()
+    two.begin(1)
     two.until(6)
     two.kill(0)
     two.running[0] = two.studies[0].resume()

@@ -75,22 +75,24 @@ def ended(tune: Tune, study: Path) -> None:
 
 
 @pytest.fixture
-def dies(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
-    """Has the process die in the probe that comes after so many; never, if negative."""
+def die(tune: Tune, monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """Runs a command line whose process dies in the probe that comes after so many."""
     run = Replay.run
 
-    def after(count: int) -> None:
-        left = [count]
+    def die(after: int, *argv: str) -> None:
+        left = iter(range(after))
 
         def until(self: Replay, job: Job, deadline: float) -> Result:
-            left[0] -= 1
-            if left[0] == -1:
+            if next(left, None) is None:
                 raise Died
             return run(self, job, deadline)
 
-        monkeypatch.setattr(Replay, "run", until)
+        with monkeypatch.context() as patch:
+            patch.setattr(Replay, "run", until)
+            with pytest.raises(Died):
+                tune(*argv)
 
-    return after
+    return die
 
 
 def rows() -> pd.DataFrame:
@@ -98,12 +100,9 @@ def rows() -> pd.DataFrame:
 
 
 def test_a_study_goes_on_from_another_working_directory(
-    tune: Tune, dies: Callable[[int], None], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    tune: Tune, die: Callable[..., None], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    dies(5)
-    with pytest.raises(Died):
-        tune(*NEW)
-    dies(-1)
+    die(5, *NEW)
     folder = Path("study").absolute()
     monkeypatch.chdir("/")
     code, stdout, _ = tune("--resume", f"{folder}/")
@@ -232,11 +231,9 @@ def test_the_result_says_in_what_the_user_stopped_the_study(
 
 
 def test_what_was_interrupted_still_comes_first_after_a_resume_that_died_at_once(
-    tune: Tune, dies: Callable[[int], None], monkeypatch: pytest.MonkeyPatch
+    tune: Tune, die: Callable[..., None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    dies(5)
-    with pytest.raises(Died):
-        tune(*NEW[:-1], "tpe")
+    die(5, *NEW[:-1], "tpe")
     with monkeypatch.context() as patch:
         patch.setattr(Study, "run", lambda self: (_ for _ in ()).throw(Died))
         with pytest.raises(Died):
@@ -249,16 +246,12 @@ def test_what_was_interrupted_still_comes_first_after_a_resume_that_died_at_once
         restore(self, suspects, interrupted)
 
     monkeypatch.setattr(Search, "restore", look)
-    dies(-1)
     assert tune("--resume", "study")[0] == ExitCode.FOUND
     assert seen == [(3, True)]
 
 
-def test_limits_stay_as_they_were_recorded(tune: Tune, dies: Callable[[int], None]) -> None:
-    dies(5)
-    with pytest.raises(Died):
-        tune(*NEW)
-    dies(-1)
+def test_limits_stay_as_they_were_recorded(tune: Tune, die: Callable[..., None]) -> None:
+    die(5, *NEW)
     path = Path("study") / MANIFEST
     body = json.loads(path.read_text())
     recorded_bytes = body["space"]["limits"]["capacity_bytes"]
@@ -280,7 +273,7 @@ def test_more_budget_for_a_study_that_is_done_is_used_to_search(tune: Tune) -> N
 
 
 def test_random_proposals_are_not_drawn_again(
-    tune: Tune, dies: Callable[[int], None], monkeypatch: pytest.MonkeyPatch
+    tune: Tune, die: Callable[..., None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seen: list[int] = []
     make = samplers.make
@@ -289,10 +282,7 @@ def test_random_proposals_are_not_drawn_again(
         seen.append(seed)
         return make(name, space, predictor, objective, seed)
 
-    dies(5)
-    with pytest.raises(Died):
-        tune(*NEW[:-1], "random")
-    dies(-1)
+    die(5, *NEW[:-1], "random")
     monkeypatch.setattr(samplers, "make", look)
     tune("--resume", "study")
     assert seen[0] > 0
@@ -435,14 +425,11 @@ def test_a_result_is_shown_again_though_others_use_the_device(
     assert tune("--resume", "study", "--budget", "1m")[0] == ExitCode.USAGE
 
 
-def test_earlier_studies_are_kept_on_resume(tune: Tune, dies: Callable[[int], None]) -> None:
+def test_earlier_studies_are_kept_on_resume(tune: Tune, die: Callable[..., None]) -> None:
     first = ("--depth", "2", "--device", "replay:grid.csv", "--budget", "1h")
     assert tune(*first, "--out", "before/one")[0] == ExitCode.FOUND
     second = ("--depth", "4", "--device", "replay:grid.csv", "--budget", "1h", "--out", "study")
-    dies(1)
-    with pytest.raises(Died):
-        tune(*second, "--learn-from", "before")
-    dies(-1)
+    die(1, *second, "--learn-from", "before")
     body = json.loads((Path("study") / MANIFEST).read_text())
     [known] = body["earlier"]
     assert (known["folder"], body["options"]["learn_from"]) == ("before/one", "before")

@@ -29,6 +29,8 @@ from tests.support.fake_nvml import FakeGpu, FakeNvml
 from tests.support.scripted import report
 
 MIB = 2**20
+TINY = ["--device", "cpu", "--depth", "1", "--seq-len", "32", "--micro-batch", "2", "--gpt",
+        "vocab_size=256", "--checkpointing", "none", "--trials", "1", "--finals", "1"]  # fmt: skip
 BEST = result("ddp", 0)
 STEP_S = BEST.measured.step_s.median
 
@@ -301,11 +303,9 @@ def test_a_winner_is_trained_for_real(
 
 @pytest.mark.slow
 def test_verifying_is_in_the_budget(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    shape = ["--depth", "1", "--seq-len", "32", "--micro-batch", "2", "--gpt", "vocab_size=256"]
-    asked = ["--device", "cpu", "--checkpointing", "none", "--trials", "1", "--finals", "1"]
     out = ["--budget", "90s", "--learn-from", "none", "--out", str(tmp_path / "study")]
     began = time.monotonic()
-    code = main([*asked, *shape, *out, "--verify"])
+    code = main([*TINY, *out, "--verify"])
     assert time.monotonic() - began < 95
     found = Best.read(tmp_path / "study" / "best.json").verified
     assert found is not None
@@ -322,8 +322,6 @@ def test_a_recording_is_not_verified(capsys: pytest.CaptureFixture[str]) -> None
 def studied(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The best.json of one study: for copies."""
     folder = tmp_path_factory.mktemp("studied") / "study"
-    shape = ["--depth", "1", "--seq-len", "32", "--micro-batch", "2", "--gpt", "vocab_size=256"]
-    asked = ["--device", "cpu", "--checkpointing", "none", "--trials", "1", "--finals", "1"]
     out = ["--budget", "60s", "--learn-from", "none", "--out", str(folder)]
-    assert main([*asked, *shape, *out]) == ExitCode.FOUND
+    assert main([*TINY, *out]) == ExitCode.FOUND
     return folder / "best.json"

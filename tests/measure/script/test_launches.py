@@ -23,6 +23,7 @@ from autotune.measure.script import launch
 from autotune.measure.script.launches import CACHES, COMPILED, _memory
 from autotune.space.outcome import Verdict
 from autotune.wire.hook import Left
+from autotune.wire.reports import Ran
 from autotune.wire.stopping import Phase
 from tests.support import rapl
 from tests.support.fake_nvml import GIB, FakeGpu, FakeNvml
@@ -46,10 +47,15 @@ def own(how: str, *words: str) -> str:
     return " ".join([f"{PYTHON} {OWN} {how} --batch {{micro_batch}} --len {{seq_len}}", *words])
 
 
-def ran(result: Result) -> tuple[float, float, int, bool]:
+def seen(result: Result) -> Ran:
+    """What of its script was seen."""
     assert result.report is not None, result.reason
     assert result.report.ran is not None
-    found = result.report.ran
+    return result.report.ran
+
+
+def ran(result: Result) -> tuple[float, float, int, bool]:
+    found = seen(result)
     return found.samples, found.tokens, found.micro_steps, found.seen
 
 
@@ -74,9 +80,7 @@ def test_a_plain_loop_with_two_optimizers_is_seen_as_it_is(lab: Labs, tmp_path: 
     result = lab(own("plain", "--accum {grad_accum}"), global_batch="8", micro_batch="2").probe()
     assert result.verdict == Verdict.OK
     assert ran(result) == (8.0, 256.0, 4, True)
-    assert result.report is not None
-    assert result.report.ran is not None
-    assert result.report.ran.optimizer == "adamw+sgd"
+    assert seen(result).optimizer == "adamw+sgd"
     assert result.parameters == 256 * 64 + (64 * 256 + 256) + (256 * 256 + 256)
     assert OWN.read_bytes() == before
     assert nothing_is_left(tmp_path)
@@ -187,9 +191,7 @@ def test_a_script_that_heeds_some_values_is_not_heedless(lab: Labs) -> None:
 def test_another_dtype_than_was_asked_for_is_said_and_is_what_ran(lab: Labs) -> None:
     one = lab(own("plain", "--note {dtype}"), dtype="bf16")
     result = one.probe()
-    assert result.report is not None
-    assert result.report.ran is not None
-    assert result.report.ran.dtype == "fp32"
+    assert seen(result).dtype == "fp32"
     one.probe()
     assert one.notes == ["asked for bf16, the model computes in fp32"]
 
@@ -219,17 +221,13 @@ def test_the_rate_is_the_script_s_own(lab: Labs, tmp_path: Path) -> None:
 def test_what_a_loader_takes_is_waited_for(lab: Labs) -> None:
     result = lab(own("plain", "--sample-s 0.05"), micro_batch="2").probe()
     assert result.report is not None
-    assert result.report.ran is not None
     step_s = statistics.fmean(result.report.step_s)
-    assert result.report.ran.waiting_share * step_s > 0.099
-    assert result.report.ran.waiting_share < 1
+    assert 0.099 / step_s < seen(result).waiting_share < 1
 
 
 def test_a_loader_that_costs_nothing_is_not_waited_for(lab: Labs) -> None:
     result = lab(own("plain"), micro_batch="64", seq_len="256").probe()
-    assert result.report is not None
-    assert result.report.ran is not None
-    assert result.report.ran.waiting_share < 0.3
+    assert seen(result).waiting_share < 0.3
 
 
 TORCHRUN = f"{BIN}/torchrun --nproc-per-node=2 {OWN}"
