@@ -19,7 +19,7 @@ MOST_BYTES = 2**50
 """Some drivers make torch say 17179869184 GiB: a small negative number, read as a large one."""
 _PATTERNS = {
     "asked": (rf"(?:[Tt]ried to allocate|trying to allocate|Requested *:) ?({SIZE})",),
-    "total": (rf"total capac(?:i?ty) of ({SIZE})", rf"({SIZE}) total capacity",
+    "total": (rf"total capac(?:i?ty) of ({SIZE})", rf"({SIZE}) ?total ?capacity",
               rf"Device limit *: ({SIZE})", rf"max allowed: ({SIZE})"),
     "free": (rf"of which ({SIZE}) (?:is|are) free", rf"({SIZE}) free(?=[;)])",
              rf"Free \(according to CUDA\): ({SIZE})", rf"available memory is only ({SIZE})"),

@@ -214,12 +214,17 @@ def _event(hit: Hit, log: str, said: LogLine, wording: Wording, match: re.Match[
         devices=_devices(said.text, amounts.device),
         pid=pid,
         time=said.time or next((t for t in (take_apart(b).time for b in before[-20:]) if t), None),
-        backend=groups.get("backend"),
+        backend=_backend(groups),
         trace=trace,
         step=next((s for s in map(step_of, reversed(before)) if s is not None), None),
         recovered=any(_RECOVERED.search(line) for line in near),
         groups=tuple(groups.items()),
     )
+
+
+def _backend(groups: dict[str, str]) -> str | None:
+    said = groups.get("backend")
+    return said.upper() if said and said.islower() else said
 
 
 def _devices(text: str, device: int | None) -> tuple[int, ...]:

@@ -34,7 +34,7 @@ _PREFIXES = tuple(
         r"(?:ERROR|INFO|WARNING|DEBUG) \d\d-\d\d \d\d:\d\d:\d\d \[[\w./-]+:\d+\]",  # vLLM
         _TIME,
         r"\d\d:\d\d:\d\d(?:[.,]\d+)?(?= )",
-        r"\[\d\d:\d\d:\d\d\]",
+        r"\[(?:\d\d[-/]\d\d(?:[-/]\d{4})? )?\d\d:\d\d:\d\d(?: [\w.]+)?\]:?",
         r"[A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d \S+ (?:[\w.-]+(?:\[\d+\])?:)?",  # syslog
         r"\[ *\d+\.\d{6}\]",  # the kernel's
         r"\[?(?:DEBUG|INFO|WARN(?:ING)?|ERROR|CRITICAL|FATAL|[EWI]\d{3,4})\]?[:|]?"

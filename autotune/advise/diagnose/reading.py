@@ -26,7 +26,7 @@ ANCHORS = {
     b"ut of memory": (), b"illed": (), b"xception": (), b"atchdog": (),
     b"NCCL ": (b"NCCL WARN", b"NCCL op"), b"Assertion `": (), b"Killing ": (),
     b"emory limit": (), b"OUT_OF_ME": (), b"o_batch_per_gpu": (), b"RCE_EXHAUSTED": (),
-    b"xhausted": (), b"NRT_RESOURCE": (),
+    b"xhausted": (), b"NRT_RESOURCE": (), b"OutOfMem": (),
     b"available RAM": (), b"low on resource": (), b"ccess fault": (), b"tation fault": (),
     b"hbm usage": (), "Убито".encode(): (),
     "已杀死".encode(): (), "強制終了".encode(): (), "Getötet".encode(): (), b"launch failure": (),

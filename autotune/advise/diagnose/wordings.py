@@ -119,7 +119,7 @@ TORCH_PART = _row(
 TORCH_CLASS = _row(
     "torch-class", Kind.DEVICE,
     "torch torch/csrc/Exceptions.cpp, whatever its message",
-    rf"(?:\btorch(?:\.cuda)?\.OutOfMemoryError|RayTaskError\(OutOfMemoryError\))(?::\s|:?$)"
+    rf"(?:\btorch(?:\.cuda)?\.OutOfMemory(?:Error)?|RayTaskError\(OutOfMemoryError\))(?::\s|:?$)"
     rf"(?:.*\[rank=(?P<rank>\d+)\]|[Tt]ried to allocate (?P<asked>{SIZE}))?"
     r"|^OutOfMemoryError +Traceback \(most",
     goes_on=True,
@@ -188,6 +188,8 @@ _DEVICE = (
         " NPUCachingAllocator.cpp v2.0.1 to v2.10.0, NPUWorkspaceAllocator.cpp v2.1.0 to v2.10.0",
         r"\b(?P<backend>[A-Z][A-Za-z0-9]{1,11}) out of memory\. (?:\w+ t|T)ried"
         rf" to allocate ?(?P<asked>{SIZE})",
+        rf"\b(?P<backend>(?i:cuda|hip)) (?i:out of memory[.,:] ?tried to allocate)"
+        rf" ?(?P<asked>{SIZE})",
         rf"(?P<backend>MPS) backend out of memory \(MPS allocated: {SIZE}",
         rf"{RAISED}(?P<backend>CUDA|HIP|XPU|NPU|MUSA|MLU|MPS)(?: backend)? out of memory"
         r"(?:[.!,:;)\"']|\s*$)(?! Tried)",
@@ -231,7 +233,7 @@ _DEVICE = (
         r"CUDA_ERROR_OUT_OF_MEMORY|(?:UR_RESULT|ZE_RESULT|PI)_ERROR_OUT_OF_(?:DEVICE_)?MEMORY",
         r"HIP_ERROR_OutOfMemory",
         r"cuda runtime error \(2\) ?: out of memory at"
-        r"|THCudaCheck FAIL .*error=2 : out of memory|context_gpu\.cu:\d+: out of memory"
+        r"|THCudaCheck FAIL .*error=2 : out of memory|_gpu\.c[cu]:\d+: out of memory"
         r"|Triton Error \[(?:CUDA|HIP)\]: out of memory"
         r"|Requested amount of GPU memory \((?P<asked_plain>\d+) bytes\) could not be allocated"
         r"|Error Code \d+: Cuda Runtime \(out of memory\)",
