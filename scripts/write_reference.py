@@ -8,6 +8,8 @@ code does not say of a row (what to do about a verdict) stands here; a row witho
 
 from __future__ import annotations
 
+import ast
+import itertools
 import json
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
@@ -17,7 +19,7 @@ from typing import Any, Literal, get_args, get_origin
 from autotune.commands import COMMANDS
 from autotune.commands.app import app
 from autotune.commands.exits import ExitCode
-from autotune.result.best import Best, Config
+from autotune.result.best import Best, Config, json_schema
 from autotune.result.export import EXPORTS
 from autotune.result.export.format import FACTS
 from autotune.result.folder.table import COLUMNS
@@ -30,8 +32,7 @@ from autotune.space.outcome import Verdict
 ROOT = Path(__file__).parents[1]
 FOLDER = ROOT / "docs" / "pages" / "reference"
 SAMPLE = ROOT / "results" / "samples" / "cpu-2-cores" / "best.json"
-SCHEMA = json.loads((ROOT / "autotune" / "result" / "best.schema.json").read_text("utf-8"))
-DEFINED = SCHEMA["$defs"]
+SCHEMA = json_schema()
 BOUNDS = {"minimum": "from", "exclusiveMinimum": "above", "maximum": "to"}
 NOTE = "<!-- Written by scripts/docs reference. Change the code, or that script, instead. -->\n"
 
@@ -286,44 +287,49 @@ def trials() -> str:
 
 
 def best() -> str:
-    """Fields of best.json, from its schema."""
-    text = f"# Fields of best.json\n\n{SCHEMA['description']}\n\n{_fields(SCHEMA)}"
-    for name, part in DEFINED.items():
-        if "properties" in part:
-            about = f"{_about(part)}\n\n" if "description" in part else ""
-            text += f"\n## {name}\n\n{about}{_fields(part)}"
+    """Fields of best.json, from their types and docstrings."""
+    said = _docstrings(ROOT / "autotune" / "result" / "best.py")
+    text = (
+        "# Fields of best.json\n\nThe fastest training configuration that fits, as autotune"
+        " measured it. Sizes are bytes, times seconds, rates per second over all ranks.\n\n"
+        "In a *Config*, each [axis](axes.md) is a field of its name. Those that every space has,"
+        " and `optimizer`, are always there; the others are plain where they are missing.\n"
+    )
+    for name, part in SCHEMA["$defs"].items():
+        rows = [
+            (f"`{field}`", _kind(each), "yes" if field in part["required"] else "",
+             said.get((name, field), ""))
+            for field, each in part["properties"].items() if field not in AXES or name != "Config"
+        ]  # fmt: skip
+        about = "" if name in ("Best", "Config") else f"{part.get('description', '')}\n\n"
+        text += f"\n## {name}\n\n{about}" + table(
+            ("field", "type", "always there", "meaning"), rows
+        )
     return text
 
 
-def _fields(schema: Mapping[str, Any]) -> str:
-    required = schema.get("required", ())
-    rows = [
-        (f"`{name}`", _kind(part), "yes" if name in required else "", _about(part))
-        for name, part in schema["properties"].items()
-    ]
-    return table(("field", "type", "always there", "meaning"), rows)
-
-
-def _about(part: Mapping[str, Any]) -> str:
-    of = DEFINED.get(part.get("$ref", "").rpartition("/")[2], {})
-    return str(part.get("description") or of.get("description", ""))
+def _docstrings(path: Path) -> dict[tuple[str, str], str]:
+    """By class and field, the docstrings below the fields in a file."""
+    found = {}
+    for each in ast.parse(path.read_text("utf-8")).body:
+        if isinstance(each, ast.ClassDef):
+            for field, after in itertools.pairwise(each.body):
+                if isinstance(field, ast.AnnAssign) and isinstance(after, ast.Expr):
+                    said = ast.literal_eval(after.value)
+                    found[each.name, ast.unparse(field.target)] = " ".join(said.split())
+    return found
 
 
 def _kind(part: Mapping[str, Any]) -> str:
     """What a field may hold, in words."""
     if "$ref" in part:
         name = part["$ref"].rpartition("/")[2]
-        defined = DEFINED[name]
-        return f"[{name}](#{name})" if "properties" in defined else _kind(defined)
-    if "const" in part:
-        return f"`{part['const']}`"
+        return f"[{name}](#{name.lower()})"
     if "enum" in part:
         return ", ".join(f"`{json.dumps(each)}`" for each in part["enum"])
-    for several in ("oneOf", "anyOf"):
-        if several in part:
-            return " or ".join(_kind(each) for each in part[several])
-    kinds = part.get("type", "any")
-    kind, *others = kinds if isinstance(kinds, list) else [kinds]
+    if "anyOf" in part:
+        return " or ".join(_kind(each) for each in part["anyOf"])
+    kind = str(part.get("type", "any"))
     if "pattern" in part:
         kind += f", as `{part['pattern']}`"
     for bound, words in BOUNDS.items():
@@ -331,7 +337,7 @@ def _kind(part: Mapping[str, Any]) -> str:
             kind += f", {words} {part[bound]}"
     if "items" in part:
         kind += f" of {_kind(part['items'])}"
-    return " or ".join([kind, *others])
+    return kind
 
 
 def exports() -> str:

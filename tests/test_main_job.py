@@ -19,7 +19,7 @@ import psutil
 import pytest
 from jsonschema import Draft202012Validator
 
-from autotune.result.best import load_schema
+from autotune.result.best import json_schema
 from autotune.result.folder.folder import Folder
 from autotune.result.folder.journal import past_in
 from tests.support.programs import ranks_of
@@ -111,7 +111,7 @@ def test_the_main_job_writes_a_confirmed_best_json_that_validates(run: Run) -> N
     code, stdout, stderr = command.end()
     assert (code, stderr) == (0, "")
     best = command.best()
-    Draft202012Validator(load_schema()).validate(best)
+    Draft202012Validator(json_schema()).validate(best)
     assert best["confirmed"]
     assert best["config"]["depth"] == 1
     assert best["measured"]["peak_bytes"]["device"] < best["limits"]["limit_bytes"]

@@ -24,7 +24,7 @@ from autotune.commands.app import _make_app, main
 from autotune.device.device import Device
 from autotune.errors import UsageError
 from autotune.measure.testbed.resolve import resolve
-from autotune.result.best import load_schema
+from autotune.result.best import json_schema
 from autotune.result.folder.ask import Ask
 from autotune.result.folder.sampler import Adapter
 from autotune.space import engines
@@ -229,7 +229,7 @@ def test_the_default_search_is_what_engines_have(name: str, ranks: int, cpu: Dev
 
 
 def test_best_json_may_name_every_engine() -> None:
-    assert load_schema()["$defs"]["config"]["properties"]["engine"]["enum"] == list(ENGINES)
+    assert json_schema()["$defs"]["Config"]["properties"]["engine"]["enum"] == list(ENGINES)
 
 
 # Samplers.

@@ -1,7 +1,7 @@
 """best.json: the document that says which candidate won, as a dataclass that reads and writes it.
 
 Its names are a contract: scripts and exports rely on them. A new field needs a default; none
-changes its name or meaning. What is written and what is read has to match `best.schema.json`.
+changes its name or meaning. What is written and what is read is checked against the types here.
 """
 
 from __future__ import annotations
@@ -9,32 +9,34 @@ from __future__ import annotations
 import copy
 import json
 import math
-import statistics
-from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
-from importlib import resources
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import msgspec
+from msgspec import Meta
 
 from autotune.errors import UsageError
-from autotune.result.choice import Certainty, Choice, Repeats
+from autotune.result.choice import Repeats, Unconfirmed
 from autotune.result.files import write_whole
-from autotune.space.axes import AXES, Shape
+from autotune.space.axes import AXES, MEMORY_AXES, ZERO_STAGES, Shape
 from autotune.space.candidate import Candidate
-from autotune.space.engines import engine_of
+from autotune.space.engines import ENGINES
 from autotune.space.mix import LengthMix
 from autotune.space.models.defaults import Lora
-from autotune.space.outcome import Measurement, Objective, Record, Verdict
-from autotune.space.space import Limits, Space
+from autotune.space.outcome import Objective, Verdict
 from autotune.space.workload import GlobalBatch, Workload
-from autotune.wire.reports import Ran
-from autotune.wire.settings import Settings
-from autotune.wire.stopping import Interval
+from autotune.wire.settings import Axis, Settings
 
-SCHEMA_VERSION = 1
+Count = Annotated[int, Meta(ge=0)]
+Positive = Annotated[int, Meta(ge=1)]
+Rate = Annotated[float, Meta(gt=0)]
+Share = Annotated[float, Meta(ge=0, le=1)]
+Held = Annotated[str, Meta(pattern="^(fp32|bf16|fp16|8 bit)$")]
+Ceiling = Annotated[float, Meta(gt=0, le=1)]
+
 MOST_BYTES = 16 * 2**20
 UNKNOWN = "unknown"
 FINALS = "finals"
@@ -48,17 +50,18 @@ class Config(Settings, Shape):
     Of a script, `optimizer` has the classes that were seen to step, or `UNKNOWN`.
     """
 
-    model: str
-    width: int | None = None
-    vocab_size: int | None = None
-    dtype: str
+    model: Annotated[str, Meta(min_length=1)]
+    width: Positive | None = None
+    vocab_size: Positive | None = None
+    dtype: Annotated[str, Meta(pattern="^(fp32|bf16|fp16)$")]
     engine: str
-    world_size: int
-    nodes: int = 1
+    """One of `ENGINES`."""
+    world_size: Positive
+    nodes: Positive = 1
     """Machines that the ranks are on."""
-    grad_accum: int
-    global_batch_samples: int
-    global_batch_tokens: int
+    grad_accum: Positive
+    global_batch_samples: Positive
+    global_batch_tokens: Positive
 
     @property
     def ranks_on_a_node(self) -> int:
@@ -103,28 +106,36 @@ class Config(Settings, Shape):
         )
 
 
-@dataclass(frozen=True)
-class PeakBytes:
+class StepTime(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Median of the seconds that a step takes, and its 95 % interval."""
+
+    median: Rate
+    low: Rate
+    high: Rate
+    steps: Positive
+
+
+class PeakBytes(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The largest over ranks; `host` is the sum over a host's ranks."""
 
-    device: int
-    reserved: int
-    allocated: int
-    host: int
+    device: Count
+    reserved: Count
+    allocated: Count
+    host: Count
 
 
 @dataclass(frozen=True, kw_only=True)
 class Measured:
     """Rates over all ranks, and peaks."""
 
-    tokens_per_s: float
-    samples_per_s: float
-    model_flops_per_s: float
-    step_s: Interval
+    tokens_per_s: Rate
+    samples_per_s: Rate
+    model_flops_per_s: Rate
+    step_s: StepTime
     """One optimizer step of the real schedule, the slowest rank's."""
     peak_bytes: PeakBytes
-    share_of_capacity: float
-    headroom_bytes: int | None = None
+    share_of_capacity: Share
+    headroom_bytes: Count | None = None
     """Bytes between the peak and the ceiling."""
     disturbed_share: float | None = None
     kernels: str | None = None
@@ -134,13 +145,13 @@ class Measured:
     tokens: Literal["seen", "claimed"] | None = None
     """Where the number of tokens is from: of a script, the batches that were seen, or what it was
     asked for."""
-    waiting_share: float | None = None
+    waiting_share: Share | None = None
     """Of a script's step, that waits for data."""
-    rows: int | None = None
+    rows: Positive | None = None
     """That a script's model gets of each sample; None where it is one."""
-    joules_per_token: float | None = None
+    joules_per_token: Rate | None = None
     """Of all devices, in the timed steps; on the CPU the host's processors, whoever used them."""
-    real_share: float | None = None
+    real_share: Ceiling | None = None
     """Of the tokens of a batch, that are no padding; None where all samples have one length. Steps
     and rates, which count no padding, are those of the mix of lengths: expected ones where the
     longest alone was measured, as in a cell that is not confirmed."""
@@ -150,12 +161,12 @@ class Measured:
 class BestLimits:
     """What a configuration may use, per device and on the host."""
 
-    capacity_bytes: int
-    ceiling: float
-    limit_bytes: int
-    host_capacity_bytes: int | None = None
-    host_ceiling: float | None = None
-    host_limit_bytes: int
+    capacity_bytes: Positive
+    ceiling: Ceiling
+    limit_bytes: Positive
+    host_capacity_bytes: Positive | None = None
+    host_ceiling: Ceiling | None = None
+    host_limit_bytes: Positive
 
 
 @dataclass(frozen=True)
@@ -170,11 +181,11 @@ class Tie:
 class Cell:
     """The best of one depth and sequence length."""
 
-    depth: int
-    seq_len: int
+    depth: Positive
+    seq_len: Positive
     config: Config
     measured: Measured
-    verdict: str | None = None
+    verdict: Annotated[str, Meta(pattern="^(ok|pruned)$")] | None = None
     confirmed: bool | None = None
 
 
@@ -182,9 +193,9 @@ class Cell:
 class Sure:
     """How sure it is that the configuration is the fastest of those that fitted."""
 
-    best: float
+    best: Share
     """Probability that it is."""
-    within_1_percent: float
+    within_1_percent: Share
     """Probability that it is, or is within 1 % of it."""
     next: Config | None = None
     """What is most likely to be the fastest if it is not."""
@@ -204,16 +215,16 @@ class Verified:
 
     passed: bool
     """Whether it was as fast, within 3 % (5 % on the CPU), and stayed under the ceiling."""
-    steps: int
-    tokens_per_s: float
+    steps: Positive
+    tokens_per_s: Rate
     """At the median of its steps."""
-    share_of_measured: float
+    share_of_measured: Rate
     """Of the tokens/s that the study measured."""
     quarters: list[float]
     """Tokens/s of each quarter of the steps."""
-    peak_bytes: int
-    limit_bytes: int
-    alloc_retries: int
+    peak_bytes: Count
+    limit_bytes: Count
+    alloc_retries: Count
     growth_bytes_per_100_steps: float | None
     """Of what is held between steps; None of a script, in which nobody looks at that."""
     cannot_tell: str | None = None
@@ -228,30 +239,30 @@ class Verified:
 class Best:
     """The content of best.json, its fields in their order."""
 
-    schema_version: int = SCHEMA_VERSION
+    schema_version: Annotated[int, Meta(ge=1, le=1)] = 1
     confirmed: bool
     """Whether it was measured again in a fresh group, and every time found ok."""
     config: Config
     measured: Measured
     limits: BestLimits
-    objective: str
-    dtypes: dict[str, str] | None = None
+    objective: Objective
+    dtypes: dict[str, Held] | None = None
     """What the engine holds, computes and sends between ranks in which dtype; of a script's own
     engine nothing is known."""
     sure: Sure | None = None
     repeats: Repeats | None = None
-    unconfirmed: str | None = None
-    """Why it is not confirmed: one of `choice.Unconfirmed`."""
-    cells: tuple[Cell, ...]
+    unconfirmed: Unconfirmed | None = None
+    """Why it is not confirmed."""
+    cells: Annotated[tuple[Cell, ...], Meta(min_length=1)]
     ties: tuple[Tie, ...]
     pareto: tuple[Tie, ...] = ()
     """Nothing else that fits is both faster and takes less energy; the fastest first."""
     same_batch: tuple[Cell, ...] = ()
     """The best of every micro_batch at the depth, length and global batch of `config`."""
-    update_share: float | None = None
+    update_share: Share | None = None
     """Of a step, what the optimizer's update takes, which a larger batch would share out; None
     where no two accumulations of `config` were measured."""
-    trials: dict[str, int]
+    trials: dict[str, Count]
     """Trials of the search by verdict, and the number of `FINALS`."""
     prediction: PeakErrors | None = None
     verified: Verified | None = None
@@ -326,18 +337,18 @@ class Best:
 
     def to_json(self) -> dict[str, Any]:
         """What `write` writes, as JSON types."""
-        document: dict[str, Any] = json.loads(json.dumps(asdict(self)))
+        document: dict[str, Any] = json.loads(json.dumps(msgspec.to_builtins(self)))
         return document
 
     def write(self, path: Path) -> None:
         """Write it to `path` whole or not at all: a reader never sees a part of it.
 
         Raises:
-            ValueError: it does not match the schema, or holds a number that JSON has no word for;
-                the message names the path of the field.
+            ValueError: a field has another type or value than declared, or holds a number that
+                JSON has no word for; the message names its path.
         """
         document = self.to_json()
-        _validate(document)
+        _checked(document)
         write_whole(path, json.dumps(document, indent=2, allow_nan=False) + "\n")
 
     @classmethod
@@ -345,14 +356,13 @@ class Best:
         """What `write` wrote to `path`; fields that this version does not know are passed over.
 
         Raises:
-            UsageError: it cannot be read, or does not match the schema.
+            UsageError: it cannot be read, or a field has another type or value than declared.
         """
         try:
             if path.stat().st_size > MOST_BYTES:
                 raise UsageError(f"{path}: not a best.json: it has over {MOST_BYTES >> 20} MiB")
             document: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-            _validate(document)
-            found = msgspec.convert(document, cls)
+            found = _checked(document)
             _check_sums(found)
             return found
         except OSError as error:
@@ -361,228 +371,82 @@ class Best:
             raise UsageError(f"{path}: not a best.json: {error!s:.200}") from error
 
 
-def best_of(
-    choice: Choice,
-    records: Iterable[Record],
-    space: Space,
-    objective: Objective,
-    *,
-    fingerprint: dict[str, Any],
-    environment: dict[str, Any],
-    provenance: dict[str, Any],
-    command: list[str] | None = None,
-) -> Best:
-    """What best.json says of `choice`.
-
-    `records` are all of the study's; `trials` counts the search's by verdict, and its finals.
-    """
-    records = list(records)
-    counts = Counter(r.outcome.verdict for r in records if r.purpose == "search")
-    winner = tie_of(choice.record, space.workload, space.limits)
-    return Best(
-        confirmed=choice.confirmed,
-        config=winner.config,
-        measured=winner.measured,
-        limits=_limits(space.limits),
-        objective=objective,
-        dtypes=_dtypes(choice.record.candidate, space.workload),
-        sure=_sure(choice.certainty, space, winner.config),
-        repeats=choice.repeats,
-        unconfirmed=choice.unconfirmed,
-        cells=tuple(_cell(r, space) for r in choice.cells),
-        ties=tuple(tie_of(r, space.workload, space.limits) for r in choice.ties),
-        pareto=tuple(tie_of(r, space.workload, space.limits) for r in choice.pareto),
-        same_batch=tuple(_cell(r, space) for r in choice.same_batch),
-        trials={
-            **{verdict.value: counts[verdict] for verdict in Verdict},
-            FINALS: sum(
-                r.purpose == "final" and r.outcome.verdict != Verdict.SKIPPED for r in records
-            ),
-        },
-        prediction=_prediction(records, of_script=space.workload.of_script),
-        length_mix=space.workload.length_mix,
-        exports=_exports(
-            choice.record.candidate, space.workload, fingerprint["kind"], environment
-        ),
-        fingerprint=fingerprint,
-        environment=environment,
-        provenance=provenance,
-        command=command,
-    )
-
-
-def unmeasured(candidate: Candidate, space: Space, device_kind: str, **provenance: Any) -> Best:
-    """What best.json would say of `candidate` were it the winner, but for all measurements."""
-    nothing = Measured(
-        tokens_per_s=0.0, samples_per_s=0.0, model_flops_per_s=0.0,
-        step_s=Interval(0.0, 0.0, 0.0, 0), peak_bytes=PeakBytes(0, 0, 0, 0), share_of_capacity=0.0,
-    )  # fmt: skip
-    return Best(
-        confirmed=False,
-        config=_config(candidate, space.workload),
-        measured=nothing,
-        limits=_limits(space.limits),
-        objective="tokens_per_s",
-        dtypes=_dtypes(candidate, space.workload),
-        cells=(),
-        ties=(),
-        trials={},
-        exports=_exports(candidate, space.workload, device_kind, {}),
-        fingerprint={"kind": device_kind},
-        environment={},
-        provenance=provenance,
-    )
-
-
-def _exports(
-    candidate: Candidate, workload: Workload, device_kind: str, environment: dict[str, Any]
-) -> dict[str, dict[str, Any]]:
-    """What an engine was built from, by its package, and what the ranks' environment said to the
-    allocator of CUDA memory: the candidate's settings, or else the user's own."""
-    engine, conf = engine_of(workload, candidate), candidate.alloc_conf
-    config = engine.config(candidate, workload, device_kind)
-    found = {str(engine.package): config} if config else {}
-    set_before = environment.get("variables", {}) if device_kind == "cuda" else {}
-    own = {name: value for name, value in set_before.items() if name.endswith("_ALLOC_CONF")}
-    variables = {"PYTORCH_ALLOC_CONF": conf} if conf else own
-    return found | ({"env": variables} if variables else {})
-
-
-def _prediction(records: Sequence[Record], *, of_script: bool) -> PeakErrors:
-    """Of a script, nothing is predicted before anything of it was measured."""
-    errors = [
-        abs(r.outcome.predicted_peak_bytes / r.outcome.measurement.peaks.device_bytes - 1)
-        for r in sorted(records, key=lambda r: r.outcome.started_s)
-        if r.purpose == "search"
-        and r.outcome.measurement is not None
-        and r.outcome.predicted_peak_bytes is not None
-    ][of_script:]
-    return PeakErrors(statistics.median(errors) if errors else None, len(errors))
-
-
-def _sure(certainty: Certainty | None, space: Space, winner: Config) -> Sure | None:
-    if certainty is None:
-        return None
-    # What a script is not told is the same in all of them.
-    same = {name: getattr(winner, name) for name, each in space.axes.items() if len(each) == 1}
-    if _has_own_optimizer(space.workload):
-        same["optimizer"] = winner.optimizer
-    following = certainty.next
-    after = None if following is None else _config(replace(following, **same), space.workload)
-    return Sure(best=certainty.best, within_1_percent=certainty.equal, next=after)
-
-
-def tie_of(record: Record, workload: Workload, limits: Limits) -> Tie:
-    """What best.json says of a record that was measured."""
-    found = record.measured
-    return Tie(_config(record.candidate, workload, found.ran), _measured(found, limits))
-
-
-def _cell(record: Record, space: Space) -> Cell:
-    return Cell(
-        depth=record.candidate.depth,
-        seq_len=record.candidate.seq_len,
-        config=_config(record.candidate, space.workload, record.measured.ran),
-        measured=_measured(record.measured, space.limits),
-        verdict=record.outcome.verdict.value,
-        confirmed=record.purpose == "final",
-    )
-
-
-def _config(candidate: Candidate, workload: Workload, ran: Ran | None = None) -> Config:
-    """`candidate` as it is asked for, or as it `ran`: what a script is not told is 1 in it."""
-    accum, length, batch = (
-        workload.micro_steps(candidate),
-        candidate.seq_len,
-        candidate.micro_batch,
-    )
-    if ran is not None:
-        accum = ran.micro_steps
-        by_tokens = "{tokens_per_batch}" in workload.recipe["command"]
-        length = length if length > 1 or by_tokens else ran.seq_len
-        each = round(ran.samples / (accum * workload.world_size))
-        batch = batch if batch > 1 else max(1, each)
-        if _has_own_optimizer(workload):
-            candidate = replace(candidate, optimizer=ran.optimizer or UNKNOWN)
-    samples = batch * accum * workload.world_size
-    known = not workload.of_script
-    return Config(
-        **asdict(candidate) | {"seq_len": length, "micro_batch": batch},
-        model=workload.model,
-        width=workload.shape(candidate.depth).width if known else None,
-        vocab_size=workload.vocab_size if known else None,
-        dtype=(ran and ran.dtype) or workload.dtype,
-        engine=engine_of(workload, candidate).name,
-        world_size=workload.world_size,
-        nodes=workload.nodes,
-        grad_accum=accum,
-        global_batch_samples=samples,
-        global_batch_tokens=samples * length,
-    )
-
-
-def _has_own_optimizer(workload: Workload) -> bool:
-    """Whether it is a script's, which is not told which one to take."""
-    return workload.of_script and "{optimizer}" not in workload.recipe["command"]
-
-
-def _dtypes(candidate: Candidate, workload: Workload) -> dict[str, str] | None:
-    if workload.of_script:
-        return None
-    return engine_of(workload, candidate).dtypes(workload.dtype, candidate)
-
-
-def _measured(found: Measurement, limits: Limits) -> Measured:
-    peaks = found.peaks
-    return Measured(
-        tokens_per_s=found.tokens_per_s,
-        samples_per_s=found.samples_per_s,
-        model_flops_per_s=found.model_flops_per_s,
-        step_s=found.step,
-        peak_bytes=PeakBytes(
-            peaks.device_bytes, peaks.reserved_bytes, peaks.allocated_bytes, peaks.host_bytes
-        ),
-        share_of_capacity=peaks.device_bytes / limits.capacity_bytes,
-        headroom_bytes=limits.limit_bytes - peaks.device_bytes,
-        disturbed_share=found.disturbed_share,
-        kernels=found.kernels or None,
-        compile_s=found.compile_s or None,
-        tokens=None if found.ran is None else "seen" if found.ran.seen else "claimed",
-        waiting_share=None if found.ran is None else found.ran.waiting_share,
-        rows=None if found.ran is None or found.ran.rows == 1 else found.ran.rows,
-        joules_per_token=found.joules_per_token,
-        real_share=found.real_share,
-    )
-
-
-def _limits(limits: Limits) -> BestLimits:
-    return BestLimits(
-        capacity_bytes=limits.capacity_bytes,
-        ceiling=limits.ceiling,
-        limit_bytes=limits.limit_bytes,
-        host_capacity_bytes=limits.host_capacity_bytes,
-        host_ceiling=limits.host_ceiling,
-        host_limit_bytes=limits.host_limit_bytes,
-    )
-
-
-def load_schema() -> dict[str, Any]:
+def json_schema() -> dict[str, Any]:
     """The JSON Schema (draft 2020-12) of best.json."""
-    text = resources.files(__package__).joinpath("best.schema.json").read_text("utf-8")
-    schema: dict[str, Any] = json.loads(text)
+    schema = msgspec.json.schema(Best)
+    config = schema["$defs"]["Config"]
+    for name, axis in AXES.items():
+        config["properties"][name] = _values(name, axis)
+        if _is_required(name):
+            config["required"] = sorted({*config["required"], name})
+    config["properties"]["optimizer"] = {"type": "string", "minLength": 1}
+    config["properties"]["engine"] = {"enum": list(ENGINES)}
+    schema["$defs"]["Best"]["required"].append("schema_version")
     return schema
 
 
-def _validate(document: dict[str, Any]) -> None:
-    # A schema cannot say it: to jsonschema NaN is a number that is below no minimum.
+def _values(name: str, axis: Axis) -> dict[str, Any]:
+    """The schema of the values of an axis."""
+    if not axis.words:
+        stages = {"enum": list(ZERO_STAGES)}
+        return stages if name == "zero_stage" else {"type": "integer", "minimum": 1}
+    words = {"enum": list(axis.words)}
+    pattern = {"type": "string", "pattern": f"^({axis.pattern})$"}
+    return words if axis.pattern is None else {"anyOf": [words, pattern]}
+
+
+def _is_required(axis: str) -> bool:
+    """Whether every configuration has to say it; others are plain where they are missing."""
+    return AXES[axis].always or axis == "optimizer"
+
+
+def _checked(document: Any) -> Best:
+    """`document` as declared. Raises ValueError, which names the path of a wrong field."""
+    # msgspec says it of declared fields alone.
     for where in _not_finite(document, "$"):
         raise ValueError(f"best.json: {where} is not a finite number")
-    from jsonschema import Draft202012Validator
-    from jsonschema.exceptions import best_match
+    found = msgspec.convert(document, Best)
+    if "schema_version" not in document:
+        raise ValueError("$: missing required field `schema_version`")
+    for where, config in _configs(document, "$"):
+        _check_config(where, config)
+    if found.trials.keys() - {FINALS} != set(Verdict):
+        raise ValueError("$.trials: has to count each verdict, finals, and nothing else")
+    if found.fingerprint.get("kind") not in ("cpu", "cuda"):
+        raise ValueError("$.fingerprint.kind: is neither cpu nor cuda")
+    for name, value in found.exports.get("env", {}).items():
+        if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name) or not isinstance(value, str):
+            raise ValueError(f"$.exports.env: {name!r:.80} is no variable with a text")
+    return found
 
-    error = best_match(Draft202012Validator(load_schema()).iter_errors(document))
-    if error is not None:
-        raise ValueError(f"best.json: {error.json_path}: {error.message}")
+
+def _configs(value: Any, where: str) -> Iterator[tuple[str, dict[str, Any]]]:
+    """All configurations of a document of the declared types, with their paths."""
+    for name in ("cells", "ties", "pareto", "same_batch"):
+        for place, part in enumerate(value.get(name, ())):
+            yield f"{where}.{name}[{place}].config", part["config"]
+    yield f"{where}.config", value["config"]
+    if following := (value.get("sure") or {}).get("next"):
+        yield f"{where}.sure.next", following
+
+
+def _check_config(where: str, config: dict[str, Any]) -> None:
+    """Raises ValueError where an axis has none of its values, or the engine is unknown."""
+    if config["engine"] not in ENGINES:
+        raise ValueError(f"{where}.engine: {config['engine']!r:.80} is none of {[*ENGINES]}")
+    for name, axis in AXES.items():
+        if name not in config:
+            if _is_required(name):
+                raise ValueError(f"{where}: missing required field `{name}`")
+            continue
+        value = config[name]
+        known = axis.takes(value) if axis.words else value in ZERO_STAGES or name != "zero_stage"
+        if name in MEMORY_AXES:
+            known = value >= 1
+        elif name == "optimizer" and config["model"].startswith("script:"):
+            known = bool(value)
+        if not known:
+            raise ValueError(f"{where}.{name}: {value!r:.80} is none of its values")
 
 
 def _check_sums(best: Best) -> None:

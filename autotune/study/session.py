@@ -18,7 +18,7 @@ from autotune.measure.runner.wiring import Wiring
 from autotune.measure.testbed.scripted import shown_command, write_files
 from autotune.measure.testbed.testbed import Testbed
 from autotune.result import export, loggers
-from autotune.result.best import Best, best_of
+from autotune.result.best import Best
 from autotune.result.files import write_whole
 from autotune.result.folder import provenance
 from autotune.result.folder.ending import Ending, StudyEnd
@@ -27,6 +27,7 @@ from autotune.result.folder.journal import Journal
 from autotune.result.folder.manifest import Changes, Manifest
 from autotune.result.folder.past import Lost, Past
 from autotune.result.folder.storage import place_of, storage_of
+from autotune.result.making import best_of
 from autotune.show.report import Reporter
 from autotune.show.report.text import minutes
 from autotune.show.view.page import page

@@ -21,10 +21,11 @@ from shared import asking, kept, say, table
 
 from autotune.commands.app import main as autotune
 from autotune.commands.exits import ExitCode
-from autotune.result.best import Best, Verified, tie_of
+from autotune.result.best import Best, Verified
 from autotune.result.folder import manifest
 from autotune.result.folder.folder import Folder
 from autotune.result.folder.journal import records_in
+from autotune.result.making import tie_of
 from autotune.space.outcome import Verdict
 from autotune.study.verify import probing, training, verify
 from autotune.wire.reports import Report

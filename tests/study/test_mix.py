@@ -15,7 +15,8 @@ import pytest
 from autotune.commands.app import main
 from autotune.errors import UsageError
 from autotune.measure.runner import Job, Result
-from autotune.result.best import Best, best_of
+from autotune.result.best import Best
+from autotune.result.making import best_of
 from autotune.space.candidate import Candidate
 from autotune.space.mix import LengthMix
 from autotune.space.options import Options

@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from autotune.result.best import Best, best_of
+from autotune.result.best import Best
 from autotune.result.choice import winner
+from autotune.result.making import best_of
 from autotune.space.candidate import Candidate
 from autotune.space.models.defaults import parse_lora
 from autotune.space.options import Options

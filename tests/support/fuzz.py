@@ -21,11 +21,12 @@ from autotune.commands import app as cli
 from autotune.commands.exits import one_line
 from autotune.errors import UsageError
 from autotune.measure.replay import grid
-from autotune.result.best import Best, best_of
+from autotune.result.best import Best
 from autotune.result.choice import winner
 from autotune.result.files import MANIFEST
 from autotune.result.folder import manifest
 from autotune.result.folder.storage import repair
+from autotune.result.making import best_of
 from autotune.space.workload import parse_global_batch
 from autotune.units import parse_bytes, parse_duration_s, parse_ints, parse_share
 from autotune.wire import messages as wire

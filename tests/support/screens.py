@@ -23,8 +23,9 @@ from typing import Any
 import pyte
 from rich.console import Console
 
-from autotune.result.best import Best, best_of
+from autotune.result.best import Best
 from autotune.result.choice import winner
+from autotune.result.making import best_of
 from autotune.show.report import Reporter
 from autotune.show.report.reporters import reporter_for
 from autotune.space.axes import AXES

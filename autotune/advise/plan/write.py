@@ -8,9 +8,9 @@ from shlex import quote
 
 from autotune.advise.plan.expected import KIND, Expected, Plan
 from autotune.result import export
-from autotune.result.best import unmeasured
 from autotune.result.export.format import Exported, remark
 from autotune.result.files import write_whole
+from autotune.result.making import unmeasured
 from autotune.space.options import Options
 from autotune.units import gib
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from autotune.result.best import unmeasured
 from autotune.result.export import accelerate, hf
 from autotune.result.files import write_whole
+from autotune.result.making import unmeasured
 from autotune.space.candidate import Candidate
 from autotune.space.command import FILES, Command
 from autotune.space.engines import engine_of

@@ -10,8 +10,9 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from autotune.result.best import Best, PeakBytes, PeakErrors, Sure, best_of
+from autotune.result.best import Best, PeakBytes, PeakErrors, Sure
 from autotune.result.choice import Repeats, winner
+from autotune.result.making import best_of
 from autotune.show.report import Reporter
 from autotune.show.report.reporters import reporter_for
 from autotune.show.report.result import Caution, cautions

@@ -1,0 +1,236 @@
+"""What best.json says of a choice, or of a candidate that nobody measured."""
+
+from __future__ import annotations
+
+import statistics
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, replace
+from typing import Any
+
+from autotune.result.best import (
+    FINALS,
+    UNKNOWN,
+    Best,
+    BestLimits,
+    Cell,
+    Config,
+    Measured,
+    PeakBytes,
+    PeakErrors,
+    StepTime,
+    Sure,
+    Tie,
+)
+from autotune.result.choice import Certainty, Choice
+from autotune.space.candidate import Candidate
+from autotune.space.engines import engine_of
+from autotune.space.outcome import Measurement, Objective, Record, Verdict
+from autotune.space.space import Limits, Space
+from autotune.space.workload import Workload
+from autotune.wire.reports import Ran
+
+
+def best_of(
+    choice: Choice,
+    records: Iterable[Record],
+    space: Space,
+    objective: Objective,
+    *,
+    fingerprint: dict[str, Any],
+    environment: dict[str, Any],
+    provenance: dict[str, Any],
+    command: list[str] | None = None,
+) -> Best:
+    """What best.json says of `choice`.
+
+    `records` are all of the study's; `trials` counts the search's by verdict, and its finals.
+    """
+    records = list(records)
+    counts = Counter(r.outcome.verdict for r in records if r.purpose == "search")
+    winner = tie_of(choice.record, space.workload, space.limits)
+    return Best(
+        confirmed=choice.confirmed,
+        config=winner.config,
+        measured=winner.measured,
+        limits=_limits(space.limits),
+        objective=objective,
+        dtypes=_dtypes(choice.record.candidate, space.workload),
+        sure=_sure(choice.certainty, space, winner.config),
+        repeats=choice.repeats,
+        unconfirmed=choice.unconfirmed,
+        cells=tuple(_cell(r, space) for r in choice.cells),
+        ties=tuple(tie_of(r, space.workload, space.limits) for r in choice.ties),
+        pareto=tuple(tie_of(r, space.workload, space.limits) for r in choice.pareto),
+        same_batch=tuple(_cell(r, space) for r in choice.same_batch),
+        trials={
+            **{verdict.value: counts[verdict] for verdict in Verdict},
+            FINALS: sum(
+                r.purpose == "final" and r.outcome.verdict != Verdict.SKIPPED for r in records
+            ),
+        },
+        prediction=_prediction(records, of_script=space.workload.of_script),
+        length_mix=space.workload.length_mix,
+        exports=_exports(
+            choice.record.candidate, space.workload, fingerprint["kind"], environment
+        ),
+        fingerprint=fingerprint,
+        environment=environment,
+        provenance=provenance,
+        command=command,
+    )
+
+
+def unmeasured(candidate: Candidate, space: Space, device_kind: str, **provenance: Any) -> Best:
+    """What best.json would say of `candidate` were it the winner, but for all measurements."""
+    nothing = Measured(
+        tokens_per_s=0.0, samples_per_s=0.0, model_flops_per_s=0.0,
+        step_s=StepTime(0.0, 0.0, 0.0, 0), peak_bytes=PeakBytes(0, 0, 0, 0), share_of_capacity=0.0,
+    )  # fmt: skip
+    return Best(
+        confirmed=False,
+        config=_config(candidate, space.workload),
+        measured=nothing,
+        limits=_limits(space.limits),
+        objective="tokens_per_s",
+        dtypes=_dtypes(candidate, space.workload),
+        cells=(),
+        ties=(),
+        trials={},
+        exports=_exports(candidate, space.workload, device_kind, {}),
+        fingerprint={"kind": device_kind},
+        environment={},
+        provenance=provenance,
+    )
+
+
+def _exports(
+    candidate: Candidate, workload: Workload, device_kind: str, environment: dict[str, Any]
+) -> dict[str, dict[str, Any]]:
+    """What an engine was built from, by its package, and what the ranks' environment said to the
+    allocator of CUDA memory: the candidate's settings, or else the user's own."""
+    engine, conf = engine_of(workload, candidate), candidate.alloc_conf
+    config = engine.config(candidate, workload, device_kind)
+    found = {str(engine.package): config} if config else {}
+    set_before = environment.get("variables", {}) if device_kind == "cuda" else {}
+    own = {name: value for name, value in set_before.items() if name.endswith("_ALLOC_CONF")}
+    variables = {"PYTORCH_ALLOC_CONF": conf} if conf else own
+    return found | ({"env": variables} if variables else {})
+
+
+def _prediction(records: Sequence[Record], *, of_script: bool) -> PeakErrors:
+    """Of a script, nothing is predicted before anything of it was measured."""
+    errors = [
+        abs(r.outcome.predicted_peak_bytes / r.outcome.measurement.peaks.device_bytes - 1)
+        for r in sorted(records, key=lambda r: r.outcome.started_s)
+        if r.purpose == "search"
+        and r.outcome.measurement is not None
+        and r.outcome.predicted_peak_bytes is not None
+    ][of_script:]
+    return PeakErrors(statistics.median(errors) if errors else None, len(errors))
+
+
+def _sure(certainty: Certainty | None, space: Space, winner: Config) -> Sure | None:
+    if certainty is None:
+        return None
+    # What a script is not told is the same in all of them.
+    same = {name: getattr(winner, name) for name, each in space.axes.items() if len(each) == 1}
+    if _has_own_optimizer(space.workload):
+        same["optimizer"] = winner.optimizer
+    following = certainty.next
+    after = None if following is None else _config(replace(following, **same), space.workload)
+    return Sure(best=certainty.best, within_1_percent=certainty.equal, next=after)
+
+
+def tie_of(record: Record, workload: Workload, limits: Limits) -> Tie:
+    """What best.json says of a record that was measured."""
+    found = record.measured
+    return Tie(_config(record.candidate, workload, found.ran), _measured(found, limits))
+
+
+def _cell(record: Record, space: Space) -> Cell:
+    return Cell(
+        depth=record.candidate.depth,
+        seq_len=record.candidate.seq_len,
+        config=_config(record.candidate, space.workload, record.measured.ran),
+        measured=_measured(record.measured, space.limits),
+        verdict=record.outcome.verdict.value,
+        confirmed=record.purpose == "final",
+    )
+
+
+def _config(candidate: Candidate, workload: Workload, ran: Ran | None = None) -> Config:
+    """`candidate` as it is asked for, or as it `ran`: what a script is not told is 1 in it."""
+    accum, length, batch = (
+        workload.micro_steps(candidate),
+        candidate.seq_len,
+        candidate.micro_batch,
+    )
+    if ran is not None:
+        accum = ran.micro_steps
+        by_tokens = "{tokens_per_batch}" in workload.recipe["command"]
+        length = length if length > 1 or by_tokens else ran.seq_len
+        each = round(ran.samples / (accum * workload.world_size))
+        batch = batch if batch > 1 else max(1, each)
+        if _has_own_optimizer(workload):
+            candidate = replace(candidate, optimizer=ran.optimizer or UNKNOWN)
+    samples = batch * accum * workload.world_size
+    known = not workload.of_script
+    return Config(
+        **asdict(candidate) | {"seq_len": length, "micro_batch": batch},
+        model=workload.model,
+        width=workload.shape(candidate.depth).width if known else None,
+        vocab_size=workload.vocab_size if known else None,
+        dtype=(ran and ran.dtype) or workload.dtype,
+        engine=engine_of(workload, candidate).name,
+        world_size=workload.world_size,
+        nodes=workload.nodes,
+        grad_accum=accum,
+        global_batch_samples=samples,
+        global_batch_tokens=samples * length,
+    )
+
+
+def _has_own_optimizer(workload: Workload) -> bool:
+    """Whether it is a script's, which is not told which one to take."""
+    return workload.of_script and "{optimizer}" not in workload.recipe["command"]
+
+
+def _dtypes(candidate: Candidate, workload: Workload) -> dict[str, str] | None:
+    if workload.of_script:
+        return None
+    return engine_of(workload, candidate).dtypes(workload.dtype, candidate)
+
+
+def _measured(found: Measurement, limits: Limits) -> Measured:
+    peaks = found.peaks
+    return Measured(
+        tokens_per_s=found.tokens_per_s,
+        samples_per_s=found.samples_per_s,
+        model_flops_per_s=found.model_flops_per_s,
+        step_s=StepTime(**asdict(found.step)),
+        peak_bytes=PeakBytes(
+            peaks.device_bytes, peaks.reserved_bytes, peaks.allocated_bytes, peaks.host_bytes
+        ),
+        share_of_capacity=peaks.device_bytes / limits.capacity_bytes,
+        headroom_bytes=limits.limit_bytes - peaks.device_bytes,
+        disturbed_share=found.disturbed_share,
+        kernels=found.kernels or None,
+        compile_s=found.compile_s or None,
+        tokens=None if found.ran is None else "seen" if found.ran.seen else "claimed",
+        waiting_share=None if found.ran is None else found.ran.waiting_share,
+        rows=None if found.ran is None or found.ran.rows == 1 else found.ran.rows,
+        joules_per_token=found.joules_per_token,
+        real_share=found.real_share,
+    )
+
+
+def _limits(limits: Limits) -> BestLimits:
+    return BestLimits(
+        capacity_bytes=limits.capacity_bytes,
+        ceiling=limits.ceiling,
+        limit_bytes=limits.limit_bytes,
+        host_capacity_bytes=limits.host_capacity_bytes,
+        host_ceiling=limits.host_ceiling,
+        host_limit_bytes=limits.host_limit_bytes,
+    )
