@@ -53,7 +53,8 @@ class Workload:
     model: str
     width: Natural | None
     """Channels; None means what the family makes of the depth."""
-    vocab_size: Natural
+    vocab_size: Annotated[int, msgspec.Meta(ge=0, lt=10**9)]
+    """0 of a script, whose model is unknown."""
     dtype: str
     engine: str
     """As asked: "auto" is ddp for stage 0 and deepspeed for the others."""

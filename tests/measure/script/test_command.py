@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ from autotune.errors import UsageError
 from autotune.measure.testbed.script_space import command_of
 from autotune.space.candidate import Candidate
 from autotune.space.command import Command, combined, parse_own, parse_set
+from autotune.space.workload import Workload
 from tests.support.launches import space_of
 
 
@@ -21,6 +23,12 @@ def filled(template: str, place: int = 0, **more: str) -> tuple[dict[str, str], 
     space = space_of(template, **{"seq_len": ""} | more)
     paths = {"out": "/scratch/out"}
     return command_of(space.workload).filled(space.candidates[place], space.workload, 7, paths)
+
+
+def test_a_script_s_workload_is_read_back_from_a_manifest() -> None:
+    space = space_of("true {micro_batch}", seq_len="")
+    written = json.loads(json.dumps(space.manifest()["workload"]))
+    assert Workload.from_json(written) == space.workload
 
 
 def test_placeholders_are_filled_and_an_empty_one_of_a_whole_word_is_left_out() -> None:
