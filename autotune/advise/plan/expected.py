@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
@@ -37,6 +38,8 @@ NO_LIMIT = 2**62
 LIKELY = 0.8
 """Chance of keeping within the limits from which a candidate is said to fit."""
 KIND = "cuda"
+COUNTED = 4
+"""Lengths: three make a parabola, and one has to lie on it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -110,9 +113,21 @@ class Helpers:
         self._counted: dict[str, Counted] = {}
         self._described: dict[str, Described | str] = {}
         self.lengths: Sequence[int] = ()
-        """What else than a request names is traced with it, since later ones may."""
+        """What else than a request names is counted and traced with it, since later ones may."""
 
     def count(self, asked: Count) -> Counted:
+        """Of some of `lengths`, by a parabola through a few of them, if it is one."""
+        if len(self.lengths) > COUNTED and set(asked.seq_lens) < set(self.lengths):
+            places = np.linspace(0, len(self.lengths) - 1, COUNTED).round().astype(int)
+            few = [self.lengths[place] for place in places]
+            found = self._counted_once(replace(asked, seq_lens=few))
+            known = [_parabola(few, each) for each in found.flops_per_sample]
+            if all(known):
+                of = [[at(n) for n in asked.seq_lens] for at in known if at]
+                return replace(found, flops_per_sample=of)
+        return self._counted_once(asked)
+
+    def _counted_once(self, asked: Count) -> Counted:
         key = repr(asked)
         if key not in self._counted:
             self._counted[key] = self._count(asked)
@@ -134,6 +149,19 @@ class Helpers:
         if key not in self._described:
             self._described[key] = self._describe(asked)
         return self._described[key]
+
+
+def _parabola(lengths: Sequence[int], flops: Sequence[float]) -> Callable[[int], float] | None:
+    """FLOPs of a sample by its length: attention grows with the square. None where the last one
+    of `flops` does not lie on the parabola through the first three."""
+    (a, b, c, last), (at_a, at_b, at_c, at_last) = lengths, flops
+    slope = (at_b - at_a) / (b - a)
+    bend = ((at_c - at_a) / (c - a) - slope) / (c - b)
+
+    def at(length: int) -> float:
+        return at_a + (length - a) * (slope + (length - b) * bend)
+
+    return at if math.isclose(at(last), at_last, rel_tol=1e-9) else None
 
 
 def _at(found: Described, lengths: Sequence[int]) -> Described:

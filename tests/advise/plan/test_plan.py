@@ -355,6 +355,25 @@ def test_the_longest_sample_is_found_by_one_trace_where_lengths_grow_alike() -> 
     assert [len(each.seq_lens) > 32 for each in times] == [True, False]
 
 
+@pytest.mark.parametrize(("bend", "asked_for"), [(0, 1), (8192, 2)], ids=["parabola", "other"])
+def test_flops_of_many_lengths_come_from_a_few(bend: int, asked_for: int) -> None:
+    times: list[Count] = []
+
+    def flops(length: int) -> float:
+        return 1e12 + 3e9 * length + 7e5 * length**2 + 1e9 * max(0, length - bend) * (bend > 0)
+
+    def count(wanted: Count) -> Counted:
+        times.append(wanted)
+        of = [[flops(n) for n in wanted.seq_lens]]
+        return Counted(parameters=[], flops_per_sample=of, uncounted="")
+
+    known = Helpers(count, no_trace)
+    known.lengths = range(128, 2**15 + 1, 128)
+    found = known.count(Count(models=[], shallow=[], seq_lens=[4096, 9984]))
+    assert found.flops_per_sample == [[pytest.approx(flops(n), rel=1e-12) for n in (4096, 9984)]]
+    assert len(times) == asked_for
+
+
 def test_samples_may_be_as_long_as_the_model_takes() -> None:
     what = asked("1000GiB", depth="1", gpt="width=64", checkpointing="full", micro_batch="1")
     _, solved = solve_seq_len(what, 1, helpers())
