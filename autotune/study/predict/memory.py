@@ -25,6 +25,8 @@ from autotune.wire.recipe import LOSS_CHUNKS
 
 _PROCESS_BYTES = {"cpu": 340 * 2**20, "cuda": 900 * 2**20}
 """Beside what the model takes: interpreter and libraries, or CUDA's context and workspaces."""
+_FAMILY_BYTES = {"hf": 70 * 2**20}
+"""Of a process on the CPU that imports transformers, beside that."""
 _BUILDING_BYTES = 44 * 2**20
 """Between the imports and the model: threads, arenas, the process group."""
 _COMPILED_KEEPS = 0.8
@@ -150,10 +152,16 @@ class MemoryModel:
         return normal_cdf((limit_bytes - belief.mean) / off)
 
 
-def more_base(process_bytes: int) -> float:
+def more_base(process_bytes: int, family: str) -> float:
     """What a rank's base on the CPU is more than was taken for it, where a process that only
     imports what a rank imports holds `process_bytes`."""
-    return float(process_bytes + _BUILDING_BYTES - _PROCESS_BYTES["cpu"])
+    return float(process_bytes + _BUILDING_BYTES - _process_bytes(family, "cpu"))
+
+
+def _process_bytes(family: str, device_kind: str) -> int:
+    """Of a process without a model. The library of a family is not on a GPU."""
+    more = _FAMILY_BYTES.get(family, 0) if device_kind == "cpu" else 0
+    return _PROCESS_BYTES[device_kind] + more
 
 
 def device_memory(points: Sequence[Point], device_kind: str) -> MemoryModel:
@@ -313,7 +321,8 @@ def closed_forms(points: Sequence[Point], device_kind: str) -> PeakParts:
             more *= 1 + _UNUSED
         on_host = held.host + held.passing if device_kind == "cpu" else 0.0
         compiled = _COMPILED_BYTES[device_kind] if c.compile == "on" else 0
-        base.append(_PROCESS_BYTES[device_kind] + engine.library_bytes(device_kind) + compiled)
+        process = _process_bytes(workload.family, device_kind)
+        base.append(process + engine.library_bytes(device_kind) + compiled)
         state.append(held.weights + held.optimizer + on_host + passing)
         blocks.append(more * kept)
         head.append(more * logits)

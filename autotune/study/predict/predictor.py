@@ -111,7 +111,9 @@ class Predictor:
                     stay=found.asked.gradients_stay)
             for candidate, each in zip(traced.values(), plain, strict=True)
         ]  # fmt: skip
-        base = more_base(found.answer.base_bytes) if on_cpu else 0.0
+        base = 0.0
+        if on_cpu:
+            base = more_base(found.answer.base_bytes, self._space.workload.family)
         self.memory.trace(over, base)
         if self.host_memory is not None and on_cpu:  # it holds what the devices do
             ranks = self._space.workload.ranks_on_a_node

@@ -9,10 +9,12 @@ import pytest
 
 from autotune.result.earlier import Earlier, seen_in
 from autotune.space.candidate import Candidate
+from autotune.space.models.counted import CountedShape
 from autotune.space.outcome import Outcome, Record, Verdict, measurement
 from autotune.space.space import Space
 from autotune.space.trace import request
 from autotune.space.workload import Workload
+from autotune.study.predict.memory import more_base
 from autotune.study.predict.predictor import Predictor
 from autotune.wire.reports import Peaks
 from autotune.wire.stopping import Interval
@@ -129,3 +131,28 @@ def test_host_memory_that_ran_out_says_nothing_of_the_devices() -> None:
     assert predictor.host_memory.predict(0).bytes > before[1].bytes
     predictor.observe(moved[0], replace(gone, of_host=False))
     assert predictor.peak(moved[0]).bytes > before[0].bytes
+
+
+def test_a_process_that_imports_transformers_is_larger_and_a_trace_weighs_it_itself() -> None:
+    of_gpt = space()
+    config = {"model_type": "llama", "num_hidden_layers": 2}
+    workload = replace(counted_for(of_gpt), model="llama-3-8b-tiny", recipe={"config": config})
+    of_hf = replace(of_gpt, workload=workload)
+    bases = [Predictor(each, "cpu").memory.parts.base for each in (of_gpt, of_hf)]
+    assert np.all(bases[1] - bases[0] == 70 * MIB)
+    known = [more_base(500 * MIB, each.workload.family) for each in (of_gpt, of_hf)]
+    assert np.all(bases[0] + known[0] == bases[1] + known[1])
+
+
+def counted_for(among: Space) -> Workload:
+    """The workload of `among`, with the counts of its models as a helper gives them."""
+    shapes = []
+    for depth in among.axes["depth"]:
+        shape, lengths = among.workload.shape(depth), list(among.axes["seq_len"])
+        names = ("width", "vocab_size", "parameters", "trainable", "block_matrices",
+                 "largest_block", "own_optimizer")  # fmt: skip
+        shapes.append(CountedShape(
+            **{name: getattr(shape, name) for name in names}, depth=depth, seq_lens=lengths,
+            flops=[shape.flops_per_token(length) for length in lengths],
+        ))  # fmt: skip
+    return replace(among.workload, shapes=shapes)
