@@ -153,8 +153,8 @@ class StorageLedger(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 class _Engine(DdpEngine):
     def tell(self, ledger: StorageLedger, spec: ModelSpec) -> None:
-        """Tell `ledger` when the backward pass comes to the first of the model's blocks that
-        are different from one another, and when it leaves the last of them."""
+        """Tell `ledger` when the backward pass comes to the first block, and leaves the only one.
+        Where every n-th is checkpointed: when it comes to the first n, and leaves the last n."""
         every = recompute.every(spec.checkpointing)
         blocks = list(family(spec.name).blocks(self._module))
         if len(blocks) < every:
@@ -166,10 +166,11 @@ class _Engine(DdpEngine):
         def leaves(block: object, inputs: object, output: object) -> None:
             _hook(inputs, ledger.leaves)
 
-        if blocks:
-            blocks[every - 1].register_forward_hook(enters)
-        if blocks and (every > 1 or spec.depth == 1):
-            blocks[-every if every > 1 else 0].register_forward_hook(leaves)
+        blocks[every - 1].register_forward_hook(enters)
+        if every > 1:
+            blocks[-every].register_forward_hook(leaves)
+        elif spec.depth == 1:
+            blocks[0].register_forward_hook(leaves)
 
     def hold_gradients(self) -> None:
         """Have a gradient for every parameter, as if a backward had left them."""
