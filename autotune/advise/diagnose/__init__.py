@@ -152,7 +152,9 @@ class LogReader:
         last, step = self._context.last_step, event.step
         later = last is not None and step is not None and last - step
         if event.recovered:
-            failed = any(e.kind is Kind.OTHER and e.line > event.line for e in self._events)
+            failed = self.cut or any(
+                e.kind is Kind.OTHER and e.line > event.line for e in self._events
+            )
             return bool(later) or not failed
         return event.kind.is_oom and not event.trace and later >= 2
 

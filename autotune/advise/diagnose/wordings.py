@@ -473,7 +473,7 @@ _LAST = (
         r"|Error: One of the subprocesses has abruptly died",
         r"Raylet is terminated",
         r"DataLoader worker \(pid.* exited unexp",
-        r"background workers are no longer alive",
+        r"(?:background workers are no longer alive|Background workers died)",
         r"ExecuteUserScriptError:",
         r"Connection (?:reset|closed) by (?:remote )?peer",
         r"ncclRemoteError",

@@ -587,3 +587,8 @@ def test_the_lines_of_one_message_by_several_devices_stay_apart(tmp_path: Path) 
     line = "[2025-09-24 16:15:28] dfw-h100-001-132-026:{0}:30 [{0}] include/alloc.h:228 NCCL WARN"
     log = "".join(f"{line.format(gpu)} Cuda failure 2 'out of memory'\n\n" for gpu in (4, 3))
     assert told(tmp_path, log)["event"]["devices"] == [3, 4]
+
+
+def test_a_batch_that_was_skipped_before_a_cut_traceback_was_not_survived(tmp_path: Path) -> None:
+    log = "WARNING: CUDA out of memory. Tried to allocate 2.00 GiB; attempting to recover\n"
+    assert told(tmp_path, log + TRACE.format(frames=frame("fairseq/trainer.py", "step")))["oom"]
