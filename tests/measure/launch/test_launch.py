@@ -59,7 +59,11 @@ def test_no_such_launcher(text: str, valid: str, capsys: pytest.CaptureFixture[s
 @pytest.mark.parametrize(
     ("argv", "said"),
     [
-        (["--launch", "slurm"], "--launch slurm: not in a Slurm allocation"),
+        (
+            ["--launch", "slurm"],
+            "not in a Slurm allocation; start the study within sbatch --nodes=2,"
+            " or salloc --nodes=2",
+        ),
         (["--launch", "ssh:none"], "--launch ssh:none: No such file or directory"),
         (["--launch", "wait"], "the number of agents is missing; add e.g. --nodes 2"),
         (["--launch", "wait", "--nodes", "0"], "--nodes 0: must be at least 1"),

@@ -260,6 +260,14 @@ def test_torchtitans_names_after_its_release_are_its_own(best: Best) -> None:
     assert names - {"compile", "enable", "activation_checkpoint"} <= known
 
 
+def test_what_is_too_large_is_no_result(tmp_path: Path) -> None:
+    path = tmp_path / "best.json"
+    with path.open("wb") as file:
+        file.truncate(100 * 2**20)
+    with pytest.raises(UsageError, match="over 16 MiB"):
+        Best.read(path)
+
+
 def test_best_of_writes_what_ranks_had_in_their_environment() -> None:
     assert RESULTS["all"].exports == {
         "env": {"PYTORCH_ALLOC_CONF": "expandable_segments:True"},
