@@ -21,10 +21,10 @@ import ctypes
 import gc
 import math
 import resource
+from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Protocol
 
 import pynvml
 import torch
@@ -45,59 +45,61 @@ CUDA_GUARD = 0.97
 """Share of the capacity that the CUDA allocator may take before it raises."""
 
 
-class Meter(Protocol):
-    """Memory of this rank between `reset` and `peaks`."""
+class Meter(ABC):
+    """Memory of this rank between `reset` and `peaks`. What is not said here otherwise holds for a
+    process whose memory nobody else shares."""
 
+    @abstractmethod
     def limit(self, capacity_bytes: int) -> None:
         """Make an allocation beyond the capacity fail as it would on such a device.
 
         Raises:
             MemoryError: this process holds more than that already.
         """
-        ...
+
+    @abstractmethod
+    def reset(self) -> None:
+        """Give cached memory back and start the peaks anew."""
+
+    @abstractmethod
+    def peaks(self) -> Peaks: ...
+
+    @abstractmethod
+    def held_bytes(self) -> int:
+        """Device memory held now, over what was held when `limit` was called."""
 
     def lift(self) -> None:
         """Take the limit away, so that a rank that ran out can still say so."""
-        ...
+        return
 
     def built(self) -> None:
         """The engine stands."""
-        ...
-
-    def reset(self) -> None:
-        """Give cached memory back and start the peaks anew."""
-        ...
+        return
 
     def warmed(self) -> None:
         """The warm-up is through: what libraries allocate on first use is there."""
-        ...
+        return
+
+    def sample(self) -> None:
+        """Look at the device now; called between steps, outside the timed interval."""
+        return
 
     def foreign_bytes(self) -> int:
         """How much the device memory that is not this rank's has changed since `warmed`, or grew
         before."""
-        ...
+        return 0
 
     def taken_bytes(self, requested_bytes: int) -> int:
         """Where so much more could not be had: what others took of the device meanwhile. 0 where
         this rank's own limit stood in the way."""
-        ...
-
-    def sample(self) -> None:
-        """Look at the device now; called between steps, outside the timed interval."""
-        ...
-
-    def peaks(self) -> Peaks: ...
-
-    def held_bytes(self) -> int:
-        """Device memory held now, over what was held when `limit` was called."""
-        ...
+        return 0
 
     def retries(self) -> int:
         """Allocator retries since the process began."""
-        ...
+        return 0
 
 
-class CpuMeter:
+class CpuMeter(Meter):
     """Peaks of the process."""
 
     _base_own_bytes = 0
@@ -123,18 +125,6 @@ class CpuMeter:
         hard = resource.getrlimit(resource.RLIMIT_DATA)[1]
         resource.setrlimit(resource.RLIMIT_DATA, (hard, hard))
 
-    def built(self) -> None:
-        pass  # nobody else's memory counts towards the process
-
-    def warmed(self) -> None:
-        pass
-
-    def foreign_bytes(self) -> int:
-        return 0
-
-    def taken_bytes(self, requested_bytes: int) -> int:
-        return 0
-
     def reset(self) -> None:
         trim_heap()
         try:
@@ -144,22 +134,15 @@ class CpuMeter:
                 f"this kernel keeps no peak that can be reset: {error}"
             ) from error
 
-    def sample(self) -> None:
-        pass  # VmHWM is kept by the kernel
-
     def peaks(self) -> Peaks:
-        peak = status_bytes("VmHWM")
-        return Peaks.same(peak)
+        return Peaks.same(status_bytes("VmHWM"))  # kept by the kernel
 
     def held_bytes(self) -> int:
         trim_heap()
         return max(0, own_bytes() - self._base_own_bytes)
 
-    def retries(self) -> int:
-        return 0
 
-
-class CudaMeter:
+class CudaMeter(Meter):
     """Peaks of this process on one CUDA device. Make it before anything touches CUDA."""
 
     def __init__(self, uuid: str, ranks: int) -> None:
@@ -189,9 +172,6 @@ class CudaMeter:
         del pinned
         self._outside_bytes = max(0, self._outside_now())  # the context, which pinning made
         self._most_own_bytes = self._outside_bytes + self._first_use_bytes
-
-    def lift(self) -> None:
-        pass  # the host's memory is not limited
 
     def built(self) -> None:
         torch.cuda.synchronize()
@@ -224,9 +204,7 @@ class CudaMeter:
         if (forget := getattr(torch._C, "_host_emptyCache", None)) is not None:
             forget()
         torch.cuda.reset_peak_host_memory_stats()
-        with suppress(
-            OSError
-        ):  # some sandboxes have none; the host's peak is then since the start
+        with suppress(OSError):  # some sandboxes have none: the host's peak is since the start
             Path("/proc/self/clear_refs").write_text("5")
         self._seen_bytes.clear()
         self._is_warm = False

@@ -5,23 +5,17 @@ from __future__ import annotations
 from typing import Any
 
 from autotune.wire.reports import Peaks
+from probes.memory import Meter
 
 
-class NoMeter:
+class NoMeter(Meter):
     def limit(self, capacity_bytes: int) -> None: ...
-    def lift(self) -> None: ...
-    def built(self) -> None: ...
-    def warmed(self) -> None: ...
     def reset(self) -> None: ...
-    def sample(self) -> None: ...
 
     def peaks(self) -> Peaks:
         return Peaks.same(1)
 
     def held_bytes(self) -> int:
-        return 0
-
-    def retries(self) -> int:
         return 0
 
     def foreign_bytes(self) -> int:
