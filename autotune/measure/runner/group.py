@@ -18,7 +18,7 @@ from pathlib import Path
 from autotune.measure.runner import OUT_OF_BUDGET, NodeLostError, Result, StopRequestedError
 from autotune.measure.runner.channel import Channel, Peer
 from autotune.measure.runner.node import LOOPBACK, RECENT_S, Node, Seat
-from autotune.measure.runner.process import RankProcess
+from autotune.measure.runner.process import RankProcess, ended
 from autotune.measure.runner.wiring import Wiring
 from autotune.space.outcome import Verdict, others_share
 from autotune.units import gib
@@ -185,7 +185,7 @@ class Group:
             if code is None or rank.gone or rank.peer is not None:
                 continue
             if not self._channel.awaited:  # or its last words still count
-                rank.gone = f"{_exit(code)} before it dialled"
+                rank.gone = f"{ended(code)} before it dialled"
         self._limit_logs()
 
     def _limit_logs(self) -> None:
@@ -268,7 +268,7 @@ class Group:
         deadline = time.monotonic() + 1.0
         while (code := rank.process.exit_code()) is None and time.monotonic() < deadline:
             time.sleep(0.01)
-        return "closed its connection" if code is None else _exit(code)
+        return "closed its connection" if code is None else ended(code)
 
     def _failure(self, deadline: float) -> Result | None:
         """Why the group cannot go on, once that is certain."""
@@ -396,9 +396,3 @@ def _out_of_memory(rank: GroupRank, fault: Fault) -> Result:
         of_host=fault.cause == "host_oom",
         foreign_bytes=fault.foreign_bytes,
     )
-
-
-def _exit(code: int) -> str:
-    if code < 0:
-        return f"was ended by {signal.Signals(-code).name}"
-    return f"left with exit code {code}"

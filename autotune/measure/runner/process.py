@@ -26,3 +26,10 @@ class RankProcess(Protocol):
     def reap(self) -> None:
         """Collect it, once it has ended or been killed, and its temporary files."""
         ...
+
+
+def ended(code: int) -> str:
+    """How a process with that exit code ended; negative for a signal."""
+    if code < 0:
+        return f"was ended by {signal.Signals(-code).name}"
+    return f"left with exit code {code}"

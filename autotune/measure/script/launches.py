@@ -23,6 +23,7 @@ from autotune.measure.runner.baseline import left_bytes
 from autotune.measure.runner.channel import Channel
 from autotune.measure.runner.group import POLL_S, phase_deadlines
 from autotune.measure.runner.local import temporary_folder
+from autotune.measure.runner.process import ended
 from autotune.measure.runner.wiring import Wiring
 from autotune.measure.script.files import Files
 from autotune.measure.script.launch import Launch
@@ -322,7 +323,7 @@ class Launches:
         else:
             trace = launch.last_lines() if code else ""
             said = [line for line in trace.splitlines() if re.search(r"\w", line)]
-            reason = f"{_exit(code)}; {said[-1] if said else _saw(launch)}"
+            reason = f"{ended(_as_signal(code))}; {said[-1] if said else _saw(launch)}"
         if not self._measured:
             raise ModelError(f"--script: {reason}; see {launch.log}", trace)
         return Result(verdict=Verdict.CRASHED, reason=f"{reason}; see {launch.log.name}")
@@ -403,11 +404,9 @@ def _is_launchers(left: Left) -> bool:
     return bool(names & {"CalledProcessError", "ChildFailedError", "ProcessExitedException"})
 
 
-def _exit(code: int) -> str:
-    number = -code if code < 0 else code - 128
-    if number in set(signal.Signals):
-        return f"was ended by {signal.Signals(number).name}"
-    return f"left with exit code {code}"
+def _as_signal(code: int) -> int:
+    """As of the process itself, where a shell or the supervisor tells of its signal."""
+    return 128 - code if code - 128 in set(signal.Signals) else code
 
 
 def _saw(launch: Launch) -> str:
