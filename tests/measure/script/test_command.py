@@ -192,3 +192,8 @@ def test_the_candidate_of_what_ran_is_found_by_what_is_searched() -> None:
     space = space_of("true {a}", seq_len="", micro_batch="", axis="a=1,2")
     ran = Candidate(depth=1, seq_len=512, micro_batch=8, own="a=2")
     assert space.asked_for(ran) == space.candidates[1]
+
+
+def test_a_script_s_workload_can_be_read_back() -> None:
+    space = space_of("true {micro_batch} {seq_len}")
+    assert Workload.from_json(space.manifest()["workload"]) == space.workload
