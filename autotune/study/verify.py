@@ -186,7 +186,7 @@ def _options(best: Best) -> Options:
     the winner says, they are as they were."""
     config, asked = best.config, best.provenance.get("options")
     if not isinstance(asked, dict):
-        raise UsageError("best.json: does not say what its study was asked for")
+        raise UsageError("best.json: has no options of its study")
     with _looked_in_its_folder(best):
         options = Options.from_json(asked)
     if options.devices.device.startswith(REPLAY):

@@ -310,7 +310,7 @@ class _Database:
         try:
             if tables := cls.tables(spelled):
                 if not tables >= _TABLES:
-                    raise UsageError(f"--storage {url}: holds something else; name another one")
+                    raise UsageError(f"--storage {url}: holds other data; name another one")
                 cls.as_it_is(spelled).engine.dispose()
         except (OSError, SQLAlchemyError, StorageInternalError, RuntimeError) as error:
             raise UsageError(f"--storage {url}: {_why(error)}; use e.g. {cls.example}") from error

@@ -194,6 +194,9 @@ def _trials(path: Path) -> pd.DataFrame:
     numbers = [name for name in COLUMNS if name not in types]
     try:  # a script's axis may have values such as None or NA
         found = pd.read_csv(io.StringIO(whole), dtype=types, keep_default_na=False, na_values=[""])
+        for name, axis in AXES.items():  # an axis that came after the study had no other value
+            if name not in found and axis.plain is not None:
+                found[name] = axis.plain
         if not set(COLUMNS) <= set(found.columns):
             raise UsageError(f"{path}: not a trials.csv of this version")
         found[numbers] = found[numbers].apply(pd.to_numeric)

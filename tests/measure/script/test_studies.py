@@ -43,6 +43,7 @@ def test_the_result_has_what_ran(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert best.sure is None  # its one trial was compared with nothing
     assert "optimizer adamw+sgd" in (out / "exports" / "accelerate.yaml").read_text()
     assert (out / "exports" / "out").is_dir()  # that the command it prints saves to
+    assert "own.py" in (out / "report.html").read_text()
     (tmp_path / "elsewhere").mkdir()
     monkeypatch.chdir(tmp_path / "elsewhere")  # the script is found where it was
     verified = autotune("verify", str(out))

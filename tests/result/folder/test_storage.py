@@ -555,7 +555,7 @@ def test_a_server_that_cannot_hold_studies_is_refused_in_one_line(postgres: Serv
     postgres.sql("CREATE DATABASE notes")
     notes = postgres.url.replace("/postgres", "/notes")
     postgres.sql("CREATE TABLE notes (text text)", notes)
-    with pytest.raises(UsageError, match="holds something else; name another one"):
+    with pytest.raises(UsageError, match="holds other data; name another one"):
         checked(notes)
     with pytest.raises(UsageError, match='database "none" does not exist'):
         checked(postgres.url.replace("/postgres", "/none"))

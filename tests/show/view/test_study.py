@@ -38,6 +38,12 @@ def test_tokens_per_joule_is_shown_where_that_is_the_objective(tmp_path: Path) -
     assert (study.unit, set(study.measured["value"])) == ("tokens/J", {2.0})
 
 
+def test_an_axis_that_came_later_is_plain_in_an_earlier_study(tmp_path: Path) -> None:
+    path = folder(tmp_path) / "trials.csv"
+    pd.read_csv(path).drop(columns="loss", errors="ignore").to_csv(path, index=False)
+    assert set(read(path.parent).trials["loss"]) == {"whole"}
+
+
 def test_a_row_that_is_on_its_way_is_not_read(tmp_path: Path) -> None:
     path = folder(tmp_path)
     whole = len(read(path).trials)
