@@ -13,7 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
-from autotune.device.device import BusyProcess, Device, DeviceInfo, EnergyCounters
+from autotune.device.device import BusyProcess, DeviceInfo, EnergyCounters
 from autotune.errors import UsageError
 from autotune.measure.agent.scratch import Scratch
 from autotune.measure.launch.launcher import Launcher
@@ -26,16 +26,14 @@ from autotune.measure.runner.identity import check_installed, identity
 from autotune.measure.runner.remote import Remote
 from autotune.measure.runner.seating import Seating
 from autotune.measure.runner.wiring import Wiring
+from autotune.measure.testbed.machine import Machine
 from autotune.measure.testbed.pools import pools
 from autotune.measure.testbed.ranks import Layout
 from autotune.measure.testbed.resolve import resolve
-from autotune.result.folder import provenance
 from autotune.space.options import Options, Parallel
 from autotune.space.space import Space
 from autotune.space.workload import Workload
 from autotune.wire.agents import Facts
-from autotune.wire.budget import Clock
-from autotune.wire.helpers import Count, Counted
 
 DIAL_S = 60.0
 """An agent that has not dialled after this does not come any more."""
@@ -43,12 +41,8 @@ DIAL_BY_HAND_S = 600.0
 HEAR_S = 1.0
 
 
-class Cluster:
+class Cluster(Machine):
     """The `Testbed` of nodes."""
-
-    learns = True
-    remark = ""
-    device: Device
 
     def __init__(
         self, launcher: Launcher, spec: str, *, allow_mixed: bool, allow_busy: bool, dial_s: float
@@ -89,24 +83,15 @@ class Cluster:
         if options.search.objective == "tokens_per_joule" and len(self._nodes) > 1:
             _check_energy(self._nodes)
 
-        def counted(asked: Count) -> Counted:
-            return count(asked, options.model.name)
-
         return resolve(
             options,
             self.device,
             min(facts.host_memory_bytes for facts in self._facts),
             min(facts.cores for facts in self._facts),
-            count=counted,
+            count=partial(count, model=options.model.name),
             known=known,
             lay_out=self._layout,
         )
-
-    def fingerprint(self, space: Space) -> dict[str, Any]:
-        return provenance.fingerprint(self.device, space)
-
-    def clock(self, budget_s: float, started: float) -> Clock:
-        return Clock(budget_s, started)
 
     def slots(self, options: Options, space: Space) -> int:
         return self._layout(space.workload.world_size, options.devices.parallel).slots

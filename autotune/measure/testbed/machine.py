@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 from autotune.device import crowding
@@ -21,7 +22,6 @@ from autotune.space.options import Options
 from autotune.space.space import Space
 from autotune.space.workload import Workload
 from autotune.wire.budget import Clock
-from autotune.wire.helpers import Count, Counted
 
 
 class Machine:
@@ -35,9 +35,7 @@ class Machine:
         self.spec = spec
 
     def space(self, options: Options, known: Workload | None = None) -> Space:
-        def counted(asked: Count) -> Counted:
-            return count(asked, options.model.name)
-
+        counted = partial(count, model=options.model.name)
         return resolve(
             options, self.device, host_memory_bytes(), cores(), count=counted, known=known
         )
