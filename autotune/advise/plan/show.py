@@ -6,7 +6,7 @@ import csv
 import io
 import json
 from collections.abc import Sequence
-from dataclasses import asdict, fields
+from dataclasses import asdict
 from typing import Any
 
 from rich.console import Console
@@ -15,7 +15,7 @@ from rich.table import Table
 from rich.text import Text
 
 from autotune.advise.plan.answers import Solved
-from autotune.advise.plan.expected import LIKELY, NO_LIMIT, Expected, Largest, Parts, Plan
+from autotune.advise.plan.expected import LIKELY, NO_LIMIT, Expected, Largest, Plan
 from autotune.show.report.text import shown_axes, si
 from autotune.space.axes import AXES
 from autotune.space.space import LEFT_OUT
@@ -23,18 +23,13 @@ from autotune.units import gib
 
 BARS = 5
 """Rows that are drawn."""
-_STYLES = {
-    "parameters": "blue", "gradients": "cyan", "optimizer": "magenta", "activations": "green",
-    "logits": "yellow", "buffers": "red", "unused": "white",
-    "outside": "bright_black",
+_PARTS = {
+    "parameters": ("params", "P", "blue"), "gradients": ("grads", "G", "cyan"),
+    "optimizer": ("optim", "O", "magenta"), "activations": ("activ", "A", "green"),
+    "logits": ("logits", "L", "yellow"), "buffers": ("buffer", "B", "red"),
+    "unused": ("unused", "u", "white"), "outside": ("outside", ".", "bright_black"),
 }  # fmt: skip
-_SIGNS = dict(zip(_STYLES, "PGOALBu.", strict=True))
-"""What a bar is drawn with, so that it can be read without colours."""
-_HEADS = {
-    "parameters": "params", "gradients": "grads", "optimizer": "optim", "activations": "activ",
-    "logits": "logits", "buffers": "buffer", "unused": "unused",
-    "outside": "outside",
-}  # fmt: skip
+"""Of a peak: heading, sign in a bar, which shows it without colours, and colour."""
 _GIB = 2**30
 _ANY_WIDTH = 10_000
 _MANY = 20
@@ -63,8 +58,7 @@ def print_table(console: Console, found: Plan, rows: Sequence[Largest], most: in
             style="dim",
         )
     )
-    for line in (*_batch(found, [each.row for each in shown]), *_without([found])):
-        console.print(Text(f"  {line}"), soft_wrap=True)
+    _notes(console, [*_batch(found, [each.row for each in shown]), *_without([found])])
     if (more := len(rows) - len(shown)) > 0:
         console.print(f"  and {more} more row{'s' * (more > 1)}: --rows {len(rows)}")
     drawn = [each.row for each in shown if each.row.may_fit][:BARS]
@@ -100,9 +94,8 @@ def print_counts(
     console.print(Text(title, style="bold"), soft_wrap=True)
     _print_whole(console, table)
     console.print(Text("peak: of a GPU; host: of all ranks; fits: the chance of it", style="dim"))
-    for line in (*(f"{count}: {why}" for count, row, why in rows if row is None),
-                 *_without(plans)):  # fmt: skip
-        console.print(Text(f"  {line}"), soft_wrap=True)
+    nothing = [f"{count}: {why}" for count, row, why in rows if row is None]
+    _notes(console, [*nothing, *_without(plans)])
 
 
 def print_solved(console: Console, found: Plan, solved: Solved) -> None:
@@ -118,9 +111,14 @@ def print_solved(console: Console, found: Plan, solved: Solved) -> None:
     speed = f", {_range(row.tokens_per_s)} tokens/s" if found.speed_known else ""
     host = f"; {gib(row.host_bytes)} of host memory" if row.host_bytes else ""
     console.print(f"  fits with a chance of {row.chance:.0%}{speed}{host}")
-    for line in _without([found]):
-        console.print(Text(f"  {line}"), soft_wrap=True)
+    _notes(console, _without([found]))
     print_bars(console, found, [row])
+
+
+def _notes(console: Console, lines: Sequence[str]) -> None:
+    """Indented, and never cut."""
+    for line in lines:
+        console.print(Text(f"  {line}"), soft_wrap=True)
 
 
 def print_bars(console: Console, found: Plan, rows: Sequence[Expected]) -> None:
@@ -132,16 +130,15 @@ def print_bars(console: Console, found: Plan, rows: Sequence[Expected]) -> None:
     for row in rows:
         bar = Text()
         upto = 0.0
-        for part in fields(Parts):
-            upto += getattr(row.parts, part.name) / limits.capacity_bytes * wide
-            more = min(wide, round(upto)) - len(bar)
-            bar.append(_SIGNS[part.name] * more, style=_STYLES[part.name])
+        for name, (_, sign, style) in _PARTS.items():
+            upto += getattr(row.parts, name) / limits.capacity_bytes * wide
+            bar.append(sign * (min(wide, round(upto)) - len(bar)), style=style)
         bar.pad_right(wide - len(bar))
         bar = Text.assemble(bar[:ceiling], ("|", "bold red"), bar[ceiling:])
         bar.rstrip()
         console.print(Text.assemble(f"  {gib(row.peak.bytes):>10} ", bar), soft_wrap=True)
         console.print(Text(f"  {'':>10} {_words(row)}", style="dim"), soft_wrap=True)
-    legend = [Text(f"{_SIGNS[name]} {name}", style=style) for name, style in _STYLES.items()]
+    legend = [Text(f"{sign} {name}", style=style) for name, (_, sign, style) in _PARTS.items()]
     console.print(Text.assemble("  ", Text("  ").join(legend)))
 
 
@@ -300,10 +297,10 @@ def _parts(rows: Sequence[Largest], *, numbered: bool = False) -> Table:
     table = Table(box=None, pad_edge=False)
     if numbered:
         table.add_column("#", justify="right")
-    for head in (*_HEADS.values(), "host"):
-        table.add_column(head, justify="right", style="dim", no_wrap=True)
+    for heading in (*(heading for heading, _, _ in _PARTS.values()), "host"):
+        table.add_column(heading, justify="right", style="dim", no_wrap=True)
     for number, each in enumerate(rows, 1):
-        parts = (getattr(each.row.parts, part.name) for part in fields(Parts))
+        parts = (getattr(each.row.parts, name) for name in _PARTS)
         table.add_row(
             *([_number(number, each)] if numbered else []),
             *(f"{part / _GIB:.1f}" for part in parts), f"{each.row.host_bytes / _GIB:.0f}",
