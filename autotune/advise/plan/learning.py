@@ -42,9 +42,9 @@ def learn(asked: PlanRequest, place: Path) -> tuple[PlanRequest, list[str]]:
             seen = seen_in(records_in(Folder(folder)))[:left]
             if not seen:
                 continue
+            name = str(then.fingerprint["devices"]["devices"][0]["name"])
             found.append(Earlier(folder=str(folder), workload=then.workload(), seen=seen))
             left -= len(seen)
-            name = _device(then.fingerprint)
             if not is_such(asked.card, name):
                 others[str(folder)] = name
     if not found:
@@ -60,13 +60,6 @@ def learn(asked: PlanRequest, place: Path) -> tuple[PlanRequest, list[str]]:
             f"measured on other hardware: {names}; its memory is taken over, its speed is not"
         )
     return replace(asked, earlier=found, elsewhere=frozenset(others)), said
-
-
-def _device(fingerprint: dict[str, object]) -> str:
-    devices = fingerprint.get("devices")
-    listed = devices.get("devices") if isinstance(devices, dict) else None
-    first = listed[0] if isinstance(listed, list) and listed else {}
-    return str(first.get("name", "unknown GPUs")) if isinstance(first, dict) else "unknown GPUs"
 
 
 def is_such(card: Card, name: str) -> bool:
