@@ -12,7 +12,7 @@ import weakref
 from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import cache
 from itertools import product
 from typing import Any
@@ -70,15 +70,8 @@ def describe(request: Describe) -> Described:
         _trace(spec, weights, request)
         for spec, weights in zip(request.models, request.weights, strict=True)
     ]
-    return Described(
-        base_bytes=base_bytes,
-        parameters=[each.parameters for each in traced],
-        held_bytes=[each.held_bytes for each in traced],
-        update_bytes=[each.update_bytes for each in traced],
-        peak_bytes=[each.peak_bytes for each in traced],
-        early_bytes=[each.early_bytes for each in traced],
-        late_bytes=[each.late_bytes for each in traced],
-    )
+    found = {each.name: [getattr(one, each.name) for one in traced] for each in fields(_Traced)}
+    return Described(base_bytes=base_bytes, **found)
 
 
 class StorageLedger(TorchDispatchMode):  # type: ignore[no-untyped-call]
