@@ -232,7 +232,7 @@ def test_fp32_weights_with_bf16_products_on_deepspeed(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("engine", "stage"), [("fsdp", 3)])
+@pytest.mark.parametrize(("engine", "stage"), [("fsdp", 3), ("deepspeed", 1)])
 def test_gradients_are_sent_in_the_type_that_is_asked_for(
     tmp_path: Path, engine: str, stage: int
 ) -> None:

@@ -31,6 +31,7 @@ class DeepSpeed(EngineFacts):
 
     name = "deepspeed"
     stages = (0, 1, 2, 3)
+    axes = ("reduce_dtype",)
     offloads = True
     first_start_s = 6.0
     package = "deepspeed"
@@ -45,10 +46,15 @@ class DeepSpeed(EngineFacts):
         if low and of.offload != "none" and device_kind == "cpu":
             reason = "only its CPU Adam steps bf16 state that is offloaded"
             return Lack(("param_dtype", "offload"), reason)
+        if of.reduce_dtype != "auto" and of.param_dtype == "fp32":
+            reason = "its torch_autocast sends each gradient in the type of its product"
+            return Lack(("reduce_dtype", "param_dtype"), reason)
         return super().lacks(of, device_kind)
 
     def reduces_in(self, dtype: str, of: Candidate | Build) -> str:
         """Under `torch_autocast`, gradients of linear layers are sent in the products' type."""
+        if of.reduce_dtype != "auto":
+            return of.reduce_dtype
         return dtype if of.param_dtype == "fp32" else self.weights_in(dtype, of)
 
     def state(self, workload: Workload, of: Candidate | Build) -> StateBytes:
@@ -201,7 +207,10 @@ def _precision(candidate: Candidate, workload: Workload) -> dict[str, Any]:
     bf16 = {"enabled": workload.dtype == "bf16"}
     if candidate.param_dtype == "bf16":
         bf16 |= {"bf16_master_weights_and_grads": True, "bf16_optimizer_states": True}
-    return {"bf16": bf16, "fp16": {"enabled": workload.dtype == "fp16"}}
+    sent = {} if candidate.reduce_dtype == "auto" else {
+        "communication_data_type": candidate.reduce_dtype,
+    }  # fmt: skip
+    return {"bf16": bf16, "fp16": {"enabled": workload.dtype == "fp16"}, **sent}
 
 
 def _optimizer(candidate: Candidate, workload: Workload, device_kind: str) -> dict[str, Any]:
