@@ -10,13 +10,13 @@ import pandas as pd
 from autotune.advise.check.reading import AUTO, Finding, Reading
 from autotune.errors import UsageError
 from autotune.result.best import Best
-from autotune.space.axes import AXES
+from autotune.space.axes import AXES, OTHER_AXES, SCRIPT_AXES
 
 _FACTS = (
     "micro_batch", "grad_accum", "world_size", "nodes", "seq_len", "zero_stage", "offload",
     "dtype", "checkpointing", "compile",
 )  # fmt: skip
-_NEVER = ("optimizer", "attention", "loss", "param_dtype", "allocator")
+_NEVER = tuple(name for name in OTHER_AXES if name not in (*_FACTS, *SCRIPT_AXES))
 """What no file of these tools says in words that can be compared, or only some do."""
 
 

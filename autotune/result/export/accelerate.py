@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from autotune.result.best import Best
-from autotune.result.export.format import Exported, exported, machines
+from autotune.result.export.format import OF_DEEPSPEED, Exported, exported, machines
 
 _DEEPSPEED = "accelerate-deepspeed.json"
 _MIXED = {"fp32": "no", "bf16": "bf16", "fp16": "fp16"}
@@ -28,7 +28,7 @@ def export(best: Best, folder: Path) -> Exported:
         "use_cpu": on_cpu,
     }
     if config.engine == "deepspeed":
-        says |= {"zero_stage", "offload", "micro_batch", "grad_accum", "param_dtype"}
+        says |= {*OF_DEEPSPEED, "micro_batch", "grad_accum", "param_dtype"}
         probed = dict(best.exports["deepspeed"])
         if config.offload == "none":
             # A script of accelerate brings its own optimizer, and may not have two.

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from autotune.result.best import Best
-from autotune.result.export.format import BATCHES, Exported, exported
+from autotune.result.export.format import BATCHES, OF_DEEPSPEED, Exported, exported
 from autotune.result.export.hf import enabled, with_own_rate
 from autotune.wire.recipe import CLIP_NORM
 
@@ -49,7 +49,7 @@ def export(best: Best, folder: Path) -> Exported:
         if config.checkpointing != "none":
             found["gradient_checkpointing_kwargs"] = {"use_reentrant": False}
     if config.engine == "deepspeed":
-        says |= {"zero_stage", "offload", "param_dtype"}
+        says |= {*OF_DEEPSPEED, "param_dtype"}
         settings = with_own_rate(best.exports["deepspeed"])
         found |= {"deepspeed": str(folder / _DEEPSPEED), **enabled(settings)}
         if config.optimizer == "muon":  # refused beside DeepSpeed, whose own one it is

@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 from autotune.result.best import Best
-from autotune.result.export.format import BATCHES, OF_ENGINE, Exported, exported
+from autotune.result.export.format import BATCHES, OF_DEEPSPEED, Exported, exported
 
-SAYS = (*BATCHES, *OF_ENGINE, "world_size", "dtype", "param_dtype", "optimizer")
+SAYS = (*BATCHES, *OF_DEEPSPEED, "world_size", "dtype", "param_dtype", "optimizer")
 
 
 def export(best: Best, folder: Path) -> Exported | None:

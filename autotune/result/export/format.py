@@ -19,7 +19,8 @@ FACTS = (
 """What a training run has to take over of a result, by the names of `Config`."""
 BATCHES = ("micro_batch", "grad_accum")
 OF_MODEL = ("model", "depth")
-OF_ENGINE = ("zero_stage", "offload")
+OF_DEEPSPEED = ("zero_stage", "offload", "reduce_dtype")
+"""What a file says in which DeepSpeed's config is handed on."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,8 +75,9 @@ def unexpressed(best: Best, says: Collection[str]) -> tuple[str, ...]:
         missing.append(f"weights in {best.dtypes['weights']}")
     if "lora" not in says and (lora := best.lora) is not None:
         missing.append(f"lora {lora}, of alpha {lora.alpha}")
-    if config.engine == "fsdp" and config.dtype != "fp32" and "reduction" not in says:
-        missing.append(f"gradients reduced in {(best.dtypes or {}).get('reduction', 'fp32')}")
+    low = config.engine == "fsdp" and config.dtype != "fp32"
+    if low and config.reduce_dtype == "auto" and "reduce_dtype" not in says:
+        missing.append("gradients reduced in fp32")
     return tuple(missing)
 
 

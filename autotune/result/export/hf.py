@@ -7,7 +7,14 @@ from pathlib import Path
 from typing import Any
 
 from autotune.result.best import Best, Config
-from autotune.result.export.format import BATCHES, Exported, every_nth, exported, unexpressed
+from autotune.result.export.format import (
+    BATCHES,
+    OF_DEEPSPEED,
+    Exported,
+    every_nth,
+    exported,
+    unexpressed,
+)
 from autotune.wire.recipe import CLIP_NORM
 
 _OPTIM = {"adamw": "adamw_torch_fused", "adamw8bit": "adamw_torch_8bit"}
@@ -43,7 +50,7 @@ def arguments(best: Best, *, older: bool = False) -> tuple[dict[str, Any], set[s
     found, says = shared_arguments(config)
     found["use_cpu"] = best.device_kind == "cpu"
     if config.engine == "deepspeed":
-        says |= {"zero_stage", "offload", "param_dtype", "optimizer"}
+        says |= {*OF_DEEPSPEED, "param_dtype", "optimizer"}
         found["deepspeed"] = with_own_rate(best.exports["deepspeed"])
         found |= enabled(found["deepspeed"])
     elif config.engine == "fsdp":

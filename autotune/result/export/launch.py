@@ -93,7 +93,7 @@ def export(best: Best, folder: Path) -> Exported:
             exports="".join(lines),
             command=shlex.join(best.command),
         )
-        return exported(best, (*FACTS, "lora", "reduction"), {"launch.sh": text})
+        return exported(best, (*FACTS, "lora"), {"launch.sh": text})
     text = _filled(
         _SCRIPT,
         config=config, ranks=ranks, several=several, machines=machines(config),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from autotune.result.best import Best
-from autotune.result.export.format import BATCHES, Exported, exported, machines
+from autotune.result.export.format import BATCHES, OF_DEEPSPEED, Exported, exported, machines
 from autotune.wire.recipe import CLIP_NORM
 
 _PYTHON = '''\
@@ -43,7 +43,7 @@ def export(best: Best, folder: Path) -> Exported:
     imports = strategy = ""
     match config.engine:
         case "deepspeed":
-            says |= {"zero_stage", "offload", "optimizer"}
+            says |= {*OF_DEEPSPEED, "optimizer"}
             imports = "from lightning.pytorch.strategies import DeepSpeedStrategy\n"
             # Lightning refuses these in DeepSpeed's config, and fills them in itself.
             own = ("gradient_accumulation_steps", "train_batch_size")

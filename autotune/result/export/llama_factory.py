@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from autotune.result.best import Best
-from autotune.result.export.format import Exported, exported
+from autotune.result.export.format import OF_DEEPSPEED, Exported, exported
 from autotune.result.export.hf import enabled, shared_arguments, with_own_rate
 
 _DEEPSPEED = "llama-factory-deepspeed.json"
@@ -45,7 +45,7 @@ def export(best: Best, folder: Path) -> Exported:
         found["disable_gradient_checkpointing"] = config.checkpointing == "none"
         found["use_reentrant_gc"] = False
     if config.engine == "deepspeed":
-        says |= {"zero_stage", "offload", "optimizer"}
+        says |= {*OF_DEEPSPEED, "optimizer"}
         settings = with_own_rate(best.exports["deepspeed"])
         # It says all of dtypes, and stage 3 is refused beside pure_bf16.
         if config.param_dtype == "fp32" and config.zero_stage == 3:

@@ -31,12 +31,13 @@ _COMPILE = {
     "off": 'CompileConfig() if hasattr(CompileConfig, "enable") else None',
     "on": 'CompileConfig(components=["model"])',
 }
+_DTYPE = {"bf16": "bfloat16"}
 
 
 def export(best: Best, folder: Path) -> Exported:
     """`torchtitan_config.py`."""
     config = best.config
-    says = {*BATCHES, "seq_len", "world_size", "compile", "reduction"}
+    says = {*BATCHES, "seq_len", "world_size", "compile", "reduce_dtype"}
     says |= set() if config.dtype == "fp16" else {"dtype"}
     sharded = config.engine == "fsdp"
     older = {
@@ -51,8 +52,8 @@ def export(best: Best, folder: Path) -> Exported:
     }
     settings = {
         "training.max_norm": CLIP_NORM,
-        "training.mixed_precision_param": {"bf16": "bfloat16"}.get(config.dtype, "float32"),
-        "training.mixed_precision_reduce": "float32",
+        "training.mixed_precision_param": _DTYPE.get(config.dtype, "float32"),
+        "training.mixed_precision_reduce": _DTYPE.get(config.reduce_dtype, "float32"),
         # They are on where nobody says anything; what was measured had none.
         "training.disable_cuda_graphs": True,
         "parallelism.data_parallel_replicate_degree": 1 if sharded else config.world_size,
