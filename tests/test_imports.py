@@ -154,7 +154,9 @@ def test_autotune_never_imports_probes_or_torch() -> None:
 def test_optuna_is_known_to_samplers_the_journal_and_storages_alone() -> None:
     known = importers("optuna", among=("autotune", "probes"))
     assert {m for m in known if not within(m, "autotune.study.samplers")} == {
+        "autotune.result.folder.databases",
         "autotune.result.folder.journal",
+        "autotune.result.folder.journal_file",
         "autotune.result.folder.past",
         "autotune.result.folder.processes",
         "autotune.result.folder.sampler",

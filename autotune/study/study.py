@@ -12,9 +12,9 @@ from functools import partial
 from autotune.errors import NoNodesError
 from autotune.measure.runner import Runner, StopRequestedError
 from autotune.result.earlier import Earlier
+from autotune.result.folder.databases import UnreachableError
 from autotune.result.folder.journal import Journal
 from autotune.result.folder.sampler import Adapter
-from autotune.result.folder.storage import UnreachableError
 from autotune.show.report import Reporter
 from autotune.space.options import Options
 from autotune.space.space import Space

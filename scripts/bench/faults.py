@@ -36,7 +36,7 @@ from autotune.measure.runner import local
 from autotune.measure.testbed import open_testbed
 from autotune.result.folder.folder import Folder
 from autotune.result.folder.journal import Journal
-from autotune.result.folder.storage import JournalFile
+from autotune.result.folder.journal_file import JournalFile
 from autotune.space.outcome import Verdict
 from autotune.space.space import Space
 from tests.support.fuzz import PARSERS, fuzz

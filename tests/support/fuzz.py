@@ -25,7 +25,7 @@ from autotune.result.best import Best
 from autotune.result.choice import winner
 from autotune.result.files import MANIFEST
 from autotune.result.folder import manifest
-from autotune.result.folder.storage import repair
+from autotune.result.folder.journal_file import repair
 from autotune.result.making import best_of
 from autotune.space.workload import parse_global_batch
 from autotune.units import parse_bytes, parse_duration_s, parse_ints, parse_share

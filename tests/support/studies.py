@@ -11,7 +11,8 @@ from autotune.measure.runner import Job, Result
 from autotune.result.choice import Choice
 from autotune.result.folder.folder import Folder
 from autotune.result.folder.journal import Journal
-from autotune.result.folder.storage import JournalFile, Storage
+from autotune.result.folder.journal_file import JournalFile
+from autotune.result.folder.storage import Storage
 from autotune.space.candidate import Candidate
 from autotune.space.options import Options
 from autotune.space.outcome import Record, Verdict

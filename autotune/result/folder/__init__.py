@@ -14,7 +14,7 @@ Contracts:
   its `owner`. It claims finals in the same way. It ends only trials of its own folder's last
   process, and of dead processes.
 - **Writers of a SQLite file queue.** SQLite has no queue, so they lock the file's folder until
-  they have its lock (`storage._turn`). This is for fairness alone: SQLite keeps the file whole.
+  they have its lock (`databases._turn`). This is for fairness alone: SQLite keeps the file whole.
 - **A write whose answer got lost may have happened.** Each write to a database looks first
   (`Journal._write`). A trial has a number of its process, and nothing is told twice.
 - **No password is in a URL.** The manifest, argv and messages name the storage.

@@ -22,6 +22,7 @@ from optuna.trial import FrozenTrial, Trial, TrialState, create_trial
 from autotune.errors import UsageError
 from autotune.result.folder import manifest, processes
 from autotune.result.folder.ask import Ask
+from autotune.result.folder.databases import UnreachableError
 from autotune.result.folder.ending import StudyEnd
 from autotune.result.folder.folder import Folder
 from autotune.result.folder.manifest import Changes
@@ -40,7 +41,7 @@ from autotune.result.folder.past import (
 from autotune.result.folder.patience import Patience
 from autotune.result.folder.processes import Processes
 from autotune.result.folder.sampler import Adapter, Asked, candidate_of
-from autotune.result.folder.storage import Storage, UnreachableError, storage_of
+from autotune.result.folder.storage import Storage, storage_of
 from autotune.result.folder.table import Table
 from autotune.result.loggers.runs import figures
 from autotune.space.candidate import Candidate

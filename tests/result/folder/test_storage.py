@@ -26,15 +26,16 @@ from sqlalchemy.exc import SQLAlchemyError
 from autotune.commands.app import main
 from autotune.commands.exits import ExitCode
 from autotune.errors import UsageError
-from autotune.result.folder import manifest, patience, processes, storage
+from autotune.result.folder import databases, manifest, patience, processes
 from autotune.result.folder.ask import Ask
+from autotune.result.folder.databases import UnreachableError
 from autotune.result.folder.earlier import learn
 from autotune.result.folder.folder import Folder
 from autotune.result.folder.journal import Journal, records_in
 from autotune.result.folder.manifest import Manifest, manifest_of
 from autotune.result.folder.past import News
 from autotune.result.folder.sampler import Adapter, Asked
-from autotune.result.folder.storage import Storage, UnreachableError, checked, storage_of
+from autotune.result.folder.storage import Storage, checked, storage_of
 from autotune.space.options import Options
 from autotune.study.samplers.in_order import InOrder
 from autotune.study.samplers.open_candidates import OpenCandidates
@@ -245,7 +246,7 @@ def test_a_database_that_is_gone_is_missed(in_sqlite: Storage, tmp_path: Path) -
 def test_a_write_that_fails_says_why(
     in_sqlite: Storage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(storage._Sqlite, "options", {"connect_args": {"timeout": 0}})
+    monkeypatch.setattr(databases._Sqlite, "options", {"connect_args": {"timeout": 0}})
     journal = open_journal(tmp_path / "study", SPACE, in_sqlite)
     with locked(tmp_path / "studies.db"), pytest.raises(OSError, match="database is locked") as e:
         journal.begin([], 1.0, {})
@@ -335,7 +336,7 @@ def test_four_that_begin_studies_at_once_make_one_database(tmp_path: Path, datab
     with ThreadPoolExecutor(4) as threads:
         made = [*threads.map(lambda name: member(tmp_path / name, database, 0), "abcd")]
     assert len(made) == 4
-    kind = storage._DATABASES[database.partition(":")[0]]
+    kind = databases.DATABASES[database.partition(":")[0]]
     assert len(kind.names(database)) == 4
     assert sorted(path.name for path in tmp_path.glob("*.tmp")) == []
 
@@ -572,7 +573,7 @@ def test_a_server_that_cannot_hold_studies_is_refused_in_one_line(postgres: Serv
 
 
 def test_a_busy_database_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(storage, "BUSY_S", 0.0)
+    monkeypatch.setattr(databases._Sqlite, "options", {"connect_args": {"timeout": 0}})
     foreign(tmp_path / "studies.db")
     with locked(tmp_path / "studies.db"), pytest.raises(UsageError, match="database is locked"):
         checked(f"sqlite:///{tmp_path}/studies.db")
