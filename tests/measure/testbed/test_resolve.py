@@ -127,7 +127,7 @@ REFUSED = [
      "-size 1$"),
     ("cpu", {"parallel": 3}, "2 cores hold at most 2 of 1 rank each"),
     ("cpu", {"parallel": 2, "objective": "tokens_per_joule"},
-     "^--parallel 2: the processors' counters"),
+     "^--parallel 2: the counters of the processors"),
 ]  # fmt: skip
 
 
