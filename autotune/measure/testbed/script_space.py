@@ -56,7 +56,7 @@ def resolve_script(
     workload = Workload(
         model=f"script:{command.name}",
         width=None,
-        vocab_size=1,  # nobody knows
+        vocab_size=0,
         dtype=dtype,
         engine=_engine(options, command),
         world_size=world_size,

@@ -321,7 +321,8 @@ def closed_forms(points: Sequence[Point], device_kind: str) -> PeakParts:
             more *= 1 + _UNUSED
         on_host = held.host + held.passing if device_kind == "cpu" else 0.0
         compiled = _COMPILED_BYTES[device_kind] if c.compile == "on" else 0
-        process = _process_bytes(workload.family, device_kind)
+        family = "" if workload.of_script else workload.family
+        process = _process_bytes(family, device_kind)
         base.append(process + engine.library_bytes(device_kind) + compiled)
         state.append(held.weights + held.optimizer + on_host + passing)
         blocks.append(more * kept)
