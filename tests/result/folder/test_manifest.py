@@ -143,7 +143,7 @@ def test_another_space_is_never_accepted(manifest: Manifest, edit: Edit) -> None
 @pytest.mark.parametrize(
     ("text", "why"),
     [
-        (None, "no study"),
+        (None, "not a study folder"),
         ("", "not of version 1"),
         ('{"schema_version": 1', "not of version 1"),
         ('{"schema_version": 2}', "schema_version"),
