@@ -12,6 +12,7 @@ from shutil import copytree
 from typing import Any
 
 import pytest
+from msgspec import structs
 
 from autotune.commands import verify as command
 from autotune.commands.app import main
@@ -74,7 +75,7 @@ def busy(made: Any, others: float) -> Any:
 
 FAST, SLOW = [STEP_S] * 50, [2 * STEP_S] * 50
 WIDE = replace(BEST, measured=replace(
-    BEST.measured, step_s=replace(BEST.measured.step_s, high=2 * STEP_S)))  # fmt: skip
+    BEST.measured, step_s=structs.replace(BEST.measured.step_s, high=2 * STEP_S)))  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -102,7 +103,7 @@ def test_what_the_machine_alone_may_have_made_slow_is_no_answer(
 
 def among_noise(low: float = 1.0, differ: float | None = None) -> Best:
     """On the hardware that is here; `low` is of the shortest step, as a share of the median."""
-    step = replace(BEST.measured.step_s, low=low * STEP_S)
+    step = structs.replace(BEST.measured.step_s, low=low * STEP_S)
     repeats = None if differ is None else Repeats(differ=differ, pairs=3)
     here = {"kind": "cpu", "devices": open_device("cpu").fingerprint()}
     return replace(
