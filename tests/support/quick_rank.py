@@ -3,7 +3,7 @@
 QUICK_PACE       wall seconds per second of the formula; 1 if unset
 QUICK_FAULTS     how often a probe goes wrong and how: `hang:0.1,killed:0.05`, of `FAULTS`
 FAULT            what happens once, and when: see faulty_rank.py
-QUICK_SEED       chooses which; the same probe of the same candidate goes wrong in the same way
+QUICK_SEED       chooses which probes these are, by their numbers
 
 With an engine's name as its argument, it is a fork server of such ranks.
 """
@@ -11,7 +11,6 @@ With an engine's name as its argument, it is a fork server of such ranks.
 from __future__ import annotations
 
 import os
-import random
 import sys
 import time
 import traceback
@@ -33,6 +32,7 @@ BYTES_PER_TOKEN_AND_BLOCK = 2**16
 LAUNCH_S = 0.001
 S_PER_TOKEN_AND_BLOCK = 1e-7
 FAULTS = ("hang", "stop", "leave", "killed", "error", "garbage", "huge", "cut_short")
+GOLDEN = 0.6180339887498949
 PACE = float(os.environ.get("QUICK_PACE", "1"))
 QUIET = Conditions(
     interval_cpu_s=10.0,
@@ -116,12 +116,13 @@ def run(rank: rank_main.Rank, start: Start, probe: Probe) -> Report:
 
 
 def misfortune(number: int, start: Start, probe: Probe) -> tuple[str, Phase | None]:
-    """What goes wrong on this rank, and in which phase; all ranks draw alike."""
-    seed = os.environ.get("QUICK_SEED", "0")
-    key = (seed, start.model, probe.number, probe.micro_batch, probe.seq_len)
-    draw = random.Random(repr(key))
-    chance, unlucky = draw.random(), draw.randrange(start.world_size)
-    phase = draw.choice([Phase.WARMUP, Phase.TIMED])
+    """What goes wrong on this rank, and in which phase; all ranks draw alike.
+
+    Multiples of the golden ratio are spread evenly: of every few probes their share goes wrong.
+    """
+    chance = (GOLDEN * (probe.number + int(os.environ.get("QUICK_SEED", "0")) / 7)) % 1.0
+    unlucky = probe.number % start.world_size
+    phase = (Phase.WARMUP, Phase.TIMED)[probe.number // start.world_size % 2]
     for name, share in shares():
         chance -= share
         if chance < 0:
