@@ -14,7 +14,7 @@ from autotune.wire.budget import StopFlag
 
 
 def test_an_option_that_there_is_not_is_refused_with_one_that_there_is() -> None:
-    with pytest.raises(UsageError, match=r"^microbatch: there is no .* micro_batch\?$"):
+    with pytest.raises(UsageError, match=r"^microbatch: unknown option; .* micro_batch\?$"):
         autotune.tune(microbatch=4)
 
 

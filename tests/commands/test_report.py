@@ -115,7 +115,7 @@ def test_trackers_get_trials_later(tmp_path: Path, capsys: pytest.CaptureFixture
 WRONG: list[tuple[list[str], str]] = [
     (["report", "nowhere"], "nowhere: not a study folder: it has no manifest.json"),
     (["report", "file"], "file: not a study folder: it has no manifest.json"),
-    (["report", "old"], "old: manifest.json is not of version 1: schema_version is 0"),
+    (["report", "old"], "old: manifest.json is not of version 1: Invalid enum value 0 - at"),
     (["report", "study", "--serve", "--markdown"], "--serve: not with other outputs;"),
     (["report", "study", "--log", "paper"], "--log paper: unknown; known: tensorboard"),
     (["report", "study", "--log", "tensorboard"], "study/optuna.log: No such file"),

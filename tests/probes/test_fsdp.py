@@ -21,7 +21,8 @@ def test_shards_are_on_the_ranks_device(built_for: str, monkeypatch: pytest.Monk
     monkeypatch.setattr(torch._C, "_get_accelerator", lambda *_: torch.device(built_for))
     module = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4))
     family: Any = SimpleNamespace(units=lambda of: [of[0]], on_meta=False)
-    start: Any = SimpleNamespace(dtype="fp32", zero_stage=3)
+    model = SimpleNamespace(zero_stage=3, reduce_dtype="auto")
+    start: Any = SimpleNamespace(dtype="fp32", model=model)
     store = dist.HashStore()  # type: ignore[attr-defined]  # a C++ class the stubs leave out
     dist.init_process_group("gloo", store=store, rank=0, world_size=1)
     try:
