@@ -175,7 +175,7 @@ def test_another_launch_that_fails_ends_no_study(lab: Labs, tmp_path: Path) -> N
 def test_heed_that_is_paid_to_no_value_of_the_space_is_said(lab: Labs) -> None:
     one = lab(own("odd", "--odd heedless"), micro_batch="4,8")
     assert one.probe(0).verdict == Verdict.UNSUPPORTED
-    with pytest.raises(ModelError, match=r"it pays no heed to \{micro_batch\}; leave that out"):
+    with pytest.raises(ModelError, match=r"it ignores \{micro_batch\}; leave that out"):
         one.probe(1)
 
 
@@ -193,7 +193,7 @@ def test_another_dtype_than_was_asked_for_is_said_and_is_what_ran(lab: Labs) -> 
     result = one.probe()
     assert seen(result).dtype == "fp32"
     one.probe()
-    assert one.notes == ["asked for bf16, the model computes in fp32"]
+    assert one.notes == ["--dtype bf16 was requested, but the model computes in fp32"]
 
 
 def test_several_losses_of_a_batch_are_one_micro_step(lab: Labs) -> None:
