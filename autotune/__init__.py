@@ -10,12 +10,14 @@ import importlib
 import sys
 from typing import TYPE_CHECKING, Any
 
+from autotune.installed import VERSION
+
 if TYPE_CHECKING:
     from autotune.commands.running import NothingFoundError, tune
     from autotune.result.folder.table import load_trials
     from autotune.result.loading import OtherHardwareError, load_best
 
-__version__ = "0.1.0"
+__version__ = VERSION
 __all__ = [
     "NothingFoundError", "OtherHardwareError", "__version__", "load_best", "load_trials", "step",
     "tune",

@@ -1,4 +1,4 @@
-"""Packages that a flag needs, and the line that installs one."""
+"""The version of this package, packages that a flag needs, and the line that installs one."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import shlex
 import sys
 from pathlib import Path
 
+VERSION = "0.1.0"
 DISTRIBUTION = "autotune-training"
 """What pip calls this package: PyPI has another one named `autotune`."""
 EXTRAS = {

@@ -10,11 +10,11 @@ import time
 
 from cyclopts import App, CycloptsError, Parameter
 
-from autotune import __version__
 from autotune.commands import COMMANDS, DEFAULT, Run
 from autotune.commands.config import read_config
 from autotune.commands.exits import ExitCode, complain, one_line
 from autotune.errors import ModelError, NoNodesError, UsageError
+from autotune.installed import VERSION
 
 
 def main(argv: list[str], started: float | None = None) -> int:
@@ -81,7 +81,7 @@ def _make_app() -> App:
     made = App(
         name="autotune",
         usage="Usage: python -m autotune [OPTIONS]",
-        version=f"autotune {__version__}",
+        version=f"autotune {VERSION}",
         help_format="plaintext",
         default_parameter=Parameter(negative=()),
         config=read_config,

@@ -17,12 +17,12 @@ from pathlib import Path
 
 from pynvml import NVMLError
 
-import autotune
 from autotune.device import crowding, open_device
 from autotune.device.cpu import cores, host_memory_bytes, host_oom_kills
 from autotune.device.device import Device
 from autotune.device.idle import busy
 from autotune.errors import UsageError
+from autotune.installed import VERSION
 from autotune.measure.agent.scratch import Scratch
 from autotune.measure.runner import extensions
 from autotune.measure.runner.channel import Peer
@@ -92,7 +92,7 @@ class Agent:
         """Until the study ends. Why it ended where that was no end of the study's; else empty."""
         peer = self._peer
         peer.limit(FIRST_LEASE_S)
-        peer.send(Joined(name=self._name, version=autotune.__version__, pid=os.getpid()))
+        peer.send(Joined(name=self._name, version=VERSION, pid=os.getpid()))
         threading.Thread(target=self._listen, daemon=True).start()
         threading.Thread(target=self._beat, daemon=True).start()
         try:

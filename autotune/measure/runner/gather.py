@@ -6,8 +6,8 @@ import time
 from collections.abc import Callable, Sequence
 from multiprocessing.connection import wait
 
-import autotune
 from autotune.errors import NoNodesError, UsageError
+from autotune.installed import VERSION
 from autotune.measure.runner import StopRequestedError
 from autotune.measure.runner.channel import Channel, Peer
 from autotune.measure.runner.remote import Remote
@@ -111,10 +111,10 @@ def _complete(nodes: Sequence[Remote], wanted: int) -> bool:
 
 def _check(nodes: Sequence[Remote]) -> None:
     for node in nodes:
-        if node.version != autotune.__version__:
+        if node.version != VERSION:
             raise UsageError(
                 f"--launch: node {node.name} has autotune {node.version}, this machine"
-                f" {autotune.__version__}; install the same version on all nodes"
+                f" {VERSION}; install the same version on all nodes"
             )
         if node.refused:
             raise UsageError(f"node {node.name}: {node.refused}")

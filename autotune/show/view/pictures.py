@@ -11,9 +11,8 @@ from typing import Any
 
 import jinja2
 
-from autotune import __version__
 from autotune.errors import UsageError
-from autotune.installed import missing
+from autotune.installed import VERSION, missing
 from autotune.show.report.objective import of_objective, rate
 from autotune.show.report.result import configuration
 from autotune.show.report.text import si
@@ -97,7 +96,7 @@ def _card(study: Shown, rows: list[dict[str, Any]], converter: Any) -> str:
         compared=textwrap.wrap(compared(study), 48)[:4],
         confirmed="confirmed" if best.confirmed else "not confirmed",
         chart=base64.b64encode(chart.encode()).decode(),
-        version=__version__,
+        version=VERSION,
     )
 
 

@@ -28,7 +28,7 @@ from tests.support.programs import ROOT
 pytestmark = pytest.mark.slow
 
 AGENT = "from autotune.measure.agent.command import main; sys.exit(main())"
-OLD = "import autotune; autotune.__version__ = '0.0.1'; " + AGENT
+OLD = "import autotune.installed; autotune.installed.VERSION = '0.0.1'; " + AGENT
 DIFFERENT = (
     """
 from autotune.measure.agent import agent

@@ -14,7 +14,7 @@ from typing import Any
 import jinja2
 from markupsafe import Markup
 
-from autotune import __version__
+from autotune.installed import VERSION
 from autotune.show.view.charts.vega import CONFIG
 
 SCRIPTS = {"library": "vega.js", "script": "page.js"}
@@ -25,7 +25,7 @@ def rendered(template: str, data: dict[str, Any], *, live: bool = False, **conte
     """The page of a `template`, with `data` for its script."""
     scripts = {name: asset(file) for name, file in SCRIPTS.items()}
     return _template(template).render(
-        version=__version__,
+        version=VERSION,
         policy=_policy(*scripts.values(), live=live),
         style=Markup(asset("style.css")),
         data={"config": CONFIG, "live": live, **data},
