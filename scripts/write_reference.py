@@ -9,6 +9,7 @@ code does not say of a row (what to do about a verdict) stands here; a row witho
 from __future__ import annotations
 
 import ast
+import inspect
 import itertools
 import json
 from collections.abc import Callable, Iterable, Mapping
@@ -301,7 +302,8 @@ def best() -> str:
              said.get((name, field), ""))
             for field, each in part["properties"].items() if field not in AXES or name != "Config"
         ]  # fmt: skip
-        about = "" if name in ("Best", "Config") else f"{part.get('description', '')}\n\n"
+        doc = inspect.cleandoc(part.get("description", ""))  # as Python 3.13 has docstrings
+        about = "" if name in ("Best", "Config") else f"{doc}\n\n"
         text += f"\n## {name}\n\n{about}" + table(
             ("field", "type", "always there", "meaning"), rows
         )
