@@ -129,7 +129,8 @@ def parse_gpt(text: str, flag: str) -> dict[str, Any]:
         elif value in _WORDS.get(name, ()):
             found[name] = value if name == "mlp" else value == "true"
         elif name in _WORDS:
-            raise UsageError(f"{flag} {part}: write {flag} {name}={_WORDS[name][0]}")
+            known = " or ".join(f"{flag} {name}={word}" for word in _WORDS[name])
+            raise UsageError(f"{flag} {part}: write {known}")
         else:
             known = ", ".join((*_EXAMPLES, *_WORDS))
             raise UsageError(f"{flag} {part}: unknown; write {flag} width=512; known: {known}")

@@ -102,7 +102,7 @@ def test_what_is_said_goes_before_the_preset() -> None:
         ("width", "--gpt width: .* e.g. --gpt width=512"),
         ("", "--gpt : unknown; write --gpt width=512; known: width, vocab_size,"),
         ("depth=2", "--gpt depth=2: unknown"),
-        ("mlp=gelu", "--gpt mlp=gelu: write --gpt mlp=relu2"),
+        ("mlp=gelu", "--gpt mlp=gelu: write --gpt mlp=relu2 or --gpt mlp=swiglu"),
         ("tied", "--gpt tied: write --gpt tied=true"),
         ("width=128,aspect_ratio=32", "give one of them"),
         ("width=100", "--gpt width=100: must be a multiple of 64, .* e.g. --gpt width=128"),
