@@ -11,9 +11,10 @@ import msgspec
 from autotune.errors import UsageError
 from autotune.space.candidate import Build, Candidate
 from autotune.space.mix import LengthMix
-from autotune.space.models import FAMILIES, ModelShape, family_name, gpt
+from autotune.space.models import FAMILIES, family_name, gpt
 from autotune.space.models.checkpointed import checkpointed_every
 from autotune.space.models.counted import CountedShape
+from autotune.space.models.family import ModelShape
 from autotune.wire.ranks import ModelSpec
 
 Dtype = Literal["auto", "fp32", "bf16", "fp16"]

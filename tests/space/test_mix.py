@@ -12,7 +12,8 @@ import pytest
 
 from autotune.space.candidate import Candidate
 from autotune.space.mix import LEAST_BATCHES, MOST_BATCHES, MOST_BINS, LengthMix
-from autotune.space.models.gpt import GptShape
+from autotune.space.models.defaults import GptTraits
+from autotune.space.models.gpt import shape_of
 from tests.support.records import WORKLOAD
 
 FEW = LengthMix.of("few.csv", {3: 2, 5: 1, 8: 1})
@@ -42,7 +43,10 @@ def test_real_tokens_are_those_of_the_file_cut_to_seq_len() -> None:
 
 def test_flops_of_a_mix_are_those_of_its_samples() -> None:
     """They grow evenly with the length, so one length stands for all."""
-    shape, candidate = GptShape(2, 128, 4096), Candidate(depth=2, seq_len=4000, micro_batch=4)
+    shape, candidate = (
+        shape_of(2, 128, 4096, GptTraits()),
+        Candidate(depth=2, seq_len=4000, micro_batch=4),
+    )
     pairs = list(zip(WIDE.lengths, WIDE.counts, strict=True))
     flops = sum(count * length * shape.flops_per_token(length) for length, count in pairs)
     tokens = sum(count * length for length, count in pairs)

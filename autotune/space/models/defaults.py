@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 from autotune.errors import UsageError
 from autotune.wire.recipe import HEAD_DIM, LORA_ALPHA
@@ -35,37 +34,6 @@ class Defaults:
 BLOCK_FLOATS = 34
 """Floats a token and channel that a block keeps for its backward pass: those of a plain
 transformer (arXiv 2205.05198, equation 2, in 2-byte floats). A trace knows better."""
-
-
-class AnyDepth:
-    """What holds for a family whose models have any depth and length, of blocks that are alike."""
-
-    def most_seq_len(self, recipe: Mapping[str, Any]) -> int | None:
-        return None
-
-    def check_depth(self, recipe: Mapping[str, Any], depth: int) -> None:
-        pass
-
-    def at_depth(self, recipe: Mapping[str, Any], depth: int) -> dict[str, Any]:
-        return dict(recipe)
-
-    def of_blocks(self, recipe: Mapping[str, Any], places: Sequence[int]) -> dict[str, Any]:
-        return dict(recipe)
-
-    def kinds(self, recipe: Mapping[str, Any], depth: int) -> list[int]:
-        return [0] * depth
-
-    def parts(self, recipe: Mapping[str, Any]) -> list[tuple[int, ...]]:
-        return [(0,)]
-
-    def looked_at(self, recipe: Mapping[str, Any], seq_lens: Sequence[int]) -> tuple[int, ...]:
-        return tuple(seq_lens)
-
-    def untraced(self, recipe: Mapping[str, Any], device_kind: str) -> str:
-        return ""
-
-    def block_floats(self, recipe: Mapping[str, Any], device_kind: str) -> float:
-        return BLOCK_FLOATS
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -7,7 +7,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from autotune.errors import UsageError
-from autotune.space.models.defaults import LENGTHS, MICRO_BATCHES, AnyDepth, Defaults, ModelRequest
+from autotune.space.models.defaults import LENGTHS, MICRO_BATCHES, Defaults, ModelRequest
+from autotune.space.models.family import Family
 from autotune.space.models.where import folder
 
 _NAME = re.compile(r"([A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*):([A-Za-z_]\w*)")
@@ -19,7 +20,7 @@ def module_and_function(text: str) -> tuple[str, str] | None:
     return None if found is None else (found[1], found[2])
 
 
-class Factory(AnyDepth):
+class Factory(Family):
     """The family. A function that pays no heed to the depth is as good."""
 
     counted = True

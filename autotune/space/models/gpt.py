@@ -4,26 +4,23 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
-from typing import Any, ClassVar, Literal, get_args
+from dataclasses import asdict, dataclass
+from typing import Any, Literal, get_args
 
 from autotune.errors import UsageError
-from autotune.space.models.checkpointed import kept_blocks
 from autotune.space.models.defaults import (
     LENGTHS,
     MICRO_BATCHES,
-    AnyDepth,
     Defaults,
     GptTraits,
     Mlp,
     ModelRequest,
 )
+from autotune.space.models.family import Family, ModelShape
 from autotune.wire.recipe import mlp_width
 
 BLOCK_FLOATS = 23
 """Floats a token and channel that a block keeps for its backward pass (probes/models/gpt.py)."""
-LOGIT_BYTES = 12
-"""A token and vocabulary entry: logits, their log-softmax and its gradient, in fp32."""
 
 # Chosen so that a 2-core CPU sees most of its space in two minutes and a data-centre GPU has a
 # 30-minute search in which the largest candidates do not fit. A small vocabulary on the CPU keeps
@@ -34,45 +31,14 @@ _DEFAULTS = {
 }
 
 
-@dataclass(frozen=True)
-class GptShape:
-    """Dimensions of one model: `depth` blocks of `width` channels."""
-
-    depth: int
-    width: int
-    vocab_size: int
-    traits: GptTraits = field(default_factory=GptTraits)
-    own_optimizer: ClassVar[bool] = False
-
-    @property
-    def hidden(self) -> int:
-        """Channels within a block's MLP."""
-        return mlp_width(self.width, self.traits.mlp)
-
-    @property
-    def block_matrices(self) -> int:
-        return self.depth * self.largest_block
-
-    @property
-    def largest_block(self) -> int:
-        """Attention has 4·d², the MLP two matrices or SwiGLU's three; all blocks are alike."""
-        matrices = 3 if self.traits.mlp == "swiglu" else 2
-        return 4 * self.width**2 + matrices * self.width * self.hidden
+@dataclass(frozen=True, kw_only=True)
+class GptShape(ModelShape):
+    """Dimensions of one model, whose blocks are alike."""
 
     @property
     def matmul_parameters(self) -> int:
         """Parameters that multiply activations: the blocks' matrices and the head."""
         return self.block_matrices + self.vocab_size * self.width
-
-    @property
-    def parameters(self) -> int:
-        """All parameters: also an untied embedding, two norms a block and the last norm."""
-        embedding = 0 if self.traits.tied else self.vocab_size * self.width
-        return self.matmul_parameters + embedding + (2 * self.depth + 1) * self.width
-
-    @property
-    def trainable(self) -> int:
-        return self.parameters
 
     def flops_per_token(self, seq_len: int) -> float:
         """Model FLOPs of forward and backward per token: 6·N + 12·L·d·T.
@@ -82,13 +48,22 @@ class GptShape:
         """
         return 6.0 * self.matmul_parameters + 12.0 * self.depth * self.width * seq_len
 
-    def block_bytes(self, checkpointing: str, dtype: str) -> float:
-        one = float(BLOCK_FLOATS * self.width * (4 if dtype == "fp32" else 2))
-        return one * kept_blocks(checkpointing, self.depth, BLOCK_FLOATS)
 
-    @property
-    def head_bytes(self) -> float:
-        return float(LOGIT_BYTES * self.vocab_size)
+def shape_of(depth: int, width: int, vocab_size: int, traits: GptTraits) -> GptShape:
+    """The dimensions of `depth` blocks of `width` channels.
+
+    Attention has 4·d² parameters, the MLP two matrices or SwiGLU's three. Two norms a block, the
+    last norm and an untied embedding multiply no activations.
+    """
+    matrices = 3 if traits.mlp == "swiglu" else 2
+    block = 4 * width**2 + matrices * width * mlp_width(width, traits.mlp)
+    embeddings = (1 if traits.tied else 2) * vocab_size * width
+    parameters = depth * block + embeddings + (2 * depth + 1) * width
+    return GptShape(
+        depth=depth, width=width, vocab_size=vocab_size, parameters=parameters,
+        trainable=parameters, block_matrices=depth * block, largest_block=block,
+        block_floats=BLOCK_FLOATS,
+    )  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -144,11 +119,10 @@ def parse_gpt(text: str, flag: str) -> dict[str, Any]:
     return found
 
 
-class Gpt(AnyDepth):
+class Gpt(Family):
     """The family: the width follows from the depth unless it is given."""
 
     counted = False
-    is_code = False
     width_rule = f"{GptTraits().aspect_ratio} x depth"
 
     def recipe(self, asked: ModelRequest) -> dict[str, Any]:
@@ -165,7 +139,7 @@ class Gpt(AnyDepth):
     ) -> GptShape:
         traits = GptTraits(**recipe or {})
         heads = -(-traits.aspect_ratio * depth // traits.head_dim)  # rounded up
-        return GptShape(depth, width or heads * traits.head_dim, vocab_size, traits)
+        return shape_of(depth, width or heads * traits.head_dim, vocab_size, traits)
 
     def lacks(self, recipe: Mapping[str, Any], axis: str, value: str) -> str:
         if axis == "attention" and value not in ("auto", "sdpa", "eager"):

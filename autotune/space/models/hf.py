@@ -25,6 +25,7 @@ from autotune.space.models.defaults import (
     Defaults,
     ModelRequest,
 )
+from autotune.space.models.family import Family
 
 Task = Literal["causal", "seq2seq", "masked", "classification"]
 TASKS: tuple[str, ...] = get_args(Task)
@@ -80,11 +81,10 @@ def ready() -> tuple[str, ...]:
     return tuple(full for name in kept() for full in (name, name + TINY))
 
 
-class Hf:
+class Hf(Family):
     """The family."""
 
     counted = True
-    is_code = False
 
     def recipe(self, asked: ModelRequest) -> dict[str, Any]:
         """Config and task of what `--model` names.

@@ -8,10 +8,11 @@ import pytest
 
 from autotune.space.candidate import Build
 from autotune.space.engines import ENGINES, StateBytes, state_bytes
-from autotune.space.models.gpt import GptShape
+from autotune.space.models.defaults import GptTraits
+from autotune.space.models.gpt import shape_of
 from tests.support import defaults
 
-SHAPE = GptShape(depth=2, width=128, vocab_size=97)
+SHAPE = shape_of(2, 128, 97, GptTraits())
 N = SHAPE.parameters
 
 

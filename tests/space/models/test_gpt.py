@@ -10,7 +10,7 @@ import torch
 from autotune.errors import UsageError
 from autotune.space.models import gpt as counts
 from autotune.space.models.defaults import GptTraits, ModelRequest
-from autotune.space.models.gpt import GptShape
+from autotune.space.models.gpt import GptShape, shape_of
 from autotune.space.options import Options
 from autotune.space.workload import Workload
 from autotune.wire.helpers import Count
@@ -18,15 +18,21 @@ from probes.count import count
 from probes.models import family
 from tests.support.records import WORKLOAD
 
+PLAIN = GptTraits()
+
 
 @pytest.mark.parametrize(
     ("shape", "matmul", "total"),
     [
         # One block: qkv 3·64², output 64², MLP 2·4·64²; head 100·64. Then embedding and 3 norms.
-        (GptShape(1, 64, 100), 49_152 + 6_400, 49_152 + 2 * 6_400 + 3 * 64),
-        (GptShape(2, 128, 1000), 393_216 + 128_000, 393_216 + 256_000 + 640),
+        (shape_of(1, 64, 100, PLAIN), 49_152 + 6_400, 49_152 + 2 * 6_400 + 3 * 64),
+        (shape_of(2, 128, 1000, PLAIN), 393_216 + 128_000, 393_216 + 256_000 + 640),
         # The matrices of GPT-2 small are 12·12·768² = 84 934 656.
-        (GptShape(12, 768, 50_257), 84_934_656 + 38_597_376, 84_934_656 + 77_194_752 + 19_200),
+        (
+            shape_of(12, 768, 50_257, PLAIN),
+            84_934_656 + 38_597_376,
+            84_934_656 + 77_194_752 + 19_200,
+        ),
     ],
 )
 def test_parameters_are_those_counted_by_hand(shape: GptShape, matmul: int, total: int) -> None:
@@ -34,8 +40,8 @@ def test_parameters_are_those_counted_by_hand(shape: GptShape, matmul: int, tota
 
 
 def test_flops_per_token_are_six_per_parameter_and_the_attention_scores() -> None:
-    assert GptShape(2, 128, 1000).flops_per_token(64) == 6 * 521_216 + 12 * 2 * 128 * 64
-    shape = GptShape(4, 256, 4096)
+    assert shape_of(2, 128, 1000, PLAIN).flops_per_token(64) == 6 * 521_216 + 12 * 2 * 128 * 64
+    shape = shape_of(4, 256, 4096, PLAIN)
     grown = shape.flops_per_token(2048) - shape.flops_per_token(1024)
     assert grown == 12 * 4 * 256 * 1024
 
