@@ -12,7 +12,7 @@ import weakref
 from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, fields, replace
+from dataclasses import replace
 from functools import cache
 from itertools import product
 from typing import Any
@@ -25,7 +25,7 @@ from torch.nn import functional
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from autotune.wire.helpers import Describe, Described
+from autotune.wire.helpers import Describe, Described, Traced
 from autotune.wire.ranks import ModelSpec, Start
 from probes import recompute
 from probes.dataless import dataless
@@ -46,17 +46,6 @@ next one is that is tried."""
 _DEVICE_OF = torch.ops.prim.device.default
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Traced:
-    parameters: int
-    held_bytes: int
-    update_bytes: int
-    peak_bytes: list[list[int]]
-    """By [seq_len][micro_batch]."""
-    early_bytes: list[list[int]]
-    late_bytes: list[list[int]]
-
-
 def describe(request: Describe) -> Described:
     """Trace every model of `request` at every shape.
 
@@ -66,12 +55,8 @@ def describe(request: Describe) -> Described:
     base_bytes = status_bytes("VmRSS")
     gc.freeze()  # torch's own objects: collecting between traces then costs little
     gc.disable()  # it would happen anywhere within them
-    traced = [
-        _trace(spec, weights, request)
-        for spec, weights in zip(request.models, request.weights, strict=True)
-    ]
-    found = {each.name: [getattr(one, each.name) for one in traced] for each in fields(_Traced)}
-    return Described(base_bytes=base_bytes, **found)
+    traced = [_trace(spec, request) for spec in request.models]
+    return Described(base_bytes=base_bytes, models=traced)
 
 
 class StorageLedger(TorchDispatchMode):  # type: ignore[no-untyped-call]
@@ -179,7 +164,7 @@ def _hook(values: object, told: Callable[[torch.Tensor], None]) -> None:
         first.register_hook(told)  # type: ignore[no-untyped-call]
 
 
-def _trace(spec: ModelSpec, weights: str, request: Describe) -> _Traced:
+def _trace(spec: ModelSpec, request: Describe) -> Traced:
     """One model at every shape; -1 everywhere if it cannot be run on tensors without data."""
     try:
         with (
@@ -187,17 +172,13 @@ def _trace(spec: ModelSpec, weights: str, request: Describe) -> _Traced:
             StorageLedger() as ledger,
             patch.object(functional, "grouped_mm", _grouped, create=True),
         ):
-            return _steps(ledger, _Engine(_start(spec, weights, request), _ALONE), spec, request)
+            return _steps(ledger, _Engine(_start(spec, request), _ALONE), spec, request)
     except Exception:  # noqa: BLE001 - a user's model and its ops may raise whatever they like
         traceback.print_exc()
-        shapes = [[-1] * len(request.micro_batches) for _ in request.seq_lens]
-        return _Traced(
-            parameters=-1, held_bytes=-1, update_bytes=-1,
-            peak_bytes=shapes, early_bytes=shapes, late_bytes=shapes,
-        )  # fmt: skip
+        return Traced.failed(request)
 
 
-def _steps(ledger: StorageLedger, engine: _Engine, spec: ModelSpec, request: Describe) -> _Traced:
+def _steps(ledger: StorageLedger, engine: _Engine, spec: ModelSpec, request: Describe) -> Traced:
     def update() -> NDArray[np.int64]:
         engine.hold_gradients()
         return ledger.timeline(engine.update)
@@ -213,22 +194,19 @@ def _steps(ledger: StorageLedger, engine: _Engine, spec: ModelSpec, request: Des
     engine.tell(ledger, spec)
     update()  # the first one makes the optimizer's state
     updating = update()
-    update_bytes = int(updating.max())
     found = _peaks(request, cache(forward_backward))
     peaks = [
         [found.get((seq_len, size), _UNKNOWN) for size in request.micro_batches]
         for seq_len in request.seq_lens
     ]
     held_bytes = int(updating[0] if request.gradients_stay else updating[-1])
-    return _Traced(
-        parameters=engine.parameters, held_bytes=held_bytes, update_bytes=update_bytes,
-        peak_bytes=[
-            [each[0] if each == _UNKNOWN else max(update_bytes, *each) for each in of]
-            for of in peaks
-        ],
+    return Traced(
+        parameters=engine.parameters,
+        held_bytes=held_bytes,
+        update_bytes=int(updating.max()),
         early_bytes=[[early for early, _ in of] for of in peaks],
         late_bytes=[[late for _, late in of] for of in peaks],
-    )  # fmt: skip
+    )
 
 
 def _attention_of(device_kind: str) -> AbstractContextManager[object]:
@@ -343,7 +321,7 @@ def _at_length(
 _ALONE = World(0, 1, torch.device("cpu"))
 
 
-def _start(spec: ModelSpec, weights: str, request: Describe) -> Start:
+def _start(spec: ModelSpec, request: Describe) -> Start:
     return Start(
         world_size=1,
         device_kind="cpu",
@@ -351,13 +329,7 @@ def _start(spec: ModelSpec, weights: str, request: Describe) -> Start:
         capacity_bytes=0,
         store_host="",
         store_port=0,
-        model=replace(
-            spec,
-            zero_stage=0,
-            offload="none",
-            param_dtype="bf16" if weights == "bf16" else "auto",
-            optimizer=request.optimizer,
-        ),
+        model=replace(spec, optimizer=request.optimizer),
         engine="",
         # The same sizes; the loss scaler of fp16 would read values, and there are none.
         dtype="bf16" if request.dtype == "fp16" else request.dtype,

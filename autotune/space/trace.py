@@ -42,12 +42,15 @@ def _weights(of: Candidate | Build, workload: Workload) -> str:
     return "bf16" if seen == "fp16" else seen
 
 
-def _models(workload: Workload, of: Candidate | Build) -> list[tuple[ModelSpec, str]]:
-    """The shallow models that tell of a build, with what their weights are. They have its traits
-    alone: they are not compiled."""
+def _models(workload: Workload, of: Candidate | Build) -> list[ModelSpec]:
+    """The shallow models that tell of a build. They have its traits alone: they are not
+    compiled."""
     checkpointing, attention, loss, weights = _traits_of(of, workload)
-    plain = Build(depth=of.depth, checkpointing=checkpointing, attention=attention, loss=loss)
-    return [(model, weights) for model in workload.shallow(plain)]
+    plain = Build(
+        depth=of.depth, checkpointing=checkpointing, attention=attention, loss=loss,
+        param_dtype="bf16" if weights == "bf16" else "auto",
+    )  # fmt: skip
+    return workload.shallow(plain)
 
 
 def _looked_at(space: Space) -> tuple[int, ...]:
@@ -68,7 +71,7 @@ def request(space: Space, device_kind: str = "cpu") -> Describe:
     """What to trace for `space`: every width and all traits, shallow and compiled by
     nothing. No models where a trace would tell nothing."""
     workload = space.workload
-    asked: dict[str, tuple[ModelSpec, str]] = {}
+    asked: dict[str, ModelSpec] = {}
     # Of checkpoints on the host no trace can tell what is not on the device.
     builds = [build for build in space.builds if build.checkpointing != "host"]
     if not FAMILIES[workload.family].untraced(workload.recipe, device_kind):
@@ -79,8 +82,7 @@ def request(space: Space, device_kind: str = "cpu") -> Describe:
     sizes = sorted({round(_as_at(lengths, c)) for c in space.candidates})
     spread = np.linspace(0, len(sizes) - 1, min(len(sizes), MOST_MICRO_BATCHES))
     return Describe(
-        models=[model for model, _ in asked.values()],
-        weights=[weights for _, weights in asked.values()],
+        models=list(asked.values()),
         seq_lens=list(lengths),
         micro_batches=[sizes[round(place)] for place in spread],
         dtype=workload.dtype,
@@ -183,22 +185,21 @@ class Trace:
 
     @cached_property
     def _asked(self) -> dict[str, int]:
-        models = zip(self.asked.models, self.asked.weights, strict=True)
-        return {repr(each): place for place, each in enumerate(models)}
+        return {repr(each): place for place, each in enumerate(self.asked.models)}
 
     @cached_property
     def _held(self) -> Array:
-        return _known(self.answer.held_bytes)
+        return _known([each.held_bytes for each in self.answer.models])
 
     @cached_property
     def _updates(self) -> Array:
-        return _known(self.answer.update_bytes)
+        return _known([each.update_bytes for each in self.answer.models])
 
     @cached_property
     def _peaks(self) -> list[Array]:
-        found = self.answer
-        split = (found.early_bytes, found.late_bytes)  # a recording may lack them
-        return [_known(each) for each in (split if found.early_bytes else (found.peak_bytes,))]
+        traced = self.answer.models
+        early, late = [each.early_bytes for each in traced], [each.late_bytes for each in traced]
+        return [_known(early), _known(late)]
 
 
 def _curves(space: Space) -> list[list[int]]:

@@ -24,8 +24,7 @@ class Describe:
     """Study to a helper process, once: models to trace, and at which shapes."""
 
     models: list[ModelSpec]
-    weights: list[str]
-    """Data type that each model computes with: fp32 or bf16."""
+    """With `param_dtype` bf16 where blocks compute with weights of it; else auto."""
     seq_lens: list[int]
     micro_batches: list[int]
     dtype: str
@@ -59,25 +58,48 @@ class Begin:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Described:
-    """Helper process to study: bytes of plain training steps, without sharding or offload.
+class Traced:
+    """Bytes of one model's plain training steps, without sharding or offload.
 
-    Lists are in the order of `Describe.models`. A model that cannot be traced has -1 everywhere.
+    Lists are by [seq_len][micro_batch]. A model that cannot be traced has -1 everywhere.
     """
+
+    parameters: int
+    held_bytes: int
+    """Held between steps: weights, optimizer state, and gradients that stay."""
+    update_bytes: int
+    """Peak of gradient clipping and the optimizer step; equal for all shapes."""
+    early_bytes: list[list[int]]
+    """Peak before the backward pass reaches the first block: all activations exist."""
+    late_bytes: list[list[int]]
+    """Peak from there to its end. Each of the two grows linearly with depth."""
+
+    @classmethod
+    def failed(cls, asked: Describe) -> Traced:
+        """Of a model that cannot be traced."""
+        shapes = [[-1] * len(asked.micro_batches) for _ in asked.seq_lens]
+        return cls(
+            parameters=-1, held_bytes=-1, update_bytes=-1, early_bytes=shapes, late_bytes=shapes
+        )
+
+    @property
+    def peak_bytes(self) -> list[list[int]]:
+        """Peak of a whole step with its optimizer."""
+        pairs = zip(self.early_bytes, self.late_bytes, strict=True)
+        return [
+            [-1 if early < 0 else max(early, late, self.update_bytes)
+             for early, late in zip(*pair, strict=True)]
+            for pair in pairs
+        ]  # fmt: skip
+
+
+@dataclass(frozen=True, kw_only=True)
+class Described:
+    """Helper process to study: the traces of `Describe.models`, in their order."""
 
     base_bytes: int
     """Resident memory of a CPU rank before it builds anything."""
-    parameters: list[int]
-    held_bytes: list[int]
-    """Held between steps: weights, optimizer state, and gradients that stay."""
-    update_bytes: list[int]
-    """Peak of gradient clipping and the optimizer step; equal for all shapes."""
-    peak_bytes: list[list[list[int]]]
-    """Peak of a whole step with its optimizer, by [model][seq_len][micro_batch]."""
-    early_bytes: list[list[list[int]]] = field(default_factory=list)
-    """Peak before the backward pass reaches the first block: all activations exist."""
-    late_bytes: list[list[list[int]]] = field(default_factory=list)
-    """Peak from there to its end. Each of the two grows linearly with depth."""
+    models: list[Traced]
 
 
 @dataclass(frozen=True, kw_only=True)

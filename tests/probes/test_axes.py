@@ -46,13 +46,14 @@ def learnt(spec: ModelSpec) -> tuple[float, float]:
 def peak_bytes(
     spec: ModelSpec, seq_len: int = 64, *, dtype: str = "fp32", weights: str = "fp32"
 ) -> int:
-    (((peak,),),) = describe(
+    (traced,) = describe(
         Describe(
-            models=[spec], weights=[weights], seq_lens=[seq_len], micro_batches=[4], dtype=dtype,
+            models=[replace(spec, param_dtype="bf16" if weights == "bf16" else "auto")],
+            seq_lens=[seq_len], micro_batches=[4], dtype=dtype,
             optimizer="adamw", device_kind="cpu", gradients_stay=False,
         )
-    ).peak_bytes  # fmt: skip
-    return peak
+    ).models  # fmt: skip
+    return traced.peak_bytes[0][0]
 
 
 # The built-in gpt.

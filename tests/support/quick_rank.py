@@ -20,7 +20,7 @@ from pathlib import Path
 sys.path.append(str(Path(__file__).parents[2]))
 
 import probes.__main__ as rank_main
-from autotune.wire.helpers import Describe, Described
+from autotune.wire.helpers import Describe, Described, Traced
 from autotune.wire.ranks import Entered, Fault, Probe, Progress, Ready, Start, Stop, Store
 from autotune.wire.reports import Conditions, Peaks, Report
 from autotune.wire.stopping import Phase, Steps
@@ -152,15 +152,7 @@ def explain(error: BaseException, phase: Phase, start: Start) -> Fault:
 
 def nothing(asked: Describe) -> Described:
     """A trace of models that cannot be traced."""
-    none = [-1] * len(asked.models)
-    shapes = [[-1] * len(asked.micro_batches) for _ in asked.seq_lens]
-    return Described(
-        base_bytes=BASE_BYTES,
-        parameters=none,
-        held_bytes=none,
-        update_bytes=none,
-        peak_bytes=[shapes for _ in asked.models],
-    )
+    return Described(base_bytes=BASE_BYTES, models=[Traced.failed(asked)] * len(asked.models))
 
 
 if __name__ == "__main__":

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from autotune.space.models.checkpointed import checkpointed_every
 from autotune.space.trace import Trace
-from autotune.wire.helpers import Describe, Described
+from autotune.wire.helpers import Describe, Described, Traced
 from autotune.wire.ranks import ModelSpec
 
 
@@ -25,14 +25,12 @@ def made_up(asked: Describe, *, update: int = 0, hinge: int = 0) -> Trace:
         ]
         return weight(model) + sum(max(rate * seq_len * size, hinge) for rate in kept)
 
-    return Trace(
-        asked,
-        Described(
-            base_bytes=10**8,
-            parameters=[model.width for model in asked.models],
-            held_bytes=[weight(model) for model in asked.models],
-            update_bytes=[weight(model) + model.depth * update for model in asked.models],
-            peak_bytes=[[[peak(m, t, b) for b in asked.micro_batches] for t in asked.seq_lens]
-             for m in asked.models],
-        ),
-    )  # fmt: skip
+    def traced(model: ModelSpec) -> Traced:
+        peaks = [[peak(model, t, b) for b in asked.micro_batches] for t in asked.seq_lens]
+        return Traced(
+            parameters=model.width, held_bytes=weight(model),
+            update_bytes=weight(model) + model.depth * update,
+            early_bytes=peaks, late_bytes=peaks,
+        )  # fmt: skip
+
+    return Trace(asked, Described(base_bytes=10**8, models=[*map(traced, asked.models)]))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from dataclasses import fields, replace
+from dataclasses import asdict, fields, replace
 from typing import Any, get_args
 
 import pytest
@@ -72,10 +72,15 @@ PROBE = ranks.Probe(
 )
 DESCRIBED = helpers.Described(
     base_bytes=2**28,
-    parameters=[10, -1],
-    held_bytes=[40, -1],
-    update_bytes=[50, -1],
-    peak_bytes=[[[60, 70, 80], [70, 80, 90]], [[-1] * 3] * 2],
+    models=[
+        helpers.Traced(
+            parameters=10,
+            held_bytes=40,
+            update_bytes=50,
+            early_bytes=[[60, 70, 80], [70, 80, 90]],
+            late_bytes=[[60, 70, 80], [70, 80, 90]],
+        )
+    ],
 )
 MODEL = ranks.ModelSpec(name="gpt", depth=2, width=64, vocab_size=256, checkpointing="none")
 MESSAGES: list[wire.Message] = [
@@ -97,7 +102,6 @@ MESSAGES: list[wire.Message] = [
     replace(PROBE, lengths=[[[9, 8], [7, 7]]], longest=[9, 8], pad_to_multiple=8),
     helpers.Describe(
         models=[replace(MODEL, depth=1), MODEL],
-        weights=["fp32", "bf16"],
         seq_lens=[64, 128],
         micro_batches=[1, 2, 4],
         dtype="fp32",
@@ -371,8 +375,8 @@ def test_text_that_is_no_utf_8_arrives() -> None:
         (MESSAGES[0], "device_kind", "tpu"),
         (ranks.Ready(1, {}), "versions", {"torch": 2.13}),
         (PROBE, "needed_step_s", "soon"),
-        (DESCRIBED, "peak_bytes", [[80]]),
-        (DESCRIBED, "peak_bytes", [[[80, 0.5]]]),
+        (DESCRIBED, "models", [[80]]),
+        (DESCRIBED, "models", [asdict(DESCRIBED.models[0]) | {"early_bytes": [[80, 0.5]]}]),
     ],
 )
 def test_a_field_of_another_type_is_refused(

@@ -140,7 +140,7 @@ class Helpers:
             if isinstance(found, str):
                 return found
             found = _at(found, [self.lengths.index(n) for n in asked.seq_lens])
-            if min(min(map(min, of)) for of in found.peak_bytes) >= 0:
+            if min(min(map(min, of.early_bytes)) for of in found.models) >= 0:
                 return found
         return self._once(asked)
 
@@ -167,13 +167,14 @@ def _parabola(lengths: Sequence[int], flops: Sequence[float]) -> Callable[[int],
 def _at(found: Described, lengths: Sequence[int]) -> Described:
     """Of what was found, what it says of the lengths in these places."""
 
-    def some(values: list[list[list[int]]]) -> list[list[list[int]]]:
-        return [[of[place] for place in lengths] for of in values]
+    def some(values: list[list[int]]) -> list[list[int]]:
+        return [values[place] for place in lengths]
 
-    return replace(
-        found, peak_bytes=some(found.peak_bytes), early_bytes=some(found.early_bytes),
-        late_bytes=some(found.late_bytes),
-    )  # fmt: skip
+    models = [
+        replace(of, early_bytes=some(of.early_bytes), late_bytes=some(of.late_bytes))
+        for of in found.models
+    ]
+    return replace(found, models=models)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -254,7 +255,8 @@ def _apart(space: Space) -> Space:
 
 
 def _holes(found: Described) -> str:
-    return "" if min(found.held_bytes) >= 0 else "a trace of the model failed"
+    traced = all(each.held_bytes >= 0 for each in found.models)
+    return "" if traced else "a trace of the model failed"
 
 
 def magnitudes(card: Card) -> Magnitudes | None:

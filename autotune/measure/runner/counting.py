@@ -86,22 +86,12 @@ def describe(asked: Describe, limit_s: float, start: Start = local.start_rank) -
     Each helper traces several models: of its first operations each takes long."""
     each = max(2, -(-len(asked.models) // _at_once()))
     parts = [slice(start, start + each) for start in range(0, len(asked.models), each)]
-    shares = [
-        replace(asked, models=asked.models[part], weights=asked.weights[part]) for part in parts
-    ]
+    shares = [replace(asked, models=asked.models[part]) for part in parts]
     answers = _answers(shares, limit_s, start)
     found = [each.found for each in answers if isinstance(each.found, Described)]
     if len(found) < len(shares):
         return next(each.why for each in answers if each.found is None)
-    return Described(
-        base_bytes=found[0].base_bytes,
-        parameters=[each for one in found for each in one.parameters],
-        held_bytes=[each for one in found for each in one.held_bytes],
-        update_bytes=[each for one in found for each in one.update_bytes],
-        peak_bytes=[each for one in found for each in one.peak_bytes],
-        early_bytes=[each for one in found for each in one.early_bytes],
-        late_bytes=[each for one in found for each in one.late_bytes],
-    )
+    return replace(found[0], models=[each for one in found for each in one.models])
 
 
 def _at_once() -> int:

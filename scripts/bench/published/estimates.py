@@ -70,11 +70,10 @@ def activations() -> str:
         found = describe(Describe(
             models=[_gpt2(layers, attention, checkpointing)
                     for layers in (2, 4)],
-            weights=["bf16", "bf16"], seq_lens=[LENGTH], micro_batches=[4], dtype="bf16",
+            seq_lens=[LENGTH], micro_batches=[4], dtype="bf16",
             optimizer="adamw", device_kind="cuda", gradients_stay=True,
         ))  # fmt: skip
-        low, high = (peak[0][0] - held for peak, held in
-                     zip(found.peak_bytes, found.held_bytes, strict=True))  # fmt: skip
+        low, high = (each.peak_bytes[0][0] - each.held_bytes for each in found.models)
         kept = (high - low) / 2 / (4 * LENGTH * HIDDEN)
         rows.append((attention, checkpointing, f"{formula:.0f}", f"{kept:.1f}"))
     return table("attention | checkpointing | formula | traced", rows)
@@ -92,5 +91,5 @@ def _gpt2(layers: int, attention: str, checkpointing: str) -> ModelSpec:
     }  # fmt: skip
     return ModelSpec(
         name="hf", depth=layers, width=HIDDEN, vocab_size=1024, checkpointing=checkpointing,
-        attention=attention, recipe=recipe,
+        attention=attention, param_dtype="bf16", recipe=recipe,
     )  # fmt: skip

@@ -30,7 +30,7 @@ from autotune.space.options import Options
 from autotune.space.space import LEFT_OUT
 from autotune.space.workload import parse_global_batch
 from autotune.units import gib
-from autotune.wire.helpers import Count, Counted, Describe, Described, Parameters
+from autotune.wire.helpers import Count, Counted, Describe, Described, Parameters, Traced
 from autotune.wire.stopping import Interval
 
 GIB = 2**30
@@ -338,14 +338,14 @@ def test_the_longest_sample_is_found_by_one_trace_where_lengths_grow_alike() -> 
         times.append(wanted)
         many = len(wanted.seq_lens) > 32
         peaks = [
-            [[-1 if many and n < unknown else 2**30 + n * 2**20] * len(wanted.micro_batches)
-             for n in wanted.seq_lens] for _ in wanted.models
-        ]  # fmt: skip
-        some = [2**29] * len(wanted.models)
-        return Described(
-            base_bytes=2**28, parameters=some, held_bytes=some, update_bytes=some,
-            peak_bytes=peaks, early_bytes=peaks, late_bytes=peaks,
+            [-1 if many and n < unknown else 2**30 + n * 2**20] * len(wanted.micro_batches)
+            for n in wanted.seq_lens
+        ]
+        traced = Traced(
+            parameters=2**29, held_bytes=2**29, update_bytes=2**29,
+            early_bytes=peaks, late_bytes=peaks,
         )  # fmt: skip
+        return Described(base_bytes=2**28, models=[traced] * len(wanted.models))
 
     what = asked("24GiB", checkpointing="full", micro_batch="1")
     _, solved = solve_seq_len(what, 1, Helpers(no_count, describe))

@@ -24,7 +24,7 @@ from autotune.measure.runner import local
 from autotune.measure.runner.channel import Peer
 from autotune.space.candidate import Candidate
 from autotune.space.trace import Trace, request
-from autotune.wire.helpers import Describe, Described
+from autotune.wire.helpers import Describe, Described, Traced
 from autotune.wire.ranks import ModelSpec
 from probes import describe
 from probes.engines.ddp import DdpEngine
@@ -46,7 +46,6 @@ SMALL = ModelSpec(name="gpt", depth=1, width=64, vocab_size=256, checkpointing="
 def ask(*models: ModelSpec, **fields: Any) -> Describe:
     asked = Describe(
         models=list(models),
-        weights=["fp32"] * len(models),
         seq_lens=[64],
         micro_batches=[4],
         dtype="fp32",
@@ -55,6 +54,12 @@ def ask(*models: ModelSpec, **fields: Any) -> Describe:
         gradients_stay=False,
     )
     return replace(asked, **fields)
+
+
+def traced(asked: Describe) -> Traced:
+    """The one model of `asked`."""
+    (found,) = describe.describe(asked).models
+    return found
 
 
 def gpt(depth: int, checkpointing: str = "none") -> ModelSpec:
@@ -83,8 +88,7 @@ def tracked_peak(spec: ModelSpec, seq_len: int, micro_batch: int) -> int:
 @pytest.mark.parametrize("checkpointing", ["none", "full"])
 def test_a_peak_is_the_one_that_torchs_own_tracker_finds(checkpointing: str) -> None:
     spec = gpt(2, checkpointing)
-    (((peak,),),) = describe.describe(ask(spec)).peak_bytes
-    assert peak == tracked_peak(spec, 64, 4)
+    assert traced(ask(spec)).peak_bytes[0][0] == tracked_peak(spec, 64, 4)
 
 
 @pytest.mark.parametrize("dtype", ["fp32", "bf16"])
@@ -104,13 +108,13 @@ def test_shallow_models_give_the_peak_of_a_deep_one(
     asked = request(space)
     assert max(model.depth for model in asked.models) < depth
     extended = Trace(asked, describe.describe(asked))
-    whole = describe.describe(ask(
+    whole = traced(ask(
         gpt(depth, checkpointing), seq_lens=[256], micro_batches=[1, 8], dtype=dtype
     ))  # fmt: skip
     # With few samples a deep one may peak at another moment.
-    assert extended.peaks(space) == pytest.approx(whole.peak_bytes[0][0], rel=0.015)
-    assert extended.peaks(space)[1] == whole.peak_bytes[0][0][1]
-    assert extended.held(space) == pytest.approx(2 * whole.held_bytes, rel=1e-9)
+    assert extended.peaks(space) == pytest.approx(whole.peak_bytes[0], rel=0.015)
+    assert extended.peaks(space)[1] == whole.peak_bytes[0][1]
+    assert extended.held(space) == pytest.approx([whole.held_bytes] * 2, rel=1e-9)
 
 
 def test_blocks_of_two_kinds_give_the_peak_of_all_of_them() -> None:
@@ -118,24 +122,18 @@ def test_blocks_of_two_kinds_give_the_peak_of_all_of_them() -> None:
     pytest.importorskip("transformers")
     workload = replace(uncounted("gemma-3-1b-tiny"), world_size=2)
     shallow, whole = workload.shallow(), workload.spec(14)
-    found = describe.describe(ask(*shallow, whole, micro_batches=[1, 8]))
-    for each in (found.early_bytes, found.late_bytes):
-        *few, all_of_them = np.array(each, dtype=float)
+    found = describe.describe(ask(*shallow, whole, micro_batches=[1, 8])).models
+    for name in ("early_bytes", "late_bytes"):
+        *few, all_of_them = np.array([getattr(each, name) for each in found], dtype=float)
         mixed = np.tensordot(workload.shares(14), np.array(few), 1)
         assert mixed == pytest.approx(all_of_them, rel=1e-3)
-    assert (
-        np.max([found.early_bytes[-1], found.late_bytes[-1]], 0).tolist() == found.peak_bytes[-1]
-    )
 
 
 def test_sizes_between_the_ends_have_the_peaks_of_their_own_traces() -> None:
     sizes = [1, 2, 3, 5, 16]
     asked = ask(gpt(2, "full"), seq_lens=[16], micro_batches=sizes)
-    together = describe.describe(asked).peak_bytes[0][0]
-    alone = [
-        describe.describe(replace(asked, micro_batches=[size])).peak_bytes[0][0][0]
-        for size in sizes
-    ]
+    together = traced(asked).peak_bytes[0]
+    alone = [traced(replace(asked, micro_batches=[size])).peak_bytes[0][0] for size in sizes]
     assert together == alone
     grown = np.diff(alone) / np.diff(sizes)
     assert max(grown) > 1.5 * min(grown)  # there is a hinge among them
@@ -143,19 +141,19 @@ def test_sizes_between_the_ends_have_the_peaks_of_their_own_traces() -> None:
 
 def test_lengths_between_have_peaks_like_their_traces(monkeypatch: pytest.MonkeyPatch) -> None:
     asked = ask(gpt(2, "full"), seq_lens=[16, 24, 40, 64], micro_batches=[1, 2, 16])
-    traced: list[object] = []
+    steps: list[object] = []
     step = describe.StorageLedger.step
 
     def seen(*of: Any) -> Any:
-        traced.append(of)
+        steps.append(of)
         return step(*of)
 
     monkeypatch.setattr(describe.StorageLedger, "step", seen)
-    together = describe.describe(asked)
-    assert len(traced) == 6  # at both ends and one between, for one sample and for more
-    alone = [describe.describe(replace(asked, seq_lens=[n])) for n in asked.seq_lens]
-    assert together.early_bytes == [[each.early_bytes[0][0] for each in alone]]
-    assert together.late_bytes == [[each.late_bytes[0][0] for each in alone]]
+    together = traced(asked)
+    assert len(steps) == 6  # at both ends and one between, for one sample and for more
+    alone = [traced(replace(asked, seq_lens=[n])) for n in asked.seq_lens]
+    assert together.early_bytes == [each.early_bytes[0] for each in alone]
+    assert together.late_bytes == [each.late_bytes[0] for each in alone]
 
 
 def test_where_lengths_between_differ_each_is_traced(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -171,9 +169,9 @@ def test_where_lengths_between_differ_each_is_traced(monkeypatch: pytest.MonkeyP
 
     monkeypatch.setattr(gpt_family, "loss", padded)
     asked = ask(SMALL, seq_lens=[16, 24, 64])
-    together = describe.describe(asked).early_bytes[0]
-    alone = [describe.describe(replace(asked, seq_lens=[n])) for n in asked.seq_lens]
-    assert together == [each.early_bytes[0][0] for each in alone]
+    together = traced(asked).early_bytes
+    alone = [traced(replace(asked, seq_lens=[n])) for n in asked.seq_lens]
+    assert together == [each.early_bytes[0] for each in alone]
     assert together[1][0] - together[0][0] > 2**20
 
 
@@ -190,33 +188,31 @@ def test_the_growth_with_micro_batch_is_that_of_a_real_process(
         ).peak_bytes
         for size in sizes
     ]  # fmt: skip
-    traced = describe.describe(ask(gpt(4), seq_lens=[32], micro_batches=sizes)).peak_bytes[0][0]
-    assert traced[1] - traced[0] == pytest.approx(real[1] - real[0], rel=0.05)
+    peaks = traced(ask(gpt(4), seq_lens=[32], micro_batches=sizes)).peak_bytes[0]
+    assert peaks[1] - peaks[0] == pytest.approx(real[1] - real[0], rel=0.05)
 
 
 def test_checkpointing_lowers_what_a_sample_adds() -> None:
-    none, full = describe.describe(ask(gpt(2), gpt(2, "full"), micro_batches=[8, 16])).peak_bytes
-    assert np.diff(full[0]) < 0.8 * np.diff(none[0])
+    none, full = describe.describe(ask(gpt(2), gpt(2, "full"), micro_batches=[8, 16])).models
+    assert np.diff(full.peak_bytes[0]) < 0.8 * np.diff(none.peak_bytes[0])
 
 
 @pytest.mark.parametrize(("optimizer", "states"), [("adamw", 2), ("muon", 1)])
 @pytest.mark.parametrize("dtype", ["fp32", "bf16", "fp16"])
 def test_weights_and_state_are_held_in_fp32(optimizer: str, states: int, dtype: str) -> None:
-    found = describe.describe(ask(gpt(2), optimizer=optimizer, dtype=dtype))
-    blocks = 2 * 12 * 128**2
-    (parameters,), (held,) = found.parameters, found.held_bytes
-    assert held == pytest.approx(4 * (3 * parameters - (2 - states) * blocks), rel=1e-3)
-    assert found.update_bytes[0] >= held + 4 * parameters
+    found = traced(ask(gpt(2), optimizer=optimizer, dtype=dtype))
+    blocks, held = 2 * 12 * 128**2, found.held_bytes
+    assert held == pytest.approx(4 * (3 * found.parameters - (2 - states) * blocks), rel=1e-3)
+    assert found.update_bytes >= held + 4 * found.parameters
 
 
 def test_gradients_that_stay_are_held_and_add_to_activations() -> None:
     dropped, stay = (
-        describe.describe(ask(gpt(2), micro_batches=[32], gradients_stay=stay))
-        for stay in (False, True)
+        traced(ask(gpt(2), micro_batches=[32], gradients_stay=stay)) for stay in (False, True)
     )
-    gradients = 4 * dropped.parameters[0]
-    assert stay.held_bytes[0] - dropped.held_bytes[0] == gradients
-    grown = stay.peak_bytes[0][0][0] - dropped.peak_bytes[0][0][0]
+    gradients = 4 * dropped.parameters
+    assert stay.held_bytes - dropped.held_bytes == gradients
+    grown = stay.peak_bytes[0][0] - dropped.peak_bytes[0][0]
     assert 0.5 * gradients < grown <= gradients
 
 
@@ -249,9 +245,9 @@ def test_frozen_experts_keep_no_rows_and_get_no_gradient() -> None:
 
 
 def test_an_older_torch_without_grouped_products_traces(monkeypatch: pytest.MonkeyPatch) -> None:
-    whole = describe.describe(ask(gpt(2, "none"))).peak_bytes
+    whole = traced(ask(gpt(2))).peak_bytes
     monkeypatch.delattr(functional, "grouped_mm", raising=False)
-    assert describe.describe(ask(gpt(2, "none"))).peak_bytes == whole != [[[-1]]]
+    assert traced(ask(gpt(2))).peak_bytes == whole != [[-1]]
     assert not hasattr(functional, "grouped_mm")
 
 
@@ -261,10 +257,11 @@ def test_an_untraceable_model_does_not_stop_the_next_one(monkeypatch: pytest.Mon
         gpt_family, "make", lambda spec: Looking() if spec.width == 192 else real(spec)
     )
     odd = replace(gpt(1), width=192)
-    found = describe.describe(ask(odd, gpt(1), micro_batches=[1, 2]))
-    assert found.peak_bytes[0] == [[-1, -1]]
-    assert (found.parameters[0], found.held_bytes[0], found.update_bytes[0]) == (-1, -1, -1)
-    assert min(found.peak_bytes[1][0]) > found.held_bytes[1] > 0
+    asked = ask(odd, gpt(1), micro_batches=[1, 2])
+    failed, sound = describe.describe(asked).models
+    assert failed == Traced.failed(asked)
+    assert failed.peak_bytes == [[-1, -1]]
+    assert min(sound.peak_bytes[0]) > sound.held_bytes > 0
 
 
 class Splitting(nn.Module):
@@ -280,11 +277,8 @@ class Splitting(nn.Module):
 
 def test_other_operations_at_a_size_are_traced_at_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gpt_family, "make", lambda spec: Splitting())
-    together = describe.describe(ask(gpt(1), micro_batches=[1, 3, 4])).peak_bytes[0][0]
-    alone = [
-        describe.describe(ask(gpt(1), micro_batches=[size])).peak_bytes[0][0][0]
-        for size in (1, 3, 4)
-    ]
+    together = traced(ask(gpt(1), micro_batches=[1, 3, 4])).peak_bytes[0]
+    alone = [traced(ask(gpt(1), micro_batches=[size])).peak_bytes[0][0] for size in (1, 3, 4)]
     assert together == alone
 
 

@@ -11,6 +11,7 @@ import pytest
 from autotune.space.space import Space
 from autotune.space.trace import MOST_MICRO_BATCHES, request, why_untraced
 from autotune.space.workload import GlobalBatch
+from autotune.wire.helpers import Traced
 from autotune.wire.ranks import ModelSpec
 from tests.support import records
 from tests.support.traces import made_up, weight
@@ -167,12 +168,8 @@ def test_a_model_that_could_not_be_traced_has_no_number_and_the_others_do() -> N
     whole = space()
     traced = made_up(request(whole))
     first = traced.asked.models[0]
-    missing = replace(
-        traced.answer,
-        held_bytes=[-1, *traced.answer.held_bytes[1:]],
-        update_bytes=[-1, *traced.answer.update_bytes[1:]],
-        peak_bytes=[[[-1] * 4] * 2, *traced.answer.peak_bytes[1:]],
-    )
+    models = [Traced.failed(traced.asked), *traced.answer.models[1:]]
+    missing = replace(traced.answer, models=models)
     untraced = replace(traced, answer=missing)
     for values in (untraced.held(whole), untraced.peaks(whole)):
         unknown = np.isnan(values)
