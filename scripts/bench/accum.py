@@ -15,7 +15,7 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from shared import DEADLINE_S, asking, gpt, numbers, pool, probing, say, table, versions
+from shared import DEADLINE_S, gpt, numbers, pool, probing, run, say, table, versions
 
 from autotune.device import open_device
 from autotune.device.device import Device
@@ -57,18 +57,14 @@ class ProbeFailedError(Exception):
     """A probe yielded no report; the message says why."""
 
 
-def main() -> None:
-    parser = asking(__doc__)
-    parser.add_argument("--repeats", type=int, default=7, help="pairs a schedule")
-    parser.add_argument("--accum", type=numbers, default="4,8,16", help="schedules")
-    asked = parser.parse_args()
+def main(*, repeats: int = 7, accum: str = "4,8,16") -> None:
     device = open_device("cpu")
-    rows = [row for setup in SETUPS for row in measured(device, setup, asked.accum, asked.repeats)]
+    rows = [row for setup in SETUPS for row in measured(device, setup, numbers(accum), repeats)]
     head = (
         "engine | ranks | grad_accum | scaled step | full step | spread of full | disturbed"
         " | scaled/full | interval | within 3 % | loss"
     )
-    print(f"{header(device, asked.repeats)}\n\n{table(head, rows)}")
+    print(f"{header(device, repeats)}\n\n{table(head, rows)}")
 
 
 def measured(
@@ -82,7 +78,7 @@ def measured(
         for accum in accums:
             case = (name, ranks, accum)
             try:
-                run(runner, candidate, accum, SEARCH_MICRO_STEPS)  # starts the group, warms it
+                probe(runner, candidate, accum, SEARCH_MICRO_STEPS)  # starts the group, warms it
                 pairs = [
                     pair(runner, candidate, accum, scaled_first=number % 2 == 0)
                     for number in range(repeats)
@@ -97,7 +93,7 @@ def measured(
 def pair(runner: Pool, candidate: Candidate, grad_accum: int, *, scaled_first: bool) -> Pair:
     """The schedule measured both ways, in either order."""
     ways = [SEARCH_MICRO_STEPS, grad_accum]
-    reports = {way: run(runner, candidate, grad_accum, way)
+    reports = {way: probe(runner, candidate, grad_accum, way)
                for way in (ways if scaled_first else reversed(ways))}  # fmt: skip
     scaled, full = (reports[way] for way in ways)
     return Pair(
@@ -108,7 +104,7 @@ def pair(runner: Pool, candidate: Candidate, grad_accum: int, *, scaled_first: b
     )
 
 
-def run(runner: Pool, candidate: Candidate, grad_accum: int, micro_steps: int) -> Report:
+def probe(runner: Pool, candidate: Candidate, grad_accum: int, micro_steps: int) -> Report:
     """One probe in the live group.
 
     Raises:
@@ -158,4 +154,4 @@ def word(low: float, high: float) -> str:
 
 
 if __name__ == "__main__":
-    main()
+    run(main)

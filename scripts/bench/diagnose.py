@@ -14,7 +14,7 @@ import random
 import time
 from collections.abc import Callable
 
-from shared import asking
+from shared import run
 
 from autotune.advise.diagnose import LogReader
 from autotune.advise.diagnose.context import Context
@@ -65,10 +65,7 @@ class Repeated(io.RawIOBase):
         return self.read1(size)
 
 
-def main() -> None:
-    parser = asking(__doc__)
-    parser.add_argument("--megabytes", type=int, default=500, help="of each kind of log")
-    megabytes = parser.parse_args().megabytes
+def main(*, megabytes: int = 500) -> None:
     random.seed(0)
     print(f"{'log':10} {'MB/s':>6}  events")
     for kind in KINDS:
@@ -82,4 +79,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run(main)

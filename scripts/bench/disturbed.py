@@ -21,7 +21,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from shared import DEADLINE_S, ROOT, asking, probing, say, table, wiring, yes
+from shared import DEADLINE_S, ROOT, probing, run, say, table, wiring, yes
 
 from autotune.device import open_device
 from autotune.measure.testbed.machine import Machine
@@ -52,22 +52,16 @@ class Row:
     found: Candidate
 
 
-def main(arguments: Sequence[str]) -> int:
-    parser = asking(__doc__)
-    parser.add_argument("--budget", default="2m")
-    parser.add_argument("--busy", type=int, default=1, help="processes beside the study")
-    parser.add_argument("--rounds", type=int, default=1)
-    asked = parser.parse_args(arguments)
+def main(*, budget: str = "2m", busy: int = 1, rounds: int = 1) -> None:
     rows = []
     with tempfile.TemporaryDirectory(prefix="autotune-disturbed-") as folder:
-        for number in range(asked.rounds):
-            for busy in (0, asked.busy):
-                rows.append(study(Path(folder) / f"{number}-{busy}", asked.budget, busy))
+        for number in range(rounds):
+            for processes in (0, busy):
+                rows.append(study(Path(folder) / f"{number}-{processes}", budget, processes))
                 say(f"{rows[-1]}")
-        options = Options.of(budget_s=parse_duration_s(asked.budget, "--budget"), device="cpu")
+        options = Options.of(budget_s=parse_duration_s(budget, "--budget"), device="cpu")
         speeds = again(sorted({row.found for row in rows}, key=lambda c: c.key), options, folder)
     print(report(rows, speeds))
-    return 0
 
 
 def study(out: Path, budget: str, busy: int) -> Row:
@@ -148,4 +142,4 @@ def report(rows: Sequence[Row], speeds: dict[Candidate, float]) -> str:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    run(main)

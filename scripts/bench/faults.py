@@ -23,7 +23,7 @@ from dataclasses import astuple, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from shared import ROOT, asking, say, table
+from shared import ROOT, run, say, table
 
 sys.path.insert(0, str(ROOT))
 
@@ -92,16 +92,11 @@ def row(what: str, found: Sequence[Findings], note: str = "") -> Row:
         if not each.sound:
             say(f"{each}")
     return Row(
-        what=what,
-        injected=len(found),
-        lost=sum(f.lost for f in found),
-        twice=sum(f.twice for f in found),
-        torn=sum(f.torn_best for f in found),
-        differs=sum(f.differs for f in found),
-        residue=sum(f.residue for f in found),
-        failed=sum(bool(f.error) for f in found),
-        note=note,
-    )
+        what=what, injected=len(found), note=note,
+        lost=sum(f.lost for f in found), twice=sum(f.twice for f in found),
+        torn=sum(f.torn_best for f in found), differs=sum(f.differs for f in found),
+        residue=sum(f.residue for f in found), failed=sum(bool(f.error) for f in found),
+    )  # fmt: skip
 
 
 class Campaign:
@@ -283,34 +278,32 @@ def report(rows: Sequence[Row]) -> str:
     return table(head, ((r.what, f"{r.injected:,}", *astuple(r)[2:]) for r in rows))
 
 
-def main(arguments: Sequence[str]) -> int:
-    parser = asking(__doc__)
-    counts = {"kills": 200, "disks": 40, "studies": 4, "groups": 500, "fuzz": 100_000}
-    for name, default in (counts | {"workers": os.cpu_count() or 1, "seed": 0}).items():
-        parser.add_argument(f"--{name}", type=int, default=default, metavar="N")
-    asked = parser.parse_args(arguments)
+def main(
+    *, kills: int = 200, disks: int = 40, studies: int = 4, groups: int = 500,
+    fuzz: int = 100_000, workers: int = os.cpu_count() or 1, seed: int = 0,
+) -> int:  # fmt: skip
     rows: list[Row] = []
     with tempfile.TemporaryDirectory(prefix="autotune-campaign-") as folder:
-        campaign = Campaign(Path(folder), asked.workers, asked.seed)
+        campaign = Campaign(Path(folder), workers, seed)
         parts = {
-            campaign.kills: asked.kills,
-            campaign.disks: asked.disks,
-            campaign.faulty: asked.studies,
-            campaign.groups: asked.groups,
+            campaign.kills: kills,
+            campaign.disks: disks,
+            campaign.faulty: studies,
+            campaign.groups: groups,
         }
         for part, count in parts.items():
             if count:
                 rows.append(part(count))
                 say(f"{rows[-1]}")
-        if asked.kills:
+        if kills:
             rows.append(campaign.cuts())
-        if asked.groups >= 500:
+        if groups >= 500:
             rows.append(campaign.trials())
-        rows += campaign.fuzz(asked.fuzz) if asked.fuzz else []
-    print(f"{platform.system()}, {os.cpu_count()} cores; seed {asked.seed}.\n")
+        rows += campaign.fuzz(fuzz) if fuzz else []
+    print(f"{platform.system()}, {os.cpu_count()} cores; seed {seed}.\n")
     print(report(rows))
     return int(any(r.bad for r in rows))
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    run(main)

@@ -11,13 +11,14 @@ is shared is another one minutes later. Prints a table in Markdown.
 from __future__ import annotations
 
 import statistics
-import sys
 import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Annotated
 
-from shared import asking, kept, say, table
+from cyclopts import Parameter
+from shared import kept, run, say, table
 
 from autotune.commands.app import main as autotune
 from autotune.commands.exits import ExitCode
@@ -51,20 +52,20 @@ class Row:
         return statistics.mean(self.probed) / self.long.tokens_per_s - 1
 
 
-def main(arguments: Sequence[str]) -> int:
-    parser = asking(__doc__)
-    parser.add_argument("--configs", type=int, default=8)
-    parser.add_argument("--steps", type=int, default=200)
-    parser.add_argument("--minutes", type=float, default=2.0, help="of each long run, at most")
-    split = list(arguments).index("--") if "--" in arguments else len(arguments)
-    asked = parser.parse_args(arguments[:split])
+def main(
+    *study: Annotated[str, Parameter(allow_leading_hyphen=True)],
+    configs: int = 8,
+    steps: int = 200,
+    minutes: float = 2.0,
+) -> int:
+    """`study` has its options; a long run takes so many `minutes` at most."""
     with tempfile.TemporaryDirectory(prefix="autotune-fidelity-") as folder:
         out = Path(folder) / "study"
-        if autotune([*arguments[split + 1 :], "--out", str(out)]) != ExitCode.FOUND:
+        if autotune([*study, "--out", str(out)]) != ExitCode.FOUND:
             return 1
         best = Best.read(out / "best.json")
-        rows = [long_run(each, asked.steps, asked.minutes, Path(folder), number)
-                for number, each in enumerate(fastest(out, best, asked.configs))]  # fmt: skip
+        rows = [long_run(each, steps, minutes, Path(folder), number)
+                for number, each in enumerate(fastest(out, best, configs))]  # fmt: skip
     print(report(rows, best))
     return 0
 
@@ -82,8 +83,8 @@ def fastest(folder: Path, best: Best, count: int) -> list[Best]:
 
 def long_run(best: Best, steps: int, minutes: float, folder: Path, number: int) -> Row:
     def probe(name: str) -> Report:
-        with training(best, limit_s=PROBE_S, logs=made(folder, name), note=say) as run:
-            return run(probing(best), fresh=True)
+        with training(best, limit_s=PROBE_S, logs=made(folder, name), note=say) as winner:
+            return winner(probing(best), fresh=True)
 
     before = probe(f"before{number}")
     found = verify(best, steps=steps, limit_s=60 * minutes, logs=made(folder, f"long{number}"),
@@ -138,4 +139,4 @@ def report(rows: Sequence[Row], best: Best) -> str:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    run(main)

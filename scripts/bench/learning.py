@@ -9,7 +9,6 @@ somebody who does not. Truth, regret, ceilings and the noise floor are those of 
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,10 +16,10 @@ from typing import Any
 
 import numpy as np
 from search import CEILINGS
-from searches.grids import asking_grids, cores, truth
+from searches.grids import cores, truth
 from searches.samplers import sampler_course, study_before
 from searches.tables import percent
-from shared import table, yes
+from shared import run, table, yes
 
 from autotune.measure.testbed.recording import Recording
 from autotune.space.choices import SAMPLER
@@ -56,16 +55,14 @@ class Pair:
     floor: float
 
 
-def main(arguments: Sequence[str]) -> int:
-    asked = asking_grids(__doc__, seeds=20).parse_args(arguments)
+def main(*grids: Path, seeds: int = 20) -> None:
     with cores() as pool:
-        for path in asked.grids:
+        for path in grids:
             for cut in CUTS:
-                wanted = tasks(path, cut, asked.seeds)
+                wanted = tasks(path, cut, seeds)
                 if wanted:
-                    pairs = [pair for pair in pool.map(run, wanted, chunksize=4) if pair]
+                    pairs = [pair for pair in pool.map(carried_out, wanted, chunksize=4) if pair]
                     print(report(wanted[0], pairs), "\n", flush=True)
-    return 0
 
 
 def tasks(path: Path, cut: str, seeds: int) -> list[Task]:
@@ -80,7 +77,7 @@ def tasks(path: Path, cut: str, seeds: int) -> list[Task]:
     ]  # fmt: skip
 
 
-def run(task: Task) -> Pair | None:
+def carried_out(task: Task) -> Pair | None:
     """Carry `task` out; None where nothing fits."""
     axes: dict[str, Any] = {task.cut: task.left}
     now = truth(task.path, task.ceiling, **axes)
@@ -127,4 +124,4 @@ def report(of: Task, pairs: Sequence[Pair]) -> str:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    run(main)

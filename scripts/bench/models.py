@@ -15,11 +15,10 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Sequence
 from itertools import product
 from pathlib import Path
 
-from shared import ROOT, asking, numbers, table
+from shared import ROOT, numbers, run, table
 
 from autotune.result.best import Best
 from autotune.result.folder.table import load_trials
@@ -27,23 +26,20 @@ from autotune.space.models.hf import TINY, ready
 
 ENGINES = {"ddp": "0", "deepspeed": "0,3", "fsdp": "3"}
 """And the stages to try."""
+SMALL = [name for name in ready() if name.endswith(TINY)]
 HEAD = "model | ranks | engine | stages | trials | confirmed | s | remark"
 REMARK_CHARACTERS = 160
 
 
-def main(arguments: Sequence[str]) -> int:
-    parser = asking(__doc__)
-    small = [name for name in ready() if name.endswith(TINY)]
-    parser.add_argument("--models", default=",".join(small), help="also hf:PATH")
-    parser.add_argument("--ranks", type=numbers, default="1,2", help="ranks of a study")
-    parser.add_argument("--engines", default=",".join(ENGINES), help="of these, which")
-    parser.add_argument("--budget", default="60s", help="of a study")
-    asked = parser.parse_args(arguments)
-    print(f"{os.cpu_count()} cores; a study of {asked.budget} each.\n\n{table(HEAD, [])}")
-    for study in product(asked.models.split(","), asked.ranks, asked.engines.split(",")):
-        row = table(HEAD, [tried(*study, asked.budget)]).splitlines()[-1]
+def main(
+    *, models: str = ",".join(SMALL),
+    ranks: str = "1,2", engines: str = ",".join(ENGINES), budget: str = "60s",
+) -> None:  # fmt: skip
+    """`models` may have hf:PATH, too; a study has that `budget`."""
+    print(f"{os.cpu_count()} cores; a study of {budget} each.\n\n{table(HEAD, [])}")
+    for study in product(models.split(","), numbers(ranks), engines.split(",")):
+        row = table(HEAD, [tried(*study, budget)]).splitlines()[-1]
         print(row, flush=True)
-    return 0
 
 
 def tried(model: str, ranks: int, engine: str, budget: str) -> tuple[object, ...]:
@@ -79,4 +75,4 @@ def tried(model: str, ranks: int, engine: str, budget: str) -> tuple[object, ...
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    run(main)

@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pandas as pd
-from shared import ROOT, asking, machine, table, yes
+from shared import ROOT, machine, run, table, yes
 
 from autotune.result.folder.table import load_trials
 
@@ -54,10 +54,7 @@ class Accounts:
     peak_rss_bytes: int
 
 
-def main() -> None:
-    parser = asking(__doc__)
-    parser.add_argument("--budget", default="2m", help="of the study")
-    budget = parser.parse_args().budget
+def main(*, budget: str = "2m") -> None:
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(scratch)
         wall_s, accounts = run_study(["--sampler", "tpe", "--budget", budget], folder / "ddp")
@@ -167,4 +164,4 @@ def breakdown(trials: pd.DataFrame, wall_s: float) -> str:
 
 
 if __name__ == "__main__":
-    main()
+    run(main)

@@ -13,7 +13,6 @@ or takes too long has a row that says so; the exit code is 0 whatever comes out.
 
 from __future__ import annotations
 
-import argparse
 import importlib.util
 import os
 import random
@@ -28,13 +27,14 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Annotated
 
+from cyclopts import Parameter
 from peer_tools.task import Task
-from shared import DEADLINE_S, ROOT, asking, gpt, pool, probing, say, table, versions
+from shared import DEADLINE_S, ROOT, gpt, pool, probing, run, say, table, versions
 
 from autotune.device import open_device
 from autotune.device.device import Device
-from autotune.errors import UsageError
 from autotune.measure.runner import Result
 from autotune.measure.runner.local import OPS
 from autotune.measure.runner.pool import Pool
@@ -185,19 +185,45 @@ class Ended:
     wall_s: float
 
 
-def main() -> None:
-    options = parse()
+@dataclass(frozen=True, kw_only=True)
+class Limited:
+    """What the comparison is asked for."""
+
+    budget: str = "2m"
+    """Of each study."""
+    capacity: str = "896MiB"
+    """Pretended."""
+    most: int = 32
+    """The largest micro_batch."""
+    repeats: int = 3
+    """Measurements of each."""
+    rounds: int = 40
+    """Short ones of what was found and the fastest."""
+    limit_s: float = 480.0
+    """Seconds for a tool."""
+
+    @property
+    def capacity_bytes(self) -> int:
+        return parse_bytes(self.capacity, "--capacity")
+
+
+def main(options: Annotated[Limited, Parameter(name="*")] = Limited()) -> None:
     device = open_device("cpu")
     axis = [
         Schedule(Candidate(depth=DEPTH, seq_len=SEQ_LEN, micro_batch=size))
         for size in range(1, options.most + 1)
     ]
-    limits = Limits(options.capacity, CEILING, device.infos[0].capacity_bytes, 1.0)
+    host_bytes = device.infos[0].capacity_bytes
+    limits = Limits(options.capacity_bytes, CEILING, host_bytes, 1.0)
     rows: list[Found] = []
     with tempfile.TemporaryDirectory() as scratch:
-        run([*OPS, *PEER_OPS], Path(scratch, "ops.log"), options.limit_s)
+        ran([*OPS, *PEER_OPS], Path(scratch, "ops.log"), options.limit_s)
         for peer in PEERS:
-            asked = task(options, tempfile.mkdtemp(dir=scratch), peer.mode)
+            asked = Task(
+                folder=tempfile.mkdtemp(dir=scratch), depth=DEPTH, width=WIDTH,
+                vocab_size=VOCAB_SIZE, seq_len=SEQ_LEN, most=options.most,
+                capacity_bytes=options.capacity_bytes, mode=peer.mode,
+            )  # fmt: skip
             rows.append(searched(peer, asked, options.limit_s))
         for name, flags in STUDIES:
             rows.append(studied(name, flags, options, Path(tempfile.mkdtemp(dir=scratch))))
@@ -208,40 +234,6 @@ def main() -> None:
     print(f"\nEvery micro_batch:\n\n{curve(compared)}")
 
 
-def parse() -> argparse.Namespace:
-    """The command line."""
-    parser = asking(__doc__)
-    add = parser.add_argument
-    add("--budget", default="2m", help="of each study")
-    add("--capacity", type=capacity_bytes, default="896MiB", help="pretended")
-    add("--most", type=int, default=32, help="largest micro_batch")
-    add("--repeats", type=int, default=3, help="measurements of each")
-    add("--rounds", type=int, default=40, help="short ones of what was found and the fastest")
-    add("--limit-s", type=float, default=480.0, help="seconds for a tool")
-    return parser.parse_args()
-
-
-def capacity_bytes(text: str) -> int:
-    """A size as the study's own flag takes it."""
-    try:
-        return parse_bytes(text, "--capacity")
-    except UsageError as error:
-        raise argparse.ArgumentTypeError(str(error)) from error
-
-
-def task(options: argparse.Namespace, folder: str, mode: str) -> Task:
-    return Task(
-        folder=folder,
-        depth=DEPTH,
-        width=WIDTH,
-        vocab_size=VOCAB_SIZE,
-        seq_len=SEQ_LEN,
-        most=options.most,
-        capacity_bytes=options.capacity,
-        mode=mode,
-    )
-
-
 def searched(peer: Peer, asked: Task, limit_s: float) -> Found:
     """Have `peer` look for a micro-batch."""
     missing = [name for name in peer.modules if importlib.util.find_spec(name) is None]
@@ -249,11 +241,10 @@ def searched(peer: Peer, asked: Task, limit_s: float) -> Found:
         return Found(tool=peer.name, remark=f"not installed: {', '.join(missing)}")
     log = Path(asked.folder, "log")
     command = [sys.executable, str(TOOLS / peer.script), str(asked.write())]
-    ended = run(command, log, limit_s)
+    ended = ran(command, log, limit_s)
     say(f"{peer.name}: {ended.wall_s:.0f} s")
     row = Found(
         tool=peer.name,
-        schedule=None,
         wall_s=ended.wall_s,
         launches=asked.counted("launch"),
         ooms=asked.counted("oom"),
@@ -265,16 +256,16 @@ def searched(peer: Peer, asked: Task, limit_s: float) -> Found:
     return replace(row, schedule=Schedule(candidate, answer.grad_accum))
 
 
-def studied(name: str, flags: Sequence[str], options: argparse.Namespace, folder: Path) -> Found:
+def studied(name: str, flags: Sequence[str], options: Limited, folder: Path) -> Found:
     """Have this project search micro_batch, and the axes in `flags`."""
     out, log = folder / "study", folder / "log"
     command = [
         sys.executable, "-m", "autotune", "--device", "cpu", "--world-size", "1",
         "--depth", str(DEPTH), "--gpt", f"width={WIDTH},vocab_size={VOCAB_SIZE}",
-        "--micro-batch", f"1:{options.most}", "--capacity", str(options.capacity),
+        "--micro-batch", f"1:{options.most}", "--capacity", options.capacity,
         "--ceiling", f"{CEILING:.0%}", "--budget", options.budget, "--out", str(out), *flags,
     ]  # fmt: skip
-    ended = run(command, log, options.limit_s)
+    ended = ran(command, log, options.limit_s)
     say(f"{name}: {ended.wall_s:.0f} s")
     launches, ooms = accounts(out)
     row = Found(tool=name, wall_s=ended.wall_s, launches=launches, ooms=ooms)
@@ -292,7 +283,7 @@ def accounts(study: Path) -> tuple[int, int]:
     return launches, int((load_trials(study)["verdict"] == Verdict.OOM).sum())
 
 
-def run(command: Sequence[str], log: Path, limit_s: float) -> Ended:
+def ran(command: Sequence[str], log: Path, limit_s: float) -> Ended:
     """Run `command` as a rank is run, in a session that is ended with it or after `limit_s`."""
     modules = os.pathsep.join([str(ROOT), str(TOOLS.parent)])
     programs = os.pathsep.join([sysconfig.get_path("scripts"), os.environ.get("PATH", "")])
@@ -325,7 +316,7 @@ def failure(ended: Ended, log: Path) -> str:
 
 
 def measure(
-    device: Device, compared: Comparison, found: Sequence[Schedule], options: argparse.Namespace
+    device: Device, compared: Comparison, found: Sequence[Schedule], options: Limited
 ) -> None:
     """Every schedule, in an order that is new each time; then what was found and the fastest, in
     rounds.
@@ -381,7 +372,7 @@ def add(measured: Measured, schedule: Schedule, result: Result, short: bool) -> 
     rates.append(flops / interval(result.report.step_s).median)
 
 
-def header(device: Device, limits: Limits, options: argparse.Namespace) -> str:
+def header(device: Device, limits: Limits, options: Limited) -> str:
     """What was compared, where, and with which versions."""
     parameters = WORKLOAD.shape(DEPTH).parameters
     tools = versions("torch", "accelerate", "lightning", "deepspeed")
@@ -460,4 +451,4 @@ def curve(compared: Comparison) -> str:
 
 
 if __name__ == "__main__":
-    main()
+    run(main)

@@ -11,7 +11,6 @@ error of the peak by family and by engine, and whether what ran out of memory wa
 from __future__ import annotations
 
 import math
-import sys
 import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -25,7 +24,7 @@ from published.configs import NotComparableError
 from published.estimates import activations, deepspeed_states
 from published.on_grids import grid_errors
 from published.rows import CEILING, asked_of
-from shared import ROOT, asking, say, table
+from shared import ROOT, run, say, table
 
 from autotune.advise.plan.expected import Expected, Helpers, PlanRequest, plan
 from autotune.errors import ModelError, UsageError
@@ -73,14 +72,10 @@ class Scored:
         return self.interval_gib[1] / self.measured_gib - 1
 
 
-def main(arguments: Sequence[str]) -> int:
-    parser = asking(__doc__)
-    parser.add_argument("--rows", type=Path, default=ROWS)
-    parser.add_argument("--only", default="", help="rows whose id has this in it")
-    parser.add_argument("--all", action="store_true", help="print every row, too")
-    asked = parser.parse_args(arguments)
-    runs = pd.read_csv(asked.rows)
-    runs = runs[runs["id"].str.contains(asked.only, regex=False)]
+def main(*, rows: Path = ROWS, only: str = "", all: bool = False) -> None:
+    """`only` rows whose id has this in it; print `all` rows, too."""
+    runs = pd.read_csv(rows)
+    runs = runs[runs["id"].str.contains(only, regex=False)]
     helpers = in_this_process()
     scored, left_out = [], Counter[str]()
     with tempfile.TemporaryDirectory(prefix="autotune-plan-") as folder:
@@ -94,12 +89,11 @@ def main(arguments: Sequence[str]) -> int:
                 say(f"{row['id']}: {error}")
             else:
                 say(" | ".join(shown(scored[-1])))
-    print("\n\n".join(report(scored, left_out, rows=asked.all)))
-    if not asked.only:
+    print("\n\n".join(report(scored, left_out, rows=all)))
+    if not only:
         print(f"\n## Peaks recorded on CPUs\n\n{grid_errors()}")
         print(f"\n## DeepSpeed's estimates of model states\n\n{deepspeed_states()}")
         print(f"\n## What a layer keeps\n\n{activations()}")
-    return 0
 
 
 def in_this_process() -> Helpers:
@@ -192,4 +186,4 @@ def shown(each: Scored) -> Sequence[str]:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    run(main)

@@ -11,21 +11,18 @@ measurement that other programs disturbed is made again, later.
 
 from __future__ import annotations
 
-import argparse
 import math
 import os
 import random
-import sys
 import tempfile
 import time
 from collections import Counter, defaultdict
-from collections.abc import Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
-from cyclopts import CycloptsError
-from shared import asking, probing, say, wiring
+from cyclopts import CycloptsError, Parameter
+from shared import probing, run, say, wiring
 
 from autotune.commands.app import parsed
 from autotune.commands.exits import ExitCode, one_line
@@ -146,28 +143,35 @@ def record(
                 print(f"{file.missing:5} {candidate.key:36} {result.verdict}{again}")
 
 
-def main(arguments: Sequence[str]) -> int:
-    parser = asking(__doc__)
-    parser.add_argument("path", type=Path)
-    parser.add_argument("--repeats", type=int, default=3)
-    parser.add_argument("--limit", default="1s", help="time of a probe's warm-up and timed steps")
-    parser.add_argument("--calm", default="5%", help="what other programs may take of a probe")
-    parser.add_argument("--seed", type=int, default=0)
-    split = list(arguments).index("--") if "--" in arguments else len(arguments)
-    asked = parser.parse_args(arguments[:split])
+def main(
+    path: Path,
+    *study: Annotated[str, Parameter(allow_leading_hyphen=True)],
+    repeats: int = 3,
+    limit: str = "1s",
+    calm: str = "5%",
+    seed: int = 0,
+) -> int:
+    """Warm-up and timed steps of a probe may take the time of `limit`, and other programs the
+    share of `calm`."""
     try:
-        request = parsed(list(arguments[split + 1 :]))
+        request = parsed(list(study))
         if request is None:  # --help or --version was all
             return ExitCode.FOUND
         if not isinstance(request, Tune):
             raise UsageError("after -- come the options of a study, and no other command")
-        return _record(asked, request.options)
+        return recorded(
+            path, request.options, repeats=repeats, seed=seed,
+            limit_s=parse_duration_s(limit, "--limit"), calm=parse_share(calm, "--calm"),
+        )  # fmt: skip
     except (UsageError, CycloptsError) as error:
         say(f"record_grid: {one_line(error)}")
         return ExitCode.USAGE
 
 
-def _record(asked: argparse.Namespace, options: Options) -> int:
+def recorded(
+    path: Path, options: Options, *, repeats: int, limit_s: float, calm: float, seed: int
+) -> int:
+    """Begin the grid in `path`, or go on with it."""
     if options.devices.device.startswith(REPLAY):
         raise UsageError("--device: a recording is no device to record; use cpu or cuda")
     if options.space.length_mix is not None:
@@ -179,8 +183,6 @@ def _record(asked: argparse.Namespace, options: Options) -> int:
     kind = testbed.device.kind
     check_idle(testbed.device, options.devices.allow_busy)
     space = testbed.space(options)
-    limit_s = parse_duration_s(asked.limit, "--limit")
-    calm = parse_share(asked.calm, "--calm")
     rule = replace(rule_for(kind, options), warmup_limit_s=limit_s, timed_limit_s=limit_s)
     header = {
         "schema_version": grid.SCHEMA_VERSION,
@@ -198,12 +200,12 @@ def _record(asked: argparse.Namespace, options: Options) -> int:
             (runner,) = testbed.runners(space, [wires])
             stop.kill = runner.kill
             try:
-                if not asked.path.exists():
+                if not path.exists():
                     trace = runner.trace(space, TRACE_LIMIT_S)
                     header |= {} if trace is None else {"trace": asdict(trace)}
-                file = GridFile(asked.path, header, space, asked.repeats)
+                file = GridFile(path, header, space, repeats)
                 print(f"{len(space.candidates)} candidates, {file.missing} measurements to make")
-                rng = random.Random(asked.seed + file.missing)
+                rng = random.Random(seed + file.missing)
                 record(file, runner, space, rule, calm, rng=rng, stop=stop)
             finally:
                 runner.close()
@@ -212,9 +214,9 @@ def _record(asked: argparse.Namespace, options: Options) -> int:
             return ExitCode.STOPPED
         finally:
             stop.restore()
-    print(f"complete: {asked.path}")
+    print(f"complete: {path}")
     return ExitCode.FOUND
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    run(main)

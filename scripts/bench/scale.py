@@ -16,16 +16,15 @@ from __future__ import annotations
 
 import math
 import random
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
 import pandas as pd
-from searches.grids import Truth, asking_grids, cores, fitting_ceilings, truth
+from searches.grids import Truth, cores, fitting_ceilings, truth
 from searches.samplers import TRACE_S, replays, run_study
-from shared import table
+from shared import run, table
 
 from autotune.errors import NoNodesError
 from autotune.measure.replay.runner import Replay
@@ -132,27 +131,23 @@ class Ran:
     """and of the result of the whole study."""
 
 
-def main(arguments: Sequence[str]) -> int:
-    parser = asking_grids(__doc__, seeds=30)
-    parser.add_argument("--lost-per-hour", type=float, default=1.0, help="nodes, of all")
-    asked = parser.parse_args(arguments)
-    tables = ((SLOTS, None, slots_table), (NODES, asked.lost_per_hour, nodes_table))
+def main(*grids: Path, seeds: int = 30, lost_per_hour: float = 1.0) -> None:
+    tables = ((SLOTS, None, slots_table), (NODES, lost_per_hour, nodes_table))
     with cores() as pool:
-        for path in asked.grids:
+        for path in grids:
             size = len(truth(path, max(CEILINGS)).space.candidates)
             print(f"### {path.stem}: {size} candidates\n")
-            for counts, lost_per_hour, shown in tables:
+            for counts, lost, shown in tables:
                 tasks = [
-                    Task(path, ceiling, slots, seed, lost_per_hour)
+                    Task(path, ceiling, slots, seed, lost)
                     for slots in counts
                     for ceiling in fitting_ceilings(path, CEILINGS)
-                    for seed in range(asked.seeds)
+                    for seed in range(seeds)
                 ]
-                print(shown(pool.map(run, tasks, chunksize=4)), "\n", flush=True)
-    return 0
+                print(shown(pool.map(carried_out, tasks, chunksize=4)), "\n", flush=True)
 
 
-def run(task: Task) -> Ran:
+def carried_out(task: Task) -> Ran:
     """Carry `task` out."""
     known = truth(task.path, task.ceiling)
     options = known.options.but(seed=task.seed, parallel=task.slots)
@@ -225,4 +220,4 @@ def nodes_table(ran: Sequence[Ran]) -> str:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    run(main)

@@ -28,7 +28,7 @@ from multiprocessing.connection import wait
 from pathlib import Path
 from typing import Any
 
-from shared import ROOT, asking, kept, machine, probing, say, table, wiring
+from shared import ROOT, kept, machine, probing, run, say, table, wiring
 
 from autotune.commands.app import main as autotune
 from autotune.commands.exits import ExitCode
@@ -369,16 +369,13 @@ PARTS: Mapping[str, tuple[str, Callable[[int], list[str]]]] = {
 }
 
 
-def main() -> None:
-    parser = asking(__doc__)
-    parser.add_argument("--parts", default=",".join(PARTS), help="of the three, which")
-    parser.add_argument("--repeats", type=int, default=2, help="launches of each candidate")
-    asked = parser.parse_args()
+def main(*, parts: str = ",".join(PARTS), repeats: int = 2) -> None:
+    """Each candidate is launched `repeats` times."""
     print(f"Machine: {machine()}.")
-    for name in asked.parts.split(","):
+    for name in parts.split(","):
         title, part = PARTS[name]
-        print("\n".join(["", f"## {title}", "", *part(asked.repeats)]), flush=True)
+        print("\n".join(["", f"## {title}", "", *part(repeats)]), flush=True)
 
 
 if __name__ == "__main__":
-    main()
+    run(main)

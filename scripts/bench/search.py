@@ -19,13 +19,11 @@ table has both where others judge.
 
 from __future__ import annotations
 
-import argparse
-import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from searches.grids import asking_grids, cores, fitting_ceilings, repeats, truth
+from searches.grids import cores, fitting_ceilings, repeats, truth
 from searches.rules import RULES, rule_course
 from searches.samplers import ask_seconds, sampler_course, study_result
 from searches.tables import (
@@ -41,6 +39,7 @@ from searches.tables import (
     regret_table,
     results,
 )
+from shared import run
 
 from autotune.space.choices import SAMPLER
 
@@ -61,23 +60,26 @@ class Task:
     """The measurements that it draws, where others judge."""
 
 
-def main(arguments: Sequence[str]) -> int:
-    parser = asking_grids(__doc__, seeds=50)
-    parser.add_argument("--gp-seeds", type=int, default=5, help="gp takes a second a search")
-    parser.add_argument("--methods", default=",".join(METHODS), help="of these, which")
-    parser.add_argument("--png", type=Path, help="also draw a picture into this file")
-    asked = parser.parse_args(arguments)
+def main(
+    *grids: Path,
+    seeds: int = 50,
+    gp_seeds: int = 5,
+    methods: str = ",".join(METHODS),
+    png: Path | None = None,
+) -> None:
+    """A search by gp takes a second, so it has `gp_seeds`; `png` gets a picture, too."""
     searches: dict[str, list[Search]] = {}
     floors: dict[str, list[float]] = {}
+    of_method = {name: gp_seeds if name == "gp" else seeds for name in methods.split(",")}
     with cores() as pool:
-        for path in asked.grids:
+        for path in grids:
             ceilings = fitting_ceilings(path, CEILINGS)
-            ran = pool.map(run, tasks(asked, path, ceilings), chunksize=8)
+            ran = pool.map(carried_out, tasks(path, ceilings, of_method, seeds), chunksize=8)
             found = [each for each in ran if isinstance(each, Search)]
             whole = [each for each in ran if isinstance(each, Whole)]
-            floor = [truth(path, c).oracle(seed) for c in ceilings for seed in range(asked.seeds)]
+            floor = [truth(path, c).oracle(seed) for c in ceilings for seed in range(seeds)]
             blind = [truth(path, c, repeat=n) for c in ceilings for n in range(repeats(path))]
-            again = pool.map(run, tasks_apart(asked, path, ceilings), chunksize=8)
+            again = pool.map(carried_out, tasks_apart(path, ceilings, seeds), chunksize=8)
             apart = [each for each in again if isinstance(each, Search)]
             searches[path.stem], floors[path.stem] = found, floor
             print(f"{header(path, ceilings)}\n")
@@ -89,39 +91,34 @@ def main(arguments: Sequence[str]) -> int:
         f"One ask over 100 000 candidates takes {1e3 * ask_seconds(100_000):.0f} ms (promised:"
         " at most 50)."
     )
-    if asked.png is not None:
-        plot(searches, floors, asked.png)
-    return 0
+    if png is not None:
+        plot(searches, floors, png)
 
 
-def tasks(asked: argparse.Namespace, path: Path, ceilings: Sequence[float]) -> list[Task]:
-    """Every method under every ceiling, from every seed."""
+def tasks(
+    path: Path, ceilings: Sequence[float], of_method: Mapping[str, int], seeds: int
+) -> list[Task]:
+    """Every method under every ceiling, from every seed; and whole studies."""
     searches = [
         Task(path, ceiling, method, seed)
-        for method in asked.methods.split(",")
-        for ceiling in ceilings
-        for seed in range(asked.gp_seeds if method == "gp" else asked.seeds)
-    ]
+        for method, count in of_method.items() for ceiling in ceilings for seed in range(count)
+    ]  # fmt: skip
     studies = [
         Task(path, ceiling, SAMPLER, seed, minutes)
-        for minutes in BUDGETS
-        for ceiling in ceilings
-        for seed in range(asked.seeds)
-    ]
+        for minutes in BUDGETS for ceiling in ceilings for seed in range(seeds)
+    ]  # fmt: skip
     return searches + studies
 
 
-def tasks_apart(asked: argparse.Namespace, path: Path, ceilings: Sequence[float]) -> list[Task]:
+def tasks_apart(path: Path, ceilings: Sequence[float], seeds: int) -> list[Task]:
     """Searches of the default sampler that draw one measurement, and are judged by the others."""
     return [
         Task(path, ceiling, SAMPLER, seed, repeat=repeat)
-        for ceiling in ceilings
-        for repeat in range(repeats(path))
-        for seed in range(asked.seeds)
-    ]
+        for ceiling in ceilings for repeat in range(repeats(path)) for seed in range(seeds)
+    ]  # fmt: skip
 
 
-def run(task: Task) -> Search | Whole:
+def carried_out(task: Task) -> Search | Whole:
     """Carry `task` out."""
     known = truth(task.path, task.ceiling, repeat=task.repeat)
     if task.minutes is not None:
@@ -162,4 +159,4 @@ def header(path: Path, ceilings: Sequence[float]) -> str:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    run(main)

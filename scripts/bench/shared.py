@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import argparse
 import os
 import sys
 import tempfile
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+
+from cyclopts import App
 
 from autotune.device.device import Device
 from autotune.measure.runner import Job
@@ -25,12 +26,18 @@ DEADLINE_S = 180.0
 """Of a probe."""
 
 
-def asking(doc: str | None) -> argparse.ArgumentParser:
-    """A parser that shows the first line of a file's `doc`, and the default of each option."""
-    return argparse.ArgumentParser(
-        description=(doc or "").partition("\n")[0],
-        formatter_class=argparse.ArgumentDefaultsHelpFormatter,
-    )
+def run(main: Callable[..., int | None]) -> None:
+    """Call `main` with the flags on the command line, and exit with what it returns."""
+    sys.exit(called(main, sys.argv[1:]))
+
+
+def called(main: Callable[..., int | None], words: Sequence[str]) -> int:
+    """What `main` returns for the `words` of a command line. Its parameters are the flags, and the
+    first line of its file is the help."""
+    about = (sys.modules[main.__module__].__doc__ or "").partition("\n")[0]
+    app = App(help=about, version_flags=[], result_action="return_value")
+    app.default(main)
+    return app(words) or 0
 
 
 def numbers(text: str) -> tuple[int, ...]:

@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from shared import ROOT, asking, probing, table, wiring
+from shared import ROOT, probing, run, table, wiring
 
 from autotune.device import open_device
 from autotune.measure.launch.launcher import Launcher
@@ -109,31 +109,27 @@ class Agents(Launcher):
             process.wait()
 
 
-def main() -> None:
-    parser = asking(__doc__)
-    parser.add_argument("--nodes", type=int, default=2)
-    parser.add_argument("--seconds", type=float, default=20.0)
-    asked = parser.parse_args()
+def main(*, nodes: int = 2, seconds: float = 20.0) -> None:
     from autotune.measure.runner import channel
 
     setattr(channel, "Stream", CountedStream)  # noqa: B010 - of the study's side alone
     began = time.monotonic()
-    nodes = Cluster(Agents(asked.nodes), "cpu", allow_mixed=False, allow_busy=True, dial_s=DIAL_S)
+    cluster = Cluster(Agents(nodes), "cpu", allow_mixed=False, allow_busy=True, dial_s=DIAL_S)
     gathered_s = time.monotonic() - began
     gathering = TOTAL.copy()
     with tempfile.TemporaryDirectory() as logs:
         options = Options.of(
-            world_size=asked.nodes, depth=(2,), seq_len=(64,), micro_batch=(1,), zero=(0,),
+            world_size=nodes, depth=(2,), seq_len=(64,), micro_batch=(1,), zero=(0,),
             checkpointing=("none",),
         )  # fmt: skip
-        space = nodes.space(options)
-        (runner,) = nodes.runners(space, [wiring(Path(logs))])
+        space = cluster.space(options)
+        (runner,) = cluster.runners(space, [wiring(Path(logs))])
         try:
-            rows = measured(runner, space.candidates[0], asked.seconds)
+            rows = measured(runner, space.candidates[0], seconds)
         finally:
             runner.close()
     device = open_device("cpu").infos[0].name
-    print(f"{asked.nodes} nodes with a rank each, over loopback with TLS; {device}\n")
+    print(f"{nodes} nodes with a rank each, over loopback with TLS; {device}\n")
     rows.insert(0, ("agents dial", gathered_s, Count(), gathering))
     head = " | seconds | messages/s | sent bytes/s | received bytes/s"
     print(table(head, (_cells(*row) for row in rows)))
@@ -171,4 +167,4 @@ def _cells(name: str, seconds: float, before: Count, after: Count) -> tuple[str,
 
 
 if __name__ == "__main__":
-    main()
+    run(main)

@@ -17,7 +17,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from unittest import mock
 
-from shared import DEADLINE_S, asking, gpt, numbers, pool, probing, say, table, versions
+from shared import DEADLINE_S, gpt, numbers, pool, probing, run, say, table, versions
 
 from autotune.device import open_device
 from autotune.device.device import Device
@@ -126,21 +126,16 @@ class Failed:
     reason: str
 
 
-def main() -> None:
-    parser = asking(__doc__)
-    parser.add_argument("--ranks", type=numbers, default="1,2,4", help="ranks of a group")
-    parser.add_argument("--stages", type=numbers, default="0,1,2,3", help="of these, which")
-    parser.add_argument("--depth", type=int, default=12, help="blocks")
-    parser.add_argument("--width", type=int, default=576, help="channels")
-    options = parser.parse_args()
+def main(
+    *, ranks: str = "1,2,4", stages: str = "0,1,2,3", depth: int = 12, width: int = 576
+) -> None:
     device = open_device("cpu")
     rows: list[Row | Failed] = []
-    cases = [case for case in CASES if case[0] in options.stages]
-    for ranks in options.ranks:
-        control = controlled(device, ranks)
-        work = workload(options.width, ranks)
-        rows += measured(device, work, options.depth, cases, control)
-    print(f"{header(device, options.depth, options.width)}\n\n{report(rows)}\n")
+    cases = [case for case in CASES if case[0] in numbers(stages)]
+    for count in numbers(ranks):
+        control = controlled(device, count)
+        rows += measured(device, workload(width, count), depth, cases, control)
+    print(f"{header(device, depth, width)}\n\n{report(rows)}\n")
 
 
 def measured(
@@ -320,4 +315,4 @@ def mb(size_bytes: float) -> str:
 
 
 if __name__ == "__main__":
-    main()
+    run(main)

@@ -13,8 +13,7 @@ campaign = load("faults")
 
 @pytest.mark.campaign
 def test_the_campaign_prints_that_nothing_was_lost(capsys: pytest.CaptureFixture[str]) -> None:
-    few = ["--kills", "1", "--disks", "1", "--studies", "0", "--groups", "2", "--fuzz", "60"]
-    assert campaign.main(few) == 0
+    assert campaign.main(kills=1, disks=1, studies=0, groups=2, fuzz=60) == 0
     lines = capsys.readouterr().out.splitlines()
     rows = [line.split("|")[1:-1] for line in lines if line.startswith("| ")]
     assert len(rows) == 1 + 4 + 7
@@ -27,5 +26,4 @@ def test_what_was_lost_is_counted_and_makes_it_fail(monkeypatch: pytest.MonkeyPa
     assert lost.bad == 1
     assert "| a fault | 3 | 1 | 0 |" in campaign.report([lost])
     monkeypatch.setattr(campaign.Campaign, "groups", lambda self, count: lost)
-    none = [word for part in ("kills", "disks", "studies", "fuzz") for word in (f"--{part}", "0")]
-    assert campaign.main([*none, "--groups", "1"]) == 1
+    assert campaign.main(kills=0, disks=0, studies=0, groups=1, fuzz=0) == 1

@@ -15,7 +15,7 @@ def test_the_smaller_values_are_known_and_the_others_left(tmp_path: Path) -> Non
     recorded.write(path)
     [task, *_] = bench.tasks(path, "depth", 1)
     assert max(task.known) < min(task.left)
-    pair = bench.run(task)
+    pair = bench.carried_out(task)
     assert pair is None or len(pair.learned) == len(pair.without) == len(bench.PROBES)
 
 

@@ -20,6 +20,7 @@ from tests.support.scripted import ok
 pytestmark = pytest.mark.slow
 
 record_grid = scripts.load("record_grid")
+called = scripts.load("shared").called
 SPACE = space(micro_batch=(1, 2, 4))
 HEADER = recorded.header()
 
@@ -83,31 +84,31 @@ def test_recordings_can_be_continued(tmp_path: Path, capsys: pytest.CaptureFixtu
     flags = ["--device", "cpu", "--depth", "1", "--seq-len", "32", "--micro-batch", "1,2"]
     flags += ["--gpt", "vocab_size=256", "--checkpointing", "none"]
     asked = [str(path), "--limit", "0.2s", "--calm", "100%"]
-    assert record_grid.main([*asked, "--repeats", "1", "--", *flags]) == 0
-    assert record_grid.main([*asked, "--repeats", "2", "--", *flags]) == 0
+    assert called(record_grid.main, [*asked, "--repeats", "1", "--", *flags]) == 0
+    assert called(record_grid.main, [*asked, "--repeats", "2", "--", *flags]) == 0
     found = grid.read(path)
     assert Counter(row.candidate.micro_batch for row in found.rows) == {1: 2, 2: 2}
     assert found.trace is not None
     assert all(row.report is not None and row.report.step_s for row in found.rows)
     assert sum(row.group_start_s > 0 for row in found.rows) == 2
     capsys.readouterr()
-    assert record_grid.main([*asked, "--", *flags, "--gpt", "width=128"]) == 2
+    assert called(record_grid.main, [*asked, "--", *flags, "--gpt", "width=128"]) == 2
     assert len(capsys.readouterr().err.splitlines()) == 1
 
 
 def test_wrong_options_are_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for flags in (["--depth", "x"], ["--depht", "2"], ["--depth", "2", "--depth", "4"]):
-        assert record_grid.main([str(tmp_path / "g.csv"), "--", *flags]) == 2
+        assert called(record_grid.main, [str(tmp_path / "g.csv"), "--", *flags]) == 2
         assert len(capsys.readouterr().err.splitlines()) == 1
 
 
 def test_a_recording_is_no_device(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     source = recorded.write(tmp_path / "g.csv")
     asked = [str(tmp_path / "h.csv"), "--", "--device", f"replay:{source}"]
-    assert record_grid.main(asked) == 2
+    assert called(record_grid.main, asked) == 2
     assert "use cpu or cuda" in capsys.readouterr().err
 
 
 def test_a_mix_of_lengths_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert record_grid.main([str(tmp_path / "g.csv"), "--", "--length-mix", "a.csv"]) == 2
+    assert called(record_grid.main, [str(tmp_path / "g.csv"), "--", "--length-mix", "a.csv"]) == 2
     assert "name several by --seq-len" in capsys.readouterr().err

@@ -25,7 +25,7 @@ def grid(tmp_path: Path) -> Path:
 
 
 def test_more_slots_make_more_probes_a_minute_and_find_as_much(grid: Path) -> None:
-    one, four = (scale.run(scale.Task(grid, 0.8, slots, seed=0)) for slots in (1, 4))
+    one, four = (scale.carried_out(scale.Task(grid, 0.8, slots, seed=0)) for slots in (1, 4))
     assert four.search_s < one.search_s
     assert four.probes / four.search_s > 2 * one.probes / one.search_s
     assert four.result <= one.result + 0.01
@@ -33,7 +33,7 @@ def test_more_slots_make_more_probes_a_minute_and_find_as_much(grid: Path) -> No
 
 def test_the_same_task_comes_out_the_same(grid: Path) -> None:
     task = scale.Task(grid, 0.8, 4, seed=1)
-    assert scale.run(task) == scale.run(task)
+    assert scale.carried_out(task) == scale.carried_out(task)
 
 
 def test_the_table_says_whether_the_promise_is_held() -> None:
@@ -90,6 +90,6 @@ def test_what_a_lost_node_ran_is_put_off_and_the_node_is_back_later_or_gone(grid
 
 
 def test_a_study_on_nodes_that_are_lost_often_ends_with_a_result(grid: Path) -> None:
-    ran = scale.run(scale.Task(grid, 0.8, 4, seed=0, lost_per_hour=600.0))
+    ran = scale.carried_out(scale.Task(grid, 0.8, 4, seed=0, lost_per_hour=600.0))
     assert ran.put_off > 0
     assert ran.result < 1.0

@@ -33,8 +33,7 @@ def test_it_measures_a_real_group(
     from autotune.measure.runner import channel
 
     monkeypatch.setattr(channel, "Stream", traffic.stream.Stream)  # is put back
-    monkeypatch.setattr("sys.argv", ["traffic.py", "--seconds", "1"])
-    traffic.main()
+    traffic.main(seconds=1)
     rows = [line for line in capsys.readouterr().out.splitlines() if line.startswith("| ")]
     names = [row.split(" | ")[0].strip("| ") for row in rows]
     assert names[-4:] == [

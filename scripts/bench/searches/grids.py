@@ -1,9 +1,8 @@
-"""What is true of a recorded grid, what somebody finds there who measures once, and how searches
-there are asked for, spread over cores and kept."""
+"""The truth of a recorded grid, what one measurement of each candidate finds, and the points of a
+search."""
 
 from __future__ import annotations
 
-import argparse
 import math
 import multiprocessing
 import os
@@ -16,8 +15,6 @@ from functools import cache
 from multiprocessing.pool import Pool
 from pathlib import Path
 from typing import Any
-
-from shared import asking
 
 from autotune.measure.testbed.recording import Recording
 from autotune.space.candidate import Candidate
@@ -113,14 +110,6 @@ def truth(path: Path, ceiling: float, **axes: Any) -> Truth:
 def fitting_ceilings(path: Path, ceilings: Sequence[float]) -> list[float]:
     """Those of `ceilings` under which something fits."""
     return [ceiling for ceiling in ceilings if truth(path, ceiling).fitting]
-
-
-def asking_grids(doc: str | None, seeds: int) -> argparse.ArgumentParser:
-    """A parser for files of grids, and the number of searches of each."""
-    parser = asking(doc)
-    parser.add_argument("grids", type=Path, nargs="+")
-    parser.add_argument("--seeds", type=int, default=seeds, help="searches of each")
-    return parser
 
 
 def cores() -> Pool:
