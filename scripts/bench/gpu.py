@@ -1,4 +1,4 @@
-"""Everything worth measuring on a machine with one GPU, in steps of less than 9 minutes each.
+"""Tests and measurements for a machine with one GPU, in steps of less than 9 minutes each.
 
     scripts/on_gpu [--out results/gpu] [STEP ...]
 
@@ -11,7 +11,6 @@ where a step failed or is not through, 0 else.
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import re
@@ -21,39 +20,25 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, TextIO
-from unittest import mock
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # autotune need not be installed
 
 import pandas as pd
-from shared import ROOT, probing, wiring
+from shared import ROOT, run, say
 
 from autotune.device import open_device
-from autotune.measure.runner import Result, Runner
-from autotune.measure.testbed.machine import Machine
 from autotune.result.folder.table import load_trials
-from autotune.space.candidate import Candidate
-from autotune.space.options import Options
-from autotune.space.outcome import Verdict
-from autotune.wire.reports import Report
-from autotune.wire.stopping import Rule, interval
 
 STEP_LIMIT_S = 490.0
 END_S = 20.0
 SMI_EVERY_MS = 20
 MIB = 2**20
-ALLOCATORS = {"default": "", "expandable": "expandable_segments:True"}
-"""Values of PYTORCH_CUDA_ALLOC_CONF."""
-RULE = Rule(
-    warmup_steps=3, warmup_tolerance=0.1, warmup_limit_s=3.0,
-    timed_steps=5, half_width=0.01, timed_limit_s=3.0,
-)  # fmt: skip
 
 
 class StepError(Exception):
@@ -98,29 +83,6 @@ class Bench:
         finally:
             _end(process)
 
-    @contextmanager
-    def pool(self, options: Options, allocator: str = "") -> Iterator[Runner]:
-        """Worker groups for the space of `options`, with that allocator setting."""
-        testbed = Machine(open_device(self.device), self.device)
-        with mock.patch.dict(os.environ, PYTORCH_CUDA_ALLOC_CONF=allocator):
-            wires = wiring(self.folder / "logs", 3600.0, self.say)
-            (runner,) = testbed.runners(testbed.space(options), [wires])
-            try:
-                yield runner
-            finally:
-                runner.close()
-
-    def probe(
-        self, pool: Runner, candidate: Candidate, rule: Rule = RULE, *, fresh: bool = False
-    ) -> Result:
-        """One probe, measured to the end of `rule`."""
-        if time.monotonic() > self.until:
-            raise NotThrough
-        result = pool.run(probing(candidate, rule, fresh=fresh), self.until)
-        if result.verdict is Verdict.SKIPPED:
-            raise NotThrough
-        return result
-
 
 def _end(process: subprocess.Popen[bytes]) -> None:
     """What still runs of it: the studies that tests started would go on, and keep the GPU."""
@@ -129,13 +91,6 @@ def _end(process: subprocess.Popen[bytes]) -> None:
             os.killpg(process.pid, how)
         with suppress(subprocess.TimeoutExpired):
             process.wait(END_S)
-
-
-def measured(result: Result) -> Report:
-    """Its report; raises `StepError` where there is none."""
-    if result.report is None:
-        raise StepError(f"{result.verdict}: {result.reason}")
-    return result.report
 
 
 # The steps.
@@ -266,55 +221,6 @@ def beside(trials: pd.DataFrame, seen: pd.Series[float]) -> pd.DataFrame:
     })  # fmt: skip
 
 
-def warm(bench: Bench) -> dict[str, Any]:
-    """Peaks in a warm group beside those in a fresh one, for both kinds of allocator segments."""
-    sizes = (1, 2) if bench.small else (2, 4, 8, 16, 32)
-    options = _options(bench, sizes)
-    found: dict[str, Any] = {}
-    for name, setting in ALLOCATORS.items():
-        with bench.pool(options, setting) as pool:
-            for candidate in reversed(_candidates(options)):  # large first: its segments stay
-                in_warm = measured(bench.probe(pool, candidate)).peaks.device_bytes
-                found[f"{name} {candidate.key}"] = [in_warm]
-            for candidate in _candidates(options):
-                in_fresh = measured(bench.probe(pool, candidate, fresh=True)).peaks.device_bytes
-                found[f"{name} {candidate.key}"].append(in_fresh)
-    for key, (in_warm, in_fresh) in found.items():
-        bench.say(f"{key:44} warm {in_warm / MIB:9.0f} MiB   fresh {in_fresh / MIB:9.0f} MiB")
-    return {"peaks": found}
-
-
-def logits(bench: Bench) -> dict[str, Any]:
-    """Logits of 131072 tokens x 32768 words: more elements than 32 bits count."""
-    micro, seq, vocab = (2, 64, 1024) if bench.small else (64, 2048, 32768)
-    options = _options(bench, (micro,)).but(depth=(1,), seq_len=(seq,), gpt=f"vocab_size={vocab}")
-    with bench.pool(options) as pool:
-        result = bench.probe(pool, _candidates(options)[0])
-    bench.say(f"{result.verdict} {result.reason}")
-    if result.verdict not in ("ok", "oom"):
-        raise StepError(f"{result.verdict}: {result.reason}")
-    return {"verdict": result.verdict, "reason": result.reason}
-
-
-def sustained(bench: Bench) -> dict[str, Any]:
-    """Step times after a moment and after a while: what the clocks do under load."""
-    options = _options(bench, (2,) if bench.small else (8,))
-    spans = (0.5, 1.0) if bench.small else (1.0, 3.0, 10.0, 30.0)
-    found = {}
-    with bench.pool(options) as pool:
-        for span in spans:
-            rule = replace(RULE, half_width=0.0, timed_limit_s=span, warmup_limit_s=0.0)
-            report = measured(bench.probe(pool, _candidates(options)[0], rule, fresh=True))
-            seen = report.conditions
-            found[f"{span:g} s"] = {
-                "step_s": interval(report.step_s).median, "steps": len(report.step_s),
-                "sm_clock_mhz": seen.sm_clock_mhz, "power_w": seen.power_w,
-                "temperature_c": seen.temperature_c, "throttle_reasons": seen.throttle_reasons,
-            }  # fmt: skip
-            bench.say(f"{span:5g} s of steps: {found[f'{span:g} s']}")
-    return {"spans": found}
-
-
 def fidelity(bench: Bench) -> dict[str, Any]:
     """Probes beside long runs, with the table in the log."""
     asked = ["--configs", "3", "--minutes", "0.5", "--", "--budget", "2m"]
@@ -388,65 +294,31 @@ STEPS: dict[str, tuple[str, Callable[[Bench], dict[str, Any]]]] = {
     ),
     "oom": ("a smaller card, pretended, and a space that runs out of it; what is left", oom),
     "peaks": ("peaks of trials.csv beside those that nvidia-smi saw", peaks),
-    "warm": ("peaks in a warm group beside those in a fresh one, for both allocators", warm),
-    "logits": ("more elements of logits than 32 bits count", logits),
-    "sustained": ("what the clocks do under load", sustained),
     "fidelity": ("short probes beside training runs of 200 steps", fidelity),
     "grid": ("a recorded grid for replays; it goes on from call to call", grid),
 }  # fmt: skip
 """What each is for, and what does it."""
 
 
-# What they share.
-
-
-def _options(bench: Bench, sizes: Sequence[int]) -> Options:
-    """One depth and length, and those micro batches."""
-    options = Options.of(
-        device=bench.device, depth=(12,), seq_len=(1024,), micro_batch=tuple(sizes),
-        checkpointing=("none",), world_size=1,
-    )  # fmt: skip
-    if bench.small:
-        options = options.but(depth=(1,), seq_len=(32,), gpt="width=64,vocab_size=256")
-    return options
-
-
-def _candidates(options: Options) -> list[Candidate]:
-    """In ascending order of tokens."""
-    return [
-        Candidate(depth=depth, seq_len=seq_len, micro_batch=micro_batch)
-        for depth in options.space.axes.get("depth") or ()
-        for seq_len in options.space.axes.get("seq_len") or ()
-        for micro_batch in options.space.axes.get("micro_batch") or ()
-    ]
-
-
-def main(arguments: Sequence[str]) -> int:
-    parser = argparse.ArgumentParser(
-        prog="scripts/on_gpu", description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )  # fmt: skip
-    what = "; ".join(f"{name}: {of}" for name, (of, _) in STEPS.items())
-    parser.add_argument("step", nargs="*", help=what)
-    parser.add_argument("--out", type=Path, default=ROOT / "results" / "gpu")
-    parser.add_argument("--device", default="cuda:0")
-    parser.add_argument("--small", action="store_true", help="little work, to try the steps out")
-    parser.add_argument("--list", action="store_true", help="what is done")
-    asked = parser.parse_args(arguments)
-    if unknown := set(asked.step) - STEPS.keys():
-        parser.error(f"no step {', '.join(sorted(unknown))}; there are {', '.join(STEPS)}")
-    if asked.list:
+def main(
+    *step: str, out: Path = ROOT / "results" / "gpu", device: str = "cuda:0", small: bool = False,
+    list: bool = False,
+) -> int:  # fmt: skip
+    """`list` shows what is done; `small` steps have little work, to try them out."""
+    if unknown := set(step) - STEPS.keys():
+        say(f"no step {', '.join(sorted(unknown))}; there are {', '.join(STEPS)}")
+        return 2
+    if list:
         for name in STEPS:
-            print(f"{name:10} {_state(asked.out / name)}")
+            print(f"{name:10} {_state(out / name)}")
         return 0
-    wanted = asked.step or [n for n in STEPS if _state(asked.out / n) != "done"]
-    went = [run(name, asked) for name in wanted]
+    wanted = step or [n for n in STEPS if _state(out / n) != "done"]
+    went = [went_through(name, out / name, device, small) for name in wanted]
     return int(not all(went))
 
 
-def run(name: str, asked: argparse.Namespace) -> bool:
-    """Whether that step went through. It begins anew, but for what it keeps itself."""
-    folder = asked.out / name
+def went_through(name: str, folder: Path, device: str, small: bool) -> bool:
+    """Carry a step out. It begins anew, but for what it keeps itself."""
     folder.mkdir(parents=True, exist_ok=True)
     again = (folder / "result.json").exists()
     (folder / "result.json").unlink(missing_ok=True)
@@ -455,7 +327,7 @@ def run(name: str, asked: argparse.Namespace) -> bool:
     about, step = STEPS[name]
     print(f"== {name}: {about}", flush=True)
     with (folder / "log.txt").open("w" if again else "a") as log:
-        bench = Bench(asked.device, asked.small, folder, log, began + STEP_LIMIT_S)
+        bench = Bench(device, small, folder, log, began + STEP_LIMIT_S)
         try:
             found = step(bench)
         except NotThrough:
@@ -465,7 +337,7 @@ def run(name: str, asked: argparse.Namespace) -> bool:
             bench.say(f"{name}: FAILED: {type(error).__name__}: {error}")
             return False
     took_s = time.monotonic() - began
-    result = {"took_s": round(took_s, 1), "device": asked.device, "small": asked.small} | found
+    result = {"took_s": round(took_s, 1), "device": device, "small": small} | found
     (folder / "result.json").write_text(json.dumps(result, indent=2) + "\n")
     print(f"{name}: done in {took_s:.0f} s", flush=True)
     return True
@@ -483,4 +355,4 @@ def _forget(study: Path) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    run(main)
