@@ -1,12 +1,7 @@
-"""Trials as lines: a candidate, by names or in columns, and what came of it.
+"""Trials as lines: a candidate with the names of its axes, and what came of it.
 
-| a line has room for | a trial is |
-|---|---|
-| the names of its axes | one line, with the names in it |
-| its values | one line, in columns with the names above |
-| less | its candidate and, below, its result; no value is cut, however long it is |
-
-A log's lines have room for any value.
+The result stands below its candidate where a line has no room for both. A log's lines have room
+for everything.
 """
 
 from __future__ import annotations
@@ -43,22 +38,20 @@ class Lines:
     objective: Objective = "flops"
 
     def header(self) -> list[Text]:
-        """Names of what is in the lines of a trial."""
-        candidate = "candidate"
-        if self._has_names:
-            candidate = candidate.ljust(self._words_width)
-        elif self._has_columns:
-            candidate = " ".join(f"{AXES[axis].label:>{w}}" for axis, w in self._columns.items())
+        """Names of the columns in the lines of a trial."""
         result = f"result {self._rate:>5} {'model FLOP/s':>12} {'peak':>9}"
-        start = self._start("time", "no", "kind")
-        return self._lines(start, [candidate], Text(result, "dim"), "dim")
+        candidate = ["candidate".ljust(self._words_width if self._is_wide else 0)]
+        lines = self._lines(self._start("time", "no", "kind"), candidate, Text(result))
+        for line in lines:
+            line.stylize("dim")
+        return lines
 
     def trial(self, record: Record, elapsed_s: float) -> list[Text]:
         """One trial that ended `elapsed_s` after the study began, and what came of it."""
         verdict, measured = record.outcome.verdict, record.outcome.measurement
         number = "" if record.number is None else str(record.number)
         start = self._start(minutes(elapsed_s), number, record.purpose)
-        candidate = self._candidate(record.candidate)
+        candidate = self._named(record.candidate, aligned=self._is_wide)
         result = Text.assemble((verdict.value, _STYLES.get(verdict, "red")))
         if verdict.fits and measured is not None:
             result.append(" " * (_VERDICT_WIDTH + 1 - len(verdict.value)) + self.rates(measured))
@@ -87,8 +80,7 @@ class Lines:
         if not named:
             rate = f"{rate.removesuffix(self._rate).rstrip():>{len(self._rate)}}"
         return (
-            f"{rate}"
-            f" {si(measured.model_flops_per_s, 'FLOP/s'):>12}"
+            f"{rate} {si(measured.model_flops_per_s, 'FLOP/s'):>12}"
             f" {gib(peak_bytes):>9} {peak_bytes / self.space.limits.capacity_bytes:>4.0%}"
         )
 
@@ -97,7 +89,7 @@ class Lines:
         `text` grows up to what is kept for it, nothing moves."""
         width = self.console.width - indent
         if self._words_width + 2 + max(_BESIDE, text.cell_len) <= width:
-            return Text.assemble("  ".join(self._named(candidate, self._widest)), "  ", text)
+            return Text.assemble("  ".join(self._named(candidate, aligned=True)), "  ", text)
         return Text("\n").join([*map(Text, wrapped(self._named(candidate), width)), text])
 
     def _start(self, time: str, number: str, purpose: str) -> str:
@@ -110,38 +102,24 @@ class Lines:
         """Where that is not repeated."""
         return " " * len(self._start("", "", ""))
 
-    def _lines(
-        self, start: str, candidate: list[str], result: Text, style: str = ""
-    ) -> list[Text]:
-        """`result` beside the `candidate`, or below it."""
-        starts = [start, *[self._indent] * (len(candidate) - 1)]
-        lines = [
-            Text.assemble((lead, "dim"), (line, style))
-            for lead, line in zip(starts, candidate, strict=True)
-        ]
-        if self._apart:
-            return [*lines, Text.assemble(self._indent, result)]
-        return [*lines[:-1], Text.assemble(lines[-1], " ", result)]
-
-    def _candidate(self, candidate: Candidate) -> list[str]:
-        if self._has_names:
-            return ["  ".join(self._named(candidate, self._widest))]
-        if self._has_columns:
-            values = self._values(candidate)
-            return [" ".join(f"{values[axis]:>{w}}" for axis, w in self._columns.items())]
-        return wrapped(self._named(candidate), self.console.width - len(self._indent))
-
-    def _named(self, candidate: Candidate, widths: dict[str, int] | None = None) -> list[str]:
-        """Each value with the name of its axis; all of one axis are as wide, with `widths`."""
+    def _lines(self, start: str, candidate: list[str], result: Text) -> list[Text]:
+        """`result` beside the parts of a `candidate`, or below them."""
+        if self._is_wide:
+            return [Text.assemble((start, "dim"), "  ".join(candidate), " ", result)]
+        first, *others = wrapped(candidate, self.console.width - len(self._indent))
         return [
-            f"{AXES[axis].label} {value:<{(widths or {}).get(axis, 0)}}"
-            for axis, value in self._values(candidate).items()
+            Text.assemble((start, "dim"), first),
+            *(Text(self._indent + line) for line in others),
+            Text.assemble(self._indent, result),
         ]
 
-    def _values(self, candidate: Candidate) -> dict[str, str]:
-        return {
-            axis: printable(str(getattr(candidate, axis)), self.console) for axis in self._widest
-        }
+    def _named(self, candidate: Candidate, *, aligned: bool = False) -> list[str]:
+        """Each value with the name of its axis; all of an axis are as wide where `aligned`."""
+        return [
+            f"{AXES[axis].label} "
+            + printable(str(getattr(candidate, axis)), self.console).ljust(wide * aligned)
+            for axis, wide in self._widest.items()
+        ]
 
     @property
     def _rate(self) -> str:
@@ -149,23 +127,11 @@ class Lines:
         return "samples/s" if self.objective == "samples_per_s" else "tok/s"
 
     @property
-    def _result_width(self) -> int:
-        """Characters of a trial's line after the candidate."""
-        return 1 + _VERDICT_WIDTH + 1 + 28 + len(self._rate)
-
-    @property
-    def _has_names(self) -> bool:
-        return len(self._indent) + self._words_width + self._result_width <= self.console.width
-
-    @property
-    def _has_columns(self) -> bool:
-        return self.of_log or len(self._indent) + self._columns_width <= self.console.width
-
-    @property
-    def _apart(self) -> bool:
-        """Whether a trial's result stands below its candidate."""
-        wide = len(self._indent) + self._columns_width + self._result_width
-        return not (self.of_log or self._has_names or wide <= self.console.width)
+    def _is_wide(self) -> bool:
+        """Whether a line has room for a candidate and its result."""
+        result_width = 1 + _VERDICT_WIDTH + 1 + 28 + len(self._rate)
+        wide = len(self._indent) + self._words_width + result_width
+        return self.of_log or wide <= self.console.width
 
     @cached_property
     def _widest(self) -> dict[str, int]:
@@ -174,15 +140,6 @@ class Lines:
             axis.name: max(len(str(value)) for value in self.space.axes[axis.name])
             for axis in shown_axes(self.space.axes, of_script=self.space.workload.of_script)
         }
-
-    @cached_property
-    def _columns(self) -> dict[str, int]:
-        """Widths of one column per shown axis, its name above it."""
-        return {axis: max(wide, len(AXES[axis].label)) for axis, wide in self._widest.items()}
-
-    @cached_property
-    def _columns_width(self) -> int:
-        return sum(self._columns.values()) + len(self._columns) - 1
 
     @cached_property
     def _words_width(self) -> int:

@@ -29,16 +29,10 @@ def test_a_wide_line_has_the_names_of_its_axes() -> None:
     )
 
 
-def test_a_narrower_line_has_its_values_below_their_names() -> None:
-    header, trial = shown(SPACES["offload"], OFFLOADED, 100)
-    for name, value in {"zero": "2", "offload": "optimizer", "ckpt": "full"}.items():
-        end = header.index(name) + len(name)
-        assert trial[:end].endswith(f" {value}")
-
-
 def test_a_narrow_line_has_its_result_below_itself() -> None:
-    header, below, trial, result = shown(SPACES["offload"], OFFLOADED, 80)
-    assert len(header) == len(trial) <= 80
+    header, below, trial, result = shown(SPACES["offload"], OFFLOADED, 100)
+    assert header.split() == ["time", "no", "kind", "candidate"]
+    assert trial.endswith("micro 8  zero 2  offload optimizer  ckpt full")
     assert below.split() == ["result", "tok/s", "model", "FLOP/s", "peak"]
     assert result.split() == ["ok", "12.3k", "330", "GFLOP/s", "1.00", "GiB", "25%"]
 
@@ -66,9 +60,9 @@ def test_a_log_has_a_trial_in_one_line_however_long_it_is() -> None:
 
 def test_a_reason_goes_on_below_the_candidate() -> None:
     failed = record(A, Verdict.OOM, reason="no room for " + "more and " * 20 + "more")
-    first, second, *_ = lines_of(SPACES["few"], Screen(80)).trial(failed, 83.0)
-    assert "oom: no room for more and" in first.plain
-    assert second.plain.startswith(" " * 17 + "and more")
+    _, first, second, *_ = lines_of(SPACES["few"], Screen(80)).trial(failed, 83.0)
+    assert first.plain.startswith(" " * 17 + "oom: no room for more and")
+    assert second.plain.startswith(" " * 17 + "more and")
 
 
 def test_what_a_value_would_do_to_a_terminal_is_not_done() -> None:
