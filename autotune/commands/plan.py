@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import os
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TextIO
@@ -15,7 +15,7 @@ from cyclopts import Group, Parameter
 from autotune.commands import Run
 from autotune.commands.exits import ExitCode, complain
 from autotune.commands.tune import parameters_of
-from autotune.device.cards import Gpus, parse_gpus
+from autotune.device.cards import parse_gpus
 from autotune.errors import UsageError
 from autotune.measure.testbed.lengths import at_longest
 from autotune.result.files import create_folder
@@ -24,7 +24,8 @@ from autotune.space.options import GROUPS, Options, text_of
 from autotune.units import gib, parse_bytes
 
 if TYPE_CHECKING:
-    from autotune.advise.plan.expected import Expected, Helpers, Plan, PlanRequest
+    from autotune.advise.plan.answers import Answer
+    from autotune.advise.plan.expected import PlanRequest
     from autotune.wire.helpers import Count, Counted, Describe, Described
 
 TRACE_S = 120.0
@@ -97,8 +98,9 @@ def plan(
     asked = at_longest(asked)
 
     def run(argv: list[str], started: float) -> int:
-        from autotune.advise.plan.answers import why_not
+        from autotune.advise.plan.answers import answer, why_not
         from autotune.advise.plan.expected import Helpers, PlanRequest
+        from autotune.advise.plan.show import as_csv, as_json, print_answer
         from autotune.measure.runner import counting
 
         with _made(write), counting.forked(asked.model.family) as start:
@@ -114,22 +116,25 @@ def plan(
                 with _waiting(f"tracing {asked.model.name} at seq_len {at}"):
                     return counting.describe(wanted, TRACE_S, start)
 
-            helpers = Helpers(count, describe)
-            what = PlanRequest(options=asked, card=named.card, host_bytes=host_bytes,
-                         fused=kernels == "fused")  # fmt: skip
+            what = PlanRequest(
+                options=asked, card=named.card, host_bytes=host_bytes, fused=kernels == "fused"
+            )
             if learn_from is not None:
                 what = _learnt(what, learn_from)
-            if len(named.counts) > 1:
-                return _by_count(what, named, helpers, json=json, csv=csv)
-            if solve is not None:
-                found, best = _solved(what, named, solve, helpers, json=json, csv=csv)
+            found = answer(what, named.counts, solve, Helpers(count, describe))
+            for line in _remarks(what, found):
+                complain(line)
+            if json or csv:
+                with suppress(BrokenPipeError):  # whoever read it has seen enough
+                    print(as_json(found) if json else as_csv(found), end="")
             else:
-                found, best = _table(what, named, helpers, rows, json=json, csv=csv)
-            if best is None:
-                complain(why_not(found))
+                print_answer(_console(), found, rows)
+            if not found.to_set:
+                if not found.counts:  # whose table says it
+                    complain(why_not(found.plans[0]))
                 return ExitCode.NOTHING_FITS
             if write is not None:
-                _write(best, found, asked, write, sys.stderr if json or csv else sys.stdout)
+                _write(found, asked, write, sys.stderr if json or csv else sys.stdout)
             return ExitCode.FOUND
 
     return run
@@ -143,63 +148,13 @@ def _signature() -> inspect.Signature:
 plan.__signature__ = _signature()  # type: ignore[attr-defined]
 
 
-def _table(
-    asked: PlanRequest, named: Gpus, helpers: Helpers, most: int, *, json: bool, csv: bool
-) -> tuple[Plan, Expected | None]:
-    from autotune.advise.plan.answers import recommended, table
-    from autotune.advise.plan.expected import plan as expect
-    from autotune.advise.plan.show import print_table
-
-    found = expect(asked, named.counts[0], helpers)
-    _say(found)
-    rows, best = table(found), recommended(found)
-    _say_host(asked, [best])
-    if not _printed(found, [each.row for each in rows], json=json, csv=csv):
-        print_table(_console(), found, rows, most)
-    return found, best
-
-
-def _by_count(asked: PlanRequest, named: Gpus, helpers: Helpers, *, json: bool, csv: bool) -> int:
-    from autotune.advise.plan.answers import by_count
-    from autotune.advise.plan.show import print_counts
-
-    found, plans = by_count(asked, named.counts, helpers)
-    rows = [row for _, row, _ in found if row is not None]
-    _say(plans[-1])
-    _say_host(asked, rows)
-    whys = {str(count): why for count, _, why in found if why}
-    if not _printed(plans[-1], rows, json=json, csv=csv, gpus=named.counts, why_not=whys):
-        print_counts(_console(), found, plans)
-    return ExitCode.FOUND if rows else ExitCode.NOTHING_FITS
-
-
-def _solved(
-    asked: PlanRequest, named: Gpus, quantity: Quantity, helpers: Helpers, *, json: bool, csv: bool
-) -> tuple[Plan, Expected | None]:
-    from autotune.advise.plan.answers import solve_gpus, solve_micro_batch, solve_seq_len
-    from autotune.advise.plan.show import print_solved
-
-    count = named.counts[0]
-    if quantity == "gpus":
-        found, solved = solve_gpus(asked, helpers)
-    elif quantity == "seq_len":
-        found, solved = solve_seq_len(asked, count, helpers)
-    else:
-        found, solved = solve_micro_batch(asked, count, helpers)
-    _say(found)
-    rows = [] if solved.row is None else [solved.row]
-    _say_host(asked, rows)
-    if not _printed(found, rows, json=json, csv=csv, **{quantity: solved.value}):
-        print_solved(_console(), found, solved)
-    return found, solved.row
-
-
-def _write(row: Expected, found: Plan, asked: Options, folder: Path, file: TextIO) -> None:
+def _write(found: Answer, asked: Options, folder: Path, file: TextIO) -> None:
     from autotune.advise.plan.write import start, write
     from autotune.commands.export import show
 
+    [row] = found.to_set
     try:
-        made = write(row, found, asked, folder)
+        made = write(row, found.plans[0], asked, folder)
     except OSError as error:
         raise UsageError(f"--write {folder}: {error.strerror}") from error
     show(made, folder, file)
@@ -236,44 +191,30 @@ def _waiting(what: str) -> Iterator[None]:
         yield
 
 
-def _printed(found: Plan, rows: list[Expected], *, json: bool, csv: bool, **more: Any) -> bool:
-    """Print for programs, where that is asked for."""
-    from autotune.advise.plan.show import as_csv, as_json
-
-    if json or csv:
-        text = as_json(found, rows, **more) if json else as_csv(rows)
-        with suppress(BrokenPipeError):  # whoever read it has seen enough
-            print(text, end="")
-    return json or csv
-
-
-def _say(found: Plan) -> None:
-    if (kernels := found.space.workload.recipe.get("kernels")) == FUSED:
-        complain(
+def _remarks(asked: PlanRequest, found: Answer) -> Iterator[str]:
+    """What the plan assumes, and what it did not check."""
+    recipe = found.plans[-1].space.workload.recipe
+    if (kernels := recipe.get("kernels")) == FUSED:
+        yield (
             f"assumes {FUSED}'s kernels; without them it needs more memory: see --kernels"
             " installed"
         )
     elif kernels:
-        complain(f"assumes {kernels}'s own kernels: {FUSED} is not installed here")
-    elif others := replaced_kernels(found.space.workload.recipe):
-        complain(
+        yield f"assumes {kernels}'s own kernels: {FUSED} is not installed here"
+    elif others := replaced_kernels(recipe):
+        yield (
             f"assumes transformers' own code; the kernels of {' and '.join(others)} may need less"
             " memory"
         )
-    if found.untraced:
-        complain(
-            "the memory of activations is a rough guess, as the model was not traced:"
-            f" {found.untraced}"
+    if untraced := found.plans[-1].untraced:
+        yield (
+            f"the memory of activations is a rough guess, as the model was not traced: {untraced}"
         )
-
-
-def _say_host(asked: PlanRequest, rows: Iterable[Expected | None]) -> None:
-    """Where what is to be set moves state to a host of which nothing was said."""
-    moved = [row for row in rows if row is not None and row.candidate.offload != "none"]
+    moved = [row for row in found.to_set if row.candidate.offload != "none"]
     if moved and asked.host_bytes is None:
         most = max(moved, key=lambda row: row.host_bytes)
         enough_gib = int(most.host_bytes / asked.options.limits.host_ceiling) >> 30
-        complain(
+        yield (
             f"host memory was not checked: {most.candidate.key} needs {gib(most.host_bytes)} of"
             f" it; give the host's memory, e.g. --host-ram {1 << enough_gib.bit_length()}GiB"
         )

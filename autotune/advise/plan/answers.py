@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
 
 from autotune.advise.plan.expected import (
     Expected,
@@ -11,7 +12,6 @@ from autotune.advise.plan.expected import (
     Largest,
     Plan,
     PlanRequest,
-    in_order,
     largest,
     plan,
 )
@@ -22,6 +22,7 @@ from autotune.units import gib
 MOST_MICRO_BATCH = 1024
 MOST_GPUS = 1024
 OR_MORE = "or more"
+Quantity = Literal["micro_batch", "seq_len", "gpus"]
 _LENGTHS_APART = 128
 _LAST_LENGTH = 2**20
 _ROUND_A_GUESS = 1 / 16
@@ -32,63 +33,101 @@ _ROUND_A_GUESS = 1 / 16
 class Solved:
     """An answer to --solve."""
 
-    quantity: str
+    quantity: Quantity
     value: int | None
     """None where not even the least, or the most, of it fits."""
-    bound: str
+    bound: str = ""
     """Why more of it was not looked at; empty where it was."""
-    row: Expected | None
-    """What fits with that."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Answer:
+    """What a plan says."""
+
+    plans: Sequence[Plan]
+    """By number of GPUs."""
+    rows: Sequence[Expected]
+    counts: Mapping[int, Expected | str] = field(default_factory=dict)
+    """Of several numbers of GPUs: what to set, or why there is nothing."""
+    solved: Solved | None = None
+    """`rows` has what fits with that."""
+
+    @property
+    def to_set(self) -> Sequence[Expected]:
+        """What to set; for each number of GPUs where there are several."""
+        several = self.counts or self.solved
+        return self.rows if several else [row for row in self.rows[:1] if row.may_fit]
+
+
+def answer(
+    asked: PlanRequest, counts: Sequence[int], solve: Quantity | None, helpers: Helpers
+) -> Answer:
+    """What to set on these numbers of GPUs; with `solve` on the first, or on any.
+
+    Raises:
+        UsageError: there is no such model, or no candidate.
+        ModelError: the model's own code failed.
+    """
+    if len(counts) > 1:
+        return by_count(asked, counts, helpers)
+    if solve == "gpus":
+        return solve_gpus(asked, helpers)
+    if solve is not None:
+        solver = solve_seq_len if solve == "seq_len" else solve_micro_batch
+        return solver(asked, counts[0], helpers)
+    found = plan(asked, counts[0], helpers)
+    return Answer(plans=[found], rows=[each.row for each in table(found)])
 
 
 def table(found: Plan) -> list[Largest]:
     """The largest micro_batch of each build and length: what may fit, as a study would go about
     it; then what does not, the least first."""
-    rows = largest(found.expected)
-    of = {id(each.row): each for each in rows}
-    possible = in_order([each.row for each in rows if each.row.may_fit])
-    others = [each.row for each in rows if not each.row.may_fit]
-    others.sort(key=lambda row: row.peak.bytes)
-    return [of[id(row)] for row in (*possible, *others)]
+
+    def key(each: Largest) -> tuple[float, ...]:
+        return (0, *_order(each.row)) if each.row.may_fit else (1, each.row.peak.bytes)
+
+    return sorted(largest(found.expected), key=key)
 
 
-def recommended(found: Plan) -> Expected | None:
-    """What to set: the first row of `table`; None where nothing may fit."""
-    return _first(found.expected)
+def _order(row: Expected) -> tuple[float, float]:
+    """As a study would go about rows: what likely fits first, then by expected value."""
+    return not row.fits, -row.value * row.chance
+
+
+def recommended(rows: Sequence[Expected]) -> Expected | None:
+    """What to set; None where nothing may fit."""
+    return min((each.row for each in largest(rows) if each.row.may_fit), key=_order, default=None)
 
 
 def fitting(rows: Sequence[Expected]) -> Expected | None:
     """The same, where that likely fits."""
-    best = _first(rows)
+    best = recommended(rows)
     return best if best is not None and best.fits else None
 
 
-def _first(rows: Sequence[Expected]) -> Expected | None:
-    return next(iter(in_order([each.row for each in largest(rows) if each.row.may_fit])), None)
-
-
-def by_count(
-    asked: PlanRequest, counts: Sequence[int], helpers: Helpers
-) -> tuple[list[tuple[int, Expected | None, str]], list[Plan]]:
-    """For each number of GPUs what to set, or why there is nothing; and the plans that were made.
+def by_count(asked: PlanRequest, counts: Sequence[int], helpers: Helpers) -> Answer:
+    """What to set on each number of GPUs.
 
     Raises:
-        UsageError: there is none for any number.
+        UsageError: there is no candidate for any number.
     """
-    rows: list[tuple[int, Expected | None, str]] = []
+    found: dict[int, Expected | str] = {}
     plans: list[Plan] = []
     for count in counts:
         try:
-            found = plan(asked, count, helpers)
+            plans.append(plan(asked, count, helpers))
         except UsageError as error:
-            rows.append((count, None, str(error)))
-            continue
-        best = recommended(found)
-        plans.append(found)
-        rows.append((count, best, "" if best else why_not(found)))
+            found[count] = str(error)
+        else:
+            found[count] = recommended(plans[-1].expected) or why_not(plans[-1])
     if not plans:
-        raise UsageError(rows[0][2])
-    return rows, plans
+        raise UsageError(str(found[counts[0]]))
+    rows = [row for row in found.values() if isinstance(row, Expected)]
+    return Answer(plans=plans, rows=rows, counts=found)
+
+
+def _solved(found: Plan, row: Expected | None, *solved: Any) -> Answer:
+    return Answer(plans=[found], rows=[] if row is None else [row], solved=Solved(*solved))
 
 
 def why_not(found: Plan) -> str:
@@ -120,7 +159,7 @@ def why_not(found: Plan) -> str:
     )
 
 
-def solve_micro_batch(asked: PlanRequest, gpus: int, helpers: Helpers) -> tuple[Plan, Solved]:
+def solve_micro_batch(asked: PlanRequest, gpus: int, helpers: Helpers) -> Answer:
     """The largest micro_batch that fits in any build and length that is asked for."""
     wide = asked.options.but(micro_batch=tuple(range(1, MOST_MICRO_BATCH + 1)))
     found = plan(replace(asked, options=wide), gpus, helpers)
@@ -130,10 +169,11 @@ def solve_micro_batch(asked: PlanRequest, gpus: int, helpers: Helpers) -> tuple[
         default=None,
     )
     value = None if row is None else row.candidate.micro_batch
-    return found, Solved("micro_batch", value, OR_MORE if value == MOST_MICRO_BATCH else "", row)
+    bound = OR_MORE if value == MOST_MICRO_BATCH else ""
+    return _solved(found, row, "micro_batch", value, bound)
 
 
-def solve_seq_len(asked: PlanRequest, gpus: int, helpers: Helpers) -> tuple[Plan, Solved]:
+def solve_seq_len(asked: PlanRequest, gpus: int, helpers: Helpers) -> Answer:
     """The longest samples of which one micro_batch that is asked for fits; a multiple of 128."""
     recipe = FAMILIES[asked.options.model.family].recipe(asked.options.model.asked)
     most = FAMILIES[asked.options.model.family].most_seq_len(recipe)
@@ -158,8 +198,8 @@ def solve_seq_len(asked: PlanRequest, gpus: int, helpers: Helpers) -> tuple[Plan
             low, best = place, fits
     value = None if low < 0 else lengths[low]
     bound = OR_MORE if most is None else "as many as the model has positions for"
-    solved = Solved("seq_len", value, bound if value == longest else "", best)
-    return plans[0 if best is None else -1], solved
+    found = plans[0 if best is None else -1]
+    return _solved(found, best, "seq_len", value, bound if value == longest else "")
 
 
 def _between(low: int, high: int, over: Mapping[int, float]) -> list[int]:
@@ -191,7 +231,7 @@ def with_lengths(asked: PlanRequest, lengths: Sequence[int]) -> PlanRequest:
     return replace(asked, options=options.but(seq_len=tuple(lengths), micro_batch=sizes))
 
 
-def solve_gpus(asked: PlanRequest, helpers: Helpers) -> tuple[Plan, Solved]:
+def solve_gpus(asked: PlanRequest, helpers: Helpers) -> Answer:
     """The fewest GPUs on which something fits, of the numbers that divide the global batch."""
     one = plan(asked, 1, helpers).space
     alike = {(c.micro_batch, c.seq_len): c for c in one.candidates}.values()
@@ -208,10 +248,9 @@ def solve_gpus(asked: PlanRequest, helpers: Helpers) -> tuple[Plan, Solved]:
 
     most = last_that(lacks, counts)
     if most == counts[-1]:
-        return known[most][0], Solved("gpus", None, OR_MORE, None)
+        return _solved(known[most][0], None, "gpus", None)
     value = counts[0] if most is None else counts[counts.index(most) + 1]
-    found, row = known[value]
-    return found, Solved("gpus", value, "", row)
+    return _solved(*known[value], "gpus", value)
 
 
 def last_that(holds: Callable[[int], bool], values: Sequence[int]) -> int | None:

@@ -339,11 +339,6 @@ def _parts(space: Space, memory: MemoryModel, place: int, *, stay: bool) -> Part
     )
 
 
-def in_order(rows: Sequence[Expected]) -> list[Expected]:
-    """As a study would go about them: what likely fits first, then by expected value."""
-    return sorted(rows, key=lambda row: (not row.fits, -row.value * row.chance))
-
-
 @dataclass(frozen=True)
 class Largest:
     """The largest micro_batch of one build and length."""

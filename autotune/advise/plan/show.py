@@ -14,7 +14,7 @@ from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
-from autotune.advise.plan.answers import Solved
+from autotune.advise.plan.answers import Answer, Solved, table
 from autotune.advise.plan.expected import LIKELY, NO_LIMIT, Expected, Largest, Plan
 from autotune.show.report.text import shown_axes, si
 from autotune.space.axes import AXES
@@ -36,7 +36,17 @@ _MANY = 20
 """Values that are not listed any more."""
 
 
-def print_table(console: Console, found: Plan, rows: Sequence[Largest], most: int) -> None:
+def print_answer(console: Console, found: Answer, most: int) -> None:
+    """Prints a plan for people: at most so many rows of a table."""
+    if found.counts:
+        _print_counts(console, found)
+    elif found.solved is not None:
+        _print_solved(console, found, found.solved)
+    else:
+        _print_table(console, found.plans[0], table(found.plans[0]), most)
+
+
+def _print_table(console: Console, found: Plan, rows: Sequence[Largest], most: int) -> None:
     """What fits, one row for each build and length, and what would not."""
     _head(console, found)
     shown = list(rows[:most])
@@ -62,22 +72,18 @@ def print_table(console: Console, found: Plan, rows: Sequence[Largest], most: in
     if (more := len(rows) - len(shown)) > 0:
         console.print(f"  and {more} more row{'s' * (more > 1)}: --rows {len(rows)}")
     drawn = [each.row for each in shown if each.row.may_fit][:BARS]
-    print_bars(console, found, drawn or [each.row for each in shown[:1]])
+    _print_bars(console, found, drawn or [each.row for each in shown[:1]])
 
 
-def print_counts(
-    console: Console, rows: Sequence[tuple[int, Expected | None, str]], plans: Sequence[Plan]
-) -> None:
-    """What to set, by number of GPUs."""
-    found = [row for _, row, _ in rows if row is not None]
-    axes, head = _axes_of(found), plans[-1]
+def _print_counts(console: Console, answer: Answer) -> None:
+    axes, head = _axes_of(answer.rows), answer.plans[-1]
     table = Table(box=None, pad_edge=False)
     speed = ["tokens/s"] if head.speed_known else []
     for name in ("GPUs", "micro", "accum", "global batch", *axes, "peak", "host", "fits", *speed,
                  "GPU sends a step"):  # fmt: skip
         table.add_column(name, justify="right", no_wrap=True)
-    for count, row, _ in rows:
-        if row is None:
+    for count, row in answer.counts.items():
+        if isinstance(row, str):
             table.add_row(str(count), Text("none", style="red"))
             continue
         c = row.candidate
@@ -94,15 +100,15 @@ def print_counts(
     console.print(Text(title, style="bold"), soft_wrap=True)
     _print_whole(console, table)
     console.print(Text("peak: of a GPU; host: of all ranks; fits: the chance of it", style="dim"))
-    nothing = [f"{count}: {why}" for count, row, why in rows if row is None]
-    _notes(console, [*nothing, *_without(plans)])
+    nothing = [f"{count}: {why}" for count, why in answer.counts.items() if isinstance(why, str)]
+    _notes(console, [*nothing, *_without(answer.plans)])
 
 
-def print_solved(console: Console, found: Plan, solved: Solved) -> None:
-    row = solved.row
-    if row is None:
+def _print_solved(console: Console, answer: Answer, solved: Solved) -> None:
+    if not answer.rows:
         console.print(f"{solved.quantity}: nothing fits")
         return
+    [found], [row] = answer.plans, answer.rows
     sign = f", {solved.bound}" if solved.bound else ""
     console.print(Text(f"{solved.quantity}: {solved.value}{sign}", style="bold"))
     console.print(f"  {_words(row)} on {row.gpus} GPU{'s' if row.gpus > 1 else ''}")
@@ -112,7 +118,7 @@ def print_solved(console: Console, found: Plan, solved: Solved) -> None:
     host = f"; {gib(row.host_bytes)} of host memory" if row.host_bytes else ""
     console.print(f"  fits with a chance of {row.chance:.0%}{speed}{host}")
     _notes(console, _without([found]))
-    print_bars(console, found, [row])
+    _print_bars(console, found, [row])
 
 
 def _notes(console: Console, lines: Sequence[str]) -> None:
@@ -121,7 +127,7 @@ def _notes(console: Console, lines: Sequence[str]) -> None:
         console.print(Text(f"  {line}"), soft_wrap=True)
 
 
-def print_bars(console: Console, found: Plan, rows: Sequence[Expected]) -> None:
+def _print_bars(console: Console, found: Plan, rows: Sequence[Expected]) -> None:
     """What peaks are made of, as a share of the capacity, with a mark at the ceiling."""
     limits = found.space.limits
     wide = max(20, min(console.width - 30, 80))
@@ -142,22 +148,29 @@ def print_bars(console: Console, found: Plan, rows: Sequence[Expected]) -> None:
     console.print(Text.assemble("  ", Text("  ").join(legend)))
 
 
-def as_json(found: Plan, rows: Sequence[Expected], **more: Any) -> str:
-    limits = found.space.limits
+def as_json(found: Answer) -> str:
+    plan = found.plans[-1]
+    limits = plan.space.limits
+    more: dict[str, Any] = {}
+    if found.counts:
+        whys = {str(count): why for count, why in found.counts.items() if isinstance(why, str)}
+        more = {"gpus": list(found.counts), "why_not": whys}
+    elif found.solved is not None:
+        more = {found.solved.quantity: found.solved.value}
     body = {
-        "gpus": found.gpus,
+        "gpus": plan.gpus,
         "capacity_bytes": limits.capacity_bytes,
         "limit_bytes": limits.limit_bytes,
-        "fixed": {name: value for name, value in _fixed(found).items() if name != "world_size"},
-        "untraced": found.untraced,
+        "fixed": {name: value for name, value in _fixed(plan).items() if name != "world_size"},
+        "untraced": plan.untraced,
         **more,
-        "rows": [record(row) for row in rows],
+        "rows": [record(row) for row in found.rows],
     }
     return json.dumps(body, indent=2) + "\n"
 
 
-def as_csv(rows: Sequence[Expected]) -> str:
-    flat = [flattened(record(row)) for row in rows]
+def as_csv(found: Answer) -> str:
+    flat = [flattened(record(row)) for row in found.rows]
     out = io.StringIO()
     writer = csv.DictWriter(out, list(flat[0]) if flat else [], lineterminator="\n")
     writer.writeheader()

@@ -9,6 +9,8 @@ import numpy as np
 import pytest
 
 from autotune.advise.plan.answers import (
+    Answer,
+    Solved,
     by_count,
     fitting,
     last_that,
@@ -59,6 +61,12 @@ def asked(gpus: str = "80GiB", host_gib: int | None = None, **texts: str) -> Pla
 
 def planned(count: int, *args: Any, **texts: Any) -> Plan:
     return plan(asked(*args, **texts), count, helpers())
+
+
+def solution(found: Answer) -> int:
+    assert found.solved is not None
+    assert found.solved.value is not None
+    return found.solved.value
 
 
 def only(found: Plan, **values: Any) -> Expected:
@@ -258,13 +266,13 @@ def test_what_to_set_is_the_first_row(count: int) -> None:
     what = asked("24GiB", depth="24,48", zero="0,2,3", offload="none,optimizer")
     found = plan(what, count, helpers())
     first = table(found)[0].row
-    assert recommended(found) == fitting(found.expected) == first
-    assert by_count(what, (count,), helpers())[0] == [(count, first, "")]
+    assert recommended(found.expected) == fitting(found.expected) == first
+    assert by_count(what, (count,), helpers()).counts == {count: first}
 
 
 def test_nothing_fits_with_the_least_need() -> None:
     found = planned(1, "2GiB", depth="48")
-    assert recommended(found) is None
+    assert recommended(found.expected) is None
     assert "nothing fits: the least, d48-s2048-b1-" in why_not(found)
 
 
@@ -282,36 +290,32 @@ def test_what_the_host_lacks_is_the_least_of_what_fits_a_gpu() -> None:
 
 def test_rows_by_number_of_gpus_say_what_to_set() -> None:
     what = asked("32GiB", depth="40", global_batch="64", checkpointing="full")
-    rows, _ = by_count(what, (1, 2, 3, 4, 8), helpers())
-    assert [count for count, _, _ in rows] == [1, 2, 3, 4, 8]
-    for count, row, why in rows:
-        if row is None:
-            assert why
-        else:
+    rows = by_count(what, (1, 2, 3, 4, 8), helpers()).counts
+    assert list(rows) == [1, 2, 3, 4, 8]
+    for count, row in rows.items():
+        if isinstance(row, Expected):
             assert row.candidate.micro_batch * row.grad_accum * count == 64
             assert row.may_fit
-    by = {count: row for count, row, _ in rows}
-    assert by[3] is None  # 64 is no multiple of 3
-    assert by[8] is not None
+    assert isinstance(rows[3], str)  # 64 is no multiple of 3
+    assert isinstance(rows[8], Expected)
 
 
 def test_the_largest_micro_batch_is_the_edge() -> None:
     what = asked("24GiB", checkpointing="full")
-    found, solved = solve_micro_batch(what, 1, helpers())
-    assert solved.value is not None
-    fits = {row.candidate.micro_batch: row.fits for row in found.expected}
-    assert fits[solved.value]
-    assert not fits[solved.value + 1]
-    assert solved.bound == ""
+    found = solve_micro_batch(what, 1, helpers())
+    value = solution(found)
+    fits = {row.candidate.micro_batch: row.fits for row in found.plans[0].expected}
+    assert fits[value]
+    assert not fits[value + 1]
+    assert found.solved == Solved("micro_batch", value)
 
 
 def test_the_longest_sample_is_the_edge() -> None:
     what = asked("24GiB", checkpointing="full", micro_batch="1")
-    _, solved = solve_seq_len(what, 1, helpers())
-    assert solved.value is not None
-    assert solved.value % 128 == 0
+    value = solution(solve_seq_len(what, 1, helpers()))
+    assert value % 128 == 0
     over = plan(asked("24GiB", checkpointing="full", micro_batch="1",
-                      seq_len=str(solved.value + 128)), 1, helpers())  # fmt: skip
+                      seq_len=str(value + 128)), 1, helpers())  # fmt: skip
     assert fitting(over.expected) is None
 
 
@@ -323,9 +327,8 @@ def test_the_longest_sample_is_found_by_few_helpers() -> None:
         return "none"
 
     what = asked("24GiB", checkpointing="full", micro_batch="1")
-    _, solved = solve_seq_len(what, 1, Helpers(no_count, describe))
-    assert solved.value is not None
-    assert solved.value > 64 * 128
+    value = solution(solve_seq_len(what, 1, Helpers(no_count, describe)))
+    assert value > 64 * 128
     assert len(times) <= 5
 
 
@@ -348,9 +351,8 @@ def test_the_longest_sample_is_found_by_one_trace_where_lengths_grow_alike() -> 
         return Described(base_bytes=2**28, models=[traced] * len(wanted.models))
 
     what = asked("24GiB", checkpointing="full", micro_batch="1")
-    _, solved = solve_seq_len(what, 1, Helpers(no_count, describe))
-    assert solved.value is not None
-    assert solved.value > unknown
+    value = solution(solve_seq_len(what, 1, Helpers(no_count, describe)))
+    assert value > unknown
     # The shortest is asked for again, which it left out.
     assert [len(each.seq_lens) > 32 for each in times] == [True, False]
 
@@ -376,24 +378,22 @@ def test_flops_of_many_lengths_come_from_a_few(bend: int, asked_for: int) -> Non
 
 def test_samples_may_be_as_long_as_the_model_takes() -> None:
     what = asked("1000GiB", depth="1", gpt="width=64", checkpointing="full", micro_batch="1")
-    _, solved = solve_seq_len(what, 1, helpers())
-    assert (solved.value, solved.bound) == (2**20, "or more")
+    assert solve_seq_len(what, 1, helpers()).solved == Solved("seq_len", 2**20, "or more")
 
 
 def test_the_fewest_gpus_are_the_edge() -> None:
     what = asked("24GiB", depth="48", zero="3", checkpointing="full", micro_batch="1")
-    _, solved = solve_gpus(what, helpers())
-    assert solved.value is not None
-    assert solved.value > 1
-    assert fitting(plan(what, solved.value - 1, helpers()).expected) is None
-    assert fitting(plan(what, solved.value, helpers()).expected) is not None
+    value = solution(solve_gpus(what, helpers()))
+    assert value > 1
+    assert fitting(plan(what, value - 1, helpers()).expected) is None
+    assert fitting(plan(what, value, helpers()).expected) is not None
 
 
 def test_what_no_number_of_gpus_does_has_no_answer() -> None:
     what = asked("1GiB", depth="48", zero="3", checkpointing="full", micro_batch="1")
-    found, solved = solve_gpus(what, helpers())
-    assert solved.value is None
-    assert "nothing fits" in why_not(found)
+    found = solve_gpus(what, helpers())
+    assert found.solved == Solved("gpus", None)
+    assert "nothing fits" in why_not(found.plans[0])
 
 
 @pytest.mark.parametrize("edge", [1, 2, 3, 5, 64, 99, 100, 101, 1000])
@@ -413,17 +413,16 @@ def test_an_edge_is_found_by_few_looks(edge: int, step: int) -> None:
 
 def test_the_fewest_gpus_are_of_those_that_divide_the_global_batch() -> None:
     what = asked("24GiB", depth="48", zero="3", checkpointing="full", micro_batch="1")
-    assert solve_gpus(what, helpers())[1].value == 8
+    assert solve_gpus(what, helpers()).solved == Solved("gpus", 8)
     batch = parse_global_batch("27", "--global-batch")  # 1, 3, 9 or 27
     what = replace(what, options=what.options.but(global_batch=batch))
-    assert solve_gpus(what, helpers())[1].value == 9
+    assert solve_gpus(what, helpers()).solved == Solved("gpus", 9)
 
 
 def test_the_longest_sample_is_of_those_that_make_up_the_global_batch() -> None:
     what = asked("24GiB", checkpointing="full", micro_batch="1", global_batch="65536tok")
-    _, solved = solve_seq_len(what, 1, helpers())
-    assert solved.value is not None
-    assert 65536 % solved.value == 0
+    value = solution(solve_seq_len(what, 1, helpers()))
+    assert 65536 % value == 0
 
 
 def test_a_batch_that_nothing_divides_is_wrong_input() -> None:
