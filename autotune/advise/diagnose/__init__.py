@@ -1,7 +1,8 @@
 """What a log says went wrong, why, and what to do; or what a machine looks like without one.
 
-`reading` finds lines, `events` what they say (by the table `wordings`), `context` what stands
-around them (`flags` set, `listing` of a machine), `causes` why, `advice` what to do in a `case`,
+`reading` finds lines, `events` what they say: of memory by the grammar of `memory`, of other
+errors by the table `wordings`; `talk` tells both from advice. `context` has what stands around
+them (`flags` set, `listing` of a machine), `causes` why, `advice` what to do in a `case`,
 `show` tells it. `machine` needs no log; `loads` says for it and for listings who is the
 bottleneck.
 """
@@ -152,10 +153,7 @@ class LogReader:
         last, step = self._context.last_step, event.step
         later = last is not None and step is not None and last - step
         if event.recovered:
-            failed = self.cut or any(
-                e.kind is Kind.OTHER and e.line > event.line for e in self._events
-            )
-            return bool(later) or not failed
+            return bool(later)
         return event.kind.is_oom and not event.trace and later >= 2
 
     def _take(self, hits: Iterable[Hit]) -> None:
@@ -236,6 +234,8 @@ def _first(events: list[Event]) -> tuple[Event | None, list[Event]]:
         # A library that got no memory says less than torch's allocator does.
         sized = [e for e in fatal if e.kind is Kind.DEVICE and e.amounts.asked is not None]
         first = first if first in sized else next(iter(sized), first)
+    if first is not None and first.kind is Kind.MEMORY:  # who says which memory says more
+        first = next((e for e in fatal if e.kind.ran_out and e.kind is not Kind.MEMORY), first)
     if first is not None and not first.trace and first.step is None:
         # A post says the message before it shows the log.
         same = [e for e in fatal if (e.wording, e.amounts) == (first.wording, first.amounts)]

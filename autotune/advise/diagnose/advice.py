@@ -391,6 +391,7 @@ _ROWS: dict[Kind, tuple[Measure, ...]] = dict.fromkeys(Kind, ()) | {
         _share, _stop_others, _own_device, _limit, leak, _allocator, _loading, _apart, _loss,
         _micro_batch, _checkpointing, _stage, _offload, _length,
     ),
+    Kind.MEMORY: (_stop_others, leak, _micro_batch, *HOST[Kind.KILLED]),
     **HOST,
 }  # fmt: skip
 _LISTED: dict[str, tuple[Measure, ...]] = {

@@ -18,11 +18,19 @@ _UNITS = {"b": 1, "bytes": 1, "k": 2**10, "m": 2**20, "g": 2**30, "t": 2**40, "p
 MOST_BYTES = 2**50
 """Some drivers make torch say 17179869184 GiB: a small negative number, read as a large one."""
 _PATTERNS = {
-    "asked": (rf"(?:[Tt]ried to allocate|trying to allocate|Requested *:) ?({SIZE})",),
+    "asked": (r"alloc\w* [^()]{0,40}?\((\d{1,18}+ ?(?:bytes|B))\)",
+              rf"memory \(({SIZE})\) could not",
+              rf"(?:[Tt]r(?:ied|ying)|[Aa]ttempting) to (?:allocate|reserve) ?({SIZE})",
+              rf"alloc(?:ate|ating|ation)?(?: [\w().]{{1,12}}){{0,3}}? [(]?({SIZE}|\d+B(?=\)))",
+              rf"(?:Requested *:|Invalid buffer size:|desired GPU memory utilization \([\d.]+,"
+              rf"|anon-rss:|VmRSS:?|hbm usage >=) ?({SIZE})",
+              rf"({SIZE}) KV cache is needed", r"\balloc DEVICE memory: (\d{1,18})\b",
+              rf"more (?:\w+ )?memory \(({SIZE})\)", r"\bsize::? ?(\d{1,18})\b"),
     "total": (rf"total capac(?:i?ty) of ({SIZE})", rf"({SIZE}) ?total ?capacity",
               rf"Device limit *: ({SIZE})", rf"max allowed: ({SIZE})"),
-    "free": (rf"of which ({SIZE}) (?:is|are) free", rf"({SIZE}) free(?=[;)])",
-             rf"Free \(according to CUDA\): ({SIZE})", rf"available memory is only ({SIZE})"),
+    "free": (rf"of which ({SIZE}) (?:is|are) free", rf"({SIZE}) free(?=[;,.)])",
+             rf"Free \(according to CUDA\): ({SIZE})", rf"available memory is only ({SIZE})",
+             rf"available (?:KV cache memory )?\(({SIZE})\)"),
     "allocated": (rf"({SIZE}) is allocated by PyTorch", rf"({SIZE}) already allocated",
                   rf"Currently allocated *: ({SIZE})", rf"MPS allocated: ({SIZE})",
                   rf"({SIZE}) memory has been allocated"),
@@ -33,11 +41,18 @@ _PATTERNS = {
     "allowed": (rf"({SIZE}) allowed;", rf"memory fraction\) *: ({SIZE})"),
     "outside": (rf"other allocations: ({SIZE})",),
 }  # fmt: skip
+_PAIRS = (
+    ("asked", "total", "KiB", re.compile(r"memory limit \((\d{1,15}) > (\d{1,15})\)")),
+    ("asked", "total", "", re.compile(rf"(?:Used|was running was) ({SIZE}) (?:of|/) ({SIZE})")),
+    ("free", "total", "GiB", re.compile(r"\(([\d.]{1,9})/([\d.]{1,9}) GiB\) on startup")),
+)
+"""Two sizes of one unit, which slurm, XLA, ray and vLLM say together."""
 _COMPILED = {name: [re.compile(each) for each in rows] for name, rows in _PATTERNS.items()}
 _PROCESS = re.compile(rf"Process (\d+) has ({SIZE}) memory in use")
 _DEVICE = re.compile(
-    r"(?:\b(?:GPU|NPU|XPU|MLU|MUSA|DCU)[ :#=]{0,2}|\b(?:cuda|hip|npu|xpu):|on device "
-    r"|device_id: ?)(\d{1,4})\b(?![.\d]* ?[KMG]i?B)"
+    r"(?:\b(?:GPU|NPU|XPU|MLU|MUSA|DCU)[ :#=]{0,2}|\b(?:cuda|hip|npu|xpu):"
+    r"|on (?:device (?:ordinal )?|ND )|device_id: ?|\[(?=\d+\] \S+ NCCL WARN))(\d{1,4})\b"
+    r"(?![.\d]* ?[KMG]i?B)"
 )
 
 
@@ -96,12 +111,12 @@ def parse(text: str) -> int | None:
 
     Allocators write GB and GiB for 2^30 bytes alike.
     """
-    match = re.fullmatch(r"\s*(\d[\d,]*\.?\d*|\.\d+)\s*([A-Za-z]+)\s*", text)
+    match = re.fullmatch(r"\s*(\d[\d,]*\.?\d*|\.\d+)\s*([A-Za-z]*)\s*", text)
     if match is None:
         return None
     unit = match[2].lower()
     number = re.sub(r",(?=\d{1,2}$)", ".", match[1])  # a decimal comma
-    size = float(number.replace(",", "")) * _UNITS.get(unit, _UNITS.get(unit[0], 1))
+    size = float(number.replace(",", "")) * _UNITS.get(unit, _UNITS.get(unit[:1], 1))
     return round(size) if size < MOST_BYTES else None
 
 
@@ -111,6 +126,9 @@ def read(text: str) -> Amounts:
     for name, patterns in _COMPILED.items():
         match = next(filter(None, (each.search(text) for each in patterns)), None)
         found[name] = parse(match[1]) if match else None
+    for first, second, unit, pair in _PAIRS:
+        if both := pair.search(text):
+            found |= {first: parse(both[1] + unit), second: parse(both[2] + unit)}
     reserved, outside, cached = (found.pop(name) for name in ("reserved", "outside", "cached"))
     allocated, total, free = found["allocated"], found["total"], found["free"]
     if cached is not None and allocated is not None:

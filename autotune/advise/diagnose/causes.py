@@ -403,6 +403,13 @@ def _batch(event: Event, context: Context) -> Cause | None:
     )  # fmt: skip
 
 
+def _some(event: Event, context: Context) -> Cause | None:
+    return Cause(
+        NOT_SAID, "the words are those of memory that ran out: nvidia-smi shows the devices',"
+        " `free -g` and `dmesg -T | grep -i oom` the host's"
+    )  # fmt: skip
+
+
 Rule = Callable[[Event, Context], Cause | None]
 _RULES: dict[Kind, tuple[Rule, ...]] = dict.fromkeys(Kind, ()) | {
     Kind.DEVICE: (
@@ -411,6 +418,7 @@ _RULES: dict[Kind, tuple[Rule, ...]] = dict.fromkeys(Kind, ()) | {
     ),
     Kind.HOST: (_phase, _one_tensor, _host, _leak, _before_training),
     Kind.SHARED: (_shared,),
+    Kind.MEMORY: (_some, _leak),
     Kind.KILLED: (_killed, _leak, _before_training),
     Kind.BUS: (_bus,),
     Kind.BATCH: (_batch,),

@@ -7,45 +7,23 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from autotune.advise.diagnose.amounts import MOST_BYTES, NOTHING, Amounts, parse, read
+from autotune.advise.diagnose.amounts import MOST_BYTES, NOTHING, Amounts, read
 from autotune.advise.diagnose.context import step_of
 from autotune.advise.diagnose.flags import launch_of
 from autotune.advise.diagnose.kinds import Kind
+from autotune.advise.diagnose.memory import PINNED, SPEAKERS, backend_in, ran_out, speaker
 from autotune.advise.diagnose.prefixes import LogLine, take_apart
 from autotune.advise.diagnose.reading import Hit
-from autotune.advise.diagnose.wordings import (
-    BATCH_PART,
-    DISK,
-    PINNED,
-    SHARED,
-    TORCH_CLASS,
-    TORCH_PART,
-    WORDINGS,
-    Wording,
-)
+from autotune.advise.diagnose.talk import is_code, is_quoted, is_talk
+from autotune.advise.diagnose.wordings import BATCH_PART, DISK, FIRST, LAST, SHARED, Wording
 
 MOST_TEXT = 600
 _MOST_TASKS = 100_000
-_SIZES = ("asked", "total", "free")
-"""Groups of patterns. Nobody who talks of an error in general says two of them."""
 _NARROWEST = 60
 """Characters of a line that a terminal breaks."""
 
-_TALK = re.compile(
-    r"\b(?:if (?:you|it|this|the)|to avoid|avoids?|avoiding|prevents?|preventing|such as|e\.g\."
-    r"|for example|in case|[Tt]ip|[Hh]int|FAQ|(?:may|might|would|could|can|will) (?:see|cause|get"
-    r"|lead|result|raise|hit|run)|how to|watch(?:ing)? for|handles|no|common(?:ly)? "
-    r"|typical(?:ly)?|usually|[Ee]rrors like)\b|常见|典型|よくある",
-)  # fmt: skip
-"""Before a message, this makes it something that is talked about."""
-_TALK_AFTER = re.compile(
-    r"\W{0,3}(?:in \w+ )?(?:means|(?:occurs|happens) when (?:the|your|an?))\b"
-)
-_CODE = re.compile(
-    r"^\s*(?:[+-] *)?(?:#|//|if |elif |except\b|assert |raise |return |with |print\(|log\w*\."
-    r"|[\"'](?![^\"]*\"\s*$|[\w.: ]*(?:[Ee]rror|Exception): )|>>>"
-    r"|== |\w+ = |-?-> *\d+ |\d+ +(?:if|raise|assert|except))"
-)
+_NAME = re.compile(r"[a-z][A-Z]|OOMK|_")
+"""In the name of an error, and in no sentence."""
 _TENSOR = re.compile(r"shape ?\[(?P<shape>[\d, ]+)\] and type (?P<type>\w+)")
 _TYPE_BYTES = {"half": 2, "bfloat16": 2, "float": 4, "int32": 4, "double": 8, "int64": 8}
 _FRAME = re.compile(r"(?:File \"(?P<file>[^\"]+)\", line (?P<line>\d+), in (?P<name>\S+))")
@@ -59,15 +37,18 @@ _WHOLE = re.compile(
     r"reserved in total by PyTorch|PyTorch but unallocated|cached\)|MiB\)? free\)"
     r"|may cause system failure\)"
 )
-_PARTS = {TORCH_PART.name: "ut of memory", BATCH_PART.name: "heck batch related"}
-"""What goes on behind a line that had the beginning is no message of its own."""
 _ALL_SAID = re.compile(
     r"ried to allocate \d.*\btotal capac|MPS allocated: \d|\d != \d+ \* \d|itCode\": 137"
 )
 """No code says these numbers, and JSON is no code."""
 _GLUED = re.compile(r"ried to allocate [\d.]+ \w+(?:\. | \()GPU (\d{1,4})\b")
-_RANK = re.compile(r"^rank +: (\d+) \(local_rank: \d+\)")
-"""In the table of torchrun, some lines above the exit code."""
+_TABLE = re.compile(r"^rank +: (\d+) \(local_rank: \d+\)")
+"""Of torchrun: a rank, some lines above its exit code."""
+_RANK = re.compile(
+    r"\[(?:rank=|Rank )(\d+)\]|local_rank: (\d+)|process rank (\d+)|process (\d+) termin"
+)
+_PID = re.compile(r"(?:[Kk]ill(?:ed|ing)? process|to process|pid:?|by PID) +(\d+)|^(\d+) Killed")
+_TASKS = re.compile(r"\btasks? (\d[\d,-]*): ")
 _RECOVERED = re.compile(
     r"(?:[Dd]ecreasing batch size|attempting to recover|retrying|[Ss]kipping (?:this )?batch"
     r"|[Rr]ecovered from|[Tt]rying (?:again )?with (?:a )?(?:smaller )?batch|failed, trying batch)"
@@ -139,32 +120,39 @@ def _lines(hit: Hit, said: LogLine) -> Iterator[tuple[LogLine, int | None]]:
 
 
 def _event_in(said: LogLine, joint: int | None, hit: Hit, log: str) -> Event | None:
-    for wording in WORDINGS:
-        match = wording.match(said.text)
-        if match is None or (joint is not None and not match.start() < joint < match.end()):
+    for wording, match in _said(said.text):
+        if joint is not None and not match.start() < joint < match.end():
             continue
-        if wording.weak and match.start() and not hit.is_title:
-            continue
-        sentence = said.text[: match.start()].rsplit(". ", 1)[-1]
         text = _with_rest(said.text, hit, said) if wording.goes_on else said.text
+        numbers = _amounts(text) if wording.kind.ran_out else NOTHING
+        sizes = sum(each is not None for each in (numbers.asked, numbers.total, numbers.free))
         whole = _ALL_SAID.search(text)
-        sizes = [k for k, v in match.groupdict().items() if v and k.startswith(_SIZES)]
         if said.comment and not (whole or sizes or hit.is_title or _in_trace(hit)):
             continue
-        is_code = _CODE.match(said.text) and not (whole or hit.is_title)
-        talk = _TALK.search(sentence) or _TALK_AFTER.match(said.text, match.end()) or is_code
-        is_raised = bool(is_code) and said.text.lstrip().startswith("raise ") and _below_frame(hit)
-        if talk and wording.kind is not Kind.OTHER and not is_raised and len(sizes) < 2:
+        code = is_code(said.text) and not (whole or hit.is_title)
+        raised = code and said.text.lstrip().startswith("raise ") and _below_frame(hit)
+        prose = wording in SPEAKERS and not sizes and not is_quoted(said.text, match)
+        talk = code or is_talk(said.text, match, prose=prose)
+        if talk and wording.kind is not Kind.OTHER and not raised and sizes < 2:
             continue
-        begin = _PARTS.get(wording.name)
-        if begin and any(begin in line for line in hit.before(2**12)[-12:]):
-            continue
-        match = wording.match(text) or match
-        if wording is TORCH_CLASS and any("ried to allocate" in s for s in hit.after()):
-            continue  # its message comes later, with the numbers
-        event = _event(hit, log, replace(said, text=text), wording, match)
-        return replace(event, weak=wording.weak or is_raised)
+        if wording is BATCH_PART and any("heck batch related" in s for s in hit.before(2**12)):
+            continue  # the rest of a line whose beginning was there
+        logged = said.time or said.rank is not None or _NAME.search(match[0])
+        event = _event(hit, log, replace(said, text=text), wording, wording.match(text) or match)
+        return replace(event, weak=wording.weak or raised or (prose and not logged))
     return None
+
+
+def _said(text: str) -> Iterator[tuple[Wording, re.Match[str]]]:
+    """What `text` may say, and where."""
+    for each in FIRST:
+        if match := each.match(text):
+            yield each, match
+    if match := ran_out(text):
+        yield speaker(text), match
+    for each in LAST:
+        if match := each.match(text):
+            yield each, match
 
 
 def _below_frame(hit: Hit) -> bool:
@@ -179,23 +167,22 @@ def _in_trace(hit: Hit) -> bool:
 
 
 def _event(hit: Hit, log: str, said: LogLine, wording: Wording, match: re.Match[str]) -> Event:
-    groups = {name: value for name, value in match.groupdict().items() if value is not None}
     memory = wording.kind.is_oom
-    text = said.text
-    if memory:
-        text = text[text.rfind(" ", 0, match.start()) + 1 :]
-    amounts = _amounts(text, groups) if memory else NOTHING
+    text = (
+        said.text[said.text.rfind(". ", 0, match.start()) + 1 :].strip() if memory else said.text
+    )
+    amounts = _amounts(text) if memory else NOTHING
     if wording.goes_on and memory and amounts.free is None:
         # A terminal breaks lines within words.
         torn = read(_with_rest(hit.line, hit, said, between=""))
         amounts = replace(torn, **{k: v for k, v in vars(amounts).items() if v not in (None, ())})
     in_table = wording.kind in (Kind.ENDED, Kind.KILLED, Kind.BUS)
     before = hit.before() if memory or in_table or wording is DISK else []
-    rank = said.rank if said.rank is not None else _number(groups, "rank")
+    rank = said.rank if said.rank is not None else _number(_RANK, said.text)
     if rank is None and in_table:
-        table = [_RANK.search(line.strip()) for line in before[-4:]]
+        table = [_TABLE.search(line.strip()) for line in before[-4:]]
         rank = next((int(match[1]) for match in table if match), None)
-    pid = said.pid if said.pid is not None else _number(groups, "pid")
+    tasks = _TASKS.search(said.text)
     near = [said.text, *(take_apart(line).text for line in hit.after(1000)[:5])] if memory else []
     trace = _trace(before, said) if memory else ()
     if not trace and "state_dict" in said.text[: match.start()]:
@@ -208,23 +195,18 @@ def _event(hit: Hit, log: str, said: LogLine, wording: Wording, match: re.Match[
         wording=wording,
         log=log,
         line=hit.number,
-        text=" ".join(said.text.split())[:MOST_TEXT] if not memory else text[:MOST_TEXT],
+        text=" ".join(text.split())[:MOST_TEXT],
         amounts=amounts,
-        ranks=_numbers(groups.get("tasks", "")) or (() if rank is None else (rank,)),
+        ranks=_numbers(tasks[1]) if tasks else () if rank is None else (rank,),
         devices=_devices(said.text, amounts.device),
-        pid=pid,
+        pid=said.pid if said.pid is not None else _number(_PID, said.text),
         time=said.time or next((t for t in (take_apart(b).time for b in before[-20:]) if t), None),
-        backend=_backend(groups),
+        backend=backend_in(text),
         trace=trace,
         step=next((s for s in map(step_of, reversed(before)) if s is not None), None),
         recovered=any(_RECOVERED.search(line) for line in near),
-        groups=tuple(groups.items()),
+        groups=tuple((k, v) for k, v in match.groupdict().items() if v is not None),
     )
-
-
-def _backend(groups: dict[str, str]) -> str | None:
-    said = groups.get("backend")
-    return said.upper() if said and said.islower() else said
 
 
 def _devices(text: str, device: int | None) -> tuple[int, ...]:
@@ -250,32 +232,19 @@ def _with_rest(text: str, hit: Hit, first: LogLine, between: str = " ") -> str:
     return text
 
 
-def _amounts(text: str, groups: dict[str, str]) -> Amounts:
+def _amounts(text: str) -> Amounts:
     found = read(text)
-    if len(groups.get("asked_plain", "")) in range(1, 19):  # more bytes nobody asks for
-        found = replace(found, asked=int(groups["asked_plain"]))
     if found.asked is None and (tensor := _TENSOR.search(text)) and tensor["type"] in _TYPE_BYTES:
         sizes = map(int, re.findall(r"\d{1,12}", tensor["shape"]))
         size = math.prod(sizes) * _TYPE_BYTES[tensor["type"]]
         found = replace(found, asked=size if size < MOST_BYTES else None)
-    return replace(
-        found,
-        asked=_size(groups, "asked") or found.asked,
-        total=_size(groups, "total") or found.total,
-        free=_size(groups, "free") or found.free,
-        device=int(groups["device"]) if groups.get("device") else found.device,
-    )
+    return found
 
 
-def _size(groups: dict[str, str], name: str) -> int | None:
-    for unit, size in (("gib", 2**30), ("kib", 2**10)):
-        if f"{name}_{unit}" in groups:
-            return round(float(groups[f"{name}_{unit}"]) * size)
-    return parse(groups[name]) if name in groups else None
-
-
-def _number(groups: dict[str, str], *names: str) -> int | None:
-    return next((int(groups[name]) for name in names if name in groups), None)
+def _number(pattern: re.Pattern[str], text: str) -> int | None:
+    """The first that `pattern` finds."""
+    match = pattern.search(text)
+    return int(match[match.lastindex or 0]) if match else None
 
 
 def _numbers(text: str) -> tuple[int, ...]:

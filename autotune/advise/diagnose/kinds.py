@@ -11,6 +11,8 @@ class Kind(Enum):
     DEVICE = "device memory"
     HOST = "host memory"
     SHARED = "shared memory"
+    MEMORY = "some memory"
+    """Ran out, and nothing says which."""
     KILLED = "killed"
     """By SIGKILL, which the kernel sends for memory, and others for their own reasons."""
     BUS = "bus error"
@@ -35,4 +37,9 @@ class Kind(Enum):
     @property
     def is_oom(self) -> bool:
         """Whether memory is, or for KILLED and BUS may be, what ran out."""
-        return self in (Kind.DEVICE, Kind.HOST, Kind.SHARED, Kind.KILLED, Kind.BUS)
+        return self.ran_out or self in (Kind.KILLED, Kind.BUS)
+
+    @property
+    def ran_out(self) -> bool:
+        """Whether memory is what ran out."""
+        return self in (Kind.DEVICE, Kind.HOST, Kind.SHARED, Kind.MEMORY)

@@ -22,31 +22,56 @@ AHEAD = 2**13
 MOST_OF_A_LINE = 2**13
 MANY = 100
 """Anchors in a block."""
+_FAILURES = (
+    b"ut of ",
+    b"ut_of",
+    b"utOf",
+    b"OUT_OF",
+    b"ot enough",
+    b"ufficient",
+    b"xceed",
+    b"xhaust",
+    b"ail",
+    b"nable",
+    b"annot",
+    b"an't",
+    b"an not",
+    b"ould n",
+    b"ed to alloc",
+    b"ying to",
+    b"ttempting",
+    b" than",
+    b"ow on",
+    b"no more",
+    b"no available",
+    b"No available",
+    b"llocation on",
+    b"illed",
+    b"usage >=",
+    b"apac",
+    b"InUse",
+)
+"""Words of failure, which stand beside the words of memory."""
 ANCHORS = {
-    b"ut of memory": (), b"illed": (), b"xception": (), b"atchdog": (),
+    b"emory": _FAILURES, b"lloc": _FAILURES, b"RAM": _FAILURES, b"EMORY": (), b"OUT_OF_": (),
+    b"ALLOC": (), b"OOM": (), b"oom": (b"oom-kill", b"oom_kill"), b"hbm": (), b"OutOfMem": (),
+    b"MEMLIMIT": (), b"NRT_RES": (), b"nrt_": (), b"tal capac": (), b"os error 1455": (),
+    b"WinError": (), b"VmRSS": (), b"alid buffer": (), b"llocation on": (),
+    b"illed": (), b"xception": (), b"atchdog": (),
     b"NCCL ": (b"NCCL WARN", b"NCCL op"), b"Assertion `": (), b"Killing ": (),
-    b"emory limit": (), b"OUT_OF_ME": (), b"o_batch_per_gpu": (), b"RCE_EXHAUSTED": (),
-    b"xhausted": (), b"NRT_RESOURCE": (), b"OutOfMem": (),
-    b"available RAM": (), b"low on resource": (), b"ccess fault": (), b"tation fault": (),
-    b"hbm usage": (), "Убито".encode(): (),
-    "已杀死".encode(): (), "強制終了".encode(): (), "Getötet".encode(): (), b"launch failure": (),
-    b" OOMs:": (),
-    b"alloc": (b"bad_alloc", b"bfc_alloc", b"ed to alloc", b"nable to alloc", b"rtMalloc",
-              b"allocated by PyT", b"y allocation of",
-              b"Failed to CUDA"),
-    b"_STATUS_": (b"ALLOC_FAILED", b"ALLOCATION_F", b"NOT_INITIALIZED", b"EXECUTION_F",
-                  b"INTERNAL_E"),
-    b"rror": (b"Error", b"urmstepd", b"ut Of Memory", b"CUDA error", b"runtime error",
-              b"error encountered",
-              b"os error"),
-    b"oom": (b"oom-kill", b"oom_kill"),
-    b"OOM": (b"OOM when", b"OOMKilled"),
+    b"o_batch_per_gpu": (), b"ccess fault": (), b"tation fault": (), b"launch failure": (),
+    b"_STATUS_": (b"NOT_INITIALIZED", b"EXECUTION_F", b"INTERNAL_E"),
+    b"rror": (b"Error", b"urmstepd", b"CUDA error", b"runtime error", b"error encountered"),
     b"SIG": (b"SIGKILL", b"SIGTERM", b"SIGHUP"),
     b"xit": (b"xitcode", b"xitCode", b"xit code", b"xit Code", b"xits with", b"xit status",
              b"xit with"),
 }  # fmt: skip
-"""One of them is in every line that a wording matches. Where a block has many of one, as where a
-metric's name has "error", those are looked for that stand beside it."""
+"""One of them, or of `FOREIGN`, is in every line that a wording matches. Where a block has many of
+one, as where a metric's name has "error", those are looked for that stand beside it."""
+FOREIGN = tuple(
+    word.encode()
+    for word in ("不足", "爆显存", "부족", "памяти", "已杀死", "強制終了", "Getötet", "Убито")
+)
 
 _NOISE = bytes(byte for byte in range(256) if not chr(byte).isascii() or not chr(byte).isalpha())
 """Most of a log that tells of progress. Without it, what has no anchor is soon looked through."""
@@ -160,29 +185,30 @@ class Scanner:
     def _positions(block: bytes, begin: int, cut: int) -> list[int]:
         """Where anchors are, in order: the first of each line and anchor."""
 
-        def of(anchor: bytes, most: int | None) -> list[int] | None:
+        def of(anchor: bytes, most: int = cut) -> list[int]:
             found: list[int] = []
             at = block.find(anchor, begin, cut)
-            while at >= 0:
+            while at >= 0 and len(found) < most:
                 found.append(at)
-                if len(found) == most:
-                    return None
                 at = block.find(anchor, _end_of_line(block, at), cut)
             return found
 
-        letters = block[begin:cut].translate(None, _NOISE)
+        text = block[begin:cut]
+        letters = text.translate(None, _NOISE)
 
         def may_be(anchor: bytes) -> bool:
             return anchor.translate(None, _NOISE) in letters
 
         positions: list[int] = []
+        words = set() if text.isascii() else set(FOREIGN)
         for anchor, finer in ANCHORS.items():
-            if not may_be(anchor):
-                continue
-            found = of(anchor, MANY if finer else None)
-            if found is None:
-                found = [at for each in finer if may_be(each) for at in of(each, None) or ()]
-            positions += found
+            found = of(anchor, MANY if finer else cut) if may_be(anchor) else []
+            if finer and len(found) == MANY:
+                words.update(finer)
+            else:
+                positions += found
+        for word in words:
+            positions += of(word) if may_be(word) else []
         return sorted(positions)
 
 

@@ -20,6 +20,7 @@ _THUMB = "a rule of thumb"
 _SAYS = {
     Kind.HOST: "host memory ran out",
     Kind.SHARED: "shared memory (/dev/shm) ran out",
+    Kind.MEMORY: "memory ran out; the log does not say which",
     Kind.KILLED: "a process was killed (SIGKILL); probably for host memory, which the log does not"
     " prove",
     Kind.BUS: "a process was killed (SIGBUS); probably for shared memory, which the log does not"
@@ -79,6 +80,8 @@ def verdict(report: Diagnosis) -> str:
             said += ": an index is out of range, as of a token beyond the vocabulary, or a label"
         if event.who:
             said = f"{event.who}: {said}"
+    if event.weak and event.kind.ran_out:
+        said = f"it looks as if {said[0].lower()}{said[1:]}"
     if event.recovered:
         said += "; training went on"
     elif report.causes and event.kind is Kind.DEVICE:
@@ -95,7 +98,7 @@ def _device(event: Event) -> str:
     if a.asked is not None and a.free is not None and a.total is not None and not a.is_limit:
         return f"{said}: {gib(a.asked)} asked, {gib(a.free)} of {gib(a.total)} free"
     if a.asked is None:
-        return said + (", probably: a library got none" if _unsure(event) else "")
+        return said + (", probably: a library got none" if _is_library(event) else "")
     there = f" of {gib(a.total)}" if a.total is not None else ""
     there += " allowed" if a.is_limit else ""
     there += f", {gib(a.free)} free" if a.free is not None else ""
@@ -104,7 +107,11 @@ def _device(event: Event) -> str:
 
 def _unsure(event: Event) -> bool:
     """Whether the log does not prove that memory ran out."""
-    return event.weak or event.kind in _UNCERTAIN or event.wording.name == "libraries"
+    return event.weak or event.kind in _UNCERTAIN or _is_library(event)
+
+
+def _is_library(event: Event) -> bool:
+    return event.wording.name == "libraries"
 
 
 def lines(report: Diagnosis) -> list[str]:

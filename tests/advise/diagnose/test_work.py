@@ -9,8 +9,9 @@ import pytest
 
 from autotune.advise.diagnose import amounts
 from autotune.advise.diagnose.context import Context
+from autotune.advise.diagnose.memory import ran_out, speaker
 from autotune.advise.diagnose.prefixes import take_apart
-from autotune.advise.diagnose.wordings import WORDINGS
+from autotune.advise.diagnose.wordings import FIRST, LAST
 
 RUNS = ("9", "a", "A", "_", " ", "\t", ".", ",", "-", "/", ":", "[", "(", '"', "'", "=", "|", "*",
         "#", "9,", "9.", "9 ", "a ", "a.", "a:", "a/", "a=", "A_", "[9", "(a", "\\n")  # fmt: skip
@@ -20,9 +21,8 @@ READERS: dict[str, Callable[[str], object]] = {
     "prefixes": take_apart,
     "context": lambda line: Context().look([line]),
     "amounts": amounts.read,
-    "wordings": lambda line: [
-        pattern.search(line) for each in WORDINGS for _, pattern in each.says
-    ],
+    "wordings": lambda line: [each.match(line) for each in (*FIRST, *LAST)],
+    "memory": lambda line: (ran_out(line), speaker(line)),
 }
 
 

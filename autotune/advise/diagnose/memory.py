@@ -1,0 +1,135 @@
+"""How texts say that memory ran out: a small grammar in the place of a list of messages.
+
+A phrase of `_PHRASES` joins a word of failure and a word of memory in one sentence. A row of
+`SPEAKERS` then says whose words they are, and of which memory.
+"""
+
+from __future__ import annotations
+
+import re
+
+from autotune.advise.diagnose.amounts import SIZE
+from autotune.advise.diagnose.kinds import Kind
+from autotune.advise.diagnose.wordings import Wording
+
+_STORE = r"(?:[pv]?mem(?:ory)?|[gv]?ram|hbm|heap|swap|paging file|显存|内存)\b"
+_LACK = (
+    r"(?:not (?:have )?(?:enough|sufficient)|n['o]t (?:have |has )?(?:enough|sufficient)"
+    r"|insufficient|too little|lack(?:s|ing|ed)?(?: of)?|low on(?: resource:)?|short of"
+    r"|(?<!need )(?<!use )(?<!with )more|no (?:more|free|available)|used? (?:up )?all|using all"
+    r"|exhaust(?:s|ed|ing)?)"
+)
+_GET = r"(?:allocat(?:e|ion|ing)s?|alloc|(?<!socket, )\w*[cm]alloc\w*|mmap|reserve)\b"
+_FAIL = r"(?:fail(?:ed|s|ure|ing)?|unable|cannot|can['’]?t|can not|could ?n['o’]t|couldn['’]t)"
+_THING = rf"(?:\b{_STORE}|{SIZE}|\bbytes\b|\btensor|\bbuffer|\barray|::?\d)"
+_GAP = r"(?:[^.;]|\.(?=\S))"
+"""A character within a sentence."""
+_PHRASES = (
+    # Nothing is left: out of GPU memory, OUT_OF_DEVICE_MEMORY, OutOfMemoryError.
+    r"out[ _-]?of[ _-]?(?:[\w/]{1,12}[ _-]){0,3}?(?:mem?(?:ory)?(?![a-ln-z])|[gv]?ram\b|hbm\b)",
+    r"(?-i:\bOOM(?:s|ed|ing)?\b(?!: +0)|\boom[-_ ](?:kill|reaper)|\bOOM-?Kill\w*)",
+    # Too little: not enough memory, more system memory than is available.
+    rf"\b{_LACK} (?:[\w.'()/-]{{1,15}} ){{0,4}}?{_STORE}",
+    rf"\b{_STORE}{_GAP}{{0,60}}?\b(?:exhausted|insufficient|not (?:enough|sufficient|available)"
+    r"|is full|too (?:small|little|low)|less than|exceed\w*|overflow\w*|pressure.{0,40}kill\w*)",
+    rf"\b(?:exceed\w*|(?:larger|more|bigger|greater) than) {_GAP}{{0,60}}?\b{_STORE}",
+    r"\bno available memory|memlimit|low on memory|memory pressure \(oom\)",
+    # A request failed: failed to allocate 2 GB, cudaMalloc failed.
+    rf"\b{_FAIL}\b{_GAP}{{0,50}}?\b{_GET}.{{0,50}}?{_THING}",
+    rf"\b{_GET}.{{0,60}}?\b(?:{_FAIL}|not possible|error)\b",
+    rf"(?:tr(?:ied|ying)|attempt(?:ed|ing)?) to (?:allocate|reserve) (?:{SIZE}|more)",
+    rf"\b(?:amount|size) of {_GAP}{{0,60}}could not be allocated|invalid buffer size: {SIZE}",
+    # Who is killed for it.
+    rf"\bkill\w*{_GAP}{{0,80}}?\b{_STORE}|\b{_STORE}{_GAP}{{0,40}}? kill(?:ed|ing)?\b",
+    r"\bkilled process \d+ .{0,60}total-vm|sig(?:term|kill) to process \d+ .*vmrss",
+    r"killing process '.*vmrss",
+    # Names of it.
+    r"bad_alloc|memoryerror|_alloc(?:ation)?_failed|errormemoryallocation|\bmemory[_ ]error\b"
+    r"|\benomem\b|\berrno 12\b|(?:winerror|os error) 1455|nrt_resource\b|nrt_\w+ status=4\b"
+    r"|\ballocation on device\b|error_out_of_resources|bfc_allocator\S+ inuse at"
+    rf"|hbm usage >=|total ?capac\w+(?:;| of {SIZE} of which)",
+    r"显存不足|内存不足|爆显存|メモリー?不足|메모리 부족|недостаточно памяти",
+)
+_RAN_OUT = re.compile("|".join(f"(?:{each})" for each in _PHRASES), re.IGNORECASE)
+_BACKEND = re.compile(
+    r"\b(CUDA|cuda|HIP|hip|XPU|NPU|MUSA|MLU|MPS)(?=(?: backend| driver)?(?: [Ee]rror)?:? out of)"
+)
+
+
+def ran_out(text: str) -> re.Match[str] | None:
+    """The first phrase of `text` that says that memory ran out."""
+    return _RAN_OUT.search(text)
+
+
+def speaker(text: str) -> Wording:
+    """Whose words `text`, with such a phrase, are."""
+    return next(each for each in SPEAKERS if each.match(text))
+
+
+def backend_in(text: str) -> str | None:
+    """The one that the message names before its phrase."""
+    found = _BACKEND.search(text)
+    return found[1].upper() if found else None
+
+
+_SPEAKERS = (
+    ("shm", Kind.SHARED, "any program that names /dev/shm",
+     r"/dev/shm\b|(?<!GPU )\b(?i:shared memory|shm)\b(?! pool)"),
+    ("tensor", Kind.HOST, "torch c10/core/impl/alloc_cpu.cpp, torch/lib/TH; numpy exceptions.py",
+     r"DefaultCPUAllocator|\$ Torch: not enough|(?i:unable to allocate).* array with shape"),
+    ("pinned", Kind.HOST, "torch CachingHostAllocator.cpp; tensorflow on a CPU; ggml-cuda.cu",
+     r"cudaHost|hipHost|host_malloc|\b[Pp]inned|\bon host\b|allocator (?:mkl)?cpu|device:CPU"),
+    ("kernel", Kind.HOST, "Linux mm/oom_kill.c; earlyoom kill.c; systemd-oomd oomd-util.c",
+     r"oom-kill:|invoked oom|[Kk]ill(?:ed|ing)? process|to process \d+ .*VmRSS|Killed /"),
+    ("slurm-oom", Kind.HOST, "slurm task_cgroup_memory.c, slurm_jobacct_gather.c; seff and sacct",
+     r"slurm|srun|\b[Ss]tep\w*[ =]\d|oom[-_]kill event|tasks? \d[\d,-]*: |(?<!_)OUT_OF_ME"
+     r"|Exceeded (?:step|job)|^Job \d|\bState\b"),
+    ("ray", Kind.HOST, "ray src/ray/raylet/node_manager.cc, worker_killing_policy.cc",
+     r"due to memory pressure|the node running low on memory|memory usage threshold"
+     r"|\w/ray-\w|[Rr]ay killed"),
+    ("nccl", Kind.DEVICE, "NCCL src/include/checks.h, cudawrap.h, alloc.h; RCCL",
+     r"NCCL WARN|(?:Cuda|HIP|CUDA) failure|Failed to CUDA"),
+    ("vllm", Kind.DEVICE, "vllm v1/worker/gpu_worker.py, v1/core/kv_cache_utils.py, worker.py",
+     r"GPU memory utilization|KV cache|cache blocks|when warming up"),
+    ("xla", Kind.DEVICE, "openxla and jaxlib, TPU compiler and runtime",
+     r"memory space hbm|at the bottom of memory|hbm (?:usage|capacity)"
+     r"|(?i:resource.?exhausted): (?!OOM when)(?!Failed)"),
+    ("tensorflow", Kind.DEVICE, "tensorflow op_kernel.cc, bfc_allocator.cc, cuda_driver.cc",
+     r"bfc_allocator|OOM when allocating|ensorflow|stream_executor"
+     r"|(?:from|on) device(?:: | ordinal)"),
+    ("paddle", Kind.DEVICE, "paddle phi/core/memory/allocation/cuda_allocator.cc",
+     r"[Oo]ut of memory error on (?:GPU|XPU|NPU)"),
+    ("llama.cpp", Kind.DEVICE, "llama.cpp ggml/src/ggml-cuda/ggml-cuda.cu",
+     r"ggml|llama|on device \d+: cudaMalloc"),
+    ("ascend", Kind.DEVICE, "CANN runtime and graph engine, error codes", r"rtMalloc|EL0004"),
+    ("metal", Kind.DEVICE, "Metal, through torch MPS and MLX", r"kIOGPU|METAL"),
+    ("libraries", Kind.DEVICE, "statuses of cuBLAS, cuDNN, rocBLAS, SYCL and ROCR",
+     r"_ALLOC(?:ATION)?_FAILED|rocblas_status|OUT_OF_RESOURCES"),
+    ("torch", Kind.DEVICE, "torch CUDACachingAllocator.cpp and those for XPU, MPS and NPU",
+     rf"[Tt]ried to allocate (?:{SIZE}|more than)|torch\S*OutOfMemory|RayTaskError\(OutOf"
+     r"|\b(?:CUDA|HIP|XPU|NPU|MUSA|MLU|MPS)(?: backend)? (?i:out of memory)"
+     r"|Allocation on device|Invalid buffer size|^OutOfMemoryError"),
+    ("cuda", Kind.DEVICE, "CUDA driver_types.h; HIP; oneAPI; thrust; triton; TensorRT",
+     r"(?i:cuda|hip|musa|triton) ?(?:driver |runtime )?\[?(?i:error)|cudaError|CUDA_ERROR"
+     r"|hipErr|HIP_ERROR|THCudaCheck|_RESULT_ERROR|PI_ERROR|thrust|Cuda Runtime|\.cu:\d|_gpu\.cc"),
+    ("host", Kind.HOST, "any program that names main memory; CPython, C++, .NET, Java, Windows",
+     r"(?i:\b(?:host|system|main|cpu|physical|virtual|container|node|pod|notebook|session|job"
+     r"|worker|machine|computer|server|process)(?:'s)?[ -]"
+     r"(?:memory|ram|mem|ran|is|was|tried)\b)|(?<!GPU )(?<!gpu )\bRAM\b|内存|\bPBS\b|oom|MEMLIMIT"
+     r"|(?i:paging file|swap|java|bad_alloc|\bfork\b|cv::|\(-4:|mmap|low on resource|OOM-?Kill)"
+     r"|(?<!Of)MemoryError|System\.OutOf|[Ee]rrno 12|ENOMEM|(?:WinError|os error) 1455"
+     r"|memory allocation of|Error code 12|annot allocate memory"),
+    ("device", Kind.DEVICE, "any program that names a device",
+     r"(?i:\b(?:gpus?|cuda\w*|vram|npu|xpu|tpu|hbm|rocm|hip|mps|vulkan|sycl|metal|device|cupy"
+     r"|accelerator|graphics(?: card)?|nvidia|nvml|ascend|neuron|torch|epoch|batch)\b)"
+     r"|GPU|CUDA|[Cc]uda|TDRV|NRT_|nrt_|DEVMEM|in alloc$|显存"),
+    ("memory", Kind.MEMORY, "any program that does not say which memory it means", r""),
+)  # fmt: skip
+_GO_ON = ("torch", "paddle", "ascend")
+"""Messages that may be broken into several lines."""
+SPEAKERS = tuple(
+    Wording(name=name, kind=kind, source=source, says=(re.compile(mark),), goes_on=name in _GO_ON)
+    for name, kind, source, mark in _SPEAKERS
+)
+"""The first that has a mark in the text is who said it."""
+PINNED = next(each for each in SPEAKERS if each.name == "pinned")

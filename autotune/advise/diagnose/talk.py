@@ -1,0 +1,66 @@
+"""What tells a report that something failed from code, advice and other talk about failures."""
+
+from __future__ import annotations
+
+import re
+
+_TALK = re.compile(
+    r"\b(?:if (?:you|it|this|the)|to avoid|avoids?|avoiding|prevents?|preventing|such as|e\.g\."
+    r"|for example|in case|[Tt]ip|[Hh]int|FAQ|how to|watch(?:ing)? for|handles|no"
+    r"|(?:may|might|would|could|can|will) (?:see|cause|get|lead|result|raise|hit|run)"
+    r"|common(?:ly)? |typical(?:ly)?|usually|[Ee]rrors like|0 [Ww]orkers)\b"
+    r"|== ?[\"'`]{1,2}$|常见|典型|よくある"
+)
+"""Before a message, this makes it something that is talked about."""
+_TALK_AFTER = re.compile(
+    r" ?(?:protection|handl|guard|killer)"
+    r"|\W{0,3}(?:in \w+ )?(?:means|(?:occurs|happens) when (?:the|your|an?))\b"
+)
+_GENERAL = re.compile(
+    r"\b(?:if|avoid\w*|prevent\w*|reduc\w*|may|might|can|could(?! not)|would|should|will|maybe"
+    r"|perhaps|how|without|(?<!could )not|never|errors|you|handl(?:ed|es|ing)|users|fix"
+    r"|help\w*|trade\w*|whether|likely|risk|less|tips?|catch|detect\w*|dreaded|checks?|jobs)\b",
+    re.IGNORECASE,
+)
+_GENERAL_AFTER = re.compile(
+    r"\b(?:avoid\w*|reduc\w*|prevent\w*|errors|handled|handling|fix|when (?:the|your|an?)|can be"
+    r"|will|are|detected|may|might)\b",
+    re.IGNORECASE,
+)
+"""Before or behind its words, this makes the sentence of a person advice or a guess."""
+_SENTENCE_END = re.compile(r"(?<!e\.g)[.?!] ")
+_CODE = re.compile(
+    r"^[\s`]*(?:[+-] *)?(?:#|//|if |elif |except\b|assert |raise |return |with |print\(|log\w*\."
+    r"|[\"'](?![^\"]*\"\s*$|[\w.: ]*(?:[Ee]rror|Exception): )|>>>"
+    r"|== |\w+ = |-?-> *\d+ |\d+ +(?:if|raise|assert|except))"
+)
+_BEGINS = re.compile(r"^\W*(?:[A-Z]{3,5}(?: backend)? |(?:\w+\.)*)$")
+_ENDS = re.compile(r"[.!,:;)\"'`]|\s*$")
+_RAISED = re.compile(
+    r"(?:what\(\):\s*"
+    r"|(?:Error|Exception|ERROR|error|FATAL|WARN(?:ING)?|[Ff]ailed|FAIL)\b\W{0,4}(?:.{0,60}:\s)?"
+    r"\W{0,3}(?:[\w()]+ ){0,4}"
+    r"|\w*(?:[a-z][A-Z]|_)\w*\W{1,3}"
+    r"|(?:with|get|got|getting|error):? [\"'`“])$"
+)
+"""The words before a real message: a class of exceptions, another name of code, or a quote."""
+
+
+def is_code(text: str) -> bool:
+    """Whether `text` is a line of a program, or of what compares with a program."""
+    return bool(_CODE.match(text))
+
+
+def is_quoted(text: str, match: re.Match[str]) -> bool:
+    """Whether a program said `match` of `text`: as an exception, as a line, or in quotes."""
+    before = text[: match.start()]
+    alone = _BEGINS.search(before) and _ENDS.match(text, match.end())
+    return bool(alone or _RAISED.search(before))
+
+
+def is_talk(text: str, match: re.Match[str], *, prose: bool) -> bool:
+    """Whether the sentence of `match` talks of failures in general; `prose` is more suspicious."""
+    before = _SENTENCE_END.split(text[: match.start()])[-1]
+    after = _SENTENCE_END.split(text[match.end() :])[0]
+    talk = _TALK.search(before) or _TALK_AFTER.match(text, match.end())
+    return bool(talk or (prose and (_GENERAL.search(before) or _GENERAL_AFTER.search(after))))

@@ -1,0 +1,58 @@
+"""The grammar of memory that ran out, in words that no program says, and talk about it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.support.logs import told
+
+
+@pytest.mark.parametrize(
+    ("text", "kind", "certain"),
+    [
+        ("PoolError: could not allocate the 3 GiB scratch buffer on the accelerator", "device", 0),
+        ("fatal: arena exhausted its share, the graphics card has not enough memory", "device", 0),
+        ("shard 7: mymalloc(4096 MiB) failed", "memory", 0),
+        ("KilnError: 12 GB needed, which is more than the host memory left", "host", 0),
+        ("My run dies on the second epoch because it ran out of host memory.", "host", 0),
+        ("The job goes OOM as soon as evaluation begins", "memory", 0),
+        ("worker: cannot reserve 2 GiB in /dev/shm: too little shared memory", "shared", 1),
+    ],
+)
+def test_a_failure_and_a_memory_in_a_sentence_are_enough(
+    text: str, kind: str, certain: int, tmp_path: Path
+) -> None:
+    found = told(tmp_path, f"{text}\n")
+    assert (found["oom"], found["event"]["kind"]) == (True, kind)
+    assert found["certain"] == bool(certain)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "Use a smaller batch to avoid running out of memory.",
+        "You may run out of GPU memory with longer sequences.",
+        "Out of memory errors can be reduced by checkpointing.",
+        "srun: error: Unable to allocate resources: Invalid partition",
+        "Failed to allocate port 29500",
+        "allocated 12 GiB of 24 GiB of device memory",
+        "The memory of the device did not grow in this run",
+        "host memory: 12 GiB used, none was swapped",
+        "if not enough_memory: raise OutOfMemoryError",
+    ],
+)
+def test_talk_of_memory_is_no_failure(text: str, tmp_path: Path) -> None:
+    assert not told(tmp_path, f"step 1 loss 2.0\n{text}\n")["oom"]
+
+
+def test_who_says_which_memory_counts_more(tmp_path: Path) -> None:
+    found = told(tmp_path, "ServerError: out of memory\nRuntimeError: CUDA error: out of memory\n")
+    assert found["event"]["kind"] == "device"
+
+
+def test_what_a_person_reports_is_not_certain(tmp_path: Path) -> None:
+    found = told(tmp_path, "After three epochs I run out of memory on my card\n")
+    assert found["verdict"].startswith("It looks as if")
+    assert found["advice"]
