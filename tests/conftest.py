@@ -6,13 +6,14 @@ import gc
 import os
 import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import pytest
 from hypothesis import settings
 
+from autotune.commands.app import main
 from autotune.device.device import DeviceInfo, EnergyCounters
 from autotune.device.imagined import ImaginedDevice
 from tests.support.postgres import Server, binaries, server
@@ -46,6 +47,26 @@ class FakeDevice(ImaginedDevice):
 
     def fingerprint(self) -> dict[str, Any]:
         return {"kind": self.kind}
+
+
+class Said(NamedTuple):
+    """What a command line printed."""
+
+    out: str
+    err: str
+
+
+@pytest.fixture
+def run(capsys: pytest.CaptureFixture[str]) -> Callable[..., Said]:
+    """Runs a command line in this process, which has to end with a `code`."""
+
+    def run(*argv: object, code: int = 0) -> Said:
+        capsys.readouterr()
+        ended, said = main([str(word) for word in argv]), Said(*capsys.readouterr())
+        assert ended == code, said
+        return said
+
+    return run
 
 
 @pytest.fixture

@@ -13,14 +13,14 @@ from typing import Any
 import pytest
 
 import autotune
-from autotune.commands.app import main
-from autotune.commands.exits import ExitCode
 from autotune.errors import UsageError
 from autotune.result.folder.table import Table
 from autotune.result.loading import OtherHardwareError
 from autotune.space.candidate import Candidate
 from tests.support.exported import result
 from tests.support.records import record
+
+Run = Callable[..., Any]
 
 
 @pytest.fixture
@@ -29,30 +29,26 @@ def study(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_exports_stand_beside_the_result(study: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["export", str(study)]) == ExitCode.FOUND
-    said, warned = capsys.readouterr()
+def test_exports_stand_beside_the_result(study: Path, run: Run) -> None:
+    said, warned = run("export", study)
     assert f"Written: {study / 'exports'}" in said
     assert "deepspeed: does not say model gpt, depth 2, width 128" in warned
     assert json.loads((study / "exports" / "deepspeed.json").read_text())["train_batch_size"] == 16
 
 
-def test_formats_and_folder_are_as_asked(study: Path) -> None:
+def test_formats_and_folder_are_as_asked(study: Path, run: Run) -> None:
     asked = ["export", str(study / "best.json"), "--format", "hf, launch"]
-    assert main([*asked, "--out", str(study / "mine")]) == ExitCode.FOUND
+    run(*asked, "--out", study / "mine")
     assert {path.name for path in (study / "mine").iterdir()} == {
         "hf.json", "hf-4.json", "hf.py", "launch.sh",
     }  # fmt: skip
     assert not (study / "exports").exists()
 
 
-def test_an_unconfirmed_result_is_exported_with_a_warning(
-    study: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_an_unconfirmed_result_is_exported_with_a_warning(study: Path, run: Run) -> None:
     document = json.loads((study / "best.json").read_text()) | {"confirmed": False}
     (study / "best.json").write_text(json.dumps(document))
-    assert main(["export", str(study)]) == ExitCode.FOUND
-    assert "not confirmed" in capsys.readouterr().err
+    assert "not confirmed" in run("export", study).err
     assert "WARNING: not confirmed" in (study / "exports" / "launch.sh").read_text()
 
 
@@ -72,24 +68,11 @@ def _large(path: Path) -> None:
 @pytest.mark.parametrize("made", [_binary, _other_version, _large, lambda path: None])
 @pytest.mark.parametrize("more", [[], ["--format", "hf"]], ids=str)
 def test_what_is_no_result_is_one_line(
-    tmp_path: Path, made: Callable[[Path], Any], more: list[str],
-    capsys: pytest.CaptureFixture[str],
-) -> None:  # fmt: skip
+    tmp_path: Path, made: Callable[[Path], Any], more: list[str], run: Run
+) -> None:
     made(tmp_path / "best.json")
-    assert main(["export", str(tmp_path / "best.json"), *more]) == ExitCode.USAGE
-    (line,) = capsys.readouterr().err.splitlines()
+    (line,) = run("export", tmp_path / "best.json", *more, code=2).err.splitlines()
     assert str(tmp_path / "best.json") in line
-
-
-def test_unknown_formats_name_the_known(study: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["export", str(study), "--format", "hf,pytorch"]) == ExitCode.USAGE
-    assert "--format pytorch: unknown; known: deepspeed, accelerate, hf" in capsys.readouterr().err
-
-
-def test_a_read_only_folder_is_one_line(study: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (study / "file").write_text("")
-    assert main(["export", str(study), "--out", str(study / "file")]) == ExitCode.USAGE
-    assert "--out" in capsys.readouterr().err
 
 
 # In scripts.

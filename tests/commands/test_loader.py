@@ -6,7 +6,6 @@ import json
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -138,35 +137,3 @@ def test_what_cannot_be_measured_is_said_once(
     raised = code == ExitCode.NO_MEASUREMENT and function != "mine:bus_error"
     assert err.count("Traceback") == raised
     assert ("mine.py" in err) == raised
-
-
-# What is typed.
-
-
-@pytest.mark.parametrize(
-    ("arguments", "why"),
-    [
-        ([], "loader"),
-        (["mine"], "write module:function, importable from this folder"),
-        (["factory:mine:make"], "write module:function"),
-        (["m:f", "--data-workers", "many"], "not integers"),
-        (["m:f", "--data-workers", "-1"], "values must be at least 0"),
-        (["m:f", "--prefetch", "0"], "values must be at least 1"),
-        (["m:f", "--pin-memory", "maybe"], "write off, on or off,on"),
-        (["m:f", "--pin-memory", "on"], "needs a GPU, and "),
-        (["m:f", "--micro-batch", "1,2"], "takes one value, e.g. 1"),
-        (["m:f", "--ranks", "0"], "values must be at least 1"),
-        (["m:f", "--budget", "soon"], "not a duration"),
-        (["m:f", "--host-ceiling", "120%"], "at most 100%"),
-        (["m:f", "--needs", "lots"], "write it as 12000"),
-        (["m:f", "--needs", "nan"], "write it as 12000"),
-        (["m:f", "--needs", "5", "--best", "x"], "--best sets it too"),
-        (["m:f", "--best", "nowhere.json"], "No such file"),
-    ],
-)
-def test_wrong_input_is_one_line(
-    arguments: Sequence[str], why: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(["loader", *arguments]) == ExitCode.USAGE
-    [line] = capsys.readouterr().err.splitlines()
-    assert why in line

@@ -7,19 +7,21 @@ import io
 import json
 import subprocess
 import sys
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from autotune.commands.app import main
-from autotune.commands.exits import ExitCode
 from autotune.measure.runner import counting
 from autotune.wire.helpers import Count, Counted, Parameters
 from autotune.wire.reports import Peaks
 from tests.support import recorded, records
 from tests.support.programs import ROOT
 
+Run = Callable[..., Any]
 GIB = 2**30
 GPT = ["plan", "--depth", "24", "--seq-len", "1024,2048", "--micro-batch", "1:8"]
 
@@ -30,16 +32,17 @@ def _no_helper(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) 
         monkeypatch.setattr(counting, "describe", lambda asked, limit_s, start: "not here")
 
 
-def test_a_table_with_what_peaks_are_made_of(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main([*GPT, "--gpus", "2xH100"]) == ExitCode.FOUND
-    out = capsys.readouterr().out
+def test_a_table_with_what_peaks_are_made_of(run: Run) -> None:
+    out = run(*GPT, "--gpus", "2xH100").out
     assert "model gpt, dtype bf16; 2 x H100" in out.splitlines()[0]
     for word in ("params", "grads", "optim", "activ", "logits", "buffer", "outside", "ceiling"):
         assert word in out
     assert max(map(len, out.splitlines())) <= 140
 
 
-def test_on_a_terminal_it_says_what_takes_so_long(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_on_a_terminal_it_says_what_takes_so_long(
+    monkeypatch: pytest.MonkeyPatch, run: Run
+) -> None:
     class Terminal(io.StringIO):
         def isatty(self) -> bool:
             return True
@@ -47,17 +50,15 @@ def test_on_a_terminal_it_says_what_takes_so_long(monkeypatch: pytest.MonkeyPatc
     for stream, told in ((Terminal(), True), (io.StringIO(), False)):
         monkeypatch.setattr(sys, "stderr", stream)
         monkeypatch.setenv("TERM", "xterm-256color")
-        assert main([*GPT, "--gpus", "H100"]) == ExitCode.FOUND
+        run(*GPT, "--gpus", "H100")
         assert ("tracing gpt at seq_len 1024, 2048" in stream.getvalue()) is told
 
 
-def test_for_programs_it_is_json_or_csv(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main([*GPT, "--gpus", "4x80GiB", "--json"]) == ExitCode.FOUND
-    body = json.loads(capsys.readouterr().out)
+def test_for_programs_it_is_json_or_csv(run: Run) -> None:
+    body = json.loads(run(*GPT, "--gpus", "4x80GiB", "--json").out)
     assert body["limit_bytes"] == int(0.8 * 80 * 2**30)
     assert {row["candidate"]["seq_len"] for row in body["rows"]} == {1024, 2048}
-    assert main([*GPT, "--gpus", "4x80GiB", "--csv"]) == ExitCode.FOUND
-    rows = list(csv.DictReader(io.StringIO(capsys.readouterr().out)))
+    rows = list(csv.DictReader(io.StringIO(run(*GPT, "--gpus", "4x80GiB", "--csv").out)))
     assert len(rows) == len(body["rows"])
     first, same = rows[0], body["rows"][0]
     assert int(first["peak_bytes"]) == same["peak"]["bytes"]
@@ -65,21 +66,18 @@ def test_for_programs_it_is_json_or_csv(capsys: pytest.CaptureFixture[str]) -> N
     assert int(first["micro_batch"]) == same["candidate"]["micro_batch"]
 
 
-def test_numbers_of_gpus_are_a_table_of_what_to_set(capsys: pytest.CaptureFixture[str]) -> None:
+def test_numbers_of_gpus_are_a_table_of_what_to_set(run: Run) -> None:
     asked = [*GPT, "--gpus", "1,2,4,6,8x32GiB", "--global-batch", "384"]
-    assert main(asked) == ExitCode.FOUND
-    out = capsys.readouterr().out
+    out = run(*asked).out
     assert all(f"x {count}" in out for count in (1, 2, 4, 6, 8))
-    assert main([*asked, "--json"]) == ExitCode.FOUND
-    for row in json.loads(capsys.readouterr().out)["rows"]:
+    for row in json.loads(run(*asked, "--json").out)["rows"]:
         product = row["candidate"]["micro_batch"] * row["grad_accum"] * row["gpus"]
         assert product == row["global_batch"] == 384
 
 
-def test_json_says_why_a_number_of_gpus_is_left_out(capsys: pytest.CaptureFixture[str]) -> None:
+def test_json_says_why_a_number_of_gpus_is_left_out(run: Run) -> None:
     asked = [*GPT, "--gpus", "1,2,3x32GiB", "--global-batch", "64"]
-    assert main([*asked, "--json"]) == ExitCode.FOUND
-    captured = capsys.readouterr()
+    captured = run(*asked, "--json")
     body = json.loads(captured.out)
     assert body["gpus"] == [1, 2, 3]
     assert [row["gpus"] for row in body["rows"]] == [1, 2]
@@ -97,20 +95,17 @@ def test_json_says_why_a_number_of_gpus_is_left_out(capsys: pytest.CaptureFixtur
     ],
 )  # fmt: skip
 def test_the_global_batch_is_shown_as_it_was_asked_for_and_in_the_other_unit(
-    batch: str, in_a_table: str, by_count: str, capsys: pytest.CaptureFixture[str]
+    batch: str, in_a_table: str, by_count: str, run: Run
 ) -> None:
     asked = ["plan", "--depth", "24", "--micro-batch", "4,5", "--global-batch", batch]
-    assert main([*asked, "--gpus", "2x80GiB", "--seq-len", "1024,2048"]) == ExitCode.FOUND
-    out = capsys.readouterr().out
+    out = run(*asked, "--gpus", "2x80GiB", "--seq-len", "1024,2048").out
     assert in_a_table in out
     assert "accum" in out.splitlines()[1]
     assert f"without micro_batch 5: --global-batch {batch} is no multiple of these" in out
-    assert main([*asked, "--gpus", "1,2x80GiB", "--seq-len", "2048"]) == ExitCode.FOUND
-    out = capsys.readouterr().out
+    out = run(*asked, "--gpus", "1,2x80GiB", "--seq-len", "2048").out
     assert by_count in out
     assert out.count("without micro_batch 5:") == 1
-    assert main([*asked, "--gpus", "80GiB", "--seq-len", "2048", "--solve", "gpus"]) == 0
-    out = capsys.readouterr().out
+    out = run(*asked, "--gpus", "80GiB", "--seq-len", "2048", "--solve", "gpus").out
     assert f"grad_accum 24: global batch {by_count[:4]}" in out
     assert "without micro_batch 5:" in out
 
@@ -118,100 +113,59 @@ def test_the_global_batch_is_shown_as_it_was_asked_for_and_in_the_other_unit(
 @pytest.mark.parametrize("columns", ["60", "80", "100", "140"])
 @pytest.mark.parametrize("gpus", ["8xH100", "1,2,3xH100"])
 def test_no_column_is_cut(
-    columns: str, gpus: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    columns: str, gpus: str, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("COLUMNS", columns)
     asked = [*GPT, "--zero", "2,3", "--offload", "none,optimizer", "--global-batch", "64"]
-    assert main([*asked, "--gpus", gpus]) == ExitCode.FOUND
-    out = capsys.readouterr().out
+    out = run(*asked, "--gpus", gpus).out
     assert "\N{HORIZONTAL ELLIPSIS}" not in out
     assert "offload" in out.splitlines()[1]
     assert len(out.splitlines()[2].split()) > 8
 
 
-def test_a_reader_that_has_gone_is_no_error(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_reader_that_has_gone_is_no_error(monkeypatch: pytest.MonkeyPatch, run: Run) -> None:
     class Gone(io.StringIO):
         def write(self, text: str) -> int:
             raise BrokenPipeError
 
     monkeypatch.setattr(sys, "stdout", Gone())
     for form in ("--json", "--csv"):
-        assert main([*GPT, "--gpus", "80GiB", form]) == ExitCode.FOUND
+        run(*GPT, "--gpus", "80GiB", form)
 
 
 @pytest.mark.parametrize("quantity", ["micro_batch", "seq_len", "gpus"])
-def test_the_edge_is_said(quantity: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_edge_is_said(quantity: str, run: Run) -> None:
     shape = ["plan", "--depth", "24", "--checkpointing", "full", "--micro-batch", "1"]
     shape = shape[:5] if quantity == "micro_batch" else shape
-    assert main([*shape, "--gpus", "24GiB", "--solve", quantity]) == ExitCode.FOUND
-    out = capsys.readouterr().out
+    out = run(*shape, "--gpus", "24GiB", "--solve", quantity).out
     assert f"{quantity}: " in out
     assert "fits with a chance of " in out
 
 
-def test_it_is_said_where_the_host_was_not_looked_at(capsys: pytest.CaptureFixture[str]) -> None:
+def test_it_is_said_where_the_host_was_not_looked_at(run: Run) -> None:
     shape = ["plan", "--depth", "24", "--micro-batch", "1", "--zero", "2", "--offload",
              "optimizer", "--gpus"]  # fmt: skip
     for how in (["80GiB"], ["1,2x80GiB"], ["80GiB", "--solve", "seq_len"]):
-        assert main([*shape, *how]) == ExitCode.FOUND
-        found = capsys.readouterr()
+        found = run(*shape, *how)
         assert "host memory was not checked: d24-s" in found.err
         assert "host" in found.out
-        assert main([*shape, *how, "--host-ram", "1TiB"]) == ExitCode.FOUND
-        found = capsys.readouterr()
+        found = run(*shape, *how, "--host-ram", "1TiB")
         assert "not looked at" not in found.err
         assert ("921.60 GiB of 1024.00 GiB of host allowed" in found.out) != ("--solve" in how)
 
 
-def test_nothing_fits_is_code_3_with_the_least_need(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main([*GPT, "--gpus", "1GiB"]) == ExitCode.NOTHING_FITS
-    captured = capsys.readouterr()
+def test_nothing_fits_is_code_3_with_the_least_need(run: Run) -> None:
+    captured = run(*GPT, "--gpus", "1GiB", code=3)
     assert "nothing fits: the least, d24-s1024-b1-" in captured.err
-    assert main([*GPT, "--gpus", "1,2x1GiB"]) == ExitCode.NOTHING_FITS
+    run(*GPT, "--gpus", "1,2x1GiB", code=3)
 
 
-@pytest.mark.parametrize(
-    ("arguments", "why"),
-    [
-        ([], "gpus"),
-        (["--gpus", "elephants"], "unknown card"),
-        (["--gpus", "0x80GiB"], "from 1 to"),
-        (["--gpus", "1 2x80GiB"], "no numbers of GPUs"),
-        (["--gpus", "9" * 5000 + "x80GiB"], "no numbers of GPUs"),
-        (["--gpus", "8GiB", "--length-mix", "a.csv", "--solve", "seq_len"], "leave one"),
-        (["--gpus", "8GiB", "--length-mix", "a.csv"], "No such file"),
-        (["--gpus", "8GiB", "--tokens-per-batch", "512", "--solve", "micro_batch"], "leave one"),
-        (["--gpus", "4x80GiB", "--model", "gpt9"], "unknown model"),
-        (["--gpus", "4x80GiB", "--model", "hf:nowhere"], "no such file or folder"),
-        (["--gpus", "4x80GiB", "--zero", "7"], "no such stage"),
-        (["--gpus", "1,2x80GiB", "--solve", "gpus"], "one number of GPUs"),
-        (["--gpus", "8x80GiB", "--solve", "gpus"], "name the GPU alone, e.g. 80GiB"),
-        (["--gpus", "80GiB", "--solve", "seq_len", "--seq-len", "64"], "leave one of them out"),
-        (["--gpus", "80GiB", "--solve", "micro_batch", "--micro-batch", "4"], "leave one of"),
-        (["--gpus", "4x80GiB", "--solve", "money"], "money"),
-        (["--gpus", "4x80GiB", "--json", "--csv"], "--csv: not with --json"),
-        (["--gpus", "4x80GiB", "--host-ram", "lots"], "not a size"),
-        (["--gpus", "4x80GiB", "--ceiling", "180%"], "at most 100%"),
-        (["--gpus", "4x80GiB", "--learn-from", "nowhere"], "there is no such folder"),
-        (["--gpus", "4x80GiB", "--rows", "0"], "at least 1"),
-        (["--gpus", "3x80GiB", "--micro-batch", "1", "--global-batch", "64"], "nearest"),
-    ],
-)
-def test_wrong_input_is_one_line(
-    arguments: list[str], why: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(["plan", *arguments]) == ExitCode.USAGE
-    [line] = capsys.readouterr().err.splitlines()
-    assert why in line
-
-
-def test_studies_on_a_cpu_say_nothing_of_gpus(capsys: pytest.CaptureFixture[str]) -> None:
+def test_studies_on_a_cpu_say_nothing_of_gpus(run: Run) -> None:
     sample = ROOT / "results" / "samples" / "cpu-2-cores"
-    assert main([*GPT, "--gpus", "80GiB", "--learn-from", str(sample)]) == ExitCode.USAGE
-    assert "ran on a CPU" in capsys.readouterr().err
+    assert "ran on a CPU" in run(*GPT, "--gpus", "80GiB", "--learn-from", sample, code=2).err
 
 
-def test_studies_narrow_expectations(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_studies_narrow_expectations(tmp_path: Path, run: Run) -> None:
     devices = {"kind": "cuda", "devices": [{"name": "NVIDIA H100 80GB HBM3"}]}
     fingerprint = {"kind": "cuda", "devices": devices, "software": {"torch": "2.9.0"}}
     rows = []
@@ -226,15 +180,15 @@ def test_studies_narrow_expectations(tmp_path: Path, capsys: pytest.CaptureFixtu
              "--gpt", "vocab_size=4096", "--dtype", "fp32", "--json", "--gpus"]  # fmt: skip
 
     def wide(*more: str) -> float:
-        capsys.readouterr()
-        assert main([*asked, *more]) == ExitCode.FOUND
-        peaks = [row["peak"] for row in json.loads(capsys.readouterr().out)["rows"]]
+        peaks = [row["peak"] for row in json.loads(run(*asked, *more).out)["rows"]]
         return float(sum(peak["high_bytes"] - peak["low_bytes"] for peak in peaks))
 
     before = wide("H100")
     assert wide("H100", "--learn-from", str(study.parent)) < before
-    assert main([*asked, "A10", "--learn-from", str(study.parent)]) == ExitCode.FOUND
-    assert "other hardware: NVIDIA H100 80GB HBM3" in capsys.readouterr().err
+    assert (
+        "other hardware: NVIDIA H100 80GB HBM3"
+        in run(*asked, "A10", "--learn-from", study.parent).err
+    )
 
 
 @pytest.mark.slow
@@ -260,9 +214,8 @@ def test_a_model_is_counted_and_traced_without_torch_here(model: str, tmp_path: 
 
 @pytest.mark.parametrize(("kind", "said"), [("jamba", True), ("llama", False)])
 def test_a_model_with_optional_kernels_says_that_a_plan_is_made_without_them(
-    kind: str, said: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:  # fmt: skip
+    kind: str, said: bool, tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
     pytest.importorskip("transformers")
     one = Parameters(
         width=64, vocab_size=256, parameters=10**6, trainable=10**6, block_matrices=10**5,
@@ -278,6 +231,6 @@ def test_a_model_with_optional_kernels_says_that_a_plan_is_made_without_them(
     config = {"model_type": kind, "num_hidden_layers": 2, "hidden_size": 64,
               "architectures": [f"{kind.title()}ForCausalLM"]}  # fmt: skip
     (tmp_path / "config.json").write_text(json.dumps(config))
-    assert main(["plan", "--model", f"hf:{tmp_path}", "--gpus", "80GiB"]) == ExitCode.FOUND
+    err = run("plan", "--model", f"hf:{tmp_path}", "--gpus", "80GiB").err
     line = "the kernels of causal_conv1d and mamba_ssm may need less memory"
-    assert (line in capsys.readouterr().err) is said
+    assert (line in err) is said

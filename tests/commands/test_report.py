@@ -7,7 +7,6 @@ import re
 import signal
 import subprocess
 import sys
-from collections.abc import Sequence
 from http.client import HTTPConnection
 from pathlib import Path
 
@@ -18,7 +17,7 @@ from autotune.commands.app import main
 from autotune.commands.exits import ExitCode
 from autotune.study import session
 from tests.support.programs import ROOT
-from tests.support.shown import change_json, folder
+from tests.support.shown import folder
 
 GRID = ROOT / "results" / "grids" / "cpu-1-rank.csv"
 
@@ -111,43 +110,6 @@ def test_trackers_get_trials_later(tmp_path: Path, capsys: pytest.CaptureFixture
     found = said(capsys, "report", tmp_path / "study", "--log", "tensorboard")
     assert found == (0, f"Written: {place}\n", "")
     assert len(list(place.glob("search-*"))) >= 3
-
-
-WRONG: list[tuple[list[str], str]] = [
-    (["report", "nowhere"], "nowhere: not a study folder: it has no manifest.json"),
-    (["report", "file"], "file: not a study folder: it has no manifest.json"),
-    (["report", "old"], "old: manifest.json is not of version 1: Invalid enum value 0 - at"),
-    (["report", "study", "--serve", "--markdown"], "--serve: not with other outputs;"),
-    (["report", "study", "--log", "paper"], "--log paper: unknown; known: tensorboard"),
-    (["report", "study", "--log", "tensorboard"], "study/optuna.log: No such file"),
-    (["report", "study", "--port", "80"], "--port 80: only with --serve"),
-    (["report", "study", "--out", "/proc/page.html"], "/proc/page.html: No such file"),
-    (["report", "study", "--out", "nowhere/page.html"], "nowhere/page.html: No such file"),
-    (["report", "study", "--png", "file"], "--png file: File exists"),
-    (["report"], 'Command "report" parameter FOLDER requires an argument'),
-    (["compare", "study"], "compare: needs two folders or more"),
-    (["compare", "study", "nowhere"], "nowhere: not a study folder"),
-    (["compare", "study", "study", "--html", "/proc/a.html"], "--html /proc/a.html: No such"),
-]
-
-
-@pytest.mark.parametrize(("argv", "why"), WRONG, ids=[" ".join(argv) for argv, _ in WRONG])
-def test_what_is_wrong_is_one_line_and_exit_code_2(
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
-    argv: Sequence[str],
-    why: str,
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "file").touch()
-    folder(tmp_path)
-    change_json(folder(tmp_path, "old") / "manifest.json", schema_version=0)
-    code, _, err = said(capsys, *argv)
-    if "is not installed" in err:
-        pytest.skip(err)
-    assert (code, err.count("\n")) == (ExitCode.USAGE, 1)
-    assert why in err
 
 
 @pytest.mark.slow

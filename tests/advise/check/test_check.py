@@ -14,13 +14,13 @@ import yaml
 
 from autotune.advise.check import READERS, findings, of_command, read
 from autotune.advise.check.deepspeed_names import NAMES, REMOVED
-from autotune.commands.app import main
-from autotune.commands.exits import ExitCode
 from autotune.errors import UsageError
-from autotune.result.export import EXPORTS, write
+from autotune.result.best import Best
+from autotune.result.export import write
 from tests.support.exported import result
 
 Save = Callable[..., Path]
+Run = Callable[..., Any]
 DEEPSPEED: dict[str, Any] = {
     "train_micro_batch_size_per_gpu": 8, "gradient_accumulation_steps": 2, "train_batch_size": 32,
     "bf16": {"enabled": True},
@@ -47,6 +47,7 @@ SOUND = {
     "axolotl": AXOLOTL, "llama-factory": FACTORY,
 }  # fmt: skip
 ZERO = DEEPSPEED["zero_optimization"]
+TINY = "llama-3-8b-tiny"
 
 
 @pytest.fixture
@@ -385,69 +386,49 @@ def study(tmp_path: Path) -> Path:
     ],
 )  # fmt: skip
 def test_a_difference_to_a_result_has_its_consequence(
-    changes: dict[str, Any], what: str, study: Path, saved: Save,
-    capsys: pytest.CaptureFixture[str],
-) -> None:  # fmt: skip
+    changes: dict[str, Any], what: str, study: Path, saved: Save, run: Run
+) -> None:
     same = {"train_micro_batch_size_per_gpu": 2, "gradient_accumulation_steps": 4}
     config = saved({name: value for name, value in DEEPSPEED.items()
                     if name != "train_batch_size"} | same, **changes)  # fmt: skip
-    assert main(["check", str(config), "--against", str(study)]) == ExitCode.FINDINGS
-    assert what in " ".join(capsys.readouterr().out.split())
+    assert what in " ".join(run("check", config, "--against", study, code=7).out.split())
 
 
-def test_ranks_are_compared(study: Path, saved: Save, capsys: pytest.CaptureFixture[str]) -> None:
-    config = saved(ARGUMENTS)
-    asked = ["check", str(config), "--against", str(study), "--world-size"]
-    main([*asked, "6"])
-    assert "command line: --world-size: is 6, measured was 2" in capsys.readouterr().out
-    main([*asked, "2"])
-    assert "world" not in capsys.readouterr().out.replace("not compared", "")
+def test_ranks_are_compared(study: Path, saved: Save, run: Run) -> None:
+    asked = ["check", saved(ARGUMENTS), "--against", study, "--world-size"]
+    assert "line: --world-size: is 6, measured was 2" in run(*asked, 6, code=7).out
+    assert "world" not in run(*asked, 2, code=7).out.replace("not compared", "")
 
 
-@pytest.mark.parametrize("name", ["deepspeed", "accelerate", "hf", "axolotl", "llama-factory"])
+FULL = result("deepspeed", 2, dtype="bf16", checkpointing="full")
+ON_HOST = result("ddp", 0, dtype="bf16", kind="cuda", checkpointing="host", model=TINY)
+
+
+@pytest.mark.parametrize(("best", "name"), [
+    *((FULL, name) for name in ("deepspeed", "accelerate", "hf", "axolotl", "llama-factory")),
+    (ON_HOST, "axolotl"),
+])  # fmt: skip
 def test_what_is_exported_passes_the_check_against_its_own_result(
-    name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    best: Best, name: str, tmp_path: Path, run: Run
 ) -> None:
-    best = result("deepspeed", 2, dtype="bf16", checkpointing="full")
     best.write(tmp_path / "best.json")
     made = write(best, tmp_path, [name])[name]
     files = [tmp_path / file for file in made.files
              if file.endswith((".json", ".yaml")) and file != "hf-4.json"]  # fmt: skip
-    asked = ["check", *map(str, files), "--against", str(tmp_path), "--world-size", "2"]
-    assert main(asked) == ExitCode.FOUND, capsys.readouterr().out
-    assert name in EXPORTS
+    run("check", *files, "--against", tmp_path, "--world-size", 2)
 
 
 def test_the_number_of_machines_is_held_against_a_result_of_several(
-    saved: Save, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    saved: Save, tmp_path: Path, run: Run
 ) -> None:
     best = result("deepspeed", 2, world_size=4, nodes=2)
     best.write(tmp_path / "best.json")
     write(best, tmp_path, ["accelerate"])
     own = tmp_path / "accelerate.yaml"
-    assert main(["check", str(own), "--against", str(tmp_path)]) == ExitCode.FOUND
+    run("check", own, "--against", tmp_path)
     one = saved(yaml.safe_load(own.read_text()), num_machines=1)
-    assert main(["check", str(one), "--against", str(tmp_path)]) == ExitCode.FINDINGS
-    capsys.readouterr()
-    assert main(["check", str(saved(ARGUMENTS)), "--against", str(tmp_path)])
-    assert "nodes 2" in capsys.readouterr().out
-
-
-def test_what_axolotl_keeps_on_the_host_is_read(tmp_path: Path) -> None:
-    best = result(
-        "ddp", 0, dtype="bf16", kind="cuda", checkpointing="host", model="llama-3-8b-tiny"
-    )
-    best.write(tmp_path / "best.json")
-    write(best, tmp_path, ["axolotl"])
-    asked = [
-        "check",
-        str(tmp_path / "axolotl.yaml"),
-        "--against",
-        str(tmp_path),
-        "--world-size",
-        "2",
-    ]
-    assert main(asked) == ExitCode.FOUND
+    run("check", one, "--against", tmp_path, code=7)
+    assert "nodes 2" in run("check", saved(ARGUMENTS), "--against", tmp_path, code=7).out
 
 
 @pytest.mark.parametrize(
@@ -461,33 +442,30 @@ def test_what_axolotl_keeps_on_the_host_is_read(tmp_path: Path) -> None:
     ],
 )
 def test_adapters_that_were_not_measured_are_found(
-    name: str, key: str, changes: dict[str, Any], tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-) -> None:  # fmt: skip
-    best = result("ddp", 0, dtype="bf16", model="llama-3-8b-tiny", kind="cuda", lora="r=8")
+    name: str, key: str, changes: dict[str, Any], tmp_path: Path, run: Run
+) -> None:
+    best = result("ddp", 0, dtype="bf16", model=TINY, kind="cuda", lora="r=8")
     best.write(tmp_path / "best.json")
     write(best, tmp_path, [name])
     file = tmp_path / f"{name}.yaml"
-    asked = ["check", str(file), "--against", str(tmp_path), "--world-size", "2"]
-    assert main(asked) == ExitCode.FOUND, capsys.readouterr().out
+    asked = ["check", file, "--against", tmp_path, "--world-size", 2]
+    run(*asked)
     file.write_text(yaml.safe_dump(yaml.safe_load(file.read_text()) | changes))
-    assert main(asked) == ExitCode.FINDINGS
-    assert f"{name}.yaml: {key}" in (found := capsys.readouterr().out)
+    assert f"{name}.yaml: {key}" in (found := run(*asked, code=7).out)
     assert "measured was r=8" in " ".join(found.split())
 
 
 def test_adapters_that_a_file_has_no_word_for_are_said(
-    saved: Save, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    saved: Save, tmp_path: Path, run: Run
 ) -> None:
-    result("ddp", 0, model="llama-3-8b-tiny", lora="r=8").write(tmp_path / "best.json")
-    main(["check", str(saved(ARGUMENTS)), "--against", str(tmp_path)])
-    assert "lora r=8" in " ".join(capsys.readouterr().out.split())
+    result("ddp", 0, model=TINY, lora="r=8").write(tmp_path / "best.json")
+    said = run("check", saved(ARGUMENTS), "--against", tmp_path, code=7).out
+    assert "lora r=8" in " ".join(said.split())
 
 
-def test_findings_can_be_json(saved: Save, capsys: pytest.CaptureFixture[str]) -> None:
+def test_findings_can_be_json(saved: Save, run: Run) -> None:
     path = saved(DEEPSPEED, train_batch_size=48)
-    assert main(["check", str(path), "--world-size", "2", "--json"]) == ExitCode.FINDINGS
-    [found] = json.loads(capsys.readouterr().out)
+    [found] = json.loads(run("check", path, "--world-size", "2", "--json", code=7).out)
     assert found["level"] == "error"
     assert found["where"] == "config.yaml: train_batch_size"
 
@@ -509,12 +487,11 @@ def test_findings_can_be_json(saved: Save, capsys: pytest.CaptureFixture[str]) -
     ids=["folder", "binary", "words", "torn", "other", "large", "missing"],
 )
 def test_what_is_no_configuration_is_one_line(
-    tmp_path: Path, made: Callable[[Path], Any], capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, made: Callable[[Path], Any], run: Run
 ) -> None:
     path = tmp_path / "config.yaml"
     made(path)
-    assert main(["check", str(path)]) == ExitCode.USAGE
-    [line] = capsys.readouterr().err.splitlines()
+    [line] = run("check", path, code=2).err.splitlines()
     assert str(path) in line
 
 
@@ -542,10 +519,6 @@ def test_mistakes_are_named(made: Callable[[], dict[str, Any]], what: str, tmp_p
     path.write_text(json.dumps(made(), default=str))
     with pytest.raises(UsageError, match=re.escape(what)):
         read(path)
-
-
-def test_no_file_is_an_error() -> None:
-    assert main(["check"]) == ExitCode.USAGE
 
 
 def test_a_reader_refuses_with_what_it_expected(tmp_path: Path) -> None:

@@ -1,0 +1,86 @@
+"""What commands refuse: one line that says why, before anything is done."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.support.shown import change_json, folder
+
+WRONG: list[tuple[list[str], str]] = [
+    (["plan"], "gpus"),
+    (["plan", "--gpus", "elephants"], "unknown card"),
+    (["plan", "--gpus", "0x80GiB"], "from 1 to"),
+    (["plan", "--gpus", "1 2x80GiB"], "no numbers of GPUs"),
+    (["plan", "--gpus", "9" * 5000 + "x80GiB"], "no numbers of GPUs"),
+    (["plan", "--gpus", "8GiB", "--length-mix", "a.csv", "--solve", "seq_len"], "leave one"),
+    (["plan", "--gpus", "8GiB", "--length-mix", "a.csv"], "No such file"),
+    (["plan", "--gpus", "8GiB", "--tokens-per-batch", "512", "--solve", "micro_batch"],
+     "leave one"),
+    (["plan", "--gpus", "4x80GiB", "--model", "gpt9"], "unknown model"),
+    (["plan", "--gpus", "4x80GiB", "--model", "hf:nowhere"], "no such file or folder"),
+    (["plan", "--gpus", "4x80GiB", "--zero", "7"], "no such stage"),
+    (["plan", "--gpus", "1,2x80GiB", "--solve", "gpus"], "one number of GPUs"),
+    (["plan", "--gpus", "8x80GiB", "--solve", "gpus"], "name the GPU alone, e.g. 80GiB"),
+    (["plan", "--gpus", "80GiB", "--solve", "seq_len", "--seq-len", "64"], "leave one of"),
+    (["plan", "--gpus", "80GiB", "--solve", "micro_batch", "--micro-batch", "4"], "leave one of"),
+    (["plan", "--gpus", "4x80GiB", "--solve", "money"], "money"),
+    (["plan", "--gpus", "4x80GiB", "--json", "--csv"], "--csv: not with --json"),
+    (["plan", "--gpus", "4x80GiB", "--host-ram", "lots"], "not a size"),
+    (["plan", "--gpus", "4x80GiB", "--ceiling", "180%"], "at most 100%"),
+    (["plan", "--gpus", "4x80GiB", "--learn-from", "nowhere"], "there is no such folder"),
+    (["plan", "--gpus", "4x80GiB", "--rows", "0"], "at least 1"),
+    (["plan", "--gpus", "3x80GiB", "--micro-batch", "1", "--global-batch", "64"], "nearest"),
+    (["loader"], "loader"),
+    (["loader", "mine"], "write module:function, importable from this folder"),
+    (["loader", "factory:mine:make"], "write module:function"),
+    (["loader", "m:f", "--data-workers", "many"], "not integers"),
+    (["loader", "m:f", "--data-workers", "-1"], "values must be at least 0"),
+    (["loader", "m:f", "--prefetch", "0"], "values must be at least 1"),
+    (["loader", "m:f", "--pin-memory", "maybe"], "write off, on or off,on"),
+    (["loader", "m:f", "--pin-memory", "on"], "needs a GPU, and "),
+    (["loader", "m:f", "--micro-batch", "1,2"], "takes one value, e.g. 1"),
+    (["loader", "m:f", "--ranks", "0"], "values must be at least 1"),
+    (["loader", "m:f", "--budget", "soon"], "not a duration"),
+    (["loader", "m:f", "--host-ceiling", "120%"], "at most 100%"),
+    (["loader", "m:f", "--needs", "lots"], "write it as 12000"),
+    (["loader", "m:f", "--needs", "nan"], "write it as 12000"),
+    (["loader", "m:f", "--needs", "5", "--best", "x"], "--best sets it too"),
+    (["loader", "m:f", "--best", "nowhere.json"], "No such file"),
+    (["report", "nowhere"], "nowhere: not a study folder: it has no manifest.json"),
+    (["report", "file"], "file: not a study folder: it has no manifest.json"),
+    (["report", "old"], "old: manifest.json is not of version 1: Invalid enum value 0 - at"),
+    (["report", "study", "--serve", "--markdown"], "--serve: not with other outputs;"),
+    (["report", "study", "--log", "paper"], "--log paper: unknown; known: tensorboard"),
+    (["report", "study", "--log", "tensorboard"], "study/optuna.log: No such file"),
+    (["report", "study", "--port", "80"], "--port 80: only with --serve"),
+    (["report", "study", "--out", "/proc/page.html"], "/proc/page.html: No such file"),
+    (["report", "study", "--out", "nowhere/page.html"], "nowhere/page.html: No such file"),
+    (["report", "study", "--png", "file"], "--png file: File exists"),
+    (["report"], 'Command "report" parameter FOLDER requires an argument'),
+    (["compare", "study"], "compare: needs two folders or more"),
+    (["compare", "study", "nowhere"], "nowhere: not a study folder"),
+    (["compare", "study", "study", "--html", "/proc/a.html"], "--html /proc/a.html: No such"),
+    (["export", "study", "--format", "hf,pytorch"],
+     "--format pytorch: unknown; known: deepspeed, accelerate, hf"),
+    (["export", "study", "--out", "file"], "--out file: "),
+    (["check"], "check: no file given"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("argv", "why"), WRONG, ids=[" ".join(argv)[:60] for argv, _ in WRONG])
+def test_what_is_wrong_is_one_line_and_exit_code_2(
+    argv: list[str], why: str, run: Callable[..., tuple[str, str]], tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "file").touch()
+    folder(tmp_path)
+    change_json(folder(tmp_path, "old") / "manifest.json", schema_version=0)
+    _, err = run(*argv, code=2)
+    if "is not installed" in err:
+        pytest.skip(err)
+    assert err.count("\n") == 1
+    assert why in err
