@@ -8,15 +8,19 @@ from typing import Any
 
 from autotune.advise.check.reading import (
     DEVICES,
+    LEAST_STAGE,
+    MOVED,
     STAGES,
     Finding,
     Reading,
+    facts,
     is_on,
     named,
-    number,
     offload_of,
     refused_choice,
     refused_counts,
+    refused_offload,
+    section,
     with_misspelled,
 )
 
@@ -34,7 +38,6 @@ _OLD = {
     "fsdp_backward_prefetch_policy": "fsdp_backward_prefetch",
     "fsdp_transformer_layer_cls_to_wrap_class": "fsdp_transformer_layer_cls_to_wrap",
 }
-_MOVED = ("cpu", "nvme")
 _IGNORED = (
     "gradient_accumulation_steps", "gradient_clipping", "zero_stage", "offload_optimizer_device",
     "offload_param_device", "zero3_save_16bit_model",
@@ -46,28 +49,23 @@ def is_one(body: dict[str, Any]) -> bool:
 
 
 def read(name: str, body: dict[str, Any]) -> Reading:
-    deepspeed, fsdp = (_part(body, key) for key in ("deepspeed_config", "fsdp_config"))
-    stage, offload = None, None
+    deepspeed, fsdp = (section(body, key) for key in ("deepspeed_config", "fsdp_config"))
+    said, offload = facts(_KEYS, body), None
     if str(body.get("distributed_type")).upper() == "DEEPSPEED":
-        found = deepspeed.get("zero_stage")
-        stage = found if isinstance(found, int) else None
         optimizer, param = (
-            deepspeed.get(f"offload_{part}_device") in _MOVED for part in ("optimizer", "param")
+            deepspeed.get(f"offload_{part}_device") in MOVED for part in LEAST_STAGE
         )
         if optimizer or param or "zero_stage" in deepspeed:
             offload = offload_of(optimizer=optimizer, param=param)
-    elif fsdp:
+    else:
         older = fsdp.get("fsdp_sharding_strategy") in ("SHARD_GRAD_OP", 2)
-        stage = 2 if older or fsdp.get("fsdp_reshard_after_forward") is False else 3
-    mixed, ranks = body.get("mixed_precision"), body.get("num_processes")
-    nodes = body.get("num_machines")
+        kept = older or fsdp.get("fsdp_reshard_after_forward") is False
+        said["zero_stage"] = (2 if kept else 3) if fsdp else None
+    mixed = body.get("mixed_precision")
     reading = Reading(
         name=name,
         tool="accelerate",
-        grad_accum=number(deepspeed.get("gradient_accumulation_steps")),
-        world_size=ranks if isinstance(ranks, int) else None,
-        nodes=nodes if isinstance(nodes, int) else None,
-        zero_stage=stage,
+        **said,
         offload=offload,
         dtype="fp32" if mixed in ("no", False) else mixed,
         checkpointing="full" if is_on(fsdp.get("fsdp_activation_checkpointing")) else None,
@@ -80,11 +78,6 @@ def read(name: str, body: dict[str, Any]) -> Reading:
         keys=_KEYS | ({"zero_stage": "fsdp_config.fsdp_reshard_after_forward"} if fsdp else {}),
     )
     return with_misspelled(reading, body)
-
-
-def _part(body: dict[str, Any], key: str) -> dict[str, Any]:
-    part = body.get(key)
-    return part if isinstance(part, dict) else {}
 
 
 def _findings(name: str, deepspeed: dict[str, Any], fsdp: dict[str, Any]) -> Iterator[Finding]:
@@ -104,10 +97,6 @@ def _findings(name: str, deepspeed: dict[str, Any], fsdp: dict[str, Any]) -> Ite
                          ("offload_param_device", DEVICES)):  # fmt: skip
         if deepspeed.get(key) is not None:
             yield from refused_choice(f"{name}: {at}{key}", deepspeed[key], choices)
-    stage = deepspeed.get("zero_stage")
-    for key, least in (("offload_optimizer_device", 1), ("offload_param_device", 3)):
-        if deepspeed.get(key) in _MOVED and isinstance(stage, int) and stage < least:
-            yield Finding(
-                "error", f"{name}: deepspeed_config.{key}",
-                f"stage {stage} does not offload that; it needs stage {least} or more",
-            )  # fmt: skip
+    for what in LEAST_STAGE:
+        key, stage = f"offload_{what}_device", deepspeed.get("zero_stage")
+        yield from refused_offload(f"{name}: {at}{key}", what, deepspeed.get(key), stage)

@@ -11,14 +11,18 @@ from autotune.advise.check.reading import (
     ALIKE_OF_ALL,
     AUTO,
     DEVICES,
+    LEAST_STAGE,
+    MOVED,
     STAGES,
     Finding,
     Reading,
+    facts,
     is_on,
-    number,
     offload_of,
     refused_choice,
     refused_counts,
+    refused_offload,
+    section,
     with_misspelled,
 )
 
@@ -49,11 +53,7 @@ def is_one(body: dict[str, Any]) -> bool:
     return (
         "zero_optimization" in body
         or "train_micro_batch_size_per_gpu" in body
-        or (
-            "train_batch_size" in body
-            and "optimizer" in body
-            and isinstance(body["optimizer"], dict)
-        )
+        or ("train_batch_size" in body and isinstance(body.get("optimizer"), dict))
         or (
             2 * sum(map(_may_be_meant, body)) > len(body)
             and any(_is_section(body, name) for name in body)
@@ -69,24 +69,18 @@ def _may_be_meant(name: Any) -> bool:
 
 def _is_section(body: dict[str, Any], name: str) -> bool:
     """Whether `name` holds what DeepSpeed reads there."""
-    part = body[name]
-    return isinstance(part, dict) and not NAMES.get((name,), frozenset()).isdisjoint(part)
+    return not NAMES.get((name,), frozenset()).isdisjoint(section(body, name))
 
 
 def read(name: str, body: dict[str, Any]) -> Reading:
-    zero = body.get("zero_optimization")
-    zero = zero if isinstance(zero, dict) else {}
+    zero = section(body, "zero_optimization")
     stage = zero.get("stage", 0)
     reading = Reading(
         name=name,
         tool="deepspeed",
-        micro_batch=number(body.get("train_micro_batch_size_per_gpu")),
-        grad_accum=number(body.get("gradient_accumulation_steps")),
-        global_batch=number(body.get("train_batch_size")),
-        zero_stage=stage if isinstance(stage, int) else None,
+        **facts(_KEYS, body, zero_stage=0),
         offload=_offload(zero),
         dtype=_dtype(body),
-        optimizer=_optimizer(body),
         autos=tuple(_autos(body)),
         findings=(*_checkpointing(name, body), *_findings(name, body, zero, stage)),
         keys=_KEYS | {"dtype": _dtype_key(body)},
@@ -99,24 +93,21 @@ def read(name: str, body: dict[str, Any]) -> Reading:
 
 
 def _offload(zero: dict[str, Any]) -> str:
-    def moved(key: str) -> bool:
-        part = zero.get(key)
-        return isinstance(part, dict) and part.get("device") in ("cpu", "nvme")
-
-    optimizer = moved("offload_optimizer") or is_on(zero.get("cpu_offload"))
-    return offload_of(optimizer=optimizer, param=moved("offload_param"))
+    optimizer, param = (
+        section(zero, f"offload_{what}").get("device") in MOVED for what in LEAST_STAGE
+    )
+    return offload_of(optimizer=optimizer or is_on(zero.get("cpu_offload")), param=param)
 
 
 def _dtype(body: dict[str, Any]) -> str | None:
     for name in ("bf16", "fp16"):
-        part = body.get(name)
-        enabled = part.get("enabled") if isinstance(part, dict) else None
+        enabled = section(body, name).get("enabled")
         if enabled == AUTO:
             return None
         if is_on(enabled):
             return name
-    cast = body.get("torch_autocast")
-    if isinstance(cast, dict) and is_on(cast.get("enabled")):
+    cast = section(body, "torch_autocast")
+    if is_on(cast.get("enabled")):
         return {"torch.bfloat16": "bf16", "torch.float16": "fp16"}.get(str(cast.get("dtype")))
     # A tool around DeepSpeed may fill a section in that is not there.
     return "fp32" if "bf16" in body or "fp16" in body else None
@@ -125,14 +116,9 @@ def _dtype(body: dict[str, Any]) -> str | None:
 def _dtype_key(body: dict[str, Any]) -> str:
     """The key that says `_dtype`."""
     for name in ("bf16", "fp16", "torch_autocast"):
-        if is_on(_in(body, name)):
+        if is_on(section(body, name).get("enabled")):
             return f"{name}.dtype" if name == "torch_autocast" else f"{name}.enabled"
     return "fp16.enabled" if "fp16" in body and "bf16" not in body else "bf16.enabled"
-
-
-def _optimizer(body: dict[str, Any]) -> str | None:
-    part = body.get("optimizer")
-    return str(part["type"]) if isinstance(part, dict) and "type" in part else None
 
 
 def _autos(body: dict[str, Any], where: str = "", deep: int = 0) -> Iterator[str]:
@@ -164,20 +150,16 @@ def _findings(
     for old, new in _OLD.items():
         if old in zero:
             yield Finding("warning", at(f"zero_optimization.{old}"), f"old name; write {new}")
-    for key, least in (("offload_optimizer", 1), ("offload_param", 3)):
-        part = zero.get(key)
-        if isinstance(part, dict) and part.get("device") in ("cpu", "nvme"):
-            if isinstance(stage, int) and stage < least:
-                yield Finding(
-                    "error", at(f"zero_optimization.{key}"),
-                    f"stage {stage} does not offload that; it needs stage {least} or more",
-                )  # fmt: skip
-            if part.get("device") == "cpu" and not is_on(part.get("pin_memory")):
-                yield Finding(
-                    "warning", at(f"zero_optimization.{key}.pin_memory"),
-                    "copies of memory that is not pinned are synchronous and slow; set it to true",
-                )  # fmt: skip
-    if is_on(_in(body, "bf16")) and is_on(_in(body, "fp16")):
+    for what in LEAST_STAGE:
+        key = f"zero_optimization.offload_{what}"
+        part = section(zero, f"offload_{what}")
+        yield from refused_offload(at(key), what, part.get("device"), stage)
+        if part.get("device") == "cpu" and not is_on(part.get("pin_memory")):
+            yield Finding(
+                "warning", at(f"{key}.pin_memory"),
+                "copies of memory that is not pinned are synchronous and slow; set it to true",
+            )  # fmt: skip
+    if all(is_on(section(body, kind).get("enabled")) for kind in ("bf16", "fp16")):
         yield Finding("error", at("bf16.enabled"), "fp16 is enabled as well; keep one of them")
     if is_on(body.get("wall_clock_breakdown")):
         yield Finding(
@@ -216,8 +198,7 @@ def _refused(
     counts = (_KEYS["micro_batch"], _KEYS["grad_accum"], _KEYS["global_batch"])
     yield from refused_counts(name, body, dict.fromkeys(counts, 1))
     for path in filter(None, NAMES):
-        section = {(): body, ("zero_optimization",): zero}.get(path[:-1], {})
-        value = section.get(path[-1])
+        value = {(): body, ("zero_optimization",): zero}.get(path[:-1], {}).get(path[-1])
         older = path == ("zero_optimization",) and isinstance(value, bool)
         if value is not None and not isinstance(value, dict) and not older:
             such = next((each for each in _TELLING if each in NAMES[path]), min(NAMES[path]))
@@ -226,13 +207,7 @@ def _refused(
                 f"is {value!r:.40}; DeepSpeed takes a section there, as in {{{such}: ...}}",
             )  # fmt: skip
     yield from refused_choice(f"{name}: zero_optimization.stage", stage, STAGES)
-    for key in ("offload_optimizer", "offload_param"):
-        part = zero.get(key)
-        if isinstance(part, dict) and "device" in part:
-            where = f"{name}: zero_optimization.{key}.device"
+    for what in LEAST_STAGE:
+        if "device" in (part := section(zero, f"offload_{what}")):
+            where = f"{name}: zero_optimization.offload_{what}.device"
             yield from refused_choice(where, part["device"], DEVICES)
-
-
-def _in(body: dict[str, Any], name: str) -> Any:
-    part = body.get(name)
-    return part.get("enabled") if isinstance(part, dict) else None

@@ -15,8 +15,13 @@ ALIKE_OF_ALL = 0.8
 """The same where all names are known: none of them is taken for another."""
 
 STAGES = (0, 1, 2, 3)
-DEVICES = ("none", "cpu", "nvme")
-"""To which ZeRO offloads."""
+MOVED = ("cpu", "nvme")
+"""Devices to which ZeRO offloads."""
+DEVICES = ("none", *MOVED)
+LEAST_STAGE = {"optimizer": 1, "param": 3}
+"""Of ZeRO, that offloads each."""
+_COUNTS = ("micro_batch", "grad_accum", "global_batch")
+_SIZES = ("world_size", "nodes", "seq_len", "zero_stage")
 
 Names = Mapping[tuple[str, ...], frozenset[str]]
 """What is known in each section, by its path; () is the file itself."""
@@ -52,7 +57,6 @@ class Reading:
     offload: str | None = None
     dtype: str | None = None
     checkpointing: str | None = None
-    optimizer: str | None = None
     compile: str | None = None
     adapters: str | None = None
     """"none" where the whole model is trained, else such as "r=16"."""
@@ -115,6 +119,25 @@ def _misspelled(
             yield from _misspelled(value, path, known, alike)
 
 
+def section(body: Mapping[str, Any], name: str) -> dict[str, Any]:
+    """The section `name` of `body`; empty where there is none."""
+    part = body.get(name)
+    return part if isinstance(part, dict) else {}
+
+
+def facts(keys: Mapping[str, str], body: dict[str, Any], **defaults: int) -> dict[str, Any]:
+    """The fields of a `Reading` that `body` has as they are under these `keys`. The tool has
+    `defaults` for what the file does not say."""
+    found: dict[str, Any] = {}
+    for name in keys.keys() & {*_COUNTS, *_SIZES}:
+        *above, key = keys[name].split(".")
+        part = section(body, above[0]) if above else body
+        value = part.get(key, defaults.get(name))
+        whole = value if isinstance(value, int) else None
+        found[name] = number(value) if name in _COUNTS else whole
+    return found
+
+
 def number(value: Any) -> int | str | None:
     """A count, or "auto"; None for what is neither."""
     if value == AUTO:
@@ -143,6 +166,16 @@ def refused_choice(where: str, value: Any, choices: Sequence[Any]) -> Iterator[F
         yield Finding(
             "error", where, f"is {value!r:.40}; DeepSpeed takes one of {', '.join(shown)}"
         )
+
+
+def refused_offload(where: str, what: str, device: Any, stage: Any) -> Iterator[Finding]:
+    """Whether ZeRO's `stage` cannot move `what` to a `device`."""
+    least = LEAST_STAGE[what]
+    if device in MOVED and isinstance(stage, int) and stage < least:
+        yield Finding(
+            "error", where,
+            f"stage {stage} does not offload that; it needs stage {least} or more",
+        )  # fmt: skip
 
 
 def named(**files: Any) -> dict[str, str]:

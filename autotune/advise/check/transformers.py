@@ -12,9 +12,9 @@ from autotune.advise.check.deepspeed import read as read_deepspeed
 from autotune.advise.check.reading import (
     Finding,
     Reading,
+    facts,
     is_on,
     named,
-    number,
     refused_counts,
     with_misspelled,
 )
@@ -77,27 +77,21 @@ def read(name: str, body: dict[str, Any]) -> Reading:
     inner = (read_deepspeed(f"{name}: deepspeed", held),) if isinstance(held, dict) else ()
     if (part := body.get("fsdp_config")) and isinstance(part, dict):
         found = found or is_on(part.get("activation_checkpointing"))
-    length = body.get("cutoff_len", body.get("max_length", body.get("max_seq_length")))
+    length = next((n for n in ("cutoff_len", "max_length", "max_seq_length") if n in body), "")
+    keys = _KEYS | {"dtype": _dtype_key(body), "seq_len": length or "max_length"}
     reading = Reading(
         name=name,
         tool="llama-factory" if of_factory else "transformers",
-        micro_batch=number(body.get("per_device_train_batch_size", None if of_factory else 8)),
-        grad_accum=number(body.get("gradient_accumulation_steps", 1)),
-        seq_len=length if isinstance(length, int) else None,
+        **facts(keys, body, grad_accum=1, **({} if of_factory else {"micro_batch": 8})),
         dtype=_dtype(body),
         checkpointing=None if found is None else "full" if found else "none",
-        optimizer=str(body["optim"]) if "optim" in body else None,
-        compile=("on" if is_on(body["torch_compile"]) else "off")
-        if "torch_compile" in body
-        else None,
+        compile=_COMPILE[_switch(body, "torch_compile")],
         adapters=_adapters_of_factory(body) if of_factory else None,
         inner=inner,
         files=named(deepspeed=held),
         fills_auto=True,
         findings=tuple(_findings(name, body, () if of_factory else _OLD)),
-        keys=_KEYS
-        | {"dtype": _dtype_key(body)}
-        | (_FACTORY if of_factory else {"seq_len": "max_length"}),
+        keys=keys | (_FACTORY if of_factory else {"seq_len": "max_length"}),
     )
     return with_misspelled(reading, body)
 
@@ -105,21 +99,18 @@ def read(name: str, body: dict[str, Any]) -> Reading:
 def read_axolotl(name: str, body: dict[str, Any]) -> Reading:
     kept = body.get("gradient_checkpointing")
     moved = kept == "offload" or body.get("activation_offloading") not in (None, False)
-    length = body.get("sequence_len")
+    keys = _AXOLOTL | {"dtype": _dtype_key(body)}
     reading = Reading(
         name=name,
         tool="axolotl",
-        micro_batch=number(body.get("micro_batch_size", 1)),
-        grad_accum=number(body.get("gradient_accumulation_steps", 1)),
-        seq_len=length if isinstance(length, int) else None,
+        **facts(keys, body, micro_batch=1, grad_accum=1),
         dtype=_dtype(body),
         checkpointing="host" if moved else "full" if is_on(kept) else "none",
-        optimizer=str(body["optimizer"]) if "optimizer" in body else None,
         adapters=_adapters_of_axolotl(body),
         files=named(deepspeed=body.get("deepspeed")),
         fills_auto=True,
         findings=tuple(_findings(name, body, ())),
-        keys=_AXOLOTL | {"dtype": _dtype_key(body)},
+        keys=keys,
     )
     return with_misspelled(reading, body)
 

@@ -144,22 +144,6 @@ def test_words_and_verdicts_filter(chromium: Browser, study: Path) -> None:
     assert len(chromium.texts(rows)) == 1
 
 
-def test_the_copy_button_copies(chromium: Browser, study: Path) -> None:
-    chromium.driver.execute_cdp_cmd(
-        "Browser.grantPermissions",
-        {"permissions": ["clipboardReadWrite", "clipboardSanitizedWrite"]},
-    )
-    chromium.open(written(study))
-    chromium.find("details.copy summary").click()
-    chromium.find("details.copy button").click()
-    chromium.wait(lambda: chromium.find("details.copy button").text == "Copied")
-    copied = chromium.driver.execute_async_script(
-        "navigator.clipboard.readText().then(arguments[arguments.length - 1])"
-    )
-    assert copied == chromium.find("details.copy pre").get_attribute("textContent")
-    assert '"micro_batch": 12' in copied
-
-
 def test_a_log_opens_and_is_text(chromium: Browser, study: Path) -> None:
     chromium.open(written(study))
     chromium.find(f"button[data-log='{LOG}']").click()
@@ -187,7 +171,6 @@ def test_on_paper_a_page_is_light_and_whole(chromium: Browser, study: Path) -> N
         )
         assert seen >= whole - 1  # of the table
         assert chromium.run(ink.format("fill"), title) == "rgb(0, 0, 0)"
-        assert chromium.run(ink.format("color"), ".copy summary") == "rgb(0, 90, 143)"
         chromium.run("document.body.style.width = '400px'")  # as paper is, without an event
         wider = (
             "return [...document.querySelectorAll('[data-chart]')]"

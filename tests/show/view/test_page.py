@@ -48,10 +48,10 @@ class Page(HTMLParser):
             self.text += data
 
 
-def test_the_winner_is_on_it_with_all_that_is_copied(tmp_path: Path) -> None:
+def test_the_winner_is_on_it(tmp_path: Path) -> None:
     shown = Page(page(read(folder(tmp_path))))
     for said in ("Best configuration", "145 GFLOP/s", "5.44k", "micro_batch 12", "headroom",
-                 "torchrun --standalone", '"micro_batch": 12', "AMD EPYC, 2 cores"):  # fmt: skip
+                 "AMD EPYC, 2 cores"):  # fmt: skip
         assert said in shown.text
 
 

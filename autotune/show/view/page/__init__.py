@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 from autotune.result.best import Best, Tie
 from autotune.result.best import Cell as BestCell
-from autotune.result.export.launch import export as launch
 from autotune.show.report.cells import joules
 from autotune.show.report.objective import SCALES, interval, of_objective, rate
 from autotune.show.report.result import cautions, configuration, sentences
@@ -116,19 +113,7 @@ def _winner(study: Shown, best: Best) -> dict[str, Any]:
         "ceiling": round(100 * limits.ceiling, 2),
         "baseline": compared(study),
         "lines": sentences(best),
-        "copies": _copies(best),
     }
-
-
-def _copies(best: Best) -> list[dict[str, str]]:
-    """What is copied from the card."""
-    made = launch(best, Path("exports"))
-    return [
-        {"label": "Configuration (JSON)", "text": json.dumps(asdict(best.config), indent=2)},
-        *({"label": f"Configuration of {name} (JSON)", "text": json.dumps(body, indent=2)}
-          for name, body in best.exports.items()),
-        {"label": "Launch (exports/launch.sh)", "text": made.files["launch.sh"]},
-    ]  # fmt: skip
 
 
 def _tables(study: Shown) -> list[PageTable]:

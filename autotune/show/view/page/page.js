@@ -1,5 +1,5 @@
 "use strict";
-// Charts in the colours of the page, the table, copying, and the live page. No request is made
+// Charts in the colours of the page, the table, and the live page. No request is made
 // but where the page is served live, and then to where it came from.
 
 let views = [];
@@ -86,19 +86,6 @@ function filter() {
   document.getElementById("shown").textContent = `${shown} rows`;
 }
 
-async function copy(button) {
-  const block = button.parentElement.querySelector("pre");
-  let copied = true;
-  try {
-    await navigator.clipboard.writeText(block.textContent);
-  } catch {
-    getSelection().selectAllChildren(block); // a page from disk may not have a clipboard
-    copied = document.execCommand("copy");
-  }
-  button.textContent = copied ? "Copied" : "Press Ctrl+C";
-  setTimeout(() => { button.textContent = "Copy"; }, 2000);
-}
-
 function showLog(name) {
   const dialog = document.getElementById("log");
   dialog.querySelector("h2").textContent = name;
@@ -110,7 +97,6 @@ document.addEventListener("click", (event) => {
   const button = event.target.closest("button");
   if (!button) return;
   if (button.closest("thead")) sortBy(button.closest("th"));
-  else if (button.classList.contains("copy-button")) copy(button);
   else if (button.classList.contains("log")) showLog(button.dataset.log);
 });
 document.addEventListener("input", (event) => {
@@ -132,12 +118,10 @@ async function follow() {
       const next = new DOMParser().parseFromString(await answer.text(), "text/html").getElementById("main");
       const kept = ["filter", "verdict"].map((id) => [id, document.getElementById(id).value]);
       const sorted = document.querySelector("#table th[aria-sort]");
-      const open = [...document.querySelectorAll("details")].map((each) => each.open);
       const cell = views.map((view) => view.spec.params && view.view.signal("cell")).find(Boolean);
       const scrolled = [...document.querySelectorAll(".scroll")].map((each) => each.scrollTop);
       main.replaceWith(next);
       kept.forEach(([id, value]) => { document.getElementById(id).value = value; });
-      document.querySelectorAll("details").forEach((each, i) => { each.open = open[i] ?? false; });
       if (sorted) {
         const header = document.querySelectorAll("#table th")[sorted.cellIndex];
         sortBy(header);
