@@ -9,10 +9,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-from cyclopts import Parameter
-
 from autotune.commands import Run
 from autotune.commands.exits import ExitCode, complain
+from autotune.commands.tune import own_flag
 from autotune.errors import UsageError
 from autotune.units import parse_duration_s, parse_ints, parse_share
 
@@ -24,42 +23,35 @@ WIDTH = 120
 """Characters of a table where nobody says."""
 
 
-def _own(text: str, metavar: str | None = None) -> Parameter:
-    # A value may start with a hyphen, so that our parser judges -1.
-    return Parameter(
-        help=text, metavar=metavar, allow_leading_hyphen=metavar is not None, show_default=False
-    )
-
-
 def loader(
-    function: Annotated[str, _own(
+    function: Annotated[str, own_flag(
         "MODULE:FUNCTION, importable from this folder. It returns a DataLoader. Let it take"
         " num_workers, pin_memory and prefetch_factor, or autotune makes a copy of the loader.")],
     /,
     *,
-    data_workers: Annotated[str | None, _own(
+    data_workers: Annotated[str | None, own_flag(
         "Numbers of workers (default: 0 and the powers of two up to a rank's number of cores).",
         "INTS")] = None,
-    prefetch: Annotated[str, _own("Batches that a worker loads ahead (default: 2,4).",
+    prefetch: Annotated[str, own_flag("Batches that a worker loads ahead (default: 2,4).",
         "INTS")] = "2,4",
-    pin_memory: Annotated[str, _own("off, on or both (default: both; on needs a GPU).",
+    pin_memory: Annotated[str, own_flag("off, on or both (default: both; on needs a GPU).",
         "WORDS")] = "off,on",
-    best: Annotated[Path | None, _own(
+    best: Annotated[Path | None, own_flag(
         "best.json or study folder: the result that the loader has to feed.", "PATH")] = None,
-    needs: Annotated[str | None, _own(
+    needs: Annotated[str | None, own_flag(
         "Tokens per second that all ranks need, instead of --best.", "N")] = None,
-    micro_batch: Annotated[str | None, _own(
+    micro_batch: Annotated[str | None, own_flag(
         "Samples of a batch, for a function that takes micro_batch or batch_size (default:"
         " --best's).", "N")] = None,
-    seq_len: Annotated[str | None, _own(
+    seq_len: Annotated[str | None, own_flag(
         "Tokens of a sample, for a function that takes seq_len (default: --best's).", "N")] = None,
-    ranks: Annotated[str | None, _own(
+    ranks: Annotated[str | None, own_flag(
         "Loaders side by side on this host (default: --best's ranks, else 1).", "N")] = None,
-    budget: Annotated[str, _own("Wall-clock time for everything (default: 60s).",
+    budget: Annotated[str, own_flag("Wall-clock time for everything (default: 60s).",
         "TIME")] = "60s",
-    host_ceiling: Annotated[str, _own(
+    host_ceiling: Annotated[str, own_flag(
         "Share of the host's memory for training and loaders (default: 90%).", "SHARE")] = "90%",
-    json: Annotated[bool, _own("Print JSON.")] = False,
+    json: Annotated[bool, own_flag("Print JSON.")] = False,
 ) -> Run:  # fmt: skip
     """Find how many workers a data loader needs to keep up with training."""
     counts = None if data_workers is None else parse_ints(data_workers, "--data-workers", least=0)

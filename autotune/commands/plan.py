@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-import inspect
 import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TextIO
 
-from cyclopts import Group, Parameter
+from cyclopts import Group
 
 from autotune.commands import Run
 from autotune.commands.exits import ExitCode, complain
-from autotune.commands.tune import parameters_of
+from autotune.commands.tune import own_flag, take_options
 from autotune.device.cards import parse_gpus
 from autotune.errors import UsageError
 from autotune.measure.testbed.lengths import at_longest
@@ -44,8 +44,7 @@ _OF_A_STUDY = {
 Quantity = Literal["micro_batch", "seq_len", "gpus"]
 
 
-def _own(text: str, metavar: str | None = None) -> Parameter:
-    return Parameter(group=_OWN, help=text, metavar=metavar, show_default=False)
+_own = partial(own_flag, group=_OWN)
 
 
 def plan(
@@ -140,12 +139,7 @@ def plan(
     return run
 
 
-def _signature() -> inspect.Signature:
-    *own, _ = inspect.signature(plan, eval_str=True).parameters.values()
-    return inspect.Signature([*own, *parameters_of(_OF_A_STUDY)])
-
-
-plan.__signature__ = _signature()  # type: ignore[attr-defined]
+take_options(plan, _OF_A_STUDY)
 
 
 def _write(found: Answer, asked: Options, folder: Path, file: TextIO) -> None:

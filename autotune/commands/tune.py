@@ -6,9 +6,10 @@ import inspect
 import os
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from secrets import token_hex
 from typing import TYPE_CHECKING, Annotated, Any
@@ -96,12 +97,15 @@ _HEADINGS = {
 _GROUPS = {name: Group(text, sort_key=at) for at, (name, text) in enumerate(_HEADINGS.items(), 1)}
 
 
-def _of_this_run(text: str, metavar: str | None = None) -> Parameter:
-    """A flag that is no option of a study. Its value may start with a hyphen."""
+def own_flag(text: str, metavar: str | None = None, **more: Any) -> Parameter:
+    """A flag of one command alone. Its value may start with a hyphen."""
+    hyphen = metavar is not None
     return Parameter(
-        group=_GROUPS["output"], help=text, metavar=metavar,
-        allow_leading_hyphen=metavar is not None, show_default=False,
-    )  # fmt: skip
+        help=text, metavar=metavar, allow_leading_hyphen=hyphen, show_default=False, **more
+    )
+
+
+_of_this_run = partial(own_flag, group=_GROUPS["output"])
 
 
 def tune(
@@ -187,18 +191,16 @@ def parameter(group: str, name: str, flag: Flag) -> inspect.Parameter:
     )
 
 
-def parameters_of(groups: Mapping[str, Mapping[str, Flag]]) -> list[inspect.Parameter]:
-    """The options of a study in `groups` as parameters of a command."""
-    return [parameter(group, *item) for group, flags in groups.items() for item in flags.items()]
+def take_options(command: Callable[..., Any], groups: Mapping[str, Mapping[str, Flag]]) -> None:
+    """Gives `command` the options of a study in `groups` in the place of its `**options`."""
+    *own, _ = inspect.signature(command, eval_str=True).parameters.values()
+    options = [
+        parameter(group, *item) for group, flags in groups.items() for item in flags.items()
+    ]
+    command.__signature__ = inspect.Signature([*options, *own])  # type: ignore[attr-defined]
 
 
-def _signature() -> inspect.Signature:
-    """That of `tune`, with the options of a study in the place of `options`."""
-    *own, _ = inspect.signature(tune, eval_str=True).parameters.values()
-    return inspect.Signature([*parameters_of(GROUPS), *own])
-
-
-tune.__signature__ = _signature()  # type: ignore[attr-defined]
+take_options(tune, GROUPS)
 
 
 def _begin(asked: Tune, argv: list[str], held: ExitStack) -> Setup | None:
