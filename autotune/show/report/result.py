@@ -11,7 +11,6 @@ from rich.console import Console
 from rich.text import Text
 
 from autotune.result.best import FINALS, Best, Config, Measured, Tie
-from autotune.result.choice import Unconfirmed
 from autotune.show.report.cells import cells_table, joules, product, same_batch_table
 from autotune.show.report.objective import of_objective, rate
 from autotune.show.report.text import counts_text, paragraph, print_lines, printable, si, visible
@@ -60,18 +59,13 @@ class Caution(Enum):
     )
 
 
-_UNCONFIRMED: dict[Caution, Unconfirmed] = {
-    Caution.NO_FINALS: "no finals",
-    Caution.FINALS_FAILED: "its finals failed",
-    Caution.FINALS_SLOWER: "other finals were slower",
-}
-
-
 def cautions(best: Best, micro_batches: Sequence[int]) -> tuple[Caution, ...]:
     """The cautions that apply to `best`, of a study that searched these `micro_batches`."""
     trials = best.trials
     applies = {
-        **{caution: best.unconfirmed == why for caution, why in _UNCONFIRMED.items()},
+        Caution.NO_FINALS: best.unconfirmed == "no finals",
+        Caution.FINALS_FAILED: best.unconfirmed == "its finals failed",
+        Caution.FINALS_SLOWER: best.unconfirmed == "other finals were slower",
         Caution.STOPPED_IN_SEARCH: best.stopped_in == "search",
         Caution.STOPPED_IN_FINALS: best.stopped_in == "finals",
         Caution.DISTURBED: (best.measured.disturbed_share or 0.0)
