@@ -51,8 +51,7 @@ def test_charts_are_json(study: Shown) -> None:
     json.dumps({"charts": drawn(study), "trials": trials(study)}, allow_nan=False)
 
 
-def test_the_frontier_is_the_largest_micro_batch_of_each_build_that_fitted(tmp_path: Path) -> None:
-    path = folder(tmp_path)
+def test_the_frontier_is_the_largest_micro_batch_of_each_build_that_fitted(path: Path) -> None:
 
     def with_one_that_failed(rows: list[dict[str, str]]) -> list[dict[str, str]]:
         return [*rows, failed(rows[0], "oom", micro_batch="64", number="99")]
@@ -74,8 +73,7 @@ def test_the_best_so_far_never_falls(study: Shown) -> None:
 
 
 @pytest.mark.parametrize("name", ["memory", "predicted"])
-def test_what_was_predicted_to_need_nothing_spoils_no_scale(tmp_path: Path, name: str) -> None:
-    path = folder(tmp_path)
+def test_what_was_predicted_to_need_nothing_spoils_no_scale(path: Path, name: str) -> None:
     nothing = {
         "predicted_peak_bytes": "0",
         "predicted_low_bytes": "0",
@@ -89,8 +87,7 @@ def test_what_was_predicted_to_need_nothing_spoils_no_scale(tmp_path: Path, name
     assert svg.count("<path") > 5
 
 
-def test_skipped_candidates_are_not_drawn(tmp_path: Path) -> None:
-    path = folder(tmp_path)
+def test_skipped_candidates_are_not_drawn(path: Path) -> None:
     before = len(trials(read(path)))
     change_rows(path, lambda rows: [*rows, failed(rows[0], "skipped")])
     assert len(trials(read(path))) == before
@@ -101,8 +98,7 @@ def test_every_verdict_has_a_colour_and_a_shape_of_its_own() -> None:
     assert len(set(VERDICTS.values())) == len(VERDICTS)
 
 
-def test_builds_that_are_many_have_a_colour_each(tmp_path: Path) -> None:
-    path = folder(tmp_path)
+def test_builds_that_are_many_have_a_colour_each(path: Path) -> None:
     sizes = [f"max_split_size_mb:{64 + n}" for n in range(12)]
     change_rows(path, lambda rows: [rows[0] | {"allocator": size} for size in sizes])
     study = read(path)
@@ -133,8 +129,7 @@ def test_the_phases_add_up_to_the_time_that_passed(study: Shown) -> None:
     assert sum(spent) == pytest.approx(study.elapsed_s, rel=1e-6)
 
 
-def test_time_in_which_several_groups_probed_counts_once_between_probes(tmp_path: Path) -> None:
-    path = folder(tmp_path)
+def test_time_in_which_several_groups_probed_counts_once_between_probes(path: Path) -> None:
     alone = read(path)
     change_rows(path, lambda rows: [row for row in rows for _ in range(2)])
     twice = read(path)

@@ -8,11 +8,11 @@ from autotune.show.report.cells import evidence
 from autotune.show.view.markdown import markdown
 from autotune.show.view.page import page
 from autotune.show.view.study import read
-from tests.support.shown import HOSTILE, Row, change_json, change_rows, failed, folder
+from tests.support.shown import HOSTILE, Row, change_json, change_rows, failed
 
 
-def test_each_cell_has_a_row_and_the_best_is_bold(tmp_path: Path) -> None:
-    study = read(folder(tmp_path))
+def test_each_cell_has_a_row_and_the_best_is_bold(path: Path) -> None:
+    study = read(path)
     text = markdown(study)
     assert study.best is not None
     rows = [line for line in text.splitlines() if line.startswith("| ")]
@@ -26,8 +26,7 @@ def test_each_cell_has_a_row_and_the_best_is_bold(tmp_path: Path) -> None:
     assert "AMD EPYC, 2 cores" in text
 
 
-def test_final_rounds_are_those_that_ran(tmp_path: Path) -> None:
-    path = folder(tmp_path)
+def test_final_rounds_are_those_that_ran(path: Path) -> None:
     ran = int((read(path).trials["kind"] == "final").sum())
     assert f"final rounds: {ran}." in markdown(read(path))
 
@@ -40,8 +39,7 @@ def test_final_rounds_are_those_that_ran(tmp_path: Path) -> None:
     assert f"final rounds: {ran - 1}<" in page(study)
 
 
-def test_a_study_without_a_result_says_so(tmp_path: Path) -> None:
-    path = folder(tmp_path)
+def test_a_study_without_a_result_says_so(path: Path) -> None:
     (path / "best.json").unlink()
     change_rows(path, lambda rows: [failed(row, "oom") for row in rows])
     text = markdown(read(path))
@@ -49,8 +47,7 @@ def test_a_study_without_a_result_says_so(tmp_path: Path) -> None:
     assert "10 oom" in text
 
 
-def test_what_is_hostile_is_no_markup(tmp_path: Path) -> None:
-    path = folder(tmp_path)
+def test_what_is_hostile_is_no_markup(path: Path) -> None:
     fingerprint = read(path).manifest.fingerprint
     devices = fingerprint["devices"] | {"name": f"{HOSTILE}\n| a | b |"}
     change_json(path / "manifest.json", fingerprint=fingerprint | {"devices": devices})

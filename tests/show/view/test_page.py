@@ -48,15 +48,14 @@ class Page(HTMLParser):
             self.text += data
 
 
-def test_the_winner_is_on_it(tmp_path: Path) -> None:
-    shown = Page(page(read(folder(tmp_path))))
+def test_the_winner_is_on_it(path: Path) -> None:
+    shown = Page(page(read(path)))
     for said in ("Best configuration", "145 GFLOP/s", "5.44k", "micro_batch 12", "headroom",
                  "AMD EPYC, 2 cores"):  # fmt: skip
         assert said in shown.text
 
 
-def test_a_rate_that_is_the_objective_is_shown_once(tmp_path: Path) -> None:
-    path = folder(tmp_path)
+def test_a_rate_that_is_the_objective_is_shown_once(path: Path) -> None:
     options = read(path).manifest.options | {"objective": "tokens_per_s"}
     change_json(path / "manifest.json", options=options)
     text = page(read(path))
@@ -65,8 +64,7 @@ def test_a_rate_that_is_the_objective_is_shown_once(tmp_path: Path) -> None:
     assert "<strong>5.44k</strong>" in text
 
 
-def test_what_stands_beside_the_best_is_held_against_the_fastest(tmp_path: Path) -> None:
-    path = folder(tmp_path)
+def test_what_stands_beside_the_best_is_held_against_the_fastest(path: Path) -> None:
     cells = json.loads((path / "best.json").read_text("utf-8"))["cells"]
     change_json(path / "best.json", same_batch=[cell for cell in cells if cell["depth"] == 4])
     shown = Page(page(read(path)))
@@ -77,15 +75,15 @@ def test_what_stands_beside_the_best_is_held_against_the_fastest(tmp_path: Path)
     assert "J/token" not in text
 
 
-def test_every_trial_has_a_row_and_its_verdict(tmp_path: Path) -> None:
-    study = read(folder(tmp_path))
+def test_every_trial_has_a_row_and_its_verdict(path: Path) -> None:
+    study = read(path)
     shown = Page(page(study))
     rows = [attrs["data-verdict"] for tag, attrs in shown.tags if "data-verdict" in attrs]
     assert rows == list(study.trials["verdict"])
 
 
-def test_nothing_is_asked_of_anybody(tmp_path: Path) -> None:
-    text = page(read(folder(tmp_path)))
+def test_nothing_is_asked_of_anybody(path: Path) -> None:
+    text = page(read(path))
     shown = Page(text)
     assert not [a for tag, a in shown.tags if "src" in a or tag in ("iframe", "object", "base")]
     assert [a.get("href") for tag, a in shown.tags if "href" in a] == ["data:,"]
@@ -137,8 +135,7 @@ def test_a_log_is_shown_by_its_end_and_only_from_the_folder(tmp_path: Path) -> N
     assert logs["group001-rank0.log"].endswith("end\n")
 
 
-def test_the_log_that_a_reason_names_comes_before_its_groups(tmp_path: Path) -> None:
-    path = folder(tmp_path)
+def test_the_log_that_a_reason_names_comes_before_its_groups(path: Path) -> None:
     for rank in (0, 1):
         (path / "logs" / f"group001-rank{rank}.log").write_text(f"rank {rank}")
     reason = "rank 1 ended; see group001-rank1.log"
@@ -149,16 +146,14 @@ def test_the_log_that_a_reason_names_comes_before_its_groups(tmp_path: Path) -> 
 
 
 @pytest.mark.slow
-def test_1000_trials_take_less_than_3_mb(tmp_path: Path) -> None:
-    path = folder(tmp_path)
+def test_1000_trials_take_less_than_3_mb(path: Path) -> None:
     of_1000_trials(path)
     text = page(read(path))
     assert len(Page(text).data["trials"]) == 1000
     assert len(text.encode()) < 3e6
 
 
-def test_a_study_that_found_nothing_says_why_and_counts_its_verdicts(tmp_path: Path) -> None:
-    path = folder(tmp_path)
+def test_a_study_that_found_nothing_says_why_and_counts_its_verdicts(path: Path) -> None:
     (path / "best.json").unlink()
     change_rows(path, lambda rows: [failed(row, "oom") for row in rows if row["kind"] == "search"])
     shown = Page(page(read(path)))
@@ -166,16 +161,7 @@ def test_a_study_that_found_nothing_says_why_and_counts_its_verdicts(tmp_path: P
     assert "10 (10 oom)" in shown.text
 
 
-def test_what_is_not_confirmed_is_said_above_the_numbers(tmp_path: Path) -> None:
-    path = folder(tmp_path)
+def test_what_is_not_confirmed_is_said_above_the_numbers(path: Path) -> None:
     change_json(path / "best.json", confirmed=False, unconfirmed="no finals")
     text = Page(page(read(path))).text
     assert text.index("Not confirmed:") < text.index("Best configuration, not confirmed")
-
-
-def test_a_live_page_asks_its_own_server_alone(tmp_path: Path) -> None:
-    shown = Page(page(read(folder(tmp_path)), live=True, state="now"))
-    policy = next(a["content"] for tag, a in shown.tags if "http-equiv" in a)
-    assert policy is not None
-    assert "connect-src 'self'" in policy
-    assert shown.data["live"] is True
