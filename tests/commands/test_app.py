@@ -22,7 +22,7 @@ from autotune.commands.tune import Tune
 from autotune.errors import UsageError
 from autotune.measure.testbed.resolve import resolve
 from autotune.result.folder.ending import Ending, StudyEnd
-from autotune.space.axes import ASKED_AXES, AXES
+from autotune.space.axes import AXES
 from autotune.space.candidate import Candidate
 from autotune.space.models.defaults import Lora
 from autotune.space.options import Options
@@ -178,39 +178,6 @@ def test_the_flags_are_these_and_no_others(run: Runs) -> None:
     assert sorted(listed) == sorted([*FLAGS, *others])
 
 
-def test_the_defaults_are_those_of_options(parsed: Parsed) -> None:
-    assert parsed() == Options.of(
-        budget_s=1800.0,
-        ceiling=0.8,
-        host_ceiling=0.9,
-        capacity_bytes=None,
-        device="auto",
-        allow_busy=False,
-        world_size=None,
-        model="gpt",
-        gpt=None,
-        depth=None,
-        seq_len=None,
-        micro_batch=None,
-        engine="auto",
-        zero=None,
-        offload=None,
-        checkpointing=None,
-        dtype="auto",
-        **dict.fromkeys(AXES[name].option for name in ASKED_AXES),
-        tokens_per_batch=None,
-        length_mix=None,
-        pad_to_multiple=None,
-        global_batch=None,
-        objective="flops",
-        sampler="frontier",
-        seed=0,
-        out=None,
-        finals=3,
-        trials=None,
-    )
-
-
 @pytest.mark.parametrize("flag", FLAGS)
 def test_a_flag_sets_its_option(flag: str, parsed: Parsed) -> None:
     text, field, value = FLAGS[flag]
@@ -236,42 +203,29 @@ def test_version_is_printed(run: Runs) -> None:
 
 # The TOML file.
 
-
-def test_the_pyproject_of_this_folder_gives_options(parsed: Parsed) -> None:
-    Path("pyproject.toml").write_text(
-        '[tool.autotune]\nbudget = "5m"\ndepth = [2, 4]\nceiling = 0.5\nseed = 3\n'
-        'checkpointing = ["full"]\nallow-busy = true\n'
-    )
-    assert parsed() == Options.of(
-        budget_s=300.0, depth=(2, 4), ceiling=0.5, seed=3, checkpointing=("full",), allow_busy=True
-    )
+MINE = ["--config", "mine.toml"]
 
 
-def test_the_pyproject_of_a_parent_gives_options_too(parsed: Parsed, tmp_path: Path) -> None:
-    (tmp_path / "pyproject.toml").write_text("[tool.autotune]\nseed = 3\n")
-    assert parsed() == Options.of(seed=3)
-
-
-def test_the_nearest_pyproject_hides_those_above(parsed: Parsed, tmp_path: Path) -> None:
-    (tmp_path / "pyproject.toml").write_text("[tool.autotune]\nseed = 3\n")
-    Path("pyproject.toml").write_text("[project]\nname = 'x'\n")
-    assert parsed() == Options()
-
-
-def test_config_names_a_file_of_top_level_keys(parsed: Parsed) -> None:
-    Path("mine.toml").write_text("seed = 3\ndry-run = true\nmicro_batch = '1:2'\n")
-    assert parsed("--config", "mine.toml") == Options.of(seed=3, micro_batch=(1, 2))
-
-
-def test_config_stands_in_for_the_pyproject(parsed: Parsed) -> None:
-    Path("pyproject.toml").write_text("[tool.autotune]\nfinals = 1\n")
-    Path("mine.toml").write_text("seed = 3\n")
-    assert parsed("--config", "mine.toml") == Options.of(seed=3)
-
-
-def test_the_command_line_wins_over_the_file(parsed: Parsed) -> None:
-    Path("mine.toml").write_text("seed = 3\nfinals = 2\n")
-    assert parsed("--config", "mine.toml", "--seed", "4") == Options.of(seed=4, finals=2)
+@pytest.mark.parametrize(("files", "argv", "asked"), [
+    ({}, [], {}),
+    ({"pyproject.toml": '[tool.autotune]\nbudget = "5m"\ndepth = [2, 4]\nceiling = 0.5\n'
+      'checkpointing = ["full"]\nallow-busy = true\n'}, [],
+     {"budget_s": 300.0, "depth": (2, 4), "ceiling": 0.5, "checkpointing": ("full",),
+      "allow_busy": True}),
+    ({"../pyproject.toml": "[tool.autotune]\nseed = 3\n"}, [], {"seed": 3}),
+    ({"../pyproject.toml": "[tool.autotune]\nseed = 3\n",
+      "pyproject.toml": "[project]\nname = 'x'\n"}, [], {}),
+    ({"mine.toml": "seed = 3\ndry-run = true\nmicro_batch = '1:2'\n",
+      "pyproject.toml": "[tool.autotune]\nfinals = 1\n"}, MINE,
+     {"seed": 3, "micro_batch": (1, 2)}),
+    ({"mine.toml": "seed = 3\nfinals = 2\n"}, [*MINE, "--seed", "4"], {"seed": 4, "finals": 2}),
+], ids=["none", "here", "above", "the nearest", "named", "the command line wins"])  # fmt: skip
+def test_options_come_from_the_nearest_file_or_the_named_one(
+    files: dict[str, str], argv: list[str], asked: dict[str, Any], parsed: Parsed
+) -> None:
+    for name, text in files.items():
+        Path(name).write_text(text)
+    assert parsed(*argv) == Options.of(**asked)
 
 
 def test_an_unknown_key_is_answered_with_the_closest(refused: Refused, empty_folder: Path) -> None:
@@ -292,19 +246,17 @@ def test_a_value_that_no_flag_takes_is_refused_by_its_key(value: str, refused: R
     assert refused("--config", "mine.toml").startswith("mine.toml: depth must be text, a number")
 
 
-@pytest.mark.parametrize("text", ["seed =", "\x00", "a = 1\na = 2"])
-def test_a_file_that_is_not_toml_is_named(text: str, refused: Refused) -> None:
-    Path("mine.toml").write_text(text)
-    assert refused("--config", "mine.toml").startswith("mine.toml: not TOML: ")
-
-
-def test_a_file_that_is_not_there_is_named(refused: Refused) -> None:
-    assert refused("--config", "mine.toml").startswith("mine.toml: No such file or directory")
-
-
-def test_a_tool_table_that_is_none_is_refused(refused: Refused) -> None:
-    Path("pyproject.toml").write_text("[tool]\nautotune = 3\n")
-    assert refused().endswith("pyproject.toml: autotune must be a table, written [tool.autotune]")
+@pytest.mark.parametrize(("name", "text", "argv", "why"), [
+    *(("mine.toml", text, MINE, "mine.toml: not TOML: ")
+      for text in ("seed =", "\x00", "a = 1\na = 2")),
+    ("pyproject.toml", "[tool]\nautotune = 3\n", [], "autotune must be a table, written [tool."),
+    ("other.toml", "", MINE, "mine.toml: No such file or directory"),
+])  # fmt: skip
+def test_a_file_that_cannot_be_read_is_named(
+    name: str, text: str, argv: list[str], why: str, refused: Refused
+) -> None:
+    Path(name).write_text(text)
+    assert why in refused(*argv)
 
 
 # Wrong input.
@@ -313,23 +265,11 @@ def test_a_tool_table_that_is_none_is_refused(refused: Refused) -> None:
 @pytest.mark.parametrize(
     ("argv", "start", "valid"),
     [
-        (["--budget", "30x"], "--budget 30x", "30m"),
         (["--budget", "-5m"], "--budget -5m", "30m"),
-        (["--budget=-5m"], "--budget -5m", "30m"),
         (["--budget", "3\n0"], "--budget 3 0", "30m"),
         (["--ceiling", "-80%"], "--ceiling -80%", "80%"),
-        (["--ceiling", "120%"], "--ceiling 120%", "80%"),
-        (["--host-ceiling", "0"], "--host-ceiling 0", "80%"),
         (["--capacity", "-1GiB"], "--capacity -1GiB", "64MiB"),
-        (["--capacity", "much"], "--capacity much", "24GiB"),
-        (["--world-size", "0"], "--world-size 0", "1"),
-        (["--model", "bert"], "--model bert", "gpt"),
-        (["--gpt", "width=65"], "--gpt width=65", "64"),
-        (["--depth", "-2"], "--depth -2", "1"),
         (["--depth", ""], "--depth ", "1,2,4"),
-        (["--seq-len", "long"], "--seq-len long", "1,2,4"),
-        (["--micro-batch", "64:1"], "--micro-batch 64:1", "1:64"),
-        (["--zero", "4"], "--zero 4", "0, 1, 2, 3"),
         (["--engine", "ddp", "--zero", "2"], "--zero 2", "--zero 0"),
         (["--engine", "fsdp", "--zero", "1"], "--zero 1", "--zero 2,3"),
         (["--engine", "fsdp", "--offload", "all"], "--offload all", "--engine deepspeed"),
@@ -337,9 +277,6 @@ def test_a_tool_table_that_is_none_is_refused(refused: Refused) -> None:
         (["--zero", "0", "--offload", "optimizer"], "--offload optimizer", "--zero 2"),
         (["--zero", "2", "--offload", "all"], "--offload all", "--zero 3"),
         (["--checkpointing", "some"], "--checkpointing some", "full"),
-        (["--global-batch", "-1"], "--global-batch -1", "256"),
-        (["--finals", "0"], "--finals 0", "1"),
-        (["--trials", "-1"], "--trials -1", "1"),
         (["--dtype", "int8"], 'Invalid value "int8" for --dtype', "bf16"),
         (["--optimizer", "sgd"], "--optimizer sgd", "adamw, muon, adamw8bit"),
         (["--checkpointing", "1/0"], "--checkpointing 1/0", "selective, host, 1/2"),

@@ -26,25 +26,17 @@ from autotune.result.folder.storage import place_of
 from autotune.space.options import Options
 from tests.support import recorded
 
-Run = tuple[int, str, str]
-Tune = Callable[..., Run]
+Tune = Callable[..., Any]
 URL = "sqlite:///studies.db"
 NEW = ("--device", "replay:grid.csv", "--storage", URL, "--budget", "1h", "--trials", "4")
 
 
 @pytest.fixture
-def tune(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> Tune:
-    """Runs a command line in a folder of its own: exit code, stdout, stderr."""
+def tune(run: Tune, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Tune:
+    """Runs a command line in a folder of its own."""
     monkeypatch.chdir(tmp_path)
     recorded.write(Path("grid.csv"))
-
-    def tune(*argv: str) -> Run:
-        code = main(list(argv))
-        return (code, *capsys.readouterr())
-
-    return tune
+    return run
 
 
 def place(folder: str = "study") -> str:
@@ -52,15 +44,13 @@ def place(folder: str = "study") -> str:
 
 
 def test_a_study_says_how_it_is_joined(tune: Tune) -> None:
-    _, stdout, _ = tune(*NEW, "--out", "study")
-    said = "".join(stdout.split())  # it may be longer than a line
+    said = "".join(tune(*NEW, "--out", "study").out.split())  # it may be longer than a line
     assert f"--joinsqlite:///{Path.cwd()}/studies.db/study-" in said
 
 
 def test_what_joins_has_the_options_of_the_study_and_a_folder_of_its_own(tune: Tune) -> None:
     tune(*NEW, "--out", "study", "--finals", "1", "--seed", "3")
-    code, stdout, _ = tune("--join", place(), "--out", "mine")
-    assert (code, "joined after" in stdout) == (ExitCode.FOUND, True)
+    assert "joined after" in tune("--join", place(), "--out", "mine").out
     first, mine = (json.loads(Path(each, MANIFEST).read_text()) for each in ("study", "mine"))
     for name in ("out", "storage"):
         assert first["options"].pop(name) != "mine"
@@ -95,8 +85,7 @@ def test_what_joined_is_resumed_in_its_folder(tune: Tune) -> None:
     tune(*NEW, "--out", "study")
     tune("--join", place(), "--out", "mine")
     before = records_in(Folder(Path("study")))
-    code, stdout, _ = tune("--resume", "mine")
-    assert (code, "Written: mine/best.json" in stdout) == (ExitCode.FOUND, True)
+    assert "Written: mine/best.json" in tune("--resume", "mine").out
     assert records_in(Folder(Path("study"))) == before
 
 
@@ -104,8 +93,8 @@ def test_a_gpu_that_is_passed_over_is_said(tune: Tune, monkeypatch: pytest.Monke
     monkeypatch.setattr("autotune.device.overlooked", lambda device: "a GPU is passed over")
     asked = [(*NEW, "--dry-run"), (*NEW, "--out", "study"), ("--join", place, "--out", "mine")]
     for words in asked:
-        code, _, stderr = tune(*(each if isinstance(each, str) else each() for each in words))
-        assert (code, stderr.count("autotune: a GPU is passed over")) == (ExitCode.FOUND, 1)
+        _, stderr = tune(*(each if isinstance(each, str) else each() for each in words))
+        assert stderr.count("autotune: a GPU is passed over") == 1
 
 
 def test_other_devices_are_refused_unless_they_are_accepted(tune: Tune) -> None:
@@ -113,13 +102,11 @@ def test_other_devices_are_refused_unless_they_are_accepted(tune: Tune) -> None:
     devices = recorded.header()["fingerprint"]["devices"] | {"name": "another"}
     other = recorded.header()["fingerprint"] | {"devices": devices}
     recorded.write(Path("grid.csv"), fingerprint=other)
-    code, _, stderr = tune("--join", place(), "--out", "mine")
-    assert code == ExitCode.USAGE
+    _, stderr = tune("--join", place(), "--out", "mine", code=2)
     assert "fingerprint.devices.name was a processor and is another" in stderr
     assert stderr.startswith(f"autotune: --join {place()}: ")
     assert not Path("mine").exists()
-    code, _, _ = tune("--join", place(), "--out", "mine", "--accept-changed", "name")
-    assert code == ExitCode.FOUND
+    tune("--join", place(), "--out", "mine", "--accept-changed", "name")
 
 
 def gpus(*uuids: str) -> dict[str, Any]:
@@ -134,20 +121,17 @@ def test_each_process_has_devices_of_its_own(tune: Tune) -> None:
     recorded.write(Path("grid.csv"), fingerprint=gpus("GPU-0", "GPU-1"))
     tune(*NEW, "--out", "study")
     recorded.write(Path("grid.csv"), fingerprint=gpus("GPU-2"))
-    code, _, stderr = tune("--join", place(), "--out", "mine")
-    assert (code, stderr) == (ExitCode.FOUND, "")
+    assert tune("--join", place(), "--out", "mine").err == ""
     near = gpus("GPU-4", "GPU-5")
     near["devices"]["devices"][1]["capacity_bytes"] += 2**24
     recorded.write(Path("grid.csv"), fingerprint=near)
-    assert tune("--join", place(), "--out", "near")[0] == ExitCode.FOUND
-    code, _, stderr = tune("--resume", "study")
-    assert code == ExitCode.USAGE  # there they are the same ones, or it is said
+    tune("--join", place(), "--out", "near")
+    _, stderr = tune("--resume", "study", code=2)  # there they are the same ones, or it is said
     assert "fingerprint.devices.devices.0.uuid was GPU-0" in stderr
     small = gpus("GPU-3")
     small["devices"]["devices"][0]["capacity_bytes"] = 2**35
     recorded.write(Path("grid.csv"), fingerprint=small)
-    code, _, stderr = tune("--join", place(), "--out", "other")
-    assert code == ExitCode.USAGE
+    _, stderr = tune("--join", place(), "--out", "other", code=2)
     assert "capacity_bytes was 68719476736 and is 34359738368" in stderr
 
 
@@ -163,9 +147,8 @@ def test_groups_that_share_a_host_join_none_that_have_one_alone(tune: Tune) -> N
     )
     study = optuna.create_study(storage=URL, study_name=made.study_name)
     study.set_user_attr("manifest", asdict(made))
-    code, _, stderr = tune("--join", place_of(URL, made.study_name), "--parallel", "2")
-    assert code == ExitCode.USAGE
-    assert "fingerprint.host_bytes was" in stderr
+    asked = ("--join", place_of(URL, made.study_name), "--parallel", "2")
+    assert "fingerprint.host_bytes was" in tune(*asked, code=2).err
 
 
 @pytest.mark.slow
@@ -181,16 +164,14 @@ def test_each_process_remembers_how_it_ended_itself(tune: Tune) -> None:
     ended = past_in(Folder(Path("study"))).ended
     assert ended is not None
     assert ended.code == Ending.STOPPED
-    code, stdout, _ = tune("--resume", "study")
-    assert (code, "resumed after" in stdout) == (ExitCode.FOUND, True)
+    assert "resumed after" in tune("--resume", "study").out
 
 
 @pytest.mark.slow
 def test_a_file_of_options_is_not_for_a_study_that_has_them(tune: Tune) -> None:
     tune(*NEW, "--out", "study")
     Path("pyproject.toml").write_text("[tool.autotune]\ndepth = [2]\nout = 'elsewhere'\n")
-    code, _, stderr = tune("--join", place(), "--out", "mine")
-    assert (code, stderr) == (ExitCode.FOUND, "")
+    assert tune("--join", place(), "--out", "mine").err == ""
 
 
 REFUSED = {
@@ -227,8 +208,7 @@ def test_what_cannot_be_joined_is_said_in_one_line(
     begun: Path, tune: Tune, monkeypatch: pytest.MonkeyPatch, asked: tuple[str, ...]
 ) -> None:
     monkeypatch.chdir(begun)
-    code, _, stderr = tune(*asked)
-    assert code == ExitCode.USAGE
+    _, stderr = tune(*asked, code=2)
     assert REFUSED[asked] in stderr
     assert stderr.count("\n") == 1
     assert sorted(path.name for path in Path().iterdir()) == ["grid.csv", "studies.db", "study"]

@@ -7,26 +7,20 @@ import re
 import signal
 import subprocess
 import sys
+from collections.abc import Callable
 from http.client import HTTPConnection
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import autotune
-from autotune.commands.app import main
-from autotune.commands.exits import ExitCode
 from autotune.study import session
 from tests.support.programs import ROOT
 from tests.support.shown import folder
 
+Run = Callable[..., Any]
 GRID = ROOT / "results" / "grids" / "cpu-1-rank.csv"
-
-
-def said(capsys: pytest.CaptureFixture[str], *argv: str | Path) -> tuple[int, str, str]:
-    """Exit code, stdout and stderr of a command line."""
-    code = main([str(word) for word in argv])
-    out, err = capsys.readouterr()
-    return code, out, err
 
 
 def replayed(path: Path, **options: str) -> None:
@@ -66,49 +60,43 @@ def test_a_page_that_cannot_be_made_costs_nobody_a_result(
     assert (tmp_path / "study" / "best.json").exists()
 
 
-def test_a_page_can_be_written_again(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_page_can_be_written_again(tmp_path: Path, run: Run) -> None:
     study = folder(tmp_path)
-    assert said(capsys, "report", study) == (0, f"Written: {study / 'report.html'}\n", "")
-    code, _, _ = said(capsys, "report", study, "--out", tmp_path / "elsewhere.html")
-    assert code == ExitCode.FOUND
+    assert run("report", study) == (f"Written: {study / 'report.html'}\n", "")
+    run("report", study, "--out", tmp_path / "elsewhere.html")
     texts = [p.read_text("utf-8") for p in (study / "report.html", tmp_path / "elsewhere.html")]
     assert texts[0] == texts[1]
 
 
-def test_markdown_goes_to_stdout_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_markdown_goes_to_stdout_alone(tmp_path: Path, run: Run) -> None:
     study = folder(tmp_path)
-    code, out, err = said(capsys, "report", study, "--markdown")
-    assert (code, err) == (ExitCode.FOUND, "")
+    out, err = run("report", study, "--markdown")
+    assert err == ""
     assert out.startswith("### gpt on ")
     assert not (study / "report.html").exists()
 
 
-def test_pictures_go_where_asked_for(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_pictures_go_where_asked_for(tmp_path: Path, run: Run) -> None:
     pytest.importorskip("vl_convert")
-    code, out, _ = said(capsys, "report", folder(tmp_path), "--png", tmp_path / "figures")
-    assert code == ExitCode.FOUND
+    out = run("report", folder(tmp_path), "--png", tmp_path / "figures").out
     assert "card.png" in out
     assert (tmp_path / "figures" / "throughput.svg").exists()
 
 
-def test_studies_are_compared_on_the_terminal_and_as_a_page(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_studies_are_compared_on_the_terminal_and_as_a_page(tmp_path: Path, run: Run) -> None:
     one, two = folder(tmp_path, "one"), folder(tmp_path, "two")
     page = tmp_path / "both.html"
-    code, out, _ = said(capsys, "compare", one, two, "--html", page)
-    assert code == ExitCode.FOUND
+    out = run("compare", one, two, "--html", page).out
     assert "within the noise (+0.0%)" in " ".join(out.split())
     assert "one and two" in page.read_text("utf-8")
 
 
-def test_trackers_get_trials_later(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_trackers_get_trials_later(tmp_path: Path, run: Run) -> None:
     pytest.importorskip("tensorboardX")
     replayed(tmp_path / "study")
-    capsys.readouterr()
     place = tmp_path / "study" / "tensorboard"
-    found = said(capsys, "report", tmp_path / "study", "--log", "tensorboard")
-    assert found == (0, f"Written: {place}\n", "")
+    found = run("report", tmp_path / "study", "--log", "tensorboard")
+    assert found == (f"Written: {place}\n", "")
     assert len(list(place.glob("search-*"))) >= 3
 
 

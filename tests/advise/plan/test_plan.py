@@ -139,13 +139,6 @@ def test_what_may_fit_is_said_with_the_memory_that_it_may_break(
     assert said in why_not(found)
 
 
-def test_the_global_batch_is_micro_times_accum_times_world() -> None:
-    for ranks in (1, 2, 4, 8):
-        for row in planned(ranks, global_batch="384").expected:
-            product = row.candidate.micro_batch * row.grad_accum * ranks
-            assert row.global_batch == product == 384
-
-
 def test_nothing_is_shared_with_nobody() -> None:
     assert {row.candidate.zero_stage for row in planned(1, zero="0,2,3").expected} == {0}
     assert {row.candidate.zero_stage for row in planned(1, zero="3").expected} == {3}
@@ -159,19 +152,11 @@ def test_nothing_is_shared_with_nobody() -> None:
 
 
 def test_a_known_card_narrows_the_speed_that_is_expected() -> None:
-    known, unknown = planned(1, "H100"), planned(1, "80GiB")
-
-    def width(found: Plan) -> float:
-        slow, _, fast = found.expected[0].tokens_per_s
-        return fast / slow
-
-    assert width(known) < 0.3 * width(unknown)
-
-
-def test_a_faster_card_is_faster() -> None:
-    slow, fast = planned(1, "A100-80GB"), planned(1, "H100")
-    for one, other in zip(slow.expected, fast.expected, strict=True):
-        assert one.tokens_per_s[1] < other.tokens_per_s[1]
+    slower, faster, unknown = (
+        planned(1, card).expected[0].tokens_per_s for card in ("A100-80GB", "H100", "80GiB")
+    )
+    assert faster[2] / faster[0] < 0.3 * unknown[2] / unknown[0]
+    assert slower[1] < faster[1]
 
 
 def test_what_is_sent_is_as_often_as_engines_send_it() -> None:
@@ -187,6 +172,7 @@ def test_what_is_sent_is_as_often_as_engines_send_it() -> None:
     # Gradients, weights: fp32 reduced and gathered; then bf16 of both.
     assert sent(zero="0") == pytest.approx([4 + 4])
     assert sent(zero="1,2,3") == pytest.approx([2 + 2, steps * 2 + 2, steps * (2 + 2 * 2)])
+    assert {row.traffic_bytes for row in planned(1).expected} == {0.0}
     # Gathered in bf16 in each micro-step, reduced in fp32 in the last.
     assert sent(zero="2,3", engine="fsdp") == pytest.approx([steps * 2 + 4, steps * 2 * 2 + 4])
 
@@ -206,13 +192,6 @@ def test_gradients_that_make_the_peak_of_one_gpu_are_said_to_be_gradients() -> N
     found = planned(1, micro_batch="1", seq_len="128", checkpointing="full")
     (row,) = found.expected
     assert row.parts.gradients > 0.8 * 4 * found.space.workload.shape(24).parameters
-
-
-def test_traffic_grows_with_the_stage_and_not_with_nobody() -> None:
-    found = planned(8, zero="1,2,3", micro_batch="1", checkpointing="none")
-    by_stage = [only(found, zero_stage=stage).traffic_bytes for stage in (1, 2, 3)]
-    assert by_stage[0] == by_stage[1] < by_stage[2] == pytest.approx(1.5 * by_stage[0])
-    assert {row.traffic_bytes for row in planned(1).expected} == {0.0}
 
 
 def test_what_was_measured_corrects_what_is_expected_and_narrows_it() -> None:
@@ -270,12 +249,6 @@ def test_what_to_set_is_the_first_row(count: int) -> None:
     assert by_count(what, (count,), helpers()).counts == {count: first}
 
 
-def test_nothing_fits_with_the_least_need() -> None:
-    found = planned(1, "2GiB", depth="48")
-    assert recommended(found.expected) is None
-    assert "nothing fits: the least, d48-s2048-b1-" in why_not(found)
-
-
 def test_what_the_host_lacks_is_the_least_of_what_fits_a_gpu() -> None:
     found = plan(asked("24GiB", host_gib=16, depth="48", micro_batch="1"), 1, helpers())
     limit = found.space.limits.limit_bytes
@@ -286,18 +259,6 @@ def test_what_the_host_lacks_is_the_least_of_what_fits_a_gpu() -> None:
     said = why_not(found)
     assert f"{least.candidate.key} needs the least" in said
     assert gib(least.host_bytes) in said
-
-
-def test_rows_by_number_of_gpus_say_what_to_set() -> None:
-    what = asked("32GiB", depth="40", global_batch="64", checkpointing="full")
-    rows = by_count(what, (1, 2, 3, 4, 8), helpers()).counts
-    assert list(rows) == [1, 2, 3, 4, 8]
-    for count, row in rows.items():
-        if isinstance(row, Expected):
-            assert row.candidate.micro_batch * row.grad_accum * count == 64
-            assert row.may_fit
-    assert isinstance(rows[3], str)  # 64 is no multiple of 3
-    assert isinstance(rows[8], Expected)
 
 
 def test_the_largest_micro_batch_is_the_edge() -> None:

@@ -127,18 +127,6 @@ def test_on_one_machine_no_word_is_said_of_nodes(name: str) -> None:
 # The tools' own code.
 
 
-def test_accelerate_reads_that_each_node_starts_its_own_ranks(tmp_path: Path) -> None:
-    pytest.importorskip("accelerate")
-    from accelerate.commands.config.config_args import (  # type: ignore[import-untyped]
-        load_config_from_file,
-    )
-
-    write(TWO, tmp_path, ["accelerate"])
-    found = load_config_from_file(str(tmp_path / "accelerate.yaml"))
-    assert (found.num_machines, found.num_processes, found.same_network) == (2, 4, True)
-    assert found.deepspeed_config["deepspeed_multinode_launcher"] == "standard"
-
-
 @pytest.mark.slow
 def test_lightning_has_nodes_and_ranks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("lightning")
