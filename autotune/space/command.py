@@ -6,7 +6,7 @@ import itertools
 import re
 import shlex
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -223,12 +223,10 @@ def parse_own(text: str, flag: str) -> dict[str, tuple[str, ...]]:
         UsageError: it is none, or one is named twice.
     """
     found: dict[str, tuple[str, ...]] = {}
-    for part in filter(None, (part.strip() for part in text.split(";"))):
-        name, sign, values = part.partition("=")
-        if not sign or not re.fullmatch(r"[a-z_]\w*", name) or name in found:
-            raise UsageError(
-                f'{flag} {part}: write a name once, and its values: "attn=sdpa,eager"'
-            )
+    why = 'write a name once, and its values: "attn=sdpa,eager"'
+    for name, values in _pairs(text, flag, why):
+        if name in found:
+            raise UsageError(f"{flag} {name}={values}: {why}")
         found[name] = tuple(dict.fromkeys(value.strip() for value in values.split(",")))
     return found
 
@@ -239,13 +237,16 @@ def parse_set(text: str, flag: str) -> dict[str, str]:
     Raises:
         UsageError: it is none.
     """
-    found: dict[str, str] = {}
+    return dict(_pairs(text, flag, "write lr=1e-4"))
+
+
+def _pairs(text: str, flag: str, why: str) -> Iterator[tuple[str, str]]:
+    """Names and values of "name=value;name=value"."""
     for part in filter(None, (part.strip() for part in text.split(";"))):
         name, sign, value = part.partition("=")
         if not sign or not re.fullmatch(r"[a-z_]\w*", name):
-            raise UsageError(f"{flag} {part}: write lr=1e-4")
-        found[name] = value
-    return found
+            raise UsageError(f"{flag} {part}: {why}")
+        yield name, value
 
 
 def combined(own: Mapping[str, Sequence[str]]) -> tuple[str, ...]:

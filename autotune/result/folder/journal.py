@@ -63,6 +63,7 @@ _STATES = {
     Verdict.CRASHED: TrialState.FAIL,
     Verdict.SKIPPED: TrialState.FAIL,
 }
+_WEIGHED = (Verdict.OK, Verdict.PRUNED, Verdict.OVER_CEILING, Verdict.OVER_HOST_CEILING)
 _BEYOND = 1.0
 """Constraint value of a candidate that ran out of memory: how far over is not known."""
 
@@ -487,18 +488,13 @@ def _shown(outcome: Outcome, limits: Limits) -> dict[str, str | float]:
 def constraints(outcome: Outcome, limits: Limits) -> dict[str, float]:
     """Optuna's constraint values: at most 0 where the memory fits, else the share it is over."""
     peaks = outcome.measurement.peaks if outcome.measurement is not None else None
-    if outcome.verdict.fits and peaks is not None:
-        return {
-            "device_memory": peaks.device_bytes / limits.limit_bytes - 1,
-            "host_memory": peaks.host_bytes / limits.host_limit_bytes - 1,
-        }
-    if outcome.verdict == Verdict.OVER_CEILING and peaks is not None:
-        # An unstable candidate is over the ceiling though its peak is not.
-        over = max(peaks.device_bytes / limits.limit_bytes - 1, 1e-3)
-        return {"device_memory": over, "host_memory": 0.0}
-    if outcome.verdict == Verdict.OVER_HOST_CEILING and peaks is not None:
-        return {
-            "device_memory": 0.0,
-            "host_memory": peaks.host_bytes / limits.host_limit_bytes - 1,
-        }
-    return {"device_memory": _BEYOND, "host_memory": 0.0}
+    device = host = 0.0
+    if peaks is None or outcome.verdict not in _WEIGHED:
+        return {"device_memory": _BEYOND, "host_memory": host}
+    if outcome.verdict != Verdict.OVER_HOST_CEILING:
+        device = peaks.device_bytes / limits.limit_bytes - 1
+    if outcome.verdict == Verdict.OVER_CEILING:  # one that is unstable has no peak over it
+        device = max(device, 1e-3)
+    else:
+        host = peaks.host_bytes / limits.host_limit_bytes - 1
+    return {"device_memory": device, "host_memory": host}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 from optuna.distributions import BaseDistribution, CategoricalDistribution, IntDistribution
 from optuna.samplers import BaseSampler
@@ -17,24 +17,21 @@ from autotune.space.candidate import Candidate
 from autotune.space.space import Space
 
 
-class Sampler(Protocol):
+class Sampler:
     """Proposes one of the candidates that an `Ask` allows."""
 
-    round: int
-    """Trials that a study had best ask for at once, in one build."""
-
-    @property
-    def base(self) -> BaseSampler | None:
-        """One of Optuna's, which wants to be told of trials; None where none is behind it."""
-        ...
+    round = 1
+    """Trials of one build that a study asks for at once."""
+    base: BaseSampler | None = None
+    """A sampler of Optuna, which is told of trials; None if none is behind this one."""
 
     def propose(self, ask: Ask, optuna_study: OptunaStudy, trial: FrozenTrial) -> int:
         """The place in the space of one of the candidates that `ask` allows."""
-        ...
+        raise NotImplementedError
 
     def why_stop(self, ask: Ask) -> str | None:
         """Why no further candidate is worth a probe; None where one may be."""
-        ...
+        return None
 
 
 @dataclass(frozen=True)

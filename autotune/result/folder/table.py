@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict
 from pathlib import Path
 
 import pandas as pd
@@ -11,8 +10,7 @@ import pandas as pd
 from autotune.errors import UsageError
 from autotune.result.files import write_whole
 from autotune.space.axes import AXES
-from autotune.space.outcome import Measurement, Record
-from autotune.wire.reports import Peaks, Ran
+from autotune.space.outcome import Record
 
 COUNT, NUMBER, WORD = "Int64", "float64", "string"
 """What a column holds, by pandas' names; a count may be missing."""
@@ -86,69 +84,22 @@ def _frame(records: Sequence[Record]) -> pd.DataFrame:
 
 
 def row(record: Record) -> dict[str, object]:
-    """`record` under the names of `COLUMNS`, in their order; None where nothing is known."""
+    """`record` under the names of `COLUMNS`, in their order; None where nothing is known. Most are
+    names of fields. A field of the outcome goes before one of its measurement."""
     candidate, outcome = record.candidate, record.outcome
-    known: dict[str, object] = {
-        **asdict(candidate),
-        "verdict": outcome.verdict.value,
-        "predicted_peak_bytes": outcome.predicted_peak_bytes,
-        "predicted_low_bytes": outcome.predicted_low_bytes,
-        "predicted_high_bytes": outcome.predicted_high_bytes,
-        "started_s": outcome.started_s,
-        "probe_s": outcome.probe_s,
-        "witness": outcome.witness or None,
-        "reason": outcome.reason or None,
-        "number": record.number,
-        "kind": record.purpose,
-        "key": candidate.key,
-        "group_start_s": outcome.group_start_s,
-        "compile_s": outcome.compile_s,
-        "warmup_s": outcome.warmup_s,
-        "timed_s": outcome.timed_s,
-        "attempts": outcome.attempts,
-        "log": outcome.log or None,
-        **_measured(outcome.measurement),
-        **_peaks(outcome.measurement.peaks if outcome.measurement else outcome.peaks),
-    }
-    return {name: known.get(name) for name in COLUMNS}
-
-
-def _measured(measured: Measurement | None) -> dict[str, object]:
-    if measured is None:
-        return {}
-    step, conditions = measured.step, measured.conditions
-    return {
-        "tokens_per_s": measured.tokens_per_s,
-        "samples_per_s": measured.samples_per_s,
-        "model_flops_per_s": measured.model_flops_per_s,
-        "step_s_median": step.median,
-        "step_s_low": step.low,
-        "step_s_high": step.high,
-        "steps": step.steps,
-        "disturbed_share": measured.disturbed_share,
-        "kernels": measured.kernels or None,
-        "joules_per_token": measured.joules_per_token,
-        "sm_clock_mhz": conditions.sm_clock_mhz,
-        "power_w": conditions.power_w,
-        "temperature_c": conditions.temperature_c,
-        "throttle_reasons": conditions.throttle_reasons,
-        **_ran(measured.ran),
-    }
-
-
-def _ran(ran: Ran | None) -> dict[str, object]:
-    if ran is None:
-        return {}
-    return {"waiting_share": ran.waiting_share, "tokens": "seen" if ran.seen else "claimed"}
-
-
-def _peaks(peaks: Peaks | None) -> dict[str, object]:
-    if peaks is None:
-        return {}
-    return {
-        "peak_device_bytes": peaks.device_bytes,
-        "peak_host_bytes": peaks.host_bytes,
-        "peak_reserved_bytes": peaks.reserved_bytes,
-        "peak_allocated_bytes": peaks.allocated_bytes,
-        "alloc_retries": peaks.alloc_retries,
-    }
+    found = outcome.measurement
+    known: dict[str, object] = {}
+    if found is not None:
+        if found.ran is not None:
+            known |= vars(found.ran) | {"tokens": "seen" if found.ran.seen else "claimed"}
+        known |= vars(found.conditions) | vars(found) | {
+            "step_s_median": found.step.median, "step_s_low": found.step.low,
+            "step_s_high": found.step.high, "steps": found.step.steps,
+        }  # fmt: skip
+    if (peaks := found.peaks if found is not None else outcome.peaks) is not None:
+        known |= {f"peak_{name}": size for name, size in vars(peaks).items()}
+        known["alloc_retries"] = peaks.alloc_retries
+    known |= vars(outcome) | vars(candidate)
+    known |= {"number": record.number, "kind": record.purpose, "key": candidate.key,
+              "verdict": outcome.verdict.value}  # fmt: skip
+    return {name: None if known.get(name) == "" else known.get(name) for name in COLUMNS}

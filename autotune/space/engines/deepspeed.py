@@ -133,12 +133,7 @@ class DeepSpeed(EngineFacts):
         if workload.of_script:
             return _of_script(candidate, workload, device_kind)
         own = workload.shape(candidate.depth).own_optimizer
-        return {
-            "train_micro_batch_size_per_gpu": candidate.micro_batch,
-            "gradient_accumulation_steps": workload.grad_accum(candidate),
-            "train_batch_size": workload.global_batch_samples(candidate),
-            "gradient_clipping": CLIP_NORM,
-            **_precision(candidate, workload),
+        return _batch(candidate, workload) | {
             **(
                 {"zero_allow_untested_optimizer": True}
                 if own
@@ -147,9 +142,7 @@ class DeepSpeed(EngineFacts):
             # Off a real CPU Adam the offloaded optimizer is torch's own.
             "zero_force_ds_cpu_optimizer": device_kind == "cuda" and not own,
             "zero_optimization": _zero(candidate, workload, device_kind),
-            "steps_per_print": _NEVER,
             "wall_clock_breakdown": False,
-            "timers": _NO_TIMERS,
         }
 
     def ops(self, candidate: Candidate, workload: Workload, device_kind: str) -> set[str]:
@@ -180,25 +173,35 @@ def _of_script(candidate: Candidate, workload: Workload, device_kind: str) -> di
         "reduce_bucket_size": bucket,
         "allgather_bucket_size": bucket,
     }
-    for name, of in (("optimizer", ("optimizer", "all")), ("param", ("all",))):
-        if candidate.offload in of:
-            zero[f"offload_{name}"] = {"device": "cpu", "pin_memory": device_kind == "cuda"}
-    config: dict[str, Any] = {
-        "train_micro_batch_size_per_gpu": candidate.micro_batch,
-        "gradient_accumulation_steps": workload.grad_accum(candidate),
-        "train_batch_size": workload.global_batch_samples(candidate),
-        "gradient_clipping": CLIP_NORM,
-        **_precision(candidate, workload),
+    config = _batch(candidate, workload) | {
         "zero_force_ds_cpu_optimizer": False,
         "zero_allow_untested_optimizer": True,
-        "zero_optimization": zero,
-        "steps_per_print": _NEVER,
-        "timers": _NO_TIMERS,
+        "zero_optimization": zero | _offloaded(candidate, device_kind),
     }
     if rate := workload.recipe["set"].get("lr"):
         optimizer = _optimizer(candidate, workload, device_kind)
         config["optimizer"] = optimizer | {"params": optimizer["params"] | {"lr": float(rate)}}
     return config
+
+
+def _batch(candidate: Candidate, workload: Workload) -> dict[str, Any]:
+    """What every configuration says."""
+    return {
+        "train_micro_batch_size_per_gpu": candidate.micro_batch,
+        "gradient_accumulation_steps": workload.grad_accum(candidate),
+        "train_batch_size": workload.global_batch_samples(candidate),
+        "gradient_clipping": CLIP_NORM,
+        **_precision(candidate, workload),
+        "steps_per_print": _NEVER,
+        "timers": _NO_TIMERS,
+    }
+
+
+def _offloaded(candidate: Candidate, device_kind: str) -> dict[str, Any]:
+    """What goes to the host. Pinned, or the copies to and from a GPU are synchronous and slow."""
+    moved = {"none": (), "optimizer": ("optimizer",), "all": ("optimizer", "param")}
+    place = {"device": "cpu", "pin_memory": device_kind == "cuda"}
+    return {f"offload_{name}": place for name in moved[candidate.offload]}
 
 
 def _precision(candidate: Candidate, workload: Workload) -> dict[str, Any]:
@@ -265,9 +268,4 @@ def _zero(candidate: Candidate, workload: Workload, device_kind: str) -> dict[st
             # Parameters that the optimizer steps through at a time: its peak beside the state.
             "sub_group_size": _SUB_GROUP,
         }
-    if candidate.offload in ("optimizer", "all"):
-        # Pinned, or the copies to and from the GPU are synchronous and slow.
-        zero["offload_optimizer"] = {"device": "cpu", "pin_memory": on_gpu}
-    if candidate.offload == "all":
-        zero["offload_param"] = {"device": "cpu", "pin_memory": on_gpu}
-    return zero
+    return zero | _offloaded(candidate, device_kind)

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, is_dataclass
+from dataclasses import asdict, dataclass, field, fields, is_dataclass
 from typing import Any
 
 from autotune.errors import UsageError
@@ -27,30 +27,6 @@ from autotune.space.options.search import OutputOptions, SearchOptions
 from autotune.space.options.space import AXIS_FLAGS, SpaceOptions
 
 __all__ = ["FLAGS", "GROUPS", "Flag", "Options", "Parallel", "SpaceOptions", "text_of"]
-
-_GROUPS = {
-    "limits": LimitOptions,
-    "devices": DeviceOptions,
-    "cluster": ClusterOptions,
-    "script": ScriptOptions,
-    "model": ModelOptions,
-    "space": SpaceOptions,
-    "search": SearchOptions,
-    "output": OutputOptions,
-}
-_FIELDS = {group: flags_of(of) for group, of in _GROUPS.items()}
-_OF_AXES: dict[str, dict[str, Flag]] = {"space": {}, "script": {}}
-for _key, (_axis, _flag) in AXIS_FLAGS.items():
-    _OF_AXES["script" if _axis in SCRIPT_AXES else "space"][_key] = _flag
-GROUPS: dict[str, dict[str, Flag]] = {
-    group: (_OF_AXES["space"] if group == "space" else {})
-    | {key: flag for key, (_, flag) in found.items()}
-    | _OF_AXES.get(group, {})
-    for group, found in _FIELDS.items()
-}
-"""Flags by group and key, in the order of `--help`: of the space, its axes come first."""
-FLAGS: dict[str, Flag] = {key: flag for group in GROUPS.values() for key, flag in group.items()}
-"""By the keys of the options: their names in Python, in a manifest and in best.json."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -180,3 +156,19 @@ class Options:
 
 def _plain(value: Any) -> Any:
     return asdict(value) if is_dataclass(value) and not isinstance(value, type) else str(value)
+
+
+_GROUPS: dict[str, Any] = {each.name: each.default_factory for each in fields(Options)}
+_FIELDS = {group: flags_of(of) for group, of in _GROUPS.items()}
+_OF_AXES: dict[str, dict[str, Flag]] = {"space": {}, "script": {}}
+for _key, (_axis, _flag) in AXIS_FLAGS.items():
+    _OF_AXES["script" if _axis in SCRIPT_AXES else "space"][_key] = _flag
+GROUPS: dict[str, dict[str, Flag]] = {
+    group: (_OF_AXES["space"] if group == "space" else {})
+    | {key: flag for key, (_, flag) in found.items()}
+    | _OF_AXES.get(group, {})
+    for group, found in _FIELDS.items()
+}
+"""Flags by group and key, in the order of `--help`: of the space, its axes come first."""
+FLAGS: dict[str, Flag] = {key: flag for group in GROUPS.values() for key, flag in group.items()}
+"""By the keys of the options: their names in Python, in a manifest and in best.json."""

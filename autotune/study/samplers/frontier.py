@@ -10,11 +10,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from optuna.samplers import BaseSampler
 from optuna.study import Study as OptunaStudy
 from optuna.trial import FrozenTrial
 
 from autotune.result.folder.ask import Ask, Costs
+from autotune.result.folder.sampler import Sampler
 from autotune.space.arrays import Array
 from autotune.space.candidate import Build
 from autotune.space.outcome import Objective, step_cost_for
@@ -42,11 +42,8 @@ class Proposal:
     value; 1 while there is none."""
 
 
-class Frontier:
+class Frontier(Sampler):
     """Goes by what is believed of all candidates. Source of the parts: see above."""
-
-    round = 1
-    base: BaseSampler | None = None
 
     def __init__(self, space: Space, predictor: Predictor, objective: Objective) -> None:
         self._space = space

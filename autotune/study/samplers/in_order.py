@@ -1,23 +1,20 @@
-"""Every candidate, build by build, ascending in tokens: what `--sampler grid` names."""
+"""Every candidate, build by build, ascending in tokens: the sampler `grid`."""
 
 from __future__ import annotations
 
 import numpy as np
-from optuna.samplers import BaseSampler
 from optuna.study import Study as OptunaStudy
 from optuna.trial import FrozenTrial
 
 from autotune.result.folder.ask import Ask
+from autotune.result.folder.sampler import Sampler
 from autotune.space.outcome import Objective
 from autotune.space.space import Space
 from autotune.study.predict.predictor import Predictor
 
 
-class InOrder:
-    """Whatever comes of them."""
-
-    round = 1
-    base: BaseSampler | None = None
+class InOrder(Sampler):
+    """Pays no heed to what was measured."""
 
     def __init__(self, space: Space) -> None:
         ordered = sorted(
@@ -27,9 +24,6 @@ class InOrder:
 
     def propose(self, ask: Ask, optuna_study: OptunaStudy, trial: FrozenTrial) -> int:
         return int(ask.allowed[self._order[ask.allowed].argmin()])
-
-    def why_stop(self, ask: Ask) -> str | None:
-        return None
 
 
 def make(space: Space, predictor: Predictor, objective: Objective, seed: int) -> InOrder:

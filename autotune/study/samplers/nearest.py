@@ -15,14 +15,15 @@ from optuna.study import Study as OptunaStudy
 from optuna.trial import FrozenTrial
 
 from autotune.result.folder.ask import Ask
-from autotune.result.folder.sampler import distributions, params
+from autotune.result.folder.sampler import Sampler, distributions, params
 from autotune.space.space import Space
 
 
-class Nearest:
+class Nearest(Sampler):
     """It knows nothing of what a group's start costs, so it is asked for four at a time."""
 
     round = 4
+    base: BaseSampler
 
     def __init__(self, space: Space, base: BaseSampler) -> None:
         self.base = base
@@ -33,9 +34,6 @@ class Nearest:
         proposal = self._proposal(optuna_study, trial)
         distance = np.abs(self._points[ask.allowed] - self._point(proposal)).sum(axis=1)
         return int(ask.allowed[distance.argmin()])
-
-    def why_stop(self, ask: Ask) -> str | None:
-        return None
 
     def _proposal(self, optuna_study: OptunaStudy, trial: FrozenTrial) -> dict[str, Any]:
         relative = self.base.infer_relative_search_space(optuna_study, trial)
