@@ -91,7 +91,6 @@ class Journal:
         self._processes: Processes | None = None
         self._patience: Patience | None = None
         self._asks = 0
-        self._last_final = -1
         self._sessions: list[dict[str, Any]] = []
         self._again = False
         """Whether a write is made once more, since the answer to the first one got lost."""
@@ -109,6 +108,7 @@ class Journal:
         self.lost += self.past.lost
         self._lost_told = len(self.lost)
         self._known = {(str(r.purpose), r.number or 0) for r in self.past.records}
+        self._last_final = max((n for purpose, n in self._known if purpose == "final"), default=-1)
 
     def _begin(self) -> None:
         """End what ran in this folder before."""
@@ -304,13 +304,15 @@ class Journal:
             chosen = choose(self._news())
             if chosen is None:
                 return None
+            if not self.shared:
+                return self._last_final + 1
             finals = dict(finals_in(self.optuna_study.user_attrs))
             number = max([self._last_final, *finals]) + 1
-            if self.shared:  # what was claimed already, though the answer got lost, is replaced
-                mine = (n for n, each in finals.items() if noted.items() <= each.items())
-                number = next(mine, number)
-                final = noted | {"candidate": asdict(chosen)}
-                self.optuna_study.set_user_attr(f"{FINAL}{number:04d}", final)
+            # A claim whose answer got lost is replaced.
+            mine = (n for n, each in finals.items() if noted.items() <= each.items())
+            number = next(mine, number)
+            final = noted | {"candidate": asdict(chosen)}
+            self.optuna_study.set_user_attr(f"{FINAL}{number:04d}", final)
             return number
 
         number = self._write(change)

@@ -59,6 +59,16 @@ def test_lost_nodes_are_kept_with_the_next_write_and_by_the_next_run(tmp_path: P
     assert open_journal(tmp_path, SPACE).past.lost == [first, second]
 
 
+def test_a_final_is_numbered_without_reading_the_study_back(
+    journal: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "optuna.log").write_bytes(journal)
+    again = open_journal(tmp_path, SPACE)
+    finals = [r.number for r in again.past.records if r.purpose == "final"]
+    monkeypatch.delattr("optuna.Study.user_attrs")
+    assert again.claim_final(lambda news: SPACE.candidates[0]) == len(finals)
+
+
 def test_a_journal_cut_at_any_line_can_be_gone_on_with(journal: bytes, tmp_path: Path) -> None:
     lines = journal.splitlines(keepends=True)
     counts: list[int] = []
