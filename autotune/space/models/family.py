@@ -9,28 +9,17 @@ from typing import Any
 
 from autotune.space.models.checkpointed import kept_blocks
 from autotune.space.models.defaults import BLOCK_FLOATS, Defaults, ModelRequest
+from autotune.wire.helpers import Parameters
 
 LOGIT_BYTES = 12
 """Of a token and vocabulary entry: logits, their log-softmax and its gradient, in fp32."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class ModelShape(ABC):
+class ModelShape(Parameters, ABC):
     """A model's dimensions, and the counts that follow from them."""
 
     depth: int
-    width: int
-    """Channels between the blocks."""
-    vocab_size: int
-    parameters: int
-    trainable: int
-    """Parameters that the optimizer steps."""
-    block_matrices: int
-    """Parameters of all blocks' matrices: Muon steps these."""
-    largest_block: int
-    """Parameters of the matrices of the largest block."""
-    own_optimizer: bool = False
-    """Whether the model brings an optimizer, in the place of AdamW."""
     block_floats: float = BLOCK_FLOATS
 
     @abstractmethod
