@@ -11,11 +11,21 @@ The exit code is 0 whatever comes out, since times depend on the machine.
 from __future__ import annotations
 
 import statistics
-import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from shared import DEADLINE_S, gpt, numbers, pool, probing, run, say, table, versions
+from shared import (
+    ProbeFailedError,
+    gpt,
+    numbers,
+    pool,
+    probing,
+    reported,
+    run,
+    say,
+    table,
+    versions,
+)
 
 from autotune.device import open_device
 from autotune.device.device import Device
@@ -51,10 +61,6 @@ class Pair:
     @property
     def ratio(self) -> float:
         return self.scaled_s / self.full_s
-
-
-class ProbeFailedError(Exception):
-    """A probe yielded no report; the message says why."""
 
 
 def main(*, repeats: int = 7, accum: str = "4,8,16") -> None:
@@ -105,16 +111,9 @@ def pair(runner: Pool, candidate: Candidate, grad_accum: int, *, scaled_first: b
 
 
 def probe(runner: Pool, candidate: Candidate, grad_accum: int, micro_steps: int) -> Report:
-    """One probe in the live group.
-
-    Raises:
-        ProbeFailedError: it yielded no report.
-    """
+    """One probe in the live group."""
     job = probing(candidate, RULE, grad_accum=grad_accum, micro_steps=micro_steps)
-    result = runner.run(job, time.monotonic() + DEADLINE_S)
-    if result.report is None:
-        raise ProbeFailedError(f"{result.verdict}: {result.reason}")
-    return result.report
+    return reported(runner, job)
 
 
 def header(device: Device, repeats: int) -> str:

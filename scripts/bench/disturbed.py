@@ -17,11 +17,11 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from shared import DEADLINE_S, ROOT, probing, run, say, table, wiring, yes
+from shared import ROOT, ProbeFailedError, probing, reported, run, say, table, wiring, yes
 
 from autotune.device import open_device
 from autotune.measure.testbed.machine import Machine
@@ -103,9 +103,8 @@ def again(found: Sequence[Candidate], options: Options, folder: str) -> dict[Can
         for _ in range(REPEATS):
             for candidate in found:
                 job = probing(candidate, rule_for("cpu", options), fresh=True)
-                report = runner.run(job, time.monotonic() + DEADLINE_S).report
-                if report is not None:
-                    step_s = interval(report.step_s).median
+                with suppress(ProbeFailedError):
+                    step_s = interval(reported(runner, job).step_s).median
                     work = step_cost_for(1.0, candidate, space.workload, "flops")
                     seen[candidate].append(work / step_s)
     finally:

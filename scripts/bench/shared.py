@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import tempfile
+import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from importlib.metadata import PackageNotFoundError, version
@@ -13,12 +14,13 @@ from pathlib import Path
 from cyclopts import App
 
 from autotune.device.device import Device
-from autotune.measure.runner import Job
+from autotune.measure.runner import Job, Runner
 from autotune.measure.runner.pool import Pool, on_this_machine
 from autotune.measure.runner.wiring import Wiring
 from autotune.space.candidate import Candidate
 from autotune.space.space import Limits
 from autotune.space.workload import Workload
+from autotune.wire.reports import Report
 from autotune.wire.stopping import Rule
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -111,6 +113,18 @@ def probing(
         needed_step_s=None,
         fresh=fresh,
     )
+
+
+class ProbeFailedError(Exception):
+    """A probe ended without a report; the message says why."""
+
+
+def reported(runner: Runner, job: Job) -> Report:
+    """What the probe of `job` measured. Raises `ProbeFailedError`."""
+    result = runner.run(job, time.monotonic() + DEADLINE_S)
+    if result.report is None:
+        raise ProbeFailedError(f"{result.verdict}: {result.reason}")
+    return result.report
 
 
 def wiring(logs: Path, budget_s: float = 600.0, note: Callable[[str], None] = say) -> Wiring:

@@ -12,16 +12,25 @@ code is 0 whatever comes out.
 from __future__ import annotations
 
 import os
-import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from unittest import mock
 
-from shared import DEADLINE_S, gpt, numbers, pool, probing, run, say, table, versions
+from shared import (
+    ProbeFailedError,
+    gpt,
+    numbers,
+    pool,
+    probing,
+    reported,
+    run,
+    say,
+    table,
+    versions,
+)
 
 from autotune.device import open_device
 from autotune.device.device import Device
-from autotune.measure.runner import Result
 from autotune.measure.runner.pool import Pool
 from autotune.space.candidate import Candidate
 from autotune.space.engines import engine_of, state_bytes
@@ -117,25 +126,16 @@ class Row:
         return min(abs(self.deviation), abs(self.left)) <= EXPLAINED_ABOVE
 
 
-@dataclass(frozen=True)
-class Failed:
-    """A configuration that could not be measured."""
-
-    ranks: int
-    candidate: Candidate
-    reason: str
-
-
 def main(
     *, ranks: str = "1,2,4", stages: str = "0,1,2,3", depth: int = 12, width: int = 576
 ) -> None:
     device = open_device("cpu")
-    rows: list[Row | Failed] = []
+    notes: list[str] = []
+    rows = []
     cases = [case for case in CASES if case[0] in numbers(stages)]
     for count in numbers(ranks):
-        control = controlled(device, count)
-        rows += measured(device, workload(width, count), depth, cases, control)
-    print(f"{header(device, depth, width)}\n\n{report(rows)}\n")
+        rows += list(measured(device, workload(width, count), depth, cases, notes))
+    print(f"{header(device, depth, width)}\n\n{report(rows, notes)}\n")
 
 
 def measured(
@@ -143,38 +143,40 @@ def measured(
     work: Workload,
     depth: int,
     cases: Sequence[tuple[int, str]],
-    control: Control | str,
-) -> list[Row | Failed]:
-    """Every case at the ranks of `work`."""
-    rows: list[Row | Failed] = []
+    notes: list[str],
+) -> Iterator[Sequence[object]]:
+    """What is shown of every case at the ranks of `work`; a note that is new is added."""
+    try:
+        control = controlled(device, work.world_size)
+    except ProbeFailedError as error:
+        yield work.world_size, *[""] * 7, f"the control failed: {error}"
+        return
     with pool(device, work) as runner:
         for stage, offload in cases:
             candidate = Candidate(
                 depth=depth, seq_len=SEQ_LEN, micro_batch=1, zero_stage=stage, offload=offload
             )
-            result = probe(runner, work, candidate)
-            if result.report is None:
-                rows.append(Failed(work.world_size, candidate, result.reason))
-            elif isinstance(control, str):
-                rows.append(Failed(work.world_size, candidate, control))
+            try:
+                found = row(work, candidate, probe(runner, work, candidate), control)
+                if not found.accounted:
+                    found = without_arenas(runner, work, found)
+            except ProbeFailedError as error:
+                yield work.world_size, stage, offload, *[""] * 5, error
             else:
-                found = row(work, candidate, result.report, control)
-                rows.append(found if found.accounted else without_arenas(runner, work, found))
-    return rows
+                yield cells(found, notes)
 
 
 def without_arenas(runner: Pool, work: Workload, found: Row) -> Row:
     """`found` with what malloc's arenas of threads hold of it, measured by a run without them."""
     with mock.patch.dict(os.environ, MALLOC_ARENA_MAX="1"):
-        result = probe(runner, work, found.candidate)
-    if result.report is None:
-        return found
-    arenas = Cause(ARENAS, found.static_bytes - result.report.state_bytes)
-    return replace(found, causes=(*found.causes, arenas))
+        seen = probe(runner, work, found.candidate)
+    return replace(
+        found, causes=(*found.causes, Cause(ARENAS, found.static_bytes - seen.state_bytes))
+    )
 
 
-def controlled(device: Device, ranks: int) -> Control | str:
-    """The control at `ranks` ranks, or why there is none.
+def controlled(device: Device, ranks: int) -> Control:
+    """The control at `ranks` ranks.
 
     The wire does not carry what a rank holds before it builds. It is the small model's peak less
     what it holds between steps, since that model's steps take no memory worth counting.
@@ -185,13 +187,10 @@ def controlled(device: Device, ranks: int) -> Control | str:
     with pool(device, work) as runner:
         for stage in (1, 0):
             candidate = Candidate(depth=1, seq_len=SEQ_LEN, micro_batch=1, zero_stage=stage)
-            result = probe(runner, work, candidate)
-            if result.report is None:
-                return f"the control failed: {result.reason}"
-            held_bytes = result.report.state_bytes
-            theory_bytes = static_theory_bytes(work, candidate)
-            library_bytes[engine_of(work, candidate).name] = held_bytes - theory_bytes
-            base_bytes = result.report.peaks.device_bytes - held_bytes
+            seen = probe(runner, work, candidate)
+            engine = engine_of(work, candidate).name
+            library_bytes[engine] = seen.state_bytes - static_theory_bytes(work, candidate)
+            base_bytes = seen.peaks.device_bytes - seen.state_bytes
     return Control(base_bytes, library_bytes)
 
 
@@ -199,14 +198,10 @@ def workload(width: int, ranks: int) -> Workload:
     return gpt(width, VOCAB_SIZE, ranks, "auto")
 
 
-def probe(runner: Pool, work: Workload, candidate: Candidate) -> Result:
+def probe(runner: Pool, work: Workload, candidate: Candidate) -> Report:
     """A few steps of `candidate` in a group of its own."""
-    began = time.monotonic()
-    result = runner.run(probing(candidate, RULE, fresh=True), began + DEADLINE_S)
-    took_s = time.monotonic() - began
-    case = f"{work.world_size} ranks, {candidate.key}"
-    say(f"{case}: {result.verdict}, {took_s:.0f} s")
-    return result
+    say(f"{work.world_size} ranks, {candidate.key}")
+    return reported(runner, probing(candidate, RULE, fresh=True))
 
 
 def row(work: Workload, candidate: Candidate, report: Report, control: Control) -> Row:
@@ -273,26 +268,25 @@ def header(device: Device, depth: int, width: int) -> str:
     )
 
 
-def report(rows: Sequence[Row | Failed]) -> str:
+def report(rows: Iterable[Sequence[object]], notes: Sequence[str]) -> str:
     """The table, and below it the notes that its rows use."""
-    notes: list[str] = []
     head = (
         "ranks | stage | offload | static measured | static theory | deviation | peak measured"
         " | loss | note"
     )
-    lines = [table(head, [cells(row, notes) for row in rows])]
+    lines = [table(head, rows)]
     if notes:
         lines += ["", NAMED, "", *(f"{n}. {why}" for n, why in enumerate(notes, start=1))]
     return "\n".join(lines)
 
 
-def cells(row: Row | Failed, notes: list[str]) -> tuple[object, ...]:
-    """What is shown of a row; a note that is new is added to `notes`."""
-    case = (row.ranks, row.candidate.zero_stage, row.candidate.offload)
-    if isinstance(row, Failed):
-        return *case, *[""] * 5, row.reason
-    sizes = (mb(row.static_bytes), mb(row.theory_bytes), f"{row.deviation:+.1%}")
-    return *case, *sizes, mb(row.peak_bytes), f"{row.loss:.4f}", explained(row, notes)
+def cells(row: Row, notes: list[str]) -> Sequence[object]:
+    """What is shown of a row."""
+    return (
+        row.ranks, row.candidate.zero_stage, row.candidate.offload, mb(row.static_bytes),
+        mb(row.theory_bytes), f"{row.deviation:+.1%}", mb(row.peak_bytes), f"{row.loss:.4f}",
+        explained(row, notes),
+    )  # fmt: skip
 
 
 def explained(row: Row, notes: list[str]) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from types import ModuleType
 
 import pytest
@@ -72,14 +73,17 @@ def test_a_deviation_that_its_causes_do_not_cover_is_called_unexplained(bench: M
     assert bench.explained(row(bench, 150_000_000, 1e7), []).endswith("+40.0% left, unexplained")
 
 
-def test_a_failed_configuration_has_its_reason_in_the_table(bench: ModuleType) -> None:
-    text = bench.report(
-        [
-            bench.Failed(
-                4,
-                Candidate(depth=2, seq_len=16, micro_batch=1, zero_stage=3, offload="all"),
-                "out of memory",
-            )
-        ]
-    )
+def test_a_failed_configuration_has_its_reason_in_the_table(
+    bench: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(*_: object) -> None:
+        raise bench.ProbeFailedError("out of memory")
+
+    monkeypatch.setattr(bench, "pool", lambda *_: nullcontext())
+    monkeypatch.setattr(bench, "probe", fails)
+    work = bench.workload(WIDTH, 4)
+    [alone] = bench.measured(None, work, DEPTH, [(3, "all")], [])
+    assert alone == (4, *[""] * 7, "the control failed: out of memory")
+    monkeypatch.setattr(bench, "controlled", lambda *_: None)
+    text = bench.report(bench.measured(None, work, DEPTH, [(3, "all")], []), [])
     assert text.splitlines()[-1] == "| 4 | 3 | all | | | | | | out of memory |"
