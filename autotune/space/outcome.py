@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from enum import StrEnum
 from itertools import pairwise
-from typing import Literal
+from typing import Any, Literal
 
 from autotune.space.axes import AXES, OTHER_AXES
 from autotune.space.candidate import Candidate
@@ -106,28 +106,49 @@ class Measurement:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Outcome:
-    """What came of one trial. Times are seconds; `started_s` counts from the study's start."""
+class ProbeEnd:
+    """How a probe ended."""
 
     verdict: Verdict
+    reason: str = ""
+    peaks: Peaks | None = None
+    """The most memory that any rank held; a probe that failed may know it, too."""
+    of_host: bool = False
+    """The host's memory ran out, and not the device's."""
+    group_start_s: float = 0.0
+    """Seconds that starting a group took; 0 in a live one."""
+    parameters: int | None = None
+    versions: dict[str, str] | None = None
+    unsupported: tuple[str, ...] = ()
+    """The axes whose values, together, are not supported, if that is known."""
+    lacks_op: str = ""
+    """An operation that its engine compiles, and that could not be loaded in this run."""
+    only: dict[str, int] = field(default_factory=dict)
+    """Values that a script runs whatever is asked for, by axis."""
+    log: str = ""
+    """Name of the log of rank 0, or of a script's launch; other trials of the group are in it."""
+
+    @property
+    def ended(self) -> dict[str, Any]:
+        """These fields alone, by their names."""
+        return {each.name: getattr(self, each.name) for each in fields(ProbeEnd)}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Outcome(ProbeEnd):
+    """The outcome of one trial. Times are seconds; `started_s` counts from the study's start."""
+
     started_s: float = 0.0
     probe_s: float = 0.0
-    """Wall time the trial took, a group start included."""
-    group_start_s: float = 0.0
-    """Of that, starting a group; 0 in a live one."""
+    """Wall time of the trial, with `group_start_s`."""
     compile_s: float = 0.0
-    """Of that, compiling its model; 0 where that was done, or is not asked for."""
+    """Of that, compiling the model; 0 if that was done before, or is not asked for."""
     warmup_s: float = 0.0
     timed_s: float = 0.0
     """Of that, running steps, over all attempts."""
     least_s: float = 0.0
     """What these took in the quickest attempt that ran to its end."""
     measurement: Measurement | None = None
-    peaks: Peaks | None = None
-    """The most that was held, where a probe that failed could still say."""
-    of_host: bool = False
-    """It was the host's memory that ran out, and not the device's."""
-    reason: str = ""
     witness: str = ""
     """Key of the candidate whose failure stands for this one's."""
     predicted_peak_bytes: int | None = None
@@ -136,16 +157,6 @@ class Outcome:
     """What was predicted before it ran, with a 95 % interval."""
     attempts: int = 1
     """Runs it took: more where the machine disturbed the timing or a warm group ran out."""
-    parameters: int | None = None
-    versions: dict[str, str] | None = None
-    unsupported: tuple[str, ...] = ()
-    """The axes whose values, together, are not supported."""
-    lacks_op: str = ""
-    """What its engine compiles, and could not be loaded in this run of the study."""
-    only: dict[str, int] = field(default_factory=dict)
-    """Values that a script runs whatever is asked for, by axis."""
-    log: str = ""
-    """Name of the log of rank 0, or of a script's launch; other trials of the group are in it."""
 
     @property
     def put_off(self) -> bool:

@@ -34,18 +34,7 @@ class Judge:
         reason = result.reason
         if reason.startswith(OUT_OF_BUDGET):
             reason = job.budget + reason.removeprefix("the budget")
-        outcome = Outcome(
-            verdict=result.verdict,
-            reason=reason,
-            parameters=result.parameters,
-            versions=result.versions,
-            peaks=result.peaks,
-            of_host=result.of_host,
-            lacks_op=result.lacks_op,
-            unsupported=result.unsupported,
-            only=result.only,
-            log=result.log,
-        )
+        outcome = Outcome(**result.ended | {"reason": reason})
         if result.report is None:
             return outcome
         found = self._measurement(job, result.report)

@@ -29,14 +29,14 @@ Contracts:
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Protocol
 
 from autotune.space.candidate import Build, Candidate
-from autotune.space.outcome import Verdict
+from autotune.space.outcome import ProbeEnd
 from autotune.space.space import Space
 from autotune.space.trace import Trace
-from autotune.wire.reports import Peaks, Report
+from autotune.wire.reports import Report
 from autotune.wire.stopping import Rule
 
 
@@ -73,37 +73,20 @@ OUT_OF_BUDGET = "the budget ended during this probe"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Result:
-    """What the runner saw; the study judges it against the limits."""
+class Result(ProbeEnd):
+    """How a probe ended, as the runner saw it. The study judges it against the limits."""
 
-    verdict: Verdict
-    reason: str = ""
     report: Report | None = None
     """Over all ranks: slowest times, largest peaks, host memory and own CPU time summed."""
-    peaks: Peaks | None = None
-    """The most any rank held, where a probe that failed could still say."""
-    of_host: bool = False
-    """It was the host's memory that ran out, and not the device's."""
     foreign_bytes: int = 0
-    """How much others took of a device on which memory ran out."""
-    group_start_s: float = 0.0
+    """Memory that others took of a device on which memory ran out."""
     waited_s: float = 0.0
     """For the turn to make steps, beside other groups of its machine."""
     warm: bool = False
     """The group had already run another probe."""
-    parameters: int | None = None
-    versions: dict[str, str] | None = None
-    unsupported: tuple[str, ...] = ()
-    """The axes whose values, together, are unsupported, where that is known."""
-    only: dict[str, int] = field(default_factory=dict)
-    """Values that a script runs whatever is asked for, by axis."""
-    lacks_op: str = ""
-    """What the engine compiles for this candidate, and could not be loaded."""
-    log: str = ""
-    """Name of the log of rank 0, or of a script's launch."""
     put_off: bool = False
-    """It is not the candidate's doing, e.g. a node was lost: ask for it again, elsewhere. The
-    verdict is then `SKIPPED`, and the reason says what happened."""
+    """Not the candidate's doing, e.g. a node was lost: ask for it again, elsewhere. The verdict is
+    then `SKIPPED`, and the reason says what happened."""
     gone: str = ""
     """Why nothing more can be run there, where it was put off; empty where something can."""
 
