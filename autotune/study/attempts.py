@@ -1,4 +1,4 @@
-"""Attempts at one probe: whether another one follows, and what they come to together."""
+"""Attempts at one probe: whether another one follows, and their common outcome."""
 
 from __future__ import annotations
 
@@ -38,19 +38,19 @@ def after(*, warm_memory: bool, over: bool, disturbed: bool, others_memory: bool
 
 @dataclass(frozen=True, kw_only=True)
 class Probed:
-    """What came of a job, over all its attempts."""
+    """The outcome of a job, over all its attempts."""
 
     outcome: Outcome
     starts_s: Sequence[float] = ()
-    """What its group starts took."""
+    """Seconds of each group start."""
     compiles_s: Sequence[float] = ()
-    """And compiling, where that was done."""
+    """Seconds of each compilation."""
     put_off: bool = False
-    """It says nothing of the candidate, and was no doing of it."""
+    """It says nothing of the candidate, which did not cause it."""
     suspect: bool = False
-    """It was put off in the middle: the candidate may have been the cause."""
+    """It was put off while it ran: the candidate may be the cause."""
     gone: str = ""
-    """Why nothing more can be run where it ran; empty where something can."""
+    """Why nothing more can run there; empty if something can."""
 
 
 @dataclass(kw_only=True)
@@ -60,7 +60,7 @@ class Tally:
     started_s: float
     """On the budget's clock."""
     kept: Outcome | None = None
-    """That of the attempt that is worth the most."""
+    """The outcome of the best attempt."""
     ran: bool = True
     """Whether the last attempt had a node to run on."""
     results: list[Result] = field(default_factory=list)
@@ -78,7 +78,7 @@ class Tally:
         self.kept = kept
 
     def probed(self, now_s: float, predicted: Prediction) -> Probed:
-        """What they came to, where none follows."""
+        """The outcome of all attempts, if none follows."""
         last = self.results[-1]
         compiles_s = [r.report.compile_s if r.report else 0.0 for r in self.results]
         starts = [(r.group_start_s, c) for r, c in zip(self.results, compiles_s, strict=True)]

@@ -1,4 +1,4 @@
-"""The finals: the best candidates, measured again, in turn, each time in a fresh group."""
+"""The finals measure the best candidates again, in turn, each time in a fresh group."""
 
 from __future__ import annotations
 
@@ -19,22 +19,22 @@ from autotune.study.slots import Slots
 from autotune.study.work import NextWork, Slot, Work
 
 FINAL_ROUNDS = 2
-"""Of the winner, at least."""
+"""The fewest rounds of the winner."""
 FIRST_ROUNDS, MOST_ROUNDS = 8, 32
-"""Of one candidate, before the search goes on, and in all: what differs by less than so many
-rounds show is as good."""
+"""The most rounds of one candidate: before the search goes on, and in all. A smaller difference
+does not matter."""
 VAIN_ROUNDS = 4
-"""Of each of the first two, before finals may end since the noise hides which one is better."""
+"""Rounds of each of the two best before finals may end because the noise hides the better one."""
 SURE = 0.95
-"""Probability of being the best, or within `choice.EQUAL` of it, at which finals end."""
+"""Finals end at this probability that the leader is the best, or within `choice.EQUAL` of it."""
 FINALS_SHARE = 0.4
-"""The finals' part of the budget is never more than this."""
+"""The largest share of the budget for finals."""
 CLOSING_S = 1.0
-"""Kept to end the last group and write the result."""
+"""Seconds to end the last group and write the result."""
 
 
 class Finals:
-    """Of the `finalists` best, until one of them is surely the best, or the budget ends."""
+    """Rounds of the `finalists` best, until one is surely the best, or the budget ends."""
 
     def __init__(self, space: Space, slots: Slots, records: Records, finalists: int) -> None:
         self._workload = space.workload
@@ -47,18 +47,18 @@ class Finals:
         self._made_on: Counter[tuple[Candidate, Slot]] = Counter()
         self._put_offs: Counter[Candidate] = Counter()
         self.out_of_time = False
-        """Whether the budget had no time for a round that was wanted."""
+        """Whether the budget had no time for another round."""
         self.under_way = False
-        """Whether a turn was begun, and did not come to its end."""
+        """Whether a turn runs."""
         self._ended = False
         self._turns = 0
         self._had_none = False
-        """Whether their last turn ended with nothing that fits."""
+        """Whether the last turn ended without a candidate that fits."""
 
     def turn(self) -> Generator[NextWork, None, int]:
-        """Have the slots make rounds; how many were made.
+        """Have the slots make rounds; returns their number.
 
-        A final that does not fit after all makes room for the next best.
+        A candidate that does not fit in its final makes room for the next best.
         """
         self._made, self._ended = 0, False
         self._turns += 1
@@ -80,7 +80,7 @@ class Finals:
         return self._made
 
     def needed_s(self) -> float:
-        """Seconds kept for the finals that are left to make."""
+        """Seconds for the remaining finals."""
         finalists = self._finalists()
         if self._settled(finalists) or (self._had_none and not finalists):
             return CLOSING_S
@@ -113,7 +113,7 @@ class Finals:
         return found[0], self._work(number, *found)
 
     def _next_in_time(self, free: Sequence[Slot]) -> tuple[Slot, Record] | None:
-        """`_next`, if there is time for it."""
+        """`_next`, if the budget has time for it."""
         found = self._next(free)
         if found is None:
             return None
@@ -129,7 +129,7 @@ class Finals:
         return None
 
     def _micro_steps(self, record: Record) -> int:
-        """The whole schedule, or what the search runs of it where there is no time for more."""
+        """The whole schedule; or the part that the search runs, if there is no time for more."""
         whole = self._workload.micro_steps(record.candidate)
         return whole if self._has_time(record, whole) else min(whole, RANKING_MICRO_STEPS)
 
@@ -175,12 +175,12 @@ class Finals:
             self.out_of_time = self._ended = True  # the budget ended in this round
 
     def _next(self, free: Sequence[Slot]) -> tuple[Slot, Record] | None:
-        """A free slot, and the search record of what to measure again there; None where all is
+        """A free slot, and the search record of the candidate to measure there; None if all is
         settled, or runs.
 
-        Of the two most likely to be the best, the one that was measured less often ("top-two",
-        Russo, Operations Research 2020); several slots run several rounds at once, and of one
-        candidate on different ones.
+        Of the two candidates that are most likely the best, it takes the one with fewer rounds
+        ("top-two", Russo, Operations Research 2020). Several slots run several rounds at once. The
+        rounds of one candidate rotate over the slots.
         """
         finalists = self._finalists()
         if not finalists or self._settled(finalists):
@@ -200,7 +200,7 @@ class Finals:
         return None
 
     def _order(self, slot: Slot, record: Record, running: Counter[Candidate]) -> tuple[int, int]:
-        """What was measured less often comes first, and then where it was."""
+        """Fewer rounds come first, then fewer rounds in this slot."""
         candidate = record.candidate
         here = self._made_on[candidate, slot] if len(self._slots) > 1 else 0
         return self._rounds(candidate) + running[candidate], here
@@ -213,7 +213,7 @@ class Finals:
         return alone or self._is_sure(finalists[0]) or self._is_in_vain(finalists)
 
     def _is_in_vain(self, finalists: list[Record]) -> bool:
-        """Whether there is no time for the rounds that would tell the first two apart."""
+        """Whether the budget lacks the time for the rounds that tell the two best apart."""
         repeats = self._ledger.repeats
         if len(finalists) < 2 or repeats is None or not repeats.noisy:
             return False
@@ -230,7 +230,7 @@ class Finals:
         return self._needed_rounds(finalists) > min(made + left, MOST_ROUNDS)
 
     def _needed_rounds(self, finalists: list[Record]) -> float:
-        """Of each of the first two, to tell them apart."""
+        """Rounds of each of the two best that tell them apart."""
         leader, rival, *_ = [finalists[0], *self._rivals(finalists)]
         return self._ledger.rounds_to_tell(leader.candidate, rival.candidate)
 
@@ -239,7 +239,7 @@ class Finals:
         return certainty is not None and certainty.equal >= SURE
 
     def _rivals(self, finalists: list[Record]) -> list[Record]:
-        """The one that is most likely to be better than the first."""
+        """The candidate that is most likely better than the leader."""
         certainty = self._ledger.certainty(finalists[0].candidate)
         rival = [r for r in finalists[1:] if certainty and r.candidate == certainty.next]
         return rival or finalists[1:2]
@@ -248,7 +248,7 @@ class Finals:
         return len(self._ledger.finals_of(candidate))
 
     def _finalists(self) -> list[Record]:
-        """Without what lost its nodes again and again: it may be the cause."""
+        """The best contenders, without those that lost node after node: they may be the cause."""
         able = (
             r for r in self._ledger.contenders if self._put_offs[r.candidate] < SUSPICIOUS_LOSSES
         )
@@ -258,7 +258,7 @@ class Finals:
         return self._pace.start_s(record.candidate)
 
     def _steps_s(self, record: Record, micro_steps: int) -> float:
-        """What the steps of a final of `record` take, as far as the search has shown."""
+        """Seconds of the steps of a final of `record`, by the measurements of the search."""
         rule = self._pace.final_rule
         part = micro_steps / self._workload.micro_steps(record.candidate)
         step_s = record.measured.step.median * part

@@ -1,4 +1,4 @@
-"""What a runner's result means under the limits of a study."""
+"""The meaning of a runner's result under the limits of a study."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Judge:
         self._space = space
 
     def outcome(self, job: Job, result: Result) -> Outcome:
-        """What `result` means under the limits."""
+        """The outcome of `result` under the limits."""
         reason = result.reason
         if reason.startswith(OUT_OF_BUDGET):
             reason = job.budget + reason.removeprefix("the budget")

@@ -1,4 +1,4 @@
-"""What a study knows so far: its records, and what follows from them."""
+"""The records of a study so far, and the conclusions from them."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ FRAGILE_BREAKS = 2
 
 
 class Ledger:
-    """Records are added, and what they settle is closed; nothing is taken out."""
+    """Keeps records, and closes the candidates that they settle. Nothing is taken out."""
 
     def __init__(self, space: Space, objective: Objective, predictor: Predictor) -> None:
         self._space = space
@@ -35,44 +35,44 @@ class Ledger:
         self.records: list[Record] = []
         """Trials and finals, as they ended."""
         self.settled: list[Record] = []
-        """Candidates that were never proposed, since a trial's outcome says how they would end."""
+        """Records of candidates that were never proposed: another trial settled them."""
         self._bounds: list[Record] = []
         self._certain: dict[Candidate, Certainty | None] = {}
-        """What `certainty` found for the records of now."""
+        """Results of `certainty` for the present records."""
         self._fits: list[Record] | None = None
-        """What `_fitted` found for them."""
+        """Result of `_fitted` for the present records."""
         self._place = {candidate: i for i, candidate in enumerate(space.candidates)}
         self._work = {
             c: step_cost_for(1.0, c, space.workload, objective) for c in space.candidates
         }
-        """What a step costs at which a candidate's value is 1."""
+        """The cost of a step at which a candidate's value is 1."""
 
     @property
     def all(self) -> list[Record]:
-        """Of every candidate of which something is known."""
+        """Records of all candidates, proposed or settled."""
         return [*self.records, *self.settled]
 
     @property
     def probed(self) -> int:
-        """Probes of the search that came to something."""
+        """Number of probes of the search, skipped ones left out."""
         return sum(
             r.purpose == "search" and r.outcome.verdict != Verdict.SKIPPED for r in self.records
         )
 
     @property
     def tried(self) -> set[Candidate]:
-        """Of which the search need not propose any again."""
+        """Candidates that the search need not propose again."""
         return {
             r.candidate for r in self.records if r.purpose == "search" and not r.outcome.put_off
         }
 
     @property
     def lost(self) -> int:
-        """Those of them that did not fit."""
+        """Number of probes of the search that did not fit."""
         return sum(r.purpose == "search" and r.outcome.verdict.bounds_memory for r in self.records)
 
     def add(self, record: Record) -> None:
-        """Learn what a trial or a final came to."""
+        """Learn the outcome of a trial or a final."""
         self.records.append(record)
         self._certain.clear()
         self._fits = None
@@ -81,7 +81,8 @@ class Ledger:
             self.predictor.observe(record.candidate, record.outcome, final=final)
 
     def take(self, records: Sequence[Record]) -> list[Record]:
-        """Learn what an earlier run or another process told; returns what that settles."""
+        """Learn records of an earlier run or another process; returns the records that they
+        settle."""
         for record in records:
             if record.purpose == "search" and not record.outcome.put_off:
                 self.opened.close(record.candidate)
@@ -93,7 +94,7 @@ class Ledger:
         return settled
 
     def settle(self, record: Record) -> list[Record]:
-        """Close what `record`, which was added, says the end of; returns that."""
+        """Close the candidates that `record`, which was added, settles; returns their records."""
         verdict = record.outcome.verdict
         if record.purpose == "final" or verdict.fits or verdict == Verdict.SKIPPED:
             return []
@@ -109,12 +110,12 @@ class Ledger:
         return skipped
 
     def witness(self, candidate: Candidate) -> Record | None:
-        """What says how `candidate` would end; None where it has to be measured."""
+        """The record that settles `candidate`; None if it has to be measured."""
         return next((record for record in self._bounds if record.settles(candidate)), None)
 
     @property
     def nothing_fits_yet(self) -> bool:
-        """Whether memory bounded something, and nothing was measured to the end and fits."""
+        """Whether something did not fit, and nothing that fits was measured to the end."""
         return any(r.outcome.verdict.bounds_memory for r in self._bounds) and not self.fitting
 
     @property
@@ -124,9 +125,8 @@ class Ledger:
 
     @property
     def contenders(self) -> list[Record]:
-        """Those, and what fits but was stopped early.
-
-        Ordered by what is believed of them after all measurements, the best first.
+        """Those, and candidates that fit but were stopped early. The best by all measurements come
+        first.
         """
         return sorted(self._fitted(), key=lambda r: self.believed(r.candidate), reverse=True)
 
@@ -150,16 +150,16 @@ class Ledger:
 
     @property
     def incumbent(self) -> Record | None:
-        """What is believed to be the best of those measured to the end."""
+        """The best of `fitting`, by all measurements."""
         return max(self.fitting, key=lambda r: self.believed(r.candidate), default=None)
 
     def believed(self, candidate: Candidate) -> float:
-        """The objective's value of `candidate`, by all measurements."""
+        """The value of the objective for `candidate`, by all measurements."""
         return self._work[candidate] / math.exp(self._log_cost.mean[self._place[candidate]])
 
     def certainty(self, of: Candidate) -> Certainty | None:
-        """How sure it is that `of` is the best of what fitted; None where it failed since, or
-        nothing else fitted."""
+        """How sure it is that `of` is the best candidate that fits; None if it failed since, or
+        nothing else fits."""
         if of not in self._certain:
             self._certain[of] = self._certainty(of)
         return self._certain[of]
@@ -180,15 +180,15 @@ class Ledger:
         )
 
     def rounds_to_tell(self, one: Candidate, other: Candidate) -> float:
-        """Finals of each after which `winner` lets the slower one win no more, if they differ as
-        is believed: the standard error of their difference is then no more than that."""
+        """Finals of each until `winner` rules out the slower one, if they differ as expected: the
+        standard error of their difference is then no larger than the difference."""
         apart = abs(math.log(self.believed(one) / self.believed(other)))
         repeats = self.repeats
         return 2 * (repeats.spread / max(apart, EQUAL)) ** 2 if repeats is not None else 0.0
 
     @property
     def repeats(self) -> Repeats | None:
-        """By how much measurements of one candidate differ; None where there are none."""
+        """The spread of the finals of one candidate; None if there are too few."""
         return repeats_in(self.records)
 
     def choice(self) -> Choice | None:
@@ -199,7 +199,7 @@ class Ledger:
         return replace(found, certainty=self.certainty(found.record.candidate))
 
     def _draws(self, among: Sequence[Record]) -> Array:
-        """Logarithms of their values, as they may be, by [draw][record]."""
+        """Possible logarithms of their values, by [draw][record]."""
         candidates = [r.candidate for r in among]
         work = np.log([self._work[c] for c in candidates])
         return np.asarray(work - self.predictor.draws(candidates, DRAWS))
@@ -218,13 +218,13 @@ class Ledger:
         return [r for r in self.finals if r.candidate == candidate]
 
     def value(self, record: Record) -> float:
-        """What was measured of the objective; 0 where nothing was."""
+        """The measured value of the objective; 0 without a measurement."""
         found = record.outcome.measurement
         return found.value(self._objective) if found is not None else 0.0
 
     def needed_step_s(self, candidate: Candidate) -> float | None:
-        """Seconds per step above which `candidate` cannot be as good as the incumbent; of the
-        longest samples, where lengths differ."""
+        """Seconds per step above which `candidate` cannot be as good as the incumbent. If lengths
+        differ, a step of the longest samples is meant."""
         incumbent = self.incumbent
         if incumbent is None or self._objective == "tokens_per_joule":  # seconds do not tell
             return None
@@ -237,11 +237,11 @@ class Ledger:
         return self.predictor.log_cost()
 
     def broken(self, since: int = 0) -> int:
-        """Probes that ended for no reason that their candidate explains, from `since` on."""
+        """Number of probes that hung or crashed, from the record `since` on."""
         return sum(r.outcome.verdict.broke for r in self.records[since:])
 
     def promising(self, last: int) -> bool:
-        """Whether one of the `last` records is of something that fits."""
+        """Whether one of the `last` records fits."""
         return any(r.outcome.verdict == Verdict.OK for r in self.records[-last:])
 
     def _avoid_fragile(self, record: Record) -> None:

@@ -20,24 +20,24 @@ from autotune.study.attempts import Probed
 from autotune.study.work import NextWork, Slot, Work
 
 NOTICED = 0.03
-"""Steps that differ by no more are as good as alone, however surely they differ."""
+"""A smaller difference of step times does not count, however certain it is."""
 POLL_S = 0.1
 
 
 class Neighbours:
-    """Of one study. Its machines are alike."""
+    """The groups of one study that share machines. The machines are alike."""
 
     def __init__(self, beside: int, stop: Callable[[], bool], reporter: Reporter) -> None:
-        """A machine has as many groups as `beside`, at most."""
+        """A machine has at most `beside` groups."""
         self.beside = beside
         self._stop = stop
         self._reporter = reporter
         self.in_turns = True
         self.compared = False
         self._one_at_a_time: defaultdict[str, threading.Lock] = defaultdict(threading.Lock)
-        """On each machine."""
+        """A lock for each machine."""
         self._awaited = 0
-        """Groups that are to begin their steps together; 0 where they need not."""
+        """Number of groups that wait to begin their steps together; 0 if none need to."""
         self._together = threading.Event()
         self._counting = threading.Lock()
 
@@ -74,7 +74,8 @@ class Neighbours:
     def compare(
         self, slots: Sequence[Slot], first: Slot, work: Work, alone: Measurement
     ) -> Iterator[NextWork]:
-        """Have all `slots` run at once what was measured `alone` in the `first`; decide."""
+        """Have all `slots` run the job at once that was measured `alone` in the `first`; then
+        decide."""
         self.compared = True
         self._awaited = len(slots)
         waiting = [first, *(slot for slot in slots if slot is not first)]

@@ -1,4 +1,4 @@
-"""What probes take: the rules by which they stop, and what starting a group took so far."""
+"""The durations of probes: the stopping rules, and the group starts so far."""
 
 from __future__ import annotations
 
@@ -15,25 +15,25 @@ from autotune.study.attempts import Probed
 from autotune.study.prober import rule_for
 
 FIRST_COMPILE_S = 15.0
-"""What compiling a model is taken to last before the first one was."""
+"""Assumed seconds to compile a model, before the first one was compiled."""
 RANKING_MICRO_STEPS = 2
-"""Micro-steps of a longer schedule that the search runs; finals run it whole."""
+"""Micro-steps of a long schedule that the search runs; finals run all of it."""
 
 
 class Pace:
-    """Of all slots together. It is told of what ended, and of nothing that runs."""
+    """Durations in all slots. It learns from probes that ended."""
 
     def __init__(self, workload: Workload, device_kind: str, options: Options) -> None:
         self.rule = rule_for(device_kind, options)
-        """When the warm-up and timing of the search's probes stop."""
+        """The stopping rule of the search."""
         self.final_rule = rule_for(device_kind, options, final=True)
         self._workload = workload
         self._starts_s: defaultdict[str, list[float]] = defaultdict(list)
-        """By engine, in their order."""
+        """Seconds by engine, in the order of the starts."""
         self._compiles_s: list[float] = []
 
     def start_s(self, of: Build | Candidate) -> float:
-        """What starting a group takes; the first one of an engine imports its library."""
+        """Seconds to start a group. The first group of an engine imports its library."""
         engine = engine_of(self._workload, of)
         starts_s = self._starts_s[engine.name]
         plain_s = statistics.median(starts_s[1:] or starts_s or [engine.first_start_s])
@@ -41,30 +41,30 @@ class Pace:
         return plain_s + (compiled_s if of.compiles else 0.0)
 
     def compile_s(self, of: Build | Candidate) -> float:
-        """What compiling a shape takes that a live group of that build has not seen."""
+        """Seconds to compile a shape that a live group of that build has not seen."""
         if of.compile == "off":
             return 0.0
         return statistics.median(self._compiles_s or [FIRST_COMPILE_S])
 
     def probe_s(self, record: Record) -> float:
-        """What warm-up and timed steps of `record` would take again, were it not disturbed."""
+        """Seconds of warm-up and timed steps of `record`, without disturbances."""
         outcome, rule = record.outcome, self.rule
         taken_s = outcome.least_s or (outcome.warmup_s + outcome.timed_s) / outcome.attempts
         least_s = (rule.warmup_steps + rule.timed_steps) * record.measured.step.low
         return min(taken_s, max(rule.warmup_limit_s + rule.timed_limit_s, least_s))
 
     def typical_probe_s(self, fitting: Sequence[Record]) -> float:
-        """The same of a candidate like those that are `fitting`."""
+        """The same for a candidate like the `fitting` ones."""
         whole = [self.probe_s(record) for record in fitting]
         return statistics.median(whole) if whole else self.rule.timed_limit_s
 
     def learn(self, candidate: Candidate, probed: Probed) -> None:
-        """Know what the group starts of a probe took."""
+        """Learn the group starts of a probe."""
         self._compiles_s += probed.compiles_s
         self._starts_s[engine_of(self._workload, candidate).name] += probed.starts_s
 
     def restore(self, records: Sequence[Record]) -> None:
-        """Know what earlier group starts took, from what came of their probes."""
+        """Learn the group starts of an earlier run, from the outcomes of its probes."""
         for record in records:
             outcome = record.outcome
             started_s = outcome.group_start_s - outcome.compile_s

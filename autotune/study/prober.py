@@ -16,18 +16,18 @@ from autotune.wire.budget import Clock
 from autotune.wire.stopping import Rule
 
 ATTEMPTS = 3
-"""Runs of one probe where the machine keeps disturbing it."""
+"""The most runs of one probe that the machine keeps disturbing."""
 REPEATS_SHARE = 0.05
-"""Of the budget, that one candidate's disturbed runs may take together."""
+"""The share of the budget for the disturbed runs of one candidate."""
 BUSY, HEAT, MEMORY = "busy", "heat", "memory"
 FOREIGN_SHARE = 0.01
-"""Of the capacity, by which others' memory may change in a probe."""
+"""The share of the capacity by which others' memory may change in a probe."""
 SUSTAIN_S, FINAL_S, FULL_BUDGET_S = 3.0, 10.0, 600.0
-"""On CUDA: seconds of steps before a group's first timing, and of timing in a final, in a budget
-of the last; in proportion in smaller ones."""
+"""On CUDA: seconds of steps before the first timing of a group, and of timing in a final, in a
+budget of the last number. Smaller budgets have less, in proportion."""
 ENERGY_S = {"cpu": 0.5, "cuda": 3.0}
-"""Seconds of timing where the objective is of energy, at least: a counter of a GPU moves ten times
-a second."""
+"""The least seconds of timing if the objective is of energy. A GPU's counter moves ten times a
+second."""
 PAY_BACK = 2.0
 """A group stays up until its probes took this many times its start."""
 
@@ -71,7 +71,7 @@ class Prober:
         self._last_start_s = 0.0
         self._group_probe_s = 0.0
         self._normal: set[str] = set()
-        """Disturbances that a probe met as often as it was tried: then repeating helps none."""
+        """Disturbances of every attempt at a probe: repeating does not help against them."""
 
     @property
     def owed(self) -> bool:
@@ -121,7 +121,7 @@ class Prober:
         return tally.probed(self._clock.elapsed_s(), predicted)
 
     def _learn_normal(self, tally: Tally, last: Result) -> None:
-        """Know which disturbances no repeat is rid of."""
+        """Learn which disturbances stay however often a probe is repeated."""
         found = self._disturbances(tally.outcome, last)
         if len(tally.results) > 1:
             self._normal |= found
@@ -129,14 +129,14 @@ class Prober:
             self._normal &= found | {HEAT}
 
     def _note_group(self, result: Result) -> None:
-        """Know whether the live group has paid for its start."""
+        """Learn whether the live group has paid for its start."""
         if result.group_start_s:
             self._last_start_s, self._group_probe_s = result.group_start_s, 0.0
         if result.report is not None:
             self._group_probe_s += result.report.warmup_s + result.report.timed_s
 
     def _disturbances(self, outcome: Outcome, last: Result) -> set[str]:
-        """What made `outcome`, after the `last` attempt, worth less than it could be."""
+        """The disturbances of `outcome`, after the `last` attempt."""
         found = outcome.measurement
         if found is None or outcome.verdict.bounds_memory:
             report = last.report
@@ -169,5 +169,5 @@ class Prober:
 
 
 def _gone(why: str) -> Result:
-    """Where nothing ran, and nothing will."""
+    """The result of a slot on which nothing can run any more."""
     return Result(verdict=Verdict.SKIPPED, reason=why, put_off=True, gone=why)

@@ -1,4 +1,4 @@
-"""What came of probes, here and in other processes that work on the same study."""
+"""Results of probes, here and in other processes of the same study."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from autotune.study.ledger import Ledger
 
 LOOK_S = 0.5
 SUSPICIOUS_LOSSES = 2
-"""What a node was lost in so often comes last, and is not asked for after another one."""
+"""A candidate whose probe lost so many nodes comes last. One more loss, and it is given up."""
 
 
 class Records:
@@ -34,14 +34,14 @@ class Records:
         self.journal = journal
         self.reporter = reporter
         self.running: tuple[Candidate, ...] = ()
-        """What other processes probe."""
+        """Candidates that other processes probe."""
         self.finals: tuple[Candidate, ...] = ()
-        """What they measure again."""
+        """Candidates that other processes measure again, in finals."""
         self._limits = limits
         self._publish = publish
 
     def add_trial(self, asked: Asked, record: Record) -> None:
-        """What came of a probe of the search."""
+        """Record a probe of the search."""
         ledger = self.ledger
         value = ledger.value(record) if record.outcome.measurement is not None else None
         self.journal.tell(asked.trial, record, value, self._limits)
@@ -55,14 +55,14 @@ class Records:
             self.reporter.note(f"skipped {len(skipped)}: {skipped[0].outcome.reason}")
 
     def add_final(self, record: Record) -> None:
-        """What came of a round of the finals."""
+        """Record a round of the finals."""
         self.ledger.add(record)
         self.journal.add_final(record)
         self.reporter.told(record, self.ledger.incumbent)
 
     def learn(self, news: News) -> bool:
-        """Learn what other processes told, and close what they probe; whether that may change
-        what is to be done here."""
+        """Learn the results of other processes, and close the candidates that they probe. True if
+        this process may have something else to do now."""
         ledger = self.ledger
         skipped = ledger.take(news.records)
         self.journal.append([*news.records, *skipped])
@@ -77,7 +77,7 @@ class Records:
         return bool(news.records or freed)
 
     def wait(self, go_on: Callable[[], bool]) -> bool:
-        """Wait until others tell something; False where none of them will, or `go_on` says so."""
+        """Wait for a result of another process. False if none will come, or `go_on` says no."""
         changed = False
 
         def idle(news: News) -> bool:

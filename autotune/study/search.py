@@ -28,16 +28,16 @@ from autotune.study.slots import Slots
 from autotune.study.work import NextWork, Slot, Work
 
 LOSABLE = 0.08
-"""Of the probes, that may be lost on candidates that may well not fit; one always may."""
+"""Share of the probes that may go to candidates that may well not fit. One probe always may."""
 LIKELY, EVEN, DARING = 0.8, 0.5, 0.3
-"""The least chance of fitting that is worth a probe: where too many were lost, in the search, and
-once finals were made, which leave time for what is uncertain."""
+"""The least chance of fitting that is worth a probe: after too many losses, in the search, and
+after finals, which leave time for uncertain candidates."""
 HOPELESS_STARTS = 3
-"""So many probes in a row that break before anything was measured end the study."""
+"""The study ends if so many probes in a row break before anything was measured."""
 
 
 class _Round:
-    """Trials that were asked for together."""
+    """Trials that the study asked for together."""
 
     def __init__(self, asked: Sequence[Asked]) -> None:
         self.numbers = [each.trial.number for each in asked]
@@ -45,7 +45,7 @@ class _Round:
 
 
 class Search:
-    """Runs until its part of the budget is spent, or nothing more is worth a probe."""
+    """The search runs until its part of the budget is spent, or nothing more is worth a probe."""
 
     def __init__(
         self,
@@ -66,20 +66,21 @@ class Search:
         self._sampler = sampler
         self._trials = trials
         self._alone: tuple[Slot, Work, Measurement] | None = None
-        """What was measured while nothing else ran."""
+        """A measurement that was made while nothing else ran."""
         self._earlier = 0
         self._again: list[Candidate] = []
         self._rounds: dict[Slot, _Round] = {}
-        """What each slot was given to do."""
+        """The round of each slot."""
         self._why = ""
         self._runs = 0
-        """Calls of `run`, between which finals are made."""
+        """Turns of the search, between which finals are made."""
         self._put_offs: Counter[Candidate] = Counter()
 
     def restore(self, suspects: set[Candidate], interrupted: Sequence[Candidate]) -> None:
         """Go on from the records of an earlier run, which the ledger has.
 
-        What was `interrupted` comes first; `suspects`, in whose probes the study died, come last.
+        The `interrupted` candidates come first. The `suspects`, in whose probes the study died,
+        come last.
         """
         self._earlier = len(self._ledger.records)
         self._ledger.opened.avoid(suspects)
@@ -103,7 +104,7 @@ class Search:
         return made
 
     def _next(self, free: Sequence[Slot]) -> tuple[Slot, Work] | None:
-        """The next probe, and the slot whose round it is of."""
+        """The next probe, and its slot."""
         while True:
             slot = next((slot for slot in free if self._left(slot)), free[0])
             if self._waits():
@@ -132,7 +133,7 @@ class Search:
                 return slot, self._work(slot, asked)
 
     def _next_alone(self, free: Sequence[Slot]) -> tuple[Slot, Work] | None:
-        """One after the other, until something was measured."""
+        """One probe after the other, until one was measured."""
         if self._slots.running or self._alone or (found := self._next(free)) is None:
             return None
         slot, work = found
@@ -146,7 +147,7 @@ class Search:
         return slot, replace(work, told=told)
 
     def _left(self, slot: Slot) -> list[Asked]:
-        """What of its round is still to be probed."""
+        """The trials of its round that are not probed yet."""
         return self._rounds[slot].waiting if slot in self._rounds else []
 
     def _why_enough(self, slot: Slot) -> str | None:
@@ -168,7 +169,7 @@ class Search:
 
     @property
     def _keeps_finals(self) -> bool:
-        """Whether some of the budget is kept for finals: where they had none, nothing is."""
+        """Whether some of the budget is kept for finals; not after finals without a contender."""
         return self._runs == 1 or bool(self._ledger.contenders)
 
     @property
@@ -185,11 +186,11 @@ class Search:
         return queue_s > 0 and self._has_time(probe_s) and not self._has_time(probe_s + queue_s)
 
     def _begun(self) -> int:
-        """Probes that came to something, or may."""
+        """Number of probes that ended or run, also in other processes."""
         return self._ledger.probed + len(self._slots.running) + len(self._records.running)
 
     def _pending(self) -> list[Candidate]:
-        """What runs, or was asked for and waits; also of other processes."""
+        """Candidates that run, or wait for their probe; also of other processes."""
         waiting = [asked.candidate for each in self._rounds.values() for asked in each.waiting]
         return [*self._slots.running, *waiting, *self._records.running]
 
@@ -201,7 +202,7 @@ class Search:
         asked: Sequence[Candidate],
         news: News,
     ) -> Ask | None:
-        """What to ask after the `news`; None where they left nothing of it."""
+        """The question after the `news`; None if they left nothing to ask for."""
         self._records.learn(news)
         opened = self._ledger.opened
         gone = exactly is not None and exactly not in opened
@@ -236,7 +237,7 @@ class Search:
         )
 
     def _least_chance(self) -> float:
-        """That a candidate fits, for which it is worth a probe now."""
+        """The chance of fitting with which a candidate is worth a probe now."""
         ledger, running = self._ledger, self._slots.running
         # Those of an earlier run, or of another process, left this one no time.
         finals = ledger.finals if self._runs > 1 else []
@@ -248,11 +249,11 @@ class Search:
     def _ask_round(self, slot: Slot) -> list[Asked]:
         """Some open candidates of one build for `slot`, ascending in tokens.
 
-        A sampler that knows nothing of what a group's start costs is asked for several at once:
-        the live group is kept until its probes have paid for it, unless all of its last round
-        were too slow. Then come builds of the opening, so that the sampler has seen every value
-        of their axes, and then the sampler chooses. While nothing has fitted, the smallest open
-        candidate comes next, alone. A resumed study begins with the rounds that were interrupted.
+        Some samplers do not know the cost of starting a group. They are asked for several
+        candidates at once. The live group stays until its probes have paid for its start, unless
+        all of its last round were too slow. Then come the builds of the opening, then those that
+        the sampler chooses. While nothing fits, the smallest open candidate comes next, alone. A
+        resumed study begins with the interrupted rounds.
         """
         size, journal, opened = self._sampler.round, self._records.journal, self._ledger.opened
         ask = partial(self._ask_after, slot)
@@ -274,7 +275,7 @@ class Search:
         return ask_round(journal, opened, ask, max(1, min(size, left)), build=build)
 
     def _build_of_round(self, slot: Slot, size: int) -> Build | None:
-        """The build that the next round is to stay in; None leaves it to the sampler."""
+        """The build of the next round; None leaves the choice to the sampler."""
         live = slot.runner.live_build
         if slot.prober.owed and self._ledger.promising(size) and live is not None:
             return live
@@ -285,7 +286,7 @@ class Search:
         return next(unseen, None)
 
     def _work(self, slot: Slot, asked: Asked) -> Work:
-        """To measure what was asked for, in `slot`."""
+        """The probe of an asked candidate in `slot`."""
         candidate, journal = asked.candidate, self._records.journal
         until_s = self._clock.budget_s - self._finals.needed_s()
         self._records.reporter.probing("search", candidate, until_s, slot.number)
@@ -338,15 +339,16 @@ class Search:
 
 
 def least_chance(probes: int, lost: float, finals: int, lost_finals: int) -> float:
-    """Of fitting, for which a candidate is worth a probe after so many, and so many finals."""
+    """The chance of fitting with which a candidate is worth a probe, after so many probes and
+    finals, some of them lost to memory."""
     if finals and lost + lost_finals + 1 <= LOSABLE * (probes + finals + 1):
         return DARING
     return EVEN if lost + 1 <= max(1.0, LOSABLE * (probes + 1)) else LIKELY
 
 
 AskFor = Callable[[Build | None, Candidate | None, Sequence[Candidate], News], Ask | None]
-"""What to tell a sampler: of which build, of which candidate, what is asked for already, and what
-other processes did; None where that left nothing."""
+"""Makes the question to a sampler from a build, a candidate, the pending candidates, and the news
+of other processes; None if they leave nothing to ask for."""
 
 
 def ask_round(
@@ -360,7 +362,7 @@ def ask_round(
 ) -> list[Asked]:
     """At most `size` open candidates of one build, ascending in tokens, and their trials.
 
-    Those in `first` come before what the sampler proposes. None where other processes took them.
+    Those in `first` come before proposals of the sampler. Other processes may have taken all.
     """
     asked: list[Asked] = []
     while not asked or (len(asked) < size and opened.has(asked[0].candidate.build)):

@@ -1,8 +1,8 @@
-"""Slots: each runs one probe at a time, and is asked for another one when it has ended.
+"""Slots: each runs one probe at a time, and gets another one at its end.
 
-What a slot runs is carried out by a thread. All else, what is asked for, told and written, is
-done by the thread that calls `run`. On virtual time there are no threads: a probe is carried out
-when it is begun, and heard of when its end has come.
+Each probe runs in a thread. The thread that calls `run` does all else: it asks, tells and writes.
+On virtual time there are no threads: a probe is carried out at its start, and reported when the
+clock has reached its end.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from autotune.wire.stopping import Phase
 
 
 class Slots:
-    """Those of one study. What has no machine left is taken out."""
+    """The slots of one study. A slot without a machine is taken out."""
 
     def __init__(
         self,
@@ -49,7 +49,7 @@ class Slots:
         self._stop = stop
         self._time = clock.virtual_time
         self._later: list[tuple[float, int, Slot, Future[Probed]]] = []
-        """On virtual time: what ends when. The number is the job's."""
+        """On virtual time: the end of each probe, with the number of its job."""
         self._begun = 0
         self._ended: queue.SimpleQueue[tuple[Slot, Future[Probed]]] = queue.SimpleQueue()
         self._threads = ThreadPoolExecutor(len(slots), thread_name_prefix="slot")
@@ -62,7 +62,7 @@ class Slots:
 
     @property
     def running(self) -> list[Candidate]:
-        """What is being probed."""
+        """The candidates that run."""
         return [slot.work.job.candidate for slot in self._slots if slot.work is not None]
 
     @property
@@ -72,20 +72,20 @@ class Slots:
 
     @property
     def timed_at_once(self) -> int:
-        """Groups that make steps at the same time."""
+        """Number of groups that make steps at the same time."""
         beside = self.neighbours.beside if self.neighbours is not None and self.in_turns else 1
         return math.ceil(len(self) / beside)
 
     def queue_s(self, each_s: float) -> float:
-        """What another group waits for its turn, where steps of those that run take `each_s`."""
+        """Seconds that another group waits for its turn, if the steps of a group take `each_s`."""
         turns = math.ceil((len(self.running) + 1) / self.timed_at_once)
         return (turns - 1) * each_s
 
     def run(self, next_work: NextWork) -> None:
-        """Keep the slots busy with `next_work`, until there is none and all has ended.
+        """Keep the slots busy with `next_work`, until there is no more and all probes have ended.
 
         Raises:
-            StopRequestedError: the user ended the study; what ran is told or excused.
+            StopRequestedError: the user ended the study; every running probe is told or excused.
             NoNodesError: no slot is left; likewise.
         """
         try:
@@ -113,8 +113,8 @@ class Slots:
             raise
 
     def close(self) -> None:
-        """Wait for what runs, which the study has been asked to stop. What ended unheard of, since
-        another slot failed, is excused."""
+        """Wait for the running probes, which were asked to stop. A probe is excused if it ended
+        unheard, since another slot failed."""
         self._threads.shutdown()
         while not self._ended.empty():
             slot, _ = self._ended.get()
@@ -126,7 +126,7 @@ class Slots:
         self._ended.put((slot, done))
 
     def _carry_out(self, slot: Slot, probe: Callable[[], Probed], now: VirtualTime) -> None:
-        """On virtual time: at once, and to be heard of at its end."""
+        """On virtual time: run it at once, and report it at its end."""
         done: Future[Probed] = Future()
 
         def carry_out() -> None:
@@ -140,7 +140,7 @@ class Slots:
         heapq.heappush(self._later, (end, self._begun, slot, done))
 
     def _hear(self) -> None:
-        """Wait for the next end of a probe, and tell of it."""
+        """Wait for the next end of a probe, and report it."""
         if self._time is None:
             slot, done = self._ended.get()
         else:

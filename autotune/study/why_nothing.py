@@ -1,4 +1,4 @@
-"""What to say where a study found nothing."""
+"""The message of a study that found nothing."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ def why_nothing(
     trials: int | None = None,
     lost: str = "",
 ) -> StudyEnd:
-    """Why no configuration can be named by a study that had `budget_s` and `trials` in all,
-    and may have `lost` what it ran on."""
+    """Why a study of that budget, and of so many `trials`, names no configuration. It may have
+    `lost` its nodes."""
     tried = [r for r in records if r.outcome.verdict != Verdict.SKIPPED]
     bounded = [r for r in tried if r.outcome.verdict.bounds_memory]
     if stopped_by is not None:
@@ -59,7 +59,7 @@ def _cause(of: Record) -> str:
 
 
 def _least(what: str, bounded: Sequence[Record], space: Space) -> str:
-    """The least peak that was seen, of candidates that did not fit."""
+    """The least peak of the candidates that did not fit."""
     limits = space.limits
     seen = [(r.outcome.peaks.device_bytes, r) for r in bounded if r.outcome.peaks is not None]
     text = (

@@ -13,17 +13,17 @@ from autotune.study.prober import ATTEMPTS, Prober
 
 @dataclass(frozen=True, kw_only=True)
 class Work:
-    """A probe to run, and what to do when it has ended."""
+    """A probe to run, and the functions that hear of its end."""
 
     job: Job
     predicted: Prediction
     until_s: float
     """On the budget's clock."""
     attempts: int = ATTEMPTS
-    """At most, where the machine disturbs it."""
+    """The most runs, if the machine disturbs the probe."""
     told: Callable[[Probed], None]
     excused: Callable[[], None] = lambda: None
-    """In the place of `told`, where the user stopped the study in it."""
+    """Called instead of `told` if the user stopped the study in this probe."""
 
 
 @dataclass(kw_only=True, eq=False)
@@ -34,8 +34,8 @@ class Slot:
     runner: Runner
     prober: Prober
     work: Work | None = None
-    """What it runs now."""
+    """The probe that runs now."""
 
 
 NextWork = Callable[[Sequence[Slot]], tuple[Slot, Work] | None]
-"""What to run next, and in which of the free slots; None as long as nothing is worth it."""
+"""The next probe and its slot, one of the free ones; None while nothing is worth a probe."""

@@ -1,1 +1,1 @@
-"""What is expected of candidates that were not measured."""
+"""Expected memory and speed of candidates that were not measured."""

@@ -15,7 +15,7 @@ import numpy as np
 from autotune.space.arrays import Array, Codes
 
 _SUPPOSED_NOISE = 1e-4
-"""Variance of what is only supposed, as a share of the prior's: nearly known."""
+"""Variance of a supposed measurement, as a share of the prior's: nearly known."""
 
 
 @dataclass(frozen=True)
@@ -29,9 +29,9 @@ class Term:
     scale: Array
     """Prior standard deviation, in the quantity's unit."""
     group: Codes | None = None
-    """What shares the deviation; None for all candidates."""
+    """Candidates with the same number share the deviation; None for all."""
     position: Array | None = None
-    """Where on an axis a candidate is, in lengths over which the deviation changes."""
+    """Places of the candidates on an axis, in lengths over which the deviation changes."""
 
     def covariance(self, index: int) -> Array:
         """Of candidate `index` with all of them."""
@@ -64,14 +64,14 @@ class Belief:
 
 @dataclass(frozen=True)
 class Off:
-    """By what some measurements are off together."""
+    """A common error of some measurements."""
 
     together: str
-    """The same for all of them, and for no others."""
+    """The name that these measurements share."""
     deviation: float
     """Standard deviation, in the quantity's unit."""
     alone: float = 0.0
-    """And by so much each of them by itself, beside its noise."""
+    """Standard deviation of each one's own error, beside its noise."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -111,7 +111,7 @@ class _Whitened:
         self.variance -= row**2
 
     def copy(self) -> _Whitened:
-        """To add to what shall not last."""
+        """A copy that may take measurements which are dropped again."""
         made = copy.copy(self)
         made.mean, made.variance, made._rows = (
             self.mean.copy(), self.variance.copy(), self._rows[: self.count].copy(),
@@ -136,9 +136,9 @@ class Beliefs:
         self._likely: Variant | None = None
         self._whitened: _Whitened | None = None
         self._supposed: list[_Seen] = []
-        """What was pending when that was last asked for, as if it had been observed."""
+        """The pending candidates of the last call, as if they had been measured."""
         self._believer: _Whitened | None = None
-        """With what is in there."""
+        """The posterior with them."""
 
     def observe(
         self, index: int, value: float, noise_variance: float, off: Off | None = None
@@ -189,7 +189,7 @@ class Beliefs:
 
     @property
     def likely(self) -> Variant:
-        """The variant that what was observed speaks for."""
+        """The most likely variant for the measurements."""
         if self._likely is None:
             self._likely = max(self._variants, key=self._log_evidence)
         return self._likely
@@ -203,7 +203,7 @@ class Beliefs:
         )
 
     def _posterior(self, known: _Whitened, seen: Sequence[_Seen]) -> Belief:
-        """What follows from `seen`, the first of which are `known` already."""
+        """The posterior of `seen`, whose first ones are `known` already."""
         if seen[known.count :]:
             factor, residual = self._factor(known.variant, seen)
             for place in range(known.count, len(seen)):

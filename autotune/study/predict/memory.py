@@ -24,17 +24,18 @@ from autotune.study.predict.belief import Beliefs, Term, Variant, codes, normal_
 from autotune.wire.recipe import LOSS_CHUNKS
 
 _PROCESS_BYTES = {"cpu": 340 * 2**20, "cuda": 900 * 2**20}
-"""Beside what the model takes: interpreter and libraries, or CUDA's context and workspaces."""
+"""Bytes of a process without its model: interpreter and libraries, or CUDA's context and
+workspaces."""
 _FAMILY_BYTES = {"hf": 70 * 2**20}
-"""Of a process on the CPU that imports transformers, beside that."""
+"""Bytes that importing transformers adds, on the CPU."""
 _BUILDING_BYTES = 44 * 2**20
-"""Between the imports and the model: threads, arenas, the process group."""
+"""Bytes between the imports and the model: threads, arenas, the process group."""
 _COMPILED_KEEPS = 0.8
 """Of what blocks and head keep on a GPU, that is left where they are compiled: elementwise results
 are computed again. Source: torchtitan's and lightning-thunder's published peaks with and without
 (results/public)."""
 _COMPILED_BYTES = {"cpu": 80 * 2**20, "cuda": 0}
-"""Of a process that has compiled its blocks: the compiler, and what it made."""
+"""Bytes of the compiler and its results, in a process that has compiled its blocks."""
 _UNUSED = 0.08
 """Beside what a step holds at its peak over weights and optimizer state, that torch's allocator
 has reserved and does not use. A guess: published runs have 2 to 36 % (results/public)."""
@@ -60,7 +61,7 @@ _VARIANTS = tuple(Variant(scale, noise) for scale in (1.0, 3.0, 10.0) for noise 
 
 @dataclass(frozen=True)
 class OutOf:
-    """In the place of a peak: all of this was not enough."""
+    """Stands for a peak: the memory ran out."""
 
     capacity_bytes: int
 
@@ -83,9 +84,9 @@ class PeakParts:
     state: Array
     """Held between steps."""
     blocks: Array
-    """Held beside that at the peak by the model's blocks, which checkpointing shrinks."""
+    """Held by the model's blocks at the peak, beside the state; checkpointing shrinks it."""
     head: Array
-    """And by its head, which it does not."""
+    """Held by its head, which checkpointing does not shrink."""
 
     def traced(self, over: Array, more_base: float) -> PeakParts:
         """These parts where `over` is what a trace found at the peak beside the state; it is NaN
@@ -109,7 +110,7 @@ class MemoryModel:
             cell=codes([(workload, c.build, c.seq_len) for workload, c in points]),
         )
         self.parts = self._closed = parts
-        """What is believed before anything was measured."""
+        """The parts before anything was measured."""
         self._beliefs = _beliefs(parts, self._groups, _BASE_OFF)
         self._seen: list[tuple[int, float | OutOf]] = []
 
@@ -165,12 +166,12 @@ def _process_bytes(family: str, device_kind: str) -> int:
 
 
 def device_memory(points: Sequence[Point], device_kind: str) -> MemoryModel:
-    """Of a rank's device."""
+    """The memory of a rank's device."""
     return MemoryModel(points, closed_forms(points, device_kind))
 
 
 def host_memory(points: Sequence[Point], device_kind: str) -> MemoryModel:
-    """Of all ranks on one host. On the CPU it is the devices'."""
+    """The memory of all ranks on one host. On the CPU it is also the devices'."""
     ranks = np.array([workload.ranks_on_a_node for workload, _ in points], dtype=float)
     if device_kind == "cpu":
         device = closed_forms(points, device_kind)
@@ -205,7 +206,7 @@ def kept_on_host(workload: Workload, candidate: Candidate) -> float:
 
 @dataclass(frozen=True, kw_only=True)
 class _Groups:
-    """What shares a deviation."""
+    """Numbers of the points: those with the same number share a deviation."""
 
     workload: Codes
     engine: Codes
@@ -253,7 +254,7 @@ def _noise(peak: Array | float) -> Array:
 
 
 def unused_share(device_kind: str) -> float:
-    """Of what is over weights and optimizer state, that is reserved and not used."""
+    """The reserved and unused share of the memory over weights and optimizer state."""
     return _UNUSED / (1 + _UNUSED) if device_kind == "cuda" else 0.0
 
 
@@ -280,7 +281,8 @@ def on_rank(
 def before_gradients(
     workload: Workload, candidate: Candidate, over: float, gradients: float
 ) -> float:
-    """Of the hinge `over`, what is held where no gradient is there yet, of `gradients` in all."""
+    """The part of the hinge `over` that is held before any gradient is there, of `gradients` bytes
+    in all."""
     shape = workload.shape(candidate.depth)
     form = candidate.tokens * (
         shape.block_bytes(candidate.checkpointing, workload.dtype) + shape.head_bytes

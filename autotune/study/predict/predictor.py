@@ -1,4 +1,4 @@
-"""What is expected of every candidate of a space, all of it in one place."""
+"""Expected memory and speed of every candidate of a space."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ class Predictor:
             self._cost.observe(place, step.times(power_w), disturbed_share, off)
 
     def trace(self, found: Trace) -> None:
-        """Start from traced memory instead of closed forms; what was observed is kept."""
+        """Start from traced memory instead of closed forms; measurements are kept."""
         on_cpu = self._device_kind == "cpu"  # elsewhere the process is not on the device
         over = np.full(len(self._points), np.nan)
         traced = {

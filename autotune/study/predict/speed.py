@@ -39,9 +39,9 @@ class Magnitudes:
     host_adam_bytes_per_s: float
     """Optimizer state that the host updates."""
     fixed_s: float
-    """A micro-step of no work."""
+    """Seconds of a micro-step without any work."""
     block_s: float
-    """A block of no work, forward and backward."""
+    """Seconds of a block without any work, forward and backward."""
     half_rate_tokens: float
     """Tokens of a micro-step at which half the rate is reached."""
     half_rate_width: float
@@ -94,28 +94,28 @@ BENT = 0.3
 the padding that was expected to go: steps have fixed costs, and attention grows with the square.
 All that is expected of a mix in this way is off together."""
 ANOTHER_DAY = 0.1
-"""And by so much the measurements of an earlier study are."""
+"""The deviation between the measurements of two studies, in the logarithm."""
 ANOTHER_SPACE = 10.0
 """Of a measurement's noise: by so much one of another candidate, in another space, may mislead by
 itself. Taken for surer, an earlier study misled searches on recorded grids."""
 _UNKNOWN_OFF = 1.5
-"""What the speed of a device may be off by that nobody knows, in the logarithm."""
+"""Deviation of the speed of an unknown device, in the logarithm."""
 _KNOWN_OFF = 0.4
-"""And of one whose data sheet is known."""
+"""The same for a device whose data sheet is known."""
 _MODEL_OFF = 0.2
-"""What the prior of one workload may be off by more than that of another."""
+"""Deviation of the prior between two workloads."""
 
 _FACTORS = {
     ("attention", "eager"): 1.1,
     ("compile", "on"): 0.9,
     ("checkpointing", "selective"): 1.1,
 }
-"""What values do to the time of the work, roughly: measurements decide."""
+"""Factors of values for the time of the work, roughly: measurements decide."""
 _HEAD_PASSES = 7
 """Of a chunk of logits over the head's weights: they are read three times, and their gradient is
 written, and added to those of the chunks before it."""
 _ASKED_OFF = 0.1
-"""What compiling, another attention, loss or optimizer may make faster or slower."""
+"""Deviation of the effect of compiling, or of another attention, loss or optimizer."""
 
 _VARIANTS = tuple(
     Variant(scale, noise, -0.5 * (scale > 1) - 0.5 * (noise > 1) - 0.5 * (noise > 3))
@@ -192,7 +192,8 @@ class SpeedModel:
 
 
 def bent(workload: Workload, candidate: Candidate) -> Off | None:
-    """By what the step of a mix is off that its longest samples speak for; None without a mix."""
+    """The common error of steps that are expected from the longest samples of a mix; None without
+    a mix."""
     if workload.length_mix is None:
         return None
     return Off("longest", -BENT * math.log(workload.padded_share(candidate)))

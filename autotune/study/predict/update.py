@@ -1,4 +1,4 @@
-"""What the optimizer's update takes of a step, from two accumulations of one candidate."""
+"""The optimizer's share of a step, from two accumulations of one candidate."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who proposes the next candidate: one file each, and one row of `choices.SAMPLERS`."""
+"""Samplers propose the next candidate: one file each, and one row of `choices.SAMPLERS`."""
 
 from __future__ import annotations
 

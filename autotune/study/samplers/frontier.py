@@ -23,23 +23,23 @@ from autotune.study.predict.belief import Belief, normal_cdf
 from autotune.study.predict.predictor import Predictor
 
 ENOUGH = 0.01
-"""The search ends when no candidate is expected to gain more than this share."""
+"""The search ends if no candidate is expected to gain more than this share."""
 CAUTION = 0.8
 """A candidate with less chance of fitting is measured only if no other is expected to gain."""
 UNLIKELY = 0.3
-"""Where none has as much as that, the likeliest comes first if it has this much: a tight space
-would be given up with its budget unspent."""
+"""If none has that chance, the likeliest candidate comes first if it has at least this one: else a
+tight space would be given up with its budget unspent."""
 
 
 @dataclass(frozen=True)
 class Proposal:
-    """An open candidate and what is expected of it."""
+    """An open candidate and its expected gain."""
 
     place: int
     """In the space."""
     gain: float
-    """The largest improvement that is expected of any candidate, as a share of the incumbent's
-    value; 1 while there is none."""
+    """The largest expected improvement of any candidate, as a share of the incumbent's value; 1
+    without an incumbent."""
 
 
 class Frontier(Sampler):
@@ -87,7 +87,7 @@ class Frontier(Sampler):
         return Proposal(int(ask.allowed[per_s.argmax()]), float(gain[likely].max(initial=0.0)))
 
     def _beside_incumbent(self, fitting: Sequence[int]) -> list[int]:
-        """What is next to the incumbent in micro_batch, in its build and length."""
+        """The candidates next to the incumbent in micro_batch, in its build and length."""
         values = self._work - self._predictor.log_cost().mean
         incumbent = max(fitting, key=lambda i: values[i])
         same = np.flatnonzero(
@@ -118,7 +118,7 @@ class Frontier(Sampler):
 
 
 class _Alike:
-    """Builds of a space that take as long to start: the engine does, and compiling."""
+    """Builds with the same start time: those of one stage and one kind of compiling."""
 
     def __init__(self, space: Space) -> None:
         kinds = [(build.zero_stage, build.compile) for build in space.builds]

@@ -1,4 +1,4 @@
-"""Which candidates of a space may still be proposed."""
+"""The candidates of a space that may still be proposed."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from autotune.space.space import Space
 
 
 class OpenCandidates:
-    """All of them at first. What is avoided comes only when nothing else is open."""
+    """All candidates are open at first. Avoided ones come only when no other is open."""
 
     def __init__(self, space: Space) -> None:
         self._candidates = space.candidates
@@ -23,7 +23,7 @@ class OpenCandidates:
         self._build_of = np.array([self._builds[c.build] for c in space.candidates])
 
     def __iter__(self) -> Iterator[Candidate]:
-        """What may still be proposed, ascending."""
+        """The open candidates, ascending."""
         return (self._candidates[i] for i in np.flatnonzero(self._open))
 
     def __contains__(self, candidate: Candidate) -> bool:
@@ -34,7 +34,7 @@ class OpenCandidates:
         self._open[self._place[candidate]] = False
 
     def reopen(self, candidate: Candidate) -> None:
-        """What was closed, and then not tried after all, may be proposed again."""
+        """A candidate that was closed, and then not tried, may be proposed again."""
         self._open[self._place[candidate]] = True
 
     def avoid(self, candidates: Iterable[Candidate]) -> None:
@@ -47,7 +47,7 @@ class OpenCandidates:
         return avoided and bool((self._open & ~self._avoided).any())
 
     def has(self, build: Build | None = None) -> bool:
-        """Whether a candidate may still be proposed, of `build` if one is given."""
+        """Whether a candidate is open, of `build` if one is given."""
         if build is None:
             return bool(self._open.any())
         return bool((self._open & (self._build_of == self._builds[build])).any())
