@@ -58,29 +58,29 @@ class Config(Settings, Shape):
     """One of `ENGINES`."""
     world_size: Positive
     nodes: Positive = 1
-    """Machines that the ranks are on."""
+    """Number of machines."""
     grad_accum: Positive
     global_batch_samples: Positive
     global_batch_tokens: Positive
 
     @property
     def ranks_on_a_node(self) -> int:
-        """The most."""
+        """The most ranks on one machine."""
         return -(-self.world_size // self.nodes)
 
     @property
     def on_nodes(self) -> str:
-        """What follows the number of ranks, for people; nothing where one machine has them all."""
+        """Words after the number of ranks; empty on one machine."""
         return f" on {self.nodes} nodes" if self.nodes > 1 else ""
 
     @property
     def ranks(self) -> str:
-        """How many, for people."""
+        """The number of ranks in words."""
         return "1 rank" if self.world_size == 1 else f"{self.world_size} ranks{self.on_nodes}"
 
     @property
     def candidate(self) -> Candidate:
-        """What was asked for; a script that was not told which optimizer has one of its own."""
+        """The requested candidate. A script that was not told an optimizer has its own."""
         axis, asked = AXES["optimizer"], {axis: getattr(self, axis) for axis in AXES}
         own = self.optimizer not in axis.words
         return Candidate(**asked | ({"optimizer": axis.plain} if own else {}))
@@ -293,7 +293,7 @@ class Best:
 
     @property
     def tokens_per_step(self) -> float:
-        """Without padding, in the mean; of a script, as they were seen."""
+        """Mean tokens of a step without padding; of a script, those that were seen."""
         if self.command is not None:
             return self.measured.tokens_per_s * self.measured.step_s.median
         seq_len = self.config.seq_len
@@ -302,7 +302,7 @@ class Best:
 
     @property
     def cycle_steps(self) -> int:
-        """Steps after which lengths come round; 1 where all are the same."""
+        """Number of steps after which lengths repeat; 1 if all are equal."""
         config = self.config
         if self.length_mix is None:
             return 1
@@ -312,13 +312,13 @@ class Best:
 
     @property
     def started_in(self) -> str | None:
-        """The folder that a user's own script or function was found in; None of other models."""
+        """The folder of the user's own script or function; None for other models."""
         folder: str | None = self.provenance.get("started_in")
         return folder
 
     @property
     def expected(self) -> str | None:
-        """What a plan expects of it, for people; None where it was measured."""
+        """The expectation of a plan, in words; None after a measurement."""
         said: str | None = self.provenance.get("expected")
         return said
 
@@ -331,7 +331,7 @@ class Best:
 
     @property
     def stopped_in(self) -> str | None:
-        """What the user ended early: search or finals; None where it was not stopped."""
+        """The part that the user ended early: search or finals; None if it was not stopped."""
         part: str | None = self.provenance.get("stopped_in")
         return part
 

@@ -17,8 +17,8 @@ from autotune.wire.reports import Conditions, Peaks, Ran
 from autotune.wire.stopping import Interval
 
 MAX_TIE = 0.01
-"""Candidates slower than the fastest by more than this share are not tied, however noisy it was:
-memory below the ceiling is not worth more speed than that."""
+"""Candidates that are slower than the fastest by more than this share are not tied, however noisy
+it was. Less memory is not worth more speed."""
 CLEAR_MARGIN = 0.1
 """How much faster, interval to interval, an unconfirmed candidate must be to win over a confirmed
 one. Finals come last, on a warm machine, and of what looked best once a part was luck: they come
@@ -26,10 +26,10 @@ out slower than the search, by 1 to 12 % in results/samples. Intervals this far 
 Where probes of one candidate spread by more than half of that, more is asked."""
 
 NOISY = 0.05
-"""Where probes of one candidate differ by this share, candidates that are believed to be within as
-much of the best are tied, though they differ by more than `MAX_TIE`."""
+"""If probes of one candidate differ by this share, candidates within the same share of the best
+are tied, beyond `MAX_TIE`."""
 FEWEST_PAIRS = 2
-"""Of finals of one candidate, that say something of the noise."""
+"""The fewest pairs of finals of one candidate from which noise is estimated."""
 EQUAL = 0.01
 """Candidates that differ by less than this share are as good as each other."""
 
@@ -43,12 +43,12 @@ class Certainty:
     equal: float
     """Probability that it is, or is within `EQUAL` of it."""
     next: Candidate | None
-    """What is most likely to be the best if it is not."""
+    """The candidate that is most likely the best if this one is not."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Repeats:
-    """By how much single finals of one candidate differ."""
+    """The spread of single finals of one candidate."""
 
     differ: float
     """Median over all pairs, as a share of the slower one's step time; under 1."""
@@ -70,20 +70,21 @@ Unconfirmed = Literal["no finals", "its finals failed", "other finals were slowe
 
 @dataclass(frozen=True, kw_only=True)
 class Choice:
-    """What a study found. Of a candidate measured several times, one pooled `Record` stands."""
+    """The result of a study. One pooled `Record` stands for a candidate that was measured several
+    times."""
 
     record: Record
     confirmed: bool
-    """Whether it was measured again in a fresh group, and every time found ok."""
+    """Whether a final confirmed it: a fresh group, and ok every time."""
     ties: tuple[Record, ...]
     """Others within the noise of the fastest, fastest first; they need no less memory."""
     cells: tuple[Record, ...]
     """The best of every (depth, seq_len) in which anything fits, ascending."""
     pareto: tuple[Record, ...] = ()
-    """Nothing else that fits is both faster and takes less energy; the fastest first. Empty where
-    energy is not known."""
+    """Candidates that fit and have no rival that is both faster and more frugal; the fastest
+    first. Empty if energy is unknown."""
     same_batch: tuple[Record, ...] = ()
-    """Where the global batch is given: the best of every micro_batch in the cell of `record`."""
+    """If the global batch is given: the best of every micro_batch in the cell of `record`."""
     certainty: Certainty | None = None
     repeats: Repeats | None = None
     unconfirmed: Unconfirmed | None = None
@@ -157,7 +158,8 @@ def winner(
 
 
 def repeats_in(records: Iterable[Record]) -> Repeats | None:
-    """Of finals alone: the search's probes are faster by a bias. None where there are too few."""
+    """The spread of finals. Probes of the search do not count: they are faster by a bias. None if
+    there are too few."""
     steps: defaultdict[Candidate, list[float]] = defaultdict(list)
     for record in records:
         if record.purpose == "final" and record.outcome.verdict is Verdict.OK:
@@ -257,7 +259,7 @@ def _fullness(record: Record) -> tuple[bool, int]:
 def _select(
     records: list[Record], value: Callable[[Record], float]
 ) -> tuple[Record, tuple[Record, ...]]:
-    """Of those within the noise of the fastest, the one with the least memory; and the others."""
+    """The candidate with the least memory within the noise of the fastest; and the others."""
     ordered = sorted(records, key=value, reverse=True)
     fastest = ordered[0]
     tied = [
@@ -296,15 +298,15 @@ def _select_final(
 
 
 def _noise(one: Measurement, other: Measurement) -> float:
-    """A share by which they may differ and be tied: the two intervals' half widths, as variances
-    add, and no more than `MAX_TIE`."""
+    """The share by which two tied candidates may differ: the two half widths, added as variances,
+    and at most `MAX_TIE`."""
     return min(math.hypot(one.step.half_width, other.step.half_width), MAX_TIE)
 
 
 def _clearly_faster(
     record: Record, confirmed: Record, objective: Objective, margin: float
 ) -> bool:
-    """Whether the whole interval of `record` is above that of `confirmed` by `margin`, a share."""
+    """Whether the interval of `record` lies above that of `confirmed` by the share `margin`."""
     one, other = record.measured, confirmed.measured
     slowest = one.value(objective) * one.step.median / one.step.high
     fastest = other.value(objective) * other.step.median / other.step.low
@@ -331,7 +333,7 @@ def _best_of_each(
 def _same_batch(
     standing: list[Record], best: Record, value: Callable[[Record], float]
 ) -> tuple[Record, ...]:
-    """The best of every micro_batch in the winner's cell; empty where there is one alone."""
+    """The best of every micro_batch in the winner's cell; empty if there is only one."""
     cell = [r for r in standing if r.candidate.cell == best.candidate.cell]
     found = _best_of_each(lambda c: c.micro_batch, cell, best, value)
     return found if len(found) > 1 else ()
@@ -367,7 +369,7 @@ def _pooled_interval(steps: list[Interval]) -> Interval:
 
 
 def _pooled_run(ran: Sequence[Ran | None]) -> Ran | None:
-    """The last of them, with the most that any waited."""
+    """The last run, with the longest wait of all."""
     known = [each for each in ran if each is not None]
     if not known:
         return None
@@ -380,7 +382,7 @@ def _pooled_power_w(rounds: list[float | None]) -> float | None:
 
 
 def _pooled_conditions(rounds: list[Conditions]) -> Conditions:
-    """Times add up; of every reading the worst."""
+    """Times add up; each reading is the worst."""
     pooled = Conditions(
         interval_cpu_s=sum(c.interval_cpu_s for c in rounds),
         busy_cpu_s=sum(c.busy_cpu_s for c in rounds),

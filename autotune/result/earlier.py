@@ -1,4 +1,4 @@
-"""What earlier studies measured on the same devices: enough to expect by, not to choose by."""
+"""Measurements of earlier studies on the same devices: good for predictions, not for a choice."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from autotune.space.workload import Workload
 from autotune.wire.stopping import Interval
 
 Point = tuple[Workload, Candidate]
-"""Of which something is believed: a candidate, and the workload that it is a candidate of."""
+"""A candidate with the workload that it belongs to."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class EarlierProbe:
-    """A measurement as far as another study can use it."""
+    """The part of a measurement that another study can use."""
 
     candidate: Candidate
     step: Interval
@@ -29,7 +29,7 @@ class EarlierProbe:
 
 @dataclass(frozen=True, kw_only=True)
 class Earlier:
-    """What one study measured, one entry a candidate."""
+    """The measurements of one study, one for each candidate."""
 
     folder: str
     workload: Workload
@@ -37,8 +37,8 @@ class Earlier:
 
 
 def seen_in(records: Sequence[Record]) -> list[EarlierProbe]:
-    """The last measurement of each candidate of `records`, which are in the order of time: of a
-    candidate that came into the finals, the last of these."""
+    """The last measurement of each candidate of `records`, which are in the order of time. A final
+    is later than its search."""
     found: dict[Candidate, EarlierProbe] = {}
     for record in records:
         if (measured := record.outcome.measurement) is not None:
@@ -60,7 +60,7 @@ def points(space: Space, earlier: Sequence[Earlier]) -> list[Point]:
 
 
 def each_seen(earlier: Sequence[Earlier]) -> Iterator[tuple[Earlier, EarlierProbe]]:
-    """Measurements in the order of `points`, with the studies that they are of."""
+    """Measurements in the order of `points`, each with its study."""
     for study in earlier:
         for seen in study.seen:
             yield study, seen

@@ -21,13 +21,13 @@ from autotune.errors import UsageError
 LOCK = "lock"
 MANIFEST = "manifest.json"
 RESULTS = Path("results")
-"""Where studies go for which nobody names a folder."""
+"""The folder of studies whose folder nobody named."""
 OURS = ".autotune"
-"""Marks a folder that autotune made for studies: those in it are the user's own."""
+"""Marks a folder that autotune made for studies: its studies are the user's own."""
 LOOKS, LOOK_S = 5, 0.01
-"""A folder is taken to be in use that is held at so many moments, with so many seconds between."""
+"""A folder is in use if it is held at so many looks, so many seconds apart."""
 _BEFORE_MANIFEST = {LOCK, f"{MANIFEST}.tmp"}
-"""What a study leaves that was killed before it began."""
+"""Files of a study that was killed before it began."""
 
 
 def write_whole(path: Path, text: str) -> None:
@@ -90,7 +90,7 @@ def is_held(folder: Path) -> bool:
 
 
 def _locked(path: Path) -> FileIO | None:
-    """The locked file; None where it cannot be written: then nothing else can be either."""
+    """The locked file; None if the folder cannot be written at all."""
     looks = 0
     while True:
         try:
@@ -169,8 +169,8 @@ def create_folder(folder: Path, flag: str = "--out") -> Path:
 
 
 def is_ours(place: Path) -> bool:
-    """Whether studies in `place` are the user's own: it is `RESULTS`, or the user's autotune made
-    it."""
+    """Whether studies in `place` are the user's own: it is `RESULTS`, or autotune made it for this
+    user."""
     with suppress(OSError):
         if place.resolve() == RESULTS.resolve():
             return True

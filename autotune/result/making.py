@@ -1,4 +1,4 @@
-"""What best.json says of a choice, or of a candidate that nobody measured."""
+"""The content of best.json for a choice, or for a candidate that was not measured."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def best_of(
 
 
 def unmeasured(candidate: Candidate, space: Space, device_kind: str, **provenance: Any) -> Best:
-    """What best.json would say of `candidate` were it the winner, but for all measurements."""
+    """The content of best.json if `candidate` were the winner, without measurements."""
     nothing = Measured(
         tokens_per_s=0.0, samples_per_s=0.0, model_flops_per_s=0.0,
         step_s=StepTime(0.0, 0.0, 0.0, 0), peak_bytes=PeakBytes(0, 0, 0, 0), share_of_capacity=0.0,
@@ -143,7 +143,7 @@ def _sure(certainty: Certainty | None, space: Space, winner: Config) -> Sure | N
 
 
 def tie_of(record: Record, workload: Workload, limits: Limits) -> Tie:
-    """What best.json says of a record that was measured."""
+    """The entry of best.json for a record with a measurement."""
     found = record.measured
     return Tie(_config(record.candidate, workload, found.ran), _measured(found, limits))
 
@@ -160,7 +160,8 @@ def _cell(record: Record, space: Space) -> Cell:
 
 
 def _config(candidate: Candidate, workload: Workload, ran: Ran | None = None) -> Config:
-    """`candidate` as it is asked for, or as it `ran`: what a script is not told is 1 in it."""
+    """`candidate` as it was requested, or as it `ran`. A value that a script is not told is 1 in
+    it."""
     accum, length, batch = (
         workload.micro_steps(candidate),
         candidate.seq_len,
@@ -192,7 +193,7 @@ def _config(candidate: Candidate, workload: Workload, ran: Ran | None = None) ->
 
 
 def _has_own_optimizer(workload: Workload) -> bool:
-    """Whether it is a script's, which is not told which one to take."""
+    """Whether the optimizer is a script's own, which autotune does not choose."""
     return workload.of_script and "{optimizer}" not in workload.recipe["command"]
 
 

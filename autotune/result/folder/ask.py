@@ -1,4 +1,4 @@
-"""What the study tells a sampler when it asks for a candidate."""
+"""The question of a study to its sampler."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from autotune.space.candidate import Build, Candidate
 
 @dataclass(frozen=True, kw_only=True)
 class Costs:
-    """Seconds that a probe takes now."""
+    """Seconds of a probe at present."""
 
     live_build: Build | None = None
     start_s: Callable[[Build], float] = lambda build: 3.0
-    """Of starting a group for a build that is not live."""
+    """Of starting a group for a build without a live group."""
     compile_s: Callable[[Build], float] = lambda build: 0.0
     """Of compiling for another shape in a live group of it."""
     probe_s: float = 2.0
@@ -26,17 +26,17 @@ class Costs:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Ask:
-    """What may be proposed now, and what is known that is no belief."""
+    """The candidates that may be proposed, and the facts about them."""
 
     allowed: Codes
     """Places in the space of the candidates that may be proposed; never empty."""
     pending: tuple[Candidate, ...] = ()
-    """What was asked for before and has not ended yet."""
+    """Candidates whose probes have not ended."""
     fitting: tuple[Candidate, ...] = ()
-    """What was measured to the end and fits."""
+    """Candidates that fit and were measured to the end."""
     costs: Costs = Costs()
     least_chance: float = 0.5
-    """Of fitting: with less, a candidate is not worth a probe once something fits, while others
-    are likelier. The search knows how many were lost so far, and what it has left."""
+    """The least chance of fitting that is worth a probe, once something fits and others are
+    likelier. The search knows its losses and its remaining budget."""
     exactly: Candidate | None = None
-    """The one candidate to propose, whatever would be proposed otherwise."""
+    """The candidate that must be proposed."""

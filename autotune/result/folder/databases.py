@@ -35,14 +35,14 @@ if TYPE_CHECKING:
     from sqlalchemy import Connection
 
 BUSY_S = 10.0
-"""How long a write waits for others who use a database."""
+"""Seconds that a write waits for other users of a database."""
 TURN_S = 0.01
-"""Between two looks whether a turn has come."""
+"""Seconds between two looks for a turn."""
 _EXAMPLE = "sqlite:///studies.db"
 _TABLES = {"studies", "trials", "version_info"}
-"""Some of Optuna's."""
+"""Some tables of Optuna."""
 MANIFEST_IN_STUDY = "manifest"
-"""The attribute of a study that has it, for who joins it."""
+"""The attribute with the manifest, for processes that join."""
 
 
 class UnreachableError(OSError):
@@ -118,7 +118,7 @@ class Database:
 
     @classmethod
     def _making(cls, url: str) -> AbstractContextManager[None]:
-        """In which nobody else makes its tables."""
+        """A context in which no other process makes tables."""
         return nullcontext()
 
     @classmethod
@@ -128,7 +128,7 @@ class Database:
 
     @classmethod
     def names(cls, url: str) -> list[str]:
-        """Of the studies in it."""
+        """Names of the studies in it."""
         return optuna.get_all_study_names(cls.as_it_is(url)) if cls.tables(url) else []
 
     def exists(self) -> bool:
@@ -200,7 +200,7 @@ class Database:
 
 
 class _Sqlite(Database):
-    """A file. Readers may look at any time; what writes meanwhile waits for them."""
+    """A file. Readers may look at any time; writers wait for each other."""
 
     example = _EXAMPLE
     options = {"connect_args": {"timeout": BUSY_S}}  # noqa: RUF012
@@ -288,7 +288,7 @@ def _sqlite_path(url: str) -> Path:
 
 
 class _Postgres(Database):
-    """A server. It knows when a connection is lost within seconds, and so do we."""
+    """A server. Both sides notice a lost connection within seconds."""
 
     example = "postgresql://HOST/NAME"
     options = {  # noqa: RUF012
@@ -376,13 +376,13 @@ _LACK = """
         WHEN NOT has_table_privilege('trials', 'INSERT') THEN 'its user may not write to it'
     END
 """
-"""What keeps a database of PostgreSQL from holding studies, in words."""
+"""The reason why a PostgreSQL database cannot hold studies, in words."""
 DATABASES: dict[str, type[Database]] = {"sqlite": _Sqlite, "postgresql": _Postgres}
 """By the scheme of the URL."""
 
 
 def _cause(error: Exception) -> BaseException | None:
-    """What Optuna, where it was that, failed for."""
+    """The error behind one of Optuna."""
     return error.__cause__ if isinstance(error, StorageInternalError) else error
 
 

@@ -18,7 +18,7 @@ from autotune.result.folder.manifest import IN_JOURNAL, Manifest
 NOTHING = "none"
 MOST_STUDIES = 8
 MOST_SEEN = 60
-"""Measurements in all; each makes every proposal dearer."""
+"""The most measurements in all: each makes every proposal slower."""
 
 
 def learn(now: Manifest, asked: str | None, by_default: bool) -> Manifest:
@@ -78,7 +78,8 @@ def _folders(place: Path) -> Iterator[Path]:
 
 
 def _earlier(folder: Path, now: Manifest) -> Earlier | None:
-    """What the study in `folder` measured; None where that does not compare, or is nothing."""
+    """The measurements of the study in `folder`; None if they do not compare, or there are
+    none."""
     then = manifest.read(folder)
     then.asked()  # raises where this version would not take it
     if then.changes(now, of=("fingerprint",)):

@@ -1,4 +1,4 @@
-"""How a study ended, as its folder remembers it."""
+"""The end of a study, as its folder records it."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ from pathlib import Path
 
 @dataclass(frozen=True)
 class Folder:
-    """Of one study."""
+    """The folder of one study."""
 
     path: Path
 

@@ -65,7 +65,7 @@ _STATES = {
 }
 _WEIGHED = (Verdict.OK, Verdict.PRUNED, Verdict.OVER_CEILING, Verdict.OVER_HOST_CEILING)
 _BEYOND = 1.0
-"""Constraint value of a candidate that ran out of memory: how far over is not known."""
+"""Constraint value of a candidate that ran out of memory: the excess is unknown."""
 
 
 class Journal:
@@ -93,15 +93,15 @@ class Journal:
         self._asks = 0
         self._sessions: list[dict[str, Any]] = []
         self._again = False
-        """Whether a write is made once more, since the answer to the first one got lost."""
+        """Whether a write is repeated because its answer was lost."""
         self._where = storage.where if storage is not None else ""
         self.part = storage.part if storage is not None else ""
         if storage is not None and storage.shared:
             self._processes = Processes(storage.read, self.part)
         self.cut_bytes = 0
-        """What was torn at the end of Optuna's journal."""
+        """Torn bytes at the end of Optuna's journal."""
         self.lost: list[Lost] = []
-        """Nodes; threads may add some, which the next write takes along."""
+        """Lost nodes. Threads may add some; the next write stores them."""
         self._lost_told = 0
         self._write(self._begin)
         self.past = past_of(self.optuna_study, self.part)
@@ -111,7 +111,7 @@ class Journal:
         self._last_final = max((n for purpose, n in self._known if purpose == "final"), default=-1)
 
     def _begin(self) -> None:
-        """End what ran in this folder before."""
+        """End the trials that ran in this folder before."""
         _name_value(self.optuna_study, self._objective)
         if self._processes is not None:
             self._processes.enter(self.optuna_study)
@@ -123,7 +123,7 @@ class Journal:
 
     @classmethod
     def in_memory(cls) -> Journal:
-        """Of a study that leaves nothing behind."""
+        """A journal of a study that leaves no files."""
         optuna.logging.set_verbosity(optuna.logging.WARNING)
         return cls(optuna.create_study(direction="maximize"), None)
 
@@ -165,19 +165,19 @@ class Journal:
         return journal
 
     def use(self, adapter: Adapter) -> None:
-        """Have its sampler asked from now on."""
+        """Ask the sampler of `adapter` from now on."""
         self._adapter = adapter
         self.optuna_study.sampler = adapter
 
     def attend(self, clock: Clock, stop: StopFlag, note: Callable[[str], None]) -> None:
-        """From now on, show others that this process lives, and wait out a storage that does not
-        answer, until the budget ends."""
+        """From now on, show other processes that this one lives. If the storage does not answer,
+        wait until the budget ends."""
         self._patience = Patience(clock, stop, note)
         if self._processes is not None:
             self._processes.start(clock.elapsed_s)
 
     def close(self) -> None:
-        """What runs here is free for others."""
+        """Let other processes have the candidates that run here."""
         if self._processes is not None:
             self._processes.stop()
             self._patience = None
@@ -191,8 +191,8 @@ class Journal:
         return self._processes is not None
 
     def ask(self, make: Callable[[News], Ask | None]) -> Asked | None:
-        """A new trial, of a candidate that is allowed by what `make` makes of the news; none
-        where that is None."""
+        """A new trial of an allowed candidate. `make` makes the question from the news; there is
+        no trial if it returns None."""
         adapter = self._adapter
         assert adapter is not None, "`use` comes before this"
         self._asks += 1
@@ -208,7 +208,7 @@ class Journal:
         return self._write(change)
 
     def look(self, idle: Callable[[News], bool]) -> News:
-        """What others did. They are told where this process is `idle` for now."""
+        """The news of other processes. They learn whether this one is `idle`."""
 
         def change() -> News:
             news = self._news()
@@ -219,7 +219,7 @@ class Journal:
         return self._write(change)
 
     def begin(self, argv: Sequence[str], budget_s: float, accepted: Changes) -> None:
-        """Note that a run begins, of which the study has `budget_s` in all."""
+        """Note the begin of a run, with `budget_s` for the study in all."""
         session = self._noted({
             "argv": list(argv), "spent_s": self.past.spent_s, "budget_s": budget_s,
             "accepted_changes": accepted, "began": f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC",
@@ -236,14 +236,14 @@ class Journal:
 
     @property
     def sessions(self) -> list[dict[str, Any]]:
-        """What every run of this study was started with, the first one included, as far as is
-        known where the storage does not answer."""
+        """The arguments of every run of this study, also of the first. If the storage does not
+        answer, those that are known."""
         with suppress(UnreachableError):
             self._sessions = self._write(lambda: sessions_in(self.optuna_study.user_attrs))
         return self._sessions
 
     def end(self, ended: StudyEnd, elapsed_s: float) -> None:
-        """Note how it ended."""
+        """Note the end of the study."""
         told = {"code": ended.code.value, "message": ended.message, "elapsed_s": elapsed_s}
         self._write(lambda: self.optuna_study.set_user_attr(ended_of(self.part), told))
 
@@ -252,7 +252,7 @@ class Journal:
         self._set(trial, "began", {"elapsed_s": elapsed_s, "round": list(asked)})
 
     def excuse(self, trial: Trial) -> None:
-        """Note that it was the user who stopped the study in the probe of `trial`."""
+        """Note that the user stopped the study in the probe of `trial`."""
         self._set(trial, "excused", True)
 
     def tell(self, trial: Trial, record: Record, value: float | None, limits: Limits) -> None:
@@ -295,8 +295,8 @@ class Journal:
         self.append([record])
 
     def claim_final(self, choose: Callable[[News], Candidate | None]) -> int | None:
-        """The number of a new final of what `choose` makes of the news; others know that it is
-        being measured. None where that is None."""
+        """The number of a new final of the candidate that `choose` returns; None if it returns
+        None. Other processes learn that it is being measured."""
         self._asks += 1
         noted = self._noted({}, ask=f"#{self._asks}")  # no number to sort by
 
@@ -339,8 +339,8 @@ class Journal:
         return self._write(lambda: past_of(self.optuna_study, self.part)).records
 
     def append(self, records: Sequence[Record]) -> None:
-        """Have them in trials.csv: also candidates that are not even proposed, which are no trials
-        of Optuna's, and what other processes told."""
+        """Add them to trials.csv: also candidates that were never proposed, and results of other
+        processes."""
         if self._table is not None and records:
             self._table.append(records)
 
@@ -379,14 +379,14 @@ class Journal:
         return nullcontext() if self._storage is None else self._storage.together()
 
     def _forget(self) -> None:
-        """Have Optuna remember nothing of what did not get there."""
+        """Make Optuna forget the writes that failed."""
         assert self._storage is not None
         self.optuna_study = self._storage.again()
         if self._adapter is not None:
             self.optuna_study.sampler = self._adapter
 
     def _news(self) -> News:
-        """What others did; what runs in processes that are gone is ended."""
+        """The news of other processes. Trials of dead processes are ended."""
         if self._processes is None:
             return News()
         seen = self.optuna_study.user_attrs
@@ -416,18 +416,18 @@ class Journal:
         )
 
     def _noted(self, attributes: dict[str, Any], **more: Any) -> dict[str, Any]:
-        """With whose they are, and `more`, where there are others."""
+        """The attributes with their owner and `more`, if other processes may exist."""
         if self._processes is None:
             return attributes
         return {**attributes, "owner": self._processes.own, **more}
 
     def _there(self, noted: Mapping[str, Any]) -> FrozenTrial | None:
-        """The trial of this process that was written already, though the answer got lost."""
+        """The trial of this process that was written although the answer was lost."""
         trials = self.optuna_study.get_trials(deepcopy=False) if self._again else []
         return next((t for t in trials if noted.items() <= t.user_attrs.items()), None)
 
     def _finished(self, trial: Trial) -> FrozenTrial | None:
-        """`trial` as it ended; None while it runs, as it does where nobody else could end it."""
+        """`trial` after its end; None while it runs. In a journal nobody else can end it."""
         if not self.shared:
             return None
         there = self.optuna_study._storage.get_trial(trial._trial_id)
@@ -442,12 +442,12 @@ class Journal:
 
 
 def _owner(attributes: Mapping[str, Any]) -> str:
-    """The process that a trial or a final is of; empty where none was noted."""
+    """The process that owns a trial or a final; empty if none is noted."""
     return str(attributes.get("owner", ""))
 
 
 def _name_value(optuna_study: optuna.Study, objective: Objective) -> None:
-    """Have charts of Optuna's say what its value is."""
+    """Name the value in Optuna's charts."""
     if not optuna_study.get_trials(deepcopy=False):
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", ExperimentalWarning)
@@ -456,7 +456,7 @@ def _name_value(optuna_study: optuna.Study, objective: Objective) -> None:
 
 
 def _end(optuna_study: optuna.Study, trial: FrozenTrial, objective: Objective) -> None:
-    """Have `trial`, which nobody probes any more, run no longer."""
+    """End `trial`, which nobody probes any more."""
     state, value = TrialState.FAIL, None
     if "outcome" in trial.user_attrs:  # it had ended, and all but its state was written
         outcome = msgspec.convert(trial.user_attrs["outcome"], Outcome)
@@ -467,7 +467,7 @@ def _end(optuna_study: optuna.Study, trial: FrozenTrial, objective: Objective) -
 
 
 def records_in(folder: Folder) -> list[Record]:
-    """What the study in `folder` has told so far, in the order of time; see `past_in`."""
+    """The records of the study in `folder`, in the order of time; see `past_in`."""
     return past_in(folder).records
 
 
@@ -482,7 +482,7 @@ def past_in(folder: Folder) -> Past:
 
 
 def _shown(outcome: Outcome, limits: Limits) -> dict[str, str | float]:
-    """What a table of trials shows of `outcome` beside its candidate."""
+    """Attributes of a trial for people, beside its candidate."""
     why = {"reason": outcome.reason} if outcome.reason else {}
     return {"verdict": outcome.verdict.value, **figures(outcome, limits), **why}
 

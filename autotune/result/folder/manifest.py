@@ -26,7 +26,7 @@ SCHEMA_VERSION: Literal[1] = 1
 IN_JOURNAL = "autotune"
 """The name of Optuna's study in the journal of a folder, which has no other."""
 _FOR_GOOD = ("space.workload", "space.axes", "space.size")
-"""Paths of what no `--accept-changed` can bridge: the candidates are others."""
+"""Paths that no `--accept-changed` can bridge: other candidates follow from them."""
 
 Changes = dict[str, tuple[Any, Any]]
 """Path of a field to what it was and what it is."""
@@ -43,18 +43,18 @@ class Manifest:
     space: dict[str, Any]
     fingerprint: dict[str, Any]
     earlier: list[Earlier]
-    """What is learned from. It is kept here, so that the folders it came from may go."""
+    """Measurements of earlier studies. They are kept here, so that their folders may go."""
     study_name: str = IN_JOURNAL
-    """Optuna's, where it keeps the trials."""
+    """The name of Optuna's study."""
     part: str = ""
-    """What a folder that joined the study of another is called in it; empty of the first one."""
+    """The part that a joined folder is in the study; empty for the first folder."""
 
     def write(self, folder: Path) -> None:
         """Raises OSError."""
         write_whole(folder / MANIFEST, self.text())
 
     def text(self) -> str:
-        """What is written."""
+        """The text of the file."""
         return json.dumps(asdict(self), indent=2) + "\n"
 
     def asked(self, flag: str = "") -> Options:
@@ -87,8 +87,8 @@ class Manifest:
         return Workload.from_json(self.space["workload"])
 
     def of_any_devices(self) -> Manifest:
-        """With the kinds of its devices, and without which and how many they are: processes of
-        one study have their own."""
+        """A copy with the kinds of devices, without their identity and number: each process of a
+        study has its own."""
         known = self.fingerprint.get("devices", {})
         devices = {k: v for k, v in known.items() if k not in ("nodes", "unlike")}
         kinds: list[dict[str, Any]] = []
@@ -101,7 +101,7 @@ class Manifest:
         return replace(self, fingerprint=self.fingerprint | {"devices": devices})
 
     def changes(self, now: Manifest, of: Sequence[str] = ("space", "fingerprint")) -> Changes:
-        """What of space and fingerprint is not as it was."""
+        """The differences of space and fingerprint."""
         return {
             path: (before, after)
             for name in of
@@ -177,7 +177,7 @@ def check(then: Manifest, now: Manifest, accepted: Set[str], flag: str = "--resu
 
 
 def _named(accepted: Set[str], changes: Changes) -> Set[str]:
-    """Those of `accepted` that something that changed is called, or is in."""
+    """The accepted names that match a change, or a part of its path."""
     return accepted & {part for path in changes for part in path.split(".")}
 
 

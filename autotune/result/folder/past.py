@@ -1,4 +1,4 @@
-"""What Optuna's study says that was done: by this process before, and by others."""
+"""The past of a study by Optuna's records: of this process, and of others."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from autotune.space.candidate import Candidate
 from autotune.space.outcome import Outcome, Record
 
 FINAL = "final-"
-"""Beginning of the attributes that finals are, or, without an outcome, will be."""
+"""First part of the attributes of finals. One without an outcome is not measured yet."""
 Known = Set[tuple[str, int]]
 """Purposes and numbers of records."""
 
 
 @dataclass(frozen=True)
 class Lost:
-    """A node that a study went on without."""
+    """A node that a study lost."""
 
     elapsed_s: float
     """On the budget's clock."""
@@ -35,39 +35,39 @@ class Lost:
 
 @dataclass(frozen=True, kw_only=True)
 class Past:
-    """What the earlier runs of a study came to."""
+    """The results of the earlier runs of a study."""
 
     trials: int
-    """That were asked for."""
+    """Number of trials that were asked for."""
     records: list[Record]
     """Trials and finals, in the order in which they ended."""
     interrupted: list[Candidate]
-    """What was asked for and never told, in that order."""
+    """Candidates that were asked for and have no outcome, in that order."""
     round_begun: bool
-    """Whether a trial of their round was probed; else there may have been more to ask for."""
+    """Whether a trial of their round was probed. If not, the round may have been incomplete."""
     suspects: set[Candidate]
-    """In whose probes the study died more than once."""
+    """Candidates in whose probes the study died more than once."""
     spent_s: float
-    """Budget that was used, as far as is known."""
+    """Used budget, as far as is known."""
     budget_s: float | None
-    """In all, as the last run had it; None before the first."""
+    """The whole budget of the last run; None before the first."""
     ended: StudyEnd | None
-    """How the last run ended; None where it did not get to say so."""
+    """The end of the last run; None if it was cut off."""
     began: str
-    """When the first run did; empty where that is not known."""
+    """Begin of the first run; empty if unknown."""
     lost: list[Lost]
-    """Nodes, in all runs in this folder."""
+    """Lost nodes, in all runs in this folder."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class News:
-    """What other processes did since they were last looked at."""
+    """The work of other processes since the last look."""
 
     records: tuple[Record, ...] = ()
     running: tuple[Candidate, ...] = ()
-    """What they probe now, or are about to."""
+    """Candidates that they probe now, or soon."""
     finals: tuple[Candidate, ...] = ()
-    """What they measure again now."""
+    """Candidates of their finals that run now."""
     at_work: bool = False
     """Whether one of them may still tell something."""
 
@@ -136,7 +136,7 @@ def told(
 
 
 def finals_in(seen: Mapping[str, Any]) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Those among the attributes `seen`, and their numbers."""
+    """Numbers and values of the finals among the attributes `seen`."""
     for key, final in seen.items():
         if key.startswith(FINAL):
             yield int(key.removeprefix(FINAL)), final
@@ -153,7 +153,7 @@ def lost_of(part: str) -> str:
 
 
 def sessions_in(seen: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """What every run of the study was started with."""
+    """The sessions: the start of every run of the study."""
     return [seen[key] for key in sorted(seen) if key.startswith("session-")]
 
 

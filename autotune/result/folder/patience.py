@@ -1,4 +1,4 @@
-"""How long a storage that does not answer is waited for."""
+"""The time to wait for a storage that does not answer."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from autotune.wire.budget import Clock, StopFlag
 
 LOOK_S = 0.1
 LONGEST_S = 2.0
-"""Between two tries; the first ones come sooner."""
+"""The longest pause between two tries; the first pauses are shorter."""
 
 
 GRACE_S = 10.0
-"""A server that starts again is back by then."""
+"""Enough for a server to start again."""
 
 
 @dataclass
 class Patience:
-    """Of a study: until its budget has ended, or its user has stopped it, for `GRACE_S`."""
+    """Waits until the budget has ended or the user has stopped the study, and `GRACE_S` longer."""
 
     clock: Clock
     stop: StopFlag
@@ -29,7 +29,7 @@ class Patience:
     """Of `time.monotonic`."""
 
     def pause(self, tries: int) -> bool:
-        """Wait for the next of so many tries; False where there is to be none."""
+        """Wait before the next try; False if there is none."""
         left_s = min(LONGEST_S, LOOK_S * 2**tries)
         while left_s > 0 and not self.ended:
             time.sleep(LOOK_S)

@@ -20,20 +20,20 @@ import optuna
 BEAT_S = 10.0
 MISSED = 6
 ENDS_S = 10.0
-"""How long a beat that is on its way is waited for."""
+"""Seconds to wait for the last beat."""
 _ENTERED, _BEAT, _IDLE = "process-", "beat-", "idle-"
 """Beginnings of names of attributes: who it is; its last beat, None when it has left; and whether
 it has nothing left to do. The second is written by a thread of its own."""
 
 Attributes = Mapping[str, Any]
-"""Of the study."""
+"""Attributes of the study."""
 
 
 class Processes:
     """This one and the others."""
 
     def __init__(self, look: Callable[[], optuna.Study], part: str) -> None:
-        """`look` has a view of the study of its own."""
+        """`look` opens a view of the study."""
         self.own = f"{socket.gethostname()}-{os.getpid()}-{token_hex(4)}"
         self._look = look
         self._part = part
@@ -43,10 +43,11 @@ class Processes:
         self._beats = 0
         self._last: dict[str, Any] = {}
         self._missed: dict[str, int] = {}
-        """Of our beats in a row, that others let pass."""
+        """Number of our beats in a row without a beat of another process."""
 
     def enter(self, optuna_study: optuna.Study) -> None:
-        """Take the place of whoever worked in this folder before: it is held, so that is dead."""
+        """Replace the process that worked in this folder before. This one holds the folder, so
+        that one is dead."""
         for name, who in optuna_study.user_attrs.items():
             if name.startswith(_ENTERED) and who["part"] == self._part:
                 optuna_study.set_user_attr(_BEAT + name.removeprefix(_ENTERED), None)
@@ -54,7 +55,7 @@ class Processes:
         optuna_study.set_user_attr(_ENTERED + self.own, {"part": self._part})
 
     def start(self, elapsed_s: Callable[[], float]) -> None:
-        """Beat from now on; `elapsed_s` of the budget are told with it."""
+        """Beat from now on, and tell `elapsed_s` of the budget with each beat."""
         self._elapsed_s = elapsed_s
         self._thread = threading.Thread(target=self._run, name="beats", daemon=True)
         self._thread.start()
@@ -66,11 +67,11 @@ class Processes:
             self._thread.join(ENDS_S)
 
     def leave(self, optuna_study: optuna.Study) -> None:
-        """What ran here is free at once."""
+        """Free the candidates of this process at once."""
         optuna_study.set_user_attr(_BEAT + self.own, None)
 
     def rest(self, optuna_study: optuna.Study, idle: bool) -> None:
-        """Say whether this process has nothing left to do, unless something comes of others."""
+        """Tell others whether this process is idle."""
         if optuna_study.user_attrs.get(_IDLE + self.own, False) != idle:
             optuna_study.set_user_attr(_IDLE + self.own, idle)
 
@@ -78,7 +79,7 @@ class Processes:
         return seen.get(_BEAT + who) is not None and self._missed.get(who, 0) < MISSED
 
     def at_work(self, seen: Attributes) -> bool:
-        """Whether another one lives that may still tell something."""
+        """Whether another living process may still tell something."""
         others = _processes(seen) - {self.own}
         return any(self.lives(seen, who) and not seen.get(_IDLE + who) for who in others)
 
@@ -102,13 +103,13 @@ class Processes:
 
 
 def elapsed_s(seen: Attributes) -> float:
-    """Of the budget, as those last said who work on the study."""
+    """The elapsed budget by the latest beats."""
     beats = (seen.get(_BEAT + who) for who in _processes(seen))
     return max((float(beat["elapsed_s"]) for beat in beats if beat), default=0.0)
 
 
 def part_of(seen: Attributes, who: str) -> str:
-    """Which folder's process `who` is; of the first one where that was not noted."""
+    """The part of the folder of process `who`; that of the first folder if none is noted."""
     entered = seen.get(_ENTERED + who)
     return str(entered["part"]) if entered else ""
 

@@ -1,4 +1,4 @@
-"""What a sampler is, and Optuna's view of one."""
+"""The interface of samplers, and their adapter to Optuna."""
 
 from __future__ import annotations
 
@@ -136,5 +136,5 @@ def candidate_of(params: dict[str, Any]) -> Candidate:
 
 
 def named(params: dict[str, Any]) -> bool:
-    """Whether a trial's parameters name a candidate: it may have ended before it had any."""
+    """Whether a trial's parameters name a candidate. A trial may have ended before it had any."""
     return params.keys() >= AXES.keys() - set(ASKED_AXES)

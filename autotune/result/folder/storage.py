@@ -1,4 +1,4 @@
-"""Where Optuna's study of a folder is kept: the journal in that folder, or a database."""
+"""The storage of a study: the journal in its folder, or a database."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ from autotune.result.folder.manifest import Manifest
 
 
 class Storage(Protocol):
-    """Of one study."""
+    """The storage of one study."""
 
     where: str
     """For messages."""
     shared: bool
     """Whether other processes may work on the study."""
     part: str
-    """What the folder's part of the study is called in it."""
+    """The name of the folder's part in the study."""
 
     def exists(self) -> bool:
         """Whether the study is there."""
@@ -82,7 +82,7 @@ def checked(url: str) -> str:
 
 
 def place_of(url: str, name: str) -> str:
-    """How the study `name` in the database at `url` is called by who joins it."""
+    """The place of the study `name` in the database at `url`, for `--join`."""
     path, query, rest = url.partition("?")
     return f"{path}/{quote(name, safe='')}{query}{rest}"
 

@@ -13,7 +13,7 @@ from autotune.space.axes import AXES
 from autotune.space.outcome import Record
 
 COUNT, NUMBER, WORD = "Int64", "float64", "string"
-"""What a column holds, by pandas' names; a count may be missing."""
+"""Types of columns, by pandas' names; a count may be missing."""
 
 
 def _axes(*, always: bool) -> dict[str, str]:
