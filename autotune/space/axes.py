@@ -29,7 +29,7 @@ MEMORY_AXES = tuple(rows(Shape))
 """Memory grows along these, whatever the others are."""
 OTHER_AXES = tuple(rows(Settings))
 ASKED_AXES = tuple(name for name, axis in AXES.items() if not axis.always)
-"""Those that a space has only where the user asks for more than what is plain."""
+"""Axes that a space has only if the user asks for more than the plain value."""
 SCRIPT_AXES = tuple(name for name, axis in AXES.items() if axis.of_script)
-"""Those that only a script of the user's own has."""
+"""Axes that only a user's script has."""
 ZERO_STAGES = (0, 1, 2, 3)

@@ -12,7 +12,7 @@ from autotune.wire.settings import Depth, Settings, rows
 
 @dataclass(frozen=True, order=True, kw_only=True)
 class Build(Settings, Depth):
-    """The part of a candidate that needs a new engine: what its processes are started for."""
+    """The part of a candidate that needs a new engine, and so new processes."""
 
 
 BUILD_AXES = tuple(rows(Build))
@@ -35,12 +35,13 @@ class Candidate(Settings, Shape):
 
     @property
     def tokens(self) -> int:
-        """Tokens per rank and micro-step: what activation memory grows with."""
+        """Tokens per rank and micro-step; activation memory grows with them."""
         return self.micro_batch * self.seq_len
 
     @property
     def key(self) -> str:
-        """Canonical name, e.g. `d4-s256-b8-z0-none-none`, and what else is not plain."""
+        """Canonical name, e.g. `d4-s256-b8-z0-none-none`, with all other values that are not
+        plain."""
         first = (
             f"d{self.depth}-s{self.seq_len}-b{self.micro_batch}"
             f"-z{self.zero_stage}-{self.offload}-{self.checkpointing}"
@@ -52,13 +53,14 @@ class Candidate(Settings, Shape):
 
     @property
     def exists(self) -> bool:
-        """Whether stage and offload go together: stage 0 keeps all, only 3 offloads weights."""
+        """Whether stage and offload go together. Stage 0 offloads nothing; only stage 3 offloads
+        weights."""
         least_stage = {"none": 0, "optimizer": 1, "all": 3}
         return self.zero_stage >= least_stage[self.offload]
 
     def covers(self, other: Candidate) -> bool:
-        """Whether this needs at least the memory of `other`: it is smaller in no axis along which
-        memory grows, and all else is the same."""
+        """Whether this needs at least the memory of `other`: it is no smaller on the axes along
+        which memory grows, and equal on all others."""
         return _others_of(self) == _others_of(other) and all(
             mine >= its for mine, its in zip(_memory_of(self), _memory_of(other), strict=True)
         )

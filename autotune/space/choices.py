@@ -21,9 +21,9 @@ class Plugin:
 
     module: str
     package: str | None = None
-    """What has to be installed for it."""
+    """The package that it needs."""
     argument: str | None = None
-    """What follows its name and a colon."""
+    """The argument after its name and a colon."""
 
     def load(self) -> Any:
         """Its module."""
@@ -31,7 +31,7 @@ class Plugin:
 
     @property
     def missing(self) -> str:
-        """What it lacks here, and the line that installs it; empty where it has all."""
+        """The missing package and the line that installs it; empty if nothing is missing."""
         return missing(self.package) if self.package else ""
 
 
@@ -44,7 +44,7 @@ SAMPLERS = {
 }
 """Modules with a function `make(space, predictor, objective, seed)`, which draws from `seed`."""
 SAMPLER = "frontier"
-"""Where none is named."""
+"""The default."""
 
 LAUNCHERS = {
     "slurm": Plugin("autotune.measure.launch.slurm"),

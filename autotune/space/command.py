@@ -1,4 +1,4 @@
-"""The command that starts a script: its placeholders, and what stands in their place."""
+"""The command that starts a script, with its placeholders and their values."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ FILES = {
     "accelerate_config": ("zero_stage", "offload", "compile"),
     "training_args": ("micro_batch", "zero_stage", "offload", "checkpointing", "compile"),
 }
-"""Files that are written for each candidate, and the axes that they say."""
+"""Files that are written for each candidate, and the axes in them."""
 _ALSO = {"zero": "zero_stage"}
 _OF_ENVIRONMENT = ("allocator",)
-"""Axes that a variable says which torch reads itself."""
+"""Axes that torch reads from an environment variable."""
 _WHOLE = ("global_batch", "global_tokens")
-"""Of an optimizer step, in samples and tokens: a script makes the micro-steps that it takes."""
+"""Sizes of an optimizer step in samples and tokens. The script chooses its micro-steps."""
 _DERIVED = ("grad_accum", *_WHOLE, "tokens_per_batch", "world_size", "dtype", "seed", "out")
 _AXES = tuple(name for name in AXES if name != "own")
 PREFIX = "AUTOTUNE_"
@@ -44,14 +44,14 @@ PREFIX = "AUTOTUNE_"
 
 @dataclass(frozen=True)
 class Command:
-    """As it was written, with the user's own axes and what else stands in for a placeholder."""
+    """The command as the user wrote it, with the user's own axes and values of placeholders."""
 
     template: str
     own: Mapping[str, tuple[str, ...]]
     given: Mapping[str, str]
-    """By `--set`."""
+    """Values by `--set`."""
     folder: Path
-    """Where it is started."""
+    """The folder in which it starts."""
 
     def __post_init__(self) -> None:
         """Raises `UsageError` for a command that could not be started."""
@@ -84,29 +84,29 @@ class Command:
 
     @property
     def placeholders(self) -> tuple[str, ...]:
-        """Names in the command, each once."""
+        """The placeholders in the command, each once."""
         return tuple(dict.fromkeys(_PLACEHOLDER.findall(self.template)))
 
     @property
     def named(self) -> set[str]:
-        """What the placeholders stand for: {zero} is zero_stage."""
+        """Names of the axes and files that the placeholders stand for: {zero} is zero_stage."""
         return {_ALSO.get(each, each) for each in self.placeholders}
 
     @property
     def known(self) -> set[str]:
-        """Names that something may stand in for."""
+        """All placeholders that may be used."""
         return {*self._known_of_ours(), *self.own, *self.given}
 
     @property
     def name(self) -> str:
-        """What people call it: the script's file, else the program."""
+        """A name for people: the script's file, else the program."""
         words = self._words(shlex.split(self.template))
         scripts = [Path(word).name for word in words if word.endswith((".py", ".sh"))]
         return (scripts or [Path(words[0]).name])[0]
 
     @property
     def ranks(self) -> int | None:
-        """How many a launcher is told to start on this machine; None where nobody says."""
+        """The number of ranks that a launcher starts here; None if the command does not say it."""
         words = shlex.split(self.template)
         for word, following in itertools.pairwise([*words, ""]):
             found = _RANKS.fullmatch(word)
@@ -116,7 +116,7 @@ class Command:
         return None
 
     def says(self, name: str) -> bool:
-        """Whether the script is told of the axis `name`, or of what follows from a candidate."""
+        """Whether the script learns the axis `name`, or a value that follows from a candidate."""
         names = self.named
         if name in names or name in _OF_ENVIRONMENT:
             return True
@@ -163,14 +163,14 @@ class Command:
 
     @property
     def assigned(self) -> dict[str, str]:
-        """Variables in front of the command, which are the same for all candidates."""
+        """Variables before the command that are the same for all candidates."""
         words = shlex.split(self.template)
         in_front = words[: len(words) - len(self._words(words))]
         found = map(_ASSIGNMENT.fullmatch, in_front)
         return {each[1]: each[2] for each in found if each and not _PLACEHOLDER.search(each[2])}
 
     def values(self, candidate: Candidate, workload: Workload, seed: int) -> dict[str, str]:
-        """What stands in for each placeholder that is no file."""
+        """The values of all placeholders that are no files."""
         axes = {name: str(getattr(candidate, name)) for name in _AXES}
         own = dict(part.split("=", 1) for part in candidate.own.split(";") if "=" in part)
         return {
@@ -189,7 +189,7 @@ class Command:
 
     @property
     def has_engine(self) -> bool:
-        """Whether a file says what DeepSpeed is to do."""
+        """Whether the command gets a configuration of DeepSpeed."""
         return "deepspeed_config" in self.placeholders
 
     def _known_of_ours(self) -> set[str]:
@@ -197,7 +197,7 @@ class Command:
 
     @staticmethod
     def _words(words: Sequence[str]) -> list[str]:
-        """Without the variables in front."""
+        """The words without the variables before them."""
         return list(itertools.dropwhile(_ASSIGNMENT.fullmatch, words))
 
     def _found(self, program: str) -> bool:

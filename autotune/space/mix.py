@@ -42,7 +42,7 @@ class LengthMix:
     and a batch is padded to its longest sample."""
 
     file: str
-    """Where it was read from."""
+    """The file that it was read from."""
     samples: int
     lengths: tuple[int, ...]
     """Ascending. Of a file with more of them, means of at most `MOST_BINS` ranges."""
@@ -68,15 +68,15 @@ class LengthMix:
 
     @property
     def longest(self) -> int:
-        """What the longest sample is padded to."""
+        """The padded length of the longest sample."""
         return self.padded(self.lengths[-1])
 
     def padded(self, length: int) -> int:
-        """What a batch is padded to that has no longer sample."""
+        """The padded length of a batch whose longest sample has this `length`."""
         return -(-length // self.pad_to_multiple) * self.pad_to_multiple
 
     def mean(self, seq_len: int) -> float:
-        """Real tokens of a sample."""
+        """Mean tokens of a sample without padding."""
         return _mean_power(self, 1, seq_len)
 
     def weighted_mean(self, seq_len: int) -> int:
@@ -96,7 +96,7 @@ class LengthMix:
         return [most] + [max(1, most - 1)] * (micro_batch - 1)
 
     def cycle_steps(self, micro_batch: int, ranks: int, micro_steps: int) -> int:
-        """Steps after which drawn batches come round."""
+        """Number of steps after which drawn batches repeat."""
         batches = max(LEAST_BATCHES, math.ceil(LEAST_SAMPLES / (micro_batch * ranks)))
         return math.ceil(batches / micro_steps)
 
@@ -139,7 +139,7 @@ class LengthMix:
         ]
 
     def _evenly(self, number: int, begin: float, seq_len: int) -> Iterator[int]:
-        """So many lengths, one in each of as many equal parts of the histogram."""
+        """`number` lengths, one from each of as many equal parts of the histogram."""
         bins = zip(self.lengths, accumulate(self.counts), strict=True)
         length, upto = next(bins)
         for place in range(number):

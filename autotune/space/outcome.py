@@ -19,8 +19,8 @@ from autotune.wire.stopping import Interval, interval
 Objective = Literal["flops", "tokens_per_s", "samples_per_s", "tokens_per_joule"]
 
 DISTURBED_SHARE = {"cpu": 0.15, "cuda": 0.5}
-"""Processor time that others may take before a timing counts as disturbed. On CUDA the host only
-feeds the device, so that more of it may be busy."""
+"""The share of processor time that others may take before a timing counts as disturbed. On CUDA
+the host only feeds the device, so it is larger."""
 MOST_SLICES = 16
 
 
@@ -50,13 +50,13 @@ class Verdict(StrEnum):
 
     @property
     def broke(self) -> bool:
-        """Whether it ended for no reason that the candidate explains."""
+        """Whether its end is not explained by the candidate."""
         return self in (Verdict.CRASHED, Verdict.HUNG)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Measurement:
-    """What was measured of one candidate. Rates are of the whole job, all ranks together."""
+    """The measurement of one candidate. Rates are of all ranks together."""
 
     step: Interval
     """Seconds of one optimizer step of the real schedule, the slowest rank's."""
@@ -70,33 +70,34 @@ class Measurement:
     conditions: Conditions
     """Rank 0's."""
     kernels: str = ""
-    """That computed attention, by torch's names, as far as torch's own function was asked."""
+    """Kernels that computed attention, by torch's names, if torch's own function was called."""
     compile_s: float = 0.0
-    """What compiling took before the first step."""
+    """Seconds of compiling before the first step."""
     ran: Ran | None = None
-    """What a script of the user's own really ran."""
+    """What a user's script really ran."""
     joules_per_token: float | None = None
-    """Of all devices, or of the host's processors, whoever used them. None: not measured."""
+    """Energy of all devices, or of the host's processors with all their users; None if it was not
+    measured."""
 
     @property
     def mean_power_w(self) -> float | None:
-        """In the timed steps, of what `joules_per_token` is of."""
+        """The mean power of the timed steps, of the same hardware as `joules_per_token`."""
         return self.joules_per_token and self.joules_per_token * self.tokens_per_s
 
     real_share: float | None = None
-    """Of the tokens of a batch, that are no padding, where lengths differ. `step` and the rates
-    are then those of the mix of lengths: expected, where the longest alone was run."""
+    """The share of a batch's tokens that are no padding, if lengths differ. `step` and the rates
+    are then those of the mix: expected ones if only the longest samples ran."""
     slices_s: tuple[float, ...] = ()
     """Median step times of even slices of the timed steps, in the order of time."""
 
     @property
     def step_times(self) -> dict[int, float]:
-        """The same by the number of the slice's last step."""
+        """The medians by the number of the last step of their slice."""
         count = len(self.slices_s)
         return {self.step.steps * n // count: s for n, s in enumerate(self.slices_s, start=1)}
 
     def value(self, objective: Objective) -> float:
-        """What the study maximises; 0 where it was not measured."""
+        """The quantity to maximise; 0 if it was not measured."""
         return {
             "flops": self.model_flops_per_s,
             "tokens_per_s": self.tokens_per_s,
@@ -154,9 +155,10 @@ class Outcome(ProbeEnd):
     predicted_peak_bytes: int | None = None
     predicted_low_bytes: int | None = None
     predicted_high_bytes: int | None = None
-    """What was predicted before it ran, with a 95 % interval."""
+    """The prediction before it ran, with a 95 % interval."""
     attempts: int = 1
-    """Runs it took: more where the machine disturbed the timing or a warm group ran out."""
+    """Number of runs. It is more than 1 if the machine disturbed the timing, or a warm group ran
+    out of memory."""
 
     @property
     def put_off(self) -> bool:
@@ -198,8 +200,8 @@ class Record:
 
     @property
     def _unsupported(self) -> tuple[str, ...]:
-        """The axes that its being unsupported is laid to. Where the rank could not say: stage and
-        offload, which an engine lacks whatever the model, and what is not plain of the rest."""
+        """The axes whose values are unsupported together. If the rank does not know: stage and
+        offload, which an engine lacks for every model, and all other axes that are not plain."""
         return self.outcome.unsupported or tuple(
             name
             for name in OTHER_AXES
@@ -208,7 +210,7 @@ class Record:
         )
 
     def skipped(self, candidate: Candidate, number: int | None = None) -> Record:
-        """The record of a `candidate` that this one settles, which it is the witness of."""
+        """The record of a skipped `candidate`, which this one settles as its witness."""
         seen, verdict = self.candidate, self.outcome.verdict
         if self.outcome.only:
             ignored = ", ".join(f"{{{name}}}" for name in self.outcome.only)
@@ -242,8 +244,8 @@ def measurement(
     ran: Ran | None = None,
     slices_s: tuple[float, ...] = (),
 ) -> Measurement:
-    """What `step` seconds per optimizer step, at that mean power, mean for `candidate`, or for
-    what `ran`."""
+    """The measurement that follows from `step` seconds per optimizer step at that mean power, for
+    `candidate` or for what `ran`."""
     samples = float(workload.global_batch_samples(candidate)) if ran is None else ran.samples
     tokens = samples * workload.tokens_per_sample(candidate.seq_len) if ran is None else ran.tokens
     samples_per_s, tokens_per_s = samples / step.median, tokens / step.median

@@ -13,12 +13,12 @@ from autotune.space.candidate import BUILD_AXES, Build, Candidate
 from autotune.space.workload import Workload
 
 LEFT_OUT = "left out"
-"""The name of a `Fixed` that says what is not searched, and why."""
+"""The name of a `Fixed` that tells what is not searched, and why."""
 
 
 @dataclass(frozen=True)
 class Fixed:
-    """Something the study does not search over, and why it has this value."""
+    """A value that the study does not search, and the reason for it."""
 
     name: str
     value: str
@@ -30,7 +30,7 @@ Size = Annotated[int, Meta(ge=1, le=2**63 - 1)]
 
 @dataclass(frozen=True)
 class Limits:
-    """What a configuration may use, per device and on the host."""
+    """The memory that a configuration may use, per device and on the host."""
 
     capacity_bytes: Size
     ceiling: float
@@ -48,7 +48,7 @@ class Limits:
 
 @dataclass(frozen=True, kw_only=True)
 class Space:
-    """All valid candidates of one study, ascending, with what is fixed about them."""
+    """All valid candidates of one study, ascending, and its fixed values."""
 
     workload: Workload
     limits: Limits
@@ -57,8 +57,8 @@ class Space:
     fixed: tuple[Fixed, ...]
 
     def asked_for(self, ran: Candidate) -> Candidate | None:
-        """The candidate that became `ran`, if it is one of these: a script says itself what it is
-        not told."""
+        """The candidate that was requested when `ran` ran, if it is one of these. A script decides
+        itself what it is not told."""
         searched = [name for name, values in self.axes.items() if len(values) > 1]
         if not self.workload.of_script:
             return ran if ran in self.candidates else None

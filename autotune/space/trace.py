@@ -24,12 +24,12 @@ from autotune.wire.helpers import Describe, Described
 from autotune.wire.ranks import ModelSpec
 
 MOST_MICRO_BATCHES = 17
-"""Of a longer axis so many are asked for, evenly spread; between them peaks are interpolated."""
+"""The most micro-batches to trace, evenly spread; peaks between them are interpolated."""
 
 
 Traits = tuple[str, str, str, str]
-"""Checkpointing, attention, loss and what weights are: what of a build changes what a model holds
-for its backward pass."""
+"""Checkpointing, attention, loss and type of the weights: they decide what a model keeps for its
+backward pass."""
 
 
 def _traits_of(of: Candidate | Build, workload: Workload) -> Traits:
@@ -37,14 +37,14 @@ def _traits_of(of: Candidate | Build, workload: Workload) -> Traits:
 
 
 def _weights(of: Candidate | Build, workload: Workload) -> str:
-    """What they are while a block computes; those of fp16 are as large as those of bf16."""
+    """The type of the weights while a block computes; fp16 is as large as bf16."""
     seen = engine_of(workload, of).computes_with(workload.dtype, of)
     return "bf16" if seen == "fp16" else seen
 
 
 def _models(workload: Workload, of: Candidate | Build) -> list[ModelSpec]:
-    """The shallow models that tell of a build. They have its traits alone: they are not
-    compiled."""
+    """The shallow models of a build, with the type of their weights. They have its traits, and are
+    not compiled."""
     checkpointing, attention, loss, weights = _traits_of(of, workload)
     plain = Build(
         depth=of.depth, checkpointing=checkpointing, attention=attention, loss=loss,
@@ -95,7 +95,7 @@ def request(space: Space, device_kind: str = "cpu") -> Describe:
 
 
 def why_untraced(space: Space, device_kind: str) -> str:
-    """Why a request for `space` has no models."""
+    """The reason why a request for `space` has no models."""
     workload = space.workload
     why = FAMILIES[workload.family].untraced(workload.recipe, device_kind)
     return why or "what is kept on the host cannot be told apart in one"
@@ -162,7 +162,8 @@ class Trace:
         return along
 
     def _deep(self, space: Space, place: int, of_shallow: Array) -> Array:
-        """What the candidate in that `place` has of what shallow models have, the first axis."""
+        """The value of the candidate in that `place`, from those of shallow models, the first
+        axis."""
         c = space.candidates[place]
         shares = np.array(space.workload.shares(c.depth, c.checkpointing))
         places = np.array(self._places(space.workload, c), dtype=int)
@@ -170,7 +171,7 @@ class Trace:
         return deep
 
     def _places(self, workload: Workload, candidate: Candidate) -> list[int | None]:
-        """Where the shallow models of `candidate` stand; None for one that was not asked for."""
+        """Places of the shallow models of `candidate`; None for one that was not requested."""
         key = candidate.depth, _traits_of(candidate, workload)
         if key not in self._found:
             self._found[key] = [
@@ -203,7 +204,7 @@ class Trace:
 
 
 def _curves(space: Space) -> list[list[int]]:
-    """Where the candidates stand of each model and length."""
+    """Places of the candidates of each model and length."""
     found: dict[object, list[int]] = defaultdict(list)
     for place, c in enumerate(space.candidates):
         found[c.depth, c.seq_len, _traits_of(c, space.workload)].append(place)

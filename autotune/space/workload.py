@@ -53,26 +53,26 @@ class Workload:
 
     model: str
     width: Natural | None
-    """Channels; None means what the family makes of the depth."""
+    """Channels; None for the width that the family gives the depth."""
     vocab_size: Annotated[int, msgspec.Meta(ge=0, lt=10**9)]
-    """0 of a script, whose model is unknown."""
+    """0 for a script, whose model is unknown."""
     dtype: str
     engine: str
     """As asked: "auto" is ddp for stage 0 and deepspeed for the others."""
     world_size: Natural
     global_batch: GlobalBatch | None
     recipe: dict[str, Any] = field(default_factory=dict)
-    """What else the model's family builds it from."""
+    """All else from which the family builds the model."""
     shapes: list[CountedShape] = field(default_factory=list)
-    """Of every depth that is searched, where the family has no closed form."""
+    """Shapes of all searched depths, if the family has no closed form."""
     length_mix: LengthMix | None = None
     """Lengths of the samples; None where all are of a candidate's seq_len."""
     nodes: int = 1
-    """Machines that the ranks are on."""
+    """Number of machines."""
 
     @property
     def ranks_on_a_node(self) -> int:
-        """The most."""
+        """The most ranks on one machine."""
         return -(-self.world_size // self.nodes)
 
     def __hash__(self) -> int:
@@ -80,12 +80,12 @@ class Workload:
 
     @property
     def family(self) -> str:
-        """The row of `models.FAMILIES` that the model is of."""
+        """The row of `models.FAMILIES` of the model."""
         return family_name(self.model)
 
     @property
     def of_script(self) -> bool:
-        """Whether a script of the user's own is tuned, of whose model nobody knows anything."""
+        """Whether a user's script is tuned, whose model is unknown."""
         return self.model.startswith("script:")
 
     @classmethod
@@ -171,7 +171,7 @@ class Workload:
         )
 
     def grad_accum(self, candidate: Candidate) -> int | None:
-        """Micro-steps per optimizer step; None where the global batch is no multiple of one."""
+        """Micro-steps per optimizer step; None if they cannot make the global batch."""
         if self.global_batch is None:
             return 1
         accum, rest = divmod(self.global_batch.amount, self._unit(candidate))
@@ -193,38 +193,38 @@ class Workload:
         return candidate.micro_batch * self.world_size * self.micro_steps(candidate)
 
     def tokens_per_sample(self, seq_len: int) -> float:
-        """Those that are no padding, in the mean."""
+        """Mean tokens of a sample without padding."""
         return float(seq_len) if self.length_mix is None else self.length_mix.mean(seq_len)
 
     def flops_per_token(self, candidate: Candidate) -> float:
-        """Model FLOPs of a token that is no padding, in the mean."""
+        """Mean model FLOPs of a token without padding."""
         mix, shape = self.length_mix, self.shape(candidate.depth)
         length = candidate.seq_len if mix is None else mix.weighted_mean(candidate.seq_len)
         return shape.flops_per_token(length)
 
     def padded_share(self, candidate: Candidate) -> float:
-        """What a micro-step's batches are expected to be padded to, as a share of seq_len. Ranks
-        wait for the one that has the longest sample."""
+        """The expected padded length of a micro-step's batches, as a share of seq_len. Ranks wait
+        for the one with the longest sample."""
         if self.length_mix is None:
             return 1.0
         samples = candidate.micro_batch * self.world_size
         return self.length_mix.padded_mean(samples, candidate.seq_len) / candidate.seq_len
 
     def real_share(self, candidate: Candidate) -> float | None:
-        """Of the tokens of a batch, that are expected to be no padding; None without a mix."""
+        """The expected share of a batch's tokens without padding; None without a mix."""
         if self.length_mix is None:
             return None
         padded = self.length_mix.padded_mean(candidate.micro_batch, candidate.seq_len)
         return self.length_mix.mean(candidate.seq_len) / padded
 
     def cycle_steps(self, candidate: Candidate, micro_steps: int) -> int:
-        """Steps of so many micro-steps after which drawn batches come round."""
+        """Number of steps after which drawn batches repeat."""
         if self.length_mix is None:
             return 1
         return self.length_mix.cycle_steps(candidate.micro_batch, self.world_size, micro_steps)
 
     def nearest_global_batch(self, candidates: list[Candidate]) -> GlobalBatch:
-        """The global batch nearest to the asked one that one of `candidates` divides."""
+        """The possible global batch that is nearest to the requested one."""
         if self.global_batch is None:
             raise ValueError("no global batch was asked for")
         asked = self.global_batch.amount
@@ -233,7 +233,7 @@ class Workload:
         return GlobalBatch(min(amounts, key=lambda a: (abs(a - asked), a)), self.global_batch.unit)
 
     def _unit(self, candidate: Candidate) -> int:
-        """What one micro-step over all ranks adds to the global batch."""
+        """Samples or tokens of one micro-step over all ranks."""
         samples = candidate.micro_batch * self.world_size
         in_tokens = self.global_batch is not None and self.global_batch.unit == "tokens"
         return samples * candidate.seq_len if in_tokens else samples

@@ -24,7 +24,7 @@ __all__ = [
 
 ENGINES: dict[str, EngineFacts] = {engine.name: engine for engine in (Ddp(), DeepSpeed(), Fsdp())}
 AUTO = "auto"
-"""In the place of a name: torch's own where every rank holds all, DeepSpeed where it shares."""
+"""Chooses the engine: torch's own if every rank holds all, DeepSpeed if ranks share."""
 NAMES = (AUTO, *ENGINES)
 
 
@@ -34,14 +34,14 @@ def stages_of(name: str) -> tuple[int, ...]:
 
 
 def engine_for(name: str, zero_stage: int) -> EngineFacts:
-    """Who runs `zero_stage` where `name` was asked for."""
+    """The engine for `zero_stage`, if `name` was requested."""
     if name == AUTO:
         name = "deepspeed" if zero_stage else "ddp"
     return ENGINES[name]
 
 
 def engine_of(workload: Workload, of: Candidate | Build) -> EngineFacts:
-    """Who runs that candidate or build."""
+    """The engine of that candidate or build."""
     return engine_for(workload.engine, of.zero_stage)
 
 

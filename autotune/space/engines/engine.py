@@ -36,35 +36,35 @@ class StateBytes:
 
 @dataclass(frozen=True, order=True)
 class Lack:
-    """What an engine does not do."""
+    """A combination that an engine does not support."""
 
     axes: tuple[str, ...]
-    """Those whose values are to blame."""
+    """The axes whose values are the cause."""
     reason: str
 
 
 class EngineFacts:
-    """What holds for an engine unless its own class says otherwise."""
+    """The defaults of an engine; its class overrides them."""
 
     name: ClassVar[str]
     stages: ClassVar[tuple[int, ...]]
     """The ZeRO stages that it has, or what corresponds to them."""
     axes: ClassVar[tuple[str, ...]] = ()
-    """Those that it has and others may lack."""
+    """Axes that it has and other engines may lack."""
     offloads: ClassVar[bool] = False
     """Whether it can move state to host memory."""
     package: ClassVar[str | None] = None
-    """What has to be installed for it beside torch."""
+    """The package that it needs beside torch."""
 
     first_start_s: ClassVar[float] = 3.0
-    """What starting its first group takes, its library not imported yet; roughly."""
+    """Rough seconds to start its first group, which imports its library."""
 
     def missing(self) -> str:
-        """Why it cannot run here, and what to do; empty where it can."""
+        """The reason why it cannot run here, and what to do; empty if it can."""
         return "" if self.package is None else missing(self.package)
 
     def lacks(self, of: Candidate | Build, device_kind: str) -> Lack | None:
-        """Why it does not run that; None where it may."""
+        """The reason why it does not run that candidate or build; None if it may."""
         for name, axis in AXES.items():
             if axis.of_engines and name not in self.axes and getattr(of, name) != axis.plain:
                 return Lack((name,), "it has nothing to set there; use another --engine")
@@ -93,30 +93,31 @@ class EngineFacts:
         )
 
     def weights_in(self, dtype: str, of: Candidate | Build) -> str:
-        """What weights and gradients are stored as, where products are of `dtype`."""
+        """The type of stored weights and gradients, if products are of `dtype`."""
         return "bf16" if of.param_dtype == "bf16" else "fp32"
 
     def computes_with(self, dtype: str, of: Candidate | Build) -> str:
-        """What weights are while a block computes: a cast that only a product sees is none."""
+        """The type of the weights while a block computes. A cast that only a product sees does not
+        count."""
         return self.weights_in(dtype, of)
 
     def reduces_in(self, dtype: str, of: Candidate | Build) -> str:
-        """What gradients are sent between ranks as."""
+        """The type of the gradients that ranks send."""
         return self.weights_in(dtype, of)
 
     def steps_copies_in(self, dtype: str, of: Candidate | Build) -> str:
-        """What the copy of the weights is stored as that the optimizer steps on; empty where it
-        steps on the weights."""
+        """The type of the copy of the weights that the optimizer steps on; empty without a
+        copy."""
         return ""
 
     def moments_in(self, dtype: str, of: Candidate | Build) -> str:
-        """What the optimizer's state is stored as."""
+        """The type of the optimizer's state."""
         if of.optimizer == "adamw8bit":
             return "8 bit"
         return self.steps_copies_in(dtype, of) or self.weights_in(dtype, of)
 
     def dtypes(self, dtype: str, of: Candidate | Build) -> dict[str, str]:
-        """What is held, computed and sent in which dtype, where products are of `dtype`."""
+        """The types of all that is held, computed and sent, if products are of `dtype`."""
         held = self.weights_in(dtype, of)
         return {
             "weights": held,
@@ -128,32 +129,33 @@ class EngineFacts:
         }
 
     def passing_bytes(self, workload: Workload, of: Candidate | Build, device_kind: str) -> float:
-        """What a rank holds in the middle of a step of what passes between ranks, roughly: weights
-        that are gathered, gradients on their way."""
+        """Rough bytes of what passes between ranks in the middle of a step: gathered weights, and
+        gradients on their way."""
         return 0.0
 
     def sent_bytes(self, workload: Workload, of: Candidate) -> float:
-        """What ranks reduce and gather in an optimizer step, of which each sends all but its own
+        """Bytes that ranks reduce and gather in an optimizer step; each sends all but its own
         share. Source: ZeRO (arXiv 1910.02054, section 7); an all-reduce is one of both."""
         return 2 * self._reduced_bytes(workload, of)
 
     def _reduced_bytes(self, workload: Workload, of: Candidate | Build) -> float:
-        """All gradients, as they are sent."""
+        """Bytes of all gradients, as they are sent."""
         trainable = workload.shape(of.depth).trainable
         return BYTES[self.reduces_in(workload.dtype, of)] * trainable
 
     def updating_bytes(self, workload: Workload, of: Candidate | Build) -> float:
-        """What a GPU holds while the optimizer steps, beside the state."""
+        """Bytes that a GPU holds while the optimizer steps, beside the state."""
         return 0.0
 
     def library_bytes(self, device_kind: str) -> int:
-        """What its library adds to a rank's memory on the device, roughly."""
+        """Rough bytes that its library adds to a rank's device memory."""
         return 0
 
     def config(self, candidate: Candidate, workload: Workload, device_kind: str) -> dict[str, Any]:
-        """What probes build the engine from and exports hand on; empty where it takes nothing."""
+        """The configuration that probes build the engine from and exports contain; empty without
+        one."""
         return {}
 
     def ops(self, candidate: Candidate, workload: Workload, device_kind: str) -> set[str]:
-        """Names of what it may have to compile first on a machine."""
+        """Names of the operations that it may have to compile first."""
         return set()

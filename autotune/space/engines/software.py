@@ -1,4 +1,4 @@
-"""What is installed that decides the numbers."""
+"""Versions of the installed software that affects measurements."""
 
 from __future__ import annotations
 

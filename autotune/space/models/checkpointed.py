@@ -1,10 +1,10 @@
-"""What activation checkpointing leaves for the backward pass, by arithmetic."""
+"""Memory and FLOPs under activation checkpointing, by arithmetic."""
 
 from __future__ import annotations
 
 SELECTED = 0.5
-"""Of what a block keeps, that matrix products and attention computed: 18 of 34 numbers a token
-and channel (arXiv 2205.05198, section 4.1; attention itself by flash kernels)."""
+"""The share of a block's activations that matrix products and attention computed: 18 of 34 numbers
+a token and channel (arXiv 2205.05198, section 4.1; attention itself by flash kernels)."""
 
 
 def kept_blocks(checkpointing: str, depth: int, block_floats: float) -> float:
@@ -27,7 +27,7 @@ def kept_blocks(checkpointing: str, depth: int, block_floats: float) -> float:
 
 
 def recomputed_share(checkpointing: str, depth: int) -> float:
-    """Of the blocks' forward FLOPs, that the backward pass does again."""
+    """The share of the blocks' forward FLOPs that the backward pass repeats."""
     match checkpointing:
         case "none" | "selective":  # what selective does again is no matrix product
             return 0.0

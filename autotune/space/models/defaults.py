@@ -1,4 +1,4 @@
-"""What is asked of a model family, and what it says where nothing is asked."""
+"""The request for a model, and the defaults of model families."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ LENGTHS = {"cpu": (64, 128), "cuda": (1024, 2048)}
 
 @dataclass(frozen=True)
 class Defaults:
-    """Values of the axes that a model has, and of its vocabulary."""
+    """Values of a model's axes, and the size of its vocabulary."""
 
     depth: tuple[int, ...]
     seq_len: tuple[int, ...]
     micro_batch: tuple[int, ...]
     vocab_size: int
-    """0 where the model has its own."""
+    """0 if the model has its own."""
 
 
 BLOCK_FLOATS = 34
@@ -38,7 +38,7 @@ transformer (arXiv 2205.05198, equation 2, in 2-byte floats). A trace knows bett
 
 @dataclass(frozen=True, kw_only=True)
 class ModelRequest:
-    """What the command line says of a model."""
+    """The model that the command line asks for."""
 
     model: str
     task: str | None = None
@@ -46,9 +46,9 @@ class ModelRequest:
     trust_remote_code: bool = False
     lora: Lora | None = None
     gpt: GptTraits | None = None
-    """Where anything was said of it."""
+    """Traits of a gpt, if the user gave any."""
     fused: bool = False
-    """Whether libraries of kernels are there that are not installed here."""
+    """Whether kernel libraries exist there, though they are not installed here."""
 
     def refuse_what_is_of_transformers(self, who: str) -> None:
         """Raises `UsageError` where something was said that only those models have."""
@@ -63,7 +63,7 @@ class ModelRequest:
 
 @dataclass(frozen=True, kw_only=True)
 class GptTraits:
-    """What a gpt may be like."""
+    """Traits of a gpt."""
 
     aspect_ratio: int = 64
     """Channels for each block, where no width is given."""
@@ -83,11 +83,11 @@ class Lora:
 
     rank: int
     targets: tuple[str, ...] = ()
-    """Names of the modules that get one; all linear ones but the head where it is empty."""
+    """Names of the modules with adapters; if empty, all linear modules but the head."""
 
     @property
     def alpha(self) -> int:
-        """What their product is scaled by, as a multiple of 1/rank."""
+        """The scale of their product, as a multiple of 1/rank."""
         return LORA_ALPHA * self.rank
 
     def __str__(self) -> str:

@@ -55,7 +55,7 @@ class Options:
             )
 
     def _check_script(self) -> None:
-        """That nothing is said that a script decides itself."""
+        """Refuses options that a script decides itself."""
         asked = self.flat()
         for key in ("task", "target_len", "lora", "trust_remote_code", "preset", "gpt"):
             if asked[key] not in (None, False):
@@ -87,7 +87,7 @@ class Options:
 
     @property
     def subject(self) -> str:
-        """The model, or the script, as people call it."""
+        """The model or the script, for people."""
         return self.model.name if self.script.template is None else self.script.command.name
 
     @classmethod

@@ -50,7 +50,7 @@ class DeviceOptions:
 
     @property
     def recorded(self) -> bool:
-        """Whether a recording stands in for devices."""
+        """Whether a recording replaces devices."""
         return self.device.startswith("replay:")
 
 

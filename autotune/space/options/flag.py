@@ -17,7 +17,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, kw_only=True)
 class Flag:
-    """How an option is written, and what it is for."""
+    """The form and the help of an option."""
 
     name: str
     """With its hyphens."""
@@ -28,9 +28,9 @@ class Flag:
     type: Any = str
     """Its type for `--help`: str, bool for a switch, or a Literal of its words."""
     default: str | None = None
-    """As text, where `--help` shows it; None for "not given"."""
+    """The text that `--help` shows; None for "not given"."""
     key: str | None = None
-    """Its name among all options, where the field of its group is called otherwise."""
+    """Its name among all options, if the field of its group has another name."""
 
 
 def option(
@@ -72,7 +72,7 @@ def as_it_is(text: str, flag: str) -> str:
 
 
 def checked(text: str, flag: str, parse: Callable[[str, str], object]) -> str:
-    """`text`, which `parse` takes."""
+    """`text`, after `parse` has accepted it."""
     parse(text, flag)
     return text
 

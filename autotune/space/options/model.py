@@ -74,7 +74,7 @@ class ModelOptions:
 
     @property
     def said(self) -> dict[str, Any]:
-        """What `--gpt` says."""
+        """The values of `--gpt`."""
         return parse_gpt(self.gpt, "--gpt") if self.gpt is not None else {}
 
     @property
@@ -95,7 +95,7 @@ class ModelOptions:
 
     @property
     def asked(self) -> ModelRequest:
-        """What is said of the model, for its family."""
+        """The request to the model's family."""
         return ModelRequest(
             model=self.name,
             task=self.task,

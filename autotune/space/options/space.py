@@ -1,4 +1,4 @@
-"""The values that are searched, and what all candidates share of engine and batch."""
+"""The searched values, and the engine and batch of all candidates."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ class SpaceOptions:
             self._check_mix()
 
     def _check_mix(self) -> None:
-        """That what is said goes together with samples of different lengths."""
+        """Refuses options that do not fit samples of different lengths."""
         mixed = f"--length-mix {self.length_mix}"
         if self.tokens_per_batch is not None:
             raise UsageError(
@@ -117,7 +117,7 @@ class SpaceOptions:
                 )
 
     def _check_stages(self) -> None:
-        """That engine, stages and offloads go together, as far as that can be told from them."""
+        """Refuses an engine, stages and offloads that exclude each other."""
         asked, stages = self.axes.get("zero_stage"), stages_of(self.engine)
         for stage in asked or ():
             if stage not in ZERO_STAGES:
