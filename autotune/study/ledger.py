@@ -217,11 +217,6 @@ class Ledger:
         """Those of `candidate`."""
         return [r for r in self.finals if r.candidate == candidate]
 
-    def value(self, record: Record) -> float:
-        """The measured value of the objective; 0 without a measurement."""
-        found = record.outcome.measurement
-        return found.value(self._objective) if found is not None else 0.0
-
     def needed_step_s(self, candidate: Candidate) -> float | None:
         """Seconds per step above which `candidate` cannot be as good as the incumbent. If lengths
         differ, a step of the longest samples is meant."""

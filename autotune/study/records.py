@@ -11,7 +11,6 @@ from autotune.result.folder.sampler import Asked
 from autotune.show.report import Reporter
 from autotune.space.candidate import Candidate
 from autotune.space.outcome import Record
-from autotune.space.space import Limits
 from autotune.study.ledger import Ledger
 
 LOOK_S = 0.5
@@ -27,7 +26,6 @@ class Records:
         ledger: Ledger,
         journal: Journal,
         reporter: Reporter,
-        limits: Limits,
         publish: Callable[[Ledger], object],
     ) -> None:
         self.ledger = ledger
@@ -37,14 +35,12 @@ class Records:
         """Candidates that other processes probe."""
         self.finals: tuple[Candidate, ...] = ()
         """Candidates that other processes measure again, in finals."""
-        self._limits = limits
         self._publish = publish
 
     def add_trial(self, asked: Asked, record: Record) -> None:
         """Record a probe of the search."""
         ledger = self.ledger
-        value = ledger.value(record) if record.outcome.measurement is not None else None
-        self.journal.tell(asked.trial, record, value, self._limits)
+        self.journal.tell(asked.trial, record)
         before = ledger.incumbent
         ledger.add(record)
         if ledger.incumbent is not before:

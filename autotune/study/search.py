@@ -385,7 +385,7 @@ def first_candidate(
     sampler = samplers.make(
         options.search.sampler, space, predictor, options.search.objective, options.search.seed
     )
-    journal, opened = Journal.in_memory(), OpenCandidates(space)
+    journal, opened = Journal.in_memory(space, options.search.objective), OpenCandidates(space)
     journal.use(Adapter(space, sampler))
 
     pace = Pace(space.workload, device_kind, options)

@@ -81,7 +81,7 @@ class Study:
         self._clock = clock
         self._stop = stop
         self._slots = Slots(slots, clock, pace, reporter, stop=stop, neighbours=neighbours)
-        self._records = Records(self.ledger, journal, reporter, space.limits, publish)
+        self._records = Records(self.ledger, journal, reporter, publish)
         self._tracer = runners[0]
         self.lost = ""
         """Why nothing could be run any more; empty where it could."""

@@ -15,7 +15,7 @@ from autotune.result.folder.journal_file import JournalFile
 from autotune.result.folder.storage import Storage
 from autotune.space.candidate import Candidate
 from autotune.space.options import Options
-from autotune.space.outcome import Record, Verdict
+from autotune.space.outcome import Objective, Record, Verdict
 from autotune.space.space import Space
 from autotune.study.neighbours import Neighbours
 from autotune.study.study import Study
@@ -51,10 +51,12 @@ def killing(after: int, answer: Answer = saturating) -> Answer:
     return until
 
 
-def open_journal(folder: Path, among: Space, storage: Storage | None = None) -> Journal:
+def open_journal(
+    folder: Path, among: Space, storage: Storage | None = None, objective: Objective = "flops"
+) -> Journal:
     made = Folder(folder)
     made.prepare()
-    return Journal.open(made, among, storage or JournalFile(made.optuna_log), "flops")
+    return Journal.open(made, among, storage or JournalFile(made.optuna_log), objective)
 
 
 class Run:
@@ -81,7 +83,7 @@ class Run:
         self.listener = Listener()
         self.published: list[Sequence[Record]] = []
         """All records at each new incumbent."""
-        self.journal = open_journal(folder, among, storage)
+        self.journal = open_journal(folder, among, storage, asked.search.objective)
         past = self.journal.past
         stop = StopFlag()
         clock = Clock(asked.limits.budget_s, now(), now)

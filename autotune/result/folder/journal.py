@@ -79,13 +79,16 @@ class Journal:
     def __init__(
         self,
         optuna_study: optuna.Study,
-        table: Table | None,
+        space: Space,
+        objective: Objective,
+        *,
+        table: Table | None = None,
         storage: Storage | None = None,
-        objective: Objective = "flops",
     ) -> None:
         self.optuna_study = optuna_study
         self._table = table
         self._storage = storage
+        self._limits = space.limits
         self._objective = objective
         self._adapter: Adapter | None = None
         self._processes: Processes | None = None
@@ -122,10 +125,10 @@ class Journal:
                 _end(self.optuna_study, trial, self._objective)
 
     @classmethod
-    def in_memory(cls) -> Journal:
+    def in_memory(cls, space: Space, objective: Objective) -> Journal:
         """A journal of a study that leaves no files."""
         optuna.logging.set_verbosity(optuna.logging.WARNING)
-        return cls(optuna.create_study(direction="maximize"), None)
+        return cls(optuna.create_study(direction="maximize"), space, objective)
 
     @classmethod
     def open(cls, folder: Folder, space: Space, storage: Storage, objective: Objective) -> Journal:
@@ -146,7 +149,8 @@ class Journal:
                     f"{storage.where}: is missing, so its measurements are lost; start a new study"
                 )
             optuna_study, cut_bytes = storage.open()
-            journal = cls(optuna_study, Table(folder.trials), storage, objective)
+            table = Table(folder.trials)
+            journal = cls(optuna_study, space, objective, table=table, storage=storage)
         except (OSError, UsageError):
             raise
         except Exception as error:  # whatever it is that a damaged storage makes Optuna raise
@@ -255,18 +259,17 @@ class Journal:
         """Note that the user stopped the study in the probe of `trial`."""
         self._set(trial, "excused", True)
 
-    def tell(self, trial: Trial, record: Record, value: float | None, limits: Limits) -> None:
+    def tell(self, trial: Trial, record: Record) -> None:
         """Record a search trial: its outcome, its constraints, its state.
 
-        `value` is the measured objective, Optuna's value of a COMPLETE trial. Intermediate values
-        are step times; other attributes than the outcome are for people, who see them in a table.
+        Intermediate values are step times. All attributes but the outcome are for people, who see
+        them in a table.
         """
         outcome = record.outcome
-        state = _STATES[outcome.verdict]
-        told_value = value if state == TrialState.COMPLETE else None
+        state, value = _told_as(outcome, self._objective)
         steps_s = outcome.measurement.step_times if outcome.measurement is not None else {}
-        excesses = constraints(outcome, limits)
-        shown = {**_shown(outcome, limits), "outcome": asdict(outcome)}
+        excesses = constraints(outcome, self._limits)
+        shown = {**_shown(outcome, self._limits), "outcome": asdict(outcome)}
 
         def change() -> int:
             there = self._finished(trial)
@@ -277,7 +280,7 @@ class Journal:
                 if (other := self._there(noted)) is not None:
                     return other.number
                 self.optuna_study.add_trial(create_trial(
-                    state=state, value=told_value, params=there.params,
+                    state=state, value=value, params=there.params,
                     distributions=there.distributions, user_attrs=shown | noted,
                     intermediate_values=steps_s, constraints=excesses,
                 ))  # fmt: skip
@@ -288,7 +291,7 @@ class Journal:
                 trial.storage.set_trial_intermediate_value(trial._trial_id, number, step_s)
             for name, each in shown.items():
                 trial.set_user_attr(name, each)
-            self.optuna_study.tell(trial, told_value, state)
+            self.optuna_study.tell(trial, value, state)
             return trial.number
 
         self._known.add(("search", self._write(change)))
@@ -460,10 +463,16 @@ def _end(optuna_study: optuna.Study, trial: FrozenTrial, objective: Objective) -
     state, value = TrialState.FAIL, None
     if "outcome" in trial.user_attrs:  # it had ended, and all but its state was written
         outcome = msgspec.convert(trial.user_attrs["outcome"], Outcome)
-        state = _STATES[outcome.verdict]
-        if state == TrialState.COMPLETE and outcome.measurement is not None:
-            value = outcome.measurement.value(objective)
+        state, value = _told_as(outcome, objective)
     optuna_study.tell(trial.number, value, state)
+
+
+def _told_as(outcome: Outcome, objective: Objective) -> tuple[TrialState, float | None]:
+    """State and value of a trial in Optuna: a COMPLETE one has the measured objective."""
+    state, found = _STATES[outcome.verdict], outcome.measurement
+    if state != TrialState.COMPLETE or found is None:
+        return state, None
+    return state, found.value(objective)
 
 
 def records_in(folder: Folder) -> list[Record]:

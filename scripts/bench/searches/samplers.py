@@ -108,7 +108,7 @@ def run_study(
             space=truth.space,
             device_kind=truth.grid.device_kind,
             clock=clock,
-            journal=Journal.in_memory(),
+            journal=Journal.in_memory(truth.space, options.search.objective),
             runners=runners(truth, now, options),
             reporter=watcher,
             stop=stop,
@@ -131,7 +131,7 @@ def ask_seconds(size: int, told: int = 20) -> float:
     )  # fmt: skip
     space = resolve(options, CpuDevice(), 2**40, 2)
     predictor, opened = Predictor(space, "cpu"), OpenCandidates(space)
-    journal = Journal.in_memory()
+    journal = Journal.in_memory(space, options.search.objective)
     journal.use(Adapter(space, Frontier(space, predictor, options.search.objective)))
     fitting: list[Candidate] = []
     took: list[float] = []
@@ -145,7 +145,7 @@ def ask_seconds(size: int, told: int = 20) -> float:
         opened.close(asked.candidate)
         outcome = _made_up(space, asked.candidate)
         record = Record(number, "search", asked.candidate, outcome)
-        journal.tell(asked.trial, record, float(number), space.limits)
+        journal.tell(asked.trial, record)
         predictor.observe(asked.candidate, outcome)
     return statistics.median(took[told // 2 :])
 

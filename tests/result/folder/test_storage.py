@@ -346,7 +346,7 @@ def test_what_was_told_is_known_to_the_others(tmp_path: Path, database: str) -> 
     asked = asking(first)()
     told = record(asked.candidate, number=asked.trial.number)
     assert seen_by(second).running == (asked.candidate,)
-    first.tell(asked.trial, told, 1.0, MANY.limits)
+    first.tell(asked.trial, told)
     first.claim_final(lambda news: asked.candidate)
     news = seen_by(second)
     assert [(r.candidate, r.outcome.verdict) for r in news.records] == [(told.candidate, "ok")]
@@ -394,7 +394,7 @@ def test_what_was_taken_from_a_process_is_told_all_the_same(
     with patient(slow, []):
         if lost:
             losing(slow, True, monkeypatch)
-        slow.tell(asked.trial, told, 1.0, MANY.limits)
+        slow.tell(asked.trial, told)
     [known] = seen_by(second).records
     assert (known.candidate, known.number) == (told.candidate, asked.trial.number + 1)
     assert known.outcome.measurement == told.outcome.measurement
@@ -424,7 +424,7 @@ def test_a_write_whose_answer_gets_lost_is_made_once(
         sliced = replace(told.measured, slices_s=(0.1, 0.2))
         told = replace(told, outcome=replace(told.outcome, measurement=sliced))
         losing(journal, arrived, monkeypatch)
-        journal.tell(asked.trial, told, 1.0, MANY.limits)
+        journal.tell(asked.trial, told)
         losing(journal, arrived, monkeypatch)
         number = journal.claim_final(lambda news: asked.candidate)
         losing(journal, arrived, monkeypatch)
