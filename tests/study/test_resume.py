@@ -57,13 +57,6 @@ def test_wherever_it_is_interrupted_the_same_is_tried(tmp_path: Path, name: str)
             assert searched == sorted(SPACE.candidates), after
 
 
-def test_a_study_that_is_interrupted_in_every_probe_ends_the_same(tmp_path: Path) -> None:
-    whole = Run(tmp_path / "whole")
-    for _ in whole.runner.jobs[1:]:
-        killed(tmp_path / "often", after=1)
-    assert Run(tmp_path / "often").ended == whole.ended
-
-
 def test_trials_csv_is_the_same_after_a_resume(tmp_path: Path) -> None:
     for name in ("whole", "resumed"):
         if name == "resumed":
