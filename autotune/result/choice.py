@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from autotune.space.candidate import Candidate
-from autotune.space.outcome import Measurement, Objective, Outcome, Record, Verdict, measurement
+from autotune.space.outcome import Measurement, Objective, Record, Verdict, measurement
 from autotune.space.workload import Workload
 from autotune.wire.reports import Conditions, Peaks, Ran
 from autotune.wire.stopping import Interval
@@ -64,6 +64,8 @@ class Repeats:
         return -math.log(1 - self.differ) / 0.954
 
 
+_SUMMED = ("probe_s", "group_start_s", "compile_s", "warmup_s", "timed_s", "attempts")
+"""Fields of outcomes that add up over rounds."""
 Unconfirmed = Literal["no finals", "its finals failed", "other finals were slower"]
 """Why a result is not confirmed."""
 
@@ -191,14 +193,11 @@ def pool(rounds: Sequence[Record], workload: Workload) -> Record:
         return first
     outcomes = [r.outcome for r in rounds]
     measured = [r.measured for r in rounds]
-    outcome = Outcome(
-        verdict=Verdict.OK,
-        started_s=min(o.started_s for o in outcomes),
-        probe_s=sum(o.probe_s for o in outcomes),
-        group_start_s=sum(o.group_start_s for o in outcomes),
-        compile_s=sum(o.compile_s for o in outcomes),
-        warmup_s=sum(o.warmup_s for o in outcomes),
-        timed_s=sum(o.timed_s for o in outcomes),
+    sums = {name: sum(getattr(each, name) for each in outcomes) for name in _SUMMED}
+    outcome = replace(
+        first.outcome,
+        **sums,
+        started_s=min(each.started_s for each in outcomes),
         measurement=measurement(
             first.candidate,
             workload,
@@ -211,12 +210,8 @@ def pool(rounds: Sequence[Record], workload: Workload) -> Record:
             ran=_pooled_run([m.ran for m in measured]),
             mean_power_w=_pooled_power_w([m.mean_power_w for m in measured]),
         ),
-        predicted_peak_bytes=first.outcome.predicted_peak_bytes,
-        attempts=sum(o.attempts for o in outcomes),
-        parameters=first.outcome.parameters,
-        versions=first.outcome.versions,
     )
-    return Record(first.number, first.purpose, first.candidate, outcome)
+    return replace(first, outcome=outcome)
 
 
 def _standing(records: Iterable[Record], workload: Workload) -> list[Record]:

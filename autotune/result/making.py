@@ -228,10 +228,5 @@ def _measured(found: Measurement, limits: Limits) -> Measured:
 
 def _limits(limits: Limits) -> BestLimits:
     return BestLimits(
-        capacity_bytes=limits.capacity_bytes,
-        ceiling=limits.ceiling,
-        limit_bytes=limits.limit_bytes,
-        host_capacity_bytes=limits.host_capacity_bytes,
-        host_ceiling=limits.host_ceiling,
-        host_limit_bytes=limits.host_limit_bytes,
+        **asdict(limits), limit_bytes=limits.limit_bytes, host_limit_bytes=limits.host_limit_bytes
     )

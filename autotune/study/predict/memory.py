@@ -175,12 +175,7 @@ def host_memory(points: Sequence[Point], device_kind: str) -> MemoryModel:
     ranks = np.array([workload.ranks_on_a_node for workload, _ in points], dtype=float)
     if device_kind == "cpu":
         device = closed_forms(points, device_kind)
-        parts = PeakParts(
-            base=ranks * device.base,
-            state=ranks * device.state,
-            blocks=ranks * device.blocks,
-            head=ranks * device.head,
-        )
+        parts = PeakParts(**{name: ranks * of_one for name, of_one in vars(device).items()})
     else:
         nothing = np.zeros(len(points))
         states = [state_bytes(workload, c) for workload, c in points]
