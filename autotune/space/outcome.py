@@ -214,7 +214,7 @@ class Record:
         seen, verdict = self.candidate, self.outcome.verdict
         if self.outcome.only:
             ignored = ", ".join(f"{{{name}}}" for name in self.outcome.only)
-            reason = f"the script pays no heed to {ignored}: see {seen.key}"
+            reason = f"the script ignores {ignored}: see {seen.key}"
         elif verdict == Verdict.UNSUPPORTED:
             together = ", ".join(self._unsupported)
             reason = f"the same {together} as {seen.key}, which is unsupported"

@@ -356,7 +356,7 @@ class Launches:
                 )
             return Result(
                 verdict=Verdict.UNSUPPORTED,
-                reason=f"{found.says} again: the script pays no heed to {{{found.axis}}}",
+                reason=f"{found.says} again: the script ignores {{{found.axis}}}",
                 only={found.axis: found.got},
             )
         return Result(verdict=Verdict.UNSUPPORTED, reason=found.says, unsupported=(found.axis,))

@@ -21,7 +21,7 @@ def module_and_function(text: str) -> tuple[str, str] | None:
 
 
 class Factory(Family):
-    """The family. A function that pays no heed to the depth is as good."""
+    """The family. Its function may ignore the depth."""
 
     counted = True
     is_code = True

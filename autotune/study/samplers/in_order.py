@@ -14,7 +14,7 @@ from autotune.study.predict.predictor import Predictor
 
 
 class InOrder(Sampler):
-    """Pays no heed to what was measured."""
+    """Ignores all measurements."""
 
     def __init__(self, space: Space) -> None:
         ordered = sorted(
