@@ -1,7 +1,8 @@
 """autotune finds the fastest training configuration that fits, by running real steps.
 
 `tune` runs a study, as the command line does. `load_best` and `load_trials` read what one wrote.
-`step` tells a study what only your own script knows. None of them imports torch.
+`step` tells a study what only your own script knows. `emulate` gives this process GPUs that are
+not there. None of them imports torch.
 """
 
 from __future__ import annotations
@@ -14,17 +15,19 @@ from autotune.installed import VERSION
 
 if TYPE_CHECKING:
     from autotune.commands.running import NothingFoundError, tune
+    from autotune.device.emulated.emulation import emulate
     from autotune.result.folder.table import load_trials
     from autotune.result.loading import OtherHardwareError, load_best
 
 __version__ = VERSION
 __all__ = [
-    "NothingFoundError", "OtherHardwareError", "__version__", "load_best", "load_trials", "step",
-    "tune",
+    "NothingFoundError", "OtherHardwareError", "__version__", "emulate", "load_best",
+    "load_trials", "step", "tune",
 ]  # fmt: skip
 _PLACES = {
     "NothingFoundError": "commands.running", "OtherHardwareError": "result.loading",
-    "load_best": "result.loading", "load_trials": "result.folder.table",
+    "emulate": "device.emulated.emulation", "load_best": "result.loading",
+    "load_trials": "result.folder.table",
     "tune": "commands.running",
 }  # fmt: skip
 

@@ -24,45 +24,68 @@ class Card:
     flops_per_s: float | None = None
     """Of dense products in 16 bits; None where nothing is known but the memory."""
     memory_bytes_per_s: float | None = None
-    bf16: bool = True
+    sms: int = 108
+    capability: tuple[int, int] = (8, 0)
+    nvml_name: str = ""
+    unified: bool = False
+    """Whether it shares the host's memory."""
+
+    @property
+    def bf16(self) -> bool:
+        """Whether bf16 products run in hardware: Ampere and later."""
+        return self.capability >= (8, 0)
 
 
-def _card(name: str, mib: int, tera_flops: float, gb_per_s: float, *, bf16: bool = True) -> Card:
+def _card(
+    name: str, mib: int, tera_flops: float, gb_per_s: float, *, sms: int, capability: float,
+    nvml: str = "", unified: bool = False,
+) -> Card:  # fmt: skip
+    major, minor = divmod(round(10 * capability), 10)
     return Card(
         name=name, memory_bytes=mib * 2**20, flops_per_s=tera_flops * 1e12,
-        memory_bytes_per_s=gb_per_s * 1e9, bf16=bf16,
+        memory_bytes_per_s=gb_per_s * 1e9, sms=sms, capability=(major, minor),
+        nvml_name=nvml or f"NVIDIA {name}", unified=unified,
     )  # fmt: skip
 
 
 CARDS = (
-    _card("T4", 15360, 65, 320, bf16=False),
-    _card("V100-16GB", 16384, 125, 900, bf16=False),
-    _card("V100-32GB", 32768, 125, 900, bf16=False),
-    _card("RTX2080Ti", 11264, 54, 616, bf16=False),
-    _card("RTX3090", 24576, 71, 936),
-    _card("RTX4080", 16376, 97, 717),
-    _card("RTX4090", 24564, 165, 1008),
-    _card("RTX5090", 32607, 209, 1792),
-    _card("RTXA4500", 20470, 95, 640),
-    _card("RTXA5000", 24564, 111, 768),
-    _card("RTXA6000", 49140, 155, 768),
-    _card("RTX6000Ada", 49140, 364, 960),
-    _card("A10", 23028, 125, 600),
-    _card("A10G", 23028, 70, 600),
-    _card("A30", 24576, 165, 933),
-    _card("A40", 46068, 150, 696),
-    _card("A100-40GB", 40960, 312, 1555),
-    _card("A100-80GB", 81920, 312, 2039),
-    _card("L4", 23034, 121, 300),
-    _card("L40", 46068, 181, 864),
-    _card("L40S", 46068, 362, 864),
-    _card("H100", 81559, 989, 3352),
-    _card("H100-PCIe", 81559, 756, 2039),
-    _card("H100-NVL", 95830, 835, 3938),
-    _card("H20", 97871, 148, 4000),
-    _card("GH200", 97871, 989, 4022),
-    _card("H200", 143771, 989, 4800),
-    _card("B200", 183359, 2250, 7700),
+    _card("T4", 15360, 65, 320, sms=40, capability=7.5, nvml="Tesla T4"),
+    _card("V100-16GB", 16384, 125, 900, sms=80, capability=7.0, nvml="Tesla V100-SXM2-16GB"),
+    _card("V100-32GB", 32768, 125, 900, sms=80, capability=7.0, nvml="Tesla V100-SXM2-32GB"),
+    _card("RTX2080Ti", 11264, 54, 616, sms=68, capability=7.5, nvml="NVIDIA GeForce RTX 2080 Ti"),
+    _card("RTX3090", 24576, 71, 936, sms=82, capability=8.6, nvml="NVIDIA GeForce RTX 3090"),
+    _card("RTX4080", 16376, 97, 717, sms=76, capability=8.9, nvml="NVIDIA GeForce RTX 4080"),
+    _card("RTX4090", 24564, 165, 1008, sms=128, capability=8.9, nvml="NVIDIA GeForce RTX 4090"),
+    _card("RTX5090", 32607, 209, 1792, sms=170, capability=12.0, nvml="NVIDIA GeForce RTX 5090"),
+    _card("RTXA4500", 20470, 95, 640, sms=56, capability=8.6, nvml="NVIDIA RTX A4500"),
+    _card("RTXA5000", 24564, 111, 768, sms=64, capability=8.6, nvml="NVIDIA RTX A5000"),
+    _card("RTXA6000", 49140, 155, 768, sms=84, capability=8.6, nvml="NVIDIA RTX A6000"),
+    _card(
+        "RTX6000Ada",
+        49140,
+        364,
+        960,
+        sms=142,
+        capability=8.9,
+        nvml="NVIDIA RTX 6000 Ada Generation",
+    ),
+    _card("A10", 23028, 125, 600, sms=72, capability=8.6),
+    _card("A10G", 23028, 70, 600, sms=80, capability=8.6),
+    _card("A30", 24576, 165, 933, sms=56, capability=8.0),
+    _card("A40", 46068, 150, 696, sms=84, capability=8.6),
+    _card("A100-40GB", 40960, 312, 1555, sms=108, capability=8.0, nvml="NVIDIA A100-SXM4-40GB"),
+    _card("A100-80GB", 81920, 312, 2039, sms=108, capability=8.0, nvml="NVIDIA A100-SXM4-80GB"),
+    _card("L4", 23034, 121, 300, sms=58, capability=8.9),
+    _card("L40", 46068, 181, 864, sms=142, capability=8.9),
+    _card("L40S", 46068, 362, 864, sms=142, capability=8.9),
+    _card("H100", 81559, 989, 3352, sms=132, capability=9.0, nvml="NVIDIA H100 80GB HBM3"),
+    _card("H100-PCIe", 81559, 756, 2039, sms=114, capability=9.0, nvml="NVIDIA H100 PCIe"),
+    _card("H100-NVL", 95830, 835, 3938, sms=132, capability=9.0, nvml="NVIDIA H100 NVL"),
+    _card("H20", 97871, 148, 4000, sms=78, capability=9.0),
+    _card("GH200", 97871, 989, 4022, sms=132, capability=9.0, nvml="NVIDIA GH200 480GB"),
+    _card("H200", 143771, 989, 4800, sms=132, capability=9.0),
+    _card("B200", 183359, 2250, 7700, sms=148, capability=10.0),
+    _card("GB10", 122570, 125, 273, sms=48, capability=12.1, unified=True),
 )
 
 

@@ -316,6 +316,7 @@ def _ask(function: Callable[..., Any], *arguments: Any) -> Any:
         nvml.NVMLError_FunctionNotFound,
         nvml.NVMLError_NoPermission,
         nvml.NVMLError_Unknown,  # what WSL2 says of questions that it does not know
+        nvml.NVMLLibraryMismatchError,  # drivers before R510, of questions with a version
     ):
         return None
 

@@ -62,7 +62,7 @@ class FakeNvml:
         self.cuda_version = 13000
 
     def __getattr__(self, name: str) -> Any:
-        if name.startswith(("NVMLError", "NVML_", "nvmlClocksThrottleReason")):
+        if name.startswith(("NVMLError", "NVMLLibrary", "NVML_", "nvmlClocksThrottleReason")):
             return getattr(pynvml, name)
         raise AttributeError(name)
 

@@ -1,0 +1,2 @@
+// Names alone: no stand-in computes with them.
+typedef unsigned short __half;

@@ -1,0 +1,78 @@
+// What all processes of one emulation share: the cards, and who holds how much of them.
+//
+// The file behind it is made by `emulation.py`; `layout.py` has the same layout.
+// Its path is in the environment variable AUTOTUNE_EMULATED. Sizes are bytes.
+#ifndef STATE_H
+#define STATE_H
+#define _GNU_SOURCE
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define PUBLIC __attribute__((visibility("default")))
+
+enum { MOST_UNITS = 64, MOST_PROCESSES = 512 };
+
+// What CUDA counts as one device: a GPU, or an instance of a GPU in MIG mode.
+struct unit {
+  char name[96];
+  char uuid[64];
+  uint64_t total;     // as NVML tells it, the driver's own part included
+  uint64_t reserved;  // the driver's own part
+  uint64_t context;   // of one process, with the first call that needs the device
+  uint64_t nccl;      // of one communicator, on each of its ranks
+  uint64_t throttle;  // NVML's bits of reasons for lower clocks
+  int32_t gpu;        // position of its GPU among the GPUs
+  int32_t mig;        // 1 for an instance
+  int32_t unified;    // 1 where it shares the host's memory
+  int32_t major, minor, sms;
+  int32_t shared_per_block, shared_per_sm, threads_per_sm, l2;
+  // What NVML answers to some questions: 0, or the error code to give.
+  int32_t opening, memory, memory_v2, processes, utilization, energy;
+};
+
+struct process {
+  volatile int32_t pid;  // 0: nobody
+  volatile int32_t busy;  // percent of the time in which its kernels run, for NVML
+  volatile uint64_t used[MOST_UNITS];
+};
+
+struct state {
+  volatile int32_t lock;  // pid of the holder
+  int32_t units;
+  int32_t cuda;  // of the driver: 13000 is 13.0
+  int32_t opening;  // what nvmlInit answers
+  char driver[32];
+  struct unit unit[MOST_UNITS];
+  struct process process[MOST_PROCESSES];
+};
+
+PUBLIC extern const uint64_t layout_sizes[3];  // of the three structures, for a test
+PUBLIC extern struct state *shared;  // NULL before open_state, or where there is no emulation
+
+PUBLIC int open_state(void);      // 0, or -1 where AUTOTUNE_EMULATED names no state
+PUBLIC int is_alive(int pid);     // a zombie holds nothing, and is not
+PUBLIC void lock_state(void);     // a holder that died does not keep it
+PUBLIC void unlock_state(void);
+PUBLIC uint64_t held(int unit);   // by all live processes
+PUBLIC uint64_t usable(int unit); // what processes can have in all
+PUBLIC struct process *mine(void); // the calling process's row
+
+// Adds to what this process holds of a unit. 0, or -1 if the unit has not that much left.
+PUBLIC int charge(int unit, uint64_t bytes);
+PUBLIC void refund(int unit, uint64_t bytes);
+PUBLIC void need_context(int unit);
+
+// The units that CUDA_VISIBLE_DEVICES leaves: CUDA's device number to unit.
+PUBLIC int visible_count(void);
+PUBLIC int visible_unit(int device);
+
+// The device that the calls of this thread mean, as CUDA numbers it.
+PUBLIC extern __thread int current_device;
+PUBLIC int current_unit(void);
+
+// Says once that a function is called which has no stand-in.
+PUBLIC void say_missing(const char *function);
+#endif

@@ -1,0 +1,160 @@
+"""One emulation: cards that are not there, for this process and all that it starts."""
+
+from __future__ import annotations
+
+import ctypes
+import mmap
+import os
+import shutil
+import sys
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from autotune.device.cards import Card, parse_gpus
+from autotune.device.emulated.build import installed_torch, libraries, preloads
+from autotune.device.emulated.layout import MOST_PROCESSES, MOST_UNITS, SharedState, UnitRow
+from autotune.device.emulated.overheads import (
+    context_bytes,
+    limits,
+    nccl_bytes,
+    reserved_bytes,
+)
+from autotune.errors import UsageError
+
+VARIABLE = "AUTOTUNE_EMULATED"
+"""Names the shared file. Where it is set, no value that a device computed can be trusted."""
+_MIG_SLICES = 7
+
+
+@dataclass(frozen=True, kw_only=True)
+class Driver:
+    """The driver that the emulated machine has."""
+
+    version: str = "580.65.06"
+    cuda: str = ""
+    """The newest CUDA that it runs, "12.8"; by default what torch is built for."""
+    before_r510: bool = False
+    """NVML without the functions that came with R510."""
+
+
+class Emulation:
+    """Emulated cards, there until `close`.
+
+    As a context, before torch is imported, this process has them, too; else only processes that
+    get `environment`. `units` can be changed at any time: what NVML answers, who throttles.
+    """
+
+    def __init__(self, spec: str, driver: Driver | None = None, mig: int = 0) -> None:
+        """Cards as in "8xH100", "4x24GiB" or "1xH100+2xT4", each in `mig` instances if not 0.
+
+        Raises:
+            UsageError: a card that nobody knows, no compiler, or a torch without CUDA.
+        """
+        driver = driver or Driver()
+        named = [parse_gpus(part, "emulated") for part in spec.split("+")]
+        cards = [card for gpus in named for card in [gpus.card] * gpus.counts[-1]]
+        if len(cards) * max(1, mig) > MOST_UNITS or mig > _MIG_SLICES:
+            raise UsageError(f"emulated {spec}: at most {MOST_UNITS} devices on one machine")
+        torch = installed_torch()
+        folder = libraries(torch)
+        self._stand_ins = preloads(folder, before_r510=driver.before_r510)
+        self._home = Path(tempfile.mkdtemp(prefix="emulated-gpus-", dir=_memory_folder()))
+        path = self._home / "state"
+        path.write_bytes(bytes(ctypes.sizeof(SharedState)))
+        with path.open("r+b") as file:
+            self.state = SharedState.from_buffer(mmap.mmap(file.fileno(), 0))
+        major, minor = (driver.cuda or torch.cuda).split(".")[:2]
+        self.state.cuda = int(major) * 1000 + int(minor) * 10
+        self.state.driver = driver.version.encode()
+        for gpu, card in enumerate(cards):
+            for instance in range(max(1, mig)):
+                self._add(card, gpu, instance, mig, ranks=len(cards))
+        preloaded = [*map(str, self._stand_ins), *filter(None, [os.environ.get("LD_PRELOAD")])]
+        self.environment = os.environ | {
+            VARIABLE: str(path),
+            "LD_PRELOAD": ":".join(preloaded),
+            "TRITON_LIBCUDA_PATH": str(folder),
+            # cuDNN is not emulated: torch takes its own kernels of attention. The first name is
+            # that of torch 2.9 and 2.10.
+            "TORCH_CUDNN_SDPA_PREFERRED": "0",
+            "TORCH_CUDNN_SDPA_DEPRIORITIZED": "1",
+        }
+
+    def close(self) -> None:
+        """The cards are gone; processes that use them go on with what they have mapped."""
+        shutil.rmtree(self._home, ignore_errors=True)
+
+    def __enter__(self) -> Self:
+        if "torch" in sys.modules:
+            raise UsageError("emulated GPUs: torch is imported already; emulate before that")
+        self._before = dict(os.environ)
+        os.environ.update(self.environment)
+        for library in self._stand_ins:
+            ctypes.CDLL(str(library), mode=ctypes.RTLD_GLOBAL)
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        os.environ.clear()
+        os.environ.update(self._before)
+        self.close()
+
+    @property
+    def units(self) -> list[UnitRow]:
+        """The devices, in NVML's order."""
+        return list(self.state.unit[: self.state.units])
+
+    def held_bytes(self, unit: int = 0) -> int:
+        """Memory of a device that processes hold, dead ones included until somebody asks."""
+        return sum(each.used[unit] for each in self.state.process if each.pid)
+
+    def hold(self, pid: int, used_bytes: int, unit: int = 0, busy: int = 0) -> None:
+        """Have a live process hold memory, and use the device for `busy` percent of the time."""
+        rows = list(self.state.process)
+        row = next((each for each in rows if each.pid == pid), None)
+        row = row or next(each for each in rows[MOST_PROCESSES // 2 :] if not each.pid)
+        row.used[unit] = used_bytes
+        row.busy = busy
+        row.pid = pid
+
+    def _add(self, card: Card, gpu: int, instance: int, mig: int, ranks: int) -> None:
+        unit: UnitRow = self.state.unit[self.state.units]
+        share = max(1, mig)
+        kind = "MIG" if mig else "GPU"
+        unit.name = (card.nvml_name or f"emulated {card.name}").encode()
+        unit.uuid = f"{kind}-{gpu:08x}-0000-0000-0000-{instance:012x}".encode()
+        unit.total = card.memory_bytes // share
+        unit.reserved = reserved_bytes(card) // share
+        unit.context = context_bytes(card)
+        unit.nccl = nccl_bytes(card, ranks)
+        unit.gpu, unit.mig = gpu, int(mig > 0)
+        unit.major, unit.minor = card.capability
+        unit.sms = card.sms // share
+        each = limits(card)
+        unit.shared_per_block, unit.shared_per_sm = each.shared_per_block, each.shared_per_sm
+        unit.threads_per_sm = each.threads
+        unit.l2 = 50 << 20
+        if card.unified:
+            unit.unified = 1
+            unit.memory = unit.memory_v2 = 3  # NVML_ERROR_NOT_SUPPORTED
+        self.state.units += 1
+
+
+emulate = Emulation
+
+
+def emulating() -> bool:
+    """Whether this process's CUDA devices are emulated: computed values are zeros, times mean
+    nothing."""
+    return VARIABLE in os.environ
+
+
+def _memory_folder() -> str | None:
+    return "/dev/shm" if os.access("/dev/shm", os.W_OK) else None

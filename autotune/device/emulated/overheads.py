@@ -1,0 +1,93 @@
+"""What a card holds beside tensors, and its multiprocessors' limits.
+
+Totals are those of torch's out-of-memory messages with drivers of 2025 and later ("total capacity
+of"): the most frequent value among public reports of a card. Contexts are medians of what such
+messages leave over: "this process has" less "allocated" and "reserved but unallocated", in jobs of
+one GPU. Both by about ten messages a card, so a context is good to some 50 MiB: HiDream-ai/VAREdit
+#6, Kwai-Keye/Keye #11, awslabs/keys_values #92 (A100), pytorch/torchchat #1341 (RTX 4090),
+Wan-Video/Wan2.1 #465 (RTX 5090), ArcInstitute/evo2 #190 (L4), QwenLM/Qwen3-VL #2097 (L40). One
+message alone stands behind B200 and GB10. Cards not listed have the median of the others.
+
+NCCL: NVIDIA/nccl #964 (544 MB for 2 ranks of A100, 688 for 3 and 4), sgl-project/sglang #30908
+(576 MiB for 8 of GB200, as much again for each further communicator); the rest lies between these.
+Without NVLink, ranks of RTX 3090 and L40S hold 20 to 130 MiB more than a job of one GPU.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from autotune.device.cards import Card
+
+_MIB = 1 << 20
+
+
+@dataclass(frozen=True)
+class Multiprocessor:
+    """Of one multiprocessor. Source: CUDA programming guide, "Compute Capabilities"."""
+
+    shared_per_block: int
+    shared_per_sm: int
+    threads: int
+
+
+_LIMITS = {
+    (7, 0): Multiprocessor(96 << 10, 96 << 10, 2048),
+    (7, 5): Multiprocessor(64 << 10, 64 << 10, 1024),
+    (8, 0): Multiprocessor(163 << 10, 164 << 10, 2048),
+    (8, 6): Multiprocessor(99 << 10, 100 << 10, 1536),
+    (8, 9): Multiprocessor(99 << 10, 100 << 10, 1536),
+    (9, 0): Multiprocessor(227 << 10, 228 << 10, 2048),
+    (10, 0): Multiprocessor(227 << 10, 228 << 10, 2048),
+    (12, 0): Multiprocessor(99 << 10, 100 << 10, 1536),
+    (12, 1): Multiprocessor(99 << 10, 100 << 10, 1536),
+}
+
+# MiB: the total that CUDA tells, and the context of one process.
+_MEASURED = {
+    "T4": (14910, 142),
+    "V100-16GB": (16144, 389),
+    "V100-32GB": (32494, 389),
+    "A10": (22588, 235),
+    "A10G": (22587, 235),
+    "L4": (22563, 250),
+    "L40": (45457, 510),
+    "L40S": (45457, 510),
+    "RTX3090": (24126, 310),
+    "RTX4090": (24081, 472),
+    "RTX5090": (32109, 600),
+    "A100-40GB": (40438, 510),
+    "A100-80GB": (81157, 510),
+    "H100": (81090, 690),
+    "H100-PCIe": (81007, 600),
+    "H200": (143156, 600),
+    "B200": (182642, 710),
+    "GB10": (122570, 330),
+}
+_OTHERS = (0.99, 500)
+"""Share of NVML's total, and MiB of context, where nothing was found."""
+_NVLINK = ("V100", "A30", "A100", "H100", "H20", "GH200", "H200", "B200")
+_NCCL_MIB = ((2, 545, 60), (4, 690, 110), (256, 620, 130))
+"""Up to so many ranks, with NVLink and without."""
+
+
+def limits(card: Card) -> Multiprocessor:
+    return _LIMITS[card.capability]
+
+
+def reserved_bytes(card: Card) -> int:
+    """The driver's part of the memory that NVML shows, which no process gets."""
+    known = _MEASURED.get(card.name)
+    total = known[0] * _MIB if known else int(card.memory_bytes * _OTHERS[0]) // _MIB * _MIB
+    return card.memory_bytes - total
+
+
+def context_bytes(card: Card) -> int:
+    """Of one process that trains on the card."""
+    return _MEASURED.get(card.name, _OTHERS)[1] * _MIB
+
+
+def nccl_bytes(card: Card, ranks: int) -> int:
+    """Of one communicator of so many ranks on one machine, on each of them."""
+    linked = card.name.startswith(_NVLINK)
+    return next(mib[0 if linked else 1] for most, *mib in _NCCL_MIB if ranks <= most) * _MIB

@@ -1,0 +1,57 @@
+"""Programs on emulated cards. Skipped where torch is built without CUDA."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from autotune.device.emulated.build import installed_torch
+from autotune.device.emulated.emulation import Emulation
+from autotune.errors import UsageError
+
+Emulate = Callable[..., Emulation]
+
+REPO = Path(__file__).parents[2]
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    marked = [item for item in items if item.get_closest_marker("emulated")]
+    try:
+        installed_torch()
+    except UsageError as error:
+        for item in marked:
+            item.add_marker(pytest.mark.skip(reason=str(error)))
+
+
+@pytest.fixture
+def emulate() -> Iterator[Emulate]:
+    """Makes emulations, which end with the test."""
+    made: list[Emulation] = []
+
+    def one(spec: str, **how: Any) -> Emulation:
+        made.append(Emulation(spec, **how))
+        return made[-1]
+
+    yield one
+    for each in made:
+        each.close()
+
+
+def begin(cards: Emulation, program: str, *arguments: str) -> subprocess.Popen[str]:
+    """A Python program on these cards."""
+    return subprocess.Popen(
+        [sys.executable, "-c", program, *arguments], env=cards.environment, cwd=REPO, text=True,
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+    )  # fmt: skip
+
+
+def end(process: subprocess.Popen[str]) -> str:
+    """What it printed; it has to end well."""
+    out, err = process.communicate(timeout=200)
+    assert process.returncode == 0, err[-3000:]
+    return out

@@ -1,0 +1,150 @@
+"""Memory of emulated cards: as torch, NVML and other processes see it."""
+
+from __future__ import annotations
+
+import json
+import signal
+from typing import Any
+
+import pytest
+
+from autotune.device.cards import CARDS
+from autotune.device.emulated.build import libraries
+from autotune.device.emulated.layout import ProcessRow, SharedState, UnitRow
+from tests.emulated.conftest import Emulate, begin, end
+
+pytestmark = [pytest.mark.emulated, pytest.mark.slow]
+MIB = 1 << 20
+
+
+def answers(cards: Any, program: str) -> Any:
+    return json.loads(end(begin(cards, f"import json, torch\n{program}")).splitlines()[-1])
+
+
+def test_python_and_c_agree_on_the_shared_file() -> None:
+    import ctypes
+
+    core = ctypes.CDLL(str(libraries() / "libautotune_emulated.so"))
+    sizes = (ctypes.c_uint64 * 3).in_dll(core, "layout_sizes")
+    assert list(sizes) == [ctypes.sizeof(each) for each in (UnitRow, ProcessRow, SharedState)]
+
+
+def test_every_card_is_seen_as_it_is(emulate: Emulate) -> None:
+    cards = emulate("+".join(f"1x{card.name}" for card in CARDS))
+    found = answers(cards, """
+cards = [torch.cuda.get_device_properties(i) for i in range(torch.cuda.device_count())]
+print(json.dumps([
+    (c.name, [c.major, c.minor], c.multi_processor_count, c.total_memory) for c in cards
+]))
+""")  # fmt: skip
+    assert len(found) == len(CARDS)
+    for card, (name, capability, sms, total) in zip(CARDS, found, strict=True):
+        assert (name, tuple(capability), sms) == (card.nvml_name, card.capability, card.sms)
+        assert 0.96 * card.memory_bytes < total <= card.memory_bytes
+
+
+def test_torch_and_nvml_agree_on_what_is_held_and_out_of_memory_is_torchs_own(
+    emulate: Emulate,
+) -> None:
+    cards = emulate("1xA100-40GB")
+    found = answers(cards, """
+import pynvml
+pynvml.nvmlInit()
+card = pynvml.nvmlDeviceGetHandleByIndex(0)
+def seen():
+    info = pynvml.nvmlDeviceGetMemoryInfo(card, version=pynvml.nvmlMemory_v2)
+    mine = [p.usedGpuMemory for p in pynvml.nvmlDeviceGetComputeRunningProcesses(card)]
+    left, total = torch.cuda.mem_get_info()
+    return [info.used, sum(mine), total - left, info.total - info.reserved - total]
+kept = torch.zeros(1, device="cuda")
+start = seen()
+block = torch.empty(10 << 30, dtype=torch.uint8, device="cuda")
+full = seen()
+try:
+    torch.empty(40 << 30, dtype=torch.uint8, device="cuda")
+except torch.OutOfMemoryError as error:
+    text = str(error)
+del block
+torch.cuda.empty_cache()
+print(json.dumps([start, full, seen(), text]))
+""")  # fmt: skip
+    start, full, after, text = found
+    assert start == after == [512 * MIB, 512 * MIB, 512 * MIB, 0]  # context and one segment
+    assert full == [512 * MIB + (10 << 30)] * 3 + [0]
+    assert "Tried to allocate 40.00 GiB. GPU 0 has a total capacity of 39.49 GiB" in text
+
+
+@pytest.mark.parametrize(
+    "allocator", ["backend:native", "expandable_segments:True", "backend:cudaMallocAsync"]
+)
+def test_each_allocator_of_torch_runs_out_and_goes_on(emulate: Emulate, allocator: str) -> None:
+    cards = emulate("1x24GiB")
+    cards.environment["PYTORCH_ALLOC_CONF"] = allocator
+    cards.environment["PYTORCH_CUDA_ALLOC_CONF"] = allocator
+    assert answers(cards, """
+assert torch.cuda.get_allocator_backend() in ("native", "cudaMallocAsync")
+fitted = []
+for turn in range(40):  # more addresses than one card has
+    held = []
+    try:
+        for _ in range(100):
+            held.append(torch.empty(1 << 30, dtype=torch.uint8, device="cuda"))
+    except torch.OutOfMemoryError:
+        fitted.append(len(held))
+    del held
+    torch.cuda.empty_cache()
+print(json.dumps([sorted(set(fitted)), torch.cuda.max_memory_allocated() >> 30]))
+""") == [[23], 23]  # fmt: skip
+
+
+def test_small_values_are_real_and_pinned_memory_is_known(emulate: Emulate) -> None:
+    assert answers(emulate("1xH100"), """
+there = torch.arange(1000).cuda()
+pinned = torch.empty(100, pin_memory=True)
+print(json.dumps([there.cpu().sum().item(), pinned.is_pinned(), torch.empty(9).is_pinned(),
+                  torch.zeros(1 << 24, device="cuda").cpu().sum().item()]))
+""") == [499500, True, False, 0]  # fmt: skip
+
+
+def test_memory_of_a_killed_process_goes_back_and_neighbours_count(emulate: Emulate) -> None:
+    cards = emulate("1x24GiB")
+    other = begin(cards, """
+import time, torch
+block = torch.empty(20 << 30, dtype=torch.uint8, device="cuda")
+print("there", flush=True)
+time.sleep(300)
+""")  # fmt: skip
+    assert other.stdout is not None
+    assert other.stdout.readline() == "there\n"
+    assert cards.held_bytes() > 20 << 30
+    program = """
+import sys
+try:
+    torch.empty(10 << 30, dtype=torch.uint8, device="cuda")
+    print(json.dumps("fits"))
+except torch.OutOfMemoryError as error:
+    print(json.dumps(str(error)))
+"""
+    assert f"Process {other.pid} has 20." in answers(cards, program)
+    other.send_signal(signal.SIGKILL)
+    # Not waited for yet: a zombie holds nothing.
+    assert answers(cards, program) == "fits"
+    other.communicate()
+
+
+def test_a_context_is_where_a_device_is_used_and_nowhere_else(emulate: Emulate) -> None:
+    held = """
+import pynvml
+pynvml.nvmlInit()
+cards = [pynvml.nvmlDeviceGetHandleByIndex(i) for i in range(2)]
+def held():
+    return [sum(p.usedGpuMemory >> 20 for p in pynvml.nvmlDeviceGetComputeRunningProcesses(card))
+            for card in cards]
+"""
+    assert answers(emulate("2xA100-80GB"), f"""{held}
+before = held()
+block = torch.zeros(1, device="cuda:1")
+there = held()
+torch.cuda.Event(enable_timing=True).record()
+print(json.dumps([before, there, held()]))
+""") == [[0, 0], [0, 512], [510, 512]]  # fmt: skip

@@ -1,0 +1,138 @@
+"""NVML of emulated cards, in the moods that real ones have."""
+
+from __future__ import annotations
+
+import json
+import os
+from typing import Any
+
+import pytest
+
+from autotune.device.emulated.build import Torch, installed_torch, libraries
+from autotune.device.emulated.emulation import Driver, Emulation
+from autotune.errors import UsageError
+from tests.emulated.conftest import Emulate, begin, end
+
+pytestmark = pytest.mark.emulated
+
+NOT_SUPPORTED, NO_PERMISSION, GPU_IS_LOST, UNKNOWN = 3, 4, 15, 999
+
+
+def devices(cards: Emulation, *, visible: str | None = None) -> Any:
+    """What `open_device` of a process on these cards finds."""
+    if visible is not None:
+        cards.environment["CUDA_VISIBLE_DEVICES"] = visible
+    return json.loads(end(begin(cards, """
+import json
+from autotune.device import open_device
+from autotune.errors import UsageError
+try:
+    device = open_device("cuda")
+    print(json.dumps({
+        "names": [info.name for info in device.infos],
+        "uuids": [info.uuid for info in device.infos],
+        "gib": [round(info.capacity_bytes / 2**30, 1) for info in device.infos],
+        "held": list(device.in_use_bytes()),
+        "processes": [[p.pid, p.used_bytes, p.device_index] for p in device.other_processes()],
+        "utilisation": device.utilisation(),
+        "energy": device.energy().lack,
+    }))
+except UsageError as error:
+    print(json.dumps(str(error)))
+""")))  # fmt: skip
+
+
+def test_whole_cards_and_their_users(emulate: Emulate) -> None:
+    cards = emulate("2xRTX4090")
+    cards.hold(os.getpid(), 3 << 30, unit=1, busy=70)
+    found = devices(cards)
+    assert found["names"] == ["NVIDIA GeForce RTX 4090"] * 2
+    assert found["gib"] == [24.0, 24.0]
+    assert found["held"] == [0, 3 << 30]
+    assert found["processes"] == [[os.getpid(), 3 << 30, 1]]
+    assert found["utilisation"] == [0, 70]
+    assert found["energy"] == ""
+    cards.hold(os.getpid(), 0)
+    assert devices(cards, visible="1")["uuids"] == [cards.units[1].uuid.decode()]
+
+
+def test_instances_of_a_card_in_mig_mode(emulate: Emulate) -> None:
+    cards = emulate("1xA100-40GB", mig=2)
+    found = devices(cards)
+    assert found["gib"] == [20.0, 20.0]
+    assert all(uuid.startswith("MIG-") for uuid in found["uuids"])
+    assert "MIG" in found["energy"]
+    seen = end(begin(cards, "import torch; print(torch.cuda.device_count())"))
+    cards.environment["CUDA_VISIBLE_DEVICES"] = found["uuids"][1]
+    one = end(
+        begin(cards, "import torch; print(torch.cuda.get_device_properties(0).total_memory)")
+    )
+    assert seen == "2\n"
+    assert 18 << 30 < int(one) < 20 << 30
+
+
+@pytest.mark.parametrize(
+    ("question", "answer", "gone"),
+    [("processes", NO_PERMISSION, "processes"), ("utilization", NOT_SUPPORTED, "utilisation"),
+     ("memory_v2", NOT_SUPPORTED, None), ("energy", NOT_SUPPORTED, None)],
+)  # fmt: skip
+def test_a_question_without_an_answer_hides_no_card(
+    emulate: Emulate, question: str, answer: int, gone: str | None
+) -> None:
+    cards = emulate("1xH100")
+    cards.hold(os.getpid(), 1 << 30)
+    setattr(cards.units[0], question, answer)
+    found = devices(cards)
+    assert found["names"] == ["NVIDIA H100 80GB HBM3"]
+    if gone is not None:
+        assert found[gone] in ([], [None])
+
+
+def test_a_card_that_cannot_be_opened_leaves_the_others(emulate: Emulate) -> None:
+    cards = emulate("2xH100")
+    cards.units[1].opening = GPU_IS_LOST
+    assert devices(cards)["uuids"] == [cards.units[0].uuid.decode()]
+    cards.units[0].opening = UNKNOWN
+    assert "Unknown" in devices(cards)
+
+
+def test_no_nvml_at_all(emulate: Emulate) -> None:
+    cards = emulate("1xH100")
+    cards.state.opening = 18
+    assert "mismatch" in devices(cards)
+
+
+def test_a_driver_before_r510(emulate: Emulate) -> None:
+    cards = emulate("1xT4", driver=Driver(version="470.82.01", before_r510=True))
+    cards.hold(os.getpid(), 1 << 30)
+    found = devices(cards)
+    assert found["held"] == [(1 << 30) + (450 << 20)]  # the first version tells them together
+    assert found["names"] == ["Tesla T4"]
+
+
+@pytest.mark.slow
+def test_a_driver_that_is_too_old_has_no_device_for_torch(emulate: Emulate) -> None:
+    cards = emulate("1xH100", driver=Driver(version="470.82.01", cuda="11.4"))
+    assert end(begin(cards, "import torch; print(torch.cuda.is_available())")) == "False\n"
+
+
+def test_what_cannot_be_built_is_named(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    torch = installed_torch()
+    monkeypatch.setenv("CC", "no-such-compiler")
+    with pytest.raises(UsageError, match="need a C compiler"):
+        libraries()
+    monkeypatch.delenv("CC")
+    with pytest.raises(UsageError, match=r"need cuda_runtime_api.h"):
+        libraries(Torch(torch.version, torch.cuda, tmp_path))
+    monkeypatch.setenv("CC", "false")
+    with pytest.raises(UsageError, match="do not compile"):
+        libraries()
+    assert not list((tmp_path / "autotune" / "emulated").iterdir())
+
+
+def test_cards_that_nobody_knows_are_named(emulate: Emulate) -> None:
+    with pytest.raises(UsageError, match="unknown card"):
+        emulate("2xH900")
+    with pytest.raises(UsageError, match="at most 64 devices"):
+        emulate("65xH100")
