@@ -125,7 +125,7 @@ class LogReader:
         self.cut = False
         """Whether its last lines are of a traceback."""
         self._nothing: set[bytes] = set()
-        """Lines that say nothing, without their changing numbers."""
+        """Lines that say nothing, or nothing more, without their changing numbers."""
 
     def read(self, stream: BinaryIO) -> None:
         sampled, line = 0, 1
@@ -170,6 +170,7 @@ class LogReader:
             self._counts[name] = self._counts.get(name, 0) + 1
             if self._counts[name] > _MOST_EVENTS:
                 if event.kind is not Kind.OTHER:
+                    self._nothing.add(shape)
                     continue
                 # Of these the last one counts.
                 self._events.remove(next(e for e in self._events if e.wording.name == name))

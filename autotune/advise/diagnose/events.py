@@ -121,7 +121,7 @@ def _lines(hit: Hit, said: LogLine) -> Iterator[tuple[LogLine, int | None]]:
 
 def _event_in(said: LogLine, joint: int | None, hit: Hit, log: str) -> Event | None:
     for wording, match in _said(said.text):
-        if joint is not None and not match.start() < joint < match.end():
+        if joint is not None and not _is_torn(wording, match, said.text, joint):
             continue
         text = _with_rest(said.text, hit, said) if wording.goes_on else said.text
         numbers = _amounts(text) if wording.kind.ran_out else NOTHING
@@ -131,16 +131,26 @@ def _event_in(said: LogLine, joint: int | None, hit: Hit, log: str) -> Event | N
             continue
         code = is_code(said.text) and not (whole or hit.is_title)
         raised = code and said.text.lstrip().startswith("raise ") and _below_frame(hit)
-        prose = wording in SPEAKERS and not sizes and not is_quoted(said.text, match)
+        logged = bool(said.time) or said.rank is not None
+        quoted = bool(sizes) or logged or is_quoted(said.text, match)
+        prose = (wording in SPEAKERS or wording.weak) and not quoted
         talk = code or is_talk(said.text, match, prose=prose)
         if talk and wording.kind is not Kind.OTHER and not raised and sizes < 2:
             continue
         if wording is BATCH_PART and any("heck batch related" in s for s in hit.before(2**12)):
             continue  # the rest of a line whose beginning was there
-        logged = said.time or said.rank is not None or _NAME.search(match[0])
         event = _event(hit, log, replace(said, text=text), wording, wording.match(text) or match)
-        return replace(event, weak=wording.weak or raised or (prose and not logged))
+        return replace(
+            event, weak=wording.weak or raised or (prose and not _NAME.search(match[0]))
+        )
     return None
+
+
+def _is_torn(wording: Wording, match: re.Match[str], text: str, joint: int) -> bool:
+    """Whether `match` crosses the joint, and is not already in what stands before it."""
+    first = text[:joint]
+    whole = ran_out(first) if wording in SPEAKERS else wording.match(first)
+    return whole is None and match.start() < joint < match.end()
 
 
 def _said(text: str) -> Iterator[tuple[Wording, re.Match[str]]]:
@@ -149,7 +159,7 @@ def _said(text: str) -> Iterator[tuple[Wording, re.Match[str]]]:
         if match := each.match(text):
             yield each, match
     if match := ran_out(text):
-        yield speaker(text), match
+        yield speaker(text, match), match
     for each in LAST:
         if match := each.match(text):
             yield each, match

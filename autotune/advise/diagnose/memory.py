@@ -14,9 +14,9 @@ from autotune.advise.diagnose.wordings import Wording
 
 _STORE = r"(?:[pv]?mem(?:ory)?|[gv]?ram|hbm|heap|swap|paging file|显存|内存)\b"
 _LACK = (
-    r"(?:not (?:have )?(?:enough|sufficient)|n['o]t (?:have |has )?(?:enough|sufficient)"
+    r"(?:(?:\bnot|n['’]t|unlikely to) (?:have |has )?(?:enough|sufficient)"
     r"|insufficient|too little|lack(?:s|ing|ed)?(?: of)?|low on(?: resource:)?|short of"
-    r"|(?<!need )(?<!use )(?<!with )more|no (?:more|free|available)|used? (?:up )?all|using all"
+    r"|\bno (?:more|free|available)|used (?:up )?all|using all"
     r"|exhaust(?:s|ed|ing)?)"
 )
 _GET = r"(?:allocat(?:e|ion|ing)s?|alloc|(?<!socket, )\w*[cm]alloc\w*|mmap|reserve)\b"
@@ -27,30 +27,35 @@ _GAP = r"(?:[^.;]|\.(?=\S))"
 _PHRASES = (
     # Nothing is left: out of GPU memory, OUT_OF_DEVICE_MEMORY, OutOfMemoryError.
     r"out[ _-]?of[ _-]?(?:[\w/]{1,12}[ _-]){0,3}?(?:mem?(?:ory)?(?![a-ln-z])|[gv]?ram\b|hbm\b)",
-    r"(?-i:\bOOM(?:s|ed|ing)?\b(?!: +0)|\boom[-_ ](?:kill|reaper)|\bOOM-?Kill\w*)",
+    r"(?-i:\bOOM(?:s|ed|ing)?\b(?!: +0)|\boom\b(?![\"'=:-])|\boom[-_]kill|\bOOM-?Kill\w*)",
     # Too little: not enough memory, more system memory than is available.
-    rf"\b{_LACK} (?:[\w.'()/-]{{1,15}} ){{0,4}}?{_STORE}",
+    rf"{_LACK} (?:[\w'()/-]{{1,15}} ){{0,4}}?{_STORE}",
     rf"\b{_STORE}{_GAP}{{0,60}}?\b(?:exhausted|insufficient|not (?:enough|sufficient|available)"
     r"|is full|too (?:small|little|low)|less than|exceed\w*|overflow\w*|pressure.{0,40}kill\w*)",
-    rf"\b(?:exceed\w*|(?:larger|more|bigger|greater) than) {_GAP}{{0,60}}?\b{_STORE}",
+    rf"\b(?:exceed\w*(?! \d+% of)|(?:larger|more|bigger|greater) than) {_GAP}{{0,60}}?\b{_STORE}",
+    rf"\bmore (?:\w+ ){{0,3}}{_STORE}{_GAP}{{0,30}}\bthan (?:is |are )?(?:available|free|left)",
     r"\bno available memory|memlimit|low on memory|memory pressure \(oom\)",
+    rf"\bbuffer\b{_GAP}{{0,60}}?\b(?:larger than|exceeds?)\b|must not exceed {SIZE}",
     # A request failed: failed to allocate 2 GB, cudaMalloc failed.
     rf"\b{_FAIL}\b{_GAP}{{0,50}}?\b{_GET}.{{0,50}}?{_THING}",
     rf"\b{_GET}.{{0,60}}?\b(?:{_FAIL}|not possible|error)\b",
     rf"(?:tr(?:ied|ying)|attempt(?:ed|ing)?) to (?:allocate|reserve) (?:{SIZE}|more)",
     rf"\b(?:amount|size) of {_GAP}{{0,60}}could not be allocated|invalid buffer size: {SIZE}",
     # Who is killed for it.
-    rf"\bkill\w*{_GAP}{{0,80}}?\b{_STORE}|\b{_STORE}{_GAP}{{0,40}}? kill(?:ed|ing)?\b",
+    rf"\bkill(?:ed|ing|s)\b{_GAP}{{0,80}}?\b(?:due|because|for|by|using)\b{_GAP}{{0,40}}?{_STORE}",
+    rf"\b{_STORE}{_GAP}{{0,40}}? kill(?:ed|ing)?\b",
     r"\bkilled process \d+ .{0,60}total-vm|sig(?:term|kill) to process \d+ .*vmrss",
     r"killing process '.*vmrss",
+    rf"\b{_STORE}{_GAP}{{0,60}}\buntil\b{_GAP}{{0,30}}\b(?:crash|kill|shuts?|die[sd])",
     # Names of it.
-    r"bad_alloc|memoryerror|_alloc(?:ation)?_failed|errormemoryallocation|\bmemory[_ ]error\b"
-    r"|\benomem\b|\berrno 12\b|(?:winerror|os error) 1455|nrt_resource\b|nrt_\w+ status=4\b"
+    r"bad[_ ]alloc(?:ation)?\b|memoryerror|_alloc(?:ation)?_failed|errormemoryallocation"
+    r"|\bmemory[_ ]error\b|\benomem\b|\berrno 12\b|(?:winerror|os error) 1455"
+    r"|nrt_resource\b|nrt_\w+ status=4\b"
     r"|\ballocation on device\b|error_out_of_resources|bfc_allocator\S+ inuse at"
     rf"|hbm usage >=|total ?capac\w+(?:;| of {SIZE} of which)",
-    r"显存不足|内存不足|爆显存|メモリー?不足|메모리 부족|недостаточно памяти",
+    r"显存不[足够]|内存不[足够]|爆显存|メモリー?不足|메모리 부족|недостаточно памяти",
 )
-_RAN_OUT = re.compile("|".join(f"(?:{each})" for each in _PHRASES), re.IGNORECASE)
+_RAN_OUT = re.compile("|".join(f"(?:{each})" for each in _PHRASES), re.IGNORECASE | re.ASCII)
 _BACKEND = re.compile(
     r"\b(CUDA|cuda|HIP|hip|XPU|NPU|MUSA|MLU|MPS)(?=(?: backend| driver)?(?: [Ee]rror)?:? out of)"
 )
@@ -61,9 +66,14 @@ def ran_out(text: str) -> re.Match[str] | None:
     return _RAN_OUT.search(text)
 
 
-def speaker(text: str) -> Wording:
-    """Whose words `text`, with such a phrase, are."""
-    return next(each for each in SPEAKERS if each.match(text))
+def speaker(text: str, phrase: re.Match[str]) -> Wording:
+    """Whose words `text`, with such a phrase, are; of words that many use, the nearest count."""
+    first = next(each for each in SPEAKERS if each.match(text))
+    if first.name not in _ANYBODY:
+        return first
+    near = text[max(0, phrase.start() - _NEAR) : phrase.end() + _NEAR]
+    nearest = next(each for each in SPEAKERS if each.match(near))
+    return first if nearest.kind is Kind.MEMORY else nearest
 
 
 def backend_in(text: str) -> str | None:
@@ -82,7 +92,7 @@ _SPEAKERS = (
     ("kernel", Kind.HOST, "Linux mm/oom_kill.c; earlyoom kill.c; systemd-oomd oomd-util.c",
      r"oom-kill:|invoked oom|[Kk]ill(?:ed|ing)? process|to process \d+ .*VmRSS|Killed /"),
     ("slurm-oom", Kind.HOST, "slurm task_cgroup_memory.c, slurm_jobacct_gather.c; seff and sacct",
-     r"slurm|srun|\b[Ss]tep\w*[ =]\d|oom[-_]kill event|tasks? \d[\d,-]*: |(?<!_)OUT_OF_ME"
+     r"slurm|srun|StepId=|\bStep \d+\.|oom[-_]kill event|tasks? \d[\d,-]*: |(?<!_)OUT_OF_ME"
      r"|Exceeded (?:step|job)|^Job \d|\bState\b"),
     ("ray", Kind.HOST, "ray src/ray/raylet/node_manager.cc, worker_killing_policy.cc",
      r"due to memory pressure|the node running low on memory|memory usage threshold"
@@ -113,18 +123,20 @@ _SPEAKERS = (
      r"(?i:cuda|hip|musa|triton) ?(?:driver |runtime )?\[?(?i:error)|cudaError|CUDA_ERROR"
      r"|hipErr|HIP_ERROR|THCudaCheck|_RESULT_ERROR|PI_ERROR|thrust|Cuda Runtime|\.cu:\d|_gpu\.cc"),
     ("host", Kind.HOST, "any program that names main memory; CPython, C++, .NET, Java, Windows",
-     r"(?i:\b(?:host|system|main|cpu|physical|virtual|container|node|pod|notebook|session|job"
-     r"|worker|machine|computer|server|process)(?:'s)?[ -]"
-     r"(?:memory|ram|mem|ran|is|was|tried)\b)|(?<!GPU )(?<!gpu )\bRAM\b|内存|\bPBS\b|oom|MEMLIMIT"
-     r"|(?i:paging file|swap|java|bad_alloc|\bfork\b|cv::|\(-4:|mmap|low on resource|OOM-?Kill)"
-     r"|(?<!Of)MemoryError|System\.OutOf|[Ee]rrno 12|ENOMEM|(?:WinError|os error) 1455"
-     r"|memory allocation of|Error code 12|annot allocate memory"),
+     r"(?i:\b(?:host|system|main|cpu|physical|virtual)(?:'s)?[ -](?:memory|ram|mem)\b)"
+     r"|(?<!GPU )(?<!gpu )\bRAM\b|\bPBS\b|MEMLIMIT|YARN|memory budget|OOM-?Kill|\boom[-_]"
+     r"|(?i:paging file|swap|java|bad[_ ]alloc|\bfork\b|cv::|\(-4:|mmap|low on resource)"
+     r"|(?<![A-Za-z])MemoryError|ArrayMemoryError|System\.OutOf|memory allocation of"
+     r"|[Ee]rrno 12|ENOMEM|(?:WinError|os error) 1455|Error code 12|annot allocate memory"),
     ("device", Kind.DEVICE, "any program that names a device",
-     r"(?i:\b(?:gpus?|cuda\w*|vram|npu|xpu|tpu|hbm|rocm|hip|mps|vulkan|sycl|metal|device|cupy"
-     r"|accelerator|graphics(?: card)?|nvidia|nvml|ascend|neuron|torch|epoch|batch)\b)"
-     r"|GPU|CUDA|[Cc]uda|TDRV|NRT_|nrt_|DEVMEM|in alloc$|显存"),
+     r"(?i:\b(?:gpus?|vram|npu|xpu|tpu|hbm|rocm|hip|mps|vulkan|sycl|metal|device|cupy|card"
+     r"|accelerator|nvidia|nvml|trt|tensorrt|ascend|neuron)\b)|GPU|CUDA|[Cc]uda|TDRV|NRT_|nrt_|DEVMEM|VK_"
+     r"|in alloc$|显存"),
+    ("machine", Kind.HOST, "any program that names who was killed",
+     r"(?i:\b(?:container|nodes?|pod|your notebook|session)\b)|内存"),
     ("memory", Kind.MEMORY, "any program that does not say which memory it means", r""),
 )  # fmt: skip
+_ANYBODY, _NEAR = ("host", "device", "machine"), 20
 _GO_ON = ("torch", "paddle", "ascend")
 """Messages that may be broken into several lines."""
 SPEAKERS = tuple(

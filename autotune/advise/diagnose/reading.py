@@ -53,8 +53,9 @@ _FAILURES = (
 )
 """Words of failure, which stand beside the words of memory."""
 ANCHORS = {
-    b"emory": _FAILURES, b"lloc": _FAILURES, b"RAM": _FAILURES, b"EMORY": (), b"OUT_OF_": (),
-    b"ALLOC": (), b"OOM": (), b"oom": (b"oom-kill", b"oom_kill"), b"hbm": (), b"OutOfMem": (),
+    b"emory": _FAILURES, b"lloc": _FAILURES, b"uffer": _FAILURES, b"RAM": _FAILURES,
+    b"EMORY": (), b"OUT_OF_": (), b"ALLOC": (), b"OOM": (), b"hbm": (), b"OutOfMem": (),
+    b"oom": (b"oom-kill", b"oom_kill", b" oom"),
     b"MEMLIMIT": (), b"NRT_RES": (), b"nrt_": (), b"tal capac": (), b"os error 1455": (),
     b"WinError": (), b"VmRSS": (), b"alid buffer": (), b"llocation on": (),
     b"illed": (), b"xception": (), b"atchdog": (),
@@ -70,7 +71,17 @@ ANCHORS = {
 one, as where a metric's name has "error", those are looked for that stand beside it."""
 FOREIGN = tuple(
     word.encode()
-    for word in ("不足", "爆显存", "부족", "памяти", "已杀死", "強制終了", "Getötet", "Убито")
+    for word in (
+        "不足",
+        "不够",
+        "爆显存",
+        "부족",
+        "памяти",
+        "已杀死",
+        "強制終了",
+        "Getötet",
+        "Убито",
+    )
 )
 
 _NOISE = bytes(byte for byte in range(256) if not chr(byte).isascii() or not chr(byte).isalpha())

@@ -5,33 +5,41 @@ from __future__ import annotations
 import re
 
 _TALK = re.compile(
-    r"\b(?:if (?:you|it|this|the)|to avoid|avoids?|avoiding|prevents?|preventing|such as|e\.g\."
-    r"|for example|in case|[Tt]ip|[Hh]int|FAQ|how to|watch(?:ing)? for|handles|no"
-    r"|(?:may|might|would|could|can|will) (?:see|cause|get|lead|result|raise|hit|run)"
+    r"\b(?:[Ii]f (?:your?|it|this|the)|to"
+    r" avoid|avoids?|avoiding|prevents?|preventing|such as|e\.g\."
+    r"|for example|in case|[Tt]ip|[Hh]int|FAQ|how to|watch(?:ing)? for|handles"
+    r"|(?:may|might|would|could|can) (?:see|cause|get|lead|result|raise|hit|run)"
     r"|common(?:ly)? |typical(?:ly)?|usually|[Ee]rrors like|0 [Ww]orkers)\b"
+    r"|\b(?:no|not|never|without) (?:\w+ ){0,3}$|\b(?:cause|risk|source)s? of(?: \w+)? ?$"
     r"|== ?[\"'`]{1,2}$|常见|典型|よくある"
 )
 """Before a message, this makes it something that is talked about."""
 _TALK_AFTER = re.compile(
-    r" ?(?:protection|handl|guard|killer)"
+    r" ?(?:protection|handl|guard|killer|errors (?:are|will))"
+    r"|\W{0,3}(?:errors? )?(?:can|may|might|could|would)\b"
     r"|\W{0,3}(?:in \w+ )?(?:means|(?:occurs|happens) when (?:the|your|an?))\b"
 )
 _GENERAL = re.compile(
-    r"\b(?:if|avoid\w*|prevent\w*|reduc\w*|may|might|can|could(?! not)|would|should|will|maybe"
-    r"|perhaps|how|without|(?<!could )not|never|errors|you|handl(?:ed|es|ing)|users|fix"
-    r"|help\w*|trade\w*|whether|likely|risk|less|tips?|catch|detect\w*|dreaded|checks?|jobs)\b",
+    r"\b(?:if|avoid\w*|prevent\w*|reduc\w*|may|might|can|could(?! not)|would|should|maybe"
+    r"|perhaps|how|errors|you|handl(?:ed|es|ing)|users|fix"
+    r"|helps|trade\w*|whether|likely|risk|less|tips?|catch|detect\w*|dreaded|checks?|jobs)\b",
     re.IGNORECASE,
 )
 _GENERAL_AFTER = re.compile(
     r"\b(?:avoid\w*|reduc\w*|prevent\w*|errors|handled|handling|fix|when (?:the|your|an?)|can be"
-    r"|will|are|detected|may|might)\b",
+    r"|will|are|detected|may|might|usually|typically|often)\b",
     re.IGNORECASE,
 )
 """Before or behind its words, this makes the sentence of a person advice or a guess."""
+_REPORT = re.compile(
+    r"\b(?:I|[Mm]y|got|was|were|crash(?:es|ed|ing)|fails|failed|dies|died|received|exited|terminated"
+    r"|encounter\w*|getting)\b"
+)
+"""In the sentence, this makes it a report all the same."""
 _SENTENCE_END = re.compile(r"(?<!e\.g)[.?!] ")
 _CODE = re.compile(
     r"^[\s`]*(?:[+-] *)?(?:#|//|if |elif |except\b|assert |raise |return |with |print\(|log\w*\."
-    r"|[\"'](?![^\"]*\"\s*$|[\w.: ]*(?:[Ee]rror|Exception): )|>>>"
+    r"|[\"'](?![^\"]*\"\s*$|.*(?:[Ee]rror|Exception): )|>>>"
     r"|== |\w+ = |-?-> *\d+ |\d+ +(?:if|raise|assert|except))"
 )
 _BEGINS = re.compile(r"^\W*(?:[A-Z]{3,5}(?: backend)? |(?:\w+\.)*)$")
@@ -63,4 +71,6 @@ def is_talk(text: str, match: re.Match[str], *, prose: bool) -> bool:
     before = _SENTENCE_END.split(text[: match.start()])[-1]
     after = _SENTENCE_END.split(text[match.end() :])[0]
     talk = _TALK.search(before) or _TALK_AFTER.match(text, match.end())
-    return bool(talk or (prose and (_GENERAL.search(before) or _GENERAL_AFTER.search(after))))
+    general = _GENERAL.search(before) or _GENERAL_AFTER.search(after)
+    report = _REPORT.search(before + match[0] + after)
+    return bool(talk or (prose and general and not report))

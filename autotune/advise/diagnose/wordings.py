@@ -43,7 +43,7 @@ _PRODUCT = (
     r"(?:.*?micro_batch_per_gpu \* gradient_acc_step \* world_size"
     r" ?(?P<global>\d+) != (?P<micro>\d+) \* (?P<accum>\d+) \* (?P<world>\d+))?"
 )
-_EXITED = r"[Ee]xit(?:ed)?(?: with)?(?: status)?[ _]?(?:[Cc]ode|status)?\"?[: =(]+"
+_EXITED = r"[Ee]xit(?:ed)?(?: with)?(?: status)?[ _]?(?:[Cc]ode|status)?\"?[: =(`]+"
 
 BATCH = _row(
     "batch-deepspeed", Kind.BATCH,
@@ -67,7 +67,8 @@ SHARED = _row(
     r"|(?:unable to (?:write to file|open shared memory object|resize file|allocate shared"
     r" memory\S*).*</torch_.*|/dev/shm/\S*torch_\S*.*)(?:No space left|Cannot allocate)",
     r"\[Errno 28\] No space left on device: '?/(?:dev/shm|torch_|psm_)",
-    r"Error while (?:creating|attaching to) shared memory segment /dev/shm/nccl",
+    r"(?:[Ff]ail\w*|[Uu]nable|Error|annot)\b.{0,20} (?:creat|attach|extend|writ|resiz)\w* .{0,9}"
+    r"shared memory",
     r"posix_fallocate failed : No space left",
 )  # fmt: skip
 _MISTAKEN = (
@@ -221,6 +222,11 @@ _LAST = (
 )  # fmt: skip
 
 _WEAK = (
+    _row(
+        "killed-report", Kind.KILLED, "people, of their processes",
+        r"\b(?:gets?|got|was|were|been|is|being|just|says?|displays?|message|with)\W{1,4}[Kk]illed\b",
+        weak=True,
+    ),
     _row(
         "fault-remark", Kind.ASSERT,
         "torch c10/cuda/CUDAException.cpp, below a cut message",

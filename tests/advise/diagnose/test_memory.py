@@ -17,6 +17,8 @@ from tests.support.logs import told
         ("shard 7: mymalloc(4096 MiB) failed", "memory", 0),
         ("KilnError: 12 GB needed, which is more than the host memory left", "host", 0),
         ("My run dies on the second epoch because it ran out of host memory.", "host", 0),
+        ("we don't have enough VRAM for it", "device", 0),
+        ("训练刚启动就会OOM，显存不够", "device", 0),
         ("The job goes OOM as soon as evaluation begins", "memory", 0),
         ("worker: cannot reserve 2 GiB in /dev/shm: too little shared memory", "shared", 1),
     ],
@@ -41,6 +43,8 @@ def test_a_failure_and_a_memory_in_a_sentence_are_enough(
         "The memory of the device did not grow in this run",
         "host memory: 12 GiB used, none was swapped",
         "if not enough_memory: raise OutOfMemoryError",
+        "Our model uses more device memory than yours, but it trains faster",
+        "Kill the old process to free its device memory",
     ],
 )
 def test_talk_of_memory_is_no_failure(text: str, tmp_path: Path) -> None:

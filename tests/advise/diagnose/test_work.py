@@ -9,7 +9,7 @@ import pytest
 
 from autotune.advise.diagnose import amounts
 from autotune.advise.diagnose.context import Context
-from autotune.advise.diagnose.memory import ran_out, speaker
+from autotune.advise.diagnose.memory import SPEAKERS, ran_out
 from autotune.advise.diagnose.prefixes import take_apart
 from autotune.advise.diagnose.wordings import FIRST, LAST
 
@@ -22,7 +22,7 @@ READERS: dict[str, Callable[[str], object]] = {
     "context": lambda line: Context().look([line]),
     "amounts": amounts.read,
     "wordings": lambda line: [each.match(line) for each in (*FIRST, *LAST)],
-    "memory": lambda line: (ran_out(line), speaker(line)),
+    "memory": lambda line: (ran_out(line), [each.match(line) for each in SPEAKERS]),
 }
 
 
