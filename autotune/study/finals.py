@@ -264,5 +264,5 @@ class Finals:
         step_s = record.measured.step.median * part
         cycle_steps = self._workload.cycle_steps(record.candidate, micro_steps)
         least_s = (rule.warmup_steps + rule.timed_steps) * cycle_steps * step_s
-        timed_s = rule.sustain_s + rule.timed_least_s
+        timed_s = rule.sustain_s + max(rule.timed_least_s, rule.energy_s)
         return max(least_s, timed_s, self._pace.typical_probe_s(self._ledger.fitting))

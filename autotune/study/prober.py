@@ -53,7 +53,8 @@ def rule_for(device_kind: str, options: Options, *, final: bool = False) -> Rule
         half_width=0.02 if on_cpu else 0.01,
         timed_limit_s=limit_s,
         sustain_s=scale * SUSTAIN_S,
-        timed_least_s=max(energy_s, scale * FINAL_S if final else 0.0),
+        timed_least_s=scale * FINAL_S if final else 0.0,
+        energy_s=energy_s,
     )
 
 

@@ -48,7 +48,9 @@ class Rule:
     """Seconds of steps that a group has run, in all its probes, before any timing begins: a GPU's
     clocks fall under load."""
     timed_least_s: float = 0.0
-    """Seconds of timed steps, at least."""
+    """Seconds of timed steps, at least, where other programs take little time."""
+    energy_s: float = 0.0
+    """Seconds of timed steps, at least in any case: counters of energy need them."""
     calm: float = 1.0
     """Where other programs take a larger share of the processor's time, timing ends early."""
 
@@ -67,6 +69,8 @@ class Rule:
         """Whether timing may end: enough steps, and the median is known, time is up, or `others`
         take too much of it."""
         if len(timed.step_s) < self.timed_steps:
+            return False
+        if timed.wall_s < self.energy_s:
             return False
         if others > self.calm and timed.wall_s >= DISTURBED_PART * self.timed_limit_s:
             return True

@@ -59,6 +59,7 @@ def test_a_timing_that_is_disturbed_ends_early(others: float, steps: int, over: 
     made = Series([1.0, 1.2] * (steps // 2) + [1.0] * (steps % 2), wall_s=steps * 2.5 / 12)
     assert rule.settled(made, others) is over
     assert not RULE.settled(made, others) or steps < 5  # it need not be calm
+    assert not replace(rule, energy_s=3.0).settled(made, others)  # counters would tell nothing
 
 
 @pytest.mark.parametrize(

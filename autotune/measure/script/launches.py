@@ -90,7 +90,12 @@ class Launches:
             return result
         accum = self._space.workload.micro_steps(other)
         few = replace(
-            job.rule, warmup_limit_s=0.0, sustain_s=0.0, timed_limit_s=0.0, timed_least_s=0.0
+            job.rule,
+            warmup_limit_s=0.0,
+            sustain_s=0.0,
+            timed_limit_s=0.0,
+            timed_least_s=0.0,
+            energy_s=0.0,
         )
         asked = replace(job, candidate=other, grad_accum=accum, micro_steps=accum, rule=few)
         try:
