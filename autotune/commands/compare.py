@@ -25,7 +25,7 @@ def compare(
         import sys
 
         from autotune.show.report.console import console_for
-        from autotune.show.view.compare_show import compare_page, print_compared
+        from autotune.show.view.compare import compare_page, print_compared
         from autotune.show.view.study import read
 
         studies = [read(folder) for folder in folders]

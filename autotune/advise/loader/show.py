@@ -10,14 +10,13 @@ from typing import Any
 
 import psutil
 from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
 from autotune.advise.loader.asked import MARGIN, LoaderProbe, Setting
 from autotune.advise.loader.choice import AS_FAST, LoaderChoice
 from autotune.advise.loader.measured import Rate, SettingRow
 from autotune.advise.loader.measuring import ROUNDS, MeasuredSettings
-from autotune.show.report.text import printable, si
+from autotune.show.report.text import columns, printable, si
 from autotune.units import gib
 
 SHM = "/dev/shm"
@@ -36,9 +35,7 @@ def print_table(
              "worker", "loader", SHM, "host"]  # fmt: skip
     if choice is not None and choice.needed is not None:
         heads.insert(6, "of need")
-    table = Table(box=None, pad_edge=False)
-    for head in heads:
-        table.add_column(head, justify="right", no_wrap=True)
+    table = columns(heads, ())
     for row in measured.rows:
         taken = choice is not None and choice.row is row
         table.add_row(*_cells(row, choice), style="bold" if taken else "")

@@ -16,7 +16,7 @@ from rich.text import Text
 
 from autotune.advise.plan.answers import Answer, Solved, table
 from autotune.advise.plan.expected import LIKELY, NO_LIMIT, Expected, Largest, Plan
-from autotune.show.report.text import shown_axes, si
+from autotune.show.report.text import columns, shown_axes, si
 from autotune.space.axes import AXES
 from autotune.space.space import LEFT_OUT
 from autotune.units import gib
@@ -77,28 +77,27 @@ def _print_table(console: Console, found: Plan, rows: Sequence[Largest], most: i
 
 def _print_counts(console: Console, answer: Answer) -> None:
     axes, head = _axes_of(answer.rows), answer.plans[-1]
-    table = Table(box=None, pad_edge=False)
     speed = ["tokens/s"] if head.speed_known else []
-    for name in ("GPUs", "micro", "accum", "global batch", *axes, "peak", "host", "fits", *speed,
-                 "GPU sends a step"):  # fmt: skip
-        table.add_column(name, justify="right", no_wrap=True)
+    heads = ["GPUs", "micro", "accum", "global batch", *axes, "peak", "host", "fits", *speed,
+             "GPU sends a step"]  # fmt: skip
+    cells: list[list[str | Text]] = []
     for count, row in answer.counts.items():
         if isinstance(row, str):
-            table.add_row(str(count), Text("none", style="red"))
+            cells.append([str(count), Text("none", style="red")])
             continue
         c = row.candidate
-        table.add_row(
+        cells.append([
             str(count), str(c.micro_batch), str(row.grad_accum), _product(head, row),
             *(str(getattr(c, name)) for name in axes.values()),
             f"{row.peak.bytes / _GIB:.1f} GiB", f"{row.host_bytes / _GIB:.0f} GiB",
             Text(f"{row.chance:.0%}", style=_colour(row)),
             *([_range(row.tokens_per_s)] if head.speed_known else []),
             _size(row.traffic_bytes) if count > 1 else "",
-        )  # fmt: skip
+        ])  # fmt: skip
     card = _fixed(head)["device"]
     title = f"What to set on {card}, by number of GPUs; {_allowed(head)}"
     console.print(Text(title, style="bold"), soft_wrap=True)
-    _print_whole(console, table)
+    _print_whole(console, columns(heads, cells))
     console.print(Text("peak: of a GPU; host: of all ranks; fits: the chance of it", style="dim"))
     nothing = [f"{count}: {why}" for count, why in answer.counts.items() if isinstance(why, str)]
     _notes(console, [*nothing, *_without(answer.plans)])
@@ -269,18 +268,15 @@ def _table(found: Plan, rows: Sequence[Largest]) -> Table:
     axes = {axis.label: axis.name for axis in shown_axes(found.space.axes)
             if axis.name != "micro_batch"
             and (len(found.space.axes.get(axis.name, ())) > 1 or not axis.quiet)}  # fmt: skip
-    table = Table(box=None, pad_edge=False)
     accumulated = found.space.workload.global_batch is not None
-    for label in ("#", *axes, "micro", *(["accum"] if accumulated else []), "may"):
-        table.add_column(label, justify="right", no_wrap=True)
-    table.add_column("peak GiB (90 %)", justify="right", no_wrap=True)
-    table.add_column("fits", justify="right", no_wrap=True)
-    if found.speed_known:
-        table.add_column("tokens/s", justify="right", no_wrap=True)
-    for number, each in enumerate(rows, 1):
+    speed = found.speed_known
+    heads = ["#", *axes, "micro", *(["accum"] if accumulated else []), "may", "peak GiB (90 %)",
+             "fits", *(["tokens/s"] if speed else [])]  # fmt: skip
+
+    def cells(number: int, each: Largest) -> list[str | Text]:
         row, peak = each.row, each.row.peak
         interval = f"({peak.low_bytes / _GIB:.1f}-{peak.high_bytes / _GIB:.1f})"
-        table.add_row(
+        return [
             _number(number, each),
             *(str(getattr(row.candidate, name)) for name in axes.values()),
             str(row.candidate.micro_batch),
@@ -288,9 +284,10 @@ def _table(found: Plan, rows: Sequence[Largest]) -> Table:
             "" if each.may is None else str(each.may),
             f"{peak.bytes / _GIB:.1f} {interval}",
             Text(f"{row.chance:.0%}", style=_colour(row)),
-            *([_range(row.tokens_per_s)] if found.speed_known else []),
-        )
-    return table
+            *([_range(row.tokens_per_s)] if speed else []),
+        ]
+
+    return columns(heads, (cells(*each) for each in enumerate(rows, 1)))
 
 
 def _looked_at(found: Plan) -> str:
@@ -307,18 +304,16 @@ def _number(number: int, each: Largest) -> str:
 
 def _parts(rows: Sequence[Largest], *, numbered: bool = False) -> Table:
     """What the peaks of these rows are made of, and what the host holds."""
-    table = Table(box=None, pad_edge=False)
-    if numbered:
-        table.add_column("#", justify="right")
-    for heading in (*(heading for heading, _, _ in _PARTS.values()), "host"):
-        table.add_column(heading, justify="right", style="dim", no_wrap=True)
-    for number, each in enumerate(rows, 1):
-        parts = (getattr(each.row.parts, name) for name in _PARTS)
-        table.add_row(
+    heads = [*(["#"] if numbered else []), *(head for head, _, _ in _PARTS.values()), "host"]
+    cells = (
+        [
             *([_number(number, each)] if numbered else []),
-            *(f"{part / _GIB:.1f}" for part in parts), f"{each.row.host_bytes / _GIB:.0f}",
-        )  # fmt: skip
-    return table
+            *(f"{getattr(each.row.parts, name) / _GIB:.1f}" for name in _PARTS),
+            f"{each.row.host_bytes / _GIB:.0f}",
+        ]
+        for number, each in enumerate(rows, 1)
+    )
+    return columns(heads, cells, style="dim")
 
 
 def _width(console: Console, table: Table) -> int:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 from rich.console import Console
+from rich.table import Table
 from rich.text import Text
 
 from autotune.space.axes import AXES
@@ -25,6 +26,16 @@ def shown_axes(values: Mapping[str, Collection[Any]], *, of_script: bool = False
         if len(values.get(name, ())) > 1
         or (name == "micro_batch" if of_script else not axis.quiet)
     ]  # fmt: skip
+
+
+def columns(heads: Sequence[str], rows: Iterable[Sequence[str | Text]], **style: Any) -> Table:
+    """A table whose cells end below each other; none is cut."""
+    table = Table(box=None, pad_edge=False)
+    for head in heads:
+        table.add_column(head, justify="right", no_wrap=True, **style)
+    for row in rows:
+        table.add_row(*row)
+    return table
 
 
 def print_lines(console: Console, *lines: Text) -> None:

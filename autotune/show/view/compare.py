@@ -1,4 +1,4 @@
-"""Studies side by side: winners, how throughput goes with micro-batch, what differs."""
+"""Studies side by side: winners, throughput by micro-batch and differences, as text and a page."""
 
 from __future__ import annotations
 
@@ -6,14 +6,27 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
+from rich.console import Console
+from rich.table import Table
+
 from autotune.result.best import Best
 from autotune.show.report.objective import SCALES, interval, of_objective
-from autotune.show.report.text import minutes, si
+from autotune.show.report.text import minutes, paragraph, print_lines, printable, si
 from autotune.show.view.charts.vega import Spec, chart, powers, quantity
+from autotune.show.view.page import PageTable
+from autotune.show.view.page.rendering import rendered
 from autotune.show.view.study import Shown, flat
 from autotune.space.axes import AXES
 from autotune.space.outcome import Verdict
 from autotune.units import gib
+
+TITLE = "Throughput against micro-batch"
+CAPTION = (
+    "The best build of every micro-batch at the depth and length of each study's winner, by the"
+    " median of its trials and finals."
+)
+NOISE = "within the noise"
+MEANS = f'"{NOISE}": the 95 % intervals of the two winners meet.'
 
 
 def names(studies: Sequence[Shown]) -> list[str]:
@@ -74,7 +87,7 @@ def against(best: Best, other: Best, first: Shown) -> str:
         return "not measured"
     change = ours[1] / theirs[1] - 1
     if ours[0] <= theirs[2] and theirs[0] <= ours[2]:
-        return f"within the noise ({change:+.1%})"
+        return f"{NOISE} ({change:+.1%})"
     return f"{change:+.1%}"
 
 
@@ -127,3 +140,50 @@ def _best_of_each(study: Shown, column: str) -> dict[int, dict[str, Any]]:
         int(row["micro_batch"]): {"value": float(row[column]), "build": str(row["build"])}
         for row in best.sort_values("micro_batch").to_dict("records")
     }
+
+
+def _tables(studies: Sequence[Shown]) -> list[PageTable]:
+    columns = ["", *names(studies)]
+    found = {"Winners": winners(studies), "What differs": differences(studies)}
+    return [
+        PageTable(caption, columns, [[name, *values] for name, values in facts])
+        for caption, facts in found.items()
+        if facts
+    ]
+
+
+def print_compared(console: Console, studies: Sequence[Shown]) -> None:
+    """The same tables as on the page."""
+    for found in _tables(studies):
+        table = Table(title=found.caption, title_justify="left", title_style="bold", box=None,
+                      pad_edge=False, padding=(0, 1), header_style="dim")  # fmt: skip
+        for name in found.columns:
+            table.add_column(printable(name, console), overflow="fold")
+        for row in found.rows:
+            table.add_row(*(printable(word, console) for word in row))
+        console.print(table)
+        console.print()
+    if said := _remarks(studies):
+        print_lines(console, *paragraph(said, console.width))
+
+
+def _remarks(studies: Sequence[Shown]) -> str:
+    near = any(value.startswith(NOISE) for _, values in winners(studies) for value in values)
+    said = [MEANS] if near else []
+    others = [study.name for study in studies if study.objective != studies[0].objective]
+    if others:
+        said.append(f"{', '.join(others)} had another objective than the one shown here.")
+    return " ".join(said)
+
+
+def compare_page(studies: Sequence[Shown]) -> str:
+    """One file of HTML."""
+    spec = frontiers(studies)
+    return rendered(
+        "compare.html.j2",
+        {"charts": {"frontiers": spec} if spec else {}, "trials": [], "logs": {}},
+        title=" and ".join(names(studies)),
+        facts=[said] if (said := _remarks(studies)) else [],
+        tables=_tables(studies),
+        charts=[{"name": "frontiers", "title": TITLE, "caption": CAPTION}] if spec else [],
+    )

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from autotune.show.view.compare_show import compare_page
+from autotune.show.view.compare import compare_page
 from autotune.show.view.page import page
 from autotune.show.view.serve import HOST, server
 from autotune.show.view.study import read

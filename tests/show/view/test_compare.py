@@ -10,8 +10,14 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from autotune.show.view.compare import differences, frontiers, winners
-from autotune.show.view.compare_show import MEANS, compare_page, print_compared
+from autotune.show.view.compare import (
+    MEANS,
+    compare_page,
+    differences,
+    frontiers,
+    print_compared,
+    winners,
+)
 from autotune.show.view.study import Shown, read
 from tests.support.shown import HOSTILE, change_json, folder
 
