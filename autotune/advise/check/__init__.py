@@ -1,4 +1,4 @@
-"""Training configurations before an expensive launch: what contradicts, costs, or is not measured.
+"""Checks training configurations before an expensive launch, alone or against a result.
 
 Each tool's files have one row of `READERS`, which turns them into a `Reading`; the rules work on
 readings alone.
@@ -25,7 +25,7 @@ from autotune.errors import UsageError
 MOST_BYTES = 2**20
 """No configuration of any tool is larger."""
 _MOST_BESIDE = 100
-"""Files of a folder that are looked at for one that names another."""
+"""Files of a folder that are read to find one that names another."""
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,7 @@ class ReaderRow:
     """A kind of file."""
 
     is_one: Callable[[dict[str, Any]], bool]
-    """By what it holds."""
+    """Recognises the file by its content."""
     read: Callable[[str, dict[str, Any]], Reading]
 
 
@@ -52,7 +52,7 @@ OTHERS = {
     "a configuration of generation, not a training one":
         ("eos_token_id", "max_new_tokens", "do_sample", "transformers_version"),
 }  # fmt: skip
-"""Files that are given in the place of a configuration, with names that show which they are."""
+"""Files that users pass by mistake, and the keys that identify them."""
 
 READERS = {
     "deepspeed": ReaderRow(deepspeed.is_one, deepspeed.read),
@@ -61,7 +61,7 @@ READERS = {
     "llama-factory": ReaderRow(transformers.is_llama_factory, transformers.read),
     "transformers": ReaderRow(transformers.is_one, transformers.read),
 }
-"""By the tool's name; the first whose file it may be reads it."""
+"""By the tool's name. The first row that recognises a file reads it."""
 
 __all__ = [
     "READERS",
@@ -127,7 +127,7 @@ def _read(path: Path) -> Reading:
 
 
 def _followed(reading: Reading, folder: Path) -> Reading:
-    """With the files that it names, which lie where the launch begins or in its own `folder`."""
+    """Adds the files that it names. They lie in the working directory or in its own `folder`."""
     inner, found = list(reading.inner), list(reading.findings)
     for key, name in reading.files.items():
         place = next((each for each in (Path(name), folder / name) if each.is_file()), None)
@@ -140,7 +140,7 @@ def _followed(reading: Reading, folder: Path) -> Reading:
 
 
 def of_command(world_size: int | None) -> list[Reading]:
-    """What the command line itself says; it goes before what files say."""
+    """The settings on the command line. They come before those of files."""
     if world_size is None:
         return []
     keys = {"world_size": "--world-size"}
@@ -148,14 +148,14 @@ def of_command(world_size: int | None) -> list[Reading]:
 
 
 def findings(readings: Sequence[Reading]) -> list[Finding]:
-    """What is wrong with `readings`, which one launch uses together."""
+    """All findings in `readings`, which one launch uses together."""
     every = with_inner(readings)
     found = [finding for reading in every for finding in alone(reading, every)]
     return [*found, *agree(every)]
 
 
 def with_inner(readings: Sequence[Reading]) -> list[Reading]:
-    """These, and what they hold of other tools."""
+    """These, and the configurations of other tools inside them."""
     every: list[Reading] = []
     for each in (one for reading in readings for one in (reading, *reading.inner)):
         if each not in every:  # named by one file, and given as well

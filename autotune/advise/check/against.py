@@ -17,7 +17,7 @@ _FACTS = (
     "dtype", "checkpointing", "compile",
 )  # fmt: skip
 _NEVER = tuple(name for name in OTHER_AXES if name not in (*_FACTS, *SCRIPT_AXES))
-"""What no file of these tools says in words that can be compared, or only some do."""
+"""Facts that files of these tools do not state, or not in comparable words."""
 
 
 def not_compared(readings: Sequence[Reading], best: Best) -> list[str]:

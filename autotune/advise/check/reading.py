@@ -1,4 +1,4 @@
-"""What a configuration says, in this program's words."""
+"""A configuration in this program's terms."""
 
 from __future__ import annotations
 
@@ -36,12 +36,12 @@ class Finding:
     where: str
     """File and key."""
     what: str
-    """What is so, and what to do about it."""
+    """The problem, and what to do about it."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Reading:
-    """One file; None for what it does not say. "auto" is filled in by somebody else."""
+    """The settings of one file; None if it lacks a setting, "auto" if another tool fills it in."""
 
     name: str
     """Of the file."""
@@ -63,18 +63,18 @@ class Reading:
     inner: tuple[Reading, ...] = ()
     """Configurations that it holds of other tools."""
     files: Mapping[str, str] = field(default_factory=dict)
-    """Those that it names instead: key to path."""
+    """Files of other tools that it names: key to path."""
     fills_auto: bool = False
     """Whether the tool fills "auto" in DeepSpeed's config."""
     autos: tuple[str, ...] = ()
     """Keys that hold "auto"."""
     findings: tuple[Finding, ...] = ()
-    """What its reader saw: old names, and what costs for nothing."""
+    """Of its reader: old names, settings that the tool refuses, costs without a use."""
     keys: Mapping[str, str] = field(default_factory=dict)
-    """How the tool calls what is said here."""
+    """The tool's key of each field."""
 
     def called(self, name: str) -> str:
-        """File and key of what is called `name` here."""
+        """File and key of the field `name`."""
         if name == "offload" and self.offload in ("all", "param"):
             name = "offload_param"  # which is what differs, then
         return f"{self.name}: {self.keys.get(name, name)}"
@@ -83,8 +83,8 @@ class Reading:
 def with_misspelled(
     reading: Reading, body: Mapping[str, Any], names: Names | None = None
 ) -> Reading:
-    """With what is said of names in `body` that nothing reads, beside which the one that is meant
-    is missing. `names` are all that the tool knows; without them, those that are read here."""
+    """Adds a finding for each unknown key in `body` that resembles a known and missing one.
+    `names` are all keys of the tool; without them, the keys in the `reading` count as known."""
     known, alike = names or _read_of(reading), ALIKE_OF_ALL if names else _ALIKE
     found = tuple(
         Finding(
@@ -126,8 +126,7 @@ def section(body: Mapping[str, Any], name: str) -> dict[str, Any]:
 
 
 def facts(keys: Mapping[str, str], body: dict[str, Any], **defaults: int) -> dict[str, Any]:
-    """The fields of a `Reading` that `body` has as they are under these `keys`. The tool has
-    `defaults` for what the file does not say."""
+    """Fields of a `Reading` that `body` has under these `keys`, or else the tool's `defaults`."""
     found: dict[str, Any] = {}
     for name in keys.keys() & {*_COUNTS, *_SIZES}:
         *above, key = keys[name].split(".")

@@ -1,1 +1,1 @@
-"""A data loader of the user's beside what training takes: settings, measurements, the answer."""
+"""Measures a user's data loader, and compares it with the rate that training needs."""

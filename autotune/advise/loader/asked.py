@@ -1,4 +1,4 @@
-"""What is to be measured of a loader, and what it has to give."""
+"""A request to measure a loader: its settings, and the rate that training needs."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from autotune.result.best import Best
 
 MARGIN = 1.1
-"""A loader is no bottleneck that gives so many times what is taken."""
+"""A loader is no bottleneck if it gives this many times the needed rate."""
 
 
 @dataclass(frozen=True, order=True)
 class Setting:
-    """Arguments of a DataLoader. What is smaller takes less of the host."""
+    """Arguments of a DataLoader. A smaller one uses less of the host."""
 
     workers: int
     prefetch: int | None
@@ -27,7 +27,7 @@ class Setting:
 
 @dataclass(frozen=True)
 class Need:
-    """What all ranks of this host take, at most."""
+    """The rate at which all ranks of this host consume data, at most."""
 
     tokens_per_s: float
     samples_per_s: float | None
@@ -52,9 +52,9 @@ class LoaderProbe:
     seq_len: int | None
     need: Need | None
     training_bytes: int
-    """Of host memory, that training holds beside the loaders."""
+    """Host memory that training itself holds."""
     limit_bytes: int
-    """Of host memory, for both."""
+    """Host memory for training and loaders."""
     budget_s: float
 
     @property
@@ -65,7 +65,7 @@ class LoaderProbe:
 def settings(
     workers: Sequence[int], prefetch: Sequence[int], pins: Sequence[bool]
 ) -> tuple[Setting, ...]:
-    """All that there are; without workers nothing is loaded ahead."""
+    """All combinations. Without workers there is no prefetching."""
     found = {
         Setting(count, ahead if count else None, pin)
         for count in workers

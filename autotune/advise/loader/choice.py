@@ -9,7 +9,7 @@ from autotune.advise.loader.asked import MARGIN, LoaderProbe
 from autotune.advise.loader.measured import SettingRow
 
 AS_FAST = 0.95
-"""Of the fastest: without a need, what gives so much is enough."""
+"""Without a need, this share of the fastest rate is enough."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -19,11 +19,11 @@ class LoaderChoice:
     row: SettingRow | None
     """None where none stays under the host ceiling."""
     enough: bool
-    """Whether it gives what is needed; where nothing is said to be, whether there is one."""
+    """Whether it gives the needed rate; without a need, whether there is a row."""
     needed: float | None
     """A second, in the unit of the rows."""
     lost_share: float = 0.0
-    """Of the device's time, that is spent waiting for batches."""
+    """Share of the device's time spent waiting for batches."""
 
 
 def choose(rows: Sequence[SettingRow], asked: LoaderProbe) -> LoaderChoice:

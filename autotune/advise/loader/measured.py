@@ -1,4 +1,4 @@
-"""What was measured of one setting of a loader, in all rounds and by all ranks."""
+"""Measurements of one setting of a loader, in all rounds and by all ranks."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Unit = Literal["batches", "samples", "tokens"]
 
 @dataclass(frozen=True)
 class Rate:
-    """A second's worth: median and 95 % interval."""
+    """A rate per second: median and 95 % interval."""
 
     median: float
     low: float
@@ -25,7 +25,7 @@ class Rate:
 
 @dataclass(frozen=True)
 class SettingRow:
-    """A setting and what came of it: rounds, or why it failed."""
+    """A setting with its rounds, or the reason of its failure."""
 
     setting: Setting
     rounds: tuple[Round, ...]

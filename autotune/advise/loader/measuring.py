@@ -23,13 +23,13 @@ from autotune.wire.stopping import Phase
 
 ROUNDS = 2
 LEAST_S, MOST_S = 0.5, 5.0
-"""What one timing takes."""
+"""Length of one timing."""
 START_S = 4.0
-"""What the processes of a setting take beside their timing, before that is known."""
+"""Assumed time of a setting besides its timing, before one was measured."""
 BATCH_SHARE = 0.5
-"""Of the budget: a loader without a batch for so long has none."""
+"""Share of the budget to wait for a first batch."""
 GRACE_S = 15.0
-"""A timing may take so much longer: its last batches, and workers that do not leave."""
+"""A timing may take this much longer: for its last batches, and workers that do not exit."""
 POLL_S = 0.02
 LOG_TAIL = 2000
 """Characters."""
@@ -51,7 +51,7 @@ class _Failed(Exception):  # noqa: N818 - it is an outcome of one setting
 
 
 class Measuring:
-    """Goes through the settings from the smallest up, and then once more."""
+    """Measures all settings from the smallest up, and then all again."""
 
     def __init__(self, asked: LoaderProbe, clock: Clock, stop: Callable[[], bool]) -> None:
         self._asked = asked
@@ -62,7 +62,7 @@ class Measuring:
         self._left_out: dict[Setting, str] = {}
 
     def run(self) -> MeasuredSettings:
-        """Everything; or what there is, where the user asked to stop.
+        """All settings, or those measured before the user asked to stop.
 
         Raises:
             UsageError: there is no such loader, or the budget is too small.
@@ -97,7 +97,7 @@ class Measuring:
                 self._rows[row.setting] = self._measured(row, len(sound) - place)
 
     def _why_not(self, setting: Setting, place: int) -> str:
-        """Why `setting` is not tried."""
+        """Why `setting` is not tried; empty if it is."""
         asked = self._asked
         known = [row for row in self._rows.values() if row.rounds and row.setting.workers]
         if known and setting.workers > known[-1].setting.workers:
@@ -117,7 +117,7 @@ class Measuring:
         return ROUNDS * len(self._asked.settings) * (self._start_s + 2 * LEAST_S)
 
     def _measured(self, row: SettingRow, left: int) -> SettingRow:
-        """`row` with another round, where `left` are to be done in the rest of the budget."""
+        """`row` with another round. The rest of the budget is for `left` rounds."""
         room_s = self._clock.remaining_s() / left - self._start_s
         timed_s = min(MOST_S, max(LEAST_S, room_s))
         began = self._clock.elapsed_s()
@@ -139,7 +139,7 @@ class Measuring:
         return replace(row, rounds=(*row.rounds, found))
 
     def _round(self, setting: Setting, timed_s: float) -> Round:
-        """What the loaders of all ranks gave, side by side."""
+        """Measurements of all ranks' loaders, side by side."""
         asked = self._asked
         request = Load(
             folder=asked.folder,
@@ -190,7 +190,7 @@ class Measuring:
             time.sleep(POLL_S)
 
     def _look(self, rank: _Rank) -> None:
-        """Take what it said."""
+        """Takes a rank's answer."""
         name = f"loader {self._asked.name}"
         rank.found = rank.found or rank.poll()
         if rank.found is not None and rank.found.failed:
@@ -218,10 +218,10 @@ class Measuring:
         )
 
     def _check_unit(self, row: SettingRow) -> None:
-        """That what is needed can be compared.
+        """Checks that the need can be compared.
 
         Raises:
-            UsageError: it is in tokens, and the batches have none.
+            UsageError: it is in tokens, and batches have no tokens.
         """
         need = self._asked.need
         if need is not None and need.samples_per_s is None and row.rounds and not row.has_tokens:
@@ -255,7 +255,7 @@ class _Rank:
 
 
 def _expected_bytes(known: SettingRow, workers: int) -> int:
-    """What loaders hold with more workers than those of `known`, all alike."""
+    """Bytes of loaders with more workers than `known` has, if all workers are alike."""
     ranks = len(known.rounds[0])
     alone = ranks * known.loader_bytes
     return alone + (known.host_bytes - alone) * workers // known.setting.workers

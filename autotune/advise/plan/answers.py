@@ -1,4 +1,4 @@
-"""What a plan says: what fits, by number of GPUs, and the largest or least that does."""
+"""Answers of a plan: what fits, what to set by number of GPUs, and solutions of --solve."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ Quantity = Literal["micro_batch", "seq_len", "gpus"]
 _LENGTHS_APART = 128
 _LAST_LENGTH = 2**20
 _ROUND_A_GUESS = 1 / 16
-"""Of the lengths that are left: how far from a guess others are looked at with it."""
+"""Distance from a guess to the two lengths tried with it, as a share of the remaining ones."""
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ class Solved:
     value: int | None
     """None where not even the least, or the most, of it fits."""
     bound: str = ""
-    """Why more of it was not looked at; empty where it was."""
+    """Why no larger value was tried; empty if one was."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,8 +80,8 @@ def answer(
 
 
 def table(found: Plan) -> list[Largest]:
-    """The largest micro_batch of each build and length: what may fit, as a study would go about
-    it; then what does not, the least first."""
+    """The largest micro_batch of each build and length: first those that may fit, in the order in
+    which a study would try them; then the others, the smallest peak first."""
 
     def key(each: Largest) -> tuple[float, ...]:
         return (0, *_order(each.row)) if each.row.may_fit else (1, each.row.peak.bytes)
@@ -90,7 +90,7 @@ def table(found: Plan) -> list[Largest]:
 
 
 def _order(row: Expected) -> tuple[float, float]:
-    """As a study would go about rows: what likely fits first, then by expected value."""
+    """The order in which a study would try rows: likely fits first, then by expected value."""
     return not row.fits, -row.value * row.chance
 
 
@@ -100,7 +100,7 @@ def recommended(rows: Sequence[Expected]) -> Expected | None:
 
 
 def fitting(rows: Sequence[Expected]) -> Expected | None:
-    """The same, where that likely fits."""
+    """What to set, if it likely fits; else None."""
     best = recommended(rows)
     return best if best is not None and best.fits else None
 
@@ -131,7 +131,7 @@ def _solved(found: Plan, row: Expected | None, *solved: Any) -> Answer:
 
 
 def why_not(found: Plan) -> str:
-    """What the least would need: of a GPU, or of the host where that alone is too small."""
+    """The least memory that any candidate needs: of a GPU, or of the host if only that lacks."""
     limits = found.space.limits
     best = max(found.expected, key=lambda row: row.chance)
     if best.may_fit:
@@ -160,7 +160,7 @@ def why_not(found: Plan) -> str:
 
 
 def solve_micro_batch(asked: PlanRequest, gpus: int, helpers: Helpers) -> Answer:
-    """The largest micro_batch that fits in any build and length that is asked for."""
+    """The largest micro_batch that fits, over all requested builds and lengths."""
     wide = asked.options.but(micro_batch=tuple(range(1, MOST_MICRO_BATCH + 1)))
     found = plan(replace(asked, options=wide), gpus, helpers)
     row = max(
@@ -174,7 +174,7 @@ def solve_micro_batch(asked: PlanRequest, gpus: int, helpers: Helpers) -> Answer
 
 
 def solve_seq_len(asked: PlanRequest, gpus: int, helpers: Helpers) -> Answer:
-    """The longest samples of which one micro_batch that is asked for fits; a multiple of 128."""
+    """The longest samples that fit with a requested micro_batch; a multiple of 128."""
     recipe = FAMILIES[asked.options.model.family].recipe(asked.options.model.asked)
     most = FAMILIES[asked.options.model.family].most_seq_len(recipe)
     longest = most or _LAST_LENGTH
@@ -203,8 +203,8 @@ def solve_seq_len(asked: PlanRequest, gpus: int, helpers: Helpers) -> Answer:
 
 
 def _between(low: int, high: int, over: Mapping[int, float]) -> list[int]:
-    """A few places about the one where what is missing of the limit, and what is `over` it at
-    either end, say that it is met."""
+    """Up to three places to try. The bytes `over` the limit at `low` and `high` are interpolated
+    to the place where memory meets the limit."""
     guess = low + round((high - low) * over[low] / ((over[low] - over[high]) or 1.0))
     apart = max(1, int((high - low) * _ROUND_A_GUESS))
     guess = min(max(guess, low + 1), high - 1)
@@ -212,12 +212,12 @@ def _between(low: int, high: int, over: Mapping[int, float]) -> list[int]:
 
 
 def _likely_bytes(row: Expected) -> float:
-    """Of the peak, what it keeps within with the chance that a row needs to fit; roughly."""
+    """Bytes that the peak stays below with about the probability that a row needs to fit."""
     return float((row.peak.bytes * row.peak.high_bytes) ** 0.5)
 
 
 def _divides(asked: PlanRequest, gpus: int, length: int) -> bool:
-    """Whether samples of `length` make up the global batch."""
+    """Whether a micro_batch of samples of this length divides the global batch."""
     batch = asked.options.space.global_batch
     if batch is None or batch.unit != "tokens":
         return True
@@ -254,8 +254,8 @@ def solve_gpus(asked: PlanRequest, helpers: Helpers) -> Answer:
 
 
 def last_that(holds: Callable[[int], bool], values: Sequence[int]) -> int | None:
-    """The last of `values` of which something `holds` that holds up to one of them and not from
-    there on; None where not even of the first."""
+    """The last of `values` for which `holds` is true, by few calls; None if there is none. It is
+    true up to one of them, and false after it."""
     low, high = -1, 0
     while high < len(values) and holds(values[high]):
         low, high = high, 2 * high + 1

@@ -1,4 +1,4 @@
-"""What is expected of every candidate on GPUs that are not here."""
+"""The expected memory and speed of every candidate on GPUs that are not here."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ from autotune.wire.helpers import Count, Counted, Describe, Described
 Z90 = 1.645
 """Standard deviations on either side of 90 %."""
 NO_LIMIT = 2**62
-"""Of a host whose memory is not looked at."""
+"""Bytes of a host whose memory is not checked."""
 LIKELY = 0.8
-"""Chance of keeping within the limits from which a candidate is said to fit."""
+"""A candidate fits if its probability of staying within the limits is at least this."""
 KIND = "cuda"
 COUNTED = 4
-"""Lengths: three make a parabola, and one has to lie on it."""
+"""Lengths to count: three define a parabola, and the fourth checks it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,9 +54,9 @@ class Parts:
     buffers: float
     """Weights that are gathered, and gradients on their way."""
     unused: float
-    """What torch's allocator has reserved beside these."""
+    """Reserved by torch's allocator, and not used."""
     outside: float
-    """Of torch's allocator: CUDA's context, libraries, communication."""
+    """Outside torch's allocator: CUDA's context, libraries, communication."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,17 +75,17 @@ class Expected:
     host_bytes: int
     """Of all ranks."""
     chance: float
-    """Of keeping within the limits."""
+    """Probability of staying within the limits."""
     limited_by: Literal["device", "host"]
-    """Whose limit it is likelier to break."""
+    """The memory whose limit it is likelier to exceed."""
     step_s: tuple[float, float, float]
-    """Of an optimizer step: low, median, high, the interval of 90 %."""
+    """Of an optimizer step: low end, median and high end of the 90 % interval."""
     tokens_per_s: tuple[float, float, float]
     """Over all GPUs; the slow end comes first."""
     traffic_bytes: float
-    """That a rank sends in an optimizer step; the ring's."""
+    """Sent by a rank in an optimizer step, by ring algorithms."""
     value: float
-    """Of the objective, the median."""
+    """Median of the objective."""
 
     @property
     def global_batch_tokens(self) -> int:
@@ -93,17 +93,17 @@ class Expected:
 
     @property
     def fits(self) -> bool:
-        """Whether it likely does."""
+        """Whether it likely fits."""
         return self.chance >= LIKELY
 
     @property
     def may_fit(self) -> bool:
-        """Whether it more likely does than not."""
+        """Whether it more likely fits than not."""
         return self.chance >= 0.5
 
 
 class Helpers:
-    """What a helper process found, kept: rows by number of GPUs ask the same."""
+    """Keeps the answers of a helper process: all numbers of GPUs ask the same questions."""
 
     def __init__(
         self, count: CountModels, describe: Callable[[Describe], Described | str]
@@ -113,10 +113,10 @@ class Helpers:
         self._counted: dict[str, Counted] = {}
         self._described: dict[str, Described | str] = {}
         self.lengths: Sequence[int] = ()
-        """What else than a request names is counted and traced with it, since later ones may."""
+        """Lengths to count and trace with each request, because later requests may need them."""
 
     def count(self, asked: Count) -> Counted:
-        """Of some of `lengths`, by a parabola through a few of them, if it is one."""
+        """The count. For some of `lengths` a parabola through a few of them gives the FLOPs."""
         if len(self.lengths) > COUNTED and set(asked.seq_lens) < set(self.lengths):
             places = np.linspace(0, len(self.lengths) - 1, COUNTED).round().astype(int)
             few = [self.lengths[place] for place in places]
@@ -134,7 +134,7 @@ class Helpers:
         return self._counted[key]
 
     def describe(self, asked: Describe) -> Described | str:
-        """What was traced, or why nothing was."""
+        """The trace, or the reason for having none."""
         if set(asked.seq_lens) < set(self.lengths):
             found = self._once(replace(asked, seq_lens=list(self.lengths)))
             if isinstance(found, str):
@@ -165,7 +165,7 @@ def _parabola(lengths: Sequence[int], flops: Sequence[float]) -> Callable[[int],
 
 
 def _at(found: Described, lengths: Sequence[int]) -> Described:
-    """Of what was found, what it says of the lengths in these places."""
+    """`found` for the lengths in these places alone."""
 
     def some(values: list[list[int]]) -> list[list[int]]:
         return [values[place] for place in lengths]
@@ -179,17 +179,17 @@ def _at(found: Described, lengths: Sequence[int]) -> Described:
 
 @dataclass(frozen=True, kw_only=True)
 class PlanRequest:
-    """What a plan is asked for."""
+    """A request for a plan."""
 
     options: Options
     card: Card
     host_bytes: int | None
-    """Of host memory; None where it is not to be looked at."""
+    """Of host memory; None if it is not checked."""
     fused: bool = True
-    """Whether fused kernels are there, also where they are not installed here."""
+    """Whether to assume fused kernels, even if they are not installed here."""
     earlier: Sequence[Earlier] = ()
     elsewhere: Collection[str] = ()
-    """Of `earlier`, the folders of those on other devices."""
+    """Folders of the `earlier` studies that ran on other devices."""
 
     @property
     def speed_known(self) -> bool:
@@ -200,12 +200,12 @@ class PlanRequest:
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """Everything expected of one number of GPUs."""
+    """The expectations for one number of GPUs."""
 
     space: Space
     gpus: int
     untraced: str
-    """Why closed forms had to do; empty where the model was traced."""
+    """Why closed forms were used; empty if the model was traced."""
     speed_known: bool
     """Whether anything is known of the card's speed."""
     expected: list[Expected]
@@ -213,7 +213,7 @@ class Plan:
 
 
 def plan(asked: PlanRequest, gpus: int, helpers: Helpers) -> Plan:
-    """What to expect on so many GPUs.
+    """Expectations for this number of GPUs.
 
     Raises:
         UsageError: there is no such model, or no candidate.
@@ -242,7 +242,7 @@ def plan(asked: PlanRequest, gpus: int, helpers: Helpers) -> Plan:
 
 
 def _apart(space: Space) -> Space:
-    """On one GPU without stages that share and move nothing, where others are there."""
+    """Leaves out ZeRO stages that change nothing on one GPU, if other candidates remain."""
     if space.workload.world_size > 1:
         return space
     kept = [c for c in space.candidates if c.zero_stage == 0 or c.offload != "none"]
@@ -279,7 +279,7 @@ def _expected(
         [(workload, candidate) for candidate in space.candidates], KIND
     )
     chance = predictor.memory.chance(space.limits.limit_bytes)
-    # One that is not to be looked at has no limit, and nothing breaks it.
+    # A host that is not checked has no limit.
     host_chance = hosts.chance(space.limits.host_limit_bytes)
     speed = predictor.log_step_s()
     found = []
@@ -311,7 +311,7 @@ def _expected(
 
 
 def _parts(space: Space, memory: MemoryModel, place: int, *, stay: bool) -> Parts:
-    """The median peak by what it is made of. What measurements corrected is spread over all."""
+    """Parts of the median peak. A correction by measurements is spread over all of them."""
     candidate, workload = space.candidates[place], space.workload
     engine = engine_of(workload, candidate)
     state, found = engine.state(workload, candidate), memory.parts

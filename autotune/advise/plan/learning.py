@@ -18,8 +18,8 @@ from autotune.result.folder.journal import records_in
 
 
 def learn(asked: PlanRequest, place: Path) -> tuple[PlanRequest, list[str]]:
-    """`asked` with what the studies on GPUs measured that lie in `place`, or are that folder, the
-    newest first; and what has to be said of it.
+    """`asked` with the measurements of studies on GPUs, the newest first, and remarks for the
+    user. `place` is a study, or a folder of studies.
 
     Raises:
         UsageError: there is no such folder, or nothing in it to learn from.
@@ -63,7 +63,7 @@ def learn(asked: PlanRequest, place: Path) -> tuple[PlanRequest, list[str]]:
 
 
 def is_such(card: Card, name: str) -> bool:
-    """Whether a device of that `name`, as NVML has it, is such a card."""
+    """Whether `name` is NVML's name of this card."""
     words = re.split(r"[\s_-]", name)
     known = {plain_name(each.name): each for each in CARDS}
     # More words say more: an "H100 PCIe" is no "H100".

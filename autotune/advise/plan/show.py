@@ -225,7 +225,7 @@ def _allowed(found: Plan) -> str:
 
 
 def _product(found: Plan, row: Expected) -> str:
-    """The global batch as it was asked for, what it is made of, and the other unit."""
+    """The global batch in the requested unit, its factors, and the other unit."""
     made = f"{row.global_batch} = {row.candidate.micro_batch} x {row.grad_accum} x {row.gpus}"
     batch = found.space.workload.global_batch
     if batch is not None and batch.unit == "tokens":
@@ -234,7 +234,7 @@ def _product(found: Plan, row: Expected) -> str:
 
 
 def _batch(found: Plan, rows: Sequence[Expected]) -> list[str]:
-    """The global batch as it was asked for, and in the other unit; nothing where none was."""
+    """The requested global batch, also in the other unit; empty if there is none."""
     batch = found.space.workload.global_batch
     if batch is None:
         return []
@@ -250,7 +250,7 @@ def _batch(found: Plan, rows: Sequence[Expected]) -> list[str]:
 
 
 def _without(plans: Sequence[Plan]) -> list[str]:
-    """What was not looked at, with how many GPUs where that differs, and why."""
+    """Values left out and why; for which numbers of GPUs, if that differs."""
     counts: dict[tuple[str, str], list[int]] = {}
     for found in plans:
         for each in found.space.fixed:
@@ -298,7 +298,7 @@ def _looked_at(found: Plan) -> str:
 
 
 def _number(number: int, each: Largest) -> str:
-    """Its place in the order of a study, if that would try it."""
+    """Its place in the order in which a study would try candidates; "-" if it would not."""
     return str(number) if each.row.may_fit else "-"
 
 
@@ -317,12 +317,12 @@ def _parts(rows: Sequence[Largest], *, numbered: bool = False) -> Table:
 
 
 def _width(console: Console, table: Table) -> int:
-    """Characters that it needs."""
+    """Width of the whole table, in characters."""
     return Measurement.get(console, console.options.update(width=_ANY_WIDTH), table).maximum
 
 
 def _print_whole(console: Console, table: Table) -> None:
-    """Also where the console is narrower: better wrapped by it than cut."""
+    """Prints all columns, even on a narrower console, which then wraps the lines."""
     narrow, console.width = console.width, max(console.width, _width(console, table))
     console.print(table)
     console.width = narrow

@@ -1,4 +1,4 @@
-"""What an export is: files for another tool, and what of the result that tool cannot say."""
+"""An export: files for another tool, and the settings that the tool cannot express."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ FACTS = (
     "model", "depth", "width", "vocab_size", "seq_len", "micro_batch", "grad_accum", "world_size",
     "nodes", "dtype", *(name for name in OTHER_AXES if name not in SCRIPT_AXES),
 )  # fmt: skip
-"""What a training run has to take over of a result, by the names of `Config`."""
+"""The settings that a training run takes from a result, by the names of `Config`."""
 BATCHES = ("micro_batch", "grad_accum")
 OF_MODEL = ("model", "depth")
 OF_DEEPSPEED = ("zero_stage", "offload", "reduce_dtype")
-"""What a file says in which DeepSpeed's config is handed on."""
+"""Facts in DeepSpeed's config."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,7 +30,7 @@ class Exported:
     files: dict[str, str]
     """Name of a file to its text."""
     unexpressed: tuple[str, ...]
-    """What the tool has no word for, as "name value"."""
+    """Settings that the tool cannot express, as "name value"."""
 
 
 def exported(
@@ -63,7 +63,7 @@ def _text(name: str, body: str | dict[str, Any], head: str) -> str:
 
 
 def unexpressed(best: Best, says: Collection[str]) -> tuple[str, ...]:
-    """What a format does not say that only `says` so much. What is plain needs no word."""
+    """Settings of `best` that are not in `says`. Plain values of axes need not be set."""
     config = best.config
     missing = [
         f"{name} {getattr(config, name)}"
@@ -82,7 +82,7 @@ def unexpressed(best: Best, says: Collection[str]) -> tuple[str, ...]:
 
 
 def remark(best: Best, missing: Collection[str], sign: str = "#") -> str:
-    """Comment lines on top of a file: where it is from, and what it does not say."""
+    """Comment lines on top of a file: its source, and the settings it lacks."""
     config, measured = best.config, best.measured
     found = best.expected or (
         f"{measured.tokens_per_s:.4g} tokens/s, {measured.share_of_capacity:.0%} of"
@@ -99,7 +99,7 @@ def remark(best: Best, missing: Collection[str], sign: str = "#") -> str:
 
 
 def machines(config: Config) -> set[str]:
-    """What is said by a number of nodes and one of ranks on each: nothing where these differ."""
+    """Facts in a number of nodes and one of ranks per node: none if nodes have unequal ranks."""
     return {"world_size", "nodes"} if config.world_size % config.nodes == 0 else set()
 
 

@@ -18,7 +18,7 @@ from autotune.space.outcome import Objective, Record, Verdict
 from autotune.wire.stopping import Phase
 
 _EVERY_S = 0.5
-"""Between two bars: what a cell printed is kept, each with all that was written over."""
+"""Between two bars: a notebook keeps all that a cell prints, overwritten bars too."""
 
 
 class NotebookReporter(PlainReporter):

@@ -1,4 +1,4 @@
-"""What goes on in a probe, for how long, and how long that took in earlier group starts."""
+"""The phase of a probe, its duration so far, and its usual duration in earlier group starts."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _DOING_OF_SCRIPT = {
 }
 _STARTING = (Phase.IMPORT, Phase.BUILD, Phase.ENGINE, Phase.COMPILE, Phase.WARMUP)
 _THEN = {phase: _STARTING[i:] for i, phase in enumerate(_STARTING[:-1], 1)}
-"""What comes after each phase of a start that does not fail. How long others take depends on the
+"""Later phases of a start that does not fail. The duration of other phases depends on the
 candidate."""
 
 
@@ -67,7 +67,7 @@ class StudyProgress:
 
     @property
     def text(self) -> str:
-        """What goes on, e.g. "building the engine, 3 s of about 6 s"."""
+        """The current phase, e.g. "building the engine, 3 s of about 6 s"."""
         phase, steps, since_s = self._now
         if phase is None:
             return "preparing"
@@ -82,7 +82,7 @@ class StudyProgress:
         return f"{doing}, {for_s} s{' of about' if for_s <= about_s else ', usually'} {about_s} s"
 
     def _about_s(self, phase: Phase) -> int:
-        """What `phase` took in earlier starts; 0 where that is not known, or nothing.
+        """Seconds of `phase` in earlier starts; 0 if unknown.
 
         The first start of an engine imports its library, which later ones need not.
         """

@@ -20,13 +20,13 @@ from autotune.units import gib
 
 SHOWN_TIES = 4
 WAITS = 0.1
-"""Of a step, that is worth a word if it waits for data."""
+"""Share of a step that waits for data, from which on the report mentions it."""
 HOST_FULL = 0.8
-"""Of the host's memory: more processes may not have room."""
+"""Share of the host's memory in use, above which more processes may not have room."""
 
 
 class Caution(Enum):
-    """What a reader of the result should know; the text says what to do about it."""
+    """A warning for readers of the result, with what to do about it."""
 
     NO_FINALS = (
         "Not confirmed: this configuration had no final. Use --resume with a --budget that"
@@ -180,7 +180,7 @@ def _speed(best: Best) -> str:
 
 
 def _waiting(best: Best) -> list[str]:
-    """What of a script's step waits for data, and where its tokens are from."""
+    """The share of a script's step that waits for data, and the source of its tokens."""
     measured = best.measured
     lines = []
     if measured.waiting_share is not None and measured.waiting_share >= WAITS:
@@ -214,7 +214,7 @@ def _memory(best: Best) -> str:
 
 
 def _sure(best: Best) -> list[str]:
-    """How sure it is that nothing else that fitted is faster."""
+    """The probability that no other configuration that fits is faster."""
     sure, repeats = best.sure, best.repeats
     if repeats is not None and repeats.noisy:
         return [

@@ -1,4 +1,4 @@
-"""What the winner is compared with: what a training framework does where nobody says anything."""
+"""Compares the winner with the defaults of training frameworks."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Baseline:
 
 
 def baseline(study: Shown) -> Baseline | None:
-    """None where nothing won, or nothing like it was tried."""
+    """The trial to compare with; None without a winner, or if none resembles it."""
     if study.best is None or study.workload.of_script:
         return None
     trials, config = study.trials, study.best.config
@@ -72,7 +72,7 @@ def _interval(rows: pd.DataFrame) -> tuple[float, float, float]:
 
 
 def compared(study: Shown) -> str:
-    """How the winner compares with the defaults, for people; empty where with none."""
+    """How the winner compares with the defaults, for people; empty without such a trial."""
     found = baseline(study)
     if found is None or study.best is None:
         return ""
