@@ -11,6 +11,7 @@ from cyclopts import Parameter
 from autotune.commands import Run
 from autotune.commands.exits import ExitCode, complain
 from autotune.errors import UsageError
+from autotune.units import parse_name
 
 if TYPE_CHECKING:
     from autotune.result.export.format import Exported
@@ -39,11 +40,8 @@ def export(
 
         names = None
         if format is not None:
-            names = tuple(dict.fromkeys(part.strip() for part in format.split(",")))
-            for name in names:
-                if name not in EXPORTS:
-                    known = ", ".join(EXPORTS)
-                    raise UsageError(f"--format {name}: unknown; known: {known}")
+            given = dict.fromkeys(part.strip() for part in format.split(","))
+            names = tuple(parse_name(name, "--format", tuple(EXPORTS)) for name in given)
         path = best / "best.json" if best.is_dir() else best
         found = Best.read(path)
         folder = out or path.parent / FOLDER

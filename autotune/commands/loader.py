@@ -13,7 +13,7 @@ from autotune.commands import Run
 from autotune.commands.exits import ExitCode, complain
 from autotune.commands.tune import own_flag
 from autotune.errors import UsageError
-from autotune.units import parse_duration_s, parse_ints, parse_share
+from autotune.units import parse_duration_s, parse_ints, parse_name, parse_share
 
 if TYPE_CHECKING:
     from autotune.advise.loader.asked import LoaderProbe
@@ -56,7 +56,9 @@ def loader(
     """Find how many workers a data loader needs to keep up with training."""
     counts = None if data_workers is None else parse_ints(data_workers, "--data-workers", least=0)
     ahead = parse_ints(prefetch, "--prefetch")
-    pins = _pins(pin_memory)
+    words = {parse_name(part.strip(), "--pin-memory", ("off", "on"))
+             for part in pin_memory.split(",")}  # fmt: skip
+    pins = tuple(sorted(word == "on" for word in words))
     sizes = {flag: None if text is None else _one(text, flag) for flag, text in (
         ("--micro-batch", micro_batch), ("--seq-len", seq_len), ("--ranks", ranks))}  # fmt: skip
     budget_s = parse_duration_s(budget, "--budget")
@@ -140,15 +142,6 @@ def _print(measured: MeasuredSettings, asked: LoaderProbe, said: list[str], *, j
         complain(f"nothing could be measured: {measured.rows[0].failed}")
         return ExitCode.NO_MEASUREMENT
     return ExitCode.FOUND if choice.enough else ExitCode.NOTHING_FITS
-
-
-def _pins(text: str) -> tuple[bool, ...]:
-    words = {"off": False, "on": True}
-    given = [part.strip() for part in text.split(",")]
-    for word in given:
-        if word not in words:
-            raise UsageError(f"--pin-memory {text}: unknown {word!r}; write off, on or off,on")
-    return tuple(sorted({words[word] for word in given}))
 
 
 def _usable(pins: tuple[bool, ...]) -> tuple[tuple[bool, ...], str]:

@@ -39,7 +39,7 @@ WRONG: list[tuple[list[str], str]] = [
     (["loader", "m:f", "--data-workers", "many"], "not integers"),
     (["loader", "m:f", "--data-workers", "-1"], "values must be at least 0"),
     (["loader", "m:f", "--prefetch", "0"], "values must be at least 1"),
-    (["loader", "m:f", "--pin-memory", "maybe"], "write off, on or off,on"),
+    (["loader", "m:f", "--pin-memory", "maybe"], "unknown; known: off, on"),
     (["loader", "m:f", "--pin-memory", "on"], "needs a GPU, and "),
     (["loader", "m:f", "--micro-batch", "1,2"], "takes one value, e.g. 1"),
     (["loader", "m:f", "--ranks", "0"], "values must be at least 1"),

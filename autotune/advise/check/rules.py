@@ -14,7 +14,8 @@ def alone(reading: Reading, beside: Sequence[Reading]) -> Iterator[Finding]:
     """Of one file, used together with those `beside` it."""
     yield from reading.findings
     yield from _autos(reading, beside)
-    yield from _formula(reading, _ranks(beside))
+    ranks = next((each.world_size for each in beside if each.world_size), None)
+    yield from _formula(reading, ranks)
 
 
 def agree(readings: Sequence[Reading]) -> Iterator[Finding]:
@@ -29,10 +30,6 @@ def agree(readings: Sequence[Reading]) -> Iterator[Finding]:
                     f"is {other}, and {first.called(name)} is {one}; which one counts depends on"
                     " the tool: make them equal",
                 )  # fmt: skip
-
-
-def _ranks(readings: Sequence[Reading]) -> int | None:
-    return next((each.world_size for each in readings if each.world_size), None)
 
 
 def _autos(reading: Reading, beside: Sequence[Reading]) -> Iterator[Finding]:

@@ -178,6 +178,7 @@ def solve_seq_len(asked: PlanRequest, gpus: int, helpers: Helpers) -> Answer:
     recipe = FAMILIES[asked.options.model.family].recipe(asked.options.model.asked)
     most = FAMILIES[asked.options.model.family].most_seq_len(recipe)
     longest = most or _LAST_LENGTH
+    sizes = asked.options.space.axes.get("micro_batch") or (1,)
     every = [*range(_LENGTHS_APART, longest, _LENGTHS_APART), longest]
     lengths = [n for n in every if _divides(asked, gpus, n)] or every
     helpers.lengths = lengths
@@ -187,7 +188,10 @@ def solve_seq_len(asked: PlanRequest, gpus: int, helpers: Helpers) -> Answer:
     over: dict[int, float] = {}
     while high - low > 1:
         places = _between(low, high, over) if over else sorted({0, high - 1})
-        found = plan(with_lengths(asked, [lengths[place] for place in places]), gpus, helpers)
+        some = asked.options.but(
+            seq_len=tuple(lengths[place] for place in places), micro_batch=sizes
+        )
+        found = plan(replace(asked, options=some), gpus, helpers)
         plans.append(found)
         for place in places:
             same = [row for row in found.expected if row.candidate.seq_len == lengths[place]]
@@ -223,12 +227,6 @@ def _divides(asked: PlanRequest, gpus: int, length: int) -> bool:
         return True
     sizes = asked.options.space.axes.get("micro_batch") or (1,)
     return any(batch.amount % (size * gpus * length) == 0 for size in sizes)
-
-
-def with_lengths(asked: PlanRequest, lengths: Sequence[int]) -> PlanRequest:
-    options = asked.options
-    sizes = options.space.axes.get("micro_batch") or (1,)
-    return replace(asked, options=options.but(seq_len=tuple(lengths), micro_batch=sizes))
 
 
 def solve_gpus(asked: PlanRequest, helpers: Helpers) -> Answer:

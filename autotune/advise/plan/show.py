@@ -92,7 +92,7 @@ def _print_counts(console: Console, answer: Answer) -> None:
             f"{row.peak.bytes / _GIB:.1f} GiB", f"{row.host_bytes / _GIB:.0f} GiB",
             Text(f"{row.chance:.0%}", style=_colour(row)),
             *([_range(row.tokens_per_s)] if head.speed_known else []),
-            _size(row.traffic_bytes) if count > 1 else "",
+            gib(round(row.traffic_bytes)) if count > 1 else "",
         ])  # fmt: skip
     card = _fixed(head)["device"]
     title = f"What to set on {card}, by number of GPUs; {_allowed(head)}"
@@ -266,8 +266,7 @@ def _without(plans: Sequence[Plan]) -> list[str]:
 
 def _table(found: Plan, rows: Sequence[Largest]) -> Table:
     axes = {axis.label: axis.name for axis in shown_axes(found.space.axes)
-            if axis.name != "micro_batch"
-            and (len(found.space.axes.get(axis.name, ())) > 1 or not axis.quiet)}  # fmt: skip
+            if axis.name != "micro_batch"}  # fmt: skip
     accumulated = found.space.workload.global_batch is not None
     speed = found.speed_known
     heads = ["#", *axes, "micro", *(["accum"] if accumulated else []), "may", "peak GiB (90 %)",
@@ -352,7 +351,3 @@ def _words(row: Expected) -> str:
 
 def _range(values: tuple[float, float, float]) -> str:
     return f"{si(values[0])}-{si(values[2])}"
-
-
-def _size(size: float) -> str:
-    return gib(round(size))

@@ -89,7 +89,9 @@ def same_batch_table(best: Best) -> Table:
         "samples/s": partial(_samples, best=best),
         "tokens/s": lambda cell: si(cell.measured.tokens_per_s),
         "of best": lambda cell: f"{cell.measured.tokens_per_s / most:.1%}",
-        "peak": lambda cell: _peak(cell.measured),
+        "peak": lambda cell: (
+            f"{gib(cell.measured.peak_bytes.device)} {cell.measured.share_of_capacity:.0%}"
+        ),
         "J/token": lambda cell: joules(cell.measured),
         "waits": lambda cell: _waits(cell.measured),
         "measured": evidence,
@@ -114,10 +116,6 @@ def _named(cell: Cell, axes: Sequence[Axis], width: int) -> str:
 
 def _value(cell: Cell, name: str) -> str:
     return visible(str(getattr(cell.config, name)))
-
-
-def _peak(measured: Measured) -> str:
-    return f"{gib(measured.peak_bytes.device)} {measured.share_of_capacity:.0%}"
 
 
 def evidence(cell: Cell) -> str:

@@ -47,7 +47,10 @@ def winners(studies: Sequence[Shown]) -> list[tuple[str, list[str]]]:
         if any(best is not None and getattr(best.config, name) != axis.plain for best in found)
     ]  # fmt: skip
     facts: dict[str, Callable[[Best], str]] = {
-        **{AXES[name].label: partial(_setting, name=name) for name in axes},
+        **{
+            AXES[name].label: partial(lambda name, best: str(getattr(best.config, name)), name)
+            for name in axes
+        },
         "ranks": lambda best: f"{best.config.world_size}{best.config.on_nodes}",
         first.unit: lambda best: si(of_objective(best.measured, first.objective)),
         f"against {names(studies)[0]}": lambda best: (
@@ -68,16 +71,11 @@ def winners(studies: Sequence[Shown]) -> list[tuple[str, list[str]]]:
         *([("no result", lacks)] if any(lacks) else []),
         ("ceiling", [f"{each.ceiling:.0%} of {gib(each.capacity_bytes)}" for each in limits]),
         ("took", [minutes(study.elapsed_s) for study in studies]),
-        ("trials", [str(_ran(study)) for study in studies]),
+        (
+            "trials",
+            [str(sum(each.counts.values()) - each.counts[Verdict.SKIPPED]) for each in studies],
+        ),
     ]
-
-
-def _ran(study: Shown) -> int:
-    return sum(count for how, count in study.counts.items() if how != Verdict.SKIPPED)
-
-
-def _setting(best: Best, name: str) -> str:
-    return str(getattr(best.config, name))
 
 
 def against(best: Best, other: Best, first: Shown) -> str:
@@ -93,17 +91,14 @@ def against(best: Best, other: Best, first: Shown) -> str:
 
 def differences(studies: Sequence[Shown]) -> list[tuple[str, list[str]]]:
     """What was asked or what it was measured on, where that is not the same: name, and values."""
-    known = [
-        dict(flat(study.manifest.fingerprint | _asked(study.manifest.options)))
-        for study in studies
-    ]
+    known = []
+    for made in (study.manifest for study in studies):
+        options = {key: value for key, value in made.options.items() if value is not None}
+        known.append(dict(flat(made.fingerprint | options)))
+        known[-1].pop("out", None)
     every = dict.fromkeys(name for each in known for name in each)
     found = {name: [str(each.get(name, "")) for each in known] for name in every}
     return [(name, values) for name, values in found.items() if len(set(values)) > 1]
-
-
-def _asked(options: dict[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in options.items() if name != "out" and value is not None}
 
 
 def frontiers(studies: Sequence[Shown]) -> Spec | None:

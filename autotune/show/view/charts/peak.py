@@ -23,7 +23,12 @@ def peak(study: Shown) -> Spec | None:
         study.best.cells, key=lambda cell: -of_objective(cell.measured, study.objective)
     )[:MOST]
     rows = [
-        {"cell": _name(cell), "part": part, "gib": size / GIB, "place": place}
+        {
+            "cell": f"depth {cell.depth}, seq {cell.seq_len}, micro {cell.config.micro_batch}",
+            "part": part,
+            "gib": size / GIB,
+            "place": place,
+        }
         for cell in cells
         for place, (part, size) in enumerate(parts(study, cell).items())
         if size
@@ -57,7 +62,3 @@ def parts(study: Shown, cell: Cell) -> dict[str, float]:
         "kept by the allocator": max(0, peak_bytes.reserved - peak_bytes.allocated),
         "outside the allocator": max(0, peak_bytes.device - peak_bytes.reserved),
     }
-
-
-def _name(cell: Cell) -> str:
-    return f"depth {cell.depth}, seq {cell.seq_len}, micro {cell.config.micro_batch}"

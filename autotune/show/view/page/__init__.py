@@ -56,18 +56,13 @@ def page(study: Shown, *, live: bool = False, state: str = "") -> str:
 
 def _facts(study: Shown) -> list[str]:
     finals = int((study.ran["kind"] == "final").sum())
+    lost = study.past is not None and study.past.ended is None
     return [
         study.name,
         f"{minutes(study.elapsed_s)} of {minutes(study.budget_s)}",
         f"trials: {counts_text(study.counts)}; final rounds: {finals}",
-        "running" if study.running else _ending(study),
+        "running" if study.running else "interrupted" if lost else "ended",
     ]
-
-
-def _ending(study: Shown) -> str:
-    if study.past is not None and study.past.ended is None:
-        return "interrupted"
-    return "ended"
 
 
 def _remarks(study: Shown) -> list[str]:
