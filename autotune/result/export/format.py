@@ -18,7 +18,6 @@ FACTS = (
 )  # fmt: skip
 """The settings that a training run takes from a result, by the names of `Config`."""
 BATCHES = ("micro_batch", "grad_accum")
-OF_MODEL = ("model", "depth")
 OF_DEEPSPEED = ("zero_stage", "offload", "reduce_dtype")
 """Facts in DeepSpeed's config."""
 
