@@ -152,29 +152,19 @@ def test_the_end_says_how_far_under_the_ceiling_the_winner_stays() -> None:
 
 @pytest.mark.parametrize(
     ("sure", "said"),
-    [
-        (
-            Sure(best=0.97, within_1_percent=0.98),
-            "The fastest of all that fit, with a probability of 97%; within 1% of the fastest,"
-            " with 98%.",
-        ),
-        (
-            Sure(best=1.0, within_1_percent=1.0),
-            "The fastest of all that fit, with a probability of 100%.",
-        ),
-        (None, ""),
-    ],
-)
+    [(Sure(best=0.97, within_1_percent=0.98), "probability of 97%; within 1% of the fastest,"
+      " with 98%."),
+     (Sure(best=1.0, within_1_percent=1.0), "probability of 100%."),
+     (None, "")],
+)  # fmt: skip
 def test_the_end_says_how_sure_it_is(sure: Sure | None, said: str) -> None:
-    screen, _, reporter = plain()
     found = best(record(A, purpose="final", tokens_per_s=5000), record(C))
-    following = sure and replace(sure, next=found.cells[-1].config)
-    reporter.finished(replace(found, sure=sure), FOLDER / "best.json")
-    assert said in " ".join(screen.text.split())
-    assert ("of all that fit, with" in screen.text) == (sure is not None)
-    if following is not None:
-        reporter.finished(replace(found, sure=following), FOLDER / "best.json")
-        assert ". Next: " in " ".join(screen.text.split())
+    text = " ".join(finished(replace(found, sure=sure)).split())
+    assert said in text
+    assert ("The fastest of all that fit, with a" in text) == (sure is not None)
+    if sure is not None:
+        following = replace(sure, next=found.cells[-1].config)
+        assert ". Next: " in " ".join(finished(replace(found, sure=following)).split())
 
 
 def test_the_end_says_that_one_measurement_was_compared_with_nothing() -> None:
@@ -216,25 +206,18 @@ def test_the_path_of_the_result_is_never_broken() -> None:
 
 
 CALM = best(record(B, purpose="final"))
+FINAL = record(B, purpose="final")
 CAUTIONS = [
     (Caution.NO_FINALS, best(record(B), record(B, Verdict.SKIPPED, purpose="final"))),
     (Caution.FINALS_FAILED, best(record(B), record(B, Verdict.CRASHED, purpose="final"))),
-    (
-        Caution.FINALS_SLOWER,
-        best(record(B, tokens_per_s=5000), record(C, purpose="final", tokens_per_s=1000)),
-    ),
-    (
-        Caution.STOPPED_IN_SEARCH,
-        best(record(B, purpose="final"), stopped_by="SIGINT", stopped_in="search"),
-    ),
-    (
-        Caution.STOPPED_IN_FINALS,
-        best(record(B, purpose="final"), stopped_by="SIGINT", stopped_in="finals"),
-    ),
+    (Caution.FINALS_SLOWER,
+     best(record(B, tokens_per_s=5000), record(C, purpose="final", tokens_per_s=1000))),
+    (Caution.STOPPED_IN_SEARCH, best(FINAL, stopped_by="SIGINT", stopped_in="search")),
+    (Caution.STOPPED_IN_FINALS, best(FINAL, stopped_by="SIGINT", stopped_in="finals")),
     (Caution.DISTURBED, best(record(B, purpose="final", disturbed_share=0.4))),
-    (Caution.BROKEN_TRIALS, best(record(B, purpose="final"), record(C, Verdict.HUNG))),
+    (Caution.BROKEN_TRIALS, best(FINAL, record(C, Verdict.HUNG))),
     (Caution.LARGEST_MICRO_BATCH, best(record(A, purpose="final"))),
-]
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(("caution", "found"), CAUTIONS)
@@ -254,16 +237,13 @@ def test_a_larger_micro_batch_is_not_asked_for_where_the_global_batch_allows_non
     )
 
 
-def test_a_calm_confirmed_result_comes_without_cautions() -> None:
-    assert cautions(CALM, SPACE.axes["micro_batch"]) == ()
-
-
 def test_every_caution_has_a_test_of_its_cause() -> None:
     assert {caution for caution, _ in CAUTIONS} == set(Caution)
 
 
-def test_one_fixed_micro_batch_is_not_called_the_largest() -> None:
-    assert cautions(CALM, (4,)) == ()
+@pytest.mark.parametrize("searched", [SPACE.axes["micro_batch"], (4,)])
+def test_a_calm_confirmed_result_comes_without_cautions(searched: tuple[int, ...]) -> None:
+    assert cautions(CALM, searched) == ()
 
 
 def test_cautions_are_printed_with_the_result() -> None:

@@ -23,6 +23,14 @@ def study(tmp_path: Path) -> Shown:
     return read(folder(tmp_path))
 
 
+def svg_of(study: Shown, name: str) -> str:
+    """The chart as it is drawn."""
+    spec = CHARTS[name].draw(study)
+    assert spec is not None
+    svg: str = vl_convert.vegalite_to_svg({**spec, "datasets": {"trials": trials(study)}})
+    return svg
+
+
 def empty(tmp_path: Path) -> Shown:
     path = folder(tmp_path)
     change_rows(path, lambda rows: [failed(row, "crashed") for row in rows[:1]])
@@ -32,19 +40,16 @@ def empty(tmp_path: Path) -> Shown:
 
 @pytest.mark.parametrize("name", CHARTS)
 def test_a_chart_compiles_and_draws_something_of_a_study(study: Shown, name: str) -> None:
-    spec = CHARTS[name].draw(study)
-    assert spec is not None
-    svg = vl_convert.vegalite_to_svg({**spec, "datasets": {"trials": trials(study)}})
-    assert svg.count("<path") > 5
+    assert svg_of(study, name).count("<path") > 5
 
 
 @pytest.mark.parametrize("name", CHARTS)
 def test_a_chart_without_a_measurement_is_left_out_or_drawn(tmp_path: Path, name: str) -> None:
     study = empty(tmp_path)
-    spec = CHARTS[name].draw(study)
-    assert (spec is not None) == (name in ("time", "phases"))
-    if spec is not None:
-        vl_convert.vegalite_to_svg({**spec, "datasets": {"trials": trials(study)}})
+    if name in ("time", "phases"):
+        svg_of(study, name)
+    else:
+        assert CHARTS[name].draw(study) is None
 
 
 def test_charts_are_json(study: Shown) -> None:
@@ -52,11 +57,7 @@ def test_charts_are_json(study: Shown) -> None:
 
 
 def test_the_frontier_is_the_largest_micro_batch_of_each_build_that_fitted(path: Path) -> None:
-
-    def with_one_that_failed(rows: list[dict[str, str]]) -> list[dict[str, str]]:
-        return [*rows, failed(rows[0], "oom", micro_batch="64", number="99")]
-
-    change_rows(path, with_one_that_failed)
+    change_rows(path, lambda rows: [*rows, failed(rows[0], "oom", micro_batch="64", number="99")])
     drawn_ = trials(read(path))
     edges = {(row["cell"], row["micro_batch"]) for row in drawn_ if row["edge"]}
     largest: dict[str, int] = {}
@@ -74,15 +75,10 @@ def test_the_best_so_far_never_falls(study: Shown) -> None:
 
 @pytest.mark.parametrize("name", ["memory", "predicted"])
 def test_what_was_predicted_to_need_nothing_spoils_no_scale(path: Path, name: str) -> None:
-    nothing = {
-        "predicted_peak_bytes": "0",
-        "predicted_low_bytes": "0",
-        "predicted_high_bytes": "9",
-    }
+    nothing = {"predicted_peak_bytes": "0", "predicted_low_bytes": "0",
+               "predicted_high_bytes": "9"}  # fmt: skip
     change_rows(path, lambda rows: [rows[0] | nothing, *rows[1:]])
-    study = read(path)
-    spec = CHARTS[name].draw(study)
-    svg = vl_convert.vegalite_to_svg({**(spec or {}), "datasets": {"trials": trials(study)}})
+    svg = svg_of(read(path), name)
     assert "NaN" not in svg
     assert svg.count("<path") > 5
 
@@ -101,9 +97,7 @@ def test_every_verdict_has_a_colour_and_a_shape_of_its_own() -> None:
 def test_builds_that_are_many_have_a_colour_each(path: Path) -> None:
     sizes = [f"max_split_size_mb:{64 + n}" for n in range(12)]
     change_rows(path, lambda rows: [rows[0] | {"allocator": size} for size in sizes])
-    study = read(path)
-    spec = CHARTS["throughput"].draw(study)
-    svg = vl_convert.vegalite_to_svg({**(spec or {}), "datasets": {"trials": trials(study)}})
+    svg = svg_of(read(path), "throughput")
     legend = svg[svg.index("role-legend-symbol") :]
     assert len(set(re.findall(r'stroke="(#[0-9a-f]{6})"', legend))) == 12
 
