@@ -15,7 +15,7 @@ from autotune.device.cpu import host_oom_kills
 from autotune.errors import ModelError, UsageError
 from autotune.measure.runner import StopRequestedError, local
 from autotune.measure.runner.counting import failure
-from autotune.measure.runner.helper import Helper
+from autotune.measure.runner.helper import NO_GPU, Helper
 from autotune.units import gib
 from autotune.wire.budget import Clock
 from autotune.wire.helpers import Begin, Load, Loaded
@@ -192,14 +192,13 @@ class Measuring:
     def _look(self, rank: _Rank) -> None:
         """Takes a rank's answer."""
         name = f"loader {self._asked.name}"
-        rank.found = rank.found or rank.poll()
+        rank.helper.poll()
         if rank.found is not None and rank.found.failed:
             raise _Failed(rank.found.failed)
         if rank.found is None and not rank.helper.works:
             if rank.helper.fault is not None:
                 raise failure(name, rank.helper.fault)
-            why = "".join(rank.said).partition(";")[0]
-            raise ModelError(f"{name}: {why}", rank.log_tail())
+            raise ModelError(f"{name}: {rank.helper.why}", rank.log_tail())
 
     def _check_first_batch(self, rank: _Rank) -> None:
         limit_s = BATCH_SHARE * self._clock.budget_s
@@ -235,23 +234,20 @@ class _Rank:
     """One loader's helper process."""
 
     def __init__(self, request: Load, logs: Path, limit_s: float) -> None:
-        self.said: list[str] = []
-        self.found: Loaded | None = None
         # Without pinned memory a GPU is of no use, and must not be left with a context.
-        hidden = {} if request.pin_memory else {"CUDA_VISIBLE_DEVICES": ""}
+        hidden = {} if request.pin_memory else NO_GPU
         self.helper = Helper(
-            request, local.start_loader, logs=logs, environment=hidden, note=self.said.append,
-            limit_s=limit_s,
-        )  # fmt: skip
-        self._log = logs / "load.log"
+            request, local.start_loader, logs=logs, limit_s=limit_s, environment=hidden
+        )
 
-    def poll(self) -> Loaded | None:
-        found = self.helper.poll()
+    @property
+    def found(self) -> Loaded | None:
+        found = self.helper.found
         return found if isinstance(found, Loaded) else None
 
     def log_tail(self) -> str:
         """The last of what it printed."""
-        return self._log.read_text(errors="replace")[-LOG_TAIL:]
+        return self.helper.log.read_text(errors="replace")[-LOG_TAIL:]
 
 
 def _expected_bytes(known: SettingRow, workers: int) -> int:

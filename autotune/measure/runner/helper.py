@@ -16,6 +16,8 @@ from autotune.wire.messages import Message, WireError
 from autotune.wire.ranks import Entered, Fault, Hello
 from autotune.wire.stopping import Phase
 
+NO_GPU = {"CUDA_VISIBLE_DEVICES": ""}
+"""For a helper that needs no GPU: it must not leave a context there."""
 Start = Callable[[Dial, Path, dict[str, str]], RankProcess]
 """Starts a process that dials: with that log and those variables beside the study's own."""
 
@@ -29,41 +31,38 @@ class Helper:
         start: Start,
         *,
         logs: Path,
-        environment: dict[str, str],
-        note: Callable[[str], None],
         limit_s: float,
+        environment: dict[str, str] = NO_GPU,
         channel: Channel | None = None,
     ) -> None:
-        """Start the helper, with the `environment` of the ranks whose memory it speaks of.
-
-        `note` is told, once, if there is no answer, which is waited for `limit_s`. It dials
-        `channel`, which stays open, or one of its own.
-        """
+        """Start the helper. It has `limit_s` to answer. It dials `channel`, which stays open, or
+        a channel of its own."""
         self._asked = asked
-        self._note = note
         self._limit_s = limit_s
-        self._found: Described | Counted | Loaded | None = None
+        self.found: Described | Counted | Loaded | None = None
+        """The answer."""
+        self.why = ""
+        """Why there is no answer."""
         self.fault: Fault | None = None
-        """What it said as it failed, if it said something."""
+        """Its last message, if it failed with one."""
         self.works = True
-        """Whether there may be an answer yet."""
+        """Whether it may still answer."""
         self.phase, self.entered = Phase.IMPORT, time.monotonic()
         """What it said to be doing, and since when."""
         self._deadline = time.monotonic() + limit_s
         self._own_channel = channel is None
         self._channel = channel or Channel()
         self._peer: Peer | None = None
-        self._log = logs / f"{type(asked).__name__.lower()}.log"
+        self.log = logs / f"{type(asked).__name__.lower()}.log"
         dial = self._channel.dial(0, child=True)
         self._token = dial.token
-        self._process = start(dial, self._log, environment)
+        self._process = start(dial, self.log, environment)
 
-    def poll(self) -> Described | Counted | Loaded | None:
-        """Handle what has come, without waiting for more. The answer, once it is there."""
+    def poll(self) -> None:
+        """Handle what has come, without waiting for more."""
         if self.works:
             self._look()
         self._process.limit_log()
-        return self._found
 
     def send(self, message: Message) -> None:
         """Tell it more, once it has entered a phase."""
@@ -89,9 +88,7 @@ class Helper:
             self._let_in(peer)
         if self._peer is not None:
             self._receive(self._peer)
-        if not self.works:
-            return
-        if ended and self._peer is None and not self._channel.awaited:
+        if ended and self.works and self._peer is None and not self._channel.awaited:
             self._fail("the helper ended without an answer")
         elif time.monotonic() > self._deadline:
             self._fail(f"the helper gave no answer in {self._limit_s:.0f} s")
@@ -119,7 +116,7 @@ class Helper:
     def _take(self, message: Message) -> None:
         match message:
             case Described() | Counted() | Loaded():
-                self._found = message
+                self.found = message
                 self.close()
             case Entered(phase):
                 self.phase, self.entered = phase, time.monotonic()
@@ -130,7 +127,6 @@ class Helper:
                 self._fail(f"the helper sent a {type(message).__name__}")
 
     def _fail(self, why: str) -> None:
-        if not self.works:  # there is an answer
-            return
-        self.close()
-        self._note(f"{why}; see {self._log.name}")
+        if self.works:
+            self.why = why
+            self.close()

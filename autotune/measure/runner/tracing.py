@@ -35,21 +35,16 @@ def trace(
     if not asked.models:
         wiring.note(f"{UNTRACED}: {why_untraced(space, device_kind)}")
         return None
-    helper = Helper(
-        asked,
-        start,
-        logs=wiring.logs,
-        # A trace has no use for a GPU, and must not leave a context on one.
-        environment={"CUDA_VISIBLE_DEVICES": ""},
-        channel=channel,
-        note=lambda why: wiring.note(f"{UNTRACED}: {why}"),
-        limit_s=limit_s,
-    )
+    helper = Helper(asked, start, logs=wiring.logs, limit_s=limit_s, channel=channel)
     try:
-        while (found := helper.poll()) is None and helper.works:
+        while helper.works:
             if wiring.stop():
                 raise StopRequestedError
             time.sleep(POLL_S)
-        return Trace(asked, found) if isinstance(found, Described) else None
+            helper.poll()
     finally:
         helper.close()
+    if isinstance(helper.found, Described):
+        return Trace(asked, helper.found)
+    wiring.note(f"{UNTRACED}: {helper.why}; see {helper.log.name}")
+    return None

@@ -19,9 +19,9 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.distributed._tools.mem_tracker import MemTracker
 from torch.nn import functional
 
-from autotune.measure.runner import helper as helping
 from autotune.measure.runner import local
 from autotune.measure.runner.channel import Peer
+from autotune.measure.runner.helper import Helper
 from autotune.space.candidate import Candidate
 from autotune.space.trace import Trace, request
 from autotune.wire.helpers import Describe, Described, Traced
@@ -291,27 +291,6 @@ def thaw() -> Iterator[None]:
     gc.unfreeze()  # describe froze what this process had
 
 
-class Helper(helping.Helper):
-    """What it noted is why it failed."""
-
-    def __init__(self, asked: Describe, logs: Path) -> None:
-        self.notes: list[str] = []
-        environment = {"OMP_NUM_THREADS": "1", "DS_ACCELERATOR": "cpu"}
-        super().__init__(
-            asked,
-            local.start_rank,
-            logs=logs,
-            environment=environment,
-            note=self.notes.append,
-            limit_s=LIMIT_S,
-        )
-
-    @property
-    def failed(self) -> str:
-        assert len(self.notes) <= 1
-        return "".join(self.notes)
-
-
 Start_ = Callable[..., Helper]
 
 
@@ -320,7 +299,11 @@ def start(tmp_path: Path) -> Iterator[Start_]:
     started: list[Helper] = []
 
     def one(asked: Describe | None = None) -> Helper:
-        started.append(Helper(asked or ask(SMALL), tmp_path))
+        made = Helper(
+            asked or ask(SMALL), local.start_rank, logs=tmp_path, limit_s=LIMIT_S,
+            environment={"OMP_NUM_THREADS": "1", "DS_ACCELERATOR": "cpu"},
+        )  # fmt: skip
+        started.append(made)
         return started[-1]
 
     yield one
@@ -331,11 +314,12 @@ def start(tmp_path: Path) -> Iterator[Start_]:
 def until(helper: Helper, done: Callable[[], object]) -> Described | None:
     """Poll until `done` or the helper has an answer or failed; its answer."""
     deadline = time.monotonic() + 120
-    while (found := helper.poll()) is None and not helper.failed and not done():
+    while helper.works and not done():
         assert time.monotonic() < deadline
         time.sleep(0.01)
-    assert found is None or isinstance(found, Described)
-    return found
+        helper.poll()
+    assert helper.found is None or isinstance(helper.found, Described)
+    return helper.found
 
 
 def never() -> bool:
@@ -349,8 +333,7 @@ def test_the_helper_answers_as_a_trace_here_does_and_is_gone(start: Start_) -> N
     assert answer is not None
     assert replace(answer, base_bytes=0) == replace(describe.describe(asked), base_bytes=0)
     assert 50 * 2**20 < answer.base_bytes < 2**30
-    assert helper.poll() == answer
-    assert not helper.failed
+    assert not helper.why
     assert not ranks()
 
 
@@ -359,7 +342,7 @@ def test_a_helper_that_is_killed_has_failed_and_leaves_no_process(start: Start_)
     until(helper, lambda: helper._peer is not None)
     ranks()[0].send_signal(signal.SIGKILL)
     assert until(helper, never) is None
-    assert "ended without an answer; see describe.log" in helper.failed
+    assert "ended without an answer" in helper.why
     assert not ranks()
 
 
@@ -382,7 +365,7 @@ def test_a_helper_that_misbehaves_has_failed_and_leaves_no_process(
     monkeypatch.setenv("FAULT", what)
     helper = start()
     assert until(helper, never) is None
-    assert why in helper.failed
+    assert why in helper.why
     assert not ranks()
 
 
@@ -400,7 +383,7 @@ def test_last_words_of_a_new_helper_count(start: Start_, monkeypatch: pytest.Mon
     monkeypatch.setenv("FAULT", "error@import:0")
     helper = start()
     assert until(helper, never) is None
-    assert "ZeroDivisionError: a bug in the user's model" in helper.failed
+    assert "ZeroDivisionError: a bug in the user's model" in helper.why
 
 
 @pytest.mark.parametrize("what", ["hang", "stop"])
@@ -413,7 +396,7 @@ def test_a_helper_that_takes_too_long_has_failed_and_leaves_no_process(
     until(helper, lambda: helper._peer is not None)
     monkeypatch.setattr(helper, "_deadline", time.monotonic())
     assert until(helper, never) is None
-    assert f"no answer in {LIMIT_S:.0f} s" in helper.failed
+    assert f"no answer in {LIMIT_S:.0f} s" in helper.why
     assert not ranks()
 
 
@@ -433,4 +416,4 @@ def test_closing_at_any_moment_leaves_no_process(start: Start_, moment: str) -> 
     helper.close()
     helper.close()
     assert not ranks()
-    assert not helper.failed
+    assert not helper.why
