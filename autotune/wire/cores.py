@@ -1,21 +1,62 @@
-"""Cores that a rank keeps to, where several groups share a machine, and what their use is."""
+"""Cores that a rank keeps to if several groups share a machine, and the use of cores."""
 
 from __future__ import annotations
 
 import math
 import os
+import time
+from collections.abc import Collection
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from autotune.wire.reports import Conditions, Readings
 
 CORES = "AUTOTUNE_CORES"
 """The variable that has their numbers."""
+_BUSY = (0, 1, 2, 5, 6)
+"""User, nice, system, irq and softirq of a line of /proc/stat (proc(5))."""
+_STEAL = 7
+
+
+@dataclass(frozen=True)
+class CpuTimes:
+    """Seconds since some moment: by the clock, and of processor time."""
+
+    wall_s: float
+    busy_s: float
+    steal_s: float
+    own_s: float
+
+    @classmethod
+    def now(cls, cores: Collection[int], own_s: float) -> CpuTimes:
+        """Of these `cores`, of which `own_s` is the caller's."""
+        ticks = os.sysconf("SC_CLK_TCK")
+        busy = steal = 0
+        for line in Path("/proc/stat").read_text().splitlines():
+            name, *counts = line.split()
+            if name.startswith("cpu") and name[3:].isdigit() and int(name[3:]) in cores:
+                busy += sum(int(counts[i]) for i in _BUSY)
+                steal += int(counts[_STEAL])
+        return cls(time.monotonic(), busy / ticks, steal / ticks, own_s)
+
+    def conditions(self, since: CpuTimes, cores: int, readings: Readings) -> Conditions:
+        """The state of the machine from `since` to this moment."""
+        return Conditions(
+            interval_cpu_s=(self.wall_s - since.wall_s) * cores,
+            busy_cpu_s=surely_s(self.busy_s - since.busy_s, cores),
+            steal_cpu_s=surely_s(self.steal_s - since.steal_s, cores),
+            own_cpu_s=max(0.0, self.own_s - since.own_s),
+            **asdict(readings),
+        )
 
 
 def surely_s(counted_s: float, cores: int) -> float:
-    """What is certain of the seconds that the kernel counted on so many cores. It counts ticks
-    (proc(5), /proc/stat): each core is off by up to one, and they are so independently."""
+    """The certain part of the seconds that the kernel counted. It counts ticks (proc(5)). Each
+    core is off by up to one tick, independently of the others."""
     return max(0.0, counted_s - math.sqrt(cores) / os.sysconf("SC_CLK_TCK"))
 
 
 def keep_to_cores() -> None:
-    """Have this process, which has one thread yet, run on the cores that the variable names."""
+    """Run this process, which has one thread yet, on the cores that the variable names."""
     if numbers := os.environ.get(CORES):
         os.sched_setaffinity(0, map(int, numbers.split(",")))

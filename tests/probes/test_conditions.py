@@ -9,8 +9,8 @@ import time
 import pytest
 
 from autotune.space.outcome import others_share
-from autotune.wire.cores import surely_s
-from probes.conditions import Watch, _CpuTimes
+from autotune.wire.cores import CpuTimes, surely_s
+from probes.conditions import Watch
 
 
 def busy(seconds: float) -> None:
@@ -37,9 +37,9 @@ def test_a_moment_is_too_short_to_blame_others(monkeypatch: pytest.MonkeyPatch) 
     """The kernel counts in ticks of 10 ms: a whole one may be in a step of 1 ms."""
     times = iter(
         [
-            _CpuTimes(wall_s=0.0, busy_s=5.0, steal_s=0.0, own_s=1.0),
-            _CpuTimes(wall_s=0.005, busy_s=5.01, steal_s=0.01, own_s=1.004),
-            _CpuTimes(wall_s=0.005, busy_s=5.01, steal_s=0.01, own_s=1.004),
+            CpuTimes(wall_s=0.0, busy_s=5.0, steal_s=0.0, own_s=1.0),
+            CpuTimes(wall_s=0.005, busy_s=5.01, steal_s=0.01, own_s=1.004),
+            CpuTimes(wall_s=0.005, busy_s=5.01, steal_s=0.01, own_s=1.004),
         ]
     )
     monkeypatch.setattr(Watch, "_cpu_times", lambda self: next(times))

@@ -8,7 +8,7 @@ import shutil
 import signal
 import time
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from multiprocessing.connection import wait
 from pathlib import Path
 from typing import Any
@@ -22,6 +22,7 @@ from autotune.measure.runner.local import SUPERVISE, LocalProcess, spawn, tempor
 from autotune.measure.script.files import OUT
 from autotune.measure.script.seen import Process, Ranks
 from autotune.space.command import PREFIX
+from autotune.wire.cores import CpuTimes
 from autotune.wire.hook import Left, Seen
 from autotune.wire.messages import Message, WireError
 from autotune.wire.ranks import Hello
@@ -35,18 +36,9 @@ SCRATCH_SHARE = 0.5
 """Of the disk's free space, that a launch may fill before it is ended; or those bytes, if less."""
 SCRATCH_EVERY_S = 2.0
 LAST_LINES = 20
+ALL_CORES = range(psutil.cpu_count() or 1)
 HIDDEN_S, HIDDEN_EVERY_S = 8.0, 2.0
 """Torch is loaded for so long before a process of it has to have dialled."""
-
-
-@dataclass(frozen=True)
-class Times:
-    """Processor time so far, in seconds."""
-
-    wall_s: float
-    busy_s: float
-    steal_s: float
-    own_s: float
 
 
 class Launch:
@@ -147,16 +139,14 @@ class Launch:
             return "\n".join(text.splitlines()[-LAST_LINES:])
         return ""
 
-    def times(self) -> Times:
+    def times(self) -> CpuTimes:
         """Processor time so far, of the machine and of all that this launch runs."""
-        cpu = psutil.cpu_times()
         own_s = 0.0
         for process in self._below():
             with suppress(psutil.Error):
                 mine = process.cpu_times()
                 own_s += mine.user + mine.system + mine.children_user + mine.children_system
-        busy_s = cpu.user + cpu.nice + cpu.system + cpu.irq + cpu.softirq
-        return Times(time.monotonic(), busy_s, cpu.steal, own_s)
+        return CpuTimes.now(ALL_CORES, own_s)
 
     def peaks(self, ranks: Ranks, retries_before: int) -> Peaks:
         """The most that any rank held; the host's is of all processes of the launch, now."""

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import asdict
 
-import psutil
-
-from autotune.measure.script.launch import Launch, Times
+from autotune.measure.script.launch import ALL_CORES, Launch
 from autotune.measure.script.seen import Ranks
 from autotune.wire import reports
-from autotune.wire.cores import surely_s
+from autotune.wire.cores import CpuTimes
 from autotune.wire.energy import Counters, EnergyMeter
 from autotune.wire.reports import Conditions, Readings
 from autotune.wire.sensors import Sensors
@@ -39,7 +36,7 @@ class Timing:
         self._launch = launch
         self._fed = 0
         self._phase: Phase | None = None
-        self._before: Times | None = None
+        self._before: CpuTimes | None = None
 
     @property
     def enough(self) -> bool:
@@ -86,17 +83,10 @@ class Timing:
         return reports.Energy(joules, ",".join(used.covers for used in known))
 
     def conditions(self) -> Conditions:
-        """What the machine did since the timing began."""
+        """The state of the machine since the timing began."""
         now = self._launch.times()
-        before = self._before or now
-        cores = psutil.cpu_count() or 1
-        return Conditions(
-            interval_cpu_s=(now.wall_s - before.wall_s) * cores,
-            busy_cpu_s=surely_s(now.busy_s - before.busy_s, cores),
-            steal_cpu_s=surely_s(now.steal_s - before.steal_s, cores),
-            own_cpu_s=max(0.0, now.own_s - before.own_s),
-            **asdict(Readings.worst([each.worst for each in self._sensors])),
-        )
+        readings = Readings.worst([each.worst for each in self._sensors])
+        return now.conditions(self._before or now, len(ALL_CORES), readings)
 
 
 def _retries(ranks: Ranks) -> int:
