@@ -26,25 +26,33 @@ class DdpEngine:
     """Replicated weights; gradients averaged between ranks during the last backward."""
 
     def __init__(self, start: Start, world: World) -> None:
-        device = world.device
         self._family = family(start.model.name)
-        with torch.device(device), stored_as(start.model.param_dtype):
-            module = made(start.model, self._family)
-        self.parameters = count(module)
-        self._module = module
-        self._model: nn.Module = module
-        if start.world_size > 1:
-            # The gradients live in the buckets: one copy of them, not two.
-            self._model = DistributedDataParallel(
-                module, gradient_as_bucket_view=True, broadcast_buffers=False
-            )
-        self._optimizers = list(optimizers(module, start.model.optimizer, self._family))
+        with self._made_on(world.device), stored_as(start.model.param_dtype):
+            self._module = made(start.model, self._family)
+        self.parameters = count(self._module)
+        self._model = self._spread(start, world)
+        self._optimizers = list(optimizers(self._module, start.model.optimizer, self._family))
         self._scale = 1.0
-        self._device_type = device.type
-        # Weights in bf16 are bf16 all the way.
-        cast = start.model.param_dtype != start.dtype
-        self._autocast_dtype = _AUTOCAST.get(start.dtype) if cast else None
-        self._scaler = torch.amp.GradScaler(device.type, enabled=start.dtype == "fp16")
+        self._device_type = world.device.type
+        self._autocast_dtype = self._autocasts_to(start)
+        self._scaler = torch.amp.GradScaler(world.device.type, enabled=start.dtype == "fp16")
+
+    def _made_on(self, device: torch.device) -> torch.device:
+        """Where the module is made."""
+        return device
+
+    def _spread(self, start: Start, world: World) -> nn.Module:
+        """The module as ranks train it together."""
+        if start.world_size == 1:
+            return self._module
+        # The gradients live in the buckets: one copy of them, not two.
+        return DistributedDataParallel(
+            self._module, gradient_as_bucket_view=True, broadcast_buffers=False
+        )
+
+    def _autocasts_to(self, start: Start) -> torch.dtype | None:
+        """Weights in bf16 are bf16 all the way."""
+        return None if start.model.param_dtype == start.dtype else _AUTOCAST.get(start.dtype)
 
     def prepare(self, micro_batch: int, micro_steps: int) -> None:
         self._scale = 1 / micro_steps

@@ -2,58 +2,44 @@
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 
 from autotune.wire.ranks import Start
-from autotune.wire.recipe import CLIP_NORM
-from probes.engines import DTYPES, count, made, stored_as
-from probes.engines.ddp import optimizers
+from probes.engines import DTYPES
+from probes.engines.ddp import DdpEngine
 from probes.faults import UnsupportedError
-from probes.models import Batch, FamilyModels, family
+from probes.models import FamilyModels
 from probes.world import World
 
 
-class FsdpEngine:
+class FsdpEngine(DdpEngine):
     """Sharded weights, gradients and optimizer state; fp32 weights, bf16 products if asked for."""
 
     def __init__(self, start: Start, world: World) -> None:
         if start.dtype == "fp16":
             raise UnsupportedError("fsdp: fp16 needs a sharded loss scaler; use bf16")
-        self._family = family(start.model.name)
-        on_meta = self._family.on_meta
-        with torch.device("meta" if on_meta else world.device), stored_as(start.model.param_dtype):
-            module = made(start.model, self._family)
-        self.parameters = count(module)
-        _shard(module, self._family, start, world)
-        self._model = module
-        self._optimizers = list(optimizers(module, start.model.optimizer, self._family))
-        self._scale = 1.0
+        super().__init__(start, world)
 
-    def prepare(self, micro_batch: int, micro_steps: int) -> None:
-        self._scale = 1 / micro_steps
-        self._drop_gradients()
+    def _made_on(self, device: torch.device) -> torch.device:
+        return torch.device("meta") if self._family.on_meta else device
 
-    def forward_backward(self, batch: Batch, *, last: bool) -> Tensor:
-        assert isinstance(self._model, FSDPModule)
-        self._model.set_requires_gradient_sync(last)
-        loss = self._family.loss(self._model, batch)
-        (loss * self._scale).backward()  # type: ignore[no-untyped-call]
-        return loss.detach()
+    def _spread(self, start: Start, world: World) -> nn.Module:
+        _shard(self._module, self._family, start, world)
+        return self._module
 
-    def update(self) -> None:
-        nn.utils.clip_grad_norm_(self._model.parameters(), CLIP_NORM)
-        for optimizer in self._optimizers:
-            optimizer.step()
-        self._drop_gradients()
+    def _autocasts_to(self, start: Start) -> torch.dtype | None:
+        return None  # the policy of its shards casts
 
-    def _drop_gradients(self) -> None:
-        for optimizer in self._optimizers:
-            optimizer.zero_grad(set_to_none=True)
+    def _sync(self, last: bool) -> AbstractContextManager[None]:
+        assert isinstance(self._module, FSDPModule)
+        self._module.set_requires_gradient_sync(last)
+        return nullcontext()
 
 
 def _shard(module: nn.Module, family: FamilyModels, start: Start, world: World) -> None:
