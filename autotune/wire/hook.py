@@ -8,6 +8,22 @@ from autotune.wire.reports import Peaks
 
 
 @dataclass(frozen=True, kw_only=True)
+class Step:
+    """One optimizer step."""
+
+    step_s: float
+    """Seconds from the end of the step before to its end."""
+    micro_steps: int
+    waited_s: float
+    """Seconds spent waiting for the next batch of a DataLoader."""
+    tokens: int | None
+    """Tokens that the script reported itself."""
+    shapes: list[list[list[int]]]
+    """Shapes of observed batches by [micro-step][tensor]: (samples, tokens), (samples,), or
+    none."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class Seen:
     """Progress of one process, a few times a second."""
 
@@ -24,17 +40,8 @@ class Seen:
     """Untrained parameters of models with trained ones."""
     dtype: str
     """Data type of most matrix products: fp32, bf16 or fp16; empty if unknown."""
-    step_s: list[float]
-    """Seconds from the end of one optimizer step to the end of the next, for each step since the
-    last message. The other lists have an entry for each of these steps."""
-    micro_steps: list[int]
-    waited_s: list[float]
-    """Seconds spent waiting for the next batch of a DataLoader."""
-    tokens: list[int | None]
-    """Tokens that the script reported itself."""
-    shapes: list[list[list[list[int]]]]
-    """Shapes of observed batches by [step][micro-step][tensor]: (samples, tokens), (samples,), or
-    none."""
+    steps: list[Step]
+    """Those since the last message, without the first of all."""
     cpu_s: float
     """Processor time of the process."""
     peaks: Peaks | None

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import secrets
 import subprocess
 import sys
 import time
@@ -13,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 from autotune.measure.runner.channel import Channel
-from autotune.measure.runner.credentials import Credentials
 from autotune.measure.runner.gather import gather
 from autotune.measure.runner.identity import identity
 from autotune.measure.runner.places import Places
@@ -23,6 +21,7 @@ from autotune.measure.runner.requests import Requests
 from autotune.measure.runner.seating import Seating
 from autotune.measure.runner.wiring import Wiring
 from autotune.space.space import Limits
+from autotune.wire.messages import encode
 from tests.support import defaults
 from tests.support.namespaces import Host, Network
 from tests.support.programs import ROOT, TESTS
@@ -43,10 +42,9 @@ class Agents:
         self.hosts = net.hosts
         self.notes: list[str] = []
         self.identity = identity()
-        self.key = secrets.token_bytes(32)
-        self.channel = Channel(net.address, self.identity, self.key)
+        self.channel = Channel(net.address, self.identity)
         self.driver = ":".join(map(str, self.channel.address))
-        self.line = Credentials(self.key, self.identity.certificate).line()
+        self.line = encode(self.channel.dial(0, child=False)).decode()
         environment = os.environ | {"PYTHONPATH": str(ROOT)} | variables
         self.processes = [self._start(host, program, environment) for host in self.hosts]
         self.nodes: list[Remote] = gather(

@@ -45,16 +45,16 @@ class Told:
     @property
     def micro_steps(self) -> list[int]:
         """Of each step after the first."""
-        return [count for seen in self.seen for count in seen.micro_steps]
+        return [step.micro_steps for seen in self.seen for step in seen.steps]
 
     @property
     def tokens(self) -> list[int | None]:
-        return [count for seen in self.seen for count in seen.tokens]
+        return [step.tokens for seen in self.seen for step in seen.steps]
 
     @property
     def shapes(self) -> list[list[list[int]]]:
         """Of each backward pass that was looked at, after the first step."""
-        return [each for seen in self.seen for step in seen.shapes for each in step]
+        return [each for seen in self.seen for step in seen.steps for each in step.shapes]
 
 
 class Watched:

@@ -231,11 +231,9 @@ MESSAGES: list[wire.Message] = [
         trainable=100,
         frozen=10,
         dtype="bf16",
-        step_s=[0.25],
-        micro_steps=[2],
-        waited_s=[0.125],
-        tokens=[None],
-        shapes=[[[[4, 64]]]],
+        steps=[
+            hook.Step(step_s=0.25, micro_steps=2, waited_s=0.125, tokens=None, shapes=[[[4, 64]]])
+        ],
         cpu_s=1.5,
         peaks=PEAKS,
         used_bytes=7,

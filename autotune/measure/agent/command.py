@@ -19,8 +19,9 @@ from autotune.errors import UsageError
 from autotune.measure.agent.agent import LOST, Agent
 from autotune.measure.agent.scratch import Scratch
 from autotune.measure.runner.channel import Peer
-from autotune.measure.runner.credentials import Credentials
 from autotune.wire import stream
+from autotune.wire.dial import Dial
+from autotune.wire.messages import decode_dial
 
 USAGE_ERROR = 2
 SILENT_S = 10.0
@@ -32,7 +33,7 @@ def main(argv: list[str] | None = None) -> int:
     asked = _parser().parse_args(argv)
     try:
         host, port = _address(asked.driver)
-        credentials = Credentials.parse(_key_line(asked.key_file))
+        known = _known(_key_line(asked.key_file))
     except UsageError as error:
         return _complain(str(error), USAGE_ERROR)
     name = asked.node or os.environ.get("SLURMD_NODENAME") or socket.gethostname()
@@ -40,7 +41,7 @@ def main(argv: list[str] | None = None) -> int:
         if signal.getsignal(number) is not signal.SIG_IGN:  # as nohup has it
             signal.signal(number, _leave)
     try:
-        dialled = stream.dial(host, port, credentials.key, credentials.certificate)
+        dialled = stream.dial(host, port, bytes.fromhex(known.key), known.certificate)
     except (OSError, EOFError) as error:
         why = getattr(error, "strerror", None) or str(error)
         hint = "does the study still run?"
@@ -69,6 +70,16 @@ def _address(driver: str) -> tuple[str, int]:
     if not host or not port.isdigit():
         raise UsageError(f"--driver {driver}: not HOST:PORT; write e.g. --driver 10.0.0.1:40000")
     return host.strip("[]"), int(port)
+
+
+def _known(line: str) -> Dial:
+    """The key and the certificate of a study; its address comes from --driver."""
+    try:
+        dial = decode_dial(line.encode())
+        bytes.fromhex(dial.key)
+    except ValueError as error:
+        raise UsageError("--key-file: is no key of a study; take the file it made") from error
+    return dial
 
 
 def _key_line(path: str) -> str:

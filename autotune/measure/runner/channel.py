@@ -43,16 +43,11 @@ class Identity:
 class Channel:
     """Listens for ranks. Wait for it to be readable, then `accept`, from one thread."""
 
-    def __init__(
-        self,
-        host: str = "127.0.0.1",
-        identity: Identity | None = None,
-        key: bytes | None = None,
-    ) -> None:
-        """`identity` is for a `host` that is not loopback; `key` is random where none is given."""
+    def __init__(self, host: str = "127.0.0.1", identity: Identity | None = None) -> None:
+        """`identity` is for a `host` that is not loopback."""
         self._socket = socket.create_server((host, 0))
         self._identity = identity
-        self._key = key or secrets.token_bytes(32)
+        self._key = secrets.token_bytes(32)
         self._came: queue.SimpleQueue[Peer] = queue.SimpleQueue()
         self._woken, self._wake = os.pipe()
         self._dialling: dict[socket.socket, str] = {}

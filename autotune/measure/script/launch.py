@@ -228,8 +228,8 @@ class Launch:
             process.left = message
         elif isinstance(message, Seen) and process.told(message):
             self.lively = time.monotonic()
-            if message.step_s and self.first_step is None:
-                self.first_step = time.monotonic() - sum(message.step_s)
+            if message.steps and self.first_step is None:
+                self.first_step = time.monotonic() - sum(each.step_s for each in message.steps)
 
 
 def _maps_torch(pid: int) -> bool:

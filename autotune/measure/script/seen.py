@@ -9,27 +9,14 @@ from dataclasses import dataclass, field
 
 from autotune.measure.runner.channel import Peer
 from autotune.space.candidate import Candidate
-from autotune.wire.hook import Left, Seen
+from autotune.wire.hook import Left, Seen, Step
 from autotune.wire.reports import Ran
 
-Shape = list[int]
 SHIFTED = 1
 """By so many tokens a batch may be longer or shorter than was asked for: the next one of each is
 predicted."""
 SAME_LENGTH = 4
 """Batches of one length, shorter than was asked for, that show that none is padded to another."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Step:
-    """One optimizer step of one process."""
-
-    step_s: float
-    micro_steps: int
-    waited_s: float
-    tokens: int | None
-    shapes: list[list[Shape]]
-    """Of the batches that were looked at, by [micro-step][tensor]."""
 
 
 @dataclass(kw_only=True)
@@ -47,13 +34,8 @@ class Process:
         """Take over what it says; whether anything is new."""
         before = self.latest
         self.latest = seen
-        self.steps += [
-            Step(step_s=step_s, micro_steps=made, waited_s=waited_s, tokens=tokens, shapes=shapes)
-            for step_s, made, waited_s, tokens, shapes in zip(
-                seen.step_s, seen.micro_steps, seen.waited_s, seen.tokens, seen.shapes, strict=True
-            )
-        ]
-        return before is None or seen.backwards != before.backwards or bool(seen.step_s)
+        self.steps += seen.steps
+        return before is None or seen.backwards != before.backwards or bool(seen.steps)
 
     def close(self) -> None:
         """It says no more."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import atexit
 import os
-import secrets
 import sys
 import threading
 from collections.abc import Callable, Sequence
@@ -20,7 +19,6 @@ from autotune.measure.launch.launcher import Launcher
 from autotune.measure.runner import Runner
 from autotune.measure.runner.channel import Channel
 from autotune.measure.runner.counting import count
-from autotune.measure.runner.credentials import Credentials
 from autotune.measure.runner.gather import gather
 from autotune.measure.runner.identity import check_installed, identity
 from autotune.measure.runner.remote import Remote
@@ -34,6 +32,7 @@ from autotune.space.options import Options, Parallel
 from autotune.space.space import Space
 from autotune.space.workload import Workload
 from autotune.wire.agents import Facts
+from autotune.wire.messages import encode
 
 DIAL_S = 60.0
 """An agent that has not dialled after this does not come any more."""
@@ -154,10 +153,9 @@ class Cluster(Machine):
         return [node.facts for node in self._nodes if node.facts is not None]
 
     def _gathered(self, dial_s: float) -> list[Remote]:
-        key = secrets.token_bytes(32)
-        channel = Channel(self._address, self._identity, key)
+        channel = Channel(self._address, self._identity)
         try:
-            line = Credentials(key, self._identity.certificate).line()
+            line = encode(channel.dial(0, child=False)).decode()
             folder = self._scratch.folder
             key_file = folder / "key"
             with os.fdopen(os.open(key_file, os.O_WRONLY | os.O_CREAT, 0o600), "w") as file:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, cast
 
 import pytest
@@ -9,7 +10,7 @@ import pytest
 from autotune.measure.runner.channel import Peer
 from autotune.measure.script.seen import Process, Ranks
 from autotune.space.candidate import Candidate
-from autotune.wire.hook import Seen
+from autotune.wire.hook import Seen, Step
 
 ASKED = Candidate(depth=1, seq_len=32, micro_batch=4)
 ALL = ("micro_batch", "seq_len", "grad_accum")
@@ -17,14 +18,19 @@ Shapes = list[list[list[int]]]
 """Of one step, by [micro-step][tensor]."""
 
 
-def seen(*shapes: Shapes, micro_steps: int = 1, **more: Any) -> Seen:
-    """A message of as many steps of a second, in the first tenth of which data was waited for."""
+def seen(
+    *shapes: Shapes, micro_steps: int = 1, step_s: float = 1.0,
+    tokens: Sequence[int | None] = (), **more: Any,
+) -> Seen:  # fmt: skip
+    """A message of as many steps, in the first 0.1 s of which data was waited for."""
     steps = len(shapes)
+    made = [
+        Step(step_s=step_s, micro_steps=micro_steps, waited_s=0.1, tokens=said, shapes=each)
+        for each, said in zip(shapes, tokens or [None] * steps, strict=True)
+    ]
     fields: dict[str, Any] = {
         "backwards": steps * micro_steps, "ended": steps, "world_size": 1, "rank": 0,
-        "trainable": 10, "frozen": 4, "dtype": "bf16", "step_s": [1.0] * steps,
-        "micro_steps": [micro_steps] * steps, "waited_s": [0.1] * steps,
-        "tokens": [None] * steps, "shapes": list(shapes),
+        "trainable": 10, "frozen": 4, "dtype": "bf16", "steps": made,
         "cpu_s": 0.0, "peaks": None, "used_bytes": 0, "ooms": 0,
     }  # fmt: skip
     return Seen(**fields | more)
@@ -57,7 +63,7 @@ def test_what_is_as_asked_for_is_no_mismatch() -> None:
 def test_nothing_is_made_before_all_ranks_are_there() -> None:
     assert ranks(seen([[[4, 32]]], world_size=2)).made == 0
     ahead = seen([[[4, 32]]], [[[4, 32]]], world_size=2)
-    behind = seen([[[4, 32]]], world_size=2, step_s=[3.0])
+    behind = seen([[[4, 32]]], world_size=2, step_s=3.0)
     found = ranks(ahead, behind)
     assert found.made == 1
     assert found.step_s(0) == 3.0
