@@ -8,16 +8,15 @@ import sys
 import time
 from collections.abc import Sequence
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from autotune.measure.runner.channel import Channel
 from autotune.measure.runner.gather import gather
 from autotune.measure.runner.identity import identity
-from autotune.measure.runner.places import Places
-from autotune.measure.runner.pool import Pool
+from autotune.measure.runner.pool import Pool, pools
 from autotune.measure.runner.remote import Remote
-from autotune.measure.runner.requests import Requests
 from autotune.measure.runner.seating import Seating
 from autotune.measure.runner.wiring import Wiring
 from autotune.space.space import Limits
@@ -72,12 +71,13 @@ class Agents:
         workload = defaults.workload(
             engine=engine, world_size=ranks, nodes=seating.nodes,
         )  # fmt: skip
-        return Pool(
-            Requests("cpu", workload, Limits(4 * 2**30, 0.8, 64 * 2**30, 0.9)),
-            Places(seating),
-            Wiring(logs=logs, **{"note": self.notes.append} | how),
-            channel=Channel(self.net.address, self.identity),
-        )
+        limits = Limits(4 * 2**30, 0.8, 64 * 2**30, 0.9)
+        wiring = Wiring(logs=logs, **{"note": self.notes.append} | how)
+        (pool,) = pools(
+            "cpu", seating, workload, limits, [wiring], close=lambda: None,
+            channel=partial(Channel, self.net.address, self.identity),
+        )  # fmt: skip
+        return pool
 
     def close(self) -> None:
         for node in self.nodes:

@@ -30,10 +30,9 @@ from autotune.result.making import best_of
 from autotune.space.workload import parse_global_batch
 from autotune.units import parse_bytes, parse_duration_s, parse_ints, parse_share
 from autotune.wire import messages as wire
-from autotune.wire.messages import Message, WireError
-from autotune.wire.ranks import Entered, Fault, Probe
-from autotune.wire.stopping import Phase, Rule
+from autotune.wire.messages import WireError
 from tests.support import recorded
+from tests.support.messages import TYPES, any_of
 from tests.support.records import record, space
 
 Case = Callable[[st.DataObject], None]
@@ -90,7 +89,7 @@ def command_line(data: st.DataObject) -> None:
 
 def messages(data: st.DataObject) -> None:
     """One message of the channel."""
-    sent = wire.encode(data.draw(st.sampled_from(_MESSAGES)))
+    sent = wire.encode(data.draw(any_of(data.draw(st.sampled_from(TYPES)))))
     received = data.draw(st.binary(max_size=80) | _changed_json(sent) | _changed(sent))
     refused_in_one_line(lambda: wire.decode(received), WireError)
 
@@ -143,36 +142,6 @@ def fuzz(name: str, cases: int, start: int = 0) -> int:
 
     run()
     return tried
-
-
-_RULE = Rule(
-    warmup_steps=3,
-    warmup_tolerance=0.1,
-    warmup_limit_s=15.0,
-    timed_steps=5,
-    half_width=0.01,
-    timed_limit_s=15.0,
-)
-_MESSAGES: tuple[Message, ...] = (
-    Probe(
-        number=1,
-        micro_batch=2,
-        seq_len=64,
-        grad_accum=1,
-        micro_steps=1,
-        rule=_RULE,
-        needed_step_s=None,
-    ),
-    Entered(Phase.WARMUP),
-    Fault(
-        cause="oom",
-        phase=Phase.TIMED,
-        error="an error",
-        traceback="its traceback",
-        requested_bytes=2**30,
-        peaks=None,
-    ),
-)
 
 
 @cache

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
-from autotune.measure.runner.baseline import FLAT_S, left_bytes
+from autotune.measure.runner.group import POLL_S
 from autotune.measure.runner.node import RECENT_S, Node, Seat
 from autotune.measure.runner.seating import Seating
 from autotune.wire.agents import Task
+
+SLACK_BYTES = 64 * 2**20
+MOST_S = 20.0
+FLAT_S = 0.5
+"""Device memory that does not change for so long is not on its way back any more."""
 
 
 class Places:
@@ -70,3 +75,21 @@ class Places:
             mine = {seat.device for seat in self.seats if seat.node is node}
             over += [] if node.lost else [now[place] - then[place] for place in mine]
         return max(over)
+
+
+def left_bytes(
+    over_bytes: Callable[[], int], until: float = float("inf"), flat_s: float = FLAT_S
+) -> int:
+    """What is in use over the baseline, by `over_bytes`, when no more of it comes back, or at
+    `until`; at most `SLACK_BYTES` where all is back."""
+    began = changed = time.monotonic()
+    last = over_bytes()
+    while last > SLACK_BYTES:
+        now = time.monotonic()
+        if now > min(until, began + MOST_S) or now - changed > flat_s:
+            return last
+        time.sleep(POLL_S)
+        over = over_bytes()
+        if over != last:
+            last, changed = over, time.monotonic()
+    return last

@@ -5,34 +5,40 @@ from __future__ import annotations
 import itertools
 import re
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
+from typing import Literal
 
 from autotune.device.device import Device
 from autotune.errors import NoNodesError
 from autotune.measure.runner import Job, NodeLostError, Result, StopRequestedError
-from autotune.measure.runner.baseline import SLACK_BYTES
 from autotune.measure.runner.channel import Channel
 from autotune.measure.runner.group import POLL_S, Group, GroupRank
+from autotune.measure.runner.helper import Helper
 from autotune.measure.runner.node import LOOPBACK, LocalNode, Seat
 from autotune.measure.runner.ops import Ops
-from autotune.measure.runner.places import Places
+from autotune.measure.runner.places import SLACK_BYTES, Places
 from autotune.measure.runner.process import RankProcess
 from autotune.measure.runner.requests import Requests
 from autotune.measure.runner.seating import Seating
-from autotune.measure.runner.tracing import UNTRACED, trace
 from autotune.measure.runner.wiring import Wiring
 from autotune.space.candidate import Build, Candidate
 from autotune.space.engines import engine_of
 from autotune.space.outcome import Verdict
 from autotune.space.space import Limits, Space
-from autotune.space.trace import Trace
+from autotune.space.trace import Trace, request, why_untraced
 from autotune.space.workload import Workload
 from autotune.units import gib
 from autotune.wire.agents import Task
 from autotune.wire.dial import Dial
+from autotune.wire.helpers import Described
 from autotune.wire.stopping import Phase
+
+UNTRACED = "memory is predicted by formulas alone, since the models were not traced"
+HELPER_POLL_S = 0.01
 
 
 class Pool:
@@ -44,23 +50,22 @@ class Pool:
         places: Places,
         wiring: Wiring,
         *,
-        channel: Channel | None = None,
-        numbers: Iterator[int] | None = None,
-        close: Callable[[], None] = lambda: None,
+        channel: Channel,
+        numbers: Iterator[int],
+        close: Callable[[], None],
     ) -> None:
-        """Ranks dial `channel`, which is closed with the pool; `close` ends the nodes. Pools that
-        share a folder have the `numbers` of their groups from one source: logs are named by them.
-        """
+        """Ranks dial `channel`, which is closed with the pool; `close` ends the nodes. Pools share
+        one iterator of group `numbers`, since these name the logs."""
         self._requests = requests
         self._workload = requests.workload
         self._places = places
         self._wiring = wiring
-        self._channel = channel or Channel()
+        self._channel = channel
         self._close_nodes = close
         self._ops = Ops(requests.device_kind, requests.workload, wiring)
         self._group: Group | None = None
         self._build: Build | None = None
-        self._numbers = numbers or group_numbers(wiring.logs)
+        self._numbers = numbers
         self._number = 0
         """Of the live group, or the last one."""
         self._probes = 0
@@ -130,11 +135,28 @@ class Pool:
             self._wiring.note(f"{UNTRACED}: imports took over {limit_s:.0f} s")
             return None
 
+        asked = request(space, self._requests.device_kind)
+        if not asked.models:
+            why = why_untraced(space, self._requests.device_kind)
+            self._wiring.note(f"{UNTRACED}: {why}")
+            return None
+
         def start(dial: Dial, log: Path, environment: dict[str, str]) -> RankProcess:
             return node.start(self._task(engine, self._places.seats[0], environment), dial, log)
 
-        kind, wiring = self._requests.device_kind, self._wiring
-        return trace(space, kind, start, channel=self._channel, wiring=wiring, limit_s=limit_s)
+        helper = Helper(
+            asked, start, logs=self._wiring.logs, limit_s=limit_s, channel=self._channel
+        )
+        with closing(helper):
+            while helper.works:
+                if self._wiring.stop():
+                    raise StopRequestedError
+                time.sleep(HELPER_POLL_S)
+                helper.poll()
+        if isinstance(helper.found, Described):
+            return Trace(asked, helper.found)
+        self._wiring.note(f"{UNTRACED}: {helper.why}; see {helper.log.name}")
+        return None
 
     def retire(self, until: float) -> None:
         if self._group is not None:
@@ -250,11 +272,44 @@ def on_this_machine(
     """A pool whose ranks run here, side by side; without a `node` they are spawned."""
     node = node or LocalNode(device, wiring.logs, {}, wiring.note, works=False)
     seating = Seating([(node, workload.world_size)], workload.world_size)
-    requests = Requests(device.kind, workload, limits, wiring.seed)
-    return Pool(requests, Places(seating), wiring, close=node.close)
+    (pool,) = pools(device.kind, seating, workload, limits, [wiring], close=node.close)
+    return pool
 
 
-def group_numbers(logs: Path) -> Iterator[int]:
+def pools(
+    device_kind: Literal["cpu", "cuda"],
+    seating: Seating,
+    workload: Workload,
+    limits: Limits,
+    wirings: Sequence[Wiring],
+    *,
+    close: Callable[[], None],
+    channel: Callable[[], Channel] = Channel,
+) -> list[Pool]:
+    """One pool for each of `wirings`, on the seats of its slot. `close` ends the nodes, with the
+    last pool."""
+    opened = set(range(len(wirings)))
+
+    def left(slot: int) -> None:
+        opened.discard(slot)
+        if not opened:
+            close()
+
+    numbers = _group_numbers(wirings[0].logs)
+    return [
+        Pool(
+            Requests(device_kind, workload, limits, wiring.seed),
+            Places(seating, slot),
+            wiring,
+            numbers=numbers,
+            channel=channel(),
+            close=partial(left, slot),
+        )
+        for slot, wiring in enumerate(wirings)
+    ]
+
+
+def _group_numbers(logs: Path) -> Iterator[int]:
     """Numbers of groups, from the first one on that left no log in `logs`."""
     names = (re.fullmatch(r"group(\d+)-rank\d+\.log", path.name) for path in logs.iterdir())
     return itertools.count(1 + max((int(name[1]) for name in names if name), default=0))

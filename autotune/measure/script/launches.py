@@ -19,10 +19,10 @@ from autotune.device.device import Device
 from autotune.errors import ModelError
 from autotune.installed import CHECKOUT
 from autotune.measure.runner import OUT_OF_BUDGET, Job, Result, StopRequestedError
-from autotune.measure.runner.baseline import left_bytes
 from autotune.measure.runner.channel import Channel
 from autotune.measure.runner.group import POLL_S, phase_deadlines
 from autotune.measure.runner.local import temporary_folder
+from autotune.measure.runner.places import left_bytes
 from autotune.measure.runner.process import ended
 from autotune.measure.runner.wiring import Wiring
 from autotune.measure.script.files import Files

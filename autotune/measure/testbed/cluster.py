@@ -21,11 +21,11 @@ from autotune.measure.runner.channel import Channel
 from autotune.measure.runner.counting import count
 from autotune.measure.runner.gather import gather
 from autotune.measure.runner.identity import check_installed, identity
+from autotune.measure.runner.pool import pools
 from autotune.measure.runner.remote import Remote
 from autotune.measure.runner.seating import Seating
 from autotune.measure.runner.wiring import Wiring
 from autotune.measure.testbed.machine import Machine
-from autotune.measure.testbed.pools import pools
 from autotune.measure.testbed.ranks import Layout
 from autotune.measure.testbed.resolve import resolve
 from autotune.space.options import Options, Parallel
@@ -110,14 +110,17 @@ class Cluster(Machine):
         self._logs = wirings[0].logs
         self._hears = threading.Thread(target=self._hear, daemon=True)
         self._hears.start()
-        return pools(
-            self.device.kind,
-            self._seating(space.workload.world_size, len(wirings)),
-            space,
-            wirings,
-            close=self.close,
-            channel=partial(Channel, self._address, self._identity),
-        )
+        return [
+            *pools(
+                self.device.kind,
+                self._seating(space.workload.world_size, len(wirings)),
+                space.workload,
+                space.limits,
+                wirings,
+                close=self.close,
+                channel=partial(Channel, self._address, self._identity),
+            )
+        ]
 
     def close(self) -> None:
         """No agent is left when this returns; may be called again."""

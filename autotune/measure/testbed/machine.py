@@ -12,9 +12,9 @@ from autotune.device.device import Device
 from autotune.measure.runner import Runner
 from autotune.measure.runner.counting import count
 from autotune.measure.runner.node import LocalNode
+from autotune.measure.runner.pool import pools
 from autotune.measure.runner.seating import Seating
 from autotune.measure.runner.wiring import Wiring
-from autotune.measure.testbed.pools import pools
 from autotune.measure.testbed.ranks import chosen_slots
 from autotune.measure.testbed.resolve import resolve
 from autotune.result.folder import provenance
@@ -64,4 +64,8 @@ class Machine:
             first.note(said)
         node = LocalNode(self.device, first.logs, environment, first.note)
         seating = Seating([(node, len(wirings) * ranks)], ranks)
-        return pools(self.device.kind, seating, space, wirings, close=node.close)
+        return [
+            *pools(
+                self.device.kind, seating, space.workload, space.limits, wirings, close=node.close
+            )
+        ]

@@ -19,7 +19,7 @@ import psutil
 import pytest
 
 from autotune.installed import CHECKOUT
-from autotune.measure.runner import StopRequestedError, baseline, local, ops
+from autotune.measure.runner import StopRequestedError, local, ops, places
 from autotune.measure.runner import group as group_module
 from autotune.measure.runner.channel import Peer
 from autotune.space.engines.deepspeed import DeepSpeed
@@ -313,7 +313,7 @@ def test_memory_that_is_freed_is_waited_for(start: Make, monkeypatch: pytest.Mon
     began = time.monotonic()
     assert group.run(replace(SMALL)).verdict is Verdict.CRASHED
     assert group.notes == ["device memory is 1.00 GiB over its baseline after a group's end"]
-    assert time.monotonic() - began < baseline.MOST_S
+    assert time.monotonic() - began < places.MOST_S
 
 
 def test_a_stop_ends_the_loading_of_ops(start: Make, monkeypatch: pytest.MonkeyPatch) -> None:
