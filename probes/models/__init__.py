@@ -6,9 +6,10 @@ The rows have the names of those in `autotune.space.models`, which has the arith
 from __future__ import annotations
 
 import importlib
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager
-from typing import Any, Protocol
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -21,80 +22,80 @@ FAMILIES = {
     "hf": "probes.models.hf",
     "factory": "probes.models.factory",
 }
-"""Name of a family to the module whose functions are a `FamilyModels`'s."""
+"""Name of a family to its module, whose `FAMILY` is a `FamilyModels`."""
 
 Batch = dict[str, Tensor]
 """What one micro-step is fed, by names that the family chooses."""
 MakeOptimizer = Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer]
 
 
-class FamilyModels(Protocol):
+class FamilyModels(ABC):
     """How the models of one family are made, fed, and taken apart."""
 
-    on_meta: bool
-    """Whether what is made on the meta device can be drawn later; else it is made whole."""
+    on_meta = True
+    """Whether a model of the meta device can be drawn later; else it is made whole."""
 
     def import_library(self) -> None:
-        """What `make` would import. Starts no thread and touches no device."""
-        ...
+        """Import what `make` needs. Start no thread and touch no device."""
+        return
 
+    @abstractmethod
     def make(self, spec: ModelSpec) -> nn.Module:
-        """The module that `spec` names, random weights, under the caller's device and dtype."""
-        ...
+        """The module of `spec`, with random weights, under the caller's device and dtype."""
 
+    @abstractmethod
     def batch(
         self, spec: ModelSpec, micro_batch: int, seq_len: int, generator: torch.Generator | None
     ) -> Batch:
         """`micro_batch` random samples of `seq_len` tokens, on the CPU."""
-        ...
 
     def masked(self, spec: ModelSpec, batch: Batch, lengths: Sequence[int]) -> Batch:
-        """`batch` where its samples have these lengths and the rest is padding, as far as the
-        family's models are told of that."""
-        ...
+        """`batch` with samples of these lengths and padding after them. By default the batch as it
+        is: its shape is padded already."""
+        return batch
 
+    @abstractmethod
     def loss(self, model: nn.Module, batch: Batch) -> Tensor:
         """Mean loss; `model` is the module, or what an engine has wrapped around it."""
-        ...
 
     def flops_per_sample(self, spec: ModelSpec, seq_len: int) -> float | None:
-        """Model FLOPs of a sample, where the family knows better than to count them."""
-        ...
+        """Model FLOPs of a sample; None if they have to be counted."""
+        return None
 
     def optimizer(self) -> MakeOptimizer | None:
-        """What makes the own one of the model that was made last, in the place of AdamW; None
-        where it has none."""
-        ...
+        """What makes the latest model's own optimizer; None for AdamW."""
+        return None
 
+    @abstractmethod
     def sizes(self, spec: ModelSpec, module: nn.Module) -> tuple[int, int]:
         """Channels between its blocks, and entries of its output."""
-        ...
 
+    @abstractmethod
     def units(self, module: nn.Module) -> Iterator[nn.Module]:
-        """Parts that are sharded on their own, none within another, in the order in which they
-        were made. No parameter of them is another part's, too."""
-        ...
+        """Parts that are sharded on their own, in the order in which they were made. No part is
+        within another, and no two share a parameter."""
 
     def blocks(self, module: nn.Module) -> Iterator[nn.Module]:
-        """The layers that are alike, or nearly so: what is compiled."""
-        ...
+        """The layers that are alike, or nearly so: they are compiled. By default the units."""
+        return self.units(module)
 
     def draw(self, module: nn.Module, unit: nn.Module, *, within: bool = True) -> None:
-        """Draw the weights of `unit`, a part of `module`, as `make` does; of it alone where not
-        of what is `within` it, too."""
-        ...
+        """Draw the weights of `unit`, a part of `module`, as `make` does, and of all parts within
+        it unless not `within`."""
+        return
 
     def tie(self, module: nn.Module) -> None:
-        """Make one parameter of those that are to be one, after `draw`."""
-        ...
+        """After `draw`, share the parameters that belong to several parts."""
+        return
 
     def sharded(self, config: dict[str, Any]) -> AbstractContextManager[Any]:
-        """What `make` is called in for DeepSpeed's stage 3 by this `config`."""
-        ...
+        """The context of `make` for DeepSpeed's stage 3 with this `config`. By default the model
+        is made whole: inside `deepspeed.zero.Init` its own initialization would see shards."""
+        return nullcontext()
 
+    @abstractmethod
     def is_block_weight(self, name: str) -> bool:
-        """Whether the parameter of that name is a block's; embeddings, head and norms are not."""
-        ...
+        """Whether the parameter of that name is a block's, unlike embeddings, head and norms."""
 
 
 def past(lengths: Sequence[int], padded: int) -> Tensor:
@@ -119,5 +120,5 @@ def family(name: str) -> FamilyModels:
     """
     if name not in FAMILIES:
         raise UnsupportedError(f"model {name} is not known to this version of the probes")
-    found: FamilyModels = importlib.import_module(FAMILIES[name])
+    found: FamilyModels = importlib.import_module(FAMILIES[name]).FAMILY
     return found

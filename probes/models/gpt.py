@@ -15,87 +15,69 @@ from torch import Tensor, nn
 
 from autotune.wire.ranks import ModelSpec
 from autotune.wire.recipe import HEAD_DIM, mlp_width
-from probes.models import Batch, MakeOptimizer, chunked, past
+from probes.models import Batch, FamilyModels, chunked, past
 from probes.recompute import checkpointed, every
 
-on_meta = True
+
+class Gpt(FamilyModels):
+    """The built-in GPT."""
+
+    def make(self, spec: ModelSpec) -> nn.Module:
+        return GptModule(spec)
+
+    def batch(
+        self, spec: ModelSpec, micro_batch: int, seq_len: int, generator: torch.Generator | None
+    ) -> Batch:
+        """Token ids and those that follow them, both int64 of shape (B, T)."""
+        tokens = torch.randint(spec.vocab_size, (micro_batch, seq_len + 1), generator=generator)
+        return {"ids_bt": tokens[:, :-1].contiguous(), "targets_bt": tokens[:, 1:].contiguous()}
+
+    def masked(self, spec: ModelSpec, batch: Batch, lengths: Sequence[int]) -> Batch:
+        """What is past an end is no target; attention looks back alone, and needs no mask."""
+        targets_bt = batch["targets_bt"]
+        past_bt = past(lengths, targets_bt.shape[1])
+        return batch | {"targets_bt": targets_bt.masked_fill(past_bt, chunked.IGNORED)}
+
+    def loss(self, model: nn.Module, batch: Batch) -> Tensor:
+        mean: Tensor = model(**batch)
+        return mean
+
+    def sizes(self, spec: ModelSpec, module: nn.Module) -> tuple[int, int]:
+        return spec.width, spec.vocab_size
+
+    def units(self, module: nn.Module) -> Iterator[nn.Module]:
+        """Blocks, embedding, norm and head; a head that is the embedding is neither's."""
+        assert isinstance(module, GptModule)
+        shared = (module.embedding, module.head) if module.tied else ()
+        for child in module.children():
+            if child not in shared:
+                yield from child if isinstance(child, nn.ModuleList) else [child]
+
+    def blocks(self, module: nn.Module) -> Iterator[nn.Module]:
+        assert isinstance(module, GptModule)
+        yield from module.blocks
+
+    def draw(self, module: nn.Module, unit: nn.Module, *, within: bool = True) -> None:
+        """In the order in which a model that is made at once draws them."""
+        for part in unit.modules() if within else [unit]:
+            if callable(reset := getattr(part, "reset_parameters", None)):
+                reset()
+
+    def tie(self, module: nn.Module) -> None:
+        assert isinstance(module, GptModule)
+        module.tie_weights()
+
+    def sharded(self, config: dict[str, Any]) -> AbstractContextManager[Any]:
+        import deepspeed
+
+        made: AbstractContextManager[Any] = deepspeed.zero.Init(config_dict_or_path=config)
+        return made
+
+    def is_block_weight(self, name: str) -> bool:
+        return name.startswith("blocks.")
 
 
-def import_library() -> None:
-    """Beside torch there is none."""
-
-
-def make(spec: ModelSpec) -> nn.Module:
-    return GptModule(spec)
-
-
-def batch(
-    spec: ModelSpec, micro_batch: int, seq_len: int, generator: torch.Generator | None
-) -> Batch:
-    """Token ids and those that follow them, both int64 of shape (B, T)."""
-    tokens = torch.randint(spec.vocab_size, (micro_batch, seq_len + 1), generator=generator)
-    return {"ids_bt": tokens[:, :-1].contiguous(), "targets_bt": tokens[:, 1:].contiguous()}
-
-
-def masked(spec: ModelSpec, batch: Batch, lengths: Sequence[int]) -> Batch:
-    """What is past an end is no target; attention looks back alone, and needs no mask."""
-    targets_bt = batch["targets_bt"]
-    past_bt = past(lengths, targets_bt.shape[1])
-    return batch | {"targets_bt": targets_bt.masked_fill(past_bt, chunked.IGNORED)}
-
-
-def loss(model: nn.Module, batch: Batch) -> Tensor:
-    mean: Tensor = model(**batch)
-    return mean
-
-
-def flops_per_sample(spec: ModelSpec, seq_len: int) -> float | None:
-    return None
-
-
-def optimizer() -> MakeOptimizer | None:
-    return None
-
-
-def sizes(spec: ModelSpec, module: nn.Module) -> tuple[int, int]:
-    return spec.width, spec.vocab_size
-
-
-def units(module: nn.Module) -> Iterator[nn.Module]:
-    """Blocks, embedding, norm and head; a head that is the embedding is neither's."""
-    assert isinstance(module, GptModule)
-    shared = (module.embedding, module.head) if module.tied else ()
-    for child in module.children():
-        if child not in shared:
-            yield from child if isinstance(child, nn.ModuleList) else [child]
-
-
-def blocks(module: nn.Module) -> Iterator[nn.Module]:
-    assert isinstance(module, GptModule)
-    yield from module.blocks
-
-
-def draw(module: nn.Module, unit: nn.Module, *, within: bool = True) -> None:
-    """In the order in which a model that is made at once draws them."""
-    for part in unit.modules() if within else [unit]:
-        if callable(reset := getattr(part, "reset_parameters", None)):
-            reset()
-
-
-def tie(module: nn.Module) -> None:
-    assert isinstance(module, GptModule)
-    module.tie_weights()
-
-
-def sharded(config: dict[str, Any]) -> AbstractContextManager[Any]:
-    import deepspeed
-
-    made: AbstractContextManager[Any] = deepspeed.zero.Init(config_dict_or_path=config)
-    return made
-
-
-def is_block_weight(name: str) -> bool:
-    return name.startswith("blocks.")
+FAMILY = Gpt()
 
 
 class Linear(nn.Linear):

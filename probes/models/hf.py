@@ -29,7 +29,7 @@ from autotune.wire.ranks import ModelSpec
 from autotune.wire.recipe import LORA_ALPHA
 from probes import recompute
 from probes.faults import UnsupportedError
-from probes.models import Batch, MakeOptimizer, chunked, past
+from probes.models import Batch, FamilyModels, chunked, past
 
 _ALIKE = 0.9
 """Of a misspelled name of a config and the right one."""
@@ -41,25 +41,175 @@ _CLASSES = {
     "masked": "AutoModelForMaskedLM",
     "classification": "AutoModelForSequenceClassification",
 }
-_kept: list[Any] = []
-"""What transformers holds by a weak reference alone."""
-_takes_mask = [True]
-"""Whether the model that was made last takes an attention_mask."""
-_heads: list[ChunkedHead] = []
-"""Of the model that was made last, where its loss is to come in chunks."""
 
 
-on_meta = True
+class Hf(FamilyModels):
+    """Models of transformers."""
+
+    def __init__(self) -> None:
+        self._kept: list[Any] = []
+        """What transformers holds by a weak reference alone."""
+        self._takes_mask = True
+        """Whether the latest model takes an attention_mask."""
+        self._head: ChunkedHead | None = None
+        """Of the latest model, if its loss comes in chunks."""
+
+    def import_library(self) -> None:
+        """Import transformers without torchao, which it would import for quantized weights: that
+        takes two seconds and asks a GPU, after which no rank can be forked."""
+        with _hidden("torchao"):
+            import transformers
+            import transformers.modeling_utils
+
+            assert transformers.modeling_utils  # the package loads its modules lazily
+
+    def make(self, spec: ModelSpec) -> nn.Module:
+        """In torch's default dtype, whatever the config says: it is the engine that chooses."""
+        try:
+            self.import_library()
+            import transformers
+        except ImportError as error:
+            raise UnsupportedError(f"transformers cannot be imported: {error}") from error
+        config = copy.deepcopy(_config(spec))  # transformers writes into it
+        made = getattr(transformers, _CLASSES[spec.recipe["task"]])
+        trusted = bool(spec.recipe["code"])  # --trust-remote-code was given, or there is none
+        lora = spec.recipe["lora"]
+        chosen = {} if spec.attention == "auto" else {"attn_implementation": spec.attention}
+        # Adapters put modules into the place of others, which no tensors without data allow.
+        faking = lora is not None and detect_fake_mode() is not None
+        with ExitStack() as stack:
+            if faking:
+                stack.enter_context(unset_fake_temporarily())
+                stack.enter_context(torch.device("meta"))
+            try:
+                module: nn.Module = made.from_config(
+                    config,
+                    dtype=torch.get_default_dtype(),
+                    trust_remote_code=trusted,
+                    **chosen,
+                )
+            except (ValueError, KeyError, TypeError, AttributeError, ImportError) as error:
+                axes = ("attention",) if chosen else ()
+                raise UnsupportedError(f"transformers: {_first_line(error)}", *axes) from error
+            self._takes_mask = "attention_mask" in inspect.signature(module.forward).parameters
+            if spec.checkpointing != "none":
+                _checkpoint(module, spec.checkpointing)
+            if lora is not None:
+                module = _adapted(module, **lora)
+        if faking:
+            module.to_empty(device="cpu")
+        self._head = ChunkedHead(module, spec.recipe["task"]) if spec.loss == "chunked" else None
+        return module.train()
+
+    def batch(
+        self, spec: ModelSpec, micro_batch: int, seq_len: int, generator: torch.Generator | None
+    ) -> Batch:
+        """Random tokens, int64: `input_ids` (B, T), and `labels` as the task has them: (B, T),
+        (B, U), or (B) for classification."""
+        config = _config(spec).get_text_config()
+
+        def tokens(length: int) -> Tensor:
+            # Where a model sums up a sample at its first padding, there is none.
+            return torch.randint(
+                min(10, config.vocab_size - 1), config.vocab_size, (micro_batch, length),
+                generator=generator,
+            )  # fmt: skip
+
+        ids_bt = tokens(seq_len)
+        match spec.recipe["task"]:
+            case "causal":
+                return {"input_ids": ids_bt, "labels": ids_bt.clone()}
+            case "seq2seq":
+                return {"input_ids": ids_bt, "labels": tokens(target_len(spec, seq_len))}
+            case "masked":
+                shown = torch.rand(ids_bt.shape, generator=generator) >= MASKED_SHARE
+                return {"input_ids": ids_bt, "labels": ids_bt.masked_fill(shown, chunked.IGNORED)}
+            case "classification":
+                labels_b = torch.randint(config.num_labels, (micro_batch,), generator=generator)
+                return {"input_ids": ids_bt, "labels": labels_b}
+        raise UnsupportedError(
+            f"task {spec.recipe['task']} is not known to this version of the probes"
+        )
+
+    def masked(self, spec: ModelSpec, batch: Batch, lengths: Sequence[int]) -> Batch:
+        """With an `attention_mask` (B, T) if the model takes one. Labels past an end do not
+        count."""
+        config = _config(spec).get_text_config()
+        past_bt = past(lengths, batch["input_ids"].shape[1])
+        found = batch | {"input_ids": batch["input_ids"].masked_fill(past_bt, config.pad_token_id)}
+        if spec.recipe["task"] == "seq2seq":
+            said = [target_len(spec, length) for length in lengths]
+            past_bu = past(said, batch["labels"].shape[1])
+            found["labels"] = batch["labels"].masked_fill(past_bu, chunked.IGNORED)
+        elif spec.recipe["task"] != "classification":
+            found["labels"] = batch["labels"].masked_fill(past_bt, chunked.IGNORED)
+        if self._takes_mask:
+            found["attention_mask"] = (~past_bt).long()
+        return found
+
+    def loss(self, model: nn.Module, batch: Batch) -> Tensor:
+        with _as_with_data(batch):
+            if self._head is not None:
+                return self._head.loss(model, batch)
+            mean: Tensor = model(**batch).loss
+            return mean
+
+    def sizes(self, spec: ModelSpec, module: nn.Module) -> tuple[int, int]:
+        config = _config(spec).get_text_config()
+        classifies = spec.recipe["task"] == "classification"
+        outputs = config.num_labels if classifies else config.vocab_size
+        return int(config.hidden_size), int(outputs)
+
+    def units(self, module: nn.Module) -> Iterator[nn.Module]:
+        """The blocks that the model itself wants whole, without those that share a parameter with
+        others: a tied embedding belongs to no block."""
+        names = set(getattr(module, "_no_split_modules", None) or ())
+        shared = _shared(module)
+        found: set[nn.Module] = set()
+
+        def walk(parent: nn.Module) -> Iterator[nn.Module]:
+            for child in parent.children():
+                mine = {id(parameter) for parameter in child.parameters()}
+                is_unit = type(child).__name__ in names and mine and not mine & shared
+                if is_unit and child not in found:
+                    found.add(child)
+                    yield child
+                else:
+                    yield from walk(child)
+
+        yield from walk(module)
+
+    def draw(self, module: nn.Module, unit: nn.Module, *, within: bool = True) -> None:
+        """Have transformers draw the weights."""
+        parts = _inside_out(unit) if within else [unit]
+        for part in parts:
+            module._initialize_weights(part)  # type: ignore[operator]
+            adapted: Any = part
+            if hasattr(part, "reset_lora_parameters"):
+                for name in adapted.lora_A:
+                    adapted.reset_lora_parameters(name, True)
+
+    def tie(self, module: nn.Module) -> None:
+        """Make again one parameter of those that are to be one."""
+        module.tie_weights()  # type: ignore[operator]
+
+    @contextmanager
+    def sharded(self, config: dict[str, Any]) -> Iterator[None]:
+        """A model that is made in it is sharded by DeepSpeed as it is made.
+
+        By transformers' own way: inside `deepspeed.zero.Init` it would draw weights of shards.
+        """
+        from transformers.integrations.deepspeed import HfDeepSpeedConfig
+
+        self._kept.append(HfDeepSpeedConfig(config))  # type: ignore[no-untyped-call]
+        yield
+
+    def is_block_weight(self, name: str) -> bool:
+        """Blocks are in lists, so their number is in the name."""
+        return re.search(r"\.\d+\.", name) is not None
 
 
-def import_library() -> None:
-    """Without torchao, which it would import for quantized weights: that takes two seconds, and
-    asks a GPU what it can, after which no rank can be forked."""
-    with _hidden("torchao"):
-        import transformers
-        import transformers.modeling_utils
-
-        assert transformers.modeling_utils  # the package loads its modules lazily
+FAMILY = Hf()
 
 
 @contextmanager
@@ -73,44 +223,6 @@ def _hidden(package: str) -> Iterator[None]:
         yield
     finally:
         del sys.modules[package]
-
-
-def make(spec: ModelSpec) -> nn.Module:
-    """In torch's default dtype, whatever the config says: it is the engine that chooses."""
-    try:
-        import_library()
-        import transformers
-    except ImportError as error:
-        raise UnsupportedError(f"transformers cannot be imported: {error}") from error
-    config = copy.deepcopy(_config(spec))  # transformers writes into it
-    made = getattr(transformers, _CLASSES[spec.recipe["task"]])
-    trusted = bool(spec.recipe["code"])  # --trust-remote-code was given, or there is none
-    lora = spec.recipe["lora"]
-    # Adapters put modules into the place of others, which no tensors without data allow.
-    faking = lora is not None and detect_fake_mode() is not None
-    with ExitStack() as stack:
-        if faking:
-            stack.enter_context(unset_fake_temporarily())
-            stack.enter_context(torch.device("meta"))
-        try:
-            module: nn.Module = made.from_config(
-                config,
-                dtype=torch.get_default_dtype(),
-                trust_remote_code=trusted,
-                **({} if spec.attention == "auto" else {"attn_implementation": spec.attention}),
-            )
-        except (ValueError, KeyError, TypeError, AttributeError, ImportError) as error:
-            axes = () if spec.attention == "auto" else ("attention",)
-            raise UnsupportedError(f"transformers: {_first_line(error)}", *axes) from error
-        _takes_mask[0] = "attention_mask" in inspect.signature(module.forward).parameters
-        if spec.checkpointing != "none":
-            _checkpoint(module, spec.checkpointing)
-        if lora is not None:
-            module = _adapted(module, **lora)
-    if faking:
-        module.to_empty(device="cpu")
-    _heads[:] = [ChunkedHead(module, spec.recipe["task"])] if spec.loss == "chunked" else []
-    return module.train()
 
 
 def _adapted(module: nn.Module, rank: int, targets: list[str]) -> nn.Module:
@@ -130,66 +242,10 @@ def _adapted(module: nn.Module, rank: int, targets: list[str]) -> nn.Module:
     return adapted
 
 
-def batch(
-    spec: ModelSpec, micro_batch: int, seq_len: int, generator: torch.Generator | None
-) -> Batch:
-    """Random tokens, int64: `input_ids` (B, T), and `labels` as the task has them: (B, T),
-    (B, U), or (B) for classification."""
-    config = _config(spec).get_text_config()
-
-    def tokens(length: int) -> Tensor:
-        # Where a model sums up a sample at its first padding, there is none.
-        return torch.randint(
-            min(10, config.vocab_size - 1), config.vocab_size, (micro_batch, length),
-            generator=generator,
-        )  # fmt: skip
-
-    ids_bt = tokens(seq_len)
-    match spec.recipe["task"]:
-        case "causal":
-            return {"input_ids": ids_bt, "labels": ids_bt.clone()}
-        case "seq2seq":
-            return {"input_ids": ids_bt, "labels": tokens(target_len(spec, seq_len))}
-        case "masked":
-            shown = torch.rand(ids_bt.shape, generator=generator) >= MASKED_SHARE
-            return {"input_ids": ids_bt, "labels": ids_bt.masked_fill(shown, chunked.IGNORED)}
-        case "classification":
-            labels_b = torch.randint(config.num_labels, (micro_batch,), generator=generator)
-            return {"input_ids": ids_bt, "labels": labels_b}
-    raise UnsupportedError(
-        f"task {spec.recipe['task']} is not known to this version of the probes"
-    )
-
-
-def masked(spec: ModelSpec, batch: Batch, lengths: Sequence[int]) -> Batch:
-    """With an `attention_mask` (B, T) where the model takes one; labels of what is past an end do
-    not count."""
-    config = _config(spec).get_text_config()
-    past_bt = past(lengths, batch["input_ids"].shape[1])
-    found = batch | {"input_ids": batch["input_ids"].masked_fill(past_bt, config.pad_token_id)}
-    if spec.recipe["task"] == "seq2seq":
-        said = [target_len(spec, length) for length in lengths]
-        past_bu = past(said, batch["labels"].shape[1])
-        found["labels"] = batch["labels"].masked_fill(past_bu, chunked.IGNORED)
-    elif spec.recipe["task"] != "classification":
-        found["labels"] = batch["labels"].masked_fill(past_bt, chunked.IGNORED)
-    if _takes_mask[0]:
-        found["attention_mask"] = (~past_bt).long()
-    return found
-
-
 def target_len(spec: ModelSpec, seq_len: int) -> int:
     """What a decoder is to say of `seq_len` tokens: as asked, or a quarter as many, about as in
     the training of T5 (arXiv 1910.10683, section 3.1.4)."""
     return int(spec.recipe["target_len"] or max(1, seq_len // 4))
-
-
-def loss(model: nn.Module, batch: Batch) -> Tensor:
-    with _as_with_data(batch):
-        if _heads:
-            return _heads[0].loss(model, batch)
-        mean: Tensor = model(**batch).loss
-        return mean
 
 
 def _as_with_data(batch: Batch) -> AbstractContextManager[object]:
@@ -256,75 +312,6 @@ class ChunkedHead:
         if self._softcap is None:
             return logits_nv
         return self._softcap * torch.tanh(logits_nv / self._softcap)
-
-
-def flops_per_sample(spec: ModelSpec, seq_len: int) -> float | None:
-    return None
-
-
-def optimizer() -> MakeOptimizer | None:
-    return None
-
-
-def sizes(spec: ModelSpec, module: nn.Module) -> tuple[int, int]:
-    config = _config(spec).get_text_config()
-    outputs = config.num_labels if spec.recipe["task"] == "classification" else config.vocab_size
-    return int(config.hidden_size), int(outputs)
-
-
-def units(module: nn.Module) -> Iterator[nn.Module]:
-    """The blocks that the model itself wants whole, but for what shares a parameter with others:
-    a tied embedding belongs to no block."""
-    names = set(getattr(module, "_no_split_modules", None) or ())
-    shared = _shared(module)
-    found: set[nn.Module] = set()
-
-    def walk(parent: nn.Module) -> Iterator[nn.Module]:
-        for child in parent.children():
-            mine = {id(parameter) for parameter in child.parameters()}
-            if type(child).__name__ in names and mine and not mine & shared and child not in found:
-                found.add(child)
-                yield child
-            else:
-                yield from walk(child)
-
-    yield from walk(module)
-
-
-blocks = units
-
-
-def draw(module: nn.Module, unit: nn.Module, *, within: bool = True) -> None:
-    """Have transformers draw the weights of `unit`, a part of `module`, and all `within` it."""
-    parts = _inside_out(unit) if within else [unit]
-    for part in parts:
-        module._initialize_weights(part)  # type: ignore[operator]
-        adapted: Any = part
-        if hasattr(part, "reset_lora_parameters"):
-            for name in adapted.lora_A:
-                adapted.reset_lora_parameters(name, True)
-
-
-def tie(module: nn.Module) -> None:
-    """Make again one parameter of those that are to be one."""
-    module.tie_weights()  # type: ignore[operator]
-
-
-@contextmanager
-def sharded(config: dict[str, Any]) -> Iterator[None]:
-    """A model that is made in it is sharded by DeepSpeed as it is made.
-
-    By transformers' own way: inside `deepspeed.zero.Init` it would draw weights of shards.
-    """
-    from transformers.integrations.deepspeed import HfDeepSpeedConfig
-
-    _kept.append(HfDeepSpeedConfig(config))  # type: ignore[no-untyped-call]
-    yield
-
-
-def is_block_weight(name: str) -> bool:
-    """Blocks are in lists, so their number is in the name."""
-    return re.search(r"\.\d+\.", name) is not None
 
 
 def _config(spec: ModelSpec) -> Any:

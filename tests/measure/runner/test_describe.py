@@ -29,7 +29,6 @@ from autotune.wire.ranks import ModelSpec
 from probes import describe
 from probes.engines.ddp import DdpEngine
 from probes.models import family
-from probes.models import gpt as gpt_family
 from probes.world import World
 from tests.support import defaults, records
 from tests.support.jobs import train
@@ -40,6 +39,7 @@ from tests.support.programs import FAULTY_RANK
 pytestmark = pytest.mark.slow
 
 LIMIT_S = 120.0
+GPT = family("gpt")
 SMALL = ModelSpec(name="gpt", depth=1, width=64, vocab_size=256, checkpointing="none")
 
 
@@ -157,7 +157,7 @@ def test_lengths_between_have_peaks_like_their_traces(monkeypatch: pytest.Monkey
 
 
 def test_where_lengths_between_differ_each_is_traced(monkeypatch: pytest.MonkeyPatch) -> None:
-    loss = gpt_family.loss
+    loss = GPT.loss
 
     def padded(model: nn.Module, batch: Any) -> Tensor:
         """Keeps a MiB, and two where samples are no power of two long."""
@@ -167,7 +167,7 @@ def test_where_lengths_between_differ_each_is_traced(monkeypatch: pytest.MonkeyP
         mean.register_hook(lambda _: kept.shape and None)  # type: ignore[no-untyped-call]
         return mean
 
-    monkeypatch.setattr(gpt_family, "loss", padded)
+    monkeypatch.setattr(GPT, "loss", padded)
     asked = ask(SMALL, seq_lens=[16, 24, 64])
     together = traced(asked).early_bytes
     alone = [traced(replace(asked, seq_lens=[n])) for n in asked.seq_lens]
@@ -252,10 +252,8 @@ def test_an_older_torch_without_grouped_products_traces(monkeypatch: pytest.Monk
 
 
 def test_an_untraceable_model_does_not_stop_the_next_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    real = gpt_family.make
-    monkeypatch.setattr(
-        gpt_family, "make", lambda spec: Looking() if spec.width == 192 else real(spec)
-    )
+    real = GPT.make
+    monkeypatch.setattr(GPT, "make", lambda spec: Looking() if spec.width == 192 else real(spec))
     odd = replace(gpt(1), width=192)
     asked = ask(odd, gpt(1), micro_batches=[1, 2])
     failed, sound = describe.describe(asked).models
@@ -276,7 +274,7 @@ class Splitting(nn.Module):
 
 
 def test_other_operations_at_a_size_are_traced_at_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gpt_family, "make", lambda spec: Splitting())
+    monkeypatch.setattr(GPT, "make", lambda spec: Splitting())
     together = traced(ask(gpt(1), micro_batches=[1, 3, 4])).peak_bytes[0]
     alone = [traced(ask(gpt(1), micro_batches=[size])).peak_bytes[0][0] for size in (1, 3, 4)]
     assert together == alone
