@@ -20,7 +20,6 @@ from autotune.measure.runner.remote import Remote
 from autotune.measure.runner.seating import Seating
 from autotune.measure.runner.wiring import Wiring
 from autotune.space.space import Limits
-from autotune.wire.messages import encode
 from tests.support import defaults
 from tests.support.namespaces import Host, Network
 from tests.support.programs import ROOT, TESTS
@@ -43,7 +42,7 @@ class Agents:
         self.identity = identity()
         self.channel = Channel(net.address, self.identity)
         self.driver = ":".join(map(str, self.channel.address))
-        self.line = encode(self.channel.dial(0, child=False)).decode()
+        self.line = self.channel.credentials
         environment = os.environ | {"PYTHONPATH": str(ROOT)} | variables
         self.processes = [self._start(host, program, environment) for host in self.hosts]
         self.nodes: list[Remote] = gather(

@@ -7,6 +7,7 @@ from the first line of stdin, never from an argument, which everybody on the mac
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import signal
 import socket
@@ -20,8 +21,6 @@ from autotune.measure.agent.agent import LOST, Agent
 from autotune.measure.agent.scratch import Scratch
 from autotune.measure.runner.channel import Peer
 from autotune.wire import stream
-from autotune.wire.dial import Dial
-from autotune.wire.messages import decode_dial
 
 USAGE_ERROR = 2
 SILENT_S = 10.0
@@ -33,7 +32,7 @@ def main(argv: list[str] | None = None) -> int:
     asked = _parser().parse_args(argv)
     try:
         host, port = _address(asked.driver)
-        known = _known(_key_line(asked.key_file))
+        key, certificate = _credentials(_key_line(asked.key_file))
     except UsageError as error:
         return _complain(str(error), USAGE_ERROR)
     name = asked.node or os.environ.get("SLURMD_NODENAME") or socket.gethostname()
@@ -41,7 +40,7 @@ def main(argv: list[str] | None = None) -> int:
         if signal.getsignal(number) is not signal.SIG_IGN:  # as nohup has it
             signal.signal(number, _leave)
     try:
-        dialled = stream.dial(host, port, bytes.fromhex(known.key), known.certificate)
+        dialled = stream.dial(host, port, key, certificate)
     except (OSError, EOFError) as error:
         why = getattr(error, "strerror", None) or str(error)
         hint = "does the study still run?"
@@ -72,14 +71,13 @@ def _address(driver: str) -> tuple[str, int]:
     return host.strip("[]"), int(port)
 
 
-def _known(line: str) -> Dial:
-    """The key and the certificate of a study; its address comes from --driver."""
+def _credentials(line: str) -> tuple[bytes, str]:
+    """The key and the certificate of a study, as `Channel.credentials` has them."""
     try:
-        dial = decode_dial(line.encode())
-        bytes.fromhex(dial.key)
-    except ValueError as error:
+        found = json.loads(line)
+        return bytes.fromhex(found["key"]), str(found["certificate"])
+    except (ValueError, TypeError, KeyError, RecursionError) as error:
         raise UsageError("--key-file: is no key of a study; take the file it made") from error
-    return dial
 
 
 def _key_line(path: str) -> str:

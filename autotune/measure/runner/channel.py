@@ -9,6 +9,7 @@ nothing, from the host with the most of them. A rank that was cut off in this wa
 
 from __future__ import annotations
 
+import json
 import os
 import queue
 import secrets
@@ -63,6 +64,12 @@ class Channel:
     def address(self) -> tuple[str, int]:
         host, port = self._socket.getsockname()[:2]
         return str(host), int(port)
+
+    @property
+    def credentials(self) -> str:
+        """What an agent needs to trust this study and be trusted: one line of JSON."""
+        certificate = self._identity.certificate if self._identity else ""
+        return json.dumps({"key": self._key.hex(), "certificate": certificate})
 
     def dial(self, rank: int, *, child: bool) -> Dial:
         """What one process needs to know to reach this channel, as `rank`."""

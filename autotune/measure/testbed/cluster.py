@@ -32,7 +32,6 @@ from autotune.space.options import Options, Parallel
 from autotune.space.space import Space
 from autotune.space.workload import Workload
 from autotune.wire.agents import Facts
-from autotune.wire.messages import encode
 
 DIAL_S = 60.0
 """An agent that has not dialled after this does not come any more."""
@@ -158,7 +157,7 @@ class Cluster(Machine):
     def _gathered(self, dial_s: float) -> list[Remote]:
         channel = Channel(self._address, self._identity)
         try:
-            line = encode(channel.dial(0, child=False)).decode()
+            line = channel.credentials
             folder = self._scratch.folder
             key_file = folder / "key"
             with os.fdopen(os.open(key_file, os.O_WRONLY | os.O_CREAT, 0o600), "w") as file:
