@@ -15,7 +15,7 @@ from probes.models import Batch, FamilyModels, MakeOptimizer, in_lists
 from probes.own import function_of
 
 
-class Factory(FamilyModels):
+class FactoryModels(FamilyModels):
     """Models of the user's function."""
 
     on_meta = False
@@ -67,4 +67,4 @@ class Factory(FamilyModels):
         return any(part.isdigit() for part in name.split("."))
 
 
-FAMILY = Factory()
+FAMILY = FactoryModels()

@@ -19,7 +19,7 @@ from probes.models import Batch, FamilyModels, chunked, past
 from probes.recompute import checkpointed, every
 
 
-class Gpt(FamilyModels):
+class GptModels(FamilyModels):
     """The built-in GPT."""
 
     def make(self, spec: ModelSpec) -> nn.Module:
@@ -77,7 +77,7 @@ class Gpt(FamilyModels):
         return name.startswith("blocks.")
 
 
-FAMILY = Gpt()
+FAMILY = GptModels()
 
 
 class Linear(nn.Linear):

@@ -43,7 +43,7 @@ _CLASSES = {
 }
 
 
-class Hf(FamilyModels):
+class HfModels(FamilyModels):
     """Models of transformers."""
 
     def __init__(self) -> None:
@@ -209,7 +209,7 @@ class Hf(FamilyModels):
         return re.search(r"\.\d+\.", name) is not None
 
 
-FAMILY = Hf()
+FAMILY = HfModels()
 
 
 @contextmanager
