@@ -164,14 +164,7 @@ def main() -> None:
 def _unexplained(error: BaseException, phase: Phase) -> Fault:
     """What can be said of `error` before torch is there to say more."""
     text = f"{type(error).__name__}: {error}"
-    return Fault(
-        cause="crashed",
-        phase=phase,
-        error=text,
-        traceback=traceback.format_exc(),
-        requested_bytes=None,
-        peaks=None,
-    )
+    return Fault(cause="crashed", phase=phase, error=text, traceback=traceback.format_exc())
 
 
 if __name__ == "__main__":

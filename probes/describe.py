@@ -325,14 +325,9 @@ def _start(spec: ModelSpec, request: Describe) -> Start:
     return Start(
         world_size=1,
         device_kind="cpu",
-        device_uuid="cpu",
         capacity_bytes=0,
-        store_host="",
-        store_port=0,
         model=replace(spec, optimizer=request.optimizer),
         engine="",
         # The same sizes; the loss scaler of fp16 would read values, and there are none.
         dtype="bf16" if request.dtype == "fp16" else request.dtype,
-        engine_config={},
-        seed=0,
     )

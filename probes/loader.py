@@ -118,10 +118,7 @@ def load(request: Load, send: Callable[[Message], None], receive: Callable[[], M
         )
     except Exception as error:
         if why := _alone(error):
-            return Loaded(
-                failed=why, slices=[], first_batch_s=0.0, shape=[], loader_bytes=0,
-                worker_bytes=[], shm_bytes=0, epochs=[], left=True,
-            )  # fmt: skip
+            return Loaded(failed=why)
         raise
 
 

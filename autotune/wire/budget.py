@@ -1,4 +1,4 @@
-"""The budget's clock, and the user's wish to end before it."""
+"""The budget's clock, and the user's request to stop earlier."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ T = TypeVar("T")
 
 
 class StopFlag:
-    """Set by the first SIGINT, SIGTERM or SIGHUP; the second one calls `kill` and leaves.
+    """Set by the first SIGINT, SIGTERM or SIGHUP. The second signal calls `kill` and exits.
 
-    Where the process is not only ours (`embedded`), e.g. a notebook's kernel, it leaves by
-    KeyboardInterrupt, and what comes after that is not heard: a study clears up then. Only a main
-    thread hears signals; in another nothing sets the flag.
+    In a process that is not ours alone (`embedded`), e.g. a notebook's kernel, the second signal
+    raises KeyboardInterrupt, and later ones are ignored while the study clears up. Only the main
+    thread receives signals; in another thread nothing sets the flag.
     """
 
     def __init__(self, *, embedded: bool = False) -> None:
@@ -30,7 +30,7 @@ class StopFlag:
         self._previous = {
             number: signal.signal(number, self._receive)
             for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-            # nohup means it; and what is not Python's cannot be restored
+            # nohup ignores them on purpose; a handler that is not Python's cannot be restored
             if heard and signal.getsignal(number) not in (signal.SIG_IGN, None)
         }
 
@@ -75,7 +75,7 @@ class Clock:
 
     @property
     def virtual_time(self) -> VirtualTime | None:
-        """What it counts, where that is no real time."""
+        """The virtual time that it counts; None if it counts real time."""
         return self._now if isinstance(self._now, VirtualTime) else None
 
     def elapsed_s(self) -> float:
@@ -102,7 +102,7 @@ class VirtualTime:
         self._now += seconds
 
     def ahead(self, work: Callable[[], T]) -> tuple[T, float]:
-        """What `work` comes to where it begins now, and when it ends. No time passes yet."""
+        """The result of `work`, begun now, and its end. No time passes yet."""
         began = self._now
         try:
             return work(), self._now
@@ -110,5 +110,5 @@ class VirtualTime:
             self._now = began
 
     def pass_until(self, end: float) -> None:
-        """That time has come, unless it had before."""
+        """Advance to `end`, unless that has passed."""
         self._now = max(self._now, end)

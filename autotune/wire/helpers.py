@@ -145,19 +145,19 @@ class Slice:
 class Loaded:
     """Helper process to study: a loader's output, whose batches were dropped at once."""
 
-    slices: list[Slice]
-    first_batch_s: float
+    slices: list[Slice] = field(default_factory=list)
+    first_batch_s: float = 0.0
     """Seconds from making the iterator, which starts workers, to the first batch."""
-    shape: list[int]
+    shape: list[int] = field(default_factory=list)
     """(B, T) of the last batch's tokens, or (B,)."""
-    loader_bytes: int
+    loader_bytes: int = 0
     """Memory of the loader's process, without shared pages and /dev/shm."""
-    worker_bytes: list[int]
-    shm_bytes: int
+    worker_bytes: list[int] = field(default_factory=list)
+    shm_bytes: int = 0
     """Bytes in /dev/shm of all processes while workers have loaded ahead."""
-    epochs: list[int]
+    epochs: list[int] = field(default_factory=list)
     """Batches of each epoch that ended during the timing."""
-    left: bool
+    left: bool = True
     """Whether workers exited when told to."""
     failed: str = ""
     """Why this setting gives no batches, and nothing was measured; else empty."""

@@ -27,17 +27,17 @@ class Start:
 
     world_size: int
     device_kind: Literal["cpu", "cuda"]
-    device_uuid: str
+    device_uuid: str = ""
     capacity_bytes: int
-    store_host: str
+    store_host: str = ""
     """Host of rank 0's rendezvous store; empty for rank 0, which opens it."""
-    store_port: int
+    store_port: int = 0
     model: ModelSpec
     engine: str
     dtype: str
-    engine_config: dict[str, Any]
+    engine_config: dict[str, Any] = field(default_factory=dict)
     """From the engine's row in `autotune.space.engines`; empty for engines that take none."""
-    seed: int
+    seed: int = 0
     energy: str = ""
     """Counter of the device's energy: "nvml", RAPL's folder, or empty for none."""
     local_rank: int = 0
@@ -126,9 +126,9 @@ class Fault:
     error: str
     """Type and message, one line."""
     traceback: str
-    requested_bytes: int | None
+    requested_bytes: int | None = None
     """Size of the failed allocation, if the error names it."""
-    peaks: Peaks | None
+    peaks: Peaks | None = None
     foreign_bytes: int = 0
     """Device memory that others took while this rank ran out of memory within its limit."""
     axes: list[str] = field(default_factory=list)

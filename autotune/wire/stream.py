@@ -1,8 +1,8 @@
-"""Messages over a socket: framed, in TLS 1.3 between hosts, and only with who knows the key.
+"""Messages over a socket: framed, in TLS 1.3 between hosts, and authenticated by a key.
 
-A frame is its length, 4 bytes in network order, and that many bytes. Who dials proves that it
-knows the key, and so does who answers (HMAC-SHA256 over a number of each). TLS runs in memory, so
-that one thread may read while others write, and nothing that has arrived hides from `poll`.
+A frame is its length, 4 bytes in network order, and that many bytes. Both sides prove that they
+know the key (HMAC-SHA256 over a random number of each). TLS runs in memory: one thread may read
+while others write, and `poll` sees all data that has arrived.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from contextlib import suppress
 READ_BYTES = 2**16
 NUMBER_BYTES = 32
 QUIET_S = 2
-"""After so long without a word the kernel asks the other host whether it is there, every 2 s."""
+"""After this silence the kernel asks the other host for a sign of life, every 2 s."""
 AGAIN_S = 10.0
 GONE_S = 8
-"""A host that has not confirmed anything for so long is gone."""
+"""A host that confirms nothing for this long is gone."""
 
 
 class StrangerError(ConnectionError):
@@ -33,15 +33,15 @@ class StrangerError(ConnectionError):
 
 
 class TamperedError(EOFError):
-    """What came is not what was sent: TLS says so."""
+    """TLS found changed data."""
 
 
 class FrameError(ValueError):
-    """The other side announced more than a frame may have."""
+    """The other side announced a frame above the limit."""
 
 
 class Stream:
-    """A connection; closes its socket. `send` is for any thread, what receives is for one."""
+    """A connection; closes its socket. Any thread may send; one thread receives."""
 
     def __init__(self, connected: socket.socket, tls: ssl.SSLContext | None = None) -> None:
         """`tls` is a context of either side.
@@ -68,11 +68,11 @@ class Stream:
 
     @property
     def here(self) -> str:
-        """The address of this host that the connection goes by."""
+        """This host's address in the connection."""
         return str(self._socket.getsockname()[0])
 
     def send(self, data: bytes) -> None:
-        """Raises OSError where the other side is gone."""
+        """Raises OSError if the other side is gone."""
         frame = struct.pack("!I", len(data)) + data
         with self._sending:  # frames leave in the order in which they are encrypted
             if self._tls is not None:
@@ -85,7 +85,7 @@ class Stream:
         """The next frame; waits for it.
 
         Raises:
-            EOFError: the other side is gone, or what it sent was tampered with.
+            EOFError: the other side is gone, or its data was changed on the way.
             FrameError: it is longer than `most_bytes`.
             OSError: the socket failed, or its timeout passed.
         """
@@ -94,7 +94,7 @@ class Stream:
         return frame
 
     def arrived(self, most_bytes: int) -> Iterator[bytes]:
-        """Whole frames that have come; does not wait. Raises as `receive` does, after these."""
+        """Whole frames that have arrived; does not wait. Then raises as `receive` does."""
         ended: EOFError | None = None
         waiting = select.poll()
         waiting.register(self._socket, select.POLLIN)
@@ -114,11 +114,11 @@ class Stream:
         return bool(self._arrived)
 
     def limit(self, timeout_s: float) -> None:
-        """Have a wait for the other side raise TimeoutError after that."""
+        """Let a wait for the other side raise TimeoutError after `timeout_s`."""
         self._socket.settimeout(timeout_s)
 
     def shut(self, how: int = socket.SHUT_RDWR) -> None:
-        """End the connection, whoever waits for it, or one way; it is still to be closed."""
+        """End the connection, or one direction, also for threads that wait. Close it later."""
         with suppress(OSError):  # gone already
             self._socket.shutdown(how)
 
@@ -180,13 +180,13 @@ class Stream:
 
 
 def dial(host: str, port: int, key: bytes, certificate: str = "") -> Stream:
-    """A connection to who knows `key`, and has `certificate` (PEM) where one is given.
+    """A connection to a peer that knows `key`, and has the `certificate` (PEM), if one is given.
 
-    Where it hangs up in the handshake, as it may when many dial at once, it is tried again.
+    A peer may hang up in the handshake if many dial at once; then dial again.
 
     Raises:
-        OSError: nobody is there, or somebody else.
-        EOFError: it hung up.
+        OSError: nobody listens, or a stranger.
+        EOFError: the peer hung up.
     """
     until = time.monotonic() + AGAIN_S
     while True:
@@ -222,7 +222,7 @@ def _dial(host: str, port: int, key: bytes, certificate: str) -> Stream:
 
 
 def answer(stream: Stream, key: bytes) -> None:
-    """Check that who dialled knows `key`, and prove the same.
+    """Check that the peer that dialled knows `key`, and prove the same.
 
     Raises:
         OSError: it does not, or is gone.
@@ -243,7 +243,7 @@ def _proof(key: bytes, who: bytes, answered: bytes, dialled: bytes) -> bytes:
 
 
 def trusting(certificate: str) -> ssl.SSLContext:
-    """Of who dials, and trusts `certificate` and no other."""
+    """The context of a side that dials and trusts this `certificate` alone."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.minimum_version = ssl.TLSVersion.TLSv1_3
     context.check_hostname = False  # the key is the name: nobody else has this certificate's
@@ -252,7 +252,7 @@ def trusting(certificate: str) -> ssl.SSLContext:
 
 
 def watch(connected: socket.socket) -> None:
-    """Have the kernel find out within `GONE_S` that the other host is gone."""
+    """Let the kernel notice within `GONE_S` that the other host is gone."""
     if sys.platform != "linux":
         return
     connected.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)

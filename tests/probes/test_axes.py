@@ -13,7 +13,6 @@ from torch import Tensor, nn
 
 from autotune.space.candidate import Build
 from autotune.space.engines import ENGINES
-from autotune.space.models.hf import TINY, ready
 from autotune.wire.helpers import Describe
 from autotune.wire.ranks import ModelSpec
 from autotune.wire.stopping import Phase
@@ -22,12 +21,11 @@ from probes.describe import describe
 from probes.faults import UnsupportedError, fault
 from probes.models import chunked, family
 from tests.support.jobs import train
-from tests.support.models import counted, uncounted
+from tests.support.models import SMALL, counted, uncounted, usual_depth
 from tests.support.records import WORKLOAD
 
 GPT = ModelSpec(name="gpt", depth=3, width=128, vocab_size=512, checkpointing="none")
 KINDS = ("full", "selective", "host", "1/2", "1/3")
-SMALL = [name for name in ready() if name.endswith(TINY)]
 SAME = 1e-5
 
 
@@ -39,6 +37,8 @@ def learnt(spec: ModelSpec) -> tuple[float, float]:
     batch = made.batch(spec, 2, 32, torch.Generator().manual_seed(5))
     loss = made.loss(module, batch)
     loss.backward()  # type: ignore[no-untyped-call]
+    unused = [n for n, p in module.named_parameters() if p.requires_grad and p.grad is None]
+    assert unused == []
     of = [p.grad.norm() for p in module.parameters() if p.grad is not None]
     return float(loss.detach()), float(torch.stack(of).norm())
 
@@ -134,19 +134,12 @@ def test_ignored_targets_do_not_count() -> None:
 def test_every_family_learns_the_same_with_each_value(name: str) -> None:
     pytest.importorskip("transformers")
     of = uncounted(name)
-    depth = family_depth(name)
+    depth = usual_depth(of)
     plain = learnt(of.spec(depth))
     values = [Build(depth=depth, loss="chunked"), Build(depth=depth, attention="eager")]
     values += [Build(depth=depth, checkpointing=kind) for kind in KINDS]
     for build in values:
         assert learnt(of.spec(depth, build)) == pytest.approx(plain, rel=1e-4), build
-
-
-def family_depth(name: str) -> int:
-    from autotune.space.models import FAMILIES
-
-    [depth] = FAMILIES["hf"].defaults(uncounted(name).recipe, "cpu").depth
-    return depth
 
 
 def test_a_loss_that_is_more_than_cross_entropy_is_not_chunked() -> None:

@@ -10,13 +10,13 @@ import pytest
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
-from autotune.space.models import FAMILIES, gpt
+from autotune.space.models import gpt
 from autotune.wire.helpers import Count
 from autotune.wire.ranks import ModelSpec
 from probes import count as counting
 from probes.count import _formulas, count
 from probes.models import family
-from tests.support.models import uncounted
+from tests.support.models import uncounted, usual_depth
 
 
 @pytest.mark.parametrize("depth", [1, 4])
@@ -45,8 +45,8 @@ PUBLISHED = {
 def test_a_kept_config_has_the_parameters_that_its_model_is_known_for(name: str) -> None:
     pytest.importorskip("transformers")
     workload = uncounted(name)
-    [depth] = FAMILIES["hf"].defaults(workload.recipe, "cpu").depth
-    found = count(Count(models=[workload.spec(depth)], shallow=[], seq_lens=[]))
+    deepest = workload.spec(usual_depth(workload))
+    found = count(Count(models=[deepest], shallow=[], seq_lens=[]))
     assert found.parameters[0].parameters == pytest.approx(PUBLISHED[name], rel=0.005)
 
 

@@ -17,18 +17,16 @@ from autotune.space.candidate import Build, Candidate
 from autotune.space.engines import ENGINES
 from autotune.space.models.counted import CountedShape
 from autotune.space.models.defaults import Lora
-from autotune.space.models.hf import TINY, ready
 from autotune.space.workload import Workload
 from autotune.wire.helpers import Count
 from probes.count import count
 from probes.faults import UnsupportedError
 from probes.models import family
 from tests.support.jobs import Trained, train
-from tests.support.models import counted, uncounted
+from tests.support.models import SMALL, counted, uncounted, usual_depth
 
 pytest.importorskip("transformers")
 
-SMALL = [name for name in ready() if name.endswith(TINY)]
 FEW = ["llama-3-8b-tiny", "t5-small-tiny", "gemma-3-1b-tiny", "mamba2-tiny"]
 """What differs most in how it is built: plain, encoder and decoder, windows, no attention."""
 ALL = [pytest.param(n, marks=[] if n in FEW else pytest.mark.campaign) for n in SMALL]
@@ -36,22 +34,13 @@ ALL = [pytest.param(n, marks=[] if n in FEW else pytest.mark.campaign) for n in 
 
 @cache
 def workload(name: str) -> Workload:
-    whole = uncounted(name)
-    [depth] = whole_depth(whole)
-    return counted(name, (depth,), (32,))
-
-
-def whole_depth(of: Workload) -> tuple[int, ...]:
-    from autotune.space.models import FAMILIES
-
-    return FAMILIES["hf"].defaults(of.recipe, "cpu").depth
+    return counted(name, (usual_depth(uncounted(name)),), (32,))
 
 
 def trained(name: str, engine: str, of: Workload | None = None, **how: Any) -> Trained:
     of = of or workload(name)
-    [depth] = whole_depth(of)
     folder = Path(mkdtemp()) / "job"
-    return train(folder, engine, workload=of, depth=depth, **how)
+    return train(folder, engine, workload=of, depth=usual_depth(of), **how)
 
 
 @cache
@@ -76,10 +65,9 @@ def test_losses_agree_with_plain_data_parallelism(name: str, engine: tuple[str, 
 def test_weights_are_drawn_as_in_a_model_that_is_made_whole(name: str, engine: str) -> None:
     """However they are sharded as they are made."""
     of = workload(name)
-    [depth] = whole_depth(of)
     drawn = trained(name, engine, stage=3, statistics=True, steps=1).drawn
     torch.manual_seed(0)
-    whole = family("hf").make(of.spec(depth))
+    whole = family("hf").make(of.spec(usual_depth(of)))
     assert drawn.keys() == {name for name, _ in whole.named_parameters()}
     for parameter, weights in whole.named_parameters():
         if weights.numel() < 1000:
@@ -105,7 +93,7 @@ def test_torchao_is_imported_by_who_needs_it_alone() -> None:
 @pytest.mark.parametrize("name", [*FEW, "bert-large-tiny"])
 def test_a_padded_sample_says_what_it_says_alone(name: str, loss: str) -> None:
     of, found = uncounted(name), family("hf")
-    spec = of.spec(whole_depth(of)[0], Build(depth=whole_depth(of)[0], loss=loss))
+    spec = of.spec(usual_depth(of), Build(depth=usual_depth(of), loss=loss))
     torch.manual_seed(0)
     model = found.make(spec).eval()
     padded = found.batch(spec, 1, 32, torch.Generator().manual_seed(1))
@@ -152,32 +140,13 @@ def test_a_model_that_is_sharded_is_whole_nowhere(engine: str) -> None:
 @pytest.mark.parametrize("name", SMALL)
 def test_the_units_of_a_family_are_its_blocks_and_share_nothing(name: str) -> None:
     of = uncounted(name)
-    [depth] = whole_depth(of)
+    depth = usual_depth(of)
     made = family("hf")
     module = made.make(of.spec(depth))
     units = list(made.units(module))
     assert len(units) in (depth, 2 * depth)
     held = [id(p) for unit in units for p in unit.parameters()]
     assert len(held) == len(set(held))
-
-
-@pytest.mark.parametrize("name", SMALL)
-def test_checkpointing_and_batches_of_every_family(name: str) -> None:
-    """The same loss with it, and nothing that is not used."""
-    of = uncounted(name)
-    [depth] = whole_depth(of)
-    made, losses = family("hf"), []
-    for checkpointing in ("none", "full"):
-        torch.manual_seed(3)
-        spec = of.spec(depth, Build(depth=depth, checkpointing=checkpointing))
-        module = made.make(spec)
-        batch = made.batch(spec, 2, 32, torch.Generator().manual_seed(5))
-        loss = made.loss(module, batch)
-        loss.backward()  # type: ignore[no-untyped-call]
-        losses.append(float(loss.detach()))
-        unused = [n for n, p in module.named_parameters() if p.requires_grad and p.grad is None]
-        assert unused == []
-    assert losses[0] == pytest.approx(losses[1], rel=1e-5)
 
 
 def test_what_transformers_does_not_know_is_unsupported_in_its_words() -> None:

@@ -24,17 +24,8 @@ from probes.measure import Attention, History, measure
 from probes.models import Batch, chunked
 from probes.world import World
 from tests.support import defaults
+from tests.support.defaults import RULE, probe
 from tests.support.meters import Hearing, NoMeter
-
-RULE = defaults.rule()
-
-
-def probe(**fields: Any) -> Probe:
-    asked: dict[str, Any] = {
-        "number": 1, "micro_batch": 2, "seq_len": 4, "grad_accum": 1, "micro_steps": 1,
-        "rule": RULE, "needed_step_s": None,
-    }  # fmt: skip
-    return Probe(**asked | fields)
 
 
 class CountingEngine:

@@ -8,7 +8,7 @@ from typing import Any
 from autotune.measure.runner import Job
 from autotune.space.candidate import Candidate
 from autotune.space.workload import Workload
-from autotune.wire.ranks import ModelSpec, Start
+from autotune.wire.ranks import ModelSpec, Probe, Start
 from autotune.wire.stopping import Rule
 
 SMALL = Candidate(depth=1, seq_len=32, micro_batch=1)
@@ -26,9 +26,8 @@ _JOB = Job(
     candidate=SMALL, grad_accum=1, micro_steps=1, rule=RULE, needed_step_s=None, fresh=False
 )
 _START = Start(
-    world_size=1, device_kind="cpu", device_uuid="cpu", capacity_bytes=2**33, store_host="",
-    store_port=0, model=SPEC, engine="ddp", dtype="fp32",
-    engine_config={}, seed=0,
+    world_size=1, device_kind="cpu", device_uuid="cpu", capacity_bytes=2**33, model=SPEC,
+    engine="ddp", dtype="fp32",
 )  # fmt: skip
 _WORKLOAD = Workload(
     model="gpt", width=64, vocab_size=256, dtype="fp32", engine="auto", world_size=1,
@@ -49,6 +48,15 @@ def rule(**changes: Any) -> Rule:
 def start(**changes: Any) -> Start:
     """A rank of DDP on the CPU."""
     return replace(_START, **changes)
+
+
+def probe(**changes: Any) -> Probe:
+    """One micro-step of two samples of 4 tokens, by `RULE`."""
+    asked = Probe(
+        number=1, micro_batch=2, seq_len=4, grad_accum=1, micro_steps=1, rule=RULE,
+        needed_step_s=None,
+    )  # fmt: skip
+    return replace(asked, **changes)
 
 
 def workload(**changes: Any) -> Workload:

@@ -126,9 +126,8 @@ def train(
     )
     start: dict[str, Any] = {
         "world_size": world_size, "device_kind": "cpu", "device_uuid": "cpu",
-        "capacity_bytes": 2**36, "store_host": "", "store_port": 0,
-        "model": asdict(workload.spec(depth, candidate.build)),
-        "engine": engine, "dtype": dtype, "seed": 0,
+        "capacity_bytes": 2**36, "model": asdict(workload.spec(depth, candidate.build)),
+        "engine": engine, "dtype": dtype,
         "engine_config": ENGINES[engine].config(candidate, workload, "cpu"),
     }  # fmt: skip
     asked = {"start": start, "steps": steps, "global_batch": global_batch,

@@ -7,11 +7,21 @@ from dataclasses import asdict, replace
 from autotune.space.models import FAMILIES, family_name
 from autotune.space.models.counted import CountedShape
 from autotune.space.models.defaults import Lora, ModelRequest
+from autotune.space.models.hf import TINY, ready
 from autotune.space.workload import Workload
 from autotune.wire.helpers import Count
 from tests.support.records import WORKLOAD
 
 KNOWN = {"seq_len": 128, "dtype": "fp32", "device": "cpu"}
+
+
+SMALL = [name for name in ready() if name.endswith(TINY)]
+"""A small model of each family of transformers."""
+
+
+def usual_depth(of: Workload) -> int:
+    [depth] = FAMILIES["hf"].defaults(of.recipe, "cpu").depth
+    return depth
 
 
 def uncounted(model: str, lora: Lora | None = None) -> Workload:

@@ -54,10 +54,6 @@ def peak_bytes(depth: int, tokens: int, checkpointing: str) -> int:
     return BASE_BYTES + BYTES_PER_TOKEN_AND_BLOCK * depth * tokens // kept
 
 
-def peaks(size: int) -> Peaks:
-    return Peaks.same(size)
-
-
 def serve(rank: rank_main.Rank) -> None:
     """In the place of the function of this name in `probes.__main__`."""
     rank.send(Entered(Phase.IMPORT))
@@ -109,7 +105,7 @@ def run(rank: rank_main.Rank, start: Start, probe: Probe) -> Report:
         timed_s=steps.timed.wall_s,
         stopped_early=steps.stopped_early,
         loss=1.0,
-        peaks=peaks(peak_bytes(*shape)),
+        peaks=Peaks.same(peak_bytes(*shape)),
         state_bytes=0,
         conditions=QUIET,
     )
@@ -145,8 +141,7 @@ def explain(error: BaseException, phase: Phase, start: Start) -> Fault:
         phase=phase,
         error=f"{type(error).__name__}: {error}",
         traceback=traceback.format_exc(),
-        requested_bytes=None,
-        peaks=peaks(start.capacity_bytes) if memory else None,
+        peaks=Peaks.same(start.capacity_bytes) if memory else None,
     )
 
 

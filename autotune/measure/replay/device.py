@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any
 
-from autotune.device.device import BusyProcess, DeviceInfo, EnergyCounters
+from autotune.device.device import DeviceInfo, EnergyCounters
+from autotune.device.imagined import ImaginedDevice
 from autotune.measure.replay.grid import COVERS, Grid
 
 
-class RecordedDevice:
+class RecordedDevice(ImaginedDevice):
     """Nobody uses it, and nothing runs on it."""
 
     why = "--device"
-    kind: Literal["cpu", "cuda"]
-    infos: tuple[DeviceInfo, ...]
 
     def __init__(self, recorded: Grid) -> None:
         self._recorded = recorded
@@ -30,22 +29,6 @@ class RecordedDevice:
                 bf16=bf16,
             ),
         )
-
-    def in_use_bytes(self) -> tuple[int, ...]:
-        """Always 0."""
-        return (0,)
-
-    def other_processes(self) -> tuple[BusyProcess, ...]:
-        """None."""
-        return ()
-
-    def rank_environment(self, world_size: int) -> dict[str, str]:
-        """Nothing: there are no ranks."""
-        return {}
-
-    def shares(self, groups: int, ranks: int) -> list[RecordedDevice]:
-        """It, as often."""
-        return [self] * groups
 
     def energy(self) -> EnergyCounters:
         """That of the steps that were recorded, where they have one."""

@@ -1,10 +1,10 @@
 """The socket that ranks dial: one interface, a random key, JSON messages of bounded size.
 
-Who dials is let in by a thread of its own, so that nobody who does not know the key, or does not
-go on, keeps the study waiting.
+Each connection is authenticated in a thread of its own. So a peer without the key, or a slow one,
+never keeps the study waiting.
 
-A rank is known by a token, not by a process id. If too many dial, those go that have proven
-nothing, from the host with the most of them. A rank that was cut off in this way dials again.
+A token identifies a rank, not its process id. If too many peers dial, unauthenticated ones of the
+host with the most are cut off. A rank that was cut off dials again.
 """
 
 from __future__ import annotations
@@ -27,17 +27,17 @@ from autotune.wire.messages import MAX_MESSAGE_BYTES, Message, WireError, decode
 from autotune.wire.stream import FrameError, Stream, answer, watch
 
 PEER_TIMEOUT_S = 5
-"""A peer that began a handshake or a message and does not go on is dropped after this."""
+"""A peer that stops within a handshake or a message is dropped after this time."""
 MOST_DIALLING = 64
-"""So many may be in their handshake; of more, the first one goes of the host that has the most."""
+"""Most handshakes at once. Above it, the first one of the host with the most is cut off."""
 
 
 @dataclass(frozen=True)
 class Identity:
-    """What tells this study's end of a connection between hosts from anybody else's."""
+    """Identifies this study's end of a connection between hosts."""
 
     certificate: str
-    """PEM; whoever dials trusts it alone."""
+    """PEM; peers trust it alone."""
     context: ssl.SSLContext
 
 
@@ -52,7 +52,7 @@ class Channel:
         self._came: queue.SimpleQueue[Peer] = queue.SimpleQueue()
         self._woken, self._wake = os.pipe()
         self._dialling: dict[socket.socket, str] = {}
-        """With the address of its host, until it has proven that it knows the key."""
+        """Sockets in their handshake, by the address of their host; empty once authenticated."""
         self._lock = threading.Lock()
         self._open = True
         threading.Thread(target=self._listen, daemon=True).start()
@@ -72,7 +72,7 @@ class Channel:
         return json.dumps({"key": self._key.hex(), "certificate": certificate})
 
     def dial(self, rank: int, *, child: bool) -> Dial:
-        """What one process needs to know to reach this channel, as `rank`."""
+        """The address and key that one process dials with, as `rank`."""
         host, port = self.address
         return Dial(
             host=host,
@@ -86,12 +86,12 @@ class Channel:
 
     @property
     def awaited(self) -> bool:
-        """Whether somebody has dialled who was not accepted yet."""
+        """Whether a peer has dialled and was not accepted yet."""
         with self._lock:
             return bool(self._dialling) or not self._came.empty()
 
     def accept(self) -> Peer | None:
-        """Who came first of those that know the key and have said a word; None for nobody."""
+        """The next authenticated peer that has sent a message; None if there is none."""
         try:
             peer = self._came.get_nowait()
         except queue.Empty:
@@ -133,7 +133,7 @@ class Channel:
 
     def _let_in(self, connected: socket.socket) -> None:
         connected.settimeout(PEER_TIMEOUT_S)
-        # That is of one read: who sends byte after byte would pass it for ever.
+        # The socket's timeout is for one read; a peer may send byte after byte.
         late = threading.Timer(PEER_TIMEOUT_S, _shut, [connected])
         late.daemon = True
         late.start()
@@ -142,7 +142,7 @@ class Channel:
             stream = Stream(connected, self._identity.context if self._identity else None)
             answer(stream, self._key)
             with self._lock:
-                self._dialling[connected] = ""  # which is nobody's host: it is let in
+                self._dialling[connected] = ""  # authenticated: it is not cut off any more
             peer = Peer(stream)
             peer.wait_for_word()
         except (OSError, EOFError, ValueError):
@@ -166,7 +166,7 @@ def _shut(connected: socket.socket) -> None:
 
 
 class Peer:
-    """One who knows the key."""
+    """The other side of an authenticated connection."""
 
     def __init__(self, stream: Stream) -> None:
         self._stream = stream
@@ -182,11 +182,11 @@ class Peer:
         return self._stream.here
 
     def send(self, message: Message) -> None:
-        """Raises OSError where the peer is gone."""
+        """Raises OSError if the peer is gone."""
         self._stream.send(encode(message))
 
     def wait_for_word(self) -> None:
-        """Have its first message here. Raises as `receive` does."""
+        """Wait for its first message. Raises as `receive` does."""
         self._first = self._stream.receive(MAX_MESSAGE_BYTES)
 
     def receive(self) -> Message:
@@ -195,7 +195,7 @@ class Peer:
         Raises:
             EOFError: the peer is gone.
             OSError: nothing came within the socket's timeout.
-            WireError: what came is no message of this version, or too long.
+            WireError: the data is no message of this version, or too long.
         """
         first, self._first = self._first, None
         try:
@@ -204,7 +204,7 @@ class Peer:
             raise WireError(f"bad message: {error}") from error
 
     def arrived(self) -> Iterator[Message]:
-        """What has come; does not wait. Raises as `receive` does, after that."""
+        """Messages that have arrived; does not wait. Then raises as `receive` does."""
         try:
             if self._first is not None:
                 yield self.receive()
@@ -219,19 +219,19 @@ class Peer:
 
     @property
     def stuck(self) -> bool:
-        """Whether it began a message and does not go on."""
+        """Whether it stopped within a message."""
         since = self._torn_since
         return since is not None and time.monotonic() - since > PEER_TIMEOUT_S
 
     def limit(self, timeout_s: float) -> None:
-        """Have `receive` wait no longer than that for a word, and `send` for room."""
+        """Limit how long `receive` waits for data, and `send` for room."""
         self._stream.limit(timeout_s)
 
     def hang_up(self) -> None:
-        """Send nothing more; the peer knows that, and may still."""
+        """End this direction: send nothing more. The peer may still send."""
         self._stream.shut(socket.SHUT_WR)
 
     def close(self) -> None:
-        """Whoever waits for it, waits no longer."""
+        """Close the connection, also for threads that wait for it."""
         self._stream.shut()
         self._stream.close()

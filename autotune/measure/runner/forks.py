@@ -1,4 +1,4 @@
-"""How ranks are started: forked from a process that has imported what they need, or spawned.
+"""Start ranks: fork them from a process that has imported their libraries, or spawn them.
 
 Importing torch and DeepSpeed takes seconds, and a study starts dozens of groups.
 """
@@ -34,10 +34,10 @@ _PR_SET_CHILD_SUBREAPER = 36
 
 
 class Forks:
-    """Ranks forked from a server for their engine, which is started when it is first needed.
+    """Ranks forked from the server of their engine, which starts when it is first needed.
 
-    Where that does not work they are spawned from then on, those of that engine, and one line says
-    why; where forked ranks do not come up, all are.
+    If a server cannot fork, ranks of that engine are spawned from then on. If forked ranks do not
+    come up, all ranks are spawned. One line says why.
     """
 
     def __init__(
@@ -47,8 +47,8 @@ class Forks:
         note: Callable[[str], None],
         works: bool = sys.platform == "linux",
     ) -> None:
-        """`environment` is what the ranks have beside the study's own, as far as all have it.
-        All ranks are spawned unless it `works`."""
+        """`environment` has the variables that all ranks share, beside the study's own. All ranks
+        are spawned unless forking `works`."""
         self._logs = logs
         self._environment = environment
         self._note = note
@@ -66,7 +66,7 @@ class Forks:
         return not self._works or known
 
     def prepare(self, engine: str, family: str, stop: Callable[[], bool], deadline: float) -> None:
-        """Make that ranks of `engine`, with models of `family`, start at once; wait for it until
+        """Prepare for an immediate start of ranks of `engine` with models of `family`; wait until
         `deadline`.
 
         Raises:
@@ -90,7 +90,7 @@ class Forks:
                 self._spawn(engine, f"the fork server's imports take too long, see {log.name}")
                 return
             if time.monotonic() > deadline:
-                return  # whoever asks next goes on waiting
+                return  # the next caller goes on waiting
         server.imported = True
         try:
             but = server.why_not()
@@ -102,7 +102,7 @@ class Forks:
     def start_rank(
         self, engine: str, dial: Dial, log: Path, environment: dict[str, str]
     ) -> RankProcess:
-        """A rank that will dial the study. `environment` is what it has beside the study's own."""
+        """A rank that will dial the study. `environment` extends the study's own."""
         with self._one_at_a_time:
             server = self._servers.get(engine)
             if server is not None and server.imported:
@@ -147,18 +147,18 @@ class Forks:
 
 
 class _ServerError(Exception):
-    """A fork server did not do what it was asked for."""
+    """A fork server failed."""
 
 
 class _Server:
-    """One process that has imported what ranks of one engine need."""
+    """One process that has imported the libraries of one engine's ranks."""
 
     def __init__(self, needs: list[str], log: Path, environment: dict[str, str]) -> None:
         self.began = time.monotonic()
         self.imported = False
         ours, theirs = socket.socketpair()
         with theirs:
-            # Or numpy's OpenBLAS starts threads as it is imported. torch computes with others.
+            # Else numpy's OpenBLAS starts threads on import. torch computes with its own.
             alone = {"OPENBLAS_NUM_THREADS": "1"}
             self.process = spawn([*SERVER, *needs], theirs.fileno(), log, environment | alone)
         self._log = log
@@ -166,11 +166,11 @@ class _Server:
         self._peer = Peer(Stream(ours))
 
     def heard(self, timeout_s: float) -> bool:
-        """Whether it says something or is gone, within `timeout_s`."""
+        """Whether a message, or its end, arrives within `timeout_s`."""
         return bool(wait([self._peer], timeout_s))  # type: ignore[list-item]
 
     def why_not(self) -> str:
-        """Why it cannot fork; empty where it can. Asked for once, when it is first heard."""
+        """Why it cannot fork; empty if it can. Call it once, for the first message."""
         match self._receive():
             case Forkable(but):
                 return but
@@ -220,7 +220,7 @@ class _Server:
 
 @contextmanager
 def _adopting_orphans() -> Iterator[None]:
-    """Has this process be handed the children of its descendants that end meanwhile."""
+    """Meanwhile, this process adopts orphans of its descendants."""
     prctl = ctypes.CDLL(None).prctl
     prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     try:

@@ -8,7 +8,6 @@ from multiprocessing.connection import wait
 
 from autotune.errors import NoNodesError, UsageError
 from autotune.installed import VERSION
-from autotune.measure.runner import StopRequestedError
 from autotune.measure.runner.channel import Channel, Peer
 from autotune.measure.runner.remote import Remote
 from autotune.wire.agents import Joined
@@ -28,19 +27,16 @@ def gather(
     last_line: Callable[[], str] = str,
     note: Callable[[str], None],
     on_lost: Callable[[str], None],
-    stop: Callable[[], bool] = lambda: False,
 ) -> list[Remote]:
     """Agents that dial `channel`: `wanted` ones, or fewer after `limit_s`, ordered by name.
 
-    `device` is what each opens, as `--device` names it; `names` are those of the nodes, where they
-    are known. `ended` says what the launcher knows of agents that ended, `last_line` what it said
-    last. `on_lost` is told of nodes that are lost, now and later. Where no `names` are known, each
-    node that comes is named.
+    Each opens `device`, as `--device` names it. `names` are the nodes' names, if known; without
+    them each node that dials is noted. `ended` returns the agents that ended, as the launcher tells
+    them, and `last_line` its last output. `on_lost` is told of lost nodes, now and later.
 
     Raises:
         UsageError: a node has another version of autotune, or not that device.
         NoNodesError: none dialled.
-        StopRequestedError: the user asked to stop.
     """
     nodes: list[Remote] = []
     said: list[str] = []
@@ -48,8 +44,6 @@ def gather(
     deadline = time.monotonic() + limit_s
     try:
         while time.monotonic() < deadline and not _complete(nodes, wanted):
-            if stop():
-                raise StopRequestedError
             wait([channel], POLL_S)  # type: ignore[list-item]
             while (peer := channel.accept()) is not None:
                 nodes.append(Remote(peer, _word_of(peer), device, note, on_lost))
@@ -82,7 +76,7 @@ def gather(
 
 
 def _word_of(peer: Peer) -> Joined:
-    """What an agent says first. It knows the key, so it is one of ours."""
+    """An agent's first message. It knows the key, so it is one of ours."""
     why = ""
     try:
         if isinstance(joined := peer.receive(), Joined):
@@ -121,7 +115,7 @@ def _check(nodes: Sequence[Remote]) -> None:
 
 
 def _name_apart(nodes: Sequence[Remote]) -> None:
-    """Give the last one a name of its own."""
+    """Give the last node a unique name."""
     last, names = nodes[-1], {node.name for node in nodes[:-1]}
     number, name = 2, last.name
     while last.name in names:

@@ -29,21 +29,20 @@ OPS = [sys.executable, "-P", "-m", "probes.ops"]
 
 
 class LocalProcess:
-    """A process that leads a session of its own and appends to `log`.
+    """A child process that leads a session of its own and appends to `log`.
 
-    It is a child of this process. Its temporary files are in a folder beside the log, which goes
-    with the process.
+    Its temporary files are in a folder beside the log. `reap` removes that folder.
     """
 
     def __init__(self, pid: int, log: Path, popen: subprocess.Popen[bytes] | None = None) -> None:
-        """`popen` is what started it, where that wants to know of its end."""
+        """`popen`, if it started the process, has to collect its exit code."""
         self.pid = pid
         self._log = log
         self._log_was_cut = False
         self._popen = popen
         self._code: int | None = None
         self.at_end: Callable[[int | None], None] = lambda code: None
-        """What `reap` does last, with the exit code."""
+        """`reap` calls it last, with the exit code."""
 
     def exit_code(self) -> int | None:
         """Exit code, negative for a signal, None while it runs.
@@ -59,9 +58,9 @@ class LocalProcess:
         return ended.si_status if exited else -ended.si_status
 
     def limit_log(self) -> str:
-        """Cut the middle out of a log above `MAX_LOG_BYTES`; what to tell of it, the first time.
+        """Cut the middle out of a log above `MAX_LOG_BYTES`. Return a note the first time.
 
-        The process goes on appending: to write at an offset of its own would leave a hole.
+        The process keeps appending: a write at its own offset would leave a hole.
         """
         with contextlib.suppress(OSError):  # deleted meanwhile, or the disk is full
             if self._log.stat().st_size > MAX_LOG_BYTES:
@@ -79,7 +78,7 @@ class LocalProcess:
 
     def reap(self) -> None:
         """Collect the process, which has ended or been killed, and its temporary files."""
-        deadline = time.monotonic() + REAP_S  # one stuck in a driver is left to init
+        deadline = time.monotonic() + REAP_S  # init collects a process stuck in a driver
         while (code := self.exit_code()) is None and time.monotonic() < deadline:
             time.sleep(0.002)
         if code is not None and self._popen is not None:
@@ -143,7 +142,7 @@ def _cut_middle(log: Path) -> None:
     latest = b""
     with log.open("rb+", buffering=0) as stream:
         stream.seek(-(MAX_LOG_BYTES // 4), os.SEEK_END)
-        for _ in range(_MOST_READS):  # what came meanwhile may be the last that comes
+        for _ in range(_MOST_READS):  # new data may arrive meanwhile
             if not (more := stream.readall()):
                 break
             latest = (latest + more)[-(MAX_LOG_BYTES // 4) :]
@@ -155,8 +154,8 @@ def _cut_middle(log: Path) -> None:
 
 
 def of_launcher(name: str) -> bool:
-    """Whether that variable tells a process its place among others that a launcher started: a rank
-    has its place from the study, and libraries would believe the launcher."""
+    """Whether a launcher sets that variable to tell a process its place among others. Ranks get
+    their places from the study; libraries would believe the launcher."""
     return name in _PLACES or name.startswith(_LAUNCHERS)
 
 
@@ -168,16 +167,16 @@ _LAUNCHERS = ("SLURM", "SRUN_", "PMI_", "PMIX_", "PMI2_", "OMPI_", "TORCHELASTIC
 
 
 def _paths() -> dict[str, str]:
-    """Where a rank finds its programs and modules.
+    """Paths to a rank's programs and modules.
 
-    PATH has ninja, which compiles DeepSpeed's ops, though nobody activated this environment.
+    PATH includes ninja, which compiles DeepSpeed's ops, even if this environment is not activated.
     """
     programs = os.pathsep.join([sysconfig.get_path("scripts"), os.environ.get("PATH", "")])
     return {"PATH": programs} | module_path()
 
 
 def module_path() -> dict[str, str]:
-    """PYTHONPATH with what came with this study, in a checkout that is not installed."""
+    """PYTHONPATH with this checkout; empty if autotune is installed."""
     libraries = (sysconfig.get_path(name) for name in ("purelib", "platlib"))
     if CHECKOUT in (Path(library).resolve() for library in libraries):
         return {}

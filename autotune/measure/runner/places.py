@@ -1,4 +1,4 @@
-"""Where the groups of one slot run, and what is in use there."""
+"""The seats of one slot's groups, and the device memory in use there."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from autotune.wire.agents import Task
 SLACK_BYTES = 64 * 2**20
 MOST_S = 20.0
 FLAT_S = 0.5
-"""Device memory that does not change for so long is not on its way back any more."""
+"""Device memory that does not change for this long will not come back."""
 
 
 class Places:
@@ -24,7 +24,7 @@ class Places:
         self._seating = seating
         self._slot = slot
         self._baseline_bytes: dict[Node, tuple[int, ...]] = {}
-        """Of all devices of a node; of these the group's own are looked at."""
+        """Of all devices of a node, the group's own and others."""
 
     @property
     def nodes(self) -> list[Node]:
@@ -36,7 +36,7 @@ class Places:
         return any(node.lost for node in self.nodes)
 
     def take(self) -> bool:
-        """Have seats on nodes that are not lost; whether all of these spoke lately.
+        """Take seats on nodes that are not lost. Return whether all of them were heard lately.
 
         Raises:
             NoNodesError: there are none.
@@ -48,7 +48,7 @@ class Places:
         return all(node.heard_since(now - RECENT_S) for node in self.nodes)
 
     def task(self, seat: Seat, *, engine: str, family: str, environment: dict[str, str]) -> Task:
-        """Of a rank in `seat`."""
+        """The task of a rank in `seat`."""
         there = [each for each in self.seats if each.node is seat.node]
         beside = self._seating.beside
         return Task(
@@ -64,7 +64,7 @@ class Places:
         )
 
     def left_bytes(self, until: float) -> int:
-        """Device memory over the baseline when no more of it comes back, at most `until` then."""
+        """Wait for device memory to come back, at most `until` then. Return the rest."""
         flat_s = FLAT_S + 2 * max((node.refreshed_s for node in self.nodes), default=0.0)
         return left_bytes(self._over_baseline_bytes, until, flat_s)
 
@@ -80,8 +80,8 @@ class Places:
 def left_bytes(
     over_bytes: Callable[[], int], until: float = float("inf"), flat_s: float = FLAT_S
 ) -> int:
-    """What is in use over the baseline, by `over_bytes`, when no more of it comes back, or at
-    `until`; at most `SLACK_BYTES` where all is back."""
+    """The memory that `over_bytes` tells over the baseline, once no more comes back, or at
+    `until`. At most `SLACK_BYTES` means that all is back."""
     began = changed = time.monotonic()
     last = over_bytes()
     while last > SLACK_BYTES:

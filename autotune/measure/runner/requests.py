@@ -28,10 +28,7 @@ class Requests:
         return Start(
             world_size=self.workload.world_size,
             device_kind=self.device_kind,
-            device_uuid="",
             capacity_bytes=self.limits.capacity_bytes,
-            store_host="",
-            store_port=0,
             model=self.workload.spec(candidate.depth, candidate.build),
             engine=engine.name,
             dtype=self.workload.dtype,

@@ -151,13 +151,6 @@ def test_a_line_that_is_wrong_is_named(tmp_path: Path, line: int, change: Any, s
     assert says in message
 
 
-@given(data=st.binary(max_size=400))
-def test_other_bytes_are_refused(tmp_path_factory: pytest.TempPathFactory, data: bytes) -> None:
-    path = tmp_path_factory.mktemp("grid") / "g.csv"
-    path.write_bytes(data)
-    assert refusal(path)
-
-
 @given(data=st.data())
 def test_a_changed_line_is_read_or_refused(
     tmp_path_factory: pytest.TempPathFactory, data: st.DataObject

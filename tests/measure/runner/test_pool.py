@@ -610,7 +610,6 @@ def test_a_wish_to_stop_ends_the_wait(start: Make, fault: Callable[[str], None])
 
 @pytest.mark.parametrize("cause", ["oom", "host_oom"])
 def test_whose_memory_ran_out_is_kept(cause: Any) -> None:
-    fault = Fault(cause=cause, phase=Phase.TIMED, error="e", traceback="", requested_bytes=None,
-                  peaks=None)  # fmt: skip
+    fault = Fault(cause=cause, phase=Phase.TIMED, error="e", traceback="")
     result = group_module._out_of_memory(SimpleNamespace(number=0), fault)  # type: ignore[arg-type]
     assert (result.verdict, result.of_host) == (Verdict.OOM, cause == "host_oom")
