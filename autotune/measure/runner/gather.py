@@ -31,8 +31,8 @@ def gather(
     """Agents that dial `channel`: `wanted` ones, or fewer after `limit_s`, ordered by name.
 
     Each opens `device`, as `--device` names it. `names` are the nodes' names, if known; without
-    them each node that dials is noted. `ended` returns the agents that ended, as the launcher tells
-    them, and `last_line` its last output. `on_lost` is told of lost nodes, now and later.
+    them each node that dials is noted. `ended` names agents that ended, as the launcher knows
+    them; `last_line` is the launcher's last output. `on_lost` is told of lost nodes, now and later.
 
     Raises:
         UsageError: a node has another version of autotune, or not that device.
