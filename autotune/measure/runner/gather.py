@@ -32,7 +32,7 @@ def gather(
 
     Each opens `device`, as `--device` names it. `names` are the nodes' names, if known; without
     them each node that dials is noted. `ended` names agents that ended, as the launcher knows
-    them; `last_line` is the launcher's last output. `on_lost` is told of lost nodes, now and later.
+    them; `last_line` is the launcher's last output. `on_lost` is told of nodes lost now or later.
 
     Raises:
         UsageError: a node has another version of autotune, or not that device.
