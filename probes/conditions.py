@@ -4,17 +4,28 @@ from __future__ import annotations
 
 import os
 import time
+from functools import partial
+from pathlib import Path
 
 import pynvml
 
 from autotune.wire.cores import CpuTimes
-from autotune.wire.energy import NOTHING, Counters, EnergyMeter
+from autotune.wire.energy import NOTHING, Counters, EnergyMeter, of_board, of_host
 from autotune.wire.reports import Conditions, Readings
 from autotune.wire.sensors import Sensors
 
 SAMPLE_S = 0.25
 """Between two readings of a card, at least: it idles meanwhile, and would run cooler than in
 training."""
+
+
+def counters(at: str, device_uuid: str) -> Counters:
+    """The counters of a rank's energy that `Start.energy` names."""
+    if at == "nvml":
+        handle = pynvml.nvmlDeviceGetHandleByUUID(device_uuid)
+        read = partial(pynvml.nvmlDeviceGetTotalEnergyConsumption, handle)
+        return of_board(device_uuid, read, pynvml.NVMLError)
+    return of_host(Path(at)) if at else NOTHING
 
 
 class Watch:

@@ -42,79 +42,6 @@ class Tell(Protocol):
     def __call__(self, message: Entered | Progress, /) -> None: ...
 
 
-def measure(
-    probe: Probe,
-    *,
-    engine: Engine,
-    world: World,
-    meter: Meter,
-    model: ModelSpec,
-    watch: Callable[[], Watch],
-    tell: Tell,
-    history: History,
-    compiles: Compiles = "",
-) -> Report:
-    """Run `probe` in the live `engine` with that `history`. Raises whatever its steps raise.
-
-    Where something `compiles`, there is a step for that before the warm-up.
-    """
-    engine.prepare(probe.micro_batch, probe.micro_steps)
-    meter.reset()
-    progress = _Progress(probe.number, world, tell)
-    stepper = _Stepper(probe, engine, world, model, progress)
-    compile_s = 0.0
-    shape = (probe.micro_batch, probe.seq_len) if compiles == "model" else ()
-    if compiles and shape not in history.compiled:
-        tell(Entered(Phase.COMPILE))
-        _, compile_s = stepper.step()
-        history.compiled.add(shape)
-    tell(Entered(Phase.WARMUP))
-    steps = Steps(probe.rule, probe.needed_step_s, history.ran_s)
-    wall_s = {Phase.WARMUP: 0.0, Phase.TIMED: 0.0}
-    for phase in wall_s:
-        if steps.stopped_early:
-            break
-        began = time.monotonic()
-        if phase is Phase.TIMED:
-            meter.warmed()
-            tell(Entered(phase))
-        elif probe.longest:
-            for _ in range(LONGEST_STEPS):
-                stepper.longest()
-                meter.sample()
-        looking = watch()
-        retries = meter.retries()
-        while steps.wanted(phase):
-            steps.add(phase, *_step(stepper, history, looks=not compiles))
-            if looking.due:
-                meter.sample()
-                looking.sample()
-            if phase is Phase.TIMED and probe.rule.calm < 1 and steps.timed.due:
-                [steps.others] = world.slowest(looking.others_share(world.here))
-            progress.made(steps.of(phase))
-        wall_s[phase] = time.monotonic() - began
-        meter.sample()
-        looking.sample()
-        retried = meter.retries() - retries if phase is Phase.TIMED else 0
-    history.ran_s, timed = steps.ran_s, steps.timed
-    peaks = replace(meter.peaks(), alloc_retries=retried)
-    return Report(
-        number=probe.number,
-        step_s=steps.step_s,
-        warmup_step_s=steps.warmup.step_s,
-        warmup_s=wall_s[Phase.WARMUP],
-        timed_s=wall_s[Phase.TIMED],
-        stopped_early=steps.stopped_early,
-        loss=stepper.loss,
-        peaks=peaks,
-        state_bytes=meter.held_bytes(),
-        conditions=replace(looking.conditions(), foreign_bytes=meter.foreign_bytes()),
-        attention=history.attention,
-        compile_s=compile_s,
-        energy=looking.energy.used(sum(timed.step_s)) if timed.step_s else None,
-    )
-
-
 @dataclass
 class History:
     """What earlier probes of the same group have shown."""
@@ -125,6 +52,80 @@ class History:
     """Kernels of scaled dot product attention, by torch's names; empty where none was seen."""
     compiled: set[tuple[int, ...]] = field(default_factory=set)
     """Shapes, as micro_batch and seq_len; empty for what is compiled once."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Live:
+    """A group's rank with its engine, ready for probes."""
+
+    engine: Engine
+    world: World
+    meter: Meter
+    model: ModelSpec
+    watch: Callable[[], Watch]
+    compiles: Compiles = ""
+    history: History = field(default_factory=History)
+
+    def probe(self, probe: Probe, tell: Tell) -> Report:
+        """Run `probe`. Raises whatever its steps raise.
+
+        If something compiles, there is a step for that before the warm-up.
+        """
+        self.engine.prepare(probe.micro_batch, probe.micro_steps)
+        self.meter.reset()
+        progress = _Progress(probe.number, self.world, tell)
+        stepper = _Stepper(probe, self.engine, self.world, self.model, progress)
+        compile_s = 0.0
+        shape = (probe.micro_batch, probe.seq_len) if self.compiles == "model" else ()
+        if self.compiles and shape not in self.history.compiled:
+            tell(Entered(Phase.COMPILE))
+            _, compile_s = stepper.step()
+            self.history.compiled.add(shape)
+        tell(Entered(Phase.WARMUP))
+        steps = Steps(probe.rule, probe.needed_step_s, self.history.ran_s)
+        wall_s = {Phase.WARMUP: 0.0, Phase.TIMED: 0.0}
+        for phase in wall_s:
+            if steps.stopped_early:
+                break
+            began = time.monotonic()
+            if phase is Phase.TIMED:
+                self.meter.warmed()
+                tell(Entered(phase))
+            elif probe.longest:
+                for _ in range(LONGEST_STEPS):
+                    stepper.longest()
+                    self.meter.sample()
+            looking = self.watch()
+            retries = self.meter.retries()
+            while steps.wanted(phase):
+                steps.add(phase, *_step(stepper, self.history, looks=not self.compiles))
+                if looking.due:
+                    self.meter.sample()
+                    looking.sample()
+                if phase is Phase.TIMED and probe.rule.calm < 1 and steps.timed.due:
+                    [steps.others] = self.world.slowest(looking.others_share(self.world.here))
+                progress.made(steps.of(phase))
+            wall_s[phase] = time.monotonic() - began
+            self.meter.sample()
+            looking.sample()
+            retried = self.meter.retries() - retries if phase is Phase.TIMED else 0
+        self.history.ran_s, timed = steps.ran_s, steps.timed
+        peaks = replace(self.meter.peaks(), alloc_retries=retried)
+        return Report(
+            number=probe.number,
+            step_s=steps.step_s,
+            warmup_step_s=steps.warmup.step_s,
+            warmup_s=wall_s[Phase.WARMUP],
+            timed_s=wall_s[Phase.TIMED],
+            stopped_early=steps.stopped_early,
+            loss=stepper.loss,
+            peaks=peaks,
+            state_bytes=self.meter.held_bytes(),
+            conditions=replace(looking.conditions(), foreign_bytes=self.meter.foreign_bytes()),
+            attention=self.history.attention,
+            compile_s=compile_s,
+            energy=looking.energy.used(sum(timed.step_s)) if timed.step_s else None,
+        )
 
 
 class Attention(TorchDispatchMode):  # type: ignore[no-untyped-call]

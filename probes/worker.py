@@ -15,55 +15,19 @@ import torch
 import torch._dynamo  # optimizers import it on first use: a second that belongs to this phase
 import torch._inductor.config as inductor_config
 
-from autotune.wire.ranks import Entered, Fault, Probe, Progress, Start, Store
-from autotune.wire.reports import Report
+from autotune.wire.ranks import Entered, Fault, ModelSpec, Progress, Start, Store
 from autotune.wire.stopping import Phase
 from probes import faults
-from probes.conditions import Watch
-from probes.energy import counters
-from probes.engines import ENGINES, Engine, load
+from probes.conditions import Watch, counters
+from probes.engines import ENGINES, load
 from probes.faults import UnsupportedError
-from probes.measure import Compiles, History, measure
+from probes.measure import Compiles, Live
 from probes.memory import CpuMeter, CudaMeter, Meter
-from probes.world import World, join
+from probes.world import join
 
 Send = Callable[[Entered | Progress | Store], None]
 MOST_COMPILERS = 8
 """Of one rank, at once."""
-
-
-class Live:
-    """A group's rank with its engine, ready for probes."""
-
-    def __init__(self, start: Start, world: World, engine: Engine, meter: Meter) -> None:
-        self.engine = engine
-        self._world = world
-        self._meter = meter
-        self._model = start.model
-        self._history = History()
-        self._compiles: Compiles = ""
-        if self._model.compile == "on" or self._model.attention == "flex_attention":
-            self._compiles = "model"
-        elif self._model.optimizer == "adamw8bit":
-            self._compiles = "optimizer"
-        self._watch = partial(
-            Watch,
-            start.device_uuid if start.device_kind == "cuda" else None,
-            counters(start.energy, start.device_uuid),
-        )
-
-    def probe(self, request: Probe, send: Send) -> Report:
-        return measure(
-            request,
-            engine=self.engine,
-            world=self._world,
-            meter=self._meter,
-            model=self._model,
-            watch=self._watch,
-            tell=send,
-            history=self._history,
-            compiles=self._compiles,
-        )
 
 
 def meter_for(start: Start) -> Meter:
@@ -87,11 +51,28 @@ def set_up(start: Start, rank: int, meter: Meter, send: Send) -> Live:
     meter.limit(start.capacity_bytes)
     torch.manual_seed(start.seed)
     send(Entered(Phase.ENGINE))
-    live = Live(start, world, engine(start, world), meter)
+    live = Live(
+        engine=engine(start, world),
+        world=world,
+        meter=meter,
+        model=start.model,
+        watch=partial(
+            Watch,
+            start.device_uuid if start.device_kind == "cuda" else None,
+            counters(start.energy, start.device_uuid),
+        ),
+        compiles=_compiles(start.model),
+    )
     meter.built()
     gc.collect()
     gc.freeze()  # torch's own objects: collecting between probes then costs little
     return live
+
+
+def _compiles(model: ModelSpec) -> Compiles:
+    if model.compile == "on" or model.attention == "flex_attention":
+        return "model"
+    return "optimizer" if model.optimizer == "adamw8bit" else ""
 
 
 def _settle_allocator(settings: str) -> None:

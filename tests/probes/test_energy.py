@@ -10,8 +10,8 @@ import pytest
 
 from autotune.wire import reports
 from autotune.wire.energy import NOTHING, Counters, EnergyMeter
-from probes import energy
-from probes.energy import counters
+from probes import conditions
+from probes.conditions import counters
 from tests.support import rapl
 from tests.support.fake_nvml import FakeGpu, FakeNvml
 
@@ -74,7 +74,7 @@ def gpu(monkeypatch: pytest.MonkeyPatch) -> FakeGpu:
     made = FakeGpu(uuid="GPU-1", energy_mj=5_000_000)
     fake = FakeNvml(FakeGpu(uuid="GPU-0"), made)
     fake.NVMLError = pynvml.NVMLError  # type: ignore[attr-defined]
-    monkeypatch.setattr(energy, "pynvml", fake)
+    monkeypatch.setattr(conditions, "pynvml", fake)
     return made
 
 

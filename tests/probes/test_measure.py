@@ -20,7 +20,7 @@ from autotune.wire.reports import Energy
 from autotune.wire.stopping import Phase
 from probes import conditions, worker
 from probes.conditions import Watch
-from probes.measure import Attention, History, measure
+from probes.measure import Attention, History, Live
 from probes.models import Batch, chunked
 from probes.world import World
 from tests.support import defaults
@@ -65,17 +65,15 @@ def run(
 ) -> tuple[CountingEngine, Any, list[Any]]:
     engine = engine or CountingEngine()
     told: list[Any] = []
-    report = measure(
-        asked,
+    live = Live(
         engine=engine,
         world=world or World(0, 1, torch.device("cpu")),
         meter=meter or NoMeter(),
-        model=ModelSpec(name="gpt", depth=1, width=64, vocab_size=10, checkpointing="none"),
+        model=ModelSpec(name="gpt", depth=1, width=64, vocab_size=10),
         watch=watch,
-        tell=tell or told.append,
         history=history or History(),
     )
-    return engine, report, told
+    return engine, live.probe(asked, tell or told.append), told
 
 
 def test_the_meter_hears_when_it_is_warm_before_anything_is_timed() -> None:

@@ -82,7 +82,9 @@ class GroupRank:
 class Group:
     """The ranks of one build and the loop that watches them."""
 
-    def __init__(self, channel: Channel, ranks: list[GroupRank], wiring: Wiring) -> None:
+    def __init__(
+        self, channel: Channel, ranks: list[GroupRank], wiring: Wiring, start: Start
+    ) -> None:
         self.ranks = ranks
         self.probes = 0
         self._channel = channel
@@ -90,11 +92,10 @@ class Group:
         self._deadline_s = phase_deadlines(wiring.budget_s)
         self._oom_kills: dict[Node, int] = {}
         self._first_failure: float | None = None
-        self._start: Start | None = None
-
-    def start(self, start: Start, deadline: float) -> Result | None:
-        """Bring the engine up on every rank; a `Result` says why that failed."""
         self._start = start
+
+    def start(self, deadline: float) -> Result | None:
+        """Bring the engine up on every rank; a `Result` says why that failed."""
         self._oom_kills = {rank.seat.node: rank.seat.node.oom_kills() for rank in self.ranks}
         return self._until(lambda: all(r.ready for r in self.ranks), deadline)
 
@@ -104,9 +105,7 @@ class Group:
         for rank in self.ranks:
             rank.report = None
             rank.enter(Phase.WARMUP)
-            if rank.peer is not None:
-                with suppress(OSError):  # its end is seen by the next read
-                    rank.peer.send(request)
+            self._send(rank, request)
         failure = self._until(lambda: all(r.report for r in self.ranks), deadline)
         if failure is not None:
             return failure
@@ -206,7 +205,7 @@ class Group:
             peer.close()
             return
         rank.peer = peer
-        if rank.number == 0 or (self._start is not None and self._start.store_port):
+        if rank.number == 0 or self._start.store_port:
             self._send_start(rank)
         self._receive(rank)  # what came with its first word
 
@@ -232,7 +231,7 @@ class Group:
                 for each in self.ranks:  # they step together
                     each.entered = time.monotonic()
                 self._wiring.on_phase(rank.phase, len(message.step_s))
-            case Store(host, port) if rank.number == 0 and self._start is not None:
+            case Store(host, port) if rank.number == 0:
                 self._start = replace(self._start, store_host=host, store_port=port)
                 for other in self.ranks[1:]:
                     self._send_start(other)
@@ -246,17 +245,16 @@ class Group:
                 raise WireError(f"{type(message).__name__} out of place")
 
     def _send_start(self, rank: GroupRank) -> None:
-        if self._start is not None:
-            node = rank.seat.node
-            mine = replace(
-                self._start,
-                device_uuid=node.uuids[rank.seat.device],
-                local_rank=rank.local_rank,
-                local_ranks=sum(other.seat.node is node for other in self.ranks),
-                address=rank.address,
-                energy=node.energy_at,
-            )
-            self._send(rank, mine)
+        node = rank.seat.node
+        mine = replace(
+            self._start,
+            device_uuid=node.uuids[rank.seat.device],
+            local_rank=rank.local_rank,
+            local_ranks=sum(other.seat.node is node for other in self.ranks),
+            address=rank.address,
+            energy=node.energy_at,
+        )
+        self._send(rank, mine)
 
     def _send(self, rank: GroupRank, message: Message) -> None:
         if rank.peer is not None and not rank.gone:
@@ -318,7 +316,7 @@ class Group:
                 return Result(
                     verdict=Verdict.OOM,
                     reason=f"rank {rank.number} was killed by the host's OOM killer",
-                    of_host=self._start is not None and self._start.device_kind == "cuda",
+                    of_host=self._start.device_kind == "cuda",
                 )
         rank = (silent or bad)[0]
         if rank.fault is None:

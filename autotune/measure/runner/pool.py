@@ -183,8 +183,8 @@ class Pool:
         engine = engine_of(self._workload, candidate).name
         self._get_ready(engine, deadline)
         self._build = candidate.build
-        group = self._new_group(engine, self._build)
-        failure = group.start(self._requests.start(candidate), deadline)
+        group = self._new_group(engine, candidate)
+        failure = group.start(deadline)
         if failure is None:
             for node in self._places.nodes:
                 node.succeeded()
@@ -229,16 +229,15 @@ class Pool:
         family = self._workload.family
         return self._places.task(seat, engine=engine, family=family, environment=environment)
 
-    def _new_group(self, engine: str, build: Build) -> Group:
+    def _new_group(self, engine: str, candidate: Candidate) -> Group:
         self._number = next(self._numbers)
-        environment = build.alloc_variables
         ranks: list[GroupRank] = []
         # Known to `kill` before it has a rank.
-        self._group = Group(self._channel, ranks, self._wiring)
+        self._group = Group(self._channel, ranks, self._wiring, self._requests.start(candidate))
         for number, seat in enumerate(self._places.seats):
             dial = self._channel.dial(number, child=True)
             log = self._log(number)
-            task = self._task(engine, seat, environment)
+            task = self._task(engine, seat, candidate.build.alloc_variables)
             process = seat.node.start(task, dial, log)
             rank = GroupRank(
                 number=number, process=process, log=log, token=dial.token, seat=seat,

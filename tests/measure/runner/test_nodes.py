@@ -113,8 +113,8 @@ def test_the_kernel_that_counts_is_that_of_the_killed_ranks_node(
         )
         for number, code in enumerate([1, -signal.SIGKILL])
     ]  # fmt: skip
-    group = Group(channel, ranks, Wiring(logs=Path(), note=print))
-    failure = group.start(_start(), time.monotonic() + 60)
+    group = Group(channel, ranks, Wiring(logs=Path(), note=print), _start())
+    failure = group.start(time.monotonic() + 60)
     assert failure is not None
     assert failure.verdict is verdict
     assert reason in failure.reason
@@ -149,12 +149,12 @@ def test_a_node_that_starts_no_process_is_lost_and_no_candidate_hung(
     rank = GroupRank(number=0, process=process, log=Path("log"), seat=Seat(node, 0), token="0")
     for phase in PHASE_DEADLINE_S:
         monkeypatch.setitem(PHASE_DEADLINE_S, phase, 0.0)
-    group = Group(channel, [rank], Wiring(logs=Path(), note=print))
+    group = Group(channel, [rank], Wiring(logs=Path(), note=print), _start())
     with pytest.raises(NodeLostError, match="node n1 was lost: it started no process within 0 s"):
-        group.start(_start(), time.monotonic() + 60)
+        group.start(time.monotonic() + 60)
     assert ended == ["it started no process within 0 s"]
     node.lost, process.pid = "", 7
-    failure = group.start(_start(), time.monotonic() + 60)
+    failure = group.start(time.monotonic() + 60)
     assert failure is not None
     assert failure.verdict is Verdict.HUNG
 
