@@ -1,9 +1,9 @@
 """One rank: dial the study, build the engine, run probes until told to stop.
 
-Asked to `Describe` or to `Count`, the process is no rank but a helper: it answers once and leaves.
+For `Describe` or `Count` the process is a helper: it answers once and exits.
 
-The study is a socket. Its end is the end of this process and of everything it started, noticed by
-a thread of its own, so that a rank inside a long step leaves no less promptly.
+When the study's socket ends, this process ends with everything it started. A thread of its own
+notices that, so a rank inside a long step exits as promptly.
 """
 
 from __future__ import annotations
@@ -71,8 +71,8 @@ def end_session() -> NoReturn:
 
 
 def die_with_parent() -> None:
-    """Have the kernel kill this rank when the study dies, even stopped or inside a C call, and
-    what the rank started with it."""
+    """Let the kernel kill this rank and its children when the study dies, even if the rank is
+    stopped or inside a C call."""
     if sys.platform != "linux":
         return
     prctl = ctypes.CDLL(None).prctl
@@ -89,7 +89,7 @@ def die_with_parent() -> None:
 
 
 class Rank:
-    """What this process is doing, so that an error can say where it happened."""
+    """The phase of this process, so that an error can name it."""
 
     def __init__(self, link: Link, number: int) -> None:
         self.link = link
@@ -136,10 +136,10 @@ def serve(rank: Rank) -> None:
 
 
 def run(dial: Dial, does: Callable[[Rank], None] | None = None) -> NoReturn:
-    """Serve the study that `dial` names, as what `does` it; else as a rank.
+    """Serve the study at `dial` by the function `does`, or else as a rank.
 
-    Whatever is raised on the way is reported as a `Fault` and ends the rank: a process that ran
-    out of memory is not trusted with another measurement.
+    Every error is reported as a `Fault` and ends the rank: a process that ran out of memory must
+    not measure again.
     """
     if dial.child:
         die_with_parent()
@@ -162,7 +162,7 @@ def main() -> None:
 
 
 def _unexplained(error: BaseException, phase: Phase) -> Fault:
-    """What can be said of `error` before torch is there to say more."""
+    """A fault for `error` before torch is imported."""
     text = f"{type(error).__name__}: {error}"
     return Fault(cause="crashed", phase=phase, error=text, traceback=traceback.format_exc())
 

@@ -1,7 +1,7 @@
-"""Exception -> Fault: is it out of memory, of what, and how much was asked for.
+"""Exception -> Fault: whether memory ran out, which memory, and the size of the request.
 
-Types decide first, message patterns second. An error that matches neither is `crashed` and never
-taken for memory, since a candidate that is said not to fit is not tried again.
+Types decide first, message patterns second. Any other error is `crashed`, never out of memory:
+a candidate that does not fit is not tried again.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ Cause = Literal["oom", "host_oom", "unsupported", "crashed"]
 _UNITS = {"bytes": 1, "kib": 2**10, "mib": 2**20, "gib": 2**30, "tib": 2**40}
 
 _HANDLE_BYTES = 256 * 2**20
-"""Of free device memory: with less, a library's first use may fail."""
+"""With less free device memory, the first use of a library may fail."""
 _UNSUPPORTED = re.compile(
     r"not implemented for '\w+'"
     # DDP waits for the gradient of a parameter that the loss does not use.
@@ -35,23 +35,23 @@ _UNSUPPORTED = re.compile(
 
 
 _BUILT = tuple(name for name, row in rows(Settings).items() if row.level is Level.BUILD)
-"""Axes that decide about the code that is compiled."""
+"""Axes that change the compiled code."""
 _SELECTED = re.compile(r"encountered during backward but not found in storage")
-"""Of selective checkpointing, where something else runs in the backward pass than before it, as
-the gathering of ZeRO-3 may."""
+"""Selective checkpointing fails if the backward pass runs other operations than the forward pass,
+e.g. the gathering of ZeRO-3."""
 
 
 class UnsupportedError(Exception):
-    """A combination that a library is known not to support; the message is its reason."""
+    """A library does not support this combination; the message says why."""
 
     def __init__(self, reason: str, *axes: str) -> None:
-        """`axes` are those whose values, together, are to blame, where that is known."""
+        """`axes` are the axes whose values together are the cause, if known."""
         super().__init__(reason)
         self.axes = axes
 
 
 def fault(error: BaseException, phase: Phase, device_kind: str, peaks: Peaks | None) -> Fault:
-    """What `error` means for a rank on `device_kind` ("cpu" or "cuda")."""
+    """The fault for `error` on a rank of `device_kind` ("cpu" or "cuda")."""
     return Fault(
         cause=_cause(error, device_kind),
         phase=phase,
@@ -64,7 +64,7 @@ def fault(error: BaseException, phase: Phase, device_kind: str, peaks: Peaks | N
 
 
 def _cause(error: BaseException, device_kind: str) -> Cause:
-    # On the CPU the process is the device, so what the host cannot give is the device's OOM.
+    # On the CPU the process is the device: no host memory means no device memory.
     host: Cause = "oom" if device_kind == "cpu" else "host_oom"
     if isinstance(error, torch.OutOfMemoryError):
         return host if _was_pinning(error) else "oom"
@@ -103,21 +103,21 @@ def _axes(error: BaseException) -> tuple[str, ...]:
 
 
 def _is_of_compiler(error: BaseException) -> bool:
-    """Whether torch.compile could not do it."""
-    # By name: the modules of these take a second to import, and only compiling does it.
+    """Whether torch.compile failed."""
+    # By name: importing these modules takes a second, and only a compilation needs them.
     packages = ("torch._dynamo.exc", "torch._inductor.exc", "torch._inductor.cpp_builder")
     return any(cls.__module__ in packages for cls in type(error).__mro__)
 
 
 def _device_is_full() -> bool:
-    """Whether a library that says no more than that it cannot begin does so for want of memory."""
+    """Whether a library that failed to initialize did so for lack of memory."""
     with suppress(Exception):
         return torch.cuda.mem_get_info()[0] < _HANDLE_BYTES
     return False
 
 
 def _was_pinning(error: BaseException) -> bool:
-    """Whether `error` came of page-locking host memory."""
+    """Whether `error` came from page-locking host memory."""
     frames = traceback.extract_tb(error.__traceback__)
     if not frames:
         return False

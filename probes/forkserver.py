@@ -1,11 +1,11 @@
 """A process that ranks are forked from: `python -m probes.forkserver ENGINE FAMILY`.
 
-It imports torch and what engine and model family need once, and touches no device. A rank that is
-forked from it has these at once, and nothing else: a driver that was opened before a fork is dead
-after it, and so is a thread. Where there is one, no rank is forked.
+It imports torch and the libraries of engine and model family once, and touches no device. A
+forked rank has these at once. Open drivers and threads do not survive a fork: if there are any, no
+rank is forked.
 
-Its stdin is a socket to the study. A rank is handed over to the study, as a child of that, which
-has to be a subreaper (prctl(2), PR_SET_CHILD_SUBREAPER).
+Its stdin is a socket to the study. Each rank becomes a child of the study, which has to be a
+subreaper (prctl(2), PR_SET_CHILD_SUBREAPER).
 
 Contracts:
 
@@ -62,11 +62,10 @@ def main() -> None:
 
 
 def import_libraries(engine: str, model: str) -> None:
-    """What a rank of `engine` and of that family imports. If something is missing, that is for the
-    rank to say.
+    """Import the libraries of ranks of `engine` and that family. A rank reports missing ones.
 
-    Some libraries ask on import whether there is a GPU: torch answers by NVML then, which, unlike
-    CUDA, can be closed again.
+    Some libraries look for a GPU on import. Then torch asks NVML, which, unlike CUDA, can be
+    closed again.
     """
     os.environ["PYTORCH_NVML_BASED_CUDA_CHECK"] = "1"  # a rank has an environment of its own
     with suppress(Exception):
@@ -85,7 +84,7 @@ def import_libraries(engine: str, model: str) -> None:
 
 
 def why_not() -> str:
-    """Why a fork of this process is not as good as a process of its own; empty if it is."""
+    """Why a fork of this process would differ from a new process; empty if it would not."""
     threads = len(list(Path("/proc/self/task").iterdir()))
     if threads > 1:
         return f"what was imported started {threads - 1} threads"

@@ -1,10 +1,10 @@
 """Peaks on this rank: allocator, process, device.
 
 `CpuMeter`: the process is the device, and its peak is VmHWM, reset through /proc/self/clear_refs.
-`CudaMeter`: the allocator's reserved peak and what is outside it: the context, NCCL's buffers,
-other libraries' workspaces. That is what the device lost since before the context, beyond what the
-allocator holds, once the engine stands and has made its first steps. What changes later by more
-than `FOREIGN_SHARE` of the capacity is somebody else's.
+`CudaMeter`: the allocator's reserved peak and the memory outside it: the context, NCCL's buffers,
+other libraries' workspaces. The memory outside is the device memory in use, less that before the
+context and less the allocator's, once the engine has made its first steps. A later change above
+`FOREIGN_SHARE` of the capacity belongs to other programs.
 
 Contracts:
 
@@ -34,27 +34,27 @@ from probes.faults import UnsupportedError
 
 _PINNED_TRIAL_BYTES = 2**23
 _SEGMENT_BYTES = 20 * 2**20
-"""What torch's allocator takes at once, at least, for more than 1 MiB (kLargeBuffer)."""
+"""The smallest segment of torch's allocator for more than 1 MiB (kLargeBuffer)."""
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # malloc.h
 _KERNELS_BYTES = _NCCL_BYTES = 2**30
-"""What kernels that are loaded late may take beside the context, and NCCL's buffers where there
-are several ranks, until the first warm-up is through. What is more is others'."""
+"""Limits, until the first warm-up ends, for kernels that are loaded late and for NCCL's buffers
+(several ranks). More belongs to other programs."""
 FOREIGN_SHARE = 0.01
-"""Of the capacity: a change of memory that counts as somebody else's."""
+"""Of the capacity: a larger change of memory belongs to other programs."""
 CUDA_GUARD = 0.97
 """Share of the capacity that the CUDA allocator may take before it raises."""
 
 
 class Meter(ABC):
-    """Memory of this rank between `reset` and `peaks`. What is not said here otherwise holds for a
-    process whose memory nobody else shares."""
+    """Memory of this rank between `reset` and `peaks`. The defaults suit a process that shares its
+    memory with no other."""
 
     @abstractmethod
     def limit(self, capacity_bytes: int) -> None:
-        """Make an allocation beyond the capacity fail as it would on such a device.
+        """Let allocations beyond the capacity fail as on such a device.
 
         Raises:
-            MemoryError: this process holds more than that already.
+            MemoryError: this process holds more already.
         """
 
     @abstractmethod
@@ -69,7 +69,7 @@ class Meter(ABC):
         """Device memory held now, over what was held when `limit` was called."""
 
     def lift(self) -> None:
-        """Take the limit away, so that a rank that ran out can still say so."""
+        """Lift the limit, so that a rank that ran out of memory can still report it."""
         return
 
     def built(self) -> None:
@@ -77,7 +77,7 @@ class Meter(ABC):
         return
 
     def warmed(self) -> None:
-        """The warm-up is through: what libraries allocate on first use is there."""
+        """The warm-up is over: libraries have made the allocations of their first use."""
         return
 
     def sample(self) -> None:
@@ -85,13 +85,12 @@ class Meter(ABC):
         return
 
     def foreign_bytes(self) -> int:
-        """How much the device memory that is not this rank's has changed since `warmed`, or grew
-        before."""
+        """Change of other programs' device memory since `warmed`, or its growth before."""
         return 0
 
     def taken_bytes(self, requested_bytes: int) -> int:
-        """Where so much more could not be had: what others took of the device meanwhile. 0 where
-        this rank's own limit stood in the way."""
+        """After an allocation of that size failed: the device memory that others took meanwhile; 0
+        if this rank's own limit was the cause."""
         return 0
 
     def retries(self) -> int:
@@ -114,8 +113,8 @@ class CpuMeter(Meter):
                 f"the process holds {-room} bytes more than the capacity of {capacity_bytes}"
                 " before it builds anything"
             )
-        # RLIMIT_DATA counts private writable memory, touched or not, and no file-backed pages;
-        # VmHWM counts what is resident of both. They differ by what they differ by now.
+        # RLIMIT_DATA counts private writable memory, touched or not, and no file-backed pages.
+        # VmHWM counts the resident part of both. Their difference now is taken as constant.
         soft = status_bytes("VmData") + room
         resource.setrlimit(
             resource.RLIMIT_DATA, (soft, resource.getrlimit(resource.RLIMIT_DATA)[1])
@@ -162,8 +161,8 @@ class CudaMeter(Meter):
         self._limit_bytes = int(share * total)
         self._slack_bytes = int(FOREIGN_SHARE * capacity_bytes)
         torch.cuda.set_per_process_memory_fraction(share)
-        # Drivers differ in whether pinned pages are resident memory of the process: look, once
-        # the context that the first ones make and OpenMP's threads are there.
+        # Drivers differ: pinned pages may count as resident memory of the process. Look once the
+        # context, made by the first pinned page, and OpenMP's threads exist.
         torch.ones(2**20).add_(1)
         torch.zeros(1, dtype=torch.uint8, pin_memory=True)
         before = status_bytes("VmRSS")
@@ -216,7 +215,7 @@ class CudaMeter(Meter):
         self.sample()
         stats = torch.cuda.memory_stats()
         reserved = torch.cuda.max_memory_reserved()
-        # What changed by more is somebody else's, and the probe is run again for it.
+        # A larger change belongs to other programs: the probe is run again.
         slack = self._slack_bytes if self._is_warm else math.inf
         own = [b for b in self._seen_bytes if abs(b - self._outside_bytes) <= slack]
         return Peaks(
@@ -235,12 +234,12 @@ class CudaMeter(Meter):
         return int(torch.cuda.memory_stats().get("num_alloc_retries", 0))
 
     def _outside_now(self) -> int:
-        """What the device lost since this rank began, beyond what its allocator holds."""
+        """Device memory in use since this rank began, less its allocator's."""
         held = int(torch.cuda.memory_reserved())
         return self._in_use_bytes() - self._before_bytes - held
 
     def _pinned_peak_bytes(self) -> int:
-        """Pinned memory that the process's resident peak leaves out."""
+        """Pinned memory that the process's resident peak does not include."""
         if self._pinned_is_resident:
             return 0
         return int(torch.cuda.host_memory_stats().get("allocated_bytes.peak", 0))
@@ -257,7 +256,7 @@ def _host_peak_bytes() -> int:
 
 
 def trim_heap() -> None:
-    """Give freed heap back, so that a small candidate after a large one shows its own peak."""
+    """Return freed heap, so that a small candidate after a large one shows its own peak."""
     gc.collect()
     ctypes.CDLL(None).malloc_trim(0)
 
@@ -271,18 +270,18 @@ def status_bytes(field: str) -> int:
 
 
 def own_bytes() -> int:
-    """Resident memory without pages of files: a forked rank has those of torch's libraries only as
-    it comes to use them, 80 MiB with a build for CUDA."""
+    """Resident memory without pages of files: a forked rank maps those of torch's libraries only
+    on use, 80 MiB in a CUDA build."""
     return status_bytes("VmRSS") - status_bytes("RssFile")
 
 
 @contextmanager
 def given_back() -> Iterator[None]:
-    """Whole tensors that are freed at once, as shards are made of them, leave the process.
+    """Whole tensors that are freed at once, as they are sharded, leave the process.
 
-    glibc would keep them for later. What it takes from the system afresh starts at 128 KiB, and
-    grows to 32 MiB with what is freed (mallopt(3), M_MMAP_THRESHOLD); a fixed value ends that, so
-    it is set to where it would have grown to.
+    glibc would keep them. Its threshold for a fresh mapping starts at 128 KiB and grows to 32 MiB
+    with freed sizes (mallopt(3), M_MMAP_THRESHOLD). A fixed value ends this growth, so the final
+    value is set at the end.
     """
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)  # not in every C library
     if mallopt is None:

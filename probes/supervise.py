@@ -1,9 +1,8 @@
-"""Runs a user's command, and leaves nothing of it: `python -m probes.supervise`.
+"""Run a user's command and leave nothing of it: `python -m probes.supervise`.
 
-The first line on stdin is the command as JSON; the end of stdin is the end of the command. What it
-starts, in whatever session and however orphaned, stays below this process, which adopts it. Its
-scratch folders are removed at last. The exit code is the command's, 128 and the signal's number
-where one ended it.
+The first line on stdin is the command as JSON. The command ends with stdin. All its processes, in
+any session, stay below this process, which adopts orphans. Its scratch folders are removed last.
+The exit code is the command's, or 128 plus the number of the signal that ended it.
 """
 
 from __future__ import annotations
@@ -49,12 +48,12 @@ def _watched(command: subprocess.Popen[bytes]) -> int:
     while (code := command.poll()) is None:
         ready, _, _ = select.select([sys.stdin], [], [], POLL_S)
         if ready and not os.read(sys.stdin.fileno(), 1):
-            return 0  # nobody wants to know
+            return 0  # the study has ended
     return code if code >= 0 else 128 - code
 
 
 def clear() -> None:
-    """Kill all that is below this process, until nothing is."""
+    """Kill all descendants of this process."""
     while below := psutil.Process().children(recursive=True):
         for process in below:
             with suppress(psutil.NoSuchProcess):

@@ -1,4 +1,4 @@
-"""The ranks of one group: how they meet, and what they agree on."""
+"""The ranks of one group: their rendezvous and agreed values."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class World:
     def __init__(
         self, rank: int, size: int, device: torch.device, here: int | None = None
     ) -> None:
-        """`here` is how many of the ranks are on this host, where not all are."""
+        """`here` is the number of ranks on this host; None for all."""
         self.rank = rank
         self.size = size
         self.here = here or size
@@ -41,11 +41,10 @@ class World:
 def join(
     rank: int, start: Start, opened: Callable[[Store], None], *, needs_group: bool = True
 ) -> World:
-    """Meet the other ranks. Rank 0 opens the store on a free port and tells it through `opened`.
+    """Meet the other ranks. Rank 0 opens the store on a free port and reports it by `opened`.
 
-    Where it is not needed, a rank that is alone joins no process group.
-
-    Nobody chooses a port beforehand, so none can be taken in between.
+    A single rank joins no process group unless it `needs_group`. No port is chosen beforehand, so
+    none can be taken in between.
     """
     if start.device_kind == "cuda":
         device = torch.device("cuda", start.local_rank)
