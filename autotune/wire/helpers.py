@@ -112,9 +112,11 @@ class Parameters:
     """Entries of the output; 1 without a vocabulary."""
     parameters: int
     trainable: int
+    """Parameters that the optimizer steps."""
     block_matrices: int
     """Parameters in matrices of blocks, which Muon trains."""
     largest_block: int
+    """Parameters in the matrices of the largest block."""
     own_optimizer: bool = False
     """Whether the model brings its own optimizer instead of AdamW."""
 
