@@ -293,11 +293,6 @@ def test_the_first_round_that_is_not_ok_stands_for_all() -> None:
     assert pool([final(A), failed, final(A, Verdict.HUNG)], WORKLOAD) == failed
 
 
-def test_rounds_of_different_candidates_are_not_pooled() -> None:
-    with pytest.raises(ValueError, match="exactly one candidate"):
-        pool([final(A), final(B)], WORKLOAD)
-
-
 # The document.
 
 

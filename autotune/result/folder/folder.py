@@ -13,39 +13,20 @@ lock            who is writing here now (files.py)
 from __future__ import annotations
 
 import shutil
-from dataclasses import dataclass
 from pathlib import Path
 
 
-@dataclass(frozen=True)
 class Folder:
     """The folder of one study."""
 
-    path: Path
-
-    @property
-    def optuna_log(self) -> Path:
-        return self.path / "optuna.log"
-
-    @property
-    def trials(self) -> Path:
-        return self.path / "trials.csv"
-
-    @property
-    def best(self) -> Path:
-        return self.path / "best.json"
-
-    @property
-    def report(self) -> Path:
-        return self.path / "report.html"
-
-    @property
-    def exports(self) -> Path:
-        return self.path / "exports"
-
-    @property
-    def logs(self) -> Path:
-        return self.path / "logs"
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.optuna_log = path / "optuna.log"
+        self.trials = path / "trials.csv"
+        self.best = path / "best.json"
+        self.report = path / "report.html"
+        self.exports = path / "exports"
+        self.logs = path / "logs"
 
     def prepare(self) -> None:
         """Make what has to be there, and remove what ranks left whose study was killed.

@@ -31,9 +31,8 @@ from autotune.result.folder.past import (
     Lost,
     News,
     Past,
-    ended_of,
     finals_in,
-    lost_of,
+    of_part,
     past_of,
     sessions_in,
     told,
@@ -234,7 +233,7 @@ class Journal:
             if not self.shared or session["owner"] not in map(_owner, before):
                 self.optuna_study.set_user_attr(f"session-{len(before):04d}", session)
             self._sessions = sessions_in(self.optuna_study.user_attrs)
-            self.optuna_study.set_user_attr(ended_of(self.part), None)
+            self.optuna_study.set_user_attr(of_part("ended", self.part), None)
 
         self._write(change)
 
@@ -249,7 +248,7 @@ class Journal:
     def end(self, ended: StudyEnd, elapsed_s: float) -> None:
         """Note the end of the study."""
         told = {"code": ended.code.value, "message": ended.message, "elapsed_s": elapsed_s}
-        self._write(lambda: self.optuna_study.set_user_attr(ended_of(self.part), told))
+        self._write(lambda: self.optuna_study.set_user_attr(of_part("ended", self.part), told))
 
     def begin_probe(self, trial: Trial, elapsed_s: float, asked: Sequence[int]) -> None:
         """Note that `trial` is being probed, one of a round whose trials are `asked`."""
@@ -361,7 +360,7 @@ class Journal:
                         self._forget()
                     if len(lost) > self._lost_told:
                         said = [asdict(each) for each in lost]
-                        self.optuna_study.set_user_attr(lost_of(self.part), said)
+                        self.optuna_study.set_user_attr(of_part("lost", self.part), said)
                     changed = change()
             except UnreachableError as error:
                 patience = self._patience

@@ -95,7 +95,7 @@ def past_of(optuna_study: optuna.Study, part: str = "") -> Past:
         for trial in untold
         if "began" in trial.user_attrs and "excused" not in trial.user_attrs
     )
-    sessions, ended = sessions_in(seen), seen.get(ended_of(part))
+    sessions, ended = sessions_in(seen), seen.get(of_part("ended", part))
     mine = [each for each in sessions if each.get("part", "") in ("", part)]
     marks_s = [
         processes.elapsed_s(seen),
@@ -113,7 +113,7 @@ def past_of(optuna_study: optuna.Study, part: str = "") -> Past:
         budget_s=float(mine[-1]["budget_s"]) if mine else None,
         ended=StudyEnd(Ending(ended["code"]), ended["message"]) if ended else None,
         began=str(sessions[0].get("began", "")) if sessions else "",
-        lost=msgspec.convert(seen.get(lost_of(part), []), list[Lost]),
+        lost=msgspec.convert(seen.get(of_part("lost", part), []), list[Lost]),
     )
 
 
@@ -142,14 +142,10 @@ def finals_in(seen: Mapping[str, Any]) -> Iterator[tuple[int, dict[str, Any]]]:
             yield int(key.removeprefix(FINAL)), final
 
 
-def ended_of(part: str) -> str:
-    """The attribute that says how the last run in the folder of `part` ended."""
-    return f"ended-{part}" if part else "ended"
-
-
-def lost_of(part: str) -> str:
-    """The attribute that has the nodes that the folder of `part` lost."""
-    return f"lost-{part}" if part else "lost"
+def of_part(name: str, part: str) -> str:
+    """The attribute of a folder's part: "ended" is the end of its last run, "lost" its lost
+    nodes."""
+    return f"{name}-{part}" if part else name
 
 
 def sessions_in(seen: Mapping[str, Any]) -> list[dict[str, Any]]:

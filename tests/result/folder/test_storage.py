@@ -57,22 +57,25 @@ def begun(folder: Path, url: str | None) -> Manifest:
     return made
 
 
-@pytest.fixture(
-    params=[None, *(pytest.param(each, marks=pytest.mark.slow) for each in ("sqlite", "postgres"))]
-)
+IN_DATABASES = [pytest.param(each, marks=pytest.mark.slow) for each in ("sqlite", "postgres")]
+
+
+def url_of(kind: str | None, request: pytest.FixtureRequest, folder: Path) -> str | None:
+    """A URL for new studies; None for their own folders."""
+    if kind == "postgres":
+        server: Server = request.getfixturevalue("postgres")
+        return checked(server.url)
+    return checked(f"sqlite:///{folder}/studies.db") if kind else None
+
+
+@pytest.fixture(params=[None, *IN_DATABASES])
 def url(request: pytest.FixtureRequest, tmp_path: Path) -> str | None:
-    if request.param == "postgres":
-        server: Server = request.getfixturevalue("postgres")
-        return checked(server.url)
-    return checked(f"sqlite:///{tmp_path}/studies.db") if request.param else None
+    return url_of(request.param, request, tmp_path)
 
 
-@pytest.fixture(params=["sqlite", pytest.param("postgres", marks=pytest.mark.slow)])
-def database(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    if request.param == "postgres":
-        server: Server = request.getfixturevalue("postgres")
-        return checked(server.url)
-    return checked(f"sqlite:///{tmp_path}/studies.db")
+@pytest.fixture(params=["sqlite", IN_DATABASES[1]])
+def database(request: pytest.FixtureRequest, tmp_path: Path) -> str | None:
+    return url_of(request.param, request, tmp_path)
 
 
 @pytest.fixture
