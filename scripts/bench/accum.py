@@ -128,7 +128,7 @@ def header(device: Device, repeats: int) -> str:
 
 
 def cells(pairs: Sequence[Pair]) -> tuple[str, ...]:
-    """What is shown of a schedule that was measured."""
+    """The cells of a measured schedule."""
     full_s = interval([pair.full_s for pair in pairs])
     scaled_s = statistics.median(pair.scaled_s for pair in pairs)
     ratio = interval([pair.ratio for pair in pairs])

@@ -37,13 +37,13 @@ from autotune.wire.stopping import interval
 BUSY = "while True: pass"
 LEAST_PROBES = 10
 CLOSE = 0.9
-"""What the disturbed study found runs at this share of the other's speed, at least."""
+"""The least speed of the disturbed study's result, as a share of the other's."""
 REPEATS = 5
 
 
 @dataclass(frozen=True, kw_only=True)
 class Row:
-    """What came of one study."""
+    """The result of one study."""
 
     busy: int
     elapsed_s: float
@@ -83,7 +83,7 @@ def study(out: Path, budget: str, busy: int) -> Row:
 
 @contextmanager
 def beside(count: int) -> Iterator[None]:
-    """So many processes that use a core each."""
+    """`count` processes that use a core each."""
     running = [subprocess.Popen([sys.executable, "-c", BUSY]) for _ in range(count)]
     try:
         yield

@@ -64,20 +64,20 @@ FUZZ_SHARES = {
 
 @dataclass(frozen=True, kw_only=True)
 class Row:
-    """What came of one sort of fault."""
+    """The result of one kind of fault."""
 
     what: str
     injected: int
     lost: int = 0
-    """Told trials that were not there any more."""
+    """Told trials that were lost."""
     twice: int = 0
     """Candidates that were told twice."""
     torn: int = 0
     """Times that best.json could not be read."""
     differs: int = 0
-    """Studies whose trials were others in the end."""
+    """Studies that ended with other trials."""
     residue: int = 0
-    """Processes, shared memory, temporary files and open files that were left."""
+    """Left processes, shared memory, temporary files and open files."""
     failed: int = 0
     """Tracebacks, studies that could not go on, budgets exceeded by more than 5 s."""
     note: str = ""

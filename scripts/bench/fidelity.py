@@ -48,7 +48,7 @@ class Row:
 
     @property
     def error(self) -> float:
-        """Of the probes' mean, as a share of the long run's throughput."""
+        """Error of the probes' mean, as a share of the long run's throughput."""
         return statistics.mean(self.probed) / self.long.tokens_per_s - 1
 
 

@@ -51,12 +51,12 @@ class NotThrough(Exception):  # noqa: N818
 
 @dataclass(frozen=True)
 class Bench:
-    """What a step works with."""
+    """The tools of a step."""
 
     device: str
     small: bool
     folder: Path
-    """Its own."""
+    """The folder of the step."""
     log: TextIO
     until: float
     """On the monotonic clock: what is not through by then is run again."""
@@ -85,7 +85,7 @@ class Bench:
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
-    """What still runs of it: the studies that tests started would go on, and keep the GPU."""
+    """End all that still runs: studies that tests started would go on, and keep the GPU."""
     for how in (signal.SIGTERM, signal.SIGKILL):
         with suppress(ProcessLookupError):
             os.killpg(process.pid, how)
@@ -297,7 +297,7 @@ STEPS: dict[str, tuple[str, Callable[[Bench], dict[str, Any]]]] = {
     "fidelity": ("short probes beside training runs of 200 steps", fidelity),
     "grid": ("a recorded grid for replays; it goes on from call to call", grid),
 }  # fmt: skip
-"""What each is for, and what does it."""
+"""The purpose and the function of each step."""
 
 
 def main(

@@ -26,7 +26,7 @@ from autotune.space.choices import SAMPLER
 
 PROBES = (1, 2, 3, 4, 6, 8, 12)
 PROMISED = 3
-"""The number of probes after which something is promised."""
+"""The number of probes with a promise."""
 BEFORE_MINUTES = 3.0
 BEFORE_CEILING = 0.8
 CUTS = ("depth", "seq_len")
@@ -39,7 +39,7 @@ class Task:
     known: tuple[int, ...]
     """Values of the axis `cut` that were searched before."""
     left: tuple[int, ...]
-    """And now."""
+    """Values that are searched now."""
     ceiling: float
     seed: int
 
@@ -51,7 +51,7 @@ class Pair:
     without: list[float]
     learned: list[float]
     probes: tuple[int, int]
-    """Until each stopped by itself."""
+    """Number of probes of each, until it stopped by itself."""
     floor: float
 
 

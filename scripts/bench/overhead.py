@@ -46,7 +46,7 @@ with open(sys.argv[1], "w") as file:
 
 @dataclass(frozen=True)
 class Accounts:
-    """What the study's process said of itself as it ended. CPU time is its own, not its ranks'."""
+    """Accounts of the study's process at its end. CPU time is its own, without its ranks."""
 
     exit_code: int
     cpu_s: float

@@ -64,7 +64,8 @@ SHORT = replace(RULE, warmup_steps=2, warmup_limit_s=0.1, timed_steps=2, timed_l
 CONTESTED = 6
 """Micro-batches of the axis that are measured in rounds: the fastest ones."""
 PEER_OPS = ("ShareMemCommBuilder",)
-"""What DeepSpeed uses on a CPU. Compiled once a machine, for minutes: no cost of a search."""
+"""Operations that DeepSpeed compiles on a CPU. This takes minutes once a machine, and is no cost
+of a search."""
 REMARK_CHARACTERS = 160
 
 
@@ -74,7 +75,7 @@ class Peer:
 
     tool: str
     modules: tuple[str, ...]
-    """What has to be installed for it."""
+    """The packages that it needs."""
     script: str
     mode: str = ""
 
@@ -93,7 +94,7 @@ PEERS = (
 
 @dataclass(frozen=True)
 class Schedule:
-    """What is measured: a candidate and the micro-steps of its optimizer step."""
+    """A candidate, with the micro-steps of its optimizer step."""
 
     candidate: Candidate
     grad_accum: int = 1
@@ -101,7 +102,7 @@ class Schedule:
 
 @dataclass(frozen=True, kw_only=True)
 class Found:
-    """What one tool came to, and what that took."""
+    """The result of one tool, and its costs."""
 
     tool: str
     schedule: Schedule | None = None
@@ -132,11 +133,11 @@ class Measured:
 
 @dataclass(frozen=True)
 class Comparison:
-    """All that was measured, and what it is held against."""
+    """All measurements, and their yardstick."""
 
     measured: Mapping[Schedule, Measured]
     axis: Sequence[Schedule]
-    """What all tools could have found."""
+    """The configurations that every tool could find."""
     limits: Limits
 
     def objection(self, schedule: Schedule) -> str:
@@ -187,7 +188,7 @@ class Ended:
 
 @dataclass(frozen=True, kw_only=True)
 class Limited:
-    """What the comparison is asked for."""
+    """The settings of the comparison."""
 
     budget: str = "2m"
     """Of each study."""

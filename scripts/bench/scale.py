@@ -40,19 +40,19 @@ SLOTS = (1, 2, 4, 8)
 NODES = (1, 4, 16, 64)
 CEILINGS = (0.4, 0.6, 0.8)
 FASTER, WORSE = 5.0, 0.01
-"""What the most slots have to reach: so many times the probes a minute of one, and no more regret
-than so much over that of one."""
+"""The goals of the most slots: so many times the probes a minute of one, and at most so much more
+regret."""
 CLOSE = 0.05
-"""Regret at which a search has as good as found the best."""
+"""The regret of a search that is close to the best."""
 NOTICED_S = 5.0
-"""After which the study knows of a lost node: keepalive, as measured between two hosts."""
+"""Seconds until the study knows of a lost node: keepalive, as measured between two hosts."""
 BACK_S = 180.0
-"""After which a node is back that comes back: a restart."""
+"""Seconds until a node is back after a restart."""
 LOST = "its node was lost"
 
 
 class Lossy:
-    """A `Runner` whose node is lost now and then."""
+    """A `Runner` that sometimes loses its node."""
 
     def __init__(self, replay: Replay, now: VirtualTime, rng: random.Random, per_s: float) -> None:
         self._replay = replay
@@ -113,7 +113,7 @@ class Task:
 
 @dataclass(frozen=True, kw_only=True)
 class Ran:
-    """What came of it."""
+    """The result of a study."""
 
     slots: int
     probes: int
@@ -126,9 +126,9 @@ class Ran:
     whole_s: float
     """To the end of the finals."""
     found: float
-    """Regret of what the search found,"""
+    """Regret of the best candidate of the search."""
     result: float
-    """and of the result of the whole study."""
+    """Regret of the result of the whole study."""
 
 
 def main(*grids: Path, seeds: int = 30, lost_per_hour: float = 1.0) -> None:

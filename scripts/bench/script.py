@@ -48,7 +48,7 @@ from autotune.wire.budget import Clock
 
 OWN = ROOT / "tests" / "support" / "own_script.py"
 OVERHEAD, RATE, NEAR, LAUNCHES = 0.005, 0.03, 0.05, 8
-"""The goals: of a step of 10 ms; between two figures; of the best, after so many launches."""
+"""The goals: cost of a step of 10 ms; difference of two figures; regret after so many launches."""
 LIMIT_S = 600.0
 ROUNDS = 5
 
@@ -128,7 +128,7 @@ def overhead() -> list[str]:
 
 
 def loop(with_hook: bool) -> dict[str, float]:
-    """What one process of the loop found."""
+    """The measurements of one process of the loop."""
     channel, environment = Channel(), dict(os.environ)
     dial = channel.dial(0, child=False)
     if with_hook:
@@ -233,7 +233,7 @@ class Row:
 
     key: str
     tokens_per_s: tuple[float, ...]
-    """Of those that were measured."""
+    """Speeds of the measured launches."""
     verdicts: tuple[str, ...]
     peak_bytes: int
 

@@ -38,7 +38,7 @@ DEADLINE_S = 120.0
 
 @dataclass
 class Count:
-    """What has passed so far, both ways."""
+    """The traffic so far, both ways."""
 
     messages: int = 0
     sent_bytes: int = 0
@@ -138,7 +138,7 @@ def main(*, nodes: int = 2, seconds: float = 20.0) -> None:
 def measured(
     runner: Runner, candidate: Any, seconds: float
 ) -> list[tuple[str, float, Count, Count]]:
-    """What a study does with its nodes, and what passes meanwhile."""
+    """The phases of a study, with the traffic in each."""
     rows = []
 
     def timed(name: str, act: Any) -> None:

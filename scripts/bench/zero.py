@@ -145,7 +145,7 @@ def measured(
     cases: Sequence[tuple[int, str]],
     notes: list[str],
 ) -> Iterator[Sequence[object]]:
-    """What is shown of every case at the ranks of `work`; a note that is new is added."""
+    """The rows of every case at the ranks of `work`; new notes are added."""
     try:
         control = controlled(device, work.world_size)
     except ProbeFailedError as error:
@@ -205,7 +205,7 @@ def probe(runner: Pool, work: Workload, candidate: Candidate) -> Report:
 
 
 def row(work: Workload, candidate: Candidate, report: Report, control: Control) -> Row:
-    """What was measured of `candidate`, and what accounts for it."""
+    """The measurement of `candidate`, and its causes."""
     library = Cause(LIBRARY, control.library_bytes[engine_of(work, candidate).name])
     return Row(
         ranks=work.world_size,
@@ -281,7 +281,7 @@ def report(rows: Iterable[Sequence[object]], notes: Sequence[str]) -> str:
 
 
 def cells(row: Row, notes: list[str]) -> Sequence[object]:
-    """What is shown of a row."""
+    """The cells of a row."""
     return (
         row.ranks, row.candidate.zero_stage, row.candidate.offload, mb(row.static_bytes),
         mb(row.theory_bytes), f"{row.deviation:+.1%}", mb(row.peak_bytes), f"{row.loss:.4f}",

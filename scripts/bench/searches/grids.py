@@ -1,5 +1,4 @@
-"""The truth of a recorded grid, what one measurement of each candidate finds, and the points of a
-search."""
+"""The truth of a recorded grid, and the result of one measurement of each candidate."""
 
 from __future__ import annotations
 
@@ -29,7 +28,7 @@ BUDGET_S = 1800.0
 
 @dataclass(frozen=True)
 class Point:
-    """Where a search stood after a probe."""
+    """The state of a search after a probe."""
 
     elapsed_s: float
     """Virtual."""
@@ -38,7 +37,7 @@ class Point:
     lost: bool
     """The probe ran out of memory or over the ceiling."""
     error: float | None = None
-    """How far off the predicted peak was, as a share, where both are known."""
+    """Error of the predicted peak as a share, if both are known."""
 
 
 Course = list[Point]
@@ -60,7 +59,7 @@ class Truth:
         self.grid = recording.grid
         part = set(recording.space(Options.of(**axes)).candidates)
         self.reports: dict[Candidate, list[Report]] = defaultdict(list)
-        """What is drawn."""
+        """The measurements that searches draw."""
         values, peaks = defaultdict(list), defaultdict(list)
         workload = self.grid.workload
         for row in self.grid.rows:
@@ -86,7 +85,7 @@ class Truth:
         self.best = max((self.values[c] for c in self.fitting), default=0.0)
 
     def regret(self, found: Candidate | None) -> float:
-        """What `found` lacks of the best that fits, as a share; 1 where nothing was found."""
+        """The share by which `found` is below the best that fits; 1 if nothing was found."""
         return 1.0 if found is None else max(0.0, 1 - self.values[found] / self.best)
 
     def oracle(self, seed: int) -> float:
@@ -118,7 +117,7 @@ def cores() -> Pool:
 
 
 def repeats(path: Path) -> int:
-    """Measurements that every candidate has at least."""
+    """The least number of measurements of a candidate."""
     return min(Counter(row.candidate for row in _recording(path).grid.rows).values())
 
 

@@ -156,7 +156,7 @@ def rule_course(truth: Truth, name: str, seed: int, probes: int) -> Course:
 
 
 def _walks(truth: Truth, name: str, seed: int) -> Iterator[Walk]:
-    """The rule begun anew in each cell of the axes that it does not know, in random order."""
+    """The rule, started anew in each cell of the axes that it does not know, in random order."""
     ladders: dict[Any, list[Candidate]] = defaultdict(list)
     for c in truth.space.candidates:
         ladders[(c.depth, c.seq_len, c.checkpointing, c.zero_stage, c.offload)].append(c)

@@ -31,11 +31,11 @@ from autotune.wire.stopping import Interval
 from searches.grids import Course, Point, Truth
 
 TRACE_S = 4.0
-"""What tracing the models takes before the first probe, on 2 cores; a recording does not say."""
+"""Seconds of tracing before the first probe, on 2 cores; recordings do not say it."""
 
 
 class Watcher(Reporter):
-    """A reporter that keeps where the search stood."""
+    """A reporter that keeps the states of the search."""
 
     def __init__(self, clock: Clock) -> None:
         self.course: Course = []
@@ -65,7 +65,7 @@ def sampler_course(
 
 
 def study_before(truth: Truth, seed: int, minutes: float) -> Earlier:
-    """What a whole study measured, for another one to learn from."""
+    """The measurements of a whole study, for another one."""
     study, _ = run_study(truth, truth.options.but(seed=seed, budget_s=60 * minutes))
     seen = seen_in(study.ledger.records)
     return Earlier(folder="before", workload=truth.space.workload, seen=seen)
@@ -85,7 +85,7 @@ def study_result(
 
 
 Runners = Callable[[Truth, VirtualTime, Options], Sequence[Runner]]
-"""What runs probes, one for each slot."""
+"""Makes the runners, one for each slot."""
 
 
 def replays(truth: Truth, now: VirtualTime, options: Options) -> Sequence[Runner]:

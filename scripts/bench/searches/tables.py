@@ -1,4 +1,4 @@
-"""What is shown of many searches: a table, what was promised, and a plot."""
+"""The tables of many searches, with the promises, and a plot."""
 
 from __future__ import annotations
 
@@ -16,44 +16,44 @@ from searches.rules import RULES
 PROBES = (4, 6, 8, 12, 20)
 MINUTES = (0.5, 1.0, 2.0)
 BUDGETS = (1.0, 3.0, 10.0)
-"""Minutes of whole studies."""
+"""Budgets of whole studies, in minutes."""
 PROMISED = 3.0
-"""The budget that something is promised of."""
+"""The budget with a promise."""
 METHODS = (*SAMPLERS, *RULES)
 """In the order of the columns."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Search:
-    """What is left of one."""
+    """The result of one search."""
 
     method: str
     regrets: dict[int, float]
-    """After so many probes."""
+    """Regret after so many probes."""
     by_minute: dict[float, float]
     lost: float
-    """Share of its probes."""
+    """Share of its probes that were lost to memory."""
     probes: int
     errors: tuple[float, ...]
-    """Of predicted peaks, after the fourth probe."""
+    """Errors of predicted peaks, after the fourth probe."""
 
 
 @dataclass(frozen=True)
 class Whole:
-    """What is left of a whole study of the default sampler."""
+    """The result of a whole study of the default sampler."""
 
     minutes: float
     """Its budget."""
     regret: float
     """Of its result; 1 where it found nothing."""
     lost: float
-    """Share of its probes, finals included."""
+    """Share of its probes that were lost to memory, finals included."""
     over: bool
     """Whether another measurement of its result was over the ceiling."""
 
 
 def results(studies: Sequence[Whole]) -> str:
-    """Regret of what studies write as best, by budget."""
+    """Regret of the results of studies, by budget."""
     head = (
         "budget | result: regret, % (median / 90th percentile) | nothing found"
         " | lost to memory, finals included | over the ceiling in another measurement"
@@ -134,7 +134,7 @@ def judged_apart(searches: Sequence[Search], floor: Sequence[float]) -> str:
 
 
 def promises(searches: Sequence[Search], studies: Sequence[Whole], floor: Sequence[float]) -> str:
-    """What the default sampler has to reach, and what it did; nothing where it was left out."""
+    """The promises of the default sampler and its results; empty if it did not run."""
     of = dict(_by_method(searches))
     if SAMPLER not in of:
         return ""
