@@ -134,7 +134,8 @@ def _event_in(said: LogLine, joint: int | None, hit: Hit, log: str) -> Event | N
         logged = bool(said.time) or said.rank is not None
         quoted = bool(sizes) or logged or is_quoted(said.text, match)
         prose = (wording in SPEAKERS or wording.weak) and not quoted
-        talk = code or is_talk(said.text, match, prose=prose)
+        suspect = prose or (wording.kind is Kind.KILLED and not quoted)
+        talk = code or is_talk(said.text, match, prose=suspect)
         if talk and wording.kind is not Kind.OTHER and not raised and sizes < 2:
             continue
         if wording is BATCH_PART and any("heck batch related" in s for s in hit.before(2**12)):

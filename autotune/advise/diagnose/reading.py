@@ -55,8 +55,7 @@ _FAILURES = (
 ANCHORS = {
     b"emory": _FAILURES, b"lloc": _FAILURES, b"uffer": _FAILURES, b"RAM": _FAILURES,
     b"EMORY": (), b"OUT_OF_": (), b"ALLOC": (), b"OOM": (), b"hbm": (), b"OutOfMem": (),
-    b"oom": (b"oom-kill", b"oom_kill", b" oom"),
-    b"MEMLIMIT": (), b"NRT_RES": (), b"nrt_": (), b"tal capac": (), b"os error 1455": (),
+    b"oom": (b"oom-kill", b"oom_kill", b" oom"), b"xceed": (), b"MEMLIMIT": (), b"NRT_RES": (), b"nrt_": (), b"tal capac": (), b"os error 1455": (),
     b"WinError": (), b"VmRSS": (), b"alid buffer": (), b"llocation on": (),
     b"illed": (), b"xception": (), b"atchdog": (),
     b"NCCL ": (b"NCCL WARN", b"NCCL op"), b"Assertion `": (), b"Killing ": (),

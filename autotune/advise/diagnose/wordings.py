@@ -43,7 +43,10 @@ _PRODUCT = (
     r"(?:.*?micro_batch_per_gpu \* gradient_acc_step \* world_size"
     r" ?(?P<global>\d+) != (?P<micro>\d+) \* (?P<accum>\d+) \* (?P<world>\d+))?"
 )
-_EXITED = r"[Ee]xit(?:ed)?(?: with)?(?: status)?[ _]?(?:[Cc]ode|status)?\"?[: =(`]+"
+_EXITED = (
+    r"\b(?:[Ee]xit\w*|return(?:ed|s)? (?:non-zero )?(?:code|exit))\b[\w ]{0,30}[\"'`)(:= ]{1,6}"
+)
+"""Before the status of a process."""
 
 BATCH = _row(
     "batch-deepspeed", Kind.BATCH,
@@ -127,32 +130,19 @@ _MISTAKEN = (
 )  # fmt: skip
 _KILLED = (
     _row(
-        "bus", Kind.BUS,
-        "torch torch/distributed/elastic, as in v2.13; deepspeed launcher/launch.py 0.6 to 0.19;"
-        " slurm launch_slurm.c 17.02 to 22.05, srun/launch.c 23.02",
-        r"exitcode ?: -7\)? (?:local_rank: \d+ )?\(pid: \d+\)",
-        r"exits with return code = -7\b",
-        r"error: \S+: tasks? [\d,-]+: Bus error",
+        "bus", Kind.BUS, "torch torch/distributed/elastic; deepspeed launcher/launch.py; slurm",
+        rf"{_EXITED}(?:-7|135)\b",
+        r"tasks? [\d,-]+: Bus error",
     ),
     _row(
         "killed", Kind.KILLED,
-        "torch torch/distributed/elastic, torch/multiprocessing/spawn.py, as in v2.13; CPython"
-        " subprocess.py under accelerate and torch; deepspeed launcher/launch.py 0.6 to 0.19;"
-        " slurm launch_slurm.c 17.02 to 22.05, src/srun/launch.c 23.02; Open MPI orterun, PRRTE;"
-        " bash jobs.c; docker ps, kubectl describe: 128 + SIGKILL",
-        r"Signal 9 \(SIGKILL\) received by PID \d+",
-        r"exitcode ?: -9\)? (?:local_rank: \d+ )?\(pid: \d+\)",
-        r"exitcode +: -9 \(pid: \d+\)",
-        r"process \d+ terminated with signal SIGKILL|<Signals\.SIGKILL: 9>|^SIGKILL\s*$",
-        r"returned non-zero exit status (?:-9|137)\b",
-        r"exits with return code (?:= )?(?:-9|137)\b",
-        r"Worker process \d+ was killed by (?:unknown signal|signal 9)",
-        r"error: \S+: tasks? [\d,-]+: Killed"
-        r"|^(?:\S*: line \d+: +)?\d+ Killed\s+\S|^Killed\s*$",
+        "torch elastic and multiprocessing; CPython subprocess.py; deepspeed launch.py; slurm;"
+        " Open MPI; bash jobs.c; docker, kubectl: 128 + SIGKILL",
+        rf"{_EXITED}(?:-9|137)\b(?!/)",
+        r"\bsignal 9\b|Signal 9 |signal SIGKILL|<Signals\.SIGKILL: 9>|^SIGKILL\s*$",
+        r"Worker process \d+ was killed by unknown signal",
+        r"tasks? [\d,-]+: Killed|^(?:\S*: line \d+: +)?\d+ Killed\s+\S|^Killed\s*$",
         r"^(?:已杀死|強制終了|Getötet|Убито)\s*$",
-        r"noticed that process rank \d+ with PID \d+ on node \S+ exited on signal 9\b",
-        rf"{_EXITED}137\b(?!/)",
-        r"[Ee]xit(?:ed (?:\w+ ){0,4}with)? ?code(?: ?[:=] ?| )-9\.?$",
     ),
 )  # fmt: skip
 DISK = _row(
@@ -189,14 +179,13 @@ _LAST = (
         "deepspeed launcher/launch.py 0.3.16 to 0.19, with the return code since 0.6; torch"
         " torch/distributed/elastic, as in v2.13; ray _private/worker.py, exceptions.py, raylet;"
         " torch c10d TCPStore, gloo, NCCL; CPython subprocess.py",
+        rf"{_EXITED}-?[1-9]\d*\b",
         r"^Killing subprocess \d+",
-        r"exits with return code = -?[1-9]\d*",
         r"(?:Signal 15 \(SIGTERM\) received by PID"
         r"|Sending process \d+ closing signal SIG(?:TERM|HUP|INT)"
         r"|via (?:Signals\.)?SIGTERM, forcefully exiting via (?:Signals\.)?SIGKILL)",
         r"SignalException: Process \d+ got signal",
         r"(?:^|multiprocessing\.errors\.)ChildFailedError",
-        r"failed \(exitcode: -?[1-9]\d*\)|^exitcode +: -?[1-9]\d* \(pid: \d+\)",
         r"Worker unexpectedly exits with a connection error",
         r"The actor died|A worker died or was killed while"
         r"|Error: One of the subprocesses has abruptly died",
