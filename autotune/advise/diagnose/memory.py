@@ -46,12 +46,12 @@ _PHRASES = (
     rf"\b{_STORE}{_GAP}{{0,40}}? kill(?:ed|ing)?\b",
     r"\bkilled process \d+ .{0,60}total-vm|sig(?:term|kill) to process \d+ .*vmrss",
     r"killing process '.*vmrss",
-    rf"\b{_STORE}{_GAP}{{0,60}}\buntil\b{_GAP}{{0,30}}\b(?:crash|kill|shuts?|die[sd])",
+    rf"\b{_STORE}{_GAP}{{0,60}}\buntil\b{_GAP}{{0,30}}\b(?:crash|kill|shuts?|die[sd]|deplet)",
     # Names of it.
     r"bad[_ ]alloc(?:ation)?\b|memoryerror|_alloc(?:ation)?_failed|errormemoryallocation"
     r"|\bmemory[_ ]error\b|\benomem\b|\berrno 12\b|(?:winerror|os error) 1455"
     r"|nrt_resource\b|nrt_\w+ status=4\b"
-    r"|\ballocation on device\b|error_out_of_resources|bfc_allocator\S+ inuse at"
+    r"|\ballocation on device\b|error_out_of_resources|bfc_allocator\S+ (?:inuse at|sum total)"
     rf"|hbm usage >=|total ?capac\w+(?:;| of {SIZE} of which)",
     r"显存不[足够]|内存不[足够]|爆显存|メモリー?不足|메모리 부족|недостаточно памяти",
 )

@@ -54,8 +54,10 @@ _FAILURES = (
 """Words of failure, which stand beside the words of memory."""
 ANCHORS = {
     b"emory": _FAILURES, b"lloc": _FAILURES, b"uffer": _FAILURES, b"RAM": _FAILURES,
+    b" ram": _FAILURES,
     b"EMORY": (), b"OUT_OF_": (), b"ALLOC": (), b"OOM": (), b"hbm": (), b"OutOfMem": (),
-    b"oom": (b"oom-kill", b"oom_kill", b" oom"), b"xceed": (), b"MEMLIMIT": (), b"NRT_RES": (), b"nrt_": (), b"tal capac": (), b"os error 1455": (),
+    b"oom": (b"oom-kill", b"oom_kill", b" oom"), b"xceed": (), b"MEMLIMIT": (),
+    b"NRT_RES": (), b"nrt_": (), b"tal capac": (), b"os error 1455": (),
     b"WinError": (), b"VmRSS": (), b"alid buffer": (), b"llocation on": (),
     b"illed": (), b"xception": (), b"atchdog": (),
     b"NCCL ": (b"NCCL WARN", b"NCCL op"), b"Assertion `": (), b"Killing ": (),

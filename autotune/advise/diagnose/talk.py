@@ -10,7 +10,8 @@ _TALK = re.compile(
     r"|for example|in case|[Tt]ip|[Hh]int|FAQ|how to|watch(?:ing)? for|handles"
     r"|(?:may|might|would|could|can) (?:see|cause|get|lead|result|raise|hit|run)"
     r"|common(?:ly)? |typical(?:ly)?|usually|[Ee]rrors like|0 [Ww]orkers)\b"
-    r"|\b(?:no|not|never|without) (?:\w+ ){0,3}$|\b(?:cause|risk|source)s? of(?: \w+)? ?$"
+    r"|\b(?:no|not|never|without) (?:\w+ ){0,3}$"
+    r"|\bwill (?:\w+ )?$|\b(?:cause|risk|source)s? of(?: \w+)? ?$"
     r"|== ?[\"'`]{1,2}$|常见|典型|よくある"
 )
 """Before a message, this makes it something that is talked about."""
@@ -20,9 +21,8 @@ _TALK_AFTER = re.compile(
     r"|\W{0,3}(?:in \w+ )?(?:means|(?:occurs|happens) when (?:the|your|an?))\b"
 )
 _GENERAL = re.compile(
-    r"\b(?:if|avoid\w*|prevent\w*|reduc\w*|may|might|can|could(?! not)|would|should|maybe"
-    r"|perhaps|how|errors|you|handl(?:ed|es|ing)|users|fix"
-    r"|helps|trade\w*|whether|likely|risk|less|tips?|catch|detect\w*|dreaded|checks?|jobs)\b",
+    r"\b(?:if|avoid\w*|prevent\w*|reduc\w*|may|might|can|could(?! not)|would|should"
+    r"|how|errors|you|handl(?:ed|es|ing)|users|fix|helps|trade\w*|whether|risk|less|tips?|catch|detect\w*|dreaded|checks?|jobs)\b",
     re.IGNORECASE,
 )
 _GENERAL_AFTER = re.compile(
