@@ -25,7 +25,8 @@ from autotune.units import gib, parse_bytes
 
 if TYPE_CHECKING:
     from autotune.advise.plan.answers import Answer
-    from autotune.advise.plan.expected import PlanRequest
+    from autotune.advise.plan.expected import Helpers, PlanRequest
+    from autotune.measure.runner.helper import Start
     from autotune.wire.helpers import Count, Counted, Describe, Described
 
 TRACE_S = 120.0
@@ -98,29 +99,17 @@ def plan(
 
     def run(argv: list[str], started: float) -> int:
         from autotune.advise.plan.answers import answer, why_not
-        from autotune.advise.plan.expected import Helpers, PlanRequest
+        from autotune.advise.plan.expected import PlanRequest
         from autotune.advise.plan.show import as_csv, as_json, print_answer
         from autotune.measure.runner import counting
 
         with _made(write), counting.forked(asked.model.family) as start:
-
-            def count(wanted: Count) -> Counted:
-                with _waiting(f"counting the parameters of {asked.model.name}"):
-                    return counting.count(wanted, asked.model.name, start)
-
-            def describe(wanted: Describe) -> Described | str:
-                lengths = wanted.seq_lens
-                few = len(lengths) <= MOST_NAMED
-                at = ", ".join(map(str, lengths)) if few else f"{lengths[0]} to {lengths[-1]}"
-                with _waiting(f"tracing {asked.model.name} at seq_len {at}"):
-                    return counting.describe(wanted, TRACE_S, start)
-
             what = PlanRequest(
                 options=asked, card=named.card, host_bytes=host_bytes, fused=kernels == "fused"
             )
             if learn_from is not None:
                 what = _learnt(what, learn_from)
-            found = answer(what, named.counts, solve, Helpers(count, describe))
+            found = answer(what, named.counts, solve, _helpers(asked, start))
             for line in _remarks(what, found):
                 complain(line)
             if json or csv:
@@ -140,6 +129,27 @@ def plan(
 
 
 take_options(plan, _OF_A_STUDY)
+
+
+def _helpers(asked: Options, start: Start) -> Helpers:
+    """Those of processes that `start` makes. A terminal shows what takes long in them."""
+    from autotune.advise.plan.expected import Helpers
+    from autotune.measure.runner import counting
+
+    name = asked.model.name
+
+    def count(wanted: Count) -> Counted:
+        with _waiting(f"counting the parameters of {name}"):
+            return counting.count(wanted, name, start)
+
+    def describe(wanted: Describe) -> Described | str:
+        lengths = wanted.seq_lens
+        few = len(lengths) <= MOST_NAMED
+        at = ", ".join(map(str, lengths)) if few else f"{lengths[0]} to {lengths[-1]}"
+        with _waiting(f"tracing {name} at seq_len {at}"):
+            return counting.describe(wanted, TRACE_S, start)
+
+    return Helpers(count, describe)
 
 
 def _write(found: Answer, asked: Options, folder: Path, file: TextIO) -> None:

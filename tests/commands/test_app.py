@@ -338,12 +338,6 @@ def test_what_a_flag_needs_and_is_not_installed_is_one_line_with_the_command_tha
     assert installed.missing(package) in last
 
 
-def test_an_unknown_device_is_wrong_input(run: Runs) -> None:
-    code, _, err = run("--device", "tpu")
-    assert code == ExitCode.USAGE
-    assert err.startswith("autotune: --device tpu: ")
-
-
 # The output folder.
 
 

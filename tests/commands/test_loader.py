@@ -6,16 +6,17 @@ import json
 import subprocess
 import sys
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from autotune.commands.app import main
 from autotune.commands.exits import ExitCode
 from tests.support.programs import ROOT
 
 OWN = ROOT / "tests" / "support" / "loaders.py"
+Run = Callable[..., Any]
 SAMPLE = ROOT / "results" / "samples" / "cpu-2-cores"
 
 
@@ -27,23 +28,14 @@ def mine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def loader(function: str, *flags: str) -> int:
-    return main(["loader", function, *flags])
-
-
-def found(capsys: pytest.CaptureFixture[str]) -> Any:
-    return json.loads(capsys.readouterr().out)
-
-
 # With real processes.
 
 
 @pytest.mark.slow
-def test_a_slow_loader_is_found_and_helped(mine: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_slow_loader_is_found_and_helped(mine: Path, run: Run) -> None:
     flags = ["--data-workers", "0,2", "--prefetch", "2", "--micro-batch", "8", "--json"]
-    code = loader("mine:slow", *flags, "--needs", "1e9", "--budget", "25s")
-    told = found(capsys)
-    assert code == ExitCode.NOTHING_FITS, told
+    flags += ["--needs", "1e9", "--budget", "25s"]
+    told = json.loads(run("loader", "mine:slow", *flags, code=ExitCode.NOTHING_FITS).out)
     without, two = told["rows"]
     assert (without["shape"], without["workers"], two["workers"]) == ([8, 16], 0, 2)
     assert without["samples_per_s"]["median"] < 1 / 0.002
@@ -54,22 +46,18 @@ def test_a_slow_loader_is_found_and_helped(mine: Path, capsys: pytest.CaptureFix
 
 
 @pytest.mark.slow
-def test_a_free_loader_needs_no_workers(mine: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    code = loader(
-        "mine:free", "--data-workers", "0,1", "--prefetch", "2", "--needs", "10", "--budget", "20s"
-    )
-    out = capsys.readouterr().out
-    assert code == ExitCode.FOUND
+def test_a_free_loader_needs_no_workers(mine: Path, run: Run) -> None:
+    flags = ["--data-workers", "0,1", "--prefetch", "2", "--needs", "10", "--budget", "20s"]
+    out = run("loader", "mine:free", *flags).out
     assert "mine:free: batches of 4 x 16\n" in out
     assert "\nSmallest that is no bottleneck: num_workers 0 gives " in out
     assert "\n--pin-memory on: needs a GPU, and " in out
 
 
 @pytest.mark.slow
-def test_a_result_says_what_is_to_be_fed(mine: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_result_says_what_is_to_be_fed(mine: Path, run: Run) -> None:
     flags = ["--best", str(SAMPLE), "--data-workers", "0", "--budget", "12s", "--json"]
-    assert loader("mine:sized", *flags) == ExitCode.FOUND
-    told = found(capsys)
+    told = json.loads(run("loader", "mine:sized", *flags).out)
     assert told["needed_per_s"] == pytest.approx(5439.5, rel=1e-4)
     assert told["rows"][0]["shape"] == [12, 128]
     assert told["training_bytes"] == 743059456
@@ -97,12 +85,14 @@ def test_loaders_of_all_ranks_run_side_by_side_without_torch_in_this_process(min
 
 
 @pytest.mark.slow
-def test_a_long_temporary_path_is_no_obstacle(mine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_long_temporary_path_is_no_obstacle(
+    mine: Path, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
     longest = mine / ("long" * 20)
     longest.mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(longest))
     flags = ["--data-workers", "1", "--prefetch", "2", "--budget", "20s"]
-    assert loader("mine:plain", *flags) == ExitCode.FOUND
+    run("loader", "mine:plain", *flags)
 
 
 @pytest.mark.slow
@@ -125,12 +115,11 @@ def test_a_long_temporary_path_is_no_obstacle(mine: Path, monkeypatch: pytest.Mo
     ],
 )
 def test_what_cannot_be_measured_is_said_once(
-    mine: Path, capsys: pytest.CaptureFixture[str], function: str, flags: list[str],
+    mine: Path, run: Run, function: str, flags: list[str],
     expected: tuple[int, str],
 ) -> None:  # fmt: skip
     code, says = expected
-    assert loader(function, *flags) == code
-    err = capsys.readouterr().err
+    err = run("loader", function, *flags, code=code).err
     last = err.strip().splitlines()[-1]
     assert says in last
     assert last.startswith("autotune: ")

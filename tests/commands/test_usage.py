@@ -67,6 +67,9 @@ WRONG: list[tuple[list[str], str]] = [
      "--format pytorch: unknown; known: deepspeed, accelerate, hf"),
     (["export", "study", "--out", "file"], "--out file: "),
     (["check"], "check: no file given"),
+    (["--device", "tpu"], "--device tpu: "),
+    (["--device", "replay:none.csv", "--log", "tensorboard,mlflow"],
+     "--log mlflow: unknown; known: tensorboard, wandb-offline"),
 ]  # fmt: skip
 
 

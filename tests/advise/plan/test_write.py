@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from dataclasses import fields
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -14,6 +16,7 @@ from autotune.commands.app import main
 from autotune.commands.exits import ExitCode
 from autotune.measure.runner import counting
 
+Run = Callable[..., Any]
 SAID = "expected by a plan, not measured: a peak of "
 PLAN = ["plan", "--seq-len", "64", "--micro-batch", "2", "--checkpointing", "full",
         "--global-batch", "8"]  # fmt: skip
@@ -68,11 +71,10 @@ def test_the_tools_read_what_a_plan_writes(
     assert json.loads((folder / "trl-lora.json").read_text())["r"] == 4
 
 
-def test_json_does_not_stop_the_files(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_json_does_not_stop_the_files(tmp_path: Path, run: Run) -> None:
     folder = tmp_path / "plan"
     asked = ["plan", "--depth", "48", "--gpus", "2x24GiB", "--seq-len", "2048", "--json"]
-    assert main([*asked, "--write", str(folder)]) == ExitCode.FOUND
-    found = capsys.readouterr()
+    found = run(*asked, "--write", folder)
     first = json.loads(found.out)["rows"][0]
     written = json.loads((folder / "deepspeed.json").read_text())
     assert written["train_micro_batch_size_per_gpu"] == first["candidate"]["micro_batch"]
@@ -92,14 +94,13 @@ def test_json_does_not_stop_the_files(tmp_path: Path, capsys: pytest.CaptureFixt
     ],
 )
 def test_nothing_is_written_where_it_cannot_be(
-    *, more: list[str], code: int, why: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    *, more: list[str], code: int, why: str, tmp_path: Path, run: Run,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
     monkeypatch.chdir(tmp_path)
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "file").write_text("mine")
-    assert main([*PLAN, "--depth", "24", *more]) == code
-    said = capsys.readouterr()
+    said = run(*PLAN, "--depth", "24", *more, code=code)
     assert why in said.err
     assert code != ExitCode.USAGE or said.out == ""  # before anything is planned
     assert [path.name for path in tmp_path.rglob("*")] == ["full", "file"]

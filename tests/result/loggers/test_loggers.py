@@ -169,10 +169,3 @@ def test_a_stopped_study_is_logged_too(tmp_path: Path, monkeypatch: pytest.Monke
     assert main(["--device", "replay:grid.csv", "--out", "study", "--sampler", "grid",
                  "--log", "tensorboard"]) == ExitCode.STOPPED  # fmt: skip
     assert len(READERS["tensorboard"](tmp_path / "study" / "tensorboard")) == 3
-
-
-def test_one_that_is_not_known_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["--device", "replay:none.csv", "--log", "tensorboard,mlflow"]) == ExitCode.USAGE
-    assert capsys.readouterr().err == (
-        "autotune: --log mlflow: unknown; known: tensorboard, wandb-offline\n"
-    )
