@@ -29,27 +29,7 @@ from autotune.measure.runner.channel import Peer
 from autotune.measure.runner.node import LocalNode
 from autotune.measure.runner.process import RankProcess
 from autotune.space.engines.software import software
-from autotune.wire.agents import (
-    BEAT_S,
-    Beat,
-    Collect,
-    Collected,
-    Ended,
-    Facts,
-    Joined,
-    Leaving,
-    NodeDevice,
-    Prepare,
-    Prepared,
-    Proven,
-    Refused,
-    Run,
-    Said,
-    Serve,
-    Signal,
-    Started,
-    Unforkable,
-)
+from autotune.wire import agents
 from autotune.wire.messages import Message
 
 POLL_S = 0.1
@@ -92,7 +72,7 @@ class Agent:
         """Until the study ends. Why it ended where that was no end of the study's; else empty."""
         peer = self._peer
         peer.limit(FIRST_LEASE_S)
-        peer.send(Joined(name=self._name, version=VERSION, pid=os.getpid()))
+        peer.send(agents.Joined(name=self._name, version=VERSION, pid=os.getpid()))
         threading.Thread(target=self._listen, daemon=True).start()
         threading.Thread(target=self._beat, daemon=True).start()
         try:
@@ -110,11 +90,11 @@ class Agent:
             return f"the study is gone: {error}"
         except Exception as error:
             with suppress(_GoneError):
-                self._send(Leaving(f"its agent failed: {type(error).__name__}: {error}"))
+                self._send(agents.Leaving(f"its agent failed: {type(error).__name__}: {error}"))
             raise
         except SystemExit as left:
             with suppress(_GoneError):
-                self._send(Leaving(f"its agent was ended, with exit code {left.code}"))
+                self._send(agents.Leaving(f"its agent was ended, with exit code {left.code}"))
             raise
         finally:
             self._end()
@@ -125,7 +105,7 @@ class Agent:
         try:
             while True:
                 message = self._peer.receive()
-                asked = asked or isinstance(message, Serve)
+                asked = asked or isinstance(message, agents.Serve)
                 self._came.put(message)
         except EOFError:
             self._came.put("" if asked else UNASKED)
@@ -138,15 +118,15 @@ class Agent:
     def _beat(self) -> None:
         with suppress(OSError, _GoneError):  # its end is seen by who listens
             while True:
-                time.sleep(BEAT_S)
+                time.sleep(agents.BEAT_S)
                 self._scratch.alive()
                 self._send(self._state())
 
-    def _state(self) -> Beat:
+    def _state(self) -> agents.Beat:
         with suppress(NVMLError):  # then they are what they were
             if self._device is not None:
                 self._in_use_bytes = list(self._device.in_use_bytes())
-        return Beat(self._in_use_bytes, host_oom_kills())
+        return agents.Beat(self._in_use_bytes, host_oom_kills())
 
     def _send(self, message: Message) -> None:
         """Raises _GoneError where the study is."""
@@ -157,31 +137,31 @@ class Agent:
 
     def _handle(self, message: Message) -> None:
         match message:
-            case Serve():
+            case agents.Serve():
                 self._peer.limit(message.lease_s)
                 self._open(message.device)
-            case Prepare(engine=engine, family=family):
+            case agents.Prepare(engine=engine, family=family):
                 self._preparing[engine] = family
-            case Run():
+            case agents.Run():
                 self._run(message)
-            case Signal(token=token, number=number) if token in self._processes:
+            case agents.Signal(token=token, number=number) if token in self._processes:
                 self._processes[token].signal(signal.Signals(number))
-            case Collect(token=token) if token in self._processes:
+            case agents.Collect(token=token) if token in self._processes:
                 self._collect(token)
-            case Unforkable(why) if self._here is not None:
+            case agents.Unforkable(why) if self._here is not None:
                 self._here.give_up(why)
-            case Proven() if self._here is not None:
+            case agents.Proven() if self._here is not None:
                 self._here.succeeded()
 
     def _open(self, spec: str) -> None:
         try:
             device = self._device = open_device(spec)
         except UsageError as error:
-            self._send(Refused(str(error)))
+            self._send(agents.Refused(str(error)))
             return
         processes, energy = device.other_processes(), device.energy()
         devices = [
-            NodeDevice(
+            agents.NodeDevice(
                 uuid=info.uuid,
                 name=info.name,
                 capacity_bytes=info.capacity_bytes,
@@ -191,7 +171,7 @@ class Agent:
             )
             for info, used_bytes in zip(device.infos, device.in_use_bytes(), strict=True)
         ]
-        facts = Facts(
+        facts = agents.Facts(
             kind=device.kind,
             devices=devices,
             fingerprint=device.fingerprint(),
@@ -221,11 +201,11 @@ class Agent:
             )
         return self._here
 
-    def _run(self, asked: Run) -> None:
+    def _run(self, asked: agents.Run) -> None:
         log = self._scratch.folder / Path(asked.log).name
         process = self._node.start(asked.task, asked.dial, log)
         self._processes[asked.token], self._logs[asked.token] = process, log
-        self._send(Started(token=asked.token, pid=process.pid))
+        self._send(agents.Started(token=asked.token, pid=process.pid))
 
     def _look(self) -> None:
         """Say what changed."""
@@ -233,28 +213,28 @@ class Agent:
             if token not in self._told and (code := process.exit_code()) is not None:
                 self._told.add(token)
                 self._send(self._state())  # with the kernel's count as it is now
-                self._send(Ended(token=token, code=code))
+                self._send(agents.Ended(token=token, code=code))
             if said := process.limit_log():
                 self._say(said)
         for engine, family in list(self._preparing.items()):
             self._node.prepare(engine, family, lambda: False, time.monotonic())
             if self._node.ready(engine):
                 del self._preparing[engine]
-                self._send(Prepared(engine=engine))
+                self._send(agents.Prepared(engine=engine))
 
     def _collect(self, token: str) -> None:
         process, log = self._processes.pop(token), self._logs.pop(token)
         process.reap()
         code = process.exit_code()
         if token not in self._told and code is not None:
-            self._send(Ended(token=token, code=code))
+            self._send(agents.Ended(token=token, code=code))
         self._told.discard(token)
         self._send(self._state())  # before the other: its devices as they are now
-        self._send(Collected(token=token, log=_text(log)))
+        self._send(agents.Collected(token=token, log=_text(log)))
         log.unlink(missing_ok=True)
 
     def _say(self, text: str) -> None:
-        self._send(Said(text))
+        self._send(agents.Said(text))
 
     def _kill(self) -> None:
         for process in list(self._processes.values()):

@@ -14,27 +14,7 @@ from typing import assert_never
 from autotune.measure.runner import StopRequestedError
 from autotune.measure.runner.channel import Peer
 from autotune.measure.runner.process import RankProcess
-from autotune.wire.agents import (
-    BEAT_S,
-    Beat,
-    Collect,
-    Collected,
-    Ended,
-    Facts,
-    Joined,
-    Leaving,
-    Prepare,
-    Prepared,
-    Proven,
-    Refused,
-    Run,
-    Said,
-    Serve,
-    Signal,
-    Started,
-    Task,
-    Unforkable,
-)
+from autotune.wire import agents
 from autotune.wire.dial import Dial
 from autotune.wire.messages import Message, WireError
 
@@ -49,12 +29,12 @@ POLL_S = 0.05
 class Remote:
     """The `Node` behind one connection. Its threads end with that."""
 
-    refreshed_s = BEAT_S
+    refreshed_s = agents.BEAT_S
 
     def __init__(
         self,
         peer: Peer,
-        joined: Joined,
+        joined: agents.Joined,
         device: str,
         note: Callable[[str], None],
         on_lost: Callable[[str], None],
@@ -66,7 +46,7 @@ class Remote:
         self.address = ""
         self.uuids: tuple[str, ...] = ()
         self.energy_at = ""
-        self.facts: Facts | None = None
+        self.facts: agents.Facts | None = None
         self.refused = ""
         """Why it cannot serve the study."""
         self.lost = ""
@@ -75,12 +55,12 @@ class Remote:
         self._note = note
         self._on_lost = on_lost
         self._heard = time.monotonic()
-        self._beat = Beat()
+        self._beat = agents.Beat()
         self._ready: set[str] = set()
         self._processes: dict[str, _Process] = {}
         self._gave_up = self._proven = self._hung_up = False
         peer.limit(LOST_S)
-        self.send(Serve(device=device, lease_s=LEASE_S))
+        self.send(agents.Serve(device=device, lease_s=LEASE_S))
         self._listener = threading.Thread(target=self._listen, daemon=True)
         self._listener.start()
         threading.Thread(target=self._keep_lease, daemon=True).start()
@@ -98,28 +78,28 @@ class Remote:
         return engine in self._ready or bool(self.lost)
 
     def prepare(self, engine: str, family: str, stop: Callable[[], bool], deadline: float) -> None:
-        self.send(Prepare(engine=engine, family=family))
+        self.send(agents.Prepare(engine=engine, family=family))
         while not self.ready(engine) and time.monotonic() < deadline:
             if stop():
                 raise StopRequestedError
             time.sleep(POLL_S)
 
-    def start(self, task: Task, dial: Dial | None, log: Path) -> RankProcess:
+    def start(self, task: agents.Task, dial: Dial | None, log: Path) -> RankProcess:
         token = dial.token if dial is not None else secrets.token_hex(8)
         process = self._processes[token] = _Process(self, token, log)
-        self.send(Run(token=token, task=task, dial=dial, log=log.name))
+        self.send(agents.Run(token=token, task=task, dial=dial, log=log.name))
         return process
 
     def succeeded(self) -> None:
         if not self._proven:
             self._proven = True
-            self.send(Proven())
+            self.send(agents.Proven())
 
     def give_up(self, why: str) -> bool:
         if self._proven or self._gave_up:
             return False
         self._gave_up = True
-        self.send(Unforkable(why))
+        self.send(agents.Unforkable(why))
         return True
 
     def kill(self, why: str = "") -> None:
@@ -134,7 +114,7 @@ class Remote:
         if not self.lost:
             self._hung_up = True
             self._peer.hang_up()
-            self._listener.join(LOST_S + BEAT_S)
+            self._listener.join(LOST_S + agents.BEAT_S)
         self.kill()
 
     def send(self, message: Message) -> None:
@@ -146,8 +126,8 @@ class Remote:
 
     def _keep_lease(self) -> None:
         while not self.lost:
-            self.send(Beat())
-            time.sleep(BEAT_S)
+            self.send(agents.Beat())
+            time.sleep(agents.BEAT_S)
 
     def _listen(self) -> None:
         try:
@@ -178,23 +158,23 @@ class Remote:
 
     def _take(self, message: Message) -> None:
         match message:
-            case Beat():
+            case agents.Beat():
                 if len(message.in_use_bytes) == len(self.uuids):  # made since it has devices
                     self._beat = message
-            case Facts():
+            case agents.Facts():
                 self.uuids = tuple(device.uuid for device in message.devices)
                 self.energy_at, self.address = message.energy_at, message.address
-                self._beat = Beat([device.in_use_bytes for device in message.devices])
+                self._beat = agents.Beat([device.in_use_bytes for device in message.devices])
                 self.facts = message
-            case Refused(reason):
+            case agents.Refused(reason):
                 self.refused = reason
-            case Prepared(engine=engine):
+            case agents.Prepared(engine=engine):
                 self._ready.add(engine)
-            case Leaving(why):
+            case agents.Leaving(why):
                 self._lose(why)
-            case Said(text):
+            case agents.Said(text):
                 self._note(f"{self.name}: {text}")
-            case Started() | Ended() | Collected():
+            case agents.Started() | agents.Ended() | agents.Collected():
                 process = self._processes.get(message.token)
                 if process is not None:
                     process.take(message)
@@ -223,21 +203,21 @@ class _Process:
 
     def signal(self, number: signal.Signals) -> None:
         if self._code is None or number == signal.SIGKILL:  # what it left behind has its session
-            self._node.send(Signal(token=self._token, number=number))
+            self._node.send(agents.Signal(token=self._token, number=number))
 
     def reap(self) -> None:
         """Have its log here, too, unless the node is lost."""
-        self._node.send(Collect(token=self._token))
+        self._node.send(agents.Collect(token=self._token))
         self.collected.wait(0 if self._node.lost else REAP_S)
         self._node.forget(self._token)
 
-    def take(self, message: Started | Ended | Collected) -> None:
+    def take(self, message: agents.Started | agents.Ended | agents.Collected) -> None:
         match message:
-            case Started():
+            case agents.Started():
                 self.pid = message.pid
-            case Ended():
+            case agents.Ended():
                 self._code = message.code
-            case Collected():
+            case agents.Collected():
                 with suppress(OSError):  # a full disk is the study's to say
                     self._log.write_text(message.log, encoding="utf-8")
                 self.collected.set()

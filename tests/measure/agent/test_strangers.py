@@ -8,7 +8,7 @@ import struct
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import closing, suppress
+from contextlib import closing, contextmanager, suppress
 from multiprocessing.connection import wait
 from pathlib import Path
 
@@ -45,6 +45,17 @@ def came(listening: Channel, limit_s: float = 10.0) -> Peer | None:
     return listening.accept()
 
 
+@contextmanager
+def introduced(listening: Channel, port: int | None = None) -> Iterator[tuple[Stream, Peer]]:
+    """A rank that has said `HELLO`, by that port, and its peer, which has not heard it yet."""
+    with closing(dialled(listening.dial(0, child=False), port=port)) as rank:
+        rank.send(encode(HELLO))
+        peer = came(listening)
+        assert peer is not None
+        yield rank, peer
+        peer.close()
+
+
 class Between:
     """Hands bytes on in both directions, and keeps those of who dials; may change one."""
 
@@ -77,14 +88,10 @@ class Between:
 def test_what_is_said_between_hosts_is_in_tls_1_3_and_nobody_reads_it(secure: Channel) -> None:
     dial = secure.dial(0, child=False)
     between = Between(dial.port)
-    with closing(dialled(dial, port=between.port)) as rank:
-        rank.send(encode(HELLO))
-        peer = came(secure)
-        assert peer is not None
+    with introduced(secure, between.port) as (rank, peer):
         assert peer.receive() == HELLO
         assert rank._tls is not None
         assert rank._tls.version() == "TLSv1.3"
-        peer.close()
     assert b"Hello" not in between.heard
     assert bytes.fromhex(dial.key) not in between.heard
 
@@ -117,11 +124,8 @@ def test_a_handshake_that_is_replayed_opens_nothing(tls: bool) -> None:
     listening = Channel(identity=identity() if tls else None)
     dial = listening.dial(0, child=False)
     between = Between(dial.port)
-    with closing(dialled(dial, port=between.port)) as rank:
-        rank.send(encode(HELLO))
-        peer = came(listening)
-        assert peer is not None
-        peer.close()
+    with introduced(listening, between.port):
+        pass
     with socket.create_connection((dial.host, dial.port)) as raw:
         raw.settimeout(channel.PEER_TIMEOUT_S + 5)
         raw.sendall(between.heard)
@@ -133,19 +137,14 @@ def test_a_handshake_that_is_replayed_opens_nothing(tls: bool) -> None:
 
 
 def test_a_byte_that_was_changed_ends_the_connection_and_is_no_message(secure: Channel) -> None:
-    dial = secure.dial(0, child=False)
-    between = Between(dial.port)
-    with closing(dialled(dial, port=between.port)) as rank:
-        rank.send(encode(HELLO))
-        peer = came(secure)
-        assert peer is not None
+    between = Between(secure.address[1])
+    with introduced(secure, between.port) as (rank, peer):
         peer.receive()
         between.change_next = True
         rank.send(encode(HELLO))
         wait([peer], 10)  # type: ignore[list-item]
         with pytest.raises(TamperedError):
             list(peer.arrived())
-        peer.close()
 
 
 def without_key(dial: Dial) -> None:
@@ -192,12 +191,8 @@ def test_a_port_scan_ends_no_group(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
 
 def test_a_message_of_the_largest_size_arrives_whole(secure: Channel) -> None:
-    dial = secure.dial(0, child=False)
     large = encode(Hello(0, 1, "x" * (MAX_MESSAGE_BYTES - 200)))
-    with closing(dialled(dial)) as rank:
-        rank.send(encode(HELLO))
-        peer = came(secure)
-        assert peer is not None
+    with introduced(secure) as (rank, peer):
         assert peer.receive() == HELLO
         sender = threading.Thread(target=rank.send, args=(large,))
         sender.start()
@@ -207,4 +202,3 @@ def test_a_message_of_the_largest_size_arrives_whole(secure: Channel) -> None:
             found += peer.arrived()
         sender.join()
         assert len(str(found[0])) > MAX_MESSAGE_BYTES - 200
-        peer.close()
