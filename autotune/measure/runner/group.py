@@ -1,8 +1,7 @@
 """A worker group: the ranks of one build, and the loop that watches them.
 
-It is used for every candidate of that build and ended at the first failure; nothing is recovered
-inside a process. The watch is one loop in one thread: it sees messages, ends of processes,
-deadlines and the user's wish to stop.
+It runs every candidate of that build, and ends at the first failure: no process recovers from one.
+One loop in one thread watches messages, ends of processes, deadlines and the user's stop.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ from autotune.wire.reports import Energy, Peaks, Report
 from autotune.wire.stopping import Phase
 from autotune.wire.stream import TamperedError
 
-# Without a sign of life; a step that is made is one.
+# Without a sign of life; each step is one.
 PHASE_DEADLINE_S = {
     Phase.IMPORT: 120.0,
     Phase.BUILD: 180.0,
@@ -40,9 +39,9 @@ PHASE_DEADLINE_S = {
 }
 STEP_DEADLINE_S = 30.0
 STEP_DEADLINE_SHARE = 0.1
-"""What steps may take of the budget: in a small one, they have at least `STEP_DEADLINE_S`."""
+"""Share of the budget for the steps' deadline, which is at least `STEP_DEADLINE_S`."""
 PEER_GRACE_S = 3.0
-"""After a first failure, how long to wait for a peer's word that memory was the cause."""
+"""Wait this long after a first failure for a peer that names memory as the cause."""
 TERM_GRACE_S = 1.0
 STOP_GRACE_S = 1.0
 POLL_S = 0.1
@@ -50,17 +49,17 @@ POLL_S = 0.1
 
 @dataclass(kw_only=True)
 class GroupRank:
-    """What the group knows of one of its ranks."""
+    """One rank and its state."""
 
     number: int
     process: RankProcess
     log: Path
     seat: Seat
     token: str
-    """What it says in its `Hello`."""
+    """Of its `Hello`."""
     local_rank: int = 0
     address: str = LOOPBACK
-    """Of its node, as the other ranks reach it."""
+    """Of its node, for the other ranks."""
     peer: Peer | None = None
     phase: Phase = Phase.IMPORT
     entered: float = field(default_factory=time.monotonic)
@@ -69,7 +68,7 @@ class GroupRank:
     report: Report | None = None
     fault: Fault | None = None
     gone: str = ""
-    """Why it can send no more: its end, or garbage."""
+    """Why it sends nothing more: its end, or garbage."""
 
     @property
     def failed(self) -> bool:
@@ -118,7 +117,7 @@ class Group:
         return Result(verdict=verdict, report=report)
 
     def alive(self) -> bool:
-        """Whether every rank can still be asked; looks at what has come in since."""
+        """Whether no rank has failed; handles new messages first."""
         self._pump(timeout=0)
         return not any(rank.failed for rank in self.ranks)
 
@@ -139,7 +138,7 @@ class Group:
         self._limit_logs()
 
     def kill(self) -> None:
-        """SIGKILL to every session of the group, also to what ranks that ended left behind."""
+        """SIGKILL to every session of the group, with the children of ended ranks."""
         for rank in self.ranks:
             rank.process.signal(signal.SIGKILL)
 
@@ -162,13 +161,13 @@ class Group:
         return None
 
     def _check_nodes(self) -> None:
-        """Raises NodeLostError where one of the ranks' nodes is gone."""
+        """Raises NodeLostError if a rank's node is lost."""
         for rank in self.ranks:
             if why := rank.seat.node.lost:
                 raise NodeLostError(why)
 
     def _pump(self, timeout: float) -> None:
-        """Handle what came within `timeout` seconds."""
+        """Handle messages that arrive within `timeout` seconds."""
         peers = {rank.peer: rank for rank in self.ranks if rank.peer and not rank.gone}
         dialling = any(rank.peer is None for rank in self.ranks)
         sources: list[Channel | Peer] = [*peers, *([self._channel] if dialling else [])]
@@ -262,7 +261,7 @@ class Group:
                 rank.peer.send(message)
 
     def _end_of(self, rank: GroupRank) -> str:
-        """How a rank that closed its connection ended; waits a moment for the kernel to say."""
+        """How a rank ended that closed its connection; waits a moment for its exit code."""
         deadline = time.monotonic() + 1.0
         while (code := rank.process.exit_code()) is None and time.monotonic() < deadline:
             time.sleep(0.01)
@@ -278,7 +277,7 @@ class Group:
         if bad:
             self._first_failure = self._first_failure or now
             if not self._heard_since(self._first_failure):
-                return None  # what ranks complain of may be that a node went
+                return None  # their errors may come from a lost node
             if len(bad) == len(self.ranks) or now - self._first_failure > PEER_GRACE_S:
                 return self._crash(bad)
             return None
@@ -299,14 +298,14 @@ class Group:
         return None
 
     def _heard_since(self, moment: float) -> bool:
-        """Whether all nodes were there after that."""
+        """Whether all nodes gave a sign of life after `moment`."""
         return all(rank.seat.node.heard_since(moment) for rank in self.ranks)
 
     def _crash(self, bad: list[GroupRank]) -> Result:
-        """The failure of a group in which no rank spoke of memory.
+        """The failure of a group in which no rank named memory.
 
-        A rank that went without a word is the cause before one that could still complain: what
-        the others complain of is mostly that it went.
+        A rank that ended without a message is the likelier cause: the errors of others mostly
+        come from its end.
         """
         silent = [rank for rank in bad if rank.fault is None]
         for rank in silent:
@@ -335,9 +334,9 @@ class Group:
 
 
 def phase_deadlines(budget_s: float) -> dict[Phase, float]:
-    """Seconds without a sign of life that each phase may have in a budget of `budget_s`.
+    """Seconds without a sign of life allowed in each phase, in a budget of `budget_s`.
 
-    A step that takes a tenth of the budget could not be measured in it.
+    A step of a tenth of the budget is too long to be measured.
     """
     step_s = max(STEP_DEADLINE_S, STEP_DEADLINE_SHARE * budget_s)
     steps = (Phase.WARMUP, Phase.TIMED)
@@ -345,8 +344,8 @@ def phase_deadlines(budget_s: float) -> dict[Phase, float]:
 
 
 def merge(told: list[list[Report]]) -> Report:
-    """One report for the ranks of all hosts, by host: the largest peaks, host memory of the host
-    that held the most, what disturbed the one that was disturbed the most, energy summed."""
+    """One report for the ranks of all hosts: the largest peaks, the host memory of the fullest
+    host, the conditions of the most disturbed one, the sum of energy."""
     hosts = [_of_host(reports) for reports in told]
     return replace(
         hosts[0],
@@ -377,7 +376,7 @@ def _of_host(reports: list[Report]) -> Report:
 
 
 def _together(parts: list[Energy | None]) -> Energy | None:
-    """Each device once; None where one is not known, since a part is not the whole."""
+    """The sum, with each device once; None if one is unknown."""
     known = {part.covers: part.joules for part in parts if part is not None}
     if None in parts:
         return None

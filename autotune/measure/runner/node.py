@@ -1,7 +1,7 @@
-"""A node: one machine that ranks run on, and what the study asks of it.
+"""A node: one machine that ranks run on.
 
-`LocalNode` is the machine that this process runs on: the study's own, or that of an agent, which
-offers it to a study elsewhere (`Remote`). Groups and pools know no other way to a process.
+`LocalNode` is the machine of this process: the study's own, or that of an agent, which offers it
+to a study elsewhere (`Remote`). Groups and pools start processes in no other way.
 """
 
 from __future__ import annotations
@@ -31,23 +31,23 @@ class Node(Protocol):
     """One machine."""
 
     name: str
-    """As people call it; empty for the study's own."""
+    """For people; empty for the study's own machine."""
     address: str
-    """As other nodes reach it."""
+    """Other nodes reach it here."""
     uuids: tuple[str, ...]
     """Of its devices."""
     energy_at: str
     """Where its devices' energy is counted; see `Start.energy`."""
     refreshed_s: float
-    """How old what it says of its memory may be."""
+    """Maximum age of its word on memory."""
 
     @property
     def lost(self) -> str:
-        """Why it is gone; empty while it is there. Nothing can be started on it after that."""
+        """Why it is lost; empty while it is there. Nothing starts on a lost node."""
         ...
 
     def heard_since(self, moment: float) -> bool:
-        """Whether it is known to have been there after `moment` of `time.monotonic`."""
+        """Whether it gave a sign of life after `moment` of `time.monotonic`."""
         ...
 
     def in_use_bytes(self) -> tuple[int, ...]:
@@ -55,7 +55,7 @@ class Node(Protocol):
         ...
 
     def oom_kills(self) -> int:
-        """Processes that its kernel has killed for memory; only a difference means anything."""
+        """Processes that its kernel has killed for memory. Only differences are meaningful."""
         ...
 
     def ready(self, engine: str) -> bool:
@@ -63,7 +63,7 @@ class Node(Protocol):
         ...
 
     def prepare(self, engine: str, family: str, stop: Callable[[], bool], deadline: float) -> None:
-        """Make that ranks of `engine`, with models of `family`, start at once; wait for it until
+        """Prepare for an immediate start of ranks of `engine` with models of `family`; wait until
         `deadline`.
 
         Raises:
@@ -72,7 +72,7 @@ class Node(Protocol):
         ...
 
     def start(self, task: Task, dial: Dial | None, log: Path) -> RankProcess:
-        """Start a process; what it prints is in `log`, at its end at the latest."""
+        """Start a process. Its output is in `log`, at its end at the latest."""
         ...
 
     def succeeded(self) -> None:
@@ -80,11 +80,11 @@ class Node(Protocol):
         ...
 
     def give_up(self, why: str) -> bool:
-        """Learn that ranks did not come up; true if from now on they start in another way."""
+        """Learn that ranks did not come up. True if they start in another way from now on."""
         ...
 
     def kill(self, why: str = "") -> None:
-        """End everything that is not a rank, at once. A node elsewhere is lost then, and `why`."""
+        """End everything but ranks, at once. A node elsewhere is then lost, because of `why`."""
         ...
 
     def close(self) -> None:
@@ -94,15 +94,15 @@ class Node(Protocol):
 
 @dataclass(frozen=True, eq=False)
 class Seat:
-    """Where a rank runs."""
+    """The place of one rank."""
 
     node: Node
     place: int
-    """Among all that the node has."""
+    """Its index among the node's places."""
 
     @property
     def device(self) -> int:
-        """Its device's place among the node's; on a CPU all ranks share the one."""
+        """Index of its device on the node; on a CPU all ranks share the one."""
         return self.place % len(self.node.uuids)
 
 
@@ -131,7 +131,7 @@ class LocalNode(Forks):
         self.energy_at = device.energy().at
         self._device = device
         self._extensions: dict[str, str] = {}
-        """What ranks need to find the ops that were loaded."""
+        """Variables by which ranks find the loaded ops."""
 
     def heard_since(self, moment: float) -> bool:
         return True
@@ -158,7 +158,7 @@ class LocalNode(Forks):
 
 
 def _load(ops: Sequence[str], log: Path, environment: dict[str, str]) -> RankProcess:
-    """A process that loads DeepSpeed's `ops`. No lock of a build is left when it is killed."""
+    """A process that loads DeepSpeed's `ops`. If it is killed, no lock of a build is left."""
     environ = os.environ | environment
     extensions.remove_stale_locks(environ)
     began = time.time()
@@ -166,7 +166,7 @@ def _load(ops: Sequence[str], log: Path, environment: dict[str, str]) -> RankPro
     extensions.note_builder(environ, process.pid)
 
     def clear(code: int | None) -> None:
-        if code != 0:  # what ended by itself left none, and others may be at work there
+        if code != 0:  # a build that succeeded left none, and others may build there
             extensions.remove_locks(environ, began - 1.0)
 
     process.at_end = clear

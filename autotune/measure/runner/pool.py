@@ -67,10 +67,10 @@ class Pool:
         self._build: Build | None = None
         self._numbers = numbers
         self._number = 0
-        """Of the live group, or the last one."""
+        """The number of the live group, or the last one."""
         self._probes = 0
         self._start_s = 0.0
-        """What starting the live group took, until a result says so."""
+        """Seconds that the live group took to start, until a result reports them."""
 
     @property
     def live_build(self) -> Build | None:
@@ -84,7 +84,7 @@ class Pool:
             start_s, self._start_s = self._start_s, 0.0
             self._probes += 1
             began = time.monotonic()
-            with self._wiring.turn(self._places.nodes[0].name):  # a group on several shares none
+            with self._wiring.turn(self._places.nodes[0].name):  # only one node is ever shared
                 waited_s = time.monotonic() - began
                 probed = group.probe(self._requests.probe(self._probes, job), deadline)
             ready = group.ranks[0].ready
@@ -163,7 +163,7 @@ class Pool:
             self._end(politely=True, until=until)
 
     def kill(self) -> None:
-        """Every rank, now; for a second Ctrl-C."""
+        """Kill every rank at once; for a second Ctrl-C."""
         if self._group is not None:
             self._group.kill()
         self._ops.kill()
@@ -171,7 +171,7 @@ class Pool:
             node.kill()
 
     def close(self) -> None:
-        """End the live group and the channel; nothing is probed after this."""
+        """End the live group and the channel. Nothing runs after this."""
         if self._group is not None:
             self._group.end(politely=False)
             self._group = None
@@ -179,7 +179,7 @@ class Pool:
         self._channel.close()
 
     def _launch(self, candidate: Candidate, deadline: float) -> Group | Result:
-        """A group that stands, or why there is none."""
+        """A started group, or why there is none."""
         engine = engine_of(self._workload, candidate).name
         self._get_ready(engine, deadline)
         self._build = candidate.build
@@ -197,8 +197,8 @@ class Pool:
         return self._launch(candidate, deadline) if any(others) else failure
 
     def _take_seats(self, until: float) -> None:
-        """Where the next group would run. A node that is silent is waited for until it speaks or
-        is lost. Raises NoNodesError."""
+        """Take seats for the next group. Wait for silent nodes until they speak or are lost.
+        Raises NoNodesError."""
         while True:
             if self._places.lost and self._group is not None:
                 self._end(politely=False, until=until)
@@ -209,7 +209,7 @@ class Pool:
             time.sleep(POLL_S)
 
     def _why_gone(self, until: float) -> str:
-        """Why no other group can be started; empty where one can."""
+        """Why no other group can start; empty if one can."""
         try:
             self._take_seats(until)
         except NoNodesError as error:
@@ -217,11 +217,11 @@ class Pool:
         return ""
 
     def _get_ready(self, engine: str, deadline: float) -> None:
-        """Make that ranks of `engine` can be started at once."""
+        """Prepare for an immediate start of ranks of `engine`."""
         waiting = [node for node in self._places.nodes if not node.ready(engine)]
         if waiting:
             self._wiring.on_phase(Phase.IMPORT, 0)
-        for until in (time.monotonic(), deadline):  # asked first: all import at once
+        for until in (time.monotonic(), deadline):  # first ask all nodes, so they import at once
             for node in waiting:
                 node.prepare(engine, self._workload.family, self._wiring.stop, until)
 
@@ -268,7 +268,7 @@ def on_this_machine(
     wiring: Wiring,
     node: LocalNode | None = None,
 ) -> Pool:
-    """A pool whose ranks run here, side by side; without a `node` they are spawned."""
+    """A pool with ranks on this machine; without a `node` they are spawned."""
     node = node or LocalNode(device, wiring.logs, {}, wiring.note, works=False)
     seating = Seating([(node, workload.world_size)], workload.world_size)
     (pool,) = pools(device.kind, seating, workload, limits, [wiring], close=node.close)

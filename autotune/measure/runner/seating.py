@@ -1,6 +1,6 @@
-"""Who runs where: groups that run at once, and nodes that may be lost.
+"""The nodes of each group, while nodes may be lost.
 
-A node has no more groups than were laid out on it, since these share its memory and devices. A
+A node never has more groups than were laid out on it, since they share its memory and devices. A
 group whose node is lost moves to free seats, or ends.
 """
 
@@ -18,17 +18,17 @@ Block = tuple[Seat, ...]
 
 
 class Seating:
-    """Seats of groups of one size, on as few nodes each as can be.
+    """Seats of groups of one size, each on as few nodes as possible.
 
-    A group keeps its seats until a node of these is lost. Then it gets others, if any are free.
+    A group keeps its seats until one of their nodes is lost. Then it gets others, if any are free.
     """
 
     def __init__(
         self, places: Sequence[tuple[Node, int]], ranks: int, slots: int | None = None
     ) -> None:
-        """`places` are nodes and how many ranks each takes; groups have `ranks`, and `slots` of
-        them run at once, or as many as there is room for."""
-        # Groups that share a node come first, or who compares them would look at one alone.
+        """`places` are nodes with their number of ranks. Groups have `ranks`; `slots` of them run
+        at once, or as many as fit."""
+        # Groups that share a node come first: a comparison needs two on one node.
         most_first = sorted(places, key=lambda each: -(each[1] // ranks))
         self._all = [[Seat(node, place) for place in range(count)] for node, count in most_first]
         self._ranks = ranks
@@ -38,12 +38,12 @@ class Seating:
 
     @property
     def groups(self) -> int:
-        """How many can run at once."""
+        """Groups that can run at once."""
         return len(self._blocks)
 
     @property
     def nodes(self) -> int:
-        """How many a group is on."""
+        """Nodes of one group, the most."""
         return max(map(len, map(_nodes, self._blocks)), default=0)
 
     @property
@@ -54,12 +54,12 @@ class Seating:
 
     @property
     def ranks_on_a_node(self) -> int:
-        """Of one group, the most."""
+        """Ranks of one group on one node, the most."""
         each = (Counter(seat.node for seat in block) for block in self._blocks)
         return max((max(counts.values()) for counts in each), default=0)
 
     def seats(self, slot: int) -> Block:
-        """Of the group of that slot, from now on.
+        """The seats of that slot's group from now on.
 
         Raises:
             NoNodesError: none are left.
@@ -70,7 +70,7 @@ class Seating:
             self._of.pop(slot, None)
             taken = {seat for block in self._of.values() for seat in block}
             groups = Counter(node for block in self._of.values() for node in _nodes(block))
-            # A node of which a group has a part is no part of a group that spans nodes.
+            # A group that spans nodes shares none of them.
             there = [
                 seats
                 for seats in self._all
@@ -95,8 +95,8 @@ def _is_there(block: Block) -> bool:
 
 
 def _blocks(nodes: Sequence[Sequence[Seat]], ranks: int) -> list[Block]:
-    """Where a node takes a whole group, that is on it alone; else a group is on several, of which
-    no other one has a part. The first ones are on nodes of their own."""
+    """A node that has room for a whole group gets whole groups. Other nodes are joined, and no
+    two groups share them. The first groups are on nodes of their own."""
     found: list[Block] = []
     small: list[Sequence[Seat]] = []
     for seats in nodes:
@@ -112,7 +112,7 @@ def _blocks(nodes: Sequence[Sequence[Seat]], ranks: int) -> list[Block]:
 
 
 def _spread(nodes: Sequence[Sequence[Seat]], ranks: int) -> Block:
-    """As evenly as there is room."""
+    """One group over `nodes`, as evenly as possible."""
     counts = [0] * len(nodes)
     for _ in range(ranks):
         room = [place for place, seats in enumerate(nodes) if counts[place] < len(seats)]
