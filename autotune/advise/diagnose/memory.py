@@ -84,7 +84,7 @@ def backend_in(text: str) -> str | None:
 
 _SPEAKERS = (
     ("shm", Kind.SHARED, "any program that names /dev/shm",
-     r"/dev/shm\b|(?<!GPU )\b(?i:shared memory|shm)\b(?! pool)"),
+     r"/dev/shm\b|(?<!GPU )\b(?i:shared memory|shm)\b(?! pool|\.)"),
     ("tensor", Kind.HOST, "torch c10/core/impl/alloc_cpu.cpp, torch/lib/TH; numpy exceptions.py",
      r"DefaultCPUAllocator|\$ Torch: not enough|(?i:unable to allocate).* array with shape"),
     ("pinned", Kind.HOST, "torch CachingHostAllocator.cpp; tensorflow on a CPU; ggml-cuda.cu",

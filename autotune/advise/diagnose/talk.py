@@ -11,7 +11,7 @@ _TALK = re.compile(
     r"|(?:may|might|would|could|can) (?:see|cause|get|lead|result|raise|hit|run)"
     r"|common(?:ly)? |typical(?:ly)?|usually|[Ee]rrors like|0 [Ww]orkers)\b"
     r"|\b(?:no|not|never|without) (?:\w+ ){0,3}$"
-    r"|\bwill (?:\w+ )?$|\b(?:cause|risk|source)s? of(?: \w+)? ?$"
+    r"|\bwill (?:likely )?$|\b(?:cause|risk|source)s? of(?: \w+)? ?$"
     r"|== ?[\"'`]{1,2}$|常见|典型|よくある"
 )
 """Before a message, this makes it something that is talked about."""
@@ -33,7 +33,7 @@ _GENERAL_AFTER = re.compile(
 """Before or behind its words, this makes the sentence of a person advice or a guess."""
 _REPORT = re.compile(
     r"\b(?:I|[Mm]y|got|was|were|crash(?:es|ed|ing)|fails|failed|dies|died|received|exited|terminated"
-    r"|encounter\w*|getting)\b"
+    r"|encounter\w*|getting|results in|throws|raises)\b"
 )
 """In the sentence, this makes it a report all the same."""
 _SENTENCE_END = re.compile(r"(?<!e\.g)[.?!] ")
