@@ -34,6 +34,15 @@ for number in (signal.SIGINT, signal.SIGHUP):
         signal.signal(number, signal.default_int_handler)
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    """Tests marked `gpu` have emulated cards where AUTOTUNE_TEST_CARDS names some."""
+    cards = os.environ.get("AUTOTUNE_TEST_CARDS")
+    if cards and (hasattr(config, "workerinput") or not config.getoption("numprocesses", None)):
+        from autotune.device.emulated.emulation import Emulation
+
+        config.add_cleanup(Emulation(cards).__enter__().close)
+
+
 class FakeDevice(ImaginedDevice):
     """Devices as they are described, with nobody on them."""
 

@@ -206,7 +206,7 @@ take_options(tune, GROUPS)
 def _begin(asked: Tune, argv: list[str], held: ExitStack) -> Setup | None:
     """A new study in a folder that `held` lets go of. None where a dry run was all."""
     from autotune.commands.dry_run import print_plan
-    from autotune.device import overlooked
+    from autotune.device import remark
     from autotune.device.idle import check_idle
     from autotune.measure.testbed import open_testbed
     from autotune.measure.testbed.lengths import read_mix
@@ -231,7 +231,7 @@ def _begin(asked: Tune, argv: list[str], held: ExitStack) -> Setup | None:
             f"--learn-from {options.search.learn_from}: no study in it ran on these devices with"
             " this software, so nothing was learned"
         )
-    if warning := overlooked(device):
+    if warning := remark(device):
         complain(warning)
     if asked.dry_run:
         predictor = Predictor(space, device.kind, now.earlier, objective=options.search.objective)
@@ -291,14 +291,14 @@ def _join(asked: Tune, argv: list[str], held: ExitStack) -> Setup:
 
 def _going_on(asked: Tune, then: Manifest, options: Options, argv: list[str]) -> Setup:
     """The study of `then`, resumed or joined. Limits and what it learned from stay."""
-    from autotune.device import overlooked
+    from autotune.device import remark
     from autotune.device.idle import check_idle
     from autotune.measure.testbed import open_testbed
     from autotune.result.folder import manifest
     from autotune.study.session import Resumed, Setup
 
     testbed, joined = open_testbed(options), asked.join is not None
-    if joined and (warning := overlooked(testbed.device)):
+    if joined and (warning := remark(testbed.device)):
         complain(warning)
     here = testbed.space(options, then.workload())
     space = replace(here, limits=then.limits())

@@ -16,14 +16,15 @@ AUTO = "auto: "
 """How the reason of a device begins that nobody named."""
 
 
-def open_device(spec: str) -> Device:
+def open_device(spec: str, *, for_torch: bool = False) -> Device:
     """The devices that `spec` names: "auto", "cpu", "cuda" or "cuda:0,2".
 
     "cuda:0,2" are positions among the devices that CUDA_VISIBLE_DEVICES leaves, in the order
-    written. "auto" is cuda where there is a visible CUDA device, and else cpu.
+    written. "auto" is cuda where there is a visible CUDA device, and else cpu. With `for_torch`
+    CUDA devices have to be those that this interpreter's torch can use.
 
     Raises:
-        UsageError: `spec` is none of these, or names a device that is not there.
+        UsageError: `spec` is none of these, or names a device that is not there or of no use.
     """
     match = re.fullmatch(r"auto|cpu|cuda(?::(\d+(?:,\d+)*))?", spec)
     if match is None:
@@ -34,21 +35,27 @@ def open_device(spec: str) -> Device:
 
     if spec == "cpu":
         return CpuDevice("--device")
-    from autotune.device.cuda import NoCuda, open_cuda
+    from autotune.device.cuda import NoCuda, open_cuda, unfit_torch
 
     positions = None if match[1] is None else [int(part) for part in match[1].split(",")]
     device = open_cuda(positions, why="--device" if spec != "auto" else f"{AUTO}NVML sees CUDA")
     if not isinstance(device, NoCuda):
-        return device
+        reason = unfit_torch() if for_torch else ""
+        if not reason:
+            return device
+        device = NoCuda(reason)
     if spec == "auto":
         return CpuDevice(f"{AUTO}{device.reason}")
     raise UsageError(f"--device {spec}: {device.reason}; use --device {device.instead}")
 
 
-def overlooked(device: Device, dev: Path = Path("/dev")) -> str:
-    """What to say where "auto" came to the CPU though there is an NVIDIA device; else nothing."""
+def remark(device: Device, dev: Path = Path("/dev")) -> str:
+    """What people have to know of the choice of a device: others that were left out, or that
+    "auto" came to the CPU though there is an NVIDIA device. Mostly empty."""
+    if device.kind != "cpu":
+        return device.remark
     nodes = [*dev.glob("nvidia[0-9]*"), *dev.glob("dxg")]
-    if device.kind != "cpu" or not device.why.startswith(AUTO) or not nodes:
+    if not device.why.startswith(AUTO) or not nodes:
         return ""
     return (
         f"{nodes[0]} is there, but {device.why.removeprefix(AUTO)}: training on the CPU. See what"

@@ -43,6 +43,7 @@ class CpuDevice:
         powercap: Path = POWERCAP,
     ) -> None:
         self.why = why
+        self.remark = ""
         self._powercap = powercap
         model, flags = _processor(proc)
         self._cores = cores(proc, cgroups)

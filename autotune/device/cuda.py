@@ -20,8 +20,14 @@ import pynvml as nvml
 
 from autotune.device.cpu import cores
 from autotune.device.device import BusyProcess, Device, DeviceInfo, EnergyCounters
+from autotune.device.torch_build import torch_build, unfit
 from autotune.wire.energy import of_board
 from autotune.wire.sensors import Sensors
+
+_UNIFIED = (
+    "the GPU shares the host's memory: its capacity is all of that, and what other programs hold"
+    " counts"
+)
 
 
 @dataclass(frozen=True)
@@ -61,12 +67,17 @@ class CudaDevice:
     kind: Literal["cpu", "cuda"] = "cuda"
     infos: tuple[DeviceInfo, ...]
 
-    def __init__(self, units: Sequence[Unit], why: str = "--device", groups: int = 1) -> None:
+    def __init__(
+        self, units: Sequence[Unit], why: str = "--device", groups: int = 1, remark: str = ""
+    ) -> None:
         """So many `groups` share the cores."""
         self.why = why
+        self.remark = remark
         self._groups = groups
         self._units = tuple(units)
         self.infos = tuple(_info(index, unit) for index, unit in enumerate(units))
+        if any(_memory(unit) is None for unit in units):
+            self.remark = f"{remark}{'; ' if remark else ''}{_UNIFIED}"
 
     def in_use_bytes(self) -> tuple[int, ...]:
         """What processes hold, without what the driver keeps for itself, where NVML tells them
@@ -102,7 +113,11 @@ class CudaDevice:
     def shares(self, groups: int, ranks: int) -> Sequence[CudaDevice]:
         """The first `ranks` devices, the next ones, and so on."""
         parts = (self._units[n * ranks : (n + 1) * ranks] for n in range(groups))
-        return [CudaDevice(part, self.why, groups) for part in parts] if groups > 1 else [self]
+        return (
+            [CudaDevice(part, self.why, groups, self.remark) for part in parts]
+            if groups > 1
+            else [self]
+        )
 
     def energy(self) -> EnergyCounters:
         """NVML's counters of the boards, which the instances of a GPU in MIG mode share."""
@@ -148,13 +163,20 @@ def open_cuda(
     environ: Mapping[str, str] = os.environ,
     why: str = "--device",
 ) -> CudaDevice | NoCuda:
-    """The visible CUDA devices, or those at `positions` among them; `NoCuda` says why not."""
+    """CUDA devices; `NoCuda` says why not.
+
+    Those at `positions` among the visible, those that CUDA_VISIBLE_DEVICES names, or else the
+    largest set that is alike.
+    """
     try:
         nvml.nvmlInit()
         atexit.register(nvml.nvmlShutdown)  # NVML counts its starts, so each gets its own
         visible = _visible(_gpus(), environ.get("CUDA_VISIBLE_DEVICES"))
         if isinstance(visible, NoCuda):
             return visible
+        if positions is None and "CUDA_VISIBLE_DEVICES" not in environ:
+            alike, remark = _alike(visible)
+            return CudaDevice(alike, why, remark=remark)
         chosen = visible if positions is None else _at(positions, visible)
         return chosen if isinstance(chosen, NoCuda) else CudaDevice(chosen, why)
     except nvml.NVMLError as error:
@@ -165,6 +187,30 @@ def sensors_of(device: Device, ranks: int) -> list[Sensors]:
     """Of the first `ranks` devices, from now on; of none on the CPU. Raises NVMLError."""
     cards = device.infos[:ranks] if device.kind == "cuda" else ()
     return [Sensors(nvml, card.uuid) for card in cards]
+
+
+def unfit_torch() -> str:
+    """Why this interpreter's torch cannot use NVIDIA's GPUs here; empty if it can. NVML is on."""
+    driver = _text(_ask(nvml.nvmlSystemGetDriverVersion) or "?")
+    return unfit(torch_build(), driver, _ask(nvml.nvmlSystemGetCudaDriverVersion) or 99000)
+
+
+def _alike(units: Sequence[Unit]) -> tuple[list[Unit], str]:
+    """The largest set of one kind, of two as large the one with more memory, and what to say of
+    the others. One old or small card would set the limits and the precision of all."""
+    kinds: dict[tuple[str, int], list[int]] = {}
+    for position, unit in enumerate(units):
+        info = _info(position, unit)
+        kinds.setdefault((info.name, info.capacity_bytes >> 30), []).append(position)
+    best = max(kinds, key=lambda kind: (len(kinds[kind]), kind[1]))
+    if len(kinds) == 1:
+        return list(units), ""
+    others = ", ".join(f"{len(of)} {name}" for (name, _), of in kinds.items() if (name, _) != best)
+    remark = (
+        f"the GPUs are not alike: {len(kinds[best])} {best[0]} used, not {others}; name the ones"
+        f" to use, e.g. --device {_spec(kinds[best])}"
+    )
+    return [units[position] for position in kinds[best]], remark
 
 
 def _at(positions: Sequence[int], visible: Sequence[Unit]) -> list[Unit] | NoCuda:
@@ -270,9 +316,17 @@ def _info(index: int, unit: Unit) -> DeviceInfo:
         index=index,
         uuid=unit.uuid,
         name=_text(nvml.nvmlDeviceGetName(unit.handle)),
-        capacity_bytes=int(nvml.nvmlDeviceGetMemoryInfo(unit.handle).total),
+        capacity_bytes=_memory(unit) or psutil.virtual_memory().total,
         bf16=major >= 8,  # Ampere: CUDA programming guide, "Compute Capabilities"
     )
+
+
+def _memory(unit: Unit) -> int | None:
+    """Bytes of its own; None where it shares the host's, of which NVML says NOT_SUPPORTED."""
+    try:
+        return int(nvml.nvmlDeviceGetMemoryInfo(unit.handle).total)
+    except nvml.NVMLError_NotSupported:
+        return None
 
 
 def _ecc(unit: Unit) -> bool | None:
@@ -281,6 +335,9 @@ def _ecc(unit: Unit) -> bool | None:
 
 
 def _used_bytes(unit: Unit) -> int:
+    if _memory(unit) is None:
+        host = psutil.virtual_memory()
+        return int(host.total - host.available)
     try:
         return int(nvml.nvmlDeviceGetMemoryInfo(unit.handle, version=nvml.nvmlMemory_v2).used)
     except nvml.NVMLError:  # a driver that knows the first version alone

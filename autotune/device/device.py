@@ -52,6 +52,8 @@ class Device(Protocol):
     infos: tuple[DeviceInfo, ...]
     why: str
     """How it came to be chosen, for people."""
+    remark: str
+    """What people have to know of that choice; mostly empty."""
 
     def in_use_bytes(self) -> tuple[int, ...]:
         """Memory in use now on each device, whoever holds it."""

@@ -13,6 +13,7 @@ class ImaginedDevice:
 
     kind: Literal["cpu", "cuda"] = "cuda"
     why = "--gpus"
+    remark = ""
 
     def __init__(self, card: Card, count: int) -> None:
         self.card = card

@@ -90,7 +90,7 @@ def test_what_joined_is_resumed_in_its_folder(tune: Tune) -> None:
 
 
 def test_a_gpu_that_is_passed_over_is_said(tune: Tune, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("autotune.device.overlooked", lambda device: "a GPU is passed over")
+    monkeypatch.setattr("autotune.device.remark", lambda device: "a GPU is passed over")
     asked = [(*NEW, "--dry-run"), (*NEW, "--out", "study"), ("--join", place, "--out", "mine")]
     for words in asked:
         _, stderr = tune(*(each if isinstance(each, str) else each() for each in words))

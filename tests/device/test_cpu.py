@@ -8,7 +8,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from autotune.device import open_device, overlooked
+from autotune.device import open_device, remark
 from autotune.device.cpu import CpuDevice, cores, host_memory_bytes, host_oom_kills
 from autotune.device.device import EnergyCounters
 from autotune.device.idle import check_idle
@@ -209,12 +209,12 @@ def test_this_machine_can_be_opened() -> None:
 @pytest.mark.parametrize("node", ["nvidia0", "dxg"])
 def test_a_gpu_that_auto_could_not_use_is_told_of(node: str, tmp_path: Path) -> None:
     by_itself = CpuDevice("auto: NVML is not available: Driver Not Loaded")
-    assert overlooked(by_itself, tmp_path) == ""
+    assert remark(by_itself, tmp_path) == ""
     (tmp_path / node).touch()
-    said = overlooked(by_itself, tmp_path)
+    said = remark(by_itself, tmp_path)
     assert said.startswith(f"{tmp_path / node} is there, but NVML is not available: Driver Not")
     assert "--device cpu" in said
-    assert overlooked(CpuDevice("--device"), tmp_path) == ""
+    assert remark(CpuDevice("--device"), tmp_path) == ""
 
 
 def test_energy_is_counted_where_there_is_a_package(tmp_path: Path) -> None:

@@ -166,7 +166,7 @@ def test_a_driver_that_fails_is_a_reason(three: FakeNvml, monkeypatch: pytest.Mo
 
 def test_the_instances_of_a_gpu_in_mig_mode_are_the_devices(install: Install) -> None:
     install(split_gpu(), FakeGpu(uuid=B, mig=[]))  # the second one's mode is off
-    device = open_device("cuda")
+    device = open_device("cuda:0,1,2")
     assert uuids(device) == ["MIG-1", "MIG-2", B]
     assert [info.capacity_bytes for info in device.infos[:2]] == [16 * GIB, 66 * GIB]
     assert device.in_use_bytes()[:2] == (GIB, 2 * GIB)
@@ -363,7 +363,7 @@ def test_a_driver_that_fails_later_is_one_line(
 
     def unknown(gpu: FakeGpu, version: int | None = None) -> SimpleNamespace:
         asked.append(version)
-        if len(asked) > 2:  # it was opened by then
+        if len(asked) > 3:  # it was opened by then
             raise pynvml.NVMLError(pynvml.NVML_ERROR_UNKNOWN)
         return SimpleNamespace(total=gpu.total, used=0)
 
@@ -402,5 +402,5 @@ def test_energy_is_counted_by_nvml(three: FakeNvml) -> None:
 def test_one_gpu_without_a_counter_leaves_the_energy_of_all_out(install: Install) -> None:
     install(FakeGpu(uuid=A), FakeGpu(uuid=B, name="Tesla K80", energy_mj=None))
     lack = "NVML has no energy counter of Tesla K80"
-    assert open_device("cuda").energy() == EnergyCounters(lack=lack)
+    assert open_device("cuda:0,1").energy() == EnergyCounters(lack=lack)
     assert open_device("cuda:0").energy().at == "nvml"

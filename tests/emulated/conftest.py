@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from autotune.device.emulated.build import installed_torch
+from autotune.device.emulated.build import cuda_torch
 from autotune.device.emulated.emulation import Emulation
 from autotune.errors import UsageError
 
@@ -22,7 +22,7 @@ REPO = Path(__file__).parents[2]
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     marked = [item for item in items if item.get_closest_marker("emulated")]
     try:
-        installed_torch()
+        cuda_torch()
     except UsageError as error:
         for item in marked:
             item.add_marker(pytest.mark.skip(reason=str(error)))

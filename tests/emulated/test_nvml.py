@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import os
+from dataclasses import replace
 from typing import Any
 
+import psutil
 import pytest
 
-from autotune.device.emulated.build import Torch, installed_torch, libraries
+from autotune.device.emulated.build import cuda_torch, libraries
 from autotune.device.emulated.emulation import Driver, Emulation
 from autotune.errors import UsageError
 from tests.emulated.conftest import Emulate, begin, end
@@ -36,6 +38,7 @@ try:
         "processes": [[p.pid, p.used_bytes, p.device_index] for p in device.other_processes()],
         "utilisation": device.utilisation(),
         "energy": device.energy().lack,
+        "remark": device.remark,
     }))
 except UsageError as error:
     print(json.dumps(str(error)))
@@ -110,6 +113,53 @@ def test_a_driver_before_r510(emulate: Emulate) -> None:
     assert found["names"] == ["Tesla T4"]
 
 
+def test_a_gpu_that_shares_the_hosts_memory_has_its_capacity(emulate: Emulate) -> None:
+    found = devices(emulate("1xGB10"))
+    host = psutil.virtual_memory()
+    assert found["gib"] == [round(host.total / 2**30, 1)]
+    assert found["held"][0] == pytest.approx(host.total - host.available, rel=0.2)
+    assert "shares the host's memory" in found["remark"]
+
+
+def test_the_largest_set_of_cards_that_are_alike_is_taken(emulate: Emulate) -> None:
+    found = devices(emulate("1xT4+2xA100-40GB+1xH100"))
+    assert found["names"] == ["NVIDIA A100-SXM4-40GB"] * 2
+    assert found["remark"] == (
+        "the GPUs are not alike: 2 NVIDIA A100-SXM4-40GB used, not 1 Tesla T4, 1 NVIDIA H100 80GB"
+        " HBM3; name the ones to use, e.g. --device cuda:1,2"
+    )
+    assert devices(emulate("1xT4+1xH100"))["names"] == ["NVIDIA H100 80GB HBM3"]
+
+
+TUNE = """
+import sys
+from autotune.__main__ import main
+sys.argv = ["autotune", "--budget", "30s", "--out", sys.argv[1], "--device", sys.argv[2]]
+main()
+"""
+
+
+@pytest.mark.parametrize(
+    ("driver", "line"),
+    [
+        (Driver(version="550.54", cuda="12.4"), "update the driver, or pip install torch --index-"
+         "url https://download.pytorch.org/whl/cu126"),
+        (Driver(version="470.82.01", cuda="11.4"), "a driver of 2023 or later (525) is needed"),
+    ],
+)  # fmt: skip
+def test_a_driver_that_torch_is_too_new_for_is_one_line_before_there_is_a_folder(
+    emulate: Emulate, tmp_path: Any, driver: Driver, line: str
+) -> None:
+    if cuda_torch().cuda.startswith("12") and driver.cuda.startswith("12"):
+        pytest.skip("this torch runs on any driver of CUDA 12")
+    process = begin(emulate("1xH100", driver=driver), TUNE, str(tmp_path / "out"), "cuda")
+    out, err = process.communicate(timeout=200)
+    assert (process.returncode, out) == (2, "")
+    assert f"driver {driver.version} runs {driver.cuda} at most; {line}" in err
+    assert len(err.splitlines()) == 1
+    assert not (tmp_path / "out").exists()
+
+
 @pytest.mark.slow
 def test_a_driver_that_is_too_old_has_no_device_for_torch(emulate: Emulate) -> None:
     cards = emulate("1xH100", driver=Driver(version="470.82.01", cuda="11.4"))
@@ -118,13 +168,13 @@ def test_a_driver_that_is_too_old_has_no_device_for_torch(emulate: Emulate) -> N
 
 def test_what_cannot_be_built_is_named(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    torch = installed_torch()
+    torch = cuda_torch()
     monkeypatch.setenv("CC", "no-such-compiler")
     with pytest.raises(UsageError, match="need a C compiler"):
         libraries()
     monkeypatch.delenv("CC")
     with pytest.raises(UsageError, match=r"need cuda_runtime_api.h"):
-        libraries(Torch(torch.version, torch.cuda, tmp_path))
+        libraries(replace(torch, site=tmp_path))
     monkeypatch.setenv("CC", "false")
     with pytest.raises(UsageError, match="do not compile"):
         libraries()

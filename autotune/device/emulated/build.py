@@ -8,7 +8,6 @@ from the headers of torch's own wheels, so no CUDA toolkit is needed.
 from __future__ import annotations
 
 import hashlib
-import importlib.util
 import os
 import re
 import shutil
@@ -17,6 +16,7 @@ import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
+from autotune.device.torch_build import TorchBuild, torch_build
 from autotune.errors import UsageError
 
 SOURCES = Path(__file__).parent / "csrc"
@@ -47,40 +47,24 @@ OLD_DRIVER = "before_r510"
 """The folder with NVML as drivers before R510 have it."""
 
 
-@dataclass(frozen=True)
-class Torch:
-    """A torch that is installed with its CUDA libraries."""
-
-    version: str
-    cuda: str
-    site: Path
-
-    def real(self, stem: str) -> Path | None:
-        """The library of that name among torch's wheels."""
-        found = sorted(self.site.glob(f"nvidia/*/lib/{stem}.so.*"))
-        return found[0] if found else None
-
-
-def installed_torch() -> Torch:
-    """This interpreter's torch, without an import of it.
+def cuda_torch() -> TorchBuild:
+    """This interpreter's torch.
 
     Raises:
         UsageError: there is none, or it is built without CUDA.
     """
-    spec = importlib.util.find_spec("torch")
-    if spec is None or spec.origin is None:
+    build = torch_build()
+    if build is None:
         raise UsageError("emulated GPUs need torch: pip install torch")
-    text = (Path(spec.origin).parent / "version.py").read_text()
-    values = dict(re.findall(r"^(\w+)[^=\n]*= ['\"]([^'\"]*)['\"]", text, re.MULTILINE))
-    if not values.get("cuda"):
+    if not build.cuda:
         raise UsageError(
-            f"emulated GPUs need a torch built for CUDA; {values.get('__version__', 'this one')}"
-            " is not: install one from https://pytorch.org/get-started/locally"
+            f"emulated GPUs need a torch built for CUDA; {build.version} is not: install one from"
+            " https://pytorch.org/get-started/locally"
         )
-    return Torch(values["__version__"], values["cuda"], Path(spec.origin).parents[1])
+    return build
 
 
-def libraries(torch: Torch | None = None) -> Path:
+def libraries(torch: TorchBuild | None = None) -> Path:
     """The folder of the stand-ins for a torch, this interpreter's by default.
 
     Builds them at the first call (10 s), in $XDG_CACHE_HOME/autotune/emulated.
@@ -88,7 +72,7 @@ def libraries(torch: Torch | None = None) -> Path:
     Raises:
         UsageError: what the build needs is not there; names it.
     """
-    torch = torch or installed_torch()
+    torch = torch or cuda_torch()
     text = "".join(path.read_text() for path in sorted(SOURCES.rglob("*.[ch]")))
     key = hashlib.sha256(f"{torch}{text}{Path(__file__).read_text()}".encode()).hexdigest()[:12]
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
@@ -114,7 +98,7 @@ def preloads(folder: Path, *, before_r510: bool = False) -> list[Path]:
     return [*found[:-1], folder / OLD_DRIVER / found[-1].name] if before_r510 else found
 
 
-def _build(torch: Torch, folder: Path, scratch: Path) -> None:
+def _build(torch: TorchBuild, folder: Path, scratch: Path) -> None:
     compiler = shutil.which(os.environ.get("CC", "cc"))
     if compiler is None:
         raise UsageError("emulated GPUs need a C compiler: install gcc, or set CC")
@@ -140,9 +124,9 @@ def _build(torch: Torch, folder: Path, scratch: Path) -> None:
 
 
 def _make(
-    library: _Library, torch: Torch, folder: Path, scratch: Path, compile_: list[str]
+    library: _Library, torch: TorchBuild, folder: Path, scratch: Path, compile_: list[str]
 ) -> None:
-    real = torch.real(library.stem) if library.stub else None
+    real = _real(torch, library.stem) if library.stub else None
     if library.stub and real is None:
         raise UsageError(f"emulated GPUs need torch's own {library.stem}; it is not installed")
     soname = real.name if real else f"{library.stem}.so.1"
@@ -170,6 +154,11 @@ def _make(
             extra.append(f"-Wl,--version-script={script}")
     _run(*compile_, "-shared", f"-Wl,-soname,{soname}", *extra, "-o", folder / soname,
          *objects, *_linked(folder))  # fmt: skip
+
+
+def _real(torch: TorchBuild, stem: str) -> Path | None:
+    """The library of that name among torch's wheels."""
+    return next(iter(sorted(torch.site.glob(f"nvidia/*/lib/{stem}.so.*"))), None)
 
 
 def _linked(folder: Path, up: str = ".") -> list[str]:

@@ -14,7 +14,7 @@ from types import TracebackType
 from typing import Self
 
 from autotune.device.cards import Card, parse_gpus
-from autotune.device.emulated.build import installed_torch, libraries, preloads
+from autotune.device.emulated.build import cuda_torch, libraries, preloads
 from autotune.device.emulated.layout import MOST_PROCESSES, MOST_UNITS, SharedState, UnitRow
 from autotune.device.emulated.overheads import (
     context_bytes,
@@ -58,7 +58,7 @@ class Emulation:
         cards = [card for gpus in named for card in [gpus.card] * gpus.counts[-1]]
         if len(cards) * max(1, mig) > MOST_UNITS or mig > _MIG_SLICES:
             raise UsageError(f"emulated {spec}: at most {MOST_UNITS} devices on one machine")
-        torch = installed_torch()
+        torch = cuda_torch()
         folder = libraries(torch)
         self._stand_ins = preloads(folder, before_r510=driver.before_r510)
         self._home = Path(tempfile.mkdtemp(prefix="emulated-gpus-", dir=_memory_folder()))

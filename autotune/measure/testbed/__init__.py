@@ -46,4 +46,4 @@ def open_testbed(options: Options) -> Testbed:
         from autotune.measure.testbed.scripted import Scripted
 
         return Scripted(open_device(spec), spec)
-    return Machine(open_device(spec), spec)
+    return Machine(open_device(spec, for_torch=True), spec)

@@ -231,6 +231,7 @@ class ClusterDevice:
         self._facts = [node.facts for node in nodes if node.facts is not None]
         self.kind: Literal["cpu", "cuda"] = self._facts[0].kind
         self.why = f"nodes {', '.join(node.name for node in nodes)}"
+        self.remark = ""
         devices = [device for facts in self._facts for device in facts.devices]
         self.infos = tuple(
             DeviceInfo(
