@@ -11,5 +11,5 @@ Contracts:
 - All processes of one emulation share one file (`layout.py`, `csrc/state.h`), so each sees what
   the others hold, through cudaMemGetInfo and NVML alike. What a dead process held is free.
 - What has no stand-in refuses, and says its name once; it never pretends.
-- `emulating()` is the one place that says so to code that compares values.
+- `wire.emulated.emulating()` is the one place that says so to code that compares values.
 """

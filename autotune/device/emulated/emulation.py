@@ -23,9 +23,8 @@ from autotune.device.emulated.overheads import (
     reserved_bytes,
 )
 from autotune.errors import UsageError
+from autotune.wire.emulated import VARIABLE
 
-VARIABLE = "AUTOTUNE_EMULATED"
-"""Names the shared file. Where it is set, no value that a device computed can be trusted."""
 _MIG_SLICES = 7
 
 
@@ -148,12 +147,6 @@ class Emulation:
 
 
 emulate = Emulation
-
-
-def emulating() -> bool:
-    """Whether this process's CUDA devices are emulated: computed values are zeros, times mean
-    nothing."""
-    return VARIABLE in os.environ
 
 
 def _memory_folder() -> str | None:
