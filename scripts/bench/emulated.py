@@ -1,0 +1,82 @@
+"""What each engine, ZeRO stage and offload holds on emulated GPUs, by number of devices.
+
+    .venv-cuda/bin/python scripts/bench/emulated.py [--devices 1,2,4,8] [--card A100-80GB]
+
+Needs torch's CUDA build, and no GPU. Each row is a real study's trial on emulated cards: real torch
+and real allocator, kernels that do nothing. `allocated` and `reserved` are torch's peaks, `device`
+is what NVML shows, with the context and NCCL's buffers as `device/emulated/overheads.py` has them.
+The exit code is 0 whatever comes out.
+"""
+
+from __future__ import annotations
+
+import csv
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+from shared import machine, numbers, run, say, table, versions
+
+from autotune.device.emulated.emulation import Emulation
+
+SHAPE = (
+    "--depth", "12", "--seq-len", "1024", "--micro-batch", "8", "--checkpointing", "none",
+)  # fmt: skip
+CASES = (
+    ("ddp", "0", "none"),
+    ("fsdp", "2,3", "none"),
+    ("deepspeed", "0,1,2,3", "none,optimizer,all"),
+)
+BUDGET = "20m"
+HEAD = "devices | engine | stage | offload | verdict | allocated | reserved | device"
+
+
+def trials(
+    card: str, devices: int, engine: str, stages: str, offload: str
+) -> list[dict[str, str]]:
+    """Those of one study, in which each build is probed once."""
+    cards = Emulation(f"{devices}x{card}")
+    with tempfile.TemporaryDirectory() as folder:
+        out = Path(folder) / "study"
+        command = [sys.executable, "-m", "autotune", "--device", "cuda", "--engine", engine,
+                   "--zero", stages, "--offload", offload, "--sampler", "grid", "--finals", "1",
+                   "--budget", BUDGET, "--learn-from", "none", "--out", str(out), *SHAPE]  # fmt: skip
+        done = subprocess.run(
+            command, env=cards.environment, capture_output=True, text=True, check=False
+        )
+        cards.close()
+        if not (out / "trials.csv").is_file():
+            say(done.stderr)
+            return []
+        with (out / "trials.csv").open() as file:
+            return [row for row in csv.DictReader(file) if row["kind"] == "search"]
+
+
+def gib(text: str) -> str:
+    """GiB of a number of bytes."""
+    return f"{int(text) / 2**30:.2f} GiB" if text else ""
+
+
+def rows(card: str, counts: tuple[int, ...]) -> Iterator[list[str]]:
+    for devices in counts:
+        for engine, stages, offload in CASES:
+            if devices == 1 and engine == "fsdp":
+                continue
+            say(f"{devices}x{card}, {engine}")
+            for trial in trials(card, devices, engine, stages, offload):
+                yield [
+                    str(devices), engine, trial["zero_stage"], trial["offload"], trial["verdict"],
+                    *(gib(trial[f"peak_{kind}_bytes"]) for kind in ("allocated", "reserved", "device")),
+                ]  # fmt: skip
+
+
+def main(devices: str = "1,2,4,8", card: str = "A100-80GB") -> None:
+    """Print the table."""
+    print(f"{machine()}; {versions('torch', 'deepspeed')}. gpt {' '.join(SHAPE)}, bf16, AdamW.\n")
+    print(table(HEAD, rows(card, numbers(devices))))
+
+
+if __name__ == "__main__":
+    run(main)
