@@ -2,10 +2,10 @@
 
     .venv-cuda/bin/python scripts/bench/emulated.py [--devices 1,2,4,8] [--card A100-80GB]
 
-Needs torch's CUDA build, and no GPU. Each row is a real study's trial on emulated cards: real torch
-and real allocator, kernels that do nothing. `allocated` and `reserved` are torch's peaks, `device`
-is what NVML shows, with the context and NCCL's buffers as `device/emulated/overheads.py` has them.
-The exit code is 0 whatever comes out.
+Needs torch's CUDA build, and no GPU. Each row is a trial of a real study on emulated cards: real
+torch and real allocator, kernels that do nothing. `allocated` and `reserved` are torch's peaks,
+`device` is what NVML shows, with the context and NCCL's buffers as `device/emulated/overheads.py`
+has them. The exit code is 0 whatever comes out.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ CASES = (
     ("deepspeed", "0,1,2,3", "none,optimizer,all"),
 )
 BUDGET = "20m"
+PEAKS = ("allocated", "reserved", "device")
 HEAD = "devices | engine | stage | offload | verdict | allocated | reserved | device"
 
 
@@ -40,9 +41,11 @@ def trials(
     cards = Emulation(f"{devices}x{card}")
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder) / "study"
-        command = [sys.executable, "-m", "autotune", "--device", "cuda", "--engine", engine,
-                   "--zero", stages, "--offload", offload, "--sampler", "grid", "--finals", "1",
-                   "--budget", BUDGET, "--learn-from", "none", "--out", str(out), *SHAPE]  # fmt: skip
+        command = [
+            sys.executable, "-m", "autotune", "--device", "cuda", "--engine", engine, "--zero",
+            stages, "--offload", offload, "--sampler", "grid", "--finals", "1", "--budget", BUDGET,
+            "--learn-from", "none", "--out", str(out), *SHAPE,
+        ]  # fmt: skip
         done = subprocess.run(
             command, env=cards.environment, capture_output=True, text=True, check=False
         )
@@ -66,10 +69,9 @@ def rows(card: str, counts: tuple[int, ...]) -> Iterator[list[str]]:
                 continue
             say(f"{devices}x{card}, {engine}")
             for trial in trials(card, devices, engine, stages, offload):
-                yield [
-                    str(devices), engine, trial["zero_stage"], trial["offload"], trial["verdict"],
-                    *(gib(trial[f"peak_{kind}_bytes"]) for kind in ("allocated", "reserved", "device")),
-                ]  # fmt: skip
+                case = (trial["zero_stage"], trial["offload"], trial["verdict"])
+                peaks = (gib(trial[f"peak_{kind}_bytes"]) for kind in PEAKS)
+                yield [str(devices), engine, *case, *peaks]
 
 
 def main(devices: str = "1,2,4,8", card: str = "A100-80GB") -> None:
