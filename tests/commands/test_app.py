@@ -437,7 +437,7 @@ main()
 
 
 def test_an_early_interrupt_measures_nothing(run: Runs, monkeypatch: pytest.MonkeyPatch) -> None:
-    def interrupted(spec: str) -> None:
+    def interrupted(spec: str, **_: bool) -> None:
         raise KeyboardInterrupt
 
     monkeypatch.setattr("autotune.device.open_device", interrupted)

@@ -60,7 +60,7 @@ class Emulation:
         torch = cuda_torch()
         folder = libraries(torch)
         self._stand_ins = preloads(folder, before_r510=driver.before_r510)
-        self._home = Path(tempfile.mkdtemp(prefix="emulated-gpus-", dir=_memory_folder()))
+        self._home = Path(tempfile.mkdtemp(prefix="emulated-gpus-"))
         path = self._home / "state"
         path.write_bytes(bytes(ctypes.sizeof(SharedState)))
         with path.open("r+b") as file:
@@ -147,7 +147,3 @@ class Emulation:
 
 
 emulate = Emulation
-
-
-def _memory_folder() -> str | None:
-    return "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
