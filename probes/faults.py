@@ -67,7 +67,7 @@ def _cause(error: BaseException, device_kind: str) -> Cause:
     # On the CPU the process is the device: no host memory means no device memory.
     host: Cause = "oom" if device_kind == "cpu" else "host_oom"
     if isinstance(error, torch.OutOfMemoryError):
-        return host if _was_pinning(error) else "oom"
+        return "oom"  # of the device's allocator
     if isinstance(error, MemoryError):
         return host
     if isinstance(error, OSError) and error.errno == errno.ENOMEM:
@@ -125,7 +125,7 @@ def _was_pinning(error: BaseException) -> bool:
     first = last.lineno or 0
     lines = range(first, (last.end_lineno or first) + 1)
     said = [last.name, *(linecache.getline(last.filename, number) for number in lines)]
-    return any(name in text for text in said for name in PINNING)
+    return any(PINNING.search(text) for text in said)
 
 
 def _requested_bytes(text: str) -> int | None:

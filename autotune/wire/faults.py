@@ -13,9 +13,9 @@ DEVICE_MEMORY = re.compile(
     # not let it (CUDACachingAllocator.cpp).
     r"|NVML_SUCCESS == r INTERNAL ASSERT FAILED.*CUDACachingAllocator"
 )
-PINNING = ("pin_memory", "pack_to_cpu")
-"""In the name or the line of the frame in which page-locking host memory failed: CUDA has one text
-for that and its own memory."""
+PINNING = re.compile(r"pack_to_cpu|pin_memory *[(=]|(?:^|in )pin_memory$", re.MULTILINE)
+"""The name or the line of the frame in which page-locking host memory failed: CUDA has one text
+for that and its own memory. A copy with `non_blocking=pin_memory` goes to the device."""
 HOST_MEMORY = re.compile(
     r"DefaultCPUAllocator: (?:can't allocate|not enough) memory|std::bad_alloc"
     r"|[Cc]annot allocate memory|unable to mmap \d+ bytes"

@@ -122,3 +122,11 @@ def test_memory_that_cannot_be_pinned_is_the_hosts(pin: Callable[[], None]) -> N
         pin()
     raised.value.args = ("CUDA error: out of memory",)
     assert cause(raised.value) == "host_oom"
+
+
+def test_memory_for_what_comes_back_to_the_device_is_the_devices() -> None:
+    pin_memory = True
+    with pytest.raises(RuntimeError) as raised:
+        torch.ones(1).to("nowhere", non_blocking=pin_memory)
+    raised.value.args = ("CUDA error: out of memory",)
+    assert cause(raised.value) == "oom"

@@ -396,9 +396,11 @@ def _memory(left: Left, device_kind: str) -> bool | None:
     text = left.error + left.traceback[-4000:]
     # The second has the text of a rank's error that torch.multiprocessing.spawn started.
     worded = bool(names & {"RuntimeError", "ProcessRaisedException"})
-    if "OutOfMemoryError" in names or (worded and DEVICE_MEMORY.search(text)):
+    if "OutOfMemoryError" in names:  # of the device's allocator
+        return False
+    if worded and DEVICE_MEMORY.search(text):
         last_frame = left.traceback.rpartition("\n  File ")[2]
-        return device_kind == "cuda" and any(name in last_frame for name in PINNING)
+        return device_kind == "cuda" and PINNING.search(last_frame) is not None
     if "MemoryError" in names or (worded and HOST_MEMORY.search(text)):
         return device_kind == "cuda"
     return None

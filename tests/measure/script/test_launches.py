@@ -483,6 +483,7 @@ def test_a_capacity_that_is_too_small_on_a_gpu_is_out_of_memory(tmp_path: Path) 
     [
         ("x.pin_memory()", "cuda", True),
         ("x.cuda()", "cuda", False),
+        ("x.to(device, non_blocking=pin_memory)", "cuda", False),
         ("x.pin_memory()", "cpu", False),
     ],
 )

@@ -1,0 +1,39 @@
+"""Which memory ran out, by torch's own errors on emulated cards."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from tests.emulated.conftest import Emulate, begin, end
+
+pytestmark = [pytest.mark.emulated, pytest.mark.slow]
+
+
+def test_offloaded_activations_run_out_of_the_memory_that_they_go_to(emulate: Emulate) -> None:
+    assert json.loads(end(begin(emulate("1x24GiB"), """
+import json, torch
+from torch.autograd.graph import save_on_cpu
+from autotune.wire.stopping import Phase
+from probes.faults import fault
+
+def back():
+    x = torch.empty(1 << 28, device="cuda", requires_grad=True)
+    with save_on_cpu(pin_memory=True):
+        y = (x * x).sum()
+    kept = torch.empty(22 << 30, dtype=torch.uint8, device="cuda")
+    y.backward()
+
+def there():
+    torch.empty(1 << 50, pin_memory=True)
+
+found = []
+for run in (back, there):
+    try:
+        run()
+    except RuntimeError as error:
+        seen = fault(error, Phase.WARMUP, "cuda", None)
+        found.append([seen.cause, seen.error.partition(":")[0]])
+print(json.dumps(found))
+"""))) == [["oom", "OutOfMemoryError"], ["host_oom", "AcceleratorError"]]  # fmt: skip
