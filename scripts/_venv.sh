@@ -1,20 +1,23 @@
-# Sourced by the scripts beside it. Sets $repo and $venv_python and defines ensure_venv.
+# Sourced by the scripts beside it. Sets $repo, $venv_python and $cuda_python, and defines ensure_venv.
 # shellcheck shell=bash
 
 repo=$(dirname "$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")")
 venv_python=$repo/.venv/bin/python
+cuda_python=$repo/.venv-cuda/bin/python
+# The wheels of scripts/constraints.txt's torch may be without CUDA; PyPI's of this version are built for it.
+cuda_torch=2.14.1
 
 # ensure_venv EXTRA: .venv holds the package and, where EXTRA is "dev", what its tests need.
 # Installs only when pyproject.toml, the constraints or the place of the repository have changed.
 ensure_venv() {
     local extra=$1 wanted
-    wanted=$(echo "$repo" | cat - "$repo/pyproject.toml" "$repo/scripts/constraints.txt" | cksum)
+    wanted=$(_wanted)
     if [ -x "$venv_python" ]; then
-        if _stamped dev "$wanted" || _stamped "${extra:-base}" "$wanted"; then
+        if _stamped .venv dev "$wanted" || _stamped .venv "${extra:-base}" "$wanted"; then
             return
         fi
     else
-        _create_venv
+        _create_venv .venv
     fi
     echo "autotune: installing torch, DeepSpeed and the rest into $repo/.venv (minutes, once)" >&2
     "$venv_python" -m pip install -qq -c "$repo/scripts/constraints.txt" \
@@ -22,6 +25,34 @@ ensure_venv() {
     rm -f "$repo"/.venv/autotune-*.stamp
     echo "$wanted" >"$repo/.venv/autotune-${extra:-base}.stamp"
 }
+
+# ensure_cuda: .venv-cuda holds the package with torch's CUDA build, and what tests on emulated cards need. Where it cannot
+# be made, one line says why, and the function fails.
+ensure_cuda() {
+    local wanted lack="" free_kb
+    wanted=$(_wanted "$cuda_torch" "${cuda_tests[@]}")
+    free_kb=$(df --output=avail "$repo" 2>/dev/null | tail -1)
+    if [ "$(uname -sm)" != "Linux x86_64" ]; then
+        lack="torch's CUDA build is taken for Linux on x86_64, and this is $(uname -sm)"
+    elif ! command -v "${CC:-cc}" >/dev/null; then
+        lack="there is no C compiler (apt-get install gcc)"
+    elif [ -x "$cuda_python" ] && _stamped .venv-cuda cuda "$wanted"; then
+        return
+    elif [ "${free_kb:-0}" -lt 15000000 ]; then
+        lack="torch's CUDA build needs 15 GB in $repo, of which $((${free_kb:-0} / 1000000)) are free"
+    else
+        echo "autotune: installing torch's CUDA build into $repo/.venv-cuda (minutes, once)" >&2
+        { [ -x "$cuda_python" ] || (_create_venv .venv-cuda); } && "$cuda_python" -m pip install -qq \
+            --retries 1 --timeout 15 -c <(grep -v "^torch==" "$repo/scripts/constraints.txt") \
+            -e "$repo" "torch==$cuda_torch" "${cuda_tests[@]}" >&2 || lack="the installation failed; see above"
+    fi
+    if [ -n "$lack" ]; then
+        echo "autotune: the tests on emulated cards are left out: $lack" >&2
+        return 1
+    fi
+    echo "$wanted" >"$repo/.venv-cuda/autotune-cuda.stamp"
+}
+cuda_tests=(hypothesis jsonschema lightning pytest pytest-timeout pytest-xdist)
 
 # ensure_parsers: .parsers/TOOL holds the code of a tool that reads its configuration, for the tests of exports. What it
 # computes with, which is gigabytes, is not installed; where a tool cannot be had its test is skipped.
@@ -89,8 +120,13 @@ _parser() {
     fi
 }
 
+# What an environment is made from, with the words that it is given beside; in short.
+_wanted() {
+    echo "$repo" "$@" | cat - "$repo/pyproject.toml" "$repo/scripts/constraints.txt" | cksum
+}
+
 _stamped() {
-    [ "$(cat "$repo/.venv/autotune-$1.stamp" 2>/dev/null)" = "$2" ]
+    [ "$(cat "$repo/$1/autotune-$2.stamp" 2>/dev/null)" = "$3" ]
 }
 
 _create_venv() {
@@ -101,7 +137,7 @@ _create_venv() {
         _fail "$python is $version, at least 3.11 is needed; set PYTHON=/path/to/python3.11"
     "$python" -c 'import ensurepip, venv' 2>/dev/null ||
         _fail "$python has no venv; install python$version-venv or set PYTHON to one that has it"
-    "$python" -m venv --clear "$repo/.venv" || _fail "cannot create $repo/.venv; see above"
+    "$python" -m venv --clear "$repo/$1" || _fail "cannot create $repo/$1; see above"
 }
 
 _fail() {
