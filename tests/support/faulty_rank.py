@@ -52,7 +52,7 @@ def unsupported() -> None:
 def oom() -> None:
     import torch
 
-    torch.ones(2**36)
+    torch.ones(2**36, device="cuda" if torch.cuda.is_available() else "cpu")
 
 
 def garbage() -> None:

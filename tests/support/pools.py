@@ -9,11 +9,11 @@ from functools import cache
 from multiprocessing import resource_tracker
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import Any, ClassVar
 
 import psutil
 
-from autotune.device.device import DeviceInfo, EnergyCounters
+from autotune.device.device import Device, DeviceInfo, EnergyCounters
 from autotune.measure.runner import Result, forks, local
 from autotune.measure.runner.forks import Forks
 from autotune.measure.runner.node import LocalNode
@@ -61,10 +61,15 @@ class Gpu(Cpu):
 class Kept(LocalNode):
     """Fork servers that stay for the next test; their ranks go wrong where FAULT says so."""
 
-    def __init__(self) -> None:
+    all: ClassVar[list[Kept]] = []
+
+    def __init__(self, device: Device | Cpu | None = None) -> None:
         self._folder = TemporaryDirectory(prefix="autotune-test-")
-        super().__init__(Cpu(), Path(self._folder.name), Cpu().rank_environment(1), print)  # type: ignore[arg-type]
+        device = device or Cpu()
+        environment = device.rank_environment(len(device.infos))
+        super().__init__(device, Path(self._folder.name), environment, print)  # type: ignore[arg-type]
         self.succeeded()
+        self.all.append(self)
 
     def prepare(self, engine: str, family: str, stop: Callable[[], bool], deadline: float) -> None:
         real, forks.SERVER = forks.SERVER, FAULTY_RANK
@@ -73,7 +78,7 @@ class Kept(LocalNode):
         finally:
             forks.SERVER = real
 
-    def of(self, device: Cpu) -> Kept:
+    def of(self, device: Device | Cpu) -> Kept:
         """The same on that device."""
         self._device = device  # type: ignore[assignment]
         self._extensions = {}
@@ -84,6 +89,7 @@ class Kept(LocalNode):
 
     def end(self) -> None:
         super().close()
+        self.all.remove(self)
         self._folder.cleanup()
 
 
@@ -108,7 +114,7 @@ class Started:
         self,
         logs: Path,
         *,
-        device: type[Cpu] = Cpu,
+        device: Callable[[], Device | Cpu] = Cpu,
         world_size: int = 1,
         capacity_bytes: int = 4 * 2**30,
         engine: str = "auto",
@@ -149,7 +155,8 @@ def ranks() -> list[psutil.Process]:
 
     Python's own resource tracker stays from the first test on that shared memory in this process.
     """
-    others = {*servers(kept()).values(), resource_tracker._resource_tracker._pid}  # type: ignore[attr-defined]
+    others = {pid for node in Kept.all for pid in servers(node).values()}
+    others.add(resource_tracker._resource_tracker._pid)  # type: ignore[attr-defined]
     return [
         child
         for child in psutil.Process().children(recursive=True)
