@@ -53,7 +53,7 @@ class Command:
 
     def end(self) -> tuple[int, str, str]:
         """Exit code, stdout and stderr."""
-        stdout, stderr = self.process.communicate(timeout=400)
+        stdout, stderr = self.process.communicate(timeout=1000)
         return self.process.returncode, stdout, stderr
 
     def ranks(self) -> list[psutil.Process]:
@@ -304,11 +304,13 @@ def test_the_most_tokens_per_joule_are_searched_on_cuda(run: Run) -> None:
 
 
 @pytest.mark.gpu
+@pytest.mark.timeout(900)
 def test_every_stage_and_offload_trains_on_one_cuda_device(run: Run) -> None:
     shape = ["--depth", "4", "--seq-len", "256", "--micro-batch", "2", "--checkpointing", "none"]
     how = ["--zero", "0,1,2,3", "--offload", "none,optimizer,all", "--sampler", "grid"]
     how += ["--engine", "deepspeed", "--finals", "1"]
-    command = run("--budget", "4m", "--device", "cuda:0", *shape, *how)
+    # With an empty cache, DeepSpeed compiles CPUAdam: for minutes beside other programs.
+    command = run("--budget", "15m", "--device", "cuda:0", *shape, *how)
     code, _, stderr = command.end()
     assert code == 0, stderr
     rows = list(csv.DictReader((command.out / "trials.csv").open()))
