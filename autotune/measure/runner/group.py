@@ -137,6 +137,10 @@ class Group:
                 rank.peer.close()
         self._limit_logs()
 
+    def lives(self) -> bool:
+        """Whether a process of the group is there, maybe killed, with what it holds."""
+        return any(rank.process.lives() for rank in self.ranks)
+
     def kill(self) -> None:
         """SIGKILL to every session of the group, with the children of ended ranks."""
         for rank in self.ranks:

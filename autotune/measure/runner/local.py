@@ -13,6 +13,8 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+import psutil
+
 from autotune.installed import CHECKOUT
 from autotune.wire.dial import Dial
 from autotune.wire.messages import encode
@@ -56,6 +58,16 @@ class LocalProcess:
             return None
         exited = ended.si_code == os.CLD_EXITED
         return ended.si_status if exited else -ended.si_status
+
+    def lives(self) -> bool:
+        """Whether a process of the session is there, maybe killed, with what it holds."""
+        return self.exit_code() is None or any(map(self._is_of_session, psutil.process_iter()))
+
+    def _is_of_session(self, process: psutil.Process) -> bool:
+        with contextlib.suppress(psutil.Error, OSError):
+            there = os.getsid(process.pid) == self.pid
+            return there and process.status() != psutil.STATUS_ZOMBIE
+        return False
 
     def limit_log(self) -> str:
         """Cut the middle out of a log above `MAX_LOG_BYTES`. Return a note the first time.

@@ -13,7 +13,7 @@ from autotune.wire.agents import Task
 SLACK_BYTES = 64 * 2**20
 MOST_S = 20.0
 FLAT_S = 0.5
-"""Device memory that does not change for this long will not come back."""
+"""Device memory that does not change for this long, with no process left, will not come back."""
 
 
 class Places:
@@ -63,10 +63,12 @@ class Places:
             environment=environment,
         )
 
-    def left_bytes(self, until: float) -> int:
-        """Wait for device memory to come back, at most `until` then. Return the rest."""
+    def left_bytes(self, until: float, lives: Callable[[], bool]) -> int:
+        """Wait for device memory to come back, at most `until` then. Return the rest.
+
+        `lives` tells whether a process of the group that ended is there."""
         flat_s = FLAT_S + 2 * max((node.refreshed_s for node in self.nodes), default=0.0)
-        return left_bytes(self._over_baseline_bytes, until, flat_s)
+        return left_bytes(self._over_baseline_bytes, lives, until, flat_s)
 
     def _over_baseline_bytes(self) -> int:
         over = [0]
@@ -78,16 +80,26 @@ class Places:
 
 
 def left_bytes(
-    over_bytes: Callable[[], int], until: float = float("inf"), flat_s: float = FLAT_S
+    over_bytes: Callable[[], int],
+    lives: Callable[[], bool],
+    until: float = float("inf"),
+    flat_s: float = FLAT_S,
 ) -> int:
     """The memory that `over_bytes` tells over the baseline, once no more comes back, or at
-    `until`. At most `SLACK_BYTES` means that all is back."""
+    `until`. At most `SLACK_BYTES` means that all is back.
+
+    While a killed process `lives`, its memory is yet to come: the kernel unpins host memory first.
+    """
     began = changed = time.monotonic()
     last = over_bytes()
     while last > SLACK_BYTES:
         now = time.monotonic()
-        if now > min(until, began + MOST_S) or now - changed > flat_s:
+        if now > min(until, began + MOST_S):
             return last
+        if now - changed > flat_s:
+            if not lives():
+                return last
+            changed = now
         time.sleep(POLL_S)
         over = over_bytes()
         if over != last:

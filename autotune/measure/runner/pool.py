@@ -254,7 +254,7 @@ class Pool:
         assert self._group is not None
         group, self._group = self._group, None
         group.end(politely=politely)
-        left = self._places.left_bytes(until)
+        left = self._places.left_bytes(until, group.lives)
         if left > SLACK_BYTES:
             self._wiring.note(
                 f"device memory is {gib(left)} over its baseline after a group's end"

@@ -15,6 +15,10 @@ class RankProcess(Protocol):
         """Negative for a signal, None while it runs."""
         ...
 
+    def lives(self) -> bool:
+        """Whether a process of its session is there, maybe killed, with what it holds."""
+        ...
+
     def limit_log(self) -> str:
         """Keep its log small; what to tell of that, the first time."""
         ...

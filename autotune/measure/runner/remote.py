@@ -198,6 +198,9 @@ class _Process:
             return -signal.SIGKILL  # by its agent, or with it
         return self._code
 
+    def lives(self) -> bool:
+        return self.exit_code() is None
+
     def limit_log(self) -> str:
         return ""  # its agent does, and says so
 

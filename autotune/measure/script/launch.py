@@ -58,6 +58,8 @@ class Launch:
         self.in_use = in_use
         """Bytes that others held of each device when it began."""
         self._oom_kills = host_oom_kills()
+        self._killed: list[psutil.Process] = []
+        """Below the supervisor, when this ended."""
         self._ended_at: float | None = None
         self._mark = f"{PREFIX}DIAL={request['environment'][f'{PREFIX}DIAL']}".encode()
         self._temporary = request["environment"]["TMPDIR"]
@@ -173,6 +175,7 @@ class Launch:
         if self._writer < 0:
             return
         writer, self._writer = self._writer, -1
+        self._killed = self._below()
         os.close(writer)  # which ends the supervisor, and all below it
         deadline = time.monotonic() + END_S
         while self._process.exit_code() is None and time.monotonic() < deadline:
@@ -186,6 +189,10 @@ class Launch:
         for process in self.processes:
             process.close()
         self._channel.close()
+
+    def lives(self) -> bool:
+        """Whether a process is there that `end` killed, with what it holds."""
+        return self._process.lives() or any(map(_lives, self._killed))
 
     def _below(self) -> list[psutil.Process]:
         with suppress(psutil.Error):
@@ -230,6 +237,12 @@ class Launch:
             self.lively = time.monotonic()
             if message.steps and self.first_step is None:
                 self.first_step = time.monotonic() - sum(each.step_s for each in message.steps)
+
+
+def _lives(process: psutil.Process) -> bool:
+    with suppress(psutil.Error):
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    return False
 
 
 def _maps_torch(pid: int) -> bool:

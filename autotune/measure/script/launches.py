@@ -130,7 +130,7 @@ class Launches:
             self._measured.add(job.candidate)
             self._rows = self._rows or 1
         start_s = (launch.first_step or time.monotonic()) - began
-        left_bytes(lambda: max(self._foreign_bytes(launch)))
+        left_bytes(lambda: max(self._foreign_bytes(launch)), launch.lives)
         changes, report = self._foreign_bytes(launch), result.report
         if report is not None:
             conditions = replace(report.conditions, foreign_bytes=max(map(abs, changes)))

@@ -48,6 +48,9 @@ class Process:
     def exit_code(self) -> int | None:
         return self.code
 
+    def lives(self) -> bool:
+        return self.code is None
+
     def limit_log(self) -> str:
         return ""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -29,6 +30,7 @@ from autotune.wire.ranks import Fault
 from autotune.wire.reports import Energy
 from autotune.wire.stopping import Phase
 from tests.support import defaults
+from tests.support.agents import until
 from tests.support.pools import MIB, RULE, SMALL, Cpu, Gpu, Make, ranks
 from tests.support.programs import FAULTY_RANK, ROOT, TESTS
 from tests.support.scripted import report
@@ -314,6 +316,31 @@ def test_memory_that_is_freed_is_waited_for(start: Make, monkeypatch: pytest.Mon
     assert group.run(replace(SMALL)).verdict is Verdict.CRASHED
     assert group.notes == ["device memory is 1.00 GiB over its baseline after a group's end"]
     assert time.monotonic() - began < places.MOST_S
+
+
+def test_memory_is_not_given_up_while_a_process_that_holds_it_is_there(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    now = VirtualTime()
+    monkeypatch.setattr(places, "time", SimpleNamespace(monotonic=now, sleep=now.advance))
+
+    def held() -> int:
+        return 2**30 if now() < 10 else 0
+
+    assert places.left_bytes(held, lambda: now() < 9.9) == 0
+    now = VirtualTime()
+    monkeypatch.setattr(places, "time", SimpleNamespace(monotonic=now, sleep=now.advance))
+    assert places.left_bytes(held, lambda: False) == 2**30
+
+
+def test_processes_of_a_session_live_on_without_its_leader(tmp_path: Path) -> None:
+    child = "import subprocess, sys; subprocess.Popen(['sleep', '600'])"
+    process = local.spawn([sys.executable, "-c", child], b"", tmp_path / "leader.log", {})
+    process.reap()
+    assert process.exit_code() == 0
+    assert process.lives()
+    os.killpg(process.pid, signal.SIGKILL)
+    assert until(lambda: not process.lives(), 10)
 
 
 def test_a_stop_ends_the_loading_of_ops(start: Make, monkeypatch: pytest.MonkeyPatch) -> None:
