@@ -38,11 +38,37 @@ def environment(instead: Path) -> dict[str, str]:
 
 def remove_locks(environ: Mapping[str, str], since: float, until: float = math.inf) -> None:
     """Remove what a build that was killed left between these times, in seconds of the epoch: every
-    later process that needs that op would wait for it, for ever (torch/utils/file_baton.py)."""
-    for lock in folder(environ).glob("**/lock"):
+    later process that needs that op would wait for it, for ever (torch/utils/file_baton.py).
+
+    Who builds has the file open. One of another user, whose processes do not show theirs, stays.
+    """
+    left = [lock for lock in folder(environ).glob("**/lock") if _may_be_left(lock, since, until)]
+    opened = _opened() if left else set()
+    for lock in left:
         with suppress(OSError):
-            if since <= lock.stat().st_mtime <= until:
+            if _identity(lock.stat()) not in opened:
                 lock.unlink()
+
+
+def _may_be_left(lock: Path, since: float, until: float) -> bool:
+    with suppress(OSError):
+        seen = lock.stat()
+        return since <= seen.st_mtime <= until and seen.st_uid == os.getuid()
+    return False
+
+
+def _opened() -> set[tuple[int, int]]:
+    """Files named lock that this user's processes have open."""
+    found = set()
+    for opened in Path("/proc").glob("[0-9]*/fd/*"):
+        with suppress(OSError):
+            if opened.readlink().name == "lock":
+                found.add(_identity(opened.stat()))
+    return found
+
+
+def _identity(seen: os.stat_result) -> tuple[int, int]:
+    return seen.st_dev, seen.st_ino
 
 
 def note_builder(environ: Mapping[str, str], pid: int) -> None:

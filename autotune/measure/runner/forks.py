@@ -19,7 +19,6 @@ from pathlib import Path
 from autotune.measure.runner import StopRequestedError, local
 from autotune.measure.runner.channel import Peer
 from autotune.measure.runner.local import LocalProcess, full_environment, spawn
-from autotune.measure.runner.process import RankProcess
 from autotune.wire.dial import Dial
 from autotune.wire.forks import Fork, Forkable, Forked
 from autotune.wire.messages import Message, WireError
@@ -101,7 +100,7 @@ class Forks:
 
     def start_rank(
         self, engine: str, dial: Dial, log: Path, environment: dict[str, str]
-    ) -> RankProcess:
+    ) -> LocalProcess:
         """A rank that will dial the study. `environment` extends the study's own."""
         with self._one_at_a_time:
             server = self._servers.get(engine)

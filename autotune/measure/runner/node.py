@@ -9,8 +9,9 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Protocol
 
@@ -154,7 +155,11 @@ class LocalNode(Forks):
             self._extensions = extensions.environment(log.parent)
             return _load(task.ops, log, environment | self._extensions)
         assert dial is not None, "a rank dials"
-        return self.start_rank(task.engine, dial, log, environment | self._extensions)
+        environment |= self._extensions
+        began = time.time()
+        process = self.start_rank(task.engine, dial, log, environment)
+        process.at_end = partial(_clear, os.environ | environment, began)
+        return process
 
 
 def _load(ops: Sequence[str], log: Path, environment: dict[str, str]) -> RankProcess:
@@ -164,10 +169,11 @@ def _load(ops: Sequence[str], log: Path, environment: dict[str, str]) -> RankPro
     began = time.time()
     process = local.spawn([*local.OPS, *ops], b"", log, environment)
     extensions.note_builder(environ, process.pid)
-
-    def clear(code: int | None) -> None:
-        if code != 0:  # a build that succeeded left none, and others may build there
-            extensions.remove_locks(environ, began - 1.0)
-
-    process.at_end = clear
+    process.at_end = partial(_clear, environ, began)
     return process
+
+
+def _clear(environ: Mapping[str, str], began: float, code: int | None) -> None:
+    """Remove locks that a process left which `began` then and ended with `code`."""
+    if code != 0:  # one that left well released its own
+        extensions.remove_locks(environ, began - 1.0)

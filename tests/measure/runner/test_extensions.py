@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -11,6 +12,9 @@ from pathlib import Path
 import pytest
 
 from autotune.measure.runner import extensions, local, node
+from autotune.wire.agents import Task
+from autotune.wire.dial import Dial
+from tests.support.pools import Cpu
 
 
 @pytest.fixture
@@ -65,3 +69,44 @@ def test_leftovers_of_a_killed_build_are_removed(environ: dict[str, str], tmp_pa
     assert other.exists()
     extensions.remove_locks(environ, since=time.time() - 150)
     assert not other.exists()
+
+
+HOLDS = """
+import os, sys
+folder = os.path.join(os.environ["TORCH_EXTENSIONS_DIR"], "cpu_adam")
+os.makedirs(folder, exist_ok=True)
+os.open(os.path.join(folder, sys.argv[1]), os.O_CREAT | os.O_EXCL)
+print("held", flush=True)
+sys.stdin.read(1)
+os.kill(os.getpid(), 9)
+"""
+"""As torch's FileBaton, in the place of a rank that loads an op and is killed."""
+
+
+def test_a_rank_that_is_killed_while_it_loads_an_op_leaves_no_lock(
+    environ: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(local, "WORKER", [sys.executable, "-c", HOLDS, "lock"])
+    here = node.LocalNode(Cpu(), tmp_path, {}, print, works=False)  # type: ignore[arg-type]
+    dial = Dial(host="", port=0, key="", rank=0, child=True)
+    rank = here.start(Task(program="rank", environment=environ), dial, tmp_path / "a.log")
+    rank.reap()
+    assert rank.exit_code() == -signal.SIGKILL
+    assert (tmp_path / "a.log").read_text() == "held\n"
+    assert not (tmp_path / "cpu_adam" / "lock").exists()
+
+
+def test_a_lock_that_a_live_process_holds_is_not_removed(
+    environ: dict[str, str], tmp_path: Path
+) -> None:
+    other = subprocess.Popen(
+        [sys.executable, "-c", HOLDS, "lock"], env=os.environ | environ, text=True,
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+    )  # fmt: skip
+    assert other.stdout is not None
+    assert other.stdout.readline() == "held\n"
+    extensions.remove_locks(environ, since=0.0)
+    assert (tmp_path / "cpu_adam" / "lock").exists()
+    other.communicate("\n")
+    extensions.remove_locks(environ, since=0.0)
+    assert not (tmp_path / "cpu_adam" / "lock").exists()
