@@ -265,7 +265,9 @@ class _Watch:
             return  # into a graph: nothing runs
         if self._cuda:
             now = self._torch.cuda.Event(enable_timing=True)
-            now.record()
+            # Events are compared on one device: that of the first, not the current one.
+            device = getattr(self._last, "device", self._device)
+            now.record(self._torch.cuda.current_stream(device))
         else:
             now = time.perf_counter()
         if self._fresh:
