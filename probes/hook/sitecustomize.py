@@ -50,6 +50,9 @@ STEP_LOOKS = 256
 """Of one step, at most: one that never comes to an end is not looked at for ever."""
 CUDA_GUARD = 0.97
 _MET = "autotune"
+_RESETS = ("_cuda_resetPeakMemoryStats", "_cuda_resetAccumulatedMemoryStats",
+           "_accelerator_resetPeakStats", "_accelerator_resetAccumulatedStats")  # fmt: skip
+"""Functions of torch._C that start the allocator's counts anew, for a device."""
 _PRODUCTS = {"AddmmBackward0", "MmBackward0", "BmmBackward0", "LinearBackward0"}
 ERROR_CHARACTERS, TRACEBACK_CHARACTERS = 2000, 20_000
 
@@ -148,6 +151,7 @@ class _Watch:
         self._device: Any = None
         self._used = 0  # bytes of the device that are in use beyond our allocator
         self._used_at = 0.0
+        self._most: dict[str, int] = {}  # of each of the allocator's counts
 
     def forked(self) -> None:
         """This is a child now: what its parent did is not its own."""
@@ -359,8 +363,16 @@ class _Watch:
             },
         )
 
-    def _counts(self) -> dict[str, Any]:
-        return self._torch.cuda.memory_stats(self._device) if self._on_cuda() else {}
+    def keep(self, device: Any) -> None:
+        """Remember the allocator's largest counts, which the script may start anew."""
+        counts = self._torch.cuda.memory_stats(device)
+        with self._lock:
+            self._most |= {name: max(n, self._most.get(name, 0)) for name, n in counts.items()}
+
+    def _counts(self) -> dict[str, int]:
+        if self._on_cuda():
+            self.keep(self._device)
+        return self._most
 
     def _on_cuda(self) -> bool:
         return self._cuda and bool(self._torch.cuda.is_initialized())
@@ -602,6 +614,17 @@ def _harmless(look: Any) -> Any:
     return safe
 
 
+def _after(look: Any, run: Any) -> Any:
+    """`run`, with `look` before it."""
+
+    @functools.wraps(run)
+    def both(*args: Any) -> Any:
+        look(*args)
+        return run(*args)
+
+    return both
+
+
 def _only_loads() -> bool:
     """Whether this is a spawned child, which may only load data; its sys.argv is its parent's."""
     return "--multiprocessing-fork" in sys.orig_argv
@@ -633,6 +656,9 @@ def _attach(torch: Any, watch: _Watch) -> None:
         return run_grad(*args, **kwargs)
 
     torch.autograd.grad = grad
+    for name in _RESETS:
+        if (reset := getattr(torch._C, name, None)) is not None:
+            setattr(torch._C, name, _after(_harmless(watch.keep), reset))
     optimizers = importlib.import_module("torch.optim.optimizer")
     optimizers.register_optimizer_step_post_hook(lambda optimizer, *_: stepped(optimizer))
     make = optimizers.Optimizer.__init__

@@ -39,3 +39,26 @@ def test_a_script_has_a_context_where_its_model_is_and_nowhere_else(
     """)  # fmt: skip
     assert json.loads(out) == [0, 1]
     assert len(told.micro_steps) == 3
+
+
+@pytest.mark.parametrize("of", ["cuda", "accelerator"])
+def test_a_peak_counts_though_the_script_starts_it_anew(
+    emulate: Emulate, tmp_path: Path, of: str
+) -> None:
+    told, out = on(emulate("1x24GiB"), tmp_path, f"""
+        import torch
+        model = torch.nn.Linear(8, 8, device="cuda")
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        for _ in range(3):
+            block = torch.empty(5 << 30, dtype=torch.uint8, device="cuda")
+            model(torch.ones(2, 8, device="cuda")).sum().backward()
+            optimizer.step()
+            del block
+            torch.cuda.empty_cache()
+            torch.{of}.reset_peak_memory_stats()
+        print(torch.cuda.max_memory_reserved() >> 30)
+    """)  # fmt: skip
+    assert out == "0\n"
+    peaks = told.seen[-1].peaks
+    assert peaks is not None
+    assert min(peaks.reserved_bytes, peaks.allocated_bytes, peaks.active_bytes) > 5 << 30
