@@ -59,3 +59,38 @@ def test_memory_of_a_rank_that_is_killed_and_still_there_is_waited_for(
     """As one that unpins much host memory: it is stopped on its way out."""
     program = begin(emulate("1xH100"), LINGERS, str(tmp_path), HOLDS, KEEPS_FROM_EXITING)
     assert end(program).split() == ["2", "0", "-9"]
+
+
+COMPILES = """
+import dataclasses, itertools, sys, time
+from pathlib import Path
+from autotune.device import open_device
+from autotune.measure.runner.pool import on_this_machine
+from autotune.measure.runner.wiring import Wiring
+from autotune.space.space import Limits
+from tests.support import defaults
+from tests.support.pools import RULE, SMALL
+
+folder = Path(sys.argv[1])
+pool = on_this_machine(
+    open_device("cuda"), defaults.workload(width=64, dtype="fp32", engine="ddp", world_size=1),
+    Limits(16 << 30, 0.8, 64 << 30, 0.9), Wiring(logs=folder, note=print),
+)
+job = defaults.job(dataclasses.replace(SMALL, compile="on"), rule=RULE)
+for _ in range(2):
+    result = pool.run(dataclasses.replace(job, fresh=True), time.monotonic() + 150)
+    assert result.report is not None, result
+    print(result.warm, result.report.compile_s, len(list(folder.glob("*.tmp/*/fxgraph/*/*"))))
+pool.close()
+print(list(folder.glob("*.tmp")))
+"""
+
+
+def test_a_fresh_group_takes_what_an_earlier_one_compiled(
+    emulate: Emulate, tmp_path: Path
+) -> None:
+    first, second, left = end(begin(emulate("1xH100"), COMPILES, str(tmp_path))).splitlines()
+    (_, _, compiled), (warm, _, still) = first.split(), second.split()
+    assert warm == "False"
+    assert int(still) == int(compiled) > 0
+    assert left == "[]"

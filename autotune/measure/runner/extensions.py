@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import shutil
 import socket
 import tempfile
 import time
@@ -14,9 +15,28 @@ from pathlib import Path
 import psutil
 
 VARIABLE = "TORCH_EXTENSIONS_DIR"
+COMPILED = "compiled.tmp"
+CACHES = ("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR")
 BUILDER = "autotune-builder"
 STALE_S = 600.0
 """No op takes so long to build: a lock that is older is that of a build that was killed."""
+
+
+class Compiled:
+    """What processes of a study compile with inductor and Triton: else each would do it again,
+    since torch keeps that among temporary files."""
+
+    def __init__(self, logs: Path) -> None:
+        self._folder = (logs / COMPILED).absolute()
+
+    def variables(self) -> dict[str, str]:
+        """Those that name it, where the user has not set them."""
+        return {
+            name: str(self._folder / name.lower()) for name in CACHES if name not in os.environ
+        }
+
+    def remove(self) -> None:
+        shutil.rmtree(self._folder, ignore_errors=True)
 
 
 def folder(environ: Mapping[str, str] = os.environ) -> Path:

@@ -131,6 +131,7 @@ class LocalNode(Forks):
         self.uuids = tuple(info.uuid for info in device.infos)
         self.energy_at = device.energy().at
         self._device = device
+        self._compiled = extensions.Compiled(logs)
         self._extensions: dict[str, str] = {}
         """Variables by which ranks find the loaded ops."""
 
@@ -142,6 +143,10 @@ class LocalNode(Forks):
 
     def oom_kills(self) -> int:
         return host_oom_kills()
+
+    def close(self) -> None:
+        super().close()
+        self._compiled.remove()
 
     def start(self, task: Task, dial: Dial | None, log: Path) -> RankProcess:
         share = self._device.shares(task.shares, task.ranks)[task.share]
@@ -155,7 +160,7 @@ class LocalNode(Forks):
             self._extensions = extensions.environment(log.parent)
             return _load(task.ops, log, environment | self._extensions)
         assert dial is not None, "a rank dials"
-        environment |= self._extensions
+        environment = self._compiled.variables() | environment | self._extensions
         began = time.time()
         process = self.start_rank(task.engine, dial, log, environment)
         process.at_end = partial(_clear, os.environ | environment, began)

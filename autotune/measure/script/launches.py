@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
 import signal
 import tempfile
 import time
@@ -20,6 +19,7 @@ from autotune.errors import ModelError
 from autotune.installed import CHECKOUT
 from autotune.measure.runner import OUT_OF_BUDGET, Job, Result, StopRequestedError
 from autotune.measure.runner.channel import Channel
+from autotune.measure.runner.extensions import Compiled
 from autotune.measure.runner.group import POLL_S, phase_deadlines
 from autotune.measure.runner.local import temporary_folder
 from autotune.measure.runner.places import left_bytes
@@ -41,8 +41,6 @@ from autotune.wire.reports import Report
 from autotune.wire.stopping import Phase, Steps
 
 HOOK = CHECKOUT / "probes" / "hook"
-COMPILED = "compiled.tmp"
-CACHES = ("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR")
 CHECKED_STEPS = 2
 """After so many steps, what ran is compared with what was asked for."""
 ENDLESS = 64
@@ -73,7 +71,7 @@ class Launches:
         self._files = files
         self._wiring = wiring
         self._deadline_s = phase_deadlines(wiring.budget_s)
-        self._compiled = (wiring.logs / COMPILED).absolute()
+        self._compiled = Compiled(wiring.logs)
         self._launches = _last_launch(wiring.logs)
         self._launch: Launch | None = None
         self._measured: set[Candidate] = set()
@@ -158,7 +156,7 @@ class Launches:
 
     def close(self) -> None:
         self.kill()
-        shutil.rmtree(self._compiled, ignore_errors=True)
+        self._compiled.remove()
 
     def _start(self, job: Job) -> Launch:
         log = self._wiring.logs / f"launch{self._launches:03d}.log"
@@ -173,7 +171,7 @@ class Launches:
         given = variables | self._environment
         paths_before = given.get("PYTHONPATH", os.environ.get("PYTHONPATH", ""))
         environment = (
-            self._caches()
+            self._compiled.variables()
             | given
             | {
                 f"{PREFIX}DIAL": f"{dial.host}:{dial.port}:{dial.key}",
@@ -192,13 +190,6 @@ class Launches:
             "scratch": [str(folder), environment["TMPDIR"]],
         }
         return Launch(channel, request, log, self._device.in_use_bytes())
-
-    def _caches(self) -> dict[str, str]:
-        """Where launches keep what they compiled: else each would do it again, since that is
-        kept among temporary files."""
-        return {
-            name: str(self._compiled / name.lower()) for name in CACHES if name not in os.environ
-        }
 
     def _watch(self, launch: Launch, job: Job, deadline: float) -> Result:
         told = [name for name in ("micro_batch", "seq_len", "grad_accum", "tokens_per_batch")

@@ -19,8 +19,9 @@ from autotune.device import cuda, open_device
 from autotune.device.cpu import CpuDevice
 from autotune.errors import ModelError
 from autotune.measure.runner import Result
+from autotune.measure.runner.extensions import CACHES, COMPILED
 from autotune.measure.script import launch
-from autotune.measure.script.launches import CACHES, COMPILED, _memory
+from autotune.measure.script.launches import _memory
 from autotune.space.outcome import Verdict
 from autotune.wire.hook import Left
 from autotune.wire.reports import Ran
