@@ -78,6 +78,8 @@ def join(
         rank=rank,
         world_size=start.world_size,
         timeout=timeout,
-        device_id=device if start.device_kind == "cuda" else None,
+        # Torch makes later groups of a bound one by ncclCommSplit, which needs a peer
+        # (DeepSpeed's issue 8248).
+        device_id=device if start.device_kind == "cuda" and start.world_size > 1 else None,
     )
     return World(rank, start.world_size, device, start.local_ranks)

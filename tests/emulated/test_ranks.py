@@ -1,0 +1,45 @@
+"""A rank's parts on emulated cards: its process group, its limit, its meter."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from tests.emulated.conftest import Emulate, begin, end
+
+pytestmark = [pytest.mark.emulated, pytest.mark.slow]
+
+
+def answers(cards: Any, program: str) -> Any:
+    return json.loads(end(begin(cards, f"import json, torch\n{program}")).splitlines()[-1])
+
+
+def test_the_group_of_a_single_rank_is_not_bound_to_its_device(emulate: Emulate) -> None:
+    assert answers(emulate("1x24GiB"), """
+from types import SimpleNamespace
+import torch.distributed as dist
+from probes.world import join
+join(0, SimpleNamespace(device_kind="cuda", local_rank=0, world_size=1, local_ranks=1,
+                        store_host="", store_port=0, address="127.0.0.1"), lambda store: None)
+value = torch.tensor([3.0]).cuda()
+dist.all_reduce(value, group=dist.new_group([0]))
+print(json.dumps([dist.group.WORLD.bound_device_id is None, value.tolist()]))
+""") == [True, [3.0]]  # fmt: skip
+
+
+def test_deepspeed_sees_the_free_memory_of_a_card_of_the_capacity(emulate: Emulate) -> None:
+    free_bytes = answers(emulate("1x80GiB"), """
+import pynvml
+from deepspeed.accelerator import get_accelerator
+from probes.engines.deepspeed import free_memory_from_torch
+from probes.memory import CudaMeter
+pynvml.nvmlInit()
+uuid = pynvml.nvmlDeviceGetUUID(pynvml.nvmlDeviceGetHandleByIndex(0))
+CudaMeter(uuid, 1).limit(24 << 30)
+free_memory_from_torch(get_accelerator())
+block = torch.empty(20 << 30, dtype=torch.uint8, device="cuda")
+print(get_accelerator().available_memory())
+""")  # fmt: skip
+    assert 3 << 30 < free_bytes < 4 << 30
