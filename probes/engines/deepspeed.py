@@ -74,15 +74,16 @@ class DeepSpeedEngine:
 
 
 def free_memory_from_torch(accelerator: Any) -> None:
-    """Have DeepSpeed ask torch for a device's free memory.
+    """Have DeepSpeed ask torch for a device's free memory, within this process's limit.
 
     Its own way takes what CUDA_VISIBLE_DEVICES holds for integers, and ranks have UUIDs there.
     Stages 1 and 2 ask while they are built (`available_memory` of its cuda_accelerator.py).
     """
 
     def available_memory(device_index: int | None = None) -> int:
-        free_bytes, _ = torch.cuda.mem_get_info(device_index)
-        return free_bytes
+        free_bytes, total_bytes = torch.cuda.mem_get_info(device_index)
+        limit_bytes = total_bytes * torch.cuda.get_per_process_memory_fraction(device_index)
+        return min(free_bytes, int(limit_bytes) - torch.cuda.memory_reserved(device_index))
 
     accelerator.available_memory = available_memory
 

@@ -23,7 +23,9 @@ def accelerator(monkeypatch: pytest.MonkeyPatch) -> Any:
     nvml = SimpleNamespace(nvmlDeviceGetHandleByIndex=lambda index: index)
     monkeypatch.setattr(cuda_accelerator, "pynvml", nvml)
     monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
-    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device=None: (12345, 99999))
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device=None: (12345, 100_000))
+    monkeypatch.setattr(torch.cuda, "memory_reserved", lambda device=None: 10_000)
+    monkeypatch.setattr(torch.cuda, "get_per_process_memory_fraction", lambda device=None: 0.5)
     return cuda_accelerator.CUDA_Accelerator()
 
 
@@ -37,6 +39,14 @@ def test_free_memory_is_what_torch_says(accelerator: Any) -> None:
     free_memory_from_torch(accelerator)
     assert accelerator.available_memory() == 12345
     assert accelerator.available_memory(0) == 12345
+
+
+def test_free_memory_is_within_the_limit_of_the_process(
+    accelerator: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.cuda, "memory_reserved", lambda device=None: 40_000)
+    free_memory_from_torch(accelerator)
+    assert accelerator.available_memory() == 10_000
 
 
 def test_a_rank_on_a_gpu_takes_that_way(accelerator: Any, monkeypatch: pytest.MonkeyPatch) -> None:
