@@ -33,7 +33,9 @@ class Watch:
 
     def __init__(self, device_uuid: str | None, counters: Counters = NOTHING) -> None:
         self._cores = os.sched_getaffinity(0)
-        self._sensors = Sensors(pynvml, device_uuid) if device_uuid else None
+        self._sensors = (
+            Sensors(pynvml, device_uuid, lambda: [os.getpid()]) if device_uuid else None
+        )
         self._start = self._cpu_times()
         self.energy = EnergyMeter(counters)
         self._sampled = time.monotonic()

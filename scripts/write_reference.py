@@ -115,7 +115,8 @@ COLUMN_TEXTS = {
     "peak_reserved_bytes": "Peak that torch's allocator reserved.",
     "peak_allocated_bytes": "Peak that torch's allocator had given out.",
     "alloc_retries": "Retries of the allocator in timed steps.",
-    "disturbed_share": "Share of processor time that other programs took during timed steps.",
+    "disturbed_share": "Share of processor time that other programs took during timed steps, or of"
+    " the GPU's time if that is more.",
     "attempts": "Runs of the probe. A disturbed run is repeated.",
     "sm_clock_mhz": "Clock of the GPU.",
     "power_w": "Power of the GPU.",

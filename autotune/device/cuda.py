@@ -10,7 +10,7 @@ from __future__ import annotations
 import atexit
 import os
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Literal
@@ -183,10 +183,11 @@ def open_cuda(
         return NoCuda(f"NVML is not available: {str(error).rstrip('.')}")
 
 
-def sensors_of(device: Device, ranks: int) -> list[Sensors]:
-    """Of the first `ranks` devices, from now on; of none on the CPU. Raises NVMLError."""
+def sensors_of(device: Device, ranks: int, own: Callable[[], Collection[int]]) -> list[Sensors]:
+    """Of the first `ranks` devices, from now on; of none on the CPU. `own` tells the ids of the
+    processes that use them. Raises NVMLError."""
     cards = device.infos[:ranks] if device.kind == "cuda" else ()
-    return [Sensors(nvml, card.uuid) for card in cards]
+    return [Sensors(nvml, card.uuid, own) for card in cards]
 
 
 def unfit_torch() -> str:

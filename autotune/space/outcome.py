@@ -21,6 +21,8 @@ Objective = Literal["flops", "tokens_per_s", "samples_per_s", "tokens_per_joule"
 DISTURBED_SHARE = {"cpu": 0.15, "cuda": 0.5}
 """The share of processor time that others may take before a timing counts as disturbed. On CUDA
 the host only feeds the device, so it is larger."""
+DISTURBED_DEVICE_SHARE = 0.15
+"""The same of a GPU's time."""
 MOST_SLICES = 16
 
 
@@ -66,7 +68,8 @@ class Measurement:
     peaks: Peaks
     """The largest over ranks; `host_bytes` is the sum over the ranks of this host."""
     disturbed_share: float
-    """Share of the timed interval's processor time that others and the hypervisor took."""
+    """Share of the timed interval's processor time that others and the hypervisor took, or of the
+    device's time if that is more."""
     conditions: Conditions
     """Rank 0's."""
     kernels: str = ""
@@ -278,9 +281,11 @@ def in_slices(step_s: Sequence[float], scale: float = 1.0) -> tuple[float, ...]:
 
 
 def others_share(seen: Conditions) -> float:
-    """Share of the timed interval's processor time that others and the hypervisor took."""
+    """Share of the timed interval's processor time that others and the hypervisor took, or of the
+    device's time if that is more."""
     others_s = max(0.0, seen.busy_cpu_s - seen.own_cpu_s) + seen.steal_cpu_s
-    return min(1.0, others_s / seen.interval_cpu_s) if seen.interval_cpu_s > 0 else 0.0
+    share = min(1.0, others_s / seen.interval_cpu_s) if seen.interval_cpu_s > 0 else 0.0
+    return max(share, seen.others_share or 0.0)
 
 
 def step_cost_for(

@@ -7,7 +7,13 @@ from dataclasses import replace
 from autotune.errors import NoNodesError
 from autotune.measure.runner import Job, Result, Runner
 from autotune.space.options import Options
-from autotune.space.outcome import DISTURBED_SHARE, Measurement, Outcome, Verdict
+from autotune.space.outcome import (
+    DISTURBED_DEVICE_SHARE,
+    DISTURBED_SHARE,
+    Measurement,
+    Outcome,
+    Verdict,
+)
 from autotune.space.space import Space
 from autotune.study.attempts import Next, Probed, Tally, after
 from autotune.study.judging import Judge
@@ -143,7 +149,8 @@ class Prober:
             report = last.report
             foreign = 0 if report is None else report.conditions.foreign_bytes
             return {MEMORY} if max(last.foreign_bytes, foreign) > self._little else set()
-        busy = found.disturbed_share > self._calm_share
+        on_device = found.conditions.others_share or 0.0
+        busy = found.disturbed_share > self._calm_share or on_device > DISTURBED_DEVICE_SHARE
         hot = found.conditions.thermally_throttled
         memory = found.conditions.foreign_bytes > self._little
         seen = {BUSY: busy, HEAT: hot, MEMORY: memory}

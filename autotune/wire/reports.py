@@ -46,6 +46,9 @@ class Readings:
     throttle_reasons: int | None = None
     """NVML's bits."""
     thermally_throttled: bool = False
+    others_share: float | None = None
+    """The share of the device's time in which other processes computed, the mean of all readings;
+    the worst is the largest."""
 
     @staticmethod
     def worst(several: Sequence[Readings]) -> Readings:
@@ -60,6 +63,9 @@ class Readings:
             ),
             throttle_reasons=functools.reduce(operator.or_, reasons) if reasons else None,
             thermally_throttled=any(r.thermally_throttled for r in several),
+            others_share=max(
+                (r.others_share for r in several if r.others_share is not None), default=None
+            ),
         )
 
 

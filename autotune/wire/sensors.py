@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Collection
 from contextlib import suppress
+from dataclasses import replace
 from typing import Any
 
 from autotune.wire.reports import Readings
@@ -12,8 +14,12 @@ from autotune.wire.reports import Readings
 class Sensors:
     """Read from the making of this on, whenever `sample` is called."""
 
-    def __init__(self, nvml: Any, uuid: str) -> None:
-        """`nvml` is the module pynvml, which has opened NVML. Raises its NVMLError."""
+    def __init__(self, nvml: Any, uuid: str, own: Callable[[], Collection[int]]) -> None:
+        """`nvml` is the module pynvml, which has opened NVML; `own` tells the ids of processes
+        that may use the card. Raises NVML's NVMLError."""
+        self._own = own
+        self._seen_us = int(time.time() * 1e6)
+        self._others: list[float] = []
         self._nvml = nvml
         self._card = nvml.nvmlDeviceGetHandleByUUID(uuid)
         # The card slowed down because it was hot. A power cap is its normal working point, and
@@ -37,7 +43,28 @@ class Sensors:
             throttle_reasons=reasons or 0,
             thermally_throttled=bool((reasons or 0) & self._thermal),
         )
-        self.worst = Readings.worst([self.worst, now])
+        self._sample_others()
+        others = sum(self._others) / len(self._others) if self._others else None
+        self.worst = replace(Readings.worst([self.worst, now]), others_share=others)
+
+    def _sample_others(self) -> None:
+        """Read how busy other processes were since the last reading, if there is a new one.
+
+        Nothing is said where NVML lists none of our processes: in a container its ids may be the
+        host's. It has one reading of each process that computed, about every second.
+        """
+        nvml, own = self._nvml, set(self._own())
+        try:
+            there = {each.pid for each in nvml.nvmlDeviceGetComputeRunningProcesses(self._card)}
+            if not own & there:
+                return
+            seen = nvml.nvmlDeviceGetProcessUtilization(self._card, self._seen_us)
+        except (nvml.NVMLError, nvml.NVMLLibraryMismatchError):
+            return  # not told, or nobody computed
+        if new := [each for each in seen if each.timeStamp > self._seen_us]:
+            self._seen_us = max(each.timeStamp for each in new)
+            percent = sum(each.smUtil for each in new if each.pid not in own)
+            self._others.append(min(1.0, percent / 100))
 
     def _ask(self, read: Callable[..., int], *arguments: int) -> int | None:
         # MIG instances and some virtual cards lack a sensor or another: each is read on its own.

@@ -80,7 +80,8 @@ job = defaults.job(dataclasses.replace(SMALL, compile="on"), rule=RULE)
 for _ in range(2):
     result = pool.run(dataclasses.replace(job, fresh=True), time.monotonic() + 150)
     assert result.report is not None, result
-    print(result.warm, result.report.compile_s, len(list(folder.glob("compiled.tmp/*/fxgraph/*/*"))))
+    kept = list(folder.glob("compiled.tmp/*/fxgraph/*/*"))
+    print(result.warm, result.report.compile_s, len(kept))
 pool.close()
 print(list(folder.glob("*.tmp")))
 """

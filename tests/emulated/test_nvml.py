@@ -186,3 +186,40 @@ def test_cards_that_nobody_knows_are_named(emulate: Emulate) -> None:
         emulate("2xH900")
     with pytest.raises(UsageError, match="at most 64 devices"):
         emulate("65xH100")
+
+
+OTHERS = """
+import json, os, sys, pynvml
+from autotune.wire.sensors import Sensors
+pynvml.nvmlInit()
+sensors = Sensors(pynvml, sys.argv[1], lambda: [int(sys.argv[2])])
+for _ in range(2):
+    sensors.sample()
+print(json.dumps(sensors.worst.others_share))
+"""
+
+
+@pytest.mark.parametrize(
+    ("answers", "own", "share"),
+    [({}, os.getpid(), 0.7), ({}, 1, None), ({"utilization": NOT_SUPPORTED}, os.getpid(), None),
+     ({"utilization": NO_PERMISSION}, os.getpid(), None),
+     ({"processes": NO_PERMISSION}, os.getpid(), None)],
+)  # fmt: skip
+def test_what_others_compute_beside_our_processes(
+    emulate: Emulate, answers: dict[str, int], own: int, share: float | None
+) -> None:
+    """Nothing is said where NVML does not tell, or knows processes by other ids than we do."""
+    cards = emulate("1xH100")
+    cards.hold(os.getpid(), 1 << 30, busy=30)
+    cards.hold(os.getppid(), 1 << 30, busy=70)
+    for question, answer in answers.items():
+        setattr(cards.units[0], question, answer)
+    seen = end(begin(cards, OTHERS, cards.units[0].uuid.decode(), str(own)))
+    assert json.loads(seen) == share
+
+
+def test_nobody_else_computes(emulate: Emulate) -> None:
+    cards = emulate("1xH100")
+    cards.hold(os.getpid(), 1 << 30, busy=90)
+    seen = end(begin(cards, OTHERS, cards.units[0].uuid.decode(), str(os.getpid())))
+    assert json.loads(seen) == 0.0

@@ -265,6 +265,14 @@ def test_where_heat_is_the_norm_repeating_stops(run: Runs) -> None:
     assert attempts == [ATTEMPTS, 1, 1, 1, 1]
 
 
+def test_a_timing_beside_a_busy_neighbour_of_the_device_is_repeated(run: Runs) -> None:
+    busy = replace(QUIET, others_share=0.3)
+    done = run(lambda job: ok(0.1, 1, busy), trials=1).told[0].outcome
+    assert done.attempts == ATTEMPTS
+    assert done.measurement is not None
+    assert done.measurement.disturbed_share == 0.3
+
+
 @pytest.mark.parametrize("verdict", [Verdict.OOM, Verdict.OVER_CEILING])
 def test_an_oom_in_a_warm_group_is_tried_in_a_fresh_one(run: Runs, verdict: Verdict) -> None:
     left_behind = Candidate(depth=4, seq_len=128, micro_batch=4)

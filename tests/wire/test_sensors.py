@@ -15,7 +15,7 @@ SLOWED = pynvml.nvmlClocksThrottleReasonHwSlowdown
 
 def test_the_worst_of_every_reading_is_kept() -> None:
     gpu = FakeGpu(uuid="GPU-0")
-    sensors = Sensors(FakeNvml(gpu), "GPU-0")
+    sensors = Sensors(FakeNvml(gpu), "GPU-0", list)
     for gpu.clock_mhz, gpu.power_mw, gpu.temperature_c, gpu.reasons in (
         (1980, 500_000, 60, 0), (1400, 650_500, 71, CAPPED), (1700, 600_000, 66, HOT),
     ):  # fmt: skip
@@ -31,7 +31,7 @@ def test_the_worst_of_every_reading_is_kept() -> None:
 
 def test_a_power_cap_or_brake_is_no_heat() -> None:
     gpu = FakeGpu(uuid="GPU-0", reasons=CAPPED | SLOWED)
-    sensors = Sensors(FakeNvml(gpu), "GPU-0")
+    sensors = Sensors(FakeNvml(gpu), "GPU-0", list)
     sensors.sample()
     assert not sensors.worst.thermally_throttled
     gpu.reasons = pynvml.nvmlClocksThrottleReasonHwThermalSlowdown
@@ -41,7 +41,7 @@ def test_a_power_cap_or_brake_is_no_heat() -> None:
 
 def test_a_sensor_that_is_not_there_hides_no_other() -> None:
     instance = FakeGpu(uuid="MIG-0", clock_mhz=None, power_mw=None, temperature_c=55, reasons=None)
-    sensors = Sensors(FakeNvml(instance), "MIG-0")
+    sensors = Sensors(FakeNvml(instance), "MIG-0", list)
     sensors.sample()
     assert sensors.worst == Readings(temperature_c=55, throttle_reasons=0)
 

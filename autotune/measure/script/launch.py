@@ -103,6 +103,10 @@ class Launch:
         """Optimizer steps of the process that made the most."""
         return max((p.latest.ended for p in self.processes if p.latest), default=0)
 
+    def pids(self) -> list[int]:
+        """Of its processes that load torch."""
+        return [process.pid for process in self.processes]
+
     def hidden(self) -> bool:
         """Whether torch runs where nobody sees it, for a while already."""
         now = time.monotonic()

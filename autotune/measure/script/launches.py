@@ -196,7 +196,7 @@ class Launches:
                 if self._command.says(name)]  # fmt: skip
         world_size = self._space.workload.world_size
         counters = self._device.energy().counters[:world_size]
-        sensors = partial(sensors_of, self._device, world_size)
+        sensors = partial(sensors_of, self._device, world_size, launch.pids)
         timing = Timing(Steps(job.rule, job.needed_step_s), launch, counters, sensors)
         self._wiring.on_phase(Phase.IMPORT, 0)
         while True:
