@@ -37,8 +37,9 @@ _SEGMENT_BYTES = 20 * 2**20
 """The smallest segment of torch's allocator for more than 1 MiB (kLargeBuffer)."""
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # malloc.h
 _KERNELS_BYTES = _NCCL_BYTES = 2**30
-"""Limits, until the first warm-up ends, for kernels that are loaded late and for NCCL's buffers
-(several ranks). More belongs to other programs."""
+"""Limits, until the first warm-up ends, for kernels that are loaded late and for NCCL's further
+buffers (several ranks; as much as its first ones if these are larger). More belongs to other
+programs."""
 FOREIGN_SHARE = 0.01
 """Of the capacity: a larger change of memory belongs to other programs."""
 CUDA_GUARD = 0.97
@@ -146,7 +147,7 @@ class CudaMeter(Meter):
 
     def __init__(self, uuid: str, ranks: int) -> None:
         pynvml.nvmlInit()
-        self._first_use_bytes = _KERNELS_BYTES + (_NCCL_BYTES if ranks > 1 else 0)
+        self._ranks = ranks
         self._handle = pynvml.nvmlDeviceGetHandleByUUID(uuid)
         self._before_bytes = self._in_use_bytes()
         self._outside_bytes = self._most_own_bytes = 0
@@ -170,7 +171,9 @@ class CudaMeter(Meter):
         self._pinned_is_resident = status_bytes("VmRSS") - before > _PINNED_TRIAL_BYTES // 2
         del pinned
         self._outside_bytes = max(0, self._outside_now())  # the context, which pinning made
-        self._most_own_bytes = self._outside_bytes + self._first_use_bytes
+        # The group of all ranks is there, and a library may make another of the same size.
+        nccl = max(_NCCL_BYTES, self._outside_bytes) if self._ranks > 1 else 0
+        self._most_own_bytes = self._outside_bytes + _KERNELS_BYTES + nccl
 
     def built(self) -> None:
         torch.cuda.synchronize()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -43,3 +44,31 @@ block = torch.empty(20 << 30, dtype=torch.uint8, device="cuda")
 print(get_accelerator().available_memory())
 """)  # fmt: skip
     assert 3 << 30 < free_bytes < 4 << 30
+
+
+def test_a_second_group_of_many_ranks_is_no_other_programs_memory(
+    emulate: Emulate, tmp_path: Path
+) -> None:
+    cards = emulate("2xH100")
+    for unit in cards.units:
+        unit.nccl = 2200 << 20  # as of many more ranks
+    program = """
+import sys, pynvml, torch
+import torch.distributed as dist
+from probes.memory import CudaMeter
+rank = int(sys.argv[1])
+pynvml.nvmlInit()
+meter = CudaMeter(pynvml.nvmlDeviceGetUUID(pynvml.nvmlDeviceGetHandleByIndex(rank)), 2)
+device = torch.device("cuda", rank)
+torch.cuda.set_device(device)
+dist.init_process_group("nccl", init_method=f"file://{sys.argv[2]}", rank=rank, world_size=2,
+                        device_id=device)
+meter.limit(80 << 30)
+dist.all_reduce(torch.ones(1, device=device), group=dist.new_group([0, 1]))
+meter.built()
+meter.reset()
+meter.warmed()
+print(meter.foreign_bytes())
+"""
+    both = [begin(cards, program, str(rank), str(tmp_path / "store")) for rank in range(2)]
+    assert [end(each) for each in both] == ["0\n", "0\n"]

@@ -140,6 +140,19 @@ def test_memory_at_build_may_be_others(card: Card, ranks: int, others: int, told
     assert meter.foreign_bytes() == told * MIB
 
 
+@pytest.mark.parametrize(("ranks", "told"), [(1, 200), (2, 0)])
+def test_a_second_group_of_all_ranks_may_hold_as_much_as_the_first(
+    card: Card, ranks: int, told: int
+) -> None:
+    meter = CudaMeter("GPU-0", ranks)
+    card.outside = 300 * MIB
+    meter.limit(CAPACITY)
+    card.outside += 300 * MIB
+    meter.built()
+    probe(card, meter)
+    assert meter.foreign_bytes() == told * MIB
+
+
 def test_a_probe_that_ended_in_its_warm_up_blames_nobody(card: Card) -> None:
     meter = rank(card)
     meter.reset()
