@@ -304,12 +304,12 @@ def test_the_most_tokens_per_joule_are_searched_on_cuda(run: Run) -> None:
 
 
 @pytest.mark.gpu
+@pytest.mark.campaign  # DeepSpeed compiles CPUAdam for minutes where its cache is empty
 @pytest.mark.timeout(900)
 def test_every_stage_and_offload_trains_on_one_cuda_device(run: Run) -> None:
     shape = ["--depth", "4", "--seq-len", "256", "--micro-batch", "2", "--checkpointing", "none"]
     how = ["--zero", "0,1,2,3", "--offload", "none,optimizer,all", "--sampler", "grid"]
     how += ["--engine", "deepspeed", "--finals", "1"]
-    # With an empty cache, DeepSpeed compiles CPUAdam: for minutes beside other programs.
     command = run("--budget", "15m", "--device", "cuda:0", *shape, *how)
     code, _, stderr = command.end()
     assert code == 0, stderr
