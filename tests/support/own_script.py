@@ -64,7 +64,7 @@ def loss_of(model: nn.Module, ids: Tensor) -> Tensor:
 
 def plain(asked: argparse.Namespace) -> None:
     if "RANK" in os.environ:
-        torch.distributed.init_process_group("gloo")
+        torch.distributed.init_process_group("nccl" if asked.cuda else "gloo")
     world = int(os.environ.get("WORLD_SIZE", "1"))
     device = torch.device(f"cuda:{os.environ.get('LOCAL_RANK', '0')}" if asked.cuda else "cpu")
     model: nn.Module = net(asked.width).to(device)

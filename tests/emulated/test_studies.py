@@ -1,0 +1,240 @@
+"""Whole studies on emulated cards: what is searched, what runs out of memory, what is left."""
+
+from __future__ import annotations
+
+import csv
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from autotune.device.emulated.emulation import Emulation
+from tests.emulated.conftest import Emulate, begin, end
+from tests.support.launches import BIN, OWN, PYTHON
+from tests.support.programs import ROOT, ranks_of
+
+pytestmark = [pytest.mark.emulated, pytest.mark.slow]
+
+Row = dict[str, str]
+ALL = ("--sampler", "grid", "--budget", "20m", "--trials", "999", "--finals", "1")
+SHAPE = ("--depth", "2", "--seq-len", "64", "--gpt", "vocab_size=256")
+ONE = ("--micro-batch", "1", "--checkpointing", "none")
+GONE_S = 30.0
+STARTED: list[subprocess.Popen[str]] = []
+
+
+def start(cards: Emulation, out: Path, *flags: str) -> subprocess.Popen[str]:
+    """A study in a folder, of all candidates; it ends with the test."""
+    paths = os.pathsep.join([str(ROOT), str(ROOT / "tests" / "support")])
+    STARTED.append(subprocess.Popen(
+        [sys.executable, "-m", "autotune", "--out", str(out), *ALL, *flags], cwd=out.parent,
+        env=cards.environment | {"PYTHONPATH": paths},
+        text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+    ))  # fmt: skip
+    return STARTED[-1]
+
+
+@pytest.fixture(autouse=True)
+def end_studies(emulate: Emulate) -> Iterator[None]:
+    """Before their cards are gone, also where a test ran out of time."""
+    yield
+    while STARTED:
+        with STARTED.pop() as process:
+            process.kill()
+
+
+def tuned(cards: Emulation, out: Path, *flags: str) -> list[Row]:
+    """The rows of a study that ends well, and leaves no memory in use."""
+    process = start(cards, out, *flags)
+    _, err = process.communicate(timeout=1500)
+    assert process.returncode == 0, err
+    assert nothing_is_held(cards)
+    return rows(out)
+
+
+def rows(out: Path) -> list[Row]:
+    table = out / "trials.csv"
+    return list(csv.DictReader(table.read_text().splitlines())) if table.exists() else []
+
+
+def nothing_is_held(cards: Emulation) -> bool:
+    """Whether NVML sees no memory in use, soon."""
+    said = end(begin(cards, f"""
+import time
+from autotune.device.cuda import open_cuda
+device, until = open_cuda(), time.monotonic() + {GONE_S}
+while any(device.in_use_bytes()) and time.monotonic() < until:
+    time.sleep(0.05)
+print("in use" if any(device.in_use_bytes()) else "nothing")
+"""))  # fmt: skip
+    return said == "nothing\n"
+
+
+def values(of: list[Row], *names: str) -> set[tuple[str, ...]]:
+    """What was measured, by the axes of these names."""
+    assert {row["verdict"] for row in of} <= {"ok", "pruned"}, of
+    return {tuple(row[name] for name in names) for row in of if row["kind"] == "search"}
+
+
+STAGES = {"ddp": "0", "deepspeed": "0,1,2,3", "fsdp": "2,3"}
+MORE = [pytest.param(n, marks=pytest.mark.campaign) for n in (1, 4, 8)]
+
+
+@pytest.mark.parametrize("devices", [2, *MORE])
+@pytest.mark.parametrize("engine", STAGES)
+def test_every_stage_trains(emulate: Emulate, tmp_path: Path, engine: str, devices: int) -> None:
+    cards = emulate(f"{devices}xA100-40GB")
+    flags = ("--engine", engine, "--zero", STAGES[engine], *SHAPE, *ONE)
+    found = tuned(cards, tmp_path / "study", *flags)
+    assert values(found, "zero_stage") == {(stage,) for stage in STAGES[engine].split(",")}
+
+
+@pytest.mark.campaign
+@pytest.mark.timeout(1500)
+@pytest.mark.parametrize("engine", STAGES)
+@pytest.mark.parametrize("devices", [1, 2])
+def test_every_combination_trains(
+    emulate: Emulate, tmp_path: Path, engine: str, devices: int
+) -> None:
+    checkpointing, allocator = "none,full,selective,host,1/2", "default,expandable"
+    flags = ("--checkpointing", checkpointing, "--allocator", allocator, "--micro-batch", "1")
+    found = tuned(
+        emulate(f"{devices}xH100"), tmp_path / "study", *SHAPE, *flags, "--engine", engine,
+        "--zero", STAGES[engine],
+    )  # fmt: skip
+    assert values(found, "zero_stage", "checkpointing", "allocator") == {
+        (stage, each, how)
+        for stage in STAGES[engine].split(",")
+        for each in checkpointing.split(",")
+        for how in allocator.split(",")
+    }
+
+
+@pytest.mark.campaign
+@pytest.mark.timeout(1500)
+@pytest.mark.parametrize("engine", ["deepspeed", "fsdp"])
+def test_every_offload_trains_on_two_cards(emulate: Emulate, tmp_path: Path, engine: str) -> None:
+    offload = "none,optimizer,all" if engine == "deepspeed" else "none,all"
+    flags = ("--engine", engine, "--zero", "2,3", "--offload", offload, *SHAPE, *ONE)
+    found = tuned(emulate("2xA100-40GB"), tmp_path / "study", *flags)
+    assert ("3", "all") in values(found, "zero_stage", "offload")
+
+
+@pytest.mark.campaign
+@pytest.mark.timeout(1500)
+@pytest.mark.parametrize("engine", STAGES)
+def test_every_engine_compiles_on_two_cards(emulate: Emulate, tmp_path: Path, engine: str) -> None:
+    flags = ("--engine", engine, "--zero", STAGES[engine], "--compile", "off,on", *SHAPE, *ONE)
+    found = tuned(emulate("2xA100-40GB"), tmp_path / "study", *flags)
+    assert values(found, "compile") == {("off",), ("on",)}
+
+
+@pytest.mark.parametrize(
+    ("spec", "flags"),
+    [("1x8GiB", ()), pytest.param("1xH100", ("--capacity", "8GiB"), marks=pytest.mark.campaign)],
+    ids=["small", "pretended"],
+)
+def test_what_is_too_large_is_oom_and_the_next_candidates_are_measured(
+    emulate: Emulate, tmp_path: Path, spec: str, flags: tuple[str, ...]
+) -> None:
+    """Deep models do not even build; many samples run out in warm-up."""
+    shape = ("--depth", "1,256", "--seq-len", "1024", "--gpt", "vocab_size=256,width=1024")
+    sizes = ("--micro-batch", "1,1024", "--checkpointing", "none", "--zero", "0")
+    found = tuned(emulate(spec), tmp_path / "study", *shape, *sizes, *flags)
+    fitted = {(r["depth"], r["micro_batch"]) for r in found if r["verdict"] in ("ok", "pruned")}
+    oom = {(r["depth"], r["micro_batch"]) for r in found if r["verdict"] == "oom"}
+    assert ("1", "1") in fitted
+    assert {("1", "1024"), ("256", "1")} <= oom
+    assert {r["verdict"] for r in found} <= {"ok", "pruned", "oom", "skipped"}
+    assert all(int(r["peak_device_bytes"]) < 8 << 30 for r in found if r["verdict"] == "ok")
+    assert (tmp_path / "study" / "best.json").exists()
+
+
+def test_probes_run_at_the_same_time_each_on_its_own_card(
+    emulate: Emulate, tmp_path: Path
+) -> None:
+    two = ("--world-size", "1", "--parallel", "2", "--zero", "0")
+    flags = ("--micro-batch", "1,2", "--checkpointing", "none")
+    found = tuned(emulate("2xA100-40GB"), tmp_path / "study", *SHAPE, *two, *flags)
+    assert values(found, "micro_batch") == {("1",), ("2",)}
+
+
+@pytest.mark.parametrize("devices", [2, pytest.param(8, marks=pytest.mark.campaign)])
+def test_a_study_that_is_killed_leaves_no_memory_in_use_and_goes_on(
+    emulate: Emulate, tmp_path: Path, devices: int
+) -> None:
+    cards, out = emulate(f"{devices}xA100-40GB"), tmp_path / "study"
+    process = start(
+        cards, out, *SHAPE, "--micro-batch", "1,2", "--checkpointing", "none", "--zero", "0"
+    )
+    while not (rows(out) and ranks_of(process.pid)):
+        assert process.poll() is None, process.communicate()
+        time.sleep(0.05)
+    assert not nothing_is_held_now(cards)
+    process.send_signal(signal.SIGKILL)
+    process.communicate()
+    assert nothing_is_held(cards)
+    resumed = subprocess.run(
+        [sys.executable, "-m", "autotune", "--resume", str(out)], cwd=ROOT, text=True,
+        env=cards.environment, capture_output=True, check=False,
+    )  # fmt: skip
+    assert resumed.returncode == 0, resumed.stderr
+    assert values(rows(out), "micro_batch") == {("1",), ("2",)}
+
+
+def nothing_is_held_now(cards: Emulation) -> bool:
+    return not any(cards.held_bytes(unit) for unit in range(len(cards.units)))
+
+
+@pytest.mark.parametrize("devices", [1, 2])
+def test_a_script_is_launched_on_the_cards(emulate: Emulate, tmp_path: Path, devices: int) -> None:
+    cards = emulate(f"{devices}xA100-40GB")
+    words = "plain --cuda --batch {micro_batch} --len {seq_len}"
+    script = f"{BIN}/torchrun --nproc-per-node {devices} {OWN} {words}"
+    script = script if devices > 1 else f"{PYTHON} {OWN} {words}"
+    found = tuned(
+        cards, tmp_path / "study", "--script", script, "--micro-batch", "2,4", "--seq-len", "32"
+    )
+    assert values(found, "micro_batch") == {("2",), ("4",)}
+    assert all(int(row["peak_device_bytes"]) > 500 << 20 for row in found)  # with the context
+
+
+def test_another_card_is_no_place_to_go_on_and_the_same_one_verifies(
+    emulate: Emulate, tmp_path: Path
+) -> None:
+    out = tmp_path / "study"
+    cards = emulate("1xA100-40GB")
+    tuned(cards, out, *SHAPE, *ONE, "--zero", "0")
+    code, err = ended(emulate("1xH100"), "--resume", str(out))
+    assert code == 2
+    assert err.startswith("autotune: --resume: fingerprint.devices.devices.0.name was NVIDIA A100")
+    assert len(err.splitlines()) == 1
+    code, err = ended(cards, "verify", str(out), "--steps", "10")
+    assert code in (0, 6), err  # times mean nothing here
+    assert (out / "verified.json").exists()
+
+
+def ended(cards: Emulation, *words: str) -> tuple[int, str]:
+    """Exit code and stderr of a command."""
+    done = subprocess.run(
+        [sys.executable, "-m", "autotune", *words], cwd=ROOT, text=True, env=cards.environment,
+        capture_output=True, check=False,
+    )  # fmt: skip
+    return done.returncode, done.stderr
+
+
+@pytest.mark.parametrize(
+    "model",
+    ["factory:own:known", *(pytest.param(name, marks=pytest.mark.campaign) for name in (
+        "llama-3-8b-tiny", "mixtral-tiny", "mamba2-tiny", "t5-small-tiny", "bert-large-tiny"))],
+)  # fmt: skip
+@pytest.mark.parametrize("stage", ["0", pytest.param("3", marks=pytest.mark.campaign)])
+def test_models_of_others_train(emulate: Emulate, tmp_path: Path, model: str, stage: str) -> None:
+    cards = emulate("2xA100-40GB")
+    flags = ("--model", model, "--seq-len", "64", "--zero", stage, *ONE)
+    assert values(tuned(cards, tmp_path / "study", *flags), "zero_stage") == {(stage,)}
