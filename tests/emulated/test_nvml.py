@@ -204,6 +204,7 @@ print(json.dumps(sensors.worst.others_share))
     [({}, os.getpid(), 0.7), ({}, 1, None), ({"utilization": NOT_SUPPORTED}, os.getpid(), None),
      ({"utilization": NO_PERMISSION}, os.getpid(), None),
      ({"processes": NO_PERMISSION}, os.getpid(), None)],
+    ids=["ours and others", "none of ours", "unsupported", "no permission", "no list"],
 )  # fmt: skip
 def test_what_others_compute_beside_our_processes(
     emulate: Emulate, answers: dict[str, int], own: int, share: float | None
