@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
 
@@ -11,8 +12,7 @@ from tests.emulated.conftest import Emulate, begin, end
 pytestmark = [pytest.mark.emulated, pytest.mark.slow]
 
 
-def test_offloaded_activations_run_out_of_the_memory_that_they_go_to(emulate: Emulate) -> None:
-    assert json.loads(end(begin(emulate("1x24GiB"), """
+PROGRAM = """
 import json, torch
 from torch.autograd.graph import save_on_cpu
 from autotune.wire.stopping import Phase
@@ -36,4 +36,14 @@ for run in (back, there):
         seen = fault(error, Phase.WARMUP, "cuda", None)
         found.append([seen.cause, seen.error.partition(":")[0]])
 print(json.dumps(found))
-"""))) == [["oom", "OutOfMemoryError"], ["host_oom", "AcceleratorError"]]  # fmt: skip
+"""
+
+
+def test_offloaded_activations_run_out_of_the_memory_that_they_go_to(
+    emulate: Emulate, tmp_path: Path
+) -> None:
+    program = tmp_path / "program.py"
+    program.write_text(PROGRAM)  # before Python 3.13 only lines of files are in tracebacks
+    run = "import runpy, sys; runpy.run_path(sys.argv[1])"
+    found = json.loads(end(begin(emulate("1x24GiB"), run, str(program))))
+    assert found == [["oom", "OutOfMemoryError"], ["host_oom", "AcceleratorError"]]

@@ -215,7 +215,7 @@ def test_another_card_is_no_place_to_go_on_and_the_same_one_verifies(
     assert err.startswith("autotune: --resume: fingerprint.devices.devices.0.name was NVIDIA A100")
     assert len(err.splitlines()) == 1
     code, err = ended(cards, "verify", str(out), "--steps", "40")
-    assert code in (0, 6), err  # times mean nothing here
+    assert code in (0, 5, 6), err  # times mean nothing here, and it may not be able to tell
 
 
 def ended(cards: Emulation, *words: str) -> tuple[int, str]:

@@ -117,6 +117,7 @@ def _build(torch: TorchBuild, folder: Path, scratch: Path) -> None:
          "-lpthread", "-ldl")  # fmt: skip
     for library in _LIBRARIES:
         _make(library, torch, folder, scratch, [compiler, *flags])
+    (folder / "libcuda.so").symlink_to("libcuda.so.1")  # torch 2.9's Triton links this name
     (folder / OLD_DRIVER).mkdir()
     _run(compiler, "-shared", *flags, "-DBEFORE_R510", "-Wl,-soname,libnvidia-ml.so.1", "-o",
          folder / OLD_DRIVER / "libnvidia-ml.so.1", SOURCES / "nvml.c",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -22,7 +23,7 @@ def variables(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> dict[str, str]
 
     def start(dial: Dial, log: Path, environment: dict[str, str]) -> object:
         given.update(environment)
-        return object()
+        return SimpleNamespace()
 
     monkeypatch.setattr(local, "start_rank", start)
     for name in network.INTERFACES:
