@@ -69,7 +69,7 @@ class Ranks:
         stay = [process for process in trains if not process.gone]
         group = max((p.latest.world_size for p in stay if p.latest is not None), default=0)
         # What trained something before, and ended, is none of them.
-        self.all = stay if len(stay) == group < len(trains) else trains
+        self.all = stay if 0 < len(stay) == group < len(trains) else trains
         self._candidate = candidate
         self._told = told
 

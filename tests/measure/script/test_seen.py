@@ -117,6 +117,13 @@ def test_a_rank_that_ended_first_is_one_all_the_same() -> None:
     assert says(Ranks(both, ASKED, ALL), world_size=2) == ""
 
 
+def test_ranks_that_have_all_ended_are_still_those_that_trained() -> None:
+    both = ranks(*[seen([[[4, 32]]], world_size=2, rank=rank) for rank in (0, 1)]).all
+    for process in both:
+        process.gone = True
+    assert Ranks(both, ASKED, ALL).all == both
+
+
 def test_tokens_are_those_of_the_steps_that_were_timed() -> None:
     warm = [[[[1, 32]]]] * 3
     found = ranks(seen(*warm, [[[4, 32]]], [[[4, 32]]], []))
