@@ -6,7 +6,7 @@ import pytest
 
 from tests.emulated.conftest import Emulate, begin, end
 
-pytestmark = [pytest.mark.emulated, pytest.mark.slow]
+pytestmark = [pytest.mark.emulated, pytest.mark.slow, pytest.mark.campaign]
 
 
 def test_compiled_code_trains_and_takes_less_memory(emulate: Emulate) -> None:
