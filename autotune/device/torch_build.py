@@ -46,9 +46,9 @@ def unfit(build: TorchBuild | None, driver: str, driver_cuda: int) -> str:
     """
     if build is None or build.hip:
         return ""
-    # The newest that the driver knows, or the oldest of its major version.
-    same = [each for each in _WHEELS if each // 1000 == driver_cuda // 1000]
-    wheel = max([each for each in same if each <= driver_cuda], default=min(same, default=0))
+    # The newest that the driver knows; any driver of CUDA 12 runs the oldest.
+    oldest = _WHEELS[0] if driver_cuda >= 12000 else 0
+    wheel = max((each for each in _WHEELS if each <= driver_cuda), default=oldest)
     line = f"pip install torch --index-url {_WHERE}/cu{wheel // 1000}{wheel % 1000 // 10}"
     newer = "a driver of 2023 or later (525) is needed"
     if not build.cuda:

@@ -32,6 +32,7 @@ def test_this_torch_is_found_without_an_import() -> None:
         ("", 12080, "is built without CUDA; pip install torch --index-url https://download"
                     ".pytorch.org/whl/cu128"),
         ("", 11040, "a driver of 2023 or later"),
+        ("", 14010, "whl/cu130"),  # a driver that is newer than every wheel
     ],
 )  # fmt: skip
 def test_a_driver_runs_any_cuda_of_its_major_version(
