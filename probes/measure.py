@@ -184,7 +184,8 @@ class _Progress:
 
 
 class _Stepper:
-    """Optimizer steps of one candidate on random batches, timed between synchronisations."""
+    """Optimizer steps of one candidate on random batches, timed between synchronisations by the
+    world's clock. How long they ran is always the host's time."""
 
     def __init__(
         self, probe: Probe, engine: Engine, world: World, model: ModelSpec, progress: _Progress
@@ -241,18 +242,19 @@ class _Stepper:
         their own and scaled: the last one also reduces gradients and is followed by the update.
         """
         *early, last = batches
-        self._world.synchronize()
-        began = time.perf_counter()
+        world = self._world
+        world.synchronize()
+        started, began = time.perf_counter(), world.now()
         for batch in early:
             self._engine.forward_backward(batch, last=False)
             self._progress.alive()
         scale = 1.0
         if early and self._probe.micro_steps < self._probe.grad_accum:
-            self._world.synchronize()
+            world.synchronize()
             scale = (self._probe.grad_accum - 1) / len(early)
-        between = time.perf_counter()
+        between = world.now()
         self._loss = self._engine.forward_backward(last, last=True)
         self._engine.update()
-        self._world.synchronize()
-        ended = time.perf_counter()
-        return self._world.slowest((between - began) * scale + ended - between, ended - began)
+        world.synchronize()
+        step_s = (between - began) * scale + world.now() - between
+        return world.slowest(step_s, time.perf_counter() - started)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import socket
+import time
 from collections.abc import Callable
 from datetime import timedelta
 
 import torch
 import torch.distributed as dist
 
+from autotune.wire.emulated import emulating
 from autotune.wire.ranks import Start, Store
 
 
@@ -23,6 +25,11 @@ class World:
         self.size = size
         self.here = here or size
         self.device = device
+        self._clock = _Clock() if device.type == "cuda" and emulating() else time.perf_counter
+
+    def now(self) -> float:
+        """Seconds by which steps are timed: the host's, or an emulated device's own."""
+        return self._clock()
 
     def slowest(self, *seconds: float) -> list[float]:
         """The largest of each value over ranks; all wait for it and get the same numbers."""
@@ -36,6 +43,22 @@ class World:
         """Wait for the device's queued work."""
         if self.device.type == "cuda":
             torch.cuda.synchronize(self.device)
+
+
+class _Clock:
+    """The time of an emulated device, by events on the current stream."""
+
+    def __init__(self) -> None:
+        self._now = 0.0
+        self._last: torch.cuda.Event | None = None
+
+    def __call__(self) -> float:
+        event = torch.cuda.Event(enable_timing=True)
+        event.record()
+        if self._last is not None:  # not from a first one: milliseconds are in 32 bits
+            self._now += self._last.elapsed_time(event) / 1e3
+        self._last = event
+        return self._now
 
 
 def join(

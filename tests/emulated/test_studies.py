@@ -237,3 +237,14 @@ def test_models_of_others_train(emulate: Emulate, tmp_path: Path, model: str, st
     cards = emulate("2xA100-40GB")
     flags = ("--model", model, "--seq-len", "64", "--zero", stage, *ONE)
     assert values(tuned(cards, tmp_path / "study", *flags), "zero_stage") == {(stage,)}
+
+
+def test_steps_take_the_time_of_the_card(emulate: Emulate, tmp_path: Path) -> None:
+    """By its data sheet, an H100 is up to three times as fast as an A100."""
+    shape = ("--depth", "6", "--seq-len", "1024", "--micro-batch", "16", "--checkpointing", "none")
+    step_s = [
+        float(row["step_s_median"])
+        for card in ("A100-80GB", "H100")
+        for row in tuned(emulate(f"1x{card}"), tmp_path / card, *shape)[:1]
+    ]
+    assert 1.3 < step_s[0] / step_s[1] < 3.2

@@ -3,8 +3,9 @@
 Stand-ins take the place of the CUDA libraries that torch links (`build.py`). All that runs on the
 host is real: torch's allocator with its fragmentation and its out-of-memory errors, streams,
 process groups, DeepSpeed's accelerator, inductor and Triton. Memory of a card is counted, and
-backed by nothing but what small copies touch. Kernels do nothing: computed values are zeros, and
-times mean nothing. cuDNN is not emulated, so torch takes its own kernels of attention.
+backed by nothing but what small copies touch. Kernels do nothing: computed values are zeros.
+Their time is modelled (`csrc/clock.h`): events tell what work takes by its shapes and by what the
+card achieves (`rates.py`). cuDNN is not emulated, so torch takes its own kernels of attention.
 
 Contracts:
 

@@ -34,6 +34,8 @@ class _Library:
     """Body of each function that is not written; empty where there is no real library here."""
 
 
+_CORE = ("state.c", "memory.c", "clock.c", "costs.c", "modules.c")
+"""What all of them share."""
 _REFUSE = 'say_missing("{name}"); return {error};'
 _LIBRARIES = (
     _Library("libcuda", ("cuda.c",)),
@@ -113,7 +115,7 @@ def _build(torch: TorchBuild, folder: Path, scratch: Path) -> None:
             )
     flags = [*_COMPILE, *(f"-I{path}" for path in include), f"-DCUBLAS_VERSION={_cublas(include)}"]
     core = folder / "libautotune_emulated.so"
-    _run(compiler, "-shared", *flags, "-o", core, SOURCES / "state.c", SOURCES / "memory.c",
+    _run(compiler, "-shared", *flags, "-o", core, *(SOURCES / name for name in _CORE),
          "-lpthread", "-ldl")  # fmt: skip
     for library in _LIBRARIES:
         _make(library, torch, folder, scratch, [compiler, *flags])

@@ -22,6 +22,7 @@ from autotune.device.emulated.overheads import (
     nccl_bytes,
     reserved_bytes,
 )
+from autotune.device.emulated.rates import SHARED, rates
 from autotune.errors import UsageError
 from autotune.wire.emulated import VARIABLE
 
@@ -140,6 +141,8 @@ class Emulation:
         unit.shared_per_block, unit.shared_per_sm = each.shared_per_block, each.shared_per_sm
         unit.threads_per_sm = each.threads
         unit.l2 = 50 << 20
+        for name, rate in rates(card).items():
+            setattr(unit, name, rate / share if name in SHARED else rate)
         if card.unified:
             unit.unified = 1
             unit.memory = unit.memory_v2 = 3  # NVML_ERROR_NOT_SUPPORTED

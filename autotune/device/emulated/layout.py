@@ -17,6 +17,10 @@ class UnitRow(ctypes.Structure):
         *((name, ctypes.c_uint64) for name in (
             "total", "reserved", "context", "nccl", "throttle",
         )),
+        *((name, ctypes.c_double) for name in (
+            "half_rate", "fp32_rate", "attention_rate", "attention_backward_rate", "memory_rate",
+            "link_rate", "host_rate", "net_rate",
+        )),
         *((name, ctypes.c_int32) for name in (
             "gpu", "mig", "unified", "major", "minor", "sms", "shared_per_block", "shared_per_sm",
             "threads_per_sm", "l2", "opening", "memory", "memory_v2", "processes", "utilization",

@@ -1,8 +1,8 @@
 // libcudart: devices, memory, streams and events of emulated cards. Kernels do nothing.
+#include "clock.h"
 #include "memory.h"
 #include <cuda_runtime_api.h>
 #include <dlfcn.h>
-#include <time.h>
 
 static __thread cudaError_t last;
 
@@ -259,25 +259,26 @@ cudaError_t cudaPointerGetAttributes(struct cudaPointerAttributes *attributes, c
 }
 
 cudaError_t cudaMemcpy(void *to, const void *from, size_t size, enum cudaMemcpyKind kind) {
-  copy(to, from, size);
+  run_copy(NULL, to, from, size, 1);
   return cudaSuccess;
 }
 
 cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t size, enum cudaMemcpyKind kind,
                             cudaStream_t stream) {
-  copy(to, from, size);
+  run_copy(stream, to, from, size, 0);
   return cudaSuccess;
 }
 
 cudaError_t cudaMemcpyPeerAsync(void *to, int to_device, const void *from, int from_device,
                                 size_t size, cudaStream_t stream) {
-  copy(to, from, size);
+  run_copy(stream, to, from, size, 0);
   return cudaSuccess;
 }
 
 cudaError_t cudaMemcpy2DAsync(void *to, size_t to_pitch, const void *from, size_t from_pitch,
                               size_t width, size_t height, enum cudaMemcpyKind kind,
                               cudaStream_t stream) {
+  run_fill(stream, 2 * width * height);
   if (width * height > REAL_COPY) return cudaSuccess;
   for (size_t row = 0; row < height; row++)
     copy((char *)to + row * to_pitch, (const char *)from + row * from_pitch, width);
@@ -285,11 +286,13 @@ cudaError_t cudaMemcpy2DAsync(void *to, size_t to_pitch, const void *from, size_
 }
 
 cudaError_t cudaMemset(void *at, int value, size_t size) {
+  run_fill(NULL, size);
   fill(at, value, size);
   return cudaSuccess;
 }
 
 cudaError_t cudaMemsetAsync(void *at, int value, size_t size, cudaStream_t stream) {
+  run_fill(stream, size);
   fill(at, value, size);
   return cudaSuccess;
 }
@@ -298,26 +301,15 @@ cudaError_t cudaGetSymbolAddress(void **at, const void *symbol) { return cudaMal
 
 // --------------------------------------------------------------------------- streams and events
 
-struct stream {
-  int unit, priority;
-};
-
 struct event {
   int unit, recorded;
-  struct timespec time;  // of the host: everything queued is done at once
+  double ns;
 };
-
-// Handles up to 2 are CUDA's default streams, of the current device.
-static int unit_of(cudaStream_t stream) {
-  return (uintptr_t)stream <= 2 ? current_unit() : ((struct stream *)stream)->unit;
-}
 
 cudaError_t cudaStreamCreateWithPriority(cudaStream_t *stream, unsigned flags, int priority) {
   if (known(current_device)) return result(known(current_device));
   need_context(current_unit());
-  struct stream *made = malloc(sizeof *made);
-  *made = (struct stream){current_unit(), priority};
-  *stream = (cudaStream_t)made;
+  *stream = (cudaStream_t)new_stream(flags, priority);
   return cudaSuccess;
 }
 
@@ -333,7 +325,7 @@ cudaError_t cudaStreamDestroy(cudaStream_t stream) {
 }
 
 cudaError_t cudaStreamGetPriority(cudaStream_t stream, int *priority) {
-  *priority = (uintptr_t)stream <= 2 ? 0 : ((struct stream *)stream)->priority;
+  *priority = stream_of(stream)->priority;
   return cudaSuccess;
 }
 
@@ -386,8 +378,8 @@ cudaError_t cudaEventDestroy(cudaEvent_t event) {
 
 cudaError_t cudaEventRecord(cudaEvent_t handle, cudaStream_t stream) {
   struct event *event = (struct event *)handle;
-  if (event->unit != unit_of(stream)) return result(cudaErrorInvalidResourceHandle);
-  clock_gettime(CLOCK_MONOTONIC, &event->time);
+  if (event->unit != stream_of(stream)->unit) return result(cudaErrorInvalidResourceHandle);
+  event->ns = stamp(stream);
   event->recorded = 1;
   return cudaSuccess;
 }
@@ -396,11 +388,31 @@ cudaError_t cudaEventRecordWithFlags(cudaEvent_t event, cudaStream_t stream, uns
   return cudaEventRecord(event, stream);
 }
 
+cudaError_t cudaEventSynchronize(cudaEvent_t event) {
+  host_waits(((struct event *)event)->ns);
+  return cudaSuccess;
+}
+
+cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned flags) {
+  follow(stream, ((struct event *)event)->ns);
+  return cudaSuccess;
+}
+
+cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
+  host_waits(stamp(stream));
+  return cudaSuccess;
+}
+
+cudaError_t cudaDeviceSynchronize(void) {
+  host_waits_for(current_unit());
+  return cudaSuccess;
+}
+
 cudaError_t cudaEventElapsedTime(float *ms, cudaEvent_t first, cudaEvent_t second) {
   struct event *from = (struct event *)first, *to = (struct event *)second;
   if (!from->recorded || !to->recorded || from->unit != to->unit)
     return result(cudaErrorInvalidResourceHandle);
-  *ms = (to->time.tv_sec - from->time.tv_sec) * 1e3 + (to->time.tv_nsec - from->time.tv_nsec) / 1e6;
+  *ms = (to->ns - from->ns) / 1e6;
   return cudaSuccess;
 }
 
@@ -477,6 +489,31 @@ cudaError_t __cudaPopCallConfiguration(dim3 *grid, dim3 *block, size_t *memory, 
   *memory = configuration.memory;
   *(void **)stream = configuration.stream;
   return cudaSuccess;
+}
+
+void __cudaRegisterFunction(void **handle, const char *function, char *device_function, const char *name,
+                            int threads, void *thread, void *block, void *blocks, void *grid, int *warp) {
+  register_kernel(function, name);
+}
+
+cudaError_t cudaLaunchKernel(const void *function, dim3 grid, dim3 block, void **arguments,
+                             size_t memory, cudaStream_t stream) {
+  run_registered(function, &grid.x, &block.x, arguments, stream);
+  return cudaSuccess;
+}
+
+cudaError_t __cudaLaunchKernel(cudaKernel_t kernel, dim3 grid, dim3 block, void **arguments,
+                               size_t memory, cudaStream_t stream) {
+  return cudaLaunchKernel(kernel, grid, block, arguments, memory, stream);
+}
+
+cudaError_t cudaLaunchCooperativeKernel(const void *function, dim3 grid, dim3 block, void **arguments,
+                                        size_t memory, cudaStream_t stream) {
+  return cudaLaunchKernel(function, grid, block, arguments, memory, stream);
+}
+
+cudaError_t cudaLaunchKernelExC(const cudaLaunchConfig_t *launch, const void *function, void **arguments) {
+  return cudaLaunchKernel(function, launch->gridDim, launch->blockDim, arguments, 0, launch->stream);
 }
 
 void **__cudaRegisterFatBinary(void *binary) {

@@ -1,6 +1,7 @@
 // NCCL among processes of one machine. What is small is really exchanged, through a shared file, so
 // that ranks agree; larger buffers have no values, and are left alone. A collective is done when
 // its call returns. A wait for a peer ends when the peer's process is gone.
+#include "clock.h"
 #include "memory.h"
 #include <cuda_runtime_api.h>
 #include <fcntl.h>
@@ -320,6 +321,7 @@ static ncclResult_t show(struct ncclComm *comm, const void *from, size_t size) {
 ncclResult_t ncclAllReduce(const void *from, void *to, size_t count, ncclDataType_t type,
                            ncclRedOp_t op, ncclComm_t comm, cudaStream_t stream) {
   size_t size = count * bytes_of(type);
+  run_collective(stream, comm->ranks, 2.0 * size * (comm->ranks - 1) / comm->ranks, "all-reduce");
   if (!is_small(size)) return ncclSuccess;
   ncclResult_t error = show(comm, from, size);
   if (error) return error;
@@ -330,6 +332,7 @@ ncclResult_t ncclAllReduce(const void *from, void *to, size_t count, ncclDataTyp
 ncclResult_t ncclReduce(const void *from, void *to, size_t count, ncclDataType_t type, ncclRedOp_t op,
                         int root, ncclComm_t comm, cudaStream_t stream) {
   size_t size = count * bytes_of(type);
+  run_collective(stream, comm->ranks, size, "reduce");
   if (!is_small(size)) return ncclSuccess;
   ncclResult_t error = show(comm, from, size);
   if (error) return error;
@@ -340,6 +343,7 @@ ncclResult_t ncclReduce(const void *from, void *to, size_t count, ncclDataType_t
 ncclResult_t ncclReduceScatter(const void *from, void *to, size_t count, ncclDataType_t type,
                                ncclRedOp_t op, ncclComm_t comm, cudaStream_t stream) {
   size_t size = count * comm->ranks * bytes_of(type);
+  run_collective(stream, comm->ranks, (double)size * (comm->ranks - 1) / comm->ranks, "reduce-scatter");
   if (!is_small(size)) return ncclSuccess;
   ncclResult_t error = show(comm, from, size);
   if (error) return error;
@@ -350,6 +354,7 @@ ncclResult_t ncclReduceScatter(const void *from, void *to, size_t count, ncclDat
 ncclResult_t ncclBroadcast(const void *from, void *to, size_t count, ncclDataType_t type, int root,
                            ncclComm_t comm, cudaStream_t stream) {
   size_t size = count * bytes_of(type);
+  run_collective(stream, comm->ranks, size, "broadcast");
   if (!is_small(size)) return ncclSuccess;
   ncclResult_t error = show(comm, comm->rank == root ? from : to, size);
   if (error) return error;
@@ -365,6 +370,7 @@ ncclResult_t ncclBcast(void *at, size_t count, ncclDataType_t type, int root, nc
 ncclResult_t ncclAllGather(const void *from, void *to, size_t count, ncclDataType_t type,
                            ncclComm_t comm, cudaStream_t stream) {
   size_t size = count * bytes_of(type);
+  run_collective(stream, comm->ranks, (double)size * (comm->ranks - 1), "all-gather");
   if (!is_small(size)) return ncclSuccess;
   ncclResult_t error = show(comm, from, size);
   if (error) return error;
@@ -424,8 +430,9 @@ static ncclResult_t run_queue(void) {
 }
 
 static ncclResult_t transfer(void *at, size_t count, ncclDataType_t type, int peer, ncclComm_t comm,
-                             int receives) {
+                             int receives, cudaStream_t stream) {
   size_t size = count * bytes_of(type);
+  run_collective(stream, comm->ranks, receives ? size : 0, "transfer");
   if (!is_small(size)) return ncclSuccess;
   if (queue_length == queue_capacity) {
     queue_capacity = queue_capacity ? 2 * queue_capacity : 64;
@@ -437,12 +444,12 @@ static ncclResult_t transfer(void *at, size_t count, ncclDataType_t type, int pe
 
 ncclResult_t ncclSend(const void *from, size_t count, ncclDataType_t type, int peer, ncclComm_t comm,
                       cudaStream_t stream) {
-  return transfer((void *)from, count, type, peer, comm, 0);
+  return transfer((void *)from, count, type, peer, comm, 0, stream);
 }
 
 ncclResult_t ncclRecv(void *to, size_t count, ncclDataType_t type, int peer, ncclComm_t comm,
                       cudaStream_t stream) {
-  return transfer(to, count, type, peer, comm, 1);
+  return transfer(to, count, type, peer, comm, 1, stream);
 }
 
 ncclResult_t ncclGroupStart(void) {

@@ -1,0 +1,49 @@
+// The time of the cards: when each stream is through with what it was given, in nanoseconds.
+//
+// Work of a stream begins when the host has started it and the stream's earlier work is done. The
+// host's own time runs with what it starts and what it waits for. Work of two streams overlaps as
+// if each had the card for itself.
+#ifndef CLOCK_H
+#define CLOCK_H
+#include "state.h"
+
+struct stream {
+  int unit, priority, blocking;  // blocking: waits for the legacy default stream, and it for this
+  double ready;
+};
+
+PUBLIC struct stream *stream_of(void *handle);  // of CUDA's default streams, too
+PUBLIC struct stream *new_stream(unsigned flags, int priority);
+
+// Work that takes the card `ns`. `name` is for the file in AUTOTUNE_EMULATED_TRACE.
+PUBLIC void enqueue(void *stream, double ns, const char *name);
+PUBLIC double stamp(void *stream);                // an event's time: all earlier work is done
+PUBLIC void follow(void *stream, double until);   // later work waits
+PUBLIC void host_waits(double until);
+PUBLIC void host_waits_for(int unit);             // for all streams of a card
+PUBLIC void host_copied(void);                    // what the host did since its last call was no work
+
+// What work costs, by its kind (costs.c).
+enum type { FP32, TF32, HALF, FP8, FP64 };
+PUBLIC enum type type_of(int cuda_type, enum type single);  // of a cudaDataType
+PUBLIC void run_product(void *stream, long m, long n, long k, long batch, enum type type);
+PUBLIC void run_copy(void *stream, void *to, const void *from, uint64_t size, int waits);
+PUBLIC void run_fill(void *stream, uint64_t size);
+// `bytes` go over each rank's link, as NCCL's tests count the bandwidth of the bus.
+PUBLIC void run_collective(void *stream, int ranks, double bytes, const char *name);
+
+// A kernel of the runtime by its host function, as nvcc registers it; or a kernel of a module.
+PUBLIC void register_kernel(const void *host, const char *name);
+PUBLIC void run_registered(const void *host, const unsigned *grid, const unsigned *block,
+                           void **arguments, void *stream);
+enum { MOST_PARAMETERS = 64 };
+struct kernel {
+  char *name;
+  int parameters, thread_bytes;
+  unsigned char size[MOST_PARAMETERS];  // of each parameter
+};
+PUBLIC size_t image_size(const void *image);
+PUBLIC struct kernel *kernel_of_image(const void *image, const char *name);
+PUBLIC double module_bytes(const struct kernel *kernel, double threads, void **arguments);
+PUBLIC void run_kernel(const struct kernel *kernel, double threads, void **arguments, void *stream);
+#endif
