@@ -53,7 +53,7 @@ class _Clock:
         self._last: torch.cuda.Event | None = None
 
     def __call__(self) -> float:
-        event = torch.cuda.Event(enable_timing=True)
+        event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
         event.record()
         if self._last is not None:  # not from a first one: milliseconds are in 32 bits
             self._now += self._last.elapsed_time(event) / 1e3

@@ -14,6 +14,8 @@ Links: NVLink's data sheets in one direction, of which NCCL's rings hold 0.8 (NV
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from autotune.device.cards import Card
 
 SHARED = ("half_rate", "fp32_rate", "attention_rate", "attention_backward_rate", "memory_rate")
@@ -72,7 +74,7 @@ def rates(card: Card) -> dict[str, float]:
     }
 
 
-def _of(card: Card, table: dict[str, float], other: float) -> float:
+def _of(card: Card, table: Mapping[str, float], other: float) -> float:
     """By the longest name that the card's begins with."""
     named = [name for name in table if card.name.startswith(name)]
     return table[max(named, key=len)] if named else other
