@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -55,3 +56,25 @@ def end(process: subprocess.Popen[str]) -> str:
     out, err = process.communicate(timeout=200)
     assert process.returncode == 0, err[-3000:]
     return out
+
+
+JOIN = """
+import json, os, sys, torch
+import torch.distributed as dist
+rank, ranks, store = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3]
+torch.cuda.set_device(rank)
+dist.init_process_group("nccl", init_method=f"file://{store}", rank=rank, world_size=ranks,
+                        device_id=torch.device("cuda", rank))
+def there(*values, dtype=torch.float32):
+    return torch.tensor(values, dtype=dtype).cuda()
+def here(tensor):
+    return tensor.cpu().tolist()
+"""
+
+
+def ranks(cards: Emulation, program: str, store: Any, count: int = 4) -> list[Any]:
+    """What each of the ranks printed at last."""
+    each = [
+        begin(cards, JOIN + program, str(rank), str(count), str(store)) for rank in range(count)
+    ]
+    return [json.loads(end(process).splitlines()[-1]) for process in each]

@@ -9,8 +9,7 @@ import pytest
 
 from autotune.device.cards import parse_gpus
 from autotune.device.emulated.emulation import Emulation
-from tests.emulated.conftest import Emulate, begin, end
-from tests.emulated.test_collectives import ranks
+from tests.emulated.conftest import Emulate, begin, end, ranks
 
 pytestmark = [pytest.mark.emulated, pytest.mark.slow]
 

@@ -2,38 +2,15 @@
 
 from __future__ import annotations
 
-import json
 import signal
 import time
 from typing import Any
 
 import pytest
 
-from autotune.device.emulated.emulation import Emulation
-from tests.emulated.conftest import Emulate, begin, end
+from tests.emulated.conftest import JOIN, Emulate, begin, end, ranks
 
 pytestmark = [pytest.mark.emulated, pytest.mark.slow]
-
-JOIN = """
-import json, os, sys, torch
-import torch.distributed as dist
-rank, ranks, store = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3]
-torch.cuda.set_device(rank)
-dist.init_process_group("nccl", init_method=f"file://{store}", rank=rank, world_size=ranks,
-                        device_id=torch.device("cuda", rank))
-def there(*values, dtype=torch.float32):
-    return torch.tensor(values, dtype=dtype).cuda()
-def here(tensor):
-    return tensor.cpu().tolist()
-"""
-
-
-def ranks(cards: Emulation, program: str, store: Any, count: int = 4) -> list[Any]:
-    """What each of the ranks printed at last."""
-    each = [
-        begin(cards, JOIN + program, str(rank), str(count), str(store)) for rank in range(count)
-    ]
-    return [json.loads(end(process).splitlines()[-1]) for process in each]
 
 
 def test_small_collectives_have_their_values(emulate: Emulate, tmp_path: Any) -> None:
