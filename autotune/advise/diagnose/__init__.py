@@ -231,9 +231,12 @@ def _first(events: list[Event]) -> tuple[Event | None, list[Event]]:
         why = [e for e in fatal if e.kind is Kind.HOST]
         ended = [e for e in scheduled if events.index(e) < events.index(first)]
         first = (why or said[-1:] or ended or [first])[0]
-    if first is not None and first.kind in (Kind.DEVICE, Kind.LIBRARY):
-        # A library that got no memory says less than torch's allocator does.
-        sized = [e for e in fatal if e.kind is Kind.DEVICE and e.amounts.asked is not None]
+    if first is not None and (
+        first.kind in (Kind.DEVICE, Kind.LIBRARY) or first.wording.name == "host"
+    ):
+        # A library that got no memory says less than an allocator does, and so does a class.
+        kind = Kind.HOST if first.kind is Kind.HOST else Kind.DEVICE
+        sized = [e for e in fatal if e.kind is kind and e.amounts.asked is not None]
         first = first if first in sized else next(iter(sized), first)
     if first is not None and first.kind is Kind.MEMORY:  # who says which memory says more
         first = next((e for e in fatal if e.kind.ran_out and e.kind is not Kind.MEMORY), first)

@@ -53,7 +53,7 @@ _PROCESS = re.compile(rf"Process (\d+) has ({SIZE}) memory in use")
 _DEVICE = re.compile(
     r"(?:\b(?:GPU|NPU|XPU|MLU|MUSA|DCU)[ :#=]{0,2}|\b(?:cuda|hip|npu|xpu):"
     r"|on (?:device (?:ordinal )?|ND )|device_id: ?|\[(?=\d+\] \S+ NCCL WARN))(\d{1,4})\b"
-    r"(?![.\d]* ?[KMG]i?B)"
+    r"(?![.\d]* ?[KMG]i?B|-\d)"
 )
 
 

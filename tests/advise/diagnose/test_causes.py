@@ -573,6 +573,19 @@ def test_sizes_are_taken_from_the_line_of_a_chain_that_says_them(tmp_path: Path)
     assert told(tmp_path, log)["event"]["asked_bytes"] == 2**31
 
 
+def test_an_array_that_says_its_size_counts_more_than_the_name_of_the_error(
+    tmp_path: Path,
+) -> None:
+    array = "MemoryError: Unable to allocate 7.91 GiB for an array with shape (9, 9)"
+    found = told(tmp_path, f"# numpy MemoryError\n\n{array} and data type float64\n")
+    assert found["event"]["asked_bytes"] == pytest.approx(7.91 * 2**30, abs=1)
+
+
+def test_a_date_behind_gpu_is_no_device(tmp_path: Path) -> None:
+    found = told(tmp_path, "CUDA out of memory on my GPU 2025-05-17\n")
+    assert found["event"]["devices"] == []
+
+
 def test_what_a_title_quotes_was_said(tmp_path: Path) -> None:
     log = '"Error: runner has terminated: CUDA error: out of memory" with idle GPUs\n\nany help?\n'
     assert told(tmp_path, log)["oom"]
