@@ -22,6 +22,8 @@ _MOST_TASKS = 100_000
 _NARROWEST = 60
 """Characters of a line that a terminal breaks."""
 
+_REASONS = re.compile(r"\b(?:reasons|causes|issues|tips|troubleshooting):?\s*$", re.IGNORECASE)
+"""Ends the heading of a list of what may happen."""
 _NAME = re.compile(r"[a-z][A-Z]|OOMK|_")
 """In the name of an error, and in no sentence."""
 _TENSOR = re.compile(r"shape ?\[(?P<shape>[\d, ]+)\] and type (?P<type>\w+)")
@@ -134,6 +136,8 @@ def _event_in(said: LogLine, joint: int | None, hit: Hit, log: str) -> Event | N
         logged = bool(said.time) or said.rank is not None
         quoted = bool(sizes) or logged or is_quoted(said.text, match)
         prose = (wording in SPEAKERS or wording.weak) and not quoted
+        if prose and any(map(_REASONS.search, hit.before(2**11)[-8:])):
+            continue
         suspect = prose or (wording.kind is Kind.KILLED and not quoted)
         talk = code or is_talk(said.text, match, prose=suspect)
         if talk and wording.kind is not Kind.OTHER and not raised and sizes < 2:

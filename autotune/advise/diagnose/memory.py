@@ -16,22 +16,28 @@ _STORE = r"(?:[pv]?mem(?:ory)?|[gv]?ram|hbm|heap|swap|paging file|显存|内存)
 _LACK = (
     r"(?:(?:\bnot|n['’]t|unlikely to) (?:have |has )?(?:enough|sufficient)"
     r"|insufficient|too little|lack(?:s|ing|ed)?(?: of)?|low on(?: resource:)?|short of"
-    r"|\bno (?:more|free|available)|used (?:up )?all|using all"
+    r"|\bno (?:more|free|available)|(?:us|consum)(?:e[sd]?|ing) (?:up )?all"
     r"|exhaust(?:s|ed|ing)?)"
 )
-_GET = r"(?:allocat(?:e|ion|ing)s?|alloc|(?<!socket, )\w*[cm]alloc\w*|mmap|reserve)\b"
+_GET = r"(?:allocat(?:e|ion|ing)s?|alloc|(?<!socket, )\w*[cm]alloc\w*|mmap(?! =)|reserve)\b"
 _FAIL = r"(?:fail(?:ed|s|ure|ing)?|unable|cannot|can['’]?t|can not|could ?n['o’]t|couldn['’]t)"
 _THING = rf"(?:\b{_STORE}|{SIZE}|\bbytes\b|\btensor|\bbuffer|\barray|::?\d)"
+_GROWS = r"(?:until|grow\w*|increas\w*|climb\w*|fill\w*|leak\w*|ris(?:es?|ing))"
+_ENDS = r"(?:crash|kill(?:ed|s)|shuts?\b|die[sd]\b|freez|deplet)"
+_STOPS = r"(?:kill(?:ed|ing|s)|crash(?:e[sd]|ing)|died|aborted|evicted)"
+_OTHER = r" (?:access|address|corrupt|fault|map|referenc|viol)"
+"""Behind a memory, this makes it another error."""
 _GAP = r"(?:[^.;]|\.(?=\S))"
 """A character within a sentence."""
 _PHRASES = (
     # Nothing is left: out of GPU memory, OUT_OF_DEVICE_MEMORY, OutOfMemoryError.
-    r"out[ _-]?of[ _-]?(?:[\w/]{1,12}[ _-]){0,3}?(?:mem?(?:ory)?(?![a-ln-z])|[gv]?ram\b|hbm\b)",
+    r"out[ _-]?of[ _-]?(?:[\w/(]{1,12}[ _)-]){0,3}?(?:mem?(?:ory)?(?![a-ln-z])|[gv]?ram\b|hbm\b)",
     r"(?-i:\bOOM(?:s|ed|ing)?\b(?!: +0)|\boom\b(?![\"'=:-])|\boom[-_]kill|\bOOM-?Kill\w*)",
     # Too little: not enough memory, more system memory than is available.
     rf"{_LACK} (?:[\w'()/-]{{1,15}} ){{0,4}}?{_STORE}",
-    rf"\b{_STORE}{_GAP}{{0,60}}?\b(?:exhausted|insufficient|not (?:enough|sufficient|available)"
-    r"|is full|too (?:small|little|low)|less than|exceed\w*|overflow\w*|pressure.{0,40}kill\w*)",
+    rf"\b{_STORE}{_GAP}{{0,60}}?\b(?:exhaust(?:ed|ion)|insufficient"
+    r"|not (?:enough|sufficient|available)|is full(?!,? (?:but|and|while)\b)|less than"
+    r"|too (?:small|little|low)|exceed\w*|overflow\w*|pressure.{0,40}kill\w*)",
     rf"\b(?:exceed\w*(?! \d+% of)|(?:larger|more|bigger|greater) than) {_GAP}{{0,60}}?\b{_STORE}",
     rf"\bmore (?:\w+ ){{0,3}}{_STORE}{_GAP}{{0,30}}\bthan (?:is |are )?(?:available|free|left)",
     r"\bno available memory|memlimit|low on memory|memory pressure \(oom\)",
@@ -42,18 +48,23 @@ _PHRASES = (
     rf"(?:tr(?:ied|ying)|attempt(?:ed|ing)?) to (?:allocate|reserve) (?:{SIZE}|more)",
     rf"\b(?:amount|size) of {_GAP}{{0,60}}could not be allocated|invalid buffer size: {SIZE}",
     # Who is killed for it.
-    rf"\bkill(?:ed|ing|s)\b{_GAP}{{0,80}}?\b(?:due|because|for|by|using)\b{_GAP}{{0,40}}?{_STORE}",
+    rf"\b{_STOPS}\b{_GAP}{{0,80}}?\b(?:due|because|for|by|using)\b{_GAP}{{0,40}}?{_STORE}(?!{_OTHER})",
     rf"\b{_STORE}{_GAP}{{0,40}}? kill(?:ed|ing)?\b",
+    rf"\b{_STOPS} (?:when|once|after|as) {_GAP}{{0,40}}?\b{_STORE}{_GAP}{{0,40}}?"
+    r"\b(?:reach|full|max|limit)",
     r"\bkilled process \d+ .{0,60}total-vm|sig(?:term|kill) to process \d+ .*vmrss",
     r"killing process '.*vmrss",
-    rf"\b{_STORE}{_GAP}{{0,60}}\buntil\b{_GAP}{{0,30}}\b(?:crash|kill|shuts?|die[sd]|deplet)",
+    rf"\b{_STORE}.{{0,60}}?\b{_GROWS}\b.{{0,120}}?\b{_ENDS}",
+    rf"\b{_GROWS} .{{0,40}}?\b{_STORE}.{{0,60}}?\b{_ENDS}",
     # Names of it.
     r"bad[_ ]alloc(?:ation)?\b|memoryerror|_alloc(?:ation)?_failed|errormemoryallocation"
     r"|\bmemory[_ ]error\b|\benomem\b|\berrno 12\b|(?:winerror|os error) 1455"
+    r"|resource_?exhausted(?:error)?\b(?!:?\s*$|.*(?:quota|429|message larger))"
     r"|nrt_resource\b|nrt_\w+ status=4\b"
     r"|\ballocation on device\b|error_out_of_resources|bfc_allocator\S+ (?:inuse at|sum total)"
     rf"|hbm usage >=|total ?capac\w+(?:;| of {SIZE} of which)",
-    r"显存不[足够]|内存不[足够]|爆显存|メモリー?不足|메모리 부족|недостаточно памяти",
+    r"(?:显存|内存)[^，。]{0,16}?(?:不[足够]|占满|耗尽|溢出|爆|被.{0,8}kill)|爆(?:显存|内存)"
+    r"|メモリー?不足|메모리 부족|недостаточно памяти",
 )
 _RAN_OUT = re.compile("|".join(f"(?:{each})" for each in _PHRASES), re.IGNORECASE | re.ASCII)
 _BACKEND = re.compile(
@@ -71,9 +82,11 @@ def speaker(text: str, phrase: re.Match[str]) -> Wording:
     first = next(each for each in SPEAKERS if each.match(text))
     if first.name not in _ANYBODY:
         return first
-    near = text[max(0, phrase.start() - _NEAR) : phrase.end() + _NEAR]
-    nearest = next(each for each in SPEAKERS if each.match(near))
-    return first if nearest.kind is Kind.MEMORY else nearest
+    start, end = phrase.span()
+    begin, stop = text.rfind(". ", 0, start) + 1, f"{text}. ".find(". ", end)
+    near, sentence = text[max(begin, start - _NEAR) : min(stop, end + _NEAR)], text[begin:stop]
+    parts = (next(each for each in SPEAKERS if each.match(part)) for part in (near, sentence))
+    return next((each for each in parts if each.kind is not Kind.MEMORY), first)
 
 
 def backend_in(text: str) -> str | None:
@@ -88,7 +101,8 @@ _SPEAKERS = (
     ("tensor", Kind.HOST, "torch c10/core/impl/alloc_cpu.cpp, torch/lib/TH; numpy exceptions.py",
      r"DefaultCPUAllocator|\$ Torch: not enough|(?i:unable to allocate).* array with shape"),
     ("pinned", Kind.HOST, "torch CachingHostAllocator.cpp; tensorflow on a CPU; ggml-cuda.cu",
-     r"cudaHost|hipHost|host_malloc|\b[Pp]inned|\bon host\b|allocator (?:mkl)?cpu|device:CPU"),
+     r"cudaHost|hipHost|host_malloc|(?i:cpu[ _]buffer)|\b[Pp]inned|\bon host\b"
+     r"|allocator (?:mkl)?cpu|device:CPU"),
     ("kernel", Kind.HOST, "Linux mm/oom_kill.c; earlyoom kill.c; systemd-oomd oomd-util.c",
      r"oom-kill:|invoked oom|[Kk]ill(?:ed|ing)? process|to process \d+ .*VmRSS|Killed /"),
     ("slurm-oom", Kind.HOST, "slurm task_cgroup_memory.c, slurm_jobacct_gather.c; seff and sacct",
@@ -105,7 +119,7 @@ _SPEAKERS = (
      r"memory space hbm|at the bottom of memory|hbm (?:usage|capacity)"
      r"|(?i:resource.?exhausted): (?!OOM when)(?!Failed)"),
     ("tensorflow", Kind.DEVICE, "tensorflow op_kernel.cc, bfc_allocator.cc, cuda_driver.cc",
-     r"bfc_allocator|OOM when allocating|ensorflow|stream_executor"
+     r"bfc_allocator|OOM when allocating|(?i:resource_?exhausted)|ensorflow|stream_executor"
      r"|(?:from|on) device(?:: | ordinal)"),
     ("paddle", Kind.DEVICE, "paddle phi/core/memory/allocation/cuda_allocator.cc",
      r"[Oo]ut of memory error on (?:GPU|XPU|NPU)"),
@@ -123,17 +137,17 @@ _SPEAKERS = (
      r"(?i:cuda|hip|musa|triton) ?(?:driver |runtime )?\[?(?i:error)|cudaError|CUDA_ERROR"
      r"|hipErr|HIP_ERROR|THCudaCheck|_RESULT_ERROR|PI_ERROR|thrust|Cuda Runtime|\.cu:\d|_gpu\.cc"),
     ("host", Kind.HOST, "any program that names main memory; CPython, C++, .NET, Java, Windows",
-     r"(?i:\b(?:host|system|main|cpu|physical|virtual)(?:'s)?[ -](?:memory|ram|mem)\b)"
+     r"(?i:\b(?:host|system|main|cpu|physical|virtual)(?:'s)?[ )-](?:memory|ram|mem)\b)"
      r"|(?<!GPU )(?<!gpu )\bRAM\b|\bPBS\b|MEMLIMIT|YARN|memory budget|OOM-?Kill|\boom[-_]"
      r"|(?i:paging file|swap|java|bad[_ ]alloc|\bfork\b|cv::|\(-4:|mmap|low on resource)"
      r"|(?<![A-Za-z])MemoryError|ArrayMemoryError|System\.OutOf|memory allocation of"
      r"|[Ee]rrno 12|ENOMEM|(?:WinError|os error) 1455|Error code 12|annot allocate memory"),
     ("device", Kind.DEVICE, "any program that names a device",
      r"(?i:\b(?:gpus?|vram|npu|xpu|tpu|hbm|rocm|hip|mps|vulkan|sycl|metal|device|cupy|card"
-     r"|accelerator|nvidia|nvml|trt|tensorrt|ascend|neuron)\b)|GPU|CUDA|[Cc]uda|TDRV|NRT_|nrt_|DEVMEM|VK_"
-     r"|in alloc$|显存"),
+     r"|accelerator|nvidia|nvml|trt|tensorrt|ascend|neuron)\b)|GPU|CUDA|[Cc]uda|(?i:opencl)|TDRV|NRT_|nrt_|DEVMEM|VK_"
+     r"|in alloc$|across \d+ banks|显存"),
     ("machine", Kind.HOST, "any program that names who was killed",
-     r"(?i:\b(?:container|nodes?|pod|your notebook|session)\b)|内存"),
+     r"(?i:\b(?:container|nodes?|pod|your notebook|session|killed)\b)|内存"),
     ("memory", Kind.MEMORY, "any program that does not say which memory it means", r""),
 )  # fmt: skip
 _ANYBODY, _NEAR = ("host", "device", "machine"), 20

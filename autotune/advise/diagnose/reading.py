@@ -55,10 +55,12 @@ _FAILURES = (
 """Words of failure, which stand beside the words of memory."""
 ANCHORS = {
     b"emory": _FAILURES, b"lloc": _FAILURES, b"uffer": _FAILURES, b"RAM": _FAILURES,
-    b" ram": _FAILURES, b"OUT_OF_": (), b"ALLOC": (), b"OOM": (), b"hbm": (), b"xceed": (),
+    b" ram": _FAILURES, b"OUT_OF_": (), b"ALLOC": (), b"OOM": (), b"EXHAUSTED": (), b"hbm": (),
+    b"xceed": (),
     b"oom": (b"oom-kill", b"oom_kill", b" oom"), b"MEMLIMIT": (), b"NRT_RES": (), b"nrt_": (),
     b"tal capac": (),
-    b"illed": (), b"xception": (), b"atchdog": (),
+    b"illed": (), " kill 了".encode(): (), b"o space left": (), b"mat1 and mat2": (),
+    b"xception": (), b"atchdog": (),
     b"NCCL ": (b"NCCL WARN", b"NCCL op"), b"Assertion `": (), b"Killing ": (),
     b"o_batch_per_gpu": (), b"ccess fault": (), b"tation fault": (), b"launch failure": (),
     b"_STATUS_": (b"NOT_INITIALIZED", b"EXECUTION_F", b"INTERNAL_E"),
@@ -75,7 +77,12 @@ FOREIGN = tuple(
     for word in (
         "不足",
         "不够",
+        "占满",
+        "耗尽",
+        "溢出",
         "爆显存",
+        "爆内存",
+        "存爆",
         "부족",
         "памяти",
         "已杀死",

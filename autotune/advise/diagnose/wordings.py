@@ -106,7 +106,8 @@ _MISTAKEN = (
     _row(
         "shape", Kind.SHAPE,
         "torch aten/src/ATen/native/LinearAlgebra.cpp, ExpandUtils.cpp",
-        r"Error: (?:mat1 and mat2 shapes|The size of tensor a|shape '\[|size mismatch"
+        r"mat1 and mat2 shapes cannot be multiplied",
+        r"Error: (?:The size of tensor a|shape '\[|size mismatch"
         r"|Error\(s\) in loading state_dict|Sizes of tensors must match|stack expects each"
         r"|Expected input batch_size|The expanded size of the tensor|shape mismatch)",
     ),
@@ -123,9 +124,11 @@ _MISTAKEN = (
     ),
     _row(
         "warning", Kind.WARNING,
-        "tensorflow stream_executor cuda_driver.cc, which tries again with less; bfc_allocator.cc",
+        "tensorflow stream_executor cuda_driver.cc, which tries again with less; bfc_allocator.cc;"
+        " llama.cpp src/llama-mmap.cpp",
         r"^I \S+\] failed to alloc(?:ate)? .* from device: ",
         r"ran out of memory trying to allocate .*(?:is not a failure)",
+        r"failed to mlock ",
     ),
 )  # fmt: skip
 _KILLED = (
@@ -148,8 +151,8 @@ _KILLED = (
 DISK = _row(
     "disk", Kind.DISK,
     "CPython OSError; torch caffe2/serialize/inline_container.cc; safetensors",
-    r"Error: .*(?:\[Errno 28\]|\[Errno 122\]|PytorchStreamWriter failed writing file"
-    r"|No space left on device)",
+    r"\[(?:Errno|Error) (?:28|122)\]|Error: .*PytorchStreamWriter failed writing file"
+    r"|\bNo space left on device",
 )  # fmt: skip
 _LAST = (
     _row(
