@@ -19,6 +19,7 @@ from autotune.study.attempts import Next, Probed, Tally, after
 from autotune.study.judging import Judge
 from autotune.study.predict.memory import Prediction
 from autotune.wire.budget import Clock
+from autotune.wire.emulated import emulating
 from autotune.wire.stopping import Rule
 
 ATTEMPTS = 3
@@ -43,11 +44,13 @@ def rule_for(device_kind: str, options: Options, *, final: bool = False) -> Rule
 
     15 s of steady steps know a median to 1 % on an idle GPU; in a short budget no probe may take
     more than a fiftieth of it. A CPU shares its cores with the rest of the machine: 2 %. A GPU's
-    clocks fall under load: a group runs before it is timed, and finals are timed for long.
+    clocks fall under load: a group runs before it is timed, and finals are timed for long. Those of
+    an emulated one do not.
     """
     limit_s = min(15.0, max(2.0, options.limits.budget_s / 50))
     on_cpu = device_kind == "cpu"
-    scale = 0.0 if on_cpu else min(1.0, options.limits.budget_s / FULL_BUDGET_S)
+    steady = on_cpu or emulating()
+    scale = 0.0 if steady else min(1.0, options.limits.budget_s / FULL_BUDGET_S)
     energy_s = ENERGY_S[device_kind] if options.search.objective == "tokens_per_joule" else 0.0
     # A step of a mix of lengths is a cycle of many.
     cycles = final and options.space.length_mix is not None

@@ -23,6 +23,7 @@ from autotune.measure.runner.extensions import CACHES, COMPILED
 from autotune.measure.script import launch
 from autotune.measure.script.launches import _memory
 from autotune.space.outcome import Verdict
+from autotune.wire.emulated import emulating
 from autotune.wire.hook import Left
 from autotune.wire.reports import Ran
 from autotune.wire.stopping import Phase
@@ -468,7 +469,8 @@ def test_a_script_on_a_gpu_is_timed_and_its_memory_is_the_device_s(tmp_path: Pat
     assert peaks.device_bytes > peaks.reserved_bytes >= peaks.allocated_bytes > 2**26
     assert peaks.device_bytes - peaks.reserved_bytes < 4 * 2**30  # the context
     (log,) = tmp_path.glob("launch*.log")
-    assert 20 * 16 * 512 / sum(step_s[19:39]) == pytest.approx(own_figures(log)[1], rel=0.03)
+    if not emulating():  # whose steps take the time of the card, and the script has the host's
+        assert 20 * 16 * 512 / sum(step_s[19:39]) == pytest.approx(own_figures(log)[1], rel=0.03)
 
 
 @pytest.mark.gpu
