@@ -25,7 +25,7 @@ class World:
         self.size = size
         self.here = here or size
         self.device = device
-        self._clock = _Clock() if device.type == "cuda" and emulating() else time.perf_counter
+        self._clock = CardClock() if device.type == "cuda" and emulating() else time.perf_counter
 
     def now(self) -> float:
         """Seconds by which steps are timed: the host's, or an emulated device's own."""
@@ -45,7 +45,7 @@ class World:
             torch.cuda.synchronize(self.device)
 
 
-class _Clock:
+class CardClock:
     """The time of an emulated device, by events on the current stream."""
 
     def __init__(self) -> None:

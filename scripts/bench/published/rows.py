@@ -24,6 +24,12 @@ _MIB = {"GB": 1024, "GiB": 1024}
 
 def asked_of(row: dict[str, Any], folder: Path) -> tuple[Options, int, Card]:
     """What a plan of that run is asked for."""
+    texts, gpus = texts_of(row, folder)
+    return Options.from_texts(texts), gpus, card_of(row["gpu"])
+
+
+def texts_of(row: dict[str, Any], folder: Path) -> tuple[dict[str, str], int]:
+    """The options that describe that run, and its number of GPUs."""
     for name in ("micro_batch", "seq_len", "checkpointing", "dtype", "optimizer", "gpus"):
         if is_empty(row[name]):
             raise NotComparableError(f"{name} unknown")
@@ -64,7 +70,7 @@ def asked_of(row: dict[str, Any], folder: Path) -> tuple[Options, int, Card]:
         texts["target_len"] = str(int(row["target_len"]))
     if lora:
         texts["lora"] = lora
-    return Options.from_texts(texts), gpus, card_of(row["gpu"])
+    return texts, gpus
 
 
 def card_of(gpu: str) -> Card:

@@ -1,0 +1,231 @@
+"""Speeds of public training runs: on emulated GPUs, beside what real ones took.
+
+    .venv-cuda/bin/python scripts/bench/emulated_time.py [--checkout FOLDER] [--only TEXT]
+
+Two kinds of runs. Those of results/public/speed.csv are repeated by studies of one candidate, with
+the model and options that memory.csv has for their id; plan's closed forms are asked, too. With a
+clone of https://github.com/openai/parameter-golf (MIT) as FOLDER, its scripts run unchanged, and
+tell their steps by the card's clock. Of several ranks one runs, beside a group that does nothing:
+collectives take no time. Needs torch's CUDA build, sentencepiece and pandas, and no GPU.
+"""
+
+from __future__ import annotations
+
+import csv
+import os
+import re
+import statistics
+import subprocess
+import sys
+import tempfile
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import combinations
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from plan import in_this_process
+from published.emulated import prepare
+from published.rows import texts_of
+from shared import ROOT, machine, run, say, table, versions
+
+from autotune.advise.plan.expected import PlanRequest, plan
+from autotune.device.cards import parse_gpus
+from autotune.device.emulated.emulation import Emulation
+from autotune.space.options import Options
+
+PUBLIC = ROOT / "results" / "public"
+CARDS = {"A100-80GB": "A100-80GB", "A100-40GB": "A100-40GB", "H100-80GB": "H100"}
+HEAD = "run | card | published | emulated | off | closed forms | off"
+STEPS = {
+    "ITERATIONS": "4", "WARMUP_STEPS": "2", "VAL_LOSS_EVERY": "0", "MAX_WALLCLOCK_SECONDS": "0",
+    "TRAIN_LOG_EVERY": "1",
+}  # fmt: skip
+WRAPPER = """
+import os, runpy, time, torch
+import torch.distributed as dist
+from probes.world import CardClock
+ranks = int(os.environ.get("WORLD_SIZE", "1"))
+if ranks > 1:
+    from torch.testing._internal.distributed.fake_pg import FakeStore
+    init = dist.init_process_group
+    torch.nn.parallel.DistributedDataParallel = lambda module, **how: module
+    dist.init_process_group = lambda *a, **k: init(
+        "fake", rank=0, world_size=ranks, store=FakeStore())
+clock = CardClock()
+time.perf_counter = lambda: clock() if torch.cuda.is_initialized() else 0.0
+try:
+    runpy.run_path("train_gpt.py", run_name="__main__")
+except ZeroDivisionError:
+    pass  # the evaluation, after the steps
+"""
+
+
+@dataclass(frozen=True)
+class Script:
+    """A public run of a script: its folder under `records`, and its time of a step."""
+
+    record: str
+    card: str
+    ranks: int
+    step_ms: float
+    given: dict[str, str]
+    tokens: int
+    """Of a step, in all."""
+
+
+_LONG = "track_non_record_16mb/2026-04-04_GDN_Hybrid_LongContext"
+SCRIPTS = (
+    *(
+        Script(_LONG, "H100", 1, step_ms,
+               {"TRAIN_SEQ_LEN": str(length), "TRAIN_BATCH_TOKENS": str(tokens)}, tokens)
+        for length, tokens, step_ms in ((8192, 393216, 593.77), (16384, 393216, 954.63),
+                                        (32768, 524288, 2219.24))
+    ),
+    Script("track_10min_16mb/2026-03-17_NaiveBaseline", "H100", 8, 43.54, {}, 524288),
+    Script("track_10min_16mb/2026-03-18_LongContextSeq2048", "H100", 8, 51.89, {}, 524288),
+    Script("track_10min_16mb/2026-03-19_TrainingOptSeq4096", "H100", 8, 70.51, {}, 393216),
+    Script("track_10min_16mb/2026-03-19_10L_MixedPrecision", "H200", 8, 45.78,
+           {"NUM_LAYERS": "10"}, 524288),
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Compared:
+    """Tokens a second of one GPU."""
+
+    group: str
+    """Runs that differ in their configuration alone."""
+    name: str
+    card: str
+    published: float
+    emulated: float
+    formula: float | None = None
+
+    def cells(self) -> list[str]:
+        found = [f"{self.published:,.0f}"]
+        for each in (self.emulated, self.formula):
+            found += [f"{each:,.0f}", f"{each / self.published - 1:+.0%}"] if each else ["", ""]
+        return [self.name, self.card, *found]
+
+
+def studied(only: str) -> Iterator[Compared]:
+    """The runs of speed.csv."""
+    runs = pd.read_csv(PUBLIC / "memory.csv").set_index("id", drop=False)
+    helpers = in_this_process()
+    for speed in csv.DictReader((PUBLIC / "speed.csv").open()):
+        name = f"{speed['id']} micro {speed['micro_batch']}"
+        if only not in name:
+            continue
+        row: dict[str, Any] = dict(runs.loc[speed["id"]])
+        row["micro_batch"] = int(speed["micro_batch"])
+        with tempfile.TemporaryDirectory() as folder:
+            texts, gpus = texts_of(row, Path(folder))
+            card = CARDS[row["gpu"]]
+            tokens_per_s = trial(texts, f"{gpus}x{card}", Path(folder) / "study")
+            request = PlanRequest(
+                options=Options.from_texts(texts), card=parse_gpus(card).card, host_bytes=None
+            )
+            (formula,) = plan(request, gpus, helpers).expected
+        group = f"{row['model']}{', LoRA' if 'lora' in texts else ''} on {card}"
+        yield Compared(group, name, f"{gpus}x{card}", float(speed["tokens_per_s"]),
+                       tokens_per_s / gpus, formula.tokens_per_s[1] / gpus)  # fmt: skip
+
+
+def trial(texts: dict[str, str], cards: str, out: Path) -> float:
+    """Tokens a second of a study's only candidate."""
+    asked = texts | {"ceiling": "99%"}
+    flags = [
+        word for name, text in asked.items() for word in (f"--{name}".replace("_", "-"), text)
+    ]
+    emulation = Emulation(cards)
+    done = subprocess.run(
+        [sys.executable, "-m", "autotune", "--device", "cuda", "--out", str(out), "--trials", "1",
+         "--finals", "1", "--budget", "20m", "--learn-from", "none", *flags],
+        env=emulation.environment, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    emulation.close()
+    trials = out / "trials.csv"
+    found = list(csv.DictReader(trials.open())) if trials.is_file() else []
+    if not found or not found[0]["tokens_per_s"]:
+        raise SystemExit(done.stdout[-1000:] + done.stderr[-2000:])
+    return float(found[0]["tokens_per_s"])
+
+
+def scripts(checkout: Path, only: str) -> Iterator[Compared]:
+    for script in SCRIPTS:
+        name = f"{Path(script.record).name} {' '.join(script.given.values())}".strip()
+        if only not in name:
+            continue
+        step_ms = told(script, (checkout / "records" / script.record / "train_gpt.py").read_text())
+        per_gpu = script.tokens / script.ranks * 1e3
+        yield Compared(f"parameter-golf on {script.ranks}x{script.card}", name,
+                       f"{script.ranks}x{script.card}", per_gpu / script.step_ms,
+                       per_gpu / step_ms)  # fmt: skip
+
+
+def told(script: Script, text: str) -> float:
+    """Milliseconds of a step that the script printed."""
+    several = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": str(script.ranks)}
+    several |= {"MASTER_ADDR": "localhost", "MASTER_PORT": "29571"}
+    cards = Emulation(f"1x{script.card}")
+    with tempfile.TemporaryDirectory() as name:
+        given = prepare(Path(name), text)
+        given |= STEPS | script.given | (several if script.ranks > 1 else {})
+        done = subprocess.run(
+            [sys.executable, "-c", WRAPPER], cwd=name, text=True, capture_output=True, check=False,
+            env=cards.environment | given | {
+                "PYTHONPATH": f"{ROOT}:{os.environ.get('PYTHONPATH', '')}"
+            },
+        )  # fmt: skip
+    cards.close()
+    found = re.findall(r"^step:\d.*step_avg:([\d.]+)ms", done.stdout, re.MULTILINE)
+    if not found:
+        raise SystemExit(done.stderr[-2000:])
+    return float(found[-1])
+
+
+def tau(pairs: list[tuple[float, float]]) -> float:
+    """Kendall's, of the order of both numbers."""
+    signs = [(a > c) - (a < c) == (b > d) - (b < d) for (a, b), (c, d) in combinations(pairs, 2)]
+    return 2 * sum(signs) / len(signs) - 1
+
+
+def summary(found: list[Compared]) -> Iterator[list[object]]:
+    groups = defaultdict(list)
+    for each in found:
+        groups[each.group].append(each)
+    for group, runs in [*groups.items(), ("all", found)]:
+        off = statistics.median(abs(each.emulated / each.published - 1) for each in runs)
+        line = [group, len(runs), f"{off:.0%}", ""]
+        known = [(each.published, each.formula) for each in runs if each.formula]
+        formula = (
+            [f"{statistics.median(abs(b / a - 1) for a, b in known):.0%}", ""]
+            if known
+            else ["", ""]
+        )
+        if group != "all" and len(runs) > 2:
+            line[3] = f"{tau([(each.published, each.emulated) for each in runs]):+.2f}"
+            formula[1:] = [f"{tau(known):+.2f}"] if known else [""]
+        yield [*line, *formula]
+
+
+def main(*, checkout: Path | None = None, only: str = "") -> None:
+    """Print the tables: of runs with `only` in their names."""
+    found = []
+    for kind in (studied(only), scripts(checkout, only) if checkout else iter(())):
+        for each in kind:
+            say(" | ".join(each.cells()))
+            found.append(each)
+    print(f"{machine()}; {versions('torch', 'transformers')}. Tokens a second of one GPU.\n")
+    print(table(HEAD, (each.cells() for each in found)))
+    print(f"\n{table('runs | number | off, median | tau | closed forms | tau', summary(found))}")
+
+
+if __name__ == "__main__":
+    run(main)
