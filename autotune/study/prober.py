@@ -44,8 +44,8 @@ def rule_for(device_kind: str, options: Options, *, final: bool = False) -> Rule
 
     15 s of steady steps know a median to 1 % on an idle GPU; in a short budget no probe may take
     more than a fiftieth of it. A CPU shares its cores with the rest of the machine: 2 %. A GPU's
-    clocks fall under load: a group runs before it is timed, and finals are timed for long. Those of
-    an emulated one do not.
+    clocks fall under load: a group runs before it is timed, and finals are timed for long. An
+    emulated one's do not.
     """
     limit_s = min(15.0, max(2.0, options.limits.budget_s / 50))
     on_cpu = device_kind == "cpu"

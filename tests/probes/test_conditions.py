@@ -10,6 +10,7 @@ import pytest
 
 from autotune.space.outcome import others_share
 from autotune.wire.cores import CpuTimes, surely_s
+from autotune.wire.emulated import VARIABLE
 from probes.conditions import Watch
 
 
@@ -31,6 +32,18 @@ def test_what_others_take_does_not_count_what_this_process_does() -> None:
     assert 0.0 < alone <= 1.0
     # With a second rank that does as much as this one, less of it is others'.
     assert as_two < alone
+
+
+def test_nobody_takes_the_time_of_an_emulated_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(VARIABLE, "a file")
+    watch = Watch(None)
+    other = subprocess.Popen([sys.executable, "-c", "while True: pass"])
+    try:
+        busy(0.4)
+        assert others_share(watch.conditions()) == watch.others_share(1) == 0.0
+    finally:
+        other.kill()
+        other.wait()
 
 
 def test_a_moment_is_too_short_to_blame_others(monkeypatch: pytest.MonkeyPatch) -> None:

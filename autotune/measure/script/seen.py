@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 
 from autotune.measure.runner.channel import Peer
 from autotune.space.candidate import Candidate
+from autotune.wire.emulated import emulating
 from autotune.wire.hook import Left, Seen, Step
 from autotune.wire.reports import Ran
 
@@ -113,7 +114,8 @@ class Ranks:
             seq_len=max(1, round(statistics.median(lengths))) if lengths else 1,
             micro_steps=micro_steps,
             seen=is_seen,
-            waiting_share=min(1.0, waited_s / took_s) if took_s else 0.0,
+            # An emulated device's steps take its own time, and the loader has the host's.
+            waiting_share=min(1.0, waited_s / took_s) if took_s and not emulating() else 0.0,
             trainable=max((r.latest.trainable for r in self.all if r.latest), default=0),
             frozen=max((r.latest.frozen for r in self.all if r.latest), default=0),
             dtype=self.dtype,

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 
 from autotune.measure.script.launch import ALL_CORES, Launch
 from autotune.measure.script.seen import Ranks
 from autotune.wire import reports
 from autotune.wire.cores import CpuTimes
+from autotune.wire.emulated import emulating
 from autotune.wire.energy import Counters, EnergyMeter
 from autotune.wire.reports import Conditions, Readings
 from autotune.wire.sensors import Sensors
@@ -35,6 +37,7 @@ class Timing:
         """Of the allocator, before the timing."""
         self._launch = launch
         self._fed = 0
+        self._fed_at = 0.0
         self._phase: Phase | None = None
         self._before: CpuTimes | None = None
 
@@ -50,6 +53,10 @@ class Timing:
 
     def feed(self, ranks: Ranks) -> Phase | None:
         """Take over the steps that all ranks have made; the phase of the latest."""
+        now, new = time.monotonic(), ranks.made - self._fed
+        ran_s = (now - self._fed_at) / new if new else 0.0
+        if new or not self._fed:
+            self._fed_at = now
         while self._fed < ranks.made and not self.enough:
             if not self.steps.wanted(Phase.WARMUP) and self._phase is not Phase.TIMED:
                 self._phase = Phase.TIMED
@@ -62,7 +69,7 @@ class Timing:
                 self._phase = Phase.TIMED
                 break
             step_s = ranks.step_s(self._fed)
-            self.steps.add(phase, step_s, step_s)
+            self.steps.add(phase, step_s, ran_s if emulating() else step_s)
             self._phase = phase if self._phase is not Phase.TIMED else self._phase
             self._fed += 1
         if self.steps.stopped_early:

@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 
 from autotune.measure.runner.channel import Peer
+from autotune.measure.script import timing
+from autotune.measure.script.launch import Launch
 from autotune.measure.script.seen import Process, Ranks
 from autotune.space.candidate import Candidate
+from autotune.wire.emulated import VARIABLE
 from autotune.wire.hook import Seen, Step
+from autotune.wire.stopping import Steps
+from tests.support.defaults import RULE
 
 ASKED = Candidate(depth=1, seq_len=32, micro_batch=4)
 ALL = ("micro_batch", "seq_len", "grad_accum")
@@ -58,6 +65,20 @@ def test_what_is_as_asked_for_is_no_mismatch() -> None:
     ran = found.ran(0, 1, 2)
     assert (ran.samples, ran.tokens, ran.seq_len, ran.seen) == (8.0, 256.0, 32, True)
     assert ran.waiting_share == pytest.approx(0.1)
+
+
+def test_steps_of_an_emulated_device_have_their_own_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Which neither the loader nor a limit of the host's time is held against."""
+    monkeypatch.setenv(VARIABLE, "a file")
+    hours = iter([0.0, 3600.0])
+    monkeypatch.setattr(timing, "time", SimpleNamespace(monotonic=lambda: next(hours)))
+    steps = Steps(replace(RULE, warmup_steps=9), None)
+    feeds = timing.Timing(steps, cast(Launch, None), (), lambda: ())
+    feeds.feed(ranks())
+    found = ranks(seen(*[[[[4, 32]]]] * 4, step_s=1e-4))
+    feeds.feed(found)
+    assert steps.warmup.wall_s == pytest.approx(3600.0)
+    assert found.ran(0, 1, 1).waiting_share == 0.0
 
 
 def test_nothing_is_made_before_all_ranks_are_there() -> None:
