@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import os
 import socket
 import time
 from collections.abc import Callable
 from datetime import timedelta
+from typing import Any
 
 import torch
 import torch.distributed as dist
 
-from autotune.wire.emulated import emulating
+from autotune.wire.emulated import ALONE, emulating
 from autotune.wire.ranks import Start, Store
 
 
@@ -76,6 +78,8 @@ def join(
         device = torch.device("cpu")
     if start.world_size == 1 and not needs_group:
         return World(0, 1, device)
+    if start.alone:
+        return _stand_for_all(start.world_size, device)
     timeout = timedelta(
         minutes=30
     )  # the study's deadlines are shorter: it ends a group that hangs
@@ -106,3 +110,22 @@ def join(
         device_id=device if start.device_kind == "cuda" and start.world_size > 1 else None,
     )
     return World(rank, start.world_size, device, start.local_ranks)
+
+
+def _stand_for_all(ranks: int, device: torch.device) -> World:
+    """Join a process group of so many ranks on emulated devices, without the others."""
+    os.environ[ALONE] = "1"
+    os.environ["TORCH_NCCL_RANKS_PER_ROOT"] = str(ranks)  # or it waits for the roots of others
+    store = dist.HashStore()  # type: ignore[attr-defined]  # see `join`
+    dist.init_process_group("nccl", store=store, rank=0, world_size=ranks)
+    made = dist.new_group
+
+    def new_group(*args: Any, **named: Any) -> Any:
+        """Connected at once, as those of a group that is bound to its device."""
+        group = made(*args, **named)
+        if isinstance(group, dist.ProcessGroup):
+            group._get_backend(device).eager_connect_single_device(device)
+        return group
+
+    dist.new_group = new_group
+    return World(0, ranks, device, 1)

@@ -23,6 +23,7 @@ from autotune.result.folder.folder import Folder
 from autotune.space.options import FLAGS, GROUPS, Flag, Options, text_of
 
 if TYPE_CHECKING:
+    from autotune.measure.testbed.testbed import Testbed
     from autotune.result.folder.manifest import Manifest
     from autotune.study.session import Setup
 
@@ -145,7 +146,7 @@ def tune(
     if accept_changed is not None and resume is None and join is None:
         raise UsageError("--accept-changed: only with --resume DIR or --join URL/NAME")
     asked = Options.from_texts({name: _text(name, value) for name, value in options.items()})
-    if verify and asked.devices.recorded:
+    if verify and (asked.devices.recorded or asked.devices.emulated):
         raise UsageError(
             f"--verify: {asked.devices.device} has no device to train on; leave it out"
         )
@@ -208,7 +209,6 @@ def _begin(asked: Tune, argv: list[str], held: ExitStack) -> Setup | None:
     from autotune.commands.dry_run import print_plan
     from autotune.device import remark
     from autotune.device.idle import check_idle
-    from autotune.measure.testbed import open_testbed
     from autotune.measure.testbed.lengths import read_mix
     from autotune.result.folder.earlier import NOTHING, learn
     from autotune.result.folder.manifest import manifest_of
@@ -219,10 +219,11 @@ def _begin(asked: Tune, argv: list[str], held: ExitStack) -> Setup | None:
     refuse_used_folder(options.output.out)
     read_mix(options.space)  # what is wrong with it is said before a device is opened
     options = _with_storage(options)
-    testbed = open_testbed(options)
+    testbed = _opened(options, held)
     space = testbed.space(options)
     device = testbed.device
-    folder = options.output.out or default_folder(options.subject, device.kind)
+    kind = "emulated" if options.devices.emulated else device.kind
+    folder = options.output.out or default_folder(options.subject, kind)
     kept = options.but(device=testbed.spec)
     now = manifest_of(kept, space, testbed.fingerprint(space), folder, argv)
     now = learn(now, options.search.learn_from, testbed.learns)
@@ -247,6 +248,19 @@ def _begin(asked: Tune, argv: list[str], held: ExitStack) -> Setup | None:
     return Setup(options=options, space=space, testbed=testbed, manifest=now)
 
 
+def _opened(options: Options, held: ExitStack) -> Testbed:
+    """The testbed. Emulated devices are there until `held` ends."""
+    from autotune.measure.testbed import open_testbed
+
+    if options.devices.emulated:
+        from autotune.device.emulated.emulation import NOT_SUPPORTED, Emulation
+
+        cards = held.enter_context(Emulation(options.devices.emulated))
+        for unit in cards.units:
+            unit.energy = NOT_SUPPORTED
+    return open_testbed(options)
+
+
 def _with_storage(options: Options) -> Options:
     """`options` with the URL of their storage, where one is given, as any folder can use it."""
     if options.output.storage is None:
@@ -269,7 +283,7 @@ def _resume(asked: Tune, argv: list[str], held: ExitStack) -> Setup:
         interface=given.interface or options.cluster.interface,
         nodes=given.nodes or options.cluster.nodes,
     )
-    return _going_on(asked, then, options, argv)
+    return _going_on(asked, then, options, argv, held)
 
 
 def _join(asked: Tune, argv: list[str], held: ExitStack) -> Setup:
@@ -281,7 +295,7 @@ def _join(asked: Tune, argv: list[str], held: ExitStack) -> Setup:
     url, then = manifest_in(asked.join)
     own = {key: value for key, value in asked.options.flat().items() if key in asked.own}
     options = then.asked(f"--join {asked.join}").but(storage=url, **own)
-    setup = _going_on(asked, then, options, argv)
+    setup = _going_on(asked, then, options, argv, held)
     folder = Path(setup.manifest.folder)
     create_folder(folder)
     held.enter_context(hold(folder))
@@ -289,15 +303,16 @@ def _join(asked: Tune, argv: list[str], held: ExitStack) -> Setup:
     return setup
 
 
-def _going_on(asked: Tune, then: Manifest, options: Options, argv: list[str]) -> Setup:
+def _going_on(
+    asked: Tune, then: Manifest, options: Options, argv: list[str], held: ExitStack
+) -> Setup:
     """The study of `then`, resumed or joined. Limits and what it learned from stay."""
     from autotune.device import remark
     from autotune.device.idle import check_idle
-    from autotune.measure.testbed import open_testbed
     from autotune.result.folder import manifest
     from autotune.study.session import Resumed, Setup
 
-    testbed, joined = open_testbed(options), asked.join is not None
+    testbed, joined = _opened(options, held), asked.join is not None
     if joined and (warning := remark(testbed.device)):
         complain(warning)
     here = testbed.space(options, then.workload())

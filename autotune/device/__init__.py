@@ -17,7 +17,8 @@ AUTO = "auto: "
 
 
 def open_device(spec: str, *, for_torch: bool = False) -> Device:
-    """The devices that `spec` names: "auto", "cpu", "cuda" or "cuda:0,2".
+    """The devices that `spec` names: "auto", "cpu", "cuda", "cuda:0,2" or "emulated:8xH100", whose
+    emulation is entered.
 
     "cuda:0,2" are positions among the devices that CUDA_VISIBLE_DEVICES leaves, in the order
     written. "auto" is cuda where there is a visible CUDA device, and else cpu. With `for_torch`
@@ -26,10 +27,11 @@ def open_device(spec: str, *, for_torch: bool = False) -> Device:
     Raises:
         UsageError: `spec` is none of these, or names a device that is not there or of no use.
     """
-    match = re.fullmatch(r"auto|cpu|cuda(?::(\d+(?:,\d+)*))?", spec)
+    match = re.fullmatch(r"auto|cpu|cuda(?::(\d+(?:,\d+)*))?|emulated:.+", spec)
     if match is None:
         raise UsageError(
-            f"--device {spec}: unknown; write auto, cpu, cuda or cuda:0,2, or replay:FILE.csv"
+            f"--device {spec}: unknown; write auto, cpu, cuda, cuda:0,2, emulated:8xH100 or"
+            " replay:FILE.csv"
         )
     from autotune.device.cpu import CpuDevice
 

@@ -21,6 +21,7 @@ import pynvml as nvml
 from autotune.device.cpu import cores
 from autotune.device.device import BusyProcess, Device, DeviceInfo, EnergyCounters
 from autotune.device.torch_build import torch_build, unfit
+from autotune.wire.emulated import emulating
 from autotune.wire.energy import of_board
 from autotune.wire.sensors import Sensors
 
@@ -139,7 +140,7 @@ class CudaDevice:
     def fingerprint(self) -> dict[str, Any]:
         """Driver and devices. `ecc` is None where the device has none."""
         version = _ask(nvml.nvmlSystemGetCudaDriverVersion)  # 12080 is 12.8
-        return {
+        return ({"emulated": True} if emulating() else {}) | {
             "kind": self.kind,
             "driver": _text(_ask(nvml.nvmlSystemGetDriverVersion) or ""),
             "cuda_driver": None

@@ -240,6 +240,8 @@ class Best:
     """The content of best.json, its fields in their order."""
 
     schema_version: Annotated[int, Meta(ge=1, le=1)] = 1
+    device: Literal["emulated"] | None = None
+    """Set where nothing was timed: memory was weighed on emulated GPUs, and time is modelled."""
     confirmed: bool
     """Whether it was measured again in a fresh group, and every time found ok."""
     config: Config

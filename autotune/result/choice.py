@@ -66,7 +66,9 @@ class Repeats:
 
 _SUMMED = ("probe_s", "group_start_s", "compile_s", "warmup_s", "timed_s", "attempts")
 """Fields of outcomes that add up over rounds."""
-Unconfirmed = Literal["no finals", "its finals failed", "other finals were slower"]
+Unconfirmed = Literal[
+    "no finals", "its finals failed", "other finals were slower", "emulated GPUs"
+]
 """Why a result is not confirmed."""
 
 

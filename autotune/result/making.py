@@ -48,9 +48,11 @@ def best_of(
     """
     records = list(records)
     counts = Counter(r.outcome.verdict for r in records if r.purpose == "search")
+    emulated = bool(fingerprint.get("devices", {}).get("emulated"))
     winner = tie_of(choice.record, space.workload, space.limits)
     return Best(
-        confirmed=choice.confirmed,
+        device="emulated" if emulated else None,
+        confirmed=choice.confirmed and not emulated,
         config=winner.config,
         measured=winner.measured,
         limits=_limits(space.limits),
@@ -58,7 +60,7 @@ def best_of(
         dtypes=_dtypes(choice.record.candidate, space.workload),
         sure=_sure(choice.certainty, space, winner.config),
         repeats=choice.repeats,
-        unconfirmed=choice.unconfirmed,
+        unconfirmed="emulated GPUs" if emulated else choice.unconfirmed,
         cells=tuple(_cell(r, space) for r in choice.cells),
         ties=tuple(tie_of(r, space.workload, space.limits) for r in choice.ties),
         pareto=tuple(tie_of(r, space.workload, space.limits) for r in choice.pareto),

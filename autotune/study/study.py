@@ -89,7 +89,9 @@ class Study:
         """What the user ended early: search or finals."""
         self.away: UnreachableError | None = None
         """Why the storage could not be told any more."""
-        self._finals = Finals(space, self._slots, self._records, options.search.finals)
+        # A modelled time is the same in every round.
+        finalists = 0 if options.devices.emulated else options.search.finals
+        self._finals = Finals(space, self._slots, self._records, finalists)
         self._search = Search(
             space,
             self._slots,

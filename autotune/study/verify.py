@@ -191,6 +191,8 @@ def _options(best: Best) -> Options:
         options = Options.from_json(asked)
     if options.devices.device.startswith(REPLAY):
         raise UsageError("best.json: comes from a recording, which has no device to train on")
+    if options.devices.emulated:
+        raise UsageError("best.json: comes from emulated GPUs, which have no speed to verify")
     if options.script.template is not None:
         return options
     batch = GlobalBatch(config.global_batch_samples, "samples")

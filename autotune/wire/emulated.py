@@ -7,6 +7,9 @@ import os
 VARIABLE = "AUTOTUNE_EMULATED"
 """Names the file that all processes of one emulation share."""
 
+ALONE = "AUTOTUNE_EMULATED_ALONE"
+"""Set where one rank stands for all of its group: NCCL's stand-in then meets nobody."""
+
 
 def emulating() -> bool:
     """Whether values that a CUDA device computed mean nothing, so that none can be compared."""

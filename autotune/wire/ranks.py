@@ -46,6 +46,8 @@ class Start:
     """Number of the group's ranks on this host; None for all."""
     address: str = "127.0.0.1"
     """Address of its host for the other ranks."""
+    alone: bool = False
+    """On emulated devices: this rank stands for all `world_size`, and meets nobody."""
 
 
 @dataclass(frozen=True, kw_only=True)

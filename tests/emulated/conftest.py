@@ -58,23 +58,29 @@ def end(process: subprocess.Popen[str]) -> str:
     return out
 
 
-JOIN = """
+WORDS = """
 import json, os, sys, torch
 import torch.distributed as dist
 rank, ranks, store = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3]
 torch.cuda.set_device(rank)
-dist.init_process_group("nccl", init_method=f"file://{store}", rank=rank, world_size=ranks,
-                        device_id=torch.device("cuda", rank))
 def there(*values, dtype=torch.float32):
     return torch.tensor(values, dtype=dtype).cuda()
 def here(tensor):
     return tensor.cpu().tolist()
 """
+JOIN = (
+    WORDS
+    + """
+dist.init_process_group("nccl", init_method=f"file://{store}", rank=rank, world_size=ranks,
+                        device_id=torch.device("cuda", rank))
+"""
+)
 
 
-def ranks(cards: Emulation, program: str, store: Any, count: int = 4) -> list[Any]:
-    """What each of the ranks printed at last."""
-    each = [
-        begin(cards, JOIN + program, str(rank), str(count), str(store)) for rank in range(count)
-    ]
+def ranks(
+    cards: Emulation, program: str, store: Any, count: int = 4, *, join: bool = True
+) -> list[Any]:
+    """What each of the ranks printed at last. They `join` a process group first."""
+    program = (JOIN if join else WORDS) + program
+    each = [begin(cards, program, str(rank), str(count), str(store)) for rank in range(count)]
     return [json.loads(end(process).splitlines()[-1]) for process in each]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import mmap
 import os
+import re
 import shutil
 import sys
 import tempfile
@@ -27,6 +28,11 @@ from autotune.errors import UsageError
 from autotune.wire.emulated import VARIABLE
 
 _MIG_SLICES = 7
+_MOST_BYTES = 1 << 46
+"""Half of what a process of x86-64 has addresses for."""
+FLAG = "--device emulated"
+NOT_SUPPORTED = 3
+"""What NVML says of questions that a device has no answer to."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,15 +55,21 @@ class Emulation:
 
     def __init__(self, spec: str, driver: Driver | None = None, mig: int = 0) -> None:
         """Cards as in "8xH100", "4x24GiB" or "1xH100+2xT4", each in `mig` instances if not 0.
+        Those of two machines, "2x8xH100", are as one machine's but for the time of collectives.
 
         Raises:
             UsageError: a card that nobody knows, no compiler, or a torch without CUDA.
         """
         driver = driver or Driver()
-        named = [parse_gpus(part, "emulated") for part in spec.split("+")]
-        cards = [card for gpus in named for card in [gpus.card] * gpus.counts[-1]]
+        nodes, each = _machines(spec)
+        named = [parse_gpus(part, FLAG) for part in each.split("+")]
+        if any(len(gpus.counts) > 1 for gpus in named):
+            raise UsageError(f"{FLAG} {spec}: one number of GPUs, e.g. 8xH100")
+        cards = nodes * [card for gpus in named for card in [gpus.card] * gpus.counts[0]]
+        if sum(card.memory_bytes for card in cards) > _MOST_BYTES:
+            raise UsageError(f"{FLAG} {spec}: more memory than a process can address")
         if len(cards) * max(1, mig) > MOST_UNITS or mig > _MIG_SLICES:
-            raise UsageError(f"emulated {spec}: at most {MOST_UNITS} devices on one machine")
+            raise UsageError(f"{FLAG} {spec}: at most {MOST_UNITS} devices")
         torch = cuda_torch()
         folder = libraries(torch)
         self._stand_ins = preloads(folder, before_r510=driver.before_r510)
@@ -69,6 +81,7 @@ class Emulation:
         major, minor = (driver.cuda or torch.cuda).split(".")[:2]
         self.state.cuda = int(major) * 1000 + int(minor) * 10
         self.state.driver = driver.version.encode()
+        self.state.machine = len(cards) // nodes * max(1, mig)
         for gpu, card in enumerate(cards):
             for instance in range(max(1, mig)):
                 self._add(card, gpu, instance, mig, ranks=len(cards))
@@ -145,8 +158,23 @@ class Emulation:
             setattr(unit, name, rate / share if name in SHARED else rate)
         if card.unified:
             unit.unified = 1
-            unit.memory = unit.memory_v2 = 3  # NVML_ERROR_NOT_SUPPORTED
+            unit.memory = unit.memory_v2 = NOT_SUPPORTED
         self.state.units += 1
+
+
+def nodes_of(spec: str) -> int:
+    """Machines in "2x8xH100"; 1 in "8xH100"."""
+    return _machines(spec)[0]
+
+
+def _machines(spec: str) -> tuple[int, str]:
+    """Their number, and the cards of each."""
+    match = re.fullmatch(r"\s*(\d{1,9})\s*[xX*×]\s*(\d+\s*[xX*×].+)", spec)
+    if match is None:
+        return 1, spec
+    if int(match[1]) < 1:
+        raise UsageError(f"{FLAG} {spec}: at least one machine, e.g. 2x8xH100")
+    return int(match[1]), match[2]
 
 
 emulate = Emulation

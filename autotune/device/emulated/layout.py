@@ -43,6 +43,7 @@ class SharedState(ctypes.Structure):
         ("units", ctypes.c_int32),
         ("cuda", ctypes.c_int32),
         ("opening", ctypes.c_int32),
+        ("machine", ctypes.c_int32),
         ("driver", ctypes.c_char * 32),
         ("unit", UnitRow * MOST_UNITS),
         ("process", ProcessRow * MOST_PROCESSES),

@@ -35,6 +35,7 @@ from autotune.units import gib
 from autotune.wire.agents import Task
 from autotune.wire.dial import Dial
 from autotune.wire.helpers import Described
+from autotune.wire.reports import Report
 from autotune.wire.stopping import Phase
 
 UNTRACED = "memory is predicted by formulas alone, since the models were not traced"
@@ -88,6 +89,8 @@ class Pool:
                 waited_s = time.monotonic() - began
                 probed = group.probe(self._requests.probe(self._probes, job), deadline)
             ready = group.ranks[0].ready
+            if self._requests.alone and probed.report is not None:
+                probed = replace(probed, report=self._of_all(probed.report))
             if probed.report is None:
                 self._end(politely=False, until=deadline)
             return replace(
@@ -196,6 +199,11 @@ class Pool:
         others = [node.give_up(failure.reason) for node in self._places.nodes]
         return self._launch(candidate, deadline) if any(others) else failure
 
+    def _of_all(self, of_one: Report) -> Report:
+        """That of all ranks of a machine, of which one ran."""
+        host_bytes = self._workload.ranks_on_a_node * of_one.peaks.host_bytes
+        return replace(of_one, peaks=replace(of_one.peaks, host_bytes=host_bytes))
+
     def _take_seats(self, until: float) -> None:
         """Take seats for the next group. Wait for silent nodes until they speak or are lost.
         Raises NoNodesError."""
@@ -284,9 +292,10 @@ def pools(
     *,
     close: Callable[[], None],
     channel: Callable[[], Channel] = Channel,
+    alone: bool = False,
 ) -> list[Pool]:
     """One pool for each of `wirings`, on the seats of its slot. `close` ends the nodes, with the
-    last pool."""
+    last pool. `alone` has one rank of each group stand for all."""
     opened = set(range(len(wirings)))
 
     def left(slot: int) -> None:
@@ -297,7 +306,13 @@ def pools(
     numbers = _group_numbers(wirings[0].logs)
     return [
         Pool(
-            Requests(device_kind, workload, limits, wiring.seed),
+            Requests(
+                device_kind=device_kind,
+                workload=workload,
+                limits=limits,
+                seed=wiring.seed,
+                alone=alone,
+            ),
             Places(seating, slot),
             wiring,
             numbers=numbers,

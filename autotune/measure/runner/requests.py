@@ -13,7 +13,7 @@ from autotune.space.workload import Workload
 from autotune.wire.ranks import Probe, Start
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Requests:
     """Messages to ranks that train `workload` under `limits`."""
 
@@ -21,6 +21,8 @@ class Requests:
     workload: Workload
     limits: Limits
     seed: int = 0
+    alone: bool = False
+    """See `Start.alone`."""
 
     def start(self, candidate: Candidate) -> Start:
         """For a group of that build; the group adds what each rank has of its own."""
@@ -34,6 +36,7 @@ class Requests:
             dtype=self.workload.dtype,
             engine_config=engine.config(candidate, self.workload, self.device_kind),
             seed=self.seed,
+            alone=self.alone,
         )  # fmt: skip
 
     def probe(self, number: int, job: Job) -> Probe:

@@ -17,7 +17,8 @@ REPLAY = "replay:"
 
 
 def open_testbed(options: Options) -> Testbed:
-    """What `--device` names: "auto", "cpu", "cuda", "cuda:0,2" or "replay:FILE.csv".
+    """What `--device` names: "auto", "cpu", "cuda", "cuda:0,2", "emulated:8xH100", whose emulation
+    is entered, or "replay:FILE.csv".
 
     Raises:
         UsageError: it is none of these, or names a device or a recording that is not there.
@@ -46,4 +47,10 @@ def open_testbed(options: Options) -> Testbed:
         from autotune.measure.testbed.scripted import Scripted
 
         return Scripted(open_device(spec), spec)
-    return Machine(open_device(spec, for_torch=True), spec)
+    device = open_device(spec, for_torch=True)
+    if options.devices.emulated:
+        from autotune.device.emulated.emulation import nodes_of
+        from autotune.measure.testbed.emulated import Emulated
+
+        return Emulated(device, spec, nodes_of(options.devices.emulated))
+    return Machine(device, spec)

@@ -29,6 +29,8 @@ class Machine:
 
     learns = True
     remark = ""
+    alone = False
+    """Whether one rank of each group stands for all."""
 
     def __init__(self, device: Device, spec: str) -> None:
         self.device = device
@@ -63,9 +65,11 @@ class Machine:
         if said := crowding.remark(environment):
             first.note(said)
         node = LocalNode(self.device, first.logs, environment, first.note)
-        seating = Seating([(node, len(wirings) * ranks)], ranks)
+        seats = 1 if self.alone else ranks
+        seating = Seating([(node, len(wirings) * seats)], seats)
         return [
             *pools(
-                self.device.kind, seating, space.workload, space.limits, wirings, close=node.close
+                self.device.kind, seating, space.workload, space.limits, wirings,
+                close=node.close, alone=self.alone,
             )
-        ]
+        ]  # fmt: skip

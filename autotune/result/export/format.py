@@ -90,7 +90,11 @@ def remark(best: Best, missing: Collection[str], sign: str = "#") -> str:
     lines = [
         f"From autotune: {config.model}, {config.engine}, {config.ranks}, {found}.",
     ]
-    if not best.confirmed and not best.expected:
+    if best.device is not None:
+        lines.append(
+            "WARNING: weighed on emulated GPUs; its speed is modelled: nothing was timed."
+        )
+    elif not best.confirmed and not best.expected:
         lines.append("WARNING: not confirmed: it was not measured again in fresh processes.")
     if missing:
         lines.append(f"Not said here, set it yourself: {', '.join(missing)}.")

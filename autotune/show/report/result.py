@@ -28,6 +28,10 @@ HOST_FULL = 0.8
 class Caution(Enum):
     """A warning for readers of the result, with what to do about it."""
 
+    EMULATED = (
+        "Nothing was timed: memory was weighed on emulated GPUs, and speed is modelled. Run a"
+        " study on the real ones for their speed."
+    )
     NO_FINALS = (
         "Not confirmed: this configuration had no final. Use --resume with a --budget that"
         " leaves time for finals."
@@ -63,6 +67,7 @@ def cautions(best: Best, micro_batches: Sequence[int]) -> tuple[Caution, ...]:
     """The cautions that apply to `best`, of a study that searched these `micro_batches`."""
     trials = best.trials
     applies = {
+        Caution.EMULATED: best.device == "emulated",
         Caution.NO_FINALS: best.unconfirmed == "no finals",
         Caution.FINALS_FAILED: best.unconfirmed == "its finals failed",
         Caution.FINALS_SLOWER: best.unconfirmed == "other finals were slower",

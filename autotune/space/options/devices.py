@@ -31,8 +31,9 @@ class DeviceOptions:
     # fmt: off
     device: str = option(
         "--device", as_it_is, "DEVICE",
-        "auto, cpu, cuda for all GPUs, cuda:0,2 for some, or replay:FILE.csv for recorded"
-        " measurements (auto: all GPUs, or cpu if there are none).", default="auto")
+        "auto, cpu, cuda for all GPUs, cuda:0,2 for some, emulated:8xH100 or emulated:2x8x80GiB"
+        " for GPUs that are not here, or replay:FILE.csv for recorded measurements (auto: all"
+        " GPUs, or cpu if there are none).", default="auto")
     allow_busy: bool = switch(
         "--allow-busy", "Measure even though other processes use the devices.")
     world_size: int | None = option(
@@ -52,6 +53,12 @@ class DeviceOptions:
     def recorded(self) -> bool:
         """Whether a recording replaces devices."""
         return self.device.startswith("replay:")
+
+    @property
+    def emulated(self) -> str:
+        """The cards to emulate, as in "8xH100"; empty for real devices."""
+        kind, _, cards = self.device.partition(":")
+        return cards if kind == "emulated" else ""
 
 
 @dataclass(frozen=True, kw_only=True)

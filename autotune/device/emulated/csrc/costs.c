@@ -89,7 +89,7 @@ void run_product(void *stream, long m, long n, long k, long batch, enum type typ
 
 void run_collective(void *stream, int ranks, double bytes, const char *name) {
   const struct unit *unit = unit_of(stream);
-  double rate = ranks > shared->units ? unit->net_rate : unit->link_rate;
+  double rate = ranks > shared->machine ? unit->net_rate : unit->link_rate;
   enqueue(stream, ranks > 1 ? 4 * RANK + RANK * ranks + bytes / rate * 1e9 : START, name);
 }
 

@@ -1,6 +1,9 @@
 // NCCL among processes of one machine. What is small is really exchanged, through a shared file, so
 // that ranks agree; larger buffers have no values, and are left alone. A collective is done when
 // its call returns. A wait for a peer ends when the peer's process is gone.
+//
+// In a process with AUTOTUNE_EMULATED_ALONE in its environment one rank stands for all of a
+// communicator: it meets nobody, and what the others would send is what it sends itself.
 #include "clock.h"
 #include "memory.h"
 #include <cuda_runtime_api.h>
@@ -28,7 +31,7 @@ struct area {
 };
 
 struct ncclComm {
-  int ranks, rank, splits, unit;
+  int ranks, rank, splits, unit, alone;
   volatile int aborted;
   char name[96];
   struct area *area;
@@ -45,9 +48,11 @@ static size_t area_size(int ranks) {
   return sizeof(struct area) + (size_t)ranks * REAL_COPY + (size_t)ranks * ranks * sizeof(struct mail);
 }
 
+static char *slot(struct ncclComm *comm, int rank) { return comm->area->slot[comm->alone ? 0 : rank]; }
+
 static struct mail *mail(struct ncclComm *comm, int from, int to) {
-  struct mail *first = (struct mail *)comm->area->slot[comm->ranks];
-  return &first[from * comm->ranks + to];
+  struct mail *first = (struct mail *)comm->area->slot[comm->alone ? 1 : comm->ranks];
+  return &first[comm->alone ? 0 : from * comm->ranks + to];
 }
 
 // --------------------------------------------------------------------------------------- waits
@@ -66,6 +71,7 @@ static ncclResult_t wait_a_little(struct ncclComm *comm, int *tries) {
 }
 
 static ncclResult_t meet(struct ncclComm *comm) {
+  if (comm->alone) return ncclSuccess;
   struct area *area = comm->area;
   int generation = area->generation, tries = 0;
   if (__sync_add_and_fetch(&area->arrived, 1) == comm->ranks) {
@@ -101,13 +107,14 @@ ncclResult_t ncclGetUniqueId(ncclUniqueId *id) {
 // All ranks of a name map the same file, beside the state's; it goes when all have it.
 static ncclResult_t join(ncclComm_t *out, int ranks, int rank, const char *name) {
   if (open_state()) return fail(ncclSystemError, "there is no emulation");
-  if (ranks > MOST_RANKS) return fail(ncclInvalidArgument, "more than 256 ranks");
+  int alone = getenv("AUTOTUNE_EMULATED_ALONE") != NULL, places = alone ? 1 : ranks;
+  if (places > MOST_RANKS) return fail(ncclInvalidArgument, "more than 256 ranks");
   char path[4096];
   const char *state = getenv("AUTOTUNE_EMULATED"), *slash = strrchr(state, '/');
   snprintf(path, sizeof path, "%.*s%s", slash ? (int)(slash + 1 - state) : 0, state, name);
   int file = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
-  if (file < 0 || ftruncate(file, area_size(ranks))) return fail(ncclSystemError, "no shared file");
-  void *area = mmap(NULL, area_size(ranks), PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
+  if (file < 0 || ftruncate(file, area_size(places))) return fail(ncclSystemError, "no shared file");
+  void *area = mmap(NULL, area_size(places), PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
   close(file);
   if (area == MAP_FAILED) return fail(ncclSystemError, "no shared memory");
   int unit = current_unit();
@@ -115,11 +122,11 @@ static ncclResult_t join(ncclComm_t *out, int ranks, int rank, const char *name)
   if (ranks > 1 && charge(unit, shared->unit[unit].nccl))
     return fail(ncclUnhandledCudaError, "Failed to CUDA malloc: out of memory");
   struct ncclComm *comm = calloc(1, sizeof *comm);
-  *comm = (struct ncclComm){ranks, rank, 0, unit, 0, "", area};
+  *comm = (struct ncclComm){ranks, rank, 0, unit, alone, 0, "", area};
   snprintf(comm->name, sizeof comm->name, "%s", name);
-  comm->area->pid[rank] = getpid();
+  comm->area->pid[alone ? 0 : rank] = getpid();
   ncclResult_t error = meet(comm);
-  if (!error && !rank) unlink(path);
+  if (!error && (alone || !rank)) unlink(path);
   *out = comm;
   return error;
 }
@@ -140,6 +147,7 @@ ncclResult_t ncclCommInitRankScalable(ncclComm_t *comm, int ranks, int rank, int
 
 ncclResult_t ncclCommSplit(ncclComm_t parent, int color, int key, ncclComm_t *out,
                            ncclConfig_t *config) {
+  if (parent->alone) return fail(ncclInvalidUsage, "one rank that stands for all cannot know a split's");
   int wish[2] = {color, key}, ranks = 0, rank = 0;
   memcpy(parent->area->slot[parent->rank], wish, sizeof wish);
   ncclResult_t error = meet(parent);
@@ -162,7 +170,7 @@ ncclResult_t ncclCommSplit(ncclComm_t parent, int color, int key, ncclComm_t *ou
 static ncclResult_t leave(ncclComm_t comm) {
   if (!comm) return ncclSuccess;
   if (comm->ranks > 1) refund(comm->unit, shared->unit[comm->unit].nccl);
-  munmap(comm->area, area_size(comm->ranks));
+  munmap(comm->area, area_size(comm->alone ? 1 : comm->ranks));
   free(comm);
   return ncclSuccess;
 }
@@ -295,9 +303,9 @@ ncclResult_t ncclRedOpDestroy(ncclRedOp_t op, ncclComm_t comm) { return ncclSucc
 static void reduce(struct ncclComm *comm, void *out, size_t first, size_t count, ncclDataType_t type,
                    ncclRedOp_t op) {
   for (size_t i = 0; i < count; i++) {
-    long double value = load(type, comm->area->slot[0], first + i);
+    long double value = load(type, slot(comm, 0), first + i);
     for (int rank = 1; rank < comm->ranks; rank++) {
-      long double other = load(type, comm->area->slot[rank], first + i);
+      long double other = load(type, slot(comm, rank), first + i);
       if (op == ncclProd) value *= other;
       else if (op == ncclMax) value = other > value ? other : value;
       else if (op == ncclMin) value = other < value ? other : value;
@@ -314,7 +322,7 @@ static void reduce(struct ncclComm *comm, void *out, size_t first, size_t count,
 static int is_small(size_t size) { return size && size <= REAL_COPY; }
 
 static ncclResult_t show(struct ncclComm *comm, const void *from, size_t size) {
-  memcpy(comm->area->slot[comm->rank], from, size);
+  memcpy(slot(comm, comm->rank), from, size);
   return meet(comm);
 }
 
@@ -358,7 +366,7 @@ ncclResult_t ncclBroadcast(const void *from, void *to, size_t count, ncclDataTyp
   if (!is_small(size)) return ncclSuccess;
   ncclResult_t error = show(comm, comm->rank == root ? from : to, size);
   if (error) return error;
-  memcpy(to, comm->area->slot[root], size);
+  memcpy(to, slot(comm, root), size);
   return meet(comm);
 }
 
@@ -375,7 +383,7 @@ ncclResult_t ncclAllGather(const void *from, void *to, size_t count, ncclDataTyp
   ncclResult_t error = show(comm, from, size);
   if (error) return error;
   for (int rank = 0; rank < comm->ranks; rank++)
-    memcpy((char *)to + rank * size, comm->area->slot[rank], size);
+    memcpy((char *)to + rank * size, slot(comm, rank), size);
   return meet(comm);
 }
 
@@ -394,7 +402,7 @@ static __thread int queue_length, queue_capacity, group_depth;
 static int moved(struct transfer *it) {
   struct ncclComm *comm = it->comm;
   struct mail *box = it->receives ? mail(comm, it->peer, comm->rank) : mail(comm, comm->rank, it->peer);
-  if (box->full != it->receives) return 0;
+  if (box->full != it->receives && !comm->alone) return 0;
   if (it->receives) memcpy(it->at, box->data, it->size);
   else memcpy(box->data, it->at, it->size);
   __sync_synchronize();

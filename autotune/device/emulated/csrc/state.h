@@ -48,6 +48,7 @@ struct state {
   int32_t units;
   int32_t cuda;  // of the driver: 13000 is 13.0
   int32_t opening;  // what nvmlInit answers
+  int32_t machine;  // units of one machine; communicators of more ranks span several
   char driver[32];
   struct unit unit[MOST_UNITS];
   struct process process[MOST_PROCESSES];

@@ -1,0 +1,158 @@
+"""`--device emulated:`: one rank stands for all, and nothing of it is called measured."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from autotune.device.emulated.emulation import Emulation, nodes_of
+from autotune.wire.emulated import ALONE
+from tests.emulated.conftest import Emulate, ranks
+
+pytestmark = [pytest.mark.emulated, pytest.mark.slow]
+
+Row = dict[str, str]
+LLAMA = (
+    "--model", "llama-3-8b-tiny", "--depth", "2", "--seq-len", "256", "--micro-batch", "2,8",
+    "--checkpointing", "none",
+)  # fmt: skip
+PEAKS = ("peak_device_bytes", "peak_reserved_bytes", "peak_allocated_bytes")
+
+
+def study(out: Path, *flags: str, on: Emulation | None = None) -> list[Row]:
+    """The rows of a study, on cards that are there before it starts, or are its own."""
+    temporary = out.parent / "temporary"
+    temporary.mkdir(exist_ok=True)
+    environment = os.environ if on is None else on.environment
+    done = subprocess.run(
+        [sys.executable, "-m", "autotune", "--out", str(out), "--sampler", "grid",
+         "--budget", "20m", "--finals", "1", *flags],
+        env=environment | {"TMPDIR": str(temporary)}, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert not list(temporary.glob("emulated-gpus-*"))
+    return list(csv.DictReader((out / "trials.csv").read_text().splitlines()))
+
+
+@pytest.mark.parametrize(
+    ("count", "flags"),
+    [
+        (4, ("--engine", "fsdp", "--zero", "3")),
+        *(pytest.param(8, flags, marks=pytest.mark.campaign) for flags in (
+            ("--engine", "fsdp", "--zero", "2,3"),
+            ("--engine", "deepspeed", "--zero", "0,1,2,3"),
+            ("--engine", "ddp", "--zero", "0"),
+        )),
+    ],
+)  # fmt: skip
+def test_one_rank_weighs_as_all_do(
+    emulate: Emulate, tmp_path: Path, count: int, flags: tuple[str, ...]
+) -> None:
+    spec = f"{count}xA100-40GB"
+    real = study(tmp_path / "real", *LLAMA, *flags, on=emulate(spec))
+    own = ("--device", f"emulated:{spec}", *LLAMA, *flags)
+    alone = {row["key"]: row for row in study(tmp_path / "alone", *own)}
+    for row in (each for each in real if each["kind"] == "search"):
+        for name in PEAKS:
+            least = 64 << 20  # a few segments of tiny models
+            assert int(alone[row["key"]][name]) == pytest.approx(int(row[name]), 0.01, least), name
+        host = int(alone[row["key"]]["peak_host_bytes"])
+        assert host == pytest.approx(int(row["peak_host_bytes"]), 0.05)
+
+
+def test_a_result_says_that_nothing_was_timed(tmp_path: Path) -> None:
+    out = tmp_path / "study"
+    flags = ("--engine", "fsdp", "--zero", "3")
+    found = study(out, "--device", "emulated:2x2xA100-40GB", *LLAMA, *flags)
+    assert {row["kind"] for row in found} == {"search"}
+    best = json.loads((out / "best.json").read_text())
+    assert (best["device"], best["confirmed"]) == ("emulated", False)
+    assert best["unconfirmed"] == "emulated GPUs"
+    assert (best["config"]["world_size"], best["config"]["nodes"]) == (4, 2)
+    assert best["fingerprint"]["devices"]["emulated"] is True
+    for path in (out / "exports").glob("*.y*ml"):
+        assert "nothing was timed" in path.read_text(), path.name
+    code, err = ended("verify", str(out))
+    assert (code, err) == (
+        2, "autotune: best.json: comes from emulated GPUs, which have no speed to verify\n"
+    )  # fmt: skip
+
+
+def ended(*words: str) -> tuple[int, str]:
+    """Exit code and stderr of a command."""
+    done = subprocess.run(
+        [sys.executable, "-m", "autotune", *words], capture_output=True, text=True, check=False
+    )
+    return done.returncode, done.stderr
+
+
+@pytest.mark.parametrize(
+    ("spec", "why"),
+    [
+        ("8xQ100", "unknown card; write its memory"),
+        ("99xH100", "at most 64 devices"),
+        ("1,2xH100", "one number of GPUs"),
+        ("0x8xH100", "at least one machine"),
+        ("8x32TiB", "more memory than a process can address"),
+    ],
+)
+def test_cards_that_cannot_be(spec: str, why: str) -> None:
+    code, err = ended("--device", f"emulated:{spec}", "--budget", "1m")
+    assert code == 2
+    assert err.startswith(f"autotune: --device emulated {spec}: {why}")
+    assert err.count("\n") == 1
+
+
+def test_machines_are_read() -> None:
+    assert (nodes_of("8xH100"), nodes_of("2x8xH100"), nodes_of("3 x 4x24GiB")) == (1, 2, 3)
+    assert nodes_of("H100") == 1
+
+
+def of_one(cards: Emulation, program: str) -> Any:
+    """What one rank printed at last that stands for all."""
+    cards.environment |= {ALONE: "1", "TORCH_NCCL_RANKS_PER_ROOT": "300"}
+    return ranks(cards, program, "", 1, join=False)[0]
+
+
+def test_one_rank_meets_nobody(emulate: Emulate) -> None:
+    """All that it would get of others is its own."""
+    program = """
+dist.init_process_group("nccl", store=dist.HashStore(), rank=0, world_size=300)
+total = there(1.0, 2.0)
+dist.all_reduce(total)
+parts = [there(0.0, 0.0) for _ in range(300)]
+dist.all_gather(parts, there(3.0, 4.0))
+some = dist.new_group(list(range(0, 300, 100)))
+few = there(5.0)
+dist.all_reduce(few, group=some)
+for turn in range(3):
+    dist.send(few, 1)
+got = there(0.0)
+dist.recv(got, 1)
+dist.barrier()
+print(json.dumps([here(total), here(parts[299]), here(few), here(got)]))
+"""
+    found = of_one(emulate("1xA100-40GB"), program)
+    assert found == [[300.0, 600.0], [3.0, 4.0], [15.0], [15.0]]
+
+
+def test_a_group_over_machines_waits_for_the_network(emulate: Emulate) -> None:
+    program = """
+dist.init_process_group("nccl", store=dist.HashStore(), rank=0, world_size=4)
+of_all = torch.empty(1 << 28, device="cuda")
+dist.all_reduce(of_all)
+began, ended = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+began.record()
+dist.all_reduce(of_all)
+ended.record()
+print(began.elapsed_time(ended))
+"""
+    one, two = (of_one(emulate(spec), program) for spec in ("4xH100", "2x2xH100"))
+    assert two > 5 * one
