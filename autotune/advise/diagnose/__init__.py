@@ -91,6 +91,8 @@ def diagnose(logs: Sequence[str]) -> Diagnosis:
                     cut |= reader.cut
         except KeyboardInterrupt:
             interrupted = True
+    if context.is_article:
+        found = [each for each in found if each.is_instance or not each.kind.is_oom]
     first, later = _first(_in_time(found))
     context.until = None if first is None else (first.log, first.line)
     reasons = () if first is None else tuple(causes(first, context))
@@ -216,7 +218,7 @@ def _in_time(events: list[Event]) -> list[Event]:
 
 def _first(events: list[Event]) -> tuple[Event | None, list[Event]]:
     """What explains `events`, which are in the order of time, and the others; both merged."""
-    strong = [e for e in events if not e.weak]
+    every, strong = events, [e for e in events if not e.weak]
     if any(e.kind not in (Kind.ENDED, Kind.WARNING) for e in strong):
         events = strong
     scheduled = [e for e in events if e.kind is Kind.SCHEDULED]
@@ -239,7 +241,12 @@ def _first(events: list[Event]) -> tuple[Event | None, list[Event]]:
         sized = [e for e in fatal if e.kind is kind and e.amounts.asked is not None]
         first = first if first in sized else next(iter(sized), first)
     if first is not None and first.kind is Kind.MEMORY:  # who says which memory says more
-        first = next((e for e in fatal if e.kind.ran_out and e.kind is not Kind.MEMORY), first)
+        known = [e for e in every if e.kind.ran_out and e.kind is not Kind.MEMORY]
+        if any(e in fatal for e in known):
+            first = next(e for e in known if e in fatal)
+        elif known:  # a title, or a remark
+            told = replace(first, wording=known[0].wording)
+            events, first = [told if e is first else e for e in events], told
     if first is not None and not first.trace and first.step is None:
         # A post says the message before it shows the log.
         same = [e for e in fatal if (e.wording, e.amounts) == (first.wording, first.amounts)]

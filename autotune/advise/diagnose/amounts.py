@@ -21,7 +21,8 @@ _PATTERNS = {
     "asked": (r"alloc\w* [^()]{0,40}?\((\d{1,18}+ ?(?:bytes|B))\)",
               rf"memory \(({SIZE})\) could not",
               rf"(?:[Tt]r(?:ied|ying)|[Aa]ttempting) to (?:allocate|reserve) ?({SIZE})",
-              rf"alloc(?:ate|ating|ation)?(?: [\w().]{{1,12}}){{0,3}}? [(]?({SIZE}|\d+B(?=\)))",
+              r"(?:alloc(?:ate|ating|ation)?|reserve)(?: [\w().]{1,12}){0,3}? [(]?"
+              rf"({SIZE}|\d+B(?=\)))",
               rf"(?:Requested *:|Invalid buffer size:|desired GPU memory utilization \([\d.]+,"
               rf"|anon-rss:|VmRSS:?|hbm usage >=) ?({SIZE})",
               rf"({SIZE}) KV cache is needed", r"\balloc DEVICE memory: (\d{1,18})\b",

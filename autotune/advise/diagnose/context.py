@@ -86,6 +86,8 @@ _MEMORY = re.compile(
     r"(?P<size>\d+(?:\.\d+)?) ?(?P<unit>[GM]i?B?\b)?",
     re.IGNORECASE,
 )  # fmt: skip
+_WORD = re.compile(r"[a-z][a-z'’-]*+[,.;:!?)]*$")
+_PERSON = re.compile(r"(?<![\w.])(?:[Ii]|[Mm]y|[Mm]e)\b(?!\.)")
 _MOST_SAMPLES = 4000
 _LONGEST_COMMAND = 8000
 _NUMBERS = (
@@ -111,11 +113,20 @@ class Context:
         default_factory=lambda: defaultdict(list)
     )
     """By the name of a setting: the log and line of each time that it was set."""
+    prose: int = 0
+    """Words in lines of sentences."""
+    persons: int = 0
+    """Those of them that are "I" and the like."""
     listing: Listing = field(default_factory=Listing)
     memory: dict[tuple[str, int | None], list[tuple[int, int]]] = field(
         default_factory=lambda: defaultdict(list)
     )
     """By what it is called and the rank that says it: steps, and bytes."""
+
+    @property
+    def is_article(self) -> bool:
+        """Whether it is text of nobody in particular: a page of documentation, not a report."""
+        return self.prose >= max(60, 200 * self.persons)
 
     @property
     def framework(self) -> str | None:
@@ -227,11 +238,18 @@ class Context:
         self._patterns(text, line)
         self._lines(text.split("\n"), line)
         for each in (part for whole in lines for part in whole.split("\r")):
+            self._count(each)
             step = step_of(each)
             if step is not None:
                 self.last_step = step
             if self.last_step is not None and ("mem" in each or "lloc" in each or "MA " in each):
                 self._memory(each, self.last_step)
+
+    def _count(self, line: str) -> None:
+        words = line.split()
+        if len(words) >= 8 and sum(map(bool, map(_WORD.match, words))) >= 0.6 * len(words):
+            self.prose += len(words)
+            self.persons += len(_PERSON.findall(line))
 
     def _frameworks(self, text: str) -> None:
         for name, marks in FRAMEWORKS.items():

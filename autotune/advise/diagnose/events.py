@@ -26,6 +26,8 @@ _REASONS = re.compile(r"\b(?:reasons|causes|issues|tips|troubleshooting):?\s*$",
 """Ends the heading of a list of what may happen."""
 _NAME = re.compile(r"[a-z][A-Z]|OOMK|_")
 """In the name of an error, and in no sentence."""
+_STANDS = re.compile(r"\W{0,3}(?:$|[.!,:;(])")
+"""Behind a name that is no word of a sentence."""
 _TENSOR = re.compile(r"shape ?\[(?P<shape>[\d, ]+)\] and type (?P<type>\w+)")
 _TYPE_BYTES = {"half": 2, "bfloat16": 2, "float": 4, "int32": 4, "double": 8, "int64": 8}
 _FRAME = re.compile(r"(?:File \"(?P<file>[^\"]+)\", line (?P<line>\d+), in (?P<name>\S+))")
@@ -51,6 +53,8 @@ _RANK = re.compile(
 )
 _PID = re.compile(r"(?:[Kk]ill(?:ed|ing)? process|to process|pid:?|by PID) +(\d+)|^(\d+) Killed")
 _TASKS = re.compile(r"\btasks? (\d[\d,-]*): ")
+_INSTANCE = re.compile(r"\b(?!(?:9|128|137)\b)\d+\b")
+"""A number that no page about failures has to say."""
 _RECOVERED = re.compile(
     r"(?:[Dd]ecreasing batch size|attempting to recover|retrying|[Ss]kipping (?:this )?batch"
     r"|[Rr]ecovered from|[Tt]rying (?:again )?with (?:a )?(?:smaller )?batch|failed, trying batch)"
@@ -85,6 +89,13 @@ class Event:
     @property
     def kind(self) -> Kind:
         return self.wording.kind
+
+    @property
+    def is_instance(self) -> bool:
+        """Whether it is of one run: with numbers, a time, a rank or a trace; no bare name."""
+        numbers = _INSTANCE.search(self.text) or (self.kind is Kind.KILLED and self.text.isalpha())
+        said = bool(self.trace or self.time or self.ranks or self.amounts.asked)
+        return said or bool(not self.weak and numbers)
 
     @property
     def who(self) -> str:
@@ -138,16 +149,14 @@ def _event_in(said: LogLine, joint: int | None, hit: Hit, log: str) -> Event | N
         prose = (wording in SPEAKERS or wording.weak) and not quoted
         if prose and any(map(_REASONS.search, hit.before(2**11)[-8:])):
             continue
-        suspect = prose or (wording.kind is Kind.KILLED and not quoted)
-        talk = code or is_talk(said.text, match, prose=suspect)
+        talk = code or is_talk(said.text, match)
         if talk and wording.kind is not Kind.OTHER and not raised and sizes < 2:
             continue
         if wording is BATCH_PART and any("heck batch related" in s for s in hit.before(2**12)):
             continue  # the rest of a line whose beginning was there
         event = _event(hit, log, replace(said, text=text), wording, wording.match(text) or match)
-        return replace(
-            event, weak=wording.weak or raised or (prose and not _NAME.search(match[0]))
-        )
+        named = _NAME.search(match[0]) and _STANDS.match(said.text, match.end())
+        return replace(event, weak=wording.weak or raised or (prose and not named))
     return None
 
 

@@ -43,7 +43,7 @@ _PHRASES = (
     r"\bno available memory|memlimit|low on memory|memory pressure \(oom\)",
     rf"\bbuffer\b{_GAP}{{0,60}}?\b(?:larger than|exceeds?)\b|must not exceed {SIZE}",
     # A request failed: failed to allocate 2 GB, cudaMalloc failed.
-    rf"\b{_FAIL}\b{_GAP}{{0,50}}?\b{_GET}.{{0,50}}?{_THING}",
+    rf"\b(?:{_FAIL}|error)\b{_GAP}{{0,50}}?\b{_GET}.{{0,50}}?{_THING}",
     rf"\b{_GET}.{{0,60}}?\b(?:{_FAIL}|not possible|error)\b",
     rf"(?:tr(?:ied|ying)|attempt(?:ed|ing)?) to (?:allocate|reserve) (?:{SIZE}|more)",
     rf"\b(?:amount|size) of {_GAP}{{0,60}}could not be allocated|invalid buffer size: {SIZE}",
@@ -137,7 +137,7 @@ _SPEAKERS = (
      r"(?i:cuda|hip|musa|triton) ?(?:driver |runtime )?\[?(?i:error)|cudaError|CUDA_ERROR"
      r"|hipErr|HIP_ERROR|THCudaCheck|_RESULT_ERROR|PI_ERROR|thrust|Cuda Runtime|\.cu:\d|_gpu\.cc"),
     ("host", Kind.HOST, "any program that names main memory; CPython, C++, .NET, Java, Windows",
-     r"(?i:\b(?:host|system|main|cpu|physical|virtual)(?:'s)?[ )-](?:memory|ram|mem)\b)"
+     r"(?i:\b(?:host|system|main|cpu|physical|virtual)(?:'s)?[ )-](?:memory|ram|mem|oom)\b)"
      r"|(?<!GPU )(?<!gpu )\bRAM\b|\bPBS\b|MEMLIMIT|YARN|memory budget|OOM-?Kill|\boom[-_]"
      r"|(?i:paging file|swap|java|bad[_ ]alloc|\bfork\b|cv::|\(-4:|mmap|low on resource)"
      r"|(?<![A-Za-z])MemoryError|ArrayMemoryError|System\.OutOf|memory allocation of"
@@ -145,7 +145,7 @@ _SPEAKERS = (
     ("device", Kind.DEVICE, "any program that names a device",
      r"(?i:\b(?:gpus?|vram|npu|xpu|tpu|hbm|rocm|hip|mps|vulkan|sycl|metal|device|cupy|card"
      r"|accelerator|nvidia|nvml|trt|tensorrt|ascend|neuron)\b)|GPU|CUDA|[Cc]uda|(?i:opencl)|TDRV|NRT_|nrt_|DEVMEM|VK_"
-     r"|in alloc$|across \d+ banks|显存"),
+     r"|in alloc$|across \d+ banks|显存|显卡"),
     ("machine", Kind.HOST, "any program that names who was killed",
      r"(?i:\b(?:container|nodes?|pod|your notebook|session|killed)\b)|内存"),
     ("memory", Kind.MEMORY, "any program that does not say which memory it means", r""),

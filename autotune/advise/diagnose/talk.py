@@ -7,10 +7,11 @@ import re
 _TALK = re.compile(
     r"\b(?:[Ii]f (?:your?|it|this|the)|to"
     r" avoid|avoids?|avoiding|prevents?|preventing|such as|e\.g\."
-    r"|for example|in case|[Tt]ip|[Hh]int|FAQ|how to|watch(?:ing)? for|handles"
+    r"|for example|in case|[Ww]hen(?:ever)? an?|[Bb]etter"
+    r"|[Tt]ip|[Hh]int|FAQ|how to|watch(?:ing)? for|handles"
     r"|(?:may|might|would|could|can) (?:see|cause|get|lead|result|raise|hit|run)"
     r"|common(?:ly)? |typical(?:ly)?|usually|[Ee]rrors like|0 [Ww]orkers)\b"
-    r"|\b(?:no|not|never|without) (?:\w+ ){0,3}$"
+    r"|(?:\b(?:no|not|never|without)|n['’]t) (?:\w+ ){0,3}$"
     r"|\bwill (?:likely |either )?(?:CPU |CUDA |GPU )?$|\b(?:cause|risk|source)s? of(?: \w+)? ?$"
     r"|^\W*(?:\[[^\]]*\] ?|\w+(?:\([^)]*\))?: )?"
     r"(?:[Oo]nly|[Aa]dds?|[Ss]et|[Ss]upport|[Hh]andle|[Dd]etect|[Ee]nable|[Ee]xplain|[Cc]atch"
@@ -23,28 +24,10 @@ _TALK_AFTER = re.compile(
     r" ?(?:protection|handl|guard|killer|errors (?:are|will))"
     r"|\W{0,3}(?:errors? )?(?:can|may|might|could|would)\b"
     r"|\W{0,3}errors? (?:has become|stops your|is (?:an?|often|usually|typically|one of)\b)"
-    r"|s (?:caused|thrown|raised)\b"
+    r"|s (?:caused|thrown|raised)\b|.*\byour\b.*\?$"
     r"|[\"”'] (?:[Ee]rrors? )?(?:[Oo]ccurs|[Hh]appens)\b(?!.*\b(?:I|my|we)\b)"
     r"|\W{0,3}(?:in \w+ )?(?:means|(?:occurs|happens) when (?:the|your|an?))\b"
 )
-_GENERAL = re.compile(
-    r"\b(?:if|when(?:ever)? an?|avoid\w*|prevent\w*|reduc\w*|may|might|can"
-    r"|could(?! not)|would|should"
-    r"|how|errors|you|handl(?:ed|es|ing)|users|fix|helps|trade\w*|whether|risk|less|tips?|catch|detect\w*|dreaded|checks?|jobs|better|improve\w*)\b",
-    re.IGNORECASE,
-)
-_GENERAL_AFTER = re.compile(
-    r"\b(?:avoid\w*|reduc\w*|prevent\w*|errors|handled|handling|fix|when (?:the|your|an?)|can be"
-    r"|will|are|detected|may|might|usually|typically|often)\b|\byour\b.*\?$",
-    re.IGNORECASE,
-)
-"""Before or behind its words, this makes the sentence of a person advice or a guess."""
-_REPORT = re.compile(
-    r"\b(?:I|[Mm]y|got|was|were|crash(?:es|ed|ing)|fails|failed|dies|died|received|exited|terminated"
-    r"|(?:seems?|looks?) (?:that |like )?you(?: are|'re| ran| have)"
-    r"|encounter\w*|getting|results in|throws|raises)\b"
-)
-"""In the sentence, this makes it a report all the same."""
 _SENTENCE_END = re.compile(r"(?<!e\.g\.)(?<=[.?!]) ")
 _CODE = re.compile(
     r"^[\s`]*(?:[+-] *)?(?:#|//|if |elif |except\b|assert |raise |return |with |print\(|log\w*\."
@@ -75,11 +58,7 @@ def is_quoted(text: str, match: re.Match[str]) -> bool:
     return bool(alone or _RAISED.search(before))
 
 
-def is_talk(text: str, match: re.Match[str], *, prose: bool) -> bool:
-    """Whether the sentence of `match` talks of failures in general; `prose` is more suspicious."""
+def is_talk(text: str, match: re.Match[str]) -> bool:
+    """Whether the sentence of `match` talks of failures in general."""
     before = _SENTENCE_END.split(text[: match.start()])[-1]
-    after = _SENTENCE_END.split(text[match.end() :])[0]
-    talk = _TALK.search(before) or _TALK_AFTER.match(text, match.end())
-    general = _GENERAL.search(before) or _GENERAL_AFTER.search(after)
-    report = _REPORT.search(before + match[0] + after)
-    return bool(talk or (prose and general and not report))
+    return bool(_TALK.search(before) or _TALK_AFTER.match(text, match.end()))

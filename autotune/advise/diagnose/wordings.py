@@ -119,7 +119,8 @@ _MISTAKEN = (
     ),
     _row(
         "triton-resources", Kind.KERNEL,
-        "triton python/triton/runtime/errors.py",
+        "triton python/triton/runtime/errors.py; openxla, of a TPU's cores",
+        r"memory space [sv]mem\b",
         r"out of resource: (?:shared memory|tensor memory|registers|threads), Required: \d+",
     ),
     _row(
@@ -127,7 +128,7 @@ _MISTAKEN = (
         "tensorflow stream_executor cuda_driver.cc, which tries again with less; bfc_allocator.cc;"
         " llama.cpp src/llama-mmap.cpp",
         r"^I \S+\] failed to alloc(?:ate)? .* from device: ",
-        r"ran out of memory trying to allocate .*(?:is not a failure)",
+        r"The caller indicates that this is not a failure",
         r"failed to mlock ",
     ),
 )  # fmt: skip
@@ -152,7 +153,7 @@ DISK = _row(
     "disk", Kind.DISK,
     "CPython OSError; torch caffe2/serialize/inline_container.cc; safetensors",
     r"\[(?:Errno|Error) (?:28|122)\]|Error: .*PytorchStreamWriter failed writing file"
-    r"|\bNo space left on device",
+    r"|\bNo space left on device|\bDisk quota exceeded",
 )  # fmt: skip
 _LAST = (
     _row(
@@ -237,6 +238,10 @@ _IMPLIED = (
     _row(
         "nvml", Kind.DEVICE, "torch, which asks NVML who holds memory",
         r"(?:NVML_SUCCESS == .{1,60}|\bhandle_\d?) ?INTERNAL ASSERT FAILED",
+    ),
+    _row(
+        "tensorflow-hint", Kind.DEVICE, "tensorflow, below what it could not allocate",
+        r"Hint: If you want to see a list of allocated tensors when OOM happens",
     ),
     _row(
         "no-batch", Kind.DEVICE,

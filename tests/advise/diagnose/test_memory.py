@@ -36,6 +36,14 @@ from tests.support.logs import told
         ("内存占满后被系统 kill 了", "host", 0),
         ("训练刚启动就会OOM，显存不够", "device", 0),
         ("The job goes OOM as soon as evaluation begins", "memory", 0),
+        ("Error allocate memory in the second epoch", "memory", 0),
+        ("System OOM while the last checkpoint is written", "host", 0),
+        ("显卡内存一直涨，最后内存溢出", "device", 0),
+        (
+            "Hint: If you want to see a list of allocated tensors when OOM happens, add this",
+            "device",
+            0,
+        ),
         ("worker: cannot reserve 2 GiB in /dev/shm: too little shared memory", "shared", 1),
     ],
 )
@@ -76,6 +84,9 @@ def test_a_failure_and_a_memory_in_a_sentence_are_enough(
         "feat: Only restart pods that were OOMKilled",
         "google.api_core: 429 RESOURCE_EXHAUSTED: Quota exceeded for requests",
         "The run crashed due to an invalid memory access",
+        "I forced it to crash, to be sure that it wasn't an OOM.",
+        "trying to allocate 2 GiB. The caller indicates that this is not a failure, but may mean",
+        "CompileError: Ran out of memory in memory space vmem. Please file a bug.",
     ],
 )
 def test_talk_of_memory_is_no_failure(text: str, tmp_path: Path) -> None:
@@ -85,6 +96,48 @@ def test_talk_of_memory_is_no_failure(text: str, tmp_path: Path) -> None:
 def test_who_says_which_memory_counts_more(tmp_path: Path) -> None:
     found = told(tmp_path, "ServerError: out of memory\nRuntimeError: CUDA error: out of memory\n")
     assert found["event"]["kind"] == "device"
+
+
+def test_a_title_says_which_memory_a_bare_message_means(tmp_path: Path) -> None:
+    post = "# GPU OOM in my training\n\nIt says: ran out of memory trying to allocate 4.42GiB\n"
+    event = told(tmp_path, post)["event"]
+    assert (event["kind"], event["asked_bytes"]) == ("device", int(4.42 * 2**30))
+
+
+_PAGE = (
+    "Pages such as this one explain what a failure means and how it is best handled by readers.\n"
+    "The container is stopped as soon as it goes over the limit that was set for its memory.\n"
+    "{}\n"
+    "Smaller batches make it less likely, and so does another number of workers for the data.\n"
+    "Most people look at the settings first and only then at the model and the data.\n"
+)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "OOMKilled",
+        "Large batches exceed the GPU memory, and the run crashes.",
+        "The torch.cuda.OutOfMemoryError is the most common roadblock with Llama 3.1 models.",
+        "The status OOMKilled, flagged by exit code 137, says that the kernel ended it.",
+    ],
+)
+def test_a_page_of_nobody_tells_of_no_failure(line: str, tmp_path: Path) -> None:
+    assert told(tmp_path, f"{line}\n\nI see it after a while.\n")["oom"]
+    assert not told(tmp_path, _PAGE.format(line))["oom"]
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "slurmstepd: error: Detected 1 oom-kill event(s) in step 4211.batch cgroup.",
+        "Killed",
+        "RuntimeError: CUDA out of memory. Tried to allocate 2.00 GiB",
+        "[rank1]: torch.OutOfMemoryError: CUDA out of memory.",
+    ],
+)
+def test_what_one_run_said_counts_among_prose_too(line: str, tmp_path: Path) -> None:
+    assert told(tmp_path, _PAGE.format(line))["oom"]
 
 
 def test_what_a_person_reports_is_not_certain(tmp_path: Path) -> None:
