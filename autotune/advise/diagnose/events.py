@@ -53,7 +53,7 @@ _RANK = re.compile(
 )
 _PID = re.compile(r"(?:[Kk]ill(?:ed|ing)? process|to process|pid:?|by PID) +(\d+)|^(\d+) Killed")
 _TASKS = re.compile(r"\btasks? (\d[\d,-]*): ")
-_INSTANCE = re.compile(r"\b(?!(?:9|128|137)\b)\d+\b")
+_INSTANCE = re.compile(r"\b(?!(?:0|9|128|137)\b)\d+\b")
 """A number that no page about failures has to say."""
 _RECOVERED = re.compile(
     r"(?:[Dd]ecreasing batch size|attempting to recover|retrying|[Ss]kipping (?:this )?batch"

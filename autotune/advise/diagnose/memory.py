@@ -38,7 +38,8 @@ _PHRASES = (
     rf"\b{_STORE}{_GAP}{{0,60}}?\b(?:exhaust(?:ed|ion)|insufficient"
     r"|not (?:enough|sufficient|available)|is full(?!,? (?:but|and|while)\b)|less than"
     r"|too (?:small|little|low)|exceed\w*|overflow\w*|pressure.{0,40}kill\w*)",
-    rf"\b(?:exceed\w*(?! \d+% of)|(?:larger|more|bigger|greater) than) {_GAP}{{0,60}}?\b{_STORE}",
+    rf"\b(?:exceed\w*(?! \d+% of)|(?:larger|more|bigger|greater) than) {_GAP}{{0,60}}?"
+    rf"\b(?:{_STORE}|KV cache)",
     rf"\bmore (?:\w+ ){{0,3}}{_STORE}{_GAP}{{0,30}}\bthan (?:is |are )?(?:available|free|left)",
     r"\bno available memory|memlimit|low on memory|memory pressure \(oom\)",
     rf"\bbuffer\b{_GAP}{{0,60}}?\b(?:larger than|exceeds?)\b|must not exceed {SIZE}",
@@ -57,7 +58,8 @@ _PHRASES = (
     rf"\b{_STORE}.{{0,60}}?\b{_GROWS}\b.{{0,120}}?\b{_ENDS}",
     rf"\b{_GROWS} .{{0,40}}?\b{_STORE}.{{0,60}}?\b{_ENDS}",
     # Names of it.
-    r"bad[_ ]alloc(?:ation)?\b|memoryerror|_alloc(?:ation)?_failed|errormemoryallocation"
+    r"bad[_ ]alloc(?:ation)?\b|posix_memalign\(.{0,60} 12 vs\.? 0"
+    r"|memoryerror|_alloc(?:ation)?_failed|errormemoryallocation"
     r"|\bmemory[_ ]error\b|\benomem\b|\berrno 12\b|(?:winerror|os error) 1455"
     r"|resource_?exhausted(?:error)?\b(?!:?\s*$|.*(?:quota|429|message larger))"
     r"|nrt_resource\b|nrt_\w+ status=4\b"
@@ -99,7 +101,7 @@ _SPEAKERS = (
     ("shm", Kind.SHARED, "any program that names /dev/shm",
      r"/dev/shm\b|(?<!GPU )\b(?i:shared memory|shm)\b(?! pool|\.)"),
     ("tensor", Kind.HOST, "torch c10/core/impl/alloc_cpu.cpp, torch/lib/TH; numpy exceptions.py",
-     r"DefaultCPUAllocator|\$ Torch: not enough|(?i:unable to allocate).* array with shape"),
+     r"CPUAllocator|\$ Torch: not enough|(?i:unable to allocate).* array with shape"),
     ("pinned", Kind.HOST, "torch CachingHostAllocator.cpp; tensorflow on a CPU; ggml-cuda.cu",
      r"cudaHost|hipHost|host_malloc|(?i:cpu[ _]buffer)|\b[Pp]inned|\bon host\b"
      r"|allocator (?:mkl)?cpu|device:CPU"),

@@ -205,7 +205,7 @@ _LAST = (
     _row(
         "python-exception", Kind.OTHER,
         "CPython traceback.py; libstdc++ and libc++abi",
-        r"^(?:[A-Za-z_]\w*\.)*(?:(?:nccl)?[A-Z]\w*(?:Error|Exception|Interrupt)"
+        r"^\"?(?:[A-Za-z_]\w*\.)*(?:(?:nccl)?[A-Z]\w*(?:Error|Exception|Interrupt)"
         r"|Exception)(?:\(\w+\))?(?:: .|$|:$)|^Exception in device=TPU:",
         r"^(?:libc\+\+abi: )?terminat(?:e called after throwing|ing due to uncaught)",
         r"Unhandled exception with message: ",
@@ -217,7 +217,8 @@ _LAST = (
 _WEAK = (
     _row(
         "killed-report", Kind.KILLED, "people, of their processes",
-        r"\b(?:gets?|got|was|were|been|is|being|just|says?|displays?|message|with)\W{1,4}[Kk]illed\b",
+        r"\b(?:gets?|got|was|were|been|is|being|just|says?|displays?|message|with"
+        r"|worker|process|training|job)\W{1,4}[Kk]illed\b",
         weak=True,
     ),
     _row(

@@ -36,7 +36,10 @@ from tests.support.logs import told
         ("内存占满后被系统 kill 了", "host", 0),
         ("训练刚启动就会OOM，显存不够", "device", 0),
         ("The job goes OOM as soon as evaluation begins", "memory", 0),
+        ("ValueError: 8192 tokens are more than what can be stored in KV cache", "device", 1),
+        ("Error: fail at CPUAllocator.cpp:9 posix_memalign(&p, 64, n) == 0. 12 vs 0", "host", 1),
         ("Error allocate memory in the second epoch", "memory", 0),
+        ("it always has a loader worker killed after a while", "killed", 0),
         ("System OOM while the last checkpoint is written", "host", 0),
         ("显卡内存一直涨，最后内存溢出", "device", 0),
         (
@@ -118,6 +121,7 @@ _PAGE = (
     [
         "OOMKilled",
         "Large batches exceed the GPU memory, and the run crashes.",
+        "RuntimeError: CUDA out of memory. Tried to allocate X GiB (GPU 0; total capacity Y GiB)",
         "The torch.cuda.OutOfMemoryError is the most common roadblock with Llama 3.1 models.",
         "The status OOMKilled, flagged by exit code 137, says that the kernel ended it.",
     ],
@@ -144,3 +148,9 @@ def test_what_a_person_reports_is_not_certain(tmp_path: Path) -> None:
     found = told(tmp_path, "After three epochs I run out of memory on my card\n")
     assert found["verdict"].startswith("It looks as if")
     assert found["advice"]
+
+
+def test_the_last_line_of_a_notebooks_traceback_is_read(tmp_path: Path) -> None:
+    cell = '"traceback": [\n "KeyError        Traceback (most recent call last)",\n'
+    cell += ' "KeyError: 5"\n]\n'
+    assert told(tmp_path, cell)["event"]["kind"] == "other"
