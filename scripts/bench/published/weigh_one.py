@@ -1,0 +1,241 @@
+"""Weighs one run that others published, by its own code, in the interpreter that this runs in.
+
+`weighed.py` starts it, and says in JSON what to run. The last line printed has the peaks in MiB,
+and the error that ended the run, if one did. A run of several ranks is one rank, in torch's fake
+process group: the first, or of Megatron-LM's GPT the last, which writes its log.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import importlib.metadata
+import io
+import json
+import os
+import re
+import runpy
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from autotune.device.emulated.emulation import Emulation
+
+_STEPS = {
+    "ITERATIONS": "2", "WARMUP_STEPS": "1", "VAL_LOSS_EVERY": "0", "MAX_WALLCLOCK_SECONDS": "0",
+}  # fmt: skip
+_SPEEDRUN = {"num_iterations": 2, "warmup_steps": 2, "val_tokens": 8 * 4 * 65536}
+_FILES = {
+    f"--{name}" for name in (
+        "data-path", "data-cache-path", "vocab-file", "merge-file", "tokenizer-type", "save",
+        "load", "train-iters", "tensorboard-dir", "ckpt-format", "async-save",
+        "use-persistent-ckpt-worker", "use-checkpoint-opt_param-scheduler",
+    )
+}  # fmt: skip
+_TOLD = re.compile(r"peak memory allocated: (\d+) MiB reserved: (\d+) MiB")
+_MIB = 1 << 20
+_LLAMA_3_TOKENS = 128256
+_ON_ONE_MACHINE = 8
+
+
+def alone(rank: int, ranks: int) -> None:
+    """Make this process one rank of so many, which the others are not there for."""
+    import torch
+    import torch.distributed as dist
+    from torch.distributed import distributed_c10d
+    from torch.nn.parallel import DistributedDataParallel
+    from torch.testing._internal.distributed.fake_pg import FakeStore
+
+    join, split = dist.init_process_group, dist.new_group
+    wrapper: Any = DistributedDataParallel
+    wrap: Any = wrapper.__init__
+
+    def joined(*_: object, **__: object) -> None:
+        join("fake", rank=rank, world_size=ranks, store=FakeStore())
+
+    def parted(*given: Any, **keywords: Any) -> Any:
+        return split(*given, **keywords | {"backend": "fake"})
+
+    def reduced(gradients: torch.Tensor) -> Any:
+        """What DDP does by itself, less the collective: the fake one returns no tensor."""
+        done: Any = torch.futures.Future()
+        done.set_result(gradients)
+        return done
+
+    def wrapped(self: Any, *args: object, **keywords: object) -> None:
+        wrap(self, *args, **keywords)
+        self.register_comm_hook(None, lambda _, bucket: reduced(bucket.buffer()))
+
+    dist.init_process_group, dist.new_group = joined, parted
+    distributed_c10d._set_pg_timeout = lambda *_: None
+    wrapper.__init__ = wrapped
+
+
+def golf(how: dict[str, Any], source: Path) -> None:
+    """A record of openai/parameter-golf, for two steps on random tokens."""
+    os.environ.update(_STEPS | how["data"] | how.get("env", {}))
+    runpy.run_path(str(source / how["script"]), run_name="__main__")
+
+
+def speedrun(how: dict[str, Any], source: Path) -> None:
+    """A record of KellerJordan/modded-nanogpt: the script that its log begins with."""
+    script = (source / how["script"]).read_text().partition("=" * 100)[0]
+    for name, value in _SPEEDRUN.items():
+        script, found = re.subn(rf"^( *{name}\b.*?= *)\d+", rf"\g<1>{value}", script, flags=re.M)
+        if not found:
+            raise ValueError(f"no {name}")
+    os.chdir(Path(how["data"]["DATA_PATH"]) / "run")
+    os.environ["PATH"] = how["data"]["PATH"]
+    Path("train_gpt.py").write_text(script)
+    sys.argv = ["train_gpt.py"]
+    runpy.run_path("train_gpt.py", run_name="__main__")
+
+
+def titan(how: dict[str, Any], source: Path) -> None:
+    """torchtitan before 2025-02, for three steps. The tokenizer of its tests has fewer words."""
+    os.chdir(source)
+    sys.path.insert(0, str(source))
+    sys.argv = [
+        "train.py", "--job.config_file", "train_configs/llama3_8b.toml", "--training.dataset",
+        "c4_test", "--model.tokenizer_path", "tests/assets/test_tiktoken.model",
+        "--training.steps", "3", "--metrics.log_freq", "1", *how["args"],
+    ]  # fmt: skip
+    tokenizer = importlib.import_module("torchtitan.datasets.tokenizer.tokenizer")
+    tokenizer.Tokenizer.n_words = property(lambda _: _LLAMA_3_TOKENS)
+    runpy.run_path("train.py", run_name="__main__")
+
+
+def liger(how: dict[str, Any], source: Path) -> float:
+    """One point of a benchmark of Liger-Kernel; MiB, as it writes them to its table."""
+    import torch
+
+    sys.path[:0] = [str(source), str(source / "src"), str(source / "benchmark/scripts")]
+    metadata: Any = importlib.metadata
+    known = metadata.version
+    metadata.version = lambda name: "0" if name.startswith("liger") else known(name)
+    module = importlib.import_module(how["module"])
+    inputs: Any = importlib.import_module("utils")
+    weighs = [name for name in dir(module) if name.startswith("bench_memory")]
+    named = [name for name in weighs if how["kernel"].removeprefix("tiled_") in name]
+    if weighs:
+        weigh = getattr(module, (named or weighs)[0])
+    else:
+        setup = next(name for name in dir(module) if name.lstrip("_").startswith("setup"))
+        weigh = module.build_memory_bench_fn(getattr(module, setup))
+    config = {
+        name: getattr(torch, value[6:]) if str(value).startswith("torch.") else value
+        for name, value in how["config"].items()
+    }
+    asked = inputs.SingleBenchmarkRunInput(
+        x=how["x"], kernel_provider=how["provider"], kernel_operation_mode=how["mode"],
+        extra_benchmark_config=config,
+    )  # fmt: skip
+    return float(weigh(asked).y_50)
+
+
+def apex_softmax() -> None:
+    """Stand-ins for Apex's kernels of a masked softmax, which is not installed from PyPI: the same
+    allocations, a result like the input, and the gradient in the place of the output's."""
+    import torch
+
+    def kernel(name: str) -> None:
+        module: Any = ModuleType(name)
+        module.forward = lambda inputs, *_: torch.empty_like(inputs)
+        module.backward = lambda gradients, *_: gradients
+        module.get_batch_per_block = lambda *_: 4  # from 128 keys on
+        sys.modules[name] = module
+
+    kernel("scaled_masked_softmax_cuda")
+    kernel("scaled_upper_triang_masked_softmax_cuda")
+
+
+class Tokens:
+    """A data set of Megatron-LM, all ones: of its GPT, or of its T5."""
+
+    def __init__(self, config: Any) -> None:
+        self.decoder = getattr(config, "sequence_length_decoder", 0)
+        self.length = config.sequence_length_encoder if self.decoder else config.sequence_length
+
+    def __len__(self) -> int:
+        return 1 << 20
+
+    def __getitem__(self, _: int) -> dict[str, Any]:
+        import torch
+
+        words = torch.ones(self.length, dtype=torch.int64)
+        if self.decoder:
+            target = torch.ones(self.decoder, dtype=torch.int64)
+            return {
+                "text_enc": words, "enc_mask": words, "text_dec": target, "labels": target,
+                "loss_mask": target, "dec_mask": target,
+            }  # fmt: skip
+        return {
+            "tokens": words, "labels": words, "position_ids": words,
+            "loss_mask": words.float(),
+            "attention_mask": torch.ones(1, self.length, self.length, dtype=torch.bool),
+        }  # fmt: skip
+
+
+def megatron(how: dict[str, Any], source: Path) -> None:
+    """A functional test of NVIDIA/Megatron-LM, for three steps. Its last rank writes the log."""
+    import yaml
+
+    os.chdir(source)
+    sys.path.insert(0, str(source))
+    given = yaml.safe_load((source / how["test"] / "model_config.yaml").read_text())
+    os.environ.update({name: str(value) for name, value in given["ENV_VARS"].items()})
+    words = [how["script"]]
+    for name, value in given["MODEL_ARGS"].items():
+        if name not in _FILES and value is not False:
+            words += [name] if value is True else [name, *str(value).split()]
+    sys.argv = [
+        *words, "--mock-data", "--tokenizer-type", "NullTokenizer", "--vocab-size", how["vocab"],
+        "--train-iters", "3", "--no-persist-layer-norm", "--rerun-mode", "disabled",
+        "--no-check-for-nan-in-loss-and-grad", "--no-gradient-accumulation-fusion",
+    ]  # fmt: skip
+    apex_softmax()
+    data: Any = importlib.import_module("megatron.core.datasets.utils")
+    data.compile_helpers = lambda: None
+    build: Any = importlib.import_module(
+        "megatron.core.datasets.blended_megatron_dataset_builder"
+    ).BlendedMegatronDatasetBuilder
+    build.build = lambda self: [Tokens(self.config)] * 3
+    runpy.run_path(how["script"], run_name="__main__")
+
+
+CASES = {
+    "golf": golf, "titan": titan, "liger": liger, "megatron": megatron, "speedrun": speedrun
+}  # fmt: skip
+
+
+def main(task: dict[str, Any]) -> None:
+    """Run it, and print the peaks."""
+    rank = task["how"].get("rank", 0)
+    os.environ.update(TORCHINDUCTOR_COMPILE_THREADS="1", **task["environment"])
+    if task["gpus"] > 1:
+        os.environ.update(RANK=str(rank), LOCAL_RANK=str(rank % _ON_ONE_MACHINE),
+                          WORLD_SIZE=str(task["gpus"]), MASTER_ADDR="localhost",
+                          MASTER_PORT="29571")  # fmt: skip
+    with Emulation(f"{min(task['gpus'], _ON_ONE_MACHINE)}x{task['card']}"):
+        import torch
+
+        torch.backends.cuda.enable_cudnn_sdp(False)
+        if task["gpus"] > 1:
+            alone(rank, task["gpus"])
+        ended, told, printed = "", None, io.StringIO()
+        try:
+            with contextlib.redirect_stdout(printed):
+                told = CASES[task["case"]](task["how"], Path(task["source"]))
+        except (Exception, SystemExit) as error:  # noqa: BLE001 - reported
+            ended = f"{type(error).__name__}: {error}".partition("\n")[0][:150]
+        peaks = [torch.cuda.max_memory_allocated() / _MIB, torch.cuda.max_memory_reserved() / _MIB]
+        if found := _TOLD.search(printed.getvalue()):
+            # What ends a script after that, such as an evaluation, does not count.
+            ended, peaks = "", [float(text) for text in found.groups()]
+        print(json.dumps({"allocated": told or peaks[0], "reserved": peaks[1], "ended": ended,
+                          "torch": torch.__version__}))  # fmt: skip
+
+
+if __name__ == "__main__":
+    main(json.loads(sys.argv[1]))

@@ -1,0 +1,224 @@
+"""Peaks that others published, beside those of their code on emulated GPUs.
+
+    scripts/bench/published/weighed.py SOURCES INTERPRETERS [--only golf] [--again]
+
+prints results/weighed.md from results/public/weighed.csv, after it weighed the rows that are not
+weighed yet. SOURCES has clones named as owner+name, INTERPRETERS a Python with torch VERSION as
+VERSION/bin/python. By PYTHONPATH they need numpy, sentencepiece, PyYAML, pandas, transformers 4.57
+(without torchao), and for torchtitan torchdata, datasets 4.0, tiktoken, blobfile and tensorboard.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+import random
+import statistics
+import subprocess
+import sys
+import tempfile
+from collections import Counter
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from shared import ROOT, machine, run, say, table
+
+from published.emulated import fill, prepare
+
+ROWS = ROOT / "results/public/weighed.csv"
+DEADLINE_S = 1800
+PATHS: dict[str, tuple[str, ...]] = {
+    "golf": (),
+    "speedrun": (),
+    "titan": ("torchtitan", "train.py", "train_configs", "tests/assets/test_tiktoken.model"),
+    "megatron": ("megatron", "pretrain_gpt.py", "gpt_builders.py", "hybrid_builders.py",
+                 "model_provider.py", "examples/t5", "tests/functional_tests/test_cases"),
+    "liger": ("src", "benchmark", ":(glob)test/**/*.py"),
+}  # fmt: skip
+KINDS = ("allocated", "reserved")
+ABOUT = """# Published peaks, beside those of emulated GPUs
+
+`scripts/bench/published/weighed.py` runs what others published, by their own code at the commit,
+on emulated cards: with the nearest torch that these can run. An error is the weighed peak over
+the published one. Each is that of the first run that ended; nothing was fitted to a row.
+`public/weighed.csv` has the rows, with the source's own words.
+
+What is not theirs:
+
+- Data is random, or all ones, and training takes two or three steps. Evaluations are left out
+  where they come after the peak was printed.
+- Of several ranks one runs, in torch's fake process group. One row of torchtitan also ran with
+  eight real ranks, and held the same.
+- Megatron-LM runs without Transformer Engine and Apex. Its tests ask for the local
+  implementation. Apex's softmax kernels are replaced by functions that allocate the same.
+- The logs of modded-nanogpt begin with the script. Three of its numbers are smaller: iterations,
+  steps of warm-up, tokens of validation.
+- torchtitan's tokenizer has the vocabulary of its tests; the model has Llama 3's.
+"""
+LOSSES = """## Losses
+
+- torchtitan is weighed 3.5 to 4.8 % too low, all rows by 1.0 to 3.4 GB. They ran torch 2.6, and
+  emulated cards begin with 2.9.
+- Values are not computed. What they steer cannot be weighed, and does not count: see the second
+  table.
+- Convolutions need cuDNN, which is not emulated.
+- `sparsemax, liger` is 256 MiB higher. At the commit that has the figure it allocates a result
+  of that size before it sorts. Whether other code was measured is not known.
+- `fused_moe, liger` is 64 MiB lower, and `tiled_... forward` on an A100 8.1 MiB. These are
+  cuBLAS workspaces of the rows before, which the authors' process still held. Here each row
+  starts without.
+- `kto_loss, liger` is 38 % lower. Inductor compiles it, and with which torch is not known.
+- Where their H100 held 0.5 to 1 MiB more or less than their A100 in the same test, Megatron-LM's
+  two figures are one here.
+- A run that ran out of memory is not among the rows, so nothing is said about those.
+"""
+_GPT_2 = 50257
+
+
+def main(sources: Path, interpreters: Path, only: str = "", again: bool = False) -> None:
+    """Weigh what is not weighed yet, and print the tables."""
+    with ROWS.open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    with tempfile.TemporaryDirectory() as name:
+        for row in rows:
+            if row["id"].startswith(only) and (again or not row["torch_here"]):
+                say(row["id"])
+                row.update(weighed(row, sources, interpreters, Path(name)))
+                write(rows)
+    print(report([row for row in rows if row["torch_here"]]))
+
+
+def write(rows: list[dict[str, str]]) -> None:
+    with ROWS.open("w", newline="") as file:
+        writer = csv.DictWriter(file, list(rows[0]), lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(rows)
+
+
+def weighed(
+    row: dict[str, str], sources: Path, interpreters: Path, scratch: Path
+) -> dict[str, str]:
+    """What a row's run weighs here."""
+    repository = "+".join(row["source"].split("/")[-2:])
+    how = json.loads(row["how"])
+    task: dict[str, Any] = {
+        "case": row["case"], "card": row["card"], "gpus": int(row["gpus"]), "how": how,
+        "source": str(checkout(sources / repository, row["commit"], row["case"], scratch,
+                               how.get("script", ""))),
+        "environment": how.get("environment", {}),
+    }  # fmt: skip
+    if row["case"] in ("golf", "speedrun"):
+        how["data"] = tokens_of(scratch, row["case"], how.get("vocab", _GPT_2))
+    path = [str(ROOT), os.environ.get("PYTHONPATH", "")]
+    try:
+        done = subprocess.run(
+            [interpreters / row["torch"] / "bin/python", Path(__file__).with_name("weigh_one.py"),
+             json.dumps(task)],
+            text=True, capture_output=True, check=False, cwd=scratch, timeout=DEADLINE_S,
+            env=os.environ | {"PYTHONPATH": ":".join(filter(None, path))},
+        )  # fmt: skip
+        found = json.loads(done.stdout.splitlines()[-1])
+    except subprocess.TimeoutExpired:
+        found = {"ended": f"not done after {DEADLINE_S} s"}
+    except (IndexError, ValueError):
+        found = {"ended": (done.stderr.strip().splitlines() or ["?"])[-1][:150]}
+    given = {f"weighed_{kind}": f"{found[kind]:.2f}" if kind in found else "" for kind in KINDS}
+    here = found.get("torch", row["torch"])
+    return given | {"torch_here": here, "ended": found["ended"]}
+
+
+def checkout(repository: Path, commit: str, case: str, scratch: Path, script: str) -> Path:
+    """The files of a commit that a case needs."""
+    folder = scratch / f"{repository.name}-{commit}"
+    folder.mkdir(exist_ok=True)
+    paths = PATHS[case] or (script,)
+    packed = subprocess.run(
+        ["git", "-C", repository, "archive", commit, *paths], capture_output=True, check=True
+    )
+    subprocess.run(["tar", "x", "-C", folder], input=packed.stdout, check=True)
+    if case == "titan":
+        texts = folder / "tests/assets/c4_test/data.json"
+        texts.parent.mkdir(parents=True, exist_ok=True)
+        texts.write_text("\n".join(json.dumps({"text": text}) for text in words(500)))
+    return folder
+
+
+def words(samples: int) -> Iterator[str]:
+    letters = random.Random(0)
+    for _ in range(samples):
+        yield " ".join("".join(letters.choices("abcdefghijklmnop", k=5)) for _ in range(400))
+
+
+@cache
+def tokens_of(scratch: Path, case: str, vocab: int) -> dict[str, str]:
+    folder = scratch / f"data-{case}-{vocab}"
+    folder.mkdir()
+    if case == "golf":
+        return prepare(folder, "", vocab, 8_000_000)
+    for data in ("data", "run/data"):  # scripts run in `run`, and read data/ or ../data/
+        (folder / data).mkdir(parents=True)
+        (folder / data / "fineweb10B").symlink_to(folder)
+    return fill(folder, vocab, 12_000_000)
+
+
+def figures(rows: list[dict[str, str]]) -> list[tuple[dict[str, str], str, float]]:
+    """Each published figure that could be weighed, with its error."""
+    return [
+        (row, kind, float(row[f"weighed_{kind}"]) / float(row[kind]) - 1)
+        for row in rows
+        for kind in KINDS
+        if row[kind] and row[f"weighed_{kind}"] and not row["ended"] and not row["left_out"]
+    ]
+
+
+def spread(errors: list[float]) -> list[str]:
+    if not errors:
+        return ["-"] * 3
+    sizes = sorted(map(abs, errors))
+    ninth = sizes[min(len(sizes) - 1, int(0.9 * len(sizes)))]
+    return [f"{statistics.median(sizes):.2%}", f"{ninth:.1%}", f"{statistics.median(errors):+.2%}"]
+
+
+def release(version: str) -> str:
+    return version.partition("+")[0]
+
+
+def report(rows: list[dict[str, str]]) -> str:
+    found = figures(rows)
+    sources = dict.fromkeys(row["source"] for row in rows)
+    groups = [
+        ("all", found),
+        ("whole training runs", [f for f in found if f[0]["case"] != "liger"]),
+        ("torch as there", [f for f in found if release(f[0]["torch_there"]) == f[0]["torch"]]),
+    ]
+    for source in sources:
+        name = source.removeprefix("https://github.com/")
+        groups.append((name, [f for f in found if f[0]["source"] == source]))
+    summary = table(
+        "figures | runs | figures | median error | 90th percentile | median with its sign",
+        ([name, len({f[0]["id"] for f in some}), len(some), *spread([f[2] for f in some])]
+         for name, some in groups),
+    )  # fmt: skip
+    causes = Counter(row["left_out"] or row["ended"] for row in rows)
+    del causes[""]
+    lost = table("why it does not count | rows", causes.most_common())
+    lines = table(
+        "row | what | torch there | here | card | published MiB | weighed MiB | error",
+        ([row["id"], row["name"], row["torch_there"] or "?", row["torch_here"],
+          f"{row['gpus']}x{row['card']}", f"{float(row[kind]):.0f} {kind}",
+          f"{float(row[f'weighed_{kind}']):.0f}", f"{error:+.2%}"]
+         for row, kind, error in found),
+    )  # fmt: skip
+    notes = [f"- `{row['id']}`: {row['note']}" for row in rows if row["note"]]
+    made = f"{machine()}. Errors are sizes without a sign, but for the last column."
+    parts = [ABOUT, made, summary, lost, "\n".join(notes), LOSSES, "## Rows", lines]
+    return "\n\n".join(part.strip() for part in parts if part)
+
+
+if __name__ == "__main__":
+    run(main)
