@@ -5,9 +5,7 @@ from __future__ import annotations
 import re
 
 _TALK = re.compile(
-    r"\b(?:[Ii]f (?:your?|it|this|the)|to"
-    r" avoid|avoids?|avoiding|prevents?|preventing|such as|e\.g\."
-    r"|for example|in case|[Ww]hen(?:ever)? an?|[Bb]etter"
+    r"\b(?:[Ii]f (?:your?|it|this|the)|avoids?|[Ww]hen(?:ever)? an?|[Bb]etter"
     r"|[Tt]ip|[Hh]int|FAQ|how to|watch(?:ing)? for|handles"
     r"|(?:may|might|would|could|can) (?:see|cause|get|lead|result|raise|hit|run)"
     r"|common(?:ly)? |typical(?:ly)?|usually|[Ee]rrors like|0 [Ww]orkers)\b"
