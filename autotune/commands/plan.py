@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TextIO
@@ -25,8 +26,10 @@ from autotune.units import gib, parse_bytes
 
 if TYPE_CHECKING:
     from autotune.advise.plan.answers import Answer
-    from autotune.advise.plan.expected import Helpers, PlanRequest
+    from autotune.advise.plan.expected import Helpers, PlanRequest, Weighed
+    from autotune.device.cards import Card
     from autotune.measure.runner.helper import Start
+    from autotune.space.candidate import Candidate
     from autotune.wire.helpers import Count, Counted, Describe, Described
 
 TRACE_S = 120.0
@@ -65,6 +68,9 @@ def plan(
     write: Annotated[Path | None, _own(
         "Write configuration files and a launch script to this new folder. They say that the"
         " values are predicted, not measured.", "DIR")] = None,
+    formulas: Annotated[bool, _own(
+        "Answer by formulas alone, in seconds. By default real ranks on emulated GPUs then weigh"
+        " each printed row.")] = False,
     rows: Annotated[int, _own("Rows to print.", "N")] = 20,
     json: Annotated[bool, _own("Print everything as JSON.")] = False,
     csv: Annotated[bool, _own("Print everything as CSV.")] = False,
@@ -109,7 +115,14 @@ def plan(
             )
             if learn_from is not None:
                 what = _learnt(what, learn_from)
-            found = answer(what, named.counts, solve, _helpers(asked, start))
+            helpers = _helpers(asked, start)
+            found = answer(what, named.counts, solve, helpers)
+            if not formulas:
+                found = _weighed(
+                    found,
+                    lambda by: answer(replace(what, weighed=by), named.counts, solve, helpers),
+                    named.card, rows,
+                )  # fmt: skip
             for line in _remarks(what, found):
                 complain(line)
             if json or csv:
@@ -150,6 +163,32 @@ def _helpers(asked: Options, start: Start) -> Helpers:
             return counting.describe(wanted, TRACE_S, start)
 
     return Helpers(count, describe)
+
+
+def _weighed(found: Answer, again: Callable[[Weighed], Answer], card: Card, most: int) -> Answer:
+    """The answer on weighed peaks; by formulas, where no card can be emulated here."""
+    from rich.progress import Progress
+
+    from autotune.advise.plan import weighing
+    from autotune.show.report.console import console_for
+
+    console = console_for(sys.stderr)
+    try:
+        with (
+            weighing.scale(card, complain) as scale,
+            Progress(console=console, transient=True, disable=not console.is_terminal) as bar,
+        ):
+            shown = bar.add_task("weighing")
+
+            def told(done: int, of: int, candidate: Candidate) -> None:
+                bar.update(
+                    shown, completed=done, total=of, description=f"weighing {candidate.key}"
+                )
+
+            return weighing.weighed(found, again, scale, most, told)
+    except UsageError as error:
+        complain(f"not weighed, expected by formulas alone: {error}")
+        return found
 
 
 def _write(found: Answer, asked: Options, folder: Path, file: TextIO) -> None:

@@ -28,7 +28,7 @@ def main() -> int:
         "# Plans\n\nWhat `scripts/bench/plans.py` printed. Nothing was measured for it on a GPU.\n"
     )
     for arguments in PLANS:
-        command = [sys.executable, "-m", "autotune", "plan", *arguments.split()]
+        command = [sys.executable, "-m", "autotune", "plan", *arguments.split(), "--formulas"]
         began = time.monotonic()
         done = subprocess.run(
             command, capture_output=True, text=True, check=False,
@@ -38,7 +38,7 @@ def main() -> int:
             print(done.stderr, file=sys.stderr)
             return 1
         lines = [line.rstrip() for line in (done.stderr + done.stdout).splitlines()]
-        print(f"```\n$ python -m autotune plan {arguments}")
+        print(f"```\n$ python -m autotune plan {arguments} --formulas")
         print("\n".join(lines) + "\n```\n")
         print(f"{arguments}: {time.monotonic() - began:.0f} s", file=sys.stderr)
     return 0

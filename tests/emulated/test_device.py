@@ -67,6 +67,22 @@ def test_one_rank_weighs_as_all_do(
         assert host == pytest.approx(int(row["peak_host_bytes"]), 0.05)
 
 
+def test_a_plan_weighs_as_a_study_does(tmp_path: Path) -> None:
+    flags = (*LLAMA, "--engine", "fsdp", "--zero", "3")
+    found = study(tmp_path / "study", "--device", "emulated:4xA100-40GB", *flags)
+    done = subprocess.run(
+        [sys.executable, "-m", "autotune", "plan", "--gpus", "4xA100-40GB", *flags, "--json"],
+        env=os.environ | {"TMPDIR": str(tmp_path)}, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert (done.returncode, done.stderr) == (0, "")
+    [row] = json.loads(done.stdout)["rows"]
+    assert row["weighed"]
+    assert row["candidate"]["micro_batch"] == 8
+    [same] = (int(each["peak_device_bytes"]) for each in found if each["micro_batch"] == "8")
+    assert row["peak"]["bytes"] == pytest.approx(same, 0.01)
+    assert [path.name for path in tmp_path.iterdir() if "temporary" not in path.name] == ["study"]
+
+
 def test_a_result_says_that_nothing_was_timed(tmp_path: Path) -> None:
     out = tmp_path / "study"
     flags = ("--engine", "fsdp", "--zero", "3")

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 import numpy as np
@@ -17,7 +17,7 @@ from autotune.result.earlier import Earlier
 from autotune.space.candidate import Candidate
 from autotune.space.engines import engine_of
 from autotune.space.options import Options
-from autotune.space.outcome import step_cost_for
+from autotune.space.outcome import Outcome, step_cost_for
 from autotune.space.space import LEFT_OUT, Fixed, Space
 from autotune.space.trace import Trace, request, why_untraced
 from autotune.study.predict.memory import (
@@ -86,6 +86,8 @@ class Expected:
     """Sent by a rank in an optimizer step, by ring algorithms."""
     value: float
     """Median of the objective."""
+    weighed: bool = False
+    """Whether real ranks on emulated GPUs weighed it: the peak is theirs, or memory ran out."""
 
     @property
     def global_batch_tokens(self) -> int:
@@ -177,6 +179,15 @@ def _at(found: Described, lengths: Sequence[int]) -> Described:
     return replace(found, models=models)
 
 
+Weighed = Mapping[tuple[int, Candidate], Outcome]
+"""By number of GPUs and candidate: how it ended on emulated GPUs."""
+
+
+def stands(outcome: Outcome) -> bool:
+    """Whether it says what the candidate needs."""
+    return outcome.measurement is not None or outcome.verdict.bounds_memory
+
+
 @dataclass(frozen=True, kw_only=True)
 class PlanRequest:
     """A request for a plan."""
@@ -190,12 +201,17 @@ class PlanRequest:
     earlier: Sequence[Earlier] = ()
     elsewhere: Collection[str] = ()
     """Folders of the `earlier` studies that ran on other devices."""
+    weighed: Weighed = field(default_factory=dict)
+
+    @property
+    def speed_measured(self) -> bool:
+        """Whether `earlier` studies ran on this card."""
+        return any(study.folder not in self.elsewhere for study in self.earlier)
 
     @property
     def speed_known(self) -> bool:
         """Whether the card is known by name, or was measured."""
-        here = any(study.folder not in self.elsewhere for study in self.earlier)
-        return here or magnitudes(self.card) is not None
+        return self.speed_measured or magnitudes(self.card) is not None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -234,6 +250,9 @@ def plan(asked: PlanRequest, gpus: int, helpers: Helpers) -> Plan:
     if isinstance(found, Described):
         predictor.trace(Trace(wanted, found))
         stay = wanted.gradients_stay
+    for (count, candidate), outcome in asked.weighed.items():
+        if count == gpus and candidate in space.candidates:
+            predictor.observe(candidate, outcome, timed=not asked.speed_measured)
     untraced = found if isinstance(found, str) else _holes(found)
     return Plan(
         space=space, gpus=gpus, untraced=untraced, speed_known=asked.speed_known,
@@ -290,6 +309,14 @@ def _expected(
         accum = workload.micro_steps(candidate)
         samples = workload.global_batch_samples(candidate)
         tokens = samples * candidate.seq_len
+        outcome = asked.weighed.get((ranks, candidate))
+        peak = predictor.memory.predict(place, Z90)
+        fits = float(min(chance[place], host_chance[place]))
+        if weighed := outcome is not None and stands(outcome):
+            assert outcome is not None
+            fits = float(outcome.verdict.fits)
+            if outcome.peaks is not None and outcome.measurement is not None:
+                peak = Prediction(*[outcome.peaks.device_bytes] * 3)
         one_s = step_cost_for(1.0, candidate, workload, options.search.objective)
         found.append(Expected(
             candidate=candidate,
@@ -297,15 +324,16 @@ def _expected(
             gpus=ranks,
             grad_accum=accum,
             global_batch=samples,
-            peak=predictor.memory.predict(place, Z90),
+            peak=peak,
             parts=_parts(space, predictor.memory, place, stay=stay),
             host_bytes=hosts.predict(place).bytes,
-            chance=float(min(chance[place], host_chance[place])),
+            chance=fits,
             limited_by="host" if host_chance[place] < chance[place] else "device",
             step_s=(step_s[0], step_s[1], step_s[2]),
             tokens_per_s=(tokens / step_s[2], tokens / step_s[1], tokens / step_s[0]),
             traffic_bytes=(1 - 1 / ranks) * engine.sent_bytes(workload, candidate),
             value=one_s / step_s[1],
+            weighed=weighed,
         ))  # fmt: skip
     return found
 

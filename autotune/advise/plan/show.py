@@ -63,8 +63,8 @@ def _print_table(console: Console, found: Plan, rows: Sequence[Largest], most: i
         Text(
             "#: the order to try them in, 1 is what to set; -: not expected to fit; micro: the"
             f" largest of {_looked_at(found)} that fits with a chance of {LIKELY:.0%}, else of"
-            " 50%, else the least; may: the largest with 50%; host: GiB of all ranks, the rest of"
-            " one GPU",
+            " 50%, else the least; may: the largest with 50%; by: weighed by real ranks on"
+            " emulated GPUs, or expected by formulas; host: GiB of all ranks, the rest of one GPU",
             style="dim",
         )
     )
@@ -90,7 +90,7 @@ def _print_counts(console: Console, answer: Answer) -> None:
             str(count), str(c.micro_batch), str(row.grad_accum), _product(head, row),
             *(str(getattr(c, name)) for name in axes.values()),
             f"{row.peak.bytes / _GIB:.1f} GiB", f"{row.host_bytes / _GIB:.0f} GiB",
-            Text(f"{row.chance:.0%}", style=_colour(row)),
+            Text("weighed" if row.weighed else f"{row.chance:.0%}", style=_colour(row)),
             *([_range(row.tokens_per_s)] if head.speed_known else []),
             gib(round(row.traffic_bytes)) if count > 1 else "",
         ])  # fmt: skip
@@ -98,7 +98,11 @@ def _print_counts(console: Console, answer: Answer) -> None:
     title = f"What to set on {card}, by number of GPUs; {_allowed(head)}"
     console.print(Text(title, style="bold"), soft_wrap=True)
     _print_whole(console, columns(heads, cells))
-    console.print(Text("peak: of a GPU; host: of all ranks; fits: the chance of it", style="dim"))
+    said = (
+        "peak: of a GPU; host: of all ranks; fits: the chance of it by formulas, or that it was"
+        " weighed by a real rank on emulated GPUs"
+    )
+    console.print(Text(said, style="dim"), soft_wrap=True)
     nothing = [f"{count}: {why}" for count, why in answer.counts.items() if isinstance(why, str)]
     _notes(console, [*nothing, *_without(answer.plans)])
 
@@ -115,7 +119,12 @@ def _print_solved(console: Console, answer: Answer, solved: Solved) -> None:
         console.print(f"  grad_accum {row.grad_accum}: global batch {_product(found, row)}")
     speed = f", {_range(row.tokens_per_s)} tokens/s" if found.speed_known else ""
     host = f"; {gib(row.host_bytes)} of host memory" if row.host_bytes else ""
-    console.print(f"  fits with a chance of {row.chance:.0%}{speed}{host}")
+    fits = (
+        f"weighed: {gib(row.peak.bytes)}"
+        if row.weighed
+        else f"fits with a chance of {row.chance:.0%}"
+    )
+    console.print(f"  {fits}{speed}{host}")
     _notes(console, _without([found]))
     _print_bars(console, found, [row])
 
@@ -270,18 +279,19 @@ def _table(found: Plan, rows: Sequence[Largest]) -> Table:
     accumulated = found.space.workload.global_batch is not None
     speed = found.speed_known
     heads = ["#", *axes, "micro", *(["accum"] if accumulated else []), "may", "peak GiB (90 %)",
-             "fits", *(["tokens/s"] if speed else [])]  # fmt: skip
+             "by", "fits", *(["tokens/s"] if speed else [])]  # fmt: skip
 
     def cells(number: int, each: Largest) -> list[str | Text]:
         row, peak = each.row, each.row.peak
-        interval = f"({peak.low_bytes / _GIB:.1f}-{peak.high_bytes / _GIB:.1f})"
+        interval = f" ({peak.low_bytes / _GIB:.1f}-{peak.high_bytes / _GIB:.1f})"
         return [
             _number(number, each),
             *(str(getattr(row.candidate, name)) for name in axes.values()),
             str(row.candidate.micro_batch),
             *([str(row.grad_accum)] if accumulated else []),
             "" if each.may is None else str(each.may),
-            f"{peak.bytes / _GIB:.1f} {interval}",
+            f"{peak.bytes / _GIB:.1f}{interval * (peak.low_bytes < peak.high_bytes)}",
+            "weighed" if row.weighed else "expected",
             Text(f"{row.chance:.0%}", style=_colour(row)),
             *([_range(row.tokens_per_s)] if speed else []),
         ]

@@ -74,14 +74,18 @@ class Predictor:
                 off = Off(study.folder, deviation, alone)
                 self._observe(place, seen.step, seen.mean_power_w, seen.disturbed_share, off)
 
-    def observe(self, candidate: Candidate, outcome: Outcome, *, final: bool = False) -> None:
-        """Learn from a trial, or from a final, that ended."""
+    def observe(
+        self, candidate: Candidate, outcome: Outcome, *, final: bool = False, timed: bool = True
+    ) -> None:
+        """Learn from a trial, or from a final, that ended; of its memory alone if not `timed`."""
         place, found = self._place[candidate], outcome.measurement
         if found is not None:
             self.memory.observe(place, found.peaks.device_bytes)
             if self.host_memory is not None:
                 self.host_memory.observe(place, found.peaks.host_bytes)
             off = DRIFT if final else bent(self._space.workload, candidate)
+            if not timed:
+                return
             self._observe(place, found.step, found.mean_power_w, found.disturbed_share, off)
         elif outcome.verdict == Verdict.OOM and not outcome.of_host:
             self.memory.observe(place, OutOf(self._space.limits.capacity_bytes))

@@ -1,0 +1,155 @@
+"""Weighs what a plan recommends: real ranks on emulated GPUs, until each row stands on a peak."""
+
+from __future__ import annotations
+
+import math
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+from autotune.advise.plan.answers import Answer, table
+from autotune.advise.plan.expected import Expected, Plan, Weighed, largest, stands
+from autotune.device import open_device
+from autotune.device.cards import Card
+from autotune.device.emulated.emulation import Emulation
+from autotune.device.emulated.overheads import nccl_bytes
+from autotune.measure.runner import Job, Runner, StopRequestedError
+from autotune.measure.runner.node import LocalNode
+from autotune.measure.runner.pool import pools
+from autotune.measure.runner.seating import Seating
+from autotune.measure.runner.wiring import Wiring
+from autotune.space.candidate import Candidate
+from autotune.space.outcome import Outcome
+from autotune.study.judging import Judge
+from autotune.study.pace import RANKING_MICRO_STEPS
+from autotune.wire.budget import StopFlag
+from autotune.wire.stopping import Rule
+
+GPUS_OF_A_MACHINE = 8
+"""More of them talk over the network."""
+LIMIT_S = 900.0
+"""Of one candidate."""
+_RULE = Rule(
+    warmup_steps=2, warmup_tolerance=math.inf, warmup_limit_s=0.0,
+    timed_steps=2, half_width=math.inf, timed_limit_s=0.0,
+)  # fmt: skip
+"""The peak stands in the second step, and a modelled time is the same in each."""
+
+
+class Scale:
+    """Weighs candidates of plans, one after the other: one rank stands for all."""
+
+    def __init__(
+        self, cards: Emulation, card: Card, stack: ExitStack, note: Callable[[str], None]
+    ) -> None:
+        """`cards` has been entered; `stack` ends what is started; `note` takes lines."""
+        self.note = note
+        self._stop = StopFlag()
+        stack.callback(self._stop.restore)
+        logs = tempfile.TemporaryDirectory(prefix="autotune-plan-")
+        self._logs = Path(stack.enter_context(logs))
+        self._unit, self._state = cards.units[0], cards.state
+        self._card, self._stack = card, stack
+        self._device = open_device("cuda", for_torch=True)
+        self._plan: Plan | None = None
+        self._runner: Runner | None = None
+
+    def weigh(self, found: Plan, candidate: Candidate) -> Outcome:
+        """How `candidate` ends under the limits of the plan `found`.
+
+        Raises:
+            StopRequestedError: the user asked to stop.
+        """
+        runner = self._runner_of(found)
+        accum = found.space.workload.micro_steps(candidate)
+        job = Job(
+            candidate=candidate, grad_accum=accum, micro_steps=min(accum, RANKING_MICRO_STEPS),
+            rule=_RULE, needed_step_s=None, fresh=False,
+        )  # fmt: skip
+        result = runner.run(job, time.monotonic() + LIMIT_S)
+        return Judge(found.space, "tokens_per_s").outcome(job, result)
+
+    def _runner_of(self, found: Plan) -> Runner:
+        if self._runner is None or self._plan is None or found.space != self._plan.space:
+            if self._runner is not None:
+                self._runner.close()
+            self._unit.nccl = nccl_bytes(self._card, min(found.gpus, GPUS_OF_A_MACHINE))
+            self._state.machine = GPUS_OF_A_MACHINE
+            wiring = Wiring(logs=self._logs, note=self.note, stop=lambda: bool(self._stop))
+            node = LocalNode(self._device, self._logs, {}, wiring.note)
+            [self._runner] = pools(
+                self._device.kind, Seating([(node, 1)], 1), found.space.workload,
+                found.space.limits, [wiring],
+                close=node.close, alone=True,
+            )  # fmt: skip
+            self._stack.callback(self._runner.close)
+        self._plan = found
+        return self._runner
+
+
+@contextmanager
+def scale(card: Card, note: Callable[[str], None]) -> Iterator[Scale]:
+    """A scale for plans on `card`; no process of it is left afterwards.
+
+    Raises:
+        UsageError: cards cannot be emulated here.
+    """
+    with Emulation(f"1x{card.name}") as cards, ExitStack() as stack:
+        yield Scale(cards, card, stack, note)
+
+
+Again = Callable[[Weighed], Answer]
+"""Answers by what was weighed."""
+Told = Callable[[int, int, Candidate], None]
+"""Learns how many rows stand, of how many, and what is weighed next."""
+
+
+def weighed(found: Answer, again: Again, scale: Scale, most: int, told: Told) -> Answer:
+    """The answer `found`, once each of its first `most` rows stands on a weighed peak. Rows that
+    cannot be weighed, or were not when the user ended it, are as they are expected."""
+    known: dict[tuple[int, Candidate], Outcome] = {}
+    while True:
+        wanted = list(_rows(found, most))
+        left = [(plan, each) for plan, row in wanted if (each := _unweighed(plan, row, known))]
+        if not left:
+            return found
+        plan, candidate = left[0]
+        told(len(wanted) - len(left), len(wanted), candidate)
+        try:
+            outcome = known[plan.gpus, candidate] = scale.weigh(plan, candidate)
+        except StopRequestedError:
+            scale.note("stopped: some rows were not weighed")
+            return found
+        if not stands(outcome):
+            scale.note(f"{candidate.key} was not weighed: {outcome.reason}")
+        found = again(known)
+
+
+def _rows(found: Answer, most: int) -> Iterator[tuple[Plan, Expected]]:
+    """The rows of the answer, and the plans that they are of."""
+    if found.counts or found.solved:
+        by_gpus = {plan.gpus: plan for plan in found.plans}
+        yield from ((by_gpus[row.gpus], row) for row in found.rows)
+    else:
+        [plan] = found.plans
+        yield from ((plan, each.row) for each in table(plan)[:most])
+
+
+def _unweighed(plan: Plan, row: Expected, known: Weighed) -> Candidate | None:
+    """What has to be weighed before `row` stands: it, or a larger micro_batch that may fit."""
+    outcome = known.get((plan.gpus, row.candidate))
+    if outcome is None:
+        return row.candidate
+    if not stands(outcome):  # nor would others of its build
+        return None
+    alike = [
+        each for each in plan.expected
+        if (each.candidate.build, each.candidate.seq_len)
+        == (row.candidate.build, row.candidate.seq_len)
+    ]  # fmt: skip
+    may = largest(alike)[0].may
+    candidates = (each.candidate for each in alike if each.candidate.micro_batch == may)
+    above = next(candidates, None)
+    return None if above is None or (plan.gpus, above) in known else above
