@@ -33,6 +33,7 @@ def test_every_card_is_seen_as_it_is(emulate: Emulate) -> None:
     cards = emulate("+".join(f"1x{card.name}" for card in CARDS))
     found = answers(cards, """
 cards = [torch.cuda.get_device_properties(i) for i in range(torch.cuda.device_count())]
+assert torch.cuda._raw_device_count_nvml() == len(cards)
 print(json.dumps([
     (c.name, [c.major, c.minor], c.multi_processor_count, c.total_memory) for c in cards
 ]))

@@ -40,6 +40,7 @@ int nvmlInit_v2(void) {
 }
 
 int nvmlInitWithFlags(unsigned flags) { return nvmlInit_v2(); }
+int nvmlInit(void) { return nvmlInit_v2(); }
 
 int nvmlShutdown(void) {
   if (!starts) return UNINITIALIZED;
