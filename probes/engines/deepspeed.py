@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from typing import Any
 
 import deepspeed
@@ -18,6 +18,9 @@ from probes.engines import DTYPES, count, is_muon, made, trained
 from probes.faults import UnsupportedError
 from probes.models import Batch, FamilyModels, family
 from probes.world import World
+
+with suppress(ImportError):  # as each rank with ZeRO does, and inductor with it, in 3 s
+    from deepspeed.runtime.zero.muon import muon_optimizer  # noqa: F401
 
 
 class DeepSpeedEngine:

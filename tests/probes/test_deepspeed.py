@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import inspect
 import os
+import re
 from types import SimpleNamespace
 from typing import Any
 
@@ -10,6 +12,7 @@ import deepspeed
 import pytest
 import torch
 from deepspeed.accelerator import cuda_accelerator
+from deepspeed.runtime.zero import utils as zero
 
 import probes.engines.deepspeed
 from probes.engines.deepspeed import DeepSpeedEngine, free_memory_from_torch
@@ -61,6 +64,12 @@ def test_a_rank_on_a_gpu_takes_that_way(accelerator: Any, monkeypatch: pytest.Mo
     with pytest.raises(StopIteration):
         DeepSpeedEngine(start, World(0, 1, torch.device("cuda", 0)))
     assert accelerator.available_memory() == 12345
+
+
+def test_what_each_rank_with_zero_imports_is_there_before_it_is_forked() -> None:
+    supported = inspect.getsource(zero.is_zero_supported_optimizer)
+    (name,) = re.findall(r"from (deepspeed\S+\.muon\.\S+) import", supported)
+    assert probes.engines.deepspeed.muon_optimizer.__name__ == name
 
 
 def test_a_rank_of_a_second_host_has_its_place_there(monkeypatch: pytest.MonkeyPatch) -> None:
