@@ -69,7 +69,7 @@ def test_a_rank_on_a_gpu_takes_that_way(accelerator: Any, monkeypatch: pytest.Mo
 def test_what_each_rank_with_zero_imports_is_there_before_it_is_forked() -> None:
     supported = inspect.getsource(zero.is_zero_supported_optimizer)
     (name,) = re.findall(r"from (deepspeed\S+\.muon\.\S+) import", supported)
-    assert probes.engines.deepspeed.muon_optimizer.__name__ == name
+    assert vars(probes.engines.deepspeed)["muon_optimizer"].__name__ == name
 
 
 def test_a_rank_of_a_second_host_has_its_place_there(monkeypatch: pytest.MonkeyPatch) -> None:
