@@ -199,7 +199,8 @@ def test_a_model_is_counted_and_traced_without_torch_here(model: str, tmp_path: 
     code = (
         "import sys; from autotune.commands.app import main\n"
         f"code = main(['plan', '--model', {model!r}, '--gpus', '2x20GiB', '--seq-len', '128',"
-        " '--micro-batch', '1,2', '--zero', '0', '--checkpointing', 'none', '--json'])\n"
+        " '--micro-batch', '1,2', '--zero', '0', '--checkpointing', 'none', '--json',"
+        " '--formulas'])\n"
         "assert 'torch' not in sys.modules\n"
         "sys.exit(code)"
     )

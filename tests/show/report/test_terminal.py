@@ -208,6 +208,7 @@ def test_the_path_of_the_result_is_never_broken() -> None:
 CALM = best(record(B, purpose="final"))
 FINAL = record(B, purpose="final")
 CAUTIONS = [
+    (Caution.EMULATED, replace(CALM, device="emulated")),
     (Caution.NO_FINALS, best(record(B), record(B, Verdict.SKIPPED, purpose="final"))),
     (Caution.FINALS_FAILED, best(record(B), record(B, Verdict.CRASHED, purpose="final"))),
     (Caution.FINALS_SLOWER,
