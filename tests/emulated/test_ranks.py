@@ -23,7 +23,8 @@ from types import SimpleNamespace
 import torch.distributed as dist
 from probes.world import join
 join(0, SimpleNamespace(device_kind="cuda", local_rank=0, world_size=1, local_ranks=1,
-                        store_host="", store_port=0, address="127.0.0.1"), lambda store: None)
+                        store_host="", store_port=0, address="127.0.0.1", alone=False),
+     lambda store: None)
 value = torch.tensor([3.0]).cuda()
 dist.all_reduce(value, group=dist.new_group([0]))
 print(json.dumps([dist.group.WORLD.bound_device_id is None, value.tolist()]))
