@@ -17,6 +17,7 @@ import sys
 import threading
 import traceback
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from typing import NoReturn
 
@@ -149,9 +150,11 @@ def run(dial: Dial, does: Callable[[Rank], None] | None = None) -> NoReturn:
     try:
         (does or serve)(rank)
     except BaseException as error:  # noqa: BLE001 - it is said, and the rank ends
-        rank.send(rank.explain(error, rank.phase))
-        traceback.print_exc()
-        sys.stderr.flush()
+        fault = rank.explain(error, rank.phase)
+        with suppress(OSError):  # a full disk
+            traceback.print_exc()
+            sys.stderr.flush()
+        rank.send(fault)  # the study ends this process as soon as it knows
         os._exit(1)
     os._exit(0)  # torch's own teardown can hang on peers that are already gone
 

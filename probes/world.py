@@ -74,6 +74,8 @@ def join(
     if start.device_kind == "cuda":
         device = torch.device("cuda", start.local_rank)
         torch.cuda.set_device(device)
+        if emulating():
+            torch.backends.cudnn.enabled = False  # convolutions take torch's own kernels
     else:
         device = torch.device("cpu")
     if start.world_size == 1 and not needs_group:

@@ -43,6 +43,7 @@ class DeepSpeedEngine:
             free_memory_from_torch(get_accelerator())
         deepspeed.init_distributed()  # finds the process group that is there
         self._family = family(start.model.name)
+        self._dtype = DTYPES[_kept(start)]
         with _own_reasons():
             with _placed(start, world, self._family):
                 module = made(start.model, self._family)
@@ -66,11 +67,18 @@ class DeepSpeedEngine:
 
     def forward_backward(self, batch: Batch, *, last: bool) -> Tensor:
         self._engine.set_gradient_accumulation_boundary(last)
-        loss = self._family.loss(self._engine, batch)
+        loss = self._family.loss(self._engine, self._cast(batch))
         self._engine.backward(loss)
         if not last:
             self._engine.step()  # counts the micro-step; nothing is updated before the boundary
         return loss.detach()
+
+    def _cast(self, batch: Batch) -> Batch:
+        """Floats in the weights' dtype: DeepSpeed casts the weights alone, in bf16 and fp16."""
+        return {
+            name: tensor.to(self._dtype) if tensor.is_floating_point() else tensor
+            for name, tensor in batch.items()
+        }
 
     def update(self) -> None:
         self._engine.step()
@@ -91,6 +99,11 @@ def free_memory_from_torch(accelerator: Any) -> None:
     accelerator.available_memory = available_memory
 
 
+def _kept(start: Start) -> str:
+    """The dtype of the weights that products are computed with."""
+    return start.dtype if start.model.param_dtype == "auto" else start.model.param_dtype
+
+
 @contextmanager
 def _own_reasons() -> Iterator[None]:
     """What DeepSpeed refuses to build is unsupported, in its own words."""
@@ -104,10 +117,9 @@ def _own_reasons() -> Iterator[None]:
 def _placed(start: Start, world: World, family: FamilyModels) -> Iterator[None]:
     """Where and how the module is made, in the training dtype: stage 3 as shards from the first
     tensor on, the others straight on the device. Neither holds more than training will."""
-    model, sharded = start.model, start.model.zero_stage == 3
+    sharded = start.model.zero_stage == 3
     before = torch.get_default_dtype()
-    kept = start.dtype if model.param_dtype == "auto" else model.param_dtype
-    torch.set_default_dtype(DTYPES[kept])
+    torch.set_default_dtype(DTYPES[_kept(start)])
     try:
         with (
             family.sharded(start.engine_config) if sharded else torch.device(world.device),

@@ -2,7 +2,7 @@
 
 A study puts this folder first on PYTHONPATH, and Python imports `sitecustomize` as it starts.
 Standard library alone: the script's interpreter may have nothing of ours. Until torch is imported
-nothing happens but that this waits for it.
+nothing happens but that this waits for it. `_autotune_ranks` beside it looks at ranks.
 
 An optimizer step is the first step of any of torch's optimizers after a backward pass: ZeRO steps
 several of them, and so do scripts with two. What is told is numbers alone; the study decides when
@@ -17,8 +17,8 @@ Contracts:
 - It dials before torch is imported, which may take a minute. It stays on `sys.meta_path` until
   torch is imported: libraries ask for torch's spec long before.
 - A step is looked at whole or not at all. A look marks the batch in autograd's graph
-  (`node.metadata`), so a second loss of one forward pass is no second micro-step. It unpacks
-  nothing that a checkpoint would compute again.
+  (`node.metadata`), so a second loss of one forward pass is no second micro-step, and neither is
+  a pass through the head alone. It unpacks nothing that a checkpoint would compute again.
 """
 
 from __future__ import annotations
@@ -141,12 +141,12 @@ class _Watch:
         self._look_s = 0.0
         self._looks = 0
         self._looking = False
-        self._again = self._fresh = 0  # looks of this step, at a batch that it had, or had not
-        self._fresh_share = 1.0  # of the backward passes of a step
-        self._shapes: list[list[list[int]]] = []
+        self._found: list[_Found] = []  # by the looks of this step
+        self._whole_share = 1.0  # of the backward passes of a step: those of another batch each
         self._dtype = ""
         self._optimizers: set[str] = set()  # names of their classes
         self._steps: list[dict[str, Any]] = []  # not told yet
+        self._ranks: Any = None  # how this one shares the work with others
         self._cuda = False
         self._device: Any = None
         self._used = 0  # bytes of the device that are in use beyond our allocator
@@ -238,9 +238,7 @@ class _Watch:
         if self._looking and self._since <= STEP_LOOKS:
             found = _look([each.grad_fn for each in roots], self._torch)
             self._looks += 1
-            if found.shapes and found.fresh:
-                self._shapes.append(found.shapes)
-            self._again, self._fresh = self._again + (not found.fresh), self._fresh + found.fresh
+            self._found.append(found)
             self._trainable = max(self._trainable, found.parameters)
             self._dtype = found.dtype or self._dtype
             self._look_s += time.perf_counter() - began
@@ -251,19 +249,33 @@ class _Watch:
         if not self._since:
             self._since, self._backwards = self._grads, self._backwards + self._grads
         if self._since and not self._ended:  # of a step that is not told, so there is time for it
-            self._frozen, cut = _frozen(self._torch)
+            self._frozen, cut = _frozen(self._torch, *_modules(self._torch))
             self._trainable = max(self._trainable, cut)
         if self._since and not self._explicit:
             self._step(None)
 
-    def step(self, tokens: int | None) -> None:
+    def step(self, tokens: int | None, samples: int | None) -> None:
         """The script itself says that a step is done."""
         self.dial()
         was, self._explicit = self._explicit, True
         if was or self._since or not self._ended:  # else the first one was seen already
-            self._step(tokens)
+            self._step(tokens, samples)
 
-    def _step(self, tokens: int | None) -> None:
+    def _look_at_ranks(self) -> None:
+        """In the steps after the first, where there are several."""
+        if self._ranks is not None:
+            self._ranks.stepped()
+        elif self._world_size() > 1:
+            self._ranks = importlib.import_module("_autotune_ranks").Look(
+                self._torch, *_modules(self._torch)
+            )
+
+    def _world_size(self) -> int:
+        dist = self._torch.distributed
+        joined = dist.is_available() and dist.is_initialized()
+        return int(dist.get_world_size()) if joined else 1
+
+    def _step(self, tokens: int | None, samples: int | None = None) -> None:
         now: Any
         if self._cuda and self._torch.cuda.is_current_stream_capturing():
             return  # into a graph: nothing runs
@@ -274,21 +286,26 @@ class _Watch:
             now.record(self._torch.cuda.current_stream(device))
         else:
             now = time.perf_counter()
-        if self._fresh:
-            self._fresh_share = self._fresh / (self._fresh + self._again)
+        if not self._ended or (self._ranks is not None and self._ranks.place is None):
+            _harmless(self._look_at_ranks)()
+        all_fed = all(each.fed for each in self._found)  # as a later stage's, or beside LoRA
+        whole = [each for each in self._found if each.fresh and each.fed == all_fed]
+        if whole:
+            self._whole_share = len(whole) / len(self._found)
         with self._lock:
             told: dict[str, Any] = {
-                "micro_steps": max(1, round(self._fresh_share * self._since)),
+                "micro_steps": max(1, round(self._whole_share * self._since)),
                 "waited_s": self._waited_s,
                 "tokens": tokens,
+                "samples": samples,
             }
-            told["shapes"], self._shapes = self._shapes, []
+            told["shapes"], self._found = [each.shapes for each in whole if each.shapes], []
             if self._last is not None:
                 self._pending.append((self._last, now, told))
             else:
                 self._looks = 0  # the first step is not told: what it looked at is lost
             self._last, self._since, self._waited_s = now, 0, 0.0
-            self._again = self._fresh = self._grads = 0
+            self._grads = 0
             self._ended += 1
         self._look_at_device()
 
@@ -342,20 +359,20 @@ class _Watch:
             return
         with self._lock:
             steps, self._steps = self._steps, []
-        dist = self._torch.distributed
-        joined = dist.is_available() and dist.is_initialized()
+        world_size = self._world_size()
         self._send(
             "Seen",
             {
                 "backwards": self._backwards,
                 "ended": self._ended,
-                "world_size": dist.get_world_size() if joined else 1,
-                "rank": dist.get_rank() if joined else 0,
+                "world_size": world_size,
+                "rank": self._torch.distributed.get_rank() if world_size > 1 else 0,
                 "trainable": self._trainable,
                 "frozen": self._frozen,
                 "dtype": self._dtype,
                 "optimizer": "+".join(sorted(self._optimizers)),
                 "steps": steps,
+                "place": self._ranks and self._ranks.place,
                 "cpu_s": time.process_time(),
                 "peaks": self._peaks() if self._backwards else None,
                 "used_bytes": self._used,
@@ -443,35 +460,42 @@ def _numel(parameter: Any) -> int:
     return int(getattr(parameter, "ds_numel", None) or parameter.numel())
 
 
-def _frozen(torch: Any) -> tuple[int, int]:
+def _modules(torch: Any) -> tuple[list[Any], list[Any]]:
+    """All of torch's modules in this process, and those that are in no other.
+
+    It touches every object of the process. None where a model will not be looked at.
+    """
+    kind = torch.nn.Module
+    with suppress(Exception):  # also of memory, which is short where the script may have little
+        # Not isinstance: an object's own `__class__` may do things. Nor its own methods.
+        modules = [each for each in gc.get_objects() if issubclass(type(each), kind)]
+        inner = {id(child) for module in modules for child in kind.children(module)}
+        return modules, [each for each in modules if id(each) not in inner]
+    return [], []
+
+
+def _frozen(torch: Any, modules: list[Any], outermost: list[Any]) -> tuple[int, int]:
     """How many parameters are not trained, in models of which some are: LoRA's base, but no model
     that is only asked; no graph of autograd has them. And how many are trained of which FSDP's
-    first version leaves but slices to see.
-
-    It touches every object of the process, once. 0 where a model will not be looked at.
-    """
+    first version leaves but slices to see. 0 where a model will not be looked at."""
     kind = torch.nn.Module
     found: dict[int, int] = {}
     cut: dict[int, int] = {}
     trained = 0
-    with suppress(Exception):  # also of memory, which is short where the script may have little
-        # Not isinstance: an object's own `__class__` may do things. Nor its own methods.
-        modules = [each for each in gc.get_objects() if issubclass(type(each), kind)]
+    with suppress(Exception):
         for module in modules:
             if (flat := getattr(vars(module).get("_handle"), "flat_param", None)) is not None:
                 whole = list(zip(flat._params or (), flat._numels, strict=False))
                 cut |= {id(each): size for each, size in whole}
                 trained += sum(size for each, size in whole if each.requires_grad)
-        inner = {id(child) for module in modules for child in kind.children(module)}
-        for module in modules:
-            if id(module) not in inner:
-                held = list(kind.parameters(module))
-                if any(each.requires_grad for each in held):
-                    found |= {
-                        id(each): cut.get(id(each)) or _numel(each)
-                        for each in held
-                        if not each.requires_grad
-                    }
+        for module in outermost:
+            held = list(kind.parameters(module))
+            if any(each.requires_grad for each in held):
+                found |= {
+                    id(each): cut.get(id(each)) or _numel(each)
+                    for each in held
+                    if not each.requires_grad
+                }
     return sum(found.values()), trained
 
 
@@ -484,6 +508,8 @@ class _Found(NamedTuple):
     """How many it reaches."""
     fresh: bool
     """No look has met this batch before."""
+    fed: bool
+    """It ends at what a part of the model gave, whose own pass comes later: a loss in chunks."""
     dtype: str
     """Of most products of matrices; empty where nothing shows it."""
 
@@ -501,7 +527,7 @@ def _look(roots: list[Any], torch: Any) -> _Found:
     images: list[tuple[list[int], Any]] = []
     labels: list[int] = []
     between: dict[tuple[int, int], Any] = {}  # in their order
-    parameters = 0
+    parameters, fed = 0, False
     dtypes: list[Any] = []
     seen: set[Any] = set()
     left = list(roots)
@@ -535,6 +561,7 @@ def _look(roots: list[Any], torch: Any) -> _Found:
             between[int(size[0]), int(size[1])] = node
         elif name.endswith("AccumulateGrad"):
             parameters += _numel(node.variable)
+            fed = fed or not isinstance(node.variable, torch.nn.Parameter)
         left += [after for after, _ in node.next_functions]
     most = max((kind for kind, _, _ in tables), default=None)
     ids = [(shape, node) for kind, shape, node in tables if kind == most]
@@ -543,7 +570,7 @@ def _look(roots: list[Any], torch: Any) -> _Found:
     fresh = _is_new([node for _, node in found] or list(between.values()))
     names = {torch.float: "fp32", torch.bfloat16: "bf16", torch.half: "fp16"}
     most_of = max(dtypes, key=dtypes.count, default=None)
-    return _Found(shapes, parameters, fresh, names.get(most_of, ""))
+    return _Found(shapes, parameters, fresh, fed, names.get(most_of, ""))
 
 
 def _is_new(nodes: list[Any]) -> bool:
@@ -632,6 +659,8 @@ def _only_loads() -> bool:
 
 def _attach(torch: Any, watch: _Watch) -> None:
     """Have `watch` told what `torch` does in this process."""
+    if "AUTOTUNE_EMULATED" in os.environ:
+        torch.backends.cudnn.enabled = False  # convolutions take torch's own kernels
     run_backward = torch.autograd.backward
 
     @functools.wraps(run_backward)
@@ -685,10 +714,10 @@ def _attach(torch: Any, watch: _Watch) -> None:
         watch.dial()
 
 
-def step(tokens: int | None = None) -> None:
+def step(tokens: int | None = None, samples: int | None = None) -> None:
     """What `autotune.step` does in a script that is watched."""
     for watch in _watches:
-        watch.step(tokens)
+        watch.step(tokens, samples)
 
 
 def _chain() -> None:

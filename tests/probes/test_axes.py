@@ -20,6 +20,7 @@ from probes import recompute
 from probes.describe import describe
 from probes.faults import UnsupportedError, fault
 from probes.models import chunked, family
+from tests.support.choice import campaign
 from tests.support.jobs import train
 from tests.support.models import SMALL, counted, uncounted, usual_depth
 from tests.support.records import WORKLOAD
@@ -169,7 +170,7 @@ def test_checkpointing_that_it_lacks_is_unsupported(monkeypatch: pytest.MonkeyPa
 
 # Engines.
 
-ON_ENGINES = [("ddp", 0), ("fsdp", 3), ("deepspeed", 2), ("deepspeed", 3)]
+ON_ENGINES = [("ddp", 0), ("fsdp", 3), ("deepspeed", 3), *campaign(("deepspeed", 2))]
 ALL_NEW = {"loss": "chunked", "attention": "eager", "checkpointing": "selective"}
 SOME_NEW = {"loss": "chunked", "checkpointing": "1/2"}
 
@@ -271,9 +272,7 @@ def test_memory_that_runs_out_while_compiling_is_memory() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "backend", ["aot_eager_decomp_partition", pytest.param("inductor", marks=pytest.mark.campaign)]
-)
+@pytest.mark.parametrize("backend", ["aot_eager_decomp_partition", *campaign("inductor")])
 def test_compiled_models_checkpoint_too(backend: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Selective checkpointing computes no matrix product again, compiled or not.
 

@@ -32,13 +32,16 @@ def net():
 """
 
 
-def test_it_needs_the_standard_library_alone() -> None:
-    tree = ast.parse(SOURCE.read_text(encoding="utf-8"))
+@pytest.mark.parametrize(
+    ("source", "later"), [(SOURCE, {"torch.utils.data"}), (HOOK / "_autotune_ranks.py", set())]
+)
+def test_it_needs_the_standard_library_alone(source: Path, later: set[str]) -> None:
+    tree = ast.parse(source.read_text(encoding="utf-8"))
     names = {alias.name for node in ast.walk(tree) if isinstance(node, ast.Import)
              for alias in node.names}  # fmt: skip
     names |= {node.module or "" for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
     others = {name for name in names if name.partition(".")[0] not in sys.stdlib_module_names}
-    assert others == {"torch.utils.data"}  # once the script has imported torch
+    assert others == later  # once the script has imported torch
 
 
 def test_it_speaks_the_version_of_the_study() -> None:
@@ -221,6 +224,32 @@ def test_several_losses_of_one_batch_are_one_micro_step(tmp_path: Path) -> None:
     # The first step of all is not told.
     assert process.micro_steps == [4] * 5 + [4] * 6
     assert process.shapes == [[[3, 16]]] * len(process.shapes)
+
+
+CHUNKS = (
+    MODEL
+    + """
+embedding, head = nn.Embedding(64, 8), nn.Linear(8, 64)
+optimizer = torch.optim.SGD([*embedding.parameters(), *head.parameters()], lr=1e-3)
+for _ in range(4):
+    for _ in range(2):
+        hidden = embedding(ids)
+        gradients = []
+        for part, labels in zip(hidden.chunk(4, 1), ids.chunk(4, 1), strict=True):
+            part = part.detach().requires_grad_()
+            nn.functional.cross_entropy(head(part).flatten(0, 1), labels.flatten()).backward()
+            gradients.append(part.grad)
+        hidden.backward(torch.cat(gradients, 1))
+    optimizer.step()
+"""
+)
+
+
+def test_a_loss_in_chunks_is_one_micro_step(tmp_path: Path) -> None:
+    """As torchtitan computes it: each chunk's own pass goes through the head alone."""
+    (process,), _, _ = watched(tmp_path, CHUNKS)
+    assert process.micro_steps == [2] * 3
+    assert process.shapes == [[[3, 16]]] * 6
 
 
 def test_what_the_script_says_counts_alone_from_its_first_call(steps: Told) -> None:

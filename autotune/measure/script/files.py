@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+from autotune.result.best import Best
 from autotune.result.export import accelerate, hf
 from autotune.result.files import write_whole
 from autotune.result.making import unmeasured
+from autotune.space.axes import AXES
 from autotune.space.candidate import Candidate
 from autotune.space.command import FILES, Command
-from autotune.space.engines import engine_of
 from autotune.space.space import Space
 
 _PATHS = {
@@ -35,24 +36,33 @@ class Files:
         found = {name: _PATHS[name] for name in self._names} | {"out": OUT}
         return {name: str(folder / file) for name, file in found.items()}
 
-    def write(self, candidate: Candidate, folder: Path) -> None:
-        """Write those that the command names for `candidate` to `folder`. Raises OSError."""
+    def write(self, candidate: Candidate, folder: Path, replicas: int | None) -> None:
+        """Write those that the command names for `candidate` to `folder`; so many `replicas` share
+        a global batch, where that is known. Raises OSError."""
         folder.mkdir(parents=True, exist_ok=True)
         if self._has_out:
             (folder / OUT).mkdir(exist_ok=True)
+        if not self._names:
+            return
+        expected = unmeasured(candidate, self._space, self._device_kind, replicas)
+        if replicas is None and self._space.workload.world_size > 1:
+            # DeepSpeed refuses one that is not of its own replicas, and counts it where there is
+            # none.
+            for made in expected.exports.values():
+                made.pop("train_batch_size", None)
         for name in self._names:
-            for file, text in self._made(name, candidate, folder).items():
+            for file, text in self._made(name, expected, folder).items():
                 write_whole(folder / file, text)
 
-    def _made(self, name: str, candidate: Candidate, folder: Path) -> dict[str, str]:
+    def _made(self, name: str, expected: Best, folder: Path) -> dict[str, str]:
         """Texts by file."""
         if name == "deepspeed_config":
-            engine = engine_of(self._space.workload, candidate)
-            config = engine.config(candidate, self._space.workload, self._device_kind)
-            return {_PATHS[name]: json.dumps(config, indent=2) + "\n"}
-        expected = unmeasured(candidate, self._space, self._device_kind)
+            return {_PATHS[name]: json.dumps(expected.deepspeed(), indent=2) + "\n"}
         if name == "training_args":
-            arguments, _ = hf.arguments(expected, older=hf.is_older())
+            known = {"micro_batch", "grad_accum", "dtype"}
+            known |= {name for name, each in self._space.axes.items()
+                      if len(each) > 1 or each[0] != AXES[name].plain}  # fmt: skip
+            arguments, _, _ = hf.arguments(expected, older=hf.is_older(), known=known)
             arguments["output_dir"] = str(folder / OUT)
             return {_PATHS[name]: json.dumps(arguments, indent=2) + "\n"}
         return accelerate.export(expected, folder).files

@@ -35,6 +35,7 @@ from autotune.space.outcome import Verdict
 from autotune.space.space import Space
 from autotune.space.trace import Trace
 from autotune.units import gib
+from autotune.wire.emulated import emulating, why
 from autotune.wire.faults import DEVICE_MEMORY, HOST_MEMORY, PINNING
 from autotune.wire.hook import Left
 from autotune.wire.reports import Report
@@ -75,14 +76,21 @@ class Launches:
         self._launches = _last_launch(wiring.logs)
         self._launch: Launch | None = None
         self._measured: set[Candidate] = set()
+        self._failed = False
+        """Whether a launch failed before anything was measured."""
         self._dtype = ""
         """That of the script, where it was said that it is another than was asked for."""
         self._rows = wiring.rows
         self._got: dict[str, dict[int, int]] = {}
         """By axis: what was asked for, and what ran instead."""
+        self._replicas: dict[str, int] = {}
+        """Of the ranks, by the script's own axes, where several share their data."""
 
     def run(self, job: Job, deadline: float) -> Result:
+        before = dict(self._replicas)
         result = self._run(job, deadline)
+        if self._replicas != before:  # it was told to accumulate too little
+            result = self._run(job, deadline)
         other = self._tells_rows(job.candidate)
         if other is None:
             return result
@@ -161,11 +169,14 @@ class Launches:
     def _start(self, job: Job) -> Launch:
         log = self._wiring.logs / f"launch{self._launches:03d}.log"
         folder = temporary_folder(log)
-        self._files.write(job.candidate, folder)
+        workload = self._space.workload
+        replicas = self._replicas.get(job.candidate.own)
+        self._files.write(job.candidate, folder, replicas)
         paths = self._files.paths(folder)
         Path(paths["out"]).mkdir(exist_ok=True)
-        workload = self._space.workload
-        variables, words = self._command.filled(job.candidate, workload, self._wiring.seed, paths)
+        variables, words = self._command.filled(
+            job.candidate, workload, self._wiring.seed, paths, replicas
+        )
         channel = Channel()
         dial = channel.dial(0, child=False)
         given = variables | self._environment
@@ -207,7 +218,10 @@ class Launches:
             if (failed := self._out_of_memory(launch)) is not None:
                 return failed
             if ranks.made >= CHECKED_STEPS:
-                found = ranks.mismatch(job.grad_accum, world_size, self._rows or 1)
+                accum = self._accum(job, ranks)
+                found = ranks.mismatch(accum, world_size, self._rows or 1)
+                if found is not None and self._learns_replicas(found, ranks, job.candidate):
+                    return Result(verdict=Verdict.UNSUPPORTED, reason=found.says)
                 if found is not None and not self._learns_rows(found):
                     return self._refused(found, job.candidate)
                 self._say_dtype(ranks)
@@ -216,9 +230,26 @@ class Launches:
             if timing.enough or (launch.ended and timing.measured):
                 return self._result(launch, job, ranks, timing)
             if launch.ended:
-                return self._ended(launch, ranks)
+                return self._ended(launch, job.candidate, ranks)
             if (failed := self._late(launch, job, ranks, deadline)) is not None:
                 return failed
+
+    def _accum(self, job: Job, ranks: Ranks) -> int:
+        """Micro-steps that reach the global batch with as many replicas as there are."""
+        if self._space.workload.global_batch is None:
+            return job.grad_accum
+        each = len(ranks.all) // len(ranks.sharing.replicas)
+        return self._space.workload.micro_steps(job.candidate) * max(1, each)
+
+    def _learns_replicas(self, found: Mismatch, ranks: Ranks, candidate: Candidate) -> bool:
+        """Whether `found` shows that the script was told too few micro-steps, since its ranks are
+        fewer replicas than was known."""
+        replicas = len(ranks.sharing.replicas)
+        known = self._replicas.get(candidate.own, self._space.workload.world_size)
+        if found.axis != "grad_accum" or replicas >= known:
+            return False
+        self._replicas[candidate.own] = replicas
+        return True
 
     def _learns_rows(self, found: Mismatch) -> bool:
         """Whether `found` shows, with an earlier one, that the model gets so many rows a sample:
@@ -258,7 +289,7 @@ class Launches:
         """
         now = time.monotonic()
         if now > deadline:
-            saw = "" if ranks.made else f"; {_saw(launch)}"
+            saw = "" if ranks.made else f"; {_saw(launch, in_time=False)}"
             reason = OUT_OF_BUDGET + saw
             return Result(verdict=Verdict.SKIPPED, reason=reason)
         stepping = ranks.made > 0
@@ -290,20 +321,20 @@ class Launches:
             if host is None and not caught:
                 continue
             where = "host memory" if host else "memory"
-            again = ", and caught that itself" if host is None else ""
             return Result(
                 verdict=Verdict.OOM,
-                reason=f"process {process.pid} ran out of {where}{again}; see {launch.log.name}",
+                reason=f"process {process.pid} ran out of {where}; see {launch.log.name}",
                 peaks=None if seen is None else seen.peaks,
                 of_host=bool(host),
             )
         return None
 
-    def _ended(self, launch: Launch, ranks: Ranks) -> Result:
+    def _ended(self, launch: Launch, candidate: Candidate, ranks: Ranks) -> Result:
         """The verdict on a launch that ended before it was measured.
 
         Raises:
-            ModelError: nothing was ever measured, and it was not for memory.
+            ModelError: nothing was ever measured, and it was not for memory. It is the second such
+                failure, or no candidate is smaller.
         """
         code = launch.code or 0
         errors = [p.left for p in launch.processes if p.left is not None and p.left.error]
@@ -320,8 +351,12 @@ class Launches:
             trace = launch.last_lines() if code else ""
             said = [line for line in trace.splitlines() if re.search(r"\w", line)]
             reason = f"{ended(_as_signal(code))}; {said[-1] if said else _saw(launch)}"
+        reason += why(reason)
         if not self._measured:
-            raise ModelError(f"--script: {reason}; see {launch.log}", trace)
+            least = min(each.tokens for each in self._space.candidates)
+            if self._failed or candidate.tokens == least:
+                raise ModelError(f"--script: {reason}; see {launch.log}", trace)
+            self._failed = True
         return Result(verdict=Verdict.CRASHED, reason=f"{reason}; see {launch.log.name}")
 
     def _refused(self, found: Mismatch, candidate: Candidate) -> Result:
@@ -332,8 +367,8 @@ class Launches:
         """
         if found.axis == "ranks":
             raise ModelError(
-                f"--script: {found.says}; write --world-size {max(1, found.got)}, or start as"
-                " many ranks in the command",
+                f"--script: {found.says}; have the command start {found.asked}, or write"
+                f" --world-size {max(1, found.got)} (of a plan: --gpus)",
                 "",
             )
         if found.axis == "grad_accum":
@@ -359,7 +394,6 @@ class Launches:
 
     def _result(self, launch: Launch, job: Job, ranks: Ranks, timing: Timing) -> Result:
         steps = timing.steps
-        world_size = self._space.workload.world_size
         report = Report(
             number=self._launches,
             step_s=steps.step_s,
@@ -372,7 +406,7 @@ class Launches:
             state_bytes=0,
             conditions=timing.conditions(),
             energy=timing.energy(),
-            ran=ranks.ran(len(steps.warmup.step_s), job.grad_accum, world_size, self._rows or 1),
+            ran=ranks.ran(len(steps.warmup.step_s), self._accum(job, ranks), self._rows or 1),
         )
         return Result(
             verdict=Verdict.PRUNED if steps.stopped_early else Verdict.OK,
@@ -407,8 +441,8 @@ def _as_signal(code: int) -> int:
     return 128 - code if code - 128 in set(signal.Signals) else code
 
 
-def _saw(launch: Launch) -> str:
-    """What was seen of a script that made no step."""
+def _saw(launch: Launch, *, in_time: bool = True) -> str:
+    """What was seen of a script that made too few steps; without advice where time ran out."""
     if not launch.processes:
         return (
             "no process of it imported torch where it could be seen: python -I, -E and -S, or a"
@@ -416,12 +450,17 @@ def _saw(launch: Launch) -> str:
         )
     if not launch.backwards:
         return "it imported torch, and made no backward pass"
+    passes = f"{launch.backwards} backward pass{'es' * (launch.backwards != 1)}"
+    steps = f"{launch.stepped or 'no'} optimizer step{'s' * (launch.stepped != 1)}"
+    if not in_time:
+        return f"it had made {passes} and {steps}"
     if not launch.stepped:
         return (
-            f"it made {launch.backwards} backward passes, and no step of a torch optimizer; one"
+            f"it made {passes}, and no step of a torch optimizer; one"
             " with an optimizer of its own calls autotune.step()"
         )
-    return f"it made {launch.stepped} optimizer steps, which are too few; let it train for longer"
+    stopped = "; losses are 0 on emulated GPUs: it may have stopped for that" * emulating()
+    return f"it made {steps}, too few to measure; let it train for longer{stopped}"
 
 
 def _last_launch(logs: Path) -> int:

@@ -6,11 +6,13 @@ import statistics
 from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 
 from autotune.measure.runner.channel import Peer
+from autotune.measure.script.replicas import Sharing, apart, sharing
 from autotune.space.candidate import Candidate
 from autotune.wire.emulated import emulating
-from autotune.wire.hook import Left, Seen, Step
+from autotune.wire.hook import Left, Place, Seen, Step
 from autotune.wire.reports import Ran
 
 SHIFTED = 1
@@ -90,23 +92,93 @@ class Ranks:
         """Seconds of that step, the slowest rank's."""
         return max(rank.steps[number].step_s for rank in self.all)
 
-    def ran(self, first: int, accum: int, world_size: int, rows: int = 1) -> Ran:
-        """What the steps from `first` on were, of which the model gets so many `rows` a sample;
-        what nobody saw is as asked for."""
-        steps = [step for rank in self.all for step in rank.steps[first : self.made]]
-        micro_steps = self.micro_steps
+    @cached_property
+    def sharing(self) -> Sharing:
+        """Which ranks train on the same data. Each has its own until they were looked at."""
+        by_rank = self._by_rank
+        places = {n: seen.place for n, r in by_rank.items() if (seen := r.latest) and seen.place}
+        if len(places) < max(2, len(self.all)):
+            return apart(by_rank, known=len(by_rank) == 1)
+        return sharing(places, self._parts)
+
+    @property
+    def _by_rank(self) -> dict[int, Process]:
+        return {r.latest.rank: r for r in self.all if r.latest is not None}
+
+    @property
+    def _feeding(self) -> list[Process]:
+        """Those that get batches: all but the later stages of pipelines."""
+        return [rank for rank in self.all if _feeds(rank)]
+
+    @property
+    def _parts(self) -> int:
+        """Into how many parts the ranks cut the length that was asked for; 1 if they may not."""
+        shapes = Counter(length for rank in self.all for _, length in self._shapes(rank.steps))
+        asked, length = self._candidate.seq_len, max(shapes, key=shapes.__getitem__, default=0)
+        parts = round(asked / length) if length and "seq_len" in self._told else 1
+        return parts if parts > 1 and abs(parts * length - asked) <= parts * SHIFTED else 1
+
+    @cached_property
+    def _cut(self) -> int:
+        """Into how many parts the sequences are cut that the ranks get. Ranks of one replica may
+        also all get the whole."""
+        if (parts := self.sharing.context) == 1:
+            return 1
+        got = [
+            {tuple(seen.place.batches) for rank in replica
+             if (seen := self._by_rank[rank].latest) and seen.place and seen.place.batches}
+            for replica in self.sharing.replicas
+        ]  # fmt: skip
+        return 1 if all(len(each) == 1 for each in got) else parts
+
+    def _of_replica(
+        self, replica: Collection[int], first: int, micro_steps: int
+    ) -> tuple[float, float] | None:
+        """Samples and tokens of a step; None where none of its ranks showed them."""
+        ranks = [self._by_rank[rank] for rank in replica]
         each = [
             self._of_rank(rank.steps[first : self.made], micro_steps)
             or self._of_rank(rank.steps, micro_steps)  # the first steps are looked at, then few
-            for rank in self.all
+            for rank in ranks
+            if _feeds(rank) or any(step.tokens is not None for step in rank.steps)
         ]
-        samples = float(self._candidate.micro_batch * accum * world_size)
+        seen = [found for found in each if found is not None]
+        if not seen:
+            return None
+        return max(samples for samples, _ in seen), self._cut * max(tokens for _, tokens in seen)
+
+    @property
+    def _said_samples(self) -> float | None:
+        """Samples of a step, that the script says; None where it does not."""
+        said = [[s.samples for s in rank.steps if s.samples is not None] for rank in self.all]
+        return sum(map(statistics.fmean, said)) if said and all(said) else None
+
+    def ran(self, first: int, accum: int, rows: int = 1) -> Ran:
+        """What the steps from `first` on were, of which the model gets so many `rows` a sample;
+        what nobody saw is as asked for."""
+        steps = [step for rank in self.all for step in rank.steps[first : self.made]]
+        micro_steps, shared = self.micro_steps, self.sharing
+        replicas, degrees = shared.replicas, shared.degrees
+        if (said := self._said_samples) is not None:
+            replicas, degrees = apart(self._by_rank).replicas, {}
+        each = [self._of_replica(replica, first, micro_steps) for replica in replicas]
+        data_parallel = len(replicas)
+        samples = float(self._candidate.micro_batch * accum * data_parallel)
         tokens = samples * self._candidate.seq_len
-        is_seen = all(found is not None for found in each)
+        is_seen = all(found is not None for found in each) and (shared.known or said is not None)
         if is_seen:
             samples = sum(found[0] for found in each if found) / rows
             tokens = sum(found[1] for found in each if found)
-        lengths = [length for _, length in self.shapes() if length]
+        if said is not None:
+            says_tokens = any(s.tokens is not None for rank in self.all for s in rank.steps)
+            tokens = tokens if says_tokens else tokens * said / samples
+            samples = said
+            whole = samples / (self._candidate.micro_batch * accum)
+            data_parallel = min(len(self.all), max(1, round(whole)))
+        if shared.pipelined and "micro_batch" in self._told:
+            whole = samples / (self._candidate.micro_batch * data_parallel)
+            micro_steps = round(whole) if whole >= 1 and whole.is_integer() else micro_steps
+        lengths = [self._cut * length for _, length in self.shapes() if length]
         waited_s, took_s = sum(s.waited_s for s in steps), sum(s.step_s for s in steps)
         return Ran(
             samples=samples,
@@ -116,12 +188,20 @@ class Ranks:
             seen=is_seen,
             # An emulated device's steps take its own time, and the loader has the host's.
             waiting_share=min(1.0, waited_s / took_s) if took_s and not emulating() else 0.0,
-            trainable=max((r.latest.trainable for r in self.all if r.latest), default=0),
-            frozen=max((r.latest.frozen for r in self.all if r.latest), default=0),
+            trainable=self._over_stages([r.latest.trainable for r in self.all if r.latest]),
+            frozen=self._over_stages([r.latest.frozen for r in self.all if r.latest]),
             dtype=self.dtype,
             rows=rows,
+            data_parallel=data_parallel,
+            degrees=degrees,
             optimizer=max((r.latest.optimizer for r in self.all if r.latest), default=""),
         )
+
+    def _over_stages(self, counts: Sequence[int]) -> int:
+        """Parameters of a whole model, of which each rank holds so many."""
+        if not self.sharing.pipelined:
+            return max(counts, default=0)
+        return sum(counts) * self.sharing.degrees["pp"] // len(counts)
 
     @property
     def dtype(self) -> str:
@@ -131,21 +211,23 @@ class Ranks:
     @property
     def micro_steps(self) -> int:
         """Backward passes of a step."""
-        counts = [step.micro_steps for rank in self.all for step in rank.steps]
+        counts = [step.micro_steps for rank in self._feeding for step in rank.steps]
         return max(1, round(statistics.median(counts))) if counts else 1
 
     def shapes(self) -> Iterator[tuple[int, int]]:
         """Samples and tokens of a sample, of every micro-step that was looked at; 0 tokens where
         only samples show."""
-        for rank in self.all:
+        for rank in self._feeding:
             yield from self._shapes(rank.steps)
 
-    def _of_rank(self, steps: Sequence[Step], micro_steps: int) -> tuple[float, float] | None:
+    def _of_rank(self, steps: Sequence[Step], micro_steps: float) -> tuple[float, float] | None:
         """Samples and tokens of one of a rank's `steps`; None where nothing showed them."""
         looked = list(self._shapes(steps))
         said = [step.tokens for step in steps if step.tokens is not None]
         if not looked and not said:
             return None
+        if self.sharing.pipelined:  # a rank with several stages makes more passes than batches
+            micro_steps = len(looked) / max(1, sum(bool(step.shapes) for step in steps))
         samples = micro_steps * statistics.fmean(b for b, _ in looked) if looked else 0.0
         tokens = (
             micro_steps * statistics.fmean(b * max(1, t) for b, t in looked) if looked else 0.0
@@ -181,6 +263,8 @@ class Ranks:
             got = f"{len(self.all)} of a group of {self.world_size} train"
             says = f"asked for {world_size} ranks, {got}"
             return Mismatch("ranks", world_size, self.world_size, says)
+        if self.sharing.pipelined and self._fills_pipeline(accum):
+            return None
         if "grad_accum" in told and self.micro_steps != accum:
             got = f"a step has {self.micro_steps} backward passes"
             says = f"asked for {accum} micro-steps, {got}"
@@ -191,18 +275,34 @@ class Ranks:
         if "tokens_per_batch" in told:
             return _too_many_tokens(shapes, asked)
         (samples, length), _ = shapes.most_common(1)[0]
-        lengths = {t for _, t in shapes}
+        length *= self._cut
+        lengths = {self._cut * t for _, t in shapes}
         may_be_padded = len(lengths) > 1 or shapes.total() < SAME_LENGTH  # to a batch's longest
         got = f"{samples} x {length}" if length else str(samples)
         if "micro_batch" in told and samples != rows * asked.micro_batch:
             says = f"asked for micro_batch {asked.micro_batch}, the model got {got}"
             return Mismatch("micro_batch", asked.micro_batch, samples, says)
         padded = may_be_padded and max(lengths) <= asked.seq_len + SHIFTED
-        shifted = abs(length - asked.seq_len) <= SHIFTED
+        shifted = abs(length - asked.seq_len) <= self._cut * SHIFTED
         if "seq_len" in told and length and not shifted and not padded:
             says = f"asked for seq_len {asked.seq_len}, the model got {got}"
             return Mismatch("seq_len", asked.seq_len, length, says)
         return None
+
+    def _fills_pipeline(self, accum: int) -> bool:
+        """Whether the first stage gets what was asked for in a step, in whatever parts."""
+        each = [self._of_rank(rank.steps, self.micro_steps) for rank in self._feeding]
+        whole = self._candidate.micro_batch * accum
+        right = all(found is None or found[0] == whole for found in each)
+        lengths = {length for _, length in self.shapes() if length}
+        longest = max(lengths, default=0) * self._cut
+        fits = not longest or abs(longest - self._candidate.seq_len) <= self._cut * SHIFTED
+        return right and "micro_batch" in self._told and (fits or "seq_len" not in self._told)
+
+
+def _feeds(rank: Process) -> bool:
+    place = rank.latest and rank.latest.place
+    return not (isinstance(place, Place) and place.fed)
 
 
 def _too_many_tokens(shapes: Counter[tuple[int, int]], candidate: Candidate) -> Mismatch | None:

@@ -14,11 +14,11 @@ from autotune.measure.testbed.script_space import command_of
 from tests.support.launches import space_of
 
 
-def written(folder: Path, script: str, **more: str) -> dict[str, str]:
+def written(folder: Path, script: str, replicas: int | None = None, **more: str) -> dict[str, str]:
     """Paths by name, of the first candidate."""
     space = space_of(script, **{"seq_len": "", "micro_batch": "4", "global_batch": "8"} | more)
     files = Files(command_of(space.workload), space, "cpu")
-    files.write(space.candidates[0], folder)
+    files.write(space.candidates[0], folder, replicas)
     return files.paths(folder)
 
 
@@ -36,6 +36,23 @@ def test_deepspeed_is_told_batches_and_stage_and_makes_no_optimizer(tmp_path: Pa
     assert config["zero_optimization"]["stage"] == 2
     assert config["zero_optimization"]["reduce_bucket_size"] * 4 < 2**30 / 10
     assert "optimizer" not in config
+
+
+@pytest.mark.parametrize(("replicas", "accum", "whole"), [(None, 1, None), (1, 2, 8), (2, 1, 8)])
+def test_a_global_batch_is_shared_by_replicas(
+    replicas: int | None, accum: int, whole: int | None, tmp_path: Path
+) -> None:
+    """DeepSpeed counts the whole itself until somebody knows them."""
+    script = "true {deepspeed_config} {training_args} {accelerate_config}"
+    paths = written(tmp_path, script, replicas, zero="2", world_size="2")
+    arguments = read(paths["training_args"])
+    assert arguments["gradient_accumulation_steps"] == accum
+    config = yaml.safe_load(Path(paths["accelerate_config"]).read_text())
+    assert config["num_processes"] == 2
+    beside = config["deepspeed_config"]["deepspeed_config_file"]
+    for found in (read(paths["deepspeed_config"]), arguments["deepspeed"], read(beside)):
+        assert found["gradient_accumulation_steps"] == accum
+        assert found.get("train_batch_size") == whole
 
 
 def test_a_rate_that_is_set_makes_deepspeed_s_optimizer(tmp_path: Path) -> None:

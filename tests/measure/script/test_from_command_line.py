@@ -78,7 +78,8 @@ def test_a_study_that_is_killed_leaves_no_process_of_its_script(here: Path) -> N
 
 def test_an_error_of_the_script_is_shown_once(capsys: pytest.CaptureFixture[str]) -> None:
     script = f"{PYTHON} {OWN} odd --odd raises --batch {{micro_batch}}"
-    assert main(["--script", script, "--micro-batch", "2,4", *STUDY]) == 5
+    study = " ".join(STUDY).replace("--trials 1", "--trials 2").split()  # the second is its last
+    assert main(["--script", script, "--micro-batch", "2,4", *study]) == 5
     said = capsys.readouterr().err
     assert said.count("Traceback (most recent call last)") == 1
     assert said.splitlines()[-1].startswith("autotune: --script: ZeroDivisionError: of the script")

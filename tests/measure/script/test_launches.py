@@ -10,6 +10,8 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
 
 import psutil
 import pynvml
@@ -21,13 +23,14 @@ from autotune.errors import ModelError
 from autotune.measure.runner import Result
 from autotune.measure.runner.extensions import CACHES, COMPILED
 from autotune.measure.script import launch
-from autotune.measure.script.launches import _memory
+from autotune.measure.script.launches import _memory, _saw
 from autotune.space.outcome import Verdict
 from autotune.wire.emulated import emulating
 from autotune.wire.hook import Left
 from autotune.wire.reports import Ran
 from autotune.wire.stopping import Phase
 from tests.support import rapl
+from tests.support.choice import campaign
 from tests.support.fake_nvml import GIB, FakeGpu, FakeNvml
 from tests.support.launches import BIN, OWN, PLAIN, PYTHON, Lab
 from tests.support.pools import RULE
@@ -267,8 +270,7 @@ def test_frameworks_are_seen_as_they_are(lab: Labs, how: str) -> None:
 @pytest.mark.parametrize(
     ("stage", "ranks"),
     [
-        pytest.param("0", 2, marks=pytest.mark.campaign),
-        pytest.param("0", 1, marks=pytest.mark.campaign),
+        *campaign(("0", 2), ("0", 1)),
         ("2", 2),
         ("3", 2),
         ("3", 1),
@@ -372,8 +374,17 @@ def test_a_script_that_never_steps_fails(lab: Labs, tmp_path: Path, words: str, 
     assert nothing_is_left(tmp_path)
 
 
+def test_a_script_that_fails_may_not_with_a_smaller_micro_batch(lab: Labs) -> None:
+    one = lab(own("odd", "--odd raises"))
+    failed = one.probe(1)
+    assert failed.verdict == Verdict.CRASHED
+    assert "ZeroDivisionError" in failed.reason
+    with pytest.raises(ModelError, match="ZeroDivisionError"):
+        one.probe(0)
+
+
 def test_a_script_that_ends_after_a_step_says_so(lab: Labs) -> None:
-    with pytest.raises(ModelError, match="made 1 optimizer steps, which are too few"):
+    with pytest.raises(ModelError, match="made 1 optimizer step, too few to measure"):
         lab(own("plain", "--steps 1")).probe()
 
 
@@ -497,3 +508,17 @@ def test_failed_page_locking_is_of_host_memory(line: str, kind: str, of_host: bo
     kinds = ["torch.AcceleratorError", "builtins.RuntimeError"]
     left = Left(error=text, kinds=kinds, traceback=frames)
     assert _memory(left, kind) is of_host
+
+
+@pytest.mark.parametrize(
+    ("backwards", "stepped", "says"),
+    [
+        (1, 0, "1 backward pass and no optimizer steps"),
+        (8, 1, "8 backward passes and 1"),
+    ],
+)
+def test_of_a_slow_script_it_is_said_how_far_it_came(
+    backwards: int, stepped: int, says: str
+) -> None:
+    seen = SimpleNamespace(processes=[1], backwards=backwards, stepped=stepped)
+    assert _saw(cast(Any, seen), in_time=False).startswith(f"it had made {says}")

@@ -15,7 +15,7 @@ from autotune.measure.script.launch import Launch
 from autotune.measure.script.seen import Process, Ranks
 from autotune.space.candidate import Candidate
 from autotune.wire.emulated import VARIABLE
-from autotune.wire.hook import Seen, Step
+from autotune.wire.hook import Place, Seen, Step
 from autotune.wire.stopping import Steps
 from tests.support.defaults import RULE
 
@@ -40,6 +40,9 @@ def seen(
         "trainable": 10, "frozen": 4, "dtype": "bf16", "steps": made,
         "cpu_s": 0.0, "peaks": None, "used_bytes": 0, "ooms": 0,
     }  # fmt: skip
+    if (world_size := more.get("world_size", 1)) > 1:  # each has data of its own
+        every = [list(range(world_size))]
+        fields["place"] = Place(batches=[], fed=False, averages=every, shares=[], degrees={})
     return Seen(**fields | more)
 
 
@@ -62,7 +65,7 @@ def test_what_is_as_asked_for_is_no_mismatch() -> None:
     two = [seen([[[4, 32]]], [[[4, 32]]], world_size=2, rank=rank) for rank in (0, 1)]
     found = ranks(*two)
     assert says(found, world_size=2) == ""
-    ran = found.ran(0, 1, 2)
+    ran = found.ran(0, 1)
     assert (ran.samples, ran.tokens, ran.seq_len, ran.seen) == (8.0, 256.0, 32, True)
     assert ran.waiting_share == pytest.approx(0.1)
 
@@ -78,7 +81,7 @@ def test_steps_of_an_emulated_device_have_their_own_time(monkeypatch: pytest.Mon
     found = ranks(seen(*[[[[4, 32]]]] * 4, step_s=1e-4))
     feeds.feed(found)
     assert steps.warmup.wall_s == pytest.approx(3600.0)
-    assert found.ran(0, 1, 1).waiting_share == 0.0
+    assert found.ran(0, 1).waiting_share == 0.0
 
 
 def test_nothing_is_made_before_all_ranks_are_there() -> None:
@@ -129,7 +132,7 @@ def test_of_who_trained_before_and_ended_nothing_is_asked() -> None:
     before.gone = True
     found = Ranks([before, now], ASKED, ALL)
     assert says(found) == ""
-    assert found.ran(0, 1, 1).samples == 4.0
+    assert found.ran(0, 1).samples == 4.0
 
 
 def test_a_rank_that_ended_first_is_one_all_the_same() -> None:
@@ -148,15 +151,15 @@ def test_ranks_that_have_all_ended_are_still_those_that_trained() -> None:
 def test_tokens_are_those_of_the_steps_that_were_timed() -> None:
     warm = [[[[1, 32]]]] * 3
     found = ranks(seen(*warm, [[[4, 32]]], [[[4, 32]]], []))
-    assert found.ran(3, 1, 1).tokens == 128.0
-    assert found.ran(5, 1, 1).tokens == pytest.approx((3 * 32 + 2 * 128) / 5)  # none was looked at
+    assert found.ran(3, 1).tokens == 128.0
+    assert found.ran(5, 1).tokens == pytest.approx((3 * 32 + 2 * 128) / 5)  # none was looked at
 
 
 def test_rows_of_a_sample_are_no_samples() -> None:
     found = ranks(seen([[[8, 32]]]))
     assert says(found) == "asked for micro_batch 4, the model got 8 x 32"
     assert found.mismatch(1, 1, rows=2) is None
-    ran = found.ran(0, 1, 1, rows=2)
+    ran = found.ran(0, 1, rows=2)
     assert (ran.samples, ran.tokens) == (4.0, 256.0)
 
 
@@ -167,7 +170,7 @@ def test_the_last_batch_of_an_epoch_may_be_smaller() -> None:
 def test_what_a_script_is_not_told_is_no_mismatch() -> None:
     found = ranks(seen([[[3, 99]]], micro_steps=5), told=())
     assert says(found) == ""
-    ran = found.ran(0, 1, 1)
+    ran = found.ran(0, 1)
     assert (ran.samples, ran.tokens, ran.micro_steps) == (15.0, 15 * 99.0, 5)
 
 
@@ -179,15 +182,15 @@ def test_batches_of_so_many_tokens_may_hold_fewer() -> None:
 
 
 def test_what_nobody_saw_is_as_asked_for() -> None:
-    ran = ranks(seen([])).ran(0, 2, 1)
+    ran = ranks(seen([])).ran(0, 2)
     assert (ran.samples, ran.tokens, ran.seen) == (8.0, 256.0, False)
 
 
 def test_tokens_that_the_script_says_come_first() -> None:
-    ran = ranks(seen([[[4, 32]]], [[[4, 32]]], tokens=[100, 110])).ran(0, 1, 1)
+    ran = ranks(seen([[[4, 32]]], [[[4, 32]]], tokens=[100, 110])).ran(0, 1)
     assert (ran.samples, ran.tokens, ran.seen) == (4.0, 105.0, True)
 
 
 def test_tokens_are_the_mean_of_the_batches_that_were_looked_at() -> None:
-    ran = ranks(seen([[[4, 20]], [[4, 30]]], [[[4, 22]]], micro_steps=2)).ran(0, 2, 1)
+    ran = ranks(seen([[[4, 20]], [[4, 30]]], [[[4, 22]]], micro_steps=2)).ran(0, 2)
     assert (ran.samples, ran.tokens, ran.seq_len) == (8.0, 2 * 4 * 24.0, 22)

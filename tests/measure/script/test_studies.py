@@ -14,8 +14,11 @@ import pytest
 
 from autotune.commands.exits import ExitCode
 from autotune.result.best import Best
+from autotune.show.view.study import read
 from tests.support.launches import OWN, PYTHON
-from tests.support.programs import ROOT
+from tests.support.programs import ROOT, TESTS
+
+PARALLEL = TESTS / "support" / "parallel_script.py"
 
 
 def autotune(*words: str) -> subprocess.CompletedProcess[str]:
@@ -39,9 +42,13 @@ def test_the_result_has_what_ran(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     config = best.config
     assert (config.micro_batch, config.seq_len, config.global_batch_tokens) == (4, 16, 64)
     assert config.optimizer == "adamw+sgd"
+    assert [cell.seq_len for cell in best.cells] == [16]
+    shown = read(out).trials
+    assert {*zip(shown["micro_batch"], shown["seq_len"], strict=True)} == {(4, 16)}
     assert best.tokens_per_step == pytest.approx(64)
     assert best.sure is None  # its one trial was compared with nothing
-    assert "optimizer adamw+sgd" in (out / "exports" / "accelerate.yaml").read_text()
+    assert {path.name for path in (out / "exports").iterdir()} == {"launch.sh", "out"}
+    assert "a script's settings are its own" in " ".join(ended.stdout.split())
     assert (out / "exports" / "out").is_dir()  # that the command it prints saves to
     assert "own.py" in (out / "report.html").read_text()
     (tmp_path / "elsewhere").mkdir()
@@ -76,6 +83,48 @@ def test_rows_of_a_sample_are_known_to_who_goes_on_and_who_verifies(tmp_path: Pa
     assert best.measured.rows == 2
     assert best.measured.samples_per_s * 2 * 32 == pytest.approx(best.measured.tokens_per_s)
     verified = autotune("verify", str(out))
+    assert verified.returncode in (0, 5, 6), verified.stderr  # slower than measured
+
+
+@pytest.mark.slow
+def test_ranks_that_share_a_batch_do_not_win_by_counting_it_twice(tmp_path: Path) -> None:
+    script = (
+        f"{PYTHON} -m torch.distributed.run --nproc_per_node 2 {PARALLEL} tp --degree {{tp}}"
+        " --batch {micro_batch} --pause-s 0.1"
+    )
+    out = tmp_path / "study"
+    ended = autotune(
+        "--script", script, "--micro-batch", "8", "--axis", "tp=1,2", "--device", "cpu",
+        "--budget", "2m", "--finals", "1", "--out", str(out),
+    )  # fmt: skip
+    assert ended.returncode == 0, ended.stderr
+    best = Best.read(out / "best.json")
+    assert best.config.own == "tp=1"
+    assert (best.config.data_parallel, best.config.degrees) == (2, {"dp": 2})
+    assert best.config.global_batch_samples == 16
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_a_global_batch_of_ranks_that_share_it_is_exported_and_verified(tmp_path: Path) -> None:
+    script = (
+        f"{PYTHON} -m torch.distributed.run --nproc_per_node 2 {PARALLEL} tp"
+        " --batch {micro_batch} --len {seq_len} --config {deepspeed_config}"
+    )
+    out = tmp_path / "study"
+    ended = autotune(
+        "--script", script, "--micro-batch", "8", "--seq-len", "32", "--global-batch", "16",
+        "--zero", "1", "--device", "cpu", "--budget", "8m", "--finals", "1", "--trials", "1",
+        "--out", str(out),
+    )  # fmt: skip
+    assert ended.returncode == 0, ended.stderr
+    best = Best.read(out / "best.json")
+    config = best.config
+    assert (config.data_parallel, config.grad_accum, config.global_batch_samples) == (1, 2, 16)
+    for found in (best.deepspeed(), json.loads((out / "exports/deepspeed.json").read_text())):
+        assert found["gradient_accumulation_steps"] == 2
+        assert found["train_batch_size"] == 16
+    verified = autotune("verify", str(out), "--steps", "40")
     assert verified.returncode in (0, 5, 6), verified.stderr  # slower than measured
 
 

@@ -1,0 +1,143 @@
+"""Which ranks of a launch train on the same data: replicas, told from what each rank shows.
+
+In this order: the dimensions that the script's library names; groups that reduce gradients, whose
+ranks have different data; groups that exchange activations, whose ranks work on the same data;
+and digests of the data.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from autotune.wire.hook import Place
+
+Places = Mapping[int, Place]
+"""By rank."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sharing:
+    """How the ranks of a launch share data and model."""
+
+    replicas: Sequence[Collection[int]]
+    """The ranks of each data-parallel replica."""
+    degrees: dict[str, int] = field(default_factory=dict)
+    """The degrees that were seen, by name: dp, tp, pp, cp; without those of 1."""
+    known: bool = True
+    """Whether anything shows it."""
+
+    @property
+    def context(self) -> int:
+        """Into how many parts a replica cuts its sequences, at most."""
+        return self.degrees.get("cp", 1)
+
+    @property
+    def pipelined(self) -> bool:
+        return "pp" in self.degrees
+
+
+def apart(ranks: Iterable[int], *, known: bool = True) -> Sharing:
+    """Each of `ranks` has data of its own."""
+    replicas = [(rank,) for rank in ranks]
+    return Sharing(replicas=replicas, degrees=_above_1(dp=len(replicas)), known=known)
+
+
+def sharing(places: Places, parts: int = 1) -> Sharing:
+    """What `places` show, where batches have 1 / `parts` of the length that was asked for."""
+    averaged = _averaged(places)
+    named = _named(places, max(map(len, averaged)))
+    if named is not None:
+        return named
+    found = _replicas(places, averaged, parts)
+    if found is None:
+        return apart(places, known=False)
+    each = len(places) // len(found)
+    data = {tuple(places[rank].batches) for rank in found[0]}
+    if parts > 1 and (each % parts or len(data) < parts):  # nobody has the other parts
+        return sharing(places)
+    feeding = sum(not places[rank].fed for rank in found[0]) or each
+    stages = each // feeding
+    split = each // (stages * parts)
+    return Sharing(replicas=found, degrees=_above_1(dp=len(found), tp=split, pp=stages, cp=parts))
+
+
+def _above_1(**degrees: int) -> dict[str, int]:
+    return {name: size for name, size in degrees.items() if size > 1}
+
+
+def _named(places: Places, averaged: int) -> Sharing | None:
+    """By named dimensions; None where they do not name all ranks, or where gradients are averaged
+    over more ranks than they allow."""
+    sizes = {role: size for role, (size, _) in next(iter(places.values())).degrees.items()}
+    same = all({r: s for r, (s, _) in p.degrees.items()} == sizes for p in places.values())
+    whole = math.prod(sizes.values()) == len(places)
+    if not sizes or not same or not whole:
+        return None
+    if averaged > sizes.get("dp", 1) * sizes.get("cp", 1):
+        return None
+    replicas = defaultdict(list)
+    for rank, place in places.items():
+        replicas[place.degrees.get("dp", [1, 0])[1]].append(rank)
+    return Sharing(replicas=list(replicas.values()), degrees=_above_1(**sizes))
+
+
+def _averaged(places: Places) -> list[list[int]]:
+    """Ranks that average gradients with one another, directly or through others. Stages of a
+    pipeline that share an embedding are no such ranks."""
+    groups = [
+        [other for other in group if other in places and places[other].fed == place.fed]
+        for place in places.values()
+        for group in place.averages
+    ]
+    return _joined(places, groups)
+
+
+def _replicas(places: Places, averaged: list[list[int]], parts: int) -> list[list[int]] | None:
+    """By use; None where nothing shows it."""
+    peers = {rank: set(group) for group in averaged for rank in group}
+    shares = [
+        [rank, other]
+        for rank, place in places.items()
+        for group in place.shares
+        for other in group
+        if other in places and (parts > 1 or other not in peers[rank])
+    ]
+    found = _joined(places, shares)
+    sizes = set(map(len, averaged))
+    if parts == 1 and len(sizes) == 1 and sizes != {1}:
+        if len(found) not in sizes:  # what is exchanged in compiled code is not seen
+            found = [list(each) for each in zip(*averaged, strict=True)]
+        return found
+    if len(found) == len(places) and sizes == {1}:
+        if (digests := _digests(places)) is None:
+            return None
+        same = defaultdict(list)
+        for rank, digest in digests.items():
+            same[digest].append(rank)
+        found = _joined(places, same.values())
+    feeding = [each for each in found if not all(places[rank].fed for rank in each)]
+    return [sorted(places)] if len(feeding) == 1 else found
+
+
+def _digests(places: Places) -> dict[int, tuple[int, ...]] | None:
+    """Of the data of each rank that feeds the others; None where they show nothing: the same data
+    again and again may be that of a script with nothing better to hand."""
+    found = {rank: tuple(place.batches) for rank, place in places.items() if not place.fed}
+    if not all(found.values()):
+        return None
+    constant = any(len(set(each)) == 1 for each in found.values())
+    return None if constant and len(set(found.values())) < len(found) else found
+
+
+def _joined(ranks: Iterable[int], groups: Iterable[Sequence[int]]) -> list[list[int]]:
+    """Sets of ranks, of which those in one of `groups` are in the same; in order."""
+    sets = {rank: {rank} for rank in ranks}
+    for group in groups:
+        for rank in group[1:]:
+            if sets[rank] is not (first := sets[group[0]]):
+                first |= sets[rank]
+                sets |= dict.fromkeys(sets[rank], first)
+    return sorted(map(sorted, {id(each): each for each in sets.values()}.values()))

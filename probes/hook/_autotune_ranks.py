@@ -1,0 +1,263 @@
+"""How the ranks of a script share the work, as one of them sees it.
+
+A rank of several is looked at in the two steps after its first, and never again: whatever that
+hooks is unhooked then. It reads one batch, so those steps may wait for the device. Standard
+library alone, as `sitecustomize`. An error in it leaves the script as it is.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import os
+import sys
+import zlib
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import suppress
+from typing import Any
+
+STEPS = 2
+CALLS = 4
+"""Of the outermost modules in a step, of whose batches the digest is at most."""
+ELEMENTS = 2**16
+"""Of a tensor, at most, evenly spread: of token ids usually all."""
+MOST_OF_GRADIENTS = 0.5
+"""Who reduces so many of a module's gradients with others trains it with them on other data."""
+_ROLES = {
+    "dp": "dp ddp data batch fsdp hsdp shard replicate dp_shard dp_replicate",
+    "tp": "tp mp tensor model tensor_model",
+    "pp": "pp pipe pipeline stage pipeline_model",
+    "cp": "cp sp seq sequence context ring ulysses",
+}
+"""Names of a mesh's dimensions, which may end in "_parallel"."""
+_ROLE = {name: role for role, names in _ROLES.items() for name in names.split()}
+_REDUCING = ("allreduce", "allreduce_coalesced", "reduce", "reduce_scatter",
+             "reduce_scatter_single", "_reduce_scatter_base", "reduce_scatter_single_coalesced",
+             "reduce_scatter_tensor_coalesced")  # fmt: skip
+_MOVING = ("allgather", "all_gather_single", "_allgather_base", "allgather_coalesced",
+           "all_gather_single_coalesced", "allgather_into_tensor_coalesced", "alltoall",
+           "alltoall_base", "all_to_all_single", "send", "recv")  # fmt: skip
+"""Methods of torch's ProcessGroup, as its releases have them."""
+_DATA_GROUPS = ("process_group", "_inter_node_pg", "seq_data_parallel_group",
+                "data_parallel_group")  # fmt: skip
+"""Attributes of modules of torch and DeepSpeed that average gradients."""
+_looks: list[Look] = []
+"""The one of this process, while it lasts."""
+
+
+class Look:
+    """The look at one rank, from its first step on."""
+
+    def __init__(self, torch: Any, modules: list[Any], outermost: list[Any]) -> None:
+        self._torch, self._dist = torch, torch.distributed
+        self._rank = self._dist.get_rank()
+        parameters = {id(p): p for each in outermost
+                      for p in torch.nn.Module.parameters(each) if p.requires_grad}  # fmt: skip
+        local = [_local(each) for each in parameters.values()]
+        self._shapes = {tuple(each.shape) for each in local}
+        self._gradients = sum(each.numel() for each in local)
+        self._degrees = _of_megatron() or _of_meshes(self._dist.get_world_size())
+        self._averages = _wrapped(modules, self._dist)
+        self._shares = _sharded(parameters.values(), self._averages, self._dist)
+        self._reduced: Counter[tuple[int, ...]] = Counter()  # elements, by ranks
+        self._fed = self._got = False
+        self._calls = self._digest = self._steps = 0
+        self._batches: list[int] = []
+        self._undo: list[Any] = []
+        self.place: dict[str, Any] | None = None
+        """What was found out, once it was."""
+        _looks[:] = [self]
+        for module in outermost:
+            with suppress(Exception):  # of a kind that takes no hooks
+                handle = module.register_forward_pre_hook(_called, with_kwargs=True)
+                self._undo.append(handle.remove)
+        for names, look in ((_REDUCING, self._reduces), (_MOVING, self._moves)):
+            for name in names:
+                self._watch(name, look)
+
+    def _watch(self, name: str, look: Any) -> None:
+        """Have `look` told of the calls of a method of torch's process groups."""
+        kind = self._dist.ProcessGroup
+        run = vars(kind).get(name)
+        if run is None:
+            return
+
+        @functools.wraps(run)
+        def both(group: Any, *args: Any, **kwargs: Any) -> Any:
+            with suppress(Exception):
+                look(name, self._dist.get_process_group_ranks(group), args)
+            return run(group, *args, **kwargs)
+
+        setattr(kind, name, both)
+        self._undo.append(lambda: setattr(kind, name, run))
+
+    def stepped(self) -> None:
+        """An optimizer step is over."""
+        self._steps += 1
+        if self._calls:
+            self._batches.append(self._digest)
+        self._calls = self._digest = 0
+        if self._steps < STEPS:
+            return
+        self.end()
+        least = MOST_OF_GRADIENTS * STEPS * self._gradients
+        self._averages |= {ranks for ranks, size in self._reduced.items() if size > least}
+        self.place = {
+            "batches": self._batches,
+            "fed": self._fed and not self._got,
+            "averages": sorted(self._averages),
+            "shares": sorted(self._shares),
+            "degrees": self._degrees,
+        }
+
+    def end(self) -> None:
+        """Unhook everything."""
+        _looks.clear()
+        while self._undo:
+            self._undo.pop()()
+
+    def called(self, args: Any, kwargs: Any) -> None:
+        """An outermost module is called with these."""
+        tensors = list(_tensors([args, kwargs], self._torch.Tensor))
+        if not tensors or not self._torch.is_grad_enabled():
+            return
+        if any(each.requires_grad for each in tensors):
+            self._fed = True  # by another module, or by another rank's
+            return
+        self._got = True
+        if self._calls < CALLS and all(map(self._is_readable, tensors)):
+            self._calls += 1
+            for each in tensors:
+                self._digest = zlib.crc32(_bytes(each, self._torch), self._digest)
+
+    def _is_readable(self, tensor: Any) -> bool:
+        if not tensor.is_cuda:
+            return True
+        # An emulated device has no values.
+        capturing = self._torch.cuda.is_current_stream_capturing()
+        return "AUTOTUNE_EMULATED" not in os.environ and not capturing
+
+    def _reduces(self, name: str, ranks: list[int], args: Any) -> None:
+        """These ranks add up tensors: gradients, averaged parameters, or activations."""
+        for each in self._largest(args):
+            if each.dim() == 1 or tuple(each.shape) in self._shapes:
+                self._reduced[tuple(ranks)] += each.numel()
+            else:
+                self._moves(name, ranks, args)
+
+    def _moves(self, name: str, ranks: list[int], args: Any) -> None:
+        """These ranks exchange tensors: activations, unless they have a parameter's shape."""
+        if name in ("send", "recv"):
+            ranks = sorted({self._rank, ranks[args[1]]})
+        for each in self._largest(args):
+            activation = each.dim() > 1 and each.is_floating_point()
+            if activation and tuple(each.shape) not in self._shapes and len(ranks) > 1:
+                self._shares.add(tuple(ranks))
+
+    def _largest(self, args: Any) -> list[Any]:
+        """Of a collective's tensors, those of its input or its output: whichever is larger."""
+        sides = [list(_tensors(each, self._torch.Tensor)) for each in args[:2]]
+        largest: list[Any] = max(sides, key=lambda side: sum(each.numel() for each in side))
+        return largest
+
+
+def _called(module: Any, args: Any, kwargs: Any) -> None:
+    """A hook of outermost modules. It can be pickled with them, and a compiler sees nothing in
+    it."""
+    if sys.modules["torch"].compiler.is_compiling() or not _looks:
+        return
+    with suppress(Exception):
+        _looks[0].called(args, kwargs)
+
+
+def _tensors(value: Any, kind: type) -> Iterator[Any]:
+    """All tensors in nested containers."""
+    if isinstance(value, kind):
+        yield value
+    elif isinstance(value, dict):
+        for each in value.values():
+            yield from _tensors(each, kind)
+    elif isinstance(value, list | tuple):
+        for each in value:
+            yield from _tensors(each, kind)
+
+
+def _local(tensor: Any) -> Any:
+    """This rank's part of a DTensor; any other tensor as it is."""
+    return getattr(tensor, "_local_tensor", tensor)
+
+
+def _bytes(tensor: Any, torch: Any) -> bytes:
+    flat = _local(tensor.detach()).reshape(-1)
+    flat = flat[:: max(1, flat.numel() // ELEMENTS)].contiguous().cpu()
+    shape = str(tuple(tensor.shape)).encode()
+    return shape + ctypes.string_at(flat.data_ptr(), flat.numel() * flat.element_size())
+
+
+def _of_megatron() -> dict[str, list[int]]:
+    """The degrees, and this rank's places, as Megatron's core keeps them."""
+    state = sys.modules.get("megatron.core.parallel_state")
+    if state is None or not state.model_parallel_is_initialized():
+        return {}
+    names = {"dp": "data_parallel", "tp": "tensor_model_parallel",
+             "pp": "pipeline_model_parallel", "cp": "context_parallel"}  # fmt: skip
+    return {
+        role: [getattr(state, f"get_{name}_world_size")(), getattr(state, f"get_{name}_rank")()]
+        for role, name in names.items()
+    }
+
+
+def _of_meshes(world_size: int) -> dict[str, list[int]]:
+    """The same of the mesh of all ranks that says most; nothing where some name is unknown."""
+    import gc
+
+    module = sys.modules.get("torch.distributed.device_mesh")
+    found: list[dict[str, list[int]]] = []
+    for mesh in gc.get_objects() if module is not None else ():
+        if type(mesh) is not module.DeviceMesh:  # type: ignore[union-attr]
+            continue
+        names = [each.lower().removesuffix("_parallel") for each in mesh.mesh_dim_names or ()]
+        place = mesh.get_coordinate()
+        if mesh.size() != world_size or place is None or not set(names) <= _ROLE.keys():
+            continue
+        degrees: dict[str, list[int]] = {}
+        for number, name in enumerate(names):
+            size, at = degrees.get(_ROLE[name], (1, 0))
+            own = mesh.size(number)
+            degrees[_ROLE[name]] = [size * own, at * own + place[number]]
+        found.append(degrees)
+    # Where the ranks of a sequence's parts shard parameters, too, one dimension may be both.
+    return max(found, key=lambda each: ("cp" in each, len(each)), default={})
+
+
+def _wrapped(modules: list[Any], dist: Any) -> set[tuple[int, ...]]:
+    """Ranks with which modules average their gradients: DDP, both FSDPs, DeepSpeed."""
+    groups: list[Any] = []
+    for module in modules:
+        with suppress(Exception):
+            if type(module).__module__.startswith(("torch.nn.parallel", "torch.distributed.fsdp",
+                                                   "deepspeed.")):  # fmt: skip
+                groups += [vars(module).get(name) for name in _DATA_GROUPS]
+            if hasattr(type(module), "_get_fsdp_state"):
+                state = module._get_fsdp_state()
+                several = getattr(state, "_fsdp_param_groups", None)
+                for each in several or filter(None, [state._fsdp_param_group]):
+                    mesh = each.mesh_info
+                    groups += [getattr(mesh, "shard_process_group", None),
+                               getattr(mesh, "replicate_process_group", None)]  # fmt: skip
+    known = {id(each): each for each in groups if isinstance(each, dist.ProcessGroup)}
+    ranks = [tuple(dist.get_process_group_ranks(each)) for each in known.values()]
+    return {each for each in ranks if len(each) > 1}
+
+
+def _sharded(parameters: Any, averages: set[tuple[int, ...]], dist: Any) -> set[tuple[int, ...]]:
+    """Ranks among which parameters are cut up that are not averaged there."""
+    cut = {
+        (id(each.device_mesh), number): each.device_mesh.get_group(number)
+        for each in parameters
+        for number, placed in enumerate(getattr(each, "placements", ()))
+        if placed.is_shard()
+    }
+    found = {tuple(dist.get_process_group_ranks(each)) for each in cut.values()}
+    return {each for each in found if len(each) > 1} - averages

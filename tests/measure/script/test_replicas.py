@@ -1,0 +1,158 @@
+"""Ranks of a script that train on the same data, and what they count for."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from autotune.measure.script.replicas import Sharing, sharing
+from autotune.space.outcome import Verdict
+from autotune.wire.hook import Place
+from tests.support.choice import campaign
+from tests.support.launches import PYTHON, Lab
+from tests.support.programs import TESTS
+
+SCRIPT = TESTS / "support" / "parallel_script.py"
+
+
+def place(
+    *batches: int, averages: list[list[int]] | None = None, shares: list[list[int]] | None = None,
+    fed: bool = False, degrees: dict[str, list[int]] | None = None,
+) -> Place:  # fmt: skip
+    return Place(
+        batches=list(batches), fed=fed, averages=averages or [], shares=shares or [],
+        degrees=degrees or {},
+    )  # fmt: skip
+
+
+def of(*places: Place, parts: int = 1) -> Sharing:
+    return sharing(dict(enumerate(places)), parts)
+
+
+def test_ranks_that_average_gradients_have_data_of_their_own_even_if_it_is_alike() -> None:
+    found = of(*[place(1, 1, averages=[[0, 1]])] * 2)
+    assert found.degrees == {"dp": 2}
+    assert list(found.replicas) == [[0], [1]]
+
+
+def test_groups_that_overlap_average_over_all_of_their_ranks() -> None:
+    """As in hybrid sharding."""
+    groups = [[[0, 1], [0, 2]], [[0, 1], [1, 3]], [[2, 3], [0, 2]], [[2, 3], [1, 3]]]
+    assert of(*[place(1, 2, averages=each) for each in groups]).degrees == {"dp": 4}
+
+
+def test_ranks_that_exchange_activations_have_the_same_data_even_if_it_differs() -> None:
+    """As a script for trying out has that draws it anew in each rank."""
+    found = of(place(1, 2, shares=[[0, 1]]), place(3, 4, shares=[[0, 1]]))
+    assert found.degrees == {"tp": 2}
+
+
+@pytest.mark.parametrize("shares", [True, False])
+def test_who_is_in_no_group_that_averages_shares_the_model(shares: bool) -> None:
+    """Whether its activations are seen, or are exchanged in compiled code."""
+    near = [[[0, 1]], [[0, 1]], [[2, 3]], [[2, 3]]] if shares else [[]] * 4
+    far = [[[0, 2]], [[1, 3]]] * 2
+    found = of(*[place(5, 6, averages=a, shares=s) for a, s in zip(far, near, strict=True)])
+    assert list(found.replicas) == [[0, 1], [2, 3]]
+    assert found.degrees == {"dp": 2, "tp": 2}
+
+
+def test_stages_that_get_activations_alone_belong_to_who_feeds_them() -> None:
+    found = of(place(1, 2), place(fed=True), place(fed=True))
+    assert found.degrees == {"pp": 3}
+    tied = of(place(1, 2, averages=[[0, 1]]), place(fed=True, averages=[[0, 1]]))
+    assert tied.degrees == {"pp": 2}
+
+
+def test_what_nothing_else_shows_the_data_shows() -> None:
+    assert of(place(1, 2), place(1, 2)).degrees == {"tp": 2}
+    assert of(place(1, 2), place(3, 4)).degrees == {"dp": 2}
+    assert not of(place(1, 1), place(1, 1)).known  # it may have nothing better to hand
+    assert not of(place(), place()).known
+
+
+def test_named_dimensions_go_first_unless_gradients_are_averaged_over_more() -> None:
+    names = [{"dp": [2, n // 2], "tp": [2, n % 2]} for n in range(4)]
+    assert of(*[place(degrees=each) for each in names]).degrees == {"dp": 2, "tp": 2}
+    unused = [place(averages=[[0, 1, 2, 3]], degrees=each) for each in names]
+    assert of(*unused).degrees == {"dp": 4}
+
+
+def test_parts_of_sequences_are_those_of_ranks_that_exchange_and_differ() -> None:
+    every, near = [[0, 1, 2, 3]], [[[0, 1]], [[0, 1]], [[2, 3]], [[2, 3]]]
+    cut = [place(n, averages=every, shares=each) for n, each in enumerate(near)]
+    assert of(*cut, parts=2).degrees == {"dp": 2, "cp": 2}
+    assert of(*cut, parts=3).degrees == {"dp": 4}
+    same = [place(7, averages=every, shares=each) for each in near]
+    assert of(*same, parts=2).degrees == {"dp": 4}
+
+
+def lab(folder: Path, how: str, ranks: int, words: str = "", **more: str) -> Lab:
+    command = f"{PYTHON} -m torch.distributed.run --nproc_per_node {ranks} {SCRIPT} {how}"
+    words = f"{command} --batch {{micro_batch}} --len {{seq_len}} {words}"
+    return Lab(folder, words, **{"micro_batch": "8"} | more)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("how", "ranks", "words", "degrees"),
+    [
+        ("ddp", 2, "--data constant", {"dp": 2}),
+        ("tp", 4, "--accum 2", {"dp": 2, "tp": 2}),
+        ("unnamed", 2, "--data constant", {"tp": 2}),
+        ("pipeline", 4, "", {"dp": 2, "pp": 2}),
+        ("tp", 2, "--say", {}),
+        *campaign(
+            ("by_hand", 2, "--data alike", {"dp": 2}),
+            ("fsdp", 2, "", {"dp": 2}),
+            ("hsdp", 4, "", {"dp": 4}),
+            ("tp", 2, "", {"tp": 2}),
+            ("dtensor", 4, "", {"dp": 2, "tp": 2}),
+            ("pipeline", 2, "", {"pp": 2}),
+            ("stages", 2, "--accum 2", {"pp": 2}),
+            ("cp", 2, "", {"cp": 2}),
+            ("cp", 4, "", {"dp": 2, "cp": 2}),
+        ),
+    ],
+)
+def test_samples_and_tokens_are_those_that_the_script_counts(
+    how: str, ranks: int, words: str, degrees: dict[str, int], tmp_path: Path
+) -> None:
+    result = lab(tmp_path, how, ranks, words).probe()
+    assert result.verdict is Verdict.OK, result.reason
+    assert result.report is not None
+    ran = result.report.ran
+    assert ran is not None
+    (log,) = tmp_path.glob("launch*.log")
+    said = re.search(r"samples (\d+) tokens (\d+)", log.read_text())
+    assert said is not None
+    assert (ran.samples, ran.tokens) == (int(said[1]), int(said[2]))
+    assert ran.degrees == degrees
+    assert ran.samples == 8 * ran.micro_steps * (ran.data_parallel or 0)
+    assert ran.seen
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "words", ["--accum {grad_accum}", "--config {deepspeed_config}", "--config {training_args}"]
+)
+def test_a_global_batch_is_reached_with_the_replicas_that_there_are(
+    words: str, tmp_path: Path
+) -> None:
+    zero = {"zero": "1"} if "accum" not in words else {}
+    one = lab(tmp_path, "tp", 2, words, global_batch="16", **zero)
+    for launches in (2, 3):  # the first of all learns how many replicas there are
+        result = one.probe()
+        assert result.report is not None, result.reason
+        ran = result.report.ran
+        assert ran is not None
+        assert (ran.samples, ran.micro_steps, ran.data_parallel) == (16.0, 2, 1)
+        assert len(list(tmp_path.glob("launch*.log"))) == launches
+
+
+@pytest.mark.slow
+def test_a_length_that_a_script_ignores_is_no_part_of_a_sequence(tmp_path: Path) -> None:
+    result = lab(tmp_path, "tp", 2, "--len 16").probe()
+    assert result.reason.startswith("asked for seq_len 32, the model got 8 x 16")
