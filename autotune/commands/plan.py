@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import partial
@@ -27,9 +27,8 @@ from autotune.units import gib, parse_bytes
 if TYPE_CHECKING:
     from autotune.advise.plan.answers import Answer
     from autotune.advise.plan.expected import Helpers, PlanRequest, Weighed
-    from autotune.device.cards import Card
+    from autotune.device.cards import Card, Gpus
     from autotune.measure.runner.helper import Start
-    from autotune.space.candidate import Candidate
     from autotune.wire.helpers import Count, Counted, Describe, Described
 
 TRACE_S = 120.0
@@ -41,7 +40,8 @@ WIDTH = 140
 _OWN = Group("Plan", sort_key=0)
 _OF_A_STUDY = {
     group: {name: flag for name, flag in flags.items()
-            if group in ("model", "space") or name in ("ceiling", "host_ceiling", "objective")}
+            if group in ("model", "space", "script")
+            or name in ("ceiling", "host_ceiling", "objective")}
     for group, flags in GROUPS.items()
 }  # fmt: skip
 """Options of a study that a plan takes, too."""
@@ -71,7 +71,7 @@ def plan(
     formulas: Annotated[bool, _own(
         "Answer by formulas alone, in seconds. By default real ranks on emulated GPUs then weigh"
         " each printed row.")] = False,
-    rows: Annotated[int, _own("Rows to print.", "N")] = 20,
+    rows: Annotated[int, _own("Rows to print and weigh. Formulas choose them.", "N")] = 20,
     json: Annotated[bool, _own("Print everything as JSON.")] = False,
     csv: Annotated[bool, _own("Print everything as CSV.")] = False,
     **options: Any,
@@ -101,6 +101,11 @@ def plan(
             f"--gpus {gpus}: --solve gpus computes their number; name the GPU alone, e.g. 80GiB"
             " or H100"
         )
+    if asked.script.template is not None:
+        _refuse_of_models({"--solve": solve, "--write": write, "--learn-from": learn_from,
+                           "--formulas": formulas or None})  # fmt: skip
+        how = "json" if json else "csv" if csv else "table"
+        return lambda argv, started: _script(asked, named, host_bytes, rows, how)
     asked = at_longest(asked)
 
     def run(argv: list[str], started: float) -> int:
@@ -144,6 +149,41 @@ def plan(
 take_options(plan, _OF_A_STUDY)
 
 
+def _refuse_of_models(given: Mapping[str, object]) -> None:
+    """Raises `UsageError` if one of the flags, with their values, is given."""
+    for flag, value in given.items():
+        if value is not None:
+            raise UsageError(f"{flag}: not with --script, which is weighed; leave it out")
+
+
+def _script(asked: Options, gpus: Gpus, host_bytes: int | None, most: int, how: str) -> int:
+    """What fits of a script on each number of GPUs."""
+    from autotune.advise.plan import show_scripts
+    from autotune.advise.plan.scripts import script_scale
+    from autotune.space.space import NO_LIMIT
+
+    plans = []
+    with script_scale(gpus.card, max(gpus.counts), complain) as scale, _bar() as told:
+        for count in gpus.counts:
+            options = asked.but(world_size=count)
+            plans.append(scale.plan(options, count, host_bytes or NO_LIMIT, told))
+            if scale.stop:
+                break
+    with suppress(BrokenPipeError):  # whoever read it has seen enough
+        if how == "table":
+            show_scripts.print_plans(_console(), plans, most)
+        else:
+            as_text = show_scripts.as_json if how == "json" else show_scripts.as_csv
+            print(as_text(plans), end="")
+    rows = [row for plan in plans for row in plan.rows]
+    for row in rows:
+        if not row.outcome.verdict.fits:
+            complain(f"{row.candidate.key}: {row.outcome.reason or row.outcome.verdict}")
+    if any(row.outcome.verdict.fits for row in rows):
+        return ExitCode.FOUND
+    return ExitCode.STOPPED if scale.stop else ExitCode.NOTHING_FITS
+
+
 def _helpers(asked: Options, start: Start) -> Helpers:
     """Those of processes that `start` makes. A terminal shows what takes long in them."""
     from autotune.advise.plan.expected import Helpers
@@ -167,32 +207,35 @@ def _helpers(asked: Options, start: Start) -> Helpers:
 
 def _weighed(found: Answer, again: Callable[[Weighed], Answer], card: Card, most: int) -> Answer:
     """The answer on weighed peaks; by formulas, where no card can be emulated here."""
-    from rich.progress import Progress
-
     from autotune.advise.plan import weighing
-    from autotune.show.report.console import console_for
 
-    console = console_for(sys.stderr)
     try:
-        with (
-            weighing.scale(card, complain) as scale,
-            Progress(console=console, transient=True, disable=not console.is_terminal) as bar,
-        ):
-            shown = bar.add_task("weighing")
-
-            def told(done: int, of: int, candidate: Candidate) -> None:
-                bar.update(
-                    shown, completed=done, total=of, description=f"weighing {candidate.key}"
-                )
-
+        with weighing.scale(card, complain) as scale, _bar() as told:
             return weighing.weighed(found, again, scale, most, told)
     except UsageError as error:
         complain(f"not weighed, expected by formulas alone: {error}")
         return found
 
 
+@contextmanager
+def _bar() -> Iterator[Callable[[int, int, str], None]]:
+    """A bar for what is told: how many rows stand, of how many, and what is weighed next."""
+    from rich.progress import Progress
+
+    from autotune.show.report.console import console_for
+
+    console = console_for(sys.stderr)
+    with Progress(console=console, transient=True, disable=not console.is_terminal) as bar:
+        shown = bar.add_task("weighing")
+
+        def told(done: int, of: int, key: str) -> None:
+            bar.update(shown, completed=done, total=of, description=f"weighing {key}")
+
+        yield told
+
+
 def _write(found: Answer, asked: Options, folder: Path, file: TextIO) -> None:
-    from autotune.advise.plan.write import start, write
+    from autotune.advise.plan.write import README, start, write
     from autotune.commands.export import show
 
     [row] = found.to_set
@@ -203,7 +246,8 @@ def _write(found: Answer, asked: Options, folder: Path, file: TextIO) -> None:
     show(made, folder, file)
     print(start(row, folder), file=file)
     complain(
-        "these files are a prediction, not a measurement; a study may find that they do not fit"
+        "these files are a prediction, not a measurement; a study may find that they do not fit;"
+        f" {folder / README} has what each leaves to you"
     )
 
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from autotune.errors import UsageError
-from autotune.space.axes import AXES
+from autotune.space.axes import AXES, meant
 from autotune.space.candidate import Candidate
 from autotune.space.workload import Workload
 
@@ -75,8 +75,12 @@ class Command:
             )
         unknown = [name for name in self.placeholders if name not in self.known]
         if unknown:
+            near = meant(unknown[0], self.known)
+            known = f"known: {', '.join(sorted(self.known))}."
             raise UsageError(
-                f"--script: {{{unknown[0]}}} is unknown; known: {', '.join(sorted(self.known))}"
+                f"--script: {{{unknown[0]}}} is unknown;"
+                f" {f'did you mean {{{near}}}?' if near else known}"
+                " A name of your own needs --axis or --set"
             )
         program = self._words(words)[0]
         if not _PLACEHOLDER.search(program) and not self._found(program):
@@ -131,13 +135,19 @@ class Command:
         return self._reads(PREFIX + name.upper())
 
     def filled(
-        self, candidate: Candidate, workload: Workload, seed: int, files: Mapping[str, str]
+        self,
+        candidate: Candidate,
+        workload: Workload,
+        seed: int,
+        files: Mapping[str, str],
+        replicas: int | None = None,
     ) -> tuple[dict[str, str], list[str]]:
         """Variables and words of the command for `candidate`; `files` are paths by name.
 
-        A word that is one placeholder, and empty, is left out.
+        `replicas` of the model share a global batch: all ranks, where it is None. A word that is
+        one placeholder, and empty, is left out.
         """
-        values = self.values(candidate, workload, seed) | dict(files)
+        values = self.values(candidate, workload, seed, replicas) | dict(files)
 
         def fill(word: str) -> str:
             return _LITERAL.sub(r"\1", _PLACEHOLDER.sub(lambda found: values[found[1]], word))
@@ -150,10 +160,15 @@ class Command:
         return variables | {found[1]: found[2] for found in assigned if found}, command
 
     def shown(
-        self, candidate: Candidate, workload: Workload, seed: int, files: Mapping[str, str]
+        self,
+        candidate: Candidate,
+        workload: Workload,
+        seed: int,
+        files: Mapping[str, str],
+        replicas: int | None = None,
     ) -> list[str]:
         """Words that start the script with `candidate`, variables that it reads included."""
-        variables, words = self.filled(candidate, workload, seed, files)
+        variables, words = self.filled(candidate, workload, seed, files, replicas)
         told = [
             f"{name}={value}"
             for name, value in variables.items()
@@ -169,16 +184,19 @@ class Command:
         found = map(_ASSIGNMENT.fullmatch, in_front)
         return {each[1]: each[2] for each in found if each and not _PLACEHOLDER.search(each[2])}
 
-    def values(self, candidate: Candidate, workload: Workload, seed: int) -> dict[str, str]:
+    def values(
+        self, candidate: Candidate, workload: Workload, seed: int, replicas: int | None = None
+    ) -> dict[str, str]:
         """The values of all placeholders that are no files."""
+        shared = workload.over(replicas)
         axes = {name: str(getattr(candidate, name)) for name in _AXES}
         own = dict(part.split("=", 1) for part in candidate.own.split(";") if "=" in part)
         return {
             **axes,
             **{also: axes[name] for also, name in _ALSO.items()},
-            "grad_accum": str(workload.micro_steps(candidate)),
-            "global_batch": str(workload.global_batch_samples(candidate)),
-            "global_tokens": str(workload.global_batch_samples(candidate) * candidate.seq_len),
+            "grad_accum": str(shared.micro_steps(candidate)),
+            "global_batch": str(shared.global_batch_samples(candidate)),
+            "global_tokens": str(shared.global_batch_samples(candidate) * candidate.seq_len),
             "tokens_per_batch": str(candidate.tokens),
             "world_size": str(workload.world_size),
             "dtype": workload.dtype,

@@ -28,7 +28,7 @@ def learn(asked: PlanRequest, place: Path) -> tuple[PlanRequest, list[str]]:
         what = "is no folder" if place.exists() else "there is no such folder"
         raise UsageError(f"--learn-from {place}: {what}; name one that has studies in it")
     found: list[Earlier] = []
-    others: dict[str, str] = {}
+    others: set[str] = set()
     left = MOST_SEEN
     on_cpu = 0
     for folder in newest_first(place):
@@ -43,10 +43,13 @@ def learn(asked: PlanRequest, place: Path) -> tuple[PlanRequest, list[str]]:
             if not seen:
                 continue
             name = str(then.fingerprint["devices"]["devices"][0]["name"])
-            found.append(Earlier(folder=str(folder), workload=then.workload(), seen=seen))
+            emulated = bool(then.fingerprint["devices"].get("emulated"))
+            timed = is_such(asked.card, name) and not emulated
+            found.append(Earlier(folder=str(folder), workload=then.workload(), seen=seen,
+                                 timed=timed))  # fmt: skip
             left -= len(seen)
-            if not is_such(asked.card, name):
-                others[str(folder)] = name
+            if not timed:
+                others.add(f"emulated {name}" if emulated else name)
     if not found:
         why = "those in it ran on a CPU, whose memory says nothing of a GPU's" if on_cpu else (
             "no study in it measured anything")  # fmt: skip
@@ -55,11 +58,11 @@ def learn(asked: PlanRequest, place: Path) -> tuple[PlanRequest, list[str]]:
     said = [f"learns from {count} measurements of {len(found)} "
             f"stud{'y' if len(found) == 1 else 'ies'}"]  # fmt: skip
     if others:
-        names = ", ".join(sorted(set(others.values())))
         said.append(
-            f"measured on other hardware: {names}; its memory is taken over, its speed is not"
+            f"measured on other hardware: {', '.join(sorted(others))}; its memory is taken over,"
+            " its speed is not"
         )
-    return replace(asked, earlier=found, elsewhere=frozenset(others)), said
+    return replace(asked, earlier=found), said
 
 
 def is_such(card: Card, name: str) -> bool:

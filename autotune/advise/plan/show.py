@@ -15,10 +15,10 @@ from rich.table import Table
 from rich.text import Text
 
 from autotune.advise.plan.answers import Answer, Solved, table
-from autotune.advise.plan.expected import LIKELY, NO_LIMIT, Expected, Largest, Plan
+from autotune.advise.plan.expected import LIKELY, Expected, Largest, Plan
 from autotune.show.report.text import columns, shown_axes, si
 from autotune.space.axes import AXES
-from autotune.space.space import LEFT_OUT
+from autotune.space.space import LEFT_OUT, NO_LIMIT
 from autotune.units import gib
 
 BARS = 5
@@ -32,8 +32,10 @@ _PARTS = {
 """Of a peak: heading, sign in a bar, which shows it without colours, and colour."""
 _GIB = 2**30
 _ANY_WIDTH = 10_000
+_BY = {"by": "weighed: its peak is that of a real rank on emulated GPUs; expected: by formulas"}
 _MANY = 20
 """Values that are not listed any more."""
+_HIGH_CEILING = 0.9
 
 
 def print_answer(console: Console, found: Answer, most: int) -> None:
@@ -59,18 +61,21 @@ def _print_table(console: Console, found: Plan, rows: Sequence[Largest], most: i
         _print_whole(console, table)
         console.print("\nOf each peak, in GiB")
         _print_whole(console, _parts(shown, numbered=True))
-    console.print(
-        Text(
-            "#: the order to try them in, 1 is what to set; -: not expected to fit; micro: the"
-            f" largest of {_looked_at(found)} that fits with a chance of {LIKELY:.0%}, else of"
-            " 50%, else the least; may: the largest with 50%; by: weighed by real ranks on"
-            " emulated GPUs, or expected by formulas; host: GiB of all ranks, the rest of one GPU",
-            style="dim",
-        )
-    )
-    _notes(console, [*_batch(found, [each.row for each in shown]), *_without([found])])
+    meanings = {
+        "#": "1 is what to set, 2 the next to try; - is not expected to fit",
+        "micro": f"largest of {_looked_at(found)} that fits with a chance of {LIKELY:.0%};"
+        " without one, as may; without that, the least",
+        "may": "largest that fits with a chance of 50%",
+        **(_BY if _any_weighed(shown) else {}),
+        "params...": "GiB of one GPU's peak; host: GiB of all ranks",
+    }
+    for name, meaning in meanings.items():
+        console.print(Text(f"{name:10}{meaning}", style="dim"))
+    above = _above_ceiling(found, shown)
+    _notes(console, [*above, *_batch(found, [each.row for each in shown]), *_without([found])])
     if (more := len(rows) - len(shown)) > 0:
-        console.print(f"  and {more} more row{'s' * (more > 1)}: --rows {len(rows)}")
+        chosen = "; weighed, one of them may be faster" if _any_weighed(shown) else ""
+        console.print(f"  and {more} more row{'s' * (more > 1)}{chosen}: --rows {len(rows)}")
     drawn = [each.row for each in shown if each.row.may_fit][:BARS]
     _print_bars(console, found, drawn or [each.row for each in shown[:1]])
 
@@ -178,7 +183,12 @@ def as_json(found: Answer) -> str:
 
 
 def as_csv(found: Answer) -> str:
-    flat = [flattened(record(row)) for row in found.rows]
+    return csv_of([record(row) for row in found.rows])
+
+
+def csv_of(records: Sequence[dict[str, Any]]) -> str:
+    """Records with the same names, in rows with a head."""
+    flat = [flattened(each) for each in records]
     out = io.StringIO()
     writer = csv.DictWriter(out, list(flat[0]) if flat else [], lineterminator="\n")
     writer.writeheader()
@@ -277,9 +287,9 @@ def _table(found: Plan, rows: Sequence[Largest]) -> Table:
     axes = {axis.label: axis.name for axis in shown_axes(found.space.axes)
             if axis.name != "micro_batch"}  # fmt: skip
     accumulated = found.space.workload.global_batch is not None
-    speed = found.speed_known
+    speed, some = found.speed_known, _any_weighed(rows)
     heads = ["#", *axes, "micro", *(["accum"] if accumulated else []), "may", "peak GiB (90 %)",
-             "by", "fits", *(["tokens/s"] if speed else [])]  # fmt: skip
+             *(["by"] if some else []), "fits", *(["tokens/s"] if speed else [])]  # fmt: skip
 
     def cells(number: int, each: Largest) -> list[str | Text]:
         row, peak = each.row, each.row.peak
@@ -291,12 +301,28 @@ def _table(found: Plan, rows: Sequence[Largest]) -> Table:
             *([str(row.grad_accum)] if accumulated else []),
             "" if each.may is None else str(each.may),
             f"{peak.bytes / _GIB:.1f}{interval * (peak.low_bytes < peak.high_bytes)}",
-            "weighed" if row.weighed else "expected",
+            *(["weighed" if row.weighed else "expected"] if some else []),
             Text(f"{row.chance:.0%}", style=_colour(row)),
             *([_range(row.tokens_per_s)] if speed else []),
         ]
 
     return columns(heads, (cells(*each) for each in enumerate(rows, 1)))
+
+
+def _above_ceiling(found: Plan, rows: Sequence[Largest]) -> list[str]:
+    """What a higher ceiling would do for rows that fit the card; empty if nothing."""
+    limits = found.space.limits
+    allowed = _HIGH_CEILING * limits.capacity_bytes
+    near = [each.row for each in rows if not each.row.may_fit
+            and each.row.limited_by == "device" and each.row.peak.bytes <= allowed]  # fmt: skip
+    if not near:
+        return []
+    few = f"{len(near)} of the rows marked - fit{'s' * (len(near) == 1)}"
+    return [f"{few} the card, but not the ceiling of {limits.ceiling:.0%}: --ceiling 90%"]
+
+
+def _any_weighed(rows: Sequence[Largest]) -> bool:
+    return any(each.row.weighed for each in rows)
 
 
 def _looked_at(found: Plan) -> str:

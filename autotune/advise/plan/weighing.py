@@ -5,12 +5,12 @@ from __future__ import annotations
 import math
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from autotune.advise.plan.answers import Answer, table
-from autotune.advise.plan.expected import Expected, Plan, Weighed, largest, stands
+from autotune.advise.plan.expected import Expected, Plan, Weighed, largest
 from autotune.device import open_device
 from autotune.device.cards import Card
 from autotune.device.emulated.emulation import Emulation
@@ -31,21 +31,23 @@ GPUS_OF_A_MACHINE = 8
 """More of them talk over the network."""
 LIMIT_S = 900.0
 """Of one candidate."""
-_RULE = Rule(
+RULE = Rule(
     warmup_steps=2, warmup_tolerance=math.inf, warmup_limit_s=0.0,
     timed_steps=2, half_width=math.inf, timed_limit_s=0.0,
 )  # fmt: skip
-"""The peak stands in the second step, and a modelled time is the same in each."""
+"""Of a probe: the peak stands in the second step, and a modelled time is the same in each."""
 
 
 class Scale:
     """Weighs candidates of plans, one after the other: one rank stands for all."""
 
     def __init__(
-        self, cards: Emulation, card: Card, stack: ExitStack, note: Callable[[str], None]
-    ) -> None:
+        self, cards: Emulation, card: Card, stack: ExitStack, note: Callable[[str], None],
+        gone: Callable[[], bool],
+    ) -> None:  # fmt: skip
         """`cards` has been entered; `stack` ends what is started; `note` takes lines."""
         self.note = note
+        self._gone = gone
         self._stop = StopFlag()
         stack.callback(self._stop.restore)
         logs = tempfile.TemporaryDirectory(prefix="autotune-plan-")
@@ -56,7 +58,7 @@ class Scale:
         self._plan: Plan | None = None
         self._runner: Runner | None = None
 
-    def weigh(self, found: Plan, candidate: Candidate) -> Outcome:
+    def weigh(self, found: Plan, candidate: Candidate, limit_s: float = LIMIT_S) -> Outcome:
         """How `candidate` ends under the limits of the plan `found`.
 
         Raises:
@@ -66,9 +68,9 @@ class Scale:
         accum = found.space.workload.micro_steps(candidate)
         job = Job(
             candidate=candidate, grad_accum=accum, micro_steps=min(accum, RANKING_MICRO_STEPS),
-            rule=_RULE, needed_step_s=None, fresh=False,
+            rule=RULE, needed_step_s=None, fresh=False,
         )  # fmt: skip
-        result = runner.run(job, time.monotonic() + LIMIT_S)
+        result = runner.run(job, time.monotonic() + limit_s)
         return Judge(found.space, "tokens_per_s").outcome(job, result)
 
     def _runner_of(self, found: Plan) -> Runner:
@@ -77,7 +79,9 @@ class Scale:
                 self._runner.close()
             self._unit.nccl = nccl_bytes(self._card, min(found.gpus, GPUS_OF_A_MACHINE))
             self._state.machine = GPUS_OF_A_MACHINE
-            wiring = Wiring(logs=self._logs, note=self.note, stop=lambda: bool(self._stop))
+            wiring = Wiring(
+                logs=self._logs, note=self.note, stop=lambda: bool(self._stop) or self._gone()
+            )
             node = LocalNode(self._device, self._logs, {}, wiring.note)
             [self._runner] = pools(
                 self._device.kind, Seating([(node, 1)], 1), found.space.workload,
@@ -90,19 +94,26 @@ class Scale:
 
 
 @contextmanager
-def scale(card: Card, note: Callable[[str], None]) -> Iterator[Scale]:
-    """A scale for plans on `card`; no process of it is left afterwards.
+def scale(
+    card: Card,
+    note: Callable[[str], None],
+    room: int = 1,
+    gone: Callable[[], bool] = lambda: False,
+) -> Iterator[Scale]:
+    """A scale for plans on `card`, with `room` times its memory; no process of it is left
+    afterwards. Who asked may be `gone`: then weighing ends.
 
     Raises:
         UsageError: cards cannot be emulated here.
     """
     with Emulation(f"1x{card.name}") as cards, ExitStack() as stack:
-        yield Scale(cards, card, stack, note)
+        cards.units[0].total *= room
+        yield Scale(cards, card, stack, note, gone)
 
 
 Again = Callable[[Weighed], Answer]
 """Answers by what was weighed."""
-Told = Callable[[int, int, Candidate], None]
+Told = Callable[[int, int, str], None]
 """Learns how many rows stand, of how many, and what is weighed next."""
 
 
@@ -110,20 +121,28 @@ def weighed(found: Answer, again: Again, scale: Scale, most: int, told: Told) ->
     """The answer `found`, once each of its first `most` rows stands on a weighed peak. Rows that
     cannot be weighed, or were not when the user ended it, are as they are expected."""
     known: dict[tuple[int, Candidate], Outcome] = {}
+    failed: set[tuple[int, Candidate]] = set()
     while True:
         wanted = list(_rows(found, most))
-        left = [(plan, each) for plan, row in wanted if (each := _unweighed(plan, row, known))]
+        left = [
+            (plan, each) for plan, row in wanted
+            if (plan.gpus, row.candidate) not in failed
+            and (each := _unweighed(plan, row, known.keys() | failed))
+        ]  # fmt: skip
         if not left:
             return found
         plan, candidate = left[0]
-        told(len(wanted) - len(left), len(wanted), candidate)
+        told(len(wanted) - len(left), len(wanted), candidate.key)
         try:
-            outcome = known[plan.gpus, candidate] = scale.weigh(plan, candidate)
+            outcome = scale.weigh(plan, candidate)
         except StopRequestedError:
             scale.note("stopped: some rows were not weighed")
             return found
-        if not stands(outcome):
+        if outcome.measurement is None and not outcome.verdict.bounds_memory:
             scale.note(f"{candidate.key} was not weighed: {outcome.reason}")
+            failed.add((plan.gpus, candidate))
+            continue
+        known[plan.gpus, candidate] = outcome
         found = again(known)
 
 
@@ -137,13 +156,12 @@ def _rows(found: Answer, most: int) -> Iterator[tuple[Plan, Expected]]:
         yield from ((plan, each.row) for each in table(plan)[:most])
 
 
-def _unweighed(plan: Plan, row: Expected, known: Weighed) -> Candidate | None:
+def _unweighed(
+    plan: Plan, row: Expected, known: Collection[tuple[int, Candidate]]
+) -> Candidate | None:
     """What has to be weighed before `row` stands: it, or a larger micro_batch that may fit."""
-    outcome = known.get((plan.gpus, row.candidate))
-    if outcome is None:
+    if (plan.gpus, row.candidate) not in known:
         return row.candidate
-    if not stands(outcome):  # nor would others of its build
-        return None
     alike = [
         each for each in plan.expected
         if (each.candidate.build, each.candidate.seq_len)

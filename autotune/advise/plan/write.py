@@ -8,7 +8,8 @@ from shlex import quote
 
 from autotune.advise.plan.expected import KIND, Expected, Plan
 from autotune.result import export
-from autotune.result.export.format import Exported, remark
+from autotune.result.export import deepspeed
+from autotune.result.export.format import Exported, remark, unexpressed
 from autotune.result.files import write_whole
 from autotune.result.making import unmeasured
 from autotune.space.options import Options
@@ -18,6 +19,10 @@ COMMENT = "_comment"
 """A key that an engine and those who read its file pass over, at the top alone. Arguments of a
 Trainer have no room for one: README.txt speaks for these."""
 README = "README.txt"
+_OF_TRAINER = (
+    "A Trainer of transformers takes hf.py: the DeepSpeed config in it leaves the learning rate to"
+    " the Trainer. deepspeed.json is for deepspeed.initialize."
+)
 
 
 def write(row: Expected, found: Plan, options: Options, folder: Path) -> dict[str, Exported]:
@@ -35,21 +40,28 @@ def write(row: Expected, found: Plan, options: Options, folder: Path) -> dict[st
     best = unmeasured(
         row.candidate, found.space, KIND, options=options.to_json(), expected=expected
     )
-    note = {COMMENT: f"From autotune: {expected}"}
+    lacks = Exported(files={}, unexpressed=unexpressed(best, deepspeed.SAYS))
+    note = {COMMENT: " ".join((*lacks.warnings, f"From autotune: {expected}"))}
     marked = {name: body if name == "env" else note | body for name, body in best.exports.items()}
     best = replace(best, exports=marked)
     made = export.write(best, folder)
     files = [
         f"{name}: {', '.join(each.files)}"
-        + (f"; does not say {', '.join(each.unexpressed)}" if each.unexpressed else "")
+        + "".join(f"\n  {line}" for line in each.warnings)
+        + (f"\n  Does not say {', '.join(each.others)}." if each.others else "")
         for name, each in made.items()
     ]
-    lines = [remark(best, (), "").strip(), "", start(row, folder.absolute()), "", *files]
+    written = {file for each in made.values() for file in each.files}
+    of_trainer = [_OF_TRAINER, ""] if {"deepspeed.json", "hf.py"} <= written else []
+    begin = start(row, Path())
+    lines = [remark(best).removeprefix("#").strip(), "", begin, "", *of_trainer, *files]
     write_whole(folder / README, "\n".join(lines) + "\n")
     return made
 
 
 def start(row: Expected, folder: Path) -> str:
-    """How a training script is started."""
+    """How a training script is started, with the files in `folder`."""
     ranks = "1 rank" if row.gpus == 1 else f"all {row.gpus} ranks"
-    return f"Start, {ranks} on one machine: {quote(str(folder / 'launch.sh'))} train.py"
+    path = folder / "launch.sh"
+    at = f"{path}" if len(path.parts) > 1 else f"./{path}"
+    return f"Start, {ranks} on one machine: {quote(at)} train.py"

@@ -66,7 +66,9 @@ def test_the_tools_read_what_a_plan_writes(
     readme = (folder / README).read_text()
     assert readme.startswith("From autotune: ")
     assert all(path.name in readme for path in folder.iterdir() if path.name != README)
-    assert f"{folder}/launch.sh train.py" in readme
+    assert ": ./launch.sh train.py\n" in readme  # wherever the folder is taken
+    assert str(tmp_path) not in readme
+    assert ("A Trainer of transformers takes hf.py" in readme) == (engine == "deepspeed")
     assert (folder / "launch.sh").stat().st_mode & 0o100
     assert json.loads((folder / "trl-lora.json").read_text())["r"] == 4
 
@@ -80,7 +82,11 @@ def test_json_does_not_stop_the_files(tmp_path: Path, run: Run) -> None:
     assert written["train_micro_batch_size_per_gpu"] == first["candidate"]["micro_batch"]
     assert written["zero_optimization"]["stage"] == first["candidate"]["zero_stage"]
     assert f"Start, all 2 ranks on one machine: {folder}/launch.sh train.py" in found.err
-    assert "deepspeed: does not say model gpt, depth 48" in found.err
+    assert f"{folder}/README.txt has what each leaves to you" in found.err
+    needed = "Fits only with what is not said here: seq_len 2048, checkpointing full."
+    assert written["_comment"].startswith(f"{needed} From autotune: ")
+    assert needed not in found.err  # README.txt says it of each file
+    assert f"deepspeed: deepspeed.json\n  {needed}\n  Does not" in (folder / README).read_text()
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,280 @@
+"""Weighs the border of a study's own space on emulated GPUs, before its search: `--weigh`.
+
+The study must not load stand-ins for the libraries of its real devices. So another process weighs:
+this module, which `weighed_ahead` starts. It reads a `_Task` and then candidates, and writes a
+`_Told` for each: JSON, one a line. It ends with its input.
+"""
+
+from __future__ import annotations
+
+import select
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from autotune.advise.plan.expected import KIND, LIKELY, Plan
+from autotune.advise.plan.learning import is_such
+from autotune.advise.plan.weighing import scale
+from autotune.device.cards import CARDS, Card
+from autotune.errors import UsageError
+from autotune.measure.runner import StopRequestedError, counting
+from autotune.result.earlier import Earlier, EarlierProbe, seen_in
+from autotune.result.folder.earlier import MOST_SEEN
+from autotune.space.candidate import Build, Candidate
+from autotune.space.engines import engine_of
+from autotune.space.options import Options
+from autotune.space.outcome import Outcome, Record, Verdict, step_cost_for
+from autotune.space.space import NO_LIMIT, Limits, Space
+from autotune.space.trace import Trace, request
+from autotune.space.workload import Workload
+from autotune.study.attempts import Probed
+from autotune.study.pace import Pace
+from autotune.study.predict.belief import normal_cdf
+from autotune.study.predict.predictor import Predictor
+from autotune.study.samplers.frontier import ENOUGH
+from autotune.wire.helpers import Described
+
+SHARE = 0.1
+"""Of the budget, that weighing may take."""
+ROOM = 2
+"""Emulated cards have so much more memory: what does not fit is weighed, too."""
+_STARTS_LOST = 2
+"""Starts of a group that a lost probe costs: it is tried again in a fresh one, and the next probe
+needs another."""
+_STEPS_S = 1.0
+"""Of a weighing in a live group, before there was one."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Task:
+    card: str
+    workload: dict[str, Any]
+    """As a manifest has it."""
+    limits: Limits
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Asked:
+    candidate: Candidate
+    limit_s: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Told:
+    """How a weighing ended."""
+
+    seen: EarlierProbe | None = None
+    covers: bool = False
+    """Whether what needs more memory would end like it."""
+    start_s: float = 0.0
+    compile_s: float = 0.0
+    reason: str = ""
+
+
+def weighed_ahead(
+    space: Space, name: str, options: Options, earlier: Sequence[Earlier],
+    note: Callable[[str], None],
+) -> Earlier | None:  # fmt: skip
+    """Peaks around the border of `space` on real devices of that `name`, from emulated ones. None
+    if there are none; `note` is told why, or what was done."""
+    card = next((each for each in CARDS if is_such(each, name)), None)
+    if card is None:
+        note(f"--weigh: nothing was weighed: no card is known as {name}")
+        return None
+    began = time.monotonic()
+    until = began + SHARE * options.limits.budget_s
+    chooser = _Chooser(space, options, earlier)
+    ended = f"{SHARE:.0%} of the budget is spent"
+    try:
+        with _process(card, space) as weigh:
+            chooser.traced = _traced(space, until)
+            while (left_s := until - time.monotonic()) > 0:
+                candidate = chooser.next()
+                if candidate is None:
+                    ended = "one more would take longer than it saves"
+                    break
+                asked = time.monotonic()
+                told = weigh(_Asked(candidate=candidate, limit_s=left_s))
+                chooser.take(candidate, told, time.monotonic() - asked)
+    except UsageError as error:
+        note(f"--weigh: nothing was weighed: {error}")
+        return None
+    note(
+        f"--weigh: {len(chooser.seen)} candidates weighed in {time.monotonic() - began:.0f} s, on"
+        f" an emulated {card.name}: {ended}{chooser.why}"
+    )
+    return chooser.found(card) if chooser.seen else None
+
+
+class _Chooser:
+    """Chooses what is worth weighing.
+
+    A weighing has to take less time than it saves: what a lost probe takes, times the chance that
+    one would be wrong, without it, on whether the candidate fits, times the chance that the
+    candidate is faster than the best that likely fits, by as much as is worth a probe.
+    """
+
+    def __init__(self, space: Space, options: Options, earlier: Sequence[Earlier]) -> None:
+        self.seen: list[EarlierProbe] = []
+        self.why = ""
+        """Why some could not be weighed, to be put behind a line."""
+        self.traced: Trace | None = None
+        self._space, self._earlier = space, list(earlier)
+        self._objective = options.search.objective
+        self._most = MOST_SEEN - sum(len(study.seen) for study in earlier)
+        self._pace = Pace(space.workload, KIND, options)
+        self._steps_s: list[float] = []
+        self._imported: set[str] = set()
+        """Engines whose first start, which imports them, is over."""
+        self._live: Build | None = None
+        self._open = np.ones(len(space.candidates), dtype=bool)
+        work = [step_cost_for(1.0, c, space.workload, self._objective) for c in space.candidates]
+        self._work = np.log(work)
+
+    def found(self, card: Card) -> Earlier:
+        """What was weighed, as a study takes it in."""
+        workload = self._space.workload
+        spec = f"emulated:{workload.world_size}x{card.name}"
+        return Earlier(folder=spec, workload=workload, seen=self.seen, timed=False)
+
+    def next(self) -> Candidate | None:
+        """What to weigh next; None if nothing is worth it."""
+        if len(self.seen) >= self._most or not self._open.any():
+            return None
+        # Modelled times tell where the search would go; the study itself learns none of them.
+        known = [*self._earlier,
+                 Earlier(folder="", workload=self._space.workload, seen=self.seen)]  # fmt: skip
+        predictor = Predictor(self._space, KIND, known, objective=self._objective)
+        if self.traced is not None:
+            predictor.trace(self.traced)
+        chance, belief = predictor.chance(), predictor.log_cost()
+        value, faster = self._work - belief.mean, np.ones(len(chance))
+        if (sure := chance >= LIKELY).any():
+            best = int(np.where(sure, value, -np.inf).argmax())
+            off = np.hypot(belief.deviation, belief.deviation[best])
+            faster = normal_cdf((value - value[best] - ENOUGH) / np.maximum(off, 1e-9))
+        each = {build: self._seconds(build) for build in self._space.builds}
+        lost_s, weighing_s = np.array([each[c.build] for c in self._space.candidates]).T
+        saved = np.minimum(chance, 1 - chance) * faster * lost_s - weighing_s
+        place = int(np.where(self._open, saved, -np.inf).argmax())
+        return self._space.candidates[place] if saved[place] > 0 else None
+
+    def _seconds(self, build: Build) -> tuple[float, float]:
+        """Of a lost probe, and of a weighing."""
+        start_s = self._pace.start_s(build)
+        steps_s = min(self._steps_s, default=_STEPS_S)
+        return (
+            _STARTS_LOST * start_s + self._pace.rule.timed_limit_s,
+            steps_s + (0.0 if build == self._live else start_s),
+        )
+
+    def take(self, candidate: Candidate, told: _Told, took_s: float) -> None:
+        """Learn how the weighing of `candidate` ended."""
+        engine = engine_of(self._space.workload, candidate).name
+        if told.start_s and engine in self._imported:
+            self._pace.learn(candidate, Probed(
+                outcome=Outcome(verdict=Verdict.OK), starts_s=(told.start_s - told.compile_s,),
+                compiles_s=(told.compile_s,) if told.compile_s else (),
+            ))  # fmt: skip
+        self._imported.add(engine)
+        self._live = None
+        if told.seen is not None:
+            self.seen.append(told.seen)
+            self._steps_s.append(max(0.0, took_s - told.start_s))
+            self._live = candidate.build
+        elif not self.why:
+            self.why = f"; {candidate.key} was not weighed: {told.reason}"
+        for place, each in enumerate(self._space.candidates):
+            alike = each.covers(candidate) if told.covers else each.build == candidate.build
+            if each == candidate or (told.seen is None and alike):
+                self._open[place] = False
+
+
+def _traced(space: Space, until: float) -> Trace | None:
+    asked = request(space, KIND)
+    if not asked.models:
+        return None
+    with counting.forked(space.workload.family) as start:
+        found = counting.describe(asked, (until - time.monotonic()) / 2, start)
+    return Trace(asked, found) if isinstance(found, Described) else None
+
+
+@contextmanager
+def _process(card: Card, space: Space) -> Iterator[Callable[[_Asked], _Told]]:
+    """What weighs a candidate, in a process that ends with this context.
+
+    Raises:
+        UsageError: cards cannot be emulated here, or the process ended.
+    """
+    limits = replace(
+        space.limits, capacity_bytes=ROOM * space.limits.capacity_bytes,
+        host_capacity_bytes=NO_LIMIT,
+    )  # fmt: skip
+    task = _Task(card=card.name, workload=space.manifest()["workload"], limits=limits)
+    with subprocess.Popen(
+        [sys.executable, "-m", __name__], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        asks, tells = process.stdin, process.stdout
+
+        def line(asked: _Task | _Asked) -> _Told:
+            asks.write(msgspec.json.encode(asked) + b"\n")
+            asks.flush()
+            told = tells.readline()
+            if not told:
+                raise UsageError("the process that weighs ended")
+            return msgspec.json.decode(told, type=_Told)
+
+        if (began := line(task)).reason:
+            raise UsageError(began.reason)
+        yield line
+
+
+def _serve() -> None:
+    """Weigh what is asked for on stdin, until that ends."""
+    lines = iter(sys.stdin.buffer.readline, b"")
+    task = msgspec.json.decode(next(lines), type=_Task)
+    workload = Workload.from_json(task.workload)
+    space = Space(workload=workload, limits=task.limits, axes={}, candidates=(), fixed=())
+    of = Plan(
+        space=space, gpus=workload.world_size, untraced="", speed_known=False, expected=[]
+    )  # fmt: skip
+    card = next(each for each in CARDS if each.name == task.card)
+
+    def gone() -> bool:
+        """Nothing is to be read while something is weighed, but for the end."""
+        return bool(select.select([sys.stdin], [], [], 0)[0])
+
+    def tell(told: _Told) -> None:
+        print(msgspec.json.encode(told).decode(), flush=True)
+
+    try:
+        with scale(card, lambda line: None, room=ROOM, gone=gone) as of_card:
+            tell(_Told())
+            for line in lines:
+                asked = msgspec.json.decode(line, type=_Asked)
+                tell(_told(asked.candidate, of_card.weigh(of, asked.candidate, asked.limit_s)))
+    except UsageError as error:
+        tell(_Told(reason=str(error)))
+    except StopRequestedError:
+        pass
+
+
+def _told(candidate: Candidate, outcome: Outcome) -> _Told:
+    seen = seen_in([Record(None, "search", candidate, outcome)])
+    return _Told(
+        seen=seen[0] if seen else None, covers=outcome.verdict.bounds_memory,
+        start_s=outcome.group_start_s, compile_s=outcome.compile_s, reason=outcome.reason,
+    )  # fmt: skip
+
+
+if __name__ == "__main__":
+    _serve()
