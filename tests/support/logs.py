@@ -57,6 +57,42 @@ def oom(**said: str) -> str:
     return FULL.format(**usual | said)
 
 
+_ELASTIC = "1105 10:33:12.345000 40200 torch/distributed/elastic/multiprocessing/api.py"
+_TABLE = """\
+torch.distributed.elastic.multiprocessing.errors.ChildFailedError:
+============================================================
+train.py FAILED
+------------------------------------------------------------
+Failures:
+  <NO_OTHER_FAILURES>
+------------------------------------------------------------
+Root Cause (first observed failure):
+[0]:
+  time      : 2025-11-05_10:33:12
+  host      : node1
+  rank      : {rank} (local_rank: {local_rank})
+  exitcode  : 1 (pid: {pid})
+  error_file: <N/A>
+============================================================
+"""
+
+
+def torchrun(ranks: int, local_rank: int, *, node: int = 0) -> str:
+    """A log of torchrun on one node, where a rank of `ranks` ran out of memory: processes 40280
+    and up."""
+    rank, pids = ranks * node + local_rank, range(40280, 40280 + ranks)
+    others = [pid for pid in pids if pid != pids[local_rank]]
+    return (
+        f"[rank{rank}]: Traceback (most recent call last):\n"
+        f'[rank{rank}]:   File "/w/train.py", line 40, in <module>\n[rank{rank}]:     main()\n'
+        f"[rank{rank}]: {oom(device=str(local_rank))}"
+        + "".join(f"W{_ELASTIC}:908] Sending process {p} closing signal SIGTERM\n" for p in others)
+        + f"E{_ELASTIC}:882] failed (exitcode: 1) local_rank: {local_rank}"
+        f" (pid: {pids[local_rank]}) of binary: /usr/bin/python\n"
+        + _TABLE.format(rank=rank, local_rank=local_rank, pid=pids[local_rank])
+    )  # fmt: skip
+
+
 def told(tmp_path: Path, *logs: str) -> dict[str, Any]:
     """What is said of `logs`, as JSON."""
     paths = []

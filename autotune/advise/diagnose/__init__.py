@@ -11,22 +11,24 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Iterable, Sequence
-from contextlib import ExitStack
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import BinaryIO
 
-from autotune.advise.diagnose.advice import advice, again, command
+from autotune.advise.diagnose.advice import Again, advice, again, command
 from autotune.advise.diagnose.case import Advice, Case
 from autotune.advise.diagnose.causes import Cause, causes
 from autotune.advise.diagnose.context import Context
 from autotune.advise.diagnose.events import Event, event_of, merged
 from autotune.advise.diagnose.kinds import Kind
 from autotune.advise.diagnose.listing import Listing
+from autotune.advise.diagnose.memory import ran_out
 from autotune.advise.diagnose.reading import BEHIND, BLOCK, Hit, Scanner, decoded, pieces
 from autotune.advise.diagnose.wordings import Wording
 from autotune.errors import UsageError
+from autotune.result.folder.folder import Folder
 
 _WHOLE = 2**18
 """So much of a log's beginning is read for its context; of the rest, a little of each block."""
@@ -36,6 +38,7 @@ _MOST_EVENTS = 500
 _CHANGING = re.compile(rb"\b(?!(?:0|2|4|7|9|12|15|28|122|137|1455)\b)\d+(?:\.\d+)?")
 """Numbers that tell nothing of what a line is; exit codes, signals and 0 do."""
 _MOST_SHAPES = 10_000
+_LOGS = ("*.log", "*/*.log", "*.out", "*.err", "*.txt")
 LISTING = Wording(
     name="listing", kind=Kind.LISTING, says=(),
     source="nvidia-smi, rocm-smi, gpustat, nvitop, nvtop, htop, top, free, df",
@@ -61,8 +64,7 @@ class Diagnosis:
     advice: tuple[Advice, ...]
     command: str | None
     """Of this program."""
-    again: str | None
-    """The user's own command line with what is advised, where the log has it."""
+    again: Again | None
     later: tuple[Event, ...]
     """Other things that were said: consequences, and what was survived."""
     context: Context
@@ -71,26 +73,27 @@ class Diagnosis:
 
 
 def diagnose(logs: Sequence[str]) -> Diagnosis:
-    """Reads `logs`, where "-" is the standard input. Ctrl-C ends that with what was found.
+    """Reads `logs`, where "-" is the standard input, and a study's folder stands for its logs.
+    Ctrl-C ends that with what was found.
 
     Raises:
-        UsageError: one of them is missing, empty, a folder, or no text.
+        UsageError: one of them is missing, empty, a folder without logs, or no text.
     """
     found: list[Event] = []
     context, count, interrupted, cut = Context(), 0, False, False
-    with ExitStack() as stack:
-        streams = [(name, stack.enter_context(_opened(name))) for name in logs]
-        try:
-            for name, stream in streams:
-                reader = LogReader("standard input" if name == "-" else name, context)
-                try:
+    logs = [log for name in logs for log in _named(name)]
+    try:
+        for name in logs:
+            reader = LogReader("standard input" if name == "-" else name, context)
+            try:
+                with _opened(name) as stream:
                     reader.read(stream)
-                finally:
-                    found += reader.finish()
-                    count += reader.scanner.bytes_read
-                    cut |= reader.cut
-        except KeyboardInterrupt:
-            interrupted = True
+            finally:
+                found += reader.finish()
+                count += reader.scanner.bytes_read
+                cut |= reader.cut
+    except KeyboardInterrupt:
+        interrupted = True
     if context.is_article:
         found = [each for each in found if each.is_instance or not each.kind.is_oom]
     first, later = _first(_in_time(found))
@@ -165,8 +168,11 @@ class LogReader:
                 continue
             event = event_of(hit, self._name)
             if event is None:
-                if len(self._nothing) < _MOST_SHAPES:
+                # What is around a message may say that it is none.
+                if len(self._nothing) < _MOST_SHAPES and not ran_out(hit.line):
                     self._nothing.add(shape)
+                continue
+            if self._events and event.goes_on_from(self._events[-1]):
                 continue
             name = event.wording.name
             self._counts[name] = self._counts.get(name, 0) + 1
@@ -195,16 +201,34 @@ def _lines(piece: bytes) -> list[str]:
     return decoded(piece).replace("\r\n", "\n").split("\n")
 
 
+def _named(name: str) -> list[str]:
+    """`name`, or the logs of the study whose folder it is."""
+    if name == "-":
+        return [name]
+    path = Path(name)
+    with _refused(name):
+        path.stat()
+    if not path.is_dir():
+        return [name]
+    if logs := [str(log) for log in sorted(Folder(path).logs.glob("*.log")) if log.stat().st_size]:
+        return logs
+    pattern = next((each for each in _LOGS if next(path.glob(each), None)), None)
+    if pattern is None:
+        raise UsageError(f"{name}: is a folder without logs; name a file")
+    raise UsageError(f"{name}: is a folder; name the logs in it, e.g. {path / pattern}")
+
+
 def _opened(name: str) -> BinaryIO:
     if name == "-":
         return sys.stdin.buffer
-    path = Path(name)
-    if path.is_dir():
-        raise UsageError(
-            f"{name}: is a folder; name the logs in it, e.g. {name.rstrip('/')}/*.log"
-        )
+    with _refused(name):
+        return Path(name).open("rb")
+
+
+@contextmanager
+def _refused(name: str) -> Iterator[None]:
     try:
-        return path.open("rb")
+        yield
     except (OSError, ValueError) as error:
         why = error.strerror if isinstance(error, OSError) else str(error)
         raise UsageError(f"{name}: {why}") from error
@@ -214,6 +238,11 @@ def _in_time(events: list[Event]) -> list[Event]:
     """By the clock where all of them tell it, and else as they were read."""
     timed = all(event.time is not None for event in events)
     return sorted(events, key=lambda event: event.time or "") if timed else events
+
+
+def _telling(event: Event) -> tuple[int, bool]:
+    """How much `event` says."""
+    return event.amounts.count, bool(event.trace) or event.step is not None
 
 
 def _first(events: list[Event]) -> tuple[Event | None, list[Event]]:
@@ -247,23 +276,21 @@ def _first(events: list[Event]) -> tuple[Event | None, list[Event]]:
         elif known:  # a title, or a remark
             told = replace(first, wording=known[0].wording)
             events, first = [told if e is first else e for e in events], told
-    if first is not None and not first.trace and first.step is None:
-        # A post says the message before it shows the log.
-        same = [e for e in fatal if (e.wording, e.amounts) == (first.wording, first.amounts)]
-        first = next((e for e in same if e.trace or e.step is not None), first)
     if first is None:
         loud = [e for e in events if e.kind is Kind.OTHER] or scheduled
         loud = loud or [e for e in events if e.recovered]
         if not events:
             return None, []
         first = (loud or events)[-1]
-    if first.kind.is_oom and first.amounts.asked is None:
-        # Kernels, ray and torch say it twice: once with sizes.
-        alike = (
+    if first.kind.is_oom:
+        # Kernels, ray and torch say it twice; a post does before it shows the log.
+        alike = [
             e for e in events if e.wording is first.wording and e.recovered == first.recovered
-        )
-        sizes = next((e.amounts for e in alike if e.amounts.asked is not None), first.amounts)
-        first = replace(first, amounts=sizes)
+        ]
+        sizes = (e.amounts.asked for e in (first, *alike) if e.amounts.asked is not None)
+        asked = next(sizes, None)
+        told = max((e for e in alike if e.amounts.asked == asked), key=_telling)
+        first = replace(first, amounts=told.amounts) if first.trace else told
     together = merged(events)
     mine = next(
         e for e in together if e.wording is first.wording and e.recovered == first.recovered

@@ -5,10 +5,11 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import TypeGuard
 
 from autotune.advise.diagnose.advice_host import HOST, LISTED, leak
-from autotune.advise.diagnose.case import Advice, Case, Measure, of, to
+from autotune.advise.diagnose.case import Advice, Case, Measure, as_said, of, of_deepspeed, to
 from autotune.advise.diagnose.causes import IDLE_SHARE
 from autotune.advise.diagnose.flags import OPTIMIZERS, FlagSetting
 from autotune.advise.diagnose.kinds import Kind
@@ -51,8 +52,7 @@ def command(case: Case) -> str | None:
     if script:
         parts.append(f"--script {shlex.quote(script)}")
     else:
-        model = context.model
-        parts.append(f"--model hf:{model}" if model else "--model hf:path/to/model")
+        parts.append(f"--model hf:{context.model}")
     parts.append(f"--micro-batch 1:{max(2, micro or 16)}")
     if "seq_len" in settings and (not script or "{seq_len}" in script):
         parts.append(f"--seq-len {settings['seq_len']}")
@@ -72,29 +72,54 @@ def command(case: Case) -> str | None:
     return " ".join(parts)
 
 
-def again(case: Case, found: Sequence[Advice]) -> str | None:
-    """The user's own command line, launcher and all, with what of `found` goes into it."""
-    by_name, command = {each.name: each.setting for each in found}, case.context.launch
+@dataclass(frozen=True)
+class Again:
+    """The user's own command line, launcher and all, with what of the advice goes into it."""
+
+    command: str
+    numbers: tuple[int, ...]
+    """Of the advice in it, from 1."""
+
+
+def again(case: Case, found: Sequence[Advice]) -> Again | None:
+    """What of `found` is a variable, or a flag that the command line in the log has."""
+    command, numbers = case.context.launch, []
     if command is None:
         return None
-    if "smaller micro-batch" in by_name and (micro := case.context.settings.get("micro_batch")):
-        half = max(1, micro // 2)
-        accum = case.context.settings.get("grad_accum", 1) * micro // half
-        command = _filled(case, command, {"micro": str(half), "accum": str(accum)})
-    if "allocator" in by_name:
-        kept = re.sub(r"\bPYTORCH_\w*ALLOC_CONF=\S+ +", "", command)
-        command = f"{by_name['allocator'].removeprefix('export ')} {kept}"
-    return command if command != case.context.launch else None
+    for number, each in enumerate(found, 1):
+        before = command
+        if each.name == "smaller micro-batch" and (
+            micro := case.context.settings.get("micro_batch")
+        ):
+            half = max(1, micro // 2)
+            accum = case.context.settings.get("grad_accum", 1) * micro // half
+            command = _filled(case, command, {"micro": str(half), "accum": str(accum)})
+        if each.name == "allocator":
+            kept = re.sub(r"\bPYTORCH_\w*ALLOC_CONF=\S+ +", "", command)
+            command = f"{each.setting.removeprefix('export ')} {kept}"
+        if command != before:
+            numbers.append(number)
+    return Again(command, tuple(numbers)) if numbers else None
 
 
 def _script(case: Case) -> str | None:
-    """The user's own command line with places for what is searched; None if it names no batch."""
-    command = case.context.launch
-    if command is None or "{" in command:
+    """The user's own command line with places for what is searched. If it names no batch: None
+    where the model is known, else the line with a flag for the batch."""
+    command, batch = case.context.launch, case.context.batch_flag
+    if command is not None and "{" not in command:
+        names = {"micro": "{micro_batch}", "accum": "{grad_accum}", "length": "{seq_len}"}
+        command = _filled(case, command, names)
+        if "{micro_batch}" in command:
+            return command
+    if case.context.model is not None:
         return None
-    names = {"micro": "{micro_batch}", "accum": "{grad_accum}", "length": "{seq_len}"}
-    filled = _filled(case, command, names)
-    return filled if "{micro_batch}" in filled else None
+    flag = "<flag of its batch size> {}"
+    if batch is not None and batch.form.startswith("-"):
+        flag = batch.form
+    elif case.framework == "transformers":
+        flag = "--per_device_train_batch_size {}"
+    whole = command if command is not None and "{" not in command else "<your command>"
+    return f"{whole} {flag.format('{micro_batch}')}"
 
 
 def _filled(case: Case, command: str, values: dict[str, str]) -> str:
@@ -174,8 +199,14 @@ def _allocator(case: Case) -> Advice | None:
     variable, now = case.context.allocator
     variable = variable or usual
     if _BEFORE_2_1.search(event.text):
-        if "max_split_size_mb" not in event.text:
-            return None  # older ones have no setting
+        if "max_split_size_mb" not in event.text:  # older ones have no setting
+            if not case.has("fragmentation"):
+                return None
+            return to(
+                "newer torch", "let the allocator join its pieces, which torch can do since 2.1",
+                f"pip install 'torch>=2.1'; export {variable}=expandable_segments:True", saving,
+                "next to nothing, but an upgrade",
+            )  # fmt: skip
         return to(
             "allocator", "keep the allocator from splitting large pieces; torch 2.1 and later can"
             " join them: expandable_segments:True", f"export {variable}=max_split_size_mb:128",
@@ -235,7 +266,7 @@ def _apart(case: Case) -> Advice | None:
         return None
     setting = "torch.no_grad(); predictions.append(output.argmax(-1).cpu())"
     if case.framework == "transformers":
-        setting = "eval_accumulation_steps=1; per_device_eval_batch_size=1"
+        setting = as_said("eval_accumulation_steps=1; per_device_eval_batch_size=1", case)
     elif case.framework == "llamafactory":
         setting = "eval_accumulation_steps: 1; per_device_eval_batch_size: 1"
     return to("evaluate less at a time", "take predictions off the device as they come", setting,
@@ -281,6 +312,13 @@ def _micro_batch(case: Case) -> Advice | None:
         saving += (
             f"; a request of {gib(asked)} that grows with the batch becomes {gib(asked // 2)}"
         )
+        free = case.event.amounts.free
+        if case.event.amounts.short and free is not None:
+            more = asked // 2 - free
+            saving += (
+                f", {gib(more)} more than was free: the activations have to give these"
+                if more > 0 else f", and {gib(free)} were free"
+            )  # fmt: skip
     if micro and micro % 2:
         saving += f"; the global batch is the same where {half} divides it"
     return to("smaller micro-batch", "half the micro-batch, twice the accumulation: the same"
@@ -295,7 +333,7 @@ def _settings(case: Case, micro: str = "<half of now>", accum: str = "<twice now
         case.context.last("grad_accum", written=True),
     ]
     first, second = (
-        each.form.format(value) if each else text.format(micro=micro, accum=accum)
+        each.form.format(value) if each else as_said(text.format(micro=micro, accum=accum), case)
         for each, value, text in zip(written, (micro, accum), usual, strict=True)
     )
     whole = case.context.last("global_batch", written=True)
@@ -327,35 +365,38 @@ def _stage(case: Case) -> Advice | None:
     if ranks < 2 or stage >= 3 or case.framework not in STAGE or case.on("sharded"):
         return None
     said = case.context.ranks_said
-    part = f"{1 - 1 / ranks:.0%}" if said == ranks else f"at least {1 - 1 / ranks:.0%}"
+    share = 1 - 1 / ranks
+    part = f"{share:.0%}" if said == ranks else f"at least {share:.0%}"
     more = ""
     if said != ranks:
         more = f" (the log shows at least {ranks} devices{f' and {said} ranks' if said else ''})"
     if case.on("lora"):
         return to(
             "stage", f"shard the weights over the ranks{more}; an adapter has little other state",
-            of(STAGE, case).format(stage=3), f"{part} of 2 bytes a parameter (bf16)",
+            of_deepspeed(STAGE, case).format(stage=3), f"{part} of 2 bytes a parameter (bf16)",
             "communication; little within a machine",
         )  # fmt: skip
     state = 2 if stage else OPTIMIZERS[case.context.optimizer or "adam"]
     return to(
         "stage", f"shard the training state over the ranks{more}",
-        of(STAGE, case).format(stage=3 if stage or case.has("loading the model") else 2),
-        f"{part} of {_state(case, state)}", "communication; little within a machine",
+        of_deepspeed(STAGE, case).format(stage=3 if stage or case.has("loading the model") else 2),
+        f"{part} of {_state(case, state, share)}", "communication; little within a machine",
     )  # fmt: skip
 
 
-def _state(case: Case, each: int) -> str:
-    """What `each` byte of a parameter is of, and together."""
+def _state(case: Case, each: int, share: float = 1.0) -> str:
+    """What `each` byte of a parameter is of, and what a `share` of them comes to."""
     name = case.context.optimizer or "adam"
     parameters = case.context.parameters
-    size = (
-        f", {gib(each * parameters)} of {parameters / 1e9:.2g}e9 parameters" if parameters else ""
-    )
+    size = ""
+    if parameters:
+        saved = gib(round(share * each * parameters))
+        size = f": {saved} with {parameters / 1e9:.2g}e9 parameters"
     title = name.upper() if name == "sgd" else name.capitalize()
+    whose = "the weights'" if each == 2 else "the optimizer's"
     return (
-        f"{each} of {OPTIMIZERS[name] + 4} bytes a parameter{size} (mixed precision with"
-        f" {title}; a rule of thumb)"
+        f"{whose} {each} bytes a parameter{size}; training takes {OPTIMIZERS[name] + 4} in all, in"
+        f" mixed precision with {title} (a rule of thumb)"
     )
 
 
@@ -364,10 +405,13 @@ def _offload(case: Case) -> Advice | None:
         return None
     if case.on("offload", "lora") or case.has("loading the model", "evaluation", "saving"):
         return None
+    ranks = case.context.world_size or 1
+    parts = ranks if case.context.settings.get("zero_stage") or case.on("sharded") else 1
+    state = _state(case, OPTIMIZERS[case.context.optimizer or "adam"], 1 / parts)
+    part = f"a rank's 1/{parts} of " if parts > 1 else ""
     return to(
-        "offload", "keep the optimizer's state in host memory", of(OFFLOAD, case),
-        f"{_state(case, OPTIMIZERS[case.context.optimizer or 'adam'])} on the device; as much host"
-        " RAM",
+        "offload", "keep the optimizer's state in host memory", of_deepspeed(OFFLOAD, case),
+        f"{part}{state}; as much host RAM is taken",
         "much: the optimizer step runs on the CPU",
     )  # fmt: skip
 

@@ -33,11 +33,11 @@ _PATTERNS = {
     "free": (rf"of which ({SIZE}) (?:is|are) free", rf"({SIZE}) free(?=[;,.)])",
              rf"Free \(according to CUDA\): ({SIZE})", rf"available memory is only ({SIZE})",
              rf"available (?:KV cache memory )?\(({SIZE})\)"),
-    "allocated": (rf"({SIZE}) is allocated by PyTorch", rf"({SIZE}) already allocated",
+    "allocated": (rf"({SIZE}) is allocated by Py[Tt]orch", rf"({SIZE}) already allocated",
                   rf"Currently allocated *: ({SIZE})", rf"MPS allocated: ({SIZE})",
                   rf"({SIZE}) memory has been allocated"),
-    "unallocated": (rf"({SIZE}) is reserved by PyTorch but unallocated",),
-    "reserved": (rf"({SIZE}) reserved in total by PyTorch",),
+    "unallocated": (rf"({SIZE}) is reserved by Py[Tt]orch but unallocated",),
+    "reserved": (rf"({SIZE}) reserved in total by Py[Tt]orch",),
     "cached": (rf"({SIZE}) cached[;)]",),
     "process": (rf"this process has ({SIZE}) memory in use",),
     "allowed": (rf"({SIZE}) allowed;", rf"memory fraction\) *: ({SIZE})"),
@@ -78,6 +78,11 @@ class Amounts:
     device: int | None = None
     is_limit: bool = False
     """Whether the total is no device's size, but a limit on main memory, as with MPS."""
+
+    @property
+    def count(self) -> int:
+        """How many sizes it says."""
+        return sum(size is not None for size in vars(self).values())
 
     @property
     def short(self) -> int | None:

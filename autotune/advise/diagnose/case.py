@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -72,6 +73,27 @@ def to(name: str, what: str, setting: str, saving: str, costs: str) -> Advice:
     return Advice(name=name, what=what, setting=setting, saving=saving, costs=costs)
 
 
+_ARGUMENT = re.compile(r"(?<![\w.(])([a-z_]+)=(?:\"([^\"]*)\"|(\w+)(?![\w.(]))")
+"""Of TrainingArguments, as Python writes it."""
+
+
 def of(table: dict[str, str], case: Case) -> str:
     """What the framework of `case` calls it."""
-    return table.get(case.framework, table["torch"])
+    return as_said(table.get(case.framework, table["torch"]), case)
+
+
+def as_said(setting: str, case: Case) -> str:
+    """`setting` with flags for TrainingArguments, where the log's command line has them so."""
+    batch = case.context.batch_flag
+    if case.framework != "transformers" or batch is None or not batch.form.startswith("--"):
+        return setting
+    gap = "=" if "=" in batch.form else " "
+    return _ARGUMENT.sub(lambda found: f"--{found[1]}{gap}{found[2] or found[3]}", setting)
+
+
+def of_deepspeed(table: dict[str, str], case: Case) -> str:
+    """`of`; in DeepSpeed's own words, where the log names its file."""
+    file = case.context.deepspeed_file
+    if file is None or case.framework not in ("transformers", "deepspeed", "accelerate", "torch"):
+        return of(table, case)
+    return f"in {file}, {table['deepspeed']}"

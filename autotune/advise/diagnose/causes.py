@@ -19,7 +19,7 @@ from autotune.units import gib
 NOT_SAID, BY_NOW = "not said", "free by now"
 """The first of causes where the message leaves open which it is."""
 CONTEXT_BYTES, CONTEXT_SHARE = 3 * 2**30, 0.05
-"""More than both is no context of a process alone."""
+"""More than both, or a third of a device, is no context of a process alone."""
 CONTEXT_ALONE = 2**29
 """Less is what a process holds that only opened the device."""
 CONTEXT_OF_RANK = 2 * 2**30
@@ -27,6 +27,8 @@ CONTEXT_OF_RANK = 2 * 2**30
 ALIKE = 1.2
 SMALLEST_SEGMENT = 20 * 2**20
 """What torch's allocator takes from the device at least, for all but the smallest requests."""
+XPU_LIMIT = 2**32
+"""Drivers of Intel GPUs may refuse one allocation of more."""
 CORRUPT_BYTES = 2**44
 """No device has so much."""
 IDLE_SHARE = 0.01
@@ -59,11 +61,13 @@ def causes(event: Event, context: Context) -> list[Cause]:
 def _other_process(event: Event, context: Context) -> Cause | None:
     a = event.amounts
     others, outside = a.others_bytes, a.outside or 0
-    if others is None and a.total and outside > max(CONTEXT_BYTES, CONTEXT_SHARE * a.total):
+    total = a.total or 0
+    own = min(max(CONTEXT_BYTES, CONTEXT_SHARE * total), total / 3)
+    if others is None and outside > own:
         return Cause(
             "another process",
             f"{gib(outside)} are in use that torch did not reserve here. A process's context takes"
-            f" less than {gib(CONTEXT_BYTES)} (a rule of thumb): others, or libraries, hold most",
+            f" less than {gib(round(own))} (a rule of thumb): others, or libraries, hold most",
         )
     if len(a.others) > 1 and not others:
         return Cause(
@@ -195,11 +199,11 @@ def _freed(event: Event, context: Context) -> Cause | None:
         return None
     if a.free < max(IDLE_SHARE * (a.total or 0), a.asked + SMALLEST_SEGMENT):
         return None  # it takes whole segments
-    if event.backend == "XPU":
+    if event.backend == "XPU" and a.asked >= XPU_LIMIT:
         return Cause(
             "a limit of one allocation",
-            f"{gib(a.free)} were free: drivers of Intel GPUs may limit one allocation, often to 4"
-            " GiB (a rule of thumb)",
+            f"{gib(a.free)} were free: drivers of Intel GPUs may limit one allocation, often to"
+            f" {gib(XPU_LIMIT)} (a rule of thumb)",
         )
     return Cause(
         BY_NOW,
@@ -326,6 +330,9 @@ def _too_big(event: Event) -> Cause:
                      " anything but need", tuple(lines))  # fmt: skip
     if a.asked and a.total and a.asked > a.total:
         return Cause("too big", f"it needs {gib(a.asked - a.total)} more than there is")
+    held = (a.allocated or 0) + (a.unallocated or 0)
+    if a.asked and a.total and a.free is None and held + a.asked > a.total:
+        return Cause("too big", f"torch holds {gib(held)} of the device itself")
     if a.total and a.free is not None and a.free < IDLE_SHARE * a.total:
         return Cause("too big", "the device is full; nothing in the message points to anything but"
                      " need")  # fmt: skip

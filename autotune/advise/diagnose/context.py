@@ -33,6 +33,9 @@ _MODEL = re.compile(
     r"\b(?:model_name_or_path|base_model|pretrained_model_name_or_path)" + _ASSIGN +
     r"([\w./][\w./-]{2,100})"
 )  # fmt: skip
+_DEEPSPEED = re.compile(
+    r"\bdeepspeed(?:_config)?(?:_file)?(?:['\"]?[:=]|[ \t])[ \t]*['\"]?([\w./-]{1,200}\.json)\b"
+)
 _STAGE = re.compile(
     r"zero_optimization['\"]?: *\{\s*['\"]stage['\"]: *([123])|\bdeepspeed_stage_([123])"
     r"|(?:\bds_z|zero)_?([123])(?:_\w{1,30})?\.json|--deepspeed[ =]zero([123])\b"
@@ -43,8 +46,8 @@ _SWITCHES = {
     r"|[Gg]radient checkpointing enabled|incompatible with gradient checkpointing"
     r"|activation_checkpointing: *true|--recompute-granularity",
     "lora": rf"\b(?:finetuning_type|train_type|tuner_type|adapter){_ASSIGN}q?lora\b"
-    rf"|\buse_(?:peft|lora){_ASSIGN}[Tt]rue|\|\| trainable%|LoraConfig\(|--lora_(?:r|rank)\b"
-    r"|peft/tuners/lora|lora_finetune|LoRAFinetune",
+    rf"|\buse_(?:peft|lora){_ASSIGN}[Tt]rue|\|\| trainable%(?!: 100\b)|LoraConfig\("
+    r"|--lora_(?:r|rank)\b|peft/tuners/lora|lora_finetune|LoRAFinetune",
     "offload": r"offload_optimizer['\"]?: *\{\s*['\"]device['\"]: *['\"](?:cpu|nvme)"
     r"|offload_optimizer_device: *(?:cpu|nvme)|cpuoffload|_offload_config\.json|DeepSpeedCPUAdam"
     r"|fsdp_offload_params: *true|_offload['\"]\)",
@@ -76,6 +79,7 @@ _STEP = re.compile(
     re.IGNORECASE,
 )
 _BAR = re.compile(r"\b(\d{1,9})/\d{1,9} \[\d*:?\d+:\d\d<")
+_VALIDATION = re.compile(r"[Vv]alid|[Ee]val")
 _NO_TRAINING = re.compile(
     r"[Ll]oading|shards|Map\b|[Tt]okeniz|ownload|Filter|Generat|files|[Vv]alid|[Ee]val|slurm|srun"
     r"|CANCELLED|StepId"
@@ -87,7 +91,11 @@ _MEMORY = re.compile(
     re.IGNORECASE,
 )  # fmt: skip
 _WORD = re.compile(r"[a-z][a-z'’-]*+[,.;:!?)]*$")
+_PAGE = re.compile(r"#+ \W*(?:FAQ|Frequently [Aa]sked|Troubleshooting)\b[\w ]{0,20}\W*$")
+"""The heading of a page about failures."""
 _PERSON = re.compile(r"(?<![\w.])(?:[Ii]|[Mm]y|[Mm]e)\b(?!\.)")
+OF_A_PAGE = 60
+"""Words of sentences that a page has at least."""
 _MOST_SAMPLES = 4000
 _LONGEST_COMMAND = 8000
 _NUMBERS = (
@@ -126,7 +134,7 @@ class Context:
     @property
     def is_article(self) -> bool:
         """Whether it is text of nobody in particular: a page of documentation, not a report."""
-        return self.prose >= max(60, 200 * self.persons)
+        return self.prose >= max(OF_A_PAGE, 200 * self.persons)
 
     @property
     def framework(self) -> str | None:
@@ -202,6 +210,11 @@ class Context:
         return self._text("optimizer")
 
     @property
+    def deepspeed_file(self) -> str | None:
+        """Its configuration, as the log names it."""
+        return self._text("deepspeed_file")
+
+    @property
     def launch(self) -> str | None:
         """The command line that started it."""
         return self._text("launch")
@@ -247,6 +260,8 @@ class Context:
 
     def _count(self, line: str) -> None:
         words = line.split()
+        if _PAGE.match(line):
+            self.prose += OF_A_PAGE
         if len(words) >= 8 and sum(map(bool, map(_WORD.match, words))) >= 0.6 * len(words):
             self.prose += len(words)
             self.persons += len(_PERSON.findall(line))
@@ -271,6 +286,8 @@ class Context:
 
         for match in _MODEL.finditer(text):
             note("model", match[1], match)
+        for match in _DEEPSPEED.finditer(text):
+            note("deepspeed_file", match[1], match)
         for match in _STAGE.finditer(text):
             note("zero_stage", int(match[match.lastindex or 0]), match)
         for name, on, pattern in _SWITCH:
@@ -333,6 +350,11 @@ class Context:
             if rising >= 0.75 * (len(sizes) - 1):
                 return key, series[0], series[-1]
         return None
+
+
+def validates(line: str) -> bool:
+    """Whether a line tells the progress of a validation."""
+    return bool(_BAR.search(line) and _VALIDATION.search(line))
 
 
 def step_of(line: str) -> int | None:

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from autotune.advise.diagnose.amounts import MOST_BYTES, NOTHING, Amounts, read
-from autotune.advise.diagnose.context import step_of
+from autotune.advise.diagnose.context import step_of, validates
 from autotune.advise.diagnose.flags import launch_of
 from autotune.advise.diagnose.kinds import Kind
 from autotune.advise.diagnose.memory import PINNED, SPEAKERS, backend_in, ran_out, speaker
@@ -17,7 +17,8 @@ from autotune.advise.diagnose.reading import Hit
 from autotune.advise.diagnose.talk import is_code, is_quoted, is_talk
 from autotune.advise.diagnose.wordings import BATCH_PART, DISK, FIRST, LAST, SHARED, Wording
 
-MOST_TEXT = 600
+MOST_TEXT, MOST_LINES = 600, 10
+"""Of a message that goes on in the lines below."""
 _MOST_TASKS = 100_000
 _NARROWEST = 60
 """Characters of a line that a terminal breaks."""
@@ -36,6 +37,9 @@ _RICH = re.compile(
 )
 """How rich, and IPython, write a frame."""
 _TRACE = re.compile(r"Traceback \(most|File \\?\".+, line \d|-> \d+ ")
+_RAISES = re.compile(r"[\w.]{1,100}(?:Error|Exception): ")
+_NUMBER = re.compile(r"\d\.?\|\d")
+_LIST = re.compile(r"\s*\"(\w{1,20})\": \[")
 _NEW_ERROR = re.compile(r"rror: |Traceback \(most|^File \"")
 _WHOLE = re.compile(
     r"reserved in total by PyTorch|PyTorch but unallocated|cached\)|MiB\)? free\)"
@@ -45,13 +49,18 @@ _ALL_SAID = re.compile(
     r"ried to allocate \d.*\btotal capac|MPS allocated: \d|\d != \d+ \* \d|itCode\": 137"
 )
 """No code says these numbers, and JSON is no code."""
+_BEGINNINGS = (backend_in, re.compile("ried to allocate").search)
+"""Of a message: the next one has it, too."""
 _GLUED = re.compile(r"ried to allocate [\d.]+ \w+(?:\. | \()GPU (\d{1,4})\b")
 _TABLE = re.compile(r"^rank +: (\d+) \(local_rank: \d+\)")
 """Of torchrun: a rank, some lines above its exit code."""
 _RANK = re.compile(
-    r"\[(?:rank=|Rank )(\d+)\]|local_rank: (\d+)|process rank (\d+)|process (\d+) termin"
+    r"\[(?:[Rr]ank[= ]?)(\d+)\]|local_rank: (\d+)|process rank (\d+)|process (\d+) termin"
 )
-_PID = re.compile(r"(?:[Kk]ill(?:ed|ing)? process|to process|pid:?|by PID) +(\d+)|^(\d+) Killed")
+_PID = re.compile(
+    r"(?:(?:[Kk]ill(?:ed|ing)?|[Ss]ending) (?:sub)?process|to process|pid:?|by PID) +(\d+)"
+    r"|^(\d+) Killed"
+)
 _TASKS = re.compile(r"\btasks? (\d[\d,-]*): ")
 _INSTANCE = re.compile(r"\b(?!(?:0|9|128|137)\b)\d+\b")
 """A number that no page about failures has to say."""
@@ -97,6 +106,19 @@ class Event:
         said = bool(self.trace or self.time or self.ranks or self.amounts.asked)
         return said or bool(not self.weak and numbers)
 
+    def goes_on_from(self, last: Event) -> bool:
+        """Whether its line is the rest of the message of `last`."""
+        mine, whole = self.amounts, last.amounts
+        near = 0 < self.line - last.line <= MOST_LINES and self.ranks == last.ranks
+        part = mine.count < whole.count and mine.asked in (None, whole.asked)
+        same = mine.device in (None, whole.device) and (mine.asked or mine.total)
+        return bool(near and part and same and whole.total)
+
+    @property
+    def is_end(self) -> bool:
+        """Whether it is the end of a process that it names: each has one."""
+        return self.pid is not None and self.kind in (Kind.ENDED, Kind.KILLED, Kind.BUS)
+
     @property
     def who(self) -> str:
         """The ranks, for people; empty where the log does not say."""
@@ -121,26 +143,28 @@ def _lines(hit: Hit, said: LogLine) -> Iterator[tuple[LogLine, int | None]]:
 
     A joined line has the place of its joint, which a message has to cross.
     """
-    before, after = hit.before(2**12)[-1:], hit.after(2**12)[:1]
-    if before and len(before[0]) > _NARROWEST and said.rank is None and said.text[:1].islower():
-        first = take_apart(before[0])
+    above, below = "".join(hit.before(2**12)[-1:]), "".join(hit.after(2**12)[:1])
+    first, second = take_apart(above), take_apart(below)
+    ours = said.rank in (None, first.rank)
+    if len(above) > _NARROWEST and ours and said.text[:1].islower():
         for gap in ("", " "):
             yield replace(first, text=f"{first.text}{gap}{said.text}"), len(first.text)
     yield said, None
-    if after and len(hit.line) > _NARROWEST:
+    if len(hit.line) > _NARROWEST and second.rank in (None, said.rank):
         for gap in ("", " "):
-            yield replace(said, text=f"{said.text}{gap}{after[0].strip()}"), len(said.text)
+            yield replace(said, text=f"{said.text}{gap}{second.text}"), len(said.text)
 
 
 def _event_in(said: LogLine, joint: int | None, hit: Hit, log: str) -> Event | None:
     for wording, match in _said(said.text):
         if joint is not None and not _is_torn(wording, match, said.text, joint):
             continue
-        text = _with_rest(said.text, hit, said) if wording.goes_on else said.text
+        text = _whole(said, hit, wording)
         numbers = _amounts(text) if wording.kind.ran_out else NOTHING
         sizes = sum(each is not None for each in (numbers.asked, numbers.total, numbers.free))
         whole = _ALL_SAID.search(text)
-        if said.comment and not (whole or sizes or hit.is_title or _in_trace(hit)):
+        known = whole or sizes or hit.is_title
+        if said.comment and not (known or _in_trace(hit) or _in_output(hit)):
             continue
         code = is_code(said.text) and not (whole or hit.is_title)
         raised = code and said.text.lstrip().startswith("raise ") and _below_frame(hit)
@@ -150,7 +174,8 @@ def _event_in(said: LogLine, joint: int | None, hit: Hit, log: str) -> Event | N
         if prose and any(map(_REASONS.search, hit.before(2**11)[-8:])):
             continue
         talk = code or is_talk(said.text, match)
-        if talk and wording.kind is not Kind.OTHER and not raised and sizes < 2:
+        general = wording.weak or wording.kind is not Kind.OTHER
+        if talk and general and not raised and sizes < 2:
             continue
         if wording is BATCH_PART and any("heck batch related" in s for s in hit.before(2**12)):
             continue  # the rest of a line whose beginning was there
@@ -161,10 +186,14 @@ def _event_in(said: LogLine, joint: int | None, hit: Hit, log: str) -> Event | N
 
 
 def _is_torn(wording: Wording, match: re.Match[str], text: str, joint: int) -> bool:
-    """Whether `match` crosses the joint, and is not already in what stands before it."""
+    """Whether a message crosses the joint, and is not already in what stands before it.
+
+    An exception's message has begun before it.
+    """
     first = text[:joint]
     whole = ran_out(first) if wording in SPEAKERS else wording.match(first)
-    return whole is None and match.start() < joint < match.end()
+    crosses = match.start() < joint or (wording.kind.ran_out and _RAISES.match(first))
+    return bool(not wording.weak and whole is None and crosses and joint < match.end())
 
 
 def _said(text: str) -> Iterator[tuple[Wording, re.Match[str]]]:
@@ -190,16 +219,18 @@ def _in_trace(hit: Hit) -> bool:
     return any(each.comment and _TRACE.search(each.text) for each in lines)
 
 
+def _in_output(hit: Hit) -> bool:
+    """Whether the lines before are of what a notebook keeps of a cell's output."""
+    keys = [match[1] for line in hit.before() if (match := _LIST.match(line))]
+    return keys[-1:] in (["text"], ["traceback"])
+
+
 def _event(hit: Hit, log: str, said: LogLine, wording: Wording, match: re.Match[str]) -> Event:
     memory = wording.kind.is_oom
     text = (
         said.text[said.text.rfind(". ", 0, match.start()) + 1 :].strip() if memory else said.text
     )
     amounts = _amounts(text) if memory else NOTHING
-    if wording.goes_on and memory and amounts.free is None:
-        # A terminal breaks lines within words.
-        torn = read(_with_rest(hit.line, hit, said, between=""))
-        amounts = replace(torn, **{k: v for k, v in vars(amounts).items() if v not in (None, ())})
     in_table = wording.kind in (Kind.ENDED, Kind.KILLED, Kind.BUS)
     before = hit.before() if memory or in_table or wording is DISK else []
     rank = said.rank if said.rank is not None else _number(_RANK, said.text)
@@ -227,7 +258,9 @@ def _event(hit: Hit, log: str, said: LogLine, wording: Wording, match: re.Match[
         time=said.time or next((t for t in (take_apart(b).time for b in before[-20:]) if t), None),
         backend=backend_in(text),
         trace=trace,
-        step=next((s for s in map(step_of, reversed(before)) if s is not None), None),
+        step=next(
+            (step_of(b) for b in reversed(before) if step_of(b) is not None or validates(b)), None
+        ),
         recovered=any(_RECOVERED.search(line) for line in near),
         groups=tuple((k, v) for k, v in match.groupdict().items() if v is not None),
     )
@@ -239,20 +272,39 @@ def _devices(text: str, device: int | None) -> tuple[int, ...]:
     return tuple(sorted(glued | ({device} if device is not None else set())))
 
 
-def _with_rest(text: str, hit: Hit, first: LogLine, between: str = " ") -> str:
-    """`text` and the lines after it, where a message goes on in them."""
-    for line in hit.after(4096)[:10]:
+def _whole(said: LogLine, hit: Hit, wording: Wording) -> str:
+    """The message of `said`: with the lines after it, where they tell more of the same."""
+    if not wording.goes_on:
+        return said.text
+    whole, torn = (_with_rest(said.text, hit, said, words=words) for words in (True, False))
+    if wording.kind.ran_out:
+        # A terminal breaks lines within words and numbers: all but the last are of one length.
+        below = "".join(hit.after(4096)[:1])
+        within = len(below) == len(hit.line) or _NUMBER.search(f"{hit.line[-2:]}|{below[:1]}")
+        more = _amounts(torn).count - _amounts(whole).count
+        whole = torn if more > 0 or (within and not more) else whole
+        if "ried to allocate" not in whole and _amounts(whole) == _amounts(said.text):
+            return said.text
+    return whole
+
+
+def _with_rest(text: str, hit: Hit, first: LogLine, *, words: bool) -> str:
+    """`text` and the lines after it, where a message goes on in them; they hold whole `words`,
+    or whatever fitted."""
+    last = hit.line
+    for line in hit.after(4096)[:MOST_LINES]:
         said = take_apart(line)
         if said.rank not in (None, first.rank):
             continue
         if said.time is not None and first.time is None:
             break
-        if launch_of(said.text):
+        if launch_of(said.text) or line.lstrip().startswith("```"):
             break
-        again = "ried to allocate" in text and "ried to allocate" in said.text
+        again = any(mark(text) and mark(said.text) for mark in _BEGINNINGS)
         if again or _WHOLE.search(text) or _NEW_ERROR.search(said.text) or len(text) > MOST_TEXT:
             break
-        text = f"{text}{between}{said.text}"
+        blank = words or last.endswith(" ") or line.startswith(" ")
+        text, last = f"{text}{' ' * blank}{said.text}", line
     return text
 
 
@@ -304,9 +356,20 @@ def _frame(line: str) -> re.Match[str] | None:
 
 
 def merged(events: Sequence[Event]) -> list[Event]:
-    """`events` with those of one cause and kind in one: the same wording in another rank."""
+    """`events` with those of one cause and kind in one: the same wording in another rank.
+
+    The end of a process counts once, by its last telling: torchrun's table has the rank of all
+    nodes, the line before it the rank on its node.
+    """
+    ends = {(e.wording.name, e.log, e.pid): e for e in events if e.is_end}
     groups: dict[tuple[str, bool], Event] = {}
-    for event in events:
+    for each in events:
+        event = each
+        if event.is_end:
+            told = ends.pop((event.wording.name, event.log, event.pid), None)
+            if told is None:
+                continue
+            event = replace(event, ranks=told.ranks or event.ranks)
         key = (event.wording.name, event.recovered)
         first = groups.get(key)
         groups[key] = event if first is None else replace(

@@ -6,6 +6,8 @@ Frameworks and people call one thing by many names. A name is taken apart into i
 
 from __future__ import annotations
 
+import base64
+import json
 import re
 import shlex
 from collections.abc import Iterator
@@ -37,8 +39,8 @@ _SAMPLES = {"samples", "imgs", "images", "sequences", "examples"}
 _NO_SIZE = {"tokens", "num", "id", "idx", "index", "time", "sampler", "loss", "finder", "norm"}
 _PROGRESS = re.compile(r"\bloss\b|\bstep\b|it/s|\biter\b", re.IGNORECASE)
 _NAMES = {
-    "world_size": ("world_size", "num_processes", "slurm_ntasks", "ntasks", "np", "num_ranks",
-                   "total_gpus"),
+    "world_size": ("world_size", "dist_world_size", "num_processes", "slurm_ntasks", "ntasks",
+                   "np", "num_ranks", "total_gpus"),
     "ranks_per_node": ("nproc_per_node", "num_gpus", "gpus_per_node", "ntasks_per_node",
                        "local_world_size", "n_gpus", "n_gpu", "ngpus", "gpus", "num_devices",
                        "devices"),
@@ -126,6 +128,12 @@ _LAUNCH = re.compile(
 )
 _STARTS = re.compile(r"torchrun|accelerate|deepspeed|srun|mpi|run |train |composer|python")
 _SCRIPT = re.compile(r"\s(?:\S+\.(?:py|sh|ya?ml)\b|-m \S+|--?\w[\w.-]*)")
+_OF_DEEPSPEED = re.compile(
+    r"-m deepspeed\.launcher\.launch --world_info=(?P<hosts>[\w=-]{1,4000})"
+    r" (?:--(?!module|no_python)\S{1,300} ){0,9}"
+    r"(?P<typed>(?!-)\S{1,300}\.py\b.{0,4000})"
+)
+"""How DeepSpeed's runner, on one machine, tells what it starts."""
 _COMES_LATER = re.compile(r"launcher\.launch|--world_info|CANCELLED|error:|Error|usage:")
 
 
@@ -269,6 +277,7 @@ def optimizer_of(text: str) -> str | None:
 
 def launch_of(line: str) -> tuple[bool, str] | None:
     """The command that starts training, and whether it is a launcher's."""
+    line = _typed(line) or line
     if not _STARTS.search(line) or _COMES_LATER.search(line):
         return None
     for match in _LAUNCH.finditer(line):
@@ -280,3 +289,19 @@ def launch_of(line: str) -> tuple[bool, str] | None:
         if _SCRIPT.search(match["rest"]):
             return bool(match["launcher"]), command
     return None
+
+
+def _typed(line: str) -> str | None:
+    """What a user types for the command that DeepSpeed tells in `line`; None if it tells none, or
+    one of several machines."""
+    told = _OF_DEEPSPEED.search(line)
+    if told is None:
+        return None
+    try:
+        hosts = json.loads(base64.urlsafe_b64decode(told["hosts"]))
+    except ValueError:
+        return None
+    if not isinstance(hosts, dict) or list(hosts) != ["localhost"]:
+        return None
+    devices = ",".join(map(str, hosts["localhost"]))
+    return f"deepspeed --include localhost:{devices} {told['typed']}"

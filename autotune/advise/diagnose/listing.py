@@ -19,6 +19,8 @@ _MAY_BE = re.compile(
 _NUMBER = r"(?<!\d)(?<!\d[.,])\d{1,15}(?:[.,]\d{1,9})?(?![.,]?\d)"
 """With a decimal point or comma; never a part of what has several, such as a version."""
 _SIZE = rf"({_NUMBER}) ?([KMGT]i?B?)"
+_QUOTED = re.compile(r"\s*\"(.*?)(?:\\n)?\",?\s*$|(?:> ?)+(.*)$")
+"""As notebooks keep lines, and posts."""
 _NAME = re.compile(r"^[|│] +(\d{1,3}) +[A-Z].*[|│] +[0-9A-Fa-f]{4,8}:[0-9A-Fa-f]{2}:")
 _TABLE = re.compile(rf"[|│] *{_SIZE} */ *{_SIZE} *[|│](?: *(\d{{1,3}}) ?%)?")
 _GPUSTAT = re.compile(r"^(?:\S+ +)?\[(\d{1,3})\] [^|]*\|([^|]*)\| *(\d+) */ *(\d+) *M")
@@ -88,6 +90,8 @@ class Listing:
         """Take from `line` what it lists."""
         if not (_MAY_BE.search(line) or self._columns):
             return
+        if quoted := _QUOTED.match(line):
+            line = quoted[1] or quoted[2] or ""
         before = (dict(self.devices), self.host, self.swap, self.shm)
         if process := _PROCESS.search(line):
             self._holds(int(process[1]), f"process {process[2]} ({process[3]})", process[4])

@@ -19,7 +19,9 @@ _LACK = (
     r"|\bno (?:more|free|available)|(?:us|consum)(?:e[sd]?|ing) (?:up )?all"
     r"|exhaust(?:s|ed|ing)?)"
 )
-_GET = r"(?:allocat(?:e|ion|ing)s?|alloc|(?<!socket, )\w*[cm]alloc\w*|mmap(?! =)|reserve)\b"
+_GET = (
+    r"(?:allocat(?:e|ion|ing)s?|alloc|(?<!socket, )\w*[cm]alloc\w*|mmap(?! =)|reserve)\b(?!\.\w)"
+)
 _FAIL = r"(?:fail(?:ed|s|ure|ing)?|unable|cannot|can['’]?t|can not|could ?n['o’]t|couldn['’]t)"
 _THING = rf"(?:\b{_STORE}|{SIZE}|\bbytes\b|\btensor|\bbuffer|\barray|::?\d)"
 _GROWS = r"(?:until|grow\w*|increas\w*|climb\w*|fill\w*|leak\w*|ris(?:es?|ing))"
@@ -153,7 +155,7 @@ _SPEAKERS = (
     ("memory", Kind.MEMORY, "any program that does not say which memory it means", r""),
 )  # fmt: skip
 _ANYBODY, _NEAR = ("host", "device", "machine"), 20
-_GO_ON = ("torch", "paddle", "ascend")
+_GO_ON = ("torch", "paddle", "ascend", "tensor", "kernel", "xla")
 """Messages that may be broken into several lines."""
 SPEAKERS = tuple(
     Wording(name=name, kind=kind, source=source, says=(re.compile(mark),), goes_on=name in _GO_ON)

@@ -24,6 +24,7 @@ _PREFIXES = tuple(
         r"\[\d+,(?P<rank>\d+)\](?:<std(?:out|err)>)?:",  # mpirun --tag-output
         r"(?P<rank>\d{1,5}): (?=\D|\d{4}-)",  # srun --label
         r"\([\w.:() -]*?(?:rank=(?P<rank>\d+)[, ]*)?pid=(?P<pid>\d+)[^)]*\)",  # Ray, vLLM
+        r"\(raylet[^)]{0,60}\)",
         r"\[[\w.-]*:\d+ ?:? ?\d*\] ?\[?(?P<rank>\d+)\]? NCCL",
         # The host, and a rank on it; not a line of a file.
         r"\[(?![\w.-]*\.(?:py|pyx|cpp|cc|cu|c|h|hpp|rs|go):)(?=[^A-Za-z\s:]*[A-Za-z])"
@@ -45,6 +46,7 @@ _PREFIXES = tuple(
         r"(?:stderr|stdout|STDERR):",
         r"[-|│>*•] ",
         r"\[\d+\](?=:| +\[| +\d+%\|)",
+        r"[^\"'`]{0,200}[)\]](?=(?:\w+\.)*[A-Z]\w*(?:Error|Exception): )",  # another rank's code
     )
 )
 _COMMENT = re.compile(r"(?:#+|//+)(?: (?=\S)|(?=[A-Z]\w*Error: ))")

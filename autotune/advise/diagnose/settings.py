@@ -48,7 +48,8 @@ STAGE = {
     "jax": "jax.sharding.NamedSharding for parameters and optimizer state",
 }
 OFFLOAD = {
-    "transformers": 'in ds.json, "offload_optimizer": {"device": "cpu", "pin_memory": true}',
+    "transformers": 'deepspeed="ds.json" with "zero_optimization": {"stage": 2,'
+    ' "offload_optimizer": {"device": "cpu", "pin_memory": true}}',
     "axolotl": "deepspeed: deepspeed_configs/zero3_bf16_cpuoffload_all.json",
     "llamafactory": "deepspeed: examples/deepspeed/ds_z3_offload_config.json",
     "deepspeed": '"offload_optimizer": {"device": "cpu", "pin_memory": true}',

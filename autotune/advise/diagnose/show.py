@@ -17,6 +17,8 @@ VERSION = 1
 """Of the JSON. Fields are added under the same number; another one means another shape."""
 
 _THUMB = "a rule of thumb"
+_OF_LATER = 160
+"""Characters of a later event, at most."""
 _SAYS = {
     Kind.HOST: "host memory ran out",
     Kind.SHARED: "shared memory (/dev/shm) ran out",
@@ -36,7 +38,7 @@ _SAYS = {
     " before",
     Kind.ASSERT: "no memory ran out: the device reported a fault",
     Kind.SHAPE: "no memory ran out: shapes do not match",
-    Kind.KERNEL: "no device memory ran out: a Triton kernel wants more on-chip memory than there"
+    Kind.KERNEL: "no device memory ran out: a kernel wants more on-chip memory than there"
     " is; smaller blocks or num_stages help",
     Kind.SCHEDULED: "no memory ran out as far as the log says: the scheduler ended the job",
     Kind.ENDED: "no memory ran out as far as the log says: a launcher or a worker ended, and the"
@@ -81,7 +83,7 @@ def verdict(report: Diagnosis) -> str:
         if event.who:
             said = f"{event.who}: {said}"
     if event.weak and event.kind.ran_out:
-        said = f"it looks as if {said[0].lower()}{said[1:]}"
+        said = f"it looks as if {said if said[1].isupper() else said[0].lower() + said[1:]}"
     if event.recovered:
         said += "; training went on"
     elif report.causes and event.kind is Kind.DEVICE:
@@ -121,9 +123,9 @@ def lines(report: Diagnosis) -> list[str]:
     if event is not None:
         said += ["", f"{event.log}:{event.line}: {event.text.split(' If reserved')[0]}"]
         if event.step is not None:
-            said.append(
-                f"after step {event.step}" + (f", {event.times} times" if event.times > 1 else "")
-            )
+            said.append(f"after step {event.step}")
+        if event.times > 1:
+            said.append(f"said {event.times} times")
         sums = balance(event.amounts) if event.kind.is_oom else ()
         if report.causes or sums:
             said += ["", "Why"]
@@ -138,9 +140,8 @@ def lines(report: Diagnosis) -> list[str]:
             count = f" ({later.times} times)" if later.times > 1 else ""
             who = f" {later.who}" if later.who else ""
             went_on = ", training went on" if later.recovered else ""
-            said.append(
-                f"  line {later.line}:{who} {later.kind.value}{went_on}{count}: {later.text[:120]}"
-            )
+            text = later.text if len(later.text) <= _OF_LATER else f"{later.text[:_OF_LATER]}..."
+            said.append(f"  line {later.line}:{who} {later.kind.value}{went_on}{count}: {text}")
         if len(report.later) > 12:
             said.append(f"  and {len(report.later) - 12} more")
     if report.interrupted:
@@ -161,7 +162,9 @@ def _to_do(report: Diagnosis) -> list[str]:
             said.append(f"       {each.setting}")
             said.append(f"     saves {each.saving}; costs {each.costs}")
     if report.again:
-        said += ["", "To start it again so, with the cheapest of them:", f"  {report.again}"]
+        numbers = " and ".join(map(str, report.again.numbers))
+        said += ["", f"To start it again with {numbers}, the first that this line can say:"]
+        said.append(f"  {report.again.command}")
     if report.command:
         said += ["", "To measure which of them is fastest and fits:", f"  {report.command}"]
     return said
@@ -191,7 +194,8 @@ def body(report: Diagnosis) -> dict[str, Any]:
         "also": [asdict(each) for each in report.causes[1:]],
         "advice": [asdict(each) for each in report.advice],
         "command": report.command,
-        "again": report.again,
+        "again": report.again and report.again.command,
+        "again_with": list(report.again.numbers) if report.again else [],
         "later": [_event(each) for each in report.later],
         "context": {
             "framework": context.framework,

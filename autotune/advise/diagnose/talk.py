@@ -6,38 +6,40 @@ import re
 
 _TALK = re.compile(
     r"\b(?:[Ii]f (?:your?|it|this|the)|avoids?|[Ww]hen(?:ever)? an?|[Bb]etter"
-    r"|[Tt]ip|[Hh]int|FAQ|how to|watch(?:ing)? for|handles"
+    r"|[Tt]ips?|[Hh]ints?|FAQ|how to|watch(?:ing)? for|handles"
     r"|(?:may|might|would|could|can) (?:see|cause|get|lead|result|raise|hit|run)"
-    r"|common(?:ly)? |typical(?:ly)?|usually|[Ee]rrors like|0 [Ww]orkers)\b"
+    r"|common(?:ly)? |typical(?:ly)?|usually|[Ee]rrors like|0 [Ww]orkers|grep|findstr)\b"
     r"|(?:\b(?:no|not|never|without)|n['’]t) (?:\w+ ){0,3}$"
     r"|\bwill (?:likely |either )?(?:CPU |CUDA |GPU )?$|\b(?:cause|risk|source)s? of(?: \w+)? ?$"
     r"|^\W*(?:\[[^\]]*\] ?|\w+(?:\([^)]*\))?: )?"
     r"(?:[Oo]nly|[Aa]dds?|[Ss]et|[Ss]upport|[Hh]andle|[Dd]etect|[Ee]nable|[Ee]xplain|[Cc]atch"
-    r"|[Aa]llow) "
+    r"|[Aa]llow|[Dd]iagnose|[Pp]revent|[Rr]esolve|[Ss]olve) |\bdiagnosing\b"
     r"|\(\d\) The \w+ (?:(?:is|was) )?$|^(?!.*\b(?:I|[Mm]y|[Ww]e)\b).*\bdreaded\b"
     r"|== ?[\"'`]{1,2}$|常见|典型|よくある"
 )
 """Before a message, this makes it something that is talked about."""
 _TALK_AFTER = re.compile(
-    r" ?(?:protection|handl|guard|killer|errors (?:are|will))"
+    r" ?(?:protection|handl|guard|killer|[Dd]iagnos|errors (?:are|will))|[^\]]{0,40}\]\(#"
     r"|\W{0,3}(?:errors? )?(?:can|may|might|could|would)\b"
     r"|\W{0,3}errors? (?:has become|stops your|is (?:an?|often|usually|typically|one of)\b)"
     r"|s (?:caused|thrown|raised)\b|.*\byour\b.*\?$"
     r"|[\"”'] (?:[Ee]rrors? )?(?:[Oo]ccurs|[Hh]appens)\b(?!.*\b(?:I|my|we)\b)"
     r"|\W{0,3}(?:in \w+ )?(?:means|(?:occurs|happens) when (?:the|your|an?))\b"
 )
-_SENTENCE_END = re.compile(r"(?<!e\.g\.)(?<=[.?!]) ")
+_SENTENCE_END = re.compile(r"(?<!e\.g\.)(?<=[.?!]) |(?<=[。？！])")
 _CODE = re.compile(
     r"^[\s`]*(?:[+-] *)?(?:#|//|if |elif |except\b|assert |raise |return |with |print\(|log\w*\."
     r"|[\"'](?![^\"]*\"\s*$|.*(?:[Ee]rror|Exception): )|>>>"
     r"|== |\w+ = |-?-> *\d+ |\d+ +(?:if|raise|assert|except))"
 )
 _BEGINS = re.compile(r"^\W*(?:[A-Z]{3,5}(?: backend)? |(?:\w+\.)*)$")
-_ENDS = re.compile(r"[.!,:;)\"'`]|\s*$")
+_BEGUN = re.compile(r"\b\w+$")
+"""Of a word that a match begins within, as in CUBLAS_STATUS_ALLOC_FAILED."""
+_ENDS = re.compile(r"\w*(?:[.!,:;)\"'`]|\s*$)")
 _RAISED = re.compile(
     r"(?:what\(\):\s*"
-    r"|(?:Error|Exception|ERROR|error|FATAL|WARN(?:ING)?|[Ff]ailed|FAIL)\b\W{0,4}(?:.{0,60}:\s)?"
-    r"\W{0,3}(?:[\w()]+ ){0,4}"
+    r"|(?:Error|Exception|ERROR|error|FATAL|WARN(?:ING)?|[Ff]ailed|FAIL)\b(?!\. )\W{0,4}"
+    r"(?:.{0,60}:\s)?\W{0,3}(?:[\w()]+ ){0,4}['\"`]?"
     r"|\w*(?:[a-z][A-Z]|_)\w*\W{1,3}"
     r"|(?:with|get|got|getting|error):? [\"'`“])$"
 )
@@ -51,7 +53,7 @@ def is_code(text: str) -> bool:
 
 def is_quoted(text: str, match: re.Match[str]) -> bool:
     """Whether a program said `match` of `text`: as an exception, as a line, or in quotes."""
-    before = text[: match.start()]
+    before = _BEGUN.sub("", text[: match.start()])
     alone = _BEGINS.search(before) and _ENDS.match(text, match.end())
     return bool(alone or _RAISED.search(before))
 

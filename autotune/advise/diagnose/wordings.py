@@ -182,24 +182,34 @@ _LAST = (
         "ended", Kind.ENDED,
         "deepspeed launcher/launch.py 0.3.16 to 0.19, with the return code since 0.6; torch"
         " torch/distributed/elastic, as in v2.13; ray _private/worker.py, exceptions.py, raylet;"
-        " torch c10d TCPStore, gloo, NCCL; CPython subprocess.py",
+        " torch c10d TCPStore, gloo, NCCL",
         rf"{_EXITED}-?[1-9]\d*\b",
-        r"^Killing subprocess \d+",
-        r"(?:Signal 15 \(SIGTERM\) received by PID"
-        r"|Sending process \d+ closing signal SIG(?:TERM|HUP|INT)"
-        r"|via (?:Signals\.)?SIGTERM, forcefully exiting via (?:Signals\.)?SIGKILL)",
-        r"SignalException: Process \d+ got signal",
-        r"(?:^|multiprocessing\.errors\.)ChildFailedError",
         r"Worker unexpectedly exits with a connection error",
         r"The actor died|A worker died or was killed while"
         r"|Error: One of the subprocesses has abruptly died",
         r"Raylet is terminated",
         r"DataLoader worker \(pid.* exited unexp",
         r"(?:background workers are no longer alive|Background workers died)",
-        r"ExecuteUserScriptError:",
         r"Connection (?:reset|closed) by (?:remote )?peer",
         r"ncclRemoteError",
         r"Broken pipe",
+    ),
+    _row(
+        "stopped", Kind.ENDED,
+        "deepspeed launcher/launch.py; torch torch/distributed/elastic: signals that a launcher"
+        " sends to the others, or gets itself",
+        r"^Killing subprocess \d+",
+        r"(?:Signal 15 \(SIGTERM\) received by PID"
+        r"|Sending process \d+ closing signal SIG(?:TERM|HUP|INT)"
+        r"|via (?:Signals\.)?SIGTERM, forcefully exiting via (?:Signals\.)?SIGKILL)",
+        r"SignalException: Process \d+ got signal",
+    ),
+    _row(
+        "launcher-ended", Kind.ENDED,
+        "torch torch/distributed/elastic, as in v2.13; CPython subprocess.py: what a launcher"
+        " raises after all",
+        r"(?:^|multiprocessing\.errors\.)ChildFailedError",
+        r"ExecuteUserScriptError:",
         r"CalledProcessError: Command\b",
     ),
     _row(
@@ -218,7 +228,13 @@ _WEAK = (
     _row(
         "killed-report", Kind.KILLED, "people, of their processes",
         r"\b(?:gets?|got|was|were|been|is|being|just|says?|displays?|message|with"
-        r"|worker|process|training|job)\W{1,4}[Kk]illed\b",
+        r"|worker|process|training|job)\W{1,4}[Kk]illed\b(?! by signal: (?!K))",
+        weak=True,
+    ),
+    _row(
+        "told-error", Kind.OTHER, "people and loggers, of an exception that they name or show",
+        r"(?<!\S)[`\"'(](?:\w+\.)*[A-Z]\w*(?:Error|Exception): \S",
+        r"\b[Ee]rror (?:during|while|in) [\w ]{1,30}: \w",
         weak=True,
     ),
     _row(

@@ -10,7 +10,7 @@ import pytest
 from autotune.commands.app import main, parsed
 from autotune.commands.exits import ExitCode
 from autotune.space.options import FLAGS
-from tests.support.logs import oom, told
+from tests.support.logs import oom, told, torchrun
 
 TRACE = "Traceback (most recent call last):\n{frames}"
 
@@ -111,6 +111,7 @@ OLD = (
     ("rest", "setting"),
     [
         ("1.91 GiB cached)", None),
+        ("14.30 GiB reserved in total by PyTorch)", None),
         (
             "14.30 GiB reserved in total by PyTorch) If reserved memory is >> allocated memory try"
             " setting max_split_size_mb to avoid fragmentation.",
@@ -125,6 +126,8 @@ def test_torch_of_before_2_1_is_not_told_of_what_it_lacks(
     assert found["cause"]["name"] == "fragmentation"
     said = {each["name"]: each["setting"] for each in found["advice"]}
     assert said.get("allocator") == (setting and f"export PYTORCH_CUDA_ALLOC_CONF={setting}")
+    newer = "pip install 'torch>=2.1'; export PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True"
+    assert said.get("newer torch") == (None if setting else newer)
 
 
 def test_what_stands_after_a_message_is_no_part_of_it(tmp_path: Path) -> None:
@@ -367,6 +370,14 @@ def test_an_adapter_has_no_state_to_offload(tmp_path: Path) -> None:
     assert advice["stage"]["saving"] == "75% of 2 bytes a parameter (bf16)"
 
 
+@pytest.mark.parametrize(("share", "adapter"), [("100.0", False), ("100", False), ("0.6", True)])
+def test_a_model_that_is_trained_whole_is_no_adapter(
+    share: str, adapter: bool, tmp_path: Path
+) -> None:
+    log = f"trainable params: 8,030 || all params: 8,030 || trainable%: {share}\n{oom()}"
+    assert ("lora" in told(tmp_path, log)["context"]["on"]) == adapter
+
+
 def test_ranks_are_those_of_all_nodes(tmp_path: Path) -> None:
     log = "torchrun --nproc_per_node 8 --nnodes 2 train.py --zero_stage 1\n"
     found = told(tmp_path, log + oom())
@@ -396,6 +407,21 @@ def test_a_batch_that_was_skipped_before_a_failure_was_not_survived(tmp_path: Pa
 def test_the_rank_stands_in_the_table_of_torchrun(tmp_path: Path) -> None:
     log = "  rank      : 7 (local_rank: 3)\n  exitcode  : -9 (pid: 3309)\n"
     assert told(tmp_path, log)["event"]["ranks"] == [7]
+
+
+@pytest.mark.parametrize(
+    ("ranks", "local_rank", "node"), [(2, 1, 0), (4, 2, 0), (4, 0, 0), (2, 1, 3)]
+)
+def test_what_a_launcher_stopped_is_told_from_the_rank_that_failed(
+    ranks: int, local_rank: int, node: int, tmp_path: Path
+) -> None:
+    rank = ranks * node + local_rank
+    found = told(tmp_path, torchrun(ranks, local_rank, node=node))
+    assert (found["event"]["kind"], found["event"]["ranks"]) == ("device", [rank])
+    later = {each["wording"]: (each["ranks"], each["times"]) for each in found["later"]}
+    assert later == {
+        "stopped": ([], ranks - 1), "ended": ([rank], 1), "launcher-ended": ([], 1),
+    }  # fmt: skip
 
 
 def test_a_kill_in_the_middle_is_not_put_down_to_loading(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import shlex
 from pathlib import Path
 from typing import Any
@@ -9,7 +10,7 @@ from typing import Any
 import pytest
 
 from autotune.advise.diagnose.flags import launch_of, settings_of
-from autotune.commands.app import parsed
+from autotune.commands.app import main, parsed
 from tests.support.logs import oom, told
 
 FRAGMENTED = oom(idle="3.00 GiB", allocated="73.00 GiB")
@@ -149,6 +150,7 @@ DEVICES = {
     "Initializing distributed: GLOBAL_RANK: 3, MEMBER: 4/8": 8,
     "local_rank=5": 6,
     "model on cuda:2": 3,
+    "[INFO] [launch.py:162:main] dist_world_size=8": 8,
     "a node with 8 x H100": 8,
     "mpirun -np 16 python train.py": 16,
     "Trainer(devices=4, num_nodes=2)": 8,
@@ -195,7 +197,24 @@ def test_a_launcher_is_kept(line: str, tmp_path: Path, monkeypatch: pytest.Monke
     assert parsed(words[3:]) is not None
 
 
+def runner(hosts: str, options: str = "") -> str:
+    """DeepSpeed's own line about what it starts."""
+    world = base64.urlsafe_b64encode(hosts.encode()).decode()
+    return (
+        f"[INFO] [runner.py:610:main] cmd = /opt/bin/python -u -m deepspeed.launcher.launch"
+        f" --world_info={world} --master_addr=127.0.0.1 --master_port=29500 {options}"
+        "--enable_each_rank_log=None tune.py --deepspeed z2.json --batch_size 4"
+    )
+
+
+def test_what_deepspeed_starts_is_told_as_it_is_typed() -> None:
+    typed = "deepspeed --include localhost:0,3 tune.py --deepspeed z2.json --batch_size 4"
+    assert launch_of(runner('{"localhost": [0, 3]}')) == (True, typed)
+
+
 @pytest.mark.parametrize("line", [
+    runner('{"a": [0], "b": [0]}'), runner("no json"), runner("[0]"),
+    runner('{"localhost": [0]}', "--module "),
     '  File "/opt/conda/bin/torchrun", line 8, in <module>', "usage: torchrun [-h] train.py",
     "srun: error: node1: task 0: Out Of Memory", "deepspeed: a library", "see python.py for more",
 ])  # fmt: skip
@@ -231,4 +250,93 @@ def test_what_sharding_saves_follows_from_the_shape_and_the_optimizer(tmp_path: 
     found = told(tmp_path, f"world_size: 4\n14 x 3072, Muon optimizer\n{oom()}")
     saving = next(each["saving"] for each in found["advice"] if each["name"] == "stage")
     parameters = 12 * 14 * 3072**2
-    assert saving.startswith(f"75% of 8 of 12 bytes a parameter, {8 * parameters / 2**30:.2f} GiB")
+    assert saving.startswith(
+        "75% of the optimizer's 8 bytes a parameter:"
+        f" {0.75 * 8 * parameters / 2**30:.2f} GiB with 1.6e9 parameters; training takes 12 in all"
+    )
+
+
+def test_what_stage_2_has_sharded_is_not_saved_twice(tmp_path: Path) -> None:
+    found = told(tmp_path, f"world_size: 4\nzero_stage: 2\n{oom()}")
+    saving = {each["name"]: each["saving"] for each in found["advice"]}
+    assert saving["stage"].startswith("75% of the weights' 2 bytes a parameter; training takes 16")
+    assert saving["offload"].startswith("a rank's 1/4 of the optimizer's 12 bytes a parameter;")
+
+
+TRAINER = (
+    "+ torchrun --nproc-per-node 2 train.py --per_device_train_batch_size{gap}8 --max_steps 100"
+    " --deepspeed{gap}conf/ds_z2.json\n"
+)
+
+
+@pytest.mark.parametrize("gap", [" ", "="])
+def test_settings_of_a_trainer_are_flags_where_its_command_line_has_flags(
+    gap: str, tmp_path: Path
+) -> None:
+    trace = 'Traceback (most recent call last):\n  File "/w/loss_utils.py", line 3, in loss\n'
+    found = told(tmp_path, TRAINER.format(gap=gap) + trace + oom())
+    settings = {each["name"]: each["setting"] for each in found["advice"]}
+    assert settings["fused loss"] == f"--use_liger_kernel{gap}True"
+    assert settings["checkpointing"] == f"--gradient_checkpointing{gap}True"
+    assert settings["smaller micro-batch"] == (
+        f"--per_device_train_batch_size{gap}4; --gradient_accumulation_steps{gap}2"
+    )
+    assert settings["stage"] == 'in conf/ds_z2.json, "zero_optimization": {"stage": 3}'
+    assert settings["offload"].startswith("in conf/ds_z2.json, ")
+
+
+def test_a_trainer_without_deepspeed_is_told_where_its_settings_go(tmp_path: Path) -> None:
+    log = f"--per_device_train_batch_size 8\n{oom()}"
+    settings = {each["name"]: each["setting"] for each in told(tmp_path, log)["advice"]}
+    assert settings["offload"].startswith('--deepspeed ds.json with "zero_optimization": {')
+
+
+@pytest.mark.parametrize(("idle", "numbers"), [("3.00 GiB", [1, 2]), ("1.00 MiB", [2])])
+def test_the_advice_in_the_line_to_start_again_is_named(
+    idle: str, numbers: list[int], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    error = oom(idle=idle)
+    if numbers == [2]:
+        error = oom(process="30.00 GiB", allocated="29.00 GiB", idle=idle)
+    (tmp_path / "log").write_text(f"+ torchrun train.py --batch-size 8\n{error}")
+    assert told(tmp_path, (tmp_path / "log").read_text())["again_with"] == numbers
+    main(["diagnose", str(tmp_path / "log")])
+    said = " and ".join(map(str, numbers))
+    assert f"To start it again with {said}, the first that this line can say:" in (
+        capsys.readouterr().out
+    )
+
+
+@pytest.mark.parametrize(
+    ("free", "says"),
+    [
+        ("1.15 GiB", "becomes 1.00 GiB, and 1.15 GiB were free"),
+        ("924.00 MiB", "becomes 1.00 GiB, 100 MiB more than was free: the activations have to"),
+    ],
+)
+def test_whether_half_a_request_fits_is_said(free: str, says: str, tmp_path: Path) -> None:
+    found = told(tmp_path, oom(asked="2.00 GiB", free=free))
+    [saving] = [e["saving"] for e in found["advice"] if e["name"] == "smaller micro-batch"]
+    assert says in saving
+
+
+@pytest.mark.parametrize(
+    ("log", "script"),
+    [
+        (
+            "/site-packages/transformers/trainer.py\n",
+            "<your command> --per_device_train_batch_size {micro_batch}",
+        ),
+        (
+            "+ accelerate launch train.py --max_steps 9\n/transformers/trainer.py\n",
+            "accelerate launch train.py --max_steps 9 --per_device_train_batch_size {micro_batch}",
+        ),
+        ("", "<your command> <flag of its batch size> {micro_batch}"),
+    ],
+)
+def test_without_a_model_or_a_batch_the_users_script_is_measured(
+    log: str, script: str, tmp_path: Path
+) -> None:
+    words = shlex.split(told(tmp_path, log + oom())["command"])
+    assert words[words.index("--script") + 1] == script
+    assert "--model" not in words

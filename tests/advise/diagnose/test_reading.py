@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from autotune.advise.diagnose import diagnose
 from autotune.advise.diagnose.reading import AHEAD, BLOCK, Scanner, pieces
 from autotune.commands.app import main
 from autotune.commands.exits import ExitCode
@@ -107,6 +108,30 @@ def test_a_folder_and_what_is_missing_are_refused(
     assert main(["diagnose", str(tmp_path / "none")]) == ExitCode.USAGE
     assert "No such file" in capsys.readouterr().err
     assert main(["diagnose", "a\0b"]) == ExitCode.USAGE
+
+
+def test_the_folder_of_a_study_stands_for_its_logs(tmp_path: Path) -> None:
+    logs = tmp_path / "study" / "logs"
+    logs.mkdir(parents=True)
+    (logs / "launch000.log").write_text("")
+    (logs / "launch001.log").write_text(ERROR)
+    (logs / "launch002.log").write_text("done\n")
+    report = diagnose([str(tmp_path / "study")])
+    assert report.event is not None
+    assert report.event.log == str(logs / "launch001.log")
+    assert report.logs == (str(logs / "launch001.log"), str(logs / "launch002.log"))
+
+
+@pytest.mark.parametrize(
+    ("name", "says"), [("run.err", "/*.err"), ("a/b.log", "/*/*.log"), ("a.py", "without logs")]
+)
+def test_a_folder_is_refused_with_what_matches_in_it(
+    name: str, says: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / name).parent.mkdir(exist_ok=True)
+    (tmp_path / name).write_text("log")
+    assert main(["diagnose", str(tmp_path)]) == ExitCode.USAGE
+    assert says in capsys.readouterr().err
 
 
 def test_a_log_without_errors_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
