@@ -59,6 +59,11 @@ class Config(Settings, Shape):
     world_size: Positive
     nodes: Positive = 1
     """Number of machines."""
+    data_parallel: Positive | None = None
+    """Number of replicas, each with data of its own. Fewer than ranks where ranks of a script
+    split the model or its sequences. None, in older files, means all ranks."""
+    degrees: dict[str, Positive] | None = None
+    """Degrees of parallelism that a script was seen to have: dp, tp, pp or cp, where above 1."""
     grad_accum: Positive
     global_batch_samples: Positive
     global_batch_tokens: Positive
@@ -74,9 +79,25 @@ class Config(Settings, Shape):
         return f" on {self.nodes} nodes" if self.nodes > 1 else ""
 
     @property
+    def replicas(self) -> int:
+        """Number of ranks, or groups of ranks, with data of their own."""
+        return self.data_parallel or self.world_size
+
+    @property
+    def splits(self) -> dict[str, int] | None:
+        """Degrees of tp, pp and cp; None where ranks share a model in a way that nobody saw."""
+        found = {name: (self.degrees or {}).get(name, 1) for name in ("tp", "pp", "cp")}
+        return found if self.replicas * math.prod(found.values()) == self.world_size else None
+
+    @property
     def ranks(self) -> str:
-        """The number of ranks in words."""
-        return "1 rank" if self.world_size == 1 else f"{self.world_size} ranks{self.on_nodes}"
+        """The number of ranks in words, and how they share the work unless each has data."""
+        if self.world_size == 1:
+            return "1 rank"
+        split = self.replicas < self.world_size
+        seen = {"dp": self.replicas} | (self.degrees or {})
+        how = " x ".join(f"{name} {size}" for name, size in seen.items()) if split else ""
+        return f"{self.world_size} ranks{self.on_nodes}" + (f": {how}" if how else "")
 
     @property
     def candidate(self) -> Candidate:
@@ -243,7 +264,7 @@ class Best:
     device: Literal["emulated"] | None = None
     """Set where nothing was timed: memory was weighed on emulated GPUs, and time is modelled."""
     confirmed: bool
-    """Whether it was measured again in a fresh group, and every time found ok."""
+    """Whether it was measured again in fresh groups, was ok each time, and its speeds agreed."""
     config: Config
     measured: Measured
     limits: BestLimits
@@ -266,6 +287,8 @@ class Best:
     where no two accumulations of `config` were measured."""
     trials: dict[str, Count]
     """Trials of the search by verdict, and the number of `FINALS`."""
+    candidates: Positive | None = None
+    """All candidates of the search, whether it tried them or not."""
     prediction: PeakErrors | None = None
     verified: Verified | None = None
     length_mix: LengthMix | None = None
@@ -277,6 +300,12 @@ class Best:
     provenance: dict[str, Any]
     command: list[str] | None = None
     """Words that start a user's own script with this configuration."""
+
+    @property
+    def untried(self) -> int | None:
+        """Candidates without a trial; None where a result does not say how many there were."""
+        tried = sum(count for name, count in self.trials.items() if name != FINALS)
+        return None if self.candidates is None else max(0, self.candidates - tried)
 
     @property
     def device_kind(self) -> str:
@@ -308,9 +337,27 @@ class Best:
         config = self.config
         if self.length_mix is None:
             return 1
-        return self.length_mix.cycle_steps(
-            config.micro_batch, config.world_size, config.grad_accum
-        )
+        return self.length_mix.cycle_steps(config.micro_batch, config.replicas, config.grad_accum)
+
+    @property
+    def known(self) -> set[str] | None:
+        """Fields of `config` that a script was told, or was seen to have; None of other models, of
+        which all are known."""
+        if self.command is None:
+            return None
+        options = self.provenance.get("options")
+        asked = options if isinstance(options, dict) else {}
+        words = str(asked.get("script"))
+        told = {
+            name for name, axis in AXES.items()
+            if asked.get(axis.option) is not None
+            or f"{{{name}}}" in words or (name == "zero_stage" and "{zero}" in words)
+        }  # fmt: skip
+        return told | {"micro_batch", "grad_accum", "world_size", "nodes", "seq_len", "dtype"}
+
+    def knows(self, name: str) -> bool:
+        """Whether that field of `config` is `known`."""
+        return self.known is None or name in self.known
 
     @property
     def started_in(self) -> str | None:
@@ -454,7 +501,7 @@ def _check_config(where: str, config: dict[str, Any]) -> None:
 def _check_sums(best: Best) -> None:
     """Raises ValueError where numbers that say the same differ: somebody changed one of them."""
     config = best.config
-    samples = config.micro_batch * config.grad_accum * config.world_size
+    samples = config.micro_batch * config.grad_accum * config.replicas
     pairs: dict[str, tuple[Any, int]] = {
         "global_batch_samples": (config.global_batch_samples, samples),
         "global_batch_tokens": (config.global_batch_tokens, samples * config.seq_len),
@@ -462,6 +509,11 @@ def _check_sums(best: Best) -> None:
     if config.nodes > config.world_size:
         raise ValueError(
             f"config.nodes is {config.nodes} of {config.world_size} ranks: it was changed by hand"
+        )
+    if config.replicas > config.world_size:
+        raise ValueError(
+            f"config.data_parallel is {config.replicas} of {config.world_size} ranks: it was"
+            " changed by hand"
         )
     if (lora := best.lora) is not None and lora.rank < 1:
         raise ValueError(f"provenance.options.lora has rank {lora.rank}: it was changed by hand")
@@ -485,7 +537,7 @@ def _check_sums(best: Best) -> None:
         if said != is_so:
             raise ValueError(
                 f"{name} is {said}, and {config.micro_batch} x {config.grad_accum} x"
-                f" {config.world_size} ranks make {is_so}: it was changed by hand"
+                f" {config.replicas} replicas make {is_so}: it was changed by hand"
             )
 
 

@@ -24,6 +24,10 @@ CLEAR_MARGIN = 0.1
 one. Finals come last, on a warm machine, and of what looked best once a part was luck: they come
 out slower than the search, by 1 to 12 % in results/samples. Intervals this far apart are more.
 Where probes of one candidate spread by more than half of that, more is asked."""
+AGREE, MOST_AGREE = 0.15, 0.25
+"""Measurements of one candidate agree if they differ by no more than the first share; or, up to
+the second, than two standard deviations of its study's finals. The first covers what finals lack
+of the search."""
 
 NOISY = 0.05
 """If probes of one candidate differ by this share, candidates within the same share of the best
@@ -67,9 +71,21 @@ class Repeats:
 _SUMMED = ("probe_s", "group_start_s", "compile_s", "warmup_s", "timed_s", "attempts")
 """Fields of outcomes that add up over rounds."""
 Unconfirmed = Literal[
-    "no finals", "its finals failed", "other finals were slower", "emulated GPUs"
+    "no finals",
+    "its finals failed",
+    "its measurements differ",
+    "other finals were slower",
+    "emulated GPUs",
 ]
 """Why a result is not confirmed."""
+UNCONFIRMED: dict[Unconfirmed, str] = {
+    "no finals": "it was not measured again in fresh processes",
+    "its finals failed": "one of its finals failed",
+    "its measurements differ": "its finals differ from each other, or from the search",
+    "other finals were slower": "finals of others were much slower, and it had none",
+    "emulated GPUs": "nothing was timed on emulated GPUs",
+}
+"""The same as the end of a sentence."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,7 +95,8 @@ class Choice:
 
     record: Record
     confirmed: bool
-    """Whether a final confirmed it: a fresh group, and ok every time."""
+    """Whether finals confirmed it: fresh groups, ok every time, whose speeds agree with each other
+    and with the search (`agree`)."""
     ties: tuple[Record, ...]
     """Others within the noise of the fastest, fastest first; they need no less memory."""
     cells: tuple[Record, ...]
@@ -106,9 +123,10 @@ def winner(
     stands for itself. No belief overrules a difference between finals that is larger than what
     probes of one candidate differ by.
 
-    Confirmed candidates come first. An unconfirmed one wins only if there is none of them, or if
-    it is clearly faster than the best of them: then something was wrong with the finals. Where
-    lengths differ, only finals ran the mix of them, and what the search expects is no match.
+    Candidates with finals come first. One without wins only if there is none of them, or if it
+    is clearly faster than the best of them, and believed to be: then something was wrong with the
+    finals. Where lengths differ, only finals ran the mix of them, and what the search expects is
+    no match.
     """
     records = list(records)
     standing = _standing(records, workload)
@@ -138,7 +156,9 @@ def winner(
     faster = [
         r
         for r in measured
-        if r.purpose == "search" and _clearly_faster(r, best, objective, margin)
+        if r.purpose == "search"
+        and value(r) > (1 + CLEAR_MARGIN) * value(best)
+        and _clearly_faster(r, best, objective, margin)
     ]
     if faster and workload.length_mix is None:
         best, ties = _select(faster, value)
@@ -148,6 +168,8 @@ def winner(
         why = "its finals failed" if failed else "no finals"
         if finals:
             why = "other finals were slower"
+    elif not agree([r for r in records if r.candidate == best.candidate], workload, repeats):
+        why = "its measurements differ"
     known = value if workload.length_mix is not None else measured_value
     return Choice(
         record=best,
@@ -172,6 +194,25 @@ def repeats_in(records: Iterable[Record]) -> Repeats | None:
     if len(pairs) < FEWEST_PAIRS:
         return None
     return Repeats(differ=statistics.median(1 - min(p) / max(p) for p in pairs), pairs=len(pairs))
+
+
+def agree(records: Sequence[Record], workload: Workload, repeats: Repeats | None) -> bool:
+    """Whether the finals of one candidate, if its `records` have any, agree with each other, and
+    with its search unless lengths differ. `repeats` are its study's. A search that was slower than
+    two finals that agree was disturbed, and does not count."""
+    seen: dict[str, list[float]] = {"final": [], "search": []}
+    for record in records:
+        if record.outcome.verdict is Verdict.OK:
+            seen[record.purpose].append(math.log(record.measured.step.median))
+    finals, searched = seen["final"], seen["search"] if workload.length_mix is None else []
+    spread = repeats.spread if repeats is not None else 0.0
+    most = -math.log(1 - min(MOST_AGREE, max(AGREE, 1 - math.exp(-2 * spread))))
+    if not finals:
+        return True
+    middle = statistics.median(finals)
+    apart = 2 * statistics.median(abs(each - middle) for each in finals)  # of two: the difference
+    slower = [middle - each if len(finals) > 1 else abs(middle - each) for each in searched]
+    return max([apart, *slower]) <= most
 
 
 def pool(rounds: Sequence[Record], workload: Workload) -> Record:

@@ -1,4 +1,4 @@
-"""Measurements of earlier studies on the same devices: good for predictions, not for a choice."""
+"""Measurements of earlier studies: good for predictions, not for a choice."""
 
 from __future__ import annotations
 
@@ -34,6 +34,8 @@ class Earlier:
     folder: str
     workload: Workload
     seen: list[EarlierProbe]
+    timed: bool = True
+    """Whether its times are of the same devices: those of emulated or other ones are not."""
 
 
 def seen_in(records: Sequence[Record]) -> list[EarlierProbe]:

@@ -61,20 +61,24 @@ def best_of(
         sure=_sure(choice.certainty, space, winner.config),
         repeats=choice.repeats,
         unconfirmed="emulated GPUs" if emulated else choice.unconfirmed,
-        cells=tuple(_cell(r, space) for r in choice.cells),
+        cells=tuple(_cell(r, space, choice) for r in choice.cells),
         ties=tuple(tie_of(r, space.workload, space.limits) for r in choice.ties),
         pareto=tuple(tie_of(r, space.workload, space.limits) for r in choice.pareto),
-        same_batch=tuple(_cell(r, space) for r in choice.same_batch),
+        same_batch=tuple(_cell(r, space, choice) for r in choice.same_batch),
         trials={
             **{verdict.value: counts[verdict] for verdict in Verdict},
             FINALS: sum(
                 r.purpose == "final" and r.outcome.verdict != Verdict.SKIPPED for r in records
             ),
         },
+        candidates=len(space.candidates),
         prediction=_prediction(records, of_script=space.workload.of_script),
         length_mix=space.workload.length_mix,
         exports=_exports(
-            choice.record.candidate, space.workload, fingerprint["kind"], environment
+            choice.record.candidate,
+            space.workload.over(winner.config.replicas),
+            fingerprint["kind"],
+            environment,
         ),
         fingerprint=fingerprint,
         environment=environment,
@@ -83,15 +87,22 @@ def best_of(
     )
 
 
-def unmeasured(candidate: Candidate, space: Space, device_kind: str, **provenance: Any) -> Best:
-    """The content of best.json if `candidate` were the winner, without measurements."""
+def unmeasured(
+    candidate: Candidate,
+    space: Space,
+    device_kind: str,
+    replicas: int | None = None,
+    **provenance: Any,
+) -> Best:
+    """The content of best.json if `candidate` were the winner, without measurements; so many
+    `replicas` share the global batch."""
     nothing = Measured(
         tokens_per_s=0.0, samples_per_s=0.0, model_flops_per_s=0.0,
         step_s=StepTime(0.0, 0.0, 0.0, 0), peak_bytes=PeakBytes(0, 0, 0, 0), share_of_capacity=0.0,
     )  # fmt: skip
     return Best(
         confirmed=False,
-        config=_config(candidate, space.workload),
+        config=_config(candidate, space.workload, replicas=replicas),
         measured=nothing,
         limits=_limits(space.limits),
         objective="tokens_per_s",
@@ -99,7 +110,7 @@ def unmeasured(candidate: Candidate, space: Space, device_kind: str, **provenanc
         cells=(),
         ties=(),
         trials={},
-        exports=_exports(candidate, space.workload, device_kind, {}),
+        exports=_exports(candidate, space.workload.over(replicas), device_kind, {}),
         fingerprint={"kind": device_kind},
         environment={},
         provenance=provenance,
@@ -140,7 +151,11 @@ def _sure(certainty: Certainty | None, space: Space, winner: Config) -> Sure | N
     if _has_own_optimizer(space.workload):
         same["optimizer"] = winner.optimizer
     following = certainty.next
-    after = None if following is None else _config(replace(following, **same), space.workload)
+    after = None
+    if following is not None:
+        asked = replace(following, **same)
+        replicas = winner.data_parallel if asked.own == winner.own else None
+        after = _config(asked, space.workload, replicas=replicas)
     return Sure(best=certainty.best, within_1_percent=certainty.equal, next=after)
 
 
@@ -150,34 +165,36 @@ def tie_of(record: Record, workload: Workload, limits: Limits) -> Tie:
     return Tie(_config(record.candidate, workload, found.ran), _measured(found, limits))
 
 
-def _cell(record: Record, space: Space) -> Cell:
+def _cell(record: Record, space: Space, choice: Choice) -> Cell:
+    config = _config(record.candidate, space.workload, record.measured.ran)
     return Cell(
-        depth=record.candidate.depth,
-        seq_len=record.candidate.seq_len,
-        config=_config(record.candidate, space.workload, record.measured.ran),
+        depth=config.depth,
+        seq_len=config.seq_len,
+        config=config,
         measured=_measured(record.measured, space.limits),
         verdict=record.outcome.verdict.value,
-        confirmed=record.purpose == "final",
+        confirmed=choice.confirmed if record is choice.record else record.purpose == "final",
     )
 
 
-def _config(candidate: Candidate, workload: Workload, ran: Ran | None = None) -> Config:
-    """`candidate` as it was requested, or as it `ran`. A value that a script is not told is 1 in
-    it."""
-    accum, length, batch = (
-        workload.micro_steps(candidate),
-        candidate.seq_len,
-        candidate.micro_batch,
-    )
-    if ran is not None:
+def _config(
+    candidate: Candidate, workload: Workload, ran: Ran | None = None, replicas: int | None = None
+) -> Config:
+    """`candidate` as it was requested of so many `replicas`, or as it `ran`. A value that a script
+    is not told is 1 in it."""
+    length, batch = candidate.seq_len, candidate.micro_batch
+    data_parallel = (ran and ran.data_parallel) or replicas or workload.world_size
+    if ran is None:
+        accum = workload.over(data_parallel).micro_steps(candidate)
+    else:
         accum = ran.micro_steps
         by_tokens = "{tokens_per_batch}" in workload.recipe["command"]
         length = length if length > 1 or by_tokens else ran.seq_len
-        each = round(ran.samples / (accum * workload.world_size))
+        each = round(ran.samples / (accum * data_parallel))
         batch = batch if batch > 1 else max(1, each)
         if _has_own_optimizer(workload):
             candidate = replace(candidate, optimizer=ran.optimizer or UNKNOWN)
-    samples = batch * accum * workload.world_size
+    samples = batch * accum * data_parallel
     known = not workload.of_script
     return Config(
         **asdict(candidate) | {"seq_len": length, "micro_batch": batch},
@@ -188,6 +205,8 @@ def _config(candidate: Candidate, workload: Workload, ran: Ran | None = None) ->
         engine=engine_of(workload, candidate).name,
         world_size=workload.world_size,
         nodes=workload.nodes,
+        data_parallel=data_parallel,
+        degrees=(ran and ran.degrees) or None,
         grad_accum=accum,
         global_batch_samples=samples,
         global_batch_tokens=samples * length,

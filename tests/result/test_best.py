@@ -116,6 +116,36 @@ def test_a_confirmed_candidate_wins_unless_an_unconfirmed_one_is_clearly_faster(
     assert (choice.record.candidate, choice.confirmed) == (best, best == B)
 
 
+@pytest.mark.parametrize(("believed", "best"), [(900.0, B), (1090.0, B), (1110.0, A)])
+def test_no_single_look_wins_against_what_is_believed(believed: float, best: Candidate) -> None:
+    records = [record(A, tokens_per_s=10_000), record(B), final(B)]
+    means = {A: believed, B: 1000.0}
+    choice = chosen(records, WORKLOAD, "tokens_per_s", lambda c: means[c])
+    assert choice.record.candidate == best
+
+
+@pytest.mark.parametrize(
+    ("searched", "finals", "confirmed"),
+    [
+        (6000, (5540, 2450), False),  # finals that differ
+        (2300, (1680,), False),  # a final that differs from the search
+        (1680, (2300,), False),
+        (2000, (1200, 1210), False),  # finals agree, and not with the search
+        (1000, (2300, 2310), True),  # only the search was disturbed
+        (1000, (890,), True),  # finals come out slower
+        (1000, (1000, 800, 1000, 800), True),  # as finals of this study do
+        (1000, (1000, 500, 1000, 500), False),  # as they do, too, which is of no use
+    ],
+)
+def test_what_is_confirmed_was_as_fast_each_time(
+    searched: float, finals: tuple[float, ...], confirmed: bool
+) -> None:
+    records = [record(A, tokens_per_s=searched), *(final(A, tokens_per_s=each) for each in finals)]
+    choice = chosen(records, WORKLOAD, "tokens_per_s")
+    assert (choice.confirmed, [cell.purpose for cell in choice.cells]) == (confirmed, ["final"])
+    assert choice.unconfirmed == (None if confirmed else "its measurements differ")
+
+
 @pytest.mark.parametrize(("repeats", "best", "ties"), [((300, 240), A, []), ((600, 300), B, [A])])
 def test_what_finals_found_slower_by_more_than_the_noise_does_not_win_by_belief(
     repeats: tuple[int, int], best: Candidate, ties: list[Candidate]
@@ -408,8 +438,8 @@ REQUIRED = ["", "config", "measured", "measured.step_s", "measured.peak_bytes", 
 OPTIONAL = {"width", "vocab_size", "headroom_bytes", "disturbed_share", "host_capacity_bytes",
             "host_ceiling", "finals", "prediction", "sure", "dtypes", "real_share", "length_mix",
             "kernels", "compile_s", "verified", "joules_per_token", "pareto", "same_batch",
-            "update_share", "tokens", "waiting_share", "rows", "command", "nodes",
-            "repeats", "unconfirmed", "device",
+            "candidates", "update_share", "tokens", "waiting_share", "rows", "command", "nodes",
+            "repeats", "unconfirmed", "device", "data_parallel", "degrees",
             *ASKED_AXES} - {"optimizer"}  # fmt: skip
 
 

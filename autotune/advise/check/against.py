@@ -10,11 +10,12 @@ import pandas as pd
 from autotune.advise.check.reading import AUTO, Finding, Reading
 from autotune.errors import UsageError
 from autotune.result.best import Best
+from autotune.result.export.format import own_settings
 from autotune.space.axes import AXES, OTHER_AXES, SCRIPT_AXES
 
 _FACTS = (
     "micro_batch", "grad_accum", "world_size", "nodes", "seq_len", "zero_stage", "offload",
-    "dtype", "checkpointing", "compile",
+    "dtype", "checkpointing", "compile", "loss",
 )  # fmt: skip
 _NEVER = tuple(name for name in OTHER_AXES if name not in (*_FACTS, *SCRIPT_AXES))
 """Facts that files of these tools do not state, or not in comparable words."""
@@ -22,14 +23,19 @@ _NEVER = tuple(name for name in OTHER_AXES if name not in (*_FACTS, *SCRIPT_AXES
 
 def not_compared(readings: Sequence[Reading], best: Best) -> list[str]:
     """The facts that none of `readings` states, with their values in the result."""
+    known = best.known
     missing = [
         name for name in _FACTS
-        if all(getattr(each, name) in (None, AUTO) for each in readings)
+        if (known is None or name in known)
+        and all(getattr(each, name) in (None, AUTO) for each in readings)
         and (name != "nodes" or best.config.nodes > 1)
     ]  # fmt: skip
     silent = best.lora is not None and all(each.adapters is None for each in readings)
     lora = [f"lora {best.lora}"] if silent else []
-    return [*(f"{name} {getattr(best.config, name)}" for name in (*missing, *_NEVER)), *lora]
+    never = [name for name in _NEVER if known is None or name in known]
+    said = (f"{name} {getattr(best.config, name)}" for name in (*missing, *never))
+    own = [] if known is None else ["what the script says itself", *own_settings(best)]
+    return [*said, *lora, *own]
 
 
 def against(
@@ -38,6 +44,8 @@ def against(
     """Where `readings` are not `best`; `trials` are its study's, if they are there."""
     seen: set[str] = set()
     for name in (*_FACTS, "adapters"):
+        if best.known is not None and name not in best.known:
+            continue
         for reading in readings:
             value, wanted = getattr(reading, name), _wanted(name, best)
             if value in (None, AUTO) or value == wanted or name in seen:

@@ -58,6 +58,7 @@ class Reading:
     dtype: str | None = None
     checkpointing: str | None = None
     compile: str | None = None
+    loss: str | None = None
     adapters: str | None = None
     """"none" where the whole model is trained, else such as "r=16"."""
     inner: tuple[Reading, ...] = ()

@@ -16,6 +16,7 @@ from autotune.advise.check.reading import (
     is_on,
     named,
     refused_counts,
+    section,
     with_misspelled,
 )
 
@@ -24,6 +25,7 @@ _KEYS = {
     "grad_accum": "gradient_accumulation_steps",
     "dtype": "bf16",
     "checkpointing": "gradient_checkpointing",
+    "loss": "use_liger_kernel",
     "optimizer": "optim",
 }
 _AXOLOTL = {
@@ -32,10 +34,15 @@ _AXOLOTL = {
     "seq_len": "sequence_len",
     "dtype": "bf16",
     "checkpointing": "gradient_checkpointing",
+    "loss": "liger_fused_linear_cross_entropy",
     "optimizer": "optimizer",
     "adapters": "adapter",
 }
-_FACTORY = {"seq_len": "cutoff_len", "adapters": "finetuning_type"}
+_FACTORY = {
+    "seq_len": "cutoff_len", "adapters": "finetuning_type", "loss": "enable_liger_kernel",
+}  # fmt: skip
+_OF_TRL = ("loss_type", "max_length", "model_init_kwargs", "packing", "dataset_text_field")
+"""Of TRL, whose loss is whole or chunked by its version."""
 _OLD = {
     "per_gpu_train_batch_size": "per_device_train_batch_size",
     "evaluation_strategy": "eval_strategy",
@@ -84,8 +91,9 @@ def read(name: str, body: dict[str, Any]) -> Reading:
         tool="llama-factory" if of_factory else "transformers",
         **facts(keys, body, grad_accum=1, **({} if of_factory else {"micro_batch": 8})),
         dtype=_dtype(body),
-        checkpointing=None if found is None else "full" if found else "none",
+        checkpointing=None if found is None else _kind(body) if found else "none",
         compile=_COMPILE[_switch(body, "torch_compile")],
+        loss=_loss(body, of_factory=of_factory),
         adapters=_adapters_of_factory(body) if of_factory else None,
         inner=inner,
         files=named(deepspeed=held),
@@ -106,6 +114,7 @@ def read_axolotl(name: str, body: dict[str, Any]) -> Reading:
         **facts(keys, body, micro_batch=1, grad_accum=1),
         dtype=_dtype(body),
         checkpointing="host" if moved else "full" if is_on(kept) else "none",
+        loss="chunked" if _is_chunked_by_axolotl(body) else "whole",
         adapters=_adapters_of_axolotl(body),
         files=named(deepspeed=body.get("deepspeed")),
         fills_auto=True,
@@ -123,6 +132,32 @@ def _adapters_of_axolotl(body: dict[str, Any]) -> str:
 def _adapters_of_factory(body: dict[str, Any]) -> str | None:
     kind = body.get("finetuning_type", "lora")  # its default, of rank 8
     return {"lora": f"r={body.get('lora_rank', 8)}", "full": "none"}.get(str(kind))
+
+
+def _kind(body: dict[str, Any]) -> str:
+    """Of checkpointing that is on."""
+    kept = section(body, "activation_checkpointing_kwargs")
+    if is_on(kept.get("offload")):
+        return "host"
+    nth = kept.get("every_n_layers", 1)
+    return "full" if nth == 1 else f"1/{nth}"
+
+
+def _loss(body: dict[str, Any], *, of_factory: bool) -> str | None:
+    """Liger's kernels chunk it where nothing else is said."""
+    if of_factory:
+        return "chunked" if is_on(body.get("enable_liger_kernel")) else "whole"
+    if any(name in body for name in _OF_TRL):
+        return "chunked" if body.get("loss_type") == "chunked_nll" else None
+    fused = section(body, "liger_kernel_config").get("fused_linear_cross_entropy", True)
+    return "chunked" if is_on(body.get("use_liger_kernel")) and is_on(fused) else "whole"
+
+
+def _is_chunked_by_axolotl(body: dict[str, Any]) -> bool:
+    """Its chunked_cross_entropy holds all logits (monkeypatch/loss/chunked.py)."""
+    return any(
+        is_on(body.get(name)) for name in ("liger_fused_linear_cross_entropy", "cut_cross_entropy")
+    )
 
 
 def _switch(body: dict[str, Any], *names: str) -> bool | None:

@@ -30,40 +30,109 @@ FOLDER = "exports"
 """Of a study, beside best.json."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class ExportRow:
     """One format."""
 
-    make: Callable[[Best, Path], Exported | None]
-    """A pure function of a result, and of the folder that the files will lie in; None where the
-    result has no use for it."""
+    make: Callable[[Best], Exported | None]
+    """A pure function of a result; None where the result has no use for it."""
     models: Literal["all", "transformers", "gpt"]
     """A study with one of these models writes it without being asked."""
     checked: Literal["launched", "parsed", "names checked"]
     """How it is tested: in runs of the tool itself, by its own parser, or by its names."""
+    checked_how: str = ""
+    """More words of that, after it."""
+    content: str
+    """What its files are, for docs/pages/reference/exports.md, which `scripts/docs reference`
+    writes."""
     without: str = "there is nothing to say"
     """Why a result has no use for it."""
+    of_script: bool = False
+    """Whether it says nothing but what a user's script was told, or seen to do."""
 
+
+_TO_MERGE = "YAML to merge with model and data, with `--lora` the adapters"
 
 EXPORTS = {
     "deepspeed": ExportRow(
-        deepspeed.export, "all", "launched", "{engine} was the engine, and not DeepSpeed"
+        make=deepspeed.export, models="all", checked="launched", of_script=True,
+        checked_how="with torchrun and DeepSpeed's launcher",
+        content="the measured config, for `deepspeed.initialize`; a `Trainer` takes `hf`, whose"
+        " config leaves the learning rate to it",
+        without="{engine} was the engine, and not DeepSpeed",
     ),
-    "accelerate": ExportRow(accelerate.export, "all", "launched"),
-    "hf": ExportRow(hf.export, "transformers", "launched"),
-    "trl": ExportRow(trl.export, "transformers", "launched"),
-    "axolotl": ExportRow(axolotl.export, "transformers", "parsed"),
-    "llama-factory": ExportRow(llama_factory.export, "transformers", "parsed"),
-    "lightning": ExportRow(lightning.export, "all", "launched"),
-    "torchtitan": ExportRow(torchtitan.export, "transformers", "parsed"),
-    "nanochat": ExportRow(nanochat.export, "gpt", "names checked"),
-    "megatron": ExportRow(megatron.export, "gpt", "parsed"),
-    "launch": ExportRow(launch.export, "all", "launched"),
+    "accelerate": ExportRow(
+        make=accelerate.export, models="all", checked="launched",
+        checked_how="with DeepSpeed; the others need GPUs or MPI, and were parsed",
+        content="YAML for DeepSpeed, FSDP2 or several devices",
+    ),
+    "hf": ExportRow(
+        make=hf.export, models="transformers", checked="launched", of_script=True,
+        checked_how="with DDP and DeepSpeed",
+        content="TrainingArguments with the names of transformers 5.23 and 4.57, and Python that"
+        " takes the right ones",
+    ),
+    "trl": ExportRow(
+        make=trl.export, models="transformers", checked="launched",
+        content="SFTConfig; with `--lora` also the LoraConfig, which peft made",
+    ),
+    "axolotl": ExportRow(
+        make=axolotl.export, models="transformers", checked="parsed",
+        checked_how="by axolotl 0.19", content=_TO_MERGE,
+    ),
+    "llama-factory": ExportRow(
+        make=llama_factory.export, models="transformers", checked="parsed",
+        checked_how="by LLaMA-Factory 0.9.5", content=_TO_MERGE,
+    ),
+    "lightning": ExportRow(
+        make=lightning.export, models="all", checked="launched",
+        checked_how="with DDP; its DeepSpeed needs a GPU",
+        content="Python: a Trainer with its strategy",
+    ),
+    "torchtitan": ExportRow(
+        make=torchtitan.export, models="transformers", checked="parsed",
+        checked_how="by torchtitan 0.3", content="Python config", of_script=True,
+    ),
+    "nanochat": ExportRow(
+        make=nanochat.export, models="gpt", checked="names checked", content="flags",
+    ),
+    "megatron": ExportRow(
+        make=megatron.export, models="gpt", checked="parsed",
+        checked_how="by megatron-core 0.19", content="flags", of_script=True,
+    ),
+    "launch": ExportRow(
+        make=launch.export, models="all", checked="launched", of_script=True,
+        content="a shell script that starts the ranks as they were",
+    ),
     "env": ExportRow(
-        env.export, "all", "launched", "no variables were set beyond the machine's own"
+        make=env.export, models="all", checked="launched", of_script=True,
+        content="environment variables",
+        without="no variables were set beyond the machine's own",
     ),
-}
+}  # fmt: skip
 """By the name that `--format` takes."""
+ALSO = {"transformers": "hf"}
+"""Other names of formats."""
+_OF_SCRIPT = "a script's settings are its own, and launch.sh starts it with the result"
+_TOLD = "; autotune export --format writes what the script was told, for {}"
+
+
+def left_out(best: Best, made: Collection[str]) -> str:
+    """The formats that a study did not write, and why, in a line; empty where there are none."""
+    names = [name for name in EXPORTS if name not in made]
+    if best.command is not None:
+        more = ", ".join(
+            each for each in names if EXPORTS[each].of_script and EXPORTS[each].models != "all"
+        )
+        return f"no other tools' files: {_OF_SCRIPT}{_TOLD.format(more) if more else ''}"
+    whys: dict[str, list[str]] = {}
+    for name in names:
+        row = EXPORTS[name]
+        why = row.without.format(engine=best.config.engine)
+        if row.models != "all":
+            why = f"they are for {row.models} models; --format writes them"
+        whys.setdefault(why, []).append(name)
+    return "; ".join(f"not {', '.join(each)}: {why}" for why, each in whys.items())
 
 
 def write(best: Best, folder: Path, names: Collection[str] | None = None) -> dict[str, Exported]:
@@ -77,11 +146,16 @@ def write(best: Best, folder: Path, names: Collection[str] | None = None) -> dic
     """
     model = best.config.model
     own = model.startswith(("factory:", "script:"))
+    script = best.command is not None
     fits = {"all", "gpt" if model == "gpt" else "" if own else "transformers"}
     made: dict[str, Exported] = {}
     for name in EXPORTS if names is None else names:
         row = EXPORTS[name]
-        found = row.make(best, folder.absolute()) if names or row.models in fits else None
+        if script and not row.of_script:
+            if names is not None:
+                raise UsageError(f"--format {name}: {_OF_SCRIPT}")
+            continue
+        found = row.make(best) if names or row.models in fits else None
         if found is not None:
             made[name] = found
         elif names is not None:

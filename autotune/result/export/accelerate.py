@@ -7,14 +7,16 @@ from pathlib import Path
 from typing import Any
 
 from autotune.result.best import Best
-from autotune.result.export.format import OF_DEEPSPEED, Exported, exported, machines
+from autotune.result.export.format import BESIDE, OF_DEEPSPEED, Exported, exported, machines
 
 _DEEPSPEED = "accelerate-deepspeed.json"
+_HERE = Path()
 _MIXED = {"fp32": "no", "bf16": "bf16", "fp16": "fp16"}
 
 
-def export(best: Best, folder: Path) -> Exported:
-    """`accelerate.yaml`, and beside it DeepSpeed's config where that is the engine."""
+def export(best: Best, folder: Path = _HERE) -> Exported:
+    """`accelerate.yaml`, and beside it DeepSpeed's config where that is the engine, named by
+    its path in `folder`."""
     config, on_cpu = best.config, best.device_kind == "cpu"
     says = {"dtype", *machines(config)}
     files: dict[str, dict[str, Any]] = {}
@@ -38,6 +40,7 @@ def export(best: Best, folder: Path) -> Exported:
         else:
             says.add("optimizer")
         files[_DEEPSPEED] = probed
+        comments.append(BESIDE.format(_DEEPSPEED))
         found |= {
             "distributed_type": "DEEPSPEED",
             "deepspeed_config": {

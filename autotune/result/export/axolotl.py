@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 from autotune.result.best import Best
-from autotune.result.export.format import BATCHES, OF_DEEPSPEED, Exported, exported
+from autotune.result.export.format import (
+    BATCHES,
+    BESIDE,
+    LIGER,
+    OF_DEEPSPEED,
+    Exported,
+    exported,
+    fallback,
+)
 from autotune.result.export.hf import enabled, with_own_rate
 from autotune.wire.recipe import CLIP_NORM
 
@@ -21,7 +28,7 @@ _CHECKPOINTING: dict[str, dict[str, Any]] = {
 }
 
 
-def export(best: Best, folder: Path) -> Exported:
+def export(best: Best) -> Exported:
     """`axolotl.yaml`, to be merged into one that names model and data."""
     config = best.config
     says = {*BATCHES, "seq_len", "dtype", "optimizer", "attention", "lora"}
@@ -43,18 +50,29 @@ def export(best: Best, folder: Path) -> Exported:
         found |= dict.fromkeys(_KERNELS, False)
     if config.attention != "auto":
         found["attn_implementation"] = config.attention
-    if config.checkpointing in _CHECKPOINTING:
+    instead, comments = fallback(config.checkpointing), []
+    if (kept := "full" if instead else config.checkpointing) in _CHECKPOINTING:
         says.add("checkpointing")
-        found |= _CHECKPOINTING[config.checkpointing]
+        found |= _CHECKPOINTING[kept]
         if config.checkpointing != "none":
             found["gradient_checkpointing_kwargs"] = {"use_reentrant": False}
+    if config.loss == "chunked" and best.device_kind != "cpu":
+        # Its own chunked_cross_entropy holds all logits.
+        says.add("loss")
+        found |= {
+            "plugins": ["axolotl.integrations.liger.LigerPlugin"],
+            "liger_fused_linear_cross_entropy": True,
+            "liger_rope": False,  # on for some models where nothing is said
+        }
+        instead += (LIGER,)
     if config.engine == "deepspeed":
         says |= {*OF_DEEPSPEED, "param_dtype"}
         settings = with_own_rate(best.exports["deepspeed"])
-        found |= {"deepspeed": str(folder / _DEEPSPEED), **enabled(settings)}
+        found |= {"deepspeed": _DEEPSPEED, **enabled(settings)}
         if config.optimizer == "muon":  # refused beside DeepSpeed, whose own one it is
             del found["optimizer"]
         files[_DEEPSPEED] = settings
+        comments.append(BESIDE.format(_DEEPSPEED))
     elif config.engine == "fsdp":
         says.add("zero_stage")
         found |= {
@@ -66,4 +84,6 @@ def export(best: Best, folder: Path) -> Exported:
                 "state_dict_type": "SHARDED_STATE_DICT",
             },
         }
-    return exported(best, says, {**files, "axolotl.yaml": found})
+    return exported(
+        best, says, {**files, "axolotl.yaml": found}, instead=instead, comments=comments
+    )

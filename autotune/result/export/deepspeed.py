@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 from autotune.result.best import Best
 from autotune.result.export.format import BATCHES, OF_DEEPSPEED, Exported, exported
 
 SAYS = (*BATCHES, *OF_DEEPSPEED, "world_size", "dtype", "param_dtype", "optimizer")
 
 
-def export(best: Best, folder: Path) -> Exported | None:
+def export(best: Best) -> Exported | None:
     """`deepspeed.json`, for `deepspeed.initialize` or a script's `--deepspeed_config`; None where
     DeepSpeed was not the engine."""
     config = best.exports.get("deepspeed")

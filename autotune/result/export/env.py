@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from shlex import quote
 
 from autotune.result.best import Best
 from autotune.result.export.format import Exported, exported
 
 
-def export(best: Best, folder: Path) -> Exported | None:
+def export(best: Best) -> Exported | None:
     """`env.sh`, to be sourced; None where there are none."""
     variables = best.exports.get("env")
     if variables is None:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import yaml
 
 from autotune.result.best import Best, Config
+from autotune.result.choice import UNCONFIRMED
 from autotune.space.axes import AXES, OTHER_AXES, SCRIPT_AXES
 
 FACTS = (
@@ -20,6 +21,14 @@ FACTS = (
 BATCHES = ("micro_batch", "grad_accum")
 OF_DEEPSPEED = ("zero_stage", "offload", "reduce_dtype")
 """Facts in DeepSpeed's config."""
+BESIDE = "{} is found from the folder that the tool is started in: start it here, or write a path."
+LIGER = "loss chunked by liger-kernel; it fits only if that is installed and knows this model type"
+_HARMLESS = (
+    "model", "depth", "width", "vocab_size", "grad_accum", "world_size", "nodes",
+    "optimizer adamw", "dtype fp32", "weights in fp32", "gradients reduced in fp32",
+)  # fmt: skip
+"""Settings, or such with their value: another value of theirs needs no more memory, or nobody
+leaves it to a tool."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,6 +39,24 @@ class Exported:
     """Name of a file to its text."""
     unexpressed: tuple[str, ...]
     """Settings that the tool cannot express, as "name value"."""
+    instead: tuple[str, ...] = ()
+    """What it does in the place of settings that it has no word for."""
+
+    @property
+    def needed(self) -> tuple[str, ...]:
+        """The unexpressed settings that memory and speed depend on."""
+        return tuple(each for each in self.unexpressed if not _is_harmless(each))
+
+    @property
+    def others(self) -> tuple[str, ...]:
+        return tuple(filter(_is_harmless, self.unexpressed))
+
+    @property
+    def warnings(self) -> list[str]:
+        """The first lines of its files, without which they may run out of memory."""
+        fits = f"Fits only with what is not said here: {', '.join(self.needed)}."
+        others = [f"Not as measured: {each}." for each in self.instead]
+        return [fits, *others] if self.needed else others
 
 
 def exported(
@@ -37,16 +64,37 @@ def exported(
     says: Collection[str],
     files: Mapping[str, str | dict[str, Any]],
     *,
-    missing: Collection[str] = (),
+    instead: Collection[str] = (),
     comments: Collection[str] = (),
 ) -> Exported:
-    """`files` of a tool that `says` these facts. A dict becomes JSON or YAML, by its file's name.
-    All but JSON and .env begin with the remark and `comments`. `missing` joins the unexpressed."""
-    lacks = (*unexpressed(best, says), *missing)
-    head = remark(best, lacks) + "".join(f"# {line}\n" for line in comments)
-    return Exported(
-        files={name: _text(name, body, head) for name, body in files.items()}, unexpressed=lacks
-    )
+    """`files` of a tool that `says` these facts, some of them by what it has `instead`. A dict
+    becomes JSON or YAML, by its file's name. All but JSON and .env begin with the remark and
+    `comments`."""
+    made = Exported(files={}, unexpressed=unexpressed(best, says), instead=tuple(instead))
+    head = remark(best, made) + "".join(f"# {line}\n" for line in comments)
+    return replace(made, files={name: _text(name, body, head) for name, body in files.items()})
+
+
+def fallback(checkpointing: str) -> tuple[str, ...]:
+    """Words for full checkpointing, which a tool does in the place of a kind that it does not
+    know; none where that would need more memory."""
+    if checkpointing in ("none", "full", "host"):
+        return ()
+    return (f"checkpointing full, and not {checkpointing}: slower, and its peak is another",)
+
+
+def own_settings(best: Best) -> tuple[str, ...]:
+    """What a script alone was told, as "name value"."""
+    names = ("data_workers", "pin_memory", "prefetch")
+    loading = [f"{name} {value}" for name in names
+               if (value := getattr(best.config, name)) != AXES[name].plain]  # fmt: skip
+    own = best.config.own
+    pairs = () if own == AXES["own"].plain else own.split(";")
+    return (*loading, *(each.replace("=", " ", 1) for each in pairs))
+
+
+def _is_harmless(lack: str) -> bool:
+    return lack in _HARMLESS or lack.split(maxsplit=1)[0] in _HARMLESS
 
 
 def _text(name: str, body: str | dict[str, Any], head: str) -> str:
@@ -63,12 +111,14 @@ def _text(name: str, body: str | dict[str, Any], head: str) -> str:
 
 def unexpressed(best: Best, says: Collection[str]) -> tuple[str, ...]:
     """Settings of `best` that are not in `says`. Plain values of axes need not be set."""
-    config = best.config
+    config, known = best.config, best.known
     missing = [
         f"{name} {getattr(config, name)}"
         for name in FACTS
-        if name not in says and not _plain(config, name)
+        if name not in says and not _plain(config, name) and (known is None or name in known)
     ]
+    if known is not None:
+        return (*missing, *(() if "own" in says else own_settings(best)))
     if "param_dtype" not in says and config.param_dtype == "auto" and best.dtypes is not None:
         # Tools load weights in all kinds of types.
         missing.append(f"weights in {best.dtypes['weights']}")
@@ -80,14 +130,15 @@ def unexpressed(best: Best, says: Collection[str]) -> tuple[str, ...]:
     return tuple(missing)
 
 
-def remark(best: Best, missing: Collection[str], sign: str = "#") -> str:
-    """Comment lines on top of a file: its source, and the settings it lacks."""
+def remark(best: Best, made: Exported | None = None) -> str:
+    """Comment lines on top of a file: what it lacks to fit, its source, and what else it lacks."""
     config, measured = best.config, best.measured
     found = best.expected or (
         f"{measured.tokens_per_s:.4g} tokens/s, {measured.share_of_capacity:.0%} of"
         f" {best.limits.capacity_bytes / 2**30:.4g} GiB"
     )
     lines = [
+        *(made.warnings if made else ()),
         f"From autotune: {config.model}, {config.engine}, {config.ranks}, {found}.",
     ]
     if best.device is not None:
@@ -95,10 +146,10 @@ def remark(best: Best, missing: Collection[str], sign: str = "#") -> str:
             "WARNING: weighed on emulated GPUs; its speed is modelled: nothing was timed."
         )
     elif not best.confirmed and not best.expected:
-        lines.append("WARNING: not confirmed: it was not measured again in fresh processes.")
-    if missing:
-        lines.append(f"Not said here, set it yourself: {', '.join(missing)}.")
-    return "".join(f"{sign} {_in_one_line(line)}\n" for line in lines)
+        lines.append(f"WARNING: not confirmed: {UNCONFIRMED[best.unconfirmed or 'no finals']}.")
+    if made and made.others:
+        lines.append(f"Not said here either: {', '.join(made.others)}.")
+    return "".join(f"# {_in_one_line(line)}\n" for line in lines)
 
 
 def machines(config: Config) -> set[str]:

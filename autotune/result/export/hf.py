@@ -2,22 +2,43 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from importlib import metadata
-from pathlib import Path
 from typing import Any
 
 from autotune.result.best import Best, Config
 from autotune.result.export.format import (
     BATCHES,
+    LIGER,
     OF_DEEPSPEED,
     Exported,
     every_nth,
     exported,
+    fallback,
     unexpressed,
 )
 from autotune.wire.recipe import CLIP_NORM
 
+_FACTS = {
+    "per_device_train_batch_size": "micro_batch",
+    "gradient_accumulation_steps": "grad_accum",
+    "bf16": "dtype",
+    "fp16": "dtype",
+    "torch_compile": "compile",
+    "optim": "optimizer",
+    "deepspeed": "zero_stage",
+    "fsdp": "zero_stage",
+    "fsdp_config": "zero_stage",
+    **{f"{name}_checkpointing{more}": "checkpointing"
+       for name in ("activation", "gradient") for more in ("", "_kwargs")},
+}  # fmt: skip
+"""What each argument says; the others are of probes alone."""
 _OPTIM = {"adamw": "adamw_torch_fused", "adamw8bit": "adamw_torch_8bit"}
+_LIGER = dict.fromkeys(
+    ("rope", "rms_norm", "layer_norm", "swiglu", "geglu", "relu_squared", "cross_entropy"), False
+) | {"fused_linear_cross_entropy": True}
+"""Of its kernels the loss alone; it passes over what a model has not. Source: liger-kernel 0.8,
+transformers/monkey_patch.py, and integrations/liger.py of transformers."""
 
 _PYTHON = '''\
 """TrainingArguments of a result: python -c "import hf; hf.training_arguments('out')"."""
@@ -43,15 +64,19 @@ def training_arguments(output_dir, **own):
 '''
 
 
-def arguments(best: Best, *, older: bool = False) -> tuple[dict[str, Any], set[str]]:
-    """What TrainingArguments take, by the names of 5.23 or the `older` ones of 4.57, and what is
-    said by that."""
+def arguments(
+    best: Best, *, older: bool = False, known: Collection[str] | None = None
+) -> tuple[dict[str, Any], set[str], tuple[str, ...]]:
+    """What TrainingArguments take, by the names of 5.23 or the `older` ones of 4.57, what is said
+    by that, and what they do instead of what they have no word for. Of a script, they say what
+    is `known` alone."""
     config = best.config
+    instead: tuple[str, ...] = ()
     found, says = shared_arguments(config)
     found["use_cpu"] = best.device_kind == "cpu"
     if config.engine == "deepspeed":
         says |= {*OF_DEEPSPEED, "param_dtype", "optimizer"}
-        found["deepspeed"] = with_own_rate(best.exports["deepspeed"])
+        found["deepspeed"] = dict(with_own_rate(best.exports["deepspeed"]))
         found |= enabled(found["deepspeed"])
     elif config.engine == "fsdp":
         says.add("zero_stage")
@@ -64,10 +89,28 @@ def arguments(best: Best, *, older: bool = False) -> tuple[dict[str, Any], set[s
     checkpointing, said = _checkpointing(config.checkpointing, older)
     if said:
         says.add("checkpointing")
+    elif kept := fallback(config.checkpointing):
+        says.add("checkpointing")
+        instead += kept
     if config.engine == "fsdp" and config.checkpointing == "full":
         found["fsdp_config"]["activation_checkpointing"] = True
         checkpointing = {next(iter(checkpointing)): False}
-    return found | checkpointing, says
+    found |= checkpointing
+    if known is not None:
+        found = {name: value for name, value in found.items() if _FACTS.get(name) in known}
+        if "deepspeed" in found:  # the script's own, as Trainer fills it in
+            found["deepspeed"] |= {"gradient_clipping": "auto"}
+        instead = instead if "checkpointing" in known else ()
+    return found, says, instead
+
+
+def with_liger(best: Best, says: set[str]) -> tuple[dict[str, Any], tuple[str, ...]]:
+    """Arguments by which a Trainer never holds all logits, and words for that; none where they
+    are not needed, or where liger-kernel does not run."""
+    if best.config.loss != "chunked" or best.device_kind == "cpu" or best.known is not None:
+        return {}, ()
+    says.add("loss")
+    return {"use_liger_kernel": True, "liger_kernel_config": _LIGER}, (LIGER,)
 
 
 def shared_arguments(config: Config) -> tuple[dict[str, Any], set[str]]:
@@ -87,15 +130,20 @@ def shared_arguments(config: Config) -> tuple[dict[str, Any], set[str]]:
     return found, says
 
 
-def export(best: Best, folder: Path) -> Exported:
+def export(best: Best) -> Exported:
     """`hf.json`, `hf-4.json` for transformers before 5.23, and `hf.py`, which takes the right
     one."""
-    (new, says), (old, older_says) = arguments(best), arguments(best, older=True)
-    missing = unexpressed(best, says)
-    older = [each for each in unexpressed(best, older_says) if each not in missing]
-    comments = [f"Before transformers 5.23 neither: {', '.join(older)}."] if older else []
-    files: dict[str, Any] = {"hf.json": new, "hf-4.json": old, "hf.py": _PYTHON}
-    return exported(best, says, files, comments=comments)
+    new, says, instead = arguments(best, known=best.known)
+    old, older_says, olders = arguments(best, older=True, known=best.known)
+    loss, by_liger = with_liger(best, says)
+    missing = unexpressed(best, {*says, "loss"})
+    older = [each for each in unexpressed(best, {*older_says, "loss"}) if each not in missing]
+    of_older = [
+        *(f"Before transformers 5.23: {each}" for each in olders if each not in instead),
+        *(f"Before transformers 5.23 it fits only with {each}" for each in older),
+    ]
+    files: dict[str, Any] = {"hf.json": new | loss, "hf-4.json": old | loss, "hf.py": _PYTHON}
+    return exported(best, says, files, instead=(*instead, *by_liger, *of_older))
 
 
 def is_older() -> bool:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import shlex
-from pathlib import Path
 from shlex import quote
 
 import jinja2
@@ -55,12 +54,16 @@ case "${LAUNCHER:-torchrun}" in
     if [ ! -f "$here/accelerate.yaml" ]; then
       echo "$here/accelerate.yaml is not there: autotune export --format accelerate" >&2; exit 2
     fi
-    exec accelerate launch --config_file "$here/accelerate.yaml"{% if several %} \\
+    exec accelerate launch --config_file "$here/accelerate.yaml"{{ accelerate }}{% if several %} \\
       --machine_rank "$node" --main_process_ip "$MASTER_ADDR" \\
       --main_process_port "${MASTER_PORT:-29500}"{% endif %} "$@" ;;
   *) echo "LAUNCHER is torchrun, deepspeed or accelerate" >&2; exit 2 ;;
 esac
 """
+_THREADS = ("OMP_", "GOMP_", "KMP_", "MKL_", "MALLOC_")
+"""Beginnings of variables on which the speed of a host's processes depends."""
+_ACCELERATE = ' --deepspeed_config_file "$here/accelerate-deepspeed.json"'
+_SAFE = re.compile(r"[\w.,:+=@/-]+")
 _ENV_FILE = "launch-deepspeed.env"
 """Variables that DeepSpeed's launcher sets on each node. It passes on few others."""
 
@@ -74,7 +77,7 @@ def _positions(best: Best, ranks: int) -> str:
     return ",".join(positions[:ranks])
 
 
-def export(best: Best, folder: Path) -> Exported:
+def export(best: Best) -> Exported:
     """`launch.sh`. It starts the script that was tuned. For a built-in model it starts a script of
     yours, which reads its settings from another export."""
     config = best.config
@@ -83,6 +86,11 @@ def export(best: Best, folder: Path) -> Exported:
     if on_cpu:
         variables |= {"CUDA_VISIBLE_DEVICES": "", "DS_ACCELERATOR": "cpu"}
     lines = [f"export {name}={quote(value)}\n" for name, value in variables.items()]
+    lines += [
+        f'export {name}="${{{name}:-{value}}}"\n'
+        for name, value in best.environment.get("variables", {}).items()
+        if name.startswith(_THREADS) and _SAFE.fullmatch(str(value))
+    ]
     if not on_cpu:
         devices = _positions(best, ranks)
         lines.append(f'export CUDA_VISIBLE_DEVICES="${{CUDA_VISIBLE_DEVICES:-{devices}}}"\n')
@@ -93,13 +101,14 @@ def export(best: Best, folder: Path) -> Exported:
             exports="".join(lines),
             command=shlex.join(best.command),
         )
-        return exported(best, (*FACTS, "lora"), {"launch.sh": text})
+        return exported(best, (*FACTS, "lora", "own"), {"launch.sh": text})
     text = _filled(
         _SCRIPT,
         config=config, ranks=ranks, several=several, machines=machines(config),
         variables=variables, exports="".join(lines), env_file=_ENV_FILE,
         checked=checked(config), torchrun=torchrun(config),
         deepspeed=_deepspeed(config, on_cpu=on_cpu),
+        accelerate=_ACCELERATE if config.engine == "deepspeed" else "",
     )  # fmt: skip
     files = {"launch.sh": text}
     if several and variables:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 from autotune.result.best import Best
 from autotune.result.export.format import BATCHES, OF_DEEPSPEED, Exported, exported, machines
 from autotune.wire.recipe import CLIP_NORM
@@ -34,7 +32,7 @@ _SCHEDULE = """accumulate_grad_batches={grad_accum},
 _MIXED = {"fp32": "32-true", "bf16": "bf16-mixed", "fp16": "16-mixed"}
 
 
-def export(best: Best, folder: Path) -> Exported:
+def export(best: Best) -> Exported:
     """`lightning_trainer.py`."""
     config = best.config
     says = {*BATCHES, *machines(config), "seq_len", "dtype", "param_dtype"}

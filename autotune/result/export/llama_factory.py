@@ -3,18 +3,17 @@ finetuning_args.py), and TrainingArguments."""
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 from autotune.result.best import Best
-from autotune.result.export.format import OF_DEEPSPEED, Exported, exported
+from autotune.result.export.format import BESIDE, LIGER, OF_DEEPSPEED, Exported, exported, fallback
 from autotune.result.export.hf import enabled, shared_arguments, with_own_rate
 
 _DEEPSPEED = "llama-factory-deepspeed.json"
 _ATTENTION = {"auto": "auto", "sdpa": "sdpa", "eager": "disabled", "flash_attention_2": "fa2"}
 
 
-def export(best: Best, folder: Path) -> Exported:
+def export(best: Best) -> Exported:
     """`llama-factory.yaml`, to be merged into one that names model and data."""
     config = best.config
     found, says = shared_arguments(config)
@@ -40,16 +39,23 @@ def export(best: Best, folder: Path) -> Exported:
     if config.attention in _ATTENTION:
         says.add("attention")
         found["flash_attn"] = _ATTENTION[config.attention]
-    if config.checkpointing in ("none", "full"):
+    instead, comments = fallback(config.checkpointing), []
+    if config.checkpointing in ("none", "full") or instead:
         says.add("checkpointing")
         found["disable_gradient_checkpointing"] = config.checkpointing == "none"
         found["use_reentrant_gc"] = False
+    if config.loss == "chunked" and best.device_kind != "cpu":
+        says.add("loss")
+        found["enable_liger_kernel"] = True
+        instead += (LIGER, "liger-kernel's other kernels, which come with that of the loss")
     if config.engine == "deepspeed":
         says |= {*OF_DEEPSPEED, "optimizer"}
         settings = with_own_rate(best.exports["deepspeed"])
         # It says all of dtypes, and stage 3 is refused beside pure_bf16.
         if config.param_dtype == "fp32" and config.zero_stage == 3:
             says.discard("param_dtype")  # weights would be of the type that they were saved in
-        found |= {"deepspeed": str(folder / _DEEPSPEED), **enabled(settings), "pure_bf16": False}
+        found |= {"deepspeed": _DEEPSPEED, **enabled(settings), "pure_bf16": False}
         files[_DEEPSPEED] = settings
-    return exported(best, says, {**files, "llama-factory.yaml": found})
+        comments.append(BESIDE.format(_DEEPSPEED))
+    files["llama-factory.yaml"] = found
+    return exported(best, says, files, instead=instead, comments=comments)

@@ -2,46 +2,52 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 from autotune.result.best import Best
-from autotune.result.export.format import BATCHES, Exported, exported
+from autotune.result.export.format import BATCHES, Exported, exported, fallback
 from autotune.wire.recipe import CLIP_NORM
 
 _OPTIMIZERS = {"adamw": "adam", "muon": "muon"}
+_DEGREES = {"tp": "tensor-model", "pp": "pipeline-model", "cp": "context"}
 
 
-def export(best: Best, folder: Path) -> Exported:
-    """`megatron.sh`, to be sourced: it sets the array AUTOTUNE_ARGS."""
+def export(best: Best) -> Exported:
+    """`megatron.sh`, to be sourced: it sets the array AUTOTUNE_ARGS. Of a script it has what that
+    was told, or was seen to do."""
     config = best.config
     says = {*BATCHES, "depth", "width", "seq_len", "dtype"}
-    flags = [
-        f"--num-layers {config.depth}",
-        f"--seq-length {config.seq_len}",
-        f"--micro-batch-size {config.micro_batch}",
-        f"--global-batch-size {config.global_batch_samples}",
-        f"--clip-grad {CLIP_NORM}",
+    instead = fallback(config.checkpointing) if best.knows("checkpointing") else ()
+    flags = [  # and which field of a result says it
+        ("depth", f"--num-layers {config.depth}"),
+        ("seq_len", f"--seq-length {config.seq_len}"),
+        ("micro_batch", f"--micro-batch-size {config.micro_batch}"),
+        ("micro_batch", f"--global-batch-size {config.global_batch_samples}"),
+        ("", f"--clip-grad {CLIP_NORM}"),
     ]
+    if config.splits is not None:
+        flags += [
+            ("world_size", f"--{_DEGREES[name]}-parallel-size {size}")
+            for name, size in config.splits.items()
+        ]
     if config.dtype != "fp32":
-        flags.append(f"--{config.dtype}")
+        flags.append(("dtype", f"--{config.dtype}"))
     if config.width is not None:
-        flags.append(f"--hidden-size {config.width}")
+        flags.append(("", f"--hidden-size {config.width}"))
     if config.optimizer in _OPTIMIZERS:
         says.add("optimizer")
-        flags.append(f"--optimizer {_OPTIMIZERS[config.optimizer]}")
+        flags.append(("optimizer", f"--optimizer {_OPTIMIZERS[config.optimizer]}"))
     if config.zero_stage == 1 and config.offload == "none":
         # It shares the optimizer's state, as stage 1 does.
         says |= {"zero_stage", "offload"}
-        flags.append("--use-distributed-optimizer")
-    if config.checkpointing in ("none", "full"):
+        flags.append(("zero_stage", "--use-distributed-optimizer"))
+    if config.checkpointing in ("none", "full") or instead:
         says.add("checkpointing")
-    if config.checkpointing == "full":
+    if config.checkpointing == "full" or instead:
         flags += [
-            "--recompute-granularity full",
-            "--recompute-method uniform",
-            "--recompute-num-layers 1",
+            ("checkpointing", "--recompute-granularity full"),
+            ("checkpointing", "--recompute-method uniform"),
+            ("checkpointing", "--recompute-num-layers 1"),
         ]
-    lines = "".join(f"  {flag}\n" for flag in flags)
+    lines = "".join(f"  {flag}\n" for field, flag in flags if best.knows(field))
     text = f"# shellcheck shell=bash disable=SC2034\nAUTOTUNE_ARGS=(\n{lines})\n"
     comment = "Megatron-LM also needs --num-attention-heads and --max-position-embeddings."
-    return exported(best, says, {"megatron.sh": text}, comments=[comment])
+    return exported(best, says, {"megatron.sh": text}, instead=instead, comments=[comment])

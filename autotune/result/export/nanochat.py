@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 from autotune.result.best import Best
 from autotune.result.export.format import BATCHES, Exported, exported
 from autotune.result.export.nodes import checked, torchrun
 
 
-def export(best: Best, folder: Path) -> Exported:
+def export(best: Best) -> Exported:
     """`nanochat.sh`, which starts a pre-training run with its own arguments after these."""
     config = best.config
     says = {*BATCHES, "depth", "seq_len", "world_size", "nodes"}
@@ -23,5 +21,5 @@ set -euo pipefail
   --device-batch-size={config.micro_batch} \\
   --total-batch-size={config.global_batch_tokens} "$@"
 """
-    missing = ["compile off"] if config.compile == "off" else []  # it always compiles
-    return exported(best, says, {"nanochat.sh": text}, missing=missing)
+    instead = ["compile on, and not off"] if config.compile == "off" else []
+    return exported(best, {*says, "compile"}, {"nanochat.sh": text}, instead=instead)

@@ -3,11 +3,10 @@ config/ (token keys since #4121), trainer.py."""
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 from autotune.result.best import Best
-from autotune.result.export.format import BATCHES, Exported, exported
+from autotune.result.export.format import BATCHES, Exported, exported, fallback
 from autotune.wire.recipe import CLIP_NORM
 
 _PYTHON = '''\
@@ -32,14 +31,17 @@ _COMPILE = {
     "on": 'CompileConfig(components=["model"])',
 }
 _DTYPE = {"bf16": "bfloat16"}
+_DEGREES = {"tp": "tensor", "pp": "pipeline", "cp": "context"}
 
 
-def export(best: Best, folder: Path) -> Exported:
-    """`torchtitan_config.py`."""
+def export(best: Best) -> Exported:
+    """`torchtitan_config.py`. Of a script it has what that was told, or was seen to do."""
     config = best.config
-    says = {*BATCHES, "seq_len", "world_size", "compile", "reduce_dtype"}
+    says = {*BATCHES, "seq_len", "compile", "reduce_dtype"}
     says |= set() if config.dtype == "fp16" else {"dtype"}
     sharded = config.engine == "fsdp"
+    says |= {"zero_stage"} if sharded else set()
+    says |= {"world_size"} if best.known is None else set()
     older = {
         "training.local_batch_size": config.micro_batch,
         "training.global_batch_size": config.global_batch_samples,
@@ -50,41 +52,49 @@ def export(best: Best, folder: Path) -> Exported:
         "training.num_tokens_per_train_step": config.global_batch_tokens,
         "training.max_context_length": config.seq_len,
     }
-    settings = {
-        "training.max_norm": CLIP_NORM,
-        "training.mixed_precision_param": _DTYPE.get(config.dtype, "float32"),
-        "training.mixed_precision_reduce": _DTYPE.get(config.reduce_dtype, "float32"),
+    after = "always" if config.zero_stage == 3 else "never"
+    settings = {  # and which field of a result says it
+        "training.max_norm": ("", CLIP_NORM),
+        "training.mixed_precision_param": ("dtype", _DTYPE.get(config.dtype, "float32")),
+        "training.mixed_precision_reduce":
+            ("reduce_dtype", _DTYPE.get(config.reduce_dtype, "float32")),
         # They are on where nobody says anything; what was measured had none.
-        "training.disable_cuda_graphs": True,
-        "parallelism.data_parallel_replicate_degree": 1 if sharded else config.world_size,
-        "parallelism.data_parallel_shard_degree": config.world_size if sharded else 1,
-    }
-    if sharded:
-        says.add("zero_stage")
-        after = "always" if config.zero_stage == 3 else "never"
-        settings["parallelism.fsdp_reshard_after_forward"] = after
-    lines = [*_lines(settings, 4), f"    config.compile = {_COMPILE[config.compile]}"]
-    if config.compile == "on":
-        lines += [
-            '    if hasattr(config.compile, "enable"):',
-            "        config.compile.enable = True",
-        ]
+        "training.disable_cuda_graphs": ("", True),
+        "parallelism.data_parallel_replicate_degree": ("", 1 if sharded else config.world_size),
+        "parallelism.data_parallel_shard_degree": ("", config.world_size if sharded else 1),
+        **({"parallelism.fsdp_reshard_after_forward": ("zero_stage", after)} if sharded else {}),
+    }  # fmt: skip
+    lines = _lines({name: value for name, (of, value) in settings.items() if best.knows(of)}, 4)
+    if config.splits is not None:
+        degrees = {f"parallelism.{_DEGREES[name]}_parallel_degree": size
+                   for name, size in config.splits.items()}  # fmt: skip
+        lines += _lines(degrees, 4)
+    if best.knows("compile"):
+        lines.append(f"    config.compile = {_COMPILE[config.compile]}")
+        if config.compile == "on":
+            lines += [
+                '    if hasattr(config.compile, "enable"):',
+                "        config.compile.enable = True",
+            ]
     imports = ""
-    if config.checkpointing == "none":
-        says.add("checkpointing")
-        lines.append("    config.activation_checkpoint = None")
-    elif config.checkpointing in _AC:
-        says.add("checkpointing")
-        kind = _AC[config.checkpointing]
-        imports = f"from torchtitan.distributed.activation_checkpoint import {kind}\n"
-        lines.append(f"    config.activation_checkpoint = {kind}.Config()")
+    instead: tuple[str, ...] = ()
+    if best.knows("checkpointing"):
+        instead = () if config.checkpointing in _AC else fallback(config.checkpointing)
+        kept = "full" if instead else config.checkpointing
+        if kept == "none":
+            says.add("checkpointing")
+            lines.append("    config.activation_checkpoint = None")
+        elif (kind := _AC.get(kept)) is not None:
+            says.add("checkpointing")
+            imports = f"from torchtitan.distributed.activation_checkpoint import {kind}\n"
+            lines.append(f"    config.activation_checkpoint = {kind}.Config()")
     text = _PYTHON.format(
         imports=imports,
         older="\n".join(_lines(older, 8)),
         newer="\n".join(_lines(newer, 8)),
         lines="\n".join(lines),
     )
-    return exported(best, says, {"torchtitan_config.py": text})
+    return exported(best, says, {"torchtitan_config.py": text}, instead=instead)
 
 
 def _lines(settings: dict[str, Any], indent: int) -> list[str]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 from autotune.result.best import Best
@@ -45,10 +44,10 @@ def peft_config():
 _DTYPE = {"fp32": "float32", "bf16": "bfloat16"}
 
 
-def export(best: Best, folder: Path) -> Exported:
+def export(best: Best) -> Exported:
     """`trl.json` and `trl_config.py`."""
     config = best.config
-    found, says = arguments(best)
+    found, says, instead = arguments(best)
     says |= {"seq_len", "attention", "lora"}
     of_model: dict[str, Any] = {}
     if config.attention != "auto":
@@ -57,6 +56,9 @@ def export(best: Best, folder: Path) -> Exported:
         says.add("param_dtype")
         of_model["dtype"] = _DTYPE["bf16" if config.param_dtype == "bf16" else "fp32"]
     found |= {"max_length": config.seq_len, "model_init_kwargs": of_model}
+    if config.loss == "chunked":  # of TRL before 1.16; later ones have no other
+        says.add("loss")
+        found["loss_type"] = "chunked_nll"
     files: dict[str, Any] = {"trl.json": found, "trl_config.py": _PYTHON}
     if (lora := best.lora) is not None:
         adapters = {
@@ -65,4 +67,4 @@ def export(best: Best, folder: Path) -> Exported:
             "target_modules": list(lora.targets) or "all-linear",
         }
         files |= {"trl-lora.json": adapters, "trl_config.py": _PYTHON + _LORA}
-    return exported(best, says, files)
+    return exported(best, says, files, instead=instead)

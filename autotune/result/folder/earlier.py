@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from autotune.errors import UsageError
 from autotune.result.earlier import Earlier, seen_in
@@ -26,7 +27,7 @@ def learn(now: Manifest, asked: str | None, by_default: bool) -> Manifest:
 
     Without one it is the folder that the study of `now` lies in, if that is so `by_default`, and
     `is_ours`: any other may have studies of other people. The newest come first. Only studies on
-    the same devices and software count.
+    the same devices and software count; of those on emulated ones, the memory.
 
     Raises:
         UsageError: there is no such folder.
@@ -82,7 +83,18 @@ def _earlier(folder: Path, now: Manifest) -> Earlier | None:
     none."""
     then = manifest.read(folder)
     then.asked()  # raises where this version would not take it
-    if then.changes(now, of=("fingerprint",)):
+    same = not then.changes(now, of=("fingerprint",))
+    if not same and not _weighs(then.fingerprint, now.fingerprint):
         return None
     seen = seen_in(records_in(Folder(folder)))
-    return Earlier(folder=str(folder), workload=then.workload(), seen=seen) if seen else None
+    if not seen:
+        return None
+    return Earlier(folder=str(folder), workload=then.workload(), seen=seen, timed=same)
+
+
+def _weighs(then: Mapping[str, Any], now: Mapping[str, Any]) -> bool:
+    """Whether emulated devices have the memory of those of `now`, with the same software."""
+    if not then["devices"].get("emulated") or then["software"] != now["software"]:
+        return False
+    of_then, of_now = (each["devices"]["devices"][0]["name"] for each in (then, now))
+    return bool(of_then == of_now)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, get_args
 
@@ -416,6 +416,54 @@ def test_what_is_exported_passes_the_check_against_its_own_result(
     files = [tmp_path / file for file in made.files
              if file.endswith((".json", ".yaml")) and file != "hf-4.json"]  # fmt: skip
     run("check", *files, "--against", tmp_path, "--world-size", 2)
+
+
+@pytest.mark.parametrize(
+    ("name", "changes", "what"),
+    [
+        ("hf.json", {"use_liger_kernel": False}, "is whole, measured was chunked"),
+        (
+            "hf.json",
+            {"liger_kernel_config": {"fused_linear_cross_entropy": False}},
+            "use_liger_kernel: is whole, measured was chunked",
+        ),
+        ("hf.json", {"activation_checkpointing_kwargs": {}}, "is full, measured was 1/2"),
+        ("llama-factory.yaml", {"enable_liger_kernel": False}, "is whole, measured was chunked"),
+        (
+            "axolotl.yaml",
+            {"liger_fused_linear_cross_entropy": None},
+            "is whole, measured was chunked",
+        ),
+        ("axolotl.yaml", {}, "is full, measured was 1/2"),
+    ],
+)
+def test_a_loss_or_checkpointing_that_needs_other_memory_is_found(
+    *, name: str, changes: dict[str, Any], what: str, saved: Save, tmp_path: Path, run: Run
+) -> None:
+    best = result("ddp", 0, dtype="bf16", model=TINY, kind="cuda", loss="chunked",
+                  checkpointing="1/2")  # fmt: skip
+    best.write(tmp_path / "best.json")
+    write(best, tmp_path, [name.partition(".")[0]])
+    file = saved(yaml.safe_load((tmp_path / name).read_text()) | changes)
+    found = run("check", file, "--against", tmp_path, "--world-size", 2, code=7).out
+    assert what in " ".join(found.split())
+    if name == "hf.json":
+        whole = tmp_path / name
+        assert "0 findings" in run("check", whole, "--against", tmp_path).out
+
+
+def test_of_a_script_only_what_it_was_told_is_compared(
+    saved: Save, tmp_path: Path, run: Run
+) -> None:
+    best = result("ddp", 0, model="script:train.py", own="gc=True")
+    options = best.provenance["options"] | {"script": "python train.py -b {micro_batch}"}
+    told = replace(best, command=["python"], provenance={"options": options})
+    told.write(tmp_path / "best.json")
+    same = {"per_device_train_batch_size": 2, "gradient_accumulation_steps": 4}
+    file = saved(same, gradient_checkpointing=True, torch_compile=True)
+    said = " ".join(run("check", file, "--against", tmp_path).out.split())
+    assert "what the script says itself, gc True" in said
+    assert "checkpointing" not in said
 
 
 def test_the_number_of_machines_is_held_against_a_result_of_several(

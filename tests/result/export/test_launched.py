@@ -13,6 +13,7 @@ import pytest
 
 from autotune.result.best import Best
 from autotune.result.export import write
+from tests.support.choice import campaign
 from tests.support.exported import result
 from tests.support.namespaces import free_port
 from tests.support.programs import ROOT
@@ -58,18 +59,14 @@ def has(found: dict[str, Any], **expected: Any) -> None:
 BATCHES = {"micro_batch": 2, "grad_accum": 4, "world_size": 2}
 
 
-@pytest.mark.parametrize(
-    "launcher", [pytest.param("torchrun", marks=pytest.mark.campaign), "deepspeed"]
-)
+@pytest.mark.parametrize("launcher", [*campaign("torchrun"), "deepspeed"])
 def test_deepspeed(tmp_path: Path, launcher: str) -> None:
     best = result("deepspeed", 2, model=MODEL)
     found = launched(best, tmp_path, "deepspeed", launcher)
     has(found, **BATCHES, zero_stage=2, offload="none", steps=3)
 
 
-@pytest.mark.parametrize(
-    "launcher", [pytest.param("torchrun", marks=pytest.mark.campaign), "accelerate"]
-)
+@pytest.mark.parametrize("launcher", [*campaign("torchrun"), "accelerate"])
 def test_two_nodes_of_one_rank_each(tmp_path: Path, launcher: str) -> None:
     """Both are this machine."""
     best = result("deepspeed", 2, model=MODEL, nodes=2)
@@ -93,7 +90,7 @@ def test_accelerate_with_deepspeed(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("engine", "stage", "checkpointing"),
-    [pytest.param("ddp", 0, "1/2", marks=pytest.mark.campaign), ("deepspeed", 2, "full")],
+    [*campaign(("ddp", 0, "1/2")), ("deepspeed", 2, "full")],
 )
 def test_transformers_trainer(tmp_path: Path, engine: str, stage: int, checkpointing: str) -> None:
     best = result(engine, stage, model=MODEL, dtype="bf16", checkpointing=checkpointing)

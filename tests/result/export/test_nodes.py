@@ -69,7 +69,8 @@ def test_the_first_node_has_the_rank_that_is_left_over(
 def test_accelerate_is_told_which_node_this_is(started: Started, tmp_path: Path) -> None:
     ran = started(TWO, **NODE, NODE_RANK="1", LAUNCHER="accelerate")
     assert ran.stdout.startswith(
-        f"accelerate launch --config_file {tmp_path}/accelerate.yaml --machine_rank 1"
+        f"accelerate launch --config_file {tmp_path}/accelerate.yaml"
+        f" --deepspeed_config_file {tmp_path}/accelerate-deepspeed.json --machine_rank 1"
         " --main_process_ip node0 --main_process_port 4000 train.py --own"
     ), ran.stderr
 
@@ -102,7 +103,7 @@ def test_what_a_node_has_to_know_is_asked_for_in_one_line(
 
 @pytest.mark.parametrize("name", EXPORTS)
 def test_a_format_that_has_no_word_for_nodes_says_so(name: str) -> None:
-    made = EXPORTS[name].make(TWO, Path("/somewhere"))
+    made = EXPORTS[name].make(TWO)
     assert made is not None
     assert ("nodes 2" in made.unexpressed) is (name not in SAYS)
     said = "".join(text for file, text in made.files.items() if not file.endswith(".json"))
@@ -111,14 +112,14 @@ def test_a_format_that_has_no_word_for_nodes_says_so(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["accelerate", "lightning"])
 def test_what_has_as_many_ranks_on_each_node_does_not_say_another_number(name: str) -> None:
-    made = EXPORTS[name].make(UNEVEN, Path("/somewhere"))
+    made = EXPORTS[name].make(UNEVEN)
     assert made is not None
     assert {"world_size 3", "nodes 2"} <= set(made.unexpressed)
 
 
 @pytest.mark.parametrize("name", EXPORTS)
 def test_on_one_machine_no_word_is_said_of_nodes(name: str) -> None:
-    made = EXPORTS[name].make(result("deepspeed", 3, allocator="expandable"), Path("/somewhere"))
+    made = EXPORTS[name].make(result("deepspeed", 3, allocator="expandable"))
     assert made is not None
     whole = "".join((*made.files, *made.files.values(), *made.unexpressed)).lower()
     assert not [word for word in ("nodes", "node_rank", "node-rank", "master") if word in whole]

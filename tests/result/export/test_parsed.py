@@ -43,6 +43,7 @@ RESULTS = {
     "low": of_gpus("ddp", 0, optimizer="adamw8bit", param_dtype="bf16"),
     "lora": of_gpus("ddp", 0, lora="r=8"),
     "lora-of-some": of_gpus("deepspeed", 3, world_size=1, lora="r=16,targets=q_proj+v_proj"),
+    "chunked": of_gpus("ddp", 0, loss="chunked"),
     "fsdp-2": of_gpus("fsdp", 2, checkpointing="selective", attention="flex_attention"),
     "fsdp-3": of_gpus("fsdp", 3, checkpointing="full"),
     "zero-1": of_gpus("deepspeed", 1, world_size=1, param_dtype="fp32"),
@@ -95,8 +96,8 @@ def dtype(best: Best) -> str:
     return "fp32" if cast else config.dtype
 
 
-def settings(best: Best, path: Path) -> str | None:
-    return str(path) if best.config.engine == "deepspeed" else None
+def settings(best: Best, file: str) -> str | None:
+    return file if best.config.engine == "deepspeed" else None
 
 
 def test_axolotl_reads_its_file(tmp_path: Path) -> None:
@@ -107,21 +108,24 @@ def test_axolotl_reads_its_file(tmp_path: Path) -> None:
         assert found[name] == batches(best) | {
             "odd": [],
             "dtype": dtype(best),
-            "checkpointing": config.checkpointing in ("full", "host"),
+            "checkpointing": config.checkpointing != "none",
             "offloaded": "hidden_states" if config.checkpointing == "host" else False,
             "compile": config.compile == "on",
             "attention": config.attention,
             "optimizer": OPTIM["adamw" if own else config.optimizer],
-            "deepspeed": settings(best, tmp_path / name / "axolotl-deepspeed.json"),
+            "deepspeed": settings(best, "axolotl-deepspeed.json"),
             "reshard": config.zero_stage == 3 if sharded else None,
             "lora": LORA.get(name),
+            "chunked": True if name == "chunked" else None,
         }, name
 
 
 def test_llama_factory_reads_its_file(tmp_path: Path) -> None:
-    found = parsed("llama-factory", tmp_path)
+    names = [name for name in RESULTS if name != "chunked"]  # which needs liger-kernel
+    found = parsed("llama-factory", tmp_path, *names)
     attention = {"eager": "disabled", "flash_attention_2": "fa2", "flex_attention": "auto"}
-    for name, best in RESULTS.items():
+    for name in names:
+        best = RESULTS[name]
         config = best.config
         own = config.engine == "deepspeed"
         pure = config.param_dtype == "bf16" and not own
@@ -133,7 +137,7 @@ def test_llama_factory_reads_its_file(tmp_path: Path) -> None:
             "compile": config.compile == "on",
             "attention": attention.get(config.attention, config.attention),
             "optimizer": OPTIM["adamw" if own else config.optimizer],
-            "deepspeed": settings(best, tmp_path / name / "llama-factory-deepspeed.json"),
+            "deepspeed": settings(best, "llama-factory-deepspeed.json"),
             "lora": LORA.get(name),
         }, name
 
@@ -150,6 +154,7 @@ def test_torchtitan_reads_its_file(tmp_path: Path) -> None:
             "seq_len": config.seq_len,
             "dtype": {"bf16": "bfloat16", "fp32": "float32"}[config.dtype],
             "ranks": [1, config.world_size] if sharded else [config.world_size, 1],
+            "split": [1, 1, 1],
             "reshard": {0: "default", 2: "never", 3: "always"}[config.zero_stage],
             "checkpointing": kinds[config.checkpointing],
             "compile": ["model"] if config.compile == "on" else [],
@@ -169,6 +174,7 @@ def test_megatron_reads_its_flags(tmp_path: Path) -> None:
             ],
             "optimizer": "muon" if config.optimizer == "muon" else "adam",
             "shared": config.zero_stage == 1,
+            "split": [1, 1, 1],
             "clip": 1.0,
             "recompute": kept,
         }, name

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -145,3 +147,24 @@ def test_a_manifest_keeps_what_is_learned(tmp_path: Path) -> None:
     now.write(tmp_path)
     shutil.rmtree(tmp_path / "before")
     assert manifest.read(tmp_path) == now
+
+
+def gpus(name: str, **more: object) -> dict[str, Any]:
+    return {"kind": "cuda", "devices": {"devices": [{"name": name, "uuid": f"{more}"}], **more}}
+
+
+@pytest.mark.parametrize(
+    ("card", "software", "learned"),
+    [("H100", "2.13.0", True), ("H200", "2.13.0", False), ("H100", "2.12.0", False)],
+)
+def test_emulated_gpus_tell_of_the_memory_of_such_cards_alone(
+    tmp_path: Path, card: str, software: str, learned: bool
+) -> None:
+    study(tmp_path / "weighed", **gpus("H100", emulated=True))
+    study(tmp_path / "measured", **gpus("H100"))
+    mine = gpus(card) | {"software": {"torch": software}}
+    now = learn(begun(tmp_path / "now", NOW, **mine), str(tmp_path), True)
+    timed = {Path(each.folder).name: each.timed for each in now.earlier}
+    assert timed == ({"weighed": False, "measured": True} if learned else {})
+    parsed = manifest.parsed(json.loads(now.text()))
+    assert parsed.earlier == now.earlier
