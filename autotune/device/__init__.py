@@ -11,6 +11,7 @@ from pathlib import Path
 
 from autotune.device.device import Device
 from autotune.errors import UsageError
+from autotune.wire.emulated import emulating
 
 AUTO = "auto: "
 """How the reason of a device begins that nobody named."""
@@ -33,6 +34,8 @@ def open_device(spec: str, *, for_torch: bool = False) -> Device:
             f"--device {spec}: unknown; write auto, cpu, cuda, cuda:0,2, emulated:8xH100 or"
             " replay:FILE.csv"
         )
+    if spec.startswith("emulated:") and not emulating():
+        raise UsageError(f"--device {spec}: only for a study on this machine")
     from autotune.device.cpu import CpuDevice
 
     if spec == "cpu":

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from difflib import get_close_matches
 
 from autotune.errors import UsageError
 from autotune.units import parse_bytes
@@ -143,8 +144,11 @@ def _named(text: str, asked: str) -> Card:
         return several[0]
     if several and wanted in ("a100", "v100"):
         raise UsageError(f"{asked}: which one: {' or '.join(each.name for each in several)}?")
-    known = ", ".join(card.name for card in CARDS)
-    raise UsageError(f"{asked}: unknown card; write its memory, e.g. 80GiB, or {known}")
+    names_of = {plain_name(card.name): card.name for card in CARDS}
+    near = get_close_matches(wanted, names_of, 1, 0.75)
+    meant = f" did you mean {names_of[near[0]]}?" if near else ""
+    known = ", ".join(names_of.values())
+    raise UsageError(f"{asked}: unknown card;{meant} write its memory, e.g. 80GiB, or {known}")
 
 
 def plain_name(name: str) -> str:

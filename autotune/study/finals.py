@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections import Counter
 from collections.abc import Generator, Sequence
 from functools import partial
@@ -124,9 +123,17 @@ class Finals:
         if self._has_time(record, self._micro_steps(record)):
             return found
         if not self.out_of_time:
-            self._records.reporter.note("the budget leaves no time for more finals")
+            more = " more" if self._ledger.finals else ""
+            self._records.reporter.note(
+                f"the budget leaves no time for{more} finals: one takes"
+                f" {self.round_s(record):.0f} s, {self._clock.remaining_s():.0f} s are left"
+            )
         self.out_of_time = self._ended = True
         return None
+
+    def round_s(self, record: Record) -> float:
+        """Seconds of one final of `record`."""
+        return self._start_s(record) + self._steps_s(record, self._micro_steps(record))
 
     def _micro_steps(self, record: Record) -> int:
         """The whole schedule; or the part that the search runs, if there is no time for more."""
@@ -188,7 +195,8 @@ class Finals:
         leader = finalists[0]
         sure = self._is_sure(leader)
         running = Counter([*self._slots.running, *self._records.finals])
-        first = [leader, *([] if sure else self._rivals(finalists))]
+        owed = [r for r in self._owed(finalists) if not running[r.candidate]]
+        first = [leader, *owed, *([] if sure else self._rivals(finalists))]
         later = [] if sure else [r for r in finalists if r not in first]
         for among in (first, later if running else []):
             able = [r for r in among if running[r.candidate] < FINAL_ROUNDS]
@@ -208,9 +216,22 @@ class Finals:
     def _settled(self, finalists: list[Record]) -> bool:
         if not finalists or self._rounds(finalists[0].candidate) < FINAL_ROUNDS:
             return False
+        if self._owed(finalists) or self._differ(finalists[0]):
+            return False
         most = MOST_ROUNDS if self._turns > 1 else FIRST_ROUNDS
         alone = len(finalists) == 1 or self._rounds(finalists[0].candidate) >= most
         return alone or self._is_sure(finalists[0]) or self._is_in_vain(finalists)
+
+    def _owed(self, finalists: list[Record]) -> list[Record]:
+        """The one that was the fastest in the search, unless it had a final: what is believed must
+        stand up to it."""
+        fastest = max(finalists, key=self._ledger.searched, default=None)
+        return [] if fastest is None or self._rounds(fastest.candidate) else [fastest]
+
+    def _differ(self, leader: Record) -> bool:
+        """Whether more finals may show the speed of `leader`, whose measurements differ."""
+        made = self._rounds(leader.candidate)
+        return made < VAIN_ROUNDS and not self._ledger.agrees(leader.candidate)
 
     def _is_in_vain(self, finalists: list[Record]) -> bool:
         """Whether the budget lacks the time for the rounds that tell the two best apart."""
@@ -248,11 +269,17 @@ class Finals:
         return len(self._ledger.finals_of(candidate))
 
     def _finalists(self) -> list[Record]:
-        """The best contenders, without those that lost node after node: they may be the cause."""
-        able = (
+        """The best contenders, and the fastest of the search in place of the last of several.
+
+        Those that lost node after node are left out: they may be the cause.
+        """
+        able = [
             r for r in self._ledger.contenders if self._put_offs[r.candidate] < SUSPICIOUS_LOSSES
-        )
-        return list(itertools.islice(able, self._count))
+        ]
+        fastest = max(able, key=self._ledger.searched, default=None)
+        if self._count < 2 or fastest is None or fastest in able[: self._count]:
+            return able[: self._count]
+        return [*able[: self._count - 1], fastest]
 
     def _start_s(self, record: Record) -> float:
         return self._pace.start_s(record.candidate)

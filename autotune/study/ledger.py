@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from autotune.result.choice import EQUAL, Certainty, Choice, Repeats, repeats_in, winner
+from autotune.result.choice import EQUAL, Certainty, Choice, Repeats, agree, repeats_in, winner
 from autotune.space.arrays import Array
 from autotune.space.candidate import Candidate
 from autotune.space.outcome import Objective, Record, Verdict, step_cost_for
@@ -105,7 +105,8 @@ class Ledger:
         settled = [candidate for candidate in self.opened if record.settles(candidate)]
         for candidate in settled:
             self.opened.close(candidate)
-        skipped = [record.skipped(candidate) for candidate in settled]
+        name = self._space.name(record.candidate)
+        skipped = [record.skipped(candidate, name=name) for candidate in settled]
         self.settled += skipped
         return skipped
 
@@ -156,6 +157,16 @@ class Ledger:
     def believed(self, candidate: Candidate) -> float:
         """The value of the objective for `candidate`, by all measurements."""
         return self._work[candidate] / math.exp(self._log_cost.mean[self._place[candidate]])
+
+    def searched(self, record: Record) -> float:
+        """The value of the objective that the search measured; 0 where it did not to the end."""
+        whole = record.outcome.verdict == Verdict.OK
+        return record.measured.value(self._objective) if whole else 0.0
+
+    def agrees(self, candidate: Candidate) -> bool:
+        """Whether its finals, of which there is one, agree as those of a confirmed result do."""
+        seen = [r for r in self.records if r.candidate == candidate]
+        return agree(seen, self._space.workload, self.repeats)
 
     def certainty(self, of: Candidate) -> Certainty | None:
         """How sure it is that `of` is the best candidate that fits; None if it failed since, or

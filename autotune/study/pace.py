@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from autotune.space.candidate import Build, Candidate
 from autotune.space.engines import engine_of
 from autotune.space.options import Options
-from autotune.space.outcome import Record
+from autotune.space.outcome import Record, Verdict
 from autotune.space.workload import Workload
 from autotune.study.attempts import Probed
 from autotune.study.prober import rule_for
@@ -59,9 +59,13 @@ class Pace:
         return statistics.median(whole) if whole else self.rule.timed_limit_s
 
     def learn(self, candidate: Candidate, probed: Probed) -> None:
-        """Learn the group starts of a probe."""
+        """Learn the group starts of a probe. One that the budget cut short says no more than that
+        a start takes longer."""
+        cut = probed.outcome.verdict is Verdict.SKIPPED
+        known_s = self.start_s(candidate) if cut else 0.0
         self._compiles_s += probed.compiles_s
-        self._starts_s[engine_of(self._workload, candidate).name] += probed.starts_s
+        starts_s = self._starts_s[engine_of(self._workload, candidate).name]
+        starts_s += [start_s for start_s in probed.starts_s if start_s > known_s]
 
     def restore(self, records: Sequence[Record]) -> None:
         """Learn the group starts of an earlier run, from the outcomes of its probes."""

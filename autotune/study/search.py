@@ -126,8 +126,9 @@ class Search:
             if self._ledger.opened.avoids(asked.candidate):
                 self._put_off(asked, "the last probes of its build broke")
             elif witness is not None:
+                name = self._space.name(witness.candidate)
                 self._records.add_trial(
-                    asked, witness.skipped(asked.candidate, asked.trial.number)
+                    asked, witness.skipped(asked.candidate, asked.trial.number, name=name)
                 )
             else:
                 return slot, self._work(slot, asked)
@@ -160,7 +161,7 @@ class Search:
         """Why no further probe is run; None while there may be one."""
         if self._trials is not None and self._begun() >= self._trials:
             return f"--trials {self._trials} probes were run"
-        if not self._has_time(self._typical_probe_s):
+        if not self._has_time(self._typical_probe_s + self._start_s):
             return "its part of the budget is spent"
         broken = self._ledger.broken()
         if broken == self._ledger.probed and self._ledger.broken(self._earlier) >= HOPELESS_STARTS:
@@ -175,6 +176,14 @@ class Search:
     @property
     def _typical_probe_s(self) -> float:
         return self._pace.typical_probe_s(self._ledger.fitting)
+
+    @property
+    def _start_s(self) -> float:
+        """Seconds of starting a group for the next probe, once it is known from a measurement that
+        each probe needs its own."""
+        alive = any(slot.runner.live_build is not None for slot in self._slots)
+        waiting = alive or self._slots.running or not self._ledger.fitting
+        return 0.0 if waiting else self._pace.start_s(self._space.opening[0])
 
     def _has_time(self, probe_s: float) -> bool:
         return self._clock.remaining_s() >= self._finals.needed_s() + probe_s
@@ -252,8 +261,8 @@ class Search:
         Some samplers do not know the cost of starting a group. They are asked for several
         candidates at once. The live group stays until its probes have paid for its start, unless
         all of its last round were too slow. Then come the builds of the opening, then those that
-        the sampler chooses. While nothing fits, the smallest open candidate comes next, alone. A
-        resumed study begins with the interrupted rounds.
+        the sampler chooses. While nothing fits, or a script fails, the smallest open candidate
+        comes next, alone. A resumed study begins with the interrupted rounds.
         """
         size, journal, opened = self._sampler.round, self._records.journal, self._ledger.opened
         ask = partial(self._ask_after, slot)
@@ -265,7 +274,7 @@ class Search:
             known = {each.candidate for each in asked}
             self._again = [c for c in self._again if c not in known]
             return asked
-        if self._ledger.nothing_fits_yet:
+        if self._ledger.nothing_fits_yet or self._only_failed:
             usable = (c for c in opened if not opened.avoids(c))
             smallest = min(usable, key=lambda c: (c.depth, c.tokens))
             return ask_round(journal, opened, ask, 1, first=[smallest])
@@ -273,6 +282,12 @@ class Search:
         pending = len(self._pending())
         left = size if self._trials is None else self._trials - self._ledger.probed - pending
         return ask_round(journal, opened, ask, max(1, min(size, left)), build=build)
+
+    @property
+    def _only_failed(self) -> bool:
+        """Whether a script failed, and nothing of it was measured."""
+        of_script = self._space.workload.of_script
+        return of_script and self._ledger.broken() > 0 and not self._ledger.contenders
 
     def _build_of_round(self, slot: Slot, size: int) -> Build | None:
         """The build of the next round; None leaves the choice to the sampler."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import math
 import shutil
 import threading
 from collections.abc import Callable, Iterator
@@ -32,8 +33,8 @@ from autotune.show.report import Reporter
 from autotune.show.report.text import minutes
 from autotune.show.view.page import page
 from autotune.show.view.study import read
-from autotune.space.candidate import Candidate
 from autotune.space.options import Options
+from autotune.space.outcome import Record
 from autotune.space.space import Space
 from autotune.study.ledger import Ledger
 from autotune.study.neighbours import Neighbours
@@ -42,6 +43,8 @@ from autotune.study.study import Study
 from autotune.study.why_nothing import why_nothing
 from autotune.wire.budget import Clock, StopFlag
 
+ENOUGH_FINALS = 10
+"""The budget that is advised has time for so many."""
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _LOST = (errno.EROFS, errno.EIO, errno.ESTALE)
 
@@ -171,8 +174,6 @@ class _Session(Setup):
             self.reporter.note(f"other processes can join this study with --join {quote(name)}")
         if self.manifest.earlier:
             self.reporter.note(self._learns_from())
-        if lack := self._device.energy().lack:
-            self.reporter.note(f"energy is left out: {lack}")
         return None
 
     def end(self, ended: StudyEnd) -> None:
@@ -190,6 +191,9 @@ class _Session(Setup):
                 self.reporter.note(f"{error}; it is written again")
                 return None
         self.reporter.started(self.space, self.clock.budget_s, self.folder.path)
+        self.reporter.note(
+            "this study had ended, so nothing is measured: --budget 10m beside --resume goes on"
+        )
         if best is not None:
             self.reporter.finished(best, self.folder.best)
         return ended
@@ -205,10 +209,13 @@ class _Session(Setup):
 
     def _learns_from(self) -> str:
         studies = self.manifest.earlier
-        seen = sum(len(study.seen) for study in studies)
+        count = {timed: sum(len(each.seen) for each in studies if each.timed == timed)
+                 for timed in (True, False)}  # fmt: skip
+        words = {True: "measurement", False: "weighed peak"}
+        seen = [f"{n} {words[timed]}{'s' * (n > 1)}" for timed, n in count.items() if n]
         names = ", ".join(study.folder for study in studies[:2])
         more = f" and {len(studies) - 2} more" if len(studies) > 2 else ""
-        return f"learns from {seen} measurements of earlier studies: {names}{more}"
+        return f"learns from {' and '.join(seen)} of earlier studies: {names}{more}"
 
     @contextmanager
     def study(self) -> Iterator[Study]:
@@ -315,8 +322,22 @@ class _Session(Setup):
         made = export.write(best, self.folder.exports)
         if self.space.workload.of_script:
             asked = self.space.asked_for(best.config.candidate) or best.config.candidate
-            write_files(self.space, asked, best.device_kind, self.folder.exports)
-        self.reporter.note(f"Exports: {self.folder.exports.name}/ has {', '.join(made)}")
+            write_files(
+                self.space, asked, best.device_kind, self.folder.exports,
+                best.config.data_parallel,
+            )  # fmt: skip
+        without = export.left_out(best, made)
+        self.reporter.note(
+            f"Exports: {self.folder.exports.name}/ has {', '.join(made)}"
+            f"{f'; {without}' if without else ''}"
+        )
+        if (final_s := study.lacking_s()) is not None:
+            what = "launch" if self.space.workload.of_script else "final"
+            more = math.ceil(ENOUGH_FINALS * final_s / 60)
+            self.reporter.note(
+                f"a {what} takes {final_s:.0f} s: autotune --resume"
+                f" {quote(str(self.folder.path))} --budget {more}m"
+            )
         if why := f"stopped by {self.stop.name}" if self.stop.name else lost:
             return StudyEnd(
                 Ending.STOPPED,
@@ -346,12 +367,12 @@ class _Session(Setup):
             except OSError as error:  # the result is there all the same
                 self.reporter.note(f"--log {name}: could not be written: {error}")
 
-    def _command(self, candidate: Candidate) -> list[str] | None:
-        """What starts the user's own script with `candidate`; None where there is none."""
+    def _command(self, record: Record) -> list[str] | None:
+        """What starts the user's own script as in `record`; None where there is none."""
         if not self.space.workload.of_script:
             return None
         kind = self.testbed.device.kind
-        return shown_command(self.space, candidate, self.options, kind, self.folder.exports)
+        return shown_command(self.space, record, self.options, kind, self.folder.exports)
 
     def _publish(self, ledger: Ledger, stopped_in: str | None = None) -> Best | None:
         """Write best.json as far as `ledger` knows it; None where nothing fits, and then what an
@@ -381,7 +402,7 @@ class _Session(Setup):
                 "stopped_in": stopped_in,
                 "lost_nodes": [asdict(each) for each in self.journal.lost],
             },
-            command=self._command(choice.record.candidate),
+            command=self._command(choice.record),
         )
         if best.same_batch:
             share = update_share(choice.record, self.space.workload, manifest.earlier)

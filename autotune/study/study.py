@@ -135,6 +135,13 @@ class Study:
         searched = yield from self._search.turn()
         return searched + (yield from self._finals.turn())
 
+    def lacking_s(self) -> float | None:
+        """Seconds of one final, if the budget left no time for those that the result needs."""
+        choice = self.ledger.choice()
+        if choice is None or choice.confirmed or not self._finals.out_of_time:
+            return None
+        return self._finals.round_s(choice.record)
+
     def close(self) -> None:
         """Wait for what still runs, which was asked to stop."""
         self._slots.close()

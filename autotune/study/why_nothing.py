@@ -33,7 +33,9 @@ def why_nothing(
         untried = len(open_.difference(r.candidate for r in tried))
         text = _least("nothing that was tried fits" if open_ else "nothing fits", bounded, space)
         if broke:
-            text += f"; {len(broke)} ended otherwise: one, {_cause(next(iter(broke.values())))}"
+            text += (
+                f"; {len(broke)} ended otherwise: one, {_cause(next(iter(broke.values())), space)}"
+            )
         if untried:
             probes = sum(r.purpose == "search" for r in tried)
             spent = trials is not None and probes >= trials
@@ -44,9 +46,9 @@ def why_nothing(
     if lost:
         return StudyEnd(Ending.NO_MEASUREMENT, f"nothing could be measured: {lost}")
     if tried:
-        return StudyEnd(
-            Ending.NO_MEASUREMENT, f"nothing could be measured; first, {_cause(tried[0])}"
-        )
+        heedless = [_cause(r, space) for r in tried if r.outcome.only]
+        first = heedless[0] if heedless else f"first, {_cause(tried[0], space)}"
+        return StudyEnd(Ending.NO_MEASUREMENT, f"nothing could be measured; {first}")
     more = max(2, math.ceil(2 * budget_s / 60))
     early = f"the budget ended before anything was measured; try --budget {more}m"
     saw = next((r.outcome.reason.partition("; ")[2] for r in records), "")
@@ -54,8 +56,8 @@ def why_nothing(
     return StudyEnd(Ending.NO_MEASUREMENT, early)
 
 
-def _cause(of: Record) -> str:
-    return f"{of.candidate.key} was {of.outcome.verdict}: {of.outcome.reason}"
+def _cause(of: Record, space: Space) -> str:
+    return f"{space.name(of.candidate)} was {of.outcome.verdict}: {of.outcome.reason}"
 
 
 def _least(what: str, bounded: Sequence[Record], space: Space) -> str:
@@ -70,4 +72,5 @@ def _least(what: str, bounded: Sequence[Record], space: Space) -> str:
         return f"{text}; no candidate lived long enough to say how much it needs"
     peak_bytes, record = min(seen, key=lambda item: item[0])
     how = "held {} when it ran out" if record.outcome.verdict == Verdict.OOM else "peaked at {}"
-    return f"{text}; the least peak seen: {record.candidate.key} {how.format(gib(peak_bytes))}"
+    seen_at = how.format(gib(peak_bytes))
+    return f"{text}; the least peak seen: {space.name(record.candidate)} {seen_at}"

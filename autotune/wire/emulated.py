@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 
 VARIABLE = "AUTOTUNE_EMULATED"
 """Names the file that all processes of one emulation share."""
@@ -14,3 +15,12 @@ ALONE = "AUTOTUNE_EMULATED_ALONE"
 def emulating() -> bool:
     """Whether values that a CUDA device computed mean nothing, so that none can be compared."""
     return VARIABLE in os.environ
+
+
+_LIBRARY = re.compile(r"\b(cudnn|cusolver|cufft|cusparse|curand|nvjpeg)", re.IGNORECASE)
+
+
+def why(error: str) -> str:
+    """How emulation explains the `error` of a program, to be put behind it; "" if it does not."""
+    found = _LIBRARY.search(error) if emulating() else None
+    return f" (emulated GPUs have no {found[1]})" if found else ""

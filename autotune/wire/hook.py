@@ -18,9 +18,28 @@ class Step:
     """Seconds spent waiting for the next batch of a DataLoader."""
     tokens: int | None
     """Tokens that the script reported itself."""
+    samples: int | None = None
+    """Samples that it reported."""
     shapes: list[list[list[int]]]
     """Shapes of observed batches by [micro-step][tensor]: (samples, tokens), (samples,), or
     none."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Place:
+    """What a rank of several shows of how they share the work, in the steps after its first."""
+
+    batches: list[int]
+    """A digest for each of these steps, of what the outermost modules got; none where nothing
+    could be read."""
+    fed: bool
+    """Whether they got nothing but what other ranks computed: a later stage of a pipeline."""
+    averages: list[list[int]]
+    """Ranks of each group over which this one's gradients are reduced."""
+    shares: list[list[int]]
+    """Ranks of each group that exchanges activations, or has parts of parameters."""
+    degrees: dict[str, list[int]]
+    """Size and this rank's place on dp, tp, pp or cp, where the script's library names them."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,6 +68,8 @@ class Seen:
     """Device memory outside this process's allocator, of all processes."""
     ooms: int
     """Failed allocations, caught ones included."""
+    place: Place | None = None
+    """Of one rank of several, once it was looked at."""
     optimizer: str = ""
     """Optimizer classes that stepped, e.g. "adafactor" or "adamw+muon"; empty if none."""
 

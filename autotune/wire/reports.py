@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import operator
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -122,6 +122,11 @@ class Ran:
     """Rows that the model gets for each sample."""
     optimizer: str = ""
     """As `Seen` has it."""
+    data_parallel: int | None = None
+    """Number of replicas: ranks that train on the same data are one. None of older versions, which
+    took each rank for one."""
+    degrees: dict[str, int] = field(default_factory=dict)
+    """Degrees of parallelism that were seen, by name: dp, tp, pp, cp; without those of 1."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -186,7 +186,7 @@ class Settings:
         quiet=True, of_script=True, metavar="INTS",
         help="Batches that each loader process of a script prepares. Fills in {prefetch}.")))
     own: str = field(default="none", metadata=row(Axis(
-        label="own", level=Level.LAUNCH, words=("none",),
+        label="axis", level=Level.LAUNCH, words=("none",),
         pattern=r"[a-z_]\w*=[^;,]*(;[a-z_]\w*=[^;,]*)*", example="attn=sdpa",
         quiet=True, of_script=True)))
     # fmt: on

@@ -5,16 +5,20 @@ from __future__ import annotations
 import csv
 import json
 import os
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from autotune.device.emulated.emulation import Emulation, nodes_of
+from autotune.space.space import NO_LIMIT
 from autotune.wire.emulated import ALONE
 from tests.emulated.conftest import Emulate, ranks
+from tests.support.launches import OWN, PYTHON
 
 pytestmark = [pytest.mark.emulated, pytest.mark.slow]
 
@@ -32,8 +36,8 @@ def study(out: Path, *flags: str, on: Emulation | None = None) -> list[Row]:
     temporary.mkdir(exist_ok=True)
     environment = os.environ if on is None else on.environment
     done = subprocess.run(
-        [sys.executable, "-m", "autotune", "--out", str(out), "--sampler", "grid",
-         "--budget", "20m", "--finals", "1", *flags],
+        [sys.executable, "-m", "autotune", "--out", str(out), "--budget", "20m", "--finals", "1",
+         *(() if "--sampler" in flags else ("--sampler", "grid")), *flags],
         env=environment | {"TMPDIR": str(temporary)}, capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
@@ -61,10 +65,26 @@ def test_one_rank_weighs_as_all_do(
     alone = {row["key"]: row for row in study(tmp_path / "alone", *own)}
     for row in (each for each in real if each["kind"] == "search"):
         for name in PEAKS:
-            least = 64 << 20  # a few segments of tiny models
+            least = 8 << 20  # a few segments of tiny models
             assert int(alone[row["key"]][name]) == pytest.approx(int(row[name]), 0.01, least), name
         host = int(alone[row["key"]]["peak_host_bytes"])
         assert host == pytest.approx(int(row["peak_host_bytes"]), 0.05)
+
+
+def test_a_script_runs_on_cards_of_the_study(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever real devices are hidden."""
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "7")
+    script = f"{PYTHON} {OWN} plain --cuda --batch {{micro_batch}} --len {{seq_len}}"
+    flags = ("--script", script, "--micro-batch", "2", "--seq-len", "32")
+    [row] = study(tmp_path / "study", "--device", "emulated:1xT4", *flags)
+    assert row["verdict"] == "ok"
+    best = json.loads((tmp_path / "study" / "best.json").read_text())
+    assert (best["device"], best["confirmed"]) == ("emulated", False)
+    said = ended("plan", "--gpus", "T4", "--depth", "2", "--seq-len", "32", "--formulas",
+                 "--learn-from", str(tmp_path / "study"))[1]  # fmt: skip
+    assert "emulated Tesla T4; its memory is taken over, its speed is not" in said
 
 
 def test_a_plan_weighs_as_a_study_does(tmp_path: Path) -> None:
@@ -83,6 +103,23 @@ def test_a_plan_weighs_as_a_study_does(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir() if "temporary" not in path.name] == ["study"]
 
 
+def test_a_study_weighs_its_own_space_first(emulate: Emulate, tmp_path: Path) -> None:
+    """In a process of its own: the devices of the study stay what they are. In a live group the
+    allocator goes on from what was weighed or probed before."""
+    flags = ("--depth", "6", "--seq-len", "512", "--micro-batch", "1:48", "--checkpointing",
+             "none", "--capacity", "8GiB", "--sampler", "frontier", "--weigh")  # fmt: skip
+    found = study(tmp_path / "study", *flags, on=emulate("1xA100-40GB"))
+    body = json.loads((tmp_path / "study" / "manifest.json").read_text())
+    [earlier] = body["earlier"]
+    assert (earlier["folder"], earlier["timed"]) == ("emulated:1xA100-40GB", False)
+    weighed = {each["candidate"]["micro_batch"]: each["device_bytes"] for each in earlier["seen"]}
+    assert weighed
+    peaks = {int(row["micro_batch"]): row["peak_device_bytes"] for row in found}
+    for each in [each for each in weighed if peaks.get(each)]:
+        assert weighed[each] == pytest.approx(int(peaks[each]), 0.06)
+    assert {row["verdict"] for row in found} <= {"ok", "pruned"}
+
+
 def test_a_result_says_that_nothing_was_timed(tmp_path: Path) -> None:
     out = tmp_path / "study"
     flags = ("--engine", "fsdp", "--zero", "3")
@@ -93,7 +130,10 @@ def test_a_result_says_that_nothing_was_timed(tmp_path: Path) -> None:
     assert best["unconfirmed"] == "emulated GPUs"
     assert (best["config"]["world_size"], best["config"]["nodes"]) == (4, 2)
     assert best["fingerprint"]["devices"]["emulated"] is True
-    for path in (out / "exports").glob("*.y*ml"):
+    assert best["limits"]["host_capacity_bytes"] == NO_LIMIT
+    written = list((out / "exports").glob("*.y*ml"))
+    assert written
+    for path in written:
         assert "nothing was timed" in path.read_text(), path.name
     code, err = ended("verify", str(out))
     assert (code, err) == (
@@ -112,7 +152,8 @@ def ended(*words: str) -> tuple[int, str]:
 @pytest.mark.parametrize(
     ("spec", "why"),
     [
-        ("8xQ100", "unknown card; write its memory"),
+        ("8xQ100", "unknown card; did you mean H100? write its memory"),
+        ("8xblackhole", "unknown card; write its memory"),
         ("99xH100", "at most 64 devices"),
         ("1,2xH100", "one number of GPUs"),
         ("0x8xH100", "at least one machine"),
@@ -172,3 +213,99 @@ print(began.elapsed_time(ended))
 """
     one, two = (of_one(emulate(spec), program) for spec in ("4xH100", "2x2xH100"))
     assert two > 5 * one
+
+
+SCRIPT = """
+import argparse, torch
+parser = argparse.ArgumentParser()
+parser.add_argument("--batch", type=int)
+parser.add_argument("--how", default="")
+asked = parser.parse_args()
+model = torch.nn.Sequential(torch.nn.Linear(2048, 8192), torch.nn.Linear(8192, 2048)).cuda()
+optimizer = torch.optim.AdamW(model.parameters())
+if asked.how == "waits":
+    open("waits", "w").close()
+    __import__("time").sleep(600)
+if asked.how == "fft":
+    torch.fft.fft(torch.ones(64, device="cuda"))
+if asked.how == "convolution":
+    torch.nn.Conv2d(3, 8, 3).cuda()(torch.ones(2, 3, 8, 8, device="cuda"))
+for step in range(200):
+    loss = model(torch.randn(1024 * asked.batch, 2048, device="cuda")).mean()
+    loss.backward()
+    optimizer.step()
+    optimizer.zero_grad()
+    if asked.how == "stops" and loss.item() == 0:
+        break
+"""
+
+
+def plan_of_script(folder: Path, how: str, *flags: str) -> subprocess.CompletedProcess[str]:
+    (folder / "train.py").write_text(SCRIPT)
+    script = f"{PYTHON} train.py --how={how} --batch {{micro_batch}}"
+    temporary = folder / "temporary"
+    temporary.mkdir()
+    done = subprocess.run(
+        [sys.executable, "-m", "autotune", "plan", "--gpus", "T4", "--script", script, *flags],
+        env=os.environ | {"TMPDIR": str(temporary)}, capture_output=True, text=True, check=False,
+        cwd=folder,
+    )  # fmt: skip
+    assert not list(temporary.glob("emulated-gpus-*"))
+    assert not list(temporary.glob("autotune-plan-*"))
+    return done
+
+
+def test_a_plan_weighs_a_script(tmp_path: Path) -> None:
+    """What fits is what the script itself takes; torch's own kernels stand in for cuDNN's."""
+    flags = ("--micro-batch", "1:512", "--ceiling", "50%", "--json")
+    done = plan_of_script(tmp_path, "convolution", *flags)
+    assert done.returncode == 0, done.stderr
+    told = json.loads(done.stdout)
+    [row] = told["rows"]
+    fits = row["candidate"]["micro_batch"]
+    assert row["verdict"] == "ok"
+    assert (row["next"]["verdict"], row["next_micro_batch"]) == ("over_ceiling", fits + 1)
+    assert row["peak_bytes"] <= told["limit_bytes"] < row["next"]["peak_bytes"]
+    # A sample's activations, with or without their gradients.
+    assert 48 << 20 <= row["next"]["peak_bytes"] - row["peak_bytes"] <= 144 << 20
+    assert row["modelled_tokens_per_s"] > 0
+
+
+@pytest.mark.parametrize(
+    ("how", "why"),
+    [
+        ("fft", "RuntimeError: cuFFT error: CUFFT_INTERNAL_ERROR (emulated GPUs have no cuFFT)"),
+        ("stops", "losses are 0 on emulated GPUs: it may have stopped for that"),
+    ],
+)
+def test_a_script_that_emulation_breaks_is_told_why(tmp_path: Path, how: str, why: str) -> None:
+    done = plan_of_script(tmp_path, how)
+    assert done.returncode == 5
+    assert done.stderr.splitlines()[-1].endswith(why)
+
+
+def test_where_a_script_does_not_fit_the_plan_says_so(tmp_path: Path) -> None:
+    done = plan_of_script(tmp_path, "", "--micro-batch", "1024")
+    assert done.returncode == 3
+    assert "ran out of memory" in done.stderr
+
+
+def test_a_plan_of_a_script_that_is_stopped_says_so_and_leaves_nothing(tmp_path: Path) -> None:
+    """Nothing that fits is known then, which is no answer."""
+    (tmp_path / "train.py").write_text(SCRIPT)
+    script = f"{PYTHON} train.py --how=waits --batch {{micro_batch}}"
+    temporary = tmp_path / "temporary"
+    temporary.mkdir()
+    plan = subprocess.Popen(
+        [sys.executable, "-m", "autotune", "plan", "--gpus", "1,2xT4", "--script", script],
+        env=os.environ | {"TMPDIR": str(temporary)}, stderr=subprocess.PIPE, text=True,
+        cwd=tmp_path,
+    )  # fmt: skip
+    while not (tmp_path / "waits").exists():
+        assert plan.poll() is None
+        time.sleep(0.2)
+    plan.send_signal(signal.SIGINT)
+    _, said = plan.communicate(timeout=60)
+    assert plan.returncode == 4
+    assert said.count("stopped after 0 of 1 rows") == 1
+    assert not list(temporary.glob("*"))

@@ -107,6 +107,26 @@ print(json.dumps([there.cpu().sum().item(), pinned.is_pinned(), torch.empty(9).i
 """) == [499500, True, False, 0]  # fmt: skip
 
 
+def test_a_number_that_is_computed_is_zero_whatever_was_there(emulate: Emulate) -> None:
+    """What looks at a norm or a loss, as DeepSpeed does, finds a number that can be one."""
+    assert answers(emulate("1xH100"), """
+some, one = torch.tensor([1.0, 2.0, 3.0]).cuda(), torch.tensor(2.0).cuda()
+large = torch.empty(1 << 20, device="cuda", dtype=torch.bfloat16)
+def after(compute):
+    held = [torch.tensor(-3.5).cuda() for _ in range(64)]
+    del held
+    return compute().item()
+print(json.dumps([
+    [after(compute) for compute in (
+        some.sum, some.half().sum, some.max, some.argmax, some.norm, large.mean,
+        large.float().norm, one.sqrt, one.double, lambda: one + 1, lambda: one**2.0,
+        lambda: one > 1,
+    )],
+    [one.add_(1).item(), some.mul_(2).tolist()],
+]))
+""") == [[0] * 12, [2, [1, 2, 3]]]  # fmt: skip
+
+
 def test_memory_of_a_killed_process_goes_back_and_neighbours_count(emulate: Emulate) -> None:
     cards = emulate("1x24GiB")
     other = begin(cards, """
@@ -149,3 +169,17 @@ there = held()
 torch.cuda.Event(enable_timing=True).record()
 print(json.dumps([before, there, held()]))
 """) == [[0, 0], [0, 512], [510, 512]]  # fmt: skip
+
+
+@pytest.mark.parametrize("card", ["L40S", "GB10", "H100"])
+def test_kernels_of_cub_run_on_cards_that_nothing_was_built_for(
+    emulate: Emulate, card: str
+) -> None:
+    """CUB takes the newest architecture that it is told for one that it has kernels for."""
+    program = """
+import torch
+table = torch.nn.Embedding(30000, 64, device="cuda")
+table(torch.zeros(4, 1024, dtype=torch.long, device="cuda")).sum().backward()  # sorts
+print("ran")
+"""
+    assert end(begin(emulate(f"1x{card}"), program)) == "ran\n"

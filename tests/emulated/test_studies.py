@@ -14,14 +14,16 @@ from pathlib import Path
 import pytest
 
 from autotune.device.emulated.emulation import Emulation
+from autotune.result.best import Best
 from tests.emulated.conftest import Emulate, begin, end
+from tests.support.choice import campaign
 from tests.support.launches import BIN, OWN, PYTHON
 from tests.support.programs import ROOT, ranks_of
 
 pytestmark = [pytest.mark.emulated, pytest.mark.slow]
 
 Row = dict[str, str]
-ALL = ("--sampler", "grid", "--budget", "20m", "--trials", "999", "--finals", "1")
+ALL = ("--sampler", "grid", "--budget", "1h", "--trials", "999", "--finals", "1")
 SHAPE = ("--depth", "2", "--seq-len", "64", "--gpt", "vocab_size=256")
 ONE = ("--micro-batch", "1", "--checkpointing", "none")
 GONE_S = 30.0
@@ -82,7 +84,7 @@ def values(of: list[Row], *names: str) -> set[tuple[str, ...]]:
 
 
 STAGES = {"ddp": "0", "deepspeed": "0,1,2,3", "fsdp": "2,3"}
-MORE = [pytest.param(n, marks=pytest.mark.campaign) for n in (1, 4, 8)]
+MORE = campaign(1, 4, 8)
 
 
 @pytest.mark.parametrize("devices", [2, *MORE])
@@ -117,12 +119,12 @@ def test_every_combination_trains(
 
 @pytest.mark.campaign
 @pytest.mark.timeout(1500)
-@pytest.mark.parametrize("engine", ["deepspeed", "fsdp"])
-def test_every_offload_trains_on_two_cards(emulate: Emulate, tmp_path: Path, engine: str) -> None:
-    offload = "none,optimizer,all" if engine == "deepspeed" else "none,all"
-    flags = ("--engine", engine, "--zero", "2,3", "--offload", offload, *SHAPE, *ONE)
-    found = tuned(emulate("2xA100-40GB"), tmp_path / "study", *flags)
-    assert ("3", "all") in values(found, "zero_stage", "offload")
+def test_every_offload_trains_on_two_cards(emulate: Emulate, tmp_path: Path) -> None:
+    offload = ("--engine", "deepspeed", "--zero", "2,3", "--offload", "none,optimizer,all")
+    found = tuned(emulate("2xA100-40GB"), tmp_path / "study", *offload, *SHAPE, *ONE)
+    assert values(found, "zero_stage", "offload") == {
+        ("2", "none"), ("2", "optimizer"), ("3", "none"), ("3", "optimizer"), ("3", "all")
+    }  # fmt: skip
 
 
 @pytest.mark.campaign
@@ -136,7 +138,7 @@ def test_every_engine_compiles_on_two_cards(emulate: Emulate, tmp_path: Path, en
 
 @pytest.mark.parametrize(
     ("spec", "flags"),
-    [("1x8GiB", ()), pytest.param("1xH100", ("--capacity", "8GiB"), marks=pytest.mark.campaign)],
+    [("1x8GiB", ()), *campaign(("1xH100", ("--capacity", "8GiB")))],
     ids=["small", "pretended"],
 )
 def test_what_is_too_large_is_oom_and_the_next_candidates_are_measured(
@@ -164,7 +166,7 @@ def test_probes_run_at_the_same_time_each_on_its_own_card(
     assert values(found, "micro_batch") == {("1",), ("2",)}
 
 
-@pytest.mark.parametrize("devices", [2, pytest.param(8, marks=pytest.mark.campaign)])
+@pytest.mark.parametrize("devices", [2, *campaign(8)])
 def test_a_study_that_is_killed_leaves_no_memory_in_use_and_goes_on(
     emulate: Emulate, tmp_path: Path, devices: int
 ) -> None:
@@ -209,13 +211,18 @@ def test_another_card_is_no_place_to_go_on_and_the_same_one_verifies(
 ) -> None:
     out = tmp_path / "study"
     cards = emulate("1xA100-40GB")
-    tuned(cards, out, *SHAPE, *ONE, "--zero", "0")
+    long = ("--seq-len", "1024", "--micro-batch", "64", "--checkpointing", "none")
+    tuned(cards, out, "--depth", "2", "--gpt", "vocab_size=256", *long, "--zero", "0")
     code, err = ended(emulate("1xH100"), "--resume", str(out))
     assert code == 2
     assert err.startswith("autotune: --resume: fingerprint.devices.devices.0.name was NVIDIA A100")
     assert len(err.splitlines()) == 1
     code, err = ended(cards, "verify", str(out), "--steps", "40")
-    assert code in (0, 5, 6), err  # times mean nothing here, and it may not be able to tell
+    assert code == 0, err
+    verified = Best.read(out / "best.json").verified
+    assert verified is not None
+    # The card's time is modelled, and its steps take longer than the host needs to start them.
+    assert verified.share_of_measured == pytest.approx(1, 0.001)
 
 
 def ended(cards: Emulation, *words: str) -> tuple[int, str]:
@@ -229,10 +236,10 @@ def ended(cards: Emulation, *words: str) -> tuple[int, str]:
 
 @pytest.mark.parametrize(
     "model",
-    ["factory:own:known", *(pytest.param(name, marks=pytest.mark.campaign) for name in (
-        "llama-3-8b-tiny", "mixtral-tiny", "mamba2-tiny", "t5-small-tiny", "bert-large-tiny"))],
+    ["factory:own:known", *campaign(
+        "llama-3-8b-tiny", "mixtral-tiny", "mamba2-tiny", "t5-small-tiny", "bert-large-tiny")],
 )  # fmt: skip
-@pytest.mark.parametrize("stage", ["0", pytest.param("3", marks=pytest.mark.campaign)])
+@pytest.mark.parametrize("stage", ["0", *campaign("3")])
 def test_models_of_others_train(emulate: Emulate, tmp_path: Path, model: str, stage: str) -> None:
     cards = emulate("2xA100-40GB")
     flags = ("--model", model, "--seq-len", "64", "--zero", stage, *ONE)

@@ -190,7 +190,7 @@ def test_a_study_on_a_cpu_with_rapl_says_what_a_token_takes(
 
 
 @pytest.mark.slow
-def test_a_study_on_a_cpu_without_rapl_says_so_in_one_line(
+def test_a_study_on_a_cpu_without_rapl_says_nothing_of_energy(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     code = tuned(
@@ -198,5 +198,5 @@ def test_a_study_on_a_cpu_without_rapl_says_so_in_one_line(
     )
     out = " ".join(capsys.readouterr().out.split())
     assert code == ExitCode.FOUND
-    assert out.count(f"energy is left out: {tmp_path} has no RAPL counter of a processor") == 1
+    assert "RAPL" not in out
     assert "J a token" not in out

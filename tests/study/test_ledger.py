@@ -9,6 +9,7 @@ from autotune.space.candidate import Candidate
 from autotune.space.outcome import Verdict
 from autotune.study.ledger import FRAGILE_BREAKS, Ledger
 from autotune.study.predict.predictor import Predictor
+from tests.support.launches import space_of
 from tests.support.records import WORKLOAD, record, space
 
 SPACE = space()
@@ -134,6 +135,17 @@ def test_it_is_surer_of_a_clear_difference_than_of_a_small_one(ledger: Ledger) -
     assert of_best.next == middle
     assert of_middle.next == LARGE
     assert ledger.certainty(Candidate(depth=2, seq_len=64, micro_batch=1)) is None
+
+
+def test_equal_looks_at_two_sizes_of_a_script_do_not_tell_them_apart() -> None:
+    among = space_of("python train.py --batch {micro_batch}", micro_batch="4,8,16", seq_len="")
+    ledger = Ledger(among, "tokens_per_s", Predictor(among, "cpu"))
+    small, middle, _ = among.candidates
+    for candidate in (small, middle):
+        ledger.add(record(candidate, disturbed_share=0.88, among=among.workload))
+    sure = ledger.certainty(middle)
+    assert sure is not None
+    assert 0.5 < sure.best < 0.75
 
 
 def test_probes_are_those_that_came_to_something(ledger: Ledger) -> None:

@@ -26,6 +26,7 @@ from autotune.study import verify
 from autotune.study.ledger import Ledger
 from autotune.study.predict.predictor import Predictor
 from autotune.study.prober import rule_for
+from tests.support.choice import campaign
 from tests.support.programs import ROOT
 from tests.support.records import QUIET, record, space
 from tests.support.scripted import ok, report
@@ -167,7 +168,7 @@ def test_a_result_whose_histogram_was_changed_is_refused(tmp_path: Path) -> None
     ("model", "flags"),
     [
         ("gpt", ["--depth", "1", "--gpt", "vocab_size=256", "--global-batch", "8"]),
-        pytest.param("t5-small-tiny", ["--world-size", "2"], marks=pytest.mark.campaign),
+        *campaign(("t5-small-tiny", ["--world-size", "2"])),
     ],
     ids=["gpt", "t5"],
 )

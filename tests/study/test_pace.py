@@ -32,6 +32,14 @@ def test_starts_are_known_by_engine_before_the_first_and_learned_then() -> None:
     assert pace.start_s(PLAIN) == 0.2
 
 
+def test_a_start_that_was_cut_short_is_no_shorter_than_others() -> None:
+    pace = Pace(SPACE.workload, "cpu", Options())
+    pace.learn(PLAIN, started(26.0))
+    for cut_s, known_s in ((18.0, 26.0), (40.0, 40.0)):
+        pace.learn(PLAIN, replace(started(cut_s), outcome=Outcome(verdict=Verdict.SKIPPED)))
+        assert pace.start_s(PLAIN) == known_s
+
+
 def test_a_probe_is_never_taken_to_cost_more_than_its_rule_allows() -> None:
     pace = Pace(SPACE.workload, "cpu", Options())
     known = record(PLAIN)

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
 import sys
 from collections.abc import Callable
 from contextlib import chdir
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +24,7 @@ from autotune.errors import UsageError
 from autotune.measure.replay.runner import Replay
 from autotune.measure.runner import OUT_OF_BUDGET, Job, Result
 from autotune.measure.testbed import open_testbed, testbed
+from autotune.result.best import Best
 from autotune.result.files import MANIFEST, hold
 from autotune.result.folder.ending import Ending
 from autotune.space.options import Options
@@ -153,6 +156,29 @@ def test_a_probe_without_time_says_whether_it_was_the_search_s_part_or_all_of_th
         ("search", "the search's part of the budget ended during this probe"),
         ("final", OUT_OF_BUDGET),
     }
+
+
+def test_where_no_final_fits_the_line_that_makes_them_is_told_and_does(
+    tune: Tune, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    probe = Replay.run
+
+    def slow(self: Replay, job: Job, deadline: float) -> Result:
+        if self._time() + 55.0 > deadline:
+            self._time.advance(deadline - self._time())
+            return Result(verdict=Verdict.SKIPPED, reason=OUT_OF_BUDGET, group_start_s=10.0)
+        self._time.advance(55.0)
+        return replace(probe(self, job, deadline), group_start_s=55.0)
+
+    monkeypatch.setattr(Replay, "run", slow)
+    _, stdout, _ = tune(*NEW[:4], "--sampler", "grid", "--budget", "110s")
+    assert not Best.read(Path("study/best.json")).confirmed
+    told = re.search(r"a final takes (\d+) s: autotune (--resume study --budget \d+m)\n", stdout)
+    assert told is not None
+    assert 55 <= int(told[1]) <= 65
+    assert f"leaves no time for finals: one takes {told[1]} s" in stdout
+    assert "a final takes" not in tune(*told[2].split())[1]
+    assert Best.read(Path("study/best.json")).confirmed
 
 
 def test_a_search_without_result_goes_on(tune: Tune, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -439,6 +465,12 @@ def test_earlier_studies_are_kept_on_resume(tune: Tune, die: Callable[..., None]
     assert (code, said in stdout.replace("\n", " ")) == (ExitCode.FOUND, True)
     best = json.loads(Path("study/best.json").read_text())
     assert best["provenance"]["learned_from"] == ["before/one"]
+
+
+def test_what_has_no_gpus_is_not_weighed(tune: Tune) -> None:
+    code, _, stderr = tune(*NEW, "--weigh")
+    said = "autotune: --weigh: nothing was weighed: nothing is measured on GPUs\n"
+    assert (code, stderr) == (ExitCode.FOUND, said)
 
 
 def test_a_replay_learns_from_nothing_unless_asked(tune: Tune) -> None:

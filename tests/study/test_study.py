@@ -22,7 +22,7 @@ from autotune.space.candidate import Build, Candidate
 from autotune.space.options import Options
 from autotune.space.outcome import Verdict, judge
 from autotune.space.space import Space
-from autotune.study.finals import CLOSING_S, FINALS_SHARE, FIRST_ROUNDS, MOST_ROUNDS
+from autotune.study.finals import CLOSING_S, FINALS_SHARE, FIRST_ROUNDS, MOST_ROUNDS, Finals
 from autotune.study.prober import ATTEMPTS, rule_for
 from autotune.study.samplers.frontier import Frontier, Proposal
 from autotune.study.search import (
@@ -35,7 +35,8 @@ from autotune.study.search import (
 )
 from autotune.study.work import NextWork
 from autotune.wire.budget import VirtualTime
-from autotune.wire.reports import Peaks
+from autotune.wire.reports import Conditions, Peaks
+from tests.support.launches import space_of
 from tests.support.records import MIB, QUIET, space, with_offload
 from tests.support.scripted import ScriptedRunner, ok
 from tests.support.studies import Killed, Run, killing, saturating
@@ -226,6 +227,51 @@ def test_a_study_in_which_all_probes_break_ends_early(run: Runs) -> None:
     assert len(done.runner.jobs) == 3
 
 
+def test_a_script_that_fails_is_tried_with_the_smallest_micro_batch(run: Runs) -> None:
+    among = space_of("python train.py --batch {micro_batch}", micro_batch="1:16", seq_len="")
+
+    def answer(job: Job) -> Result:
+        return Result(verdict=Verdict.CRASHED) if job.candidate.micro_batch > 8 else ok(0.1)
+
+    searched = run(answer, among, sampler="frontier", trials=3).runner.searched
+    assert searched[0].micro_batch > 8
+    assert searched[1].micro_batch == 1
+
+
+def test_a_short_study_of_a_script_on_a_busy_machine_tries_far_apart_sizes(run: Runs) -> None:
+    among = space_of("python train.py --batch {micro_batch}", micro_batch="1:64", seq_len="")
+    draw = random.Random(0).gauss
+
+    def noisy(job: Job) -> Result:
+        samples = job.candidate.micro_batch
+        return ok((samples + 8) * math.exp(draw(0.0, 0.3)), samples * MIB, BUSY)
+
+    searched = run(noisy, among, sampler="frontier", trials=4).runner.searched
+    sizes = sorted({c.micro_batch for c in searched})
+    assert sizes[-1] >= 4 * sizes[0]
+    assert all(larger >= 1.2 * size for size, larger in itertools.pairwise(sizes))
+
+
+def test_no_probe_is_begun_that_a_launch_leaves_no_time_for(
+    run: Runs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    among = space_of("python train.py --batch {micro_batch}", micro_batch="1:64", seq_len="")
+    now, late = VirtualTime(), list[float]()
+    plain = ScriptedRunner.run
+
+    def launch(runner: ScriptedRunner, job: Job, deadline: float) -> Result:
+        now.advance(22.0)
+        late.append(now() - deadline)
+        found = plain(runner, job, deadline)
+        runner.live_build = None
+        return replace(found, group_start_s=18.0)
+
+    monkeypatch.setattr(ScriptedRunner, "run", launch)
+    run(lambda job: ok(0.4), among, now=now, budget_s=100.0, sampler="frontier")
+    assert len(late) == 4
+    assert max(late) <= 0
+
+
 def test_a_failed_repeat_does_not_discard_a_disturbed_measurement(run: Runs) -> None:
     answers = iter(
         [ok(0.1, 1, BUSY), Result(verdict=Verdict.CRASHED), Result(verdict=Verdict.CRASHED)]
@@ -334,6 +380,41 @@ def test_the_last_attempt_too_needs_a_fresh_group_to_lack_memory(run: Runs) -> N
 def test_what_is_surely_the_best_is_measured_again_twice(run: Runs) -> None:
     finals = [job.candidate for job in run(finals=2).runner.jobs if job.fresh]
     assert finals == [Candidate(depth=2, seq_len=128, micro_batch=8)] * 2
+
+
+def times(share: float, found: Result, conditions: Conditions = QUIET) -> Result:
+    """`found`, with steps that took that share of its time."""
+    assert found.report is not None
+    return ok(share * found.report.step_s[0], found.report.peaks.device_bytes, conditions)
+
+
+def test_the_fastest_of_the_search_has_a_final_however_sure_it_is_of_another(
+    run: Runs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Finals, "_is_sure", lambda of, leader: True)
+    lucky, best = (Candidate(depth=2, seq_len=64, micro_batch=b) for b in (1, 8))
+
+    def once(job: Job) -> Result:
+        quick = 0.55 if job.candidate == lucky and not job.fresh else 1.0
+        return times(quick, saturating(job), BUSY)
+
+    done = run(once, replace(SPACE, candidates=(lucky, best)), sampler="grid", finals=2)
+    assert [job.candidate for job in done.runner.jobs if job.fresh] == [best, lucky, best]
+    assert done.choice.record.candidate == best
+
+
+def test_finals_whose_speeds_differ_are_repeated_also_in_a_resumed_study(tmp_path: Path) -> None:
+    among = replace(SPACE, candidates=SPACE.candidates[:1])
+    slower = iter((1.0, 1.0, 0.4, 1.0))
+
+    def answer(job: Job) -> Result:
+        return times(next(slower), saturating(job))
+
+    with pytest.raises(Killed):
+        Run(tmp_path, killing(3, answer), among, sampler="grid")
+    choice = Run(tmp_path, answer, among, sampler="grid").choice
+    assert choice.confirmed
+    assert next(slower, None) is None
 
 
 def equal(job: Job) -> Result:

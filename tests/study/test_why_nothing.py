@@ -8,8 +8,11 @@ import pytest
 
 from autotune.result.folder.ending import Ending
 from autotune.space.outcome import Outcome, Record, Verdict
+from autotune.study.ledger import Ledger
+from autotune.study.predict.predictor import Predictor
 from autotune.study.why_nothing import why_nothing
 from autotune.units import parse_duration_s
+from tests.support.launches import space_of
 from tests.support.records import record, space
 
 
@@ -107,3 +110,29 @@ def test_a_study_that_measured_nothing_is_told_of_a_budget_that_is_larger_than_i
     assert ended.code is Ending.NO_MEASUREMENT
     assert ended.message.endswith(f"try --budget {advice}")
     assert parse_duration_s(advice, "--budget") >= 2 * budget_s
+
+
+def test_a_script_is_named_by_what_it_is_told_and_its_heedlessness_is_the_cause() -> None:
+    among = space_of("python train.py --batch {micro_batch}", micro_batch="15,16", seq_len="")
+    small, large = among.candidates
+    refused = Outcome(verdict=Verdict.UNSUPPORTED, reason="asked for 16, the model got 4")
+    ignored = replace(refused, reason="the script ignores {micro_batch}", only={"micro_batch": 4})
+    records = [Record(0, "search", large, refused), Record(1, "search", small, ignored)]
+    assert why_nothing(records[:1], among, None, 60.0).message == (
+        "nothing could be measured; first, micro_batch 16 was unsupported: asked for 16, the"
+        " model got 4"
+    )
+    assert why_nothing(records, among, None, 60.0).message == (
+        "nothing could be measured; micro_batch 15 was unsupported: the script ignores"
+        " {micro_batch}"
+    )
+
+
+def test_what_a_script_s_candidate_settles_is_told_by_what_it_is_told() -> None:
+    among = space_of("python train.py --batch {micro_batch}", micro_batch="1,2", seq_len="")
+    ledger = Ledger(among, "tokens_per_s", Predictor(among, "cpu"))
+    lost = record(among.candidates[0], Verdict.OOM)
+    ledger.add(lost)
+    skipped = ledger.settle(lost)[-1]
+    assert skipped.outcome.reason == "needs no less than micro_batch 1, which was oom"
+    assert skipped.outcome.witness == among.candidates[0].key

@@ -81,16 +81,22 @@ def libraries(torch: TorchBuild | None = None) -> Path:
     folder = cache / "autotune" / "emulated" / f"torch-{torch.version}-{key}"
     if folder.is_dir():
         return folder
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=folder.parent) as name:
-        made = Path(name) / "made"
-        made.mkdir()
-        _build(torch, made, Path(name))
-        try:
-            made.rename(folder)
-        except OSError:  # another process was faster
-            if not folder.is_dir():
-                raise
+    try:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=folder.parent) as name:
+            made = Path(name) / "made"
+            made.mkdir()
+            _build(torch, made, Path(name))
+            try:
+                made.rename(folder)
+            except OSError:  # another process was faster
+                if not folder.is_dir():
+                    raise
+    except OSError as error:
+        raise UsageError(
+            f"emulated GPUs: {folder.parent}: {error.strerror}; set XDG_CACHE_HOME to another"
+            " folder"
+        ) from error
     return folder
 
 

@@ -9,6 +9,7 @@ import re
 import shutil
 import sys
 import tempfile
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -58,7 +59,8 @@ class Emulation:
         Those of two machines, "2x8xH100", are as one machine's but for the time of collectives.
 
         Raises:
-            UsageError: a card that nobody knows, no compiler, or a torch without CUDA.
+            UsageError: a card that nobody knows, no compiler, no room for files, or a torch
+                without CUDA.
         """
         driver = driver or Driver()
         nodes, each = _machines(spec)
@@ -73,11 +75,7 @@ class Emulation:
         torch = cuda_torch()
         folder = libraries(torch)
         self._stand_ins = preloads(folder, before_r510=driver.before_r510)
-        self._home = Path(tempfile.mkdtemp(prefix="emulated-gpus-"))
-        path = self._home / "state"
-        path.write_bytes(bytes(ctypes.sizeof(SharedState)))
-        with path.open("r+b") as file:
-            self.state = SharedState.from_buffer(mmap.mmap(file.fileno(), 0))
+        self.state = SharedState()
         major, minor = (driver.cuda or torch.cuda).split(".")[:2]
         self.state.cuda = int(major) * 1000 + int(minor) * 10
         self.state.driver = driver.version.encode()
@@ -85,8 +83,13 @@ class Emulation:
         for gpu, card in enumerate(cards):
             for instance in range(max(1, mig)):
                 self._add(card, gpu, instance, mig, ranks=len(cards))
+        try:
+            path = self._share()
+        except OSError as error:
+            raise UsageError(f"{FLAG} {spec}: no file in TMPDIR: {error.strerror}") from error
         preloaded = [*map(str, self._stand_ins), *filter(None, [os.environ.get("LD_PRELOAD")])]
-        self.environment = os.environ | {
+        real = {k: v for k, v in os.environ.items() if k != "CUDA_VISIBLE_DEVICES"}
+        self.environment = real | {
             VARIABLE: str(path),
             "LD_PRELOAD": ":".join(preloaded),
             "TRITON_LIBCUDA_PATH": str(folder),
@@ -96,17 +99,34 @@ class Emulation:
             "TORCH_CUDNN_SDPA_DEPRIORITIZED": "1",
         }
 
+    def _share(self) -> Path:
+        """From now on `state` is in a file, for all processes; its path."""
+        self._home = Path(tempfile.mkdtemp(prefix="emulated-gpus-"))
+        path = self._home / "state"
+        try:
+            path.write_bytes(bytes(self.state))
+            with path.open("r+b") as file:
+                self.state = SharedState.from_buffer(mmap.mmap(file.fileno(), 0))
+        except BaseException:
+            self.close()
+            raise
+        return path
+
     def close(self) -> None:
         """The cards are gone; processes that use them go on with what they have mapped."""
         shutil.rmtree(self._home, ignore_errors=True)
 
     def __enter__(self) -> Self:
-        if "torch" in sys.modules:
-            raise UsageError("emulated GPUs: torch is imported already; emulate before that")
         self._before = dict(os.environ)
-        os.environ.update(self.environment)
-        for library in self._stand_ins:
-            ctypes.CDLL(str(library), mode=ctypes.RTLD_GLOBAL)
+        with ExitStack() as undo:
+            undo.push(self)
+            if "torch" in sys.modules:
+                raise UsageError("emulated GPUs: torch is imported already; emulate before that")
+            os.environ.pop("CUDA_VISIBLE_DEVICES", None)
+            os.environ.update(self.environment)
+            for library in self._stand_ins:
+                ctypes.CDLL(str(library), mode=ctypes.RTLD_GLOBAL)
+            undo.pop_all()
         return self
 
     def __exit__(

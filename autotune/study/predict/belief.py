@@ -110,6 +110,11 @@ class _Whitened:
         self.mean += residual * row
         self.variance -= row**2
 
+    def explained(self, index: int) -> Array:
+        """The covariance of candidate `index` with all that the observations took away."""
+        rows = self._rows[: self.count]
+        return np.asarray(rows[:, index] @ rows)
+
     def copy(self) -> _Whitened:
         """A copy that may take measurements which are dropped again."""
         made = copy.copy(self)
@@ -186,6 +191,17 @@ class Beliefs:
             for i in pending[len(self._supposed) :]
         ]
         return self._posterior(self._believer, [*self._seen, *self._supposed])
+
+    def apart(self, index: int, pending: Sequence[int] = ()) -> Array:
+        """Standard deviation of each candidate's difference to candidate `index`. What both have
+        in common, such as the level of a disturbed machine, is not in it."""
+        belief = self.belief(pending)
+        known = self._believer if pending else self._whitened
+        assert known is not None
+        prior = np.sum([term.covariance(index) for term in self._terms], axis=0)
+        shared = known.variant.scale**2 * prior - known.explained(index)
+        variance = belief.deviation**2
+        return np.asarray(np.sqrt((variance + variance[index] - 2 * shared).clip(0.0)))
 
     @property
     def likely(self) -> Variant:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -14,6 +14,7 @@ from autotune.space.candidate import Candidate
 from autotune.space.outcome import Objective, Outcome, Verdict
 from autotune.space.space import Space
 from autotune.space.trace import Trace
+from autotune.space.workload import Workload
 from autotune.study.predict.belief import Belief, Off
 from autotune.study.predict.memory import (
     OutOf,
@@ -31,6 +32,7 @@ from autotune.study.predict.speed import (
     SpeedModel,
     bent,
 )
+from autotune.wire.reports import Ran
 from autotune.wire.stopping import Interval
 
 
@@ -44,11 +46,9 @@ class Predictor:
         earlier: Sequence[Earlier] = (),
         *,
         known: Magnitudes | None = None,
-        elsewhere: Collection[str] = (),
         objective: Objective = "flops",
     ) -> None:
-        """`earlier` studies were on the same devices, and of any space; or `elsewhere`, by their
-        folders, which says nothing of speed. The device's own magnitudes may be `known`."""
+        """`earlier` studies may be of any space. The device's own magnitudes may be `known`."""
         self._space = space
         self._device_kind = device_kind
         self._points = points(space, earlier)
@@ -63,10 +63,10 @@ class Predictor:
         if objective == "tokens_per_joule":
             self._cost = SpeedModel(self._points, device_kind, known, of_energy=True)
         for place, (study, seen) in enumerate(each_seen(earlier), start=len(space.candidates)):
-            self.memory.observe(place, seen.device_bytes)
+            self.memory.observe(place, seen.device_bytes, weighed=not study.timed)
             if self.host_memory is not None:
                 self.host_memory.observe(place, seen.host_bytes)
-            if study.folder not in elsewhere:
+            if study.timed:
                 guess = bent(study.workload, seen.candidate)
                 deviation = math.hypot(ANOTHER_DAY, guess.deviation if guess else 0.0)
                 same = study.workload == space.workload and seen.candidate in self._place
@@ -84,9 +84,9 @@ class Predictor:
             if self.host_memory is not None:
                 self.host_memory.observe(place, found.peaks.host_bytes)
             off = DRIFT if final else bent(self._space.workload, candidate)
-            if not timed:
-                return
-            self._observe(place, found.step, found.mean_power_w, found.disturbed_share, off)
+            if timed:
+                step = found.step.times(_ranks_a_replica(self._space.workload, found.ran))
+                self._observe(place, step, found.mean_power_w, found.disturbed_share, off)
         elif outcome.verdict == Verdict.OOM and not outcome.of_host:
             self.memory.observe(place, OutOf(self._space.limits.capacity_bytes))
         elif outcome.verdict == Verdict.OOM and self.host_memory is not None:
@@ -157,6 +157,19 @@ class Predictor:
         """Of what the objective counts: seconds, or joules where it is of energy."""
         return self._belief(self._cost, pending)
 
+    def cost_apart(self, place: int, pending: Sequence[Candidate] = ()) -> Array:
+        """Standard deviation of each candidate's `log_cost`, less that of the one in `place`."""
+        found = self._cost.apart(place, [self._place[each] for each in pending])
+        return found[self._own]
+
     def _belief(self, of: SpeedModel, pending: Sequence[Candidate]) -> Belief:
         found = of.belief([self._place[each] for each in pending])
         return Belief(found.mean[self._own], found.deviation[self._own])
+
+
+def _ranks_a_replica(workload: Workload, ran: Ran | None) -> float:
+    """By how much longer a step would be with the samples that were asked for, where ranks of a
+    script share them. A global batch is reached all the same."""
+    if ran is None or ran.data_parallel is None or workload.global_batch is not None:
+        return 1.0
+    return workload.world_size / ran.data_parallel

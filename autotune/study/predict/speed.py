@@ -105,6 +105,12 @@ _KNOWN_OFF = 0.4
 _MODEL_OFF = 0.2
 """Deviation of the prior between two workloads."""
 
+_SLOPE, _UNSIZED_SLOPE = 0.15, 0.3
+"""Deviation of the prior along the logarithm of tokens; and the same of a script that is not told
+the length of its samples."""
+_UNSIZED_TOKENS = 16
+"""Tokens that such a sample counts as. Nobody knows: between 1, as of an image, and thousands."""
+
 _FACTORS = {
     ("attention", "eager"): 1.1,
     ("compile", "on"): 0.9,
@@ -150,6 +156,7 @@ class SpeedModel:
         checkpointing = codes([c.checkpointing for _, c in points])
         build = codes([(workload, c.build) for workload, c in points])
         cell = codes([(workload, c.build, c.seq_len) for workload, c in points])
+        unsized = np.array([_is_unsized(workload, c) for workload, c in points])
         prior = np.log([
             prior_s(workload, c, self._magnitudes) * workload.padded_share(c)
             for workload, c in points
@@ -161,7 +168,7 @@ class SpeedModel:
         self._beliefs = Beliefs(prior, [
             *several,
             Term((_UNKNOWN_OFF if known is None else _KNOWN_OFF) * ones),
-            Term(0.15 * middle),
+            Term(np.where(unsized, _UNSIZED_SLOPE, _SLOPE) * middle),
             Term(0.2 * ones, position=tokens / 1.5),
             Term(0.2 * ones, position=width / 0.8),
             Term(0.1 * ones, position=length / 1.0),
@@ -175,6 +182,10 @@ class SpeedModel:
     def belief(self, pending: Sequence[int] = ()) -> Belief:
         """Of the logarithm, where `pending` points come out as expected."""
         return self._beliefs.belief(pending)
+
+    def apart(self, place: int, pending: Sequence[int] = ()) -> Array:
+        """Standard deviation of the difference of each point's logarithm to that in `place`."""
+        return self._beliefs.apart(place, pending)
 
     def observe(
         self, place: int, step: Interval, disturbed_share: float, off: Off | None = None
@@ -191,6 +202,11 @@ class SpeedModel:
         return self._beliefs.joint(places)
 
 
+def _is_unsized(workload: Workload, candidate: Candidate) -> bool:
+    """Whether the length of a script's samples is unknown."""
+    return workload.of_script and candidate.seq_len == 1
+
+
 def bent(workload: Workload, candidate: Candidate) -> Off | None:
     """The common error of steps that are expected from the longest samples of a mix; None without
     a mix."""
@@ -204,7 +220,7 @@ def prior_s(workload: Workload, candidate: Candidate, of: Magnitudes) -> float:
     magnitude."""
     shape = workload.shape(candidate.depth)
     accum = workload.grad_accum(candidate) or 1
-    tokens = candidate.tokens
+    tokens = candidate.tokens * (_UNSIZED_TOKENS if _is_unsized(workload, candidate) else 1)
     flops = tokens * shape.flops_per_token(candidate.seq_len)
     again = recomputed_share(candidate.checkpointing, candidate.depth)
     flops += again * tokens * 2.0 * shape.block_matrices

@@ -1,7 +1,8 @@
 """Which candidate to measure next: the most expected gain for a second of probing.
 
 Expected improvement over the incumbent (Jones et al., 1998) times the chance of fitting under the
-ceiling (Gardner et al., 2014), per second of what the probe will take (Snoek et al., 2012).
+ceiling (Gardner et al., 2014), per second of what the probe will take (Snoek et al., 2012). The
+improvement is that of a difference, without the error that both have in common.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from optuna.trial import FrozenTrial
 from autotune.result.folder.ask import Ask, Costs
 from autotune.result.folder.sampler import Sampler
 from autotune.space.arrays import Array
-from autotune.space.candidate import Build
+from autotune.space.candidate import Build, Candidate
 from autotune.space.outcome import Objective, step_cost_for
 from autotune.space.space import Space
 from autotune.study.predict.belief import Belief, normal_cdf
@@ -71,7 +72,7 @@ class Frontier(Sampler):
         seconds = self._predictor.log_step_s(ask.pending)
         fitting = [self._place[candidate] for candidate in ask.fitting]
         chance = self._predictor.chance()[ask.allowed]
-        gain = self._gain(belief, fitting)[ask.allowed] * chance
+        gain = self._gain(belief, fitting, ask.pending)[ask.allowed] * chance
         per_s = gain / self._seconds(ask.costs, seconds)[ask.allowed]
         most = chance.max()
         likely = chance >= (min(CAUTION, most) if most >= UNLIKELY or not fitting else CAUTION)
@@ -97,13 +98,15 @@ class Frontier(Sampler):
         place = int(np.searchsorted(same, incumbent))
         return [int(i) for i in same[max(0, place - 1) : place + 2] if i != incumbent]
 
-    def _gain(self, belief: Belief, fitting: Sequence[int]) -> Array:
+    def _gain(self, belief: Belief, fitting: Sequence[int], pending: Sequence[Candidate]) -> Array:
         """Expected improvement of every candidate as a share of the incumbent's value."""
-        mean, deviation = self._work - belief.mean, np.maximum(belief.deviation, 1e-9)
+        mean = self._work - belief.mean
         if not fitting:
             # Nothing to improve on: what is likely to be fast, however unsure.
             return np.asarray(np.exp(mean - mean.max()))
-        best = max(mean[i] for i in fitting)
+        incumbent = max(fitting, key=lambda i: mean[i])
+        best = mean[incumbent]
+        deviation = np.maximum(self._predictor.cost_apart(incumbent, pending), 1e-9)
         z = (mean - best) / deviation
         ahead = np.exp(np.minimum(mean - best + deviation**2 / 2, 50.0))
         return np.asarray(ahead * normal_cdf(z + deviation) - normal_cdf(z)).clip(0.0)

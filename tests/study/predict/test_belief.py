@@ -41,6 +41,19 @@ def test_the_posterior_is_the_textbook_one() -> None:
     assert found.deviation**2 == pytest.approx(variance)
 
 
+@pytest.mark.parametrize("pending", [[], [5, 2]])
+def test_a_difference_is_as_sure_as_by_the_covariance(pending: list[int]) -> None:
+    known = beliefs()
+    with_pending = beliefs()
+    for index in pending:
+        noise_variance = 1e-4 * float(np.diag(covariance())[index])
+        with_pending.observe(index, 0.0, noise_variance)
+    _, joint = with_pending.joint(range(SIZE))
+    variance = np.diag(joint)
+    expected = variance + variance[4] - 2 * joint[4]
+    assert known.apart(4, pending) ** 2 == pytest.approx(expected, abs=1e-9)
+
+
 def test_a_covariance_is_symmetric_and_positive_definite() -> None:
     prior = covariance()
     assert prior == pytest.approx(prior.T)

@@ -16,7 +16,7 @@ from autotune.space.trace import request
 from autotune.space.workload import Workload
 from autotune.study.predict.memory import more_base
 from autotune.study.predict.predictor import Predictor
-from autotune.wire.reports import Peaks
+from autotune.wire.reports import Peaks, Ran
 from autotune.wire.stopping import Interval
 from tests.support.records import MIB, QUIET, record, space
 from tests.support.traces import made_up
@@ -106,6 +106,24 @@ def test_beliefs_are_of_the_studys_own_candidates_alone() -> None:
     assert predictor.draws(NOW.candidates[:3], 5).shape == (5, 3)
 
 
+def test_ranks_that_share_their_data_are_as_slow_as_one_is_for_all_of_it() -> None:
+    """Beliefs are of steps with the samples that were asked for."""
+    among = replace(NOW, workload=replace(NOW.workload, world_size=2))
+    candidate = among.candidates[0]
+    found = measured(among, candidate)
+    ran = Ran(
+        samples=1.0, tokens=1.0, seq_len=1, micro_steps=1, seen=True, waiting_share=0.0,
+        trainable=1, data_parallel=1,
+    )  # fmt: skip
+    shared = replace(found.outcome, measurement=replace(found.measured, ran=ran))
+    means = []
+    for outcome in (found.outcome, shared):
+        predictor = Predictor(among, "cpu")
+        predictor.observe(candidate, outcome)
+        means.append(predictor.log_cost().mean[0])
+    assert means[1] - means[0] == pytest.approx(np.log(2.0), abs=0.01)
+
+
 def test_a_trace_moves_what_it_covers_and_keeps_what_was_learned() -> None:
     """The learned depths are as wide as none of the traced ones."""
     found = []
@@ -156,3 +174,14 @@ def counted_for(among: Space) -> Workload:
             flops=[shape.flops_per_token(length) for length in lengths],
         ))  # fmt: skip
     return replace(among.workload, shapes=shapes)
+
+
+def test_weighed_peaks_are_nearly_as_sure_as_measured_ones_and_say_nothing_of_speed() -> None:
+    weighed = replace(before(NOW, every=1), timed=False)
+    measured = replace(weighed, timed=True)
+    unknown, told, seen = (Predictor(NOW, "cpu", past) for past in ((), [weighed], [measured]))
+    assert np.array_equal(told.log_step_s().mean, unknown.log_step_s().mean)
+    assert errors(seen)[0] < errors(told)[0] < 1.1 * errors(seen)[0] < errors(unknown)[0] / 4
+    deviations = [each.memory.predict(0).high_bytes - each.memory.predict(0).low_bytes
+                  for each in (seen, told)]  # fmt: skip
+    assert deviations[0] < deviations[1] < 1.2 * deviations[0]

@@ -33,7 +33,8 @@ PUBLIC void run_fill(void *stream, uint64_t size);
 PUBLIC void run_collective(void *stream, int ranks, double bytes, const char *name);
 
 // A kernel of the runtime by its host function, as nvcc registers it; or a kernel of a module.
-PUBLIC void register_kernel(const void *host, const char *name);
+PUBLIC void register_kernel(const void *host, const char *name, const void *binaries);
+PUBLIC const void *binaries_of(const void *host);
 PUBLIC void run_registered(const void *host, const unsigned *grid, const unsigned *block,
                            void **arguments, void *stream);
 enum { MOST_PARAMETERS = 64 };

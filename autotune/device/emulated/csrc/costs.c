@@ -16,6 +16,7 @@ static const double EFFICIENT_HALF = 0.6, EFFICIENT_FP32 = 0.25;
 
 static const struct unit *unit_of(void *stream) { return &shared->unit[stream_of(stream)->unit]; }
 static double more(double a, double b) { return a > b ? a : b; }
+static int is_card(struct block block) { return block.kind != FREE && block.kind != PINNED; }
 static double up(double a, double b) { return (double)(long)((a + b - 1) / b); }
 
 // Bytes through the card's memory; what fits its cache half the time stays there.
@@ -24,7 +25,7 @@ static double moved(const struct unit *unit, double bytes) { return bytes / unit
 void run_copy(void *stream, void *to, const void *from, uint64_t size, int waits) {
   const struct unit *unit = unit_of(stream);
   struct block target = block_of(to), source = block_of(from);
-  int on_card = target.kind != FREE && target.kind != PINNED, from_card = source.kind != FREE && source.kind != PINNED;
+  int on_card = is_card(target), from_card = is_card(source);
   double ns;
   if (on_card && from_card)
     ns = target.unit == source.unit ? moved(unit, 2.0 * size) : size / unit->link_rate * 1e9;
@@ -106,9 +107,11 @@ struct registered {
   const void *host;
   const char *name;
   char known, kind, backward, causal;
+  char arrays;           // of elements: how many there are, the result first; 0 if that is not known
   short head, rows;      // of attention: channels of a head, and of a block's rows of the grid's x
   short place;           // of the parameter that has the row's length
   float bytes;           // of an element in all its arrays, or of one
+  const void *binaries;  // that it is one of
 };
 
 static struct registered *table;
@@ -120,7 +123,7 @@ static struct registered *entry(const void *host) {
   return &table[i];
 }
 
-void register_kernel(const void *host, const char *name) {
+void register_kernel(const void *host, const char *name, const void *binaries) {
   if (2 * table_used >= table_size) {
     struct registered *before = table;
     size_t count = table_size;
@@ -132,8 +135,10 @@ void register_kernel(const void *host, const char *name) {
   }
   struct registered *it = entry(host);
   table_used += !it->host;
-  *it = (struct registered){host, name};
+  *it = (struct registered){host, name, .binaries = binaries};
 }
+
+const void *binaries_of(const void *host) { return table_size ? entry(host)->binaries : NULL; }
 
 static int number_after(const char *name, const char *text) {
   const char *at = strstr(name, text);
@@ -180,6 +185,7 @@ static void classify(struct registered *it) {
     if (!arrays) arrays = strstr(name, "UnaryFunctor") || strstr(name, "copy") ? 2 : strstr(name, "BinaryFunctor") || strstr(name, "CUDAFunctor") ? 3 : 2;
     it->kind = ELEMENTS;
     it->bytes = size * arrays;
+    if (strstr(name, "vectorized_elementwise") || strstr(name, "unrolled_elementwise")) it->arrays = arrays;
   } else if (strstr(name, "vectorized_layer_norm_kernel")) {
     it->kind = ROWS;
     it->bytes = 2 * size;
@@ -259,14 +265,29 @@ static double list_bytes(const char *name) {
   return size * ((at ? atoi(at + 2) : depth) + !strstr(name, "Norm"));
 }
 
+// A number that is computed is zero, not what its memory held before. torch's tensors begin so.
+static void forget_number(char *at) {
+  if ((uintptr_t)at % 512 == 0 && is_card(block_of(at))) memset(at, 0, 8);
+}
+
+static void forget_element(char *const *arrays, int count) {
+  for (int i = 1; i < count; i++)
+    if (arrays[i] == arrays[0]) return;  // in place
+  if (count) forget_number(arrays[0]);
+}
+
 // Bytes that a reduction reads: its parameter has its configuration somewhere, by Reduce.cuh.
 static double reduced(const char *reduction, const unsigned *block) {
   for (int at = 0; at < 128; at += 4) {
     const int *config = (const int *)(reduction + at);
     int size = config[0];
     if (config[11] == block[0] && config[12] == block[1] && config[13] == block[0] * block[1] &&
-        size > 0 && size <= 16 && config[1] > 0 && config[2] > 0)
+        size > 0 && size <= 16 && config[1] > 0 && config[2] > 0) {
+      // After it: OffsetCalculators for one array and two, what is read, where it is written.
+      char *const *arrays = (char *const *)(((uintptr_t)(config + 16) + 404 + 504 + 7) & ~7ul);
+      if (config[2] == 1 && is_card(block_of(arrays[0]))) forget_number(arrays[1]);
       return (double)size * config[1] * config[2];
+    }
   }
   return 0;
 }
@@ -315,7 +336,10 @@ void run_registered(const void *host, const unsigned *grid, const unsigned *bloc
   switch (it->kind) {
     case FLASH:
     case EFFICIENT: run_attention(it, grid, arguments, stream); return;
-    case ELEMENTS: bytes = it->bytes * *(int *)arguments[0]; break;
+    case ELEMENTS:
+      bytes = it->bytes * *(int *)arguments[0];
+      if (*(int *)arguments[0] == 1) forget_element(arguments[2], it->arrays);
+      break;
     case LISTS: bytes = list_bytes(it->name) * listed(it->name, arguments[0], grid[0]); break;
     case REDUCTION: bytes = reduced(arguments[0], block); break;
     case ROWS: bytes = it->bytes * blocks * *(int *)arguments[it->place]; break;

@@ -445,12 +445,33 @@ cudaError_t cudaPeekAtLastError(void) { return last; }
 
 // ------------------------------------------------------------------------------------- kernels
 
+// What nvcc embeds: a head, and one entry for each architecture, with its code or its PTX.
+struct binaries { uint32_t magic; uint16_t version, head; uint64_t size; };
+struct binary { uint16_t kind, version; uint32_t head; uint64_t size; uint32_t more[2]; uint16_t minor, major; uint32_t arch; };
+enum { PTX = 1, CODE = 2 };
+
+// The newest architecture of that kind that runs on one; 0 if there is none. CUB has no kernels for another.
+static int newest(const struct binaries *all, int kind, int arch) {
+  int found = 0;
+  if (!all || all->magic != 0xba55ed50) return 0;
+  const char *at = (const char *)all + all->head, *end = at + all->size;
+  for (const struct binary *it; at < end; at += it->head + it->size) {
+    it = (const struct binary *)at;
+    int fits = kind == PTX || it->arch / 10 == arch / 10;
+    if (it->kind == kind && fits && it->arch <= arch && it->arch > found) found = it->arch;
+  }
+  return found;
+}
+
 cudaError_t cudaFuncGetAttributes(struct cudaFuncAttributes *attributes, const void *function) {
   memset(attributes, 0, sizeof *attributes);
   attributes->maxThreadsPerBlock = 1024;
   attributes->numRegs = 64;
   const struct unit *unit = &shared->unit[current_unit()];
-  attributes->binaryVersion = attributes->ptxVersion = 10 * unit->major + unit->minor;
+  int arch = 10 * unit->major + unit->minor, code = newest(binaries_of(function), CODE, arch);
+  int ptx = code ? code : newest(binaries_of(function), PTX, arch);
+  attributes->binaryVersion = code ? code : arch;
+  attributes->ptxVersion = ptx ? ptx : arch;
   attributes->maxDynamicSharedSizeBytes = unit->shared_per_block;
   return cudaSuccess;
 }
@@ -493,7 +514,7 @@ cudaError_t __cudaPopCallConfiguration(dim3 *grid, dim3 *block, size_t *memory, 
 
 void __cudaRegisterFunction(void **handle, const char *function, char *device_function, const char *name,
                             int threads, void *thread, void *block, void *blocks, void *grid, int *warp) {
-  register_kernel(function, name);
+  register_kernel(function, name, *handle);
 }
 
 cudaError_t cudaLaunchKernel(const void *function, dim3 grid, dim3 block, void **arguments,
@@ -516,9 +537,10 @@ cudaError_t cudaLaunchKernelExC(const cudaLaunchConfig_t *launch, const void *fu
   return cudaLaunchKernel(function, launch->gridDim, launch->blockDim, arguments, 0, launch->stream);
 }
 
-void **__cudaRegisterFatBinary(void *binary) {
-  static void *handle;
-  return &handle;
+void **__cudaRegisterFatBinary(void *wrapper) {
+  void **handle = malloc(sizeof *handle);
+  *handle = ((void **)wrapper)[1];
+  return handle;
 }
 
 char __cudaInitModule(void **handle) { return 1; }

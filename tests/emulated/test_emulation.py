@@ -1,0 +1,59 @@
+"""An emulation that cannot be made says why in one line, and leaves nothing."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from autotune.device.emulated.build import libraries
+from autotune.device.emulated.emulation import Emulation
+from autotune.errors import UsageError
+from tests.emulated.conftest import REPO
+
+pytestmark = pytest.mark.emulated
+
+FULL = """
+import resource
+from autotune import emulate
+from autotune.errors import UsageError
+resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096))
+try:
+    emulate("1xT4")
+except UsageError as error:
+    print(error)
+"""
+
+
+def test_no_room_for_the_file_of_an_emulation(tmp_path: Path) -> None:
+    libraries()
+    done = subprocess.run(
+        [sys.executable, "-c", FULL], env=os.environ | {"TMPDIR": str(tmp_path)}, cwd=REPO,
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    said = "--device emulated 1xT4: no file in TMPDIR: File too large\n"
+    assert (done.stdout, done.stderr) == (said, "")
+    assert not list(tmp_path.iterdir())
+
+
+def test_no_folder_for_the_stand_ins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
+    with pytest.raises(UsageError, match=r"Not a directory; set XDG_CACHE_HOME"):
+        libraries()
+
+
+def test_no_emulation_after_torch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    before = dict(os.environ)
+    cards = Emulation("1xT4")
+    monkeypatch.setitem(sys.modules, "torch", ModuleType("torch"))
+    with pytest.raises(UsageError, match="torch is imported already"), cards:
+        pass
+    assert dict(os.environ) == before
+    assert not list(tmp_path.iterdir())
