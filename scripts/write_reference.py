@@ -349,35 +349,41 @@ def exports() -> str:
     for name, row in EXPORTS.items():
         files, missing = _export(row.make)
         rows.append((
-            f"`{name}`", ", ".join(f"`{each}`" for each in files), row.checked,
-            ", ".join(f"`{each}`" for each in missing),
+            f"`{name}`", row.content, ", ".join(f"`{each}`" for each in files),
+            f"{row.checked} {row.checked_how}", ", ".join(f"`{each}`" for each in missing),
         ))  # fmt: skip
     return (
         "# Exports\n\n`autotune export FOLDER --format NAME` writes a result in the words of"
         " another tool.\n\n"
-        + table(("format", "files", "tested", "what it cannot say"), rows)
+        + table(("format", "content", "files", "tested", "what it cannot say"), rows)
         + "\n- *launched*: a test trains 3 steps on 2 CPU ranks with the file. It finds the"
         " micro-batch, accumulation, ranks, stage, dtype and checkpointing of `best.json` inside"
         " the run.\n- *parsed*: the tool's own configuration classes and checks read the file,"
         " with the right values.\n- *names checked*: the names are in a list from the tool's"
         " source.\n\n"
         "A setting in the last column stands in a comment on top of the file, and on stderr, if"
-        " it is not plain. A setting may be missing for some of its values only.\n"
+        " it is not plain. What memory depends on comes first. A setting may be missing for some"
+        " of its values only. Without a word for `checkpointing` selective or 1/2, files of tools"
+        " that have full checkpointing say that: it needs no more memory, and is slower.\n\n"
+        "A chunked `loss` is `use_liger_kernel` in transformers, its like in Axolotl and"
+        " LLaMA-Factory, and `chunked_nll` in TRL. liger-kernel has to be installed, and passes"
+        " over models that it does not know. It needs a GPU.\n"
     )
 
 
-def _export(make: Callable[[Best, Path], Any]) -> tuple[list[str], list[str]]:
+def _export(make: Callable[[Best], Any]) -> tuple[list[str], list[str]]:
     """Names of files, and of the facts for which there is no word, of plain and other values."""
     plain = Best.read(SAMPLE)
     exports: dict[str, dict[str, Any]] = {"env": {"A": "b"}, "deepspeed": PROBED}
     plain = replace(plain, exports=exports)
-    made = make(plain, Path("/exports"))
+    made = make(plain)
     missing = {each.split()[0] for each in made.unexpressed} & set(FACTS)
     for name, value in ((name, each) for name, many in OTHER_VALUES.items() for each in many):
         engine = "deepspeed" if name in ("zero_stage", "offload") else plain.config.engine
         config: Config = replace(plain.config, **{"engine": engine, "world_size": 4, name: value})
-        found = make(replace(plain, config=config), Path("/exports"))
-        missing |= {each.split()[0] for each in found.unexpressed if each.split()[0] == name}
+        found = make(replace(plain, config=config))
+        lacks = (*found.unexpressed, *found.instead)
+        missing |= {each.split()[0] for each in lacks if each.split()[0] == name}
     return sorted(made.files), [name for name in FACTS if name in missing]
 
 

@@ -3,9 +3,10 @@
     export AUTOTUNE_TEST_CARDS=2xA100-80GB
     .venv-cuda/bin/python scripts/bench/cuda_lines.py [ARGUMENT ...]
 
-Such are lines in branches whose condition names CUDA, lines that call `torch.cuda`, and the
-modules of NVML. Every Python process of the tests notes the lines that it runs, also one that is
-killed. Arguments go to pytest; without any, all tests marked gpu or emulated are run.
+Such are lines in branches whose condition compares with "cuda", lines that call `torch.cuda`, and
+the modules of NVML; not those of `diagnose`, which reads texts. Every Python process of the tests
+notes the lines that it runs, also one that is killed. Arguments go to pytest; without any, the
+tests marked gpu or emulated are run, but no campaign.
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ def cuda_lines(path: Path) -> set[int]:
         for body in (getattr(node, "body", ()), getattr(node, "orelse", ())):
             if isinstance(body, list):
                 found |= set(_begins(_on_cuda(body)))
-    calls = [n for n in _inside(tree) if "torch.cuda." in _own(n)]
+    calls = [n for n in _inside(tree) if not hasattr(n, "body") and _calls_cuda(n)]
     return found | set(_begins(calls))
 
 
@@ -59,7 +60,7 @@ def _on_cuda(body: Sequence[ast.stmt]) -> Iterator[ast.stmt]:
     """Of these statements, and what is in them."""
     for place, statement in enumerate(body):
         condition = ast.unparse(statement.test) if isinstance(statement, ast.If) else ""
-        if not isinstance(statement, ast.If) or "'cuda'" not in condition:
+        if not isinstance(statement, ast.If) or "= 'cuda'" not in condition:
             continue
         if " != 'cuda'" not in condition:
             yield from (s for each in statement.body for s in _inside(each))
@@ -79,9 +80,9 @@ def _inside(node: ast.AST) -> Iterator[ast.stmt]:
         yield from (s for s in ast.walk(node) if isinstance(s, ast.stmt))
 
 
-def _own(statement: ast.stmt) -> str:
-    """Its code without that of statements in it."""
-    return "" if hasattr(statement, "body") else ast.unparse(statement)
+def _calls_cuda(statement: ast.stmt) -> bool:
+    names = (each for each in ast.walk(statement) if isinstance(each, ast.Attribute))
+    return any(each.attr == "cuda" and ast.unparse(each.value).endswith("torch") for each in names)
 
 
 def _begins(statements: Iterator[ast.stmt] | Sequence[ast.stmt]) -> Iterator[int]:
@@ -104,7 +105,7 @@ def report(wanted: dict[str, set[int]], ran: dict[str, set[int]]) -> str:
 
 def main(arguments: list[str]) -> int:
     sources = [p for top in ("autotune", "probes") for p in sorted((ROOT / top).rglob("*.py"))]
-    found = {p: cuda_lines(p) for p in sources if "emulated" not in p.parts}
+    found = {p: cuda_lines(p) for p in sources if not {"emulated", "diagnose"} & set(p.parts)}
     wanted = {str(path.relative_to(ROOT)): lines for path, lines in found.items() if lines}
     marked = [
         str(p)
@@ -118,7 +119,7 @@ def main(arguments: list[str]) -> int:
             TRACER.format(files=files, out=str(out)), encoding="utf-8"
         )
         paths = os.pathsep.join(filter(None, [folder, os.environ.get("PYTHONPATH")]))
-        tests = arguments or ["-n", "2", "-m", "gpu or emulated", *marked]
+        tests = arguments or ["-n", "2", "-m", "(gpu or emulated) and not campaign", *marked]
         code = subprocess.run(
             [sys.executable, "-m", "pytest", "-q", *tests], cwd=ROOT,
             env=os.environ | {"PYTHONPATH": paths}, check=False,

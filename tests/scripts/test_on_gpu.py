@@ -14,6 +14,7 @@ import pandas as pd
 import pytest
 
 from tests.support import scripts
+from tests.support.choice import campaign
 from tests.support.programs import SCRIPTS
 
 pytestmark = pytest.mark.slow
@@ -36,8 +37,7 @@ def on_gpu(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     "through",
     [
         ("facts", "oom", "grid"),
-        pytest.param(("default", "fidelity"), marks=pytest.mark.campaign),
-        pytest.param(("tests", "zero", "axes", "script", "peaks"), marks=pytest.mark.campaign),
+        *campaign((("default", "fidelity"),), (("tests", "zero", "axes", "script", "peaks"),)),
     ],
 )
 def test_only_steps_that_are_left_run_again(tmp_path: Path, through: tuple[str, ...]) -> None:

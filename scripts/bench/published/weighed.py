@@ -28,9 +28,11 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from shared import ROOT, machine, run, say, table
 
+from published import calculators
 from published.emulated import fill, prepare
 
 ROWS = ROOT / "results/public/weighed.csv"
+TIME = ROOT / "results/public/weighing_time.json"
 DEADLINE_S = 1800
 PATHS: dict[str, tuple[str, ...]] = {
     "golf": (),
@@ -216,8 +218,37 @@ def report(rows: list[dict[str, str]]) -> str:
     )  # fmt: skip
     notes = [f"- `{row['id']}`: {row['note']}" for row in rows if row["note"]]
     made = f"{machine()}. Errors are sizes without a sign, but for the last column."
-    parts = [ABOUT, made, summary, lost, "\n".join(notes), LOSSES, "## Rows", lines]
+    parts = [ABOUT, made, summary, lost, "\n".join(notes), beside(found), took(), LOSSES]
+    parts += ["## Rows", lines]
     return "\n\n".join(part.strip() for part in parts if part)
+
+
+def beside(found: list[tuple[dict[str, str], str, float]]) -> str:
+    """Other calculators on the same figures."""
+    told = calculators.errors(found)
+    lines = table(
+        "calculator | counts | median error | 90th percentile | median with its sign"
+        " | Llama 3 8B: median with its sign",
+        ([name, scope, *spread([error for _, error in errors]),
+          spread([error for of_llama, error in errors if of_llama])[2]]
+         for name, scope, errors in told),
+    )  # fmt: skip
+    return f"{calculators.ABOUT.format(rows=len(told[0][2]))}\n\n{lines}"
+
+
+def took() -> str:
+    """The time of weighing, as `weighing_time.py` measured it."""
+    if not TIME.exists():
+        return ""
+    found = json.loads(TIME.read_text())
+    seconds = found["seconds"]
+    return (
+        f"## Time\n\n`autotune plan {found['plan']}` weighed {found['weighed']} of {found['rows']}"
+        f" candidates in {seconds['weighed']} s, the trace of formulas included:"
+        f" {seconds['weighed, processor']} s of the processor. `--formulas` took"
+        f" {seconds['formulas']} s. {found['machine']}; {found['versions']}. Load of the machine,"
+        f" this program included: {found['beside']}."
+    )
 
 
 if __name__ == "__main__":
